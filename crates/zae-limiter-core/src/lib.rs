@@ -1,0 +1,45 @@
+//! The maths and the words of the zae-limiter domain.
+//!
+//! Everything here is pure: no clock, no I/O, no async, no serde. Time is an argument, so the same inputs always give the
+//! same answer, and every backend shares one copy of the arithmetic.
+//!
+//! ```
+//! use zae_limiter_core::{BucketState, ConfigStamp, Decision, Limit, Member, Milli, Take, TimeMs, decide};
+//!
+//! let limits = ["rpm:60/min".parse::<Limit>()?];
+//! let mut bucket = BucketState::full(&limits, ConfigStamp(1), TimeMs(0));
+//! let takes = [Take { limit: 0, amount: Milli::from_tokens(60) }];
+//!
+//! let granted = decide(&mut [Member { bucket: &mut bucket, takes: &takes }], TimeMs(0));
+//! assert!(matches!(granted, Decision::Granted { .. }));
+//! let refused = decide(&mut [Member { bucket: &mut bucket, takes: &takes }], TimeMs(0));
+//! assert!(matches!(refused, Decision::Refused { .. }));
+//! # Ok::<(), zae_limiter_core::LimitError>(())
+//! ```
+//!
+//! The key decision: a limit carries the **remainder** of its last refill. Several limits of one bucket share one refill
+//! instant, so without it a slow limit touched often would never gain a token.
+
+mod audit;
+mod bucket;
+mod decide;
+mod entity;
+mod limit;
+mod name;
+mod source;
+mod status;
+mod ttl;
+mod units;
+mod usage;
+
+pub use audit::*;
+pub use bucket::{BucketState, ClosedHour, LimitParams, LimitState, TooManyLimits};
+pub use decide::{Decision, LimitReport, Member, Reports, Take, assess, decide, wait_for};
+pub use entity::*;
+pub use limit::*;
+pub use name::*;
+pub use source::{ConfigStamp, LimitSource};
+pub use status::{LimitStatus, RateLimitExceeded};
+pub use ttl::{BUCKET_TTL_MULTIPLIER, bucket_ttl_ms, time_to_fill_ms};
+pub use units::{Milli, TimeMs, Wait, WaitMs};
+pub use usage::*;

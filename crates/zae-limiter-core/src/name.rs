@@ -1,0 +1,388 @@
+//! Names of things, one type per kind.
+//!
+//! A name is checked once, where it enters, and is then carried as its type: code that holds an [`EntityId`] never
+//! has to ask whether it may be put into a key. The checks go byte by byte (no regular expressions), so a trailing
+//! newline, a control character or a look-alike letter outside ASCII is refused like any other stray byte.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+mod grammar;
+
+pub(crate) use grammar::shown;
+use grammar::{AsciiSet, Grammar};
+pub use grammar::{NameError, NameRule};
+
+/// The resource that stands for "every resource of this entity" where limits are stored. No user can name a resource so.
+pub const DEFAULT_RESOURCE: &str = "_default_";
+
+/// Attributes that a stored item may use as a key of the table or of one of its indexes.
+///
+/// Limits (in usage snapshots) and resources (in the registry of entity configs) are stored as attributes named like
+/// them, next to these; a user's name equal to one of them would overwrite the item's key.
+pub const KEY_ATTRIBUTES: &[&str] = &[
+    "PK", "SK", "GSI1PK", "GSI1SK", "GSI2PK", "GSI2SK", "GSI3PK", "GSI3SK", "GSI4PK", "GSI4SK", "LSI1SK", "LSI2SK", "LSI3SK", "LSI4SK",
+    "LSI5SK",
+];
+
+/// Attributes of a usage snapshot that are not keys: a limit may not be called like one of them either.
+pub const USAGE_ATTRIBUTES: &[&str] = &["ttl", "entity_id", "resource", "window", "window_start", "total_events"];
+
+/// The attribute that expires an item. A resource of this name would put a date of expiry on the registry.
+const EXPIRY_ATTRIBUTES: &[&str] = &["ttl"];
+
+const IS_ATTRIBUTE: &str = "reserved: stored items have an attribute of this name";
+
+/// Defines one kind of name: a checked text behind an [`Arc`], so that a clone costs no allocation.
+macro_rules! name {
+    ($(#[$doc:meta])* $name:ident = $grammar:expr) => {
+        $(#[$doc])*
+        // The derived `Hash`, `Eq` and `Ord` are those of `str`, as `Borrow<str>` demands.
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            const GRAMMAR: Grammar = $grammar;
+
+            /// The name as text.
+            #[must_use]
+            #[inline]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = NameError;
+
+            fn from_str(text: &str) -> Result<Self, NameError> {
+                Self::GRAMMAR.check(text)?;
+                Ok(Self(Arc::from(text)))
+            }
+        }
+
+        impl TryFrom<&str> for $name {
+            type Error = NameError;
+
+            fn try_from(text: &str) -> Result<Self, NameError> {
+                text.parse()
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = NameError;
+
+            fn try_from(text: String) -> Result<Self, NameError> {
+                text.parse()
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.as_str())
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(self.as_str(), f)
+            }
+        }
+
+        impl AsRef<str> for $name {
+            fn as_ref(&self) -> &str {
+                self.as_str()
+            }
+        }
+
+        impl Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                self.as_str()
+            }
+        }
+
+        impl PartialEq<str> for $name {
+            fn eq(&self, other: &str) -> bool {
+                self.as_str() == other
+            }
+        }
+
+        impl PartialEq<&str> for $name {
+            fn eq(&self, other: &&str) -> bool {
+                self.as_str() == *other
+            }
+        }
+    };
+}
+
+name! {
+    /// Who is limited: a user, an API key, a project. Up to 256 bytes of `[a-zA-Z0-9][a-zA-Z0-9_.\-:@]*`.
+    EntityId = Grammar {
+        field: "entity id",
+        bytes_max: 256,
+        first: AsciiSet::LETTERS_DIGITS,
+        first_words: "a letter or a digit",
+        rest: AsciiSet::LETTERS_DIGITS.and(b"_.-:@"),
+        rest_words: "letters, digits and _ . - : @",
+        reserved: &[],
+    }
+}
+
+name! {
+    /// What is counted: `rpm`, `tpm`. Up to 64 bytes of `[a-zA-Z][a-zA-Z0-9_.\-]*`, without `wcu`,
+    /// [`KEY_ATTRIBUTES`] and [`USAGE_ATTRIBUTES`] (compared exactly: attribute names know upper and lower case).
+    LimitName = Grammar {
+        field: "limit name",
+        bytes_max: 64,
+        first: AsciiSet::LETTERS,
+        first_words: "a letter",
+        rest: AsciiSet::LETTERS_DIGITS.and(b"_.-"),
+        rest_words: "letters, digits and _ . -",
+        reserved: &[
+            (&["wcu"], "reserved for the hidden limit that measures write pressure"),
+            (KEY_ATTRIBUTES, IS_ATTRIBUTE),
+            (USAGE_ATTRIBUTES, IS_ATTRIBUTE),
+        ],
+    }
+}
+
+name! {
+    /// What is called: `gpt-4`, `api/v1`. Up to 64 bytes of `[a-zA-Z][a-zA-Z0-9_.\-/:]*`, without
+    /// [`KEY_ATTRIBUTES`], `ttl` and [`DEFAULT_RESOURCE`].
+    ResourceName = Grammar {
+        field: "resource",
+        bytes_max: 64,
+        first: AsciiSet::LETTERS,
+        first_words: "a letter",
+        rest: AsciiSet::LETTERS_DIGITS.and(b"_.-/:"),
+        rest_words: "letters, digits and _ . - / :",
+        reserved: &[
+            (&[DEFAULT_RESOURCE], "reserved for limits on every resource of an entity"),
+            (KEY_ATTRIBUTES, IS_ATTRIBUTE),
+            (EXPIRY_ATTRIBUTES, IS_ATTRIBUTE),
+        ],
+    }
+}
+
+name! {
+    /// A tenant as people call it. Up to 64 bytes of `[a-zA-Z0-9][a-zA-Z0-9_.\-]*`; `_` is kept for the system itself.
+    NamespaceName = Grammar {
+        field: "namespace",
+        bytes_max: 64,
+        first: AsciiSet::LETTERS_DIGITS,
+        first_words: "a letter or a digit",
+        rest: AsciiSet::LETTERS_DIGITS.and(b"_.-"),
+        rest_words: "letters, digits and _ . -",
+        reserved: &[(&["_"], "reserved for the system itself")],
+    }
+}
+
+name! {
+    /// A tenant as keys name it: opaque and never reused. Up to 64 bytes of `[A-Za-z0-9_][A-Za-z0-9_-]*`, not `_`.
+    NamespaceId = Grammar {
+        field: "namespace id",
+        bytes_max: 64,
+        first: AsciiSet::LETTERS_DIGITS.and(b"_"),
+        first_words: "a letter, a digit or _",
+        rest: AsciiSet::LETTERS_DIGITS.and(b"_-"),
+        rest_words: "letters, digits and _ -",
+        reserved: &[(&["_"], "reserved for the system itself")],
+    }
+}
+
+impl NamespaceId {
+    /// A new id from 64 random bits: 11 characters of base64url.
+    ///
+    /// A leading `-` becomes `A`, because command lines would take the id for an option.
+    #[must_use]
+    pub fn from_entropy(entropy: u64) -> Self {
+        const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+        // Eleven digits of six bits hold 66: base64 pads 64 bits with two zeroes at the end.
+        let padded = u128::from(entropy) << 2;
+        let mut id = String::with_capacity(11);
+        for digit in (0..11).rev() {
+            let symbol = char::from(ALPHABET[((padded >> (6 * digit)) & 63) as usize]);
+            id.push(if id.is_empty() && symbol == '-' { 'A' } else { symbol });
+        }
+        Self(Arc::from(id))
+    }
+}
+
+name! {
+    /// An installation on AWS, named like its CloudFormation stack. Up to 55 bytes of `[A-Za-z][A-Za-z0-9-]*`.
+    StackName = Grammar {
+        field: "stack name",
+        bytes_max: 55,
+        first: AsciiSet::LETTERS,
+        first_words: "a letter",
+        rest: AsciiSet::LETTERS_DIGITS.and(b"-"),
+        rest_words: "letters, digits and -",
+        reserved: &[],
+    }
+}
+
+name! {
+    /// Who made a change, as the audit log names them: a user, a service, an ARN.
+    /// Up to 256 bytes of `[a-zA-Z0-9][a-zA-Z0-9_.\-:@/+=,]*`.
+    Principal = Grammar {
+        field: "principal",
+        bytes_max: 256,
+        first: AsciiSet::LETTERS_DIGITS,
+        first_words: "a letter or a digit",
+        rest: AsciiSet::LETTERS_DIGITS.and(b"_.-:@/+=,"),
+        rest_words: "letters, digits and _ . - : @ / + = ,",
+        reserved: &[],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, HashMap};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Parses as one kind of name; the text of the result, or of the error.
+    type Parse = fn(&str) -> Result<String, NameError>;
+
+    fn parse<N: FromStr<Err = NameError> + fmt::Display>(text: &str) -> Result<String, NameError> {
+        text.parse::<N>().map(|name| name.to_string())
+    }
+
+    /// Every kind with what its documentation promises: first characters and later ones beside letters, length.
+    const KINDS: [(Parse, &str, &str, usize); 7] = [
+        (parse::<EntityId>, "0123456789", "0123456789_.-:@", 256),
+        (parse::<LimitName>, "", "0123456789_.-", 64),
+        (parse::<ResourceName>, "", "0123456789_.-/:", 64),
+        (parse::<NamespaceName>, "0123456789", "0123456789_.-", 64),
+        (parse::<NamespaceId>, "0123456789_", "0123456789_-", 64),
+        (parse::<StackName>, "", "0123456789-", 55),
+        (parse::<Principal>, "0123456789", "0123456789_.-:@/+=,", 256),
+    ];
+
+    fn check<N: FromStr<Err = NameError> + fmt::Display>(text: &str, expected: Result<(), &str>) {
+        let found = parse::<N>(text).map_err(|error| error.to_string());
+        assert_eq!(found, expected.map(|()| text.to_owned()).map_err(str::to_owned), "{text:?}");
+    }
+
+    #[test]
+    fn every_character_in_every_position() {
+        for (parse, first, rest, _) in KINDS {
+            for byte in 0..=u8::MAX {
+                // Bytes from 128 on become characters of two bytes each, all of them outside ASCII.
+                let c = char::from(byte);
+                let letter = c.is_ascii_alphabetic();
+                assert_eq!(parse(&format!("{c}bc")).is_ok(), letter || first.contains(c), "{c:?} first");
+                for text in [format!("a{c}c"), format!("ab{c}")] {
+                    assert_eq!(parse(&text).is_ok(), letter || rest.contains(c), "{text:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn lengths_are_bounded_in_bytes() {
+        for (parse, .., bytes_max) in KINDS {
+            assert!(matches!(parse(""), Err(NameError { rule: NameRule::Empty { .. }, .. })));
+            for length in [1, bytes_max - 1, bytes_max] {
+                assert!(parse(&"a".repeat(length)).is_ok(), "{length}");
+            }
+            let rule = NameRule::TooLong { bytes: bytes_max + 1, bytes_max };
+            assert_eq!(parse(&"a".repeat(bytes_max + 1)).map_err(|error| error.rule), Err(rule));
+        }
+    }
+
+    #[test]
+    fn a_trailing_newline_is_refused_bug_10_15() {
+        for (parse, ..) in KINDS {
+            let refused = parse("a\n").map_err(|error| (error.value, error.rule));
+            assert!(matches!(refused, Err((value, NameRule::Character { found: '\n', .. })) if value == "a\\n"));
+        }
+    }
+
+    #[test]
+    fn messages_name_the_field_the_value_and_the_fix() {
+        let long = "x".repeat(300);
+        let cut = "x".repeat(50);
+        let too_long = format!("entity id \"{cut}...\" is 300 bytes long; use at most 256");
+        check::<EntityId>("a#b", Err("entity id \"a#b\" contains '#', which separates key parts; use letters, digits and _ . - : @"));
+        check::<EntityId>("", Err("entity id \"\" is empty; use letters, digits and _ . - : @"));
+        check::<EntityId>(&long, Err(&too_long));
+        check::<EntityId>("-a", Err("entity id \"-a\" starts with '-'; start with a letter or a digit"));
+        check::<EntityId>("ä", Err("entity id \"ä\" starts with 'ä'; start with a letter or a digit"));
+        check::<EntityId>("a\tb", Err("entity id \"a\\tb\" contains '\\t'; use letters, digits and _ . - : @"));
+        check::<StackName>("my_app", Err("stack name \"my_app\" contains '_'; use letters, digits and -"));
+        check::<LimitName>(
+            "wcu",
+            Err("limit name \"wcu\" is reserved for the hidden limit that measures write pressure; choose another name"),
+        );
+        check::<ResourceName>(
+            "_default_",
+            Err("resource \"_default_\" is reserved for limits on every resource of an entity; choose another name"),
+        );
+        check::<NamespaceName>("_", Err("namespace \"_\" is reserved for the system itself; choose another name"));
+        check::<NamespaceId>("_", Err("namespace id \"_\" is reserved for the system itself; choose another name"));
+        check::<NamespaceId>("_-", Ok(()));
+        check::<Principal>("arn:aws:sts::123456789012:assumed-role/ops/a+b=c,d@example.com", Ok(()));
+    }
+
+    #[test]
+    fn attribute_names_are_reserved_exactly() {
+        let reserved = |parse: Parse, name: &str| matches!(parse(name), Err(NameError { rule: NameRule::Reserved { .. }, .. }));
+        for name in KEY_ATTRIBUTES {
+            assert!(reserved(parse::<LimitName>, name) && reserved(parse::<ResourceName>, name), "{name}");
+            assert!(parse::<LimitName>(&name.to_lowercase()).is_ok() && parse::<EntityId>(name).is_ok(), "{name}");
+        }
+        for name in USAGE_ATTRIBUTES {
+            assert!(reserved(parse::<LimitName>, name), "{name}");
+            assert_eq!(reserved(parse::<ResourceName>, name), *name == "ttl", "{name}");
+        }
+    }
+
+    #[test]
+    fn ids_from_entropy_are_base64url() {
+        for (entropy, expected) in [
+            (0, "AAAAAAAAAAA"),
+            (u64::MAX, "__________8"),
+            (0x0123_4567_89ab_cdef, "ASNFZ4mrze8"),
+            (0xf800_0000_0000_0000, "AAAAAAAAAAA"), // would begin with '-'
+            (0x0fb0_0000_0000_0000, "D7AAAAAAAAA"),
+        ] {
+            assert_eq!(NamespaceId::from_entropy(entropy), expected);
+        }
+    }
+
+    #[test]
+    fn names_are_found_in_maps_by_their_text() {
+        let id: EntityId = "key-1".parse().expect("a valid id");
+        assert_eq!(HashMap::from([(id.clone(), 1)]).get("key-1"), Some(&1));
+        assert_eq!(BTreeMap::from([(id.clone(), 1)]).get("key-1"), Some(&1));
+        assert_eq!((id.as_ref(), &*format!("{id:?} {id:>6}")), ("key-1", "\"key-1\"  key-1"));
+        assert!(id == "key-1" && id == *"key-1" && EntityId::try_from(String::from("key-1")) == Ok(id));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_kept_as_it_is_or_refused_on_one_short_line(text in any::<String>()) {
+            for (parse, ..) in KINDS {
+                match parse(&text) {
+                    Ok(name) => prop_assert_eq!(&name, &text),
+                    Err(error) => {
+                        prop_assert!(error.value.chars().count() <= 53);
+                        prop_assert!(!error.to_string().contains(char::is_control));
+                    }
+                }
+            }
+        }
+
+        #[test]
+        fn ids_from_entropy_are_valid_ids(entropy in any::<u64>()) {
+            let id = NamespaceId::from_entropy(entropy);
+            prop_assert_eq!(NamespaceId::try_from(id.as_str()), Ok(id.clone()));
+            prop_assert_eq!(id.as_str().len(), 11);
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Where the limits of a bucket came from, and how fresh that knowledge is.
+
+use std::fmt;
+
+/// The level that supplied a set of limits. First non-empty level wins whole, in the order of [`LimitSource::ORDER`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LimitSource {
+    /// Given with the call by `.limits(..)`: overrides everything stored.
+    Call,
+    /// Stored for this entity and this resource.
+    EntityResource,
+    /// Stored for this entity, all resources (`_default_`).
+    Entity,
+    /// Stored for the resource.
+    Resource,
+    /// Stored for the whole namespace.
+    System,
+    /// The limiter's own `default_limits`, not stored.
+    Builder,
+    /// Given with the call by `.fallback_limits(..)`: used when there is nothing else.
+    Fallback,
+}
+
+impl LimitSource {
+    /// All sources, strongest first.
+    pub const ORDER: [LimitSource; 7] = [
+        LimitSource::Call,
+        LimitSource::EntityResource,
+        LimitSource::Entity,
+        LimitSource::Resource,
+        LimitSource::System,
+        LimitSource::Builder,
+        LimitSource::Fallback,
+    ];
+
+    /// True when a bucket with limits from here may be forgotten once it is full and idle. Entities with limits of their
+    /// own keep their buckets: somebody configured them, so somebody looks at them.
+    #[must_use]
+    pub fn expires(self) -> bool {
+        !matches!(self, LimitSource::EntityResource | LimitSource::Entity)
+    }
+
+    /// The word used in output and on the wire.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            LimitSource::Call => "call",
+            LimitSource::EntityResource => "entity",
+            LimitSource::Entity => "entity_default",
+            LimitSource::Resource => "resource",
+            LimitSource::System => "system",
+            LimitSource::Builder => "builder",
+            LimitSource::Fallback => "fallback",
+        }
+    }
+}
+
+impl fmt::Display for LimitSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// How fresh a read of the stored configuration is. Backends hand it out with every read and compare it, so that a process
+/// with an old read can not push old limits back onto a bucket. Only its order means anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConfigStamp(pub u64);

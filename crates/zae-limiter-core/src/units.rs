@@ -1,0 +1,170 @@
+//! Units as types: token amounts, instants and waits can not be mixed up.
+
+use std::fmt;
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+/// Millitokens in one token.
+const MILLI_PER_TOKEN: i64 = 1000;
+
+/// A signed amount in millitokens (1 token = 1000). A balance may be negative: that is debt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Milli(pub i64);
+
+impl Milli {
+    /// Nothing.
+    pub const ZERO: Milli = Milli(0);
+
+    /// Whole tokens as millitokens. Saturates at `i64::MAX`, far above the largest capacity a limit may have.
+    #[must_use]
+    pub fn from_tokens(tokens: u64) -> Milli {
+        Milli(i64::try_from(tokens).unwrap_or(i64::MAX).saturating_mul(MILLI_PER_TOKEN))
+    }
+
+    /// Whole tokens, rounded towards −∞: −1 milli is −1 token, so debt is never reported as nothing.
+    #[must_use]
+    pub fn floor_tokens(self) -> i64 {
+        self.0.div_euclid(MILLI_PER_TOKEN)
+    }
+
+    /// Sum that stays at the bounds of `i64` instead of wrapping.
+    #[must_use]
+    pub fn saturating_add(self, other: Milli) -> Milli {
+        Milli(self.0.saturating_add(other.0))
+    }
+
+    /// Difference that stays at the bounds of `i64` instead of wrapping.
+    #[must_use]
+    pub fn saturating_sub(self, other: Milli) -> Milli {
+        Milli(self.0.saturating_sub(other.0))
+    }
+
+    /// The same amount with the other sign.
+    #[must_use]
+    pub fn negated(self) -> Milli {
+        Milli(self.0.saturating_neg())
+    }
+
+    /// True for an amount below zero.
+    #[must_use]
+    pub fn is_negative(self) -> bool {
+        self.0 < 0
+    }
+}
+
+/// An instant: milliseconds since the Unix epoch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TimeMs(pub i64);
+
+impl TimeMs {
+    /// Milliseconds from `earlier` to `self`; negative when the clock went back.
+    #[must_use]
+    pub fn since(self, earlier: TimeMs) -> i64 {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    /// This instant moved by `ms` milliseconds.
+    #[must_use]
+    pub fn plus_ms(self, ms: i64) -> TimeMs {
+        TimeMs(self.0.saturating_add(ms))
+    }
+}
+
+/// A wait of at least one millisecond: a refusal can not say "retry now".
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WaitMs(NonZeroU64);
+
+impl WaitMs {
+    /// The shortest wait.
+    pub const MIN: WaitMs = WaitMs(NonZeroU64::MIN);
+
+    /// `ms` milliseconds, at least one.
+    #[must_use]
+    pub fn at_least_one(ms: u64) -> WaitMs {
+        WaitMs(NonZeroU64::new(ms).unwrap_or(NonZeroU64::MIN))
+    }
+
+    /// The number of milliseconds.
+    #[must_use]
+    pub fn get(self) -> u64 {
+        self.0.get()
+    }
+
+    /// As a standard duration.
+    #[must_use]
+    pub fn as_duration(self) -> Duration {
+        Duration::from_millis(self.get())
+    }
+}
+
+/// How long until a limit could pass, in the order of how bad the news is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Wait {
+    /// It passes now.
+    None,
+    /// It passes after this wait, if nobody else takes from the bucket.
+    After(WaitMs),
+    /// It can never pass: the request is larger than the capacity.
+    Never,
+}
+
+impl Wait {
+    /// The wait in milliseconds; `None` both for "now" and for "never".
+    #[must_use]
+    pub fn ms(self) -> Option<u64> {
+        match self {
+            Wait::After(wait) => Some(wait.get()),
+            Wait::None | Wait::Never => None,
+        }
+    }
+
+    /// The wait as a duration; `None` both for "now" and for "never".
+    #[must_use]
+    pub fn duration(self) -> Option<Duration> {
+        self.ms().map(Duration::from_millis)
+    }
+}
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Wait::None => f.write_str("now"),
+            Wait::After(wait) => {
+                let ms = wait.get();
+                // Rounded up to a tenth of a second: waiting what is printed is always enough.
+                let tenths = ms.div_ceil(100);
+                write!(f, "{}.{}s", tenths.div_euclid(10), tenths.rem_euclid(10))
+            }
+            Wait::Never => f.write_str("never"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_round_towards_minus_infinity() {
+        for (milli, tokens) in [(0, 0), (999, 0), (1000, 1), (-1, -1), (-1000, -1), (-1001, -2), (i64::MIN, -9_223_372_036_854_776)] {
+            assert_eq!(Milli(milli).floor_tokens(), tokens, "{milli}");
+        }
+    }
+
+    #[test]
+    fn amounts_saturate() {
+        assert_eq!(Milli::from_tokens(u64::MAX), Milli(i64::MAX));
+        assert_eq!(Milli(i64::MIN).saturating_sub(Milli(1)), Milli(i64::MIN));
+        assert_eq!(Milli(i64::MIN).negated(), Milli(i64::MAX));
+    }
+
+    #[test]
+    fn waits_are_ordered_and_printed_rounded_up() {
+        assert!(Wait::None < Wait::After(WaitMs::MIN));
+        assert!(Wait::After(WaitMs::at_least_one(u64::MAX)) < Wait::Never);
+        assert_eq!(WaitMs::at_least_one(0).get(), 1);
+        assert_eq!(Wait::After(WaitMs::at_least_one(1001)).to_string(), "1.1s");
+        assert_eq!(Wait::After(WaitMs::MIN).to_string(), "0.1s");
+        assert_eq!(Wait::Never.to_string(), "never");
+    }
+}

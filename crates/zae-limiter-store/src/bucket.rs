@@ -1,0 +1,205 @@
+//! Buckets: the hot path of the contract.
+
+use std::sync::Arc;
+
+use zae_limiter_core::{
+    BucketState, ConfigStamp, EntityId, Limit, LimitName, LimitSource, Milli, Reports, ResourceName, Take, TimeMs, TooManyLimits, Wait,
+    bucket_ttl_ms,
+};
+
+use crate::{BoxFuture, Change, Page, PageRequest, StoreError};
+
+/// The limits one member of a chain is held to, and why. Cheap to clone: resolved once, used by many calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitsInForce {
+    /// The limits, in the order takes refer to.
+    pub limits: Arc<[Limit]>,
+    /// The level that supplied them.
+    pub source: LimitSource,
+    /// Freshness of the read that supplied them.
+    pub stamp: ConfigStamp,
+    /// How long an idle bucket is kept; `None` keeps it for ever. Computed once here, not on every take.
+    pub ttl_ms: Option<i64>,
+}
+
+impl LimitsInForce {
+    /// Limits with the stamp of a store that has no configuration yet and the default time to live.
+    pub fn new(limits: impl Into<Arc<[Limit]>>, source: LimitSource) -> LimitsInForce {
+        LimitsInForce::resolved(limits, source, ConfigStamp::default(), zae_limiter_core::BUCKET_TTL_MULTIPLIER)
+    }
+
+    /// Limits as resolved from a configuration read.
+    pub fn resolved(limits: impl Into<Arc<[Limit]>>, source: LimitSource, stamp: ConfigStamp, ttl_multiplier: u32) -> LimitsInForce {
+        let limits = limits.into();
+        let ttl_ms = if source.expires() { bucket_ttl_ms(&limits, ttl_multiplier) } else { None };
+        LimitsInForce { limits, source, stamp, ttl_ms }
+    }
+}
+
+/// What is asked of one bucket of a chain.
+#[derive(Clone, Copy, Debug)]
+pub struct MemberTake<'a> {
+    /// Whose bucket.
+    pub entity: &'a EntityId,
+    /// For which resource.
+    pub resource: &'a ResourceName,
+    /// The limits it is held to.
+    pub limits: &'a LimitsInForce,
+    /// The amounts, by index into `limits`; at most one per limit, never negative.
+    pub takes: &'a [Take],
+}
+
+/// One atomic decision over a chain. Everything is borrowed, so a prebuilt request costs nothing to pass.
+#[derive(Clone, Copy, Debug)]
+pub struct ConsumeRequest<'a> {
+    /// The caller first, then its ancestors; at most [`zae_limiter_core::CHAIN_MAX`], all different.
+    pub members: &'a [MemberTake<'a>],
+    /// The caller's clock.
+    pub now: TimeMs,
+}
+
+/// The answer to a [`ConsumeRequest`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ConsumeOutcome {
+    /// Everything was taken. The reports carry the balances left (a peek: the balances there are).
+    Granted(Reports),
+    /// Nothing was taken. The reports carry the balances there are, and the waits.
+    Refused(Reports),
+    /// Nothing was decided: the bucket of `member` was parametrised from a newer configuration than the request's.
+    /// Read the configuration again and ask again.
+    Stale {
+        /// Index into the request's members.
+        member: usize,
+    },
+    /// Nothing was taken: an administrator has disabled the entity or the resource.
+    Disabled {
+        /// Index into the request's members.
+        member: usize,
+    },
+    /// Nothing was taken: too many writers fought for the bucket. Not an outage, not a violation.
+    Contended {
+        /// A short, jittered wait.
+        retry_after: Wait,
+    },
+}
+
+/// A signed change of one limit after the fact: positive charges, negative gives back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delta {
+    /// Index into the limits of the receipt.
+    pub limit: u8,
+    /// How much.
+    pub amount: Milli,
+}
+
+/// The changes of one bucket, with the receipt of what was taken from it.
+#[derive(Clone, Copy, Debug)]
+pub struct BucketDelta<'a> {
+    /// Whose bucket.
+    pub entity: &'a EntityId,
+    /// For which resource.
+    pub resource: &'a ResourceName,
+    /// The limits as they were when the lease took: what a forgotten bucket is re-created from.
+    pub limits: &'a LimitsInForce,
+    /// The changes, at most one per limit.
+    pub deltas: &'a [Delta],
+}
+
+/// What became of one [`BucketDelta`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Adjusted {
+    /// The bucket was there and was changed.
+    Applied,
+    /// The bucket had been forgotten, which means it was full: it was created again from the receipt and charged.
+    Recreated,
+    /// There was nothing to give back to: the bucket had been forgotten full, or was deleted by an administrator.
+    Dropped,
+}
+
+/// Which limits of which bucket to fill up.
+#[derive(Clone, Copy, Debug)]
+pub struct ResetRequest<'a> {
+    /// Whose bucket.
+    pub entity: &'a EntityId,
+    /// For which resource.
+    pub resource: &'a ResourceName,
+    /// Only these limits; `None` fills all.
+    pub only: Option<&'a [LimitName]>,
+}
+
+/// A bucket as stored. Call [`BucketState::refill`] to see it at a later instant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BucketView {
+    /// Whose bucket.
+    pub entity: EntityId,
+    /// For which resource.
+    pub resource: ResourceName,
+    /// Its state at `state.refilled_at`.
+    pub state: BucketState,
+}
+
+/// Takes from buckets and looks at them.
+pub trait BucketStore: Send + Sync {
+    /// Takes from every bucket of the chain or from none. Dropping the future does not undo it: it may or may not be
+    /// applied, so whoever must know polls it to its end.
+    ///
+    /// Cost: one round trip, one write per member; a refusal writes nothing unless limits changed.
+    fn consume<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>>;
+
+    /// What [`BucketStore::consume`] would answer, without writing anything. `Granted` carries the balances there are.
+    fn peek<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>>;
+
+    /// Charges and gives back, each bucket on its own. Never refused: a charge may lead into debt, a credit never lifts a
+    /// balance above capacity. One result per delta, in order.
+    fn adjust<'a>(&'a self, deltas: &'a [BucketDelta<'a>], now: TimeMs) -> BoxFuture<'a, Vec<Result<Adjusted, StoreError>>>;
+
+    /// Fills a bucket, forgiving its debt, and records it in the audit log. Returns what each limit gained; `None` when
+    /// there is no such bucket (nothing is written then: an absent bucket is full).
+    fn reset<'a>(
+        &'a self,
+        request: &'a ResetRequest<'a>,
+        change: &'a Change,
+    ) -> BoxFuture<'a, Result<Option<Vec<(LimitName, Milli)>>, StoreError>>;
+
+    /// The buckets of one entity, ordered by resource.
+    fn buckets<'a>(&'a self, entity: &'a EntityId, page: &'a PageRequest) -> BoxFuture<'a, Result<Page<BucketView>, StoreError>>;
+
+    /// The buckets of one resource, ordered by entity.
+    fn resource_buckets<'a>(
+        &'a self,
+        resource: &'a ResourceName,
+        page: &'a PageRequest,
+    ) -> BoxFuture<'a, Result<Page<BucketView>, StoreError>>;
+}
+
+/// Whether a bucket can take part in a decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// Its limits are the caller's.
+    Ready,
+    /// Its limits were changed to the caller's: write the bucket even if the decision is a refusal, or the old rate would
+    /// go on for as long as requests are refused.
+    Synced,
+    /// The caller's limits come from an older configuration than the bucket's, and differ from them.
+    Stale,
+    /// Switched off.
+    Disabled,
+}
+
+/// Brings an existing bucket under the limits of `member`, if the member's knowledge is fresh enough. The one copy of the
+/// rule for backends that hold a lock while they decide. An error leaves `bucket` unusable: drop it, write nothing.
+pub fn bring_up_to_date(bucket: &mut BucketState, member: &MemberTake<'_>, now: TimeMs) -> Result<Readiness, TooManyLimits> {
+    if bucket.disabled {
+        return Ok(Readiness::Disabled);
+    }
+    let in_force = member.limits;
+    if bucket.matches(&in_force.limits) {
+        return Ok(Readiness::Ready);
+    }
+    // Limits given with the call count as read at this very moment.
+    if in_force.source != LimitSource::Call && in_force.stamp < bucket.stamp {
+        return Ok(Readiness::Stale);
+    }
+    bucket.sync(&in_force.limits, in_force.stamp, now)?;
+    Ok(Readiness::Synced)
+}

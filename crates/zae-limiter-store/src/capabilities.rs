@@ -1,0 +1,27 @@
+//! What a backend promises, as data.
+
+/// Promises beyond the contract's minimum. Each switches on conformance cases; a case that is switched off says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Capabilities {
+    /// The backend's name, for messages.
+    pub name: &'static str,
+    /// Admission is exact to the millitoken, without the allowance of a distributed store.
+    pub exact: bool,
+    /// A refused chain never took anything, not even for a moment.
+    pub atomic_chains: bool,
+    /// Usage is visible as soon as the take is; otherwise an aggregator brings it later.
+    pub immediate_usage: bool,
+    /// State outlives the process.
+    pub durable: bool,
+    /// Several processes may use it at once.
+    pub shared: bool,
+}
+
+impl Capabilities {
+    /// The minimum, under this name.
+    #[must_use]
+    pub const fn minimum(name: &'static str) -> Capabilities {
+        Capabilities { name, exact: false, atomic_chains: false, immediate_usage: false, durable: false, shared: false }
+    }
+}

@@ -1,0 +1,158 @@
+//! Injected time.
+
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use zae_limiter_core::TimeMs;
+
+use crate::BoxFuture;
+
+/// Where time comes from. Two readings, because they answer different questions: the wall clock is shared by processes and
+/// may be stepped; the monotonic one only measures.
+pub trait Clock: Send + Sync {
+    /// Wall time: what buckets refill by.
+    fn now(&self) -> TimeMs;
+
+    /// Time since some fixed moment in this process: what caches, deadlines and breakers measure with.
+    fn monotonic(&self) -> Duration;
+
+    /// Waits.
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()>;
+}
+
+/// The real clock. Sleeping needs a tokio runtime.
+#[derive(Clone, Copy, Debug)]
+pub struct SystemClock {
+    started: Instant,
+}
+
+impl SystemClock {
+    /// The real clock.
+    #[must_use]
+    #[expect(clippy::disallowed_methods, reason = "the one place that reads the real clock")]
+    pub fn new() -> SystemClock {
+        SystemClock { started: Instant::now() }
+    }
+}
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        SystemClock::new()
+    }
+}
+
+impl Clock for SystemClock {
+    #[expect(clippy::disallowed_methods, reason = "the one place that reads the real clock")]
+    fn now(&self) -> TimeMs {
+        // A clock before 1970 counts as 1970: nothing refills until it has been set right.
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        TimeMs(i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX))
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "the one place that sleeps")]
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(tokio::time::sleep(duration))
+    }
+}
+
+/// A clock that moves only when told to. Clones share the same time.
+#[derive(Clone, Debug)]
+pub struct ManualClock {
+    shared: Arc<Mutex<ManualTime>>,
+}
+
+#[derive(Debug)]
+struct ManualTime {
+    wall: TimeMs,
+    monotonic: Duration,
+    sleepers: Vec<(Duration, Waker)>,
+}
+
+impl ManualClock {
+    /// A clock that stands at `now`.
+    #[must_use]
+    pub fn new(now: TimeMs) -> ManualClock {
+        ManualClock { shared: Arc::new(Mutex::new(ManualTime { wall: now, monotonic: Duration::ZERO, sleepers: Vec::new() })) }
+    }
+
+    /// Lets time pass, and wakes who has slept enough.
+    pub fn advance(&self, by: Duration) {
+        let woken = {
+            let mut time = self.lock();
+            time.monotonic += by;
+            time.wall = time.wall.plus_ms(i64::try_from(by.as_millis()).unwrap_or(i64::MAX));
+            let now = time.monotonic;
+            let (woken, asleep) = std::mem::take(&mut time.sleepers).into_iter().partition(|(until, _)| *until <= now);
+            time.sleepers = asleep;
+            let woken: Vec<(Duration, Waker)> = woken;
+            woken
+        };
+        woken.into_iter().for_each(|(_, waker)| waker.wake());
+    }
+
+    /// Steps the wall clock, as an operator or NTP would. No time passes.
+    pub fn step_to(&self, now: TimeMs) {
+        self.lock().wall = now;
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, ManualTime> {
+        self.shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn poll_until(&self, until: Duration, context: &Context<'_>) -> Poll<()> {
+        let mut time = self.lock();
+        if time.monotonic >= until {
+            return Poll::Ready(());
+        }
+        if !time.sleepers.iter().any(|(when, waker)| *when == until && waker.will_wake(context.waker())) {
+            time.sleepers.push((until, context.waker().clone()));
+        }
+        Poll::Pending
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> TimeMs {
+        self.lock().wall
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.lock().monotonic
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        let clock = self.clone();
+        let until = self.monotonic().saturating_add(duration);
+        Box::pin(std::future::poll_fn(move |context| clock.poll_until(until, context)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sleeper_wakes_when_its_time_has_come() {
+        let clock = ManualClock::new(TimeMs(1000));
+        let mut sleep = clock.sleep(Duration::from_millis(50));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(sleep.as_mut().poll(&mut context).is_pending());
+        clock.advance(Duration::from_millis(49));
+        assert!(sleep.as_mut().poll(&mut context).is_pending());
+        clock.advance(Duration::from_millis(1));
+        assert!(sleep.as_mut().poll(&mut context).is_ready());
+        assert_eq!(clock.now(), TimeMs(1050));
+    }
+
+    #[test]
+    fn stepping_the_wall_clock_passes_no_time() {
+        let clock = ManualClock::new(TimeMs(1000));
+        clock.step_to(TimeMs(0));
+        assert_eq!((clock.now(), clock.monotonic()), (TimeMs(0), Duration::ZERO));
+    }
+}

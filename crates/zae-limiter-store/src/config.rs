@@ -1,0 +1,279 @@
+//! Stored configuration: entities, limits at four levels, flags.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use zae_limiter_core::{AuditSubject, ConfigStamp, Entity, EntityId, EventId, Limit, LimitSource, Principal, ResourceName, TimeMs};
+
+use crate::{BoxFuture, Page, PageRequest, StoreError};
+
+/// Who changes something, and when. The backend appends the audit event atomically with the change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Who; `None` when nobody was named.
+    pub principal: Option<Principal>,
+    /// When, by the caller's clock.
+    pub at: TimeMs,
+    /// The id of the audit event.
+    pub event: EventId,
+}
+
+/// What to do when the store is down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OnUnavailable {
+    /// Refuse: nobody gets past a limit.
+    Block,
+    /// Let the call pass, counted and visible as degraded.
+    Allow,
+}
+
+impl OnUnavailable {
+    /// The word used in output and in storage.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            OnUnavailable::Block => "block",
+            OnUnavailable::Allow => "allow",
+        }
+    }
+}
+
+impl fmt::Display for OnUnavailable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Text that is neither `allow` nor `block`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("on_unavailable {0:?} is not known; use \"allow\" or \"block\"")]
+pub struct UnknownPolicy(String);
+
+impl FromStr for OnUnavailable {
+    type Err = UnknownPolicy;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "block" => Ok(OnUnavailable::Block),
+            "allow" => Ok(OnUnavailable::Allow),
+            other => Err(UnknownPolicy(other.chars().take(50).collect())),
+        }
+    }
+}
+
+/// Where limits and flags are stored.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Level {
+    /// The whole namespace.
+    System,
+    /// One resource.
+    Resource(ResourceName),
+    /// One entity, all resources (`_default_`).
+    Entity(EntityId),
+    /// One entity and one resource.
+    EntityResource(EntityId, ResourceName),
+}
+
+impl Level {
+    /// The source that limits from this level have.
+    #[must_use]
+    pub fn source(&self) -> LimitSource {
+        match self {
+            Level::System => LimitSource::System,
+            Level::Resource(_) => LimitSource::Resource,
+            Level::Entity(_) => LimitSource::Entity,
+            Level::EntityResource(..) => LimitSource::EntityResource,
+        }
+    }
+
+    /// Under whom changes of this level are audited.
+    #[must_use]
+    pub fn subject(&self) -> AuditSubject {
+        match self {
+            Level::System => AuditSubject::System,
+            Level::Resource(resource) => AuditSubject::Resource(resource.clone()),
+            Level::Entity(entity) | Level::EntityResource(entity, _) => AuditSubject::Entity(entity.clone()),
+        }
+    }
+
+    /// The resource this level is about, if it is about one.
+    #[must_use]
+    pub fn resource(&self) -> Option<&ResourceName> {
+        match self {
+            Level::Resource(resource) | Level::EntityResource(_, resource) => Some(resource),
+            Level::System | Level::Entity(_) => None,
+        }
+    }
+
+    /// The entity this level is about, if it is about one.
+    #[must_use]
+    pub fn entity(&self) -> Option<&EntityId> {
+        match self {
+            Level::Entity(entity) | Level::EntityResource(entity, _) => Some(entity),
+            Level::System | Level::Resource(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Level::System => f.write_str("system"),
+            Level::Resource(resource) => write!(f, "resource {resource}"),
+            Level::Entity(entity) => write!(f, "entity {entity}"),
+            Level::EntityResource(entity, resource) => write!(f, "entity {entity} on {resource}"),
+        }
+    }
+}
+
+/// What is stored at one level.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LevelConfig {
+    /// The limits; empty when only a flag is stored, and then the level does not take part in the choice of limits.
+    pub limits: Vec<Limit>,
+    /// `Some(true)` disabled, `Some(false)` explicitly enabled although a weaker level is disabled, `None` inherited.
+    pub disabled: Option<bool>,
+    /// What to do in an outage; system level only.
+    pub on_unavailable: Option<OnUnavailable>,
+    /// Grows with every change of this level.
+    pub version: u64,
+}
+
+/// New limits for one level. They replace the old ones whole; flags stay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitsChange {
+    /// The limits; not empty, no name twice.
+    pub limits: Vec<Limit>,
+    /// System level only: the outage policy. `None` keeps what is stored.
+    pub on_unavailable: Option<OnUnavailable>,
+    /// Only if the level still has this version (0: does not exist); otherwise `Conflict`. `None` does not look.
+    pub expected_version: Option<u64>,
+}
+
+/// An entity to create.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewEntity {
+    /// Its id.
+    pub id: EntityId,
+    /// Its display name.
+    pub name: String,
+    /// Its parent, which must exist.
+    pub parent: Option<EntityId>,
+    /// Whether takes go on to the parent.
+    pub cascade: bool,
+    /// Free text pairs.
+    pub metadata: BTreeMap<String, String>,
+}
+
+/// A change of an entity's name or metadata; `None` keeps.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EntityUpdate {
+    /// New display name.
+    pub name: Option<String>,
+    /// New metadata, replacing the old whole.
+    pub metadata: Option<BTreeMap<String, String>>,
+}
+
+/// What deleting an entity removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeletedEntity {
+    /// Buckets.
+    pub buckets: u64,
+    /// Stored configurations.
+    pub configs: u64,
+}
+
+/// One (entity, resource) to resolve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MemberKey<'a> {
+    /// The entity; it need not exist.
+    pub entity: &'a EntityId,
+    /// The resource.
+    pub resource: &'a ResourceName,
+}
+
+/// What is stored about one (entity, resource).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberConfig {
+    /// The parent takes go on to: set only when the entity exists, has a parent and cascades.
+    pub cascades_to: Option<EntityId>,
+    /// The strongest level with limits, and those limits.
+    pub limits: Option<(Arc<[Limit]>, LimitSource)>,
+    /// The level that has switched it off, when it is off.
+    pub disabled_by: Option<Level>,
+}
+
+/// The answer to one configuration read, consistent in itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resolution {
+    /// One per key, in order.
+    pub members: Vec<MemberConfig>,
+    /// The outage policy stored at system level.
+    pub on_unavailable: Option<OnUnavailable>,
+    /// Freshness of this read.
+    pub stamp: ConfigStamp,
+}
+
+/// Entities, limits and flags.
+///
+/// Every write takes a [`Change`] and appends its audit event in the same transaction.
+pub trait ConfigStore: Send + Sync {
+    /// Creates an entity. `AlreadyExists`; `NotFound` for a missing parent; `Invalid` for an entity that is its own parent
+    /// or a cascade longer than [`zae_limiter_core::CHAIN_MAX`].
+    fn create_entity<'a>(&'a self, entity: &'a NewEntity, change: &'a Change) -> BoxFuture<'a, Result<Entity, StoreError>>;
+
+    /// Looks an entity up.
+    fn entity<'a>(&'a self, id: &'a EntityId) -> BoxFuture<'a, Result<Option<Entity>, StoreError>>;
+
+    /// Changes name or metadata if the entity still has `expected_version`; otherwise `Conflict`.
+    fn update_entity<'a>(
+        &'a self,
+        id: &'a EntityId,
+        expected_version: u64,
+        update: &'a EntityUpdate,
+        change: &'a Change,
+    ) -> BoxFuture<'a, Result<Entity, StoreError>>;
+
+    /// Deletes an entity with its buckets and configuration. `NotFound`; `State` while it has children, naming some.
+    /// Usage and audit history stay until their retention ends.
+    fn delete_entity<'a>(&'a self, id: &'a EntityId, change: &'a Change) -> BoxFuture<'a, Result<DeletedEntity, StoreError>>;
+
+    /// Direct children, by id.
+    fn children<'a>(&'a self, parent: &'a EntityId, page: &'a PageRequest) -> BoxFuture<'a, Result<Page<Entity>, StoreError>>;
+
+    /// All entities, by id.
+    fn entities<'a>(&'a self, page: &'a PageRequest) -> BoxFuture<'a, Result<Page<Entity>, StoreError>>;
+
+    /// Stores limits at a level; returns the level's new version.
+    fn set_limits<'a>(&'a self, level: &'a Level, limits: &'a LimitsChange, change: &'a Change) -> BoxFuture<'a, Result<u64, StoreError>>;
+
+    /// Removes the limits of a level (and the system's outage policy); a flag stays. False when there were none.
+    fn delete_limits<'a>(&'a self, level: &'a Level, change: &'a Change) -> BoxFuture<'a, Result<bool, StoreError>>;
+
+    /// Disables (`Some(true)`), explicitly enables (`Some(false)`) or un-flags (`None`) a level. From its return on no
+    /// bucket it covers grants anything while disabled. `Invalid` for the system level. Returns how many existing buckets
+    /// it reached.
+    fn set_disabled<'a>(&'a self, level: &'a Level, disabled: Option<bool>, change: &'a Change) -> BoxFuture<'a, Result<u64, StoreError>>;
+
+    /// What is stored at a level.
+    fn level<'a>(&'a self, level: &'a Level) -> BoxFuture<'a, Result<Option<LevelConfig>, StoreError>>;
+
+    /// Everything an acquire needs to know about these members, in one round trip. `NotFound` when the namespace is no
+    /// longer active.
+    fn resolve<'a>(&'a self, keys: &'a [MemberKey<'a>]) -> BoxFuture<'a, Result<Resolution, StoreError>>;
+
+    /// Resources with a stored configuration of their own, by name.
+    fn resources_with_defaults<'a>(&'a self, page: &'a PageRequest) -> BoxFuture<'a, Result<Page<ResourceName>, StoreError>>;
+
+    /// Entities with a stored configuration for `resource` (`None`: for all resources, `_default_`), by id.
+    fn entities_with_limits<'a>(
+        &'a self,
+        resource: Option<&'a ResourceName>,
+        page: &'a PageRequest,
+    ) -> BoxFuture<'a, Result<Page<EntityId>, StoreError>>;
+
+    /// Resources for which some entity has a stored configuration, by name; `None` stands for all resources.
+    fn resources_with_entity_limits<'a>(&'a self, page: &'a PageRequest) -> BoxFuture<'a, Result<Page<Option<ResourceName>>, StoreError>>;
+}

@@ -1,0 +1,40 @@
+//! What happened: the audit log and the usage history. Both are written by the operations they record, never from here.
+
+use zae_limiter_core::{AuditEvent, AuditSubject, EntityId, ResourceName, TimeMs, UsageSnapshot, UsageWindow};
+
+use crate::{BoxFuture, Page, PageRequest, StoreError};
+
+/// Which audit events, newest first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditQuery {
+    /// Whose.
+    pub subject: AuditSubject,
+    /// Which page.
+    pub page: PageRequest,
+}
+
+/// Which usage snapshots, oldest first, then by entity and resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsageQuery {
+    /// Only this entity. At least one of entity and resource is needed.
+    pub entity: Option<EntityId>,
+    /// Only this resource.
+    pub resource: Option<ResourceName>,
+    /// Hours, days or months.
+    pub window: UsageWindow,
+    /// Windows that start at or after this instant.
+    pub from: Option<TimeMs>,
+    /// Windows that start before this instant.
+    pub until: Option<TimeMs>,
+    /// Which page.
+    pub page: PageRequest,
+}
+
+/// Queries of the history.
+pub trait HistoryStore: Send + Sync {
+    /// Audit events of one subject, newest first.
+    fn audit_events<'a>(&'a self, query: &'a AuditQuery) -> BoxFuture<'a, Result<Page<AuditEvent>, StoreError>>;
+
+    /// Usage snapshots, the open hour included where usage is immediate.
+    fn usage<'a>(&'a self, query: &'a UsageQuery) -> BoxFuture<'a, Result<Page<UsageSnapshot>, StoreError>>;
+}

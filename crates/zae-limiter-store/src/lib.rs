@@ -1,0 +1,90 @@
+//! The storage contract of zae-limiter.
+//!
+//! A backend implements four small object-safe traits, [`BucketStore`], [`ConfigStore`], [`HistoryStore`] and
+//! [`NamespaceStore`], and proves itself with the conformance suite (feature `conformance`). Methods speak intent, never
+//! rows or items, and `now` is always an argument. [`MemoryStore`] is the reference backend.
+//!
+//! The key decision: the backend owns atomicity and nothing else. It brings the buckets of a chain together under its own
+//! kind of lock and calls [`zae_limiter_core::decide`], the same pure function everywhere.
+//!
+//! ```
+//! use zae_limiter_core::{Limit, LimitSource, Milli, Take, TimeMs};
+//! use zae_limiter_store::{ConsumeOutcome, ConsumeRequest, LimitsInForce, MemberTake, MemoryStore};
+//!
+//! let store = MemoryStore::new();
+//! let limits = LimitsInForce::new([Limit::per_minute("rpm", 60)?], LimitSource::Call);
+//! let (entity, resource) = ("key-1".parse()?, "gpt-4".parse()?);
+//! let takes = [Take { limit: 0, amount: Milli::from_tokens(1) }];
+//! let member = MemberTake { entity: &entity, resource: &resource, limits: &limits, takes: &takes };
+//! let outcome = store.consume_now(&ConsumeRequest { members: &[member], now: TimeMs(0) })?;
+//! assert!(matches!(outcome, ConsumeOutcome::Granted(_)));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod bucket;
+mod capabilities;
+mod clock;
+mod config;
+#[cfg(feature = "conformance")]
+pub mod conformance;
+mod entropy;
+mod error;
+mod fault;
+mod history;
+mod memory;
+mod namespace;
+mod page;
+mod traced;
+
+use std::pin::Pin;
+
+pub use bucket::{
+    Adjusted, BucketDelta, BucketStore, BucketView, ConsumeOutcome, ConsumeRequest, Delta, LimitsInForce, MemberTake, Readiness,
+    ResetRequest, bring_up_to_date,
+};
+pub use capabilities::Capabilities;
+pub use clock::{Clock, ManualClock, SystemClock};
+pub use config::{
+    Change, ConfigStore, DeletedEntity, EntityUpdate, Level, LevelConfig, LimitsChange, MemberConfig, MemberKey, NewEntity, OnUnavailable,
+    Resolution,
+};
+pub use entropy::{Entropy, SeededEntropy, SystemEntropy};
+pub use error::{StoreError, StoreErrorKind};
+pub use fault::{Fault, FaultPlan, FaultStore};
+pub use history::{AuditQuery, HistoryStore, UsageQuery};
+pub use memory::{MemoryOptions, MemoryStore};
+pub use namespace::{Namespace, NamespaceStatus, NamespaceStore, Purged};
+pub use page::{Cursor, PAGE_LIMIT_MAX, Page, PageRequest};
+pub use traced::TracedStore;
+
+use zae_limiter_core::TimeMs;
+
+/// A boxed future: what makes the traits object-safe.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// What one call to [`Store::sweep`] removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Buckets that were expired and full.
+    pub buckets: u64,
+    /// Usage rows past their retention.
+    pub usage: u64,
+    /// Audit events past their retention.
+    pub audit: u64,
+    /// True when the sweep has gone once over everything; false when its step budget ended first.
+    pub complete: bool,
+}
+
+/// A whole backend: the four traits together, bound to one namespace.
+pub trait Store: BucketStore + ConfigStore + HistoryStore + NamespaceStore {
+    /// What this backend promises. Each promise switches on conformance cases.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Answers when the backend is reachable. Cost: one trivial read.
+    fn ping(&self) -> BoxFuture<'_, Result<(), StoreError>>;
+
+    /// Forgets what may be forgotten, in at most `steps_max` bounded steps: expired buckets that are full (never one that
+    /// is drained or in debt), usage and audit past their retention. Backends also do this by themselves; operators and
+    /// tests can ask. Covers every namespace of the backend.
+    fn sweep(&self, now: TimeMs, steps_max: u32) -> BoxFuture<'_, Result<Swept, StoreError>>;
+}

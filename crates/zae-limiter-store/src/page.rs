@@ -1,0 +1,64 @@
+//! Paging: every listing is bounded, and goes on where it stopped.
+
+/// The most items one page may ask for.
+pub const PAGE_LIMIT_MAX: u32 = 1000;
+
+/// Where a listing goes on. Opaque: only the backend that made it can read it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Cursor(pub String);
+
+/// Which page is wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PageRequest {
+    limit: u32,
+    cursor: Option<Cursor>,
+}
+
+impl PageRequest {
+    /// The first page, with at most `limit` items (1 to [`PAGE_LIMIT_MAX`]; values outside are brought inside).
+    #[must_use]
+    pub fn first(limit: u32) -> PageRequest {
+        PageRequest { limit: limit.clamp(1, PAGE_LIMIT_MAX), cursor: None }
+    }
+
+    /// The page after the one that ended with `cursor`.
+    #[must_use]
+    pub fn after(limit: u32, cursor: Cursor) -> PageRequest {
+        PageRequest { cursor: Some(cursor), ..PageRequest::first(limit) }
+    }
+
+    /// At most how many items.
+    #[must_use]
+    pub fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// Where to go on, if not at the start.
+    #[must_use]
+    pub fn cursor(&self) -> Option<&Cursor> {
+        self.cursor.as_ref()
+    }
+}
+
+impl Default for PageRequest {
+    fn default() -> Self {
+        PageRequest::first(100)
+    }
+}
+
+/// One page of a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page<T> {
+    /// The items. A page may be empty and still not be the last.
+    pub items: Vec<T>,
+    /// Where the next page begins; `None` on the last.
+    pub next: Option<Cursor>,
+}
+
+impl<T> Page<T> {
+    /// A page without items and without a next one.
+    #[must_use]
+    pub fn empty() -> Page<T> {
+        Page { items: Vec::new(), next: None }
+    }
+}
