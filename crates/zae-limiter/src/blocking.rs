@@ -1,0 +1,458 @@
+//! The same limiter for code that is not async.
+//!
+//! Every verb of [`crate::RateLimiter`] and [`crate::Lease`] under the same name. The work happens on one runtime thread of
+//! its own; the caller's thread waits. It holds no logic. It works in plain threads and in `spawn_blocking`; called on an
+//! async worker thread it panics, because waiting there would stall every other task: use [`crate::RateLimiter`] there.
+//!
+//! ```
+//! use zae_limiter::{Level, Request, blocking::RateLimiter};
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("limits.db");
+//! let limiter = RateLimiter::open(path)?;
+//! limiter.set_limits(&Level::System, ["rpm:60/min".parse()?])?;
+//! let lease = limiter.acquire(Request::new("key-1", "gpt-4").take("rpm", 1))?;
+//! lease.commit()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use zae_limiter_core::{
+    AuditEvent, Entity, EntityId, Limit, LimitName, LimitStatus, NamespaceId, NamespaceName, Principal, ResourceName, UsageSnapshot,
+    UsageSummary,
+};
+use zae_limiter_store::{
+    AuditQuery, BucketView, DeletedEntity, EntityUpdate, Level, LevelConfig, LimitsChange, Namespace, NewEntity, OnUnavailable, Page,
+    PageRequest, Purged, Swept, UsageQuery,
+};
+
+use crate::inflight::within;
+use crate::{
+    AcquireError, Availability, Builder, CacheStats, CapacityScope, CommitError, CreatedEntity, Degraded, Error, IntoName, Request,
+    Resolved, ResourceCapacity, Settled, UndeclaredLimit,
+};
+
+/// How long the thread works on what is left to settle after the last handle is gone.
+const DRAIN_AT_END: Duration = Duration::from_secs(30);
+
+/// A [`crate::RateLimiter`] whose verbs wait.
+#[derive(Clone, Debug)]
+pub struct RateLimiter {
+    limiter: crate::RateLimiter,
+    runtime: Arc<Runtime>,
+}
+
+/// The thread that runs the futures. When the last limiter and lease are gone it settles what they left, then ends; a
+/// process that must be sure calls [`RateLimiter::close`] before it exits.
+#[derive(Debug)]
+struct Runtime {
+    handle: tokio::runtime::Handle,
+    /// Set once the limiter is built: what is drained at the end.
+    limiter: OnceLock<crate::RateLimiter>,
+    stop: Option<oneshot::Sender<crate::RateLimiter>>,
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        if let (Some(stop), Some(limiter)) = (self.stop.take(), self.limiter.take()) {
+            drop(stop.send(limiter));
+        }
+    }
+}
+
+impl Runtime {
+    fn start() -> Result<Runtime, Error> {
+        let failed = |error: std::io::Error| {
+            let kind = zae_limiter_store::StoreErrorKind::Unavailable;
+            zae_limiter_store::StoreError::new(kind, "start", "could not start the limiter's thread").with_source(error)
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(failed)?;
+        let handle = runtime.handle().clone();
+        let (stop, stopped) = oneshot::channel::<crate::RateLimiter>();
+        let run = async move {
+            if let Ok(limiter) = stopped.await {
+                within(limiter.clock(), DRAIN_AT_END, limiter.drain()).await;
+            }
+        };
+        std::thread::Builder::new().name("zae-limiter".into()).spawn(move || runtime.block_on(run)).map_err(failed)?;
+        Ok(Runtime { handle, limiter: OnceLock::new(), stop: Some(stop) })
+    }
+
+    /// Runs a future on the runtime thread and waits for it.
+    fn wait<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> T {
+        let (reply, answer) = oneshot::channel();
+        self.handle.spawn(async move { drop(reply.send(work.await)) });
+        answer.blocking_recv().expect("the runtime thread lives as long as this handle")
+    }
+}
+
+impl RateLimiter {
+    /// Builds a blocking limiter.
+    pub fn build(builder: Builder) -> Result<RateLimiter, Error> {
+        let runtime = Arc::new(Runtime::start()?);
+        let limiter = runtime.wait(async move { builder.build() })?;
+        runtime.limiter.get_or_init(|| limiter.clone());
+        Ok(RateLimiter { limiter, runtime })
+    }
+
+    /// The embedded limiter in one line.
+    #[cfg(feature = "sqlite")]
+    pub fn open(path: impl AsRef<std::path::Path>) -> Result<RateLimiter, Error> {
+        RateLimiter::build(crate::RateLimiter::builder(zae_limiter_sqlite::SqliteStore::open(path)?))
+    }
+
+    /// Runs a verb of the asynchronous limiter and waits for it.
+    fn wait<T, F>(&self, verb: impl FnOnce(crate::RateLimiter) -> F) -> T
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        self.runtime.wait(verb(self.limiter.clone()))
+    }
+
+    /// See [`crate::RateLimiter::acquire`].
+    pub fn acquire(&self, request: Request) -> Result<Lease, AcquireError> {
+        let lease = self.wait(|limiter| async move { limiter.acquire(request).await })?;
+        Ok(Lease { lease: Arc::new(lease), runtime: Arc::clone(&self.runtime) })
+    }
+
+    /// See [`crate::RateLimiter::with_lease`].
+    pub fn with_lease<T, E: From<AcquireError>>(&self, request: Request, work: impl FnOnce(&Lease) -> Result<T, E>) -> Result<T, E> {
+        let lease = self.acquire(request)?;
+        let result = work(&lease);
+        let settled = if result.is_ok() { lease.commit() } else { lease.rollback() };
+        if let Err(error) = settled {
+            tracing::debug!(%error, "the settler takes over");
+        }
+        result
+    }
+
+    /// See [`crate::RateLimiter::availability`].
+    pub fn availability(&self, request: &Request) -> Result<Availability, AcquireError> {
+        let request = request.clone();
+        self.wait(|limiter| async move { limiter.availability(&request).await })
+    }
+
+    /// See [`crate::RateLimiter::resolve`].
+    pub fn resolve(&self, entity: impl IntoName<EntityId>, resource: impl IntoName<ResourceName>) -> Result<Resolved, Error> {
+        let (entity, resource) = (entity.into_name()?, resource.into_name()?);
+        self.wait(|limiter| async move { limiter.resolve(entity, resource).await })
+    }
+
+    /// See [`crate::RateLimiter::namespace`].
+    pub fn namespace(&self, name: impl IntoName<NamespaceName>) -> Result<RateLimiter, Error> {
+        let name = name.into_name()?;
+        let limiter = self.wait(|limiter| async move { limiter.namespace(name).await })?;
+        Ok(RateLimiter { limiter, runtime: Arc::clone(&self.runtime) })
+    }
+
+    /// See [`crate::RateLimiter::with_principal`].
+    #[must_use]
+    pub fn with_principal(&self, principal: Principal) -> RateLimiter {
+        RateLimiter { limiter: self.limiter.with_principal(principal), runtime: Arc::clone(&self.runtime) }
+    }
+
+    /// See [`crate::RateLimiter::namespace_name`].
+    #[must_use]
+    pub fn namespace_name(&self) -> &NamespaceName {
+        self.limiter.namespace_name()
+    }
+
+    /// See [`crate::RateLimiter::cache_stats`].
+    #[must_use]
+    pub fn cache_stats(&self) -> CacheStats {
+        self.limiter.cache_stats()
+    }
+
+    /// See [`crate::RateLimiter::invalidate_config_cache`].
+    pub fn invalidate_config_cache(&self) {
+        self.limiter.invalidate_config_cache();
+    }
+
+    /// See [`crate::RateLimiter::settled`].
+    #[must_use]
+    pub fn settled(&self) -> Settled {
+        self.limiter.settled()
+    }
+
+    /// See [`crate::RateLimiter::drain`].
+    pub fn drain(&self) -> Settled {
+        self.wait(|limiter| async move { limiter.drain().await })
+    }
+
+    /// See [`crate::RateLimiter::close`].
+    pub fn close(&self) -> Settled {
+        self.wait(|limiter| async move { limiter.close().await })
+    }
+
+    /// See [`crate::RateLimiter::create_entity`].
+    pub fn create_entity(&self, entity: NewEntity) -> Result<CreatedEntity, Error> {
+        self.wait(|limiter| async move { limiter.create_entity(entity).await })
+    }
+
+    /// See [`crate::RateLimiter::entity`].
+    pub fn entity(&self, id: impl IntoName<EntityId>) -> Result<Option<Entity>, Error> {
+        let id = id.into_name()?;
+        self.wait(|limiter| async move { limiter.entity(id).await })
+    }
+
+    /// See [`crate::RateLimiter::update_entity`].
+    pub fn update_entity(&self, id: impl IntoName<EntityId>, expected_version: u64, update: EntityUpdate) -> Result<Entity, Error> {
+        let id = id.into_name()?;
+        self.wait(|limiter| async move { limiter.update_entity(id, expected_version, update).await })
+    }
+
+    /// See [`crate::RateLimiter::delete_entity`].
+    pub fn delete_entity(&self, id: impl IntoName<EntityId>) -> Result<DeletedEntity, Error> {
+        let id = id.into_name()?;
+        self.wait(|limiter| async move { limiter.delete_entity(id).await })
+    }
+
+    /// See [`crate::RateLimiter::children`].
+    pub fn children(&self, parent: impl IntoName<EntityId>, page: &PageRequest) -> Result<Page<Entity>, Error> {
+        let (parent, page) = (parent.into_name()?, page.clone());
+        self.wait(|limiter| async move { limiter.children(parent, &page).await })
+    }
+
+    /// See [`crate::RateLimiter::entities`].
+    pub fn entities(&self, page: &PageRequest) -> Result<Page<Entity>, Error> {
+        let page = page.clone();
+        self.wait(|limiter| async move { limiter.entities(&page).await })
+    }
+
+    /// See [`crate::RateLimiter::set_limits`].
+    pub fn set_limits(&self, level: &Level, limits: impl IntoIterator<Item = Limit>) -> Result<u64, Error> {
+        let (level, limits) = (level.clone(), limits.into_iter().collect::<Vec<_>>());
+        self.wait(|limiter| async move { limiter.set_limits(&level, limits).await })
+    }
+
+    /// See [`crate::RateLimiter::change_limits`].
+    pub fn change_limits(&self, level: &Level, change: LimitsChange) -> Result<u64, Error> {
+        let level = level.clone();
+        self.wait(|limiter| async move { limiter.change_limits(&level, change).await })
+    }
+
+    /// See [`crate::RateLimiter::set_system_defaults`].
+    pub fn set_system_defaults(
+        &self,
+        limits: impl IntoIterator<Item = Limit>,
+        on_unavailable: Option<OnUnavailable>,
+    ) -> Result<u64, Error> {
+        let limits = limits.into_iter().collect::<Vec<_>>();
+        self.wait(|limiter| async move { limiter.set_system_defaults(limits, on_unavailable).await })
+    }
+
+    /// See [`crate::RateLimiter::level`].
+    pub fn level(&self, level: &Level) -> Result<Option<LevelConfig>, Error> {
+        let level = level.clone();
+        self.wait(|limiter| async move { limiter.level(&level).await })
+    }
+
+    /// See [`crate::RateLimiter::delete_limits`].
+    pub fn delete_limits(&self, level: &Level) -> Result<bool, Error> {
+        let level = level.clone();
+        self.wait(|limiter| async move { limiter.delete_limits(&level).await })
+    }
+
+    /// See [`crate::RateLimiter::disable`].
+    pub fn disable(&self, level: &Level) -> Result<u64, Error> {
+        let level = level.clone();
+        self.wait(|limiter| async move { limiter.disable(&level).await })
+    }
+
+    /// See [`crate::RateLimiter::enable`].
+    pub fn enable(&self, level: &Level) -> Result<u64, Error> {
+        let level = level.clone();
+        self.wait(|limiter| async move { limiter.enable(&level).await })
+    }
+
+    /// See [`crate::RateLimiter::clear_disabled`].
+    pub fn clear_disabled(&self, level: &Level) -> Result<u64, Error> {
+        let level = level.clone();
+        self.wait(|limiter| async move { limiter.clear_disabled(&level).await })
+    }
+
+    /// See [`crate::RateLimiter::reset`].
+    pub fn reset(
+        &self,
+        entity: impl IntoName<EntityId>,
+        resource: impl IntoName<ResourceName>,
+        only: Option<&[LimitName]>,
+    ) -> Result<Option<Vec<(LimitName, i64)>>, Error> {
+        let (entity, resource, only) = (entity.into_name()?, resource.into_name()?, only.map(<[LimitName]>::to_vec));
+        self.wait(|limiter| async move { limiter.reset(entity, resource, only.as_deref()).await })
+    }
+
+    /// See [`crate::RateLimiter::resources_with_defaults`].
+    pub fn resources_with_defaults(&self, page: &PageRequest) -> Result<Page<ResourceName>, Error> {
+        let page = page.clone();
+        self.wait(|limiter| async move { limiter.resources_with_defaults(&page).await })
+    }
+
+    /// See [`crate::RateLimiter::entities_with_limits`].
+    pub fn entities_with_limits(&self, resource: Option<&ResourceName>, page: &PageRequest) -> Result<Page<EntityId>, Error> {
+        let (resource, page) = (resource.cloned(), page.clone());
+        self.wait(|limiter| async move { limiter.entities_with_limits(resource.as_ref(), &page).await })
+    }
+
+    /// See [`crate::RateLimiter::resources_with_entity_limits`].
+    pub fn resources_with_entity_limits(&self, page: &PageRequest) -> Result<Page<Option<ResourceName>>, Error> {
+        let page = page.clone();
+        self.wait(|limiter| async move { limiter.resources_with_entity_limits(&page).await })
+    }
+
+    /// See [`crate::RateLimiter::register_namespace`].
+    pub fn register_namespace(&self, name: impl IntoName<NamespaceName>) -> Result<Namespace, Error> {
+        let name = name.into_name()?;
+        self.wait(|limiter| async move { limiter.register_namespace(name).await })
+    }
+
+    /// See [`crate::RateLimiter::namespaces`].
+    pub fn namespaces(&self, page: &PageRequest) -> Result<Page<Namespace>, Error> {
+        let page = page.clone();
+        self.wait(|limiter| async move { limiter.namespaces(&page).await })
+    }
+
+    /// See [`crate::RateLimiter::show_namespace`].
+    pub fn show_namespace(&self, name: impl IntoName<NamespaceName>) -> Result<Option<Namespace>, Error> {
+        let name = name.into_name()?;
+        self.wait(|limiter| async move { limiter.show_namespace(name).await })
+    }
+
+    /// See [`crate::RateLimiter::delete_namespace`].
+    pub fn delete_namespace(&self, name: impl IntoName<NamespaceName>) -> Result<bool, Error> {
+        let name = name.into_name()?;
+        self.wait(|limiter| async move { limiter.delete_namespace(name).await })
+    }
+
+    /// See [`crate::RateLimiter::recover_namespace`].
+    pub fn recover_namespace(&self, id: impl IntoName<NamespaceId>) -> Result<Namespace, Error> {
+        let id = id.into_name()?;
+        self.wait(|limiter| async move { limiter.recover_namespace(id).await })
+    }
+
+    /// See [`crate::RateLimiter::orphan_namespaces`].
+    pub fn orphan_namespaces(&self, page: &PageRequest) -> Result<Page<Namespace>, Error> {
+        let page = page.clone();
+        self.wait(|limiter| async move { limiter.orphan_namespaces(&page).await })
+    }
+
+    /// See [`crate::RateLimiter::purge_namespace`].
+    pub fn purge_namespace(&self, id: impl IntoName<NamespaceId>) -> Result<Purged, Error> {
+        let id = id.into_name()?;
+        self.wait(|limiter| async move { limiter.purge_namespace(id).await })
+    }
+
+    /// See [`crate::RateLimiter::buckets`].
+    pub fn buckets(&self, entity: impl IntoName<EntityId>, page: &PageRequest) -> Result<Page<BucketView>, Error> {
+        let (entity, page) = (entity.into_name()?, page.clone());
+        self.wait(|limiter| async move { limiter.buckets(entity, &page).await })
+    }
+
+    /// See [`crate::RateLimiter::resource_capacity`].
+    pub fn resource_capacity(
+        &self,
+        resource: impl IntoName<ResourceName>,
+        limit: impl IntoName<LimitName>,
+        scope: CapacityScope,
+    ) -> Result<ResourceCapacity, Error> {
+        let (resource, limit) = (resource.into_name()?, limit.into_name()?);
+        self.wait(|limiter| async move { limiter.resource_capacity(resource, limit, scope).await })
+    }
+
+    /// See [`crate::RateLimiter::audit_events`].
+    pub fn audit_events(&self, query: &AuditQuery) -> Result<Page<AuditEvent>, Error> {
+        let query = query.clone();
+        self.wait(|limiter| async move { limiter.audit_events(&query).await })
+    }
+
+    /// See [`crate::RateLimiter::usage`].
+    pub fn usage(&self, query: &UsageQuery) -> Result<Page<UsageSnapshot>, Error> {
+        let query = query.clone();
+        self.wait(|limiter| async move { limiter.usage(&query).await })
+    }
+
+    /// See [`crate::RateLimiter::usage_summary`].
+    pub fn usage_summary(&self, query: &UsageQuery) -> Result<UsageSummary, Error> {
+        let query = query.clone();
+        self.wait(|limiter| async move { limiter.usage_summary(&query).await })
+    }
+
+    /// See [`crate::RateLimiter::is_available`].
+    #[must_use]
+    pub fn is_available(&self) -> bool {
+        self.wait(|limiter| async move { limiter.is_available().await })
+    }
+
+    /// See [`crate::RateLimiter::sweep`].
+    pub fn sweep(&self, steps_max: u32) -> Result<Swept, Error> {
+        self.wait(|limiter| async move { limiter.sweep(steps_max).await })
+    }
+}
+
+/// A [`crate::Lease`] whose verbs wait.
+#[must_use = "a dropped lease is rolled back; call commit() when the work is done"]
+#[derive(Debug)]
+pub struct Lease {
+    /// Shared with the runtime thread only while a verb runs, so that finishing can take it back.
+    lease: Arc<crate::Lease>,
+    runtime: Arc<Runtime>,
+}
+
+impl Lease {
+    /// See [`crate::Lease::record`].
+    pub fn record(&self, limit: &str, used_in_total: u64) -> Result<(), UndeclaredLimit> {
+        self.lease.record(limit, used_in_total)
+    }
+
+    /// See [`crate::Lease::adjust`].
+    pub fn adjust(&self, limit: &str, delta: i64) -> Result<(), UndeclaredLimit> {
+        self.lease.adjust(limit, delta)
+    }
+
+    /// See [`crate::Lease::consume`].
+    pub fn consume<L: IntoName<LimitName>>(&self, amounts: impl IntoIterator<Item = (L, u64)>) -> Result<(), AcquireError> {
+        let amounts: Result<Vec<(LimitName, u64)>, _> =
+            amounts.into_iter().map(|(limit, amount)| Ok((limit.into_name()?, amount))).collect();
+        let amounts = amounts.map_err(crate::Invalid::Name)?;
+        let lease = Arc::clone(&self.lease);
+        self.runtime.wait(async move { lease.consume(amounts).await })
+    }
+
+    /// See [`crate::Lease::flush`].
+    pub fn flush(&self) -> Result<(), CommitError> {
+        let lease = Arc::clone(&self.lease);
+        self.runtime.wait(async move { lease.flush().await })
+    }
+
+    /// See [`crate::Lease::limits`].
+    pub fn limits(&self) -> &[LimitStatus] {
+        self.lease.limits()
+    }
+
+    /// See [`crate::Lease::used`].
+    #[must_use]
+    pub fn used(&self) -> Vec<(LimitName, i64)> {
+        self.lease.used()
+    }
+
+    /// See [`crate::Lease::degraded`].
+    #[must_use]
+    pub fn degraded(&self) -> Option<&Degraded> {
+        self.lease.degraded()
+    }
+
+    /// See [`crate::Lease::commit`].
+    pub fn commit(self) -> Result<(), CommitError> {
+        let Lease { lease, runtime } = self;
+        runtime.wait(async move { lease.commit_shared().await })
+    }
+
+    /// See [`crate::Lease::rollback`].
+    pub fn rollback(self) -> Result<(), CommitError> {
+        let Lease { lease, runtime } = self;
+        runtime.wait(async move { lease.rollback_shared().await })
+    }
+}

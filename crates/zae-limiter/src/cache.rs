@@ -1,0 +1,158 @@
+//! The config cache: what is known about each (entity, resource), for a while.
+//!
+//! Bounded, one flight per key, no lock held over I/O, negative answers included. Entries are invalidated by epochs, not by
+//! removal: a read that was in flight while somebody changed the configuration carries the old epoch and is never used.
+
+use std::hash::{BuildHasher, Hash};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use quick_cache::{DefaultHashBuilder, Equivalent, sync::Cache};
+use zae_limiter_core::{EntityId, ResourceName};
+use zae_limiter_store::{Clock, LimitsInForce, MemberConfig};
+
+/// Entities are spread over this many epochs, so that a change of one entity invalidates few others.
+const ENTITY_EPOCHS: usize = 256;
+
+/// Numbers about the config cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheStats {
+    /// Lookups answered from the cache.
+    pub hits: u64,
+    /// Lookups that read the store.
+    pub misses: u64,
+    /// Entries held, expired ones that were not looked up since included.
+    pub entries: usize,
+    /// How long an entry is trusted.
+    pub ttl: Duration,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    entity: EntityId,
+    resource: ResourceName,
+}
+
+/// A key made of borrowed names: looking up allocates nothing.
+#[derive(Hash)]
+struct KeyRef<'a> {
+    entity: &'a EntityId,
+    resource: &'a ResourceName,
+}
+
+impl Equivalent<Key> for KeyRef<'_> {
+    fn equivalent(&self, key: &Key) -> bool {
+        *self.entity == key.entity && *self.resource == key.resource
+    }
+}
+
+/// What is known about one member of a chain.
+#[derive(Debug)]
+pub(crate) struct Known {
+    /// As the store answered.
+    pub(crate) config: MemberConfig,
+    /// The stored limits, ready to use; `None` when no level has any.
+    pub(crate) limits: Option<LimitsInForce>,
+    /// The freshness of the read, also when it found nothing.
+    pub(crate) stamp: zae_limiter_core::ConfigStamp,
+    epochs: (u64, u64),
+    expires_at: Duration,
+}
+
+/// The cache of one namespace.
+#[derive(Debug)]
+pub(crate) struct ConfigCache {
+    entries: Cache<Key, Arc<Known>>,
+    ttl: Duration,
+    epoch: AtomicU64,
+    entity_epochs: Box<[AtomicU64]>,
+    hasher: DefaultHashBuilder,
+    hits: AtomicU64,
+    misses: AtomicU64,
+}
+
+impl ConfigCache {
+    /// A cache of at most `entries_max` entries, trusted for `ttl`; zero disables it.
+    pub(crate) fn new(entries_max: usize, ttl: Duration) -> ConfigCache {
+        ConfigCache {
+            entries: Cache::new(entries_max.max(1)),
+            ttl,
+            epoch: AtomicU64::new(0),
+            entity_epochs: (0..ENTITY_EPOCHS).map(|_| AtomicU64::new(0)).collect(),
+            hasher: DefaultHashBuilder::default(),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+        }
+    }
+
+    /// What is known and still trusted.
+    pub(crate) fn get(&self, entity: &EntityId, resource: &ResourceName, clock: &dyn Clock) -> Option<Arc<Known>> {
+        let known = self.entries.get(&KeyRef { entity, resource })?;
+        if !self.trusts(&known, entity, clock) {
+            return None;
+        }
+        self.hits.fetch_add(1, Ordering::Relaxed);
+        Some(known)
+    }
+
+    /// What is known, else what `read` finds out. Callers of the same key wait for one read. `read` gets the epochs to put
+    /// into its answer with [`ConfigCache::known`].
+    pub(crate) async fn get_or_read<E, F>(
+        &self,
+        entity: &EntityId,
+        resource: &ResourceName,
+        clock: &dyn Clock,
+        read: impl FnOnce() -> F,
+    ) -> Result<Arc<Known>, E>
+    where
+        F: Future<Output = Result<(MemberConfig, Option<LimitsInForce>, zae_limiter_core::ConfigStamp), E>>,
+    {
+        let read = async {
+            self.misses.fetch_add(1, Ordering::Relaxed);
+            // Before the read: a change that lands after this line makes the answer untrusted.
+            let epochs = self.epochs(entity);
+            let (config, limits, stamp) = read().await?;
+            let expires_at = clock.monotonic().saturating_add(self.ttl);
+            Ok(Arc::new(Known { config, limits, stamp, epochs, expires_at }))
+        };
+        if self.ttl.is_zero() {
+            return read.await;
+        }
+        let key = Key { entity: entity.clone(), resource: resource.clone() };
+        self.entries.remove_if(&key, |known| !self.trusts(known, entity, clock));
+        self.entries.get_or_insert_async(&key, read).await
+    }
+
+    /// Forgets what is known about one entity.
+    pub(crate) fn evict_entity(&self, entity: &EntityId) {
+        self.entity_epoch(entity).fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Forgets everything.
+    pub(crate) fn evict_all(&self) {
+        self.epoch.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn stats(&self) -> CacheStats {
+        CacheStats {
+            hits: self.hits.load(Ordering::Relaxed),
+            misses: self.misses.load(Ordering::Relaxed),
+            entries: self.entries.len(),
+            ttl: self.ttl,
+        }
+    }
+
+    fn trusts(&self, known: &Known, entity: &EntityId, clock: &dyn Clock) -> bool {
+        known.epochs == self.epochs(entity) && clock.monotonic() < known.expires_at
+    }
+
+    fn epochs(&self, entity: &EntityId) -> (u64, u64) {
+        (self.epoch.load(Ordering::Acquire), self.entity_epoch(entity).load(Ordering::Acquire))
+    }
+
+    fn entity_epoch(&self, entity: &EntityId) -> &AtomicU64 {
+        let hash = self.hasher.hash_one(entity);
+        &self.entity_epochs[usize::try_from(hash % ENTITY_EPOCHS as u64).unwrap_or(0)]
+    }
+}

@@ -1,0 +1,275 @@
+//! A lease: what a request was granted, and how it is settled.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+
+use smallvec::SmallVec;
+use zae_limiter_core::{LimitName, LimitStatus, Milli, Reports};
+use zae_limiter_store::{Adjusted, StoreError};
+
+use crate::error::{AcquireError, CommitError, Invalid, OutageReason, UndeclaredLimit};
+use crate::inflight::InFlight;
+use crate::limiter::RateLimiter;
+use crate::name::IntoName;
+use crate::plan::{Amounts, Plan, Settlement};
+use crate::request::{OnDrop, Request};
+use crate::settler::Job;
+
+/// A grant that was given without a decision, because the store was down and the policy is "allow".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Degraded {
+    /// How the outage was noticed.
+    pub reason: OutageReason,
+}
+
+/// Tokens taken, to be settled when the work is done.
+///
+/// `record` what was really used, then `commit`; or `rollback` when the work failed. Dropped unfinished it acts as the
+/// request's [`OnDrop`] says, in the background.
+#[must_use = "a dropped lease is rolled back; call commit() when the work is done"]
+#[derive(Debug)]
+pub struct Lease {
+    limiter: RateLimiter,
+    /// What to ask again in `consume`.
+    request: Request,
+    reports: Reports,
+    statuses: OnceLock<Vec<LimitStatus>>,
+    ledger: Mutex<Ledger>,
+    degraded: Option<Degraded>,
+}
+
+/// What was taken and what was used.
+#[derive(Debug)]
+struct Ledger {
+    declared: SmallVec<[LimitName; 2]>,
+    /// What has been written, per plan. More than one only when the chain changed under a long lease.
+    receipts: SmallVec<[Receipt; 1]>,
+    /// What was really used, per declared limit.
+    used: Amounts,
+    finished: bool,
+}
+
+#[derive(Debug)]
+struct Receipt {
+    plan: Arc<Plan>,
+    written: Amounts,
+}
+
+impl Lease {
+    pub(crate) fn granted(limiter: RateLimiter, request: Request, plan: Arc<Plan>, amounts: Amounts, reports: Reports) -> Lease {
+        let declared = plan.declared.clone();
+        let receipt = Receipt { plan, written: amounts.clone() };
+        let ledger = Ledger { declared, receipts: smallvec::smallvec![receipt], used: amounts, finished: false };
+        Lease { limiter, request, reports, statuses: OnceLock::new(), ledger: Mutex::new(ledger), degraded: None }
+    }
+
+    pub(crate) fn degraded_by(limiter: RateLimiter, request: Request, reason: OutageReason) -> Lease {
+        let declared = request.amounts.iter().map(|(name, _)| name.clone()).collect();
+        let used = request.amounts.iter().map(|(_, amount)| *amount).collect();
+        let ledger = Ledger { declared, receipts: SmallVec::new(), used, finished: false };
+        let degraded = Some(Degraded { reason });
+        Lease { limiter, request, reports: Reports::new(), statuses: OnceLock::new(), ledger: Mutex::new(ledger), degraded }
+    }
+
+    /// Says what was really used of a limit, in total and including what was taken. The last call wins. Buffered: no I/O,
+    /// fit for every chunk of a stream.
+    pub fn record(&self, limit: &str, used_in_total: u64) -> Result<(), UndeclaredLimit> {
+        let mut ledger = self.ledger();
+        let index = ledger.index(limit)?;
+        ledger.used[index] = Milli::from_tokens(used_in_total);
+        Ok(())
+    }
+
+    /// Adds `delta` tokens to what was used; the signed form of [`Lease::record`]. Use never falls below zero: more can
+    /// not be given back than was taken.
+    pub fn adjust(&self, limit: &str, delta: i64) -> Result<(), UndeclaredLimit> {
+        let mut ledger = self.ledger();
+        let index = ledger.index(limit)?;
+        let delta = Milli(delta.saturating_mul(1000));
+        ledger.used[index] = ledger.used[index].saturating_add(delta).max(Milli::ZERO);
+        Ok(())
+    }
+
+    /// Takes more, checked, at once. The names must have been declared by the request.
+    ///
+    /// Cost: as `acquire`.
+    pub async fn consume(&self, amounts: impl IntoIterator<Item = (impl IntoName<LimitName>, u64)>) -> Result<(), AcquireError> {
+        let declared = self.ledger().declared.len();
+        let mut request = self.request.more();
+        for (limit, amount) in amounts {
+            request = request.take(limit, amount);
+        }
+        if let Some((limit, _)) = request.amounts.get(declared) {
+            return Err(Invalid::from(UndeclaredLimit { limit: limit.as_str().to_owned() }).into());
+        }
+        if self.degraded.is_some() {
+            return Ok(());
+        }
+        let more = self.limiter.acquire(request).await?;
+        self.absorb(&more);
+        Ok(())
+    }
+
+    /// Takes over what another lease with the same declared limits was granted.
+    fn absorb(&self, more: &Lease) {
+        let mut theirs = more.ledger();
+        theirs.finished = true;
+        let mut ours = self.ledger();
+        for receipt in theirs.receipts.drain(..) {
+            add_to(&mut ours.used, &receipt.written);
+            match ours.receipts.last_mut() {
+                Some(last) if last.plan.same_buckets(&receipt.plan) => add_to(&mut last.written, &receipt.written),
+                _ => ours.receipts.push(receipt),
+            }
+        }
+    }
+
+    /// Writes what is buffered and keeps the lease.
+    ///
+    /// Cost: one write per bucket whose use differs from what is written; none otherwise.
+    pub async fn flush(&self) -> Result<(), CommitError> {
+        let settlement = self.ledger().settle_use();
+        self.write(settlement).await
+    }
+
+    /// The limits that were checked, per member of the chain, with what is left of each.
+    pub fn limits(&self) -> &[LimitStatus] {
+        self.statuses.get_or_init(|| self.ledger().receipts.first().map(|receipt| receipt.plan.statuses(&self.reports)).unwrap_or_default())
+    }
+
+    /// `Some` when the store was down and the policy let this call pass: nothing is counted, its writes do nothing.
+    #[must_use]
+    pub fn degraded(&self) -> Option<&Degraded> {
+        self.degraded.as_ref()
+    }
+
+    /// What was used so far, in whole tokens per declared limit.
+    #[must_use]
+    pub fn used(&self) -> Vec<(LimitName, i64)> {
+        let ledger = self.ledger();
+        ledger.declared.iter().cloned().zip(ledger.used.iter().map(|used| used.floor_tokens())).collect()
+    }
+
+    /// Settles: writes the difference between what was taken and what was used. Charges that fail are retried by the
+    /// settler, so an error is news, not a task.
+    ///
+    /// Cost: one write per bucket whose use differs from what was taken; none otherwise.
+    pub async fn commit(self) -> Result<(), CommitError> {
+        self.commit_shared().await
+    }
+
+    pub(crate) async fn commit_shared(&self) -> Result<(), CommitError> {
+        let settlement = self.ledger().commit();
+        self.write(settlement).await
+    }
+
+    /// Gives everything back.
+    ///
+    /// Cost: one write per bucket.
+    pub async fn rollback(self) -> Result<(), CommitError> {
+        self.rollback_shared().await
+    }
+
+    pub(crate) async fn rollback_shared(&self) -> Result<(), CommitError> {
+        let settlement = self.ledger().rollback();
+        self.write(settlement).await
+    }
+
+    async fn write(&self, settlement: Settlement) -> Result<(), CommitError> {
+        if settlement.is_empty() {
+            return Ok(());
+        }
+        let (store, settler, clock) = (self.limiter.store(), self.limiter.settler(), self.limiter.clock());
+        let sent = settlement.send(Arc::clone(store), clock.now());
+        let for_settler = (Arc::clone(store), settlement.clone());
+        let write = InFlight::new(sent, settler, move |adjust| Job::Finish { store: for_settler.0, adjust, settlement: for_settler.1 });
+        let writes = settlement.parts.len();
+        let Some(results) = write.finish(clock, self.limiter.settle_deadline()).await else {
+            // The write went to the settler, which learns its fate.
+            let source = StoreError::new(zae_limiter_store::StoreErrorKind::Unavailable, "adjust", "no answer within the deadline");
+            return Err(CommitError { writes, failed: writes, source });
+        };
+        let (rest, given_up) = settlement.after(&results);
+        settler.count_lost(given_up);
+        if !rest.is_empty() {
+            settler.submit(Job::Settle { store: Arc::clone(store), settlement: rest });
+        }
+        failures(results)
+    }
+
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+fn failures(results: Vec<Result<Adjusted, StoreError>>) -> Result<(), CommitError> {
+    let writes = results.len();
+    let mut errors = results.into_iter().filter_map(Result::err);
+    match errors.next() {
+        None => Ok(()),
+        Some(source) => Err(CommitError { writes, failed: 1 + errors.count(), source }),
+    }
+}
+
+fn add_to(totals: &mut Amounts, amounts: &Amounts) {
+    for (total, amount) in totals.iter_mut().zip(amounts) {
+        *total = total.saturating_add(*amount);
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let on_drop = self.request.on_drop;
+        let settlement = {
+            let mut ledger = self.ledger();
+            if ledger.finished {
+                return;
+            }
+            match on_drop {
+                OnDrop::Rollback => ledger.rollback(),
+                OnDrop::Commit => ledger.commit(),
+                OnDrop::Keep => return,
+            }
+        };
+        if !settlement.is_empty() {
+            let store = Arc::clone(self.limiter.store());
+            self.limiter.settler().submit(Job::Settle { store, settlement });
+        }
+    }
+}
+
+impl Ledger {
+    fn index(&self, limit: &str) -> Result<usize, UndeclaredLimit> {
+        self.declared.iter().position(|name| name.as_str() == limit).ok_or_else(|| UndeclaredLimit { limit: limit.to_owned() })
+    }
+
+    /// The difference between use and what is written, which from now on counts as written. It goes to the buckets of the
+    /// last receipt: they are the ones that will be asked again.
+    fn settle_use(&mut self) -> Settlement {
+        let mut settlement = Settlement::default();
+        let mut written: Amounts = self.used.iter().map(|_| Milli::ZERO).collect();
+        for receipt in &self.receipts {
+            add_to(&mut written, &receipt.written);
+        }
+        if let Some(last) = self.receipts.last_mut() {
+            let differences: Amounts = self.used.iter().zip(&written).map(|(used, written)| used.saturating_sub(*written)).collect();
+            add_to(&mut last.written, &differences);
+            settlement.add(&last.plan, &differences);
+        }
+        settlement
+    }
+
+    fn commit(&mut self) -> Settlement {
+        self.finished = true;
+        self.settle_use()
+    }
+
+    fn rollback(&mut self) -> Settlement {
+        self.finished = true;
+        let mut settlement = Settlement::default();
+        for receipt in self.receipts.drain(..) {
+            let back: Amounts = receipt.written.iter().map(|amount| amount.negated()).collect();
+            settlement.add(&receipt.plan, &back);
+        }
+        settlement
+    }
+}

@@ -1,0 +1,198 @@
+//! Administration: entities, limits, flags, resets. Every change is audited, and evicts what it changed from the cache of
+//! this process; other processes see it within their config-cache TTL.
+
+use std::time::Duration;
+
+use zae_limiter_core::{Entity, EntityId, Limit, LimitName, ResourceName, check_limits};
+use zae_limiter_store::{
+    DeletedEntity, EntityUpdate, Level, LevelConfig, LimitsChange, NewEntity, OnUnavailable, Page, PageRequest, ResetRequest, StoreError,
+};
+
+use super::RateLimiter;
+use crate::error::{Error, Invalid};
+use crate::inflight::within;
+use crate::name::IntoName;
+
+/// An entity as created, and what looks odd about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CreatedEntity {
+    /// The entity.
+    pub entity: Entity,
+    /// What is probably not meant.
+    pub warnings: Vec<EntityWarning>,
+}
+
+/// Something allowed that is probably not meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum EntityWarning {
+    /// It has a parent but takes do not go on to it.
+    #[error("the entity has a parent but does not cascade: the parent's limits will not be checked")]
+    ParentWithoutCascade,
+    /// It cascades but has no parent.
+    #[error("the entity cascades but has no parent: there is nothing to cascade to")]
+    CascadeWithoutParent,
+}
+
+impl RateLimiter {
+    /// Creates an entity. Its parent must exist; parent and cascade can not be changed later.
+    pub async fn create_entity(&self, entity: NewEntity) -> Result<CreatedEntity, Error> {
+        Entity::check_text(&entity.name, &entity.metadata)?;
+        let warnings = match (&entity.parent, entity.cascade) {
+            (Some(_), false) => vec![EntityWarning::ParentWithoutCascade],
+            (None, true) => vec![EntityWarning::CascadeWithoutParent],
+            _ => Vec::new(),
+        };
+        let created = self.admin("create_entity", self.store().create_entity(&entity, &self.change())).await;
+        self.scope.cache.evict_entity(&entity.id);
+        Ok(CreatedEntity { entity: created?, warnings })
+    }
+
+    /// Looks an entity up.
+    pub async fn entity(&self, id: impl IntoName<EntityId>) -> Result<Option<Entity>, Error> {
+        let id = id.into_name()?;
+        self.admin("entity", self.store().entity(&id)).await
+    }
+
+    /// Changes name or metadata, if the entity still has `expected_version`.
+    pub async fn update_entity(&self, id: impl IntoName<EntityId>, expected_version: u64, update: EntityUpdate) -> Result<Entity, Error> {
+        let id = id.into_name()?;
+        Entity::check_text(update.name.as_deref().unwrap_or("-"), update.metadata.as_ref().unwrap_or(&Default::default()))?;
+        self.admin("update_entity", self.store().update_entity(&id, expected_version, &update, &self.change())).await
+    }
+
+    /// Deletes an entity with its buckets and configuration; refused while it has children.
+    pub async fn delete_entity(&self, id: impl IntoName<EntityId>) -> Result<DeletedEntity, Error> {
+        let id = id.into_name()?;
+        let deleted = self.admin("delete_entity", self.store().delete_entity(&id, &self.change())).await;
+        self.scope.cache.evict_entity(&id);
+        deleted
+    }
+
+    /// Direct children of an entity, by id.
+    pub async fn children(&self, parent: impl IntoName<EntityId>, page: &PageRequest) -> Result<Page<Entity>, Error> {
+        let parent = parent.into_name()?;
+        self.admin("children", self.store().children(&parent, page)).await
+    }
+
+    /// All entities, by id.
+    pub async fn entities(&self, page: &PageRequest) -> Result<Page<Entity>, Error> {
+        self.admin("entities", self.store().entities(page)).await
+    }
+
+    /// Stores limits at a level, replacing what it had; returns the level's new version.
+    pub async fn set_limits(&self, level: &Level, limits: impl IntoIterator<Item = Limit>) -> Result<u64, Error> {
+        let limits = limits.into_iter().collect();
+        self.change_limits(level, LimitsChange { limits, on_unavailable: None, expected_version: None }).await
+    }
+
+    /// Stores limits and, at system level, the outage policy; with an expected version it fails with `Conflict` instead of
+    /// overwriting somebody else's change.
+    pub async fn change_limits(&self, level: &Level, change: LimitsChange) -> Result<u64, Error> {
+        check_limits(&change.limits)?;
+        if change.limits.is_empty() {
+            return Err(Invalid::Refused("at least one limit is needed; use delete_limits to remove them".into()).into());
+        }
+        let version = self.admin("set_limits", self.store().set_limits(level, &change, &self.change())).await;
+        self.evict(level);
+        if *level == Level::System && version.is_ok() && change.on_unavailable.is_some() {
+            self.scope.remember_policy(change.on_unavailable);
+        }
+        version
+    }
+
+    /// Stores system limits together with the outage policy.
+    pub async fn set_system_defaults(
+        &self,
+        limits: impl IntoIterator<Item = Limit>,
+        on_unavailable: Option<OnUnavailable>,
+    ) -> Result<u64, Error> {
+        let limits = limits.into_iter().collect();
+        self.change_limits(&Level::System, LimitsChange { limits, on_unavailable, expected_version: None }).await
+    }
+
+    /// What is stored at a level.
+    pub async fn level(&self, level: &Level) -> Result<Option<LevelConfig>, Error> {
+        self.admin("level", self.store().level(level)).await
+    }
+
+    /// Removes the limits of a level; false when it had none.
+    pub async fn delete_limits(&self, level: &Level) -> Result<bool, Error> {
+        let deleted = self.admin("delete_limits", self.store().delete_limits(level, &self.change())).await;
+        self.evict(level);
+        if *level == Level::System && deleted.is_ok() {
+            self.scope.remember_policy(None);
+        }
+        deleted
+    }
+
+    /// Switches a resource, an entity or an entity on a resource off. From now on nothing it covers is admitted, in any
+    /// process. Returns how many existing buckets it covers.
+    pub async fn disable(&self, level: &Level) -> Result<u64, Error> {
+        self.set_disabled(level, Some(true)).await
+    }
+
+    /// Switches it on explicitly, even if a weaker level is off. Other processes that know it as off notice within their
+    /// config-cache TTL.
+    pub async fn enable(&self, level: &Level) -> Result<u64, Error> {
+        self.set_disabled(level, Some(false)).await
+    }
+
+    /// Removes the flag: the level inherits again.
+    pub async fn clear_disabled(&self, level: &Level) -> Result<u64, Error> {
+        self.set_disabled(level, None).await
+    }
+
+    async fn set_disabled(&self, level: &Level, disabled: Option<bool>) -> Result<u64, Error> {
+        let covered = self.admin("set_disabled", self.store().set_disabled(level, disabled, &self.change())).await;
+        self.evict(level);
+        covered
+    }
+
+    /// Fills a bucket, or the named limits of it, forgiving its debt. Returns what each limit gained, in whole tokens;
+    /// `None` when there is no such bucket, which is as good as full.
+    pub async fn reset(
+        &self,
+        entity: impl IntoName<EntityId>,
+        resource: impl IntoName<ResourceName>,
+        only: Option<&[LimitName]>,
+    ) -> Result<Option<Vec<(LimitName, i64)>>, Error> {
+        let entity = entity.into_name()?;
+        let resource = resource.into_name()?;
+        let request = ResetRequest { entity: &entity, resource: &resource, only };
+        let restored = self.admin("reset", self.store().reset(&request, &self.change())).await?;
+        Ok(restored.map(|limits| limits.into_iter().map(|(name, gained)| (name, gained.floor_tokens())).collect()))
+    }
+
+    /// Resources with a stored configuration of their own, by name.
+    pub async fn resources_with_defaults(&self, page: &PageRequest) -> Result<Page<ResourceName>, Error> {
+        self.admin("resources_with_defaults", self.store().resources_with_defaults(page)).await
+    }
+
+    /// Entities with a configuration of their own for `resource`, or for all resources (`None`), by id.
+    pub async fn entities_with_limits(&self, resource: Option<&ResourceName>, page: &PageRequest) -> Result<Page<EntityId>, Error> {
+        self.admin("entities_with_limits", self.store().entities_with_limits(resource, page)).await
+    }
+
+    /// Resources for which some entity has a configuration of its own; `None` stands for all resources.
+    pub async fn resources_with_entity_limits(&self, page: &PageRequest) -> Result<Page<Option<ResourceName>>, Error> {
+        self.admin("resources_with_entity_limits", self.store().resources_with_entity_limits(page)).await
+    }
+
+    /// One administrative call within its deadline.
+    pub(super) async fn admin<T>(&self, operation: &'static str, call: impl Future<Output = Result<T, StoreError>>) -> Result<T, Error> {
+        let deadline: Duration = self.shared.settings.admin_deadline;
+        let _span = tracing::debug_span!("admin", operation);
+        match within(self.clock(), deadline, call).await {
+            Some(result) => Ok(result?),
+            None => Err(Error::Deadline { operation, after: deadline }),
+        }
+    }
+
+    fn evict(&self, level: &Level) {
+        match level.entity() {
+            Some(entity) => self.scope.cache.evict_entity(entity),
+            None => self.scope.cache.evict_all(),
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! How a limiter is put together.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use zae_limiter_core::{BUCKET_TTL_MULTIPLIER, Limit, NameError, NamespaceName, Principal, check_limits};
+use zae_limiter_store::{Clock, Entropy, OnUnavailable, Store, SystemClock, SystemEntropy};
+
+use super::{RateLimiter, Settings, Shared};
+use crate::breaker::Breaker;
+use crate::error::Error;
+use crate::name::IntoName;
+use crate::settler::Settler;
+
+/// Options of a [`RateLimiter`]. Nothing here is stored.
+#[must_use = "a builder does nothing until build() is called"]
+pub struct Builder {
+    store: Arc<dyn Store>,
+    settings: Settings,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+    principal: Option<Result<Principal, NameError>>,
+}
+
+impl Builder {
+    pub(super) fn new(store: Arc<dyn Store>) -> Builder {
+        Builder {
+            store,
+            settings: Settings {
+                config_cache_ttl: Duration::from_secs(60),
+                config_cache_entries_max: 10_000,
+                bucket_ttl_multiplier: BUCKET_TTL_MULTIPLIER,
+                default_limits: None,
+                on_unavailable: None,
+                deadline: Duration::from_secs(1),
+                admin_deadline: Duration::from_secs(10),
+                settle_deadline: Duration::from_secs(5),
+            },
+            clock: Arc::new(SystemClock::new()),
+            entropy: Arc::new(SystemEntropy),
+            principal: None,
+        }
+    }
+
+    /// How long stored configuration, entities included, is trusted without asking again. Default 60 s; zero asks every
+    /// time.
+    pub fn config_cache_ttl(mut self, ttl: Duration) -> Builder {
+        self.settings.config_cache_ttl = ttl;
+        self
+    }
+
+    /// How many (entity, resource) pairs are remembered per namespace. Default 10 000.
+    pub fn config_cache_entries_max(mut self, entries: usize) -> Builder {
+        self.settings.config_cache_entries_max = entries;
+        self
+    }
+
+    /// An idle bucket with default limits is forgotten after its slowest time to fill times this. Default 7; 0 keeps
+    /// buckets for ever.
+    pub fn bucket_ttl_multiplier(mut self, multiplier: u32) -> Builder {
+        self.settings.bucket_ttl_multiplier = multiplier;
+        self
+    }
+
+    /// Limits for members for whom no level has any.
+    pub fn default_limits(mut self, limits: impl IntoIterator<Item = Limit>) -> Builder {
+        self.settings.default_limits = Some(limits.into_iter().collect());
+        self
+    }
+
+    /// What to do when the store is down, unless the call or the stored system setting says otherwise. Default: block.
+    pub fn on_unavailable(mut self, policy: OnUnavailable) -> Builder {
+        self.settings.on_unavailable = Some(policy);
+        self
+    }
+
+    /// How long the store may take to answer an acquire. Default 1 s.
+    pub fn deadline(mut self, deadline: Duration) -> Builder {
+        self.settings.deadline = deadline;
+        self
+    }
+
+    /// How long the store may take for administration and queries. Default 10 s; purging and sweeping are not limited.
+    pub fn admin_deadline(mut self, deadline: Duration) -> Builder {
+        self.settings.admin_deadline = deadline;
+        self
+    }
+
+    /// How long `commit`, `flush` and `rollback` wait before they leave the write to the settler. Default 5 s.
+    pub fn settle_deadline(mut self, deadline: Duration) -> Builder {
+        self.settings.settle_deadline = deadline;
+        self
+    }
+
+    /// Where time comes from; tests pass a [`zae_limiter_store::ManualClock`].
+    pub fn clock(mut self, clock: impl Clock + 'static) -> Builder {
+        self.clock = Arc::new(clock);
+        self
+    }
+
+    /// Where randomness comes from; tests pass a [`zae_limiter_store::SeededEntropy`].
+    pub fn entropy(mut self, entropy: impl Entropy + 'static) -> Builder {
+        self.entropy = Arc::new(entropy);
+        self
+    }
+
+    /// Who administrative changes are audited under.
+    pub fn principal(mut self, principal: impl IntoName<Principal>) -> Builder {
+        self.principal = Some(principal.into_name());
+        self
+    }
+
+    /// Builds the limiter and starts its settler on the current tokio runtime.
+    pub fn build(self) -> Result<RateLimiter, Error> {
+        if let Some(limits) = &self.settings.default_limits {
+            check_limits(limits)?;
+        }
+        let runtime = tokio::runtime::Handle::try_current().map_err(|_| Error::NoRuntime)?;
+        let settler = Settler::start(&runtime, Arc::clone(&self.clock), Arc::clone(&self.entropy));
+        let shared = Arc::new(Shared {
+            settings: self.settings,
+            clock: self.clock,
+            entropy: self.entropy,
+            breaker: Breaker::default(),
+            settler,
+            last_event: Mutex::new((i64::MIN, 0)),
+            scopes: Mutex::new(HashMap::new()),
+        });
+        let scope = RateLimiter::scope(&shared, self.store);
+        Ok(RateLimiter { shared, scope, principal: self.principal.transpose()? })
+    }
+
+    /// Builds the limiter bound to another namespace than the store's.
+    pub async fn build_in(self, namespace: &NamespaceName) -> Result<RateLimiter, Error> {
+        self.build()?.namespace(namespace.clone()).await
+    }
+}

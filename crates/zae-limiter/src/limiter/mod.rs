@@ -1,0 +1,201 @@
+//! The limiter: one handle for admission, administration and queries.
+
+mod acquire;
+mod admin;
+mod builder;
+mod chain;
+mod namespaces;
+mod queries;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+pub use acquire::Availability;
+pub use admin::{CreatedEntity, EntityWarning};
+pub use builder::Builder;
+pub use chain::{Resolved, ResolvedMember};
+pub use queries::{CapacityScope, EntityCapacity, ResourceCapacity};
+use zae_limiter_core::{EventId, Limit, NamespaceName, Principal, TimeMs};
+use zae_limiter_store::{Change, Clock, Entropy, OnUnavailable, Store};
+
+use crate::breaker::Breaker;
+use crate::cache::{CacheStats, ConfigCache};
+use crate::error::Error;
+use crate::settler::{Settled, Settler};
+
+/// A rate limiter. Cheap to clone; clones share everything.
+#[derive(Clone)]
+pub struct RateLimiter {
+    shared: Arc<Shared>,
+    scope: Arc<Scope>,
+    principal: Option<Principal>,
+}
+
+/// What all namespaces of a limiter share.
+struct Shared {
+    settings: Settings,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+    breaker: Breaker,
+    settler: Settler,
+    /// The last audit event's time and randomness: ids of one process are in the order they were made.
+    last_event: Mutex<(i64, u128)>,
+    /// Scopes in use, so that two handles to one namespace share one cache.
+    scopes: Mutex<HashMap<NamespaceName, Weak<Scope>>>,
+}
+
+/// What a limiter was built with.
+#[derive(Clone, Debug)]
+struct Settings {
+    config_cache_ttl: Duration,
+    config_cache_entries_max: usize,
+    bucket_ttl_multiplier: u32,
+    default_limits: Option<Arc<[Limit]>>,
+    on_unavailable: Option<OnUnavailable>,
+    deadline: Duration,
+    admin_deadline: Duration,
+    settle_deadline: Duration,
+}
+
+/// One namespace.
+struct Scope {
+    store: Arc<dyn Store>,
+    namespace: NamespaceName,
+    cache: ConfigCache,
+    /// The stored outage policy as last read: 0 never read or not set, 1 block, 2 allow.
+    policy: AtomicU8,
+}
+
+impl RateLimiter {
+    /// Starts building a limiter over a store.
+    pub fn builder(store: impl Store + 'static) -> Builder {
+        Builder::new(Arc::new(store))
+    }
+
+    /// The embedded limiter in one line: one SQLite file, created when missing, shared with any other process that opens
+    /// it.
+    #[cfg(feature = "sqlite")]
+    #[expect(clippy::unused_async, reason = "opening does I/O and may become asynchronous without breaking callers")]
+    pub async fn open(path: impl AsRef<std::path::Path>) -> Result<RateLimiter, Error> {
+        RateLimiter::builder(zae_limiter_sqlite::SqliteStore::open(path)?).build()
+    }
+
+    /// The same limiter acting for somebody: administrative changes are audited under this name.
+    #[must_use]
+    pub fn with_principal(&self, principal: Principal) -> RateLimiter {
+        RateLimiter { principal: Some(principal), ..self.clone() }
+    }
+
+    /// The namespace this handle works in.
+    #[must_use]
+    pub fn namespace_name(&self) -> &NamespaceName {
+        &self.scope.namespace
+    }
+
+    /// Numbers about the config cache.
+    #[must_use]
+    pub fn cache_stats(&self) -> CacheStats {
+        self.scope.cache.stats()
+    }
+
+    /// Forgets cached configuration of this namespace, in this process.
+    pub fn invalidate_config_cache(&self) {
+        self.scope.cache.evict_all();
+    }
+
+    /// What the settler has done so far.
+    #[must_use]
+    pub fn settled(&self) -> Settled {
+        self.shared.settler.settled()
+    }
+
+    /// Waits until the settler has nothing left to do.
+    pub async fn drain(&self) -> Settled {
+        self.shared.settler.drain().await
+    }
+
+    /// Refuses new requests, drains the settler and reports what it could not settle. Idempotent over clones: everyone who
+    /// closes waits for the same drain. Leases still held settle as usual.
+    pub async fn close(&self) -> Settled {
+        if self.shared.settler.close() {
+            tracing::debug!("limiter closed");
+        }
+        self.shared.settler.drain().await
+    }
+
+    pub(crate) fn store(&self) -> &Arc<dyn Store> {
+        &self.scope.store
+    }
+
+    pub(crate) fn settler(&self) -> &Settler {
+        &self.shared.settler
+    }
+
+    pub(crate) fn clock(&self) -> &dyn Clock {
+        &*self.shared.clock
+    }
+
+    pub(crate) fn settle_deadline(&self) -> Duration {
+        self.shared.settings.settle_deadline
+    }
+
+    /// Who changes something now.
+    fn change(&self) -> Change {
+        let at = self.shared.clock.now();
+        Change { principal: self.principal.clone(), at, event: self.shared.next_event(at) }
+    }
+
+    fn scope(shared: &Shared, store: Arc<dyn Store>) -> Arc<Scope> {
+        let namespace = store.current_namespace();
+        let mut scopes = shared.scopes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(scope) = scopes.get(&namespace).and_then(Weak::upgrade) {
+            return scope;
+        }
+        scopes.retain(|_, scope| scope.strong_count() > 0);
+        let cache = ConfigCache::new(shared.settings.config_cache_entries_max, shared.settings.config_cache_ttl);
+        let scope = Arc::new(Scope { store, namespace: namespace.clone(), cache, policy: AtomicU8::new(0) });
+        scopes.insert(namespace, Arc::downgrade(&scope));
+        scope
+    }
+}
+
+impl Shared {
+    fn next_event(&self, at: TimeMs) -> EventId {
+        let mut last = self.last_event.lock().unwrap_or_else(PoisonError::into_inner);
+        let random = u128::from(self.entropy.next_u64()) << 8 | u128::from(self.entropy.next_u64() & 0xff);
+        // The top bit stays free, so that counting up within a millisecond never overflows the 80 bits.
+        *last = if at.0 > last.0 { (at.0, random >> 1) } else { (last.0, last.1 + 1) };
+        EventId::new(TimeMs(last.0), last.1)
+    }
+}
+
+impl Scope {
+    fn remember_policy(&self, policy: Option<OnUnavailable>) {
+        let code = match policy {
+            None => 0,
+            Some(OnUnavailable::Block) => 1,
+            Some(OnUnavailable::Allow) => 2,
+        };
+        self.policy.store(code, Ordering::Release);
+    }
+
+    fn stored_policy(&self) -> Option<OnUnavailable> {
+        match self.policy.load(Ordering::Acquire) {
+            1 => Some(OnUnavailable::Block),
+            2 => Some(OnUnavailable::Allow),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Debug for RateLimiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimiter")
+            .field("namespace", &self.scope.namespace)
+            .field("settings", &self.shared.settings)
+            .finish_non_exhaustive()
+    }
+}

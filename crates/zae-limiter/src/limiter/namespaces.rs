@@ -1,0 +1,73 @@
+//! Namespaces: isolated tenants in one store.
+
+use std::sync::Arc;
+
+use zae_limiter_core::{NamespaceId, NamespaceName};
+use zae_limiter_store::{Namespace, Page, PageRequest, Purged};
+
+use super::RateLimiter;
+use crate::error::Error;
+use crate::name::IntoName;
+
+impl RateLimiter {
+    /// A handle for another namespace. It shares connections, breaker and settler with this one, and its cache with every
+    /// other handle for the same namespace.
+    pub async fn namespace(&self, name: impl IntoName<NamespaceName>) -> Result<RateLimiter, Error> {
+        let name = name.into_name()?;
+        let store = self.admin("namespace", self.store().scoped(&name)).await?;
+        let scope = RateLimiter::scope(&self.shared, store);
+        Ok(RateLimiter { shared: Arc::clone(&self.shared), scope, principal: self.principal.clone() })
+    }
+
+    /// Registers a namespace; registering twice returns the one there is.
+    pub async fn register_namespace(&self, name: impl IntoName<NamespaceName>) -> Result<Namespace, Error> {
+        let name = name.into_name()?;
+        let id = NamespaceId::from_entropy(self.shared.entropy.next_u64());
+        self.admin("register_namespace", self.store().register_namespace(&name, &id, &self.change())).await
+    }
+
+    /// Active namespaces, by name.
+    pub async fn namespaces(&self, page: &PageRequest) -> Result<Page<Namespace>, Error> {
+        self.admin("namespaces", self.store().namespaces(page)).await
+    }
+
+    /// The active namespace of that name.
+    pub async fn show_namespace(&self, name: impl IntoName<NamespaceName>) -> Result<Option<Namespace>, Error> {
+        let name = name.into_name()?;
+        self.admin("show_namespace", self.store().namespace(&name)).await
+    }
+
+    /// Soft-deletes a namespace: its name is free again, its data can be recovered until it is purged. Handles to it stop
+    /// admitting within their config-cache TTL. False when there is none of that name.
+    pub async fn delete_namespace(&self, name: impl IntoName<NamespaceName>) -> Result<bool, Error> {
+        let name = name.into_name()?;
+        let deleted = self.admin("delete_namespace", self.store().delete_namespace(&name, &self.change())).await;
+        self.forget_scope(&name);
+        deleted
+    }
+
+    /// Brings a deleted namespace back.
+    pub async fn recover_namespace(&self, id: impl IntoName<NamespaceId>) -> Result<Namespace, Error> {
+        let id = id.into_name()?;
+        self.admin("recover_namespace", self.store().recover_namespace(&id, &self.change())).await
+    }
+
+    /// Deleted namespaces whose data is still there, by id.
+    pub async fn orphan_namespaces(&self, page: &PageRequest) -> Result<Page<Namespace>, Error> {
+        self.admin("orphan_namespaces", self.store().orphan_namespaces(page)).await
+    }
+
+    /// Removes all data of a deleted namespace for good. Takes as long as it takes: no deadline.
+    pub async fn purge_namespace(&self, id: impl IntoName<NamespaceId>) -> Result<Purged, Error> {
+        let id = id.into_name()?;
+        Ok(self.store().purge_namespace(&id, &self.change()).await?)
+    }
+
+    /// Makes this process look again before it uses a namespace of that name: another may be registered under it.
+    fn forget_scope(&self, name: &NamespaceName) {
+        let mut scopes = self.shared.scopes.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(scope) = scopes.remove(name).and_then(|scope| scope.upgrade()) {
+            scope.cache.evict_all();
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Looking at what is there: buckets, capacity, usage, audit, health.
+
+use zae_limiter_core::{AuditEvent, EntityId, LimitName, ResourceName, UsageSnapshot, UsageSummary};
+use zae_limiter_store::{AuditQuery, BucketView, Page, PageRequest, Swept, UsageQuery};
+
+use super::RateLimiter;
+use crate::error::Error;
+use crate::inflight::within;
+use crate::name::IntoName;
+
+/// Pages a query that has to see everything may read.
+const PAGES_MAX: usize = 10_000;
+
+/// How much of a limit is left over all entities of a resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResourceCapacity {
+    /// The resource.
+    pub resource: ResourceName,
+    /// The limit.
+    pub limit: LimitName,
+    /// Sum of the capacities, in tokens.
+    pub capacity: u64,
+    /// Sum of what is left, in tokens; debts count negative.
+    pub available: i64,
+    /// Each entity with a bucket.
+    pub entities: Vec<EntityCapacity>,
+}
+
+/// One entity's part of a [`ResourceCapacity`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EntityCapacity {
+    /// Who.
+    pub entity: EntityId,
+    /// Capacity in tokens.
+    pub capacity: u64,
+    /// What is left in tokens.
+    pub available: i64,
+}
+
+impl ResourceCapacity {
+    /// Used share of the capacity in percent; above 100 with debts.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a percentage for people")]
+    pub fn utilization_pct(&self) -> f64 {
+        if self.capacity == 0 { 0.0 } else { (self.capacity as f64 - self.available as f64) / self.capacity as f64 * 100.0 }
+    }
+}
+
+impl RateLimiter {
+    /// The buckets of an entity, refilled to now, by resource.
+    pub async fn buckets(&self, entity: impl IntoName<EntityId>, page: &PageRequest) -> Result<Page<BucketView>, Error> {
+        let entity = entity.into_name()?;
+        let mut page = self.admin("buckets", self.store().buckets(&entity, page)).await?;
+        let now = self.clock().now();
+        page.items.iter_mut().for_each(|bucket| bucket.state.refill(now));
+        Ok(page)
+    }
+
+    /// How much of `limit` is left over all entities that have a bucket for `resource`; with `parents_only`, over those that
+    /// have no parent themselves.
+    ///
+    /// Cost: reads every bucket of the resource.
+    pub async fn resource_capacity(
+        &self,
+        resource: impl IntoName<ResourceName>,
+        limit: impl IntoName<LimitName>,
+        scope: CapacityScope,
+    ) -> Result<ResourceCapacity, Error> {
+        let resource = resource.into_name()?;
+        let limit = limit.into_name()?;
+        let mut total =
+            ResourceCapacity { resource: resource.clone(), limit: limit.clone(), capacity: 0, available: 0, entities: Vec::new() };
+        let mut request = PageRequest::first(zae_limiter_store::PAGE_LIMIT_MAX);
+        for _ in 0..PAGES_MAX {
+            let page = self.admin("resource_capacity", self.store().resource_buckets(&resource, &request)).await?;
+            for mut bucket in page.items {
+                if scope == CapacityScope::ParentsOnly && self.has_parent(&bucket.entity).await? {
+                    continue;
+                }
+                bucket.state.refill(self.clock().now());
+                if let Some(state) = bucket.state.limits().iter().find(|state| state.name == limit) {
+                    let capacity = u64::try_from(state.params.capacity_milli.div_euclid(1000)).unwrap_or(0);
+                    let available = state.balance.floor_tokens();
+                    total.capacity = total.capacity.saturating_add(capacity);
+                    total.available = total.available.saturating_add(available);
+                    total.entities.push(EntityCapacity { entity: bucket.entity, capacity, available });
+                }
+            }
+            match page.next {
+                Some(cursor) => request = PageRequest::after(zae_limiter_store::PAGE_LIMIT_MAX, cursor),
+                None => break,
+            }
+        }
+        Ok(total)
+    }
+
+    async fn has_parent(&self, entity: &EntityId) -> Result<bool, Error> {
+        let entity = self.admin("entity", self.store().entity(entity)).await?;
+        Ok(entity.is_some_and(|entity| entity.is_child()))
+    }
+
+    /// Audit events of one subject, newest first.
+    pub async fn audit_events(&self, query: &AuditQuery) -> Result<Page<AuditEvent>, Error> {
+        self.admin("audit_events", self.store().audit_events(query)).await
+    }
+
+    /// Usage per window, oldest first.
+    pub async fn usage(&self, query: &UsageQuery) -> Result<Page<UsageSnapshot>, Error> {
+        self.admin("usage", self.store().usage(query)).await
+    }
+
+    /// Totals and averages over every window the query matches, whatever its page says.
+    pub async fn usage_summary(&self, query: &UsageQuery) -> Result<UsageSummary, Error> {
+        let mut query = UsageQuery { page: PageRequest::first(zae_limiter_store::PAGE_LIMIT_MAX), ..query.clone() };
+        let mut snapshots = Vec::new();
+        for _ in 0..PAGES_MAX {
+            let page = self.usage(&query).await?;
+            snapshots.extend(page.items);
+            match page.next {
+                Some(cursor) => query.page = PageRequest::after(zae_limiter_store::PAGE_LIMIT_MAX, cursor),
+                None => break,
+            }
+        }
+        Ok(UsageSummary::of(&snapshots))
+    }
+
+    /// True when the store answers within the acquire deadline. Never fails.
+    pub async fn is_available(&self) -> bool {
+        within(self.clock(), self.shared.settings.deadline, self.store().ping()).await.is_some_and(|answer| answer.is_ok())
+    }
+
+    /// Forgets what may be forgotten, in at most `steps_max` bounded steps. The store also does this by itself.
+    pub async fn sweep(&self, steps_max: u32) -> Result<Swept, Error> {
+        Ok(self.store().sweep(self.clock().now(), steps_max).await?)
+    }
+}
+
+/// Whose buckets a [`ResourceCapacity`] sums.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CapacityScope {
+    /// Every entity's.
+    #[default]
+    All,
+    /// Only those of entities without a parent: with cascades a parent already counts what its children take.
+    ParentsOnly,
+}

@@ -1,0 +1,189 @@
+//! One request value, the same everywhere: acquire, availability, blocking, CLI.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use zae_limiter_core::{EntityId, Limit, LimitName, Milli, ResourceName, TOKENS_MAX, check_limits};
+use zae_limiter_store::OnUnavailable;
+
+use crate::Invalid;
+use crate::name::IntoName;
+
+/// What becomes of a lease that is dropped without `commit` or `rollback`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OnDrop {
+    /// Give everything back, as a dropped transaction does.
+    #[default]
+    Rollback,
+    /// Settle what was recorded: for streams whose client hangs up, or its tokens would be free.
+    Commit,
+    /// Leave what was taken taken.
+    Keep,
+}
+
+/// A call to be admitted: who, for what, how much. Mistakes surface at `acquire`, so building one never fails.
+///
+/// ```
+/// use zae_limiter::Request;
+/// let request = Request::new("key-1", "gpt-4").take("rpm", 1).take("tpm", 900);
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a request does nothing until it is acquired"]
+pub struct Request {
+    pub(crate) names: Result<(EntityId, ResourceName), Invalid>,
+    pub(crate) amounts: SmallVec<[(LimitName, Milli); 2]>,
+    pub(crate) limits: Option<Arc<[Limit]>>,
+    pub(crate) fallback_limits: Option<Arc<[Limit]>>,
+    pub(crate) on_unavailable: Option<OnUnavailable>,
+    pub(crate) deadline: Option<Duration>,
+    pub(crate) on_drop: OnDrop,
+    pub(crate) wait: Option<Duration>,
+    /// Set for more of an existing lease: a declared limit with no amount is not looked at.
+    pub(crate) skip_zero: bool,
+    /// The first mistake made while building.
+    mistake: Option<Invalid>,
+}
+
+impl Request {
+    /// A request of `entity` for `resource`.
+    pub fn new(entity: impl IntoName<EntityId>, resource: impl IntoName<ResourceName>) -> Request {
+        let names = entity.into_name().and_then(|entity| Ok((entity, resource.into_name()?))).map_err(Invalid::from);
+        Request {
+            names,
+            amounts: SmallVec::new(),
+            limits: None,
+            fallback_limits: None,
+            on_unavailable: None,
+            deadline: None,
+            on_drop: OnDrop::default(),
+            wait: None,
+            skip_zero: false,
+            mistake: None,
+        }
+    }
+
+    /// Takes `amount` tokens of `limit`. Zero declares the limit: it must not be in debt, and can be recorded later.
+    /// Amounts for the same limit add up.
+    pub fn take(mut self, limit: impl IntoName<LimitName>, amount: u64) -> Request {
+        match limit.into_name() {
+            Err(error) => self.mistaken(error.into()),
+            Ok(limit) if amount > TOKENS_MAX => self.mistaken(Invalid::Amount { limit, amount, max: TOKENS_MAX }),
+            Ok(limit) => match self.amounts.iter_mut().find(|(name, _)| *name == limit) {
+                Some((_, total)) => *total = total.saturating_add(Milli::from_tokens(amount)),
+                None => self.amounts.push((limit, Milli::from_tokens(amount))),
+            },
+        }
+        self
+    }
+
+    /// Overrides whatever limits are stored for the entity. The bucket is shared with everyone else: callers with
+    /// different overrides on one bucket are held to the smaller capacity, never more.
+    pub fn limits(mut self, limits: impl IntoIterator<Item = Limit>) -> Request {
+        let limits: Arc<[Limit]> = limits.into_iter().collect();
+        self.checked(&limits);
+        self.limits = Some(limits);
+        self
+    }
+
+    /// Limits for the entity when no level has any.
+    pub fn fallback_limits(mut self, limits: impl IntoIterator<Item = Limit>) -> Request {
+        let limits: Arc<[Limit]> = limits.into_iter().collect();
+        self.checked(&limits);
+        self.fallback_limits = Some(limits);
+        self
+    }
+
+    /// What to do when the store is down, for this call.
+    pub fn on_unavailable(mut self, policy: OnUnavailable) -> Request {
+        self.on_unavailable = Some(policy);
+        self
+    }
+
+    /// How long the store may take to answer. Default: the limiter's, 1 s.
+    pub fn deadline(mut self, deadline: Duration) -> Request {
+        self.deadline = Some(deadline);
+        self
+    }
+
+    /// What becomes of the lease if it is dropped unfinished.
+    pub fn on_drop(mut self, on_drop: OnDrop) -> Request {
+        self.on_drop = on_drop;
+        self
+    }
+
+    /// Waits for the limits instead of being refused, at most this long in total. A request that can never pass, or not
+    /// within this time, is refused at once.
+    pub fn wait(mut self, at_most: Duration) -> Request {
+        self.wait = Some(at_most);
+        self
+    }
+
+    /// The same request for nothing yet: what `Lease::consume` adds its amounts to.
+    pub(crate) fn more(&self) -> Request {
+        let mut more = Request { skip_zero: true, ..self.clone() };
+        more.amounts.iter_mut().for_each(|(_, amount)| *amount = Milli::ZERO);
+        more
+    }
+
+    /// The names, or the first mistake.
+    pub(crate) fn checked_names(&self) -> Result<(&EntityId, &ResourceName), Invalid> {
+        match (&self.names, &self.mistake) {
+            (Ok((entity, resource)), None) => Ok((entity, resource)),
+            (Err(error), _) | (Ok(_), Some(error)) => Err(error.clone()),
+        }
+    }
+
+    fn checked(&mut self, limits: &[Limit]) {
+        if let Err(error) = check_limits(limits) {
+            self.mistaken(error.into());
+        }
+    }
+
+    fn mistaken(&mut self, mistake: Invalid) {
+        self.mistake.get_or_insert(mistake);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_for_one_limit_add_up() {
+        let request = Request::new("key-1", "gpt-4").take("tpm", 900).take("tpm", 100);
+        assert_eq!(request.amounts.as_slice(), &[("tpm".parse().unwrap(), Milli(1_000_000))]);
+    }
+
+    #[test]
+    fn the_first_mistake_is_the_one_reported() {
+        let request = Request::new("key-1", "gpt-4").take("a#b", 1).take("tpm", u64::MAX);
+        let mistake = request.checked_names().unwrap_err().to_string();
+        assert!(mistake.contains("a#b"), "{mistake}");
+        let request = Request::new("key\n", "gpt-4").take("a#b", 1);
+        let mistake = request.checked_names().unwrap_err().to_string();
+        assert!(mistake.contains("entity"), "{mistake}");
+    }
+
+    #[test]
+    fn an_amount_no_limit_can_hold_is_named() {
+        let request = Request::new("key-1", "gpt-4").take("tpm", TOKENS_MAX + 1);
+        let mistake = request.checked_names().unwrap_err().to_string();
+        assert!(mistake.contains("tpm") && mistake.contains("1000000000000001"), "{mistake}");
+        assert!(Request::new("key-1", "gpt-4").take("tpm", TOKENS_MAX).checked_names().is_ok());
+    }
+
+    #[test]
+    fn parsed_names_are_accepted_as_they_are() {
+        let entity: EntityId = "key-1".parse().unwrap();
+        let resource: ResourceName = "gpt-4".parse().unwrap();
+        let limit: LimitName = "rpm".parse().unwrap();
+        assert!(Request::new(entity, resource).take(limit, 1).checked_names().is_ok());
+    }
+
+    #[test]
+    fn duplicate_override_names_are_a_mistake() {
+        let limit: Limit = "rpm:1".parse().unwrap();
+        assert!(Request::new("k", "r").limits([limit.clone(), limit]).checked_names().is_err());
+    }
+}
