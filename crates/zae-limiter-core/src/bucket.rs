@@ -45,7 +45,8 @@ impl LimitState {
         if self.balance.0 >= capacity_milli {
             return (Milli(capacity_milli), 0);
         }
-        if elapsed_ms <= 0 {
+        // A clock that went back adds nothing; neither do parameters no limit can have (a damaged row must not panic).
+        if elapsed_ms <= 0 || refill_milli <= 0 || period_ms <= 0 {
             return (self.balance, self.remainder);
         }
         // The product nearly always fits 64 bits, where division is several times cheaper.
@@ -59,9 +60,8 @@ impl LimitState {
                 (units.div_euclid(period), i64::try_from(units.rem_euclid(period)).unwrap_or(0))
             }
         };
-        let room = i128::from(capacity_milli) - i128::from(self.balance.0);
-        match i64::try_from(add) {
-            Ok(small) if add < room => (Milli(self.balance.0 + small), remainder),
+        match i64::try_from(i128::from(self.balance.0) + add) {
+            Ok(balance) if balance < capacity_milli => (Milli(balance), remainder),
             // Full: what overflows is gone, and so is the fraction.
             _ => (Milli(capacity_milli), 0),
         }
@@ -69,9 +69,16 @@ impl LimitState {
 
     /// A retired limit may go once it is full (re-adding it then starts where it was) and its usage is in the history.
     fn is_forgettable(&self) -> bool {
-        self.balance.0 >= self.params.capacity_milli && self.consumed == self.hour_base
+        self.is_full() && self.consumed == self.hour_base
+    }
+
+    fn is_full(&self) -> bool {
+        self.balance.0 >= self.params.capacity_milli
     }
 }
+
+/// Limits a bucket may carry together with full retired ones whose usage hour is still open.
+const KEPT_MAX: usize = 4 * LIMITS_MAX;
 
 /// A bucket would carry more limits than it may.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -131,9 +138,17 @@ impl BucketState {
         }
     }
 
-    /// A bucket read back from storage; `active` is how many of `limits` are in force.
+    /// A bucket read back from storage; `active` is how many of `limits` are in force. A balance above its capacity is cut,
+    /// and a remainder no refill could have left is dropped: a damaged row grants nothing.
     #[must_use]
-    pub fn restore(limits: SmallVec<[LimitState; 2]>, active: usize, refilled_at: TimeMs, stamp: ConfigStamp) -> BucketState {
+    pub fn restore(mut limits: SmallVec<[LimitState; 2]>, active: usize, refilled_at: TimeMs, stamp: ConfigStamp) -> BucketState {
+        for limit in &mut limits {
+            let LimitParams { capacity_milli, period_ms, .. } = limit.params;
+            limit.balance = limit.balance.min(Milli(capacity_milli));
+            if limit.balance.0 >= capacity_milli || !(0..period_ms).contains(&limit.remainder) {
+                limit.remainder = 0;
+            }
+        }
         let active = u8::try_from(active.min(limits.len())).unwrap_or(u8::MAX);
         BucketState { refilled_at, stamp, expires_at: None, hour: 0, events: 0, disabled: false, active, limits }
     }
@@ -177,9 +192,17 @@ impl BucketState {
 
     /// Makes `limits` the limits in force: refill to `now` at the old rate, cut each balance to the smaller of the old and
     /// the new capacity, keep what is no longer configured as retired. Mints nothing: a limit never seen before starts
-    /// full, one that was here before goes on from its balance.
+    /// full, one that was here before goes on from its balance. An error leaves the bucket as it was, refilled to `now`.
     pub fn sync(&mut self, limits: &[Limit], stamp: ConfigStamp, now: TimeMs) -> Result<(), TooManyLimits> {
         self.refill(now);
+        let configured = |state: &LimitState| limits.iter().any(|limit| state.name == *limit.name());
+        let retired = || self.limits.iter().filter(|state| !configured(state));
+        let count = limits.len() + retired().filter(|state| !state.is_full()).count();
+        // Full ones are only here until their usage hour closes, so they take no other limit's place, within reason.
+        let kept = limits.len() + retired().filter(|state| !state.is_forgettable()).count();
+        if count > LIMITS_MAX || kept > KEPT_MAX {
+            return Err(TooManyLimits { count });
+        }
         let mut old = std::mem::take(&mut self.limits);
         let mut states: SmallVec<[LimitState; 2]> = SmallVec::with_capacity(limits.len().max(old.len()));
         for limit in limits {
@@ -188,15 +211,9 @@ impl BucketState {
                 None => states.push(LimitState::full(limit.name().clone(), limit.params())),
             }
         }
-        let in_force = states.len();
         states.extend(old.into_iter().filter(|retired| !retired.is_forgettable()));
-        let count = states.len();
         self.limits = states;
-        // Nothing of a refused change is written: the caller drops this state on the error.
-        if count > LIMITS_MAX {
-            return Err(TooManyLimits { count });
-        }
-        self.active = u8::try_from(in_force).unwrap_or(u8::MAX);
+        self.active = u8::try_from(limits.len()).unwrap_or(u8::MAX);
         self.stamp = self.stamp.max(stamp);
         Ok(())
     }
@@ -217,7 +234,7 @@ impl BucketState {
 
     /// Charges (positive) or gives back (negative) after the fact. A charge may lead into debt; a credit never lifts a
     /// balance above capacity. A limit the bucket has forgotten was full when it was: a charge brings it back from
-    /// `receipt` as retired, a credit to it has nothing left to do.
+    /// `receipt` as retired (even beyond [`LIMITS_MAX`]: a charge is never refused), a credit to it has nothing left to do.
     pub fn adjust(&mut self, receipt: &Limit, delta: Milli, now: TimeMs) -> Option<ClosedHour> {
         let closed = self.roll_hour(now);
         self.refill(now);
@@ -290,7 +307,8 @@ impl BucketState {
         self.limits.iter().all(|limit| limit.accrued(elapsed_ms).0.0 >= limit.params.capacity_milli)
     }
 
-    /// True when the bucket has been idle past its expiry and is full: forgetting it changes nothing.
+    /// True when the bucket has been idle past its expiry and is full: forgetting it changes no decision. Its
+    /// [`BucketState::open_hour`] still has to go to the history.
     #[must_use]
     pub fn is_expired_at(&self, now: TimeMs) -> bool {
         self.expires_at.is_some_and(|expires_at| expires_at <= now) && self.is_full_at(now)
@@ -323,8 +341,8 @@ fn hour_of(now: TimeMs) -> u32 {
 }
 
 fn reparametrised(mut state: LimitState, params: LimitParams) -> LimitState {
-    let ceiling = state.params.capacity_milli.min(params.capacity_milli);
-    state.balance = state.balance.min(Milli(ceiling));
+    // A balance is never above its old capacity, so this is the smaller of both.
+    state.balance = state.balance.min(Milli(params.capacity_milli));
     // The remainder counts in units of the old rate; under another rate it means something else.
     if (state.params.refill_milli, state.params.period_ms) != (params.refill_milli, params.period_ms)
         || state.balance.0 >= params.capacity_milli

@@ -102,7 +102,8 @@ pub fn assess<'a>(members: impl Iterator<Item = (&'a BucketState, &'a [Take])>, 
 #[must_use]
 pub fn wait_for(limit: &LimitState, balance: Milli, remainder: i64, amount: Milli, behind_ms: i64) -> Wait {
     let params = limit.params;
-    if amount.0 > params.capacity_milli || params.refill_milli <= 0 {
+    // Only a damaged row has a limit that does not refill.
+    if amount.0 > params.capacity_milli || params.refill_milli <= 0 || params.period_ms <= 0 {
         return Wait::Never;
     }
     let deficit = i128::from(amount.0) - i128::from(balance.0);

@@ -284,7 +284,8 @@ mod tests {
             for window in UsageWindow::ALL {
                 prop_assert!(window.start_of(TimeMs(instant)).0 <= instant);
                 prop_assert!(window.next_start(TimeMs(instant)).0 >= instant);
-                prop_assert!(!window.key(TimeMs(instant)).is_empty() && window.last_second(TimeMs(instant)).0 != 0);
+                prop_assert!(window.last_second(TimeMs(instant)) < window.next_start(TimeMs(instant)));
+                prop_assert_eq!(window.key(TimeMs(instant)), window.key(window.start_of(TimeMs(instant))));
             }
         }
 

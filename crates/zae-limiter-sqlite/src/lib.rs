@@ -1,1 +1,208 @@
-//! sqlite
+//! The SQLite backend of zae-limiter: one file, shared by several processes, nothing to install.
+//!
+//! ```
+//! use zae_limiter_core::{Limit, LimitSource, Milli, Take, TimeMs};
+//! use zae_limiter_sqlite::SqliteStore;
+//! use zae_limiter_store::{BucketStore, ConsumeOutcome, ConsumeRequest, LimitsInForce, MemberTake};
+//!
+//! # let directory = tempfile::tempdir()?;
+//! # let path = directory.path().join("limits.db");
+//! # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+//! # runtime.block_on(async {
+//! let store = SqliteStore::open(path)?;
+//! let limits = LimitsInForce::new([Limit::per_minute("rpm", 60)?], LimitSource::Call);
+//! let (entity, resource) = ("key-1".parse()?, "gpt-4".parse()?);
+//! let takes = [Take { limit: 0, amount: Milli::from_tokens(1) }];
+//! let member = MemberTake { entity: &entity, resource: &resource, limits: &limits, takes: &takes };
+//! let outcome = store.consume(&ConsumeRequest { members: &[member], now: TimeMs(0) }).await?;
+//! assert!(matches!(outcome, ConsumeOutcome::Granted(_)));
+//! # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The key decision: SQLite keeps the rows and the locks, the core decides. A take reads its buckets, asks
+//! [`zae_limiter_core::decide`] and writes them back inside one `BEGIN IMMEDIATE` transaction, so there is one copy of the
+//! maths and nothing to undo. Callers that would wait for each other share a transaction (`writer.rs`).
+//!
+//! Cost of a take by a lone caller: one transaction with one read and one write per member, about 13 µs. A refusal writes
+//! nothing. Reads use connections of their own and never wait for writers. Reads and a lone caller's takes run in the
+//! poll of their future; they block it for microseconds, a listing for as long as its page takes.
+
+mod bucket;
+mod config;
+mod connection;
+mod entity;
+mod error;
+mod gate;
+mod history;
+mod inspect;
+mod job;
+mod namespace;
+mod options;
+mod page;
+mod rows;
+mod schema;
+mod sweep;
+mod working;
+mod writer;
+
+use std::fmt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rusqlite::Connection;
+use zae_limiter_core::{NamespaceName, TimeMs};
+use zae_limiter_store::{BoxFuture, Capabilities, Store, StoreError, StoreErrorKind, Swept};
+
+pub use inspect::FileStatus;
+pub use options::{BUSY_DEADLINE, RETENTION_MS, SqliteOptions, Synchronous};
+pub use writer::WriterStats;
+
+use connection::{Place, finish};
+use error::{Failure, Outcome, opened_read_only, refused};
+use job::Work;
+use writer::WriterHandle;
+
+/// Connections for reading that are kept open when nobody reads.
+const IDLE_READERS_MAX: usize = 4;
+
+/// The key of a namespace that is not there: no row has it.
+const NO_NAMESPACE: i64 = 0;
+
+/// The SQLite backend, bound to one namespace (`default` at first). A clone is another handle to the same file.
+///
+/// The last handle finishes what is queued and closes the file when it is dropped.
+#[derive(Clone)]
+pub struct SqliteStore {
+    shared: Arc<Shared>,
+    /// What the rows of the namespace refer to; never used twice.
+    key: i64,
+    name: NamespaceName,
+}
+
+struct Shared {
+    place: Arc<Place>,
+    /// `None` when the file was opened for reading. Before the readers: it is closed first.
+    writer: Option<WriterHandle>,
+    readers: Mutex<Vec<Connection>>,
+}
+
+impl SqliteStore {
+    /// Opens a file, and creates it if it does not exist; its directory must. Blocks for as long as the disk takes.
+    ///
+    /// `NotFound` for a missing directory, `Denied` for a missing permission, `Incompatible` for a file that is not ours or
+    /// is too new, `Corrupt`, `ReadOnly`, `Full` and `Busy` as they say.
+    pub fn open(path: impl AsRef<Path>) -> Result<SqliteStore, StoreError> {
+        SqliteStore::open_with(path, SqliteOptions::new())
+    }
+
+    /// As [`SqliteStore::open`], with options.
+    pub fn open_with(path: impl AsRef<Path>, options: SqliteOptions) -> Result<SqliteStore, StoreError> {
+        let read_only = options.read_only;
+        let place = Arc::new(Place::new(path.as_ref(), options)?);
+        let failed = |failure: Failure| failure.into_store_error("open", &place.path);
+        let (writer, readers) = if read_only {
+            (None, vec![place.open_reader().map_err(failed)?])
+        } else {
+            let conn = place.open_writer().map_err(failed)?;
+            (Some(WriterHandle::new(Arc::clone(&place), conn)?), Vec::new())
+        };
+        let shared = Shared { place: Arc::clone(&place), writer, readers: Mutex::new(readers) };
+        let name: NamespaceName = schema::DEFAULT_NAMESPACE.parse().expect("the word is a valid namespace name");
+        let mut store = SqliteStore { shared: Arc::new(shared), key: NO_NAMESPACE, name };
+        // Somebody may have deleted it; then this handle still serves to register, recover and look at namespaces.
+        store.key = store.read("open", |conn| namespace::key_of(conn, &store.name))?.unwrap_or(NO_NAMESPACE);
+        Ok(store)
+    }
+
+    /// How the writer has worked since the store was opened.
+    #[must_use]
+    pub fn writer_stats(&self) -> WriterStats {
+        self.shared.writer.as_ref().map(WriterHandle::stats).unwrap_or_default()
+    }
+
+    fn path(&self) -> &Path {
+        &self.shared.place.path
+    }
+
+    fn writer(&self, operation: &'static str) -> Result<&WriterHandle, StoreError> {
+        self.shared.writer.as_ref().ok_or_else(|| opened_read_only(operation, self.path()))
+    }
+
+    fn error(&self, failure: Failure, operation: &'static str) -> StoreError {
+        failure.into_store_error(operation, self.path())
+    }
+
+    /// The writer thread ended without an answer.
+    fn lost(&self, operation: &'static str) -> StoreError {
+        StoreError::new(StoreErrorKind::Internal, operation, "the writer thread ended before it answered; please report this")
+    }
+
+    /// Does `work` in a transaction of its own, after everything that was queued before.
+    async fn write<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        work: impl FnOnce(&Connection) -> Outcome<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (job, answer) = Work::job(operation, work);
+        self.writer(operation)?.submit(job, operation)?;
+        answer.await.unwrap_or_else(|_| Err(self.lost(operation)))
+    }
+
+    /// A consistent read: sees everything that was acknowledged before it.
+    fn read<T>(&self, operation: &'static str, look: impl FnOnce(&Connection) -> Outcome<T>) -> Result<T, StoreError> {
+        let idle = self.lock_readers().pop();
+        let conn = idle.map_or_else(|| self.shared.place.open_reader(), Ok).map_err(|failure| self.error(failure, operation))?;
+        let result = conn.prepare_cached("BEGIN").and_then(|mut begin| begin.execute([])).map_err(Failure::from);
+        let result = result.and_then(|_| look(&conn));
+        let result = finish(&conn, result).map_err(|failure| self.error(failure, operation));
+        let mut readers = self.lock_readers();
+        if conn.is_autocommit() && readers.len() < IDLE_READERS_MAX {
+            readers.push(conn);
+        }
+        result
+    }
+
+    /// A read that needs an active namespace.
+    fn read_active<T>(&self, operation: &'static str, look: impl FnOnce(&Connection) -> Outcome<T>) -> Result<T, StoreError> {
+        self.read(operation, |conn| {
+            config::generation(conn, self.key)?;
+            look(conn)
+        })
+    }
+
+    fn lock_readers(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
+        self.shared.readers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Store for SqliteStore {
+    fn capabilities(&self) -> Capabilities {
+        let mut capabilities = Capabilities::minimum("sqlite");
+        capabilities.exact = true;
+        capabilities.atomic_chains = true;
+        capabilities.immediate_usage = true;
+        capabilities.durable = true;
+        capabilities.shared = true;
+        capabilities
+    }
+
+    fn ping(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(async move {
+            self.read("ping", |conn| {
+                let alive: i64 = conn.prepare_cached("SELECT count(*) FROM meta")?.query_row([], |row| row.get(0))?;
+                if alive < 0 { Err(refused(StoreErrorKind::Corrupt, "a count is negative")) } else { Ok(()) }
+            })
+        })
+    }
+
+    fn sweep(&self, now: TimeMs, steps_max: u32) -> BoxFuture<'_, Result<Swept, StoreError>> {
+        Box::pin(self.sweep_steps(now, steps_max))
+    }
+}
+
+impl fmt::Debug for SqliteStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteStore").field("path", &self.path()).field("namespace", &self.name).finish_non_exhaustive()
+    }
+}

@@ -127,6 +127,9 @@ pub struct ResetRequest<'a> {
     pub only: Option<&'a [LimitName]>,
 }
 
+/// What each limit gained by a reset.
+pub type Restored = Vec<(LimitName, Milli)>;
+
 /// A bucket as stored. Call [`BucketState::refill`] to see it at a later instant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BucketView {
@@ -159,7 +162,7 @@ pub trait BucketStore: Send + Sync {
         &'a self,
         request: &'a ResetRequest<'a>,
         change: &'a Change,
-    ) -> BoxFuture<'a, Result<Option<Vec<(LimitName, Milli)>>, StoreError>>;
+    ) -> BoxFuture<'a, Result<Option<Restored>, StoreError>>;
 
     /// The buckets of one entity, ordered by resource.
     fn buckets<'a>(&'a self, entity: &'a EntityId, page: &'a PageRequest) -> BoxFuture<'a, Result<Page<BucketView>, StoreError>>;

@@ -42,7 +42,7 @@ impl StoreErrorKind {
     /// turned into "allow".
     #[must_use]
     pub fn is_outage(self) -> bool {
-        matches!(self, StoreErrorKind::Unavailable | StoreErrorKind::Busy)
+        matches!(self, StoreErrorKind::Unavailable)
     }
 
     /// The word used in output and metrics.

@@ -40,7 +40,7 @@ use std::pin::Pin;
 
 pub use bucket::{
     Adjusted, BucketDelta, BucketStore, BucketView, ConsumeOutcome, ConsumeRequest, Delta, LimitsInForce, MemberTake, Readiness,
-    ResetRequest, bring_up_to_date,
+    ResetRequest, Restored, bring_up_to_date,
 };
 pub use capabilities::Capabilities;
 pub use clock::{Clock, ManualClock, SystemClock};

@@ -139,3 +139,10 @@ impl Grammar {
 fn char_at(text: &str, at: usize) -> char {
     text.get(at..).and_then(|tail| tail.chars().next()).unwrap_or(char::REPLACEMENT_CHARACTER)
 }
+
+/// A name that was parsed before is accepted wherever text is, and never fails again.
+impl From<std::convert::Infallible> for NameError {
+    fn from(never: std::convert::Infallible) -> NameError {
+        match never {}
+    }
+}

@@ -1,0 +1,161 @@
+//! The command line as typed: clap types only, one file per noun. Nothing here reads the environment or does I/O.
+
+mod acquire;
+mod entity;
+mod resource;
+mod system;
+mod value;
+
+use std::ffi::OsString;
+
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use zae_limiter::{EntityId, NamespaceName, Principal, ResourceName};
+
+pub(crate) use acquire::{AcquireArgs, AvailableArgs};
+pub(crate) use entity::{EntityCommand, EntityCreateArgs, EntityGetLimitsArgs, EntitySetLimitsArgs, EntityShowArgs};
+pub(crate) use resource::{ResourceCommand, ResourceGetDefaultsArgs, ResourceSetDefaultsArgs};
+pub(crate) use system::{SystemCommand, SystemDeleteDefaultsArgs, SystemSetDefaultsArgs};
+pub(crate) use value::{Amount, Pair, StoreUrl};
+
+const GLOBAL: &str = "Global options";
+
+/// A rate limiter for calls whose cost is known only afterwards
+#[derive(Clone, Debug, Parser)]
+#[command(name = "zae-limiter", version, after_help = EXITS)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) globals: Globals,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXITS: &str = "Exit codes: 0 done or granted, 1 error, 2 wrong usage, 3 refused by a limit.";
+
+/// Accepted before and after the command.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct Globals {
+    /// Where limits live: sqlite:PATH or memory: [env: ZAEL_STORE] [default: a file in your data directory]
+    #[arg(long, value_name = "URL", global = true, help_heading = GLOBAL)]
+    pub(crate) store: Option<StoreUrl>,
+
+    /// The tenant to work in [env: ZAEL_NAMESPACE] [default: default]
+    #[arg(long, short = 'N', value_name = "NAME", global = true, help_heading = GLOBAL)]
+    pub(crate) namespace: Option<NamespaceName>,
+
+    /// How answers are printed [default: table]
+    #[arg(long, value_name = "FORM", global = true, help_heading = GLOBAL)]
+    pub(crate) output: Option<Output>,
+
+    /// Print answers and errors only: no notes, warnings or hints
+    #[arg(long, short, global = true, help_heading = GLOBAL)]
+    pub(crate) quiet: bool,
+
+    /// When to use colours [env: NO_COLOR] [default: auto]
+    #[arg(long, value_name = "WHEN", global = true, help_heading = GLOBAL)]
+    pub(crate) color: Option<Color>,
+
+    /// Who changes something, for the audit log [default: the user of the operating system]
+    #[arg(long, value_name = "NAME", global = true, help_heading = GLOBAL)]
+    pub(crate) principal: Option<Principal>,
+}
+
+/// How answers are printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// For people.
+    #[default]
+    Table,
+    /// One JSON object on one line.
+    Json,
+}
+
+/// When to use colours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Color {
+    /// On a terminal, unless NO_COLOR is set.
+    #[default]
+    Auto,
+    /// Even into a pipe.
+    Always,
+    /// Not at all.
+    Never,
+}
+
+/// What to do.
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Take from every limit of the chain, or from none
+    Acquire(AcquireArgs),
+    /// Look at what is left, and whether a request would pass; takes nothing
+    Available(AvailableArgs),
+    /// Show which limits apply to a call, and which level supplied them
+    Explain(ExplainArgs),
+    /// Entities: users, API keys, projects
+    #[command(subcommand)]
+    Entity(EntityCommand),
+    /// Limits of a resource
+    #[command(subcommand)]
+    Resource(ResourceCommand),
+    /// Limits of the whole namespace
+    #[command(subcommand)]
+    System(SystemCommand),
+    /// Print the version
+    Version,
+}
+
+/// `explain`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ExplainArgs {
+    /// Who would call
+    pub(crate) entity: EntityId,
+    /// What would be called
+    pub(crate) resource: ResourceName,
+}
+
+/// Reads a command line; help is wrapped to `width` columns.
+pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>, width: usize) -> Result<Cli, clap::Error> {
+    let mut command = Cli::command().term_width(width);
+    let mut matches = command.try_get_matches_from_mut(arguments)?;
+    Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Cli, String> {
+        parse(line.split(' ').map(OsString::from), 100).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn global_flags_are_accepted_before_and_after_the_command() {
+        for line in [
+            "zae-limiter -N team -q --output json --store memory: --color never --principal ops system get-defaults",
+            "zae-limiter system get-defaults -N team -q --output json --store memory: --color never --principal ops",
+            "zae-limiter -N team --output json system --quiet --store memory: get-defaults --color never --principal ops",
+        ] {
+            let globals = parsed(line).unwrap().globals;
+            assert_eq!(globals.namespace.unwrap(), "team");
+            assert_eq!(globals.principal.unwrap(), "ops");
+            assert_eq!((globals.output, globals.color), (Some(Output::Json), Some(Color::Never)));
+            assert_eq!((globals.store, globals.quiet), (Some(StoreUrl::Memory), true));
+        }
+    }
+
+    #[test]
+    fn what_is_not_given_stays_open_for_the_environment() {
+        let globals = parsed("zae-limiter version").unwrap().globals;
+        assert!(globals.store.is_none() && globals.namespace.is_none() && globals.output.is_none() && globals.color.is_none());
+    }
+
+    #[test]
+    fn names_are_checked_while_parsing() {
+        let error = parsed("zae-limiter explain a#b gpt-4").unwrap_err();
+        assert!(error.contains("'<ENTITY>'") && error.contains("use letters, digits"), "{error}");
+    }
+}

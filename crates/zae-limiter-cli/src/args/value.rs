@@ -1,0 +1,142 @@
+//! Values with a form of their own. What is refused says what is accepted; clap says for which flag.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use zae_limiter::LimitName;
+use zae_limiter::core::TOKENS_MAX;
+
+/// `NAME=AMOUNT`: a limit and whole tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Amount {
+    pub(crate) limit: LimitName,
+    pub(crate) tokens: u64,
+}
+
+impl FromStr for Amount {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Amount, String> {
+        let (limit, tokens) = text.split_once('=').ok_or("write NAME=AMOUNT, as in rpm=1")?;
+        let limit = limit.parse().map_err(|error: zae_limiter::NameError| error.to_string())?;
+        match whole_number(tokens) {
+            Some(tokens) if tokens <= TOKENS_MAX => Ok(Amount { limit, tokens }),
+            _ => Err(format!("the amount must be a whole number from 0 to {TOKENS_MAX}, as in rpm=1")),
+        }
+    }
+}
+
+/// `KEY=VALUE`: free text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pair {
+    pub(crate) key: String,
+    pub(crate) value: String,
+}
+
+impl FromStr for Pair {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Pair, String> {
+        match text.split_once('=') {
+            Some((key, value)) if !key.is_empty() => Ok(Pair { key: key.into(), value: value.into() }),
+            _ => Err("write KEY=VALUE, as in tier=gold".into()),
+        }
+    }
+}
+
+/// Where limits live.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum StoreUrl {
+    /// `sqlite:PATH`
+    Sqlite(PathBuf),
+    /// `memory:`
+    Memory,
+}
+
+impl FromStr for StoreUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<StoreUrl, String> {
+        match text.split_once(':') {
+            Some(("memory", "")) | Some(("sqlite", ":memory:")) => Ok(StoreUrl::Memory),
+            Some(("sqlite", "")) => Err("the path is missing; write sqlite:PATH, as in sqlite:limits.db".into()),
+            Some(("sqlite", path)) if path.starts_with("//") => {
+                Err("write the path right after the colon, as in sqlite:limits.db or sqlite:/var/lib/limits.db".into())
+            }
+            Some(("sqlite", path)) => Ok(StoreUrl::Sqlite(path.into())),
+            _ => Err("use sqlite:PATH or memory:".into()),
+        }
+    }
+}
+
+/// A duration: a whole number and `ms`, `s`, `m` or `h`.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let (count, unit) = text.split_at(text.bytes().take_while(u8::is_ascii_digit).count());
+    let unit_ms = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return Err("write a whole number and ms, s, m or h, as in 500ms, 30s, 2m or 1h".into()),
+    };
+    let ms = whole_number(count).and_then(|count: u64| count.checked_mul(unit_ms));
+    ms.map(Duration::from_millis).ok_or_else(|| "write a whole number before the unit, as in 500ms, 30s, 2m or 1h".into())
+}
+
+/// Digits only: the standard parser would also take a leading `+`.
+fn whole_number(text: &str) -> Option<u64> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts() {
+        let amount = |tokens| Ok(Amount { limit: "rpm".parse().unwrap(), tokens });
+        assert_eq!("rpm=1".parse(), amount(1));
+        assert_eq!("rpm=0".parse(), amount(0));
+        assert_eq!("rpm=1000000000000000".parse(), amount(TOKENS_MAX));
+        for text in ["rpm", "rpm=", "rpm=-1", "rpm=+1", "rpm=1.5", "rpm=x", "rpm=1000000000000001", "rpm=99999999999999999999", "rpm=1=2"] {
+            let error = text.parse::<Amount>().unwrap_err();
+            assert!(error.contains("as in rpm=1"), "{text}: {error}");
+        }
+        let error = "a#b=1".parse::<Amount>().unwrap_err();
+        assert!(error.contains("limit name \"a#b\""), "{error}");
+    }
+
+    #[test]
+    fn pairs() {
+        let pair = |key: &str, value: &str| Ok(Pair { key: key.into(), value: value.into() });
+        assert_eq!("tier=gold".parse(), pair("tier", "gold"));
+        assert_eq!("empty=".parse(), pair("empty", ""));
+        assert_eq!("query=a=b".parse(), pair("query", "a=b"));
+        assert!("tier".parse::<Pair>().is_err() && "=gold".parse::<Pair>().is_err());
+    }
+
+    #[test]
+    fn stores() {
+        let file = |path: &str| Ok(StoreUrl::Sqlite(path.into()));
+        assert_eq!("memory:".parse(), Ok(StoreUrl::Memory));
+        assert_eq!("sqlite::memory:".parse(), Ok(StoreUrl::Memory));
+        assert_eq!("sqlite:limits.db".parse(), file("limits.db"));
+        assert_eq!("sqlite:/var/lib/limits.db".parse(), file("/var/lib/limits.db"));
+        assert_eq!("sqlite:a:b".parse(), file("a:b"));
+        for text in ["", "limits.db", "memory", "memory:x", "postgres:x", "SQLITE:x", "sqlite:", "sqlite://limits.db"] {
+            assert!(text.parse::<StoreUrl>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn durations() {
+        for (text, ms) in [("500ms", 500), ("30s", 30_000), ("2m", 120_000), ("1h", 3_600_000), ("0s", 0), ("007s", 7_000)] {
+            assert_eq!(duration(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        for text in ["", "5", "s", "-1s", "+1s", "1.5s", "1 s", "1S", "1min", "1d", "99999999999999999999s", "9999999999999999h"] {
+            let error = duration(text).unwrap_err();
+            assert!(error.contains("500ms, 30s, 2m or 1h"), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! How the process ends.
+
+use std::process::ExitCode;
+
+/// What the caller of the process sees. The numbers are part of the interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// Done; for `acquire`: granted.
+    Ok = 0,
+    /// It failed; stderr says why.
+    Error = 1,
+    /// The command line or an environment variable is wrong.
+    Usage = 2,
+    /// A limit refused. Waiting may help.
+    Refused = 3,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> ExitCode {
+        ExitCode::from(exit as u8)
+    }
+}

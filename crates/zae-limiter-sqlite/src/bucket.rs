@@ -1,0 +1,260 @@
+//! Buckets: rows of the table, and the hot path of the contract.
+
+use rusqlite::Connection;
+use smallvec::SmallVec;
+use zae_limiter_core::{
+    AuditAction, AuditSubject, BucketState, CHAIN_MAX, EntityId, Limit, LimitName, Milli, ResourceName, TimeMs, Wait, assess, check_limits,
+};
+use zae_limiter_store::{
+    Adjusted, BoxFuture, BucketDelta, BucketStore, BucketView, Change, ConsumeOutcome, ConsumeRequest, LimitsInForce, Page, PageRequest,
+    Readiness, ResetRequest, StoreError, StoreErrorKind, bring_up_to_date,
+};
+
+use crate::SqliteStore;
+use crate::config;
+use crate::error::{Outcome, copy_of, refused, split};
+use crate::history::{self, Event};
+use crate::job::{AdjustJob, ConsumeJob};
+use crate::page::paged;
+use crate::rows::{bucket_columns, bucket_from_row, name_at, pack_limits};
+use crate::working::{Key, namespace_gone};
+
+/// What a look at one key found. `open` is false when the namespace is not active.
+pub(crate) enum Found {
+    Bucket { state: BucketState, open: bool },
+    Missing { open: bool },
+}
+
+/// Reads a bucket and whether its namespace is active, in one statement.
+pub(crate) fn load(conn: &Connection, key: &Key<'_>, known: &[Limit]) -> Outcome<Found> {
+    const SQL: &str = concat!(
+        "SELECT n.deleted_at IS NULL,b.ns,",
+        bucket_columns!(),
+        " FROM namespace n LEFT JOIN bucket b ON b.ns=n.key AND b.entity=?2 AND b.resource=?3 WHERE n.key=?1"
+    );
+    let mut statement = conn.prepare_cached(SQL)?;
+    let mut rows = statement.query((key.ns, key.entity.as_str(), key.resource.as_str()))?;
+    let Some(row) = rows.next()? else { return Ok(Found::Missing { open: false }) };
+    let open = row.get(0)?;
+    if row.get::<_, Option<i64>>(1)?.is_none() {
+        return Ok(Found::Missing { open });
+    }
+    Ok(Found::Bucket { state: bucket_from_row(row, 2, known)?, open })
+}
+
+/// A bucket that does not exist yet, switched off if the stored configuration says so.
+pub(crate) fn created(conn: &Connection, key: &Key<'_>, limits: &LimitsInForce, now: TimeMs) -> Outcome<BucketState> {
+    check_limits(&limits.limits).map_err(|error| refused(StoreErrorKind::Invalid, error.to_string()))?;
+    let mut state = BucketState::full(&limits.limits, limits.stamp, now);
+    state.disabled = config::is_disabled(conn, key)?;
+    Ok(state)
+}
+
+/// Writes a bucket: `stored` says whether there is a row to update. `blob` is scratch space.
+pub(crate) fn save(conn: &Connection, key: &Key<'_>, state: &BucketState, stored: bool, blob: &mut Vec<u8>) -> Outcome<()> {
+    const UPDATE: &str = "UPDATE bucket SET refilled_at=?4,stamp=?5,expires_at=?6,hour=?7,events=?8,active=?9,limits=?10 \
+                          WHERE ns=?1 AND entity=?2 AND resource=?3";
+    const INSERT: &str = "INSERT INTO bucket(ns,entity,resource,refilled_at,stamp,expires_at,hour,events,active,limits,disabled) \
+                          VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11)";
+    blob.clear();
+    pack_limits(state.all_limits(), blob);
+    let mut statement = conn.prepare_cached(if stored { UPDATE } else { INSERT })?;
+    statement.raw_bind_parameter(1, key.ns)?;
+    statement.raw_bind_parameter(2, key.entity.as_str())?;
+    statement.raw_bind_parameter(3, key.resource.as_str())?;
+    statement.raw_bind_parameter(4, state.refilled_at.0)?;
+    statement.raw_bind_parameter(5, i64::try_from(state.stamp.0).unwrap_or(i64::MAX))?;
+    statement.raw_bind_parameter(6, state.expires_at.map(|at| at.0))?;
+    statement.raw_bind_parameter(7, state.hour)?;
+    statement.raw_bind_parameter(8, state.events)?;
+    statement.raw_bind_parameter(9, u8::try_from(state.active()).unwrap_or(u8::MAX))?;
+    statement.raw_bind_parameter(10, blob.as_slice())?;
+    if !stored {
+        statement.raw_bind_parameter(11, state.disabled)?;
+    }
+    statement.raw_execute()?;
+    Ok(())
+}
+
+/// Removes a bucket; what its open hour counted goes into the history first.
+pub(crate) fn remove(conn: &Connection, key: &Key<'_>, state: &BucketState) -> Outcome<()> {
+    history::spill(conn, key, &state.open_hour())?;
+    let mut statement = conn.prepare_cached("DELETE FROM bucket WHERE ns=?1 AND entity=?2 AND resource=?3")?;
+    statement.execute((key.ns, key.entity.as_str(), key.resource.as_str()))?;
+    Ok(())
+}
+
+impl BucketStore for SqliteStore {
+    fn consume<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>> {
+        Box::pin(async move {
+            check_request(request, "consume")?;
+            let writer = self.writer("consume")?;
+            let inline = writer.inline(request.now, |conn, working| working.consume(conn, self.key, request.members, request.now));
+            if let Some(outcome) = inline {
+                return outcome.map_err(|failure| self.error(failure, "consume"));
+            }
+            let (job, answer) = ConsumeJob::job(self.key, request);
+            writer.submit_operation(request.now, job, "consume")?;
+            answer.await.unwrap_or_else(|_| Err(self.lost("consume")))
+        })
+    }
+
+    fn peek<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>> {
+        Box::pin(async move {
+            check_request(request, "peek")?;
+            self.read("peek", |conn| peek(conn, self.key, request))
+        })
+    }
+
+    fn adjust<'a>(&'a self, deltas: &'a [BucketDelta<'a>], now: TimeMs) -> BoxFuture<'a, Vec<Result<Adjusted, StoreError>>> {
+        Box::pin(async move {
+            match self.adjust_all(deltas, now).await {
+                Ok(results) => results,
+                Err(error) => deltas.iter().map(|_| Err(copy_of(&error))).collect(),
+            }
+        })
+    }
+
+    fn reset<'a>(
+        &'a self,
+        request: &'a ResetRequest<'a>,
+        change: &'a Change,
+    ) -> BoxFuture<'a, Result<Option<Vec<(LimitName, Milli)>>, StoreError>> {
+        let (ns, change) = (self.key, change.clone());
+        let (entity, resource) = (request.entity.clone(), request.resource.clone());
+        let only: Option<Vec<LimitName>> = request.only.map(<[_]>::to_vec);
+        Box::pin(self.write("reset", move |conn| reset(conn, ns, (&entity, &resource), only.as_deref(), &change)))
+    }
+
+    fn buckets<'a>(&'a self, entity: &'a EntityId, page: &'a PageRequest) -> BoxFuture<'a, Result<Page<BucketView>, StoreError>> {
+        const SQL: &str = concat!(
+            "SELECT b.entity,b.resource,",
+            bucket_columns!(),
+            " FROM bucket b WHERE b.ns=?1 AND b.entity=?2 AND b.resource>?3 ORDER BY b.resource LIMIT ?4"
+        );
+        Box::pin(async move {
+            self.read("buckets", |conn| {
+                paged(page, |after, limit| views(conn, SQL, (self.key, entity.as_str(), after, limit)), |view| view.resource.to_string())
+            })
+        })
+    }
+
+    fn resource_buckets<'a>(
+        &'a self,
+        resource: &'a ResourceName,
+        page: &'a PageRequest,
+    ) -> BoxFuture<'a, Result<Page<BucketView>, StoreError>> {
+        const SQL: &str = concat!(
+            "SELECT b.entity,b.resource,",
+            bucket_columns!(),
+            " FROM bucket b WHERE b.ns=?1 AND b.resource=?2 AND b.entity>?3 ORDER BY b.entity LIMIT ?4"
+        );
+        Box::pin(async move {
+            self.read("resource_buckets", |conn| {
+                paged(page, |after, limit| views(conn, SQL, (self.key, resource.as_str(), after, limit)), |view| view.entity.to_string())
+            })
+        })
+    }
+}
+
+impl SqliteStore {
+    async fn adjust_all(&self, deltas: &[BucketDelta<'_>], now: TimeMs) -> Result<Vec<Result<Adjusted, StoreError>>, StoreError> {
+        let writer = self.writer("adjust")?;
+        let inline = writer.inline(now, |conn, working| {
+            let mut results = Vec::with_capacity(deltas.len());
+            for delta in deltas {
+                results.push(split(working.adjust(conn, self.key, delta, now), "adjust", self.path())?);
+            }
+            Ok(results)
+        });
+        if let Some(results) = inline {
+            return results.map_err(|failure| self.error(failure, "adjust"));
+        }
+        let (job, answer) = AdjustJob::job(self.key, deltas, now);
+        writer.submit_operation(now, job, "adjust")?;
+        answer.await.unwrap_or_else(|_| Err(self.lost("adjust")))
+    }
+}
+
+fn peek(conn: &Connection, ns: i64, request: &ConsumeRequest<'_>) -> Outcome<ConsumeOutcome> {
+    let mut states: SmallVec<[BucketState; 4]> = SmallVec::new();
+    for (member, take) in request.members.iter().enumerate() {
+        let key = Key { ns, entity: take.entity, resource: take.resource };
+        let state = match load(conn, &key, &take.limits.limits)? {
+            Found::Bucket { open: false, .. } | Found::Missing { open: false } => return Err(namespace_gone()),
+            Found::Missing { .. } => {
+                let state = created(conn, &key, take.limits, request.now)?;
+                if state.disabled {
+                    return Ok(ConsumeOutcome::Disabled { member });
+                }
+                state
+            }
+            Found::Bucket { mut state, .. } => {
+                state.roll_hour(request.now);
+                match bring_up_to_date(&mut state, take, request.now).map_err(StoreError::from)? {
+                    Readiness::Ready | Readiness::Synced => state,
+                    Readiness::Stale => return Ok(ConsumeOutcome::Stale { member }),
+                    Readiness::Disabled => return Ok(ConsumeOutcome::Disabled { member }),
+                }
+            }
+        };
+        states.push(state);
+    }
+    let reports = assess(states.iter().zip(request.members).map(|(state, take)| (state, take.takes)), request.now);
+    let passes = reports.iter().all(|report| report.wait == Wait::None);
+    Ok(if passes { ConsumeOutcome::Granted(reports) } else { ConsumeOutcome::Refused(reports) })
+}
+
+fn reset(
+    conn: &Connection,
+    ns: i64,
+    (entity, resource): (&EntityId, &ResourceName),
+    only: Option<&[LimitName]>,
+    change: &Change,
+) -> Outcome<Option<Vec<(LimitName, Milli)>>> {
+    let key = Key { ns, entity, resource };
+    let mut state = match load(conn, &key, &[])? {
+        Found::Bucket { open: false, .. } | Found::Missing { open: false } => return Err(namespace_gone()),
+        Found::Missing { .. } => return Ok(None),
+        Found::Bucket { state, .. } => state,
+    };
+    let restored = state.reset(only, change.at);
+    save(conn, &key, &state, true, &mut Vec::new())?;
+    let details = restored.iter().map(|(name, gained)| (name.to_string(), gained.0.to_string())).collect();
+    let event =
+        Event { subject: AuditSubject::Entity(entity.clone()), action: AuditAction::BucketReset, resource: Some(resource), details };
+    history::record(conn, ns, change, event)?;
+    Ok(Some(restored))
+}
+
+fn views(conn: &Connection, sql: &str, params: (i64, &str, &str, u32)) -> Outcome<Vec<BucketView>> {
+    let mut statement = conn.prepare_cached(sql)?;
+    let mut rows = statement.query(params)?;
+    let mut views = Vec::new();
+    while let Some(row) = rows.next()? {
+        let (entity, resource) = (name_at(row, 0)?, name_at(row, 1)?);
+        views.push(BucketView { entity, resource, state: bucket_from_row(row, 2, &[])? });
+    }
+    Ok(views)
+}
+
+fn check_request(request: &ConsumeRequest<'_>, operation: &'static str) -> Result<(), StoreError> {
+    let invalid = |message: String| Err(StoreError::new(StoreErrorKind::Invalid, operation, message));
+    if request.members.is_empty() || request.members.len() > CHAIN_MAX {
+        return invalid(format!("a chain has 1 to {CHAIN_MAX} members, this one has {}", request.members.len()));
+    }
+    for (index, member) in request.members.iter().enumerate() {
+        if request.members[..index].iter().any(|other| other.entity == member.entity && other.resource == member.resource) {
+            return invalid(format!("{} is in the chain twice; each bucket may be asked once", member.entity));
+        }
+        for (at, take) in member.takes.iter().enumerate() {
+            if usize::from(take.limit) >= member.limits.limits.len() || member.takes[..at].iter().any(|other| other.limit == take.limit) {
+                return invalid(format!("take {at} of {} names no limit of its own; name each limit at most once", member.entity));
+            }
+            if take.amount.is_negative() {
+                return invalid(format!("take {at} of {} is negative; give back with adjust", member.entity));
+            }
+        }
+    }
+    Ok(())
+}

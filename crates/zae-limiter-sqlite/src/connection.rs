@@ -1,0 +1,211 @@
+//! Opening the file, its settings, and waiting for other processes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, DEFAULT_NAME, FileControl, OpenFlags};
+use zae_limiter_store::{StoreError, StoreErrorKind};
+
+use crate::error::{Failure, Outcome, busy, from_io, is_busy, refused};
+use crate::options::{SqliteOptions, Synchronous};
+use crate::schema;
+
+/// Pages of write-ahead log after which it is written back. Measured: 8000 instead of the usual 1000 is half as fast again
+/// with a million keys, at a log of 32 MB.
+const CHECKPOINT_PAGES: u32 = 8_000;
+/// What is kept of the log for reuse; at least a full one, because a growing log costs twice as much per durable commit.
+const LOG_BYTES_KEPT: i64 = 64 << 20;
+/// Memory for pages, per connection.
+const CACHE_KIB: i64 = 16 << 10;
+/// Statements kept prepared; more than the backend has.
+const STATEMENTS_MAX: usize = 128;
+/// How long to sleep between two attempts at a lock, on average. SQLite's own handler backs off to 100 ms, which starves
+/// a process that competes with a busy one.
+const PAUSE_MICROS: u64 = 50;
+
+/// The file, and how it was opened: what every connection to it needs.
+pub(crate) struct Place {
+    pub(crate) path: PathBuf,
+    pub(crate) options: SqliteOptions,
+    /// How often a lock had to be waited for.
+    pub(crate) pauses: AtomicU64,
+}
+
+/// Held while a file is created and opened. Closing any descriptor of a file drops all POSIX locks of the process on it,
+/// SQLite's included, so nobody may open a file between its creation here and the closing of that descriptor.
+static OPENING: Mutex<()> = Mutex::new(());
+
+impl Place {
+    pub(crate) fn new(path: &Path, options: SqliteOptions) -> Result<Place, StoreError> {
+        // An absolute path can not be mistaken for a URI, and survives a change of directory.
+        let path = std::path::absolute(path).map_err(|error| from_io(error, "open", path))?;
+        Ok(Place { path, options, pauses: AtomicU64::new(0) })
+    }
+
+    /// Opens the file for writing, creates it if needed, and brings its schema up to date.
+    pub(crate) fn open_writer(self: &Arc<Self>) -> Outcome<Connection> {
+        let _opening = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
+        self.create_private()?;
+        let mut conn = self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+        if conn.is_readonly("main")? {
+            let message = format!("{}: the file is read-only; change its mode, or open it with read_only()", self.path.display());
+            return Err(refused(StoreErrorKind::ReadOnly, message));
+        }
+        schema::check(&conn, &self.path)?;
+        set_up_writer(&conn, &self.options)?;
+        self.begin_waiting(&conn)?;
+        let migrated = schema::migrate(&conn, self);
+        finish(&conn, migrated)?;
+        // From here on the writer decides by itself how long to wait.
+        conn.busy_handler(None::<fn(i32) -> bool>)?;
+        Ok(conn)
+    }
+
+    /// Opens the file for reading.
+    pub(crate) fn open_reader(self: &Arc<Self>) -> Outcome<Connection> {
+        let conn = self.connect(OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+        schema::check(&conn, &self.path)?;
+        schema::require_current(&conn, &self.path)?;
+        conn.pragma_update(None, "query_only", true)?;
+        Ok(conn)
+    }
+
+    /// `BEGIN IMMEDIATE`, once. False when another process writes.
+    pub(crate) fn begin_now(&self, conn: &Connection) -> Outcome<bool> {
+        if !conn.is_autocommit() {
+            // Somebody panicked in the middle of a transaction: nothing of it may stay.
+            conn.prepare_cached("ROLLBACK")?.execute([])?;
+        }
+        match conn.prepare_cached("BEGIN IMMEDIATE")?.execute([]) {
+            Ok(_) => Ok(true),
+            Err(error) if is_busy(&error) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// `BEGIN IMMEDIATE`, waiting for other processes until the deadline.
+    pub(crate) fn begin_waiting(&self, conn: &Connection) -> Outcome<()> {
+        let started = self.options.clock.monotonic();
+        for attempt in 0..self.attempts_max() {
+            if self.begin_now(conn)? {
+                return Ok(());
+            }
+            if !self.pause(attempt, started) {
+                break;
+            }
+        }
+        Err(Failure::Refused(busy("begin", &self.path, self.options.busy_deadline)))
+    }
+
+    /// Creates the file for its owner only, if it does not exist. SQLite gives its log the same mode.
+    fn create_private(&self) -> Outcome<()> {
+        let mut options = fs::OpenOptions::new();
+        // Never opens an existing file: see `OPENING`.
+        options.write(true).create_new(true);
+        private(&mut options);
+        match options.open(&self.path) {
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+            Err(error) => Err(from_io(error, "open", &self.path).into()),
+        }
+    }
+
+    fn connect(self: &Arc<Self>, access: OpenFlags) -> Outcome<Connection> {
+        let mut conn = Connection::open_with_flags(&self.path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+        let place = Arc::clone(self);
+        let mut started = Duration::ZERO;
+        conn.busy_handler(Some(move |count: i32| {
+            if count == 0 {
+                started = place.options.clock.monotonic();
+            }
+            let attempt = u64::try_from(count).unwrap_or(0);
+            attempt < place.attempts_max() && place.pause(attempt, started)
+        }))?;
+        conn.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+        conn.pragma_update(None, "cache_size", -CACHE_KIB)?;
+        // Plans must not depend on the values that are bound, or a join is planned anew on every run (20 times the cost).
+        conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+        conn.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
+        conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
+        Ok(conn)
+    }
+
+    /// Sleeps a little; false, at once, when the deadline is over.
+    #[expect(clippy::disallowed_methods, reason = "the one place that sleeps: SQLite offers no way to wait for a lock fairly")]
+    pub(crate) fn pause(&self, attempt: u64, started: Duration) -> bool {
+        let waited = self.options.clock.monotonic().saturating_sub(started);
+        if waited >= self.options.busy_deadline {
+            return false;
+        }
+        if attempt == 0 {
+            self.pauses.fetch_add(1, Ordering::Relaxed);
+        }
+        // Between half and one and a half of a pause, so that two processes do not keep in step.
+        let jitter = self.options.entropy.next_u64() % 1_000;
+        let micros = PAUSE_MICROS / 2 + PAUSE_MICROS * jitter / 1_000;
+        std::thread::sleep(Duration::from_micros(micros));
+        true
+    }
+
+    /// Bounds every wait also when the clock stands still, as a manual one does.
+    pub(crate) fn attempts_max(&self) -> u64 {
+        let pauses = self.options.busy_deadline.as_micros() / u128::from(PAUSE_MICROS);
+        u64::try_from(pauses).unwrap_or(u64::MAX).saturating_add(1)
+    }
+}
+
+/// Commits what succeeded, rolls back what did not.
+pub(crate) fn finish<T>(conn: &Connection, result: Outcome<T>) -> Outcome<T> {
+    let result = result.and_then(|value| {
+        conn.prepare_cached("COMMIT")?.execute([])?;
+        Ok(value)
+    });
+    if result.is_err() {
+        roll_back(conn);
+    }
+    result
+}
+
+/// Ends a transaction without a trace. SQLite may have done it already, as it does when the disk is full.
+pub(crate) fn roll_back(conn: &Connection) {
+    if !conn.is_autocommit()
+        && let Err(error) = conn.prepare_cached("ROLLBACK").and_then(|mut statement| statement.execute([]))
+    {
+        tracing::debug!(%error, "a rollback failed; the next transaction tries again");
+    }
+}
+
+/// Makes files that are created with `options` readable and writable by their owner only.
+pub(crate) fn private(options: &mut fs::OpenOptions) {
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(options, 0o600);
+    #[cfg(not(unix))]
+    let _ = options;
+}
+
+fn set_up_writer(conn: &Connection, options: &SqliteOptions) -> Outcome<()> {
+    let mode: String = conn.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
+    if mode != "wal" {
+        let message = format!("write-ahead logging is not possible on this file system (journal mode stays {mode}); use a local disk");
+        return Err(refused(StoreErrorKind::Invalid, message));
+    }
+    let synchronous = match options.synchronous {
+        Synchronous::Normal => "NORMAL",
+        Synchronous::Full => "FULL",
+    };
+    conn.pragma_update(None, "synchronous", synchronous)?;
+    conn.pragma_update(None, "foreign_keys", true)?;
+    conn.pragma_update(None, "temp_store", "MEMORY")?;
+    let _: i64 = conn.pragma_update_and_check(None, "wal_autocheckpoint", CHECKPOINT_PAGES, |row| row.get(0))?;
+    let _: i64 = conn.pragma_update_and_check(None, "journal_size_limit", LOG_BYTES_KEPT, |row| row.get(0))?;
+    if let Some(pages) = options.pages_max {
+        let _: i64 = conn.pragma_update_and_check(None, "max_page_count", pages, |row| row.get(0))?;
+    }
+    // Without this the log is deleted on the last close, and every start pays for growing it again.
+    conn.file_control(DEFAULT_NAME, FileControl::PersistWal(&mut 1))?;
+    Ok(())
+}

@@ -1,0 +1,207 @@
+//! Entities: rows of the table.
+
+use std::collections::BTreeMap;
+
+use rusqlite::{Connection, Row};
+use zae_limiter_core::{AuditAction, AuditSubject, BucketState, CHAIN_MAX, Entity, EntityId, ResourceName, TimeMs};
+use zae_limiter_store::{Change, DeletedEntity, EntityUpdate, NewEntity, StoreErrorKind};
+
+use crate::bucket;
+use crate::config::{as_stored, conflict, next_generation, version_at};
+use crate::error::{Failure, Outcome, corrupt_value, refused};
+use crate::history::{self, Event};
+use crate::rows::{bucket_columns, bucket_from_row, name_at, optional_name_at, pairs_from_text, pairs_to_text};
+use crate::working::Key;
+
+/// How many children the refusal to delete their parent names.
+const CHILDREN_NAMED_MAX: u32 = 10;
+
+pub(crate) fn create(conn: &Connection, ns: i64, new: &NewEntity, change: &Change) -> Outcome<Entity> {
+    Entity::check_text(&new.name, &new.metadata).map_err(|error| refused(StoreErrorKind::Invalid, error.to_string()))?;
+    if new.parent.as_ref() == Some(&new.id) {
+        let message = format!("entity {} can not be its own parent; name another, or none", new.id);
+        return Err(refused(StoreErrorKind::Invalid, message));
+    }
+    next_generation(conn, ns)?;
+    if find(conn, ns, &new.id)?.is_some() {
+        let message = format!("entity {} exists already; update it, or choose another id", new.id);
+        return Err(refused(StoreErrorKind::AlreadyExists, message));
+    }
+    check_chain(conn, ns, new)?;
+    let entity = Entity {
+        id: new.id.clone(),
+        name: new.name.clone(),
+        parent: new.parent.clone(),
+        cascade: new.cascade,
+        metadata: new.metadata.clone(),
+        created_at: change.at,
+        version: 1,
+    };
+    store(conn, ns, &entity)?;
+    let mut details = details_of(&entity);
+    details.extend(new.parent.iter().map(|parent| ("parent".to_owned(), parent.to_string())));
+    details.push(("cascade".to_owned(), new.cascade.to_string()));
+    record(conn, ns, change, &new.id, (AuditAction::EntityCreated, details))?;
+    Ok(entity)
+}
+
+pub(crate) fn update(
+    conn: &Connection,
+    ns: i64,
+    (id, expected_version): (&EntityId, u64),
+    update: &EntityUpdate,
+    change: &Change,
+) -> Outcome<Entity> {
+    next_generation(conn, ns)?;
+    let mut entity = find(conn, ns, id)?.ok_or_else(|| missing(id))?;
+    if entity.version != expected_version {
+        return Err(conflict(&format!("entity {id}"), expected_version, entity.version));
+    }
+    entity.name = update.name.clone().unwrap_or(entity.name);
+    entity.metadata = update.metadata.clone().unwrap_or(entity.metadata);
+    Entity::check_text(&entity.name, &entity.metadata).map_err(|error| refused(StoreErrorKind::Invalid, error.to_string()))?;
+    entity.version += 1;
+    store(conn, ns, &entity)?;
+    record(conn, ns, change, id, (AuditAction::EntityUpdated, details_of(&entity)))?;
+    Ok(entity)
+}
+
+pub(crate) fn delete(conn: &Connection, ns: i64, id: &EntityId, change: &Change) -> Outcome<DeletedEntity> {
+    next_generation(conn, ns)?;
+    find(conn, ns, id)?.ok_or_else(|| missing(id))?;
+    let named = children(conn, ns, id, "", CHILDREN_NAMED_MAX + 1)?;
+    if !named.is_empty() {
+        return Err(has_children(id, &named));
+    }
+    let buckets = buckets_of(conn, ns, id)?;
+    for (resource, state) in &buckets {
+        bucket::remove(conn, &Key { ns, entity: id, resource }, state)?;
+    }
+    let configs = conn.execute("DELETE FROM config WHERE ns=?1 AND entity=?2", (ns, id.as_str()))?;
+    conn.execute("DELETE FROM entity WHERE ns=?1 AND id=?2", (ns, id.as_str()))?;
+    let deleted = DeletedEntity { buckets: buckets.len() as u64, configs: configs as u64 };
+    let details = vec![("configs".to_owned(), deleted.configs.to_string()), ("buckets".to_owned(), deleted.buckets.to_string())];
+    record(conn, ns, change, id, (AuditAction::EntityDeleted, details))?;
+    Ok(deleted)
+}
+
+pub(crate) fn find(conn: &Connection, ns: i64, id: &EntityId) -> Outcome<Option<Entity>> {
+    const SQL: &str = "SELECT id,name,parent,cascade,metadata,created_at,version FROM entity WHERE ns=?1 AND id=?2";
+    Ok(entities(conn.prepare_cached(SQL)?.query((ns, id.as_str()))?)?.pop())
+}
+
+pub(crate) fn list(conn: &Connection, ns: i64, after: &str, limit: u32) -> Outcome<Vec<Entity>> {
+    const SQL: &str = "SELECT id,name,parent,cascade,metadata,created_at,version FROM entity WHERE ns=?1 AND id>?2 ORDER BY id LIMIT ?3";
+    entities(conn.prepare_cached(SQL)?.query((ns, after, limit))?)
+}
+
+pub(crate) fn children(conn: &Connection, ns: i64, parent: &EntityId, after: &str, limit: u32) -> Outcome<Vec<Entity>> {
+    const SQL: &str = "SELECT id,name,parent,cascade,metadata,created_at,version FROM entity \
+                       WHERE ns=?1 AND parent=?2 AND id>?3 ORDER BY id LIMIT ?4";
+    entities(conn.prepare_cached(SQL)?.query((ns, parent.as_str(), after, limit))?)
+}
+
+/// The parent that takes go on to.
+pub(crate) fn cascades_to(conn: &Connection, ns: i64, id: &EntityId) -> Outcome<Option<EntityId>> {
+    const SQL: &str = "SELECT parent FROM entity WHERE ns=?1 AND id=?2 AND cascade=1";
+    let mut statement = conn.prepare_cached(SQL)?;
+    let mut rows = statement.query((ns, id.as_str()))?;
+    match rows.next()? {
+        Some(row) => optional_name_at(row, 0),
+        None => Ok(None),
+    }
+}
+
+fn entities(mut rows: rusqlite::Rows<'_>) -> Outcome<Vec<Entity>> {
+    let mut entities = Vec::new();
+    while let Some(row) = rows.next()? {
+        entities.push(from_row(row)?);
+    }
+    Ok(entities)
+}
+
+fn from_row(row: &Row<'_>) -> Outcome<Entity> {
+    let pairs: String = row.get(4)?;
+    let pairs = pairs_from_text(&pairs).map_err(|error| corrupt_value(4, "metadata", error))?;
+    Ok(Entity {
+        id: name_at(row, 0)?,
+        name: row.get(1)?,
+        parent: optional_name_at(row, 2)?,
+        cascade: row.get(3)?,
+        metadata: pairs.into_iter().collect::<BTreeMap<_, _>>(),
+        created_at: TimeMs(row.get(5)?),
+        version: version_at(row, 6)?,
+    })
+}
+
+fn store(conn: &Connection, ns: i64, entity: &Entity) -> Outcome<()> {
+    const SQL: &str =
+        "INSERT OR REPLACE INTO entity(ns,id,name,parent,cascade,metadata,created_at,version) VALUES(?1,?2,?3,?4,?5,?6,?7,?8)";
+    let metadata = pairs_to_text(entity.metadata.iter().map(|(key, value)| (key.as_str(), value.as_str())));
+    let parent = entity.parent.as_ref().map(EntityId::as_str);
+    conn.prepare_cached(SQL)?.execute((
+        ns,
+        entity.id.as_str(),
+        &entity.name,
+        parent,
+        entity.cascade,
+        metadata,
+        entity.created_at.0,
+        as_stored(entity.version),
+    ))?;
+    Ok(())
+}
+
+/// The parent must exist, and a take must not go on further than a chain may be long.
+fn check_chain(conn: &Connection, ns: i64, new: &NewEntity) -> Outcome<()> {
+    let Some(parent) = &new.parent else { return Ok(()) };
+    find(conn, ns, parent)?.ok_or_else(|| missing(parent))?;
+    let mut ancestor = new.cascade.then(|| parent.clone());
+    let mut length = 1;
+    while let Some(id) = ancestor {
+        length += 1;
+        if length > CHAIN_MAX {
+            let message = format!("entity {} would cascade to more than {} ancestors; attach it higher up", new.id, CHAIN_MAX - 1);
+            return Err(refused(StoreErrorKind::Invalid, message));
+        }
+        ancestor = cascades_to(conn, ns, &id)?;
+    }
+    Ok(())
+}
+
+fn buckets_of(conn: &Connection, ns: i64, id: &EntityId) -> Outcome<Vec<(ResourceName, BucketState)>> {
+    const SQL: &str = concat!("SELECT b.resource,", bucket_columns!(), " FROM bucket b WHERE b.ns=?1 AND b.entity=?2");
+    let mut statement = conn.prepare_cached(SQL)?;
+    let mut rows = statement.query((ns, id.as_str()))?;
+    let mut buckets = Vec::new();
+    while let Some(row) = rows.next()? {
+        buckets.push((name_at(row, 0)?, bucket_from_row(row, 1, &[])?));
+    }
+    Ok(buckets)
+}
+
+fn missing(id: &EntityId) -> Failure {
+    refused(StoreErrorKind::NotFound, format!("entity {id} does not exist; create it first"))
+}
+
+fn has_children(id: &EntityId, named: &[Entity]) -> Failure {
+    let shown = usize::try_from(CHILDREN_NAMED_MAX).unwrap_or(usize::MAX);
+    let names: Vec<&str> = named.iter().take(shown).map(|child| child.id.as_str()).collect();
+    let more = if named.len() > shown { " and more" } else { "" };
+    refused(StoreErrorKind::State, format!("entity {id} has children ({}{more}); delete them first", names.join(", ")))
+}
+
+fn details_of(entity: &Entity) -> Vec<(String, String)> {
+    let metadata = entity.metadata.iter().map(|(key, value)| (format!("metadata.{key}"), value.clone()));
+    std::iter::once(("name".to_owned(), entity.name.clone())).chain(metadata).collect()
+}
+
+fn record(
+    conn: &Connection,
+    ns: i64,
+    change: &Change,
+    id: &EntityId,
+    (action, details): (AuditAction, Vec<(String, String)>),
+) -> Outcome<()> {
+    history::record(conn, ns, change, Event { subject: AuditSubject::Entity(id.clone()), action, resource: None, details })
+}

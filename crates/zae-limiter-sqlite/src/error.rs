@@ -1,0 +1,232 @@
+//! What can go wrong with a SQLite file, mapped once. The only file that names errors of `rusqlite`.
+
+use std::io;
+use std::path::Path;
+
+use rusqlite::ffi;
+use rusqlite::{Error as SqlError, ErrorCode};
+use zae_limiter_store::{StoreError, StoreErrorKind};
+
+/// Why a piece of work inside a transaction ended. The difference matters to a batch: what was refused concerns one caller,
+/// what failed in SQLite concerns the transaction and everybody in it.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// This one request can not be done; the transaction goes on.
+    Refused(StoreError),
+    /// SQLite failed; the transaction is rolled back.
+    Sql(SqlError),
+}
+
+pub(crate) type Outcome<T> = Result<T, Failure>;
+
+impl From<SqlError> for Failure {
+    fn from(error: SqlError) -> Failure {
+        Failure::Sql(error)
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Failure {
+        Failure::Refused(error)
+    }
+}
+
+impl Failure {
+    /// The contract's error, as seen from `operation` on the file at `path`.
+    pub(crate) fn into_store_error(self, operation: &'static str, path: &Path) -> StoreError {
+        match self {
+            Failure::Refused(error) => error.during(operation),
+            Failure::Sql(error) => from_sql(error, operation, path),
+        }
+    }
+}
+
+/// Separates what went wrong for one request from what went wrong for its whole transaction. A row that can not be read
+/// concerns those who ask for it; an error of SQLite itself concerns everybody.
+pub(crate) fn split<T>(outcome: Outcome<T>, operation: &'static str, path: &Path) -> Outcome<Result<T, StoreError>> {
+    match outcome {
+        Ok(value) => Ok(Ok(value)),
+        Err(failure @ Failure::Sql(SqlError::SqliteFailure(..))) => Err(failure),
+        Err(failure) => Ok(Err(failure.into_store_error(operation, path))),
+    }
+}
+
+/// A refusal without an operation yet: [`Failure::into_store_error`] names it.
+pub(crate) fn refused(kind: StoreErrorKind, message: impl Into<String>) -> Failure {
+    Failure::Refused(StoreError::new(kind, "sqlite", message))
+}
+
+/// The same error for another caller of a failed batch. Its cause stays with the first.
+pub(crate) fn copy_of(error: &StoreError) -> StoreError {
+    StoreError::new(error.kind(), error.operation(), error.message())
+}
+
+/// Turns "no row" into `None`.
+pub(crate) fn optional<T>(result: Result<T, SqlError>) -> Result<Option<T>, SqlError> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(SqlError::QueryReturnedNoRows) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// True when another process holds the lock that was asked for.
+pub(crate) fn is_busy(error: &SqlError) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::FileLockingProtocolFailed))
+}
+
+/// A stored value that this version can not have written.
+pub(crate) fn corrupt_value(column: usize, what: &'static str, cause: impl std::fmt::Display) -> SqlError {
+    SqlError::FromSqlConversionFailure(column, rusqlite::types::Type::Text, format!("{what}: {cause}").into())
+}
+
+/// Nobody let go of the lock within the deadline.
+pub(crate) fn busy(operation: &'static str, path: &Path, waited: std::time::Duration) -> StoreError {
+    let message = format!(
+        "{}: other processes held the write lock for more than {} ms; nothing was written. Retry, or raise busy_deadline",
+        path.display(),
+        waited.as_millis()
+    );
+    StoreError::new(StoreErrorKind::Busy, operation, message)
+}
+
+/// A write through a handle that was opened for reading.
+pub(crate) fn opened_read_only(operation: &'static str, path: &Path) -> StoreError {
+    let message = format!("{}: opened for reading only; open it without read_only() to write", path.display());
+    StoreError::new(StoreErrorKind::ReadOnly, operation, message)
+}
+
+/// A failure of the file system, before SQLite comes into play.
+pub(crate) fn from_io(error: io::Error, operation: &'static str, path: &Path) -> StoreError {
+    let shown = path.display();
+    let (kind, message) = match error.kind() {
+        io::ErrorKind::NotFound => (StoreErrorKind::NotFound, format!("{shown}: the directory or file does not exist; create it first")),
+        io::ErrorKind::PermissionDenied => (StoreErrorKind::Denied, format!("{shown}: permission denied; {GRANT}")),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+            (StoreErrorKind::Full, format!("{shown}: the disk is full; make room and try again"))
+        }
+        io::ErrorKind::ReadOnlyFilesystem => {
+            (StoreErrorKind::ReadOnly, format!("{shown}: the file system is read-only; remount it, or open with read_only()"))
+        }
+        io::ErrorKind::AlreadyExists => (StoreErrorKind::AlreadyExists, format!("{shown}: the file exists already; choose another path")),
+        io::ErrorKind::IsADirectory | io::ErrorKind::NotADirectory | io::ErrorKind::InvalidFilename => {
+            (StoreErrorKind::Invalid, format!("{shown}: not a path for a file; name a file in an existing directory"))
+        }
+        _ => (StoreErrorKind::Unavailable, format!("{shown}: the file system failed")),
+    };
+    StoreError::new(kind, operation, message).with_source(error)
+}
+
+const GRANT: &str = "let this user read and write the file and its directory";
+
+fn from_sql(error: SqlError, operation: &'static str, path: &Path) -> StoreError {
+    let shown = path.display();
+    let (kind, message) = match &error {
+        SqlError::SqliteFailure(failure, _) => {
+            // What the file system says about the path tells more than "unable to open database file".
+            if failure.code == ErrorCode::CannotOpen
+                && let Some(better) = why_it_does_not_open(operation, path)
+            {
+                return better.with_source(error);
+            }
+            let (kind, message) = classify(*failure);
+            (kind, format!("{shown}: {message}"))
+        }
+        SqlError::FromSqlConversionFailure(..)
+        | SqlError::IntegralValueOutOfRange(..)
+        | SqlError::Utf8Error(..)
+        | SqlError::InvalidColumnType(..) => {
+            (StoreErrorKind::Corrupt, format!("{shown}: a stored value can not be right; stop writing and restore a backup"))
+        }
+        _ => (StoreErrorKind::Internal, format!("{shown}: the backend used SQLite wrongly; please report this")),
+    };
+    StoreError::new(kind, operation, message).with_source(error)
+}
+
+/// Kind and advice for a result code of SQLite. Extended codes come first where they tell more.
+fn classify(failure: ffi::Error) -> (StoreErrorKind, String) {
+    let text = |kind, message: &str| (kind, message.to_owned());
+    match failure.extended_code {
+        ffi::SQLITE_READONLY_DBMOVED => {
+            return text(StoreErrorKind::State, "the file was moved or deleted while open; close this process and open the right file");
+        }
+        ffi::SQLITE_READONLY_DIRECTORY => {
+            return text(StoreErrorKind::Denied, "its directory is not writable, which the write-ahead log needs; change its mode");
+        }
+        ffi::SQLITE_IOERR_CORRUPTFS => {
+            return text(StoreErrorKind::Corrupt, "the file system is corrupt; check the disk and restore a backup");
+        }
+        _ => {}
+    }
+    match failure.code {
+        ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::FileLockingProtocolFailed => {
+            text(StoreErrorKind::Busy, "another process holds a lock; nothing was written. Retry")
+        }
+        ErrorCode::DiskFull => text(StoreErrorKind::Full, "the disk is full; nothing was written. Make room and try again"),
+        ErrorCode::ReadOnly => {
+            text(StoreErrorKind::ReadOnly, "the file is read-only; nothing was written. Change its mode, or open it with read_only()")
+        }
+        ErrorCode::DatabaseCorrupt => text(StoreErrorKind::Corrupt, "the file is corrupt; stop writing and restore a backup"),
+        ErrorCode::NotADatabase => {
+            text(StoreErrorKind::Incompatible, "not a SQLite database; choose another path, or restore a backup if it was one")
+        }
+        ErrorCode::PermissionDenied | ErrorCode::AuthorizationForStatementDenied => {
+            (StoreErrorKind::Denied, format!("permission denied; {GRANT}"))
+        }
+        ErrorCode::CannotOpen => (StoreErrorKind::Denied, format!("the file can not be opened; {GRANT}")),
+        ErrorCode::SystemIoFailure => text(StoreErrorKind::Unavailable, "the disk failed to read or write; check it, then try again"),
+        ErrorCode::OutOfMemory => text(StoreErrorKind::Unavailable, "out of memory"),
+        ErrorCode::TooBig => text(StoreErrorKind::Invalid, "a value is larger than SQLite stores; make it smaller"),
+        _ => text(StoreErrorKind::Internal, "SQLite refused a statement of the backend; please report this"),
+    }
+}
+
+fn why_it_does_not_open(operation: &'static str, path: &Path) -> Option<StoreError> {
+    if path.is_dir() {
+        return Some(from_io(io::ErrorKind::IsADirectory.into(), operation, path));
+    }
+    match path.metadata() {
+        Ok(_) => None,
+        Err(error) => Some(from_io(error, operation, path)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(code: i32, kind: StoreErrorKind) {
+        let failure = Failure::Sql(SqlError::SqliteFailure(ffi::Error::new(code), None));
+        let error = failure.into_store_error("consume", Path::new("/"));
+        assert_eq!((error.kind(), error.operation()), (kind, "consume"), "{code}");
+        assert!(error.message().starts_with("/: "), "{error}");
+    }
+
+    #[test]
+    fn every_failure_a_user_can_act_on_has_its_kind() {
+        check(ffi::SQLITE_BUSY, StoreErrorKind::Busy);
+        check(ffi::SQLITE_BUSY_RECOVERY, StoreErrorKind::Busy);
+        check(ffi::SQLITE_PROTOCOL, StoreErrorKind::Busy);
+        check(ffi::SQLITE_FULL, StoreErrorKind::Full);
+        check(ffi::SQLITE_READONLY, StoreErrorKind::ReadOnly);
+        check(ffi::SQLITE_READONLY_DBMOVED, StoreErrorKind::State);
+        check(ffi::SQLITE_READONLY_DIRECTORY, StoreErrorKind::Denied);
+        check(ffi::SQLITE_CORRUPT, StoreErrorKind::Corrupt);
+        check(ffi::SQLITE_IOERR_CORRUPTFS, StoreErrorKind::Corrupt);
+        check(ffi::SQLITE_NOTADB, StoreErrorKind::Incompatible);
+        check(ffi::SQLITE_PERM, StoreErrorKind::Denied);
+        check(ffi::SQLITE_CANTOPEN, StoreErrorKind::Invalid);
+        check(ffi::SQLITE_IOERR_FSYNC, StoreErrorKind::Unavailable);
+        check(ffi::SQLITE_NOMEM, StoreErrorKind::Unavailable);
+        check(ffi::SQLITE_CONSTRAINT_CHECK, StoreErrorKind::Internal);
+        check(ffi::SQLITE_ERROR, StoreErrorKind::Internal);
+    }
+
+    #[test]
+    fn the_cause_is_kept_and_not_repeated() {
+        let failure = Failure::Sql(SqlError::SqliteFailure(ffi::Error::new(ffi::SQLITE_FULL), Some("database or disk is full".into())));
+        let error = failure.into_store_error("adjust", Path::new("x.db"));
+        assert_eq!(error.to_string(), "adjust: x.db: the disk is full; nothing was written. Make room and try again");
+        assert!(std::error::Error::source(&error).is_some());
+    }
+}

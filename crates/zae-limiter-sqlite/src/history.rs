@@ -1,0 +1,256 @@
+//! What happened: the audit log and the usage history. Written in the transaction of what they record.
+
+use std::collections::BTreeMap;
+
+use rusqlite::Connection;
+use zae_limiter_core::{
+    AuditAction, AuditEvent, AuditSubject, ClosedHour, EntityId, EventId, LimitName, Milli, ResourceName, TimeMs, UsageSnapshot,
+};
+use zae_limiter_store::{AuditQuery, BoxFuture, Change, Cursor, HistoryStore, Page, StoreError, StoreErrorKind, UsageQuery};
+
+use crate::SqliteStore;
+use crate::error::{Outcome, corrupt_value, optional, refused};
+use crate::page::cut;
+use crate::rows::{bucket_columns, bucket_from_row, name_at, optional_name_at, pairs_from_text, pairs_to_text};
+use crate::working::Key;
+
+const HOUR_MS: i64 = 3_600_000;
+
+/// What an audit event says beside who and when.
+pub(crate) struct Event<'a> {
+    pub(crate) subject: AuditSubject,
+    pub(crate) action: AuditAction,
+    pub(crate) resource: Option<&'a ResourceName>,
+    pub(crate) details: Vec<(String, String)>,
+}
+
+/// Appends an audit event.
+pub(crate) fn record(conn: &Connection, ns: i64, change: &Change, event: Event<'_>) -> Outcome<()> {
+    const SQL: &str = "INSERT INTO audit(ns,subject,id,at,action,principal,resource,details) VALUES(?1,?2,?3,?4,?5,?6,?7,?8)";
+    let details = pairs_to_text(event.details.iter().map(|(key, value)| (key.as_str(), value.as_str())));
+    conn.prepare_cached(SQL)?.execute((
+        ns,
+        event.subject.to_string(),
+        change.event.to_string(),
+        change.at.0,
+        event.action.as_str(),
+        change.principal.as_ref().map(|principal| principal.as_str()),
+        event.resource.map(ResourceName::as_str),
+        details,
+    ))?;
+    Ok(())
+}
+
+/// Adds an hour that is over to the usage history. An hour may come twice, when a bucket was forgotten and created again
+/// within it: then it is added to what is there.
+pub(crate) fn spill(conn: &Connection, key: &Key<'_>, hour: &ClosedHour) -> Outcome<()> {
+    // The counter without a name counts the grants.
+    let events = (hour.events > 0).then_some(("", i64::from(hour.events)));
+    let used = hour.used.iter().map(|(name, used)| (name.as_str(), used.0));
+    for (counter, amount) in used.chain(events) {
+        add(conn, key, hour.start.0.div_euclid(HOUR_MS), counter, amount)?;
+    }
+    Ok(())
+}
+
+fn add(conn: &Connection, key: &Key<'_>, hour: i64, counter: &str, amount: i64) -> Outcome<()> {
+    const GET: &str = "SELECT amount FROM usage WHERE ns=?1 AND entity=?2 AND hour=?3 AND resource=?4 AND counter=?5";
+    const PUT: &str = "INSERT OR REPLACE INTO usage(ns,entity,hour,resource,counter,amount) VALUES(?1,?2,?3,?4,?5,?6)";
+    let (entity, resource) = (key.entity.as_str(), key.resource.as_str());
+    let before: Option<i64> = optional(conn.prepare_cached(GET)?.query_row((key.ns, entity, hour, resource, counter), |row| row.get(0)))?;
+    // Summed here: SQLite would turn an overflow into a floating-point number.
+    let sum = before.unwrap_or(0).saturating_add(amount);
+    conn.prepare_cached(PUT)?.execute((key.ns, entity, hour, resource, counter, sum))?;
+    Ok(())
+}
+
+impl HistoryStore for SqliteStore {
+    fn audit_events<'a>(&'a self, query: &'a AuditQuery) -> BoxFuture<'a, Result<Page<AuditEvent>, StoreError>> {
+        Box::pin(async move { self.read("audit_events", |conn| audit_events(conn, self.key, query)) })
+    }
+
+    fn usage<'a>(&'a self, query: &'a UsageQuery) -> BoxFuture<'a, Result<Page<UsageSnapshot>, StoreError>> {
+        Box::pin(async move { self.read("usage", |conn| usage(conn, self.key, query)) })
+    }
+}
+
+fn audit_events(conn: &Connection, ns: i64, query: &AuditQuery) -> Outcome<Page<AuditEvent>> {
+    const SQL: &str = "SELECT seq,id,at,action,principal,resource,details FROM audit \
+                       WHERE ns=?1 AND subject=?2 AND (?3 IS NULL OR (id,seq)<(?3,?4)) ORDER BY id DESC,seq DESC LIMIT ?5";
+    let before = query.page.cursor().map(audit_position).transpose()?;
+    let (id, seq) = before.map_or((None, None), |(id, seq)| (Some(id.to_string()), Some(seq)));
+    let mut statement = conn.prepare_cached(SQL)?;
+    let mut rows = statement.query((ns, query.subject.to_string(), id, seq, query.page.limit() + 1))?;
+    let mut events: Vec<(i64, AuditEvent)> = Vec::new();
+    while let Some(row) = rows.next()? {
+        let details: String = row.get(6)?;
+        let event = AuditEvent {
+            id: name_at(row, 1)?,
+            at: TimeMs(row.get(2)?),
+            subject: query.subject.clone(),
+            action: name_at(row, 3)?,
+            principal: optional_name_at(row, 4)?,
+            resource: optional_name_at(row, 5)?,
+            details: pairs_from_text(&details).map_err(|error| corrupt_value(6, "details", error))?,
+        };
+        events.push((row.get(0)?, event));
+    }
+    let page = cut(events, &query.page, |(seq, event)| format!("{} {seq}", event.id));
+    Ok(Page { items: page.items.into_iter().map(|(_, event)| event).collect(), next: page.next })
+}
+
+fn audit_position(cursor: &Cursor) -> Outcome<(EventId, i64)> {
+    let position = cursor.0.split_once(' ').and_then(|(id, seq)| Some((id.parse().ok()?, seq.parse().ok()?)));
+    position.ok_or_else(foreign_cursor)
+}
+
+/// One window of one bucket, in the order of the answer.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Position {
+    start: TimeMs,
+    entity: EntityId,
+    resource: ResourceName,
+}
+
+impl Position {
+    fn parse(cursor: &Cursor) -> Outcome<Position> {
+        let mut parts = cursor.0.splitn(3, ' ');
+        let mut part = || parts.next().unwrap_or_default();
+        match (part().parse().ok(), part().parse().ok(), part().parse().ok()) {
+            (Some(start), Some(entity), Some(resource)) => Ok(Position { start: TimeMs(start), entity, resource }),
+            _ => Err(foreign_cursor()),
+        }
+    }
+
+    /// No name contains a space.
+    fn cursor(&self) -> String {
+        format!("{} {} {}", self.start.0, self.entity, self.resource)
+    }
+}
+
+fn foreign_cursor() -> crate::error::Failure {
+    refused(StoreErrorKind::Invalid, "the cursor is not one of this listing; begin without one")
+}
+
+#[derive(Default)]
+struct Totals {
+    used: BTreeMap<LimitName, Milli>,
+    events: u64,
+}
+
+/// The windows of one page: the first ones after a cursor, however many there are in all. It holds one more than the page,
+/// so that an answer of any size needs little memory. A window that is pushed out has that many before it, and so never
+/// comes back with a part of its usage missing.
+struct Windows<'a> {
+    query: &'a UsageQuery,
+    after: Option<Position>,
+    size: usize,
+    totals: BTreeMap<Position, Totals>,
+}
+
+impl Windows<'_> {
+    /// True when no window that starts at `start` or later could get in.
+    fn is_closed_to(&self, start: TimeMs) -> bool {
+        self.totals.len() > self.size && self.totals.last_key_value().is_some_and(|(last, _)| last.start < start)
+    }
+
+    fn totals_of(&mut self, hour: i64, entity: EntityId, resource: ResourceName) -> Option<&mut Totals> {
+        let start = self.query.window.start_of(TimeMs(hour.saturating_mul(HOUR_MS)));
+        if self.query.from.is_some_and(|from| start < from) || self.query.until.is_some_and(|until| start >= until) {
+            return None;
+        }
+        let position = Position { start, entity, resource };
+        if self.after.as_ref().is_some_and(|after| position <= *after) {
+            return None;
+        }
+        if self.totals.len() > self.size && !self.totals.contains_key(&position) {
+            if self.totals.last_key_value().is_some_and(|(last, _)| *last < position) {
+                return None;
+            }
+            self.totals.pop_last();
+        }
+        Some(self.totals.entry(position).or_default())
+    }
+
+    fn into_page(self) -> Page<UsageSnapshot> {
+        let mut snapshots = Vec::new();
+        for (position, totals) in self.totals {
+            let counters = totals.used.into_iter().filter(|(_, used)| *used != Milli::ZERO).collect();
+            let Position { start, entity, resource } = position;
+            snapshots.push(UsageSnapshot { entity, resource, window: self.query.window, start, counters, events: totals.events });
+        }
+        let position = |last: &UsageSnapshot| Position { start: last.start, entity: last.entity.clone(), resource: last.resource.clone() };
+        let mut page = cut(snapshots, &self.query.page, |last| position(last).cursor());
+        // Only corrections that cancel each other out: nothing to show.
+        page.items.retain(|snapshot| snapshot.events > 0 || !snapshot.counters.is_empty());
+        page
+    }
+}
+
+fn usage(conn: &Connection, ns: i64, query: &UsageQuery) -> Outcome<Page<UsageSnapshot>> {
+    let by_entity = match (&query.entity, &query.resource) {
+        (None, None) => return Err(refused(StoreErrorKind::Invalid, "neither an entity nor a resource is given; give at least one")),
+        (Some(_), _) => true,
+        (None, Some(_)) => false,
+    };
+    let size = usize::try_from(query.page.limit()).unwrap_or(usize::MAX);
+    let after = query.page.cursor().map(Position::parse).transpose()?;
+    let mut windows = Windows { query, after, size, totals: BTreeMap::new() };
+    add_closed_hours(conn, ns, by_entity, &mut windows)?;
+    add_open_hours(conn, ns, by_entity, &mut windows)?;
+    Ok(windows.into_page())
+}
+
+fn add_closed_hours(conn: &Connection, ns: i64, by_entity: bool, windows: &mut Windows<'_>) -> Outcome<()> {
+    const BY_ENTITY: &str = "SELECT entity,resource,hour,counter,amount FROM usage \
+                             WHERE ns=?1 AND entity=?2 AND hour>=?4 AND (?3 IS NULL OR resource=?3) ORDER BY hour";
+    const BY_RESOURCE: &str = "SELECT entity,resource,hour,counter,amount FROM usage \
+                               WHERE ns=?1 AND resource=?3 AND hour>=?4 AND ?2 IS NULL ORDER BY hour";
+    let query = windows.query;
+    let first = windows.after.as_ref().map(|after| after.start).max(query.from).map_or(i64::MIN, |from| from.0.div_euclid(HOUR_MS));
+    let (entity, resource) = (query.entity.as_ref().map(EntityId::as_str), query.resource.as_ref().map(ResourceName::as_str));
+    let mut statement = conn.prepare_cached(if by_entity { BY_ENTITY } else { BY_RESOURCE })?;
+    let mut rows = statement.query((ns, entity, resource, first))?;
+    while let Some(row) = rows.next()? {
+        let hour: i64 = row.get(2)?;
+        if windows.is_closed_to(query.window.start_of(TimeMs(hour.saturating_mul(HOUR_MS)))) {
+            break;
+        }
+        let Some(totals) = windows.totals_of(hour, name_at(row, 0)?, name_at(row, 1)?) else { continue };
+        let amount: i64 = row.get(4)?;
+        if row.get_ref(3)?.as_str() == Ok("") {
+            totals.events = totals.events.saturating_add(u64::try_from(amount).unwrap_or(0));
+        } else {
+            let sum = totals.used.entry(name_at(row, 3)?).or_default();
+            *sum = sum.saturating_add(Milli(amount));
+        }
+    }
+    Ok(())
+}
+
+fn add_open_hours(conn: &Connection, ns: i64, by_entity: bool, windows: &mut Windows<'_>) -> Outcome<()> {
+    const BY_ENTITY: &str = concat!(
+        "SELECT b.entity,b.resource,",
+        bucket_columns!(),
+        " FROM bucket b WHERE b.ns=?1 AND b.entity=?2 AND (?3 IS NULL OR b.resource=?3)"
+    );
+    const BY_RESOURCE: &str =
+        concat!("SELECT b.entity,b.resource,", bucket_columns!(), " FROM bucket b WHERE b.ns=?1 AND b.resource=?3 AND ?2 IS NULL");
+    let query = windows.query;
+    let (entity, resource) = (query.entity.as_ref().map(EntityId::as_str), query.resource.as_ref().map(ResourceName::as_str));
+    let mut statement = conn.prepare_cached(if by_entity { BY_ENTITY } else { BY_RESOURCE })?;
+    let mut rows = statement.query((ns, entity, resource))?;
+    while let Some(row) = rows.next()? {
+        let open = bucket_from_row(row, 2, &[])?.open_hour();
+        if open.events == 0 && open.used.is_empty() {
+            continue;
+        }
+        let Some(totals) = windows.totals_of(open.start.0.div_euclid(HOUR_MS), name_at(row, 0)?, name_at(row, 1)?) else { continue };
+        totals.events = totals.events.saturating_add(open.events.into());
+        for (name, used) in open.used {
+            let sum = totals.used.entry(name).or_default();
+            *sum = sum.saturating_add(used);
+        }
+    }
+    Ok(())
+}

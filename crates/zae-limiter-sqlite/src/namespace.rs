@@ -1,0 +1,249 @@
+//! The registry of namespaces.
+
+use std::sync::Arc;
+
+use rusqlite::{Connection, Row};
+use zae_limiter_core::{AuditAction, AuditSubject, NamespaceId, NamespaceName, TimeMs};
+use zae_limiter_store::{
+    BoxFuture, Change, Namespace, NamespaceStatus, NamespaceStore, Page, PageRequest, Purged, Store, StoreError, StoreErrorKind,
+};
+
+use crate::SqliteStore;
+use crate::error::{Outcome, corrupt_value, optional, refused};
+use crate::history::{self, Event};
+use crate::page::paged;
+use crate::rows::name_at;
+
+/// Rows that one transaction of a purge removes at most.
+const PURGE_ROWS_MAX: u32 = 500;
+
+/// What holds data of a namespace, with the columns that name a row.
+const TABLES: [(&str, &str); 5] = [
+    ("bucket", "ns,entity,resource"),
+    ("config", "ns,entity,resource"),
+    ("entity", "ns,id"),
+    ("usage", "ns,entity,hour,resource,counter"),
+    ("audit", "seq"),
+];
+
+/// The key of an active namespace.
+pub(crate) fn key_of(conn: &Connection, name: &NamespaceName) -> Outcome<Option<i64>> {
+    let mut statement = conn.prepare_cached("SELECT key FROM namespace WHERE name=?1 AND deleted_at IS NULL")?;
+    Ok(optional(statement.query_row([name.as_str()], |row| row.get(0)))?)
+}
+
+impl NamespaceStore for SqliteStore {
+    fn register_namespace<'a>(
+        &'a self,
+        name: &'a NamespaceName,
+        id: &'a NamespaceId,
+        change: &'a Change,
+    ) -> BoxFuture<'a, Result<Namespace, StoreError>> {
+        let (name, id, change) = (name.clone(), id.clone(), change.clone());
+        Box::pin(self.write("register_namespace", move |conn| register(conn, &name, &id, &change)))
+    }
+
+    fn namespaces<'a>(&'a self, page: &'a PageRequest) -> BoxFuture<'a, Result<Page<Namespace>, StoreError>> {
+        const SQL: &str = "SELECT key,id,name,status,created_at,deleted_at FROM namespace \
+                           WHERE deleted_at IS NULL AND name>?1 ORDER BY name LIMIT ?2";
+        Box::pin(async move {
+            self.read("namespaces", |conn| {
+                paged(page, |after, limit| list(conn, SQL, after, limit), |namespace: &Namespace| namespace.name.to_string())
+            })
+        })
+    }
+
+    fn namespace<'a>(&'a self, name: &'a NamespaceName) -> BoxFuture<'a, Result<Option<Namespace>, StoreError>> {
+        Box::pin(async move { self.read("namespace", |conn| Ok(active(conn, name)?.map(|(_, namespace)| namespace))) })
+    }
+
+    fn delete_namespace<'a>(&'a self, name: &'a NamespaceName, change: &'a Change) -> BoxFuture<'a, Result<bool, StoreError>> {
+        let (name, change) = (name.clone(), change.clone());
+        Box::pin(self.write("delete_namespace", move |conn| delete(conn, &name, &change)))
+    }
+
+    fn recover_namespace<'a>(&'a self, id: &'a NamespaceId, change: &'a Change) -> BoxFuture<'a, Result<Namespace, StoreError>> {
+        let (id, change) = (id.clone(), change.clone());
+        Box::pin(self.write("recover_namespace", move |conn| recover(conn, &id, &change)))
+    }
+
+    fn orphan_namespaces<'a>(&'a self, page: &'a PageRequest) -> BoxFuture<'a, Result<Page<Namespace>, StoreError>> {
+        const SQL: &str = "SELECT key,id,name,status,created_at,deleted_at FROM namespace \
+                           WHERE deleted_at IS NOT NULL AND id>?1 ORDER BY id LIMIT ?2";
+        Box::pin(async move {
+            self.read("orphan_namespaces", |conn| {
+                paged(page, |after, limit| list(conn, SQL, after, limit), |namespace: &Namespace| namespace.id.to_string())
+            })
+        })
+    }
+
+    fn purge_namespace<'a>(&'a self, id: &'a NamespaceId, change: &'a Change) -> BoxFuture<'a, Result<Purged, StoreError>> {
+        Box::pin(self.purge(id.clone(), change.clone()))
+    }
+
+    fn current_namespace(&self) -> NamespaceName {
+        self.name.clone()
+    }
+
+    fn scoped<'a>(&'a self, name: &'a NamespaceName) -> BoxFuture<'a, Result<Arc<dyn Store>, StoreError>> {
+        Box::pin(async move {
+            let handle: Arc<dyn Store> = Arc::new(self.in_namespace(name)?);
+            Ok(handle)
+        })
+    }
+}
+
+impl SqliteStore {
+    /// A handle bound to another namespace, as [`NamespaceStore::scoped`], with its own type.
+    pub fn in_namespace(&self, name: &NamespaceName) -> Result<SqliteStore, StoreError> {
+        let key = self.read("scoped", |conn| {
+            let message = || format!("namespace \"{name}\" is not registered; register it first");
+            key_of(conn, name)?.ok_or_else(|| refused(StoreErrorKind::NotFound, message()))
+        })?;
+        Ok(SqliteStore { shared: Arc::clone(&self.shared), key, name: name.clone() })
+    }
+
+    /// Every step is a transaction of its own, so that nobody waits long for the lock. After a crash in between the
+    /// namespace is `Purging`, and the next purge goes on.
+    async fn purge(&self, id: NamespaceId, change: Change) -> Result<Purged, StoreError> {
+        const OPERATION: &str = "purge_namespace";
+        let key = {
+            let id = id.clone();
+            self.write(OPERATION, move |conn| mark_purging(conn, &id)).await?
+        };
+        let mut records = 0;
+        loop {
+            let removed = self.write(OPERATION, move |conn| remove_some(conn, key)).await?;
+            if removed == 0 {
+                break;
+            }
+            records += removed;
+        }
+        let here = self.key;
+        self.write(OPERATION, move |conn| finish_purge(conn, &id, here, &change)).await?;
+        Ok(Purged { records })
+    }
+}
+
+fn from_row(row: &Row<'_>) -> Outcome<(i64, Namespace)> {
+    let status = match row.get_ref(3)?.as_str() {
+        Ok("active") => NamespaceStatus::Active,
+        Ok("deleted") => NamespaceStatus::Deleted,
+        Ok("purging") => NamespaceStatus::Purging,
+        other => return Err(corrupt_value(3, "status of a namespace", format!("{other:?}")).into()),
+    };
+    let (created_at, deleted_at) = (TimeMs(row.get(4)?), row.get::<_, Option<i64>>(5)?.map(TimeMs));
+    Ok((row.get(0)?, Namespace { id: name_at(row, 1)?, name: name_at(row, 2)?, status, created_at, deleted_at }))
+}
+
+fn list(conn: &Connection, sql: &str, after: &str, limit: u32) -> Outcome<Vec<Namespace>> {
+    let mut statement = conn.prepare_cached(sql)?;
+    let mut rows = statement.query((after, limit))?;
+    let mut namespaces = Vec::new();
+    while let Some(row) = rows.next()? {
+        namespaces.push(from_row(row)?.1);
+    }
+    Ok(namespaces)
+}
+
+fn active(conn: &Connection, name: &NamespaceName) -> Outcome<Option<(i64, Namespace)>> {
+    const SQL: &str = "SELECT key,id,name,status,created_at,deleted_at FROM namespace WHERE name=?1 AND deleted_at IS NULL";
+    let mut statement = conn.prepare_cached(SQL)?;
+    let mut rows = statement.query([name.as_str()])?;
+    rows.next()?.map(from_row).transpose()
+}
+
+fn by_id(conn: &Connection, id: &NamespaceId) -> Outcome<(i64, Namespace)> {
+    const SQL: &str = "SELECT key,id,name,status,created_at,deleted_at FROM namespace WHERE id=?1";
+    let mut statement = conn.prepare_cached(SQL)?;
+    let mut rows = statement.query([id.as_str()])?;
+    let found = rows.next()?.map(from_row).transpose()?;
+    found.ok_or_else(|| refused(StoreErrorKind::NotFound, format!("there is no namespace {id}; list the orphans to see those there are")))
+}
+
+fn register(conn: &Connection, name: &NamespaceName, id: &NamespaceId, change: &Change) -> Outcome<Namespace> {
+    if let Some((_, namespace)) = active(conn, name)? {
+        return Ok(namespace);
+    }
+    const USED: &str = "SELECT EXISTS (SELECT 1 FROM namespace WHERE id=?1) OR EXISTS (SELECT 1 FROM namespace_purged WHERE id=?1)";
+    if conn.query_row(USED, [id.as_str()], |row| row.get(0))? {
+        let message = format!("namespace id {id} has been used; ids are never used again, choose another");
+        return Err(refused(StoreErrorKind::AlreadyExists, message));
+    }
+    const SQL: &str = "INSERT INTO namespace(id,name,status,created_at) VALUES(?1,?2,'active',?3)";
+    conn.execute(SQL, (id.as_str(), name.as_str(), change.at.0))?;
+    let key = conn.last_insert_rowid();
+    let status = NamespaceStatus::Active;
+    let namespace = Namespace { id: id.clone(), name: name.clone(), status, created_at: change.at, deleted_at: None };
+    record(conn, key, AuditAction::NamespaceRegistered, &namespace, change)?;
+    Ok(namespace)
+}
+
+fn delete(conn: &Connection, name: &NamespaceName, change: &Change) -> Outcome<bool> {
+    let Some((key, namespace)) = active(conn, name)? else { return Ok(false) };
+    const SQL: &str = "UPDATE namespace SET status='deleted',deleted_at=?2,generation=generation+1 WHERE key=?1";
+    conn.execute(SQL, (key, change.at.0))?;
+    record(conn, key, AuditAction::NamespaceDeleted, &namespace, change)?;
+    Ok(true)
+}
+
+fn recover(conn: &Connection, id: &NamespaceId, change: &Change) -> Outcome<Namespace> {
+    let (key, namespace) = by_id(conn, id)?;
+    let refusal = match namespace.status {
+        NamespaceStatus::Active => Some(format!("namespace {id} is active; there is nothing to recover")),
+        NamespaceStatus::Purging => Some(format!("namespace {id} is being purged; it can not be recovered any more")),
+        NamespaceStatus::Deleted if key_of(conn, &namespace.name)?.is_some() => {
+            Some(format!("the name \"{}\" of namespace {id} has been taken; delete its present holder first", namespace.name))
+        }
+        NamespaceStatus::Deleted => None,
+    };
+    if let Some(message) = refusal {
+        return Err(refused(StoreErrorKind::State, message));
+    }
+    const SQL: &str = "UPDATE namespace SET status='active',deleted_at=NULL,generation=generation+1 WHERE key=?1";
+    conn.execute(SQL, [key])?;
+    let namespace = Namespace { status: NamespaceStatus::Active, deleted_at: None, ..namespace };
+    record(conn, key, AuditAction::NamespaceRecovered, &namespace, change)?;
+    Ok(namespace)
+}
+
+fn mark_purging(conn: &Connection, id: &NamespaceId) -> Outcome<i64> {
+    let (key, namespace) = by_id(conn, id)?;
+    if namespace.status == NamespaceStatus::Active {
+        let message = format!("namespace {id} (\"{}\") is active; delete it before purging it", namespace.name);
+        return Err(refused(StoreErrorKind::State, message));
+    }
+    conn.execute("UPDATE namespace SET status='purging' WHERE key=?1", [key])?;
+    Ok(key)
+}
+
+/// Removes some rows of the first table that has any; returns how many.
+fn remove_some(conn: &Connection, key: i64) -> Outcome<u64> {
+    for (table, columns) in TABLES {
+        let sql = format!("DELETE FROM {table} WHERE ({columns}) IN (SELECT {columns} FROM {table} WHERE ns=?1 LIMIT ?2)");
+        let removed = conn.prepare_cached(&sql)?.execute((key, PURGE_ROWS_MAX))?;
+        if removed > 0 {
+            return Ok(removed as u64);
+        }
+    }
+    Ok(0)
+}
+
+fn finish_purge(conn: &Connection, id: &NamespaceId, here: i64, change: &Change) -> Outcome<()> {
+    let (key, namespace) = by_id(conn, id)?;
+    // Refused by the foreign keys if anything is left.
+    conn.execute("DELETE FROM namespace WHERE key=?1", [key])?;
+    conn.execute("INSERT OR IGNORE INTO namespace_purged(id) VALUES(?1)", [id.as_str()])?;
+    // Its own log is gone, so the deed is told where the order was given.
+    let is_active: bool =
+        conn.query_row("SELECT EXISTS (SELECT 1 FROM namespace WHERE key=?1 AND deleted_at IS NULL)", [here], |row| row.get(0))?;
+    if is_active {
+        record(conn, here, AuditAction::NamespacePurged, &namespace, change)?;
+    }
+    Ok(())
+}
+
+fn record(conn: &Connection, ns: i64, action: AuditAction, namespace: &Namespace, change: &Change) -> Outcome<()> {
+    let details = vec![("namespace".to_owned(), namespace.name.to_string()), ("id".to_owned(), namespace.id.to_string())];
+    history::record(conn, ns, change, Event { subject: AuditSubject::System, action, resource: None, details })
+}

@@ -1,0 +1,253 @@
+//! The buckets of one transaction: each row is read once and written once, whatever happens to it in between.
+//!
+//! Decisions are made here, in memory, by the core; SQLite only ever sees the last state. A lone caller's transaction
+//! holds one chain, a batch holds everybody's.
+
+use std::hash::BuildHasher;
+
+use hashbrown::{DefaultHashBuilder, HashTable};
+use rusqlite::Connection;
+use smallvec::SmallVec;
+use zae_limiter_core::{BucketState, ClosedHour, Decision, EntityId, Limit, Member, ResourceName, TimeMs, check_limits, decide};
+use zae_limiter_store::{Adjusted, BucketDelta, ConsumeOutcome, MemberTake, Readiness, StoreError, StoreErrorKind, bring_up_to_date};
+
+use crate::bucket::{self, Found};
+use crate::error::{Outcome, refused};
+use crate::history;
+
+/// Which bucket.
+#[derive(Clone, Copy)]
+pub(crate) struct Key<'a> {
+    pub(crate) ns: i64,
+    pub(crate) entity: &'a EntityId,
+    pub(crate) resource: &'a ResourceName,
+}
+
+struct Slot {
+    hash: u64,
+    ns: i64,
+    entity: EntityId,
+    resource: ResourceName,
+    /// `None` while there is no such bucket.
+    state: Option<BucketState>,
+    /// False when the namespace was not active: nothing may be created in it.
+    open: bool,
+    /// Whether there is a row to update, or one to insert.
+    stored: bool,
+    dirty: bool,
+}
+
+impl Slot {
+    fn is(&self, key: &Key<'_>) -> bool {
+        self.ns == key.ns && self.entity == *key.entity && self.resource == *key.resource
+    }
+
+    fn key(&self) -> Key<'_> {
+        Key { ns: self.ns, entity: &self.entity, resource: &self.resource }
+    }
+
+    fn put(&mut self, state: BucketState) {
+        self.state = Some(state);
+        self.dirty = true;
+    }
+}
+
+/// What is read and changed in one transaction. Kept between transactions for its memory only.
+#[derive(Default)]
+pub(crate) struct Working {
+    slots: Vec<Slot>,
+    index: HashTable<usize>,
+    hasher: DefaultHashBuilder,
+    blob: Vec<u8>,
+}
+
+/// A member's bucket on its way through a decision.
+enum Prepared {
+    /// In its slot, under the caller's limits.
+    InPlace,
+    /// A copy with new limits, and the hour that ended with the change: kept even if the decision is a refusal.
+    Synced(BucketState, Option<ClosedHour>),
+    /// Not stored yet: kept only if the decision is a grant.
+    New(BucketState),
+}
+
+impl Working {
+    /// Forgets everything; to be called before every transaction.
+    pub(crate) fn clear(&mut self) {
+        self.slots.clear();
+        self.index.clear();
+    }
+
+    /// True when there is something to write.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.slots.iter().any(|slot| slot.dirty)
+    }
+
+    /// Takes from every bucket of the chain or from none.
+    pub(crate) fn consume(&mut self, conn: &Connection, ns: i64, members: &[MemberTake<'_>], now: TimeMs) -> Outcome<ConsumeOutcome> {
+        let mut places: SmallVec<[usize; 4]> = SmallVec::new();
+        let mut prepared: SmallVec<[Prepared; 4]> = SmallVec::new();
+        for (member, take) in members.iter().enumerate() {
+            let key = Key { ns, entity: take.entity, resource: take.resource };
+            let place = self.find_or_load(conn, &key, &take.limits.limits)?;
+            let slot = &self.slots[place];
+            if !slot.open {
+                return Err(namespace_gone());
+            }
+            let ready = match &slot.state {
+                Some(state) if !state.disabled && state.matches(&take.limits.limits) => Prepared::InPlace,
+                Some(state) => {
+                    check_limits(&take.limits.limits).map_err(|error| refused(StoreErrorKind::Invalid, error.to_string()))?;
+                    // A copy, because an error or a later member may leave it unusable.
+                    let mut copy = state.clone();
+                    // First, because a limit that is no longer configured may go only once its usage is in the history.
+                    let closed = copy.roll_hour(now);
+                    match bring_up_to_date(&mut copy, take, now).map_err(StoreError::from)? {
+                        Readiness::Ready => Prepared::InPlace,
+                        Readiness::Synced => Prepared::Synced(copy, closed),
+                        Readiness::Stale => return Ok(ConsumeOutcome::Stale { member }),
+                        Readiness::Disabled => return Ok(ConsumeOutcome::Disabled { member }),
+                    }
+                }
+                None => {
+                    let state = bucket::created(conn, &key, take.limits, now)?;
+                    if state.disabled {
+                        return Ok(ConsumeOutcome::Disabled { member });
+                    }
+                    Prepared::New(state)
+                }
+            };
+            places.push(place);
+            prepared.push(ready);
+        }
+        self.decide(conn, members, &places, prepared, now)
+    }
+
+    fn decide(
+        &mut self,
+        conn: &Connection,
+        members: &[MemberTake<'_>],
+        places: &[usize],
+        mut prepared: SmallVec<[Prepared; 4]>,
+        now: TimeMs,
+    ) -> Outcome<ConsumeOutcome> {
+        // The states leave their slots while the core looks at them all at once.
+        let mut in_place: SmallVec<[Option<BucketState>; 4]> = SmallVec::new();
+        for (ready, &place) in prepared.iter().zip(places) {
+            in_place.push(if matches!(ready, Prepared::InPlace) { self.slots[place].state.take() } else { None });
+        }
+        let decision = {
+            let mut chain: SmallVec<[Member<'_>; 4]> = SmallVec::new();
+            for ((ready, moved), take) in prepared.iter_mut().zip(&mut in_place).zip(members) {
+                let bucket = match ready {
+                    Prepared::Synced(state, _) | Prepared::New(state) => state,
+                    Prepared::InPlace => moved.as_mut().expect("a bucket that is ready is in its slot"),
+                };
+                chain.push(Member { bucket, takes: take.takes });
+            }
+            decide(&mut chain, now)
+        };
+        let (outcome, mut closed, granted) = match decision {
+            Decision::Granted { reports, closed } => (ConsumeOutcome::Granted(reports), closed, true),
+            Decision::Refused { reports } => (ConsumeOutcome::Refused(reports), Vec::new(), false),
+        };
+        for (member, (((ready, moved), take), &place)) in (0..).zip(prepared.into_iter().zip(in_place).zip(members).zip(places)) {
+            let slot = &mut self.slots[place];
+            let expires_at = take.limits.ttl_ms.map(|ttl_ms| now.plus_ms(ttl_ms));
+            let (state, write) = match (ready, moved) {
+                (Prepared::InPlace, moved) => (moved, granted),
+                (Prepared::Synced(state, hour), _) => {
+                    closed.extend(hour.map(|hour| (member, hour)));
+                    (Some(state), true)
+                }
+                (Prepared::New(state), _) => (granted.then_some(state), granted),
+            };
+            slot.state = state;
+            if write && let Some(state) = &mut slot.state {
+                state.expires_at = expires_at;
+                slot.dirty = true;
+            }
+        }
+        for (member, hour) in closed {
+            history::spill(conn, &self.slots[places[usize::from(member)]].key(), &hour)?;
+        }
+        Ok(outcome)
+    }
+
+    /// Charges and gives back after the fact.
+    pub(crate) fn adjust(&mut self, conn: &Connection, ns: i64, delta: &BucketDelta<'_>, now: TimeMs) -> Outcome<Adjusted> {
+        let receipt = &delta.limits.limits;
+        if delta.deltas.iter().any(|change| usize::from(change.limit) >= receipt.len()) {
+            let message = format!("a change of {} names a limit that is not on its receipt", delta.entity);
+            return Err(refused(StoreErrorKind::Invalid, message));
+        }
+        let key = Key { ns, entity: delta.entity, resource: delta.resource };
+        let place = self.find_or_load(conn, &key, receipt)?;
+        let slot = &mut self.slots[place];
+        let expires_at = delta.limits.ttl_ms.map(|ttl_ms| now.plus_ms(ttl_ms));
+        let (mut state, adjusted) = match slot.state.take() {
+            Some(mut state) => {
+                if state.expires_at.is_some() {
+                    state.expires_at = expires_at.or(state.expires_at);
+                }
+                (state, Adjusted::Applied)
+            }
+            // Forgotten means it was full: a refund has nothing to fill, a charge must not be forgotten with it.
+            None if delta.deltas.iter().all(|change| change.amount.0 <= 0) => return Ok(Adjusted::Dropped),
+            None if !slot.open => return Err(namespace_gone()),
+            None => {
+                let mut state = bucket::created(conn, &key, delta.limits, now)?;
+                state.expires_at = expires_at;
+                (state, Adjusted::Recreated)
+            }
+        };
+        let mut closed: SmallVec<[ClosedHour; 1]> = SmallVec::new();
+        for change in delta.deltas {
+            closed.extend(state.adjust(&receipt[usize::from(change.limit)], change.amount, now));
+        }
+        slot.put(state);
+        for hour in closed {
+            history::spill(conn, &key, &hour)?;
+        }
+        Ok(adjusted)
+    }
+
+    /// Writes what changed, each row once. Returns how many rows that were.
+    pub(crate) fn flush(&mut self, conn: &Connection) -> Outcome<u64> {
+        let Working { slots, blob, .. } = self;
+        let mut rows = 0;
+        for slot in slots.iter_mut().filter(|slot| slot.dirty) {
+            if let Some(state) = &slot.state {
+                bucket::save(conn, &slot.key(), state, slot.stored, blob)?;
+                slot.stored = true;
+                rows += 1;
+            }
+            slot.dirty = false;
+        }
+        Ok(rows)
+    }
+
+    fn find_or_load(&mut self, conn: &Connection, key: &Key<'_>, known: &[Limit]) -> Outcome<usize> {
+        let hash = self.hasher.hash_one((key.ns, key.entity.as_str(), key.resource.as_str()));
+        if let Some(&place) = self.index.find(hash, |&place| self.slots[place].is(key)) {
+            return Ok(place);
+        }
+        let (state, open) = match bucket::load(conn, key, known)? {
+            Found::Bucket { state, open } => (Some(state), open),
+            Found::Missing { open } => (None, open),
+        };
+        let place = self.slots.len();
+        let stored = state.is_some();
+        let (entity, resource) = (key.entity.clone(), key.resource.clone());
+        self.slots.push(Slot { hash, ns: key.ns, entity, resource, state, open, stored, dirty: false });
+        let slots = &self.slots;
+        self.index.insert_unique(hash, place, |&place| slots[place].hash);
+        Ok(place)
+    }
+}
+
+/// What every operation of a handle says whose namespace was deleted or purged.
+pub(crate) fn namespace_gone() -> crate::error::Failure {
+    let message = "the namespace of this handle was deleted; recover it, or register it again and open a new handle";
+    refused(StoreErrorKind::NotFound, message)
+}

@@ -1,0 +1,352 @@
+//! The one connection that writes: a lone caller uses it at once, everybody else shares transactions.
+//!
+//! With `synchronous` NORMAL a caller who finds the connection free, nobody waiting and no other process writing does its
+//! work right there, in the first poll: handing it to a thread would cost twice as much as the work. Everybody else, and
+//! everybody with FULL, queues up for the writer thread, which takes all who wait into one transaction. Each bucket is then
+//! read once and written once, however many callers ask for it, and all of them wait for one commit.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rusqlite::Connection;
+use zae_limiter_core::TimeMs;
+use zae_limiter_store::{StoreError, StoreErrorKind};
+
+use crate::connection::{Place, finish, roll_back};
+use crate::error::{Failure, Outcome, copy_of};
+use crate::gate::Gate;
+use crate::job::{Answer, Job};
+use crate::options::Synchronous;
+use crate::sweep::Sweeper;
+use crate::working::Working;
+
+/// Callers that may wait at once; beyond that they are told that the store is busy.
+pub(crate) const QUEUE_MAX: usize = 65_536;
+/// Operations in one transaction.
+const BATCH_OPERATIONS_MAX: usize = 256;
+/// Time spent deciding in one transaction, so that other processes get their turn.
+const BATCH_TIME_MAX: Duration = Duration::from_millis(5);
+
+/// How the writer has worked since the store was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WriterStats {
+    /// Operations done by their caller, without the thread.
+    pub inline: u64,
+    /// Operations that went through the queue.
+    pub queued: u64,
+    /// Transactions the thread made of them.
+    pub batches: u64,
+    /// Administrative and maintenance transactions.
+    pub tasks: u64,
+    /// Bucket rows written.
+    pub rows_written: u64,
+    /// Locks of other processes that had to be waited for.
+    pub waits: u64,
+}
+
+pub(crate) struct Writer {
+    place: Arc<Place>,
+    session: Mutex<Session>,
+    queue: Mutex<Queue>,
+    /// Told about every new job, and about the end.
+    wake: Condvar,
+    /// Jobs that were submitted and not answered yet. While there are any, nobody works inline: they would overtake.
+    unanswered: AtomicUsize,
+    gate: Option<Gate>,
+    pub(crate) sweeper: Sweeper,
+    inline: AtomicU64,
+    queued: AtomicU64,
+    batches: AtomicU64,
+    tasks: AtomicU64,
+    rows_written: AtomicU64,
+}
+
+/// What only the holder of the lock may use.
+struct Session {
+    conn: Connection,
+    working: Working,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    /// The last handle is gone: finish what is queued, then end.
+    closing: bool,
+    /// The thread is gone although nobody asked: a bug.
+    broken: bool,
+}
+
+impl Writer {
+    fn new(place: Arc<Place>, conn: Connection) -> Result<Writer, StoreError> {
+        let gate = match place.options.synchronous {
+            Synchronous::Normal => None,
+            Synchronous::Full => Some(Gate::open(&place)?),
+        };
+        Ok(Writer {
+            sweeper: Sweeper::new(&place.options),
+            place,
+            session: Mutex::new(Session { conn, working: Working::default() }),
+            queue: Mutex::new(Queue::default()),
+            wake: Condvar::new(),
+            unanswered: AtomicUsize::new(0),
+            gate,
+            inline: AtomicU64::new(0),
+            queued: AtomicU64::new(0),
+            batches: AtomicU64::new(0),
+            tasks: AtomicU64::new(0),
+            rows_written: AtomicU64::new(0),
+        })
+    }
+
+    /// Works at once if nothing stands in the way; `None` when the work must queue.
+    fn inline<T>(&self, work: impl FnOnce(&Connection, &mut Working) -> Outcome<T>) -> Option<Outcome<T>> {
+        if self.place.options.synchronous != Synchronous::Normal || self.unanswered.load(Ordering::Acquire) > 0 {
+            return None;
+        }
+        let mut session = match self.session.try_lock() {
+            Ok(session) => session,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        match self.place.begin_now(&session.conn) {
+            Ok(true) => {}
+            Ok(false) => return None,
+            Err(failure) => return Some(Err(failure)),
+        }
+        self.inline.fetch_add(1, Ordering::Relaxed);
+        let Session { conn, working } = &mut *session;
+        working.clear();
+        let result = work(conn, working);
+        Some(self.conclude(conn, working, result))
+    }
+
+    /// What the thread does until the end: waits for jobs, and does them.
+    fn run(&self) {
+        let _guard = BrokenOnPanic(self);
+        while self.wait_for_jobs() {
+            self.serve();
+        }
+    }
+
+    /// False when there is nothing left to do for ever.
+    fn wait_for_jobs(&self) -> bool {
+        let mut queue = lock(&self.queue);
+        while queue.jobs.is_empty() {
+            if queue.closing {
+                return false;
+            }
+            queue = self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+        true
+    }
+
+    /// One transaction: a single task, or as many operations as wait.
+    fn serve(&self) {
+        let waiting = lock(&self.queue).jobs.len();
+        let mut session = lock(&self.session);
+        let answers = match self.begin(&session.conn) {
+            Ok(_pass) => self.transact(&mut session),
+            // Only those who have waited all along are told; who came later waits on.
+            Err(failure) => {
+                let jobs: Vec<Job> = lock(&self.queue).jobs.drain(..waiting).collect();
+                self.fail(jobs.into_iter().map(Answer::unfinished).collect(), failure)
+            }
+        };
+        drop(session);
+        let count = answers.len();
+        answers.into_iter().for_each(Answer::send);
+        self.unanswered.fetch_sub(count, Ordering::Release);
+    }
+
+    /// Begins a transaction, after those processes that queue at the gate.
+    fn begin(&self, conn: &Connection) -> Outcome<Option<crate::gate::Pass<'_>>> {
+        let pass = match &self.gate {
+            Some(gate) => Some(gate.enter(&self.place)?),
+            None => None,
+        };
+        self.place.begin_waiting(conn)?;
+        Ok(pass)
+    }
+
+    fn transact(&self, session: &mut Session) -> Vec<Answer> {
+        let Session { conn, working } = session;
+        let task = lock(&self.queue).jobs.pop_front_if(|job| matches!(job, Job::Task(_)));
+        if let Some(task) = task {
+            self.tasks.fetch_add(1, Ordering::Relaxed);
+            let mut answer = Answer::unfinished(task);
+            // Alone in its transaction: whatever it did before it failed is rolled back.
+            let result = answer.run_task(conn);
+            return match finish(conn, result) {
+                Ok(()) => vec![answer],
+                Err(failure) => self.fail(vec![answer], failure),
+            };
+        }
+        working.clear();
+        let mut answers = Vec::new();
+        let result = self.work_off(conn, working, &mut answers);
+        self.batches.fetch_add(1, Ordering::Relaxed);
+        self.queued.fetch_add(answers.len() as u64, Ordering::Relaxed);
+        match self.conclude(conn, working, result) {
+            Ok(()) => answers,
+            Err(failure) => self.fail(answers, failure),
+        }
+    }
+
+    /// Decides for everybody who waits, also for those who come meanwhile, within the bounds of a batch.
+    fn work_off(&self, conn: &Connection, working: &mut Working, answers: &mut Vec<Answer>) -> Outcome<()> {
+        let started = self.place.options.clock.monotonic();
+        while answers.len() < BATCH_OPERATIONS_MAX {
+            let job = lock(&self.queue).jobs.pop_front_if(|job| !matches!(job, Job::Task(_)));
+            let Some(job) = job else { break };
+            let (answer, result) = Answer::decide(job, conn, working, &self.place.path);
+            answers.push(answer);
+            result?;
+            if self.place.options.clock.monotonic().saturating_sub(started) >= BATCH_TIME_MAX {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The whole transaction failed: nothing of it was applied, and everybody in it is told so.
+    fn fail(&self, mut answers: Vec<Answer>, failure: Failure) -> Vec<Answer> {
+        let mut error = Some(failure.into_store_error("write", &self.place.path));
+        let copies: Vec<StoreError> = answers.iter().skip(1).filter_map(|_| error.as_ref().map(copy_of)).collect();
+        for (answer, error) in answers.iter_mut().zip(error.take().into_iter().chain(copies)) {
+            answer.fail(error);
+        }
+        answers
+    }
+
+    /// Writes what was decided and commits, or leaves no trace. A transaction that changed nothing ends without a write.
+    fn conclude<T>(&self, conn: &Connection, working: &mut Working, result: Outcome<T>) -> Outcome<T> {
+        if result.is_ok() && !working.is_dirty() {
+            roll_back(conn);
+            return result;
+        }
+        let flushed = result.and_then(|value| Ok((value, working.flush(conn)?)));
+        let (value, rows) = finish(conn, flushed)?;
+        self.rows_written.fetch_add(rows, Ordering::Relaxed);
+        Ok(value)
+    }
+}
+
+/// The writer as the handles of a store hold it. Dropping it finishes what is queued and ends the thread.
+pub(crate) struct WriterHandle {
+    writer: Arc<Writer>,
+    /// Started when it is first needed: a lone caller never needs it.
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl WriterHandle {
+    pub(crate) fn new(place: Arc<Place>, conn: Connection) -> Result<WriterHandle, StoreError> {
+        Ok(WriterHandle { writer: Arc::new(Writer::new(place, conn)?), thread: Mutex::new(None) })
+    }
+
+    /// Works at once if nothing stands in the way; `None` when the work must be submitted.
+    pub(crate) fn inline<T>(&self, now: TimeMs, work: impl FnOnce(&Connection, &mut Working) -> Outcome<T>) -> Option<Outcome<T>> {
+        let result = self.writer.inline(work)?;
+        self.sweep_if_due(now);
+        Some(result)
+    }
+
+    /// Queues an operation for the thread.
+    pub(crate) fn submit_operation(&self, now: TimeMs, job: Job, operation: &'static str) -> Result<(), StoreError> {
+        self.submit(job, operation)?;
+        self.sweep_if_due(now);
+        Ok(())
+    }
+
+    /// Queues a job for the thread.
+    pub(crate) fn submit(&self, job: Job, operation: &'static str) -> Result<(), StoreError> {
+        self.start_thread(operation)?;
+        let mut queue = lock(&self.writer.queue);
+        if queue.broken {
+            return Err(StoreError::new(StoreErrorKind::Internal, operation, "the writer thread has ended; please report this"));
+        }
+        if queue.jobs.len() >= QUEUE_MAX {
+            let message = format!("{QUEUE_MAX} operations wait already; nothing was written. Retry later");
+            return Err(StoreError::new(StoreErrorKind::Busy, operation, message));
+        }
+        self.writer.unanswered.fetch_add(1, Ordering::AcqRel);
+        queue.jobs.push_back(job);
+        drop(queue);
+        self.writer.wake.notify_one();
+        Ok(())
+    }
+
+    pub(crate) fn sweeper(&self) -> &Sweeper {
+        &self.writer.sweeper
+    }
+
+    pub(crate) fn stats(&self) -> WriterStats {
+        let writer = &self.writer;
+        WriterStats {
+            inline: writer.inline.load(Ordering::Relaxed),
+            queued: writer.queued.load(Ordering::Relaxed),
+            batches: writer.batches.load(Ordering::Relaxed),
+            tasks: writer.tasks.load(Ordering::Relaxed),
+            rows_written: writer.rows_written.load(Ordering::Relaxed),
+            waits: writer.place.pauses.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Lets the thread forget a little of what may be forgotten, now and then.
+    fn sweep_if_due(&self, now: TimeMs) {
+        if self.writer.sweeper.is_due(now, || self.writer.place.options.clock.monotonic()) {
+            let step = self.writer.sweeper.background_step(now);
+            if let Err(error) = self.submit(step, "sweep") {
+                tracing::debug!(%error, "a sweep was put off");
+            }
+        }
+    }
+
+    fn start_thread(&self, operation: &'static str) -> Result<(), StoreError> {
+        let mut thread = lock(&self.thread);
+        if thread.is_none() {
+            let writer = Arc::clone(&self.writer);
+            let started = std::thread::Builder::new().name("zae-limiter-sqlite".to_owned()).spawn(move || writer.run());
+            let unavailable = |error| {
+                StoreError::new(StoreErrorKind::Unavailable, operation, "the writer thread could not be started; free some threads")
+                    .with_source(error)
+            };
+            *thread = Some(started.map_err(unavailable)?);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for WriterHandle {
+    fn drop(&mut self) {
+        lock(&self.writer.queue).closing = true;
+        self.writer.wake.notify_one();
+        if let Some(thread) = lock(&self.thread).take()
+            && thread.join().is_err()
+        {
+            tracing::debug!("the writer thread had panicked");
+        }
+    }
+}
+
+/// Makes a panic of the thread known, so that nobody queues for ever.
+struct BrokenOnPanic<'a>(&'a Writer);
+
+impl Drop for BrokenOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let mut queue = lock(&self.0.queue);
+            queue.broken = true;
+            // Dropping a job tells its caller that there will be no answer.
+            queue.jobs.clear();
+        }
+    }
+}
+
+/// A lock whose holder panicked is taken all the same: a transaction that was left open is rolled back before the next.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,144 @@
+//! Chains: an entity and its ancestors, all or none.
+
+use zae_limiter_core::{LimitSource, Wait};
+
+use super::fixture::{Ask, Fixture, SECOND, after, ask, at, entity, limits, limits_from, resource};
+use crate::Level;
+
+/// A chain of `length` members, each with its own capacity: 101 for the first, 102 for the second, and so on.
+fn chain(length: usize, tokens: u64) -> Vec<Ask> {
+    (1..=length).map(|member| ask(&format!("e{member}"), &limits(&format!("rpm:{}/min", 100 + member)), &[("rpm", tokens)])).collect()
+}
+
+async fn takes_from_all(f: &Fixture, length: i64) {
+    let members = chain(usize::try_from(length).expect("a short chain"), 10);
+    let left: Vec<i64> = (1..=length).map(|member| (90 + member) * 1_000).collect();
+    f.chain(&members, at(0)).await.granted(&left);
+    for (member, left) in members.iter().zip(left) {
+        assert_eq!(f.balances(member.entity.as_str(), at(0)).await, [left], "the balance of {}", member.entity);
+    }
+}
+
+pub(super) async fn a_chain_of_two_takes_from_both(f: Fixture) {
+    takes_from_all(&f, 2).await;
+}
+
+pub(super) async fn a_chain_of_four_takes_from_all(f: Fixture) {
+    takes_from_all(&f, 4).await;
+}
+
+pub(super) async fn the_longest_chain_takes_from_all(f: Fixture) {
+    takes_from_all(&f, i64::try_from(zae_limiter_core::CHAIN_MAX).expect("short chains")).await;
+}
+
+pub(super) async fn a_refusal_by_any_member_leaves_all_untouched(f: Fixture) {
+    for short in 0..4 {
+        let mut members = chain(4, 10);
+        for member in &mut members {
+            member.entity = entity(&format!("{}-{short}", member.entity));
+        }
+        f.chain(&members, at(0)).await.granted(&[91_000, 92_000, 93_000, 94_000]);
+        let mut drain = members[short].clone();
+        drain.takes[0].amount = zae_limiter_core::Milli((91 + i64::try_from(short).expect("small")) * 1_000);
+        f.take(&drain, at(0)).await.granted(&[0]);
+        let before: Vec<_> = [f.bucket(members[0].entity.as_str()).await, f.bucket(members[3].entity.as_str()).await].into();
+        let answer = f.chain(&members, at(0)).await;
+        assert!(!answer.is_granted(), "expected a refusal by member {short}, found {answer:?}");
+        let refusing: Vec<_> = answer.reports().iter().map(|report| report.wait != Wait::None).collect();
+        assert_eq!(refusing, (0..4).map(|member| member == short).collect::<Vec<_>>(), "only member {short} refused");
+        let now: Vec<_> = [f.bucket(members[0].entity.as_str()).await, f.bucket(members[3].entity.as_str()).await].into();
+        assert_eq!(now, before, "refused by member {short}: the others are as they were");
+    }
+}
+
+pub(super) async fn a_refused_chain_creates_no_buckets(f: Fixture) {
+    let child = ask("child", &limits("rpm:60/min"), &[("rpm", 20)]);
+    let parent = ask("parent", &limits("rpm:10/min"), &[("rpm", 20)]);
+    f.chain(&[child, parent], at(0)).await.refused(&[(60_000, Wait::None), (10_000, Wait::Never)]);
+    assert_eq!((f.bucket("child").await, f.bucket("parent").await), (None, None), "nothing is left behind");
+}
+
+pub(super) async fn each_member_is_asked_for_its_own_takes(f: Fixture) {
+    let child = ask("child", &limits("rpm:60/min tpm:1000/min"), &[("rpm", 1), ("tpm", 100)]);
+    let parent = ask("parent", &limits("tpm:5000/min"), &[("tpm", 100)]);
+    let answer = f.chain(&[child, parent], at(0)).await;
+    answer.granted(&[59_000, 900_000, 4_900_000]);
+    let members: Vec<_> = answer.reports().iter().map(|report| (report.member, report.limit)).collect();
+    assert_eq!(members, [(0, 0), (0, 1), (1, 0)], "reports come in the order of members and takes");
+}
+
+pub(super) async fn every_member_reports_its_own_wait(f: Fixture) {
+    let child = ask("child", &limits("rpm:60/min"), &[("rpm", 60)]);
+    let parent = ask("parent", &limits("rpm:120/min"), &[("rpm", 120)]);
+    f.chain(&[child, parent], at(0)).await.granted(&[0, 0]);
+    let again = [ask("child", &limits("rpm:60/min"), &[("rpm", 10)]), ask("parent", &limits("rpm:120/min"), &[("rpm", 10)])];
+    f.chain(&again, at(0)).await.refused(&[(0, after(10_000)), (0, after(5_000))]);
+    f.chain(&again, at(6 * SECOND)).await.refused(&[(6_000, after(4_000)), (12_000, Wait::None)]);
+    f.chain(&again, at(10 * SECOND)).await.granted(&[0, 10_000]);
+}
+
+pub(super) async fn children_share_what_their_parent_has(f: Fixture) {
+    let (own, shared) = (limits("rpm:60/min"), limits("rpm:100/min"));
+    for (child, left) in [("a", 40_000), ("b", 0)] {
+        let tokens = if child == "a" { 60 } else { 40 };
+        let members = [ask(child, &own, &[("rpm", tokens)]), ask("parent", &shared, &[("rpm", tokens)])];
+        f.chain(&members, at(0)).await.granted(&[60_000 - i64::try_from(tokens).expect("few") * 1_000, left]);
+    }
+    let third = [ask("c", &own, &[("rpm", 1)]), ask("parent", &shared, &[("rpm", 1)])];
+    f.chain(&third, at(0)).await.refused(&[(60_000, Wait::None), (0, after(600))]);
+    assert_eq!(f.consumed("parent").await, [100_000], "the parent counts what its children took");
+}
+
+pub(super) async fn one_entity_may_be_asked_for_two_resources(f: Fixture) {
+    let rpm = limits("rpm:60/min");
+    let members = [ask("key", &rpm, &[("rpm", 1)]), ask("key", &rpm, &[("rpm", 2)]).on("gpt-5")];
+    f.chain(&members, at(0)).await.granted(&[59_000, 58_000]);
+}
+
+pub(super) async fn a_chain_can_be_peeked(f: Fixture) {
+    let members = chain(3, 10);
+    f.peek(&members, at(0)).await.granted(&[101_000, 102_000, 103_000]);
+    f.chain(&members, at(0)).await.granted(&[91_000, 92_000, 93_000]);
+    f.peek(&chain(3, 92), at(0)).await.refused(&[(91_000, after(595)), (92_000, Wait::None), (93_000, Wait::None)]);
+    assert_eq!(f.consumed("e3").await, [10_000], "a peek takes from nobody");
+}
+
+pub(super) async fn a_refused_chain_still_learns_new_limits(f: Fixture) {
+    let (old, new) = (limits_from("rpm:60/min", LimitSource::System, 1), limits_from("rpm:600/min", LimitSource::System, 2));
+    let own = limits("rpm:60/min");
+    f.chain(&[ask("child", &own, &[("rpm", 60)]), ask("parent", &old, &[("rpm", 60)])], at(0)).await.granted(&[0, 0]);
+    let members = [ask("child", &own, &[("rpm", 60)]), ask("parent", &new, &[("rpm", 60)])];
+    f.chain(&members, at(10 * SECOND)).await.refused(&[(10_000, after(50_000)), (10_000, after(5_000))]);
+    // The new rate counts from the change, although the child refused.
+    f.chain(&members, at(14 * SECOND)).await.refused(&[(14_000, after(46_000)), (50_000, after(1_000))]);
+    f.chain(&members, at(60 * SECOND)).await.granted(&[0, 450_000]);
+}
+
+pub(super) async fn a_stale_member_stops_the_chain_before_anything_is_taken(f: Fixture) {
+    let child = ask("child", &limits("rpm:60/min"), &[("rpm", 1)]);
+    let fresh = ask("parent", &limits_from("rpm:10/min", LimitSource::System, 5), &[("rpm", 1)]);
+    let stale = ask("parent", &limits_from("rpm:100/min", LimitSource::System, 4), &[("rpm", 1)]);
+    f.chain(&[child.clone(), fresh], at(0)).await.granted(&[59_000, 9_000]);
+    f.chain(&[child, stale], at(0)).await.stale(1);
+    assert_eq!(f.balances("child", at(0)).await, [59_000], "the child is as it was");
+    assert_eq!(f.balances("parent", at(0)).await, [9_000], "the parent is as it was");
+}
+
+pub(super) async fn a_disabled_member_stops_the_chain_before_anything_is_taken(f: Fixture) {
+    let child = ask("child", &limits("rpm:60/min"), &[("rpm", 1)]);
+    let parent = ask("parent", &limits("rpm:100/min"), &[("rpm", 1)]);
+    f.flag(&Level::Entity(entity("parent")), Some(true)).await;
+    f.chain(&[child.clone(), parent.clone()], at(0)).await.disabled(1);
+    assert_eq!(f.bucket("child").await, None, "the child took nothing");
+    f.flag(&Level::EntityResource(entity("child"), resource("gpt-4")), Some(true)).await;
+    f.chain(&[child, parent], at(0)).await.disabled(0);
+}
+
+pub(super) async fn switched_off_is_said_before_exhausted(f: Fixture) {
+    let rpm = limits("rpm:60/min");
+    f.take(&ask("child", &rpm, &[("rpm", 60)]), at(0)).await.granted(&[0]);
+    f.flag(&Level::Entity(entity("parent")), Some(true)).await;
+    let members = [ask("child", &rpm, &[("rpm", 1)]), ask("parent", &rpm, &[("rpm", 1)])];
+    // Waiting would not help, so a wait would be the wrong answer.
+    f.chain(&members, at(0)).await.disabled(1);
+}

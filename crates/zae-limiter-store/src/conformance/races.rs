@@ -1,0 +1,345 @@
+//! Many at once: whatever the order, the sums are right.
+
+use std::collections::BTreeMap;
+
+use zae_limiter_core::BucketState;
+
+use super::fixture::{Ask, Fixture, SECOND, ask, at, correction, entity, fails, limit_list, limits, namespace, namespace_id, resource};
+use crate::{Adjusted, ConsumeOutcome, EntityUpdate, Level, LimitsChange, StoreError, StoreErrorKind};
+
+const TASKS: usize = 16;
+
+/// How often a loser of a race for a version reads and tries again.
+const RETRIES_MAX: usize = 1_000;
+
+fn sum(counts: &[i64]) -> i64 {
+    counts.iter().sum()
+}
+
+/// Asks again while the store is too busy for an answer.
+async fn insist<T, F: Future<Output = Result<T, StoreError>>>(attempt: impl Fn() -> F) -> Result<T, StoreError> {
+    for _ in 0..RETRIES_MAX {
+        match attempt().await {
+            Err(error) if error.is_retryable() => tokio::task::yield_now().await,
+            answer => return answer,
+        }
+    }
+    panic!("expected an answer within {RETRIES_MAX} attempts; the store is starving its callers");
+}
+
+pub(super) async fn one_bucket_admits_exactly_its_capacity(f: Fixture) {
+    let granted = f.together(TASKS, |_, f| async move {
+        let one = [ask("key", &limits("n:1000/day"), &[("n", 1)])];
+        let mut granted = 0;
+        for _ in 0..100 {
+            granted += i64::from(f.insist(&one, at(0)).await.is_granted());
+        }
+        granted
+    });
+    assert_eq!(sum(&granted.await), 1_000, "of 1600 attempts");
+    assert_eq!((f.balances("key", at(0)).await, f.consumed("key").await), (vec![0], vec![1_000_000]));
+}
+
+pub(super) async fn the_first_takes_create_one_bucket(f: Fixture) {
+    for round in 0..20 {
+        let granted = f.together(TASKS, move |_, f| async move {
+            f.insist(&[ask(&format!("key-{round}"), &limits("n:10/day"), &[("n", 1)])], at(0)).await.is_granted()
+        });
+        assert_eq!(granted.await.into_iter().filter(|granted| *granted).count(), 10, "round {round}");
+        assert_eq!(f.balances(&format!("key-{round}"), at(0)).await, [0], "round {round}");
+    }
+}
+
+pub(super) async fn refill_is_credited_once(f: Fixture) {
+    // Everybody wants the same refill; one millisecond is one token.
+    let rate = limits("n:1000/sec:100");
+    f.take(&ask("key", &rate, &[("n", 100)]), at(0)).await.granted(&[0]);
+    let granted = f.together(TASKS, move |_, f| async move {
+        let one = [ask("key", &limits("n:1000/sec:100"), &[("n", 1)])];
+        let mut granted = 0;
+        for ms in 1..=50 {
+            granted += i64::from(f.insist(&one, at(ms)).await.is_granted());
+        }
+        granted
+    });
+    let (granted, left) = (sum(&granted.await), f.balances("key", at(50)).await[0]);
+    assert_eq!(granted * 1_000 + left, 50_000, "{granted} grants and {left} millitokens left of 50 ms");
+}
+
+pub(super) async fn chains_take_the_same_from_children_and_parent(f: Fixture) {
+    let granted = f.together(TASKS, |task, f| async move {
+        let child = ask(&format!("child-{}", task % 4), &limits("n:200/day"), &[("n", 1)]);
+        let members = [child, ask("parent", &limits("n:500/day"), &[("n", 1)])];
+        let mut granted = 0;
+        for _ in 0..60 {
+            granted += i64::from(f.insist(&members, at(0)).await.is_granted());
+        }
+        granted
+    });
+    assert_eq!(sum(&granted.await), 500, "the parent's capacity, of 960 attempts");
+    let mut children = 0;
+    for child in 0..4 {
+        children += f.consumed(&format!("child-{child}")).await[0];
+    }
+    assert_eq!((children, f.consumed("parent").await[0]), (500_000, 500_000), "what the children took, the parent gave");
+}
+
+pub(super) async fn chains_in_opposite_order_do_not_block_each_other(f: Fixture) {
+    let granted = f.together(TASKS, |task, f| async move {
+        let mut members: Vec<Ask> = ["a", "b", "c"].map(|id| ask(id, &limits("n:1000/day"), &[("n", 1)])).into();
+        members.rotate_left(task % 3);
+        if task % 2 == 0 {
+            members.reverse();
+        }
+        let mut granted = 0;
+        for _ in 0..50 {
+            granted += i64::from(f.insist(&members, at(0)).await.is_granted());
+        }
+        granted
+    });
+    assert_eq!(sum(&granted.await), 800, "all of them fit");
+    for id in ["a", "b", "c"] {
+        assert_eq!(f.consumed(id).await, [800_000], "{id}");
+    }
+}
+
+pub(super) async fn a_refused_chain_is_never_seen(f: Fixture) {
+    let (own, empty) = (limits("n:10/day"), limits("n:5/day"));
+    f.take(&ask("child", &own, &[("n", 0)]), at(0)).await.granted(&[10_000]);
+    f.take(&ask("parent", &empty, &[("n", 5)]), at(0)).await.granted(&[0]);
+    let seen = f.together(TASKS, |task, f| async move {
+        let child = ask("child", &limits("n:10/day"), &[("n", 5)]);
+        for _ in 0..50 {
+            if task % 2 == 0 {
+                let members = [child.clone(), ask("parent", &limits("n:5/day"), &[("n", 5)])];
+                assert!(!f.insist(&members, at(0)).await.is_granted(), "the parent is empty");
+            } else {
+                let answer = f.peek(std::slice::from_ref(&child), at(0)).await;
+                assert_eq!(answer.reports()[0].balance.0, 10_000, "the child of a refused chain is untouched at every moment");
+            }
+        }
+    });
+    seen.await;
+}
+
+pub(super) async fn takes_and_adjustments_add_up(f: Fixture) {
+    let granted = f.together(TASKS, |task, f| async move {
+        let n = limits("n:100000/day");
+        let mut taken = 0;
+        for step in 0..40 {
+            if task % 2 == 0 {
+                taken += 3 * i64::from(f.insist(&[ask("key", &n, &[("n", 3)])], at(0)).await.is_granted());
+            } else {
+                let tokens = if step % 2 == 0 { 5 } else { -2 };
+                let adjusted = insist(|| async { f.adjust_all(&[correction("key", &n, &[("n", tokens)])], at(0)).await.remove(0) }).await;
+                // A refund before the first take or charge has nothing to go to.
+                if adjusted.expect("never refused") != Adjusted::Dropped {
+                    taken += tokens;
+                }
+            }
+        }
+        taken
+    });
+    let taken = sum(&granted.await) * 1_000;
+    assert_eq!(f.consumed("key").await, [taken], "takes and adjustments");
+    assert_eq!(f.balances("key", at(0)).await, [100_000_000 - taken], "and the balance is what they left");
+}
+
+pub(super) async fn charges_on_a_missing_bucket_create_it_once(f: Fixture) {
+    let results = f.together(TASKS, |_, f| async move {
+        let charge = [correction("key", &limits("n:10/day"), &[("n", 1)])];
+        insist(|| async { f.adjust_all(&charge, at(0)).await.remove(0) }).await.expect("never refused")
+    });
+    let recreated = results.await.into_iter().filter(|adjusted| *adjusted == Adjusted::Recreated).count();
+    assert_eq!(recreated, 1, "one of them created it");
+    assert_eq!(f.balances("key", at(0)).await, [-6_000], "and all of them were charged");
+}
+
+pub(super) async fn changing_limits_mints_nothing(f: Fixture) {
+    const ATTEMPTS_MAX: usize = 200;
+    f.set(&Level::System, "n:100/day").await;
+    let granted = f.together(TASKS, |task, f| async move {
+        let mut granted = 0;
+        for step in 0..20 {
+            if task < 2 {
+                let limits = LimitsChange {
+                    limits: limit_list(if step % 2 == 0 { "n:50/day" } else { "n:100/day" }),
+                    on_unavailable: None,
+                    expected_version: None,
+                };
+                insist(|| async { f.store.set_limits(&Level::System, &limits, &f.change(at(0))).await }).await.expect("limits can be set");
+                continue;
+            }
+            // As a limiter does: stale means read again.
+            for _ in 0..ATTEMPTS_MAX {
+                let limits = f.in_force("key").await;
+                let answer = f.insist(&[ask("key", &limits, &[("n", 1)])], at(0)).await;
+                granted += i64::from(answer.is_granted());
+                if !matches!(answer.0, ConsumeOutcome::Stale { .. }) {
+                    break;
+                }
+            }
+        }
+        granted
+    });
+    let granted = sum(&granted.await);
+    assert!((1..=100).contains(&granted), "at most the largest capacity there ever was, found {granted}");
+    let consumed = f.consumed("key").await;
+    assert_eq!(consumed, [granted * 1_000], "and every grant is counted");
+}
+
+pub(super) async fn one_of_many_creates_an_entity(f: Fixture) {
+    let created = f.together(TASKS, |_, f| async move {
+        match insist(|| async { f.try_create("key", None, false).await }).await {
+            Ok(_) => true,
+            lost => {
+                fails(lost, StoreErrorKind::AlreadyExists);
+                false
+            }
+        }
+    });
+    assert_eq!(created.await.into_iter().filter(|created| *created).count(), 1, "exactly one wins");
+}
+
+pub(super) async fn one_of_many_changes_a_version(f: Fixture) {
+    let version = f.set(&Level::System, "n:1").await;
+    let changed = f.together(TASKS, move |task, f| async move {
+        match insist(|| async { f.try_set(&Level::System, &format!("n:{}", 100 + task), Some(version)).await }).await {
+            Ok(_) => Some(100 + task as u64),
+            lost => {
+                fails(lost, StoreErrorKind::Conflict);
+                None
+            }
+        }
+    });
+    let winners: Vec<u64> = changed.await.into_iter().flatten().collect();
+    let stored = f.store.level(&Level::System).await.expect("a read").expect("it is there");
+    assert_eq!(winners, [stored.limits[0].capacity()], "exactly one wins, and its limits are stored");
+}
+
+pub(super) async fn no_update_is_lost(f: Fixture) {
+    f.create("key").await;
+    let updates = f.together(TASKS, |task, f| async move {
+        for _ in 0..RETRIES_MAX {
+            let stored = f.store.entity(&entity("key")).await.expect("a read").expect("it is there");
+            let mut metadata: BTreeMap<String, String> = stored.metadata;
+            metadata.insert(format!("task-{task}"), "was here".to_owned());
+            let update = EntityUpdate { name: None, metadata: Some(metadata) };
+            match f.store.update_entity(&entity("key"), stored.version, &update, &f.change(at(0))).await {
+                Ok(_) => return,
+                Err(error) if error.is_retryable() || error.kind() == StoreErrorKind::Conflict => tokio::task::yield_now().await,
+                Err(error) => panic!("expected a conflict at worst, found {error}"),
+            }
+        }
+        panic!("expected to win within {RETRIES_MAX} attempts");
+    });
+    updates.await;
+    let stored = f.store.entity(&entity("key")).await.expect("a read").expect("it is there");
+    assert_eq!(stored.metadata.len(), TASKS, "everybody was here: {:?}", stored.metadata);
+}
+
+pub(super) async fn nothing_is_granted_once_disabling_has_returned(f: Fixture) {
+    for round in 0..10 {
+        let name = format!("r{round}");
+        let on = name.clone();
+        let late = f.together(TASKS, move |task, f| {
+            let name = on.clone();
+            async move {
+                if task == 0 {
+                    let level = Level::Resource(resource(&name));
+                    insist(|| async { f.store.set_disabled(&level, Some(true), &f.change(at(0))).await }).await.expect("a flag");
+                    // From here on: buckets that were there, that came meanwhile, and that were never there.
+                    for id in 1..=TASKS {
+                        let one = ask(&format!("key-{id}"), &limits("n:10/day"), &[("n", 1)]).on(&name);
+                        f.insist(&[one], at(0)).await.disabled(0);
+                    }
+                } else {
+                    for _ in 0..5 {
+                        f.insist(&[ask(&format!("key-{task}"), &limits("n:10/day"), &[("n", 1)]).on(&name)], at(0)).await;
+                    }
+                }
+            }
+        });
+        late.await;
+        for id in 1..TASKS {
+            f.take(&ask(&format!("key-{id}"), &limits("n:10/day"), &[("n", 1)]).on(&name), at(0)).await.disabled(0);
+        }
+    }
+}
+
+pub(super) async fn a_parent_is_not_deleted_under_its_new_child(f: Fixture) {
+    for round in 0..20 {
+        let (parent, child) = (format!("parent-{round}"), format!("child-{round}"));
+        f.create(&parent).await;
+        let (of, id) = (parent.clone(), child.clone());
+        f.together(2, move |task, f| {
+            let (parent, child) = (of.clone(), id.clone());
+            async move {
+                if task == 0 {
+                    let deleted = insist(|| async { f.store.delete_entity(&entity(&parent), &f.change(at(0))).await }).await;
+                    assert!(deleted.as_ref().map_or_else(|e| e.kind() == StoreErrorKind::State, |_| true), "found {deleted:?}");
+                } else {
+                    let created = insist(|| async { f.try_create(&child, Some(&parent), true).await }).await;
+                    assert!(created.as_ref().map_or_else(|e| e.kind() == StoreErrorKind::NotFound, |_| true), "found {created:?}");
+                }
+            }
+        })
+        .await;
+        let there = async |id: &str| f.store.entity(&entity(id)).await.expect("a read").is_some();
+        assert_eq!(there(&parent).await, there(&child).await, "round {round}: both, or neither (parent, child)");
+    }
+}
+
+pub(super) async fn a_name_is_registered_once(f: Fixture) {
+    let registered = f.together(TASKS, |task, f| async move {
+        let id = namespace_id(&format!("id-{task}"));
+        let register = insist(|| async { f.store.register_namespace(&namespace("tenant"), &id, &f.change(at(0))).await });
+        register.await.expect("registering twice is not an error").id
+    });
+    let ids = registered.await;
+    assert!(ids.iter().all(|id| *id == ids[0]), "everybody is told the same id, found {ids:?}");
+}
+
+pub(super) async fn a_sweep_forgives_nobody(f: Fixture) {
+    // Expired at once, and full as soon as a millisecond has passed: every take leaves a bucket that must be kept.
+    let granted = f.together(TASKS, |task, f| async move {
+        let mut hasty = limits("n:100/day");
+        hasty.ttl_ms = Some(0);
+        let mut granted = 0;
+        for _ in 0..20 {
+            if task == 0 {
+                insist(|| async { f.store.sweep(at(0), 1_000).await }).await.expect("a store can be swept");
+            } else {
+                granted += i64::from(f.insist(&[ask("key", &hasty, &[("n", 1)])], at(0)).await.is_granted());
+            }
+        }
+        granted
+    });
+    assert_eq!(sum(&granted.await), 100, "a swept bucket would have started anew");
+}
+
+pub(super) async fn everything_at_once_keeps_the_bound(f: Fixture) {
+    // Takes, refunds of what was taken, and moving time: never more than capacity and rate, and nothing is lost.
+    let outcome = f.together(TASKS, |task, f| async move {
+        let n = limits("n:60/min:50");
+        let mut net = 0;
+        for step in 0..30_i64 {
+            let now = at(step * SECOND);
+            if f.insist(&[ask("key", &n, &[("n", 2)])], now).await.is_granted() {
+                net += 2;
+                if task % 3 == 0 {
+                    insist(|| async { f.adjust_all(&[correction("key", &n, &[("n", -1)])], now).await.remove(0) })
+                        .await
+                        .expect("never refused");
+                    net -= 1;
+                }
+            }
+        }
+        net
+    });
+    let net = sum(&outcome.await);
+    assert!(net <= 50 + 30, "{net} tokens net, of a capacity of 50 and 30 seconds at one a second");
+    let state: BucketState = f.bucket("key").await.expect("the bucket is there");
+    assert_eq!(state.limits()[0].consumed.0, net * 1_000, "what was counted is what was taken");
+    assert!(state.limits()[0].balance.0 >= 0, "takes never lead into debt, found {:?}", state.limits()[0].balance);
+}

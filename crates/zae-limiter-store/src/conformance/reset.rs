@@ -1,0 +1,73 @@
+//! Filling a bucket by hand.
+
+use zae_limiter_core::{AuditAction, AuditSubject, LimitName, LimitSource, Milli};
+
+use super::fixture::{Fixture, GPT, SECOND, after, ask, at, correction, entity, limits, limits_from, resource};
+use crate::{AuditQuery, PageRequest, ResetRequest};
+
+type Gains = Option<Vec<(LimitName, Milli)>>;
+
+async fn reset(f: &Fixture, id: &str, only: Option<&[LimitName]>, ms: i64) -> Gains {
+    let request = ResetRequest { entity: &entity(id), resource: &resource(GPT), only };
+    f.store.reset(&request, &f.change(at(ms))).await.expect("a bucket can be reset")
+}
+
+fn gains(pairs: &[(&str, i64)]) -> Gains {
+    Some(pairs.iter().map(|(name, milli)| (name.parse().expect("a valid name"), Milli(*milli))).collect())
+}
+
+pub(super) async fn a_reset_fills_every_limit_and_says_what_each_gained(f: Fixture) {
+    let both = limits("rpm:60/min tpm:1000/min");
+    f.take(&ask("key", &both, &[("rpm", 60), ("tpm", 100)]), at(0)).await.granted(&[0, 900_000]);
+    assert_eq!(reset(&f, "key", None, 0).await, gains(&[("rpm", 60_000), ("tpm", 100_000)]));
+    f.take(&ask("key", &both, &[("rpm", 60), ("tpm", 1_000)]), at(0)).await.granted(&[0, 0]);
+}
+
+pub(super) async fn a_reset_forgives_debt(f: Fixture) {
+    let rpm = limits("rpm:60/min");
+    f.take(&ask("key", &rpm, &[("rpm", 60)]), at(0)).await.granted(&[0]);
+    f.adjust(&correction("key", &rpm, &[("rpm", 40)]), at(0)).await;
+    assert_eq!(reset(&f, "key", None, 10 * SECOND).await, gains(&[("rpm", 90_000)]), "what refill brought back is not gained");
+    f.take(&ask("key", &rpm, &[("rpm", 60)]), at(10 * SECOND)).await.granted(&[0]);
+    f.take(&ask("key", &rpm, &[("rpm", 1)]), at(10 * SECOND)).await.refused(&[(0, after(1_000))]);
+}
+
+pub(super) async fn a_reset_can_be_for_some_limits_only(f: Fixture) {
+    let both = limits("rpm:60/min tpm:1000/min");
+    f.take(&ask("key", &both, &[("rpm", 60), ("tpm", 1_000)]), at(0)).await.granted(&[0, 0]);
+    let only: [LimitName; 1] = ["tpm".parse().expect("a valid name")];
+    assert_eq!(reset(&f, "key", Some(&only), 0).await, gains(&[("tpm", 1_000_000)]));
+    assert_eq!(f.balances("key", at(0)).await, [0, 1_000_000], "the other one is as it was");
+}
+
+pub(super) async fn a_reset_is_not_consumption(f: Fixture) {
+    let rpm = limits("rpm:60/min");
+    f.take(&ask("key", &rpm, &[("rpm", 20)]), at(0)).await.granted(&[40_000]);
+    reset(&f, "key", None, 0).await;
+    assert_eq!(f.consumed("key").await, [20_000], "what was used stays used");
+}
+
+pub(super) async fn a_reset_keeps_the_limits_in_force(f: Fixture) {
+    let own = limits_from("rpm:60/min:120", LimitSource::EntityResource, 3);
+    f.take(&ask("key", &own, &[("rpm", 100)]), at(0)).await.granted(&[20_000]);
+    reset(&f, "key", None, 0).await;
+    f.take(&ask("key", &own, &[("rpm", 120)]), at(0)).await.granted(&[0]);
+    f.take(&ask("key", &limits_from("rpm:1/min", LimitSource::System, 2), &[("rpm", 1)]), at(0)).await.stale(0);
+}
+
+pub(super) async fn a_missing_bucket_is_not_reset_and_not_created(f: Fixture) {
+    assert_eq!(reset(&f, "key", None, 0).await, None, "an absent bucket is full");
+    assert_eq!(f.bucket("key").await, None, "nothing was written");
+    let query = AuditQuery { subject: AuditSubject::Entity(entity("key")), page: PageRequest::default() };
+    let events = f.store.audit_events(&query).await.expect("a query").items;
+    assert_eq!(events, [], "what did not happen is not recorded");
+}
+
+pub(super) async fn a_reset_is_recorded(f: Fixture) {
+    f.take(&ask("key", &limits("rpm:60/min"), &[("rpm", 20)]), at(0)).await.granted(&[40_000]);
+    reset(&f, "key", None, 5 * SECOND).await;
+    let query = AuditQuery { subject: AuditSubject::Entity(entity("key")), page: PageRequest::default() };
+    let events = f.store.audit_events(&query).await.expect("a query").items;
+    let found: Vec<_> = events.iter().map(|event| (event.action, event.at, event.resource.clone())).collect();
+    assert_eq!(found, [(AuditAction::BucketReset, at(5 * SECOND), Some(resource(GPT)))]);
+}

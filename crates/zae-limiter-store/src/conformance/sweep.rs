@@ -1,0 +1,144 @@
+//! Forgetting: only what nobody can miss.
+
+use zae_limiter_core::{AuditSubject, LimitSource, UsageWindow};
+
+use super::fixture::{DAY, Fixture, GPT, HOUR, SECOND, after, ask, at, correction, entity, limits, limits_from, resource};
+use crate::{Adjusted, AuditQuery, Level, LimitsInForce, PageRequest, UsageQuery};
+
+/// An idle bucket of `rpm:60/min` is kept for seven times the minute it needs to fill.
+const TTL: i64 = 420 * SECOND;
+
+const YEAR: i64 = 366 * DAY;
+
+pub(super) async fn a_full_idle_bucket_is_forgotten_when_it_expires(f: Fixture) {
+    let rpm = limits("rpm:60/min");
+    f.take(&ask("key", &rpm, &[("rpm", 60)]), at(0)).await.granted(&[0]);
+    assert_eq!(f.sweep(at(TTL - 1)).await, 0, "not yet");
+    assert!(f.bucket("key").await.is_some(), "not yet");
+    assert_eq!(f.sweep(at(TTL)).await, 1, "now");
+    assert_eq!(f.bucket("key").await, None);
+    f.take(&ask("key", &rpm, &[("rpm", 1)]), at(TTL)).await.granted(&[59_000]);
+}
+
+pub(super) async fn every_take_puts_the_expiry_off(f: Fixture) {
+    let one = ask("key", &limits("rpm:60/min"), &[("rpm", 1)]);
+    f.take(&one, at(0)).await.granted(&[59_000]);
+    f.take(&one, at(TTL - SECOND)).await.granted(&[59_000]);
+    assert_eq!(f.sweep(at(2 * TTL - SECOND - 1)).await, 0, "the second take counts");
+    assert_eq!(f.sweep(at(2 * TTL - SECOND)).await, 1);
+}
+
+pub(super) async fn a_drained_bucket_is_kept_until_it_is_full(f: Fixture) {
+    // Expired after a second, full after a minute.
+    let hasty = LimitsInForce { ttl_ms: Some(SECOND), ..limits("rpm:60/min") };
+    f.take(&ask("key", &hasty, &[("rpm", 60)]), at(0)).await.granted(&[0]);
+    assert_eq!(f.sweep(at(60 * SECOND - 1)).await, 0, "forgetting it would give a token away");
+    f.take(&ask("key", &hasty, &[("rpm", 60)]), at(60 * SECOND - 1)).await.refused(&[(59_999, after(1))]);
+    assert_eq!(f.sweep(at(60 * SECOND)).await, 1, "full: forgetting it changes nothing");
+}
+
+pub(super) async fn debt_is_never_forgiven(f: Fixture) {
+    let rpm = limits("rpm:60/min");
+    f.take(&ask("key", &rpm, &[("rpm", 60)]), at(0)).await.granted(&[0]);
+    f.adjust(&correction("key", &rpm, &[("rpm", 10_000)]), at(0)).await;
+    for ms in [TTL, 2 * TTL, HOUR, 10_060 * SECOND - 1] {
+        assert_eq!(f.sweep(at(ms)).await, 0, "after {ms} ms it is not full yet");
+    }
+    assert_eq!(f.balances("key", at(HOUR)).await, [-6_400_000], "the debt is still there");
+    assert_eq!(f.sweep(at(10_060 * SECOND)).await, 1, "refilled");
+}
+
+pub(super) async fn buckets_with_limits_of_their_own_are_never_forgotten(f: Fixture) {
+    for (id, source) in [("a", LimitSource::Entity), ("b", LimitSource::EntityResource)] {
+        f.take(&ask(id, &limits_from("rpm:60/min", source, 1), &[("rpm", 1)]), at(0)).await.granted(&[59_000]);
+    }
+    for (id, source) in [("c", LimitSource::Call), ("d", LimitSource::Resource), ("e", LimitSource::System), ("f", LimitSource::Builder)] {
+        f.take(&ask(id, &limits_from("rpm:60/min", source, 1), &[("rpm", 1)]), at(0)).await.granted(&[59_000]);
+    }
+    assert_eq!(f.sweep(at(YEAR)).await, 4, "those whose limits come from elsewhere");
+    assert!(f.bucket("a").await.is_some() && f.bucket("b").await.is_some(), "somebody configured them, so somebody looks at them");
+}
+
+pub(super) async fn the_source_of_the_last_take_decides(f: Fixture) {
+    let take = async |id: &str, source: LimitSource, stamp: u64| {
+        f.take(&ask(id, &limits_from("rpm:60/min", source, stamp), &[("rpm", 1)]), at(0)).await;
+    };
+    take("gained", LimitSource::System, 1).await;
+    take("gained", LimitSource::Entity, 2).await;
+    take("lost", LimitSource::Entity, 1).await;
+    take("lost", LimitSource::System, 2).await;
+    assert_eq!(f.sweep(at(YEAR)).await, 1);
+    assert!(f.bucket("gained").await.is_some(), "it has limits of its own by now");
+    assert_eq!(f.bucket("lost").await, None, "it has none any more");
+}
+
+pub(super) async fn a_removed_limit_that_is_not_full_keeps_its_bucket(f: Fixture) {
+    f.take(&ask("key", &limits_from("slow:24/day", LimitSource::System, 1), &[("slow", 2)]), at(0)).await.granted(&[22_000]);
+    f.take(&ask("key", &limits_from("rpm:60/min", LimitSource::System, 2), &[("rpm", 1)]), at(0)).await.granted(&[59_000]);
+    assert_eq!(f.sweep(at(2 * HOUR - 1)).await, 0, "dropping and re-adding a limit would mint");
+    assert_eq!(f.sweep(at(2 * HOUR)).await, 1, "all limits are full");
+}
+
+pub(super) async fn a_forgotten_bucket_is_settled_as_if_full(f: Fixture) {
+    let rpm = limits("rpm:60/min");
+    for id in ["charged", "refunded"] {
+        f.take(&ask(id, &rpm, &[("rpm", 10)]), at(0)).await.granted(&[50_000]);
+    }
+    assert_eq!(f.sweep(at(TTL)).await, 2);
+    assert_eq!(f.adjust(&correction("charged", &rpm, &[("rpm", 70)]), at(TTL)).await, Adjusted::Recreated);
+    assert_eq!(f.adjust(&correction("refunded", &rpm, &[("rpm", -5)]), at(TTL)).await, Adjusted::Dropped);
+    assert_eq!(f.balances("charged", at(TTL)).await, [-10_000], "charged from full");
+    assert_eq!(f.bucket("refunded").await, None);
+    assert_eq!(f.sweep(at(TTL + 70 * SECOND - 1)).await, 0, "the new debt is kept, too");
+    assert_eq!(f.sweep(at(2 * TTL)).await, 1, "and expires like any other bucket");
+}
+
+pub(super) async fn a_forgotten_bucket_stays_disabled(f: Fixture) {
+    let one = ask("key", &limits("rpm:60/min"), &[("rpm", 1)]);
+    f.take(&one, at(0)).await.granted(&[59_000]);
+    f.flag(&Level::Entity(entity("key")), Some(true)).await;
+    assert_eq!(f.sweep(at(TTL)).await, 1);
+    f.take(&one, at(TTL)).await.disabled(0);
+}
+
+pub(super) async fn a_sweep_goes_on_where_it_stopped(f: Fixture) {
+    const ROUNDS_MAX: u32 = 10_000;
+    let rpm = limits("rpm:60/min");
+    for number in 0..50 {
+        f.take(&ask(&format!("key-{number}"), &rpm, &[("rpm", 1)]), at(0)).await.granted(&[59_000]);
+    }
+    let mut forgotten = 0;
+    for round in 1..=ROUNDS_MAX {
+        let swept = f.store.sweep(at(TTL), 1).await.expect("a store can be swept");
+        forgotten += swept.buckets;
+        if swept.complete {
+            assert_eq!(forgotten, 50, "complete after {round} rounds of one step");
+            return;
+        }
+    }
+    panic!("expected a sweep in single steps to be complete after {ROUNDS_MAX} rounds, {forgotten} of 50 buckets are gone");
+}
+
+pub(super) async fn history_is_forgotten_after_its_retention(f: Fixture) {
+    f.set(&Level::Entity(entity("key")), "rpm:60/min").await;
+    f.take(&ask("key", &limits("rpm:60/min"), &[("rpm", 1)]), at(0)).await.granted(&[59_000]);
+    f.take(&ask("key", &limits("rpm:60/min"), &[("rpm", 1)]), at(HOUR)).await.granted(&[59_000]);
+    let audit = AuditQuery { subject: AuditSubject::Entity(entity("key")), page: PageRequest::default() };
+    let usage = UsageQuery {
+        entity: None,
+        resource: Some(resource(GPT)),
+        window: UsageWindow::Hourly,
+        from: None,
+        until: None,
+        page: PageRequest::default(),
+    };
+    let count = async || {
+        let usage = f.store.usage(&usage).await.expect("a query").items.len();
+        (usage, f.store.audit_events(&audit).await.expect("a query").items.len())
+    };
+    f.sweep(at(DAY)).await;
+    assert_eq!(count().await, (2, 1), "a day later everything is still there");
+    f.sweep(at(20 * YEAR)).await;
+    f.sweep(at(20 * YEAR)).await;
+    assert_eq!(count().await, (0, 0), "twenty years later nothing is");
+}

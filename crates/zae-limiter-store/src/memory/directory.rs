@@ -1,0 +1,252 @@
+//! What administrators wrote: namespaces, entities, limits, flags, and the log of it all. One lock around it makes each
+//! write and its audit event one step.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use zae_limiter_core::{
+    AuditAction, AuditEvent, AuditSubject, Entity, EntityId, EventId, Limit, NamespaceId, NamespaceName, ResourceName, TimeMs,
+};
+
+use crate::{Change, Level, LevelConfig, Namespace, NamespaceStatus, OnUnavailable, StoreError, StoreErrorKind};
+
+/// Name and id of the namespace there is from the start.
+const DEFAULT_NAMESPACE: &str = "default";
+
+/// All namespaces there ever were.
+#[derive(Default)]
+pub(super) struct Directory {
+    /// By number. A number is never used again, so an old handle finds nothing instead of another tenant's data.
+    tenants: Vec<Tenant>,
+    /// Active ones by name.
+    pub(super) active: BTreeMap<NamespaceName, u32>,
+    /// All by id, purged ones too: an id is never used again.
+    pub(super) ids: BTreeMap<NamespaceId, u32>,
+}
+
+/// One namespace with everything stored in it, except buckets and usage.
+#[derive(Default)]
+pub(super) struct Tenant {
+    /// `None` once it has been purged.
+    pub(super) namespace: Option<Namespace>,
+    pub(super) config: Config,
+    pub(super) audit: AuditLog,
+}
+
+impl Directory {
+    pub(super) fn with_default_namespace() -> (Directory, u32, NamespaceName) {
+        let mut directory = Directory::default();
+        let namespace = Namespace {
+            id: DEFAULT_NAMESPACE.parse().expect("the word is a valid namespace id"),
+            name: DEFAULT_NAMESPACE.parse().expect("the word is a valid namespace name"),
+            status: NamespaceStatus::Active,
+            created_at: TimeMs(0),
+            deleted_at: None,
+        };
+        let name = namespace.name.clone();
+        let number = directory.add(namespace);
+        (directory, number, name)
+    }
+
+    /// Adds an active namespace and returns its number.
+    pub(super) fn add(&mut self, namespace: Namespace) -> u32 {
+        let number = u32::try_from(self.tenants.len()).expect("a process registers fewer than four billion namespaces");
+        self.active.insert(namespace.name.clone(), number);
+        self.ids.insert(namespace.id.clone(), number);
+        self.tenants.push(Tenant { namespace: Some(namespace), ..Tenant::default() });
+        number
+    }
+
+    pub(super) fn tenant(&self, number: u32) -> &Tenant {
+        &self.tenants[number as usize]
+    }
+
+    pub(super) fn tenant_mut(&mut self, number: u32) -> &mut Tenant {
+        &mut self.tenants[number as usize]
+    }
+
+    pub(super) fn forget_audit_before(&mut self, oldest: TimeMs) -> u64 {
+        self.tenants.iter_mut().map(|tenant| tenant.audit.forget_before(oldest)).sum()
+    }
+}
+
+impl Tenant {
+    pub(super) fn is_active(&self) -> bool {
+        self.namespace.as_ref().is_some_and(|namespace| namespace.status == NamespaceStatus::Active)
+    }
+
+    /// True while buckets may come into being: a deleted namespace can be recovered, one that is being purged can not.
+    pub(super) fn is_open_to_buckets(&self) -> bool {
+        self.namespace.as_ref().is_some_and(|namespace| namespace.status != NamespaceStatus::Purging)
+    }
+}
+
+/// The error of everything that needs an active namespace.
+pub(super) fn not_active(name: &NamespaceName, operation: &'static str) -> StoreError {
+    let message = format!("namespace \"{name}\" is not active any more; recover it, or register it anew and open it again");
+    StoreError::new(StoreErrorKind::NotFound, operation, message)
+}
+
+/// Entities, limits and flags of one namespace.
+#[derive(Default)]
+pub(super) struct Config {
+    /// Grows with every write; the freshness of a read.
+    pub(super) generation: u64,
+    /// The highest version of any level that was removed: one that is stored anew goes on from here, so that a version
+    /// never comes back with another meaning.
+    versions_gone: u64,
+    pub(super) system: Option<Stored>,
+    pub(super) resources: BTreeMap<ResourceName, Stored>,
+    pub(super) owners: BTreeMap<EntityId, OwnerConfig>,
+    pub(super) entities: BTreeMap<EntityId, Entity>,
+    pub(super) children: BTreeMap<EntityId, BTreeSet<EntityId>>,
+}
+
+/// What is stored for one entity.
+#[derive(Default)]
+pub(super) struct OwnerConfig {
+    /// For all resources.
+    pub(super) all: Option<Stored>,
+    pub(super) resources: BTreeMap<ResourceName, Stored>,
+}
+
+/// What is stored at one level.
+#[derive(Clone)]
+pub(super) struct Stored {
+    pub(super) limits: Arc<[Limit]>,
+    pub(super) disabled: Option<bool>,
+    pub(super) on_unavailable: Option<OnUnavailable>,
+    pub(super) version: u64,
+}
+
+impl Stored {
+    fn is_empty(&self) -> bool {
+        self.limits.is_empty() && self.disabled.is_none() && self.on_unavailable.is_none()
+    }
+
+    pub(super) fn to_level_config(&self) -> LevelConfig {
+        LevelConfig { limits: self.limits.to_vec(), disabled: self.disabled, on_unavailable: self.on_unavailable, version: self.version }
+    }
+}
+
+impl Config {
+    pub(super) fn get(&self, level: &Level) -> Option<&Stored> {
+        match level {
+            Level::System => self.system.as_ref(),
+            Level::Resource(resource) => self.resources.get(resource),
+            Level::Entity(entity) => self.owners.get(entity)?.all.as_ref(),
+            Level::EntityResource(entity, resource) => self.owners.get(entity)?.resources.get(resource),
+        }
+    }
+
+    /// Changes a level, creating it if need be and dropping it when nothing is left. Returns its new version.
+    pub(super) fn edit(&mut self, level: &Level, change: impl FnOnce(&mut Stored)) -> u64 {
+        let fresh = || Stored { limits: Arc::default(), disabled: None, on_unavailable: None, version: self.versions_gone };
+        let mut stored = self.get(level).cloned().unwrap_or_else(fresh);
+        change(&mut stored);
+        stored.version += 1;
+        let version = stored.version;
+        self.put(level, stored);
+        version
+    }
+
+    fn put(&mut self, level: &Level, stored: Stored) {
+        if stored.is_empty() {
+            self.versions_gone = self.versions_gone.max(stored.version);
+        }
+        let stored = Some(stored).filter(|stored| !stored.is_empty());
+        match level {
+            Level::System => self.system = stored,
+            Level::Resource(resource) => put_or_remove(&mut self.resources, resource, stored),
+            Level::Entity(entity) => self.owners.entry(entity.clone()).or_default().all = stored,
+            Level::EntityResource(entity, resource) => {
+                put_or_remove(&mut self.owners.entry(entity.clone()).or_default().resources, resource, stored);
+            }
+        }
+        if let Some(entity) = level.entity()
+            && self.owners.get(entity).is_some_and(|owner| owner.all.is_none() && owner.resources.is_empty())
+        {
+            self.owners.remove(entity);
+        }
+    }
+
+    /// Removes everything stored for an entity. Returns how many levels that were.
+    pub(super) fn remove_owner(&mut self, entity: &EntityId) -> u64 {
+        let Some(owner) = self.owners.remove(entity) else { return 0 };
+        let mut count = 0;
+        for stored in owner.all.iter().chain(owner.resources.values()) {
+            self.versions_gone = self.versions_gone.max(stored.version);
+            count += 1;
+        }
+        count
+    }
+
+    /// How many records a purge removes.
+    pub(super) fn records(&self) -> u64 {
+        let owned: usize = self.owners.values().map(|owner| usize::from(owner.all.is_some()) + owner.resources.len()).sum();
+        (usize::from(self.system.is_some()) + self.resources.len() + owned + self.entities.len()) as u64
+    }
+
+    /// The level that switches this bucket off, if one does. The strongest level with an explicit flag decides.
+    pub(super) fn disabled_by(&self, entity: &str, resource: &ResourceName) -> Option<Source> {
+        let owner = self.owners.get(entity);
+        let own = owner.and_then(|owner| owner.resources.get(resource));
+        let all = owner.and_then(|owner| owner.all.as_ref());
+        let levels = [(Source::EntityResource, own), (Source::Entity, all), (Source::Resource, self.resources.get(resource))];
+        let explicit = levels.into_iter().find_map(|(source, stored)| Some((source, stored?.disabled?)));
+        explicit.filter(|(_, disabled)| *disabled).map(|(source, _)| source)
+    }
+}
+
+/// Which level a flag came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    EntityResource,
+    Entity,
+    Resource,
+}
+
+fn put_or_remove(map: &mut BTreeMap<ResourceName, Stored>, resource: &ResourceName, stored: Option<Stored>) {
+    match stored {
+        Some(stored) => {
+            map.insert(resource.clone(), stored);
+        }
+        None => {
+            map.remove(resource);
+        }
+    }
+}
+
+/// Audit events of one namespace, oldest first. Ids come from the caller, so two events may share one: the running number
+/// keeps both.
+#[derive(Default)]
+pub(super) struct AuditLog {
+    pub(super) events: BTreeMap<(EventId, u64), AuditEvent>,
+    recorded: u64,
+}
+
+/// What an audit event says beside who and when.
+pub(super) struct Deed {
+    pub(super) action: AuditAction,
+    pub(super) subject: AuditSubject,
+    pub(super) resource: Option<ResourceName>,
+    pub(super) details: Vec<(String, String)>,
+}
+
+impl AuditLog {
+    pub(super) fn record(&mut self, change: &Change, deed: Deed, events_max: usize) {
+        let Deed { action, subject, resource, details } = deed;
+        let event = AuditEvent { id: change.event, at: change.at, subject, action, principal: change.principal.clone(), resource, details };
+        self.recorded += 1;
+        self.events.insert((event.id, self.recorded), event);
+        while self.events.len() > events_max.max(1) {
+            self.events.pop_first();
+        }
+    }
+
+    fn forget_before(&mut self, oldest: TimeMs) -> u64 {
+        let before = self.events.len();
+        self.events.retain(|_, event| event.at >= oldest);
+        (before - self.events.len()) as u64
+    }
+}
