@@ -8,6 +8,7 @@ mod commands;
 mod confirm;
 mod context;
 mod error;
+mod escape;
 mod exit;
 mod printer;
 mod settings;

@@ -57,9 +57,11 @@ impl Place {
         }
         schema::check(&conn, &self.path)?;
         set_up_writer(&conn, &self.options)?;
-        self.begin_waiting(&conn)?;
-        let migrated = schema::migrate(&conn, self);
-        finish(&conn, migrated)?;
+        if schema::version(&conn)? < schema::current_version() {
+            self.begin_waiting(&conn)?;
+            let migrated = schema::migrate(&conn, self);
+            finish(&conn, migrated)?;
+        }
         // From here on the writer decides by itself how long to wait.
         conn.busy_handler(None::<fn(i32) -> bool>)?;
         Ok(conn)

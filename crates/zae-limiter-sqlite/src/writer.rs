@@ -6,7 +6,7 @@
 //! read once and written once, however many callers ask for it, and all of them wait for one commit.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -56,6 +56,8 @@ pub(crate) struct Writer {
     wake: Condvar,
     /// Jobs that were submitted and not answered yet. While there are any, nobody works inline: they would overtake.
     unanswered: AtomicUsize,
+    /// The last batch had more than one caller. While that goes on, sharing transactions is cheaper than working inline.
+    crowded: AtomicBool,
     gate: Option<Gate>,
     pub(crate) sweeper: Sweeper,
     inline: AtomicU64,
@@ -93,6 +95,7 @@ impl Writer {
             queue: Mutex::new(Queue::default()),
             wake: Condvar::new(),
             unanswered: AtomicUsize::new(0),
+            crowded: AtomicBool::new(false),
             gate,
             inline: AtomicU64::new(0),
             queued: AtomicU64::new(0),
@@ -104,7 +107,8 @@ impl Writer {
 
     /// Works at once if nothing stands in the way; `None` when the work must queue.
     fn inline<T>(&self, work: impl FnOnce(&Connection, &mut Working) -> Outcome<T>) -> Option<Outcome<T>> {
-        if self.place.options.synchronous != Synchronous::Normal || self.unanswered.load(Ordering::Acquire) > 0 {
+        let must_queue = self.place.options.synchronous != Synchronous::Normal || self.crowded.load(Ordering::Relaxed);
+        if must_queue || self.unanswered.load(Ordering::Acquire) > 0 {
             return None;
         }
         let mut session = match self.session.try_lock() {
@@ -188,6 +192,7 @@ impl Writer {
         working.clear();
         let mut answers = Vec::new();
         let result = self.work_off(conn, working, &mut answers);
+        self.crowded.store(answers.len() > 1, Ordering::Relaxed);
         self.batches.fetch_add(1, Ordering::Relaxed);
         self.queued.fetch_add(answers.len() as u64, Ordering::Relaxed);
         match self.conclude(conn, working, result) {

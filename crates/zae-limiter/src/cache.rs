@@ -156,3 +156,51 @@ impl ConfigCache {
         &self.entity_epochs[usize::try_from(hash % ENTITY_EPOCHS as u64).unwrap_or(0)]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use super::*;
+    use zae_limiter_core::{ConfigStamp, TimeMs};
+    use zae_limiter_store::ManualClock;
+
+    fn answer(stamp: u64) -> (MemberConfig, Option<LimitsInForce>, ConfigStamp) {
+        (MemberConfig { cascades_to: None, limits: None, disabled_by: None }, None, ConfigStamp(stamp))
+    }
+
+    /// A change that lands while a read is on its way: the answer is used once by whoever asked before the change, and
+    /// never again.
+    #[tokio::test]
+    async fn a_read_that_was_in_flight_during_a_change_is_not_kept() {
+        let (cache, clock) = (ConfigCache::new(10, Duration::from_secs(60)), ManualClock::new(TimeMs(0)));
+        let (key, other, gpt): (EntityId, EntityId, ResourceName) =
+            ("key".parse().unwrap(), "other".parse().unwrap(), "gpt-4".parse().unwrap());
+        type Evict<'a> = &'a dyn Fn(&ConfigCache);
+        let evictions: [(Evict<'_>, bool); 3] =
+            [(&|cache| cache.evict_entity(&"key".parse().unwrap()), false), (&|cache| cache.evict_all(), false), (&|_| {}, true)];
+        for (evict, kept) in evictions {
+            cache.evict_all();
+            let read = cache.get_or_read(&key, &gpt, &clock, || async {
+                evict(&cache);
+                Ok::<_, Infallible>(answer(1))
+            });
+            read.await.unwrap();
+            assert_eq!(cache.get(&key, &gpt, &clock).is_some(), kept);
+        }
+        assert!(cache.get(&other, &gpt, &clock).is_none());
+    }
+
+    #[tokio::test]
+    async fn a_dropped_read_lets_the_next_caller_read() {
+        let (cache, clock) = (ConfigCache::new(10, Duration::from_secs(60)), ManualClock::new(TimeMs(0)));
+        let (key, gpt): (EntityId, ResourceName) = ("key".parse().unwrap(), "gpt-4".parse().unwrap());
+        let hanging = || std::future::pending::<Result<(MemberConfig, Option<LimitsInForce>, ConfigStamp), Infallible>>();
+        let mut hung = Box::pin(cache.get_or_read(&key, &gpt, &clock, hanging));
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(hung.as_mut().poll(&mut context).is_pending());
+        drop(hung);
+        let known = cache.get_or_read(&key, &gpt, &clock, || async { Ok::<_, Infallible>(answer(2)) }).await.unwrap();
+        assert_eq!(known.stamp, ConfigStamp(2));
+    }
+}

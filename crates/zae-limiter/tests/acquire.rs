@@ -1,4 +1,5 @@
 //! Admission: names, chains, limits, refusals, waits.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test that fails says where; it may spawn what it tests")]
 
 mod support;
 
@@ -198,7 +199,8 @@ async fn waiting_requests_sleep_exactly_as_long_as_needed() {
     bench.system(&["rpm:60"]).await;
     bench.limiter.acquire(Request::new("key", "gpt-4").take("rpm", 60)).await.unwrap().commit().await.unwrap();
     let limiter = bench.limiter.clone();
-    let waiting = tokio::spawn(async move { limiter.acquire(Request::new("key", "gpt-4").take("rpm", 1).wait(Duration::from_secs(5))).await });
+    let waiting =
+        tokio::spawn(async move { limiter.acquire(Request::new("key", "gpt-4").take("rpm", 1).wait(Duration::from_secs(5))).await });
     tokio::task::yield_now().await;
     bench.clock.advance(Duration::from_millis(999));
     tokio::task::yield_now().await;

@@ -1,4 +1,5 @@
 //! Leases: what is taken is kept, returned or settled, exactly once.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test that fails says where; it may spawn what it tests")]
 
 mod support;
 
@@ -135,9 +136,10 @@ async fn with_lease_commits_on_ok_and_rolls_back_on_err_and_panic() {
     assert_eq!(bench.left("key", "gpt-4", "tpm").await, 900);
 
     let limiter = bench.limiter.clone();
-    let panicking = tokio::spawn(async move {
-        limiter.with_lease(request(), async |_| -> Result<(), AcquireError> { panic!("a bug in the body") }).await
-    });
+    let panicking =
+        tokio::spawn(
+            async move { limiter.with_lease(request(), async |_| -> Result<(), AcquireError> { panic!("a bug in the body") }).await },
+        );
     assert!(panicking.await.unwrap_err().is_panic());
     bench.limiter.drain().await;
     assert_eq!(bench.left("key", "gpt-4", "tpm").await, 900);

@@ -1,4 +1,5 @@
 //! When the store is down: deadlines, policies, the breaker, and what is never turned into "allow".
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test that fails says where; it may spawn what it tests")]
 
 mod support;
 
@@ -24,7 +25,9 @@ async fn an_outage_blocks_by_default_with_its_own_error() {
     let bench = bench().await;
     bench.script.once("consume", Fault::FailBefore(StoreErrorKind::Unavailable));
     let error = bench.limiter.acquire(request()).await.unwrap_err();
-    assert!(matches!(&error, AcquireError::Unavailable(unavailable) if unavailable.reason == OutageReason::Failed(StoreErrorKind::Unavailable)));
+    assert!(
+        matches!(&error, AcquireError::Unavailable(unavailable) if unavailable.reason == OutageReason::Failed(StoreErrorKind::Unavailable))
+    );
     assert_eq!((error.http_status(), error.retry_after().is_some()), (503, true));
 }
 

@@ -56,12 +56,6 @@ impl Availability {
     }
 }
 
-/// The answer of one attempt that reached the store.
-enum Decided {
-    Lease(Lease),
-    Again,
-}
-
 impl RateLimiter {
     /// Takes the amounts from every bucket of the chain, or from none.
     ///
@@ -208,11 +202,11 @@ impl RateLimiter {
         for _ in 0..STALE_ATTEMPTS_MAX {
             let left = deadline.saturating_sub(self.clock().monotonic().saturating_sub(started));
             match self.decide_once(request, left).await {
-                Ok(Decided::Lease(lease)) => {
+                Ok(Some(lease)) => {
                     attempt.answered();
                     return Ok(lease);
                 }
-                Ok(Decided::Again) => {}
+                Ok(None) => {}
                 Err(Failure::Answer(error)) => {
                     attempt.answered();
                     return Err(error);
@@ -225,7 +219,8 @@ impl RateLimiter {
         Err(contended(self.short_wait()))
     }
 
-    async fn decide_once(&self, request: &Request, left: Duration) -> Result<Decided, Failure> {
+    /// One decision; `None` when the configuration has to be read again first.
+    async fn decide_once(&self, request: &Request, left: Duration) -> Result<Option<Lease>, Failure> {
         let (entity, resource) = request.checked_names().map_err(|error| Failure::Answer(error.into()))?;
         let started = self.clock().monotonic();
         let chain = within(self.clock(), left, self.chain(entity, resource)).await.ok_or(Failure::Deadline)?.map_err(Failure::Store)?;
@@ -239,7 +234,7 @@ impl RateLimiter {
         });
         let left = left.saturating_sub(self.clock().monotonic().saturating_sub(started));
         match consume.finish(self.clock(), left).await.ok_or(Failure::Deadline)?.map_err(Failure::Store)? {
-            ConsumeOutcome::Granted(reports) => Ok(Decided::Lease(Lease::granted(self.clone(), request.clone(), plan, amounts, reports))),
+            ConsumeOutcome::Granted(reports) => Ok(Some(Lease::granted(self.clone(), request.clone(), plan, amounts, reports))),
             ConsumeOutcome::Refused(reports) => Err(Failure::Answer(RateLimitExceeded::new(plan.statuses(&reports)).into())),
             ConsumeOutcome::Disabled { member } => {
                 self.forget(&plan);
@@ -248,7 +243,7 @@ impl RateLimiter {
             ConsumeOutcome::Contended { retry_after } => Err(Failure::Answer(contended(retry_after))),
             ConsumeOutcome::Stale { .. } => {
                 self.forget(&plan);
-                Ok(Decided::Again)
+                Ok(None)
             }
         }
     }

@@ -1,5 +1,5 @@
 //! What the tests share: a limiter on a memory store with a clock that stands still and faults on demand.
-#![allow(dead_code, reason = "each test file uses its own part")]
+#![allow(dead_code, clippy::unwrap_used, reason = "each test file uses its own part")]
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -52,7 +52,7 @@ impl Script {
         if let Some(index) = state.queued.iter().position(|(queued, _)| *queued == operation) {
             return state.queued.remove(index).map_or(Fault::None, |(_, fault)| fault);
         }
-        state.always.iter().find(|(always, _)| *always == operation).map_or(Fault::None, |(_, fault)| fault.clone())
+        state.always.iter().find(|(always, _)| *always == operation).map_or(Fault::None, |(_, fault)| *fault)
     }
 }
 

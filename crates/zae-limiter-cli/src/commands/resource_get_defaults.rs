@@ -1,0 +1,11 @@
+//! `resource get-defaults`.
+
+use zae_limiter::Level;
+
+use crate::args::ResourceGetDefaultsArgs;
+use crate::context::Context;
+use crate::exit::Exit;
+
+pub(crate) async fn run(context: &Context<'_>, args: ResourceGetDefaultsArgs) -> anyhow::Result<Exit> {
+    super::limits::get(context, Level::Resource(args.name)).await
+}

@@ -1,0 +1,19 @@
+//! `version`.
+
+use serde::Serialize;
+
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::table::{Cell, Text};
+
+#[derive(Serialize)]
+struct Form {
+    name: &'static str,
+    version: &'static str,
+}
+
+pub(crate) fn run(context: &Context<'_>) -> anyhow::Result<Exit> {
+    let form = Form { name: "zae-limiter", version: env!("CARGO_PKG_VERSION") };
+    context.printer.answer(&form, &Text::new().line(Cell::plain(format!("{} {}", form.name, form.version))))?;
+    Ok(Exit::Ok)
+}

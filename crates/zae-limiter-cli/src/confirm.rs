@@ -1,0 +1,53 @@
+//! Asking before something is destroyed.
+
+use std::io::{self, BufRead, Read as _};
+
+use crate::context::Context;
+use crate::error::Failure;
+
+/// The longest answer that is read.
+const ANSWER_BYTES_MAX: u64 = 1024;
+
+/// What is about to be destroyed, and the name that must be typed.
+pub(crate) struct Question<'a> {
+    /// As in "the system defaults of namespace prod".
+    pub(crate) what: &'a str,
+    /// What to type.
+    pub(crate) name: &'a str,
+}
+
+/// Lets a destructive command go on: with `--yes`, or once its name was typed on a terminal.
+pub(crate) fn confirm(context: &Context<'_>, question: &Question<'_>, yes: bool) -> Result<(), Failure> {
+    if yes {
+        return Ok(());
+    }
+    if !context.settings.can_ask {
+        let failure = Failure::usage(format!("this deletes {} and there is no terminal to ask on", question.what));
+        return Err(failure.hint("pass --yes if that is meant"));
+    }
+    context.printer.ask(&format!("This deletes {}. Type {} to go on:", question.what, question.name));
+    agreed(io::stdin().lock(), question)
+}
+
+fn agreed(input: impl BufRead, question: &Question<'_>) -> Result<(), Failure> {
+    let mut answer = String::new();
+    // What can not be read is no agreement.
+    let read = input.take(ANSWER_BYTES_MAX).read_line(&mut answer);
+    if read.is_ok() && answer.trim() == question.name { Ok(()) } else { Err(Failure::aborted("not confirmed; nothing was deleted")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_name_itself_is_agreement() {
+        let question = Question { what: "it", name: "prod" };
+        for (answer, expected) in
+            [("prod\n", true), ("  prod\r\n", true), ("prod", true), ("y\n", false), ("yes\n", false), ("Prod\n", false), ("", false)]
+        {
+            assert_eq!(agreed(answer.as_bytes(), &question).is_ok(), expected, "{answer:?}");
+        }
+        assert!(agreed(&b"\xff\n"[..], &question).is_err());
+    }
+}

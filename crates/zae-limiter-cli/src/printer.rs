@@ -1,0 +1,135 @@
+//! The only file that writes: answers to stdout, talk to stderr. Whatever is printed is escaped first.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+
+use anyhow::Context as _;
+use clap::error::ErrorKind;
+use serde::Serialize;
+
+use crate::args::Output;
+use crate::error::Report;
+use crate::escape::{escaped, json_line};
+use crate::exit::Exit;
+use crate::settings::Looks;
+use crate::table::{Paint, Text, Tone};
+
+/// Decides what is printed, where and how.
+pub(crate) struct Printer {
+    looks: Looks,
+}
+
+/// An error as JSON.
+#[derive(Serialize)]
+struct ErrorForm<'a> {
+    error: ErrorBody<'a>,
+}
+
+#[derive(Serialize)]
+struct ErrorBody<'a> {
+    kind: &'a str,
+    message: &'a str,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    causes: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<&'a str>,
+}
+
+impl Printer {
+    /// A printer with these looks.
+    pub(crate) fn new(looks: Looks) -> Printer {
+        Printer { looks }
+    }
+
+    /// Prints the answer of a command: `text` for people, `json` for programs.
+    pub(crate) fn answer(&self, json: &impl Serialize, text: &Text) -> anyhow::Result<()> {
+        let answer = match self.looks.output {
+            Output::Json => json_line(json)?,
+            Output::Table => text.render(self.looks.width, Paint(self.looks.stdout_colours)),
+        };
+        to_stdout(&answer)
+    }
+
+    /// Something worth knowing.
+    pub(crate) fn note(&self, text: &str) {
+        self.talk(Tone::Dim, "note", text);
+    }
+
+    /// Something that is probably not meant.
+    pub(crate) fn warning(&self, text: &str) {
+        self.talk(Tone::Warning, "warning", text);
+    }
+
+    /// Asks; the answer is expected on the same line.
+    pub(crate) fn ask(&self, question: &str) {
+        to_stderr(&format!("{} ", escaped(question)));
+    }
+
+    /// Prints an error and says how the process ends.
+    pub(crate) fn error(&self, report: &Report) -> Exit {
+        let hint = report.hint.as_deref().filter(|_| !self.looks.quiet);
+        let body = ErrorBody { kind: report.kind, message: &report.message, causes: &report.causes, hint };
+        let line = match self.looks.output {
+            Output::Json => json_line(&ErrorForm { error: body }).unwrap_or_default(),
+            Output::Table => self.error_text(&body),
+        };
+        to_stderr(&line);
+        report.exit
+    }
+
+    fn error_text(&self, error: &ErrorBody<'_>) -> String {
+        let paint = Paint(self.looks.stderr_colours);
+        let mut text = format!("{} {}\n", paint.apply(Tone::Bad, "error:"), escaped(error.message));
+        let causes = error.causes.iter().map(|cause| ("  caused by:", cause.as_str(), Tone::Dim));
+        for (label, line, tone) in causes.chain(error.hint.map(|hint| ("hint:", hint, Tone::Strong))) {
+            // Writing to a String can not fail.
+            let _ = writeln!(text, "{} {}", paint.apply(tone, label), escaped(line));
+        }
+        text
+    }
+
+    /// Prints what clap has to say instead of a command line: help, the version, or what is wrong with it.
+    pub(crate) fn parsing(&self, error: &clap::Error) -> Exit {
+        let rendered = error.render();
+        match error.kind() {
+            // All of it is our own text, so it may carry colours.
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+                let text = if self.looks.stdout_colours { rendered.ansi().to_string() } else { rendered.to_string() };
+                to_stdout(&text).map_or_else(|error| self.error(&Report::of(&error)), |()| Exit::Ok)
+            }
+            // It quotes what was typed.
+            _ => {
+                let text = rendered.to_string();
+                let lines: Vec<Cow<'_, str>> = text.lines().map(escaped).collect();
+                let text = lines.join("\n") + "\n";
+                let prefix = "error:";
+                let painted = Paint(self.looks.stderr_colours).apply(Tone::Bad, prefix);
+                to_stderr(&text.strip_prefix(prefix).map_or_else(|| text.clone(), |rest| format!("{painted}{rest}")));
+                Exit::Usage
+            }
+        }
+    }
+
+    fn talk(&self, tone: Tone, label: &str, text: &str) {
+        if !self.looks.quiet {
+            let label = Paint(self.looks.stderr_colours).apply(tone, &format!("{label}:"));
+            to_stderr(&format!("{label} {}\n", escaped(text)));
+        }
+    }
+}
+
+/// A reader that went away (`| head`) is no error: what was asked for is done.
+fn to_stdout(text: &str) -> anyhow::Result<()> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result.context("the answer could not be written to stdout"),
+    }
+}
+
+/// Nobody is left to be told when this fails.
+fn to_stderr(text: &str) {
+    let mut stderr = io::stderr().lock();
+    let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
+}

@@ -1,0 +1,310 @@
+//! From "as typed" and the environment to "ready to run". The only file that reads the environment.
+
+use std::ffi::OsString;
+use std::fmt::Display;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use terminal_size::{Width, terminal_size_of};
+use zae_limiter::{NamespaceName, Principal};
+
+use crate::args::{Color, Globals, Output, StoreUrl};
+use crate::error::Failure;
+
+const NAMESPACE: &str = "default";
+/// Below the user's data directory.
+const FILE: &str = "zae-limiter/limits.db";
+/// How wide help is where no terminal says otherwise, and at most.
+const HELP_WIDTH: usize = 100;
+
+/// What the process finds around it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Environment {
+    store: Option<OsString>,
+    namespace: Option<OsString>,
+    no_color: Option<OsString>,
+    term: Option<OsString>,
+    columns: Option<OsString>,
+    /// The operating system's names for the user, best first.
+    users: Vec<OsString>,
+    /// Where users' data goes, best first.
+    data_directories: Vec<PathBuf>,
+    stdin_is_terminal: bool,
+    stdout_is_terminal: bool,
+    stderr_is_terminal: bool,
+    terminal_width: Option<usize>,
+}
+
+impl Environment {
+    /// Looks around.
+    pub(crate) fn read() -> Environment {
+        Environment {
+            store: variable("ZAEL_STORE"),
+            namespace: variable("ZAEL_NAMESPACE"),
+            no_color: variable("NO_COLOR"),
+            term: variable("TERM"),
+            columns: variable("COLUMNS"),
+            users: ["USER", "LOGNAME", "USERNAME"].into_iter().filter_map(variable).collect(),
+            data_directories: data_directories(variable("XDG_DATA_HOME"), variable("LOCALAPPDATA"), std::env::home_dir()),
+            stdin_is_terminal: std::io::stdin().is_terminal(),
+            stdout_is_terminal: std::io::stdout().is_terminal(),
+            stderr_is_terminal: std::io::stderr().is_terminal(),
+            terminal_width: terminal_size_of(std::io::stdout()).map(|(Width(columns), _)| columns.into()),
+        }
+    }
+
+    /// How wide help may be.
+    pub(crate) fn help_width(&self) -> usize {
+        self.width().unwrap_or(HELP_WIDTH).min(HELP_WIDTH)
+    }
+
+    /// How wide tables may be; a pipe has no width. `COLUMNS` beats the terminal.
+    fn width(&self) -> Option<usize> {
+        let columns = self.columns.as_ref().and_then(|columns| columns.to_str()?.parse().ok());
+        columns.filter(|columns| *columns > 0).or(self.terminal_width)
+    }
+
+    /// Whether to colour what goes to a stream.
+    fn colours(&self, color: Color, is_terminal: bool) -> bool {
+        let plain = self.no_color.is_some() || self.term.as_ref().is_some_and(|term| term == "dumb");
+        match color {
+            Color::Always => true,
+            Color::Never => false,
+            Color::Auto => is_terminal && !plain,
+        }
+    }
+}
+
+/// An empty variable counts as not set.
+#[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
+fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+/// The places for users' data. As the XDG standard says, a relative one is no place.
+fn data_directories(xdg: Option<OsString>, local_app_data: Option<OsString>, home: Option<PathBuf>) -> Vec<PathBuf> {
+    let usual = if cfg!(windows) {
+        local_app_data.map(PathBuf::from)
+    } else if cfg!(target_os = "macos") {
+        home.map(|home| home.join("Library/Application Support"))
+    } else {
+        home.map(|home| home.join(".local/share"))
+    };
+    xdg.map(PathBuf::from).into_iter().chain(usual).filter(|path| path.is_absolute()).collect()
+}
+
+/// How to print. Nothing here can be wrong, so that errors can always be printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Looks {
+    /// Table or JSON.
+    pub(crate) output: Output,
+    /// No notes, warnings, hints.
+    pub(crate) quiet: bool,
+    /// Colours for answers.
+    pub(crate) stdout_colours: bool,
+    /// Colours for talk.
+    pub(crate) stderr_colours: bool,
+    /// Columns a table may take.
+    pub(crate) width: Option<usize>,
+}
+
+impl Looks {
+    /// How these flags look in this environment.
+    pub(crate) fn new(globals: &Globals, environment: &Environment) -> Looks {
+        let color = globals.color.unwrap_or_default();
+        Looks {
+            output: globals.output.unwrap_or_default(),
+            quiet: globals.quiet,
+            stdout_colours: environment.colours(color, environment.stdout_is_terminal),
+            stderr_colours: environment.colours(color, environment.stderr_is_terminal),
+            width: environment.width(),
+        }
+    }
+}
+
+/// Where limits live, in the end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum StorePlace {
+    /// A file that somebody named; its folder must exist.
+    Named(PathBuf),
+    /// The file nobody needs to name; its folder is created.
+    Usual(PathBuf),
+    /// This process.
+    Memory,
+}
+
+/// What every command needs, checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Settings {
+    /// Where limits live.
+    pub(crate) store: StorePlace,
+    /// The tenant.
+    pub(crate) namespace: NamespaceName,
+    /// Who changes are audited under.
+    pub(crate) principal: Option<Principal>,
+    /// Whether somebody can be asked.
+    pub(crate) can_ask: bool,
+}
+
+impl Settings {
+    /// The flags, else the environment, else the defaults.
+    pub(crate) fn new(globals: Globals, environment: &Environment) -> Result<Settings, Failure> {
+        let url = match globals.store {
+            Some(url) => Some(url),
+            None => from_variable("ZAEL_STORE", environment.store.as_ref())?,
+        };
+        let store = match (url, environment.data_directories.first()) {
+            (Some(StoreUrl::Sqlite(path)), _) => StorePlace::Named(path),
+            (Some(StoreUrl::Memory), _) => StorePlace::Memory,
+            (None, Some(directory)) => StorePlace::Usual(file_in(directory)),
+            (None, None) => {
+                let failure = Failure::usage("there is no home directory to keep the limits in");
+                return Err(failure.hint("name a file with --store sqlite:PATH, or set ZAEL_STORE"));
+            }
+        };
+        let namespace = match globals.namespace {
+            Some(name) => Some(name),
+            None => from_variable("ZAEL_NAMESPACE", environment.namespace.as_ref())?,
+        };
+        let namespace = namespace.unwrap_or_else(|| NAMESPACE.parse().expect("the word is a valid namespace name"));
+        let user = || environment.users.iter().find_map(|user| user.to_str()?.parse().ok());
+        Ok(Settings { store, namespace, principal: globals.principal.or_else(user), can_ask: environment.stdin_is_terminal })
+    }
+}
+
+fn file_in(directory: &Path) -> PathBuf {
+    // Joined in parts, so that Windows gets its own separators.
+    FILE.split('/').fold(directory.to_owned(), |path, part| path.join(part))
+}
+
+fn from_variable<T: FromStr<Err: Display>>(name: &str, value: Option<&OsString>) -> Result<Option<T>, Failure> {
+    let Some(value) = value else { return Ok(None) };
+    let shown = value.to_string_lossy();
+    let invalid = |why: &dyn Display| Failure::usage(format!("invalid value '{shown}' for the variable {name}: {why}"));
+    let text = value.to_str().ok_or_else(|| invalid(&"not valid UTF-8"))?;
+    text.parse().map(Some).map_err(|why| invalid(&why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The root of some absolute path, on any system.
+    fn root() -> PathBuf {
+        PathBuf::from(if cfg!(windows) { "C:\\" } else { "/" })
+    }
+
+    fn environment() -> Environment {
+        Environment { data_directories: vec![root().join("data")], ..Environment::default() }
+    }
+
+    fn settings(globals: Globals, environment: &Environment) -> Result<Settings, String> {
+        Settings::new(globals, environment).map_err(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn without_anything_said_the_defaults_hold() {
+        let settings = settings(Globals::default(), &environment()).unwrap();
+        assert_eq!(settings.store, StorePlace::Usual(root().join("data").join("zae-limiter").join("limits.db")));
+        assert_eq!(settings.namespace, "default");
+        assert_eq!((settings.principal, settings.can_ask), (None, false));
+    }
+
+    #[test]
+    fn flags_beat_variables() {
+        let environment = Environment {
+            store: Some("sqlite:from-variable.db".into()),
+            namespace: Some("from-variable".into()),
+            users: vec!["from-variable".into()],
+            ..environment()
+        };
+        let found = settings(Globals::default(), &environment).unwrap();
+        assert_eq!(found.store, StorePlace::Named("from-variable.db".into()));
+        assert_eq!((found.namespace.as_str(), found.principal.unwrap().as_str()), ("from-variable", "from-variable"));
+        let globals = Globals {
+            store: Some(StoreUrl::Memory),
+            namespace: Some("flag".parse().unwrap()),
+            principal: Some("flag".parse().unwrap()),
+            ..Globals::default()
+        };
+        let found = settings(globals, &environment).unwrap();
+        assert_eq!(found.store, StorePlace::Memory);
+        assert_eq!((found.namespace.as_str(), found.principal.unwrap().as_str()), ("flag", "flag"));
+    }
+
+    #[test]
+    fn a_wrong_variable_is_named() {
+        let wrong = Environment { store: Some("postgres:x".into()), ..environment() };
+        let error = settings(Globals::default(), &wrong).unwrap_err();
+        assert_eq!(error, "invalid value 'postgres:x' for the variable ZAEL_STORE: use sqlite:PATH or memory:");
+        let wrong = Environment { namespace: Some("a b".into()), ..environment() };
+        let error = settings(Globals::default(), &wrong).unwrap_err();
+        assert!(error.contains("ZAEL_NAMESPACE") && error.contains("letters, digits"), "{error}");
+    }
+
+    #[test]
+    fn a_wrong_variable_does_not_matter_when_a_flag_is_given() {
+        let wrong = Environment { store: Some("postgres:x".into()), ..environment() };
+        let globals = Globals { store: Some(StoreUrl::Memory), ..Globals::default() };
+        assert!(settings(globals, &wrong).is_ok());
+    }
+
+    #[test]
+    fn the_first_user_that_is_a_valid_principal_is_taken() {
+        let users = |users: &[&str]| Environment { users: users.iter().map(OsString::from).collect(), ..environment() };
+        let principal = |environment| settings(Globals::default(), &environment).unwrap().principal;
+        assert_eq!(principal(users(&["alice", "bob"])).unwrap(), "alice");
+        assert_eq!(principal(users(&["al ice", "bob"])).unwrap(), "bob");
+        assert_eq!(principal(users(&["al ice"])), None);
+    }
+
+    #[test]
+    fn without_a_home_a_store_must_be_named() {
+        let homeless = Environment::default();
+        assert!(settings(Globals::default(), &homeless).unwrap_err().contains("home directory"));
+        let globals = Globals { store: Some(StoreUrl::Memory), ..Globals::default() };
+        assert!(settings(globals, &homeless).is_ok());
+    }
+
+    #[test]
+    fn data_goes_where_xdg_says_else_to_the_usual_place() {
+        let (xdg, home) = (root().join("xdg"), root().join("someone"));
+        let local = Some(root().join("local").into_os_string());
+        let found = data_directories(Some(xdg.clone().into_os_string()), local.clone(), Some(home.clone()));
+        assert_eq!(found.first(), Some(&xdg));
+        let found = data_directories(Some("relative".into()), local, Some(home.clone()));
+        assert!(found.len() == 1 && found[0].is_absolute(), "{found:?}");
+        if cfg!(target_os = "linux") {
+            assert_eq!(found, [home.join(".local/share")]);
+        }
+        assert!(data_directories(None, None, None).is_empty());
+    }
+
+    #[test]
+    fn colours_are_for_terminals_unless_told_otherwise() {
+        let coloured = |color, terminal, no_color: &str, term: &str| {
+            let set = |value: &str| (!value.is_empty()).then(|| OsString::from(value));
+            let environment =
+                Environment { stdout_is_terminal: terminal, no_color: set(no_color), term: set(term), ..Environment::default() };
+            Looks::new(&Globals { color, ..Globals::default() }, &environment).stdout_colours
+        };
+        assert!(coloured(None, true, "", "xterm"));
+        assert!(!coloured(None, false, "", "xterm"));
+        assert!(!coloured(None, true, "1", "xterm"));
+        assert!(!coloured(None, true, "", "dumb"));
+        assert!(coloured(Some(Color::Always), false, "1", "dumb"));
+        assert!(!coloured(Some(Color::Never), true, "", "xterm"));
+    }
+
+    #[test]
+    fn columns_beat_the_terminal() {
+        let width = |columns: &str, terminal| {
+            let environment = Environment { columns: Some(columns.into()), terminal_width: terminal, ..Environment::default() };
+            (Looks::new(&Globals::default(), &environment).width, environment.help_width())
+        };
+        assert_eq!(width("40", Some(120)), (Some(40), 40));
+        assert_eq!(width("x", Some(120)), (Some(120), 100));
+        assert_eq!(width("0", None), (None, 100));
+    }
+}

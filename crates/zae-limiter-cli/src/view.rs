@@ -1,0 +1,183 @@
+//! How the library's values look to people. Their JSON forms are the library's own (`zae_limiter::wire`).
+
+use zae_limiter::wire::{Decision, Status};
+use zae_limiter::{Entity, Level, LevelConfig, Limit, LimitSource, Resolved, ResolvedMember, ResourceName};
+
+use crate::table::{Align, Cell, Table, Text, Tone};
+
+const SECOND_MS: u64 = 1_000;
+const MINUTE_MS: u64 = 60 * SECOND_MS;
+const HOUR_MS: u64 = 60 * MINUTE_MS;
+const DAY_MS: u64 = 24 * HOUR_MS;
+
+/// A wait for people, rounded up: waiting what is printed is always enough.
+pub(crate) fn wait(ms: u64) -> String {
+    let two = |large_ms: u64, large: &str, small_ms: u64, small: &str| {
+        let rounded = ms.div_ceil(small_ms).saturating_mul(small_ms);
+        format!("{}{large} {}{small}", rounded.div_euclid(large_ms), rounded.rem_euclid(large_ms).div_euclid(small_ms))
+    };
+    match ms {
+        0..SECOND_MS => format!("{ms}ms"),
+        SECOND_MS..MINUTE_MS => {
+            let tenths = ms.div_ceil(100);
+            format!("{}.{}s", tenths.div_euclid(10), tenths.rem_euclid(10))
+        }
+        MINUTE_MS..HOUR_MS => two(MINUTE_MS, "m", SECOND_MS, "s"),
+        HOUR_MS..DAY_MS => two(HOUR_MS, "h", MINUTE_MS, "m"),
+        _ => two(DAY_MS, "d", HOUR_MS, "h"),
+    }
+}
+
+/// Every limit that was looked at.
+pub(crate) fn statuses(statuses: &[Status]) -> Table {
+    let mut table = Table::new([
+        ("ENTITY", Align::Left),
+        ("LIMIT", Align::Left),
+        ("CAPACITY", Align::Right),
+        ("AVAILABLE", Align::Right),
+        ("REQUESTED", Align::Right),
+        ("WAIT", Align::Left),
+    ]);
+    for status in statuses {
+        let wait = match (status.exceeded, status.retry_after_ms) {
+            (false, _) => Cell::plain("-"),
+            (true, Some(ms)) => Cell::toned(wait(ms), Tone::Bad),
+            (true, None) => Cell::toned("never", Tone::Bad),
+        };
+        let tone = if status.available < 0 { Tone::Warning } else { Tone::Plain };
+        table.row([
+            Cell::plain(&status.entity_id),
+            Cell::plain(&status.limit_name),
+            Cell::plain(status.capacity),
+            Cell::toned(status.available, tone),
+            Cell::plain(status.requested),
+            wait,
+        ]);
+    }
+    table
+}
+
+/// Why a request does not pass, and when it could.
+pub(crate) fn refusal(decision: &Decision) -> String {
+    match decision.retry_after_ms {
+        None => "it can never pass: more is requested than the capacity".to_owned(),
+        Some(ms) if decision.contended => format!("too many writers on one bucket, try again in {}", wait(ms)),
+        Some(ms) => format!("could pass in {}", wait(ms)),
+    }
+}
+
+/// What is stored at a level.
+pub(crate) fn level(level: &Level, config: &LevelConfig) -> Text {
+    let mut fields = vec![("level", Cell::plain(level)), ("version", Cell::plain(config.version))];
+    if let Some(policy) = config.on_unavailable {
+        fields.push(("on unavailable", Cell::plain(policy)));
+    }
+    if let Some(disabled) = config.disabled {
+        fields.push(("disabled", if disabled { Cell::toned("yes", Tone::Bad) } else { Cell::plain("no") }));
+    }
+    let text = Text::new().fields(fields);
+    if config.limits.is_empty() {
+        return text.line(Cell::plain("no limits at this level"));
+    }
+    let mut table = Table::new([("LIMIT", Align::Left), ("RATE", Align::Right), ("BURST", Align::Right)]);
+    for limit in &config.limits {
+        table.row([Cell::plain(limit.name()), Cell::plain(rate(limit)), Cell::plain(limit.capacity())]);
+    }
+    text.table(table)
+}
+
+/// `10000/min` of `tpm:10000/min:15000`.
+fn rate(limit: &Limit) -> String {
+    limit.to_string().split(':').nth(1).unwrap_or_default().to_owned()
+}
+
+/// An entity.
+pub(crate) fn entity(entity: &Entity) -> Text {
+    let form = zae_limiter::wire::EntityForm::from(entity);
+    let mut fields = vec![
+        ("entity", Cell::plain(&form.entity_id)),
+        ("name", Cell::plain(&form.name)),
+        ("parent", Cell::plain(form.parent_id.as_deref().unwrap_or("-"))),
+        ("cascade", Cell::plain(if form.cascade { "yes" } else { "no" })),
+        ("created", Cell::plain(&form.created_at)),
+        ("version", Cell::plain(form.version)),
+    ];
+    fields.extend(form.metadata.iter().map(|(key, value)| ("metadata", Cell::plain(format!("{key}={value}")))));
+    Text::new().fields(fields)
+}
+
+/// Which limits apply to each member of a chain, and where they come from.
+pub(crate) fn resolved(resolved: &Resolved, resource: &ResourceName) -> Text {
+    let mut table = Table::new([
+        ("ENTITY", Align::Left),
+        ("LIMIT", Align::Left),
+        ("RATE", Align::Right),
+        ("BURST", Align::Right),
+        ("FROM", Align::Left),
+    ]);
+    for member in &resolved.members {
+        if member.limits.is_empty() {
+            table.row([Cell::plain(&member.entity), Cell::plain("-"), Cell::plain("-"), Cell::plain("-"), Cell::plain("no level")]);
+        }
+        for limit in &member.limits {
+            table.row([
+                Cell::plain(&member.entity),
+                Cell::plain(limit.name()),
+                Cell::plain(rate(limit)),
+                Cell::plain(limit.capacity()),
+                Cell::plain(supplier(member, resource)),
+            ]);
+        }
+    }
+    let policy = vec![("on unavailable", Cell::plain(resolved.on_unavailable))];
+    let text = Text::new().table(table).fields(policy);
+    resolved.members.iter().fold(text, |text, member| match &member.disabled_by {
+        Some(level) => text.line(Cell::toned(format!("{} is disabled at level: {level}", member.entity), Tone::Bad)),
+        None => text,
+    })
+}
+
+/// The level that supplied the limits of a member, by the name an administrator knows it under.
+fn supplier(member: &ResolvedMember, resource: &ResourceName) -> String {
+    let level = match member.source {
+        Some(LimitSource::System) => Level::System,
+        Some(LimitSource::Resource) => Level::Resource(resource.clone()),
+        Some(LimitSource::Entity) => Level::Entity(member.entity.clone()),
+        Some(LimitSource::EntityResource) => Level::EntityResource(member.entity.clone(), resource.clone()),
+        Some(other) => return other.to_string(),
+        None => return "no level".to_owned(),
+    };
+    level.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_are_rounded_up() {
+        for (ms, expected) in [
+            (1, "1ms"),
+            (999, "999ms"),
+            (1_000, "1.0s"),
+            (1_001, "1.1s"),
+            (59_901, "60.0s"),
+            (60_000, "1m 0s"),
+            (60_001, "1m 1s"),
+            (3_599_001, "60m 0s"),
+            (8_639_900, "2h 24m"),
+            (86_400_000, "1d 0h"),
+            (86_400_001, "1d 1h"),
+            (u64::MAX, "213503982334d 14h"),
+        ] {
+            assert_eq!(wait(ms), expected, "{ms}");
+        }
+    }
+
+    #[test]
+    fn a_rate_is_the_middle_of_a_limit() {
+        for (text, expected) in [("tpm:10000/min:15000", "10000/min"), ("rpm:5", "5/min"), ("x:5/30sec", "5/30sec")] {
+            assert_eq!(rate(&text.parse().unwrap()), expected);
+        }
+    }
+}
