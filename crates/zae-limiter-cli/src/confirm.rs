@@ -1,6 +1,6 @@
 //! Asking before something is destroyed.
 
-use std::io::{self, BufRead, Read as _};
+use std::io::{self, BufRead};
 
 use crate::context::Context;
 use crate::error::Failure;

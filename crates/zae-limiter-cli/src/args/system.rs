@@ -5,6 +5,7 @@ use zae_limiter::{Limit, OnUnavailable};
 
 /// What to do with the whole namespace.
 #[derive(Clone, Debug, Subcommand)]
+#[expect(clippy::enum_variant_names, reason = "these are the words of the command line")]
 pub(crate) enum SystemCommand {
     /// Store limits for everyone without stronger ones, replacing those there were
     SetDefaults(SystemSetDefaultsArgs),

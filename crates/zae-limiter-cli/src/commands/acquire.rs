@@ -13,6 +13,7 @@ use crate::view;
 
 pub(crate) async fn run(context: &Context<'_>, args: AcquireArgs) -> anyhow::Result<Exit> {
     check_recorded(&args)?;
+    super::limits::check(&args.limits)?;
     let request = request(&args);
     let limiter = context.open().await?;
     let (decision, exit) = match limiter.acquire(request.clone()).await {

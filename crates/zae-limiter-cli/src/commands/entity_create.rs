@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use zae_limiter::NewEntity;
 use zae_limiter::wire::EntityForm;
+use zae_limiter::{Entity, NewEntity};
 
 use crate::args::{EntityCreateArgs, Pair};
 use crate::context::Context;
@@ -14,6 +14,7 @@ use crate::view;
 pub(crate) async fn run(context: &Context<'_>, args: EntityCreateArgs) -> anyhow::Result<Exit> {
     let metadata = metadata(args.metadata)?;
     let name = args.display_name.unwrap_or_else(|| args.id.to_string());
+    Entity::check_text(&name, &metadata).map_err(|error| Failure::usage(error.to_string()))?;
     let limiter = context.open().await?;
     let entity = NewEntity { id: args.id, name, parent: args.parent, cascade: args.cascade, metadata };
     let created = limiter.create_entity(entity).await?;

@@ -1,6 +1,7 @@
 //! What the commands for limits at the four levels share.
 
 use serde::Serialize;
+use zae_limiter::core::check_limits;
 use zae_limiter::wire::LevelForm;
 use zae_limiter::{EntityId, Level, Limit, LimitsChange, OnUnavailable, RateLimiter, ResourceName};
 
@@ -28,6 +29,7 @@ pub(super) async fn set(
     limits: Vec<Limit>,
     on_unavailable: Option<OnUnavailable>,
 ) -> anyhow::Result<Exit> {
+    check(&limits)?;
     let limiter = context.open().await?;
     limiter.change_limits(&level, LimitsChange { limits, on_unavailable, expected_version: None }).await?;
     answer(context, &level, &limiter).await
@@ -37,6 +39,11 @@ pub(super) async fn set(
 pub(super) async fn get(context: &Context<'_>, level: Level) -> anyhow::Result<Exit> {
     let limiter = context.open().await?;
     answer(context, &level, &limiter).await
+}
+
+/// What each limit on its own can not tell: that a name is given twice.
+pub(super) fn check(limits: &[Limit]) -> Result<(), Failure> {
+    check_limits(limits).map_err(|error| Failure::usage(format!("invalid values for --limit: {error}")))
 }
 
 /// The level of an entity's limits: for one resource, or for all.

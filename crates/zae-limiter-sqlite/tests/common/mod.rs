@@ -11,59 +11,59 @@ use zae_limiter_store::{
 };
 
 /// 2026-01-01T10:00:00Z, where every test begins.
-pub const START: TimeMs = TimeMs(1_767_261_600_000);
+pub(crate) const START: TimeMs = TimeMs(1_767_261_600_000);
 
-pub fn at(ms: i64) -> TimeMs {
+pub(crate) fn at(ms: i64) -> TimeMs {
     START.plus_ms(ms)
 }
 
-pub fn entity(id: &str) -> EntityId {
+pub(crate) fn entity(id: &str) -> EntityId {
     id.parse().expect("a valid id")
 }
 
-pub fn gpt() -> ResourceName {
+pub(crate) fn gpt() -> ResourceName {
     "gpt-4".parse().expect("a valid name")
 }
 
-pub fn limits(text: &str) -> LimitsInForce {
+pub(crate) fn limits(text: &str) -> LimitsInForce {
     let limits: Vec<Limit> = text.split_whitespace().map(|limit| limit.parse().expect("a valid limit")).collect();
     LimitsInForce::resolved(limits, LimitSource::System, ConfigStamp(0), 7)
 }
 
-pub fn change(number: u128) -> Change {
+pub(crate) fn change(number: u128) -> Change {
     Change { principal: None, at: START, event: EventId::new(START, number) }
 }
 
 /// A store in a directory of its own, which goes away with it.
-pub struct Scratch {
-    pub directory: tempfile::TempDir,
+pub(crate) struct Scratch {
+    pub(crate) directory: tempfile::TempDir,
 }
 
 impl Scratch {
-    pub fn new() -> Scratch {
+    pub(crate) fn new() -> Scratch {
         Scratch { directory: tempfile::tempdir().expect("a directory") }
     }
 
-    pub fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.directory.path().join("limits.db")
     }
 
-    pub fn open(&self) -> SqliteStore {
+    pub(crate) fn open(&self) -> SqliteStore {
         SqliteStore::open(self.path()).expect("a store")
     }
 
-    pub fn open_with(&self, options: SqliteOptions) -> SqliteStore {
+    pub(crate) fn open_with(&self, options: SqliteOptions) -> SqliteStore {
         SqliteStore::open_with(self.path(), options).expect("a store")
     }
 
     /// The file, past the store.
-    pub fn sqlite(&self) -> rusqlite::Connection {
+    pub(crate) fn sqlite(&self) -> rusqlite::Connection {
         rusqlite::Connection::open(self.path()).expect("a database")
     }
 }
 
 /// Takes tokens of the first limit of an entity.
-pub async fn try_take(
+pub(crate) async fn try_take(
     store: &SqliteStore,
     id: &str,
     limits: &LimitsInForce,
@@ -77,7 +77,7 @@ pub async fn try_take(
 }
 
 /// As [`try_take`], for what must succeed: `Some(balance)` in tokens when granted.
-pub async fn take(store: &SqliteStore, id: &str, limits: &LimitsInForce, tokens: u64, now: TimeMs) -> Option<i64> {
+pub(crate) async fn take(store: &SqliteStore, id: &str, limits: &LimitsInForce, tokens: u64, now: TimeMs) -> Option<i64> {
     match try_take(store, id, limits, tokens, now).await.expect("a decision") {
         ConsumeOutcome::Granted(reports) => Some(reports[0].balance.floor_tokens()),
         ConsumeOutcome::Refused(_) => None,
@@ -86,11 +86,11 @@ pub async fn take(store: &SqliteStore, id: &str, limits: &LimitsInForce, tokens:
 }
 
 /// The bucket as stored.
-pub async fn bucket(store: &SqliteStore, id: &str) -> Option<BucketView> {
+pub(crate) async fn bucket(store: &SqliteStore, id: &str) -> Option<BucketView> {
     store.buckets(&entity(id), &PageRequest::default()).await.expect("a listing").items.pop()
 }
 
-pub fn runtime() -> tokio::runtime::Runtime {
+pub(crate) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().build().expect("a runtime")
 }
 
@@ -98,11 +98,11 @@ pub fn runtime() -> tokio::runtime::Runtime {
 const ROLE: &str = "ZAE_LIMITER_SQLITE_TEST_ROLE";
 
 /// Starts this very test binary again, to run only the test `child_process` with a role.
-pub fn start_child(role: &str, path: &Path) -> Child {
+pub(crate) fn start_child(role: &str, path: &Path) -> Child {
     child_command(role, path).spawn().expect("a child process")
 }
 
-pub fn child_command(role: &str, path: &Path) -> Command {
+pub(crate) fn child_command(role: &str, path: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this binary"));
     command.args(["--exact", "child_process", "--quiet"]).env(ROLE, format!("{role}\n{}", path.display()));
     command.stdout(Stdio::null());
@@ -111,7 +111,7 @@ pub fn child_command(role: &str, path: &Path) -> Command {
 
 /// The role of this process and the path it shall work on; `None` in the test run itself.
 #[expect(clippy::disallowed_methods, reason = "how a test tells its child what to do")]
-pub fn my_role() -> Option<(String, PathBuf)> {
+pub(crate) fn my_role() -> Option<(String, PathBuf)> {
     let told = std::env::var(ROLE).ok()?;
     let (role, path) = told.split_once('\n').expect("a role and a path");
     Some((role.to_owned(), PathBuf::from(path)))
