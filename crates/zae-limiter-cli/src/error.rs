@@ -124,8 +124,8 @@ fn of_acquire(error: &AcquireError) -> Report {
             Report { hint: Some(hint), ..Report::new("no_limits", format!("no limits are configured for {entity} on {resource}")) }
         }
         AcquireError::Disabled(disabled) => {
-            let hint = format!("`zae-limiter explain {} {}` shows which level says so", disabled.entity, disabled.resource);
-            Report { hint: Some(hint), ..Report::new("disabled", message) }
+            let look = || format!("`zae-limiter explain {} {}` shows which level says so", disabled.entity, disabled.resource);
+            Report { hint: disabled.level.is_none().then(look), ..Report::new("disabled", message) }
         }
         AcquireError::Unavailable(unavailable) => match unavailable.reason {
             OutageReason::Failed(kind) => Report::new(kind.as_str(), message),

@@ -17,29 +17,18 @@ mod view;
 
 use std::process::ExitCode;
 
-use anyhow::Context as _;
-
-use args::Cli;
-use context::Context;
 use error::Report;
-use exit::Exit;
 use printer::Printer;
-use settings::{Environment, Looks, Settings};
+use settings::{Environment, Looks};
 
 fn main() -> ExitCode {
     let environment = Environment::read();
     let exit = match args::parse(std::env::args_os(), environment.help_width()) {
         Ok(cli) => {
             let printer = Printer::new(Looks::new(&cli.globals, &environment));
-            run(cli, &environment, &printer).unwrap_or_else(|error| printer.error(&Report::of(&error)))
+            commands::run(cli, &environment, &printer).unwrap_or_else(|error| printer.error(&Report::of(&error)))
         }
         Err(error) => Printer::new(Looks::new(&args::Globals::default(), &environment)).parsing(&error),
     };
     exit.into()
-}
-
-fn run(cli: Cli, environment: &Environment, printer: &Printer) -> anyhow::Result<Exit> {
-    let settings = Settings::new(cli.globals, environment)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().context("the runtime could not be started")?;
-    runtime.block_on(commands::run(cli.command, &Context { settings: &settings, printer }))
 }

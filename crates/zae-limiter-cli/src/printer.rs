@@ -1,6 +1,8 @@
-//! The only file that writes: answers to stdout, talk to stderr. Whatever is printed is escaped first.
+//! The only file that writes: answers to stdout, talk to stderr, both as JSON lines when asked for. Whatever is printed is
+//! escaped first.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
@@ -112,10 +114,17 @@ impl Printer {
     }
 
     fn talk(&self, tone: Tone, label: &str, text: &str) {
-        if !self.looks.quiet {
-            let label = Paint(self.looks.stderr_colours).apply(tone, &format!("{label}:"));
-            to_stderr(&format!("{label} {}\n", escaped(text)));
+        if self.looks.quiet {
+            return;
         }
+        let line = match self.looks.output {
+            Output::Json => json_line(&BTreeMap::from([(label, text)])).unwrap_or_default(),
+            Output::Table => {
+                let label = Paint(self.looks.stderr_colours).apply(tone, &format!("{label}:"));
+                format!("{label} {}\n", escaped(text))
+            }
+        };
+        to_stderr(&line);
     }
 }
 

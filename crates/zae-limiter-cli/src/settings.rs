@@ -169,7 +169,9 @@ impl Settings {
         };
         let namespace = namespace.unwrap_or_else(|| NAMESPACE.parse().expect("the word is a valid namespace name"));
         let user = || environment.users.iter().find_map(|user| user.to_str()?.parse().ok());
-        Ok(Settings { store, namespace, principal: globals.principal.or_else(user), can_ask: environment.stdin_is_terminal })
+        // A question nobody sees is none.
+        let can_ask = environment.stdin_is_terminal && environment.stderr_is_terminal;
+        Ok(Settings { store, namespace, principal: globals.principal.or_else(user), can_ask })
     }
 }
 
@@ -257,6 +259,14 @@ mod tests {
         assert_eq!(principal(users(&["alice", "bob"])).unwrap(), "alice");
         assert_eq!(principal(users(&["al ice", "bob"])).unwrap(), "bob");
         assert_eq!(principal(users(&["al ice"])), None);
+    }
+
+    #[test]
+    fn somebody_can_be_asked_who_sees_the_question() {
+        for (stdin_is_terminal, stderr_is_terminal, expected) in [(true, true, true), (true, false, false), (false, true, false)] {
+            let environment = Environment { stdin_is_terminal, stderr_is_terminal, ..environment() };
+            assert_eq!(settings(Globals::default(), &environment).unwrap().can_ask, expected);
+        }
     }
 
     #[test]

@@ -191,7 +191,7 @@ impl Text {
             Part::Fields(fields) => render_fields(fields, paint),
             Part::Table(table) => table.render(width, paint),
         };
-        self.parts.iter().map(part).filter(|part| part != "\n").collect::<Vec<_>>().join("\n")
+        self.parts.iter().map(part).collect::<Vec<_>>().join("\n")
     }
 }
 
@@ -212,13 +212,25 @@ mod tests {
 
     #[test]
     fn columns_are_aligned_and_no_line_ends_with_a_space() {
-        insta::assert_snapshot!(rendered(None, false), @"");
+        insta::assert_snapshot!(rendered(None, false), @r"
+        NAME           LEFT  NOTE
+        a-long-name       7  x\ny
+        b            -12345
+        ");
         assert_eq!(rendered(Some(27), false), rendered(None, false));
     }
 
     #[test]
     fn a_narrow_terminal_gets_blocks() {
-        insta::assert_snapshot!(rendered(Some(20), false), @"");
+        insta::assert_snapshot!(rendered(Some(20), false), @r"
+        NAME  a-long-name
+        LEFT  7
+        NOTE  x\ny
+
+        NAME  b
+        LEFT  -12345
+        NOTE
+        ");
     }
 
     #[test]

@@ -93,7 +93,10 @@ impl SqliteStore {
         let Some(text) = partial.to_str() else {
             return Err(from_io(std::io::ErrorKind::InvalidFilename.into(), "backup", partial));
         };
-        conn.execute("VACUUM INTO ?1", [text]).map_err(|error| failed(error.into()))?;
+        // The connection still can not write to the original: it was opened for reading.
+        conn.pragma_update(None, "query_only", false)
+            .and_then(|()| conn.execute("VACUUM INTO ?1", [text]))
+            .map_err(|error| failed(error.into()))?;
         Ok(())
     }
 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
-use common::{Scratch, START, at, bucket, child_command, limits, my_role, runtime, take, try_take};
+use common::{START, Scratch, at, bucket, child_command, limits, my_role, runtime, take, try_take};
 use zae_limiter_sqlite::{SqliteOptions, SqliteStore, Synchronous};
 use zae_limiter_store::{BucketStore, ConfigStore, PageRequest, Store, StoreError, StoreErrorKind};
 
@@ -214,7 +214,11 @@ fn a_lock_that_is_not_let_go() {
             fails(result, StoreErrorKind::Busy, &["consume", "limits.db", "60 ms", "busy_deadline"]);
             let refusals = store.adjust(&[], START).await;
             assert!(refusals.is_empty());
-            fails(store.delete_limits(&zae_limiter_store::Level::System, &common::change(1)).await, StoreErrorKind::Busy, &["delete_limits"]);
+            fails(
+                store.delete_limits(&zae_limiter_store::Level::System, &common::change(1)).await,
+                StoreErrorKind::Busy,
+                &["delete_limits"],
+            );
             // Readers do not care, and others may open the file.
             assert!(bucket(&store, "key").await.is_some());
             assert!(SqliteStore::open(scratch.path()).is_ok());
@@ -252,8 +256,9 @@ fn as_nobody(role: &str, path: &Path) {
     if is_superuser {
         command.uid(NOBODY).gid(NOBODY);
     }
-    let status = command.status().expect("a child process");
-    assert!(status.success(), "the child {role} says why");
+    let output = command.stdout(std::process::Stdio::piped()).output().expect("a child process");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{role}: {said}{}", String::from_utf8_lossy(&output.stderr));
 }
 
 fn set_mode(path: &Path, mode: u32) {

@@ -158,11 +158,7 @@ pub trait BucketStore: Send + Sync {
 
     /// Fills a bucket, forgiving its debt, and records it in the audit log. Returns what each limit gained; `None` when
     /// there is no such bucket (nothing is written then: an absent bucket is full).
-    fn reset<'a>(
-        &'a self,
-        request: &'a ResetRequest<'a>,
-        change: &'a Change,
-    ) -> BoxFuture<'a, Result<Option<Restored>, StoreError>>;
+    fn reset<'a>(&'a self, request: &'a ResetRequest<'a>, change: &'a Change) -> BoxFuture<'a, Result<Option<Restored>, StoreError>>;
 
     /// The buckets of one entity, ordered by resource.
     fn buckets<'a>(&'a self, entity: &'a EntityId, page: &'a PageRequest) -> BoxFuture<'a, Result<Page<BucketView>, StoreError>>;

@@ -33,7 +33,7 @@ pub enum StoreErrorKind {
     Invalid,
     /// A bound of the backend was reached: no bucket can be added that would not forget another's debt.
     Capacity,
-    /// A bug in the backend. Please report it.
+    /// A bug in the backend. Please report it; a write may have been applied.
     Internal,
 }
 
@@ -112,6 +112,12 @@ impl StoreError {
     #[must_use]
     pub fn message(&self) -> &str {
         &self.message
+    }
+
+    /// True when a write may have been applied although it failed. Every other error proves that nothing was.
+    #[must_use]
+    pub fn fate_unknown(&self) -> bool {
+        matches!(self.kind, StoreErrorKind::Unavailable | StoreErrorKind::Internal)
     }
 
     /// True when nothing was applied and the same call may succeed later.

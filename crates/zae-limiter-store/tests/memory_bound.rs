@@ -98,6 +98,7 @@ async fn a_store_without_room_goes_on_with_the_buckets_it_has() {
     no_room(take(&store, &["other"], 1, 0));
     granted(take(&store, &["only"], 1, 0));
     assert!(matches!(take(&store, &["only"], 1, 0), Ok(ConsumeOutcome::Refused(_))));
+    assert!(matches!(take(&store, &["other"], 61, 0), Ok(ConsumeOutcome::Refused(_))), "a refusal needs no room");
 }
 
 #[tokio::test]

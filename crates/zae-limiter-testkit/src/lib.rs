@@ -1,1 +1,25 @@
-//! testkit
+//! Test machinery of zae-limiter. Not published.
+//!
+//! [`sim`] runs the public [`zae_limiter::RateLimiter`] from one seed: several clients over one store, operations that are
+//! polled and dropped at any point, faults, clocks that step, live configuration. Beside it an oracle redoes every sum from
+//! what really landed in the store, by code of its own, and compares after every write.
+//!
+//! ```
+//! use zae_limiter_testkit::sim::{Backend, simulate};
+//!
+//! let report = simulate(1, Backend::Memory).unwrap_or_else(|failure| panic!("{failure}"));
+//! assert!(report.coverage.compared > 0);
+//! ```
+//!
+//! The key decision: the library is not instrumented. Two wrappers around the store, one above and one below the injected
+//! faults, see what was asked, what landed and what was answered; everything else follows from that.
+
+mod accounts;
+mod books;
+mod compare;
+mod journal;
+mod oracle;
+mod rng;
+pub mod sim;
+
+pub use oracle::Coverage;

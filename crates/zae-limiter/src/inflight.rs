@@ -12,10 +12,10 @@ use crate::settler::{Job, Settler};
 /// write finds out what became of it.
 pub(crate) struct InFlight<'a, T, A>
 where
-    A: FnOnce(BoxFuture<'static, T>) -> Job,
+    A: FnOnce(BoxFuture<'static, T>) -> Job + Unpin,
 {
-    future: Option<BoxFuture<'static, T>>,
-    /// A future that was never polled has not begun: nothing to settle.
+    write: Option<BoxFuture<'static, T>>,
+    /// A write that was never polled has not begun: nothing to settle.
     polled: bool,
     settler: &'a Settler,
     adopt: Option<A>,
@@ -23,32 +23,25 @@ where
 
 impl<'a, T, A> InFlight<'a, T, A>
 where
-    A: FnOnce(BoxFuture<'static, T>) -> Job,
+    A: FnOnce(BoxFuture<'static, T>) -> Job + Unpin,
 {
-    pub(crate) fn new(future: BoxFuture<'static, T>, settler: &'a Settler, adopt: A) -> Self {
-        InFlight { future: Some(future), polled: false, settler, adopt: Some(adopt) }
+    pub(crate) fn new(write: BoxFuture<'static, T>, settler: &'a Settler, adopt: A) -> Self {
+        InFlight { write: Some(write), polled: false, settler, adopt: Some(adopt) }
     }
+}
 
-    /// Waits for the end, at most `deadline`. After that the write goes on without this caller.
-    pub(crate) async fn finish(mut self, clock: &dyn Clock, deadline: Duration) -> Option<T> {
-        let mut timer: Option<BoxFuture<'static, ()>> = None;
-        std::future::poll_fn(|context| {
-            if let Poll::Ready(value) = self.poll_write(context) {
-                return Poll::Ready(Some(value));
-            }
-            // The timer is made only for a store that did not answer in the first poll: an embedded one usually has.
-            let timer = timer.get_or_insert_with(|| clock.sleep(deadline));
-            timer.as_mut().poll(context).map(|()| None)
-        })
-        .await
-    }
+impl<T, A> Future for InFlight<'_, T, A>
+where
+    A: FnOnce(BoxFuture<'static, T>) -> Job + Unpin,
+{
+    type Output = T;
 
-    fn poll_write(&mut self, context: &mut Context<'_>) -> Poll<T> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         self.polled = true;
-        let Some(future) = &mut self.future else { return Poll::Pending };
-        let poll = Pin::as_mut(future).poll(context);
+        let write = self.write.as_mut().expect("a finished write is not polled again");
+        let poll = write.as_mut().poll(context);
         if poll.is_ready() {
-            self.future = None;
+            self.write = None;
         }
         poll
     }
@@ -56,16 +49,16 @@ where
 
 impl<T, A> Drop for InFlight<'_, T, A>
 where
-    A: FnOnce(BoxFuture<'static, T>) -> Job,
+    A: FnOnce(BoxFuture<'static, T>) -> Job + Unpin,
 {
     fn drop(&mut self) {
-        if let (Some(future), Some(adopt), true) = (self.future.take(), self.adopt.take(), self.polled) {
-            self.settler.submit(adopt(future));
+        if let (Some(write), Some(adopt), true) = (self.write.take(), self.adopt.take(), self.polled) {
+            self.settler.submit(adopt(write));
         }
     }
 }
 
-/// Waits for `future`, at most `deadline`. For reads and administration: nothing has to be settled when it is given up.
+/// Waits for `future`, at most `deadline`. Then it is dropped; writes inside it go on with the settler.
 pub(crate) async fn within<T>(clock: &dyn Clock, deadline: Duration, future: impl Future<Output = T>) -> Option<T> {
     let mut future = std::pin::pin!(future);
     let mut timer: Option<BoxFuture<'static, ()>> = None;
@@ -73,6 +66,7 @@ pub(crate) async fn within<T>(clock: &dyn Clock, deadline: Duration, future: imp
         if let Poll::Ready(value) = future.as_mut().poll(context) {
             return Poll::Ready(Some(value));
         }
+        // Made only for a store that did not answer in the first poll: an embedded one usually has.
         let timer = timer.get_or_insert_with(|| clock.sleep(deadline));
         timer.as_mut().poll(context).map(|()| None)
     })

@@ -7,7 +7,7 @@ use zae_limiter_core::{LimitName, LimitStatus, Milli, Reports};
 use zae_limiter_store::{Adjusted, StoreError};
 
 use crate::error::{AcquireError, CommitError, Invalid, OutageReason, UndeclaredLimit};
-use crate::inflight::InFlight;
+use crate::inflight::{InFlight, within};
 use crate::limiter::RateLimiter;
 use crate::name::IntoName;
 use crate::plan::{Amounts, Plan, Settlement};
@@ -19,6 +19,13 @@ use crate::settler::Job;
 pub struct Degraded {
     /// How the outage was noticed.
     pub reason: OutageReason,
+}
+
+/// What a decision gave.
+pub(crate) struct Grant {
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) amounts: Amounts,
+    pub(crate) reports: Reports,
 }
 
 /// Tokens taken, to be settled when the work is done.
@@ -55,7 +62,8 @@ struct Receipt {
 }
 
 impl Lease {
-    pub(crate) fn granted(limiter: RateLimiter, request: Request, plan: Arc<Plan>, amounts: Amounts, reports: Reports) -> Lease {
+    pub(crate) fn granted(limiter: RateLimiter, request: Request, grant: Grant) -> Lease {
+        let Grant { plan, amounts, reports } = grant;
         let declared = plan.declared.clone();
         let receipt = Receipt { plan, written: amounts.clone() };
         let ledger = Ledger { declared, receipts: smallvec::smallvec![receipt], used: amounts, finished: false };
@@ -183,7 +191,7 @@ impl Lease {
         let for_settler = (Arc::clone(store), settlement.clone());
         let write = InFlight::new(sent, settler, move |adjust| Job::Finish { store: for_settler.0, adjust, settlement: for_settler.1 });
         let writes = settlement.parts.len();
-        let Some(results) = write.finish(clock, self.limiter.settle_deadline()).await else {
+        let Some(results) = within(clock, self.limiter.settle_deadline(), write).await else {
             // The write went to the settler, which learns its fate.
             let source = StoreError::new(zae_limiter_store::StoreErrorKind::Unavailable, "adjust", "no answer within the deadline");
             return Err(CommitError { writes, failed: writes, source });

@@ -153,7 +153,7 @@ impl Settlement {
             index += 1;
             match result {
                 Some(Ok(_)) => false,
-                Some(Err(error)) if error.is_retryable() => true,
+                Some(Err(error)) if !error.fate_unknown() => true,
                 _ => {
                     part.deltas.retain(|delta| {
                         delta.amount > Milli::ZERO || {

@@ -181,9 +181,9 @@ impl Worker {
             Job::GiveBack { store, consume, refund } => match within(&*self.clock, WRITE_DEADLINE, consume).await {
                 Some(Ok(ConsumeOutcome::Granted(_))) => self.settle(&store, refund).await,
                 Some(Ok(_)) => {}
-                // Applied or not, nobody knows: giving back what was not taken would mint, so it stays.
-                Some(Err(error)) if error.is_retryable() => {}
-                Some(Err(_)) | None => self.tally.lose(refund.parts.len()),
+                Some(Err(error)) if !error.fate_unknown() => {}
+                // Taken or not, nobody knows: giving back what was not taken would mint, so it stays spent.
+                Some(Err(_)) | None => self.tally.lose(refund.parts.iter().map(|part| part.deltas.len()).sum()),
             },
             Job::Finish { store, adjust, settlement } => {
                 let results = within(&*self.clock, WRITE_DEADLINE, adjust).await.unwrap_or_default();

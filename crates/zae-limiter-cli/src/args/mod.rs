@@ -62,28 +62,37 @@ pub(crate) struct Globals {
 /// How answers are printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Output {
-    /// For people.
+    // For people. No doc comments here and below: clap would print each value on a line of its own.
     #[default]
     Table,
-    /// One JSON object on one line.
+    // One object on one line.
     Json,
 }
 
 /// When to use colours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Color {
-    /// On a terminal, unless NO_COLOR is set.
+    // On a terminal, unless NO_COLOR is set.
     #[default]
     Auto,
-    /// Even into a pipe.
+    // Even into a pipe.
     Always,
-    /// Not at all.
+    // Not at all.
     Never,
 }
 
 /// What to do.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Command {
+    #[command(flatten)]
+    Store(StoreCommand),
+    /// Print the version
+    Version,
+}
+
+/// What to do with a store.
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum StoreCommand {
     /// Take from every limit of the chain, or from none
     Acquire(AcquireArgs),
     /// Look at what is left, and whether a request would pass; takes nothing
@@ -99,8 +108,6 @@ pub(crate) enum Command {
     /// Limits of the whole namespace
     #[command(subcommand)]
     System(SystemCommand),
-    /// Print the version
-    Version,
 }
 
 /// `explain`.

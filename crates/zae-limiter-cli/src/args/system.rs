@@ -38,9 +38,7 @@ pub(crate) struct SystemDeleteDefaultsArgs {
 /// What to do while the store is down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Policy {
-    /// Let calls pass.
     Allow,
-    /// Refuse them.
     Block,
 }
 

@@ -19,7 +19,11 @@ pub(crate) async fn run(context: &Context<'_>, args: AcquireArgs) -> anyhow::Res
     let (decision, exit) = match limiter.acquire(request.clone()).await {
         Ok(lease) => (settle(&limiter, lease, &request, &args.record).await?, Exit::Ok),
         Err(AcquireError::Exceeded(report)) => (Decision::from(&*report), Exit::Refused),
-        Err(error) => return Err(error.into()),
+        Err(error) => {
+            // A take whose answer did not come in time is given back, if it was one.
+            limiter.close().await;
+            return Err(error.into());
+        }
     };
     context.printer.answer(&decision, &text(&decision))?;
     Ok(exit)
@@ -84,4 +88,26 @@ fn text(decision: &Decision) -> Text {
     };
     let text = Text::new().line(heading);
     if decision.limits.is_empty() { text } else { text.table(view::statuses(&decision.limits)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::Paint;
+
+    fn shown(decision: &Decision) -> String {
+        text(decision).render(None, Paint(false))
+    }
+
+    #[test]
+    fn a_grant_without_a_decision_says_so() {
+        let decision = Decision { granted: true, degraded: true, contended: false, retry_after_ms: Some(0), limits: vec![] };
+        assert_eq!(shown(&decision), "granted without a decision: the store is down\n");
+    }
+
+    #[test]
+    fn contention_is_not_blamed_on_a_limit() {
+        let decision = Decision { granted: false, degraded: false, contended: true, retry_after_ms: Some(80), limits: vec![] };
+        assert_eq!(shown(&decision), "refused: too many writers on one bucket, try again in 80ms\n");
+    }
 }

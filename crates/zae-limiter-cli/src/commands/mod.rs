@@ -15,25 +15,39 @@ mod system_get_defaults;
 mod system_set_defaults;
 mod version;
 
-use crate::args::{Command, EntityCommand, ResourceCommand, SystemCommand};
+use anyhow::Context as _;
+
+use crate::args::{Cli, Command, EntityCommand, ResourceCommand, StoreCommand, SystemCommand};
 use crate::context::Context;
 use crate::exit::Exit;
+use crate::printer::Printer;
+use crate::settings::{Environment, Settings};
 
-/// Runs a command.
-pub(crate) async fn run(command: Command, context: &Context<'_>) -> anyhow::Result<Exit> {
+/// Runs a command. Settings are looked at only by those that need them: a wrong variable does not hide the version.
+pub(crate) fn run(cli: Cli, environment: &Environment, printer: &Printer) -> anyhow::Result<Exit> {
+    match cli.command {
+        Command::Version => version::run(printer),
+        Command::Store(command) => {
+            let settings = Settings::new(cli.globals, environment)?;
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().context("the runtime did not start")?;
+            runtime.block_on(on_store(command, &Context { settings: &settings, printer }))
+        }
+    }
+}
+
+async fn on_store(command: StoreCommand, context: &Context<'_>) -> anyhow::Result<Exit> {
     match command {
-        Command::Acquire(args) => acquire::run(context, args).await,
-        Command::Available(args) => available::run(context, args).await,
-        Command::Explain(args) => explain::run(context, args).await,
-        Command::Entity(EntityCommand::Create(args)) => entity_create::run(context, args).await,
-        Command::Entity(EntityCommand::Show(args)) => entity_show::run(context, args).await,
-        Command::Entity(EntityCommand::SetLimits(args)) => entity_set_limits::run(context, args).await,
-        Command::Entity(EntityCommand::GetLimits(args)) => entity_get_limits::run(context, args).await,
-        Command::Resource(ResourceCommand::SetDefaults(args)) => resource_set_defaults::run(context, args).await,
-        Command::Resource(ResourceCommand::GetDefaults(args)) => resource_get_defaults::run(context, args).await,
-        Command::System(SystemCommand::SetDefaults(args)) => system_set_defaults::run(context, args).await,
-        Command::System(SystemCommand::GetDefaults) => system_get_defaults::run(context).await,
-        Command::System(SystemCommand::DeleteDefaults(args)) => system_delete_defaults::run(context, args).await,
-        Command::Version => version::run(context),
+        StoreCommand::Acquire(args) => acquire::run(context, args).await,
+        StoreCommand::Available(args) => available::run(context, args).await,
+        StoreCommand::Explain(args) => explain::run(context, args).await,
+        StoreCommand::Entity(EntityCommand::Create(args)) => entity_create::run(context, args).await,
+        StoreCommand::Entity(EntityCommand::Show(args)) => entity_show::run(context, args).await,
+        StoreCommand::Entity(EntityCommand::SetLimits(args)) => entity_set_limits::run(context, args).await,
+        StoreCommand::Entity(EntityCommand::GetLimits(args)) => entity_get_limits::run(context, args).await,
+        StoreCommand::Resource(ResourceCommand::SetDefaults(args)) => resource_set_defaults::run(context, args).await,
+        StoreCommand::Resource(ResourceCommand::GetDefaults(args)) => resource_get_defaults::run(context, args).await,
+        StoreCommand::System(SystemCommand::SetDefaults(args)) => system_set_defaults::run(context, args).await,
+        StoreCommand::System(SystemCommand::GetDefaults) => system_get_defaults::run(context).await,
+        StoreCommand::System(SystemCommand::DeleteDefaults(args)) => system_delete_defaults::run(context, args).await,
     }
 }

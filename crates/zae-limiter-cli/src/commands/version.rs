@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use crate::context::Context;
 use crate::exit::Exit;
+use crate::printer::Printer;
 use crate::table::{Cell, Text};
 
 #[derive(Serialize)]
@@ -12,8 +12,8 @@ struct Form {
     version: &'static str,
 }
 
-pub(crate) fn run(context: &Context<'_>) -> anyhow::Result<Exit> {
+pub(crate) fn run(printer: &Printer) -> anyhow::Result<Exit> {
     let form = Form { name: "zae-limiter", version: env!("CARGO_PKG_VERSION") };
-    context.printer.answer(&form, &Text::new().line(Cell::plain(format!("{} {}", form.name, form.version))))?;
+    printer.answer(&form, &Text::new().line(Cell::plain(format!("{} {}", form.name, form.version))))?;
     Ok(Exit::Ok)
 }

@@ -1,7 +1,6 @@
 //! Takes, adjustments and views of buckets.
 
 use std::collections::BTreeMap;
-use std::sync::MutexGuard;
 
 use smallvec::SmallVec;
 use zae_limiter_core::{
@@ -100,9 +99,17 @@ impl MemoryStore {
                 Ok(plans) => plans,
                 Err((member, stop)) => return stop.answer(member, "consume"),
             };
+            // A table lends one bucket at a time, so a chain is first looked at as a whole and then taken from one by one.
+            // With all its shards locked this is one step, and what was enough at the look is enough at the take.
+            let reports = look(&locked, &keys, &plans, request);
+            if is_refusal(&reports) {
+                write_changed_limits(&mut locked, &keys, plans);
+                return Ok(ConsumeOutcome::Refused(reports));
+            }
             let missing = plans.iter().filter(|plan| matches!(plan, Plan::Create(_))).count();
             if room.reserve(missing) {
-                return Ok(self.carry_out(&mut locked, &keys, plans, request, &mut room));
+                self.take_all(&mut locked, &keys, plans, request, &mut room);
+                return Ok(ConsumeOutcome::Granted(after_the_take(reports)));
             }
             // Looking for buckets to forget locks other shards, so ours are let go, and looked at afresh afterwards.
             drop(locked);
@@ -128,44 +135,20 @@ impl MemoryStore {
         Ok(plans)
     }
 
-    /// Decides, and writes what the decision says: everything on a grant, only changed limits on a refusal.
-    ///
-    /// A table lends one bucket at a time, so a chain is first looked at as a whole and then taken from one by one. With
-    /// all its shards locked this is one step, and what was enough at the look is enough at the take.
-    fn carry_out(
-        &self,
-        locked: &mut Locked<'_>,
-        keys: &[Key<'_>],
-        plans: Plans,
-        request: &ConsumeRequest<'_>,
-        room: &mut Room<'_>,
-    ) -> ConsumeOutcome {
-        let mut reports = look(locked, keys, &plans, request);
-        let refused = is_refusal(&reports);
+    /// Takes from every bucket of a chain that was found to have enough, creating those that are missing.
+    fn take_all(&self, locked: &mut Locked<'_>, keys: &[Key<'_>], plans: Plans, request: &ConsumeRequest<'_>, room: &mut Room<'_>) {
         for ((key, plan), member) in keys.iter().zip(plans).zip(request.members) {
             let shard = locked.shard_mut(key);
-            match plan {
-                Plan::Use => {}
-                Plan::Sync(state) => shard.find_mut(key).expect(THERE).0.state = *state,
-                Plan::Create(_) if refused => {}
-                Plan::Create(state) => {
-                    room.spend();
-                    shard.insert(key, self.shared.scope(key), *state);
-                }
+            if let Plan::Create(state) = plan {
+                room.spend();
+                shard.insert(key, self.shared.scope(key), *state);
+            } else if let Plan::Sync(state) = plan {
+                shard.find_mut(key).expect(THERE).0.state = *state;
             }
-            if !refused {
-                let (entry, usage) = shard.find_mut(key).expect(THERE);
-                let taken = self.decide_one(entry, usage, member, request.now);
-                debug_assert!(matches!(taken, ConsumeOutcome::Granted(_)), "nothing changes between the look and the take");
-            }
+            let (entry, usage) = shard.find_mut(key).expect(THERE);
+            let taken = self.decide_one(entry, usage, member, request.now);
+            debug_assert!(matches!(taken, ConsumeOutcome::Granted(_)), "nothing changes between the look and the take");
         }
-        if refused {
-            return ConsumeOutcome::Refused(reports);
-        }
-        for report in &mut reports {
-            report.balance = report.balance.saturating_sub(report.requested);
-        }
-        ConsumeOutcome::Granted(reports)
     }
 
     fn peek_now(&self, request: &ConsumeRequest<'_>) -> Result<ConsumeOutcome, StoreError> {
@@ -213,7 +196,7 @@ impl MemoryStore {
     }
 
     /// Applies every change of one delta to a bucket that is there.
-    fn charge(&self, shard: &mut MutexGuard<'_, Shard>, key: &Key<'_>, delta: &BucketDelta<'_>, now: TimeMs) {
+    fn charge(&self, shard: &mut Shard, key: &Key<'_>, delta: &BucketDelta<'_>, now: TimeMs) {
         let Some((entry, usage)) = shard.find_mut(key) else { return };
         for change in delta.deltas {
             let closed = entry.state.adjust(&delta.limits.limits[usize::from(change.limit)], change.amount, now);
@@ -384,6 +367,22 @@ fn look(locked: &Locked<'_>, keys: &[Key<'_>], plans: &Plans, request: &ConsumeR
         Plan::Sync(state) | Plan::Create(state) => &**state,
     });
     assess(states.zip(request.members.iter().map(|member| member.takes)), request.now)
+}
+
+/// All that a refusal writes: or the old rate would go on for as long as requests are refused.
+fn write_changed_limits(locked: &mut Locked<'_>, keys: &[Key<'_>], plans: Plans) {
+    for (key, plan) in keys.iter().zip(plans) {
+        if let Plan::Sync(state) = plan {
+            locked.shard_mut(key).find_mut(key).expect(THERE).0.state = *state;
+        }
+    }
+}
+
+fn after_the_take(mut reports: Reports) -> Reports {
+    for report in &mut reports {
+        report.balance = report.balance.saturating_sub(report.requested);
+    }
+    reports
 }
 
 fn is_refusal(reports: &Reports) -> bool {

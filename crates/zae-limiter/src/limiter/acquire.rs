@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tracing::Instrument;
-use zae_limiter_core::{LimitStatus, RateLimitExceeded, Wait, WaitMs};
+use zae_limiter_core::{EntityId, LimitStatus, RateLimitExceeded, ResourceName, Wait, WaitMs};
 use zae_limiter_store::{ConsumeOutcome, OnUnavailable, StoreError, StoreErrorKind};
 
 use super::RateLimiter;
 use crate::breaker::Attempt;
 use crate::error::{AcquireError, Disabled, Invalid, OutageReason, Unavailable};
 use crate::inflight::{InFlight, within};
-use crate::lease::Lease;
+use crate::lease::{Grant, Lease};
 use crate::metrics;
 use crate::plan::{Amounts, Plan, Settlement};
 use crate::request::Request;
@@ -120,49 +120,50 @@ impl RateLimiter {
         let (entity, resource) = request.checked_names()?;
         let deadline = request.deadline.unwrap_or(self.shared.settings.deadline);
         let attempt = self.enter()?;
-        let look = async {
-            for _ in 0..STALE_ATTEMPTS_MAX {
-                let chain = self.chain(entity, resource).await.map_err(Failure::Store)?;
-                let mut all = request.clone();
-                if all.amounts.is_empty() {
-                    let bare = self.plan(request, resource, &chain).map_err(Failure::Answer)?;
-                    all = every_limit(all, &bare);
-                }
-                let plan = self.plan(&all, resource, &chain).map_err(Failure::Answer)?;
-                let amounts = amounts_of(&all);
-                match plan.peek(&**self.store(), &amounts, self.clock().now()).await.map_err(Failure::Store)? {
-                    ConsumeOutcome::Granted(reports) | ConsumeOutcome::Refused(reports) => {
-                        return Ok(Availability { statuses: plan.statuses(&reports) });
-                    }
-                    ConsumeOutcome::Disabled { member } => return Err(Failure::Answer(disabled(&plan, member))),
-                    ConsumeOutcome::Stale { .. } => self.forget(&plan),
-                    ConsumeOutcome::Contended { retry_after } => return Err(Failure::Answer(contended(retry_after))),
-                }
+        self.answer(attempt, within(self.clock(), deadline, self.look(request, entity, resource)).await)
+    }
+
+    async fn look(&self, request: &Request, entity: &EntityId, resource: &ResourceName) -> Result<Availability, Failure> {
+        for _ in 0..STALE_ATTEMPTS_MAX {
+            let chain = self.chain(entity, resource).await?;
+            let mut request = request.clone();
+            if request.amounts.is_empty() {
+                let bare = self.plan(&request, resource, &chain)?;
+                request = every_limit(request, &bare);
             }
-            Err(Failure::Answer(contended(self.short_wait())))
-        };
-        match within(self.clock(), deadline, look).await {
-            None | Some(Err(Failure::Deadline)) => Err(self.outage(attempt, OutageReason::Deadline, None)),
-            Some(Err(Failure::Store(error))) => Err(self.failed(attempt, error)),
-            Some(Err(Failure::Answer(error))) => {
-                attempt.answered();
-                Err(error)
-            }
-            Some(Ok(availability)) => {
-                attempt.answered();
-                Ok(availability)
+            let plan = self.plan(&request, resource, &chain)?;
+            match plan.peek(&**self.store(), &amounts_of(&request), self.clock().now()).await? {
+                ConsumeOutcome::Granted(reports) | ConsumeOutcome::Refused(reports) => {
+                    return Ok(Availability { statuses: plan.statuses(&reports) });
+                }
+                ConsumeOutcome::Disabled { member } => return Err(Failure::Answer(disabled(&plan, member))),
+                ConsumeOutcome::Stale { .. } => self.forget(&plan),
+                ConsumeOutcome::Contended { retry_after } => return Err(Failure::Answer(contended(retry_after))),
             }
         }
+        Err(Failure::Answer(contended(self.short_wait())))
     }
 
     async fn acquire_waiting(&self, request: Request) -> Result<Lease, AcquireError> {
         request.checked_names()?;
-        let Some(wait) = request.wait else {
-            return self.acquire_once(&request).await;
+        let decided = match request.wait {
+            None => self.decide(&request).await,
+            Some(wait) => self.decide_waiting(&request, wait).await,
         };
+        match decided {
+            Ok(grant) => Ok(Lease::granted(self.clone(), request, grant)),
+            Err(AcquireError::Unavailable(unavailable)) if self.may_allow(&unavailable, &request) => {
+                Ok(Lease::degraded_by(self.clone(), request, unavailable.reason))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Asks again after every refusal that waiting can cure.
+    async fn decide_waiting(&self, request: &Request, wait: Duration) -> Result<Grant, AcquireError> {
         let started = self.clock().monotonic();
         for _ in 0..WAIT_ATTEMPTS_MAX {
-            let refused = match self.acquire_once(&request).await {
+            let refused = match self.decide(request).await {
                 Err(AcquireError::Exceeded(report)) => report,
                 other => return other,
             };
@@ -175,16 +176,6 @@ impl RateLimiter {
         Err(contended(self.short_wait()))
     }
 
-    /// One try within one deadline, with the outage policy applied.
-    async fn acquire_once(&self, request: &Request) -> Result<Lease, AcquireError> {
-        match self.decide(request).await {
-            Err(AcquireError::Unavailable(unavailable)) if self.may_allow(&unavailable, request) => {
-                Ok(Lease::degraded_by(self.clone(), request.clone(), unavailable.reason))
-            }
-            other => other,
-        }
-    }
-
     /// Only a store that is down may be passed over; a full disk, a corrupt file or a closed limiter may not.
     fn may_allow(&self, unavailable: &Unavailable, request: &Request) -> bool {
         let outage = match unavailable.reason {
@@ -195,46 +186,37 @@ impl RateLimiter {
         outage && self.policy(request.on_unavailable) == OnUnavailable::Allow
     }
 
-    async fn decide(&self, request: &Request) -> Result<Lease, AcquireError> {
+    /// One decision within one deadline.
+    async fn decide(&self, request: &Request) -> Result<Grant, AcquireError> {
         let attempt = self.enter()?;
         let deadline = request.deadline.unwrap_or(self.shared.settings.deadline);
-        let started = self.clock().monotonic();
-        for _ in 0..STALE_ATTEMPTS_MAX {
-            let left = deadline.saturating_sub(self.clock().monotonic().saturating_sub(started));
-            match self.decide_once(request, left).await {
-                Ok(Some(lease)) => {
-                    attempt.answered();
-                    return Ok(lease);
-                }
-                Ok(None) => {}
-                Err(Failure::Answer(error)) => {
-                    attempt.answered();
-                    return Err(error);
-                }
-                Err(Failure::Store(error)) => return Err(self.failed(attempt, error)),
-                Err(Failure::Deadline) => return Err(self.outage(attempt, OutageReason::Deadline, None)),
-            }
-        }
-        attempt.answered();
-        Err(contended(self.short_wait()))
+        self.answer(attempt, within(self.clock(), deadline, self.decide_fresh(request)).await)
     }
 
-    /// One decision; `None` when the configuration has to be read again first.
-    async fn decide_once(&self, request: &Request, left: Duration) -> Result<Option<Lease>, Failure> {
-        let (entity, resource) = request.checked_names().map_err(|error| Failure::Answer(error.into()))?;
-        let started = self.clock().monotonic();
-        let chain = within(self.clock(), left, self.chain(entity, resource)).await.ok_or(Failure::Deadline)?.map_err(Failure::Store)?;
-        let plan = self.plan(request, resource, &chain).map_err(Failure::Answer)?;
+    /// Decides; reads the configuration again when the bucket knows a newer one.
+    async fn decide_fresh(&self, request: &Request) -> Result<Grant, Failure> {
+        for _ in 0..STALE_ATTEMPTS_MAX {
+            if let Some(grant) = self.decide_once(request).await? {
+                return Ok(grant);
+            }
+        }
+        Err(Failure::Answer(contended(self.short_wait())))
+    }
+
+    /// `None` when the configuration has to be read again first.
+    async fn decide_once(&self, request: &Request) -> Result<Option<Grant>, Failure> {
+        let (entity, resource) = request.checked_names()?;
+        let chain = self.chain(entity, resource).await?;
+        let plan = self.plan(request, resource, &chain)?;
         let amounts = amounts_of(request);
         let consume = Arc::clone(&plan).consume(Arc::clone(self.store()), amounts.clone(), self.clock().now());
-        let consume = InFlight::new(consume, self.settler(), |consume| {
+        let outcome = InFlight::new(consume, self.settler(), |consume| {
             let mut refund = Settlement::default();
             refund.add(&plan, &amounts.iter().map(|amount| amount.negated()).collect());
             Job::GiveBack { store: Arc::clone(self.store()), consume, refund }
         });
-        let left = left.saturating_sub(self.clock().monotonic().saturating_sub(started));
-        match consume.finish(self.clock(), left).await.ok_or(Failure::Deadline)?.map_err(Failure::Store)? {
-            ConsumeOutcome::Granted(reports) => Ok(Some(Lease::granted(self.clone(), request.clone(), plan, amounts, reports))),
+        match outcome.await? {
+            ConsumeOutcome::Granted(reports) => Ok(Some(Grant { plan, amounts, reports })),
             ConsumeOutcome::Refused(reports) => Err(Failure::Answer(RateLimitExceeded::new(plan.statuses(&reports)).into())),
             ConsumeOutcome::Disabled { member } => {
                 self.forget(&plan);
@@ -245,6 +227,22 @@ impl RateLimiter {
                 self.forget(&plan);
                 Ok(None)
             }
+        }
+    }
+
+    /// What an attempt means to the breaker and to the caller; `None` is one that took too long.
+    fn answer<T>(&self, attempt: Attempt<'_>, result: Option<Result<T, Failure>>) -> Result<T, AcquireError> {
+        match result {
+            Some(Ok(answer)) => {
+                attempt.answered();
+                Ok(answer)
+            }
+            Some(Err(Failure::Answer(error))) => {
+                attempt.answered();
+                Err(error)
+            }
+            Some(Err(Failure::Store(error))) => Err(self.failed(attempt, error)),
+            None => Err(self.outage(attempt, OutageReason::Deadline, None)),
         }
     }
 
@@ -305,8 +303,24 @@ enum Failure {
     Answer(AcquireError),
     /// The store failed.
     Store(StoreError),
-    /// The store did not answer in time.
-    Deadline,
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Failure {
+        Failure::Store(error)
+    }
+}
+
+impl From<AcquireError> for Failure {
+    fn from(error: AcquireError) -> Failure {
+        Failure::Answer(error)
+    }
+}
+
+impl From<Invalid> for Failure {
+    fn from(error: Invalid) -> Failure {
+        Failure::Answer(error.into())
+    }
 }
 
 fn amounts_of(request: &Request) -> Amounts {

@@ -1,0 +1,281 @@
+//! Lease conservation: what a lease takes is kept, returned or settled, exactly once.
+//!
+//! The model of a lease says which changes it intends. The audit counts how often each was sent, landed and was answered,
+//! and what may differ: a charge of unknown fate is sent again, a credit of unknown fate is not, and whatever is given up
+//! is counted by the settler.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use zae_limiter::OnDrop;
+use zae_limiter_core::EntityId;
+use zae_limiter_store::StoreErrorKind;
+
+use crate::books::{Asked, Call, CallId, Change, PlannedMember, State, Told};
+use crate::oracle::Broken;
+
+pub(crate) type LeaseId = u64;
+
+/// Leases of takes that nobody got: numbered by their call, from here on.
+const ORPHANS: LeaseId = 1 << 40;
+
+/// What a lease has written under one plan.
+#[derive(Clone, Debug)]
+struct Receipt {
+    members: Vec<(EntityId, Vec<usize>)>,
+    written: Vec<i128>,
+}
+
+impl Receipt {
+    fn of(members: &[PlannedMember], declared: &[String], written: Vec<i128>) -> Receipt {
+        let shares = |member: &PlannedMember| {
+            let has = |index: &usize| member.limits.contains(&declared[*index]);
+            (member.entity.clone(), (0..declared.len()).filter(has).collect())
+        };
+        Receipt { members: members.iter().map(shares).collect(), written }
+    }
+
+    fn changes(&self, declared: &[String], amounts: &[i128]) -> Vec<Change> {
+        let mut changes = Vec::new();
+        for (entity, shares) in &self.members {
+            for index in shares.iter().filter(|index| amounts[**index] != 0) {
+                changes.push(Change { entity: entity.clone(), limit: declared[*index].clone(), milli: amounts[*index] });
+            }
+        }
+        changes
+    }
+}
+
+/// A lease as it should be.
+#[derive(Clone, Debug)]
+pub(crate) struct LeaseModel {
+    pub(crate) id: LeaseId,
+    pub(crate) declared: Vec<String>,
+    pub(crate) used: Vec<i128>,
+    pub(crate) on_drop: OnDrop,
+    pub(crate) degraded: bool,
+    receipts: Vec<Receipt>,
+}
+
+impl LeaseModel {
+    pub(crate) fn new(id: LeaseId, amounts: &[(String, u64)], on_drop: OnDrop, members: Option<&[PlannedMember]>) -> LeaseModel {
+        let declared: Vec<String> = amounts.iter().map(|(name, _)| name.clone()).collect();
+        let used: Vec<i128> = amounts.iter().map(|(_, tokens)| i128::from(*tokens) * 1000).collect();
+        let receipts = members.map(|members| Receipt::of(members, &declared, used.clone())).into_iter().collect();
+        LeaseModel { id, declared, used, on_drop, degraded: members.is_none(), receipts }
+    }
+
+    /// More was granted.
+    pub(crate) fn absorb(&mut self, amounts: &[(String, u64)], members: &[PlannedMember]) {
+        let mut more = vec![0; self.declared.len()];
+        for (name, tokens) in amounts {
+            let index = self.declared.iter().position(|declared| declared == name);
+            more[index.unwrap_or(0)] += i128::from(*tokens) * 1000;
+        }
+        add(&mut self.used, &more);
+        let receipt = Receipt::of(members, &self.declared, more);
+        match self.receipts.last_mut() {
+            // Only what was taken from the very same limits may be settled together.
+            Some(last) if last.members == receipt.members => add(&mut last.written, &receipt.written),
+            _ => self.receipts.push(receipt),
+        }
+    }
+
+    pub(crate) fn record(&mut self, index: usize, tokens: u64) {
+        self.used[index] = i128::from(tokens) * 1000;
+    }
+
+    pub(crate) fn adjust(&mut self, index: usize, tokens: i64) {
+        self.used[index] = (self.used[index] + i128::from(tokens) * 1000).max(0);
+    }
+
+    /// The difference between use and what is written, which from now on counts as written.
+    pub(crate) fn settle_use(&mut self) -> Vec<Change> {
+        let mut difference = self.used.clone();
+        for receipt in &self.receipts {
+            difference.iter_mut().zip(&receipt.written).for_each(|(left, written)| *left -= written);
+        }
+        let Some(last) = self.receipts.last_mut() else { return Vec::new() };
+        add(&mut last.written, &difference);
+        last.changes(&self.declared, &difference)
+    }
+
+    pub(crate) fn roll_back(&mut self) -> Vec<Change> {
+        let receipts = std::mem::take(&mut self.receipts);
+        let back = |receipt: &Receipt| {
+            let amounts: Vec<i128> = receipt.written.iter().map(|written| -written).collect();
+            receipt.changes(&self.declared, &amounts)
+        };
+        receipts.iter().flat_map(back).collect()
+    }
+
+    /// What dropping it unfinished intends.
+    pub(crate) fn dropped(&mut self) -> Vec<Change> {
+        match self.on_drop {
+            OnDrop::Rollback => self.roll_back(),
+            OnDrop::Commit => self.settle_use(),
+            OnDrop::Keep => Vec::new(),
+        }
+    }
+}
+
+fn add(sums: &mut [i128], amounts: &[i128]) {
+    sums.iter_mut().zip(amounts).for_each(|(sum, amount)| *sum += amount);
+}
+
+/// What all leases of a run intend, and which takes are theirs.
+#[derive(Debug, Default)]
+pub(crate) struct Accounts {
+    owners: BTreeMap<CallId, LeaseId>,
+    intended: BTreeMap<(LeaseId, Change), u64>,
+    clients: BTreeMap<LeaseId, usize>,
+}
+
+/// How often one intended change was sent, and what became of it.
+#[derive(Debug, Default)]
+struct Count {
+    sent: u64,
+    landed: u64,
+    fine: u64,
+    /// Refused for certain: must be sent again.
+    busy: u64,
+    /// Of unknown fate.
+    unknown: u64,
+}
+
+impl Accounts {
+    pub(crate) fn own(&mut self, take: CallId, lease: LeaseId, client: usize) {
+        self.owners.insert(take, lease);
+        self.clients.insert(lease, client);
+    }
+
+    pub(crate) fn intend(&mut self, lease: LeaseId, changes: Vec<Change>) {
+        for change in changes {
+            *self.intended.entry((lease, change)).or_default() += 1;
+        }
+    }
+
+    /// Checks every lease. `lost` is what each client's settler says it gave up; clients that crashed have no say.
+    pub(crate) fn audit(mut self, state: &State, lost: &BTreeMap<usize, u64>) -> Result<(), Broken> {
+        let crashed: BTreeSet<usize> = state.calls.iter().map(|call| call.client).filter(|client| !lost.contains_key(client)).collect();
+        let mut expected_lost: BTreeMap<usize, u64> = lost.keys().map(|client| (*client, 0)).collect();
+        self.adopt_orphans(state, &mut expected_lost);
+        let counts = self.count(state);
+        for (key, count) in &counts {
+            let (lease, change) = key;
+            let client = self.clients.get(lease).copied().unwrap_or(usize::MAX);
+            if crashed.contains(&client) {
+                continue;
+            }
+            let intended = self.intended.get(key).copied().unwrap_or(0);
+            let charge = change.milli > 0;
+            let failed = count.busy + if charge { count.unknown } else { 0 };
+            let again = i128::from(count.sent) - i128::from(intended);
+            if again < 0 || again > i128::from(failed) {
+                return Err(format!("lease {lease}: {change:?} was intended {intended} times, and counted {count:?}"));
+            }
+            // What failed and was not sent again was given up; so was every credit of unknown fate.
+            let given_up = i128::from(failed) - again + if charge { 0 } else { i128::from(count.unknown) };
+            *expected_lost.entry(client).or_default() += u64::try_from(given_up).unwrap_or(0);
+        }
+        for ((lease, change), intended) in &self.intended {
+            let known = counts.contains_key(&(*lease, change.clone()));
+            if !known && !self.clients.get(lease).is_some_and(|client| crashed.contains(client)) {
+                return Err(format!("lease {lease}: {change:?} was intended {intended} times and never sent"));
+            }
+        }
+        if *lost != expected_lost {
+            return Err(format!("the settlers say they gave up {lost:?} changes by client, the journal says {expected_lost:?}"));
+        }
+        self.never_more_back_than_taken(state)
+    }
+
+    fn lease_of(&self, take: CallId) -> LeaseId {
+        self.owners.get(&take).copied().unwrap_or(ORPHANS + take as LeaseId)
+    }
+
+    /// Takes that no lease came of: granted after the caller had gone they are given back, of unknown fate they stay.
+    fn adopt_orphans(&mut self, state: &State, expected_lost: &mut BTreeMap<usize, u64>) {
+        for (id, call) in state.calls.iter().enumerate() {
+            let Asked::Consume { members, .. } = &call.asked else { continue };
+            if self.owners.contains_key(&id) {
+                continue;
+            }
+            let lease = self.lease_of(id);
+            self.clients.insert(lease, call.client);
+            let is_settlers = call.told_to.is_none();
+            match &call.told {
+                Some(Told::Decision(zae_limiter_store::ConsumeOutcome::Granted(_))) => self.intend(lease, refund(members)),
+                Some(Told::Decision(_)) => {}
+                Some(Told::Failed(StoreErrorKind::Busy)) => {}
+                // The caller was told that the store failed: an outage, not a loss of the settler's.
+                Some(_) if !is_settlers => {}
+                Some(_) | None => {
+                    let buckets = members.iter().filter(|member| member.takes.iter().any(|(_, milli)| *milli != 0)).count();
+                    if let Some(lost) = expected_lost.get_mut(&call.client) {
+                        *lost += buckets as u64;
+                    }
+                }
+            }
+        }
+    }
+
+    fn count(&self, state: &State) -> BTreeMap<(LeaseId, Change), Count> {
+        let mut counts: BTreeMap<(LeaseId, Change), Count> = BTreeMap::new();
+        for call in &state.calls {
+            let Asked::Adjust { parts } = &call.asked else { continue };
+            for (index, part) in parts.iter().enumerate() {
+                for change in &part.changes {
+                    let count = counts.entry((self.lease_of(part.plan), change.clone())).or_default();
+                    count.sent += 1;
+                    count.landed += u64::from(part.landed);
+                    match told_about(call, index) {
+                        Some(Ok(())) => count.fine += 1,
+                        Some(Err(StoreErrorKind::Busy)) => count.busy += 1,
+                        Some(Err(_)) | None => count.unknown += 1,
+                    }
+                }
+            }
+        }
+        counts
+    }
+
+    /// In the order in which things landed, no lease ever gives back more than it has taken so far: that would let others
+    /// take what was never there. Holds for crashed clients too.
+    fn never_more_back_than_taken(&self, state: &State) -> Result<(), Broken> {
+        let mut net: BTreeMap<(LeaseId, EntityId, String), i128> = BTreeMap::new();
+        for (id, part) in &state.landings {
+            let (plan, changes): (CallId, Vec<Change>) = match (&state.calls[*id].asked, part) {
+                (Asked::Consume { members, .. }, _) => (*id, refund(members).into_iter().map(|c| Change { milli: -c.milli, ..c }).collect()),
+                (Asked::Adjust { parts }, Some(part)) => (parts[*part].plan, parts[*part].changes.clone()),
+                _ => continue,
+            };
+            let lease = self.lease_of(plan);
+            for change in changes {
+                let sum = net.entry((lease, change.entity.clone(), change.limit.clone())).or_default();
+                *sum += change.milli;
+                if *sum < 0 {
+                    return Err(format!("lease {lease} gave back {} milli of {} of {} more than it had taken", -*sum, change.limit, change.entity));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn told_about(call: &Call, part: usize) -> Option<Result<(), StoreErrorKind>> {
+    match &call.told {
+        Some(Told::Adjusted(results)) => results.get(part).copied(),
+        _ => None,
+    }
+}
+
+/// What gives a whole take back.
+fn refund(members: &[PlannedMember]) -> Vec<Change> {
+    let mut changes = Vec::new();
+    for member in members {
+        for (limit, milli) in member.takes.iter().filter(|(_, milli)| *milli != 0) {
+            changes.push(Change { entity: member.entity.clone(), limit: limit.clone(), milli: -milli });
+        }
+    }
+    changes
+}

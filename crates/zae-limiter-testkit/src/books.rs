@@ -1,0 +1,275 @@
+//! The books of a run: what callers asked, what really landed, what they were told.
+//!
+//! Two wrappers write them. [`CallLog`](crate::journal::CallLog) stands above the faults and sees what the library asks and
+//! hears; [`JournalStore`](crate::journal::JournalStore) stands below them and sees what the store really does. The library
+//! asks for buckets by references into its plan, so the address of an entity tells which plan, and so which lease, a write
+//! belongs to, without a change to the library.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use zae_limiter_core::{EntityId, ResourceName, TimeMs, Wait};
+use zae_limiter_store::{BucketDelta, ConsumeOutcome, ConsumeRequest, Store, StoreErrorKind};
+
+use crate::oracle::{Broken, Oracle};
+
+/// Index of a call in the log.
+pub(crate) type CallId = usize;
+
+/// An operation of the simulator, or any other caller that wants to be told apart.
+pub(crate) type OpId = u64;
+
+/// One bucket of a plan.
+#[derive(Clone, Debug)]
+pub(crate) struct PlannedMember {
+    pub(crate) entity: EntityId,
+    pub(crate) limits: Vec<String>,
+    pub(crate) takes: Vec<(String, i128)>,
+    /// Where the library keeps the entity.
+    address: usize,
+}
+
+/// One change of one limit.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Change {
+    pub(crate) entity: EntityId,
+    pub(crate) limit: String,
+    pub(crate) milli: i128,
+}
+
+/// The changes of one bucket that are written, or not, together.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    /// The take these belong to.
+    pub(crate) plan: CallId,
+    pub(crate) changes: Vec<Change>,
+    pub(crate) landed: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Asked {
+    Consume { namespace: String, resource: ResourceName, members: Vec<PlannedMember>, granted: bool },
+    Adjust { parts: Vec<Part> },
+    Other,
+}
+
+/// What the caller of a call was told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// A decision.
+    Decision(ConsumeOutcome),
+    /// One result per part.
+    Adjusted(Vec<Result<(), StoreErrorKind>>),
+    Fine,
+    Failed(StoreErrorKind),
+}
+
+/// One call, from the first poll on.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    pub(crate) operation: &'static str,
+    pub(crate) client: usize,
+    /// The operation that made the call; `None` for the settler.
+    pub(crate) op: Option<OpId>,
+    pub(crate) asked: Asked,
+    /// `None` when nobody was told: it is on its way, or was given up.
+    pub(crate) told: Option<Told>,
+    /// Who was told: the operation, or `None` for the settler that had taken the call over.
+    pub(crate) told_to: Option<OpId>,
+}
+
+impl Call {
+    /// The failure the caller was told about, if it was.
+    pub(crate) fn failure(&self) -> Option<StoreErrorKind> {
+        match &self.told {
+            Some(Told::Failed(kind)) => Some(*kind),
+            _ => None,
+        }
+    }
+}
+
+/// When a client last read a configuration, by what it then knew.
+type Read = (usize, String, EntityId, ResourceName, u64);
+
+#[derive(Default)]
+pub(crate) struct State {
+    pub(crate) oracle: Oracle,
+    pub(crate) calls: Vec<Call>,
+    /// Who is being polled.
+    pub(crate) op: Option<OpId>,
+    /// The call whose inner future is being polled.
+    pub(crate) call: Option<CallId>,
+    /// What happened in the store, for people.
+    pub(crate) events: Vec<String>,
+    pub(crate) broken: Option<Broken>,
+    /// Takes and parts of adjustments that were carried out, in order.
+    pub(crate) landings: Vec<(CallId, Option<usize>)>,
+    plans: BTreeMap<usize, CallId>,
+    reads: BTreeMap<Read, Duration>,
+}
+
+/// Shared by everything that takes part in a run.
+#[derive(Clone, Default)]
+pub(crate) struct Books {
+    state: Arc<Mutex<State>>,
+    /// Handles of the namespaces, where nothing fails: for looking.
+    inspectors: Arc<Mutex<Vec<(String, Arc<dyn Store>)>>>,
+}
+
+impl Books {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn inspect_with(&self, namespace: &str, store: Arc<dyn Store>) {
+        self.inspectors.lock().unwrap_or_else(PoisonError::into_inner).push((namespace.to_owned(), store));
+    }
+
+    pub(crate) fn inspectors(&self) -> Vec<(String, Arc<dyn Store>)> {
+        self.inspectors.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Notes a broken promise; the first one counts.
+    pub(crate) fn check(&self, verdict: Result<(), Broken>) {
+        if let Err(broken) = verdict {
+            self.lock().broken.get_or_insert(broken);
+        }
+    }
+}
+
+impl State {
+    fn begin(&mut self, client: usize, operation: &'static str, asked: Asked) -> CallId {
+        self.calls.push(Call { operation, client, op: self.op, asked, told: None, told_to: None });
+        self.calls.len() - 1
+    }
+
+    pub(crate) fn begin_other(&mut self, client: usize, operation: &'static str) -> CallId {
+        self.begin(client, operation, Asked::Other)
+    }
+
+    pub(crate) fn begin_consume(&mut self, client: usize, namespace: &str, request: &ConsumeRequest<'_>) -> CallId {
+        let members: Vec<PlannedMember> = request
+            .members
+            .iter()
+            .map(|member| PlannedMember {
+                entity: member.entity.clone(),
+                limits: member.limits.limits.iter().map(|limit| limit.name().to_string()).collect(),
+                takes: member
+                    .takes
+                    .iter()
+                    .map(|take| (member.limits.limits[usize::from(take.limit)].name().to_string(), i128::from(take.amount.0)))
+                    .collect(),
+                address: std::ptr::from_ref(member.entity).addr(),
+            })
+            .collect();
+        let resource = request.members.first().map(|member| member.resource.clone()).expect("a take has a member");
+        let addresses: Vec<usize> = members.iter().map(|member| member.address).collect();
+        let call = self.begin(client, "consume", Asked::Consume { namespace: namespace.to_owned(), resource, members, granted: false });
+        // A plan takes once, so every take begins a plan: whatever was at these addresses before is gone.
+        self.plans.extend(addresses.into_iter().map(|address| (address, call)));
+        call
+    }
+
+    pub(crate) fn begin_adjust(&mut self, client: usize, deltas: &[BucketDelta<'_>]) -> CallId {
+        let mut parts = Vec::new();
+        for delta in deltas {
+            let Some(&plan) = self.plans.get(&std::ptr::from_ref(delta.entity).addr()) else {
+                self.broken.get_or_insert(format!("an adjustment of {} belongs to no take: does the library copy its plans?", delta.entity));
+                continue;
+            };
+            let change = |change: &zae_limiter_store::Delta| Change {
+                entity: delta.entity.clone(),
+                limit: delta.limits.limits[usize::from(change.limit)].name().to_string(),
+                milli: i128::from(change.amount.0),
+            };
+            parts.push(Part { plan, changes: delta.deltas.iter().map(change).collect(), landed: false });
+        }
+        self.begin(client, "adjust", Asked::Adjust { parts })
+    }
+
+    pub(crate) fn tell(&mut self, call: CallId, told: Told) {
+        let op = self.op;
+        let call = &mut self.calls[call];
+        call.told = Some(told);
+        call.told_to = op;
+    }
+
+    /// What a take really did.
+    pub(crate) fn landed_consume(&mut self, outcome: &ConsumeOutcome) {
+        let is_granted = matches!(outcome, ConsumeOutcome::Granted(_));
+        if let Some(Asked::Consume { granted, .. }) = self.call.map(|call| &mut self.calls[call].asked) {
+            *granted = is_granted;
+        }
+        if let (Some(call), true) = (self.call, is_granted) {
+            self.landings.push((call, None));
+        }
+    }
+
+    /// An adjustment of one bucket was carried out.
+    pub(crate) fn landed_adjust(&mut self, index: usize) {
+        if let Some(Asked::Adjust { parts }) = self.call.map(|call| &mut self.calls[call].asked)
+            && let Some(part) = parts.get_mut(index)
+        {
+            part.landed = true;
+            self.landings.extend(self.call.map(|call| (call, Some(index))));
+        }
+    }
+
+    /// Notes when a client read what.
+    pub(crate) fn read(&mut self, client: usize, namespace: &str, key: (&EntityId, &ResourceName), stamp: u64, at: Duration) {
+        self.reads.insert((client, namespace.to_owned(), key.0.clone(), key.1.clone(), stamp), at);
+    }
+
+    /// No client may act on a configuration that it read longer than `age_max` ago.
+    pub(crate) fn check_age(
+        &mut self,
+        client: usize,
+        namespace: &str,
+        request: &ConsumeRequest<'_>,
+        (now, age_max): (Duration, Duration),
+    ) -> Result<(), Broken> {
+        for member in request.members {
+            let key = (client, namespace.to_owned(), member.entity.clone(), member.resource.clone(), member.limits.stamp.0);
+            match self.reads.get(&key) {
+                Some(at) if now.saturating_sub(*at) <= age_max => {}
+                Some(at) => {
+                    let age = now.saturating_sub(*at);
+                    return Err(format!("client {client} takes from {} by a configuration read {age:?} ago, older than {age_max:?}", key.2));
+                }
+                None => return Err(format!("client {client} takes from {} by a configuration it never read", key.2)),
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn note_decision(&mut self, namespace: &str, request: &ConsumeRequest<'_>, outcome: &ConsumeOutcome) {
+        let asked: Vec<String> = request
+            .members
+            .iter()
+            .map(|member| {
+                let take = |take: &zae_limiter_core::Take| {
+                    format!("{} {}m", member.limits.limits[usize::from(take.limit)], take.amount.0)
+                };
+                let takes: Vec<String> = member.takes.iter().map(take).collect();
+                format!("{}@{}[{}]", member.entity, member.limits.stamp.0, takes.join(", "))
+            })
+            .collect();
+        let outcome = match outcome {
+            ConsumeOutcome::Granted(reports) => {
+                format!("granted, left {:?}", reports.iter().map(|report| report.balance.0).collect::<Vec<_>>())
+            }
+            ConsumeOutcome::Refused(reports) => {
+                let waits: Vec<Wait> = reports.iter().map(|report| report.wait).collect();
+                format!("refused {waits:?}")
+            }
+            other => format!("{other:?}"),
+        };
+        let resource = request.members.first().map_or("", |member| member.resource.as_str());
+        self.note(request.now, format!("{namespace}/{resource} consume {} -> {outcome}", asked.join(" + ")));
+    }
+
+    pub(crate) fn note(&mut self, now: TimeMs, event: String) {
+        self.events.push(format!("    landed at {}: {event}", now.0));
+    }
+}

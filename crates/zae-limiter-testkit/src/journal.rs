@@ -1,0 +1,443 @@
+//! The two wrappers that keep the books.
+
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::Duration;
+
+use zae_limiter_core::{
+    AuditEvent, Entity, EntityId, LimitName, Milli, NamespaceId, NamespaceName, ResourceName, TimeMs, UsageSnapshot,
+};
+use zae_limiter_store::{
+    Adjusted, AuditQuery, BoxFuture, BucketDelta, BucketStore, BucketView, Capabilities, Change, Clock, ConfigStore, ConsumeOutcome,
+    ConsumeRequest, DeletedEntity, EntityUpdate, HistoryStore, Level, LevelConfig, LimitsChange, ManualClock, MemberKey, Namespace,
+    NamespaceStore, NewEntity, Page, PageRequest, Purged, ResetRequest, Resolution, Store, StoreError, Swept, UsageQuery,
+};
+
+use crate::books::{Books, CallId, Told};
+use crate::compare::compare_all;
+
+/// Who a wrapper writes for.
+#[derive(Clone)]
+pub(crate) struct Party {
+    pub(crate) books: Books,
+    pub(crate) client: usize,
+    pub(crate) clock: ManualClock,
+    /// How old a configuration may be when it is acted upon.
+    pub(crate) config_age_max: Duration,
+}
+
+/// Below the faults: carries every call out in the poll that brings it, checks it against the oracle and compares all
+/// buckets.
+///
+/// A call that a backend hands to a thread of its own is waited for, so a run has one order of events, whatever the backend.
+pub(crate) struct JournalStore {
+    inner: Arc<dyn Store>,
+    namespace: String,
+    party: Party,
+    /// The last instant the backend was told: a new one may have made it sweep.
+    told: Arc<Mutex<Option<TimeMs>>>,
+}
+
+/// Above the faults: writes down what is asked and what is answered.
+pub(crate) struct CallLog {
+    inner: Arc<dyn Store>,
+    namespace: String,
+    party: Party,
+}
+
+/// Waits for a future here and now.
+pub(crate) fn finish<T>(mut future: BoxFuture<'_, T>) -> T {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let mut context = Context::from_waker(Waker::noop());
+    if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
+        return value;
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut context = Context::from_waker(&waker);
+    loop {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
+            return value;
+        }
+        std::thread::park();
+    }
+}
+
+impl JournalStore {
+    pub(crate) fn new(inner: Arc<dyn Store>, party: Party) -> JournalStore {
+        let namespace = inner.current_namespace().to_string();
+        JournalStore { inner, namespace, party, told: Arc::default() }
+    }
+
+    fn plain<'a, T: Send + 'a>(
+        &'a self,
+        _operation: &'static str,
+        call: impl FnOnce(&'a dyn Store) -> BoxFuture<'a, Result<T, StoreError>> + Send + 'a,
+    ) -> BoxFuture<'a, Result<T, StoreError>> {
+        Box::pin(async move { finish(call(&*self.inner)) })
+    }
+
+    /// A call that landed: check it, then compare what is stored.
+    fn landed(&self, now: TimeMs, note: impl FnOnce(&mut crate::books::State)) {
+        note(&mut self.party.books.lock());
+        self.settle_background(now);
+        compare_all(&self.party.books, now);
+    }
+
+    /// Lets the backend finish what a new instant may have made it do by itself: a change that changes nothing queues
+    /// behind it.
+    fn settle_background(&self, now: TimeMs) {
+        let mut told = self.told.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if !self.inner.capabilities().durable || *told == Some(now) {
+            return;
+        }
+        *told = Some(now);
+        let (entity, resource) = ("nobody".parse().expect("a valid id"), "nothing".parse().expect("a valid name"));
+        let change = Change { principal: None, at: now, event: zae_limiter_core::EventId::new(now, 0) };
+        let nothing = finish(self.inner.reset(&ResetRequest { entity: &entity, resource: &resource, only: None }, &change));
+        if !matches!(nothing, Ok(None)) {
+            self.party.books.check(Err(format!("a reset of nothing said {nothing:?}")));
+        }
+    }
+}
+
+impl CallLog {
+    pub(crate) fn new(inner: Arc<dyn Store>, party: Party) -> CallLog {
+        let namespace = inner.current_namespace().to_string();
+        CallLog { inner, namespace, party }
+    }
+
+    /// Polls the call with its number on the books, and writes down the answer.
+    async fn logged<T>(&self, call: CallId, mut future: BoxFuture<'_, T>, told: impl FnOnce(&T) -> Told) -> T {
+        let books = &self.party.books;
+        let answer = poll_fn(|context| {
+            let outer = books.lock().call.replace(call);
+            let poll = future.as_mut().poll(context);
+            books.lock().call = outer;
+            poll
+        })
+        .await;
+        books.lock().tell(call, told(&answer));
+        answer
+    }
+
+    fn plain<'a, T: Send + 'a>(
+        &'a self,
+        operation: &'static str,
+        call: impl FnOnce(&'a dyn Store) -> BoxFuture<'a, Result<T, StoreError>> + Send + 'a,
+    ) -> BoxFuture<'a, Result<T, StoreError>> {
+        Box::pin(async move {
+            let id = self.party.books.lock().begin_other(self.party.client, operation);
+            self.logged(id, call(&*self.inner), |answer| match answer {
+                Ok(_) => Told::Fine,
+                Err(error) => Told::Failed(error.kind()),
+            })
+            .await
+        })
+    }
+}
+
+/// Methods that are handed on as they are.
+macro_rules! forward {
+    ($($method:ident($($argument:ident: $kind:ty),*) -> $answer:ty;)*) => {
+        $(
+            fn $method<'a>(&'a self, $($argument: $kind),*) -> BoxFuture<'a, Result<$answer, StoreError>> {
+                self.plain(stringify!($method), move |inner| inner.$method($($argument),*))
+            }
+        )*
+    };
+}
+
+/// What neither wrapper looks into.
+macro_rules! forward_the_rest {
+    ($wrapper:ident) => {
+        impl HistoryStore for $wrapper {
+            forward! {
+                audit_events(query: &'a AuditQuery) -> Page<AuditEvent>;
+                usage(query: &'a UsageQuery) -> Page<UsageSnapshot>;
+            }
+        }
+
+        impl NamespaceStore for $wrapper {
+            forward! {
+                register_namespace(name: &'a NamespaceName, id: &'a NamespaceId, change: &'a Change) -> Namespace;
+                namespaces(page: &'a PageRequest) -> Page<Namespace>;
+                namespace(name: &'a NamespaceName) -> Option<Namespace>;
+                delete_namespace(name: &'a NamespaceName, change: &'a Change) -> bool;
+                recover_namespace(id: &'a NamespaceId, change: &'a Change) -> Namespace;
+                orphan_namespaces(page: &'a PageRequest) -> Page<Namespace>;
+                purge_namespace(id: &'a NamespaceId, change: &'a Change) -> Purged;
+            }
+
+            fn current_namespace(&self) -> NamespaceName {
+                self.inner.current_namespace()
+            }
+
+            fn scoped<'a>(&'a self, name: &'a NamespaceName) -> BoxFuture<'a, Result<Arc<dyn Store>, StoreError>> {
+                Box::pin(async move {
+                    let scoped = self.plain("scoped", move |inner| inner.scoped(name)).await?;
+                    Ok(Arc::new($wrapper::new(scoped, self.party.clone())) as Arc<dyn Store>)
+                })
+            }
+        }
+    };
+}
+
+forward_the_rest!(JournalStore);
+forward_the_rest!(CallLog);
+
+impl BucketStore for CallLog {
+    fn consume<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>> {
+        Box::pin(async move {
+            let Party { books, client, clock, config_age_max } = &self.party;
+            let (call, fresh) = {
+                let mut state = books.lock();
+                let fresh = state.check_age(*client, &self.namespace, request, (clock.monotonic(), *config_age_max));
+                (state.begin_consume(*client, &self.namespace, request), fresh)
+            };
+            books.check(fresh);
+            self.logged(call, self.inner.consume(request), |answer| match answer {
+                Ok(outcome) => Told::Decision(outcome.clone()),
+                Err(error) => Told::Failed(error.kind()),
+            })
+            .await
+        })
+    }
+
+    fn adjust<'a>(&'a self, deltas: &'a [BucketDelta<'a>], now: TimeMs) -> BoxFuture<'a, Vec<Result<Adjusted, StoreError>>> {
+        Box::pin(async move {
+            let call = self.party.books.lock().begin_adjust(self.party.client, deltas);
+            let told = |answers: &Vec<Result<Adjusted, StoreError>>| {
+                Told::Adjusted(answers.iter().map(|answer| answer.as_ref().map(|_| ()).map_err(StoreError::kind)).collect())
+            };
+            self.logged(call, self.inner.adjust(deltas, now), told).await
+        })
+    }
+
+    forward! {
+        peek(request: &'a ConsumeRequest<'a>) -> ConsumeOutcome;
+        reset(request: &'a ResetRequest<'a>, change: &'a Change) -> Option<Vec<(LimitName, Milli)>>;
+        buckets(entity: &'a EntityId, page: &'a PageRequest) -> Page<BucketView>;
+        resource_buckets(resource: &'a ResourceName, page: &'a PageRequest) -> Page<BucketView>;
+    }
+}
+
+impl ConfigStore for CallLog {
+    fn resolve<'a>(&'a self, keys: &'a [MemberKey<'a>]) -> BoxFuture<'a, Result<Resolution, StoreError>> {
+        Box::pin(async move {
+            let resolution = self.plain("resolve", move |inner| inner.resolve(keys)).await?;
+            let Party { books, client, clock, .. } = &self.party;
+            for key in keys {
+                books.lock().read(*client, &self.namespace, (key.entity, key.resource), resolution.stamp.0, clock.monotonic());
+            }
+            Ok(resolution)
+        })
+    }
+
+    forward! {
+        create_entity(entity: &'a NewEntity, change: &'a Change) -> Entity;
+        entity(id: &'a EntityId) -> Option<Entity>;
+        update_entity(id: &'a EntityId, expected_version: u64, update: &'a EntityUpdate, change: &'a Change) -> Entity;
+        delete_entity(id: &'a EntityId, change: &'a Change) -> DeletedEntity;
+        children(parent: &'a EntityId, page: &'a PageRequest) -> Page<Entity>;
+        entities(page: &'a PageRequest) -> Page<Entity>;
+        set_limits(level: &'a Level, limits: &'a LimitsChange, change: &'a Change) -> u64;
+        delete_limits(level: &'a Level, change: &'a Change) -> bool;
+        set_disabled(level: &'a Level, disabled: Option<bool>, change: &'a Change) -> u64;
+        level(level: &'a Level) -> Option<LevelConfig>;
+        resources_with_defaults(page: &'a PageRequest) -> Page<ResourceName>;
+        entities_with_limits(resource: Option<&'a ResourceName>, page: &'a PageRequest) -> Page<EntityId>;
+        resources_with_entity_limits(page: &'a PageRequest) -> Page<Option<ResourceName>>;
+    }
+}
+
+impl Store for CallLog {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    forward! {
+        ping() -> ();
+        sweep(now: TimeMs, steps_max: u32) -> Swept;
+    }
+}
+
+impl BucketStore for JournalStore {
+    fn consume<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>> {
+        Box::pin(async move {
+            let answer = finish(self.inner.consume(request));
+            self.landed(request.now, |state| {
+                let verdict = match &answer {
+                    Ok(outcome) => {
+                        state.landed_consume(outcome);
+                        state.note_decision(&self.namespace, request, outcome);
+                        state.oracle.consume(&self.namespace, request, outcome)
+                    }
+                    Err(error) => Err(format!("consume failed in the store itself: {error}")),
+                };
+                state.broken = state.broken.take().or(verdict.err());
+            });
+            answer
+        })
+    }
+
+    fn peek<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>> {
+        Box::pin(async move {
+            let answer = finish(self.inner.peek(request));
+            self.landed(request.now, |state| {
+                let verdict = match &answer {
+                    Ok(outcome) => state.oracle.peek(&self.namespace, request, outcome),
+                    Err(error) => Err(format!("peek failed in the store itself: {error}")),
+                };
+                state.broken = state.broken.take().or(verdict.err());
+            });
+            answer
+        })
+    }
+
+    fn adjust<'a>(&'a self, deltas: &'a [BucketDelta<'a>], now: TimeMs) -> BoxFuture<'a, Vec<Result<Adjusted, StoreError>>> {
+        Box::pin(async move {
+            let answers = finish(self.inner.adjust(deltas, now));
+            self.landed(now, |state| {
+                for (index, (delta, answer)) in deltas.iter().zip(&answers).enumerate() {
+                    state.landed_adjust(index);
+                    let verdict = state.oracle.adjust(&self.namespace, delta, now, answer);
+                    let (entity, resource, deltas) = (delta.entity, delta.resource, delta.deltas);
+                    state.note(now, format!("{}/{resource} adjust {entity} {deltas:?} -> {answer:?}", self.namespace));
+                    state.broken = state.broken.take().or(verdict.err());
+                }
+            });
+            answers
+        })
+    }
+
+    fn reset<'a>(
+        &'a self,
+        request: &'a ResetRequest<'a>,
+        change: &'a Change,
+    ) -> BoxFuture<'a, Result<Option<Vec<(LimitName, Milli)>>, StoreError>> {
+        Box::pin(async move {
+            let answer = finish(self.inner.reset(request, change))?;
+            let said = answer.as_ref().map(|gained| gained.iter().map(|(name, milli)| (name.to_string(), i128::from(milli.0))).collect());
+            self.landed(change.at, |state| {
+                let verdict = state.oracle.reset(&self.namespace, request, change, &said);
+                state.note(change.at, format!("{} reset {}/{} -> {said:?}", self.namespace, request.entity, request.resource));
+                state.broken = state.broken.take().or(verdict.err());
+            });
+            Ok(answer)
+        })
+    }
+
+    forward! {
+        buckets(entity: &'a EntityId, page: &'a PageRequest) -> Page<BucketView>;
+        resource_buckets(resource: &'a ResourceName, page: &'a PageRequest) -> Page<BucketView>;
+    }
+}
+
+impl ConfigStore for JournalStore {
+    fn create_entity<'a>(&'a self, entity: &'a NewEntity, change: &'a Change) -> BoxFuture<'a, Result<Entity, StoreError>> {
+        Box::pin(async move {
+            let answer = finish(self.inner.create_entity(entity, change));
+            let said = answer.as_ref().map(|_| ()).map_err(StoreError::kind);
+            self.landed(change.at, |state| {
+                state.note(change.at, format!("{} create {} under {:?} -> {said:?}", self.namespace, entity.id, entity.parent));
+                let verdict = state.oracle.create_entity(&self.namespace, entity, said);
+                state.broken = state.broken.take().or(verdict.err());
+            });
+            answer
+        })
+    }
+
+    fn delete_entity<'a>(&'a self, id: &'a EntityId, change: &'a Change) -> BoxFuture<'a, Result<DeletedEntity, StoreError>> {
+        Box::pin(async move {
+            let answer = finish(self.inner.delete_entity(id, change));
+            let said = answer.as_ref().map(|deleted| *deleted).map_err(StoreError::kind);
+            self.landed(change.at, |state| {
+                state.note(change.at, format!("{} delete {id} -> {said:?}", self.namespace));
+                let verdict = state.oracle.delete_entity(&self.namespace, id, said);
+                state.broken = state.broken.take().or(verdict.err());
+            });
+            answer
+        })
+    }
+
+    fn set_limits<'a>(&'a self, level: &'a Level, limits: &'a LimitsChange, change: &'a Change) -> BoxFuture<'a, Result<u64, StoreError>> {
+        Box::pin(async move {
+            let answer = finish(self.inner.set_limits(level, limits, change))?;
+            self.landed(change.at, |state| {
+                let texts: Vec<String> = limits.limits.iter().map(ToString::to_string).collect();
+                state.note(change.at, format!("{} limits of {level} are now {texts:?}", self.namespace));
+                state.oracle.set_limits(&self.namespace, level, limits);
+            });
+            Ok(answer)
+        })
+    }
+
+    fn delete_limits<'a>(&'a self, level: &'a Level, change: &'a Change) -> BoxFuture<'a, Result<bool, StoreError>> {
+        Box::pin(async move {
+            let answer = finish(self.inner.delete_limits(level, change))?;
+            self.landed(change.at, |state| {
+                state.note(change.at, format!("{} limits of {level} deleted -> {answer}", self.namespace));
+                let verdict = state.oracle.delete_limits(&self.namespace, level, answer);
+                state.broken = state.broken.take().or(verdict.err());
+            });
+            Ok(answer)
+        })
+    }
+
+    fn set_disabled<'a>(&'a self, level: &'a Level, disabled: Option<bool>, change: &'a Change) -> BoxFuture<'a, Result<u64, StoreError>> {
+        Box::pin(async move {
+            let answer = finish(self.inner.set_disabled(level, disabled, change))?;
+            self.landed(change.at, |state| {
+                state.note(change.at, format!("{} {level} disabled: {disabled:?}, {answer} buckets", self.namespace));
+                let verdict = state.oracle.set_disabled(&self.namespace, level, disabled, answer);
+                state.broken = state.broken.take().or(verdict.err());
+            });
+            Ok(answer)
+        })
+    }
+
+    fn resolve<'a>(&'a self, keys: &'a [MemberKey<'a>]) -> BoxFuture<'a, Result<Resolution, StoreError>> {
+        Box::pin(async move {
+            let answer = finish(self.inner.resolve(keys))?;
+            let verdict = self.party.books.lock().oracle.resolve(&self.namespace, keys, &answer);
+            self.party.books.check(verdict);
+            Ok(answer)
+        })
+    }
+
+    forward! {
+        entity(id: &'a EntityId) -> Option<Entity>;
+        update_entity(id: &'a EntityId, expected_version: u64, update: &'a EntityUpdate, change: &'a Change) -> Entity;
+        children(parent: &'a EntityId, page: &'a PageRequest) -> Page<Entity>;
+        entities(page: &'a PageRequest) -> Page<Entity>;
+        level(level: &'a Level) -> Option<LevelConfig>;
+        resources_with_defaults(page: &'a PageRequest) -> Page<ResourceName>;
+        entities_with_limits(resource: Option<&'a ResourceName>, page: &'a PageRequest) -> Page<EntityId>;
+        resources_with_entity_limits(page: &'a PageRequest) -> Page<Option<ResourceName>>;
+    }
+}
+
+impl Store for JournalStore {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    forward! {
+        ping() -> ();
+    }
+
+    fn sweep(&self, now: TimeMs, steps_max: u32) -> BoxFuture<'_, Result<Swept, StoreError>> {
+        Box::pin(async move {
+            let answer = finish(self.inner.sweep(now, steps_max))?;
+            self.landed(now, |state| state.note(now, format!("swept {answer:?}")));
+            Ok(answer)
+        })
+    }
+}

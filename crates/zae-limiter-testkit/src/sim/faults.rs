@@ -1,0 +1,82 @@
+//! Where faults come from: one seeded sequence, drawn from by every call above the store.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use zae_limiter_store::{Fault, FaultPlan, StoreErrorKind};
+
+use crate::rng::Rng;
+
+/// How bad things are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Weather {
+    /// Nothing fails.
+    Clear,
+    /// Now and then something fails or takes its time.
+    Fair,
+    /// Often.
+    Rough,
+    /// Nearly everything.
+    Outage,
+}
+
+struct Sky {
+    rng: Rng,
+    weather: Weather,
+    drawn: u64,
+}
+
+/// The plan of all clients of a run.
+#[derive(Clone)]
+pub(crate) struct Faults(Arc<Mutex<Sky>>);
+
+impl Faults {
+    pub(crate) fn new(rng: Rng) -> Faults {
+        Faults(Arc::new(Mutex::new(Sky { rng, weather: Weather::Clear, drawn: 0 })))
+    }
+
+    /// Changes the weather; returns what it was.
+    pub(crate) fn become_weather(&self, weather: Weather) -> Weather {
+        std::mem::replace(&mut self.lock().weather, weather)
+    }
+
+    /// Faults that really happened so far.
+    pub(crate) fn drawn(&self) -> u64 {
+        self.lock().drawn
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Sky> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl FaultPlan for Faults {
+    fn next(&self, _operation: &'static str) -> Fault {
+        let mut sky = self.lock();
+        // Nothing, pending, refused before, reply lost, never begun, never answered.
+        let odds = match sky.weather {
+            Weather::Clear => return Fault::None,
+            Weather::Fair => [70, 20, 3, 3, 2, 2],
+            Weather::Rough => [30, 25, 15, 15, 8, 7],
+            Weather::Outage => [5, 5, 40, 25, 15, 10],
+        };
+        let choices: Vec<(u64, usize)> = odds.into_iter().zip(0..).collect();
+        let fault = match sky.rng.weighted(&choices) {
+            0 => Fault::None,
+            1 => Fault::Yield(u32::try_from(sky.rng.between(1, 3)).unwrap_or(1)),
+            2 => Fault::FailBefore(*sky.rng.pick(&[
+                StoreErrorKind::Unavailable,
+                StoreErrorKind::Unavailable,
+                StoreErrorKind::Busy,
+                StoreErrorKind::Busy,
+                StoreErrorKind::Full,
+                StoreErrorKind::Denied,
+            ])),
+            // Never `Busy`: that kind promises that nothing was applied.
+            3 => Fault::FailAfter(*sky.rng.pick(&[StoreErrorKind::Unavailable, StoreErrorKind::Unavailable, StoreErrorKind::Internal])),
+            4 => Fault::Hang,
+            _ => Fault::HangAfter,
+        };
+        sky.drawn += u64::from(!matches!(fault, Fault::None | Fault::Yield(_)));
+        fault
+    }
+}

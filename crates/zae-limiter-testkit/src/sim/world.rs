@@ -1,0 +1,156 @@
+//! The world of a run: who and what there is, and the stores it lives in.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use zae_limiter_core::{EntityId, Limit, ResourceName, TimeMs};
+use zae_limiter_sqlite::{SqliteOptions, SqliteStore};
+use zae_limiter_store::{Level, ManualClock, MemoryOptions, MemoryStore, SeededEntropy, Store};
+
+use crate::compare::RESOURCES;
+use crate::rng::Rng;
+
+/// The namespaces: the same names mean different things in each.
+pub(crate) const NAMESPACES: [&str; 2] = ["default", "beta"];
+
+/// Those who take. The first four may form a chain.
+pub(crate) const ENTITIES: [&str; 6] = ["leaf", "team", "org", "root", "solo", "guest"];
+
+pub(crate) const LIMITS: [&str; 4] = ["rpm", "tpm", "daily", "burst"];
+
+/// Periods in seconds; each divides the oracle's unit of time.
+const PERIODS_S: [u64; 6] = [1, 7, 30, 60, 3_600, 86_400];
+
+/// History is kept for ever: its sums are checked at the end.
+const RETENTION_MS: i64 = i64::MAX / 4;
+
+/// When runs begin: close to the end of an hour, a day and a month.
+const START: TimeMs = TimeMs(1_772_323_199_000 - 600_000);
+
+/// Which backend a run is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// `MemoryStore`, one for all clients.
+    Memory,
+    /// `SqliteStore` on a file; each client opens it for itself, as a process would.
+    Sqlite,
+}
+
+impl Backend {
+    /// The word to choose it by.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Backend::Memory => "memory",
+            Backend::Sqlite => "sqlite",
+        }
+    }
+}
+
+/// Where the data of a run lives.
+pub(crate) enum Ground {
+    Memory(MemoryStore),
+    Sqlite { _folder: tempfile::TempDir, path: PathBuf },
+}
+
+impl Ground {
+    pub(crate) fn new(backend: Backend) -> Result<Ground, String> {
+        Ok(match backend {
+            Backend::Memory => {
+                let options =
+                    MemoryOptions { usage_retention_ms: RETENTION_MS, audit_retention_ms: RETENTION_MS, ..MemoryOptions::default() };
+                Ground::Memory(MemoryStore::with_options(options))
+            }
+            Backend::Sqlite => {
+                // Where there is a file system in memory, the run does not wait for a disk.
+                let folder = tempfile::Builder::new().prefix("zael-sim").tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+                let folder = folder.map_err(|error| format!("no temporary folder: {error}"))?;
+                let path = folder.path().join("limits.db");
+                Ground::Sqlite { _folder: folder, path }
+            }
+        })
+    }
+
+    /// The store as one process sees it.
+    pub(crate) fn open(&self, clock: &ManualClock, seed: u64) -> Result<Arc<dyn Store>, String> {
+        Ok(match self {
+            Ground::Memory(store) => Arc::new(store.clone()),
+            Ground::Sqlite { path, .. } => {
+                let options = SqliteOptions::new()
+                    .usage_retention_ms(RETENTION_MS)
+                    .audit_retention_ms(RETENTION_MS)
+                    .clock(Arc::new(clock.clone()))
+                    .entropy(Arc::new(SeededEntropy::new(seed)));
+                Arc::new(SqliteStore::open_with(path, options).map_err(|error| format!("opening failed: {error}"))?)
+            }
+        })
+    }
+}
+
+pub(crate) fn start_clock() -> ManualClock {
+    ManualClock::new(START)
+}
+
+pub(crate) fn entity(name: &str) -> EntityId {
+    name.parse().expect("a valid entity id")
+}
+
+pub(crate) fn resource(name: &str) -> ResourceName {
+    name.parse().expect("a valid resource name")
+}
+
+/// Random pieces of a request or a configuration.
+impl Rng {
+    pub(crate) fn entity(&mut self) -> EntityId {
+        entity(self.weighted(&[(8, ENTITIES[0]), (3, ENTITIES[1]), (2, ENTITIES[2]), (1, ENTITIES[3]), (4, ENTITIES[4]), (2, ENTITIES[5])]))
+    }
+
+    pub(crate) fn resource(&mut self) -> ResourceName {
+        resource(self.weighted(&[(4, RESOURCES[0]), (1, RESOURCES[1])]))
+    }
+
+    pub(crate) fn limit(&mut self, name: &str) -> Limit {
+        let capacity = if self.chance(50) { self.between(1, 12) } else { self.between(10, 150) };
+        let amount = match self.index(3) {
+            0 => capacity,
+            1 => self.between(1, 9),
+            _ => self.between(1, 120),
+        };
+        let period_s = *self.pick(&PERIODS_S);
+        Limit::custom(name, capacity, amount, period_s).expect("within bounds")
+    }
+
+    /// One to three limits, in any order.
+    pub(crate) fn limits(&mut self) -> Vec<Limit> {
+        let mut names: Vec<&str> = LIMITS.to_vec();
+        for index in (1..names.len()).rev() {
+            names.swap(index, self.index(index + 1));
+        }
+        // Most configurations have the two everyday limits, so that requests fit them.
+        names.sort_by_cached_key(|name| !(*name == "rpm" || *name == "tpm") && self.chance(80));
+        let count = self.weighted(&[(3, 1), (4, 2), (2, 3)]);
+        names.into_iter().take(count).map(|name| self.limit(name)).collect()
+    }
+
+    pub(crate) fn level(&mut self) -> Level {
+        match self.weighted(&[(2, 0), (2, 1), (2, 2), (3, 3)]) {
+            0 => Level::System,
+            1 => Level::Resource(self.resource()),
+            2 => Level::Entity(self.entity()),
+            _ => Level::EntityResource(self.entity(), self.resource()),
+        }
+    }
+
+    /// How long time passes: from a millisecond to days.
+    pub(crate) fn pause(&mut self) -> Duration {
+        let (low, high) = self.weighted(&[
+            (4, (1, 50)),
+            (4, (50, 1_500)),
+            (3, (1_000, 70_000)),
+            (2, (60_000, 4_000_000)),
+            (1, (3_600_000, 200_000_000)),
+        ]);
+        Duration::from_millis(self.between(low, high))
+    }
+}
