@@ -153,8 +153,8 @@ pub enum AcquireError {
     #[error(transparent)]
     Exceeded(Box<RateLimitExceeded>),
     /// The call can not be right. Fix it.
-    #[error("invalid request: {0}")]
-    Invalid(#[source] Invalid),
+    #[error(transparent)]
+    Invalid(Invalid),
     /// Nothing is configured for this call. Configure a limit.
     #[error(transparent)]
     NoLimits(#[from] NoLimits),

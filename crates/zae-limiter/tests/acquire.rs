@@ -104,7 +104,7 @@ async fn a_name_nobody_has_is_an_error_that_lists_the_names_there_are() {
     bench.system(&["rpm:60", "tpm:1000"]).await;
     let error = bench.limiter.acquire(Request::new("key", "gpt-4").take("rpn", 1)).await.unwrap_err();
     assert!(matches!(&error, AcquireError::Invalid(Invalid::UnknownLimit { known, .. }) if known.len() == 2), "{error}");
-    assert_eq!(error.to_string(), "invalid request: no limit is called rpn for key on gpt-4; there is rpm, tpm");
+    assert_eq!(error.to_string(), "no limit is called rpn for key on gpt-4; there is rpm, tpm");
     assert_eq!(error.http_status(), 400);
 }
 

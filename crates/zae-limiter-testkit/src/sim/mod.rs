@@ -1,0 +1,221 @@
+//! The seeded simulator: one seed, one run, the same every time.
+//!
+//! Everything runs on one thread. Operations are futures that are polled when the seed says so; clocks are manual; what a
+//! backend does on threads of its own is waited for. A run ends with everything settled, and then every lease, every
+//! counter and the usage history must add up.
+
+mod client;
+mod end;
+mod faults;
+mod leases;
+mod ops;
+mod steps;
+mod verdict;
+mod world;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use zae_limiter::Lease;
+use zae_limiter_core::EventId;
+use zae_limiter_store::{Change, Clock, ManualClock};
+
+pub use world::Backend;
+
+use crate::accounts::{Accounts, LeaseId, LeaseModel};
+use crate::books::{Books, OpId};
+use crate::journal::finish;
+use crate::oracle::{Broken, Coverage};
+use crate::rng::Rng;
+use client::Client;
+use faults::{Faults, Weather};
+use ops::Op;
+use world::{Ground, NAMESPACES, start_clock};
+
+/// Steps of a run, at least and at most.
+const STEPS: (u64, u64) = (60, 200);
+/// Lines of the trace that a failure shows.
+const TRACE_SHOWN: usize = 120;
+
+/// What a run was like.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Report {
+    /// How often what happened in the store.
+    pub coverage: Coverage,
+    /// Steps the scheduler took.
+    pub steps: u64,
+    /// Calls to the store that were failed, lost or left hanging.
+    pub faults: u64,
+    /// Operations dropped before their end.
+    pub cancelled: u64,
+    /// Clients that crashed.
+    pub crashes: u64,
+    /// Changes the settlers gave up, and counted.
+    pub lost: u64,
+    /// Leases that were given without a decision.
+    pub degraded: u64,
+    /// The whole run as one number: the same seed gives the same.
+    pub fingerprint: u64,
+}
+
+/// A broken promise, and how to see it again.
+#[derive(Debug)]
+pub struct Failure {
+    seed: u64,
+    backend: Backend,
+    message: String,
+    trace: Vec<String>,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Failure { seed, backend, message, trace } = self;
+        let backend = backend.as_str();
+        let shown = &trace[trace.len().saturating_sub(TRACE_SHOWN)..];
+        writeln!(f, "seed {seed} on {backend}: {message}")?;
+        writeln!(f, "the last of {} lines of its trace:", trace.len())?;
+        shown.iter().try_for_each(|line| writeln!(f, "{line}"))?;
+        writeln!(f, "\nreplay it with")?;
+        write!(f, "  ZAEL_SIM_SEED={seed} ZAEL_SIM_STORE={backend} cargo test -p zae-limiter-testkit --test simulator replay -- --nocapture")
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Runs one seed on one backend.
+pub fn simulate(seed: u64, backend: Backend) -> Result<Report, Box<Failure>> {
+    run(seed, backend).map(|(report, _)| report)
+}
+
+/// As [`simulate`], with the whole trace.
+pub fn replay(seed: u64, backend: Backend) -> (Vec<String>, Result<Report, Box<Failure>>) {
+    match run(seed, backend) {
+        Ok((report, trace)) => (trace, Ok(report)),
+        Err(failure) => (failure.trace.clone(), Err(failure)),
+    }
+}
+
+fn run(seed: u64, backend: Backend) -> Result<(Report, Vec<String>), Box<Failure>> {
+    let failed = |message: Broken, trace| Box::new(Failure { seed, backend, message, trace });
+    let mut run = Run::new(seed, backend).map_err(|message| failed(message, Vec::new()))?;
+    match run.play() {
+        Ok(report) => Ok((report, run.trace)),
+        Err(message) => Err(failed(message, run.trace)),
+    }
+}
+
+/// A lease somebody holds.
+struct Held {
+    client: usize,
+    lease: Arc<Lease>,
+    model: LeaseModel,
+    /// Operations on it that are under way.
+    busy: usize,
+}
+
+struct Run {
+    rng: Rng,
+    books: Books,
+    faults: Faults,
+    ground: Ground,
+    clients: Vec<Client>,
+    clients_started: usize,
+    ops: Vec<Op>,
+    ops_started: OpId,
+    held: Vec<Held>,
+    /// Leases whose commit or rollback was made and has not begun.
+    ending: BTreeMap<LeaseId, LeaseModel>,
+    leases_begun: u64,
+    accounts: Accounts,
+    trace: Vec<String>,
+    report: Report,
+}
+
+impl Run {
+    fn new(seed: u64, backend: Backend) -> Result<Run, Broken> {
+        let mut rng = Rng::new(seed, 1);
+        let books = Books::default();
+        let ground = Ground::new(backend)?;
+        let mut run = Run {
+            faults: Faults::new(Rng::new(seed, 2)),
+            clients: Vec::new(),
+            clients_started: 0,
+            ops: Vec::new(),
+            ops_started: 0,
+            held: Vec::new(),
+            ending: BTreeMap::new(),
+            leases_begun: 0,
+            accounts: Accounts::default(),
+            trace: Vec::new(),
+            report: Report::default(),
+            books,
+            ground,
+            rng: rng.clone(),
+        };
+        run.watch()?;
+        for _ in 0..rng.between(2, 5) {
+            let clock = run.clients.first().map_or_else(start_clock, fresh_clock);
+            let client = run.new_client(&clock)?;
+            run.clients.push(client);
+        }
+        run.set_up();
+        Ok(run)
+    }
+
+    /// Opens the handles the oracle looks through.
+    fn watch(&mut self) -> Result<(), Broken> {
+        let clock = start_clock();
+        let store = self.ground.open(&clock, 0)?;
+        let name = NAMESPACES[1].parse().map_err(|error| format!("{error}"))?;
+        let id = "beta00000000".parse().map_err(|error| format!("{error}"))?;
+        let change = Change { principal: None, at: clock.now(), event: EventId::new(clock.now(), 0) };
+        finish(store.register_namespace(&name, &id, &change)).map_err(|error| format!("{error}"))?;
+        let beta = finish(store.scoped(&name)).map_err(|error| format!("{error}"))?;
+        self.books.inspect_with(NAMESPACES[0], store);
+        self.books.inspect_with(NAMESPACES[1], beta);
+        Ok(())
+    }
+
+    fn new_client(&mut self, clock: &ManualClock) -> Result<Client, Broken> {
+        self.clients_started += 1;
+        Client::start(self.clients_started, &self.ground, clock, &self.books, &self.faults, &mut self.rng)
+    }
+
+    fn play(&mut self) -> Result<Report, Broken> {
+        let steps = self.rng.between(STEPS.0, STEPS.1);
+        self.faults.become_weather(Weather::Fair);
+        for step in 0..steps {
+            self.step(step)?;
+            self.verdict()?;
+        }
+        self.come_to_rest()?;
+        self.report.steps = steps;
+        self.report.faults = self.faults.drawn();
+        self.report.coverage = self.books.lock().oracle.coverage;
+        let mut hasher = DefaultHasher::new();
+        self.trace.hash(&mut hasher);
+        self.report.fingerprint = hasher.finish();
+        Ok(self.report)
+    }
+
+    fn note(&mut self, line: String) {
+        self.trace.push(line);
+    }
+
+    /// Takes what happened in the store into the trace; the error is the first broken promise.
+    fn verdict(&mut self) -> Result<(), Broken> {
+        let mut state = self.books.lock();
+        self.trace.append(&mut state.events);
+        match state.broken.take() {
+            Some(broken) => Err(broken),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Another process on the same machine: the same wall clock, a monotonic one of its own.
+fn fresh_clock(like: &Client) -> ManualClock {
+    ManualClock::new(like.clock.now())
+}
