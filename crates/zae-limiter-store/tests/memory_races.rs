@@ -56,11 +56,14 @@ fn chains_are_all_or_nothing_and_never_wait_for_each_other() {
     let keys: Vec<EntityId> = (0..KEYS).map(|key| id(&format!("key-{key}"))).collect();
     let ancestors: Vec<EntityId> = (0..6).map(|level| id(&format!("level-{level}"))).collect();
     let granted: Vec<AtomicI64> = (0..KEYS).map(|_| AtomicI64::new(0)).collect();
+    let barrier = Barrier::new(THREADS);
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let (store, keys, ancestors, granted, own, shared) = (store.clone(), &keys, &ancestors, &granted, &own, &shared);
+            let barrier = &barrier;
             scope.spawn(move || {
-                for round in 0..2_000 {
+                barrier.wait();
+                for round in 0..5_000 {
                     let key = (round * 3 + thread) % KEYS;
                     let mut chain = vec![(&keys[key], own)];
                     chain.extend(ancestors.iter().map(|ancestor| (ancestor, shared)));

@@ -140,6 +140,11 @@ impl Books {
 
 impl State {
     fn begin(&mut self, client: usize, operation: &'static str, asked: Asked) -> CallId {
+        if let Asked::Adjust { parts } = &asked {
+            let by = self.op.map_or("the settler".to_owned(), |op| format!("op {op}"));
+            let parts: Vec<_> = parts.iter().map(|part| (part.plan, &part.changes)).collect();
+            self.events.push(format!("    call {} (adjust) of client {client} by {by}: {parts:?}", self.calls.len()));
+        }
         self.calls.push(Call { operation, client, op: self.op, asked, told: None, told_to: None });
         self.calls.len() - 1
     }
@@ -190,6 +195,15 @@ impl State {
 
     pub(crate) fn tell(&mut self, call: CallId, told: Told) {
         let op = self.op;
+        let asked = &self.calls[call];
+        let is_news = match &told {
+            Told::Fine | Told::Decision(_) => asked.op != op,
+            Told::Adjusted(_) | Told::Failed(_) => true,
+        };
+        if is_news {
+            let to = op.map_or("the settler".to_owned(), |op| format!("op {op}"));
+            self.events.push(format!("    call {call} ({}) of client {}: {to} is told {told:?}", asked.operation, asked.client));
+        }
         let call = &mut self.calls[call];
         call.told = Some(told);
         call.told_to = op;

@@ -35,6 +35,12 @@ pub(crate) struct Grant {
 #[must_use = "a dropped lease is rolled back; call commit() when the work is done"]
 #[derive(Debug)]
 pub struct Lease {
+    /// Boxed: a lease is moved through several futures, and a pointer is cheaper to move than what it holds.
+    inner: Box<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
     limiter: RateLimiter,
     /// What to ask again in `consume`.
     request: Request,
@@ -67,7 +73,9 @@ impl Lease {
         let declared = plan.declared.clone();
         let receipt = Receipt { plan, written: amounts.clone() };
         let ledger = Ledger { declared, receipts: smallvec::smallvec![receipt], used: amounts, finished: false };
-        Lease { limiter, request, reports, statuses: OnceLock::new(), ledger: Mutex::new(ledger), degraded: None }
+        Lease {
+            inner: Box::new(Inner { limiter, request, reports, statuses: OnceLock::new(), ledger: Mutex::new(ledger), degraded: None }),
+        }
     }
 
     pub(crate) fn degraded_by(limiter: RateLimiter, request: Request, reason: OutageReason) -> Lease {
@@ -75,7 +83,8 @@ impl Lease {
         let used = request.amounts.iter().map(|(_, amount)| *amount).collect();
         let ledger = Ledger { declared, receipts: SmallVec::new(), used, finished: false };
         let degraded = Some(Degraded { reason });
-        Lease { limiter, request, reports: Reports::new(), statuses: OnceLock::new(), ledger: Mutex::new(ledger), degraded }
+        let reports = Reports::new();
+        Lease { inner: Box::new(Inner { limiter, request, reports, statuses: OnceLock::new(), ledger: Mutex::new(ledger), degraded }) }
     }
 
     /// Says what was really used of a limit, in total and including what was taken. The last call wins. Buffered: no I/O,
@@ -102,17 +111,17 @@ impl Lease {
     /// Cost: as `acquire`.
     pub async fn consume(&self, amounts: impl IntoIterator<Item = (impl IntoName<LimitName>, u64)>) -> Result<(), AcquireError> {
         let declared = self.ledger().declared.len();
-        let mut request = self.request.more();
+        let mut request = self.inner.request.more();
         for (limit, amount) in amounts {
             request = request.take(limit, amount);
         }
         if let Some((limit, _)) = request.amounts.get(declared) {
             return Err(Invalid::from(UndeclaredLimit { limit: limit.as_str().to_owned() }).into());
         }
-        if self.degraded.is_some() {
+        if self.inner.degraded.is_some() {
             return Ok(());
         }
-        let more = self.limiter.acquire(request).await?;
+        let more = self.inner.limiter.acquire(request).await?;
         self.absorb(&more);
         Ok(())
     }
@@ -141,13 +150,15 @@ impl Lease {
 
     /// The limits that were checked, per member of the chain, with what is left of each.
     pub fn limits(&self) -> &[LimitStatus] {
-        self.statuses.get_or_init(|| self.ledger().receipts.first().map(|receipt| receipt.plan.statuses(&self.reports)).unwrap_or_default())
+        self.inner
+            .statuses
+            .get_or_init(|| self.ledger().receipts.first().map(|receipt| receipt.plan.statuses(&self.inner.reports)).unwrap_or_default())
     }
 
     /// `Some` when the store was down and the policy let this call pass: nothing is counted, its writes do nothing.
     #[must_use]
     pub fn degraded(&self) -> Option<&Degraded> {
-        self.degraded.as_ref()
+        self.inner.degraded.as_ref()
     }
 
     /// What was used so far, in whole tokens per declared limit.
@@ -186,12 +197,12 @@ impl Lease {
         if settlement.is_empty() {
             return Ok(());
         }
-        let (store, settler, clock) = (self.limiter.store(), self.limiter.settler(), self.limiter.clock());
+        let (store, settler, clock) = (self.inner.limiter.store(), self.inner.limiter.settler(), self.inner.limiter.clock());
         let sent = settlement.send(Arc::clone(store), clock.now());
         let for_settler = (Arc::clone(store), settlement.clone());
         let write = InFlight::new(sent, settler, move |adjust| Job::Finish { store: for_settler.0, adjust, settlement: for_settler.1 });
         let writes = settlement.parts.len();
-        let Some(results) = within(clock, self.limiter.settle_deadline(), write).await else {
+        let Some(results) = within(clock, self.inner.limiter.settle_deadline(), write).await else {
             // The write went to the settler, which learns its fate.
             let source = StoreError::new(zae_limiter_store::StoreErrorKind::Unavailable, "adjust", "no answer within the deadline");
             return Err(CommitError { writes, failed: writes, source });
@@ -205,7 +216,7 @@ impl Lease {
     }
 
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.inner.ledger.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
@@ -226,7 +237,7 @@ fn add_to(totals: &mut Amounts, amounts: &Amounts) {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let on_drop = self.request.on_drop;
+        let on_drop = self.inner.request.on_drop;
         let settlement = {
             let mut ledger = self.ledger();
             if ledger.finished {
@@ -239,8 +250,8 @@ impl Drop for Lease {
             }
         };
         if !settlement.is_empty() {
-            let store = Arc::clone(self.limiter.store());
-            self.limiter.settler().submit(Job::Settle { store, settlement });
+            let store = Arc::clone(self.inner.limiter.store());
+            self.inner.limiter.settler().submit(Job::Settle { store, settlement });
         }
     }
 }

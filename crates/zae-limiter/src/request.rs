@@ -31,7 +31,8 @@ pub enum OnDrop {
 #[derive(Clone, Debug)]
 #[must_use = "a request does nothing until it is acquired"]
 pub struct Request {
-    pub(crate) names: Result<(EntityId, ResourceName), Invalid>,
+    /// `None` when one of them was a mistake.
+    names: Option<(EntityId, ResourceName)>,
     pub(crate) amounts: SmallVec<[(LimitName, Milli); 2]>,
     pub(crate) limits: Option<Arc<[Limit]>>,
     pub(crate) fallback_limits: Option<Arc<[Limit]>>,
@@ -42,13 +43,16 @@ pub struct Request {
     /// Set for more of an existing lease: a declared limit with no amount is not looked at.
     pub(crate) skip_zero: bool,
     /// The first mistake made while building.
-    mistake: Option<Invalid>,
+    mistake: Option<Box<Invalid>>,
 }
 
 impl Request {
     /// A request of `entity` for `resource`.
     pub fn new(entity: impl IntoName<EntityId>, resource: impl IntoName<ResourceName>) -> Request {
-        let names = entity.into_name().and_then(|entity| Ok((entity, resource.into_name()?))).map_err(Invalid::from);
+        let (names, mistake) = match entity.into_name().and_then(|entity| Ok((entity, resource.into_name()?))) {
+            Ok(names) => (Some(names), None),
+            Err(error) => (None, Some(Box::new(Invalid::from(error)))),
+        };
         Request {
             names,
             amounts: SmallVec::new(),
@@ -59,7 +63,7 @@ impl Request {
             on_drop: OnDrop::default(),
             wait: None,
             skip_zero: false,
-            mistake: None,
+            mistake,
         }
     }
 
@@ -129,8 +133,9 @@ impl Request {
     /// The names, or the first mistake.
     pub(crate) fn checked_names(&self) -> Result<(&EntityId, &ResourceName), Invalid> {
         match (&self.names, &self.mistake) {
-            (Ok((entity, resource)), None) => Ok((entity, resource)),
-            (Err(error), _) | (Ok(_), Some(error)) => Err(error.clone()),
+            (Some((entity, resource)), None) => Ok((entity, resource)),
+            (_, Some(mistake)) => Err((**mistake).clone()),
+            (None, None) => Err(Invalid::Refused("a request needs an entity and a resource".into())),
         }
     }
 
@@ -141,7 +146,7 @@ impl Request {
     }
 
     fn mistaken(&mut self, mistake: Invalid) {
-        self.mistake.get_or_insert(mistake);
+        self.mistake.get_or_insert_with(|| Box::new(mistake));
     }
 }
 

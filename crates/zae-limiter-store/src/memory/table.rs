@@ -168,7 +168,8 @@ impl Shard {
 
 /// The shards of one chain, locked.
 pub(super) struct Locked<'a> {
-    guards: SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>,
+    /// With their indexes, ascending.
+    pub(super) guards: SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>,
 }
 
 impl Locked<'_> {

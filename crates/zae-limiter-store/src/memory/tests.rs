@@ -91,6 +91,21 @@ fn members_that_share_a_shard_are_all_charged() {
     }
 }
 
+/// Two chains that lock in one order can not wait for each other. `tests/memory_races.rs` tries; this one proves.
+#[test]
+fn shards_are_locked_once_each_and_in_ascending_order() {
+    let store = MemoryStore::new();
+    let resource = gpt();
+    for round in 0..200 {
+        let entities: Vec<EntityId> = (0..8).map(|member| id(&format!("e{round}-{member}"))).collect();
+        let keys: Vec<_> = entities.iter().map(|entity| store.key(entity, &resource)).collect();
+        let locked = store.shared.lock_all(&keys);
+        let indexes: Vec<usize> = locked.guards.iter().map(|(index, _)| *index).collect();
+        assert!(indexes.is_sorted_by(|one, next| one < next), "{indexes:?}");
+        assert!(keys.iter().all(|key| indexes.contains(&key.shard())));
+    }
+}
+
 #[test]
 fn a_sync_that_fails_leaves_every_bucket_as_it_was() {
     let store = MemoryStore::new();
