@@ -43,6 +43,14 @@ pub(crate) fn load(conn: &Connection, key: &Key<'_>, known: &[Limit]) -> Outcome
     Ok(Found::Bucket { state: bucket_from_row(row, 2, known)?, open })
 }
 
+/// Reads a bucket of a namespace that has been looked at before in this transaction.
+pub(crate) fn find(conn: &Connection, key: &Key<'_>, known: &[Limit]) -> Outcome<Option<BucketState>> {
+    const SQL: &str = concat!("SELECT ", bucket_columns!(), " FROM bucket b WHERE b.ns=?1 AND b.entity=?2 AND b.resource=?3");
+    let mut statement = conn.prepare_cached(SQL)?;
+    let mut rows = statement.query((key.ns, key.entity.as_str(), key.resource.as_str()))?;
+    rows.next()?.map(|row| bucket_from_row(row, 0, known)).transpose()
+}
+
 /// A bucket that does not exist yet, switched off if the stored configuration says so.
 pub(crate) fn created(conn: &Connection, key: &Key<'_>, limits: &LimitsInForce, now: TimeMs) -> Outcome<BucketState> {
     check_limits(&limits.limits).map_err(|error| refused(StoreErrorKind::Invalid, error.to_string()))?;
@@ -221,11 +229,21 @@ fn reset(
     };
     let restored = state.reset(only, change.at);
     save(conn, &key, &state, true, &mut Vec::new())?;
-    let details = restored.iter().map(|(name, gained)| (name.to_string(), gained.0.to_string())).collect();
+    let details = restored.iter().map(|(name, gained)| (name.to_string(), tokens(*gained))).collect();
     let event =
         Event { subject: AuditSubject::Entity(entity.clone()), action: AuditAction::BucketReset, resource: Some(resource), details };
     history::record(conn, ns, change, event)?;
     Ok(Some(restored))
+}
+
+/// Millitokens as tokens, exactly.
+fn tokens(amount: Milli) -> String {
+    let sign = if amount.is_negative() { "-" } else { "" };
+    let milli = amount.0.unsigned_abs();
+    match milli.rem_euclid(1000) {
+        0 => format!("{sign}{}", milli.div_euclid(1000)),
+        rest => format!("{sign}{}.{rest:03}", milli.div_euclid(1000)),
+    }
 }
 
 fn views(conn: &Connection, sql: &str, params: (i64, &str, &str, u32)) -> Outcome<Vec<BucketView>> {

@@ -2,21 +2,26 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
+use rusqlite::hooks::Wal;
+use rusqlite::wal::CheckpointMode;
 use rusqlite::{Connection, DEFAULT_NAME, FileControl, OpenFlags};
 use zae_limiter_store::{StoreError, StoreErrorKind};
 
 use crate::error::{Failure, Outcome, busy, from_io, is_busy, refused};
+use crate::filesystem::network_file_system;
 use crate::options::{SqliteOptions, Synchronous};
 use crate::schema;
 
 /// Pages of write-ahead log after which it is written back. Measured: 8000 instead of the usual 1000 is half as fast again
 /// with a million keys, at a log of 32 MB.
 const CHECKPOINT_PAGES: u32 = 8_000;
+/// How much the log grows before the next attempt when readers kept the last one from its end.
+const CHECKPOINT_AGAIN_PAGES: u32 = 1_000;
 /// What is kept of the log for reuse; at least a full one, because a growing log costs twice as much per durable commit.
 const LOG_BYTES_KEPT: i64 = 64 << 20;
 /// Memory for pages, per connection.
@@ -33,6 +38,9 @@ pub(crate) struct Place {
     pub(crate) options: SqliteOptions,
     /// How often a lock had to be waited for.
     pub(crate) pauses: AtomicU64,
+    /// The length of the log after the last commit of this process, and the length that is too much.
+    log_pages: AtomicU32,
+    log_pages_max: AtomicU32,
 }
 
 /// Held while a file is created and opened. Closing any descriptor of a file drops all POSIX locks of the process on it,
@@ -43,12 +51,20 @@ impl Place {
     pub(crate) fn new(path: &Path, options: SqliteOptions) -> Result<Place, StoreError> {
         // An absolute path can not be mistaken for a URI, and survives a change of directory.
         let path = std::path::absolute(path).map_err(|error| from_io(error, "open", path))?;
-        Ok(Place { path, options, pauses: AtomicU64::new(0) })
+        let (log_pages, log_pages_max) = (AtomicU32::new(0), AtomicU32::new(CHECKPOINT_PAGES));
+        Ok(Place { path, options, pauses: AtomicU64::new(0), log_pages, log_pages_max })
     }
 
     /// Opens the file for writing, creates it if needed, and brings its schema up to date.
     pub(crate) fn open_writer(self: &Arc<Self>) -> Outcome<Connection> {
         let _opening = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(network) = network_file_system(&self.path) {
+            let message = format!(
+                "{}: on a network file system ({network}), where locks between processes do not work; use a local disk",
+                self.path.display()
+            );
+            return Err(refused(StoreErrorKind::Invalid, message));
+        }
         self.create_private()?;
         let mut conn = self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE)?;
         if conn.is_readonly("main")? {
@@ -64,6 +80,12 @@ impl Place {
         }
         // From here on the writer decides by itself how long to wait.
         conn.busy_handler(None::<fn(i32) -> bool>)?;
+        // Instead of SQLite's automatic checkpoints, which would make some caller wait for the disk.
+        let place = Arc::clone(self);
+        conn.wal_hook(Some(move |_: &mut Wal, pages: i32| {
+            place.log_pages.store(u32::try_from(pages).unwrap_or(0), Ordering::Relaxed);
+            Ok(())
+        }))?;
         Ok(conn)
     }
 
@@ -101,6 +123,21 @@ impl Place {
             }
         }
         Err(Failure::Refused(busy("begin", &self.path, self.options.busy_deadline)))
+    }
+
+    /// True when the log should be written back into the file.
+    pub(crate) fn is_log_long(&self) -> bool {
+        self.log_pages.load(Ordering::Relaxed) >= self.log_pages_max.load(Ordering::Relaxed)
+    }
+
+    /// Writes the log back, as far as readers let it, so that the next commit begins at its start again. Waits for the disk.
+    pub(crate) fn checkpoint(&self, conn: &Connection) -> Outcome<()> {
+        let (log, done) = conn.wal_checkpoint_v2(DEFAULT_NAME, CheckpointMode::PASSIVE)?;
+        let pages = u32::try_from(log).unwrap_or(0);
+        let next = if log == done { CHECKPOINT_PAGES } else { pages.saturating_add(CHECKPOINT_AGAIN_PAGES) };
+        self.log_pages.store(0, Ordering::Relaxed);
+        self.log_pages_max.store(next, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Creates the file for its owner only, if it does not exist. SQLite gives its log the same mode.
@@ -202,7 +239,6 @@ fn set_up_writer(conn: &Connection, options: &SqliteOptions) -> Outcome<()> {
     conn.pragma_update(None, "synchronous", synchronous)?;
     conn.pragma_update(None, "foreign_keys", true)?;
     conn.pragma_update(None, "temp_store", "MEMORY")?;
-    let _: i64 = conn.pragma_update_and_check(None, "wal_autocheckpoint", CHECKPOINT_PAGES, |row| row.get(0))?;
     let _: i64 = conn.pragma_update_and_check(None, "journal_size_limit", LOG_BYTES_KEPT, |row| row.get(0))?;
     if let Some(pages) = options.pages_max {
         let _: i64 = conn.pragma_update_and_check(None, "max_page_count", pages, |row| row.get(0))?;

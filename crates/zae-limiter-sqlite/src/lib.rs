@@ -33,6 +33,7 @@ mod config;
 mod connection;
 mod entity;
 mod error;
+mod filesystem;
 mod gate;
 mod history;
 mod inspect;

@@ -58,6 +58,8 @@ pub(crate) struct Working {
     slots: Vec<Slot>,
     index: HashTable<usize>,
     hasher: DefaultHashBuilder,
+    /// The namespace that was last looked at, and whether it is active. Holds for as long as the transaction.
+    namespace: Option<(i64, bool)>,
     blob: Vec<u8>,
 }
 
@@ -76,6 +78,7 @@ impl Working {
     pub(crate) fn clear(&mut self) {
         self.slots.clear();
         self.index.clear();
+        self.namespace = None;
     }
 
     /// True when there is something to write.
@@ -232,10 +235,14 @@ impl Working {
         if let Some(&place) = self.index.find(hash, |&place| self.slots[place].is(key)) {
             return Ok(place);
         }
-        let (state, open) = match bucket::load(conn, key, known)? {
-            Found::Bucket { state, open } => (Some(state), open),
-            Found::Missing { open } => (None, open),
+        let (state, open) = match self.namespace {
+            Some((ns, open)) if ns == key.ns => (bucket::find(conn, key, known)?, open),
+            _ => match bucket::load(conn, key, known)? {
+                Found::Bucket { state, open } => (Some(state), open),
+                Found::Missing { open } => (None, open),
+            },
         };
+        self.namespace = Some((key.ns, open));
         let place = self.slots.len();
         let stored = state.is_some();
         let (entity, resource) = (key.entity.clone(), key.resource.clone());

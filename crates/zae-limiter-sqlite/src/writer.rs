@@ -42,6 +42,8 @@ pub struct WriterStats {
     pub batches: u64,
     /// Administrative and maintenance transactions.
     pub tasks: u64,
+    /// How often the write-ahead log was written back.
+    pub checkpoints: u64,
     /// Bucket rows written.
     pub rows_written: u64,
     /// Locks of other processes that had to be waited for.
@@ -54,8 +56,8 @@ pub(crate) struct Writer {
     queue: Mutex<Queue>,
     /// Told about every new job, and about the end.
     wake: Condvar,
-    /// Jobs that were submitted and not answered yet. While there are any, nobody works inline: they would overtake.
-    unanswered: AtomicUsize,
+    /// Jobs that were submitted and not done yet. While there are any, nobody works inline: they would overtake.
+    unfinished_jobs: AtomicUsize,
     /// The last batch had more than one caller. While that goes on, sharing transactions is cheaper than working inline.
     crowded: AtomicBool,
     gate: Option<Gate>,
@@ -64,6 +66,7 @@ pub(crate) struct Writer {
     queued: AtomicU64,
     batches: AtomicU64,
     tasks: AtomicU64,
+    checkpoints: AtomicU64,
     rows_written: AtomicU64,
 }
 
@@ -76,6 +79,8 @@ struct Session {
 #[derive(Default)]
 struct Queue {
     jobs: VecDeque<Job>,
+    /// A lone caller found the log too long; it does not wait for the disk itself.
+    is_log_long: bool,
     /// The last handle is gone: finish what is queued, then end.
     closing: bool,
     /// The thread is gone although nobody asked: a bug.
@@ -94,13 +99,14 @@ impl Writer {
             session: Mutex::new(Session { conn, working: Working::default() }),
             queue: Mutex::new(Queue::default()),
             wake: Condvar::new(),
-            unanswered: AtomicUsize::new(0),
+            unfinished_jobs: AtomicUsize::new(0),
             crowded: AtomicBool::new(false),
             gate,
             inline: AtomicU64::new(0),
             queued: AtomicU64::new(0),
             batches: AtomicU64::new(0),
             tasks: AtomicU64::new(0),
+            checkpoints: AtomicU64::new(0),
             rows_written: AtomicU64::new(0),
         })
     }
@@ -108,7 +114,7 @@ impl Writer {
     /// Works at once if nothing stands in the way; `None` when the work must queue.
     fn inline<T>(&self, work: impl FnOnce(&Connection, &mut Working) -> Outcome<T>) -> Option<Outcome<T>> {
         let must_queue = self.place.options.synchronous != Synchronous::Normal || self.crowded.load(Ordering::Relaxed);
-        if must_queue || self.unanswered.load(Ordering::Acquire) > 0 {
+        if must_queue || self.unfinished_jobs.load(Ordering::Acquire) > 0 {
             return None;
         }
         let mut session = match self.session.try_lock() {
@@ -131,26 +137,41 @@ impl Writer {
     /// What the thread does until the end: waits for jobs, and does them.
     fn run(&self) {
         let _guard = BrokenOnPanic(self);
-        while self.wait_for_jobs() {
-            self.serve();
+        while let Some(waiting) = self.wait_for_jobs() {
+            if waiting > 0 {
+                self.serve(waiting);
+            }
+            if self.place.is_log_long() {
+                self.checkpoint();
+            }
         }
     }
 
-    /// False when there is nothing left to do for ever.
-    fn wait_for_jobs(&self) -> bool {
+    /// How many wait, or `None` when there is nothing left to do for ever.
+    fn wait_for_jobs(&self) -> Option<usize> {
         let mut queue = lock(&self.queue);
-        while queue.jobs.is_empty() {
+        while queue.jobs.is_empty() && !queue.is_log_long {
             if queue.closing {
-                return false;
+                return None;
             }
             queue = self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
-        true
+        queue.is_log_long = false;
+        Some(queue.jobs.len())
+    }
+
+    /// Writes the log back. Whoever wants to write meanwhile queues up, without blocking.
+    fn checkpoint(&self) {
+        let session = lock(&self.session);
+        self.checkpoints.fetch_add(1, Ordering::Relaxed);
+        if let Err(failure) = self.place.checkpoint(&session.conn) {
+            // Nothing is lost: the log only grows until a later attempt succeeds, and writes say what is wrong.
+            tracing::debug!(?failure, "the log could not be written back");
+        }
     }
 
     /// One transaction: a single task, or as many operations as wait.
-    fn serve(&self) {
-        let waiting = lock(&self.queue).jobs.len();
+    fn serve(&self, waiting: usize) {
         let mut session = lock(&self.session);
         let answers = match self.begin(&session.conn) {
             Ok(_pass) => self.transact(&mut session),
@@ -161,9 +182,9 @@ impl Writer {
             }
         };
         drop(session);
-        let count = answers.len();
+        // Before the answers: a lone caller may be back before this thread goes on, and should find the way clear.
+        self.unfinished_jobs.fetch_sub(answers.len(), Ordering::Release);
         answers.into_iter().for_each(Answer::send);
-        self.unanswered.fetch_sub(count, Ordering::Release);
     }
 
     /// Begins a transaction, after those processes that queue at the gate.
@@ -256,6 +277,9 @@ impl WriterHandle {
     pub(crate) fn inline<T>(&self, now: TimeMs, work: impl FnOnce(&Connection, &mut Working) -> Outcome<T>) -> Option<Outcome<T>> {
         let result = self.writer.inline(work)?;
         self.sweep_if_due(now);
+        if self.writer.place.is_log_long() {
+            self.ask_for_checkpoint();
+        }
         Some(result)
     }
 
@@ -277,7 +301,7 @@ impl WriterHandle {
             let message = format!("{QUEUE_MAX} operations wait already; nothing was written. Retry later");
             return Err(StoreError::new(StoreErrorKind::Busy, operation, message));
         }
-        self.writer.unanswered.fetch_add(1, Ordering::AcqRel);
+        self.writer.unfinished_jobs.fetch_add(1, Ordering::AcqRel);
         queue.jobs.push_back(job);
         drop(queue);
         self.writer.wake.notify_one();
@@ -295,8 +319,19 @@ impl WriterHandle {
             queued: writer.queued.load(Ordering::Relaxed),
             batches: writer.batches.load(Ordering::Relaxed),
             tasks: writer.tasks.load(Ordering::Relaxed),
+            checkpoints: writer.checkpoints.load(Ordering::Relaxed),
             rows_written: writer.rows_written.load(Ordering::Relaxed),
             waits: writer.place.pauses.load(Ordering::Relaxed),
+        }
+    }
+
+    fn ask_for_checkpoint(&self) {
+        match self.start_thread("checkpoint") {
+            Ok(()) => {
+                lock(&self.writer.queue).is_log_long = true;
+                self.writer.wake.notify_one();
+            }
+            Err(error) => tracing::debug!(%error, "a checkpoint was put off"),
         }
     }
 

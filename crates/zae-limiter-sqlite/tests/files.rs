@@ -39,6 +39,23 @@ fn the_log_outlives_the_last_handle() {
     assert_eq!(runtime().block_on(take(&scratch.open(), "key", &limits("rpm:60/min"), 1, START)), Some(58));
 }
 
+/// The log is written back by the thread, so a caller who works inline never waits for the disk.
+#[test]
+fn the_log_stays_short() {
+    const PAGE_BYTES: u64 = 4096 + 24;
+    let scratch = Scratch::new();
+    runtime().block_on(async {
+        let store = scratch.open();
+        let rpd = limits("rpd:1000000/day");
+        for _ in 0..20_000 {
+            take(&store, "key", &rpd, 1, START).await;
+        }
+        assert!(store.writer_stats().checkpoints >= 2);
+        let log_bytes = store.status(START).expect("a status").log_bytes;
+        assert!(log_bytes < 12_000 * PAGE_BYTES, "{log_bytes} bytes after 20000 commits of a page");
+    });
+}
+
 #[test]
 fn the_settings_are_those_that_were_measured() {
     let scratch = Scratch::new();

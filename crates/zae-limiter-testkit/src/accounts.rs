@@ -6,121 +6,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use zae_limiter::OnDrop;
 use zae_limiter_core::EntityId;
 use zae_limiter_store::StoreErrorKind;
 
 use crate::books::{Asked, Call, CallId, Change, PlannedMember, State, Told};
+use crate::lease_model::{Intent, LeaseId};
 use crate::oracle::Broken;
-
-pub(crate) type LeaseId = u64;
 
 /// Leases of takes that nobody got: numbered by their call, from here on.
 const ORPHANS: LeaseId = 1 << 40;
-
-/// What a lease has written under one plan.
-#[derive(Clone, Debug)]
-struct Receipt {
-    members: Vec<(EntityId, Vec<usize>)>,
-    written: Vec<i128>,
-}
-
-impl Receipt {
-    fn of(members: &[PlannedMember], declared: &[String], written: Vec<i128>) -> Receipt {
-        let shares = |member: &PlannedMember| {
-            let has = |index: &usize| member.limits.contains(&declared[*index]);
-            (member.entity.clone(), (0..declared.len()).filter(has).collect())
-        };
-        Receipt { members: members.iter().map(shares).collect(), written }
-    }
-
-    fn changes(&self, declared: &[String], amounts: &[i128]) -> Vec<Change> {
-        let mut changes = Vec::new();
-        for (entity, shares) in &self.members {
-            for index in shares.iter().filter(|index| amounts[**index] != 0) {
-                changes.push(Change { entity: entity.clone(), limit: declared[*index].clone(), milli: amounts[*index] });
-            }
-        }
-        changes
-    }
-}
-
-/// A lease as it should be.
-#[derive(Clone, Debug)]
-pub(crate) struct LeaseModel {
-    pub(crate) id: LeaseId,
-    pub(crate) declared: Vec<String>,
-    pub(crate) used: Vec<i128>,
-    pub(crate) on_drop: OnDrop,
-    pub(crate) degraded: bool,
-    receipts: Vec<Receipt>,
-}
-
-impl LeaseModel {
-    pub(crate) fn new(id: LeaseId, amounts: &[(String, u64)], on_drop: OnDrop, members: Option<&[PlannedMember]>) -> LeaseModel {
-        let declared: Vec<String> = amounts.iter().map(|(name, _)| name.clone()).collect();
-        let used: Vec<i128> = amounts.iter().map(|(_, tokens)| i128::from(*tokens) * 1000).collect();
-        let receipts = members.map(|members| Receipt::of(members, &declared, used.clone())).into_iter().collect();
-        LeaseModel { id, declared, used, on_drop, degraded: members.is_none(), receipts }
-    }
-
-    /// More was granted.
-    pub(crate) fn absorb(&mut self, amounts: &[(String, u64)], members: &[PlannedMember]) {
-        let mut more = vec![0; self.declared.len()];
-        for (name, tokens) in amounts {
-            let index = self.declared.iter().position(|declared| declared == name);
-            more[index.unwrap_or(0)] += i128::from(*tokens) * 1000;
-        }
-        add(&mut self.used, &more);
-        let receipt = Receipt::of(members, &self.declared, more);
-        match self.receipts.last_mut() {
-            // Only what was taken from the very same limits may be settled together.
-            Some(last) if last.members == receipt.members => add(&mut last.written, &receipt.written),
-            _ => self.receipts.push(receipt),
-        }
-    }
-
-    pub(crate) fn record(&mut self, index: usize, tokens: u64) {
-        self.used[index] = i128::from(tokens) * 1000;
-    }
-
-    pub(crate) fn adjust(&mut self, index: usize, tokens: i64) {
-        self.used[index] = (self.used[index] + i128::from(tokens) * 1000).max(0);
-    }
-
-    /// The difference between use and what is written, which from now on counts as written.
-    pub(crate) fn settle_use(&mut self) -> Vec<Change> {
-        let mut difference = self.used.clone();
-        for receipt in &self.receipts {
-            difference.iter_mut().zip(&receipt.written).for_each(|(left, written)| *left -= written);
-        }
-        let Some(last) = self.receipts.last_mut() else { return Vec::new() };
-        add(&mut last.written, &difference);
-        last.changes(&self.declared, &difference)
-    }
-
-    pub(crate) fn roll_back(&mut self) -> Vec<Change> {
-        let receipts = std::mem::take(&mut self.receipts);
-        let back = |receipt: &Receipt| {
-            let amounts: Vec<i128> = receipt.written.iter().map(|written| -written).collect();
-            receipt.changes(&self.declared, &amounts)
-        };
-        receipts.iter().flat_map(back).collect()
-    }
-
-    /// What dropping it unfinished intends.
-    pub(crate) fn dropped(&mut self) -> Vec<Change> {
-        match self.on_drop {
-            OnDrop::Rollback => self.roll_back(),
-            OnDrop::Commit => self.settle_use(),
-            OnDrop::Keep => Vec::new(),
-        }
-    }
-}
-
-fn add(sums: &mut [i128], amounts: &[i128]) {
-    sums.iter_mut().zip(amounts).for_each(|(sum, amount)| *sum += amount);
-}
 
 /// What all leases of a run intend, and which takes are theirs.
 #[derive(Debug, Default)]
@@ -128,6 +22,8 @@ pub(crate) struct Accounts {
     owners: BTreeMap<CallId, LeaseId>,
     intended: BTreeMap<(LeaseId, Change), u64>,
     clients: BTreeMap<LeaseId, usize>,
+    /// Credits, by client, that were not given because the charge they belong to was in doubt.
+    withheld: BTreeMap<usize, u64>,
 }
 
 /// How often one intended change was sent, and what became of it.
@@ -136,8 +32,8 @@ struct Count {
     sent: u64,
     landed: u64,
     fine: u64,
-    /// Refused for certain: must be sent again.
-    busy: u64,
+    /// Not applied for certain: must be sent again.
+    refused: u64,
     /// Of unknown fate.
     unknown: u64,
 }
@@ -148,16 +44,20 @@ impl Accounts {
         self.clients.insert(lease, client);
     }
 
-    pub(crate) fn intend(&mut self, lease: LeaseId, changes: Vec<Change>) {
-        for change in changes {
+    pub(crate) fn intend(&mut self, lease: LeaseId, intent: Intent) {
+        for change in intent.changes {
             *self.intended.entry((lease, change)).or_default() += 1;
+        }
+        if let Some(client) = self.clients.get(&lease) {
+            *self.withheld.entry(*client).or_default() += intent.withheld;
         }
     }
 
     /// Checks every lease. `lost` is what each client's settler says it gave up; clients that crashed have no say.
     pub(crate) fn audit(mut self, state: &State, lost: &BTreeMap<usize, u64>) -> Result<(), Broken> {
         let crashed: BTreeSet<usize> = state.calls.iter().map(|call| call.client).filter(|client| !lost.contains_key(client)).collect();
-        let mut expected_lost: BTreeMap<usize, u64> = lost.keys().map(|client| (*client, 0)).collect();
+        let withheld = |client: &usize| (*client, self.withheld.get(client).copied().unwrap_or(0));
+        let mut expected_lost: BTreeMap<usize, u64> = lost.keys().map(withheld).collect();
         self.adopt_orphans(state, &mut expected_lost);
         let counts = self.count(state);
         for (key, count) in &counts {
@@ -168,7 +68,7 @@ impl Accounts {
             }
             let intended = self.intended.get(key).copied().unwrap_or(0);
             let charge = change.milli > 0;
-            let failed = count.busy + if charge { count.unknown } else { 0 };
+            let failed = count.refused + if charge { count.unknown } else { 0 };
             let again = i128::from(count.sent) - i128::from(intended);
             if again < 0 || again > i128::from(failed) {
                 return Err(format!("lease {lease}: {change:?} was intended {intended} times, and counted {count:?}"));
@@ -204,15 +104,14 @@ impl Accounts {
             self.clients.insert(lease, call.client);
             let is_settlers = call.told_to.is_none();
             match &call.told {
-                Some(Told::Decision(zae_limiter_store::ConsumeOutcome::Granted(_))) => self.intend(lease, refund(members)),
+                Some(Told::Decision(zae_limiter_store::ConsumeOutcome::Granted(_))) => self.intend(lease, Intent { changes: refund(members), withheld: 0 }),
                 Some(Told::Decision(_)) => {}
-                Some(Told::Failed(StoreErrorKind::Busy)) => {}
+                Some(Told::Failed(kind)) if !is_unknown_fate(*kind) => {}
                 // The caller was told that the store failed: an outage, not a loss of the settler's.
                 Some(_) if !is_settlers => {}
                 Some(_) | None => {
-                    let buckets = members.iter().filter(|member| member.takes.iter().any(|(_, milli)| *milli != 0)).count();
                     if let Some(lost) = expected_lost.get_mut(&call.client) {
-                        *lost += buckets as u64;
+                        *lost += refund(members).len() as u64;
                     }
                 }
             }
@@ -230,7 +129,7 @@ impl Accounts {
                     count.landed += u64::from(part.landed);
                     match told_about(call, index) {
                         Some(Ok(())) => count.fine += 1,
-                        Some(Err(StoreErrorKind::Busy)) => count.busy += 1,
+                        Some(Err(kind)) if !is_unknown_fate(kind) => count.refused += 1,
                         Some(Err(_)) | None => count.unknown += 1,
                     }
                 }
@@ -260,6 +159,11 @@ impl Accounts {
         }
         Ok(())
     }
+}
+
+/// Whether a write that failed so may have been applied all the same.
+fn is_unknown_fate(kind: StoreErrorKind) -> bool {
+    matches!(kind, StoreErrorKind::Unavailable | StoreErrorKind::Internal)
 }
 
 fn told_about(call: &Call, part: usize) -> Option<Result<(), StoreErrorKind>> {

@@ -98,6 +98,8 @@ pub(crate) struct State {
     pub(crate) calls: Vec<Call>,
     /// Who is being polled.
     pub(crate) op: Option<OpId>,
+    /// When that operation began, by the clock of its client.
+    pub(crate) op_began: Duration,
     /// The call whose inner future is being polled.
     pub(crate) call: Option<CallId>,
     /// What happened in the store, for people.
@@ -235,20 +237,21 @@ impl State {
         self.reads.insert((client, namespace.to_owned(), key.0.clone(), key.1.clone(), stamp), at);
     }
 
-    /// No client may act on a configuration that it read longer than `age_max` ago.
+    /// No operation may act on a configuration that its client had read longer than `age_max` before it began.
     pub(crate) fn check_age(
         &mut self,
         client: usize,
         namespace: &str,
         request: &ConsumeRequest<'_>,
-        (now, age_max): (Duration, Duration),
+        age_max: Duration,
     ) -> Result<(), Broken> {
+        let began = self.op_began;
         for member in request.members {
             let key = (client, namespace.to_owned(), member.entity.clone(), member.resource.clone(), member.limits.stamp.0);
             match self.reads.get(&key) {
-                Some(at) if now.saturating_sub(*at) <= age_max => {}
+                Some(at) if began.saturating_sub(*at) <= age_max => {}
                 Some(at) => {
-                    let age = now.saturating_sub(*at);
+                    let age = began.saturating_sub(*at);
                     return Err(format!("client {client} takes from {} by a configuration read {age:?} ago, older than {age_max:?}", key.2));
                 }
                 None => return Err(format!("client {client} takes from {} by a configuration it never read", key.2)),

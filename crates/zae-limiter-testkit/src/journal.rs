@@ -195,10 +195,10 @@ forward_the_rest!(CallLog);
 impl BucketStore for CallLog {
     fn consume<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>> {
         Box::pin(async move {
-            let Party { books, client, clock, config_age_max } = &self.party;
+            let Party { books, client, config_age_max, .. } = &self.party;
             let (call, fresh) = {
                 let mut state = books.lock();
-                let fresh = state.check_age(*client, &self.namespace, request, (clock.monotonic(), *config_age_max));
+                let fresh = state.check_age(*client, &self.namespace, request, *config_age_max);
                 (state.begin_consume(*client, &self.namespace, request), fresh)
             };
             books.check(fresh);

@@ -18,6 +18,7 @@ mod accounts;
 mod books;
 mod compare;
 mod journal;
+mod lease_model;
 mod oracle;
 mod rng;
 pub mod sim;

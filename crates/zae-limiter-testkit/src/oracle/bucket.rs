@@ -238,8 +238,9 @@ impl Bucket {
         gained
     }
 
-    /// What stays known when the bucket is forgotten.
-    pub(crate) fn forget_into(self, past: &mut Past) {
+    /// What stays known when the bucket is forgotten at `now`.
+    pub(crate) fn forget_into(mut self, now: i64, past: &mut Past) {
+        self.refill(now);
         past.extend(self.accounts.into_iter().map(Account::forgotten));
     }
 }

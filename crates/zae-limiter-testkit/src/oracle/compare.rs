@@ -33,7 +33,7 @@ impl Oracle {
                 return Err(format!("{namespace}: the bucket of {}/{} was forgotten although it was not full", key.0, key.1));
             }
             self.coverage.forgotten += 1;
-            bucket.forget_into(tenant.past.entry(key).or_default());
+            bucket.forget_into(now.0, tenant.past.entry(key).or_default());
         }
         Ok(())
     }

@@ -13,9 +13,6 @@ use crate::books::Books;
 use crate::journal::{CallLog, JournalStore, Party};
 use crate::rng::Rng;
 
-/// The longest deadline a request may have.
-pub(crate) const DEADLINE_MAX: Duration = Duration::from_millis(3_000);
-
 pub(crate) struct Client {
     /// Never used again, also not after a crash.
     pub(crate) id: usize,
@@ -36,7 +33,7 @@ impl Client {
         let on_unavailable = *rng.pick(&[None, None, Some(OnUnavailable::Allow), Some(OnUnavailable::Block)]);
         let default_limits = rng.chance(30).then(|| rng.limits());
         let multiplier = *rng.pick(&[0, 1, 7, 7]);
-        let party = Party { books: books.clone(), client: id, clock: clock.clone(), config_age_max: ttl + DEADLINE_MAX };
+        let party = Party { books: books.clone(), client: id, clock: clock.clone(), config_age_max: ttl };
         let weather = faults.become_weather(Weather::Clear);
         let journal = JournalStore::new(ground.open(clock, rng.next())?, party.clone());
         let disturbed = FaultStore::new(Arc::new(journal), faults.clone());

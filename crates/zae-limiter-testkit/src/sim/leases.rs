@@ -3,27 +3,30 @@
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use zae_limiter::{AcquireError, Lease};
 use zae_limiter_store::ConsumeOutcome;
 
 use super::ops::{Ask, Done, Op, Task, Work, WorkEnd};
 use super::{Held, Run};
-use crate::accounts::LeaseModel;
 use crate::books::{Asked, CallId, OpId, PlannedMember, Told};
+use crate::lease_model::LeaseModel;
 use crate::oracle::Broken;
 
 impl Run {
     /// What a first poll intends: settlements are worked out when their future begins.
-    pub(super) fn begin_if_new(&mut self, index: usize) {
+    pub(super) fn begin_if_new(&mut self, index: usize, now: Duration) {
         let op = &mut self.ops[index];
         if std::mem::replace(&mut op.polled, true) {
             return;
         }
+        op.began = now;
         match op.task {
             Task::Flush(id) => {
+                let op = op.id;
                 if let Some(held) = self.held.iter_mut().find(|held| held.model.id == id) {
-                    self.accounts.intend(id, held.model.settle_use());
+                    self.accounts.intend(id, held.model.flush(op));
                 }
             }
             Task::Commit(id) => {
@@ -78,6 +81,9 @@ impl Run {
             (Task::Flush(lease), Done::Settled(result)) => {
                 self.release(lease);
                 self.note(format!("  op {id} -> {result:?}"));
+                if let Some(held) = self.held.iter_mut().find(|held| held.model.id == lease) {
+                    held.model.flushed(id, result.is_ok());
+                }
                 self.check_settled(id, result.is_ok())
             }
             (Task::Commit(_) | Task::Rollback(_), Done::Settled(result)) => {

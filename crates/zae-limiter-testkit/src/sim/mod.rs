@@ -24,9 +24,10 @@ use zae_limiter_store::{Change, Clock, ManualClock};
 
 pub use world::Backend;
 
-use crate::accounts::{Accounts, LeaseId, LeaseModel};
+use crate::accounts::Accounts;
 use crate::books::{Books, OpId};
 use crate::journal::finish;
+use crate::lease_model::{LeaseId, LeaseModel};
 use crate::oracle::{Broken, Coverage};
 use crate::rng::Rng;
 use client::Client;

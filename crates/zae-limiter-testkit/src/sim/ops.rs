@@ -10,8 +10,8 @@ use zae_limiter_core::{EntityId, Limit, ResourceName};
 use zae_limiter_store::Level;
 
 use super::world::{ENTITIES, LIMITS, entity};
-use crate::accounts::LeaseId;
 use crate::books::OpId;
+use crate::lease_model::LeaseId;
 use crate::rng::Rng;
 
 /// What a request asks for.

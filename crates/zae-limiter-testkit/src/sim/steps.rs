@@ -273,9 +273,13 @@ impl Run {
 
     /// Polls an operation once, and sees to what comes of it.
     pub(super) fn poll(&mut self, index: usize) -> Result<(), Broken> {
-        self.begin_if_new(index);
+        let began = self.clients[self.ops[index].client].clock.monotonic();
+        self.begin_if_new(index, began);
         let id = self.ops[index].id;
-        self.books.lock().op = Some(id);
+        {
+            let mut state = self.books.lock();
+            (state.op, state.op_began) = (Some(id), self.ops[index].began);
+        }
         let future = &mut self.ops[index].future;
         let mut context = Context::from_waker(Waker::noop());
         let polled = std::panic::catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut context)));

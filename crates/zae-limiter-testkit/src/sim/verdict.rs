@@ -10,12 +10,9 @@ use zae_limiter_store::{Clock, ConsumeOutcome, StoreErrorKind};
 use super::Run;
 use super::leases::check_used;
 use super::ops::Ask;
-use crate::accounts::LeaseModel;
 use crate::books::{Asked, Call, OpId, PlannedMember, Told};
+use crate::lease_model::LeaseModel;
 use crate::oracle::Broken;
-
-/// Outages in a row that open the breaker.
-const FAILURES_TO_OPEN: usize = 5;
 
 impl Run {
     pub(super) fn check_acquired(
@@ -37,10 +34,10 @@ impl Run {
         let waited = client.clock.monotonic().saturating_sub(began);
         let is_outage = |reason: OutageReason| match reason {
             OutageReason::Deadline => waited >= ask.deadline.unwrap_or(client.deadline).min(Duration::from_millis(1)),
-            OutageReason::BreakerOpen => {
-                let failures = state.calls.iter().filter(|call| call.client == client.id && !matches!(call.told, Some(Told::Fine | Told::Decision(_))));
-                failures.count() >= FAILURES_TO_OPEN
-            }
+            // Callers that wait for somebody else's read time out as well, without a call of their own.
+            OutageReason::BreakerOpen => state.calls.iter().any(|call| {
+                call.client == client.id && !matches!(call.told, Some(Told::Fine | Told::Decision(_)))
+            }),
             OutageReason::Failed(kind) => failed_with(kind),
             _ => false,
         };
