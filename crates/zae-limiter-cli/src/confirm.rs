@@ -2,6 +2,7 @@
 
 use std::io::{self, BufRead};
 
+use crate::args::ConfirmArgs;
 use crate::context::Context;
 use crate::error::Failure;
 
@@ -10,6 +11,8 @@ const ANSWER_BYTES_MAX: u64 = 1024;
 
 /// What is about to be destroyed, and the name that must be typed.
 pub(crate) struct Question<'a> {
+    /// What happens to it, as in "deletes".
+    pub(crate) deed: &'static str,
     /// As in "the system defaults of namespace prod".
     pub(crate) what: &'a str,
     /// What to type.
@@ -17,15 +20,15 @@ pub(crate) struct Question<'a> {
 }
 
 /// Lets a destructive command go on: with `--yes`, or once its name was typed on a terminal.
-pub(crate) fn confirm(context: &Context<'_>, question: &Question<'_>, yes: bool) -> Result<(), Failure> {
-    if yes {
+pub(crate) fn confirm(context: &Context<'_>, question: &Question<'_>, args: ConfirmArgs) -> Result<(), Failure> {
+    if args.yes {
         return Ok(());
     }
     if !context.settings.can_ask {
-        let failure = Failure::usage(format!("this deletes {} and there is no terminal to ask on", question.what));
+        let failure = Failure::usage(format!("this {} {} and there is no terminal to ask on", question.deed, question.what));
         return Err(failure.hint("pass --yes if that is meant"));
     }
-    context.printer.ask(&format!("This deletes {}. Type {} to go on:", question.what, question.name));
+    context.printer.ask(&format!("This {} {}. Type {} to go on:", question.deed, question.what, question.name));
     agreed(io::stdin().lock(), question)
 }
 
@@ -33,7 +36,7 @@ fn agreed(input: impl BufRead, question: &Question<'_>) -> Result<(), Failure> {
     let mut answer = String::new();
     // What can not be read is no agreement.
     let read = input.take(ANSWER_BYTES_MAX).read_line(&mut answer);
-    if read.is_ok() && answer.trim() == question.name { Ok(()) } else { Err(Failure::aborted("not confirmed; nothing was deleted")) }
+    if read.is_ok() && answer.trim() == question.name { Ok(()) } else { Err(Failure::aborted("not confirmed; nothing was changed")) }
 }
 
 #[cfg(test)]
@@ -42,7 +45,7 @@ mod tests {
 
     #[test]
     fn only_the_name_itself_is_agreement() {
-        let question = Question { what: "it", name: "prod" };
+        let question = Question { deed: "deletes", what: "it", name: "prod" };
         for (answer, expected) in
             [("prod\n", true), ("  prod\r\n", true), ("prod", true), ("y\n", false), ("yes\n", false), ("Prod\n", false), ("", false)]
         {

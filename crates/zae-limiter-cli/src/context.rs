@@ -5,9 +5,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use zae_limiter::sqlite::SqliteStore;
+#[cfg(feature = "sqlite")]
+use zae_limiter::sqlite::{SqliteOptions, SqliteStore};
 use zae_limiter::{Builder, MemoryStore, RateLimiter};
 
+use crate::error::Failure;
 use crate::printer::Printer;
 use crate::settings::{Settings, StorePlace};
 
@@ -26,7 +28,16 @@ pub(crate) struct Context<'a> {
 impl Context<'_> {
     /// Opens the store and binds to the namespace. Commands check what they can before they call this: it may create a file.
     pub(crate) async fn open(&self) -> anyhow::Result<RateLimiter> {
-        let mut builder = match &self.settings.store {
+        Ok(self.builder()?.build_in(&self.settings.namespace).await?)
+    }
+
+    /// Opens the store for its registry of namespaces, which needs none to exist.
+    pub(crate) fn open_registry(&self) -> anyhow::Result<RateLimiter> {
+        Ok(self.builder()?.build()?)
+    }
+
+    fn builder(&self) -> anyhow::Result<Builder> {
+        let builder = match &self.settings.store {
             StorePlace::Memory => {
                 self.printer.note("memory: is forgotten when this command ends");
                 RateLimiter::builder(MemoryStore::new())
@@ -39,13 +50,14 @@ impl Context<'_> {
                 self.open_file(path)?
             }
         };
-        builder = builder.deadline(DEADLINE);
-        if let Some(principal) = &self.settings.principal {
-            builder = builder.principal(principal.clone());
-        }
-        Ok(builder.build_in(&self.settings.namespace).await?)
+        let builder = builder.deadline(DEADLINE);
+        Ok(match &self.settings.principal {
+            Some(principal) => builder.principal(principal.clone()),
+            None => builder,
+        })
     }
 
+    #[cfg(feature = "sqlite")]
     fn open_file(&self, path: &Path) -> anyhow::Result<Builder> {
         let is_new = !path.exists();
         let store = SqliteStore::open(path).map_err(zae_limiter::Error::from)?;
@@ -54,10 +66,30 @@ impl Context<'_> {
         }
         Ok(RateLimiter::builder(store))
     }
+
+    #[cfg(not(feature = "sqlite"))]
+    fn open_file(&self, path: &Path) -> anyhow::Result<Builder> {
+        let failure = Failure::usage(format!("{} can not be opened: SQLite is not built in", path.display()));
+        Err(failure.hint("build zae-limiter-cli with the feature sqlite, or use --store memory:").into())
+    }
+
+    /// Opens the file to look at it, changing nothing; it must exist.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn look_at_file(&self) -> anyhow::Result<SqliteStore> {
+        let path = match &self.settings.store {
+            StorePlace::Named(path) | StorePlace::Usual(path) => path,
+            StorePlace::Memory => return Err(Failure::usage("memory: is no file").hint("name one with --store sqlite:PATH").into()),
+        };
+        if !path.exists() {
+            let failure = Failure::not_found(format!("there is no file {}", path.display()));
+            return Err(failure.hint("the first command that stores something creates it").into());
+        }
+        Ok(SqliteStore::open_with(path, SqliteOptions::new().read_only()).map_err(zae_limiter::Error::from)?)
+    }
 }
 
 /// Creates a folder, and those above it, for its owner only where the system knows owners.
-fn create_private(folder: &Path) -> std::io::Result<()> {
+pub(crate) fn create_private(folder: &Path) -> std::io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true);
     #[cfg(unix)]

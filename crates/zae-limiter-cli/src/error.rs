@@ -26,6 +26,11 @@ impl Failure {
         Failure { kind: "not_found", message: message.into(), hint: None, exit: Exit::Error }
     }
 
+    /// Somebody else was faster.
+    pub(crate) fn conflict(message: impl Into<String>) -> Failure {
+        Failure { kind: "conflict", message: message.into(), hint: None, exit: Exit::Error }
+    }
+
     /// Somebody was asked and did not agree.
     pub(crate) fn aborted(message: impl Into<String>) -> Failure {
         Failure { kind: "aborted", message: message.into(), hint: None, exit: Exit::Error }

@@ -4,6 +4,7 @@
 //! file each) → `printer` (the only one that writes). What a command ends with is an `Exit`.
 
 mod args;
+mod chart;
 mod commands;
 mod confirm;
 mod context;
@@ -11,6 +12,8 @@ mod error;
 mod escape;
 mod exit;
 mod printer;
+mod progress;
+mod reference;
 mod settings;
 mod table;
 mod view;

@@ -53,6 +53,25 @@ impl Printer {
         to_stdout(&answer)
     }
 
+    /// Prints a text of our own as it is: a script, a page.
+    pub(crate) fn page(&self, text: &str) -> anyhow::Result<()> {
+        to_stdout(text)
+    }
+
+    /// How answers look.
+    pub(crate) fn looks(&self) -> Looks {
+        self.looks
+    }
+
+    /// Prints a part of an answer that goes on: over the part printed before, as many lines as that had.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn redraw(&self, lines_before: usize, text: &Text) -> anyhow::Result<usize> {
+        let drawn = text.render(self.looks.width, Paint(self.looks.stdout_colours));
+        let up = if lines_before > 0 { format!("\u{1b}[{lines_before}A\u{1b}[J") } else { String::new() };
+        to_stdout(&(up + &drawn))?;
+        Ok(drawn.lines().count())
+    }
+
     /// Something worth knowing.
     pub(crate) fn note(&self, text: &str) {
         self.talk(Tone::Dim, "note", text);
@@ -126,6 +145,11 @@ impl Printer {
         };
         to_stderr(&line);
     }
+}
+
+/// Writes over the present line of stderr, which must be a terminal.
+pub(crate) fn progress(text: &str) {
+    to_stderr(&format!("\r\u{1b}[2K{}", escaped(text)));
 }
 
 /// A reader that went away (`| head`) is no error: what was asked for is done.

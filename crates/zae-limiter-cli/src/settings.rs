@@ -34,6 +34,10 @@ pub(crate) struct Environment {
     stdout_is_terminal: bool,
     stderr_is_terminal: bool,
     terminal_width: Option<usize>,
+    /// Where files go that nobody keeps.
+    temporary_directory: PathBuf,
+    /// How this program was called.
+    program: Option<OsString>,
 }
 
 impl Environment {
@@ -51,7 +55,21 @@ impl Environment {
             stdout_is_terminal: std::io::stdout().is_terminal(),
             stderr_is_terminal: std::io::stderr().is_terminal(),
             terminal_width: terminal_size_of(std::io::stdout()).map(|(Width(columns), _)| columns.into()),
+            temporary_directory: std::env::temp_dir(),
+            program: std::env::args_os().next(),
         }
+    }
+
+    /// Where files go that nobody keeps.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn temporary_directory(&self) -> &Path {
+        &self.temporary_directory
+    }
+
+    /// What to type to call this program again.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn program(&self) -> String {
+        self.program.as_ref().map_or_else(|| "zae-limiter".into(), |program| program.to_string_lossy().into_owned())
     }
 
     /// How wide help may be.
@@ -65,9 +83,14 @@ impl Environment {
         columns.filter(|columns| *columns > 0).or(self.terminal_width)
     }
 
+    /// A terminal that can only append.
+    fn is_dumb(&self) -> bool {
+        self.term.as_ref().is_some_and(|term| term == "dumb")
+    }
+
     /// Whether to colour what goes to a stream.
     fn colours(&self, color: Color, is_terminal: bool) -> bool {
-        let plain = self.no_color.is_some() || self.term.as_ref().is_some_and(|term| term == "dumb");
+        let plain = self.no_color.is_some() || self.is_dumb();
         match color {
             Color::Always => true,
             Color::Never => false,
@@ -107,18 +130,25 @@ pub(crate) struct Looks {
     pub(crate) stderr_colours: bool,
     /// Columns a table may take.
     pub(crate) width: Option<usize>,
+    /// Whether an answer may be drawn over again: stdout is a terminal that can.
+    pub(crate) live: bool,
+    /// Whether somebody watches stderr who would like to know how long work goes on.
+    pub(crate) progress: bool,
 }
 
 impl Looks {
     /// How these flags look in this environment.
     pub(crate) fn new(globals: &Globals, environment: &Environment) -> Looks {
         let color = globals.color.unwrap_or_default();
+        let may_redraw = !environment.is_dumb() && !globals.quiet && globals.output.unwrap_or_default() == Output::Table;
         Looks {
             output: globals.output.unwrap_or_default(),
             quiet: globals.quiet,
             stdout_colours: environment.colours(color, environment.stdout_is_terminal),
             stderr_colours: environment.colours(color, environment.stderr_is_terminal),
             width: environment.width(),
+            live: may_redraw && environment.stdout_is_terminal,
+            progress: may_redraw && environment.stderr_is_terminal,
         }
     }
 }
@@ -305,6 +335,18 @@ mod tests {
         assert!(!coloured(None, true, "", "dumb"));
         assert!(coloured(Some(Color::Always), false, "1", "dumb"));
         assert!(!coloured(Some(Color::Never), true, "", "xterm"));
+    }
+
+    #[test]
+    fn only_a_terminal_that_can_is_drawn_over() {
+        let looks = |term: &str, output, quiet| {
+            let environment = Environment { stdout_is_terminal: true, term: Some(term.into()), ..Environment::default() };
+            let looks = Looks::new(&Globals { output: Some(output), quiet, ..Globals::default() }, &environment);
+            assert!(!looks.progress, "stderr is no terminal");
+            looks.live
+        };
+        assert!(looks("xterm", Output::Table, false));
+        assert!(!looks("dumb", Output::Table, false) && !looks("xterm", Output::Json, false) && !looks("xterm", Output::Table, true));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::chart::Chart;
 use crate::escape::escaped;
 
 /// Between two columns.
@@ -91,6 +92,11 @@ impl Table {
         self.rows.push(cells);
     }
 
+    /// True without rows.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
     fn render(&self, width: Option<usize>, paint: Paint) -> String {
         let widths: Vec<usize> = (0..self.columns.len()).map(|index| self.column_width(index)).collect();
         let total = widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1);
@@ -158,6 +164,7 @@ enum Part {
     Line(Cell),
     Fields(Vec<(&'static str, Cell)>),
     Table(Table),
+    Chart(Chart),
 }
 
 impl Text {
@@ -184,12 +191,19 @@ impl Text {
         self
     }
 
+    /// Adds a chart.
+    pub(crate) fn chart(mut self, chart: Chart) -> Text {
+        self.parts.push(Part::Chart(chart));
+        self
+    }
+
     /// The text, laid out.
     pub(crate) fn render(&self, width: Option<usize>, paint: Paint) -> String {
         let part = |part: &Part| match part {
             Part::Line(cell) => paint.apply(cell.tone, &cell.text) + "\n",
             Part::Fields(fields) => render_fields(fields, paint),
             Part::Table(table) => table.render(width, paint),
+            Part::Chart(chart) => chart.render(width, paint),
         };
         self.parts.iter().map(part).collect::<Vec<_>>().join("\n")
     }

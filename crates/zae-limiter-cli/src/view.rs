@@ -106,6 +106,38 @@ pub(crate) fn entity(entity: &Entity) -> Text {
     Text::new().fields(fields)
 }
 
+/// Entities, one per row. The name comes last: only there may letters be wide.
+pub(crate) fn entities(entities: &[Entity]) -> Table {
+    let mut table = Table::new([
+        ("ENTITY", Align::Left),
+        ("PARENT", Align::Left),
+        ("CASCADE", Align::Left),
+        ("VERSION", Align::Right),
+        ("CREATED", Align::Left),
+        ("NAME", Align::Left),
+    ]);
+    for form in entities.iter().map(zae_limiter::wire::EntityForm::from) {
+        table.row([
+            Cell::plain(&form.entity_id),
+            Cell::plain(form.parent_id.as_deref().unwrap_or("-")),
+            Cell::plain(if form.cascade { "yes" } else { "no" }),
+            Cell::plain(form.version),
+            Cell::plain(&form.created_at),
+            Cell::plain(&form.name),
+        ]);
+    }
+    table
+}
+
+/// A size for people: a tenth of the unit, rounded up.
+#[cfg(feature = "sqlite")]
+pub(crate) fn bytes(bytes: u64) -> String {
+    const UNITS: [(&str, u64); 4] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    let Some((unit, size)) = UNITS.into_iter().find(|(_, size)| bytes >= *size) else { return format!("{bytes} bytes") };
+    let tenths = (u128::from(bytes) * 10).div_ceil(u128::from(size));
+    format!("{}.{} {unit}", tenths.div_euclid(10), tenths.rem_euclid(10))
+}
+
 /// Which limits apply to each member of a chain, and where they come from.
 pub(crate) fn resolved(resolved: &Resolved, resource: &ResourceName) -> Text {
     let mut table = Table::new([
@@ -171,6 +203,22 @@ mod tests {
             (u64::MAX, "213503982334d 14h"),
         ] {
             assert_eq!(wait(ms), expected, "{ms}");
+        }
+    }
+
+    #[cfg(feature = "sqlite")]
+    #[test]
+    fn sizes_are_rounded_up() {
+        for (size, expected) in [
+            (0, "0 bytes"),
+            (1023, "1023 bytes"),
+            (1024, "1.0 KiB"),
+            (1025, "1.1 KiB"),
+            (4096 * 300, "1.2 MiB"),
+            (3 << 30, "3.0 GiB"),
+            (u64::MAX, "16777216.0 TiB"),
+        ] {
+            assert_eq!(bytes(size), expected, "{size}");
         }
     }
 

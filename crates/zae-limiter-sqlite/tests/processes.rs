@@ -5,10 +5,9 @@ mod common;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::Path;
-use std::process::Child;
 use std::time::{Duration, Instant};
 
-use common::{START, Scratch, bucket, gpt, limits, my_role, runtime, start_child, take};
+use common::{Kid, START, Scratch, bucket, gpt, limits, my_role, runtime, start_child, take};
 use zae_limiter_core::Milli;
 use zae_limiter_sqlite::{SqliteOptions, SqliteStore, Synchronous};
 use zae_limiter_store::{BucketStore, PageRequest};
@@ -31,9 +30,9 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-fn wait_for(children: Vec<Child>) {
-    for mut child in children {
-        assert!(child.wait().expect("a child").success(), "a child failed");
+fn wait_for(children: Vec<Kid>) {
+    for child in children {
+        assert!(child.ends_well(), "a child failed");
     }
 }
 
@@ -46,7 +45,7 @@ fn acknowledged(path: &Path, child: usize) -> u64 {
 fn four_processes_admit_exactly_the_capacity(kind: &str) {
     let scratch = Scratch::new();
     let path = scratch.path();
-    let children: Vec<Child> = (0..4).map(|child| start_child(&format!("drain-{kind} {child}"), &path)).collect();
+    let children: Vec<Kid> = (0..4).map(|child| start_child(&format!("drain-{kind} {child}"), &path)).collect();
     wait_until("the start of all", || (0..4).all(|child| path.with_extension(format!("acks-{child}")).exists()));
     fs::write(path.with_extension("go"), "").expect("a start sign");
     wait_for(children);
@@ -73,7 +72,7 @@ fn two_busy_processes_both_get_on(kind: &str, enough: u64) {
     let scratch = Scratch::new();
     let path = scratch.path();
     drop(scratch.open());
-    let children: Vec<Child> = (0..2).map(|child| start_child(&format!("busy-{kind} {child}"), &path)).collect();
+    let children: Vec<Kid> = (0..2).map(|child| start_child(&format!("busy-{kind} {child}"), &path)).collect();
     // From the moment when both are at work, each gets on while the other does.
     wait_until("the start of both", || (0..2).all(|child| acknowledged(&path, child) > 0));
     let before: Vec<u64> = (0..2).map(|child| acknowledged(&path, child)).collect();

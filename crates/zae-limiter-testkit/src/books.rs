@@ -105,6 +105,8 @@ pub(crate) struct State {
     /// What happened in the store, for people.
     pub(crate) events: Vec<String>,
     pub(crate) broken: Option<Broken>,
+    /// Set when the library has been told something that makes it forget an entity's configuration.
+    pub(crate) forgets: bool,
     /// Takes and parts of adjustments that were carried out, in order.
     pub(crate) landings: Vec<(CallId, Option<usize>)>,
     plans: BTreeMap<usize, CallId>,
@@ -202,6 +204,7 @@ impl State {
             Told::Fine | Told::Decision(_) => asked.op != op,
             Told::Adjusted(_) | Told::Failed(_) => true,
         };
+        self.forgets |= matches!(&told, Told::Decision(ConsumeOutcome::Stale { .. } | ConsumeOutcome::Disabled { .. }));
         if is_news {
             let to = op.map_or("the settler".to_owned(), |op| format!("op {op}"));
             self.events.push(format!("    call {call} ({}) of client {}: {to} is told {told:?}", asked.operation, asked.client));

@@ -86,24 +86,25 @@ impl JournalStore {
     /// A call that landed: check it, then compare what is stored.
     fn landed(&self, now: TimeMs, note: impl FnOnce(&mut crate::books::State)) {
         note(&mut self.party.books.lock());
-        self.settle_background(now);
         compare_all(&self.party.books, now);
     }
 
-    /// Lets the backend finish what a new instant may have made it do by itself: a change that changes nothing queues
-    /// behind it.
+    /// Lets the backend do now what a new instant may make it do by itself beside the next call: an adjustment of nothing
+    /// tells it the time, and a reset of nothing queues behind whatever that began.
     fn settle_background(&self, now: TimeMs) {
         let mut told = self.told.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if !self.inner.capabilities().durable || *told == Some(now) {
             return;
         }
         *told = Some(now);
+        finish(self.inner.adjust(&[], now));
         let (entity, resource) = ("nobody".parse().expect("a valid id"), "nothing".parse().expect("a valid name"));
         let change = Change { principal: None, at: now, event: zae_limiter_core::EventId::new(now, 0) };
         let nothing = finish(self.inner.reset(&ResetRequest { entity: &entity, resource: &resource, only: None }, &change));
         if !matches!(nothing, Ok(None)) {
             self.party.books.check(Err(format!("a reset of nothing said {nothing:?}")));
         }
+        compare_all(&self.party.books, now);
     }
 }
 
@@ -271,6 +272,7 @@ impl Store for CallLog {
 impl BucketStore for JournalStore {
     fn consume<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>> {
         Box::pin(async move {
+            self.settle_background(request.now);
             let answer = finish(self.inner.consume(request));
             self.landed(request.now, |state| {
                 let verdict = match &answer {
@@ -303,6 +305,7 @@ impl BucketStore for JournalStore {
 
     fn adjust<'a>(&'a self, deltas: &'a [BucketDelta<'a>], now: TimeMs) -> BoxFuture<'a, Vec<Result<Adjusted, StoreError>>> {
         Box::pin(async move {
+            self.settle_background(now);
             let answers = finish(self.inner.adjust(deltas, now));
             self.landed(now, |state| {
                 for (index, (delta, answer)) in deltas.iter().zip(&answers).enumerate() {

@@ -1,9 +1,10 @@
 //! `entity …`.
 
-use clap::{Args, Subcommand};
-use zae_limiter::{EntityId, Limit, ResourceName};
+use clap::{ArgGroup, Args, Subcommand};
+use zae_limiter::{EntityId, Limit, LimitName, ResourceName};
 
-use super::Pair;
+use super::value::ResourceOrAll;
+use super::{ConfirmArgs, PageArgs, Pair};
 
 /// What to do with an entity.
 #[derive(Clone, Debug, Subcommand)]
@@ -11,11 +12,33 @@ pub(crate) enum EntityCommand {
     /// Create an entity; parent and cascade can not be changed later
     Create(EntityCreateArgs),
     /// Show an entity
-    Show(EntityShowArgs),
+    Show(EntityIdArgs),
+    /// List entities
+    List(EntityListArgs),
+    /// Change the display name or the metadata of an entity
+    Update(EntityUpdateArgs),
+    /// Delete an entity with its buckets and limits; refused while it has children
+    Delete(EntityDeleteArgs),
+    /// List the children of an entity
+    Children(EntityPageArgs),
     /// Store limits of an entity, replacing those it had at this level
     SetLimits(EntitySetLimitsArgs),
     /// Show the limits stored for an entity
-    GetLimits(EntityGetLimitsArgs),
+    GetLimits(EntityLevelArgs),
+    /// Delete the limits stored for an entity at this level
+    DeleteLimits(EntityDeleteLimitsArgs),
+    /// List the resources for which some entity has limits of its own
+    ListResources(PageArgs),
+    /// Show the buckets of an entity as they are now
+    Buckets(EntityPageArgs),
+    /// Fill buckets of an entity, forgiving their debt
+    Reset(EntityResetArgs),
+    /// Refuse every call of an entity from now on
+    Disable(EntityFlagArgs),
+    /// Admit an entity again, even on a disabled resource
+    Enable(EntityFlagArgs),
+    /// Forget that an entity was disabled or enabled: the resource decides
+    ClearDisabled(EntityFlagArgs),
 }
 
 /// `entity create`.
@@ -43,9 +66,64 @@ pub(crate) struct EntityCreateArgs {
 
 /// `entity show`.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct EntityShowArgs {
+pub(crate) struct EntityIdArgs {
     /// Which entity
     pub(crate) id: EntityId,
+}
+
+/// `entity list`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct EntityListArgs {
+    /// Only those with limits or a flag of their own for this resource; _default_ for those on every resource
+    #[arg(long, value_name = "RESOURCE")]
+    pub(crate) with_custom_limits: Option<ResourceOrAll>,
+
+    #[command(flatten)]
+    pub(crate) page: PageArgs,
+}
+
+/// `entity update`.
+#[derive(Args, Clone, Debug)]
+#[command(group = ArgGroup::new("change").args(["display_name", "metadata", "remove_metadata"]).required(true).multiple(true))]
+pub(crate) struct EntityUpdateArgs {
+    /// Which entity
+    pub(crate) id: EntityId,
+
+    /// What people call it from now on
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) display_name: Option<String>,
+
+    /// What to remember about it, beside what is remembered already; may be repeated
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) metadata: Vec<Pair>,
+
+    /// What to forget about it; may be repeated
+    #[arg(long, value_name = "KEY")]
+    pub(crate) remove_metadata: Vec<String>,
+
+    /// Only if it still has this version, as `entity show` says [default: the version it has]
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) version: Option<u64>,
+}
+
+/// `entity delete`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct EntityDeleteArgs {
+    /// Which entity
+    pub(crate) id: EntityId,
+
+    #[command(flatten)]
+    pub(crate) confirm: ConfirmArgs,
+}
+
+/// `entity children`, `entity buckets`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct EntityPageArgs {
+    /// Which entity
+    pub(crate) id: EntityId,
+
+    #[command(flatten)]
+    pub(crate) page: PageArgs,
 }
 
 /// `entity set-limits`.
@@ -65,11 +143,50 @@ pub(crate) struct EntitySetLimitsArgs {
 
 /// `entity get-limits`.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct EntityGetLimitsArgs {
+pub(crate) struct EntityLevelArgs {
     /// Whose limits
     pub(crate) id: EntityId,
 
     /// Those for this resource [default: those for every resource]
+    #[arg(long, short, value_name = "RESOURCE")]
+    pub(crate) resource: Option<ResourceName>,
+}
+
+/// `entity delete-limits`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct EntityDeleteLimitsArgs {
+    #[command(flatten)]
+    pub(crate) level: EntityLevelArgs,
+
+    #[command(flatten)]
+    pub(crate) confirm: ConfirmArgs,
+}
+
+/// `entity reset`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct EntityResetArgs {
+    /// Whose buckets
+    pub(crate) id: EntityId,
+
+    /// Only the bucket for this resource [default: all of them]
+    #[arg(long, short, value_name = "RESOURCE")]
+    pub(crate) resource: Option<ResourceName>,
+
+    /// Only this limit; may be repeated [default: all of them]
+    #[arg(long = "limit-name", short, value_name = "NAME")]
+    pub(crate) limit_names: Vec<LimitName>,
+
+    #[command(flatten)]
+    pub(crate) confirm: ConfirmArgs,
+}
+
+/// `entity disable`, `entity enable`, `entity clear-disabled`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct EntityFlagArgs {
+    /// Which entity; it need not be created
+    pub(crate) id: EntityId,
+
+    /// Only on this resource [default: on every resource]
     #[arg(long, short, value_name = "RESOURCE")]
     pub(crate) resource: Option<ResourceName>,
 }

@@ -2,7 +2,11 @@
 
 mod acquire;
 mod entity;
+mod file;
+mod history;
+mod namespace;
 mod resource;
+mod shared;
 mod system;
 mod value;
 
@@ -12,8 +16,21 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use zae_limiter::{EntityId, NamespaceName, Principal, ResourceName};
 
 pub(crate) use acquire::{AcquireArgs, AvailableArgs};
-pub(crate) use entity::{EntityCommand, EntityCreateArgs, EntityGetLimitsArgs, EntitySetLimitsArgs, EntityShowArgs};
-pub(crate) use resource::{ResourceCommand, ResourceGetDefaultsArgs, ResourceSetDefaultsArgs};
+pub(crate) use entity::{
+    EntityCommand, EntityCreateArgs, EntityDeleteArgs, EntityDeleteLimitsArgs, EntityFlagArgs, EntityIdArgs, EntityLevelArgs,
+    EntityListArgs, EntityPageArgs, EntityResetArgs, EntitySetLimitsArgs, EntityUpdateArgs,
+};
+pub(crate) use file::CompletionsArgs;
+#[cfg(feature = "sqlite")]
+pub(crate) use file::{BackupArgs, DemoArgs};
+pub(crate) use history::{AuditCommand, AuditListArgs, UsageCommand, UsageListArgs, UsageQueryArgs};
+pub(crate) use namespace::{
+    NamespaceCommand, NamespaceDeleteArgs, NamespaceIdArgs, NamespaceNameArgs, NamespacePurgeArgs, NamespaceRegisterArgs,
+};
+pub(crate) use resource::{
+    ResourceCapacityArgs, ResourceCommand, ResourceDeleteDefaultsArgs, ResourceNameArgs, ResourceSetDefaultsArgs,
+};
+pub(crate) use shared::{ConfirmArgs, PageArgs};
 pub(crate) use system::{SystemCommand, SystemDeleteDefaultsArgs, SystemSetDefaultsArgs};
 pub(crate) use value::{Amount, Pair, StoreUrl};
 
@@ -86,8 +103,16 @@ pub(crate) enum Color {
 pub(crate) enum Command {
     #[command(flatten)]
     Store(StoreCommand),
+    /// Watch a simulated LLM gateway at work, on a fresh file
+    #[cfg(feature = "sqlite")]
+    Demo(DemoArgs),
+    /// Print a completion script for a shell
+    Completions(CompletionsArgs),
     /// Print the version
     Version,
+    /// Print docs/cli.md
+    #[command(hide = true)]
+    Reference,
 }
 
 /// What to do with a store.
@@ -108,6 +133,23 @@ pub(crate) enum StoreCommand {
     /// Limits of the whole namespace
     #[command(subcommand)]
     System(SystemCommand),
+    /// Namespaces: isolated tenants in one store; --namespace does not matter here
+    #[command(subcommand)]
+    Namespace(NamespaceCommand),
+    /// The audit log: who changed what
+    #[command(subcommand)]
+    Audit(AuditCommand),
+    /// The usage history: what was used when
+    #[command(subcommand)]
+    Usage(UsageCommand),
+    /// Check the file: sizes, schema, integrity, buckets, debts, last sweep; exit code 1 if it is damaged
+    #[cfg(feature = "sqlite")]
+    Status,
+    /// Copy the file while it is in use
+    #[cfg(feature = "sqlite")]
+    Backup(BackupArgs),
+    /// Forget full idle buckets and history past its retention; the store also does this by itself
+    Sweep,
 }
 
 /// `explain`.
@@ -119,9 +161,14 @@ pub(crate) struct ExplainArgs {
     pub(crate) resource: ResourceName,
 }
 
+/// The whole definition.
+pub(crate) fn definition() -> clap::Command {
+    Cli::command()
+}
+
 /// Reads a command line; help is wrapped to `width` columns.
 pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>, width: usize) -> Result<Cli, clap::Error> {
-    let mut command = Cli::command().term_width(width);
+    let mut command = definition().term_width(width);
     let mut matches = command.try_get_matches_from_mut(arguments)?;
     Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
 }

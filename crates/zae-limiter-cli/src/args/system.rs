@@ -3,6 +3,8 @@
 use clap::{Args, Subcommand, ValueEnum};
 use zae_limiter::{Limit, OnUnavailable};
 
+use super::ConfirmArgs;
+
 /// What to do with the whole namespace.
 #[derive(Clone, Debug, Subcommand)]
 #[expect(clippy::enum_variant_names, reason = "these are the words of the command line")]
@@ -30,9 +32,8 @@ pub(crate) struct SystemSetDefaultsArgs {
 /// `system delete-defaults`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct SystemDeleteDefaultsArgs {
-    /// Do not ask
-    #[arg(long, short)]
-    pub(crate) yes: bool,
+    #[command(flatten)]
+    pub(crate) confirm: ConfirmArgs,
 }
 
 /// What to do while the store is down.

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use zae_limiter::LimitName;
-use zae_limiter::core::TOKENS_MAX;
+use zae_limiter::core::{DEFAULT_RESOURCE, TOKENS_MAX, parse_rfc3339};
+use zae_limiter::{LimitName, NameError, ResourceName, TimeMs};
 
 /// `NAME=AMOUNT`: a limit and whole tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ impl FromStr for Amount {
 
     fn from_str(text: &str) -> Result<Amount, String> {
         let (limit, tokens) = text.split_once('=').ok_or("write NAME=AMOUNT, as in rpm=1")?;
-        let limit = limit.parse().map_err(|error: zae_limiter::NameError| error.to_string())?;
+        let limit = limit.parse().map_err(|error: NameError| error.to_string())?;
         match whole_number(tokens) {
             Some(tokens) if tokens <= TOKENS_MAX => Ok(Amount { limit, tokens }),
             _ => Err(format!("the amount must be a whole number from 0 to {TOKENS_MAX}, as in rpm=1")),
@@ -43,6 +43,35 @@ impl FromStr for Pair {
             _ => Err("write KEY=VALUE, as in tier=gold".into()),
         }
     }
+}
+
+/// One resource, or `_default_` for all of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ResourceOrAll(pub(crate) Option<ResourceName>);
+
+impl FromStr for ResourceOrAll {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<ResourceOrAll, NameError> {
+        if text == DEFAULT_RESOURCE { Ok(ResourceOrAll(None)) } else { text.parse().map(|name| ResourceOrAll(Some(name))) }
+    }
+}
+
+/// A time, or a whole day.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Moment {
+    /// The instant, or the first one of the day.
+    pub(crate) first: TimeMs,
+    /// The instant, or the first one after the day.
+    pub(crate) end: TimeMs,
+}
+
+/// `YYYY-MM-DD` or RFC 3339.
+pub(crate) fn moment(text: &str) -> Result<Moment, String> {
+    const DAY_MS: i64 = 86_400_000;
+    let first = parse_rfc3339(text).map_err(|error| error.to_string())?;
+    let end = if text.contains('T') { first } else { first.plus_ms(DAY_MS) };
+    Ok(Moment { first, end })
 }
 
 /// Where limits live.
@@ -126,6 +155,24 @@ mod tests {
         assert_eq!("sqlite:a:b".parse(), file("a:b"));
         for text in ["", "limits.db", "memory", "memory:x", "postgres:x", "SQLITE:x", "sqlite:", "sqlite://limits.db"] {
             assert!(text.parse::<StoreUrl>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn resources_or_all_of_them() {
+        assert_eq!("_default_".parse(), Ok(ResourceOrAll(None)));
+        assert_eq!("gpt-4".parse(), Ok(ResourceOrAll(Some("gpt-4".parse().unwrap()))));
+        assert!("a#b".parse::<ResourceOrAll>().is_err());
+    }
+
+    #[test]
+    fn a_day_is_counted_whole_and_a_time_exactly() {
+        let at = |text| parse_rfc3339(text).unwrap();
+        assert_eq!(moment("2026-01-31"), Ok(Moment { first: at("2026-01-31T00:00:00Z"), end: at("2026-02-01T00:00:00Z") }));
+        let noon = at("2026-01-31T12:00:00Z");
+        assert_eq!(moment("2026-01-31T13:00:00+01:00"), Ok(Moment { first: noon, end: noon }));
+        for text in ["", "yesterday", "2026-02-30", "2026-01-31 12:00:00Z", "12:00"] {
+            assert!(moment(text).unwrap_err().contains("write"), "{text}");
         }
     }
 

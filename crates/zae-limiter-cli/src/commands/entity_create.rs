@@ -25,7 +25,8 @@ pub(crate) async fn run(context: &Context<'_>, args: EntityCreateArgs) -> anyhow
     Ok(Exit::Ok)
 }
 
-fn metadata(pairs: Vec<Pair>) -> Result<BTreeMap<String, String>, Failure> {
+/// The pairs as a map, each key once.
+pub(super) fn metadata(pairs: Vec<Pair>) -> Result<BTreeMap<String, String>, Failure> {
     let mut metadata = BTreeMap::new();
     for Pair { key, value } in pairs {
         if metadata.insert(key.clone(), value).is_some() {

@@ -5,9 +5,12 @@ use zae_limiter::core::check_limits;
 use zae_limiter::wire::LevelForm;
 use zae_limiter::{EntityId, Level, Limit, LimitsChange, OnUnavailable, RateLimiter, ResourceName};
 
+use crate::args::ConfirmArgs;
+use crate::confirm::{Question, confirm};
 use crate::context::Context;
 use crate::error::Failure;
 use crate::exit::Exit;
+use crate::table::{Cell, Text};
 use crate::view;
 
 /// What is stored, with where: the words are those of `explain`.
@@ -39,6 +42,33 @@ pub(super) async fn set(
 pub(super) async fn get(context: &Context<'_>, level: Level) -> anyhow::Result<Exit> {
     let limiter = context.open().await?;
     answer(context, &level, &limiter).await
+}
+
+#[derive(Serialize)]
+struct DeletedForm {
+    level: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    entity_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resource: Option<String>,
+    deleted: bool,
+}
+
+/// Deletes the limits of a level, once whoever is asked typed `name`.
+pub(super) async fn delete(context: &Context<'_>, level: &Level, name: &str, args: ConfirmArgs) -> anyhow::Result<Exit> {
+    let what = format!("the limits stored for {level}");
+    confirm(context, &Question { deed: "deletes", what: &what, name }, args)?;
+    let limiter = context.open().await?;
+    let deleted = limiter.delete_limits(level).await?;
+    let form = DeletedForm {
+        level: level.source().as_str(),
+        entity_id: level.entity().map(ToString::to_string),
+        resource: level.resource().map(ToString::to_string),
+        deleted,
+    };
+    let line = if deleted { format!("deleted {what}") } else { format!("nothing to delete: no limits are stored for {level}") };
+    context.printer.answer(&form, &Text::new().line(Cell::plain(line)))?;
+    Ok(Exit::Ok)
 }
 
 /// What each limit on its own can not tell: that a name is given twice.

@@ -2,10 +2,10 @@
 
 use zae_limiter::Level;
 
-use crate::args::ResourceGetDefaultsArgs;
+use crate::args::ResourceNameArgs;
 use crate::context::Context;
 use crate::exit::Exit;
 
-pub(crate) async fn run(context: &Context<'_>, args: ResourceGetDefaultsArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn run(context: &Context<'_>, args: ResourceNameArgs) -> anyhow::Result<Exit> {
     super::limits::get(context, Level::Resource(args.name)).await
 }

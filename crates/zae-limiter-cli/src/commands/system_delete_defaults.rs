@@ -17,7 +17,7 @@ struct Form {
 pub(crate) async fn run(context: &Context<'_>, args: SystemDeleteDefaultsArgs) -> anyhow::Result<Exit> {
     let namespace = &context.settings.namespace;
     let what = format!("the system defaults of namespace {namespace}");
-    confirm(context, &Question { what: &what, name: namespace.as_str() }, args.yes)?;
+    confirm(context, &Question { deed: "deletes", what: &what, name: namespace.as_str() }, args.confirm)?;
     let limiter = context.open().await?;
     let deleted = limiter.delete_limits(&Level::System).await?;
     let line = if deleted { format!("deleted {what}") } else { format!("nothing to delete: {what} are not set") };

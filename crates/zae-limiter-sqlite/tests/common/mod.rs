@@ -97,9 +97,27 @@ pub(crate) fn runtime() -> tokio::runtime::Runtime {
 /// Where a child finds what it shall do: the name of the variable.
 const ROLE: &str = "ZAE_LIMITER_SQLITE_TEST_ROLE";
 
+/// A child process that does not outlive the test.
+pub(crate) struct Kid(Child);
+
 /// Starts this very test binary again, to run only the test `child_process` with a role.
-pub(crate) fn start_child(role: &str, path: &Path) -> Child {
-    child_command(role, path).spawn().expect("a child process")
+pub(crate) fn start_child(role: &str, path: &Path) -> Kid {
+    Kid(child_command(role, path).spawn().expect("a child process"))
+}
+
+impl Kid {
+    /// Waits for its end; true when it had no complaints.
+    pub(crate) fn ends_well(mut self) -> bool {
+        self.0.wait().expect("a child process").success()
+    }
+}
+
+impl Drop for Kid {
+    /// As `kill -9`, if it is still alive.
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 pub(crate) fn child_command(role: &str, path: &Path) -> Command {

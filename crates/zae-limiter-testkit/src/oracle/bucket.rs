@@ -155,7 +155,11 @@ impl Bucket {
         (0..self.accounts.len()).all(|index| self.balance_at(index, i128::from(now)) == self.accounts[index].params.capacity)
     }
 
-    pub(crate) fn sync(&mut self, limits: &[Limit], stamp: u64, now: i64, past: &mut Past) {
+    /// Makes `limits` the limits in force. A backend may close the usage hour with it, or leave that to the next take.
+    pub(crate) fn sync(&mut self, limits: &[Limit], stamp: u64, (now, turns_hour): (i64, bool), past: &mut Past) {
+        if turns_hour {
+            self.turn_hour(now);
+        }
         self.refill(now);
         let mut old = std::mem::take(&mut self.accounts);
         for limit in limits {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use zae_limiter_core::{LimitReport, LimitSource, Reports, TimeMs, Wait};
+use zae_limiter_core::{LimitReport, LimitSource, Reports, Wait};
 use zae_limiter_store::{ConsumeOutcome, ConsumeRequest, MemberTake};
 
 use super::bucket::{Bucket, Past};
@@ -27,8 +27,9 @@ enum Stop {
 impl Oracle {
     /// A take that reached the store.
     pub(crate) fn consume(&mut self, namespace: &str, request: &ConsumeRequest<'_>, said: &ConsumeOutcome) -> Result<(), Broken> {
+        let turns_hour = self.sync_turns_hour;
         let tenant = self.tenants.entry(namespace.to_owned()).or_default();
-        let prepared = match prepare(tenant, request) {
+        let prepared = match prepare(tenant, request, turns_hour) {
             Err(stop) => {
                 match stop {
                     Stop::Stale(_) => self.coverage.stale += 1,
@@ -78,7 +79,8 @@ impl Oracle {
 
     /// A look that must answer like a take and change nothing.
     pub(crate) fn peek(&mut self, namespace: &str, request: &ConsumeRequest<'_>, said: &ConsumeOutcome) -> Result<(), Broken> {
-        match prepare(self.tenant(namespace), request) {
+        let turns_hour = self.sync_turns_hour;
+        match prepare(self.tenant(namespace), request, turns_hour) {
             Err(stop) => answers_as_stopped(&stop, said),
             Ok(prepared) => {
                 // A look reports the balances there are, also when it passes.
@@ -96,10 +98,10 @@ fn after_takes(reports: &Reports) -> Reports {
     reports.iter().map(|report| LimitReport { balance: report.balance.saturating_sub(report.requested), ..*report }).collect()
 }
 
-fn prepare(tenant: &Tenant, request: &ConsumeRequest<'_>) -> Result<Vec<Prepared>, Stop> {
+fn prepare(tenant: &Tenant, request: &ConsumeRequest<'_>, turns_hour: bool) -> Result<Vec<Prepared>, Stop> {
     let mut prepared = Vec::new();
     for (index, asked) in request.members.iter().enumerate() {
-        prepared.push(prepare_member(tenant, asked, request.now).map_err(|stop| match stop {
+        prepared.push(prepare_member(tenant, asked, (request.now.0, turns_hour)).map_err(|stop| match stop {
             Stop::Stale(_) => Stop::Stale(index),
             Stop::Disabled(_) => Stop::Disabled(index),
         })?);
@@ -107,7 +109,7 @@ fn prepare(tenant: &Tenant, request: &ConsumeRequest<'_>) -> Result<Vec<Prepared
     Ok(prepared)
 }
 
-fn prepare_member(tenant: &Tenant, asked: &MemberTake<'_>, now: TimeMs) -> Result<Prepared, Stop> {
+fn prepare_member(tenant: &Tenant, asked: &MemberTake<'_>, (now, turns_hour): (i64, bool)) -> Result<Prepared, Stop> {
     let key = (asked.entity.clone(), asked.resource.clone());
     let in_force = asked.limits;
     let mut past = tenant.past.get(&key).cloned().unwrap_or_else(BTreeMap::new);
@@ -115,7 +117,7 @@ fn prepare_member(tenant: &Tenant, asked: &MemberTake<'_>, now: TimeMs) -> Resul
         return Err(Stop::Disabled(0));
     }
     let Some(stored) = tenant.buckets.get(&key) else {
-        let bucket = Bucket::full(&in_force.limits, in_force.stamp.0, false, now.0, &mut past);
+        let bucket = Bucket::full(&in_force.limits, in_force.stamp.0, false, now, &mut past);
         return Ok(Prepared { key, bucket, past, synced: false });
     };
     let mut bucket = stored.clone();
@@ -126,7 +128,7 @@ fn prepare_member(tenant: &Tenant, asked: &MemberTake<'_>, now: TimeMs) -> Resul
     if in_force.source != LimitSource::Call && in_force.stamp.0 < bucket.stamp {
         return Err(Stop::Stale(0));
     }
-    bucket.sync(&in_force.limits, in_force.stamp.0, now.0, &mut past);
+    bucket.sync(&in_force.limits, in_force.stamp.0, (now, turns_hour), &mut past);
     Ok(Prepared { key, bucket, past, synced: true })
 }
 

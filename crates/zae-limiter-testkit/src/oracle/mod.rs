@@ -81,6 +81,8 @@ struct HourUsage {
 /// Everything the oracle knows.
 #[derive(Debug, Default)]
 pub(crate) struct Oracle {
+    /// Whether a change of limits closes the usage hour in this backend; the sums are the same either way.
+    pub(crate) sync_turns_hour: bool,
     tenants: BTreeMap<String, Tenant>,
     pub(crate) coverage: Coverage,
 }
@@ -233,10 +235,5 @@ impl Oracle {
         }
         tenant.freshest = (stamp, changes);
         Ok(())
-    }
-
-    /// The chain that a take of `entity` goes through.
-    pub(crate) fn chain_of(&self, namespace: &str, entity: &EntityId) -> Vec<EntityId> {
-        self.tenants.get(namespace).map_or_else(|| vec![entity.clone()], |tenant| tenant.config.chain_of(entity))
     }
 }

@@ -53,13 +53,8 @@ impl Run {
     fn finish_ops(&mut self) -> Result<(), Broken> {
         for _ in 0..ROUNDS_MAX {
             for _ in 0..3 {
-                let ids: Vec<u64> = self.ops.iter().map(|op| op.id).collect();
-                for id in ids {
-                    if let Some(index) = self.ops.iter().position(|op| op.id == id) {
-                        self.poll(index)?;
-                        self.verdict()?;
-                    }
-                }
+                self.poll_all()?;
+                self.verdict()?;
             }
             if self.ops.is_empty() {
                 return Ok(());

@@ -138,6 +138,7 @@ impl Run {
     fn new(seed: u64, backend: Backend) -> Result<Run, Broken> {
         let mut rng = Rng::new(seed, 1);
         let books = Books::default();
+        books.lock().oracle.sync_turns_hour = backend == Backend::Sqlite;
         let ground = Ground::new(backend)?;
         let mut run = Run {
             faults: Faults::new(Rng::new(seed, 2)),

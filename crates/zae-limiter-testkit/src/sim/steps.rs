@@ -120,7 +120,8 @@ impl Run {
             Choice::Wait => {
                 let pause = self.rng.pause();
                 self.pass(pause);
-                Ok(())
+                // Whoever waits for time is woken by it, as a rule.
+                if self.rng.chance(60) { self.poll_all() } else { Ok(()) }
             }
             Choice::Step => {
                 self.step_clock();
@@ -137,7 +138,7 @@ impl Run {
             Choice::Forget => {
                 let client = self.rng.index(self.clients.len());
                 self.note(format!("  client {client} forgets its cache"));
-                self.clients[client].limiters.iter().for_each(zae_limiter::RateLimiter::invalidate_config_cache);
+                self.forget_all(client);
                 Ok(())
             }
         }
@@ -271,6 +272,17 @@ impl Run {
         Ok(())
     }
 
+    /// Polls every operation once.
+    pub(super) fn poll_all(&mut self) -> Result<(), Broken> {
+        let ids: Vec<u64> = self.ops.iter().map(|op| op.id).collect();
+        for id in ids {
+            if let Some(index) = self.ops.iter().position(|op| op.id == id) {
+                self.poll(index)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Polls an operation once, and sees to what comes of it.
     pub(super) fn poll(&mut self, index: usize) -> Result<(), Broken> {
         let began = self.clients[self.ops[index].client].clock.monotonic();
@@ -283,7 +295,15 @@ impl Run {
         let future = &mut self.ops[index].future;
         let mut context = Context::from_waker(Waker::noop());
         let polled = std::panic::catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut context)));
-        self.books.lock().op = None;
+        let forgets = {
+            let mut state = self.books.lock();
+            state.op = None;
+            std::mem::take(&mut state.forgets)
+        };
+        let administers = matches!(self.ops[index].task, Task::Other) && matches!(polled, Ok(Poll::Ready(_)));
+        if forgets || administers {
+            self.forget_all(self.ops[index].client);
+        }
         match polled {
             Ok(Poll::Pending) => Ok(()),
             Ok(Poll::Ready(done)) => {
@@ -295,6 +315,12 @@ impl Run {
                 self.panicked(op, panic)
             }
         }
+    }
+
+    /// Empties the config caches of a client. Also done whenever the library forgets one entity: its cache forgets others
+    /// along with it, by a hash that differs from run to run, and one seed must be one run.
+    fn forget_all(&self, client: usize) {
+        self.clients[client].limiters.iter().for_each(zae_limiter::RateLimiter::invalidate_config_cache);
     }
 
     /// A process ends without a last word, and another takes its place.

@@ -121,16 +121,21 @@ impl Rng {
         Limit::custom(name, capacity, amount, period_s).expect("within bounds")
     }
 
-    /// One to three limits, in any order.
+    /// One to four limits, in any order. Most configurations have the two everyday limits, so that requests fit them.
     pub(crate) fn limits(&mut self) -> Vec<Limit> {
-        let mut names: Vec<&str> = LIMITS.to_vec();
+        let mut names: Vec<&str> = Vec::new();
+        for (name, percent) in LIMITS.into_iter().zip([90, 80, 25, 15]) {
+            if self.chance(percent) {
+                names.push(name);
+            }
+        }
+        if names.is_empty() {
+            names.push(LIMITS[0]);
+        }
         for index in (1..names.len()).rev() {
             names.swap(index, self.index(index + 1));
         }
-        // Most configurations have the two everyday limits, so that requests fit them.
-        names.sort_by_cached_key(|name| !(*name == "rpm" || *name == "tpm") && self.chance(80));
-        let count = self.weighted(&[(3, 1), (4, 2), (2, 3)]);
-        names.into_iter().take(count).map(|name| self.limit(name)).collect()
+        names.into_iter().map(|name| self.limit(name)).collect()
     }
 
     pub(crate) fn level(&mut self) -> Level {

@@ -23,6 +23,7 @@ use zae_limiter_store::{Change, Clock, Entropy, OnUnavailable, Store};
 
 use crate::breaker::Breaker;
 use crate::cache::{CacheStats, ConfigCache};
+#[cfg(feature = "sqlite")]
 use crate::error::Error;
 use crate::settler::{Settled, Settler};
 

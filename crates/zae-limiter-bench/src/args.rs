@@ -1,0 +1,66 @@
+//! What is typed.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+/// Benchmarks of zae-limiter against its peers.
+#[derive(Debug, Parser)]
+#[command(name = "zae-limiter-bench")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// The embedded limiter: SQLite and memory.
+    Embedded(Options),
+    /// A process that a row has started.
+    #[command(subcommand, hide = true)]
+    Child(Role),
+}
+
+#[derive(Debug, Parser)]
+pub(crate) struct Options {
+    /// How often every row runs; 7, or 2 with --quick.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub(crate) rounds: Option<u32>,
+    /// Short cells and a tenth of the entities: to see that it works, not for figures.
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Only rows whose name begins with one of these.
+    #[arg(long, value_name = "ROW", num_args = 1..)]
+    pub(crate) only: Vec<String>,
+    /// Print the names of the rows and stop.
+    #[arg(long)]
+    pub(crate) list: bool,
+    /// A table for people, or everything for programs.
+    #[arg(long, value_enum, default_value_t = Output::Table)]
+    pub(crate) output: Output,
+    /// Where database files go; the system's temporary folder unless given. Must be on the disk to be measured.
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) folder: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    Table,
+    Json,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum Role {
+    /// One of several processes on one file.
+    Share {
+        path: PathBuf,
+        callers: usize,
+        /// Wall time at which all begin, in milliseconds.
+        start_ms: u64,
+        time_ms: u64,
+        #[arg(long)]
+        full: bool,
+    },
+    /// What a key costs in memory.
+    Weigh { what: String, keys: usize },
+}

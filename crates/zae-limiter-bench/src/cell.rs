@@ -1,0 +1,202 @@
+//! One measurement of one row: a warm-up, then calls until the time is over.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use rustix::time::{ClockId, clock_gettime};
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinSet;
+
+use crate::histogram::Histogram;
+use crate::keys::Dice;
+
+/// How long a row runs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cell {
+    pub(crate) warm_up: Duration,
+    pub(crate) time: Duration,
+}
+
+/// What came out.
+#[derive(Clone, Debug)]
+pub(crate) struct Sample {
+    pub(crate) ops: u64,
+    pub(crate) wall: Duration,
+    /// CPU time of this process, all threads.
+    pub(crate) cpu: Duration,
+    /// CPU time of a server that worked for it, in steps of 10 ms.
+    pub(crate) server_cpu: Option<Duration>,
+    pub(crate) latency: Histogram,
+    /// What else the row knows.
+    pub(crate) figures: Figures,
+}
+
+pub(crate) type Figures = Vec<(&'static str, f64)>;
+
+/// Something that can be measured again and again.
+pub(crate) trait Row {
+    fn run(&mut self, cell: Cell) -> Result<Sample>;
+}
+
+/// A call that a row repeats. Panics when its answer is not the expected one: a wrong answer has no speed.
+pub(crate) trait Op: Send + Sync + 'static {
+    fn call(&self, random: u64) -> impl Future<Output = ()> + Send;
+
+    /// Runs before the clock starts.
+    fn begin(&self) {}
+
+    /// Runs after the clock has stopped, with the number of calls since `begin`.
+    fn end(&self, _ops: u64) -> Figures {
+        Figures::new()
+    }
+
+    /// The process that serves the calls.
+    fn server(&self) -> Option<u32> {
+        None
+    }
+}
+
+/// A row of asynchronous calls.
+pub(crate) struct Calls<O> {
+    runtime: Runtime,
+    op: Arc<O>,
+    callers: usize,
+    /// Every how many calls the clock is looked at.
+    look_every: u32,
+}
+
+impl<O: Op> Calls<O> {
+    /// One caller on the thread that asks, as in a program with one thing to do.
+    pub(crate) fn alone(runtime: Runtime, op: O, look_every: u32) -> Box<dyn Row> {
+        Box::new(Calls { runtime, op: Arc::new(op), callers: 1, look_every })
+    }
+
+    /// Many callers on a thread per core, as in a server.
+    pub(crate) fn crowd(runtime: Runtime, op: O, callers: usize) -> Box<dyn Row> {
+        Box::new(Calls { runtime, op: Arc::new(op), callers, look_every: 1 })
+    }
+}
+
+pub(crate) fn one_thread() -> Result<Runtime> {
+    Builder::new_current_thread().enable_all().build().context("a runtime")
+}
+
+pub(crate) fn all_cores() -> Result<Runtime> {
+    Builder::new_multi_thread().enable_all().build().context("a runtime")
+}
+
+impl<O: Op> Row for Calls<O> {
+    fn run(&mut self, cell: Cell) -> Result<Sample> {
+        self.lap(cell.warm_up)?;
+        self.op.begin();
+        let server = self.op.server();
+        let (started, cpu, server_cpu) = (now(), cpu_time(), server.and_then(cpu_time_of));
+        let (ops, latency) = self.lap(cell.time)?;
+        let (wall, cpu) = (started.elapsed(), cpu_time().saturating_sub(cpu));
+        let server_cpu = server.and_then(cpu_time_of).zip(server_cpu).map(|(after, before)| after.saturating_sub(before));
+        let figures = self.op.end(ops);
+        Ok(Sample { ops, wall, cpu, server_cpu, latency, figures })
+    }
+}
+
+impl<O: Op> Calls<O> {
+    fn lap(&self, time: Duration) -> Result<(u64, Histogram)> {
+        let until = now() + time;
+        if self.callers == 1 {
+            return Ok(self.runtime.block_on(repeat(&*self.op, 1, self.look_every, until)));
+        }
+        self.runtime.block_on(async {
+            let mut callers = JoinSet::new();
+            for number in 1..=self.callers {
+                let (op, look_every) = (Arc::clone(&self.op), self.look_every);
+                callers.spawn(async move { repeat(&*op, number as u64, look_every, until).await });
+            }
+            let (mut ops, mut latency) = (0, Histogram::new());
+            while let Some(caller) = callers.join_next().await {
+                let (more, theirs) = caller.context("a caller got a wrong answer")?;
+                ops += more;
+                latency.merge(&theirs);
+            }
+            Ok((ops, latency))
+        })
+    }
+}
+
+/// Calls until the time is over.
+pub(crate) async fn repeat<O: Op>(op: &O, seed: u64, look_every: u32, until: Instant) -> (u64, Histogram) {
+    let (mut dice, mut ops, mut latency) = (Dice::new(seed), 0, Histogram::new());
+    loop {
+        for _ in 1..look_every {
+            op.call(dice.roll()).await;
+        }
+        let started = now();
+        op.call(dice.roll()).await;
+        let ended = now();
+        latency.add(nanos(ended - started));
+        ops += u64::from(look_every);
+        if ended >= until {
+            return (ops, latency);
+        }
+    }
+}
+
+/// A row of calls that are functions.
+pub(crate) struct Direct<F>(pub(crate) F);
+
+/// Calls between two looks at the clock: most of these take less time than the look.
+const DIRECT_LOOK_EVERY: u32 = 32;
+
+impl<F: FnMut(u64)> Row for Direct<F> {
+    fn run(&mut self, cell: Cell) -> Result<Sample> {
+        self.lap(cell.warm_up);
+        let (started, cpu) = (now(), cpu_time());
+        let (ops, latency) = self.lap(cell.time);
+        let (wall, cpu) = (started.elapsed(), cpu_time().saturating_sub(cpu));
+        Ok(Sample { ops, wall, cpu, server_cpu: None, latency, figures: Figures::new() })
+    }
+}
+
+impl<F: FnMut(u64)> Direct<F> {
+    fn lap(&mut self, time: Duration) -> (u64, Histogram) {
+        let until = now() + time;
+        let (mut dice, mut ops, mut latency) = (Dice::new(1), 0, Histogram::new());
+        loop {
+            for _ in 1..DIRECT_LOOK_EVERY {
+                (self.0)(dice.roll());
+            }
+            let started = now();
+            (self.0)(dice.roll());
+            let ended = now();
+            latency.add(nanos(ended - started));
+            ops += u64::from(DIRECT_LOOK_EVERY);
+            if ended >= until {
+                return (ops, latency);
+            }
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
+pub(crate) fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// CPU time of this process so far.
+pub(crate) fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// CPU time of another process so far. Linux counts it in hundredths of a second.
+fn cpu_time_of(process: u32) -> Option<Duration> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The name of the program, in parentheses, may hold anything.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    let ticks: u64 = fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?;
+    Some(Duration::from_millis(ticks * 10))
+}

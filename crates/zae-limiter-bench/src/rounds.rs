@@ -1,0 +1,97 @@
+//! Runs the rows: each once per round, so that what disturbs one round disturbs its ratios little.
+
+use std::io::Write;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use crate::args::Options;
+use crate::cell::{Cell, Row, Sample};
+use crate::rows::{self, Context, Entry};
+
+const ROUNDS: u32 = 7;
+const ROUNDS_QUICK: u32 = 2;
+
+/// Everything that was measured.
+pub(crate) struct Results {
+    pub(crate) rows: Vec<Measured>,
+    /// Rows that could not be set up, and why.
+    pub(crate) missing: Vec<(&'static str, String)>,
+    pub(crate) rounds: u32,
+    pub(crate) quick: bool,
+    /// The load of the machine before each round: how much else went on.
+    pub(crate) loads: Vec<f64>,
+}
+
+pub(crate) struct Measured {
+    pub(crate) name: &'static str,
+    pub(crate) what: &'static str,
+    /// One per round.
+    pub(crate) samples: Vec<Sample>,
+}
+
+impl Results {
+    pub(crate) fn row(&self, name: &str) -> Option<&Measured> {
+        self.rows.iter().find(|row| row.name == name)
+    }
+}
+
+pub(crate) fn run(options: &Options) -> Result<Results> {
+    let entries: Vec<Entry> = rows::all().into_iter().filter(|entry| is_wanted(entry, &options.only)).collect();
+    ensure!(!entries.is_empty(), "no row begins with {:?}; --list names them", options.only);
+    let mut results = Results { rows: Vec::new(), missing: Vec::new(), rounds: 0, quick: options.quick, loads: Vec::new() };
+    if options.list {
+        for entry in entries {
+            results.rows.push(Measured { name: entry.name, what: entry.what, samples: Vec::new() });
+        }
+        return Ok(results);
+    }
+    let context = Context::new(options.folder.as_deref(), options.quick)?;
+    let mut ready: Vec<Box<dyn Row>> = Vec::new();
+    for entry in entries {
+        tell(&format!("setting up {}", entry.name));
+        match (entry.make)(&context) {
+            Ok(row) => {
+                ready.push(row);
+                results.rows.push(Measured { name: entry.name, what: entry.what, samples: Vec::new() });
+            }
+            Err(error) => results.missing.push((entry.name, format!("{error:#}"))),
+        }
+    }
+    let cell = if options.quick { cell(20, 100) } else { cell(50, 400) };
+    results.rounds = options.rounds.unwrap_or(if options.quick { ROUNDS_QUICK } else { ROUNDS });
+    for round in 0..results.rounds {
+        let load = load();
+        tell(&format!("round {} of {}, load {load}", round + 1, results.rounds));
+        results.loads.push(load);
+        let mut order: Vec<usize> = (0..ready.len()).collect();
+        if round % 2 == 1 {
+            order.reverse();
+        }
+        for place in order {
+            let sample = ready[place].run(cell)?;
+            results.rows[place].samples.push(sample);
+        }
+    }
+    Ok(results)
+}
+
+fn is_wanted(entry: &Entry, only: &[String]) -> bool {
+    only.is_empty() || only.iter().any(|start| entry.name.starts_with(start.as_str()))
+}
+
+fn cell(warm_up_ms: u64, time_ms: u64) -> Cell {
+    Cell { warm_up: Duration::from_millis(warm_up_ms), time: Duration::from_millis(time_ms) }
+}
+
+/// How many wanted a core in the last minute; 0 where that is not known.
+fn load() -> f64 {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split_whitespace().next().and_then(|load| load.parse().ok()).unwrap_or(0.0)
+}
+
+/// Progress goes to stderr; stdout is for the figures.
+fn tell(what: &str) {
+    // Nobody listens, nothing to do.
+    let _ = writeln!(std::io::stderr(), "{what}");
+}

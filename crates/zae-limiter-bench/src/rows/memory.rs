@@ -1,0 +1,90 @@
+//! Rows of the in-memory store and of the limiter on it.
+
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use zae_limiter::{Clock, Level, LimitSource, MemoryStore, RateLimiter, Request, SystemClock};
+use zae_limiter_store::{ConsumeOutcome, ConsumeRequest, LimitsInForce, MemberTake};
+
+use super::{Context, Entry};
+use crate::cell::{Calls, Cell, Direct, Figures, Op, Row, Sample, one_thread};
+use crate::histogram::Histogram;
+use crate::keys::{self, KEYS, REQUESTS, RESOURCE, TOKENS, pick};
+
+pub(super) fn rows() -> Vec<Entry> {
+    vec![
+        Entry { name: "memory-store", what: "MemoryStore::consume_now, prebuilt", make: |_| store_row(KEYS) },
+        Entry { name: "memory-acquire", what: "acquire + commit on a MemoryStore", make: |_| acquire_row() },
+        Entry {
+            name: "memory-store-1m",
+            what: "consume_now, a million keys",
+            make: |context| store_row(if context.quick { 100_000 } else { 1_000_000 }),
+        },
+        Entry { name: "memory-weight", what: "memory of a million keys", make: |context| Ok(Weight::row("memory", context)) },
+    ]
+}
+
+fn store_row(keys: usize) -> Result<Box<dyn Row>> {
+    let (store, entities, resource) = (MemoryStore::new(), keys::entities(keys), keys::resource());
+    let limits = LimitsInForce::new(keys::wide(), LimitSource::System);
+    let (takes, clock) = (super::sqlite::takes(), SystemClock::new());
+    let mut consume = move |entity| {
+        let member = MemberTake { entity, resource: &resource, limits: &limits, takes: &takes };
+        let outcome = store.consume_now(&ConsumeRequest { members: &[member], now: clock.now() });
+        assert!(matches!(outcome, Ok(ConsumeOutcome::Granted(_))));
+    };
+    entities.iter().for_each(&mut consume);
+    Ok(Box::new(Direct(move |random| consume(pick(&entities, random)))))
+}
+
+struct AcquireOp {
+    limiter: RateLimiter,
+    texts: Vec<String>,
+}
+
+impl Op for AcquireOp {
+    async fn call(&self, random: u64) {
+        let request = Request::new(pick(&self.texts, random).as_str(), RESOURCE).take("rpm", REQUESTS).take("tpm", TOKENS);
+        self.limiter.acquire(request).await.expect("a grant").commit().await.expect("nothing to write");
+    }
+}
+
+fn acquire_row() -> Result<Box<dyn Row>> {
+    let runtime = one_thread()?;
+    let limiter = runtime.block_on(async {
+        let limiter = RateLimiter::builder(MemoryStore::new()).build()?;
+        limiter.set_limits(&Level::System, keys::wide()).await?;
+        anyhow::Ok(limiter)
+    })?;
+    Ok(Calls::alone(runtime, AcquireOp { limiter, texts: keys::texts(KEYS) }, 32))
+}
+
+/// Weighs keys in a process of their own: nothing else there grows meanwhile.
+pub(crate) struct Weight {
+    what: &'static str,
+    keys: usize,
+}
+
+impl Weight {
+    pub(crate) fn row(what: &'static str, context: &Context) -> Box<dyn Row> {
+        Box::new(Weight { what, keys: if context.quick { 100_000 } else { 1_000_000 } })
+    }
+}
+
+impl Row for Weight {
+    fn run(&mut self, _: Cell) -> Result<Sample> {
+        let started = crate::cell::now();
+        let program = std::env::current_exe().context("this program")?;
+        let output = Command::new(program).args(["child", "weigh", self.what, &self.keys.to_string()]).output()?;
+        ensure!(output.status.success(), "a child failed: {}", String::from_utf8_lossy(&output.stderr));
+        let bytes: f64 = String::from_utf8(output.stdout)?.trim().parse().context("the child's answer")?;
+        Ok(Sample {
+            ops: self.keys as u64,
+            wall: started.elapsed(),
+            cpu: std::time::Duration::ZERO,
+            server_cpu: None,
+            latency: Histogram::new(),
+            figures: Figures::from([("bytes per key", bytes)]),
+        })
+    }
+}

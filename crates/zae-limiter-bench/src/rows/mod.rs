@@ -1,0 +1,83 @@
+//! The rows: ours here, those of others in `peers`.
+
+mod memory;
+mod processes;
+mod sqlite;
+
+use std::cell::OnceCell;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use tempfile::TempDir;
+use zae_limiter_sqlite::{SqliteOptions, SqliteStore, Synchronous};
+
+use crate::cell::Row;
+
+/// One row of the table, not set up yet.
+pub(crate) struct Entry {
+    pub(crate) name: &'static str,
+    pub(crate) what: &'static str,
+    pub(crate) make: fn(&Context) -> Result<Box<dyn Row>>,
+}
+
+/// In the order in which they run: rows that are compared stand together. Every other round runs backwards.
+pub(crate) fn all() -> Vec<Entry> {
+    let mut rows = sqlite::rows();
+    rows.extend(processes::rows());
+    rows.extend(memory::rows());
+    #[cfg(feature = "peers")]
+    crate::peers::add(&mut rows);
+    rows
+}
+
+/// What rows share.
+pub(crate) struct Context {
+    folder: TempDir,
+    pub(crate) quick: bool,
+    normal: OnceCell<SqliteStore>,
+    #[cfg(feature = "peers")]
+    pub(crate) redis: OnceCell<Result<crate::peers::Server, String>>,
+}
+
+impl Context {
+    pub(crate) fn new(folder: Option<&Path>, quick: bool) -> Result<Context> {
+        let folder = folder.map_or_else(|| tempfile::tempdir(), |parent| tempfile::tempdir_in(parent)).context("a folder for files")?;
+        Ok(Context {
+            folder,
+            quick,
+            normal: OnceCell::new(),
+            #[cfg(feature = "peers")]
+            redis: OnceCell::new(),
+        })
+    }
+
+    /// Where a file of this name goes.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The file that the rows with one caller share, also the peer that goes past us.
+    fn normal(&self) -> Result<SqliteStore> {
+        self.store_in("normal.db", &self.normal, Synchronous::Normal)
+    }
+
+    fn store_in(&self, name: &str, cell: &OnceCell<SqliteStore>, synchronous: Synchronous) -> Result<SqliteStore> {
+        if let Some(store) = cell.get() {
+            return Ok(store.clone());
+        }
+        let store = self.store(name, synchronous)?;
+        Ok(cell.get_or_init(|| store).clone())
+    }
+
+    fn store(&self, name: &str, synchronous: Synchronous) -> Result<SqliteStore> {
+        let options = SqliteOptions::new().synchronous(synchronous);
+        SqliteStore::open_with(self.file(name), options).context("a database file")
+    }
+
+    /// The path of the shared file, which exists afterwards.
+    #[cfg(feature = "peers")]
+    pub(crate) fn normal_path(&self) -> Result<PathBuf> {
+        self.normal()?;
+        Ok(self.file("normal.db"))
+    }
+}

@@ -1,0 +1,28 @@
+//! `status`, `backup`, `sweep`, `demo`, `completions`.
+
+use clap::Args;
+use clap_complete::Shell;
+
+/// `backup`.
+#[cfg(feature = "sqlite")]
+#[derive(Args, Clone, Debug)]
+pub(crate) struct BackupArgs {
+    /// The file to write; it must not exist
+    pub(crate) path: std::path::PathBuf,
+}
+
+/// `demo`.
+#[cfg(feature = "sqlite")]
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct DemoArgs {
+    /// How long it runs, from 1 to 3600
+    #[arg(long, value_name = "COUNT", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub(crate) seconds: u32,
+}
+
+/// `completions`.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct CompletionsArgs {
+    /// For which shell
+    pub(crate) shell: Shell,
+}

@@ -1,0 +1,100 @@
+//! `audit …` and `usage …`.
+
+use clap::{ArgGroup, Args, Subcommand, ValueEnum};
+use zae_limiter::{EntityId, ResourceName, UsageWindow};
+
+use super::PageArgs;
+use super::value::{Moment, moment};
+
+/// What to do with the audit log.
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum AuditCommand {
+    /// List who changed what, newest first
+    List(AuditListArgs),
+}
+
+/// `audit list`.
+#[derive(Args, Clone, Debug)]
+#[command(group = ArgGroup::new("subject").required(true))]
+pub(crate) struct AuditListArgs {
+    /// Changes of this entity and its limits
+    #[arg(long, short, value_name = "ID", group = "subject", alias = "entity")]
+    pub(crate) entity_id: Option<EntityId>,
+
+    /// Changes of this resource's limits
+    #[arg(long, short, value_name = "NAME", group = "subject")]
+    pub(crate) resource: Option<ResourceName>,
+
+    /// Changes of the system's limits and of namespaces
+    #[arg(long, group = "subject")]
+    pub(crate) system: bool,
+
+    #[command(flatten)]
+    pub(crate) page: PageArgs,
+}
+
+/// What to do with the usage history.
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum UsageCommand {
+    /// List what was used in each window, oldest first
+    List(UsageListArgs),
+    /// Sum up what was used
+    Summary(UsageQueryArgs),
+}
+
+/// `usage summary`, and what `usage list` shares with it.
+#[derive(Args, Clone, Debug)]
+#[command(group = ArgGroup::new("whose").args(["entity_id", "resource"]).required(true).multiple(true))]
+pub(crate) struct UsageQueryArgs {
+    /// Of this entity [default: of all]
+    #[arg(long, short, value_name = "ID", alias = "entity")]
+    pub(crate) entity_id: Option<EntityId>,
+
+    /// Of this resource [default: of all]
+    #[arg(long, short, value_name = "RESOURCE")]
+    pub(crate) resource: Option<ResourceName>,
+
+    /// How long a window is
+    #[arg(long, short, value_name = "WINDOW", default_value = "hourly")]
+    pub(crate) window: Window,
+
+    /// Windows that start at this time or later: 2026-01-31 or 2026-01-31T14:00:00Z
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    pub(crate) start: Option<Moment>,
+
+    /// Windows that start before this time; a date counts with its whole day
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    pub(crate) end: Option<Moment>,
+}
+
+/// `usage list`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct UsageListArgs {
+    #[command(flatten)]
+    pub(crate) query: UsageQueryArgs,
+
+    /// Draw every window instead of listing a page of them, one chart per limit
+    #[arg(long, short, conflicts_with_all = ["limit", "cursor"])]
+    pub(crate) plot: bool,
+
+    #[command(flatten)]
+    pub(crate) page: PageArgs,
+}
+
+/// The windows of the calendar in UTC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Window {
+    Hourly,
+    Daily,
+    Monthly,
+}
+
+impl From<Window> for UsageWindow {
+    fn from(window: Window) -> UsageWindow {
+        match window {
+            Window::Hourly => UsageWindow::Hourly,
+            Window::Daily => UsageWindow::Daily,
+            Window::Monthly => UsageWindow::Monthly,
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! `backup`.
+
+use anyhow::Context as _;
+use serde::Serialize;
+
+use crate::args::BackupArgs;
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::progress::Progress;
+use crate::table::{Cell, Text};
+use crate::view;
+
+#[derive(Serialize)]
+struct Form {
+    path: String,
+    bytes: u64,
+}
+
+pub(crate) fn run(context: &Context<'_>, args: &BackupArgs) -> anyhow::Result<Exit> {
+    let store = context.look_at_file()?;
+    let progress = Progress::start(context.printer, "copying");
+    let copied = store.backup_to(&args.path);
+    drop(progress);
+    copied.map_err(zae_limiter::Error::from)?;
+    let bytes = std::fs::metadata(&args.path).context("the copy is there and can not be looked at")?.len();
+    let form = Form { path: args.path.display().to_string(), bytes };
+    let line = format!("copied to {} ({})", form.path, view::bytes(bytes));
+    context.printer.answer(&form, &Text::new().line(Cell::plain(line)))?;
+    Ok(Exit::Ok)
+}

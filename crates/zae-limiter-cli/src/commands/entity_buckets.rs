@@ -1,0 +1,47 @@
+//! `entity buckets`.
+
+use zae_limiter::wire::BucketForm;
+use zae_limiter::{BucketView, Milli};
+
+use super::listing::{self, Listing};
+use crate::args::EntityPageArgs;
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::table::{Align, Cell, Table, Tone};
+
+pub(crate) async fn run(context: &Context<'_>, args: EntityPageArgs) -> anyhow::Result<Exit> {
+    let limiter = context.open().await?;
+    let page = limiter.buckets(args.id, &args.page.request()).await?;
+    listing::answer(context, &page, BucketForm::from, Listing { table: table(&page.items), nothing: "no buckets" })
+}
+
+/// One row per limit; whole tokens, rounded towards −∞ as everywhere.
+fn table(buckets: &[BucketView]) -> Table {
+    let mut table = Table::new([
+        ("RESOURCE", Align::Left),
+        ("LIMIT", Align::Left),
+        ("CAPACITY", Align::Right),
+        ("AVAILABLE", Align::Right),
+        ("CONSUMED", Align::Right),
+        ("STATE", Align::Left),
+    ]);
+    for bucket in buckets {
+        for limit in bucket.state.limits() {
+            let available = limit.balance.floor_tokens();
+            let (state, tone) = match (bucket.state.disabled, available < 0) {
+                (true, _) => ("disabled", Tone::Bad),
+                (false, true) => ("in debt", Tone::Warning),
+                (false, false) => ("-", Tone::Plain),
+            };
+            table.row([
+                Cell::plain(&bucket.resource),
+                Cell::plain(&limit.name),
+                Cell::plain(Milli(limit.params.capacity_milli).floor_tokens()),
+                Cell::toned(available, if available < 0 { Tone::Warning } else { Tone::Plain }),
+                Cell::plain(limit.consumed.floor_tokens()),
+                Cell::toned(state, tone),
+            ]);
+        }
+    }
+    table
+}

@@ -1,0 +1,28 @@
+//! `entity delete`.
+
+use serde::Serialize;
+
+use crate::args::EntityDeleteArgs;
+use crate::confirm::{Question, confirm};
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::table::{Cell, Text};
+
+#[derive(Serialize)]
+struct Form {
+    entity_id: String,
+    deleted: bool,
+    buckets: u64,
+    configs: u64,
+}
+
+pub(crate) async fn run(context: &Context<'_>, args: EntityDeleteArgs) -> anyhow::Result<Exit> {
+    let what = format!("entity {} with its buckets and limits", args.id);
+    confirm(context, &Question { deed: "deletes", what: &what, name: args.id.as_str() }, args.confirm)?;
+    let limiter = context.open().await?;
+    let deleted = limiter.delete_entity(args.id.clone()).await?;
+    let form = Form { entity_id: args.id.to_string(), deleted: true, buckets: deleted.buckets, configs: deleted.configs };
+    let line = format!("deleted {what} (buckets: {}, levels with limits or flags: {})", form.buckets, form.configs);
+    context.printer.answer(&form, &Text::new().line(Cell::plain(line)))?;
+    Ok(Exit::Ok)
+}

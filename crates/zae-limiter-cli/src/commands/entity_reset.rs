@@ -1,0 +1,98 @@
+//! `entity reset`.
+
+use serde::Serialize;
+use zae_limiter::store::PAGE_LIMIT_MAX;
+use zae_limiter::{EntityId, LimitName, PageRequest, RateLimiter, ResourceName};
+
+use crate::args::EntityResetArgs;
+use crate::confirm::{Question, confirm};
+use crate::context::Context;
+use crate::error::Failure;
+use crate::exit::Exit;
+use crate::table::{Align, Cell, Table, Text};
+
+/// Pages of buckets one reset may go over.
+const PAGES_MAX: usize = 10_000;
+
+#[derive(Serialize)]
+struct Form {
+    entity_id: String,
+    buckets: Vec<BucketForm>,
+}
+
+#[derive(Serialize)]
+struct BucketForm {
+    resource: String,
+    limits: Vec<LimitForm>,
+}
+
+#[derive(Serialize)]
+struct LimitForm {
+    limit_name: String,
+    /// Whole tokens.
+    gained: i64,
+}
+
+pub(crate) async fn run(context: &Context<'_>, args: EntityResetArgs) -> anyhow::Result<Exit> {
+    let what = match &args.resource {
+        Some(resource) => format!("the bucket of {} for {resource}, forgiving its debt", args.id),
+        None => format!("every bucket of {}, forgiving its debt", args.id),
+    };
+    confirm(context, &Question { deed: "fills", what: &what, name: args.id.as_str() }, args.confirm)?;
+    let limiter = context.open().await?;
+    let resources = match args.resource {
+        Some(resource) => vec![resource],
+        None => resources_of(&limiter, &args.id).await?,
+    };
+    let only = (!args.limit_names.is_empty()).then_some(args.limit_names.as_slice());
+    let mut form = Form { entity_id: args.id.to_string(), buckets: Vec::new() };
+    for resource in resources {
+        if let Some(gained) = limiter.reset(args.id.clone(), resource.clone(), only).await? {
+            form.buckets.push(bucket(&resource, gained));
+        }
+    }
+    check_names(&args.limit_names, &form)?;
+    context.printer.answer(&form, &text(&form))?;
+    Ok(Exit::Ok)
+}
+
+async fn resources_of(limiter: &RateLimiter, entity: &EntityId) -> anyhow::Result<Vec<ResourceName>> {
+    let mut resources = Vec::new();
+    let mut request = PageRequest::first(PAGE_LIMIT_MAX);
+    for _ in 0..PAGES_MAX {
+        let page = limiter.buckets(entity.clone(), &request).await?;
+        resources.extend(page.items.into_iter().map(|bucket| bucket.resource));
+        match page.next {
+            Some(cursor) => request = PageRequest::after(PAGE_LIMIT_MAX, cursor),
+            None => break,
+        }
+    }
+    Ok(resources)
+}
+
+fn bucket(resource: &ResourceName, gained: Vec<(LimitName, i64)>) -> BucketForm {
+    let limit = |(name, gained): (LimitName, i64)| LimitForm { limit_name: name.to_string(), gained };
+    BucketForm { resource: resource.to_string(), limits: gained.into_iter().map(limit).collect() }
+}
+
+/// A name that no bucket has is a typo: whoever gave it believes something was filled.
+fn check_names(names: &[LimitName], form: &Form) -> Result<(), Failure> {
+    let has = |name: &&LimitName| form.buckets.iter().flat_map(|bucket| &bucket.limits).any(|limit| *name == limit.limit_name.as_str());
+    match names.iter().find(|name| !has(name)) {
+        Some(name) if !form.buckets.is_empty() => {
+            let failure = Failure::not_found(format!("no bucket of {} has a limit called {name}", form.entity_id));
+            Err(failure.hint(format!("`zae-limiter entity buckets {}` shows the limits there are", form.entity_id)))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn text(form: &Form) -> Text {
+    let mut table = Table::new([("RESOURCE", Align::Left), ("LIMIT", Align::Left), ("GAINED", Align::Right)]);
+    for bucket in &form.buckets {
+        for limit in &bucket.limits {
+            table.row([Cell::plain(&bucket.resource), Cell::plain(&limit.limit_name), Cell::plain(limit.gained)]);
+        }
+    }
+    if table.is_empty() { Text::new().line(Cell::plain("nothing to fill: there is no such bucket")) } else { Text::new().table(table) }
+}

@@ -1,0 +1,16 @@
+//! `namespace orphans`.
+
+use zae_limiter::wire::NamespaceForm;
+
+use super::listing::{self, Listing};
+use super::namespaces;
+use crate::args::PageArgs;
+use crate::context::Context;
+use crate::exit::Exit;
+
+pub(crate) async fn run(context: &Context<'_>, args: PageArgs) -> anyhow::Result<Exit> {
+    let limiter = context.open_registry()?;
+    let page = limiter.orphan_namespaces(&args.request()).await?;
+    let listing = Listing { table: namespaces::table(&page.items), nothing: "no deleted namespaces" };
+    listing::answer(context, &page, NamespaceForm::from, listing)
+}

@@ -1,0 +1,101 @@
+//! `resource capacity`.
+
+use serde::Serialize;
+use zae_limiter::{CapacityScope, EntityCapacity, ResourceCapacity};
+
+use crate::args::ResourceCapacityArgs;
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::progress::Progress;
+use crate::table::{Align, Cell, Table, Text, Tone};
+
+#[derive(Serialize)]
+struct Form {
+    resource: String,
+    limit_name: String,
+    entity_count: usize,
+    capacity: u64,
+    available: i64,
+    utilization_pct: f64,
+    entities: Vec<EntityForm>,
+}
+
+#[derive(Serialize)]
+struct EntityForm {
+    entity_id: String,
+    capacity: u64,
+    available: i64,
+    utilization_pct: f64,
+}
+
+pub(crate) async fn run(context: &Context<'_>, args: ResourceCapacityArgs) -> anyhow::Result<Exit> {
+    let scope = if args.parents_only { CapacityScope::ParentsOnly } else { CapacityScope::All };
+    let limiter = context.open().await?;
+    let progress = Progress::start(context.printer, "reading buckets");
+    let capacity = limiter.resource_capacity(args.name, args.limit_name, scope).await;
+    drop(progress);
+    let form = form(&capacity?, args.limit);
+    context.printer.answer(&form, &text(&form))?;
+    Ok(Exit::Ok)
+}
+
+fn form(found: &ResourceCapacity, shown_max: usize) -> Form {
+    let mut entities: Vec<&EntityCapacity> = found.entities.iter().collect();
+    // Those with the smallest share left first. Cross-multiplied, so that no share is rounded away.
+    let cross = |left: &EntityCapacity, right: &EntityCapacity| i128::from(left.available) * i128::from(right.capacity);
+    entities.sort_by(|a, b| cross(a, b).cmp(&cross(b, a)).then_with(|| a.entity.cmp(&b.entity)));
+    let entity = |entity: &EntityCapacity| EntityForm {
+        entity_id: entity.entity.to_string(),
+        capacity: entity.capacity,
+        available: entity.available,
+        utilization_pct: percent(entity.capacity, entity.available),
+    };
+    Form {
+        resource: found.resource.to_string(),
+        limit_name: found.limit.to_string(),
+        entity_count: entities.len(),
+        capacity: found.capacity,
+        available: found.available,
+        utilization_pct: percent(found.capacity, found.available),
+        entities: entities.into_iter().take(shown_max).map(entity).collect(),
+    }
+}
+
+/// The used share to a tenth of a percent.
+#[expect(clippy::cast_precision_loss, reason = "a percentage for people")]
+fn percent(capacity: u64, available: i64) -> f64 {
+    if capacity == 0 {
+        return 0.0;
+    }
+    let used = capacity as f64 - available as f64;
+    (used / capacity as f64 * 1000.0).round() / 10.0
+}
+
+fn text(form: &Form) -> Text {
+    let tone = |available: i64| if available < 0 { Tone::Warning } else { Tone::Plain };
+    let text = Text::new().fields(vec![
+        ("resource", Cell::plain(&form.resource)),
+        ("limit", Cell::plain(&form.limit_name)),
+        ("entities", Cell::plain(form.entity_count)),
+        ("capacity", Cell::plain(form.capacity)),
+        ("available", Cell::toned(form.available, tone(form.available))),
+        ("used", Cell::plain(format!("{:.1}%", form.utilization_pct))),
+    ]);
+    if form.entities.is_empty() {
+        return text;
+    }
+    let mut table = Table::new([("ENTITY", Align::Left), ("CAPACITY", Align::Right), ("AVAILABLE", Align::Right), ("USED", Align::Right)]);
+    for entity in &form.entities {
+        table.row([
+            Cell::plain(&entity.entity_id),
+            Cell::plain(entity.capacity),
+            Cell::toned(entity.available, tone(entity.available)),
+            Cell::plain(format!("{:.1}%", entity.utilization_pct)),
+        ]);
+    }
+    let text = text.table(table);
+    match form.entity_count - form.entities.len() {
+        0 => text,
+        hidden => text.line(Cell::toned(format!("and {hidden} more; --limit shows them"), Tone::Dim)),
+    }
+}

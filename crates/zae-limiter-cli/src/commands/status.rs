@@ -1,0 +1,95 @@
+//! `status`: the file as a whole.
+
+use serde::Serialize;
+use zae_limiter::core::rfc3339;
+use zae_limiter::sqlite::FileStatus;
+use zae_limiter::{Clock as _, SystemClock};
+
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::progress::Progress;
+use crate::table::{Cell, Text, Tone};
+use crate::view;
+
+#[derive(Serialize)]
+struct Form {
+    path: String,
+    file_bytes: u64,
+    log_bytes: u64,
+    schema_version: u32,
+    sqlite_version: String,
+    buckets: u64,
+    buckets_in_debt: u64,
+    swept_at: Option<String>,
+    sound: bool,
+    problems: Vec<String>,
+}
+
+impl From<FileStatus> for Form {
+    fn from(status: FileStatus) -> Form {
+        Form {
+            path: status.path.display().to_string(),
+            file_bytes: status.file_bytes,
+            log_bytes: status.log_bytes,
+            schema_version: status.schema_version,
+            sqlite_version: status.sqlite_version,
+            buckets: status.buckets,
+            buckets_in_debt: status.buckets_in_debt,
+            swept_at: status.swept_at.map(rfc3339),
+            sound: status.problems.is_empty(),
+            problems: status.problems,
+        }
+    }
+}
+
+pub(crate) fn run(context: &Context<'_>) -> anyhow::Result<Exit> {
+    let store = context.look_at_file()?;
+    let progress = Progress::start(context.printer, "reading the file");
+    let status = store.status(SystemClock::new().now());
+    drop(progress);
+    let form = Form::from(status.map_err(zae_limiter::Error::from)?);
+    context.printer.answer(&form, &text(&form))?;
+    Ok(if form.sound { Exit::Ok } else { Exit::Error })
+}
+
+fn text(form: &Form) -> Text {
+    let integrity = if form.sound { Cell::toned("sound", Tone::Good) } else { Cell::toned("damaged; restore a backup", Tone::Bad) };
+    let debt = if form.buckets_in_debt > 0 { Tone::Warning } else { Tone::Plain };
+    let text = Text::new().fields(vec![
+        ("file", Cell::plain(&form.path)),
+        ("size", Cell::plain(view::bytes(form.file_bytes))),
+        ("log", Cell::plain(view::bytes(form.log_bytes))),
+        ("schema", Cell::plain(form.schema_version)),
+        ("sqlite", Cell::plain(&form.sqlite_version)),
+        ("integrity", integrity),
+        ("buckets", Cell::plain(form.buckets)),
+        ("in debt", Cell::toned(form.buckets_in_debt, debt)),
+        ("last sweep", Cell::plain(form.swept_at.as_deref().unwrap_or("never"))),
+    ]);
+    form.problems.iter().fold(text, |text, problem| text.line(Cell::toned(problem, Tone::Bad)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::Paint;
+
+    #[test]
+    fn damage_is_told_line_by_line() {
+        let form = Form {
+            path: "limits.db".into(),
+            file_bytes: 4096,
+            log_bytes: 0,
+            schema_version: 1,
+            sqlite_version: "3".into(),
+            buckets: 2,
+            buckets_in_debt: 1,
+            swept_at: None,
+            sound: false,
+            problems: vec!["row 1 missing from index a".into(), "page 2\u{1b}: bad".into()],
+        };
+        let shown = text(&form).render(None, Paint(false));
+        assert!(shown.contains("integrity   damaged; restore a backup\n"), "{shown}");
+        assert!(shown.ends_with("\n\nrow 1 missing from index a\n\npage 2\\u{1b}: bad\n"), "{shown}");
+    }
+}

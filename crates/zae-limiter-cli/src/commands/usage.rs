@@ -1,0 +1,17 @@
+//! What the commands for usage share.
+
+use zae_limiter::{PageRequest, UsageQuery};
+
+use crate::args::UsageQueryArgs;
+use crate::error::Failure;
+
+/// The query as the library asks it.
+pub(super) fn query(args: UsageQueryArgs, page: PageRequest) -> Result<UsageQuery, Failure> {
+    let (from, until) = (args.start.map(|start| start.first), args.end.map(|end| end.end));
+    if let (Some(from), Some(until)) = (from, until)
+        && until <= from
+    {
+        return Err(Failure::usage("--end is not after --start; there is no time in between"));
+    }
+    Ok(UsageQuery { entity: args.entity_id, resource: args.resource, window: args.window.into(), from, until, page })
+}

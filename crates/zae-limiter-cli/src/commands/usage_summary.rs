@@ -1,0 +1,76 @@
+//! `usage summary`.
+
+use serde::Serialize;
+use zae_limiter::{PageRequest, UsageSummary, UsageWindow};
+
+use crate::args::UsageQueryArgs;
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::progress::Progress;
+use crate::table::{Align, Cell, Table, Text};
+
+#[derive(Serialize)]
+struct Form {
+    entity_id: Option<String>,
+    resource: Option<String>,
+    window: &'static str,
+    snapshots: u64,
+    first_window: Option<String>,
+    last_window: Option<String>,
+    limits: Vec<LimitForm>,
+}
+
+#[derive(Serialize)]
+struct LimitForm {
+    limit_name: String,
+    total: i64,
+    average: i64,
+}
+
+pub(crate) async fn run(context: &Context<'_>, args: UsageQueryArgs) -> anyhow::Result<Exit> {
+    let query = super::usage::query(args, PageRequest::default())?;
+    let limiter = context.open().await?;
+    let progress = Progress::start(context.printer, "reading usage");
+    let summary = limiter.usage_summary(&query).await;
+    drop(progress);
+    let mut form = form(&summary?, query.window);
+    form.entity_id = query.entity.as_ref().map(ToString::to_string);
+    form.resource = query.resource.as_ref().map(ToString::to_string);
+    context.printer.answer(&form, &text(&form))?;
+    Ok(Exit::Ok)
+}
+
+fn form(summary: &UsageSummary, window: UsageWindow) -> Form {
+    let limits = summary.limits.iter().map(|limit| LimitForm {
+        limit_name: limit.limit.to_string(),
+        total: limit.total.floor_tokens(),
+        average: limit.average.floor_tokens(),
+    });
+    Form {
+        entity_id: None,
+        resource: None,
+        window: window.as_str(),
+        snapshots: summary.snapshots,
+        first_window: summary.first.map(|start| window.key(start)),
+        last_window: summary.last.map(|start| window.key(start)),
+        limits: limits.collect(),
+    }
+}
+
+fn text(form: &Form) -> Text {
+    let (Some(first), Some(last)) = (&form.first_window, &form.last_window) else {
+        return Text::new().line(Cell::plain("no usage"));
+    };
+    let text = Text::new().fields(vec![
+        ("entity", Cell::plain(form.entity_id.as_deref().unwrap_or("all"))),
+        ("resource", Cell::plain(form.resource.as_deref().unwrap_or("all"))),
+        ("windows", Cell::plain(format!("{} {}", form.snapshots, form.window))),
+        ("first", Cell::plain(first)),
+        ("last", Cell::plain(last)),
+    ]);
+    let mut table = Table::new([("LIMIT", Align::Left), ("TOTAL", Align::Right), ("AVERAGE", Align::Right)]);
+    for limit in &form.limits {
+        table.row([Cell::plain(&limit.limit_name), Cell::plain(limit.total), Cell::plain(limit.average)]);
+    }
+    if table.is_empty() { text } else { text.table(table) }
+}
