@@ -142,10 +142,17 @@ pub(crate) async fn repeat<O: Op>(op: &O, seed: u64, look_every: u32, until: Ins
 }
 
 /// A row of calls that are functions.
-pub(crate) struct Direct<F>(pub(crate) F);
+pub(crate) struct Direct<F> {
+    call: F,
+    look_every: u32,
+}
 
-/// Calls between two looks at the clock: most of these take less time than the look.
-const DIRECT_LOOK_EVERY: u32 = 32;
+impl<F: FnMut(u64)> Direct<F> {
+    /// `look_every` is the number of calls between two looks at the clock: the shortest take less time than the look.
+    pub(crate) fn new(call: F, look_every: u32) -> Direct<F> {
+        Direct { call, look_every }
+    }
+}
 
 impl<F: FnMut(u64)> Row for Direct<F> {
     fn run(&mut self, cell: Cell) -> Result<Sample> {
@@ -162,14 +169,14 @@ impl<F: FnMut(u64)> Direct<F> {
         let until = now() + time;
         let (mut dice, mut ops, mut latency) = (Dice::new(1), 0, Histogram::new());
         loop {
-            for _ in 1..DIRECT_LOOK_EVERY {
-                (self.0)(dice.roll());
+            for _ in 1..self.look_every {
+                (self.call)(dice.roll());
             }
             let started = now();
-            (self.0)(dice.roll());
+            (self.call)(dice.roll());
             let ended = now();
             latency.add(nanos(ended - started));
-            ops += u64::from(DIRECT_LOOK_EVERY);
+            ops += u64::from(self.look_every);
             if ended >= until {
                 return (ops, latency);
             }

@@ -74,7 +74,7 @@ fn share(path: &Path, callers: usize, synchronous: Synchronous, (start_ms, time_
     let start = now() + Duration::from_millis(start_ms.checked_sub(wall_ms).context("the start has passed already")?);
     // Warm until shortly before the start, then wait for it.
     runtime.block_on(repeat(&*op, 1, 1, start - Duration::from_millis(50)));
-    runtime.block_on(SystemClock::new().sleep(start - now()));
+    runtime.block_on(async { SystemClock::new().sleep(start - now()).await });
     *op.last.lock().expect("nobody panics with it") = (now(), Duration::ZERO);
     let (cpu, until) = (cpu_time(), start + Duration::from_millis(time_ms));
     let ops = if callers == 1 {

@@ -100,11 +100,11 @@ mod tests {
     fn bars_are_drawn_to_one_scale() {
         insta::assert_snapshot!(chart().render(Some(30), Paint(false)), @r"
         tpm
-        a      █████████████████  1000
-        bc     ████████▌  500
+        a       ████████████████  1000
+        bc      ████████  500
         … 3 empty
-        d      ▏  1
-        e      0
+        d       ▏  1
+        e       0
         f\u{7}  -5
         ");
     }

@@ -70,5 +70,5 @@ fn entry(page: &mut String, argument: &Arg) {
 
 /// Markdown would read these as something else than text.
 fn escaped(help: &str) -> String {
-    help.replace('[', "\\[").replace(']', "\\]").replace('<', "\\<").replace('_', "\\_")
+    help.replace('<', "\\<").replace("_default_", "`_default_`")
 }

@@ -35,8 +35,10 @@ pub(crate) struct Environment {
     stderr_is_terminal: bool,
     terminal_width: Option<usize>,
     /// Where files go that nobody keeps.
+    #[cfg(feature = "sqlite")]
     temporary_directory: PathBuf,
     /// How this program was called.
+    #[cfg(feature = "sqlite")]
     program: Option<OsString>,
 }
 
@@ -55,7 +57,9 @@ impl Environment {
             stdout_is_terminal: std::io::stdout().is_terminal(),
             stderr_is_terminal: std::io::stderr().is_terminal(),
             terminal_width: terminal_size_of(std::io::stdout()).map(|(Width(columns), _)| columns.into()),
+            #[cfg(feature = "sqlite")]
             temporary_directory: std::env::temp_dir(),
+            #[cfg(feature = "sqlite")]
             program: std::env::args_os().next(),
         }
     }

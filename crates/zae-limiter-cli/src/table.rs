@@ -162,6 +162,8 @@ pub(crate) struct Text {
 #[derive(Clone, Debug)]
 enum Part {
     Line(Cell),
+    #[cfg(feature = "sqlite")]
+    Lines(Vec<Cell>),
     Fields(Vec<(&'static str, Cell)>),
     Table(Table),
     Chart(Chart),
@@ -176,6 +178,13 @@ impl Text {
     /// Adds a line.
     pub(crate) fn line(mut self, line: Cell) -> Text {
         self.parts.push(Part::Line(line));
+        self
+    }
+
+    /// Adds lines that belong together.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn lines(mut self, lines: Vec<Cell>) -> Text {
+        self.parts.push(Part::Lines(lines));
         self
     }
 
@@ -201,6 +210,8 @@ impl Text {
     pub(crate) fn render(&self, width: Option<usize>, paint: Paint) -> String {
         let part = |part: &Part| match part {
             Part::Line(cell) => paint.apply(cell.tone, &cell.text) + "\n",
+            #[cfg(feature = "sqlite")]
+            Part::Lines(lines) => lines.iter().map(|cell| paint.apply(cell.tone, &cell.text) + "\n").collect(),
             Part::Fields(fields) => render_fields(fields, paint),
             Part::Table(table) => table.render(width, paint),
             Part::Chart(chart) => chart.render(width, paint),

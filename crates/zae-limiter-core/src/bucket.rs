@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use crate::gaps::Gaps;
 use crate::{ConfigStamp, LIMITS_MAX, Limit, LimitName, Milli, TimeMs, UsageWindow};
 
 /// The three numbers a bucket keeps of a [`Limit`], in the units it computes with.
@@ -67,13 +68,20 @@ impl LimitState {
         }
     }
 
-    /// A retired limit may go once it is full (re-adding it then starts where it was) and its usage is in the history.
-    fn is_forgettable(&self) -> bool {
-        self.is_full() && self.consumed == self.hour_base
+    /// What `elapsed_ms` more milliseconds would add beyond the capacity.
+    fn overflow(&self, elapsed_ms: i64) -> Milli {
+        let LimitParams { capacity_milli, refill_milli, period_ms } = self.params;
+        if elapsed_ms <= 0 || refill_milli <= 0 || period_ms <= 0 {
+            return Milli::ZERO;
+        }
+        let units = i128::from(elapsed_ms) * i128::from(refill_milli) + i128::from(self.remainder);
+        let beyond = i128::from(self.balance.0) + units.div_euclid(i128::from(period_ms)) - i128::from(capacity_milli);
+        Milli(i64::try_from(beyond.max(0)).unwrap_or(i64::MAX))
     }
 
-    fn is_full(&self) -> bool {
-        self.balance.0 >= self.params.capacity_milli
+    /// What the balance lacks to be full.
+    fn lack(&self) -> i128 {
+        i128::from(self.params.capacity_milli) - i128::from(self.balance.0)
     }
 }
 
@@ -119,6 +127,8 @@ pub struct BucketState {
     /// Limits in force first, in the order of the configuration, then retired ones: no longer configured, refilled but
     /// unchecked, kept until full so that dropping and re-adding a limit mints nothing.
     limits: SmallVec<[LimitState; 2]>,
+    /// What lowered limits hide.
+    gaps: Gaps,
 }
 
 impl BucketState {
@@ -135,6 +145,7 @@ impl BucketState {
             disabled: false,
             active: u8::try_from(states.len()).unwrap_or(u8::MAX),
             limits: states,
+            gaps: Gaps::default(),
         }
     }
 
@@ -150,7 +161,19 @@ impl BucketState {
             }
         }
         let active = u8::try_from(active.min(limits.len())).unwrap_or(u8::MAX);
-        BucketState { refilled_at, stamp, expires_at: None, hour: 0, events: 0, disabled: false, active, limits }
+        BucketState { refilled_at, stamp, expires_at: None, hour: 0, events: 0, disabled: false, active, limits, gaps: Gaps::default() }
+    }
+
+    /// What the limit would still lack if its capacity had never been lowered, beyond what its balance shows. A limit that
+    /// is full with a gap is not forgotten: it would come back larger than it was.
+    #[must_use]
+    pub fn gap(&self, limit: &LimitName) -> Milli {
+        self.gaps.of(limit)
+    }
+
+    /// Puts back a gap read from storage.
+    pub fn restore_gap(&mut self, limit: &LimitName, gap: Milli) {
+        self.gaps.set(limit, gap);
     }
 
     /// Every limit, retired ones last.
@@ -184,6 +207,11 @@ impl BucketState {
         if elapsed_ms <= 0 {
             return;
         }
+        if !self.gaps.is_empty() {
+            for limit in &self.limits {
+                self.gaps.repay(&limit.name, limit.overflow(elapsed_ms));
+            }
+        }
         for limit in &mut self.limits {
             (limit.balance, limit.remainder) = limit.accrued(elapsed_ms);
         }
@@ -197,9 +225,9 @@ impl BucketState {
         self.refill(now);
         let configured = |state: &LimitState| limits.iter().any(|limit| state.name == *limit.name());
         let retired = || self.limits.iter().filter(|state| !configured(state));
-        let count = limits.len() + retired().filter(|state| !state.is_full()).count();
+        let count = limits.len() + retired().filter(|state| !self.is_whole(state)).count();
         // Full ones are only here until their usage hour closes, so they take no other limit's place, within reason.
-        let kept = limits.len() + retired().filter(|state| !state.is_forgettable()).count();
+        let kept = limits.len() + retired().filter(|state| !self.is_forgettable(state)).count();
         if count > LIMITS_MAX || kept > KEPT_MAX {
             return Err(TooManyLimits { count });
         }
@@ -207,11 +235,19 @@ impl BucketState {
         let mut states: SmallVec<[LimitState; 2]> = SmallVec::with_capacity(limits.len().max(old.len()));
         for limit in limits {
             match old.iter().position(|state| state.name == *limit.name()) {
-                Some(index) => states.push(reparametrised(old.remove(index), limit.params())),
+                Some(index) => {
+                    let before = old.remove(index);
+                    let lacked = before.lack();
+                    let after = reparametrised(before, limit.params());
+                    // Lowered, the balance lacks less than it did; what it hides is remembered. Raised, it shows again.
+                    let hidden = i128::from(self.gaps.of(&after.name).0) + lacked - after.lack();
+                    self.gaps.set(&after.name, Milli(i64::try_from(hidden.max(0)).unwrap_or(i64::MAX)));
+                    states.push(after);
+                }
                 None => states.push(LimitState::full(limit.name().clone(), limit.params())),
             }
         }
-        states.extend(old.into_iter().filter(|retired| !retired.is_forgettable()));
+        states.extend(old.into_iter().filter(|retired| !self.is_forgettable(retired)));
         self.limits = states;
         self.active = u8::try_from(limits.len()).unwrap_or(u8::MAX);
         self.stamp = self.stamp.max(stamp);
@@ -249,12 +285,15 @@ impl BucketState {
             }
         };
         let balance = limit.balance.saturating_sub(delta);
-        if balance.0 >= limit.params.capacity_milli {
-            (limit.balance, limit.remainder) = (Milli(limit.params.capacity_milli), 0);
+        limit.consumed = limit.consumed.saturating_add(delta);
+        let capacity = Milli(limit.params.capacity_milli);
+        if balance >= capacity {
+            (limit.balance, limit.remainder) = (capacity, 0);
+            // What does not fit was lent by the capacity there used to be.
+            self.gaps.repay(receipt.name(), balance.saturating_sub(capacity));
         } else {
             limit.balance = balance;
         }
-        limit.consumed = limit.consumed.saturating_add(delta);
         closed
     }
 
@@ -304,7 +343,10 @@ impl BucketState {
     #[must_use]
     pub fn is_full_at(&self, now: TimeMs) -> bool {
         let elapsed_ms = now.since(self.refilled_at);
-        self.limits.iter().all(|limit| limit.accrued(elapsed_ms).0.0 >= limit.params.capacity_milli)
+        let is_whole = |limit: &LimitState| {
+            limit.accrued(elapsed_ms).0.0 >= limit.params.capacity_milli && limit.overflow(elapsed_ms) >= self.gaps.of(&limit.name)
+        };
+        self.limits.iter().all(is_whole)
     }
 
     /// True when the bucket has been idle past its expiry and is full: forgetting it changes no decision. Its
@@ -323,13 +365,21 @@ impl BucketState {
 
     fn forget_full_retired(&mut self) {
         if self.limits.len() > self.active() {
-            let mut index = 0;
+            let limits = std::mem::take(&mut self.limits);
             let active = self.active();
-            self.limits.retain(|limit| {
-                index += 1;
-                index <= active || !limit.is_forgettable()
-            });
+            let kept = limits.into_iter().enumerate().filter(|(index, limit)| *index < active || !self.is_forgettable(limit));
+            self.limits = kept.map(|(_, limit)| limit).collect();
         }
+    }
+
+    /// Full, and nothing hidden: forgetting it and starting it anew is the same.
+    fn is_whole(&self, limit: &LimitState) -> bool {
+        limit.lack() <= 0 && self.gaps.of(&limit.name) == Milli::ZERO
+    }
+
+    /// A retired limit may go once re-adding it would start where it is, and its usage is in the history.
+    fn is_forgettable(&self, limit: &LimitState) -> bool {
+        self.is_whole(limit) && limit.consumed == limit.hour_base
     }
 }
 

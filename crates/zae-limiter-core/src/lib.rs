@@ -24,6 +24,7 @@ mod audit;
 mod bucket;
 mod decide;
 mod entity;
+mod gaps;
 mod limit;
 mod name;
 mod source;

@@ -284,6 +284,38 @@ fn dropping_and_re_adding_a_limit_never_mints() {
     assert_eq!(balances(&bucket), [60_000, 2_000]);
 }
 
+/// 100/day drained, lowered to 1/sec:1, full after a second, forgotten, back as 100/day: once, 200 were granted in a second.
+#[test]
+fn a_lowered_limit_is_not_forgotten_before_its_old_capacity_would_be_full() {
+    let mut bucket = full(&["rpd:100/day"]);
+    grant(&mut bucket, &[take(0, 100_000)], 0);
+    bucket.roll_hour(TimeMs(HOUR_MS));
+    bucket.sync(&limits(&["rpd:1/sec:1"]), ConfigStamp(1), TimeMs(0)).expect("lowered");
+    assert_eq!(bucket.gap(&"rpd".parse().expect("name")), Milli(99_000));
+    assert!(!bucket.is_full_at(TimeMs(1_000)), "full at the lower capacity, but it would come back with 100");
+    bucket.sync(&limits(&["other:1/sec"]), ConfigStamp(2), TimeMs(1_000)).expect("dropped");
+    assert_eq!(names(&bucket), ["other", "rpd"], "kept although full");
+    bucket.sync(&limits(&["rpd:100/day"]), ConfigStamp(3), TimeMs(2_000)).expect("raised again");
+    assert_eq!((balances(&bucket)[0], bucket.gap(&"rpd".parse().expect("name"))), (1_000, Milli::ZERO), "it goes on from its balance");
+}
+
+#[test]
+fn refill_beyond_the_lower_capacity_repays_the_gap() {
+    let mut bucket = full(&["rpd:100/day"]);
+    grant(&mut bucket, &[take(0, 100_000)], 0);
+    bucket.roll_hour(TimeMs(HOUR_MS));
+    bucket.sync(&limits(&["rpd:1/sec:1"]), ConfigStamp(1), TimeMs(0)).expect("lowered");
+    assert!(!bucket.is_full_at(TimeMs(99_999)));
+    assert!(bucket.is_full_at(TimeMs(100_000)), "100 tokens at one a second");
+    // Takes in between use up what would have repaid it.
+    grant(&mut bucket, &[take(0, 1_000)], 50_000);
+    assert!(!bucket.is_full_at(TimeMs(100_999)));
+    assert!(bucket.is_full_at(TimeMs(101_000)));
+    // What is given back beyond the capacity counts as well.
+    bucket.adjust(&limit("rpd:100/day"), Milli(-31_000), TimeMs(50_000));
+    assert!(bucket.is_full_at(TimeMs(70_000)));
+}
+
 #[test]
 fn a_retired_limit_goes_only_when_full_and_its_usage_is_in_the_history() {
     let mut bucket = full(&["rpm:60/min", "tpm:60/min"]);

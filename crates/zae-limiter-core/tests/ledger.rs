@@ -2,7 +2,8 @@
 //! sums another way.
 //!
 //! The oracle counts in one unit that divides everything ([`UNITS`] to the millitoken), so a balance is one number without
-//! a remainder. It forgets nothing: a bucket that drops full, retired limits must be the same as one that never does.
+//! a remainder. It forgets nothing but what the bucket forgets, and its meter not even
+//! that: forgetting a limit must never let more through than remembering it.
 
 mod support;
 
@@ -15,15 +16,15 @@ use zae_limiter_core::{BucketState, ClosedHour, ConfigStamp, Decision, Limit, Mi
 /// The least common multiple of every period below, in ms: a rate of `refill/period` is whole in these units.
 const UNITS: i128 = 604_800_000;
 
-/// The configurations a run switches between. `often` is always there and changes capacity and rate; the others come and
-/// go, with the same capacity each time, at changing rates.
+/// The configurations a run switches between. `often` is always there; the others come and go. All of them change capacity
+/// and rate, so a limit can be lowered, fill up, be forgotten and come back larger.
 const CONFIGS: [&[&str]; 6] = [
     &["often:100/sec", "daily:10/day"],
     &["often:7/7sec:3", "daily:10/day", "burst:5/min:50"],
     &["burst:5/min:50", "often:1/min:200"],
-    &["often:100/sec:20", "daily:30/7day:10"],
+    &["often:100/sec:20", "daily:700/7day:2"],
     &["daily:10/day", "often:100/sec"],
-    &["often:100/sec", "burst:60/sec:50"],
+    &["often:100/sec", "burst:60/sec:2"],
 ];
 
 /// What the oracle knows of one limit.
@@ -221,7 +222,9 @@ impl Run {
             let account = self.accounts.entry(limit.name().to_string()).or_insert_with(|| Account::new(limit));
             account.become_limit(limit);
             if !known {
+                // Forgotten, so it starts anew: full. The meter does not.
                 account.used_since_known = 0;
+                account.units = account.capacity();
             }
         }
         self.bucket.sync(&wanted, ConfigStamp(0), TimeMs(self.now)).expect("at most three limits");
@@ -244,6 +247,7 @@ impl Run {
             assert_eq!(i128::from(counted), account.used, "history of {name}");
             let forgotten = self.bucket.all_limits().iter().all(|state| state.name.as_str() != name);
             assert!(!forgotten || account.units == account.capacity(), "{name} was forgotten before it was full");
+            assert!(!forgotten || account.meter == 0, "{name} was forgotten while a larger capacity would still lack tokens");
         }
         assert!(self.history.windows(2).all(|pair| pair[0].start < pair[1].start), "hours close in order, each once");
     }

@@ -19,10 +19,10 @@ use crate::page::paged;
 use crate::rows::{bucket_columns, bucket_from_row, name_at, pack_limits};
 use crate::working::{Key, namespace_gone};
 
-/// What a look at one key found. `open` is false when the namespace is not active.
-pub(crate) enum Found {
-    Bucket { state: BucketState, open: bool },
-    Missing { open: bool },
+/// What a look at one key found: the bucket, if it exists, and whether the namespace is active.
+pub(crate) struct Found {
+    pub(crate) state: Option<BucketState>,
+    pub(crate) open: bool,
 }
 
 const LOAD: &str = concat!(
@@ -35,12 +35,11 @@ const LOAD: &str = concat!(
 pub(crate) fn load(conn: &Connection, key: &Key<'_>, known: &[Limit]) -> Outcome<Found> {
     let mut statement = conn.prepare_cached(LOAD)?;
     let mut rows = statement.query((key.ns, key.entity.as_str(), key.resource.as_str()))?;
-    let Some(row) = rows.next()? else { return Ok(Found::Missing { open: false }) };
+    let Some(row) = rows.next()? else { return Ok(Found { state: None, open: false }) };
     let open = row.get(0)?;
-    if row.get::<_, Option<i64>>(1)?.is_none() {
-        return Ok(Found::Missing { open });
-    }
-    Ok(Found::Bucket { state: bucket_from_row(row, 2, known)?, open })
+    let exists = row.get::<_, Option<i64>>(1)?.is_some();
+    let state = exists.then(|| bucket_from_row(row, 2, known)).transpose()?;
+    Ok(Found { state, open })
 }
 
 /// Reads a bucket of a namespace that has been looked at before in this transaction.
@@ -66,7 +65,7 @@ pub(crate) fn save(conn: &Connection, key: &Key<'_>, state: &BucketState, stored
     const INSERT: &str = "INSERT INTO bucket(ns,entity,resource,refilled_at,stamp,expires_at,hour,events,active,limits,disabled) \
                           VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11)";
     blob.clear();
-    pack_limits(state.all_limits(), blob);
+    pack_limits(state, blob);
     let mut statement = conn.prepare_cached(if stored { UPDATE } else { INSERT })?;
     statement.raw_bind_parameter(1, key.ns)?;
     statement.raw_bind_parameter(2, key.entity.as_str())?;
@@ -189,23 +188,23 @@ fn peek(conn: &Connection, ns: i64, request: &ConsumeRequest<'_>) -> Outcome<Con
     let mut states: SmallVec<[BucketState; 4]> = SmallVec::new();
     for (member, take) in request.members.iter().enumerate() {
         let key = Key { ns, entity: take.entity, resource: take.resource };
-        let state = match load(conn, &key, &take.limits.limits)? {
-            Found::Bucket { open: false, .. } | Found::Missing { open: false } => return Err(namespace_gone()),
-            Found::Missing { .. } => {
+        let found = load(conn, &key, &take.limits.limits)?;
+        if !found.open {
+            return Err(namespace_gone());
+        }
+        let state = match found.state {
+            None => {
                 let state = created(conn, &key, take.limits, request.now)?;
                 if state.disabled {
                     return Ok(ConsumeOutcome::Disabled { member });
                 }
                 state
             }
-            Found::Bucket { mut state, .. } => {
-                state.roll_hour(request.now);
-                match bring_up_to_date(&mut state, take, request.now).map_err(StoreError::from)? {
-                    Readiness::Ready | Readiness::Synced => state,
-                    Readiness::Stale => return Ok(ConsumeOutcome::Stale { member }),
-                    Readiness::Disabled => return Ok(ConsumeOutcome::Disabled { member }),
-                }
-            }
+            Some(mut state) => match bring_up_to_date(&mut state, take, request.now).map_err(StoreError::from)? {
+                Readiness::Ready | Readiness::Synced => state,
+                Readiness::Stale => return Ok(ConsumeOutcome::Stale { member }),
+                Readiness::Disabled => return Ok(ConsumeOutcome::Disabled { member }),
+            },
         };
         states.push(state);
     }
@@ -222,11 +221,11 @@ fn reset(
     change: &Change,
 ) -> Outcome<Option<Vec<(LimitName, Milli)>>> {
     let key = Key { ns, entity, resource };
-    let mut state = match load(conn, &key, &[])? {
-        Found::Bucket { open: false, .. } | Found::Missing { open: false } => return Err(namespace_gone()),
-        Found::Missing { .. } => return Ok(None),
-        Found::Bucket { state, .. } => state,
-    };
+    let found = load(conn, &key, &[])?;
+    if !found.open {
+        return Err(namespace_gone());
+    }
+    let Some(mut state) = found.state else { return Ok(None) };
     let restored = state.reset(only, change.at);
     save(conn, &key, &state, true, &mut Vec::new())?;
     let details = restored.iter().map(|(name, gained)| (name.to_string(), tokens(*gained))).collect();

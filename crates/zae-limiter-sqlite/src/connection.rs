@@ -20,8 +20,13 @@ use crate::schema;
 /// Pages of write-ahead log after which it is written back. Measured: 8000 instead of the usual 1000 is half as fast again
 /// with a million keys, at a log of 32 MB.
 const CHECKPOINT_PAGES: u32 = 8_000;
-/// How much the log grows before the next attempt when readers kept the last one from its end.
+/// How much a log that could not be started anew grows before it is written back again.
 const CHECKPOINT_AGAIN_PAGES: u32 = 1_000;
+/// From this length on, readers are waited for, a little: among busy processes there is always one, and the log would grow
+/// for ever.
+const RESTART_PAGES: u32 = 16_000;
+/// How often that is tried, with a pause in between.
+const RESTART_ATTEMPTS_MAX: u64 = 40;
 /// What is kept of the log for reuse; at least a full one, because a growing log costs twice as much per durable commit.
 const LOG_BYTES_KEPT: i64 = 64 << 20;
 /// Memory for pages, per connection.
@@ -83,7 +88,7 @@ impl Place {
         // Instead of SQLite's automatic checkpoints, which would make some caller wait for the disk.
         let place = Arc::clone(self);
         conn.wal_hook(Some(move |_: &mut Wal, pages: i32| {
-            place.log_pages.store(u32::try_from(pages).unwrap_or(0), Ordering::Relaxed);
+            place.note_log(u32::try_from(pages).unwrap_or(0));
             Ok(())
         }))?;
         Ok(conn)
@@ -130,13 +135,40 @@ impl Place {
         self.log_pages.load(Ordering::Relaxed) >= self.log_pages_max.load(Ordering::Relaxed)
     }
 
-    /// Writes the log back, as far as readers let it, so that the next commit begins at its start again. Waits for the disk.
+    /// Remembers the length of the log after a commit.
+    fn note_log(&self, pages: u32) {
+        if pages < self.log_pages.swap(pages, Ordering::Relaxed) {
+            // It was started anew.
+            self.log_pages_max.store(CHECKPOINT_PAGES, Ordering::Relaxed);
+        }
+    }
+
+    /// Writes the log back, so that it can be started anew as soon as nobody reads from it. Waits for the disk.
     pub(crate) fn checkpoint(&self, conn: &Connection) -> Outcome<()> {
-        let (log, done) = conn.wal_checkpoint_v2(DEFAULT_NAME, CheckpointMode::PASSIVE)?;
-        let pages = u32::try_from(log).unwrap_or(0);
-        let next = if log == done { CHECKPOINT_PAGES } else { pages.saturating_add(CHECKPOINT_AGAIN_PAGES) };
-        self.log_pages.store(0, Ordering::Relaxed);
-        self.log_pages_max.store(next, Ordering::Relaxed);
+        let pages = self.log_pages.load(Ordering::Relaxed);
+        // Not at every commit from here on, should readers keep the log from being started anew.
+        self.log_pages_max.store(pages.saturating_add(CHECKPOINT_AGAIN_PAGES), Ordering::Relaxed);
+        match conn.wal_checkpoint_v2(DEFAULT_NAME, CheckpointMode::PASSIVE) {
+            Ok(_) => {}
+            // Another process is at it.
+            Err(error) if is_busy(&error) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+        if pages < RESTART_PAGES {
+            return Ok(());
+        }
+        let started = self.options.clock.monotonic();
+        for attempt in 0..RESTART_ATTEMPTS_MAX {
+            match conn.wal_checkpoint_v2(DEFAULT_NAME, CheckpointMode::RESTART) {
+                Ok(_) => {
+                    self.note_log(0);
+                    break;
+                }
+                Err(error) if is_busy(&error) && self.pause(attempt, started) => {}
+                Err(error) if is_busy(&error) => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
         Ok(())
     }
 

@@ -41,8 +41,8 @@ mod tests {
 
     const MOUNTS: &str = "\
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
-40 22 0:44 / /home rw shared:20 - nfs4 server:/home rw,vers=4.2
-41 40 8:2 / /srv/data/local rw - xfs /dev/sdb1 rw
+40 22 0:44 / /net rw shared:20 - nfs4 server:/net rw,vers=4.2
+41 40 8:2 / /net/disk rw - xfs /dev/sdb1 rw
 42 22 0:50 / /mnt/two\\040words rw - cifs //server/share rw
 43 22 0:51 / /srv rw - nfs server:/srv rw
 44 43 8:3 / /srv rw - ext4 /dev/sdc1 rw";
@@ -55,10 +55,10 @@ mod tests {
     fn the_deepest_and_latest_mount_decides() {
         check("/", None);
         check("/var/lib", None);
-        check("/home", Some("nfs4"));
-        check("/srv/data", Some("nfs4"));
-        check("/srv/data/local/data", None);
-        check("/homestead", None);
+        check("/net", Some("nfs4"));
+        check("/net/team", Some("nfs4"));
+        check("/net/disk/data", None);
+        check("/network", None);
         check("/mnt/two words/x", Some("cifs"));
         check("/srv/data", None);
     }

@@ -72,7 +72,8 @@ const NO_NAMESPACE: i64 = 0;
 
 /// The SQLite backend, bound to one namespace (`default` at first). A clone is another handle to the same file.
 ///
-/// The last handle finishes what is queued and closes the file when it is dropped.
+/// The last handle finishes what is queued and closes the file when it is dropped. That blocks for as long as the disk
+/// takes, and while other processes hold the lock up to the busy deadline.
 #[derive(Clone)]
 pub struct SqliteStore {
     shared: Arc<Shared>,
@@ -83,9 +84,10 @@ pub struct SqliteStore {
 
 struct Shared {
     place: Arc<Place>,
-    /// `None` when the file was opened for reading. Before the readers: it is closed first.
-    writer: Option<WriterHandle>,
+    /// Before the writer, because they are closed first: the last connection writes the log back, which a reader can not.
     readers: Mutex<Vec<Connection>>,
+    /// `None` when the file was opened for reading.
+    writer: Option<WriterHandle>,
 }
 
 impl SqliteStore {

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! version 1 · number of limits · per limit:
-//!   length of name · name · capacity · refill · period · balance* · remainder · consumed* · used in the open hour*
+//!   length of name · name · capacity · refill · period · balance* · remainder · consumed* · used in the open hour* · gap
 //! ```
 //! Numbers are LEB128 (seven bits per byte, low bits first), those marked * zigzag-signed: two usual limits take about 50
 //! bytes. Everything else that has parts is text: limits as on the command line, pairs as netstrings (`4:tier4:gold`).
@@ -15,7 +15,7 @@ use std::str::FromStr;
 use rusqlite::Row;
 use rusqlite::types::ValueRef;
 use smallvec::SmallVec;
-use zae_limiter_core::{BucketState, ConfigStamp, Limit, LimitParams, LimitState, Milli, TOKENS_MAX, TimeMs};
+use zae_limiter_core::{BucketState, ConfigStamp, Limit, LimitName, LimitParams, LimitState, Milli, TOKENS_MAX, TimeMs};
 
 use crate::error::{Outcome, corrupt_value};
 
@@ -46,10 +46,10 @@ pub(crate) enum Malformed {
 }
 
 /// The limits of a bucket as bytes, appended to `out`.
-pub(crate) fn pack_limits(limits: &[LimitState], out: &mut Vec<u8>) {
+pub(crate) fn pack_limits(bucket: &BucketState, out: &mut Vec<u8>) {
     out.push(BLOB_VERSION);
-    put(out, limits.len() as u64);
-    for limit in limits {
+    put(out, bucket.all_limits().len() as u64);
+    for limit in bucket.all_limits() {
         let name = limit.name.as_str().as_bytes();
         put(out, name.len() as u64);
         out.extend_from_slice(name);
@@ -61,24 +61,49 @@ pub(crate) fn pack_limits(limits: &[LimitState], out: &mut Vec<u8>) {
         put(out, zigzag(limit.consumed.0));
         // The difference is nearly always smaller than the number; wrapping keeps the round trip exact.
         put(out, zigzag(limit.consumed.0.wrapping_sub(limit.hour_base.0)));
+        put(out, bucket.gap(&limit.name).0.max(0).cast_unsigned());
+    }
+}
+
+/// What [`pack_limits`] packs.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Unpacked {
+    limits: SmallVec<[LimitState; 2]>,
+    /// What lowered limits hide; nearly always nothing.
+    gaps: Vec<(LimitName, Milli)>,
+}
+
+impl Unpacked {
+    /// The bucket these limits belong to, the first `active` of them in force.
+    fn into_bucket(self, active: usize, refilled_at: TimeMs, stamp: ConfigStamp) -> BucketState {
+        let mut bucket = BucketState::restore(self.limits, active, refilled_at, stamp);
+        for (limit, gap) in self.gaps {
+            bucket.restore_gap(&limit, gap);
+        }
+        bucket
     }
 }
 
 /// The reverse of [`pack_limits`]. Names that are also in `known`, at the same place, are shared with it instead of being
 /// checked and allocated anew.
-pub(crate) fn unpack_limits(bytes: &[u8], known: &[Limit]) -> Result<SmallVec<[LimitState; 2]>, Malformed> {
+pub(crate) fn unpack_limits(bytes: &[u8], known: &[Limit]) -> Result<Unpacked, Malformed> {
     let mut reader = Reader(bytes);
     match reader.byte()? {
         BLOB_VERSION => {}
         other => return Err(Malformed::Version(other)),
     }
     let count = reader.number()?;
-    let mut limits = SmallVec::new();
+    let mut unpacked = Unpacked::default();
     for index in 0..count {
         let known = usize::try_from(index).ok().and_then(|index| known.get(index));
-        limits.push(reader.limit(known)?);
+        let limit = reader.limit(known)?;
+        let gap = reader.bounded(0, i64::MAX.cast_unsigned())?;
+        if gap > 0 {
+            unpacked.gaps.push((limit.name.clone(), Milli(gap)));
+        }
+        unpacked.limits.push(limit);
     }
-    if reader.0.is_empty() { Ok(limits) } else { Err(Malformed::Long) }
+    if reader.0.is_empty() { Ok(unpacked) } else { Err(Malformed::Long) }
 }
 
 /// The columns [`bucket_from_row`] reads, in its order.
@@ -96,14 +121,14 @@ pub(crate) fn bucket_from_row(row: &Row<'_>, first: usize, known: &[Limit]) -> O
         ValueRef::Blob(blob) => blob,
         other => return Err(corrupt_value(blob_at, "limits of a bucket", format!("{:?}", other.data_type())).into()),
     };
-    let limits = unpack_limits(blob, known).map_err(|error| corrupt_value(blob_at, "limits of a bucket", error))?;
+    let unpacked = unpack_limits(blob, known).map_err(|error| corrupt_value(blob_at, "limits of a bucket", error))?;
     let active: u8 = row.get(first + 6)?;
-    if usize::from(active) > limits.len() {
+    if usize::from(active) > unpacked.limits.len() {
         return Err(corrupt_value(first + 6, "limits in force", active).into());
     }
     let stamp: i64 = row.get(first + 1)?;
-    let mut bucket =
-        BucketState::restore(limits, usize::from(active), TimeMs(row.get(first)?), ConfigStamp(u64::try_from(stamp).unwrap_or(0)));
+    let stamp = ConfigStamp(u64::try_from(stamp).unwrap_or(0));
+    let mut bucket = unpacked.into_bucket(usize::from(active), TimeMs(row.get(first)?), stamp);
     bucket.expires_at = row.get::<_, Option<i64>>(first + 2)?.map(TimeMs);
     bucket.disabled = row.get(first + 3)?;
     bucket.hour = row.get(first + 4)?;
@@ -251,6 +276,7 @@ impl<'a> Reader<'a> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use zae_limiter_core::{Decision, Member, Take, decide};
 
     use super::*;
 
@@ -270,17 +296,39 @@ mod tests {
             })
     }
 
-    fn packed(limits: &[LimitState]) -> Vec<u8> {
+    /// Buckets as they can be: each name once, and a gap here and there.
+    fn any_bucket(limits: std::ops::Range<usize>) -> impl Strategy<Value = BucketState> {
+        let gap = prop_oneof![3 => Just(0), 1 => 1..=i64::MAX];
+        prop::collection::vec((any_state(), gap), limits).prop_map(|states| {
+            let mut limits: SmallVec<[LimitState; 2]> = SmallVec::new();
+            let mut gaps = Vec::new();
+            for (state, gap) in states {
+                if limits.iter().all(|limit| limit.name != state.name) {
+                    gaps.push((state.name.clone(), Milli(gap)));
+                    limits.push(state);
+                }
+            }
+            let active = limits.len() / 2;
+            Unpacked { limits, gaps }.into_bucket(active, TimeMs(7), ConfigStamp(3))
+        })
+    }
+
+    fn packed(bucket: &BucketState) -> Vec<u8> {
         let mut out = Vec::new();
-        pack_limits(limits, &mut out);
+        pack_limits(bucket, &mut out);
         out
+    }
+
+    fn bucket_of(limit: LimitState) -> BucketState {
+        BucketState::restore(SmallVec::from_iter([limit]), 1, TimeMs(0), ConfigStamp(1))
     }
 
     proptest! {
         #[test]
-        fn packed_limits_come_back_whole(limits in prop::collection::vec(any_state(), 0..20)) {
-            let bytes = packed(&limits);
-            prop_assert_eq!(unpack_limits(&bytes, &[]).expect("readable").to_vec(), limits);
+        fn packed_limits_come_back_whole(bucket in any_bucket(0..20)) {
+            let bytes = packed(&bucket);
+            let again = unpack_limits(&bytes, &[]).expect("readable");
+            prop_assert_eq!(again.into_bucket(bucket.active(), bucket.refilled_at, bucket.stamp), bucket);
             for end in 0..bytes.len() {
                 prop_assert!(unpack_limits(&bytes[..end], &[]).is_err());
             }
@@ -288,18 +336,16 @@ mod tests {
 
         #[test]
         fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
-            if let Ok(limits) = unpack_limits(&bytes, &[]) {
-                prop_assert_eq!(unpack_limits(&packed(&limits), &[]), Ok(limits));
-            }
+            let _ = unpack_limits(&bytes, &[]);
         }
 
         #[test]
-        fn a_damaged_byte_never_panics(limits in prop::collection::vec(any_state(), 1..3), at in any::<prop::sample::Index>(), byte in any::<u8>()) {
-            let mut bytes = packed(&limits);
+        fn a_damaged_byte_never_panics(bucket in any_bucket(1..3), at in any::<prop::sample::Index>(), byte in any::<u8>()) {
+            let mut bytes = packed(&bucket);
             let at = at.index(bytes.len());
             bytes[at] = byte;
-            if let Ok(limits) = unpack_limits(&bytes, &[]) {
-                for limit in &limits {
+            if let Ok(unpacked) = unpack_limits(&bytes, &[]) {
+                for limit in &unpacked.limits {
                     prop_assert!(limit.balance.0 <= limit.params.capacity_milli);
                     prop_assert!((0..limit.params.period_ms).contains(&limit.remainder));
                 }
@@ -325,26 +371,39 @@ mod tests {
     fn two_usual_limits_are_small() {
         let limits: Vec<Limit> = ["rpm:60/min", "tpm:10000/min:15000"].map(|text| text.parse().expect("a limit")).into();
         let bucket = BucketState::full(&limits, ConfigStamp(1), TimeMs(0));
-        let bytes = packed(bucket.all_limits());
+        let bytes = packed(&bucket);
         assert!(bytes.len() <= 50, "{}", bytes.len());
-        assert_eq!(unpack_limits(&bytes, &limits).expect("readable").as_slice(), bucket.all_limits());
+        assert_eq!(unpack_limits(&bytes, &limits).expect("readable").limits.as_slice(), bucket.all_limits());
     }
 
     #[test]
     fn what_can_not_be_right_says_why() {
         let limit: Limit = "rpm:60/min".parse().expect("a limit");
-        let good = BucketState::full(&[limit], ConfigStamp(1), TimeMs(0)).all_limits()[0].clone();
-        let check = |limit: LimitState, expected| assert_eq!(unpack_limits(&packed(&[limit]), &[]), Err(expected));
-        check(LimitState { balance: Milli(60_001), ..good.clone() }, Malformed::Bounds);
-        check(LimitState { remainder: 60_000, ..good.clone() }, Malformed::Bounds);
-        check(LimitState { params: LimitParams { period_ms: 0, ..good.params }, ..good.clone() }, Malformed::Bounds);
-        let mut bytes = packed(std::slice::from_ref(&good));
-        bytes.push(0);
-        assert_eq!(unpack_limits(&bytes, &[]), Err(Malformed::Long));
-        bytes[0] = 9;
-        assert_eq!(unpack_limits(&bytes, &[]), Err(Malformed::Version(9)));
+        let good = packed(&BucketState::full(&[limit], ConfigStamp(1), TimeMs(0)));
+        // version, count, length, "rpm", three bytes each of capacity, refill, period and balance, then one byte each.
+        assert_eq!(good.len(), 6 + 4 * 3 + 4);
+        let check = |at: usize, bytes: &[u8], expected: Malformed| {
+            let mut damaged = good.clone();
+            damaged[at..at + bytes.len()].copy_from_slice(bytes);
+            assert_eq!(unpack_limits(&damaged, &[]), Err(expected), "byte {at}");
+        };
+        check(0, &[9], Malformed::Version(9));
+        check(1, &[2], Malformed::Short);
+        check(1, &[0], Malformed::Long);
+        check(3, b"?", Malformed::Name);
+        check(12, &[0x80, 0x80, 0x00], Malformed::Bounds); // a period of nothing
+        check(15, &[0x82, 0xD3, 0x07], Malformed::Bounds); // a balance above the capacity
+        let restored = unpack_limits(&good, &[]).expect("readable").limits.remove(0);
+        assert_eq!(bucket_of(restored).all_limits()[0].balance, Milli(60_000));
+        let beyond = LimitParams { capacity_milli: 60_000, refill_milli: 60_000, period_ms: 5 };
+        let state =
+            LimitState { params: beyond, balance: Milli(0), remainder: 4, ..LimitState::full("rpm".parse().expect("a name"), beyond) };
+        let mut bytes = packed(&bucket_of(state));
+        let at = bytes.len() - 4;
+        assert_eq!(bytes[at], 4, "the remainder");
+        bytes[at] = 5;
+        assert_eq!(unpack_limits(&bytes, &[]), Err(Malformed::Bounds));
         assert_eq!(unpack_limits(&[1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02], &[]), Err(Malformed::Number));
-        assert_eq!(unpack_limits(&[1, 1, 1, b'?', 1, 1, 1, 1, 1, 1, 1], &[]), Err(Malformed::Name));
     }
 
     #[test]
@@ -355,5 +414,19 @@ mod tests {
         assert_eq!(limits_from_text(&text), Ok(limits));
         assert_eq!(limits_from_text(""), Ok(Vec::new()));
         assert_eq!(limits_from_text("rpm:60/min,"), Err(Malformed::Limit));
+    }
+
+    #[test]
+    fn what_a_lowered_limit_hides_survives_a_row() {
+        let limits: Vec<Limit> = vec!["rpd:100/day".parse().expect("limit")];
+        let lowered: Vec<Limit> = vec!["rpd:1/sec:1".parse().expect("limit")];
+        let mut bucket = BucketState::full(&limits, ConfigStamp(1), TimeMs(0));
+        let takes = [Take { limit: 0, amount: Milli(100_000) }];
+        let taken = decide(&mut [Member { bucket: &mut bucket, takes: &takes }], TimeMs(0));
+        assert!(matches!(taken, Decision::Granted { .. }));
+        bucket.sync(&lowered, ConfigStamp(2), TimeMs(0)).expect("lowered");
+        let restored = unpack_limits(&packed(&bucket), &lowered).expect("readable");
+        let restored = restored.into_bucket(bucket.active(), bucket.refilled_at, bucket.stamp);
+        assert_eq!(restored.gap(&"rpd".parse().expect("name")), Milli(99_000));
     }
 }

@@ -67,8 +67,8 @@ pub(crate) struct Working {
 enum Prepared {
     /// In its slot, under the caller's limits.
     InPlace,
-    /// A copy with new limits, and the hour that ended with the change: kept even if the decision is a refusal.
-    Synced(BucketState, Option<ClosedHour>),
+    /// A copy with new limits: kept even if the decision is a refusal.
+    Synced(BucketState),
     /// Not stored yet: kept only if the decision is a grant.
     New(BucketState),
 }
@@ -103,11 +103,9 @@ impl Working {
                     check_limits(&take.limits.limits).map_err(|error| refused(StoreErrorKind::Invalid, error.to_string()))?;
                     // A copy, because an error or a later member may leave it unusable.
                     let mut copy = state.clone();
-                    // First, because a limit that is no longer configured may go only once its usage is in the history.
-                    let closed = copy.roll_hour(now);
                     match bring_up_to_date(&mut copy, take, now).map_err(StoreError::from)? {
                         Readiness::Ready => Prepared::InPlace,
-                        Readiness::Synced => Prepared::Synced(copy, closed),
+                        Readiness::Synced => Prepared::Synced(copy),
                         Readiness::Stale => return Ok(ConsumeOutcome::Stale { member }),
                         Readiness::Disabled => return Ok(ConsumeOutcome::Disabled { member }),
                     }
@@ -143,26 +141,23 @@ impl Working {
             let mut chain: SmallVec<[Member<'_>; 4]> = SmallVec::new();
             for ((ready, moved), take) in prepared.iter_mut().zip(&mut in_place).zip(members) {
                 let bucket = match ready {
-                    Prepared::Synced(state, _) | Prepared::New(state) => state,
+                    Prepared::Synced(state) | Prepared::New(state) => state,
                     Prepared::InPlace => moved.as_mut().expect("a bucket that is ready is in its slot"),
                 };
                 chain.push(Member { bucket, takes: take.takes });
             }
             decide(&mut chain, now)
         };
-        let (outcome, mut closed, granted) = match decision {
+        let (outcome, closed, granted) = match decision {
             Decision::Granted { reports, closed } => (ConsumeOutcome::Granted(reports), closed, true),
             Decision::Refused { reports } => (ConsumeOutcome::Refused(reports), Vec::new(), false),
         };
-        for (member, (((ready, moved), take), &place)) in (0..).zip(prepared.into_iter().zip(in_place).zip(members).zip(places)) {
+        for (((ready, moved), take), &place) in prepared.into_iter().zip(in_place).zip(members).zip(places) {
             let slot = &mut self.slots[place];
             let expires_at = take.limits.ttl_ms.map(|ttl_ms| now.plus_ms(ttl_ms));
             let (state, write) = match (ready, moved) {
                 (Prepared::InPlace, moved) => (moved, granted),
-                (Prepared::Synced(state, hour), _) => {
-                    closed.extend(hour.map(|hour| (member, hour)));
-                    (Some(state), true)
-                }
+                (Prepared::Synced(state), _) => (Some(state), true),
                 (Prepared::New(state), _) => (granted.then_some(state), granted),
             };
             slot.state = state;
@@ -237,10 +232,10 @@ impl Working {
         }
         let (state, open) = match self.namespace {
             Some((ns, open)) if ns == key.ns => (bucket::find(conn, key, known)?, open),
-            _ => match bucket::load(conn, key, known)? {
-                Found::Bucket { state, open } => (Some(state), open),
-                Found::Missing { open } => (None, open),
-            },
+            _ => {
+                let Found { state, open } = bucket::load(conn, key, known)?;
+                (state, open)
+            }
         };
         self.namespace = Some((key.ns, open));
         let place = self.slots.len();

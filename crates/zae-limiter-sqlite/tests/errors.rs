@@ -125,7 +125,11 @@ fn a_damaged_row_harms_nobody_else() {
                 take(&store, id, &rpm, 1, START).await;
             }
             scratch.sqlite().execute("UPDATE bucket SET limits = x'0105' WHERE entity = 'bad'", []).expect("a change");
-            let (bad, good) = tokio::join!(try_take(&store, "bad", &rpm, 1, START), try_take(&store, "good", &rpm, 1, START));
+            // Both wait for the lock, and so get into one transaction.
+            let other = scratch.sqlite();
+            other.execute_batch("BEGIN IMMEDIATE").expect("the lock");
+            let let_go = async { other.execute_batch("COMMIT").expect("let go") };
+            let (bad, good, ()) = tokio::join!(try_take(&store, "bad", &rpm, 1, START), try_take(&store, "good", &rpm, 1, START), let_go);
             fails(bad, StoreErrorKind::Corrupt, &["consume", "limits.db", "backup"]);
             assert!(good.is_ok(), "{good:?}");
             assert!(store.sweep(at(86_400_000), 100).await.expect("a sweep").complete, "a sweep gets past it");
@@ -242,7 +246,7 @@ fn a_gate_that_is_not_opened() {
         fails(try_take(&store, "key", &rpm, 1, START).await, StoreErrorKind::Busy, &["60 ms"]);
         gate.unlock().expect("the lock");
         assert_eq!(take(&store, "key", &rpm, 1, START).await, Some(58), "the line has moved on");
-        gate.lock().expect("nobody keeps the gate when there is nothing to do");
+        gate.try_lock().expect("nobody keeps the gate when there is nothing to do");
     });
 }
 

@@ -56,6 +56,31 @@ fn the_log_stays_short() {
     });
 }
 
+/// Somebody who reads all the time keeps the log from being started anew. It is then written back now and then, not at
+/// every commit, and started anew when the reader has gone.
+#[test]
+fn a_reader_does_not_make_every_commit_slow() {
+    let scratch = Scratch::new();
+    runtime().block_on(async {
+        let store = scratch.open();
+        let rpd = limits("rpd:1000000/day");
+        take(&store, "key", &rpd, 1, START).await;
+        let reader = scratch.sqlite();
+        reader.execute_batch("BEGIN; SELECT count(*) FROM bucket").expect("a read transaction");
+        for _ in 0..18_000 {
+            take(&store, "key", &rpd, 1, START).await;
+        }
+        let before = store.writer_stats().checkpoints;
+        assert!((2..=12).contains(&before), "{before} checkpoints");
+        reader.execute_batch("COMMIT").expect("the reader goes");
+        let long = store.status(START).expect("a status").log_bytes;
+        for _ in 0..30_000 {
+            take(&store, "key", &rpd, 1, START).await;
+        }
+        assert!(store.status(START).expect("a status").log_bytes <= long, "the log is used again from its start");
+    });
+}
+
 #[test]
 fn the_settings_are_those_that_were_measured() {
     let scratch = Scratch::new();

@@ -11,7 +11,8 @@ use common::{START, Scratch, bucket, change, entity, gpt, limits, runtime, take,
 use zae_limiter_core::{Milli, Take};
 use zae_limiter_sqlite::{SqliteOptions, SqliteStore, Synchronous};
 use zae_limiter_store::{
-    Adjusted, BucketDelta, BucketStore, ConfigStore, ConsumeRequest, Delta, Level, ManualClock, MemberTake, ResetRequest, StoreErrorKind,
+    Adjusted, BucketDelta, BucketStore, ConfigStore, ConsumeRequest, Delta, Level, ManualClock, MemberTake, ResetRequest, StoreError,
+    StoreErrorKind,
 };
 
 #[expect(clippy::disallowed_methods, reason = "tests may spawn")]
@@ -71,6 +72,11 @@ fn those_who_wait_share_a_transaction_and_a_row() {
         let stats = store.writer_stats();
         assert_eq!((stats.inline, stats.queued, stats.batches), (0, 100, 1));
         assert_eq!(stats.rows_written, 1);
+        // In a crowd it pays to go on sharing; whoever then finds themselves alone works inline again.
+        take(&store, "hot", &rpm, 1, START).await;
+        assert_eq!((store.writer_stats().inline, store.writer_stats().queued), (0, 101));
+        take(&store, "hot", &rpm, 1, START).await;
+        assert_eq!((store.writer_stats().inline, store.writer_stats().queued), (1, 101));
     });
 }
 
@@ -237,7 +243,7 @@ fn a_wrong_request_breaks_nothing() {
             let deltas = [Delta { limit: 0, amount: Milli(1000) }];
             let right = BucketDelta { deltas: &deltas, ..wrong };
             let results = store.adjust(&[wrong, right], START).await;
-            assert_eq!(results[0].as_ref().map_err(zae_limiter_store::StoreError::kind), Err(StoreErrorKind::Invalid));
+            assert_eq!(results[0].as_ref().map_err(StoreError::kind), Err(StoreErrorKind::Invalid));
             assert_eq!(results[1].as_ref().ok(), Some(&Adjusted::Recreated), "each on its own");
             assert_eq!(take(&store, "key", &rpm, 1, START).await, Some(58));
         });
@@ -260,6 +266,9 @@ fn an_old_handle_resurrects_nothing() {
         store.purge_namespace(&id, &change(3)).await.expect("a purge");
         assert_eq!(try_take(&old, "key", &rpm, 1, START).await.map_err(|error| error.kind()), Err(StoreErrorKind::NotFound));
         let (key, resource) = (entity("key"), gpt());
+        let charge = [Delta { limit: 0, amount: Milli(1000) }];
+        let charged = old.adjust(&[BucketDelta { entity: &key, resource: &resource, limits: &rpm, deltas: &charge }], START).await;
+        assert_eq!(charged[0].as_ref().map_err(StoreError::kind), Err(StoreErrorKind::NotFound));
         let reset = old.reset(&ResetRequest { entity: &key, resource: &resource, only: None }, &change(4)).await;
         assert_eq!(reset.map_err(|error| error.kind()), Err(StoreErrorKind::NotFound));
         let rows: i64 = scratch.sqlite().query_row("SELECT count(*) FROM bucket", [], |row| row.get(0)).expect("a count");

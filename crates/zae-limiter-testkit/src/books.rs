@@ -49,7 +49,7 @@ pub(crate) struct Part {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Asked {
-    Consume { namespace: String, resource: ResourceName, members: Vec<PlannedMember>, granted: bool },
+    Consume { members: Vec<PlannedMember> },
     Adjust { parts: Vec<Part> },
     Other,
 }
@@ -157,7 +157,7 @@ impl State {
         self.begin(client, operation, Asked::Other)
     }
 
-    pub(crate) fn begin_consume(&mut self, client: usize, namespace: &str, request: &ConsumeRequest<'_>) -> CallId {
+    pub(crate) fn begin_consume(&mut self, client: usize, request: &ConsumeRequest<'_>) -> CallId {
         let members: Vec<PlannedMember> = request
             .members
             .iter()
@@ -172,9 +172,8 @@ impl State {
                 address: std::ptr::from_ref(member.entity).addr(),
             })
             .collect();
-        let resource = request.members.first().map(|member| member.resource.clone()).expect("a take has a member");
         let addresses: Vec<usize> = members.iter().map(|member| member.address).collect();
-        let call = self.begin(client, "consume", Asked::Consume { namespace: namespace.to_owned(), resource, members, granted: false });
+        let call = self.begin(client, "consume", Asked::Consume { members });
         // A plan takes once, so every take begins a plan: whatever was at these addresses before is gone.
         self.plans.extend(addresses.into_iter().map(|address| (address, call)));
         call
@@ -216,11 +215,7 @@ impl State {
 
     /// What a take really did.
     pub(crate) fn landed_consume(&mut self, outcome: &ConsumeOutcome) {
-        let is_granted = matches!(outcome, ConsumeOutcome::Granted(_));
-        if let Some(Asked::Consume { granted, .. }) = self.call.map(|call| &mut self.calls[call].asked) {
-            *granted = is_granted;
-        }
-        if let (Some(call), true) = (self.call, is_granted) {
+        if let (Some(call), ConsumeOutcome::Granted(_)) = (self.call, outcome) {
             self.landings.push((call, None));
         }
     }

@@ -26,6 +26,8 @@ pub(crate) struct Party {
     pub(crate) clock: ManualClock,
     /// How old a configuration may be when it is acted upon.
     pub(crate) config_age_max: Duration,
+    /// For how many polls the answer to a write that was carried out is on its way.
+    pub(crate) echo: Arc<dyn Fn() -> u32 + Send + Sync>,
 }
 
 /// Below the faults: carries every call out in the poll that brings it, checks it against the oracle and compares all
@@ -87,6 +89,20 @@ impl JournalStore {
     fn landed(&self, now: TimeMs, note: impl FnOnce(&mut crate::books::State)) {
         note(&mut self.party.books.lock());
         compare_all(&self.party.books, now);
+    }
+
+    /// Carried out, but the answer takes its time: whoever gives up now does not know.
+    async fn echo(&self) {
+        let mut left = (self.party.echo)();
+        poll_fn(move |context| {
+            if left == 0 {
+                return Poll::Ready(());
+            }
+            left -= 1;
+            context.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
     }
 
     /// Lets the backend do now what a new instant may make it do by itself beside the next call: an adjustment of nothing
@@ -200,7 +216,7 @@ impl BucketStore for CallLog {
             let (call, fresh) = {
                 let mut state = books.lock();
                 let fresh = state.check_age(*client, &self.namespace, request, *config_age_max);
-                (state.begin_consume(*client, &self.namespace, request), fresh)
+                (state.begin_consume(*client, request), fresh)
             };
             books.check(fresh);
             self.logged(call, self.inner.consume(request), |answer| match answer {
@@ -285,6 +301,7 @@ impl BucketStore for JournalStore {
                 };
                 state.broken = state.broken.take().or(verdict.err());
             });
+            self.echo().await;
             answer
         })
     }
@@ -316,6 +333,7 @@ impl BucketStore for JournalStore {
                     state.broken = state.broken.take().or(verdict.err());
                 }
             });
+            self.echo().await;
             answers
         })
     }

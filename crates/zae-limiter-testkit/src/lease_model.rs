@@ -37,8 +37,8 @@ impl Receipt {
         changes
     }
 
-    fn buckets_with(&self, index: usize) -> u64 {
-        self.members.iter().filter(|(_, shares)| shares.contains(&index)).count() as u64
+    fn has(&self, index: usize) -> bool {
+        self.members.iter().any(|(_, shares)| shares.contains(&index))
     }
 }
 
@@ -46,8 +46,9 @@ impl Receipt {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Intent {
     pub(crate) changes: Vec<Change>,
-    /// Credits that must wait, or are given up when the lease ends.
-    pub(crate) withheld: u64,
+    /// Tokens are to be given back that were charged and are not known to be paid. They must wait for their charge, or be
+    /// given up and counted; which of both, and when, is the library's choice.
+    pub(crate) in_doubt: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -105,7 +106,7 @@ impl LeaseModel {
                 self.flushes.insert(op * 16 + index as OpId, (index, charged));
             }
         }
-        Intent { withheld: 0, ..intent }
+        intent
     }
 
     /// A flush came to its end; `fine` says of a receipt whether everything sent for it was written.
@@ -123,11 +124,11 @@ impl LeaseModel {
     /// back to where tokens are known to have come from.
     pub(crate) fn settle_use(&mut self) -> Intent {
         let mut changes: Vec<Vec<i128>> = self.receipts.iter().map(|receipt| vec![0; receipt.written.len()]).collect();
-        let mut withheld = 0;
+        let mut in_doubt = false;
         for index in 0..self.used.len() {
             let mut difference = self.used[index] - self.receipts.iter().map(|receipt| receipt.written[index]).sum::<i128>();
             if difference > 0 {
-                if let Some(place) = self.receipts.iter().rposition(|receipt| receipt.buckets_with(index) > 0) {
+                if let Some(place) = self.receipts.iter().rposition(|receipt| receipt.has(index)) {
                     changes[place][index] = difference;
                     self.receipts[place].doubtful[index] += difference;
                     self.receipts[place].written[index] += difference;
@@ -140,12 +141,10 @@ impl LeaseModel {
                 receipt.written[index] -= given;
                 difference += given;
             }
-            if difference < 0 {
-                withheld += self.receipts.iter().map(|receipt| receipt.buckets_with(index)).max().unwrap_or(0);
-            }
+            in_doubt |= difference < 0;
         }
         let changes = self.receipts.iter().zip(&changes).flat_map(|(receipt, change)| receipt.changes(&self.declared, change)).collect();
-        Intent { changes, withheld }
+        Intent { changes, in_doubt }
     }
 
     pub(crate) fn roll_back(&mut self) -> Intent {
@@ -153,8 +152,7 @@ impl LeaseModel {
         for receipt in std::mem::take(&mut self.receipts) {
             let certain: Vec<i128> = receipt.written.iter().zip(&receipt.doubtful).map(|(written, doubtful)| doubtful - written).collect();
             intent.changes.extend(receipt.changes(&self.declared, &certain));
-            let doubtful = (0..certain.len()).filter(|index| receipt.doubtful[*index] > 0);
-            intent.withheld += doubtful.map(|index| receipt.buckets_with(index)).sum::<u64>();
+            intent.in_doubt |= receipt.doubtful.iter().any(|doubtful| *doubtful > 0);
         }
         intent
     }

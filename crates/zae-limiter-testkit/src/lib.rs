@@ -11,6 +11,8 @@
 //! assert!(report.coverage.compared > 0);
 //! ```
 //!
+//! [`rig`] is the same machinery for a test that wants to choose every poll itself.
+//!
 //! The key decision: the library is not instrumented. Two wrappers around the store, one above and one below the injected
 //! faults, see what was asked, what landed and what was answered; everything else follows from that.
 
@@ -20,6 +22,7 @@ mod compare;
 mod journal;
 mod lease_model;
 mod oracle;
+pub mod rig;
 mod rng;
 pub mod sim;
 

@@ -70,7 +70,7 @@ fn check_coverage(reports: &[Report]) {
         ("crashes", sum(|r| r.crashes), 50),
         ("leases without a decision", sum(|r| r.degraded), 20),
         ("changes the settlers gave up", sum(|r| r.lost), 20),
-        ("limits that came back larger", sum(|r| r.coverage.memory_loss), 0),
+        ("takes from lowered limits that hide a gap", sum(|r| r.coverage.hidden_gaps), 1),
     ];
     println!("{} runs", reports.len());
     counts.iter().for_each(|(what, count, _)| println!("{count:>9} {what}"));

@@ -7,14 +7,11 @@ use std::error::Error;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, atomic::AtomicBool, atomic::Ordering};
 
-use axum::body::Body;
-use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{AppendHeaders, IntoResponse, Response};
-use axum::{Router, routing::post};
+use axum::{Router, body::Body, extract::State, routing::post};
 use futures_util::{Stream, stream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -53,10 +50,9 @@ async fn chat(State(gateway): State<Gateway>, headers: HeaderMap) -> Response {
 
 /// The answer owns the lease: when the client hangs up, axum drops the answer, and the lease with it.
 fn answer(model: Arc<Semaphore>, lease: Lease) -> impl Stream<Item = Result<&'static str, Failure>> {
+    // Until something is recorded, the estimate counts as used.
+    lease.record("tpm", PROMPT).expect("chat declares tpm");
     stream::try_unfold((model, lease, 0), async |(model, lease, said)| {
-        if said == 0 {
-            lease.record("tpm", PROMPT)?; // until something is recorded, the estimate counts as used
-        }
         if said == WORDS {
             drop(lease.commit().await); // what fails is settled in the background: news for the log, not for the client
             return Ok(None);
@@ -82,7 +78,7 @@ impl Gateway {
         let store_down = Arc::new(AtomicBool::new(false));
         let down = Arc::clone(&store_down);
         let outage = Fault::FailBefore(StoreErrorKind::Unavailable);
-        let fault = move |_operation: &'static str| down.load(Ordering::Acquire).then_some(outage).unwrap_or_default();
+        let fault = move |_operation: &'static str| if down.load(Ordering::Acquire) { outage } else { Fault::None };
         let store = FaultStore::new(Arc::new(SqliteStore::open(path)?), fault);
         let limiter = RateLimiter::builder(store).clock(clock).build()?;
         limiter.set_limits(&Level::System, ["rpm:60/min".parse()?, "tpm:300/min".parse()?]).await?;
@@ -96,12 +92,11 @@ impl Gateway {
         let (stop, stopped) = oneshot::channel::<()>();
         let router = Router::new().route("/chat", post(chat)).with_state(self.clone());
         let server = axum::serve(listener, router).with_graceful_shutdown(async { stopped.await.unwrap_or_default() });
-        let client = async {
+        let (served, seen) = tokio::join!(server.into_future(), async {
             let seen = client(address).await;
             drop(stop);
             seen
-        };
-        let (served, seen) = tokio::join!(server.into_future(), client);
+        });
         served?;
         self.limiter.close().await;
         seen
@@ -124,20 +119,16 @@ pub(crate) async fn ask(server: SocketAddr, key: &str, hang_up_after: Option<usi
 
 pub(crate) async fn run(path: &Path, clock: impl Clock + 'static, out: &mut impl Write) -> Result<(), Failure> {
     let gateway = Gateway::open(path, clock).await?;
+    // Key, words the model says, and after how many of them the client hangs up.
+    let calls = [("key-1", 8, None), ("key-1", 8, None), ("key-1", 0, None), ("key-2", 0, None), ("key-3", 3, Some(3))];
     let drive = async |server| {
-        for (key, words, hang_up_after) in
-            [("key-1", 8, None), ("key-1", 8, None), ("key-1", 0, None), ("key-2", 0, None), ("key-3", 3, Some(3))]
-        {
+        for (key, words, hang_up_after) in calls {
             gateway.store_down.store(key == "key-2", Ordering::Release);
             gateway.model.add_permits(words);
             let seen = ask(server, key, hang_up_after).await?;
-            let told = |line: &&str| ["HTTP", "retry-after", "x-ratelimit-remaining"].iter().any(|start| line.starts_with(start));
-            writeln!(
-                out,
-                "{key}: {} | {} words",
-                seen.lines().filter(told).collect::<Vec<_>>().join(" | "),
-                seen.matches("word ").count()
-            )?;
+            let told = |line: &&str| ["HTTP", "retry", "x-ratelimit-remaining"].iter().any(|start| line.starts_with(start));
+            let told = seen.lines().filter(told).collect::<Vec<_>>().join(" | ");
+            writeln!(out, "{key}: {told} | {} words", seen.matches("word ").count())?;
         }
         Ok(())
     };

@@ -3,12 +3,12 @@
 //! Bounded, one flight per key, no lock held over I/O, negative answers included. Entries are invalidated by epochs, not by
 //! removal: a read that was in flight while somebody changed the configuration carries the old epoch and is never used.
 
-use std::hash::{BuildHasher, Hash};
+use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use quick_cache::{DefaultHashBuilder, Equivalent, sync::Cache};
+use quick_cache::{Equivalent, sync::Cache};
 use zae_limiter_core::{EntityId, ResourceName};
 use zae_limiter_store::{Clock, LimitsInForce, MemberConfig};
 
@@ -67,7 +67,6 @@ pub(crate) struct ConfigCache {
     ttl: Duration,
     epoch: AtomicU64,
     entity_epochs: Box<[AtomicU64]>,
-    hasher: DefaultHashBuilder,
     hits: AtomicU64,
     misses: AtomicU64,
 }
@@ -80,7 +79,6 @@ impl ConfigCache {
             ttl,
             epoch: AtomicU64::new(0),
             entity_epochs: (0..ENTITY_EPOCHS).map(|_| AtomicU64::new(0)).collect(),
-            hasher: DefaultHashBuilder::default(),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
         }
@@ -152,7 +150,9 @@ impl ConfigCache {
     }
 
     fn entity_epoch(&self, entity: &EntityId) -> &AtomicU64 {
-        let hash = self.hasher.hash_one(entity);
+        // FNV-1a: only a spread is needed, and the same one in every run, so that a seed replays exactly.
+        let hash =
+            entity.as_str().bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
         &self.entity_epochs[usize::try_from(hash % ENTITY_EPOCHS as u64).unwrap_or(0)]
     }
 }

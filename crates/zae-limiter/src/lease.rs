@@ -64,14 +64,36 @@ struct Ledger {
 #[derive(Debug)]
 struct Receipt {
     plan: Arc<Plan>,
+    /// What was written, charges that may not have landed yet included; credits count as soon as they are sent.
     written: Amounts,
+    /// Charges that were sent and not confirmed: the settler may still be at it. They are never given back, because a
+    /// credit that lands before its charge would mint.
+    doubtful: Amounts,
+}
+
+impl Receipt {
+    fn new(plan: Arc<Plan>, written: Amounts) -> Receipt {
+        let doubtful = zeroes(&written);
+        Receipt { plan, written, doubtful }
+    }
+
+    /// What may be given back of one limit: what certainly was taken and not given back yet.
+    fn returnable(&self, declared: usize) -> Milli {
+        self.written[declared].saturating_sub(self.doubtful[declared]).max(Milli::ZERO)
+    }
+}
+
+/// The writes that settle the use of a lease, and the charges among them, per receipt.
+struct Settling {
+    settlement: Settlement,
+    charged: SmallVec<[Amounts; 1]>,
 }
 
 impl Lease {
     pub(crate) fn granted(limiter: RateLimiter, request: Request, grant: Grant) -> Lease {
         let Grant { plan, amounts, reports } = grant;
         let declared = plan.declared.clone();
-        let receipt = Receipt { plan, written: amounts.clone() };
+        let receipt = Receipt::new(plan, amounts.clone());
         let ledger = Ledger { declared, receipts: smallvec::smallvec![receipt], used: amounts, finished: false };
         Lease {
             inner: Box::new(Inner { limiter, request, reports, statuses: OnceLock::new(), ledger: Mutex::new(ledger), degraded: None }),
@@ -134,7 +156,7 @@ impl Lease {
         for receipt in theirs.receipts.drain(..) {
             add_to(&mut ours.used, &receipt.written);
             match ours.receipts.last_mut() {
-                Some(last) if last.plan.same_buckets(&receipt.plan) => add_to(&mut last.written, &receipt.written),
+                Some(last) if last.plan.takes_the_same(&receipt.plan) => add_to(&mut last.written, &receipt.written),
                 _ => ours.receipts.push(receipt),
             }
         }
@@ -142,10 +164,15 @@ impl Lease {
 
     /// Writes what is buffered and keeps the lease.
     ///
+    /// A flush that fails or is dropped leaves its writes to the settler; a later rollback then keeps their charges, because
+    /// nobody knows when they land.
+    ///
     /// Cost: one write per bucket whose use differs from what is written; none otherwise.
     pub async fn flush(&self) -> Result<(), CommitError> {
-        let settlement = self.ledger().settle_use();
-        self.write(settlement).await
+        let Settling { settlement, charged } = self.ledger().settle_use();
+        self.write(settlement).await?;
+        self.ledger().confirm(&charged);
+        Ok(())
     }
 
     /// The limits that were checked, per member of the chain, with what is left of each.
@@ -229,6 +256,10 @@ fn failures(results: Vec<Result<Adjusted, StoreError>>) -> Result<(), CommitErro
     }
 }
 
+fn zeroes(like: &Amounts) -> Amounts {
+    like.iter().map(|_| Milli::ZERO).collect()
+}
+
 fn add_to(totals: &mut Amounts, amounts: &Amounts) {
     for (total, amount) in totals.iter_mut().zip(amounts) {
         *total = total.saturating_add(*amount);
@@ -261,32 +292,57 @@ impl Ledger {
         self.declared.iter().position(|name| name.as_str() == limit).ok_or_else(|| UndeclaredLimit { limit: limit.to_owned() })
     }
 
-    /// The difference between use and what is written, which from now on counts as written. It goes to the buckets of the
-    /// last receipt: they are the ones that will be asked again.
-    fn settle_use(&mut self) -> Settlement {
+    /// The difference between use and what is written. A charge goes to the last plan that has the limit, a credit back to
+    /// where tokens are known to have come from, and never more of them.
+    fn settle_use(&mut self) -> Settling {
+        let mut changes: SmallVec<[Amounts; 1]> = self.receipts.iter().map(|receipt| zeroes(&receipt.written)).collect();
+        let mut charged = changes.clone();
+        for declared in 0..self.used.len() {
+            let written = self.receipts.iter().fold(Milli::ZERO, |sum, receipt| sum.saturating_add(receipt.written[declared]));
+            let difference = self.used[declared].saturating_sub(written);
+            if difference > Milli::ZERO {
+                if let Some(place) = self.receipts.iter().rposition(|receipt| receipt.plan.has(declared)) {
+                    let receipt = &mut self.receipts[place];
+                    receipt.written[declared] = receipt.written[declared].saturating_add(difference);
+                    receipt.doubtful[declared] = receipt.doubtful[declared].saturating_add(difference);
+                    (changes[place][declared], charged[place][declared]) = (difference, difference);
+                }
+                continue;
+            }
+            let mut surplus = difference.negated();
+            for (receipt, changes) in self.receipts.iter_mut().zip(&mut changes).rev() {
+                let given = surplus.min(receipt.returnable(declared));
+                receipt.written[declared] = receipt.written[declared].saturating_sub(given);
+                changes[declared] = given.negated();
+                surplus = surplus.saturating_sub(given);
+            }
+        }
         let mut settlement = Settlement::default();
-        let mut written: Amounts = self.used.iter().map(|_| Milli::ZERO).collect();
-        for receipt in &self.receipts {
-            add_to(&mut written, &receipt.written);
+        for (receipt, changes) in self.receipts.iter().zip(&changes) {
+            settlement.add(&receipt.plan, changes);
         }
-        if let Some(last) = self.receipts.last_mut() {
-            let differences: Amounts = self.used.iter().zip(&written).map(|(used, written)| used.saturating_sub(*written)).collect();
-            add_to(&mut last.written, &differences);
-            settlement.add(&last.plan, &differences);
+        Settling { settlement, charged }
+    }
+
+    /// The charges of a flush have landed: from now on they may be given back.
+    fn confirm(&mut self, charged: &[Amounts]) {
+        for (receipt, charged) in self.receipts.iter_mut().zip(charged) {
+            for (doubtful, charged) in receipt.doubtful.iter_mut().zip(charged) {
+                *doubtful = doubtful.saturating_sub(*charged);
+            }
         }
-        settlement
     }
 
     fn commit(&mut self) -> Settlement {
         self.finished = true;
-        self.settle_use()
+        self.settle_use().settlement
     }
 
     fn rollback(&mut self) -> Settlement {
         self.finished = true;
         let mut settlement = Settlement::default();
         for receipt in self.receipts.drain(..) {
-            let back: Amounts = receipt.written.iter().map(|amount| amount.negated()).collect();
+            let back: Amounts = (0..receipt.written.len()).map(|declared| receipt.returnable(declared).negated()).collect();
             settlement.add(&receipt.plan, &back);
         }
         settlement

@@ -96,10 +96,17 @@ impl Plan {
         reports.iter().map(status).collect()
     }
 
-    /// True when `other` takes from the very same buckets.
-    pub(crate) fn same_buckets(&self, other: &Plan) -> bool {
-        self.resource == other.resource
-            && self.members.iter().map(|member| &member.entity).eq(other.members.iter().map(|member| &member.entity))
+    /// True when some member has the declared limit.
+    pub(crate) fn has(&self, declared: usize) -> bool {
+        self.members.iter().any(|member| member.shares.iter().any(|share| usize::from(share.declared) == declared))
+    }
+
+    /// True when `other` takes the same declared limits from the very same buckets: only then can one settle for the other.
+    pub(crate) fn takes_the_same(&self, other: &Plan) -> bool {
+        let parts = |plan: &Plan| -> Vec<(EntityId, Vec<u8>)> {
+            plan.members.iter().map(|member| (member.entity.clone(), member.shares.iter().map(|share| share.declared).collect())).collect()
+        };
+        self.resource == other.resource && parts(self) == parts(other)
     }
 }
 

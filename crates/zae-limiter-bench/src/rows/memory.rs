@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use zae_limiter::{Clock, Level, LimitSource, MemoryStore, RateLimiter, Request, SystemClock};
+use zae_limiter::{Clock, EntityId, Level, LimitSource, MemoryStore, RateLimiter, Request, SystemClock};
 use zae_limiter_store::{ConsumeOutcome, ConsumeRequest, LimitsInForce, MemberTake};
 
 use super::{Context, Entry};
@@ -15,11 +15,7 @@ pub(super) fn rows() -> Vec<Entry> {
     vec![
         Entry { name: "memory-store", what: "MemoryStore::consume_now, prebuilt", make: |_| store_row(KEYS) },
         Entry { name: "memory-acquire", what: "acquire + commit on a MemoryStore", make: |_| acquire_row() },
-        Entry {
-            name: "memory-store-1m",
-            what: "consume_now, a million keys",
-            make: |context| store_row(if context.quick { 100_000 } else { 1_000_000 }),
-        },
+        Entry { name: "memory-store-1m", what: "consume_now, a million keys", make: |context| store_row(context.million()) },
         Entry { name: "memory-weight", what: "memory of a million keys", make: |context| Ok(Weight::row("memory", context)) },
     ]
 }
@@ -28,13 +24,13 @@ fn store_row(keys: usize) -> Result<Box<dyn Row>> {
     let (store, entities, resource) = (MemoryStore::new(), keys::entities(keys), keys::resource());
     let limits = LimitsInForce::new(keys::wide(), LimitSource::System);
     let (takes, clock) = (super::sqlite::takes(), SystemClock::new());
-    let mut consume = move |entity| {
+    let consume = move |entity: &EntityId| {
         let member = MemberTake { entity, resource: &resource, limits: &limits, takes: &takes };
         let outcome = store.consume_now(&ConsumeRequest { members: &[member], now: clock.now() });
         assert!(matches!(outcome, Ok(ConsumeOutcome::Granted(_))));
     };
-    entities.iter().for_each(&mut consume);
-    Ok(Box::new(Direct(move |random| consume(pick(&entities, random)))))
+    entities.iter().for_each(&consume);
+    Ok(Box::new(Direct::new(move |random| consume(pick(&entities, random)), 32)))
 }
 
 struct AcquireOp {
@@ -67,7 +63,7 @@ pub(crate) struct Weight {
 
 impl Weight {
     pub(crate) fn row(what: &'static str, context: &Context) -> Box<dyn Row> {
-        Box::new(Weight { what, keys: if context.quick { 100_000 } else { 1_000_000 } })
+        Box::new(Weight { what, keys: context.million() })
     }
 }
 

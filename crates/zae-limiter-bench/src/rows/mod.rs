@@ -13,6 +13,11 @@ use zae_limiter_sqlite::{SqliteOptions, SqliteStore, Synchronous};
 
 use crate::cell::Row;
 
+#[cfg(feature = "peers")]
+pub(crate) use memory::Weight;
+#[cfg(feature = "peers")]
+pub(crate) use sqlite::CALLERS;
+
 /// One row of the table, not set up yet.
 pub(crate) struct Entry {
     pub(crate) name: &'static str,
@@ -51,6 +56,11 @@ impl Context {
         })
     }
 
+    /// A million, or what stands for it when in a hurry.
+    pub(crate) fn million(&self) -> usize {
+        if self.quick { 100_000 } else { 1_000_000 }
+    }
+
     /// Where a file of this name goes.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
@@ -58,15 +68,11 @@ impl Context {
 
     /// The file that the rows with one caller share, also the peer that goes past us.
     fn normal(&self) -> Result<SqliteStore> {
-        self.store_in("normal.db", &self.normal, Synchronous::Normal)
-    }
-
-    fn store_in(&self, name: &str, cell: &OnceCell<SqliteStore>, synchronous: Synchronous) -> Result<SqliteStore> {
-        if let Some(store) = cell.get() {
+        if let Some(store) = self.normal.get() {
             return Ok(store.clone());
         }
-        let store = self.store(name, synchronous)?;
-        Ok(cell.get_or_init(|| store).clone())
+        let store = self.store("normal.db", Synchronous::Normal)?;
+        Ok(self.normal.get_or_init(|| store).clone())
     }
 
     fn store(&self, name: &str, synchronous: Synchronous) -> Result<SqliteStore> {

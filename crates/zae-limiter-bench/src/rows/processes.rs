@@ -16,7 +16,7 @@ use crate::histogram::Histogram;
 use crate::keys;
 
 /// Time for children to open the file and warm up.
-const START_MS: u64 = 400;
+const START_MS: u64 = 800;
 
 pub(super) fn rows() -> Vec<Entry> {
     use Synchronous::{Full, Normal};

@@ -1,5 +1,6 @@
 //! Rows of the SQLite store and of the limiter on it.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Result, ensure};
@@ -24,14 +25,30 @@ pub(super) fn rows() -> Vec<Entry> {
         Entry { name: "sqlite-store", what: "store consume, prebuilt, 1 caller, NORMAL", make: |context| store_row(context, Kind::Grant) },
         Entry { name: "sqlite-acquire", what: "acquire + commit, 1 caller, NORMAL", make: |context| acquire_row(context, Kind::Grant) },
         Entry { name: "sqlite-store-chain", what: "store consume, child and parent", make: |context| store_row(context, Kind::Chain) },
-        Entry { name: "sqlite-acquire-chain", what: "acquire + commit, child and parent", make: |context| acquire_row(context, Kind::Chain) },
+        Entry {
+            name: "sqlite-acquire-chain",
+            what: "acquire + commit, child and parent",
+            make: |context| acquire_row(context, Kind::Chain),
+        },
         Entry { name: "sqlite-store-refused", what: "store consume, refused", make: |context| store_row(context, Kind::Refuse) },
         Entry { name: "sqlite-acquire-refused", what: "acquire, refused", make: |context| acquire_row(context, Kind::Refuse) },
         Entry { name: "sqlite-store-1m", what: "store consume, a million entities", make: store_million },
         Entry { name: "sqlite-acquire-1m", what: "acquire + commit, a million entities", make: acquire_million },
-        Entry { name: "sqlite-64", what: "acquire + commit, 64 callers, 1k keys", make: |context| crowd(context, KEYS, Synchronous::Normal) },
-        Entry { name: "sqlite-64-hot", what: "acquire + commit, 64 callers, one key", make: |context| crowd(context, 1, Synchronous::Normal) },
-        Entry { name: "sqlite-full-64", what: "acquire + commit, 64 callers, FULL", make: |context| crowd(context, KEYS, Synchronous::Full) },
+        Entry {
+            name: "sqlite-64",
+            what: "acquire + commit, 64 callers, 1k keys",
+            make: |context| crowd(context, KEYS, Synchronous::Normal),
+        },
+        Entry {
+            name: "sqlite-64-hot",
+            what: "acquire + commit, 64 callers, one key",
+            make: |context| crowd(context, 1, Synchronous::Normal),
+        },
+        Entry {
+            name: "sqlite-full-64",
+            what: "acquire + commit, 64 callers, FULL",
+            make: |context| crowd(context, KEYS, Synchronous::Full),
+        },
     ]
 }
 
@@ -139,7 +156,7 @@ const CREATORS: usize = 256;
 /// A file with a bucket for each of a million entities, fewer when in a hurry.
 fn million(context: &Context, name: &str) -> Result<(SqliteStore, Vec<EntityId>)> {
     let store = context.store(name, Synchronous::Normal)?;
-    let entities = keys::entities(if context.quick { 100_000 } else { 1_000_000 });
+    let entities = keys::entities(context.million());
     all_cores()?.block_on(async {
         let mut creators = JoinSet::new();
         for some in entities.chunks(entities.len().div_ceil(CREATORS)) {
@@ -238,14 +255,18 @@ fn acquire_row(context: &Context, kind: Kind) -> Result<Box<dyn Row>> {
 /// Children that cascade to shared parents; returns the children.
 async fn family(limiter: &RateLimiter) -> Result<Vec<String>> {
     for number in 0..PARENTS {
-        limiter.create_entity(NewEntity::new(format!("parent-{number:03}").parse()?)).await?;
+        limiter.create_entity(entity(format!("parent-{number:03}").parse()?, None)).await?;
     }
     let children: Vec<String> = (0..KEYS).map(|number| format!("child-of-a-parent-{number:010}")).collect();
     for (number, child) in children.iter().enumerate() {
         let parent = format!("parent-{:03}", number % PARENTS).parse()?;
-        limiter.create_entity(NewEntity::new(child.parse()?).with_parent(parent).cascading()).await?;
+        limiter.create_entity(entity(child.parse()?, Some(parent))).await?;
     }
     Ok(children)
+}
+
+fn entity(id: EntityId, parent: Option<EntityId>) -> NewEntity {
+    NewEntity { name: id.to_string(), id, cascade: parent.is_some(), parent, metadata: BTreeMap::new() }
 }
 
 fn acquire_million(context: &Context) -> Result<Box<dyn Row>> {

@@ -3,7 +3,7 @@
 use clap::{ArgGroup, Args, Subcommand};
 use zae_limiter::{EntityId, Limit, LimitName, ResourceName};
 
-use super::value::ResourceOrAll;
+use super::value::{ResourceOrAll, version};
 use super::{ConfirmArgs, PageArgs, Pair};
 
 /// What to do with an entity.
@@ -102,7 +102,7 @@ pub(crate) struct EntityUpdateArgs {
     pub(crate) remove_metadata: Vec<String>,
 
     /// Only if it still has this version, as `entity show` says [default: the version it has]
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = version)]
     pub(crate) version: Option<u64>,
 }
 

@@ -16,7 +16,7 @@ pub(crate) struct BackupArgs {
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct DemoArgs {
     /// How long it runs, from 1 to 3600
-    #[arg(long, value_name = "COUNT", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    #[arg(long, value_name = "COUNT", default_value_t = 15, value_parser = super::value::count::<3600>)]
     pub(crate) seconds: u32,
 }
 

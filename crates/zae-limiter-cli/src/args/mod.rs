@@ -27,9 +27,7 @@ pub(crate) use history::{AuditCommand, AuditListArgs, UsageCommand, UsageListArg
 pub(crate) use namespace::{
     NamespaceCommand, NamespaceDeleteArgs, NamespaceIdArgs, NamespaceNameArgs, NamespacePurgeArgs, NamespaceRegisterArgs,
 };
-pub(crate) use resource::{
-    ResourceCapacityArgs, ResourceCommand, ResourceDeleteDefaultsArgs, ResourceNameArgs, ResourceSetDefaultsArgs,
-};
+pub(crate) use resource::{ResourceCapacityArgs, ResourceCommand, ResourceDeleteDefaultsArgs, ResourceNameArgs, ResourceSetDefaultsArgs};
 pub(crate) use shared::{ConfirmArgs, PageArgs};
 pub(crate) use system::{SystemCommand, SystemDeleteDefaultsArgs, SystemSetDefaultsArgs};
 pub(crate) use value::{Amount, Pair, StoreUrl};

@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 use zae_limiter::{Limit, LimitName, ResourceName};
 
+use super::value::count;
 use super::{ConfirmArgs, PageArgs};
 
 /// What to do with a resource.
@@ -68,6 +69,6 @@ pub(crate) struct ResourceCapacityArgs {
     pub(crate) parents_only: bool,
 
     /// Show at most so many entities, those with the smallest share left first; the sums are over all
-    #[arg(long, value_name = "COUNT", default_value_t = 20)]
-    pub(crate) limit: usize,
+    #[arg(long, value_name = "COUNT", default_value_t = 20, value_parser = count::<1_000_000>)]
+    pub(crate) limit: u32,
 }

@@ -4,11 +4,13 @@ use clap::Args;
 use zae_limiter::store::PAGE_LIMIT_MAX;
 use zae_limiter::{Cursor, PageRequest};
 
+use super::value::count;
+
 /// Which page of a listing.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PageArgs {
     /// At most how many, up to 1000
-    #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=i64::from(PAGE_LIMIT_MAX)))]
+    #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = count::<PAGE_LIMIT_MAX>)]
     pub(crate) limit: u32,
 
     /// Go on where the page before ended: the cursor it came with

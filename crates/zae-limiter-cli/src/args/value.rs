@@ -113,6 +113,17 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     ms.map(Duration::from_millis).ok_or_else(|| "write a whole number before the unit, as in 500ms, 30s, 2m or 1h".into())
 }
 
+/// A whole number in bounds that the words of the refusal name.
+pub(crate) fn count<const MAX: u32>(text: &str) -> Result<u32, String> {
+    let count = whole_number(text).and_then(|count| u32::try_from(count).ok()).filter(|count| (1..=MAX).contains(count));
+    count.ok_or_else(|| format!("write a whole number from 1 to {MAX}"))
+}
+
+/// The version of an entity.
+pub(crate) fn version(text: &str) -> Result<u64, String> {
+    whole_number(text).ok_or_else(|| "write a whole number, as `entity show` does".into())
+}
+
 /// Digits only: the standard parser would also take a leading `+`.
 fn whole_number(text: &str) -> Option<u64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
@@ -174,6 +185,16 @@ mod tests {
         for text in ["", "yesterday", "2026-02-30", "2026-01-31 12:00:00Z", "12:00"] {
             assert!(moment(text).unwrap_err().contains("write"), "{text}");
         }
+    }
+
+    #[test]
+    fn counts_and_versions() {
+        assert_eq!((count::<1000>("1"), count::<1000>("1000")), (Ok(1), Ok(1000)));
+        for text in ["", "0", "1001", "-1", "+1", "1.5", "many", "99999999999999999999"] {
+            assert_eq!(count::<1000>(text), Err("write a whole number from 1 to 1000".into()), "{text}");
+        }
+        assert_eq!(version("7"), Ok(7));
+        assert!(version("-7").is_err() && version("v7").is_err());
     }
 
     #[test]

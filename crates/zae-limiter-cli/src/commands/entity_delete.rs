@@ -1,10 +1,12 @@
 //! `entity delete`.
 
 use serde::Serialize;
+use zae_limiter::StoreErrorKind;
 
 use crate::args::EntityDeleteArgs;
 use crate::confirm::{Question, confirm};
 use crate::context::Context;
+use crate::error::Failure;
 use crate::exit::Exit;
 use crate::table::{Cell, Text};
 
@@ -20,7 +22,12 @@ pub(crate) async fn run(context: &Context<'_>, args: EntityDeleteArgs) -> anyhow
     let what = format!("entity {} with its buckets and limits", args.id);
     confirm(context, &Question { deed: "deletes", what: &what, name: args.id.as_str() }, args.confirm)?;
     let limiter = context.open().await?;
-    let deleted = limiter.delete_entity(args.id.clone()).await?;
+    let deleted = match limiter.delete_entity(args.id.clone()).await {
+        Err(error) if error.kind() == StoreErrorKind::NotFound => {
+            return Err(Failure::not_found(format!("there is no entity {}", args.id)).into());
+        }
+        deleted => deleted?,
+    };
     let form = Form { entity_id: args.id.to_string(), deleted: true, buckets: deleted.buckets, configs: deleted.configs };
     let line = format!("deleted {what} (buckets: {}, levels with limits or flags: {})", form.buckets, form.configs);
     context.printer.answer(&form, &Text::new().line(Cell::plain(line)))?;

@@ -35,8 +35,8 @@ struct LimitForm {
 
 pub(crate) async fn run(context: &Context<'_>, args: EntityResetArgs) -> anyhow::Result<Exit> {
     let what = match &args.resource {
-        Some(resource) => format!("the bucket of {} for {resource}, forgiving its debt", args.id),
-        None => format!("every bucket of {}, forgiving its debt", args.id),
+        Some(resource) => format!("the bucket of {} for {resource} (forgiving its debt)", args.id),
+        None => format!("every bucket of {} (forgiving its debt)", args.id),
     };
     confirm(context, &Question { deed: "fills", what: &what, name: args.id.as_str() }, args.confirm)?;
     let limiter = context.open().await?;

@@ -26,7 +26,7 @@ pub(crate) async fn run(context: &Context<'_>, args: EntityUpdateArgs) -> anyhow
     let update = EntityUpdate { name: args.display_name, metadata: changed };
     let version = args.version.unwrap_or(entity.version);
     let updated = match limiter.update_entity(args.id.clone(), version, update).await {
-        Err(error) if error.kind() == StoreErrorKind::Conflict => return Err(conflict(&entity, version, args.version.is_some()).into()),
+        Err(error) if error.kind() == StoreErrorKind::Conflict => return Err(conflict(&entity, version).into()),
         updated => updated?,
     };
     context.printer.answer(&EntityForm::from(&updated), &view::entity(&updated))?;
@@ -34,11 +34,7 @@ pub(crate) async fn run(context: &Context<'_>, args: EntityUpdateArgs) -> anyhow
 }
 
 /// The metadata afterwards; `None` when it is not to be changed.
-fn changed(
-    before: &BTreeMap<String, String>,
-    added: BTreeMap<String, String>,
-    removed: &[String],
-) -> Option<BTreeMap<String, String>> {
+fn changed(before: &BTreeMap<String, String>, added: BTreeMap<String, String>, removed: &[String]) -> Option<BTreeMap<String, String>> {
     if added.is_empty() && removed.is_empty() {
         return None;
     }
@@ -48,11 +44,12 @@ fn changed(
     Some(metadata)
 }
 
-fn conflict(entity: &Entity, expected: u64, asked_for: bool) -> Failure {
+fn conflict(entity: &Entity, expected: u64) -> Failure {
     let id = &entity.id;
-    let message = match asked_for {
-        true => format!("entity {id} has version {}, not {expected}; nothing was changed", entity.version),
-        false => format!("somebody else changed entity {id} at the same moment; nothing was changed"),
+    let message = if entity.version == expected {
+        format!("somebody else changed entity {id} at the same moment; nothing was changed")
+    } else {
+        format!("entity {id} has version {}, not {expected}; nothing was changed", entity.version)
     };
     Failure::conflict(message).hint(format!("look at it with `zae-limiter entity show {id}`, then decide again"))
 }
@@ -60,6 +57,21 @@ fn conflict(entity: &Entity, expected: u64, asked_for: bool) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lost_race_is_not_blamed_on_the_version() {
+        let entity = Entity {
+            id: "key-1".parse().unwrap(),
+            name: "One".into(),
+            parent: None,
+            cascade: false,
+            metadata: BTreeMap::new(),
+            created_at: zae_limiter::TimeMs(0),
+            version: 3,
+        };
+        assert!(conflict(&entity, 2).to_string().contains("has version 3, not 2"));
+        assert!(conflict(&entity, 3).to_string().contains("at the same moment"));
+    }
 
     #[test]
     fn metadata_is_changed_key_by_key() {

@@ -34,7 +34,7 @@ pub(crate) async fn run(context: &Context<'_>, args: ResourceCapacityArgs) -> an
     let progress = Progress::start(context.printer, "reading buckets");
     let capacity = limiter.resource_capacity(args.name, args.limit_name, scope).await;
     drop(progress);
-    let form = form(&capacity?, args.limit);
+    let form = form(&capacity?, usize::try_from(args.limit).unwrap_or(usize::MAX));
     context.printer.answer(&form, &text(&form))?;
     Ok(Exit::Ok)
 }

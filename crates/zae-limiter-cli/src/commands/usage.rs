@@ -3,6 +3,7 @@
 use zae_limiter::{PageRequest, UsageQuery};
 
 use crate::args::UsageQueryArgs;
+use crate::context::Context;
 use crate::error::Failure;
 
 /// The query as the library asks it.
@@ -14,4 +15,11 @@ pub(super) fn query(args: UsageQueryArgs, page: PageRequest) -> Result<UsageQuer
         return Err(Failure::usage("--end is not after --start; there is no time in between"));
     }
     Ok(UsageQuery { entity: args.entity_id, resource: args.resource, window: args.window.into(), from, until, page })
+}
+
+/// A sum over entities counts a call once for each member of its chain; whoever reads it should know.
+pub(super) fn note_about_cascades(context: &Context<'_>, query: &UsageQuery) {
+    if query.entity.is_none() {
+        context.printer.note("summed over all entities: with cascades a call counts for each member of its chain");
+    }
 }

@@ -75,6 +75,7 @@ async fn plot(context: &Context<'_>, limiter: &RateLimiter, mut query: UsageQuer
     let none = || Text::new().line(Cell::plain("no usage"));
     let text = if charts.is_empty() { none() } else { charts.into_iter().fold(Text::new(), Text::chart) };
     context.printer.answer(&listing, &text)?;
+    super::usage::note_about_cascades(context, &query);
     Ok(Exit::Ok)
 }
 

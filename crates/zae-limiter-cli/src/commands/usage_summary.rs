@@ -37,6 +37,7 @@ pub(crate) async fn run(context: &Context<'_>, args: UsageQueryArgs) -> anyhow::
     form.entity_id = query.entity.as_ref().map(ToString::to_string);
     form.resource = query.resource.as_ref().map(ToString::to_string);
     context.printer.answer(&form, &text(&form))?;
+    super::usage::note_about_cascades(context, &query);
     Ok(Exit::Ok)
 }
 

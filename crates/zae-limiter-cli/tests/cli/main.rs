@@ -3,10 +3,18 @@
 //! Limits are per day, so that nothing refills while a test runs; waits are rounded up to minutes or filtered.
 
 mod acquire;
+mod demo;
+mod entities;
 mod entity;
 mod explain;
+mod file;
+mod flags;
+mod history;
 mod limits;
 mod looks;
+mod namespaces;
+mod reference;
+mod resources;
 mod store;
 mod support;
 mod usage;

@@ -1,11 +1,16 @@
 //! A folder of its own for each test, the binary run in it, and filters for what differs between runs.
 
-use std::fmt::Write as _;
+use std::fmt::{Debug, Write as _};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::str::FromStr;
 
 use tempfile::TempDir;
+use zae_limiter::ManualClock;
 use zae_limiter::blocking::RateLimiter;
+use zae_limiter::core::parse_rfc3339;
+use zae_limiter::sqlite::SqliteStore;
+use zae_limiter::store::SeededEntropy;
 
 /// A folder with a store file, and an environment that knows nothing else.
 pub(crate) struct Sandbox {
@@ -56,6 +61,14 @@ impl Sandbox {
         RateLimiter::open(self.path("limits.db")).expect("the file opens")
     }
 
+    /// The same, at another time, with the same ids of audit events every time.
+    pub(crate) fn limiter_at(&self, time: &str) -> RateLimiter {
+        let clock = ManualClock::new(parse_rfc3339(time).expect("a time"));
+        let store = SqliteStore::open(self.path("limits.db")).expect("the file opens");
+        let builder = zae_limiter::RateLimiter::builder(store).clock(clock).entropy(SeededEntropy::new(7)).principal("ops");
+        RateLimiter::build(builder).expect("the limiter is built")
+    }
+
     /// The command, ready to be started.
     pub(crate) fn command<S: AsRef<str>>(&self, arguments: &[S]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_zae-limiter"));
@@ -102,13 +115,28 @@ impl Sandbox {
     }
 }
 
-/// `2026-01-02T03:04:05.678Z` becomes `[TIME]`.
+/// A text that is known to be right.
+pub(crate) fn parsed<T: FromStr<Err: Debug>>(text: &str) -> T {
+    text.parse().expect("a valid text")
+}
+
+/// `2026-01-02T03:04:05.678Z` becomes `[TIME]`, also in the one millisecond of a thousand in which it has no digits after
+/// the point. Full hours stay: windows begin with them.
 fn without_times(text: &str) -> String {
-    const FORM: &[u8] = b"0000-00-00T00:00:00.000Z";
-    let is_time = |window: &[u8]| window.iter().zip(FORM).all(|(c, form)| if *form == b'0' { c.is_ascii_digit() } else { c == form });
+    const FORMS: [&[u8]; 2] = [b"0000-00-00T00:00:00.000Z", b"0000-00-00T00:00:00Z"];
     let mut text = text.to_owned();
-    while let Some(at) = text.as_bytes().windows(FORM.len()).position(is_time) {
-        text.replace_range(at..at + FORM.len(), "[TIME]");
+    for form in FORMS {
+        let fits = |(c, form): (&u8, &u8)| if *form == b'0' { c.is_ascii_digit() } else { c == form };
+        let is_time = |window: &[u8]| window.iter().zip(form).all(fits) && !window.ends_with(b":00:00Z");
+        while let Some(at) = text.as_bytes().windows(form.len()).position(is_time) {
+            text.replace_range(at..at + form.len(), "[TIME]");
+        }
+    }
+    // How wide a column of times is depends on those digits too.
+    for word in ["[TIME]", "TIME", "CREATED", "DELETED"] {
+        while text.contains(&format!("{word}   ")) {
+            text = text.replace(&format!("{word}   "), &format!("{word}  "));
+        }
     }
     text
 }
@@ -130,6 +158,7 @@ fn without_waits(text: &str) -> String {
 #[test]
 fn filters_hide_what_differs_and_nothing_else() {
     assert_eq!(without_times("a 2026-01-02T03:04:05.678Z b 2026-01-02"), "a [TIME] b 2026-01-02");
+    assert_eq!(without_times("2026-01-02T03:04:05Z      x 2026-01-02T03:00:00Z"), "[TIME]  x 2026-01-02T03:00:00Z");
     assert_eq!(
         without_waits("{\"retry_after_ms\":12,\"x\":12,\"retry_after_ms\":0,\"retry_after_ms\":null}"),
         "{\"retry_after_ms\":[MS],\"x\":12,\"retry_after_ms\":0,\"retry_after_ms\":null}"

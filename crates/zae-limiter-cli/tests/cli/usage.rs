@@ -15,14 +15,24 @@ fn help() {
     Usage: zae-limiter [OPTIONS] <COMMAND>
 
     Commands:
-      acquire    Take from every limit of the chain, or from none
-      available  Look at what is left, and whether a request would pass; takes nothing
-      explain    Show which limits apply to a call, and which level supplied them
-      entity     Entities: users, API keys, projects
-      resource   Limits of a resource
-      system     Limits of the whole namespace
-      version    Print the version
-      help       Print this message or the help of the given subcommand(s)
+      acquire      Take from every limit of the chain, or from none
+      available    Look at what is left, and whether a request would pass; takes nothing
+      explain      Show which limits apply to a call, and which level supplied them
+      entity       Entities: users, API keys, projects
+      resource     Limits of a resource
+      system       Limits of the whole namespace
+      namespace    Namespaces: isolated tenants in one store; --namespace does not matter here
+      audit        The audit log: who changed what
+      usage        The usage history: what was used when
+      status       Check the file: sizes, schema, integrity, buckets, debts, last sweep; exit code 1 if
+                   it is damaged
+      backup       Copy the file while it is in use
+      sweep        Forget full idle buckets and history past its retention; the store also does this by
+                   itself
+      demo         Watch a simulated LLM gateway at work, on a fresh file
+      completions  Print a completion script for a shell
+      version      Print the version
+      help         Print this message or the help of the given subcommand(s)
 
     Options:
       -h, --help     Print help
@@ -149,7 +159,7 @@ fn no_command_or_an_unknown_one() {
     --- stderr
     error: unrecognized subcommand 'aquire'
 
-      tip: a similar subcommand exists: 'acquire'
+      tip: some similar subcommands exist: 'audit', 'acquire'
 
     Usage: zae-limiter [OPTIONS] <COMMAND>
 

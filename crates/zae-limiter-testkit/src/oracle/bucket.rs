@@ -11,15 +11,8 @@ use super::meter::Meter;
 
 const HOUR_MS: i64 = 3_600_000;
 
-/// What was known of a limit when its bucket, or the limit itself, was forgotten.
-#[derive(Clone, Debug)]
-pub(crate) struct Forgotten {
-    capacity: i128,
-    meter: Meter,
-}
-
-/// Forgotten limits of one bucket, by name.
-pub(crate) type Past = BTreeMap<String, Forgotten>;
+/// The meters of forgotten limits of one bucket, by name: forgetting must not let more through than remembering.
+pub(crate) type Past = BTreeMap<String, Meter>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Params {
@@ -49,6 +42,8 @@ pub(crate) struct Account {
     pub(crate) params: Params,
     /// The exact balance, in `1/period` of a millitoken.
     fine: i128,
+    /// What the largest capacity it had would lack beyond that, in millitokens: repaid by what overflows.
+    pub(crate) gap: i128,
     pub(crate) consumed: i128,
     pub(crate) hour_base: i128,
     pub(crate) meter: Meter,
@@ -58,11 +53,9 @@ impl Account {
     fn full(limit: &Limit, past: &mut Past) -> Account {
         let params = Params::of(limit);
         let name = limit.name().to_string();
-        let meter = match past.remove(&name) {
-            Some(forgotten) => forgotten.meter.remembered(forgotten.capacity, params.capacity),
-            None => Meter::new(params.capacity),
-        };
-        Account { name, params, fine: params.brim(), consumed: 0, hour_base: 0, meter }
+        let mut meter = past.remove(&name).unwrap_or_else(|| Meter::new(params.capacity));
+        meter.allow(params.capacity);
+        Account { name, params, fine: params.brim(), gap: 0, consumed: 0, hour_base: 0, meter }
     }
 
     pub(crate) fn balance(&self) -> i128 {
@@ -73,8 +66,15 @@ impl Account {
         self.fine.rem_euclid(self.params.period)
     }
 
-    pub(crate) fn is_full(&self) -> bool {
-        self.fine == self.params.brim()
+    /// Whether it may be forgotten, had it `elapsed_ms` more: full, and nothing hidden by a lowered capacity.
+    fn is_whole_after(&self, elapsed_ms: i128) -> bool {
+        self.later(elapsed_ms) == self.params.brim() && self.overflow(elapsed_ms) >= self.gap
+    }
+
+    /// Whole millitokens that `elapsed_ms` more would add beyond the capacity.
+    fn overflow(&self, elapsed_ms: i128) -> i128 {
+        let beyond = (self.fine + elapsed_ms.max(0) * self.params.refill).div_euclid(self.params.period) - self.params.capacity;
+        if elapsed_ms > 0 { beyond.max(0) } else { 0 }
     }
 
     /// The exact balance `elapsed_ms` later.
@@ -83,25 +83,30 @@ impl Account {
     }
 
     fn wait_of(&mut self, elapsed_ms: i128) {
+        self.gap = (self.gap - self.overflow(elapsed_ms)).max(0);
         self.fine = self.later(elapsed_ms);
         self.meter.leak(elapsed_ms, self.params);
     }
 
     fn give(&mut self, milli: i128) {
+        let beyond = self.balance() + milli - self.params.capacity;
+        self.gap = (self.gap - beyond.max(0)).max(0);
         self.fine = (self.fine + milli * self.params.period).min(self.params.brim());
     }
 
     fn become_limit(&mut self, params: Params) {
+        let lacked = self.params.capacity - self.balance();
         let same_rate = (self.params.refill, self.params.period) == (params.refill, params.period);
         // A fraction of a millitoken means something else at another rate; it is dropped, never rounded up.
         self.fine = if same_rate { self.fine } else { self.balance() * params.period };
         self.params = params;
         self.fine = self.fine.min(params.brim());
+        self.gap = (self.gap + lacked - (params.capacity - self.balance())).max(0);
         self.meter.allow(params.capacity);
     }
 
-    fn forgotten(self) -> (String, Forgotten) {
-        (self.name, Forgotten { capacity: self.params.capacity, meter: self.meter })
+    fn forgotten(self) -> (String, Meter) {
+        (self.name, self.meter)
     }
 }
 
@@ -152,14 +157,12 @@ impl Bucket {
     }
 
     pub(crate) fn is_full_at(&self, now: i64) -> bool {
-        (0..self.accounts.len()).all(|index| self.balance_at(index, i128::from(now)) == self.accounts[index].params.capacity)
+        let elapsed_ms = i128::from(now) - i128::from(self.refilled_at);
+        self.accounts.iter().all(|account| account.is_whole_after(elapsed_ms))
     }
 
-    /// Makes `limits` the limits in force. A backend may close the usage hour with it, or leave that to the next take.
-    pub(crate) fn sync(&mut self, limits: &[Limit], stamp: u64, (now, turns_hour): (i64, bool), past: &mut Past) {
-        if turns_hour {
-            self.turn_hour(now);
-        }
+    /// Makes `limits` the limits in force. The usage hour goes on: only a take or an adjustment closes it.
+    pub(crate) fn sync(&mut self, limits: &[Limit], stamp: u64, now: i64, past: &mut Past) {
         self.refill(now);
         let mut old = std::mem::take(&mut self.accounts);
         for limit in limits {
@@ -181,7 +184,7 @@ impl Bucket {
     /// A limit that is no longer configured goes once a write finds it full, with no usage left in the open hour.
     fn forget_full_retired(&mut self, past: &mut Past) {
         for index in (self.active..self.accounts.len()).rev() {
-            if self.accounts[index].is_full() && self.accounts[index].consumed == self.accounts[index].hour_base {
+            if self.accounts[index].is_whole_after(0) && self.accounts[index].consumed == self.accounts[index].hour_base {
                 past.extend([self.accounts.remove(index).forgotten()]);
             }
         }

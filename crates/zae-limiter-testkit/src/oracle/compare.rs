@@ -103,6 +103,9 @@ fn difference(expected: &Bucket, view: &BucketView, flagged: bool) -> Option<Str
         if limit.balance.0 > params.capacity_milli {
             return differs("a balance", &limit.balance.0, &"at most its capacity");
         }
+        if i128::from(stored.gap(&limit.name).0) != account.gap {
+            return differs(&format!("the gap of {}", limit.name), &stored.gap(&limit.name).0, &account.gap);
+        }
         if i128::from(limit.hour_base.0) != account.hour_base {
             return differs("the base of the open hour", &limit.hour_base.0, &account.hour_base);
         }

@@ -27,9 +27,8 @@ enum Stop {
 impl Oracle {
     /// A take that reached the store.
     pub(crate) fn consume(&mut self, namespace: &str, request: &ConsumeRequest<'_>, said: &ConsumeOutcome) -> Result<(), Broken> {
-        let turns_hour = self.sync_turns_hour;
         let tenant = self.tenants.entry(namespace.to_owned()).or_default();
-        let prepared = match prepare(tenant, request, turns_hour) {
+        let prepared = match prepare(tenant, request) {
             Err(stop) => {
                 match stop {
                     Stop::Stale(_) => self.coverage.stale += 1,
@@ -58,13 +57,11 @@ impl Oracle {
             }
             let takes: Vec<(usize, i128)> =
                 asked.takes.iter().map(|take| (usize::from(take.limit), i128::from(take.amount.0))).collect();
-            let lost_before = member.bucket.accounts.iter().filter(|account| account.meter.minted_by_memory_loss).count();
+            self.coverage.hidden_gaps += member.bucket.accounts.iter().filter(|account| account.gap > 0).count() as u64;
             member
                 .bucket
                 .take(&takes, request.now.0, &mut member.past)
                 .map_err(|excess| format!("{}/{}: {excess}", asked.entity, asked.resource))?;
-            self.coverage.memory_loss += lost_before as u64;
-            member.bucket.accounts.iter_mut().for_each(|account| account.meter.minted_by_memory_loss = false);
             let hour = member.bucket.hour;
             tenant.past.insert(member.key.clone(), member.past);
             tenant.buckets.insert(member.key.clone(), member.bucket);
@@ -79,8 +76,7 @@ impl Oracle {
 
     /// A look that must answer like a take and change nothing.
     pub(crate) fn peek(&mut self, namespace: &str, request: &ConsumeRequest<'_>, said: &ConsumeOutcome) -> Result<(), Broken> {
-        let turns_hour = self.sync_turns_hour;
-        match prepare(self.tenant(namespace), request, turns_hour) {
+        match prepare(self.tenant(namespace), request) {
             Err(stop) => answers_as_stopped(&stop, said),
             Ok(prepared) => {
                 // A look reports the balances there are, also when it passes.
@@ -98,10 +94,10 @@ fn after_takes(reports: &Reports) -> Reports {
     reports.iter().map(|report| LimitReport { balance: report.balance.saturating_sub(report.requested), ..*report }).collect()
 }
 
-fn prepare(tenant: &Tenant, request: &ConsumeRequest<'_>, turns_hour: bool) -> Result<Vec<Prepared>, Stop> {
+fn prepare(tenant: &Tenant, request: &ConsumeRequest<'_>) -> Result<Vec<Prepared>, Stop> {
     let mut prepared = Vec::new();
     for (index, asked) in request.members.iter().enumerate() {
-        prepared.push(prepare_member(tenant, asked, (request.now.0, turns_hour)).map_err(|stop| match stop {
+        prepared.push(prepare_member(tenant, asked, request.now.0).map_err(|stop| match stop {
             Stop::Stale(_) => Stop::Stale(index),
             Stop::Disabled(_) => Stop::Disabled(index),
         })?);
@@ -109,7 +105,7 @@ fn prepare(tenant: &Tenant, request: &ConsumeRequest<'_>, turns_hour: bool) -> R
     Ok(prepared)
 }
 
-fn prepare_member(tenant: &Tenant, asked: &MemberTake<'_>, (now, turns_hour): (i64, bool)) -> Result<Prepared, Stop> {
+fn prepare_member(tenant: &Tenant, asked: &MemberTake<'_>, now: i64) -> Result<Prepared, Stop> {
     let key = (asked.entity.clone(), asked.resource.clone());
     let in_force = asked.limits;
     let mut past = tenant.past.get(&key).cloned().unwrap_or_else(BTreeMap::new);
@@ -128,7 +124,7 @@ fn prepare_member(tenant: &Tenant, asked: &MemberTake<'_>, (now, turns_hour): (i
     if in_force.source != LimitSource::Call && in_force.stamp.0 < bucket.stamp {
         return Err(Stop::Stale(0));
     }
-    bucket.sync(&in_force.limits, in_force.stamp.0, (now, turns_hour), &mut past);
+    bucket.sync(&in_force.limits, in_force.stamp.0, now, &mut past);
     Ok(Prepared { key, bucket, past, synced: true })
 }
 

@@ -15,24 +15,11 @@ pub(crate) struct Meter {
     /// The largest capacity in force since the level was last zero, in millitokens.
     capacity_max: i128,
     capacity: i128,
-    /// Whether a limit that was forgotten small came back larger while the meter was running (see `docs/guards.md`).
-    pub(crate) minted_by_memory_loss: bool,
 }
 
 impl Meter {
     pub(crate) fn new(capacity: i128) -> Meter {
-        Meter { level: 0, capacity_max: capacity, capacity, minted_by_memory_loss: false }
-    }
-
-    /// The meter of a limit that comes back full after it was forgotten. A limit that comes back with a larger capacity
-    /// than it was forgotten with starts full at that capacity: the known gap, counted here as if it were a gift.
-    pub(crate) fn remembered(mut self, then: i128, now: i128) -> Meter {
-        if now > then {
-            self.minted_by_memory_loss |= self.level > 0;
-            self.give_back(now - then);
-        }
-        self.allow(now);
-        self
+        Meter { level: 0, capacity_max: capacity, capacity }
     }
 
     pub(crate) fn allow(&mut self, capacity: i128) {

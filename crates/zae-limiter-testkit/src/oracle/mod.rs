@@ -53,9 +53,8 @@ pub struct Coverage {
     pub config_changes: u64,
     /// Buckets that a sweep had forgotten, all of them full.
     pub forgotten: u64,
-    /// Limits that were forgotten small, came back larger and so started above what the meter alone would allow: the
-    /// known gap of `docs/guards.md`.
-    pub memory_loss: u64,
+    /// Takes from a bucket in which a lowered limit hides how much its old capacity would lack.
+    pub hidden_gaps: u64,
     /// Times all stored buckets were compared.
     pub compared: u64,
 }
@@ -81,8 +80,6 @@ struct HourUsage {
 /// Everything the oracle knows.
 #[derive(Debug, Default)]
 pub(crate) struct Oracle {
-    /// Whether a change of limits closes the usage hour in this backend; the sums are the same either way.
-    pub(crate) sync_turns_hour: bool,
     tenants: BTreeMap<String, Tenant>,
     pub(crate) coverage: Coverage,
 }

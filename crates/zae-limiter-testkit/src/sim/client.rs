@@ -33,7 +33,9 @@ impl Client {
         let on_unavailable = *rng.pick(&[None, None, Some(OnUnavailable::Allow), Some(OnUnavailable::Block)]);
         let default_limits = rng.chance(30).then(|| rng.limits());
         let multiplier = *rng.pick(&[0, 1, 7, 7]);
-        let party = Party { books: books.clone(), client: id, clock: clock.clone(), config_age_max: ttl };
+        let answers = faults.clone();
+        let echo = Arc::new(move || answers.echo());
+        let party = Party { books: books.clone(), client: id, clock: clock.clone(), config_age_max: ttl, echo };
         let weather = faults.become_weather(Weather::Clear);
         let journal = JournalStore::new(ground.open(clock, rng.next())?, party.clone());
         let disturbed = FaultStore::new(Arc::new(journal), faults.clone());

@@ -44,6 +44,15 @@ impl Faults {
         self.lock().drawn
     }
 
+    /// For how many polls an answer is on its way.
+    pub(crate) fn echo(&self) -> u32 {
+        let mut sky = self.lock();
+        if sky.weather == Weather::Clear || !sky.rng.chance(15) {
+            return 0;
+        }
+        u32::try_from(sky.rng.between(1, 2)).unwrap_or(0)
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Sky> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -108,7 +108,7 @@ impl Run {
     pub(super) fn granted_take(&self, op: OpId) -> Option<(CallId, Vec<PlannedMember>)> {
         let state = self.books.lock();
         let granted = state.calls.iter().enumerate().rev().find_map(|(id, call)| match (&call.asked, &call.told) {
-            (Asked::Consume { members, .. }, Some(Told::Decision(ConsumeOutcome::Granted(_)))) if call.told_to == Some(op) => {
+            (Asked::Consume { members }, Some(Told::Decision(ConsumeOutcome::Granted(_)))) if call.told_to == Some(op) => {
                 Some((id, members.clone()))
             }
             _ => None,

@@ -23,6 +23,7 @@ use zae_limiter_core::EventId;
 use zae_limiter_store::{Change, Clock, ManualClock};
 
 pub use world::Backend;
+pub(crate) use world::{Ground, start_clock};
 
 use crate::accounts::Accounts;
 use crate::books::{Books, OpId};
@@ -33,7 +34,7 @@ use crate::rng::Rng;
 use client::Client;
 use faults::{Faults, Weather};
 use ops::Op;
-use world::{Ground, NAMESPACES, start_clock};
+use world::NAMESPACES;
 
 /// Steps of a run, at least and at most.
 const STEPS: (u64, u64) = (60, 200);
@@ -138,7 +139,6 @@ impl Run {
     fn new(seed: u64, backend: Backend) -> Result<Run, Broken> {
         let mut rng = Rng::new(seed, 1);
         let books = Books::default();
-        books.lock().oracle.sync_turns_hour = backend == Backend::Sqlite;
         let ground = Ground::new(backend)?;
         let mut run = Run {
             faults: Faults::new(Rng::new(seed, 2)),

@@ -27,7 +27,7 @@ impl Run {
         let calls: Vec<&Call> = state.calls.iter().filter(|call| call.op == Some(op)).collect();
         let failed_with = |kind: StoreErrorKind| calls.iter().any(|call| call.failure() == Some(kind));
         let last = calls.iter().rev().find_map(|call| match (&call.asked, &call.told) {
-            (Asked::Consume { members, .. }, Some(Told::Decision(outcome))) => Some((members, outcome)),
+            (Asked::Consume { members }, Some(Told::Decision(outcome))) => Some((members, outcome)),
             _ => None,
         });
         let client = &self.clients[client];
@@ -81,7 +81,7 @@ impl Run {
         }
         let state = self.books.lock();
         let granted = state.calls.iter().rev().find_map(|call| match (&call.asked, &call.told) {
-            (Asked::Consume { members, .. }, Some(Told::Decision(ConsumeOutcome::Granted(reports)))) if call.told_to == Some(op) => {
+            (Asked::Consume { members }, Some(Told::Decision(ConsumeOutcome::Granted(reports)))) if call.told_to == Some(op) => {
                 Some((members, reports))
             }
             _ => None,

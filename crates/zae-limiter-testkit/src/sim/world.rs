@@ -124,7 +124,7 @@ impl Rng {
     /// One to four limits, in any order. Most configurations have the two everyday limits, so that requests fit them.
     pub(crate) fn limits(&mut self) -> Vec<Limit> {
         let mut names: Vec<&str> = Vec::new();
-        for (name, percent) in LIMITS.into_iter().zip([90, 80, 25, 15]) {
+        for (name, percent) in LIMITS.into_iter().zip([94, 88, 25, 15]) {
             if self.chance(percent) {
                 names.push(name);
             }

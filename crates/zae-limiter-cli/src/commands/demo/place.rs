@@ -1,0 +1,85 @@
+//! Where the demo's file goes, and what to type to look at it afterwards.
+
+use std::fs::DirBuilder;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use zae_limiter::{Clock, SystemClock};
+
+use super::world::RESOURCE;
+use crate::args::StoreUrl;
+use crate::error::Failure;
+use crate::settings::Environment;
+
+/// How many folders are tried.
+const TRIES_MAX: u32 = 100;
+
+/// Where the demo's file goes. `ZAEL_STORE` is not asked: what is there is not for playing.
+pub(crate) struct Place {
+    named: Option<PathBuf>,
+    temporary_directory: PathBuf,
+    program: String,
+}
+
+impl Place {
+    /// The file that --store names, which must not exist, or else one in a new temporary folder.
+    pub(crate) fn new(store: Option<StoreUrl>, environment: &Environment) -> Result<Place, Failure> {
+        let named = match store {
+            Some(StoreUrl::Memory) => return Err(Failure::usage("the demo needs a file").hint("leave --store away, or name a new file")),
+            Some(StoreUrl::Sqlite(path)) if path.exists() => {
+                let failure = Failure::usage(format!("{} exists, and the demo begins with a fresh file", path.display()));
+                return Err(failure.hint("leave --store away, or name a new file"));
+            }
+            Some(StoreUrl::Sqlite(path)) => Some(path),
+            None => None,
+        };
+        Ok(Place { named, temporary_directory: environment.temporary_directory().to_owned(), program: environment.program() })
+    }
+
+    /// The path of the file, its folder created.
+    pub(super) fn prepare(&self) -> anyhow::Result<PathBuf> {
+        if let Some(path) = &self.named {
+            return Ok(path.clone());
+        }
+        let mut builder = DirBuilder::new();
+        #[cfg(unix)]
+        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+        let seed = SystemClock::new().now().0;
+        let mut last = None;
+        for number in 0..TRIES_MAX {
+            let folder = self.temporary_directory.join(format!("zae-limiter-demo-{seed}-{number}"));
+            // Only a folder that did not exist is ours.
+            match builder.create(&folder) {
+                Ok(()) => return Ok(folder.join("limits.db")),
+                Err(error) => last = Some(error),
+            }
+        }
+        let failed = last.unwrap_or_else(|| std::io::ErrorKind::Other.into());
+        Err(failed).with_context(|| format!("no folder could be created in {}", self.temporary_directory.display()))
+    }
+
+    /// Three commands for the file.
+    pub(super) fn next_commands(&self, path: &Path) -> Vec<String> {
+        let start = format!("{} --store {}", quoted(&self.program), quoted(&format!("sqlite:{}", path.display())));
+        ["usage list -e acme -r RESOURCE --plot", "explain batch-2 RESOURCE", "available batch-2 RESOURCE -c rpm=1 -c tpm=1000"]
+            .map(|command| format!("{start} {}", command.replace("RESOURCE", RESOURCE)))
+            .to_vec()
+    }
+}
+
+/// A word as a shell takes it.
+fn quoted(word: &str) -> String {
+    let plain = |character: char| character.is_alphanumeric() || "/\\:._-".contains(character);
+    if word.chars().all(plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_with_spaces_are_quoted() {
+        assert_eq!(quoted("sqlite:/tmp/a-1/limits.db"), "sqlite:/tmp/a-1/limits.db");
+        assert_eq!(quoted("/my files/it's"), "'/my files/it'\\''s'");
+    }
+}
