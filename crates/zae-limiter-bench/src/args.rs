@@ -29,7 +29,7 @@ pub(crate) struct Options {
     /// Short cells and a tenth of the entities: to see that it works, not for figures.
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Only rows whose name begins with one of these.
+    /// Only the rows of these names, or whose names begin so.
     #[arg(long, value_name = "ROW", num_args = 1..)]
     pub(crate) only: Vec<String>,
     /// Print the names of the rows and stop.

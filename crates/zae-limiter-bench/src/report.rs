@@ -37,6 +37,7 @@ fn write_table(page: &mut String, results: &Results) -> std::fmt::Result {
             Bound::AtLeast(least) => format!("≥ {least}"),
         };
         let (measured, mark) = match goal.verdict(results) {
+            Verdict::Missing(_) if !results.all => continue,
             Verdict::Missing(row) => (format!("no row `{row}`"), "–"),
             Verdict::Measured(values) => match spread(&values) {
                 None => ("nothing".to_owned(), "–"),

@@ -19,6 +19,8 @@ pub(crate) struct Results {
     pub(crate) missing: Vec<(&'static str, String)>,
     pub(crate) rounds: u32,
     pub(crate) quick: bool,
+    /// No row was left out on purpose.
+    pub(crate) all: bool,
     /// The load of the machine before each round: how much else went on.
     pub(crate) loads: Vec<f64>,
 }
@@ -37,9 +39,10 @@ impl Results {
 }
 
 pub(crate) fn run(options: &Options) -> Result<Results> {
-    let entries: Vec<Entry> = rows::all().into_iter().filter(|entry| is_wanted(entry, &options.only)).collect();
+    let entries = wanted(rows::all(), &options.only);
     ensure!(!entries.is_empty(), "no row begins with {:?}; --list names them", options.only);
-    let mut results = Results { rows: Vec::new(), missing: Vec::new(), rounds: 0, quick: options.quick, loads: Vec::new() };
+    let (quick, all) = (options.quick, options.only.is_empty());
+    let mut results = Results { rows: Vec::new(), missing: Vec::new(), rounds: 0, quick, all, loads: Vec::new() };
     if options.list {
         for entry in entries {
             results.rows.push(Measured { name: entry.name, what: entry.what, samples: Vec::new() });
@@ -76,8 +79,11 @@ pub(crate) fn run(options: &Options) -> Result<Results> {
     Ok(results)
 }
 
-fn is_wanted(entry: &Entry, only: &[String]) -> bool {
-    only.is_empty() || only.iter().any(|start| entry.name.starts_with(start.as_str()))
+/// A name that a row has means that row, any other the rows that begin with it.
+fn wanted(entries: Vec<Entry>, only: &[String]) -> Vec<Entry> {
+    let names: Vec<&str> = entries.iter().map(|entry| entry.name).collect();
+    let means = |word: &String, name: &str| if names.contains(&word.as_str()) { word == name } else { name.starts_with(word.as_str()) };
+    entries.into_iter().filter(|entry| only.is_empty() || only.iter().any(|word| means(word, entry.name))).collect()
 }
 
 fn cell(warm_up_ms: u64, time_ms: u64) -> Cell {

@@ -47,12 +47,12 @@ fn the_log_stays_short() {
     runtime().block_on(async {
         let store = scratch.open();
         let rpd = limits("rpd:1000000/day");
-        for _ in 0..20_000 {
+        for _ in 0..17_000 {
             take(&store, "key", &rpd, 1, START).await;
         }
         assert!(store.writer_stats().checkpoints >= 2);
         let log_bytes = store.status(START).expect("a status").log_bytes;
-        assert!(log_bytes < 12_000 * PAGE_BYTES, "{log_bytes} bytes after 20000 commits of a page");
+        assert!(log_bytes < 12_000 * PAGE_BYTES, "{log_bytes} bytes after 17000 commits of a page");
     });
 }
 
@@ -67,14 +67,14 @@ fn a_reader_does_not_make_every_commit_slow() {
         take(&store, "key", &rpd, 1, START).await;
         let reader = scratch.sqlite();
         reader.execute_batch("BEGIN; SELECT count(*) FROM bucket").expect("a read transaction");
-        for _ in 0..18_000 {
+        for _ in 0..11_000 {
             take(&store, "key", &rpd, 1, START).await;
         }
         let before = store.writer_stats().checkpoints;
-        assert!((2..=12).contains(&before), "{before} checkpoints");
+        assert!((2..=5).contains(&before), "{before} checkpoints");
         reader.execute_batch("COMMIT").expect("the reader goes");
         let long = store.status(START).expect("a status").log_bytes;
-        for _ in 0..30_000 {
+        for _ in 0..6_000 {
             take(&store, "key", &rpd, 1, START).await;
         }
         assert!(store.status(START).expect("a status").log_bytes <= long, "the log is used again from its start");

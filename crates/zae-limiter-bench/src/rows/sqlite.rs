@@ -137,15 +137,13 @@ fn store_row(context: &Context, kind: Kind) -> Result<Box<dyn Row>> {
     Ok(Calls::alone(runtime, StoreOp { kind, ..op }, 1))
 }
 
-/// Takes once from the bucket of each entity, many at a time.
+/// Takes once from the bucket of each entity.
 async fn create_buckets(store: &SqliteStore, entities: &[EntityId], resource: &ResourceName, limits: &LimitsInForce) -> Result<()> {
-    for some in entities.chunks(entities.len().div_ceil(CREATORS)) {
-        for entity in some {
-            let takes = takes();
-            let member = MemberTake { entity, resource, limits, takes: &takes };
-            let outcome = store.consume(&ConsumeRequest { members: &[member], now: SystemClock::new().now() }).await?;
-            ensure!(matches!(outcome, ConsumeOutcome::Granted(_)), "a new bucket is full");
-        }
+    for entity in entities {
+        let takes = takes();
+        let member = MemberTake { entity, resource, limits, takes: &takes };
+        let outcome = store.consume(&ConsumeRequest { members: &[member], now: SystemClock::new().now() }).await?;
+        ensure!(matches!(outcome, ConsumeOutcome::Granted(_)), "a new bucket is full");
     }
     Ok(())
 }

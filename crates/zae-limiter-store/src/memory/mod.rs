@@ -24,6 +24,7 @@ use std::fmt;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use foldhash::fast::SeedableRandomState;
 use zae_limiter_core::{NamespaceName, TimeMs};
 
 use crate::{BoxFuture, Capabilities, Store, StoreError, StoreErrorKind, Swept};
@@ -45,6 +46,9 @@ pub struct MemoryOptions {
     pub usage_rows_max: usize,
     /// The most audit events kept per namespace; beyond it the oldest go first.
     pub audit_events_max: usize,
+    /// Spread buckets over the table the same way in every run. For simulations that must replay exactly; leave it off
+    /// where callers choose the names, or they can choose ones that collide.
+    pub repeatable_layout: bool,
 }
 
 const RETENTION_MS_DEFAULT: i64 = 90 * 24 * 3_600_000;
@@ -57,6 +61,7 @@ impl Default for MemoryOptions {
             audit_retention_ms: RETENTION_MS_DEFAULT,
             usage_rows_max: 1_000_000,
             audit_events_max: 100_000,
+            repeatable_layout: false,
         }
     }
 }
@@ -75,7 +80,7 @@ pub struct MemoryStore {
 
 struct Shared {
     options: MemoryOptions,
-    hasher: foldhash::fast::RandomState,
+    hasher: SeedableRandomState,
     shards: Box<[Padded<Mutex<Shard>>]>,
     directory: RwLock<Directory>,
     scopes: Mutex<Scopes>,
@@ -114,7 +119,7 @@ impl MemoryStore {
         let (directory, number, name) = Directory::with_default_namespace();
         let shared = Shared {
             options,
-            hasher: foldhash::fast::RandomState::default(),
+            hasher: if options.repeatable_layout { SeedableRandomState::fixed() } else { SeedableRandomState::random() },
             shards: (0..SHARDS).map(|_| Padded(Mutex::new(Shard::default()))).collect(),
             directory: RwLock::new(directory),
             scopes: Mutex::new(Scopes::default()),

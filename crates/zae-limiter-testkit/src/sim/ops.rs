@@ -215,7 +215,7 @@ pub(crate) fn other(limiter: RateLimiter, rng: &mut Rng) -> (String, OpFuture) {
             Err(error) => format!("failed: {error}"),
         })
     }
-    match rng.weighted(&[(9, 0), (3, 1), (7, 2), (3, 3), (2, 4), (1, 5), (3, 6), (3, 7), (1, 8)]) {
+    match rng.weighted(&[(9, 0), (3, 1), (7, 2), (3, 3), (2, 4), (1, 5), (3, 6), (7, 7), (1, 8)]) {
         0 => {
             let (level, limits) = (rng.level(), rng.limits());
             let texts: Vec<String> = limits.iter().map(ToString::to_string).collect();

@@ -58,8 +58,12 @@ impl Ground {
     pub(crate) fn new(backend: Backend) -> Result<Ground, String> {
         Ok(match backend {
             Backend::Memory => {
-                let options =
-                    MemoryOptions { usage_retention_ms: RETENTION_MS, audit_retention_ms: RETENTION_MS, ..MemoryOptions::default() };
+                let options = MemoryOptions {
+                    usage_retention_ms: RETENTION_MS,
+                    audit_retention_ms: RETENTION_MS,
+                    repeatable_layout: true,
+                    ..MemoryOptions::default()
+                };
                 Ground::Memory(MemoryStore::with_options(options))
             }
             Backend::Sqlite => {
