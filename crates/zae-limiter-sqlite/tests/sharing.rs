@@ -147,20 +147,34 @@ fn a_future_that_is_never_polled_does_nothing() {
     });
 }
 
-/// What is queued when the last handle goes is finished first.
+/// What is queued when the last handle goes is finished first, although it takes several transactions.
 #[test]
+#[expect(clippy::disallowed_methods, reason = "another thread lets the lock go once this one is closing the store")]
 fn the_last_handle_finishes_what_is_queued() {
     let scratch = Scratch::new();
-    let rpm = limits("rpm:60/min");
+    let levels: Vec<Level> = (0..5).map(|number| Level::Resource(format!("r{number}").parse().expect("a name"))).collect();
+    let other = scratch.sqlite();
+    let store = scratch.open();
+    other.execute_batch("BEGIN IMMEDIATE").expect("the lock");
     runtime().block_on(async {
-        let store = scratch.open_with(SqliteOptions::new().synchronous(Synchronous::Full));
-        for _ in 0..5 {
-            let mut dropped = pin!(try_take(&store, "key", &rpm, 1, START));
-            assert!(poll_once(dropped.as_mut()).await.is_none());
+        for (number, level) in (0..).zip(&levels) {
+            let change = change(number);
+            let mut dropped = pin!(store.set_disabled(level, Some(true), &change));
+            assert!(poll_once(dropped.as_mut()).await.is_none(), "it queues");
         }
     });
-    let state = runtime().block_on(bucket(&scratch.open(), "key")).expect("a bucket").state;
-    assert_eq!(state.limits()[0].consumed, Milli::from_tokens(5));
+    let let_go = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        other.execute_batch("COMMIT").expect("let go");
+    });
+    drop(store);
+    let_go.join().expect("no panic");
+    runtime().block_on(async {
+        let store = scratch.open();
+        for level in &levels {
+            assert!(store.level(level).await.expect("a read").is_some(), "{level}");
+        }
+    });
 }
 
 /// Takes, corrections and administration from many callers at once: the ledger balances.

@@ -109,7 +109,9 @@ impl Accounts {
             self.clients.insert(lease, call.client);
             let is_settlers = call.told_to.is_none();
             match &call.told {
-                Some(Told::Decision(zae_limiter_store::ConsumeOutcome::Granted(_))) => self.intend(lease, Intent { changes: refund(members), in_doubt: false }),
+                Some(Told::Decision(zae_limiter_store::ConsumeOutcome::Granted(_))) => {
+                    self.intend(lease, Intent { changes: refund(members), in_doubt: false })
+                }
                 Some(Told::Decision(_)) => {}
                 Some(Told::Failed(kind)) if !is_unknown_fate(*kind) => {}
                 // The caller was told that the store failed: an outage, not a loss of the settler's.
@@ -158,7 +160,10 @@ impl Accounts {
                 let sum = net.entry((lease, change.entity.clone(), change.limit.clone())).or_default();
                 *sum += change.milli;
                 if *sum < 0 {
-                    return Err(format!("lease {lease} gave back {} milli of {} of {} more than it had taken", -*sum, change.limit, change.entity));
+                    return Err(format!(
+                        "lease {lease} gave back {} milli of {} of {} more than it had taken",
+                        -*sum, change.limit, change.entity
+                    ));
                 }
             }
         }

@@ -183,7 +183,8 @@ impl State {
         let mut parts = Vec::new();
         for delta in deltas {
             let Some(&plan) = self.plans.get(&std::ptr::from_ref(delta.entity).addr()) else {
-                self.broken.get_or_insert(format!("an adjustment of {} belongs to no take: does the library copy its plans?", delta.entity));
+                self.broken
+                    .get_or_insert(format!("an adjustment of {} belongs to no take: does the library copy its plans?", delta.entity));
                 continue;
             };
             let change = |change: &zae_limiter_store::Delta| Change {
@@ -250,7 +251,10 @@ impl State {
                 Some(at) if began.saturating_sub(*at) <= age_max => {}
                 Some(at) => {
                     let age = began.saturating_sub(*at);
-                    return Err(format!("client {client} takes from {} by a configuration read {age:?} ago, older than {age_max:?}", key.2));
+                    return Err(format!(
+                        "client {client} takes from {} by a configuration read {age:?} ago, older than {age_max:?}",
+                        key.2
+                    ));
                 }
                 None => return Err(format!("client {client} takes from {} by a configuration it never read", key.2)),
             }
@@ -263,9 +267,7 @@ impl State {
             .members
             .iter()
             .map(|member| {
-                let take = |take: &zae_limiter_core::Take| {
-                    format!("{} {}m", member.limits.limits[usize::from(take.limit)], take.amount.0)
-                };
+                let take = |take: &zae_limiter_core::Take| format!("{} {}m", member.limits.limits[usize::from(take.limit)], take.amount.0);
                 let takes: Vec<String> = member.takes.iter().map(take).collect();
                 format!("{}@{}[{}]", member.entity, member.limits.stamp.0, takes.join(", "))
             })

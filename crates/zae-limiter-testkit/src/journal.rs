@@ -6,9 +6,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 
-use zae_limiter_core::{
-    AuditEvent, Entity, EntityId, LimitName, Milli, NamespaceId, NamespaceName, ResourceName, TimeMs, UsageSnapshot,
-};
+use zae_limiter_core::{AuditEvent, Entity, EntityId, LimitName, Milli, NamespaceId, NamespaceName, ResourceName, TimeMs, UsageSnapshot};
 use zae_limiter_store::{
     Adjusted, AuditQuery, BoxFuture, BucketDelta, BucketStore, BucketView, Capabilities, Change, Clock, ConfigStore, ConsumeOutcome,
     ConsumeRequest, DeletedEntity, EntityUpdate, HistoryStore, Level, LevelConfig, LimitsChange, ManualClock, MemberKey, Namespace,

@@ -131,10 +131,9 @@ impl Rig {
         let views = finish(self.inspector.buckets(&entity, &PageRequest::default())).expect("a listing").items;
         debug_assert!(views.iter().all(|view| RESOURCES.contains(&view.resource.as_str())), "the oracle looks at these only");
         let states = views.iter().flat_map(|view| view.state.all_limits()).filter(|state| state.name == limit);
-        states.map(|state| Stored { consumed: state.consumed.0, balance: state.balance.0 }).reduce(|sum, more| Stored {
-            consumed: sum.consumed + more.consumed,
-            balance: sum.balance + more.balance,
-        })
+        states
+            .map(|state| Stored { consumed: state.consumed.0, balance: state.balance.0 })
+            .reduce(|sum, more| Stored { consumed: sum.consumed + more.consumed, balance: sum.balance + more.balance })
     }
 
     /// Takes plus adjustments of a limit, in whole tokens.

@@ -107,3 +107,48 @@ fn a_charge_goes_to_the_grant_that_has_the_limit() {
         assert_eq!(rig.consumed("team", "rpm"), 5, "{}", backend.as_str());
     }
 }
+
+/// While a charge was under way, two flushes could each give the same tokens back: the charge hid the first credit.
+#[test]
+fn flushes_that_overlap_give_nothing_back_twice() {
+    for backend in BACKENDS {
+        let rig = Rig::new(backend);
+        set(&rig, &Level::System, &["tpm:100/day"]);
+        let others = rig.run(rig.limiter().acquire(Request::new("key", "gpt-4").take("tpm", 50))).unwrap();
+        let lease = rig.run(rig.limiter().acquire(Request::new("key", "gpt-4").take("tpm", 1).on_drop(OnDrop::Keep))).unwrap();
+        lease.record("tpm", 29).unwrap();
+        rig.slow_down(1_000_000, 0);
+        let Polled::Pending(charge) = poll_times(lease.flush(), 1) else { panic!("the store hangs") };
+        rig.slow_down(0, 3);
+        lease.record("tpm", 0).unwrap();
+        let Polled::Pending(first) = poll_times(lease.flush(), 1) else { panic!("the answer takes its time") };
+        let second = poll_times(lease.flush(), 1);
+        let consumed = rig.consumed("key", "tpm");
+        assert!(consumed >= 50, "{}: {consumed} of the 50 that others took are consumed: the rest was minted", backend.as_str());
+        drop((charge, first, second));
+        rig.run(others.commit()).unwrap();
+    }
+}
+
+/// A flush was confirmed to the last grant, also when that had come while the flush was under way.
+#[test]
+fn a_flush_is_confirmed_to_the_grant_it_was_for() {
+    for backend in BACKENDS {
+        let rig = Rig::new(backend);
+        set(&rig, &Level::System, &["tpm:100/day"]);
+        create(&rig, "team", None);
+        let lease = rig.run(rig.limiter().acquire(Request::new("key", "gpt-4").take("tpm", 30))).unwrap();
+        lease.record("tpm", 20).unwrap();
+        rig.slow_down(0, 3);
+        let Polled::Pending(flush) = poll_times(lease.flush(), 1) else { panic!("the answer takes its time") };
+        rig.slow_down(0, 0);
+        create(&rig, "key", Some("team"));
+        rig.run(lease.consume([("tpm", 5)])).unwrap();
+        rig.run(flush).unwrap();
+        rig.run(lease.rollback()).unwrap();
+        let settled = rig.drain();
+        for entity in ["key", "team"] {
+            assert_eq!(rig.consumed(entity, "tpm"), 0, "{}: {entity}, {settled:?}", backend.as_str());
+        }
+    }
+}

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use zae_limiter::{AcquireError, Level, Limit, ManualClock, MemoryStore, OnDrop, PageRequest, RateLimiter, Request, StoreErrorKind, TimeMs};
+use zae_limiter::{
+    AcquireError, Level, Limit, ManualClock, MemoryStore, OnDrop, PageRequest, RateLimiter, Request, StoreErrorKind, TimeMs,
+};
 use zae_limiter_sqlite::{SqliteOptions, SqliteStore};
 use zae_limiter_store::{Clock, MemoryOptions};
 

@@ -66,7 +66,7 @@ fn check_coverage(reports: &[Report]) {
         ("resets", sum(|r| r.coverage.resets), 20),
         ("changes of the configuration", sum(|r| r.coverage.config_changes), 500),
         ("faults", sum(|r| r.faults), 500),
-        ("cancelled operations", sum(|r| r.cancelled), 200),
+        ("cancelled operations", sum(|r| r.cancelled), 100),
         ("crashes", sum(|r| r.crashes), 50),
         ("leases without a decision", sum(|r| r.degraded), 20),
         ("changes the settlers gave up", sum(|r| r.lost), 20),

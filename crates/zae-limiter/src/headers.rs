@@ -6,6 +6,8 @@
 
 use zae_limiter_core::{LimitStatus, RateLimitExceeded, Wait};
 
+use crate::AcquireError;
+
 /// A header name and its value.
 pub type Header = (String, String);
 
@@ -37,6 +39,17 @@ pub fn refused(exceeded: &RateLimitExceeded) -> Vec<Header> {
     }
     headers.extend(granted(exceeded.statuses()));
     headers
+}
+
+/// The headers of a request that got no lease, whatever the reason: a refusal's, or `Retry-After` alone when the store is
+/// down. Goes with [`AcquireError::http_status`].
+#[must_use]
+pub fn of(error: &AcquireError) -> Vec<Header> {
+    match (error.exceeded(), error.retry_after()) {
+        (Some(exceeded), _) => refused(exceeded),
+        (None, Some(wait)) => vec![("Retry-After".to_owned(), wait.as_millis().div_ceil(1000).to_string())],
+        (None, None) => Vec::new(),
+    }
 }
 
 /// One status per limit name, in order of first appearance: the one with the least left.
@@ -128,5 +141,18 @@ mod tests {
     fn what_can_never_pass_gets_no_retry_after() {
         let exceeded = RateLimitExceeded::new(vec![status("key", "rpm:60/min", 60, Wait::Never)]);
         assert!(refused(&exceeded).iter().all(|(name, _)| name != "Retry-After"));
+    }
+
+    #[test]
+    fn every_error_has_its_headers() {
+        let wait = Wait::After(WaitMs::at_least_one(500));
+        let refusal = AcquireError::from(RateLimitExceeded::new(vec![status("key", "rpm:60/min", 0, wait)]));
+        assert_eq!(of(&refusal)[0], ("Retry-After".into(), "1".into()));
+        let unavailable = crate::Unavailable {
+            reason: crate::OutageReason::BreakerOpen,
+            retry_after: std::time::Duration::from_millis(1001),
+            source: None,
+        };
+        check(&of(&AcquireError::Unavailable(unavailable)), &[("Retry-After", "2")]);
     }
 }

@@ -16,7 +16,8 @@ pub enum OnDrop {
     /// Give everything back, as a dropped transaction does.
     #[default]
     Rollback,
-    /// Settle what was recorded: for streams whose client hangs up, or its tokens would be free.
+    /// Settle what was recorded: for streams whose client hangs up, or its tokens would be free. What was not recorded
+    /// counts as used as estimated.
     Commit,
     /// Leave what was taken taken.
     Keep,

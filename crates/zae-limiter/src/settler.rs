@@ -19,10 +19,12 @@ use crate::plan::{AdjustInFlight, ConsumeInFlight, Settlement};
 const QUEUE_MAX: usize = 4096;
 /// Jobs worked on at once.
 const IN_FLIGHT_MAX: usize = 64;
-/// Times one settlement is sent.
-const ATTEMPTS_MAX: u32 = 6;
-/// Pause before the second attempt; doubled each time, jittered.
-const PAUSE: Duration = Duration::from_millis(50);
+/// Times one settlement is sent: over about half a minute, so that a store that restarts loses nothing.
+const ATTEMPTS_MAX: u32 = 14;
+/// Pause before the second attempt; doubled each time up to the longest, jittered.
+const PAUSE_MS: u64 = 50;
+/// The longest pause.
+const PAUSE_MS_MAX: u64 = 5_000;
 /// How long one write is waited for.
 const WRITE_DEADLINE: Duration = Duration::from_secs(30);
 
@@ -203,8 +205,8 @@ impl Worker {
                 return;
             }
             if attempt > 0 {
-                let pause_ms = u64::try_from(PAUSE.as_millis()).unwrap_or(u64::MAX) << (attempt - 1);
-                self.clock.sleep(Duration::from_millis(pause_ms / 2 + self.entropy.next_u64() % pause_ms.max(1))).await;
+                let pause_ms = (PAUSE_MS << (attempt - 1)).min(PAUSE_MS_MAX);
+                self.clock.sleep(Duration::from_millis(pause_ms / 2 + self.entropy.next_u64() % pause_ms)).await;
             }
             let sent = settlement.send(Arc::clone(store), self.clock.now());
             let results = within(&*self.clock, WRITE_DEADLINE, sent).await.unwrap_or_default();

@@ -55,8 +55,7 @@ impl Oracle {
             if tenant.config.disabled_by(asked.entity, asked.resource).is_some() {
                 return Err(format!("{}/{} is disabled, and a take was granted", asked.entity, asked.resource));
             }
-            let takes: Vec<(usize, i128)> =
-                asked.takes.iter().map(|take| (usize::from(take.limit), i128::from(take.amount.0))).collect();
+            let takes: Vec<(usize, i128)> = asked.takes.iter().map(|take| (usize::from(take.limit), i128::from(take.amount.0))).collect();
             self.coverage.hidden_gaps += member.bucket.accounts.iter().filter(|account| account.gap > 0).count() as u64;
             member
                 .bucket

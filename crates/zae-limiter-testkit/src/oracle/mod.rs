@@ -186,12 +186,7 @@ impl Oracle {
         if said == covered { Ok(()) } else { Err(format!("set_disabled of {level} reached {said} buckets, expected {covered}")) }
     }
 
-    pub(crate) fn create_entity(
-        &mut self,
-        namespace: &str,
-        new: &NewEntity,
-        said: Result<(), StoreErrorKind>,
-    ) -> Result<(), Broken> {
+    pub(crate) fn create_entity(&mut self, namespace: &str, new: &NewEntity, said: Result<(), StoreErrorKind>) -> Result<(), Broken> {
         let expected = self.tenant(namespace).config.create_entity(new);
         self.coverage.config_changes += u64::from(expected.is_ok());
         if said == expected { Ok(()) } else { Err(format!("create_entity of {} said {said:?}, expected {expected:?}", new.id)) }

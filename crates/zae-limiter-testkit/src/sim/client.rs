@@ -26,7 +26,14 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn start(id: usize, ground: &Ground, clock: &ManualClock, books: &Books, faults: &Faults, rng: &mut Rng) -> Result<Client, String> {
+    pub(crate) fn start(
+        id: usize,
+        ground: &Ground,
+        clock: &ManualClock,
+        books: &Books,
+        faults: &Faults,
+        rng: &mut Rng,
+    ) -> Result<Client, String> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(|error| format!("no runtime: {error}"))?;
         let ttl = Duration::from_secs(*rng.pick(&[0, 5, 60, 900, 86_400]));
         let deadline = Duration::from_millis(*rng.pick(&[200, 1_000, 2_000]));

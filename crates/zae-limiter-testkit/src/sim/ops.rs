@@ -265,7 +265,10 @@ pub(crate) fn other(limiter: RateLimiter, rng: &mut Rng) -> (String, OpFuture) {
         }
         _ => {
             let who = rng.entity();
-            (format!("list buckets of {who}"), Box::pin(async move { said(limiter.buckets(who, &PageRequest::default()).await.map(|page| page.items.len())) }))
+            (
+                format!("list buckets of {who}"),
+                Box::pin(async move { said(limiter.buckets(who, &PageRequest::default()).await.map(|page| page.items.len())) }),
+            )
         }
     }
 }

@@ -155,7 +155,10 @@ impl Run {
         let by_ms = self.rng.weighted(&[(3, 200_i64), (2, 5_000), (1, 400_000), (1, 5_000_000)]);
         let by_ms = if self.rng.chance(50) { -by_ms } else { by_ms };
         let only = self.rng.chance(50).then(|| self.rng.index(self.clients.len()));
-        self.note(format!("  the wall clock of {} steps by {by_ms} ms", only.map_or("all".to_owned(), |client| format!("client {client}"))));
+        self.note(format!(
+            "  the wall clock of {} steps by {by_ms} ms",
+            only.map_or("all".to_owned(), |client| format!("client {client}"))
+        ));
         for (index, client) in self.clients.iter().enumerate() {
             if only.is_none_or(|only| only == index) {
                 client.clock.step_to(client.clock.now().plus_ms(by_ms));

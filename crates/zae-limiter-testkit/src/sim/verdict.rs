@@ -35,9 +35,9 @@ impl Run {
         let is_outage = |reason: OutageReason| match reason {
             OutageReason::Deadline => waited >= ask.deadline.unwrap_or(client.deadline).min(Duration::from_millis(1)),
             // Callers that wait for somebody else's read time out as well, without a call of their own.
-            OutageReason::BreakerOpen => state.calls.iter().any(|call| {
-                call.client == client.id && !matches!(call.told, Some(Told::Fine | Told::Decision(_)))
-            }),
+            OutageReason::BreakerOpen => {
+                state.calls.iter().any(|call| call.client == client.id && !matches!(call.told, Some(Told::Fine | Told::Decision(_))))
+            }
             OutageReason::Failed(kind) => failed_with(kind),
             _ => false,
         };

@@ -153,13 +153,8 @@ impl Rng {
 
     /// How long time passes: from a millisecond to days.
     pub(crate) fn pause(&mut self) -> Duration {
-        let (low, high) = self.weighted(&[
-            (4, (1, 50)),
-            (4, (50, 1_500)),
-            (3, (1_000, 70_000)),
-            (2, (60_000, 4_000_000)),
-            (1, (3_600_000, 200_000_000)),
-        ]);
+        let (low, high) =
+            self.weighted(&[(4, (1, 50)), (4, (50, 1_500)), (3, (1_000, 70_000)), (2, (60_000, 4_000_000)), (1, (3_600_000, 200_000_000))]);
         Duration::from_millis(self.between(low, high))
     }
 }
