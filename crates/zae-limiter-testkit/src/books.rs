@@ -105,20 +105,21 @@ pub(crate) struct State {
     /// What happened in the store, for people.
     pub(crate) events: Vec<String>,
     pub(crate) broken: Option<Broken>,
-    /// Set when the library has been told something that makes it forget an entity's configuration.
-    pub(crate) forgets: bool,
     /// Takes and parts of adjustments that were carried out, in order.
     pub(crate) landings: Vec<(CallId, Option<usize>)>,
     plans: BTreeMap<usize, CallId>,
     reads: BTreeMap<Read, Duration>,
 }
 
+/// A namespace, and a handle to look into it.
+type Inspector = (String, Arc<dyn Store>);
+
 /// Shared by everything that takes part in a run.
 #[derive(Clone, Default)]
 pub(crate) struct Books {
     state: Arc<Mutex<State>>,
     /// Handles of the namespaces, where nothing fails: for looking.
-    inspectors: Arc<Mutex<Vec<(String, Arc<dyn Store>)>>>,
+    inspectors: Arc<Mutex<Vec<Inspector>>>,
 }
 
 impl Books {
@@ -130,7 +131,7 @@ impl Books {
         self.inspectors.lock().unwrap_or_else(PoisonError::into_inner).push((namespace.to_owned(), store));
     }
 
-    pub(crate) fn inspectors(&self) -> Vec<(String, Arc<dyn Store>)> {
+    pub(crate) fn inspectors(&self) -> Vec<Inspector> {
         self.inspectors.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -204,7 +205,6 @@ impl State {
             Told::Fine | Told::Decision(_) => asked.op != op,
             Told::Adjusted(_) | Told::Failed(_) => true,
         };
-        self.forgets |= matches!(&told, Told::Decision(ConsumeOutcome::Stale { .. } | ConsumeOutcome::Disabled { .. }));
         if is_news {
             let to = op.map_or("the settler".to_owned(), |op| format!("op {op}"));
             self.events.push(format!("    call {call} ({}) of client {}: {to} is told {told:?}", asked.operation, asked.client));

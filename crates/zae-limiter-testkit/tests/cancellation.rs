@@ -3,6 +3,8 @@
 //! Every test runs on both stores, with calls that are pending before they are carried out, after it, both or neither. The
 //! oracle of the rig compares all buckets after every write; the tests look at what was consumed in the end.
 
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
 use std::cell::Cell;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;

@@ -1,5 +1,7 @@
 //! Leases that the simulator found to give back what they had never taken. Each test names its bug.
 
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
 use std::time::Duration;
 
 use zae_limiter::{Level, NewEntity, OnDrop, Request};

@@ -1,5 +1,7 @@
 //! Limits that change while they are used, and debts that nobody may forget.
 
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use zae_limiter_testkit::sim::{Backend, Report, replay as replay_seed, simulate};
 
 /// Seeds of a usual run; `ZAEL_SIM_SEEDS` asks for another number of each.
-const MEMORY_SEEDS: u64 = 1_600;
-const SQLITE_SEEDS: u64 = 600;
+const MEMORY_SEEDS: u64 = 2_000;
+const SQLITE_SEEDS: u64 = 800;
 
 #[expect(clippy::disallowed_methods, reason = "the one place of the simulator that reads the environment: which seeds to run")]
 fn setting(name: &str) -> Option<String> {
@@ -44,6 +44,7 @@ fn run_seeds(backend: Backend, count: u64) -> Vec<Report> {
 }
 
 /// A run that meets nothing proves nothing: every kind of event must have happened often enough.
+#[expect(clippy::print_stdout, reason = "what a run has met, for who asks with --nocapture")]
 fn check_coverage(reports: &[Report]) {
     let hundreds = reports.len().div_ceil(100) as u64;
     let sum = |count: fn(&Report) -> u64| reports.iter().map(count).sum::<u64>();

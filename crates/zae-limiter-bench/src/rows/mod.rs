@@ -46,7 +46,7 @@ pub(crate) struct Context {
 
 impl Context {
     pub(crate) fn new(folder: Option<&Path>, quick: bool) -> Result<Context> {
-        let folder = folder.map_or_else(|| tempfile::tempdir(), |parent| tempfile::tempdir_in(parent)).context("a folder for files")?;
+        let folder = folder.map_or_else(tempfile::tempdir, tempfile::tempdir_in).context("a folder for files")?;
         Ok(Context {
             folder,
             quick,

@@ -107,13 +107,12 @@ impl Run {
     /// The take an operation was granted, if it was granted one.
     pub(super) fn granted_take(&self, op: OpId) -> Option<(CallId, Vec<PlannedMember>)> {
         let state = self.books.lock();
-        let granted = state.calls.iter().enumerate().rev().find_map(|(id, call)| match (&call.asked, &call.told) {
+        state.calls.iter().enumerate().rev().find_map(|(id, call)| match (&call.asked, &call.told) {
             (Asked::Consume { members }, Some(Told::Decision(ConsumeOutcome::Granted(_)))) if call.told_to == Some(op) => {
                 Some((id, members.clone()))
             }
             _ => None,
-        });
-        granted
+        })
     }
 
     fn granted(&mut self, op: OpId, client: usize, ask: &Ask, degraded: bool) -> Result<LeaseModel, Broken> {

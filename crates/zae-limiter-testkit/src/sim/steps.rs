@@ -63,8 +63,8 @@ const CHOICES: [(u64, Choice); 17] = [
 impl Run {
     /// A chain of entities and some limits, in both namespaces, without faults.
     pub(super) fn set_up(&mut self) {
-        for namespace in 0..NAMESPACES.len() {
-            let limiter = self.clients[0].limiters[namespace].clone();
+        for (index, namespace) in NAMESPACES.into_iter().enumerate() {
+            let limiter = self.clients[0].limiters[index].clone();
             let depth = self.rng.index(4);
             for child in (0..=depth).rev() {
                 let parent = (child < depth).then(|| entity(ENTITIES[child + 1]));
@@ -76,7 +76,7 @@ impl Run {
                     metadata: std::collections::BTreeMap::new(),
                 };
                 let created = crate::journal::finish(Box::pin(limiter.create_entity(new)));
-                self.trace.push(format!("set-up of {}: {:?}", NAMESPACES[namespace], created.map(|created| created.entity.id)));
+                self.trace.push(format!("set-up of {}: {:?}", namespace, created.map(|created| created.entity.id)));
             }
             let mut levels = vec![Level::System];
             for _ in 0..self.rng.index(4) {
@@ -85,7 +85,7 @@ impl Run {
             for level in levels {
                 let limits = self.rng.limits();
                 let answer = crate::journal::finish(Box::pin(limiter.set_limits(&level, limits)));
-                self.trace.push(format!("set-up of {}: limits of {level}: {}", NAMESPACES[namespace], answer.is_ok()));
+                self.trace.push(format!("set-up of {}: limits of {level}: {}", namespace, answer.is_ok()));
             }
         }
     }
@@ -138,7 +138,7 @@ impl Run {
             Choice::Forget => {
                 let client = self.rng.index(self.clients.len());
                 self.note(format!("  client {client} forgets its cache"));
-                self.forget_all(client);
+                self.clients[client].limiters.iter().for_each(zae_limiter::RateLimiter::invalidate_config_cache);
                 Ok(())
             }
         }
@@ -298,15 +298,7 @@ impl Run {
         let future = &mut self.ops[index].future;
         let mut context = Context::from_waker(Waker::noop());
         let polled = std::panic::catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut context)));
-        let forgets = {
-            let mut state = self.books.lock();
-            state.op = None;
-            std::mem::take(&mut state.forgets)
-        };
-        let administers = matches!(self.ops[index].task, Task::Other) && matches!(polled, Ok(Poll::Ready(_)));
-        if forgets || administers {
-            self.forget_all(self.ops[index].client);
-        }
+        self.books.lock().op = None;
         match polled {
             Ok(Poll::Pending) => Ok(()),
             Ok(Poll::Ready(done)) => {
@@ -318,12 +310,6 @@ impl Run {
                 self.panicked(op, panic)
             }
         }
-    }
-
-    /// Empties the config caches of a client. Also done whenever the library forgets one entity: its cache forgets others
-    /// along with it, by a hash that differs from run to run, and one seed must be one run.
-    fn forget_all(&self, client: usize) {
-        self.clients[client].limiters.iter().for_each(zae_limiter::RateLimiter::invalidate_config_cache);
     }
 
     /// A process ends without a last word, and another takes its place.

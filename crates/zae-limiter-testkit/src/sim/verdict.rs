@@ -93,8 +93,8 @@ impl Run {
     /// A settlement says that it went through exactly when it did.
     pub(super) fn check_settled(&self, op: OpId, fine: bool) -> Result<(), Broken> {
         let state = self.books.lock();
-        let adjusts = state.calls.iter().filter(|call| call.op == Some(op) && matches!(call.asked, Asked::Adjust { .. }));
-        let went_through = adjusts.last().is_none_or(|call| match &call.told {
+        let mut adjusts = state.calls.iter().filter(|call| call.op == Some(op) && matches!(call.asked, Asked::Adjust { .. }));
+        let went_through = adjusts.next_back().is_none_or(|call| match &call.told {
             Some(Told::Adjusted(results)) => results.iter().all(Result::is_ok),
             _ => false,
         });
