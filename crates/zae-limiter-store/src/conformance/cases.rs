@@ -249,6 +249,8 @@ macro_rules! conformance_cases {
                 every_take_puts_the_expiry_off,
                 a_drained_bucket_is_kept_until_it_is_full,
                 debt_is_never_forgiven,
+                a_lowered_limit_is_kept_until_its_old_capacity_would_be_full,
+                a_lowered_limit_is_forgotten_once_refill_has_made_it_up,
                 buckets_with_limits_of_their_own_are_never_forgotten,
                 the_source_of_the_last_take_decides,
                 a_removed_limit_that_is_not_full_keeps_its_bucket,

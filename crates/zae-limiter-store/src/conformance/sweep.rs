@@ -48,6 +48,29 @@ pub(super) async fn debt_is_never_forgiven(f: Fixture) {
     assert_eq!(f.sweep(at(10_060 * SECOND)).await, 1, "refilled");
 }
 
+pub(super) async fn a_lowered_limit_is_kept_until_its_old_capacity_would_be_full(f: Fixture) {
+    let daily = limits_from("rpd:100/day", LimitSource::System, 1);
+    f.take(&ask("key", &daily, &[("rpd", 100)]), at(0)).await.granted(&[0]);
+    let lowered = limits_from("rpd:1/sec:1", LimitSource::System, 2);
+    f.take(&ask("key", &lowered, &[("rpd", 1)]), at(SECOND)).await.refused(&[(1, after(999))]);
+    f.take(&ask("key", &lowered, &[("rpd", 1)]), at(2 * SECOND)).await.granted(&[0]);
+    // Full a second later and expired after seven; but set back to 100 it would start with 100 out of nothing.
+    assert_eq!(f.sweep(at(100 * SECOND)).await, 0, "its old capacity still lacks tokens");
+    let again = limits_from("rpd:100/day", LimitSource::System, 3);
+    f.take(&ask("key", &again, &[("rpd", 100)]), at(100 * SECOND)).await.refused(&[(1_000, after(85_536_000))]);
+    assert_eq!(f.balances("key", at(100 * SECOND)).await, [1_000]);
+}
+
+pub(super) async fn a_lowered_limit_is_forgotten_once_refill_has_made_it_up(f: Fixture) {
+    let daily = limits_from("rpd:100/day", LimitSource::System, 1);
+    f.take(&ask("key", &daily, &[("rpd", 100)]), at(0)).await.granted(&[0]);
+    let lowered = limits_from("rpd:1/sec:1", LimitSource::System, 2);
+    f.take(&ask("key", &lowered, &[("rpd", 1)]), at(SECOND)).await.refused(&[(1, after(999))]);
+    f.take(&ask("key", &lowered, &[("rpd", 1)]), at(2 * SECOND)).await.granted(&[0]);
+    assert_eq!(f.sweep(at(100 * SECOND)).await, 0, "not yet");
+    assert_eq!(f.sweep(at(DAY)).await, 1, "a hundred tokens at one a second were enough");
+}
+
 pub(super) async fn buckets_with_limits_of_their_own_are_never_forgotten(f: Fixture) {
     for (id, source) in [("a", LimitSource::Entity), ("b", LimitSource::EntityResource)] {
         f.take(&ask(id, &limits_from("rpm:60/min", source, 1), &[("rpm", 1)]), at(0)).await.granted(&[59_000]);
