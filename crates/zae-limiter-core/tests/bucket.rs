@@ -499,7 +499,7 @@ fn only_a_full_bucket_past_its_expiry_may_be_forgotten() {
     let mut bucket = full(&["rpm:60/min", "rpd:10/day"]);
     grant(&mut bucket, &[take(0, 60_000)], 0);
     assert!(!bucket.is_expired_at(TimeMs(i64::MAX)), "no expiry means never");
-    bucket.expires_at = Some(TimeMs(50_000));
+    bucket.set_expires_at(Some(TimeMs(50_000)));
     for (now, expired) in [(49_999, false), (50_000, false), (59_999, false), (60_000, true), (i64::MAX, true)] {
         assert_eq!(bucket.is_expired_at(TimeMs(now)), expired, "{now}");
     }
@@ -508,7 +508,7 @@ fn only_a_full_bucket_past_its_expiry_may_be_forgotten() {
     for (now, expired) in [(60_000, false), (119_999, false), (120_000, true)] {
         assert_eq!(bucket.is_expired_at(TimeMs(now)), expired, "{now}");
     }
-    bucket.expires_at = Some(TimeMs(120_001));
+    bucket.set_expires_at(Some(TimeMs(120_001)));
     assert!(!bucket.is_expired_at(TimeMs(120_000)));
 }
 
@@ -527,7 +527,7 @@ proptest! {
     fn a_forgotten_bucket_comes_back_as_it_was(limit in any_state(), wait in up_to(i64::MAX / 2)) {
         let params = limit.params;
         let mut bucket = bucket_of(limit, 0);
-        bucket.expires_at = Some(TimeMs(0));
+        bucket.set_expires_at(Some(TimeMs(0)));
         if bucket.is_expired_at(TimeMs(wait)) {
             bucket.refill(TimeMs(wait));
             let anew = bucket_of(state(params, params.capacity_milli, 0), wait);

@@ -72,7 +72,7 @@ pub(crate) fn save(conn: &Connection, key: &Key<'_>, state: &BucketState, stored
     statement.raw_bind_parameter(3, key.resource.as_str())?;
     statement.raw_bind_parameter(4, state.refilled_at.0)?;
     statement.raw_bind_parameter(5, i64::try_from(state.stamp.0).unwrap_or(i64::MAX))?;
-    statement.raw_bind_parameter(6, state.expires_at.map(|at| at.0))?;
+    statement.raw_bind_parameter(6, state.expires_at().map(|at| at.0))?;
     statement.raw_bind_parameter(7, state.hour)?;
     statement.raw_bind_parameter(8, state.events)?;
     statement.raw_bind_parameter(9, u8::try_from(state.active()).unwrap_or(u8::MAX))?;

@@ -129,7 +129,7 @@ pub(crate) fn bucket_from_row(row: &Row<'_>, first: usize, known: &[Limit]) -> O
     let stamp: i64 = row.get(first + 1)?;
     let stamp = ConfigStamp(u64::try_from(stamp).unwrap_or(0));
     let mut bucket = unpacked.into_bucket(usize::from(active), TimeMs(row.get(first)?), stamp);
-    bucket.expires_at = row.get::<_, Option<i64>>(first + 2)?.map(TimeMs);
+    bucket.set_expires_at(row.get::<_, Option<i64>>(first + 2)?.map(TimeMs));
     bucket.disabled = row.get(first + 3)?;
     bucket.hour = row.get(first + 4)?;
     bucket.events = row.get(first + 5)?;

@@ -162,7 +162,7 @@ impl Working {
             };
             slot.state = state;
             if write && let Some(state) = &mut slot.state {
-                state.expires_at = expires_at;
+                state.set_expires_at(expires_at);
                 slot.dirty = true;
             }
         }
@@ -185,8 +185,8 @@ impl Working {
         let expires_at = delta.limits.ttl_ms.map(|ttl_ms| now.plus_ms(ttl_ms));
         let (mut state, adjusted) = match slot.state.take() {
             Some(mut state) => {
-                if state.expires_at.is_some() {
-                    state.expires_at = expires_at.or(state.expires_at);
+                if state.expires_at().is_some() {
+                    state.set_expires_at(expires_at.or(state.expires_at()));
                 }
                 (state, Adjusted::Applied)
             }
@@ -195,7 +195,7 @@ impl Working {
             None if !slot.open => return Err(namespace_gone()),
             None => {
                 let mut state = bucket::created(conn, &key, delta.limits, now)?;
-                state.expires_at = expires_at;
+                state.set_expires_at(expires_at);
                 (state, Adjusted::Recreated)
             }
         };

@@ -258,7 +258,7 @@ impl From<&BucketView> for BucketForm {
             resource: bucket.resource.to_string(),
             disabled: bucket.state.disabled,
             refilled_at: rfc3339(bucket.state.refilled_at),
-            expires_at: bucket.state.expires_at.map(rfc3339),
+            expires_at: bucket.state.expires_at().map(rfc3339),
             limits: bucket.state.limits().iter().map(limit).collect(),
         }
     }

@@ -80,7 +80,7 @@ impl MemoryStore {
     fn decide_one(&self, entry: &mut Entry, usage: &mut UsageLog, member: &MemberTake<'_>, now: TimeMs) -> ConsumeOutcome {
         match decide(&mut [Member { bucket: &mut entry.state, takes: member.takes }], now) {
             Decision::Granted { reports, closed } => {
-                entry.state.expires_at = expiry(member.limits, now);
+                entry.state.set_expires_at(expiry(member.limits, now));
                 for (_, hour) in closed {
                     usage.add(entry, &hour, self.shared.options.usage_rows_max);
                 }
@@ -182,7 +182,7 @@ impl MemoryStore {
                 return Ok(Adjusted::Dropped);
             }
             let mut state = self.new_bucket(&key, delta.limits, now).map_err(|error| error.during("adjust"))?;
-            state.expires_at = expiry(delta.limits, now);
+            state.set_expires_at(expiry(delta.limits, now));
             if room.reserve(1) {
                 room.spend();
                 shard.insert(&key, self.shared.scope(&key), state);
@@ -204,8 +204,8 @@ impl MemoryStore {
                 usage.add(entry, &hour, self.shared.options.usage_rows_max);
             }
         }
-        if entry.state.expires_at.is_some() {
-            entry.state.expires_at = expiry(delta.limits, now).or(entry.state.expires_at);
+        if let Some(expires_at) = entry.state.expires_at() {
+            entry.state.set_expires_at(expiry(delta.limits, now).or(Some(expires_at)));
         }
     }
 
