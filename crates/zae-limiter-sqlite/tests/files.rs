@@ -72,18 +72,26 @@ fn a_reader_does_not_make_every_commit_slow() {
         take(&store, "key", &rpd, 1, START).await;
         let reader = scratch.sqlite();
         reader.execute_batch("BEGIN; SELECT count(*) FROM bucket").expect("a read transaction");
-        for _ in 0..11_000 {
-            take(&store, "key", &rpd, 1, START).await;
-        }
+        // The thread works at its own pace, so as many takes as it needs, within reason.
+        let until = async |checkpoints: u64| {
+            let mut commits = 0;
+            while store.writer_stats().checkpoints < checkpoints && commits < 200_000 {
+                take(&store, "key", &rpd, 1, START).await;
+                commits += 1;
+            }
+            commits
+        };
+        let commits = until(2).await;
         let before = store.writer_stats().checkpoints;
-        assert!((2..=5).contains(&before), "{before} checkpoints");
+        assert!(before >= 2 && before * 500 < commits, "{before} checkpoints in {commits} commits");
         reader.execute_batch("COMMIT").expect("the reader goes");
+        until(before + 1).await;
         let long = store.status(START).expect("a status").log_bytes;
-        for _ in 0..6_000 {
+        for _ in 0..2_000 {
             take(&store, "key", &rpd, 1, START).await;
         }
         let longer = store.status(START).expect("a status").log_bytes - long;
-        assert!(longer < 2_000 * PAGE_BYTES, "the log is used again from its start, and did not grow by {longer}");
+        assert!(longer < 1_000 * PAGE_BYTES, "the log is used again from its start, and did not grow by {longer}");
     });
 }
 

@@ -13,6 +13,9 @@ use crate::books::{Asked, Call, CallId, Change, PlannedMember, State, Told};
 use crate::lease_model::{Intent, LeaseId};
 use crate::oracle::Broken;
 
+/// How often the settler sends a change before it gives it up.
+const SETTLER_ATTEMPTS: i128 = 6;
+
 /// Leases of takes that nobody got: numbered by their call, from here on.
 const ORPHANS: LeaseId = 1 << 40;
 
@@ -72,8 +75,14 @@ impl Accounts {
             if again < 0 || again > i128::from(failed) {
                 return Err(format!("lease {lease}: {change:?} was intended {intended} times, and counted {count:?}"));
             }
-            // What failed and was not sent again was given up; so was every credit of unknown fate.
-            let given_up = i128::from(failed) - again + if charge { 0 } else { i128::from(count.unknown) };
+            // What failed and was not sent again was given up, which takes as many attempts as the settler makes.
+            let exhausted = i128::from(failed) - again;
+            let tries = exhausted * SETTLER_ATTEMPTS + i128::from(intended) - exhausted;
+            if i128::from(count.sent) < tries {
+                return Err(format!("lease {lease}: {change:?} was given up {exhausted} times, too early: {count:?}"));
+            }
+            // So was every credit of unknown fate, at once.
+            let given_up = exhausted + if charge { 0 } else { i128::from(count.unknown) };
             *expected_lost.entry(client).or_default() += u64::try_from(given_up).unwrap_or(0);
         }
         for ((lease, change), intended) in &self.intended {
