@@ -143,3 +143,17 @@ async fn invalidating_forgets_everything() {
     bench.limiter.resolve("key", "gpt-4").await.unwrap();
     assert_eq!(bench.script.calls("resolve"), 2);
 }
+
+/// A change whose caller gave up may have landed: this process must look again.
+#[tokio::test]
+async fn a_change_whose_caller_went_away_is_seen_too() {
+    let bench = Bench::new();
+    bench.system(&["rpm:60/day"]).await;
+    bench.limiter.resolve("key", "gpt-4").await.unwrap();
+    bench.script.once("set_limits", Fault::HangAfter);
+    let mut change = Box::pin(bench.limiter.set_limits(&Level::System, limits(&["rpm:7/day"])));
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(change.as_mut().poll(&mut context).is_pending());
+    drop(change);
+    assert_eq!(bench.limiter.resolve("key", "gpt-4").await.unwrap().members[0].limits[0].capacity(), 7);
+}

@@ -43,9 +43,9 @@ impl RateLimiter {
             (None, true) => vec![EntityWarning::CascadeWithoutParent],
             _ => Vec::new(),
         };
-        let created = self.admin("create_entity", self.store().create_entity(&entity, &self.change())).await;
-        self.scope.cache.evict_entity(&entity.id);
-        Ok(CreatedEntity { entity: created?, warnings })
+        let _evict = Evict { limiter: self, entity: Some(&entity.id) };
+        let created = self.admin("create_entity", self.store().create_entity(&entity, &self.change())).await?;
+        Ok(CreatedEntity { entity: created, warnings })
     }
 
     /// Looks an entity up.
@@ -64,9 +64,8 @@ impl RateLimiter {
     /// Deletes an entity with its buckets and configuration; refused while it has children.
     pub async fn delete_entity(&self, id: impl IntoName<EntityId>) -> Result<DeletedEntity, Error> {
         let id = id.into_name()?;
-        let deleted = self.admin("delete_entity", self.store().delete_entity(&id, &self.change())).await;
-        self.scope.cache.evict_entity(&id);
-        deleted
+        let _evict = Evict { limiter: self, entity: Some(&id) };
+        self.admin("delete_entity", self.store().delete_entity(&id, &self.change())).await
     }
 
     /// Direct children of an entity, by id.
@@ -93,8 +92,8 @@ impl RateLimiter {
         if change.limits.is_empty() {
             return Err(Invalid::Refused("at least one limit is needed; use delete_limits to remove them".into()).into());
         }
+        let _evict = Evict { limiter: self, entity: level.entity() };
         let version = self.admin("set_limits", self.store().set_limits(level, &change, &self.change())).await;
-        self.evict(level);
         if *level == Level::System && version.is_ok() && change.on_unavailable.is_some() {
             self.scope.remember_policy(change.on_unavailable);
         }
@@ -118,8 +117,8 @@ impl RateLimiter {
 
     /// Removes the limits of a level; false when it had none.
     pub async fn delete_limits(&self, level: &Level) -> Result<bool, Error> {
+        let _evict = Evict { limiter: self, entity: level.entity() };
         let deleted = self.admin("delete_limits", self.store().delete_limits(level, &self.change())).await;
-        self.evict(level);
         if *level == Level::System && deleted.is_ok() {
             self.scope.remember_policy(None);
         }
@@ -144,9 +143,8 @@ impl RateLimiter {
     }
 
     async fn set_disabled(&self, level: &Level, disabled: Option<bool>) -> Result<u64, Error> {
-        let covered = self.admin("set_disabled", self.store().set_disabled(level, disabled, &self.change())).await;
-        self.evict(level);
-        covered
+        let _evict = Evict { limiter: self, entity: level.entity() };
+        self.admin("set_disabled", self.store().set_disabled(level, disabled, &self.change())).await
     }
 
     /// Fills a bucket, or the named limits of it, forgiving its debt. Returns what each limit gained, in whole tokens;
@@ -188,11 +186,20 @@ impl RateLimiter {
             None => Err(Error::Deadline { operation, after: deadline }),
         }
     }
+}
 
-    fn evict(&self, level: &Level) {
-        match level.entity() {
-            Some(entity) => self.scope.cache.evict_entity(entity),
-            None => self.scope.cache.evict_all(),
+/// Forgets what a change concerns once the change is over, also when its caller went away: it may have landed all the same.
+struct Evict<'a> {
+    limiter: &'a RateLimiter,
+    /// `None` for a change that concerns everybody.
+    entity: Option<&'a EntityId>,
+}
+
+impl Drop for Evict<'_> {
+    fn drop(&mut self) {
+        match self.entity {
+            Some(entity) => self.limiter.scope.cache.evict_entity(entity),
+            None => self.limiter.scope.cache.evict_all(),
         }
     }
 }
