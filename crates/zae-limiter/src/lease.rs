@@ -169,7 +169,9 @@ impl Lease {
     ///
     /// Cost: one write per bucket whose use differs from what is written; none otherwise.
     pub async fn flush(&self) -> Result<(), CommitError> {
-        let Settling { settlement, charged } = self.ledger().settle_use();
+        let Settling { mut settlement, charged } = self.ledger().settle_use();
+        // Not lost yet: once its charge is confirmed, a later flush or the end gives it back.
+        settlement.withheld = 0;
         self.write(settlement).await?;
         self.ledger().confirm(&charged);
         Ok(())
@@ -221,6 +223,7 @@ impl Lease {
     }
 
     async fn write(&self, settlement: Settlement) -> Result<(), CommitError> {
+        self.inner.limiter.settler().count_lost(settlement.withheld);
         if settlement.is_empty() {
             return Ok(());
         }
@@ -280,6 +283,7 @@ impl Drop for Lease {
                 OnDrop::Keep => return,
             }
         };
+        self.inner.limiter.settler().count_lost(settlement.withheld);
         if !settlement.is_empty() {
             let store = Arc::clone(self.inner.limiter.store());
             self.inner.limiter.settler().submit(Job::Settle { store, settlement });
@@ -297,6 +301,7 @@ impl Ledger {
     fn settle_use(&mut self) -> Settling {
         let mut changes: SmallVec<[Amounts; 1]> = self.receipts.iter().map(|receipt| zeroes(&receipt.written)).collect();
         let mut charged = changes.clone();
+        let mut settlement = Settlement::default();
         for declared in 0..self.used.len() {
             let written = self.receipts.iter().fold(Milli::ZERO, |sum, receipt| sum.saturating_add(receipt.written[declared]));
             let difference = self.used[declared].saturating_sub(written);
@@ -316,8 +321,8 @@ impl Ledger {
                 changes[declared] = given.negated();
                 surplus = surplus.saturating_sub(given);
             }
+            settlement.withheld += usize::from(surplus > Milli::ZERO);
         }
-        let mut settlement = Settlement::default();
         for (receipt, changes) in self.receipts.iter().zip(&changes) {
             settlement.add(&receipt.plan, changes);
         }
@@ -344,6 +349,7 @@ impl Ledger {
         for receipt in self.receipts.drain(..) {
             let back: Amounts = (0..receipt.written.len()).map(|declared| receipt.returnable(declared).negated()).collect();
             settlement.add(&receipt.plan, &back);
+            settlement.withheld += receipt.doubtful.iter().filter(|doubtful| **doubtful > Milli::ZERO).count();
         }
         settlement
     }

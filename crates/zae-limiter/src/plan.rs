@@ -114,6 +114,8 @@ impl Plan {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Settlement {
     pub(crate) parts: SmallVec<[Part; 1]>,
+    /// Credits left out because their charge may not have landed: counted as lost by whoever sends the rest.
+    pub(crate) withheld: usize,
 }
 
 /// The write to one bucket.

@@ -228,6 +228,7 @@ async fn a_rollback_never_gives_back_a_charge_that_may_not_have_landed() {
         if !dropped {
             bench.limiter.drain().await;
             assert_eq!(bench.left("key", "gpt-4", "tpm").await, 700, "the charge landed and stays");
+            assert_eq!(bench.limiter.settled().lost, 1, "and what was not given back is counted");
         }
     }
 }
