@@ -19,6 +19,7 @@
 mod accounts;
 mod books;
 mod compare;
+pub mod engine;
 mod journal;
 mod lease_model;
 mod oracle;

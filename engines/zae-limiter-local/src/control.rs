@@ -1,0 +1,147 @@
+//! The control endpoint: what a test or the `zae-limiter local` commands ask of the server itself.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use serde_json::{Map, Value, json};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+
+use crate::storage::Storage;
+use crate::sweep;
+
+/// The start of every path that is ours and not the engine's.
+pub(crate) const PREFIX: &str = "/_zae/";
+
+/// The connections that the front found to be for us.
+pub(crate) struct Connections(pub(crate) mpsc::Receiver<(TcpStream, SocketAddr)>);
+
+impl axum::serve::Listener for Connections {
+    type Io = TcpStream;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (TcpStream, SocketAddr) {
+        match self.0.recv().await {
+            Some(connection) => connection,
+            // The front is gone, and with it the process in a moment.
+            None => std::future::pending().await,
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+pub(crate) fn router(storage: Arc<Storage>) -> Router {
+    Router::new()
+        .route("/_zae/health", get(health))
+        .route("/_zae/sweep-ttl", post(sweep_ttl))
+        .route("/_zae/trim-streams", post(trim_streams))
+        .fallback(async || problem(StatusCode::NOT_FOUND, "see GET /_zae/health, POST /_zae/sweep-ttl, POST /_zae/trim-streams"))
+        .layer(middleware::from_fn(guard))
+        .with_state(storage)
+}
+
+/// Refuses browsers, where any page could call, and ends the connection with its answer: the next request on it might be
+/// for the engine.
+async fn guard(request: Request, next: Next) -> Response {
+    let mut response = match request.headers().get(header::ORIGIN) {
+        Some(_) => problem(StatusCode::FORBIDDEN, "not for browsers"),
+        None => next.run(request).await,
+    };
+    response.headers_mut().insert(header::CONNECTION, header::HeaderValue::from_static("close"));
+    response
+}
+
+async fn health(State(storage): State<Arc<Storage>>) -> Response {
+    answer(storage, |storage| {
+        let tables = storage.with(|own| Ok(own.table_stats()?))?;
+        let tables: Vec<Value> = tables.iter().map(|table| json!({"name": table.table_name, "items": table.item_count})).collect();
+        Ok(json!({
+            "name": env!("CARGO_PKG_NAME"),
+            "version": env!("CARGO_PKG_VERSION"),
+            "engine": format!("dynoxide {}", dynoxide::PRODUCT_VERSION),
+            "pid": std::process::id(),
+            "data": if storage.is_file() { "file" } else { "memory" },
+            "tables": tables,
+        }))
+    })
+    .await
+}
+
+async fn sweep_ttl(State(storage): State<Arc<Storage>>, body: String) -> Response {
+    let now = match seconds(&body, "now") {
+        Ok(now) => now.unwrap_or_else(sweep::now_seconds),
+        Err(error) => return problem(StatusCode::BAD_REQUEST, &format!("{error:#}")),
+    };
+    answer(storage, move |storage| {
+        let tables = storage.with(|own| sweep::sweep_ttl(own, now))?;
+        Ok(json!({"now": now, "deleted": tables.values().sum::<usize>(), "tables": tables}))
+    })
+    .await
+}
+
+async fn trim_streams(State(storage): State<Arc<Storage>>, body: String) -> Response {
+    let before = match seconds(&body, "before") {
+        Ok(before) => before,
+        Err(error) => return problem(StatusCode::BAD_REQUEST, &format!("{error:#}")),
+    };
+    answer(storage, move |storage| {
+        let deleted = storage.with(|own| sweep::trim_streams(own, before))?;
+        Ok(json!({"before": before, "deleted": deleted}))
+    })
+    .await
+}
+
+/// The one member an optional body may have, in seconds since 1970.
+fn seconds(body: &str, name: &str) -> Result<Option<u64>> {
+    if body.trim().is_empty() {
+        return Ok(None);
+    }
+    let wanted = || format!(r#"expected nothing or {{"{name}": seconds since 1970}}"#);
+    let mut members: Map<String, Value> = serde_json::from_str(body).with_context(wanted)?;
+    let value = members.remove(name);
+    anyhow::ensure!(members.is_empty(), wanted());
+    value.map(|value| value.as_u64().with_context(wanted)).transpose()
+}
+
+/// Runs `work` where it may block.
+async fn answer(storage: Arc<Storage>, work: impl FnOnce(&Storage) -> Result<Value> + Send + 'static) -> Response {
+    let result = tokio::task::spawn_blocking(move || work(&storage)).await;
+    match result.map_err(anyhow::Error::from).and_then(|result| result) {
+        Ok(value) => reply(StatusCode::OK, &value),
+        Err(error) => problem(StatusCode::INTERNAL_SERVER_ERROR, &format!("{error:#}")),
+    }
+}
+
+fn problem(status: StatusCode, message: &str) -> Response {
+    reply(status, &json!({"error": message}))
+}
+
+fn reply(status: StatusCode, value: &Value) -> Response {
+    (status, [(header::CONTENT_TYPE, "application/json")], format!("{value}\n")).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_optional_body_has_one_member() {
+        assert_eq!(seconds("", "now").unwrap(), None);
+        assert_eq!(seconds("{}", "now").unwrap(), None);
+        assert_eq!(seconds(r#"{"now": 5}"#, "now").unwrap(), Some(5));
+        for wrong in ["5", "{", r#"{"now": -1}"#, r#"{"now": "5"}"#, r#"{"nwo": 5}"#] {
+            assert!(format!("{:#}", seconds(wrong, "now").unwrap_err()).contains("seconds since 1970"), "{wrong}");
+        }
+    }
+}
