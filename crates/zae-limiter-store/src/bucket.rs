@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use zae_limiter_core::{
-    BucketState, ConfigStamp, EntityId, Limit, LimitName, LimitSource, Milli, Reports, ResourceName, Take, TimeMs, TooManyLimits, Wait,
-    bucket_ttl_ms,
+    BucketState, CHAIN_MAX, ConfigStamp, EntityId, Limit, LimitName, LimitSource, Milli, Reports, ResourceName, Take, TimeMs,
+    TooManyLimits, Wait, bucket_ttl_ms,
 };
 
-use crate::{BoxFuture, Change, Page, PageRequest, StoreError};
+use crate::{BoxFuture, Change, Page, PageRequest, StoreError, StoreErrorKind};
 
 /// The limits one member of a chain is held to, and why. Cheap to clone: resolved once, used by many calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +56,31 @@ pub struct ConsumeRequest<'a> {
     pub members: &'a [MemberTake<'a>],
     /// The caller's clock.
     pub now: TimeMs,
+}
+
+impl ConsumeRequest<'_> {
+    /// Refuses a request no backend could decide; for backends to call first.
+    pub fn check(&self, operation: &'static str) -> Result<(), StoreError> {
+        let invalid = |message: String| Err(StoreError::new(StoreErrorKind::Invalid, operation, message));
+        if self.members.is_empty() || self.members.len() > CHAIN_MAX {
+            return invalid(format!("a chain has 1 to {CHAIN_MAX} members, this one has {}", self.members.len()));
+        }
+        for (index, member) in self.members.iter().enumerate() {
+            if self.members[..index].iter().any(|other| other.entity == member.entity && other.resource == member.resource) {
+                return invalid(format!("{} is in the chain twice; each bucket may be asked once", member.entity));
+            }
+            for (at, take) in member.takes.iter().enumerate() {
+                if usize::from(take.limit) >= member.limits.limits.len() || member.takes[..at].iter().any(|other| other.limit == take.limit)
+                {
+                    return invalid(format!("take {at} of {} names no limit of its own; name each limit at most once", member.entity));
+                }
+                if take.amount.is_negative() {
+                    return invalid(format!("take {at} of {} is negative; give back with adjust", member.entity));
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The answer to a [`ConsumeRequest`].

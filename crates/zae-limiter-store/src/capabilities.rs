@@ -16,12 +16,14 @@ pub struct Capabilities {
     pub durable: bool,
     /// Several processes may use it at once.
     pub shared: bool,
+    /// [`Store::sweep`](crate::Store::sweep) forgets; otherwise the backend's own time to live does.
+    pub sweeps: bool,
 }
 
 impl Capabilities {
     /// The minimum, under this name.
     #[must_use]
     pub const fn minimum(name: &'static str) -> Capabilities {
-        Capabilities { name, exact: false, atomic_chains: false, immediate_usage: false, durable: false, shared: false }
+        Capabilities { name, exact: false, atomic_chains: false, immediate_usage: false, durable: false, shared: false, sweeps: false }
     }
 }

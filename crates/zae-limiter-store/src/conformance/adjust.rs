@@ -1,9 +1,9 @@
 //! Charging and giving back after the fact.
 
-use zae_limiter_core::{LimitSource, Milli, Wait};
+use zae_limiter_core::{Milli, Wait};
 
-use super::fixture::{Fixture, HOUR, SECOND, after, ask, at, correction, fails, limits, limits_from};
-use crate::{Adjusted, StoreErrorKind};
+use super::fixture::{Fixture, HOUR, SECOND, after, ask, at, correction, fails, limits};
+use crate::{Adjusted, Level, StoreErrorKind};
 
 pub(super) async fn a_charge_goes_into_debt(f: Fixture) {
     let rpm = limits("rpm:60/min");
@@ -71,22 +71,22 @@ pub(super) async fn a_refund_never_lifts_above_capacity(f: Fixture) {
 }
 
 pub(super) async fn a_refund_above_a_lowered_capacity_is_cut(f: Fixture) {
-    let old = limits_from("rpm:60/min", LimitSource::System, 1);
-    let new = limits_from("rpm:10/min", LimitSource::System, 2);
+    let old = f.stored(&Level::System, "rpm:60/min").await;
     f.take(&ask("key", &old, &[("rpm", 50)]), at(0)).await.granted(&[10_000]);
+    let new = f.stored(&Level::System, "rpm:10/min").await;
     f.take(&ask("key", &new, &[("rpm", 1)]), at(0)).await.granted(&[9_000]);
     f.adjust(&correction("key", &old, &[("rpm", -50)]), at(0)).await;
     assert_eq!(f.balances("key", at(0)).await, [10_000], "the capacity in force is the ceiling, not that of the receipt");
 }
 
 pub(super) async fn a_receipt_does_not_bring_old_limits_back(f: Fixture) {
-    let old = limits_from("rpm:60/min", LimitSource::System, 1);
-    let new = limits_from("rpm:10/min", LimitSource::System, 2);
+    let old = f.stored(&Level::System, "rpm:60/min").await;
     f.take(&ask("key", &old, &[("rpm", 1)]), at(0)).await.granted(&[59_000]);
-    f.take(&ask("key", &new, &[("rpm", 1)]), at(0)).await.granted(&[9_000]);
-    assert_eq!(f.adjust(&correction("key", &old, &[("rpm", 2)]), at(0)).await, Adjusted::Applied);
+    let new = f.stored(&Level::System, "rpm:10/min").await;
+    f.take(&ask("key", &new, &[("rpm", 1)]), at(SECOND)).await.granted(&[9_000]);
+    assert_eq!(f.adjust(&correction("key", &old, &[("rpm", 2)]), at(SECOND)).await, Adjusted::Applied);
     assert_eq!(f.balances("key", at(HOUR)).await, [10_000], "still the new capacity");
-    f.take(&ask("key", &new, &[("rpm", 8)]), at(0)).await.refused(&[(7_000, after(6_000))]);
+    f.take(&ask("key", &new, &[("rpm", 8)]), at(SECOND)).await.refused(&[(7_000, after(6_000))]);
 }
 
 pub(super) async fn a_refund_to_a_missing_bucket_is_dropped(f: Fixture) {
@@ -109,20 +109,20 @@ pub(super) async fn a_refund_beside_a_charge_on_a_missing_bucket_mints_nothing(f
 }
 
 pub(super) async fn a_charge_reaches_a_limit_that_is_no_longer_configured(f: Fixture) {
-    let both = limits_from("rpm:60/min tpm:1000/min", LimitSource::System, 1);
-    let tpm = limits_from("tpm:1000/min", LimitSource::System, 2);
+    let both = f.stored(&Level::System, "rpm:60/min tpm:1000/min").await;
     f.take(&ask("key", &both, &[("rpm", 10)]), at(0)).await.granted(&[50_000]);
+    let tpm = f.stored(&Level::System, "tpm:1000/min").await;
     f.take(&ask("key", &tpm, &[("tpm", 1)]), at(0)).await.granted(&[999_000]);
     assert_eq!(f.adjust(&correction("key", &both, &[("rpm", 20), ("tpm", 9)]), at(0)).await, Adjusted::Applied);
     // Configured again, it goes on with the charge.
-    let again = limits_from("rpm:60/min tpm:1000/min", LimitSource::System, 3);
+    let again = f.stored(&Level::System, "rpm:60/min tpm:1000/min").await;
     f.take(&ask("key", &again, &[("rpm", 1), ("tpm", 0)]), at(0)).await.granted(&[29_000, 990_000]);
 }
 
 pub(super) async fn a_charge_reaches_a_limit_the_bucket_never_had(f: Fixture) {
-    let tpm = limits_from("tpm:1000/min", LimitSource::System, 1);
-    let both = limits_from("rpm:60/min tpm:1000/min", LimitSource::System, 2);
+    let tpm = f.stored(&Level::System, "tpm:1000/min").await;
     f.take(&ask("key", &tpm, &[("tpm", 1)]), at(0)).await.granted(&[999_000]);
+    let both = f.stored(&Level::System, "rpm:60/min tpm:1000/min").await;
     assert_eq!(f.adjust(&correction("key", &both, &[("rpm", 20)]), at(0)).await, Adjusted::Applied);
     f.take(&ask("key", &tpm, &[("tpm", 1)]), at(0)).await.granted(&[998_000]);
     f.take(&ask("key", &both, &[("rpm", 1)]), at(0)).await.granted(&[39_000]);

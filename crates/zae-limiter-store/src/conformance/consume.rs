@@ -140,15 +140,15 @@ pub(super) async fn limit_names_know_case_and_punctuation(f: Fixture) {
 }
 
 pub(super) async fn sixteen_limits_fit_one_bucket(f: Fixture) {
-    let text: Vec<String> = (1..=16).map(|number| format!("l{number}:{number}/min")).collect();
+    let text: Vec<String> = (1..=16).map(|number| format!("l{number:02}:{number}/min")).collect();
     let sixteen = limits(&text.join(" "));
-    let names: Vec<String> = (1..=16).map(|number| format!("l{number}")).collect();
+    let names: Vec<String> = (1..=16).map(|number| format!("l{number:02}")).collect();
     let tokens: Vec<(&str, u64)> = names.iter().map(|name| (name.as_str(), 1)).collect();
     let left: Vec<i64> = (0..16).map(|number| number * 1_000).collect();
     f.take(&ask("key", &sixteen, &tokens), at(0)).await.granted(&left);
     assert_eq!(f.balances("key", at(0)).await, left, "all sixteen are stored");
     let answer = f.take(&ask("key", &sixteen, &tokens), at(0)).await;
-    assert!(!answer.is_granted(), "expected a refusal by l1, found {answer:?}");
+    assert!(!answer.is_granted(), "expected a refusal by l01, found {answer:?}");
     assert_eq!(f.balances("key", at(0)).await, left, "one empty limit of sixteen refuses for all");
 }
 

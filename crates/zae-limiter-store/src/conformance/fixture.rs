@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use zae_limiter_core::{
-    BucketState, ConfigStamp, Entity, EntityId, EventId, Limit, LimitSource, Milli, NamespaceId, NamespaceName, Reports, ResourceName,
-    Take, TimeMs, Wait, WaitMs,
+    BucketState, Entity, EntityId, EventId, Limit, LimitName, LimitParams, LimitSource, LimitState, Milli, NamespaceId, NamespaceName,
+    Reports, ResourceName, Take, TimeMs, Wait, WaitMs,
 };
 
 use super::Harness;
@@ -24,6 +24,9 @@ pub(super) const GPT: &str = "gpt-4";
 
 /// How often a race asks again when the store says it is busy.
 const ATTEMPTS_MAX: u32 = 10_000;
+
+/// How often a case reads the configuration again because it was told that it is out of date, as a limiter does.
+const READS_MAX: u32 = 4;
 
 /// How many pages or sweeps a case goes through before it calls the store endless.
 const ROUNDS_MAX: u32 = 1_000;
@@ -60,12 +63,13 @@ pub(super) fn limit_list(text: &str) -> Vec<Limit> {
 
 /// Limits from the system level, as read before anything was ever configured.
 pub(super) fn limits(text: &str) -> LimitsInForce {
-    limits_from(text, LimitSource::System, 0)
+    limits_from(text, LimitSource::System)
 }
 
-/// Limits from some level, read at some stamp.
-pub(super) fn limits_from(text: &str, source: LimitSource, stamp: u64) -> LimitsInForce {
-    LimitsInForce::resolved(limit_list(text), source, ConfigStamp(stamp), zae_limiter_core::BUCKET_TTL_MULTIPLIER)
+/// Limits that were not read from the store. Good for a bucket whose limits never change, and for limits that are given
+/// with the call; whoever changes the limits of a bucket needs a stamp, and stamps come from the store: [`Fixture::stored`].
+pub(super) fn limits_from(text: &str, source: LimitSource) -> LimitsInForce {
+    LimitsInForce::new(limit_list(text), source)
 }
 
 /// What is asked of one bucket.
@@ -276,17 +280,30 @@ impl Fixture {
         page.items.into_iter().find(|view| view.resource == *GPT).map(|view| view.state)
     }
 
-    /// Balances of all limits, in millitokens, as they are at `now`.
+    /// Balances of all limits, in millitokens, as they are at `now`; by name, whatever order the store keeps them in.
     pub(super) async fn balances(&self, id: &str, now: TimeMs) -> Vec<i64> {
         let mut state = self.bucket(id).await.expect("the bucket is there");
         state.refill(now);
-        state.all_limits().iter().map(|limit| limit.balance.0).collect()
+        by_name(&state).iter().map(|limit| limit.balance.0).collect()
     }
 
-    /// Net consumption of all limits, in millitokens.
+    /// Net consumption of all limits, in millitokens, by name.
     pub(super) async fn consumed(&self, id: &str) -> Vec<i64> {
         let state = self.bucket(id).await.expect("the bucket is there");
-        state.all_limits().iter().map(|limit| limit.consumed.0).collect()
+        by_name(&state).iter().map(|limit| limit.consumed.0).collect()
+    }
+
+    /// The bucket of somebody whose request was refused is as it was. A store that takes from a chain one by one gives back
+    /// what it took: it may have touched or even made the bucket, which all the same holds, has counted and obeys what it
+    /// did before.
+    #[track_caller]
+    pub(super) fn is_as_it_was(&self, bucket: Option<&BucketState>, before: Option<&BucketState>, now: TimeMs) {
+        if self.store.capabilities().atomic_chains {
+            assert_eq!(bucket, before, "the bucket is as it was, to the last field");
+        } else {
+            let told = |state: &BucketState| as_decided_at(state, now);
+            assert_eq!(bucket.and_then(told), before.and_then(told), "the bucket behaves as it did");
+        }
     }
 
     pub(super) async fn try_set(&self, level: &Level, limits: &str, expected_version: Option<u64>) -> Result<u64, StoreError> {
@@ -317,10 +334,74 @@ impl Fixture {
 
     /// The stored limits in force of an entity for [`GPT`], with the stamp of this read.
     pub(super) async fn in_force(&self, id: &str) -> LimitsInForce {
-        let keys = [MemberKey { entity: &entity(id), resource: &resource(GPT) }];
+        self.read(&entity(id), &resource(GPT)).await.expect("limits are stored")
+    }
+
+    /// Stores limits at a level and reads them: what a limiter knows that asks now. Whoever keeps the answer while others
+    /// change the level has an older read. At the levels of everybody the reader is `key`.
+    pub(super) async fn stored(&self, level: &Level, limits: &str) -> LimitsInForce {
+        self.set(level, limits).await;
+        let reader = level.entity().cloned().unwrap_or_else(|| entity("key"));
+        let gpt = resource(GPT);
+        let read = self.read(&reader, level.resource().unwrap_or(&gpt)).await.expect("limits are stored");
+        let by_name = |mut limits: Vec<Limit>| {
+            limits.sort_by(|a, b| a.name().cmp(b.name()));
+            limits
+        };
+        assert_eq!(by_name(read.limits.to_vec()), by_name(limit_list(limits)), "what was stored is in force");
+        assert_eq!(read.source, level.source(), "nothing stronger is stored");
+        read
+    }
+
+    /// Limits that are not stored, in the hands of somebody who has read the configuration and found none for `key`.
+    pub(super) async fn unstored(&self, limits: &str, source: LimitSource) -> LimitsInForce {
+        let keys = [MemberKey { entity: &entity("key"), resource: &resource(GPT) }];
         let resolution = self.store.resolve(&keys).await.expect("configuration can be resolved");
-        let (limits, source) = resolution.members[0].limits.clone().expect("limits are stored");
-        LimitsInForce::resolved(limits, source, resolution.stamp, zae_limiter_core::BUCKET_TTL_MULTIPLIER)
+        assert_eq!(resolution.members[0].limits, None, "nothing is stored");
+        LimitsInForce { stamp: resolution.stamp, ..limits_from(limits, source) }
+    }
+
+    async fn read(&self, entity: &EntityId, resource: &ResourceName) -> Option<LimitsInForce> {
+        let resolution = self.store.resolve(&[MemberKey { entity, resource }]).await.expect("configuration can be resolved");
+        let (limits, source) = resolution.members[0].limits.clone()?;
+        Some(LimitsInForce::resolved(limits, source, resolution.stamp, zae_limiter_core::BUCKET_TTL_MULTIPLIER))
+    }
+
+    /// Takes; told that it is out of date, it reads the configuration again and asks again, as a limiter does. For cases in
+    /// which the store may not be able to tell which of two reads is the later.
+    pub(super) async fn take_fresh(&self, ask: &Ask, now: TimeMs) -> Answer {
+        let mut ask = ask.clone();
+        for _ in 0..READS_MAX {
+            let answer = self.take(&ask, now).await;
+            if !matches!(answer.0, ConsumeOutcome::Stale { .. }) {
+                return answer;
+            }
+            ask.limits = self.read_again(&ask).await;
+        }
+        panic!("expected to be up to date after {READS_MAX} reads");
+    }
+
+    /// Peeks as [`Fixture::take_fresh`] takes.
+    pub(super) async fn peek_fresh(&self, ask: &Ask, now: TimeMs) -> Answer {
+        let mut ask = ask.clone();
+        for _ in 0..READS_MAX {
+            let answer = self.peek(std::slice::from_ref(&ask), now).await;
+            if !matches!(answer.0, ConsumeOutcome::Stale { .. }) {
+                return answer;
+            }
+            ask.limits = self.read_again(&ask).await;
+        }
+        panic!("expected to be up to date after {READS_MAX} reads");
+    }
+
+    /// The limits of somebody who has read the configuration once more, and found nothing new in it.
+    async fn read_again(&self, ask: &Ask) -> LimitsInForce {
+        let keys = [MemberKey { entity: &ask.entity, resource: &ask.resource }];
+        let resolution = self.store.resolve(&keys).await.expect("configuration can be resolved");
+        if let Some((limits, source)) = &resolution.members[0].limits {
+            assert_eq!((limits, *source), (&ask.limits.limits, ask.limits.source), "the case asks with what is stored");
+        }
+        LimitsInForce { stamp: resolution.stamp, ..ask.limits.clone() }
     }
 
     pub(super) async fn try_create(&self, id: &str, parent: Option<&str>, cascade: bool) -> Result<Entity, StoreError> {
@@ -364,6 +445,27 @@ impl Fixture {
         }
         results
     }
+}
+
+/// The limits of a bucket by name.
+fn by_name(state: &BucketState) -> Vec<&LimitState> {
+    let mut limits: Vec<_> = state.all_limits().iter().collect();
+    limits.sort_by(|a, b| a.name.cmp(&b.name));
+    limits
+}
+
+/// Whether a bucket is switched off, and name, parameters, balance and consumption of its limits.
+type Decided = (bool, Vec<(LimitName, LimitParams, Milli, Milli)>);
+
+/// What decisions at `now` depend on and what has been counted; `None` for a bucket that is as good as none: full, unused,
+/// and open.
+fn as_decided_at(state: &BucketState, now: TimeMs) -> Option<Decided> {
+    let mut state = state.clone();
+    state.refill(now);
+    let limits = by_name(&state);
+    let unused = limits.iter().all(|limit| limit.balance.0 == limit.params.capacity_milli && limit.consumed == Milli::ZERO);
+    let told = limits.into_iter().map(|limit| (limit.name.clone(), limit.params, limit.balance, limit.consumed)).collect();
+    (state.disabled || !unused).then_some((state.disabled, told))
 }
 
 /// An entity with a name and nothing else.

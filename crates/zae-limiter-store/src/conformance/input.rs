@@ -48,7 +48,7 @@ pub(super) async fn a_chain_of_nobody_is_invalid(f: Fixture) {
 
 pub(super) async fn more_limits_than_a_bucket_carries_are_invalid(f: Fixture) {
     let text: Vec<String> = (1..=17).map(|number| format!("l{number}:5/min")).collect();
-    let too_many = ask("key", &limits_from(&text.join(" "), LimitSource::Call, 0), &[("l1", 1)]);
+    let too_many = ask("key", &limits_from(&text.join(" "), LimitSource::Call), &[("l1", 1)]);
     fails(f.try_take(&too_many, at(0)).await, StoreErrorKind::Invalid);
     assert_eq!(f.bucket("key").await, None, "no bucket was made");
 }

@@ -113,6 +113,8 @@ pub enum Promise {
     Durable,
     /// Several processes may use it at once.
     Shared,
+    /// A sweep forgets, as soon as it may.
+    Sweeps,
 }
 
 impl Promise {
@@ -125,6 +127,7 @@ impl Promise {
             Promise::ImmediateUsage => capabilities.immediate_usage,
             Promise::Durable => capabilities.durable,
             Promise::Shared => capabilities.shared,
+            Promise::Sweeps => capabilities.sweeps,
         }
     }
 }

@@ -76,12 +76,20 @@ pub(super) async fn chains_take_the_same_from_children_and_parent(f: Fixture) {
         }
         granted
     });
-    assert_eq!(sum(&granted.await), 500, "the parent's capacity, of 960 attempts");
+    let granted = sum(&granted.await);
+    if f.store.capabilities().atomic_chains {
+        assert_eq!(granted, 500, "the parent's capacity, of 960 attempts");
+    } else {
+        // Where a refused chain gives back what it took, others may be refused meanwhile; but nothing is lost.
+        assert!((1..=500).contains(&granted), "at most the parent's capacity, found {granted}");
+        assert_eq!(f.balances("parent", at(0)).await, [500_000 - granted * 1_000], "what nobody was granted is still there");
+    }
     let mut children = 0;
     for child in 0..4 {
         children += f.consumed(&format!("child-{child}")).await[0];
     }
-    assert_eq!((children, f.consumed("parent").await[0]), (500_000, 500_000), "what the children took, the parent gave");
+    let expected = (granted * 1_000, granted * 1_000);
+    assert_eq!((children, f.consumed("parent").await[0]), expected, "what the children took, the parent gave");
 }
 
 pub(super) async fn chains_in_opposite_order_do_not_block_each_other(f: Fixture) {

@@ -1,9 +1,9 @@
 //! Filling a bucket by hand.
 
-use zae_limiter_core::{AuditAction, AuditSubject, LimitName, LimitSource, Milli};
+use zae_limiter_core::{AuditAction, AuditSubject, LimitName, Milli};
 
-use super::fixture::{Fixture, GPT, SECOND, after, ask, at, correction, entity, limits, limits_from, resource};
-use crate::{AuditQuery, PageRequest, ResetRequest};
+use super::fixture::{Fixture, GPT, SECOND, after, ask, at, correction, entity, limits, resource};
+use crate::{AuditQuery, Level, PageRequest, ResetRequest};
 
 type Gains = Option<Vec<(LimitName, Milli)>>;
 
@@ -48,11 +48,12 @@ pub(super) async fn a_reset_is_not_consumption(f: Fixture) {
 }
 
 pub(super) async fn a_reset_keeps_the_limits_in_force(f: Fixture) {
-    let own = limits_from("rpm:60/min:120", LimitSource::EntityResource, 3);
+    let everybodys = f.stored(&Level::System, "rpm:1/min").await;
+    let own = f.stored(&Level::EntityResource(entity("key"), resource(GPT)), "rpm:60/min:120").await;
     f.take(&ask("key", &own, &[("rpm", 100)]), at(0)).await.granted(&[20_000]);
     reset(&f, "key", None, 0).await;
     f.take(&ask("key", &own, &[("rpm", 120)]), at(0)).await.granted(&[0]);
-    f.take(&ask("key", &limits_from("rpm:1/min", LimitSource::System, 2), &[("rpm", 1)]), at(0)).await.stale(0);
+    f.take(&ask("key", &everybodys, &[("rpm", 1)]), at(0)).await.stale(0);
 }
 
 pub(super) async fn a_missing_bucket_is_not_reset_and_not_created(f: Fixture) {

@@ -49,22 +49,22 @@ pub(super) async fn debt_is_never_forgiven(f: Fixture) {
 }
 
 pub(super) async fn a_lowered_limit_is_kept_until_its_old_capacity_would_be_full(f: Fixture) {
-    let daily = limits_from("rpd:100/day", LimitSource::System, 1);
+    let daily = f.stored(&Level::System, "rpd:100/day").await;
     f.take(&ask("key", &daily, &[("rpd", 100)]), at(0)).await.granted(&[0]);
-    let lowered = limits_from("rpd:1/sec:1", LimitSource::System, 2);
+    let lowered = f.stored(&Level::System, "rpd:1/sec:1").await;
     f.take(&ask("key", &lowered, &[("rpd", 1)]), at(SECOND)).await.refused(&[(1, after(999))]);
     f.take(&ask("key", &lowered, &[("rpd", 1)]), at(2 * SECOND)).await.granted(&[0]);
     // Full a second later and expired after seven; but set back to 100 it would start with 100 out of nothing.
     assert_eq!(f.sweep(at(100 * SECOND)).await, 0, "its old capacity still lacks tokens");
-    let again = limits_from("rpd:100/day", LimitSource::System, 3);
+    let again = f.stored(&Level::System, "rpd:100/day").await;
     f.take(&ask("key", &again, &[("rpd", 100)]), at(100 * SECOND)).await.refused(&[(1_000, after(85_536_000))]);
     assert_eq!(f.balances("key", at(100 * SECOND)).await, [1_000]);
 }
 
 pub(super) async fn a_lowered_limit_is_forgotten_once_refill_has_made_it_up(f: Fixture) {
-    let daily = limits_from("rpd:100/day", LimitSource::System, 1);
+    let daily = f.stored(&Level::System, "rpd:100/day").await;
     f.take(&ask("key", &daily, &[("rpd", 100)]), at(0)).await.granted(&[0]);
-    let lowered = limits_from("rpd:1/sec:1", LimitSource::System, 2);
+    let lowered = f.stored(&Level::System, "rpd:1/sec:1").await;
     f.take(&ask("key", &lowered, &[("rpd", 1)]), at(SECOND)).await.refused(&[(1, after(999))]);
     f.take(&ask("key", &lowered, &[("rpd", 1)]), at(2 * SECOND)).await.granted(&[0]);
     assert_eq!(f.sweep(at(100 * SECOND)).await, 0, "not yet");
@@ -73,31 +73,38 @@ pub(super) async fn a_lowered_limit_is_forgotten_once_refill_has_made_it_up(f: F
 
 pub(super) async fn buckets_with_limits_of_their_own_are_never_forgotten(f: Fixture) {
     for (id, source) in [("a", LimitSource::Entity), ("b", LimitSource::EntityResource)] {
-        f.take(&ask(id, &limits_from("rpm:60/min", source, 1), &[("rpm", 1)]), at(0)).await.granted(&[59_000]);
+        f.take(&ask(id, &limits_from("rpm:60/min", source), &[("rpm", 1)]), at(0)).await.granted(&[59_000]);
     }
     for (id, source) in [("c", LimitSource::Call), ("d", LimitSource::Resource), ("e", LimitSource::System), ("f", LimitSource::Builder)] {
-        f.take(&ask(id, &limits_from("rpm:60/min", source, 1), &[("rpm", 1)]), at(0)).await.granted(&[59_000]);
+        f.take(&ask(id, &limits_from("rpm:60/min", source), &[("rpm", 1)]), at(0)).await.granted(&[59_000]);
     }
     assert_eq!(f.sweep(at(YEAR)).await, 4, "those whose limits come from elsewhere");
     assert!(f.bucket("a").await.is_some() && f.bucket("b").await.is_some(), "somebody configured them, so somebody looks at them");
 }
 
 pub(super) async fn the_source_of_the_last_take_decides(f: Fixture) {
-    let take = async |id: &str, source: LimitSource, stamp: u64| {
-        f.take(&ask(id, &limits_from("rpm:60/min", source, stamp), &[("rpm", 1)]), at(0)).await;
+    let take = async |id: &str, source: LimitSource| {
+        let limits = f.in_force(id).await;
+        assert_eq!(limits.source, source, "where {id} has its limits from");
+        assert!(f.take(&ask(id, &limits, &[("rpm", 1)]), at(0)).await.is_granted(), "there is enough for {id}");
     };
-    take("gained", LimitSource::System, 1).await;
-    take("gained", LimitSource::Entity, 2).await;
-    take("lost", LimitSource::Entity, 1).await;
-    take("lost", LimitSource::System, 2).await;
+    let (gained, lost) = (Level::Entity(entity("gained")), Level::Entity(entity("lost")));
+    f.set(&Level::System, "rpm:60/min").await;
+    take("gained", LimitSource::System).await;
+    f.set(&gained, "rpm:60/min").await;
+    take("gained", LimitSource::Entity).await;
+    f.set(&lost, "rpm:60/min").await;
+    take("lost", LimitSource::Entity).await;
+    f.unset(&lost).await;
+    take("lost", LimitSource::System).await;
     assert_eq!(f.sweep(at(YEAR)).await, 1);
     assert!(f.bucket("gained").await.is_some(), "it has limits of its own by now");
     assert_eq!(f.bucket("lost").await, None, "it has none any more");
 }
 
 pub(super) async fn a_removed_limit_that_is_not_full_keeps_its_bucket(f: Fixture) {
-    f.take(&ask("key", &limits_from("slow:24/day", LimitSource::System, 1), &[("slow", 2)]), at(0)).await.granted(&[22_000]);
-    f.take(&ask("key", &limits_from("rpm:60/min", LimitSource::System, 2), &[("rpm", 1)]), at(0)).await.granted(&[59_000]);
+    f.take(&ask("key", &f.stored(&Level::System, "slow:24/day").await, &[("slow", 2)]), at(0)).await.granted(&[22_000]);
+    f.take(&ask("key", &f.stored(&Level::System, "rpm:60/min").await, &[("rpm", 1)]), at(0)).await.granted(&[59_000]);
     assert_eq!(f.sweep(at(2 * HOUR - 1)).await, 0, "dropping and re-adding a limit would mint");
     assert_eq!(f.sweep(at(2 * HOUR)).await, 1, "all limits are full");
 }

@@ -1,9 +1,9 @@
 //! The usage history: what was really used, in the hour it was used.
 
-use zae_limiter_core::{LimitSource, TimeMs, UsageSnapshot, UsageWindow};
+use zae_limiter_core::{TimeMs, UsageSnapshot, UsageWindow};
 
-use super::fixture::{DAY, Fixture, GPT, HOUR, MINUTE, SECOND, all, ask, at, correction, entity, limits, limits_from, resource};
-use crate::{PageRequest, ResetRequest, UsageQuery};
+use super::fixture::{DAY, Fixture, GPT, HOUR, MINUTE, SECOND, all, ask, at, correction, entity, limits, resource};
+use crate::{Level, PageRequest, ResetRequest, UsageQuery};
 
 fn query(window: UsageWindow) -> UsageQuery {
     UsageQuery { entity: Some(entity("key")), resource: None, window, from: None, until: None, page: PageRequest::default() }
@@ -157,9 +157,9 @@ pub(super) async fn usage_outlives_its_entity(f: Fixture) {
 }
 
 pub(super) async fn usage_outlives_a_change_of_limits(f: Fixture) {
-    let old = limits_from("rpm:60/min", LimitSource::System, 1);
-    let new = limits_from("tpm:60/min", LimitSource::System, 2);
+    let old = f.stored(&Level::System, "rpm:60/min").await;
     f.take(&ask("key", &old, &[("rpm", 5)]), at(0)).await.granted(&[55_000]);
+    let new = f.stored(&Level::System, "tpm:60/min").await;
     f.take(&ask("key", &new, &[("tpm", 7)]), at(10 * MINUTE)).await.granted(&[53_000]);
     f.take(&ask("key", &new, &[("tpm", 1)]), at(2 * HOUR)).await.granted(&[59_000]);
     f.take(&ask("key", &new, &[("tpm", 1)]), at(4 * HOUR)).await.granted(&[59_000]);

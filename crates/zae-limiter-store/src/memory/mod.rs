@@ -170,7 +170,7 @@ impl fmt::Debug for MemoryStore {
 
 impl Store for MemoryStore {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { exact: true, atomic_chains: true, immediate_usage: true, ..Capabilities::minimum("memory") }
+        Capabilities { exact: true, atomic_chains: true, immediate_usage: true, sweeps: true, ..Capabilities::minimum("memory") }
     }
 
     fn ping(&self) -> BoxFuture<'_, Result<(), StoreError>> {
