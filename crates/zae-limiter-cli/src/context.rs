@@ -9,6 +9,7 @@ use anyhow::Context as _;
 use zae_limiter::sqlite::{SqliteOptions, SqliteStore};
 use zae_limiter::{Builder, MemoryStore, RateLimiter};
 
+use crate::args::DynamoPlace;
 use crate::error::Failure;
 use crate::printer::Printer;
 use crate::settings::{Settings, StorePlace};
@@ -28,15 +29,15 @@ pub(crate) struct Context<'a> {
 impl Context<'_> {
     /// Opens the store and binds to the namespace. Commands check what they can before they call this: it may create a file.
     pub(crate) async fn open(&self) -> anyhow::Result<RateLimiter> {
-        Ok(self.builder()?.build_in(&self.settings.namespace).await?)
+        Ok(self.builder().await?.build_in(&self.settings.namespace).await?)
     }
 
     /// Opens the store for its registry of namespaces, which needs none to exist.
-    pub(crate) fn open_registry(&self) -> anyhow::Result<RateLimiter> {
-        Ok(self.builder()?.build()?)
+    pub(crate) async fn open_registry(&self) -> anyhow::Result<RateLimiter> {
+        Ok(self.builder().await?.build()?)
     }
 
-    fn builder(&self) -> anyhow::Result<Builder> {
+    async fn builder(&self) -> anyhow::Result<Builder> {
         let builder = match &self.settings.store {
             StorePlace::Memory => {
                 self.printer.note("memory: is forgotten when this command ends");
@@ -49,6 +50,7 @@ impl Context<'_> {
                 }
                 self.open_file(path)?
             }
+            StorePlace::Dynamo(place) => self.connect(place).await?,
         };
         let builder = builder.deadline(DEADLINE);
         Ok(match &self.settings.principal {
@@ -73,12 +75,27 @@ impl Context<'_> {
         Err(failure.hint("build zae-limiter-cli with the feature sqlite, or use --store memory:").into())
     }
 
+    #[cfg(feature = "dynamodb")]
+    async fn connect(&self, place: &DynamoPlace) -> anyhow::Result<Builder> {
+        Ok(RateLimiter::builder(crate::dynamo::registry(place).await?))
+    }
+
+    #[cfg(not(feature = "dynamodb"))]
+    async fn connect(&self, place: &DynamoPlace) -> anyhow::Result<Builder> {
+        let failure = Failure::usage(format!("the stack {} can not be reached: DynamoDB is not built in", place.stack));
+        Err(failure.hint("build zae-limiter-cli with the feature dynamodb").into())
+    }
+
     /// Opens the file to look at it, changing nothing; it must exist.
     #[cfg(feature = "sqlite")]
     pub(crate) fn look_at_file(&self) -> anyhow::Result<SqliteStore> {
         let path = match &self.settings.store {
             StorePlace::Named(path) | StorePlace::Usual(path) => path,
             StorePlace::Memory => return Err(Failure::usage("memory: is no file").hint("name one with --store sqlite:PATH").into()),
+            StorePlace::Dynamo(place) => {
+                let failure = Failure::usage(format!("the stack {} is no file", place.stack));
+                return Err(failure.hint("name a file with --store sqlite:PATH").into());
+            }
         };
         if !path.exists() {
             let failure = Failure::not_found(format!("there is no file {}", path.display()));

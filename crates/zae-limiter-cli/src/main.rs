@@ -8,6 +8,8 @@ mod chart;
 mod commands;
 mod confirm;
 mod context;
+#[cfg(feature = "dynamodb")]
+mod dynamo;
 mod error;
 mod escape;
 mod exit;

@@ -9,7 +9,7 @@ use std::str::FromStr;
 use terminal_size::{Width, terminal_size_of};
 use zae_limiter::{NamespaceName, Principal};
 
-use crate::args::{Color, Globals, Output, StoreUrl};
+use crate::args::{Color, DynamoPlace, Globals, Output, StoreUrl};
 use crate::error::Failure;
 
 const NAMESPACE: &str = "default";
@@ -22,6 +22,9 @@ const HELP_WIDTH: usize = 100;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Environment {
     store: Option<OsString>,
+    stack: Option<OsString>,
+    region: Option<OsString>,
+    endpoint_url: Option<OsString>,
     namespace: Option<OsString>,
     no_color: Option<OsString>,
     term: Option<OsString>,
@@ -47,6 +50,9 @@ impl Environment {
     pub(crate) fn read() -> Environment {
         Environment {
             store: variable("ZAEL_STORE"),
+            stack: variable("ZAEL_STACK"),
+            region: variable("AWS_REGION").or_else(|| variable("AWS_DEFAULT_REGION")),
+            endpoint_url: variable("AWS_ENDPOINT_URL_DYNAMODB").or_else(|| variable("AWS_ENDPOINT_URL")),
             namespace: variable("ZAEL_NAMESPACE"),
             no_color: variable("NO_COLOR"),
             term: variable("TERM"),
@@ -166,6 +172,8 @@ pub(crate) enum StorePlace {
     Usual(PathBuf),
     /// This process.
     Memory,
+    /// A DynamoDB table.
+    Dynamo(DynamoPlace),
 }
 
 /// What every command needs, checked.
@@ -184,13 +192,31 @@ pub(crate) struct Settings {
 impl Settings {
     /// The flags, else the environment, else the defaults.
     pub(crate) fn new(globals: Globals, environment: &Environment) -> Result<Settings, Failure> {
-        let url = match globals.store {
-            Some(url) => Some(url),
-            None => from_variable("ZAEL_STORE", environment.store.as_ref())?,
+        let url = match (globals.store, globals.stack) {
+            (Some(url), _) => Some(url),
+            (None, Some(stack)) => Some(StoreUrl::Dynamo(DynamoPlace { stack, ..DynamoPlace::default() })),
+            (None, None) => match from_variable("ZAEL_STORE", environment.store.as_ref())? {
+                Some(url) => Some(url),
+                None => from_variable("ZAEL_STACK", environment.stack.as_ref())?
+                    .map(|stack| StoreUrl::Dynamo(DynamoPlace { stack, ..DynamoPlace::default() })),
+            },
         };
+        if !matches!(url, Some(StoreUrl::Dynamo(_))) {
+            for (flag, value) in [("--region", &globals.region), ("--endpoint-url", &globals.endpoint_url)] {
+                if value.is_some() {
+                    let failure = Failure::usage(format!("{flag} is for DynamoDB, and another store is used"));
+                    return Err(failure.hint("name the stack with --name STACK or --store dynamodb:STACK"));
+                }
+            }
+        }
         let store = match (url, environment.data_directories.first()) {
             (Some(StoreUrl::Sqlite(path)), _) => StorePlace::Named(path),
             (Some(StoreUrl::Memory), _) => StorePlace::Memory,
+            (Some(StoreUrl::Dynamo(place)), _) => StorePlace::Dynamo(DynamoPlace {
+                region: globals.region.or(place.region).or_else(|| text(environment.region.as_ref())),
+                endpoint_url: globals.endpoint_url.or(place.endpoint_url).or_else(|| text(environment.endpoint_url.as_ref())),
+                stack: place.stack,
+            }),
             (None, Some(directory)) => StorePlace::Usual(file_in(directory)),
             (None, None) => {
                 let failure = Failure::usage("there is no home directory to keep the limits in");
@@ -212,6 +238,11 @@ impl Settings {
 fn file_in(directory: &Path) -> PathBuf {
     // Joined in parts, so that Windows gets its own separators.
     FILE.split('/').fold(directory.to_owned(), |path, part| path.join(part))
+}
+
+/// A variable of another product: what it can not read, it does not count.
+fn text(value: Option<&OsString>) -> Option<String> {
+    value?.to_str().map(str::to_owned)
 }
 
 fn from_variable<T: FromStr<Err: Display>>(name: &str, value: Option<&OsString>) -> Result<Option<T>, Failure> {
@@ -273,7 +304,7 @@ mod tests {
     fn a_wrong_variable_is_named() {
         let wrong = Environment { store: Some("postgres:x".into()), ..environment() };
         let error = settings(Globals::default(), &wrong).unwrap_err();
-        assert_eq!(error, "invalid value 'postgres:x' for the variable ZAEL_STORE: use sqlite:PATH or memory:");
+        assert_eq!(error, "invalid value 'postgres:x' for the variable ZAEL_STORE: use sqlite:PATH, dynamodb:STACK or memory:");
         let wrong = Environment { namespace: Some("a b".into()), ..environment() };
         let error = settings(Globals::default(), &wrong).unwrap_err();
         assert!(error.contains("ZAEL_NAMESPACE") && error.contains("letters, digits"), "{error}");

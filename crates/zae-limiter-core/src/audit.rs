@@ -32,11 +32,17 @@ pub enum AuditAction {
     NamespaceRecovered,
     /// The data of a deleted namespace was erased.
     NamespacePurged,
+    /// An entity was moved to another parent, by the Python product.
+    EntityParentChanged,
+    /// A bucket was given more than it holds, by the Python product.
+    BucketToppedUp,
+    /// Something that this version has no word for; the details name it.
+    Other,
 }
 
 impl AuditAction {
     /// Every action.
-    pub const ALL: [AuditAction; 11] = [
+    pub const ALL: [AuditAction; 14] = [
         AuditAction::EntityCreated,
         AuditAction::EntityUpdated,
         AuditAction::EntityDeleted,
@@ -48,6 +54,9 @@ impl AuditAction {
         AuditAction::NamespaceDeleted,
         AuditAction::NamespaceRecovered,
         AuditAction::NamespacePurged,
+        AuditAction::EntityParentChanged,
+        AuditAction::BucketToppedUp,
+        AuditAction::Other,
     ];
 
     /// The word used in output and on the wire.
@@ -65,6 +74,9 @@ impl AuditAction {
             AuditAction::NamespaceDeleted => "namespace_deleted",
             AuditAction::NamespaceRecovered => "namespace_recovered",
             AuditAction::NamespacePurged => "namespace_purged",
+            AuditAction::EntityParentChanged => "entity_parent_changed",
+            AuditAction::BucketToppedUp => "bucket_topped_up",
+            AuditAction::Other => "other",
         }
     }
 }

@@ -16,6 +16,45 @@ pub struct LimitParams {
     pub period_ms: i64,
 }
 
+impl LimitParams {
+    /// What `elapsed_ms` add to a balance together with the `remainder` of the refill before, and the new remainder; without
+    /// regard to the capacity. A clock that went back adds nothing.
+    #[must_use]
+    pub fn accrual(&self, elapsed_ms: i64, remainder: i64) -> (i64, i64) {
+        if elapsed_ms <= 0 || self.refill_milli <= 0 || self.period_ms <= 0 {
+            return (0, remainder);
+        }
+        let units = i128::from(elapsed_ms) * i128::from(self.refill_milli) + i128::from(remainder);
+        let period = i128::from(self.period_ms);
+        let add = i64::try_from(units.div_euclid(period)).unwrap_or(i64::MAX);
+        (add, i64::try_from(units.rem_euclid(period)).unwrap_or(0))
+    }
+
+    /// The most that `elapsed_ms` can add to a balance, whatever the remainder was: rounded up.
+    #[must_use]
+    pub fn accrual_at_most(&self, elapsed_ms: i64) -> i64 {
+        if elapsed_ms <= 0 || self.refill_milli <= 0 || self.period_ms <= 0 {
+            return 0;
+        }
+        // A remainder is below one whole unit, so one more than the quotient rounded down is enough.
+        self.accrual(elapsed_ms, 0).0.saturating_add(1)
+    }
+
+    /// How long it takes to gain `amount`, in milliseconds, rounded up.
+    #[must_use]
+    pub fn time_to_gain_ms(&self, amount: i64) -> i64 {
+        if amount <= 0 {
+            return 0;
+        }
+        if self.refill_milli <= 0 {
+            return i64::MAX;
+        }
+        let units = i128::from(amount) * i128::from(self.period_ms);
+        let refill = i128::from(self.refill_milli);
+        i64::try_from(units.div_euclid(refill) + i128::from(units.rem_euclid(refill) != 0)).unwrap_or(i64::MAX)
+    }
+}
+
 /// One limit of a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitState {

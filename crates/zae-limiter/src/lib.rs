@@ -63,6 +63,8 @@ pub use zae_limiter_core::{
     NameError, NamespaceId, NamespaceName, Principal, RateLimitExceeded, ResourceName, TimeMs, UsageSnapshot, UsageSummary, UsageWindow,
     Wait, WaitMs,
 };
+#[cfg(feature = "dynamodb")]
+pub use zae_limiter_dynamodb as dynamodb;
 #[cfg(feature = "sqlite")]
 pub use zae_limiter_sqlite as sqlite;
 pub use zae_limiter_store as store;

@@ -30,7 +30,7 @@ pub(crate) use namespace::{
 pub(crate) use resource::{ResourceCapacityArgs, ResourceCommand, ResourceDeleteDefaultsArgs, ResourceNameArgs, ResourceSetDefaultsArgs};
 pub(crate) use shared::{ConfirmArgs, PageArgs};
 pub(crate) use system::{SystemCommand, SystemDeleteDefaultsArgs, SystemSetDefaultsArgs};
-pub(crate) use value::{Amount, Pair, StoreUrl};
+pub(crate) use value::{Amount, DynamoPlace, Pair, StoreUrl};
 
 const GLOBAL: &str = "Global options";
 
@@ -49,9 +49,22 @@ const EXITS: &str = "Exit codes: 0 done or granted, 1 error, 2 wrong usage, 3 re
 /// Accepted before and after the command.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Globals {
-    /// Where limits live: sqlite:PATH or memory: [env: ZAEL_STORE] [default: a file in your data directory]
+    /// Where limits live: sqlite:PATH, dynamodb:STACK[?region=REGION&endpoint=URL] or memory: [env: ZAEL_STORE] [default: a
+    /// file in your data directory]
     #[arg(long, value_name = "URL", global = true, help_heading = GLOBAL)]
     pub(crate) store: Option<StoreUrl>,
+
+    /// Short for --store dynamodb:STACK [env: ZAEL_STACK]
+    #[arg(id = "stack", long = "name", short = 'n', value_name = "STACK", global = true, help_heading = GLOBAL, conflicts_with = "store")]
+    pub(crate) stack: Option<String>,
+
+    /// The AWS region of the stack [env: AWS_REGION] [default: us-east-1]
+    #[arg(long, value_name = "REGION", global = true, help_heading = GLOBAL)]
+    pub(crate) region: Option<String>,
+
+    /// Another DynamoDB endpoint than that of AWS, as in http://127.0.0.1:8000 [env: AWS_ENDPOINT_URL]
+    #[arg(long, value_name = "URL", global = true, help_heading = GLOBAL)]
+    pub(crate) endpoint_url: Option<String>,
 
     /// The tenant to work in [env: ZAEL_NAMESPACE] [default: default]
     #[arg(long, short = 'N', value_name = "NAME", global = true, help_heading = GLOBAL)]

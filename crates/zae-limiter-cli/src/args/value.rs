@@ -81,6 +81,37 @@ pub(crate) enum StoreUrl {
     Sqlite(PathBuf),
     /// `memory:`
     Memory,
+    /// `dynamodb:STACK[?region=REGION&endpoint=URL]`
+    Dynamo(DynamoPlace),
+}
+
+/// A DynamoDB table, as far as it was named.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DynamoPlace {
+    /// The name of the stack, which is that of the table.
+    pub(crate) stack: String,
+    /// The region; else that of the AWS profile.
+    pub(crate) region: Option<String>,
+    /// Another endpoint than that of AWS.
+    pub(crate) endpoint_url: Option<String>,
+}
+
+impl DynamoPlace {
+    fn parse(text: &str) -> Result<DynamoPlace, String> {
+        let (stack, query) = text.split_once('?').unwrap_or((text, ""));
+        if stack.is_empty() || stack.contains('/') {
+            return Err("the stack is missing; write dynamodb:STACK, as in dynamodb:my-app?region=us-east-1".into());
+        }
+        let mut place = DynamoPlace { stack: stack.to_owned(), ..DynamoPlace::default() };
+        for part in query.split('&').filter(|part| !part.is_empty()) {
+            match part.split_once('=') {
+                Some(("region", region)) if !region.is_empty() => place.region = Some(region.to_owned()),
+                Some(("endpoint" | "endpoint_url", url)) if !url.is_empty() => place.endpoint_url = Some(url.to_owned()),
+                _ => return Err(format!("{part:?} is not known; after the stack write ?region=REGION and &endpoint=URL")),
+            }
+        }
+        Ok(place)
+    }
 }
 
 impl FromStr for StoreUrl {
@@ -94,7 +125,8 @@ impl FromStr for StoreUrl {
                 Err("write the path right after the colon, as in sqlite:limits.db or sqlite:/var/lib/limits.db".into())
             }
             Some(("sqlite", path)) => Ok(StoreUrl::Sqlite(path.into())),
-            _ => Err("use sqlite:PATH or memory:".into()),
+            Some(("dynamodb", rest)) => DynamoPlace::parse(rest).map(StoreUrl::Dynamo),
+            _ => Err("use sqlite:PATH, dynamodb:STACK or memory:".into()),
         }
     }
 }

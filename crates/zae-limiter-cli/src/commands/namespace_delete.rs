@@ -19,7 +19,7 @@ struct Form {
 pub(crate) async fn run(context: &Context<'_>, args: NamespaceDeleteArgs) -> anyhow::Result<Exit> {
     let what = format!("namespace {} (it can be recovered until it is purged)", args.name);
     confirm(context, &Question { deed: "deletes", what: &what, name: args.name.as_str() }, args.confirm)?;
-    let limiter = context.open_registry()?;
+    let limiter = context.open_registry().await?;
     // Its id is what recovers it, so it is told now.
     let Some(namespace) = limiter.show_namespace(args.name.clone()).await? else { return Err(missing(&args.name).into()) };
     if !limiter.delete_namespace(args.name.clone()).await? {

@@ -9,7 +9,7 @@ use crate::context::Context;
 use crate::exit::Exit;
 
 pub(crate) async fn run(context: &Context<'_>, args: PageArgs) -> anyhow::Result<Exit> {
-    let limiter = context.open_registry()?;
+    let limiter = context.open_registry().await?;
     let page = limiter.orphan_namespaces(&args.request()).await?;
     let listing = Listing { table: namespaces::table(&page.items), nothing: "no deleted namespaces" };
     listing::answer(context, &page, NamespaceForm::from, listing)

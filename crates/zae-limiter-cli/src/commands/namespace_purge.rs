@@ -19,7 +19,7 @@ struct Form {
 pub(crate) async fn run(context: &Context<'_>, args: NamespacePurgeArgs) -> anyhow::Result<Exit> {
     let what = format!("all data of the deleted namespace {} for good", args.id);
     confirm(context, &Question { deed: "erases", what: &what, name: args.id.as_str() }, args.confirm)?;
-    let limiter = context.open_registry()?;
+    let limiter = context.open_registry().await?;
     let progress = Progress::start(context.printer, "purging");
     let purged = limiter.purge_namespace(args.id.clone()).await;
     drop(progress);

@@ -10,7 +10,7 @@ use crate::context::Context;
 use crate::exit::Exit;
 
 pub(crate) async fn run(context: &Context<'_>, args: NamespaceRegisterArgs) -> anyhow::Result<Exit> {
-    let limiter = context.open_registry()?;
+    let limiter = context.open_registry().await?;
     let mut registered = Page::empty();
     for name in args.names {
         registered.items.push(limiter.register_namespace(name).await?);

@@ -10,7 +10,7 @@ use crate::error::Failure;
 use crate::exit::Exit;
 
 pub(crate) async fn run(context: &Context<'_>, args: NamespaceNameArgs) -> anyhow::Result<Exit> {
-    let limiter = context.open_registry()?;
+    let limiter = context.open_registry().await?;
     let Some(namespace) = limiter.show_namespace(args.name.clone()).await? else { return Err(missing(&args.name).into()) };
     let form = NamespaceForm::from(&namespace);
     context.printer.answer(&form, &namespaces::text(&form))?;

@@ -84,6 +84,15 @@ impl RateLimiter {
         RateLimiter::builder(zae_limiter_sqlite::SqliteStore::open(path)?).build()
     }
 
+    /// Connects to the DynamoDB table of a stack, in the namespace `default`; credentials come from the standard chain.
+    /// Never creates anything: `NotFound` when the table or the namespace is missing.
+    ///
+    /// Cost: one read.
+    #[cfg(feature = "dynamodb")]
+    pub async fn connect(stack: &str, region: &str) -> Result<RateLimiter, Error> {
+        RateLimiter::builder(zae_limiter_dynamodb::DynamoStore::builder(stack, region).connect().await?).build()
+    }
+
     /// The same limiter acting for somebody: administrative changes are audited under this name.
     #[must_use]
     pub fn with_principal(&self, principal: Principal) -> RateLimiter {

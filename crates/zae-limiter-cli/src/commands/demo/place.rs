@@ -25,6 +25,7 @@ impl Place {
     /// The file that --store names, which must not exist, or else one in a new temporary folder.
     pub(crate) fn new(store: Option<StoreUrl>, environment: &Environment) -> Result<Place, Failure> {
         let named = match store {
+            Some(StoreUrl::Dynamo(_)) => return Err(Failure::usage("the demo needs a file").hint("leave --store away, or name a new file")),
             Some(StoreUrl::Memory) => return Err(Failure::usage("the demo needs a file").hint("leave --store away, or name a new file")),
             Some(StoreUrl::Sqlite(path)) if path.exists() => {
                 let failure = Failure::usage(format!("{} exists, and the demo begins with a fresh file", path.display()));

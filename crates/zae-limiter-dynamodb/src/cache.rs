@@ -1,0 +1,137 @@
+//! What this process remembers of the table: the last image of each bucket, and who owns it. Bounded, and never believed: an
+//! image only chooses which write to send, whose condition then decides; the one thing it decides alone is a refusal, for
+//! a second.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use quick_cache::sync::Cache;
+use zae_limiter_core::{EntityId, TimeMs};
+use zae_limiter_store::Clock;
+
+use crate::constants::OWNERS_MAX;
+use crate::entity::Owner;
+use crate::image::Image;
+use crate::options::DynamoOptions;
+
+/// A look at a bucket and when it was.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    /// `None` when the bucket was not there.
+    pub(crate) image: Option<Image>,
+    /// By the clock of the caller.
+    pub(crate) at: TimeMs,
+    /// The tick at which this process first saw these parameters: a configuration read after it knows at least as much as
+    /// whoever wrote them.
+    pub(crate) parameters_since: u64,
+}
+
+/// The counters as they grow.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) debits_resent: AtomicU64,
+    pub(crate) debits_confirmed: AtomicU64,
+    pub(crate) debits_unknown: AtomicU64,
+    pub(crate) credits_unknown: AtomicU64,
+    pub(crate) compensations: AtomicU64,
+    pub(crate) contended: AtomicU64,
+    pub(crate) local_refusals: AtomicU64,
+}
+
+/// Outcomes this process could not be sure of, and what it decided alone, since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Debits sent again because no answer came. Each may have landed twice if another writer came in between.
+    pub debits_resent: u64,
+    /// Debits sent again that were found to have landed the first time: counted once.
+    pub debits_confirmed: u64,
+    /// Debits nobody knows the fate of.
+    pub debits_unknown: u64,
+    /// Credits nobody knows the fate of; never sent again.
+    pub credits_unknown: u64,
+    /// Buckets given back to because another bucket of their chain refused.
+    pub compensations: u64,
+    /// Operations that lost too many races.
+    pub contended: u64,
+    /// Refusals without a write, from an image of the last second.
+    pub local_refusals: u64,
+}
+
+impl Tally {
+    pub(crate) fn read(&self) -> Counters {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Counters {
+            debits_resent: read(&self.debits_resent),
+            debits_confirmed: read(&self.debits_confirmed),
+            debits_unknown: read(&self.debits_unknown),
+            credits_unknown: read(&self.credits_unknown),
+            compensations: read(&self.compensations),
+            contended: read(&self.contended),
+            local_refusals: read(&self.local_refusals),
+        }
+    }
+}
+
+/// Everything a store remembers; shared by the handles of all namespaces, because keys begin with the namespace.
+pub(crate) struct Caches {
+    images: Cache<String, Arc<Seen>>,
+    owners: Cache<(Arc<str>, EntityId), Arc<Owner>>,
+    ticks: AtomicU64,
+    pub(crate) tally: Tally,
+}
+
+impl Caches {
+    pub(crate) fn new(options: &DynamoOptions) -> Caches {
+        Caches {
+            images: Cache::new(options.images_max.max(1)),
+            owners: Cache::new(OWNERS_MAX),
+            ticks: AtomicU64::new(0),
+            tally: Tally::default(),
+        }
+    }
+
+    /// The next tick: microseconds of the wall clock, but always later than every tick before.
+    pub(crate) fn tick(&self, clock: &dyn Clock) -> u64 {
+        let wall = u64::try_from(clock.now().0).unwrap_or(0).saturating_mul(1000);
+        let before = self.ticks.fetch_update(Ordering::AcqRel, Ordering::Acquire, |last| Some(last.saturating_add(1).max(wall)));
+        before.unwrap_or(0).saturating_add(1).max(wall)
+    }
+
+    /// The last image of a bucket.
+    pub(crate) fn image(&self, pk: &str) -> Option<Arc<Seen>> {
+        self.images.get(pk)
+    }
+
+    /// Keeps a look at a bucket that has just come.
+    pub(crate) fn remember(&self, pk: &str, image: Option<Image>, at: TimeMs, clock: &dyn Clock) -> Arc<Seen> {
+        let same = |before: &Arc<Seen>| matches!((&before.image, &image), (Some(before), Some(image)) if before.same_parameters(image));
+        let parameters_since = self.images.get(pk).filter(same).map_or_else(|| self.tick(clock), |seen| seen.parameters_since);
+        let seen = Arc::new(Seen { image, at, parameters_since });
+        self.images.insert(pk.to_owned(), Arc::clone(&seen));
+        seen
+    }
+
+    /// Forgets a bucket that is gone, or whose image must not refuse any more.
+    pub(crate) fn forget(&self, pk: &str) {
+        self.images.remove(pk);
+    }
+
+    /// Forgets every bucket: after a change by an administrator none of them may refuse from memory.
+    pub(crate) fn forget_buckets(&self) {
+        self.images.clear();
+    }
+
+    /// Who owns the buckets of an entity, if it was read.
+    pub(crate) fn owner(&self, namespace: &Arc<str>, entity: &EntityId) -> Option<Arc<Owner>> {
+        self.owners.get(&(Arc::clone(namespace), entity.clone()))
+    }
+
+    pub(crate) fn remember_owner(&self, namespace: &Arc<str>, entity: &EntityId, owner: Owner) {
+        self.owners.insert((Arc::clone(namespace), entity.clone()), Arc::new(owner));
+    }
+
+    pub(crate) fn forget_owner(&self, namespace: &Arc<str>, entity: &EntityId) {
+        self.owners.remove(&(Arc::clone(namespace), entity.clone()));
+    }
+}

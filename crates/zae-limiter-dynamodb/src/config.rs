@@ -1,0 +1,299 @@
+//! Limits and flags at the four levels.
+
+mod flags;
+mod registry;
+mod write;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use zae_limiter_core::{ConfigStamp, Entity, EntityId, Limit, LimitSource, ResourceName};
+use zae_limiter_store::{
+    BoxFuture, Change, ConfigStore, DeletedEntity, EntityUpdate, Level, LevelConfig, LimitsChange, MemberConfig, MemberKey, NewEntity,
+    OnUnavailable, Page, PageRequest, Resolution, StoreError,
+};
+
+use crate::change::check_active;
+use crate::entity::{self, Owner};
+use crate::item::{self, attr, parent_of, text_of};
+use crate::page::{Listing, cut, position};
+use crate::table::{Index, Item, Key};
+use crate::{DynamoStore, Shared, keys};
+
+pub(crate) use registry::remove_entity_config;
+pub(crate) use write::conflict;
+
+/// What is stored about one (entity, resource).
+#[derive(Clone, Debug)]
+pub(crate) struct Member {
+    /// The strongest level with limits, and those limits.
+    pub(crate) limits: Option<(Arc<[Limit]>, LimitSource)>,
+    /// The level that has switched it off, when it is off.
+    pub(crate) disabled_by: Option<Level>,
+    /// The parent takes go on to.
+    pub(crate) cascades_to: Option<EntityId>,
+}
+
+/// The answer to one configuration read.
+pub(crate) struct Members {
+    pub(crate) members: Vec<Member>,
+    pub(crate) on_unavailable: Option<OnUnavailable>,
+    /// A tick from before the read: what was stored then is in the answer.
+    pub(crate) stamp: ConfigStamp,
+}
+
+/// Everything stored about these members, in one consistent `BatchGetItem` (more than about 30 members take more). Their
+/// owners are remembered for the buckets they may get.
+pub(crate) async fn members(
+    shared: &Shared,
+    namespace: &Arc<str>,
+    keys: &[MemberKey<'_>],
+    operation: &'static str,
+) -> Result<Members, StoreError> {
+    let stamp = ConfigStamp(shared.caches.tick(&*shared.options.clock));
+    let mut wanted = Wanted::default();
+    let record = wanted.add(keys::namespace_by_id(namespace));
+    let system = wanted.add(keys::system_config(namespace));
+    let places: Vec<Places> = keys.iter().map(|key| Places::of(&mut wanted, namespace, key)).collect();
+    let items = shared.read_all(operation, &wanted.keys, true).await?;
+    check_active(operation, items[record].as_ref())?;
+    let told = |error: StoreError| error.during(operation);
+    let on_unavailable = items[system].as_ref().map(item::config::on_unavailable).transpose().map_err(told)?.flatten();
+    let mut members = Vec::with_capacity(keys.len());
+    for (key, places) in keys.iter().zip(&places) {
+        let owner = items[places.entity].as_ref().map(Owner::read).transpose().map_err(told)?.unwrap_or_default();
+        let levels = places.levels.map(|place| items[place].as_ref());
+        members.push(resolve_member(key, &owner, levels, items[system].as_ref()).map_err(told)?);
+        shared.caches.remember_owner(namespace, key.entity, owner);
+    }
+    Ok(Members { members, on_unavailable, stamp })
+}
+
+/// The same for one member.
+pub(crate) async fn member(shared: &Shared, namespace: &Arc<str>, key: MemberKey<'_>) -> Result<Member, StoreError> {
+    let mut found = members(shared, namespace, &[key], "resolve").await?;
+    Ok(found.members.remove(0))
+}
+
+/// Keys to read, none twice.
+#[derive(Default)]
+struct Wanted {
+    keys: Vec<Key>,
+    places: HashMap<Key, usize>,
+}
+
+impl Wanted {
+    fn add(&mut self, key: Key) -> usize {
+        let next = self.keys.len();
+        let place = *self.places.entry(key.clone()).or_insert(next);
+        if place == next {
+            self.keys.push(key);
+        }
+        place
+    }
+}
+
+/// Where the records of one member are among those read.
+struct Places {
+    entity: usize,
+    /// Strongest first: (entity, resource), entity, resource.
+    levels: [usize; 3],
+}
+
+impl Places {
+    fn of(wanted: &mut Wanted, namespace: &str, key: &MemberKey<'_>) -> Places {
+        Places {
+            entity: wanted.add(keys::entity(namespace, key.entity)),
+            levels: [
+                wanted.add(keys::entity_config(namespace, key.entity, Some(key.resource))),
+                wanted.add(keys::entity_config(namespace, key.entity, None)),
+                wanted.add(keys::resource_config(namespace, key.resource)),
+            ],
+        }
+    }
+}
+
+/// The sources of the levels of a member, strongest first.
+const SOURCES: [LimitSource; 4] = [LimitSource::EntityResource, LimitSource::Entity, LimitSource::Resource, LimitSource::System];
+
+/// What the levels of a member come to. A level that another one outweighs is not even read: what we can not honour there
+/// does not matter.
+fn resolve_member(key: &MemberKey<'_>, owner: &Owner, levels: [Option<&Item>; 3], system: Option<&Item>) -> Result<Member, StoreError> {
+    let mut limits = None;
+    for (item, source) in levels.into_iter().chain([system]).zip(SOURCES) {
+        if let Some(item) = item.filter(|item| item::config::has_limits(item)) {
+            limits = Some((item::config::limits(item)?.into(), source));
+            break;
+        }
+    }
+    let disabled_by = match decisive_flag(levels)? {
+        Some((true, 0)) => Some(Level::EntityResource(key.entity.clone(), key.resource.clone())),
+        Some((true, 1)) => Some(Level::Entity(key.entity.clone())),
+        Some((true, _)) => Some(Level::Resource(key.resource.clone())),
+        Some((false, _)) | None => None,
+    };
+    // A level may overrule what the entity says about its cascade, strongest first as well.
+    let cascades = levels.into_iter().flatten().find_map(item::config::cascade).unwrap_or(owner.cascade);
+    Ok(Member { limits, disabled_by, cascades_to: owner.parent.clone().filter(|_| cascades) })
+}
+
+/// The flag of the strongest level that has one, and which level that is.
+fn decisive_flag(levels: [Option<&Item>; 3]) -> Result<Option<(bool, usize)>, StoreError> {
+    for (index, item) in levels.into_iter().enumerate() {
+        if let Some(flag) = item.map(item::config::flag).transpose()?.flatten() {
+            return Ok(Some((flag, index)));
+        }
+    }
+    Ok(None)
+}
+
+impl DynamoStore {
+    /// Fails unless the namespace of this handle is active.
+    pub(crate) async fn check_namespace(&self, operation: &'static str) -> Result<(), StoreError> {
+        let found = self.shared.read_all(operation, &[keys::namespace_by_id(&self.id)], true).await?;
+        check_active(operation, found.into_iter().next().flatten().as_ref())
+    }
+
+    /// One item beside the record of the namespace, which must be active.
+    pub(crate) async fn read_active(&self, operation: &'static str, key: Key) -> Result<Option<Item>, StoreError> {
+        let mut found = self.shared.read_all(operation, &[keys::namespace_by_id(&self.id), key], true).await?;
+        let item = found.pop().flatten();
+        check_active(operation, found.pop().flatten().as_ref())?;
+        Ok(item)
+    }
+}
+
+impl ConfigStore for DynamoStore {
+    fn create_entity<'a>(&'a self, entity: &'a NewEntity, change: &'a Change) -> BoxFuture<'a, Result<Entity, StoreError>> {
+        Box::pin(entity::create(self, entity, change))
+    }
+
+    fn entity<'a>(&'a self, id: &'a EntityId) -> BoxFuture<'a, Result<Option<Entity>, StoreError>> {
+        Box::pin(async move {
+            let item = self.read_active("entity", keys::entity(&self.id, id)).await?;
+            item.as_ref().map(item::entity).transpose().map_err(|error| error.during("entity"))
+        })
+    }
+
+    fn update_entity<'a>(
+        &'a self,
+        id: &'a EntityId,
+        expected_version: u64,
+        update: &'a EntityUpdate,
+        change: &'a Change,
+    ) -> BoxFuture<'a, Result<Entity, StoreError>> {
+        Box::pin(entity::update(self, (id, expected_version), update, change))
+    }
+
+    fn delete_entity<'a>(&'a self, id: &'a EntityId, change: &'a Change) -> BoxFuture<'a, Result<DeletedEntity, StoreError>> {
+        Box::pin(entity::delete(self, id, change))
+    }
+
+    fn children<'a>(&'a self, parent: &'a EntityId, page: &'a PageRequest) -> BoxFuture<'a, Result<Page<Entity>, StoreError>> {
+        Box::pin(entity::children(self, parent, page))
+    }
+
+    fn entities<'a>(&'a self, page: &'a PageRequest) -> BoxFuture<'a, Result<Page<Entity>, StoreError>> {
+        Box::pin(entity::list(self, page))
+    }
+
+    fn set_limits<'a>(&'a self, level: &'a Level, limits: &'a LimitsChange, change: &'a Change) -> BoxFuture<'a, Result<u64, StoreError>> {
+        Box::pin(write::set_limits(self, level, limits, change))
+    }
+
+    fn delete_limits<'a>(&'a self, level: &'a Level, change: &'a Change) -> BoxFuture<'a, Result<bool, StoreError>> {
+        Box::pin(write::delete_limits(self, level, change))
+    }
+
+    fn set_disabled<'a>(&'a self, level: &'a Level, disabled: Option<bool>, change: &'a Change) -> BoxFuture<'a, Result<u64, StoreError>> {
+        Box::pin(async move {
+            write::set_flag(self, level, disabled, change).await?;
+            flags::reach_buckets(self, level).await
+        })
+    }
+
+    fn level<'a>(&'a self, level: &'a Level) -> BoxFuture<'a, Result<Option<LevelConfig>, StoreError>> {
+        Box::pin(async move {
+            let item = self.read_active("level", item::config::key(&self.id, level)).await?;
+            item.as_ref().map(item::config::level_config).transpose().map_err(|error| error.during("level"))
+        })
+    }
+
+    fn resolve<'a>(&'a self, keys: &'a [MemberKey<'a>]) -> BoxFuture<'a, Result<Resolution, StoreError>> {
+        Box::pin(async move {
+            let found = members(&self.shared, &self.id, keys, "resolve").await?;
+            let config = |Member { limits, disabled_by, cascades_to }| MemberConfig { cascades_to, limits, disabled_by };
+            let members = found.members.into_iter().map(config).collect();
+            Ok(Resolution { members, on_unavailable: found.on_unavailable, stamp: found.stamp })
+        })
+    }
+
+    fn resources_with_defaults<'a>(&'a self, page: &'a PageRequest) -> BoxFuture<'a, Result<Page<ResourceName>, StoreError>> {
+        const OPERATION: &str = "resources_with_defaults";
+        Box::pin(async move {
+            let after = position(page, OPERATION)?;
+            let item = self.read_active(OPERATION, keys::resources(&self.id)).await?;
+            let names: BTreeSet<&String> = match item.as_ref().and_then(|item| item.get(attr::RESOURCES)) {
+                Some(AttributeValue::Ss(names)) => names.iter().collect(),
+                _ => BTreeSet::new(),
+            };
+            let names = names.into_iter().filter(|name| after.is_none_or(|after| name.as_str() > after));
+            let resources = names.filter_map(|name| accepted::<ResourceName>(OPERATION, name)).collect();
+            Ok(cut(resources, page, ToString::to_string))
+        })
+    }
+
+    fn entities_with_limits<'a>(
+        &'a self,
+        resource: Option<&'a ResourceName>,
+        page: &'a PageRequest,
+    ) -> BoxFuture<'a, Result<Page<EntityId>, StoreError>> {
+        const OPERATION: &str = "entities_with_limits";
+        Box::pin(async move {
+            self.check_namespace(OPERATION).await?;
+            let partition = keys::index::entity_configs(&self.id, resource);
+            let listing = Listing { index: Some(Index::Gsi3), partition, prefix: String::new() };
+            let read = |item: &Item| {
+                let name = text_of(item, attr::GSI3SK).unwrap_or_default();
+                Ok((name.to_owned(), accepted(OPERATION, name)))
+            };
+            self.shared.list(OPERATION, &listing, page, read).await
+        })
+    }
+
+    fn resources_with_entity_limits<'a>(&'a self, page: &'a PageRequest) -> BoxFuture<'a, Result<Page<Option<ResourceName>>, StoreError>> {
+        const OPERATION: &str = "resources_with_entity_limits";
+        Box::pin(async move {
+            let after = position(page, OPERATION)?;
+            let item = self.read_active(OPERATION, keys::entity_config_resources(&self.id)).await?;
+            let names: BTreeSet<&str> = item.as_ref().map(registry::counted).into_iter().flatten().collect();
+            let names = names.into_iter().filter(|name| after.is_none_or(|after| *name > after));
+            let resource = |name| if name == keys::ALL_RESOURCES { Some(None) } else { accepted(OPERATION, name).map(Some) };
+            let resources = names.filter_map(resource).collect();
+            let word = |resource: &Option<ResourceName>| resource.as_ref().map_or(keys::ALL_RESOURCES, ResourceName::as_str).to_owned();
+            Ok(cut(resources, page, word))
+        })
+    }
+}
+
+/// A name of a listing; `None`, with a warning, for one that another writer accepts and this version does not.
+pub(crate) fn accepted<N: std::str::FromStr>(operation: &'static str, name: &str) -> Option<N> {
+    let parsed = name.parse().ok();
+    if parsed.is_none() {
+        tracing::warn!(operation, name, "left out of the listing: this version does not accept the name");
+    }
+    parsed
+}
+
+impl Owner {
+    /// Reads the record of an entity.
+    pub(crate) fn read(item: &Item) -> Result<Owner, StoreError> {
+        Ok(Owner {
+            parent: parent_of(item)?,
+            cascade: item::bool_of(item, attr::CASCADE).unwrap_or(false),
+            pgen: item::integer_of(item, attr::PGEN),
+            pinc: text_of(item, attr::PINC).map(ToOwned::to_owned),
+        })
+    }
+}

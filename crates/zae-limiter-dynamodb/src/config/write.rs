@@ -1,0 +1,195 @@
+//! Changing what is stored at a level: read, then one transaction that is conditional on what was read. Whoever loses a race
+//! reads again.
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use zae_limiter_core::{AuditAction, check_limits};
+use zae_limiter_store::{Change, Level, LimitsChange, StoreError, StoreErrorKind};
+
+use super::registry::{self, Presence};
+use crate::change::{Outcome, check_active, too_busy};
+use crate::constants::ADMIN_ATTEMPTS_MAX;
+use crate::item::config::{self as stored, CONFIG_VERSION, ON_UNAVAILABLE};
+use crate::item::{Event, attr, details, stored_version, version_of};
+use crate::table::{Action, Comparison, Condition, Delete, Item, Key, Update, Write, number, text};
+use crate::{DynamoStore, keys};
+
+/// A level as it was read, to be changed.
+struct Found<'a> {
+    store: &'a DynamoStore,
+    level: &'a Level,
+    key: Key,
+    item: Option<Item>,
+    registry: Option<Item>,
+}
+
+/// What a change makes of a level.
+enum Becomes {
+    Changed(Vec<Action>),
+    Gone,
+    /// There was nothing, and there is nothing.
+    Nothing,
+}
+
+impl<'a> Found<'a> {
+    async fn read(store: &'a DynamoStore, level: &'a Level, operation: &'static str) -> Result<Found<'a>, StoreError> {
+        let key = stored::key(&store.id, level);
+        let mut wanted = vec![keys::namespace_by_id(&store.id), key.clone()];
+        wanted.extend(registry::key(&store.id, level));
+        let mut items = store.shared.read_all(operation, &wanted, true).await?.into_iter();
+        check_active(operation, items.next().flatten().as_ref())?;
+        Ok(Found { store, level, key, item: items.next().flatten(), registry: items.next().flatten() })
+    }
+
+    /// 0 when nothing is stored.
+    fn version(&self) -> u64 {
+        self.item.as_ref().map_or(0, |item| version_of(item, CONFIG_VERSION))
+    }
+
+    /// Later than the present one and every one before, also of a level that was deleted in between: versions are instants.
+    fn next_version(&self) -> u64 {
+        let tick = self.store.shared.caches.tick(&*self.store.shared.options.clock);
+        tick.max(self.version().saturating_add(1))
+    }
+
+    /// Nobody has changed it since it was read.
+    fn unchanged(&self) -> Vec<Condition> {
+        let Some(item) = &self.item else { return vec![Condition::Absent(attr::PK.into())] };
+        let equal = |(name, value): (&String, &AttributeValue)| Condition::Compare(name.clone().into(), Comparison::Eq, value.clone());
+        let mut conditions = vec![Condition::Exists(attr::PK.into())];
+        match item.get_key_value(CONFIG_VERSION) {
+            Some(version) => conditions.push(equal(version)),
+            None => conditions.push(Condition::Absent(CONFIG_VERSION.into())),
+        }
+        if self.version() <= 1 {
+            // The Python product writes 1 every time: look at the limits themselves.
+            conditions.extend(stored::limit_parts(item).map(equal));
+        }
+        if self.level.entity().is_some() {
+            conditions.push(registry::registered(item.contains_key(attr::GSI3PK)));
+        }
+        conditions
+    }
+
+    fn presence(&self, becomes: &Becomes) -> Presence {
+        let registered = self.item.as_ref().is_some_and(|item| self.level.entity().is_none() || item.contains_key(attr::GSI3PK));
+        match becomes {
+            Becomes::Changed(_) if !registered => Presence::Appears,
+            Becomes::Gone if registered => Presence::Disappears,
+            _ => Presence::Stays,
+        }
+    }
+
+    async fn write(&self, operation: &'static str, becomes: Becomes, recorded: (&Change, Event<'_>)) -> Result<Outcome, StoreError> {
+        let (store, key) = (self.store, self.key.clone());
+        let mut writes = Vec::with_capacity(2);
+        if !matches!(becomes, Becomes::Nothing) {
+            writes.extend(registry::update(&store.id, self.level, self.registry.as_ref(), self.presence(&becomes)));
+        }
+        match becomes {
+            Becomes::Changed(mut actions) => {
+                actions.extend(stored::identity_actions(&store.id, self.level));
+                writes.push(Write::Update(Update { key, actions, conditions: self.unchanged() }));
+            }
+            Becomes::Gone => writes.push(Write::Delete(Delete { key, conditions: self.unchanged() })),
+            Becomes::Nothing => {}
+        }
+        store.shared.change(operation, &store.id, writes, recorded).await
+    }
+
+    fn event(&self, action: AuditAction, details: crate::item::Details) -> Event<'a> {
+        Event { subject: self.level.subject(), action, resource: stored::resource_word(self.level), details }
+    }
+}
+
+fn version_action(version: u64) -> Action {
+    Action::Set(CONFIG_VERSION.into(), number(stored_version(version)))
+}
+
+fn invalid(operation: &'static str, message: impl Into<String>) -> StoreError {
+    StoreError::new(StoreErrorKind::Invalid, operation, message)
+}
+
+/// Stores limits at a level. Flags and attributes of others stay.
+pub(super) async fn set_limits(store: &DynamoStore, level: &Level, new: &LimitsChange, change: &Change) -> Result<u64, StoreError> {
+    const OPERATION: &str = "set_limits";
+    if new.limits.is_empty() {
+        return Err(invalid(OPERATION, "no limits are given; give at least one, or delete the limits of the level"));
+    }
+    check_limits(&new.limits).map_err(|error| invalid(OPERATION, error.to_string()))?;
+    if new.on_unavailable.is_some() && *level != Level::System {
+        return Err(invalid(OPERATION, format!("on_unavailable is stored at system level only, not for {level}")));
+    }
+    for attempt in 1..=ADMIN_ATTEMPTS_MAX {
+        let found = Found::read(store, level, OPERATION).await?;
+        if let Some(expected) = new.expected_version.filter(|expected| *expected != found.version()) {
+            return Err(conflict(OPERATION, &format!("the configuration of {level}"), expected, found.version()));
+        }
+        let version = found.next_version();
+        let mut actions = stored::limit_actions(found.item.as_ref(), &new.limits);
+        actions.push(version_action(version));
+        actions.extend(new.on_unavailable.map(|policy| Action::Set(ON_UNAVAILABLE.into(), text(policy.as_str()))));
+        let event = found.event(AuditAction::LimitsSet, details::limits(&new.limits, new.on_unavailable));
+        match found.write(OPERATION, Becomes::Changed(actions), (change, event)).await? {
+            Outcome::Made => return Ok(version),
+            Outcome::Lost(_) => store.shared.back_off(attempt).await,
+        }
+    }
+    Err(too_busy(OPERATION))
+}
+
+/// Removes the limits of a level. A flag stays, and so does what others have stored there.
+pub(super) async fn delete_limits(store: &DynamoStore, level: &Level, change: &Change) -> Result<bool, StoreError> {
+    const OPERATION: &str = "delete_limits";
+    for attempt in 1..=ADMIN_ATTEMPTS_MAX {
+        let found = Found::read(store, level, OPERATION).await?;
+        let Some(item) = found.item.as_ref().filter(|item| stored::has_limits(item)) else { return Ok(false) };
+        // Limits that can not be honoured can be deleted all the same.
+        let told = match stored::limits(item) {
+            Ok(limits) => details::limits(&limits, None),
+            Err(error) => details::unreadable(error.message()),
+        };
+        let becomes = if stored::says_nothing_without(item, false) {
+            Becomes::Gone
+        } else {
+            let mut actions = stored::limit_actions(Some(item), &[]);
+            actions.push(version_action(found.next_version()));
+            actions.push(Action::Remove(ON_UNAVAILABLE.into()));
+            Becomes::Changed(actions)
+        };
+        let event = found.event(AuditAction::LimitsDeleted, told);
+        match found.write(OPERATION, becomes, (change, event)).await? {
+            Outcome::Made => return Ok(true),
+            Outcome::Lost(_) => store.shared.back_off(attempt).await,
+        }
+    }
+    Err(too_busy(OPERATION))
+}
+
+/// Stores the flag of a level, or removes it.
+pub(super) async fn set_flag(store: &DynamoStore, level: &Level, disabled: Option<bool>, change: &Change) -> Result<(), StoreError> {
+    const OPERATION: &str = "set_disabled";
+    if *level == Level::System {
+        return Err(invalid(OPERATION, "the system level can not be disabled; disable a resource or an entity"));
+    }
+    for attempt in 1..=ADMIN_ATTEMPTS_MAX {
+        let found = Found::read(store, level, OPERATION).await?;
+        let version = version_action(found.next_version());
+        let becomes = match (&found.item, disabled) {
+            (_, Some(flag)) => Becomes::Changed(vec![Action::Set(attr::DISABLED.into(), AttributeValue::Bool(flag)), version]),
+            (None, None) => Becomes::Nothing,
+            (Some(item), None) if stored::says_nothing_without(item, true) => Becomes::Gone,
+            (Some(_), None) => Becomes::Changed(vec![Action::Remove(attr::DISABLED.into()), version]),
+        };
+        let event = found.event(AuditAction::FlagsSet, details::flag(disabled));
+        match found.write(OPERATION, becomes, (change, event)).await? {
+            Outcome::Made => return Ok(()),
+            Outcome::Lost(_) => store.shared.back_off(attempt).await,
+        }
+    }
+    Err(too_busy(OPERATION))
+}
+
+pub(crate) fn conflict(operation: &'static str, what: &str, expected: u64, found: u64) -> StoreError {
+    let message = format!("{what} is at version {found}, not {expected}: somebody changed it; read it again, then decide again");
+    StoreError::new(StoreErrorKind::Conflict, operation, message)
+}

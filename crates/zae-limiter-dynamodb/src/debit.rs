@@ -1,0 +1,200 @@
+//! Which write takes from a bucket, given what is known of it. Pure: no clock, no table.
+//!
+//! A debit has one of three forms, each exact for whatever balance it meets. FAST takes and leaves the refill instant
+//! alone; it is allowed only while nothing has overflowed, or the overflow would be credited once more later. A refill
+//! moves the instant and credits every limit of the item, each one by ADD (still below its capacity) or FILL (full).
+
+use smallvec::SmallVec;
+use zae_limiter_core::{Limit, LimitName, LimitSource, Take};
+use zae_limiter_store::{LimitsInForce, StoreError};
+
+use crate::constants::{WCU_MILLI, WCU_PER_WRITE_MILLI};
+use crate::image::{Image, attr, limit_attr};
+use crate::refill::{self, Amount, Refill, wcu_after};
+use crate::table::{Action, Comparison, Condition, Key, Update, compare, text};
+use crate::write::{BucketWrite, Writer};
+
+/// What is known of a bucket.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum View<'a> {
+    /// Nothing.
+    Unknown,
+    /// It is not there.
+    Absent,
+    /// It was like this.
+    Known {
+        image: &'a Image,
+        /// Recent enough to refuse on.
+        is_recent: bool,
+        /// The caller's limits are proven to be as new as the bucket's parameters.
+        may_sync: bool,
+    },
+}
+
+/// What to do next.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Step {
+    /// Send this; when it lands the amounts are taken.
+    Take(BucketWrite),
+    /// Send this, which takes nothing, and look again.
+    Prepare(BucketWrite),
+    /// Make the bucket, taking the amounts; the item is built by whoever knows its owner.
+    Create,
+    /// A limit is short.
+    Refuse,
+    /// The bucket is switched off.
+    Disabled,
+    /// The bucket has other parameters than the caller: read the configuration again.
+    Reread,
+    /// The item takes no more writes for now.
+    Contended,
+}
+
+/// What one operation asks of one bucket.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Debit<'a> {
+    pub(crate) key: &'a Key,
+    pub(crate) limits: &'a LimitsInForce,
+    pub(crate) takes: &'a [Take],
+    pub(crate) nonce: &'a str,
+    /// See [`crate::constants::FAST_GRACE_MS`].
+    pub(crate) grace_ms: i64,
+}
+
+impl<'a> Debit<'a> {
+    /// The next write, chosen from what is known, without another read.
+    pub(crate) fn plan(&self, view: View<'_>, now: i64) -> Result<Step, StoreError> {
+        let (image, is_recent, may_sync) = match view {
+            View::Unknown => return Ok(Step::Take(self.fast(self.cold_bound(now), 1, now))),
+            View::Absent => {
+                let fits = self.asked().all(|(limit, amount)| amount <= limit.params().capacity_milli);
+                return Ok(if fits { Step::Create } else { Step::Refuse });
+            }
+            View::Known { image, is_recent, may_sync } => (image, is_recent, may_sync),
+        };
+        image.check_supported(&self.key.pk)?;
+        if image.disabled {
+            return Ok(if is_recent { Step::Disabled } else { Step::Take(self.fast(image.rf, image.shard_count, now)) });
+        }
+        if !image.carries(&self.limits.limits) || image.vu.is_some() {
+            return self.synced(image, may_sync, now);
+        }
+        if self.asked().any(|(limit, amount)| refill::balance_at(image, limit.name(), now).is_none_or(|balance| balance < amount)) {
+            return Ok(if is_recent { Step::Refuse } else { Step::Take(self.fast(image.rf, image.shard_count, now)) });
+        }
+        if wcu_after(image, now) < WCU_PER_WRITE_MILLI && is_recent {
+            return Ok(Step::Contended);
+        }
+        if self.is_settled(image) && self.fits_fast(image, now) {
+            return Ok(Step::Take(self.fast(image.rf, image.shard_count, now)));
+        }
+        Ok(Step::Take(self.refill(image, now)?))
+    }
+
+    /// The limits asked for, with their amounts in millitokens.
+    fn asked(&self) -> impl Iterator<Item = (&'a Limit, i64)> {
+        let limits = &self.limits.limits;
+        self.takes.iter().map(move |take| (&limits[usize::from(take.limit)], take.amount.0))
+    }
+
+    /// A refill that also brings the parameters up to date; it takes only if the amounts pass.
+    fn synced(&self, image: &Image, may_sync: bool, now: i64) -> Result<Step, StoreError> {
+        if !may_sync && !image.carries(&self.limits.limits) {
+            return Ok(Step::Reread);
+        }
+        let passes = self.asked().all(|(limit, amount)| {
+            let capacity = limit.params().capacity_milli;
+            refill::balance_at(image, limit.name(), now).unwrap_or(capacity).min(capacity) >= amount
+        });
+        let amounts = if passes { self.amounts() } else { SmallVec::new() };
+        let refill = Refill {
+            key: self.key,
+            image,
+            target: Some(self.limits),
+            amounts: &amounts,
+            nonce: passes.then_some(self.nonce),
+            has_floor: true,
+            now,
+        };
+        Ok(if passes {
+            Step::Take(BucketWrite::update(Writer::Sync, refill.build()?))
+        } else {
+            Step::Prepare(BucketWrite::update(Writer::SyncOnly, refill.build()?))
+        })
+    }
+
+    fn refill(&self, image: &Image, now: i64) -> Result<BucketWrite, StoreError> {
+        let amounts = self.amounts();
+        let refill =
+            Refill { key: self.key, image, target: Some(self.limits), amounts: &amounts, nonce: Some(self.nonce), has_floor: true, now };
+        if self.is_settled(image) {
+            if let Some(update) = refill.build_blind()? {
+                return Ok(BucketWrite::update(Writer::BlindFill, update));
+            }
+            return Ok(BucketWrite::update(Writer::Refill, refill.build()?));
+        }
+        Ok(BucketWrite::update(Writer::Sync, refill.build()?))
+    }
+
+    fn amounts(&self) -> SmallVec<[Amount<'a>; 2]> {
+        self.asked().map(|(limit, milli)| Amount { limit, milli }).collect()
+    }
+
+    /// True when nothing but balances needs to change: names, their being in force, and whether the bucket expires.
+    fn is_settled(&self, image: &Image) -> bool {
+        let names = self.limits.source == LimitSource::Call || image.is_in_force(&self.limits.limits);
+        names && image.ttl.is_some() == self.limits.ttl_ms.is_some()
+    }
+
+    fn fits_fast(&self, image: &Image, now: i64) -> bool {
+        let is_alive = image.ttl.is_none_or(|ttl| ttl > now.div_euclid(1000));
+        let fits = |(limit, amount): (&Limit, i64)| {
+            image
+                .limit(limit.name())
+                .is_some_and(|found| found.tk >= amount && (amount == 0 || found.tk <= self.ceiling(limit, image.rf, now)))
+        };
+        is_alive && image.wcu_tk >= WCU_PER_WRITE_MILLI && self.asked().all(fits)
+    }
+
+    /// The largest balance that has not overflowed since `since`.
+    fn ceiling(&self, limit: &Limit, since: i64, now: i64) -> i64 {
+        let params = limit.params();
+        params.capacity_milli.saturating_sub(params.accrual_at_most(now.saturating_sub(self.grace_ms).saturating_sub(since)))
+    }
+
+    /// Without an image, a bucket that was refilled at least this recently is taken from at once.
+    fn cold_bound(&self, now: i64) -> i64 {
+        refill::cold_bound(self.asked().map(|(limit, _)| limit.params()), now)
+    }
+
+    /// FAST: takes if the balance suffices and nothing has overflowed since `since`, a lower bound of the refill instant.
+    fn fast(&self, since: i64, shard_count: i64, now: i64) -> BucketWrite {
+        let mut actions = Vec::with_capacity(2 * self.takes.len() + 3);
+        let mut conditions = Vec::with_capacity(5 * self.takes.len() + 8);
+        conditions.push(Condition::Exists(attr::PK.into()));
+        for (limit, amount) in self.asked() {
+            let name: &LimitName = limit.name();
+            let tk = limit_attr(name, "tk");
+            refill::pin_parameters(name, limit.params(), &mut conditions);
+            conditions.push(compare(tk.clone(), Comparison::Ge, amount));
+            if amount > 0 {
+                conditions.push(compare(tk.clone(), Comparison::Le, self.ceiling(limit, since, now)));
+                actions.push(Action::Add(tk, -amount));
+                actions.push(Action::Add(limit_attr(name, "tc"), amount));
+            }
+        }
+        conditions.push(compare(attr::RF, Comparison::Ge, since));
+        conditions.push(compare(attr::SHARD_COUNT, Comparison::Eq, shard_count));
+        conditions.push(Condition::Absent(attr::DISABLED.into()));
+        conditions.push(Condition::Absent(attr::VU.into()));
+        conditions
+            .push(Condition::Any(vec![Condition::Absent(attr::TTL.into()), compare(attr::TTL, Comparison::Gt, now.div_euclid(1000))]));
+        conditions.push(compare(attr::WCU_TK, Comparison::Ge, WCU_PER_WRITE_MILLI));
+        conditions.push(refill::not_ours_yet(self.nonce));
+        actions.push(Action::Add(attr::WCU_TK.into(), -WCU_PER_WRITE_MILLI));
+        actions.push(Action::Add(attr::WCU_TC.into(), WCU_PER_WRITE_MILLI));
+        actions.push(Action::Set(attr::LW.into(), text(self.nonce)));
+        debug_assert!(WCU_MILLI >= WCU_PER_WRITE_MILLI, "a fresh bucket takes at least one write");
+        BucketWrite::update(Writer::Fast, Update { key: self.key.clone(), actions, conditions })
+    }
+}

@@ -1,0 +1,217 @@
+//! Entities: one record each, and everything that hangs on it.
+
+mod delete;
+
+use std::collections::BTreeSet;
+
+use zae_limiter_core::{AuditAction, AuditSubject, CHAIN_MAX, Entity, EntityId};
+use zae_limiter_store::{Change, EntityUpdate, NewEntity, Page, PageRequest, StoreError, StoreErrorKind};
+
+use crate::change::{Outcome, too_busy};
+use crate::config::{accepted, conflict};
+use crate::constants::ADMIN_ATTEMPTS_MAX;
+use crate::item::{self, Event, attr, details, metadata_value, stored_version, text_of};
+use crate::page::{Listing, position, size_of};
+use crate::table::{Action, Cancellation, Comparison, Condition, Index, Item, Put, Update, Write, compare, number, text};
+use crate::{DynamoStore, keys};
+
+pub(crate) use delete::delete;
+
+/// Requests one page of the list of entities makes at most.
+const LIST_QUERIES_MAX: u32 = 64;
+
+/// Whose buckets they are: what is stamped on a new one, so that others can tell whether it is stale. Empty for an entity
+/// without a record.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub(crate) parent: Option<EntityId>,
+    pub(crate) cascade: bool,
+    pub(crate) pgen: Option<i64>,
+    pub(crate) pinc: Option<String>,
+}
+
+fn refused(kind: StoreErrorKind, operation: &'static str, message: impl Into<String>) -> StoreError {
+    StoreError::new(kind, operation, message)
+}
+
+pub(crate) fn missing(operation: &'static str, id: &EntityId) -> StoreError {
+    refused(StoreErrorKind::NotFound, operation, format!("entity {id} does not exist; create it first"))
+}
+
+fn event<'a>(id: &EntityId, action: AuditAction, details: item::Details) -> Event<'a> {
+    Event { subject: AuditSubject::Entity(id.clone()), action, resource: None, details }
+}
+
+pub(crate) async fn create(store: &DynamoStore, new: &NewEntity, change: &Change) -> Result<Entity, StoreError> {
+    const OPERATION: &str = "create_entity";
+    Entity::check_text(&new.name, &new.metadata).map_err(|error| refused(StoreErrorKind::Invalid, OPERATION, error.to_string()))?;
+    if new.parent.as_ref() == Some(&new.id) {
+        let message = format!("entity {} can not be its own parent; name another, or none", new.id);
+        return Err(refused(StoreErrorKind::Invalid, OPERATION, message));
+    }
+    check_chain(store, new, OPERATION).await?;
+    let entity = Entity {
+        id: new.id.clone(),
+        name: new.name.clone(),
+        parent: new.parent.clone(),
+        cascade: new.cascade,
+        metadata: new.metadata.clone(),
+        created_at: change.at,
+        version: 1,
+    };
+    let incarnation = format!("{:016x}", store.shared.options.entropy.next_u64());
+    let record = item::entity_item(&store.id, &entity, &incarnation);
+    for attempt in 1..=ADMIN_ATTEMPTS_MAX {
+        let mut writes = vec![Write::Put(Put { item: record.clone(), conditions: vec![Condition::Absent(attr::PK.into())] })];
+        // The parent counts its children: whoever is deleting it at this moment loses.
+        writes.extend(new.parent.as_ref().map(|parent| {
+            let key = keys::entity(&store.id, parent);
+            let actions = vec![Action::Add(attr::CHILDREN_EVER.into(), 1)];
+            Write::Update(Update { key, actions, conditions: vec![Condition::Exists(attr::PK.into())] })
+        }));
+        let recorded = (change, event(&new.id, AuditAction::EntityCreated, details::entity(&entity)));
+        let reasons = match store.shared.change(OPERATION, &store.id, writes, recorded).await? {
+            Outcome::Made => {
+                store.shared.caches.forget_owner(&store.id, &new.id);
+                return Ok(entity);
+            }
+            Outcome::Lost(reasons) => reasons,
+        };
+        if matches!(reasons.first(), Some(Cancellation::Condition(_))) {
+            let message = format!("entity {} exists already; update it, or choose another id", new.id);
+            return Err(refused(StoreErrorKind::AlreadyExists, OPERATION, message));
+        }
+        if let (Some(Cancellation::Condition(_)), Some(parent)) = (reasons.get(1), &new.parent) {
+            return Err(missing(OPERATION, parent));
+        }
+        store.shared.back_off(attempt).await;
+    }
+    Err(too_busy(OPERATION))
+}
+
+/// The parent must exist, and a take must not go on further than a chain may be long.
+async fn check_chain(store: &DynamoStore, new: &NewEntity, operation: &'static str) -> Result<(), StoreError> {
+    let mut ancestor = new.parent.clone();
+    let mut length = 1;
+    while let Some(id) = ancestor {
+        let Some(item) = store.read_active(operation, keys::entity(&store.id, &id)).await? else {
+            // An orphan of the Python product ends the chain; a missing parent of our own does not begin one.
+            return if length == 1 { Err(missing(operation, &id)) } else { Ok(()) };
+        };
+        length += 1;
+        if !new.cascade {
+            return Ok(());
+        }
+        if length > CHAIN_MAX {
+            let message = format!("entity {} would cascade to more than {} ancestors; attach it higher up", new.id, CHAIN_MAX - 1);
+            return Err(refused(StoreErrorKind::Invalid, operation, message));
+        }
+        let owner = Owner::read(&item).map_err(|error| error.during(operation))?;
+        ancestor = owner.parent.filter(|_| owner.cascade);
+    }
+    Ok(())
+}
+
+pub(crate) async fn update(
+    store: &DynamoStore,
+    (id, expected_version): (&EntityId, u64),
+    update: &EntityUpdate,
+    change: &Change,
+) -> Result<Entity, StoreError> {
+    const OPERATION: &str = "update_entity";
+    let key = keys::entity(&store.id, id);
+    for attempt in 1..=ADMIN_ATTEMPTS_MAX {
+        let item = store.read_active(OPERATION, key.clone()).await?.ok_or_else(|| missing(OPERATION, id))?;
+        let mut entity = item::entity(&item).map_err(|error| error.during(OPERATION))?;
+        if entity.version != expected_version {
+            return Err(conflict(OPERATION, &format!("entity {id}"), expected_version, entity.version));
+        }
+        let mut actions = Vec::with_capacity(3);
+        if let Some(name) = &update.name {
+            entity.name.clone_from(name);
+            actions.push(Action::Set(attr::NAME.into(), text(name.as_str())));
+        }
+        // Only what is changed is written: values of others that are no text stay as they are.
+        if let Some(metadata) = &update.metadata {
+            entity.metadata.clone_from(metadata);
+            actions.push(Action::Set(attr::METADATA.into(), metadata_value(metadata)));
+        }
+        check_update(&entity, update, OPERATION)?;
+        entity.version += 1;
+        actions.push(Action::Set(attr::VERSION.into(), number(stored_version(entity.version))));
+        let same_version = match item.get(attr::VERSION) {
+            Some(_) => compare(attr::VERSION, Comparison::Eq, stored_version(expected_version)),
+            None => Condition::Absent(attr::VERSION.into()),
+        };
+        let conditions = vec![Condition::Exists(attr::PK.into()), same_version];
+        let writes = vec![Write::Update(Update { key: key.clone(), actions, conditions })];
+        let recorded = (change, event(id, AuditAction::EntityUpdated, details::entity_update(&entity)));
+        match store.shared.change(OPERATION, &store.id, writes, recorded).await? {
+            Outcome::Made => return Ok(entity),
+            Outcome::Lost(_) => store.shared.back_off(attempt).await,
+        }
+    }
+    Err(too_busy(OPERATION))
+}
+
+/// Checks what is new. What another writer stored before may break our rules and is none of this call's business.
+fn check_update(entity: &Entity, update: &EntityUpdate, operation: &'static str) -> Result<(), StoreError> {
+    let name = update.name.as_deref().unwrap_or("kept");
+    let metadata = update.metadata.as_ref().map_or_else(Default::default, |_| entity.metadata.clone());
+    Entity::check_text(name, &metadata).map_err(|error| refused(StoreErrorKind::Invalid, operation, error.to_string()))
+}
+
+/// Direct children, by id.
+pub(crate) async fn children(store: &DynamoStore, parent: &EntityId, page: &PageRequest) -> Result<Page<Entity>, StoreError> {
+    const OPERATION: &str = "children";
+    store.check_namespace(OPERATION).await?;
+    store.shared.list(OPERATION, &children_of(store, parent), page, |item| Ok(read_child(item, OPERATION))).await
+}
+
+fn children_of(store: &DynamoStore, parent: &EntityId) -> Listing {
+    let partition = keys::index::children(&store.id, parent);
+    Listing { index: Some(Index::Gsi1), partition, prefix: keys::index::CHILD.to_owned() }
+}
+
+fn read_child(item: &Item, operation: &'static str) -> (String, Option<Entity>) {
+    let name = text_of(item, attr::GSI1SK).and_then(keys::index::parse_child).unwrap_or_default();
+    (name.to_owned(), readable(item, operation))
+}
+
+/// The entity, or `None` with a warning when another writer made it in a way this version does not accept.
+fn readable(item: &Item, operation: &'static str) -> Option<Entity> {
+    let read = item::entity(item);
+    read.inspect_err(|error| tracing::warn!(operation, %error, "an entity is left out of the listing")).ok()
+}
+
+/// All entities, by id. The index has one entry per record of an entity (its configuration, its usage); after each request
+/// the next one begins behind the last entity seen, so that a long history costs one request, not many.
+pub(crate) async fn list(store: &DynamoStore, page: &PageRequest) -> Result<Page<Entity>, StoreError> {
+    const OPERATION: &str = "entities";
+    let prefix = keys::index::entities(&store.id);
+    let listing = Listing { index: Some(Index::Gsi4), partition: store.id.to_string(), prefix: prefix.clone() };
+    let mut after = position(page, OPERATION)?.map(ToOwned::to_owned);
+    let size = size_of(page);
+    let mut entities: Vec<Entity> = Vec::new();
+    store.check_namespace(OPERATION).await?;
+    for _ in 0..LIST_QUERIES_MAX {
+        let mut query = listing.after(after.as_deref());
+        query.limit = i32::try_from((size + 1).saturating_sub(entities.len())).ok();
+        let found = store.shared.query(OPERATION, &query).await?;
+        let sorts = found.items.iter().filter_map(|item| text_of(item, attr::GSI4SK)?.strip_prefix(&prefix));
+        let names: BTreeSet<&str> = sorts.collect();
+        let ids: Vec<EntityId> = names.iter().filter_map(|name| accepted(OPERATION, name)).collect();
+        let keys: Vec<_> = ids.iter().map(|id| keys::entity(&store.id, id)).collect();
+        // Records without an entity are those of callers nobody registered, or of a deleted one.
+        let items = store.shared.read_all(OPERATION, &keys, true).await?;
+        entities.extend(items.iter().flatten().filter_map(|item| readable(item, OPERATION)));
+        let last = names.last().map(|name| (*name).to_owned());
+        let is_over = found.last.is_none();
+        after = last.or(after);
+        if is_over || entities.len() > size {
+            return Ok(crate::page::cut(entities, page, |entity| entity.id.to_string()));
+        }
+    }
+    // Not one entity in all these records: a short page, and the caller asks on.
+    Ok(Page { items: entities, next: after.map(zae_limiter_store::Cursor) })
+}

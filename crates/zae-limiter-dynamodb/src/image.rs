@@ -1,0 +1,258 @@
+//! A bucket item as it came back from the table, parsed once.
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use smallvec::SmallVec;
+use zae_limiter_core::{BucketState, ConfigStamp, Limit, LimitName, LimitParams, LimitState, Milli, TimeMs};
+use zae_limiter_store::{StoreError, StoreErrorKind};
+
+use crate::constants::WCU_MILLI;
+use crate::table::{Attr, Item};
+
+/// Names of the attributes of a bucket.
+pub(crate) mod attr {
+    /// Refill instant shared by all limits, in ms.
+    pub(crate) const RF: &str = "rf";
+    /// How many shards the bucket has, as this shard knows it.
+    pub(crate) const SHARD_COUNT: &str = "shard_count";
+    /// When the item may be forgotten, in s.
+    pub(crate) const TTL: &str = "ttl";
+    /// "Valid until", in ms: set by the Python product when the parameters must be looked at again.
+    pub(crate) const VU: &str = "vu";
+    /// True while switched off.
+    pub(crate) const DISABLED: &str = "disabled";
+    /// Nonce of the last debit. Ours.
+    pub(crate) const LW: &str = "lw";
+    /// When the configuration behind the parameters was read, in ms. Ours.
+    pub(crate) const CA: &str = "ca";
+    /// The refill instant the remainders belong to. Ours.
+    pub(crate) const RMF: &str = "rmf";
+    /// Names of limits that are no longer configured. Ours.
+    pub(crate) const RET: &str = "ret";
+    /// Partition key.
+    pub(crate) const PK: &str = "PK";
+    /// Balance of the hidden limit.
+    pub(crate) const WCU_TK: &str = "b_wcu_tk";
+    /// Consumption of the hidden limit.
+    pub(crate) const WCU_TC: &str = "b_wcu_tc";
+    /// The name of the hidden limit that measures writes.
+    pub(crate) const WCU: &str = "wcu";
+}
+
+/// Item-level attributes of features this version does not have.
+const UNSUPPORTED: [(&str, &str); 4] =
+    [("sched", "schedules"), ("rsched", "calendar quotas"), ("sched_tz", "schedules"), ("bypass", "bypass")];
+
+/// Limit-level attributes of features this version does not have.
+const UNSUPPORTED_FIELDS: [(&str, &str); 9] = [
+    ("sched", "schedules"),
+    ("rsched", "calendar quotas"),
+    ("gc", "quotas"),
+    ("tu", "top-ups"),
+    ("rn", "quotas"),
+    ("rsa", "session quotas"),
+    ("ws", "session quotas"),
+    ("wa", "session quotas"),
+    ("soft", "soft limits"),
+];
+
+/// The attribute of one limit.
+pub(crate) fn limit_attr(name: &LimitName, field: &'static str) -> Attr {
+    let name = name.as_str();
+    let mut attr = String::with_capacity(name.len() + field.len() + 3);
+    attr.push_str("b_");
+    attr.push_str(name);
+    attr.push('_');
+    attr.push_str(field);
+    attr.into()
+}
+
+/// One limit of an item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ImageLimit {
+    pub(crate) name: LimitName,
+    pub(crate) params: LimitParams,
+    pub(crate) tk: i64,
+    pub(crate) tc: i64,
+    /// Zero unless the remainders belong to the present refill instant.
+    pub(crate) rm: i64,
+    /// Whether the attribute is there, whatever it is worth.
+    pub(crate) has_rm: bool,
+    /// What a lowered capacity hides.
+    pub(crate) gp: i64,
+    pub(crate) retired: bool,
+}
+
+/// A bucket item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Image {
+    pub(crate) rf: i64,
+    pub(crate) shard_count: i64,
+    pub(crate) ttl: Option<i64>,
+    pub(crate) vu: Option<i64>,
+    pub(crate) disabled: bool,
+    pub(crate) lw: Option<String>,
+    pub(crate) ca: Option<i64>,
+    pub(crate) has_rmf: bool,
+    pub(crate) wcu_tk: i64,
+    /// By name.
+    pub(crate) limits: SmallVec<[ImageLimit; 3]>,
+    /// A feature this version can not honour, and the attribute that says so.
+    pub(crate) unsupported: Option<(String, &'static str)>,
+}
+
+impl Image {
+    /// Parses an item. `Corrupt` for one that no writer of this protocol leaves.
+    pub(crate) fn parse(item: &Item) -> Result<Image, StoreError> {
+        let mut image = Image {
+            rf: required(item, attr::RF)?,
+            shard_count: number(item, attr::SHARD_COUNT)?.unwrap_or(1),
+            ttl: number(item, attr::TTL)?,
+            vu: number(item, attr::VU)?,
+            disabled: matches!(item.get(attr::DISABLED), Some(AttributeValue::Bool(true))),
+            lw: item.get(attr::LW).and_then(|value| value.as_s().ok()).cloned(),
+            ca: number(item, attr::CA)?,
+            has_rmf: item.contains_key(attr::RMF),
+            wcu_tk: number(item, attr::WCU_TK)?.unwrap_or(WCU_MILLI),
+            limits: SmallVec::new(),
+            unsupported: None,
+        };
+        image.unsupported =
+            UNSUPPORTED.iter().find(|(name, _)| item.contains_key(*name)).map(|(name, feature)| ((*name).to_owned(), *feature));
+        if image.shard_count > 1 {
+            image.unsupported = Some((attr::SHARD_COUNT.to_owned(), "buckets of several shards"));
+        }
+        let remainders_count = number(item, attr::RMF)? == Some(image.rf);
+        let retired = item.get(attr::RET).and_then(|value| value.as_ss().ok());
+        for key in item.keys() {
+            let Some((name, field)) = key.strip_prefix("b_").and_then(|rest| rest.rsplit_once('_')) else { continue };
+            if let Some((_, feature)) = UNSUPPORTED_FIELDS.iter().find(|(unsupported, _)| *unsupported == field) {
+                image.unsupported = Some((key.clone(), feature));
+            }
+            // Every limit has a balance; its name is parsed once, there.
+            if field != "tk" || name == attr::WCU {
+                continue;
+            }
+            let name: LimitName = name.parse().map_err(|error| damaged(key, &format!("its name is not one of a limit: {error}")))?;
+            let field = |field: &'static str| number(item, &limit_attr(&name, field));
+            let needed = |field: &'static str| required(item, &limit_attr(&name, field));
+            let params = LimitParams { capacity_milli: needed("cp")?, refill_milli: needed("ra")?, period_ms: needed("rp")? };
+            if params.refill_milli <= 0 {
+                image.unsupported = Some((limit_attr(&name, "ra").into_owned(), "quotas"));
+            }
+            let rm = field("rm")?;
+            image.limits.push(ImageLimit {
+                params,
+                tk: needed("tk")?,
+                tc: field("tc")?.unwrap_or(0),
+                rm: rm.filter(|rm| remainders_count && (0..params.period_ms).contains(rm)).unwrap_or(0),
+                has_rm: rm.is_some(),
+                gp: field("gp")?.unwrap_or(0).max(0),
+                retired: retired.is_some_and(|names| names.iter().any(|retired| name.as_str() == retired)),
+                name,
+            });
+        }
+        image.limits.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        Ok(image)
+    }
+
+    /// Refuses an item with features this version can not honour.
+    pub(crate) fn check_supported(&self, pk: &str) -> Result<(), StoreError> {
+        match &self.unsupported {
+            None => Ok(()),
+            Some((attribute, feature)) => Err(StoreError::new(
+                StoreErrorKind::Incompatible,
+                "consume",
+                format!("the bucket {pk} uses {feature} (attribute {attribute:?}), which this version does not support"),
+            )),
+        }
+    }
+
+    /// The limit of that name.
+    pub(crate) fn limit(&self, name: &LimitName) -> Option<&ImageLimit> {
+        self.limits.iter().find(|limit| limit.name == *name)
+    }
+
+    /// True when every one of `limits` is here with these parameters.
+    pub(crate) fn carries(&self, limits: &[Limit]) -> bool {
+        limits.iter().all(|limit| self.limit(limit.name()).is_some_and(|found| found.params == limit.params()))
+    }
+
+    /// True when the limits that count as in force are exactly `limits`, in any order.
+    pub(crate) fn is_in_force(&self, limits: &[Limit]) -> bool {
+        self.carries(limits) && self.limits.iter().all(|found| found.retired != limits.iter().any(|limit| *limit.name() == found.name))
+    }
+
+    /// True when nobody has changed parameters between the two images.
+    pub(crate) fn same_parameters(&self, other: &Image) -> bool {
+        self.ca == other.ca
+            && self.vu == other.vu
+            && self.limits.len() == other.limits.len()
+            && self.limits.iter().zip(&other.limits).all(|(a, b)| a.name == b.name && a.params == b.params)
+    }
+
+    /// The bucket in the words of the core, the limits of `order` first.
+    pub(crate) fn state(&self, order: &[Limit]) -> BucketState {
+        let in_order = order.iter().filter_map(|limit| self.limit(limit.name()));
+        let active: SmallVec<[&ImageLimit; 3]> = in_order.collect();
+        self.state_of(&active)
+    }
+
+    /// The bucket as listings show it: limits in force by name, then retired ones.
+    pub(crate) fn view(&self) -> BucketState {
+        let active: SmallVec<[&ImageLimit; 3]> = self.limits.iter().filter(|limit| !limit.retired).collect();
+        self.state_of(&active)
+    }
+
+    fn state_of(&self, active: &[&ImageLimit]) -> BucketState {
+        let others = self.limits.iter().filter(|limit| !active.iter().any(|active| active.name == limit.name));
+        let limits: SmallVec<[LimitState; 2]> = active.iter().copied().chain(others).map(ImageLimit::state).collect();
+        let stamp = ConfigStamp(u64::try_from(self.ca.unwrap_or(0)).unwrap_or(0).saturating_mul(1000));
+        let mut state = BucketState::restore(limits, active.len(), TimeMs(self.rf), stamp);
+        for limit in self.limits.iter().filter(|limit| limit.gp > 0) {
+            state.restore_gap(&limit.name, Milli(limit.gp));
+        }
+        state.set_expires_at(self.ttl.map(|seconds| TimeMs(seconds.saturating_mul(1000))));
+        state.disabled = self.disabled;
+        state
+    }
+}
+
+impl ImageLimit {
+    fn state(&self) -> LimitState {
+        LimitState {
+            name: self.name.clone(),
+            params: self.params,
+            balance: Milli(self.tk),
+            remainder: self.rm,
+            consumed: Milli(self.tc),
+            hour_base: Milli(self.tc),
+        }
+    }
+}
+
+/// A number attribute, `None` when it is missing.
+pub(crate) fn number(item: &Item, name: &str) -> Result<Option<i64>, StoreError> {
+    let Some(value) = item.get(name) else { return Ok(None) };
+    let Ok(text) = value.as_n() else { return Err(damaged(name, "it is not a number")) };
+    if let Ok(number) = text.parse() {
+        return Ok(Some(number));
+    }
+    // Beyond 64 bits a balance or a count is as good as at their end.
+    if let Ok(number) = text.parse::<i128>() {
+        return Ok(Some(if number < 0 { i64::MIN } else { i64::MAX }));
+    }
+    // Whole numbers may be written as decimals or with an exponent.
+    match text.parse::<f64>() {
+        #[expect(clippy::cast_possible_truncation, reason = "checked to be a whole number of at most 53 bits")]
+        Ok(number) if number.fract() == 0.0 && number.abs() < 9.0e15 => Ok(Some(number as i64)),
+        _ => Err(damaged(name, &format!("{text:?} is not a whole number"))),
+    }
+}
+
+fn required(item: &Item, name: &str) -> Result<i64, StoreError> {
+    number(item, name)?.ok_or_else(|| damaged(name, "it is missing"))
+}
+
+fn damaged(attribute: &str, why: &str) -> StoreError {
+    StoreError::new(StoreErrorKind::Corrupt, "read bucket", format!("attribute {attribute:?} of a bucket can not be right: {why}"))
+}

@@ -1,0 +1,187 @@
+//! Audit events. The details have the shapes of the Python product where it records the same thing, so that either reads
+//! what the other wrote.
+
+use std::collections::{BTreeMap, HashMap};
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use zae_limiter_core::{AuditAction, AuditEvent, AuditSubject, EventId, Limit, rfc3339};
+use zae_limiter_store::{Change, StoreError};
+
+use super::{attr, corrupt, incompatible, instant_of, new_item, nothing, optional_text, put, shown, text_of};
+use crate::keys;
+use crate::table::{Item, number, text};
+
+const ACTION: &str = "action";
+const PRINCIPAL: &str = "principal";
+const DETAILS: &str = "details";
+const EVENT_ID: &str = "event_id";
+const TIMESTAMP: &str = "timestamp";
+
+/// The details of an event as stored.
+pub(crate) type Details = HashMap<String, AttributeValue>;
+
+/// What an audit event says beside who and when.
+pub(crate) struct Event<'a> {
+    pub(crate) subject: AuditSubject,
+    pub(crate) action: AuditAction,
+    /// As stored: `_default_` for all resources of an entity.
+    pub(crate) resource: Option<&'a str>,
+    pub(crate) details: Details,
+}
+
+/// An audit event as stored.
+pub(crate) fn audit_item(namespace: &str, change: &Change, event: Event<'_>, retention_s: i64) -> Item {
+    let id = change.event.to_string();
+    let mut item = new_item(namespace, &keys::audit(namespace, &event.subject, &id));
+    // A flag is recorded as a change of limits, with the flag in its details: the Python product has no other word.
+    let action = if event.action == AuditAction::FlagsSet { AuditAction::LimitsSet } else { event.action };
+    put(&mut item, attr::ENTITY_ID, text(keys::audit_subject(&event.subject)));
+    put(&mut item, EVENT_ID, text(id));
+    put(&mut item, TIMESTAMP, text(rfc3339(change.at)));
+    put(&mut item, ACTION, text(action.as_str()));
+    put(&mut item, PRINCIPAL, optional_text(change.principal.as_ref().map(|principal| principal.as_str())));
+    put(&mut item, attr::RESOURCE, optional_text(event.resource));
+    put(&mut item, DETAILS, AttributeValue::M(event.details));
+    put(&mut item, attr::TTL, number(change.at.0.div_euclid(1_000).saturating_add(retention_s)));
+    item
+}
+
+/// Reads an audit event. Words and names that this version does not know are told in the details.
+pub(crate) fn audit_event(item: &Item, subject: &AuditSubject) -> Result<AuditEvent, StoreError> {
+    let id = text_of(item, EVENT_ID).ok_or_else(|| corrupt(item, EVENT_ID, "is missing"))?;
+    let id: EventId = id.parse().map_err(|error| incompatible(item, EVENT_ID, format_args!("can not be read: {error}")))?;
+    let empty = Details::new();
+    let stored = match item.get(DETAILS) {
+        Some(AttributeValue::M(details)) => details,
+        _ => &empty,
+    };
+    let mut told = told(stored);
+    let word = text_of(item, ACTION).unwrap_or_default();
+    let action = match word.parse() {
+        // Limits are set, or a flag is: the Python product calls both by one name.
+        Ok(AuditAction::LimitsSet) if !stored.contains_key("limits") && is_about_flags(stored) => AuditAction::FlagsSet,
+        Ok(action) => action,
+        Err(_) => {
+            told.insert(0, (ACTION.to_owned(), word.to_owned()));
+            AuditAction::Other
+        }
+    };
+    let principal = text_of(item, PRINCIPAL).and_then(|principal| kept(&mut told, PRINCIPAL, principal));
+    let resource = text_of(item, attr::RESOURCE).filter(|resource| *resource != keys::ALL_RESOURCES);
+    let resource = resource.and_then(|resource| kept(&mut told, attr::RESOURCE, resource));
+    let at = instant_of(item, TIMESTAMP).unwrap_or_else(|| id.time());
+    Ok(AuditEvent { id, at, subject: subject.clone(), action, principal, resource, details: told })
+}
+
+fn is_about_flags(details: &Details) -> bool {
+    [attr::DISABLED, attr::CASCADE].iter().any(|flag| details.contains_key(*flag))
+}
+
+/// The name, or `None` and the text among the details when it is none of ours.
+fn kept<N: std::str::FromStr>(told: &mut Vec<(String, String)>, word: &str, name: &str) -> Option<N> {
+    let parsed = name.parse().ok();
+    if parsed.is_none() {
+        told.push((word.to_owned(), name.to_owned()));
+    }
+    parsed
+}
+
+/// Details as pairs, in a fixed order: known ones first, then by name.
+fn told(details: &Details) -> Vec<(String, String)> {
+    const FIRST: [&str; 6] = ["namespace", "id", attr::NAME, attr::PARENT_ID, attr::CASCADE, "limits"];
+    let rank = |key: &str| FIRST.iter().position(|first| *first == key).unwrap_or(FIRST.len());
+    let mut sorted: Vec<_> = details.iter().collect();
+    sorted.sort_by_key(|(key, _)| (rank(key), *key));
+    let mut pairs = Vec::new();
+    for (key, value) in sorted {
+        match (key.as_str(), value) {
+            (attr::PARENT_ID, AttributeValue::Null(_)) => {}
+            (attr::PARENT_ID, parent) => pairs.push(("parent".to_owned(), shown(parent))),
+            (attr::DISABLED, AttributeValue::Null(_)) => pairs.push((key.clone(), "inherited".to_owned())),
+            (attr::METADATA, AttributeValue::M(metadata)) => {
+                let sorted: BTreeMap<_, _> = metadata.iter().collect();
+                pairs.extend(sorted.into_iter().map(|(key, value)| (format!("metadata.{key}"), shown(value))));
+            }
+            ("limits", AttributeValue::L(limits)) => pairs.extend(limits.iter().map(|limit| ("limit".to_owned(), limit_text(limit)))),
+            (_, value) => pairs.push((key.clone(), shown(value))),
+        }
+    }
+    pairs
+}
+
+/// A limit of the log: as the command line writes it if it is one of ours, else whatever there is.
+fn limit_text(value: &AttributeValue) -> String {
+    const PARTS: [&str; 4] = ["name", "capacity", "refill_amount", "refill_period_seconds"];
+    let AttributeValue::M(parts) = value else { return shown(value) };
+    let whole = |part: &str| super::integer_of(parts, part).and_then(|whole| u64::try_from(whole).ok());
+    let limit = || {
+        let name = text_of(parts, PARTS[0])?;
+        Limit::custom(name, whole(PARTS[1])?, whole(PARTS[2])?, whole(PARTS[3])?).ok()
+    };
+    match limit() {
+        Some(limit) if parts.len() == PARTS.len() => limit.to_string(),
+        _ => shown(value),
+    }
+}
+
+/// Builders of details.
+pub(crate) mod details {
+    use super::{AttributeValue, Details, Limit, attr, nothing, number, text};
+    use crate::item::{metadata_value, optional_text, stored_version};
+    use zae_limiter_core::{Entity, EntityId};
+    use zae_limiter_store::{DeletedEntity, Namespace, OnUnavailable};
+
+    fn of<const N: usize>(pairs: [(&str, AttributeValue); N]) -> Details {
+        pairs.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+    }
+
+    pub(crate) fn entity(entity: &Entity) -> Details {
+        of([
+            (attr::NAME, text(entity.name.as_str())),
+            (attr::PARENT_ID, optional_text(entity.parent.as_ref().map(EntityId::as_str))),
+            (attr::CASCADE, AttributeValue::Bool(entity.cascade)),
+            (attr::METADATA, metadata_value(&entity.metadata)),
+        ])
+    }
+
+    pub(crate) fn entity_update(entity: &Entity) -> Details {
+        of([(attr::NAME, text(entity.name.as_str())), (attr::METADATA, metadata_value(&entity.metadata))])
+    }
+
+    pub(crate) fn entity_deletion(deleted: &DeletedEntity) -> Details {
+        let count = |count: u64| number(stored_version(count));
+        of([
+            ("buckets", count(deleted.buckets)),
+            ("configs", count(deleted.configs)),
+            ("records_deleted", count(deleted.buckets.saturating_add(deleted.configs).saturating_add(1))),
+            ("complete", AttributeValue::Bool(true)),
+        ])
+    }
+
+    pub(crate) fn limits(limits: &[Limit], on_unavailable: Option<OnUnavailable>) -> Details {
+        let limit = |limit: &Limit| {
+            AttributeValue::M(of([
+                ("name", text(limit.name().as_str())),
+                ("capacity", number(stored_version(limit.capacity()))),
+                ("refill_amount", number(stored_version(limit.refill_amount()))),
+                ("refill_period_seconds", number(stored_version(limit.refill_period_s()))),
+            ]))
+        };
+        let mut details = of([("limits", AttributeValue::L(limits.iter().map(limit).collect()))]);
+        details.extend(on_unavailable.map(|policy| ("on_unavailable".to_owned(), text(policy.as_str()))));
+        details
+    }
+
+    /// Limits that this version could not read, when they are deleted.
+    pub(crate) fn unreadable(problem: &str) -> Details {
+        of([("unreadable", text(problem))])
+    }
+
+    pub(crate) fn flag(disabled: Option<bool>) -> Details {
+        of([(attr::DISABLED, disabled.map_or_else(nothing, AttributeValue::Bool))])
+    }
+
+    pub(crate) fn namespace(namespace: &Namespace) -> Details {
+        of([("namespace", text(namespace.name.as_str())), ("id", text(namespace.id.as_str()))])
+    }
+}

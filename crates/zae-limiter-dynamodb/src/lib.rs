@@ -1,0 +1,123 @@
+//! The DynamoDB backend of zae-limiter: one table, shared by any number of processes, and with the Python product.
+//!
+//! The key decision: nothing is read before it is written. A take is one conditional `UpdateItem` whose condition is the
+//! decision; when it fails, the image that comes back decides the next write. Every write of a bucket is built as a value
+//! (`write.rs`), so tests inspect it and the simulator replays it; `debit.rs` and `credit.rs` choose it and are pure,
+//! `bucket.rs` sends it.
+//!
+//! Cost of a warm take: one `UpdateItem` per member of the chain, in parallel, one write unit each, no read.
+
+mod bucket;
+mod cache;
+mod change;
+mod charge;
+mod config;
+pub mod constants;
+mod create;
+mod credit;
+mod debit;
+mod entity;
+mod error;
+mod history;
+mod image;
+mod item;
+pub mod keys;
+mod namespace;
+mod options;
+mod page;
+mod refill;
+mod reset;
+mod retry;
+pub mod sdk;
+mod settle;
+pub mod table;
+mod take;
+mod version;
+pub mod write;
+
+use std::fmt;
+use std::sync::Arc;
+
+use zae_limiter_core::{NamespaceName, TimeMs};
+use zae_limiter_store::{BoxFuture, Capabilities, Store, StoreError, Swept};
+
+pub use options::{CascadeWrites, DynamoOptions};
+
+pub use cache::Counters;
+
+use cache::Caches;
+use table::Table;
+
+/// The DynamoDB backend, bound to one namespace. A clone is another handle to the same table.
+#[derive(Clone)]
+pub struct DynamoStore {
+    shared: Arc<Shared>,
+    name: NamespaceName,
+    /// The opaque id all keys of the namespace begin with.
+    id: Arc<str>,
+}
+
+struct Shared {
+    table: Arc<dyn Table>,
+    options: DynamoOptions,
+    caches: Caches,
+}
+
+impl DynamoStore {
+    /// Binds to a namespace of a table that has been initialised. `NotFound` when the table, its version record or the
+    /// namespace is missing, `Incompatible` for a schema of another major version.
+    ///
+    /// Cost: one `BatchGetItem`.
+    pub async fn on_table(table: Arc<dyn Table>, options: DynamoOptions, namespace: &NamespaceName) -> Result<DynamoStore, StoreError> {
+        let caches = Caches::new(&options);
+        let shared = Arc::new(Shared { table, options, caches });
+        let id = version::check_and_find(&shared, namespace).await?;
+        Ok(DynamoStore { shared, name: namespace.clone(), id })
+    }
+
+    /// A handle for the registry of namespaces, bound to none: whatever it is asked about one is `NotFound`.
+    ///
+    /// Cost: one read.
+    pub async fn registry_on(table: Arc<dyn Table>, options: DynamoOptions) -> Result<DynamoStore, StoreError> {
+        let caches = Caches::new(&options);
+        let shared = Arc::new(Shared { table, options, caches });
+        version::check(&shared).await?;
+        let name = version::DEFAULT_NAMESPACE.parse().expect("the word is a valid namespace name");
+        Ok(DynamoStore { shared, name, id: Arc::from(keys::NO_NAMESPACE) })
+    }
+
+    /// What this process could not be sure of, and what it decided alone.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.shared.caches.tally.read()
+    }
+
+    fn table(&self) -> &dyn Table {
+        &*self.shared.table
+    }
+}
+
+impl fmt::Debug for DynamoStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DynamoStore").field("namespace", &self.name).field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl Store for DynamoStore {
+    fn capabilities(&self) -> Capabilities {
+        let mut capabilities = Capabilities::minimum("dynamodb");
+        capabilities.exact = self.shared.options.fast_grace_ms == 0;
+        capabilities.durable = true;
+        capabilities.shared = true;
+        capabilities
+    }
+
+    fn ping(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(async move { version::ping(&self.shared).await })
+    }
+
+    /// DynamoDB forgets expired items by itself, within two days of their `ttl`. Nothing is left to do here.
+    fn sweep(&self, _now: TimeMs, _steps_max: u32) -> BoxFuture<'_, Result<Swept, StoreError>> {
+        Box::pin(async { Ok(Swept { complete: true, ..Swept::default() }) })
+    }
+}

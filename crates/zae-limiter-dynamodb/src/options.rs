@@ -1,0 +1,75 @@
+//! How the store works on its table. How it reaches the table is said in [`crate::sdk`].
+
+use std::fmt;
+use std::sync::Arc;
+
+use zae_limiter_store::{Clock, Entropy, SystemClock, SystemEntropy};
+
+use crate::constants;
+
+/// How the buckets of a chain are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CascadeWrites {
+    /// All at once: one round trip. A refusal by one gives back what the others took.
+    #[default]
+    Parallel,
+    /// One after the other, the caller's own first: slower, and a refusal by the first costs the others nothing.
+    Serial,
+}
+
+/// Options of a [`DynamoStore`](crate::DynamoStore).
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct DynamoOptions {
+    /// Write first, and read nothing. Off: read each bucket, then write; the slower oracle the fast path is tested against.
+    pub speculative: bool,
+    /// How the buckets of a chain are written.
+    pub cascade_writes: CascadeWrites,
+    /// See [`constants::FAST_GRACE_MS`].
+    pub fast_grace_ms: i64,
+    /// See [`constants::REJECTION_CACHE_TTL_MS`]; 0 switches local refusals off.
+    pub rejection_cache_ttl_ms: i64,
+    /// See [`constants::IMAGES_MAX`].
+    pub images_max: usize,
+    /// How long audit events are kept, in seconds.
+    pub audit_retention_s: i64,
+    /// Where time comes from.
+    pub clock: Arc<dyn Clock>,
+    /// Where nonces, tokens and jitter come from.
+    pub entropy: Arc<dyn Entropy>,
+}
+
+impl DynamoOptions {
+    /// The defaults.
+    #[must_use]
+    pub fn new() -> DynamoOptions {
+        DynamoOptions {
+            speculative: true,
+            cascade_writes: CascadeWrites::Parallel,
+            fast_grace_ms: constants::FAST_GRACE_MS,
+            rejection_cache_ttl_ms: constants::REJECTION_CACHE_TTL_MS,
+            images_max: constants::IMAGES_MAX,
+            audit_retention_s: constants::AUDIT_RETENTION_S,
+            clock: Arc::new(SystemClock::new()),
+            entropy: Arc::new(SystemEntropy),
+        }
+    }
+}
+
+impl Default for DynamoOptions {
+    fn default() -> Self {
+        DynamoOptions::new()
+    }
+}
+
+impl fmt::Debug for DynamoOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DynamoOptions")
+            .field("speculative", &self.speculative)
+            .field("cascade_writes", &self.cascade_writes)
+            .field("fast_grace_ms", &self.fast_grace_ms)
+            .field("rejection_cache_ttl_ms", &self.rejection_cache_ttl_ms)
+            .field("images_max", &self.images_max)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,337 @@
+//! Taking from one bucket: sends what `debit.rs` chooses until there is an answer.
+//!
+//! A debit is sent at least once and counts once. It carries one nonce over all attempts and forms; whatever comes back
+//! from a failed condition is first asked for that nonce, because an earlier attempt may have landed unheard.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use zae_limiter_core::{LimitSource, TimeMs, Wait, WaitMs};
+use zae_limiter_store::{MemberKey, MemberTake, StoreError};
+
+use crate::DynamoStore;
+use crate::cache::Seen;
+use crate::config;
+use crate::constants::{CLOCK_AHEAD_MAX_MS, CONFIG_MARGIN_MS, CONTENDED_WAIT_MS, CREATE_TRUST_MS, REFILL_ATTEMPTS_MAX, SEND_ATTEMPTS_MAX};
+use crate::create::Birth;
+use crate::debit::{Debit, Step, View};
+use crate::entity::Owner;
+use crate::error::failed;
+use crate::image::Image;
+use crate::keys;
+use crate::refill::Amount;
+use crate::table::{Item, Key, TableError, Write};
+use crate::write::{BucketWrite, Writer};
+
+/// What became of a take.
+pub(crate) enum Taken {
+    /// The amounts are taken; the bucket as it is now.
+    Granted(Arc<Seen>),
+    /// A limit is short; the bucket as it is.
+    Refused(Arc<Seen>),
+    /// Switched off.
+    Disabled,
+    /// The caller's limits are older than the bucket's.
+    Stale,
+    /// Others were faster, again and again.
+    Contended,
+}
+
+/// The time of one operation: the caller's `now`, and what has passed since.
+#[derive(Clone, Copy)]
+pub(crate) struct Moment {
+    now: TimeMs,
+    started: Duration,
+}
+
+/// How a write ended, as far as it is known.
+pub(crate) enum Sent {
+    /// It landed; the item after it, `None` for a put.
+    Landed(Option<Item>),
+    /// Its condition failed; the item as it is.
+    Lost(Option<Item>),
+    /// It may have landed.
+    Unknown(TableError),
+    /// Proven not to have landed; try again.
+    NotYet(TableError),
+}
+
+impl DynamoStore {
+    /// Starts the clock of an operation.
+    pub(crate) fn moment(&self, now: TimeMs) -> Moment {
+        Moment { now, started: self.shared.options.clock.monotonic() }
+    }
+
+    /// What time it is for a write that is sent now. Every attempt takes a fresh one: an old `now` would let more pass.
+    pub(crate) fn now(&self, moment: Moment) -> i64 {
+        let passed = self.shared.options.clock.monotonic().saturating_sub(moment.started);
+        let now = moment.now.plus_ms(i64::try_from(passed.as_millis()).unwrap_or(i64::MAX)).0;
+        // A clock that is far ahead must not move the refill instant into everybody's future.
+        let ahead = self.table().clock_ahead_ms().unwrap_or(0).saturating_sub(CLOCK_AHEAD_MAX_MS).max(0);
+        now.saturating_sub(ahead)
+    }
+
+    /// What is remembered of a bucket.
+    pub(crate) fn recall(&self, key: &Key) -> Option<Arc<Seen>> {
+        self.shared.caches.image(&key.pk)
+    }
+
+    /// Recent enough to refuse on, or to believe that a bucket is not there.
+    pub(crate) fn is_recent(&self, seen: &Seen, now: i64) -> bool {
+        (0..self.shared.options.rejection_cache_ttl_ms).contains(&now.saturating_sub(seen.at.0))
+    }
+
+    pub(crate) fn note(&self, key: &Key, item: Option<&Item>, moment: Moment) -> Result<Arc<Seen>, StoreError> {
+        let image = item.map(Image::parse).transpose()?;
+        Ok(self.shared.caches.remember(&key.pk, image, TimeMs(self.now(moment)), &*self.shared.options.clock))
+    }
+
+    /// Sends one write and says what its answer proves.
+    pub(crate) async fn send(&self, write: &BucketWrite) -> Result<Sent, StoreError> {
+        debug_assert!(write.breaches().is_empty(), "{:?}", write.breaches());
+        let result = match &write.write {
+            Write::Update(update) => self.table().update(update).await.map(Some),
+            Write::Put(put) => self.table().put(put).await.map(|()| None),
+            Write::Delete(_) | Write::Check(_) => Err(TableError::Rejected("not a write of a bucket".to_owned())),
+        };
+        match result {
+            Ok(item) => Ok(Sent::Landed(item)),
+            Err(TableError::Condition(item)) => Ok(Sent::Lost(item)),
+            Err(error @ TableError::Unknown(_)) => Ok(Sent::Unknown(error)),
+            Err(error @ (TableError::NotApplied(_) | TableError::Unreachable(_))) => Ok(Sent::NotYet(error)),
+            Err(error) => Err(failed("consume", error)),
+        }
+    }
+
+    /// Takes from one bucket.
+    pub(crate) async fn take(&self, member: &MemberTake<'_>, moment: Moment) -> Result<Taken, StoreError> {
+        let key = keys::bucket(&self.id, member.entity, member.resource, 0);
+        let nonce = self.nonce();
+        let debit =
+            Debit { key: &key, limits: member.limits, takes: member.takes, nonce: &nonce, grace_ms: self.shared.options.fast_grace_ms };
+        let mut seen = if self.shared.options.speculative { self.recall(&key) } else { Some(self.look(&key, moment).await?) };
+        // An image of this very operation is as recent as can be.
+        let mut is_fresh = !self.shared.options.speculative;
+        let mut is_proven = false;
+        let mut owner = None;
+        let (mut races, mut sends, mut is_ambiguous) = (0, 0, false);
+        loop {
+            let now = self.now(moment);
+            let view = match seen.as_deref() {
+                None => View::Unknown,
+                Some(look) => match &look.image {
+                    Some(image) => View::Known {
+                        image,
+                        is_recent: is_fresh || self.is_recent(look, now),
+                        may_sync: is_proven || knows_more(member, look, image),
+                    },
+                    None if is_fresh || self.is_recent(look, now) => View::Absent,
+                    None => View::Unknown,
+                },
+            };
+            let (write, takes) = match debit.plan(view, now)? {
+                Step::Take(write) => (write, true),
+                Step::Prepare(write) => (write, false),
+                Step::Create => {
+                    // A bucket that is made behind the back of an administrator's switch would be on.
+                    if owner.is_none() {
+                        match self.vouch_for_birth(member, now).await? {
+                            Vouched::For(found) => owner = Some(found),
+                            Vouched::Disabled => return Ok(Taken::Disabled),
+                        }
+                    }
+                    let owner = owner.as_ref().and_then(|owner| owner.as_deref());
+                    (self.birth(member, owner, &nonce, now), true)
+                }
+                Step::Refuse => {
+                    if !is_fresh && sends == 0 {
+                        count(&self.shared.caches.tally.local_refusals);
+                    }
+                    let look = match seen {
+                        Some(look) => look,
+                        None => self.note(&key, None, moment)?,
+                    };
+                    return Ok(Taken::Refused(look));
+                }
+                Step::Disabled => return Ok(Taken::Disabled),
+                Step::Reread => {
+                    match self.reread(member).await? {
+                        Reread::Same => is_proven = true,
+                        Reread::Different => return Ok(Taken::Stale),
+                        Reread::Disabled => return Ok(Taken::Disabled),
+                    }
+                    continue;
+                }
+                Step::Contended => {
+                    count(&self.shared.caches.tally.contended);
+                    return Ok(Taken::Contended);
+                }
+            };
+            match self.send(&write).await? {
+                Sent::Landed(item) => {
+                    let item = item.or_else(|| born(&write));
+                    let look = self.note(&key, item.as_ref(), moment)?;
+                    if takes {
+                        return Ok(Taken::Granted(look));
+                    }
+                    (seen, is_fresh) = (Some(look), true);
+                }
+                Sent::Lost(item) => {
+                    let look = self.note(&key, item.as_ref(), moment)?;
+                    if look.image.as_ref().is_some_and(|image| image.lw.as_deref() == Some(&nonce)) {
+                        count(&self.shared.caches.tally.debits_confirmed);
+                        return Ok(Taken::Granted(look));
+                    }
+                    (seen, is_fresh) = (Some(look), true);
+                    races += 1;
+                }
+                Sent::Unknown(error) => {
+                    if takes && !is_ambiguous {
+                        count(&self.shared.caches.tally.debits_resent);
+                    }
+                    is_ambiguous |= takes;
+                    sends += 1;
+                    if sends >= SEND_ATTEMPTS_MAX {
+                        count(&self.shared.caches.tally.debits_unknown);
+                        return Err(failed("consume", error));
+                    }
+                }
+                Sent::NotYet(error) => {
+                    sends += 1;
+                    if sends >= SEND_ATTEMPTS_MAX {
+                        // An earlier attempt may have landed, whatever became of this one.
+                        let error = if is_ambiguous { TableError::Unknown(error.to_string()) } else { error };
+                        return Err(failed("consume", error));
+                    }
+                    self.shared.back_off(sends).await;
+                }
+            }
+            if races >= REFILL_ATTEMPTS_MAX {
+                count(&self.shared.caches.tally.contended);
+                return Ok(Taken::Contended);
+            }
+        }
+    }
+
+    /// Reads a bucket as it is.
+    pub(crate) async fn look(&self, key: &Key, moment: Moment) -> Result<Arc<Seen>, StoreError> {
+        let found = self.shared.read_all("consume", std::slice::from_ref(key), true).await?;
+        self.note(key, found.into_iter().next().flatten().as_ref(), moment)
+    }
+
+    fn birth(&self, member: &MemberTake<'_>, owner: Option<&Owner>, nonce: &str, now: i64) -> BucketWrite {
+        let limits = &member.limits.limits;
+        let amounts: Vec<Amount<'_>> =
+            member.takes.iter().map(|take| Amount { limit: &limits[usize::from(take.limit)], milli: take.amount.0 }).collect();
+        let birth = Birth {
+            namespace: &self.id,
+            entity: member.entity,
+            resource: member.resource,
+            owner,
+            limits: member.limits,
+            amounts: &amounts,
+            disabled: false,
+            nonce,
+            now,
+        };
+        birth.build(Writer::Create)
+    }
+
+    /// Whose bucket it will be, and that nobody has switched it off: from the cache if that was read just now.
+    async fn vouch_for_birth(&self, member: &MemberTake<'_>, _now: i64) -> Result<Vouched, StoreError> {
+        zae_limiter_core::check_limits(&member.limits.limits)
+            .map_err(|error| StoreError::new(zae_limiter_store::StoreErrorKind::Invalid, "consume", error.to_string()))?;
+        let age_us = self.shared.caches.tick(&*self.shared.options.clock).saturating_sub(member.limits.stamp.0);
+        if age_us < CREATE_TRUST_MS * 1000 {
+            if let Some(owner) = self.shared.caches.owner(&self.id, member.entity) {
+                return Ok(Vouched::For(Some(owner)));
+            }
+        }
+        let found = self.member(member).await?;
+        if found.disabled_by.is_some() {
+            return Ok(Vouched::Disabled);
+        }
+        Ok(Vouched::For(self.shared.caches.owner(&self.id, member.entity)))
+    }
+
+    /// Reads the configuration of a member again, after its bucket was seen.
+    async fn reread(&self, member: &MemberTake<'_>) -> Result<Reread, StoreError> {
+        let found = self.member(member).await?;
+        if found.disabled_by.is_some() {
+            return Ok(Reread::Disabled);
+        }
+        let same = match member.limits.source {
+            LimitSource::Call => true,
+            LimitSource::Builder | LimitSource::Fallback => found.limits.is_none(),
+            LimitSource::EntityResource | LimitSource::Entity | LimitSource::Resource | LimitSource::System => {
+                found.limits.as_ref().is_some_and(|(limits, _)| limits[..] == member.limits.limits[..])
+            }
+        };
+        Ok(if same { Reread::Same } else { Reread::Different })
+    }
+
+    /// True when the caller's limits may replace the bucket's.
+    pub(crate) async fn is_up_to_date(&self, member: &MemberTake<'_>, look: &Seen, image: &Image) -> Result<bool, StoreError> {
+        Ok(knows_more(member, look, image) || matches!(self.reread(member).await?, Reread::Same))
+    }
+
+    /// True when the bucket of a member that is not there would be made switched off.
+    pub(crate) async fn is_switched_off(&self, member: &MemberTake<'_>) -> Result<bool, StoreError> {
+        Ok(self.member(member).await?.disabled_by.is_some())
+    }
+
+    async fn member(&self, member: &MemberTake<'_>) -> Result<config::Member, StoreError> {
+        let key = MemberKey { entity: member.entity, resource: member.resource };
+        config::member(&self.shared, &self.id, key).await
+    }
+
+    /// A nonce: eleven characters of six random bits.
+    pub(crate) fn nonce(&self) -> String {
+        const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+        let mut bits = self.shared.options.entropy.next_u64();
+        let mut nonce = String::with_capacity(11);
+        for _ in 0..11 {
+            nonce.push(char::from(ALPHABET[usize::try_from(bits % 64).unwrap_or(0)]));
+            bits /= 64;
+        }
+        nonce
+    }
+
+    pub(crate) fn short_wait(&self) -> Wait {
+        Wait::After(WaitMs::at_least_one(CONTENDED_WAIT_MS + self.shared.options.entropy.next_u64() % CONTENDED_WAIT_MS))
+    }
+}
+
+enum Vouched {
+    /// Whose it will be; `None` for an entity without a record.
+    For(Option<Arc<Owner>>),
+    Disabled,
+}
+
+enum Reread {
+    Same,
+    Different,
+    Disabled,
+}
+
+/// True when the member's limits were read after its bucket's parameters were seen, or clearly later than what justified them.
+fn knows_more(member: &MemberTake<'_>, look: &Seen, image: &Image) -> bool {
+    let limits = member.limits;
+    let read_at_ms = i64::try_from(limits.stamp.0 / 1000).unwrap_or(i64::MAX);
+    limits.source == LimitSource::Call
+        || limits.stamp.0 > look.parameters_since
+        || read_at_ms >= image.ca.unwrap_or(0).saturating_add(CONFIG_MARGIN_MS)
+}
+
+/// The item a put has just made.
+pub(crate) fn born(write: &BucketWrite) -> Option<Item> {
+    match &write.write {
+        Write::Put(put) => Some(put.item.clone()),
+        _ => None,
+    }
+}
+
+pub(crate) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}

@@ -1,0 +1,60 @@
+//! The conformance suite on a real DynamoDB API: the engine of `engines/`, one process per test, or the endpoint named by
+//! `ZAEL_TEST_DYNAMODB_ENDPOINT`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use zae_limiter_core::TimeMs;
+use zae_limiter_dynamodb::DynamoStore;
+use zae_limiter_store::conformance::Harness;
+use zae_limiter_store::{BoxFuture, Clock, Entropy, Store, SystemClock, SystemEntropy};
+use zae_limiter_testkit::engine::Engine;
+
+/// Real time, but an operation takes none: the cases say what time it is, to the millisecond.
+struct Still(SystemClock);
+
+impl Clock for Still {
+    fn now(&self) -> TimeMs {
+        self.0.now()
+    }
+
+    fn monotonic(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        self.0.sleep(duration)
+    }
+}
+
+/// An engine, and a table of its own on it.
+struct OnEngine {
+    engine: Engine,
+    stack: String,
+}
+
+impl OnEngine {
+    fn new() -> OnEngine {
+        OnEngine { engine: Engine::from_env_or_start(), stack: format!("conformance-{:016x}", SystemEntropy.next_u64()) }
+    }
+
+    /// Exact: the allowance of a hot bucket is switched off, or balances would depend on it.
+    fn builder(&self) -> zae_limiter_dynamodb::sdk::Builder {
+        DynamoStore::builder(&self.stack, "us-east-1")
+            .endpoint_url(self.engine.endpoint())
+            .fast_grace(Duration::ZERO)
+            .clock(Arc::new(Still(SystemClock::new())))
+    }
+}
+
+impl Harness for OnEngine {
+    fn fresh(&self) -> BoxFuture<'_, Arc<dyn Store>> {
+        Box::pin(async { Arc::new(self.builder().create().await.expect("a table")) as Arc<dyn Store> })
+    }
+
+    fn reopen(&self) -> BoxFuture<'_, Option<Arc<dyn Store>>> {
+        Box::pin(async { Some(Arc::new(self.builder().connect().await.expect("the table")) as Arc<dyn Store>) })
+    }
+}
+
+zae_limiter_store::conformance_suite!(OnEngine::new());
