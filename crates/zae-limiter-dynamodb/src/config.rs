@@ -1,6 +1,6 @@
 //! Limits and flags at the four levels.
 
-mod flags;
+pub(crate) mod flags;
 mod registry;
 mod write;
 

@@ -172,6 +172,9 @@ impl DynamoStore {
                 Sent::Landed(item) => {
                     let item = item.or_else(|| born(&write));
                     let look = self.note(&key, item.as_ref(), moment)?;
+                    if write.writer == Writer::Create && !self.is_still_on(member, &key, moment).await? {
+                        return Ok(Taken::Disabled);
+                    }
                     if takes {
                         return Ok(Taken::Granted(look));
                     }
@@ -181,6 +184,9 @@ impl DynamoStore {
                     let look = self.note(&key, item.as_ref(), moment)?;
                     if look.image.as_ref().is_some_and(|image| image.lw.as_deref() == Some(&nonce)) {
                         count(&self.shared.caches.tally.debits_confirmed);
+                        if write.writer == Writer::Create && !self.is_still_on(member, &key, moment).await? {
+                            return Ok(Taken::Disabled);
+                        }
                         return Ok(Taken::Granted(look));
                     }
                     (seen, is_fresh) = (Some(look), true);
@@ -253,6 +259,30 @@ impl DynamoStore {
             return Ok(Vouched::Disabled);
         }
         Ok(Vouched::For(self.shared.caches.owner(&self.id, member.entity)))
+    }
+
+    /// Looks once more after a bucket was made. Whoever switches off writes the flag, then looks for buckets; whoever makes a
+    /// bucket writes it, then looks for the flag: one of the two sees the other.
+    async fn is_still_on(&self, member: &MemberTake<'_>, key: &Key, moment: Moment) -> Result<bool, StoreError> {
+        let found = self.member(member).await;
+        if matches!(&found, Ok(found) if found.disabled_by.is_none()) {
+            return Ok(true);
+        }
+        let limits = &member.limits.limits;
+        let amounts: Vec<Amount<'_>> = member
+            .takes
+            .iter()
+            .filter(|take| take.amount.0 > 0)
+            .map(|take| Amount { limit: &limits[usize::from(take.limit)], milli: take.amount.0 })
+            .collect();
+        if !amounts.is_empty() {
+            self.credit(key, &amounts, moment).await?;
+        }
+        found?;
+        let flag = config::flags::write_flag(key.clone(), true);
+        self.shared.persist("consume", || self.table().update(&flag)).await.map_err(|refused| refused.into_error("consume"))?;
+        self.shared.caches.forget(&key.pk);
+        Ok(false)
     }
 
     /// Reads the configuration of a member again, after its bucket was seen.

@@ -38,10 +38,12 @@ impl OnEngine {
         OnEngine { engine: Engine::from_env_or_start(), stack: format!("conformance-{:016x}", SystemEntropy.next_u64()) }
     }
 
-    /// Exact: the allowance of a hot bucket is switched off, or balances would depend on it.
+    /// Exact: the allowance of a hot bucket is switched off, or balances would depend on it. Patient: a machine busy with
+    /// other tests is no outage; what happens in one is tested elsewhere.
     fn builder(&self) -> zae_limiter_dynamodb::sdk::Builder {
         DynamoStore::builder(&self.stack, "us-east-1")
             .endpoint_url(self.engine.endpoint())
+            .timeouts(Duration::from_secs(10), Duration::from_secs(30))
             .fast_grace(Duration::ZERO)
             .clock(Arc::new(Still(SystemClock::new())))
     }
