@@ -1,6 +1,6 @@
 //! Buckets: rows of the table, and the hot path of the contract.
 
-use rusqlite::Connection;
+use rusqlite::{Connection, Statement};
 use smallvec::SmallVec;
 use zae_limiter_core::{
     AuditAction, AuditSubject, BucketState, CHAIN_MAX, EntityId, Limit, LimitName, Milli, ResourceName, TimeMs, Wait, assess, check_limits,
@@ -58,15 +58,23 @@ pub(crate) fn created(conn: &Connection, key: &Key<'_>, limits: &LimitsInForce, 
     Ok(state)
 }
 
+/// Writes a bucket that has a row.
+pub(crate) const UPDATE: &str = "UPDATE bucket SET refilled_at=?4,stamp=?5,expires_at=?6,hour=?7,events=?8,active=?9,limits=?10 \
+                      WHERE ns=?1 AND entity=?2 AND resource=?3";
+/// Writes one that has none.
+const INSERT: &str = "INSERT INTO bucket(ns,entity,resource,refilled_at,stamp,expires_at,hour,events,active,limits,disabled) \
+                      VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11)";
+
 /// Writes a bucket: `stored` says whether there is a row to update. `blob` is scratch space.
 pub(crate) fn save(conn: &Connection, key: &Key<'_>, state: &BucketState, stored: bool, blob: &mut Vec<u8>) -> Outcome<()> {
-    const UPDATE: &str = "UPDATE bucket SET refilled_at=?4,stamp=?5,expires_at=?6,hour=?7,events=?8,active=?9,limits=?10 \
-                          WHERE ns=?1 AND entity=?2 AND resource=?3";
-    const INSERT: &str = "INSERT INTO bucket(ns,entity,resource,refilled_at,stamp,expires_at,hour,events,active,limits,disabled) \
-                          VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11)";
+    let mut statement = conn.prepare_cached(if stored { UPDATE } else { INSERT })?;
+    write(&mut statement, key, state, stored, blob)
+}
+
+/// As [`save`], with a statement that several rows share: `UPDATE` for those that are stored, else `INSERT`.
+pub(crate) fn write(statement: &mut Statement<'_>, key: &Key<'_>, state: &BucketState, stored: bool, blob: &mut Vec<u8>) -> Outcome<()> {
     blob.clear();
     pack_limits(state, blob);
-    let mut statement = conn.prepare_cached(if stored { UPDATE } else { INSERT })?;
     statement.raw_bind_parameter(1, key.ns)?;
     statement.raw_bind_parameter(2, key.entity.as_str())?;
     statement.raw_bind_parameter(3, key.resource.as_str())?;
@@ -103,7 +111,7 @@ impl BucketStore for SqliteStore {
             }
             let (job, answer) = ConsumeJob::job(self.key, request);
             writer.submit_operation(request.now, job, "consume")?;
-            answer.await.unwrap_or_else(|_| Err(self.lost("consume")))
+            answer.await.ok().and_then(|job| job.result).unwrap_or_else(|| Err(self.lost("consume")))
         })
     }
 

@@ -14,7 +14,7 @@ use crate::working::Working;
 /// Something for the writer thread. Owns what it needs: its caller may have gone.
 pub(crate) enum Job {
     /// A decision over a chain.
-    Consume(Box<ConsumeJob>),
+    Consume(Box<ConsumeJob>, oneshot::Sender<Box<ConsumeJob>>),
     /// Corrections of several buckets.
     Adjust(AdjustJob),
     /// Anything else, alone in a transaction of its own.
@@ -24,11 +24,14 @@ pub(crate) enum Job {
 type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 type Receipt<T> = oneshot::Receiver<Result<T, StoreError>>;
 
+/// Goes to the thread and comes back with the result: a pointer is cheaper to move than an outcome, and memory is given
+/// back by the thread that asked for it, which is cheaper than by another.
 pub(crate) struct ConsumeJob {
     ns: i64,
     members: SmallVec<[OwnedMember; 2]>,
     now: TimeMs,
-    reply: Reply<ConsumeOutcome>,
+    /// `None` until it is decided.
+    pub(crate) result: Option<Result<ConsumeOutcome, StoreError>>,
 }
 
 struct OwnedMember {
@@ -39,7 +42,7 @@ struct OwnedMember {
 }
 
 impl ConsumeJob {
-    pub(crate) fn job(ns: i64, request: &ConsumeRequest<'_>) -> (Job, Receipt<ConsumeOutcome>) {
+    pub(crate) fn job(ns: i64, request: &ConsumeRequest<'_>) -> (Job, oneshot::Receiver<Box<ConsumeJob>>) {
         let owned = |member: &MemberTake<'_>| OwnedMember {
             entity: member.entity.clone(),
             resource: member.resource.clone(),
@@ -48,7 +51,7 @@ impl ConsumeJob {
         };
         let (reply, receipt) = oneshot::channel();
         let members = request.members.iter().map(owned).collect();
-        (Job::Consume(Box::new(ConsumeJob { ns, members, now: request.now, reply })), receipt)
+        (Job::Consume(Box::new(ConsumeJob { ns, members, now: request.now, result: None }), reply), receipt)
     }
 
     fn decide(&self, conn: &Connection, working: &mut Working) -> Outcome<ConsumeOutcome> {
@@ -151,7 +154,7 @@ where
 
 /// An answer that is held back until the transaction has been committed.
 pub(crate) enum Answer {
-    Consume(Reply<ConsumeOutcome>, Option<Result<ConsumeOutcome, StoreError>>),
+    Consume(Box<ConsumeJob>, oneshot::Sender<Box<ConsumeJob>>),
     Adjust(Reply<Vec<Result<Adjusted, StoreError>>>, Option<Result<Vec<Result<Adjusted, StoreError>>, StoreError>>),
     Task(Box<dyn Task>, Result<(), StoreError>),
 }
@@ -160,7 +163,7 @@ impl Answer {
     /// The answer to a job that nothing has been done for.
     pub(crate) fn unfinished(job: Job) -> Answer {
         match job {
-            Job::Consume(job) => Answer::Consume(job.reply, None),
+            Job::Consume(job, reply) => Answer::Consume(job, reply),
             Job::Adjust(job) => Answer::Adjust(job.reply, None),
             Job::Task(task) => Answer::Task(task, Ok(())),
         }
@@ -169,10 +172,10 @@ impl Answer {
     /// Does the work of an operation. The error is the transaction's; what went wrong for this caller alone is in the answer.
     pub(crate) fn decide(job: Job, conn: &Connection, working: &mut Working, path: &Path) -> (Answer, Outcome<()>) {
         match job {
-            Job::Consume(job) => match split(job.decide(conn, working), "consume", path) {
-                Ok(result) => (Answer::Consume(job.reply, Some(result)), Ok(())),
-                Err(failure) => (Answer::Consume(job.reply, None), Err(failure)),
-            },
+            Job::Consume(mut job, reply) => {
+                let decided = split(job.decide(conn, working), "consume", path).map(|result| job.result = Some(result));
+                (Answer::Consume(job, reply), decided)
+            }
             Job::Adjust(job) => match job.apply(conn, working, path) {
                 Ok(results) => (Answer::Adjust(job.reply, Some(Ok(results))), Ok(())),
                 Err(failure) => (Answer::Adjust(job.reply, None), Err(failure)),
@@ -195,7 +198,7 @@ impl Answer {
     /// Nothing of the transaction was applied.
     pub(crate) fn fail(&mut self, error: StoreError) {
         match self {
-            Answer::Consume(_, result) => *result = Some(Err(error.during("consume"))),
+            Answer::Consume(job, _) => job.result = Some(Err(error.during("consume"))),
             Answer::Adjust(_, result) => *result = Some(Err(error.during("adjust"))),
             Answer::Task(_, result) => *result = Err(error),
         }
@@ -204,10 +207,10 @@ impl Answer {
     /// Tells the caller. Who has gone is not told; what was done stays done.
     pub(crate) fn send(self) {
         match self {
-            Answer::Consume(reply, Some(result)) => drop(reply.send(result)),
+            Answer::Consume(job, reply) => drop(reply.send(job)),
             Answer::Adjust(reply, Some(result)) => drop(reply.send(result)),
             Answer::Task(task, result) => task.answer(result),
-            Answer::Consume(_, None) | Answer::Adjust(_, None) => {}
+            Answer::Adjust(_, None) => {}
         }
     }
 }

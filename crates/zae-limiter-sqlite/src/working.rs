@@ -2,11 +2,14 @@
 //!
 //! Decisions are made here, in memory, by the core; SQLite only ever sees the last state. A lone caller's transaction
 //! holds one chain, a batch holds everybody's.
+//!
+//! What one transaction leaves behind is what the next one would read, unless somebody else has written in between. SQLite
+//! counts that for its own cache of pages; as long as its count says nobody has, rows are not read again.
 
 use std::hash::BuildHasher;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
-use rusqlite::Connection;
+use rusqlite::{Connection, DEFAULT_NAME, FileControl};
 use smallvec::SmallVec;
 use zae_limiter_core::{BucketState, ClosedHour, Decision, EntityId, Limit, Member, ResourceName, TimeMs, check_limits, decide};
 use zae_limiter_store::{Adjusted, BucketDelta, ConsumeOutcome, MemberTake, Readiness, StoreError, StoreErrorKind, bring_up_to_date};
@@ -14,6 +17,10 @@ use zae_limiter_store::{Adjusted, BucketDelta, ConsumeOutcome, MemberTake, Readi
 use crate::bucket::{self, Found};
 use crate::error::{Outcome, refused};
 use crate::history;
+
+/// Buckets remembered from one transaction to the next, about a megabyte. Beyond that all are forgotten: whoever has more
+/// than these in use reads most of them anyway.
+const REMEMBERED_MAX: usize = 4_096;
 
 /// Which bucket.
 #[derive(Clone, Copy)]
@@ -45,21 +52,21 @@ impl Slot {
     fn key(&self) -> Key<'_> {
         Key { ns: self.ns, entity: &self.entity, resource: &self.resource }
     }
-
-    fn put(&mut self, state: BucketState) {
-        self.state = Some(state);
-        self.dirty = true;
-    }
 }
 
-/// What is read and changed in one transaction. Kept between transactions for its memory only.
+/// What is read and changed in one transaction, and remembered for the next.
 #[derive(Default)]
 pub(crate) struct Working {
     slots: Vec<Slot>,
+    /// The slots to write, each once.
+    dirty: Vec<usize>,
     index: HashTable<usize>,
     hasher: DefaultHashBuilder,
-    /// The namespace that was last looked at, and whether it is active. Holds for as long as the transaction.
+    /// The namespace that was last looked at, and whether it is active.
     namespace: Option<(i64, bool)>,
+    /// SQLite's count of changes when all this was true. `None` during a transaction, and after one whose end is not known
+    /// to be what is in the slots: one that failed, panicked or did something else.
+    version: Option<u32>,
     blob: Vec<u8>,
 }
 
@@ -74,16 +81,30 @@ enum Prepared {
 }
 
 impl Working {
-    /// Forgets everything; to be called before every transaction.
-    pub(crate) fn clear(&mut self) {
-        self.slots.clear();
-        self.index.clear();
-        self.namespace = None;
+    /// To be called when a transaction has begun: forgets what somebody else may have changed.
+    pub(crate) fn begin(&mut self, conn: &Connection) {
+        let unchanged = self.version.take().is_some_and(|version| data_version(conn) == Some(version));
+        if !unchanged || self.slots.len() > REMEMBERED_MAX {
+            self.slots.clear();
+            self.dirty.clear();
+            self.index.clear();
+            self.namespace = None;
+        }
+    }
+
+    /// To be called when a transaction has ended and the slots are what is stored.
+    pub(crate) fn keep(&mut self, conn: &Connection) {
+        self.version = data_version(conn);
+    }
+
+    /// To be called when somebody else uses the connection: SQLite's count does not tell us apart.
+    pub(crate) fn forget(&mut self) {
+        self.version = None;
     }
 
     /// True when there is something to write.
     pub(crate) fn is_dirty(&self) -> bool {
-        self.slots.iter().any(|slot| slot.dirty)
+        !self.dirty.is_empty()
     }
 
     /// Takes from every bucket of the chain or from none.
@@ -163,7 +184,7 @@ impl Working {
             slot.state = state;
             if write && let Some(state) = &mut slot.state {
                 state.set_expires_at(expires_at);
-                slot.dirty = true;
+                mark(&mut self.dirty, slot, place);
             }
         }
         for (member, hour) in closed {
@@ -203,7 +224,8 @@ impl Working {
         for change in delta.deltas {
             closed.extend(state.adjust(&receipt[usize::from(change.limit)], change.amount, now));
         }
-        slot.put(state);
+        slot.state = Some(state);
+        mark(&mut self.dirty, slot, place);
         for hour in closed {
             history::spill(conn, &key, &hour)?;
         }
@@ -212,15 +234,22 @@ impl Working {
 
     /// Writes what changed, each row once. Returns how many rows that were.
     pub(crate) fn flush(&mut self, conn: &Connection) -> Outcome<u64> {
-        let Working { slots, blob, .. } = self;
+        let Working { slots, dirty, blob, .. } = self;
         let mut rows = 0;
-        for slot in slots.iter_mut().filter(|slot| slot.dirty) {
+        // Looked up once for the whole batch.
+        let mut update = conn.prepare_cached(bucket::UPDATE)?;
+        for place in dirty.drain(..) {
+            let slot = &mut slots[place];
+            slot.dirty = false;
             if let Some(state) = &slot.state {
-                bucket::save(conn, &slot.key(), state, slot.stored, blob)?;
+                if slot.stored {
+                    bucket::write(&mut update, &slot.key(), state, true, blob)?;
+                } else {
+                    bucket::save(conn, &slot.key(), state, false, blob)?;
+                }
                 slot.stored = true;
                 rows += 1;
             }
-            slot.dirty = false;
         }
         Ok(rows)
     }
@@ -246,6 +275,20 @@ impl Working {
         self.index.insert_unique(hash, place, |&place| slots[place].hash);
         Ok(place)
     }
+}
+
+/// Puts a slot on the list of those to write.
+fn mark(dirty: &mut Vec<usize>, slot: &mut Slot, place: usize) {
+    if !std::mem::replace(&mut slot.dirty, true) {
+        dirty.push(place);
+    }
+}
+
+/// SQLite's count of changes, by this connection or any other, as of the transaction that is or was last open.
+fn data_version(conn: &Connection) -> Option<u32> {
+    let mut version = 0;
+    // Without an answer nothing is remembered, which is only slower.
+    conn.file_control(DEFAULT_NAME, FileControl::DataVersion(&mut version)).ok().map(|()| version)
 }
 
 /// What every operation of a handle says whose namespace was deleted or purged.

@@ -29,6 +29,10 @@ pub(crate) const QUEUE_MAX: usize = 65_536;
 const BATCH_OPERATIONS_MAX: usize = 256;
 /// Time spent deciding in one transaction, so that other processes get their turn.
 const BATCH_TIME_MAX: Duration = Duration::from_millis(5);
+/// Batches with one caller in a row after which the crowd counts as gone. One is not enough: when many share a bucket, some
+/// batch always has a single caller, and everybody would pay for a transaction of their own again. A caller who is alone again
+/// pays for a few hand-overs.
+const CALM_BATCHES: u32 = 16;
 
 /// How the writer has worked since the store was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,11 +58,12 @@ pub(crate) struct Writer {
     place: Arc<Place>,
     session: Mutex<Session>,
     queue: Mutex<Queue>,
-    /// Told about every new job, and about the end.
+    /// Told about new jobs, a long log and the end, but only while the thread sleeps: see [`Writer::rouse`].
     wake: Condvar,
     /// Jobs that were submitted and not done yet. While there are any, nobody works inline: they would overtake.
     unfinished_jobs: AtomicUsize,
-    /// The last batch had more than one caller. While that goes on, sharing transactions is cheaper than working inline.
+    /// One of the last batches had more than one caller. While that goes on, sharing transactions is cheaper than working
+    /// inline.
     crowded: AtomicBool,
     gate: Option<Gate>,
     pub(crate) sweeper: Sweeper,
@@ -74,6 +79,10 @@ pub(crate) struct Writer {
 struct Session {
     conn: Connection,
     working: Working,
+    /// The operations of the batch that is being worked off; kept for its memory.
+    batch: VecDeque<Job>,
+    /// Batches with one caller since the last with more.
+    calm: u32,
 }
 
 #[derive(Default)]
@@ -81,6 +90,8 @@ struct Queue {
     jobs: VecDeque<Job>,
     /// A lone caller found the log too long; it does not wait for the disk itself.
     is_log_long: bool,
+    /// The thread waits to be woken. Whoever wakes it takes this back, so that nobody else does.
+    sleeping: bool,
     /// The last handle is gone: finish what is queued, then end.
     closing: bool,
     /// The thread is gone although nobody asked: a bug.
@@ -96,7 +107,7 @@ impl Writer {
         Ok(Writer {
             sweeper: Sweeper::new(&place.options),
             place,
-            session: Mutex::new(Session { conn, working: Working::default() }),
+            session: Mutex::new(Session { conn, working: Working::default(), batch: VecDeque::new(), calm: CALM_BATCHES }),
             queue: Mutex::new(Queue::default()),
             wake: Condvar::new(),
             unfinished_jobs: AtomicUsize::new(0),
@@ -128,8 +139,8 @@ impl Writer {
             Err(failure) => return Some(Err(failure)),
         }
         self.inline.fetch_add(1, Ordering::Relaxed);
-        let Session { conn, working } = &mut *session;
-        working.clear();
+        let Session { conn, working, .. } = &mut *session;
+        working.begin(conn);
         let result = work(conn, working);
         Some(self.conclude(conn, working, result))
     }
@@ -147,6 +158,17 @@ impl Writer {
         }
     }
 
+    /// Wakes the thread if it sleeps, after a change of the queue. To be called with the lock that the change was made
+    /// under: the thread goes to sleep under the same lock, and only when it saw nothing to do. Waking costs a call of the
+    /// kernel even when nobody sleeps, so a thread that is awake is left alone.
+    fn rouse(&self, mut queue: MutexGuard<'_, Queue>) {
+        let sleeping = std::mem::take(&mut queue.sleeping);
+        drop(queue);
+        if sleeping {
+            self.wake.notify_one();
+        }
+    }
+
     /// How many wait, or `None` when there is nothing left to do for ever.
     fn wait_for_jobs(&self) -> Option<usize> {
         let mut queue = lock(&self.queue);
@@ -154,7 +176,10 @@ impl Writer {
             if queue.closing {
                 return None;
             }
+            queue.sleeping = true;
             queue = self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            // Also when nobody asked: whoever comes now finds the thread awake, and the loop looks at the queue again.
+            queue.sleeping = false;
         }
         queue.is_log_long = false;
         Some(queue.jobs.len())
@@ -198,10 +223,11 @@ impl Writer {
     }
 
     fn transact(&self, session: &mut Session) -> Vec<Answer> {
-        let Session { conn, working } = session;
+        let Session { conn, working, batch, calm } = session;
         let task = lock(&self.queue).jobs.pop_front_if(|job| matches!(job, Job::Task(_)));
         if let Some(task) = task {
             self.tasks.fetch_add(1, Ordering::Relaxed);
+            working.forget();
             let mut answer = Answer::unfinished(task);
             // Alone in its transaction: whatever it did before it failed is rolled back.
             let result = answer.run_task(conn);
@@ -210,10 +236,13 @@ impl Writer {
                 Err(failure) => self.fail(vec![answer], failure),
             };
         }
-        working.clear();
-        let mut answers = Vec::new();
-        let result = self.work_off(conn, working, &mut answers);
-        self.crowded.store(answers.len() > 1, Ordering::Relaxed);
+        working.begin(conn);
+        self.take_batch(batch);
+        let mut answers = Vec::with_capacity(batch.len());
+        let result = self.work_off(conn, working, batch, &mut answers);
+        self.put_back(batch);
+        *calm = if answers.len() > 1 { 0 } else { calm.saturating_add(1) };
+        self.crowded.store(*calm < CALM_BATCHES, Ordering::Relaxed);
         self.batches.fetch_add(1, Ordering::Relaxed);
         self.queued.fetch_add(answers.len() as u64, Ordering::Relaxed);
         match self.conclude(conn, working, result) {
@@ -222,12 +251,30 @@ impl Writer {
         }
     }
 
-    /// Decides for everybody who waits, also for those who come meanwhile, within the bounds of a batch.
-    fn work_off(&self, conn: &Connection, working: &mut Working, answers: &mut Vec<Answer>) -> Outcome<()> {
+    /// Everybody who waits, up to the first task, within the bounds of a batch. Whoever comes later is in the next batch:
+    /// while one half of the callers is served, the other half comes back, and nobody sleeps.
+    fn take_batch(&self, batch: &mut VecDeque<Job>) {
+        let mut queue = lock(&self.queue);
+        let operations = queue.jobs.iter().take(BATCH_OPERATIONS_MAX).take_while(|job| !matches!(job, Job::Task(_))).count();
+        if operations == queue.jobs.len() {
+            std::mem::swap(&mut queue.jobs, batch);
+        } else {
+            batch.extend(queue.jobs.drain(..operations));
+        }
+    }
+
+    /// Those whose turn did not come are the first of the next batch.
+    fn put_back(&self, batch: &mut VecDeque<Job>) {
+        if !batch.is_empty() {
+            let mut queue = lock(&self.queue);
+            batch.drain(..).rev().for_each(|job| queue.jobs.push_front(job));
+        }
+    }
+
+    /// Decides for everybody in the batch, as long as there is time.
+    fn work_off(&self, conn: &Connection, working: &mut Working, batch: &mut VecDeque<Job>, answers: &mut Vec<Answer>) -> Outcome<()> {
         let started = self.place.options.clock.monotonic();
-        while answers.len() < BATCH_OPERATIONS_MAX {
-            let job = lock(&self.queue).jobs.pop_front_if(|job| !matches!(job, Job::Task(_)));
-            let Some(job) = job else { break };
+        while let Some(job) = batch.pop_front() {
             let (answer, result) = Answer::decide(job, conn, working, &self.place.path);
             answers.push(answer);
             result?;
@@ -252,10 +299,12 @@ impl Writer {
     fn conclude<T>(&self, conn: &Connection, working: &mut Working, result: Outcome<T>) -> Outcome<T> {
         if result.is_ok() && !working.is_dirty() {
             roll_back(conn);
+            working.keep(conn);
             return result;
         }
         let flushed = result.and_then(|value| Ok((value, working.flush(conn)?)));
         let (value, rows) = finish(conn, flushed)?;
+        working.keep(conn);
         self.rows_written.fetch_add(rows, Ordering::Relaxed);
         Ok(value)
     }
@@ -303,8 +352,7 @@ impl WriterHandle {
         }
         self.writer.unfinished_jobs.fetch_add(1, Ordering::AcqRel);
         queue.jobs.push_back(job);
-        drop(queue);
-        self.writer.wake.notify_one();
+        self.writer.rouse(queue);
         Ok(())
     }
 
@@ -328,8 +376,9 @@ impl WriterHandle {
     fn ask_for_checkpoint(&self) {
         match self.start_thread("checkpoint") {
             Ok(()) => {
-                lock(&self.writer.queue).is_log_long = true;
-                self.writer.wake.notify_one();
+                let mut queue = lock(&self.writer.queue);
+                queue.is_log_long = true;
+                self.writer.rouse(queue);
             }
             Err(error) => tracing::debug!(%error, "a checkpoint was put off"),
         }
@@ -362,8 +411,9 @@ impl WriterHandle {
 
 impl Drop for WriterHandle {
     fn drop(&mut self) {
-        lock(&self.writer.queue).closing = true;
-        self.writer.wake.notify_one();
+        let mut queue = lock(&self.writer.queue);
+        queue.closing = true;
+        self.writer.rouse(queue);
         if let Some(thread) = lock(&self.thread).take()
             && thread.join().is_err()
         {
@@ -382,6 +432,8 @@ impl Drop for BrokenOnPanic<'_> {
             queue.broken = true;
             // Dropping a job tells its caller that there will be no answer.
             queue.jobs.clear();
+            drop(queue);
+            lock(&self.0.session).batch.clear();
         }
     }
 }

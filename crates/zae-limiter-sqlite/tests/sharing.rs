@@ -72,11 +72,13 @@ fn those_who_wait_share_a_transaction_and_a_row() {
         let stats = store.writer_stats();
         assert_eq!((stats.inline, stats.queued, stats.batches), (0, 100, 1));
         assert_eq!(stats.rows_written, 1);
-        // In a crowd it pays to go on sharing; whoever then finds themselves alone works inline again.
+        // In a crowd it pays to go on sharing; whoever then finds themselves alone for a while works inline again.
+        for alone in 1..=16 {
+            take(&store, "hot", &rpm, 1, START).await;
+            assert_eq!((store.writer_stats().inline, store.writer_stats().queued), (0, 100 + alone));
+        }
         take(&store, "hot", &rpm, 1, START).await;
-        assert_eq!((store.writer_stats().inline, store.writer_stats().queued), (0, 101));
-        take(&store, "hot", &rpm, 1, START).await;
-        assert_eq!((store.writer_stats().inline, store.writer_stats().queued), (1, 101));
+        assert_eq!((store.writer_stats().inline, store.writer_stats().queued), (1, 116));
     });
 }
 
@@ -86,6 +88,100 @@ async fn poll_once<T>(mut future: std::pin::Pin<&mut impl Future<Output = T>>) -
         Poll::Pending => Poll::Ready(None),
     })
     .await
+}
+
+/// A lone caller who queues comes back just when the thread goes to sleep, again and again, and the last handle goes then too:
+/// whoever is not heard waits for ever.
+#[test]
+fn the_thread_sleeps_through_nothing() {
+    const CALLERS: u32 = 3;
+    const CALLS: u32 = 400;
+    for synchronous in [Synchronous::Normal, Synchronous::Full] {
+        let scratch = Scratch::new();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_time().build().expect("a runtime");
+        let granted: u32 = runtime.block_on(async {
+            let store = scratch.open_with(SqliteOptions::new().synchronous(synchronous));
+            let callers: Vec<_> = (0..CALLERS)
+                .map(|caller| {
+                    let store = store.clone();
+                    spawn(async move {
+                        let (rpd, level, mut granted) = (limits("rpd:10000/day"), Level::Resource(gpt()), 0);
+                        for call in 0..CALLS {
+                            granted += u32::from(heard(take(&store, "hot", &rpd, 1, START)).await.is_some());
+                            // Tasks wake the thread too.
+                            if call % 50 == caller {
+                                heard(store.set_disabled(&level, None, &change(call.into()))).await.expect("a change");
+                            }
+                        }
+                        granted
+                    })
+                })
+                .collect();
+            let mut granted = 0;
+            for caller in callers {
+                granted += caller.await.expect("no panic");
+            }
+            granted
+        });
+        assert_eq!(granted, CALLERS * CALLS, "{synchronous:?}");
+        for left in (0..50).rev() {
+            // Its last handle goes while its thread goes to sleep.
+            let store = scratch.open_with(SqliteOptions::new().synchronous(Synchronous::Full));
+            assert_eq!(
+                runtime.block_on(async { heard(take(&store, "last", &limits("rpd:50/day"), 1, START)).await }),
+                (left >= 0).then_some(left)
+            );
+        }
+        let rows = scratch.sqlite().execute("DELETE FROM bucket WHERE entity = 'last'", []).expect("a deletion");
+        assert_eq!(rows, 1);
+    }
+}
+
+/// Far beyond what any of these takes.
+#[expect(clippy::disallowed_methods, reason = "a call that is never heard should fail, not hang")]
+async fn heard<T>(call: impl Future<Output = T>) -> T {
+    tokio::time::timeout(std::time::Duration::from_secs(60), call).await.expect("the thread heard of it")
+}
+
+/// What a store remembers of the last transaction holds only as long as nobody else writes: another store, plain SQL, or
+/// the store itself by other means than a take.
+#[test]
+fn a_remembered_bucket_is_read_again_after_somebody_else_wrote() {
+    let scratch = Scratch::new();
+    runtime().block_on(async {
+        let (here, there) = (scratch.open(), scratch.open());
+        let rpd = limits("rpd:100/day");
+        for left in (80..100).rev() {
+            let store = if left % 3 == 0 { &there } else { &here };
+            assert_eq!(take(store, "key", &rpd, 1, START).await, Some(left), "each token once");
+        }
+        // The same store without the cache in its way.
+        let (key, resource) = (entity("key"), gpt());
+        here.reset(&ResetRequest { entity: &key, resource: &resource, only: None }, &change(1)).await.expect("a reset");
+        assert_eq!(take(&here, "key", &rpd, 1, START).await, Some(99));
+        scratch.sqlite().execute("DELETE FROM bucket", []).expect("a deletion");
+        assert_eq!(take(&here, "key", &rpd, 2, START).await, Some(98), "a bucket that is gone is full");
+        scratch.sqlite().execute("UPDATE bucket SET disabled = 1", []).expect("a change");
+        let outcome = try_take(&here, "key", &rpd, 1, START).await.expect("a decision");
+        assert_eq!(outcome, zae_limiter_store::ConsumeOutcome::Disabled { member: 0 });
+    });
+}
+
+/// A transaction that fails leaves nothing behind in memory either.
+#[test]
+fn a_failed_transaction_is_not_remembered() {
+    let scratch = Scratch::new();
+    runtime().block_on(async {
+        let store = scratch.open();
+        let rpd = limits("rpd:100/day");
+        assert_eq!(take(&store, "key", &rpd, 1, START).await, Some(99));
+        let other = scratch.sqlite();
+        other.execute_batch("CREATE TRIGGER no BEFORE UPDATE ON bucket BEGIN SELECT RAISE(ABORT, 'no'); END").expect("a trigger");
+        assert!(try_take(&store, "key", &rpd, 50, START).await.is_err(), "the write fails");
+        assert!(try_take(&store, "key", &rpd, 50, START).await.is_err(), "and again");
+        other.execute_batch("DROP TRIGGER no").expect("no trigger");
+        assert_eq!(take(&store, "key", &rpd, 1, START).await, Some(98), "what was not written was not taken");
+    });
 }
 
 /// Two stores (as two processes have them) with 32 callers each, on one bucket: exactly the capacity.

@@ -56,6 +56,8 @@ pub(crate) struct Known {
     pub(crate) limits: Option<LimitsInForce>,
     /// The freshness of the read, also when it found nothing.
     pub(crate) stamp: zae_limiter_core::ConfigStamp,
+    /// Which of the entity epochs is this entity's, so that a look-up need not hash its name once more.
+    slot: usize,
     epochs: (u64, u64),
     expires_at: Duration,
 }
@@ -87,7 +89,7 @@ impl ConfigCache {
     /// What is known and still trusted.
     pub(crate) fn get(&self, entity: &EntityId, resource: &ResourceName, clock: &dyn Clock) -> Option<Arc<Known>> {
         let known = self.entries.get(&KeyRef { entity, resource })?;
-        if !self.trusts(&known, entity, clock) {
+        if !self.trusts(&known, clock) {
             return None;
         }
         self.hits.fetch_add(1, Ordering::Relaxed);
@@ -109,22 +111,23 @@ impl ConfigCache {
         let read = async {
             self.misses.fetch_add(1, Ordering::Relaxed);
             // Before the read: a change that lands after this line makes the answer untrusted.
-            let epochs = self.epochs(entity);
+            let slot = slot_of(entity);
+            let epochs = self.epochs(slot);
             let (config, limits, stamp) = read().await?;
             let expires_at = clock.monotonic().saturating_add(self.ttl);
-            Ok(Arc::new(Known { config, limits, stamp, epochs, expires_at }))
+            Ok(Arc::new(Known { config, limits, stamp, slot, epochs, expires_at }))
         };
         if self.ttl.is_zero() {
             return read.await;
         }
         let key = Key { entity: entity.clone(), resource: resource.clone() };
-        self.entries.remove_if(&key, |known| !self.trusts(known, entity, clock));
+        self.entries.remove_if(&key, |known| !self.trusts(known, clock));
         self.entries.get_or_insert_async(&key, read).await
     }
 
     /// Forgets what is known about one entity.
     pub(crate) fn evict_entity(&self, entity: &EntityId) {
-        self.entity_epoch(entity).fetch_add(1, Ordering::AcqRel);
+        self.entity_epochs[slot_of(entity)].fetch_add(1, Ordering::AcqRel);
     }
 
     /// Forgets everything.
@@ -141,20 +144,20 @@ impl ConfigCache {
         }
     }
 
-    fn trusts(&self, known: &Known, entity: &EntityId, clock: &dyn Clock) -> bool {
-        known.epochs == self.epochs(entity) && clock.monotonic() < known.expires_at
+    fn trusts(&self, known: &Known, clock: &dyn Clock) -> bool {
+        known.epochs == self.epochs(known.slot) && clock.monotonic() < known.expires_at
     }
 
-    fn epochs(&self, entity: &EntityId) -> (u64, u64) {
-        (self.epoch.load(Ordering::Acquire), self.entity_epoch(entity).load(Ordering::Acquire))
+    fn epochs(&self, slot: usize) -> (u64, u64) {
+        (self.epoch.load(Ordering::Acquire), self.entity_epochs[slot].load(Ordering::Acquire))
     }
+}
 
-    fn entity_epoch(&self, entity: &EntityId) -> &AtomicU64 {
-        // FNV-1a: only a spread is needed, and the same one in every run, so that a seed replays exactly.
-        let hash =
-            entity.as_str().bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
-        &self.entity_epochs[usize::try_from(hash % ENTITY_EPOCHS as u64).unwrap_or(0)]
-    }
+/// Which of the entity epochs is an entity's.
+fn slot_of(entity: &EntityId) -> usize {
+    // FNV-1a: only a spread is needed, and the same one in every run, so that a seed replays exactly.
+    let hash = entity.as_str().bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+    usize::try_from(hash % ENTITY_EPOCHS as u64).unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -53,7 +53,6 @@ struct Inner {
 /// What was taken and what was used.
 #[derive(Debug)]
 struct Ledger {
-    declared: SmallVec<[LimitName; 2]>,
     /// What has been written, per plan. More than one only when the chain changed under a long lease.
     receipts: SmallVec<[Receipt; 1]>,
     /// What was really used, per declared limit.
@@ -92,18 +91,17 @@ struct Settling {
 impl Lease {
     pub(crate) fn granted(limiter: RateLimiter, request: Request, grant: Grant) -> Lease {
         let Grant { plan, amounts, reports } = grant;
-        let declared = plan.declared.clone();
-        let receipt = Receipt::new(plan, amounts.clone());
-        let ledger = Ledger { declared, receipts: smallvec::smallvec![receipt], used: amounts, finished: false };
+        let mut receipts = SmallVec::new();
+        receipts.push(Receipt::new(plan, Amounts::from_slice(&amounts)));
+        let ledger = Ledger { receipts, used: amounts, finished: false };
         Lease {
             inner: Box::new(Inner { limiter, request, reports, statuses: OnceLock::new(), ledger: Mutex::new(ledger), degraded: None }),
         }
     }
 
     pub(crate) fn degraded_by(limiter: RateLimiter, request: Request, reason: OutageReason) -> Lease {
-        let declared = request.amounts.iter().map(|(name, _)| name.clone()).collect();
         let used = request.amounts.iter().map(|(_, amount)| *amount).collect();
-        let ledger = Ledger { declared, receipts: SmallVec::new(), used, finished: false };
+        let ledger = Ledger { receipts: SmallVec::new(), used, finished: false };
         let degraded = Some(Degraded { reason });
         let reports = Reports::new();
         Lease { inner: Box::new(Inner { limiter, request, reports, statuses: OnceLock::new(), ledger: Mutex::new(ledger), degraded }) }
@@ -112,17 +110,16 @@ impl Lease {
     /// Says what was really used of a limit, in total and including what was taken. The last call wins. Buffered: no I/O,
     /// fit for every chunk of a stream.
     pub fn record(&self, limit: &str, used_in_total: u64) -> Result<(), UndeclaredLimit> {
-        let mut ledger = self.ledger();
-        let index = ledger.index(limit)?;
-        ledger.used[index] = Milli::from_tokens(used_in_total);
+        let index = self.index(limit)?;
+        self.ledger().used[index] = Milli::from_tokens(used_in_total);
         Ok(())
     }
 
     /// Adds `delta` tokens to what was used; the signed form of [`Lease::record`]. Use never falls below zero: more can
     /// not be given back than was taken.
     pub fn adjust(&self, limit: &str, delta: i64) -> Result<(), UndeclaredLimit> {
+        let index = self.index(limit)?;
         let mut ledger = self.ledger();
-        let index = ledger.index(limit)?;
         let delta = Milli(delta.saturating_mul(1000));
         ledger.used[index] = ledger.used[index].saturating_add(delta).max(Milli::ZERO);
         Ok(())
@@ -132,7 +129,7 @@ impl Lease {
     ///
     /// Cost: as `acquire`.
     pub async fn consume(&self, amounts: impl IntoIterator<Item = (impl IntoName<LimitName>, u64)>) -> Result<(), AcquireError> {
-        let declared = self.ledger().declared.len();
+        let declared = self.inner.request.amounts.len();
         let mut request = self.inner.request.more();
         for (limit, amount) in amounts {
             request = request.take(limit, amount);
@@ -194,7 +191,8 @@ impl Lease {
     #[must_use]
     pub fn used(&self) -> Vec<(LimitName, i64)> {
         let ledger = self.ledger();
-        ledger.declared.iter().cloned().zip(ledger.used.iter().map(|used| used.floor_tokens())).collect()
+        let names = self.inner.request.amounts.iter().map(|(name, _)| name.clone());
+        names.zip(ledger.used.iter().map(|used| used.floor_tokens())).collect()
     }
 
     /// Settles: writes the difference between what was taken and what was used. Charges that fail are retried by the
@@ -207,6 +205,9 @@ impl Lease {
 
     pub(crate) async fn commit_shared(&self) -> Result<(), CommitError> {
         let settlement = self.ledger().commit();
+        if settlement.is_empty() && settlement.withheld == 0 {
+            return Ok(());
+        }
         self.write(settlement).await
     }
 
@@ -245,6 +246,12 @@ impl Lease {
         failures(results)
     }
 
+    /// The place of a limit among those the request declared.
+    fn index(&self, limit: &str) -> Result<usize, UndeclaredLimit> {
+        let declared = &self.inner.request.amounts;
+        declared.iter().position(|(name, _)| name.as_str() == limit).ok_or_else(|| UndeclaredLimit { limit: limit.to_owned() })
+    }
+
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
         self.inner.ledger.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
@@ -260,7 +267,7 @@ fn failures(results: Vec<Result<Adjusted, StoreError>>) -> Result<(), CommitErro
 }
 
 fn zeroes(like: &Amounts) -> Amounts {
-    like.iter().map(|_| Milli::ZERO).collect()
+    Amounts::from_elem(Milli::ZERO, like.len())
 }
 
 fn add_to(totals: &mut Amounts, amounts: &Amounts) {
@@ -273,7 +280,7 @@ impl Drop for Lease {
     fn drop(&mut self) {
         let on_drop = self.inner.request.on_drop;
         let settlement = {
-            let mut ledger = self.ledger();
+            let ledger = self.inner.ledger.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
             if ledger.finished {
                 return;
             }
@@ -292,10 +299,6 @@ impl Drop for Lease {
 }
 
 impl Ledger {
-    fn index(&self, limit: &str) -> Result<usize, UndeclaredLimit> {
-        self.declared.iter().position(|name| name.as_str() == limit).ok_or_else(|| UndeclaredLimit { limit: limit.to_owned() })
-    }
-
     /// The difference between use and what is written. A charge goes to the last plan that has the limit, a credit back to
     /// where tokens are known to have come from, and never more of them.
     fn settle_use(&mut self) -> Settling {
@@ -340,6 +343,12 @@ impl Ledger {
 
     fn commit(&mut self) -> Settlement {
         self.finished = true;
+        // The usual case, made cheap: what was taken was used.
+        if let [receipt] = &self.receipts[..]
+            && receipt.written == self.used
+        {
+            return Settlement::default();
+        }
         self.settle_use().settlement
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use zae_limiter_core::{EntityId, LimitName, LimitStatus, Milli, Reports, ResourceName, Take, TimeMs};
+use zae_limiter_core::{EntityId, LimitStatus, Milli, Reports, ResourceName, Take, TimeMs};
 use zae_limiter_store::{
     Adjusted, BoxFuture, BucketDelta, ConsumeOutcome, ConsumeRequest, Delta, LimitsInForce, MemberTake, Store, StoreError,
 };
@@ -21,8 +21,6 @@ pub(crate) type AdjustInFlight = BoxFuture<'static, Vec<Result<Adjusted, StoreEr
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) resource: ResourceName,
-    /// The limits the request names, in its order.
-    pub(crate) declared: SmallVec<[LimitName; 2]>,
     /// Leave limits with no amount out of the decision instead of asking whether they are in debt.
     pub(crate) skip_zero: bool,
     /// The caller first, then its ancestors; members without limits are left out.
@@ -40,7 +38,7 @@ pub(crate) struct PlannedMember {
 /// A declared limit that this member has.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Share {
-    /// Index into [`Plan::declared`].
+    /// Index into the limits the request names, in its order.
     pub(crate) declared: u8,
     /// Index into the member's limits.
     pub(crate) limit: u8,
@@ -64,9 +62,18 @@ impl Plan {
     }
 
     fn takes(&self, amounts: &Amounts) -> SmallVec<[SmallVec<[Take; 2]>; 1]> {
-        let take = |share: &Share| Take { limit: share.limit, amount: amounts[usize::from(share.declared)] };
-        let wanted = |take: &Take| !(self.skip_zero && take.amount == Milli::ZERO);
-        self.members.iter().map(|member| member.shares.iter().map(take).filter(wanted).collect()).collect()
+        let mut all = SmallVec::new();
+        for member in &self.members {
+            let mut takes = SmallVec::new();
+            for share in &member.shares {
+                let amount = amounts[usize::from(share.declared)];
+                if !(self.skip_zero && amount == Milli::ZERO) {
+                    takes.push(Take { limit: share.limit, amount });
+                }
+            }
+            all.push(takes);
+        }
+        all
     }
 
     fn member_takes<'a>(&'a self, takes: &'a [SmallVec<[Take; 2]>]) -> SmallVec<[MemberTake<'a>; 2]> {

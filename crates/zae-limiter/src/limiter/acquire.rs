@@ -65,7 +65,12 @@ impl RateLimiter {
     /// cached.
     pub async fn acquire(&self, request: Request) -> Result<Lease, AcquireError> {
         let span = tracing::debug_span!("acquire", outcome = tracing::field::Empty);
-        let result = self.acquire_waiting(request).instrument(span.clone()).await;
+        let result = if span.is_disabled() {
+            self.acquire_waiting(request).await
+        } else {
+            // Boxed, so that an acquire that nobody watches need not carry room for a second future.
+            Box::pin(self.acquire_waiting(request)).instrument(span.clone()).await
+        };
         let outcome = match &result {
             Ok(lease) => match lease.degraded() {
                 Some(degraded) => {
@@ -148,7 +153,7 @@ impl RateLimiter {
         request.checked_names()?;
         let decided = match request.wait {
             None => self.decide(&request).await,
-            Some(wait) => self.decide_waiting(&request, wait).await,
+            Some(wait) => Box::pin(self.decide_waiting(&request, wait)).await,
         };
         match decided {
             Ok(grant) => Ok(Lease::granted(self.clone(), request, grant)),
@@ -209,7 +214,7 @@ impl RateLimiter {
         let chain = self.chain(entity, resource).await?;
         let plan = self.plan(request, resource, &chain)?;
         let amounts = amounts_of(request);
-        let consume = Arc::clone(&plan).consume(Arc::clone(self.store()), amounts.clone(), self.clock().now());
+        let consume = Arc::clone(&plan).consume(Arc::clone(self.store()), Amounts::from_slice(&amounts), self.clock().now());
         let outcome = InFlight::new(consume, self.settler(), |consume| {
             let mut refund = Settlement::default();
             refund.add(&plan, &amounts.iter().map(|amount| amount.negated()).collect());
@@ -324,7 +329,10 @@ impl From<Invalid> for Failure {
 }
 
 fn amounts_of(request: &Request) -> Amounts {
-    request.amounts.iter().map(|(_, amount)| *amount).collect()
+    // Pushed one by one: collecting into a small vector costs more than the few amounts there are.
+    let mut amounts = Amounts::new();
+    request.amounts.iter().for_each(|(_, amount)| amounts.push(*amount));
+    amounts
 }
 
 /// The same request, naming every limit of the chain with no amount.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use zae_limiter_core::{CHAIN_MAX, EntityId, Limit, LimitName, LimitSource, ResourceName};
+use zae_limiter_core::{CHAIN_MAX, EntityId, Limit, LimitName, LimitSource, Milli, ResourceName};
 use zae_limiter_store::{Level, LimitsInForce, MemberKey, OnUnavailable, StoreError, StoreErrorKind};
 
 use super::RateLimiter;
@@ -79,19 +79,21 @@ impl RateLimiter {
                     format!("the chain of {} has more than {CHAIN_MAX} members", chain[0].0),
                 ));
             }
-            let known = self.known(&entity, resource).await?;
+            let known = match self.scope.cache.get(&entity, resource, self.clock()) {
+                Some(known) => known,
+                // Boxed, because its future is large: on the stack it would be carried, and copied, by every acquire.
+                None => Box::pin(self.read(&entity, resource)).await?,
+            };
             next = known.config.cascades_to.clone();
             chain.push((entity, known));
         }
         Ok(chain)
     }
 
-    async fn known(&self, entity: &EntityId, resource: &ResourceName) -> Result<Arc<Known>, StoreError> {
-        let cache = &self.scope.cache;
-        if let Some(known) = cache.get(entity, resource, self.clock()) {
-            return Ok(known);
-        }
-        cache
+    /// What is not cached.
+    async fn read(&self, entity: &EntityId, resource: &ResourceName) -> Result<Arc<Known>, StoreError> {
+        self.scope
+            .cache
             .get_or_read(entity, resource, self.clock(), || async {
                 let resolution = self.scope.store.resolve(&[MemberKey { entity, resource }]).await?;
                 self.scope.remember_policy(resolution.on_unavailable);
@@ -126,7 +128,6 @@ impl RateLimiter {
             let level = known.config.disabled_by.clone();
             return Err(Disabled { entity: entity.clone(), resource: resource.clone(), level }.into());
         }
-        let declared: SmallVec<[LimitName; 2]> = request.amounts.iter().map(|(name, _)| name.clone()).collect();
         let mut members: SmallVec<[PlannedMember; 1]> = SmallVec::new();
         for (index, (entity, known)) in chain.iter().enumerate() {
             let call = if index == 0 { request.limits.as_ref() } else { None };
@@ -139,30 +140,32 @@ impl RateLimiter {
                 None => self.limits_of(known).or_else(|| fallback.map(|limits| self.unstored(limits, LimitSource::Fallback, known))),
             };
             let Some(limits) = limits else { continue };
-            let shares = shares(&declared, &limits.limits);
+            let shares = shares(&request.amounts, &limits.limits);
             members.push(PlannedMember { entity: entity.clone(), limits, shares });
         }
-        let plan = Plan { resource: resource.clone(), declared, skip_zero: request.skip_zero, members };
-        check_names(&plan, &chain[0].0)?;
+        let plan = Plan { resource: resource.clone(), skip_zero: request.skip_zero, members };
+        check_names(&plan, &request.amounts, &chain[0].0)?;
         Ok(Arc::new(plan))
     }
 }
 
 /// The declared limits that are among `limits`.
-fn shares(declared: &[LimitName], limits: &[Limit]) -> SmallVec<[Share; 2]> {
-    let share = |(declared, name): (u8, &LimitName)| {
-        let limit = (0u8..).zip(limits).find(|(_, limit)| limit.name() == name)?.0;
-        Some(Share { declared, limit })
-    };
-    (0u8..).zip(declared).filter_map(share).collect()
+fn shares(declared: &[(LimitName, Milli)], limits: &[Limit]) -> SmallVec<[Share; 2]> {
+    let mut shares = SmallVec::new();
+    for (declared, (name, _)) in (0u8..).zip(declared) {
+        if let Some((limit, _)) = (0u8..).zip(limits).find(|(_, limit)| limit.name() == name) {
+            shares.push(Share { declared, limit });
+        }
+    }
+    shares
 }
 
 /// Every declared name must be known to somebody: a typo must not mean "unlimited".
-fn check_names(plan: &Plan, entity: &EntityId) -> Result<(), AcquireError> {
+fn check_names(plan: &Plan, declared: &[(LimitName, Milli)], entity: &EntityId) -> Result<(), AcquireError> {
     if plan.members.is_empty() {
         return Err(NoLimits { entity: entity.clone(), resource: plan.resource.clone() }.into());
     }
-    for (index, limit) in (0u8..).zip(&plan.declared) {
+    for (index, (limit, _)) in (0u8..).zip(declared) {
         if !plan.members.iter().any(|member| member.shares.iter().any(|share| share.declared == index)) {
             let mut known: Vec<LimitName> =
                 plan.members.iter().flat_map(|member| member.limits.limits.iter()).map(|limit| limit.name().clone()).collect();
