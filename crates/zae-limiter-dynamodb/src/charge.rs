@@ -54,7 +54,16 @@ impl Charge<'_> {
             let params = |amount: &Amount<'_>| image.limit(amount.limit.name()).map_or(amount.limit.params(), |found| found.params);
             return Ok(Step::Charge(self.fast(image.rf, image.shard_count, params, now)));
         }
-        let refill = Refill { key: self.key, image, target: None, amounts: self.amounts, nonce: Some(self.nonce), has_floor: false, now };
+        let refill = Refill {
+            key: self.key,
+            image,
+            target: None,
+            amounts: self.amounts,
+            nonce: Some(self.nonce),
+            has_floor: false,
+            clears_mark: false,
+            now,
+        };
         Ok(Step::Charge(BucketWrite::update(Writer::ChargeRefill, refill.build()?)))
     }
 
@@ -92,7 +101,8 @@ impl Charge<'_> {
 
     fn plain(&self, image: &Image) -> BucketWrite {
         let mut conditions: Vec<Condition> = vec![Condition::Exists(attr::PK.into()), refill::not_ours_yet(self.nonce)];
-        let mut actions = vec![Action::Set(attr::LW.into(), text(self.nonce))];
+        // Without a look at the debt there is no saying when it is paid: the next refill gives the bucket an expiry again.
+        let mut actions = vec![Action::Set(attr::LW.into(), text(self.nonce)), Action::Remove(attr::TTL.into())];
         let known: SmallVec<[&Amount<'_>; 2]> = self.amounts.iter().filter(|amount| image.limit(amount.limit.name()).is_some()).collect();
         for amount in known {
             let tk = limit_attr(amount.limit.name(), "tk");

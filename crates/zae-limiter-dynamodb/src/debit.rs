@@ -99,8 +99,16 @@ impl<'a> Debit<'a> {
 
     /// A refill that also brings the parameters up to date; it takes only if the amounts pass.
     fn synced(&self, image: &Image, may_sync: bool, now: i64) -> Result<Step, StoreError> {
-        if !may_sync && !image.carries(&self.limits.limits) {
-            return Ok(Step::Reread);
+        if !image.carries(&self.limits.limits) {
+            if image.vu.is_some() {
+                // Somebody has changed the parameters and left no stamp: note that first, then compare.
+                let refill =
+                    Refill { key: self.key, image, target: None, amounts: &[], nonce: None, has_floor: true, clears_mark: true, now };
+                return Ok(Step::Prepare(BucketWrite::update(Writer::SyncOnly, refill.build()?)));
+            }
+            if !may_sync {
+                return Ok(Step::Reread);
+            }
         }
         let passes = self.asked().all(|(limit, amount)| {
             let capacity = limit.params().capacity_milli;
@@ -114,6 +122,7 @@ impl<'a> Debit<'a> {
             amounts: &amounts,
             nonce: passes.then_some(self.nonce),
             has_floor: true,
+            clears_mark: true,
             now,
         };
         Ok(if passes {
@@ -125,8 +134,16 @@ impl<'a> Debit<'a> {
 
     fn refill(&self, image: &Image, now: i64) -> Result<BucketWrite, StoreError> {
         let amounts = self.amounts();
-        let refill =
-            Refill { key: self.key, image, target: Some(self.limits), amounts: &amounts, nonce: Some(self.nonce), has_floor: true, now };
+        let refill = Refill {
+            key: self.key,
+            image,
+            target: Some(self.limits),
+            amounts: &amounts,
+            nonce: Some(self.nonce),
+            has_floor: true,
+            clears_mark: true,
+            now,
+        };
         if self.is_settled(image) {
             if let Some(update) = refill.build_blind()? {
                 return Ok(BucketWrite::update(Writer::BlindFill, update));

@@ -35,6 +35,8 @@ pub(crate) struct Refill<'a> {
     pub(crate) nonce: Option<&'a str>,
     /// A take never leads into debt; a charge may, and is not stopped by a disabled bucket.
     pub(crate) has_floor: bool,
+    /// Takes the mark off that a foreign writer of parameters leaves; only by whoever then looks at the limits.
+    pub(crate) clears_mark: bool,
     pub(crate) now: i64,
 }
 
@@ -97,6 +99,7 @@ impl Refill<'_> {
             let tk = limit_attr(&limit.name, "tk");
             pin_parameters(&limit.name, limit.params, &mut draft.conditions);
             draft.conditions.push(compare(tk.clone(), Comparison::Ge, capacity_milli.saturating_sub(add)));
+            draft.conditions.push(Condition::Absent(limit_attr(&limit.name, "gp")));
             draft.actions.push(Action::Set(tk, number(capacity_milli - amount)));
             self.count(&limit.name, amount, &mut draft);
             if limit.has_rm {
@@ -132,17 +135,22 @@ impl Refill<'_> {
         pin_parameters(name, limit.params, &mut draft.conditions);
 
         // Mode by mode the result is exact for every balance that meets its condition, so the balance itself is not pinned.
-        let is_full = limit.tk.saturating_add(add) >= capacity;
-        let overflow = if params == limit.params { limit.tk.saturating_add(add).saturating_sub(capacity).max(0).min(limit.gp) } else { 0 };
-        let lowered = limit.params.capacity_milli.saturating_sub(params.capacity_milli);
-        let gap = limit.gp.saturating_sub(if is_full { overflow } else { 0 }).saturating_add(lowered).max(0);
+        let surplus = limit.tk.saturating_add(add).saturating_sub(capacity);
+        let is_full = surplus >= 0;
+        // What a lower capacity hides, less what overflows and is proven to.
+        let hidden = limit.gp.saturating_add(limit.params.capacity_milli).saturating_sub(params.capacity_milli).max(0);
+        let repaid = hidden.min(surplus.max(0));
+        let gap = hidden.saturating_sub(repaid);
         if is_full {
-            draft.conditions.push(compare(tk.clone(), Comparison::Ge, capacity.saturating_sub(add).saturating_add(overflow)));
+            draft.conditions.push(compare(tk.clone(), Comparison::Ge, capacity.saturating_sub(add).saturating_add(repaid)));
         } else {
             draft.conditions.push(compare(tk.clone(), Comparison::Lt, capacity.saturating_sub(add)));
-            if let Some(amount) = amount.filter(|_| self.has_floor) {
-                draft.conditions.push(compare(tk.clone(), Comparison::Ge, amount.saturating_sub(add)));
-            }
+            // The expiry is reckoned from the debt of the image, so a deeper one must not slip in.
+            let floor = match amount.filter(|_| self.has_floor) {
+                Some(amount) => amount.saturating_sub(add),
+                None => limit.tk.min(0),
+            };
+            draft.conditions.push(compare(tk.clone(), Comparison::Ge, floor));
         }
 
         let is_retired = if self.retires() { wanted.is_none() } else { limit.retired && wanted.is_none() };
@@ -227,16 +235,17 @@ impl Refill<'_> {
 
     fn finish(&self, mut draft: Draft) -> Update {
         let image = self.image;
-        let clears = self.target.is_some() && image.vu.is_some();
+        let clears = self.clears_mark && image.vu.is_some();
         // Whoever holds an older image must lose, even within the same millisecond.
         let rf = if draft.reshapes || clears { self.now.max(image.rf.saturating_add(1)) } else { self.now.max(image.rf) };
         let mut set = |name: &'static str, value: i64| draft.actions.push(Action::Set(name.into(), number(value)));
         if rf != image.rf {
             set(attr::RF, rf);
         }
-        if draft.reshapes {
+        if draft.reshapes || clears {
+            // A foreign change leaves no stamp, so whoever takes note of it stamps it as of now: an older read must not undo it.
             let read_at = match self.target {
-                Some(target) if target.source != LimitSource::Call => i64::try_from(target.stamp.0 / 1000).unwrap_or(i64::MAX),
+                Some(target) if target.source != LimitSource::Call && !clears => i64::try_from(target.stamp.0 / 1000).unwrap_or(i64::MAX),
                 _ => self.now,
             };
             set(attr::CA, image.ca.map_or(read_at, |ca| read_at.max(ca.saturating_add(1))));

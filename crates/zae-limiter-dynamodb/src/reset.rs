@@ -47,7 +47,7 @@ impl DynamoStore {
 
 /// The write that fills the named limits, or all, and brings the others to now.
 fn fill(key: &Key, image: &Image, only: Option<&[LimitName]>, now: i64) -> Result<(BucketWrite, Restored), StoreError> {
-    let refill = Refill { key, image, target: None, amounts: &[], nonce: None, has_floor: false, now };
+    let refill = Refill { key, image, target: None, amounts: &[], nonce: None, has_floor: false, clears_mark: false, now };
     let mut update: Update = refill.build()?;
     let mut restored = Restored::new();
     for limit in image.limits.iter().filter(|limit| only.is_none_or(|names| names.contains(&limit.name))) {

@@ -187,6 +187,7 @@ pub const REGISTRY: &[Rules] = &[
             Field::Disabled,
             Field::Vu,
             Field::Ca,
+            Field::Gp,
             Field::Lw,
         ],
         reason: "full at this instant whatever the last refill was, and the same limits as known (ca)",
@@ -223,7 +224,7 @@ pub const REGISTRY: &[Rules] = &[
     },
     Rules {
         writer: Writer::ChargePlain,
-        writes: &[Field::Tk, Field::Tc, Field::Lw],
+        writes: &[Field::Tk, Field::Tc, Field::Lw, Field::Ttl],
         pins: &[Field::Pk, Field::Tk, Field::Lw],
         reason: "the last resort of a charge that must not be lost; it may be paid from overflow, which is the safe loss of the two",
     },
@@ -327,5 +328,71 @@ fn pinned(condition: &Condition, fields: &mut Vec<Field>) {
     match condition {
         Condition::Exists(attr) | Condition::Absent(attr) | Condition::Compare(attr, _, _) => fields.push(Field::of(attr)),
         Condition::All(parts) | Condition::Any(parts) => parts.iter().for_each(|part| pinned(part, fields)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::{Comparison, Key, compare};
+
+    const ALL: [Writer; 13] = [
+        Writer::Fast,
+        Writer::Refill,
+        Writer::BlindFill,
+        Writer::Sync,
+        Writer::SyncOnly,
+        Writer::Create,
+        Writer::ChargeFast,
+        Writer::ChargeRefill,
+        Writer::ChargePlain,
+        Writer::Recreate,
+        Writer::Credit,
+        Writer::Reset,
+        Writer::Flag,
+    ];
+
+    #[test]
+    fn every_writer_is_in_the_registry_once() {
+        for writer in ALL {
+            assert_eq!(REGISTRY.iter().filter(|rules| rules.writer == writer).count(), 1, "{writer:?}");
+        }
+        assert_eq!(REGISTRY.len(), ALL.len(), "a writer that the list above does not know");
+    }
+
+    #[test]
+    fn every_writer_pins_that_the_item_exists_or_does_not() {
+        assert!(REGISTRY.iter().all(|rules| rules.pins.contains(&Field::Pk)), "a stub would refuse its entity for ever");
+    }
+
+    /// Whoever moves the refill instant pins it, or looks at the balance: otherwise time would be credited twice.
+    #[test]
+    fn every_writer_of_the_refill_instant_pins_it() {
+        for rules in REGISTRY.iter().filter(|rules| rules.writes.contains(&Field::Rf) && !rules.writes.contains(&Field::Pk)) {
+            assert!(rules.pins.contains(&Field::Rf), "{:?}", rules.writer);
+        }
+    }
+
+    #[test]
+    fn a_write_that_strays_or_does_not_pin_is_told() {
+        let key = Key { pk: "ns/BUCKET#key#gpt-4#0".to_owned(), sk: crate::keys::STATE.into() };
+        let actions = vec![Action::Add("b_rpm_tk".into(), 5), Action::Set(attr::RF.into(), crate::table::number(1))];
+        let conditions =
+            vec![Condition::Exists(attr::PK.into()), compare("b_rpm_tk", Comparison::Le, 1), compare("b_rpm_cp", Comparison::Eq, 9)];
+        let credit = BucketWrite::update(Writer::Credit, Update { key, actions, conditions });
+        assert_eq!(credit.breaches(), ["Credit writes Rf", "Credit does not pin ShardCount"]);
+    }
+
+    #[test]
+    fn attributes_are_known_by_their_kind() {
+        for (name, field) in [
+            ("b_a_b_tk", Field::Tk),
+            ("b_wcu_tk", Field::WcuTk),
+            ("b_wcu_cp", Field::Birth),
+            ("GSI4PK", Field::Birth),
+            ("gp", Field::Birth),
+        ] {
+            assert_eq!(Field::of(name), field, "{name}");
+        }
     }
 }
