@@ -36,6 +36,12 @@ impl Failure {
         Failure { kind: "aborted", message: message.into(), hint: None, exit: Exit::Error }
     }
 
+    /// The local engine does not do what it should.
+    #[cfg(feature = "dynamodb")]
+    pub(crate) fn engine(message: impl Into<String>) -> Failure {
+        Failure { kind: "engine", message: message.into(), hint: None, exit: Exit::Error }
+    }
+
     /// The same with what to do about it.
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Failure {
         self.hint = Some(hint.into());

@@ -1,4 +1,5 @@
-//! Data never reaches the terminal raw: what could move the cursor, change colours or reorder the line is made visible.
+//! Data never reaches the terminal raw: what could move the cursor, change colours or reorder the line is made visible. And
+//! what is to be typed is quoted.
 
 use std::borrow::Cow;
 
@@ -40,9 +41,23 @@ pub(crate) fn json_line(value: &impl Serialize) -> anyhow::Result<String> {
     Ok(line)
 }
 
+/// A word as a shell takes it.
+#[cfg(any(feature = "sqlite", feature = "dynamodb"))]
+pub(crate) fn quoted(word: &str) -> String {
+    let plain = |character: char| character.is_alphanumeric() || "/\\:._-".contains(character);
+    if word.chars().all(plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[cfg(any(feature = "sqlite", feature = "dynamodb"))]
+    fn words_with_spaces_are_quoted() {
+        assert_eq!(quoted("sqlite:/tmp/a-1/limits.db"), "sqlite:/tmp/a-1/limits.db");
+        assert_eq!(quoted("/my files/it's"), "'/my files/it'\\''s'");
+    }
 
     #[test]
     fn nothing_moves_the_cursor() {

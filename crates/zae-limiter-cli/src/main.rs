@@ -10,6 +10,8 @@ mod confirm;
 mod context;
 #[cfg(feature = "dynamodb")]
 mod dynamo;
+#[cfg(feature = "dynamodb")]
+mod engine;
 mod error;
 mod escape;
 mod exit;

@@ -72,6 +72,25 @@ impl Printer {
         Ok(drawn.lines().count())
     }
 
+    /// Prints lines of an answer that goes on. False once nobody reads them any more.
+    #[cfg(feature = "dynamodb")]
+    pub(crate) fn lines(&self, lines: &[String]) -> anyhow::Result<bool> {
+        let mut text = String::new();
+        for line in lines {
+            match self.looks.output {
+                Output::Json => text.push_str(&json_line(&BTreeMap::from([("line", line)]))?),
+                Output::Table => text.extend([escaped(line).as_ref(), "\n"]),
+            }
+        }
+        try_to_stdout(&text)
+    }
+
+    /// Something the local engine says.
+    #[cfg(feature = "dynamodb")]
+    pub(crate) fn engine(&self, line: &str) {
+        self.talk(Tone::Dim, "engine", line);
+    }
+
     /// Something worth knowing.
     pub(crate) fn note(&self, text: &str) {
         self.talk(Tone::Dim, "note", text);
@@ -154,10 +173,16 @@ pub(crate) fn progress(text: &str) {
 
 /// A reader that went away (`| head`) is no error: what was asked for is done.
 fn to_stdout(text: &str) -> anyhow::Result<()> {
+    try_to_stdout(text).map(drop)
+}
+
+/// False if the reader went away.
+fn try_to_stdout(text: &str) -> anyhow::Result<bool> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        result => result.context("the answer could not be written to stdout"),
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(error).context("the answer could not be written to stdout"),
     }
 }
 

@@ -10,6 +10,8 @@ use terminal_size::{Width, terminal_size_of};
 use zae_limiter::{NamespaceName, Principal};
 
 use crate::args::{Color, DynamoPlace, Globals, Output, StoreUrl};
+#[cfg(feature = "dynamodb")]
+use crate::engine::{Folder, Search};
 use crate::error::Failure;
 
 const NAMESPACE: &str = "default";
@@ -41,8 +43,11 @@ pub(crate) struct Environment {
     #[cfg(feature = "sqlite")]
     temporary_directory: PathBuf,
     /// How this program was called.
-    #[cfg(feature = "sqlite")]
+    #[cfg(any(feature = "sqlite", feature = "dynamodb"))]
     program: Option<OsString>,
+    /// Where the local engine may be.
+    #[cfg(feature = "dynamodb")]
+    engine: Search,
 }
 
 impl Environment {
@@ -65,8 +70,10 @@ impl Environment {
             terminal_width: terminal_size_of(std::io::stdout()).map(|(Width(columns), _)| columns.into()),
             #[cfg(feature = "sqlite")]
             temporary_directory: std::env::temp_dir(),
-            #[cfg(feature = "sqlite")]
+            #[cfg(any(feature = "sqlite", feature = "dynamodb"))]
             program: std::env::args_os().next(),
+            #[cfg(feature = "dynamodb")]
+            engine: Search { named: variable("ZAEL_LOCAL_ENGINE"), own: std::env::current_exe().ok(), path: variable("PATH") },
         }
     }
 
@@ -77,9 +84,27 @@ impl Environment {
     }
 
     /// What to type to call this program again.
-    #[cfg(feature = "sqlite")]
+    #[cfg(any(feature = "sqlite", feature = "dynamodb"))]
     pub(crate) fn program(&self) -> String {
         self.program.as_ref().map_or_else(|| "zae-limiter".into(), |program| program.to_string_lossy().into_owned())
+    }
+
+    /// Where the local engine may be.
+    #[cfg(feature = "dynamodb")]
+    pub(crate) fn engine(&self) -> &Search {
+        &self.engine
+    }
+
+    /// Where the local engine keeps its files; nowhere without a home directory.
+    #[cfg(feature = "dynamodb")]
+    pub(crate) fn engine_folder(&self) -> Option<Folder> {
+        self.data_directories.first().map(|directory| Folder::in_directory(directory))
+    }
+
+    /// The AWS region that variables name.
+    #[cfg(feature = "dynamodb")]
+    pub(crate) fn region(&self) -> Option<String> {
+        text(self.region.as_ref())
     }
 
     /// How wide help may be.

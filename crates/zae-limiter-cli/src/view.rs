@@ -130,7 +130,7 @@ pub(crate) fn entities(entities: &[Entity]) -> Table {
 }
 
 /// A size for people: a tenth of the unit, rounded up.
-#[cfg(feature = "sqlite")]
+#[cfg(any(feature = "sqlite", feature = "dynamodb"))]
 pub(crate) fn bytes(bytes: u64) -> String {
     const UNITS: [(&str, u64); 4] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
     let Some((unit, size)) = UNITS.into_iter().find(|(_, size)| bytes >= *size) else { return format!("{bytes} bytes") };

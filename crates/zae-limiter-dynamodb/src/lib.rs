@@ -109,6 +109,7 @@ impl Store for DynamoStore {
         capabilities.exact = self.shared.options.fast_grace_ms == 0;
         capabilities.durable = true;
         capabilities.shared = true;
+        capabilities.remote = true;
         capabilities
     }
 

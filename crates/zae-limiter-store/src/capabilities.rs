@@ -16,6 +16,8 @@ pub struct Capabilities {
     pub durable: bool,
     /// Several processes may use it at once.
     pub shared: bool,
+    /// A read is a round trip: worth overlapping with the write that follows it.
+    pub remote: bool,
     /// [`Store::sweep`](crate::Store::sweep) forgets; otherwise the backend's own time to live does.
     pub sweeps: bool,
 }
@@ -24,6 +26,15 @@ impl Capabilities {
     /// The minimum, under this name.
     #[must_use]
     pub const fn minimum(name: &'static str) -> Capabilities {
-        Capabilities { name, exact: false, atomic_chains: false, immediate_usage: false, durable: false, shared: false, sweeps: false }
+        Capabilities {
+            name,
+            exact: false,
+            atomic_chains: false,
+            immediate_usage: false,
+            durable: false,
+            shared: false,
+            remote: false,
+            sweeps: false,
+        }
     }
 }

@@ -224,6 +224,35 @@ fn a_signal_ends_it_in_order() {
 }
 
 #[test]
+fn a_request_ends_it_in_order_and_is_answered() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = Engine::start_on(&folder.path().join("engine.db"));
+    create(&engine);
+    put(&engine, "one", NOW);
+    let _idle = TcpStream::connect(engine.endpoint().strip_prefix("http://").unwrap()).unwrap();
+    let pid = engine.health()["pid"].clone();
+    let ask = |head: &str| {
+        let mut connection = TcpStream::connect(engine.endpoint().strip_prefix("http://").unwrap()).unwrap();
+        connection.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        connection.write_all(format!("{head}\r\nHost: x\r\n\r\n").as_bytes()).unwrap();
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    // Neither a page in a browser nor a look at the address ends it.
+    assert!(ask("POST /_zae/shutdown HTTP/1.1\r\nOrigin: http://example.org").starts_with("HTTP/1.1 403 "));
+    assert!(ask("GET /_zae/shutdown HTTP/1.1").starts_with("HTTP/1.1 405 "));
+    assert_eq!(keys(&engine), ["one"]);
+
+    let answer = ask("POST /_zae/shutdown HTTP/1.1");
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    let body: Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
+    assert_eq!(body, json!({"stopping": true, "pid": pid}));
+    assert!(engine.wait().success());
+    assert!(!folder.path().join("engine.db-wal").exists(), "the log is written back");
+}
+
+#[test]
 fn bad_input_does_not_hurt_it() {
     let engine = Engine::start();
     create(&engine);

@@ -171,6 +171,20 @@ fn core_does_not_know_serde() {
     enforce("serde in core; wire forms live beside the wire", serde_in_core(&packages()));
 }
 
+/// Whoever adds the library gets the embedded one; the AWS SDK comes only with the feature `dynamodb`.
+#[test]
+fn the_library_brings_no_aws_crate_unless_asked() {
+    let aws = |features: &[&str]| -> usize {
+        let cargo = option_env!("CARGO").unwrap_or("cargo");
+        let arguments = ["tree", "--package", "zae-limiter", "--edges", "normal", "--prefix", "none", "--offline"];
+        let output = Command::new(cargo).args(arguments).args(features).current_dir(root()).output().expect("cargo can be started");
+        assert!(output.status.success(), "cargo tree: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).lines().filter(|line| line.starts_with("aws-")).count()
+    };
+    assert_eq!(aws(&[]), 0, "the default library");
+    assert!(aws(&["--features", "dynamodb"]) > 0, "the check looks for the right names");
+}
+
 #[test]
 fn every_direct_dependency_has_a_reason() {
     let sample = [Package::new("zae-limiter", true, &[("tokio", false), ("insta", true), ("serde", false), ("zae-limiter-core", false)])];

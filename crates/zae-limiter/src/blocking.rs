@@ -68,7 +68,7 @@ impl Runtime {
             let kind = zae_limiter_store::StoreErrorKind::Unavailable;
             zae_limiter_store::StoreError::new(kind, "start", "could not start the limiter's thread").with_source(error)
         };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(failed)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel::<crate::RateLimiter>();
         let run = async move {
@@ -91,8 +91,13 @@ impl Runtime {
 impl RateLimiter {
     /// Builds a blocking limiter.
     pub fn build(builder: Builder) -> Result<RateLimiter, Error> {
+        RateLimiter::made_by(async move { builder.build() })
+    }
+
+    /// A limiter that is made on the runtime it will run on.
+    fn made_by(make: impl Future<Output = Result<crate::RateLimiter, Error>> + Send + 'static) -> Result<RateLimiter, Error> {
         let runtime = Arc::new(Runtime::start()?);
-        let limiter = runtime.wait(async move { builder.build() })?;
+        let limiter = runtime.wait(make)?;
         runtime.limiter.get_or_init(|| limiter.clone());
         Ok(RateLimiter { limiter, runtime })
     }
@@ -101,6 +106,13 @@ impl RateLimiter {
     #[cfg(feature = "sqlite")]
     pub fn open(path: impl AsRef<std::path::Path>) -> Result<RateLimiter, Error> {
         RateLimiter::build(crate::RateLimiter::builder(zae_limiter_sqlite::SqliteStore::open(path)?))
+    }
+
+    /// See [`crate::RateLimiter::connect`].
+    #[cfg(feature = "dynamodb")]
+    pub fn connect(stack: &str, region: &str) -> Result<RateLimiter, Error> {
+        let (stack, region) = (stack.to_owned(), region.to_owned());
+        RateLimiter::made_by(async move { crate::RateLimiter::connect(&stack, &region).await })
     }
 
     /// Runs a verb of the asynchronous limiter and waits for it.

@@ -5,7 +5,7 @@
 
 use std::hash::Hash;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use quick_cache::{Equivalent, sync::Cache};
@@ -60,6 +60,8 @@ pub(crate) struct Known {
     slot: usize,
     epochs: (u64, u64),
     expires_at: Duration,
+    /// Used once beyond its time, while it is read again.
+    lent: AtomicBool,
 }
 
 /// The cache of one namespace.
@@ -96,6 +98,38 @@ impl ConfigCache {
         Some(known)
     }
 
+    /// What is known, trusted or just expired; true when it is expired. An expired entry is lent once: whoever gets it reads
+    /// it again at the same time, and until that is done nobody else gets it.
+    pub(crate) fn get_or_borrow(&self, entity: &EntityId, resource: &ResourceName, clock: &dyn Clock) -> Option<(Arc<Known>, bool)> {
+        let known = self.entries.get(&KeyRef { entity, resource })?;
+        if self.trusts(&known, clock) {
+            self.hits.fetch_add(1, Ordering::Relaxed);
+            return Some((known, false));
+        }
+        let is_current = known.epochs == self.epochs(known.slot);
+        (is_current && !known.lent.swap(true, Ordering::AcqRel)).then_some((known, true))
+    }
+
+    /// The epochs to pass to [`ConfigCache::insert`], taken before its read is sent.
+    pub(crate) fn epochs_of(&self, entity: &EntityId) -> (u64, u64) {
+        self.misses.fetch_add(1, Ordering::Relaxed);
+        self.epochs(slot_of(entity))
+    }
+
+    /// Keeps what a read found out.
+    pub(crate) fn insert(
+        &self,
+        (entity, resource): (EntityId, ResourceName),
+        (config, limits, stamp): (MemberConfig, Option<LimitsInForce>, zae_limiter_core::ConfigStamp),
+        epochs: (u64, u64),
+        clock: &dyn Clock,
+    ) {
+        let expires_at = clock.monotonic().saturating_add(self.ttl);
+        let slot = slot_of(&entity);
+        let known = Known { config, limits, stamp, slot, epochs, expires_at, lent: AtomicBool::new(false) };
+        self.entries.insert(Key { entity, resource }, Arc::new(known));
+    }
+
     /// What is known, else what `read` finds out. Callers of the same key wait for one read. `read` gets the epochs to put
     /// into its answer with [`ConfigCache::known`].
     pub(crate) async fn get_or_read<E, F>(
@@ -115,7 +149,7 @@ impl ConfigCache {
             let epochs = self.epochs(slot);
             let (config, limits, stamp) = read().await?;
             let expires_at = clock.monotonic().saturating_add(self.ttl);
-            Ok(Arc::new(Known { config, limits, stamp, slot, epochs, expires_at }))
+            Ok(Arc::new(Known { config, limits, stamp, slot, epochs, expires_at, lent: AtomicBool::new(false) }))
         };
         if self.ttl.is_zero() {
             return read.await;

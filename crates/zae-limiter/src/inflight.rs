@@ -58,6 +58,26 @@ where
     }
 }
 
+/// Waits for `write` and polls `read` beside it. A read that takes longer goes on with the settler: nobody waits for it.
+pub(crate) async fn beside<T>(write: impl Future<Output = T>, read: BoxFuture<'static, ()>, settler: &Settler) -> T {
+    let mut write = std::pin::pin!(write);
+    let mut read = Some(read);
+    let answer = std::future::poll_fn(|context| {
+        if let Poll::Ready(answer) = write.as_mut().poll(context) {
+            return Poll::Ready(answer);
+        }
+        if read.as_mut().is_some_and(|read| read.as_mut().poll(context).is_ready()) {
+            read = None;
+        }
+        Poll::Pending
+    })
+    .await;
+    if let Some(read) = read {
+        settler.submit(Job::Read(read));
+    }
+    answer
+}
+
 /// Waits for `future`, at most `deadline`. Then it is dropped; writes inside it go on with the settler.
 pub(crate) async fn within<T>(clock: &dyn Clock, deadline: Duration, future: impl Future<Output = T>) -> Option<T> {
     let mut future = std::pin::pin!(future);

@@ -36,6 +36,8 @@ pub(crate) enum Job {
     GiveBack { store: Arc<dyn Store>, consume: ConsumeInFlight, refund: Settlement },
     /// A settlement that was being written when its caller went away.
     Finish { store: Arc<dyn Store>, adjust: AdjustInFlight, settlement: Settlement },
+    /// A read that was begun beside a take and outlasted it.
+    Read(BoxFuture<'static, ()>),
 }
 
 /// What became of everything left to the settler, since the limiter was built.
@@ -192,6 +194,9 @@ impl Worker {
                 let (rest, given_up) = settlement.after(&results);
                 self.tally.lose(given_up);
                 self.settle(&store, rest).await;
+            }
+            Job::Read(read) => {
+                within(&*self.clock, WRITE_DEADLINE, read).await;
             }
         }
         self.tally.settled.fetch_add(1, Ordering::AcqRel);

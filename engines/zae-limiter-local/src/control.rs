@@ -13,13 +13,16 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde_json::{Map, Value, json};
 use tokio::net::TcpStream;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use crate::storage::Storage;
 use crate::sweep;
 
 /// The start of every path that is ours and not the engine's.
 pub(crate) const PREFIX: &str = "/_zae/";
+
+/// What somebody reads who asks for something else.
+const PATHS: &str = "see GET /_zae/health, POST /_zae/sweep-ttl, POST /_zae/trim-streams, POST /_zae/shutdown";
 
 /// The connections that the front found to be for us.
 pub(crate) struct Connections(pub(crate) mpsc::Receiver<(TcpStream, SocketAddr)>);
@@ -41,12 +44,14 @@ impl axum::serve::Listener for Connections {
     }
 }
 
-pub(crate) fn router(storage: Arc<Storage>) -> Router {
+/// The endpoint; `shutdown` is told when somebody asks the server to stop.
+pub(crate) fn router(storage: Arc<Storage>, shutdown: Arc<Notify>) -> Router {
     Router::new()
         .route("/_zae/health", get(health))
         .route("/_zae/sweep-ttl", post(sweep_ttl))
         .route("/_zae/trim-streams", post(trim_streams))
-        .fallback(async || problem(StatusCode::NOT_FOUND, "see GET /_zae/health, POST /_zae/sweep-ttl, POST /_zae/trim-streams"))
+        .route("/_zae/shutdown", post(move || std::future::ready(stop(&shutdown))))
+        .fallback(async || problem(StatusCode::NOT_FOUND, PATHS))
         .layer(middleware::from_fn(guard))
         .with_state(storage)
 }
@@ -100,6 +105,12 @@ async fn trim_streams(State(storage): State<Arc<Storage>>, body: String) -> Resp
         Ok(json!({"before": before, "deleted": deleted}))
     })
     .await
+}
+
+/// The same as SIGTERM, for those who have no signals. The answer is among what is finished first.
+fn stop(shutdown: &Notify) -> Response {
+    shutdown.notify_one();
+    reply(StatusCode::OK, &json!({"stopping": true, "pid": std::process::id()}))
 }
 
 /// The one member an optional body may have, in seconds since 1970.

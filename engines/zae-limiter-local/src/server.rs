@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::control::{self, Connections};
 use crate::front;
@@ -50,7 +50,7 @@ impl Server {
         self.address
     }
 
-    /// Serves until `stop`, then finishes what is under way.
+    /// Serves until `stop`, or until the control endpoint is asked to stop, then finishes what is under way.
     pub async fn run(self, stop: impl Future<Output = ()>) -> Result<()> {
         let private = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let engine = private.local_addr()?;
@@ -61,19 +61,29 @@ impl Server {
         let serve = tokio::spawn(serve);
 
         let (ours, connections) = mpsc::channel(CONTROL_QUEUE_MAX);
-        let control = axum::serve(Connections(connections), control::router(Arc::clone(&self.storage)));
-        let background =
-            [tokio::spawn(async { drop(control.await) }), tokio::spawn(sweep_regularly(Arc::clone(&self.storage), self.sweep_every))];
+        let (stop_control, control_stopped) = oneshot::channel::<()>();
+        let asked = Arc::new(Notify::new());
+        let router = control::router(Arc::clone(&self.storage), Arc::clone(&asked));
+        let control = axum::serve(Connections(connections), router).with_graceful_shutdown(async {
+            let _ = control_stopped.await;
+        });
+        let control = tokio::spawn(async { drop(control.await) });
+        let sweep = tokio::spawn(sweep_regularly(Arc::clone(&self.storage), self.sweep_every));
 
         tokio::select! {
             () = front::accept(self.listener, engine, ours) => {}
             () = stop => {}
+            () = asked.notified() => {}
         }
-        for task in background {
-            task.abort();
-        }
-        let _ = stop_engine.send(());
-        match tokio::time::timeout(FINISH_MAX, serve).await {
+        sweep.abort();
+        let _ = (stop_engine.send(()), stop_control.send(()));
+        let finish = async {
+            let served = serve.await;
+            // Whoever asked us to stop is still to be answered.
+            let _ = control.await;
+            served
+        };
+        match tokio::time::timeout(FINISH_MAX, finish).await {
             Ok(served) => served?.map_err(anyhow::Error::msg),
             // A client that never finishes its request does not keep us.
             Err(_) => Ok(()),

@@ -4,6 +4,8 @@ mod acquire;
 mod entity;
 mod file;
 mod history;
+#[cfg(feature = "dynamodb")]
+mod local;
 mod namespace;
 mod resource;
 mod shared;
@@ -24,6 +26,8 @@ pub(crate) use file::CompletionsArgs;
 #[cfg(feature = "sqlite")]
 pub(crate) use file::{BackupArgs, DemoArgs};
 pub(crate) use history::{AuditCommand, AuditListArgs, UsageCommand, UsageListArgs, UsageQueryArgs};
+#[cfg(feature = "dynamodb")]
+pub(crate) use local::{EnvFormat, LocalCommand, LocalEnvArgs, LocalLogsArgs, LocalUpArgs, PORT};
 pub(crate) use namespace::{
     NamespaceCommand, NamespaceDeleteArgs, NamespaceIdArgs, NamespaceNameArgs, NamespacePurgeArgs, NamespaceRegisterArgs,
 };
@@ -117,6 +121,10 @@ pub(crate) enum Command {
     /// Watch a simulated LLM gateway at work, on a fresh file
     #[cfg(feature = "sqlite")]
     Demo(DemoArgs),
+    /// A DynamoDB-compatible engine on this machine, for development and tests
+    #[cfg(feature = "dynamodb")]
+    #[command(subcommand)]
+    Local(LocalCommand),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
     /// Print the version

@@ -151,6 +151,13 @@ pub(crate) fn count<const MAX: u32>(text: &str) -> Result<u32, String> {
     count.ok_or_else(|| format!("write a whole number from 1 to {MAX}"))
 }
 
+/// A port of this machine.
+#[cfg(feature = "dynamodb")]
+pub(crate) fn port<const MIN: u16>(text: &str) -> Result<u16, String> {
+    let port = whole_number(text).and_then(|port| u16::try_from(port).ok()).filter(|port| *port >= MIN);
+    port.ok_or_else(|| format!("write a whole number from {MIN} to {}", u16::MAX))
+}
+
 /// The version of an entity.
 pub(crate) fn version(text: &str) -> Result<u64, String> {
     whole_number(text).ok_or_else(|| "write a whole number, as `entity show` does".into())
@@ -227,6 +234,16 @@ mod tests {
         }
         assert_eq!(version("7"), Ok(7));
         assert!(version("-7").is_err() && version("v7").is_err());
+    }
+
+    #[test]
+    #[cfg(feature = "dynamodb")]
+    fn ports() {
+        assert_eq!((port::<0>("0"), port::<1>("65535")), (Ok(0), Ok(u16::MAX)));
+        assert_eq!(port::<1>("0"), Err("write a whole number from 1 to 65535".into()));
+        for text in ["", "65536", "-1", "+1", "http"] {
+            assert!(port::<0>(text).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -27,6 +27,18 @@ mod explain;
 mod flags;
 mod limits;
 mod listing;
+#[cfg(feature = "dynamodb")]
+mod local;
+#[cfg(feature = "dynamodb")]
+mod local_down;
+#[cfg(feature = "dynamodb")]
+mod local_env;
+#[cfg(feature = "dynamodb")]
+mod local_logs;
+#[cfg(feature = "dynamodb")]
+mod local_status;
+#[cfg(feature = "dynamodb")]
+mod local_up;
 mod namespace_delete;
 mod namespace_list;
 mod namespace_orphans;
@@ -76,6 +88,8 @@ pub(crate) fn run(cli: Cli, environment: &Environment, printer: &Printer) -> any
             let place = demo::Place::new(cli.globals.store, environment)?;
             block_on(demo::run(printer, &place, args))
         }
+        #[cfg(feature = "dynamodb")]
+        Command::Local(command) => block_on(local::run(printer, command, &cli.globals, environment)),
         Command::Store(command) => {
             let settings = Settings::new(cli.globals, environment)?;
             block_on(on_store(command, &Context { settings: &settings, printer }))
@@ -84,7 +98,7 @@ pub(crate) fn run(cli: Cli, environment: &Environment, printer: &Printer) -> any
 }
 
 fn block_on(command: impl Future<Output = anyhow::Result<Exit>>) -> anyhow::Result<Exit> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().context("the runtime did not start")?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("the runtime did not start")?;
     runtime.block_on(command)
 }
 

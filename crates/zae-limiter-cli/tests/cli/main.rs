@@ -11,6 +11,8 @@ mod file;
 mod flags;
 mod history;
 mod limits;
+#[cfg(feature = "dynamodb")]
+mod local;
 mod looks;
 mod namespaces;
 mod reference;

@@ -127,7 +127,7 @@ async fn an_index_is_never_read_consistently() {
 #[tokio::test]
 async fn connections_are_used_again_by_takes_and_by_administration() {
     let server = Server::start(Reply::ok(&json!({})));
-    let table = builder(&server.endpoint).timeouts(Duration::from_secs(5), Duration::from_secs(5)).table().await.unwrap();
+    let table = builder(&server.endpoint).timeouts(Duration::from_secs(5), Duration::from_secs(2)).table().await.unwrap();
     const CALLS: usize = 64;
     for _ in 0..3 {
         let update = update();

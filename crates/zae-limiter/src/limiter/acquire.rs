@@ -10,7 +10,7 @@ use zae_limiter_store::{ConsumeOutcome, OnUnavailable, StoreError, StoreErrorKin
 use super::RateLimiter;
 use crate::breaker::Attempt;
 use crate::error::{AcquireError, Disabled, Invalid, OutageReason, Unavailable};
-use crate::inflight::{InFlight, within};
+use crate::inflight::{InFlight, beside, within};
 use crate::lease::{Grant, Lease};
 use crate::metrics;
 use crate::plan::{Amounts, Plan, Settlement};
@@ -211,8 +211,14 @@ impl RateLimiter {
     /// `None` when the configuration has to be read again first.
     async fn decide_once(&self, request: &Request) -> Result<Option<Grant>, Failure> {
         let (entity, resource) = request.checked_names()?;
-        let chain = self.chain(entity, resource).await?;
-        let plan = self.plan(request, resource, &chain)?;
+        // Where a read is a round trip, limits that have just expired are used once more while they are read again. They may
+        // grant; an error they would lead to is not told before they were.
+        let remembered = if self.shared.reads_are_slow { self.remembered_chain(entity, resource) } else { None };
+        let planned = remembered.and_then(|(chain, expired)| Some((self.plan(request, resource, &chain).ok()?, expired)));
+        let (plan, expired) = match planned {
+            Some(planned) => planned,
+            None => (self.plan(request, resource, &self.chain(entity, resource).await?)?, Vec::new()),
+        };
         let amounts = amounts_of(request);
         let consume = Arc::clone(&plan).consume(Arc::clone(self.store()), Amounts::from_slice(&amounts), self.clock().now());
         let outcome = InFlight::new(consume, self.settler(), |consume| {
@@ -220,7 +226,12 @@ impl RateLimiter {
             refund.add(&plan, &amounts.iter().map(|amount| amount.negated()).collect());
             Job::GiveBack { store: Arc::clone(self.store()), consume, refund }
         });
-        match outcome.await? {
+        let outcome = if expired.is_empty() {
+            outcome.await
+        } else {
+            Box::pin(beside(outcome, Box::pin(self.clone().refresh(expired, resource.clone())), self.settler())).await
+        };
+        match outcome? {
             ConsumeOutcome::Granted(reports) => Ok(Some(Grant { plan, amounts, reports })),
             ConsumeOutcome::Refused(reports) => Err(Failure::Answer(RateLimitExceeded::new(plan.statuses(&reports)).into())),
             ConsumeOutcome::Disabled { member } => {

@@ -120,6 +120,7 @@ impl Builder {
         let settler = Settler::start(&runtime, Arc::clone(&self.clock), Arc::clone(&self.entropy));
         let shared = Arc::new(Shared {
             settings: self.settings,
+            reads_are_slow: self.store.capabilities().remote,
             clock: self.clock,
             entropy: self.entropy,
             breaker: Breaker::default(),

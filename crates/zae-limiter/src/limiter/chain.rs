@@ -90,6 +90,48 @@ impl RateLimiter {
         Ok(chain)
     }
 
+    /// The chain as it is remembered, and which of its members are remembered for too long. `None` when some are not
+    /// remembered at all, or somebody else is reading them.
+    pub(super) fn remembered_chain(&self, entity: &EntityId, resource: &ResourceName) -> Option<(Chain, Vec<EntityId>)> {
+        let (mut chain, mut expired) = (Chain::new(), Vec::new());
+        let mut next = Some(entity.clone());
+        while let Some(entity) = next {
+            if chain.len() == CHAIN_MAX {
+                return None;
+            }
+            let (known, is_expired) = self.scope.cache.get_or_borrow(&entity, resource, self.clock())?;
+            if is_expired {
+                expired.push(entity.clone());
+            }
+            next = known.config.cascades_to.clone();
+            chain.push((entity, known));
+        }
+        Some((chain, expired))
+    }
+
+    /// Reads members again, all in one round trip. A failure changes nothing: whoever needs them next reads first.
+    pub(super) async fn refresh(self, members: Vec<EntityId>, resource: ResourceName) {
+        let epochs: Vec<(u64, u64)> = members.iter().map(|entity| self.scope.cache.epochs_of(entity)).collect();
+        let keys: Vec<MemberKey<'_>> = members.iter().map(|entity| MemberKey { entity, resource: &resource }).collect();
+        let resolution = match self.scope.store.resolve(&keys).await {
+            Ok(resolution) => resolution,
+            Err(error) => {
+                tracing::debug!(%error, "the configuration could not be read beside a take");
+                return;
+            }
+        };
+        self.scope.remember_policy(resolution.on_unavailable);
+        let stamp = resolution.stamp;
+        for ((entity, epochs), config) in members.into_iter().zip(epochs).zip(resolution.members) {
+            let limits = config.limits.as_ref().map(|(limits, source)| self.in_force(limits, *source, stamp));
+            self.scope.cache.insert((entity, resource.clone()), (config, limits, stamp), epochs, self.clock());
+        }
+    }
+
+    fn in_force(&self, limits: &Arc<[Limit]>, source: LimitSource, stamp: zae_limiter_core::ConfigStamp) -> LimitsInForce {
+        LimitsInForce::resolved(Arc::clone(limits), source, stamp, self.shared.settings.bucket_ttl_multiplier)
+    }
+
     /// What is not cached.
     async fn read(&self, entity: &EntityId, resource: &ResourceName) -> Result<Arc<Known>, StoreError> {
         self.scope
@@ -101,10 +143,7 @@ impl RateLimiter {
                 let Some(config) = resolution.members.into_iter().next() else {
                     return Err(StoreError::new(StoreErrorKind::Internal, "resolve", "the store answered for no member"));
                 };
-                let in_force = |(limits, source): &(Arc<[Limit]>, LimitSource)| {
-                    LimitsInForce::resolved(Arc::clone(limits), *source, stamp, self.shared.settings.bucket_ttl_multiplier)
-                };
-                let limits = config.limits.as_ref().map(in_force);
+                let limits = config.limits.as_ref().map(|(limits, source)| self.in_force(limits, *source, stamp));
                 Ok((config, limits, stamp))
             })
             .await
@@ -119,7 +158,7 @@ impl RateLimiter {
     }
 
     fn unstored(&self, limits: &Arc<[Limit]>, source: LimitSource, known: &Known) -> LimitsInForce {
-        LimitsInForce::resolved(Arc::clone(limits), source, known.stamp, self.shared.settings.bucket_ttl_multiplier)
+        self.in_force(limits, source, known.stamp)
     }
 
     /// Which buckets `request` takes from.

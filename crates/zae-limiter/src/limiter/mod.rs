@@ -38,6 +38,8 @@ pub struct RateLimiter {
 /// What all namespaces of a limiter share.
 struct Shared {
     settings: Settings,
+    /// Reading the configuration is a round trip.
+    reads_are_slow: bool,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     breaker: Breaker,

@@ -9,6 +9,7 @@ use zae_limiter::{Clock, SystemClock};
 use super::world::RESOURCE;
 use crate::args::StoreUrl;
 use crate::error::Failure;
+use crate::escape::quoted;
 use crate::settings::Environment;
 
 /// How many folders are tried.
@@ -65,22 +66,5 @@ impl Place {
         ["usage list -e acme -r RESOURCE --plot", "explain batch-2 RESOURCE", "available batch-2 RESOURCE -c rpm=1 -c tpm=1000"]
             .map(|command| format!("{start} {}", command.replace("RESOURCE", RESOURCE)))
             .to_vec()
-    }
-}
-
-/// A word as a shell takes it.
-fn quoted(word: &str) -> String {
-    let plain = |character: char| character.is_alphanumeric() || "/\\:._-".contains(character);
-    if word.chars().all(plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_with_spaces_are_quoted() {
-        assert_eq!(quoted("sqlite:/tmp/a-1/limits.db"), "sqlite:/tmp/a-1/limits.db");
-        assert_eq!(quoted("/my files/it's"), "'/my files/it'\\''s'");
     }
 }

@@ -1,0 +1,78 @@
+//! `local …`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+use super::value::{count, port};
+
+/// The most lines `local logs` begins with.
+const TAIL_MAX: u32 = 10_000;
+/// The port that DynamoDB-compatible servers use.
+pub(crate) const PORT: u16 = 8000;
+
+/// What to do with the local engine.
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum LocalCommand {
+    /// Start the engine; with --name STACK also create that stack in it
+    Up(LocalUpArgs),
+    /// Show whether the engine runs, and what is in it; exit code 1 if it does not run
+    Status,
+    /// Print what the engine said
+    Logs(LocalLogsArgs),
+    /// Stop the engine; its data stays
+    Down,
+    /// Print the variables that point AWS tools at the engine, for a shell to evaluate
+    Env(LocalEnvArgs),
+}
+
+/// `local up`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct LocalUpArgs {
+    /// The port to listen on, on this machine only; 0 for any free one
+    #[arg(long, value_name = "PORT", default_value_t = PORT, value_parser = port::<0>)]
+    pub(crate) port: u16,
+
+    /// Return once it answers, and let it run
+    #[arg(long, short)]
+    pub(crate) detach: bool,
+
+    /// Where to keep its data [default: a file in your data directory]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) data: Option<PathBuf>,
+}
+
+/// `local logs`.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct LocalLogsArgs {
+    /// Go on until the engine stops
+    #[arg(long, short)]
+    pub(crate) follow: bool,
+
+    /// Begin with at most this many of the last lines, up to 10000
+    #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = count::<TAIL_MAX>)]
+    pub(crate) tail: u32,
+}
+
+/// `local env`.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct LocalEnvArgs {
+    /// For what: a shell's eval, an .envrc, or PowerShell
+    #[arg(long, short, value_name = "FORM", default_value = "eval")]
+    pub(crate) format: EnvFormat,
+
+    /// The port of the engine [default: that of the one that runs, else 8000]
+    #[arg(long, value_name = "PORT", value_parser = port::<1>)]
+    pub(crate) port: Option<u16>,
+}
+
+/// Who reads the variables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EnvFormat {
+    // `eval "$(…)"` in sh, bash, zsh, fish.
+    Eval,
+    // An `.envrc`.
+    Direnv,
+    // `… | Out-String | Invoke-Expression`.
+    Powershell,
+}

@@ -1,0 +1,39 @@
+//! `local down`.
+
+use serde::Serialize;
+
+use super::local::Local;
+use crate::engine::{self, Presence};
+use crate::exit::Exit;
+use crate::progress::Progress;
+use crate::table::{Cell, Text};
+
+#[derive(Serialize)]
+struct Form {
+    /// False if it did not run.
+    stopped: bool,
+    pid: Option<u32>,
+    data: Option<String>,
+}
+
+pub(super) async fn run(local: &Local<'_>) -> anyhow::Result<Exit> {
+    let folder = local.folder()?;
+    // Who has never started one has no folder, and needs none to be told so.
+    let found = if folder.state()?.is_some() { Some(folder.lock()?) } else { None };
+    let presence = if found.is_some() { engine::look(&folder)? } else { Presence::Stopped };
+    let state = match presence {
+        Presence::Running(state, _) | Presence::Silent(state) => state,
+        Presence::Stopped => {
+            local.printer.answer(&Form { stopped: false, pid: None, data: None }, &Text::new())?;
+            local.printer.note("the engine is not running");
+            return Ok(Exit::Ok);
+        }
+    };
+    let progress = Progress::start(local.printer, "stopping the engine");
+    let stopped = engine::stop(&folder, &state).await;
+    drop(progress);
+    stopped?;
+    let text = Text::new().line(Cell::plain(format!("stopped (process {}); its data stays in {}", state.pid, state.data)));
+    local.printer.answer(&Form { stopped: true, pid: Some(state.pid), data: Some(state.data) }, &text)?;
+    Ok(Exit::Ok)
+}

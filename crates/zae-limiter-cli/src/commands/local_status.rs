@@ -1,0 +1,95 @@
+//! `local status`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::local::Local;
+use crate::engine::{self, Folder, Health, Presence, State, TableForm};
+use crate::exit::Exit;
+use crate::table::{Align, Cell, Table, Text, Tone};
+use crate::view;
+
+#[derive(Serialize)]
+struct Form {
+    running: bool,
+    endpoint: Option<String>,
+    pid: Option<u32>,
+    version: Option<String>,
+    engine: Option<String>,
+    tables: Vec<TableForm>,
+    data: String,
+    /// With what is still in its log; none before the first start.
+    data_bytes: Option<u64>,
+    log: String,
+}
+
+pub(super) fn run(local: &Local<'_>) -> anyhow::Result<Exit> {
+    let folder = local.folder()?;
+    let form = match engine::look(&folder)? {
+        Presence::Running(state, health) => Form::new(&folder, Some((&state, health))),
+        Presence::Silent(state) => return Err(engine::silent(&state).into()),
+        Presence::Stopped => Form::new(&folder, None),
+    };
+    local.printer.answer(&form, &form.text())?;
+    if !form.running {
+        local.printer.note("start it with `zae-limiter local up`");
+    }
+    Ok(if form.running { Exit::Ok } else { Exit::Error })
+}
+
+impl Form {
+    fn new(folder: &Folder, running: Option<(&State, Health)>) -> Form {
+        let data = running.as_ref().map_or_else(|| folder.data(), |(state, _)| PathBuf::from(&state.data));
+        let form = Form {
+            running: false,
+            endpoint: None,
+            pid: None,
+            version: None,
+            engine: None,
+            tables: Vec::new(),
+            data: data.display().to_string(),
+            data_bytes: data_bytes(&data),
+            log: folder.log().display().to_string(),
+        };
+        match running {
+            Some((state, health)) => Form {
+                running: true,
+                endpoint: Some(engine::endpoint(state.port)),
+                pid: Some(health.pid),
+                version: Some(health.version),
+                engine: Some(health.engine),
+                tables: health.tables,
+                ..form
+            },
+            None => form,
+        }
+    }
+
+    fn text(&self) -> Text {
+        let mut fields = vec![("running", if self.running { Cell::toned("yes", Tone::Good) } else { Cell::toned("no", Tone::Warning) })];
+        let said = [("endpoint", &self.endpoint), ("version", &self.version), ("engine", &self.engine)];
+        fields.extend(said.into_iter().filter_map(|(label, value)| Some((label, Cell::plain(value.as_ref()?)))));
+        fields.extend(self.pid.map(|pid| ("process", Cell::plain(pid))));
+        let size = self.data_bytes.map_or_else(|| "no data yet".to_owned(), view::bytes);
+        fields.extend([("data", Cell::plain(&self.data)), ("size", Cell::plain(size)), ("log", Cell::plain(&self.log))]);
+        let text = Text::new().fields(fields);
+        if !self.running {
+            return text;
+        }
+        let mut table = Table::new([("TABLE", Align::Left), ("ITEMS", Align::Right)]);
+        for found in &self.tables {
+            table.row([Cell::plain(&found.name), Cell::plain(found.items)]);
+        }
+        if table.is_empty() { text.line(Cell::plain("no tables")) } else { text.table(table) }
+    }
+}
+
+/// What the data take on the disk: the file, and what SQLite has yet to write back to it.
+fn data_bytes(data: &Path) -> Option<u64> {
+    let mut log = data.as_os_str().to_owned();
+    log.push("-wal");
+    let size = |path: &Path| fs::metadata(path).ok().map(|found| found.len());
+    size(data).map(|bytes| bytes + size(log.as_ref()).unwrap_or(0))
+}
