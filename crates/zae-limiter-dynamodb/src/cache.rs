@@ -46,7 +46,7 @@ pub struct Counters {
     pub debits_resent: u64,
     /// Debits sent again that were found to have landed the first time: counted once.
     pub debits_confirmed: u64,
-    /// Debits nobody knows the fate of.
+    /// Debits nobody knows the fate of: not granted, in error or in refusal, after an attempt that was not answered.
     pub debits_unknown: u64,
     /// Credits nobody knows the fate of; never sent again.
     pub credits_unknown: u64,

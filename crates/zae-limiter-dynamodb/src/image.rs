@@ -55,6 +55,9 @@ const UNSUPPORTED_FIELDS: [(&str, &str); 9] = [
     ("soft", "soft limits"),
 ];
 
+/// What the Python product writes beside a limit it adds to a bucket: it has no schedule.
+const NO_SCHEDULE: &str = "-";
+
 /// The attribute of one limit.
 pub(crate) fn limit_attr(name: &LimitName, field: &'static str) -> Attr {
     let name = name.as_str();
@@ -123,9 +126,10 @@ impl Image {
         }
         let remainders_count = number(item, attr::RMF)? == Some(image.rf);
         let retired = item.get(attr::RET).and_then(|value| value.as_ss().ok());
-        for key in item.keys() {
+        for (key, value) in item {
             let Some((name, field)) = key.strip_prefix("b_").and_then(|rest| rest.rsplit_once('_')) else { continue };
-            if let Some((_, feature)) = UNSUPPORTED_FIELDS.iter().find(|(unsupported, _)| *unsupported == field) {
+            let says_none = matches!(value, AttributeValue::S(text) if text == NO_SCHEDULE);
+            if let Some((_, feature)) = UNSUPPORTED_FIELDS.iter().find(|(unsupported, _)| *unsupported == field && !says_none) {
                 image.unsupported = Some((key.clone(), feature));
             }
             // Every limit has a balance; its name is parsed once, there.

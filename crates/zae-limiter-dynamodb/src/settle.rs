@@ -37,7 +37,16 @@ impl DynamoStore {
             }
         }
         let charged = if charges.is_empty() { None } else { Some(self.charge(delta, &charges, moment).await?) };
-        let credited = if credits.is_empty() { None } else { Some(self.credit(&self.key_of(delta), &credits, moment).await?) };
+        let is_charged = matches!(charged, Some(Adjusted::Applied | Adjusted::Recreated));
+        let credited = if credits.is_empty() { None } else { Some(self.credit(&self.key_of(delta), &credits, moment).await) };
+        let credited = match credited {
+            // The charge has landed: an error would have it sent again. What was not given back stays spent.
+            Some(Err(error)) if is_charged => {
+                tracing::warn!(%error, "charged, but what was to be given back beside it stays spent");
+                None
+            }
+            credited => credited.transpose()?,
+        };
         Ok(match (charged, credited) {
             (Some(Adjusted::Recreated), _) => Adjusted::Recreated,
             (Some(Adjusted::Applied), _) | (_, Some(Adjusted::Applied)) => Adjusted::Applied,
@@ -121,17 +130,26 @@ impl DynamoStore {
                 Sent::NotYet(error) => {
                     sends += 1;
                     if sends >= SEND_ATTEMPTS_MAX {
-                        let error = if is_ambiguous { TableError::Unknown(error.to_string()) } else { error };
-                        return Err(failed("adjust", error));
+                        return Err(self.charge_failed(error, is_ambiguous));
                     }
                     self.shared.back_off(sends).await;
                 }
             }
             if races > 2 * REFILL_ATTEMPTS_MAX {
                 // The plain form has no race to lose except against somebody who deletes and re-creates the bucket all the time.
-                return Err(failed("adjust", TableError::NotApplied("the bucket keeps appearing and disappearing".to_owned())));
+                let error = TableError::NotApplied("the bucket keeps appearing and disappearing".to_owned());
+                return Err(self.charge_failed(error, is_ambiguous));
             }
         }
+    }
+
+    /// An earlier attempt may have landed, whatever became of the last one.
+    fn charge_failed(&self, error: TableError, is_ambiguous: bool) -> StoreError {
+        if !is_ambiguous {
+            return failed("adjust", error);
+        }
+        count(&self.shared.caches.tally.debits_unknown);
+        failed("adjust", TableError::Unknown(error.to_string()))
     }
 
     /// Gives back, at most once: sent again only when the last attempt is proven not to have landed.

@@ -106,6 +106,17 @@ impl DynamoStore {
 
     /// Takes from one bucket.
     pub(crate) async fn take(&self, member: &MemberTake<'_>, moment: Moment) -> Result<Taken, StoreError> {
+        let mut is_ambiguous = false;
+        let taken = self.take_until_answered(member, moment, &mut is_ambiguous).await;
+        if is_ambiguous && !matches!(taken, Ok(Taken::Granted(_))) {
+            // Whatever the last word was, an earlier attempt may have landed unheard.
+            count(&self.shared.caches.tally.debits_unknown);
+        }
+        taken
+    }
+
+    /// `is_ambiguous` tells, at any end, whether an attempt may have landed that nobody has heard of.
+    async fn take_until_answered(&self, member: &MemberTake<'_>, moment: Moment, is_ambiguous: &mut bool) -> Result<Taken, StoreError> {
         let key = keys::bucket(&self.id, member.entity, member.resource, 0);
         let nonce = self.nonce();
         let debit =
@@ -115,7 +126,7 @@ impl DynamoStore {
         let mut is_fresh = !self.shared.options.speculative;
         let mut is_proven = false;
         let mut owner = None;
-        let (mut races, mut sends, mut is_ambiguous) = (0, 0, false);
+        let (mut races, mut sends) = (0, 0);
         loop {
             let now = self.now(moment);
             let view = match seen.as_deref() {
@@ -172,6 +183,7 @@ impl DynamoStore {
                 Sent::Landed(item) => {
                     let item = item.or_else(|| born(&write));
                     let look = self.note(&key, item.as_ref(), moment)?;
+                    *is_ambiguous &= !takes;
                     if write.writer == Writer::Create && !self.is_still_on(member, &key, moment).await? {
                         return Ok(Taken::Disabled);
                     }
@@ -184,6 +196,7 @@ impl DynamoStore {
                     let look = self.note(&key, item.as_ref(), moment)?;
                     if look.image.as_ref().is_some_and(|image| image.lw.as_deref() == Some(&nonce)) {
                         count(&self.shared.caches.tally.debits_confirmed);
+                        *is_ambiguous = false;
                         if write.writer == Writer::Create && !self.is_still_on(member, &key, moment).await? {
                             return Ok(Taken::Disabled);
                         }
@@ -193,13 +206,12 @@ impl DynamoStore {
                     races += 1;
                 }
                 Sent::Unknown(error) => {
-                    if takes && !is_ambiguous {
+                    if takes && !*is_ambiguous {
                         count(&self.shared.caches.tally.debits_resent);
                     }
-                    is_ambiguous |= takes;
+                    *is_ambiguous |= takes;
                     sends += 1;
                     if sends >= SEND_ATTEMPTS_MAX {
-                        count(&self.shared.caches.tally.debits_unknown);
                         return Err(failed("consume", error));
                     }
                 }
@@ -207,7 +219,7 @@ impl DynamoStore {
                     sends += 1;
                     if sends >= SEND_ATTEMPTS_MAX {
                         // An earlier attempt may have landed, whatever became of this one.
-                        let error = if is_ambiguous { TableError::Unknown(error.to_string()) } else { error };
+                        let error = if *is_ambiguous { TableError::Unknown(error.to_string()) } else { error };
                         return Err(failed("consume", error));
                     }
                     self.shared.back_off(sends).await;
