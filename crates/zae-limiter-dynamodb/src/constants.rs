@@ -80,5 +80,10 @@ pub const SCHEMA_VERSION: &str = "0.10.0";
 /// What a caller is told to wait when too many writers fight for a bucket, plus up to as much again.
 pub const CONTENDED_WAIT_MS: u64 = 50;
 
-/// A configuration read this recently vouches for the bucket that is made from it: that nobody has switched it off.
-pub const CREATE_TRUST_MS: u64 = 1_000;
+/// A configuration read this recently vouches for the bucket that is made from it: that nobody has switched it off. Just long
+/// enough for the read an acquire has made itself.
+pub const CREATE_TRUST_MS: u64 = 200;
+
+/// Between the two looks for buckets to switch off or on: longer than a bucket can take to be made after its maker last looked
+/// ([`CREATE_TRUST_MS`], and every attempt of its put). What the first look is too early for, the second one finds.
+pub const FLAG_PAUSE: Duration = Duration::from_millis(2_000);

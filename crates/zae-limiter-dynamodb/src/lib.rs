@@ -75,15 +75,16 @@ impl DynamoStore {
         Ok(DynamoStore { shared, name: namespace.clone(), id })
     }
 
-    /// A handle for the registry of namespaces, bound to none: whatever it is asked about one is `NotFound`.
+    /// A handle for the registry of namespaces. Bound to `default` if there is one, else to none: whatever it is then asked
+    /// about one is `NotFound`.
     ///
     /// Cost: one read.
     pub async fn registry_on(table: Arc<dyn Table>, options: DynamoOptions) -> Result<DynamoStore, StoreError> {
         let caches = Caches::new(&options);
         let shared = Arc::new(Shared { table, options, caches });
-        version::check(&shared).await?;
         let name = version::DEFAULT_NAMESPACE.parse().expect("the word is a valid namespace name");
-        Ok(DynamoStore { shared, name, id: Arc::from(keys::NO_NAMESPACE) })
+        let id = version::check_and_look_for(&shared, &name).await?.unwrap_or_else(|| Arc::from(keys::NO_NAMESPACE));
+        Ok(DynamoStore { shared, name, id })
     }
 
     /// What this process could not be sure of, and what it decided alone.

@@ -52,21 +52,22 @@ fn internal(operation: &'static str, error: &dyn std::fmt::Display) -> StoreErro
 
 /// Checks that the table is one this version can work on, and finds the id of a namespace.
 pub(crate) async fn check_and_find(shared: &Shared, name: &NamespaceName) -> Result<Arc<str>, StoreError> {
-    const OPERATION: &str = "open";
-    let mut found = shared.read_all(OPERATION, &[keys::version(), keys::namespace_by_name(name.as_str())], true).await?;
-    let namespace = found.pop().flatten();
-    check_version(OPERATION, found.pop().flatten().as_ref())?;
-    id_of(namespace.as_ref()).map_err(|error| error.during(OPERATION))?.ok_or_else(|| {
+    check_and_look_for(shared, name).await?.ok_or_else(|| {
         let message = format!("namespace \"{name}\" is not registered; register it first");
-        StoreError::new(StoreErrorKind::NotFound, OPERATION, message)
+        StoreError::new(StoreErrorKind::NotFound, OPEN, message)
     })
 }
 
-/// Checks that the table is one this version can work on.
-pub(crate) async fn check(shared: &Shared) -> Result<(), StoreError> {
-    let found = shared.read_all("open", &[keys::version()], true).await?.pop().flatten();
-    check_version("open", found.as_ref())
+/// The same for a namespace that need not be there.
+pub(crate) async fn check_and_look_for(shared: &Shared, name: &NamespaceName) -> Result<Option<Arc<str>>, StoreError> {
+    let mut found = shared.read_all(OPEN, &[keys::version(), keys::namespace_by_name(name.as_str())], true).await?;
+    let namespace = found.pop().flatten();
+    check_version(OPEN, found.pop().flatten().as_ref())?;
+    id_of(namespace.as_ref()).map_err(|error| error.during(OPEN))
 }
+
+/// What failed to open is said so.
+const OPEN: &str = "open";
 
 fn check_version(operation: &'static str, version: Option<&Item>) -> Result<(), StoreError> {
     let Some(version) = version else {

@@ -26,8 +26,11 @@ pub mod evaluator;
 mod journal;
 mod lease_model;
 mod oracle;
+pub mod proxy;
 pub mod rig;
 mod rng;
 pub mod sim;
 
 pub use oracle::Coverage;
+/// The library itself, for tests of a backend: a backend may not depend on it.
+pub use zae_limiter;

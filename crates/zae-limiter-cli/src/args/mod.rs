@@ -53,8 +53,7 @@ const EXITS: &str = "Exit codes: 0 done or granted, 1 error, 2 wrong usage, 3 re
 /// Accepted before and after the command.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Globals {
-    /// Where limits live: sqlite:PATH, dynamodb:STACK[?region=REGION&endpoint=URL] or memory: [env: ZAEL_STORE] [default: a
-    /// file in your data directory]
+    /// Where limits live: sqlite:PATH, dynamodb:STACK or memory: [env: ZAEL_STORE] [default: a file in your data directory]
     #[arg(long, value_name = "URL", global = true, help_heading = GLOBAL)]
     pub(crate) store: Option<StoreUrl>,
 

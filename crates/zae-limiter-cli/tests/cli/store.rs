@@ -139,12 +139,12 @@ fn the_variable_for_the_store_is_checked() {
     assert_snapshot!(sandbox.run("system get-defaults"), @"
     exit 2
     --- stderr
-    error: invalid value 'postgres:x' for the variable ZAEL_STORE: use sqlite:PATH or memory:
+    error: invalid value 'postgres:x' for the variable ZAEL_STORE: use sqlite:PATH, dynamodb:STACK or memory:
     ");
     assert_snapshot!(sandbox.run("system get-defaults --output json"), @r#"
     exit 2
     --- stderr
-    {"error":{"kind":"usage","message":"invalid value 'postgres:x' for the variable ZAEL_STORE: use sqlite:PATH or memory:"}}
+    {"error":{"kind":"usage","message":"invalid value 'postgres:x' for the variable ZAEL_STORE: use sqlite:PATH, dynamodb:STACK or memory:"}}
     "#);
     assert_eq!(sandbox.raw("--store memory: system set-defaults -l rpm:1").0, 0);
 }

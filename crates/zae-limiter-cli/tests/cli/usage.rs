@@ -30,6 +30,7 @@ fn help() {
       sweep        Forget full idle buckets and history past its retention; the store also does this by
                    itself
       demo         Watch a simulated LLM gateway at work, on a fresh file
+      local        A DynamoDB-compatible engine on this machine, for development and tests
       completions  Print a completion script for a shell
       version      Print the version
       help         Print this message or the help of the given subcommand(s)
@@ -39,15 +40,19 @@ fn help() {
       -V, --version  Print version
 
     Global options:
-          --store <URL>       Where limits live: sqlite:PATH or memory: [env: ZAEL_STORE] [default: a
-                              file in your data directory]
-      -N, --namespace <NAME>  The tenant to work in [env: ZAEL_NAMESPACE] [default: default]
-          --output <FORM>     How answers are printed [default: table] [possible values: table, json]
-      -q, --quiet             Print answers and errors only: no notes, warnings or hints
-          --color <WHEN>      When to use colours [env: NO_COLOR] [default: auto] [possible values:
-                              auto, always, never]
-          --principal <NAME>  Who changes something, for the audit log [default: the user of the
-                              operating system]
+          --store <URL>         Where limits live: sqlite:PATH, dynamodb:STACK or memory: [env:
+                                ZAEL_STORE] [default: a file in your data directory]
+      -n, --name <STACK>        Short for --store dynamodb:STACK [env: ZAEL_STACK]
+          --region <REGION>     The AWS region of the stack [env: AWS_REGION] [default: us-east-1]
+          --endpoint-url <URL>  Another DynamoDB endpoint than that of AWS, as in http://127.0.0.1:8000
+                                [env: AWS_ENDPOINT_URL]
+      -N, --namespace <NAME>    The tenant to work in [env: ZAEL_NAMESPACE] [default: default]
+          --output <FORM>       How answers are printed [default: table] [possible values: table, json]
+      -q, --quiet               Print answers and errors only: no notes, warnings or hints
+          --color <WHEN>        When to use colours [env: NO_COLOR] [default: auto] [possible values:
+                                auto, always, never]
+          --principal <NAME>    Who changes something, for the audit log [default: the user of the
+                                operating system]
 
     Exit codes: 0 done or granted, 1 error, 2 wrong usage, 3 refused by a limit.
     ");
@@ -74,15 +79,19 @@ fn help() {
       -h, --help                   Print help
 
     Global options:
-          --store <URL>       Where limits live: sqlite:PATH or memory: [env: ZAEL_STORE] [default: a
-                              file in your data directory]
-      -N, --namespace <NAME>  The tenant to work in [env: ZAEL_NAMESPACE] [default: default]
-          --output <FORM>     How answers are printed [default: table] [possible values: table, json]
-      -q, --quiet             Print answers and errors only: no notes, warnings or hints
-          --color <WHEN>      When to use colours [env: NO_COLOR] [default: auto] [possible values:
-                              auto, always, never]
-          --principal <NAME>  Who changes something, for the audit log [default: the user of the
-                              operating system]
+          --store <URL>         Where limits live: sqlite:PATH, dynamodb:STACK or memory: [env:
+                                ZAEL_STORE] [default: a file in your data directory]
+      -n, --name <STACK>        Short for --store dynamodb:STACK [env: ZAEL_STACK]
+          --region <REGION>     The AWS region of the stack [env: AWS_REGION] [default: us-east-1]
+          --endpoint-url <URL>  Another DynamoDB endpoint than that of AWS, as in http://127.0.0.1:8000
+                                [env: AWS_ENDPOINT_URL]
+      -N, --namespace <NAME>    The tenant to work in [env: ZAEL_NAMESPACE] [default: default]
+          --output <FORM>       How answers are printed [default: table] [possible values: table, json]
+      -q, --quiet               Print answers and errors only: no notes, warnings or hints
+          --color <WHEN>        When to use colours [env: NO_COLOR] [default: auto] [possible values:
+                                auto, always, never]
+          --principal <NAME>    Who changes something, for the audit log [default: the user of the
+                                operating system]
     ");
     assert_snapshot!(sandbox.run("system --help"), @"
     exit 0
@@ -101,15 +110,19 @@ fn help() {
       -h, --help  Print help
 
     Global options:
-          --store <URL>       Where limits live: sqlite:PATH or memory: [env: ZAEL_STORE] [default: a
-                              file in your data directory]
-      -N, --namespace <NAME>  The tenant to work in [env: ZAEL_NAMESPACE] [default: default]
-          --output <FORM>     How answers are printed [default: table] [possible values: table, json]
-      -q, --quiet             Print answers and errors only: no notes, warnings or hints
-          --color <WHEN>      When to use colours [env: NO_COLOR] [default: auto] [possible values:
-                              auto, always, never]
-          --principal <NAME>  Who changes something, for the audit log [default: the user of the
-                              operating system]
+          --store <URL>         Where limits live: sqlite:PATH, dynamodb:STACK or memory: [env:
+                                ZAEL_STORE] [default: a file in your data directory]
+      -n, --name <STACK>        Short for --store dynamodb:STACK [env: ZAEL_STACK]
+          --region <REGION>     The AWS region of the stack [env: AWS_REGION] [default: us-east-1]
+          --endpoint-url <URL>  Another DynamoDB endpoint than that of AWS, as in http://127.0.0.1:8000
+                                [env: AWS_ENDPOINT_URL]
+      -N, --namespace <NAME>    The tenant to work in [env: ZAEL_NAMESPACE] [default: default]
+          --output <FORM>       How answers are printed [default: table] [possible values: table, json]
+      -q, --quiet               Print answers and errors only: no notes, warnings or hints
+          --color <WHEN>        When to use colours [env: NO_COLOR] [default: auto] [possible values:
+                                auto, always, never]
+          --principal <NAME>    Who changes something, for the audit log [default: the user of the
+                                operating system]
     ");
 }
 
@@ -336,7 +349,7 @@ fn stores_and_looks_that_are_none() {
     assert_snapshot!(sandbox.run("--store postgres:x version"), @"
     exit 2
     --- stderr
-    error: invalid value 'postgres:x' for '--store <URL>': use sqlite:PATH or memory:
+    error: invalid value 'postgres:x' for '--store <URL>': use sqlite:PATH, dynamodb:STACK or memory:
 
     For more information, try '--help'.
     ");

@@ -8,6 +8,7 @@ use futures_util::future::join_all;
 use zae_limiter_store::{Level, StoreError, StoreErrorKind};
 
 use super::decisive_flag;
+use crate::constants::FLAG_PAUSE;
 use crate::item::{attr, key_of};
 use crate::page::{Listing, Walk};
 use crate::retry::Refused;
@@ -38,7 +39,10 @@ struct Bucket {
 /// Brings the flag of every bucket a level covers up to date. Returns how many there are.
 pub(super) async fn reach_buckets(store: &DynamoStore, level: &Level) -> Result<u64, StoreError> {
     let mut reached = BTreeSet::new();
-    for _ in 0..PASSES {
+    for pass in 0..PASSES {
+        if pass > 0 {
+            store.shared.options.clock.sleep(FLAG_PAUSE).await;
+        }
         let mut walk = Walk::new(&store.shared, "set_disabled", covered_by(store, level).after(None));
         while let Some(items) = walk.next().await? {
             let mut shards: BTreeMap<Bucket, Vec<Key>> = BTreeMap::new();
