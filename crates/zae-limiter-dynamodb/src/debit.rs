@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use zae_limiter_core::{Limit, LimitName, LimitSource, Take};
 use zae_limiter_store::{LimitsInForce, StoreError};
 
-use crate::constants::{WCU_MILLI, WCU_PER_WRITE_MILLI};
+use crate::constants::WCU_PER_WRITE_MILLI;
 use crate::image::{Image, attr, limit_attr};
 use crate::refill::{self, Amount, Refill, wcu_after};
 use crate::table::{Action, Comparison, Condition, Key, Update, compare, text};
@@ -211,7 +211,6 @@ impl<'a> Debit<'a> {
         actions.push(Action::Add(attr::WCU_TK.into(), -WCU_PER_WRITE_MILLI));
         actions.push(Action::Add(attr::WCU_TC.into(), WCU_PER_WRITE_MILLI));
         actions.push(Action::Set(attr::LW.into(), text(self.nonce)));
-        debug_assert!(WCU_MILLI >= WCU_PER_WRITE_MILLI, "a fresh bucket takes at least one write");
         BucketWrite::update(Writer::Fast, Update { key: self.key.clone(), actions, conditions })
     }
 }

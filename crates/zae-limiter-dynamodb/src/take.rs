@@ -147,7 +147,7 @@ impl DynamoStore {
                 Step::Create => {
                     // A bucket that is made behind the back of an administrator's switch would be on.
                     if owner.is_none() {
-                        match self.vouch_for_birth(member, now).await? {
+                        match self.vouch_for_birth(member).await? {
                             Vouched::For(found) => owner = Some(found),
                             Vouched::Disabled => return Ok(Taken::Disabled),
                         }
@@ -257,14 +257,14 @@ impl DynamoStore {
     }
 
     /// Whose bucket it will be, and that nobody has switched it off: from the cache if that was read just now.
-    async fn vouch_for_birth(&self, member: &MemberTake<'_>, _now: i64) -> Result<Vouched, StoreError> {
+    async fn vouch_for_birth(&self, member: &MemberTake<'_>) -> Result<Vouched, StoreError> {
         zae_limiter_core::check_limits(&member.limits.limits)
             .map_err(|error| StoreError::new(zae_limiter_store::StoreErrorKind::Invalid, "consume", error.to_string()))?;
         let age_us = self.shared.caches.tick(&*self.shared.options.clock).saturating_sub(member.limits.stamp.0);
-        if age_us < CREATE_TRUST_MS * 1000 {
-            if let Some(owner) = self.shared.caches.owner(&self.id, member.entity) {
-                return Ok(Vouched::For(Some(owner)));
-            }
+        if age_us < CREATE_TRUST_MS * 1000
+            && let Some(owner) = self.shared.caches.owner(&self.id, member.entity)
+        {
+            return Ok(Vouched::For(Some(owner)));
         }
         let found = self.member(member).await?;
         if found.disabled_by.is_some() {
