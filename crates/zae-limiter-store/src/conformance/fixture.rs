@@ -31,9 +31,10 @@ const READS_MAX: u32 = 4;
 /// How many pages or sweeps a case goes through before it calls the store endless.
 const ROUNDS_MAX: u32 = 1_000;
 
-/// The instant `ms` milliseconds after 2026-01-01T10:00:00Z, where every case begins: a full hour, for the usage windows.
+/// The instant `ms` milliseconds after 2100-01-01T10:00:00Z, where every case begins: a full hour, for the usage windows, and
+/// far ahead of the real clock, by which some stores forget on their own whatever has expired.
 pub(super) fn at(ms: i64) -> TimeMs {
-    TimeMs(1_767_261_600_000).plus_ms(ms)
+    TimeMs(4_102_480_800_000).plus_ms(ms)
 }
 
 pub(super) fn after(ms: u64) -> Wait {

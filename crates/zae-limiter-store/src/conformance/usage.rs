@@ -76,7 +76,7 @@ pub(super) async fn a_charge_on_a_missing_bucket_is_usage(f: Fixture) {
 }
 
 pub(super) async fn days_and_months_are_sums_of_hours(f: Fixture) {
-    // From 2026-01-01T10:00Z: two hours of that day, the next day, and the month after.
+    // From 2100-01-01T10:00Z: two hours of that day, the next day, and the month after.
     for (tokens, ms) in [(1, 0), (2, 5 * HOUR), (4, 14 * HOUR), (8, 31 * DAY - 10 * HOUR)] {
         take(&f, tokens, ms).await;
     }
