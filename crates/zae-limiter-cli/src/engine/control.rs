@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use super::NAME;
 
 /// How long a connection to this machine may take.
-const CONNECT_MAX: Duration = Duration::from_secs(2);
+const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// How long the engine may be silent.
-const SILENCE_MAX: Duration = Duration::from_secs(5);
+const SILENCE_MAX: Duration = Duration::from_secs(20);
 /// More than a thousand tables need.
 const ANSWER_BYTES_MAX: u64 = 4 << 20;
 
