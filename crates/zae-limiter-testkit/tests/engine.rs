@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -43,6 +44,26 @@ fn keys(engine: &Engine) -> Vec<String> {
 
 fn list(value: &Value) -> &Vec<Value> {
     value.as_array().expect("a list")
+}
+
+/// The engine lists a table before it has made it; whoever asks for its health then must not be told that it has none.
+#[test]
+fn its_health_is_good_while_tables_come_and_go() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let engine = Engine::start_on(&folder.path().join("engine.db"));
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::SeqCst) {
+                engine.health();
+            }
+        });
+        for _ in 0..40 {
+            create(&engine);
+            engine.call("DeleteTable", &json!({"TableName": TABLE})).ok();
+        }
+        is_over.store(true, Ordering::SeqCst);
+    });
 }
 
 /// Every record of the table's one shard.
