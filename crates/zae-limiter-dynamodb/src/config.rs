@@ -2,6 +2,7 @@
 
 pub(crate) mod flags;
 mod registry;
+mod spread;
 mod write;
 
 use std::collections::{BTreeSet, HashMap};
@@ -199,11 +200,21 @@ impl ConfigStore for DynamoStore {
     }
 
     fn set_limits<'a>(&'a self, level: &'a Level, limits: &'a LimitsChange, change: &'a Change) -> BoxFuture<'a, Result<u64, StoreError>> {
-        Box::pin(write::set_limits(self, level, limits, change))
+        Box::pin(async move {
+            let version = write::set_limits(self, level, limits, change).await?;
+            spread::spread_limits(self, level, change.at).await;
+            Ok(version)
+        })
     }
 
     fn delete_limits<'a>(&'a self, level: &'a Level, change: &'a Change) -> BoxFuture<'a, Result<bool, StoreError>> {
-        Box::pin(write::delete_limits(self, level, change))
+        Box::pin(async move {
+            let was_there = write::delete_limits(self, level, change).await?;
+            if was_there {
+                spread::spread_limits(self, level, change.at).await;
+            }
+            Ok(was_there)
+        })
     }
 
     fn set_disabled<'a>(&'a self, level: &'a Level, disabled: Option<bool>, change: &'a Change) -> BoxFuture<'a, Result<u64, StoreError>> {

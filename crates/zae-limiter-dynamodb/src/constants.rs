@@ -47,7 +47,8 @@ pub const BUCKET_TTL_MIN_MS: i64 = 3_600_000;
 /// Audit events are kept this long.
 pub const AUDIT_RETENTION_S: i64 = 90 * 86_400;
 
-/// Connecting may take this long.
+/// Connecting may take this long. It counts within the attempt, so only administrative requests have all of it; the first request
+/// of a process is one of those, and leaves its connection to the others.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_000);
 
 /// One request may take this long. A payload older than this lands with an old `now`, which counts as clock skew.

@@ -4,55 +4,26 @@
 #![expect(clippy::unwrap_used, reason = "a test that can not go on says where")]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use futures_util::future::join_all;
-use zae_limiter_core::{EntityId, Limit, LimitSource, Milli, ResourceName, Take, TimeMs};
+use zae_limiter_core::{EntityId, Limit, LimitSource, Milli, ResourceName, Take};
 use zae_limiter_dynamodb::sdk::{Builder, Call, CallLog, Gsi2Projection, SdkTable, TableOptions};
 use zae_limiter_dynamodb::table::{Item, Table};
 use zae_limiter_dynamodb::{CascadeWrites, DynamoStore, keys};
 use zae_limiter_store::{
-    Adjusted, BoxFuture, BucketDelta, BucketStore, Clock, ConsumeOutcome, ConsumeRequest, Delta, Level, LimitsInForce, MemberTake,
-    NewEntity, SystemClock,
+    Adjusted, BucketDelta, BucketStore, Clock, ConsumeOutcome, ConsumeRequest, Delta, Level, LimitsInForce, MemberTake, NewEntity,
 };
+use zae_limiter_testkit::clocks::StillClock;
 use zae_limiter_testkit::engine::Engine;
 use zae_limiter_testkit::proxy::Proxy;
 use zae_limiter_testkit::zae_limiter::{AcquireError, RateLimiter, Request};
 
-/// Stands still until told to move; waiting takes real time.
-#[derive(Clone)]
-struct Still(Arc<AtomicI64>);
-
-impl Still {
-    fn new() -> Still {
-        Still(Arc::new(AtomicI64::new(SystemClock::new().now().0)))
-    }
-
-    fn advance(&self, ms: i64) {
-        self.0.fetch_add(ms, Ordering::SeqCst);
-    }
-}
-
-impl Clock for Still {
-    fn now(&self) -> TimeMs {
-        TimeMs(self.0.load(Ordering::SeqCst))
-    }
-
-    fn monotonic(&self) -> Duration {
-        Duration::from_millis(self.0.load(Ordering::SeqCst).unsigned_abs())
-    }
-
-    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        SystemClock::new().sleep(duration)
-    }
-}
-
 /// A table on an engine of its own.
 struct Rig {
     engine: Engine,
-    clock: Still,
+    clock: StillClock,
     gsi2: Gsi2Projection,
 }
 
@@ -61,7 +32,7 @@ struct Process {
     store: DynamoStore,
     table: SdkTable,
     log: Arc<CallLog>,
-    clock: Still,
+    clock: StillClock,
 }
 
 impl Rig {
@@ -70,7 +41,7 @@ impl Rig {
     }
 
     async fn with(gsi2: Gsi2Projection) -> Rig {
-        let rig = Rig { engine: Engine::start(), clock: Still::new(), gsi2 };
+        let rig = Rig { engine: Engine::start(), clock: StillClock::new(), gsi2 };
         rig.builder().create().await.unwrap();
         rig
     }

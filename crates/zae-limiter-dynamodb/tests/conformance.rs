@@ -4,28 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use zae_limiter_core::TimeMs;
 use zae_limiter_dynamodb::DynamoStore;
 use zae_limiter_store::conformance::Harness;
-use zae_limiter_store::{BoxFuture, Clock, Entropy, Store, SystemClock, SystemEntropy};
+use zae_limiter_store::{BoxFuture, Entropy, Store, SystemEntropy};
+use zae_limiter_testkit::clocks::InstantClock;
 use zae_limiter_testkit::engine::Engine;
-
-/// Real time, but an operation takes none: the cases say what time it is, to the millisecond.
-struct Still(SystemClock);
-
-impl Clock for Still {
-    fn now(&self) -> TimeMs {
-        self.0.now()
-    }
-
-    fn monotonic(&self) -> Duration {
-        Duration::ZERO
-    }
-
-    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        self.0.sleep(duration)
-    }
-}
 
 /// An engine, and a table of its own on it.
 struct OnEngine {
@@ -45,7 +28,7 @@ impl OnEngine {
             .endpoint_url(self.engine.endpoint())
             .timeouts(Duration::from_secs(10), Duration::from_secs(30))
             .fast_grace(Duration::ZERO)
-            .clock(Arc::new(Still(SystemClock::new())))
+            .clock(Arc::new(InstantClock::default()))
     }
 }
 

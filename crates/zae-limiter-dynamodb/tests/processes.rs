@@ -13,9 +13,10 @@ use zae_limiter_dynamodb::constants::FAST_GRACE_MS;
 use zae_limiter_dynamodb::sdk::{Builder, delete_table};
 use zae_limiter_dynamodb::{Counters, DynamoStore};
 use zae_limiter_store::{
-    BoxFuture, BucketStore, Clock, ConsumeOutcome, ConsumeRequest, Entropy, LimitsInForce, MemberTake, PageRequest, StoreErrorKind,
-    SystemClock, SystemEntropy,
+    BucketStore, ConsumeOutcome, ConsumeRequest, Entropy, LimitsInForce, MemberTake, PageRequest, StoreErrorKind, SystemClock,
+    SystemEntropy,
 };
+use zae_limiter_testkit::clocks::InstantClock;
 use zae_limiter_testkit::engine::Engine;
 
 const CAPACITY: usize = 1000;
@@ -139,7 +140,7 @@ async fn three_processes_are_granted_exactly_the_capacity() {
 async fn child_process() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let (endpoint, stack) = role.split_once(' ').expect("an endpoint and a stack");
-    let store = builder(endpoint, stack).clock(Arc::new(Still(SystemClock::new()))).connect().await.expect("the table");
+    let store = builder(endpoint, stack).clock(Arc::new(InstantClock::default())).connect().await.expect("the table");
     let granted = drain(&store, &limits("rpd:1000/day")).await;
     let Counters { debits_unknown, .. } = store.counters();
     assert_eq!(debits_unknown, 0, "every debit was answered");
@@ -148,27 +149,10 @@ async fn child_process() {
 
 // --------------------------------------------------------------------------------------------------------------- idle
 
-/// Real time, but an operation takes none.
-struct Still(SystemClock);
-
-impl Clock for Still {
-    fn now(&self) -> TimeMs {
-        self.0.now()
-    }
-
-    fn monotonic(&self) -> Duration {
-        Duration::ZERO
-    }
-
-    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        self.0.sleep(duration)
-    }
-}
-
 /// A full bucket of 100 at 50/s that nobody has touched for a minute, then 160 callers in one instant, one after the other
 /// or all at once: how many of them pass.
 async fn after_a_minute_idle(builder: &Builder, grace: Duration, parallel: bool) -> usize {
-    let store = builder.clone().fast_grace(grace).clock(Arc::new(Still(SystemClock::new()))).connect().await.expect("the table");
+    let store = builder.clone().fast_grace(grace).clock(Arc::new(InstantClock::default())).connect().await.expect("the table");
     let limits = limits("rps:50/sec:100");
     // Declaring a limit makes its bucket and takes nothing.
     assert!(take(&store, &limits, 0, START).await);

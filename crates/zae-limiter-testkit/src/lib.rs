@@ -13,13 +13,15 @@
 //!
 //! [`rig`] is the same machinery for a test that wants to choose every poll itself.
 //!
-//! [`evaluator`] is a DynamoDB table in memory with faults of its own, [`engine`] starts a real engine to compare it with.
+//! [`evaluator`] is a DynamoDB table in memory with faults of its own, [`engine`] starts a real engine to compare it with,
+//! [`clocks`] are for tests on one.
 //!
 //! The key decision: the library is not instrumented. Two wrappers around the store, one above and one below the injected
 //! faults, see what was asked, what landed and what was answered; everything else follows from that.
 
 mod accounts;
 mod books;
+pub mod clocks;
 mod compare;
 pub mod engine;
 pub mod evaluator;

@@ -20,7 +20,7 @@ use crate::{DynamoStore, keys};
 const PASSES: u32 = 2;
 
 /// Buckets written at the same time.
-const PARALLEL_MAX: usize = 16;
+pub(super) const PARALLEL_MAX: usize = 16;
 
 /// Switches a bucket off, or on. Never makes one.
 pub(crate) fn write_flag(key: Key, disabled: bool) -> Update {
@@ -59,7 +59,8 @@ pub(super) async fn reach_buckets(store: &DynamoStore, level: &Level) -> Result<
     Ok(u64::try_from(reached.len()).unwrap_or(u64::MAX))
 }
 
-fn covered_by(store: &DynamoStore, level: &Level) -> Listing {
+/// Where the buckets a level covers are listed.
+pub(super) fn covered_by(store: &DynamoStore, level: &Level) -> Listing {
     let buckets = keys::index::BUCKET.to_owned();
     let (index, partition, prefix) = match level {
         Level::EntityResource(entity, resource) => {

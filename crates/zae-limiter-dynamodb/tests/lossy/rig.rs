@@ -1,16 +1,16 @@
 //! One table, one client behind the proxy, one beside it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use zae_limiter_core::{EntityId, Limit, LimitSource, Milli, ResourceName, Take, TimeMs};
 use zae_limiter_dynamodb::{Counters, DynamoStore};
 use zae_limiter_store::{
-    Adjusted, BoxFuture, BucketDelta, BucketStore, Clock, ConsumeOutcome, ConsumeRequest, Delta, LimitsInForce, MemberTake, NamespaceStore,
+    Adjusted, BucketDelta, BucketStore, Clock, ConsumeOutcome, ConsumeRequest, Delta, LimitsInForce, MemberTake, NamespaceStore,
     PageRequest, StoreError, SystemClock,
 };
+use zae_limiter_testkit::clocks::StillClock;
 use zae_limiter_testkit::engine::Engine;
 use zae_limiter_testkit::proxy::{Fault, Proxy};
 
@@ -32,24 +32,6 @@ pub(crate) const LANDED_UNHEARD: [Fault; 4] = [Fault::CloseAfter, Fault::ErrorAf
 pub(crate) const LOST_UNHEARD: [Fault; 3] = [Fault::CloseBefore, Fault::ErrorBefore, Fault::GarbageBefore];
 /// Faults that prove that the write was not applied.
 pub(crate) const TOLD: [Fault; 2] = [Fault::Throttle, Fault::Conflict];
-
-/// Stands still until told to move; waiting takes real time.
-#[derive(Clone)]
-pub(crate) struct Still(Arc<AtomicI64>);
-
-impl Clock for Still {
-    fn now(&self) -> TimeMs {
-        TimeMs(self.0.load(Ordering::SeqCst))
-    }
-
-    fn monotonic(&self) -> Duration {
-        Duration::from_millis(self.0.load(Ordering::SeqCst).unsigned_abs())
-    }
-
-    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        SystemClock::new().sleep(duration)
-    }
-}
 
 pub(crate) struct Bucket {
     pub(crate) entity: EntityId,
@@ -105,7 +87,7 @@ pub(crate) struct Rig {
     pub(crate) store: DynamoStore,
     /// Beside it.
     pub(crate) other: DynamoStore,
-    clock: Still,
+    clock: StillClock,
     /// The id its keys begin with.
     namespace: String,
     before: Counters,
@@ -114,7 +96,7 @@ pub(crate) struct Rig {
 impl Rig {
     pub(crate) async fn new(fault: Fault) -> Rig {
         let engine = Arc::new(Engine::start());
-        let clock = Still(Arc::new(AtomicI64::new(SystemClock::new().now().0)));
+        let clock = StillClock::new();
         let builder = |endpoint: &str, attempt| {
             DynamoStore::builder(STACK, "us-east-1")
                 .endpoint_url(endpoint)
@@ -133,7 +115,7 @@ impl Rig {
     }
 
     pub(crate) fn advance(&self, ms: i64) {
-        self.clock.0.fetch_add(ms, Ordering::SeqCst);
+        self.clock.advance(ms);
     }
 
     pub(crate) async fn take(&self, bucket: &Bucket, tokens: i64) -> Result<ConsumeOutcome, StoreError> {

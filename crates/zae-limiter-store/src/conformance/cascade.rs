@@ -111,7 +111,7 @@ pub(super) async fn a_refused_chain_still_learns_new_limits(f: Fixture) {
     let (own, of_parent) = (limits("rpm:60/min"), Level::Entity(entity("parent")));
     let old = f.stored(&of_parent, "rpm:60/min").await;
     f.chain(&[ask("child", &own, &[("rpm", 60)]), ask("parent", &old, &[("rpm", 60)])], at(0)).await.granted(&[0, 0]);
-    let new = f.stored(&of_parent, "rpm:600/min").await;
+    let new = f.stored_at(&of_parent, "rpm:600/min", at(10 * SECOND)).await;
     let members = [ask("child", &own, &[("rpm", 60)]), ask("parent", &new, &[("rpm", 60)])];
     f.chain(&members, at(10 * SECOND)).await.refused(&[(10_000, after(50_000)), (10_000, after(5_000))]);
     // The new rate counts from the change, although the child refused.

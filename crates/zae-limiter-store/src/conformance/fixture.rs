@@ -341,7 +341,13 @@ impl Fixture {
     /// Stores limits at a level and reads them: what a limiter knows that asks now. Whoever keeps the answer while others
     /// change the level has an older read. At the levels of everybody the reader is `key`.
     pub(super) async fn stored(&self, level: &Level, limits: &str) -> LimitsInForce {
-        self.set(level, limits).await;
+        self.stored_at(level, limits, at(0)).await
+    }
+
+    /// The same by an administrator at some instant: a store may bring the limits to buckets at once, or with their next take.
+    pub(super) async fn stored_at(&self, level: &Level, limits: &str, now: TimeMs) -> LimitsInForce {
+        let change = LimitsChange { limits: limit_list(limits), on_unavailable: None, expected_version: None };
+        self.store.set_limits(level, &change, &self.change(now)).await.expect("limits can be set");
         let reader = level.entity().cloned().unwrap_or_else(|| entity("key"));
         let gpt = resource(GPT);
         let read = self.read(&reader, level.resource().unwrap_or(&gpt)).await.expect("limits are stored");

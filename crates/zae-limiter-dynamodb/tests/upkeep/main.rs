@@ -1,0 +1,7 @@
+//! What becomes of buckets without anybody taking: the table forgets them, administrators change their limits.
+
+#![expect(clippy::unwrap_used, reason = "a test that can not go on says where")]
+
+mod spread;
+mod ttl;
+mod world;
