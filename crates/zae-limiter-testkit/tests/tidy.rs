@@ -36,7 +36,7 @@ const TESTKIT: &str = "zae-limiter-testkit";
 const LINES_MAX: usize = 600;
 
 /// The kinds of text files whose form is checked; `run` is the CI script.
-const TEXT: [&str; 6] = ["rs", "toml", "md", "sql", "lock", "run"];
+const TEXT: [&str; 9] = ["rs", "toml", "md", "sql", "lock", "run", "engines", "interop", "second-engine"];
 
 // ------------------------------------------------------------------------------------------------------ dependencies
 
