@@ -15,7 +15,15 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// The embedded limiter: SQLite and memory.
-    Embedded(Options),
+    Embedded {
+        #[command(flatten)]
+        options: Options,
+        /// Where database files go; the system's temporary folder unless given. Must be on the disk to be measured.
+        #[arg(long, value_name = "FOLDER")]
+        folder: Option<PathBuf>,
+    },
+    /// The limiter on DynamoDB, against a local endpoint that answers at once.
+    Dynamodb(Options),
     /// A process that a row has started.
     #[command(subcommand, hide = true)]
     Child(Role),
@@ -26,7 +34,7 @@ pub(crate) struct Options {
     /// How often every row runs; 7, or 2 with --quick.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub(crate) rounds: Option<u32>,
-    /// Short cells and a tenth of the entities: to see that it works, not for figures.
+    /// Short cells and fewer entities: to see that it works, not for figures.
     #[arg(long)]
     pub(crate) quick: bool,
     /// Only the rows of these names, or whose names begin so.
@@ -38,9 +46,6 @@ pub(crate) struct Options {
     /// A table for people, or everything for programs.
     #[arg(long, value_enum, default_value_t = Output::Table)]
     pub(crate) output: Output,
-    /// Where database files go; the system's temporary folder unless given. Must be on the disk to be measured.
-    #[arg(long, value_name = "FOLDER")]
-    pub(crate) folder: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -63,4 +68,6 @@ pub(crate) enum Role {
     },
     /// What a key costs in memory.
     Weigh { what: String, keys: usize },
+    /// An endpoint that gives every write the same answer, until its input ends.
+    Canned,
 }

@@ -8,6 +8,7 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 
+use crate::allocations::Allocated;
 use crate::histogram::Histogram;
 use crate::keys::Dice;
 
@@ -61,7 +62,8 @@ pub(crate) trait Op: Send + Sync + 'static {
 pub(crate) struct Calls<O> {
     runtime: Runtime,
     op: Arc<O>,
-    callers: usize,
+    /// How many tasks call; `None` for no task at all.
+    tasks: Option<usize>,
     /// Every how many calls the clock is looked at.
     look_every: u32,
 }
@@ -69,12 +71,12 @@ pub(crate) struct Calls<O> {
 impl<O: Op> Calls<O> {
     /// One caller on the thread that asks, as in a program with one thing to do.
     pub(crate) fn alone(runtime: Runtime, op: O, look_every: u32) -> Box<dyn Row> {
-        Box::new(Calls { runtime, op: Arc::new(op), callers: 1, look_every })
+        Box::new(Calls { runtime, op: Arc::new(op), tasks: None, look_every })
     }
 
-    /// Many callers on a thread per core, as in a server.
+    /// Callers that are tasks, as in a server.
     pub(crate) fn crowd(runtime: Runtime, op: O, callers: usize) -> Box<dyn Row> {
-        Box::new(Calls { runtime, op: Arc::new(op), callers, look_every: 1 })
+        Box::new(Calls { runtime, op: Arc::new(op), tasks: Some(callers), look_every: 1 })
     }
 }
 
@@ -91,24 +93,22 @@ impl<O: Op> Row for Calls<O> {
         self.lap(cell.warm_up)?;
         self.op.begin();
         let server = self.op.server();
-        let (started, cpu, server_cpu) = (now(), cpu_time(), server.and_then(cpu_time_of));
+        let before = Readings::take(server);
         let (ops, latency) = self.lap(cell.time)?;
-        let (wall, cpu) = (started.elapsed(), cpu_time().saturating_sub(cpu));
-        let server_cpu = server.and_then(cpu_time_of).zip(server_cpu).map(|(after, before)| after.saturating_sub(before));
-        let figures = self.op.end(ops);
-        Ok(Sample { ops, wall, cpu, server_cpu, latency, figures })
+        let after = Readings::take(server);
+        Ok(after.since(&before, (ops, latency), self.op.end(ops)))
     }
 }
 
 impl<O: Op> Calls<O> {
     fn lap(&self, time: Duration) -> Result<(u64, Histogram)> {
         let until = now() + time;
-        if self.callers == 1 {
+        let Some(tasks) = self.tasks else {
             return Ok(self.runtime.block_on(repeat(&*self.op, 1, self.look_every, until)));
-        }
+        };
         self.runtime.block_on(async {
             let mut callers = JoinSet::new();
-            for number in 1..=self.callers {
+            for number in 1..=tasks {
                 let (op, look_every) = (Arc::clone(&self.op), self.look_every);
                 callers.spawn(async move { repeat(&*op, number as u64, look_every, until).await });
             }
@@ -157,15 +157,15 @@ impl<F: FnMut(u64)> Direct<F> {
 impl<F: FnMut(u64)> Row for Direct<F> {
     fn run(&mut self, cell: Cell) -> Result<Sample> {
         self.lap(cell.warm_up);
-        let (started, cpu) = (now(), cpu_time());
-        let (ops, latency) = self.lap(cell.time);
-        let (wall, cpu) = (started.elapsed(), cpu_time().saturating_sub(cpu));
-        Ok(Sample { ops, wall, cpu, server_cpu: None, latency, figures: Figures::new() })
+        let before = Readings::take(None);
+        let lap = self.lap(cell.time);
+        Ok(Readings::take(None).since(&before, lap, Figures::new()))
     }
 }
 
 impl<F: FnMut(u64)> Direct<F> {
-    fn lap(&mut self, time: Duration) -> (u64, Histogram) {
+    /// Calls until the time is over.
+    pub(crate) fn lap(&mut self, time: Duration) -> (u64, Histogram) {
         let until = now() + time;
         let (mut dice, mut ops, mut latency) = (Dice::new(1), 0, Histogram::new());
         loop {
@@ -181,6 +181,28 @@ impl<F: FnMut(u64)> Direct<F> {
                 return (ops, latency);
             }
         }
+    }
+}
+
+/// What the clocks and counters say at one moment.
+pub(crate) struct Readings {
+    server_cpu: Option<Duration>,
+    allocated: Allocated,
+    cpu: Duration,
+    at: Instant,
+}
+
+impl Readings {
+    pub(crate) fn take(server: Option<u32>) -> Readings {
+        // Asking for a server's costs some microseconds of ours, which are nothing beside a lap.
+        Readings { server_cpu: server.and_then(cpu_time_of), allocated: Allocated::so_far(), cpu: cpu_time(), at: now() }
+    }
+
+    /// What a lap took that began at `before` and ends here.
+    pub(crate) fn since(&self, before: &Readings, (ops, latency): (u64, Histogram), mut figures: Figures) -> Sample {
+        figures.extend(self.allocated.since(before.allocated).per_op(ops));
+        let server_cpu = self.server_cpu.zip(before.server_cpu).map(|(after, before)| after.saturating_sub(before));
+        Sample { ops, wall: self.at - before.at, cpu: self.cpu.saturating_sub(before.cpu), server_cpu, latency, figures }
     }
 }
 

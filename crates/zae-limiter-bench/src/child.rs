@@ -23,6 +23,7 @@ pub(crate) fn play(role: &Role) -> Result<()> {
             share(path, *callers, synchronous, (*start_ms, *time_ms))?.write()
         }
         Role::Weigh { what, keys } => weigh(what, *keys)?.to_string(),
+        Role::Canned => return crate::dynamodb::serve_canned(),
     };
     writeln!(std::io::stdout(), "{answer}").context("an answer")
 }

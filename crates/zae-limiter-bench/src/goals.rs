@@ -46,7 +46,7 @@ use Bound::{AtLeast, AtMost};
 use Measure::{Cpu, Figure, P50, Rate};
 
 /// In the order of the issue that set them.
-pub(crate) const GOALS: [Goal; 23] = [
+pub(crate) const EMBEDDED: [Goal; 23] = [
     goal("SQLite, store: CPU of a bare UPDATE", Cpu("sqlite-store", "bare-update"), AtMost(1.3)),
     goal("SQLite, acquire + commit: CPU of a bare UPDATE", Cpu("sqlite-acquire", "bare-update"), AtMost(1.8)),
     goal("SQLite, acquire + commit: p50 of Redis Lua", P50("sqlite-acquire", "redis"), AtMost(0.5)),
@@ -70,6 +70,23 @@ pub(crate) const GOALS: [Goal; 23] = [
     goal("memory, a million keys: CPU of two governors", Cpu("memory-store-1m", "governor-1m"), AtMost(2.0)),
     goal("limitador: CPU of memory acquire + commit", Cpu("limitador", "memory-acquire"), AtLeast(4.0)),
     goal("memory: bytes per key", Figure("memory-weight", "bytes per key"), AtMost(320.0)),
+];
+
+/// Those of the limiter on DynamoDB: the issue's own, then what follows from them for other ways to call.
+pub(crate) const DYNAMODB: [Goal; 13] = [
+    goal("acquire + commit: CPU of a bare UpdateItem", Cpu("acquire", "bare"), AtMost(1.25)),
+    goal("Python 0.17.0, asyncio: CPU of our acquire + commit", Cpu("python", "acquire"), AtLeast(8.0)),
+    goal("Python 0.17.0, threads: CPU of our acquire + commit", Cpu("python-sync", "acquire"), AtLeast(8.0)),
+    goal("Python 0.17.0, 64 tasks: CPU of our acquire + commit, 64 tasks", Cpu("python-64", "acquire-64"), AtLeast(8.0)),
+    goal("acquire + commit: requests", Figure("acquire", "requests per op"), AtMost(1.0)),
+    goal("multi-threaded runtime: CPU of a bare UpdateItem", Cpu("acquire-mt", "bare-mt"), AtMost(1.25)),
+    goal("64 callers: CPU of a bare UpdateItem", Cpu("acquire-64", "bare-64"), AtMost(1.25)),
+    goal("64 callers, multi-threaded: CPU of a bare UpdateItem", Cpu("acquire-mt-64", "bare-mt-64"), AtMost(1.25)),
+    goal("with an adjustment: CPU of two bare UpdateItems", Cpu("adjust", "bare-two"), AtMost(1.25)),
+    goal("child and parent: CPU of two bare UpdateItems at once", Cpu("cascade", "bare-pair"), AtMost(1.25)),
+    goal("blocking: CPU of a bare UpdateItem from another thread", Cpu("blocking", "bare-blocking"), AtMost(1.25)),
+    goal("refusal from memory: CPU of a bare UpdateItem", Cpu("refused", "bare"), AtMost(0.1)),
+    goal("refusal from memory: requests", Figure("refused", "requests per op"), AtMost(0.01)),
 ];
 
 /// How a goal came out.
@@ -138,8 +155,16 @@ mod tests {
     #[cfg(feature = "peers")]
     #[test]
     fn every_goal_names_rows_that_exist() {
-        let rows = crate::rows::all();
-        for goal in GOALS {
+        all_exist(&EMBEDDED, &crate::rows::all());
+    }
+
+    #[test]
+    fn every_goal_of_dynamodb_names_rows_that_exist() {
+        all_exist(&DYNAMODB, &crate::dynamodb::rows());
+    }
+
+    fn all_exist(goals: &[Goal], rows: &[crate::rows::Entry]) {
+        for goal in goals {
             let names = match goal.measure {
                 Cpu(first, second) | P50(first, second) | Rate(first, second) => vec![first, second],
                 Figure(first, _) => vec![first],

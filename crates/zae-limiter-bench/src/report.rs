@@ -5,10 +5,10 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use crate::cell::Sample;
-use crate::goals::{Bound, GOALS, Verdict, cpu_per_op, rate, spread};
+use crate::goals::{Bound, Verdict, cpu_per_op, rate, spread};
 use crate::rounds::{Measured, Results};
 
-/// Two tables in Markdown, ready for `docs/benchmarks.md`.
+/// Two tables in Markdown, ready for the pages of `docs`.
 pub(crate) fn table(results: &Results) -> String {
     let mut page = String::new();
     write_table(&mut page, results).expect("a String takes everything");
@@ -31,7 +31,7 @@ fn write_table(page: &mut String, results: &Results) -> std::fmt::Result {
         writeln!(page, "| `{}` | {} | {ops} | {p50} | {p99} | {cpu} | {server} | {} |", row.name, row.what, also(row))?;
     }
     writeln!(page, "\n| goal | wanted | measured | |\n|---|---|---|---|")?;
-    for goal in &GOALS {
+    for goal in results.goals {
         let wanted = match goal.bound {
             Bound::AtMost(most) => format!("≤ {most}"),
             Bound::AtLeast(least) => format!("≥ {least}"),
@@ -51,8 +51,8 @@ fn write_table(page: &mut String, results: &Results) -> std::fmt::Result {
     for (name, why) in &results.missing {
         writeln!(page, "\nThe row `{name}` is missing: {why}")?;
     }
-    if cfg!(not(feature = "peers")) {
-        writeln!(page, "\nThe rows of others are missing: build with `--features peers`.")?;
+    for note in &results.notes {
+        writeln!(page, "\n{note}")?;
     }
     Ok(())
 }
@@ -112,7 +112,7 @@ pub(crate) fn json(results: &Results) -> String {
         "quick": results.quick,
         "loads": results.loads,
         "rows": results.rows.iter().map(row).collect::<Vec<_>>(),
-        "goals": GOALS.iter().map(goal).collect::<Vec<_>>(),
+        "goals": results.goals.iter().map(goal).collect::<Vec<_>>(),
         "missing": missing,
     });
     format!("{all:#}\n")

@@ -1,16 +1,28 @@
 //! Runs the rows: each once per round, so that what disturbs one round disturbs its ratios little.
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
 use crate::args::Options;
 use crate::cell::{Cell, Row, Sample};
-use crate::rows::{self, Context, Entry};
+use crate::goals::Goal;
+use crate::rows::{Context, Entry};
 
 const ROUNDS: u32 = 7;
 const ROUNDS_QUICK: u32 = 2;
+
+/// What is to be measured.
+pub(crate) struct Suite {
+    pub(crate) rows: Vec<Entry>,
+    pub(crate) goals: &'static [Goal],
+    /// What to know about this build, as sentences.
+    pub(crate) notes: Vec<&'static str>,
+    /// Where files go, unless it is the system's temporary folder.
+    pub(crate) folder: Option<PathBuf>,
+}
 
 /// Everything that was measured.
 pub(crate) struct Results {
@@ -23,6 +35,8 @@ pub(crate) struct Results {
     pub(crate) all: bool,
     /// The load of the machine before each round: how much else went on.
     pub(crate) loads: Vec<f64>,
+    pub(crate) goals: &'static [Goal],
+    pub(crate) notes: Vec<&'static str>,
 }
 
 pub(crate) struct Measured {
@@ -38,18 +52,19 @@ impl Results {
     }
 }
 
-pub(crate) fn run(options: &Options) -> Result<Results> {
-    let entries = wanted(rows::all(), &options.only);
+pub(crate) fn run(options: &Options, suite: Suite) -> Result<Results> {
+    let Suite { rows, goals, notes, folder } = suite;
+    let entries = wanted(rows, &options.only);
     ensure!(!entries.is_empty(), "no row begins with {:?}; --list names them", options.only);
     let (quick, all) = (options.quick, options.only.is_empty());
-    let mut results = Results { rows: Vec::new(), missing: Vec::new(), rounds: 0, quick, all, loads: Vec::new() };
+    let mut results = Results { rows: Vec::new(), missing: Vec::new(), rounds: 0, quick, all, loads: Vec::new(), goals, notes };
     if options.list {
         for entry in entries {
             results.rows.push(Measured { name: entry.name, what: entry.what, samples: Vec::new() });
         }
         return Ok(results);
     }
-    let context = Context::new(options.folder.as_deref(), options.quick)?;
+    let context = Context::new(folder.as_deref(), options.quick)?;
     let mut ready: Vec<Box<dyn Row>> = Vec::new();
     for entry in entries {
         tell(&format!("setting up {}", entry.name));
@@ -58,7 +73,10 @@ pub(crate) fn run(options: &Options) -> Result<Results> {
                 ready.push(row);
                 results.rows.push(Measured { name: entry.name, what: entry.what, samples: Vec::new() });
             }
-            Err(error) => results.missing.push((entry.name, format!("{error:#}"))),
+            Err(error) => {
+                tell(&format!("SKIPPED {}: {error:#}", entry.name));
+                results.missing.push((entry.name, format!("{error:#}")));
+            }
         }
     }
     let cell = if options.quick { cell(20, 100) } else { cell(50, 400) };

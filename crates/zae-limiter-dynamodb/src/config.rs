@@ -18,7 +18,7 @@ use zae_limiter_store::{
 use crate::change::check_active;
 use crate::entity::{self, Owner};
 use crate::item::{self, attr, parent_of, text_of};
-use crate::page::{Listing, cut, position};
+use crate::page::{Listing, position};
 use crate::table::{Index, Item, Key};
 use crate::{DynamoStore, Shared, keys};
 
@@ -251,7 +251,7 @@ impl ConfigStore for DynamoStore {
             };
             let names = names.into_iter().filter(|name| after.is_none_or(|after| name.as_str() > after));
             let resources = names.filter_map(|name| accepted::<ResourceName>(OPERATION, name)).collect();
-            Ok(cut(resources, page, ToString::to_string))
+            Ok(Page::cut(resources, page, ToString::to_string))
         })
     }
 
@@ -283,7 +283,7 @@ impl ConfigStore for DynamoStore {
             let resource = |name| if name == keys::ALL_RESOURCES { Some(None) } else { accepted(OPERATION, name).map(Some) };
             let resources = names.filter_map(resource).collect();
             let word = |resource: &Option<ResourceName>| resource.as_ref().map_or(keys::ALL_RESOURCES, ResourceName::as_str).to_owned();
-            Ok(cut(resources, page, word))
+            Ok(Page::cut(resources, page, word))
         })
     }
 }

@@ -44,21 +44,9 @@ fn event<'a>(id: &EntityId, action: AuditAction, details: item::Details) -> Even
 
 pub(crate) async fn create(store: &DynamoStore, new: &NewEntity, change: &Change) -> Result<Entity, StoreError> {
     const OPERATION: &str = "create_entity";
-    Entity::check_text(&new.name, &new.metadata).map_err(|error| refused(StoreErrorKind::Invalid, OPERATION, error.to_string()))?;
-    if new.parent.as_ref() == Some(&new.id) {
-        let message = format!("entity {} can not be its own parent; name another, or none", new.id);
-        return Err(refused(StoreErrorKind::Invalid, OPERATION, message));
-    }
+    new.check()?;
     check_chain(store, new, OPERATION).await?;
-    let entity = Entity {
-        id: new.id.clone(),
-        name: new.name.clone(),
-        parent: new.parent.clone(),
-        cascade: new.cascade,
-        metadata: new.metadata.clone(),
-        created_at: change.at,
-        version: 1,
-    };
+    let entity = new.created_at(change.at);
     let incarnation = format!("{:016x}", store.shared.options.entropy.next_u64());
     let record = item::entity_item(&store.id, &entity, &incarnation);
     for attempt in 1..=ADMIN_ATTEMPTS_MAX {
@@ -209,7 +197,7 @@ pub(crate) async fn list(store: &DynamoStore, page: &PageRequest) -> Result<Page
         let is_over = found.last.is_none();
         after = last.or(after);
         if is_over || entities.len() > size {
-            return Ok(crate::page::cut(entities, page, |entity| entity.id.to_string()));
+            return Ok(Page::cut(entities, page, |entity| entity.id.to_string()));
         }
     }
     // Not one entity in all these records: a short page, and the caller asks on.

@@ -1,12 +1,10 @@
 //! What happened: the audit log, written by the changes it records, and the usage history, written by an aggregator.
 
-use std::collections::BTreeMap;
-
-use zae_limiter_core::{AuditEvent, EntityId, EventId, LimitName, Milli, ResourceName, TimeMs, UsageSnapshot, parse_rfc3339, rfc3339};
-use zae_limiter_store::{AuditQuery, BoxFuture, Cursor, HistoryStore, Page, StoreError, StoreErrorKind, UsageQuery};
+use zae_limiter_core::{AuditEvent, EntityId, EventId, ResourceName, TimeMs, UsageSnapshot, parse_rfc3339, rfc3339};
+use zae_limiter_store::{AuditQuery, BoxFuture, HistoryStore, Page, StoreError, UsageQuery, UsageWindows};
 
 use crate::item::{Shape, attr, audit_event, key_of, shape_of, text_of, usage_item};
-use crate::page::{Walk, cut, foreign_cursor, size_of};
+use crate::page::{Walk, foreign_cursor, size_of};
 use crate::table::{Index, Item, Key, Query, Sort};
 use crate::{DynamoStore, keys};
 
@@ -44,7 +42,7 @@ async fn audit_events(store: &DynamoStore, query: &AuditQuery) -> Result<Page<Au
             break;
         }
     }
-    Ok(cut(events, &query.page, |event| event.id.to_string()))
+    Ok(Page::cut(events, &query.page, |event| event.id.to_string()))
 }
 
 /// What was read, or `None` with a warning: one record that somebody else wrote does not hide all others.
@@ -52,127 +50,48 @@ fn readable<T>(operation: &'static str, read: Result<T, StoreError>) -> Option<T
     read.inspect_err(|error| tracing::warn!(operation, %error, "a record is left out of the history")).ok()
 }
 
-/// One window of one bucket, in the order of the answer.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Position {
-    start: TimeMs,
-    entity: EntityId,
-    resource: ResourceName,
+/// True for a window that is asked for, as far as its key says.
+fn wants(query: &UsageQuery, shape: Shape) -> bool {
+    let UsageQuery { window, from, until, .. } = query;
+    shape.may_be(*window) && from.is_none_or(|from| shape.start >= from) && until.is_none_or(|until| shape.start < until)
 }
 
-impl Position {
-    fn parse(cursor: &Cursor) -> Option<Position> {
-        let mut parts = cursor.0.splitn(3, ' ');
-        let mut part = || parts.next().unwrap_or_default();
-        let start = TimeMs(part().parse().ok()?);
-        Some(Position { start, entity: part().parse().ok()?, resource: part().parse().ok()? })
+/// Adds what an item says. Both products may have counted in one window: then it is their sum.
+fn add(windows: &mut UsageWindows<'_>, item: &Item, shape: Shape) {
+    let Some(usage) = readable("usage", usage_item(item, shape)) else { return };
+    let UsageQuery { entity, resource, window, .. } = windows.query();
+    if usage.window != *window
+        || entity.as_ref().is_some_and(|entity| usage.entity != *entity)
+        || resource.as_ref().is_some_and(|resource| usage.resource != *resource)
+    {
+        return;
     }
-
-    /// No name contains a space.
-    fn cursor(&self) -> String {
-        format!("{} {} {}", self.start.0, self.entity, self.resource)
+    if let Some(totals) = windows.at(shape.start, usage.entity, usage.resource) {
+        totals.count(usage.events);
+        usage.counters.into_iter().for_each(|(limit, used)| totals.use_limit(limit, used));
     }
 }
 
-#[derive(Default)]
-struct Totals {
-    used: BTreeMap<LimitName, Milli>,
-    events: u64,
-}
-
-/// The windows of one page: the first ones after a cursor, however many there are in all. It holds one more than the page,
-/// so that an answer of any size needs little memory. A window that is pushed out has that many before it, and so never
-/// comes back with a part of its usage missing.
-struct Windows<'a> {
-    query: &'a UsageQuery,
-    after: Option<Position>,
-    size: usize,
-    totals: BTreeMap<Position, Totals>,
-}
-
-impl Windows<'_> {
-    /// True for a window that is asked for, as far as its key says.
-    fn wants(&self, shape: Shape) -> bool {
-        let UsageQuery { window, from, until, .. } = self.query;
-        shape.may_be(*window) && from.is_none_or(|from| shape.start >= from) && until.is_none_or(|until| shape.start < until)
-    }
-
-    /// True when no window that starts at `start` or later could get in.
-    fn is_closed_to(&self, start: TimeMs) -> bool {
-        self.totals.len() > self.size && self.totals.last_key_value().is_some_and(|(last, _)| last.start < start)
-    }
-
-    /// Adds what an item says. Both products may have counted in one window: then it is their sum.
-    fn add(&mut self, item: &Item, shape: Shape) {
-        let Some(usage) = readable("usage", usage_item(item, shape)) else { return };
-        let UsageQuery { entity, resource, window, .. } = self.query;
-        if usage.window != *window
-            || entity.as_ref().is_some_and(|entity| usage.entity != *entity)
-            || resource.as_ref().is_some_and(|resource| usage.resource != *resource)
-        {
-            return;
-        }
-        let position = Position { start: shape.start, entity: usage.entity, resource: usage.resource };
-        if self.after.as_ref().is_some_and(|after| position <= *after) {
-            return;
-        }
-        if self.totals.len() > self.size && !self.totals.contains_key(&position) {
-            if self.totals.last_key_value().is_some_and(|(last, _)| *last < position) {
-                return;
-            }
-            self.totals.pop_last();
-        }
-        let totals = self.totals.entry(position).or_default();
-        totals.events = totals.events.saturating_add(usage.events);
-        for (limit, used) in usage.counters {
-            let sum = totals.used.entry(limit).or_default();
-            *sum = sum.saturating_add(used);
-        }
-    }
-
-    /// The sort keys between which the windows of the page are, behind a prefix.
-    fn range(&self, prefix: &str) -> Sort {
-        let window = self.query.window;
-        // Outside the years of four digits keys do not sort like times: then everything is looked at.
-        let years = parse_rfc3339("0001-01-01").ok().zip(parse_rfc3339("9999-12-31").ok());
-        let inside = |at: &TimeMs| years.is_some_and(|(first, last)| first <= *at && *at <= last);
-        let from = self.after.as_ref().map(|after| after.start).max(self.query.from).map(|from| window.start_of(from)).filter(inside);
-        let last = self.query.until.map(|until| window.start_of(until.plus_ms(-1))).filter(inside);
-        // The short key of a window is the beginning of its long one.
-        let lower = from.map_or_else(|| prefix.to_owned(), |from| format!("{prefix}{}", window.key(from)));
-        let upper = last.map_or_else(|| format!("{prefix}{}", keys::END), |last| format!("{prefix}{}{}", rfc3339(last), keys::END));
-        Sort::Between(lower, upper)
-    }
-
-    fn into_page(self) -> Page<UsageSnapshot> {
-        let mut snapshots = Vec::new();
-        for (position, totals) in self.totals {
-            let counters = totals.used.into_iter().filter(|(_, used)| *used != Milli::ZERO).collect();
-            let Position { start, entity, resource } = position;
-            snapshots.push(UsageSnapshot { entity, resource, window: self.query.window, start, counters, events: totals.events });
-        }
-        let position = |last: &UsageSnapshot| Position { start: last.start, entity: last.entity.clone(), resource: last.resource.clone() };
-        let mut page = cut(snapshots, &self.query.page, |last| position(last).cursor());
-        // Only corrections that cancel each other out: nothing to show.
-        page.items.retain(|snapshot| snapshot.events > 0 || !snapshot.counters.is_empty());
-        page
-    }
+/// The sort keys between which the windows of the page are, behind a prefix.
+fn range(windows: &UsageWindows<'_>, prefix: &str) -> Sort {
+    let UsageQuery { window, until, .. } = windows.query();
+    // Outside the years of four digits keys do not sort like times: then everything is looked at.
+    let years = parse_rfc3339("0001-01-01").ok().zip(parse_rfc3339("9999-12-31").ok());
+    let inside = |at: &TimeMs| years.is_some_and(|(first, last)| first <= *at && *at <= last);
+    let from = windows.first_start().map(|from| window.start_of(from)).filter(inside);
+    let last = until.map(|until| window.start_of(until.plus_ms(-1))).filter(inside);
+    // The short key of a window is the beginning of its long one.
+    let lower = from.map_or_else(|| prefix.to_owned(), |from| format!("{prefix}{}", window.key(from)));
+    let upper = last.map_or_else(|| format!("{prefix}{}", keys::END), |last| format!("{prefix}{}{}", rfc3339(last), keys::END));
+    Sort::Between(lower, upper)
 }
 
 async fn usage(store: &DynamoStore, query: &UsageQuery) -> Result<Page<UsageSnapshot>, StoreError> {
-    const OPERATION: &str = "usage";
-    let after = match query.page.cursor() {
-        Some(cursor) => Some(Position::parse(cursor).ok_or_else(|| foreign_cursor(OPERATION))?),
-        None => None,
-    };
-    let mut windows = Windows { query, after, size: size_of(&query.page), totals: BTreeMap::new() };
+    let mut windows = UsageWindows::new(query)?;
     match (&query.entity, &query.resource) {
-        (None, None) => {
-            let message = "neither an entity nor a resource is given; give at least one";
-            return Err(StoreError::new(StoreErrorKind::Invalid, OPERATION, message));
-        }
         (Some(entity), resource) => of_entity(store, entity, resource.as_ref(), &mut windows).await?,
         (None, Some(resource)) => of_resource(store, resource, &mut windows).await?,
+        (None, None) => {}
     }
     Ok(windows.into_page())
 }
@@ -182,29 +101,29 @@ async fn of_entity(
     store: &DynamoStore,
     entity: &EntityId,
     resource: Option<&ResourceName>,
-    windows: &mut Windows<'_>,
+    windows: &mut UsageWindows<'_>,
 ) -> Result<(), StoreError> {
     let prefix = keys::usage_prefix(resource);
-    let sort = if resource.is_some() { windows.range(&prefix) } else { Sort::Prefix(prefix) };
+    let sort = if resource.is_some() { range(windows, &prefix) } else { Sort::Prefix(prefix) };
     let partition = keys::entity_partition(&store.id, entity);
     let query = Query { index: None, partition, sort, start: None, limit: None, ascending: true, consistent: true };
     let mut walk = Walk::new(&store.shared, "usage", query);
     while let Some(items) = walk.next().await? {
         for item in &items {
             let window = text_of(item, attr::SK).and_then(keys::parse_usage).map(|(_, window)| window);
-            let Some(shape) = window.and_then(shape_of).filter(|shape| windows.wants(*shape)) else { continue };
+            let Some(shape) = window.and_then(shape_of).filter(|shape| wants(windows.query(), *shape)) else { continue };
             if resource.is_some() && windows.is_closed_to(shape.start) {
                 return Ok(());
             }
-            windows.add(item, shape);
+            add(windows, item, shape);
         }
     }
     Ok(())
 }
 
 /// From the index of the resource: ordered by time. It may hold only keys, so the items are fetched.
-async fn of_resource(store: &DynamoStore, resource: &ResourceName, windows: &mut Windows<'_>) -> Result<(), StoreError> {
-    let (partition, sort) = (keys::index::resource(&store.id, resource), windows.range(keys::index::USAGE));
+async fn of_resource(store: &DynamoStore, resource: &ResourceName, windows: &mut UsageWindows<'_>) -> Result<(), StoreError> {
+    let (partition, sort) = (keys::index::resource(&store.id, resource), range(windows, keys::index::USAGE));
     let index = Some(Index::Gsi2);
     let query = Query { index, partition, sort, start: None, limit: Some(KEYS_PAGE), ascending: true, consistent: false };
     let mut walk = Walk::new(&store.shared, "usage", query);
@@ -212,7 +131,7 @@ async fn of_resource(store: &DynamoStore, resource: &ResourceName, windows: &mut
         let mut wanted: Vec<(Key, Shape)> = Vec::new();
         for item in &items {
             let window = text_of(item, attr::GSI2SK).and_then(keys::index::parse_resource_usage).map(|(window, _)| window);
-            let Some(shape) = window.and_then(shape_of).filter(|shape| windows.wants(*shape)) else { continue };
+            let Some(shape) = window.and_then(shape_of).filter(|shape| wants(windows.query(), *shape)) else { continue };
             wanted.extend(key_of(item).map(|key| (key, shape)));
         }
         let keys: Vec<Key> = wanted.iter().map(|(key, _)| key.clone()).collect();
@@ -220,7 +139,7 @@ async fn of_resource(store: &DynamoStore, resource: &ResourceName, windows: &mut
         let last = wanted.last().map(|(_, shape)| shape.start);
         for ((_, shape), item) in wanted.iter().zip(&found) {
             if let Some(item) = item {
-                windows.add(item, *shape);
+                add(windows, item, *shape);
             }
         }
         if last.is_some_and(|last| windows.is_closed_to(last)) {

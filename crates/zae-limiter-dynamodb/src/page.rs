@@ -54,15 +54,6 @@ pub(crate) fn size_of(page: &PageRequest) -> usize {
     usize::try_from(page.limit()).unwrap_or(usize::MAX)
 }
 
-/// Makes a page of up to one item too many.
-pub(crate) fn cut<T>(mut items: Vec<T>, page: &PageRequest, cursor: impl Fn(&T) -> String) -> Page<T> {
-    let size = size_of(page);
-    let more = items.len() > size;
-    items.truncate(size);
-    let next = items.last().filter(|_| more).map(|last| Cursor(cursor(last)));
-    Page { items, next }
-}
-
 impl Shared {
     /// One page of a listing. `read` gives the name of an item, and what is listed of it, if anything is.
     pub(crate) async fn list<T>(
@@ -86,7 +77,7 @@ impl Shared {
             }
             query.start = found.last;
             if query.start.is_none() || items.len() > size {
-                let page = cut(items, page, |(name, _)| name.clone());
+                let page = Page::cut(items, page, |(name, _)| name.clone());
                 return Ok(Page { items: page.items.into_iter().map(|(_, item)| item).collect(), next: page.next });
             }
         }

@@ -3,7 +3,7 @@
 use rusqlite::{Connection, Statement};
 use smallvec::SmallVec;
 use zae_limiter_core::{
-    AuditAction, AuditSubject, BucketState, CHAIN_MAX, EntityId, Limit, LimitName, Milli, ResourceName, TimeMs, Wait, assess, check_limits,
+    AuditAction, AuditSubject, BucketState, EntityId, Limit, LimitName, Milli, ResourceName, TimeMs, Wait, assess, check_limits,
 };
 use zae_limiter_store::{
     Adjusted, BoxFuture, BucketDelta, BucketStore, BucketView, Change, ConsumeOutcome, ConsumeRequest, LimitsInForce, Page, PageRequest,
@@ -103,7 +103,7 @@ pub(crate) fn remove(conn: &Connection, key: &Key<'_>, state: &BucketState) -> O
 impl BucketStore for SqliteStore {
     fn consume<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>> {
         Box::pin(async move {
-            check_request(request, "consume")?;
+            request.check("consume")?;
             let writer = self.writer("consume")?;
             let inline = writer.inline(request.now, |conn, working| working.consume(conn, self.key, request.members, request.now));
             if let Some(outcome) = inline {
@@ -117,7 +117,7 @@ impl BucketStore for SqliteStore {
 
     fn peek<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>> {
         Box::pin(async move {
-            check_request(request, "peek")?;
+            request.check("peek")?;
             self.read("peek", |conn| peek(conn, self.key, request))
         })
     }
@@ -262,27 +262,6 @@ fn views(conn: &Connection, sql: &str, params: (i64, &str, &str, u32)) -> Outcom
         views.push(BucketView { entity, resource, state: bucket_from_row(row, 2, &[])? });
     }
     Ok(views)
-}
-
-fn check_request(request: &ConsumeRequest<'_>, operation: &'static str) -> Result<(), StoreError> {
-    let invalid = |message: String| Err(StoreError::new(StoreErrorKind::Invalid, operation, message));
-    if request.members.is_empty() || request.members.len() > CHAIN_MAX {
-        return invalid(format!("a chain has 1 to {CHAIN_MAX} members, this one has {}", request.members.len()));
-    }
-    for (index, member) in request.members.iter().enumerate() {
-        if request.members[..index].iter().any(|other| other.entity == member.entity && other.resource == member.resource) {
-            return invalid(format!("{} is in the chain twice; each bucket may be asked once", member.entity));
-        }
-        for (at, take) in member.takes.iter().enumerate() {
-            if usize::from(take.limit) >= member.limits.limits.len() || member.takes[..at].iter().any(|other| other.limit == take.limit) {
-                return invalid(format!("take {at} of {} names no limit of its own; name each limit at most once", member.entity));
-            }
-            if take.amount.is_negative() {
-                return invalid(format!("take {at} of {} is negative; give back with adjust", member.entity));
-            }
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

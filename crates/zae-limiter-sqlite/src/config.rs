@@ -13,7 +13,7 @@ use crate::SqliteStore;
 use crate::entity;
 use crate::error::{Failure, Outcome, corrupt_value, optional, refused};
 use crate::history::{self, Event};
-use crate::page::{cut, paged};
+use crate::page::paged;
 use crate::rows::{limits_from_text, limits_to_text, name_at, optional_name_at};
 use crate::working::{Key, namespace_gone};
 
@@ -52,7 +52,10 @@ pub(crate) fn is_disabled(conn: &Connection, key: &Key<'_>) -> Outcome<bool> {
 impl ConfigStore for SqliteStore {
     fn create_entity<'a>(&'a self, entity: &'a NewEntity, change: &'a Change) -> BoxFuture<'a, Result<Entity, StoreError>> {
         let (ns, new, change) = (self.key, entity.clone(), change.clone());
-        Box::pin(self.write("create_entity", move |conn| entity::create(conn, ns, &new, &change)))
+        Box::pin(async move {
+            new.check()?;
+            self.write("create_entity", move |conn| entity::create(conn, ns, &new, &change)).await
+        })
     }
 
     fn entity<'a>(&'a self, id: &'a EntityId) -> BoxFuture<'a, Result<Option<Entity>, StoreError>> {
@@ -155,7 +158,7 @@ impl ConfigStore for SqliteStore {
                 let mut statement = conn.prepare_cached(SQL)?;
                 let after = page.cursor().map(|cursor| cursor.0.as_str());
                 let items = names(statement.query((self.key, after, page.limit() + 1))?, |row| optional_name_at(row, 0))?;
-                Ok(cut(items, page, |resource: &Option<ResourceName>| resource.as_ref().map_or(String::new(), ToString::to_string)))
+                Ok(Page::cut(items, page, |resource: &Option<ResourceName>| resource.as_ref().map_or(String::new(), ToString::to_string)))
             })
         })
     }

@@ -17,26 +17,13 @@ use crate::working::Key;
 const CHILDREN_NAMED_MAX: u32 = 10;
 
 pub(crate) fn create(conn: &Connection, ns: i64, new: &NewEntity, change: &Change) -> Outcome<Entity> {
-    Entity::check_text(&new.name, &new.metadata).map_err(|error| refused(StoreErrorKind::Invalid, error.to_string()))?;
-    if new.parent.as_ref() == Some(&new.id) {
-        let message = format!("entity {} can not be its own parent; name another, or none", new.id);
-        return Err(refused(StoreErrorKind::Invalid, message));
-    }
     next_generation(conn, ns)?;
     if find(conn, ns, &new.id)?.is_some() {
         let message = format!("entity {} exists already; update it, or choose another id", new.id);
         return Err(refused(StoreErrorKind::AlreadyExists, message));
     }
     check_chain(conn, ns, new)?;
-    let entity = Entity {
-        id: new.id.clone(),
-        name: new.name.clone(),
-        parent: new.parent.clone(),
-        cascade: new.cascade,
-        metadata: new.metadata.clone(),
-        created_at: change.at,
-        version: 1,
-    };
+    let entity = new.created_at(change.at);
     store(conn, ns, &entity)?;
     let mut details = details_of(&entity);
     details.extend(new.parent.iter().map(|parent| ("parent".to_owned(), parent.to_string())));

@@ -1,16 +1,11 @@
 //! What happened: the audit log and the usage history. Written in the transaction of what they record.
 
-use std::collections::BTreeMap;
-
 use rusqlite::Connection;
-use zae_limiter_core::{
-    AuditAction, AuditEvent, AuditSubject, ClosedHour, EntityId, EventId, LimitName, Milli, ResourceName, TimeMs, UsageSnapshot,
-};
-use zae_limiter_store::{AuditQuery, BoxFuture, Change, Cursor, HistoryStore, Page, StoreError, StoreErrorKind, UsageQuery};
+use zae_limiter_core::{AuditAction, AuditEvent, AuditSubject, ClosedHour, EntityId, EventId, Milli, ResourceName, TimeMs, UsageSnapshot};
+use zae_limiter_store::{AuditQuery, BoxFuture, Change, Cursor, HistoryStore, Page, StoreError, StoreErrorKind, UsageQuery, UsageWindows};
 
 use crate::SqliteStore;
 use crate::error::{Outcome, corrupt_value, optional, refused};
-use crate::page::cut;
 use crate::rows::{bucket_columns, bucket_from_row, name_at, optional_name_at, pairs_from_text, pairs_to_text};
 use crate::working::Key;
 
@@ -70,7 +65,10 @@ impl HistoryStore for SqliteStore {
     }
 
     fn usage<'a>(&'a self, query: &'a UsageQuery) -> BoxFuture<'a, Result<Page<UsageSnapshot>, StoreError>> {
-        Box::pin(async move { self.read("usage", |conn| usage(conn, self.key, query)) })
+        Box::pin(async move {
+            let windows = UsageWindows::new(query)?;
+            self.read("usage", |conn| usage(conn, self.key, windows))
+        })
     }
 }
 
@@ -95,7 +93,7 @@ fn audit_events(conn: &Connection, ns: i64, query: &AuditQuery) -> Outcome<Page<
         };
         events.push((row.get(0)?, event));
     }
-    let page = cut(events, &query.page, |(seq, event)| format!("{} {seq}", event.id));
+    let page = Page::cut(events, &query.page, |(seq, event)| format!("{} {seq}", event.id));
     Ok(Page { items: page.items.into_iter().map(|(_, event)| event).collect(), next: page.next })
 }
 
@@ -104,131 +102,43 @@ fn audit_position(cursor: &Cursor) -> Outcome<(EventId, i64)> {
     position.ok_or_else(foreign_cursor)
 }
 
-/// One window of one bucket, in the order of the answer.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Position {
-    start: TimeMs,
-    entity: EntityId,
-    resource: ResourceName,
-}
-
-impl Position {
-    fn parse(cursor: &Cursor) -> Outcome<Position> {
-        let mut parts = cursor.0.splitn(3, ' ');
-        let mut part = || parts.next().unwrap_or_default();
-        match (part().parse().ok(), part().parse().ok(), part().parse().ok()) {
-            (Some(start), Some(entity), Some(resource)) => Ok(Position { start: TimeMs(start), entity, resource }),
-            _ => Err(foreign_cursor()),
-        }
-    }
-
-    /// No name contains a space.
-    fn cursor(&self) -> String {
-        format!("{} {} {}", self.start.0, self.entity, self.resource)
-    }
-}
-
 fn foreign_cursor() -> crate::error::Failure {
     refused(StoreErrorKind::Invalid, "the cursor is not one of this listing; begin without one")
 }
 
-#[derive(Default)]
-struct Totals {
-    used: BTreeMap<LimitName, Milli>,
-    events: u64,
-}
-
-/// The windows of one page: the first ones after a cursor, however many there are in all. It holds one more than the page,
-/// so that an answer of any size needs little memory. A window that is pushed out has that many before it, and so never
-/// comes back with a part of its usage missing.
-struct Windows<'a> {
-    query: &'a UsageQuery,
-    after: Option<Position>,
-    size: usize,
-    totals: BTreeMap<Position, Totals>,
-}
-
-impl Windows<'_> {
-    /// True when no window that starts at `start` or later could get in.
-    fn is_closed_to(&self, start: TimeMs) -> bool {
-        self.totals.len() > self.size && self.totals.last_key_value().is_some_and(|(last, _)| last.start < start)
-    }
-
-    fn totals_of(&mut self, hour: i64, entity: EntityId, resource: ResourceName) -> Option<&mut Totals> {
-        let start = self.query.window.start_of(TimeMs(hour.saturating_mul(HOUR_MS)));
-        if self.query.from.is_some_and(|from| start < from) || self.query.until.is_some_and(|until| start >= until) {
-            return None;
-        }
-        let position = Position { start, entity, resource };
-        if self.after.as_ref().is_some_and(|after| position <= *after) {
-            return None;
-        }
-        if self.totals.len() > self.size && !self.totals.contains_key(&position) {
-            if self.totals.last_key_value().is_some_and(|(last, _)| *last < position) {
-                return None;
-            }
-            self.totals.pop_last();
-        }
-        Some(self.totals.entry(position).or_default())
-    }
-
-    fn into_page(self) -> Page<UsageSnapshot> {
-        let mut snapshots = Vec::new();
-        for (position, totals) in self.totals {
-            let counters = totals.used.into_iter().filter(|(_, used)| *used != Milli::ZERO).collect();
-            let Position { start, entity, resource } = position;
-            snapshots.push(UsageSnapshot { entity, resource, window: self.query.window, start, counters, events: totals.events });
-        }
-        let position = |last: &UsageSnapshot| Position { start: last.start, entity: last.entity.clone(), resource: last.resource.clone() };
-        let mut page = cut(snapshots, &self.query.page, |last| position(last).cursor());
-        // Only corrections that cancel each other out: nothing to show.
-        page.items.retain(|snapshot| snapshot.events > 0 || !snapshot.counters.is_empty());
-        page
-    }
-}
-
-fn usage(conn: &Connection, ns: i64, query: &UsageQuery) -> Outcome<Page<UsageSnapshot>> {
-    let by_entity = match (&query.entity, &query.resource) {
-        (None, None) => return Err(refused(StoreErrorKind::Invalid, "neither an entity nor a resource is given; give at least one")),
-        (Some(_), _) => true,
-        (None, Some(_)) => false,
-    };
-    let size = usize::try_from(query.page.limit()).unwrap_or(usize::MAX);
-    let after = query.page.cursor().map(Position::parse).transpose()?;
-    let mut windows = Windows { query, after, size, totals: BTreeMap::new() };
-    add_closed_hours(conn, ns, by_entity, &mut windows)?;
-    add_open_hours(conn, ns, by_entity, &mut windows)?;
+fn usage(conn: &Connection, ns: i64, mut windows: UsageWindows<'_>) -> Outcome<Page<UsageSnapshot>> {
+    add_closed_hours(conn, ns, &mut windows)?;
+    add_open_hours(conn, ns, &mut windows)?;
     Ok(windows.into_page())
 }
 
-fn add_closed_hours(conn: &Connection, ns: i64, by_entity: bool, windows: &mut Windows<'_>) -> Outcome<()> {
+fn add_closed_hours(conn: &Connection, ns: i64, windows: &mut UsageWindows<'_>) -> Outcome<()> {
     const BY_ENTITY: &str = "SELECT entity,resource,hour,counter,amount FROM usage \
                              WHERE ns=?1 AND entity=?2 AND hour>=?4 AND (?3 IS NULL OR resource=?3) ORDER BY hour";
     const BY_RESOURCE: &str = "SELECT entity,resource,hour,counter,amount FROM usage \
                                WHERE ns=?1 AND resource=?3 AND hour>=?4 AND ?2 IS NULL ORDER BY hour";
-    let query = windows.query;
-    let first = windows.after.as_ref().map(|after| after.start).max(query.from).map_or(i64::MIN, |from| from.0.div_euclid(HOUR_MS));
+    let query = windows.query();
+    let first = windows.first_start().map_or(i64::MIN, |from| from.0.div_euclid(HOUR_MS));
     let (entity, resource) = (query.entity.as_ref().map(EntityId::as_str), query.resource.as_ref().map(ResourceName::as_str));
-    let mut statement = conn.prepare_cached(if by_entity { BY_ENTITY } else { BY_RESOURCE })?;
+    let mut statement = conn.prepare_cached(if query.entity.is_some() { BY_ENTITY } else { BY_RESOURCE })?;
     let mut rows = statement.query((ns, entity, resource, first))?;
     while let Some(row) = rows.next()? {
         let hour: i64 = row.get(2)?;
         if windows.is_closed_to(query.window.start_of(TimeMs(hour.saturating_mul(HOUR_MS)))) {
             break;
         }
-        let Some(totals) = windows.totals_of(hour, name_at(row, 0)?, name_at(row, 1)?) else { continue };
+        let Some(totals) = windows.at(TimeMs(hour.saturating_mul(HOUR_MS)), name_at(row, 0)?, name_at(row, 1)?) else { continue };
         let amount: i64 = row.get(4)?;
         if row.get_ref(3)?.as_str() == Ok("") {
-            totals.events = totals.events.saturating_add(u64::try_from(amount).unwrap_or(0));
+            totals.count(u64::try_from(amount).unwrap_or(0));
         } else {
-            let sum = totals.used.entry(name_at(row, 3)?).or_default();
-            *sum = sum.saturating_add(Milli(amount));
+            totals.use_limit(name_at(row, 3)?, Milli(amount));
         }
     }
     Ok(())
 }
 
-fn add_open_hours(conn: &Connection, ns: i64, by_entity: bool, windows: &mut Windows<'_>) -> Outcome<()> {
+fn add_open_hours(conn: &Connection, ns: i64, windows: &mut UsageWindows<'_>) -> Outcome<()> {
     const BY_ENTITY: &str = concat!(
         "SELECT b.entity,b.resource,",
         bucket_columns!(),
@@ -236,21 +146,18 @@ fn add_open_hours(conn: &Connection, ns: i64, by_entity: bool, windows: &mut Win
     );
     const BY_RESOURCE: &str =
         concat!("SELECT b.entity,b.resource,", bucket_columns!(), " FROM bucket b WHERE b.ns=?1 AND b.resource=?3 AND ?2 IS NULL");
-    let query = windows.query;
+    let query = windows.query();
     let (entity, resource) = (query.entity.as_ref().map(EntityId::as_str), query.resource.as_ref().map(ResourceName::as_str));
-    let mut statement = conn.prepare_cached(if by_entity { BY_ENTITY } else { BY_RESOURCE })?;
+    let mut statement = conn.prepare_cached(if query.entity.is_some() { BY_ENTITY } else { BY_RESOURCE })?;
     let mut rows = statement.query((ns, entity, resource))?;
     while let Some(row) = rows.next()? {
         let open = bucket_from_row(row, 2, &[])?.open_hour();
         if open.events == 0 && open.used.is_empty() {
             continue;
         }
-        let Some(totals) = windows.totals_of(open.start.0.div_euclid(HOUR_MS), name_at(row, 0)?, name_at(row, 1)?) else { continue };
-        totals.events = totals.events.saturating_add(open.events.into());
-        for (name, used) in open.used {
-            let sum = totals.used.entry(name).or_default();
-            *sum = sum.saturating_add(used);
-        }
+        let Some(totals) = windows.at(open.start, name_at(row, 0)?, name_at(row, 1)?) else { continue };
+        totals.count(open.events.into());
+        open.used.into_iter().for_each(|(name, used)| totals.use_limit(name, used));
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use zae_limiter_core::{AuditSubject, ConfigStamp, Entity, EntityId, EventId, Limit, LimitSource, Principal, ResourceName, TimeMs};
 
-use crate::{BoxFuture, Page, PageRequest, StoreError};
+use crate::{BoxFuture, Page, PageRequest, StoreError, StoreErrorKind};
 
 /// Who changes something, and when. The backend appends the audit event atomically with the change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -165,6 +165,25 @@ pub struct NewEntity {
     pub cascade: bool,
     /// Free text pairs.
     pub metadata: BTreeMap<String, String>,
+}
+
+impl NewEntity {
+    /// Refuses what no backend may store; for backends to call first.
+    pub fn check(&self) -> Result<(), StoreError> {
+        let invalid = |message| StoreError::new(StoreErrorKind::Invalid, "create_entity", message);
+        Entity::check_text(&self.name, &self.metadata).map_err(|error| invalid(error.to_string()))?;
+        if self.parent.as_ref() == Some(&self.id) {
+            return Err(invalid(format!("entity {} can not be its own parent; name another, or none", self.id)));
+        }
+        Ok(())
+    }
+
+    /// The entity as it is stored first.
+    #[must_use]
+    pub fn created_at(&self, created_at: TimeMs) -> Entity {
+        let NewEntity { id, name, parent, cascade, metadata } = self.clone();
+        Entity { id, name, parent, cascade, metadata, created_at, version: 1 }
+    }
 }
 
 /// A change of an entity's name or metadata; `None` keeps.

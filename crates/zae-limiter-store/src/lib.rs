@@ -35,6 +35,7 @@ mod memory;
 mod namespace;
 mod page;
 mod traced;
+mod usage;
 
 use std::pin::Pin;
 
@@ -56,6 +57,7 @@ pub use memory::{MemoryOptions, MemoryStore};
 pub use namespace::{Namespace, NamespaceStatus, NamespaceStore, Purged};
 pub use page::{Cursor, PAGE_LIMIT_MAX, Page, PageRequest};
 pub use traced::TracedStore;
+pub use usage::{UsageTotals, UsageWindows};
 
 use zae_limiter_core::TimeMs;
 

@@ -61,4 +61,14 @@ impl<T> Page<T> {
     pub fn empty() -> Page<T> {
         Page { items: Vec::new(), next: None }
     }
+
+    /// Makes a page of up to one item too many; `cursor` is asked for that of the last one.
+    #[must_use]
+    pub fn cut(mut items: Vec<T>, page: &PageRequest, cursor: impl Fn(&T) -> String) -> Page<T> {
+        let size = usize::try_from(page.limit()).unwrap_or(usize::MAX);
+        let more = items.len() > size;
+        items.truncate(size);
+        let next = items.last().filter(|_| more).map(|last| Cursor(cursor(last)));
+        Page { items, next }
+    }
 }

@@ -17,6 +17,7 @@ use crate::cell::Row;
 pub(crate) use memory::Weight;
 #[cfg(feature = "peers")]
 pub(crate) use sqlite::CALLERS;
+pub(crate) use sqlite::takes;
 
 /// One row of the table, not set up yet.
 pub(crate) struct Entry {
@@ -42,6 +43,7 @@ pub(crate) struct Context {
     normal: OnceCell<SqliteStore>,
     #[cfg(feature = "peers")]
     pub(crate) redis: OnceCell<Result<crate::peers::Server, String>>,
+    pub(crate) canned: OnceCell<Result<crate::dynamodb::Endpoint, String>>,
 }
 
 impl Context {
@@ -53,6 +55,7 @@ impl Context {
             normal: OnceCell::new(),
             #[cfg(feature = "peers")]
             redis: OnceCell::new(),
+            canned: OnceCell::new(),
         })
     }
 

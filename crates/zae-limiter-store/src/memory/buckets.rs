@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 use zae_limiter_core::{
-    AuditAction, AuditSubject, BucketState, CHAIN_MAX, Decision, EntityId, LIMITS_MAX, LimitName, Member, Milli, Reports, ResourceName,
-    TimeMs, Wait, assess, check_limits, decide,
+    AuditAction, AuditSubject, BucketState, Decision, EntityId, LimitName, Member, Milli, Reports, ResourceName, TimeMs, Wait, assess,
+    check_limits, decide,
 };
 
 use super::directory::{Deed, not_active};
@@ -54,7 +54,7 @@ impl BucketStore for MemoryStore {
 impl MemoryStore {
     /// [`BucketStore::consume`] without the future. For one existing bucket: one hash, one lock, no allocation.
     pub fn consume_now(&self, request: &ConsumeRequest<'_>) -> Result<ConsumeOutcome, StoreError> {
-        check(request, "consume")?;
+        request.check("consume")?;
         if let [member] = request.members
             && let Some(outcome) = self.consume_existing(member, request.now)?
         {
@@ -91,7 +91,7 @@ impl MemoryStore {
     }
 
     fn consume_chain(&self, request: &ConsumeRequest<'_>) -> Result<ConsumeOutcome, StoreError> {
-        let keys = self.keys(request, "consume")?;
+        let keys = self.keys(request);
         let mut room = Room::none(&self.shared);
         for _ in 0..ROOM_ATTEMPTS_MAX {
             let mut locked = self.shared.lock_all(&keys);
@@ -152,8 +152,8 @@ impl MemoryStore {
     }
 
     fn peek_now(&self, request: &ConsumeRequest<'_>) -> Result<ConsumeOutcome, StoreError> {
-        check(request, "peek")?;
-        let keys = self.keys(request, "peek")?;
+        request.check("peek")?;
+        let keys = self.keys(request);
         let locked = self.shared.lock_all(&keys);
         match self.plan(&locked, &keys, request) {
             Ok(plans) => {
@@ -266,17 +266,8 @@ impl MemoryStore {
         Ok(state)
     }
 
-    fn keys<'a>(&self, request: &ConsumeRequest<'a>, operation: &'static str) -> Result<SmallVec<[Key<'a>; 4]>, StoreError> {
-        let mut keys: SmallVec<[Key<'a>; 4]> = SmallVec::new();
-        for member in request.members {
-            let key = self.key(member.entity, member.resource);
-            if keys.iter().any(|earlier| earlier.is_same(&key)) {
-                let message = format!("the bucket of {} for {} is named twice; name each bucket once", member.entity, member.resource);
-                return Err(invalid(operation, message));
-            }
-            keys.push(key);
-        }
-        Ok(keys)
+    fn keys<'a>(&self, request: &ConsumeRequest<'a>) -> SmallVec<[Key<'a>; 4]> {
+        request.members.iter().map(|member| self.key(member.entity, member.resource)).collect()
     }
 }
 
@@ -330,30 +321,6 @@ fn prepare_copy(stored: &BucketState, member: &MemberTake<'_>, now: TimeMs) -> R
         Readiness::Stale => Err(Stop::Stale),
         Readiness::Disabled => Err(Stop::Disabled),
     }
-}
-
-/// What [`decide`] takes for granted.
-fn check(request: &ConsumeRequest<'_>, operation: &'static str) -> Result<(), StoreError> {
-    if request.members.is_empty() || request.members.len() > CHAIN_MAX {
-        return Err(invalid(operation, format!("a chain has 1 to {CHAIN_MAX} members, this one has {}", request.members.len())));
-    }
-    for member in request.members {
-        let count = member.limits.limits.len();
-        let mut seen = [false; LIMITS_MAX];
-        for take in member.takes {
-            let index = usize::from(take.limit);
-            if index >= count || index >= LIMITS_MAX {
-                return Err(invalid(operation, format!("limit {index} is asked for, {} has {count}", member.entity)));
-            }
-            if std::mem::replace(&mut seen[index], true) || take.amount.is_negative() {
-                return Err(invalid(
-                    operation,
-                    format!("limit {index} is asked for twice, or for less than nothing; ask once, for 0 or more"),
-                ));
-            }
-        }
-    }
-    Ok(())
 }
 
 fn expiry(in_force: &LimitsInForce, now: TimeMs) -> Option<TimeMs> {

@@ -129,25 +129,14 @@ impl ConfigStore for MemoryStore {
 impl MemoryStore {
     fn create_entity_now(&self, new: &NewEntity, change: &Change) -> Result<Entity, StoreError> {
         const OPERATION: &str = "create_entity";
-        check_text(OPERATION, &new.name, &new.metadata)?;
-        if new.parent.as_ref() == Some(&new.id) {
-            return Err(invalid(OPERATION, format!("entity {} can not be its own parent; name another, or none", new.id)));
-        }
+        new.check()?;
         self.write(OPERATION, change, |config| {
             if config.entities.contains_key(&new.id) {
                 let message = format!("entity {} exists already; update it, or choose another id", new.id);
                 return Err(StoreError::new(StoreErrorKind::AlreadyExists, OPERATION, message));
             }
             check_chain(config, new)?;
-            let entity = Entity {
-                id: new.id.clone(),
-                name: new.name.clone(),
-                parent: new.parent.clone(),
-                cascade: new.cascade,
-                metadata: new.metadata.clone(),
-                created_at: change.at,
-                version: 1,
-            };
+            let entity = new.created_at(change.at);
             if let Some(parent) = &new.parent {
                 config.children.entry(parent.clone()).or_default().insert(new.id.clone());
             }

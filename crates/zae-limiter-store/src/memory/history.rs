@@ -1,13 +1,11 @@
 //! Queries of the audit log and of usage.
 
-use std::collections::BTreeMap;
-
-use zae_limiter_core::{AuditEvent, EntityId, EventId, ResourceName, TimeMs, UsageSnapshot};
+use zae_limiter_core::{AuditEvent, EntityId, EventId, LimitName, Milli, ResourceName, TimeMs, UsageSnapshot};
 
 use super::config::paged;
-use super::table::{Entry, UsageKey, UsageRow};
+use super::table::{Entry, UsageKey};
 use super::{MemoryStore, invalid, lazily};
-use crate::{AuditQuery, BoxFuture, Cursor, HistoryStore, Page, StoreError, UsageQuery};
+use crate::{AuditQuery, BoxFuture, Cursor, HistoryStore, Page, StoreError, UsageQuery, UsageWindows};
 
 impl HistoryStore for MemoryStore {
     fn audit_events<'a>(&'a self, query: &'a AuditQuery) -> BoxFuture<'a, Result<Page<AuditEvent>, StoreError>> {
@@ -31,31 +29,26 @@ impl MemoryStore {
     }
 
     fn usage_now(&self, query: &UsageQuery) -> Result<Page<UsageSnapshot>, StoreError> {
-        if query.entity.is_none() && query.resource.is_none() {
-            return Err(invalid("usage", "neither an entity nor a resource is given; give at least one"));
-        }
-        let after = query.page.cursor().map(usage_position).transpose()?;
-        let mut windows: BTreeMap<UsagePosition, UsageRow> = BTreeMap::new();
+        let mut windows = UsageWindows::new(query)?;
+        let mut add = |start: TimeMs, entity: EntityId, resource: &ResourceName, used: &[(LimitName, Milli)], events: u64| {
+            if let Some(totals) = windows.at(start, entity, resource.clone()) {
+                totals.count(events);
+                used.iter().for_each(|(name, amount)| totals.use_limit(name.clone(), *amount));
+            }
+        };
         // History and open hour of a bucket are in one shard, under one lock: no hour is missed or counted twice.
         self.shared.each_shard(|shard| {
             for (key, row) in shard.usage.rows.iter().filter(|(key, _)| self.is_asked_for(key, query)) {
-                let position = UsagePosition::of(query, key.start, &key.entity, &key.resource);
-                windows.entry(position).or_default().add(&row.used, row.events);
+                add(key.start, key.entity.clone(), &key.resource, &row.used, row.events);
             }
             for entry in shard.table.iter().filter(|entry| self.is_bucket_asked_for(entry, query)) {
                 let open = entry.state.open_hour();
-                let position = UsagePosition::of(query, open.start, &entry.entity_id(), &entry.scope.resource);
-                windows.entry(position).or_default().add(&open.used, open.events.into());
+                if open.events > 0 || !open.used.is_empty() {
+                    add(open.start, entry.entity_id(), &entry.scope.resource, &open.used, open.events.into());
+                }
             }
         });
-        let in_range = |position: &UsagePosition| {
-            query.from.is_none_or(|from| position.start >= from) && query.until.is_none_or(|until| position.start < until)
-        };
-        let wanted = windows.into_iter().filter(|(position, row)| in_range(position) && !row.is_nothing());
-        let rest = wanted.filter(|(position, _)| after.as_ref().is_none_or(|after| *position > *after));
-        let page = paged(rest, &query.page, |(position, _)| position.cursor());
-        let snapshot = |(position, row): (UsagePosition, UsageRow)| position.snapshot(query, row);
-        Ok(Page { items: page.items.into_iter().map(snapshot).collect(), next: page.next })
+        Ok(windows.into_page())
     }
 
     fn is_asked_for(&self, key: &UsageKey, query: &UsageQuery) -> bool {
@@ -68,49 +61,6 @@ impl MemoryStore {
         entry.scope.number == self.number
             && query.entity.as_ref().is_none_or(|entity| entry.entity() == entity.as_str())
             && query.resource.as_ref().is_none_or(|resource| entry.scope.resource == *resource)
-    }
-}
-
-impl UsageRow {
-    /// True for windows that do not appear: all that was taken was given back, or nothing was ever taken.
-    fn is_nothing(&self) -> bool {
-        self.events == 0 && self.used.iter().all(|(_, amount)| amount.0 == 0)
-    }
-}
-
-/// One window of one bucket, in the order of the answer.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct UsagePosition {
-    start: TimeMs,
-    entity: EntityId,
-    resource: ResourceName,
-}
-
-impl UsagePosition {
-    fn of(query: &UsageQuery, at: TimeMs, entity: &EntityId, resource: &ResourceName) -> UsagePosition {
-        UsagePosition { start: query.window.start_of(at), entity: entity.clone(), resource: resource.clone() }
-    }
-
-    /// No name contains a space.
-    fn cursor(&self) -> String {
-        format!("{} {} {}", self.start.0, self.entity, self.resource)
-    }
-
-    fn snapshot(self, query: &UsageQuery, row: UsageRow) -> UsageSnapshot {
-        let mut counters: Vec<_> = row.used.into_iter().filter(|(_, amount)| amount.0 != 0).collect();
-        counters.sort();
-        let UsagePosition { start, entity, resource } = self;
-        UsageSnapshot { entity, resource, window: query.window, start, counters, events: row.events }
-    }
-}
-
-fn usage_position(cursor: &Cursor) -> Result<UsagePosition, StoreError> {
-    let mut parts = cursor.0.splitn(3, ' ');
-    let mut part = || parts.next().unwrap_or_default();
-    let position = (part().parse().ok(), part().parse().ok(), part().parse().ok());
-    match position {
-        (Some(start), Some(entity), Some(resource)) => Ok(UsagePosition { start: TimeMs(start), entity, resource }),
-        _ => Err(foreign_cursor("usage")),
     }
 }
 

@@ -31,11 +31,6 @@ impl Key<'_> {
     pub(super) fn shard(&self) -> usize {
         usize::from(u8::try_from((self.hash >> 40) & 0xFF).unwrap_or(0)) % SHARDS
     }
-
-    /// True when both name one bucket.
-    pub(super) fn is_same(&self, other: &Key<'_>) -> bool {
-        self.hash == other.hash && self.number == other.number && self.entity == other.entity && self.resource == other.resource
-    }
 }
 
 /// The half of a key that many buckets share.
