@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+#[cfg(feature = "dynamodb")]
+use zae_limiter::StoreError;
 use zae_limiter::{AcquireError, CommitError, Error, Invalid, OutageReason};
 
 use crate::exit::Exit;
@@ -40,6 +42,12 @@ impl Failure {
     #[cfg(feature = "dynamodb")]
     pub(crate) fn engine(message: impl Into<String>) -> Failure {
         Failure { kind: "engine", message: message.into(), hint: None, exit: Exit::Error }
+    }
+
+    /// The store says it already, in words for everybody.
+    #[cfg(feature = "dynamodb")]
+    pub(crate) fn store(error: &StoreError) -> Failure {
+        Failure { kind: error.kind().as_str(), message: error.message().to_owned(), hint: None, exit: Exit::Error }
     }
 
     /// The same with what to do about it.

@@ -181,15 +181,18 @@ impl DynamoStore {
         reports
     }
 
-    /// The balances there are, those that were taken from and given back included.
+    /// The balances there are, those that were taken from and given back included, as of the refusal: while the others were
+    /// waited for and given back, time has passed, and by now the amounts might pass.
     fn refused(&self, members: &[MemberTake<'_>], taken: &[Result<Taken, StoreError>], moment: Moment) -> Reports {
-        let now = self.now(moment);
+        let refused_at =
+            taken.iter().filter_map(|taken| if let Ok(Taken::Refused(refusal)) = taken { Some(refusal.at) } else { None }).min();
+        let now = refused_at.unwrap_or_else(|| self.now(moment));
         let states: Vec<BucketState> = members
             .iter()
             .enumerate()
             .map(|(index, member)| match taken.get(index) {
                 Some(Ok(Taken::Granted(look))) => state_of(member, look.image.as_ref().map(|image| untaken(image, member)).as_ref(), now),
-                Some(Ok(Taken::Refused(look))) => state_of(member, look.image.as_ref(), now),
+                Some(Ok(Taken::Refused(refusal))) => state_of(member, refusal.look.image.as_ref(), now),
                 _ => {
                     let key = keys::bucket(&self.id, member.entity, member.resource, 0);
                     state_of(member, self.recall(&key).as_deref().and_then(|look: &Seen| look.image.as_ref()), now)

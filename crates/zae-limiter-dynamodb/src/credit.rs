@@ -36,13 +36,20 @@ impl Credit<'_> {
                 }
                 1
             }
-            View::Known { image, .. } => {
+            View::Known { image, is_recent, .. } => {
                 for amount in self.amounts {
-                    // A name the item lacks must be left out, or ADD would make half a limit.
-                    if let Some(found) = image.limit(amount.limit.name()) {
-                        let capacity = found.params.capacity_milli;
-                        let overflows = found.tk > capacity.saturating_sub(amount.milli);
-                        add(&found.name, capacity, amount.milli, overflows, &mut update);
+                    // A name the item lacks must be left out, or ADD would make half a limit. But an image of before may lack
+                    // one that is there by now: the condition then tells.
+                    match image.limit(amount.limit.name()) {
+                        Some(found) => {
+                            let capacity = found.params.capacity_milli;
+                            let overflows = found.tk > capacity.saturating_sub(amount.milli);
+                            add(&found.name, capacity, amount.milli, overflows, &mut update);
+                        }
+                        None if !is_recent => {
+                            add(amount.limit.name(), amount.limit.params().capacity_milli, amount.milli, false, &mut update);
+                        }
+                        None => {}
                     }
                 }
                 image.shard_count
@@ -68,4 +75,27 @@ fn add(name: &LimitName, capacity: i64, amount: i64, overflows: bool, update: &m
         update.actions.push(Action::Add(tk, amount));
     }
     update.actions.push(Action::Add(limit_attr(name, "tc"), amount.saturating_neg()));
+}
+
+#[cfg(test)]
+mod tests {
+    use zae_limiter_core::Limit;
+
+    use super::*;
+    use crate::image::Image;
+    use crate::table::Item;
+
+    /// Found by the simulator: an image of before the limit was added made a credit vanish, uncounted.
+    #[test]
+    fn a_limit_that_an_older_image_lacks_is_given_back_to() {
+        let (key, limit) = (crate::keys::bucket_of("ns", "key", "gpt-4", 0), Limit::per_minute("tpm", 10).expect("a limit"));
+        let item: Item = [("rf", 1), ("b_rpm_tk", 5), ("b_rpm_cp", 5), ("b_rpm_ra", 5), ("b_rpm_rp", 5)]
+            .map(|(name, value)| (name.to_owned(), number(value)))
+            .into();
+        let image = Image::parse(&item).expect("a bucket");
+        let credit = Credit { key: &key, amounts: &[Amount { limit: &limit, milli: 7_000 }] };
+        let plan = |is_recent| credit.plan(View::Known { image: &image, is_recent, may_sync: false });
+        assert!(matches!(plan(false), Step::Credit(_)), "the condition decides");
+        assert_eq!(plan(true), Step::Drop, "it has just been seen to be gone");
+    }
 }

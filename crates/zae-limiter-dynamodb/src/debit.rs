@@ -79,7 +79,7 @@ impl<'a> Debit<'a> {
         if !image.carries(&self.limits.limits) || image.vu.is_some() {
             return self.synced(image, may_sync, now);
         }
-        if self.asked().any(|(limit, amount)| refill::balance_at(image, limit.name(), now).is_none_or(|balance| balance < amount)) {
+        if self.is_short(image, now) {
             return Ok(if is_recent { Step::Refuse } else { Step::Take(self.fast(image.rf, image.shard_count, now)) });
         }
         if wcu_after(image, now) < WCU_PER_WRITE_MILLI && is_recent {
@@ -89,6 +89,16 @@ impl<'a> Debit<'a> {
             return Ok(Step::Take(self.fast(image.rf, image.shard_count, now)));
         }
         Ok(Step::Take(self.refill(image, now)?))
+    }
+
+    /// Whether [`plan`](Debit::plan) would refuse on this image, were it recent. Builds no write: every take asks.
+    pub(crate) fn is_refused_by(&self, image: &Image, now: i64) -> bool {
+        let is_plain = image.unsupported.is_none() && !image.disabled && image.vu.is_none();
+        is_plain && image.carries(&self.limits.limits) && self.is_short(image, now)
+    }
+
+    fn is_short(&self, image: &Image, now: i64) -> bool {
+        self.asked().any(|(limit, amount)| refill::balance_at(image, limit.name(), now).is_none_or(|balance| balance < amount))
     }
 
     /// The limits asked for, with their amounts in millitokens.

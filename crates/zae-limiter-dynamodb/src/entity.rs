@@ -181,9 +181,11 @@ pub(crate) async fn list(store: &DynamoStore, page: &PageRequest) -> Result<Page
     let mut after = position(page, OPERATION)?.map(ToOwned::to_owned);
     let size = size_of(page);
     let mut entities: Vec<Entity> = Vec::new();
+    let mut start = None;
     store.check_namespace(OPERATION).await?;
     for _ in 0..LIST_QUERIES_MAX {
         let mut query = listing.after(after.as_deref());
+        query.start = start.take();
         query.limit = i32::try_from((size + 1).saturating_sub(entities.len())).ok();
         let found = store.shared.query(OPERATION, &query).await?;
         let sorts = found.items.iter().filter_map(|item| text_of(item, attr::GSI4SK)?.strip_prefix(&prefix));
@@ -195,6 +197,8 @@ pub(crate) async fn list(store: &DynamoStore, page: &PageRequest) -> Result<Page
         entities.extend(items.iter().flatten().filter_map(|item| readable(item, OPERATION)));
         let last = names.last().map(|name| (*name).to_owned());
         let is_over = found.last.is_none();
+        // A page without a name has nothing else to go on from.
+        start = found.last.filter(|_| last.is_none());
         after = last.or(after);
         if is_over || entities.len() > size {
             return Ok(Page::cut(entities, page, |entity| entity.id.to_string()));

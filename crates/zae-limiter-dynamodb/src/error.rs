@@ -2,6 +2,7 @@
 
 use zae_limiter_store::{StoreError, StoreErrorKind};
 
+use crate::retry::is_decided;
 use crate::table::TableError;
 
 /// A failed call, seen from the operation it was part of.
@@ -9,6 +10,10 @@ pub(crate) fn failed(operation: &'static str, error: TableError) -> StoreError {
     let (kind, message) = match &error {
         // A condition that fails where nobody expects it: somebody changed the item first.
         TableError::Condition(_) => (StoreErrorKind::Conflict, "somebody changed it first; read it again, then decide again".to_owned()),
+        // Nothing was decided against it; it just never got its turn.
+        TableError::Canceled(reasons) if !is_decided(reasons) => {
+            (StoreErrorKind::Busy, "others keep writing the same records, or too many; nothing was changed, try again later".to_owned())
+        }
         TableError::Canceled(reasons) => {
             (StoreErrorKind::Conflict, format!("somebody changed it first ({reasons:?}); read it again, then decide again"))
         }

@@ -72,8 +72,8 @@ fn add(windows: &mut UsageWindows<'_>, item: &Item, shape: Shape) {
     }
 }
 
-/// The sort keys between which the windows of the page are, behind a prefix.
-fn range(windows: &UsageWindows<'_>, prefix: &str) -> Sort {
+/// The sort keys between which the windows of the page are, behind a prefix; `None` when there can be none.
+fn range(windows: &UsageWindows<'_>, prefix: &str) -> Option<Sort> {
     let UsageQuery { window, until, .. } = windows.query();
     // Outside the years of four digits keys do not sort like times: then everything is looked at.
     let years = parse_rfc3339("0001-01-01").ok().zip(parse_rfc3339("9999-12-31").ok());
@@ -83,7 +83,8 @@ fn range(windows: &UsageWindows<'_>, prefix: &str) -> Sort {
     // The short key of a window is the beginning of its long one.
     let lower = from.map_or_else(|| prefix.to_owned(), |from| format!("{prefix}{}", window.key(from)));
     let upper = last.map_or_else(|| format!("{prefix}{}", keys::END), |last| format!("{prefix}{}{}", rfc3339(last), keys::END));
-    Sort::Between(lower, upper)
+    // The table does not accept a range that ends before it begins.
+    (lower <= upper).then_some(Sort::Between(lower, upper))
 }
 
 async fn usage(store: &DynamoStore, query: &UsageQuery) -> Result<Page<UsageSnapshot>, StoreError> {
@@ -104,7 +105,8 @@ async fn of_entity(
     windows: &mut UsageWindows<'_>,
 ) -> Result<(), StoreError> {
     let prefix = keys::usage_prefix(resource);
-    let sort = if resource.is_some() { range(windows, &prefix) } else { Sort::Prefix(prefix) };
+    let sort = if resource.is_some() { range(windows, &prefix) } else { Some(Sort::Prefix(prefix)) };
+    let Some(sort) = sort else { return Ok(()) };
     let partition = keys::entity_partition(&store.id, entity);
     let query = Query { index: None, partition, sort, start: None, limit: None, ascending: true, consistent: true };
     let mut walk = Walk::new(&store.shared, "usage", query);
@@ -123,7 +125,8 @@ async fn of_entity(
 
 /// From the index of the resource: ordered by time. It may hold only keys, so the items are fetched.
 async fn of_resource(store: &DynamoStore, resource: &ResourceName, windows: &mut UsageWindows<'_>) -> Result<(), StoreError> {
-    let (partition, sort) = (keys::index::resource(&store.id, resource), range(windows, keys::index::USAGE));
+    let Some(sort) = range(windows, keys::index::USAGE) else { return Ok(()) };
+    let partition = keys::index::resource(&store.id, resource);
     let index = Some(Index::Gsi2);
     let query = Query { index, partition, sort, start: None, limit: Some(KEYS_PAGE), ascending: true, consistent: false };
     let mut walk = Walk::new(&store.shared, "usage", query);

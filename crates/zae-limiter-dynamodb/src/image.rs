@@ -69,6 +69,56 @@ pub(crate) fn limit_attr(name: &LimitName, field: &'static str) -> Attr {
     attr.into()
 }
 
+/// The numbers of a limit.
+#[derive(Clone, Copy)]
+enum Field {
+    Tk,
+    Tc,
+    Cp,
+    Ra,
+    Rp,
+    Rm,
+    Gp,
+}
+
+const FIELDS: usize = 7;
+
+impl Field {
+    fn of(word: &str) -> Option<Field> {
+        let known = [Field::Tk, Field::Tc, Field::Cp, Field::Ra, Field::Rp, Field::Rm, Field::Gp];
+        known.into_iter().find(|field| field.word() == word)
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Field::Tk => "tk",
+            Field::Tc => "tc",
+            Field::Cp => "cp",
+            Field::Ra => "ra",
+            Field::Rp => "rp",
+            Field::Rm => "rm",
+            Field::Gp => "gp",
+        }
+    }
+}
+
+/// What an item has of one limit, collected in one pass: looking every attribute up would build its name first.
+struct Found<'a> {
+    name: &'a str,
+    /// Attribute and value, by field.
+    values: [Option<(&'a str, &'a AttributeValue)>; FIELDS],
+}
+
+impl Found<'_> {
+    fn number(&self, field: Field) -> Result<Option<i64>, StoreError> {
+        self.values[field as usize].map(|(name, value)| number_in(name, value)).transpose()
+    }
+
+    fn required(&self, field: Field) -> Result<i64, StoreError> {
+        self.number(field)?.ok_or_else(|| damaged(&format!("b_{}_{}", self.name, field.word()), "it is missing"))
+    }
+}
+
 /// One limit of an item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ImageLimit {
@@ -126,31 +176,45 @@ impl Image {
         }
         let remainders_count = number(item, attr::RMF)? == Some(image.rf);
         let retired = item.get(attr::RET).and_then(|value| value.as_ss().ok());
+        let mut found: SmallVec<[Found<'_>; 4]> = SmallVec::new();
         for (key, value) in item {
             let Some((name, field)) = key.strip_prefix("b_").and_then(|rest| rest.rsplit_once('_')) else { continue };
-            let says_none = matches!(value, AttributeValue::S(text) if text == NO_SCHEDULE);
-            if let Some((_, feature)) = UNSUPPORTED_FIELDS.iter().find(|(unsupported, _)| *unsupported == field && !says_none) {
-                image.unsupported = Some((key.clone(), feature));
-            }
-            // Every limit has a balance; its name is parsed once, there.
-            if field != "tk" || name == attr::WCU {
+            let Some(field) = Field::of(field) else {
+                let says_none = matches!(value, AttributeValue::S(text) if text == NO_SCHEDULE);
+                if let Some((_, feature)) = UNSUPPORTED_FIELDS.iter().find(|(unsupported, _)| *unsupported == field && !says_none) {
+                    image.unsupported = Some((key.clone(), feature));
+                }
+                continue;
+            };
+            if name == attr::WCU {
                 continue;
             }
-            let name: LimitName = name.parse().map_err(|error| damaged(key, &format!("its name is not one of a limit: {error}")))?;
-            let field = |field: &'static str| number(item, &limit_attr(&name, field));
-            let needed = |field: &'static str| required(item, &limit_attr(&name, field));
-            let params = LimitParams { capacity_milli: needed("cp")?, refill_milli: needed("ra")?, period_ms: needed("rp")? };
+            let place = found.iter().position(|limit| limit.name == name).unwrap_or_else(|| {
+                found.push(Found { name, values: [None; FIELDS] });
+                found.len() - 1
+            });
+            found[place].values[field as usize] = Some((key.as_str(), value));
+        }
+        for limit in found {
+            // Every limit has a balance; what belongs to none is no limit.
+            let Some((key, _)) = limit.values[Field::Tk as usize] else { continue };
+            let name: LimitName = limit.name.parse().map_err(|error| damaged(key, &format!("its name is not one of a limit: {error}")))?;
+            let params = LimitParams {
+                capacity_milli: limit.required(Field::Cp)?,
+                refill_milli: limit.required(Field::Ra)?,
+                period_ms: limit.required(Field::Rp)?,
+            };
             if params.refill_milli <= 0 {
                 image.unsupported = Some((limit_attr(&name, "ra").into_owned(), "quotas"));
             }
-            let rm = field("rm")?;
+            let rm = limit.number(Field::Rm)?;
             image.limits.push(ImageLimit {
                 params,
-                tk: needed("tk")?,
-                tc: field("tc")?.unwrap_or(0),
+                tk: limit.required(Field::Tk)?,
+                tc: limit.number(Field::Tc)?.unwrap_or(0),
                 rm: rm.filter(|rm| remainders_count && (0..params.period_ms).contains(rm)).unwrap_or(0),
                 has_rm: rm.is_some(),
-                gp: field("gp")?.unwrap_or(0).max(0),
+                gp: limit.number(Field::Gp)?.unwrap_or(0).max(0),
                 retired: retired.is_some_and(|names| names.iter().any(|retired| name.as_str() == retired)),
                 name,
             });
@@ -236,19 +300,22 @@ impl ImageLimit {
 
 /// A number attribute, `None` when it is missing.
 pub(crate) fn number(item: &Item, name: &str) -> Result<Option<i64>, StoreError> {
-    let Some(value) = item.get(name) else { return Ok(None) };
+    item.get(name).map(|value| number_in(name, value)).transpose()
+}
+
+fn number_in(name: &str, value: &AttributeValue) -> Result<i64, StoreError> {
     let Ok(text) = value.as_n() else { return Err(damaged(name, "it is not a number")) };
     if let Ok(number) = text.parse() {
-        return Ok(Some(number));
+        return Ok(number);
     }
     // Beyond 64 bits a balance or a count is as good as at their end.
     if let Ok(number) = text.parse::<i128>() {
-        return Ok(Some(if number < 0 { i64::MIN } else { i64::MAX }));
+        return Ok(if number < 0 { i64::MIN } else { i64::MAX });
     }
     // Whole numbers may be written as decimals or with an exponent.
     match text.parse::<f64>() {
         #[expect(clippy::cast_possible_truncation, reason = "checked to be a whole number of at most 53 bits")]
-        Ok(number) if number.fract() == 0.0 && number.abs() < 9.0e15 => Ok(Some(number as i64)),
+        Ok(number) if number.fract() == 0.0 && number.abs() < 9.0e15 => Ok(number as i64),
         _ => Err(damaged(name, &format!("{text:?} is not a whole number"))),
     }
 }

@@ -34,13 +34,24 @@ pub const VERSION: &str = "#VERSION";
 /// The bucket of an entity for a resource; shard 0 until buckets are split.
 #[must_use]
 pub fn bucket(namespace: &str, entity: &EntityId, resource: &ResourceName, shard: u32) -> Key {
-    Key { pk: format!("{namespace}/BUCKET#{entity}#{resource}#{shard}"), sk: Cow::Borrowed(STATE) }
+    bucket_of(namespace, entity.as_str(), resource.as_str(), shard)
 }
 
 /// The same by the words it is stored under: names that other writers accept and we do not have buckets too.
 #[must_use]
 pub fn bucket_of(namespace: &str, entity: &str, resource: &str, shard: u32) -> Key {
-    Key { pk: format!("{namespace}/BUCKET#{entity}#{resource}#{shard}"), sk: Cow::Borrowed(STATE) }
+    const MARK: &str = "/BUCKET#";
+    // Built for every take: at once in the right size.
+    let mut pk = String::with_capacity(namespace.len() + MARK.len() + entity.len() + resource.len() + 4);
+    for part in [namespace, MARK, entity, "#", resource, "#"] {
+        pk.push_str(part);
+    }
+    if shard == 0 {
+        pk.push('0');
+    } else {
+        pk.push_str(&shard.to_string());
+    }
+    Key { pk, sk: Cow::Borrowed(STATE) }
 }
 
 /// What a bucket's partition key says: entity, resource and shard, as text.

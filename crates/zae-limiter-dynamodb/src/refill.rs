@@ -67,7 +67,7 @@ impl Refill<'_> {
         if draft.names > LIMITS_MAX {
             return Err(TooManyLimits { count: draft.names }.into());
         }
-        Ok(self.finish(draft))
+        Ok(self.finish(draft, true))
     }
 
     /// The same for a bucket that is full at this instant even if others have refilled it since the image: not pinned on
@@ -108,7 +108,7 @@ impl Refill<'_> {
             draft.keep(limit.params, capacity_milli - amount, 0);
             draft.names += 1;
         }
-        Ok(Some(self.finish(draft)))
+        Ok(Some(self.finish(draft, false)))
     }
 
     fn amount(&self, name: &LimitName) -> Option<i64> {
@@ -233,7 +233,8 @@ impl Refill<'_> {
         }
     }
 
-    fn finish(&self, mut draft: Draft) -> Update {
+    /// `is_pinned` when the item is as the image says in all but its balances.
+    fn finish(&self, mut draft: Draft, is_pinned: bool) -> Update {
         let image = self.image;
         let clears = self.clears_mark && image.vu.is_some();
         // Whoever holds an older image must lose, even within the same millisecond.
@@ -255,7 +256,7 @@ impl Refill<'_> {
         } else if image.has_rmf {
             draft.actions.push(Action::Remove(attr::RMF.into()));
         }
-        self.expiry(&mut draft);
+        self.expiry(&mut draft, is_pinned);
         draft.conditions.push(match image.vu {
             Some(vu) => compare(attr::VU, Comparison::Eq, vu),
             None => Condition::Absent(attr::VU.into()),
@@ -287,8 +288,9 @@ impl Refill<'_> {
         Update { key: self.key.clone(), actions: draft.actions, conditions: draft.conditions }
     }
 
-    /// Forgotten no earlier than everything it owes has been refilled.
-    fn expiry(&self, draft: &mut Draft) {
+    /// Forgotten no earlier than everything it owes has been refilled. An expiry that is left as it is must be as the image
+    /// says: one that was set meanwhile, within the same millisecond, would forget what is taken or charged now.
+    fn expiry(&self, draft: &mut Draft, is_pinned: bool) {
         let own_ttl = match self.target {
             Some(target) => target.ttl_ms,
             None => self.image.ttl.map(|_| 0),
@@ -296,12 +298,14 @@ impl Refill<'_> {
         match own_ttl {
             Some(own) => {
                 let ttl = expiry_s(self.now, own, draft.keep_ms);
-                if self.image.ttl.is_none_or(|stored| stored < ttl) {
+                if is_pinned && self.image.ttl.is_some_and(|stored| stored >= ttl) {
+                    draft.conditions.push(compare(attr::TTL, Comparison::Ge, ttl));
+                } else {
                     draft.actions.push(Action::Set(attr::TTL.into(), number(ttl)));
                 }
             }
-            None if self.image.ttl.is_some() => draft.actions.push(Action::Remove(attr::TTL.into())),
-            None => {}
+            None if is_pinned && self.image.ttl.is_none() => draft.conditions.push(Condition::Absent(attr::TTL.into())),
+            None => draft.actions.push(Action::Remove(attr::TTL.into())),
         }
     }
 }

@@ -134,6 +134,6 @@ impl Refused {
 }
 
 /// True when some leg failed for good; false when only conflicts and throttling stood in the way, which pass.
-fn is_decided(reasons: &[Cancellation]) -> bool {
+pub(crate) fn is_decided(reasons: &[Cancellation]) -> bool {
     reasons.iter().any(|reason| matches!(reason, Cancellation::Condition(_) | Cancellation::Rejected(_)))
 }

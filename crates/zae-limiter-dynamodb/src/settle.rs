@@ -95,7 +95,8 @@ impl DynamoStore {
                         amounts,
                         disabled: found.disabled_by.is_some(),
                         nonce: &nonce,
-                        now,
+                        // Reading took its time: it was full as of now, not as of then.
+                        now: self.now(moment),
                     };
                     (birth.build(Writer::Recreate), Adjusted::Recreated)
                 }

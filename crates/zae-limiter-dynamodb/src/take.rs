@@ -28,14 +28,20 @@ use crate::write::{BucketWrite, Writer};
 pub(crate) enum Taken {
     /// The amounts are taken; the bucket as it is now.
     Granted(Arc<Seen>),
-    /// A limit is short; the bucket as it is.
-    Refused(Arc<Seen>),
+    /// A limit is short.
+    Refused(Refusal),
     /// Switched off.
     Disabled,
     /// The caller's limits are older than the bucket's.
     Stale,
     /// Others were faster, again and again.
     Contended,
+}
+
+/// A bucket that was short, and when.
+pub(crate) struct Refusal {
+    pub(crate) look: Arc<Seen>,
+    pub(crate) at: i64,
 }
 
 /// The time of one operation: the caller's `now`, and what has passed since.
@@ -153,7 +159,8 @@ impl DynamoStore {
                         }
                     }
                     let owner = owner.as_ref().and_then(|owner| owner.as_deref());
-                    (self.birth(member, owner, &nonce, now), true)
+                    // Reading took its time: the bucket is full as of now, not as of then.
+                    (self.birth(member, owner, &nonce, self.now(moment)), true)
                 }
                 Step::Refuse => {
                     if !is_fresh && sends == 0 {
@@ -163,7 +170,7 @@ impl DynamoStore {
                         Some(look) => look,
                         None => self.note(&key, None, moment)?,
                     };
-                    return Ok(Taken::Refused(look));
+                    return Ok(Taken::Refused(Refusal { look, at: now }));
                 }
                 Step::Disabled => return Ok(Taken::Disabled),
                 Step::Reread => {

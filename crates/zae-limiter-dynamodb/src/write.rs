@@ -146,6 +146,9 @@ const BORN: &[Field] = &[
     Field::Birth,
 ];
 
+/// What a writer looks at of each limit whose balance it changes.
+const LIMIT_FIELDS: &[Field] = &[Field::Tk, Field::Cp, Field::Ra, Field::Rp];
+
 /// The registry: every writer of a bucket.
 pub const REGISTRY: &[Rules] = &[
     Rules {
@@ -306,8 +309,10 @@ impl BucketWrite {
         };
         let (writes, pins) = (self.writes(), self.pins());
         let stray = writes.iter().filter(|field| !rules.writes.contains(field)).map(|field| format!("{:?} writes {field:?}", self.writer));
-        let loose =
-            rules.pins.iter().filter(|field| !pins.contains(field)).map(|field| format!("{:?} does not pin {field:?}", self.writer));
+        // A member of a chain may have none of the limits asked for: a write that changes no balance has none to look at.
+        let is_needed = |field: &Field| !LIMIT_FIELDS.contains(field) || writes.contains(&Field::Tk);
+        let missing = rules.pins.iter().filter(|field| !pins.contains(field) && is_needed(field));
+        let loose = missing.map(|field| format!("{:?} does not pin {field:?}", self.writer));
         stray.chain(loose).collect()
     }
 }
@@ -333,7 +338,11 @@ fn pinned(condition: &Condition, fields: &mut Vec<Field>) {
 
 #[cfg(test)]
 mod tests {
+    use zae_limiter_core::{Limit, LimitSource};
+    use zae_limiter_store::LimitsInForce;
+
     use super::*;
+    use crate::debit::{Debit, Step, View};
     use crate::table::{Comparison, Key, compare};
 
     const ALL: [Writer; 13] = [
@@ -381,6 +390,16 @@ mod tests {
             vec![Condition::Exists(attr::PK.into()), compare("b_rpm_tk", Comparison::Le, 1), compare("b_rpm_cp", Comparison::Eq, 9)];
         let credit = BucketWrite::update(Writer::Credit, Update { key, actions, conditions });
         assert_eq!(credit.breaches(), ["Credit writes Rf", "Credit does not pin ShardCount"]);
+    }
+
+    /// Found by the simulator: a take of names that an ancestor does not have panicked in debug builds.
+    #[test]
+    fn a_take_of_no_limit_breaks_no_rule() {
+        let limits = LimitsInForce::new([Limit::per_minute("rpm", 10).expect("a limit")], LimitSource::System);
+        let key = Key { pk: "ns/BUCKET#key#gpt-4#0".to_owned(), sk: crate::keys::STATE.into() };
+        let debit = Debit { key: &key, limits: &limits, takes: &[], nonce: "n", grace_ms: 0 };
+        let Ok(Step::Take(write)) = debit.plan(View::Unknown, 1) else { panic!("a write that looks whether it is switched off") };
+        assert_eq!((write.writer, write.breaches()), (Writer::Fast, Vec::new()));
     }
 
     #[test]

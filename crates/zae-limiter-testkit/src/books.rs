@@ -5,12 +5,12 @@
 //! asks for buckets by references into its plan, so the address of an entity tells which plan, and so which lease, a write
 //! belongs to, without a change to the library.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use zae_limiter_core::{EntityId, ResourceName, TimeMs, Wait};
-use zae_limiter_store::{BucketDelta, ConsumeOutcome, ConsumeRequest, Store, StoreErrorKind};
+use zae_limiter_store::{BucketDelta, ConsumeOutcome, ConsumeRequest, LimitsInForce, Store, StoreErrorKind};
 
 use crate::oracle::{Broken, Oracle};
 
@@ -26,6 +26,8 @@ pub(crate) struct PlannedMember {
     pub(crate) entity: EntityId,
     pub(crate) limits: Vec<String>,
     pub(crate) takes: Vec<(String, i128)>,
+    /// What it is held to.
+    pub(crate) in_force: LimitsInForce,
     /// Where the library keeps the entity.
     address: usize,
 }
@@ -43,6 +45,8 @@ pub(crate) struct Change {
 pub(crate) struct Part {
     /// The take these belong to.
     pub(crate) plan: CallId,
+    /// The limits as they were when the lease took.
+    pub(crate) receipt: LimitsInForce,
     pub(crate) changes: Vec<Change>,
     pub(crate) landed: bool,
 }
@@ -73,6 +77,8 @@ pub(crate) struct Call {
     /// The operation that made the call; `None` for the settler.
     pub(crate) op: Option<OpId>,
     pub(crate) asked: Asked,
+    /// The caller's `now`, and when that was; `None` for calls without.
+    pub(crate) now: Option<(TimeMs, Duration)>,
     /// `None` when nobody was told: it is on its way, or was given up.
     pub(crate) told: Option<Told>,
     /// Who was told: the operation, or `None` for the settler that had taken the call over.
@@ -109,6 +115,8 @@ pub(crate) struct State {
     pub(crate) landings: Vec<(CallId, Option<usize>)>,
     plans: BTreeMap<usize, CallId>,
     reads: BTreeMap<Read, Duration>,
+    /// Reads that were acted upon once beyond their time.
+    lent: BTreeSet<Read>,
 }
 
 /// A namespace, and a handle to look into it.
@@ -144,21 +152,21 @@ impl Books {
 }
 
 impl State {
-    fn begin(&mut self, client: usize, operation: &'static str, asked: Asked) -> CallId {
+    fn begin(&mut self, client: usize, operation: &'static str, asked: Asked, now: Option<(TimeMs, Duration)>) -> CallId {
         if let Asked::Adjust { parts } = &asked {
             let by = self.op.map_or("the settler".to_owned(), |op| format!("op {op}"));
             let parts: Vec<_> = parts.iter().map(|part| (part.plan, &part.changes)).collect();
             self.events.push(format!("    call {} (adjust) of client {client} by {by}: {parts:?}", self.calls.len()));
         }
-        self.calls.push(Call { operation, client, op: self.op, asked, told: None, told_to: None });
+        self.calls.push(Call { operation, client, op: self.op, asked, now, told: None, told_to: None });
         self.calls.len() - 1
     }
 
     pub(crate) fn begin_other(&mut self, client: usize, operation: &'static str) -> CallId {
-        self.begin(client, operation, Asked::Other)
+        self.begin(client, operation, Asked::Other, None)
     }
 
-    pub(crate) fn begin_consume(&mut self, client: usize, request: &ConsumeRequest<'_>) -> CallId {
+    pub(crate) fn begin_consume(&mut self, client: usize, request: &ConsumeRequest<'_>, began: Duration) -> CallId {
         let members: Vec<PlannedMember> = request
             .members
             .iter()
@@ -170,17 +178,18 @@ impl State {
                     .iter()
                     .map(|take| (member.limits.limits[usize::from(take.limit)].name().to_string(), i128::from(take.amount.0)))
                     .collect(),
+                in_force: member.limits.clone(),
                 address: std::ptr::from_ref(member.entity).addr(),
             })
             .collect();
         let addresses: Vec<usize> = members.iter().map(|member| member.address).collect();
-        let call = self.begin(client, "consume", Asked::Consume { members });
+        let call = self.begin(client, "consume", Asked::Consume { members }, Some((request.now, began)));
         // A plan takes once, so every take begins a plan: whatever was at these addresses before is gone.
         self.plans.extend(addresses.into_iter().map(|address| (address, call)));
         call
     }
 
-    pub(crate) fn begin_adjust(&mut self, client: usize, deltas: &[BucketDelta<'_>]) -> CallId {
+    pub(crate) fn begin_adjust(&mut self, client: usize, deltas: &[BucketDelta<'_>], now: (TimeMs, Duration)) -> CallId {
         let mut parts = Vec::new();
         for delta in deltas {
             let Some(&plan) = self.plans.get(&std::ptr::from_ref(delta.entity).addr()) else {
@@ -193,9 +202,9 @@ impl State {
                 limit: delta.limits.limits[usize::from(change.limit)].name().to_string(),
                 milli: i128::from(change.amount.0),
             };
-            parts.push(Part { plan, changes: delta.deltas.iter().map(change).collect(), landed: false });
+            parts.push(Part { plan, receipt: delta.limits.clone(), changes: delta.deltas.iter().map(change).collect(), landed: false });
         }
-        self.begin(client, "adjust", Asked::Adjust { parts })
+        self.begin(client, "adjust", Asked::Adjust { parts }, Some(now))
     }
 
     pub(crate) fn tell(&mut self, call: CallId, told: Told) {
@@ -236,19 +245,22 @@ impl State {
         self.reads.insert((client, namespace.to_owned(), key.0.clone(), key.1.clone(), stamp), at);
     }
 
-    /// No operation may act on a configuration that its client had read longer than `age_max` before it began.
+    /// No operation may act on a configuration that its client had read longer than `age_max` before it began. On a store that
+    /// is far away (`lends`) one may, once, while the configuration is read again.
     pub(crate) fn check_age(
         &mut self,
         client: usize,
         namespace: &str,
         request: &ConsumeRequest<'_>,
         age_max: Duration,
+        lends: bool,
     ) -> Result<(), Broken> {
         let began = self.op_began;
         for member in request.members {
             let key = (client, namespace.to_owned(), member.entity.clone(), member.resource.clone(), member.limits.stamp.0);
             match self.reads.get(&key) {
                 Some(at) if began.saturating_sub(*at) <= age_max => {}
+                Some(_) if lends && self.lent.insert(key.clone()) => {}
                 Some(at) => {
                     let age = began.saturating_sub(*at);
                     return Err(format!(

@@ -210,11 +210,12 @@ forward_the_rest!(CallLog);
 impl BucketStore for CallLog {
     fn consume<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>> {
         Box::pin(async move {
-            let Party { books, client, config_age_max, .. } = &self.party;
+            let Party { books, client, clock, config_age_max, .. } = &self.party;
+            let lends = self.inner.capabilities().remote;
             let (call, fresh) = {
                 let mut state = books.lock();
-                let fresh = state.check_age(*client, &self.namespace, request, *config_age_max);
-                (state.begin_consume(*client, request), fresh)
+                let fresh = state.check_age(*client, &self.namespace, request, *config_age_max, lends);
+                (state.begin_consume(*client, request, clock.monotonic()), fresh)
             };
             books.check(fresh);
             self.logged(call, self.inner.consume(request), |answer| match answer {
@@ -227,7 +228,8 @@ impl BucketStore for CallLog {
 
     fn adjust<'a>(&'a self, deltas: &'a [BucketDelta<'a>], now: TimeMs) -> BoxFuture<'a, Vec<Result<Adjusted, StoreError>>> {
         Box::pin(async move {
-            let call = self.party.books.lock().begin_adjust(self.party.client, deltas);
+            let began = self.party.clock.monotonic();
+            let call = self.party.books.lock().begin_adjust(self.party.client, deltas, (now, began));
             let told = |answers: &Vec<Result<Adjusted, StoreError>>| {
                 Told::Adjusted(answers.iter().map(|answer| answer.as_ref().map(|_| ()).map_err(StoreError::kind)).collect())
             };

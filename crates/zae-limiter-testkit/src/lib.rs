@@ -28,6 +28,7 @@ pub mod evaluator;
 mod journal;
 mod lease_model;
 mod oracle;
+pub mod protocol_sim;
 pub mod proxy;
 pub mod rig;
 mod rng;

@@ -46,7 +46,7 @@ impl Rig {
     pub fn new(backend: Backend) -> Rig {
         let books = Books::default();
         let clock = start_clock();
-        let ground = Ground::new(backend).expect("a place for the store");
+        let ground = Ground::new(backend, 0, true).expect("a place for the store");
         let inspector = ground.open(&clock, 1).expect("a store to look at");
         books.inspect_with("default", Arc::clone(&inspector));
         let (before, after) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));

@@ -306,7 +306,7 @@ pub struct AuditForm {
     pub principal: Option<String>,
     /// Which resource.
     pub resource: Option<String>,
-    /// What exactly.
+    /// What exactly. What there are several of, such as limits that were set together, is joined by commas.
     pub details: BTreeMap<String, String>,
 }
 
@@ -319,9 +319,21 @@ impl From<&AuditEvent> for AuditForm {
             action: event.action.as_str(),
             principal: event.principal.as_ref().map(ToString::to_string),
             resource: event.resource.as_ref().map(ToString::to_string),
-            details: event.details.iter().cloned().collect(),
+            details: joined(&event.details),
         }
     }
+}
+
+fn joined(details: &[(String, String)]) -> BTreeMap<String, String> {
+    let mut joined: BTreeMap<String, String> = BTreeMap::new();
+    for (name, value) in details {
+        let values = joined.entry(name.clone()).or_default();
+        if !values.is_empty() {
+            values.push_str(", ");
+        }
+        values.push_str(value);
+    }
+    joined
 }
 
 /// Usage in one window, in whole tokens.

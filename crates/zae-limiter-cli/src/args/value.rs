@@ -104,10 +104,17 @@ impl DynamoPlace {
         }
         let mut place = DynamoPlace { stack: stack.to_owned(), ..DynamoPlace::default() };
         for part in query.split('&').filter(|part| !part.is_empty()) {
-            match part.split_once('=') {
-                Some(("region", region)) if !region.is_empty() => place.region = Some(region.to_owned()),
-                Some(("endpoint" | "endpoint_url", url)) if !url.is_empty() => place.endpoint_url = Some(url.to_owned()),
-                _ => return Err(format!("{part:?} is not known; after the stack write ?region=REGION and &endpoint=URL")),
+            let (key, value) = part.split_once('=').unwrap_or((part, ""));
+            let known = match key {
+                "region" => &mut place.region,
+                "endpoint" | "endpoint_url" => &mut place.endpoint_url,
+                _ => return Err(format!("{key:?} is not known; after the stack write ?region=REGION and &endpoint=URL")),
+            };
+            if value.is_empty() {
+                return Err(format!("the value of {key} is missing; write {key}=VALUE, or leave it out"));
+            }
+            if known.replace(value.to_owned()).is_some() {
+                return Err(format!("{key} is given twice; give it once"));
             }
         }
         Ok(place)
@@ -205,6 +212,36 @@ mod tests {
         assert_eq!("sqlite:a:b".parse(), file("a:b"));
         for text in ["", "limits.db", "memory", "memory:x", "postgres:x", "SQLITE:x", "sqlite:", "sqlite://limits.db"] {
             assert!(text.parse::<StoreUrl>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn stacks() {
+        let place = |text: &str| match text.parse() {
+            Ok(StoreUrl::Dynamo(DynamoPlace { stack, region, endpoint_url })) => {
+                Ok((stack, region.unwrap_or_default(), endpoint_url.unwrap_or_default()))
+            }
+            Ok(other) => panic!("{text}: {other:?}"),
+            Err(error) => Err(error),
+        };
+        let named = |region: &str, url: &str| Ok(("app".to_owned(), region.to_owned(), url.to_owned()));
+        assert_eq!(place("dynamodb:app"), named("", ""));
+        assert_eq!(place("dynamodb:app?"), named("", ""));
+        assert_eq!(place("dynamodb:app?region=us-east-1"), named("us-east-1", ""));
+        for url in ["endpoint", "endpoint_url"].map(|key| format!("dynamodb:app?{key}=http://127.0.0.1:8000&region=eu-west-1")) {
+            assert_eq!(place(&url), named("eu-west-1", "http://127.0.0.1:8000"), "{url}");
+        }
+        for (text, wrong) in [
+            ("dynamodb:", "the stack is missing"),
+            ("dynamodb://app", "the stack is missing"),
+            ("dynamodb:?region=us-east-1", "the stack is missing"),
+            ("dynamodb:app?regoin=us-east-1", "\"regoin\" is not known"),
+            ("dynamodb:app?region", "the value of region is missing"),
+            ("dynamodb:app?endpoint=", "the value of endpoint is missing"),
+            ("dynamodb:app?region=a&region=b", "region is given twice"),
+        ] {
+            let error = place(text).unwrap_err();
+            assert!(error.starts_with(wrong), "{text}: {error}");
         }
     }
 

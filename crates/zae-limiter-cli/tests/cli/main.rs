@@ -4,6 +4,8 @@
 
 mod acquire;
 mod demo;
+#[cfg(feature = "dynamodb")]
+mod dynamodb;
 mod entities;
 mod entity;
 mod explain;

@@ -190,7 +190,7 @@ impl Builder {
         let http = http_client(loopback && !endpoint.is_some_and(|endpoint| endpoint.tls));
         let config = self.sdk_config(http, loopback).await;
         let skew = (!self.trust_local_clock).then(|| SkewWatch::new(Arc::clone(&self.options.clock)));
-        let client = |attempt: Duration| {
+        let client = |attempt: Duration, skew: Option<&SkewWatch>| {
             // The same connect and read timeout for both clients: the SDK keeps one pool of connections per pair of them.
             let timeouts = TimeoutConfig::builder()
                 .connect_timeout(self.connect_timeout)
@@ -203,15 +203,16 @@ impl Builder {
                 .retry_config(RetryConfig::disabled())
                 // Requests and answers are small, and the timeouts above bound both.
                 .stalled_stream_protection(StalledStreamProtectionConfig::disabled());
-            if let Some(skew) = &skew {
+            if let Some(skew) = skew {
                 builder = builder.interceptor(skew.clone());
             }
             Client::from_conf(builder.build())
         };
         Ok(SdkTable {
             name: Arc::from(stack.as_str()),
-            hot: client(self.attempt_timeout),
-            patient: client(self.patience()),
+            // Watches on request, see `update`: an interceptor costs every request some microseconds.
+            hot: client(self.attempt_timeout, None),
+            patient: client(self.patience(), skew.as_ref()),
             answered: Arc::new(AtomicBool::new(false)),
             skew,
             observer: self.observer.clone(),

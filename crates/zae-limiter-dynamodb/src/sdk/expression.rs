@@ -30,7 +30,7 @@ pub struct Rendered {
 /// Renders a write. A condition that always holds is left out; one that can never hold is rendered as one that never does.
 #[must_use]
 pub fn render(actions: &[Action], conditions: &[Condition]) -> Rendered {
-    let mut aliases = Aliases { names: SmallVec::new(), values: Vec::with_capacity(actions.len() + 2 * conditions.len()) };
+    let mut aliases = Aliases { names: SmallVec::new(), values: SmallVec::new() };
     let update = render_update(actions, &mut aliases);
     let condition = render_condition(conditions, &mut aliases);
     aliases.into_rendered(update, condition)
@@ -50,7 +50,7 @@ pub fn render_write(write: &Write) -> Rendered {
 struct Aliases<'a> {
     /// The position is the alias. Few enough for a scan to beat a map.
     names: SmallVec<[&'a str; 32]>,
-    values: Vec<AttributeValue>,
+    values: SmallVec<[AttributeValue; 24]>,
 }
 
 impl<'a> Aliases<'a> {
@@ -290,8 +290,12 @@ fn push_alias(out: &mut String, sigil: char, index: usize) {
 
 fn push_digits(out: &mut String, number: usize) {
     const DIGITS: [char; 10] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9'];
+    // Nearly always one or two.
+    if number >= 100 {
+        push_digits(out, number / 100);
+    }
     if number >= 10 {
-        push_digits(out, number / 10);
+        out.push(DIGITS[number / 10 % 10]);
     }
     out.push(DIGITS[number % 10]);
 }

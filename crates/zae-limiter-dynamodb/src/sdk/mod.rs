@@ -107,7 +107,7 @@ impl Table for SdkTable {
     fn update<'a>(&'a self, update: &'a Update) -> BoxFuture<'a, Result<Item, TableError>> {
         Box::pin(async move {
             let rendered = expression::render(&update.actions, &update.conditions);
-            let result = self
+            let request = self
                 .hot()
                 .update_item()
                 .table_name(&*self.name)
@@ -118,9 +118,12 @@ impl Table for SdkTable {
                 .set_expression_attribute_values(rendered.values)
                 .return_values(ReturnValue::AllNew)
                 .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
-                .set_return_consumed_capacity(self.return_capacity())
-                .send()
-                .await;
+                .set_return_consumed_capacity(self.return_capacity());
+            let result = match self.skew.as_ref().filter(|skew| skew.is_due()) {
+                None => request.send().await,
+                // Once a second; boxed, so that the others need not carry room for it.
+                Some(skew) => Box::pin(request.customize().interceptor(skew.clone()).send()).await,
+            };
             let output = self.ended(("UpdateItem", Spends::Writes), result, |output| output.consumed_capacity.as_slice())?;
             Ok(output.attributes.unwrap_or_default())
         })

@@ -37,6 +37,16 @@ impl SkewWatch {
         SkewWatch { clock, shared: Arc::new(Sampled { ahead_ms: AtomicI64::new(UNKNOWN), at_ms: AtomicI64::new(UNKNOWN) }) }
     }
 
+    /// True when it is time to look at an answer again.
+    pub(super) fn is_due(&self) -> bool {
+        self.is_due_at(self.clock.now().0)
+    }
+
+    fn is_due_at(&self, now: i64) -> bool {
+        let last = self.shared.at_ms.load(Ordering::Relaxed);
+        last == UNKNOWN || now.abs_diff(last) >= SAMPLE_EVERY_MS.unsigned_abs()
+    }
+
     /// By the latest answer that was looked at.
     pub(super) fn ahead_ms(&self) -> Option<i64> {
         // One number that guards nothing else: no ordering needed.
@@ -73,8 +83,7 @@ impl Intercept for SkewWatch {
         bag: &mut ConfigBag,
     ) -> Result<(), BoxError> {
         let now = self.clock.now().0;
-        let last = self.shared.at_ms.load(Ordering::Relaxed);
-        if last == UNKNOWN || now.abs_diff(last) >= SAMPLE_EVERY_MS.unsigned_abs() {
+        if self.is_due_at(now) {
             bag.interceptor_state().store_put(Sent(now));
         }
         Ok(())

@@ -189,6 +189,8 @@ pub struct Call {
     pub number: u64,
     /// Who called.
     pub client: u32,
+    /// What the caller's handle was marked with when it called; a write that lands late keeps it.
+    pub tag: u64,
     /// What was asked.
     pub request: Request,
     /// What became of it on the way.

@@ -46,7 +46,7 @@ pub use index::Gsi2;
 pub use state::{Counters, SWEEPER};
 pub use value::item_size;
 
-use state::{Answer, State};
+use state::{Answer, Caller, State};
 
 /// What kind of table it is.
 #[derive(Clone, Copy, Debug)]
@@ -109,6 +109,7 @@ impl Default for EvalOptions {
 pub struct EvalTable {
     state: Arc<Mutex<State>>,
     client: u32,
+    tag: u64,
     faults: Option<Faults>,
     gate: Option<Arc<dyn Gate>>,
     clock_ahead_ms: Option<i64>,
@@ -124,19 +125,26 @@ impl EvalTable {
     /// An empty table of some kind.
     #[must_use]
     pub fn with_options(options: EvalOptions) -> EvalTable {
-        EvalTable { state: Arc::new(Mutex::new(State::new(options))), client: 0, faults: None, gate: None, clock_ahead_ms: None }
+        EvalTable { state: Arc::new(Mutex::new(State::new(options))), client: 0, tag: 0, faults: None, gate: None, clock_ahead_ms: None }
     }
 
     /// Another client's handle on the same table: no faults, no gate.
     #[must_use]
     pub fn client(&self, client: u32) -> EvalTable {
-        EvalTable { state: Arc::clone(&self.state), client, faults: None, gate: None, clock_ahead_ms: None }
+        EvalTable { state: Arc::clone(&self.state), client, tag: 0, faults: None, gate: None, clock_ahead_ms: None }
     }
 
     /// The handle with a plan of faults.
     #[must_use]
     pub fn with_faults(mut self, faults: Faults) -> EvalTable {
         self.faults = Some(faults);
+        self
+    }
+
+    /// The handle with a mark that the journal repeats for every call made through it.
+    #[must_use]
+    pub fn with_tag(mut self, tag: u64) -> EvalTable {
+        self.tag = tag;
         self
     }
 
@@ -231,7 +239,8 @@ impl EvalTable {
     async fn call(&self, asked: Asked<'_>) -> Result<Answer, TableError> {
         let polls = |point| self.gate.as_ref().map_or(0, |gate| gate.polls(self.client, point));
         gate::pause(polls(Point::Before(asked.operation()))).await;
-        let answer = self.lock().enter(self.client, &asked, self.faults.as_ref());
+        let caller = Caller { client: self.client, tag: self.tag };
+        let answer = self.lock().enter(caller, &asked, self.faults.as_ref());
         gate::pause(polls(Point::After(asked.operation()))).await;
         answer
     }

@@ -86,8 +86,15 @@ impl Landed {
 /// A write on its way whose caller has given up.
 struct Zombie {
     due: u64,
-    client: u32,
+    caller: Caller,
     request: Request,
+}
+
+/// Who calls, as the journal writes it down.
+#[derive(Clone, Copy)]
+pub(super) struct Caller {
+    pub(super) client: u32,
+    pub(super) tag: u64,
 }
 
 /// Why a write does not happen.
@@ -127,7 +134,7 @@ impl State {
     }
 
     /// A call arrives: what was late lands first, then its own fate is decided.
-    pub(super) fn enter(&mut self, client: u32, asked: &Asked<'_>, faults: Option<&Faults>) -> Result<Answer, TableError> {
+    pub(super) fn enter(&mut self, caller: Caller, asked: &Asked<'_>, faults: Option<&Faults>) -> Result<Answer, TableError> {
         self.calls += 1;
         let due = self.calls;
         self.land(|zombie| zombie.due <= due);
@@ -144,17 +151,17 @@ impl State {
             Fate::Late(calls) => {
                 if asked.operation().writes() {
                     let due = self.calls + u64::from(calls.max(1));
-                    self.zombies.push(Zombie { due, client, request: asked.to_request() });
+                    self.zombies.push(Zombie { due, caller, request: asked.to_request() });
                 }
                 Landed::nowhere(TableError::Unknown("no answer in time".to_owned()))
             }
         };
         let told = Told::of(&landed.result);
-        self.note(client, asked, fate, &landed, told);
+        self.note(caller, asked, fate, &landed, told);
         landed.result
     }
 
-    fn note(&mut self, client: u32, asked: &Asked<'_>, fate: Fate, landed: &Landed, told: Told) {
+    fn note(&mut self, Caller { client, tag }: Caller, asked: &Asked<'_>, fate: Fate, landed: &Landed, told: Told) {
         self.counters.units.add(landed.units);
         self.counters.changes += landed.changes.len() as u64;
         if matches!(told, Told::Condition | Told::Canceled) {
@@ -162,7 +169,7 @@ impl State {
         }
         if self.options.journal {
             let (request, changes, units) = (asked.to_request(), landed.changes.clone(), landed.units);
-            self.journal.push(Call { number: self.calls, client, request, fate, changes, told, units });
+            self.journal.push(Call { number: self.calls, client, tag, request, fate, changes, told, units });
         }
     }
 
@@ -173,11 +180,11 @@ impl State {
         }
         let (landing, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.zombies).into_iter().partition(due);
         self.zombies = waiting;
-        for Zombie { client, request, .. } in &landing {
+        for Zombie { caller, request, .. } in &landing {
             let asked = request.as_asked();
             let landed = self.carry_out(&asked, Fate::Pass);
             self.counters.landed_late += 1;
-            self.note(*client, &asked, Fate::Late(0), &landed, Told::Nobody);
+            self.note(*caller, &asked, Fate::Late(0), &landed, Told::Nobody);
         }
         landing.len()
     }
@@ -372,7 +379,7 @@ impl State {
         if !changes.is_empty() {
             // The service does not bill what it forgets.
             let landed = Landed { result: Ok(Answer::Done), changes, units: Units::default() };
-            self.note(SWEEPER, &Asked::DeleteBatch(&keys), Fate::Pass, &landed, Told::Nobody);
+            self.note(Caller { client: SWEEPER, tag: 0 }, &Asked::DeleteBatch(&keys), Fate::Pass, &landed, Told::Nobody);
         }
         keys
     }

@@ -31,7 +31,7 @@ impl Params {
     }
 
     /// A full balance, in `1/period` of a millitoken.
-    fn brim(self) -> i128 {
+    pub(crate) fn brim(self) -> i128 {
         self.capacity * self.period
     }
 }
@@ -41,7 +41,7 @@ pub(crate) struct Account {
     pub(crate) name: String,
     pub(crate) params: Params,
     /// The exact balance, in `1/period` of a millitoken.
-    fine: i128,
+    pub(crate) fine: i128,
     /// What the largest capacity it had would lack beyond that, in millitokens: repaid by what overflows.
     pub(crate) gap: i128,
     pub(crate) consumed: i128,
@@ -51,8 +51,11 @@ pub(crate) struct Account {
 
 impl Account {
     fn full(limit: &Limit, past: &mut Past) -> Account {
-        let params = Params::of(limit);
-        let name = limit.name().to_string();
+        Account::new(limit.name().to_string(), Params::of(limit), past)
+    }
+
+    /// A new one, full.
+    pub(crate) fn new(name: String, params: Params, past: &mut Past) -> Account {
         let mut meter = past.remove(&name).unwrap_or_else(|| Meter::new(params.capacity));
         meter.allow(params.capacity);
         Account { name, params, fine: params.brim(), gap: 0, consumed: 0, hour_base: 0, meter }
@@ -82,19 +85,19 @@ impl Account {
         (self.fine + elapsed_ms.max(0) * self.params.refill).min(self.params.brim())
     }
 
-    fn wait_of(&mut self, elapsed_ms: i128) {
+    pub(crate) fn wait_of(&mut self, elapsed_ms: i128) {
         self.gap = (self.gap - self.overflow(elapsed_ms)).max(0);
         self.fine = self.later(elapsed_ms);
         self.meter.leak(elapsed_ms, self.params);
     }
 
-    fn give(&mut self, milli: i128) {
+    pub(crate) fn give(&mut self, milli: i128) {
         let beyond = self.balance() + milli - self.params.capacity;
         self.gap = (self.gap - beyond.max(0)).max(0);
         self.fine = (self.fine + milli * self.params.period).min(self.params.brim());
     }
 
-    fn become_limit(&mut self, params: Params) {
+    pub(crate) fn become_limit(&mut self, params: Params) {
         let lacked = self.params.capacity - self.balance();
         let same_rate = (self.params.refill, self.params.period) == (params.refill, params.period);
         // A fraction of a millitoken means something else at another rate; it is dropped, never rounded up.
@@ -105,7 +108,7 @@ impl Account {
         self.meter.allow(params.capacity);
     }
 
-    fn forgotten(self) -> (String, Meter) {
+    pub(crate) fn forgotten(self) -> (String, Meter) {
         (self.name, self.meter)
     }
 }

@@ -45,8 +45,13 @@ impl Meter {
 
     /// Counts a grant. The error says what was admitted and what would have been allowed.
     pub(crate) fn admit(&mut self, milli: i128) -> Result<(), String> {
+        self.admit_within(milli, 0)
+    }
+
+    /// As [`Meter::admit`], where clocks that differ may let `allowance` millitokens more through.
+    pub(crate) fn admit_within(&mut self, milli: i128, allowance: i128) -> Result<(), String> {
         self.level += milli * UNITS;
-        if self.level > self.capacity_max * UNITS {
+        if self.level > (self.capacity_max + allowance) * UNITS {
             let admitted = self.level.div_euclid(UNITS);
             return Err(format!("{admitted} milli were admitted beyond rate·t, the largest capacity was {}", self.capacity_max));
         }

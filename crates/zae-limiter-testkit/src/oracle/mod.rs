@@ -1,6 +1,6 @@
 //! The oracle: redoes the sums from what really landed in the store, by code of its own, and says where the store differs.
 
-mod bucket;
+pub(crate) mod bucket;
 mod compare;
 mod config;
 mod decision;

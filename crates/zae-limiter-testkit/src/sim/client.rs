@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::runtime::Runtime;
 use zae_limiter::{OnUnavailable, RateLimiter};
-use zae_limiter_store::{FaultStore, ManualClock, SeededEntropy};
+use zae_limiter_store::{FaultStore, ManualClock, SeededEntropy, Store};
 
 use super::faults::{Faults, Weather};
 use super::world::{Ground, NAMESPACES};
@@ -44,9 +44,14 @@ impl Client {
         let echo = Arc::new(move || answers.echo());
         let party = Party { books: books.clone(), client: id, clock: clock.clone(), config_age_max: ttl, echo };
         let weather = faults.become_weather(Weather::Clear);
-        let journal = JournalStore::new(ground.open(clock, rng.next())?, party.clone());
-        let disturbed = FaultStore::new(Arc::new(journal), faults.clone());
-        let mut builder = RateLimiter::builder(CallLog::new(Arc::new(disturbed), party))
+        let store: Arc<dyn Store> = match ground.scene() {
+            Some(scene) => scene.open(id, clock, books, rng)?,
+            None => {
+                let journal = JournalStore::new(ground.open(clock, rng.next())?, party.clone());
+                Arc::new(FaultStore::new(Arc::new(journal), faults.clone()))
+            }
+        };
+        let mut builder = RateLimiter::builder(CallLog::new(store, party))
             .clock(clock.clone())
             .entropy(SeededEntropy::new(rng.next()))
             .config_cache_ttl(ttl)

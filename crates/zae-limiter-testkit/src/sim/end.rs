@@ -83,6 +83,13 @@ impl Run {
             lost.insert(client.id, settled.lost);
         }
         self.report.lost = lost.values().sum();
+        if let Some(scene) = self.ground.scene() {
+            scene.land_or_lose(&mut self.rng, &self.books);
+            self.verdict()?;
+            let alive = lost.keys().copied().collect();
+            self.ground.scene().map_or(Ok(()), |scene| scene.settle_up(&self.books, &alive))?;
+            return std::mem::take(&mut self.accounts).audit(&self.books.lock(), &lost);
+        }
         let now = self.clients[0].clock.now();
         compare_all(&self.books, now);
         compare_usage(&self.books);

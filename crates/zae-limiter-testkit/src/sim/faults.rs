@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use zae_limiter_store::{Fault, FaultPlan, StoreErrorKind};
 
+use crate::evaluator::{self, Odds};
 use crate::rng::Rng;
 
 /// How bad things are.
@@ -23,6 +24,8 @@ struct Sky {
     rng: Rng,
     weather: Weather,
     drawn: u64,
+    /// Where calls fail on the way to a table instead of before and after the store.
+    table: Option<evaluator::Faults>,
 }
 
 /// The plan of all clients of a run.
@@ -30,18 +33,28 @@ struct Sky {
 pub(crate) struct Faults(Arc<Mutex<Sky>>);
 
 impl Faults {
-    pub(crate) fn new(rng: Rng) -> Faults {
-        Faults(Arc::new(Mutex::new(Sky { rng, weather: Weather::Clear, drawn: 0 })))
+    pub(crate) fn new(rng: Rng, table: Option<evaluator::Faults>) -> Faults {
+        Faults(Arc::new(Mutex::new(Sky { rng, weather: Weather::Clear, drawn: 0, table })))
     }
 
     /// Changes the weather; returns what it was.
     pub(crate) fn become_weather(&self, weather: Weather) -> Weather {
-        std::mem::replace(&mut self.lock().weather, weather)
+        let mut sky = self.lock();
+        if let Some(table) = &sky.table {
+            table.set_odds(match weather {
+                Weather::Clear => Odds::CLEAR,
+                Weather::Fair => Odds::FAIR,
+                Weather::Rough => Odds::ROUGH,
+                Weather::Outage => Odds::OUTAGE,
+            });
+        }
+        std::mem::replace(&mut sky.weather, weather)
     }
 
     /// Faults that really happened so far.
     pub(crate) fn drawn(&self) -> u64 {
-        self.lock().drawn
+        let sky = self.lock();
+        sky.drawn + sky.table.as_ref().map_or(0, |table| table.drawn() as u64)
     }
 
     /// For how many polls an answer is on its way.

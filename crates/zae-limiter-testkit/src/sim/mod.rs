@@ -22,14 +22,16 @@ use zae_limiter::Lease;
 use zae_limiter_core::EventId;
 use zae_limiter_store::{Change, Clock, ManualClock};
 
+pub(crate) use ops::Ask;
 pub use world::Backend;
-pub(crate) use world::{Ground, start_clock};
+pub(crate) use world::{ENTITIES, Ground, entity, resource, start_clock};
 
 use crate::accounts::Accounts;
 use crate::books::{Books, OpId};
 use crate::journal::finish;
 use crate::lease_model::{LeaseId, LeaseModel};
 use crate::oracle::{Broken, Coverage};
+use crate::protocol_sim::{self, Scene};
 use crate::rng::Rng;
 use client::Client;
 use faults::{Faults, Weather};
@@ -38,6 +40,8 @@ use world::NAMESPACES;
 
 /// Steps of a run, at least and at most.
 const STEPS: (u64, u64) = (60, 200);
+/// The same where every step is many calls.
+const STEPS_ON_A_TABLE: (u64, u64) = (25, 90);
 /// Lines of the trace that a failure shows.
 const TRACE_SHOWN: usize = 120;
 
@@ -58,6 +62,8 @@ pub struct Report {
     pub lost: u64,
     /// Leases that were given without a decision.
     pub degraded: u64,
+    /// How often what happened on the table, where there is one.
+    pub protocol: protocol_sim::Coverage,
     /// The whole run as one number: the same seed gives the same.
     pub fingerprint: u64,
 }
@@ -74,16 +80,14 @@ pub struct Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Failure { seed, backend, message, trace } = self;
+        let test = if *backend == Backend::Dynamo { "protocol_simulator" } else { "simulator" };
         let backend = backend.as_str();
         let shown = &trace[trace.len().saturating_sub(TRACE_SHOWN)..];
         writeln!(f, "seed {seed} on {backend}: {message}")?;
         writeln!(f, "the last of {} lines of its trace:", trace.len())?;
         shown.iter().try_for_each(|line| writeln!(f, "{line}"))?;
         writeln!(f, "\nreplay it with")?;
-        write!(
-            f,
-            "  ZAEL_SIM_SEED={seed} ZAEL_SIM_STORE={backend} cargo test -p zae-limiter-testkit --test simulator replay -- --nocapture"
-        )
+        write!(f, "  ZAEL_SIM_SEED={seed} ZAEL_SIM_STORE={backend} cargo test -p zae-limiter-testkit --test {test} replay -- --nocapture")
     }
 }
 
@@ -91,20 +95,25 @@ impl std::error::Error for Failure {}
 
 /// Runs one seed on one backend.
 pub fn simulate(seed: u64, backend: Backend) -> Result<Report, Box<Failure>> {
-    run(seed, backend).map(|(report, _)| report)
+    // Words cost more than what they are about; only a failure needs them.
+    match run(seed, backend, false) {
+        Ok((report, _)) => Ok(report),
+        Err(failure) if backend == Backend::Dynamo => Err(run(seed, backend, true).err().unwrap_or(failure)),
+        Err(failure) => Err(failure),
+    }
 }
 
 /// As [`simulate`], with the whole trace.
 pub fn replay(seed: u64, backend: Backend) -> (Vec<String>, Result<Report, Box<Failure>>) {
-    match run(seed, backend) {
+    match run(seed, backend, true) {
         Ok((report, trace)) => (trace, Ok(report)),
         Err(failure) => (failure.trace.clone(), Err(failure)),
     }
 }
 
-fn run(seed: u64, backend: Backend) -> Result<(Report, Vec<String>), Box<Failure>> {
+fn run(seed: u64, backend: Backend, is_traced: bool) -> Result<(Report, Vec<String>), Box<Failure>> {
     let failed = |message: Broken, trace| Box::new(Failure { seed, backend, message, trace });
-    let mut run = Run::new(seed, backend).map_err(|message| failed(message, Vec::new()))?;
+    let mut run = Run::new(seed, backend, is_traced).map_err(|message| failed(message, Vec::new()))?;
     match run.play() {
         Ok(report) => Ok((report, run.trace)),
         Err(message) => Err(failed(message, run.trace)),
@@ -139,12 +148,13 @@ struct Run {
 }
 
 impl Run {
-    fn new(seed: u64, backend: Backend) -> Result<Run, Broken> {
+    fn new(seed: u64, backend: Backend, is_traced: bool) -> Result<Run, Broken> {
         let mut rng = Rng::new(seed, 1);
         let books = Books::default();
-        let ground = Ground::new(backend)?;
+        let ground = Ground::new(backend, seed, is_traced)?;
+        let table = ground.scene().map(|scene| scene.faults.clone());
         let mut run = Run {
-            faults: Faults::new(Rng::new(seed, 2)),
+            faults: Faults::new(Rng::new(seed, 2), table),
             clients: Vec::new(),
             clients_started: 0,
             ops: Vec::new(),
@@ -159,7 +169,9 @@ impl Run {
             ground,
             rng: rng.clone(),
         };
-        run.watch()?;
+        if run.ground.scene().is_none() {
+            run.watch()?;
+        }
         for _ in 0..rng.between(2, 5) {
             let clock = run.clients.first().map_or_else(start_clock, fresh_clock);
             let client = run.new_client(&clock)?;
@@ -189,7 +201,8 @@ impl Run {
     }
 
     fn play(&mut self) -> Result<Report, Broken> {
-        let steps = self.rng.between(STEPS.0, STEPS.1);
+        let (least, most) = if self.ground.scene().is_some() { STEPS_ON_A_TABLE } else { STEPS };
+        let steps = self.rng.between(least, most);
         self.faults.become_weather(Weather::Fair);
         for step in 0..steps {
             self.step(step)?;
@@ -199,6 +212,7 @@ impl Run {
         self.report.steps = steps;
         self.report.faults = self.faults.drawn();
         self.report.coverage = self.books.lock().oracle.coverage;
+        self.report.protocol = self.ground.scene().map(Scene::coverage).unwrap_or_default();
         let mut hasher = DefaultHasher::new();
         self.trace.hash(&mut hasher);
         self.report.fingerprint = hasher.finish();
@@ -211,6 +225,9 @@ impl Run {
 
     /// Takes what happened in the store into the trace; the error is the first broken promise.
     fn verdict(&mut self) -> Result<(), Broken> {
+        if let Some(scene) = self.ground.scene() {
+            scene.look(&self.books);
+        }
         let mut state = self.books.lock();
         self.trace.append(&mut state.events);
         match state.broken.take() {

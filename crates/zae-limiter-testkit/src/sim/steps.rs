@@ -13,6 +13,7 @@ use super::ops::{self, Ask, Op, OpFuture, Task, Work, WorkEnd};
 use super::world::{ENTITIES, NAMESPACES, entity};
 use super::{Held, Run, fresh_clock};
 use crate::oracle::Broken;
+use crate::protocol_sim::Skew;
 
 /// Operations that may be under way at once.
 const OPS_MAX: usize = 12;
@@ -60,6 +61,27 @@ const CHOICES: [(u64, Choice); 17] = [
     (1, Choice::Forget),
 ];
 
+/// The same where requests come in crowds: more of what is done with leases.
+const CHOICES_ON_A_TABLE: [(u64, Choice); 17] = [
+    (26, Choice::Acquire),
+    (6, Choice::With),
+    (26, Choice::Poll),
+    (4, Choice::Cancel),
+    (22, Choice::Record),
+    (6, Choice::More),
+    (8, Choice::Flush),
+    (16, Choice::Commit),
+    (5, Choice::Rollback),
+    (5, Choice::Drop),
+    (12, Choice::Settle),
+    (14, Choice::Wait),
+    (3, Choice::Step),
+    (10, Choice::Other),
+    (3, Choice::Weather),
+    (1, Choice::Crash),
+    (1, Choice::Forget),
+];
+
 impl Run {
     /// A chain of entities and some limits, in both namespaces, without faults.
     pub(super) fn set_up(&mut self) {
@@ -92,7 +114,19 @@ impl Run {
 
     pub(super) fn step(&mut self, step: u64) -> Result<(), Broken> {
         self.note(format!("{step}:"));
-        match self.rng.weighted(&CHOICES) {
+        if self.ground.scene().is_some() && self.rng.chance(12) {
+            if self.rng.chance(10) {
+                // Long enough for buckets to expire while leases are held.
+                let hours = self.rng.between(1, 12);
+                self.pass(Duration::from_secs(hours * 3_600));
+            }
+            return self.happen();
+        }
+        match self.rng.weighted(if self.ground.scene().is_some() { &CHOICES_ON_A_TABLE } else { &CHOICES }) {
+            Choice::Acquire if self.ground.scene().is_some() => {
+                // Several at once: what they send meets on the way.
+                (0..self.rng.between(1, 4)).try_for_each(|_| self.start_acquire())
+            }
             Choice::Acquire => self.start_acquire(),
             Choice::With => self.start_with(),
             Choice::Poll => self.poll_some(),
@@ -144,14 +178,42 @@ impl Run {
         }
     }
 
+    /// Something happens to the table.
+    fn happen(&mut self) -> Result<(), Broken> {
+        if let Some(scene) = self.ground.scene() {
+            let line = scene.happen(&mut self.rng, &self.books);
+            self.note(format!("  {line}"));
+        }
+        Ok(())
+    }
+
+    fn ask(&mut self) -> Ask {
+        let mut ask = Ask::random(&mut self.rng);
+        if let Some(scene) = self.ground.scene() {
+            scene.focus(&mut ask, &mut self.rng);
+        }
+        ask
+    }
+
     /// Time passes for everybody.
     pub(super) fn pass(&mut self, pause: Duration) {
         self.note(format!("  {pause:?} pass"));
+        if let Some(scene) = self.ground.scene() {
+            scene.pass(pause, &self.books);
+        }
         self.clients.iter().for_each(|client| client.clock.advance(pause));
     }
 
     /// Somebody sets the wall clock: of one machine, or of all.
     fn step_clock(&mut self) {
+        if let Some(scene) = self.ground.scene()
+            && scene.skew != Skew::Wild
+        {
+            let client = self.rng.index(self.clients.len());
+            let line = scene.step_clock(&self.clients[client].clock, &mut self.rng);
+            self.note(format!("  client {client}: {line}"));
+            return;
+        }
         let by_ms = self.rng.weighted(&[(3, 200_i64), (2, 5_000), (1, 400_000), (1, 5_000_000)]);
         let by_ms = if self.rng.chance(50) { -by_ms } else { by_ms };
         let only = self.rng.chance(50).then(|| self.rng.index(self.clients.len()));
@@ -186,7 +248,7 @@ impl Run {
             return self.poll_some();
         }
         let (client, namespace) = (self.rng.index(self.clients.len()), self.namespace());
-        let ask = Ask::random(&mut self.rng);
+        let ask = self.ask();
         let future = ops::acquire(self.clients[client].limiters[namespace].clone(), ask.request());
         let name = format!("acquire in {} {ask:?}", NAMESPACES[namespace]);
         self.start(client, Task::Acquire(ask), name, future)
@@ -197,7 +259,7 @@ impl Run {
             return self.poll_some();
         }
         let (client, namespace) = (self.rng.index(self.clients.len()), self.namespace());
-        let ask = Ask::random(&mut self.rng);
+        let ask = self.ask();
         let records = (0..self.rng.index(3)).map(|_| (self.rng.index(ask.amounts.len()), self.rng.amount())).collect();
         let end = self.rng.weighted(&[(5, WorkEnd::Ok), (2, WorkEnd::Err), (1, WorkEnd::Panic)]);
         let work = Work { records, pauses: u32::try_from(self.rng.between(0, 3)).unwrap_or(0), end };
@@ -217,7 +279,7 @@ impl Run {
     }
 
     fn namespace(&mut self) -> usize {
-        self.rng.weighted(&[(4, 0), (1, 1)])
+        if self.ground.scene().is_some() { self.rng.weighted(&[(15, 0), (1, 1)]) } else { self.rng.weighted(&[(4, 0), (1, 1)]) }
     }
 
     fn start_more(&mut self) -> Result<(), Broken> {

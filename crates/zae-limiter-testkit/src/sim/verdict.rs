@@ -51,7 +51,8 @@ impl Run {
                 }
             },
             Err(AcquireError::Exceeded(report)) if report.is_contended() => {
-                failed_with(StoreErrorKind::Busy) || matches!(last, Some((_, ConsumeOutcome::Stale { .. })))
+                failed_with(StoreErrorKind::Busy)
+                    || matches!(last, Some((_, ConsumeOutcome::Stale { .. } | ConsumeOutcome::Contended { .. })))
             }
             Err(AcquireError::Exceeded(report)) => match last {
                 Some((members, ConsumeOutcome::Refused(reports))) => {
@@ -64,6 +65,7 @@ impl Run {
             Err(AcquireError::NoLimits(_) | AcquireError::Invalid(_)) => !matches!(last, Some((_, ConsumeOutcome::Granted(_)))),
             Err(AcquireError::Unavailable(unavailable)) => is_outage(unavailable.reason),
             Err(AcquireError::Denied(_)) => failed_with(StoreErrorKind::Denied),
+            Err(AcquireError::Incompatible(_)) => failed_with(StoreErrorKind::Incompatible),
             Err(_) => false,
         };
         if right {

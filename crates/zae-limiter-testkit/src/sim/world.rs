@@ -9,6 +9,7 @@ use zae_limiter_sqlite::{SqliteOptions, SqliteStore};
 use zae_limiter_store::{Level, ManualClock, MemoryOptions, MemoryStore, SeededEntropy, Store};
 
 use crate::compare::RESOURCES;
+use crate::protocol_sim::Scene;
 use crate::rng::Rng;
 
 /// The namespaces: the same names mean different things in each.
@@ -35,6 +36,8 @@ pub enum Backend {
     Memory,
     /// `SqliteStore` on a file; each client opens it for itself, as a process would.
     Sqlite,
+    /// `DynamoStore` on a table in memory: see [`crate::protocol_sim`].
+    Dynamo,
 }
 
 impl Backend {
@@ -44,6 +47,7 @@ impl Backend {
         match self {
             Backend::Memory => "memory",
             Backend::Sqlite => "sqlite",
+            Backend::Dynamo => "dynamodb",
         }
     }
 }
@@ -52,10 +56,11 @@ impl Backend {
 pub(crate) enum Ground {
     Memory(MemoryStore),
     Sqlite { _folder: tempfile::TempDir, path: PathBuf },
+    Dynamo(Box<Scene>),
 }
 
 impl Ground {
-    pub(crate) fn new(backend: Backend) -> Result<Ground, String> {
+    pub(crate) fn new(backend: Backend, seed: u64, is_traced: bool) -> Result<Ground, String> {
         Ok(match backend {
             Backend::Memory => {
                 let options = MemoryOptions {
@@ -66,6 +71,7 @@ impl Ground {
                 };
                 Ground::Memory(MemoryStore::with_options(options))
             }
+            Backend::Dynamo => Ground::Dynamo(Box::new(Scene::new(seed, &start_clock(), is_traced)?)),
             Backend::Sqlite => {
                 // Where there is a file system in memory, the run does not wait for a disk.
                 let folder = tempfile::Builder::new().prefix("zael-sim").tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
@@ -76,10 +82,19 @@ impl Ground {
         })
     }
 
+    /// The table, where that is what a run is about.
+    pub(crate) fn scene(&self) -> Option<&Scene> {
+        match self {
+            Ground::Dynamo(scene) => Some(scene),
+            Ground::Memory(_) | Ground::Sqlite { .. } => None,
+        }
+    }
+
     /// The store as one process sees it.
     pub(crate) fn open(&self, clock: &ManualClock, seed: u64) -> Result<Arc<dyn Store>, String> {
         Ok(match self {
             Ground::Memory(store) => Arc::new(store.clone()),
+            Ground::Dynamo(_) => return Err("a table is opened by its scene".to_owned()),
             Ground::Sqlite { path, .. } => {
                 let options = SqliteOptions::new()
                     .usage_retention_ms(RETENTION_MS)

@@ -1,0 +1,215 @@
+//! Looks at everything that has landed on the table, write by write.
+
+use zae_limiter_dynamodb::table::{Item, Write};
+use zae_limiter_dynamodb::write::Writer;
+use zae_limiter_store::{Clock, LimitsInForce};
+
+use super::ideal::Event;
+use super::ledger::{Amounts, Landing};
+use super::stored::{self, Stored, StoredLimit};
+use super::tap::Sent;
+use super::writer::{classify, debits, nonce, place};
+use super::{Knowledge, Scene, bucket_of, events};
+use crate::books::{Asked, Books, Call as StoreCall, State};
+use crate::evaluator::{Call, Change, Request, SWEEPER, Told};
+use crate::oracle::Broken;
+use crate::oracle::bucket::Params;
+
+impl Scene {
+    /// Checks what has landed since the last look; the first broken promise is noted in the books.
+    pub(crate) fn look(&self, books: &Books) {
+        for call in self.table.take_journal() {
+            let mut state = books.lock();
+            let mut lines = Vec::new();
+            let verdict = self.look_at(&call, &state, &mut lines);
+            state.events.append(&mut lines);
+            if let Err(broken) = verdict {
+                state.broken.get_or_insert(broken);
+            }
+        }
+    }
+
+    fn look_at(&self, call: &Call, state: &State, lines: &mut Vec<String>) -> Result<(), Broken> {
+        let mut known = self.lock();
+        let sent = self.outbox.get(call.tag);
+        let id = sent.and_then(|sent| sent.call);
+        let asked = id.map(|id| &state.calls[id]);
+        if call.told == Told::Rejected && known.damaged.is_empty() {
+            return Err(format!("the table does not accept {:?}", call.request));
+        }
+        known.coverage.late += u64::from(call.told == Told::Nobody && !call.changes.is_empty());
+        for (write, change) in writes(call) {
+            let Some((entity, resource)) = bucket_of(&change.key) else { continue };
+            let what = || match call.client {
+                SWEEPER => "swept".to_owned(),
+                events::FOREIGN => "a foreign write".to_owned(),
+                client => {
+                    let late = if call.told == Told::Nobody { ", late" } else { "" };
+                    format!("{} of client {client}{late}", asked.map_or("", |asked| asked.operation))
+                }
+            };
+            if self.is_traced {
+                let writer = write.as_ref().and_then(|write| classify(asked.map_or("", |asked| asked.operation), write));
+                let truth = self.truth.now().0;
+                lines.push(format!("    landed on {entity}/{resource} at {truth}: {} ({})", what(), words(writer, change)));
+            }
+            let verdict = self.check(&mut known, call, (write.as_ref(), change), (sent, asked));
+            verdict.map_err(|broken| format!("{entity}/{resource}, {}: {broken}", what()))?;
+        }
+        if let (Some(id), Some(asked)) = (id, asked) {
+            known.slots.heard(id, asked, call);
+        }
+        Ok(())
+    }
+
+    fn check(
+        &self,
+        known: &mut Knowledge,
+        call: &Call,
+        (write, change): (Option<&Write>, &Change),
+        (sent, asked): (Option<Sent>, Option<&StoreCall>),
+    ) -> Result<(), Broken> {
+        let truth = self.truth.now().0;
+        let pk = &change.key.pk;
+        let (entity, _) = bucket_of(&change.key).ok_or("not a bucket")?;
+        if known.damaged.contains(pk) {
+            if change.after.is_none() {
+                known.damaged.remove(pk);
+                known.ideals.remove(pk);
+            }
+            return Ok(());
+        }
+        let read = |item: &Option<Item>| item.as_ref().map(stored::read).transpose();
+        let (before, after) = (read(&change.before)?, read(&change.after)?);
+        let kept = |name: &&String| after.as_ref().is_some_and(|after| after.limits.contains_key(*name));
+        let lost = before.iter().flat_map(|before| before.limits.keys()).filter(|name| !kept(name));
+        known.slots.gone.extend(lost.map(|name| (entity.to_owned(), name.clone())));
+        let Some(after) = after else {
+            if call.client == SWEEPER {
+                known.coverage.swept += 1;
+                return known.ideals.entry(pk.clone()).or_default().swept(truth);
+            }
+            // An administrator deleted it, debts and all: what comes back is a new one.
+            known.coverage.deleted += 1;
+            known.ideals.remove(pk);
+            return Ok(());
+        };
+        if call.client == events::FOREIGN {
+            known.coverage.foreign += 1;
+            let amounts = difference(before.as_ref(), &after);
+            known.ideals.entry(pk.clone()).or_default().foreign(&amounts, &after, truth);
+            return Ok(());
+        }
+        let write = write.ok_or("a bucket was changed by no write")?;
+        let operation = asked.map_or("", |asked| asked.operation);
+        let writer = classify(operation, write).ok_or_else(|| format!("no writer of the registry does {write:?}"))?;
+        let (wanted, limits) = asked.map_or((Vec::new(), None), |asked| wanted(asked, change, writer));
+        let landing = Landing {
+            writer,
+            before: before.as_ref(),
+            after: &after,
+            nonce: nonce(write),
+            now: sent.and_then(|sent| sent.now),
+            asked: &wanted,
+            limits: limits.as_ref(),
+            is_loose: before.as_ref().is_some_and(|before| known.loose.get(pk) == Some(&before.refilled_at)),
+        };
+        landing.check()?;
+        if landing.loosens() {
+            known.loose.insert(pk.clone(), after.refilled_at);
+        }
+        let amounts = landing.amounts();
+        let event = Event {
+            writer,
+            amounts: &amounts,
+            before: before.as_ref(),
+            after: &after,
+            now: landing.now,
+            grace_ms: self.grace_ms,
+            is_loose: landing.is_loose,
+        };
+        let ideal = known.ideals.entry(pk.clone()).or_default();
+        ideal.landed(&event, truth)?;
+        known.coverage.gaps += u64::from(ideal.gaps() > 0);
+        known.coverage.exact += u64::from(ideal.is_exact());
+        known.coverage.writers[place(writer)] += 1;
+        known.coverage.in_debt += u64::from(debits(writer) && after.limits.values().any(|limit| limit.balance < 0));
+        if let Some(id) = sent.and_then(|sent| sent.call) {
+            known.slots.landed(id, entity, (writer, call.told), &amounts, landing.nonce);
+        }
+        Ok(())
+    }
+}
+
+/// The writes of a call to buckets, each with what it changed; a sweep has none.
+fn writes(call: &Call) -> Vec<(Option<Write>, &Change)> {
+    let changes = call.changes.iter().filter(|change| bucket_of(&change.key).is_some());
+    changes
+        .map(|change| {
+            let write = match &call.request {
+                Request::Update(update) => Some(Write::Update(update.clone())),
+                Request::Put(put) => Some(Write::Put(put.clone())),
+                Request::Transact(writes, _) => writes.iter().find(|write| is_about(write, &change.key.pk)).cloned(),
+                Request::BatchGet(..) | Request::Query(_) | Request::DeleteBatch(_) => None,
+            };
+            (write, change)
+        })
+        .collect()
+}
+
+fn is_about(write: &Write, pk: &str) -> bool {
+    match write {
+        Write::Update(update) => update.key.pk == pk,
+        Write::Delete(delete) => delete.key.pk == pk,
+        Write::Put(put) => put.item.get("PK").and_then(|value| value.as_s().ok()).is_some_and(|found| found == pk),
+        Write::Check(_) => false,
+    }
+}
+
+/// What a write to this bucket may have asked for, and by which limits.
+fn wanted(asked: &StoreCall, change: &Change, writer: Writer) -> (Vec<Amounts>, Option<LimitsInForce>) {
+    let Some((entity, _)) = bucket_of(&change.key) else { return (Vec::new(), None) };
+    let gives_back = writer == Writer::Credit;
+    match &asked.asked {
+        Asked::Consume { members } => {
+            let member = members.iter().find(|member| member.entity.as_str() == entity);
+            let sign = if gives_back { -1 } else { 1 };
+            let amounts = member.map(|member| member.takes.iter().map(|(name, milli)| (name.clone(), sign * milli)).collect());
+            (amounts.into_iter().collect(), member.map(|member| member.in_force.clone()))
+        }
+        Asked::Adjust { parts } => {
+            let mut receipt = None;
+            let mut amounts = Vec::new();
+            for part in parts.iter().filter(|part| part.changes.iter().any(|change| change.entity.as_str() == entity)) {
+                let of_kind = part.changes.iter().filter(|change| (change.milli < 0) == gives_back);
+                amounts.push(of_kind.map(|change| (change.limit.clone(), change.milli)).collect());
+                receipt = Some(part.receipt.clone());
+            }
+            (amounts, receipt)
+        }
+        Asked::Other => (Vec::new(), None),
+    }
+}
+
+fn difference(before: Option<&Stored>, after: &Stored) -> Amounts {
+    let counted = |name: &String| before.and_then(|before| before.limits.get(name)).map_or(0, |limit| limit.consumed);
+    after.limits.iter().map(|(name, limit)| (name.clone(), limit.consumed - counted(name))).collect()
+}
+
+/// What became of the balances, for people.
+fn words(writer: Option<Writer>, change: &Change) -> String {
+    let of = |item: &Option<Item>| match item.as_ref().map(stored::read) {
+        None => "nothing".to_owned(),
+        Some(Err(why)) => why,
+        Some(Ok(stored)) => {
+            let limits: Vec<String> = stored.limits.iter().map(|(name, limit)| line(name, limit)).collect();
+            format!("rf {} ca {:?} ttl {:?} [{}]", stored.refilled_at, stored.read_at, stored.expires_s, limits.join(", "))
+        }
+    };
+    format!("{writer:?}: {} -> {}", of(&change.before), of(&change.after))
+}
+
+fn line(name: &str, limit: &StoredLimit) -> String {
+    let Params { capacity, refill, period } = limit.params;
+    format!("{name} {}+{} of {capacity} ({refill} per {period}) used {} gap {}", limit.balance, limit.remainder, limit.consumed, limit.gap)
+}

@@ -1,0 +1,222 @@
+//! The ideal buckets: exact, never deleted, fed with what landed at the time it really was.
+//!
+//! What is stored, brought to the true time, must be what the ideal bucket has: more would be minted, less would be refill
+//! that nobody gets. Only clocks may come between them: by the rate, times how far the writers' clocks were ahead of the
+//! truth and behind it. A write that arrives late is a clock that is behind.
+
+use std::collections::BTreeMap;
+
+use zae_limiter_dynamodb::write::Writer;
+
+use super::ledger::Amounts;
+use super::stored::{Stored, StoredLimit};
+use super::writer::{refills, takes};
+use crate::oracle::Broken;
+use crate::oracle::bucket::{Account, Params, Past};
+
+/// One limit.
+#[derive(Clone, Debug)]
+struct Ideal {
+    account: Account,
+    /// What the two may differ by beside the present clocks, in millitokens: earlier rates, and what was let go on purpose.
+    carried: i128,
+}
+
+/// One bucket.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct IdealBucket {
+    at: i64,
+    limits: BTreeMap<String, Ideal>,
+    past: Past,
+    /// How far clocks were ahead of the truth, and behind it.
+    ahead_ms: i64,
+    behind_ms: i64,
+    /// Differences of limits that are forgotten.
+    carried_past: BTreeMap<String, i128>,
+}
+
+/// One landed write, as far as the ideal bucket is concerned.
+pub(crate) struct Event<'a> {
+    pub(crate) writer: Writer,
+    pub(crate) amounts: &'a Amounts,
+    pub(crate) before: Option<&'a Stored>,
+    pub(crate) after: &'a Stored,
+    pub(crate) now: Option<i64>,
+    /// How late a writer may look at the ceiling.
+    pub(crate) grace_ms: i64,
+    /// See [`super::ledger::Landing`].
+    pub(crate) is_loose: bool,
+}
+
+impl IdealBucket {
+    /// Time passes.
+    fn wait(&mut self, truth: i64) {
+        let elapsed = i128::from(truth) - i128::from(self.at);
+        if elapsed > 0 {
+            self.limits.values_mut().for_each(|ideal| ideal.account.wait_of(elapsed));
+            self.at = truth;
+        }
+    }
+
+    fn allowance(&self, ideal: &Ideal) -> i128 {
+        ideal.carried + earned(ideal.account.params, i128::from(self.ahead_ms) + i128::from(self.behind_ms))
+    }
+
+    /// A write of ours.
+    pub(crate) fn landed(&mut self, event: &Event<'_>, truth: i64) -> Result<(), Broken> {
+        self.wait(truth);
+        self.at = truth;
+        if let Some(now) = event.now.filter(|_| event.writer != Writer::Credit && event.writer != Writer::Flag) {
+            let grace = if event.writer == Writer::Fast { event.grace_ms } else { 0 };
+            self.spread(now.saturating_sub(truth), truth.saturating_sub(now).max(0) + grace);
+        }
+        // Without an instant of its own a write has that of the item.
+        let instant = event.after.refilled_at;
+        let behind = if event.now.is_none() && refills(event.writer) { truth.saturating_sub(instant) } else { 0 };
+        self.spread(instant.saturating_sub(truth), behind);
+        self.reshape(event)?;
+        for (name, found) in &event.after.limits {
+            let milli = event.amounts.get(name).copied().unwrap_or(0);
+            self.apply(name, event, milli, found)?;
+        }
+        self.compare(event.after, truth)
+    }
+
+    fn spread(&mut self, ahead_ms: i64, behind_ms: i64) {
+        self.ahead_ms = self.ahead_ms.max(ahead_ms);
+        self.behind_ms = self.behind_ms.max(behind_ms);
+    }
+
+    fn reshape(&mut self, event: &Event<'_>) -> Result<(), Broken> {
+        let gone: Vec<String> = self.limits.keys().filter(|name| !event.after.limits.contains_key(*name)).cloned().collect();
+        for name in gone {
+            self.forget(&name)?;
+        }
+        // The millisecond that makes older images lose, where the write itself was no later.
+        let is_bumped =
+            |before: &Stored| event.after.refilled_at == before.refilled_at + 1 && event.now.is_none_or(|now| now <= before.refilled_at);
+        let is_bumped = event.before.is_some_and(is_bumped);
+        for (name, found) in &event.after.limits {
+            let (ahead, behind) = (self.ahead_ms, self.behind_ms);
+            let Some(ideal) = self.limits.get_mut(name) else {
+                let account = Account::new(name.clone(), found.params, &mut self.past);
+                let carried = self.carried_past.remove(name).unwrap_or(0);
+                self.limits.insert(name.clone(), Ideal { account, carried });
+                continue;
+            };
+            let old = ideal.account.params;
+            if old != found.params {
+                if (old.refill, old.period) != (found.params.refill, found.params.period) {
+                    // Early at one rate, waited for at another: each change may let the difference through once more.
+                    ideal.carried += earned(old, i128::from(ahead) + i128::from(behind));
+                }
+                ideal.account.become_limit(found.params);
+            }
+            if event.is_loose {
+                ideal.carried += 1;
+            }
+            if is_bumped {
+                ideal.carried += earned(found.params, 1);
+            }
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, name: &str, event: &Event<'_>, milli: i128, found: &StoredLimit) -> Result<(), Broken> {
+        let Some(mut ideal) = self.limits.remove(name) else { return Ok(()) };
+        let is_reset = event.writer == Writer::Reset && found.balance == found.params.capacity;
+        if is_reset {
+            let gain = found.params.capacity - ideal.account.balance();
+            ideal.account.fine = found.params.brim();
+            ideal.account.meter.give_back(gain.max(0));
+        }
+        if event.writer == Writer::ChargePlain && milli > 0 {
+            // Paid from what had overflowed, perhaps: the safe loss of the two.
+            ideal.carried += milli;
+        }
+        ideal.account.give(-milli);
+        let allowance = self.allowance(&ideal);
+        let verdict = if milli < 0 {
+            ideal.account.meter.give_back(-milli);
+            Ok(())
+        } else if takes(event.writer) {
+            ideal.account.meter.admit_within(milli, allowance).map_err(|excess| format!("{name}: {excess}, allowed are {allowance} more"))
+        } else {
+            Ok(())
+        };
+        self.limits.insert(name.to_owned(), ideal);
+        verdict
+    }
+
+    /// What is stored is what there should be.
+    fn compare(&self, stored: &Stored, truth: i64) -> Result<(), Broken> {
+        let elapsed = i128::from(truth) - i128::from(stored.refilled_at);
+        for (name, limit) in &stored.limits {
+            let Some(ideal) = self.limits.get(name) else { continue };
+            let difference = limit.fine_after(elapsed) - ideal.account.fine;
+            // Less than a millitoken: a remainder that a credit at the brim has left behind.
+            let allowed = self.allowance(ideal) * limit.params.period + limit.params.period - 1;
+            if difference.abs() > allowed {
+                let (milli, allowed) = (difference.div_euclid(limit.params.period), self.allowance(ideal));
+                return Err(format!(
+                    "{name} has {milli} milli other than the ideal bucket ({} at {truth}), allowed are {allowed}: {limit:?} refilled at {}",
+                    ideal.account.balance(),
+                    stored.refilled_at
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, name: &str) -> Result<(), Broken> {
+        let Some(ideal) = self.limits.remove(name) else { return Ok(()) };
+        let allowance = self.allowance(&ideal) + 1;
+        let lacks = ideal.account.params.capacity - ideal.account.balance() + ideal.account.gap;
+        self.carried_past.insert(name.to_owned(), ideal.carried);
+        let (name, meter) = ideal.account.forgotten();
+        self.past.insert(name.clone(), meter);
+        if lacks > allowance {
+            return Err(format!("{name} is forgotten while it lacks {lacks} milli, allowed are {allowance}"));
+        }
+        Ok(())
+    }
+
+    /// The item has expired, and was swept.
+    pub(crate) fn swept(&mut self, truth: i64) -> Result<(), Broken> {
+        self.wait(truth);
+        let names: Vec<String> = self.limits.keys().cloned().collect();
+        names.iter().try_for_each(|name| self.forget(name))
+    }
+
+    /// Somebody who is not one of us took or gave, and may have paid from what had overflowed.
+    pub(crate) fn foreign(&mut self, amounts: &Amounts, after: &Stored, truth: i64) {
+        self.wait(truth);
+        for (name, ideal) in &mut self.limits {
+            let milli = amounts.get(name).copied().unwrap_or(0);
+            ideal.account.give(-milli);
+            ideal.carried += milli.abs();
+            if let Some(found) = after.limits.get(name).filter(|found| found.params != ideal.account.params) {
+                // Parameters change behind the back of a refill: the time since counts at the new rate.
+                let since = (i128::from(truth) - i128::from(after.refilled_at)).max(0);
+                ideal.carried += earned(ideal.account.params, since) + earned(found.params, since);
+                ideal.carried += (ideal.account.params.capacity - found.params.capacity).abs();
+                ideal.account.become_limit(found.params);
+            }
+        }
+    }
+
+    /// True when nothing may come between what is stored and what there should be.
+    pub(crate) fn is_exact(&self) -> bool {
+        self.limits.values().all(|ideal| self.allowance(ideal) == 0)
+    }
+
+    /// How many of its limits hide a gap.
+    pub(crate) fn gaps(&self) -> usize {
+        self.limits.values().filter(|ideal| ideal.account.gap > 0).count()
+    }
+}
+
+/// What a limit gains in that time, rounded up.
+fn earned(params: Params, ms: i128) -> i128 {
+    (params.refill * ms.max(0) + params.period - 1).div_euclid(params.period)
+}

@@ -1,0 +1,307 @@
+//! The exact ledger: what one landed write may make of an item, to the last part of a millitoken.
+//!
+//! Nothing here knows how a write was built. From the item before, the instant the sender wrote at and what was asked for,
+//! the item after follows; whatever else is found there is a broken promise.
+
+use std::collections::BTreeMap;
+
+use zae_limiter_core::{Limit, LimitSource};
+use zae_limiter_dynamodb::write::Writer;
+use zae_limiter_store::LimitsInForce;
+
+use super::stored::{Stored, StoredLimit};
+use super::writer::{debits, refills, takes};
+use crate::oracle::Broken;
+use crate::oracle::bucket::Params;
+
+/// The shortest time an idle bucket is kept.
+const KEPT_MIN_MS: i128 = 3_600_000;
+/// How many times its fill time a bucket is kept.
+const FILLS_KEPT: i128 = 7;
+/// Debt, in capacities, that a charge may leave without a later expiry.
+const DEBT_MAX: i128 = 6;
+
+/// What one write asked of a bucket: positive is taken or charged.
+pub(crate) type Amounts = BTreeMap<String, i128>;
+
+/// A write that landed.
+pub(crate) struct Landing<'a> {
+    pub(crate) writer: Writer,
+    pub(crate) before: Option<&'a Stored>,
+    pub(crate) after: &'a Stored,
+    /// The nonce it carries.
+    pub(crate) nonce: Option<&'a str>,
+    /// When it was sent, by the sender.
+    pub(crate) now: Option<i64>,
+    /// What it may have asked for; one of these.
+    pub(crate) asked: &'a [Amounts],
+    /// The limits the caller knows of: in force for a take, the receipt's for a charge.
+    pub(crate) limits: Option<&'a LimitsInForce>,
+    /// A remainder was changed at the refill instant it belongs to: who has an older image of that instant does not know.
+    pub(crate) is_loose: bool,
+}
+
+impl Landing<'_> {
+    /// What it took, charged or gave back, by what the item counts.
+    pub(crate) fn amounts(&self) -> Amounts {
+        let counted = |name: &String| self.before.and_then(|before| before.limits.get(name)).map_or(0, |limit| limit.consumed);
+        self.after
+            .limits
+            .iter()
+            .map(|(name, limit)| (name.clone(), limit.consumed - counted(name)))
+            .filter(|(_, milli)| *milli != 0)
+            .collect()
+    }
+
+    /// Whether remainders change while the refill instant stays.
+    pub(crate) fn loosens(&self) -> bool {
+        let kept =
+            |(name, limit): (&String, &StoredLimit)| self.after.limits.get(name).is_some_and(|found| found.remainder == limit.remainder);
+        self.before.is_some_and(|before| before.refilled_at == self.after.refilled_at && !before.limits.iter().all(kept))
+    }
+
+    /// Names and parameters, their being in force, or a foreign mark change.
+    fn reshapes(&self, before: &Stored) -> bool {
+        let shape = |stored: &Stored| stored.limits.iter().map(|(name, limit)| (name.clone(), limit.params)).collect::<Vec<_>>();
+        shape(before) != shape(self.after) || before.retired != self.after.retired || before.mark != self.after.mark
+    }
+
+    /// The error is the first thing that is not as it must be.
+    pub(crate) fn check(&self) -> Result<(), Broken> {
+        self.check_amounts()?;
+        match self.before {
+            None => self.check_birth()?,
+            Some(before) => self.check_update(before)?,
+        }
+        for (name, limit) in &self.after.limits {
+            // A stranger who lowers a limit leaves its balance above it, until the next refill cuts it.
+            let was = self.before.and_then(|before| before.limits.get(name)).filter(|_| !refills(self.writer));
+            if limit.balance > limit.params.capacity.max(was.map_or(i128::MIN, |was| was.balance)) {
+                return Err(format!("{name} has {} milli, more than its capacity of {}", limit.balance, limit.params.capacity));
+            }
+        }
+        self.check_gate()?;
+        self.check_limits()
+    }
+
+    fn check_amounts(&self) -> Result<(), Broken> {
+        let amounts = self.amounts();
+        let has = |name: &String| self.before.is_some_and(|before| before.limits.contains_key(name));
+        let as_asked = |asked: &Amounts| {
+            // A limit that is gone can not be given back to.
+            let leaves_out = matches!(self.writer, Writer::Credit | Writer::ChargePlain);
+            amounts.iter().eq(asked.iter().filter(|(name, milli)| **milli != 0 && (!leaves_out || has(name))))
+        };
+        // A change of limits takes nothing from the buckets it reaches.
+        let asks = self.asked.iter().any(|asked| asked.values().any(|milli| *milli != 0));
+        let nothing = amounts.is_empty() && (self.asked.is_empty() || !asks || !debits(self.writer) && self.writer != Writer::Credit);
+        if nothing || self.asked.iter().any(as_asked) {
+            return Ok(());
+        }
+        Err(format!("{:?} counts {amounts:?}, asked was one of {:?}", self.writer, self.asked))
+    }
+
+    fn check_birth(&self) -> Result<(), Broken> {
+        if !matches!(self.writer, Writer::Create | Writer::Recreate) {
+            return Err(format!("{:?} made a bucket", self.writer));
+        }
+        for (name, limit) in &self.after.limits {
+            seeded(name, limit)?;
+        }
+        if self.now.is_some_and(|now| now != self.after.refilled_at) {
+            return Err(format!("made at {:?}, refilled at {}", self.now, self.after.refilled_at));
+        }
+        if self.after.nonce.as_deref() != self.nonce || self.after.read_at.is_none() || self.after.mark.is_some() {
+            return Err("a new bucket without its nonce or the time of its configuration, or with a mark".to_owned());
+        }
+        if self.limits.is_some_and(|limits| limits.ttl_ms.is_some() != self.after.expires_s.is_some()) {
+            return Err(format!("a new bucket expires at {:?}, its limits say {:?}", self.after.expires_s, self.limits.map(|l| l.ttl_ms)));
+        }
+        self.check_expiry()
+    }
+
+    fn check_update(&self, before: &Stored) -> Result<(), Broken> {
+        if matches!(self.writer, Writer::Create | Writer::Recreate) {
+            return Err(format!("{:?} replaced a bucket", self.writer));
+        }
+        let after = self.after;
+        let nonce = if debits(self.writer) { self.nonce } else { before.nonce.as_deref() };
+        if after.nonce.as_deref() != nonce {
+            return Err(format!("{:?} left the nonce {:?}, expected {nonce:?}", self.writer, after.nonce));
+        }
+        if debits(self.writer) && before.nonce.as_deref() == self.nonce {
+            return Err(format!("the operation {:?} has landed twice in a row", self.nonce));
+        }
+        if self.writer != Writer::Flag && before.disabled != after.disabled {
+            return Err(format!("{:?} switched the bucket {}", self.writer, if after.disabled { "off" } else { "on" }));
+        }
+        if refills(self.writer) { self.check_refilled(before) } else { self.check_unrefilled(before) }
+    }
+
+    /// Writes that leave the refill instant alone leave everything alone but balances.
+    fn check_unrefilled(&self, before: &Stored) -> Result<(), Broken> {
+        let expires_s = before.expires_s.filter(|_| self.writer != Writer::ChargePlain);
+        let expected = Stored {
+            nonce: self.after.nonce.clone(),
+            disabled: self.after.disabled,
+            expires_s,
+            limits: self.after.limits.clone(),
+            ..before.clone()
+        };
+        if *self.after != expected {
+            return Err(format!("{:?} made {:?} of {before:?}", self.writer, self.after));
+        }
+        let amounts = self.amounts();
+        if !before.limits.keys().eq(self.after.limits.keys()) {
+            return Err(format!("{:?} changed the limits of the bucket", self.writer));
+        }
+        for (name, was) in &before.limits {
+            let milli = amounts.get(name).copied().unwrap_or(0);
+            let balance = if milli < 0 { (was.balance - milli).min(was.params.capacity) } else { was.balance - milli };
+            let expected = StoredLimit { balance, consumed: was.consumed + milli, ..*was };
+            let found = self.after.limits[name];
+            if found != expected {
+                return Err(format!("{:?} of {milli} milli made {found:?} of {name}, expected {expected:?}", self.writer));
+            }
+            let is_deep = found.balance < -(DEBT_MAX * found.params.capacity);
+            if self.writer == Writer::ChargeFast && self.after.expires_s.is_some() && milli > 0 && is_deep {
+                return Err(format!("a charge left {name} with {} milli and the old expiry", found.balance));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_refilled(&self, before: &Stored) -> Result<(), Broken> {
+        let (after, reshapes) = (self.after, self.reshapes(before));
+        // An administrator's reset must outdate every older image, too.
+        let moves = reshapes || self.writer == Writer::Reset;
+        let earliest = before.refilled_at + i64::from(moves);
+        // A reset does not say when it was sent; its own instant does, unless it had to make one up.
+        let now = self.now.unwrap_or(if after.refilled_at > earliest { after.refilled_at } else { before.refilled_at });
+        if after.refilled_at != now.max(earliest) {
+            return Err(format!("refilled at {} by a write of {now}, was {}", after.refilled_at, before.refilled_at));
+        }
+        if reshapes && after.read_at <= before.read_at {
+            return Err(format!("parameters change, and `ca` goes from {:?} to {:?}", before.read_at, after.read_at));
+        }
+        if !reshapes && after.read_at != before.read_at {
+            return Err(format!("`ca` goes from {:?} to {:?} for nothing", before.read_at, after.read_at));
+        }
+        let elapsed = i128::from(now) - i128::from(before.refilled_at);
+        let amounts = self.amounts();
+        for (name, was) in &before.limits {
+            match after.limits.get(name) {
+                Some(found) => self.check_line(name, (was, found), elapsed, amounts.get(name).copied().unwrap_or(0))?,
+                None => self.check_dropped(name, was, elapsed)?,
+            }
+        }
+        for (name, limit) in after.limits.iter().filter(|(name, _)| !before.limits.contains_key(*name)) {
+            if !matches!(self.writer, Writer::Sync | Writer::SyncOnly | Writer::ChargeRefill) {
+                return Err(format!("{:?} added {name}", self.writer));
+            }
+            seeded(name, limit)?;
+        }
+        self.check_expiry()
+    }
+
+    /// One limit over a refill: refilled at the old rate, cut to the smaller capacity, then taken from.
+    fn check_line(&self, name: &str, (was, found): (&StoredLimit, &StoredLimit), elapsed: i128, milli: i128) -> Result<(), Broken> {
+        let (old, new) = (was.params, found.params);
+        let ceiling = old.capacity.min(new.capacity) * old.period;
+        let fine = (was.fine() + elapsed.max(0) * old.refill).min(ceiling);
+        let same_rate = (old.refill, old.period) == (new.refill, new.period);
+        let remainder = if same_rate { fine.rem_euclid(old.period) } else { 0 };
+        let mut balance = fine.div_euclid(old.period) - milli;
+        let mut is_reset = false;
+        if self.writer == Writer::Reset && found.balance == new.capacity && balance != new.capacity {
+            (balance, is_reset) = (new.capacity, true);
+        }
+        let remainder = if is_reset { 0 } else { remainder };
+        // What overflows repays the gap, at most; a write that did not see it may leave it.
+        let hidden = (was.gap + old.capacity - new.capacity).max(0);
+        let surplus = (was.fine() + elapsed.max(0) * old.refill).div_euclid(old.period) - old.capacity.min(new.capacity);
+        let gap_min = hidden - hidden.min(surplus.max(0));
+        let expected = StoredLimit { params: new, balance, consumed: was.consumed + milli, remainder, gap: found.gap };
+        let is_near = self.is_loose && (found.fine() - expected.fine()).abs() < new.period;
+        let expected = if is_near { StoredLimit { balance: found.balance, remainder: found.remainder, ..expected } } else { expected };
+        if *found != expected || !(gap_min..=hidden).contains(&found.gap) {
+            return Err(format!(
+                "{:?} of {milli} milli, {elapsed} ms after {was:?}, made {found:?} of {name}, expected {expected:?} and a gap of {gap_min} to {hidden}",
+                self.writer
+            ));
+        }
+        Ok(())
+    }
+
+    /// A limit goes only when starting it anew would be the same.
+    fn check_dropped(&self, name: &str, was: &StoredLimit, elapsed: i128) -> Result<(), Broken> {
+        let surplus = (was.fine() + elapsed.max(0) * was.params.refill).div_euclid(was.params.period) - was.params.capacity;
+        let is_wanted = self.limits.is_some_and(|limits| limits.limits.iter().any(|limit| limit.name().as_str() == name));
+        let is_whole = surplus >= was.gap && surplus >= 0;
+        let is_right = matches!(self.writer, Writer::Sync | Writer::SyncOnly) && !is_wanted && is_whole;
+        if is_right { Ok(()) } else { Err(format!("{:?} dropped {name}, which was {was:?} {elapsed} ms before", self.writer)) }
+    }
+
+    /// Kept until everything it owes and hides has been refilled, seven fill times and an hour.
+    fn check_expiry(&self) -> Result<(), Broken> {
+        let (Some(expires_s), Some(now)) = (self.after.expires_s, self.now) else { return Ok(()) };
+        let mut kept_ms = KEPT_MIN_MS;
+        for limit in self.after.limits.values() {
+            let Params { capacity, refill, period } = limit.params;
+            // A take between image and charge may have deepened the debt by a capacity: one of the fill times is for that.
+            let unseen = if self.writer == Writer::ChargeRefill { capacity } else { 0 };
+            let owed = (-limit.balance - unseen).max(0) + limit.gap;
+            let fill = (capacity * period + refill - 1).div_euclid(refill);
+            kept_ms = kept_ms.max(FILLS_KEPT * fill + (owed * period + refill - 1).div_euclid(refill));
+        }
+        if i128::from(expires_s) * 1000 < i128::from(now) + kept_ms {
+            return Err(format!("{:?} at {now} leaves a bucket that expires at {expires_s} s, too early: {:?}", self.writer, self.after));
+        }
+        Ok(())
+    }
+
+    /// A take never leaves debt, and nobody takes from what is switched off.
+    fn check_gate(&self) -> Result<(), Broken> {
+        if !takes(self.writer) {
+            return Ok(());
+        }
+        if self.before.is_some_and(|before| before.disabled) {
+            return Err("taken from a bucket that is switched off".to_owned());
+        }
+        let declared = self.asked.iter().flat_map(BTreeMap::keys);
+        for name in declared {
+            if self.after.limits.get(name).is_none_or(|limit| limit.balance < 0) {
+                return Err(format!("the gate let {name} into debt: {:?}", self.after.limits.get(name)));
+            }
+        }
+        Ok(())
+    }
+
+    /// A take is held to the limits its caller knows: no more than they allow is ever granted.
+    fn check_limits(&self) -> Result<(), Broken> {
+        let Some(limits) = self.limits.filter(|_| takes(self.writer) || self.writer == Writer::Recreate) else { return Ok(()) };
+        let differs = |limit: &&Limit| {
+            let declared = self.asked.iter().any(|asked| asked.contains_key(limit.name().as_str()));
+            declared && self.after.limits.get(limit.name().as_str()).is_none_or(|found| found.params != Params::of(limit))
+        };
+        if let Some(limit) = limits.limits.iter().find(differs) {
+            return Err(format!("{:?} for a caller who knows {limit}, on {:?}", self.writer, self.after.limits.get(limit.name().as_str())));
+        }
+        let is_shaped = matches!(self.writer, Writer::Create | Writer::Sync) && limits.source != LimitSource::Call;
+        let in_force = self.after.limits.keys().filter(|name| !self.after.retired.contains(*name));
+        if is_shaped && !in_force.clone().all(|name| limits.limits.iter().any(|limit| limit.name().as_str() == name)) {
+            return Err(format!(
+                "{:?} leaves {:?} in force for a caller who knows {:?}",
+                self.writer,
+                in_force.collect::<Vec<_>>(),
+                limits.limits
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn seeded(name: &str, limit: &StoredLimit) -> Result<(), Broken> {
+    let expected = StoredLimit { balance: limit.params.capacity - limit.consumed, remainder: 0, gap: 0, ..*limit };
+    if *limit == expected { Ok(()) } else { Err(format!("{name} began as {limit:?}, expected {expected:?}")) }
+}

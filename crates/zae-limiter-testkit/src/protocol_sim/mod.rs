@@ -1,0 +1,232 @@
+//! The seeded simulator over the DynamoDB protocol: the machinery of [`crate::sim`] (clients, leases, cancellation, crashes,
+//! live configuration) over the real `DynamoStore` and a table in memory that loses, delays and reorders.
+//!
+//! A chain is several writes here, so nothing is checked per call. Every write that lands on a bucket is: against the item
+//! it met ([`ledger`]), and against an ideal bucket in true time ([`ideal`]). At the end what landed for each call must be
+//! what its caller was told ([`slots`]), and every lease must add up as on any other store.
+
+mod audit;
+mod events;
+mod ideal;
+mod ledger;
+mod slots;
+mod stored;
+mod tap;
+mod writer;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use zae_limiter_dynamodb::table::{Key, Table};
+use zae_limiter_dynamodb::write::REGISTRY;
+use zae_limiter_dynamodb::{CascadeWrites, DynamoOptions, DynamoStore};
+use zae_limiter_store::{Clock, ManualClock, SeededEntropy, Store};
+
+use crate::books::Books;
+use crate::compare::RESOURCES;
+use crate::evaluator::{EvalOptions, EvalTable, Faults, Odds, SeededGate};
+use crate::journal::finish;
+use crate::oracle::Broken;
+use crate::rng::Rng;
+use crate::sim::{Ask, ENTITIES, entity, resource};
+use ideal::IdealBucket;
+use slots::Slots;
+use tap::{Outbox, Tap};
+
+/// How far the clocks of a run may be off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Skew {
+    /// Not at all.
+    None,
+    /// By as much as machines usually are.
+    Usual,
+    /// By anything.
+    Wild,
+}
+
+/// How often what happened on the table.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Coverage {
+    /// Writes that landed, by the order of the registry of writers.
+    pub writers: [u64; REGISTRY.len()],
+    /// Writes held to an ideal bucket that allowed no difference at all.
+    pub exact: u64,
+    /// Writes that landed after their sender had given up.
+    pub late: u64,
+    /// Operations that landed twice because another write came between: the safe direction, and counted.
+    pub doubled: u64,
+    /// Buckets left in debt by a write.
+    pub in_debt: u64,
+    /// Buckets that had expired and were swept.
+    pub swept: u64,
+    /// Buckets deleted by an administrator.
+    pub deleted: u64,
+    /// Writes on a bucket in which a lowered limit hides a gap.
+    pub gaps: u64,
+    /// Writes by somebody who does not keep our rules.
+    pub foreign: u64,
+    /// Items made unreadable.
+    pub damaged: u64,
+    /// Clocks that stepped.
+    pub stepped: u64,
+    /// Chains that were refused after some of their buckets had been taken from.
+    pub compensated: u64,
+    /// Takes that landed for somebody who was not told so.
+    pub unheard: u64,
+}
+
+/// What is known of the table by looking at what lands.
+struct Knowledge {
+    ideals: BTreeMap<String, IdealBucket>,
+    /// Buckets that cannot be read, and what they were: nothing is checked there until they are repaired.
+    damaged: BTreeSet<String>,
+    /// The refill instants at which a remainder was changed.
+    loose: BTreeMap<String, i64>,
+    slots: Slots,
+    coverage: Coverage,
+    /// One handle per client, for its counters.
+    stores: Vec<(usize, DynamoStore)>,
+}
+
+/// The table of a run and everything around it.
+pub(crate) struct Scene {
+    table: EvalTable,
+    pub(crate) faults: Faults,
+    gate: Arc<SeededGate>,
+    truth: ManualClock,
+    outbox: Outbox,
+    grace_ms: i64,
+    pub(crate) skew: Skew,
+    /// How many requests in a hundred are about one chain.
+    focus: u64,
+    /// Whether somebody writes by other rules.
+    has_strangers: bool,
+    /// Whether items become unreadable.
+    is_damaged: bool,
+    /// Whether every write is put into words, for a failure or for people.
+    is_traced: bool,
+    knowledge: Mutex<Knowledge>,
+}
+
+impl Scene {
+    /// A table with nothing but its namespace.
+    pub(crate) fn new(seed: u64, clock: &ManualClock, is_traced: bool) -> Result<Scene, String> {
+        let mut rng = Rng::new(seed, 3);
+        let options = EvalOptions::new().journal().page_max(usize::try_from(rng.between(1, 30)).unwrap_or(1));
+        let scene = Scene {
+            table: EvalTable::with_options(options),
+            faults: Faults::seeded(rng.next(), Odds::CLEAR),
+            gate: Arc::new(SeededGate::new(rng.next(), 25, 2)),
+            truth: clock.clone(),
+            outbox: Outbox::default(),
+            grace_ms: rng.weighted(&[(3, 0), (1, zae_limiter_dynamodb::constants::FAST_GRACE_MS)]),
+            skew: rng.weighted(&[(5, Skew::None), (4, Skew::Usual), (1, Skew::Wild)]),
+            focus: *rng.pick(&[0, 60, 80, 95]),
+            has_strangers: rng.chance(15),
+            is_damaged: rng.chance(10),
+            is_traced,
+            knowledge: Mutex::new(Knowledge {
+                ideals: BTreeMap::new(),
+                damaged: BTreeSet::new(),
+                loose: BTreeMap::new(),
+                slots: Slots::default(),
+                coverage: Coverage::default(),
+                stores: Vec::new(),
+            }),
+        };
+        let table: Arc<dyn Table> = Arc::new(scene.table.clone());
+        let options = scene.options(clock, rng.next());
+        finish(Box::pin(async { DynamoStore::initialise(&table, &options).await })).map_err(|error| error.to_string())?;
+        scene.table.take_journal();
+        Ok(scene)
+    }
+
+    fn options(&self, clock: &ManualClock, seed: u64) -> DynamoOptions {
+        let mut options = DynamoOptions::new();
+        options.fast_grace_ms = self.grace_ms;
+        options.clock = Arc::new(clock.clone());
+        options.entropy = Arc::new(SeededEntropy::new(seed));
+        options
+    }
+
+    /// The store as one process sees it.
+    pub(crate) fn open(&self, client: usize, clock: &ManualClock, books: &Books, rng: &mut Rng) -> Result<Arc<dyn Store>, String> {
+        let mut options = self.options(clock, rng.next());
+        options.speculative = rng.chance(85);
+        options.cascade_writes = rng.weighted(&[(4, CascadeWrites::Parallel), (1, CascadeWrites::Serial)]);
+        options.rejection_cache_ttl_ms = rng.weighted(&[(1, 0), (2, options.rejection_cache_ttl_ms)]);
+        options.images_max = rng.weighted(&[(1, 1), (4, options.images_max)]);
+        let number = u32::try_from(client).map_err(|error| error.to_string())?;
+        let gate: Arc<SeededGate> = Arc::clone(&self.gate);
+        let tap = Tap {
+            table: self.table.client(number).with_faults(self.faults.clone()).with_gate(gate),
+            books: books.clone(),
+            outbox: self.outbox.clone(),
+            clock: clock.clone(),
+            truth: self.truth.clone(),
+            has_dates: rng.chance(80),
+        };
+        let name = "default".parse().map_err(|error| format!("{error}"))?;
+        let store = finish(Box::pin(async { DynamoStore::on_table(Arc::new(tap), options, &name).await }));
+        let store = store.map_err(|error| format!("opening failed: {error}"))?;
+        self.lock().stores.push((client, store.clone()));
+        Ok(Arc::new(store))
+    }
+
+    /// Makes a request one about the chain that everybody wants: few buckets, many writers.
+    pub(crate) fn focus(&self, ask: &mut Ask, rng: &mut Rng) {
+        if rng.chance(self.focus) {
+            ask.entity = entity(ENTITIES[0]);
+            ask.resource = resource(RESOURCES[0]);
+        }
+    }
+
+    /// Time passes, after everything that happened before it has been looked at.
+    pub(crate) fn pass(&self, pause: Duration, books: &Books) {
+        self.look(books);
+        self.truth.advance(pause);
+        self.table.set_now_ms(self.truth.now().0);
+    }
+
+    /// Somebody sets the clock of a client: by seconds at most, where clocks differ at all.
+    pub(crate) fn step_clock(&self, clock: &ManualClock, rng: &mut Rng) -> String {
+        if self.skew == Skew::None {
+            return "the clock is right".to_owned();
+        }
+        self.lock().coverage.stepped += 1;
+        let off_ms = i64::try_from(rng.between(0, 4_000)).unwrap_or(0) - 2_000;
+        clock.step_to(self.truth.now().plus_ms(off_ms));
+        format!("the clock is {off_ms} ms off")
+    }
+
+    pub(crate) fn coverage(&self) -> Coverage {
+        self.lock().coverage
+    }
+
+    /// Everything has come to rest: what landed must be what was told, and counted. `alive` are the clients with a say.
+    pub(crate) fn settle_up(&self, books: &Books, alive: &BTreeSet<usize>) -> Result<(), Broken> {
+        let mut known = self.lock();
+        let mut coverage = known.coverage;
+        let due = known.slots.audit(&books.lock(), &mut coverage)?;
+        known.coverage = coverage;
+        for (client, store) in known.stores.iter().filter(|(client, _)| alive.contains(client)) {
+            let (counters, due) = (store.counters(), due.get(client).copied().unwrap_or_default());
+            if due.doubled > counters.debits_resent || due.unheard > counters.debits_unknown {
+                return Err(format!("client {client} counted {counters:?}, the table says {due:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Knowledge> {
+        self.knowledge.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a key is that of a bucket, and whose.
+fn bucket_of(key: &Key) -> Option<(&str, &str)> {
+    let (_, rest) = key.pk.split_once("/BUCKET#")?;
+    let (rest, _) = rest.rsplit_once('#')?;
+    rest.split_once('#')
+}

@@ -1,0 +1,95 @@
+//! One client's way to the table: writes down who sends what, by which clock, on behalf of which call.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use zae_limiter_dynamodb::constants::CLOCK_AHEAD_MAX_MS;
+use zae_limiter_dynamodb::table::{BatchPage, Item, Key, Put, Query, QueryPage, Table, TableError, Update, Write};
+use zae_limiter_store::{BoxFuture, Clock, ManualClock};
+
+use crate::books::{Books, CallId};
+use crate::evaluator::EvalTable;
+
+/// One request as it was sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
+    /// The call of the store it is part of.
+    pub(crate) call: Option<CallId>,
+    /// What time the sender says it is, if the call says.
+    pub(crate) now: Option<i64>,
+}
+
+/// Everything sent in a run; the mark of a request is its place here, counted from 1.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Outbox(Arc<Mutex<Vec<Sent>>>);
+
+impl Outbox {
+    fn lock(&self) -> MutexGuard<'_, Vec<Sent>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The request with this mark.
+    pub(crate) fn get(&self, tag: u64) -> Option<Sent> {
+        let index = usize::try_from(tag.checked_sub(1)?).ok()?;
+        self.lock().get(index).copied()
+    }
+}
+
+/// A client's handle on the table.
+pub(crate) struct Tap {
+    pub(crate) table: EvalTable,
+    pub(crate) books: Books,
+    pub(crate) outbox: Outbox,
+    pub(crate) clock: ManualClock,
+    /// What time it really is.
+    pub(crate) truth: ManualClock,
+    /// Whether answers tell the client how wrong its clock is.
+    pub(crate) has_dates: bool,
+}
+
+impl Tap {
+    /// Writes the request down, and hands out the handle that marks it.
+    fn send(&self) -> EvalTable {
+        let call = {
+            let state = self.books.lock();
+            state.call.map(|id| (id, state.calls[id].now))
+        };
+        let correction = self.clock_ahead_ms().map_or(0, |ahead| (ahead - CLOCK_AHEAD_MAX_MS).max(0));
+        let now = call.and_then(|(_, now)| now).map(|(now, began)| {
+            let passed = self.clock.monotonic().saturating_sub(began);
+            now.plus_ms(i64::try_from(passed.as_millis()).unwrap_or(0)).0 - correction
+        });
+        let mut sent = self.outbox.lock();
+        sent.push(Sent { call: call.map(|(id, _)| id), now });
+        self.table.clone().with_tag(sent.len() as u64)
+    }
+}
+
+impl Table for Tap {
+    fn update<'a>(&'a self, update: &'a Update) -> BoxFuture<'a, Result<Item, TableError>> {
+        Box::pin(async move { self.send().update(update).await })
+    }
+
+    fn put<'a>(&'a self, put: &'a Put) -> BoxFuture<'a, Result<(), TableError>> {
+        Box::pin(async move { self.send().put(put).await })
+    }
+
+    fn transact<'a>(&'a self, writes: &'a [Write], token: &'a str) -> BoxFuture<'a, Result<(), TableError>> {
+        Box::pin(async move { self.send().transact(writes, token).await })
+    }
+
+    fn batch_get<'a>(&'a self, keys: &'a [Key], consistent: bool) -> BoxFuture<'a, Result<BatchPage, TableError>> {
+        Box::pin(async move { self.send().batch_get(keys, consistent).await })
+    }
+
+    fn query<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<QueryPage, TableError>> {
+        Box::pin(async move { self.send().query(query).await })
+    }
+
+    fn delete_batch<'a>(&'a self, keys: &'a [Key]) -> BoxFuture<'a, Result<Vec<Key>, TableError>> {
+        Box::pin(async move { self.send().delete_batch(keys).await })
+    }
+
+    fn clock_ahead_ms(&self) -> Option<i64> {
+        self.has_dates.then(|| self.clock.now().0 - self.truth.now().0)
+    }
+}
