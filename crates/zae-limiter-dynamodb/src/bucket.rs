@@ -12,7 +12,7 @@ use zae_limiter_store::{
 
 use crate::DynamoStore;
 use crate::cache::Seen;
-use crate::debit::{Debit, Step, View};
+use crate::debit::Debit;
 use crate::image::Image;
 use crate::item::{key_of, text_of};
 use crate::keys;
@@ -102,8 +102,7 @@ impl DynamoStore {
             return None;
         }
         let is_short = |((member, key), image): ((&MemberTake<'_>, &Key), &&Image)| {
-            let debit = Debit { key, limits: member.limits, takes: member.takes, nonce: "", grace_ms: 0 };
-            matches!(debit.plan(View::Known { image, is_recent: true, may_sync: false }, now), Ok(Step::Refuse))
+            Debit { key, limits: member.limits, takes: member.takes, nonce: "", grace_ms: 0 }.is_refused_by(image, now)
         };
         if !members.iter().zip(&keys).zip(&images).any(is_short) {
             return None;
@@ -125,7 +124,7 @@ impl DynamoStore {
         }
         let landed: Vec<&MemberTake<'_>> =
             members.iter().zip(&taken).filter(|(_, taken)| matches!(taken, Ok(Taken::Granted(_)))).map(|(member, _)| member).collect();
-        let refunds = join_all(landed.iter().map(|member| self.give_back(member, moment))).await;
+        let refunds = Box::pin(join_all(landed.iter().map(|member| self.give_back(member, moment)))).await;
         for error in refunds.into_iter().filter_map(Result::err) {
             // The tokens stay taken until they refill: the safe side of all or nothing.
             tracing::warn!(%error, "what a refused chain had taken could not be given back");

@@ -15,7 +15,7 @@ use crate::error::failed;
 use crate::keys;
 use crate::refill::Amount;
 use crate::table::{Key, TableError};
-use crate::take::{Moment, Sent, born, count};
+use crate::take::{Moment, Sent, count};
 use crate::write::Writer;
 
 /// Amounts of one bucket.
@@ -102,10 +102,9 @@ impl DynamoStore {
                 }
                 charge::Step::Drop => return Ok(Adjusted::Dropped),
             };
-            match self.send(&write).await? {
+            match self.send(write).await? {
                 Sent::Landed(item) => {
-                    let item = item.or_else(|| born(&write));
-                    self.note(&key, item.as_ref(), moment)?;
+                    self.note(&key, Some(&item), moment)?;
                     return Ok(outcome);
                 }
                 Sent::Lost(item) => {
@@ -164,9 +163,9 @@ impl DynamoStore {
                 credit::Step::Credit(write) => write,
                 credit::Step::Drop => return Ok(Adjusted::Dropped),
             };
-            match self.send(&write).await? {
+            match self.send(write).await? {
                 Sent::Landed(item) => {
-                    self.note(key, item.as_ref(), moment)?;
+                    self.note(key, Some(&item), moment)?;
                     return Ok(Adjusted::Applied);
                 }
                 Sent::Lost(item) => {

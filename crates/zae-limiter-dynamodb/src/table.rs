@@ -235,6 +235,11 @@ pub trait Table: Send + Sync + 'static {
     /// `UpdateItem` with `ALL_NEW`; on a failed condition `ALL_OLD`.
     fn update<'a>(&'a self, update: &'a Update) -> BoxFuture<'a, Result<Item, TableError>>;
 
+    /// The same for who does not need the update any more: nothing of it has to be copied. Every take is one.
+    fn update_owned(&self, update: Update) -> BoxFuture<'_, Result<Item, TableError>> {
+        Box::pin(async move { self.update(&update).await })
+    }
+
     /// `PutItem`; on a failed condition `ALL_OLD`.
     fn put<'a>(&'a self, put: &'a Put) -> BoxFuture<'a, Result<(), TableError>>;
 

@@ -53,8 +53,8 @@ pub(crate) struct Moment {
 
 /// How a write ended, as far as it is known.
 pub(crate) enum Sent {
-    /// It landed; the item after it, `None` for a put.
-    Landed(Option<Item>),
+    /// It landed; the item after it.
+    Landed(Item),
     /// Its condition failed; the item as it is.
     Lost(Option<Item>),
     /// It may have landed.
@@ -94,11 +94,11 @@ impl DynamoStore {
     }
 
     /// Sends one write and says what its answer proves.
-    pub(crate) async fn send(&self, write: &BucketWrite) -> Result<Sent, StoreError> {
+    pub(crate) async fn send(&self, write: BucketWrite) -> Result<Sent, StoreError> {
         debug_assert!(write.breaches().is_empty(), "{:?}", write.breaches());
-        let result = match &write.write {
-            Write::Update(update) => self.table().update(update).await.map(Some),
-            Write::Put(put) => self.table().put(put).await.map(|()| None),
+        let result = match write.write {
+            Write::Update(update) => self.table().update_owned(update).await,
+            Write::Put(put) => self.table().put(&put).await.map(|()| put.item),
             Write::Delete(_) | Write::Check(_) => Err(TableError::Rejected("not a write of a bucket".to_owned())),
         };
         match result {
@@ -127,7 +127,7 @@ impl DynamoStore {
         let nonce = self.nonce();
         let debit =
             Debit { key: &key, limits: member.limits, takes: member.takes, nonce: &nonce, grace_ms: self.shared.options.fast_grace_ms };
-        let mut seen = if self.shared.options.speculative { self.recall(&key) } else { Some(self.look(&key, moment).await?) };
+        let mut seen = if self.shared.options.speculative { self.recall(&key) } else { Some(Box::pin(self.look(&key, moment)).await?) };
         // An image of this very operation is as recent as can be.
         let mut is_fresh = !self.shared.options.speculative;
         let mut is_proven = false;
@@ -153,7 +153,7 @@ impl DynamoStore {
                 Step::Create => {
                     // A bucket that is made behind the back of an administrator's switch would be on.
                     if owner.is_none() {
-                        match self.vouch_for_birth(member).await? {
+                        match Box::pin(self.vouch_for_birth(member)).await? {
                             Vouched::For(found) => owner = Some(found),
                             Vouched::Disabled => return Ok(Taken::Disabled),
                         }
@@ -174,7 +174,7 @@ impl DynamoStore {
                 }
                 Step::Disabled => return Ok(Taken::Disabled),
                 Step::Reread => {
-                    match self.reread(member).await? {
+                    match Box::pin(self.reread(member)).await? {
                         Reread::Same => is_proven = true,
                         Reread::Different => return Ok(Taken::Stale),
                         Reread::Disabled => return Ok(Taken::Disabled),
@@ -186,12 +186,12 @@ impl DynamoStore {
                     return Ok(Taken::Contended);
                 }
             };
-            match self.send(&write).await? {
+            let writer = write.writer;
+            match self.send(write).await? {
                 Sent::Landed(item) => {
-                    let item = item.or_else(|| born(&write));
-                    let look = self.note(&key, item.as_ref(), moment)?;
+                    let look = self.note(&key, Some(&item), moment)?;
                     *is_ambiguous &= !takes;
-                    if write.writer == Writer::Create && !self.is_still_on(member, &key, moment).await? {
+                    if writer == Writer::Create && !Box::pin(self.is_still_on(member, &key, moment)).await? {
                         return Ok(Taken::Disabled);
                     }
                     if takes {
@@ -204,7 +204,7 @@ impl DynamoStore {
                     if look.image.as_ref().is_some_and(|image| image.lw.as_deref() == Some(&nonce)) {
                         count(&self.shared.caches.tally.debits_confirmed);
                         *is_ambiguous = false;
-                        if write.writer == Writer::Create && !self.is_still_on(member, &key, moment).await? {
+                        if writer == Writer::Create && !Box::pin(self.is_still_on(member, &key, moment)).await? {
                             return Ok(Taken::Disabled);
                         }
                         return Ok(Taken::Granted(look));
@@ -229,7 +229,7 @@ impl DynamoStore {
                         let error = if *is_ambiguous { TableError::Unknown(error.to_string()) } else { error };
                         return Err(failed("consume", error));
                     }
-                    self.shared.back_off(sends).await;
+                    Box::pin(self.shared.back_off(sends)).await;
                 }
             }
             if races >= REFILL_ATTEMPTS_MAX {
@@ -371,14 +371,6 @@ fn knows_more(member: &MemberTake<'_>, look: &Seen, image: &Image) -> bool {
     limits.source == LimitSource::Call
         || limits.stamp.0 > look.parameters_since
         || read_at_ms >= image.ca.unwrap_or(0).saturating_add(CONFIG_MARGIN_MS)
-}
-
-/// The item a put has just made.
-pub(crate) fn born(write: &BucketWrite) -> Option<Item> {
-    match &write.write {
-        Write::Put(put) => Some(put.item.clone()),
-        _ => None,
-    }
 }
 
 pub(crate) fn count(counter: &AtomicU64) {

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use aws_sdk_dynamodb::types::AttributeValue;
 use smallvec::SmallVec;
 
-use crate::table::{Action, Comparison, Condition, Write};
+use crate::table::{Action, Attr, Comparison, Condition, Write};
 
 /// The longest expression DynamoDB reads, in bytes.
 pub const EXPRESSION_BYTES_MAX: usize = 4096;
@@ -30,7 +30,14 @@ pub struct Rendered {
 /// Renders a write. A condition that always holds is left out; one that can never hold is rendered as one that never does.
 #[must_use]
 pub fn render(actions: &[Action], conditions: &[Condition]) -> Rendered {
+    render_owned(actions.to_vec(), conditions.to_vec())
+}
+
+/// The same, with names and values moved, for the writes of every take.
+#[must_use]
+pub fn render_owned(mut actions: Vec<Action>, conditions: Vec<Condition>) -> Rendered {
     let mut aliases = Aliases { names: SmallVec::new(), values: SmallVec::new() };
+    actions.sort_by_key(section);
     let update = render_update(actions, &mut aliases);
     let condition = render_condition(conditions, &mut aliases);
     aliases.into_rendered(update, condition)
@@ -47,14 +54,14 @@ pub fn render_write(write: &Write) -> Rendered {
     }
 }
 
-struct Aliases<'a> {
+struct Aliases {
     /// The position is the alias. Few enough for a scan to beat a map.
-    names: SmallVec<[&'a str; 32]>,
+    names: SmallVec<[Attr; 32]>,
     values: SmallVec<[AttributeValue; 24]>,
 }
 
-impl<'a> Aliases<'a> {
-    fn name(&mut self, out: &mut String, name: &'a str) {
+impl Aliases {
+    fn name(&mut self, out: &mut String, name: Attr) {
         let index = self.names.iter().position(|known| *known == name).unwrap_or_else(|| {
             self.names.push(name);
             self.names.len() - 1
@@ -62,15 +69,7 @@ impl<'a> Aliases<'a> {
         push_alias(out, '#', index);
     }
 
-    fn value(&mut self, out: &mut String, value: &AttributeValue) {
-        let index = self.values.iter().position(|known| known == value).unwrap_or_else(|| {
-            self.values.push(value.clone());
-            self.values.len() - 1
-        });
-        push_alias(out, ':', index);
-    }
-
-    fn owned_value(&mut self, out: &mut String, value: AttributeValue) {
+    fn value(&mut self, out: &mut String, value: AttributeValue) {
         let index = self.values.iter().position(|known| *known == value).unwrap_or_else(|| {
             self.values.push(value);
             self.values.len() - 1
@@ -80,7 +79,7 @@ impl<'a> Aliases<'a> {
 
     fn into_rendered(self, update: Option<String>, condition: Option<String>) -> Rendered {
         let names: HashMap<String, String> =
-            self.names.iter().enumerate().map(|(index, name)| (alias('#', index), (*name).to_owned())).collect();
+            self.names.into_iter().enumerate().map(|(index, name)| (alias('#', index), name.into_owned())).collect();
         let values: HashMap<String, AttributeValue> =
             self.values.into_iter().enumerate().map(|(index, value)| (alias(':', index), value)).collect();
         Rendered { update, condition, names: (!names.is_empty()).then_some(names), values: (!values.is_empty()).then_some(values) }
@@ -88,7 +87,7 @@ impl<'a> Aliases<'a> {
 }
 
 /// The four sections of an update expression, in the order they are written.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Section {
     Set,
     Add,
@@ -96,8 +95,18 @@ enum Section {
     Remove,
 }
 
-const SECTIONS: [(Section, &str); 4] =
-    [(Section::Set, "SET "), (Section::Add, "ADD "), (Section::Delete, "DELETE "), (Section::Remove, "REMOVE ")];
+impl Section {
+    fn keyword(self) -> &'static str {
+        match self {
+            Section::Set => "SET ",
+            Section::Add => "ADD ",
+            Section::Delete => "DELETE ",
+            Section::Remove => "REMOVE ",
+        }
+    }
+}
+
+const SECTIONS: [Section; 4] = [Section::Set, Section::Add, Section::Delete, Section::Remove];
 
 fn section(action: &Action) -> Section {
     match action {
@@ -108,30 +117,30 @@ fn section(action: &Action) -> Section {
     }
 }
 
-fn render_update<'a>(actions: &'a [Action], aliases: &mut Aliases<'a>) -> Option<String> {
+/// The actions come by section.
+fn render_update(actions: Vec<Action>, aliases: &mut Aliases) -> Option<String> {
     if actions.is_empty() {
         return None;
     }
     let mut out = String::with_capacity(16 + 14 * actions.len());
-    for (wanted, keyword) in SECTIONS {
-        let mut first = true;
-        for action in actions.iter().filter(|action| section(action) == wanted) {
-            if first {
-                if !out.is_empty() {
-                    out.push(' ');
-                }
-                out.push_str(keyword);
-                first = false;
-            } else {
-                out.push(',');
+    let mut open = None;
+    for action in actions {
+        let section = section(&action);
+        if open == Some(section) {
+            out.push(',');
+        } else {
+            if open.is_some() {
+                out.push(' ');
             }
-            render_action(action, aliases, &mut out);
+            out.push_str(section.keyword());
+            open = Some(section);
         }
+        render_action(action, aliases, &mut out);
     }
     Some(out)
 }
 
-fn render_action<'a>(action: &'a Action, aliases: &mut Aliases<'a>, out: &mut String) {
+fn render_action(action: Action, aliases: &mut Aliases, out: &mut String) {
     match action {
         Action::Set(attr, value) => {
             aliases.name(out, attr);
@@ -139,7 +148,7 @@ fn render_action<'a>(action: &'a Action, aliases: &mut Aliases<'a>, out: &mut St
             aliases.value(out, value);
         }
         Action::SetIfAbsent(attr, value) => {
-            aliases.name(out, attr);
+            aliases.name(out, attr.clone());
             out.push_str("=if_not_exists(");
             aliases.name(out, attr);
             out.push(',');
@@ -149,19 +158,19 @@ fn render_action<'a>(action: &'a Action, aliases: &mut Aliases<'a>, out: &mut St
         Action::Add(attr, amount) => {
             aliases.name(out, attr);
             out.push(' ');
-            aliases.owned_value(out, AttributeValue::N(amount.to_string()));
+            aliases.value(out, AttributeValue::N(amount.to_string()));
         }
         Action::AddMember(attr, member) | Action::DeleteMember(attr, member) => {
             aliases.name(out, attr);
             out.push(' ');
-            aliases.owned_value(out, AttributeValue::Ss(vec![member.clone()]));
+            aliases.value(out, AttributeValue::Ss(vec![member]));
         }
         Action::Remove(attr) => aliases.name(out, attr),
     }
 }
 
-fn render_condition<'a>(conditions: &'a [Condition], aliases: &mut Aliases<'a>) -> Option<String> {
-    match all(conditions) {
+fn render_condition(conditions: Vec<Condition>, aliases: &mut Aliases) -> Option<String> {
+    match all(&conditions) {
         Some(true) => return None,
         Some(false) => {
             // No item is there and not there.
@@ -169,7 +178,7 @@ fn render_condition<'a>(conditions: &'a [Condition], aliases: &mut Aliases<'a>) 
             for (function, joint) in [("attribute_exists(", ""), ("attribute_not_exists(", " AND ")] {
                 out.push_str(joint);
                 out.push_str(function);
-                aliases.name(&mut out, "PK");
+                aliases.name(&mut out, "PK".into());
                 out.push(')');
             }
             return Some(out);
@@ -188,10 +197,16 @@ enum Joint {
     Or,
 }
 
-fn join<'a>(conditions: &'a [Condition], joint: Joint, aliases: &mut Aliases<'a>, out: &mut String) {
+impl Joint {
+    /// What always holds says nothing under AND, what never holds says nothing under OR.
+    fn hears(self, condition: &Condition) -> bool {
+        truth(condition) != Some(self == Joint::And)
+    }
+}
+
+fn join(conditions: Vec<Condition>, joint: Joint, aliases: &mut Aliases, out: &mut String) {
     let mut first = true;
-    // What always holds says nothing under AND, what never holds says nothing under OR.
-    for condition in conditions.iter().filter(|condition| truth(condition) != Some(joint == Joint::And)) {
+    for condition in conditions.into_iter().filter(|condition| joint.hears(condition)) {
         if !first {
             out.push_str(if joint == Joint::And { " AND " } else { " OR " });
         }
@@ -200,7 +215,7 @@ fn join<'a>(conditions: &'a [Condition], joint: Joint, aliases: &mut Aliases<'a>
     }
 }
 
-fn render_one<'a>(condition: &'a Condition, around: Joint, aliases: &mut Aliases<'a>, out: &mut String) {
+fn render_one(condition: Condition, around: Joint, aliases: &mut Aliases, out: &mut String) {
     match condition {
         Condition::Exists(attr) => function("attribute_exists(", attr, aliases, out),
         Condition::Absent(attr) => function("attribute_not_exists(", attr, aliases, out),
@@ -216,34 +231,29 @@ fn render_one<'a>(condition: &'a Condition, around: Joint, aliases: &mut Aliases
             });
             aliases.value(out, value);
         }
-        // AND binds tighter than OR, so only an OR inside an AND needs parentheses.
-        Condition::All(members) => match only(members, Joint::And) {
-            Some(member) => render_one(member, around, aliases, out),
-            None => join(members, Joint::And, aliases, out),
-        },
-        Condition::Any(members) => match only(members, Joint::Or) {
-            Some(member) => render_one(member, around, aliases, out),
-            None if around == Joint::And => {
-                out.push('(');
-                join(members, Joint::Or, aliases, out);
-                out.push(')');
-            }
-            None => join(members, Joint::Or, aliases, out),
-        },
+        Condition::All(members) => nested(members, (Joint::And, around), aliases, out),
+        Condition::Any(members) => nested(members, (Joint::Or, around), aliases, out),
     }
 }
 
-fn function<'a>(name: &str, attr: &'a str, aliases: &mut Aliases<'a>, out: &mut String) {
+fn nested(mut members: Vec<Condition>, (joint, around): (Joint, Joint), aliases: &mut Aliases, out: &mut String) {
+    members.retain(|member| joint.hears(member));
+    match members.len() {
+        1 => members.into_iter().for_each(|member| render_one(member, around, aliases, out)),
+        // AND binds tighter than OR, so only an OR inside an AND needs parentheses.
+        _ if joint == Joint::Or && around == Joint::And => {
+            out.push('(');
+            join(members, joint, aliases, out);
+            out.push(')');
+        }
+        _ => join(members, joint, aliases, out),
+    }
+}
+
+fn function(name: &str, attr: Attr, aliases: &mut Aliases, out: &mut String) {
     out.push_str(name);
     aliases.name(out, attr);
     out.push(')');
-}
-
-/// The only member that has something to say.
-fn only(members: &[Condition], joint: Joint) -> Option<&Condition> {
-    let mut speaking = members.iter().filter(|member| truth(member) != Some(joint == Joint::And));
-    let first = speaking.next()?;
-    speaking.next().is_none().then_some(first)
 }
 
 /// Whether a condition holds whatever the item is; `None` when it depends on the item.
@@ -338,8 +348,8 @@ pub fn check(rendered: &Rendered) -> Result<(), String> {
 
 fn check_sections(update: &str) -> Result<(), String> {
     let words: Vec<&str> = update.split(' ').collect();
-    for (_, keyword) in SECTIONS {
-        let keyword = keyword.trim();
+    for section in SECTIONS {
+        let keyword = section.keyword().trim();
         let at: Vec<usize> = words.iter().enumerate().filter(|(_, word)| **word == keyword).map(|(index, _)| index).collect();
         if at.len() > 1 {
             return Err(format!("{keyword} comes twice: {update}"));
@@ -348,7 +358,7 @@ fn check_sections(update: &str) -> Result<(), String> {
             return Err(format!("{keyword} has no clause: {update}"));
         }
     }
-    if SECTIONS.iter().any(|(_, keyword)| update.starts_with(keyword)) { Ok(()) } else { Err(format!("no section: {update}")) }
+    if SECTIONS.iter().any(|section| update.starts_with(section.keyword())) { Ok(()) } else { Err(format!("no section: {update}")) }
 }
 
 fn check_aliases(texts: &[&str], sigil: char, declared: Vec<&str>) -> Result<(), String> {

@@ -105,13 +105,17 @@ impl SdkTable {
 
 impl Table for SdkTable {
     fn update<'a>(&'a self, update: &'a Update) -> BoxFuture<'a, Result<Item, TableError>> {
+        self.update_owned(update.clone())
+    }
+
+    fn update_owned(&self, update: Update) -> BoxFuture<'_, Result<Item, TableError>> {
         Box::pin(async move {
-            let rendered = expression::render(&update.actions, &update.conditions);
+            let rendered = expression::render_owned(update.actions, update.conditions);
             let request = self
                 .hot()
                 .update_item()
                 .table_name(&*self.name)
-                .set_key(Some(key_item(&update.key)))
+                .set_key(Some(key_item(update.key)))
                 .set_update_expression(rendered.update)
                 .set_condition_expression(rendered.condition)
                 .set_expression_attribute_names(rendered.names)
@@ -177,7 +181,7 @@ impl Table for SdkTable {
             bounded("keys of a batch", keys.len(), BATCH_GET_MAX)?;
             let client = if keys.len() <= HOT_KEYS_MAX { self.hot() } else { &self.patient };
             let wanted = KeysAndAttributes::builder()
-                .set_keys(Some(keys.iter().map(key_item).collect()))
+                .set_keys(Some(keys.iter().cloned().map(key_item).collect()))
                 .consistent_read(consistent)
                 .build()
                 .map_err(not_built)?;
@@ -209,7 +213,7 @@ impl Table for SdkTable {
             let deletes = keys
                 .iter()
                 .map(|key| {
-                    let delete = DeleteRequest::builder().set_key(Some(key_item(key))).build()?;
+                    let delete = DeleteRequest::builder().set_key(Some(key_item(key.clone()))).build()?;
                     Ok(WriteRequest::builder().delete_request(delete).build())
                 })
                 .collect::<Result<Vec<_>, BuildError>>()
@@ -242,7 +246,7 @@ impl SdkTable {
             Write::Update(update) => leg.update(
                 SdkUpdate::builder()
                     .table_name(name)
-                    .set_key(Some(key_item(&update.key)))
+                    .set_key(Some(key_item(update.key.clone())))
                     .set_update_expression(rendered.update)
                     .set_condition_expression(rendered.condition)
                     .set_expression_attribute_names(rendered.names)
@@ -263,7 +267,7 @@ impl SdkTable {
             Write::Delete(delete) => leg.delete(
                 SdkDelete::builder()
                     .table_name(name)
-                    .set_key(Some(key_item(&delete.key)))
+                    .set_key(Some(key_item(delete.key.clone())))
                     .set_condition_expression(rendered.condition)
                     .set_expression_attribute_names(rendered.names)
                     .set_expression_attribute_values(rendered.values)
@@ -273,7 +277,7 @@ impl SdkTable {
             Write::Check(check) => leg.condition_check(
                 ConditionCheck::builder()
                     .table_name(name)
-                    .set_key(Some(key_item(&check.key)))
+                    .set_key(Some(key_item(check.key.clone())))
                     .set_condition_expression(rendered.condition)
                     .set_expression_attribute_names(rendered.names)
                     .set_expression_attribute_values(rendered.values)
@@ -339,8 +343,8 @@ const fn key_names(index: Option<Index>) -> (&'static str, &'static str) {
     }
 }
 
-fn key_item(key: &Key) -> Item {
-    HashMap::from([("PK".to_owned(), AttributeValue::S(key.pk.clone())), ("SK".to_owned(), AttributeValue::S(key.sk.clone().into_owned()))])
+fn key_item(key: Key) -> Item {
+    HashMap::from([("PK".to_owned(), AttributeValue::S(key.pk)), ("SK".to_owned(), AttributeValue::S(key.sk.into_owned()))])
 }
 
 fn into_key(mut item: Item) -> Result<Key, TableError> {
