@@ -42,7 +42,8 @@ pub(crate) struct Tally {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {
-    /// Debits sent again because no answer came. Each may have landed twice if another writer came in between.
+    /// Debits sent again because no answer came, each counted once. It may have landed more than once if other writers came in
+    /// between.
     pub debits_resent: u64,
     /// Debits sent again that were found to have landed the first time: counted once.
     pub debits_confirmed: u64,

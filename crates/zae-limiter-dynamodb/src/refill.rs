@@ -2,6 +2,9 @@
 //! the way. One builder for refills, parameter changes, charges and resets, because whoever moves the refill instant owes
 //! every limit its due.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashSet;
 
 use aws_sdk_dynamodb::types::AttributeValue;

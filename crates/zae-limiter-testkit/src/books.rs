@@ -111,6 +111,8 @@ pub(crate) struct State {
     /// What happened in the store, for people.
     pub(crate) events: Vec<String>,
     pub(crate) broken: Option<Broken>,
+    /// Clients with an operation that has passed its deadline, whatever became of its calls later.
+    pub(crate) timed_out: BTreeSet<usize>,
     /// Takes and parts of adjustments that were carried out, in order.
     pub(crate) landings: Vec<(CallId, Option<usize>)>,
     plans: BTreeMap<usize, CallId>,

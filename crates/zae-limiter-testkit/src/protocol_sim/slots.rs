@@ -43,7 +43,7 @@ pub(crate) struct Slots {
 /// What the counters of a client must at least say.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Due {
-    /// Operations that landed twice.
+    /// Operations that landed more than once.
     pub(crate) doubled: u64,
     /// Takes that landed and that neither a lease nor a refund knows of.
     pub(crate) unheard: u64,
@@ -72,7 +72,7 @@ impl Slot {
 
     /// No operation lands twice unless an answer was lost.
     fn doubled(&self) -> Result<u64, Broken> {
-        let doubled = self.debits().values().map(|count| count - 1).sum::<usize>() as u64;
+        let doubled = self.debits().values().filter(|count| **count > 1).count() as u64;
         if doubled > 0 && !self.was_unheard(debits) {
             return Err(format!("an operation has landed twice, and its sender heard everything: {self:?}"));
         }

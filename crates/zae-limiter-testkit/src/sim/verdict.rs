@@ -23,7 +23,16 @@ impl Run {
         ask: &Ask,
         result: &Result<Lease, AcquireError>,
     ) -> Result<(), Broken> {
-        let state = self.books.lock();
+        let mut state = self.books.lock();
+        let reason = match result {
+            Ok(lease) => lease.degraded().map(|degraded| degraded.reason),
+            Err(AcquireError::Unavailable(unavailable)) => Some(unavailable.reason),
+            Err(_) => None,
+        };
+        if reason == Some(OutageReason::Deadline) {
+            state.timed_out.insert(self.clients[client].id);
+        }
+        let state = state;
         let calls: Vec<&Call> = state.calls.iter().filter(|call| call.op == Some(op)).collect();
         let failed_with = |kind: StoreErrorKind| calls.iter().any(|call| call.failure() == Some(kind));
         let last = calls.iter().rev().find_map(|call| match (&call.asked, &call.told) {
@@ -34,9 +43,11 @@ impl Run {
         let waited = client.clock.monotonic().saturating_sub(began);
         let is_outage = |reason: OutageReason| match reason {
             OutageReason::Deadline => waited >= ask.deadline.unwrap_or(client.deadline).min(Duration::from_millis(1)),
-            // Callers that wait for somebody else's read time out as well, without a call of their own.
+            // A call that was given up may have ended well since. Callers that wait for somebody else's read time out too, without
+            // a call of their own.
             OutageReason::BreakerOpen => {
-                state.calls.iter().any(|call| call.client == client.id && !matches!(call.told, Some(Told::Fine | Told::Decision(_))))
+                let is_failed = |call: &Call| call.client == client.id && !matches!(call.told, Some(Told::Fine | Told::Decision(_)));
+                state.timed_out.contains(&client.id) || state.calls.iter().any(is_failed)
             }
             OutageReason::Failed(kind) => failed_with(kind),
             _ => false,
