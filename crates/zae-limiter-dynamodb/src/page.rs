@@ -7,7 +7,7 @@ use crate::Shared;
 use crate::keys::END;
 use crate::table::{Index, Item, Query, Sort};
 
-/// Requests one page of a listing makes at most. Listings that skip much (deleted namespaces among active ones) end with a
+/// Requests that found something, for one page of a listing, at most. Listings that skip much (deleted namespaces among active ones) end with a
 /// short page and a cursor instead.
 const QUERIES_MAX: u32 = 32;
 
@@ -67,7 +67,9 @@ impl Shared {
         let mut query = listing.after(position(page, operation)?);
         let mut items: Vec<(String, T)> = Vec::new();
         let mut seen: Option<String> = None;
-        for _ in 0..QUERIES_MAX {
+        let mut queries = 0;
+        // A page without items moves no cursor of ours, so it is not where a listing may end.
+        while queries < QUERIES_MAX {
             query.limit = i32::try_from((size + 1).saturating_sub(items.len())).ok();
             let found = self.query(operation, &query).await?;
             for item in &found.items {
@@ -75,6 +77,7 @@ impl Shared {
                 items.extend(listed.map(|listed| (name.clone(), listed)));
                 seen = Some(name);
             }
+            queries += u32::from(!found.items.is_empty());
             query.start = found.last;
             if query.start.is_none() || items.len() > size {
                 let page = Page::cut(items, page, |(name, _)| name.clone());

@@ -71,8 +71,7 @@ const OPEN: &str = "open";
 
 fn check_version(operation: &'static str, version: Option<&Item>) -> Result<(), StoreError> {
     let Some(version) = version else {
-        let message =
-            "the table is there but has not been initialised; run `zae-limiter deploy`, or `zae-limiter local up --name` for a local one";
+        let message = "the table is there but has not been initialised; `zae-limiter local up --name` does so for a local one, `Builder::create` for any other";
         return Err(StoreError::new(StoreErrorKind::NotFound, operation, message));
     };
     check_schema(operation, version)

@@ -22,7 +22,7 @@ pub(super) async fn run(local: &Local<'_>) -> anyhow::Result<Exit> {
     let found = if folder.state()?.is_some() { Some(folder.lock()?) } else { None };
     let presence = if found.is_some() { engine::look(&folder)? } else { Presence::Stopped };
     let state = match presence {
-        Presence::Running(state, _) | Presence::Silent(state) => state,
+        Presence::Running(state, _) | Presence::Silent(state, _) => state,
         Presence::Stopped => {
             local.printer.answer(&Form { stopped: false, pid: None, data: None }, &Text::new())?;
             local.printer.note("the engine is not running");

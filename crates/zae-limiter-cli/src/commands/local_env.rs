@@ -25,7 +25,7 @@ struct Form {
 pub(super) fn run(local: &Local<'_>, args: LocalEnvArgs) -> anyhow::Result<Exit> {
     let running = match (args.port, local.environment.engine_folder()) {
         (None, Some(folder)) => match engine::look(&folder)? {
-            Presence::Running(state, _) | Presence::Silent(state) => Some(state.port),
+            Presence::Running(state, _) | Presence::Silent(state, _) => Some(state.port),
             Presence::Stopped => None,
         },
         _ => None,

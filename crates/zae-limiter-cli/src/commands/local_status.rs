@@ -29,7 +29,7 @@ pub(super) fn run(local: &Local<'_>) -> anyhow::Result<Exit> {
     let folder = local.folder()?;
     let form = match engine::look(&folder)? {
         Presence::Running(state, health) => Form::new(&folder, Some((&state, health))),
-        Presence::Silent(state) => return Err(engine::silent(&state).into()),
+        Presence::Silent(state, why) => return Err(engine::silent(&state, &why).into()),
         Presence::Stopped => Form::new(&folder, None),
     };
     local.printer.answer(&form, &form.text())?;

@@ -47,7 +47,7 @@ pub(super) async fn run(local: &Local<'_>, args: &LocalUpArgs) -> anyhow::Result
             local.printer.note(&format!("the engine is already running (process {})", state.pid));
             (state, health, None)
         }
-        Presence::Silent(state) => return Err(engine::silent(&state).into()),
+        Presence::Silent(state, why) => return Err(engine::silent(&state, &why).into()),
         Presence::Stopped => {
             let started = start(local, &folder, args).await?;
             (started.state.clone(), started.health.clone(), Some(started))

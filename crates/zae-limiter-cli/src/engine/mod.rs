@@ -24,8 +24,8 @@ pub(crate) const NAME: &str = "zae-limiter-local";
 pub(crate) enum Presence {
     /// It answers.
     Running(State, Health),
-    /// It holds its data and does not answer.
-    Silent(State),
+    /// It holds its data and does not answer, or not as it should: why.
+    Silent(State, String),
     /// It does not run, or was never started.
     Stopped,
 }
@@ -35,15 +35,15 @@ pub(crate) fn look(folder: &Folder) -> anyhow::Result<Presence> {
     let Some(state) = folder.state()? else { return Ok(Presence::Stopped) };
     Ok(match control::health(state.port) {
         Ok(health) if health.pid == state.pid => Presence::Running(state, health),
-        Err(control::Silence::Odd(_)) if folder::in_use(state.data.as_ref()) => Presence::Silent(state),
+        Err(control::Silence::Odd(why)) if folder::in_use(state.data.as_ref()) => Presence::Silent(state, why),
         // Nobody is there, or somebody else by now.
         Ok(_) | Err(_) => Presence::Stopped,
     })
 }
 
 /// What to say about an engine that holds its data and does not answer.
-pub(crate) fn silent(state: &State) -> Failure {
-    let failure = Failure::engine(format!("the engine (process {}) does not answer at {}", state.pid, endpoint(state.port)));
+pub(crate) fn silent(state: &State, why: &str) -> Failure {
+    let failure = Failure::engine(format!("the engine (process {}) does not answer at {}: {why}", state.pid, endpoint(state.port)));
     failure.hint(format!("try again, or end process {}; what it has answered is on the disk", state.pid))
 }
 

@@ -40,7 +40,7 @@ fn a_table_that_is_none_of_ours() {
     assert_snapshot!(stack.run("system get-defaults"), @"
     exit 1
     --- stderr
-    error: the table is there but has not been initialised; run `zae-limiter deploy`, or `zae-limiter local up --name` for a local one
+    error: the table is there but has not been initialised; `zae-limiter local up --name` does so for a local one, `Builder::create` for any other
     hint: `zae-limiter local up --detach --name cli` starts the local engine with this stack
     ");
 }
