@@ -201,17 +201,19 @@ impl ConfigStore for DynamoStore {
 
     fn set_limits<'a>(&'a self, level: &'a Level, limits: &'a LimitsChange, change: &'a Change) -> BoxFuture<'a, Result<u64, StoreError>> {
         Box::pin(async move {
+            let moment = self.moment(change.at);
             let version = write::set_limits(self, level, limits, change).await?;
-            spread::spread_limits(self, level, change.at).await;
+            spread::spread_limits(self, level, moment).await;
             Ok(version)
         })
     }
 
     fn delete_limits<'a>(&'a self, level: &'a Level, change: &'a Change) -> BoxFuture<'a, Result<bool, StoreError>> {
         Box::pin(async move {
+            let moment = self.moment(change.at);
             let was_there = write::delete_limits(self, level, change).await?;
             if was_there {
-                spread::spread_limits(self, level, change.at).await;
+                spread::spread_limits(self, level, moment).await;
             }
             Ok(was_there)
         })

@@ -2,7 +2,7 @@
 //! product takes by what the bucket says and would not, so both write them there.
 
 use futures_util::future::join_all;
-use zae_limiter_core::{BUCKET_TTL_MULTIPLIER, EntityId, Milli, ResourceName, Take, TimeMs};
+use zae_limiter_core::{BUCKET_TTL_MULTIPLIER, EntityId, Milli, ResourceName, Take};
 use zae_limiter_store::{Level, LimitsInForce, MemberKey, MemberTake, StoreError};
 
 use super::flags::{PARALLEL_MAX, covered_by};
@@ -10,21 +10,21 @@ use super::members;
 use crate::constants::ADMIN_ATTEMPTS_MAX;
 use crate::item::key_of;
 use crate::page::Walk;
-use crate::take::Taken;
+use crate::take::{Moment, Taken};
 use crate::{DynamoStore, keys};
 
 /// Nothing is wrong when this fails: the limits are stored, and bind every taker of ours. So it warns, and that is all.
-pub(super) async fn spread_limits(store: &DynamoStore, level: &Level, at: TimeMs) {
+pub(super) async fn spread_limits(store: &DynamoStore, level: &Level, moment: Moment) {
     if level.entity().is_none() {
         // As in the Python product: a change for everybody must not write everybody's buckets.
         return;
     }
-    if let Err(error) = reach_buckets(store, level, at).await {
+    if let Err(error) = reach_buckets(store, level, moment).await {
         tracing::warn!(%error, %level, "the limits are stored, but buckets may keep the old ones until our next take");
     }
 }
 
-async fn reach_buckets(store: &DynamoStore, level: &Level, at: TimeMs) -> Result<(), StoreError> {
+async fn reach_buckets(store: &DynamoStore, level: &Level, moment: Moment) -> Result<(), StoreError> {
     const OPERATION: &str = "set_limits";
     let mut walk = Walk::new(&store.shared, OPERATION, covered_by(store, level).after(None));
     while let Some(items) = walk.next().await? {
@@ -36,7 +36,7 @@ async fn reach_buckets(store: &DynamoStore, level: &Level, at: TimeMs) -> Result
         let keys = items.iter().filter_map(key_of);
         let buckets: Vec<_> = keys.filter_map(|key| keys::parse_bucket(&store.id, &key.pk).and_then(named)).collect();
         for chunk in buckets.chunks(PARALLEL_MAX) {
-            let told = join_all(chunk.iter().map(|(entity, resource)| reach(store, entity, resource, at))).await;
+            let told = join_all(chunk.iter().map(|(entity, resource)| reach(store, entity, resource, moment))).await;
             for ((entity, resource), error) in chunk.iter().zip(told).filter_map(|(bucket, told)| told.err().map(|error| (bucket, error))) {
                 // One bucket that can not be read is no reason to leave the others behind.
                 tracing::warn!(%error, %entity, %resource, "the limits are stored, but this bucket keeps the old ones until our next take");
@@ -47,9 +47,8 @@ async fn reach_buckets(store: &DynamoStore, level: &Level, at: TimeMs) -> Result
 }
 
 /// A take of nothing: whoever takes brings the limits along, by the rules that keep an older reader from undoing a newer one.
-async fn reach(store: &DynamoStore, entity: &EntityId, resource: &ResourceName, at: TimeMs) -> Result<(), StoreError> {
+async fn reach(store: &DynamoStore, entity: &EntityId, resource: &ResourceName, moment: Moment) -> Result<(), StoreError> {
     let key = keys::bucket(&store.id, entity, resource, 0);
-    let moment = store.moment(at);
     for attempt in 1..=ADMIN_ATTEMPTS_MAX {
         let look = store.look(&key, moment).await?;
         let found = members(&store.shared, &store.id, &[MemberKey { entity, resource }], "set_limits").await?;
