@@ -130,21 +130,21 @@ impl DynamoStore {
             tracing::warn!(%error, "what a refused chain had taken could not be given back");
         }
         let position = |of: fn(&Result<Taken, StoreError>) -> bool| taken.iter().position(of);
-        let disabled = position(|taken| matches!(taken, Ok(Taken::Disabled))).map(|member| ConsumeOutcome::Disabled { member });
-        let stale = || position(|taken| matches!(taken, Ok(Taken::Stale))).map(|member| ConsumeOutcome::Stale { member });
-        let outcome = disabled.or_else(stale);
-        if let Some(outcome) = outcome.filter(|_| taken.iter().all(Result::is_ok)) {
-            return Ok(outcome);
+        if let Some(member) = position(|taken| matches!(taken, Ok(Taken::Disabled))) {
+            return Ok(ConsumeOutcome::Disabled { member });
         }
-        let refused = taken.iter().any(|taken| matches!(taken, Ok(Taken::Refused(_))));
-        let reports = refused.then(|| self.refused(members, &taken, moment));
-        if let Some(error) = taken.into_iter().find_map(Result::err) {
-            return Err(error);
+        // What one member has decided stands, whatever became of the others: an outage elsewhere must not let it pass.
+        let is_certain = taken.iter().all(|taken| !matches!(taken, Ok(Taken::Stale)));
+        if is_certain && taken.iter().any(|taken| matches!(taken, Ok(Taken::Refused(_)))) {
+            return Ok(ConsumeOutcome::Refused(self.refused(members, &taken, moment)));
         }
-        Ok(match reports {
-            Some(reports) => ConsumeOutcome::Refused(reports),
-            None => ConsumeOutcome::Contended { retry_after: self.short_wait() },
-        })
+        if let Some(member) = position(|taken| matches!(taken, Ok(Taken::Stale))) {
+            return Ok(ConsumeOutcome::Stale { member });
+        }
+        match taken.into_iter().find_map(Result::err) {
+            Some(error) => Err(error),
+            None => Ok(ConsumeOutcome::Contended { retry_after: self.short_wait() }),
+        }
     }
 
     async fn give_back(&self, member: &MemberTake<'_>, moment: Moment) -> Result<Adjusted, StoreError> {

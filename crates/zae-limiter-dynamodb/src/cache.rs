@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use quick_cache::sync::Cache;
 use zae_limiter_core::{EntityId, TimeMs};
-use zae_limiter_store::Clock;
 
 use crate::constants::OWNERS_MAX;
 use crate::entity::Owner;
@@ -93,8 +92,8 @@ impl Caches {
     }
 
     /// The next tick: microseconds of the wall clock, but always later than every tick before.
-    pub(crate) fn tick(&self, clock: &dyn Clock) -> u64 {
-        let wall = u64::try_from(clock.now().0).unwrap_or(0).saturating_mul(1000);
+    pub(crate) fn tick(&self, now: TimeMs) -> u64 {
+        let wall = u64::try_from(now.0).unwrap_or(0).saturating_mul(1000);
         let before = self.ticks.fetch_update(Ordering::AcqRel, Ordering::Acquire, |last| Some(last.saturating_add(1).max(wall)));
         before.unwrap_or(0).saturating_add(1).max(wall)
     }
@@ -105,12 +104,17 @@ impl Caches {
     }
 
     /// Keeps a look at a bucket that has just come.
-    pub(crate) fn remember(&self, pk: &str, image: Option<Image>, at: TimeMs, clock: &dyn Clock) -> Arc<Seen> {
+    pub(crate) fn remember(&self, pk: &str, image: Option<Image>, at: TimeMs, now: TimeMs) -> Arc<Seen> {
         let same = |before: &Arc<Seen>| matches!((&before.image, &image), (Some(before), Some(image)) if before.same_parameters(image));
-        let parameters_since = self.images.get(pk).filter(same).map_or_else(|| self.tick(clock), |seen| seen.parameters_since);
+        let parameters_since = self.images.get(pk).filter(same).map_or_else(|| self.tick(now), |seen| seen.parameters_since);
         let seen = Arc::new(Seen { image, at, parameters_since });
         self.images.insert(pk.to_owned(), Arc::clone(&seen));
         seen
+    }
+
+    /// A look at a bucket of which nothing could be read; not kept.
+    pub(crate) fn unread(&self, at: TimeMs, now: TimeMs) -> Arc<Seen> {
+        Arc::new(Seen { image: None, at, parameters_since: self.tick(now) })
     }
 
     /// Forgets a bucket that is gone, or whose image must not refuse any more.

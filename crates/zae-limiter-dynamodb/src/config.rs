@@ -52,7 +52,7 @@ pub(crate) async fn members(
     keys: &[MemberKey<'_>],
     operation: &'static str,
 ) -> Result<Members, StoreError> {
-    let stamp = ConfigStamp(shared.caches.tick(&*shared.options.clock));
+    let stamp = ConfigStamp(shared.caches.tick(shared.wall()));
     let mut wanted = Wanted::default();
     let record = wanted.add(keys::namespace_by_id(namespace));
     let system = wanted.add(keys::system_config(namespace));

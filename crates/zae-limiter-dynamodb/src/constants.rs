@@ -7,8 +7,8 @@ use std::time::Duration;
 /// too hot for one item, where another try would only heat it more.
 pub const REFILL_ATTEMPTS_MAX: u32 = 8;
 
-/// Times a write of unknown fate is sent again (with its nonce) or a throttled one repeated. More would outlive the caller's
-/// deadline at the default attempt timeout.
+/// Times a write of unknown fate is sent (with its nonce), or a throttled one. At the default attempt timeout the caller's
+/// deadline ends it after two; the third is for who has more time, the settler among them.
 pub const SEND_ATTEMPTS_MAX: u32 = 3;
 
 /// Times a read or an administrative transaction is repeated. They may take longer than a hot call.
@@ -43,6 +43,10 @@ pub const OWNERS_MAX: usize = 10_000;
 
 /// A bucket is kept at least this long after its last refill, however fast it fills.
 pub const BUCKET_TTL_MIN_MS: i64 = 3_600_000;
+
+/// How long changed limits of an entity are brought to its buckets before that is left to the takes. The change is made by then,
+/// and its caller has a deadline.
+pub const SPREAD_MAX: Duration = Duration::from_secs(5);
 
 /// Audit events are kept this long.
 pub const AUDIT_RETENTION_S: i64 = 90 * 86_400;

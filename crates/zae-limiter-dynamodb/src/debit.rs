@@ -85,6 +85,10 @@ impl<'a> Debit<'a> {
         if wcu_after(image, now) < WCU_PER_WRITE_MILLI && is_recent {
             return Ok(Step::Contended);
         }
+        if !self.is_settled(image) && !may_sync {
+            // Whether a name the bucket has and the caller does not know of is gone or new: an old reader must not say.
+            return Ok(Step::Reread);
+        }
         if self.is_settled(image) && self.fits_fast(image, now) {
             return Ok(Step::Take(self.fast(image.rf, image.shard_count, now)));
         }
@@ -116,9 +120,9 @@ impl<'a> Debit<'a> {
                     Refill { key: self.key, image, target: None, amounts: &[], nonce: None, has_floor: true, clears_mark: true, now };
                 return Ok(Step::Prepare(BucketWrite::update(Writer::SyncOnly, refill.build()?)));
             }
-            if !may_sync {
-                return Ok(Step::Reread);
-            }
+        }
+        if !may_sync && !(image.carries(&self.limits.limits) && self.is_settled(image)) {
+            return Ok(Step::Reread);
         }
         let passes = self.asked().all(|(limit, amount)| {
             let capacity = limit.params().capacity_milli;

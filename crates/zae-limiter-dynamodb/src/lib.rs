@@ -61,6 +61,27 @@ struct Shared {
     table: Arc<dyn Table>,
     options: DynamoOptions,
     caches: Caches,
+    /// What makes the numbered operations of this process different from those of others.
+    seed: u64,
+}
+
+impl Shared {
+    fn new(table: Arc<dyn Table>, options: DynamoOptions) -> Shared {
+        let (caches, seed) = (Caches::new(&options), options.entropy.next_u64());
+        Shared { table, options, caches, seed }
+    }
+
+    /// An instant of the local clock, as far as the table's clock lets it count: one that is far ahead must not move refill
+    /// instants into everybody's future, nor make an old configuration look new.
+    fn not_far_ahead(&self, at: TimeMs) -> TimeMs {
+        let ahead = self.table.clock_ahead_ms().unwrap_or(0).saturating_sub(constants::CLOCK_AHEAD_MAX_MS).max(0);
+        at.plus_ms(ahead.saturating_neg())
+    }
+
+    /// What time it is.
+    fn wall(&self) -> TimeMs {
+        self.not_far_ahead(self.options.clock.now())
+    }
 }
 
 impl DynamoStore {
@@ -69,8 +90,7 @@ impl DynamoStore {
     ///
     /// Cost: one `BatchGetItem`.
     pub async fn on_table(table: Arc<dyn Table>, options: DynamoOptions, namespace: &NamespaceName) -> Result<DynamoStore, StoreError> {
-        let caches = Caches::new(&options);
-        let shared = Arc::new(Shared { table, options, caches });
+        let shared = Arc::new(Shared::new(table, options));
         let id = version::check_and_find(&shared, namespace).await?;
         Ok(DynamoStore { shared, name: namespace.clone(), id })
     }
@@ -80,8 +100,7 @@ impl DynamoStore {
     ///
     /// Cost: one read.
     pub async fn registry_on(table: Arc<dyn Table>, options: DynamoOptions) -> Result<DynamoStore, StoreError> {
-        let caches = Caches::new(&options);
-        let shared = Arc::new(Shared { table, options, caches });
+        let shared = Arc::new(Shared::new(table, options));
         let name = version::DEFAULT_NAMESPACE.parse().expect("the word is a valid namespace name");
         let id = version::check_and_look_for(&shared, &name).await?.unwrap_or_else(|| Arc::from(keys::NO_NAMESPACE));
         Ok(DynamoStore { shared, name, id })

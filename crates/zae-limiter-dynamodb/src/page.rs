@@ -14,8 +14,8 @@ const QUERIES_MAX: u32 = 32;
 /// Pages one walk over everything goes through at most: at 1 MB each, more than a partition of a table of ours ever holds.
 const WALK_PAGES_MAX: u32 = 100_000;
 
-/// The longest text of a cursor, in bytes: that of the longest name.
-const CURSOR_BYTES_MAX: usize = 256;
+/// The longest text of a cursor, in bytes: that of the longest name, and the number of a shard behind it.
+const CURSOR_BYTES_MAX: usize = 256 + 11;
 
 /// A part of a partition whose sort keys are a prefix and a name, one item each.
 pub(crate) struct Listing {

@@ -71,7 +71,7 @@ impl DynamoStore {
 
     async fn charge(&self, delta: &BucketDelta<'_>, amounts: &[Amount<'_>], moment: Moment) -> Result<Adjusted, StoreError> {
         let key = self.key_of(delta);
-        let nonce = self.nonce();
+        let nonce = self.nonce_of(delta.operation);
         let charge = Charge { key: &key, receipt: delta.limits, amounts, nonce: &nonce };
         let mut seen = self.recall(&key);
         let mut is_fresh = false;
@@ -104,11 +104,16 @@ impl DynamoStore {
             };
             match self.send(write).await? {
                 Sent::Landed(item) => {
-                    self.note(&key, Some(&item), moment)?;
+                    self.note_landed(&key, &item, moment);
                     return Ok(outcome);
                 }
                 Sent::Lost(item) => {
-                    let look = self.note(&key, item.as_ref(), moment)?;
+                    let look = match self.note(&key, item.as_ref(), moment) {
+                        Ok(look) => look,
+                        // An earlier attempt may have landed: that it can not be read is not the whole answer.
+                        Err(error) if is_ambiguous => return Err(self.charge_failed(TableError::Unknown(error.to_string()), true)),
+                        Err(error) => return Err(error),
+                    };
                     if look.image.as_ref().is_some_and(|image| image.lw.as_deref() == Some(&nonce)) {
                         count(&self.shared.caches.tally.debits_confirmed);
                         return Ok(Adjusted::Applied);
@@ -165,7 +170,7 @@ impl DynamoStore {
             };
             match self.send(write).await? {
                 Sent::Landed(item) => {
-                    self.note(key, Some(&item), moment)?;
+                    self.note_landed(key, &item, moment);
                     return Ok(Adjusted::Applied);
                 }
                 Sent::Lost(item) => {

@@ -13,7 +13,7 @@ use zae_limiter_store::{MemberKey, MemberTake, StoreError};
 use crate::DynamoStore;
 use crate::cache::Seen;
 use crate::config;
-use crate::constants::{CLOCK_AHEAD_MAX_MS, CONFIG_MARGIN_MS, CONTENDED_WAIT_MS, CREATE_TRUST_MS, REFILL_ATTEMPTS_MAX, SEND_ATTEMPTS_MAX};
+use crate::constants::{CONFIG_MARGIN_MS, CONTENDED_WAIT_MS, CREATE_TRUST_MS, REFILL_ATTEMPTS_MAX, SEND_ATTEMPTS_MAX};
 use crate::create::Birth;
 use crate::debit::{Debit, Step, View};
 use crate::entity::Owner;
@@ -72,10 +72,7 @@ impl DynamoStore {
     /// What time it is for a write that is sent now. Every attempt takes a fresh one: an old `now` would let more pass.
     pub(crate) fn now(&self, moment: Moment) -> i64 {
         let passed = self.shared.options.clock.monotonic().saturating_sub(moment.started);
-        let now = moment.now.plus_ms(i64::try_from(passed.as_millis()).unwrap_or(i64::MAX)).0;
-        // A clock that is far ahead must not move the refill instant into everybody's future.
-        let ahead = self.table().clock_ahead_ms().unwrap_or(0).saturating_sub(CLOCK_AHEAD_MAX_MS).max(0);
-        now.saturating_sub(ahead)
+        self.shared.not_far_ahead(moment.now.plus_ms(i64::try_from(passed.as_millis()).unwrap_or(i64::MAX))).0
     }
 
     /// What is remembered of a bucket.
@@ -90,7 +87,20 @@ impl DynamoStore {
 
     pub(crate) fn note(&self, key: &Key, item: Option<&Item>, moment: Moment) -> Result<Arc<Seen>, StoreError> {
         let image = item.map(Image::parse).transpose()?;
-        Ok(self.shared.caches.remember(&key.pk, image, TimeMs(self.now(moment)), &*self.shared.options.clock))
+        Ok(self.shared.caches.remember(&key.pk, image, TimeMs(self.now(moment)), self.shared.wall()))
+    }
+
+    /// What is known of a bucket after a write has landed. Landed is landed: an image that can not be read changes nothing about
+    /// that, and an error would have the write sent again.
+    pub(crate) fn note_landed(&self, key: &Key, item: &Item, moment: Moment) -> Arc<Seen> {
+        match self.note(key, Some(item), moment) {
+            Ok(look) => look,
+            Err(error) => {
+                tracing::warn!(%error, pk = key.pk, "a write has landed on a bucket that can not be read");
+                self.shared.caches.forget(&key.pk);
+                self.shared.caches.unread(TimeMs(self.now(moment)), self.shared.wall())
+            }
+        }
     }
 
     /// Sends one write and says what its answer proves.
@@ -189,7 +199,7 @@ impl DynamoStore {
             let writer = write.writer;
             match self.send(write).await? {
                 Sent::Landed(item) => {
-                    let look = self.note(&key, Some(&item), moment)?;
+                    let look = self.note_landed(&key, &item, moment);
                     *is_ambiguous &= !takes;
                     if writer == Writer::Create && !Box::pin(self.is_still_on(member, &key, moment)).await? {
                         return Ok(Taken::Disabled);
@@ -197,7 +207,8 @@ impl DynamoStore {
                     if takes {
                         return Ok(Taken::Granted(look));
                     }
-                    (seen, is_fresh) = (Some(look), true);
+                    // What was proven was proven of the image before.
+                    (seen, is_fresh, is_proven) = (Some(look), true, false);
                 }
                 Sent::Lost(item) => {
                     let look = self.note(&key, item.as_ref(), moment)?;
@@ -209,7 +220,7 @@ impl DynamoStore {
                         }
                         return Ok(Taken::Granted(look));
                     }
-                    (seen, is_fresh) = (Some(look), true);
+                    (seen, is_fresh, is_proven) = (Some(look), true, false);
                     races += 1;
                 }
                 Sent::Unknown(error) => {
@@ -267,7 +278,7 @@ impl DynamoStore {
     async fn vouch_for_birth(&self, member: &MemberTake<'_>) -> Result<Vouched, StoreError> {
         zae_limiter_core::check_limits(&member.limits.limits)
             .map_err(|error| StoreError::new(zae_limiter_store::StoreErrorKind::Invalid, "consume", error.to_string()))?;
-        let age_us = self.shared.caches.tick(&*self.shared.options.clock).saturating_sub(member.limits.stamp.0);
+        let age_us = self.shared.caches.tick(self.shared.wall()).saturating_sub(member.limits.stamp.0);
         if age_us < CREATE_TRUST_MS * 1000
             && let Some(owner) = self.shared.caches.owner(&self.id, member.entity)
         {
@@ -294,14 +305,23 @@ impl DynamoStore {
             .filter(|take| take.amount.0 > 0)
             .map(|take| Amount { limit: &limits[usize::from(take.limit)], milli: take.amount.0 })
             .collect();
+        // Off first: that what was taken stays taken is the smaller harm of the two.
+        let flagged = match found {
+            Ok(_) => {
+                let flag = config::flags::write_flag(key.clone(), true);
+                self.shared
+                    .persist("consume", || self.table().update(&flag))
+                    .await
+                    .map(drop)
+                    .map_err(|refused| refused.into_error("consume"))
+            }
+            Err(error) => Err(error),
+        };
         if !amounts.is_empty() {
             self.credit(key, &amounts, moment).await?;
         }
-        found?;
-        let flag = config::flags::write_flag(key.clone(), true);
-        self.shared.persist("consume", || self.table().update(&flag)).await.map_err(|refused| refused.into_error("consume"))?;
         self.shared.caches.forget(&key.pk);
-        Ok(false)
+        flagged.map(|()| false)
     }
 
     /// Reads the configuration of a member again, after its bucket was seen.
@@ -335,16 +355,21 @@ impl DynamoStore {
         config::member(&self.shared, &self.id, key).await
     }
 
-    /// A nonce: eleven characters of six random bits.
+    /// A nonce that is used by one operation only.
     pub(crate) fn nonce(&self) -> String {
-        const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-        let mut bits = self.shared.options.entropy.next_u64();
-        let mut nonce = String::with_capacity(11);
-        for _ in 0..11 {
-            nonce.push(char::from(ALPHABET[usize::try_from(bits % 64).unwrap_or(0)]));
-            bits /= 64;
+        spell(self.shared.options.entropy.next_u64())
+    }
+
+    /// The nonce of an operation of this process, the same whenever it is asked for; of one that has no number, a new one.
+    pub(crate) fn nonce_of(&self, operation: u64) -> String {
+        if operation == 0 {
+            return self.nonce();
         }
-        nonce
+        // The finaliser of SplitMix64: numbers in a row become as different as random ones.
+        let mut bits = self.shared.seed.wrapping_add(operation.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        spell(bits ^ (bits >> 31))
     }
 
     pub(crate) fn short_wait(&self) -> Wait {
@@ -371,6 +396,17 @@ fn knows_more(member: &MemberTake<'_>, look: &Seen, image: &Image) -> bool {
     limits.source == LimitSource::Call
         || limits.stamp.0 > look.parameters_since
         || read_at_ms >= image.ca.unwrap_or(0).saturating_add(CONFIG_MARGIN_MS)
+}
+
+/// Eleven characters of six bits.
+fn spell(mut bits: u64) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let mut nonce = String::with_capacity(11);
+    for _ in 0..11 {
+        nonce.push(char::from(ALPHABET[usize::try_from(bits % 64).unwrap_or(0)]));
+        bits /= 64;
+    }
+    nonce
 }
 
 pub(crate) fn count(counter: &AtomicU64) {

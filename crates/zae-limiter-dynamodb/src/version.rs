@@ -5,7 +5,6 @@ use std::sync::Arc;
 use zae_limiter_core::{EventId, NamespaceId, NamespaceName};
 use zae_limiter_store::{Change, StoreError, StoreErrorKind};
 
-use crate::cache::Caches;
 use crate::constants::SCHEMA_VERSION;
 use crate::item::{attr, text_of, version_item};
 use crate::namespace::{self, id_of};
@@ -23,7 +22,7 @@ impl DynamoStore {
     /// Cost: one `PutItem`, one `BatchGetItem` and, the first time, one transaction.
     pub async fn initialise(table: &Arc<dyn Table>, options: &DynamoOptions) -> Result<(), StoreError> {
         const OPERATION: &str = "initialise";
-        let shared = Shared { table: Arc::clone(table), options: options.clone(), caches: Caches::new(options) };
+        let shared = Shared::new(Arc::clone(table), options.clone());
         let now = options.clock.now();
         let item = version_item(SCHEMA_VERSION, now, concat!("client:", env!("CARGO_PKG_VERSION")));
         let put = Put { item, conditions: vec![Condition::Absent(attr::PK.into())] };

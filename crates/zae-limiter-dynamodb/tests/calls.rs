@@ -87,7 +87,8 @@ impl Process {
 
     async fn adjust(&self, bucket: &Bucket, changes: &[(u8, i64)]) -> Adjusted {
         let deltas: Vec<Delta> = changes.iter().map(|(limit, amount)| Delta { limit: *limit, amount: Milli(amount * 1000) }).collect();
-        let delta = BucketDelta { entity: &bucket.entity, resource: &bucket.resource, limits: &bucket.limits, deltas: &deltas };
+        let delta =
+            BucketDelta { entity: &bucket.entity, resource: &bucket.resource, limits: &bucket.limits, deltas: &deltas, operation: 0 };
         self.store.adjust(&[delta], self.clock.now()).await.remove(0).unwrap()
     }
 

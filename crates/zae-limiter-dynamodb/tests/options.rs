@@ -48,7 +48,13 @@ impl Process {
 
     async fn adjust(&self, entity: &str, tokens: i64) {
         let deltas = [Delta { limit: 0, amount: Milli(tokens * 1000) }];
-        let delta = BucketDelta { entity: &entity.parse().unwrap(), resource: &resource(), limits: &in_force(entity), deltas: &deltas };
+        let delta = BucketDelta {
+            entity: &entity.parse().unwrap(),
+            resource: &resource(),
+            limits: &in_force(entity),
+            deltas: &deltas,
+            operation: 0,
+        };
         self.store.adjust(&[delta], self.rig.clock.now()).await.remove(0).unwrap();
     }
 

@@ -93,7 +93,9 @@ impl AdjustJob {
     fn apply(&self, conn: &Connection, working: &mut Working, path: &Path) -> Outcome<Vec<Result<Adjusted, StoreError>>> {
         let mut results = Vec::with_capacity(self.deltas.len());
         for delta in &self.deltas {
-            let borrowed = BucketDelta { entity: &delta.entity, resource: &delta.resource, limits: &delta.limits, deltas: &delta.deltas };
+            let OwnedDelta { entity, resource, limits, deltas } = delta;
+            // Only stores that lose answers look at the operation.
+            let borrowed = BucketDelta { entity, resource, limits, deltas, operation: 0 };
             results.push(split(working.adjust(conn, self.ns, &borrowed, self.now), "adjust", path)?);
         }
         Ok(results)

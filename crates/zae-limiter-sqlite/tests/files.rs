@@ -119,7 +119,7 @@ fn a_status_counts_what_there_is() {
         }
         let (entity, resource) = (entity("c"), gpt());
         let deltas = [Delta { limit: 0, amount: Milli::from_tokens(30) }];
-        store.adjust(&[BucketDelta { entity: &entity, resource: &resource, limits: &rpm, deltas: &deltas }], START).await;
+        store.adjust(&[BucketDelta { entity: &entity, resource: &resource, limits: &rpm, deltas: &deltas, operation: 0 }], START).await;
         let status = store.status(START).expect("a status");
         assert_eq!((status.buckets, status.buckets_in_debt), (3, 1));
         assert_eq!((status.schema_version, status.sqlite_version.as_str()), (1, rusqlite::version()));

@@ -290,7 +290,7 @@ fn everything_at_once_balances() {
                         if take(&store, "hot", &rpd, 3, START).await.is_some() {
                             taken += 3;
                             let deltas = [Delta { limit: 0, amount: Milli(-1000) }];
-                            let delta = BucketDelta { entity: &key, resource: &resource, limits: &rpd, deltas: &deltas };
+                            let delta = BucketDelta { entity: &key, resource: &resource, limits: &rpd, deltas: &deltas, operation: 0 };
                             assert_eq!(store.adjust(&[delta], START).await[0].as_ref().ok(), Some(&Adjusted::Applied));
                             given_back += 1;
                         }
@@ -349,7 +349,7 @@ fn a_wrong_request_breaks_nothing() {
             let error = store.consume(&ConsumeRequest { members: &[member], now: START }).await.expect_err("no such limit");
             assert_eq!(error.kind(), StoreErrorKind::Invalid);
             let deltas = [Delta { limit: 7, amount: Milli(1) }];
-            let wrong = BucketDelta { entity: &key, resource: &resource, limits: &rpm, deltas: &deltas };
+            let wrong = BucketDelta { entity: &key, resource: &resource, limits: &rpm, deltas: &deltas, operation: 0 };
             let deltas = [Delta { limit: 0, amount: Milli(1000) }];
             let right = BucketDelta { deltas: &deltas, ..wrong };
             let results = store.adjust(&[wrong, right], START).await;
@@ -377,7 +377,8 @@ fn an_old_handle_resurrects_nothing() {
         assert_eq!(try_take(&old, "key", &rpm, 1, START).await.map_err(|error| error.kind()), Err(StoreErrorKind::NotFound));
         let (key, resource) = (entity("key"), gpt());
         let charge = [Delta { limit: 0, amount: Milli(1000) }];
-        let charged = old.adjust(&[BucketDelta { entity: &key, resource: &resource, limits: &rpm, deltas: &charge }], START).await;
+        let charged =
+            old.adjust(&[BucketDelta { entity: &key, resource: &resource, limits: &rpm, deltas: &charge, operation: 0 }], START).await;
         assert_eq!(charged[0].as_ref().map_err(StoreError::kind), Err(StoreErrorKind::NotFound));
         let reset = old.reset(&ResetRequest { entity: &key, resource: &resource, only: None }, &change(4)).await;
         assert_eq!(reset.map_err(|error| error.kind()), Err(StoreErrorKind::NotFound));

@@ -68,7 +68,7 @@ fn only_a_full_bucket_is_forgotten() {
         take(&store, "debtor", &rpm, 60, START).await;
         let (debtor, resource) = (entity("debtor"), gpt());
         let deltas = [Delta { limit: 0, amount: Milli::from_tokens(6_000) }];
-        store.adjust(&[BucketDelta { entity: &debtor, resource: &resource, limits: &rpm, deltas: &deltas }], START).await;
+        store.adjust(&[BucketDelta { entity: &debtor, resource: &resource, limits: &rpm, deltas: &deltas, operation: 0 }], START).await;
         // Expired for long, and still 39 tokens short of nothing.
         assert_eq!(store.sweep(at(99 * MINUTE), 100).await.expect("a sweep").buckets, 0);
         assert_eq!(take(&store, "debtor", &rpm, 1, at(99 * MINUTE)).await, None);

@@ -128,6 +128,10 @@ pub struct BucketDelta<'a> {
     pub limits: &'a LimitsInForce,
     /// The changes, at most one per limit.
     pub deltas: &'a [Delta],
+    /// Tells a repetition from another change: the same for every attempt of one change, and for no other change of this
+    /// process. 0 when it will not be repeated. A store that can not always say whether a change was made needs it to make a
+    /// charge once.
+    pub operation: u64,
 }
 
 /// What became of one [`BucketDelta`].

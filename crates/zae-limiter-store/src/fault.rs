@@ -344,7 +344,7 @@ mod tests {
         let limits = LimitsInForce::new([Limit::per_minute("rpm", 60).expect("a valid limit")], LimitSource::Call);
         let (entity, resource) = ("key".parse().expect("a valid id"), "gpt-4".parse().expect("a valid resource"));
         let deltas = [Delta { limit: 0, amount: Milli(1_000) }];
-        let delta = BucketDelta { entity: &entity, resource: &resource, limits: &limits, deltas: &deltas };
+        let delta = BucketDelta { entity: &entity, resource: &resource, limits: &limits, deltas: &deltas, operation: 0 };
         let answers = store.adjust(&[delta, delta], TimeMs(0)).await;
         let kinds: Vec<_> = answers.into_iter().map(|answer| answer.map_err(|error| error.kind())).collect();
         assert_eq!(kinds, [Err(StoreErrorKind::Unavailable); 2]);

@@ -198,7 +198,7 @@ mod tests {
             let limits = LimitsInForce::new([Limit::per_minute("rpm", 1).expect("a valid limit")], LimitSource::Call);
             let (entity, resource) = ("key".parse().expect("a valid id"), "gpt-4".parse().expect("a valid resource"));
             let deltas = [Delta { limit: 0, amount: Milli(1_000) }];
-            let delta = BucketDelta { entity: &entity, resource: &resource, limits: &limits, deltas: &deltas };
+            let delta = BucketDelta { entity: &entity, resource: &resource, limits: &limits, deltas: &deltas, operation: 0 };
             assert!(scoped.adjust(&[delta], TimeMs(0)).await[0].is_err());
             scoped.ping().await.expect_err("a fault");
         });

@@ -51,7 +51,7 @@ fn no_room(outcome: Result<ConsumeOutcome, StoreError>) {
 
 async fn charge(store: &MemoryStore, entity: &str, tokens: i64, ms: i64) -> Result<Adjusted, StoreError> {
     let deltas = [Delta { limit: 0, amount: Milli(tokens * 1_000) }];
-    let delta = BucketDelta { entity: &id(entity), resource: &gpt(), limits: &rpm(), deltas: &deltas };
+    let delta = BucketDelta { entity: &id(entity), resource: &gpt(), limits: &rpm(), deltas: &deltas, operation: 0 };
     store.adjust(&[delta], TimeMs(ms)).await.pop().expect("one answer per delta")
 }
 

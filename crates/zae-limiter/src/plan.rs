@@ -1,6 +1,7 @@
 //! A plan: which buckets a request takes from, under which limits. Made once per request, kept by its lease as the receipt.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 use zae_limiter_core::{EntityId, LimitStatus, Milli, Reports, ResourceName, Take, TimeMs};
@@ -131,7 +132,12 @@ pub(crate) struct Part {
     pub(crate) plan: Arc<Plan>,
     pub(crate) member: usize,
     pub(crate) deltas: SmallVec<[Delta; 2]>,
+    /// The same for every attempt.
+    operation: u64,
 }
+
+/// Numbers the changes of this process; 0 is none.
+static OPERATIONS: AtomicU64 = AtomicU64::new(1);
 
 impl Settlement {
     /// Adds `amounts` (positive charges, negative gives back) to every bucket of `plan`. Zeroes are left out.
@@ -140,7 +146,9 @@ impl Settlement {
             let delta = |share: &Share| Delta { limit: share.limit, amount: amounts[usize::from(share.declared)] };
             let deltas: SmallVec<[Delta; 2]> = member.shares.iter().map(delta).filter(|delta| delta.amount != Milli::ZERO).collect();
             if !deltas.is_empty() {
-                self.parts.push(Part { plan: Arc::clone(plan), member: index, deltas });
+                // Only different from all others: no ordering needed.
+                let operation = OPERATIONS.fetch_add(1, Ordering::Relaxed);
+                self.parts.push(Part { plan: Arc::clone(plan), member: index, deltas, operation });
             }
         }
     }
@@ -188,6 +196,12 @@ impl Settlement {
 impl Part {
     fn as_delta(&self) -> BucketDelta<'_> {
         let member = &self.plan.members[self.member];
-        BucketDelta { entity: &member.entity, resource: &self.plan.resource, limits: &member.limits, deltas: &self.deltas }
+        BucketDelta {
+            entity: &member.entity,
+            resource: &self.plan.resource,
+            limits: &member.limits,
+            deltas: &self.deltas,
+            operation: self.operation,
+        }
     }
 }

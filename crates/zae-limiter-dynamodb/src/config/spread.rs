@@ -1,13 +1,13 @@
 //! Bringing the changed limits of an entity to the buckets it has. We would find them with our next take; the Python
 //! product takes by what the bucket says and would not, so both write them there.
 
-use futures_util::future::join_all;
+use futures_util::future::{Either, join_all, select};
 use zae_limiter_core::{BUCKET_TTL_MULTIPLIER, EntityId, Milli, ResourceName, Take};
 use zae_limiter_store::{Level, LimitsInForce, MemberKey, MemberTake, StoreError};
 
 use super::flags::{PARALLEL_MAX, covered_by};
 use super::members;
-use crate::constants::ADMIN_ATTEMPTS_MAX;
+use crate::constants::{ADMIN_ATTEMPTS_MAX, SPREAD_MAX};
 use crate::item::key_of;
 use crate::page::Walk;
 use crate::take::{Moment, Taken};
@@ -19,8 +19,14 @@ pub(super) async fn spread_limits(store: &DynamoStore, level: &Level, moment: Mo
         // As in the Python product: a change for everybody must not write everybody's buckets.
         return;
     }
-    if let Err(error) = reach_buckets(store, level, moment).await {
-        tracing::warn!(%error, %level, "the limits are stored, but buckets may keep the old ones until our next take");
+    let reaching = Box::pin(reach_buckets(store, level, moment));
+    let patience = Box::pin(async { store.shared.options.clock.sleep(SPREAD_MAX).await });
+    match select(reaching, patience).await {
+        Either::Left((Ok(()), _)) => {}
+        Either::Left((Err(error), _)) => {
+            tracing::warn!(%error, %level, "the limits are stored, but buckets may keep the old ones until our next take");
+        }
+        Either::Right(_) => tracing::warn!(%level, "the limits are stored; not all buckets were reached in time, our next takes do"),
     }
 }
 

@@ -47,7 +47,7 @@ impl<'a> Found<'a> {
 
     /// Later than the present one and every one before, also of a level that was deleted in between: versions are instants.
     fn next_version(&self) -> u64 {
-        let tick = self.store.shared.caches.tick(&*self.store.shared.options.clock);
+        let tick = self.store.shared.caches.tick(self.store.shared.wall());
         tick.max(self.version().saturating_add(1))
     }
 

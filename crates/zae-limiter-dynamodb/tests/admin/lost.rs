@@ -66,7 +66,7 @@ fn shape(rig: &Rig) -> BTreeMap<(String, String), Item> {
     let named = |text: &str| text.replace(&rig.namespace, "ns");
     let shape = |mut item: Item| {
         let key = key_of(&item);
-        let of_an_instant = |name: &str| drawn.contains(&name) || name.ends_with("_tk") || name.ends_with("_rm");
+        let of_an_instant = |name: &str| drawn.contains(&name) || ["_tk", "_rm", "_gp"].iter().any(|end| name.ends_with(end));
         item.retain(|name, _| !of_an_instant(name) && !name.contains("PK") && !name.contains("SK"));
         ((named(&key.0), named(&key.1)), item)
     };

@@ -67,7 +67,7 @@ pub(crate) async fn consume(store: &DynamoStore, chain: &[&Bucket], amount: Mill
 
 /// Charges (positive) or gives back (negative).
 pub(crate) async fn adjust(store: &DynamoStore, bucket: &Bucket, deltas: &[Delta], now: TimeMs) -> Result<Adjusted, StoreError> {
-    let delta = BucketDelta { entity: &bucket.entity, resource: &bucket.resource, limits: &bucket.limits, deltas };
+    let delta = BucketDelta { entity: &bucket.entity, resource: &bucket.resource, limits: &bucket.limits, deltas, operation: 0 };
     store.adjust(&[delta], now).await.remove(0)
 }
 

@@ -115,7 +115,7 @@ pub(super) fn correction(id: &str, limits: &LimitsInForce, tokens: &[(&str, i64)
 
 impl Correction {
     fn delta(&self) -> BucketDelta<'_> {
-        BucketDelta { entity: &self.entity, resource: &self.resource, limits: &self.limits, deltas: &self.deltas }
+        BucketDelta { entity: &self.entity, resource: &self.resource, limits: &self.limits, deltas: &self.deltas, operation: 0 }
     }
 }
 

@@ -116,7 +116,7 @@ fn a_sync_that_fails_leaves_every_bucket_as_it_was() {
     // Charged limits may not be forgotten, so there is no room for a seventeenth.
     for limit in 1..16 {
         let deltas = [Delta { limit, amount: Milli(1) }];
-        let delta = BucketDelta { entity: &id("crowded"), resource: &gpt(), limits: &sixteen, deltas: &deltas };
+        let delta = BucketDelta { entity: &id("crowded"), resource: &gpt(), limits: &sixteen, deltas: &deltas, operation: 0 };
         assert_eq!(store.adjust_one(&delta, TimeMs(0)).expect("never refused"), Adjusted::Applied);
     }
     let before = (state(&store, "crowded"), state(&store, "parent"));
@@ -245,7 +245,7 @@ async fn old_handles_of_a_namespace_that_is_gone_bring_nothing_back() {
     assert!(store.purge_namespace(&id_of_default, &change(2)).await.expect("it was deleted").records >= 2);
     assert_eq!(take(&store, &[("a", &rpm)], 1, 0).expect_err("it is gone").kind(), StoreErrorKind::NotFound);
     let deltas = [Delta { limit: 0, amount: Milli(1_000) }];
-    let charge = BucketDelta { entity: &id("a"), resource: &gpt(), limits: &rpm, deltas: &deltas };
+    let charge = BucketDelta { entity: &id("a"), resource: &gpt(), limits: &rpm, deltas: &deltas, operation: 0 };
     assert_eq!(store.adjust_one(&charge, TimeMs(0)).expect_err("it is gone").kind(), StoreErrorKind::NotFound);
     let query = AuditQuery { subject: AuditSubject::System, page: PageRequest::default() };
     assert_eq!(store.audit_events(&query).await.expect("a query").items, []);
