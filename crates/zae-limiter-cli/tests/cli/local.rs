@@ -580,9 +580,7 @@ fn following_ends_with_the_engine() {
     let mut stdout = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
     stdout.read_line(&mut line).unwrap();
-    assert_snapshot!(masked(&line, Some(&state)), @"
-    listening on http://127.0.0.1:[PORT]
-    ");
+    assert_snapshot!(masked(line.trim_end(), Some(&state)), @"listening on http://127.0.0.1:[PORT]");
     let mut log = std::fs::OpenOptions::new().append(true).open(local.path("engine.log")).unwrap();
     std::io::Write::write_all(&mut log, b"some\x1b[31mthing\n").unwrap();
     line.clear();

@@ -7,7 +7,7 @@ use zae_limiter_dynamodb::write::Writer;
 use zae_limiter_store::ConsumeOutcome;
 
 use super::ledger::Amounts;
-use super::writer::{classify, debits};
+use super::writer::{classify, debits, nonce};
 use super::{Coverage, bucket_of};
 use crate::books::{Asked, Call as StoreCall, CallId, Part, State, Told as Said};
 use crate::evaluator::{Call, Request, Told};
@@ -28,6 +28,8 @@ struct Slot {
     landed: Vec<Landed>,
     /// Every request that was answered, or not: who, and what its sender heard.
     heard: Vec<(Writer, Told)>,
+    /// The nonces of debits whose condition failed: one of them may be why.
+    failed: BTreeSet<String>,
 }
 
 /// All of them, by call and entity.
@@ -96,7 +98,11 @@ impl Slots {
         };
         let (Some((entity, _)), Some(writer)) = (bucket_of(&key), classify(asked.operation, &write)) else { return };
         if call.told != Told::Nobody {
-            self.slots.entry((id, entity.to_owned())).or_default().heard.push((writer, call.told));
+            let slot = self.slots.entry((id, entity.to_owned())).or_default();
+            slot.heard.push((writer, call.told));
+            if call.told == Told::Condition && debits(writer) {
+                slot.failed.extend(nonce(&write).map(ToOwned::to_owned));
+            }
         }
     }
 
@@ -104,6 +110,14 @@ impl Slots {
     pub(crate) fn landed(&mut self, id: CallId, entity: &str, (writer, told): (Writer, Told), amounts: &Amounts, nonce: Option<&str>) {
         let landed = Landed { writer, told, amounts: amounts.clone(), nonce: nonce.map(ToOwned::to_owned) };
         self.slots.entry((id, entity.to_owned())).or_default().landed.push(landed);
+    }
+
+    /// Charges of this call that earlier calls had sent already, unheard: the settler repeats a charge by its number.
+    fn landed_before(&self, id: CallId, entity: &str) -> usize {
+        let Some(slot) = self.slots.get(&(id, entity.to_owned())) else { return 0 };
+        let earlier = self.slots.iter().filter(|((call, of), _)| *call < id && of == entity);
+        let landed: BTreeSet<&String> = earlier.flat_map(|(_, slot)| slot.debits().into_keys().flatten().collect::<Vec<_>>()).collect();
+        slot.failed.iter().filter(|nonce| landed.contains(nonce)).count()
     }
 
     /// Holds every call to what it was told. Returns what the counters of each client must say.
@@ -132,7 +146,7 @@ impl Slots {
                         due.unheard += check_take(call, slot, is_gone).map_err(wrong)?;
                         refunded |= slot.credits().next().is_some();
                     }
-                    Asked::Adjust { parts } => check_adjusted(call, parts, entity, slot).map_err(wrong)?,
+                    Asked::Adjust { parts } => check_adjusted(call, parts, entity, slot, self.landed_before(id, entity)).map_err(wrong)?,
                     Asked::Other => {}
                 }
             }
@@ -174,7 +188,7 @@ fn check_take(call: &StoreCall, slot: &Slot, is_gone: impl Fn(&String) -> bool) 
 
 /// Charges that went through have landed, once; credits land at most once; what is said to have failed is not known to have
 /// landed, or it would be sent again.
-fn check_adjusted(call: &StoreCall, parts: &[Part], entity: &str, slot: &Slot) -> Result<(), Broken> {
+fn check_adjusted(call: &StoreCall, parts: &[Part], entity: &str, slot: &Slot, landed_before: usize) -> Result<(), Broken> {
     let ours: Vec<(usize, &Part)> =
         parts.iter().enumerate().filter(|(_, part)| part.changes.iter().any(|change| change.entity.as_str() == entity)).collect();
     let sum = |of: &dyn Fn(i128) -> bool| {
@@ -195,7 +209,7 @@ fn check_adjusted(call: &StoreCall, parts: &[Part], entity: &str, slot: &Slot) -
     let Some(Said::Adjusted(results)) = &call.told else { return Ok(()) };
     let charging = |part: &Part| part.changes.iter().any(|change| change.milli > 0);
     let charged = ours.iter().filter(|(index, part)| charging(part) && results.get(*index) == Some(&Ok(()))).count();
-    let landed = slot.debits().len();
+    let landed = slot.debits().len() + landed_before;
     // A bucket without an expiry that is gone was deleted by an administrator: there is nothing to charge.
     let may_drop = ours.iter().filter(|(_, part)| part.receipt.ttl_ms.is_none()).count();
     if landed + if slot.last(debits) == Some(Told::Condition) { may_drop } else { 0 } < charged {
