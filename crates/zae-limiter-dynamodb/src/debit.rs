@@ -113,15 +113,13 @@ impl<'a> Debit<'a> {
 
     /// A refill that also brings the parameters up to date; it takes only if the amounts pass.
     fn synced(&self, image: &Image, may_sync: bool, now: i64) -> Result<Step, StoreError> {
-        if !image.carries(&self.limits.limits) {
-            if image.vu.is_some() {
-                // Somebody has changed the parameters and left no stamp: note that first, then compare.
-                let refill =
-                    Refill { key: self.key, image, target: None, amounts: &[], nonce: None, has_floor: true, clears_mark: true, now };
-                return Ok(Step::Prepare(BucketWrite::update(Writer::SyncOnly, refill.build()?)));
-            }
+        let is_settled = image.carries(&self.limits.limits) && self.is_settled(image);
+        if image.vu.is_some() && !image.carries(&self.limits.limits) {
+            // Somebody has changed the parameters and left no stamp: note that first, then compare.
+            let refill = Refill { key: self.key, image, target: None, amounts: &[], nonce: None, has_floor: true, clears_mark: true, now };
+            return Ok(Step::Prepare(BucketWrite::update(Writer::SyncOnly, refill.build()?)));
         }
-        if !may_sync && !(image.carries(&self.limits.limits) && self.is_settled(image)) {
+        if !may_sync && !is_settled {
             return Ok(Step::Reread);
         }
         let passes = self.asked().all(|(limit, amount)| {
