@@ -2,8 +2,8 @@
 //! live configuration) over the real `DynamoStore` and a table in memory that loses, delays and reorders.
 //!
 //! A chain is several writes here, so nothing is checked per call. Every write that lands on a bucket is: against the item
-//! it met ([`ledger`]), and against an ideal bucket in true time ([`ideal`]). At the end what landed for each call must be
-//! what its caller was told ([`slots`]), and every lease must add up as on any other store.
+//! it met (`ledger`), and against an ideal bucket in true time (`ideal`). At the end what landed for each call must be
+//! what its caller was told (`slots`), and every lease must add up as on any other store.
 
 mod audit;
 mod events;
