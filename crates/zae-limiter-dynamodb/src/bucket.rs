@@ -127,6 +127,7 @@ impl DynamoStore {
         let refunds = Box::pin(join_all(landed.iter().map(|member| self.give_back(member, moment)))).await;
         for error in refunds.into_iter().filter_map(Result::err) {
             // The tokens stay taken until they refill: the safe side of all or nothing.
+            count(&self.shared.caches.tally.credits_lost);
             tracing::warn!(%error, "what a refused chain had taken could not be given back");
         }
         let position = |of: fn(&Result<Taken, StoreError>) -> bool| taken.iter().position(of);

@@ -32,6 +32,7 @@ pub(crate) struct Tally {
     pub(crate) debits_confirmed: AtomicU64,
     pub(crate) debits_unknown: AtomicU64,
     pub(crate) credits_unknown: AtomicU64,
+    pub(crate) credits_lost: AtomicU64,
     pub(crate) compensations: AtomicU64,
     pub(crate) contended: AtomicU64,
     pub(crate) local_refusals: AtomicU64,
@@ -50,6 +51,9 @@ pub struct Counters {
     pub debits_unknown: u64,
     /// Credits nobody knows the fate of; never sent again.
     pub credits_unknown: u64,
+    /// Credits the store has given up, whatever their fate: what a refused chain had taken, or what was to be given back beside a
+    /// charge that landed. What they held stays spent until it is refilled.
+    pub credits_lost: u64,
     /// Buckets given back to because another bucket of their chain refused.
     pub compensations: u64,
     /// Operations that lost too many races.
@@ -66,6 +70,7 @@ impl Tally {
             debits_confirmed: read(&self.debits_confirmed),
             debits_unknown: read(&self.debits_unknown),
             credits_unknown: read(&self.credits_unknown),
+            credits_lost: read(&self.credits_lost),
             compensations: read(&self.compensations),
             contended: read(&self.contended),
             local_refusals: read(&self.local_refusals),

@@ -42,6 +42,7 @@ impl DynamoStore {
         let credited = match credited {
             // The charge has landed: an error would have it sent again. What was not given back stays spent.
             Some(Err(error)) if is_charged => {
+                count(&self.shared.caches.tally.credits_lost);
                 tracing::warn!(%error, "charged, but what was to be given back beside it stays spent");
                 None
             }

@@ -318,7 +318,8 @@ impl DynamoStore {
             Err(error) => Err(error),
         };
         if !amounts.is_empty() {
-            self.credit(key, &amounts, moment).await?;
+            let credited = self.credit(key, &amounts, moment).await;
+            credited.inspect_err(|_| count(&self.shared.caches.tally.credits_lost))?;
         }
         self.shared.caches.forget(&key.pk);
         flagged.map(|()| false)

@@ -188,6 +188,26 @@ async fn what_lands_on_a_bucket_that_can_not_be_read_has_landed() {
     assert_eq!(number_of(&rig, "b_rpm_tk"), Some(1_000));
 }
 
+/// Nobody above sends these again, so they are counted where they are given up.
+#[tokio::test]
+async fn what_could_not_be_given_back_is_counted() {
+    let rig = Rig::new(EvalOptions::new()).await;
+    let is_credit = |asked: &Asked<'_>| matches!(asked, Asked::Update(update) if !format!("{update:?}").contains("\"lw\""));
+    let faults = Faults::by(move |asked: &Asked<'_>| if is_credit(asked) { Fate::NotApplied } else { Fate::Pass });
+    let store = rig.client(rig.table.client(9).with_faults(faults), |_| {}).await;
+    let (ten, one) = (unstored(&["rpm:1/hour:10", "tpm:1/hour:10"]), unstored(&["rpm:1/hour:1"]));
+    // The parent refuses, and what the child gave can not be given back.
+    let other = rig.store().await;
+    assert!(matches!(take(&rig, &other, &[("key", &ten), ("org", &one)], 1).await, Ok(ConsumeOutcome::Granted(_))));
+    assert!(matches!(take(&rig, &store, &[("key", &ten), ("org", &one)], 1).await, Ok(ConsumeOutcome::Refused(_))));
+    assert_eq!((number_of(&rig, "b_rpm_tk"), store.counters().credits_lost), (Some(8_000), 1));
+    // Charged on one limit; on the other it can not be given back.
+    let deltas = [Delta { limit: 0, amount: Milli(1_000) }, Delta { limit: 1, amount: Milli(-1_000) }];
+    let delta = BucketDelta { entity: &"key".parse().unwrap(), resource: &gpt(), limits: &ten, deltas: &deltas, operation: 0 };
+    assert_eq!(store.adjust(&[delta], rig.clock.now()).await.remove(0).unwrap(), Adjusted::Applied);
+    assert_eq!((number_of(&rig, "b_rpm_tk"), store.counters().credits_lost), (Some(7_000), 2));
+}
+
 /// However often a settler sends it: a charge whose answers are lost is made once, as long as nobody writes in between.
 #[tokio::test]
 async fn a_charge_that_is_repeated_by_its_number_is_made_once() {

@@ -2,12 +2,8 @@
 //! `docs/protocol-simulator.md` says what is simulated, what is checked, and which guard of the protocol it misses when it
 //! is gone.
 
-use std::num::NonZeroUsize;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use zae_limiter_dynamodb::write::{REGISTRY, Writer};
-use zae_limiter_testkit::sim::{Backend, Report, replay as replay_seed, simulate};
+use zae_limiter_testkit::sim::{Backend, Report, replay as replay_seed, simulate_all};
 
 /// Seeds of a usual run; `ZAEL_SIM_SEEDS` asks for another number, `ZAEL_SIM_FIRST` for others.
 const SEEDS: u64 = 5_000;
@@ -20,28 +16,7 @@ fn setting(name: &str) -> Option<u64> {
 /// Runs the seeds on all cores and stops at the first broken promise.
 fn run_seeds() -> Vec<Report> {
     let (count, first) = (setting("ZAEL_SIM_SEEDS").unwrap_or(SEEDS), setting("ZAEL_SIM_FIRST").unwrap_or(0));
-    let (next, reports, failure) = (AtomicU64::new(0), Mutex::new(Vec::new()), Mutex::new(None));
-    let threads = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                while failure.lock().expect("no panic").is_none() {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    if index >= count {
-                        break;
-                    }
-                    match simulate(first + index, Backend::Dynamo) {
-                        Ok(report) => reports.lock().expect("no panic").push(report),
-                        Err(found) => *failure.lock().expect("no panic") = Some(found),
-                    }
-                }
-            });
-        }
-    });
-    if let Some(failure) = failure.into_inner().expect("no panic") {
-        panic!("{failure}");
-    }
-    reports.into_inner().expect("no panic")
+    simulate_all(first, count, Backend::Dynamo).unwrap_or_else(|failure| panic!("{failure}"))
 }
 
 /// How often each writer has to land in a thousand runs.

@@ -1,10 +1,6 @@
 //! The seeded simulator over both stores. A failing seed prints itself, its trace and the command that replays it.
 
-use std::num::NonZeroUsize;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use zae_limiter_testkit::sim::{Backend, Report, replay as replay_seed, simulate};
+use zae_limiter_testkit::sim::{Backend, Report, replay as replay_seed, simulate, simulate_all};
 
 /// Seeds of a usual run; `ZAEL_SIM_SEEDS` asks for another number of each.
 const MEMORY_SEEDS: u64 = 2_000;
@@ -19,28 +15,7 @@ fn setting(name: &str) -> Option<String> {
 fn run_seeds(backend: Backend, count: u64) -> Vec<Report> {
     let count = setting("ZAEL_SIM_SEEDS").map_or(count, |text| text.parse().expect("ZAEL_SIM_SEEDS is a number"));
     let first: u64 = setting("ZAEL_SIM_FIRST").map_or(0, |text| text.parse().expect("ZAEL_SIM_FIRST is a number"));
-    let (next, reports, failure) = (AtomicU64::new(0), Mutex::new(Vec::new()), Mutex::new(None));
-    let threads = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                while failure.lock().expect("no panic").is_none() {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    if index >= count {
-                        break;
-                    }
-                    match simulate(first + index, backend) {
-                        Ok(report) => reports.lock().expect("no panic").push(report),
-                        Err(found) => *failure.lock().expect("no panic") = Some(found),
-                    }
-                }
-            });
-        }
-    });
-    if let Some(failure) = failure.into_inner().expect("no panic") {
-        panic!("{failure}");
-    }
-    reports.into_inner().expect("no panic")
+    simulate_all(first, count, backend).unwrap_or_else(|failure| panic!("{failure}"))
 }
 
 /// A run that meets nothing proves nothing: every kind of event must have happened often enough.

@@ -16,7 +16,9 @@ mod world;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use zae_limiter::Lease;
 use zae_limiter_core::EventId;
@@ -100,6 +102,32 @@ pub fn simulate(seed: u64, backend: Backend) -> Result<Report, Box<Failure>> {
         Ok((report, _)) => Ok(report),
         Err(failure) if backend == Backend::Dynamo => Err(run(seed, backend, true).err().unwrap_or(failure)),
         Err(failure) => Err(failure),
+    }
+}
+
+/// Runs `count` seeds from `first` on, on all cores, and stops at the first broken promise.
+pub fn simulate_all(first: u64, count: u64, backend: Backend) -> Result<Vec<Report>, Box<Failure>> {
+    let (next, reports, failure) = (AtomicU64::new(0), Mutex::new(Vec::new()), Mutex::new(None));
+    let threads = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while failure.lock().expect("no panic").is_none() {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    if index >= count {
+                        break;
+                    }
+                    match simulate(first + index, backend) {
+                        Ok(report) => reports.lock().expect("no panic").push(report),
+                        Err(found) => *failure.lock().expect("no panic") = Some(found),
+                    }
+                }
+            });
+        }
+    });
+    match failure.into_inner().expect("no panic") {
+        Some(failure) => Err(failure),
+        None => Ok(reports.into_inner().expect("no panic")),
     }
 }
 
