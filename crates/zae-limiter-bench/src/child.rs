@@ -107,7 +107,7 @@ fn weigh(what: &str, keys: usize) -> Result<f64> {
             let takes = takes.map(|(limit, tokens)| zae_limiter::core::Take { limit, amount: zae_limiter::Milli::from_tokens(tokens) });
             grown(keys, || {
                 let entity = texts.next().expect("a text per key").parse().expect("a valid id");
-                let member = MemberTake { entity: &entity, resource: &resource, limits: &limits, takes: &takes };
+                let member = MemberTake { entity: &entity, resource: &resource, limits: &limits, takes: &takes, absent: &[] };
                 let outcome = store.consume_now(&ConsumeRequest { members: &[member], now: SystemClock::new().now() });
                 assert!(matches!(outcome, Ok(ConsumeOutcome::Granted(_))));
             })

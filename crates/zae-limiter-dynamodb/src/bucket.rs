@@ -102,7 +102,8 @@ impl DynamoStore {
             return None;
         }
         let is_short = |((member, key), image): ((&MemberTake<'_>, &Key), &&Image)| {
-            Debit { key, limits: member.limits, takes: member.takes, nonce: "", grace_ms: 0 }.is_refused_by(image, now)
+            Debit { key, limits: member.limits, takes: member.takes, absent: member.absent, nonce: "", grace_ms: 0 }
+                .is_refused_by(image, now)
         };
         if !members.iter().zip(&keys).zip(&images).any(is_short) {
             return None;

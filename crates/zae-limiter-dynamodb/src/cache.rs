@@ -33,6 +33,7 @@ pub(crate) struct Tally {
     pub(crate) debits_unknown: AtomicU64,
     pub(crate) credits_unknown: AtomicU64,
     pub(crate) credits_lost: AtomicU64,
+    pub(crate) charges_lost: AtomicU64,
     pub(crate) compensations: AtomicU64,
     pub(crate) contended: AtomicU64,
     pub(crate) local_refusals: AtomicU64,
@@ -54,6 +55,9 @@ pub struct Counters {
     /// Credits the store has given up, whatever their fate: what a refused chain had taken, or what was to be given back beside a
     /// charge that landed. What they held stays spent until it is refilled.
     pub credits_lost: u64,
+    /// Limits that were not charged, in a charge that lost every race: their bucket had forgotten them, full, and only an exact
+    /// write can bring them back.
+    pub charges_lost: u64,
     /// Buckets given back to because another bucket of their chain refused.
     pub compensations: u64,
     /// Operations that lost too many races.
@@ -71,6 +75,7 @@ impl Tally {
             debits_unknown: read(&self.debits_unknown),
             credits_unknown: read(&self.credits_unknown),
             credits_lost: read(&self.credits_lost),
+            charges_lost: read(&self.charges_lost),
             compensations: read(&self.compensations),
             contended: read(&self.contended),
             local_refusals: read(&self.local_refusals),

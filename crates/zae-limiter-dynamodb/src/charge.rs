@@ -1,7 +1,6 @@
 //! Which write charges a bucket after the fact, given what is known of it. Pure. A charge is never refused: it may lead into
 //! debt, and when every exact form has lost its race it is made without looking.
 
-use smallvec::SmallVec;
 use zae_limiter_core::LimitParams;
 use zae_limiter_store::{LimitsInForce, StoreError};
 
@@ -99,12 +98,16 @@ impl Charge<'_> {
         BucketWrite::update(Writer::ChargeFast, Update { key: self.key.clone(), actions, conditions })
     }
 
+    /// How many of the amounts [`Writer::ChargePlain`] can not charge: limits that the image lacks.
+    pub(crate) fn left_out(&self, image: &Image) -> usize {
+        self.amounts.iter().filter(|amount| image.limit(amount.limit.name()).is_none()).count()
+    }
+
     fn plain(&self, image: &Image) -> BucketWrite {
         let mut conditions: Vec<Condition> = vec![Condition::Exists(attr::PK.into()), refill::not_ours_yet(self.nonce)];
         // Without a look at the debt there is no saying when it is paid: the next refill gives the bucket an expiry again.
         let mut actions = vec![Action::Set(attr::LW.into(), text(self.nonce)), Action::Remove(attr::TTL.into())];
-        let known: SmallVec<[&Amount<'_>; 2]> = self.amounts.iter().filter(|amount| image.limit(amount.limit.name()).is_some()).collect();
-        for amount in known {
+        for amount in self.amounts.iter().filter(|amount| image.limit(amount.limit.name()).is_some()) {
             let tk = limit_attr(amount.limit.name(), "tk");
             conditions.push(Condition::Exists(tk.clone()));
             actions.push(Action::Add(tk, amount.milli.saturating_neg()));

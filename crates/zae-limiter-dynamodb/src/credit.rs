@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn a_limit_that_an_older_image_lacks_is_given_back_to() {
         let (key, limit) = (crate::keys::bucket_of("ns", "key", "gpt-4", 0), Limit::per_minute("tpm", 10).expect("a limit"));
-        let item: Item = [("rf", 1), ("b_rpm_tk", 5), ("b_rpm_cp", 5), ("b_rpm_ra", 5), ("b_rpm_rp", 5)]
+        let item: Item = [("rf", 1), ("shard_count", 1), ("b_rpm_tk", 5), ("b_rpm_cp", 5), ("b_rpm_ra", 5), ("b_rpm_rp", 5)]
             .map(|(name, value)| (name.to_owned(), number(value)))
             .into();
         let image = Image::parse(&item).expect("a bucket");

@@ -56,6 +56,8 @@ pub(crate) struct Debit<'a> {
     pub(crate) key: &'a Key,
     pub(crate) limits: &'a LimitsInForce,
     pub(crate) takes: &'a [Take],
+    /// See [`zae_limiter_store::MemberTake::absent`].
+    pub(crate) absent: &'a [LimitName],
     pub(crate) nonce: &'a str,
     /// See [`crate::constants::FAST_GRACE_MS`].
     pub(crate) grace_ms: i64,
@@ -65,7 +67,7 @@ impl<'a> Debit<'a> {
     /// The next write, chosen from what is known, without another read.
     pub(crate) fn plan(&self, view: View<'_>, now: i64) -> Result<Step, StoreError> {
         let (image, is_recent, may_sync) = match view {
-            View::Unknown => return Ok(Step::Take(self.fast(self.cold_bound(now), 1, now))),
+            View::Unknown => return Ok(Step::Take(self.fast(None, now))),
             View::Absent => {
                 let fits = self.asked().all(|(limit, amount)| amount <= limit.params().capacity_milli);
                 return Ok(if fits { Step::Create } else { Step::Refuse });
@@ -74,13 +76,13 @@ impl<'a> Debit<'a> {
         };
         image.check_supported(&self.key.pk)?;
         if image.disabled {
-            return Ok(if is_recent { Step::Disabled } else { Step::Take(self.fast(image.rf, image.shard_count, now)) });
+            return Ok(if is_recent { Step::Disabled } else { Step::Take(self.fast(Some(image), now)) });
         }
         if !image.carries(&self.limits.limits) || image.vu.is_some() {
             return self.synced(image, may_sync, now);
         }
         if self.is_short(image, now) {
-            return Ok(if is_recent { Step::Refuse } else { Step::Take(self.fast(image.rf, image.shard_count, now)) });
+            return Ok(if is_recent { Step::Refuse } else { Step::Take(self.fast(Some(image), now)) });
         }
         if wcu_after(image, now) < WCU_PER_WRITE_MILLI && is_recent {
             return Ok(Step::Contended);
@@ -90,7 +92,7 @@ impl<'a> Debit<'a> {
             return Ok(Step::Reread);
         }
         if self.is_settled(image) && self.fits_fast(image, now) {
-            return Ok(Step::Take(self.fast(image.rf, image.shard_count, now)));
+            return Ok(Step::Take(self.fast(Some(image), now)));
         }
         Ok(Step::Take(self.refill(image, now)?))
     }
@@ -138,7 +140,7 @@ impl<'a> Debit<'a> {
             now,
         };
         Ok(if passes {
-            Step::Take(BucketWrite::update(Writer::Sync, refill.build()?))
+            Step::Take(self.over(image, Writer::Sync, refill.build()?))
         } else {
             Step::Prepare(BucketWrite::update(Writer::SyncOnly, refill.build()?))
         })
@@ -158,11 +160,31 @@ impl<'a> Debit<'a> {
         };
         if self.is_settled(image) {
             if let Some(update) = refill.build_blind()? {
-                return Ok(BucketWrite::update(Writer::BlindFill, update));
+                return Ok(self.over(image, Writer::BlindFill, update));
             }
-            return Ok(BucketWrite::update(Writer::Refill, refill.build()?));
+            return Ok(self.over(image, Writer::Refill, refill.build()?));
         }
-        Ok(BucketWrite::update(Writer::Sync, refill.build()?))
+        Ok(self.over(image, Writer::Sync, refill.build()?))
+    }
+
+    /// A refill that takes, with what every take pins beside it.
+    fn over(&self, image: &Image, writer: Writer, mut update: Update) -> BucketWrite {
+        self.pin_absent(Some(image), &mut update.conditions);
+        BucketWrite::update(writer, update)
+    }
+
+    /// A limit that is asked for and that the caller does not know of must not have come to the bucket meanwhile: it would not
+    /// be held to. One that is retired comes back by a change of parameters, which moves `ca`.
+    fn pin_absent(&self, image: Option<&Image>, conditions: &mut Vec<Condition>) {
+        // Limits given with the call are all that the caller wants to be held to.
+        if self.limits.source == LimitSource::Call {
+            return;
+        }
+        let has = |name: &&LimitName| image.is_some_and(|image| image.limit(name).is_some());
+        conditions.extend(self.absent.iter().filter(|name| !has(name)).map(|name| Condition::Absent(limit_attr(name, "tk"))));
+        if let Some(image) = image.filter(|_| self.absent.iter().any(|name| has(&name))) {
+            conditions.push(refill::pin_stamp(image));
+        }
     }
 
     fn amounts(&self) -> SmallVec<[Amount<'a>; 2]> {
@@ -196,8 +218,9 @@ impl<'a> Debit<'a> {
         refill::cold_bound(self.asked().map(|(limit, _)| limit.params()), now)
     }
 
-    /// FAST: takes if the balance suffices and nothing has overflowed since `since`, a lower bound of the refill instant.
-    fn fast(&self, since: i64, shard_count: i64, now: i64) -> BucketWrite {
+    /// FAST: takes if the balance suffices and nothing has overflowed since a lower bound of the refill instant.
+    fn fast(&self, image: Option<&Image>, now: i64) -> BucketWrite {
+        let (since, shard_count) = image.map_or_else(|| (self.cold_bound(now), 1), |image| (image.rf, image.shard_count));
         let mut actions = Vec::with_capacity(2 * self.takes.len() + 3);
         let mut conditions = Vec::with_capacity(5 * self.takes.len() + 8);
         conditions.push(Condition::Exists(attr::PK.into()));
@@ -220,6 +243,7 @@ impl<'a> Debit<'a> {
             .push(Condition::Any(vec![Condition::Absent(attr::TTL.into()), compare(attr::TTL, Comparison::Gt, now.div_euclid(1000))]));
         conditions.push(compare(attr::WCU_TK, Comparison::Ge, WCU_PER_WRITE_MILLI));
         conditions.push(refill::not_ours_yet(self.nonce));
+        self.pin_absent(image, &mut conditions);
         actions.push(Action::Add(attr::WCU_TK.into(), -WCU_PER_WRITE_MILLI));
         actions.push(Action::Add(attr::WCU_TC.into(), WCU_PER_WRITE_MILLI));
         actions.push(Action::Set(attr::LW.into(), text(self.nonce)));

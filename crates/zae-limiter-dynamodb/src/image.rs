@@ -1,11 +1,14 @@
 //! A bucket item as it came back from the table, parsed once.
 
+#[cfg(test)]
+mod tests;
+
 use aws_sdk_dynamodb::types::AttributeValue;
 use smallvec::SmallVec;
 use zae_limiter_core::{BucketState, ConfigStamp, Limit, LimitName, LimitParams, LimitState, Milli, TimeMs};
 use zae_limiter_store::{StoreError, StoreErrorKind};
 
-use crate::constants::WCU_MILLI;
+use crate::item::{corrupt, shown};
 use crate::table::{Attr, Item};
 
 /// Names of the attributes of a bucket.
@@ -104,6 +107,7 @@ impl Field {
 
 /// What an item has of one limit, collected in one pass: looking every attribute up would build its name first.
 struct Found<'a> {
+    item: &'a Item,
     name: &'a str,
     /// Attribute and value, by field.
     values: [Option<(&'a str, &'a AttributeValue)>; FIELDS],
@@ -111,11 +115,11 @@ struct Found<'a> {
 
 impl Found<'_> {
     fn number(&self, field: Field) -> Result<Option<i64>, StoreError> {
-        self.values[field as usize].map(|(name, value)| number_in(name, value)).transpose()
+        self.values[field as usize].map(|(name, value)| number_in(self.item, name, value)).transpose()
     }
 
     fn required(&self, field: Field) -> Result<i64, StoreError> {
-        self.number(field)?.ok_or_else(|| damaged(&format!("b_{}_{}", self.name, field.word()), "it is missing"))
+        self.number(field)?.ok_or_else(|| corrupt(self.item, &format!("b_{}_{}", self.name, field.word()), "is missing"))
     }
 }
 
@@ -158,14 +162,15 @@ impl Image {
     pub(crate) fn parse(item: &Item) -> Result<Image, StoreError> {
         let mut image = Image {
             rf: required(item, attr::RF)?,
-            shard_count: number(item, attr::SHARD_COUNT)?.unwrap_or(1),
+            shard_count: shard_count(item)?,
             ttl: number(item, attr::TTL)?,
             vu: number(item, attr::VU)?,
-            disabled: matches!(item.get(attr::DISABLED), Some(AttributeValue::Bool(true))),
+            disabled: disabled(item)?,
             lw: item.get(attr::LW).and_then(|value| value.as_s().ok()).cloned(),
             ca: number(item, attr::CA)?,
             has_rmf: item.contains_key(attr::RMF),
-            wcu_tk: number(item, attr::WCU_TK)?.unwrap_or(WCU_MILLI),
+            // The next refill brings it back.
+            wcu_tk: number(item, attr::WCU_TK)?.unwrap_or(0),
             limits: SmallVec::new(),
             unsupported: None,
         };
@@ -190,7 +195,7 @@ impl Image {
                 continue;
             }
             let place = found.iter().position(|limit| limit.name == name).unwrap_or_else(|| {
-                found.push(Found { name, values: [None; FIELDS] });
+                found.push(Found { item, name, values: [None; FIELDS] });
                 found.len() - 1
             });
             found[place].values[field as usize] = Some((key.as_str(), value));
@@ -198,7 +203,8 @@ impl Image {
         for limit in found {
             // Every limit has a balance; what belongs to none is no limit.
             let Some((key, _)) = limit.values[Field::Tk as usize] else { continue };
-            let name: LimitName = limit.name.parse().map_err(|error| damaged(key, &format!("its name is not one of a limit: {error}")))?;
+            let name: LimitName =
+                limit.name.parse().map_err(|error| corrupt(item, key, format_args!("is not named after a limit: {error}")))?;
             let params = LimitParams {
                 capacity_milli: limit.required(Field::Cp)?,
                 refill_milli: limit.required(Field::Ra)?,
@@ -298,13 +304,33 @@ impl ImageLimit {
     }
 }
 
-/// A number attribute, `None` when it is missing.
-pub(crate) fn number(item: &Item, name: &str) -> Result<Option<i64>, StoreError> {
-    item.get(name).map(|value| number_in(name, value)).transpose()
+/// Every write pins it, so an item without it would be one that nobody can write.
+fn shard_count(item: &Item) -> Result<i64, StoreError> {
+    match required(item, attr::SHARD_COUNT)? {
+        count if count >= 1 => Ok(count),
+        count => Err(corrupt(item, attr::SHARD_COUNT, format_args!("is {count}; a bucket has at least one shard"))),
+    }
 }
 
-fn number_in(name: &str, value: &AttributeValue) -> Result<i64, StoreError> {
-    let Ok(text) = value.as_n() else { return Err(damaged(name, "it is not a number")) };
+/// Every take pins that it is not there, so that a bucket is on is said by its absence alone.
+fn disabled(item: &Item) -> Result<bool, StoreError> {
+    match item.get(attr::DISABLED) {
+        None => Ok(false),
+        Some(AttributeValue::Bool(true)) => Ok(true),
+        Some(other) => {
+            let problem = format!("is {}, not true; enable its entity or resource again to take it away", shown(other));
+            Err(corrupt(item, attr::DISABLED, problem))
+        }
+    }
+}
+
+/// A number attribute, `None` when it is missing.
+fn number(item: &Item, name: &str) -> Result<Option<i64>, StoreError> {
+    item.get(name).map(|value| number_in(item, name, value)).transpose()
+}
+
+fn number_in(item: &Item, name: &str, value: &AttributeValue) -> Result<i64, StoreError> {
+    let Ok(text) = value.as_n() else { return Err(corrupt(item, name, "is not a number")) };
     if let Ok(number) = text.parse() {
         return Ok(number);
     }
@@ -316,94 +342,10 @@ fn number_in(name: &str, value: &AttributeValue) -> Result<i64, StoreError> {
     match text.parse::<f64>() {
         #[expect(clippy::cast_possible_truncation, reason = "checked to be a whole number of at most 53 bits")]
         Ok(number) if number.fract() == 0.0 && number.abs() < 9.0e15 => Ok(number as i64),
-        _ => Err(damaged(name, &format!("{text:?} is not a whole number"))),
+        _ => Err(corrupt(item, name, format_args!("is {text:?}, not a whole number"))),
     }
 }
 
 fn required(item: &Item, name: &str) -> Result<i64, StoreError> {
-    number(item, name)?.ok_or_else(|| damaged(name, "it is missing"))
-}
-
-fn damaged(attribute: &str, why: &str) -> StoreError {
-    StoreError::new(StoreErrorKind::Corrupt, "read bucket", format!("attribute {attribute:?} of a bucket can not be right: {why}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A bucket with one limit, and these attributes set on top.
-    fn item<'a>(more: impl IntoIterator<Item = (&'a str, AttributeValue)>) -> Item {
-        let number = |text: &str| AttributeValue::N(text.to_owned());
-        let mut item: Item = [("rf", "1000"), ("shard_count", "1"), ("b_wcu_tk", "1000000")]
-            .into_iter()
-            .chain([("b_rpm_tk", "7000"), ("b_rpm_tc", "3000"), ("b_rpm_cp", "10000"), ("b_rpm_ra", "10000"), ("b_rpm_rp", "60000")])
-            .map(|(name, value)| (name.to_owned(), number(value)))
-            .collect();
-        item.extend(more.into_iter().map(|(name, value)| (name.to_owned(), value)));
-        item
-    }
-
-    fn n(text: &str) -> AttributeValue {
-        AttributeValue::N(text.to_owned())
-    }
-
-    fn s(text: &str) -> AttributeValue {
-        AttributeValue::S(text.to_owned())
-    }
-
-    #[test]
-    fn what_can_not_be_honoured_is_refused_by_its_name() {
-        let fields = UNSUPPORTED_FIELDS.map(|(field, _)| format!("b_rpm_{field}"));
-        for name in UNSUPPORTED.map(|(name, _)| name).into_iter().chain(fields.iter().map(String::as_str)) {
-            let error = Image::parse(&item([(name, s("1m0-59h9-17"))])).unwrap().check_supported("pk").unwrap_err();
-            assert_eq!(error.kind(), StoreErrorKind::Incompatible);
-            assert!(error.to_string().contains(&format!("{name:?}")), "{error}");
-        }
-        let shards = Image::parse(&item([("shard_count", n("2"))])).unwrap().check_supported("pk").unwrap_err();
-        assert!(shards.to_string().contains("several shards"), "{shards}");
-        let quota = Image::parse(&item([("b_rpm_ra", n("0"))])).unwrap().check_supported("pk").unwrap_err();
-        assert!(quota.to_string().contains("quotas"), "{quota}");
-    }
-
-    /// The Python product says so of every limit it adds to a bucket.
-    #[test]
-    fn a_limit_that_says_it_has_no_schedule_has_none() {
-        let marks = [("b_rpm_sched", s("-")), ("b_rpm_rsched", s("-"))];
-        Image::parse(&item(marks)).unwrap().check_supported("pk").unwrap();
-    }
-
-    /// Whoever moves the refill instant without knowing of remainders makes them worthless.
-    #[test]
-    fn remainders_count_only_at_their_own_refill_instant() {
-        for (rmf, rm, counts) in [("1000", "59999", 59_999), ("999", "59999", 0), ("1000", "60000", 0), ("1000", "-1", 0)] {
-            let image = Image::parse(&item([("rmf", n(rmf)), ("b_rpm_rm", n(rm))])).unwrap();
-            assert_eq!((image.limits[0].rm, image.limits[0].has_rm), (counts, true), "{rm} of {rmf}");
-        }
-    }
-
-    #[test]
-    fn numbers_of_any_size_are_read_or_refused() {
-        let balance = |text| Image::parse(&item([("b_rpm_tk", n(text))])).map(|image| image.limits[0].tk).map_err(|error| error.kind());
-        assert_eq!(balance("-12"), Ok(-12));
-        assert_eq!(balance("1.5e4"), Ok(15_000));
-        assert_eq!(balance("99999999999999999999999999999999999999"), Ok(i64::MAX));
-        assert_eq!(balance("-99999999999999999999999999999999999999"), Ok(i64::MIN));
-        for damage in ["1.5", "1e300", "NaN", "", "many"] {
-            assert_eq!(balance(damage), Err(StoreErrorKind::Corrupt), "{damage:?}");
-        }
-    }
-
-    #[test]
-    fn an_item_with_a_part_missing_is_damaged_and_says_which() {
-        for name in ["rf", "b_rpm_cp", "b_rpm_ra", "b_rpm_rp"] {
-            let mut damaged = item([]);
-            damaged.remove(name);
-            let error = Image::parse(&damaged).unwrap_err();
-            assert_eq!(error.kind(), StoreErrorKind::Corrupt);
-            assert!(error.to_string().contains(&format!("{name:?}")), "{error}");
-            let error = Image::parse(&item([(name, s("12"))])).unwrap_err();
-            assert!(error.to_string().contains("not a number"), "{error}");
-        }
-    }
+    number(item, name)?.ok_or_else(|| corrupt(item, name, "is missing"))
 }

@@ -91,10 +91,7 @@ impl Refill<'_> {
         let mut draft = Draft::default();
         draft.conditions.push(Condition::Exists(attr::PK.into()));
         draft.conditions.push(compare(attr::RF, Comparison::Le, latest));
-        draft.conditions.push(match self.image.ca {
-            Some(ca) => compare(attr::CA, Comparison::Eq, ca),
-            None => Condition::Absent(attr::CA.into()),
-        });
+        draft.conditions.push(pin_stamp(self.image));
         for limit in &self.image.limits {
             let LimitParams { capacity_milli, .. } = limit.params;
             let amount = self.amount(&limit.name).unwrap_or(0);
@@ -357,6 +354,14 @@ pub(crate) fn pin_parameters(name: &LimitName, params: LimitParams, conditions: 
     conditions.push(compare(limit_attr(name, "cp"), Comparison::Eq, params.capacity_milli));
     conditions.push(compare(limit_attr(name, "ra"), Comparison::Eq, params.refill_milli));
     conditions.push(compare(limit_attr(name, "rp"), Comparison::Eq, params.period_ms));
+}
+
+/// Pins the set of limits and their parameters as the image has them: every change of ours moves `ca`.
+pub(crate) fn pin_stamp(image: &Image) -> Condition {
+    match image.ca {
+        Some(ca) => compare(attr::CA, Comparison::Eq, ca),
+        None => Condition::Absent(attr::CA.into()),
+    }
 }
 
 /// Fails when this very operation has landed already.

@@ -1,5 +1,7 @@
 //! Settling with one bucket after the fact: charges at least once, credits at most once.
 
+use std::sync::atomic::Ordering;
+
 use smallvec::SmallVec;
 use zae_limiter_store::{Adjusted, BucketDelta, MemberKey, StoreError, StoreErrorKind};
 
@@ -77,6 +79,8 @@ impl DynamoStore {
         let mut seen = self.recall(&key);
         let mut is_fresh = false;
         let (mut races, mut sends, mut is_ambiguous) = (0, 0, false);
+        // Amounts that the write of the last resort could not charge.
+        let mut left_out = 0;
         loop {
             let now = self.now(moment);
             let step = charge.plan(view(seen.as_deref(), is_fresh), races >= REFILL_ATTEMPTS_MAX, now)?;
@@ -103,8 +107,12 @@ impl DynamoStore {
                 }
                 charge::Step::Drop => return Ok(Adjusted::Dropped),
             };
+            if write.writer == Writer::ChargePlain {
+                left_out = seen.as_deref().and_then(|look| look.image.as_ref()).map_or(0, |image| charge.left_out(image));
+            }
             match self.send(write).await? {
                 Sent::Landed(item) => {
+                    self.uncharged(&key, left_out);
                     self.note_landed(&key, &item, moment);
                     return Ok(outcome);
                 }
@@ -117,6 +125,7 @@ impl DynamoStore {
                     };
                     if look.image.as_ref().is_some_and(|image| image.lw.as_deref() == Some(&nonce)) {
                         count(&self.shared.caches.tally.debits_confirmed);
+                        self.uncharged(&key, left_out);
                         return Ok(Adjusted::Applied);
                     }
                     (seen, is_fresh) = (Some(look), true);
@@ -146,6 +155,13 @@ impl DynamoStore {
                 let error = TableError::NotApplied("the bucket keeps appearing and disappearing".to_owned());
                 return Err(self.charge_failed(error, is_ambiguous));
             }
+        }
+    }
+
+    fn uncharged(&self, key: &Key, limits: usize) {
+        if limits > 0 {
+            self.shared.caches.tally.charges_lost.fetch_add(limits as u64, Ordering::Relaxed);
+            tracing::warn!(pk = key.pk, limits, "limits that the bucket has forgotten were not charged");
         }
     }
 

@@ -135,8 +135,14 @@ impl DynamoStore {
     async fn take_until_answered(&self, member: &MemberTake<'_>, moment: Moment, is_ambiguous: &mut bool) -> Result<Taken, StoreError> {
         let key = keys::bucket(&self.id, member.entity, member.resource, 0);
         let nonce = self.nonce();
-        let debit =
-            Debit { key: &key, limits: member.limits, takes: member.takes, nonce: &nonce, grace_ms: self.shared.options.fast_grace_ms };
+        let debit = Debit {
+            key: &key,
+            limits: member.limits,
+            takes: member.takes,
+            absent: member.absent,
+            nonce: &nonce,
+            grace_ms: self.shared.options.fast_grace_ms,
+        };
         let mut seen = if self.shared.options.speculative { self.recall(&key) } else { Some(Box::pin(self.look(&key, moment)).await?) };
         // An image of this very operation is as recent as can be.
         let mut is_fresh = !self.shared.options.speculative;

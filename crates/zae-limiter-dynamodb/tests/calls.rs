@@ -142,7 +142,7 @@ impl Bucket {
     }
 
     fn take<'a>(&'a self, takes: &'a [Take]) -> MemberTake<'a> {
-        MemberTake { entity: &self.entity, resource: &self.resource, limits: &self.limits, takes }
+        MemberTake { entity: &self.entity, resource: &self.resource, limits: &self.limits, takes, absent: &[] }
     }
 }
 

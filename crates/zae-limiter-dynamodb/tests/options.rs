@@ -42,7 +42,7 @@ impl Process {
         let resource = resource();
         let members = entities.iter().zip(&in_force);
         let members: Vec<MemberTake<'_>> =
-            members.map(|(entity, limits)| MemberTake { entity, resource: &resource, limits, takes: &takes }).collect();
+            members.map(|(entity, limits)| MemberTake { entity, resource: &resource, limits, takes: &takes, absent: &[] }).collect();
         self.store.consume(&ConsumeRequest { members: &members, now: self.rig.clock.now() }).await.unwrap()
     }
 

@@ -58,7 +58,7 @@ fn limits(text: &str) -> LimitsInForce {
 async fn attempt(store: &DynamoStore, limits: &LimitsInForce, tokens: u64, now: TimeMs) -> Option<bool> {
     let (entity, resource): (EntityId, ResourceName) = ("hot".parse().unwrap(), "gpt-4".parse().unwrap());
     let takes = [Take { limit: 0, amount: Milli::from_tokens(tokens) }];
-    let member = MemberTake { entity: &entity, resource: &resource, limits, takes: &takes };
+    let member = MemberTake { entity: &entity, resource: &resource, limits, takes: &takes, absent: &[] };
     match store.consume(&ConsumeRequest { members: &[member], now }).await {
         Ok(ConsumeOutcome::Granted(_)) => Some(true),
         Ok(ConsumeOutcome::Refused(_)) => Some(false),

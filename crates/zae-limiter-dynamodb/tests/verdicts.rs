@@ -35,7 +35,7 @@ fn unstored(texts: &[&str]) -> LimitsInForce {
 async fn take(rig: &Rig, store: &DynamoStore, chain: &[(&str, &LimitsInForce)], tokens: u64) -> Result<ConsumeOutcome, StoreError> {
     let takes = [Take { limit: 0, amount: Milli::from_tokens(tokens) }];
     let (entities, resource): (Vec<EntityId>, _) = (chain.iter().map(|(name, _)| name.parse().unwrap()).collect(), gpt());
-    let member = |(entity, (_, limits))| MemberTake { entity, resource: &resource, limits, takes: &takes };
+    let member = |(entity, (_, limits))| MemberTake { entity, resource: &resource, limits, takes: &takes, absent: &[] };
     let members: Vec<MemberTake<'_>> = entities.iter().zip(chain.iter().copied()).map(member).collect();
     store.consume(&ConsumeRequest { members: &members, now: rig.clock.now() }).await
 }

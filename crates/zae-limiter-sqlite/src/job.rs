@@ -58,7 +58,13 @@ impl ConsumeJob {
         let members: SmallVec<[MemberTake<'_>; 2]> = self
             .members
             .iter()
-            .map(|member| MemberTake { entity: &member.entity, resource: &member.resource, limits: &member.limits, takes: &member.takes })
+            .map(|member| MemberTake {
+                entity: &member.entity,
+                resource: &member.resource,
+                limits: &member.limits,
+                takes: &member.takes,
+                absent: &[],
+            })
             .collect();
         working.consume(conn, self.ns, &members, self.now)
     }

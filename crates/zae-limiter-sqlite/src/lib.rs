@@ -13,7 +13,7 @@
 //! let limits = LimitsInForce::new([Limit::per_minute("rpm", 60)?], LimitSource::Call);
 //! let (entity, resource) = ("key-1".parse()?, "gpt-4".parse()?);
 //! let takes = [Take { limit: 0, amount: Milli::from_tokens(1) }];
-//! let member = MemberTake { entity: &entity, resource: &resource, limits: &limits, takes: &takes };
+//! let member = MemberTake { entity: &entity, resource: &resource, limits: &limits, takes: &takes, absent: &[] };
 //! let outcome = store.consume(&ConsumeRequest { members: &[member], now: TimeMs(0) }).await?;
 //! assert!(matches!(outcome, ConsumeOutcome::Granted(_)));
 //! # Ok::<(), Box<dyn std::error::Error>>(()) })?;

@@ -109,7 +109,7 @@ async fn take_for_ever(store: SqliteStore, path: std::path::PathBuf) {
     let mut acks = OpenOptions::new().create(true).append(true).open(path.with_extension("acks")).expect("a file");
     let (child, parent, resource, limits) = (entity("child"), entity("parent"), gpt(), big());
     let takes = [Take { limit: 0, amount: Milli::from_tokens(1) }];
-    let member = |entity| MemberTake { entity, resource: &resource, limits: &limits, takes: &takes };
+    let member = |entity| MemberTake { entity, resource: &resource, limits: &limits, takes: &takes, absent: &[] };
     let members = [member(&child), member(&parent)];
     loop {
         let outcome = store.consume(&ConsumeRequest { members: &members, now: START }).await.expect("a decision");

@@ -345,7 +345,7 @@ fn a_wrong_request_breaks_nothing() {
             let store = scratch.open_with(SqliteOptions::new().synchronous(synchronous));
             let (rpm, key, resource) = (limits("rpm:60/min"), entity("key"), gpt());
             let takes = [Take { limit: 7, amount: Milli(1) }];
-            let member = MemberTake { entity: &key, resource: &resource, limits: &rpm, takes: &takes };
+            let member = MemberTake { entity: &key, resource: &resource, limits: &rpm, takes: &takes, absent: &[] };
             let error = store.consume(&ConsumeRequest { members: &[member], now: START }).await.expect_err("no such limit");
             assert_eq!(error.kind(), StoreErrorKind::Invalid);
             let deltas = [Delta { limit: 7, amount: Milli(1) }];

@@ -47,6 +47,9 @@ pub struct MemberTake<'a> {
     pub limits: &'a LimitsInForce,
     /// The amounts, by index into `limits`; at most one per limit, never negative.
     pub takes: &'a [Take],
+    /// What the request also asks for and `limits` does not have. A store whose buckets carry their limits makes sure that this
+    /// one has not got such a limit meanwhile; one that compares stamps need not look.
+    pub absent: &'a [LimitName],
 }
 
 /// One atomic decision over a chain. Everything is borrowed, so a prebuilt request costs nothing to pass.

@@ -294,7 +294,7 @@ mod tests {
         let limits = LimitsInForce::new([Limit::per_minute("rpm", 60).expect("a valid limit")], LimitSource::Call);
         let (entity, resource) = ("key".parse().expect("a valid id"), "gpt-4".parse().expect("a valid resource"));
         let takes = [Take { limit: 0, amount: Milli(1_000) }];
-        let members = [MemberTake { entity: &entity, resource: &resource, limits: &limits, takes: &takes }];
+        let members = [MemberTake { entity: &entity, resource: &resource, limits: &limits, takes: &takes, absent: &[] }];
         let request = ConsumeRequest { members: &members, now: TimeMs(0) };
         let mut call = store.consume(&request);
         let mut context = Context::from_waker(Waker::noop());

@@ -175,7 +175,7 @@ mod tests {
             let limits = LimitsInForce::new([Limit::per_minute("rpm", 1).expect("a valid limit")], LimitSource::Call);
             let (entity, resource) = ("key".parse::<EntityId>().expect("a valid id"), "gpt-4".parse().expect("a valid resource"));
             let takes = [Take { limit: 0, amount: Milli(1_000) }];
-            let members = [MemberTake { entity: &entity, resource: &resource, limits: &limits, takes: &takes }];
+            let members = [MemberTake { entity: &entity, resource: &resource, limits: &limits, takes: &takes, absent: &[] }];
             let request = ConsumeRequest { members: &members, now: TimeMs(0) };
             assert!(matches!(store.consume(&request).await, Ok(ConsumeOutcome::Granted(_))));
             assert!(matches!(store.peek(&request).await, Ok(ConsumeOutcome::Refused(_))));

@@ -33,7 +33,7 @@ fn take(store: &MemoryStore, chain: &[&str], tokens: u64, ms: i64) -> Result<Con
     let entities: Vec<EntityId> = chain.iter().map(|entity| id(entity)).collect();
     let takes = [Take { limit: 0, amount: Milli::from_tokens(tokens) }];
     let members: Vec<MemberTake<'_>> =
-        entities.iter().map(|entity| MemberTake { entity, resource: &resource, limits: &limits, takes: &takes }).collect();
+        entities.iter().map(|entity| MemberTake { entity, resource: &resource, limits: &limits, takes: &takes, absent: &[] }).collect();
     store.consume_now(&ConsumeRequest { members: &members, now: TimeMs(ms) })
 }
 

@@ -37,7 +37,7 @@ fn take(store: &MemoryStore, chain: &[(&EntityId, &LimitsInForce)], tokens: u64)
     let resource = gpt();
     let takes = [Take { limit: 0, amount: Milli::from_tokens(tokens) }];
     let members: Vec<MemberTake<'_>> =
-        chain.iter().map(|(entity, limits)| MemberTake { entity, resource: &resource, limits, takes: &takes }).collect();
+        chain.iter().map(|(entity, limits)| MemberTake { entity, resource: &resource, limits, takes: &takes, absent: &[] }).collect();
     store.consume_now(&ConsumeRequest { members: &members, now: NOW })
 }
 
@@ -164,7 +164,7 @@ fn a_purged_namespace_stays_empty_although_old_handles_go_on() {
                     let takes = [Take { limit: 0, amount: Milli::from_tokens(1) }];
                     barrier.wait();
                     for entity in part {
-                        let members = [MemberTake { entity, resource: &resource, limits, takes: &takes }];
+                        let members = [MemberTake { entity, resource: &resource, limits, takes: &takes, absent: &[] }];
                         match now(tenant.consume(&ConsumeRequest { members: &members, now: NOW })) {
                             Ok(ConsumeOutcome::Granted(_)) => {}
                             Err(error) if error.kind() == StoreErrorKind::NotFound => {}

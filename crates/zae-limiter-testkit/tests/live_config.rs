@@ -2,14 +2,18 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use zae_limiter::{
-    AcquireError, Level, Limit, ManualClock, MemoryStore, OnDrop, PageRequest, RateLimiter, Request, StoreErrorKind, TimeMs,
+    AcquireError, Level, Limit, ManualClock, MemoryStore, NewEntity, OnDrop, PageRequest, RateLimiter, Request, StoreErrorKind, TimeMs,
 };
+use zae_limiter_dynamodb::table::Table;
+use zae_limiter_dynamodb::{DynamoOptions, DynamoStore};
 use zae_limiter_sqlite::{SqliteOptions, SqliteStore};
 use zae_limiter_store::{Clock, MemoryOptions};
+use zae_limiter_testkit::evaluator::EvalTable;
 
 const DAY: Duration = Duration::from_secs(86_400);
 const TTL: Duration = Duration::from_secs(60);
@@ -223,4 +227,38 @@ async fn dropping_and_re_adding_a_limit_mints_nothing() {
             assert!(limiter.acquire(request(1)).await.is_err(), "{name}, round {round}: the limit came back with tokens");
         }
     }
+}
+
+/// The request asks for `tpm`, which only the key has when it starts. Whoever still remembers the org without it must not pass it by.
+#[tokio::test]
+async fn a_limit_that_an_ancestor_gets_binds_at_once_on_dynamodb() {
+    let table: Arc<dyn Table> = Arc::new(EvalTable::new());
+    let options = DynamoOptions::new();
+    DynamoStore::initialise(&table, &options).await.unwrap();
+    let mut limiters = Vec::new();
+    for _ in 0..2 {
+        let store = DynamoStore::on_table(Arc::clone(&table), options.clone(), &"default".parse().unwrap()).await.unwrap();
+        limiters.push(RateLimiter::builder(store).config_cache_ttl(TTL).build().unwrap());
+    }
+    let (admin, server) = (&limiters[0], &limiters[1]);
+    let org = Level::Entity("org".parse().unwrap());
+    admin.set_limits(&Level::System, [limit("rpm:100/day"), limit("tpm:100/day")]).await.unwrap();
+    let entity = |id: &str, parent: Option<&str>| NewEntity {
+        id: id.parse().unwrap(),
+        name: id.to_owned(),
+        parent: parent.map(|parent| parent.parse().unwrap()),
+        cascade: parent.is_some(),
+        metadata: BTreeMap::new(),
+    };
+    admin.create_entity(entity("org", None)).await.unwrap();
+    admin.create_entity(entity("key", Some("org"))).await.unwrap();
+    admin.set_limits(&org, [limit("rpm:100/day")]).await.unwrap();
+    let request = || Request::new("key", "gpt-4").take("rpm", 1).take("tpm", 10);
+    server.acquire(request()).await.unwrap().commit().await.unwrap();
+    admin.set_limits(&org, [limit("rpm:100/day"), limit("tpm:10/day")]).await.unwrap();
+    server.acquire(request()).await.unwrap().commit().await.unwrap();
+    let refused = server.acquire(request()).await.unwrap_err();
+    let short: Vec<String> =
+        refused.exceeded().unwrap().violations().map(|status| format!("{} {}", status.entity, status.limit.name())).collect();
+    assert_eq!(short, ["org tpm"]);
 }

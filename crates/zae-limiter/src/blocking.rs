@@ -94,6 +94,24 @@ impl RateLimiter {
         RateLimiter::made_by(async move { builder.build() })
     }
 
+    /// Builds a blocking limiter on a store that has to be connected to first; that is waited for.
+    ///
+    /// ```no_run
+    /// # #[cfg(feature = "dynamodb")]
+    /// # fn example() -> Result<(), zae_limiter::Error> {
+    /// use zae_limiter::{RateLimiter, blocking, dynamodb::DynamoStore};
+    ///
+    /// let limiter = blocking::RateLimiter::build_from(async {
+    ///     let store = DynamoStore::builder("my-app", "eu-west-1").namespace("tenant-1").connect().await?;
+    ///     Ok(RateLimiter::builder(store))
+    /// })?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn build_from(builder: impl Future<Output = Result<Builder, Error>> + Send + 'static) -> Result<RateLimiter, Error> {
+        RateLimiter::made_by(async move { builder.await?.build() })
+    }
+
     /// A limiter that is made on the runtime it will run on.
     fn made_by(make: impl Future<Output = Result<crate::RateLimiter, Error>> + Send + 'static) -> Result<RateLimiter, Error> {
         let runtime = Arc::new(Runtime::start()?);

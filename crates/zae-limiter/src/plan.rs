@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
-use zae_limiter_core::{EntityId, LimitStatus, Milli, Reports, ResourceName, Take, TimeMs};
+use zae_limiter_core::{EntityId, LimitName, LimitStatus, Milli, Reports, ResourceName, Take, TimeMs};
 use zae_limiter_store::{
     Adjusted, BoxFuture, BucketDelta, ConsumeOutcome, ConsumeRequest, Delta, LimitsInForce, MemberTake, Store, StoreError,
 };
@@ -34,6 +34,8 @@ pub(crate) struct PlannedMember {
     pub(crate) entity: EntityId,
     pub(crate) limits: LimitsInForce,
     pub(crate) shares: SmallVec<[Share; 2]>,
+    /// The declared limits it does not have.
+    pub(crate) absent: SmallVec<[LimitName; 1]>,
 }
 
 /// A declared limit that this member has.
@@ -83,6 +85,7 @@ impl Plan {
             resource: &self.resource,
             limits: &member.limits,
             takes,
+            absent: &member.absent,
         };
         self.members.iter().zip(takes).map(member_take).collect()
     }

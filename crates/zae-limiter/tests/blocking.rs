@@ -63,6 +63,18 @@ fn it_works_in_spawn_blocking() {
     assert!(granted);
 }
 
+/// A store that has to be connected to is connected to on the thread it will be used on.
+#[test]
+fn a_limiter_is_built_from_a_store_that_connects() {
+    let limiter = RateLimiter::build_from(async { Ok(zae_limiter::RateLimiter::builder(MemoryStore::new())) }).unwrap();
+    assert!(limiter.is_available());
+    let failed = RateLimiter::build_from(async {
+        let refused = zae_limiter::StoreError::new(zae_limiter::StoreErrorKind::NotFound, "connect", "there is no such table");
+        Err(refused.into())
+    });
+    assert!(failed.unwrap_err().to_string().contains("there is no such table"));
+}
+
 #[test]
 fn on_an_async_worker_it_panics_with_a_clear_text() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

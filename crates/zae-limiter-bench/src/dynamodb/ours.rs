@@ -116,7 +116,7 @@ impl StoreOp {
 
     async fn take(&self, entity: &EntityId) -> bool {
         let takes = takes();
-        let member = MemberTake { entity, resource: &self.resource, limits: &self.limits, takes: &takes };
+        let member = MemberTake { entity, resource: &self.resource, limits: &self.limits, takes: &takes, absent: &[] };
         let outcome = self.store.consume(&ConsumeRequest { members: &[member], now: SystemClock::new().now() }).await;
         matches!(outcome.expect("a decision"), ConsumeOutcome::Granted(_))
     }

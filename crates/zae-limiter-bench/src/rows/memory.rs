@@ -25,7 +25,7 @@ fn store_row(keys: usize) -> Result<Box<dyn Row>> {
     let limits = LimitsInForce::new(keys::wide(), LimitSource::System);
     let (takes, clock) = (super::sqlite::takes(), SystemClock::new());
     let consume = move |entity: &EntityId| {
-        let member = MemberTake { entity, resource: &resource, limits: &limits, takes: &takes };
+        let member = MemberTake { entity, resource: &resource, limits: &limits, takes: &takes, absent: &[] };
         let outcome = store.consume_now(&ConsumeRequest { members: &[member], now: clock.now() });
         assert!(matches!(outcome, Ok(ConsumeOutcome::Granted(_))));
     };

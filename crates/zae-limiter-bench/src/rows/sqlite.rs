@@ -76,7 +76,7 @@ impl Op for StoreOp {
     async fn call(&self, random: u64) {
         let StoreOp { resource, limits, .. } = self;
         let takes = takes();
-        let member = |entity| MemberTake { entity, resource, limits, takes: &takes };
+        let member = |entity| MemberTake { entity, resource, limits, takes: &takes, absent: &[] };
         let own = member(pick(&self.entities, random));
         let now = SystemClock::new().now();
         let outcome = if self.kind == Kind::Chain {
@@ -141,7 +141,7 @@ fn store_row(context: &Context, kind: Kind) -> Result<Box<dyn Row>> {
 async fn create_buckets(store: &SqliteStore, entities: &[EntityId], resource: &ResourceName, limits: &LimitsInForce) -> Result<()> {
     for entity in entities {
         let takes = takes();
-        let member = MemberTake { entity, resource, limits, takes: &takes };
+        let member = MemberTake { entity, resource, limits, takes: &takes, absent: &[] };
         let outcome = store.consume(&ConsumeRequest { members: &[member], now: SystemClock::new().now() }).await?;
         ensure!(matches!(outcome, ConsumeOutcome::Granted(_)), "a new bucket is full");
     }

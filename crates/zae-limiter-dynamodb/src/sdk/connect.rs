@@ -9,7 +9,7 @@ use aws_config::environment::EnvironmentVariableCredentialsProvider;
 use aws_config::meta::credentials::CredentialsProviderChain;
 use aws_config::{BehaviorVersion, Region, SdkConfig};
 use aws_credential_types::Credentials;
-use aws_credential_types::provider::SharedCredentialsProvider;
+use aws_credential_types::provider::{ProvideCredentials, SharedCredentialsProvider};
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::config::retry::RetryConfig;
 use aws_sdk_dynamodb::config::timeout::TimeoutConfig;
@@ -19,6 +19,7 @@ use zae_limiter_core::NamespaceName;
 use zae_limiter_store::{Clock, Entropy, StoreError, StoreErrorKind};
 
 use super::create::{TableOptions, create_table};
+use super::credentials::{RENEW_AHEAD, Steady};
 use super::skew::SkewWatch;
 use super::{Observer, SdkTable, address};
 use crate::constants::{ADMIN_ATTEMPT_TIMEOUT, ATTEMPT_TIMEOUT, CONNECT_TIMEOUT};
@@ -70,7 +71,7 @@ pub struct Builder {
     region: String,
     endpoint_url: Option<String>,
     namespace: String,
-    credentials: Option<StaticCredentials>,
+    credentials: Option<SharedCredentialsProvider>,
     connect_timeout: Duration,
     attempt_timeout: Duration,
     trust_local_clock: bool,
@@ -159,7 +160,13 @@ impl Builder {
 
     /// An access key, instead of what the environment provides.
     pub fn credentials(mut self, credentials: StaticCredentials) -> Builder {
-        self.credentials = Some(credentials);
+        self.credentials = Some(SharedCredentialsProvider::new(credentials.to_credentials()));
+        self
+    }
+
+    /// Whoever hands out credentials, instead of what the environment provides.
+    pub fn credentials_provider(mut self, provider: impl ProvideCredentials + 'static) -> Builder {
+        self.credentials = Some(SharedCredentialsProvider::new(provider));
         self
     }
 
@@ -271,9 +278,10 @@ impl Builder {
     async fn sdk_config(&self, http: SharedHttpClient, loopback: bool) -> SdkConfig {
         let region = Region::new(self.region.clone());
         // Both clients share what was once found.
-        let identities = IdentityCache::lazy().build();
+        let identities = IdentityCache::lazy().buffer_time(RENEW_AHEAD).build();
+        let steady = |provider| SharedCredentialsProvider::new(Steady::new(provider, Arc::clone(&self.options.clock)));
         let known = match &self.credentials {
-            Some(given) => Some(SharedCredentialsProvider::new(given.to_credentials())),
+            Some(given) => Some(given.clone()),
             None if loopback => {
                 let made_up = Credentials::new("local", "local", None, None, "local engine");
                 let chain = CredentialsProviderChain::first_try("Environment", EnvironmentVariableCredentialsProvider::new());
@@ -289,7 +297,7 @@ impl Builder {
                     .region(region)
                     .http_client(http)
                     .identity_cache(identities)
-                    .credentials_provider(credentials);
+                    .credentials_provider(steady(credentials));
                 builder.set_endpoint_url(self.endpoint_url.clone());
                 builder.build()
             }
@@ -299,7 +307,9 @@ impl Builder {
                 if let Some(url) = &self.endpoint_url {
                     loader = loader.endpoint_url(url);
                 }
-                loader.load().await
+                let config = loader.load().await;
+                let Some(found) = config.credentials_provider() else { return config };
+                config.into_builder().credentials_provider(steady(found)).build()
             }
         }
     }

@@ -7,6 +7,7 @@ mod address;
 mod classify;
 mod connect;
 mod create;
+mod credentials;
 pub mod expression;
 mod observe;
 mod skew;

@@ -44,7 +44,7 @@ async fn take(rig: &Rig, store: &DynamoStore, entity: &str, resource: &str) -> C
     let in_force = LimitsInForce::new(limits("rpm:100").limits, zae_limiter_core::LimitSource::Builder);
     let (entity, resource) = (id(entity), resource.parse().unwrap());
     let takes = [Take { limit: 0, amount: Milli(1000) }];
-    let members = [MemberTake { entity: &entity, resource: &resource, limits: &in_force, takes: &takes }];
+    let members = [MemberTake { entity: &entity, resource: &resource, limits: &in_force, takes: &takes, absent: &[] }];
     store.consume(&ConsumeRequest { members: &members, now: rig.clock.now() }).await.unwrap()
 }
 

@@ -54,7 +54,7 @@ impl Bucket {
     }
 
     pub(crate) fn member<'a>(&'a self, takes: &'a [Take]) -> MemberTake<'a> {
-        MemberTake { entity: &self.entity, resource: &self.resource, limits: &self.limits, takes }
+        MemberTake { entity: &self.entity, resource: &self.resource, limits: &self.limits, takes, absent: &[] }
     }
 }
 

@@ -41,6 +41,8 @@ impl Reply {
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) operation: String,
+    /// Whose signature it carries.
+    pub(crate) access_key: String,
     pub(crate) body: Value,
 }
 
@@ -115,7 +117,7 @@ fn serve(mut stream: TcpStream, reply: &Reply, seen: &Mutex<Vec<Seen>>) {
 }
 
 fn read(reader: &mut impl BufRead) -> Option<Seen> {
-    let (mut operation, mut length) = (String::new(), 0);
+    let (mut operation, mut access_key, mut length) = (String::new(), String::new(), 0);
     let mut line = String::new();
     loop {
         line.clear();
@@ -129,6 +131,10 @@ fn read(reader: &mut impl BufRead) -> Option<Seen> {
         if let Some((name, value)) = header.split_once(": ") {
             match name.to_ascii_lowercase().as_str() {
                 "x-amz-target" => operation = value.rsplit('.').next().unwrap().to_owned(),
+                "authorization" => {
+                    access_key =
+                        value.split_once("Credential=").and_then(|(_, scope)| scope.split('/').next()).unwrap_or_default().to_owned();
+                }
                 "content-length" => length = value.parse().unwrap(),
                 _ => {}
             }
@@ -136,5 +142,5 @@ fn read(reader: &mut impl BufRead) -> Option<Seen> {
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;
-    Some(Seen { operation, body: serde_json::from_slice(&body).unwrap_or(Value::Null) })
+    Some(Seen { operation, access_key, body: serde_json::from_slice(&body).unwrap_or(Value::Null) })
 }

@@ -4,6 +4,7 @@
 
 mod calls;
 mod canned;
+mod credentials;
 mod engine;
 mod expression;
 mod failures;

@@ -72,7 +72,7 @@ pub(crate) async fn try_take(
 ) -> Result<ConsumeOutcome, StoreError> {
     let (entity, resource) = (entity(id), gpt());
     let takes = [Take { limit: 0, amount: Milli::from_tokens(tokens) }];
-    let member = MemberTake { entity: &entity, resource: &resource, limits, takes: &takes };
+    let member = MemberTake { entity: &entity, resource: &resource, limits, takes: &takes, absent: &[] };
     store.consume(&ConsumeRequest { members: &[member], now }).await
 }
 

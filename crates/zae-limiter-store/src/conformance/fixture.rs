@@ -95,7 +95,7 @@ impl Ask {
     }
 
     fn member(&self) -> MemberTake<'_> {
-        MemberTake { entity: &self.entity, resource: &self.resource, limits: &self.limits, takes: &self.takes }
+        MemberTake { entity: &self.entity, resource: &self.resource, limits: &self.limits, takes: &self.takes, absent: &[] }
     }
 }
 

@@ -38,8 +38,11 @@ fn take(store: &MemoryStore, chain: &[(&str, &LimitsInForce)], tokens: u64, now:
     let resource = gpt();
     let entities: Vec<EntityId> = chain.iter().map(|(entity, _)| id(entity)).collect();
     let takes = [Take { limit: 0, amount: Milli::from_tokens(tokens) }];
-    let members: Vec<MemberTake<'_>> =
-        entities.iter().zip(chain).map(|(entity, (_, limits))| MemberTake { entity, resource: &resource, limits, takes: &takes }).collect();
+    let members: Vec<MemberTake<'_>> = entities
+        .iter()
+        .zip(chain)
+        .map(|(entity, (_, limits))| MemberTake { entity, resource: &resource, limits, takes: &takes, absent: &[] })
+        .collect();
     store.consume_now(&ConsumeRequest { members: &members, now: TimeMs(now) })
 }
 

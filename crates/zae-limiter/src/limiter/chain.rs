@@ -179,8 +179,8 @@ impl RateLimiter {
                 None => self.limits_of(known).or_else(|| fallback.map(|limits| self.unstored(limits, LimitSource::Fallback, known))),
             };
             let Some(limits) = limits else { continue };
-            let shares = shares(&request.amounts, &limits.limits);
-            members.push(PlannedMember { entity: entity.clone(), limits, shares });
+            let (shares, absent) = shares(&request.amounts, &limits.limits);
+            members.push(PlannedMember { entity: entity.clone(), limits, shares, absent });
         }
         let plan = Plan { resource: resource.clone(), skip_zero: request.skip_zero, members };
         check_names(&plan, &request.amounts, &chain[0].0)?;
@@ -188,15 +188,16 @@ impl RateLimiter {
     }
 }
 
-/// The declared limits that are among `limits`.
-fn shares(declared: &[(LimitName, Milli)], limits: &[Limit]) -> SmallVec<[Share; 2]> {
-    let mut shares = SmallVec::new();
+/// The declared limits that are among `limits`, and those that are not.
+fn shares(declared: &[(LimitName, Milli)], limits: &[Limit]) -> (SmallVec<[Share; 2]>, SmallVec<[LimitName; 1]>) {
+    let (mut shares, mut absent) = (SmallVec::new(), SmallVec::new());
     for (declared, (name, _)) in (0u8..).zip(declared) {
-        if let Some((limit, _)) = (0u8..).zip(limits).find(|(_, limit)| limit.name() == name) {
-            shares.push(Share { declared, limit });
+        match (0u8..).zip(limits).find(|(_, limit)| limit.name() == name) {
+            Some((limit, _)) => shares.push(Share { declared, limit }),
+            None => absent.push(name.clone()),
         }
     }
-    shares
+    (shares, absent)
 }
 
 /// Every declared name must be known to somebody: a typo must not mean "unlimited".

@@ -1,0 +1,135 @@
+//! Credentials that are renewed before they expire, and whose renewal outlives the request that began it.
+//!
+//! The SDK asks for credentials within the timeout of a request. That of a take is short, and whoever hands credentials out may
+//! be slower: begun anew by every take and cut off by its timeout, a renewal would never end. Here it is kept, and every request
+//! that asks carries it on.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, UNIX_EPOCH};
+
+use aws_credential_types::Credentials;
+use aws_credential_types::provider::error::CredentialsError;
+use aws_credential_types::provider::future::ProvideCredentials as Providing;
+use aws_credential_types::provider::{ProvideCredentials, SharedCredentialsProvider};
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared};
+use zae_limiter_store::Clock;
+
+/// Credentials are renewed this long before they expire. The SDK shortens it at random, by up to a half, so that a fleet does not
+/// ask all at once. AWS hands out new ones at least as early.
+pub(super) const RENEW_AHEAD: Duration = Duration::from_secs(5 * 60);
+
+/// How long after a failed renewal the next one begins, while the old credentials still hold.
+const RENEW_PAUSE: Duration = Duration::from_secs(10);
+
+type Renewal = Shared<BoxFuture<'static, Result<Credentials, Arc<CredentialsError>>>>;
+
+/// A provider that remembers what it was given last and keeps one renewal at a time.
+pub(super) struct Steady {
+    provider: SharedCredentialsProvider,
+    clock: Arc<dyn Clock>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    known: Option<Credentials>,
+    renewal: Option<Renewal>,
+    /// By the monotonic clock.
+    paused_until: Duration,
+}
+
+impl Steady {
+    pub(super) fn new(provider: SharedCredentialsProvider, clock: Arc<dyn Clock>) -> Steady {
+        Steady { provider, clock, state: Mutex::default() }
+    }
+
+    /// The SDK asks when what it has expires soon: what still holds is handed out, and its renewal moved on; only without any is
+    /// the renewal waited for.
+    async fn current(&self) -> Result<Credentials, CredentialsError> {
+        let valid = self.valid();
+        let Some(renewal) = self.renewal(valid.is_some()) else { return valid.ok_or_else(CredentialsError::not_loaded_no_source) };
+        let result = match valid {
+            None => renewal.clone().await,
+            Some(valid) => match renewal.clone().now_or_never() {
+                Some(result) => result.or(Ok(valid)),
+                None => return Ok(valid),
+            },
+        };
+        self.ended(&renewal);
+        result.map_err(again)
+    }
+
+    /// What was given last, if it has not expired.
+    fn valid(&self) -> Option<Credentials> {
+        let now = Duration::from_millis(self.clock.now().0.unsigned_abs());
+        let holds =
+            |known: &Credentials| known.expiry().is_none_or(|expiry| expiry.duration_since(UNIX_EPOCH).is_ok_and(|expiry| expiry > now));
+        self.state().known.clone().filter(holds)
+    }
+
+    /// The renewal under way, or a new one; `None` when one has just failed and need not be repeated yet.
+    fn renewal(&self, can_wait: bool) -> Option<Renewal> {
+        let mut state = self.state();
+        if can_wait && state.renewal.is_none() && self.clock.monotonic() < state.paused_until {
+            return None;
+        }
+        let begin = || {
+            let provider = self.provider.clone();
+            async move { provider.provide_credentials().await.map_err(Arc::new) }.boxed().shared()
+        };
+        Some(state.renewal.get_or_insert_with(begin).clone())
+    }
+
+    /// Keeps what a renewal has brought. Several requests may have waited for it.
+    fn ended(&self, renewal: &Renewal) {
+        let mut state = self.state();
+        if !state.renewal.as_ref().is_some_and(|current| current.ptr_eq(renewal)) {
+            return;
+        }
+        state.renewal = None;
+        match renewal.peek() {
+            Some(Ok(credentials)) => state.known = Some(credentials.clone()),
+            Some(Err(error)) => {
+                state.paused_until = self.clock.monotonic().saturating_add(RENEW_PAUSE);
+                tracing::warn!(error = &**error as &dyn std::error::Error, "credentials could not be renewed");
+            }
+            None => {}
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ProvideCredentials for Steady {
+    fn provide_credentials<'a>(&'a self) -> Providing<'a>
+    where
+        Self: 'a,
+    {
+        Providing::new(self.current())
+    }
+
+    fn fallback_on_interrupt(&self) -> Option<Credentials> {
+        self.provider.fallback_on_interrupt()
+    }
+}
+
+/// The same failure for one more of those who waited.
+fn again(error: Arc<CredentialsError>) -> CredentialsError {
+    match &*error {
+        CredentialsError::ProviderTimedOut(details) => CredentialsError::provider_timed_out(details.timeout_duration()),
+        CredentialsError::CredentialsNotLoaded(_) => CredentialsError::not_loaded(error),
+        CredentialsError::InvalidConfiguration(_) => CredentialsError::invalid_configuration(error),
+        CredentialsError::ProviderError(_) => CredentialsError::provider_error(error),
+        _ => CredentialsError::unhandled(error),
+    }
+}
+
+impl fmt::Debug for Steady {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Steady").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,136 @@
+//! Credentials that expire, handed out by somebody who is slower than a take may be.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, UNIX_EPOCH};
+
+use aws_credential_types::Credentials;
+use aws_credential_types::provider::error::CredentialsError;
+use aws_credential_types::provider::{ProvideCredentials, future};
+use serde_json::json;
+use zae_limiter_dynamodb::DynamoStore;
+use zae_limiter_dynamodb::sdk::SdkTable;
+use zae_limiter_dynamodb::table::{Action, Item, Key, Table, TableError, Update};
+use zae_limiter_store::{Clock, SystemClock};
+
+use crate::canned::{Reply, Server};
+
+/// A request of a take may take this long.
+const ATTEMPT: Duration = Duration::from_millis(150);
+
+/// Handing out takes longer.
+const SLOW: Duration = Duration::from_millis(500);
+
+/// What is handed out when: how long it takes, and in how many seconds the credentials expire; `None` for a failure.
+type Script = &'static [(Duration, Option<u64>)];
+
+/// Hands out `key-0`, `key-1` and so on; the last line of the script for ever.
+#[derive(Clone, Debug)]
+struct Desk {
+    script: Script,
+    asked: Arc<AtomicUsize>,
+}
+
+impl Desk {
+    fn new(script: Script) -> Desk {
+        Desk { script, asked: Arc::default() }
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::SeqCst)
+    }
+
+    async fn hand_out(&self) -> Result<Credentials, CredentialsError> {
+        let number = self.asked.fetch_add(1, Ordering::SeqCst);
+        let (delay, lifetime) = self.script[number.min(self.script.len() - 1)];
+        SystemClock::new().sleep(delay).await;
+        let lifetime = lifetime.ok_or_else(|| CredentialsError::provider_error("the desk is closed"))?;
+        let now = Duration::from_millis(SystemClock::new().now().0.unsigned_abs());
+        let expiry = UNIX_EPOCH + now + Duration::from_secs(lifetime);
+        Ok(Credentials::new(format!("key-{number}"), "secret", None, Some(expiry), "desk"))
+    }
+}
+
+impl ProvideCredentials for Desk {
+    fn provide_credentials<'a>(&'a self) -> future::ProvideCredentials<'a>
+    where
+        Self: 'a,
+    {
+        future::ProvideCredentials::new(self.hand_out())
+    }
+}
+
+/// A table that has had its first answer, so that the short timeout counts.
+async fn answered(server: &Server, desk: &Desk) -> SdkTable {
+    let builder = DynamoStore::builder("test", "us-east-1").endpoint_url(&server.endpoint).timeouts(ATTEMPT, ATTEMPT);
+    let table = builder.credentials_provider(desk.clone()).table().await.unwrap();
+    update(&table).await.unwrap();
+    table
+}
+
+async fn update(table: &SdkTable) -> Result<Item, TableError> {
+    let key = Key { pk: "a/BUCKET#e#r#0".to_owned(), sk: "#STATE".into() };
+    table.update(&Update { key, actions: vec![Action::Add("b_rpm_tk".into(), -1000)], conditions: vec![] }).await
+}
+
+fn server() -> Server {
+    Server::start(Reply::ok(&json!({"Attributes": {}})))
+}
+
+async fn pause() {
+    SystemClock::new().sleep(Duration::from_millis(20)).await;
+}
+
+/// No take waits for credentials that still hold, and the new ones are used once they are there.
+#[tokio::test]
+async fn a_renewal_goes_on_beside_the_takes() {
+    let (server, desk) = (server(), Desk::new(&[(Duration::ZERO, Some(100)), (SLOW, Some(3600))]));
+    let table = answered(&server, &desk).await;
+    let mut takes = 0;
+    while server.seen().last().unwrap().access_key != "key-1" {
+        update(&table).await.unwrap();
+        pause().await;
+        takes += 1;
+        assert!(takes < 500, "never renewed");
+    }
+    assert_eq!(desk.asked(), 2);
+}
+
+/// Found by review: every take began a renewal anew and cut it off, so none ever ended.
+#[tokio::test]
+async fn a_renewal_that_is_slower_than_a_take_may_be_ends_all_the_same() {
+    let (server, desk) = (server(), Desk::new(&[(Duration::ZERO, Some(0)), (SLOW, Some(3600))]));
+    let table = answered(&server, &desk).await;
+    let mut failures = 0;
+    while let Err(error) = update(&table).await {
+        assert!(matches!(error, TableError::Unknown(_) | TableError::Unreachable(_)), "{error}");
+        failures += 1;
+        assert!(failures < 50, "never renewed");
+    }
+    assert!(failures > 0, "the desk was not slow");
+    assert_eq!((desk.asked(), server.seen().last().unwrap().access_key.as_str()), (2, "key-1"));
+}
+
+/// A desk that is closed is left alone for a while, as long as there is something to work with.
+#[tokio::test]
+async fn a_failed_renewal_does_not_stop_takes() {
+    let (server, desk) = (server(), Desk::new(&[(Duration::ZERO, Some(100)), (Duration::ZERO, None)]));
+    let table = answered(&server, &desk).await;
+    for _ in 0..20 {
+        update(&table).await.unwrap();
+        pause().await;
+    }
+    assert_eq!((desk.asked(), server.seen().last().unwrap().access_key.as_str()), (2, "key-0"));
+}
+
+/// Without anything to work with the failure is told as what it is.
+#[tokio::test]
+async fn a_failure_without_credentials_is_told() {
+    let (server, desk) = (server(), Desk::new(&[(Duration::ZERO, Some(0)), (Duration::ZERO, None)]));
+    let table = answered(&server, &desk).await;
+    for _ in 0..2 {
+        let error = update(&table).await.unwrap_err();
+        assert!(matches!(&error, TableError::Denied(why) if why.contains("the desk is closed")), "{error}");
+    }
+    assert_eq!(server.seen().len(), 1, "sent with credentials that have expired");
+}
