@@ -4,7 +4,7 @@ use zae_limiter_store::{Change, StoreError, StoreErrorKind};
 
 use crate::Shared;
 use crate::error::failed;
-use crate::item::{Event, attr, audit_item, text_of};
+use crate::item::{Event, attr, audit_item, corrupt, text_of};
 use crate::keys;
 use crate::retry::Refused;
 use crate::table::{Cancellation, Check, Comparison, Condition, Item, Put, TableError, Write, text};
@@ -85,9 +85,11 @@ pub(crate) fn is_active(namespace: &str) -> Check {
 
 /// Fails unless the record of a namespace says that it is active.
 pub(crate) fn check_active(operation: &'static str, record: Option<&Item>) -> Result<(), StoreError> {
-    match record.and_then(|item| text_of(item, attr::STATUS)) {
+    let Some(record) = record else { return Err(namespace_gone(operation)) };
+    match text_of(record, attr::STATUS) {
         Some("active") => Ok(()),
-        _ => Err(namespace_gone(operation)),
+        Some(_) => Err(namespace_gone(operation)),
+        None => Err(corrupt(record, attr::STATUS, "is missing, or not a text").during(operation)),
     }
 }
 

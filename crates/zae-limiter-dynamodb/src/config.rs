@@ -135,7 +135,8 @@ fn resolve_member(key: &MemberKey<'_>, owner: &Owner, levels: [Option<&Item>; 3]
         Some((false, _)) | None => None,
     };
     // A level may overrule what the entity says about its cascade, strongest first as well.
-    let cascades = levels.into_iter().flatten().find_map(item::config::cascade).unwrap_or(owner.cascade);
+    let overruled = levels.into_iter().flatten().find_map(|item| item::config::cascade(item).transpose()).transpose()?;
+    let cascades = overruled.unwrap_or(owner.cascade);
     Ok(Member { limits, disabled_by, cascades_to: owner.parent.clone().filter(|_| cascades) })
 }
 
@@ -304,7 +305,7 @@ impl Owner {
     pub(crate) fn read(item: &Item) -> Result<Owner, StoreError> {
         Ok(Owner {
             parent: parent_of(item)?,
-            cascade: item::bool_of(item, attr::CASCADE).unwrap_or(false),
+            cascade: item::flag_of(item, attr::CASCADE)?.unwrap_or(false),
             pgen: item::integer_of(item, attr::PGEN),
             pinc: text_of(item, attr::PINC).map(ToOwned::to_owned),
         })

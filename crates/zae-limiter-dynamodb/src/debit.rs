@@ -76,13 +76,13 @@ impl<'a> Debit<'a> {
         };
         image.check_supported(&self.key.pk)?;
         if image.disabled {
-            return Ok(if is_recent { Step::Disabled } else { Step::Take(self.fast(Some(image), now)) });
+            return Ok(if is_recent { Step::Disabled } else { self.probed(image, may_sync, now) });
         }
         if !image.carries(&self.limits.limits) || image.vu.is_some() {
             return self.synced(image, may_sync, now);
         }
         if self.is_short(image, now) {
-            return Ok(if is_recent { Step::Refuse } else { Step::Take(self.fast(Some(image), now)) });
+            return Ok(if is_recent { Step::Refuse } else { self.probed(image, may_sync, now) });
         }
         if wcu_after(image, now) < WCU_PER_WRITE_MILLI && is_recent {
             return Ok(Step::Contended);
@@ -95,6 +95,11 @@ impl<'a> Debit<'a> {
             return Ok(Step::Take(self.fast(Some(image), now)));
         }
         Ok(Step::Take(self.refill(image, now)?))
+    }
+
+    /// An old image says no: the write itself asks again. It may well land, so the caller must know the limits of the bucket.
+    fn probed(&self, image: &Image, may_sync: bool, now: i64) -> Step {
+        if may_sync || self.is_settled(image) { Step::Take(self.fast(Some(image), now)) } else { Step::Reread }
     }
 
     /// Whether [`plan`](Debit::plan) would refuse on this image, were it recent. Builds no write: every take asks.

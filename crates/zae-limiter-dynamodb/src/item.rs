@@ -77,10 +77,12 @@ pub(crate) fn text_of<'a>(item: &'a Item, attr: &str) -> Option<&'a str> {
     }
 }
 
-pub(crate) fn bool_of(item: &Item, attr: &str) -> Option<bool> {
+/// A flag that may be left out. One that can not be read is not one that is off.
+pub(crate) fn flag_of(item: &Item, attr: &str) -> Result<Option<bool>, StoreError> {
     match item.get(attr) {
-        Some(AttributeValue::Bool(flag)) => Some(*flag),
-        _ => None,
+        None | Some(AttributeValue::Null(_)) => Ok(None),
+        Some(AttributeValue::Bool(flag)) => Ok(Some(*flag)),
+        Some(_) => Err(corrupt(item, attr, "is neither true nor false")),
     }
 }
 
@@ -92,7 +94,7 @@ pub(crate) fn integer_of(item: &Item, attr: &str) -> Option<i64> {
 }
 
 /// A number attribute that is a whole number. Other writers may have written `60.0`.
-fn whole_number(text: &str) -> Option<i64> {
+pub(crate) fn whole_number(text: &str) -> Option<i64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     fraction.bytes().all(|digit| digit == b'0').then(|| whole.parse().ok())?
 }
@@ -213,7 +215,7 @@ pub(crate) fn entity(item: &Item) -> Result<Entity, StoreError> {
         id: name_in(item, attr::ENTITY_ID, id)?,
         name: text_of(item, attr::NAME).filter(|name| !name.is_empty()).unwrap_or(id).to_owned(),
         parent: parent_of(item)?,
-        cascade: bool_of(item, attr::CASCADE).unwrap_or(false),
+        cascade: flag_of(item, attr::CASCADE)?.unwrap_or(false),
         metadata,
         // Shown to people only; an entity without it is as good as any.
         created_at: instant_of(item, attr::CREATED_AT).unwrap_or(TimeMs(0)),

@@ -7,6 +7,7 @@
 //!
 //! Cost of a warm take: one `UpdateItem` per member of the chain, in parallel, one write unit each, no read.
 
+mod birth;
 mod bucket;
 mod cache;
 mod change;

@@ -3,6 +3,9 @@
 //! Most bugs of a limiter on one item are one writer that another writer's condition did not pin. So there is one list of
 //! writers, with what each one writes and what it pins, and a test that holds every write ever built to it.
 
+#[cfg(test)]
+mod tests;
+
 use crate::image::attr;
 use crate::table::{Action, Attr, Condition, Put, Update, Write};
 
@@ -333,85 +336,5 @@ fn pinned(condition: &Condition, fields: &mut Vec<Field>) {
     match condition {
         Condition::Exists(attr) | Condition::Absent(attr) | Condition::Compare(attr, _, _) => fields.push(Field::of(attr)),
         Condition::All(parts) | Condition::Any(parts) => parts.iter().for_each(|part| pinned(part, fields)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use zae_limiter_core::{Limit, LimitSource};
-    use zae_limiter_store::LimitsInForce;
-
-    use super::*;
-    use crate::debit::{Debit, Step, View};
-    use crate::table::{Comparison, Key, compare};
-
-    const ALL: [Writer; 13] = [
-        Writer::Fast,
-        Writer::Refill,
-        Writer::BlindFill,
-        Writer::Sync,
-        Writer::SyncOnly,
-        Writer::Create,
-        Writer::ChargeFast,
-        Writer::ChargeRefill,
-        Writer::ChargePlain,
-        Writer::Recreate,
-        Writer::Credit,
-        Writer::Reset,
-        Writer::Flag,
-    ];
-
-    #[test]
-    fn every_writer_is_in_the_registry_once() {
-        for writer in ALL {
-            assert_eq!(REGISTRY.iter().filter(|rules| rules.writer == writer).count(), 1, "{writer:?}");
-        }
-        assert_eq!(REGISTRY.len(), ALL.len(), "a writer that the list above does not know");
-    }
-
-    #[test]
-    fn every_writer_pins_that_the_item_exists_or_does_not() {
-        assert!(REGISTRY.iter().all(|rules| rules.pins.contains(&Field::Pk)), "a stub would refuse its entity for ever");
-    }
-
-    /// Whoever moves the refill instant pins it, or looks at the balance: otherwise time would be credited twice.
-    #[test]
-    fn every_writer_of_the_refill_instant_pins_it() {
-        for rules in REGISTRY.iter().filter(|rules| rules.writes.contains(&Field::Rf) && !rules.writes.contains(&Field::Pk)) {
-            assert!(rules.pins.contains(&Field::Rf), "{:?}", rules.writer);
-        }
-    }
-
-    #[test]
-    fn a_write_that_strays_or_does_not_pin_is_told() {
-        let key = Key { pk: "ns/BUCKET#key#gpt-4#0".to_owned(), sk: crate::keys::STATE.into() };
-        let actions = vec![Action::Add("b_rpm_tk".into(), 5), Action::Set(attr::RF.into(), crate::table::number(1))];
-        let conditions =
-            vec![Condition::Exists(attr::PK.into()), compare("b_rpm_tk", Comparison::Le, 1), compare("b_rpm_cp", Comparison::Eq, 9)];
-        let credit = BucketWrite::update(Writer::Credit, Update { key, actions, conditions });
-        assert_eq!(credit.breaches(), ["Credit writes Rf", "Credit does not pin ShardCount"]);
-    }
-
-    /// Found by the simulator: a take of names that an ancestor does not have panicked in debug builds.
-    #[test]
-    fn a_take_of_no_limit_breaks_no_rule() {
-        let limits = LimitsInForce::new([Limit::per_minute("rpm", 10).expect("a limit")], LimitSource::System);
-        let key = Key { pk: "ns/BUCKET#key#gpt-4#0".to_owned(), sk: crate::keys::STATE.into() };
-        let debit = Debit { key: &key, limits: &limits, takes: &[], absent: &[], nonce: "n", grace_ms: 0 };
-        let Ok(Step::Take(write)) = debit.plan(View::Unknown, 1) else { panic!("a write that looks whether it is switched off") };
-        assert_eq!((write.writer, write.breaches()), (Writer::Fast, Vec::new()));
-    }
-
-    #[test]
-    fn attributes_are_known_by_their_kind() {
-        for (name, field) in [
-            ("b_a_b_tk", Field::Tk),
-            ("b_wcu_tk", Field::WcuTk),
-            ("b_wcu_cp", Field::Birth),
-            ("GSI4PK", Field::Birth),
-            ("gp", Field::Birth),
-        ] {
-            assert_eq!(Field::of(name), field, "{name}");
-        }
     }
 }

@@ -80,6 +80,26 @@ async fn a_retired_limit_that_an_ancestor_has_got_back_is_noticed() {
     assert_eq!(take_rpm(&rig, &other, &old).await, ConsumeOutcome::Stale { member: 0 });
 }
 
+/// An image that says no is asked again by a write that may land: that the limit came meanwhile must not be forgotten over it.
+#[tokio::test]
+async fn a_limit_that_came_meanwhile_is_noticed_when_a_refusal_is_too_old() {
+    let rig = Rig::new(EvalOptions::new()).await;
+    let (admin, other) = (rig.store().await, rig.store().await);
+    set_and_take(&rig, &admin, &[RPM]).await;
+    let old = known(&other).await;
+    let new = set_and_take(&rig, &admin, &[RPM, TPM]).await;
+    let all = [Take { limit: 0, amount: Milli(8_000) }];
+    assert!(matches!(take(&rig, &admin, &new, &all, &[]).await, ConsumeOutcome::Granted(_)));
+    // Sees a bucket that is short, and the new limit in it.
+    assert!(matches!(take_rpm(&rig, &other, &old).await, ConsumeOutcome::Refused(_)));
+    let deltas = [Delta { limit: 0, amount: Milli(-8_000) }];
+    let (entity, resource) = ("org".parse().unwrap(), "gpt-4".parse().unwrap());
+    let back = BucketDelta { entity: &entity, resource: &resource, limits: &new, deltas: &deltas, operation: 0 };
+    assert_eq!(admin.adjust(&[back], rig.clock.now()).await.remove(0).unwrap(), Adjusted::Applied);
+    rig.clock.sleep(std::time::Duration::from_millis(1_500)).await;
+    assert_eq!(take_rpm(&rig, &other, &old).await, ConsumeOutcome::Stale { member: 0 });
+}
+
 /// Limits that are given with the call are all it wants to be held to.
 #[tokio::test]
 async fn limits_of_the_call_are_not_asked_about_others() {

@@ -44,9 +44,13 @@ fn seeds() {
     event("steps", sum(&|r| r.steps), 40_000);
     event("calls that failed, were lost or came late", sum(&|r| r.faults), 10_000);
     event("writes that landed late", sum(&|r| r.protocol.late), 300);
+    event("writes that were delivered twice", sum(&|r| r.protocol.copies), 1_000);
+    event("copies that landed", sum(&|r| r.protocol.copies_landed), 20);
     event("writes held to the ideal bucket exactly", sum(&|r| r.protocol.exact), 5_000);
     event("operations that landed twice, and were counted", sum(&|r| r.protocol.doubled), 1);
     event("takes that landed unheard", sum(&|r| r.protocol.unheard), 20);
+    event("credits the stores gave up, and counted", sum(&|r| r.protocol.credits_lost), 20);
+    event("credits that found nothing to give back to", sum(&|r| r.protocol.credits_gone), 5);
     event("chains that were refused and given back", sum(&|r| r.protocol.compensated), 300);
     event("buckets in debt", sum(&|r| r.protocol.in_debt), 100);
     event("buckets that hide a gap", sum(&|r| r.protocol.gaps), 50);

@@ -83,7 +83,8 @@ impl<'a> Found<'a> {
         let (store, key) = (self.store, self.key.clone());
         let mut writes = Vec::with_capacity(2);
         if !matches!(becomes, Becomes::Nothing) {
-            writes.extend(registry::update(&store.id, self.level, self.registry.as_ref(), self.presence(&becomes)));
+            let counted = registry::update(&store.id, self.level, self.registry.as_ref(), self.presence(&becomes));
+            writes.extend(counted.map_err(|error| error.during(operation))?);
         }
         match becomes {
             Becomes::Changed(mut actions) => {

@@ -6,7 +6,7 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use zae_limiter_core::{LIMITS_MAX, Limit, LimitName};
 use zae_limiter_store::{Level, LevelConfig, OnUnavailable, StoreError};
 
-use super::{attr, bool_of, corrupt, incompatible, name_in, stored_version, text_of, version_of, whole_number};
+use super::{attr, corrupt, flag_of, incompatible, name_in, stored_version, text_of, version_of, whole_number};
 use crate::keys;
 use crate::table::{Action, Item, Key, number, text};
 
@@ -115,24 +115,27 @@ pub(crate) fn level_config(item: &Item) -> Result<LevelConfig, StoreError> {
 /// The flag of a level.
 pub(crate) fn flag(item: &Item) -> Result<Option<bool>, StoreError> {
     match item.get(attr::DISABLED) {
-        None | Some(AttributeValue::Null(_)) => Ok(None),
-        Some(AttributeValue::Bool(flag)) => Ok(Some(*flag)),
-        Some(other) => {
-            let problem = format!("says {:?}, which this version does not support; set it with enable or disable", super::shown(other));
+        // A word: more than on and off is a feature of the Python product.
+        Some(AttributeValue::S(word)) => {
+            let problem = format!("says {word:?}, which this version does not support; set it with enable or disable");
             Err(incompatible(item, attr::DISABLED, problem))
         }
+        _ => flag_of(item, attr::DISABLED),
     }
 }
 
 /// Whether a level overrides the cascade of its entities.
-pub(crate) fn cascade(item: &Item) -> Option<bool> {
-    bool_of(item, attr::CASCADE)
+pub(crate) fn cascade(item: &Item) -> Result<Option<bool>, StoreError> {
+    flag_of(item, attr::CASCADE)
 }
 
 /// The outage policy.
 pub(crate) fn on_unavailable(item: &Item) -> Result<Option<OnUnavailable>, StoreError> {
-    let word = text_of(item, ON_UNAVAILABLE);
-    word.map(|word| word.parse().map_err(|error| incompatible(item, ON_UNAVAILABLE, error))).transpose()
+    match item.get(ON_UNAVAILABLE) {
+        None | Some(AttributeValue::Null(_)) => Ok(None),
+        Some(AttributeValue::S(word)) => word.parse().map(Some).map_err(|error| incompatible(item, ON_UNAVAILABLE, error)),
+        Some(_) => Err(corrupt(item, ON_UNAVAILABLE, "is not a text")),
+    }
 }
 
 /// The limits of a level, in their order.

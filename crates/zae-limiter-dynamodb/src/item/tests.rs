@@ -95,7 +95,7 @@ fn golden_configurations_are_read() {
     // A name with an underscore, a burst, a number with a needless fraction, and a soft limit that is none.
     let odd = item("PK=p SK=s n:l_a_b.c-d_cp=15 n:l_a_b.c-d_ra=10.0 n:l_a_b.c-d_rp=1 b:l_a_b.c-d_soft=false b:cascade=true");
     assert_eq!(config::limits(&odd).expect("limits")[0].to_string(), "a_b.c-d:10/sec:15");
-    assert_eq!(config::cascade(&odd), Some(true));
+    assert_eq!(config::cascade(&odd).expect("a flag"), Some(true));
     assert!(!config::says_nothing_without(&odd, false), "the cascade of another writer stays");
 }
 

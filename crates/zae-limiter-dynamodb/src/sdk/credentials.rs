@@ -20,7 +20,8 @@ use zae_limiter_store::Clock;
 /// ask all at once. AWS hands out new ones at least as early.
 pub(super) const RENEW_AHEAD: Duration = Duration::from_secs(5 * 60);
 
-/// How long after a failed renewal the next one begins, while the old credentials still hold.
+/// How long after a renewal the next one may begin, while there are credentials that hold: the last one may have failed, or have
+/// brought what expires soon once more.
 const RENEW_PAUSE: Duration = Duration::from_secs(10);
 
 type Renewal = Shared<BoxFuture<'static, Result<Credentials, Arc<CredentialsError>>>>;
@@ -69,7 +70,7 @@ impl Steady {
         self.state().known.clone().filter(holds)
     }
 
-    /// The renewal under way, or a new one; `None` when one has just failed and need not be repeated yet.
+    /// The renewal under way, or a new one; `None` when the last one has just ended and what is known still holds.
     fn renewal(&self, can_wait: bool) -> Option<Renewal> {
         let mut state = self.state();
         if can_wait && state.renewal.is_none() && self.clock.monotonic() < state.paused_until {
@@ -89,12 +90,10 @@ impl Steady {
             return;
         }
         state.renewal = None;
+        state.paused_until = self.clock.monotonic().saturating_add(RENEW_PAUSE);
         match renewal.peek() {
             Some(Ok(credentials)) => state.known = Some(credentials.clone()),
-            Some(Err(error)) => {
-                state.paused_until = self.clock.monotonic().saturating_add(RENEW_PAUSE);
-                tracing::warn!(error = &**error as &dyn std::error::Error, "credentials could not be renewed");
-            }
+            Some(Err(error)) => tracing::warn!(error = &**error as &dyn std::error::Error, "credentials could not be renewed"),
             None => {}
         }
     }

@@ -11,7 +11,7 @@ use serde_json::json;
 use zae_limiter_dynamodb::DynamoStore;
 use zae_limiter_dynamodb::sdk::SdkTable;
 use zae_limiter_dynamodb::table::{Action, Item, Key, Table, TableError, Update};
-use zae_limiter_store::{Clock, SystemClock};
+use zae_limiter_store::{Clock, ManualClock, SystemClock};
 
 use crate::canned::{Reply, Server};
 
@@ -20,6 +20,9 @@ const ATTEMPT: Duration = Duration::from_millis(150);
 
 /// Handing out takes longer.
 const SLOW: Duration = Duration::from_millis(500);
+
+/// After this long a renewal may follow another.
+const LATER: Duration = Duration::from_secs(11);
 
 /// What is handed out when: how long it takes, and in how many seconds the credentials expire; `None` for a failure.
 type Script = &'static [(Duration, Option<u64>)];
@@ -61,76 +64,104 @@ impl ProvideCredentials for Desk {
 }
 
 /// A table that has had its first answer, so that the short timeout counts.
-async fn answered(server: &Server, desk: &Desk) -> SdkTable {
-    let builder = DynamoStore::builder("test", "us-east-1").endpoint_url(&server.endpoint).timeouts(ATTEMPT, ATTEMPT);
-    let table = builder.credentials_provider(desk.clone()).table().await.unwrap();
-    update(&table).await.unwrap();
-    table
+struct Bench {
+    server: Server,
+    desk: Desk,
+    clock: ManualClock,
+    table: SdkTable,
 }
 
-async fn update(table: &SdkTable) -> Result<Item, TableError> {
-    let key = Key { pk: "a/BUCKET#e#r#0".to_owned(), sk: "#STATE".into() };
-    table.update(&Update { key, actions: vec![Action::Add("b_rpm_tk".into(), -1000)], conditions: vec![] }).await
+impl Bench {
+    async fn new(script: Script) -> Bench {
+        let (server, desk) = (Server::start(Reply::ok(&json!({"Attributes": {}}))), Desk::new(script));
+        let clock = ManualClock::new(SystemClock::new().now());
+        let builder = DynamoStore::builder("test", "us-east-1").endpoint_url(&server.endpoint).timeouts(ATTEMPT, ATTEMPT);
+        let table = builder.credentials_provider(desk.clone()).clock(Arc::new(clock.clone())).table().await.unwrap();
+        let bench = Bench { server, desk, clock, table };
+        bench.update().await.unwrap();
+        bench
+    }
+
+    async fn update(&self) -> Result<Item, TableError> {
+        let key = Key { pk: "a/BUCKET#e#r#0".to_owned(), sk: "#STATE".into() };
+        self.table.update(&Update { key, actions: vec![Action::Add("b_rpm_tk".into(), -1000)], conditions: vec![] }).await
+    }
+
+    /// How often the desk was asked after this many takes, and whose key the last one used.
+    async fn after(&self, takes: u32) -> (usize, String) {
+        for _ in 0..takes {
+            self.update().await.unwrap();
+        }
+        (self.desk.asked(), self.key())
+    }
+
+    fn key(&self) -> String {
+        self.server.seen().last().unwrap().access_key.clone()
+    }
 }
 
-fn server() -> Server {
-    Server::start(Reply::ok(&json!({"Attributes": {}})))
-}
-
-async fn pause() {
-    SystemClock::new().sleep(Duration::from_millis(20)).await;
+fn key(number: usize) -> String {
+    format!("key-{number}")
 }
 
 /// No take waits for credentials that still hold, and the new ones are used once they are there.
 #[tokio::test]
 async fn a_renewal_goes_on_beside_the_takes() {
-    let (server, desk) = (server(), Desk::new(&[(Duration::ZERO, Some(100)), (SLOW, Some(3600))]));
-    let table = answered(&server, &desk).await;
+    let bench = Bench::new(&[(Duration::ZERO, Some(100)), (SLOW, Some(3600))]).await;
+    bench.clock.advance(LATER);
     let mut takes = 0;
-    while server.seen().last().unwrap().access_key != "key-1" {
-        update(&table).await.unwrap();
-        pause().await;
+    while bench.key() != key(1) {
+        bench.update().await.unwrap();
+        SystemClock::new().sleep(Duration::from_millis(20)).await;
         takes += 1;
         assert!(takes < 500, "never renewed");
     }
-    assert_eq!(desk.asked(), 2);
+    assert_eq!(bench.desk.asked(), 2);
 }
 
 /// Found by review: every take began a renewal anew and cut it off, so none ever ended.
 #[tokio::test]
 async fn a_renewal_that_is_slower_than_a_take_may_be_ends_all_the_same() {
-    let (server, desk) = (server(), Desk::new(&[(Duration::ZERO, Some(0)), (SLOW, Some(3600))]));
-    let table = answered(&server, &desk).await;
+    let bench = Bench::new(&[(Duration::ZERO, Some(0)), (SLOW, Some(3600))]).await;
+    bench.clock.advance(LATER);
     let mut failures = 0;
-    while let Err(error) = update(&table).await {
+    while let Err(error) = bench.update().await {
         assert!(matches!(error, TableError::Unknown(_) | TableError::Unreachable(_)), "{error}");
         failures += 1;
         assert!(failures < 50, "never renewed");
     }
     assert!(failures > 0, "the desk was not slow");
-    assert_eq!((desk.asked(), server.seen().last().unwrap().access_key.as_str()), (2, "key-1"));
+    assert_eq!((bench.desk.asked(), bench.key()), (2, key(1)));
 }
 
 /// A desk that is closed is left alone for a while, as long as there is something to work with.
 #[tokio::test]
 async fn a_failed_renewal_does_not_stop_takes() {
-    let (server, desk) = (server(), Desk::new(&[(Duration::ZERO, Some(100)), (Duration::ZERO, None)]));
-    let table = answered(&server, &desk).await;
-    for _ in 0..20 {
-        update(&table).await.unwrap();
-        pause().await;
+    let bench = Bench::new(&[(Duration::ZERO, Some(100)), (Duration::ZERO, None)]).await;
+    for renewals in 0..3 {
+        assert_eq!(bench.after(10).await, (1 + renewals, key(0)));
+        bench.clock.advance(LATER);
     }
-    assert_eq!((desk.asked(), server.seen().last().unwrap().access_key.as_str()), (2, "key-0"));
+}
+
+/// A desk that hands out what expires soon is not asked by every take.
+#[tokio::test]
+async fn credentials_that_always_expire_soon_are_not_renewed_by_every_take() {
+    let bench = Bench::new(&[(Duration::ZERO, Some(100))]).await;
+    for renewals in 0..3 {
+        assert_eq!(bench.after(10).await, (1 + renewals, key(renewals)));
+        bench.clock.advance(LATER);
+    }
 }
 
 /// Without anything to work with the failure is told as what it is.
 #[tokio::test]
 async fn a_failure_without_credentials_is_told() {
-    let (server, desk) = (server(), Desk::new(&[(Duration::ZERO, Some(0)), (Duration::ZERO, None)]));
-    let table = answered(&server, &desk).await;
+    let bench = Bench::new(&[(Duration::ZERO, Some(0)), (Duration::ZERO, None)]).await;
+    bench.clock.advance(LATER);
     for _ in 0..2 {
-        let error = update(&table).await.unwrap_err();
+        let error = bench.update().await.unwrap_err();
         assert!(matches!(&error, TableError::Denied(why) if why.contains("the desk is closed")), "{error}");
     }
-    assert_eq!(server.seen().len(), 1, "sent with credentials that have expired");
+    assert_eq!(bench.server.seen().len(), 1, "sent with credentials that have expired");
 }

@@ -6,6 +6,7 @@ use zae_limiter_store::{Clock, LimitsInForce};
 
 use super::ideal::Event;
 use super::ledger::{Amounts, Landing};
+use super::slots::Landed;
 use super::stored::{self, Stored, StoredLimit};
 use super::tap::Sent;
 use super::writer::{classify, debits, nonce, place};
@@ -32,19 +33,30 @@ impl Scene {
     fn look_at(&self, call: &Call, state: &State, lines: &mut Vec<String>) -> Result<(), Broken> {
         let mut known = self.lock();
         let sent = self.outbox.get(call.tag);
+        let is_copy = sent.is_some_and(|sent| sent.is_copy);
+        // Whoever sent it has had another answer, or none.
+        let told = if is_copy { Told::Nobody } else { call.told };
         let id = sent.and_then(|sent| sent.call);
         let asked = id.map(|id| &state.calls[id]);
         if call.told == Told::Rejected && known.damaged.is_empty() {
             return Err(format!("the table does not accept {:?}", call.request));
         }
-        known.coverage.late += u64::from(call.told == Told::Nobody && !call.changes.is_empty());
+        known.coverage.late += u64::from(!is_copy && told == Told::Nobody && !call.changes.is_empty());
+        known.coverage.copies += u64::from(is_copy);
+        known.coverage.copies_landed += u64::from(is_copy && !call.changes.is_empty());
         for (write, change) in writes(call) {
             let Some((entity, resource)) = bucket_of(&change.key) else { continue };
             let what = || match call.client {
                 SWEEPER => "swept".to_owned(),
                 events::FOREIGN => "a foreign write".to_owned(),
                 client => {
-                    let late = if call.told == Told::Nobody { ", late" } else { "" };
+                    let late = if is_copy {
+                        ", once more"
+                    } else if told == Told::Nobody {
+                        ", late"
+                    } else {
+                        ""
+                    };
                     format!("{} of client {client}{late}", asked.map_or("", |asked| asked.operation))
                 }
             };
@@ -56,8 +68,9 @@ impl Scene {
             let verdict = self.check(&mut known, call, (write.as_ref(), change), (sent, asked));
             verdict.map_err(|broken| format!("{entity}/{resource}, {}: {broken}", what()))?;
         }
-        if let (Some(id), Some(asked)) = (id, asked) {
-            known.slots.heard(id, asked, call);
+        if let (Some(id), Some(asked), false) = (id, asked, is_copy) {
+            let Knowledge { slots, ideals, .. } = &mut *known;
+            slots.heard(id, asked, call, ideals);
         }
         Ok(())
     }
@@ -81,9 +94,6 @@ impl Scene {
         }
         let read = |item: &Option<Item>| item.as_ref().map(stored::read).transpose();
         let (before, after) = (read(&change.before)?, read(&change.after)?);
-        let kept = |name: &&String| after.as_ref().is_some_and(|after| after.limits.contains_key(*name));
-        let lost = before.iter().flat_map(|before| before.limits.keys()).filter(|name| !kept(name));
-        known.slots.gone.extend(lost.map(|name| (entity.to_owned(), name.clone())));
         let Some(after) = after else {
             if call.client == SWEEPER {
                 known.coverage.swept += 1;
@@ -98,6 +108,7 @@ impl Scene {
             known.coverage.foreign += 1;
             let amounts = difference(before.as_ref(), &after);
             known.ideals.entry(pk.clone()).or_default().foreign(&amounts, &after, truth);
+            known.instants.entry(pk.clone()).or_default().note(&after);
             return Ok(());
         }
         let write = write.ok_or("a bucket was changed by no write")?;
@@ -112,13 +123,10 @@ impl Scene {
             now: sent.and_then(|sent| sent.now),
             asked: &wanted,
             limits: limits.as_ref(),
-            is_loose: before.as_ref().is_some_and(|before| known.loose.get(pk) == Some(&before.refilled_at)),
+            instant: known.instants.entry(pk.clone()).or_default(),
         };
         landing.check()?;
-        if landing.loosens() {
-            known.loose.insert(pk.clone(), after.refilled_at);
-        }
-        let amounts = landing.amounts();
+        let (amounts, drifts) = (landing.amounts(), landing.drifts());
         let event = Event {
             writer,
             amounts: &amounts,
@@ -126,7 +134,7 @@ impl Scene {
             after: &after,
             now: landing.now,
             grace_ms: self.grace_ms,
-            is_loose: landing.is_loose,
+            drifts: &drifts,
         };
         let ideal = known.ideals.entry(pk.clone()).or_default();
         ideal.landed(&event, truth)?;
@@ -135,8 +143,11 @@ impl Scene {
         known.coverage.writers[place(writer)] += 1;
         known.coverage.in_debt += u64::from(debits(writer) && after.limits.values().any(|limit| limit.balance < 0));
         if let Some(id) = sent.and_then(|sent| sent.call) {
-            known.slots.landed(id, entity, (writer, call.told), &amounts, landing.nonce);
+            let is_copy = sent.is_some_and(|sent| sent.is_copy);
+            let told = if is_copy { Told::Nobody } else { call.told };
+            known.slots.landed(id, entity, Landed { writer, told, is_copy, amounts, nonce: landing.nonce.map(ToOwned::to_owned) });
         }
+        known.instants.entry(pk.clone()).or_default().note(&after);
         Ok(())
     }
 }

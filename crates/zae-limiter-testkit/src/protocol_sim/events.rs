@@ -61,6 +61,7 @@ impl Scene {
         if rng.chance(50) {
             self.table.lose_all();
         } else {
+            self.echoes.arrive_all();
             self.table.land_all();
         }
         self.look(books);

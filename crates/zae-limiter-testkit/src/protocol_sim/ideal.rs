@@ -18,7 +18,8 @@ use crate::oracle::bucket::{Account, Params, Past};
 #[derive(Clone, Debug)]
 struct Ideal {
     account: Account,
-    /// What the two may differ by beside the present clocks, in millitokens: earlier rates, and what was let go on purpose.
+    /// What the two may differ by beside the present clocks, in `1/period` of a millitoken: earlier rates, and what was let go on
+    /// purpose.
     carried: i128,
 }
 
@@ -31,7 +32,7 @@ pub(crate) struct IdealBucket {
     /// How far clocks were ahead of the truth, and behind it.
     ahead_ms: i64,
     behind_ms: i64,
-    /// Differences of limits that are forgotten.
+    /// Differences of limits that are forgotten, in millitokens.
     carried_past: BTreeMap<String, i128>,
 }
 
@@ -44,8 +45,30 @@ pub(crate) struct Event<'a> {
     pub(crate) now: Option<i64>,
     /// How late a writer may look at the ceiling.
     pub(crate) grace_ms: i64,
-    /// See [`super::ledger::Landing`].
-    pub(crate) is_loose: bool,
+    /// See [`super::ledger::Landing::drifts`].
+    pub(crate) drifts: &'a Amounts,
+}
+
+impl Ideal {
+    /// Other parameters. What the two differ by stays what it is, in other parts of a millitoken.
+    fn become_limit(&mut self, params: Params, clocks_ms: i128) {
+        let old = self.account.params;
+        if (old.refill, old.period) != (params.refill, params.period) {
+            // Early at one rate, waited for at another: each change may let the difference through once more.
+            self.carried += old.refill * clocks_ms;
+            // A change drops the fraction of a millitoken, of each for itself where they differ.
+            let whole = if self.carried > 0 { params.period } else { 0 };
+            self.carried = (self.carried * params.period + old.period - 1).div_euclid(old.period) + whole;
+        }
+        if old != params {
+            self.account.become_limit(params);
+        }
+    }
+
+    /// In millitokens, rounded up.
+    fn millis(&self, fine: i128) -> i128 {
+        (fine + self.account.params.period - 1).div_euclid(self.account.params.period)
+    }
 }
 
 impl IdealBucket {
@@ -58,8 +81,9 @@ impl IdealBucket {
         }
     }
 
+    /// What stored and ideal may differ by now, in `1/period` of a millitoken. Nothing is rounded: nothing is allowed for nothing.
     fn allowance(&self, ideal: &Ideal) -> i128 {
-        ideal.carried + earned(ideal.account.params, i128::from(self.ahead_ms) + i128::from(self.behind_ms))
+        ideal.carried + ideal.account.params.refill * (i128::from(self.ahead_ms) + i128::from(self.behind_ms))
     }
 
     /// A write of ours.
@@ -97,26 +121,17 @@ impl IdealBucket {
             |before: &Stored| event.after.refilled_at == before.refilled_at + 1 && event.now.is_none_or(|now| now <= before.refilled_at);
         let is_bumped = event.before.is_some_and(is_bumped);
         for (name, found) in &event.after.limits {
-            let (ahead, behind) = (self.ahead_ms, self.behind_ms);
+            let clocks_ms = i128::from(self.ahead_ms) + i128::from(self.behind_ms);
             let Some(ideal) = self.limits.get_mut(name) else {
                 let account = Account::new(name.clone(), found.params, &mut self.past);
-                let carried = self.carried_past.remove(name).unwrap_or(0);
+                let carried = self.carried_past.remove(name).unwrap_or(0) * found.params.period;
                 self.limits.insert(name.clone(), Ideal { account, carried });
                 continue;
             };
-            let old = ideal.account.params;
-            if old != found.params {
-                if (old.refill, old.period) != (found.params.refill, found.params.period) {
-                    // Early at one rate, waited for at another: each change may let the difference through once more.
-                    ideal.carried += earned(old, i128::from(ahead) + i128::from(behind));
-                }
-                ideal.account.become_limit(found.params);
-            }
-            if event.is_loose {
-                ideal.carried += 1;
-            }
+            ideal.become_limit(found.params, clocks_ms);
+            ideal.carried += event.drifts.get(name).copied().unwrap_or(0);
             if is_bumped {
-                ideal.carried += earned(found.params, 1);
+                ideal.carried += found.params.refill;
             }
         }
         Ok(())
@@ -132,10 +147,10 @@ impl IdealBucket {
         }
         if event.writer == Writer::ChargePlain && milli > 0 {
             // Paid from what had overflowed, perhaps: the safe loss of the two.
-            ideal.carried += milli;
+            ideal.carried += milli * ideal.account.params.period;
         }
         ideal.account.give(-milli);
-        let allowance = self.allowance(&ideal);
+        let allowance = ideal.millis(self.allowance(&ideal));
         let verdict = if milli < 0 {
             ideal.account.meter.give_back(-milli);
             Ok(())
@@ -153,13 +168,12 @@ impl IdealBucket {
         let elapsed = i128::from(truth) - i128::from(stored.refilled_at);
         for (name, limit) in &stored.limits {
             let Some(ideal) = self.limits.get(name) else { continue };
-            let difference = limit.fine_after(elapsed) - ideal.account.fine;
-            // Less than a millitoken: a remainder that a credit at the brim has left behind.
-            let allowed = self.allowance(ideal) * limit.params.period + limit.params.period - 1;
+            let (difference, allowed) = (limit.fine_after(elapsed) - ideal.account.fine, self.allowance(ideal));
             if difference.abs() > allowed {
-                let (milli, allowed) = (difference.div_euclid(limit.params.period), self.allowance(ideal));
                 return Err(format!(
-                    "{name} has {milli} milli other than the ideal bucket ({} at {truth}), allowed are {allowed}: {limit:?} refilled at {}",
+                    "{name} has {difference} of 1/{} milli other than the ideal bucket ({} milli at {truth}), allowed are {allowed}: {limit:?} \
+                     refilled at {}",
+                    limit.params.period,
                     ideal.account.balance(),
                     stored.refilled_at
                 ));
@@ -170,13 +184,14 @@ impl IdealBucket {
 
     fn forget(&mut self, name: &str) -> Result<(), Broken> {
         let Some(ideal) = self.limits.remove(name) else { return Ok(()) };
-        let allowance = self.allowance(&ideal) + 1;
-        let lacks = ideal.account.params.capacity - ideal.account.balance() + ideal.account.gap;
-        self.carried_past.insert(name.to_owned(), ideal.carried);
+        let Account { params, fine, gap, .. } = ideal.account;
+        let (lacks, allowance) = (params.brim() - fine + gap * params.period, self.allowance(&ideal));
+        self.carried_past.insert(name.to_owned(), ideal.millis(ideal.carried));
         let (name, meter) = ideal.account.forgotten();
         self.past.insert(name.clone(), meter);
         if lacks > allowance {
-            return Err(format!("{name} is forgotten while it lacks {lacks} milli, allowed are {allowance}"));
+            let period = params.period;
+            return Err(format!("{name} is forgotten while it lacks {lacks} of 1/{period} milli, gap {gap}, allowed are {allowance}"));
         }
         Ok(())
     }
@@ -194,13 +209,14 @@ impl IdealBucket {
         for (name, ideal) in &mut self.limits {
             let milli = amounts.get(name).copied().unwrap_or(0);
             ideal.account.give(-milli);
-            ideal.carried += milli.abs();
+            ideal.carried += milli.abs() * ideal.account.params.period;
             if let Some(found) = after.limits.get(name).filter(|found| found.params != ideal.account.params) {
                 // Parameters change behind the back of a refill: the time since counts at the new rate.
                 let since = (i128::from(truth) - i128::from(after.refilled_at)).max(0);
-                ideal.carried += earned(ideal.account.params, since) + earned(found.params, since);
-                ideal.carried += (ideal.account.params.capacity - found.params.capacity).abs();
-                ideal.account.become_limit(found.params);
+                let old = ideal.account.params;
+                ideal.carried += old.refill * since;
+                ideal.become_limit(found.params, 0);
+                ideal.carried += found.params.refill * since + (old.capacity - found.params.capacity).abs() * found.params.period;
             }
         }
     }
@@ -210,13 +226,13 @@ impl IdealBucket {
         self.limits.values().all(|ideal| self.allowance(ideal) == 0)
     }
 
+    /// Whether the bucket has this limit.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.limits.contains_key(name)
+    }
+
     /// How many of its limits hide a gap.
     pub(crate) fn gaps(&self) -> usize {
         self.limits.values().filter(|ideal| ideal.account.gap > 0).count()
     }
-}
-
-/// What a limit gains in that time, rounded up.
-fn earned(params: Params, ms: i128) -> i128 {
-    (params.refill * ms.max(0) + params.period - 1).div_euclid(params.period)
 }

@@ -9,15 +9,12 @@ use zae_limiter_core::{Limit, LimitSource};
 use zae_limiter_dynamodb::write::Writer;
 use zae_limiter_store::LimitsInForce;
 
+use super::instant::Instant;
 use super::stored::{Stored, StoredLimit};
 use super::writer::{debits, refills, takes};
 use crate::oracle::Broken;
 use crate::oracle::bucket::Params;
 
-/// The shortest time an idle bucket is kept.
-const KEPT_MIN_MS: i128 = 3_600_000;
-/// How many times its fill time a bucket is kept.
-const FILLS_KEPT: i128 = 7;
 /// Debt, in capacities, that a charge may leave without a later expiry.
 const DEBT_MAX: i128 = 6;
 
@@ -37,8 +34,8 @@ pub(crate) struct Landing<'a> {
     pub(crate) asked: &'a [Amounts],
     /// The limits the caller knows of: in force for a take, the receipt's for a charge.
     pub(crate) limits: Option<&'a LimitsInForce>,
-    /// A remainder was changed at the refill instant it belongs to: who has an older image of that instant does not know.
-    pub(crate) is_loose: bool,
+    /// What the item was like at the refill instant that the write meets.
+    pub(crate) instant: &'a Instant,
 }
 
 impl Landing<'_> {
@@ -53,11 +50,22 @@ impl Landing<'_> {
             .collect()
     }
 
-    /// Whether remainders change while the refill instant stays.
-    pub(crate) fn loosens(&self) -> bool {
-        let kept =
-            |(name, limit): (&String, &StoredLimit)| self.after.limits.get(name).is_some_and(|found| found.remainder == limit.remainder);
-        self.before.is_some_and(|before| before.refilled_at == self.after.refilled_at && !before.limits.iter().all(kept))
+    /// What a write made of a limit beside what the item alone says, in `1/period` of a millitoken: a remainder that an older image
+    /// of the same instant had, or one that a credit up to the brim leaves behind.
+    pub(crate) fn drifts(&self) -> Amounts {
+        let Some(before) = self.before else { return Amounts::new() };
+        let amounts = self.amounts();
+        let mut drifts = Amounts::new();
+        for (name, found) in &self.after.limits {
+            let (Some(was), milli) = (before.limits.get(name), amounts.get(name).copied().unwrap_or(0)) else { continue };
+            let drift = match self.writer {
+                Writer::Credit if milli < 0 && found.balance == found.params.capacity => found.remainder,
+                writer if refills(writer) => (self.line(was, found, self.elapsed(before), milli).fine() - found.fine()).abs(),
+                _ => 0,
+            };
+            drifts.insert(name.clone(), drift);
+        }
+        drifts
     }
 
     /// Names and parameters, their being in force, or a foreign mark change.
@@ -80,6 +88,7 @@ impl Landing<'_> {
                 return Err(format!("{name} has {} milli, more than its capacity of {}", limit.balance, limit.params.capacity));
             }
         }
+        self.check_full_by_expiry()?;
         self.check_gate()?;
         self.check_limits()
     }
@@ -171,13 +180,24 @@ impl Landing<'_> {
         Ok(())
     }
 
+    /// When a refilling write was sent. A reset does not say; its own instant does, unless it had to make one up.
+    fn sent_at(&self, before: &Stored) -> i64 {
+        let made_up = before.refilled_at + i64::from(self.moves(before));
+        self.now.unwrap_or(if self.after.refilled_at > made_up { self.after.refilled_at } else { before.refilled_at })
+    }
+
+    fn elapsed(&self, before: &Stored) -> i128 {
+        i128::from(self.sent_at(before)) - i128::from(before.refilled_at)
+    }
+
+    /// Every older image must lose: after a change of parameters, and after an administrator's reset.
+    fn moves(&self, before: &Stored) -> bool {
+        self.reshapes(before) || self.writer == Writer::Reset
+    }
+
     fn check_refilled(&self, before: &Stored) -> Result<(), Broken> {
-        let (after, reshapes) = (self.after, self.reshapes(before));
-        // An administrator's reset must outdate every older image, too.
-        let moves = reshapes || self.writer == Writer::Reset;
-        let earliest = before.refilled_at + i64::from(moves);
-        // A reset does not say when it was sent; its own instant does, unless it had to make one up.
-        let now = self.now.unwrap_or(if after.refilled_at > earliest { after.refilled_at } else { before.refilled_at });
+        let (after, reshapes, now) = (self.after, self.reshapes(before), self.sent_at(before));
+        let earliest = before.refilled_at + i64::from(self.moves(before));
         if after.refilled_at != now.max(earliest) {
             return Err(format!("refilled at {} by a write of {now}, was {}", after.refilled_at, before.refilled_at));
         }
@@ -187,7 +207,7 @@ impl Landing<'_> {
         if !reshapes && after.read_at != before.read_at {
             return Err(format!("`ca` goes from {:?} to {:?} for nothing", before.read_at, after.read_at));
         }
-        let elapsed = i128::from(now) - i128::from(before.refilled_at);
+        let elapsed = self.elapsed(before);
         let amounts = self.amounts();
         for (name, was) in &before.limits {
             match after.limits.get(name) {
@@ -205,32 +225,44 @@ impl Landing<'_> {
     }
 
     /// One limit over a refill: refilled at the old rate, cut to the smaller capacity, then taken from.
-    fn check_line(&self, name: &str, (was, found): (&StoredLimit, &StoredLimit), elapsed: i128, milli: i128) -> Result<(), Broken> {
+    fn line(&self, was: &StoredLimit, found: &StoredLimit, elapsed: i128, milli: i128) -> StoredLimit {
         let (old, new) = (was.params, found.params);
         let ceiling = old.capacity.min(new.capacity) * old.period;
         let fine = (was.fine() + elapsed.max(0) * old.refill).min(ceiling);
         let same_rate = (old.refill, old.period) == (new.refill, new.period);
         let remainder = if same_rate { fine.rem_euclid(old.period) } else { 0 };
-        let mut balance = fine.div_euclid(old.period) - milli;
-        let mut is_reset = false;
-        if self.writer == Writer::Reset && found.balance == new.capacity && balance != new.capacity {
-            (balance, is_reset) = (new.capacity, true);
+        let balance = fine.div_euclid(old.period) - milli;
+        let is_reset = self.writer == Writer::Reset && found.balance == new.capacity && balance != new.capacity;
+        let (balance, remainder) = if is_reset { (new.capacity, 0) } else { (balance, remainder) };
+        StoredLimit { params: new, balance, consumed: was.consumed + milli, remainder, gap: found.gap }
+    }
+
+    /// What a refill leaves hidden, by a writer who saw this of the limit: what overflows repays the gap.
+    fn gap(seen: &StoredLimit, new: Params, elapsed: i128) -> i128 {
+        let old = seen.params;
+        let hidden = (seen.gap + old.capacity - new.capacity).max(0);
+        let surplus = (seen.fine() + elapsed.max(0) * old.refill).div_euclid(old.period) - old.capacity.min(new.capacity);
+        hidden - hidden.min(surplus.max(0))
+    }
+
+    /// Neither balance nor remainder is pinned. The balance that follows is that of the item, but with the remainder of any image of
+    /// the refill instant; the gap is reckoned from the image alone, and repays no more than really overflows.
+    fn check_line(&self, name: &str, (was, found): (&StoredLimit, &StoredLimit), elapsed: i128, milli: i128) -> Result<(), Broken> {
+        let is_right = |remainder: i128| {
+            let was = StoredLimit { remainder, ..*was };
+            let mut gaps =
+                self.instant.balances(name, &was).map(|balance| Self::gap(&StoredLimit { balance, ..was }, found.params, elapsed));
+            let least = Self::gap(&was, found.params, elapsed);
+            *found == self.line(&was, found, elapsed, milli) && found.gap >= least && gaps.any(|gap| gap == found.gap)
+        };
+        if self.instant.remainders(name, was).any(is_right) {
+            return Ok(());
         }
-        let remainder = if is_reset { 0 } else { remainder };
-        // What overflows repays the gap, at most; a write that did not see it may leave it.
-        let hidden = (was.gap + old.capacity - new.capacity).max(0);
-        let surplus = (was.fine() + elapsed.max(0) * old.refill).div_euclid(old.period) - old.capacity.min(new.capacity);
-        let gap_min = hidden - hidden.min(surplus.max(0));
-        let expected = StoredLimit { params: new, balance, consumed: was.consumed + milli, remainder, gap: found.gap };
-        let is_near = self.is_loose && (found.fine() - expected.fine()).abs() < new.period;
-        let expected = if is_near { StoredLimit { balance: found.balance, remainder: found.remainder, ..expected } } else { expected };
-        if *found != expected || !(gap_min..=hidden).contains(&found.gap) {
-            return Err(format!(
-                "{:?} of {milli} milli, {elapsed} ms after {was:?}, made {found:?} of {name}, expected {expected:?} and a gap of {gap_min} to {hidden}",
-                self.writer
-            ));
-        }
-        Ok(())
+        let (limit, gap) = (self.line(was, found, elapsed, milli), Self::gap(was, found.params, elapsed));
+        Err(format!(
+            "{:?} of {milli} milli, {elapsed} ms after {was:?}, made {found:?} of {name}, expected {limit:?} and a gap of {gap}",
+            self.writer
+        ))
     }
 
     /// A limit goes only when starting it anew would be the same.
@@ -240,24 +272,6 @@ impl Landing<'_> {
         let is_whole = surplus >= was.gap && surplus >= 0;
         let is_right = matches!(self.writer, Writer::Sync | Writer::SyncOnly) && !is_wanted && is_whole;
         if is_right { Ok(()) } else { Err(format!("{:?} dropped {name}, which was {was:?} {elapsed} ms before", self.writer)) }
-    }
-
-    /// Kept until everything it owes and hides has been refilled, seven fill times and an hour.
-    fn check_expiry(&self) -> Result<(), Broken> {
-        let (Some(expires_s), Some(now)) = (self.after.expires_s, self.now) else { return Ok(()) };
-        let mut kept_ms = KEPT_MIN_MS;
-        for limit in self.after.limits.values() {
-            let Params { capacity, refill, period } = limit.params;
-            // A take between image and charge may have deepened the debt by a capacity: one of the fill times is for that.
-            let unseen = if self.writer == Writer::ChargeRefill { capacity } else { 0 };
-            let owed = (-limit.balance - unseen).max(0) + limit.gap;
-            let fill = (capacity * period + refill - 1).div_euclid(refill);
-            kept_ms = kept_ms.max(FILLS_KEPT * fill + (owed * period + refill - 1).div_euclid(refill));
-        }
-        if i128::from(expires_s) * 1000 < i128::from(now) + kept_ms {
-            return Err(format!("{:?} at {now} leaves a bucket that expires at {expires_s} s, too early: {:?}", self.writer, self.after));
-        }
-        Ok(())
     }
 
     /// A take never leaves debt, and nobody takes from what is switched off.

@@ -6,8 +6,12 @@
 //! what its caller was told (`slots`), and every lease must add up as on any other store.
 
 mod audit;
+mod due;
+mod echo;
 mod events;
+mod expiry;
 mod ideal;
+mod instant;
 mod ledger;
 mod slots;
 mod stored;
@@ -30,7 +34,9 @@ use crate::journal::finish;
 use crate::oracle::Broken;
 use crate::rng::Rng;
 use crate::sim::{Ask, ENTITIES, entity, resource};
+use echo::Echoes;
 use ideal::IdealBucket;
+use instant::Instant;
 use slots::Slots;
 use tap::{Outbox, Tap};
 
@@ -54,6 +60,10 @@ pub struct Coverage {
     pub exact: u64,
     /// Writes that landed after their sender had given up.
     pub late: u64,
+    /// Copies of writes that the network delivered once more.
+    pub copies: u64,
+    /// Those of them that landed.
+    pub copies_landed: u64,
     /// Operations that landed twice because another write came between: the safe direction, and counted.
     pub doubled: u64,
     /// Buckets left in debt by a write.
@@ -74,6 +84,10 @@ pub struct Coverage {
     pub compensated: u64,
     /// Takes that landed for somebody who was not told so.
     pub unheard: u64,
+    /// Credits the store gave up, and counted.
+    pub credits_lost: u64,
+    /// Credits that found nothing to give back to: what is gone was full.
+    pub credits_gone: u64,
 }
 
 /// What is known of the table by looking at what lands.
@@ -81,8 +95,8 @@ struct Knowledge {
     ideals: BTreeMap<String, IdealBucket>,
     /// Buckets that cannot be read, and what they were: nothing is checked there until they are repaired.
     damaged: BTreeSet<String>,
-    /// The refill instants at which a remainder was changed.
-    loose: BTreeMap<String, i64>,
+    /// What each item was like at its refill instant.
+    instants: BTreeMap<String, Instant>,
     slots: Slots,
     coverage: Coverage,
     /// One handle per client, for its counters.
@@ -96,6 +110,7 @@ pub(crate) struct Scene {
     gate: Arc<SeededGate>,
     truth: ManualClock,
     outbox: Outbox,
+    echoes: Echoes,
     grace_ms: i64,
     pub(crate) skew: Skew,
     /// How many requests in a hundred are about one chain.
@@ -120,6 +135,7 @@ impl Scene {
             gate: Arc::new(SeededGate::new(rng.next(), 25, 2)),
             truth: clock.clone(),
             outbox: Outbox::default(),
+            echoes: Echoes::new(Rng::new(seed, 9), *Rng::new(seed, 10).pick(&[0, 0, 5, 30])),
             grace_ms: rng.weighted(&[(3, 0), (1, zae_limiter_dynamodb::constants::FAST_GRACE_MS)]),
             skew: rng.weighted(&[(5, Skew::None), (4, Skew::Usual), (1, Skew::Wild)]),
             focus: *rng.pick(&[0, 60, 80, 95]),
@@ -129,7 +145,7 @@ impl Scene {
             knowledge: Mutex::new(Knowledge {
                 ideals: BTreeMap::new(),
                 damaged: BTreeSet::new(),
-                loose: BTreeMap::new(),
+                instants: BTreeMap::new(),
                 slots: Slots::default(),
                 coverage: Coverage::default(),
                 stores: Vec::new(),
@@ -161,6 +177,8 @@ impl Scene {
         let gate: Arc<SeededGate> = Arc::clone(&self.gate);
         let tap = Tap {
             table: self.table.client(number).with_faults(self.faults.clone()).with_gate(gate),
+            beyond: self.table.client(number),
+            echoes: self.echoes.clone(),
             books: books.clone(),
             outbox: self.outbox.clone(),
             clock: clock.clone(),
@@ -187,6 +205,7 @@ impl Scene {
         self.look(books);
         self.truth.advance(pause);
         self.table.set_now_ms(self.truth.now().0);
+        self.echoes.expire(self.truth.now().0);
     }
 
     /// Somebody sets the clock of a client: by seconds at most, where clocks differ at all.
@@ -211,10 +230,8 @@ impl Scene {
         let due = known.slots.audit(&books.lock(), &mut coverage)?;
         known.coverage = coverage;
         for (client, store) in known.stores.iter().filter(|(client, _)| alive.contains(client)) {
-            let (counters, due) = (store.counters(), due.get(client).copied().unwrap_or_default());
-            if due.doubled > counters.debits_resent || due.unheard > counters.debits_unknown {
-                return Err(format!("client {client} counted {counters:?}, the table says {due:?}"));
-            }
+            let due = due.get(client).copied().unwrap_or_default();
+            due.check(&store.counters()).map_err(|broken| format!("client {client} {broken}"))?;
         }
         Ok(())
     }

@@ -4,8 +4,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use zae_limiter_dynamodb::constants::CLOCK_AHEAD_MAX_MS;
 use zae_limiter_dynamodb::table::{BatchPage, Item, Key, Put, Query, QueryPage, Table, TableError, Update, Write};
+use zae_limiter_dynamodb::write::Writer;
 use zae_limiter_store::{BoxFuture, Clock, ManualClock};
 
+use super::echo::Echoes;
+use super::writer::classify;
 use crate::books::{Books, CallId};
 use crate::evaluator::EvalTable;
 
@@ -16,6 +19,8 @@ pub(crate) struct Sent {
     pub(crate) call: Option<CallId>,
     /// What time the sender says it is, if the call says.
     pub(crate) now: Option<i64>,
+    /// Delivered once more, by the network.
+    pub(crate) is_copy: bool,
 }
 
 /// Everything sent in a run; the mark of a request is its place here, counted from 1.
@@ -27,6 +32,13 @@ impl Outbox {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Writes a request down. Returns its mark.
+    fn push(&self, sent: Sent) -> u64 {
+        let mut all = self.lock();
+        all.push(sent);
+        all.len() as u64
+    }
+
     /// The request with this mark.
     pub(crate) fn get(&self, tag: u64) -> Option<Sent> {
         let index = usize::try_from(tag.checked_sub(1)?).ok()?;
@@ -36,7 +48,11 @@ impl Outbox {
 
 /// A client's handle on the table.
 pub(crate) struct Tap {
+    /// The way there, with all that may happen on it.
     pub(crate) table: EvalTable,
+    /// The table of the same client, where nothing happens.
+    pub(crate) beyond: EvalTable,
+    pub(crate) echoes: Echoes,
     pub(crate) books: Books,
     pub(crate) outbox: Outbox,
     pub(crate) clock: ManualClock,
@@ -47,8 +63,9 @@ pub(crate) struct Tap {
 }
 
 impl Tap {
-    /// Writes the request down, and hands out the handle that marks it.
-    fn send(&self) -> EvalTable {
+    /// Writes the request down, and hands out the handle that marks it. Copies of earlier ones may arrive before it.
+    fn send(&self) -> (EvalTable, Sent) {
+        self.echoes.arrive();
         let call = {
             let state = self.books.lock();
             state.call.map(|id| (id, state.calls[id].now))
@@ -58,35 +75,48 @@ impl Tap {
             let passed = self.clock.monotonic().saturating_sub(began);
             now.plus_ms(i64::try_from(passed.as_millis()).unwrap_or(0)).0 - correction
         });
-        let mut sent = self.outbox.lock();
-        sent.push(Sent { call: call.map(|(id, _)| id), now });
-        self.table.clone().with_tag(sent.len() as u64)
+        let sent = Sent { call: call.map(|(id, _)| id), now, is_copy: false };
+        (self.table.clone().with_tag(self.outbox.push(sent)), sent)
+    }
+
+    /// Sends a write of one item, which the network may deliver twice.
+    fn send_write(&self, write: impl FnOnce() -> Write) -> EvalTable {
+        let (table, sent) = self.send();
+        if self.echoes.wants() {
+            let write = write();
+            let operation = sent.call.map_or("", |id| self.books.lock().calls[id].operation);
+            if classify(operation, &write).is_none_or(|writer| writer != Writer::Credit) {
+                let tag = self.outbox.push(Sent { is_copy: true, ..sent });
+                self.echoes.add(self.beyond.clone().with_tag(tag), write, self.truth.now().0);
+            }
+        }
+        table
     }
 }
 
 impl Table for Tap {
     fn update<'a>(&'a self, update: &'a Update) -> BoxFuture<'a, Result<Item, TableError>> {
-        Box::pin(async move { self.send().update(update).await })
+        Box::pin(async move { self.send_write(|| Write::Update(update.clone())).update(update).await })
     }
 
     fn put<'a>(&'a self, put: &'a Put) -> BoxFuture<'a, Result<(), TableError>> {
-        Box::pin(async move { self.send().put(put).await })
+        Box::pin(async move { self.send_write(|| Write::Put(put.clone())).put(put).await })
     }
 
     fn transact<'a>(&'a self, writes: &'a [Write], token: &'a str) -> BoxFuture<'a, Result<(), TableError>> {
-        Box::pin(async move { self.send().transact(writes, token).await })
+        Box::pin(async move { self.send().0.transact(writes, token).await })
     }
 
     fn batch_get<'a>(&'a self, keys: &'a [Key], consistent: bool) -> BoxFuture<'a, Result<BatchPage, TableError>> {
-        Box::pin(async move { self.send().batch_get(keys, consistent).await })
+        Box::pin(async move { self.send().0.batch_get(keys, consistent).await })
     }
 
     fn query<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<QueryPage, TableError>> {
-        Box::pin(async move { self.send().query(query).await })
+        Box::pin(async move { self.send().0.query(query).await })
     }
 
     fn delete_batch<'a>(&'a self, keys: &'a [Key]) -> BoxFuture<'a, Result<Vec<Key>, TableError>> {
-        Box::pin(async move { self.send().delete_batch(keys).await })
+        Box::pin(async move { self.send().0.delete_batch(keys).await })
     }
 
     fn clock_ahead_ms(&self) -> Option<i64> {

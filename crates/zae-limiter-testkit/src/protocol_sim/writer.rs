@@ -74,6 +74,15 @@ pub(crate) fn nonce(write: &Write) -> Option<&str> {
     value.and_then(|value| value.as_s().ok()).map(String::as_str)
 }
 
+/// The limits whose use a write counts.
+pub(crate) fn counted(write: &Write) -> impl Iterator<Item = &str> {
+    let actions = if let Write::Update(update) = write { &update.actions[..] } else { &[] };
+    actions.iter().filter_map(|action| match action {
+        Action::Add(attr, _) => attr.strip_prefix("b_")?.strip_suffix("_tc"),
+        _ => None,
+    })
+}
+
 fn compares(condition: &Condition, field: Field, by: Comparison) -> bool {
     matches!(condition, Condition::Compare(attr, comparison, _) if Field::of(attr) == field && *comparison == by)
 }
