@@ -1,7 +1,5 @@
 //! Buckets: the hot path of the contract, over chains.
 
-use std::sync::Arc;
-
 use futures_util::future::join_all;
 use smallvec::SmallVec;
 use zae_limiter_core::{BucketState, EntityId, LimitReport, LimitSource, Reports, ResourceName, TimeMs, Wait, assess};
@@ -20,24 +18,24 @@ use crate::options::CascadeWrites;
 use crate::page::Listing;
 use crate::refill::{Amount, balance_at};
 use crate::table::{Index, Item, Key};
-use crate::take::{Moment, Taken, count};
+use crate::take::{Asked, Moment, Taken, count};
 
 impl BucketStore for DynamoStore {
     fn consume<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>> {
         Box::pin(async move {
             request.check("consume")?;
             let moment = self.moment(request.now);
-            if let Some(reports) = self.refuse_from_memory(request.members, moment) {
+            let asked: SmallVec<[Asked<'_>; 1]> = request.members.iter().map(|member| self.asked(member)).collect();
+            if let Some(reports) = self.refuse_from_memory(&asked, moment) {
                 count(&self.shared.caches.tally.local_refusals);
                 return Ok(ConsumeOutcome::Refused(reports));
             }
-            let taken = match (request.members, self.shared.options.cascade_writes) {
-                ([member], _) => vec![self.take(member, moment).await],
-                (members, CascadeWrites::Parallel) => join_all(members.iter().map(|member| self.take(member, moment))).await,
-                (members, CascadeWrites::Serial) => {
-                    let mut taken = Vec::with_capacity(members.len());
-                    for member in members {
-                        taken.push(self.take(member, moment).await);
+            let taken = match self.shared.options.cascade_writes {
+                CascadeWrites::Parallel if asked.len() > 1 => join_all(asked.iter().map(|asked| self.take(asked, moment))).await,
+                CascadeWrites::Parallel | CascadeWrites::Serial => {
+                    let mut taken = Vec::with_capacity(asked.len());
+                    for asked in &asked {
+                        taken.push(self.take(asked, moment).await);
                         if !matches!(taken.last(), Some(Ok(Taken::Granted(_)))) {
                             break;
                         }
@@ -84,32 +82,29 @@ impl BucketStore for DynamoStore {
 
 impl DynamoStore {
     /// Refuses without a write when a bucket of the chain was seen short a moment ago. The memory may only ever refuse.
-    fn refuse_from_memory(&self, members: &[MemberTake<'_>], moment: Moment) -> Option<Reports> {
+    fn refuse_from_memory<'a>(&self, asked: &'a [Asked<'_>], moment: Moment) -> Option<Reports> {
         if !self.shared.options.speculative {
             return None;
         }
         let now = self.now(moment);
-        let keys: SmallVec<[Key; 2]> = members.iter().map(|member| keys::bucket(&self.id, member.entity, member.resource, 0)).collect();
         // Every member must be known, or a switched-off one would go unsaid.
-        let looks: SmallVec<[Arc<Seen>; 2]> =
-            keys.iter().map_while(|key| self.recall(key).filter(|look| self.is_recent(look, now))).collect();
-        let images: SmallVec<[&Image; 2]> = looks
-            .iter()
-            .zip(members)
-            .map_while(|(look, member)| look.image.as_ref().filter(|image| !image.disabled && image.carries(&member.limits.limits)))
-            .collect();
-        if images.len() < members.len() {
+        let recent = |asked: &'a Asked<'_>| {
+            let look = asked.seen.as_deref().filter(|look| self.is_recent(look, now))?;
+            look.image.as_ref().filter(|image| !image.disabled && image.carries(&asked.member.limits.limits))
+        };
+        let images: SmallVec<[&Image; 2]> = asked.iter().map_while(recent).collect();
+        if images.len() < asked.len() {
             return None;
         }
-        let is_short = |((member, key), image): ((&MemberTake<'_>, &Key), &&Image)| {
+        let is_short = |(Asked { member, key, .. }, image): (&Asked<'_>, &&Image)| {
             Debit { key, limits: member.limits, takes: member.takes, absent: member.absent, nonce: "", grace_ms: 0 }
                 .is_refused_by(image, now)
         };
-        if !members.iter().zip(&keys).zip(&images).any(is_short) {
+        if !asked.iter().zip(&images).any(is_short) {
             return None;
         }
-        let states: Vec<BucketState> = members.iter().zip(&images).map(|(member, image)| state_of(member, Some(image), now)).collect();
-        Some(assess(states.iter().zip(members.iter().map(|member| member.takes)), TimeMs(now)))
+        let states: Vec<BucketState> = asked.iter().zip(&images).map(|(asked, image)| state_of(asked.member, Some(image), now)).collect();
+        Some(assess(states.iter().zip(asked.iter().map(|asked| asked.member.takes)), TimeMs(now)))
     }
 
     /// One answer for the whole chain; what landed of a refused one is given back.

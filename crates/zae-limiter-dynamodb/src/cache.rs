@@ -113,10 +113,10 @@ impl Caches {
         self.images.get(pk)
     }
 
-    /// Keeps a look at a bucket that has just come.
-    pub(crate) fn remember(&self, pk: &str, image: Option<Image>, at: TimeMs, now: TimeMs) -> Arc<Seen> {
-        let same = |before: &Arc<Seen>| matches!((&before.image, &image), (Some(before), Some(image)) if before.same_parameters(image));
-        let parameters_since = self.images.get(pk).filter(same).map_or_else(|| self.tick(now), |seen| seen.parameters_since);
+    /// Keeps a look at a bucket that has just come; `before` is what was remembered.
+    pub(crate) fn remember(&self, pk: &str, image: Option<Image>, before: Option<&Seen>, at: TimeMs, now: TimeMs) -> Arc<Seen> {
+        let same = |before: &&Seen| matches!((&before.image, &image), (Some(before), Some(image)) if before.same_parameters(image));
+        let parameters_since = before.filter(same).map_or_else(|| self.tick(now), |seen| seen.parameters_since);
         let seen = Arc::new(Seen { image, at, parameters_since });
         self.images.insert(pk.to_owned(), Arc::clone(&seen));
         seen

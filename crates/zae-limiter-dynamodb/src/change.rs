@@ -7,7 +7,7 @@ use crate::error::failed;
 use crate::item::{Event, attr, audit_item, corrupt, text_of};
 use crate::keys;
 use crate::retry::Refused;
-use crate::table::{Cancellation, Check, Comparison, Condition, Item, Put, TableError, Write, text};
+use crate::table::{Cancellation, Check, Comparison, Condition, Item, Put, TableError, Write, compare_with, text};
 
 /// What became of a change.
 pub(crate) enum Outcome {
@@ -79,7 +79,7 @@ fn is_same_event(found: &Item, ours: &Item) -> bool {
 
 /// The condition that a namespace is active. Part of every change, so that none can be made in one that is gone.
 pub(crate) fn is_active(namespace: &str) -> Check {
-    let active = Condition::Compare(attr::STATUS.into(), Comparison::Eq, text("active"));
+    let active = compare_with(attr::STATUS, Comparison::Eq, text("active"));
     Check { key: keys::namespace_by_id(namespace), conditions: vec![active] }
 }
 

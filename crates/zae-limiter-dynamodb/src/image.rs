@@ -5,6 +5,7 @@ mod tests;
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use smallvec::SmallVec;
+use smol_str::{SmolStr, SmolStrBuilder};
 use zae_limiter_core::{BucketState, ConfigStamp, Limit, LimitName, LimitParams, LimitState, Milli, TimeMs};
 use zae_limiter_store::{StoreError, StoreErrorKind};
 
@@ -63,13 +64,12 @@ const NO_SCHEDULE: &str = "-";
 
 /// The attribute of one limit.
 pub(crate) fn limit_attr(name: &LimitName, field: &'static str) -> Attr {
-    let name = name.as_str();
-    let mut attr = String::with_capacity(name.len() + field.len() + 3);
+    let mut attr = SmolStrBuilder::new();
     attr.push_str("b_");
-    attr.push_str(name);
+    attr.push_str(name.as_str());
     attr.push('_');
     attr.push_str(field);
-    attr.into()
+    attr.finish()
 }
 
 /// The numbers of a limit.
@@ -105,7 +105,7 @@ impl Field {
     }
 }
 
-/// What an item has of one limit, collected in one pass: looking every attribute up would build its name first.
+/// What an item has of one limit.
 struct Found<'a> {
     item: &'a Item,
     name: &'a str,
@@ -147,7 +147,7 @@ pub(crate) struct Image {
     pub(crate) ttl: Option<i64>,
     pub(crate) vu: Option<i64>,
     pub(crate) disabled: bool,
-    pub(crate) lw: Option<String>,
+    pub(crate) lw: Option<SmolStr>,
     pub(crate) ca: Option<i64>,
     pub(crate) has_rmf: bool,
     pub(crate) wcu_tk: i64,
@@ -157,61 +157,125 @@ pub(crate) struct Image {
     pub(crate) unsupported: Option<(String, &'static str)>,
 }
 
+/// The attributes of an item, sorted in one pass: every look into its map would cost a hash.
+#[derive(Default)]
+struct Parts<'a> {
+    rf: Option<&'a AttributeValue>,
+    shard_count: Option<&'a AttributeValue>,
+    ttl: Option<&'a AttributeValue>,
+    vu: Option<&'a AttributeValue>,
+    disabled: Option<&'a AttributeValue>,
+    lw: Option<&'a AttributeValue>,
+    ca: Option<&'a AttributeValue>,
+    rmf: Option<&'a AttributeValue>,
+    ret: Option<&'a AttributeValue>,
+    wcu_tk: Option<&'a AttributeValue>,
+    limits: SmallVec<[Found<'a>; 4]>,
+    unsupported: Option<(&'a str, &'static str)>,
+}
+
+impl<'a> Parts<'a> {
+    fn of(item: &'a Item) -> Parts<'a> {
+        let mut parts = Parts::default();
+        for (key, value) in item {
+            let part = match key.as_str() {
+                attr::RF => &mut parts.rf,
+                attr::SHARD_COUNT => &mut parts.shard_count,
+                attr::TTL => &mut parts.ttl,
+                attr::VU => &mut parts.vu,
+                attr::DISABLED => &mut parts.disabled,
+                attr::LW => &mut parts.lw,
+                attr::CA => &mut parts.ca,
+                attr::RMF => &mut parts.rmf,
+                attr::RET => &mut parts.ret,
+                attr::WCU_TK => &mut parts.wcu_tk,
+                key => {
+                    parts.other(item, key, value);
+                    continue;
+                }
+            };
+            *part = Some(value);
+        }
+        parts
+    }
+
+    /// An attribute of a limit, of a feature we do not have, or of nothing that matters.
+    fn other(&mut self, item: &'a Item, key: &'a str, value: &'a AttributeValue) {
+        let Some((name, field)) = key.strip_prefix("b_").and_then(|rest| rest.rsplit_once('_')) else {
+            if let Some((_, feature)) = UNSUPPORTED.iter().find(|(unsupported, _)| *unsupported == key) {
+                self.unsupported = Some((key, feature));
+            }
+            return;
+        };
+        let Some(field) = Field::of(field) else {
+            let says_none = matches!(value, AttributeValue::S(text) if text == NO_SCHEDULE);
+            if let Some((_, feature)) = UNSUPPORTED_FIELDS.iter().find(|(unsupported, _)| *unsupported == field && !says_none) {
+                self.unsupported = Some((key, feature));
+            }
+            return;
+        };
+        if name == attr::WCU {
+            return;
+        }
+        let place = self.limits.iter().position(|limit| limit.name == name).unwrap_or_else(|| {
+            self.limits.push(Found { item, name, values: [None; FIELDS] });
+            self.limits.len() - 1
+        });
+        self.limits[place].values[field as usize] = Some((key, value));
+    }
+}
+
 impl Image {
     /// Parses an item. `Corrupt` for one that no writer of this protocol leaves.
     pub(crate) fn parse(item: &Item) -> Result<Image, StoreError> {
+        Image::parse_after(item, None)
+    }
+
+    /// The same for a bucket that was seen before: names it had then need not be made again.
+    pub(crate) fn parse_after(item: &Item, before: Option<&Image>) -> Result<Image, StoreError> {
+        let parts = Parts::of(item);
+        let number = |name, value: Option<&AttributeValue>| value.map(|value| number_in(item, name, value)).transpose();
+        let required = |name, value| number(name, value)?.ok_or_else(|| corrupt(item, name, "is missing"));
+        let rf = required(attr::RF, parts.rf)?;
+        // Every write pins it, so an item without it would be one that nobody can write.
+        let shard_count = required(attr::SHARD_COUNT, parts.shard_count)?;
+        if shard_count < 1 {
+            return Err(corrupt(item, attr::SHARD_COUNT, format_args!("is {shard_count}; a bucket has at least one shard")));
+        }
         let mut image = Image {
-            rf: required(item, attr::RF)?,
-            shard_count: shard_count(item)?,
-            ttl: number(item, attr::TTL)?,
-            vu: number(item, attr::VU)?,
-            disabled: disabled(item)?,
-            lw: item.get(attr::LW).and_then(|value| value.as_s().ok()).cloned(),
-            ca: number(item, attr::CA)?,
-            has_rmf: item.contains_key(attr::RMF),
+            rf,
+            shard_count,
+            ttl: number(attr::TTL, parts.ttl)?,
+            vu: number(attr::VU, parts.vu)?,
+            disabled: disabled(item, parts.disabled)?,
+            lw: parts.lw.and_then(|value| value.as_s().ok()).map(SmolStr::new),
+            ca: number(attr::CA, parts.ca)?,
+            has_rmf: parts.rmf.is_some(),
             // The next refill brings it back.
-            wcu_tk: number(item, attr::WCU_TK)?.unwrap_or(0),
+            wcu_tk: number(attr::WCU_TK, parts.wcu_tk)?.unwrap_or(0),
             limits: SmallVec::new(),
-            unsupported: None,
+            unsupported: parts.unsupported.map(|(key, feature)| (key.to_owned(), feature)),
         };
-        image.unsupported =
-            UNSUPPORTED.iter().find(|(name, _)| item.contains_key(*name)).map(|(name, feature)| ((*name).to_owned(), *feature));
-        if image.shard_count > 1 {
+        if shard_count > 1 {
             image.unsupported = Some((attr::SHARD_COUNT.to_owned(), "buckets of several shards"));
         }
-        let remainders_count = number(item, attr::RMF)? == Some(image.rf);
-        let retired = item.get(attr::RET).and_then(|value| value.as_ss().ok());
-        let mut found: SmallVec<[Found<'_>; 4]> = SmallVec::new();
-        for (key, value) in item {
-            let Some((name, field)) = key.strip_prefix("b_").and_then(|rest| rest.rsplit_once('_')) else { continue };
-            let Some(field) = Field::of(field) else {
-                let says_none = matches!(value, AttributeValue::S(text) if text == NO_SCHEDULE);
-                if let Some((_, feature)) = UNSUPPORTED_FIELDS.iter().find(|(unsupported, _)| *unsupported == field && !says_none) {
-                    image.unsupported = Some((key.clone(), feature));
-                }
-                continue;
-            };
-            if name == attr::WCU {
-                continue;
-            }
-            let place = found.iter().position(|limit| limit.name == name).unwrap_or_else(|| {
-                found.push(Found { item, name, values: [None; FIELDS] });
-                found.len() - 1
-            });
-            found[place].values[field as usize] = Some((key.as_str(), value));
-        }
-        for limit in found {
+        let remainders_count = number(attr::RMF, parts.rmf)? == Some(rf);
+        let retired = parts.ret.and_then(|value| value.as_ss().ok());
+        for limit in parts.limits {
             // Every limit has a balance; what belongs to none is no limit.
             let Some((key, _)) = limit.values[Field::Tk as usize] else { continue };
-            let name: LimitName =
-                limit.name.parse().map_err(|error| corrupt(item, key, format_args!("is not named after a limit: {error}")))?;
+            let known = before.and_then(|before| before.limits.iter().find(|known| known.name.as_str() == limit.name));
+            let name: LimitName = match known {
+                Some(known) => known.name.clone(),
+                None => limit.name.parse().map_err(|error| corrupt(item, key, format_args!("is not named after a limit: {error}")))?,
+            };
             let params = LimitParams {
                 capacity_milli: limit.required(Field::Cp)?,
                 refill_milli: limit.required(Field::Ra)?,
                 period_ms: limit.required(Field::Rp)?,
             };
             if params.refill_milli <= 0 {
-                image.unsupported = Some((limit_attr(&name, "ra").into_owned(), "quotas"));
+                image.unsupported = Some((limit_attr(&name, "ra").into(), "quotas"));
             }
             let rm = limit.number(Field::Rm)?;
             image.limits.push(ImageLimit {
@@ -304,17 +368,9 @@ impl ImageLimit {
     }
 }
 
-/// Every write pins it, so an item without it would be one that nobody can write.
-fn shard_count(item: &Item) -> Result<i64, StoreError> {
-    match required(item, attr::SHARD_COUNT)? {
-        count if count >= 1 => Ok(count),
-        count => Err(corrupt(item, attr::SHARD_COUNT, format_args!("is {count}; a bucket has at least one shard"))),
-    }
-}
-
 /// Every take pins that it is not there, so that a bucket is on is said by its absence alone.
-fn disabled(item: &Item) -> Result<bool, StoreError> {
-    match item.get(attr::DISABLED) {
+fn disabled(item: &Item, found: Option<&AttributeValue>) -> Result<bool, StoreError> {
+    match found {
         None => Ok(false),
         Some(AttributeValue::Bool(true)) => Ok(true),
         Some(other) => {
@@ -322,11 +378,6 @@ fn disabled(item: &Item) -> Result<bool, StoreError> {
             Err(corrupt(item, attr::DISABLED, problem))
         }
     }
-}
-
-/// A number attribute, `None` when it is missing.
-fn number(item: &Item, name: &str) -> Result<Option<i64>, StoreError> {
-    item.get(name).map(|value| number_in(item, name, value)).transpose()
 }
 
 fn number_in(item: &Item, name: &str, value: &AttributeValue) -> Result<i64, StoreError> {
@@ -344,8 +395,4 @@ fn number_in(item: &Item, name: &str, value: &AttributeValue) -> Result<i64, Sto
         Ok(number) if number.fract() == 0.0 && number.abs() < 9.0e15 => Ok(number as i64),
         _ => Err(corrupt(item, name, format_args!("is {text:?}, not a whole number"))),
     }
-}
-
-fn required(item: &Item, name: &str) -> Result<i64, StoreError> {
-    number(item, name)?.ok_or_else(|| corrupt(item, name, "is missing"))
 }

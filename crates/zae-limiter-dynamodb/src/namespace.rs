@@ -11,7 +11,7 @@ use crate::change::{Outcome, is_active, too_busy};
 use crate::constants::ADMIN_ATTEMPTS_MAX;
 use crate::item::{self, Event, attr, details, index_actions, key_of, new_item, text_of};
 use crate::page::{Listing, Walk};
-use crate::table::{Action, Check, Comparison, Condition, Delete, Index, Item, Key, Put, Update, Write, text};
+use crate::table::{Action, Check, Comparison, Condition, Delete, Index, Item, Key, Put, Update, Write, compare_with, text};
 use crate::{DynamoStore, Shared, keys, version};
 
 /// How often a purge goes over a namespace. The index lags behind, so the last pass must find nothing.
@@ -115,7 +115,7 @@ fn absent() -> Vec<Condition> {
 }
 
 fn has_status(status: &str) -> Condition {
-    Condition::Compare(attr::STATUS.into(), Comparison::Eq, text(status))
+    compare_with(attr::STATUS, Comparison::Eq, text(status))
 }
 
 fn event<'a>(action: AuditAction, namespace: &Namespace) -> Event<'a> {
@@ -156,7 +156,7 @@ async fn delete(shared: &Shared, name: &NamespaceName, change: &Change) -> Resul
     for attempt in 1..=ADMIN_ATTEMPTS_MAX {
         let Some(record) = read(shared, OPERATION, by_name.clone()).await? else { return Ok(false) };
         let namespace = item::namespace(&record).map_err(|error| error.during(OPERATION))?;
-        let same = Condition::Compare(attr::NAMESPACE_ID.into(), Comparison::Eq, text(namespace.id.as_str()));
+        let same = compare_with(attr::NAMESPACE_ID, Comparison::Eq, text(namespace.id.as_str()));
         let by_id = keys::namespace_by_id(namespace.id.as_str());
         let mut actions = vec![
             Action::Set(attr::STATUS.into(), text(NamespaceStatus::Deleted.as_str())),

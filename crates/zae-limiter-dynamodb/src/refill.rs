@@ -13,7 +13,7 @@ use zae_limiter_store::{LimitsInForce, StoreError};
 
 use crate::constants::{BUCKET_TTL_MIN_MS, WCU_MILLI, WCU_PERIOD_MS};
 use crate::image::{Image, ImageLimit, attr, limit_attr};
-use crate::table::{Action, Comparison, Condition, Key, Update, compare, number, text};
+use crate::table::{Action, Comparison, Condition, Key, Update, compare, compare_with, number, text};
 
 const WCU: LimitParams = LimitParams { capacity_milli: WCU_MILLI, refill_milli: WCU_MILLI, period_ms: WCU_PERIOD_MS };
 
@@ -366,5 +366,5 @@ pub(crate) fn pin_stamp(image: &Image) -> Condition {
 
 /// Fails when this very operation has landed already.
 pub(crate) fn not_ours_yet(nonce: &str) -> Condition {
-    Condition::Any(vec![Condition::Absent(attr::LW.into()), Condition::Compare(attr::LW.into(), Comparison::Ne, text(nonce))])
+    Condition::Any(vec![Condition::Absent(attr::LW.into()), compare_with(attr::LW, Comparison::Ne, text(nonce))])
 }

@@ -79,8 +79,6 @@ impl DynamoStore {
         let mut seen = self.recall(&key);
         let mut is_fresh = false;
         let (mut races, mut sends, mut is_ambiguous) = (0, 0, false);
-        // Amounts that the write of the last resort could not charge.
-        let mut left_out = 0;
         loop {
             let now = self.now(moment);
             let step = charge.plan(view(seen.as_deref(), is_fresh), races >= REFILL_ATTEMPTS_MAX, now)?;
@@ -107,9 +105,11 @@ impl DynamoStore {
                 }
                 charge::Step::Drop => return Ok(Adjusted::Dropped),
             };
-            if write.writer == Writer::ChargePlain {
-                left_out = seen.as_deref().and_then(|look| look.image.as_ref()).map_or(0, |image| charge.left_out(image));
-            }
+            // Amounts that the write of the last resort can not charge.
+            let left_out = match seen.as_deref().and_then(|look| look.image.as_ref()) {
+                Some(image) if write.writer == Writer::ChargePlain => charge.left_out(image),
+                _ => 0,
+            };
             match self.send(write).await? {
                 Sent::Landed(item) => {
                     self.uncharged(&key, left_out);

@@ -12,8 +12,8 @@ use zae_limiter_store::BoxFuture;
 /// The attributes of one item.
 pub type Item = HashMap<String, AttributeValue>;
 
-/// The name of a top-level attribute.
-pub type Attr = Cow<'static, str>;
+/// The name of a top-level attribute. Short ones, which nearly all are, are not on the heap: a take names dozens.
+pub type Attr = smol_str::SmolStr;
 
 /// Which item.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -66,7 +66,9 @@ pub enum Condition {
     /// `attribute_not_exists(attr)`
     Absent(Attr),
     /// `attr op value`; false when the attribute is missing or of another type (but see [`Comparison::Ne`]).
-    Compare(Attr, Comparison, AttributeValue),
+    Compare(Attr, Comparison, Box<AttributeValue>),
+    /// The same with a number, which most are; the other one is boxed because of its size.
+    CompareNumber(Attr, Comparison, i64),
     /// Every one of them.
     All(Vec<Condition>),
     /// At least one of them.
@@ -273,8 +275,14 @@ pub fn text(value: impl Into<String>) -> AttributeValue {
     AttributeValue::S(value.into())
 }
 
+/// `attr op value`.
+#[must_use]
+pub fn compare_with(attr: impl Into<Attr>, comparison: Comparison, value: AttributeValue) -> Condition {
+    Condition::Compare(attr.into(), comparison, Box::new(value))
+}
+
 /// `attr op number`.
 #[must_use]
 pub fn compare(attr: impl Into<Attr>, comparison: Comparison, value: i64) -> Condition {
-    Condition::Compare(attr.into(), comparison, number(value))
+    Condition::CompareNumber(attr.into(), comparison, value)
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use zae_limiter_core::{LimitSource, TimeMs, Wait, WaitMs};
-use zae_limiter_store::{MemberKey, MemberTake, StoreError};
+use zae_limiter_store::{BoxFuture, MemberKey, MemberTake, StoreError};
 
 use crate::DynamoStore;
 use crate::birth::Vouched;
@@ -34,6 +34,13 @@ pub(crate) enum Taken {
     Stale,
     /// Others were faster, again and again.
     Contended,
+}
+
+/// What is asked of a bucket, and what is remembered of it.
+pub(crate) struct Asked<'a> {
+    pub(crate) member: &'a MemberTake<'a>,
+    pub(crate) key: Key,
+    pub(crate) seen: Option<Arc<Seen>>,
 }
 
 /// A bucket that was short, and when.
@@ -83,9 +90,18 @@ impl DynamoStore {
         (0..self.shared.options.rejection_cache_ttl_ms).contains(&now.saturating_sub(seen.at.0))
     }
 
+    /// What a take begins with.
+    pub(crate) fn asked<'a>(&self, member: &'a MemberTake<'a>) -> Asked<'a> {
+        let key = keys::bucket(&self.id, member.entity, member.resource, 0);
+        let seen = self.recall(&key);
+        Asked { member, key, seen }
+    }
+
     pub(crate) fn note(&self, key: &Key, item: Option<&Item>, moment: Moment) -> Result<Arc<Seen>, StoreError> {
-        let image = item.map(Image::parse).transpose()?;
-        Ok(self.shared.caches.remember(&key.pk, image, TimeMs(self.now(moment)), self.shared.wall()))
+        let before = self.recall(key);
+        let known = before.as_ref().and_then(|before| before.image.as_ref());
+        let image = item.map(|item| Image::parse_after(item, known)).transpose()?;
+        Ok(self.shared.caches.remember(&key.pk, image, before.as_deref(), TimeMs(self.now(moment)), self.shared.wall()))
     }
 
     /// What is known of a bucket after a write has landed. Landed is landed: an image that can not be read changes nothing about
@@ -101,27 +117,31 @@ impl DynamoStore {
         }
     }
 
-    /// Sends one write and says what its answer proves.
-    pub(crate) async fn send(&self, write: BucketWrite) -> Result<Sent, StoreError> {
+    /// Sends one write and says what its answer proves. The future does not hold the write: it is part of every take's.
+    pub(crate) fn send(&self, write: BucketWrite) -> impl Future<Output = Result<Sent, StoreError>> {
         debug_assert!(write.breaches().is_empty(), "{:?}", write.breaches());
-        let result = match write.write {
-            Write::Update(update) => self.table().update_owned(update).await,
-            Write::Put(put) => self.table().put(&put).await.map(|()| put.item),
-            Write::Delete(_) | Write::Check(_) => Err(TableError::Rejected("not a write of a bucket".to_owned())),
+        let answer: BoxFuture<'_, Result<Item, TableError>> = match write.write {
+            Write::Update(update) => self.table().update_owned(update),
+            Write::Put(put) => Box::pin(async move { self.table().put(&put).await.map(|()| put.item) }),
+            Write::Delete(_) | Write::Check(_) => {
+                Box::pin(std::future::ready(Err(TableError::Rejected("not a write of a bucket".to_owned()))))
+            }
         };
-        match result {
-            Ok(item) => Ok(Sent::Landed(item)),
-            Err(TableError::Condition(item)) => Ok(Sent::Lost(item)),
-            Err(error @ TableError::Unknown(_)) => Ok(Sent::Unknown(error)),
-            Err(error @ (TableError::NotApplied(_) | TableError::Unreachable(_))) => Ok(Sent::NotYet(error)),
-            Err(error) => Err(failed("consume", error)),
+        async move {
+            match answer.await {
+                Ok(item) => Ok(Sent::Landed(item)),
+                Err(TableError::Condition(item)) => Ok(Sent::Lost(item)),
+                Err(error @ TableError::Unknown(_)) => Ok(Sent::Unknown(error)),
+                Err(error @ (TableError::NotApplied(_) | TableError::Unreachable(_))) => Ok(Sent::NotYet(error)),
+                Err(error) => Err(failed("consume", error)),
+            }
         }
     }
 
     /// Takes from one bucket.
-    pub(crate) async fn take(&self, member: &MemberTake<'_>, moment: Moment) -> Result<Taken, StoreError> {
+    pub(crate) async fn take(&self, asked: &Asked<'_>, moment: Moment) -> Result<Taken, StoreError> {
         let mut is_ambiguous = false;
-        let taken = self.take_until_answered(member, moment, &mut is_ambiguous).await;
+        let taken = self.take_until_answered(asked, moment, &mut is_ambiguous).await;
         if is_ambiguous && !matches!(taken, Ok(Taken::Granted(_))) {
             // Whatever the last word was, an earlier attempt may have landed unheard.
             count(&self.shared.caches.tally.debits_unknown);
@@ -130,18 +150,18 @@ impl DynamoStore {
     }
 
     /// `is_ambiguous` tells, at any end, whether an attempt may have landed that nobody has heard of.
-    async fn take_until_answered(&self, member: &MemberTake<'_>, moment: Moment, is_ambiguous: &mut bool) -> Result<Taken, StoreError> {
-        let key = keys::bucket(&self.id, member.entity, member.resource, 0);
+    async fn take_until_answered(&self, asked: &Asked<'_>, moment: Moment, is_ambiguous: &mut bool) -> Result<Taken, StoreError> {
+        let Asked { member, key, seen } = asked;
         let nonce = self.nonce();
         let debit = Debit {
-            key: &key,
+            key,
             limits: member.limits,
             takes: member.takes,
             absent: member.absent,
             nonce: &nonce,
             grace_ms: self.shared.options.fast_grace_ms,
         };
-        let mut seen = if self.shared.options.speculative { self.recall(&key) } else { Some(Box::pin(self.look(&key, moment)).await?) };
+        let mut seen = if self.shared.options.speculative { seen.clone() } else { Some(Box::pin(self.look(key, moment)).await?) };
         // An image of this very operation is as recent as can be.
         let mut is_fresh = !self.shared.options.speculative;
         let mut is_proven = false;
@@ -182,7 +202,7 @@ impl DynamoStore {
                     }
                     let look = match seen {
                         Some(look) => look,
-                        None => self.note(&key, None, moment)?,
+                        None => self.note(key, None, moment)?,
                     };
                     return Ok(Taken::Refused(Refusal { look, at: now }));
                 }
@@ -203,9 +223,9 @@ impl DynamoStore {
             let writer = write.writer;
             match self.send(write).await? {
                 Sent::Landed(item) => {
-                    let look = self.note_landed(&key, &item, moment);
+                    let look = self.note_landed(key, &item, moment);
                     *is_ambiguous &= !takes;
-                    if writer == Writer::Create && !Box::pin(self.is_still_on(member, &key, moment)).await? {
+                    if writer == Writer::Create && !Box::pin(self.is_still_on(member, key, moment)).await? {
                         return Ok(Taken::Disabled);
                     }
                     if takes {
@@ -215,11 +235,11 @@ impl DynamoStore {
                     (seen, is_fresh, is_proven) = (Some(look), true, false);
                 }
                 Sent::Lost(item) => {
-                    let look = self.note(&key, item.as_ref(), moment)?;
+                    let look = self.note(key, item.as_ref(), moment)?;
                     if look.image.as_ref().is_some_and(|image| image.lw.as_deref() == Some(&nonce)) {
                         count(&self.shared.caches.tally.debits_confirmed);
                         *is_ambiguous = false;
-                        if writer == Writer::Create && !Box::pin(self.is_still_on(member, &key, moment)).await? {
+                        if writer == Writer::Create && !Box::pin(self.is_still_on(member, key, moment)).await? {
                             return Ok(Taken::Disabled);
                         }
                         return Ok(Taken::Granted(look));

@@ -334,7 +334,9 @@ fn written(action: &Action) -> &Attr {
 
 fn pinned(condition: &Condition, fields: &mut Vec<Field>) {
     match condition {
-        Condition::Exists(attr) | Condition::Absent(attr) | Condition::Compare(attr, _, _) => fields.push(Field::of(attr)),
+        Condition::Exists(attr) | Condition::Absent(attr) | Condition::Compare(attr, ..) | Condition::CompareNumber(attr, ..) => {
+            fields.push(Field::of(attr))
+        }
         Condition::All(parts) | Condition::Any(parts) => parts.iter().for_each(|part| pinned(part, fields)),
     }
 }

@@ -12,7 +12,7 @@ use zae_limiter_dynamodb::DynamoStore;
 use zae_limiter_dynamodb::sdk::{CallLog, Gsi2Projection, SdkTable, TableOptions, create_table};
 use zae_limiter_dynamodb::table::{
     Action, Cancellation, Check, Comparison, Condition, Delete, Index, Item, Key, Put, Query, QueryPage, Sort, Table, TableError, Update,
-    Write, compare, number, text,
+    Write, compare, compare_with, number, text,
 };
 use zae_limiter_store::SystemClock;
 use zae_limiter_testkit::engine::Engine;
@@ -341,11 +341,11 @@ async fn the_corners_are_the_same() {
     ];
     assert!(matches!(update(set, vec![Condition::Absent("PK".into())]).await, Answer::Item(_)));
     for comparison in [Eq, Ne, Lt, Le, Gt, Ge] {
-        let missing = whether(Condition::Compare("missing".into(), comparison, number(1))).await;
+        let missing = whether(compare_with("missing", comparison, number(1))).await;
         assert_eq!(missing, Some(comparison == Ne), "{comparison:?} of what is missing");
-        let of_another_type = whether(Condition::Compare("s".into(), comparison, number(10))).await;
+        let of_another_type = whether(compare_with("s", comparison, number(10))).await;
         assert_eq!(of_another_type, Some(comparison == Ne), "{comparison:?} of another type");
-        let flag = Condition::Compare("yes".into(), comparison, AttributeValue::Bool(true));
+        let flag = compare_with("yes", comparison, AttributeValue::Bool(true));
         if matches!(comparison, Eq | Ne) {
             assert_eq!(whether(flag).await, Some(comparison == Eq), "{comparison:?} of a flag");
         } else {
@@ -355,13 +355,13 @@ async fn the_corners_are_the_same() {
         }
     }
     for (wanted, value) in [(true, "9"), (false, "10"), (false, "1e1"), (true, "9.999"), (true, "-11"), (false, "100")] {
-        let found = whether(Condition::Compare("n".into(), Gt, AttributeValue::N(value.to_owned()))).await;
+        let found = whether(compare_with("n", Gt, AttributeValue::N(value.to_owned()))).await;
         assert_eq!(found, Some(wanted), "10 > {value}");
     }
-    assert_eq!(whether(Condition::Compare("n".into(), Eq, AttributeValue::N("10.0".to_owned()))).await, Some(true));
+    assert_eq!(whether(compare_with("n", Eq, AttributeValue::N("10.0".to_owned()))).await, Some(true));
     let members = |members: &[&str]| AttributeValue::Ss(members.iter().map(|member| (*member).to_owned()).collect());
     update(vec![Action::AddMember("ss".into(), "a".to_owned())], vec![]).await;
-    assert_eq!(whether(Condition::Compare("ss".into(), Eq, members(&["b", "a"]))).await, Some(true), "sets have no order");
+    assert_eq!(whether(compare_with("ss", Eq, members(&["b", "a"]))).await, Some(true), "sets have no order");
     assert_eq!(whether(Condition::Any(vec![])).await, Some(false));
     assert_eq!(whether(Condition::All(vec![])).await, Some(true));
     for member in ["a", "b", "c"] {

@@ -477,7 +477,9 @@ impl Lease {
     /// See [`crate::Lease::commit`].
     pub fn commit(self) -> Result<(), CommitError> {
         let Lease { lease, runtime } = self;
-        runtime.wait(async move { lease.commit_shared().await })
+        // Nearly always there is nothing to write, which is no reason to wake another thread.
+        let Some(settlement) = lease.conclude() else { return Ok(()) };
+        runtime.wait(async move { lease.write(settlement).await })
     }
 
     /// See [`crate::Lease::rollback`].

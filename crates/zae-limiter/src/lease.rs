@@ -200,15 +200,16 @@ impl Lease {
     ///
     /// Cost: one write per bucket whose use differs from what was taken; none otherwise.
     pub async fn commit(self) -> Result<(), CommitError> {
-        self.commit_shared().await
+        match self.conclude() {
+            Some(settlement) => self.write(settlement).await,
+            None => Ok(()),
+        }
     }
 
-    pub(crate) async fn commit_shared(&self) -> Result<(), CommitError> {
+    /// Ends the lease with what was used; `None` when that is what was taken and nothing is left to write.
+    pub(crate) fn conclude(&self) -> Option<Settlement> {
         let settlement = self.ledger().commit();
-        if settlement.is_empty() && settlement.withheld == 0 {
-            return Ok(());
-        }
-        self.write(settlement).await
+        (!settlement.is_empty() || settlement.withheld != 0).then_some(settlement)
     }
 
     /// Gives everything back.
@@ -223,7 +224,7 @@ impl Lease {
         self.write(settlement).await
     }
 
-    async fn write(&self, settlement: Settlement) -> Result<(), CommitError> {
+    pub(crate) async fn write(&self, settlement: Settlement) -> Result<(), CommitError> {
         self.inner.limiter.settler().count_lost(settlement.withheld);
         if settlement.is_empty() {
             return Ok(());

@@ -23,7 +23,11 @@ impl WarmWrites {
     pub(super) async fn of(builder: &Builder, entity: &str) -> Result<WarmWrites> {
         let recorder = Arc::new(Recorder { table: builder.table().await?, updates: Mutex::default() });
         let table: Arc<dyn Table> = Arc::clone(&recorder) as _;
-        let store = DynamoStore::on_table(table, DynamoOptions::new(), &"default".parse()?).await?;
+        let mut options = DynamoOptions::new();
+        // Without it a bucket that is younger than the grace has its capacity for a ceiling, and one value for both. Those of a
+        // row are older.
+        options.fast_grace_ms = 0;
+        let store = DynamoStore::on_table(table, options, &"default".parse()?).await?;
         let limiter = RateLimiter::builder(store).default_limits(limits()).build()?;
         // The first asks without knowing the bucket, the second knows it.
         for _ in 0..2 {

@@ -67,7 +67,8 @@ async fn reach(store: &DynamoStore, entity: &EntityId, resource: &ResourceName, 
             return Ok(());
         }
         let takes: Vec<Take> = (0..).zip(limits.limits.iter()).map(|(limit, _)| Take { limit, amount: Milli::ZERO }).collect();
-        match store.take(&MemberTake { entity, resource, limits: &limits, takes: &takes, absent: &[] }, moment).await? {
+        let member = MemberTake { entity, resource, limits: &limits, takes: &takes, absent: &[] };
+        match store.take(&store.asked(&member), moment).await? {
             Taken::Granted(_) | Taken::Refused(_) | Taken::Disabled => return Ok(()),
             // Changed again, or others were faster.
             Taken::Stale | Taken::Contended => store.shared.back_off(attempt).await,

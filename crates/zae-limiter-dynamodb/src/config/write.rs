@@ -10,7 +10,7 @@ use crate::change::{Outcome, check_active, too_busy};
 use crate::constants::ADMIN_ATTEMPTS_MAX;
 use crate::item::config::{self as stored, CONFIG_VERSION, ON_UNAVAILABLE};
 use crate::item::{Event, attr, details, stored_version, version_of};
-use crate::table::{Action, Comparison, Condition, Delete, Item, Key, Update, Write, number, text};
+use crate::table::{Action, Comparison, Condition, Delete, Item, Key, Update, Write, compare_with, number, text};
 use crate::{DynamoStore, keys};
 
 /// A level as it was read, to be changed.
@@ -54,7 +54,7 @@ impl<'a> Found<'a> {
     /// Nobody has changed it since it was read.
     fn unchanged(&self) -> Vec<Condition> {
         let Some(item) = &self.item else { return vec![Condition::Absent(attr::PK.into())] };
-        let equal = |(name, value): (&String, &AttributeValue)| Condition::Compare(name.clone().into(), Comparison::Eq, value.clone());
+        let equal = |(name, value): (&String, &AttributeValue)| compare_with(name.clone(), Comparison::Eq, value.clone());
         let mut conditions = vec![Condition::Exists(attr::PK.into())];
         match item.get_key_value(CONFIG_VERSION) {
             Some(version) => conditions.push(equal(version)),

@@ -13,7 +13,7 @@ use crate::constants::ADMIN_ATTEMPTS_MAX;
 use crate::item::{Event, attr, details, key_of, text_of};
 use crate::page::{Listing, Walk};
 use crate::retry::Refused;
-use crate::table::{Comparison, Condition, Delete, Index, Item, Key, Query, Sort, Write};
+use crate::table::{Comparison, Condition, Delete, Index, Item, Key, Query, Sort, Write, compare_with};
 use crate::{DynamoStore, keys};
 
 const OPERATION: &str = "delete_entity";
@@ -49,7 +49,7 @@ pub(crate) async fn delete(store: &DynamoStore, id: &EntityId, change: &Change) 
 /// The same entity, not one created anew under its id, and without a new child.
 fn same_entity(record: &Item) -> Vec<Condition> {
     let same = |name: &'static str| match record.get(name) {
-        Some(value) => Condition::Compare(name.into(), Comparison::Eq, value.clone()),
+        Some(value) => compare_with(name, Comparison::Eq, value.clone()),
         None => Condition::Absent(name.into()),
     };
     vec![Condition::Exists(attr::PK.into()), same(attr::PINC), same(attr::CHILDREN_EVER)]

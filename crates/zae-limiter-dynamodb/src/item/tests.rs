@@ -258,9 +258,9 @@ fn any_limits() -> impl Strategy<Value = Vec<Limit>> {
 fn applied(mut item: Item, actions: Vec<Action>) -> Item {
     for action in actions {
         match action {
-            Action::Set(name, value) => item.insert(name.into_owned(), value),
-            Action::SetIfAbsent(name, value) => Some(item.entry(name.into_owned()).or_insert(value).clone()),
-            Action::Remove(name) => item.remove(name.as_ref()),
+            Action::Set(name, value) => item.insert(name.into(), value),
+            Action::SetIfAbsent(name, value) => Some(item.entry(name.into()).or_insert(value).clone()),
+            Action::Remove(name) => item.remove(name.as_str()),
             other => unreachable!("not part of a configuration: {other:?}"),
         };
     }

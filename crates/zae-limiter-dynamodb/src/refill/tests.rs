@@ -47,7 +47,7 @@ fn an_expiry_that_is_left_alone_is_pinned() {
 
     let late_enough = charge(&image(Some(NOW)), LimitSource::System);
     assert!(!sets_expiry(&late_enough));
-    let is_pinned = |condition: &Condition| matches!(condition, Condition::Compare(name, Comparison::Ge, _) if name == attr::TTL);
+    let is_pinned = |condition: &Condition| matches!(condition, Condition::CompareNumber(name, Comparison::Ge, _) if name == attr::TTL);
     assert!(late_enough.conditions.iter().any(is_pinned), "{late_enough:?}");
 }
 

@@ -198,13 +198,10 @@ impl Builder {
         let config = self.sdk_config(http, loopback).await;
         let skew = (!self.trust_local_clock).then(|| SkewWatch::new(Arc::clone(&self.options.clock)));
         let client = |attempt: Duration, skew: Option<&SkewWatch>| {
-            // The same connect and read timeout for both clients: the SDK keeps one pool of connections per pair of them.
-            let timeouts = TimeoutConfig::builder()
-                .connect_timeout(self.connect_timeout)
-                .read_timeout(self.patience())
-                .operation_attempt_timeout(attempt)
-                .operation_timeout(attempt)
-                .build();
+            // One timer per request. A request is one attempt, so an operation and its attempt are the same time, and what is
+            // read is read within it. The same for both clients: the SDK keeps one pool of connections per connect and read
+            // timeout.
+            let timeouts = TimeoutConfig::builder().connect_timeout(self.connect_timeout).operation_attempt_timeout(attempt).build();
             let mut builder = aws_sdk_dynamodb::config::Builder::from(&config)
                 .timeout_config(timeouts)
                 .retry_config(RetryConfig::disabled())

@@ -1,8 +1,11 @@
 //! Turns the values of [`crate::table`] into the expressions DynamoDB reads.
 //!
-//! Only positional aliases (`#0`, `:0`): attribute names contain limit names, which may hold dots and dashes or be reserved
-//! words. Every name and every value is declared once however often it is used. This runs in every take, so it formats
-//! nothing and allocates only what the SDK wants to own.
+//! Names that can be no trouble stand as they are, see [`is_plain`]; every other one has a positional alias (`#0`), because
+//! limit names may hold dots and dashes and other attributes may be reserved words. Values always have one (`:0`). Every
+//! alias is declared once however often it is used. This runs in every take, so it formats nothing and allocates only what
+//! the SDK wants to own.
+
+mod check;
 
 use std::collections::HashMap;
 
@@ -11,8 +14,30 @@ use smallvec::SmallVec;
 
 use crate::table::{Action, Attr, Comparison, Condition, Write};
 
+pub use check::check;
+
 /// The longest expression DynamoDB reads, in bytes.
 pub const EXPRESSION_BYTES_MAX: usize = 4096;
+
+/// Plain names of attributes that belong to no limit. None is a reserved word; `ttl` is one.
+const PLAIN: [&str; 9] = ["PK", "rf", "shard_count", "vu", "disabled", "lw", "ca", "rmf", "ret"];
+
+/// What attributes of limits begin with. No reserved word has an underscore, so none of these is one.
+const PLAIN_PREFIX: &str = "b_";
+
+/// An alias is shorter than this, and an expression has its bound: two times sixteen limits with names of this length, as
+/// many as the widest write names, stay below it.
+const PLAIN_BYTES_MAX: usize = 14;
+
+/// Whether a name stands in an expression as it is. DynamoDB reads a letter and then letters, digits and underscores as a name
+/// unless it is a reserved word.
+#[must_use]
+pub fn is_plain(name: &str) -> bool {
+    match name.strip_prefix(PLAIN_PREFIX) {
+        Some(rest) => name.len() <= PLAIN_BYTES_MAX && rest.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_'),
+        None => PLAIN.contains(&name),
+    }
+}
 
 /// One write as DynamoDB reads it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -54,14 +79,44 @@ pub fn render_write(write: &Write) -> Rendered {
     }
 }
 
+/// A value that is used; numbers become text only once.
+#[derive(PartialEq)]
+enum Value {
+    Number(i64),
+    Other(Box<AttributeValue>),
+}
+
+impl Value {
+    /// A number that is written as we write it is a number: it has one alias wherever it comes from.
+    fn of(value: Box<AttributeValue>) -> Value {
+        let AttributeValue::N(text) = &*value else { return Value::Other(value) };
+        let is_as_ours = text == "0" || text.strip_prefix('-').unwrap_or(text).starts_with(|digit| matches!(digit, '1'..='9'));
+        match text.parse() {
+            Ok(number) if is_as_ours => Value::Number(number),
+            _ => Value::Other(value),
+        }
+    }
+
+    fn into_attribute(self) -> AttributeValue {
+        match self {
+            Value::Number(number) => crate::table::number(number),
+            Value::Other(value) => *value,
+        }
+    }
+}
+
 struct Aliases {
     /// The position is the alias. Few enough for a scan to beat a map.
-    names: SmallVec<[Attr; 32]>,
-    values: SmallVec<[AttributeValue; 24]>,
+    names: SmallVec<[Attr; 8]>,
+    values: SmallVec<[Value; 24]>,
 }
 
 impl Aliases {
     fn name(&mut self, out: &mut String, name: Attr) {
+        if is_plain(&name) {
+            out.push_str(&name);
+            return;
+        }
         let index = self.names.iter().position(|known| *known == name).unwrap_or_else(|| {
             self.names.push(name);
             self.names.len() - 1
@@ -69,7 +124,7 @@ impl Aliases {
         push_alias(out, '#', index);
     }
 
-    fn value(&mut self, out: &mut String, value: AttributeValue) {
+    fn value(&mut self, out: &mut String, value: Value) {
         let index = self.values.iter().position(|known| *known == value).unwrap_or_else(|| {
             self.values.push(value);
             self.values.len() - 1
@@ -79,9 +134,9 @@ impl Aliases {
 
     fn into_rendered(self, update: Option<String>, condition: Option<String>) -> Rendered {
         let names: HashMap<String, String> =
-            self.names.into_iter().enumerate().map(|(index, name)| (alias('#', index), name.into_owned())).collect();
+            self.names.into_iter().enumerate().map(|(index, name)| (alias('#', index), name.into())).collect();
         let values: HashMap<String, AttributeValue> =
-            self.values.into_iter().enumerate().map(|(index, value)| (alias(':', index), value)).collect();
+            self.values.into_iter().enumerate().map(|(index, value)| (alias(':', index), value.into_attribute())).collect();
         Rendered { update, condition, names: (!names.is_empty()).then_some(names), values: (!values.is_empty()).then_some(values) }
     }
 }
@@ -106,8 +161,6 @@ impl Section {
     }
 }
 
-const SECTIONS: [Section; 4] = [Section::Set, Section::Add, Section::Delete, Section::Remove];
-
 fn section(action: &Action) -> Section {
     match action {
         Action::Set(..) | Action::SetIfAbsent(..) => Section::Set,
@@ -122,7 +175,7 @@ fn render_update(actions: Vec<Action>, aliases: &mut Aliases) -> Option<String> 
     if actions.is_empty() {
         return None;
     }
-    let mut out = String::with_capacity(16 + 14 * actions.len());
+    let mut out = String::with_capacity(16 + 20 * actions.len());
     let mut open = None;
     for action in actions {
         let section = section(&action);
@@ -145,25 +198,25 @@ fn render_action(action: Action, aliases: &mut Aliases, out: &mut String) {
         Action::Set(attr, value) => {
             aliases.name(out, attr);
             out.push('=');
-            aliases.value(out, value);
+            aliases.value(out, Value::of(Box::new(value)));
         }
         Action::SetIfAbsent(attr, value) => {
             aliases.name(out, attr.clone());
             out.push_str("=if_not_exists(");
             aliases.name(out, attr);
             out.push(',');
-            aliases.value(out, value);
+            aliases.value(out, Value::of(Box::new(value)));
             out.push(')');
         }
         Action::Add(attr, amount) => {
             aliases.name(out, attr);
             out.push(' ');
-            aliases.value(out, AttributeValue::N(amount.to_string()));
+            aliases.value(out, Value::Number(amount));
         }
         Action::AddMember(attr, member) | Action::DeleteMember(attr, member) => {
             aliases.name(out, attr);
             out.push(' ');
-            aliases.value(out, AttributeValue::Ss(vec![member]));
+            aliases.value(out, Value::Other(Box::new(AttributeValue::Ss(vec![member]))));
         }
         Action::Remove(attr) => aliases.name(out, attr),
     }
@@ -185,7 +238,7 @@ fn render_condition(conditions: Vec<Condition>, aliases: &mut Aliases) -> Option
         }
         None => {}
     }
-    let mut out = String::with_capacity(24 * conditions.len());
+    let mut out = String::with_capacity(32 * conditions.len());
     join(conditions, Joint::And, aliases, &mut out);
     Some(out)
 }
@@ -219,21 +272,24 @@ fn render_one(condition: Condition, around: Joint, aliases: &mut Aliases, out: &
     match condition {
         Condition::Exists(attr) => function("attribute_exists(", attr, aliases, out),
         Condition::Absent(attr) => function("attribute_not_exists(", attr, aliases, out),
-        Condition::Compare(attr, comparison, value) => {
-            aliases.name(out, attr);
-            out.push_str(match comparison {
-                Comparison::Eq => "=",
-                Comparison::Ne => "<>",
-                Comparison::Lt => "<",
-                Comparison::Le => "<=",
-                Comparison::Gt => ">",
-                Comparison::Ge => ">=",
-            });
-            aliases.value(out, value);
-        }
+        Condition::Compare(attr, comparison, value) => compare(attr, comparison, Value::of(value), aliases, out),
+        Condition::CompareNumber(attr, comparison, number) => compare(attr, comparison, Value::Number(number), aliases, out),
         Condition::All(members) => nested(members, (Joint::And, around), aliases, out),
         Condition::Any(members) => nested(members, (Joint::Or, around), aliases, out),
     }
+}
+
+fn compare(attr: Attr, comparison: Comparison, value: Value, aliases: &mut Aliases, out: &mut String) {
+    aliases.name(out, attr);
+    out.push_str(match comparison {
+        Comparison::Eq => "=",
+        Comparison::Ne => "<>",
+        Comparison::Lt => "<",
+        Comparison::Le => "<=",
+        Comparison::Gt => ">",
+        Comparison::Ge => ">=",
+    });
+    aliases.value(out, value);
 }
 
 fn nested(mut members: Vec<Condition>, (joint, around): (Joint, Joint), aliases: &mut Aliases, out: &mut String) {
@@ -259,7 +315,7 @@ fn function(name: &str, attr: Attr, aliases: &mut Aliases, out: &mut String) {
 /// Whether a condition holds whatever the item is; `None` when it depends on the item.
 fn truth(condition: &Condition) -> Option<bool> {
     match condition {
-        Condition::Exists(_) | Condition::Absent(_) | Condition::Compare(..) => None,
+        Condition::Exists(_) | Condition::Absent(_) | Condition::Compare(..) | Condition::CompareNumber(..) => None,
         Condition::All(members) => all(members),
         Condition::Any(members) => {
             let mut depends = false;
@@ -308,76 +364,4 @@ fn push_digits(out: &mut String, number: usize) {
         out.push(DIGITS[number / 10 % 10]);
     }
     out.push(DIGITS[number % 10]);
-}
-
-/// Checks what DynamoDB would refuse: an alias used but not declared or declared but not used, the same name or value
-/// declared twice, a section that is empty or comes twice, an expression that is too long. For tests; says what is wrong.
-pub fn check(rendered: &Rendered) -> Result<(), String> {
-    let texts: Vec<&str> = [&rendered.update, &rendered.condition].into_iter().flatten().map(String::as_str).collect();
-    for text in &texts {
-        if text.trim().is_empty() {
-            return Err("an expression is empty".to_owned());
-        }
-        if text.len() > EXPRESSION_BYTES_MAX {
-            return Err(format!("an expression has {} bytes, more than {EXPRESSION_BYTES_MAX}", text.len()));
-        }
-        if text.contains(",,") || text.contains("()") || text.contains("((") || text.contains("  ") {
-            return Err(format!("an empty clause or redundant parentheses: {text}"));
-        }
-    }
-    if let Some(update) = &rendered.update {
-        check_sections(update)?;
-    }
-    let declared_names = rendered.names.as_ref().map(|names| names.keys().map(String::as_str).collect()).unwrap_or_default();
-    let declared_values = rendered.values.as_ref().map(|values| values.keys().map(String::as_str).collect()).unwrap_or_default();
-    check_aliases(&texts, '#', declared_names)?;
-    check_aliases(&texts, ':', declared_values)?;
-    if rendered.names.as_ref().is_some_and(HashMap::is_empty) || rendered.values.as_ref().is_some_and(HashMap::is_empty) {
-        return Err("an empty map of aliases".to_owned());
-    }
-    let names: Vec<&String> = rendered.names.iter().flat_map(HashMap::values).collect();
-    if let Some(twice) = names.iter().enumerate().find(|(index, name)| names[..*index].contains(name)) {
-        return Err(format!("the name {} has two aliases", twice.1));
-    }
-    let values: Vec<&AttributeValue> = rendered.values.iter().flat_map(HashMap::values).collect();
-    if let Some(twice) = values.iter().enumerate().find(|(index, value)| values[..*index].contains(value)) {
-        return Err(format!("the value {:?} has two aliases", twice.1));
-    }
-    Ok(())
-}
-
-fn check_sections(update: &str) -> Result<(), String> {
-    let words: Vec<&str> = update.split(' ').collect();
-    for section in SECTIONS {
-        let keyword = section.keyword().trim();
-        let at: Vec<usize> = words.iter().enumerate().filter(|(_, word)| **word == keyword).map(|(index, _)| index).collect();
-        if at.len() > 1 {
-            return Err(format!("{keyword} comes twice: {update}"));
-        }
-        if at.first().is_some_and(|index| words.get(index + 1).is_none_or(|next| !next.starts_with('#'))) {
-            return Err(format!("{keyword} has no clause: {update}"));
-        }
-    }
-    if SECTIONS.iter().any(|section| update.starts_with(section.keyword())) { Ok(()) } else { Err(format!("no section: {update}")) }
-}
-
-fn check_aliases(texts: &[&str], sigil: char, declared: Vec<&str>) -> Result<(), String> {
-    let mut used: Vec<&str> = Vec::new();
-    for text in texts {
-        for (at, _) in text.match_indices(sigil) {
-            let rest = &text[at..];
-            let end = rest[1..].find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).map_or(rest.len(), |end| end + 1);
-            if end < 2 {
-                return Err(format!("a bare {sigil} in: {text}"));
-            }
-            used.push(&rest[..end]);
-        }
-    }
-    if let Some(missing) = used.iter().find(|alias| !declared.contains(alias)) {
-        return Err(format!("{missing} is used but not declared"));
-    }
-    match declared.iter().find(|alias| !used.contains(alias)) {
-        Some(idle) => Err(format!("{idle} is declared but not used")),
-        None => Ok(()),
-    }
 }

@@ -48,9 +48,12 @@ fn read_put(request: &Value) -> (Option<String>, BTreeMap<String, i64>) {
     (nonce, counts)
 }
 
-/// Reads `SET #0=:0,… ADD #1 :1,… REMOVE …`, the only forms that are rendered.
+/// Reads `SET lw=:0,… ADD #1 :1,… REMOVE …`, the only forms that are rendered: names stand as they are or have an alias.
 fn read_update(request: &Value) -> (Option<String>, BTreeMap<String, i64>) {
-    let name = |alias: &str| request["ExpressionAttributeNames"][alias].as_str().unwrap().to_owned();
+    let name = |word: &str| match word.starts_with('#') {
+        true => request["ExpressionAttributeNames"][word].as_str().unwrap().to_owned(),
+        false => word.to_owned(),
+    };
     let value = |alias: &str| request["ExpressionAttributeValues"][alias].clone();
     let (mut nonce, mut counts, mut section) = (None, BTreeMap::new(), "");
     let expression = request["UpdateExpression"].as_str().unwrap().replace(',', " , ");

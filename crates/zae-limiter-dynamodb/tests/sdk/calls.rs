@@ -6,7 +6,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use zae_limiter_core::TimeMs;
 use zae_limiter_dynamodb::sdk::CallLog;
-use zae_limiter_dynamodb::table::{Action, Comparison, Condition, Index, Item, Key, Query, Sort, Table, Update, compare, text};
+use zae_limiter_dynamodb::table::{
+    Action, Comparison, Condition, Index, Item, Key, Query, Sort, Table, Update, compare, compare_with, text,
+};
 use zae_limiter_store::ManualClock;
 
 use crate::builder;
@@ -20,7 +22,11 @@ fn update() -> Update {
     Update {
         key: key("p"),
         actions: vec![Action::Add("b_rpm_tk".into(), -1000), Action::Set("lw".into(), text("nonce"))],
-        conditions: vec![compare("b_rpm_tk", Comparison::Ge, 1000), Condition::Compare("lw".into(), Comparison::Ne, text("nonce"))],
+        conditions: vec![
+            compare("b_rpm_tk", Comparison::Ge, 1000),
+            Condition::Absent("ttl".into()),
+            compare_with("lw", Comparison::Ne, text("nonce")),
+        ],
     }
 }
 
@@ -38,9 +44,9 @@ async fn an_update_asks_for_the_image_either_way() {
     let wanted = json!({
         "TableName": "test",
         "Key": {"PK": {"S": "p"}, "SK": {"S": "#STATE"}},
-        "UpdateExpression": "SET #0=:0 ADD #1 :1",
-        "ConditionExpression": "#1>=:2 AND #0<>:0",
-        "ExpressionAttributeNames": {"#0": "lw", "#1": "b_rpm_tk"},
+        "UpdateExpression": "SET lw=:0 ADD b_rpm_tk :1",
+        "ConditionExpression": "b_rpm_tk>=:2 AND attribute_not_exists(#0) AND lw<>:0",
+        "ExpressionAttributeNames": {"#0": "ttl"},
         "ExpressionAttributeValues": {":0": {"S": "nonce"}, ":1": {"N": "-1000"}, ":2": {"N": "1000"}},
         "ReturnValues": "ALL_NEW",
         "ReturnValuesOnConditionCheckFailure": "ALL_OLD",

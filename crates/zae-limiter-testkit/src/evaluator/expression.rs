@@ -5,7 +5,7 @@
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use zae_limiter_dynamodb::sdk::expression::{EXPRESSION_BYTES_MAX, render};
-use zae_limiter_dynamodb::table::{Action, Comparison, Condition, Item, Key};
+use zae_limiter_dynamodb::table::{Action, Comparison, Condition, Item, Key, number};
 
 use super::number::Number;
 use super::value::{canonical, is_ordered, item_size, key_item, order};
@@ -58,8 +58,10 @@ pub(super) fn says_nothing(conditions: &[Condition]) -> bool {
 
 fn check_condition(condition: &Condition) -> Result<(), String> {
     match condition {
-        Condition::Exists(attr) | Condition::Absent(attr) if attr.is_empty() => Err("an attribute has no name".to_owned()),
-        Condition::Exists(_) | Condition::Absent(_) => Ok(()),
+        Condition::Exists(attr) | Condition::Absent(attr) | Condition::CompareNumber(attr, ..) if attr.is_empty() => {
+            Err("an attribute has no name".to_owned())
+        }
+        Condition::Exists(_) | Condition::Absent(_) | Condition::CompareNumber(..) => Ok(()),
         Condition::Compare(attr, comparison, value) => {
             canonical(value)?;
             if attr.is_empty() {
@@ -98,6 +100,7 @@ fn holds(condition: &Condition, item: Option<&Item>) -> bool {
         Condition::Exists(attr) => get(attr).is_some(),
         Condition::Absent(attr) => get(attr).is_none(),
         Condition::Compare(attr, comparison, value) => compares(get(attr), *comparison, value),
+        Condition::CompareNumber(attr, comparison, value) => compares(get(attr), *comparison, &number(*value)),
         Condition::All(members) => members.iter().all(|member| holds(member, item)),
         Condition::Any(members) => members.iter().any(|member| holds(member, item)),
     }

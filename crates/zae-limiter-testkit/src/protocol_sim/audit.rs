@@ -97,6 +97,11 @@ impl Scene {
         let Some(after) = after else {
             if call.client == SWEEPER {
                 known.coverage.swept += 1;
+                // A stranger's parameters leave the expiry as it was: what he lets go too early is his.
+                if before.is_some_and(|before| before.mark.is_some()) {
+                    known.ideals.remove(pk);
+                    return Ok(());
+                }
                 return known.ideals.entry(pk.clone()).or_default().swept(truth);
             }
             // An administrator deleted it, debts and all: what comes back is a new one.

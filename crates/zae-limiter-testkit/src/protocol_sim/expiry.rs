@@ -38,9 +38,9 @@ impl Landing<'_> {
     /// A stranger's parameters, which carry a mark, are not ours to answer for. A refill instant that a wrong clock has moved ahead of
     /// the sender's is refill that the bucket has had early.
     pub(super) fn check_full_by_expiry(&self) -> Result<(), Broken> {
-        let Some(expires_s) = self.after.expires_s.filter(|_| self.after.mark.is_none()) else { return Ok(()) };
-        let since = self.now.map_or(self.after.refilled_at, |now| now.min(self.after.refilled_at));
-        let left_ms = i128::from(expires_s) * 1000 - i128::from(since);
+        let expires_s = self.after.expires_s.filter(|_| self.after.mark.is_none());
+        let (Some(expires_s), Some(now)) = (expires_s, self.now) else { return Ok(()) };
+        let left_ms = i128::from(expires_s) * 1000 - i128::from(now.min(self.after.refilled_at));
         let is_full = |limit: &StoredLimit| {
             limit.fine() + left_ms.max(0) * limit.params.refill >= limit.params.brim() + limit.gap * limit.params.period
         };

@@ -180,10 +180,15 @@ impl Landing<'_> {
         Ok(())
     }
 
-    /// When a refilling write was sent. A reset does not say; its own instant does, unless it had to make one up.
+    /// When a refilling write was sent. A reset does not say; its own instant does, unless it had to make one up: whether it had to
+    /// shows in what it refilled.
     fn sent_at(&self, before: &Stored) -> i64 {
-        let made_up = before.refilled_at + i64::from(self.moves(before));
-        self.now.unwrap_or(if self.after.refilled_at > made_up { self.after.refilled_at } else { before.refilled_at })
+        if let Some(now) = self.now {
+            return now;
+        }
+        let (made, made_up) = (self.after.refilled_at, before.refilled_at + i64::from(self.moves(before)));
+        let is_true = made > made_up || self.check_lines(before, i128::from(made) - i128::from(before.refilled_at)).is_ok();
+        if is_true { made } else { before.refilled_at }
     }
 
     fn elapsed(&self, before: &Stored) -> i128 {
@@ -207,14 +212,7 @@ impl Landing<'_> {
         if !reshapes && after.read_at != before.read_at {
             return Err(format!("`ca` goes from {:?} to {:?} for nothing", before.read_at, after.read_at));
         }
-        let elapsed = self.elapsed(before);
-        let amounts = self.amounts();
-        for (name, was) in &before.limits {
-            match after.limits.get(name) {
-                Some(found) => self.check_line(name, (was, found), elapsed, amounts.get(name).copied().unwrap_or(0))?,
-                None => self.check_dropped(name, was, elapsed)?,
-            }
-        }
+        self.check_lines(before, self.elapsed(before))?;
         for (name, limit) in after.limits.iter().filter(|(name, _)| !before.limits.contains_key(*name)) {
             if !matches!(self.writer, Writer::Sync | Writer::SyncOnly | Writer::ChargeRefill) {
                 return Err(format!("{:?} added {name}", self.writer));
@@ -222,6 +220,14 @@ impl Landing<'_> {
             seeded(name, limit)?;
         }
         self.check_expiry()
+    }
+
+    fn check_lines(&self, before: &Stored, elapsed: i128) -> Result<(), Broken> {
+        let amounts = self.amounts();
+        before.limits.iter().try_for_each(|(name, was)| match self.after.limits.get(name) {
+            Some(found) => self.check_line(name, (was, found), elapsed, amounts.get(name).copied().unwrap_or(0)),
+            None => self.check_dropped(name, was, elapsed),
+        })
     }
 
     /// One limit over a refill: refilled at the old rate, cut to the smaller capacity, then taken from.

@@ -84,7 +84,7 @@ pub(crate) fn counted(write: &Write) -> impl Iterator<Item = &str> {
 }
 
 fn compares(condition: &Condition, field: Field, by: Comparison) -> bool {
-    matches!(condition, Condition::Compare(attr, comparison, _) if Field::of(attr) == field && *comparison == by)
+    matches!(condition, Condition::Compare(attr, comparison, _) | Condition::CompareNumber(attr, comparison, _) if Field::of(attr) == field && *comparison == by)
 }
 
 fn attr_of(action: &Action) -> &Attr {

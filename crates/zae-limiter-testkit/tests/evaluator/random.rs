@@ -3,7 +3,7 @@
 use aws_sdk_dynamodb::primitives::Blob;
 use aws_sdk_dynamodb::types::AttributeValue;
 use zae_limiter_dynamodb::table::{
-    Action, Check, Comparison, Condition, Delete, Index, Item, Key, Put, Query, Sort, Update, Write, number, text,
+    Action, Check, Comparison, Condition, Delete, Index, Item, Key, Put, Query, Sort, Update, Write, compare_with, number, text,
 };
 use zae_limiter_store::{Entropy, SeededEntropy};
 
@@ -181,7 +181,7 @@ impl Random {
         }
     }
 
-    fn set_attr(&mut self) -> std::borrow::Cow<'static, str> {
+    fn set_attr(&mut self) -> zae_limiter_dynamodb::table::Attr {
         if self.chance(85) { "set".into() } else { "n".into() }
     }
 
@@ -196,7 +196,7 @@ impl Random {
             1 => Condition::Absent(attr.into()),
             2..6 => {
                 let value = if self.chance(80) { self.value_for(&attr) } else { self.value() };
-                Condition::Compare(attr.into(), self.comparison(&value), value)
+                compare_with(attr, self.comparison(&value), value)
             }
             6 => Condition::All(self.some(0, 3, |random| random.condition(depth + 1))),
             _ => Condition::Any(self.some(1, 3, |random| random.condition(depth + 1))),
