@@ -129,6 +129,8 @@ struct State {
     /// How many requests must have arrived before any goes on, and how many have.
     gate: Option<(usize, usize)>,
     connections: Vec<AbortHandle>,
+    /// Clients that have not hung up.
+    open: usize,
 }
 
 impl std::fmt::Debug for Shared {
@@ -144,7 +146,7 @@ impl Proxy {
         let upstream = upstream.strip_prefix("http://").unwrap_or_else(|| panic!("no TLS here: {upstream}")).to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let endpoint = format!("http://{}", listener.local_addr().expect("a bound port"));
-        let state = State { plan: passing(), exchanges: Vec::new(), in_flight: 0, gate: None, connections: Vec::new() };
+        let state = State { plan: passing(), exchanges: Vec::new(), in_flight: 0, gate: None, connections: Vec::new(), open: 0 };
         let shared = Arc::new(Shared { upstream, state: Mutex::new(state), changed: Notify::new() });
         let accepting = spawn(accept(listener, Arc::clone(&shared)));
         Proxy { endpoint, shared, accepting }
@@ -225,6 +227,12 @@ impl Proxy {
     /// Waits until every request that has arrived has met its fate, late and repeated ones included.
     pub async fn idle(&self) {
         self.shared.until(|state| state.in_flight == 0).await;
+    }
+
+    /// The same, once every client has hung up: a request may have been given up before it was read from the wire, and only the
+    /// end of a connection says that there is none left. Never ends while a client keeps a connection.
+    pub async fn hung_up(&self) {
+        self.shared.until(|state| state.open == 0 && state.in_flight == 0).await;
     }
 
     /// Stops listening and closes every connection: nobody can connect any more.
@@ -321,15 +329,27 @@ impl Drop for Ticket {
 
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     while let Ok((stream, _)) = listener.accept().await {
-        let connection = spawn(serve(stream, Arc::clone(&shared)));
+        shared.lock().open += 1;
+        let line = Line(Arc::clone(&shared));
+        let connection = spawn(async move { serve(stream, &line.0).await });
         let mut state = shared.lock();
         state.connections.retain(|connection| !connection.is_finished());
         state.connections.push(connection);
     }
 }
 
+/// A connection of a client, open until it is dropped.
+struct Line(Arc<Shared>);
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.0.lock().open -= 1;
+        self.0.changed.notify_waiters();
+    }
+}
+
 /// One connection of a client, with one to the server behind it.
-async fn serve(stream: TcpStream, shared: Arc<Shared>) {
+async fn serve(stream: TcpStream, shared: &Arc<Shared>) {
     let _ = stream.set_nodelay(true);
     let mut client = BufReader::new(stream);
     let mut upstream = None;

@@ -328,20 +328,22 @@ async fn run(engine: &Engine, direct: &DynamoStore, namespace: &str, seed: u64) 
     let clients = futures_util::future::join_all((0..CLIENTS).map(|index| Client::new(engine, seed, index))).await;
     let work = clients.iter().map(|client| client.work(&buckets, &clock));
     let steps: Vec<Vec<Step>> = futures_util::future::join_all(work).await;
-    for client in &clients {
-        client.proxy.pass();
-        client.proxy.idle().await;
+    // Without its store a client hangs up, and what it has given up meets its fate.
+    let wires: Vec<(Proxy, u64)> = clients.into_iter().map(|client| (client.proxy, client.store.counters().compensations)).collect();
+    for (proxy, _) in &wires {
+        proxy.pass();
+        proxy.hung_up().await;
     }
     let elapsed = clock.monotonic().saturating_sub(started);
 
     let mut coverage = Coverage::default();
     let (mut told, mut true_count, mut granted) = ([[0_i64; 2]; 3], [0_i64; 3], [0_i64; 3]);
     let (mut credits, mut repeated_credits, mut trace) = ([0_i64; 3], [0_i64; 3], String::new());
-    for (client, steps) in clients.iter().zip(&steps) {
-        let exchanges = client.proxy.take();
+    for ((proxy, compensations), steps) in wires.iter().zip(&steps) {
+        let exchanges = proxy.take();
         let all: Vec<Entry> = exchanges.iter().filter_map(Entry::read).collect();
         coverage.requests += exchanges.len() as u64;
-        coverage.compensations += client.store.counters().compensations;
+        coverage.compensations += compensations;
         for step in steps {
             let entries: Vec<Entry> = all.iter().filter(|entry| step.has_sent(entry)).cloned().collect();
             let pk = |index: usize| zae_limiter_dynamodb::keys::bucket(namespace, &buckets[index].entity, &buckets[index].resource, 0).pk;
@@ -489,14 +491,15 @@ async fn lease_run(engine: &Engine, direct: &DynamoStore, seed: u64) -> Result<u
     let (granted, used) = totals.iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
     let mut counted = 0;
     let (mut credits, mut repeated) = (0, 0);
-    for (client, limiter) in clients.iter().zip(&limiters) {
-        client.proxy.pass();
+    for (Client { proxy, store, .. }, limiter) in clients.into_iter().zip(limiters) {
+        proxy.pass();
         let settled = limiter.close().await;
-        client.proxy.idle().await;
+        drop((limiter, store));
+        proxy.hung_up().await;
         if (settled.abandoned, settled.pending) != (0, 0) {
             return Err(format!("{settled:?}"));
         }
-        for entry in client.proxy.take().iter().filter_map(Entry::read) {
+        for entry in proxy.take().iter().filter_map(Entry::read) {
             counted += entry.counted("rpm");
             if entry.is_credit() {
                 credits -= entry.counted("rpm");
