@@ -73,8 +73,9 @@ pub(crate) const EMBEDDED: [Goal; 23] = [
 ];
 
 /// Those of the limiter on DynamoDB: the issue's own, then what follows from them for other ways to call.
-pub(crate) const DYNAMODB: [Goal; 13] = [
+pub(crate) const DYNAMODB: [Goal; 14] = [
     goal("acquire + commit: CPU of a bare UpdateItem", Cpu("acquire", "bare"), AtMost(1.25)),
+    goal("the same, its names and values given one by one", Cpu("acquire", "bare-written"), AtMost(1.25)),
     goal("Python 0.17.0, asyncio: CPU of our acquire + commit", Cpu("python", "acquire"), AtLeast(8.0)),
     goal("Python 0.17.0, threads: CPU of our acquire + commit", Cpu("python-sync", "acquire"), AtLeast(8.0)),
     goal("Python 0.17.0, 64 tasks: CPU of our acquire + commit, 64 tasks", Cpu("python-64", "acquire-64"), AtLeast(8.0)),

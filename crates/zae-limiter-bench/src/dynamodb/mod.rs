@@ -35,8 +35,8 @@ const REFUSING: &str = "refusing";
 
 /// In the order in which they run: rows that are compared stand together. Every other round runs backwards.
 pub(crate) fn rows() -> Vec<Entry> {
-    let mut rows = vec![bare::ONE, ours::ACQUIRE, python::ASYNC, python::SYNC];
-    rows.extend([bare::WRITTEN, ours::TABLE, ours::STORE, ours::REFUSED]);
+    let mut rows = vec![bare::ONE, ours::ACQUIRE, bare::WRITTEN, python::ASYNC, python::SYNC];
+    rows.extend([ours::TABLE, ours::STORE, ours::REFUSED]);
     rows.extend([bare::TWO, ours::ADJUST, bare::PAIR, ours::CASCADE]);
     rows.extend([blocking::BARE, blocking::ACQUIRE]);
     rows.extend([bare::CROWD, ours::CROWD, python::CROWD]);
