@@ -77,6 +77,7 @@ impl Place {
             return Err(refused(StoreErrorKind::ReadOnly, message));
         }
         schema::check(&conn, &self.path)?;
+        self.switch_to_log(&conn)?;
         set_up_writer(&conn, &self.options)?;
         if schema::version(&conn)? < schema::current_version() {
             self.begin_waiting(&conn)?;
@@ -128,6 +129,25 @@ impl Place {
             }
         }
         Err(Failure::Refused(busy("begin", &self.path, self.options.busy_deadline)))
+    }
+
+    /// Turns write-ahead logging on. SQLite asks its busy handler in vain here when several processes make one file: it would
+    /// be a deadlock. So it is tried again, until the deadline.
+    fn switch_to_log(&self, conn: &Connection) -> Outcome<()> {
+        let started = self.options.clock.monotonic();
+        for attempt in 0..self.attempts_max() {
+            match conn.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get::<_, String>(0)) {
+                Ok(mode) if mode == "wal" => return Ok(()),
+                Ok(mode) => {
+                    let message =
+                        format!("write-ahead logging is not possible on this file system (journal mode stays {mode}); use a local disk");
+                    return Err(refused(StoreErrorKind::Invalid, message));
+                }
+                Err(error) if is_busy(&error) && self.pause(attempt, started) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(Failure::Refused(busy("open", &self.path, self.options.busy_deadline)))
     }
 
     /// True when the log should be written back into the file.
@@ -259,11 +279,6 @@ pub(crate) fn private(options: &mut fs::OpenOptions) {
 }
 
 fn set_up_writer(conn: &Connection, options: &SqliteOptions) -> Outcome<()> {
-    let mode: String = conn.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
-    if mode != "wal" {
-        let message = format!("write-ahead logging is not possible on this file system (journal mode stays {mode}); use a local disk");
-        return Err(refused(StoreErrorKind::Invalid, message));
-    }
     let synchronous = match options.synchronous {
         Synchronous::Normal => "NORMAL",
         Synchronous::Full => "FULL",

@@ -30,9 +30,10 @@ pub(crate) fn version(conn: &Connection) -> Outcome<u32> {
 
 /// Refuses files of other products and of newer versions of this one.
 pub(crate) fn check(conn: &Connection, path: &Path) -> Outcome<()> {
+    // In this order: another process may be making the file, and then each look sees it at least as far as the one before.
+    let (is_new, version) = (is_empty(conn)?, version(conn)?);
     let application: i32 = conn.pragma_query_value(None, "application_id", |row| row.get(0))?;
-    let version = version(conn)?;
-    if application != APPLICATION_ID && !(application == 0 && version == 0 && is_empty(conn)?) {
+    if application != APPLICATION_ID && !(application == 0 && version == 0 && is_new) {
         let message = format!(
             "{}: a database of another application (id {application:#010x}, expected {APPLICATION_ID:#010x}); choose another path",
             path.display()

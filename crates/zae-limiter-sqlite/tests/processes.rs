@@ -95,15 +95,18 @@ fn two_busy_processes_both_get_on_full() {
     two_busy_processes_both_get_on("full", 30);
 }
 
-/// Children that create the file at the same time agree on one.
+/// Children that create the file at the same time agree on one. Now and then one took a file that was being made for
+/// one of another application, or found it locked and did not wait: hence so often.
 #[test]
 fn a_file_is_created_once() {
-    let scratch = Scratch::new();
-    let path = scratch.path();
-    fs::write(path.with_extension("go"), "").expect("a start sign");
-    wait_for((0..4).map(|child| start_child(&format!("drain-normal {child}"), &path)).collect());
-    let namespaces: i64 = scratch.sqlite().query_row("SELECT count(*) FROM namespace", [], |row| row.get(0)).expect("a count");
-    assert_eq!(namespaces, 1);
+    for _ in 0..30 {
+        let scratch = Scratch::new();
+        let path = scratch.path();
+        fs::write(path.with_extension("go"), "").expect("a start sign");
+        wait_for((0..4).map(|child| start_child(&format!("drain-normal {child}"), &path)).collect());
+        let namespaces: i64 = scratch.sqlite().query_row("SELECT count(*) FROM namespace", [], |row| row.get(0)).expect("a count");
+        assert_eq!(namespaces, 1);
+    }
 }
 
 #[test]
