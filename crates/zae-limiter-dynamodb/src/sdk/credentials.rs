@@ -24,6 +24,10 @@ pub(super) const RENEW_AHEAD: Duration = Duration::from_secs(5 * 60);
 /// brought what expires soon once more.
 const RENEW_PAUSE: Duration = Duration::from_secs(10);
 
+/// A renewal that takes longer is given up, and the next request begins another: whoever was asked may never answer. The SDK's own
+/// providers give up earlier.
+const RENEWAL_MAX: Duration = Duration::from_secs(60);
+
 type Renewal = Shared<BoxFuture<'static, Result<Credentials, Arc<CredentialsError>>>>;
 
 /// A provider that remembers what it was given last and keeps one renewal at a time.
@@ -37,7 +41,8 @@ pub(super) struct Steady {
 struct State {
     known: Option<Credentials>,
     renewal: Option<Renewal>,
-    /// By the monotonic clock.
+    /// When it began, and before when the next one does not; by the monotonic clock.
+    began: Duration,
     paused_until: Duration,
 }
 
@@ -72,15 +77,18 @@ impl Steady {
 
     /// The renewal under way, or a new one; `None` when the last one has just ended and what is known still holds.
     fn renewal(&self, can_wait: bool) -> Option<Renewal> {
-        let mut state = self.state();
-        if can_wait && state.renewal.is_none() && self.clock.monotonic() < state.paused_until {
+        let (mut state, now) = (self.state(), self.clock.monotonic());
+        let is_stuck = now.saturating_sub(state.began) > RENEWAL_MAX;
+        if let Some(renewal) = state.renewal.as_ref().filter(|_| !is_stuck) {
+            return Some(renewal.clone());
+        }
+        if can_wait && state.renewal.is_none() && now < state.paused_until {
             return None;
         }
-        let begin = || {
-            let provider = self.provider.clone();
-            async move { provider.provide_credentials().await.map_err(Arc::new) }.boxed().shared()
-        };
-        Some(state.renewal.get_or_insert_with(begin).clone())
+        let provider = self.provider.clone();
+        let renewal = async move { provider.provide_credentials().await.map_err(Arc::new) }.boxed().shared();
+        (state.began, state.renewal) = (now, Some(renewal.clone()));
+        Some(renewal)
     }
 
     /// Keeps what a renewal has brought. Several requests may have waited for it.

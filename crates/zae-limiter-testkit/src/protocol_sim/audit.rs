@@ -119,15 +119,16 @@ impl Scene {
         let write = write.ok_or("a bucket was changed by no write")?;
         let operation = asked.map_or("", |asked| asked.operation);
         let writer = classify(operation, write).ok_or_else(|| format!("no writer of the registry does {write:?}"))?;
-        let (wanted, limits) = asked.map_or((Vec::new(), None), |asked| wanted(asked, change, writer));
+        let wanted = asked.map_or_else(Wanted::default, |asked| wanted(asked, change, writer));
         let landing = Landing {
             writer,
             before: before.as_ref(),
             after: &after,
             nonce: nonce(write),
             now: sent.and_then(|sent| sent.now),
-            asked: &wanted,
-            limits: limits.as_ref(),
+            asked: &wanted.amounts,
+            limits: wanted.limits.as_ref(),
+            absent: &wanted.absent,
             instant: known.instants.entry(pk.clone()).or_default(),
         };
         landing.check()?;
@@ -182,16 +183,31 @@ fn is_about(write: &Write, pk: &str) -> bool {
     }
 }
 
+/// What a call wants of a bucket.
+#[derive(Default)]
+struct Wanted {
+    amounts: Vec<Amounts>,
+    limits: Option<LimitsInForce>,
+    /// What it asks of others in the chain, and this one does not have.
+    absent: Vec<String>,
+}
+
 /// What a write to this bucket may have asked for, and by which limits.
-fn wanted(asked: &StoreCall, change: &Change, writer: Writer) -> (Vec<Amounts>, Option<LimitsInForce>) {
-    let Some((entity, _)) = bucket_of(&change.key) else { return (Vec::new(), None) };
+fn wanted(asked: &StoreCall, change: &Change, writer: Writer) -> Wanted {
+    let Some((entity, _)) = bucket_of(&change.key) else { return Wanted::default() };
     let gives_back = writer == Writer::Credit;
     match &asked.asked {
         Asked::Consume { members } => {
             let member = members.iter().find(|member| member.entity.as_str() == entity);
             let sign = if gives_back { -1 } else { 1 };
             let amounts = member.map(|member| member.takes.iter().map(|(name, milli)| (name.clone(), sign * milli)).collect());
-            (amounts.into_iter().collect(), member.map(|member| member.in_force.clone()))
+            let declared = members.iter().flat_map(|member| &member.takes).map(|(name, _)| name);
+            let is_absent = |name: &&String| member.is_some_and(|member| !member.limits.contains(name));
+            Wanted {
+                amounts: amounts.into_iter().collect(),
+                limits: member.map(|member| member.in_force.clone()),
+                absent: declared.filter(is_absent).cloned().collect(),
+            }
         }
         Asked::Adjust { parts } => {
             let mut receipt = None;
@@ -201,9 +217,9 @@ fn wanted(asked: &StoreCall, change: &Change, writer: Writer) -> (Vec<Amounts>, 
                 amounts.push(of_kind.map(|change| (change.limit.clone(), change.milli)).collect());
                 receipt = Some(part.receipt.clone());
             }
-            (amounts, receipt)
+            Wanted { amounts, limits: receipt, ..Wanted::default() }
         }
-        Asked::Other => (Vec::new(), None),
+        Asked::Other => Wanted::default(),
     }
 }
 

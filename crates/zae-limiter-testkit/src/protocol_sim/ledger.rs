@@ -34,6 +34,8 @@ pub(crate) struct Landing<'a> {
     pub(crate) asked: &'a [Amounts],
     /// The limits the caller knows of: in force for a take, the receipt's for a charge.
     pub(crate) limits: Option<&'a LimitsInForce>,
+    /// What the call asks for and the caller does not know to be among them.
+    pub(crate) absent: &'a [String],
     /// What the item was like at the refill instant that the write meets.
     pub(crate) instant: &'a Instant,
 }
@@ -306,6 +308,10 @@ impl Landing<'_> {
         };
         if let Some(limit) = limits.limits.iter().find(differs) {
             return Err(format!("{:?} for a caller who knows {limit}, on {:?}", self.writer, self.after.limits.get(limit.name().as_str())));
+        }
+        let passed = |name: &&String| self.after.limits.contains_key(*name) && !self.after.retired.contains(*name);
+        if let Some(name) = self.absent.iter().find(passed).filter(|_| limits.source != LimitSource::Call && takes(self.writer)) {
+            return Err(format!("{:?} passes by {name}, which the call asks for and its caller does not know of", self.writer));
         }
         let is_shaped = matches!(self.writer, Writer::Create | Writer::Sync) && limits.source != LimitSource::Call;
         let in_force = self.after.limits.keys().filter(|name| !self.after.retired.contains(*name));
