@@ -1,0 +1,556 @@
+//! The promises of a bucket: how time, charges and changed limits move its balances.
+
+use proptest::prelude::*;
+use smallvec::smallvec;
+use crate::support::*;
+use zae_limiter_core::{
+    BucketState, ClosedHour, ConfigStamp, LIMITS_MAX, LimitName, LimitParams, LimitState, Milli, TimeMs, TooManyLimits, bucket_ttl_ms,
+};
+
+fn milli_sum(closed: &[ClosedHour], name: &str) -> i64 {
+    closed.iter().flat_map(|hour| &hour.used).filter(|(limit, _)| limit.as_str() == name).map(|(_, used)| used.0).sum()
+}
+
+fn names(bucket: &BucketState) -> Vec<&str> {
+    bucket.all_limits().iter().map(|limit| limit.name.as_str()).collect()
+}
+
+// ---------------------------------------------------------------------------------------------------------- refill
+
+/// One row of the Python product's golden vectors (facts, appendix B): balance, refill instant, now, capacity, amount,
+/// period; then the balance both products agree on, its refill instant, and our remainder.
+struct Golden {
+    before: (i64, i64, i64),
+    params: (i64, i64, i64),
+    balance: i64,
+    python_refilled_at: i64,
+    remainder: i64,
+}
+
+fn check_golden(row: &Golden) {
+    let (balance, refilled_at, now) = row.before;
+    let (capacity_milli, refill_milli, period_ms) = row.params;
+    let params = LimitParams { capacity_milli, refill_milli, period_ms };
+    let mut bucket = bucket_of(state(params, balance, 0), refilled_at);
+    bucket.refill(TimeMs(now));
+    let limit = &bucket.limits()[0];
+    assert_eq!((limit.balance.0, limit.remainder), (row.balance, row.remainder), "{:?}", row.before);
+    // Where the Python product leaves its refill instant behind to remember a fraction, ours moves and keeps the remainder.
+    // Both mean the same point in time: what is left of the remainder is what the instants differ by.
+    assert_eq!(bucket.refilled_at.0, now.max(refilled_at), "{:?}", row.before);
+    let behind_ms = bucket.refilled_at.0 - row.python_refilled_at;
+    assert_eq!(i128::from(behind_ms) * i128::from(refill_milli), i128::from(row.remainder), "{:?}", row.before);
+}
+
+#[test]
+fn golden_refills_of_the_python_product() {
+    let (minute, day, odd) = ((60_000, 60_000, 60_000), (10_000, 10_000, DAY_MS), (1_000_000, 333_000, 1_000));
+    for (before, params, balance, python_refilled_at, remainder) in [
+        ((0, 0, 1_000), minute, 1_000, 1_000, 0),
+        ((0, 0, 999), minute, 999, 999, 0),
+        ((0, 0, 1), day, 0, 0, 10_000),
+        ((0, 0, 8_640), day, 1, 8_640, 0),
+        ((0, 0, 17_279), day, 1, 8_640, 86_390_000),
+        ((59_000, 0, 60_000), minute, 60_000, 60_000, 0),
+        ((-5_000, 0, 3_000), minute, -2_000, 3_000, 0),
+        ((70_000, 0, 0), minute, 60_000, 0, 0),
+        ((70_000, 5_000, 1_000), minute, 60_000, 5_000, 0),
+        ((0, 0, 100), odd, 33_300, 100, 0),
+    ] {
+        check_golden(&Golden { before, params, balance, python_refilled_at, remainder });
+    }
+}
+
+#[test]
+fn a_slow_limit_beside_a_fast_one_touched_every_second_refills_exactly() {
+    let mut bucket = full(&["rpd:10/day", "rps:100/sec"]);
+    grant(&mut bucket, &[take(0, 10_000), take(1, 100_000)], 0);
+    for second in 1..=86_400 {
+        grant(&mut bucket, &[take(1, 100_000)], second * 1_000);
+        assert_eq!(balances(&bucket), [second * 10_000 / 86_400, 0], "after {second} s");
+    }
+    assert_eq!(balances(&bucket)[0], 10_000);
+}
+
+#[test]
+fn the_remainder_survives_a_touch_too_short_to_pay_anything() {
+    // A third of a millitoken per millisecond.
+    let params = LimitParams { capacity_milli: 1_000, refill_milli: 1, period_ms: 3 };
+    let mut bucket = bucket_of(state(params, 0, 0), 0);
+    for (now, expected) in [(1, (0, 1)), (2, (0, 2)), (3, (1, 0)), (4, (1, 1)), (3_000, (1_000, 0)), (3_001, (1_000, 0))] {
+        bucket.refill(TimeMs(now));
+        assert_eq!((bucket.limits()[0].balance.0, bucket.limits()[0].remainder), expected, "at {now} ms");
+    }
+}
+
+#[test]
+fn a_full_limit_keeps_no_fraction() {
+    let params = LimitParams { capacity_milli: 10, refill_milli: 7, period_ms: 10 };
+    let mut bucket = bucket_of(state(params, 9, 0), 0);
+    // 1.4 due and room for 1: full, and the rest is gone.
+    bucket.refill(TimeMs(2));
+    assert_eq!((bucket.limits()[0].balance.0, bucket.limits()[0].remainder), (10, 0));
+    grant(&mut bucket, &[take(0, 10)], 2);
+    bucket.refill(TimeMs(3));
+    assert_eq!((bucket.limits()[0].balance.0, bucket.limits()[0].remainder), (0, 7));
+}
+
+#[test]
+fn a_damaged_row_neither_panics_nor_grants() {
+    let sane = LimitParams { capacity_milli: 10, refill_milli: 10, period_ms: 10 };
+    for (params, balance, remainder) in [
+        (LimitParams { period_ms: 0, ..sane }, 0, 0),
+        (LimitParams { period_ms: -10, ..sane }, 0, 0),
+        (LimitParams { refill_milli: 0, ..sane }, 0, 0),
+        (LimitParams { refill_milli: -10, ..sane }, 0, 0),
+        (LimitParams { refill_milli: i64::MIN, period_ms: i64::MIN, ..sane }, i64::MIN, i64::MIN),
+    ] {
+        let mut bucket = bucket_of(state(params, balance, remainder), 0);
+        bucket.refill(TimeMs(1_000));
+        assert_eq!(bucket.limits()[0].balance.0, balance, "{params:?}");
+        assert!(!bucket.is_full_at(TimeMs(i64::MAX)));
+    }
+    for (balance, remainder, expected) in [(11, 0, (10, 0)), (10, 5, (10, 0)), (9, 10, (9, 0)), (9, -1, (9, 0)), (9, 9, (9, 9))] {
+        let bucket = bucket_of(state(sane, balance, remainder), 0);
+        assert_eq!((bucket.limits()[0].balance.0, bucket.limits()[0].remainder), expected, "{balance} {remainder}");
+    }
+}
+
+/// What refill adds may be more than an `i64` holds although the balance is not yet full: the deepest debt there is.
+#[test]
+fn the_deepest_debt_is_paid_back_exactly() {
+    let params = LimitParams { capacity_milli: MILLI_MAX, refill_milli: MILLI_MAX, period_ms: 1 };
+    let mut bucket = bucket_of(state(params, i64::MIN, 0), 0);
+    for (now, balance) in [(9, i64::MIN + 9 * MILLI_MAX), (10, (i64::MIN + 9 * MILLI_MAX) + MILLI_MAX), (11, MILLI_MAX)] {
+        bucket.refill(TimeMs(now));
+        assert_eq!(balances(&bucket), [balance], "touched all along, at {now} ms");
+        let mut at_once = bucket_of(state(params, i64::MIN, 0), 0);
+        at_once.refill(TimeMs(now));
+        assert_eq!(balances(&at_once), [balance], "at once, at {now} ms");
+    }
+}
+
+proptest! {
+    /// Invariant 4: however often and whenever a bucket is touched, it gains what one refill at the end would.
+    #[test]
+    fn no_refill_is_lost(states in prop::collection::vec(any_state(), 1..4), gaps in prop::collection::vec(up_to(DAY_MS), 1..20)) {
+        let start = 1_700_000_000_000;
+        let mut once = BucketState::restore(states.into(), 1, TimeMs(start), ConfigStamp(0));
+        let mut ideals: Vec<Ideal> = once.all_limits().iter().map(|limit| Ideal::of(limit, start)).collect();
+        let mut often = once.clone();
+        let mut now = start;
+        for gap in gaps {
+            now += gap;
+            often.refill(TimeMs(now));
+        }
+        once.refill(TimeMs(now));
+        // A bucket that filled up on the way is the same too: overflow is gone either way.
+        prop_assert_eq!(&often, &once);
+        for (limit, ideal) in once.all_limits().iter().zip(&mut ideals) {
+            ideal.advance(now);
+            prop_assert_eq!((limit.balance.0, limit.remainder), ideal.parts());
+        }
+    }
+
+    #[test]
+    fn never_above_capacity_and_never_down(limit in any_state(), elapsed in prop_oneof![up_to(i64::MAX), Just(i64::MAX)]) {
+        let mut bucket = bucket_of(limit, 0);
+        let before = bucket.limits()[0].balance;
+        bucket.refill(TimeMs(elapsed));
+        let LimitState { params, balance, remainder, .. } = bucket.limits()[0];
+        prop_assert!(before <= balance && balance.0 <= params.capacity_milli);
+        prop_assert!((0..params.period_ms).contains(&remainder));
+        prop_assert!(remainder == 0 || balance.0 < params.capacity_milli);
+        prop_assert_eq!(bucket.is_full_at(TimeMs(elapsed)), balance.0 == params.capacity_milli);
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_adds_nothing_and_moves_nothing(limit in any_state(), at in any::<i64>(), back in 0..=i64::MAX) {
+        let mut bucket = bucket_of(limit, at);
+        let before = bucket.clone();
+        bucket.refill(TimeMs(at.saturating_sub(back)));
+        prop_assert_eq!(&bucket, &before);
+        // A charge by the slow clock counts, and still moves nothing.
+        bucket.adjust(&crate::support::limit("x:1"), Milli(1), TimeMs(at.saturating_sub(back)));
+        prop_assert_eq!(bucket.refilled_at, before.refilled_at);
+        prop_assert_eq!(bucket.limits()[0].balance, before.limits()[0].balance.saturating_sub(Milli(1)));
+    }
+
+    /// Every number at and around its bounds, through every verb, against sums in 128 bits.
+    #[test]
+    fn extreme_values_never_panic_or_wrap(
+        params in any_extreme_params(), balance in extreme(), at in extreme(), now in extreme(), delta in extreme(),
+    ) {
+        let mut bucket = bucket_of(state(params, balance, params.period_ms - 1), at);
+        let mut ideal = Ideal::of(&bucket.limits()[0], at);
+        // The elapsed time saturates as well: beyond 2^63 ms no more is credited, which is the safe side.
+        ideal.advance(now.min(at.saturating_add(i64::MAX)));
+        bucket.refill(TimeMs(now));
+        prop_assert_eq!((bucket.limits()[0].balance.0, bucket.limits()[0].remainder), ideal.parts());
+        prop_assert_eq!(bucket.refilled_at.0, at.max(now));
+
+        let receipt = crate::support::limit("x:1");
+        bucket.adjust(&receipt, Milli(delta), TimeMs(now));
+        let exact = i128::from(ideal.parts().0) - i128::from(delta);
+        let expected = exact.clamp(i128::from(i64::MIN), i128::from(params.capacity_milli));
+        prop_assert_eq!(i128::from(bucket.limits()[0].balance.0), expected);
+        prop_assert_eq!(bucket.limits()[0].consumed, Milli(delta));
+
+        prop_assert_eq!(bucket.in_debt_at(TimeMs(now)), expected < 0);
+        bucket.sync(&[crate::support::limit("x:1000000000000000/1000000000sec")], ConfigStamp(u64::MAX), TimeMs(now)).expect("one limit");
+        prop_assert!(bucket.limits()[0].balance.0 <= params.capacity_milli.min(MILLI_MAX));
+        bucket.reset(None, TimeMs(i64::MAX));
+        prop_assert_eq!(bucket.limits()[0].balance.0, MILLI_MAX);
+    }
+}
+
+fn extreme() -> impl Strategy<Value = i64> {
+    let bounds = [i64::MIN, i64::MIN + 1, -MILLI_MAX, -1, 0, 1, 999, PERIOD_MS_MAX, MILLI_MAX, i64::MAX - 1, i64::MAX];
+    prop_oneof![prop::sample::select(bounds.to_vec()), any::<i64>()]
+}
+
+fn any_extreme_params() -> impl Strategy<Value = LimitParams> {
+    let value = || prop::sample::select(vec![1, 2, 999, 1_000, PERIOD_MS_MAX, MILLI_MAX - 1, MILLI_MAX, i64::MAX]);
+    (value(), value(), value()).prop_map(|(capacity_milli, refill_milli, period_ms)| LimitParams {
+        capacity_milli,
+        refill_milli,
+        period_ms,
+    })
+}
+
+// --------------------------------------------------------------------------------------------------- changed limits
+
+/// A bucket with `before`, of which `taken` millitokens are gone, made to carry `after` one second later.
+fn check_sync(before: &str, taken: i64, after: &str, balance: i64, remainder: i64) {
+    let mut bucket = full(&[before]);
+    grant(&mut bucket, &[take(0, taken)], 0);
+    bucket.sync(&[limit(after)], ConfigStamp(1), TimeMs(1_000)).expect("one limit");
+    let found = &bucket.limits()[0];
+    assert_eq!((found.balance.0, found.remainder), (balance, remainder), "{before} -> {after}");
+    assert_eq!(found.params, limit(after).params());
+    assert_eq!(bucket.refilled_at, TimeMs(1_000));
+}
+
+#[test]
+fn lowering_cuts_and_raising_does_not_mint() {
+    // Refilled at the old rate up to the change: one token a second here.
+    check_sync("x:60/min", 0, "x:10/min", 10_000, 0);
+    check_sync("x:60/min", 30_000, "x:10/min", 10_000, 0);
+    check_sync("x:60/min", 55_000, "x:10/min", 6_000, 0);
+    check_sync("x:60/min", 60_000, "x:600/min", 1_000, 0);
+    check_sync("x:60/min", 0, "x:600/min", 60_000, 0);
+    check_sync("x:60/min:6000", 6_000_000, "x:60000/min:6000", 1_000, 0);
+    // A fraction belongs to its rate: kept with it, dropped with it, and dropped when full.
+    check_sync("x:10/day", 10_000, "x:10/day:20", 0, 10_000_000);
+    check_sync("x:10/day", 10_000, "x:11/day:10", 0, 0);
+    check_sync("x:10/day", 10_000, "x:10/2day:10", 0, 0);
+    check_sync("x:10/day:20", 10_000, "x:10/day:10", 10_000, 0);
+}
+
+#[test]
+fn a_limit_never_seen_before_starts_full() {
+    let mut bucket = full(&["a:60/min"]);
+    grant(&mut bucket, &[take(0, 60_000)], 0);
+    bucket.sync(&limits(&["b:5/min", "a:60/min"]), ConfigStamp(1), TimeMs(0)).expect("two limits");
+    assert_eq!((names(&bucket), balances(&bucket)), (vec!["b", "a"], vec![5_000, 0]));
+    assert!(bucket.matches(&limits(&["b:5/min", "a:60/min"])));
+    assert!(!bucket.matches(&limits(&["a:60/min", "b:5/min"])));
+    assert!(!bucket.matches(&limits(&["b:5/min"])));
+    assert!(!bucket.matches(&limits(&["b:6/min", "a:60/min"])));
+    assert!(!bucket.matches(&limits(&["c:5/min", "a:60/min"])));
+}
+
+#[test]
+fn the_stamp_of_a_bucket_never_goes_back() {
+    let mut bucket = full(&["a:60/min"]);
+    bucket.sync(&limits(&["a:10/min"]), ConfigStamp(7), TimeMs(0)).expect("one limit");
+    bucket.sync(&limits(&["a:20/min"]), ConfigStamp(3), TimeMs(0)).expect("one limit");
+    assert_eq!(bucket.stamp, ConfigStamp(7));
+}
+
+#[test]
+fn dropping_and_re_adding_a_limit_never_mints() {
+    let both = limits(&["rpm:60/min", "tpm:60/min"]);
+    let mut bucket = full(&["rpm:60/min", "tpm:60/min"]);
+    grant(&mut bucket, &[take(1, 60_000)], 0);
+    // Its usage is in the history already, so only its balance keeps it.
+    bucket.roll_hour(TimeMs(HOUR_MS));
+    bucket.sync(&both[..1], ConfigStamp(1), TimeMs(1_000)).expect("one limit");
+    assert_eq!((bucket.active(), bucket.limits().len(), names(&bucket)), (1, 1, vec!["rpm", "tpm"]));
+    bucket.sync(&both, ConfigStamp(2), TimeMs(2_000)).expect("two limits");
+    // Refilled for two seconds, retired or not.
+    assert_eq!(balances(&bucket), [60_000, 2_000]);
+}
+
+/// 100/day drained, lowered to 1/sec:1, full after a second, forgotten, back as 100/day: once, 200 were granted in a second.
+#[test]
+fn a_lowered_limit_is_not_forgotten_before_its_old_capacity_would_be_full() {
+    let mut bucket = full(&["rpd:100/day"]);
+    grant(&mut bucket, &[take(0, 100_000)], 0);
+    bucket.roll_hour(TimeMs(HOUR_MS));
+    bucket.sync(&limits(&["rpd:1/sec:1"]), ConfigStamp(1), TimeMs(0)).expect("lowered");
+    assert_eq!(bucket.gap(&"rpd".parse().expect("name")), Milli(99_000));
+    assert!(!bucket.is_full_at(TimeMs(1_000)), "full at the lower capacity, but it would come back with 100");
+    bucket.sync(&limits(&["other:1/sec"]), ConfigStamp(2), TimeMs(1_000)).expect("dropped");
+    assert_eq!(names(&bucket), ["other", "rpd"], "kept although full");
+    bucket.sync(&limits(&["rpd:100/day"]), ConfigStamp(3), TimeMs(2_000)).expect("raised again");
+    assert_eq!((balances(&bucket)[0], bucket.gap(&"rpd".parse().expect("name"))), (1_000, Milli::ZERO), "it goes on from its balance");
+}
+
+#[test]
+fn refill_beyond_the_lower_capacity_repays_the_gap() {
+    let mut bucket = full(&["rpd:100/day"]);
+    grant(&mut bucket, &[take(0, 100_000)], 0);
+    bucket.roll_hour(TimeMs(HOUR_MS));
+    bucket.sync(&limits(&["rpd:1/sec:1"]), ConfigStamp(1), TimeMs(0)).expect("lowered");
+    assert!(!bucket.is_full_at(TimeMs(99_999)));
+    assert!(bucket.is_full_at(TimeMs(100_000)), "100 tokens at one a second");
+    // Takes in between use up what would have repaid it.
+    grant(&mut bucket, &[take(0, 1_000)], 50_000);
+    assert!(!bucket.is_full_at(TimeMs(100_999)));
+    assert!(bucket.is_full_at(TimeMs(101_000)));
+    // What is given back beyond the capacity counts as well.
+    bucket.adjust(&limit("rpd:100/day"), Milli(-31_000), TimeMs(50_000));
+    assert!(bucket.is_full_at(TimeMs(70_000)));
+}
+
+#[test]
+fn a_retired_limit_goes_only_when_full_and_its_usage_is_in_the_history() {
+    let mut bucket = full(&["rpm:60/min", "tpm:60/min"]);
+    grant(&mut bucket, &[take(1, 1_000)], 0);
+    bucket.sync(&limits(&["rpm:60/min"]), ConfigStamp(1), TimeMs(0)).expect("one limit");
+    grant(&mut bucket, &[take(0, 0)], 999);
+    assert_eq!(names(&bucket), ["rpm", "tpm"], "not full yet");
+    grant(&mut bucket, &[take(0, 0)], 1_000);
+    bucket.sync(&limits(&["rpm:50/min"]), ConfigStamp(2), TimeMs(1_000)).expect("one limit");
+    assert_eq!(names(&bucket), ["rpm", "tpm"], "full, but its usage is still in the open hour");
+    let closed = bucket.roll_hour(TimeMs(HOUR_MS)).expect("the hour had usage");
+    assert_eq!(milli_sum(&[closed], "tpm"), 1_000);
+    grant(&mut bucket, &[take(0, 0)], HOUR_MS);
+    assert_eq!(names(&bucket), ["rpm"]);
+}
+
+#[test]
+fn a_retired_full_limit_is_forgotten_by_a_change_too_and_starts_full_again() {
+    let mut bucket = full(&["rpm:60/min", "tpm:60/min"]);
+    bucket.sync(&limits(&["rpm:60/min"]), ConfigStamp(1), TimeMs(0)).expect("one limit");
+    assert_eq!(names(&bucket), ["rpm"]);
+    bucket.sync(&limits(&["rpm:60/min", "tpm:60/min"]), ConfigStamp(2), TimeMs(0)).expect("two limits");
+    assert_eq!(balances(&bucket), [60_000, 60_000]);
+}
+
+#[test]
+fn a_bucket_carries_at_most_sixteen_limits_and_a_refused_change_changes_nothing() {
+    let named = |from: usize, count: usize| (from..from + count).map(|i| limit(&format!("l{i}:60/min"))).collect::<Vec<_>>();
+    let mut bucket = BucketState::full(&named(0, LIMITS_MAX), ConfigStamp(0), TimeMs(0));
+    let all: Vec<_> = (0u8..16).map(|i| take(i, 1_000)).collect();
+    grant(&mut bucket, &all, 0);
+    let before = bucket.clone();
+    assert_eq!(bucket.sync(&named(1, LIMITS_MAX), ConfigStamp(1), TimeMs(0)), Err(TooManyLimits { count: 17 }));
+    assert_eq!(bucket, before);
+    assert_eq!(bucket.sync(&named(1, LIMITS_MAX - 1), ConfigStamp(1), TimeMs(0)), Ok(()));
+    assert_eq!((bucket.active(), bucket.all_limits().len()), (15, 16));
+    // Full ones in force make room at once; used ones when they are full and their hour is over.
+    bucket.roll_hour(TimeMs(HOUR_MS));
+    assert_eq!(bucket.sync(&named(100, LIMITS_MAX), ConfigStamp(2), TimeMs(HOUR_MS)), Ok(()));
+    assert_eq!(bucket.all_limits().len(), 16);
+}
+
+proptest! {
+    /// Callers with different `.limits(..)` on one bucket: what they can take together is what the largest of them could
+    /// take alone.
+    #[test]
+    fn alternating_overrides_never_gain(
+        overrides in prop::collection::vec((1..50_i64, 1..50_i64), 2..4), steps in prop::collection::vec((0..3_usize, 0..400_i64), 1..60),
+    ) {
+        let overrides: Vec<_> = overrides.iter().map(|(rate, burst)| limit(&format!("x:{rate}/sec:{burst}"))).collect();
+        let capacity_max = overrides.iter().map(|limit| limit.params().capacity_milli).max().expect("some");
+        let rate_max = overrides.iter().map(|limit| limit.params().refill_milli).max().expect("some");
+        let mut bucket = BucketState::full(&overrides[..1], ConfigStamp(0), TimeMs(0));
+        // Everyone takes all there is, whenever there is some.
+        let (mut now, mut taken) = (0, 0);
+        for (caller, gap) in steps {
+            now += gap;
+            bucket.sync(&overrides[caller % overrides.len()..][..1], ConfigStamp(0), TimeMs(now)).expect("one limit");
+            let all = bucket.limits()[0].balance.0;
+            grant(&mut bucket, &[take(0, all)], now);
+            taken += all;
+            prop_assert!(taken * 1_000 <= capacity_max * 1_000 + rate_max * now, "{} taken by {}", taken, now);
+        }
+    }
+}
+
+// ------------------------------------------------------------------------------------------------- charges and gifts
+
+/// A bucket of 60/min with `balance`, adjusted by `delta` after `elapsed_ms`.
+fn check_adjust(balance: i64, elapsed_ms: i64, delta: i64, expected: i64) {
+    let mut bucket = bucket_of(state(limit("x:60/min").params(), balance, 0), 0);
+    assert_eq!(bucket.adjust(&limit("x:60/min"), Milli(delta), TimeMs(elapsed_ms)), None);
+    assert_eq!((balances(&bucket), bucket.limits()[0].consumed), (vec![expected], Milli(delta)), "{balance} {delta}");
+}
+
+#[test]
+fn charges_may_lead_into_debt_and_credits_stop_at_capacity() {
+    check_adjust(60_000, 0, 1, 59_999);
+    check_adjust(1_000, 0, 5_000, -4_000);
+    check_adjust(-4_000, 0, 1_000_000, -1_004_000);
+    check_adjust(1_000, 0, -5_000, 6_000);
+    check_adjust(59_999, 0, -1, 60_000);
+    check_adjust(59_000, 0, -5_000, 60_000);
+    check_adjust(-4_000, 0, i64::MIN, 60_000);
+    // Refill first: the tokens that overflow while idle are gone before the charge, not paid by it afterwards.
+    check_adjust(60_000, 600_000, 100_000, -40_000);
+    check_adjust(59_000, 1_000, 10_000, 50_000);
+    check_adjust(0, 1_000, 0, 1_000);
+}
+
+#[test]
+fn a_credit_that_fills_a_limit_drops_its_fraction() {
+    let mut bucket = full(&["x:10/day"]);
+    grant(&mut bucket, &[take(0, 1_000)], 0);
+    bucket.adjust(&limit("x:10/day"), Milli(-1_000), TimeMs(1));
+    assert_eq!((bucket.limits()[0].balance.0, bucket.limits()[0].remainder), (10_000, 0));
+}
+
+#[test]
+fn a_late_charge_brings_a_forgotten_limit_back_and_a_late_credit_does_not() {
+    let mut bucket = full(&["rpm:60/min"]);
+    let receipt = limit("tpm:100/min");
+    bucket.adjust(&receipt, Milli(-5_000), TimeMs(0));
+    bucket.adjust(&receipt, Milli::ZERO, TimeMs(0));
+    assert_eq!(names(&bucket), ["rpm"]);
+    bucket.adjust(&receipt, Milli(130_000), TimeMs(0));
+    assert_eq!((names(&bucket), balances(&bucket), bucket.active()), (vec!["rpm", "tpm"], vec![60_000, -30_000], 1));
+    assert!(bucket.in_debt_at(TimeMs(0)) && !bucket.is_full_at(TimeMs(0)));
+    bucket.sync(&limits(&["rpm:60/min", "tpm:100/min"]), ConfigStamp(1), TimeMs(0)).expect("two limits");
+    assert_eq!(balances(&bucket), [60_000, -30_000]);
+}
+
+#[test]
+fn a_reset_fills_what_it_names_and_says_what_that_gave() {
+    let name = |text: &str| text.parse::<LimitName>().expect("a valid name");
+    let mut bucket = full(&["rpm:60/min", "rpd:10/day"]);
+    let receipts = limits(&["rpm:60/min", "rpd:10/day"]);
+    bucket.adjust(&receipts[0], Milli(70_000), TimeMs(0));
+    bucket.adjust(&receipts[1], Milli(10_000), TimeMs(0));
+    assert_eq!(bucket.reset(Some(&[name("rpd")]), TimeMs(1_000)), [(name("rpd"), Milli(10_000))]);
+    assert_eq!((balances(&bucket), bucket.limits()[1].remainder), (vec![-9_000, 10_000], 0));
+    // Forgiven, not unspent: usage stays.
+    assert_eq!(bucket.limits()[1].consumed, Milli(10_000));
+    let all = bucket.reset(None, TimeMs(2_000));
+    assert_eq!(all, [(name("rpm"), Milli(68_000)), (name("rpd"), Milli(0))]);
+    assert_eq!(balances(&bucket), [60_000, 10_000]);
+    assert_eq!(bucket.reset(Some(&[name("other")]), TimeMs(2_000)), []);
+}
+
+// ------------------------------------------------------------------------------------------------------ usage hours
+
+#[test]
+fn the_hour_closes_once_with_all_its_usage() {
+    let mut bucket = full(&["rpm:60/min", "tpm:60/min"]);
+    grant(&mut bucket, &[take(0, 1_000)], 0);
+    grant(&mut bucket, &[take(0, 2_000)], HOUR_MS - 1);
+    let receipt = limit("rpm:60/min");
+    assert_eq!(bucket.adjust(&receipt, Milli(-500), TimeMs(HOUR_MS - 1)), None);
+    let name = receipt.name().clone();
+    let first = ClosedHour { start: TimeMs(0), used: vec![(name.clone(), Milli(2_500))], events: 2 };
+    assert_eq!(bucket.open_hour(), first);
+    // The adjustment that turns the hour belongs to the new one.
+    assert_eq!(bucket.adjust(&receipt, Milli(7), TimeMs(HOUR_MS)), Some(first));
+    assert_eq!(bucket.open_hour(), ClosedHour { start: TimeMs(HOUR_MS), used: vec![(name, Milli(7))], events: 0 });
+    assert_eq!(bucket.limits()[0].consumed, Milli(2_507));
+}
+
+#[test]
+fn an_hour_never_opens_again() {
+    let mut bucket = full(&["rpm:60/min"]);
+    grant(&mut bucket, &[take(0, 1_000)], 5 * HOUR_MS);
+    grant(&mut bucket, &[take(0, 1_000)], 3 * HOUR_MS);
+    assert_eq!(bucket.roll_hour(TimeMs(4 * HOUR_MS)), None);
+    let open = bucket.open_hour();
+    assert_eq!((open.start, open.events, milli_sum(std::slice::from_ref(&open), "rpm")), (TimeMs(5 * HOUR_MS), 2, 2_000));
+}
+
+#[test]
+fn an_hour_without_usage_is_no_history() {
+    let mut bucket = full(&["rpm:60/min"]);
+    assert_eq!(bucket.roll_hour(TimeMs(HOUR_MS)), None);
+    assert_eq!(bucket.hour, 1);
+    // An event of nothing is still an event, and what was taken and given back is too.
+    grant(&mut bucket, &[take(0, 0)], HOUR_MS);
+    let closed = bucket.roll_hour(TimeMs(2 * HOUR_MS)).expect("there was an event");
+    assert_eq!((closed.used, closed.events), (vec![], 1));
+    assert_eq!(bucket.events, 0);
+}
+
+#[test]
+fn hours_before_the_epoch_and_after_all_hours_are_the_first_and_the_last() {
+    for (now, hour) in [(i64::MIN, 0), (-1, 0), (0, 0), (HOUR_MS, 1), (i64::MAX, u32::MAX)] {
+        assert_eq!(BucketState::full(&[], ConfigStamp(0), TimeMs(now)).hour, hour, "{now}");
+    }
+}
+
+// --------------------------------------------------------------------------------------------------------- forgetting
+
+#[test]
+fn only_a_full_bucket_past_its_expiry_may_be_forgotten() {
+    let mut bucket = full(&["rpm:60/min", "rpd:10/day"]);
+    grant(&mut bucket, &[take(0, 60_000)], 0);
+    assert!(!bucket.is_expired_at(TimeMs(i64::MAX)), "no expiry means never");
+    bucket.set_expires_at(Some(TimeMs(50_000)));
+    for (now, expired) in [(49_999, false), (50_000, false), (59_999, false), (60_000, true), (i64::MAX, true)] {
+        assert_eq!(bucket.is_expired_at(TimeMs(now)), expired, "{now}");
+    }
+    // A retired limit in debt counts like one in force.
+    bucket.adjust(&limit("tpm:60/min"), Milli(120_000), TimeMs(0));
+    for (now, expired) in [(60_000, false), (119_999, false), (120_000, true)] {
+        assert_eq!(bucket.is_expired_at(TimeMs(now)), expired, "{now}");
+    }
+    bucket.set_expires_at(Some(TimeMs(120_001)));
+    assert!(!bucket.is_expired_at(TimeMs(120_000)));
+}
+
+#[test]
+fn debt_is_told_to_the_millisecond() {
+    let mut bucket = full(&["rpm:60/min"]);
+    bucket.adjust(&limit("rpm:60/min"), Milli(61_000), TimeMs(0));
+    for (now, debt) in [(-5, true), (0, true), (999, true), (1_000, false)] {
+        assert_eq!(bucket.in_debt_at(TimeMs(now)), debt, "{now}");
+    }
+}
+
+proptest! {
+    /// Forgetting a bucket when the sweep may, and creating it anew, is the same as never forgetting it.
+    #[test]
+    fn a_forgotten_bucket_comes_back_as_it_was(limit in any_state(), wait in up_to(i64::MAX / 2)) {
+        let params = limit.params;
+        let mut bucket = bucket_of(limit, 0);
+        bucket.set_expires_at(Some(TimeMs(0)));
+        if bucket.is_expired_at(TimeMs(wait)) {
+            bucket.refill(TimeMs(wait));
+            let anew = bucket_of(state(params, params.capacity_milli, 0), wait);
+            prop_assert_eq!(bucket.limits(), anew.limits());
+        } else {
+            bucket.refill(TimeMs(wait));
+            prop_assert!(bucket.limits()[0].balance.0 < params.capacity_milli);
+        }
+    }
+
+    /// One fill time after its last touch a bucket without debt is full, so the default expiry never waits for the refill.
+    #[test]
+    fn a_bucket_without_debt_is_full_by_its_expiry(rate in 1..1_000_u64, period in 1..100_000_u64, burst in 1..1_000_u64) {
+        let limit = limit(&format!("x:{rate}/{period}sec:{burst}"));
+        let mut bucket = BucketState::full(std::slice::from_ref(&limit), ConfigStamp(0), TimeMs(0));
+        grant(&mut bucket, &[take(0, limit.params().capacity_milli)], 0);
+        let fill_ms = bucket_ttl_ms(&[limit], 1).expect("a time to live");
+        prop_assert!(bucket.is_full_at(TimeMs(fill_ms)));
+        prop_assert!(!bucket.is_full_at(TimeMs(fill_ms - 1)));
+    }
+}
+
+#[test]
+fn a_restored_bucket_is_what_was_stored() {
+    let one = state(limit("x:60/min").params(), 5, 3);
+    let bucket = BucketState::restore(smallvec![one.clone()], 5, TimeMs(7), ConfigStamp(9));
+    assert_eq!((bucket.active(), bucket.limits(), bucket.refilled_at, bucket.stamp), (1, &[one][..], TimeMs(7), ConfigStamp(9)));
+}

@@ -1,0 +1,192 @@
+//! What the conformance suite does not see of administration: the transactions themselves, lost replies, several
+//! administrators at once, and items of the Python product.
+
+#![expect(clippy::unwrap_used, reason = "a test that can not go on says where")]
+
+mod concurrent;
+mod lost;
+mod python;
+
+use std::sync::Arc;
+
+use zae_limiter_core::{AuditEvent, AuditSubject, EntityId, Milli, Take};
+use zae_limiter_dynamodb::table::{Item, Table};
+use zae_limiter_dynamodb::{DynamoOptions, DynamoStore, keys};
+use zae_limiter_store::{
+    AuditQuery, BucketStore, Change, ConfigStore, ConsumeOutcome, ConsumeRequest, EntityUpdate, HistoryStore, Level, LimitsInForce,
+    MemberTake, NamespaceStore, NewEntity, PageRequest, ResetRequest, StoreError, StoreErrorKind,
+};
+use zae_limiter_testkit::evaluator::{Call, EvalOptions, EvalTable, Told};
+
+use crate::evaluated::{Rig, limits};
+
+fn id(text: &str) -> EntityId {
+    text.parse().unwrap()
+}
+
+fn new_entity(name: &str, parent: Option<&str>) -> NewEntity {
+    NewEntity { id: id(name), name: name.to_owned(), parent: parent.map(id), cascade: parent.is_some(), metadata: Default::default() }
+}
+
+fn renamed(name: &str) -> EntityUpdate {
+    EntityUpdate { name: Some(name.to_owned()), metadata: None }
+}
+
+fn on(entity: &str, resource: &str) -> Level {
+    Level::EntityResource(id(entity), resource.parse().unwrap())
+}
+
+/// Takes one token of `rpm`, so that there is a bucket.
+async fn take(rig: &Rig, store: &DynamoStore, entity: &str, resource: &str) -> ConsumeOutcome {
+    use zae_limiter_store::Clock as _;
+    let in_force = LimitsInForce::new(limits("rpm:100").limits, zae_limiter_core::LimitSource::Builder);
+    let (entity, resource) = (id(entity), resource.parse().unwrap());
+    let takes = [Take { limit: 0, amount: Milli(1000) }];
+    let members = [MemberTake { entity: &entity, resource: &resource, limits: &in_force, takes: &takes, absent: &[] }];
+    store.consume(&ConsumeRequest { members: &members, now: rig.clock.now() }).await.unwrap()
+}
+
+async fn audit_of(store: &DynamoStore, subject: AuditSubject) -> Vec<AuditEvent> {
+    store.audit_events(&AuditQuery { subject, page: PageRequest::first(1000) }).await.unwrap().items
+}
+
+/// The administrative writes there are, in an order in which all of them do something.
+const DEEDS: [&str; 16] = [
+    "create",
+    "create child",
+    "update",
+    "set system",
+    "set resource",
+    "set entity",
+    "set entity resource",
+    "disable",
+    "clear",
+    "delete limits",
+    "reset",
+    "register",
+    "unregister",
+    "recover",
+    "delete child",
+    "delete",
+];
+
+/// Does one of them.
+async fn perform(store: &DynamoStore, deed: &str, change: &Change) -> Result<(), StoreError> {
+    let (resource, team) = (Level::Resource("gpt-4".parse().unwrap()), "team".parse().unwrap());
+    match deed {
+        "create" => store.create_entity(&new_entity("org", None), change).await.map(drop),
+        "create child" => store.create_entity(&new_entity("key", Some("org")), change).await.map(drop),
+        "update" => store.update_entity(&id("org"), 1, &renamed("Org"), change).await.map(drop),
+        "set system" => store.set_limits(&Level::System, &limits("rpm:1"), change).await.map(drop),
+        "set resource" => store.set_limits(&resource, &limits("rpm:2"), change).await.map(drop),
+        "set entity" => store.set_limits(&Level::Entity(id("org")), &limits("rpm:3"), change).await.map(drop),
+        "set entity resource" => store.set_limits(&on("org", "gpt-4"), &limits("rpm:4"), change).await.map(drop),
+        "disable" => store.set_disabled(&on("org", "other"), Some(true), change).await.map(drop),
+        "clear" => store.set_disabled(&on("org", "other"), None, change).await.map(drop),
+        "delete limits" => store.delete_limits(&Level::Entity(id("org")), change).await.map(drop),
+        "reset" => {
+            let request = ResetRequest { entity: &id("org"), resource: &"gpt-4".parse().unwrap(), only: None };
+            store.reset(&request, change).await.map(drop)
+        }
+        "register" => store.register_namespace(&team, &"team-id".parse().unwrap(), change).await.map(drop),
+        "unregister" => store.delete_namespace(&team, change).await.map(drop),
+        "recover" => store.recover_namespace(&"team-id".parse().unwrap(), change).await.map(drop),
+        "delete child" => store.delete_entity(&id("key"), change).await.map(drop),
+        "delete" => store.delete_entity(&id("org"), change).await.map(drop),
+        other => panic!("{other} is no deed"),
+    }
+}
+
+/// A table on which the deeds before one have been done, and something to reset.
+async fn before(deed: &str) -> Rig {
+    let rig = Rig::new(EvalOptions::new().journal()).await;
+    let store = rig.store().await;
+    for earlier in DEEDS.iter().take_while(|earlier| **earlier != deed) {
+        perform(&store, earlier, &rig.change()).await.unwrap();
+    }
+    assert!(matches!(take(&rig, &store, "org", "gpt-4").await, ConsumeOutcome::Granted(_)));
+    rig.table.take_journal();
+    rig
+}
+
+/// The calls that changed something.
+fn writes(rig: &Rig) -> Vec<Call> {
+    rig.table.take_journal().into_iter().filter(|call| !call.changes.is_empty()).collect()
+}
+
+fn is_audit(item: Option<&Item>, change: &Change) -> bool {
+    item.and_then(|item| item.get("event_id")).and_then(|event| event.as_s().ok()) == Some(&change.event.to_string())
+}
+
+#[tokio::test]
+async fn every_change_is_one_transaction_with_its_audit_event() {
+    for deed in DEEDS {
+        let rig = before(deed).await;
+        let (store, change) = (rig.store().await, rig.change());
+        perform(&store, deed, &change).await.unwrap();
+        let calls = writes(&rig);
+        let with_event: Vec<&Call> =
+            calls.iter().filter(|call| call.changes.iter().any(|made| is_audit(made.after.as_ref(), &change))).collect();
+        let [call] = with_event[..] else { panic!("{deed}: the event is in {} calls", with_event.len()) };
+        let others = call.changes.iter().filter(|made| !is_audit(made.after.as_ref(), &change)).count();
+        assert!(others > 0, "{deed}: nothing was changed together with its event: {call:?}");
+        assert_eq!(call.told, Told::Done);
+        // Deleting an entity removes what hangs on it first, so that it can be repeated. Buckets have a copy of limits and
+        // flags, which is written afterwards. Nothing else is written.
+        let is_copy = |other: &&Call| other.number > call.number && other.changes.iter().all(|made| made.key.pk.contains("/BUCKET#"));
+        let copies = calls.iter().filter(is_copy).count();
+        assert!(calls.len() == 1 + copies || deed == "delete", "{deed}: {calls:#?}");
+        assert!(deed != "delete" || copies == 0, "{deed}: something was written after the event: {calls:#?}");
+    }
+}
+
+/// A namespace leaves its log behind when it goes, so its purge is told where the order was given.
+#[tokio::test]
+async fn a_purge_is_told_in_the_namespace_it_was_ordered_from() {
+    let rig = Rig::new(EvalOptions::new().journal()).await;
+    let store = rig.store().await;
+    for deed in ["register", "unregister"] {
+        perform(&store, deed, &rig.change()).await.unwrap();
+    }
+    let change = rig.change();
+    store.purge_namespace(&"team-id".parse().unwrap(), &change).await.unwrap();
+    let calls = writes(&rig);
+    let last = calls.last().unwrap();
+    assert!(last.changes.iter().any(|made| is_audit(made.after.as_ref(), &change)), "{last:?}");
+    assert!(last.changes.iter().any(|made| made.key == keys::namespace_by_id("team-id") && made.after.is_none()), "{last:?}");
+    assert!(audit_of(&store, AuditSubject::System).await.iter().any(|event| event.id == change.event));
+}
+
+#[tokio::test]
+async fn an_event_id_is_used_once() {
+    let rig = Rig::new(EvalOptions::new()).await;
+    let (store, change) = (rig.store().await, rig.change());
+    store.set_limits(&Level::System, &limits("rpm:1"), &change).await.unwrap();
+    let error = store.set_limits(&Level::System, &limits("rpm:2"), &change).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::AlreadyExists, "{error}");
+    assert_eq!(store.level(&Level::System).await.unwrap().unwrap().limits[0].capacity(), 1);
+    assert_eq!(audit_of(&store, AuditSubject::System).await.len(), 1 + 1, "this one, and that of the namespace");
+}
+
+#[tokio::test]
+async fn opening_says_what_is_missing() {
+    let table = EvalTable::new();
+    let shared: Arc<dyn Table> = Arc::new(table.clone());
+    let open = async |name: &str| DynamoStore::on_table(shared.clone(), DynamoOptions::new(), &name.parse().unwrap()).await.unwrap_err();
+    let error = open("default").await;
+    assert!(error.kind() == StoreErrorKind::NotFound && error.message().contains("not been initialised"), "{error}");
+    // Twice is once.
+    for _ in 0..2 {
+        DynamoStore::initialise(&shared, &DynamoOptions::new()).await.unwrap();
+    }
+    let error = open("nowhere").await;
+    assert!(error.kind() == StoreErrorKind::NotFound && error.message().contains("nowhere"), "{error}");
+    for version in ["1.0.0", "x", ""] {
+        let mut record = table.get(&keys::version()).unwrap();
+        record.insert("schema_version".to_owned(), zae_limiter_dynamodb::table::text(version));
+        table.insert(&record);
+        assert_eq!(open("default").await.kind(), StoreErrorKind::Incompatible);
+        let error = DynamoStore::initialise(&shared, &DynamoOptions::new()).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Incompatible, "{error}");
+    }
+}

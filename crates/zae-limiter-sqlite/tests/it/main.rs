@@ -1,0 +1,10 @@
+//! All integration tests of this crate in one binary: one link instead of many.
+
+mod common;
+mod conformance;
+mod errors;
+mod files;
+mod kill9;
+mod processes;
+mod sharing;
+mod sweeping;

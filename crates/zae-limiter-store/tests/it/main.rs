@@ -1,0 +1,5 @@
+//! All integration tests of this crate in one binary: one link instead of many.
+
+mod conformance_memory;
+mod memory_bound;
+mod memory_races;

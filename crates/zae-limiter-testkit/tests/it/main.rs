@@ -1,0 +1,12 @@
+//! All integration tests of this crate in one binary: one link instead of many.
+
+mod cancellation;
+mod engine;
+mod evaluator;
+mod evaluator_faults;
+mod leases;
+mod live_config;
+mod protocol_model;
+mod protocol_simulator;
+mod simulator;
+mod tidy;

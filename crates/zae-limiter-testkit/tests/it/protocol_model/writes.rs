@@ -1,0 +1,307 @@
+//! The writes of rules D1, C3, T1-T3 and G: what each form's condition asks of the stored item, and what it leaves.
+
+use crate::protocol_model::guards::Guard;
+use crate::protocol_model::item::{Config, Instant, Item, Limit, NAMES, Params, ticks};
+use crate::protocol_model::model::Protocol;
+use crate::protocol_model::world::Seen;
+
+/// The name that corrections and refunds are about.
+pub(crate) const LEASED: usize = 0;
+
+/// What a debit is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Charge {
+    /// A gated debit of every configured limit.
+    Take(i8),
+    /// A correction of [`LEASED`], never refused.
+    Adjust(i8),
+    /// Nothing: a parameter write.
+    Nothing,
+}
+
+impl Charge {
+    /// What is debited from the limit of that name, if it is debited at all.
+    pub(crate) fn of(self, name: usize, config: &Config) -> Option<i8> {
+        match self {
+            Charge::Take(amount) => config[name].map(|_| amount),
+            Charge::Adjust(amount) => (name == LEASED).then_some(amount),
+            Charge::Nothing => None,
+        }
+    }
+
+    fn is_take(self) -> bool {
+        matches!(self, Charge::Take(_))
+    }
+}
+
+/// How a debit is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Form {
+    Fast,
+    /// ADD or FILL, per limit.
+    Refill,
+    /// All FILL, with this `r1`.
+    Blind(i8),
+    Create,
+}
+
+/// What a client knows when it composes a write.
+#[derive(Debug)]
+pub(crate) struct Sender<'a> {
+    pub(crate) model: &'a Protocol,
+    pub(crate) now: i8,
+    pub(crate) config: Config,
+    pub(crate) read_at: i8,
+    pub(crate) seen: Seen,
+}
+
+/// One limit of a refill write.
+struct Line {
+    image: Limit,
+    /// The parameters after the write.
+    params: Params,
+    add: i8,
+    /// What is debited; `None` for a limit that is only refilled.
+    debit: Option<i8>,
+    charge: Charge,
+}
+
+/// What a refill write makes of one limit.
+struct Refilled {
+    limit: Limit,
+    /// The deepest debt the writer can not rule out, for `ttl`.
+    debt: i8,
+    /// Proven full, nothing hidden.
+    is_whole: bool,
+}
+
+impl Sender<'_> {
+    fn on(&self, guard: Guard) -> bool {
+        self.model.on(guard)
+    }
+
+    /// Sends `form`; `None` when the condition fails.
+    pub(crate) fn send(&self, item: Option<&Item>, form: Form, charge: Charge) -> Option<Item> {
+        match (form, item) {
+            (Form::Create, None) => self.create(charge),
+            (Form::Fast, Some(item)) => self.fast(item, charge),
+            (Form::Refill, Some(item)) => self.refill(item, charge),
+            (Form::Blind(r1), Some(item)) => self.blind(item, charge, r1),
+            _ => None,
+        }
+    }
+
+    /// `ADD tk -c`, `rf` untouched.
+    fn fast(&self, item: &Item, charge: Charge) -> Option<Item> {
+        let debits = |name: usize| Some((name, charge.of(name, &self.config)?, self.known(name, charge)?));
+        let shortest = (0..NAMES).filter_map(debits).map(|(_, _, params)| params.fill()).min()?;
+        let r0 = self.seen.item().map_or(self.now - shortest / 2, |image| image.rf.tick);
+        if item.vu || (self.on(Guard::FastTtl) && item.ttl <= self.now) || (self.on(Guard::FastRfFloor) && item.rf.tick < r0) {
+            return None;
+        }
+        let mut after = *item;
+        for (name, amount, params) in (0..NAMES).filter_map(debits) {
+            let limit = after.limits[name].as_mut()?;
+            let up = params.ra * (self.now - r0).max(0);
+            let covered = (1 - self.model.setup.ttl_fills) * params.cp;
+            let (ceiling, floor) = match charge {
+                Charge::Take(_) => (Guard::FastCeiling, self.on(Guard::FastFloor).then_some(amount)),
+                _ => (Guard::AdjustCeiling, (self.model.setup.ttl_fills > 0 && self.on(Guard::FastDebt)).then_some(amount + covered)),
+            };
+            let other = self.on(Guard::FastPinsCp) && limit.params != params;
+            if other || (self.on(ceiling) && limit.tk > params.cp - up) || floor.is_some_and(|floor| limit.tk < floor) {
+                return None;
+            }
+            limit.tk -= amount;
+        }
+        Some(after)
+    }
+
+    /// The parameters a debit is pinned on: takes on the resolved limits, corrections on what the item is known to carry.
+    fn known(&self, name: usize, charge: Charge) -> Option<Params> {
+        let image = self.seen.item().and_then(|image| image.limits[name]).map(|limit| limit.params);
+        if charge.is_take() { self.config[name] } else { image.or(self.config[name]) }
+    }
+
+    /// ADD or FILL per limit, over all limits of the item.
+    fn refill(&self, item: &Item, charge: Charge) -> Option<Item> {
+        let image = self.seen.item()?;
+        if charge.is_take() && !self.is_synced(image) {
+            return None;
+        }
+        self.rewrite(item, charge)
+    }
+
+    /// True when the item carries the resolved limits.
+    pub(crate) fn is_synced(&self, image: &Item) -> bool {
+        let same = |name: usize| self.config[name].is_none() || image.limits[name].map(|limit| limit.params) == self.config[name];
+        (0..NAMES).all(same)
+    }
+
+    /// A parameter write: refill at the old rate, cut to the smaller capacity, new parameters.
+    pub(crate) fn sync(&self, item: &Item) -> Option<Item> {
+        self.rewrite(item, Charge::Nothing)
+    }
+
+    /// Clears a foreign stamp and leaves the parameters: a parameter write on top of what they are.
+    pub(crate) fn clear(&self, item: &Item) -> Option<Item> {
+        let image = self.seen.item()?;
+        let config = image.limits.map(|limit| limit.map(|limit| limit.params));
+        Sender { model: self.model, now: self.now, config, read_at: self.read_at, seen: self.seen }.sync(item)
+    }
+
+    fn rewrite(&self, item: &Item, charge: Charge) -> Option<Item> {
+        let image = self.seen.item()?;
+        let is_sync = charge == Charge::Nothing;
+        let [pins_rf, pins_cp, pins_vu] = if is_sync {
+            [Guard::SyncPinned, Guard::SyncPinned, Guard::SyncPinsVu]
+        } else {
+            [Guard::RefillPinsRf, Guard::RefillPinsCp, Guard::RefillPinsVu]
+        };
+        let params = |item: &Item| item.limits.map(|limit| limit.map(|limit| limit.params));
+        if (self.on(pins_rf) && item.rf != image.rf)
+            || (self.on(pins_cp) && params(item) != params(image))
+            || (self.on(pins_vu) && item.vu != image.vu)
+        {
+            return None;
+        }
+        let mut after = *item;
+        let mut ttl = i8::MIN;
+        for name in 0..NAMES {
+            let wanted = self.config[name];
+            match (item.limits[name], image.limits[name]) {
+                (Some(stored), Some(image_limit)) => {
+                    let params = wanted.filter(|_| is_sync).unwrap_or(image_limit.params);
+                    let add = image_limit.params.ra * (self.now - image.rf.tick).max(0);
+                    let line = Line { image: image_limit, params, add, debit: charge.of(name, &self.config), charge };
+                    let mut refilled = self.refill_limit(stored, &line)?;
+                    // Only a parameter write names parameters in its update.
+                    refilled.limit.params = if is_sync { params } else { stored.params };
+                    let is_removed = wanted.is_none() && !matches!(charge, Charge::Adjust(_));
+                    let is_dropped = is_removed && (refilled.is_whole || (is_sync && !self.on(Guard::RemovedKept)));
+                    after.limits[name] = (!is_dropped).then_some(refilled.limit);
+                    if !is_dropped {
+                        ttl = ttl.max(self.ttl(params, refilled.debt, refilled.limit.gp));
+                    }
+                }
+                (None, Some(_)) => return None,
+                (None, None) if is_sync => {
+                    after.limits[name] = wanted.map(|params| Limit { params, tk: params.cp, gp: 0 });
+                    ttl = wanted.map_or(ttl, |params| ttl.max(self.ttl(params, 0, 0)));
+                }
+                _ => {}
+            }
+        }
+        after.ttl = if self.on(Guard::TtlMax) { ttl.max(image.ttl) } else { ttl };
+        if matches!(charge, Charge::Adjust(_)) && !self.on(Guard::AdjustRevives) {
+            after.ttl = item.ttl;
+        }
+        after.vu = item.vu && !is_sync && !image.vu;
+        let must_move = (is_sync && self.on(Guard::SyncMovesRf)) || (image.vu && self.on(Guard::VuMovesRf));
+        after.rf = self.moved(item.rf, must_move);
+        if is_sync || (image.vu && self.on(Guard::VuStampsCa)) {
+            let moved = Instant { order: item.ca.order + 1, ..item.ca };
+            let read = if image.vu && self.on(Guard::VuStampsCa) { self.now } else { self.read_at };
+            after.ca = Instant::at(read).max(if self.on(Guard::CaMoves) { moved } else { item.ca });
+        }
+        Some(after)
+    }
+
+    fn moved(&self, rf: Instant, must_move: bool) -> Instant {
+        let now = Instant::at(self.now);
+        let least = if must_move { Instant { order: rf.order + 1, ..rf } } else { rf };
+        if self.on(Guard::RfMonotone) || must_move { now.max(least) } else { now }
+    }
+
+    fn refill_limit(&self, stored: Limit, line: &Line) -> Option<Refilled> {
+        let Line { image, params, add, debit, charge } = *line;
+        let amount = debit.unwrap_or(0);
+        let gated = debit.filter(|_| charge.is_take());
+        let target = image.params.cp.min(params.cp);
+        if gated.is_some_and(|amount| amount > target) {
+            return None;
+        }
+        if !self.on(Guard::TwoModes) {
+            let lacking = (target - image.tk).min(add).max(0);
+            let fails = stored.tk > image.tk || gated.is_some_and(|amount| stored.tk < amount - lacking);
+            let limit = Limit { params, tk: stored.tk + lacking - amount, gp: stored.gp };
+            return (!fails).then_some(Refilled { limit, debt: 0, is_whole: false });
+        }
+        let gap = if self.on(Guard::GapRecorded) { (image.gp + image.params.cp - params.cp).max(0) } else { 0 };
+        let surplus = image.tk + add - target;
+        if surplus >= 0 {
+            let may_repay = charge != Charge::Nothing || self.on(Guard::SyncRepaysGap);
+            let repaid = if may_repay { gap.min(surplus) } else { 0 };
+            let floor = target - add + if self.on(Guard::GapProven) { repaid } else { 0 };
+            let fails = self.on(Guard::FillFloor) && stored.tk < floor;
+            let limit = Limit { params, tk: target - amount, gp: gap - repaid };
+            let is_whole = limit.gp == 0 || !self.on(Guard::GapKeepsRemoved);
+            return (!fails).then_some(Refilled { limit, debt: (-limit.tk).max(0), is_whole });
+        }
+        let fails = (self.on(Guard::AddCeiling) && stored.tk >= target - add)
+            || gated.is_some_and(|amount| self.on(Guard::AddFloor) && stored.tk < amount - add)
+            || (self.on(Guard::AddDebt) && stored.tk < image.tk.min(0));
+        let debt = (amount - add - image.tk).max(0);
+        let gp = if self.on(Guard::GapKeptByAdd) { gap } else { (gap - add).max(0) };
+        let limit = Limit { params, tk: stored.tk + add - amount, gp };
+        (!fails).then_some(Refilled { limit, debt, is_whole: false })
+    }
+
+    /// Every limit to its capacity, whatever the exact `rf`, if even the accrual since `r1` fills it.
+    fn blind(&self, item: &Item, charge: Charge, r1: i8) -> Option<Item> {
+        let image = self.seen.item()?;
+        let latest = if r1 == image.rf.tick { image.rf } else { Instant { tick: r1, order: u8::MAX } };
+        if (charge.is_take() && !self.is_synced(image))
+            || item.vu
+            || (self.on(Guard::BlindRf) && item.rf > latest)
+            || (self.on(Guard::BlindCa) && item.ca != image.ca)
+        {
+            return None;
+        }
+        let mut after = *item;
+        let mut ttl = i8::MIN;
+        for name in (0..NAMES).filter(|name| image.limits[*name].is_some()) {
+            let limit = after.limits[name].as_mut()?;
+            let params = image.limits[name]?.params;
+            let debit = charge.of(name, &self.config);
+            let too_much = charge.is_take() && debit.is_some_and(|amount| amount > params.cp);
+            let floor = params.cp - params.ra * (self.now - r1).max(0);
+            if too_much || limit.params != params || limit.tk < floor || (self.on(Guard::GapStopsBlind) && limit.gp > 0) {
+                return None;
+            }
+            limit.tk = params.cp - debit.unwrap_or(0);
+            ttl = ttl.max(self.ttl(params, (-limit.tk).max(0), 0));
+        }
+        // The stored `ttl` is not known here, so it can not be the larger of both; this one is enough by itself.
+        after.ttl = ttl;
+        after.rf = self.moved(item.rf, false);
+        Some(after)
+    }
+
+    /// A new bucket, full but for the charge.
+    fn create(&self, charge: Charge) -> Option<Item> {
+        let mut limits = [None; NAMES];
+        let mut ttl = i8::MIN;
+        for (name, limit) in limits.iter_mut().enumerate() {
+            let Some(params) = self.config[name] else { continue };
+            let tk = params.cp - charge.of(name, &self.config).unwrap_or(0);
+            if charge.is_take() && tk < 0 {
+                return None;
+            }
+            *limit = Some(Limit { params, tk, gp: 0 });
+            ttl = ttl.max(self.ttl(params, (-tk).max(0), 0));
+        }
+        let rf = Instant::at(self.now);
+        Some(Item { rf, ttl, ca: Instant::at(self.read_at), vu: false, lw_is_lost: false, stub: false, limits })
+    }
+
+    /// When the limit is full and has repaid its gap, with `ttl_fills` to spare.
+    fn ttl(&self, params: Params, debt: i8, gap: i8) -> i8 {
+        if self.model.setup.ttl_fills == 0 {
+            return i8::MAX;
+        }
+        let debt = if self.on(Guard::TtlDebt) { debt } else { 0 };
+        let gap = if self.on(Guard::GapTtl) { gap } else { 0 };
+        self.now + self.model.setup.ttl_fills * params.fill() + ticks(debt + gap, params.ra)
+    }
+}

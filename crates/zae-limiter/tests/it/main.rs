@@ -1,0 +1,11 @@
+//! All integration tests of this crate in one binary: one link instead of many.
+
+mod acquire;
+mod admin;
+mod blocking;
+mod cache;
+mod examples;
+mod lease;
+mod observability;
+mod outage;
+mod support;
