@@ -19,6 +19,7 @@ mod credit;
 mod debit;
 mod entity;
 mod error;
+mod exchange;
 mod history;
 mod image;
 mod item;

@@ -6,18 +6,17 @@ use smallvec::SmallVec;
 use zae_limiter_store::{Adjusted, BucketDelta, MemberKey, StoreError, StoreErrorKind};
 
 use crate::DynamoStore;
-use crate::cache::Seen;
 use crate::charge::{self, Charge};
 use crate::config;
-use crate::constants::{REFILL_ATTEMPTS_MAX, SEND_ATTEMPTS_MAX};
+use crate::constants::REFILL_ATTEMPTS_MAX;
 use crate::create::Birth;
 use crate::credit::{self, Credit};
-use crate::debit::View;
 use crate::error::failed;
+use crate::exchange::{Exchange, Heard};
 use crate::keys;
 use crate::refill::Amount;
 use crate::table::{Key, TableError};
-use crate::take::{Moment, Sent, count};
+use crate::take::{Moment, count};
 use crate::write::Writer;
 
 /// Amounts of one bucket.
@@ -73,16 +72,27 @@ impl DynamoStore {
     }
 
     async fn charge(&self, delta: &BucketDelta<'_>, amounts: &[Amount<'_>], moment: Moment) -> Result<Adjusted, StoreError> {
-        let key = self.key_of(delta);
-        let nonce = self.nonce_of(delta.operation);
+        let (key, nonce) = (self.key_of(delta), self.nonce_of(delta.operation));
         let charge = Charge { key: &key, receipt: delta.limits, amounts, nonce: &nonce };
-        let mut seen = self.recall(&key);
-        let mut is_fresh = false;
-        let (mut races, mut sends, mut is_ambiguous) = (0, 0, false);
-        loop {
-            let now = self.now(moment);
-            let step = charge.plan(view(seen.as_deref(), is_fresh), races >= REFILL_ATTEMPTS_MAX, now)?;
-            let (write, outcome) = match step {
+        let mut exchange = Exchange::new(self, "adjust", &key, moment, self.recall(&key)).with_nonce(&nonce);
+        let charged = self.charge_until_answered(delta, &charge, &mut exchange).await;
+        charged.map_err(|error| {
+            if exchange.is_ambiguous {
+                count(&self.shared.caches.tally.debits_unknown);
+            }
+            exchange.doubt(error)
+        })
+    }
+
+    async fn charge_until_answered(
+        &self,
+        delta: &BucketDelta<'_>,
+        charge: &Charge<'_>,
+        exchange: &mut Exchange<'_>,
+    ) -> Result<Adjusted, StoreError> {
+        while exchange.races <= 2 * REFILL_ATTEMPTS_MAX {
+            let is_last = exchange.races >= REFILL_ATTEMPTS_MAX;
+            let (write, outcome) = match charge.plan(exchange.settling_view(), is_last, exchange.now())? {
                 charge::Step::Charge(write) => (write, Adjusted::Applied),
                 charge::Step::Recreate => {
                     // As it is configured now: a charge must not switch on what an administrator has switched off.
@@ -95,67 +105,31 @@ impl DynamoStore {
                         resource: delta.resource,
                         owner: owner.as_deref(),
                         limits: delta.limits,
-                        amounts,
+                        amounts: charge.amounts,
                         disabled: found.disabled_by.is_some(),
-                        nonce: &nonce,
+                        nonce: charge.nonce,
                         // Reading took its time: it was full as of now, not as of then.
-                        now: self.now(moment),
+                        now: exchange.now(),
                     };
                     (birth.build(Writer::Recreate), Adjusted::Recreated)
                 }
                 charge::Step::Drop => return Ok(Adjusted::Dropped),
             };
             // Amounts that the write of the last resort can not charge.
-            let left_out = match seen.as_deref().and_then(|look| look.image.as_ref()) {
+            let left_out = match exchange.image() {
                 Some(image) if write.writer == Writer::ChargePlain => charge.left_out(image),
                 _ => 0,
             };
-            match self.send(write).await? {
-                Sent::Landed(item) => {
-                    self.uncharged(&key, left_out);
-                    self.note_landed(&key, &item, moment);
-                    return Ok(outcome);
-                }
-                Sent::Lost(item) => {
-                    let look = match self.note(&key, item.as_ref(), moment) {
-                        Ok(look) => look,
-                        // An earlier attempt may have landed: that it can not be read is not the whole answer.
-                        Err(error) if is_ambiguous => return Err(self.charge_failed(TableError::Unknown(error.to_string()), true)),
-                        Err(error) => return Err(error),
-                    };
-                    if look.image.as_ref().is_some_and(|image| image.lw.as_deref() == Some(&nonce)) {
-                        count(&self.shared.caches.tally.debits_confirmed);
-                        self.uncharged(&key, left_out);
-                        return Ok(Adjusted::Applied);
-                    }
-                    (seen, is_fresh) = (Some(look), true);
-                    races += 1;
-                }
-                Sent::Unknown(error) => {
-                    if !is_ambiguous {
-                        count(&self.shared.caches.tally.debits_resent);
-                    }
-                    is_ambiguous = true;
-                    sends += 1;
-                    if sends >= SEND_ATTEMPTS_MAX {
-                        count(&self.shared.caches.tally.debits_unknown);
-                        return Err(failed("adjust", error));
-                    }
-                }
-                Sent::NotYet(error) => {
-                    sends += 1;
-                    if sends >= SEND_ATTEMPTS_MAX {
-                        return Err(self.charge_failed(error, is_ambiguous));
-                    }
-                    self.shared.back_off(sends).await;
-                }
-            }
-            if races > 2 * REFILL_ATTEMPTS_MAX {
-                // The plain form has no race to lose except against somebody who deletes and re-creates the bucket all the time.
-                let error = TableError::NotApplied("the bucket keeps appearing and disappearing".to_owned());
-                return Err(self.charge_failed(error, is_ambiguous));
-            }
+            let outcome = match exchange.send(write).await? {
+                Heard::Landed(_) => outcome,
+                Heard::AlreadyOurs(_) => Adjusted::Applied,
+                Heard::Prepared | Heard::Lost | Heard::Again => continue,
+            };
+            self.uncharged(charge.key, left_out);
+            return Ok(outcome);
         }
+        // The plain form has no race to lose except against somebody who deletes and re-creates the bucket all the time.
+        Err(failed("adjust", TableError::NotApplied("the bucket keeps appearing and disappearing".to_owned())))
     }
 
     fn uncharged(&self, key: &Key, limits: usize) {
@@ -165,60 +139,19 @@ impl DynamoStore {
         }
     }
 
-    /// An earlier attempt may have landed, whatever became of the last one.
-    fn charge_failed(&self, error: TableError, is_ambiguous: bool) -> StoreError {
-        if !is_ambiguous {
-            return failed("adjust", error);
-        }
-        count(&self.shared.caches.tally.debits_unknown);
-        failed("adjust", TableError::Unknown(error.to_string()))
-    }
-
     /// Gives back, at most once: sent again only when the last attempt is proven not to have landed.
     pub(crate) async fn credit(&self, key: &Key, amounts: &[Amount<'_>], moment: Moment) -> Result<Adjusted, StoreError> {
         let credit = Credit { key, amounts };
-        let mut seen = self.recall(key);
-        let mut is_fresh = false;
-        let (mut races, mut sends) = (0, 0);
-        loop {
-            let write = match credit.plan(view(seen.as_deref(), is_fresh)) {
+        let mut exchange = Exchange::new(self, "adjust", key, moment, self.recall(key));
+        while exchange.races <= REFILL_ATTEMPTS_MAX {
+            let write = match credit.plan(exchange.settling_view()) {
                 credit::Step::Credit(write) => write,
                 credit::Step::Drop => return Ok(Adjusted::Dropped),
             };
-            match self.send(write).await? {
-                Sent::Landed(item) => {
-                    self.note_landed(key, &item, moment);
-                    return Ok(Adjusted::Applied);
-                }
-                Sent::Lost(item) => {
-                    (seen, is_fresh) = (Some(self.note(key, item.as_ref(), moment)?), true);
-                    races += 1;
-                    if races > REFILL_ATTEMPTS_MAX {
-                        return Err(failed("adjust", TableError::NotApplied("others kept changing the bucket".to_owned())));
-                    }
-                }
-                Sent::Unknown(error) => {
-                    count(&self.shared.caches.tally.credits_unknown);
-                    return Err(failed("adjust", error));
-                }
-                Sent::NotYet(error) => {
-                    sends += 1;
-                    if sends >= SEND_ATTEMPTS_MAX {
-                        return Err(failed("adjust", error));
-                    }
-                    self.shared.back_off(sends).await;
-                }
+            if let Heard::Landed(_) = exchange.send(write).await? {
+                return Ok(Adjusted::Applied);
             }
         }
-    }
-}
-
-/// Absence is believed only when this operation has seen it: a credit or a charge dropped by mistake would be lost.
-fn view(seen: Option<&Seen>, is_fresh: bool) -> View<'_> {
-    match seen.map(|look| &look.image) {
-        None => View::Unknown,
-        Some(Some(image)) => View::Known { image, is_recent: is_fresh, may_sync: false },
-        Some(None) if is_fresh => View::Absent,
-        Some(None) => View::Unknown,
+        Err(failed("adjust", TableError::NotApplied("others kept changing the bucket".to_owned())))
     }
 }

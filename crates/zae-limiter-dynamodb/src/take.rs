@@ -1,26 +1,23 @@
 //! Taking from one bucket: sends what `debit.rs` chooses until there is an answer.
-//!
-//! A debit is sent at least once and counts once. It carries one nonce over all attempts and forms; whatever comes back
-//! from a failed condition is first asked for that nonce, because an earlier attempt may have landed unheard.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use zae_limiter_core::{LimitSource, TimeMs, Wait, WaitMs};
-use zae_limiter_store::{BoxFuture, MemberKey, MemberTake, StoreError};
+use zae_limiter_store::{MemberKey, MemberTake, StoreError};
 
 use crate::DynamoStore;
 use crate::birth::Vouched;
 use crate::cache::Seen;
 use crate::config;
-use crate::constants::{CONFIG_MARGIN_MS, CONTENDED_WAIT_MS, REFILL_ATTEMPTS_MAX, SEND_ATTEMPTS_MAX};
+use crate::constants::{CONFIG_MARGIN_MS, CONTENDED_WAIT_MS, REFILL_ATTEMPTS_MAX};
 use crate::debit::{Debit, Step, View};
-use crate::error::failed;
+use crate::exchange::{Exchange, Heard};
 use crate::image::Image;
 use crate::keys;
-use crate::table::{Item, Key, TableError, Write};
-use crate::write::{BucketWrite, Writer};
+use crate::table::{Item, Key};
+use crate::write::Writer;
 
 /// What became of a take.
 pub(crate) enum Taken {
@@ -54,18 +51,6 @@ pub(crate) struct Refusal {
 pub(crate) struct Moment {
     now: TimeMs,
     started: Duration,
-}
-
-/// How a write ended, as far as it is known.
-pub(crate) enum Sent {
-    /// It landed; the item after it.
-    Landed(Item),
-    /// Its condition failed; the item as it is.
-    Lost(Option<Item>),
-    /// It may have landed.
-    Unknown(TableError),
-    /// Proven not to have landed; try again.
-    NotYet(TableError),
 }
 
 impl DynamoStore {
@@ -117,73 +102,43 @@ impl DynamoStore {
         }
     }
 
-    /// Sends one write and says what its answer proves. The future does not hold the write: it is part of every take's.
-    pub(crate) fn send(&self, write: BucketWrite) -> impl Future<Output = Result<Sent, StoreError>> {
-        debug_assert!(write.breaches().is_empty(), "{:?}", write.breaches());
-        let answer: BoxFuture<'_, Result<Item, TableError>> = match write.write {
-            Write::Update(update) => self.table().update_owned(update),
-            Write::Put(put) => Box::pin(async move { self.table().put(&put).await.map(|()| put.item) }),
-            Write::Delete(_) | Write::Check(_) => {
-                Box::pin(std::future::ready(Err(TableError::Rejected("not a write of a bucket".to_owned()))))
-            }
-        };
-        async move {
-            match answer.await {
-                Ok(item) => Ok(Sent::Landed(item)),
-                Err(TableError::Condition(item)) => Ok(Sent::Lost(item)),
-                Err(error @ TableError::Unknown(_)) => Ok(Sent::Unknown(error)),
-                Err(error @ (TableError::NotApplied(_) | TableError::Unreachable(_))) => Ok(Sent::NotYet(error)),
-                Err(error) => Err(failed("consume", error)),
-            }
-        }
-    }
-
     /// Takes from one bucket.
     pub(crate) async fn take(&self, asked: &Asked<'_>, moment: Moment) -> Result<Taken, StoreError> {
-        let mut is_ambiguous = false;
-        let taken = self.take_until_answered(asked, moment, &mut is_ambiguous).await;
-        if is_ambiguous && !matches!(taken, Ok(Taken::Granted(_))) {
+        let nonce = self.nonce();
+        let mut exchange = Exchange::new(self, "consume", &asked.key, moment, asked.seen.clone()).with_nonce(&nonce);
+        let taken = self.take_until_answered(asked, &nonce, &mut exchange, moment).await;
+        if exchange.is_ambiguous && !matches!(taken, Ok(Taken::Granted(_))) {
             // Whatever the last word was, an earlier attempt may have landed unheard.
             count(&self.shared.caches.tally.debits_unknown);
         }
         taken
     }
 
-    /// `is_ambiguous` tells, at any end, whether an attempt may have landed that nobody has heard of.
-    async fn take_until_answered(&self, asked: &Asked<'_>, moment: Moment, is_ambiguous: &mut bool) -> Result<Taken, StoreError> {
-        let Asked { member, key, seen } = asked;
-        let nonce = self.nonce();
+    async fn take_until_answered(
+        &self,
+        asked: &Asked<'_>,
+        nonce: &str,
+        exchange: &mut Exchange<'_>,
+        moment: Moment,
+    ) -> Result<Taken, StoreError> {
+        let Asked { member, key, .. } = asked;
         let debit = Debit {
             key,
             limits: member.limits,
             takes: member.takes,
             absent: member.absent,
-            nonce: &nonce,
+            nonce,
             grace_ms: self.shared.options.fast_grace_ms,
         };
-        let mut seen = if self.shared.options.speculative { seen.clone() } else { Some(Box::pin(self.look(key, moment)).await?) };
-        // An image of this very operation is as recent as can be.
-        let mut is_fresh = !self.shared.options.speculative;
-        let mut is_proven = false;
-        let mut owner = None;
-        let (mut races, mut sends) = (0, 0);
-        loop {
-            let now = self.now(moment);
-            let view = match seen.as_deref() {
-                None => View::Unknown,
-                Some(look) => match &look.image {
-                    Some(image) => View::Known {
-                        image,
-                        is_recent: is_fresh || self.is_recent(look, now),
-                        may_sync: is_proven || knows_more(member, look, image),
-                    },
-                    None if is_fresh || self.is_recent(look, now) => View::Absent,
-                    None => View::Unknown,
-                },
-            };
-            let (write, takes) = match debit.plan(view, now)? {
-                Step::Take(write) => (write, true),
-                Step::Prepare(write) => (write, false),
+        if !self.shared.options.speculative {
+            exchange.seen = Some(Box::pin(self.look(key, moment)).await?);
+            exchange.is_fresh = true;
+        }
+        let (mut is_proven, mut owner) = (false, None);
+        while exchange.races < REFILL_ATTEMPTS_MAX {
+            let now = exchange.now();
+            let write = match debit.plan(self.view(member, exchange, is_proven, now), now)? {
+                Step::Take(write) | Step::Prepare(write) => write,
                 Step::Create => {
                     // A bucket that is made behind the back of an administrator's switch would be on.
                     if owner.is_none() {
@@ -194,13 +149,13 @@ impl DynamoStore {
                     }
                     let owner = owner.as_ref().and_then(|owner| owner.as_deref());
                     // Reading took its time: the bucket is full as of now, not as of then.
-                    (self.birth(member, owner, &nonce, self.now(moment)), true)
+                    self.birth(member, owner, nonce, exchange.now())
                 }
                 Step::Refuse => {
-                    if !is_fresh && sends == 0 {
+                    if !exchange.is_fresh && exchange.sends == 0 {
                         count(&self.shared.caches.tally.local_refusals);
                     }
-                    let look = match seen {
+                    let look = match exchange.seen.take() {
                         Some(look) => look,
                         None => self.note(key, None, moment)?,
                     };
@@ -215,62 +170,33 @@ impl DynamoStore {
                     }
                     continue;
                 }
-                Step::Contended => {
-                    count(&self.shared.caches.tally.contended);
-                    return Ok(Taken::Contended);
-                }
+                Step::Contended => break,
             };
-            let writer = write.writer;
-            match self.send(write).await? {
-                Sent::Landed(item) => {
-                    let look = self.note_landed(key, &item, moment);
-                    *is_ambiguous &= !takes;
-                    if writer == Writer::Create && !Box::pin(self.is_still_on(member, key, moment)).await? {
+            let creates = write.writer == Writer::Create;
+            match exchange.send(write).await? {
+                Heard::Landed(look) | Heard::AlreadyOurs(look) => {
+                    if creates && !Box::pin(self.is_still_on(member, key, moment)).await? {
                         return Ok(Taken::Disabled);
                     }
-                    if takes {
-                        return Ok(Taken::Granted(look));
-                    }
-                    // What was proven was proven of the image before.
-                    (seen, is_fresh, is_proven) = (Some(look), true, false);
+                    return Ok(Taken::Granted(look));
                 }
-                Sent::Lost(item) => {
-                    let look = self.note(key, item.as_ref(), moment)?;
-                    if look.image.as_ref().is_some_and(|image| image.lw.as_deref() == Some(&nonce)) {
-                        count(&self.shared.caches.tally.debits_confirmed);
-                        *is_ambiguous = false;
-                        if writer == Writer::Create && !Box::pin(self.is_still_on(member, key, moment)).await? {
-                            return Ok(Taken::Disabled);
-                        }
-                        return Ok(Taken::Granted(look));
-                    }
-                    (seen, is_fresh, is_proven) = (Some(look), true, false);
-                    races += 1;
-                }
-                Sent::Unknown(error) => {
-                    if takes && !*is_ambiguous {
-                        count(&self.shared.caches.tally.debits_resent);
-                    }
-                    *is_ambiguous |= takes;
-                    sends += 1;
-                    if sends >= SEND_ATTEMPTS_MAX {
-                        return Err(failed("consume", error));
-                    }
-                }
-                Sent::NotYet(error) => {
-                    sends += 1;
-                    if sends >= SEND_ATTEMPTS_MAX {
-                        // An earlier attempt may have landed, whatever became of this one.
-                        let error = if *is_ambiguous { TableError::Unknown(error.to_string()) } else { error };
-                        return Err(failed("consume", error));
-                    }
-                    Box::pin(self.shared.back_off(sends)).await;
-                }
+                // What was proven was proven of the image before.
+                Heard::Prepared | Heard::Lost => is_proven = false,
+                Heard::Again => {}
             }
-            if races >= REFILL_ATTEMPTS_MAX {
-                count(&self.shared.caches.tally.contended);
-                return Ok(Taken::Contended);
-            }
+        }
+        count(&self.shared.caches.tally.contended);
+        Ok(Taken::Contended)
+    }
+
+    /// What a take goes by.
+    fn view<'a>(&self, member: &MemberTake<'_>, exchange: &'a Exchange<'_>, is_proven: bool, now: i64) -> View<'a> {
+        let Some(look) = exchange.seen.as_deref() else { return View::Unknown };
+        let is_recent = exchange.is_fresh || self.is_recent(look, now);
+        match &look.image {
+            Some(image) => View::Known { image, is_recent, may_sync: is_proven || knows_more(member, look, image) },
+            None if is_recent => View::Absent,
+            None => View::Unknown,
         }
     }
 

@@ -1,8 +1,8 @@
 //! The promises of a bucket: how time, charges and changed limits move its balances.
 
+use crate::support::*;
 use proptest::prelude::*;
 use smallvec::smallvec;
-use crate::support::*;
 use zae_limiter_core::{
     BucketState, ClosedHour, ConfigStamp, LIMITS_MAX, LimitName, LimitParams, LimitState, Milli, TimeMs, TooManyLimits, bucket_ttl_ms,
 };

@@ -1,7 +1,7 @@
 //! The promises of a decision: all or nothing, and a wait that is exact.
 
-use proptest::prelude::*;
 use crate::support::*;
+use proptest::prelude::*;
 use zae_limiter_core::{
     BucketState, ConfigStamp, Decision, LimitParams, LimitReport, LimitState, Member, Milli, Reports, Take, TimeMs, Wait, WaitMs, assess,
     decide, wait_for,

@@ -7,8 +7,8 @@
 
 use std::collections::BTreeMap;
 
-use proptest::prelude::*;
 use crate::support::*;
+use proptest::prelude::*;
 use zae_limiter_core::{BucketState, ClosedHour, ConfigStamp, Decision, Limit, Milli, TimeMs, Wait};
 
 /// The least common multiple of every period below, in ms: a rate of `refill/period` is whole in these units.

@@ -2,8 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that can not go on says where")]
 
-use aws_sdk_dynamodb::types::AttributeValue;
 use crate::evaluated::Rig;
+use aws_sdk_dynamodb::types::AttributeValue;
 use zae_limiter_core::{ConfigStamp, Limit, LimitName, LimitSource, Milli, Take};
 use zae_limiter_dynamodb::DynamoStore;
 use zae_limiter_dynamodb::table::number;

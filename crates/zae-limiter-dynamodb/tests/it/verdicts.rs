@@ -6,8 +6,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use aws_sdk_dynamodb::types::AttributeValue;
 use crate::evaluated::Rig;
+use aws_sdk_dynamodb::types::AttributeValue;
 use zae_limiter_core::{ConfigStamp, EntityId, Limit, LimitSource, Milli, ResourceName, Take};
 use zae_limiter_dynamodb::table::number;
 use zae_limiter_dynamodb::{DynamoStore, keys};

@@ -109,7 +109,11 @@ fn a_damaged_page() {
         }
         drop(file);
         let store = scratch.open();
-        fails(store.buckets(&crate::common::entity("key-7"), &PageRequest::default()).await, StoreErrorKind::Corrupt, &["limits.db", "backup"]);
+        fails(
+            store.buckets(&crate::common::entity("key-7"), &PageRequest::default()).await,
+            StoreErrorKind::Corrupt,
+            &["limits.db", "backup"],
+        );
         fails(try_take(&store, "key-7", &rpm, 1, START).await, StoreErrorKind::Corrupt, &["limits.db", "backup"]);
     });
 }

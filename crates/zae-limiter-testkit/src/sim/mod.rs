@@ -89,7 +89,10 @@ impl fmt::Display for Failure {
         writeln!(f, "the last of {} lines of its trace:", trace.len())?;
         shown.iter().try_for_each(|line| writeln!(f, "{line}"))?;
         writeln!(f, "\nreplay it with")?;
-        write!(f, "  ZAEL_SIM_SEED={seed} ZAEL_SIM_STORE={backend} cargo test -p zae-limiter-testkit --test it {test}::replay -- --nocapture")
+        write!(
+            f,
+            "  ZAEL_SIM_SEED={seed} ZAEL_SIM_STORE={backend} cargo test -p zae-limiter-testkit --test it {test}::replay -- --nocapture"
+        )
     }
 }
 

@@ -3,8 +3,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use metrics::{Counter, CounterFn, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use crate::support::Bench;
+use metrics::{Counter, CounterFn, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use zae_limiter::store::Fault;
 use zae_limiter::{OnUnavailable, Request, StoreErrorKind};
 
