@@ -24,6 +24,8 @@ pub(crate) enum Command {
     },
     /// The limiter on DynamoDB, against a local endpoint that answers at once.
     Dynamodb(Options),
+    /// This build against an older one; the exit code is 3 when a row is worse.
+    Compare(Compare),
     /// A process that a row has started.
     #[command(subcommand, hide = true)]
     Child(Role),
@@ -54,8 +56,70 @@ pub(crate) enum Output {
     Json,
 }
 
+#[derive(Debug, Parser)]
+pub(crate) struct Compare {
+    /// The older build of this program. Beside it, and beside this one, a build with `--features allocations` is looked
+    /// for, whose name ends in `-allocations`.
+    #[arg(value_name = "OTHER_BINARY")]
+    pub(crate) other: PathBuf,
+    /// Which rows; both suites unless given.
+    #[arg(value_enum)]
+    pub(crate) suite: Option<SuiteName>,
+    /// How often every row is measured by each build; fewer than 15 say little.
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub(crate) rounds: u32,
+    /// Short cells and fewer entities: to see that it works, not for figures.
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Only the rows whose names begin so.
+    #[arg(long, value_name = "ROW", num_args = 1..)]
+    pub(crate) only: Vec<String>,
+    /// A table for people, or everything for programs.
+    #[arg(long, value_enum, default_value_t = Output::Table)]
+    pub(crate) output: Output,
+    /// Where database files go; the system's temporary folder unless given.
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) folder: Option<PathBuf>,
+    /// The newer build; this program unless given.
+    #[arg(long, value_name = "BINARY")]
+    pub(crate) new: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SuiteName {
+    Embedded,
+    Dynamodb,
+}
+
+impl SuiteName {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            SuiteName::Embedded => "embedded",
+            SuiteName::Dynamodb => "dynamodb",
+        }
+    }
+}
+
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Role {
+    /// The rows that are compared between builds, as JSON.
+    Rows {
+        #[arg(value_enum)]
+        suite: SuiteName,
+    },
+    /// One row, measured once, as JSON.
+    Round {
+        #[arg(value_enum)]
+        suite: SuiteName,
+        row: String,
+        #[arg(long)]
+        quick: bool,
+        #[arg(long)]
+        folder: Option<PathBuf>,
+        /// Where large files are kept for the next round.
+        #[arg(long)]
+        lasting: Option<PathBuf>,
+    },
     /// One of several processes on one file.
     Share {
         path: PathBuf,

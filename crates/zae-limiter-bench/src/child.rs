@@ -1,20 +1,22 @@
 //! What a process does that a row has started.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use serde_json::json;
 use tokio::task::JoinSet;
 use zae_limiter::store::MemoryOptions;
 use zae_limiter::{Clock, LimitSource, MemoryStore, RateLimiter, Request, SystemClock};
 use zae_limiter_sqlite::{SqliteOptions, SqliteStore, Synchronous};
 use zae_limiter_store::{ConsumeOutcome, ConsumeRequest, LimitsInForce, MemberTake};
 
-use crate::args::Role;
+use crate::args::{Options, Output, Role, SuiteName};
 use crate::cell::{Op, all_cores, cpu_time, nanos, now, repeat};
 use crate::keys::{self, KEYS, REQUESTS, RESOURCE, TOKENS, pick};
+use crate::rounds::Suite;
 
 pub(crate) fn play(role: &Role) -> Result<()> {
     let answer = match role {
@@ -23,9 +25,37 @@ pub(crate) fn play(role: &Role) -> Result<()> {
             share(path, *callers, synchronous, (*start_ms, *time_ms))?.write()
         }
         Role::Weigh { what, keys } => weigh(what, *keys)?.to_string(),
+        Role::Rows { suite } => json!({ "rows": ours(*suite) }).to_string(),
+        Role::Round { suite, row, quick, folder, lasting } => {
+            let places = (folder.clone(), lasting.clone());
+            round(*suite, row, *quick, places)?
+        }
         Role::Canned => return crate::dynamodb::serve_canned(),
     };
     writeln!(std::io::stdout(), "{answer}").context("an answer")
+}
+
+fn suite_of(suite: SuiteName) -> Suite {
+    match suite {
+        SuiteName::Embedded => Suite::embedded(),
+        SuiteName::Dynamodb => Suite::dynamodb(),
+    }
+}
+
+/// The rows that are compared between builds. Those of others are the same code in both.
+fn ours(suite: SuiteName) -> Vec<&'static str> {
+    let is_ours = |name: &&str| match suite {
+        SuiteName::Embedded => ["sqlite-", "process-", "memory-"].iter().any(|word| name.starts_with(word)),
+        SuiteName::Dynamodb => !["bare", "python"].iter().any(|word| name.starts_with(word)),
+    };
+    suite_of(suite).rows.iter().map(|row| row.name).filter(is_ours).collect()
+}
+
+/// Measures one row once.
+fn round(suite: SuiteName, row: &str, quick: bool, (folder, lasting): (Option<PathBuf>, Option<PathBuf>)) -> Result<String> {
+    let options = Options { rounds: Some(1), quick, only: vec![row.to_owned()], list: false, output: Output::Json };
+    let results = crate::rounds::run(&options, Suite { folder, lasting, ..suite_of(suite) })?;
+    Ok(crate::report::json(&results))
 }
 
 /// What one of several processes on a file got done.

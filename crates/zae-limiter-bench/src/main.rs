@@ -3,15 +3,17 @@
 //! ```text
 //! cargo run --release -p zae-limiter-bench --features peers -- embedded
 //! cargo run --release -p zae-limiter-bench -- dynamodb
+//! cargo run --release -p zae-limiter-bench -- compare OTHER_BINARY
 //! ```
 //!
-//! Figures, not tests: the exit code says whether the measurement ran, the table says what came out. Machines are noisy, so
+//! Figures, not tests: the exit code says whether the measurement ran, the table says what came out; only `compare` judges. Machines are noisy, so
 //! every round runs every row once, goals are ratios formed inside a round, and CPU time stands beside wall time.
 
 mod allocations;
 mod args;
 mod cell;
 mod child;
+mod compare;
 mod dynamodb;
 mod goals;
 mod histogram;
@@ -23,36 +25,38 @@ mod rounds;
 mod rows;
 
 use std::io::Write;
+use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use clap::Parser;
 
 use args::{Args, Command, Options, Output};
 use rounds::Suite;
 
-fn main() -> Result<()> {
+fn main() -> Result<ExitCode> {
     match Args::parse().command {
         Command::Embedded { options, folder } => {
             let mut notes = vec![allocations::NOTE];
             if cfg!(not(feature = "peers")) {
                 notes.push("The rows of others are missing: build with `--features peers`.");
             }
-            measure(&options, Suite { rows: rows::all(), goals: &goals::EMBEDDED, notes, folder })
+            measure(&options, Suite { notes, folder, ..Suite::embedded() })?;
         }
-        Command::Dynamodb(options) => {
-            let notes = vec![allocations::NOTE];
-            measure(&options, Suite { rows: dynamodb::rows(), goals: &goals::DYNAMODB, notes, folder: None })
-        }
-        Command::Child(role) => child::play(&role),
+        Command::Dynamodb(options) => measure(&options, Suite { notes: vec![allocations::NOTE], ..Suite::dynamodb() })?,
+        Command::Compare(args) => return compare::run(&args),
+        Command::Child(role) => child::play(&role)?,
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn measure(options: &Options, suite: Suite) -> Result<()> {
     let results = rounds::run(options, suite)?;
-    let text = match options.output {
+    print(&match options.output {
         Output::Table => report::table(&results),
         Output::Json => report::json(&results),
-    };
-    std::io::stdout().write_all(text.as_bytes())?;
-    Ok(())
+    })
+}
+
+fn print(text: &str) -> Result<()> {
+    std::io::stdout().write_all(text.as_bytes()).context("the figures")
 }

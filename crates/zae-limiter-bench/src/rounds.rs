@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 
 use crate::args::Options;
 use crate::cell::{Cell, Row, Sample};
-use crate::goals::Goal;
+use crate::goals::{self, Goal};
 use crate::rows::{Context, Entry};
 
 const ROUNDS: u32 = 7;
@@ -22,6 +22,18 @@ pub(crate) struct Suite {
     pub(crate) notes: Vec<&'static str>,
     /// Where files go, unless it is the system's temporary folder.
     pub(crate) folder: Option<PathBuf>,
+    /// Where large files are kept for the next time, if they are.
+    pub(crate) lasting: Option<PathBuf>,
+}
+
+impl Suite {
+    pub(crate) fn embedded() -> Suite {
+        Suite { rows: crate::rows::all(), goals: &goals::EMBEDDED, notes: Vec::new(), folder: None, lasting: None }
+    }
+
+    pub(crate) fn dynamodb() -> Suite {
+        Suite { rows: crate::dynamodb::rows(), goals: &goals::DYNAMODB, ..Suite::embedded() }
+    }
 }
 
 /// Everything that was measured.
@@ -53,7 +65,7 @@ impl Results {
 }
 
 pub(crate) fn run(options: &Options, suite: Suite) -> Result<Results> {
-    let Suite { rows, goals, notes, folder } = suite;
+    let Suite { rows, goals, notes, folder, lasting } = suite;
     let entries = wanted(rows, &options.only);
     ensure!(!entries.is_empty(), "no row begins with {:?}; --list names them", options.only);
     let (quick, all) = (options.quick, options.only.is_empty());
@@ -64,7 +76,7 @@ pub(crate) fn run(options: &Options, suite: Suite) -> Result<Results> {
         }
         return Ok(results);
     }
-    let context = Context::new(folder.as_deref(), options.quick)?;
+    let context = Context::new(folder.as_deref(), lasting, options.quick)?;
     let mut ready: Vec<Box<dyn Row>> = Vec::new();
     for entry in entries {
         tell(&format!("setting up {}", entry.name));
@@ -115,7 +127,7 @@ fn load() -> f64 {
 }
 
 /// Progress goes to stderr; stdout is for the figures.
-fn tell(what: &str) {
+pub(crate) fn tell(what: &str) {
     // Nobody listens, nothing to do.
     let _ = writeln!(std::io::stderr(), "{what}");
 }

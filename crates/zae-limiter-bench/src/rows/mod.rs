@@ -39,6 +39,8 @@ pub(crate) fn all() -> Vec<Entry> {
 /// What rows share.
 pub(crate) struct Context {
     folder: TempDir,
+    /// Where large files are kept for the next time, if they are.
+    lasting: Option<PathBuf>,
     pub(crate) quick: bool,
     normal: OnceCell<SqliteStore>,
     #[cfg(feature = "peers")]
@@ -47,10 +49,11 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    pub(crate) fn new(folder: Option<&Path>, quick: bool) -> Result<Context> {
+    pub(crate) fn new(folder: Option<&Path>, lasting: Option<PathBuf>, quick: bool) -> Result<Context> {
         let folder = folder.map_or_else(tempfile::tempdir, tempfile::tempdir_in).context("a folder for files")?;
         Ok(Context {
             folder,
+            lasting,
             quick,
             normal: OnceCell::new(),
             #[cfg(feature = "peers")]
@@ -69,6 +72,11 @@ impl Context {
         self.folder.path().join(name)
     }
 
+    /// Where a file of this name goes that takes long to make: where it may be already.
+    fn lasting(&self, name: &str) -> PathBuf {
+        self.lasting.as_ref().map_or_else(|| self.file(name), |folder| folder.join(name))
+    }
+
     /// The file that the rows with one caller share, also the peer that goes past us.
     fn normal(&self) -> Result<SqliteStore> {
         if let Some(store) = self.normal.get() {
@@ -79,8 +87,7 @@ impl Context {
     }
 
     fn store(&self, name: &str, synchronous: Synchronous) -> Result<SqliteStore> {
-        let options = SqliteOptions::new().synchronous(synchronous);
-        SqliteStore::open_with(self.file(name), options).context("a database file")
+        open(&self.file(name), synchronous)
     }
 
     /// The path of the shared file, which exists afterwards.
@@ -89,4 +96,8 @@ impl Context {
         self.normal()?;
         Ok(self.file("normal.db"))
     }
+}
+
+fn open(path: &Path, synchronous: Synchronous) -> Result<SqliteStore> {
+    SqliteStore::open_with(path, SqliteOptions::new().synchronous(synchronous)).context("a database file")
 }

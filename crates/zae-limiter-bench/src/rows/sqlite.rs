@@ -153,8 +153,18 @@ const CREATORS: usize = 256;
 
 /// A file with a bucket for each of a million entities, fewer when in a hurry.
 fn million(context: &Context, name: &str) -> Result<(SqliteStore, Vec<EntityId>)> {
-    let store = context.store(name, Synchronous::Normal)?;
-    let entities = keys::entities(context.million());
+    let path = context.lasting(name);
+    let (store, entities) = (super::open(&path, Synchronous::Normal)?, keys::entities(context.million()));
+    // Set down last: a file of a round that was interrupted is filled again.
+    let filled = path.with_extension("filled");
+    if !filled.exists() {
+        fill(&store, &entities)?;
+        std::fs::write(filled, "")?;
+    }
+    Ok((store, entities))
+}
+
+fn fill(store: &SqliteStore, entities: &[EntityId]) -> Result<()> {
     all_cores()?.block_on(async {
         let mut creators = JoinSet::new();
         for some in entities.chunks(entities.len().div_ceil(CREATORS)) {
@@ -167,9 +177,8 @@ fn million(context: &Context, name: &str) -> Result<(SqliteStore, Vec<EntityId>)
         while let Some(created) = creators.join_next().await {
             created??;
         }
-        anyhow::Ok(())
-    })?;
-    Ok((store, entities))
+        Ok(())
+    })
 }
 
 fn store_million(context: &Context) -> Result<Box<dyn Row>> {
