@@ -15,6 +15,22 @@ pub(crate) use grammar::shown;
 use grammar::{AsciiSet, Grammar};
 pub use grammar::{NameError, NameRule};
 
+/// Anything that is, or parses to, a name of kind `N`: `&str`, `String`, or the parsed name itself.
+pub trait IntoName<N> {
+    /// The name, or what is wrong with the text.
+    fn into_name(self) -> Result<N, NameError>;
+}
+
+impl<T, N> IntoName<N> for T
+where
+    T: TryInto<N>,
+    NameError: From<T::Error>,
+{
+    fn into_name(self) -> Result<N, NameError> {
+        Ok(self.try_into()?)
+    }
+}
+
 /// The resource that stands for "every resource of this entity" where limits are stored. No user can name a resource so.
 pub const DEFAULT_RESOURCE: &str = "_default_";
 

@@ -19,7 +19,7 @@ use crate::working::{Key, namespace_gone};
 
 /// The columns that name a level: entity and resource, empty where the level is about none.
 fn columns_of(level: &Level) -> (&str, &str) {
-    (level.entity().map_or("", EntityId::as_str), level.resource().map_or("", ResourceName::as_str))
+    (level.entity_id().map_or("", EntityId::as_str), level.resource_name().map_or("", ResourceName::as_str))
 }
 
 /// The levels of one (entity, resource), strongest first. The order in which their rows are looked at.
@@ -327,7 +327,7 @@ fn record(
     level: &Level,
     (action, details): (AuditAction, Vec<(String, String)>),
 ) -> Outcome<()> {
-    history::record(conn, ns, change, Event { subject: level.subject(), action, resource: level.resource(), details })
+    history::record(conn, ns, change, Event { subject: level.subject(), action, resource: level.resource_name(), details })
 }
 
 fn limits_details(limits: &[Limit]) -> Vec<(String, String)> {

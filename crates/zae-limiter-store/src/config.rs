@@ -5,7 +5,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use zae_limiter_core::{AuditSubject, ConfigStamp, Entity, EntityId, EventId, Limit, LimitSource, Principal, ResourceName, TimeMs};
+use zae_limiter_core::{
+    AuditSubject, ConfigStamp, Entity, EntityId, EventId, IntoName, Limit, LimitSource, NameError, Principal, ResourceName, TimeMs,
+};
 
 use crate::{BoxFuture, Page, PageRequest, StoreError, StoreErrorKind};
 
@@ -77,6 +79,27 @@ pub enum Level {
 }
 
 impl Level {
+    /// The level of a resource, from its name.
+    pub fn resource(resource: impl IntoName<ResourceName>) -> Result<Level, NameError> {
+        Ok(Level::Resource(resource.into_name()?))
+    }
+
+    /// The level of an entity for all resources, from its id.
+    ///
+    /// ```
+    /// # use zae_limiter_store::Level;
+    /// assert_eq!(Level::entity("key-1")?.to_string(), "entity key-1");
+    /// # Ok::<_, zae_limiter_core::NameError>(())
+    /// ```
+    pub fn entity(entity: impl IntoName<EntityId>) -> Result<Level, NameError> {
+        Ok(Level::Entity(entity.into_name()?))
+    }
+
+    /// The level of an entity on one resource, from both names.
+    pub fn entity_on(entity: impl IntoName<EntityId>, resource: impl IntoName<ResourceName>) -> Result<Level, NameError> {
+        Ok(Level::EntityResource(entity.into_name()?, resource.into_name()?))
+    }
+
     /// The source that limits from this level have.
     #[must_use]
     pub fn source(&self) -> LimitSource {
@@ -100,7 +123,7 @@ impl Level {
 
     /// The resource this level is about, if it is about one.
     #[must_use]
-    pub fn resource(&self) -> Option<&ResourceName> {
+    pub fn resource_name(&self) -> Option<&ResourceName> {
         match self {
             Level::Resource(resource) | Level::EntityResource(_, resource) => Some(resource),
             Level::System | Level::Entity(_) => None,
@@ -109,7 +132,7 @@ impl Level {
 
     /// The entity this level is about, if it is about one.
     #[must_use]
-    pub fn entity(&self) -> Option<&EntityId> {
+    pub fn entity_id(&self) -> Option<&EntityId> {
         match self {
             Level::Entity(entity) | Level::EntityResource(entity, _) => Some(entity),
             Level::System | Level::Resource(_) => None,
@@ -152,6 +175,57 @@ pub struct LimitsChange {
     pub expected_version: Option<u64>,
 }
 
+/// A description of an entity to create. The first name that breaks its rule surfaces when the entity is created, so that
+/// describing one never fails.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "a description does nothing until the entity is created"]
+pub struct EntityDraft {
+    entity: Result<NewEntity, NameError>,
+}
+
+impl EntityDraft {
+    /// Its display name, instead of its id.
+    pub fn name(self, name: impl Into<String>) -> EntityDraft {
+        self.with(|entity| entity.name = name.into())
+    }
+
+    /// Its parent, which must exist.
+    pub fn parent(self, parent: impl IntoName<EntityId>) -> EntityDraft {
+        match parent.into_name() {
+            Ok(parent) => self.with(|entity| entity.parent = Some(parent)),
+            Err(error) => EntityDraft { entity: self.entity.and(Err(error)) },
+        }
+    }
+
+    /// What it takes is taken from its parent too.
+    pub fn cascade(self) -> EntityDraft {
+        self.with(|entity| entity.cascade = true)
+    }
+
+    /// A pair of free texts to remember.
+    pub fn metadata(self, key: impl Into<String>, value: impl Into<String>) -> EntityDraft {
+        self.with(|entity| _ = entity.metadata.insert(key.into(), value.into()))
+    }
+
+    /// What was described, or the first name that breaks its rule.
+    pub fn build(self) -> Result<NewEntity, NameError> {
+        self.entity
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut NewEntity)) -> EntityDraft {
+        if let Ok(entity) = &mut self.entity {
+            change(entity);
+        }
+        self
+    }
+}
+
+impl From<NewEntity> for EntityDraft {
+    fn from(entity: NewEntity) -> EntityDraft {
+        EntityDraft { entity: Ok(entity) }
+    }
+}
+
 /// An entity to create.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewEntity {
@@ -168,12 +242,26 @@ pub struct NewEntity {
 }
 
 impl NewEntity {
+    /// Describes an entity that is called by its id, has no parent and does not cascade.
+    ///
+    /// ```
+    /// # use zae_limiter_store::NewEntity;
+    /// let key = NewEntity::new("key-1").name("Key One").parent("org-1").cascade().build()?;
+    /// assert_eq!((key.name.as_str(), key.cascade), ("Key One", true));
+    /// # Ok::<_, zae_limiter_core::NameError>(())
+    /// ```
+    #[expect(clippy::new_ret_no_self, reason = "a name that breaks its rule surfaces when the entity is created")]
+    pub fn new(id: impl IntoName<EntityId>) -> EntityDraft {
+        let draft = |id: EntityId| NewEntity { name: id.to_string(), id, parent: None, cascade: false, metadata: BTreeMap::new() };
+        EntityDraft { entity: id.into_name().map(draft) }
+    }
+
     /// Refuses what no backend may store; for backends to call first.
     pub fn check(&self) -> Result<(), StoreError> {
         let invalid = |message| StoreError::new(StoreErrorKind::Invalid, "create_entity", message);
         Entity::check_text(&self.name, &self.metadata).map_err(|error| invalid(error.to_string()))?;
         if self.parent.as_ref() == Some(&self.id) {
-            return Err(invalid(format!("entity {} can not be its own parent; name another, or none", self.id)));
+            return Err(invalid(format!("entity {} cannot be its own parent; name another, or none", self.id)));
         }
         Ok(())
     }

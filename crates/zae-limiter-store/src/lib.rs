@@ -46,8 +46,8 @@ pub use bucket::{
 pub use capabilities::Capabilities;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use config::{
-    Change, ConfigStore, DeletedEntity, EntityUpdate, Level, LevelConfig, LimitsChange, MemberConfig, MemberKey, NewEntity, OnUnavailable,
-    Resolution,
+    Change, ConfigStore, DeletedEntity, EntityDraft, EntityUpdate, Level, LevelConfig, LimitsChange, MemberConfig, MemberKey, NewEntity,
+    OnUnavailable, Resolution,
 };
 pub use entropy::{Entropy, SeededEntropy, SystemEntropy};
 pub use error::{StoreError, StoreErrorKind};

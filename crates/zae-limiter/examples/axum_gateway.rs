@@ -9,8 +9,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, atomic::AtomicBool, atomic::Ordering};
 
-use axum::http::{HeaderMap, StatusCode};
-use axum::response::{AppendHeaders, IntoResponse, Response};
+use axum::http::HeaderMap;
+use axum::response::{AppendHeaders, IntoResponse};
 use axum::{Router, body::Body, extract::State, routing::post};
 use futures_util::{Stream, stream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -38,14 +38,13 @@ pub(crate) struct Gateway {
     pub(crate) store_down: Arc<AtomicBool>,
 }
 
-async fn chat(State(gateway): State<Gateway>, headers: HeaderMap) -> Response {
+/// `?` answers 429, 503 and so on, with their headers: feature `axum`.
+async fn chat(State(gateway): State<Gateway>, headers: HeaderMap) -> Result<impl IntoResponse, AcquireError> {
     let key = headers.get("x-api-key").and_then(|key| key.to_str().ok()).unwrap_or("anonymous");
     // By default a dropped lease gives everything back: whoever hung up just before the end would pay nothing.
     let request = Request::new(key, "gpt-4").take("rpm", 1).take("tpm", ESTIMATE).on_drop(OnDrop::Commit);
-    match gateway.limiter.acquire(request).await {
-        Ok(lease) => (AppendHeaders(headers::granted(lease.limits())), Body::from_stream(answer(gateway.model, lease))).into_response(),
-        Err(error) => refusal(&error),
-    }
+    let lease = gateway.limiter.acquire(request).await?;
+    Ok((AppendHeaders(headers::granted(lease.limits())), Body::from_stream(answer(gateway.model, lease))))
 }
 
 /// The answer owns the lease: when the client hangs up, axum drops the answer, and the lease with it.
@@ -61,16 +60,6 @@ fn answer(model: Arc<Semaphore>, lease: Lease) -> impl Stream<Item = Result<&'st
         lease.record("tpm", PROMPT + (said + 1) * WORD)?; // no I/O: fit for every word
         Ok(Some(("word ", (model, lease, said + 1))))
     })
-}
-
-fn refusal(error: &AcquireError) -> Response {
-    let status = StatusCode::from_u16(error.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let headers = match (error.exceeded(), error.retry_after()) {
-        (Some(report), _) => headers::refused(report),
-        (None, Some(wait)) => vec![("Retry-After".to_owned(), wait.as_millis().div_ceil(1000).to_string())],
-        (None, None) => Vec::new(),
-    };
-    (status, AppendHeaders(headers), error.to_string()).into_response()
 }
 
 impl Gateway {

@@ -24,7 +24,7 @@ use zae_limiter_core::{
     UsageSummary,
 };
 use zae_limiter_store::{
-    AuditQuery, BucketView, DeletedEntity, EntityUpdate, Level, LevelConfig, LimitsChange, Namespace, NewEntity, OnUnavailable, Page,
+    AuditQuery, BucketView, DeletedEntity, EntityDraft, EntityUpdate, Level, LevelConfig, LimitsChange, Namespace, OnUnavailable, Page,
     PageRequest, Purged, Swept, UsageQuery,
 };
 
@@ -218,8 +218,15 @@ impl RateLimiter {
     }
 
     /// See [`crate::RateLimiter::create_entity`].
-    pub fn create_entity(&self, entity: NewEntity) -> Result<CreatedEntity, Error> {
+    pub fn create_entity(&self, entity: impl Into<EntityDraft>) -> Result<CreatedEntity, Error> {
+        let entity = entity.into();
         self.wait(|limiter| async move { limiter.create_entity(entity).await })
+    }
+
+    /// See [`crate::RateLimiter::ensure_entity`].
+    pub fn ensure_entity(&self, entity: impl Into<EntityDraft>) -> Result<CreatedEntity, Error> {
+        let entity = entity.into();
+        self.wait(|limiter| async move { limiter.ensure_entity(entity).await })
     }
 
     /// See [`crate::RateLimiter::entity`].
@@ -337,6 +344,12 @@ impl RateLimiter {
     pub fn register_namespace(&self, name: impl IntoName<NamespaceName>) -> Result<Namespace, Error> {
         let name = name.into_name()?;
         self.wait(|limiter| async move { limiter.register_namespace(name).await })
+    }
+
+    /// See [`crate::RateLimiter::register_namespaces`].
+    pub fn register_namespaces<N: IntoName<NamespaceName>>(&self, names: impl IntoIterator<Item = N>) -> Result<Vec<Namespace>, Error> {
+        let names = names.into_iter().map(IntoName::into_name).collect::<Result<Vec<NamespaceName>, _>>()?;
+        self.wait(|limiter| async move { limiter.register_namespaces(names).await })
     }
 
     /// See [`crate::RateLimiter::namespaces`].

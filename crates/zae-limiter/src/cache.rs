@@ -12,6 +12,8 @@ use quick_cache::{Equivalent, sync::Cache};
 use zae_limiter_core::{EntityId, ResourceName};
 use zae_limiter_store::{Clock, LimitsInForce, MemberConfig};
 
+use crate::metrics::{CacheNumbers, CacheReport};
+
 /// Entities are spread over this many epochs, so that a change of one entity invalidates few others.
 const ENTITY_EPOCHS: usize = 256;
 
@@ -73,6 +75,7 @@ pub(crate) struct ConfigCache {
     entity_epochs: Box<[AtomicU64]>,
     hits: AtomicU64,
     misses: AtomicU64,
+    report: CacheReport,
 }
 
 impl ConfigCache {
@@ -85,6 +88,7 @@ impl ConfigCache {
             entity_epochs: (0..ENTITY_EPOCHS).map(|_| AtomicU64::new(0)).collect(),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
+            report: CacheReport::default(),
         }
     }
 
@@ -112,7 +116,7 @@ impl ConfigCache {
 
     /// The epochs to pass to [`ConfigCache::insert`], taken before its read is sent.
     pub(crate) fn epochs_of(&self, entity: &EntityId) -> (u64, u64) {
-        self.misses.fetch_add(1, Ordering::Relaxed);
+        self.count_miss();
         self.epochs(slot_of(entity))
     }
 
@@ -143,7 +147,7 @@ impl ConfigCache {
         F: Future<Output = Result<(MemberConfig, Option<LimitsInForce>, zae_limiter_core::ConfigStamp), E>>,
     {
         let read = async {
-            self.misses.fetch_add(1, Ordering::Relaxed);
+            self.count_miss();
             // Before the read: a change that lands after this line makes the answer untrusted.
             let slot = slot_of(entity);
             let epochs = self.epochs(slot);
@@ -170,12 +174,19 @@ impl ConfigCache {
     }
 
     pub(crate) fn stats(&self) -> CacheStats {
-        CacheStats {
-            hits: self.hits.load(Ordering::Relaxed),
-            misses: self.misses.load(Ordering::Relaxed),
-            entries: self.entries.len(),
-            ttl: self.ttl,
-        }
+        let CacheNumbers { hits, misses, entries } = self.numbers();
+        self.report.publish(CacheNumbers { hits, misses, entries });
+        CacheStats { hits, misses, entries, ttl: self.ttl }
+    }
+
+    fn numbers(&self) -> CacheNumbers {
+        CacheNumbers { hits: self.hits.load(Ordering::Relaxed), misses: self.misses.load(Ordering::Relaxed), entries: self.entries.len() }
+    }
+
+    /// Also tells the metrics: a miss is a read, beside which that costs nothing, and a hit is not.
+    fn count_miss(&self) {
+        self.misses.fetch_add(1, Ordering::Relaxed);
+        self.report.publish(self.numbers());
     }
 
     fn trusts(&self, known: &Known, clock: &dyn Clock) -> bool {

@@ -1,8 +1,30 @@
 //! HTTP headers that say what the limiter decided, without an HTTP dependency: plain name and value pairs.
 //!
-//! `Retry-After` (RFC 9110), `RateLimit` and `RateLimit-Policy` (IETF draft *RateLimit header fields for HTTP*), and one
+//! `Retry-After` (RFC 9110), `RateLimit` and `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-10), and one
 //! `x-ratelimit-*` triple per limit, as LLM providers send them. Where several members of a chain have a limit of the same
-//! name, the one with the least left speaks: it is the one the client will meet.
+//! name, the one that matters to the client speaks: the one to wait for longest, else the one with the least left.
+//!
+//! A handler needs two calls for a request that got no lease, [`of`] and
+//! [`http_status`](crate::AcquireError::http_status); with the feature `axum`, `?` alone does both.
+//!
+//! ```
+//! # use zae_limiter::{AcquireError, headers};
+//! fn refuse(error: &AcquireError) -> (u16, Vec<headers::Header>) {
+//!     (error.http_status(), headers::of(error))
+//! }
+//! ```
+//!
+//! | parameter | where | what it is |
+//! |---|---|---|
+//! | `q` | policy | the capacity |
+//! | `w` | policy | seconds in which the whole capacity refills |
+//! | `qu` | policy | the unit, for limits whose unit the draft registers: [`Fields::unit`] |
+//! | `pk` | both | whose quota it is, if the server wants to say so: [`Fields::partition`] |
+//! | `r` | state | what is left, 0 in debt |
+//! | `t` | state | seconds until there is more: the wait of a limit that refused, else the time to the next token |
+//!
+//! `t` is missing when the bucket is full, and in a refusal for limits that did not refuse: `Retry-After` is never earlier
+//! than any `t` beside it. `x-ratelimit-reset-*` says when the bucket is *full* again, as those headers do elsewhere.
 
 use zae_limiter_core::{LimitStatus, RateLimitExceeded, Wait};
 
@@ -11,62 +33,164 @@ use crate::AcquireError;
 /// A header name and its value.
 pub type Header = (String, String);
 
-/// The headers of a granted request: what is left of each limit.
-#[must_use]
-pub fn granted(statuses: &[LimitStatus]) -> Vec<Header> {
-    let tightest = tightest(statuses);
-    if tightest.is_empty() {
-        return Vec::new();
-    }
-    let policy = joined(&tightest, |status| format!("\"{}\";q={};w={}", status.limit.name(), status.limit.capacity(), window_s(status)));
-    let state = joined(&tightest, |status| format!("\"{}\";r={};t={}", status.limit.name(), left(status), reset_s(status)));
-    let mut headers = vec![("RateLimit-Policy".to_owned(), policy), ("RateLimit".to_owned(), state)];
-    for status in tightest {
-        let name = status.limit.name();
-        headers.push((format!("x-ratelimit-limit-{name}"), status.limit.capacity().to_string()));
-        headers.push((format!("x-ratelimit-remaining-{name}"), left(status).to_string()));
-        headers.push((format!("x-ratelimit-reset-{name}"), format!("{}s", reset_s(status))));
-    }
-    headers
+/// The largest integer of a structured field (RFC 9651); one less than our largest limit.
+const INTEGER_MAX: u64 = 999_999_999_999_999;
+
+/// A unit of quota that the draft registers. Limits of anything else, LLM tokens for example, have none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Unit {
+    /// Requests, which is also what clients assume when no unit is given.
+    Requests,
+    /// Bytes of content.
+    ContentBytes,
+    /// Requests at the same time.
+    ConcurrentRequests,
 }
 
-/// The headers of a refused request: the same, and when to come back. A request that can never pass gets no `Retry-After`.
+impl Unit {
+    /// The registered word.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Unit::Requests => "requests",
+            Unit::ContentBytes => "content-bytes",
+            Unit::ConcurrentRequests => "concurrent-requests",
+        }
+    }
+}
+
+/// What the headers say beyond what the limiter knows. [`granted`], [`refused`] and [`of`] say nothing beyond it.
+///
+/// ```
+/// # use zae_limiter::headers::{Fields, Unit};
+/// let fields = Fields::new().unit("rpm", Unit::Requests).unit("bandwidth", Unit::ContentBytes).partition("key-1");
+/// ```
+#[derive(Clone, Debug, Default)]
+#[must_use = "fields do nothing until they are asked for headers"]
+pub struct Fields {
+    units: Vec<(String, Unit)>,
+    partition: Option<String>,
+}
+
+impl Fields {
+    /// Nothing beyond what the limiter knows.
+    pub fn new() -> Fields {
+        Fields::default()
+    }
+
+    /// The unit that a limit counts.
+    pub fn unit(mut self, limit: impl Into<String>, unit: Unit) -> Fields {
+        self.units.push((limit.into(), unit));
+        self
+    }
+
+    /// Whose quota it is. Clients see this text, and so does everybody between you and them.
+    pub fn partition(mut self, key: impl Into<String>) -> Fields {
+        self.partition = Some(key.into());
+        self
+    }
+
+    /// See [`granted`].
+    #[must_use]
+    pub fn granted(&self, statuses: &[LimitStatus]) -> Vec<Header> {
+        self.of_limits(statuses, |status| (!is_full(status)).then(|| next_token_s(status)))
+    }
+
+    /// See [`refused`].
+    #[must_use]
+    pub fn refused(&self, exceeded: &RateLimitExceeded) -> Vec<Header> {
+        let mut headers = Vec::new();
+        if let Wait::After(wait) = exceeded.retry_after() {
+            headers.push(retry_after(wait.get()));
+        }
+        headers.extend(self.of_limits(exceeded.statuses(), |status| match status.retry_after {
+            Wait::After(wait) => Some(wait.get().div_ceil(1000)),
+            Wait::None | Wait::Never => None,
+        }));
+        headers
+    }
+
+    /// See [`of`].
+    #[must_use]
+    pub fn of(&self, error: &AcquireError) -> Vec<Header> {
+        match (error.exceeded(), error.retry_after()) {
+            (Some(exceeded), _) => self.refused(exceeded),
+            (None, Some(wait)) => vec![retry_after(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX))],
+            (None, None) => Vec::new(),
+        }
+    }
+
+    fn of_limits(&self, statuses: &[LimitStatus], more_in_s: impl Fn(&LimitStatus) -> Option<u64>) -> Vec<Header> {
+        let speaking = speaking(statuses);
+        if speaking.is_empty() {
+            return Vec::new();
+        }
+        let mut policy = Item::list();
+        let mut state = Item::list();
+        for status in &speaking {
+            let name = status.limit.name().as_str();
+            policy.begin(name).integer("q", status.limit.capacity()).integer("w", window_s(status));
+            if let Some((_, unit)) = self.units.iter().find(|(limit, _)| limit == name) {
+                policy.string("qu", unit.as_str());
+            }
+            state.begin(name).integer("r", left(status));
+            if let Some(seconds) = more_in_s(status) {
+                state.integer("t", seconds);
+            }
+            if let Some(partition) = &self.partition {
+                policy.bytes("pk", partition.as_bytes());
+                state.bytes("pk", partition.as_bytes());
+            }
+        }
+        let mut headers = vec![("RateLimit-Policy".to_owned(), policy.text), ("RateLimit".to_owned(), state.text)];
+        for status in speaking {
+            let name = status.limit.name();
+            headers.push((format!("x-ratelimit-limit-{name}"), status.limit.capacity().to_string()));
+            headers.push((format!("x-ratelimit-remaining-{name}"), left(status).to_string()));
+            headers.push((format!("x-ratelimit-reset-{name}"), format!("{}s", reset_s(status))));
+        }
+        headers
+    }
+}
+
+/// The headers of a granted request: what is left of each limit, and when there is more.
+#[must_use]
+pub fn granted(statuses: &[LimitStatus]) -> Vec<Header> {
+    Fields::new().granted(statuses)
+}
+
+/// The headers of a refused request: what is left, and when to come back. A request that can never pass gets no
+/// `Retry-After`.
 #[must_use]
 pub fn refused(exceeded: &RateLimitExceeded) -> Vec<Header> {
-    let mut headers = Vec::new();
-    if let Wait::After(wait) = exceeded.retry_after() {
-        headers.push(("Retry-After".to_owned(), wait.get().div_ceil(1000).to_string()));
-    }
-    headers.extend(granted(exceeded.statuses()));
-    headers
+    Fields::new().refused(exceeded)
 }
 
 /// The headers of a request that got no lease, whatever the reason: a refusal's, or `Retry-After` alone when the store is
 /// down. Goes with [`AcquireError::http_status`].
 #[must_use]
 pub fn of(error: &AcquireError) -> Vec<Header> {
-    match (error.exceeded(), error.retry_after()) {
-        (Some(exceeded), _) => refused(exceeded),
-        (None, Some(wait)) => vec![("Retry-After".to_owned(), wait.as_millis().div_ceil(1000).to_string())],
-        (None, None) => Vec::new(),
-    }
+    Fields::new().of(error)
 }
 
-/// One status per limit name, in order of first appearance: the one with the least left.
-fn tightest(statuses: &[LimitStatus]) -> Vec<&LimitStatus> {
-    let mut tightest: Vec<&LimitStatus> = Vec::new();
+fn retry_after(wait_ms: u64) -> Header {
+    ("Retry-After".to_owned(), wait_ms.div_ceil(1000).to_string())
+}
+
+/// One status per limit name, in order of first appearance.
+fn speaking(statuses: &[LimitStatus]) -> Vec<&LimitStatus> {
+    let mut speaking: Vec<&LimitStatus> = Vec::new();
     for status in statuses {
-        match tightest.iter_mut().find(|seen| seen.limit.name() == status.limit.name()) {
-            Some(seen) if status.available < seen.available => *seen = status,
+        // Ordered by what the client has to wait for, then by how little is left.
+        let matters_more = |seen: &LimitStatus| (status.retry_after, -status.available) > (seen.retry_after, -seen.available);
+        match speaking.iter_mut().find(|seen| seen.limit.name() == status.limit.name()) {
+            Some(seen) if matters_more(seen) => *seen = status,
             Some(_) => {}
-            None => tightest.push(status),
+            None => speaking.push(status),
         }
     }
-    tightest
-}
-
-fn joined(statuses: &[&LimitStatus], item: impl Fn(&LimitStatus) -> String) -> String {
-    statuses.iter().map(|status| item(status)).collect::<Vec<_>>().join(", ")
+    speaking
 }
 
 /// Debt is shown as nothing left: the draft has no negative numbers.
@@ -74,9 +198,19 @@ fn left(status: &LimitStatus) -> u64 {
     u64::try_from(status.available).unwrap_or(0)
 }
 
+fn is_full(status: &LimitStatus) -> bool {
+    status.available >= i64::try_from(status.limit.capacity()).unwrap_or(i64::MAX)
+}
+
 /// Seconds in which the whole capacity refills.
 fn window_s(status: &LimitStatus) -> u64 {
     seconds_for(status, u128::from(status.limit.capacity()))
+}
+
+/// Seconds until one more token can be taken, at most: a part of it may be there already. Debt comes first.
+fn next_token_s(status: &LimitStatus) -> u64 {
+    let missing = 1 - i128::from(status.available.min(0));
+    seconds_for(status, u128::try_from(missing).unwrap_or(1))
 }
 
 /// Seconds until the bucket is full again.
@@ -90,69 +224,61 @@ fn seconds_for(status: &LimitStatus, tokens: u128) -> u64 {
     u64::try_from(seconds).unwrap_or(u64::MAX)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use zae_limiter_core::WaitMs;
+/// A list of items with parameters, written as a structured field (RFC 9651).
+struct Item {
+    text: String,
+}
 
-    fn status(entity: &str, limit: &str, available: i64, retry_after: Wait) -> LimitStatus {
-        LimitStatus {
-            entity: entity.parse().unwrap(),
-            resource: "gpt-4".parse().unwrap(),
-            limit: limit.parse().unwrap(),
-            available,
-            requested: 1,
-            retry_after,
+impl Item {
+    fn list() -> Item {
+        Item { text: String::new() }
+    }
+
+    fn begin(&mut self, name: &str) -> &mut Item {
+        if !self.text.is_empty() {
+            self.text.push_str(", ");
         }
+        self.quoted(name)
     }
 
-    fn check(headers: &[Header], expected: &[(&str, &str)]) {
-        let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        assert_eq!(headers, expected);
+    fn integer(&mut self, key: &str, value: u64) -> &mut Item {
+        self.text.push_str(&format!(";{key}={}", value.min(INTEGER_MAX)));
+        self
     }
 
-    #[test]
-    fn a_grant_shows_the_tightest_member_of_the_chain() {
-        let statuses = [status("key", "rpm:100/min", 99, Wait::None), status("org", "rpm:60/min", 9, Wait::None)];
-        check(
-            &granted(&statuses),
-            &[
-                ("RateLimit-Policy", "\"rpm\";q=60;w=60"),
-                ("RateLimit", "\"rpm\";r=9;t=51"),
-                ("x-ratelimit-limit-rpm", "60"),
-                ("x-ratelimit-remaining-rpm", "9"),
-                ("x-ratelimit-reset-rpm", "51s"),
-            ],
-        );
-        check(&granted(&[]), &[]);
+    fn string(&mut self, key: &str, value: &str) -> &mut Item {
+        self.text.push_str(&format!(";{key}="));
+        self.quoted(value)
     }
 
-    #[test]
-    fn a_refusal_says_when_to_come_back_rounded_up() {
-        let wait = Wait::After(WaitMs::at_least_one(1001));
-        let exceeded = RateLimitExceeded::new(vec![status("key", "rpm:60/min", -3, wait)]);
-        let headers = refused(&exceeded);
-        assert_eq!(headers[0], ("Retry-After".into(), "2".into()));
-        assert!(headers.contains(&("x-ratelimit-remaining-rpm".into(), "0".into())), "{headers:?}");
-        assert!(headers.contains(&("x-ratelimit-reset-rpm".into(), "63s".into())), "{headers:?}");
+    /// Names are letters, digits and `_ . -` already; escaped all the same, because a header must not depend on that.
+    fn quoted(&mut self, text: &str) -> &mut Item {
+        self.text.push('"');
+        for character in text.chars().filter(|character| matches!(character, ' '..='~')) {
+            if matches!(character, '"' | '\\') {
+                self.text.push('\\');
+            }
+            self.text.push(character);
+        }
+        self.text.push('"');
+        self
     }
 
-    #[test]
-    fn what_can_never_pass_gets_no_retry_after() {
-        let exceeded = RateLimitExceeded::new(vec![status("key", "rpm:60/min", 60, Wait::Never)]);
-        assert!(refused(&exceeded).iter().all(|(name, _)| name != "Retry-After"));
-    }
-
-    #[test]
-    fn every_error_has_its_headers() {
-        let wait = Wait::After(WaitMs::at_least_one(500));
-        let refusal = AcquireError::from(RateLimitExceeded::new(vec![status("key", "rpm:60/min", 0, wait)]));
-        assert_eq!(of(&refusal)[0], ("Retry-After".into(), "1".into()));
-        let unavailable = crate::Unavailable {
-            reason: crate::OutageReason::BreakerOpen,
-            retry_after: std::time::Duration::from_millis(1001),
-            source: None,
-        };
-        check(&of(&AcquireError::Unavailable(unavailable)), &[("Retry-After", "2")]);
+    /// Base64 between colons.
+    fn bytes(&mut self, key: &str, value: &[u8]) -> &mut Item {
+        const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+        self.text.push_str(&format!(";{key}=:"));
+        for three in value.chunks(3) {
+            let bits = three.iter().fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - three.len()));
+            for digit in 0..4 {
+                let symbol = ALPHABET[(bits >> (18 - 6 * digit) & 63) as usize];
+                self.text.push(if digit <= three.len() { char::from(symbol) } else { '=' });
+            }
+        }
+        self.text.push(':');
+        self
     }
 }
+
+#[cfg(test)]
+mod tests;

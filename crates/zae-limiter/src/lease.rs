@@ -3,13 +3,12 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use smallvec::SmallVec;
-use zae_limiter_core::{LimitName, LimitStatus, Milli, Reports};
+use zae_limiter_core::{IntoName, LimitName, LimitStatus, Milli, Reports};
 use zae_limiter_store::{Adjusted, StoreError};
 
 use crate::error::{AcquireError, CommitError, Invalid, OutageReason, UndeclaredLimit};
 use crate::inflight::{InFlight, within};
 use crate::limiter::RateLimiter;
-use crate::name::IntoName;
 use crate::plan::{Amounts, Plan, Settlement};
 use crate::request::{OnDrop, Request};
 use crate::settler::Job;
@@ -195,8 +194,8 @@ impl Lease {
         names.zip(ledger.used.iter().map(|used| used.floor_tokens())).collect()
     }
 
-    /// Settles: writes the difference between what was taken and what was used. Charges that fail are retried by the
-    /// settler, so an error is news, not a task.
+    /// Settles: writes the difference between what was taken and what was used. Failed charges are retried in
+    /// the background; the error is informational.
     ///
     /// Cost: one write per bucket whose use differs from what was taken; none otherwise.
     pub async fn commit(self) -> Result<(), CommitError> {
@@ -234,7 +233,10 @@ impl Lease {
         let for_settler = (Arc::clone(store), settlement.clone());
         let write = InFlight::new(sent, settler, move |adjust| Job::Finish { store: for_settler.0, adjust, settlement: for_settler.1 });
         let writes = settlement.parts.len();
-        let Some(results) = within(clock, self.inner.limiter.settle_deadline(), write).await else {
+        let stopwatch = self.inner.limiter.stopwatch();
+        let results = within(clock, self.inner.limiter.settle_deadline(), write).await;
+        stopwatch.stop(clock, crate::metrics::settle_took);
+        let Some(results) = results else {
             // The write went to the settler, which learns its fate.
             let source = StoreError::new(zae_limiter_store::StoreErrorKind::Unavailable, "adjust", "no answer within the deadline");
             return Err(CommitError { writes, failed: writes, source });

@@ -27,9 +27,32 @@
 //! # }
 //! ```
 //!
+//! To test code that uses it, nothing has to be mocked: [`MemoryStore`] keeps everything in memory, and [`ManualClock`]
+//! moves only when told, waking whoever waits for it.
+//!
+//! ```
+//! use std::time::Duration;
+//! use zae_limiter::{Level, ManualClock, MemoryStore, RateLimiter, Request, TimeMs};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let clock = ManualClock::new(TimeMs(0));
+//! let limiter = RateLimiter::builder(MemoryStore::new()).clock(clock.clone()).build()?;
+//! limiter.set_limits(&Level::System, ["rpm:1/min".parse()?]).await?;
+//! let request = || Request::new("key-1", "gpt-4").take("rpm", 1);
+//! limiter.acquire(request()).await?.commit().await?;
+//! assert_eq!(limiter.acquire(request()).await.unwrap_err().retry_after(), Some(Duration::from_secs(60)));
+//! clock.advance(Duration::from_secs(60));
+//! limiter.acquire(request()).await?.commit().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! The key decision: tokens are taken **before** the work, from every bucket of the chain or from none, and reconciled
 //! after it. Debt is allowed only in the reconciliation and repaid by refill, so nobody gets past a limit twice.
 
+#[cfg(feature = "axum")]
+pub mod axum;
 pub mod blocking;
 mod breaker;
 mod cache;
@@ -39,7 +62,6 @@ mod inflight;
 mod lease;
 mod limiter;
 pub mod metrics;
-mod name;
 mod plan;
 mod request;
 mod settler;
@@ -53,15 +75,14 @@ pub use limiter::{
     Availability, Builder, CapacityScope, CreatedEntity, EntityCapacity, EntityWarning, RateLimiter, Resolved, ResolvedMember,
     ResourceCapacity,
 };
-pub use name::IntoName;
 pub use request::{OnDrop, Request};
 pub use settler::Settled;
 
 pub use zae_limiter_core as core;
 pub use zae_limiter_core::{
-    AuditAction, AuditEvent, AuditSubject, Entity, EntityId, EventId, Limit, LimitError, LimitName, LimitSource, LimitStatus, Milli,
-    NameError, NamespaceId, NamespaceName, Principal, RateLimitExceeded, ResourceName, TimeMs, UsageSnapshot, UsageSummary, UsageWindow,
-    Wait, WaitMs,
+    AuditAction, AuditEvent, AuditSubject, Entity, EntityId, EventId, IntoName, Limit, LimitError, LimitName, LimitSource, LimitStatus,
+    Milli, NameError, NamespaceId, NamespaceName, Principal, RateLimitExceeded, ResourceName, TimeMs, UsageSnapshot, UsageSummary,
+    UsageWindow, Wait, WaitMs,
 };
 #[cfg(feature = "dynamodb")]
 pub use zae_limiter_dynamodb as dynamodb;
@@ -69,7 +90,20 @@ pub use zae_limiter_dynamodb as dynamodb;
 pub use zae_limiter_sqlite as sqlite;
 pub use zae_limiter_store as store;
 pub use zae_limiter_store::{
-    AuditQuery, BucketView, Change, Clock, Cursor, DeletedEntity, EntityUpdate, Level, LevelConfig, LimitsChange, ManualClock, MemoryStore,
-    Namespace, NamespaceStatus, NewEntity, OnUnavailable, Page, PageRequest, Purged, Store, StoreError, StoreErrorKind, Swept, SystemClock,
-    UsageQuery,
+    AuditQuery, BucketView, Change, Clock, Cursor, DeletedEntity, EntityDraft, EntityUpdate, Level, LevelConfig, LimitsChange, ManualClock,
+    MemoryStore, Namespace, NamespaceStatus, NewEntity, OnUnavailable, Page, PageRequest, Purged, Store, StoreError, StoreErrorKind, Swept,
+    SystemClock, UsageQuery,
 };
+
+/// The programs that the documents print are compiled as printed, and run where they can be.
+#[cfg(all(doctest, feature = "axum", feature = "sqlite"))]
+mod documents {
+    #[doc = include_str!("../README.md")]
+    struct Crate;
+    #[doc = include_str!("../../../README.md")]
+    struct Project;
+    #[doc = include_str!("../../../docs/getting-started.md")]
+    struct GettingStarted;
+    #[doc = include_str!("../../../docs/testing.md")]
+    struct Testing;
+}

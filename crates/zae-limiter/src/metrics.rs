@@ -1,71 +1,232 @@
-//! The counters, in one place. `docs/metrics.md` is generated from [`ALL`] and checked by a test.
+//! The metrics, in one place: counters, gauges and one histogram through the [`metrics`](https://docs.rs/metrics) facade.
+//! `docs/metrics.md` is generated from [`ALL`] and checked by a test.
+//!
+//! Without a recorder nothing is kept. With one, for example `metrics-exporter-prometheus`:
+//!
+//! ```ignore
+//! metrics_exporter_prometheus::PrometheusBuilder::new().install()?; // serves :9000/metrics
+//! zae_limiter::metrics::describe();                                 // after the recorder is installed
+//! ```
 
-/// One counter: name and what it counts.
-pub type Counter = (&'static str, &'static str);
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
-const GRANTED: Counter = ("zae_limiter_granted_total", "Requests admitted, degraded ones excluded.");
-const REFUSED: Counter = ("zae_limiter_refused_total", "Requests refused by a limit.");
-const CONTENDED: Counter = ("zae_limiter_contended_total", "Requests refused because too many writers fought for a bucket.");
-const DEGRADED: Counter = (
+/// What kind of number a metric is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Kind {
+    /// Only grows.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// Seconds, as a distribution.
+    Histogram,
+}
+
+impl Kind {
+    /// The word used in the reference.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
+        }
+    }
+}
+
+/// One metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Metric {
+    /// Its name.
+    pub name: &'static str,
+    /// What kind of number it is.
+    pub kind: Kind,
+    /// What it says, as exporters print it.
+    pub help: &'static str,
+}
+
+const fn counter(name: &'static str, help: &'static str) -> Metric {
+    Metric { name, kind: Kind::Counter, help }
+}
+
+const GRANTED: Metric = counter("zae_limiter_granted_total", "Requests admitted, degraded ones excluded.");
+const REFUSED: Metric = counter("zae_limiter_refused_total", "Requests refused by a limit.");
+const CONTENDED: Metric = counter("zae_limiter_contended_total", "Requests refused because too many writers fought for a bucket.");
+const DEGRADED: Metric = counter(
     "zae_limiter_degraded_total",
     "Requests admitted without a decision because the store was down and the policy is `allow`. Label `reason`.",
 );
-const BLOCKED: Counter =
-    ("zae_limiter_blocked_total", "Requests refused because the store was down and the policy is `block`. Label `reason`.");
-const SETTLED: Counter = ("zae_limiter_settled_total", "Jobs the background settler brought to their end.");
-const ABANDONED: Counter =
-    ("zae_limiter_abandoned_total", "Leases or writes that found the settler's queue full: what they held stays spent.");
-const LOST: Counter = ("zae_limiter_lost_total", "Bucket changes given up: credits of unknown fate, and writes that failed too often.");
-const OVERRIDES: Counter = ("zae_limiter_overrides_total", "Requests that brought limits of their own.");
+const BLOCKED: Metric =
+    counter("zae_limiter_blocked_total", "Requests refused because the store was down and the policy is `block`. Label `reason`.");
+const SETTLED: Metric = counter("zae_limiter_settled_total", "Background settlements completed.");
+const ABANDONED: Metric =
+    counter("zae_limiter_abandoned_total", "Leases or writes that found the settler's queue full: what they held stays spent.");
+const LOST: Metric =
+    counter("zae_limiter_lost_total", "Bucket updates dropped: refunds of unknown outcome, and writes that ran out of retries.");
+const OVERRIDES: Metric = counter("zae_limiter_overrides_total", "Requests that brought limits of their own.");
+const CACHE_HITS: Metric =
+    counter("zae_limiter_config_cache_hits_total", "Look-ups of limits answered by the config cache. Brought up to date with every miss.");
+const CACHE_MISSES: Metric = counter("zae_limiter_config_cache_misses_total", "Look-ups of limits that read the store.");
+const CACHE_ENTRIES: Metric = Metric {
+    name: "zae_limiter_config_cache_entries",
+    kind: Kind::Gauge,
+    help: "Entries of the config caches of this process. Brought up to date with every miss.",
+};
+const SETTLER_JOBS: Metric =
+    Metric { name: "zae_limiter_settler_jobs", kind: Kind::Gauge, help: "Background settlements waiting or in flight." };
+const STORE_SECONDS: Metric = Metric {
+    name: "zae_limiter_store_seconds",
+    kind: Kind::Histogram,
+    help: "Time the store took to answer. Label `operation`: `acquire` (a decision with the configuration it had to read), `settle`, \
+           `admin`. Not measured for the in-memory store.",
+};
 
-/// Every counter there is.
-pub const ALL: [Counter; 9] = [GRANTED, REFUSED, CONTENDED, DEGRADED, BLOCKED, SETTLED, ABANDONED, LOST, OVERRIDES];
+/// Every metric there is.
+pub const ALL: [Metric; 14] = [
+    GRANTED,
+    REFUSED,
+    CONTENDED,
+    DEGRADED,
+    BLOCKED,
+    SETTLED,
+    ABANDONED,
+    LOST,
+    OVERRIDES,
+    CACHE_HITS,
+    CACHE_MISSES,
+    CACHE_ENTRIES,
+    SETTLER_JOBS,
+    STORE_SECONDS,
+];
+
+/// Those that have a label, which would be missing if they were set to zero.
+const LABELLED: [&str; 3] = [DEGRADED.name, BLOCKED.name, STORE_SECONDS.name];
+
+/// Tells the installed recorder what each metric means, and sets those without a label to zero, so that they are there
+/// before their first event. Call it once, after the recorder is installed.
+pub fn describe() {
+    for metric in ALL {
+        match metric.kind {
+            Kind::Counter => metrics::describe_counter!(metric.name, metric.help),
+            Kind::Gauge => metrics::describe_gauge!(metric.name, metric.help),
+            Kind::Histogram => metrics::describe_histogram!(metric.name, metrics::Unit::Seconds, metric.help),
+        }
+        if !LABELLED.contains(&metric.name) {
+            match metric.kind {
+                Kind::Counter => metrics::counter!(metric.name).increment(0),
+                // Not set: a limiter that was built before may have counted already.
+                Kind::Gauge => metrics::gauge!(metric.name).increment(0.0),
+                Kind::Histogram => {}
+            }
+        }
+    }
+}
 
 pub(crate) fn granted() {
-    metrics::counter!(GRANTED.0).increment(1);
+    metrics::counter!(GRANTED.name).increment(1);
 }
 
 pub(crate) fn refused() {
-    metrics::counter!(REFUSED.0).increment(1);
+    metrics::counter!(REFUSED.name).increment(1);
 }
 
 pub(crate) fn contended() {
-    metrics::counter!(CONTENDED.0).increment(1);
+    metrics::counter!(CONTENDED.name).increment(1);
 }
 
 pub(crate) fn degraded(reason: &'static str) {
-    metrics::counter!(DEGRADED.0, "reason" => reason).increment(1);
+    metrics::counter!(DEGRADED.name, "reason" => reason).increment(1);
 }
 
 pub(crate) fn blocked(reason: &'static str) {
-    metrics::counter!(BLOCKED.0, "reason" => reason).increment(1);
+    metrics::counter!(BLOCKED.name, "reason" => reason).increment(1);
 }
 
 pub(crate) fn settled() {
-    metrics::counter!(SETTLED.0).increment(1);
+    metrics::counter!(SETTLED.name).increment(1);
 }
 
 pub(crate) fn abandoned() {
-    metrics::counter!(ABANDONED.0).increment(1);
+    metrics::counter!(ABANDONED.name).increment(1);
 }
 
 pub(crate) fn lost(count: u64) {
-    metrics::counter!(LOST.0).increment(count);
+    metrics::counter!(LOST.name).increment(count);
 }
 
 pub(crate) fn overrides() {
-    metrics::counter!(OVERRIDES.0).increment(1);
+    metrics::counter!(OVERRIDES.name).increment(1);
+}
+
+/// A job came to the settler.
+pub(crate) fn settler_job_began() {
+    metrics::gauge!(SETTLER_JOBS.name).increment(1.0);
+}
+
+/// A job of the settler has ended.
+pub(crate) fn settler_job_ended() {
+    metrics::gauge!(SETTLER_JOBS.name).decrement(1.0);
+}
+
+/// What a config cache has said about itself. Only differences are reported, because several caches of a process share the
+/// metrics.
+#[derive(Debug, Default)]
+pub(crate) struct CacheReport {
+    said: Mutex<CacheNumbers>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CacheNumbers {
+    pub(crate) hits: u64,
+    pub(crate) misses: u64,
+    pub(crate) entries: usize,
+}
+
+impl CacheReport {
+    pub(crate) fn publish(&self, now: CacheNumbers) {
+        // Poisoned by nobody: nothing in here can panic but a recorder, whose numbers are then late.
+        let said = std::mem::replace(&mut *self.said.lock().unwrap_or_else(PoisonError::into_inner), now);
+        metrics::counter!(CACHE_HITS.name).increment(now.hits.saturating_sub(said.hits));
+        metrics::counter!(CACHE_MISSES.name).increment(now.misses.saturating_sub(said.misses));
+        metrics::gauge!(CACHE_ENTRIES.name).increment(now.entries as f64 - said.entries as f64);
+    }
+}
+
+impl Drop for CacheReport {
+    fn drop(&mut self) {
+        let said = *self.said.get_mut().unwrap_or_else(PoisonError::into_inner);
+        metrics::gauge!(CACHE_ENTRIES.name).decrement(said.entries as f64);
+    }
+}
+
+// One function per operation: labels that are literals cost no allocation.
+
+pub(crate) fn acquire_took(time: Duration) {
+    metrics::histogram!(STORE_SECONDS.name, "operation" => "acquire").record(time);
+}
+
+pub(crate) fn settle_took(time: Duration) {
+    metrics::histogram!(STORE_SECONDS.name, "operation" => "settle").record(time);
+}
+
+pub(crate) fn admin_took(time: Duration) {
+    metrics::histogram!(STORE_SECONDS.name, "operation" => "admin").record(time);
 }
 
 /// The page `docs/metrics.md`.
 #[must_use]
 pub fn reference() -> String {
     let mut page = String::from(
-        "# Metrics\n\nCounters through the [`metrics`](https://docs.rs/metrics) facade; install any recorder to see them. \
-         No label carries an entity, a resource or a namespace.\n\n| counter | what it counts |\n|---|---|\n",
+        "# Metrics\n\nThe library reports through the [`metrics`](https://docs.rs/metrics) facade and keeps nothing itself. Install any \
+         recorder\nand describe the metrics to it. With `metrics-exporter-prometheus`:\n\n```rust,ignore\n\
+         metrics_exporter_prometheus::PrometheusBuilder::new().install()?; // serves :9000/metrics\n\
+         zae_limiter::metrics::describe();                                 // after the recorder is installed\n```\n\n\
+         `describe` also sets the counters without a label to zero, so that they are there before their first event.\n\
+         No label carries an entity, a resource or a namespace.\n\n| metric | kind | what it says |\n|---|---|---|\n",
     );
-    for (name, meaning) in ALL {
-        page.push_str(&format!("| `{name}` | {meaning} |\n"));
+    for metric in ALL {
+        page.push_str(&format!("| `{}` | {} | {} |\n", metric.name, metric.kind.as_str(), metric.help));
     }
     page
 }

@@ -4,11 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use zae_limiter_core::{EntityId, Limit, LimitName, Milli, ResourceName, TOKENS_MAX, check_limits};
+use zae_limiter_core::{EntityId, IntoName, Limit, LimitName, Milli, ResourceName, TOKENS_MAX, check_limits};
 use zae_limiter_store::OnUnavailable;
 
 use crate::Invalid;
-use crate::name::IntoName;
 
 /// What becomes of a lease that is dropped without `commit` or `rollback`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -19,7 +18,7 @@ pub enum OnDrop {
     /// Settle what was recorded: for streams whose client hangs up, or its tokens would be free. What was not recorded
     /// counts as used as estimated.
     Commit,
-    /// Leave what was taken taken.
+    /// Keep the full estimate charged.
     Keep,
 }
 

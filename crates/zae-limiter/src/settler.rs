@@ -43,11 +43,11 @@ pub(crate) enum Job {
 /// What became of everything left to the settler, since the limiter was built.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settled {
-    /// Jobs brought to their end.
+    /// Background settlements completed.
     pub settled: u64,
     /// Jobs that found the queue full or the settler gone: what they held stays spent.
     pub abandoned: u64,
-    /// Bucket changes given up: credits of unknown fate, and writes that failed too often.
+    /// Bucket updates dropped: refunds of unknown outcome, and writes that ran out of retries.
     pub lost: u64,
     /// Jobs still waiting or in flight.
     pub pending: u64,
@@ -82,6 +82,7 @@ impl Settler {
     /// Hands over a job; never blocks, so it can be called from `Drop`.
     pub(crate) fn submit(&self, job: Job) {
         self.tally.pending.fetch_add(1, Ordering::AcqRel);
+        metrics::settler_job_began();
         if self.queue.try_send(job).is_err() {
             self.tally.abandoned.fetch_add(1, Ordering::AcqRel);
             metrics::abandoned();
@@ -129,6 +130,7 @@ impl Settler {
 
 impl Tally {
     fn done(&self) {
+        metrics::settler_job_ended();
         if self.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.idle.notify_waiters();
         }

@@ -30,8 +30,8 @@ pub(super) async fn set(context: &Context<'_>, level: Level, disabled: Option<bo
     };
     let form = Form {
         level: level.source().as_str(),
-        entity_id: level.entity().map(ToString::to_string),
-        resource: level.resource().map(ToString::to_string),
+        entity_id: level.entity_id().map(ToString::to_string),
+        resource: level.resource_name().map(ToString::to_string),
         disabled,
         buckets,
     };

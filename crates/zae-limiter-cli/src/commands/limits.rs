@@ -62,8 +62,8 @@ pub(super) async fn delete(context: &Context<'_>, level: &Level, name: &str, arg
     let deleted = limiter.delete_limits(level).await?;
     let form = DeletedForm {
         level: level.source().as_str(),
-        entity_id: level.entity().map(ToString::to_string),
-        resource: level.resource().map(ToString::to_string),
+        entity_id: level.entity_id().map(ToString::to_string),
+        resource: level.resource_name().map(ToString::to_string),
         deleted,
     };
     let line = if deleted { format!("deleted {what}") } else { format!("nothing to delete: no limits are stored for {level}") };
@@ -88,8 +88,8 @@ async fn answer(context: &Context<'_>, level: &Level, limiter: &RateLimiter) -> 
     let Some(config) = limiter.level(level).await? else { return Err(nothing_at(level).into()) };
     let form = Form {
         level: level.source().as_str(),
-        entity_id: level.entity().map(ToString::to_string),
-        resource: level.resource().map(ToString::to_string),
+        entity_id: level.entity_id().map(ToString::to_string),
+        resource: level.resource_name().map(ToString::to_string),
         config: LevelForm::from(&config),
     };
     context.printer.answer(&form, &view::level(level, &config))?;

@@ -114,7 +114,7 @@ fn what_can_not_be_created() {
     assert_snapshot!(sandbox.run("entity create key-1 --parent key-1"), @"
     exit 1
     --- stderr
-    error: entity key-1 can not be its own parent; name another, or none
+    error: entity key-1 cannot be its own parent; name another, or none
     ");
 }
 

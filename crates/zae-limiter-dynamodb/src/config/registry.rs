@@ -52,7 +52,7 @@ pub(super) fn update(namespace: &str, level: &Level, registry: Option<&Item>, pr
             }
         }
         Level::Entity(_) | Level::EntityResource(..) => {
-            let name = level.resource().map_or(keys::ALL_RESOURCES, |resource| resource.as_str());
+            let name = level.resource_name().map_or(keys::ALL_RESOURCES, |resource| resource.as_str());
             match presence {
                 Presence::Stays => return Ok(None),
                 Presence::Appears => {

@@ -15,7 +15,7 @@ use crate::{DynamoStore, keys};
 
 /// Nothing is wrong when this fails: the limits are stored, and bind every taker of ours. So it warns, and that is all.
 pub(super) async fn spread_limits(store: &DynamoStore, level: &Level, moment: Moment) {
-    if level.entity().is_none() {
+    if level.entity_id().is_none() {
         // As in the Python product: a change for everybody must not write everybody's buckets.
         return;
     }

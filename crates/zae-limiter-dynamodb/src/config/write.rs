@@ -64,14 +64,14 @@ impl<'a> Found<'a> {
             // The Python product writes 1 every time: look at the limits themselves.
             conditions.extend(stored::limit_parts(item).map(equal));
         }
-        if self.level.entity().is_some() {
+        if self.level.entity_id().is_some() {
             conditions.push(registry::registered(item.contains_key(attr::GSI3PK)));
         }
         conditions
     }
 
     fn presence(&self, becomes: &Becomes) -> Presence {
-        let registered = self.item.as_ref().is_some_and(|item| self.level.entity().is_none() || item.contains_key(attr::GSI3PK));
+        let registered = self.item.as_ref().is_some_and(|item| self.level.entity_id().is_none() || item.contains_key(attr::GSI3PK));
         match becomes {
             Becomes::Changed(_) if !registered => Presence::Appears,
             Becomes::Gone if registered => Presence::Disappears,

@@ -44,9 +44,9 @@ pub(crate) fn identity_actions(namespace: &str, level: &Level) -> Vec<Action> {
     if let Some(resource) = resource_word(level) {
         actions.push(Action::SetIfAbsent(attr::RESOURCE.into(), text(resource)));
     }
-    if let Some(entity) = level.entity() {
+    if let Some(entity) = level.entity_id() {
         actions.push(Action::SetIfAbsent(attr::ENTITY_ID.into(), text(entity.as_str())));
-        actions.push(Action::SetIfAbsent(attr::GSI3PK.into(), text(keys::index::entity_configs(namespace, level.resource()))));
+        actions.push(Action::SetIfAbsent(attr::GSI3PK.into(), text(keys::index::entity_configs(namespace, level.resource_name()))));
         actions.push(Action::SetIfAbsent(attr::GSI3SK.into(), text(entity.as_str())));
     }
     actions

@@ -348,9 +348,9 @@ impl Fixture {
     pub(super) async fn stored_at(&self, level: &Level, limits: &str, now: TimeMs) -> LimitsInForce {
         let change = LimitsChange { limits: limit_list(limits), on_unavailable: None, expected_version: None };
         self.store.set_limits(level, &change, &self.change(now)).await.expect("limits can be set");
-        let reader = level.entity().cloned().unwrap_or_else(|| entity("key"));
+        let reader = level.entity_id().cloned().unwrap_or_else(|| entity("key"));
         let gpt = resource(GPT);
-        let read = self.read(&reader, level.resource().unwrap_or(&gpt)).await.expect("limits are stored");
+        let read = self.read(&reader, level.resource_name().unwrap_or(&gpt)).await.expect("limits are stored");
         let by_name = |mut limits: Vec<Limit>| {
             limits.sort_by(|a, b| a.name().cmp(b.name()));
             limits

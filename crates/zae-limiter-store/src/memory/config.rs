@@ -256,10 +256,10 @@ impl MemoryStore {
         self.shared.each_shard(|shard| {
             let directory = self.shared.read_directory();
             let config = &directory.tenant(self.number).config;
-            let entity = level.entity().map(EntityId::as_str);
+            let entity = level.entity_id().map(EntityId::as_str);
             for entry in shard.table.iter_mut().filter(|entry| entry.scope.number == self.number) {
                 let covered = entity.is_none_or(|entity| entry.entity() == entity)
-                    && level.resource().is_none_or(|resource| entry.scope.resource == *resource);
+                    && level.resource_name().is_none_or(|resource| entry.scope.resource == *resource);
                 if covered {
                     entry.state.disabled = config.disabled_by(entry.entity(), &entry.scope.resource).is_some();
                     reached += 1;
@@ -365,7 +365,7 @@ fn entity_deed(action: AuditAction, id: &EntityId, details: Vec<(String, String)
 }
 
 fn level_deed(action: AuditAction, level: &Level, details: Vec<(String, String)>) -> Deed {
-    Deed { action, subject: level.subject(), resource: level.resource().cloned(), details }
+    Deed { action, subject: level.subject(), resource: level.resource_name().cloned(), details }
 }
 
 fn entity_details(entity: &Entity) -> Vec<(String, String)> {

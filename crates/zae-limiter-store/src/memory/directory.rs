@@ -163,7 +163,7 @@ impl Config {
                 put_or_remove(&mut self.owners.entry(entity.clone()).or_default().resources, resource, stored);
             }
         }
-        if let Some(entity) = level.entity()
+        if let Some(entity) = level.entity_id()
             && self.owners.get(entity).is_some_and(|owner| owner.all.is_none() && owner.resources.is_empty())
         {
             self.owners.remove(entity);

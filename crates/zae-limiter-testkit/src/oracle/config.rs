@@ -29,7 +29,7 @@ pub(crate) struct Config {
 }
 
 fn key(level: &Level) -> LevelKey {
-    (level.entity().map_or("", EntityId::as_str).to_owned(), level.resource().map_or("", ResourceName::as_str).to_owned())
+    (level.entity_id().map_or("", EntityId::as_str).to_owned(), level.resource_name().map_or("", ResourceName::as_str).to_owned())
 }
 
 impl Config {
@@ -133,6 +133,6 @@ impl Config {
 
     /// Whether a level speaks about this bucket.
     pub(crate) fn covers(level: &Level, entity: &EntityId, resource: &ResourceName) -> bool {
-        level.entity().is_none_or(|covered| covered == entity) && level.resource().is_none_or(|covered| covered == resource)
+        level.entity_id().is_none_or(|covered| covered == entity) && level.resource_name().is_none_or(|covered| covered == resource)
     }
 }

@@ -195,7 +195,10 @@ impl RateLimiter {
     async fn decide(&self, request: &Request) -> Result<Grant, AcquireError> {
         let attempt = self.enter()?;
         let deadline = request.deadline.unwrap_or(self.shared.settings.deadline);
-        self.answer(attempt, within(self.clock(), deadline, self.decide_fresh(request)).await)
+        let stopwatch = self.stopwatch();
+        let decided = within(self.clock(), deadline, self.decide_fresh(request)).await;
+        stopwatch.stop(self.clock(), metrics::acquire_took);
+        self.answer(attempt, decided)
     }
 
     /// Decides; reads the configuration again when the bucket knows a newer one.

@@ -3,15 +3,16 @@
 
 use std::time::Duration;
 
-use zae_limiter_core::{Entity, EntityId, Limit, LimitName, ResourceName, check_limits};
+use zae_limiter_core::{Entity, EntityId, IntoName, Limit, LimitName, ResourceName, check_limits};
 use zae_limiter_store::{
-    DeletedEntity, EntityUpdate, Level, LevelConfig, LimitsChange, NewEntity, OnUnavailable, Page, PageRequest, ResetRequest, StoreError,
+    DeletedEntity, EntityDraft, EntityUpdate, Level, LevelConfig, LimitsChange, NewEntity, OnUnavailable, Page, PageRequest, ResetRequest,
+    StoreError, StoreErrorKind,
 };
 
 use super::RateLimiter;
 use crate::error::{Error, Invalid};
 use crate::inflight::within;
-use crate::name::IntoName;
+use crate::metrics;
 
 /// An entity as created, and what looks odd about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,16 +36,48 @@ pub enum EntityWarning {
 }
 
 impl RateLimiter {
-    /// Creates an entity. Its parent must exist; parent and cascade can not be changed later.
-    pub async fn create_entity(&self, entity: NewEntity) -> Result<CreatedEntity, Error> {
+    /// Creates an entity. Its parent must exist; parent and cascade cannot be changed later.
+    ///
+    /// ```
+    /// # use zae_limiter::{MemoryStore, NewEntity, RateLimiter};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = RateLimiter::builder(MemoryStore::new()).build()?;
+    /// limiter.create_entity(NewEntity::new("org-1").name("The Org")).await?;
+    /// limiter.create_entity(NewEntity::new("key-1").parent("org-1").cascade()).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn create_entity(&self, entity: impl Into<EntityDraft>) -> Result<CreatedEntity, Error> {
+        let entity = entity.into().build()?;
+        self.create(&entity).await
+    }
+
+    /// Creates an entity unless it is there: what a service calls at every start. An entity that is there keeps its name
+    /// and metadata, because an administrator may have changed them meanwhile. If its parent or its cascade is another
+    /// than described, the call fails with `AlreadyExists`: neither can be changed, and limits would bind somebody else.
+    ///
+    /// Cost: one read when it is there.
+    pub async fn ensure_entity(&self, entity: impl Into<EntityDraft>) -> Result<CreatedEntity, Error> {
+        let entity = entity.into().build()?;
+        if let Some(found) = self.entity(entity.id.clone()).await? {
+            return as_described(found, &entity);
+        }
+        match self.create(&entity).await {
+            // Another process was faster. If somebody deletes it in this very moment, the answer is that it existed.
+            Err(error) if error.kind() == StoreErrorKind::AlreadyExists => match self.entity(entity.id.clone()).await? {
+                Some(found) => as_described(found, &entity),
+                None => Err(error),
+            },
+            answer => answer,
+        }
+    }
+
+    async fn create(&self, entity: &NewEntity) -> Result<CreatedEntity, Error> {
         Entity::check_text(&entity.name, &entity.metadata)?;
-        let warnings = match (&entity.parent, entity.cascade) {
-            (Some(_), false) => vec![EntityWarning::ParentWithoutCascade],
-            (None, true) => vec![EntityWarning::CascadeWithoutParent],
-            _ => Vec::new(),
-        };
+        let warnings = warnings_about(entity);
         let _evict = Evict { limiter: self, entity: Some(&entity.id) };
-        let created = self.admin("create_entity", self.store().create_entity(&entity, &self.change())).await?;
+        let created = self.admin("create_entity", self.store().create_entity(entity, &self.change())).await?;
         Ok(CreatedEntity { entity: created, warnings })
     }
 
@@ -92,7 +125,7 @@ impl RateLimiter {
         if change.limits.is_empty() {
             return Err(Invalid::Refused("at least one limit is needed; use delete_limits to remove them".into()).into());
         }
-        let _evict = Evict { limiter: self, entity: level.entity() };
+        let _evict = Evict { limiter: self, entity: level.entity_id() };
         let version = self.admin("set_limits", self.store().set_limits(level, &change, &self.change())).await;
         if *level == Level::System && version.is_ok() && change.on_unavailable.is_some() {
             self.scope.remember_policy(change.on_unavailable);
@@ -117,7 +150,7 @@ impl RateLimiter {
 
     /// Removes the limits of a level; false when it had none.
     pub async fn delete_limits(&self, level: &Level) -> Result<bool, Error> {
-        let _evict = Evict { limiter: self, entity: level.entity() };
+        let _evict = Evict { limiter: self, entity: level.entity_id() };
         let deleted = self.admin("delete_limits", self.store().delete_limits(level, &self.change())).await;
         if *level == Level::System && deleted.is_ok() {
             self.scope.remember_policy(None);
@@ -144,7 +177,7 @@ impl RateLimiter {
 
     /// Takes as long as it takes, without a deadline: a store may have to reach every bucket, and half of them is no answer.
     async fn set_disabled(&self, level: &Level, disabled: Option<bool>) -> Result<u64, Error> {
-        let _evict = Evict { limiter: self, entity: level.entity() };
+        let _evict = Evict { limiter: self, entity: level.entity_id() };
         Ok(self.store().set_disabled(level, disabled, &self.change()).await?)
     }
 
@@ -182,11 +215,40 @@ impl RateLimiter {
     pub(super) async fn admin<T>(&self, operation: &'static str, call: impl Future<Output = Result<T, StoreError>>) -> Result<T, Error> {
         let deadline: Duration = self.shared.settings.admin_deadline;
         let _span = tracing::debug_span!("admin", operation);
-        match within(self.clock(), deadline, call).await {
+        let stopwatch = self.stopwatch();
+        let answer = within(self.clock(), deadline, call).await;
+        stopwatch.stop(self.clock(), metrics::admin_took);
+        match answer {
             Some(result) => Ok(result?),
             None => Err(Error::Deadline { operation, after: deadline }),
         }
     }
+}
+
+fn warnings_about(entity: &NewEntity) -> Vec<EntityWarning> {
+    match (&entity.parent, entity.cascade) {
+        (Some(_), false) => vec![EntityWarning::ParentWithoutCascade],
+        (None, true) => vec![EntityWarning::CascadeWithoutParent],
+        _ => Vec::new(),
+    }
+}
+
+/// An entity that is there, if requests of it are charged to those who were described.
+fn as_described(found: Entity, described: &NewEntity) -> Result<CreatedEntity, Error> {
+    if (&found.parent, found.cascade) == (&described.parent, described.cascade) {
+        return Ok(CreatedEntity { entity: found, warnings: warnings_about(described) });
+    }
+    let lineage = |parent: &Option<EntityId>, cascade: bool| {
+        let parent = parent.as_ref().map_or_else(|| "no parent".to_owned(), |parent| format!("parent {parent}"));
+        format!("{parent} and cascade {}", if cascade { "on" } else { "off" })
+    };
+    let message = format!(
+        "entity {} exists with {}, not with {}; neither can be changed: delete it first, or describe it as it is",
+        found.id,
+        lineage(&found.parent, found.cascade),
+        lineage(&described.parent, described.cascade)
+    );
+    Err(StoreError::new(StoreErrorKind::AlreadyExists, "ensure_entity", message).into())
 }
 
 /// Forgets what a change concerns once the change is over, also when its caller went away: it may have landed all the same.

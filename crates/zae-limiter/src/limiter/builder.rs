@@ -4,13 +4,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use zae_limiter_core::{BUCKET_TTL_MULTIPLIER, Limit, NameError, NamespaceName, Principal, check_limits};
+use zae_limiter_core::{BUCKET_TTL_MULTIPLIER, IntoName, Limit, NameError, NamespaceName, Principal, check_limits};
 use zae_limiter_store::{Clock, Entropy, OnUnavailable, Store, SystemClock, SystemEntropy};
 
 use super::{RateLimiter, Settings, Shared};
 use crate::breaker::Breaker;
 use crate::error::Error;
-use crate::name::IntoName;
 use crate::settler::Settler;
 
 /// Options of a [`RateLimiter`]. Nothing here is stored.
@@ -121,6 +120,7 @@ impl Builder {
         let shared = Arc::new(Shared {
             settings: self.settings,
             reads_are_slow: self.store.capabilities().remote,
+            is_measured: self.store.capabilities().durable || self.store.capabilities().remote,
             clock: self.clock,
             entropy: self.entropy,
             breaker: Breaker::default(),

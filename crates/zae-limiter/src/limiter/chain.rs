@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use zae_limiter_core::{CHAIN_MAX, EntityId, Limit, LimitName, LimitSource, Milli, ResourceName};
+use zae_limiter_core::{CHAIN_MAX, EntityId, IntoName, Limit, LimitName, LimitSource, Milli, ResourceName};
 use zae_limiter_store::{Level, LimitsInForce, MemberKey, OnUnavailable, StoreError, StoreErrorKind};
 
 use super::RateLimiter;
@@ -11,7 +11,6 @@ use crate::cache::Known;
 use crate::error::{AcquireError, Disabled, Error, Invalid, NoLimits};
 use crate::inflight::within;
 use crate::metrics;
-use crate::name::IntoName;
 use crate::plan::{Plan, PlannedMember, Share};
 use crate::request::Request;
 

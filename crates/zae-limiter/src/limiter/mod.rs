@@ -40,6 +40,8 @@ struct Shared {
     settings: Settings,
     /// Reading the configuration is a round trip.
     reads_are_slow: bool,
+    /// The store is outside of this process's memory, so the time it takes is worth measuring.
+    is_measured: bool,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     breaker: Breaker,
@@ -70,6 +72,21 @@ struct Scope {
     cache: ConfigCache,
     /// The stored outage policy as last read: 0 never read or not set, 1 block, 2 allow.
     policy: AtomicU8,
+}
+
+/// The time of one call to the store; none for a store in this process's memory, where reading the clock costs a
+/// twentieth of the call.
+#[must_use = "a stopwatch measures nothing until it is stopped"]
+pub(crate) struct Stopwatch {
+    started: Option<Duration>,
+}
+
+impl Stopwatch {
+    pub(crate) fn stop(self, clock: &dyn Clock, record: fn(Duration)) {
+        if let Some(started) = self.started {
+            record(clock.monotonic().saturating_sub(started));
+        }
+    }
 }
 
 impl RateLimiter {
@@ -148,6 +165,11 @@ impl RateLimiter {
 
     pub(crate) fn clock(&self) -> &dyn Clock {
         &*self.shared.clock
+    }
+
+    /// Runs until the store has answered.
+    pub(crate) fn stopwatch(&self) -> Stopwatch {
+        Stopwatch { started: self.shared.is_measured.then(|| self.shared.clock.monotonic()) }
     }
 
     pub(crate) fn settle_deadline(&self) -> Duration {

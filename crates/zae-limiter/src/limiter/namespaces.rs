@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use zae_limiter_core::{NamespaceId, NamespaceName};
+use zae_limiter_core::{IntoName, NamespaceId, NamespaceName};
 use zae_limiter_store::{Namespace, Page, PageRequest, Purged};
 
 use super::RateLimiter;
 use crate::error::Error;
-use crate::name::IntoName;
 
 impl RateLimiter {
     /// A handle for another namespace. It shares connections, breaker and settler with this one, and its cache with every
@@ -24,6 +23,22 @@ impl RateLimiter {
         let name = name.into_name()?;
         let id = NamespaceId::from_entropy(self.shared.entropy.next_u64());
         self.admin("register_namespace", self.store().register_namespace(&name, &id, &self.change())).await
+    }
+
+    /// Registers several namespaces, in order. A name that breaks its rule is found before any is registered; if the store
+    /// fails half way, those before stay registered, and repeating the call registers the rest.
+    ///
+    /// Cost: that of `register_namespace` for each.
+    pub async fn register_namespaces<N: IntoName<NamespaceName>>(
+        &self,
+        names: impl IntoIterator<Item = N>,
+    ) -> Result<Vec<Namespace>, Error> {
+        let names = names.into_iter().map(IntoName::into_name).collect::<Result<Vec<NamespaceName>, _>>()?;
+        let mut registered = Vec::with_capacity(names.len());
+        for name in names {
+            registered.push(self.register_namespace(name).await?);
+        }
+        Ok(registered)
     }
 
     /// Active namespaces, by name.

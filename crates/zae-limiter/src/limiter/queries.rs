@@ -1,12 +1,11 @@
 //! Looking at what is there: buckets, capacity, usage, audit, health.
 
-use zae_limiter_core::{AuditEvent, EntityId, LimitName, ResourceName, UsageSnapshot, UsageSummary};
+use zae_limiter_core::{AuditEvent, EntityId, IntoName, LimitName, ResourceName, UsageSnapshot, UsageSummary};
 use zae_limiter_store::{AuditQuery, BucketView, Page, PageRequest, Swept, UsageQuery};
 
 use super::RateLimiter;
 use crate::error::Error;
 use crate::inflight::within;
-use crate::name::IntoName;
 
 /// Pages a query that has to see everything may read.
 const PAGES_MAX: usize = 10_000;

@@ -4,6 +4,7 @@ mod acquire;
 mod admin;
 mod blocking;
 mod cache;
+mod entities;
 mod examples;
 mod lease;
 mod observability;

@@ -2,48 +2,183 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test that fails says where; it may spawn what it tests")]
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use crate::support::Bench;
-use metrics::{Counter, CounterFn, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
-use zae_limiter::store::Fault;
-use zae_limiter::{OnUnavailable, Request, StoreErrorKind};
+use crate::support::START;
+use metrics::{Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit};
+use zae_limiter::metrics::{ALL, Kind, Metric};
+use zae_limiter::sqlite::SqliteStore;
+use zae_limiter::store::{Fault, FaultStore};
+use zae_limiter::{Level, ManualClock, OnUnavailable, RateLimiter, Request, StoreErrorKind};
 
-/// Remembers every increment by counter name.
+/// Remembers what was told about each metric, under its name and labels.
 #[derive(Clone, Default)]
-struct Tally(Arc<Mutex<Vec<(String, u64)>>>);
+struct Tally(Arc<Mutex<Told>>);
+
+#[derive(Default)]
+struct Told {
+    numbers: Vec<(String, f64)>,
+    help: Vec<(String, String)>,
+}
 
 struct One(Tally, String);
 
+impl One {
+    fn add(&self, value: f64) {
+        self.0.0.lock().unwrap().numbers.push((self.1.clone(), value));
+    }
+}
+
 impl CounterFn for One {
     fn increment(&self, value: u64) {
-        self.0.0.lock().unwrap().push((self.1.clone(), value));
+        self.add(value as f64);
     }
 
     fn absolute(&self, _: u64) {}
 }
 
+impl GaugeFn for One {
+    fn increment(&self, value: f64) {
+        self.add(value);
+    }
+
+    fn decrement(&self, value: f64) {
+        self.add(-value);
+    }
+
+    fn set(&self, _: f64) {
+        panic!("several limiters of a process share the gauges");
+    }
+}
+
+impl HistogramFn for One {
+    fn record(&self, value: f64) {
+        self.add(value);
+    }
+}
+
 impl Recorder for Tally {
-    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_counter(&self, name: KeyName, _: Option<Unit>, help: SharedString) {
+        self.0.lock().unwrap().help.push((name.as_str().to_owned(), help.into_owned()));
+    }
+
+    fn describe_gauge(&self, name: KeyName, unit: Option<Unit>, help: SharedString) {
+        self.describe_counter(name, unit, help);
+    }
+
+    fn describe_histogram(&self, name: KeyName, unit: Option<Unit>, help: SharedString) {
+        self.describe_counter(name, unit, help);
+    }
 
     fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
-        Counter::from_arc(Arc::new(One(self.clone(), key.name().to_owned())))
+        Counter::from_arc(Arc::new(self.one(key)))
     }
 
-    fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
-        Gauge::noop()
+    fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::from_arc(Arc::new(self.one(key)))
     }
 
-    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
-        Histogram::noop()
+    fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::from_arc(Arc::new(self.one(key)))
     }
 }
 
 impl Tally {
-    fn of(&self, name: &str) -> u64 {
-        self.0.lock().unwrap().iter().filter(|(counter, _)| counter == name).map(|(_, value)| value).sum()
+    /// Labels that are reasons are left out: one name, one number.
+    fn one(&self, key: &Key) -> One {
+        let operation = key.labels().find(|label| label.key() == "operation").map(|label| format!(" {}", label.value()));
+        One(self.clone(), format!("{}{}", key.name(), operation.unwrap_or_default()))
     }
+
+    fn of(&self, name: &str) -> f64 {
+        self.told(name).iter().sum()
+    }
+
+    fn told(&self, name: &str) -> Vec<f64> {
+        self.0.lock().unwrap().numbers.iter().filter(|(known, _)| known == name).map(|(_, value)| *value).collect()
+    }
+}
+
+/// Runs `work` with a recorder of its own.
+fn recorded(work: impl Future<Output = ()>) -> Tally {
+    let tally = Tally::default();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    metrics::with_local_recorder(&tally, || {
+        runtime.block_on(work);
+        drop(runtime);
+    });
+    tally
+}
+
+#[test]
+fn every_metric_is_described_and_there_before_its_first_event() {
+    let tally = recorded(async { zae_limiter::metrics::describe() });
+    let told = tally.0.lock().unwrap();
+    let names: Vec<&str> = told.help.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, zae_limiter::metrics::ALL.map(|metric| metric.name));
+    assert!(told.help.iter().all(|(_, help)| help.ends_with('.')));
+    let there = |name: &&str| told.numbers.iter().any(|(known, value)| known == name && *value == 0.0);
+    let absent: Vec<&str> = names.into_iter().filter(|name| !there(name)).collect();
+    // Those with a label come with their first value of it.
+    assert_eq!(absent, ["zae_limiter_degraded_total", "zae_limiter_blocked_total", "zae_limiter_store_seconds"]);
+}
+
+#[test]
+fn the_time_of_the_store_is_measured_by_the_clock_of_the_limiter() {
+    let folder = tempfile::tempdir().unwrap();
+    let tally = recorded(async {
+        let (clock, script) = (ManualClock::new(START), crate::support::Script::default());
+        let store = SqliteStore::open(folder.path().join("limits.db")).unwrap();
+        let (plan, elapsing) = (script.clone(), clock.clone());
+        // Every answer takes a quarter of a second.
+        let store = FaultStore::new(Arc::new(store), move |operation: &'static str| {
+            elapsing.advance(Duration::from_millis(250));
+            plan.next(operation)
+        });
+        let limiter = RateLimiter::builder(store).clock(clock).build().unwrap();
+        limiter.set_limits(&Level::System, crate::support::limits(&["rpm:60/min"])).await.unwrap();
+        let lease = limiter.acquire(Request::new("key", "gpt-4").take("rpm", 1)).await.unwrap();
+        lease.rollback().await.unwrap();
+        limiter.close().await;
+    });
+    // A decision about a key that is not cached reads first: two answers.
+    assert_eq!(tally.told("zae_limiter_store_seconds admin"), [0.25]);
+    assert_eq!(tally.told("zae_limiter_store_seconds acquire"), [0.5]);
+    assert_eq!(tally.told("zae_limiter_store_seconds settle"), [0.25]);
+}
+
+#[test]
+fn jobs_of_the_settler_and_entries_of_the_cache_come_and_go() {
+    let tally = Tally::default();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    metrics::with_local_recorder(&tally, || {
+        runtime.block_on(async {
+            let bench = Bench::new();
+            bench.system(&["rpm:60/min"]).await;
+            let request = || Request::new("key", "gpt-4").take("rpm", 1);
+            for _ in 0..3 {
+                bench.limiter.acquire(request()).await.unwrap().commit().await.unwrap();
+            }
+            drop(bench.limiter.acquire(request()).await.unwrap());
+            assert_eq!(tally.of("zae_limiter_settler_jobs"), 1.0, "submitted, not yet worked on");
+            bench.limiter.drain().await;
+            let stats = bench.limiter.cache_stats();
+            assert_eq!((stats.hits, stats.misses, stats.entries), (3, 1, 1));
+            assert_eq!(tally.of("zae_limiter_config_cache_hits_total"), 3.0);
+            assert_eq!(tally.of("zae_limiter_config_cache_misses_total"), 1.0);
+            assert_eq!(tally.of("zae_limiter_config_cache_entries"), 1.0);
+            // A second limiter of the process adds to the same numbers.
+            let second = bench.second();
+            second.acquire(request()).await.unwrap().commit().await.unwrap();
+            let _ = second.cache_stats();
+            assert_eq!(tally.of("zae_limiter_config_cache_entries"), 2.0);
+            assert_eq!(tally.of("zae_limiter_config_cache_misses_total"), 2.0);
+        });
+        drop(runtime);
+    });
+    assert_eq!(tally.of("zae_limiter_settler_jobs"), 0.0);
+    assert_eq!(tally.of("zae_limiter_config_cache_entries"), 0.0, "gone with their limiters");
 }
 
 #[test]
@@ -71,19 +206,20 @@ fn every_outcome_is_counted_once() {
             lease.rollback().await.unwrap_err();
         });
     });
-    let counted: Vec<(&str, u64)> = zae_limiter::metrics::ALL.iter().map(|(name, _)| (*name, tally.of(name))).collect();
+    let is_outcome = |metric: &&Metric| metric.kind == Kind::Counter && !metric.name.contains("cache");
+    let counted: Vec<(&str, f64)> = ALL.iter().filter(is_outcome).map(|metric| (metric.name, tally.of(metric.name))).collect();
     assert_eq!(
         counted,
         [
-            ("zae_limiter_granted_total", 3),
-            ("zae_limiter_refused_total", 1),
-            ("zae_limiter_contended_total", 1),
-            ("zae_limiter_degraded_total", 1),
-            ("zae_limiter_blocked_total", 1),
-            ("zae_limiter_settled_total", 1),
-            ("zae_limiter_abandoned_total", 0),
-            ("zae_limiter_lost_total", 1),
-            ("zae_limiter_overrides_total", 1),
+            ("zae_limiter_granted_total", 3.0),
+            ("zae_limiter_refused_total", 1.0),
+            ("zae_limiter_contended_total", 1.0),
+            ("zae_limiter_degraded_total", 1.0),
+            ("zae_limiter_blocked_total", 1.0),
+            ("zae_limiter_settled_total", 1.0),
+            ("zae_limiter_abandoned_total", 0.0),
+            ("zae_limiter_lost_total", 1.0),
+            ("zae_limiter_overrides_total", 1.0),
         ]
     );
 }

@@ -46,7 +46,7 @@ impl Script {
         self.state.lock().unwrap().calls.iter().filter(|call| **call == operation).count()
     }
 
-    fn next(&self, operation: &'static str) -> Fault {
+    pub(crate) fn next(&self, operation: &'static str) -> Fault {
         let mut state = self.state.lock().unwrap();
         state.calls.push(operation);
         if let Some(index) = state.queued.iter().position(|(queued, _)| *queued == operation) {
