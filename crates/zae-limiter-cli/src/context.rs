@@ -24,6 +24,8 @@ pub(crate) struct Context<'a> {
     pub(crate) settings: &'a Settings,
     /// Where to say something.
     pub(crate) printer: &'a Printer,
+    /// The command never writes: it creates no file and needs no permission to write.
+    pub(crate) only_looks: bool,
 }
 
 impl Context<'_> {
@@ -45,7 +47,9 @@ impl Context<'_> {
             }
             StorePlace::Named(path) => self.open_file(path)?,
             StorePlace::Usual(path) => {
-                if let Some(folder) = path.parent() {
+                if !self.only_looks
+                    && let Some(folder) = path.parent()
+                {
                     create_private(folder).with_context(|| format!("the folder {} could not be created", folder.display()))?;
                 }
                 self.open_file(path)?
@@ -61,6 +65,9 @@ impl Context<'_> {
 
     #[cfg(feature = "sqlite")]
     fn open_file(&self, path: &Path) -> anyhow::Result<Builder> {
+        if self.only_looks {
+            return Ok(RateLimiter::builder(self.look_at_file()?));
+        }
         let is_new = !path.exists();
         let store = SqliteStore::open(path).map_err(zae_limiter::Error::from)?;
         if is_new {
@@ -86,17 +93,23 @@ impl Context<'_> {
         Err(failure.hint("build zae-limiter-cli with the feature dynamodb").into())
     }
 
+    /// The path of the store, for commands that work on a file.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn file(&self) -> Result<&Path, Failure> {
+        match &self.settings.store {
+            StorePlace::Named(path) | StorePlace::Usual(path) => Ok(path),
+            StorePlace::Memory => Err(Failure::usage("memory: is no file").hint("name one with --store sqlite:PATH")),
+            StorePlace::Dynamo(place) => {
+                let failure = Failure::usage(format!("the stack {} is no file", place.stack));
+                Err(failure.hint("name a file with --store sqlite:PATH"))
+            }
+        }
+    }
+
     /// Opens the file to look at it, changing nothing; it must exist.
     #[cfg(feature = "sqlite")]
     pub(crate) fn look_at_file(&self) -> anyhow::Result<SqliteStore> {
-        let path = match &self.settings.store {
-            StorePlace::Named(path) | StorePlace::Usual(path) => path,
-            StorePlace::Memory => return Err(Failure::usage("memory: is no file").hint("name one with --store sqlite:PATH").into()),
-            StorePlace::Dynamo(place) => {
-                let failure = Failure::usage(format!("the stack {} is no file", place.stack));
-                return Err(failure.hint("name a file with --store sqlite:PATH").into());
-            }
-        };
+        let path = self.file()?;
         if !path.exists() {
             let failure = Failure::not_found(format!("there is no file {}", path.display()));
             return Err(failure.hint("the first command that stores something creates it").into());

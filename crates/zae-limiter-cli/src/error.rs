@@ -96,6 +96,16 @@ impl Report {
         report
     }
 
+    /// What clap has to say: a paragraph about the mistake, others with tips and the usage.
+    pub(crate) fn wrong_usage(text: &str) -> Report {
+        let mut paragraphs = text.split("\n\n").map(|part| part.lines().map(str::trim).collect::<Vec<_>>().join(" "));
+        let message = paragraphs.next().unwrap_or_default();
+        // Without a mistake to tell it is the help of a noun whose verb is missing.
+        let message = message.strip_prefix("error: ").unwrap_or("a command is missing").trim().to_owned();
+        let hint = paragraphs.map(|part| part.trim().to_owned()).find(|part| !part.is_empty());
+        Report { hint, exit: Exit::Usage, ..Report::new("usage", message) }
+    }
+
     fn new(kind: &'static str, message: String) -> Report {
         Report { kind, message, causes: Vec::new(), hint: None, exit: Exit::Error }
     }

@@ -35,7 +35,10 @@ fn main() -> ExitCode {
             let printer = Printer::new(Looks::new(&cli.globals, &environment));
             commands::run(cli, &environment, &printer).unwrap_or_else(|error| printer.error(&Report::of(&error)))
         }
-        Err(error) => Printer::new(Looks::new(&args::Globals::default(), &environment)).parsing(&error),
+        Err(error) => {
+            let globals = args::Globals { output: args::output_in(std::env::args_os()), ..args::Globals::default() };
+            Printer::new(Looks::new(&globals, &environment)).parsing(&error)
+        }
     };
     exit.into()
 }

@@ -138,6 +138,7 @@ impl Printer {
                 let text = if self.looks.stdout_colours { rendered.ansi().to_string() } else { rendered.to_string() };
                 to_stdout(&text).map_or_else(|error| self.error(&Report::of(&error)), |()| Exit::Ok)
             }
+            _ if self.looks.output == Output::Json => self.error(&Report::wrong_usage(&rendered.to_string())),
             // It quotes what was typed.
             _ => {
                 let text = rendered.to_string();

@@ -2,14 +2,15 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
 use rusqlite::hooks::Wal;
 use rusqlite::wal::CheckpointMode;
 use rusqlite::{Connection, DEFAULT_NAME, FileControl, OpenFlags};
+use zae_limiter_core::TimeMs;
 use zae_limiter_store::{StoreError, StoreErrorKind};
 
 use crate::error::{Failure, Outcome, busy, from_io, is_busy, refused};
@@ -37,6 +38,10 @@ const STATEMENTS_MAX: usize = 128;
 /// a process that competes with a busy one.
 const PAUSE_MICROS: u64 = 50;
 
+/// How often a lone caller looks whether the path still leads to the file that is open. Batches and reads always look: a
+/// look costs a microsecond.
+const LOOK_MS: u64 = 1_000;
+
 /// The file, and how it was opened: what every connection to it needs.
 pub(crate) struct Place {
     pub(crate) path: PathBuf,
@@ -46,18 +51,26 @@ pub(crate) struct Place {
     /// The length of the log after the last commit of this process, and the length that is too much.
     log_pages: AtomicU32,
     log_pages_max: AtomicU32,
+    /// The file that was opened, whatever the path leads to later.
+    file: OnceLock<FileId>,
+    /// The time of the operation that last found it in its place.
+    looked_at: AtomicI64,
 }
+
+/// Device and number of a file; nothing on systems that do not let go of an open file's name.
+type FileId = Option<(u64, u64)>;
 
 /// Held while a file is created and opened. Closing any descriptor of a file drops all POSIX locks of the process on it,
 /// SQLite's included, so nobody may open a file between its creation here and the closing of that descriptor.
-static OPENING: Mutex<()> = Mutex::new(());
+pub(crate) static OPENING: Mutex<()> = Mutex::new(());
 
 impl Place {
     pub(crate) fn new(path: &Path, options: SqliteOptions) -> Result<Place, StoreError> {
         // An absolute path can not be mistaken for a URI, and survives a change of directory.
         let path = std::path::absolute(path).map_err(|error| from_io(error, "open", path))?;
         let (log_pages, log_pages_max) = (AtomicU32::new(0), AtomicU32::new(CHECKPOINT_PAGES));
-        Ok(Place { path, options, pauses: AtomicU64::new(0), log_pages, log_pages_max })
+        let (pauses, looked_at) = (AtomicU64::new(0), AtomicI64::new(i64::MIN));
+        Ok(Place { path, options, pauses, log_pages, log_pages_max, file: OnceLock::new(), looked_at })
     }
 
     /// Opens the file for writing, creates it if needed, and brings its schema up to date.
@@ -71,12 +84,16 @@ impl Place {
             return Err(refused(StoreErrorKind::Invalid, message));
         }
         self.create_private()?;
+        let found = file_id(&self.path);
         let mut conn = self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE)?;
         if conn.is_readonly("main")? {
             let message = format!("{}: the file is read-only; change its mode, or open it with read_only()", self.path.display());
             return Err(refused(StoreErrorKind::ReadOnly, message));
         }
         schema::check(&conn, &self.path)?;
+        // A restore may have put another file in its place while this process waited for the lock. A log beside the new
+        // file that belongs to the old one would destroy it.
+        self.remember_file(found)?;
         self.switch_to_log(&conn)?;
         set_up_writer(&conn, &self.options)?;
         if schema::version(&conn)? < schema::current_version() {
@@ -97,11 +114,41 @@ impl Place {
 
     /// Opens the file for reading.
     pub(crate) fn open_reader(self: &Arc<Self>) -> Outcome<Connection> {
+        let found = file_id(&self.path);
         let conn = self.connect(OpenFlags::SQLITE_OPEN_READ_ONLY)?;
         schema::check(&conn, &self.path)?;
+        self.remember_file(found)?;
         schema::require_current(&conn, &self.path)?;
         conn.pragma_update(None, "query_only", true)?;
         Ok(conn)
+    }
+
+    /// Remembers which file was opened; `found` is what the path led to before.
+    fn remember_file(&self, found: FileId) -> Outcome<()> {
+        let _ = self.file.set(found);
+        self.require_same_file()
+    }
+
+    /// Fails once the path leads to another file or to none. SQLite does not ask: two processes would go on with a file
+    /// each, and both would let everything through.
+    pub(crate) fn require_same_file(&self) -> Outcome<()> {
+        if self.file.get().is_none_or(|file| *file == file_id(&self.path)) {
+            return Ok(());
+        }
+        let message = format!(
+            "{}: the file was deleted or replaced while this process had it open; restart the process, or open the store anew",
+            self.path.display()
+        );
+        Err(refused(StoreErrorKind::State, message))
+    }
+
+    /// As [`Place::require_same_file`], at most once a second by the time of the operations.
+    pub(crate) fn look_now_and_then(&self, now: TimeMs) -> Outcome<()> {
+        if now.0.abs_diff(self.looked_at.load(Ordering::Relaxed)) >= LOOK_MS {
+            self.require_same_file()?;
+            self.looked_at.store(now.0, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// `BEGIN IMMEDIATE`, once. False when another process writes.
@@ -205,7 +252,7 @@ impl Place {
         }
     }
 
-    fn connect(self: &Arc<Self>, access: OpenFlags) -> Outcome<Connection> {
+    pub(crate) fn connect(self: &Arc<Self>, access: OpenFlags) -> Outcome<Connection> {
         let mut conn = Connection::open_with_flags(&self.path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
         let place = Arc::clone(self);
         let mut started = Duration::ZERO;
@@ -278,19 +325,41 @@ pub(crate) fn private(options: &mut fs::OpenOptions) {
     let _ = options;
 }
 
+#[cfg(unix)]
+fn file_id(path: &Path) -> FileId {
+    use std::os::unix::fs::MetadataExt as _;
+    fs::metadata(path).ok().map(|found| (found.dev(), found.ino()))
+}
+
+#[cfg(not(unix))]
+fn file_id(_path: &Path) -> FileId {
+    None
+}
+
+/// The path with more at the end of its name.
+pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
 fn set_up_writer(conn: &Connection, options: &SqliteOptions) -> Outcome<()> {
     let synchronous = match options.synchronous {
         Synchronous::Normal => "NORMAL",
         Synchronous::Full => "FULL",
     };
     conn.pragma_update(None, "synchronous", synchronous)?;
+    // Where a sync does not reach the disk otherwise, which is macOS.
+    let reaches_disk = options.synchronous == Synchronous::Full;
+    conn.pragma_update(None, "fullfsync", reaches_disk)?;
     conn.pragma_update(None, "foreign_keys", true)?;
     conn.pragma_update(None, "temp_store", "MEMORY")?;
     let _: i64 = conn.pragma_update_and_check(None, "journal_size_limit", LOG_BYTES_KEPT, |row| row.get(0))?;
     if let Some(pages) = options.pages_max {
         let _: i64 = conn.pragma_update_and_check(None, "max_page_count", pages, |row| row.get(0))?;
     }
-    // Without this the log is deleted on the last close, and every start pays for growing it again.
+    // Without this the last close deletes the log and its index: somebody who may only read could not open the file any
+    // more, and a process whose file was replaced would delete those of its successor. SQLite still empties the log then.
     conn.file_control(DEFAULT_NAME, FileControl::PersistWal(&mut 1))?;
     Ok(())
 }

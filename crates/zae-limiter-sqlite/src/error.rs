@@ -114,9 +114,23 @@ pub(crate) fn from_io(error: io::Error, operation: &'static str, path: &Path) ->
         }
         _ => (StoreErrorKind::Unavailable, format!("{shown}: the file system failed")),
     };
-    StoreError::new(kind, operation, message).with_source(error)
+    let told = StoreError::new(kind, operation, message);
+    // An error of our own making has nothing to add.
+    if error.raw_os_error().is_some() { told.with_source(error) } else { told }
 }
 
+/// What SQLite said, once: its own error and the cause of that error say the same.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Cause(String);
+
+impl Cause {
+    fn of(error: SqlError) -> Cause {
+        Cause(error.to_string())
+    }
+}
+
+const RESTORE: &str = "stop every process that uses it and run `zae-limiter restore BACKUP`";
 const GRANT: &str = "let this user read and write the file and its directory";
 
 fn from_sql(error: SqlError, operation: &'static str, path: &Path) -> StoreError {
@@ -127,7 +141,7 @@ fn from_sql(error: SqlError, operation: &'static str, path: &Path) -> StoreError
             if failure.code == ErrorCode::CannotOpen
                 && let Some(better) = why_it_does_not_open(operation, path)
             {
-                return better.with_source(error);
+                return better.with_source(Cause::of(error));
             }
             let (kind, message) = classify(*failure);
             (kind, format!("{shown}: {message}"))
@@ -135,26 +149,21 @@ fn from_sql(error: SqlError, operation: &'static str, path: &Path) -> StoreError
         SqlError::FromSqlConversionFailure(..)
         | SqlError::IntegralValueOutOfRange(..)
         | SqlError::Utf8Error(..)
-        | SqlError::InvalidColumnType(..) => {
-            (StoreErrorKind::Corrupt, format!("{shown}: a stored value can not be right; stop writing and restore a backup"))
-        }
+        | SqlError::InvalidColumnType(..) => (StoreErrorKind::Corrupt, format!("{shown}: a stored value cannot be right; {RESTORE}")),
         _ => (StoreErrorKind::Internal, format!("{shown}: the backend used SQLite wrongly; please report this")),
     };
-    StoreError::new(kind, operation, message).with_source(error)
+    StoreError::new(kind, operation, message).with_source(Cause::of(error))
 }
 
 /// Kind and advice for a result code of SQLite. Extended codes come first where they tell more.
 fn classify(failure: ffi::Error) -> (StoreErrorKind, String) {
     let text = |kind, message: &str| (kind, message.to_owned());
     match failure.extended_code {
-        ffi::SQLITE_READONLY_DBMOVED => {
-            return text(StoreErrorKind::State, "the file was moved or deleted while open; close this process and open the right file");
-        }
         ffi::SQLITE_READONLY_DIRECTORY => {
             return text(StoreErrorKind::Denied, "its directory is not writable, which the write-ahead log needs; change its mode");
         }
         ffi::SQLITE_IOERR_CORRUPTFS => {
-            return text(StoreErrorKind::Corrupt, "the file system is corrupt; check the disk and restore a backup");
+            return text(StoreErrorKind::Corrupt, "the file system is corrupt; check the disk, then run `zae-limiter restore BACKUP`");
         }
         _ => {}
     }
@@ -166,10 +175,11 @@ fn classify(failure: ffi::Error) -> (StoreErrorKind, String) {
         ErrorCode::ReadOnly => {
             text(StoreErrorKind::ReadOnly, "the file is read-only; nothing was written. Change its mode, or open it with read_only()")
         }
-        ErrorCode::DatabaseCorrupt => text(StoreErrorKind::Corrupt, "the file is corrupt; stop writing and restore a backup"),
-        ErrorCode::NotADatabase => {
-            text(StoreErrorKind::Incompatible, "not a SQLite database; choose another path, or restore a backup if it was one")
-        }
+        ErrorCode::DatabaseCorrupt => (StoreErrorKind::Corrupt, format!("the file is corrupt; {RESTORE}")),
+        ErrorCode::NotADatabase => text(
+            StoreErrorKind::Incompatible,
+            "not a SQLite database; choose another path, or run `zae-limiter restore BACKUP` if it was one",
+        ),
         ErrorCode::PermissionDenied | ErrorCode::AuthorizationForStatementDenied => {
             (StoreErrorKind::Denied, format!("permission denied; {GRANT}"))
         }
@@ -209,7 +219,6 @@ mod tests {
         check(ffi::SQLITE_PROTOCOL, StoreErrorKind::Busy);
         check(ffi::SQLITE_FULL, StoreErrorKind::Full);
         check(ffi::SQLITE_READONLY, StoreErrorKind::ReadOnly);
-        check(ffi::SQLITE_READONLY_DBMOVED, StoreErrorKind::State);
         check(ffi::SQLITE_READONLY_DIRECTORY, StoreErrorKind::Denied);
         check(ffi::SQLITE_CORRUPT, StoreErrorKind::Corrupt);
         check(ffi::SQLITE_IOERR_CORRUPTFS, StoreErrorKind::Corrupt);

@@ -16,6 +16,9 @@ use zae_limiter_store::StoreError;
 use crate::connection::{Place, private};
 use crate::error::{Failure, Outcome, busy, from_io};
 
+/// How the name of the file ends that processes line up at.
+pub(crate) const GATE_END: &str = ".gate";
+
 /// Where processes line up.
 pub(crate) struct Gate {
     file: Arc<File>,
@@ -56,7 +59,7 @@ pub(crate) struct Pass<'a>(&'a Gate);
 impl Gate {
     pub(crate) fn open(place: &Place) -> Result<Gate, StoreError> {
         let mut name = OsString::from(place.path.as_os_str());
-        name.push(".gate");
+        name.push(GATE_END);
         let path = PathBuf::from(name);
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);

@@ -32,6 +32,7 @@
 mod bucket;
 mod config;
 mod connection;
+mod copy;
 mod entity;
 mod error;
 mod filesystem;
@@ -56,6 +57,7 @@ use rusqlite::Connection;
 use zae_limiter_core::{NamespaceName, TimeMs};
 use zae_limiter_store::{BoxFuture, Capabilities, Store, StoreError, StoreErrorKind, Swept};
 
+pub use copy::Restored;
 pub use inspect::FileStatus;
 pub use options::{BUSY_DEADLINE, RETENTION_MS, SqliteOptions, Synchronous};
 pub use writer::WriterStats;
@@ -158,7 +160,11 @@ impl SqliteStore {
         let idle = self.lock_readers().pop();
         let conn = idle.map_or_else(|| self.shared.place.open_reader(), Ok).map_err(|failure| self.error(failure, operation))?;
         let result = conn.prepare_cached("BEGIN").and_then(|mut begin| begin.execute([])).map_err(Failure::from);
-        let result = result.and_then(|_| look(&conn));
+        let result = result.and_then(|_| {
+            self.shared.place.require_same_file()?;
+            schema::require_current(&conn, self.path())?;
+            look(&conn)
+        });
         let result = finish(&conn, result).map_err(|failure| self.error(failure, operation));
         let mut readers = self.lock_readers();
         if conn.is_autocommit() && readers.len() < IDLE_READERS_MAX {
@@ -197,7 +203,10 @@ impl Store for SqliteStore {
             self.read("ping", |conn| {
                 let alive: i64 = conn.prepare_cached("SELECT count(*) FROM meta")?.query_row([], |row| row.get(0))?;
                 if alive < 0 { Err(refused(StoreErrorKind::Corrupt, "a count is negative")) } else { Ok(()) }
-            })
+            })?;
+            // Reading goes on under a lock of somebody else's, and says nothing about takes: a transaction that writes
+            // nothing does. A full disk shows only when something is written.
+            if self.shared.writer.is_some() { self.write("ping", |_| Ok(())).await } else { Ok(()) }
         })
     }
 

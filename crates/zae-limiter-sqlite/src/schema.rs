@@ -1,5 +1,6 @@
 //! The versions of the schema, and how a file gets from one to the next.
 
+use std::cmp::Ordering;
 use std::path::Path;
 
 use rusqlite::Connection;
@@ -25,7 +26,7 @@ pub(crate) fn current_version() -> u32 {
 
 /// The version a file has.
 pub(crate) fn version(conn: &Connection) -> Outcome<u32> {
-    Ok(conn.pragma_query_value(None, "user_version", |row| row.get(0))?)
+    Ok(conn.prepare_cached("PRAGMA user_version")?.query_row([], |row| row.get(0))?)
 }
 
 /// Refuses files of other products and of newer versions of this one.
@@ -51,16 +52,17 @@ pub(crate) fn check(conn: &Connection, path: &Path) -> Outcome<()> {
     Ok(())
 }
 
-/// Refuses files of older versions: a reader can not migrate.
+/// Refuses files of other versions: those of older ones because a reader cannot migrate, those of newer ones because
+/// somebody has migrated the file since it was opened.
 pub(crate) fn require_current(conn: &Connection, path: &Path) -> Outcome<()> {
     let (found, ours) = (version(conn)?, current_version());
-    if found == ours {
-        return Ok(());
-    }
-    let message = format!(
-        "{}: the file has schema version {found}, this process needs version {ours}; open it once for writing to migrate it",
-        path.display()
-    );
+    let advice = match found.cmp(&ours) {
+        Ordering::Equal => return Ok(()),
+        Ordering::Less => "open it once for writing to migrate it",
+        Ordering::Greater => "upgrade this process",
+    };
+    let shown = path.display();
+    let message = format!("{shown}: the file has schema version {found}, this process needs version {ours}; {advice}");
     Err(refused(StoreErrorKind::Incompatible, message))
 }
 

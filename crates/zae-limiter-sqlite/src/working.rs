@@ -81,8 +81,9 @@ enum Prepared {
 }
 
 impl Working {
-    /// To be called when a transaction has begun: forgets what somebody else may have changed.
-    pub(crate) fn begin(&mut self, conn: &Connection) {
+    /// To be called when a transaction has begun: forgets what somebody else may have changed. False when nobody has
+    /// written since the last transaction here.
+    pub(crate) fn begin(&mut self, conn: &Connection) -> bool {
         let unchanged = self.version.take().is_some_and(|version| data_version(conn) == Some(version));
         if !unchanged || self.slots.len() > REMEMBERED_MAX {
             self.slots.clear();
@@ -90,6 +91,7 @@ impl Working {
             self.index.clear();
             self.namespace = None;
         }
+        !unchanged
     }
 
     /// To be called when a transaction has ended and the slots are what is stored.

@@ -20,6 +20,7 @@ use crate::error::{Failure, Outcome, copy_of};
 use crate::gate::Gate;
 use crate::job::{Answer, Job};
 use crate::options::Synchronous;
+use crate::schema;
 use crate::sweep::Sweeper;
 use crate::working::Working;
 
@@ -140,8 +141,9 @@ impl Writer {
         }
         self.inline.fetch_add(1, Ordering::Relaxed);
         let Session { conn, working, .. } = &mut *session;
-        working.begin(conn);
-        let result = work(conn, working);
+        let path = &self.place.path;
+        let current = if working.begin(conn) { schema::require_current(conn, path) } else { Ok(()) };
+        let result = current.and_then(|()| work(conn, working));
         Some(self.conclude(conn, working, result))
     }
 
@@ -212,14 +214,19 @@ impl Writer {
         answers.into_iter().for_each(Answer::send);
     }
 
-    /// Begins a transaction, after those processes that queue at the gate.
+    /// Begins a transaction, after those processes that queue at the gate. Nothing begins on a file that was replaced, or
+    /// migrated by a newer process.
     fn begin(&self, conn: &Connection) -> Outcome<Option<crate::gate::Pass<'_>>> {
         let pass = match &self.gate {
             Some(gate) => Some(gate.enter(&self.place)?),
             None => None,
         };
+        self.place.require_same_file()?;
         self.place.begin_waiting(conn)?;
-        Ok(pass)
+        match schema::require_current(conn, &self.place.path) {
+            Ok(()) => Ok(pass),
+            Err(failure) => finish(conn, Err(failure)),
+        }
     }
 
     fn transact(&self, session: &mut Session) -> Vec<Answer> {
@@ -324,6 +331,9 @@ impl WriterHandle {
 
     /// Works at once if nothing stands in the way; `None` when the work must be submitted.
     pub(crate) fn inline<T>(&self, now: TimeMs, work: impl FnOnce(&Connection, &mut Working) -> Outcome<T>) -> Option<Outcome<T>> {
+        if let Err(failure) = self.writer.place.look_now_and_then(now) {
+            return Some(Err(failure));
+        }
         let result = self.writer.inline(work)?;
         self.sweep_if_due(now);
         if self.writer.place.is_log_long() {

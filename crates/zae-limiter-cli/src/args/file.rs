@@ -1,4 +1,4 @@
-//! `status`, `backup`, `sweep`, `demo`, `completions`.
+//! `status`, `backup`, `restore`, `sweep`, `demo`, `completions`.
 
 use clap::Args;
 use clap_complete::Shell;
@@ -9,6 +9,17 @@ use clap_complete::Shell;
 pub(crate) struct BackupArgs {
     /// The file to write; it must not exist
     pub(crate) path: std::path::PathBuf,
+}
+
+/// `restore`.
+#[cfg(feature = "sqlite")]
+#[derive(Args, Clone, Debug)]
+pub(crate) struct RestoreArgs {
+    /// The backup to put in the place of the file
+    pub(crate) path: std::path::PathBuf,
+
+    #[command(flatten)]
+    pub(crate) confirm: super::ConfirmArgs,
 }
 
 /// `demo`.

@@ -24,7 +24,7 @@ pub(crate) use entity::{
 };
 pub(crate) use file::CompletionsArgs;
 #[cfg(feature = "sqlite")]
-pub(crate) use file::{BackupArgs, DemoArgs};
+pub(crate) use file::{BackupArgs, DemoArgs, RestoreArgs};
 pub(crate) use history::{AuditCommand, AuditListArgs, UsageCommand, UsageListArgs, UsageQueryArgs};
 #[cfg(feature = "dynamodb")]
 pub(crate) use local::{EnvFormat, LocalCommand, LocalEnvArgs, LocalLogsArgs, LocalUpArgs, PORT};
@@ -163,11 +163,43 @@ pub(crate) enum StoreCommand {
     /// Check the file: sizes, schema, integrity, buckets, debts, last sweep; exit code 1 if it is damaged
     #[cfg(feature = "sqlite")]
     Status,
-    /// Copy the file while it is in use
+    /// Copy the file while it is in use; `restore` brings the copy back
     #[cfg(feature = "sqlite")]
     Backup(BackupArgs),
+    /// Put a backup in the place of the file, which nobody may have open; the old file is kept
+    ///
+    /// The backup is checked first. Never copy a backup over the file by hand: the log beside it would be
+    /// replayed onto the copy and destroy it.
+    #[cfg(feature = "sqlite")]
+    Restore(RestoreArgs),
     /// Forget full idle buckets and history past its retention; the store also does this by itself
     Sweep,
+}
+
+impl StoreCommand {
+    /// True for commands that never write: they need no more than permission to read, and create no file.
+    pub(crate) fn only_looks(&self) -> bool {
+        match self {
+            StoreCommand::Available(_) | StoreCommand::Explain(_) | StoreCommand::Audit(_) | StoreCommand::Usage(_) => true,
+            StoreCommand::Entity(command) => matches!(
+                command,
+                EntityCommand::Show(_)
+                    | EntityCommand::List(_)
+                    | EntityCommand::Children(_)
+                    | EntityCommand::GetLimits(_)
+                    | EntityCommand::ListResources(_)
+                    | EntityCommand::Buckets(_)
+            ),
+            StoreCommand::Resource(command) => {
+                matches!(command, ResourceCommand::GetDefaults(_) | ResourceCommand::List(_) | ResourceCommand::Capacity(_))
+            }
+            StoreCommand::System(command) => matches!(command, SystemCommand::GetDefaults),
+            StoreCommand::Namespace(command) => {
+                matches!(command, NamespaceCommand::List(_) | NamespaceCommand::Show(_) | NamespaceCommand::Orphans(_))
+            }
+            _ => false,
+        }
+    }
 }
 
 /// `explain`.
@@ -189,6 +221,14 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>, width: usize)
     let mut command = definition().term_width(width);
     let mut matches = command.try_get_matches_from_mut(arguments)?;
     Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
+}
+
+/// The form of answers that a command line asks for which is wrong in some other place.
+pub(crate) fn output_in(arguments: impl IntoIterator<Item = OsString>) -> Option<Output> {
+    let arguments: Vec<String> = arguments.into_iter().filter_map(|argument| argument.into_string().ok()).collect();
+    let spelled = |word: &str| Output::from_str(word, false).ok();
+    let joined = arguments.iter().find_map(|argument| argument.strip_prefix("--output=").and_then(spelled));
+    joined.or_else(|| arguments.windows(2).find(|pair| pair[0] == "--output").and_then(|pair| spelled(&pair[1])))
 }
 
 #[cfg(test)]

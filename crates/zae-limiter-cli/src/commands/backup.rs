@@ -26,5 +26,6 @@ pub(crate) fn run(context: &Context<'_>, args: &BackupArgs) -> anyhow::Result<Ex
     let form = Form { path: args.path.display().to_string(), bytes };
     let line = format!("copied to {} ({})", form.path, view::bytes(bytes));
     context.printer.answer(&form, &Text::new().line(Cell::plain(line)))?;
+    context.printer.note(&format!("`zae-limiter restore {}` brings it back", form.path));
     Ok(Exit::Ok)
 }

@@ -57,6 +57,8 @@ mod resource_get_defaults;
 mod resource_list;
 mod resource_set_defaults;
 #[cfg(feature = "sqlite")]
+mod restore;
+#[cfg(feature = "sqlite")]
 mod status;
 mod sweep;
 mod system_delete_defaults;
@@ -92,7 +94,8 @@ pub(crate) fn run(cli: Cli, environment: &Environment, printer: &Printer) -> any
         Command::Local(command) => block_on(local::run(printer, command, &cli.globals, environment)),
         Command::Store(command) => {
             let settings = Settings::new(cli.globals, environment)?;
-            block_on(on_store(command, &Context { settings: &settings, printer }))
+            let only_looks = command.only_looks();
+            block_on(on_store(command, &Context { settings: &settings, printer, only_looks }))
         }
     }
 }
@@ -120,6 +123,8 @@ async fn on_store(command: StoreCommand, context: &Context<'_>) -> anyhow::Resul
         StoreCommand::Status => status::run(context),
         #[cfg(feature = "sqlite")]
         StoreCommand::Backup(args) => backup::run(context, &args),
+        #[cfg(feature = "sqlite")]
+        StoreCommand::Restore(args) => restore::run(context, &args),
         StoreCommand::Sweep => sweep::run(context).await,
     }
 }

@@ -16,6 +16,7 @@ struct Form {
     path: String,
     file_bytes: u64,
     log_bytes: u64,
+    mode: Option<String>,
     schema_version: u32,
     sqlite_version: String,
     buckets: u64,
@@ -31,6 +32,7 @@ impl From<FileStatus> for Form {
             path: status.path.display().to_string(),
             file_bytes: status.file_bytes,
             log_bytes: status.log_bytes,
+            mode: status.mode.map(|mode| format!("{mode:04o}")),
             schema_version: status.schema_version,
             sqlite_version: status.sqlite_version,
             buckets: status.buckets,
@@ -53,12 +55,17 @@ pub(crate) fn run(context: &Context<'_>) -> anyhow::Result<Exit> {
 }
 
 fn text(form: &Form) -> Text {
-    let integrity = if form.sound { Cell::toned("sound", Tone::Good) } else { Cell::toned("damaged; restore a backup", Tone::Bad) };
+    let integrity = if form.sound {
+        Cell::toned("sound", Tone::Good)
+    } else {
+        Cell::toned("damaged; stop every process and run `zae-limiter restore BACKUP`", Tone::Bad)
+    };
     let debt = if form.buckets_in_debt > 0 { Tone::Warning } else { Tone::Plain };
     let text = Text::new().fields(vec![
         ("file", Cell::plain(&form.path)),
         ("size", Cell::plain(view::bytes(form.file_bytes))),
         ("log", Cell::plain(view::bytes(form.log_bytes))),
+        ("mode", mode(form.mode.as_deref())),
         ("schema", Cell::plain(form.schema_version)),
         ("sqlite", Cell::plain(&form.sqlite_version)),
         ("integrity", integrity),
@@ -67,6 +74,16 @@ fn text(form: &Form) -> Text {
         ("last sweep", Cell::plain(form.swept_at.as_deref().unwrap_or("never"))),
     ]);
     form.problems.iter().fold(text, |text, problem| text.line(Cell::toned(problem, Tone::Bad)))
+}
+
+/// New files are their owner's only. One that was there before, or was made so for a group, is used as it is, and its log
+/// and index get the same mode.
+fn mode(mode: Option<&str>) -> Cell {
+    match mode {
+        None => Cell::plain("-"),
+        Some(mode) if mode.ends_with("00") => Cell::plain(mode),
+        Some(mode) => Cell::toned(format!("{mode}, open to others; `chmod 600` the file, its -wal and its -shm"), Tone::Warning),
+    }
 }
 
 #[cfg(test)]
@@ -80,6 +97,7 @@ mod tests {
             path: "limits.db".into(),
             file_bytes: 4096,
             log_bytes: 0,
+            mode: Some("0600".into()),
             schema_version: 1,
             sqlite_version: "3".into(),
             buckets: 2,
@@ -89,7 +107,7 @@ mod tests {
             problems: vec!["row 1 missing from index a".into(), "page 2\u{1b}: bad".into()],
         };
         let shown = text(&form).render(None, Paint(false));
-        assert!(shown.contains("integrity   damaged; restore a backup\n"), "{shown}");
+        assert!(shown.contains("integrity   damaged; stop every process and run `zae-limiter restore BACKUP`\n"), "{shown}");
         assert!(shown.ends_with("\n\nrow 1 missing from index a\n\npage 2\\u{1b}: bad\n"), "{shown}");
     }
 }

@@ -122,14 +122,13 @@ fn a_file_that_is_something_else() {
     assert_snapshot!(sandbox.run("system get-defaults"), @"
     exit 1
     --- stderr
-    error: [FOLDER]/limits.db: not a SQLite database; choose another path, or restore a backup if it was one
+    error: [FOLDER]/limits.db: not a SQLite database; choose another path, or run `zae-limiter restore BACKUP` if it was one
       caused by: file is not a database
-      caused by: Error code 26: file is not a database
     ");
     assert_snapshot!(sandbox.run("system get-defaults --output json"), @r#"
     exit 1
     --- stderr
-    {"error":{"kind":"incompatible","message":"[FOLDER]/limits.db: not a SQLite database; choose another path, or restore a backup if it was one","causes":["file is not a database","Error code 26: file is not a database"]}}
+    {"error":{"kind":"incompatible","message":"[FOLDER]/limits.db: not a SQLite database; choose another path, or run `zae-limiter restore BACKUP` if it was one","causes":["file is not a database"]}}
     "#);
 }
 

@@ -26,7 +26,9 @@ fn help() {
       usage        The usage history: what was used when
       status       Check the file: sizes, schema, integrity, buckets, debts, last sweep; exit code 1 if
                    it is damaged
-      backup       Copy the file while it is in use
+      backup       Copy the file while it is in use; `restore` brings the copy back
+      restore      Put a backup in the place of the file, which nobody may have open; the old file is
+                   kept
       sweep        Forget full idle buckets and history past its retention; the store also does this by
                    itself
       demo         Watch a simulated LLM gateway at work, on a fresh file
@@ -390,4 +392,23 @@ fn wrong_usage_touches_nothing() {
         assert_eq!(sandbox.raw(line).0, 2, "{line}");
     }
     assert!(!sandbox.path("limits.db").exists());
+}
+
+/// A program that asks for JSON reads every error the same way.
+#[test]
+fn wrong_usage_in_json() {
+    let sandbox = Sandbox::new();
+    assert_snapshot!(sandbox.run("acquire d1 --output json"), @r#"
+    exit 2
+    --- stderr
+    {"error":{"kind":"usage","message":"the following required arguments were not provided: --consume <NAME=AMOUNT> <RESOURCE>","hint":"Usage: zae-limiter acquire --consume <NAME=AMOUNT> --output <FORM> <ENTITY> <RESOURCE>"}}
+    "#);
+    for line in
+        ["--output=json nothing", "--output json entity", "entity create --output json --parent", "--output json system set-defaults -l x"]
+    {
+        let output = sandbox.command(&line.split_whitespace().collect::<Vec<_>>()).output().unwrap();
+        let told: serde_json::Value = serde_json::from_slice(&output.stderr).unwrap_or_else(|error| panic!("{line}: {error}: {output:?}"));
+        assert_eq!((output.status.code(), told["error"]["kind"].as_str()), (Some(2), Some("usage")), "{line}");
+        assert!(output.stdout.is_empty(), "{line}");
+    }
 }

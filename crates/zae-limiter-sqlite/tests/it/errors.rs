@@ -112,9 +112,9 @@ fn a_damaged_page() {
         fails(
             store.buckets(&crate::common::entity("key-7"), &PageRequest::default()).await,
             StoreErrorKind::Corrupt,
-            &["limits.db", "backup"],
+            &["limits.db", "zae-limiter restore"],
         );
-        fails(try_take(&store, "key-7", &rpm, 1, START).await, StoreErrorKind::Corrupt, &["limits.db", "backup"]);
+        fails(try_take(&store, "key-7", &rpm, 1, START).await, StoreErrorKind::Corrupt, &["limits.db", "zae-limiter restore"]);
     });
 }
 
@@ -135,7 +135,7 @@ fn a_damaged_row_harms_nobody_else() {
             other.execute_batch("BEGIN IMMEDIATE").expect("the lock");
             let let_go = async { other.execute_batch("COMMIT").expect("let go") };
             let (good, bad, ()) = tokio::join!(try_take(&store, "good", &rpm, 1, START), try_take(&store, "bad", &rpm, 1, START), let_go);
-            fails(bad, StoreErrorKind::Corrupt, &["consume", "limits.db", "backup"]);
+            fails(bad, StoreErrorKind::Corrupt, &["consume", "limits.db", "zae-limiter restore"]);
             assert!(good.is_ok(), "{good:?}");
             assert!(store.sweep(at(86_400_000), 100).await.expect("a sweep").complete, "a sweep gets past it");
         });

@@ -32,11 +32,14 @@ fn every_file_is_its_owners_only() {
     });
 }
 
+/// SQLite empties the log on the last close and leaves it there, with its index: whoever may only read needs both.
 #[test]
 fn the_log_outlives_the_last_handle() {
     let scratch = Scratch::new();
     runtime().block_on(async { take(&scratch.open(), "key", &limits("rpm:60/min"), 1, START).await });
-    assert!(scratch.directory.path().join("limits.db-wal").exists(), "a new log would have to grow again");
+    let log = fs::metadata(scratch.directory.path().join("limits.db-wal")).expect("a log");
+    assert_eq!(log.len(), 0);
+    assert!(scratch.directory.path().join("limits.db-shm").exists());
     assert_eq!(runtime().block_on(take(&scratch.open(), "key", &limits("rpm:60/min"), 1, START)), Some(58));
 }
 
@@ -237,4 +240,67 @@ fn huge_usage_saturates() {
         let usage = store.usage(&query).await.expect("a query").items;
         assert_eq!((usage[0].counters[0].1, usage[0].events), (Milli(i64::MAX), 36));
     });
+}
+
+/// A process that works on a file which has lost its name would let everything through once more, beside the process
+/// that made the file anew.
+#[cfg(unix)]
+#[test]
+fn a_file_that_was_deleted_or_replaced_is_noticed() {
+    let rpm = limits("rpm:60/min");
+    for synchronous in [Synchronous::Normal, Synchronous::Full] {
+        let scratch = Scratch::new();
+        runtime().block_on(async {
+            let old = scratch.open_with(SqliteOptions::new().synchronous(synchronous));
+            assert_eq!(take(&old, "key", &rpm, 60, START).await, Some(0));
+            for end in ["", "-wal", "-shm"] {
+                fs::remove_file(scratch.directory.path().join(format!("limits.db{end}"))).expect("deleted");
+            }
+            for replaced in [false, true] {
+                let new = replaced.then(|| scratch.open());
+                if let Some(new) = &new {
+                    assert_eq!(take(new, "key", &rpm, 60, START).await, Some(0));
+                }
+                for seconds in [1, 2, 60] {
+                    let error = try_take(&old, "key", &rpm, 1, at(seconds * 1000)).await.expect_err("another file, or none");
+                    assert_eq!(error.kind(), StoreErrorKind::State, "{error}");
+                    assert!(error.message().contains("restart"), "{error}");
+                }
+                let look = old.buckets(&entity("key"), &PageRequest::default()).await.expect_err("another file, or none");
+                assert_eq!(look.kind(), StoreErrorKind::State);
+                let change = old.set_disabled(&Level::System, Some(true), &change(1)).await.expect_err("another file, or none");
+                assert_eq!(change.kind(), StoreErrorKind::State);
+            }
+            // Letting go of the old file does no harm to the new one.
+            drop(old);
+            let new = scratch.open();
+            assert_eq!(take(&new, "key", &rpm, 60, START).await, None);
+            assert!(new.status(START).expect("a status").problems.is_empty());
+        });
+    }
+}
+
+/// A process of an older version must not write into a file that a newer one has migrated meanwhile.
+#[test]
+fn a_file_that_was_migrated_meanwhile_is_noticed() {
+    let rpm = limits("rpm:60/min");
+    for synchronous in [Synchronous::Normal, Synchronous::Full] {
+        let scratch = Scratch::new();
+        runtime().block_on(async {
+            let old = scratch.open_with(SqliteOptions::new().synchronous(synchronous));
+            assert_eq!(take(&old, "key", &rpm, 1, START).await, Some(59));
+            scratch.sqlite().execute_batch("PRAGMA user_version = 99").expect("a migration");
+            for _ in 0..2 {
+                let error = try_take(&old, "key", &rpm, 1, START).await.expect_err("a newer file");
+                assert_eq!(error.kind(), StoreErrorKind::Incompatible, "{error}");
+                assert!(error.message().contains("upgrade this process"), "{error}");
+            }
+            let look = old.buckets(&entity("key"), &PageRequest::default()).await.expect_err("a newer file");
+            assert_eq!(look.kind(), StoreErrorKind::Incompatible);
+            let change = old.set_disabled(&Level::System, Some(true), &change(1)).await.expect_err("a newer file");
+            assert_eq!(change.kind(), StoreErrorKind::Incompatible);
+            scratch.sqlite().execute_batch("PRAGMA user_version = 1").expect("the way back");
+            assert_eq!(take(&old, "key", &rpm, 1, START).await, Some(58), "nothing was written meanwhile");
+        });
+    }
 }

@@ -2,6 +2,7 @@
 
 mod common;
 mod conformance;
+mod copies;
 mod errors;
 mod files;
 mod kill9;

@@ -161,7 +161,7 @@ fn usage_is_what_an_aggregator_has_written() {
 fn audit_events_that_the_python_product_reads_too() {
     let stack = Stack::new();
     for line in [
-        "system set-defaults -l rpm:10/day -l tpm:1000/day --on-unavailable allow",
+        "system set-defaults -l rpm:10/10000day -l tpm:1000/10000day --on-unavailable allow",
         "entity create key-1",
         "acquire key-1 gpt-4 -c rpm=4 -c tpm=100",
         "entity reset key-1 -r gpt-4 --yes",
@@ -174,7 +174,7 @@ fn audit_events_that_the_python_product_reads_too() {
     exit 0
     --- stdout
     TIME  ACTION                WHO     RESOURCE  DETAILS
-    [TIME]  limits_set            tester  -         limit=rpm:10/day, tpm:1000/day on_unavailable=allow
+    [TIME]  limits_set            tester  -         limit=rpm:10/10000day, tpm:1000/10000day on_unavailable=allow
     [TIME]  namespace_registered  -       -         id=[ID] namespace=default
     ");
     assert_snapshot!(stack.run("audit list --entity-id key-1"), @"

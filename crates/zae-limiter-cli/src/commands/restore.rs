@@ -1,0 +1,53 @@
+//! `restore`.
+
+use serde::Serialize;
+use zae_limiter::sqlite::{Restored, SqliteOptions, SqliteStore};
+
+use crate::args::RestoreArgs;
+use crate::confirm::{Question, confirm};
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::progress::Progress;
+use crate::table::{Cell, Text};
+use crate::view;
+
+#[derive(Serialize)]
+struct Form {
+    path: String,
+    from: String,
+    bytes: u64,
+    schema_version: u32,
+    replaced: Option<String>,
+}
+
+impl Form {
+    fn new(context: &Context<'_>, args: &RestoreArgs, restored: &Restored) -> anyhow::Result<Form> {
+        Ok(Form {
+            path: context.file()?.display().to_string(),
+            from: args.path.display().to_string(),
+            bytes: restored.bytes,
+            schema_version: restored.schema_version,
+            replaced: restored.replaced.as_ref().map(|path| path.display().to_string()),
+        })
+    }
+}
+
+pub(crate) fn run(context: &Context<'_>, args: &RestoreArgs) -> anyhow::Result<Exit> {
+    let path = context.file()?;
+    if path.exists() {
+        let what = format!("{} by {}", path.display(), args.path.display());
+        let name = path.file_name().map_or_else(|| what.clone(), |name| name.to_string_lossy().into_owned());
+        confirm(context, &Question { deed: "replaces", what: &what, name: &name }, args.confirm)?;
+    }
+    let progress = Progress::start(context.printer, "checking and copying");
+    let restored = SqliteStore::restore(&args.path, path, SqliteOptions::new());
+    drop(progress);
+    let form = Form::new(context, args, &restored.map_err(zae_limiter::Error::from)?)?;
+    let line = format!("restored {} from {} ({})", form.path, form.from, view::bytes(form.bytes));
+    let mut text = Text::new().line(Cell::plain(line));
+    if let Some(replaced) = &form.replaced {
+        text = text.line(Cell::plain(format!("the file it replaced is kept as {replaced}")));
+    }
+    context.printer.answer(&form, &text)?;
+    Ok(Exit::Ok)
+}
