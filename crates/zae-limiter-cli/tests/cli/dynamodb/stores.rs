@@ -74,6 +74,11 @@ fn a_stack_is_no_file() {
     --- stderr
     {"error":{"kind":"usage","message":"the stack cli is no file","hint":"name a file with --store sqlite:PATH"}}
     "#);
+    assert_snapshot!(stack.run("restore copy.db --yes --output json"), @r#"
+    exit 2
+    --- stderr
+    {"error":{"kind":"usage","message":"the stack cli is no file","hint":"name a file with --store sqlite:PATH"}}
+    "#);
     assert!(!stack.sandbox.path("copy.db").exists());
 }
 
