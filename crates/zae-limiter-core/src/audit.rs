@@ -103,7 +103,7 @@ pub enum AuditSubject {
     System,
     /// A resource: `$RESOURCE:` and its name.
     Resource(ResourceName),
-    /// An entity: its id, which can not begin with `$`.
+    /// An entity: its id, which cannot begin with `$`.
     Entity(EntityId),
 }
 

@@ -2,8 +2,9 @@
 
 use smallvec::SmallVec;
 
+use crate::fold;
 use crate::gaps::Gaps;
-use crate::{ConfigStamp, LIMITS_MAX, Limit, LimitName, Milli, TimeMs, UsageWindow};
+use crate::{ConfigStamp, LIMITS_MAX, Limit, LimitName, Milli, TimeMs, UsageWindow, WaitMs};
 
 /// The three numbers a bucket keeps of a [`Limit`], in the units it computes with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -66,7 +67,8 @@ pub struct LimitState {
     pub balance: Milli,
     /// What the last refill could not pay out, in 1/`period_ms` of a millitoken: `0 <= remainder < period_ms`.
     pub remainder: i64,
-    /// Net consumption since the bucket exists: takes plus adjustments minus refunds.
+    /// Net consumption since the bucket exists: takes plus adjustments minus refunds. Before it would leave the range of a
+    /// number, after about 9.2 · 10^15 tokens, it starts anew from what the open usage hour has used.
     pub consumed: Milli,
     /// `consumed` as it was when the open usage hour began.
     pub hour_base: Milli,
@@ -77,6 +79,15 @@ impl LimitState {
     #[must_use]
     pub fn full(name: LimitName, params: LimitParams) -> LimitState {
         LimitState { name, params, balance: Milli(params.capacity_milli), remainder: 0, consumed: Milli::ZERO, hour_base: Milli::ZERO }
+    }
+
+    /// A limit the bucket does not know. Empty while some that were folded are not full: it may be one of them.
+    fn first_seen(limit: &Limit, is_folding: bool) -> LimitState {
+        let mut state = LimitState::full(limit.name().clone(), limit.params());
+        if is_folding {
+            state.balance = Milli::ZERO;
+        }
+        state
     }
 
     /// Balance and remainder after `elapsed_ms` more milliseconds.
@@ -118,21 +129,58 @@ impl LimitState {
         Milli(i64::try_from(beyond.max(0)).unwrap_or(i64::MAX))
     }
 
+    /// What the open usage hour has used.
+    fn used_in_hour(&self) -> i128 {
+        i128::from(self.consumed.0) - i128::from(self.hour_base.0)
+    }
+
+    /// Counts what was used or given back. The counter of a bucket that has lived long starts anew; the usage of the open
+    /// hour is kept exactly. False, and nothing is counted, when that alone would not fit.
+    fn count(&mut self, delta: Milli) -> bool {
+        let Ok(used) = i64::try_from(self.used_in_hour() + i128::from(delta.0)) else { return false };
+        match self.consumed.0.checked_add(delta.0) {
+            Some(consumed) => self.consumed = Milli(consumed),
+            None => (self.consumed, self.hour_base) = (Milli(used), Milli::ZERO),
+        }
+        true
+    }
+
     /// What the balance lacks to be full.
-    fn lack(&self) -> i128 {
+    pub(crate) fn lack(&self) -> i128 {
         i128::from(self.params.capacity_milli) - i128::from(self.balance.0)
     }
 }
 
-/// Limits a bucket may carry together with full retired ones whose usage hour is still open.
+/// How far behind the time of a bucket a clock may be and still wait until it has caught up. A clock that is further behind
+/// shows that one of the two was wrong: the bucket goes on by this one, and what the other has been paid is not paid again.
+pub const CLOCK_BACK_MAX_MS: i64 = 60_000;
+
+/// Limits a bucket carries, retired ones included, before retired ones are folded.
 const KEPT_MAX: usize = 4 * LIMITS_MAX;
+
+/// Limits a bucket may carry in all: those that cannot be folded included.
+const CARRIED_MAX: usize = 15 * LIMITS_MAX;
 
 /// A bucket would carry more limits than it may.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a bucket carries at most {LIMITS_MAX} limits, retired ones that are not yet full included; this change would make it {count}")]
+#[error(
+    "the limits of this bucket were renamed too often: it would carry {count}, with those that are still in debt or used within \
+     this hour; keep to the same names until the hour is over, and reset the bucket if debts are left then"
+)]
 pub struct TooManyLimits {
     /// How many it would have been.
     pub count: usize,
+}
+
+/// A counter cannot hold an amount. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "limit {limit} cannot count that much more: a debt, and the use of one hour, is at most 9223372036854775 tokens; \
+     nothing was changed: reset the bucket, or charge it in the next hour"
+)]
+pub struct CounterFull {
+    /// Which limit.
+    pub limit: LimitName,
 }
 
 /// The usage of an hour that is over, to be added to the usage history.
@@ -149,7 +197,8 @@ pub struct ClosedHour {
 /// All limits of one entity for one resource. They share one refill instant, so whoever moves it credits every limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BucketState {
-    /// When the balances were last brought up to date. Never moves backwards.
+    /// When the balances were last brought up to date. Goes back only for a clock that is far behind it
+    /// ([`CLOCK_BACK_MAX_MS`]), and for a reset.
     pub refilled_at: TimeMs,
     /// Freshness of the configuration that justified the parameters.
     pub stamp: ConfigStamp,
@@ -166,9 +215,9 @@ pub struct BucketState {
     active: u8,
     /// Limits in force first, in the order of the configuration, then retired ones: no longer configured, refilled but
     /// unchecked, kept until full so that dropping and re-adding a limit mints nothing.
-    limits: SmallVec<[LimitState; 2]>,
-    /// What lowered limits hide.
-    gaps: Gaps,
+    pub(crate) limits: SmallVec<[LimitState; 2]>,
+    /// What lowered limits hide, and the lead of a clock that was ahead.
+    pub(crate) gaps: Gaps,
 }
 
 impl BucketState {
@@ -216,6 +265,56 @@ impl BucketState {
         self.gaps.set(limit, gap);
     }
 
+    /// How far ahead of the bucket's time a clock was that has been paid already; 0 when clocks have agreed so far.
+    ///
+    /// Say one process takes at 10:00 by a clock that shows 10:00 in ten years: the bucket is refilled for ten years. For the
+    /// next process it is 10:00 today: the bucket goes on from there, and remembers ten years of lead. When the first process
+    /// comes back a minute later by its own clock, it is paid that minute, not ten years again.
+    #[must_use]
+    pub fn lead_ms(&self) -> i64 {
+        self.gaps.lead_ms()
+    }
+
+    /// True when the refill instant was set by the clock that is ahead, less its lead, and not by one of the others.
+    #[must_use]
+    pub fn is_led(&self) -> bool {
+        self.gaps.is_led()
+    }
+
+    /// Puts back a lead read from storage.
+    pub fn restore_lead(&mut self, lead_ms: i64, is_led: bool) {
+        self.gaps.set_lead(lead_ms, is_led);
+    }
+
+    /// True when the bucket's time is so far ahead of a clock that one of the two was wrong. [`BucketState::refill`] goes on by the
+    /// clock then, which has to be written even when a request is refused, or it would be refused for ever.
+    #[must_use]
+    pub fn is_far_ahead_of(&self, now: TimeMs) -> bool {
+        self.refilled_at.since(now) > CLOCK_BACK_MAX_MS
+    }
+
+    /// What a clock that shows `now` means in the bucket's own time: a clock that was ahead, and is again, less its lead.
+    fn own_time(&self, now: TimeMs) -> TimeMs {
+        let lead_ms = self.lead_ms();
+        let led = now.plus_ms(lead_ms.saturating_neg());
+        if lead_ms > 0 && led.since(self.refilled_at) >= -CLOCK_BACK_MAX_MS { led } else { now }
+    }
+
+    /// What has passed since the last refill, by a clock that shows `now`. Nothing accrues unless it is positive; a negative one
+    /// says how long the clock needs to catch up.
+    pub(crate) fn elapsed_at(&self, now: TimeMs) -> i64 {
+        if self.is_far_ahead_of(now) { 0 } else { self.own_time(now).since(self.refilled_at) }
+    }
+
+    /// Goes on by a clock that is behind. What was paid up to the refill instant stays paid, as lead. One lead is remembered, that
+    /// of the clock that came last: were another's added to it, two clocks that take turns would be paid every time.
+    fn go_back_to(&mut self, now: TimeMs) {
+        let ahead_ms = self.refilled_at.since(now);
+        let lead_ms = if self.is_led() { self.lead_ms() } else { 0 };
+        self.gaps.set_lead(lead_ms.saturating_add(ahead_ms), false);
+        self.refilled_at = now;
+    }
+
     /// From when on the bucket may be forgotten, provided it is full; `None` means never.
     #[must_use]
     pub fn expires_at(&self) -> Option<TimeMs> {
@@ -252,9 +351,15 @@ impl BucketState {
             && self.limits().iter().zip(limits).all(|(state, limit)| state.params == limit.params() && state.name == *limit.name())
     }
 
-    /// Brings every limit, retired ones too, up to `now`. A clock that went back changes nothing.
+    /// Brings every limit, retired ones too, up to `now`. A clock that went back a little changes nothing; one that went back
+    /// further adds nothing, and the bucket goes on by it.
     pub fn refill(&mut self, now: TimeMs) {
-        let elapsed_ms = now.since(self.refilled_at);
+        if self.is_far_ahead_of(now) {
+            self.go_back_to(now);
+            return;
+        }
+        let own = self.own_time(now);
+        let elapsed_ms = own.since(self.refilled_at);
         if elapsed_ms <= 0 {
             return;
         }
@@ -266,22 +371,24 @@ impl BucketState {
         for limit in &mut self.limits {
             (limit.balance, limit.remainder) = limit.accrued(elapsed_ms);
         }
-        self.refilled_at = now;
+        self.gaps.set_lead(self.lead_ms(), own != now);
+        self.refilled_at = own;
     }
 
     /// Makes `limits` the limits in force: refill to `now` at the old rate, cut each balance to the smaller of the old and
     /// the new capacity, keep what is no longer configured as retired. Mints nothing: a limit never seen before starts
-    /// full, one that was here before goes on from its balance. An error leaves the bucket as it was, refilled to `now`.
+    /// full, one that was here before goes on from its balance. Beyond 64 limits retired ones are folded, see
+    /// [`crate::FOLDED`]. An error leaves the bucket as it was, refilled to `now`.
     pub fn sync(&mut self, limits: &[Limit], stamp: ConfigStamp, now: TimeMs) -> Result<(), TooManyLimits> {
         self.refill(now);
         let configured = |state: &LimitState| limits.iter().any(|limit| state.name == *limit.name());
-        let retired = || self.limits.iter().filter(|state| !configured(state));
-        let count = limits.len() + retired().filter(|state| !self.is_whole(state)).count();
-        // Full ones are only here until their usage hour closes, so they take no other limit's place, within reason.
-        let kept = limits.len() + retired().filter(|state| !self.is_forgettable(state)).count();
-        if count > LIMITS_MAX || kept > KEPT_MAX {
-            return Err(TooManyLimits { count });
+        let was_folded = self.is_folding();
+        let mut retired: Vec<&LimitState> = self.limits.iter().filter(|state| !configured(state) && !self.is_forgettable(state)).collect();
+        let (folded, left) = self.to_fold(&mut retired, KEPT_MAX.saturating_sub(limits.len()));
+        if limits.len() + left > CARRIED_MAX {
+            return Err(TooManyLimits { count: limits.len() + left });
         }
+        self.fold(&folded);
         let mut old = std::mem::take(&mut self.limits);
         let mut states: SmallVec<[LimitState; 2]> = SmallVec::with_capacity(limits.len().max(old.len()));
         for limit in limits {
@@ -295,7 +402,7 @@ impl BucketState {
                     self.gaps.set(&after.name, Milli(i64::try_from(hidden.max(0)).unwrap_or(i64::MAX)));
                     states.push(after);
                 }
-                None => states.push(LimitState::full(limit.name().clone(), limit.params())),
+                None => states.push(LimitState::first_seen(limit, was_folded)),
             }
         }
         states.extend(old.into_iter().filter(|retired| !self.is_forgettable(retired)));
@@ -313,15 +420,40 @@ impl BucketState {
         for (index, amount) in amounts {
             let limit = &mut self.limits[index];
             limit.balance = limit.balance.saturating_sub(amount);
-            limit.consumed = limit.consumed.saturating_add(amount);
+            let counted = limit.count(amount);
+            debug_assert!(counted, "what an hour cannot count was refused before");
         }
         self.events = self.events.saturating_add(1);
         closed
     }
 
+    /// Whether [`BucketState::adjust`] can count `delta`. To be asked for every change of a bucket before the first is made.
+    pub fn check_adjust(&self, receipt: &Limit, delta: Milli, now: TimeMs) -> Result<(), CounterFull> {
+        let Some(limit) = self.limits.iter().find(|state| state.name == *receipt.name()) else { return Ok(()) };
+        let (balance, _) = limit.accrued(now.since(self.refilled_at));
+        let used = if hour_of(now) > self.hour { 0 } else { limit.used_in_hour() };
+        let is_held = |number: i128| i64::try_from(number).is_ok();
+        let left = i128::from(balance.0) - i128::from(delta.0);
+        // A credit beyond the capacity is cut.
+        if is_held(used + i128::from(delta.0)) && (is_held(left) || left > 0) {
+            return Ok(());
+        }
+        Err(CounterFull { limit: limit.name.clone() })
+    }
+
+    /// How long until the usage of the open hour can count `amount` of a limit; `None` when it can now.
+    pub(crate) fn wait_to_count(&self, limit: &LimitState, amount: Milli, now: TimeMs) -> Option<WaitMs> {
+        if i64::try_from(limit.used_in_hour() + i128::from(amount.0)).is_ok() || hour_of(now) > self.hour {
+            return None;
+        }
+        let next_hour = TimeMs((i64::from(self.hour) + 1).saturating_mul(HOUR_MS));
+        Some(WaitMs::at_least_one(u64::try_from(next_hour.since(now)).unwrap_or(1)))
+    }
+
     /// Charges (positive) or gives back (negative) after the fact. A charge may lead into debt; a credit never lifts a
     /// balance above capacity. A limit the bucket has forgotten was full when it was: a charge brings it back from
     /// `receipt` as retired (even beyond [`LIMITS_MAX`]: a charge is never refused), a credit to it has nothing left to do.
+    /// Whoever has not asked [`BucketState::check_adjust`] may have changed a balance that no usage accounts for.
     pub fn adjust(&mut self, receipt: &Limit, delta: Milli, now: TimeMs) -> Option<ClosedHour> {
         let closed = self.roll_hour(now);
         self.refill(now);
@@ -330,13 +462,14 @@ impl BucketState {
             Some(index) => &mut self.limits[index],
             None if delta.0 <= 0 => return closed,
             None => {
-                self.limits.push(LimitState::full(receipt.name().clone(), receipt.params()));
+                let is_folding = self.is_folding();
+                self.limits.push(LimitState::first_seen(receipt, is_folding));
                 let last = self.limits.len() - 1;
                 &mut self.limits[last]
             }
         };
         let balance = limit.balance.saturating_sub(delta);
-        limit.consumed = limit.consumed.saturating_add(delta);
+        limit.count(delta);
         let capacity = Milli(limit.params.capacity_milli);
         if balance >= capacity {
             (limit.balance, limit.remainder) = (capacity, 0);
@@ -348,14 +481,22 @@ impl BucketState {
         closed
     }
 
-    /// Fills the named limits, or all of them, whatever they owe. Returns what each one gained.
+    /// Fills the named limits, or all of them, whatever they owe, and sets the time of a bucket right that is ahead. Returns
+    /// what each one gained.
     pub fn reset(&mut self, only: Option<&[LimitName]>, now: TimeMs) -> Vec<(LimitName, Milli)> {
         self.refill(now);
+        if only.is_none() {
+            // All are full: there is nothing that could be paid twice.
+            self.gaps.set_lead(0, false);
+            self.refilled_at = now;
+        }
         let mut restored = Vec::new();
         for limit in &mut self.limits {
             if only.is_none_or(|names| names.contains(&limit.name)) {
                 let capacity = Milli(limit.params.capacity_milli);
-                restored.push((limit.name.clone(), capacity.saturating_sub(limit.balance)));
+                if !fold::is_fold(&limit.name) {
+                    restored.push((limit.name.clone(), capacity.saturating_sub(limit.balance)));
+                }
                 (limit.balance, limit.remainder) = (capacity, 0);
             }
         }
@@ -363,10 +504,11 @@ impl BucketState {
     }
 
     /// Closes the open usage hour if `now` lies in a later one, and returns its usage for the history. A clock that went
-    /// back keeps counting in the open hour.
+    /// back a little keeps counting in the open hour; one that went back further closes it too, or all usage would be counted
+    /// in a far future. So usage is filed under the hour that its user's clock showed, and an hour may be closed more than once.
     pub fn roll_hour(&mut self, now: TimeMs) -> Option<ClosedHour> {
         let hour = hour_of(now);
-        if hour <= self.hour {
+        if hour == self.hour || hour.saturating_add(1) == self.hour {
             return None;
         }
         let closed = self.open_hour();
@@ -384,7 +526,7 @@ impl BucketState {
         let used = self
             .limits
             .iter()
-            .map(|limit| (limit.name.clone(), limit.consumed.saturating_sub(limit.hour_base)))
+            .map(|limit| (limit.name.clone(), Milli(i64::try_from(limit.used_in_hour()).unwrap_or(i64::MAX))))
             .filter(|(_, used)| *used != Milli::ZERO)
             .collect();
         ClosedHour { start: TimeMs(i64::from(self.hour) * HOUR_MS), used, events: self.events }
@@ -393,7 +535,7 @@ impl BucketState {
     /// True when every limit, retired ones too, is full at `now`: only then may the bucket be forgotten.
     #[must_use]
     pub fn is_full_at(&self, now: TimeMs) -> bool {
-        let elapsed_ms = now.since(self.refilled_at);
+        let elapsed_ms = self.elapsed_at(now);
         let is_whole = |limit: &LimitState| {
             limit.accrued(elapsed_ms).0.0 >= limit.params.capacity_milli && limit.overflow(elapsed_ms) >= self.gaps.of(&limit.name)
         };
@@ -410,7 +552,7 @@ impl BucketState {
     /// True when some limit owes tokens at `now`.
     #[must_use]
     pub fn in_debt_at(&self, now: TimeMs) -> bool {
-        let elapsed_ms = now.since(self.refilled_at);
+        let elapsed_ms = self.elapsed_at(now);
         self.limits.iter().any(|limit| limit.accrued(elapsed_ms).0.is_negative())
     }
 

@@ -80,13 +80,14 @@ pub fn decide(members: &mut [Member<'_>], now: TimeMs) -> Decision {
 pub fn assess<'a>(members: impl Iterator<Item = (&'a BucketState, &'a [Take])>, now: TimeMs) -> Reports {
     let mut reports = Reports::new();
     for (member, (bucket, takes)) in (0u8..).zip(members) {
-        let elapsed_ms = now.since(bucket.refilled_at);
+        let elapsed_ms = bucket.elapsed_at(now);
         for take in takes {
             debug_assert!(!take.amount.is_negative(), "amounts are never negative: that would mint");
             let limit = &bucket.limits()[usize::from(take.limit)];
             let (balance, remainder) = limit.accrued(elapsed_ms);
             let wait = if balance >= take.amount {
-                Wait::None
+                // An hour that has counted all it can, after 9.2 · 10^15 tokens, refuses until the next one.
+                bucket.wait_to_count(limit, take.amount, now).map_or(Wait::None, Wait::After)
             } else {
                 // Behind the refill instant nothing accrues until the clock has caught up with it.
                 let behind_ms = elapsed_ms.saturating_neg().max(0);

@@ -6,30 +6,60 @@
 
 use crate::{LimitName, Milli};
 
-/// The gaps of a bucket; nearly always none, so they cost one pointer.
+/// What few buckets have to remember: the gaps of limits, and the lead of a clock. Nearly always nothing, so it costs one pointer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[expect(clippy::box_collection, reason = "a thin pointer in every bucket instead of a whole vector that is nearly always empty")]
-pub(crate) struct Gaps(Option<Box<Vec<(LimitName, Milli)>>>);
+pub(crate) struct Gaps(Option<Box<Kept>>);
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Kept {
+    gaps: Vec<(LimitName, Milli)>,
+    lead_ms: i64,
+    is_led: bool,
+}
 
 impl Gaps {
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_none()
+        self.0.as_ref().is_none_or(|kept| kept.gaps.is_empty())
     }
 
     pub(crate) fn of(&self, limit: &LimitName) -> Milli {
-        self.0.iter().flat_map(|gaps| gaps.iter()).find(|(name, _)| name == limit).map_or(Milli::ZERO, |(_, gap)| *gap)
+        self.0.iter().flat_map(|kept| kept.gaps.iter()).find(|(name, _)| name == limit).map_or(Milli::ZERO, |(_, gap)| *gap)
     }
 
     pub(crate) fn set(&mut self, limit: &LimitName, gap: Milli) {
         if gap <= Milli::ZERO && self.is_empty() {
             return;
         }
-        let gaps = self.0.get_or_insert_default();
+        let gaps = &mut self.0.get_or_insert_default().gaps;
         gaps.retain(|(name, _)| name != limit);
         if gap > Milli::ZERO {
             gaps.push((limit.clone(), gap));
         }
-        if gaps.is_empty() {
+        self.tidy();
+    }
+
+    /// See [`crate::BucketState::lead_ms`].
+    pub(crate) fn lead_ms(&self) -> i64 {
+        self.0.as_ref().map_or(0, |kept| kept.lead_ms)
+    }
+
+    /// See [`crate::BucketState::is_led`].
+    pub(crate) fn is_led(&self) -> bool {
+        self.0.as_ref().is_some_and(|kept| kept.is_led)
+    }
+
+    pub(crate) fn set_lead(&mut self, lead_ms: i64, is_led: bool) {
+        if lead_ms > 0 {
+            let kept = self.0.get_or_insert_default();
+            (kept.lead_ms, kept.is_led) = (lead_ms, is_led);
+        } else if let Some(kept) = &mut self.0 {
+            (kept.lead_ms, kept.is_led) = (0, false);
+            self.tidy();
+        }
+    }
+
+    fn tidy(&mut self) {
+        if self.0.as_ref().is_some_and(|kept| kept.gaps.is_empty() && kept.lead_ms == 0) {
             self.0 = None;
         }
     }

@@ -18,6 +18,14 @@ pub const LIMITS_MAX: usize = 16;
 /// The units of a period, largest first.
 const UNITS: [(&str, u64); 4] = [("day", 86_400), ("hour", 3_600), ("min", 60), ("sec", 1)];
 
+/// Other words for the units, which are read and never written.
+const SPELLINGS: [(&str, &[&str]); 4] = [
+    ("day", &["d", "days"]),
+    ("hour", &["h", "hr", "hrs", "hours"]),
+    ("min", &["m", "mins", "minute", "minutes"]),
+    ("sec", &["s", "secs", "second", "seconds"]),
+];
+
 /// One limit: a bucket of `capacity` tokens that regains `refill_amount` tokens every `refill_period_s` seconds.
 ///
 /// The text form is that of the command line, `name:rate[/period][:burst]`, a minute being the usual period:
@@ -131,6 +139,9 @@ pub fn check_limits(limits: &[Limit]) -> Result<(), LimitError> {
         return Err(LimitError::TooMany { count: limits.len() });
     }
     for (i, limit) in limits.iter().enumerate() {
+        if crate::is_fold(&limit.name) {
+            return Err(LimitError::Reserved { limit: limit.name.clone() });
+        }
         if limits[..i].iter().any(|earlier| earlier.name == limit.name) {
             return Err(LimitError::Duplicate { limit: limit.name.clone() });
         }
@@ -171,6 +182,12 @@ pub enum LimitError {
         /// The name they share.
         limit: LimitName,
     },
+    /// A name that buckets use themselves.
+    #[error("limit \"{limit}\" has a name that is kept for what buckets remember of renamed limits; choose another name")]
+    Reserved {
+        /// Which limit.
+        limit: LimitName,
+    },
     /// A list has more limits than a bucket may have.
     #[error("{count} limits are given; use at most {LIMITS_MAX}")]
     TooMany {
@@ -179,13 +196,16 @@ pub enum LimitError {
     },
 }
 
-/// The part of a limit's text that can not be read.
+/// The part of a limit's text that cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SyntaxProblem {
     /// Nothing follows the name.
     #[error("the rate is missing")]
     RateMissing,
+    /// The name is followed by an equals sign, as in an amount to take.
+    #[error("a colon stands between name and rate, not an equals sign")]
+    Equals,
     /// The rate is not a number, or has more digits than any limit.
     #[error("the rate is not a whole number up to {TOKENS_MAX}")]
     Rate,
@@ -202,21 +222,38 @@ impl FromStr for Limit {
 
     fn from_str(text: &str) -> Result<Limit, LimitError> {
         let fail = |problem| LimitError::Syntax { text: shown(text), problem };
-        let (name, numbers) = text.split_once(':').ok_or_else(|| fail(SyntaxProblem::RateMissing))?;
+        let unsplit = || fail(if text.contains('=') { SyntaxProblem::Equals } else { SyntaxProblem::RateMissing });
+        let (name, numbers) = text.split_once(':').ok_or_else(unsplit)?;
         let (rate, burst) = match numbers.split_once(':') {
             Some((rate, burst)) => (rate, Some(burst)),
             None => (numbers, None),
         };
         let (rate, period) = rate.split_once('/').unwrap_or((rate, "min"));
 
-        let rate = whole_number(rate).ok_or_else(|| fail(SyntaxProblem::Rate))?;
+        let rate = parse_tokens(rate).ok_or_else(|| fail(SyntaxProblem::Rate))?;
         let period_s = period_seconds(period).ok_or_else(|| fail(SyntaxProblem::Period))?;
         let capacity = match burst {
-            Some(burst) => whole_number(burst).ok_or_else(|| fail(SyntaxProblem::Burst))?,
+            Some(burst) => parse_tokens(burst).ok_or_else(|| fail(SyntaxProblem::Burst))?,
             None => rate,
         };
         Limit::custom(name, capacity, rate, period_s)
     }
+}
+
+/// Reads a number of tokens: digits, which may be grouped by `_`, and `k` for thousands or `M` for millions, as in `1_000`,
+/// `10k` or `2M`. `None` for anything else and for what no `u64` holds.
+#[must_use]
+pub fn parse_tokens(text: &str) -> Option<u64> {
+    let (digits, factor) = match text.as_bytes().last()? {
+        b'k' | b'K' => (&text[..text.len() - 1], 1_000),
+        b'M' => (&text[..text.len() - 1], 1_000_000),
+        _ => (text, 1),
+    };
+    // A group separator stands between two digits.
+    if digits.split('_').any(str::is_empty) {
+        return None;
+    }
+    whole_number(&digits.replace('_', ""))?.checked_mul(factor)
 }
 
 /// A number of digits only: the standard parser would also take a leading `+`.
@@ -226,7 +263,8 @@ fn whole_number(text: &str) -> Option<u64> {
 
 fn period_seconds(text: &str) -> Option<u64> {
     let (count, unit) = text.split_at(text.bytes().take_while(u8::is_ascii_digit).count());
-    let (_, seconds) = UNITS.into_iter().find(|(name, _)| *name == unit)?;
+    let spelled = SPELLINGS.into_iter().find(|(_, others)| others.contains(&unit)).map_or(unit, |(name, _)| name);
+    let (_, seconds) = UNITS.into_iter().find(|(name, _)| *name == spelled)?;
     let count = if count.is_empty() { 1 } else { whole_number(count)? };
     count.checked_mul(seconds)
 }
@@ -273,6 +311,24 @@ mod tests {
     }
 
     #[test]
+    fn periods_and_amounts_as_people_type_them() {
+        for (unit, seconds) in
+            [("s", 1), ("seconds", 1), ("m", 60), ("minute", 60), ("h", 3_600), ("hr", 3_600), ("d", 86_400), ("days", 86_400)]
+        {
+            check(&format!("x:5/{unit}"), Ok((5, 5, seconds)));
+            check(&format!("x:5/2{unit}"), Ok((5, 5, 2 * seconds)));
+        }
+        check("x:1k/min:1_500", Ok((1_500, 1_000, 60)));
+        check("x:2M/5h", Ok((2_000_000, 2_000_000, 18_000)));
+        for (text, tokens) in [("7", Some(7)), ("1_0", Some(10)), ("10K", Some(10_000)), ("18446744073709551615", Some(u64::MAX))] {
+            assert_eq!(parse_tokens(text), tokens, "{text}");
+        }
+        for text in ["", "k", "M", "_1", "1_", "1__0", "1m", "1kk", "1.5k", "+1k", "18446744073709551615k", "1é"] {
+            assert_eq!(parse_tokens(text), None, "{text}");
+        }
+    }
+
+    #[test]
     fn texts_that_are_not() {
         let syntax = |text: &str, problem: SyntaxProblem| {
             let error = LimitError::Syntax { text: text.into(), problem };
@@ -280,6 +336,7 @@ mod tests {
         };
         syntax("", SyntaxProblem::RateMissing);
         syntax("rpm", SyntaxProblem::RateMissing);
+        syntax("rpm=60/min", SyntaxProblem::Equals);
         for text in ["rpm:", "rpm:x", "rpm:+1", "rpm:-1", "rpm:1.5", "rpm: 1", "rpm:1 ", "rpm:99999999999999999999", "rpm:١"] {
             syntax(text, SyntaxProblem::Rate);
         }

@@ -311,8 +311,9 @@ mod tests {
         }
     }
 
+    /// The Python package lets one through.
     #[test]
-    fn a_trailing_newline_is_refused_bug_10_15() {
+    fn a_trailing_newline_is_refused() {
         for (parse, ..) in KINDS {
             let refused = parse("a\n").map_err(|error| (error.value, error.rule));
             assert!(matches!(refused, Err((value, NameRule::Character { found: '\n', .. })) if value == "a\\n"));

@@ -62,6 +62,6 @@ impl fmt::Display for LimitSource {
 }
 
 /// How fresh a read of the stored configuration is. Backends hand it out with every read and compare it, so that a process
-/// with an old read can not push old limits back onto a bucket. Only its order means anything.
+/// with an old read cannot push old limits back onto a bucket. Only its order means anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConfigStamp(pub u64);

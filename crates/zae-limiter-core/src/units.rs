@@ -1,4 +1,4 @@
-//! Units as types: token amounts, instants and waits can not be mixed up.
+//! Units as types: token amounts, instants and waits cannot be mixed up.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -70,7 +70,7 @@ impl TimeMs {
     }
 }
 
-/// A wait of at least one millisecond: a refusal can not say "retry now".
+/// A wait of at least one millisecond: a refusal cannot say "retry now".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WaitMs(NonZeroU64);
 

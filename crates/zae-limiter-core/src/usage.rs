@@ -164,24 +164,43 @@ impl UsageSummary {
     /// Sums up snapshots. They should be of one kind of window, or the same use is counted several times.
     #[must_use]
     pub fn of<'a>(snapshots: impl IntoIterator<Item = &'a UsageSnapshot>) -> UsageSummary {
-        let mut summary = UsageSummary::default();
-        let mut sums: BTreeMap<&LimitName, i128> = BTreeMap::new();
-        for snapshot in snapshots {
-            summary.snapshots += 1;
-            summary.first = Some(summary.first.map_or(snapshot.start, |first| first.min(snapshot.start)));
-            summary.last = summary.last.max(Some(snapshot.start));
-            for (limit, used) in &snapshot.counters {
-                *sums.entry(limit).or_default() += i128::from(used.0);
+        let mut sums = UsageSums::default();
+        snapshots.into_iter().for_each(|snapshot| sums.add(snapshot));
+        sums.summary()
+    }
+}
+
+/// The sums of a [`UsageSummary`] on their way: snapshots are added one by one and need not be kept.
+#[derive(Debug, Clone, Default)]
+pub struct UsageSums {
+    snapshots: u64,
+    sums: BTreeMap<LimitName, i128>,
+    first: Option<TimeMs>,
+    last: Option<TimeMs>,
+}
+
+impl UsageSums {
+    /// Adds a snapshot.
+    pub fn add(&mut self, snapshot: &UsageSnapshot) {
+        self.snapshots += 1;
+        self.first = Some(self.first.map_or(snapshot.start, |first| first.min(snapshot.start)));
+        self.last = self.last.max(Some(snapshot.start));
+        for (limit, used) in &snapshot.counters {
+            match self.sums.get_mut(limit) {
+                Some(sum) => *sum += i128::from(used.0),
+                None => drop(self.sums.insert(limit.clone(), i128::from(used.0))),
             }
         }
-        let count = i128::from(summary.snapshots.max(1));
-        let total = |(limit, sum): (&LimitName, i128)| UsageTotal {
-            limit: limit.clone(),
-            total: saturated(sum),
-            average: saturated(sum.div_euclid(count)),
-        };
-        summary.limits = sums.into_iter().map(total).collect();
-        summary
+    }
+
+    /// The summary of what was added.
+    #[must_use]
+    pub fn summary(self) -> UsageSummary {
+        let count = i128::from(self.snapshots.max(1));
+        let total =
+            |(limit, sum): (LimitName, i128)| UsageTotal { limit, total: saturated(sum), average: saturated(sum.div_euclid(count)) };
+        let limits = self.sums.into_iter().map(total).collect();
+        UsageSummary { snapshots: self.snapshots, limits, first: self.first, last: self.last }
     }
 }
 

@@ -37,7 +37,7 @@ pub enum NameRule {
         /// The characters this kind of name is made of.
         allowed: &'static str,
     },
-    /// The text has a meaning of its own and can not be used as a name.
+    /// The text has a meaning of its own and cannot be used as a name.
     #[error("is {why}; choose another name")]
     Reserved {
         /// What the text is kept for.
@@ -61,7 +61,7 @@ pub enum NameRule {
     },
 }
 
-/// A refused text as error messages show it: escaped, so that it can not break a log line, and cut to 50 characters.
+/// A refused text as error messages show it: escaped, so that it cannot break a log line, and cut to 50 characters.
 pub(crate) fn shown(text: &str) -> String {
     const SHOWN_CHARS_MAX: usize = 50;
     let mut escaped = text.escape_debug();

@@ -112,7 +112,7 @@ pub fn parse_rfc3339(text: &str) -> Result<TimeMs, TimeTextError> {
 #[non_exhaustive]
 pub enum TimeTextError {
     /// The text does not look like a time.
-    #[error("time \"{text}\" can not be read; write 2026-01-31, 2026-01-31T14:30:00Z or 2026-01-31T14:30:00.250+02:00")]
+    #[error("time \"{text}\" cannot be read; write 2026-01-31, 2026-01-31T14:30:00Z or 2026-01-31T14:30:00.250+02:00")]
     Form {
         /// The refused text, escaped and cut to 50 characters.
         text: String,

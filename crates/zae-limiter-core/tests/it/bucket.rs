@@ -4,7 +4,7 @@ use crate::support::*;
 use proptest::prelude::*;
 use smallvec::smallvec;
 use zae_limiter_core::{
-    BucketState, ClosedHour, ConfigStamp, LIMITS_MAX, LimitName, LimitParams, LimitState, Milli, TimeMs, TooManyLimits, bucket_ttl_ms,
+    BucketState, CLOCK_BACK_MAX_MS, ClosedHour, ConfigStamp, LimitName, LimitParams, LimitState, Milli, TimeMs, bucket_ttl_ms,
 };
 
 fn milli_sum(closed: &[ClosedHour], name: &str) -> i64 {
@@ -17,7 +17,7 @@ fn names(bucket: &BucketState) -> Vec<&str> {
 
 // ---------------------------------------------------------------------------------------------------------- refill
 
-/// One row of the Python product's golden vectors (facts, appendix B): balance, refill instant, now, capacity, amount,
+/// One row of the golden vectors of the Python package 0.17: balance, refill instant, now, capacity, amount,
 /// period; then the balance both products agree on, its refill instant, and our remainder.
 struct Golden {
     before: (i64, i64, i64),
@@ -165,7 +165,7 @@ proptest! {
     }
 
     #[test]
-    fn a_clock_that_goes_back_adds_nothing_and_moves_nothing(limit in any_state(), at in any::<i64>(), back in 0..=i64::MAX) {
+    fn a_clock_that_goes_back_adds_nothing_and_moves_nothing(limit in any_state(), at in any::<i64>(), back in 0..=CLOCK_BACK_MAX_MS) {
         let mut bucket = bucket_of(limit, at);
         let before = bucket.clone();
         bucket.refill(TimeMs(at.saturating_sub(back)));
@@ -187,7 +187,8 @@ proptest! {
         ideal.advance(now.min(at.saturating_add(i64::MAX)));
         bucket.refill(TimeMs(now));
         prop_assert_eq!((bucket.limits()[0].balance.0, bucket.limits()[0].remainder), ideal.parts());
-        prop_assert_eq!(bucket.refilled_at.0, at.max(now));
+        let is_far_back = at.saturating_sub(now) > CLOCK_BACK_MAX_MS;
+        prop_assert_eq!(bucket.refilled_at.0, if is_far_back { now } else { at.max(now) });
 
         let receipt = crate::support::limit("x:1");
         bucket.adjust(&receipt, Milli(delta), TimeMs(now));
@@ -339,23 +340,6 @@ fn a_retired_full_limit_is_forgotten_by_a_change_too_and_starts_full_again() {
     assert_eq!(balances(&bucket), [60_000, 60_000]);
 }
 
-#[test]
-fn a_bucket_carries_at_most_sixteen_limits_and_a_refused_change_changes_nothing() {
-    let named = |from: usize, count: usize| (from..from + count).map(|i| limit(&format!("l{i}:60/min"))).collect::<Vec<_>>();
-    let mut bucket = BucketState::full(&named(0, LIMITS_MAX), ConfigStamp(0), TimeMs(0));
-    let all: Vec<_> = (0u8..16).map(|i| take(i, 1_000)).collect();
-    grant(&mut bucket, &all, 0);
-    let before = bucket.clone();
-    assert_eq!(bucket.sync(&named(1, LIMITS_MAX), ConfigStamp(1), TimeMs(0)), Err(TooManyLimits { count: 17 }));
-    assert_eq!(bucket, before);
-    assert_eq!(bucket.sync(&named(1, LIMITS_MAX - 1), ConfigStamp(1), TimeMs(0)), Ok(()));
-    assert_eq!((bucket.active(), bucket.all_limits().len()), (15, 16));
-    // Full ones in force make room at once; used ones when they are full and their hour is over.
-    bucket.roll_hour(TimeMs(HOUR_MS));
-    assert_eq!(bucket.sync(&named(100, LIMITS_MAX), ConfigStamp(2), TimeMs(HOUR_MS)), Ok(()));
-    assert_eq!(bucket.all_limits().len(), 16);
-}
-
 proptest! {
     /// Callers with different `.limits(..)` on one bucket: what they can take together is what the largest of them could
     /// take alone.
@@ -462,10 +446,10 @@ fn the_hour_closes_once_with_all_its_usage() {
 }
 
 #[test]
-fn an_hour_never_opens_again() {
+fn an_hour_does_not_open_again_for_a_clock_that_is_a_little_behind() {
     let mut bucket = full(&["rpm:60/min"]);
     grant(&mut bucket, &[take(0, 1_000)], 5 * HOUR_MS);
-    grant(&mut bucket, &[take(0, 1_000)], 3 * HOUR_MS);
+    grant(&mut bucket, &[take(0, 1_000)], 5 * HOUR_MS - 30_000);
     assert_eq!(bucket.roll_hour(TimeMs(4 * HOUR_MS)), None);
     let open = bucket.open_hour();
     assert_eq!((open.start, open.events, milli_sum(std::slice::from_ref(&open), "rpm")), (TimeMs(5 * HOUR_MS), 2, 2_000));

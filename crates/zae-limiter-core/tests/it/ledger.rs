@@ -205,6 +205,10 @@ impl Run {
         let name = index.and_then(|index| self.bucket.all_limits().get(index)).map(|state| state.name.clone());
         let only = name.map(|name| vec![name]);
         let gains = self.bucket.reset(only.as_deref(), TimeMs(self.now));
+        if only.is_none() {
+            // A reset of everything sets the time right.
+            self.latest = self.now;
+        }
         for (name, gain) in gains {
             let account = self.accounts.get_mut(name.as_str()).expect("a limit of the bucket has an account");
             // What a reset gives, on top of a fraction it rounds up, is the administrator's gift, not the rate's.

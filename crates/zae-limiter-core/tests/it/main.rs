@@ -1,6 +1,8 @@
 //! All integration tests of this crate in one binary: one link instead of many.
 
 mod bucket;
+mod clocks;
 mod decide;
 mod ledger;
+mod renamed;
 mod support;
