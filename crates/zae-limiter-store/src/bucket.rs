@@ -1,10 +1,11 @@
 //! Buckets: the hot path of the contract.
 
-use std::sync::Arc;
+use std::borrow::Cow;
+use std::sync::{Arc, LazyLock};
 
 use zae_limiter_core::{
-    BucketState, CHAIN_MAX, ConfigStamp, EntityId, Limit, LimitName, LimitSource, Milli, Reports, ResourceName, Take, TimeMs,
-    TooManyLimits, Wait, bucket_ttl_ms,
+    BUCKET_TTL_MULTIPLIER, BucketState, CHAIN_MAX, ConfigStamp, EntityId, Limit, LimitName, LimitSource, Milli, Reports, ResourceName,
+    Take, TimeMs, TooManyLimits, Wait, bucket_ttl_ms,
 };
 
 use crate::{BoxFuture, Change, Page, PageRequest, StoreError, StoreErrorKind};
@@ -25,7 +26,14 @@ pub struct LimitsInForce {
 impl LimitsInForce {
     /// Limits with the stamp of a store that has no configuration yet and the default time to live.
     pub fn new(limits: impl Into<Arc<[Limit]>>, source: LimitSource) -> LimitsInForce {
-        LimitsInForce::resolved(limits, source, ConfigStamp::default(), zae_limiter_core::BUCKET_TTL_MULTIPLIER)
+        LimitsInForce::resolved(limits, source, ConfigStamp::default(), BUCKET_TTL_MULTIPLIER)
+    }
+
+    /// No limits: for a member of a chain that has none and is only asked whether it is switched off.
+    #[must_use]
+    pub fn none(stamp: ConfigStamp) -> LimitsInForce {
+        static NONE: LazyLock<Arc<[Limit]>> = LazyLock::new(|| Arc::from([]));
+        LimitsInForce { limits: Arc::clone(&NONE), source: LimitSource::Fallback, stamp, ttl_ms: None }
     }
 
     /// Limits as resolved from a configuration read.
@@ -36,7 +44,12 @@ impl LimitsInForce {
     }
 }
 
-/// What is asked of one bucket of a chain.
+/// What is asked of one member of a chain, usually of its bucket.
+///
+/// A member without limits has no bucket: nothing is taken from it, nothing is written for it, no bucket of it is looked at.
+/// It is sent because it may be switched off: a store with [`crate::Capabilities::atomic_chains`] then answers
+/// [`ConsumeOutcome::Disabled`], in the same step in which it decides about the others. A store without that promise leaves
+/// such a member to its caller, who knows the flag from the last read of the configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct MemberTake<'a> {
     /// Whose bucket.
@@ -50,6 +63,14 @@ pub struct MemberTake<'a> {
     /// What the request also asks for and `limits` does not have. A store whose buckets carry their limits makes sure that this
     /// one has not got such a limit meanwhile; one that compares stamps need not look.
     pub absent: &'a [LimitName],
+}
+
+impl MemberTake<'_> {
+    /// True for a member without limits: only its flag is asked for.
+    #[must_use]
+    pub fn is_unlimited(&self) -> bool {
+        self.limits.limits.is_empty()
+    }
 }
 
 /// One atomic decision over a chain. Everything is borrowed, so a prebuilt request costs nothing to pass.
@@ -127,14 +148,37 @@ pub struct BucketDelta<'a> {
     pub entity: &'a EntityId,
     /// For which resource.
     pub resource: &'a ResourceName,
-    /// The limits as they were when the lease took: what a forgotten bucket is re-created from.
+    /// The limits as they were when the lease took. What a forgotten bucket is made again from is [`BucketDelta::made_again`].
     pub limits: &'a LimitsInForce,
     /// The changes, at most one per limit.
     pub deltas: &'a [Delta],
     /// Tells a repetition from another change: the same for every attempt of one change, and for no other change of this
-    /// process. 0 when it will not be repeated. A store that can not always say whether a change was made needs it to make a
+    /// process. 0 when it will not be repeated. A store that cannot always say whether a change was made needs it to make a
     /// charge once.
     pub operation: u64,
+}
+
+impl<'a> BucketDelta<'a> {
+    /// What a forgotten bucket is made again from when this charges it: the limits in force by now, for a receipt may be hours old,
+    /// and under its limits the charge could be no debt. The receipt's own where the call brought its limits along, and where those
+    /// of now lack what is charged; then only an entity that still has limits of its own keeps the bucket for good.
+    #[must_use]
+    pub fn made_again(&self, now: Option<&(Arc<[Limit]>, LimitSource)>, stamp: ConfigStamp) -> Cow<'a, LimitsInForce> {
+        let receipt = self.limits;
+        let mut charged =
+            self.deltas.iter().filter(|change| change.amount > Milli::ZERO).map(|change| receipt.limits[usize::from(change.limit)].name());
+        let in_force = now.filter(|_| receipt.source != LimitSource::Call);
+        if let Some((limits, source)) = in_force.filter(|(limits, _)| charged.all(|name| limits.iter().any(|limit| limit.name() == name))) {
+            let is_kept = receipt.source.expires() && receipt.ttl_ms.is_none();
+            let multiplier = if is_kept { 0 } else { BUCKET_TTL_MULTIPLIER };
+            return Cow::Owned(LimitsInForce::resolved(Arc::clone(limits), *source, stamp, multiplier));
+        }
+        if receipt.source.expires() || now.is_some_and(|(_, source)| !source.expires()) {
+            return Cow::Borrowed(receipt);
+        }
+        let ttl_ms = Some(bucket_ttl_ms(&receipt.limits, BUCKET_TTL_MULTIPLIER).unwrap_or(0));
+        Cow::Owned(LimitsInForce { ttl_ms, ..receipt.clone() })
+    }
 }
 
 /// What became of one [`BucketDelta`].
@@ -142,7 +186,7 @@ pub struct BucketDelta<'a> {
 pub enum Adjusted {
     /// The bucket was there and was changed.
     Applied,
-    /// The bucket had been forgotten, which means it was full: it was created again from the receipt and charged.
+    /// The bucket had been forgotten, which means it was full: it was made again and charged.
     Recreated,
     /// There was nothing to give back to: the bucket had been forgotten full, or was deleted by an administrator.
     Dropped,
@@ -185,7 +229,8 @@ pub trait BucketStore: Send + Sync {
     fn peek<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>>;
 
     /// Charges and gives back, each bucket on its own. Never refused: a charge may lead into debt, a credit never lifts a
-    /// balance above capacity. One result per delta, in order.
+    /// balance above capacity. One result per delta, in order. `Invalid`, and nothing changed, for a charge that no counter
+    /// can hold: a debt, and where usage is counted the use of one hour, ends at about 9.2 · 10^15 tokens.
     fn adjust<'a>(&'a self, deltas: &'a [BucketDelta<'a>], now: TimeMs) -> BoxFuture<'a, Vec<Result<Adjusted, StoreError>>>;
 
     /// Fills a bucket, forgiving its debt, and records it in the audit log. Returns what each limit gained; `None` when
@@ -208,8 +253,8 @@ pub trait BucketStore: Send + Sync {
 pub enum Readiness {
     /// Its limits are the caller's.
     Ready,
-    /// Its limits were changed to the caller's: write the bucket even if the decision is a refusal, or the old rate would
-    /// go on for as long as requests are refused.
+    /// Its limits were changed to the caller's, or its time was set right: write the bucket even if the decision is a refusal,
+    /// or the old rate, or the wrong time, would go on for as long as requests are refused.
     Synced,
     /// The caller's limits come from an older configuration than the bucket's, and differ from them.
     Stale,
@@ -225,7 +270,11 @@ pub fn bring_up_to_date(bucket: &mut BucketState, member: &MemberTake<'_>, now: 
     }
     let in_force = member.limits;
     if bucket.matches(&in_force.limits) {
-        return Ok(Readiness::Ready);
+        if !bucket.is_far_ahead_of(now) {
+            return Ok(Readiness::Ready);
+        }
+        bucket.refill(now);
+        return Ok(Readiness::Synced);
     }
     // Limits given with the call count as read at this very moment.
     if in_force.source != LimitSource::Call && in_force.stamp < bucket.stamp {

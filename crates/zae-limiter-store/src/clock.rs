@@ -60,7 +60,8 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that moves only when told to. Clones share the same time.
+/// A clock that moves only when told to, for tests. Clones share the same time; [`advance`](ManualClock::advance) wakes
+/// whoever sleeps until then, so a request that waits needs no real time.
 #[derive(Clone, Debug)]
 pub struct ManualClock {
     shared: Arc<Mutex<ManualTime>>,

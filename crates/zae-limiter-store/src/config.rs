@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use zae_limiter_core::{
     AuditSubject, ConfigStamp, Entity, EntityId, EventId, IntoName, Limit, LimitSource, NameError, Principal, ResourceName, TimeMs,
@@ -266,11 +267,12 @@ impl NewEntity {
         Ok(())
     }
 
-    /// The entity as it is stored first.
+    /// The entity as it is stored first. `version` is larger than that of every entity that was deleted before: a version
+    /// somebody has read of an entity under this id must never fit another one.
     #[must_use]
-    pub fn created_at(&self, created_at: TimeMs) -> Entity {
+    pub fn created_at(&self, created_at: TimeMs, version: u64) -> Entity {
         let NewEntity { id, name, parent, cascade, metadata } = self.clone();
-        Entity { id, name, parent, cascade, metadata, created_at, version: 1 }
+        Entity { id, name, parent, cascade, metadata, created_at, version }
     }
 }
 
@@ -317,10 +319,35 @@ pub struct MemberConfig {
 pub struct Resolution {
     /// One per key, in order.
     pub members: Vec<MemberConfig>,
+    /// Ancestors the members cascade to, as far as the store has read them along; none need be here.
+    pub ancestors: Vec<Ancestor>,
     /// The outage policy stored at system level.
     pub on_unavailable: Option<OnUnavailable>,
-    /// Freshness of this read.
+    /// Freshness of the members: that of their oldest part.
     pub stamp: ConfigStamp,
+    /// How long before this call the oldest part of the members was read; zero when all of it was read now.
+    pub age: Duration,
+}
+
+impl Resolution {
+    /// An answer read at this moment, without ancestors.
+    #[must_use]
+    pub fn of_now(members: Vec<MemberConfig>, on_unavailable: Option<OnUnavailable>, stamp: ConfigStamp) -> Resolution {
+        Resolution { members, ancestors: Vec::new(), on_unavailable, stamp, age: Duration::ZERO }
+    }
+}
+
+/// A member nobody asked for, read along because takes go on to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ancestor {
+    /// Who.
+    pub entity: EntityId,
+    /// What is stored about it, on the resource of the member that cascades to it.
+    pub config: MemberConfig,
+    /// As [`Resolution::stamp`].
+    pub stamp: ConfigStamp,
+    /// As [`Resolution::age`].
+    pub age: Duration,
 }
 
 /// Entities, limits and flags.
@@ -334,7 +361,8 @@ pub trait ConfigStore: Send + Sync {
     /// Looks an entity up.
     fn entity<'a>(&'a self, id: &'a EntityId) -> BoxFuture<'a, Result<Option<Entity>, StoreError>>;
 
-    /// Changes name or metadata if the entity still has `expected_version`; otherwise `Conflict`.
+    /// Changes name or metadata if the entity still has `expected_version`; otherwise `Conflict`. A version never comes back,
+    /// not even when the entity is deleted and created anew.
     fn update_entity<'a>(
         &'a self,
         id: &'a EntityId,
@@ -343,7 +371,9 @@ pub trait ConfigStore: Send + Sync {
         change: &'a Change,
     ) -> BoxFuture<'a, Result<Entity, StoreError>>;
 
-    /// Deletes an entity with its buckets and configuration. `NotFound`; `State` while it has children, naming some.
+    /// Deletes an entity with its buckets and configuration. `NotFound`; `State` while it has children, naming some. A deletion
+    /// that is refused has changed nothing; one that fails half way is recorded, admits nothing by weaker limits than before, and
+    /// is finished by the next one.
     /// Usage and audit history stay until their retention ends.
     fn delete_entity<'a>(&'a self, id: &'a EntityId, change: &'a Change) -> BoxFuture<'a, Result<DeletedEntity, StoreError>>;
 
@@ -353,15 +383,17 @@ pub trait ConfigStore: Send + Sync {
     /// All entities, by id.
     fn entities<'a>(&'a self, page: &'a PageRequest) -> BoxFuture<'a, Result<Page<Entity>, StoreError>>;
 
-    /// Stores limits at a level; returns the level's new version.
+    /// Stores limits at a level; returns the level's new version. `Conflict` when the version expected is not the one there is;
+    /// `Capacity` when a registry of the backend can name no more resources.
     fn set_limits<'a>(&'a self, level: &'a Level, limits: &'a LimitsChange, change: &'a Change) -> BoxFuture<'a, Result<u64, StoreError>>;
 
     /// Removes the limits of a level (and the system's outage policy); a flag stays. False when there were none.
     fn delete_limits<'a>(&'a self, level: &'a Level, change: &'a Change) -> BoxFuture<'a, Result<bool, StoreError>>;
 
     /// Disables (`Some(true)`), explicitly enables (`Some(false)`) or un-flags (`None`) a level. From its return on no
-    /// bucket it covers grants anything while disabled. `Invalid` for the system level. Returns how many existing buckets
-    /// it reached.
+    /// bucket it reached and no bucket made later grants anything while disabled; a remote store may miss a bucket that its index
+    /// does not list yet, which then refuses when its takers read the configuration again. `Invalid` for the system level. Returns
+    /// how many existing buckets it reached.
     fn set_disabled<'a>(&'a self, level: &'a Level, disabled: Option<bool>, change: &'a Change) -> BoxFuture<'a, Result<u64, StoreError>>;
 
     /// What is stored at a level.
@@ -370,6 +402,16 @@ pub trait ConfigStore: Send + Sync {
     /// Everything an acquire needs to know about these members, in one round trip. `NotFound` when the namespace is no
     /// longer active.
     fn resolve<'a>(&'a self, keys: &'a [MemberKey<'a>]) -> BoxFuture<'a, Result<Resolution, StoreError>>;
+
+    /// As [`ConfigStore::resolve`], for who keeps the answer: parts of it may have been read before, but less than `age_max`
+    /// ago, and ancestors may come along. A store that remembers no configuration reads.
+    fn resolve_within<'a>(&'a self, keys: &'a [MemberKey<'a>], age_max: Duration) -> BoxFuture<'a, Result<Resolution, StoreError>> {
+        let _ = age_max;
+        self.resolve(keys)
+    }
+
+    /// Forgets what the store itself remembers of the configuration: the next [`ConfigStore::resolve_within`] reads.
+    fn forget_config(&self) {}
 
     /// Resources with a stored configuration of their own, by name.
     fn resources_with_defaults<'a>(&'a self, page: &'a PageRequest) -> BoxFuture<'a, Result<Page<ResourceName>, StoreError>>;

@@ -7,7 +7,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StoreErrorKind {
-    /// The backend can not be reached or did not answer in time. Apply the outage policy; a write may have been applied.
+    /// The backend cannot be reached or did not answer in time. Apply the outage policy; a write may have been applied.
     Unavailable,
     /// The backend is there but others held its lock beyond the deadline. Nothing was applied; retry.
     Busy,
@@ -15,7 +15,7 @@ pub enum StoreErrorKind {
     Full,
     /// The file or the table is read-only. Nothing was applied; change the mode or open it for reading.
     ReadOnly,
-    /// What was read can not be right. Stop, restore a backup.
+    /// What was read cannot be right. Stop, restore a backup.
     Corrupt,
     /// Written by a newer version, or by another product. Upgrade this process.
     Incompatible,
@@ -27,7 +27,7 @@ pub enum StoreErrorKind {
     AlreadyExists,
     /// Somebody changed it first: read it again, then decide again.
     Conflict,
-    /// It can not be done in the present state, and the message says what stands in the way.
+    /// It cannot be done in the present state, and the message says what stands in the way.
     State,
     /// The request itself is wrong. Fix the call.
     Invalid,
@@ -136,6 +136,12 @@ impl fmt::Display for StoreError {
 impl Error for StoreError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         self.source.as_deref().map(|source| source as &(dyn Error + 'static))
+    }
+}
+
+impl From<zae_limiter_core::CounterFull> for StoreError {
+    fn from(error: zae_limiter_core::CounterFull) -> StoreError {
+        StoreError::new(StoreErrorKind::Invalid, "adjust", error.to_string())
     }
 }
 

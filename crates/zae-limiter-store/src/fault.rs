@@ -182,6 +182,18 @@ macro_rules! forward_store {
         }
 
         impl<S: $crate::Store + ?Sized> $crate::ConfigStore for $wrapper<S> {
+            fn resolve_within<'a>(
+                &'a self,
+                keys: &'a [$crate::MemberKey<'a>],
+                age_max: std::time::Duration,
+            ) -> $crate::BoxFuture<'a, Result<$crate::Resolution, $crate::StoreError>> {
+                self.around("resolve", move |inner| inner.resolve_within(keys, age_max))
+            }
+
+            fn forget_config(&self) {
+                self.inner.forget_config();
+            }
+
             $crate::fault::forward! { around:
                 create_entity(entity: &'a $crate::NewEntity, change: &'a $crate::Change) -> zae_limiter_core::Entity;
                 entity(id: &'a zae_limiter_core::EntityId) -> Option<zae_limiter_core::Entity>;
@@ -210,6 +222,7 @@ macro_rules! forward_store {
         impl<S: $crate::Store + ?Sized> $crate::HistoryStore for $wrapper<S> {
             $crate::fault::forward! { around:
                 audit_events(query: &'a $crate::AuditQuery) -> $crate::Page<zae_limiter_core::AuditEvent>;
+                audit_log(page: &'a $crate::PageRequest) -> $crate::Page<zae_limiter_core::AuditEvent>;
                 usage(query: &'a $crate::UsageQuery) -> $crate::Page<zae_limiter_core::UsageSnapshot>;
             }
         }
@@ -233,6 +246,10 @@ macro_rules! forward_store {
                 self.inner.current_namespace()
             }
 
+            fn current_namespace_id(&self) -> Option<zae_limiter_core::NamespaceId> {
+                self.inner.current_namespace_id()
+            }
+
             fn scoped<'a>(
                 &'a self,
                 name: &'a zae_limiter_core::NamespaceName,
@@ -252,6 +269,7 @@ macro_rules! forward_store {
             $crate::fault::forward! { around:
                 ping() -> ();
                 sweep(now: zae_limiter_core::TimeMs, steps_max: u32) -> $crate::Swept;
+                sweep_horizon(now: zae_limiter_core::TimeMs) -> Option<zae_limiter_core::TimeMs>;
             }
         }
     };

@@ -1,6 +1,6 @@
 //! What happened: the audit log and the usage history. Both are written by the operations they record, never from here.
 
-use zae_limiter_core::{AuditEvent, AuditSubject, EntityId, ResourceName, TimeMs, UsageSnapshot, UsageWindow};
+use zae_limiter_core::{AuditEvent, AuditSubject, EntityId, ResourceName, TimeMs, UsageSnapshot, UsageSummary, UsageWindow};
 
 use crate::{BoxFuture, Page, PageRequest, StoreError};
 
@@ -16,7 +16,7 @@ pub struct AuditQuery {
 /// Which usage snapshots, oldest first, then by entity and resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsageQuery {
-    /// Only this entity. At least one of entity and resource is needed.
+    /// Only this entity. Without an entity and a resource the query is about the whole namespace.
     pub entity: Option<EntityId>,
     /// Only this resource.
     pub resource: Option<ResourceName>,
@@ -35,6 +35,16 @@ pub trait HistoryStore: Send + Sync {
     /// Audit events of one subject, newest first.
     fn audit_events<'a>(&'a self, query: &'a AuditQuery) -> BoxFuture<'a, Result<Page<AuditEvent>, StoreError>>;
 
+    /// Audit events of every subject of the namespace, newest first.
+    fn audit_log<'a>(&'a self, page: &'a PageRequest) -> BoxFuture<'a, Result<Page<AuditEvent>, StoreError>>;
+
     /// Usage snapshots, the open hour included where usage is immediate.
     fn usage<'a>(&'a self, query: &'a UsageQuery) -> BoxFuture<'a, Result<Page<UsageSnapshot>, StoreError>>;
+
+    /// The sums over everything a query matches, whatever its page says, where the backend has a cheaper way than all pages
+    /// one after the other. `None` where it has not.
+    fn usage_summary<'a>(&'a self, query: &'a UsageQuery) -> BoxFuture<'a, Result<Option<UsageSummary>, StoreError>> {
+        let _ = query;
+        Box::pin(async { Ok(None) })
+    }
 }

@@ -27,6 +27,7 @@ mod clock;
 mod config;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+pub mod details;
 mod entropy;
 mod error;
 mod fault;
@@ -46,8 +47,8 @@ pub use bucket::{
 pub use capabilities::Capabilities;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use config::{
-    Change, ConfigStore, DeletedEntity, EntityDraft, EntityUpdate, Level, LevelConfig, LimitsChange, MemberConfig, MemberKey, NewEntity,
-    OnUnavailable, Resolution,
+    Ancestor, Change, ConfigStore, DeletedEntity, EntityDraft, EntityUpdate, Level, LevelConfig, LimitsChange, MemberConfig, MemberKey,
+    NewEntity, OnUnavailable, Resolution,
 };
 pub use entropy::{Entropy, SeededEntropy, SystemEntropy};
 pub use error::{StoreError, StoreErrorKind};
@@ -75,6 +76,8 @@ pub struct Swept {
     pub audit: u64,
     /// True when the sweep has gone once over everything; false when its step budget ended first.
     pub complete: bool,
+    /// True when the clock is not believed yet, so that nothing was forgotten that only it says is old.
+    pub held_back: bool,
 }
 
 /// A whole backend: the four traits together, bound to one namespace.
@@ -89,4 +92,13 @@ pub trait Store: BucketStore + ConfigStore + HistoryStore + NamespaceStore {
     /// is drained or in debt), usage and audit past their retention. Backends also do this by themselves; operators and
     /// tests can ask. Covers every namespace of the backend.
     fn sweep(&self, now: TimeMs, steps_max: u32) -> BoxFuture<'_, Result<Swept, StoreError>>;
+
+    /// Looks at the clock for a sweep: up to when one may act, by all that sweeps of this store have seen of clocks, `None` when
+    /// nothing is certain yet. See [`SweepHorizon`](zae_limiter_core::SweepHorizon) for the rule. [`Store::sweep`] itself
+    /// believes the time it is told.
+    ///
+    /// A store that forgets by a clock of its own has nothing to look at: the default is `now`.
+    fn sweep_horizon(&self, now: TimeMs) -> BoxFuture<'_, Result<Option<TimeMs>, StoreError>> {
+        Box::pin(std::future::ready(Ok(Some(now))))
+    }
 }

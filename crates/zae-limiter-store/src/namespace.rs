@@ -13,7 +13,7 @@ pub enum NamespaceStatus {
     Active,
     /// Soft-deleted: its name is free again, its data is kept until purged or recovered.
     Deleted,
-    /// Being purged: it can not be recovered any more.
+    /// Being purged: it cannot be recovered any more.
     Purging,
 }
 
@@ -80,12 +80,17 @@ pub trait NamespaceStore: Send + Sync {
     /// Deleted namespaces whose data is still there, by id.
     fn orphan_namespaces<'a>(&'a self, page: &'a PageRequest) -> BoxFuture<'a, Result<Page<Namespace>, StoreError>>;
 
-    /// Removes all data of a deleted namespace, in bounded steps, and then its record. Can be repeated after a crash.
+    /// Removes all data of a deleted namespace, in bounded steps, and then its record. The order is recorded before anything is
+    /// gone. Can be repeated after a crash.
     /// Fails with `State` for an active one.
     fn purge_namespace<'a>(&'a self, id: &'a NamespaceId, change: &'a Change) -> BoxFuture<'a, Result<Purged, StoreError>>;
 
     /// The namespace this handle is bound to.
     fn current_namespace(&self) -> NamespaceName;
+
+    /// The id of that namespace; `None` for a handle that is bound to none. A name can be registered anew after it was
+    /// deleted, by anybody; the id tells the two apart.
+    fn current_namespace_id(&self) -> Option<NamespaceId>;
 
     /// A handle bound to another namespace; shares connections with this one. `NotFound` when it is not registered.
     fn scoped<'a>(&'a self, name: &'a NamespaceName) -> BoxFuture<'a, Result<Arc<dyn Store>, StoreError>>;

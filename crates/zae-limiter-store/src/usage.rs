@@ -6,6 +6,9 @@ use zae_limiter_core::{EntityId, LimitName, Milli, ResourceName, TimeMs, UsageSn
 
 use crate::{Cursor, Page, StoreError, StoreErrorKind, UsageQuery};
 
+/// Between the parts of a cursor: no name contains it, and a shell takes it as a part of a word.
+const SEPARATOR: char = '#';
+
 /// One window of one bucket, in the order of the answer.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Position {
@@ -16,7 +19,7 @@ struct Position {
 
 impl Position {
     fn parse(cursor: &Cursor) -> Option<Position> {
-        let mut parts = cursor.0.splitn(3, ' ');
+        let mut parts = cursor.0.splitn(3, SEPARATOR);
         let mut part = || parts.next().unwrap_or_default();
         let start = TimeMs(part().parse().ok()?);
         Some(Position { start, entity: part().parse().ok()?, resource: part().parse().ok()? })
@@ -26,14 +29,13 @@ impl Position {
         Position { start: snapshot.start, entity: snapshot.entity.clone(), resource: snapshot.resource.clone() }
     }
 
-    /// No name contains a space.
     fn cursor(&self) -> String {
-        format!("{} {} {}", self.start.0, self.entity, self.resource)
+        format!("{}{SEPARATOR}{}{SEPARATOR}{}", self.start.0, self.entity, self.resource)
     }
 }
 
 /// What was used in one window.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct UsageTotals {
     used: BTreeMap<LimitName, Milli>,
     events: u64,
@@ -55,7 +57,7 @@ impl UsageTotals {
 /// The windows of one page: the first ones after a cursor, however many there are in all. It holds one more than the page,
 /// so that an answer of any size needs little memory. A window that is pushed out has that many before it, and so never
 /// comes back with a part of its usage missing.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct UsageWindows<'a> {
     query: &'a UsageQuery,
     after: Option<Position>,
@@ -64,12 +66,9 @@ pub struct UsageWindows<'a> {
 }
 
 impl<'a> UsageWindows<'a> {
-    /// Nothing added yet. Refuses a query that names neither an entity nor a resource, and a cursor that is not one of its own.
+    /// Nothing added yet. Refuses a cursor that is not one of its own.
     pub fn new(query: &'a UsageQuery) -> Result<UsageWindows<'a>, StoreError> {
         let invalid = |message| StoreError::new(StoreErrorKind::Invalid, "usage", message);
-        if query.entity.is_none() && query.resource.is_none() {
-            return Err(invalid("neither an entity nor a resource is given; give at least one"));
-        }
         let after = match query.page.cursor() {
             Some(cursor) => {
                 Some(Position::parse(cursor).ok_or_else(|| invalid("the cursor is not one of this listing; begin without one"))?)
@@ -78,6 +77,12 @@ impl<'a> UsageWindows<'a> {
         };
         let size = usize::try_from(query.page.limit()).unwrap_or(usize::MAX);
         Ok(UsageWindows { query, after, size, totals: BTreeMap::new() })
+    }
+
+    /// The same without a page: every window has room.
+    #[must_use]
+    pub(crate) fn unbounded(self) -> UsageWindows<'a> {
+        UsageWindows { after: None, size: usize::MAX, ..self }
     }
 
     /// What is asked.
@@ -92,10 +97,35 @@ impl<'a> UsageWindows<'a> {
         self.after.as_ref().map(|after| after.start).max(self.query.from)
     }
 
+    /// The last window of the page before this one.
+    #[must_use]
+    pub fn after(&self) -> Option<(TimeMs, &EntityId, &ResourceName)> {
+        self.after.as_ref().map(|after| (after.start, &after.entity, &after.resource))
+    }
+
+    /// True when the page is full, and what was used at an instant comes behind it. Whoever adds in the order of the answer has
+    /// then added enough.
+    #[must_use]
+    pub fn is_full_before(&self, at: TimeMs, entity: &EntityId, resource: &ResourceName) -> bool {
+        let start = self.query.window.start_of(at);
+        let is_behind = |last: &Position| (last.start, &last.entity, &last.resource) < (start, entity, resource);
+        self.totals.len() > self.size && self.totals.last_key_value().is_some_and(|(last, _)| is_behind(last))
+    }
+
     /// True when no window that starts at `start` or later could get in.
     #[must_use]
     pub fn is_closed_to(&self, start: TimeMs) -> bool {
         self.totals.len() > self.size && self.totals.last_key_value().is_some_and(|(last, _)| last.start < start)
+    }
+
+    /// True when the window of a bucket could still get onto the page: what is used in it is worth reading.
+    #[must_use]
+    pub fn is_open_to(&self, at: TimeMs, entity: &EntityId, resource: &ResourceName) -> bool {
+        let start = self.query.window.start_of(at);
+        let position = Position { start, entity: entity.clone(), resource: resource.clone() };
+        let is_after = self.after.as_ref().is_none_or(|after| position > *after);
+        let is_early = || self.totals.last_key_value().is_none_or(|(last, _)| position <= *last);
+        is_after && (self.totals.len() <= self.size || is_early())
     }
 
     /// Where to add what was used at an instant; `None` when that window is not on this page.
@@ -120,16 +150,32 @@ impl<'a> UsageWindows<'a> {
     /// The answer.
     #[must_use]
     pub fn into_page(self) -> Page<UsageSnapshot> {
+        let request = &self.query.page;
+        let mut page = Page::cut(self.all(), request, |last| Position::of(last).cursor());
+        page.items.retain(shows_something);
+        page
+    }
+
+    /// Everything that was added.
+    #[must_use]
+    pub(crate) fn snapshots(self) -> Vec<UsageSnapshot> {
+        let mut snapshots = self.all();
+        snapshots.retain(shows_something);
+        snapshots
+    }
+
+    fn all(self) -> Vec<UsageSnapshot> {
         let window = self.query.window;
         let snapshot = |(position, totals): (Position, UsageTotals)| {
             let Position { start, entity, resource } = position;
             let counters = totals.used.into_iter().filter(|(_, used)| *used != Milli::ZERO).collect();
             UsageSnapshot { entity, resource, window, start, counters, events: totals.events }
         };
-        let snapshots = self.totals.into_iter().map(snapshot).collect();
-        let mut page = Page::cut(snapshots, &self.query.page, |last| Position::of(last).cursor());
-        // Only corrections that cancel each other out: nothing to show.
-        page.items.retain(|snapshot| snapshot.events > 0 || !snapshot.counters.is_empty());
-        page
+        self.totals.into_iter().map(snapshot).collect()
     }
+}
+
+/// Corrections that cancel each other out are nothing to show.
+fn shows_something(snapshot: &UsageSnapshot) -> bool {
+    snapshot.events > 0 || !snapshot.counters.is_empty()
 }

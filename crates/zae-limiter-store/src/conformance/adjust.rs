@@ -1,9 +1,9 @@
 //! Charging and giving back after the fact.
 
-use zae_limiter_core::{Milli, Wait};
+use zae_limiter_core::{LimitSource, Milli, Wait};
 
 use super::fixture::{Fixture, HOUR, SECOND, after, ask, at, correction, fails, limits};
-use crate::{Adjusted, Level, StoreErrorKind};
+use crate::{Adjusted, Level, LimitsInForce, StoreErrorKind};
 
 pub(super) async fn a_charge_goes_into_debt(f: Fixture) {
     let rpm = limits("rpm:60/min");
@@ -102,6 +102,19 @@ pub(super) async fn a_charge_on_a_missing_bucket_creates_it_with_the_debt(f: Fix
     assert_eq!(f.consumed("key").await, [70_000, 0], "the charge is counted");
 }
 
+pub(super) async fn a_charge_on_a_missing_bucket_goes_by_the_limits_in_force(f: Fixture) {
+    let old = f.stored(&Level::System, "rpm:1000/min").await;
+    f.stored(&Level::System, "rpm:10/min tpm:5/min").await;
+    assert_eq!(f.adjust(&correction("key", &old, &[("rpm", 500)]), at(0)).await, Adjusted::Recreated);
+    assert_eq!(f.balances("key", at(0)).await, [-490_000, 5_000], "10 less 500: under the limits of the receipt nothing would be owed");
+    let called = LimitsInForce::new(old.limits.to_vec(), LimitSource::Call);
+    assert_eq!(f.adjust(&correction("own", &called, &[("rpm", 500)]), at(0)).await, Adjusted::Recreated);
+    assert_eq!(f.balances("own", at(0)).await, [500_000], "who brings limits along is charged under them");
+    f.stored(&Level::System, "tpm:5/min").await;
+    assert_eq!(f.adjust(&correction("renamed", &old, &[("rpm", 500)]), at(0)).await, Adjusted::Recreated);
+    assert_eq!(f.balances("renamed", at(0)).await, [500_000], "nor is a charge forgotten because its limit is");
+}
+
 pub(super) async fn a_refund_beside_a_charge_on_a_missing_bucket_mints_nothing(f: Fixture) {
     let both = limits("rpm:60/min tpm:1000/min");
     assert_eq!(f.adjust(&correction("key", &both, &[("tpm", -100), ("rpm", 20)]), at(0)).await, Adjusted::Recreated);
@@ -185,18 +198,23 @@ pub(super) async fn an_adjustment_behind_the_clock_moves_nothing(f: Fixture) {
     assert_eq!(f.balances("key", at(10 * SECOND)).await, [5_000], "the refund counts, the ten seconds do not count twice");
 }
 
-pub(super) async fn extreme_debts_stay_within_bounds(f: Fixture) {
-    let rpm = limits("rpm:60/min");
-    f.take(&ask("key", &rpm, &[("rpm", 60)]), at(0)).await.granted(&[0]);
-    let mut huge = correction("key", &rpm, &[("rpm", 1)]);
-    huge.deltas[0].amount = Milli(i64::MAX);
-    f.adjust(&huge, at(0)).await;
-    f.adjust(&huge, at(0)).await;
-    assert_eq!(f.balances("key", at(0)).await, [i64::MIN], "debt stays at the lowest there is, and does not wrap around");
-    let answer = f.take(&ask("key", &rpm, &[("rpm", 1)]), at(0)).await;
+pub(super) async fn a_charge_that_no_counter_can_hold_is_refused_and_changes_nothing(f: Fixture) {
+    let both = limits("rpm:60/min tpm:60/min");
+    f.take(&ask("key", &both, &[("rpm", 60), ("tpm", 60)]), at(0)).await.granted(&[0, 0]);
+    let mut huge = correction("key", &both, &[("tpm", 1), ("rpm", 1)]);
+    huge.deltas[1].amount = Milli(i64::MAX - 100_000);
+    assert_eq!(f.adjust(&huge, at(0)).await, Adjusted::Applied, "a debt of nine thousand million million tokens");
+    let before = f.bucket("key").await;
+    let refused = f.adjust_all(&[huge], at(0)).await.remove(0);
+    let error = fails(refused, StoreErrorKind::Invalid);
+    assert!(error.message().contains("rpm cannot count that much more"), "it says what and why: {error}");
+    f.is_as_it_was(f.bucket("key").await.as_ref(), before.as_ref(), at(0));
+    let answer = f.take(&ask("key", &both, &[("rpm", 1)]), at(0)).await;
     assert!(!answer.is_granted(), "the deepest debt refuses, found {answer:?}");
-    huge.deltas[0].amount = Milli(i64::MIN);
-    f.adjust(&huge, at(0)).await;
+    let mut largest = correction("key", &both, &[("rpm", 1)]);
+    largest.deltas[0].amount = Milli(i64::MIN);
+    // A refund that no counter can hold is refused as well; one that it can is cut to the capacity.
+    let _ = f.adjust_all(&[largest], at(0)).await;
     let balance = f.balances("key", at(0)).await[0];
     assert!(balance <= 60_000, "the largest refund lifts no balance above its capacity, found {balance}");
 }

@@ -2,8 +2,10 @@
 
 use zae_limiter_core::{AuditAction, AuditEvent, AuditSubject, EventId};
 
-use super::fixture::{Fixture, GPT, SECOND, all, ask, at, correction, entity, limit_list, limits, namespace, namespace_id, resource};
-use crate::{AuditQuery, Change, EntityUpdate, Level, LimitsChange};
+use super::fixture::{
+    Fixture, GPT, SECOND, all, ask, at, correction, entity, limit_list, limits, namespace, namespace_id, pages, resource,
+};
+use crate::{AuditQuery, Change, EntityUpdate, Level, LimitsChange, OnUnavailable};
 
 /// All events of a subject, newest first.
 async fn events(f: &Fixture, subject: &AuditSubject) -> Vec<AuditEvent> {
@@ -69,6 +71,48 @@ pub(super) async fn an_event_says_who_when_and_what(f: Fixture) {
     assert_eq!(events(&f, &of_key()).await[0].principal, None, "nobody was named");
 }
 
+pub(super) async fn an_event_says_what_was_before(f: Fixture) {
+    let told = async |subject: AuditSubject| -> Vec<String> {
+        let event = events(&f, &subject).await.into_iter().next().expect("an event");
+        event.details.into_iter().map(|(name, value)| format!("{name}={value}")).collect()
+    };
+    let level = Level::EntityResource(entity("key"), resource(GPT));
+    f.set(&level, "rpm:60/min tpm:100/hour").await;
+    assert_eq!(told(of_key()).await, ["limit=rpm:60/min", "limit=tpm:100/hour"], "there was nothing before");
+    f.set(&level, "rpm:30/min").await;
+    assert_eq!(told(of_key()).await, ["limit=rpm:30/min", "was=rpm:60/min", "was=tpm:100/hour"]);
+    f.flag(&level, Some(true)).await;
+    assert_eq!(told(of_key()).await, ["disabled=true", "was=inherited"]);
+    f.flag(&level, Some(false)).await;
+    assert_eq!(told(of_key()).await, ["disabled=false", "was=true"]);
+    f.flag(&level, None).await;
+    assert_eq!(told(of_key()).await, ["disabled=inherited", "was=false"]);
+    f.unset(&level).await;
+    assert_eq!(told(of_key()).await, ["limit=rpm:30/min"], "what was deleted");
+
+    let set = async |on_unavailable: Option<OnUnavailable>| {
+        let limits = LimitsChange { limits: limit_list("rpm:1/min"), on_unavailable, expected_version: None };
+        f.store.set_limits(&Level::System, &limits, &f.change(at(SECOND))).await.expect("limits can be set");
+        told(AuditSubject::System).await
+    };
+    assert_eq!(set(Some(OnUnavailable::Allow)).await, ["limit=rpm:1/min", "on_unavailable=allow"]);
+    assert_eq!(set(None).await, ["limit=rpm:1/min", "was=rpm:1/min"], "the policy is kept");
+    let changed = ["limit=rpm:1/min", "on_unavailable=block", "was=rpm:1/min", "was_on_unavailable=allow"];
+    assert_eq!(set(Some(OnUnavailable::Block)).await, changed);
+
+    let mut version = f.create("key").await.version;
+    let pairs = |pairs: &[(&str, &str)]| Some(pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect());
+    for (name, metadata, expected) in [
+        (None, pairs(&[("a", "1"), ("b", "2")]), vec!["name=The key", "metadata.a=1", "metadata.b=2"]),
+        (Some("K"), pairs(&[("b", "3")]), vec!["name=K", "metadata.b=3", "was_metadata.a=1", "was_metadata.b=2", "was_name=The key"]),
+        (Some("L"), None, vec!["name=L", "metadata.b=3", "was_name=K"]),
+    ] {
+        let update = EntityUpdate { name: name.map(str::to_owned), metadata };
+        version = f.store.update_entity(&entity("key"), version, &update, &f.change(at(SECOND))).await.expect("an update").version;
+        assert_eq!(told(of_key()).await, expected);
+    }
+}
+
 pub(super) async fn what_failed_is_not_recorded(f: Fixture) {
     let created = f.create("key").await;
     let wrong = [
@@ -99,6 +143,27 @@ pub(super) async fn events_are_listed_by_subject_and_newest_first(f: Fixture) {
     }
     let times: Vec<_> = events(&f, &of_key()).await.iter().map(|event| event.at).collect();
     assert_eq!(times, [at(4 * SECOND), at(2 * SECOND), at(0)]);
+}
+
+pub(super) async fn the_log_of_a_namespace_has_every_subject(f: Fixture) {
+    let (inside, other) = (f.tenant("tenant").await, f.tenant("other").await);
+    other.create("foreign").await;
+    let levels =
+        [Level::System, Level::Resource(resource(GPT)), Level::Entity(entity("key")), Level::EntityResource(entity("b"), resource(GPT))];
+    for (index, level) in levels.iter().cycle().take(9).enumerate() {
+        let limits = LimitsChange { limits: limit_list("rpm:1"), on_unavailable: None, expected_version: None };
+        let change = inside.change(at(i64::try_from(index + 1).expect("small") * SECOND));
+        inside.store.set_limits(level, &limits, &change).await.expect("limits can be set");
+    }
+    let told = |event: &AuditEvent| (event.at.since(at(0)).div_euclid(SECOND), event.subject.clone());
+    // The registration of the namespace itself comes last.
+    let expected: Vec<_> = (0..9).rev().map(|index| (index + 1, levels[usize::try_from(index).expect("small") % 4].subject())).collect();
+    for size in [1, 2, 3, 100] {
+        let listed: Vec<_> = pages(size, async |page| inside.store.audit_log(&page).await).await.into_iter().flatten().collect();
+        let listed: Vec<_> = listed.iter().map(told).collect();
+        assert_eq!(listed[..9], expected, "in pages of {size}");
+        assert_eq!(listed[9..].iter().map(|(_, subject)| subject).collect::<Vec<_>>(), [&AuditSubject::System]);
+    }
 }
 
 pub(super) async fn events_of_the_same_instant_are_all_kept(f: Fixture) {

@@ -1,9 +1,9 @@
 //! Chains: an entity and its ancestors, all or none.
 
-use zae_limiter_core::Wait;
+use zae_limiter_core::{ConfigStamp, Wait};
 
 use super::fixture::{Ask, Fixture, SECOND, after, ask, at, entity, limits, resource};
-use crate::Level;
+use crate::{Level, LimitsInForce};
 
 /// A chain of `length` members, each with its own capacity: 101 for the first, 102 for the second, and so on.
 fn chain(length: usize, tokens: u64) -> Vec<Ask> {
@@ -147,4 +147,54 @@ pub(super) async fn switched_off_is_said_before_exhausted(f: Fixture) {
     let members = [ask("child", &rpm, &[("rpm", 1)]), ask("parent", &rpm, &[("rpm", 1)])];
     // Waiting would not help, so a wait would be the wrong answer.
     f.chain(&members, at(0)).await.disabled(1);
+}
+
+/// A member that is only asked whether it is switched off.
+fn without_limits(id: &str) -> Ask {
+    ask(id, &LimitsInForce::none(ConfigStamp::default()), &[])
+}
+
+pub(super) async fn a_member_without_limits_has_no_bucket(f: Fixture) {
+    let (child, root) = (ask("child", &limits("rpm:60/min"), &[("rpm", 20)]), ask("root", &limits("rpm:50/min"), &[("rpm", 20)]));
+    let members = [without_limits("guest"), child, without_limits("org"), root];
+    f.peek(&members, at(0)).await.granted(&[60_000, 50_000]);
+    f.chain(&members, at(0)).await.granted(&[40_000, 30_000]);
+    f.chain(&members, at(0)).await.granted(&[20_000, 10_000]);
+    let refused = f.chain(&members, at(0)).await;
+    refused.refused(&[(20_000, Wait::None), (10_000, after(12_000))]);
+    let places: Vec<u8> = refused.reports().iter().map(|report| report.member).collect();
+    assert_eq!(places, [1, 3], "reports name the members as they were asked");
+    for id in ["guest", "org"] {
+        assert_eq!(f.bucket(id).await, None, "no bucket is made for {id}");
+    }
+    // One that had limits once still has a bucket; without limits nothing is taken from it.
+    f.take(&ask("org", &limits("rpm:60/min"), &[("rpm", 10)]), at(0)).await.granted(&[50_000]);
+    let before = f.bucket("org").await;
+    f.chain(&[ask("other", &limits("rpm:60/min"), &[("rpm", 1)]), without_limits("org")], at(0)).await.granted(&[59_000]);
+    f.is_as_it_was(f.bucket("org").await.as_ref(), before.as_ref(), at(0));
+}
+
+pub(super) async fn a_disabled_member_without_limits_stops_the_chain(f: Fixture) {
+    let members = [ask("child", &limits("rpm:60/min"), &[("rpm", 1)]), without_limits("org")];
+    f.chain(&members, at(0)).await.granted(&[59_000]);
+    let levels = [Level::Entity(entity("org")), Level::EntityResource(entity("org"), resource("gpt-4"))];
+    for level in levels {
+        f.flag(&level, Some(true)).await;
+        f.chain(&members, at(0)).await.disabled(1);
+        f.peek(&members, at(0)).await.disabled(1);
+        assert_eq!(f.balances("child", at(0)).await, [59_000], "nothing was taken from the child");
+        f.flag(&level, None).await;
+        f.peek(&members, at(0)).await.granted(&[59_000]);
+    }
+    // Switched off although it has a bucket, from the time when it had limits.
+    f.take(&ask("org", &limits("rpm:60/min"), &[("rpm", 1)]), at(0)).await.granted(&[59_000]);
+    f.flag(&Level::Entity(entity("org")), Some(true)).await;
+    f.chain(&members, at(0)).await.disabled(1);
+    // A resource that is off, with an exception for the child: the member without limits has none.
+    f.flag(&Level::Entity(entity("org")), None).await;
+    f.flag(&Level::Resource(resource("gpt-4")), Some(true)).await;
+    f.flag(&Level::Entity(entity("child")), Some(false)).await;
+    f.chain(&members, at(0)).await.disabled(1);
+    f.flag(&Level::Entity(entity("org")), Some(false)).await;
+    f.chain(&members, at(0)).await.granted(&[58_000]);
 }

@@ -1,8 +1,8 @@
 //! How changed limits reach a bucket that is already there: at once, and without minting.
 
-use zae_limiter_core::{LimitSource, Wait};
+use zae_limiter_core::{FOLDED, LimitSource, Milli, Wait};
 
-use super::fixture::{Fixture, HOUR, SECOND, after, ask, at, correction, entity, fails, limits_from};
+use super::fixture::{Ask, DAY, Fixture, HOUR, SECOND, after, ask, at, correction, entity, fails, limits_from};
 use crate::{Level, LimitsInForce, StoreErrorKind};
 
 // A case that asserts a wait, or a balance later on, changes the limits at a later instant than that of the last take: a store
@@ -73,10 +73,10 @@ pub(super) async fn an_older_read_with_other_limits_is_stale(f: Fixture) {
     f.take(&ask("key", &system(&f, "rpm:10/min").await, &[("rpm", 1)]), at(0)).await.granted(&[9_000]);
     let before = f.bucket("key").await;
     f.take(&old, at(SECOND)).await.stale(0);
-    assert_eq!(f.bucket("key").await, before, "old limits can not be pushed back");
+    assert_eq!(f.bucket("key").await, before, "old limits cannot be pushed back");
     // However often, and by whomever: the configuration has not changed since.
     f.take(&old, at(2 * SECOND)).await.stale(0);
-    assert_eq!(f.bucket("key").await, before, "old limits can not be pushed back");
+    assert_eq!(f.bucket("key").await, before, "old limits cannot be pushed back");
 }
 
 pub(super) async fn a_peek_with_an_older_read_is_stale(f: Fixture) {
@@ -202,16 +202,55 @@ pub(super) async fn a_remainder_outlives_a_change_of_capacity(f: Fixture) {
     f.take(&larger, at(7)).await.granted(&[1]);
 }
 
-pub(super) async fn seventeen_names_on_one_bucket_are_refused(f: Fixture) {
-    let names: Vec<String> = (1..=16).map(|number| format!("l{number}")).collect();
-    let text: Vec<String> = names.iter().map(|name| format!("{name}:5/min")).collect();
+/// `count` limits of ten a day, named from the number `first` on, and a take of one from each.
+async fn renamed(f: &Fixture, first: usize, count: usize) -> Ask {
+    let names: Vec<String> = (first..first + count).map(|number| format!("l{number}")).collect();
+    let text: Vec<String> = names.iter().map(|name| format!("{name}:10/day")).collect();
     let tokens: Vec<(&str, u64)> = names.iter().map(|name| (name.as_str(), 1)).collect();
-    f.take(&ask("key", &system(&f, &text.join(" ")).await, &tokens), at(0)).await.granted(&[4_000; 16]);
-    let before = f.bucket("key").await;
-    // None of the sixteen is full, so none may be forgotten to make room.
-    let another = ask("key", &system(&f, "other:5/min").await, &[("other", 1)]);
-    fails(f.try_take(&another, at(0)).await, StoreErrorKind::Invalid);
-    assert_eq!(f.bucket("key").await, before, "the bucket is as it was");
+    ask("key", &system(f, &text.join(" ")).await, &tokens)
+}
+
+pub(super) async fn renaming_every_limit_locks_nobody_out(f: Fixture) {
+    f.take(&renamed(&f, 0, 9).await, at(0)).await.granted(&[9_000; 9]);
+    // Nine more that are not full would make eighteen.
+    f.take(&renamed(&f, 100, 9).await, at(0)).await.granted(&[9_000; 9]);
+    f.take(&renamed(&f, 100, 9).await, at(1_000)).await.granted(&[8_000; 9]);
+}
+
+pub(super) async fn renaming_over_and_over_is_never_an_error_and_mints_nothing(f: Fixture) {
+    let mut granted = 0;
+    for round in 0..8 {
+        for _ in 0..12 {
+            let answer = f.take(&renamed(&f, 100 * round, 16).await, at(0)).await;
+            granted += i64::from(answer.is_granted());
+        }
+    }
+    assert!(granted >= 10, "the first names are granted what they have, {granted}");
+    // Whatever has become of them: those that come back have no more than they had.
+    for round in 0..8 {
+        let back = renamed(&f, 100 * round, 16).await;
+        assert!(!f.take(&back, at(1_000)).await.is_granted(), "names {round} had taken all they had");
+    }
+    // A day later everything is as if it were new.
+    f.take(&renamed(&f, 0, 16).await, at(2 * DAY)).await.granted(&[9_000; 16]);
+    f.take(&renamed(&f, 5_000, 16).await, at(4 * DAY)).await.granted(&[9_000; 16]);
+}
+
+pub(super) async fn a_limit_in_debt_keeps_it_however_often_others_are_renamed(f: Fixture) {
+    // It will be full before all others, and is not given up for that.
+    let debtor = system(&f, "debtor:10/min").await;
+    f.take(&ask("key", &debtor, &[("debtor", 10)]), at(0)).await.granted(&[0]);
+    f.adjust(&correction("key", &debtor, &[("debtor", 15)]), at(0)).await;
+    for round in 0..8 {
+        f.take(&renamed(&f, 100 * round, 12).await, at(0)).await;
+    }
+    let debtor = system(&f, "debtor:10/min").await;
+    let owing = f.take(&ask("key", &debtor, &[("debtor", 1)]), at(0)).await;
+    assert_eq!(owing.reports()[0].balance, Milli(-15_000), "what it owes is not forgotten");
+}
+
+pub(super) async fn the_name_of_what_is_folded_is_refused(f: Fixture) {
+    fails(f.try_set(&Level::System, &format!("{FOLDED}:5/min"), None).await, StoreErrorKind::Invalid);
 }
 
 pub(super) async fn names_that_are_full_again_make_room(f: Fixture) {

@@ -127,6 +127,27 @@ pub(super) async fn a_deleted_entity_can_be_created_anew(f: Fixture) {
     f.take(&ask("key", &rpm, &[("rpm", 60)]), at(0)).await.granted(&[0]);
 }
 
+pub(super) async fn the_version_of_a_deleted_entity_never_comes_back(f: Fixture) {
+    let first = f.create("key").await;
+    let second = f.rename("key", first.version, "Second").await.expect("nobody changed it since");
+    delete(&f, "key").await;
+    let anew = f.create("key").await;
+    for gone in [first.version, second.version] {
+        assert!(anew.version > gone, "version {gone} is gone, the new entity begins with {}", anew.version);
+        fails(f.rename("key", gone, "Third").await, StoreErrorKind::Conflict);
+    }
+    assert_eq!(get(&f, "key").await, Some(anew.clone()), "who read the old entity changes nothing of the new one");
+    f.rename("key", anew.version, "Third").await.expect("who read the new one does");
+}
+
+pub(super) async fn versions_grow_one_by_one_however_often_entities_come_and_go(f: Fixture) {
+    for round in 1..=70 {
+        let created = f.create(&format!("key-{round}")).await;
+        assert!(created.version <= round, "entity {round} begins with version {}", created.version);
+        delete(&f, &format!("key-{round}")).await;
+    }
+}
+
 pub(super) async fn an_entity_with_children_is_not_deleted(f: Fixture) {
     f.create("org").await;
     f.try_create("child-b", Some("org"), true).await.expect("an entity can be created");

@@ -23,7 +23,7 @@ pub(super) const DAY: i64 = 24 * HOUR;
 pub(super) const GPT: &str = "gpt-4";
 
 /// How often a race asks again when the store says it is busy.
-const ATTEMPTS_MAX: u32 = 10_000;
+const ATTEMPTS_MAX: u32 = 100;
 
 /// How often a case reads the configuration again because it was told that it is out of date, as a limiter does.
 const READS_MAX: u32 = 4;

@@ -75,12 +75,6 @@ pub(super) async fn an_outage_policy_belongs_to_the_system_level(f: Fixture) {
     assert_eq!(f.store.level(&level).await.expect("a read"), None, "nothing was stored");
 }
 
-pub(super) async fn usage_of_everybody_for_everything_is_invalid(f: Fixture) {
-    let query =
-        UsageQuery { entity: None, resource: None, window: UsageWindow::Hourly, from: None, until: None, page: PageRequest::default() };
-    fails(f.store.usage(&query).await, StoreErrorKind::Invalid);
-}
-
 pub(super) async fn a_wrong_peek_is_as_invalid_as_a_wrong_take(f: Fixture) {
     let mut wrong = ask("key", &limits("rpm:60/min"), &[("rpm", 1)]);
     wrong.takes[0].limit = 7;

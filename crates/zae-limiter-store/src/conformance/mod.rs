@@ -187,7 +187,7 @@ pub fn run(name: &str, harness: Arc<dyn Harness>) {
 
 /// Writes past the test runner, which would swallow what a passing test prints.
 fn announce(line: &str) {
-    // A skip that can not be announced is still a skip.
+    // A skip that cannot be announced is still a skip.
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 

@@ -63,6 +63,35 @@ pub(super) async fn a_registered_namespace_can_be_entered(f: Fixture) {
     assert_eq!(inside.current_namespace(), namespace("tenant"));
     let back = inside.scoped(&namespace("default")).await.expect("it is registered");
     assert_eq!(back.current_namespace(), namespace("default"), "the registry is common to all handles");
+    assert_eq!(inside.current_namespace_id(), Some(namespace_id("id-1")));
+    let default = f.store.namespace(&namespace("default")).await.expect("a read").expect("it is registered");
+    assert_eq!((back.current_namespace_id(), f.store.current_namespace_id()), (Some(default.id.clone()), Some(default.id)));
+}
+
+pub(super) async fn a_name_registered_again_is_another_namespace(f: Fixture) {
+    register(&f, "tenant", "id-1").await;
+    let old = f.inside("tenant").await;
+    furnish(&old).await;
+    assert!(delete(&f, "tenant").await);
+    register(&f, "tenant", "id-2").await;
+    let (new, through_old) = (f.inside("tenant").await, old.inside("tenant").await);
+    for handle in [&new, &through_old] {
+        assert_eq!(handle.store.current_namespace_id(), Some(namespace_id("id-2")));
+    }
+    assert_eq!(old.store.current_namespace_id(), Some(namespace_id("id-1")), "a handle stays where it is");
+    is_empty(&new, "the new tenant").await;
+    let error = fails(old.store.entities(&PageRequest::default()).await, StoreErrorKind::NotFound);
+    assert!(error.message().contains("register it again and open a new handle"), "it says what to do: {error}");
+    assert_eq!(through_old.balances("key", at(0)).await, [0], "and that works: it sees what was taken in the new one");
+    // The default namespace is one like the others.
+    let default = f.store.namespace(&namespace("default")).await.expect("a read").expect("it is registered").id;
+    assert!(delete(&f, "default").await);
+    register(&f, "default", "id-3").await;
+    let anew = f.inside("default").await;
+    assert_eq!(anew.store.current_namespace_id(), Some(namespace_id("id-3")));
+    anew.create("key").await;
+    fails(f.store.entities(&PageRequest::default()).await, StoreErrorKind::NotFound);
+    assert_eq!(f.store.current_namespace_id(), Some(default));
 }
 
 pub(super) async fn registering_twice_gives_the_first(f: Fixture) {

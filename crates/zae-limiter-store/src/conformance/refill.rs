@@ -1,6 +1,9 @@
 //! What time brings back: exactly what the rate says, never more than the capacity, never twice.
 
-use super::fixture::{DAY, Fixture, HOUR, MINUTE, SECOND, after, ask, at, correction, limits};
+use super::fixture::{DAY, Fixture, GPT, HOUR, MINUTE, SECOND, after, ask, at, correction, entity, limits, resource};
+use crate::ResetRequest;
+
+const YEAR: i64 = 366 * DAY;
 
 pub(super) async fn refills_match_the_golden_vectors(f: Fixture) {
     // Limit, millitokens to begin with (a multiple of 1000), milliseconds, millitokens then. The reference computed these.
@@ -58,6 +61,43 @@ pub(super) async fn a_clock_that_is_behind_waits_until_it_has_caught_up(f: Fixtu
     f.take(&ask("key", &rpm, &[("rpm", 1)]), at(0)).await.refused(&[(0, after(11_000))]);
     f.take(&ask("key", &rpm, &[("rpm", 1)]), at(11 * SECOND - 1)).await.refused(&[(999, after(1))]);
     f.take(&ask("key", &rpm, &[("rpm", 1)]), at(11 * SECOND)).await.granted(&[0]);
+}
+
+pub(super) async fn a_reset_repairs_a_bucket_whose_time_is_ahead(f: Fixture) {
+    let rpm = limits("rpm:60/min");
+    f.take(&ask("key", &rpm, &[("rpm", 60)]), at(10 * YEAR)).await.granted(&[0]);
+    let (id, gpt) = (entity("key"), resource(GPT));
+    let request = ResetRequest { entity: &id, resource: &gpt, only: None };
+    f.store.reset(&request, &f.change(at(0))).await.expect("a bucket can be reset");
+    f.take(&ask("key", &rpm, &[("rpm", 60)]), at(0)).await.granted(&[0]);
+    f.take(&ask("key", &rpm, &[("rpm", 1)]), at(0)).await.refused(&[(0, after(1_000))]);
+    f.take(&ask("key", &rpm, &[("rpm", 1)]), at(SECOND)).await.granted(&[0]);
+}
+
+/// For stores that go by the time they are told; one that asks a clock of its own is never told such a time.
+pub(super) async fn a_take_by_a_clock_that_is_years_ahead_freezes_nothing(f: Fixture) {
+    let rpm = limits("rpm:60/min");
+    f.take(&ask("key", &rpm, &[("rpm", 60)]), at(10 * YEAR)).await.granted(&[0]);
+    // The clock is right again: nothing is there yet, and it comes at the usual rate.
+    f.take(&ask("key", &rpm, &[("rpm", 1)]), at(0)).await.refused(&[(0, after(1_000))]);
+    f.take(&ask("key", &rpm, &[("rpm", 1)]), at(SECOND)).await.granted(&[0]);
+    f.take(&ask("key", &rpm, &[("rpm", 60)]), at(61 * SECOND)).await.granted(&[0]);
+}
+
+pub(super) async fn a_clock_that_comes_back_to_the_future_is_paid_once(f: Fixture) {
+    let rpm = limits("rpm:60/min");
+    let one = ask("key", &rpm, &[("rpm", 1)]);
+    f.take(&ask("key", &rpm, &[("rpm", 60)]), at(0)).await.granted(&[0]);
+    f.take(&ask("key", &rpm, &[("rpm", 60)]), at(10 * YEAR)).await.granted(&[0]);
+    // Two processes, one of them ten years ahead, for a minute of real time: a token a second, whoever looks.
+    let mut granted = 0;
+    for second in 0..60 {
+        for clock in [at(second * SECOND), at(10 * YEAR + second * SECOND)] {
+            granted += i64::from(f.take(&one, clock).await.is_granted());
+            granted += i64::from(f.take(&one, clock).await.is_granted());
+        }
+    }
+    assert_eq!(granted, 59, "what a minute brings back");
 }
 
 pub(super) async fn the_wait_is_exact(f: Fixture) {

@@ -48,25 +48,36 @@ pub(super) async fn debt_is_never_forgiven(f: Fixture) {
     assert_eq!(f.sweep(at(10_060 * SECOND)).await, 1, "refilled");
 }
 
-pub(super) async fn a_lowered_limit_is_kept_until_its_old_capacity_would_be_full(f: Fixture) {
+/// A limit that is drained, lowered, and full again at its lower capacity.
+async fn lowered(f: &Fixture) {
     let daily = f.stored(&Level::System, "rpd:100/day").await;
     f.take(&ask("key", &daily, &[("rpd", 100)]), at(0)).await.granted(&[0]);
     let lowered = f.stored(&Level::System, "rpd:1/sec:1").await;
     f.take(&ask("key", &lowered, &[("rpd", 1)]), at(SECOND)).await.refused(&[(1, after(999))]);
     f.take(&ask("key", &lowered, &[("rpd", 1)]), at(2 * SECOND)).await.granted(&[0]);
-    // Full a second later and expired after seven; but set back to 100 it would start with 100 out of nothing.
-    assert_eq!(f.sweep(at(100 * SECOND)).await, 0, "its old capacity still lacks tokens");
+}
+
+/// Set back to 100 it must not start with 100 out of nothing.
+async fn set_back(f: &Fixture) {
     let again = f.stored(&Level::System, "rpd:100/day").await;
     f.take(&ask("key", &again, &[("rpd", 100)]), at(100 * SECOND)).await.refused(&[(1_000, after(85_536_000))]);
     assert_eq!(f.balances("key", at(100 * SECOND)).await, [1_000]);
 }
 
+pub(super) async fn a_lowered_limit_set_back_mints_nothing(f: Fixture) {
+    lowered(&f).await;
+    set_back(&f).await;
+}
+
+pub(super) async fn a_lowered_limit_is_kept_until_its_old_capacity_would_be_full(f: Fixture) {
+    lowered(&f).await;
+    // Full a second later and expired after seven.
+    assert_eq!(f.sweep(at(100 * SECOND)).await, 0, "its old capacity still lacks tokens");
+    set_back(&f).await;
+}
+
 pub(super) async fn a_lowered_limit_is_forgotten_once_refill_has_made_it_up(f: Fixture) {
-    let daily = f.stored(&Level::System, "rpd:100/day").await;
-    f.take(&ask("key", &daily, &[("rpd", 100)]), at(0)).await.granted(&[0]);
-    let lowered = f.stored(&Level::System, "rpd:1/sec:1").await;
-    f.take(&ask("key", &lowered, &[("rpd", 1)]), at(SECOND)).await.refused(&[(1, after(999))]);
-    f.take(&ask("key", &lowered, &[("rpd", 1)]), at(2 * SECOND)).await.granted(&[0]);
+    lowered(&f).await;
     assert_eq!(f.sweep(at(100 * SECOND)).await, 0, "not yet");
     assert_eq!(f.sweep(at(DAY)).await, 1, "a hundred tokens at one a second were enough");
 }

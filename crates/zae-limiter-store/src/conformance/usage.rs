@@ -2,7 +2,7 @@
 
 use zae_limiter_core::{TimeMs, UsageSnapshot, UsageWindow};
 
-use super::fixture::{DAY, Fixture, GPT, HOUR, MINUTE, SECOND, all, ask, at, correction, entity, limits, resource};
+use super::fixture::{DAY, Fixture, GPT, HOUR, MINUTE, SECOND, all, ask, at, correction, entity, limits, pages, resource};
 use crate::{Level, PageRequest, ResetRequest, UsageQuery};
 
 fn query(window: UsageWindow) -> UsageQuery {
@@ -126,6 +126,22 @@ pub(super) async fn usage_is_told_by_entity_and_by_resource(f: Fixture) {
     assert_eq!(found(None, Some("gpt-5")).await, ["0h a gpt-5", "0h b gpt-5", "1h a gpt-5", "1h b gpt-5"]);
     assert_eq!(found(Some("b"), Some(GPT)).await, ["0h b gpt-4", "1h b gpt-4"]);
     assert_eq!(found(Some("nobody"), None).await, [""; 0]);
+}
+
+pub(super) async fn usage_of_a_namespace_is_that_of_all_its_entities(f: Fixture) {
+    let (inside, rpm) = (f.tenant("tenant").await, limits("rpm:60/min"));
+    f.take(&ask("foreign", &rpm, &[("rpm", 1)]), at(0)).await;
+    for (id, name, hour) in [("b", GPT, 0), ("a", GPT, 1), ("a", "gpt-5", 0), ("b", "gpt-5", 2), ("c", GPT, 1)] {
+        inside.take(&ask(id, &rpm, &[("rpm", 1)]).on(name), at(hour * HOUR)).await;
+        inside.take(&ask(id, &rpm, &[("rpm", 1)]).on(name), at(3 * HOUR)).await;
+    }
+    let tell = |s: UsageSnapshot| format!("{}h {} {}", s.start.since(at(0)).div_euclid(HOUR), s.entity, s.resource);
+    for size in [1, 2, 3, 100] {
+        let query = |page| UsageQuery { entity: None, resource: None, until: Some(at(3 * HOUR)), page, ..query(UsageWindow::Hourly) };
+        let listed = pages(size, async |page| inside.store.usage(&query(page)).await).await;
+        let listed: Vec<_> = listed.into_iter().flatten().map(tell).collect();
+        assert_eq!(listed, ["0h a gpt-5", "0h b gpt-4", "1h a gpt-4", "1h c gpt-4", "2h b gpt-5"], "in pages of {size}");
+    }
 }
 
 pub(super) async fn a_chain_is_usage_of_every_member(f: Fixture) {

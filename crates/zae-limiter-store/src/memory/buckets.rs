@@ -1,20 +1,22 @@
 //! Takes, adjustments and views of buckets.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 use zae_limiter_core::{
-    AuditAction, AuditSubject, BucketState, Decision, EntityId, LimitName, Member, Milli, Reports, ResourceName, TimeMs, Wait, assess,
-    check_limits, decide,
+    AuditAction, AuditSubject, BucketState, ConfigStamp, Decision, EntityId, LimitName, Member, Milli, Reports, ResourceName, TimeMs, Wait,
+    assess, check_limits, decide,
 };
 
+use super::config::resolve_member;
 use super::directory::{Deed, not_active};
 use super::room::{ROOM_ATTEMPTS_MAX, Room, too_contended};
 use super::table::{Entry, Key, Locked, Shard, UsageLog};
 use super::{MemoryStore, invalid, lazily};
 use crate::{
-    Adjusted, BoxFuture, BucketDelta, BucketStore, BucketView, Change, ConsumeOutcome, ConsumeRequest, Cursor, LimitsInForce, MemberTake,
-    Page, PageRequest, Readiness, ResetRequest, StoreError, bring_up_to_date,
+    Adjusted, BoxFuture, BucketDelta, BucketStore, BucketView, Change, ConsumeOutcome, ConsumeRequest, Cursor, LimitsInForce, MemberKey,
+    MemberTake, Page, PageRequest, Readiness, ResetRequest, StoreError, bring_up_to_date,
 };
 
 impl BucketStore for MemoryStore {
@@ -56,6 +58,7 @@ impl MemoryStore {
     pub fn consume_now(&self, request: &ConsumeRequest<'_>) -> Result<ConsumeOutcome, StoreError> {
         request.check("consume")?;
         if let [member] = request.members
+            && !member.is_unlimited()
             && let Some(outcome) = self.consume_existing(member, request.now)?
         {
             return Ok(outcome);
@@ -123,6 +126,7 @@ impl MemoryStore {
         let mut plans = Plans::new();
         for (index, (key, member)) in keys.iter().zip(request.members).enumerate() {
             let plan = match locked.shard(key).find(key) {
+                _ if member.is_unlimited() => self.unless_disabled(key),
                 Some(entry) => prepare(&entry.state, member, request.now),
                 None => match self.new_bucket(key, member.limits, request.now) {
                     Ok(state) if state.disabled => Err(Stop::Disabled),
@@ -138,6 +142,9 @@ impl MemoryStore {
     /// Takes from every bucket of a chain that was found to have enough, creating those that are missing.
     fn take_all(&self, locked: &mut Locked<'_>, keys: &[Key<'_>], plans: Plans, request: &ConsumeRequest<'_>, room: &mut Room<'_>) {
         for ((key, plan), member) in keys.iter().zip(plans).zip(request.members) {
+            if matches!(plan, Plan::Unlimited) {
+                continue;
+            }
             let shard = locked.shard_mut(key);
             if let Plan::Create(state) = plan {
                 room.spend();
@@ -173,20 +180,24 @@ impl MemoryStore {
         let mut room = Room::none(&self.shared);
         for _ in 0..ROOM_ATTEMPTS_MAX {
             let mut shard = self.shared.lock_of(&key);
-            if shard.find(&key).is_some() {
-                self.charge(&mut shard, &key, delta, now);
+            if let Some(entry) = shard.find(&key) {
+                for change in delta.deltas {
+                    entry.state.check_adjust(&limits[usize::from(change.limit)], change.amount, now)?;
+                }
+                self.charge(&mut shard, &key, delta, expiry(delta.limits, now), now);
                 return Ok(Adjusted::Applied);
             }
             // Forgotten means it was full: a charge must not be forgotten with it, a refund has nothing to fill.
             if delta.deltas.iter().all(|change| change.amount <= Milli::ZERO) {
                 return Ok(Adjusted::Dropped);
             }
-            let mut state = self.new_bucket(&key, delta.limits, now).map_err(|error| error.during("adjust"))?;
-            state.set_expires_at(expiry(delta.limits, now));
+            let limits = self.made_again(delta);
+            let mut state = self.new_bucket(&key, &limits, now).map_err(|error| error.during("adjust"))?;
+            state.set_expires_at(expiry(&limits, now));
             if room.reserve(1) {
                 room.spend();
                 shard.insert(&key, self.shared.scope(&key), state);
-                self.charge(&mut shard, &key, delta, now);
+                self.charge(&mut shard, &key, delta, expiry(&limits, now), now);
                 return Ok(Adjusted::Recreated);
             }
             drop(shard);
@@ -196,7 +207,7 @@ impl MemoryStore {
     }
 
     /// Applies every change of one delta to a bucket that is there.
-    fn charge(&self, shard: &mut Shard, key: &Key<'_>, delta: &BucketDelta<'_>, now: TimeMs) {
+    fn charge(&self, shard: &mut Shard, key: &Key<'_>, delta: &BucketDelta<'_>, expires_at: Option<TimeMs>, now: TimeMs) {
         let Some((entry, usage)) = shard.find_mut(key) else { return };
         for change in delta.deltas {
             let closed = entry.state.adjust(&delta.limits.limits[usize::from(change.limit)], change.amount, now);
@@ -204,9 +215,17 @@ impl MemoryStore {
                 usage.add(entry, &hour, self.shared.options.usage_rows_max);
             }
         }
-        if let Some(expires_at) = entry.state.expires_at() {
-            entry.state.set_expires_at(expiry(delta.limits, now).or(Some(expires_at)));
+        if let Some(last) = entry.state.expires_at() {
+            entry.state.set_expires_at(expires_at.or(Some(last)));
         }
+    }
+
+    /// What a bucket is made again from that a late charge finds forgotten.
+    fn made_again<'a>(&self, delta: &BucketDelta<'a>) -> Cow<'a, LimitsInForce> {
+        let directory = self.shared.read_directory();
+        let config = &directory.tenant(self.number).config;
+        let configured = resolve_member(config, &MemberKey { entity: delta.entity, resource: delta.resource });
+        delta.made_again(configured.limits.as_ref(), ConfigStamp(config.generation))
     }
 
     fn reset_now(&self, request: &ResetRequest<'_>, change: &Change) -> Result<Option<Vec<(LimitName, Milli)>>, StoreError> {
@@ -266,6 +285,15 @@ impl MemoryStore {
         Ok(state)
     }
 
+    /// What becomes of a member without limits. Whoever switches it off has written the directory before it says so.
+    fn unless_disabled(&self, key: &Key<'_>) -> Result<Plan, Stop> {
+        let directory = self.shared.read_directory();
+        match directory.tenant(self.number).config.disabled_by(key.entity.as_str(), key.resource) {
+            Some(_) => Err(Stop::Disabled),
+            None => Ok(Plan::Unlimited),
+        }
+    }
+
     fn keys<'a>(&self, request: &ConsumeRequest<'a>) -> SmallVec<[Key<'a>; 4]> {
         request.members.iter().map(|member| self.key(member.entity, member.resource)).collect()
     }
@@ -281,9 +309,11 @@ enum Plan {
     Sync(Box<BucketState>),
     /// It is not there: this is how it begins, if granted.
     Create(Box<BucketState>),
+    /// The member has no limits, so there is none.
+    Unlimited,
 }
 
-/// Why a chain can not be decided.
+/// Why a chain cannot be decided.
 enum Stop {
     Stale,
     Disabled,
@@ -304,7 +334,7 @@ impl Stop {
 #[inline]
 fn prepare(stored: &BucketState, member: &MemberTake<'_>, now: TimeMs) -> Result<Plan, Stop> {
     // The usual case without the copy.
-    if !stored.disabled && stored.matches(&member.limits.limits) {
+    if !stored.disabled && stored.matches(&member.limits.limits) && !stored.is_far_ahead_of(now) {
         return Ok(Plan::Use);
     }
     prepare_copy(stored, member, now)
@@ -329,7 +359,9 @@ fn expiry(in_force: &LimitsInForce, now: TimeMs) -> Option<TimeMs> {
 
 /// What a decision over the chain would find.
 fn look(locked: &Locked<'_>, keys: &[Key<'_>], plans: &Plans, request: &ConsumeRequest<'_>) -> Reports {
+    let none = BucketState::full(&[], ConfigStamp::default(), request.now);
     let states = keys.iter().zip(plans).map(|(key, plan)| match plan {
+        Plan::Unlimited => &none,
         Plan::Use => &locked.shard(key).find(key).expect(THERE).state,
         Plan::Sync(state) | Plan::Create(state) => &**state,
     });

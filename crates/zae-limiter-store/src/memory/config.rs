@@ -10,6 +10,7 @@ use zae_limiter_core::{
 
 use super::directory::{Config, Deed, Directory, Source, Stored, Tenant, not_active};
 use super::{MemoryStore, invalid, lazily};
+use crate::details;
 use crate::{
     BoxFuture, Change, ConfigStore, Cursor, DeletedEntity, EntityUpdate, Level, LevelConfig, LimitsChange, MemberConfig, MemberKey,
     NewEntity, Page, PageRequest, Resolution, StoreError, StoreErrorKind,
@@ -77,10 +78,10 @@ impl ConfigStore for MemoryStore {
 
     fn resolve<'a>(&'a self, keys: &'a [MemberKey<'a>]) -> BoxFuture<'a, Result<Resolution, StoreError>> {
         lazily(move || {
-            self.read("resolve", |config| Resolution {
-                members: keys.iter().map(|key| resolve_member(config, key)).collect(),
-                on_unavailable: config.system.as_ref().and_then(|stored| stored.on_unavailable),
-                stamp: ConfigStamp(config.generation),
+            self.read("resolve", |config| {
+                let members = keys.iter().map(|key| resolve_member(config, key)).collect();
+                let on_unavailable = config.system.as_ref().and_then(|stored| stored.on_unavailable);
+                Resolution::of_now(members, on_unavailable, ConfigStamp(config.generation))
             })
         })
     }
@@ -136,12 +137,12 @@ impl MemoryStore {
                 return Err(StoreError::new(StoreErrorKind::AlreadyExists, OPERATION, message));
             }
             check_chain(config, new)?;
-            let entity = new.created_at(change.at);
+            let entity = new.created_at(change.at, config.entity_versions_gone + 1);
             if let Some(parent) = &new.parent {
                 config.children.entry(parent.clone()).or_default().insert(new.id.clone());
             }
             config.entities.insert(new.id.clone(), entity.clone());
-            let mut details = entity_details(&entity);
+            let mut details = details::entity(&entity);
             details.extend(new.parent.iter().map(|parent| ("parent".to_owned(), parent.to_string())));
             details.push(("cascade".to_owned(), new.cascade.to_string()));
             Ok((entity, Some(entity_deed(AuditAction::EntityCreated, &new.id, details))))
@@ -165,8 +166,8 @@ impl MemoryStore {
             let metadata = update.metadata.as_ref().unwrap_or(&entity.metadata);
             check_text(OPERATION, name, metadata)?;
             let changed = Entity { name: name.clone(), metadata: metadata.clone(), version: entity.version + 1, ..entity.clone() };
+            let details = details::entity_updated(&changed, entity);
             entity.clone_from(&changed);
-            let details = entity_details(&changed);
             Ok((changed, Some(entity_deed(AuditAction::EntityUpdated, id, details))))
         })
     }
@@ -186,7 +187,9 @@ impl MemoryStore {
                     config.children.remove(&parent);
                 }
             }
-            config.entities.remove(id);
+            if let Some(entity) = config.entities.remove(id) {
+                config.entity_versions_gone = config.entity_versions_gone.max(entity.version);
+            }
             let configs = config.remove_owner(id);
             Ok((configs, Some(entity_deed(AuditAction::EntityDeleted, id, vec![("configs".to_owned(), configs.to_string())]))))
         })?;
@@ -217,12 +220,11 @@ impl MemoryStore {
                 return Err(conflict(OPERATION, &format!("the configuration of {level}"), expected, version));
             }
             let limits: Arc<[Limit]> = new.limits.clone().into();
+            let details = details::limits_set(new, &config.get(level).map(Stored::to_level_config).unwrap_or_default());
             let version = config.edit(level, |stored| {
                 stored.limits = limits;
                 stored.on_unavailable = new.on_unavailable.or(stored.on_unavailable);
             });
-            let mut details = limits_details(&new.limits);
-            details.extend(new.on_unavailable.map(|policy| ("on_unavailable".to_owned(), policy.to_string())));
             Ok((version, Some(level_deed(AuditAction::LimitsSet, level, details))))
         })
     }
@@ -231,7 +233,7 @@ impl MemoryStore {
         self.write("delete_limits", change, |config| {
             let stored = config.get(level).filter(|stored| !stored.limits.is_empty() || stored.on_unavailable.is_some());
             let Some(stored) = stored else { return Ok((false, None)) };
-            let details = limits_details(&stored.limits);
+            let details = details::limits(&stored.limits);
             config.edit(level, |stored| {
                 stored.limits = Arc::default();
                 stored.on_unavailable = None;
@@ -243,12 +245,12 @@ impl MemoryStore {
     fn set_disabled_now(&self, level: &Level, disabled: Option<bool>, change: &Change) -> Result<u64, StoreError> {
         const OPERATION: &str = "set_disabled";
         if *level == Level::System {
-            return Err(invalid(OPERATION, "the system level can not be disabled; disable a resource or an entity"));
+            return Err(invalid(OPERATION, "the system level cannot be disabled; disable a resource or an entity"));
         }
         self.write(OPERATION, change, |config| {
+            let details = details::flag(disabled, config.get(level).and_then(|stored| stored.disabled));
             config.edit(level, |stored| stored.disabled = disabled);
-            let word = disabled.map_or("inherited".to_owned(), |flag| flag.to_string());
-            Ok(((), Some(level_deed(AuditAction::FlagsSet, level, vec![("disabled".to_owned(), word)]))))
+            Ok(((), Some(level_deed(AuditAction::FlagsSet, level, details))))
         })?;
         // The flag is stored first and the buckets come second. A bucket that is being created meanwhile has either read
         // the flag, or is there before its shard is visited.
@@ -298,7 +300,7 @@ impl MemoryStore {
     }
 }
 
-fn resolve_member(config: &Config, key: &MemberKey<'_>) -> MemberConfig {
+pub(super) fn resolve_member(config: &Config, key: &MemberKey<'_>) -> MemberConfig {
     let owner = config.owners.get(key.entity);
     let levels = [
         (LimitSource::EntityResource, owner.and_then(|owner| owner.resources.get(key.resource))),
@@ -366,15 +368,6 @@ fn entity_deed(action: AuditAction, id: &EntityId, details: Vec<(String, String)
 
 fn level_deed(action: AuditAction, level: &Level, details: Vec<(String, String)>) -> Deed {
     Deed { action, subject: level.subject(), resource: level.resource_name().cloned(), details }
-}
-
-fn entity_details(entity: &Entity) -> Vec<(String, String)> {
-    let metadata = entity.metadata.iter().map(|(key, value)| (format!("metadata.{key}"), value.clone()));
-    std::iter::once(("name".to_owned(), entity.name.clone())).chain(metadata).collect()
-}
-
-fn limits_details(limits: &[Limit]) -> Vec<(String, String)> {
-    limits.iter().map(|limit| ("limit".to_owned(), limit.to_string())).collect()
 }
 
 /// What comes after the cursor of a page, for keys that are texts.

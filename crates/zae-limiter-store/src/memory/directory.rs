@@ -34,7 +34,7 @@ pub(super) struct Tenant {
 }
 
 impl Directory {
-    pub(super) fn with_default_namespace() -> (Directory, u32, NamespaceName) {
+    pub(super) fn with_default_namespace() -> (Directory, u32, Namespace) {
         let mut directory = Directory::default();
         let namespace = Namespace {
             id: DEFAULT_NAMESPACE.parse().expect("the word is a valid namespace id"),
@@ -43,9 +43,8 @@ impl Directory {
             created_at: TimeMs(0),
             deleted_at: None,
         };
-        let name = namespace.name.clone();
-        let number = directory.add(namespace);
-        (directory, number, name)
+        let number = directory.add(namespace.clone());
+        (directory, number, namespace)
     }
 
     /// Adds an active namespace and returns its number.
@@ -75,7 +74,7 @@ impl Tenant {
         self.namespace.as_ref().is_some_and(|namespace| namespace.status == NamespaceStatus::Active)
     }
 
-    /// True while buckets may come into being: a deleted namespace can be recovered, one that is being purged can not.
+    /// True while buckets may come into being: a deleted namespace can be recovered, one that is being purged cannot.
     pub(super) fn is_open_to_buckets(&self) -> bool {
         self.namespace.as_ref().is_some_and(|namespace| namespace.status != NamespaceStatus::Purging)
     }
@@ -83,7 +82,7 @@ impl Tenant {
 
 /// The error of everything that needs an active namespace.
 pub(super) fn not_active(name: &NamespaceName, operation: &'static str) -> StoreError {
-    let message = format!("namespace \"{name}\" is not active any more; recover it, or register it anew and open it again");
+    let message = format!("namespace \"{name}\" is not active any more; recover it, or register it again and open a new handle");
     StoreError::new(StoreErrorKind::NotFound, operation, message)
 }
 
@@ -95,6 +94,8 @@ pub(super) struct Config {
     /// The highest version of any level that was removed: one that is stored anew goes on from here, so that a version
     /// never comes back with another meaning.
     versions_gone: u64,
+    /// The same for entities that were deleted.
+    pub(super) entity_versions_gone: u64,
     pub(super) system: Option<Stored>,
     pub(super) resources: BTreeMap<ResourceName, Stored>,
     pub(super) owners: BTreeMap<EntityId, OwnerConfig>,

@@ -25,9 +25,9 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use foldhash::fast::SeedableRandomState;
-use zae_limiter_core::{NamespaceName, TimeMs};
+use zae_limiter_core::{NamespaceId, NamespaceName, SweepHorizon, TimeMs};
 
-use crate::{BoxFuture, Capabilities, Store, StoreError, StoreErrorKind, Swept};
+use crate::{BoxFuture, Capabilities, Namespace, Store, StoreError, StoreErrorKind, Swept};
 use directory::Directory;
 use table::{SHARDS, Scopes, Shard};
 
@@ -76,6 +76,7 @@ pub struct MemoryStore {
     /// The number the namespace's data is kept under; never reused.
     number: u32,
     name: NamespaceName,
+    id: NamespaceId,
 }
 
 struct Shared {
@@ -101,6 +102,7 @@ struct SweepProgress {
     next: usize,
     /// Steps done since everything had last been swept.
     done: usize,
+    horizon: SweepHorizon,
 }
 
 /// One step per shard, and one for the audit log.
@@ -116,7 +118,7 @@ impl MemoryStore {
     /// An empty store with other bounds.
     #[must_use]
     pub fn with_options(options: MemoryOptions) -> MemoryStore {
-        let (directory, number, name) = Directory::with_default_namespace();
+        let (directory, number, Namespace { name, id, .. }) = Directory::with_default_namespace();
         let shared = Shared {
             options,
             hasher: if options.repeatable_layout { SeedableRandomState::fixed() } else { SeedableRandomState::random() },
@@ -127,12 +129,13 @@ impl MemoryStore {
             evict_from: AtomicUsize::new(0),
             sweep: Mutex::new(SweepProgress::default()),
         };
-        MemoryStore { shared: Arc::new(shared), number, name }
+        MemoryStore { shared: Arc::new(shared), number, name, id }
     }
 
     /// A handle to another namespace of the same state.
-    fn bound_to(&self, number: u32, name: NamespaceName) -> MemoryStore {
-        MemoryStore { shared: Arc::clone(&self.shared), number, name }
+    fn bound_to(&self, number: u32, namespace: &Namespace) -> MemoryStore {
+        let Namespace { name, id, .. } = namespace.clone();
+        MemoryStore { shared: Arc::clone(&self.shared), number, name, id }
     }
 
     fn sweep_now(&self, now: TimeMs, steps_max: u32) -> Swept {
@@ -175,6 +178,11 @@ impl Store for MemoryStore {
 
     fn ping(&self) -> BoxFuture<'_, Result<(), StoreError>> {
         lazily(|| Ok(()))
+    }
+
+    fn sweep_horizon(&self, now: TimeMs) -> BoxFuture<'_, Result<Option<TimeMs>, StoreError>> {
+        let horizon = lock(&self.shared.sweep).horizon.observe(now);
+        Box::pin(std::future::ready(Ok(horizon)))
     }
 
     fn sweep(&self, now: TimeMs, steps_max: u32) -> BoxFuture<'_, Result<Swept, StoreError>> {

@@ -58,13 +58,19 @@ impl NamespaceStore for MemoryStore {
         self.name.clone()
     }
 
+    fn current_namespace_id(&self) -> Option<NamespaceId> {
+        Some(self.id.clone())
+    }
+
     fn scoped<'a>(&'a self, name: &'a NamespaceName) -> BoxFuture<'a, Result<Arc<dyn Store>, StoreError>> {
         lazily(move || {
-            let number = self.shared.read_directory().active.get(name).copied();
-            let number = number.ok_or_else(|| {
+            let directory = self.shared.read_directory();
+            let number = directory.active.get(name).copied();
+            let found = number.and_then(|number| Some((number, directory.tenant(number).namespace.as_ref()?)));
+            let (number, namespace) = found.ok_or_else(|| {
                 StoreError::new(StoreErrorKind::NotFound, "scoped", format!("namespace \"{name}\" is not registered; register it first"))
             })?;
-            let handle: Arc<dyn Store> = Arc::new(self.bound_to(number, name.clone()));
+            let handle: Arc<dyn Store> = Arc::new(self.bound_to(number, namespace));
             Ok(handle)
         })
     }
@@ -106,7 +112,7 @@ impl MemoryStore {
         let (number, mut namespace) = stored(&directory, id, OPERATION)?;
         let refusal = match namespace.status {
             NamespaceStatus::Active => Some(format!("namespace {id} is active; there is nothing to recover")),
-            NamespaceStatus::Purging => Some(format!("namespace {id} is being purged; it can not be recovered any more")),
+            NamespaceStatus::Purging => Some(format!("namespace {id} is being purged; it cannot be recovered any more")),
             NamespaceStatus::Deleted if directory.active.contains_key(&namespace.name) => {
                 Some(format!("the name \"{}\" of namespace {id} has been taken; delete its present holder first", namespace.name))
             }
@@ -125,7 +131,7 @@ impl MemoryStore {
     }
 
     fn purge_now(&self, id: &NamespaceId, change: &Change) -> Result<Purged, StoreError> {
-        let number = self.mark_purging(id)?;
+        let number = self.mark_purging(id, change)?;
         // From here on no bucket of it can come into being: every shard that has been visited stays clean.
         let mut records = 0;
         self.shared.each_shard(|shard| {
@@ -141,15 +147,11 @@ impl MemoryStore {
         let mut directory = self.shared.write_directory();
         let tenant = std::mem::take(directory.tenant_mut(number));
         records += tenant.config.records() + tenant.audit.events.len() as u64;
-        // Its own log is gone, so the deed is told where the order was given.
-        let here = directory.tenant_mut(self.number);
-        if let Some(namespace) = tenant.namespace.filter(|_| here.is_active()) {
-            self.record(here, AuditAction::NamespacePurged, &namespace, change);
-        }
         Ok(Purged { records })
     }
 
-    fn mark_purging(&self, id: &NamespaceId) -> Result<u32, StoreError> {
+    /// The order is recorded before anything is gone, and where it was given: its own log goes with the namespace.
+    fn mark_purging(&self, id: &NamespaceId, change: &Change) -> Result<u32, StoreError> {
         const OPERATION: &str = "purge_namespace";
         let mut directory = self.shared.write_directory();
         let (number, namespace) = stored(&directory, id, OPERATION)?;
@@ -157,7 +159,11 @@ impl MemoryStore {
             let message = format!("namespace {id} (\"{}\") is active; delete it before purging it", namespace.name);
             return Err(StoreError::new(StoreErrorKind::State, OPERATION, message));
         }
-        directory.tenant_mut(number).namespace = Some(Namespace { status: NamespaceStatus::Purging, ..namespace });
+        directory.tenant_mut(number).namespace = Some(Namespace { status: NamespaceStatus::Purging, ..namespace.clone() });
+        let here = directory.tenant_mut(self.number);
+        if here.is_active() {
+            self.record(here, AuditAction::NamespacePurged, &namespace, change);
+        }
         Ok(number)
     }
 

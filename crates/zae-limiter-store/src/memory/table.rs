@@ -210,7 +210,7 @@ impl Shared {
         self.lock_shard(key.shard())
     }
 
-    /// Locks the shards of all keys, each once and in ascending order: two chains can not wait for each other.
+    /// Locks the shards of all keys, each once and in ascending order: two chains cannot wait for each other.
     pub(super) fn lock_all(&self, keys: &[Key<'_>]) -> Locked<'_> {
         let mut wanted: SmallVec<[usize; 8]> = keys.iter().map(Key::shard).collect();
         wanted.sort_unstable();

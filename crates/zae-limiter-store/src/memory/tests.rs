@@ -94,7 +94,7 @@ fn members_that_share_a_shard_are_all_charged() {
     }
 }
 
-/// Two chains that lock in one order can not wait for each other. `tests/memory_races.rs` tries; this one proves.
+/// Two chains that lock in one order cannot wait for each other. `tests/memory_races.rs` tries; this one proves.
 #[test]
 fn shards_are_locked_once_each_and_in_ascending_order() {
     let store = MemoryStore::new();
@@ -116,14 +116,15 @@ fn a_sync_that_fails_leaves_every_bucket_as_it_was() {
     let (sixteen, rpm) = (limits(&sixteen.join(" "), 0), limits("rpm:60/min", 0));
     granted(take(&store, &[("crowded", &sixteen)], 1, 0));
     granted(take(&store, &[("parent", &rpm)], 1, 0));
-    // Charged limits may not be forgotten, so there is no room for a seventeenth.
+    // More limits than a bucket may have, however many of the old ones could be forgotten.
     for limit in 1..16 {
         let deltas = [Delta { limit, amount: Milli(1) }];
         let delta = BucketDelta { entity: &id("crowded"), resource: &gpt(), limits: &sixteen, deltas: &deltas, operation: 0 };
         assert_eq!(store.adjust_one(&delta, TimeMs(0)).expect("never refused"), Adjusted::Applied);
     }
     let before = (state(&store, "crowded"), state(&store, "parent"));
-    let (other, faster) = (limits("other:1/min", 1), limits("rpm:600/min", 1));
+    let seventeen: Vec<String> = (0..17).map(|number| format!("other{number}:1/min")).collect();
+    let (other, faster) = (limits(&seventeen.join(" "), 1), limits("rpm:600/min", 1));
     let alone = take(&store, &[("crowded", &other)], 1, 10).expect_err("a seventeenth limit");
     let chained = take(&store, &[("parent", &faster), ("crowded", &other)], 1, 10).expect_err("a seventeenth limit");
     assert_eq!((alone.kind(), chained.kind()), (StoreErrorKind::Invalid, StoreErrorKind::Invalid));
@@ -225,7 +226,8 @@ async fn two_events_with_one_id_are_both_kept() {
     }
     let first = AuditQuery { subject: AuditSubject::Entity(id("a")), page: PageRequest::first(1) };
     let one = store.audit_events(&first).await.expect("a query");
-    assert_eq!(one.items[0].details, [("disabled".to_owned(), "inherited".to_owned())], "the newest first");
+    let told = [("disabled", "inherited"), ("was", "true")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+    assert_eq!(one.items[0].details, told, "the newest first");
     let next = AuditQuery { page: PageRequest::after(1, one.next.expect("another page")), ..first };
     let two = store.audit_events(&next).await.expect("a query");
     assert_eq!((two.items[0].details[0].1.as_str(), two.next), ("true", None));
