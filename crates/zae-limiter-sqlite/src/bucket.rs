@@ -17,16 +17,20 @@ use crate::history::{self, Event};
 use crate::job::{AdjustJob, ConsumeJob};
 use crate::page::paged;
 use crate::rows::{bucket_columns, bucket_from_row, name_at, pack_limits};
+use crate::spread;
+use crate::usage;
 use crate::working::{Key, namespace_gone};
 
 /// What a look at one key found: the bucket, if it exists, and whether the namespace is active.
 pub(crate) struct Found {
     pub(crate) state: Option<BucketState>,
     pub(crate) open: bool,
+    /// Buckets of the namespace may not have the flags of their levels yet.
+    pub(crate) spreading: bool,
 }
 
 const LOAD: &str = concat!(
-    "SELECT n.deleted_at IS NULL,b.ns,",
+    "SELECT n.deleted_at IS NULL,EXISTS (SELECT 1 FROM spread s WHERE s.ns=n.key),b.ns,",
     bucket_columns!(),
     " FROM namespace n LEFT JOIN bucket b ON b.ns=n.key AND b.entity=?2 AND b.resource=?3 WHERE n.key=?1"
 );
@@ -35,19 +39,26 @@ const LOAD: &str = concat!(
 pub(crate) fn load(conn: &Connection, key: &Key<'_>, known: &[Limit]) -> Outcome<Found> {
     let mut statement = conn.prepare_cached(LOAD)?;
     let mut rows = statement.query((key.ns, key.entity.as_str(), key.resource.as_str()))?;
-    let Some(row) = rows.next()? else { return Ok(Found { state: None, open: false }) };
-    let open = row.get(0)?;
-    let exists = row.get::<_, Option<i64>>(1)?.is_some();
-    let state = exists.then(|| bucket_from_row(row, 2, known)).transpose()?;
-    Ok(Found { state, open })
+    let Some(row) = rows.next()? else { return Ok(Found { state: None, open: false, spreading: false }) };
+    let (open, spreading) = (row.get(0)?, row.get(1)?);
+    let exists = row.get::<_, Option<i64>>(2)?.is_some();
+    let mut state = exists.then(|| bucket_from_row(row, 3, known)).transpose()?;
+    if spreading && let Some(state) = &mut state {
+        state.disabled = config::is_disabled(conn, key)?;
+    }
+    Ok(Found { state, open, spreading })
 }
 
-/// Reads a bucket of a namespace that has been looked at before in this transaction.
-pub(crate) fn find(conn: &Connection, key: &Key<'_>, known: &[Limit]) -> Outcome<Option<BucketState>> {
+/// Reads a bucket of a namespace that has been looked at before in this transaction, and found to be `spreading` or not.
+pub(crate) fn find(conn: &Connection, key: &Key<'_>, known: &[Limit], spreading: bool) -> Outcome<Option<BucketState>> {
     const SQL: &str = concat!("SELECT ", bucket_columns!(), " FROM bucket b WHERE b.ns=?1 AND b.entity=?2 AND b.resource=?3");
     let mut statement = conn.prepare_cached(SQL)?;
     let mut rows = statement.query((key.ns, key.entity.as_str(), key.resource.as_str()))?;
-    rows.next()?.map(|row| bucket_from_row(row, 0, known)).transpose()
+    let mut state = rows.next()?.map(|row| bucket_from_row(row, 0, known)).transpose()?;
+    if spreading && let Some(state) = &mut state {
+        state.disabled = config::is_disabled(conn, key)?;
+    }
+    Ok(state)
 }
 
 /// A bucket that does not exist yet, switched off if the stored configuration says so.
@@ -58,8 +69,11 @@ pub(crate) fn created(conn: &Connection, key: &Key<'_>, limits: &LimitsInForce, 
     Ok(state)
 }
 
-/// Writes a bucket that has a row.
+/// Writes a bucket that has a row, in another hour than the one it is in.
 pub(crate) const UPDATE: &str = "UPDATE bucket SET refilled_at=?4,stamp=?5,expires_at=?6,hour=?7,events=?8,active=?9,limits=?10 \
+                      WHERE ns=?1 AND entity=?2 AND resource=?3";
+/// The same within an hour. SQLite rewrites the index of a column that is named, also when its value stays.
+pub(crate) const UPDATE_IN_HOUR: &str = "UPDATE bucket SET refilled_at=?4,stamp=?5,expires_at=?6,events=?8,active=?9,limits=?10 \
                       WHERE ns=?1 AND entity=?2 AND resource=?3";
 /// Writes one that has none.
 const INSERT: &str = "INSERT INTO bucket(ns,entity,resource,refilled_at,stamp,expires_at,hour,events,active,limits,disabled) \
@@ -94,7 +108,7 @@ pub(crate) fn write(statement: &mut Statement<'_>, key: &Key<'_>, state: &Bucket
 
 /// Removes a bucket; what its open hour counted goes into the history first.
 pub(crate) fn remove(conn: &Connection, key: &Key<'_>, state: &BucketState) -> Outcome<()> {
-    history::spill(conn, key, &state.open_hour())?;
+    usage::spill(conn, key, &state.open_hour())?;
     let mut statement = conn.prepare_cached("DELETE FROM bucket WHERE ns=?1 AND entity=?2 AND resource=?3")?;
     statement.execute((key.ns, key.entity.as_str(), key.resource.as_str()))?;
     Ok(())
@@ -148,11 +162,10 @@ impl BucketStore for SqliteStore {
             bucket_columns!(),
             " FROM bucket b WHERE b.ns=?1 AND b.entity=?2 AND b.resource>?3 ORDER BY b.resource LIMIT ?4"
         );
-        Box::pin(async move {
-            self.read("buckets", |conn| {
-                paged(page, |after, limit| views(conn, SQL, (self.key, entity.as_str(), after, limit)), |view| view.resource.to_string())
-            })
-        })
+        let (ns, entity, page) = (self.key, entity.clone(), page.clone());
+        Box::pin(self.read_apart("buckets", move |conn| {
+            paged(&page, |after, limit| views(conn, SQL, (ns, entity.as_str(), after, limit)), |view| view.resource.to_string())
+        }))
     }
 
     fn resource_buckets<'a>(
@@ -165,11 +178,10 @@ impl BucketStore for SqliteStore {
             bucket_columns!(),
             " FROM bucket b WHERE b.ns=?1 AND b.resource=?2 AND b.entity>?3 ORDER BY b.entity LIMIT ?4"
         );
-        Box::pin(async move {
-            self.read("resource_buckets", |conn| {
-                paged(page, |after, limit| views(conn, SQL, (self.key, resource.as_str(), after, limit)), |view| view.entity.to_string())
-            })
-        })
+        let (ns, resource, page) = (self.key, resource.clone(), page.clone());
+        Box::pin(self.read_apart("resource_buckets", move |conn| {
+            paged(&page, |after, limit| views(conn, SQL, (ns, resource.as_str(), after, limit)), |view| view.entity.to_string())
+        }))
     }
 }
 
@@ -201,6 +213,12 @@ fn peek(conn: &Connection, ns: i64, request: &ConsumeRequest<'_>) -> Outcome<Con
             return Err(namespace_gone());
         }
         let state = match found.state {
+            _ if take.is_unlimited() => {
+                if config::is_disabled(conn, &key)? {
+                    return Ok(ConsumeOutcome::Disabled { member });
+                }
+                BucketState::full(&[], take.limits.stamp, request.now)
+            }
             None => {
                 let state = created(conn, &key, take.limits, request.now)?;
                 if state.disabled {
@@ -254,12 +272,17 @@ fn tokens(amount: Milli) -> String {
 }
 
 fn views(conn: &Connection, sql: &str, params: (i64, &str, &str, u32)) -> Outcome<Vec<BucketView>> {
+    let spreading = spread::is_spreading(conn, params.0)?;
     let mut statement = conn.prepare_cached(sql)?;
     let mut rows = statement.query(params)?;
     let mut views = Vec::new();
     while let Some(row) = rows.next()? {
         let (entity, resource) = (name_at(row, 0)?, name_at(row, 1)?);
-        views.push(BucketView { entity, resource, state: bucket_from_row(row, 2, &[])? });
+        let mut state = bucket_from_row(row, 2, &[])?;
+        if spreading {
+            state.disabled = config::is_disabled(conn, &Key { ns: params.0, entity: &entity, resource: &resource })?;
+        }
+        views.push(BucketView { entity, resource, state });
     }
     Ok(views)
 }

@@ -6,7 +6,7 @@ use rusqlite::{Connection, Row};
 use zae_limiter_core::{AuditAction, ConfigStamp, Entity, EntityId, Limit, LimitSource, ResourceName, check_limits};
 use zae_limiter_store::{
     BoxFuture, Change, ConfigStore, DeletedEntity, EntityUpdate, Level, LevelConfig, LimitsChange, MemberConfig, MemberKey, NewEntity,
-    Page, PageRequest, Resolution, StoreError, StoreErrorKind,
+    Page, PageRequest, Resolution, StoreError, StoreErrorKind, details,
 };
 
 use crate::SqliteStore;
@@ -15,10 +15,11 @@ use crate::error::{Failure, Outcome, corrupt_value, optional, refused};
 use crate::history::{self, Event};
 use crate::page::paged;
 use crate::rows::{limits_from_text, limits_to_text, name_at, optional_name_at};
+use crate::spread;
 use crate::working::{Key, namespace_gone};
 
 /// The columns that name a level: entity and resource, empty where the level is about none.
-fn columns_of(level: &Level) -> (&str, &str) {
+pub(crate) fn columns_of(level: &Level) -> (&str, &str) {
     (level.entity_id().map_or("", EntityId::as_str), level.resource_name().map_or("", ResourceName::as_str))
 }
 
@@ -74,25 +75,22 @@ impl ConfigStore for SqliteStore {
     }
 
     fn delete_entity<'a>(&'a self, id: &'a EntityId, change: &'a Change) -> BoxFuture<'a, Result<DeletedEntity, StoreError>> {
-        let (ns, id, change) = (self.key, id.clone(), change.clone());
-        Box::pin(self.write("delete_entity", move |conn| entity::delete(conn, ns, &id, &change)))
+        Box::pin(self.delete_in_steps(id, change))
     }
 
     fn children<'a>(&'a self, parent: &'a EntityId, page: &'a PageRequest) -> BoxFuture<'a, Result<Page<Entity>, StoreError>> {
-        Box::pin(async move {
-            self.read_active("children", |conn| {
-                let fetch = |after: &str, limit| entity::children(conn, self.key, parent, after, limit);
-                paged(page, fetch, |entity| entity.id.to_string())
-            })
-        })
+        let (ns, parent, page) = (self.key, parent.clone(), page.clone());
+        Box::pin(self.read_active_apart("children", move |conn| {
+            let fetch = |after: &str, limit| entity::children(conn, ns, &parent, after, limit);
+            paged(&page, fetch, |entity| entity.id.to_string())
+        }))
     }
 
     fn entities<'a>(&'a self, page: &'a PageRequest) -> BoxFuture<'a, Result<Page<Entity>, StoreError>> {
-        Box::pin(async move {
-            self.read_active("entities", |conn| {
-                paged(page, |after, limit| entity::list(conn, self.key, after, limit), |entity| entity.id.to_string())
-            })
-        })
+        let (ns, page) = (self.key, page.clone());
+        Box::pin(self.read_active_apart("entities", move |conn| {
+            paged(&page, |after, limit| entity::list(conn, ns, after, limit), |entity| entity.id.to_string())
+        }))
     }
 
     fn set_limits<'a>(&'a self, level: &'a Level, limits: &'a LimitsChange, change: &'a Change) -> BoxFuture<'a, Result<u64, StoreError>> {
@@ -106,8 +104,7 @@ impl ConfigStore for SqliteStore {
     }
 
     fn set_disabled<'a>(&'a self, level: &'a Level, disabled: Option<bool>, change: &'a Change) -> BoxFuture<'a, Result<u64, StoreError>> {
-        let (ns, level, change) = (self.key, level.clone(), change.clone());
-        Box::pin(self.write("set_disabled", move |conn| set_disabled(conn, ns, &level, disabled, &change)))
+        Box::pin(self.disable_in_steps(level, disabled, change))
     }
 
     fn level<'a>(&'a self, level: &'a Level) -> BoxFuture<'a, Result<Option<LevelConfig>, StoreError>> {
@@ -120,15 +117,14 @@ impl ConfigStore for SqliteStore {
 
     fn resources_with_defaults<'a>(&'a self, page: &'a PageRequest) -> BoxFuture<'a, Result<Page<ResourceName>, StoreError>> {
         const SQL: &str = "SELECT resource FROM config WHERE ns=?1 AND entity='' AND resource>?2 ORDER BY resource LIMIT ?3";
-        Box::pin(async move {
-            self.read_active("resources_with_defaults", |conn| {
-                let fetch = |after: &str, limit: u32| {
-                    let mut statement = conn.prepare_cached(SQL)?;
-                    names(statement.query((self.key, after, limit))?, |row| name_at(row, 0))
-                };
-                paged(page, fetch, ToString::to_string)
-            })
-        })
+        let (ns, page) = (self.key, page.clone());
+        Box::pin(self.read_active_apart("resources_with_defaults", move |conn| {
+            let fetch = |after: &str, limit: u32| {
+                let mut statement = conn.prepare_cached(SQL)?;
+                names(statement.query((ns, after, limit))?, |row| name_at(row, 0))
+            };
+            paged(&page, fetch, ToString::to_string)
+        }))
     }
 
     fn entities_with_limits<'a>(
@@ -137,30 +133,27 @@ impl ConfigStore for SqliteStore {
         page: &'a PageRequest,
     ) -> BoxFuture<'a, Result<Page<EntityId>, StoreError>> {
         const SQL: &str = "SELECT entity FROM config WHERE ns=?1 AND resource=?2 AND entity>?3 ORDER BY entity LIMIT ?4";
-        Box::pin(async move {
-            self.read_active("entities_with_limits", |conn| {
-                let resource = resource.map_or("", ResourceName::as_str);
-                let fetch = |after: &str, limit: u32| {
-                    let mut statement = conn.prepare_cached(SQL)?;
-                    names(statement.query((self.key, resource, after, limit))?, |row| name_at(row, 0))
-                };
-                paged(page, fetch, ToString::to_string)
-            })
-        })
+        let (ns, resource, page) = (self.key, resource.map(ToString::to_string).unwrap_or_default(), page.clone());
+        Box::pin(self.read_active_apart("entities_with_limits", move |conn| {
+            let fetch = |after: &str, limit: u32| {
+                let mut statement = conn.prepare_cached(SQL)?;
+                names(statement.query((ns, &resource, after, limit))?, |row| name_at(row, 0))
+            };
+            paged(&page, fetch, ToString::to_string)
+        }))
     }
 
     fn resources_with_entity_limits<'a>(&'a self, page: &'a PageRequest) -> BoxFuture<'a, Result<Page<Option<ResourceName>>, StoreError>> {
         // "All resources" comes first, as the empty text; so the start of the listing is before it, not after it.
         const SQL: &str = "SELECT DISTINCT nullif(resource,'') FROM config WHERE ns=?1 AND entity>'' AND (?2 IS NULL OR resource>?2) \
                            ORDER BY 1 LIMIT ?3";
-        Box::pin(async move {
-            self.read_active("resources_with_entity_limits", |conn| {
-                let mut statement = conn.prepare_cached(SQL)?;
-                let after = page.cursor().map(|cursor| cursor.0.as_str());
-                let items = names(statement.query((self.key, after, page.limit() + 1))?, |row| optional_name_at(row, 0))?;
-                Ok(Page::cut(items, page, |resource: &Option<ResourceName>| resource.as_ref().map_or(String::new(), ToString::to_string)))
-            })
-        })
+        let (ns, page) = (self.key, page.clone());
+        Box::pin(self.read_active_apart("resources_with_entity_limits", move |conn| {
+            let mut statement = conn.prepare_cached(SQL)?;
+            let after = page.cursor().map(|cursor| cursor.0.as_str());
+            let items = names(statement.query((ns, after, page.limit() + 1))?, |row| optional_name_at(row, 0))?;
+            Ok(Page::cut(items, &page, |resource: &Option<ResourceName>| resource.as_ref().map_or(String::new(), ToString::to_string)))
+        }))
     }
 }
 
@@ -192,7 +185,7 @@ pub(crate) fn version_at(row: &Row<'_>, column: usize) -> Outcome<u64> {
     Ok(u64::try_from(version).map_err(|error| corrupt_value(column, "version", error))?)
 }
 
-/// A version or generation as SQLite stores it; it counts changes and can not get that far.
+/// A version or generation as SQLite stores it; it counts changes and cannot get that far.
 pub(crate) fn as_stored(version: u64) -> i64 {
     i64::try_from(version).unwrap_or(i64::MAX)
 }
@@ -228,12 +221,11 @@ fn set_limits(conn: &Connection, ns: i64, level: &Level, new: &LimitsChange, cha
     if let Some(expected) = new.expected_version.filter(|expected| *expected != config.version) {
         return Err(conflict(&format!("the configuration of {level}"), expected, config.version));
     }
+    let details = details::limits_set(new, &config);
     config.limits.clone_from(&new.limits);
     config.on_unavailable = new.on_unavailable.or(config.on_unavailable);
     config.version = version;
     store(conn, ns, level, &config)?;
-    let mut details = limits_details(&new.limits);
-    details.extend(new.on_unavailable.map(|policy| ("on_unavailable".to_owned(), policy.to_string())));
     record(conn, ns, change, level, (AuditAction::LimitsSet, details))?;
     Ok(version)
 }
@@ -241,7 +233,7 @@ fn set_limits(conn: &Connection, ns: i64, level: &Level, new: &LimitsChange, cha
 fn delete_limits(conn: &Connection, ns: i64, level: &Level, change: &Change) -> Outcome<bool> {
     generation(conn, ns)?;
     let Some(mut config) = stored(conn, ns, level)?.filter(|config| !config.limits.is_empty()) else { return Ok(false) };
-    let details = limits_details(&config.limits);
+    let details = details::limits(&config.limits);
     config.limits.clear();
     config.on_unavailable = None;
     config.version = next_generation(conn, ns)?;
@@ -250,26 +242,60 @@ fn delete_limits(conn: &Connection, ns: i64, level: &Level, change: &Change) -> 
     Ok(true)
 }
 
-fn set_disabled(conn: &Connection, ns: i64, level: &Level, disabled: Option<bool>, change: &Change) -> Outcome<u64> {
+impl SqliteStore {
+    /// The flag binds when the first transaction is committed; then the buckets get it, in steps that nobody waits for.
+    async fn disable_in_steps(&self, level: &Level, disabled: Option<bool>, change: &Change) -> Result<u64, StoreError> {
+        const OPERATION: &str = "set_disabled";
+        let ns = self.key;
+        let is_left = {
+            let (level, change) = (level.clone(), change.clone());
+            self.write(OPERATION, move |conn| set_disabled(conn, ns, &level, disabled, &change)).await?
+        };
+        if is_left {
+            self.writer(OPERATION)?.spread();
+        }
+        let level = level.clone();
+        self.read_apart(OPERATION, move |conn| count_covered(conn, ns, &level)).await
+    }
+
+    /// The entity and its limits go at once; of its buckets those that fit into the same transaction, the others in steps, before
+    /// the deletion is told as done. A deletion that is given up in between, or finds the file locked for too long, is finished
+    /// by the next takes of the namespace: the entity is gone already, so an error would have the caller delete it again in vain.
+    async fn delete_in_steps(&self, id: &EntityId, change: &Change) -> Result<DeletedEntity, StoreError> {
+        const OPERATION: &str = "delete_entity";
+        let ns = self.key;
+        let level = Level::Entity(id.clone());
+        let buckets = self.read_apart(OPERATION, move |conn| count_covered(conn, ns, &level)).await?;
+        let (gone, change) = (id.clone(), change.clone());
+        let (deleted, mut is_left) = self.write(OPERATION, move |conn| entity::delete(conn, ns, &gone, buckets, &change)).await?;
+        while is_left {
+            let gone = id.clone();
+            let step = self.write_step(OPERATION, move |conn| spread::delete_step(conn, ns, &gone)).await;
+            is_left = step.unwrap_or_else(|error| {
+                tracing::warn!(%error, entity = %id, "the last buckets of a deleted entity are left to later takes");
+                false
+            });
+        }
+        Ok(deleted)
+    }
+}
+
+/// True when some of the buckets that the level covers are still to get its flag.
+fn set_disabled(conn: &Connection, ns: i64, level: &Level, disabled: Option<bool>, change: &Change) -> Outcome<bool> {
     if *level == Level::System {
-        return Err(refused(StoreErrorKind::Invalid, "the system level can not be disabled; disable a resource or an entity"));
+        return Err(refused(StoreErrorKind::Invalid, "the system level cannot be disabled; disable a resource or an entity"));
     }
     let mut config = stored(conn, ns, level)?.unwrap_or_default();
+    let details = details::flag(disabled, config.disabled);
     config.disabled = disabled;
     config.version = next_generation(conn, ns)?;
     store(conn, ns, level, &config)?;
-    let word = disabled.map_or("inherited".to_owned(), |flag| flag.to_string());
-    record(conn, ns, change, level, (AuditAction::FlagsSet, vec![("disabled".to_owned(), word)]))?;
-    reach_buckets(conn, ns, level)
+    record(conn, ns, change, level, (AuditAction::FlagsSet, details))?;
+    spread::begin_flag(conn, ns, level)
 }
 
-/// Brings the flag of every bucket a level covers up to date. Returns how many there are.
-fn reach_buckets(conn: &Connection, ns: i64, level: &Level) -> Outcome<u64> {
-    // The strongest level with a flag decides: (entity, resource), then (entity, ''), then ('', resource).
-    const FLAG: &str = "coalesce(\
-        (SELECT c.disabled FROM config c WHERE c.ns=bucket.ns AND c.entity=bucket.entity AND c.resource=bucket.resource),\
-        (SELECT c.disabled FROM config c WHERE c.ns=bucket.ns AND c.entity=bucket.entity AND c.resource=''),\
-        (SELECT c.disabled FROM config c WHERE c.ns=bucket.ns AND c.entity='' AND c.resource=bucket.resource),0)";
+/// How many buckets a level covers.
+fn count_covered(conn: &Connection, ns: i64, level: &Level) -> Outcome<u64> {
     let covered = match level {
         Level::EntityResource(..) => "ns=?1 AND entity=?2 AND resource=?3",
         Level::Entity(_) => "ns=?1 AND entity=?2 AND ?3=''",
@@ -277,8 +303,8 @@ fn reach_buckets(conn: &Connection, ns: i64, level: &Level) -> Outcome<u64> {
         Level::System => return Ok(0),
     };
     let (entity, resource) = columns_of(level);
-    conn.execute(&format!("UPDATE bucket SET disabled={FLAG} WHERE {covered} AND disabled<>{FLAG}"), (ns, entity, resource))?;
-    let count: i64 = conn.query_row(&format!("SELECT count(*) FROM bucket WHERE {covered}"), (ns, entity, resource), |row| row.get(0))?;
+    let sql = format!("SELECT count(*) FROM bucket WHERE {covered}");
+    let count: i64 = conn.prepare_cached(&sql)?.query_row((ns, entity, resource), |row| row.get(0))?;
     Ok(u64::try_from(count).unwrap_or(0))
 }
 
@@ -286,7 +312,13 @@ fn resolve(conn: &Connection, ns: i64, keys: &[MemberKey<'_>]) -> Outcome<Resolu
     let stamp = ConfigStamp(generation(conn, ns)?);
     let on_unavailable = stored(conn, ns, &Level::System)?.and_then(|config| config.on_unavailable);
     let members = keys.iter().map(|key| resolve_member(conn, ns, key)).collect::<Outcome<_>>()?;
-    Ok(Resolution { members, on_unavailable, stamp })
+    Ok(Resolution::of_now(members, on_unavailable, stamp))
+}
+
+/// What is configured for a bucket now.
+pub(crate) fn resolve_one(conn: &Connection, key: &Key<'_>) -> Outcome<(MemberConfig, ConfigStamp)> {
+    let stamp = ConfigStamp(generation(conn, key.ns)?);
+    Ok((resolve_member(conn, key.ns, &MemberKey { entity: key.entity, resource: key.resource })?, stamp))
 }
 
 fn resolve_member(conn: &Connection, ns: i64, key: &MemberKey<'_>) -> Outcome<MemberConfig> {
@@ -328,10 +360,6 @@ fn record(
     (action, details): (AuditAction, Vec<(String, String)>),
 ) -> Outcome<()> {
     history::record(conn, ns, change, Event { subject: level.subject(), action, resource: level.resource_name(), details })
-}
-
-fn limits_details(limits: &[Limit]) -> Vec<(String, String)> {
-    limits.iter().map(|limit| ("limit".to_owned(), limit.to_string())).collect()
 }
 
 pub(crate) fn conflict(what: &str, expected: u64, found: u64) -> Failure {

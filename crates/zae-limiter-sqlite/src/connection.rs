@@ -22,12 +22,9 @@ use crate::schema;
 /// with a million keys, at a log of 32 MB.
 const CHECKPOINT_PAGES: u32 = 8_000;
 /// How much a log that could not be started anew grows before it is written back again.
-const CHECKPOINT_AGAIN_PAGES: u32 = 1_000;
-/// From this length on, readers are waited for, a little: among busy processes there is always one, and the log would grow
-/// for ever.
-const RESTART_PAGES: u32 = 16_000;
-/// How often that is tried, with a pause in between.
-const RESTART_ATTEMPTS_MAX: u64 = 40;
+const CHECKPOINT_AGAIN_PAGES: u32 = 2_000;
+/// A log of 1 GB. From here on writers wait for the disk, whatever it takes, rather than fill it.
+pub(crate) const LOG_PAGES_HARD: u32 = 262_144;
 /// What is kept of the log for reuse; at least a full one, because a growing log costs twice as much per durable commit.
 const LOG_BYTES_KEPT: i64 = 64 << 20;
 /// Memory for pages, per connection.
@@ -55,6 +52,8 @@ pub(crate) struct Place {
     file: OnceLock<FileId>,
     /// The time of the operation that last found it in its place.
     looked_at: AtomicI64,
+    /// The longest it has been.
+    pub(crate) log_pages_peak: AtomicU32,
 }
 
 /// Device and number of a file; nothing on systems that do not let go of an open file's name.
@@ -66,11 +65,18 @@ pub(crate) static OPENING: Mutex<()> = Mutex::new(());
 
 impl Place {
     pub(crate) fn new(path: &Path, options: SqliteOptions) -> Result<Place, StoreError> {
-        // An absolute path can not be mistaken for a URI, and survives a change of directory.
+        // An absolute path cannot be mistaken for a URI, and survives a change of directory.
         let path = std::path::absolute(path).map_err(|error| from_io(error, "open", path))?;
-        let (log_pages, log_pages_max) = (AtomicU32::new(0), AtomicU32::new(CHECKPOINT_PAGES));
-        let (pauses, looked_at) = (AtomicU64::new(0), AtomicI64::new(i64::MIN));
-        Ok(Place { path, options, pauses, log_pages, log_pages_max, file: OnceLock::new(), looked_at })
+        Ok(Place {
+            path,
+            options,
+            pauses: AtomicU64::new(0),
+            log_pages: AtomicU32::new(0),
+            log_pages_max: AtomicU32::new(CHECKPOINT_PAGES),
+            log_pages_peak: AtomicU32::new(0),
+            file: OnceLock::new(),
+            looked_at: AtomicI64::new(i64::MIN),
+        })
     }
 
     /// Opens the file for writing, creates it if needed, and brings its schema up to date.
@@ -94,10 +100,16 @@ impl Place {
         // A restore may have put another file in its place while this process waited for the lock. A log beside the new
         // file that belongs to the old one would destroy it.
         self.remember_file(found)?;
+        if schema::is_empty(&conn)? {
+            // Only a file without content can be told to give pages back.
+            conn.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
+        }
         self.switch_to_log(&conn)?;
         set_up_writer(&conn, &self.options)?;
         if schema::version(&conn)? < schema::current_version() {
-            self.begin_waiting(&conn)?;
+            if !self.begin_waiting(&conn, self.options.busy_deadline)? {
+                return Err(Failure::Refused(busy("open", &self.path, self.options.busy_deadline)));
+            }
             let migrated = schema::migrate(&conn, self);
             finish(&conn, migrated)?;
         }
@@ -112,8 +124,21 @@ impl Place {
         Ok(conn)
     }
 
+    /// Opens the file to write its log back.
+    pub(crate) fn open_checkpointer(self: &Arc<Self>) -> Outcome<Connection> {
+        let found = file_id(&self.path);
+        let mut conn = self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+        self.remember_file(found)?;
+        set_up_writer(&conn, &self.options)?;
+        // Another process that is at it is not waited for.
+        conn.busy_handler(None::<fn(i32) -> bool>)?;
+        Ok(conn)
+    }
+
     /// Opens the file for reading.
     pub(crate) fn open_reader(self: &Arc<Self>) -> Outcome<Connection> {
+        // A file that has lost its name is not merely missing.
+        self.require_same_file()?;
         let found = file_id(&self.path);
         let conn = self.connect(OpenFlags::SQLITE_OPEN_READ_ONLY)?;
         schema::check(&conn, &self.path)?;
@@ -164,25 +189,25 @@ impl Place {
         }
     }
 
-    /// `BEGIN IMMEDIATE`, waiting for other processes until the deadline.
-    pub(crate) fn begin_waiting(&self, conn: &Connection) -> Outcome<()> {
+    /// `BEGIN IMMEDIATE`, waiting for other processes until the deadline. False when it is over.
+    pub(crate) fn begin_waiting(&self, conn: &Connection, deadline: Duration) -> Outcome<bool> {
         let started = self.options.clock.monotonic();
-        for attempt in 0..self.attempts_max() {
+        for attempt in 0..attempts_max(deadline) {
             if self.begin_now(conn)? {
-                return Ok(());
+                return Ok(true);
             }
-            if !self.pause(attempt, started) {
+            if !self.pause(attempt, started, deadline) {
                 break;
             }
         }
-        Err(Failure::Refused(busy("begin", &self.path, self.options.busy_deadline)))
+        Ok(false)
     }
 
     /// Turns write-ahead logging on. SQLite asks its busy handler in vain here when several processes make one file: it would
     /// be a deadlock. So it is tried again, until the deadline.
     fn switch_to_log(&self, conn: &Connection) -> Outcome<()> {
         let started = self.options.clock.monotonic();
-        for attempt in 0..self.attempts_max() {
+        for attempt in 0..attempts_max(self.options.busy_deadline) {
             match conn.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get::<_, String>(0)) {
                 Ok(mode) if mode == "wal" => return Ok(()),
                 Ok(mode) => {
@@ -190,7 +215,7 @@ impl Place {
                         format!("write-ahead logging is not possible on this file system (journal mode stays {mode}); use a local disk");
                     return Err(refused(StoreErrorKind::Invalid, message));
                 }
-                Err(error) if is_busy(&error) && self.pause(attempt, started) => {}
+                Err(error) if is_busy(&error) && self.pause(attempt, started, self.options.busy_deadline) => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -202,41 +227,41 @@ impl Place {
         self.log_pages.load(Ordering::Relaxed) >= self.log_pages_max.load(Ordering::Relaxed)
     }
 
+    /// The length of the log after the last commit of this process.
+    pub(crate) fn log_pages(&self) -> u32 {
+        self.log_pages.load(Ordering::Relaxed)
+    }
+
     /// Remembers the length of the log after a commit.
     fn note_log(&self, pages: u32) {
         if pages < self.log_pages.swap(pages, Ordering::Relaxed) {
             // It was started anew.
             self.log_pages_max.store(CHECKPOINT_PAGES, Ordering::Relaxed);
         }
+        if pages > self.log_pages_peak.load(Ordering::Relaxed) {
+            self.log_pages_peak.store(pages, Ordering::Relaxed);
+        }
     }
 
-    /// Writes the log back, so that it can be started anew as soon as nobody reads from it. Waits for the disk.
-    pub(crate) fn checkpoint(&self, conn: &Connection) -> Outcome<()> {
-        let pages = self.log_pages.load(Ordering::Relaxed);
-        // Not at every commit from here on, should readers keep the log from being started anew.
-        self.log_pages_max.store(pages.saturating_add(CHECKPOINT_AGAIN_PAGES), Ordering::Relaxed);
+    /// The log is about to be written back: nobody need ask for it meanwhile.
+    pub(crate) fn begin_round(&self) {
+        self.log_pages_max.store(u32::MAX, Ordering::Relaxed);
+    }
+
+    /// It was; should readers keep it from being started anew, it is written back again when it has grown.
+    pub(crate) fn end_round(&self) {
+        let again = self.log_pages().saturating_add(CHECKPOINT_AGAIN_PAGES);
+        self.log_pages_max.store(again.max(CHECKPOINT_PAGES), Ordering::Relaxed);
+    }
+
+    /// Writes the log back as far as nobody reads from it, beside the writers. Waits for the disk. The pages that were in the
+    /// log and how many of them are in the file now, or `None` when another process is at it.
+    pub(crate) fn checkpoint(&self, conn: &Connection) -> Outcome<Option<(u32, u32)>> {
         match conn.wal_checkpoint_v2(DEFAULT_NAME, CheckpointMode::PASSIVE) {
-            Ok(_) => {}
-            // Another process is at it.
-            Err(error) if is_busy(&error) => return Ok(()),
-            Err(error) => return Err(error.into()),
+            Ok((log, written_back)) => Ok(Some((u32::try_from(log).unwrap_or(0), u32::try_from(written_back).unwrap_or(0)))),
+            Err(error) if is_busy(&error) => Ok(None),
+            Err(error) => Err(error.into()),
         }
-        if pages < RESTART_PAGES {
-            return Ok(());
-        }
-        let started = self.options.clock.monotonic();
-        for attempt in 0..RESTART_ATTEMPTS_MAX {
-            match conn.wal_checkpoint_v2(DEFAULT_NAME, CheckpointMode::RESTART) {
-                Ok(_) => {
-                    self.note_log(0);
-                    break;
-                }
-                Err(error) if is_busy(&error) && self.pause(attempt, started) => {}
-                Err(error) if is_busy(&error) => break,
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
     }
 
     /// Creates the file for its owner only, if it does not exist. SQLite gives its log the same mode.
@@ -261,7 +286,8 @@ impl Place {
                 started = place.options.clock.monotonic();
             }
             let attempt = u64::try_from(count).unwrap_or(0);
-            attempt < place.attempts_max() && place.pause(attempt, started)
+            let deadline = place.options.busy_deadline;
+            attempt < attempts_max(deadline) && place.pause(attempt, started, deadline)
         }))?;
         conn.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
         conn.pragma_update(None, "cache_size", -CACHE_KIB)?;
@@ -274,9 +300,9 @@ impl Place {
 
     /// Sleeps a little; false, at once, when the deadline is over.
     #[expect(clippy::disallowed_methods, reason = "the one place that sleeps: SQLite offers no way to wait for a lock fairly")]
-    pub(crate) fn pause(&self, attempt: u64, started: Duration) -> bool {
+    pub(crate) fn pause(&self, attempt: u64, started: Duration, deadline: Duration) -> bool {
         let waited = self.options.clock.monotonic().saturating_sub(started);
-        if waited >= self.options.busy_deadline {
+        if waited >= deadline {
             return false;
         }
         if attempt == 0 {
@@ -288,12 +314,12 @@ impl Place {
         std::thread::sleep(Duration::from_micros(micros));
         true
     }
+}
 
-    /// Bounds every wait also when the clock stands still, as a manual one does.
-    pub(crate) fn attempts_max(&self) -> u64 {
-        let pauses = self.options.busy_deadline.as_micros() / u128::from(PAUSE_MICROS);
-        u64::try_from(pauses).unwrap_or(u64::MAX).saturating_add(1)
-    }
+/// Bounds every wait also when the clock stands still, as a manual one does.
+fn attempts_max(deadline: Duration) -> u64 {
+    let pauses = deadline.as_micros() / u128::from(PAUSE_MICROS);
+    u64::try_from(pauses).unwrap_or(u64::MAX).saturating_add(1)
 }
 
 /// Commits what succeeded, rolls back what did not.
@@ -362,4 +388,21 @@ fn set_up_writer(conn: &Connection, options: &SqliteOptions) -> Outcome<()> {
     // more, and a process whose file was replaced would delete those of its successor. SQLite still empties the log then.
     conn.file_control(DEFAULT_NAME, FileControl::PersistWal(&mut 1))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A plain sync of macOS ends in the memory of the disk.
+    #[test]
+    fn what_must_be_on_the_disk_is_synced_in_full() {
+        for (synchronous, expected) in [(Synchronous::Normal, 0), (Synchronous::Full, 1)] {
+            let folder = tempfile::tempdir().expect("a folder");
+            let conn = Connection::open(folder.path().join("limits.db")).expect("a database");
+            set_up_writer(&conn, &SqliteOptions::new().synchronous(synchronous)).expect("its settings");
+            let found: i64 = conn.pragma_query_value(None, "fullfsync", |row| row.get(0)).expect("a setting");
+            assert_eq!(found, expected, "{synchronous:?}");
+        }
+    }
 }

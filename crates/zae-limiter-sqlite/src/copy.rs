@@ -14,7 +14,7 @@ use zae_limiter_store::{StoreError, StoreErrorKind};
 
 use crate::SqliteStore;
 use crate::connection::{OPENING, Place, private, with_suffix};
-use crate::error::{Failure, Outcome, from_io, is_busy, refused};
+use crate::error::{Failure, Outcome, from_io, is_busy, is_damage, refused};
 use crate::gate::GATE_END;
 use crate::inspect::check_integrity;
 use crate::options::SqliteOptions;
@@ -56,7 +56,7 @@ impl SqliteStore {
         }
         let staged = Staged::beside(&target, &place.options, OPERATION)?;
         let conn = place.open_reader().map_err(|failure| failure.into_store_error(OPERATION, &place.path))?;
-        staged.fill_from(&conn, OPERATION)?;
+        staged.fill_from(&conn, OPERATION, |damage| damage.into_store_error(OPERATION, &place.path))?;
         let _opening = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
         staged.publish_new(&target, OPERATION)
     }
@@ -81,11 +81,11 @@ impl SqliteStore {
             let message = format!("{}: not a plain file; name the file itself, not a link or a folder", to.display());
             return Err(StoreError::new(StoreErrorKind::Invalid, OPERATION, message));
         }
-        let failed = |failure: Failure| failure.into_store_error(OPERATION, &from);
+        let failed = |failure: Failure| failure.into_backup_error(OPERATION, &from);
         let source = Arc::new(Place::new(&from, options.clone())?);
         let conn = open_backup(&source).map_err(failed)?;
         let staged = Staged::beside(&to, &options, OPERATION)?;
-        staged.fill_from(&conn, OPERATION)?;
+        staged.fill_from(&conn, OPERATION, failed)?;
         drop(conn);
         let (bytes, schema_version) = staged.inspect(&from).map_err(failed)?;
         let replaced = put_in_place(staged, &to, &options, OPERATION)?;
@@ -117,7 +117,9 @@ fn require_sound(conn: &Connection, from: &Path) -> Outcome<()> {
     match check_integrity(conn)?.first() {
         None => Ok(()),
         Some(problem) => {
-            let message = format!("{}: the backup is damaged ({problem}); choose another", from.display());
+            // The first line says in which database.
+            let problem = problem.lines().find(|line| !line.starts_with("***")).unwrap_or(problem);
+            let message = format!("{}: the backup is damaged ({problem}); nothing was changed. Choose another backup", from.display());
             Err(refused(StoreErrorKind::Corrupt, message))
         }
     }
@@ -165,7 +167,7 @@ fn lock_whole_file(path: &Path) -> Outcome<Option<Connection>> {
             let message = format!("{}: the file is in use; stop every process that has it open, then try again", path.display());
             Err(refused(StoreErrorKind::Busy, message))
         }
-        Err(error) if matches!(error.sqlite_error_code(), Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt)) => Ok(None),
+        Err(error) if is_damage(&error) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
@@ -191,16 +193,20 @@ impl Staged {
         }
     }
 
-    /// Copies everything `conn` sees into the file, and waits until the disk has it.
-    fn fill_from(&self, conn: &Connection, operation: &'static str) -> Result<(), StoreError> {
+    /// Copies everything `conn` sees into the file, and waits until the disk has it. `damaged` tells of damage, which is that of
+    /// the original: the copy is new.
+    fn fill_from(&self, conn: &Connection, operation: &'static str, damaged: impl Fn(Failure) -> StoreError) -> Result<(), StoreError> {
         let Some(text) = self.path.to_str() else {
             return Err(from_io(io::ErrorKind::InvalidFilename.into(), operation, &self.path));
         };
         // VACUUM cannot run inside a transaction; it makes one of its own. The original is still safe: the connection was
         // opened for reading.
-        conn.pragma_update(None, "query_only", false)
-            .and_then(|()| conn.execute("VACUUM INTO ?1", [text]))
-            .map_err(|error| Failure::from(error).into_store_error(operation, &self.path))?;
+        conn.pragma_update(None, "query_only", false).and_then(|()| conn.execute("VACUUM INTO ?1", [text])).map_err(
+            |error| match is_damage(&error) {
+                true => damaged(error.into()),
+                false => Failure::from(error).into_store_error(operation, &self.path),
+            },
+        )?;
         self.file.sync_all().map_err(|error| from_io(error, operation, &self.path))
     }
 

@@ -3,15 +3,14 @@
 use std::collections::BTreeMap;
 
 use rusqlite::{Connection, Row};
-use zae_limiter_core::{AuditAction, AuditSubject, BucketState, CHAIN_MAX, Entity, EntityId, ResourceName, TimeMs};
-use zae_limiter_store::{Change, DeletedEntity, EntityUpdate, NewEntity, StoreErrorKind};
+use zae_limiter_core::{AuditAction, AuditSubject, CHAIN_MAX, Entity, EntityId, TimeMs};
+use zae_limiter_store::{Change, DeletedEntity, EntityUpdate, NewEntity, StoreErrorKind, details};
 
-use crate::bucket;
 use crate::config::{as_stored, conflict, next_generation, version_at};
-use crate::error::{Failure, Outcome, corrupt_value, refused};
+use crate::error::{Failure, Outcome, corrupt_value, optional, refused};
 use crate::history::{self, Event};
-use crate::rows::{bucket_columns, bucket_from_row, name_at, optional_name_at, pairs_from_text, pairs_to_text};
-use crate::working::Key;
+use crate::rows::{name_at, optional_name_at, pairs_from_text, pairs_to_text};
+use crate::spread;
 
 /// How many children the refusal to delete their parent names.
 const CHILDREN_NAMED_MAX: u32 = 10;
@@ -23,9 +22,10 @@ pub(crate) fn create(conn: &Connection, ns: i64, new: &NewEntity, change: &Chang
         return Err(refused(StoreErrorKind::AlreadyExists, message));
     }
     check_chain(conn, ns, new)?;
-    let entity = new.created_at(change.at);
+    spread::stop_delete(conn, ns, &new.id)?;
+    let entity = new.created_at(change.at, versions_gone(conn)? + 1);
     store(conn, ns, &entity)?;
-    let mut details = details_of(&entity);
+    let mut details = details::entity(&entity);
     details.extend(new.parent.iter().map(|parent| ("parent".to_owned(), parent.to_string())));
     details.push(("cascade".to_owned(), new.cascade.to_string()));
     record(conn, ns, change, &new.id, (AuditAction::EntityCreated, details))?;
@@ -40,36 +40,49 @@ pub(crate) fn update(
     change: &Change,
 ) -> Outcome<Entity> {
     next_generation(conn, ns)?;
-    let mut entity = find(conn, ns, id)?.ok_or_else(|| missing(id))?;
-    if entity.version != expected_version {
-        return Err(conflict(&format!("entity {id}"), expected_version, entity.version));
+    let before = find(conn, ns, id)?.ok_or_else(|| missing(id))?;
+    if before.version != expected_version {
+        return Err(conflict(&format!("entity {id}"), expected_version, before.version));
     }
+    let mut entity = before.clone();
     entity.name = update.name.clone().unwrap_or(entity.name);
     entity.metadata = update.metadata.clone().unwrap_or(entity.metadata);
     Entity::check_text(&entity.name, &entity.metadata).map_err(|error| refused(StoreErrorKind::Invalid, error.to_string()))?;
     entity.version += 1;
     store(conn, ns, &entity)?;
-    record(conn, ns, change, id, (AuditAction::EntityUpdated, details_of(&entity)))?;
+    record(conn, ns, change, id, (AuditAction::EntityUpdated, details::entity_updated(&entity, &before)))?;
     Ok(entity)
 }
 
-pub(crate) fn delete(conn: &Connection, ns: i64, id: &EntityId, change: &Change) -> Outcome<DeletedEntity> {
+/// Deletes an entity, its limits and the first of its buckets; true when more of them are left. `buckets` is how many it had.
+pub(crate) fn delete(conn: &Connection, ns: i64, id: &EntityId, buckets: u64, change: &Change) -> Outcome<(DeletedEntity, bool)> {
     next_generation(conn, ns)?;
-    find(conn, ns, id)?.ok_or_else(|| missing(id))?;
+    let entity = find(conn, ns, id)?.ok_or_else(|| missing(id))?;
     let named = children(conn, ns, id, "", CHILDREN_NAMED_MAX + 1)?;
     if !named.is_empty() {
         return Err(has_children(id, &named));
     }
-    let buckets = buckets_of(conn, ns, id)?;
-    for (resource, state) in &buckets {
-        bucket::remove(conn, &Key { ns, entity: id, resource }, state)?;
-    }
     let configs = conn.execute("DELETE FROM config WHERE ns=?1 AND entity=?2", (ns, id.as_str()))?;
     conn.execute("DELETE FROM entity WHERE ns=?1 AND id=?2", (ns, id.as_str()))?;
-    let deleted = DeletedEntity { buckets: buckets.len() as u64, configs: configs as u64 };
+    note_version_gone(conn, entity.version)?;
+    let deleted = DeletedEntity { buckets, configs: configs as u64 };
     let details = vec![("configs".to_owned(), deleted.configs.to_string()), ("buckets".to_owned(), deleted.buckets.to_string())];
     record(conn, ns, change, id, (AuditAction::EntityDeleted, details))?;
-    Ok(deleted)
+    Ok((deleted, spread::begin_delete(conn, ns, id)?))
+}
+
+/// The highest version of any entity that was deleted from this file: one that is created anew begins behind it.
+fn versions_gone(conn: &Connection) -> Outcome<u64> {
+    const SQL: &str = "SELECT value FROM meta WHERE name='entity_versions_gone'";
+    let gone: Option<i64> = optional(conn.prepare_cached(SQL)?.query_row([], |row| row.get(0)))?;
+    Ok(gone.and_then(|gone| u64::try_from(gone).ok()).unwrap_or(0))
+}
+
+fn note_version_gone(conn: &Connection, version: u64) -> Outcome<()> {
+    const SQL: &str = "INSERT INTO meta(name,value) VALUES('entity_versions_gone',?1) \
+                       ON CONFLICT(name) DO UPDATE SET value=max(value,excluded.value)";
+    conn.prepare_cached(SQL)?.execute([as_stored(version)])?;
+    Ok(())
 }
 
 pub(crate) fn find(conn: &Connection, ns: i64, id: &EntityId) -> Outcome<Option<Entity>> {
@@ -156,17 +169,6 @@ fn check_chain(conn: &Connection, ns: i64, new: &NewEntity) -> Outcome<()> {
     Ok(())
 }
 
-fn buckets_of(conn: &Connection, ns: i64, id: &EntityId) -> Outcome<Vec<(ResourceName, BucketState)>> {
-    const SQL: &str = concat!("SELECT b.resource,", bucket_columns!(), " FROM bucket b WHERE b.ns=?1 AND b.entity=?2");
-    let mut statement = conn.prepare_cached(SQL)?;
-    let mut rows = statement.query((ns, id.as_str()))?;
-    let mut buckets = Vec::new();
-    while let Some(row) = rows.next()? {
-        buckets.push((name_at(row, 0)?, bucket_from_row(row, 1, &[])?));
-    }
-    Ok(buckets)
-}
-
 fn missing(id: &EntityId) -> Failure {
     refused(StoreErrorKind::NotFound, format!("entity {id} does not exist; create it first"))
 }
@@ -176,11 +178,6 @@ fn has_children(id: &EntityId, named: &[Entity]) -> Failure {
     let names: Vec<&str> = named.iter().take(shown).map(|child| child.id.as_str()).collect();
     let more = if named.len() > shown { " and more" } else { "" };
     refused(StoreErrorKind::State, format!("entity {id} has children ({}{more}); delete them first", names.join(", ")))
-}
-
-fn details_of(entity: &Entity) -> Vec<(String, String)> {
-    let metadata = entity.metadata.iter().map(|(key, value)| (format!("metadata.{key}"), value.clone()));
-    std::iter::once(("name".to_owned(), entity.name.clone())).chain(metadata).collect()
 }
 
 fn record(

@@ -11,7 +11,7 @@ use zae_limiter_store::{StoreError, StoreErrorKind};
 /// what failed in SQLite concerns the transaction and everybody in it.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// This one request can not be done; the transaction goes on.
+    /// This one request cannot be done; the transaction goes on.
     Refused(StoreError),
     /// SQLite failed; the transaction is rolled back.
     Sql(SqlError),
@@ -39,9 +39,25 @@ impl Failure {
             Failure::Sql(error) => from_sql(error, operation, path),
         }
     }
+
+    /// The same for the file at `path` that is being restored: the advice for a damaged store, to restore one, is of no use.
+    pub(crate) fn into_backup_error(self, operation: &'static str, path: &Path) -> StoreError {
+        match self {
+            Failure::Sql(error) if is_damage(&error) => {
+                let message = format!("{}: the backup is damaged; nothing was changed. Choose another backup", path.display());
+                StoreError::new(StoreErrorKind::Corrupt, operation, message).with_source(Cause::of(error))
+            }
+            other => other.into_store_error(operation, path),
+        }
+    }
 }
 
-/// Separates what went wrong for one request from what went wrong for its whole transaction. A row that can not be read
+/// True when SQLite found pages that cannot be right.
+pub(crate) fn is_damage(error: &SqlError) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
+}
+
+/// Separates what went wrong for one request from what went wrong for its whole transaction. A row that cannot be read
 /// concerns those who ask for it; an error of SQLite itself concerns everybody.
 pub(crate) fn split<T>(outcome: Outcome<T>, operation: &'static str, path: &Path) -> Outcome<Result<T, StoreError>> {
     match outcome {
@@ -75,7 +91,7 @@ pub(crate) fn is_busy(error: &SqlError) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::FileLockingProtocolFailed))
 }
 
-/// A stored value that this version can not have written.
+/// A stored value that this version cannot have written.
 pub(crate) fn corrupt_value(column: usize, what: &'static str, cause: impl std::fmt::Display) -> SqlError {
     SqlError::FromSqlConversionFailure(column, rusqlite::types::Type::Text, format!("{what}: {cause}").into())
 }
@@ -83,7 +99,17 @@ pub(crate) fn corrupt_value(column: usize, what: &'static str, cause: impl std::
 /// Nobody let go of the lock within the deadline.
 pub(crate) fn busy(operation: &'static str, path: &Path, waited: std::time::Duration) -> StoreError {
     let message = format!(
-        "{}: other processes held the write lock for more than {} ms; nothing was written. Retry, or raise busy_deadline",
+        "{}: others, of this process or another, held the write lock for more than {} ms; nothing was written. Retry, or raise busy_deadline",
+        path.display(),
+        waited.as_millis()
+    );
+    StoreError::new(StoreErrorKind::Busy, operation, message)
+}
+
+/// An operation that has waited for its turn until its caller gave up.
+pub(crate) fn late(operation: &'static str, path: &Path, waited: std::time::Duration) -> StoreError {
+    let message = format!(
+        "{}: too many operations wait, this one for more than {} ms; nothing was written. Retry later, or raise take_deadline",
         path.display(),
         waited.as_millis()
     );
@@ -183,7 +209,7 @@ fn classify(failure: ffi::Error) -> (StoreErrorKind, String) {
         ErrorCode::PermissionDenied | ErrorCode::AuthorizationForStatementDenied => {
             (StoreErrorKind::Denied, format!("permission denied; {GRANT}"))
         }
-        ErrorCode::CannotOpen => (StoreErrorKind::Denied, format!("the file can not be opened; {GRANT}")),
+        ErrorCode::CannotOpen => (StoreErrorKind::Denied, format!("the file cannot be opened; {GRANT}")),
         ErrorCode::SystemIoFailure => text(StoreErrorKind::Unavailable, "the disk failed to read or write; check it, then try again"),
         ErrorCode::OutOfMemory => text(StoreErrorKind::Unavailable, "out of memory"),
         ErrorCode::TooBig => text(StoreErrorKind::Invalid, "a value is larger than SQLite stores; make it smaller"),

@@ -14,7 +14,7 @@ use std::time::Duration;
 use zae_limiter_store::StoreError;
 
 use crate::connection::{Place, private};
-use crate::error::{Failure, Outcome, busy, from_io};
+use crate::error::{Outcome, from_io};
 
 /// How the name of the file ends that processes line up at.
 pub(crate) const GATE_END: &str = ".gate";
@@ -68,21 +68,18 @@ impl Gate {
         Ok(Gate { file: Arc::new(file), path, line: Arc::new(Line::default()) })
     }
 
-    /// Waits for our turn, at most until the deadline.
-    pub(crate) fn enter(&self, place: &Place) -> Outcome<Pass<'_>> {
+    /// Waits for our turn, at most until the deadline; then `None`.
+    pub(crate) fn enter(&self, deadline: Duration) -> Outcome<Option<Pass<'_>>> {
         // While the waiter is still in line from an earlier time, only it may take the lock: both share one descriptor.
         if self.line.lock().turn == Turn::Idle {
             match self.file.try_lock() {
-                Ok(()) => return Ok(Pass(self)),
+                Ok(()) => return Ok(Some(Pass(self))),
                 Err(TryLockError::WouldBlock) => {}
                 Err(TryLockError::Error(error)) => return Err(from_io(error, "begin", &self.path).into()),
             }
         }
         self.want()?;
-        if self.line.wait_for_turn(place.options.busy_deadline) {
-            return Ok(Pass(self));
-        }
-        Err(Failure::Refused(busy("begin", &place.path, place.options.busy_deadline)))
+        Ok(self.line.wait_for_turn(deadline).then_some(Pass(self)))
     }
 
     /// Sends the waiter into line.

@@ -21,6 +21,14 @@ pub(crate) enum Job {
     Task(Box<dyn Task>),
 }
 
+impl Job {
+    /// True when nobody waits for the answer any more, and the work is of no use to anybody else. A correction reports what
+    /// has happened already, and an administrator's change is wanted whether or not its caller learns of it.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        matches!(self, Job::Consume(_, reply) if reply.is_closed())
+    }
+}
+
 type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 type Receipt<T> = oneshot::Receiver<Result<T, StoreError>>;
 

@@ -26,10 +26,14 @@
 //!
 //! Cost of a take by a lone caller: one transaction with one write per member, about 10 µs, and one read per member unless
 //! this store was the last to write to the file and remembers the bucket (`working.rs`). A refusal writes nothing. Reads use
-//! connections of their own and never wait for writers. Reads and a lone caller's takes run in the poll of their future; they
-//! block it for microseconds, a listing for as long as its page takes.
+//! connections of their own and never wait for writers. Lookups and a lone caller's takes run in the poll of their future and
+//! block it for microseconds. Listings and usage run on a thread of their own, page by page, and end when nobody waits.
+//!
+//! Threads, each started when it is first needed: one decides for those who would wait for each other and does long pieces of
+//! work in steps (`writer.rs`), one writes the log back into the file (`checkpoint.rs`), one reads (`reader.rs`).
 
 mod bucket;
+mod checkpoint;
 mod config;
 mod connection;
 mod copy;
@@ -37,15 +41,20 @@ mod entity;
 mod error;
 mod filesystem;
 mod gate;
+mod handle;
 mod history;
 mod inspect;
 mod job;
 mod namespace;
 mod options;
 mod page;
+mod queue;
+mod reader;
 mod rows;
 mod schema;
+mod spread;
 mod sweep;
+mod usage;
 mod working;
 mod writer;
 
@@ -54,18 +63,19 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rusqlite::Connection;
-use zae_limiter_core::{NamespaceName, TimeMs};
+use zae_limiter_core::{NamespaceId, NamespaceName, TimeMs};
 use zae_limiter_store::{BoxFuture, Capabilities, Store, StoreError, StoreErrorKind, Swept};
 
 pub use copy::Restored;
 pub use inspect::FileStatus;
-pub use options::{BUSY_DEADLINE, RETENTION_MS, SqliteOptions, Synchronous};
+pub use options::{BUSY_DEADLINE, RETENTION_MS, SqliteOptions, Synchronous, TAKE_DEADLINE, USAGE_ROWS_MAX};
 pub use writer::WriterStats;
 
 use connection::{Place, finish};
 use error::{Failure, Outcome, opened_read_only, refused};
+use handle::WriterHandle;
 use job::Work;
-use writer::WriterHandle;
+use reader::Reader;
 
 /// Connections for reading that are kept open when nobody reads.
 const IDLE_READERS_MAX: usize = 4;
@@ -83,12 +93,16 @@ pub struct SqliteStore {
     /// What the rows of the namespace refer to; never used twice.
     key: i64,
     name: NamespaceName,
+    /// `None` when there was no namespace of that name.
+    id: Option<NamespaceId>,
 }
 
 struct Shared {
     place: Arc<Place>,
-    /// Before the writer, because they are closed first: the last connection writes the log back, which a reader can not.
+    /// Before the writer, because they are closed first: the last connection writes the log back, which a reader cannot.
     readers: Mutex<Vec<Connection>>,
+    /// Reads that may take a while.
+    reader: Reader,
     /// `None` when the file was opened for reading.
     writer: Option<WriterHandle>,
 }
@@ -113,11 +127,13 @@ impl SqliteStore {
             let conn = place.open_writer().map_err(failed)?;
             (Some(WriterHandle::new(Arc::clone(&place), conn)?), Vec::new())
         };
-        let shared = Shared { place: Arc::clone(&place), writer, readers: Mutex::new(readers) };
+        let shared = Shared { place: Arc::clone(&place), readers: Mutex::new(readers), reader: Reader::default(), writer };
         let name: NamespaceName = schema::DEFAULT_NAMESPACE.parse().expect("the word is a valid namespace name");
-        let mut store = SqliteStore { shared: Arc::new(shared), key: NO_NAMESPACE, name };
+        let mut store = SqliteStore { shared: Arc::new(shared), key: NO_NAMESPACE, name, id: None };
         // Somebody may have deleted it; then this handle still serves to register, recover and look at namespaces.
-        store.key = store.read("open", |conn| namespace::key_of(conn, &store.name))?.unwrap_or(NO_NAMESPACE);
+        if let Some((key, id)) = store.read("open", |conn| namespace::find(conn, &store.name))? {
+            (store.key, store.id) = (key, Some(id));
+        }
         Ok(store)
     }
 
@@ -152,6 +168,18 @@ impl SqliteStore {
     ) -> Result<T, StoreError> {
         let (job, answer) = Work::job(operation, work);
         self.writer(operation)?.submit(job, operation)?;
+        answer.await.unwrap_or_else(|_| Err(self.lost(operation)))
+    }
+
+    /// Does one step of a long piece of work in a transaction of its own. Steps give way to everything else, here and in other
+    /// processes.
+    async fn write_step<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        work: impl FnOnce(&Connection) -> Outcome<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (job, answer) = Work::job(operation, work);
+        self.writer(operation)?.submit_step(job, operation)?;
         answer.await.unwrap_or_else(|_| Err(self.lost(operation)))
     }
 
@@ -208,6 +236,10 @@ impl Store for SqliteStore {
             // nothing does. A full disk shows only when something is written.
             if self.shared.writer.is_some() { self.write("ping", |_| Ok(())).await } else { Ok(()) }
         })
+    }
+
+    fn sweep_horizon(&self, now: TimeMs) -> BoxFuture<'_, Result<Option<TimeMs>, StoreError>> {
+        Box::pin(self.write("sweep", move |conn| sweep::horizon(conn, now, false)))
     }
 
     fn sweep(&self, now: TimeMs, steps_max: u32) -> BoxFuture<'_, Result<Swept, StoreError>> {

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use rusqlite::{Connection, Row};
+use rusqlite::types::Value;
+use rusqlite::{Connection, Row, params_from_iter};
 use zae_limiter_core::{AuditAction, AuditSubject, NamespaceId, NamespaceName, TimeMs};
 use zae_limiter_store::{
     BoxFuture, Change, Namespace, NamespaceStatus, NamespaceStore, Page, PageRequest, Purged, Store, StoreError, StoreErrorKind,
 };
 
 use crate::SqliteStore;
-use crate::error::{Outcome, corrupt_value, optional, refused};
+use crate::error::{Outcome, corrupt_value, refused};
 use crate::history::{self, Event};
 use crate::page::paged;
 use crate::rows::name_at;
@@ -18,18 +19,18 @@ use crate::rows::name_at;
 const PURGE_ROWS_MAX: u32 = 500;
 
 /// What holds data of a namespace, with the columns that name a row.
-const TABLES: [(&str, &str); 5] = [
+const TABLES: [(&str, &str); 6] = [
     ("bucket", "ns,entity,resource"),
     ("config", "ns,entity,resource"),
     ("entity", "ns,id"),
-    ("usage", "ns,entity,hour,resource,counter"),
+    ("usage", "hour,ns,entity,resource"),
+    ("spread", "ns,kind,entity,resource"),
     ("audit", "seq"),
 ];
 
-/// The key of an active namespace.
-pub(crate) fn key_of(conn: &Connection, name: &NamespaceName) -> Outcome<Option<i64>> {
-    let mut statement = conn.prepare_cached("SELECT key FROM namespace WHERE name=?1 AND deleted_at IS NULL")?;
-    Ok(optional(statement.query_row([name.as_str()], |row| row.get(0)))?)
+/// The key of an active namespace, and its id.
+pub(crate) fn find(conn: &Connection, name: &NamespaceName) -> Outcome<Option<(i64, NamespaceId)>> {
+    Ok(active(conn, name)?.map(|(key, namespace)| (key, namespace.id)))
 }
 
 impl NamespaceStore for SqliteStore {
@@ -46,11 +47,10 @@ impl NamespaceStore for SqliteStore {
     fn namespaces<'a>(&'a self, page: &'a PageRequest) -> BoxFuture<'a, Result<Page<Namespace>, StoreError>> {
         const SQL: &str = "SELECT key,id,name,status,created_at,deleted_at FROM namespace \
                            WHERE deleted_at IS NULL AND name>?1 ORDER BY name LIMIT ?2";
-        Box::pin(async move {
-            self.read("namespaces", |conn| {
-                paged(page, |after, limit| list(conn, SQL, after, limit), |namespace: &Namespace| namespace.name.to_string())
-            })
-        })
+        let page = page.clone();
+        Box::pin(self.read_apart("namespaces", move |conn| {
+            paged(&page, |after, limit| list(conn, SQL, after, limit), |namespace: &Namespace| namespace.name.to_string())
+        }))
     }
 
     fn namespace<'a>(&'a self, name: &'a NamespaceName) -> BoxFuture<'a, Result<Option<Namespace>, StoreError>> {
@@ -70,11 +70,10 @@ impl NamespaceStore for SqliteStore {
     fn orphan_namespaces<'a>(&'a self, page: &'a PageRequest) -> BoxFuture<'a, Result<Page<Namespace>, StoreError>> {
         const SQL: &str = "SELECT key,id,name,status,created_at,deleted_at FROM namespace \
                            WHERE deleted_at IS NOT NULL AND id>?1 ORDER BY id LIMIT ?2";
-        Box::pin(async move {
-            self.read("orphan_namespaces", |conn| {
-                paged(page, |after, limit| list(conn, SQL, after, limit), |namespace: &Namespace| namespace.id.to_string())
-            })
-        })
+        let page = page.clone();
+        Box::pin(self.read_apart("orphan_namespaces", move |conn| {
+            paged(&page, |after, limit| list(conn, SQL, after, limit), |namespace: &Namespace| namespace.id.to_string())
+        }))
     }
 
     fn purge_namespace<'a>(&'a self, id: &'a NamespaceId, change: &'a Change) -> BoxFuture<'a, Result<Purged, StoreError>> {
@@ -83,6 +82,10 @@ impl NamespaceStore for SqliteStore {
 
     fn current_namespace(&self) -> NamespaceName {
         self.name.clone()
+    }
+
+    fn current_namespace_id(&self) -> Option<NamespaceId> {
+        self.id.clone()
     }
 
     fn scoped<'a>(&'a self, name: &'a NamespaceName) -> BoxFuture<'a, Result<Arc<dyn Store>, StoreError>> {
@@ -96,31 +99,30 @@ impl NamespaceStore for SqliteStore {
 impl SqliteStore {
     /// A handle bound to another namespace, as [`NamespaceStore::scoped`], with its own type.
     pub fn in_namespace(&self, name: &NamespaceName) -> Result<SqliteStore, StoreError> {
-        let key = self.read("scoped", |conn| {
+        let (key, id) = self.read("scoped", |conn| {
             let message = || format!("namespace \"{name}\" is not registered; register it first");
-            key_of(conn, name)?.ok_or_else(|| refused(StoreErrorKind::NotFound, message()))
+            find(conn, name)?.ok_or_else(|| refused(StoreErrorKind::NotFound, message()))
         })?;
-        Ok(SqliteStore { shared: Arc::clone(&self.shared), key, name: name.clone() })
+        Ok(SqliteStore { shared: Arc::clone(&self.shared), key, name: name.clone(), id: Some(id) })
     }
 
-    /// Every step is a transaction of its own, so that nobody waits long for the lock. After a crash in between the
-    /// namespace is `Purging`, and the next purge goes on.
+    /// Every step is a transaction of its own, so that nobody waits long for the lock. The order is recorded with the first one,
+    /// before anything is gone. After a crash in between the namespace is `Purging`, and the next purge goes on.
     async fn purge(&self, id: NamespaceId, change: Change) -> Result<Purged, StoreError> {
         const OPERATION: &str = "purge_namespace";
         let key = {
-            let id = id.clone();
-            self.write(OPERATION, move |conn| mark_purging(conn, &id)).await?
+            let (id, here) = (id.clone(), self.key);
+            self.write(OPERATION, move |conn| mark_purging(conn, &id, here, &change)).await?
         };
         let mut records = 0;
         loop {
-            let removed = self.write(OPERATION, move |conn| remove_some(conn, key)).await?;
+            let removed = self.write_step(OPERATION, move |conn| remove_some(conn, key)).await?;
             if removed == 0 {
                 break;
             }
             records += removed;
         }
-        let here = self.key;
-        self.write(OPERATION, move |conn| finish_purge(conn, &id, here, &change)).await?;
+        self.write(OPERATION, move |conn| finish_purge(conn, &id)).await?;
         Ok(Purged { records })
     }
 }
@@ -191,8 +193,8 @@ fn recover(conn: &Connection, id: &NamespaceId, change: &Change) -> Outcome<Name
     let (key, namespace) = by_id(conn, id)?;
     let refusal = match namespace.status {
         NamespaceStatus::Active => Some(format!("namespace {id} is active; there is nothing to recover")),
-        NamespaceStatus::Purging => Some(format!("namespace {id} is being purged; it can not be recovered any more")),
-        NamespaceStatus::Deleted if key_of(conn, &namespace.name)?.is_some() => {
+        NamespaceStatus::Purging => Some(format!("namespace {id} is being purged; it cannot be recovered any more")),
+        NamespaceStatus::Deleted if find(conn, &namespace.name)?.is_some() => {
             Some(format!("the name \"{}\" of namespace {id} has been taken; delete its present holder first", namespace.name))
         }
         NamespaceStatus::Deleted => None,
@@ -207,39 +209,49 @@ fn recover(conn: &Connection, id: &NamespaceId, change: &Change) -> Outcome<Name
     Ok(namespace)
 }
 
-fn mark_purging(conn: &Connection, id: &NamespaceId) -> Outcome<i64> {
+fn mark_purging(conn: &Connection, id: &NamespaceId, here: i64, change: &Change) -> Outcome<i64> {
     let (key, namespace) = by_id(conn, id)?;
     if namespace.status == NamespaceStatus::Active {
         let message = format!("namespace {id} (\"{}\") is active; delete it before purging it", namespace.name);
         return Err(refused(StoreErrorKind::State, message));
     }
     conn.execute("UPDATE namespace SET status='purging' WHERE key=?1", [key])?;
-    Ok(key)
-}
-
-/// Removes some rows of the first table that has any; returns how many.
-fn remove_some(conn: &Connection, key: i64) -> Outcome<u64> {
-    for (table, columns) in TABLES {
-        let sql = format!("DELETE FROM {table} WHERE ({columns}) IN (SELECT {columns} FROM {table} WHERE ns=?1 LIMIT ?2)");
-        let removed = conn.prepare_cached(&sql)?.execute((key, PURGE_ROWS_MAX))?;
-        if removed > 0 {
-            return Ok(removed as u64);
-        }
-    }
-    Ok(0)
-}
-
-fn finish_purge(conn: &Connection, id: &NamespaceId, here: i64, change: &Change) -> Outcome<()> {
-    let (key, namespace) = by_id(conn, id)?;
-    // Refused by the foreign keys if anything is left.
-    conn.execute("DELETE FROM namespace WHERE key=?1", [key])?;
-    conn.execute("INSERT OR IGNORE INTO namespace_purged(id) VALUES(?1)", [id.as_str()])?;
-    // Its own log is gone, so the deed is told where the order was given.
+    // Its own log goes with it, so the deed is told where the order was given.
     let is_active: bool =
         conn.query_row("SELECT EXISTS (SELECT 1 FROM namespace WHERE key=?1 AND deleted_at IS NULL)", [here], |row| row.get(0))?;
     if is_active {
         record(conn, here, AuditAction::NamespacePurged, &namespace, change)?;
     }
+    Ok(key)
+}
+
+/// Removes some rows of the first table that has any; returns how many. One by one, by their keys: SQLite would go over all
+/// rows of the namespace to find those of a list.
+fn remove_some(conn: &Connection, key: i64) -> Outcome<u64> {
+    for (table, columns) in TABLES {
+        let doomed = {
+            let width = columns.split(',').count();
+            let mut statement = conn.prepare_cached(&format!("SELECT {columns} FROM {table} WHERE ns=?1 LIMIT ?2"))?;
+            let read = |row: &Row<'_>| (0..width).map(|column| row.get::<_, Value>(column)).collect::<Result<Vec<Value>, _>>();
+            statement.query_map((key, PURGE_ROWS_MAX), read)?.collect::<Result<Vec<Vec<Value>>, _>>()?
+        };
+        if doomed.is_empty() {
+            continue;
+        }
+        let is_it: Vec<String> = columns.split(',').zip(1..).map(|(column, number)| format!("{column}=?{number}")).collect();
+        let mut delete = conn.prepare_cached(&format!("DELETE FROM {table} WHERE {}", is_it.join(" AND ")))?;
+        for row in &doomed {
+            delete.execute(params_from_iter(row))?;
+        }
+        return Ok(doomed.len() as u64);
+    }
+    Ok(0)
+}
+
+fn finish_purge(conn: &Connection, id: &NamespaceId) -> Outcome<()> {
+    // Refused by the foreign keys if anything is left. Somebody else may have finished it.
+    conn.execute("DELETE FROM namespace WHERE id=?1 AND status='purging'", [id.as_str()])?;
+    conn.execute("INSERT OR IGNORE INTO namespace_purged(id) VALUES(?1)", [id.as_str()])?;
     Ok(())
 }
 

@@ -14,6 +14,13 @@ pub const RETENTION_MS: i64 = 90 * DAY_MS;
 /// How long an operation waits for other processes unless told otherwise.
 pub const BUSY_DEADLINE: Duration = Duration::from_secs(5);
 
+/// How long a take waits for its turn unless told otherwise. Less than the deadline of the limiter, so that a store that is
+/// busy says so, and is not mistaken for one that is down.
+pub const TAKE_DEADLINE: Duration = Duration::from_millis(800);
+
+/// How many hours of usage are kept unless told otherwise, one per bucket and hour: about half a gigabyte.
+pub const USAGE_ROWS_MAX: u64 = 4_000_000;
+
 /// When a commit counts as done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -38,8 +45,11 @@ pub enum Synchronous {
 pub struct SqliteOptions {
     pub(crate) synchronous: Synchronous,
     pub(crate) usage_retention_ms: i64,
+    pub(crate) usage_rows_max: u64,
     pub(crate) audit_retention_ms: i64,
     pub(crate) busy_deadline: Duration,
+    pub(crate) take_deadline: Duration,
+    pub(crate) background_sweep: bool,
     pub(crate) read_only: bool,
     pub(crate) pages_max: Option<u32>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -53,8 +63,11 @@ impl SqliteOptions {
         SqliteOptions {
             synchronous: Synchronous::Normal,
             usage_retention_ms: RETENTION_MS,
+            usage_rows_max: USAGE_ROWS_MAX,
             audit_retention_ms: RETENTION_MS,
             busy_deadline: BUSY_DEADLINE,
+            take_deadline: TAKE_DEADLINE,
+            background_sweep: true,
             read_only: false,
             pages_max: None,
             clock: Arc::new(SystemClock::new()),
@@ -76,6 +89,14 @@ impl SqliteOptions {
         self
     }
 
+    /// About the most hours of usage kept, one per bucket and hour; beyond it the oldest go first. A bound on what callers who
+    /// invent ids can leave behind.
+    #[must_use]
+    pub fn usage_rows_max(mut self, rows: u64) -> SqliteOptions {
+        self.usage_rows_max = rows;
+        self
+    }
+
     /// How long audit events are kept, in milliseconds.
     #[must_use]
     pub fn audit_retention_ms(mut self, retention_ms: i64) -> SqliteOptions {
@@ -87,6 +108,22 @@ impl SqliteOptions {
     #[must_use]
     pub fn busy_deadline(mut self, deadline: Duration) -> SqliteOptions {
         self.busy_deadline = deadline;
+        self
+    }
+
+    /// How long a take waits for its turn, behind other processes and other callers, before it fails with `Busy`; never longer
+    /// than the busy deadline. A take that has waited longer is not decided any more: its caller has gone.
+    #[must_use]
+    pub fn take_deadline(mut self, deadline: Duration) -> SqliteOptions {
+        self.take_deadline = deadline;
+        self
+    }
+
+    /// Whether the store sweeps by itself, a little beside operations and when it is closed. Default true; without it somebody
+    /// has to call `sweep`, or the file grows for ever.
+    #[must_use]
+    pub fn background_sweep(mut self, sweeps: bool) -> SqliteOptions {
+        self.background_sweep = sweeps;
         self
     }
 
@@ -130,8 +167,11 @@ impl fmt::Debug for SqliteOptions {
         f.debug_struct("SqliteOptions")
             .field("synchronous", &self.synchronous)
             .field("usage_retention_ms", &self.usage_retention_ms)
+            .field("usage_rows_max", &self.usage_rows_max)
             .field("audit_retention_ms", &self.audit_retention_ms)
             .field("busy_deadline", &self.busy_deadline)
+            .field("take_deadline", &self.take_deadline)
+            .field("background_sweep", &self.background_sweep)
             .field("read_only", &self.read_only)
             .field("pages_max", &self.pages_max)
             .finish_non_exhaustive()

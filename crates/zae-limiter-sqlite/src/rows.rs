@@ -3,7 +3,7 @@
 //! The limits of a bucket are one BLOB, because they are read and written together on every take:
 //!
 //! ```text
-//! version 1 · number of limits · per limit:
+//! version 1 · number of limits · per limit, or version 2 · lead of a clock in ms, twice, and 1 if it set the refill instant · number of limits · per limit:
 //!   length of name · name · capacity · refill · period · balance* · remainder · consumed* · used in the open hour* · gap
 //! ```
 //! Numbers are LEB128 (seven bits per byte, low bits first), those marked * zigzag-signed: two usual limits take about 50
@@ -20,6 +20,8 @@ use zae_limiter_core::{BucketState, ConfigStamp, Limit, LimitName, LimitParams, 
 use crate::error::{Outcome, corrupt_value};
 
 const BLOB_VERSION: u8 = 1;
+/// Of a bucket that remembers the lead of a clock: hardly any does.
+const BLOB_VERSION_LEAD: u8 = 2;
 
 /// Milli of the largest capacity.
 const CAPACITY_MILLI_MAX: u64 = TOKENS_MAX * 1_000;
@@ -39,15 +41,20 @@ pub(crate) enum Malformed {
     Name,
     #[error("a number is outside its bounds")]
     Bounds,
-    #[error("a limit can not be read")]
+    #[error("a limit cannot be read")]
     Limit,
-    #[error("a pair can not be read")]
+    #[error("a pair cannot be read")]
     Pair,
 }
 
 /// The limits of a bucket as bytes, appended to `out`.
 pub(crate) fn pack_limits(bucket: &BucketState, out: &mut Vec<u8>) {
-    out.push(BLOB_VERSION);
+    if bucket.lead_ms() > 0 {
+        out.push(BLOB_VERSION_LEAD);
+        put(out, (bucket.lead_ms().cast_unsigned() << 1) | u64::from(bucket.is_led()));
+    } else {
+        out.push(BLOB_VERSION);
+    }
     put(out, bucket.all_limits().len() as u64);
     for limit in bucket.all_limits() {
         let name = limit.name.as_str().as_bytes();
@@ -71,6 +78,10 @@ pub(crate) struct Unpacked {
     limits: SmallVec<[LimitState; 2]>,
     /// What lowered limits hide; nearly always nothing.
     gaps: Vec<(LimitName, Milli)>,
+    /// See [`BucketState::lead_ms`].
+    lead_ms: i64,
+    /// See [`BucketState::is_led`].
+    is_led: bool,
 }
 
 impl Unpacked {
@@ -80,6 +91,7 @@ impl Unpacked {
         for (limit, gap) in self.gaps {
             bucket.restore_gap(&limit, gap);
         }
+        bucket.restore_lead(self.lead_ms, self.is_led);
         bucket
     }
 }
@@ -88,12 +100,14 @@ impl Unpacked {
 /// checked and allocated anew.
 pub(crate) fn unpack_limits(bytes: &[u8], known: &[Limit]) -> Result<Unpacked, Malformed> {
     let mut reader = Reader(bytes);
-    match reader.byte()? {
-        BLOB_VERSION => {}
+    let lead = match reader.byte()? {
+        BLOB_VERSION => 0,
+        BLOB_VERSION_LEAD => reader.number()?,
         other => return Err(Malformed::Version(other)),
-    }
+    };
+    let (lead_ms, is_led) = ((lead >> 1).cast_signed(), lead & 1 == 1);
     let count = reader.number()?;
-    let mut unpacked = Unpacked::default();
+    let mut unpacked = Unpacked { lead_ms, is_led, ..Unpacked::default() };
     for index in 0..count {
         let known = usize::try_from(index).ok().and_then(|index| known.get(index));
         let limit = reader.limit(known)?;
@@ -152,7 +166,7 @@ pub(crate) fn limits_to_text(limits: &[Limit]) -> String {
     let mut text = String::new();
     for limit in limits {
         let separator = if text.is_empty() { "" } else { "," };
-        // Writing to a string can not fail.
+        // Writing to a string cannot fail.
         let _ = write!(text, "{separator}{limit}");
     }
     text
@@ -299,7 +313,8 @@ mod tests {
     /// Buckets as they can be: each name once, and a gap here and there.
     fn any_bucket(limits: std::ops::Range<usize>) -> impl Strategy<Value = BucketState> {
         let gap = prop_oneof![3 => Just(0), 1 => 1..=i64::MAX];
-        prop::collection::vec((any_state(), gap), limits).prop_map(|states| {
+        let lead_ms = prop_oneof![3 => Just(0), 1 => 1..=i64::MAX];
+        (prop::collection::vec((any_state(), gap), limits), lead_ms, any::<bool>()).prop_map(|(states, lead_ms, is_led)| {
             let mut limits: SmallVec<[LimitState; 2]> = SmallVec::new();
             let mut gaps = Vec::new();
             for (state, gap) in states {
@@ -309,7 +324,7 @@ mod tests {
                 }
             }
             let active = limits.len() / 2;
-            Unpacked { limits, gaps }.into_bucket(active, TimeMs(7), ConfigStamp(3))
+            Unpacked { limits, gaps, lead_ms, is_led }.into_bucket(active, TimeMs(7), ConfigStamp(3))
         })
     }
 

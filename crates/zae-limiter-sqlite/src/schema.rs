@@ -14,7 +14,7 @@ use crate::error::{Outcome, refused};
 const APPLICATION_ID: i32 = i32::from_be_bytes(*b"zael");
 
 /// Step `n` brings a file from version `n` to version `n + 1`. Steps are never changed once released, only added.
-const STEPS: &[&str] = &[include_str!("schema.sql")];
+const STEPS: &[&str] = &[include_str!("schema.sql"), include_str!("schema_2.sql")];
 
 /// The namespace every new file begins with.
 pub(crate) const DEFAULT_NAMESPACE: &str = "default";
@@ -94,7 +94,8 @@ fn apply(conn: &Connection, steps: &[&str]) -> Outcome<u32> {
     Ok(before)
 }
 
-fn is_empty(conn: &Connection) -> Outcome<bool> {
+/// True for a file without content.
+pub(crate) fn is_empty(conn: &Connection) -> Outcome<bool> {
     Ok(conn.query_row("SELECT NOT EXISTS (SELECT 1 FROM sqlite_schema)", [], |row| row.get(0))?)
 }
 

@@ -15,8 +15,9 @@ use zae_limiter_core::{BucketState, ClosedHour, Decision, EntityId, Limit, Membe
 use zae_limiter_store::{Adjusted, BucketDelta, ConsumeOutcome, MemberTake, Readiness, StoreError, StoreErrorKind, bring_up_to_date};
 
 use crate::bucket::{self, Found};
+use crate::config;
 use crate::error::{Outcome, refused};
-use crate::history;
+use crate::usage;
 
 /// Buckets remembered from one transaction to the next, about a megabyte. Beyond that all are forgotten: whoever has more
 /// than these in use reads most of them anyway.
@@ -39,9 +40,11 @@ struct Slot {
     state: Option<BucketState>,
     /// False when the namespace was not active: nothing may be created in it.
     open: bool,
-    /// Whether there is a row to update, or one to insert.
-    stored: bool,
+    /// The hour of the row to update, or `None` when there is one to insert.
+    stored: Option<u32>,
     dirty: bool,
+    /// What the stored flags say of the key, once somebody without limits has asked.
+    off: Option<bool>,
 }
 
 impl Slot {
@@ -62,8 +65,8 @@ pub(crate) struct Working {
     dirty: Vec<usize>,
     index: HashTable<usize>,
     hasher: DefaultHashBuilder,
-    /// The namespace that was last looked at, and whether it is active.
-    namespace: Option<(i64, bool)>,
+    /// The namespace that was last looked at, whether it is active, and whether its flags are spreading.
+    namespace: Option<(i64, bool, bool)>,
     /// SQLite's count of changes when all this was true. `None` during a transaction, and after one whose end is not known
     /// to be what is in the slots: one that failed, panicked or did something else.
     version: Option<u32>,
@@ -78,6 +81,8 @@ enum Prepared {
     Synced(BucketState),
     /// Not stored yet: kept only if the decision is a grant.
     New(BucketState),
+    /// A member without limits: nothing to take from, nothing to keep.
+    Unlimited(BucketState),
 }
 
 impl Working {
@@ -104,6 +109,11 @@ impl Working {
         self.version = None;
     }
 
+    /// True when flags of the namespace that was last looked at are spreading.
+    pub(crate) fn is_spreading(&self) -> bool {
+        self.namespace.is_some_and(|(_, _, spreading)| spreading)
+    }
+
     /// True when there is something to write.
     pub(crate) fn is_dirty(&self) -> bool {
         !self.dirty.is_empty()
@@ -121,7 +131,13 @@ impl Working {
                 return Err(namespace_gone());
             }
             let ready = match &slot.state {
-                Some(state) if !state.disabled && state.matches(&take.limits.limits) => Prepared::InPlace,
+                _ if take.is_unlimited() => {
+                    if self.is_off(conn, &key, place)? {
+                        return Ok(ConsumeOutcome::Disabled { member });
+                    }
+                    Prepared::Unlimited(BucketState::full(&[], take.limits.stamp, now))
+                }
+                Some(state) if !state.disabled && state.matches(&take.limits.limits) && !state.is_far_ahead_of(now) => Prepared::InPlace,
                 Some(state) => {
                     check_limits(&take.limits.limits).map_err(|error| refused(StoreErrorKind::Invalid, error.to_string()))?;
                     // A copy, because an error or a later member may leave it unusable.
@@ -164,7 +180,7 @@ impl Working {
             let mut chain: SmallVec<[Member<'_>; 4]> = SmallVec::new();
             for ((ready, moved), take) in prepared.iter_mut().zip(&mut in_place).zip(members) {
                 let bucket = match ready {
-                    Prepared::Synced(state) | Prepared::New(state) => state,
+                    Prepared::Synced(state) | Prepared::New(state) | Prepared::Unlimited(state) => state,
                     Prepared::InPlace => moved.as_mut().expect("a bucket that is ready is in its slot"),
                 };
                 chain.push(Member { bucket, takes: take.takes });
@@ -179,6 +195,7 @@ impl Working {
             let slot = &mut self.slots[place];
             let expires_at = take.limits.ttl_ms.map(|ttl_ms| now.plus_ms(ttl_ms));
             let (state, write) = match (ready, moved) {
+                (Prepared::Unlimited(_), _) => continue,
                 (Prepared::InPlace, moved) => (moved, granted),
                 (Prepared::Synced(state), _) => (Some(state), true),
                 (Prepared::New(state), _) => (granted.then_some(state), granted),
@@ -190,7 +207,7 @@ impl Working {
             }
         }
         for (member, hour) in closed {
-            history::spill(conn, &self.slots[places[usize::from(member)]].key(), &hour)?;
+            usage::spill(conn, &self.slots[places[usize::from(member)]].key(), &hour)?;
         }
         Ok(outcome)
     }
@@ -205,6 +222,11 @@ impl Working {
         let key = Key { ns, entity: delta.entity, resource: delta.resource };
         let place = self.find_or_load(conn, &key, receipt)?;
         let slot = &mut self.slots[place];
+        if let Some(state) = &slot.state {
+            for change in delta.deltas {
+                state.check_adjust(&receipt[usize::from(change.limit)], change.amount, now).map_err(StoreError::from)?;
+            }
+        }
         let expires_at = delta.limits.ttl_ms.map(|ttl_ms| now.plus_ms(ttl_ms));
         let (mut state, adjusted) = match slot.state.take() {
             Some(mut state) => {
@@ -217,8 +239,10 @@ impl Working {
             None if delta.deltas.iter().all(|change| change.amount.0 <= 0) => return Ok(Adjusted::Dropped),
             None if !slot.open => return Err(namespace_gone()),
             None => {
-                let mut state = bucket::created(conn, &key, delta.limits, now)?;
-                state.set_expires_at(expires_at);
+                let (configured, stamp) = config::resolve_one(conn, &key)?;
+                let limits = delta.made_again(configured.limits.as_ref(), stamp);
+                let mut state = bucket::created(conn, &key, &limits, now)?;
+                state.set_expires_at(limits.ttl_ms.map(|ttl_ms| now.plus_ms(ttl_ms)));
                 (state, Adjusted::Recreated)
             }
         };
@@ -229,7 +253,7 @@ impl Working {
         slot.state = Some(state);
         mark(&mut self.dirty, slot, place);
         for hour in closed {
-            history::spill(conn, &key, &hour)?;
+            usage::spill(conn, &key, &hour)?;
         }
         Ok(adjusted)
     }
@@ -239,21 +263,31 @@ impl Working {
         let Working { slots, dirty, blob, .. } = self;
         let mut rows = 0;
         // Looked up once for the whole batch.
-        let mut update = conn.prepare_cached(bucket::UPDATE)?;
+        let mut update = conn.prepare_cached(bucket::UPDATE_IN_HOUR)?;
         for place in dirty.drain(..) {
             let slot = &mut slots[place];
             slot.dirty = false;
             if let Some(state) = &slot.state {
-                if slot.stored {
+                if slot.stored == Some(state.hour) {
                     bucket::write(&mut update, &slot.key(), state, true, blob)?;
                 } else {
-                    bucket::save(conn, &slot.key(), state, false, blob)?;
+                    bucket::save(conn, &slot.key(), state, slot.stored.is_some(), blob)?;
                 }
-                slot.stored = true;
+                slot.stored = Some(state.hour);
                 rows += 1;
             }
         }
         Ok(rows)
+    }
+
+    /// Whether the configuration has switched a key off, remembered like its row: whoever writes a flag here or elsewhere
+    /// makes all slots be read again.
+    fn is_off(&mut self, conn: &Connection, key: &Key<'_>, place: usize) -> Outcome<bool> {
+        let slot = &mut self.slots[place];
+        match slot.off {
+            Some(off) => Ok(off),
+            None => Ok(*slot.off.insert(config::is_disabled(conn, key)?)),
+        }
     }
 
     fn find_or_load(&mut self, conn: &Connection, key: &Key<'_>, known: &[Limit]) -> Outcome<usize> {
@@ -262,17 +296,17 @@ impl Working {
             return Ok(place);
         }
         let (state, open) = match self.namespace {
-            Some((ns, open)) if ns == key.ns => (bucket::find(conn, key, known)?, open),
+            Some((ns, open, spreading)) if ns == key.ns => (bucket::find(conn, key, known, spreading)?, open),
             _ => {
-                let Found { state, open } = bucket::load(conn, key, known)?;
+                let Found { state, open, spreading } = bucket::load(conn, key, known)?;
+                self.namespace = Some((key.ns, open, spreading));
                 (state, open)
             }
         };
-        self.namespace = Some((key.ns, open));
         let place = self.slots.len();
-        let stored = state.is_some();
+        let stored = state.as_ref().map(|state| state.hour);
         let (entity, resource) = (key.entity.clone(), key.resource.clone());
-        self.slots.push(Slot { hash, ns: key.ns, entity, resource, state, open, stored, dirty: false });
+        self.slots.push(Slot { hash, ns: key.ns, entity, resource, state, open, stored, dirty: false, off: None });
         let slots = &self.slots;
         self.index.insert_unique(hash, place, |&place| slots[place].hash);
         Ok(place)

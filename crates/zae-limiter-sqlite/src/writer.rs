@@ -8,32 +8,33 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rusqlite::Connection;
-use zae_limiter_core::TimeMs;
-use zae_limiter_store::{StoreError, StoreErrorKind};
+use zae_limiter_store::StoreError;
 
+use crate::checkpoint::Checkpoints;
 use crate::connection::{Place, finish, roll_back};
-use crate::error::{Failure, Outcome, copy_of};
-use crate::gate::Gate;
-use crate::job::{Answer, Job};
+use crate::error::{Failure, Outcome, busy, copy_of, late};
+use crate::gate::{Gate, Pass};
+use crate::job::{Answer, Job, Work};
 use crate::options::Synchronous;
+use crate::queue::{Queue, Todo, Waiting};
 use crate::schema;
-use crate::sweep::Sweeper;
+use crate::spread;
+use crate::sweep::{self, Sweeper};
 use crate::working::Working;
 
-/// Callers that may wait at once; beyond that they are told that the store is busy.
-pub(crate) const QUEUE_MAX: usize = 65_536;
-/// Operations in one transaction.
-const BATCH_OPERATIONS_MAX: usize = 256;
 /// Time spent deciding in one transaction, so that other processes get their turn.
 const BATCH_TIME_MAX: Duration = Duration::from_millis(5);
 /// Batches with one caller in a row after which the crowd counts as gone. One is not enough: when many share a bucket, some
 /// batch always has a single caller, and everybody would pay for a transaction of their own again. A caller who is alone again
 /// pays for a few hand-overs.
 const CALM_BATCHES: u32 = 16;
+/// How long a step of a long piece of work waits for other processes before it lets those go first who wait here.
+const STEP_PATIENCE: Duration = Duration::from_millis(50);
+/// The shortest wait for other processes, so that many who wait are not told one by one.
+const PATIENCE_MIN: Duration = Duration::from_millis(10);
 
 /// How the writer has worked since the store was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,8 +48,16 @@ pub struct WriterStats {
     pub batches: u64,
     /// Administrative and maintenance transactions.
     pub tasks: u64,
+    /// The most rows that one of these has written.
+    pub task_rows_max: u64,
+    /// Takes that were not decided, because their caller had gone.
+    pub dropped: u64,
     /// How often the write-ahead log was written back.
     pub checkpoints: u64,
+    /// How often a writer waited for that, a tenth of a second at most.
+    pub holds: u64,
+    /// The longest the log has been, in pages of 4 KiB, after a commit of this store.
+    pub log_pages_peak: u64,
     /// Bucket rows written.
     pub rows_written: u64,
     /// Locks of other processes that had to be waited for.
@@ -56,23 +65,27 @@ pub struct WriterStats {
 }
 
 pub(crate) struct Writer {
-    place: Arc<Place>,
+    pub(crate) place: Arc<Place>,
     session: Mutex<Session>,
-    queue: Mutex<Queue>,
-    /// Told about new jobs, a long log and the end, but only while the thread sleeps: see [`Writer::rouse`].
+    pub(crate) queue: Mutex<Queue>,
+    /// Told about new jobs, a checkpoint that wants help and the end, but only while the thread sleeps: see [`Writer::rouse`].
     wake: Condvar,
+    pub(crate) checkpoints: Checkpoints,
     /// Jobs that were submitted and not done yet. While there are any, nobody works inline: they would overtake.
-    unfinished_jobs: AtomicUsize,
+    pub(crate) unfinished_jobs: AtomicUsize,
     /// One of the last batches had more than one caller. While that goes on, sharing transactions is cheaper than working
     /// inline.
     crowded: AtomicBool,
     gate: Option<Gate>,
     pub(crate) sweeper: Sweeper,
+    /// Something is still to reach many buckets: see `spread.rs`.
+    pub(crate) spreading: Arc<AtomicBool>,
     inline: AtomicU64,
     queued: AtomicU64,
     batches: AtomicU64,
     tasks: AtomicU64,
-    checkpoints: AtomicU64,
+    task_rows_max: AtomicU64,
+    dropped: AtomicU64,
     rows_written: AtomicU64,
 }
 
@@ -81,26 +94,13 @@ struct Session {
     conn: Connection,
     working: Working,
     /// The operations of the batch that is being worked off; kept for its memory.
-    batch: VecDeque<Job>,
+    batch: VecDeque<Waiting>,
     /// Batches with one caller since the last with more.
     calm: u32,
 }
 
-#[derive(Default)]
-struct Queue {
-    jobs: VecDeque<Job>,
-    /// A lone caller found the log too long; it does not wait for the disk itself.
-    is_log_long: bool,
-    /// The thread waits to be woken. Whoever wakes it takes this back, so that nobody else does.
-    sleeping: bool,
-    /// The last handle is gone: finish what is queued, then end.
-    closing: bool,
-    /// The thread is gone although nobody asked: a bug.
-    broken: bool,
-}
-
 impl Writer {
-    fn new(place: Arc<Place>, conn: Connection) -> Result<Writer, StoreError> {
+    pub(crate) fn new(place: Arc<Place>, conn: Connection) -> Result<Writer, StoreError> {
         let gate = match place.options.synchronous {
             Synchronous::Normal => None,
             Synchronous::Full => Some(Gate::open(&place)?),
@@ -111,20 +111,23 @@ impl Writer {
             session: Mutex::new(Session { conn, working: Working::default(), batch: VecDeque::new(), calm: CALM_BATCHES }),
             queue: Mutex::new(Queue::default()),
             wake: Condvar::new(),
+            checkpoints: Checkpoints::default(),
             unfinished_jobs: AtomicUsize::new(0),
             crowded: AtomicBool::new(false),
             gate,
+            spreading: Arc::new(AtomicBool::new(false)),
             inline: AtomicU64::new(0),
             queued: AtomicU64::new(0),
             batches: AtomicU64::new(0),
             tasks: AtomicU64::new(0),
-            checkpoints: AtomicU64::new(0),
+            task_rows_max: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
             rows_written: AtomicU64::new(0),
         })
     }
 
     /// Works at once if nothing stands in the way; `None` when the work must queue.
-    fn inline<T>(&self, work: impl FnOnce(&Connection, &mut Working) -> Outcome<T>) -> Option<Outcome<T>> {
+    pub(crate) fn inline<T>(&self, work: impl FnOnce(&Connection, &mut Working) -> Outcome<T>) -> Option<Outcome<T>> {
         let must_queue = self.place.options.synchronous != Synchronous::Normal || self.crowded.load(Ordering::Relaxed);
         if must_queue || self.unfinished_jobs.load(Ordering::Acquire) > 0 {
             return None;
@@ -144,18 +147,23 @@ impl Writer {
         let path = &self.place.path;
         let current = if working.begin(conn) { schema::require_current(conn, path) } else { Ok(()) };
         let result = current.and_then(|()| work(conn, working));
-        Some(self.conclude(conn, working, result))
+        let result = self.conclude(conn, working, result);
+        self.note_spreading(working);
+        Some(result)
     }
 
-    /// What the thread does until the end: waits for jobs, and does them.
-    fn run(&self) {
+    /// What the thread does until the end: waits for something to do, and does it. `log_is_long` is told when the log should
+    /// be written back.
+    pub(crate) fn run(&self, log_is_long: impl Fn()) {
         let _guard = BrokenOnPanic(self);
-        while let Some(waiting) = self.wait_for_jobs() {
-            if waiting > 0 {
-                self.serve(waiting);
+        while let Some(todo) = self.wait_for_work() {
+            match todo {
+                Todo::Hold => self.hold(),
+                Todo::Step(step) => self.step(step),
+                Todo::Jobs => self.serve(),
             }
             if self.place.is_log_long() {
-                self.checkpoint();
+                log_is_long();
             }
         }
     }
@@ -163,7 +171,7 @@ impl Writer {
     /// Wakes the thread if it sleeps, after a change of the queue. To be called with the lock that the change was made
     /// under: the thread goes to sleep under the same lock, and only when it saw nothing to do. Waking costs a call of the
     /// kernel even when nobody sleeps, so a thread that is awake is left alone.
-    fn rouse(&self, mut queue: MutexGuard<'_, Queue>) {
+    pub(crate) fn rouse(&self, mut queue: MutexGuard<'_, Queue>) {
         let sleeping = std::mem::take(&mut queue.sleeping);
         drop(queue);
         if sleeping {
@@ -171,41 +179,77 @@ impl Writer {
         }
     }
 
-    /// How many wait, or `None` when there is nothing left to do for ever.
-    fn wait_for_jobs(&self) -> Option<usize> {
+    /// What to do next, or `None` when there is nothing left to do for ever.
+    fn wait_for_work(&self) -> Option<Todo> {
+        let now = || self.place.options.clock.monotonic();
         let mut queue = lock(&self.queue);
-        while queue.jobs.is_empty() && !queue.is_log_long {
+        loop {
+            if queue.steps.is_empty() && !queue.closing && self.spreading.load(Ordering::Relaxed) {
+                queue.steps.push_back(Waiting { job: self.spread_step(), expires: Duration::MAX });
+            }
+            if let Some(todo) = queue.next(now) {
+                return Some(todo);
+            }
             if queue.closing {
                 return None;
             }
             queue.sleeping = true;
-            queue = self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            queue = match queue.pause(now) {
+                Some(pause) => self.wake.wait_timeout(queue, pause).unwrap_or_else(PoisonError::into_inner).0,
+                None => self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner),
+            };
             // Also when nobody asked: whoever comes now finds the thread awake, and the loop looks at the queue again.
             queue.sleeping = false;
         }
-        queue.is_log_long = false;
-        Some(queue.jobs.len())
     }
 
-    /// Writes the log back. Whoever wants to write meanwhile queues up, without blocking.
-    fn checkpoint(&self) {
+    /// A step of the sweep by a store that was not open long enough to do one otherwise: the file of those who only ever live
+    /// for a moment must not grow for ever.
+    pub(crate) fn sweep_at_close(&self) {
+        let Some(now) = self.sweeper.owed_at_close(self.now()) else { return };
+        let session = &mut *lock(&self.session);
+        let swept = sweep::is_due_in_file(&session.conn, now).and_then(|is_due| {
+            if !is_due || self.begin(&session.conn, STEP_PATIENCE)?.is_none() {
+                return Ok(());
+            }
+            let result = self.sweeper.closing_step(&session.conn, now);
+            finish(&session.conn, result)
+        });
+        if let Err(failure) = swept {
+            tracing::debug!(?failure, "a sweep was put off");
+        }
+    }
+
+    /// Holds the lock for a checkpoint: see `checkpoint.rs`.
+    fn hold(&self) {
         let session = lock(&self.session);
-        self.checkpoints.fetch_add(1, Ordering::Relaxed);
-        if let Err(failure) = self.place.checkpoint(&session.conn) {
-            // Nothing is lost: the log only grows until a later attempt succeeds, and writes say what is wrong.
-            tracing::debug!(?failure, "the log could not be written back");
+        match self.begin(&session.conn, STEP_PATIENCE) {
+            Ok(Some(_pass)) => {
+                self.checkpoints.hold(&self.place);
+                roll_back(&session.conn);
+            }
+            Ok(None) => self.checkpoints.cannot_hold(),
+            Err(failure) => {
+                tracing::debug!(?failure, "a checkpoint goes without help");
+                self.checkpoints.cannot_hold();
+            }
         }
     }
 
     /// One transaction: a single task, or as many operations as wait.
-    fn serve(&self, waiting: usize) {
+    fn serve(&self) {
         let mut session = lock(&self.session);
-        let answers = match self.begin(&session.conn) {
-            Ok(_pass) => self.transact(&mut session),
-            // Only those who have waited all along are told; who came later waits on.
+        let (first, now) = (lock(&self.queue).first_expiry().unwrap_or_default(), self.now());
+        let answers = match self.begin(&session.conn, first.saturating_sub(now).max(PATIENCE_MIN)) {
+            Ok(Some(_pass)) => self.transact(&mut session),
+            // Only those who have waited long enough are told; who came later waits on.
+            Ok(None) => {
+                let expired = lock(&self.queue).take_expired(first.max(self.now()));
+                expired.into_iter().map(|waiting| self.turn_away(waiting.job, busy)).collect()
+            }
             Err(failure) => {
-                let jobs: Vec<Job> = lock(&self.queue).jobs.drain(..waiting).collect();
-                self.fail(jobs.into_iter().map(Answer::unfinished).collect(), failure)
+                let jobs: Vec<Waiting> = lock(&self.queue).jobs.drain(..).collect();
+                self.fail(jobs.into_iter().map(|waiting| Answer::unfinished(waiting.job)).collect(), failure)
             }
         };
         drop(session);
@@ -214,37 +258,53 @@ impl Writer {
         answers.into_iter().for_each(Answer::send);
     }
 
-    /// Begins a transaction, after those processes that queue at the gate. Nothing begins on a file that was replaced, or
-    /// migrated by a newer process.
-    fn begin(&self, conn: &Connection) -> Outcome<Option<crate::gate::Pass<'_>>> {
+    /// One step of a long piece of work. Others come first who wait for the lock, here and in other processes.
+    fn step(&self, waiting: Waiting) {
+        let session = &mut *lock(&self.session);
+        let begun = self.begin(&session.conn, STEP_PATIENCE);
+        let started = self.now();
+        let answers = match begun {
+            Ok(Some(_pass)) => self.transact_task(session, waiting.job),
+            Ok(None) if started < waiting.expires => {
+                lock(&self.queue).steps.push_front(waiting);
+                return;
+            }
+            Ok(None) => vec![self.turn_away(waiting.job, busy)],
+            Err(failure) => self.fail(vec![Answer::unfinished(waiting.job)], failure),
+        };
+        let ended = self.now();
+        lock(&self.queue).rest_after_step(ended, ended.saturating_sub(started));
+        answers.into_iter().for_each(Answer::send);
+    }
+
+    /// Begins a transaction, after those processes that queue at the gate; `None` when that takes longer than `patience`.
+    /// Nothing begins on a file that was replaced, or migrated by a newer process.
+    fn begin(&self, conn: &Connection, patience: Duration) -> Outcome<Option<Begun<'_>>> {
         let pass = match &self.gate {
-            Some(gate) => Some(gate.enter(&self.place)?),
+            Some(gate) => match gate.enter(patience)? {
+                Some(pass) => Some(pass),
+                None => return Ok(None),
+            },
             None => None,
         };
         self.place.require_same_file()?;
-        self.place.begin_waiting(conn)?;
+        if !self.place.begin_waiting(conn, patience)? {
+            return Ok(None);
+        }
         match schema::require_current(conn, &self.place.path) {
-            Ok(()) => Ok(pass),
+            Ok(()) => Ok(Some(Begun { _pass: pass })),
             Err(failure) => finish(conn, Err(failure)),
         }
     }
 
     fn transact(&self, session: &mut Session) -> Vec<Answer> {
-        let Session { conn, working, batch, calm } = session;
-        let task = lock(&self.queue).jobs.pop_front_if(|job| matches!(job, Job::Task(_)));
+        let task = lock(&self.queue).jobs.pop_front_if(|waiting| matches!(waiting.job, Job::Task(_)));
         if let Some(task) = task {
-            self.tasks.fetch_add(1, Ordering::Relaxed);
-            working.forget();
-            let mut answer = Answer::unfinished(task);
-            // Alone in its transaction: whatever it did before it failed is rolled back.
-            let result = answer.run_task(conn);
-            return match finish(conn, result) {
-                Ok(()) => vec![answer],
-                Err(failure) => self.fail(vec![answer], failure),
-            };
+            return self.transact_task(session, task.job);
         }
+        let Session { conn, working, batch, calm } = session;
         working.begin(conn);
-        self.take_batch(batch);
+        lock(&self.queue).take_batch(batch);
         let mut answers = Vec::with_capacity(batch.len());
         let result = self.work_off(conn, working, batch, &mut answers);
         self.put_back(batch);
@@ -252,44 +312,96 @@ impl Writer {
         self.crowded.store(*calm < CALM_BATCHES, Ordering::Relaxed);
         self.batches.fetch_add(1, Ordering::Relaxed);
         self.queued.fetch_add(answers.len() as u64, Ordering::Relaxed);
-        match self.conclude(conn, working, result) {
+        let result = self.conclude(conn, working, result);
+        self.note_spreading(working);
+        match result {
             Ok(()) => answers,
             Err(failure) => self.fail(answers, failure),
         }
     }
 
-    /// Everybody who waits, up to the first task, within the bounds of a batch. Whoever comes later is in the next batch:
-    /// while one half of the callers is served, the other half comes back, and nobody sleeps.
-    fn take_batch(&self, batch: &mut VecDeque<Job>) {
-        let mut queue = lock(&self.queue);
-        let operations = queue.jobs.iter().take(BATCH_OPERATIONS_MAX).take_while(|job| !matches!(job, Job::Task(_))).count();
-        if operations == queue.jobs.len() {
-            std::mem::swap(&mut queue.jobs, batch);
-        } else {
-            batch.extend(queue.jobs.drain(..operations));
+    /// Whoever comes across something that is still to reach many buckets goes on with it.
+    fn note_spreading(&self, working: &Working) {
+        if working.is_spreading() {
+            self.spreading.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn spread_step(&self) -> Job {
+        let spreading = Arc::clone(&self.spreading);
+        let (job, _nobody_waits) = Work::job("spread", move |conn| {
+            // Should it fail, the next take that needs it tries again.
+            spreading.store(false, Ordering::Relaxed);
+            let is_left = spread::step(conn)?;
+            spreading.store(is_left, Ordering::Relaxed);
+            Ok(())
+        });
+        job
+    }
+
+    /// Alone in its transaction: whatever it did before it failed is rolled back.
+    fn transact_task(&self, session: &mut Session, task: Job) -> Vec<Answer> {
+        let Session { conn, working, .. } = session;
+        self.tasks.fetch_add(1, Ordering::Relaxed);
+        working.forget();
+        let mut answer = Answer::unfinished(task);
+        let before = conn.total_changes();
+        let result = answer.run_task(conn);
+        self.task_rows_max.fetch_max(conn.total_changes().saturating_sub(before), Ordering::Relaxed);
+        match finish(conn, result) {
+            Ok(()) => vec![answer],
+            Err(failure) => self.fail(vec![answer], failure),
         }
     }
 
     /// Those whose turn did not come are the first of the next batch.
-    fn put_back(&self, batch: &mut VecDeque<Job>) {
+    fn put_back(&self, batch: &mut VecDeque<Waiting>) {
         if !batch.is_empty() {
             let mut queue = lock(&self.queue);
-            batch.drain(..).rev().for_each(|job| queue.jobs.push_front(job));
+            batch.drain(..).rev().for_each(|waiting| queue.jobs.push_front(waiting));
         }
     }
 
     /// Decides for everybody in the batch, as long as there is time.
-    fn work_off(&self, conn: &Connection, working: &mut Working, batch: &mut VecDeque<Job>, answers: &mut Vec<Answer>) -> Outcome<()> {
-        let started = self.place.options.clock.monotonic();
-        while let Some(job) = batch.pop_front() {
+    fn work_off(&self, conn: &Connection, working: &mut Working, batch: &mut VecDeque<Waiting>, answers: &mut Vec<Answer>) -> Outcome<()> {
+        let started = self.now();
+        while let Some(Waiting { job, expires }) = batch.pop_front() {
+            // Whoever has gone would only have to give back what they never learned they had.
+            let is_late = expires < started && matches!(job, Job::Consume(..));
+            if is_late || job.is_abandoned() {
+                self.dropped.fetch_add(1, Ordering::Relaxed);
+                answers.push(self.turn_away(job, late));
+                continue;
+            }
             let (answer, result) = Answer::decide(job, conn, working, &self.place.path);
             answers.push(answer);
             result?;
-            if self.place.options.clock.monotonic().saturating_sub(started) >= BATCH_TIME_MAX {
+            if self.now().saturating_sub(started) >= BATCH_TIME_MAX {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// Says why nothing was done.
+    fn turn_away(&self, job: Job, why: fn(&'static str, &std::path::Path, Duration) -> StoreError) -> Answer {
+        let patience = self.patience_of(&job);
+        let mut answer = Answer::unfinished(job);
+        answer.fail(why("begin", &self.place.path, patience));
+        answer
+    }
+
+    /// How long the caller of a job waits.
+    pub(crate) fn patience_of(&self, job: &Job) -> Duration {
+        let options = &self.place.options;
+        match job {
+            Job::Consume(..) => options.take_deadline.min(options.busy_deadline),
+            Job::Adjust(_) | Job::Task(_) => options.busy_deadline,
+        }
+    }
+
+    pub(crate) fn now(&self) -> Duration {
+        self.place.options.clock.monotonic()
     }
 
     /// The whole transaction failed: nothing of it was applied, and everybody in it is told so.
@@ -315,121 +427,28 @@ impl Writer {
         self.rows_written.fetch_add(rows, Ordering::Relaxed);
         Ok(value)
     }
-}
-
-/// The writer as the handles of a store hold it. Dropping it finishes what is queued and ends the thread.
-pub(crate) struct WriterHandle {
-    writer: Arc<Writer>,
-    /// Started when it is first needed: a lone caller never needs it.
-    thread: Mutex<Option<JoinHandle<()>>>,
-}
-
-impl WriterHandle {
-    pub(crate) fn new(place: Arc<Place>, conn: Connection) -> Result<WriterHandle, StoreError> {
-        Ok(WriterHandle { writer: Arc::new(Writer::new(place, conn)?), thread: Mutex::new(None) })
-    }
-
-    /// Works at once if nothing stands in the way; `None` when the work must be submitted.
-    pub(crate) fn inline<T>(&self, now: TimeMs, work: impl FnOnce(&Connection, &mut Working) -> Outcome<T>) -> Option<Outcome<T>> {
-        if let Err(failure) = self.writer.place.look_now_and_then(now) {
-            return Some(Err(failure));
-        }
-        let result = self.writer.inline(work)?;
-        self.sweep_if_due(now);
-        if self.writer.place.is_log_long() {
-            self.ask_for_checkpoint();
-        }
-        Some(result)
-    }
-
-    /// Queues an operation for the thread.
-    pub(crate) fn submit_operation(&self, now: TimeMs, job: Job, operation: &'static str) -> Result<(), StoreError> {
-        self.submit(job, operation)?;
-        self.sweep_if_due(now);
-        Ok(())
-    }
-
-    /// Queues a job for the thread.
-    pub(crate) fn submit(&self, job: Job, operation: &'static str) -> Result<(), StoreError> {
-        self.start_thread(operation)?;
-        let mut queue = lock(&self.writer.queue);
-        if queue.broken {
-            return Err(StoreError::new(StoreErrorKind::Internal, operation, "the writer thread has ended; please report this"));
-        }
-        if queue.jobs.len() >= QUEUE_MAX {
-            let message = format!("{QUEUE_MAX} operations wait already; nothing was written. Retry later");
-            return Err(StoreError::new(StoreErrorKind::Busy, operation, message));
-        }
-        self.writer.unfinished_jobs.fetch_add(1, Ordering::AcqRel);
-        queue.jobs.push_back(job);
-        self.writer.rouse(queue);
-        Ok(())
-    }
-
-    pub(crate) fn sweeper(&self) -> &Sweeper {
-        &self.writer.sweeper
-    }
 
     pub(crate) fn stats(&self) -> WriterStats {
-        let writer = &self.writer;
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         WriterStats {
-            inline: writer.inline.load(Ordering::Relaxed),
-            queued: writer.queued.load(Ordering::Relaxed),
-            batches: writer.batches.load(Ordering::Relaxed),
-            tasks: writer.tasks.load(Ordering::Relaxed),
-            checkpoints: writer.checkpoints.load(Ordering::Relaxed),
-            rows_written: writer.rows_written.load(Ordering::Relaxed),
-            waits: writer.place.pauses.load(Ordering::Relaxed),
+            inline: read(&self.inline),
+            queued: read(&self.queued),
+            batches: read(&self.batches),
+            tasks: read(&self.tasks),
+            task_rows_max: read(&self.task_rows_max),
+            dropped: read(&self.dropped),
+            checkpoints: self.checkpoints.rounds(),
+            holds: self.checkpoints.holds(),
+            log_pages_peak: self.place.log_pages_peak.load(Ordering::Relaxed).into(),
+            rows_written: read(&self.rows_written),
+            waits: read(&self.place.pauses),
         }
-    }
-
-    fn ask_for_checkpoint(&self) {
-        match self.start_thread("checkpoint") {
-            Ok(()) => {
-                let mut queue = lock(&self.writer.queue);
-                queue.is_log_long = true;
-                self.writer.rouse(queue);
-            }
-            Err(error) => tracing::debug!(%error, "a checkpoint was put off"),
-        }
-    }
-
-    /// Lets the thread forget a little of what may be forgotten, now and then.
-    fn sweep_if_due(&self, now: TimeMs) {
-        if self.writer.sweeper.is_due(now, || self.writer.place.options.clock.monotonic()) {
-            let step = self.writer.sweeper.background_step(now);
-            if let Err(error) = self.submit(step, "sweep") {
-                tracing::debug!(%error, "a sweep was put off");
-            }
-        }
-    }
-
-    fn start_thread(&self, operation: &'static str) -> Result<(), StoreError> {
-        let mut thread = lock(&self.thread);
-        if thread.is_none() {
-            let writer = Arc::clone(&self.writer);
-            let started = std::thread::Builder::new().name("zae-limiter-sqlite".to_owned()).spawn(move || writer.run());
-            let unavailable = |error| {
-                StoreError::new(StoreErrorKind::Unavailable, operation, "the writer thread could not be started; free some threads")
-                    .with_source(error)
-            };
-            *thread = Some(started.map_err(unavailable)?);
-        }
-        Ok(())
     }
 }
 
-impl Drop for WriterHandle {
-    fn drop(&mut self) {
-        let mut queue = lock(&self.writer.queue);
-        queue.closing = true;
-        self.writer.rouse(queue);
-        if let Some(thread) = lock(&self.thread).take()
-            && thread.join().is_err()
-        {
-            tracing::debug!("the writer thread had panicked");
-        }
-    }
+/// A transaction that has begun; the next process is let in when this goes.
+struct Begun<'a> {
+    _pass: Option<Pass<'a>>,
 }
 
 /// Makes a panic of the thread known, so that nobody queues for ever.
@@ -442,6 +461,7 @@ impl Drop for BrokenOnPanic<'_> {
             queue.broken = true;
             // Dropping a job tells its caller that there will be no answer.
             queue.jobs.clear();
+            queue.steps.clear();
             drop(queue);
             lock(&self.0.session).batch.clear();
         }
@@ -449,6 +469,6 @@ impl Drop for BrokenOnPanic<'_> {
 }
 
 /// A lock whose holder panicked is taken all the same: a transaction that was left open is rolled back before the next.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

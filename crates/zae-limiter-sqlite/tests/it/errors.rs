@@ -61,7 +61,7 @@ fn a_newer_file_names_both_versions() {
     let scratch = Scratch::new();
     drop(scratch.open());
     scratch.sqlite().execute_batch("PRAGMA user_version = 99").expect("a version");
-    fails(SqliteStore::open(scratch.path()), StoreErrorKind::Incompatible, &["version 99", "up to 1", "upgrade"]);
+    fails(SqliteStore::open(scratch.path()), StoreErrorKind::Incompatible, &["version 99", "up to 2", "upgrade"]);
 }
 
 #[test]
@@ -70,8 +70,8 @@ fn an_older_file_is_migrated_by_a_writer_only() {
     // What a process leaves that was killed before it had migrated a new file: version 0.
     fs::write(scratch.path(), "").expect("a file");
     let options = SqliteOptions::new().read_only();
-    fails(SqliteStore::open_with(scratch.path(), options.clone()), StoreErrorKind::Incompatible, &["version 0", "version 1", "migrate"]);
-    assert_eq!(scratch.open().status(START).expect("a status").schema_version, 1);
+    fails(SqliteStore::open_with(scratch.path(), options.clone()), StoreErrorKind::Incompatible, &["version 0", "version 2", "migrate"]);
+    assert_eq!(scratch.open().status(START).expect("a status").schema_version, 2);
     assert!(SqliteStore::open_with(scratch.path(), options).is_ok());
 }
 
@@ -118,7 +118,7 @@ fn a_damaged_page() {
     });
 }
 
-/// One row that can not be right is the problem of those who ask for it.
+/// One row that cannot be right is the problem of those who ask for it.
 #[test]
 fn a_damaged_row_harms_nobody_else() {
     for synchronous in [Synchronous::Normal, Synchronous::Full] {
@@ -228,6 +228,8 @@ fn a_lock_that_is_not_let_go() {
                 StoreErrorKind::Busy,
                 &["delete_limits"],
             );
+            // Whoever asks whether the store is available asks for takes.
+            fails(store.ping().await, StoreErrorKind::Busy, &["ping"]);
             // Readers do not care, and others may open the file.
             assert!(bucket(&store, "key").await.is_some());
             assert!(SqliteStore::open(scratch.path()).is_ok());

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use crate::common::{START, Scratch, at, change, entity, gpt, limits, runtime, take, try_take};
 use zae_limiter_core::{Milli, UsageWindow};
-use zae_limiter_sqlite::{SqliteOptions, SqliteStore, Synchronous};
+use zae_limiter_sqlite::{SqliteOptions, SqliteStore, Synchronous, WriterStats};
 use zae_limiter_store::{
     BucketDelta, BucketStore, ConfigStore, Delta, HistoryStore, Level, NamespaceStore, PageRequest, SeededEntropy, Store, StoreErrorKind,
     UsageQuery,
@@ -43,23 +43,74 @@ fn the_log_outlives_the_last_handle() {
     assert_eq!(runtime().block_on(take(&scratch.open(), "key", &limits("rpm:60/min"), 1, START)), Some(58));
 }
 
-/// The log is written back by the thread, so a caller who works inline never waits for the disk.
+/// The log is written back by the thread, so a caller who works inline never waits for the disk. Then it is started anew: not
+/// always after the first round, because a disk that needs longer than a writer waits for it wins nothing by a round.
 #[test]
 fn the_log_stays_short() {
+    const COMMITS_MAX: u64 = 100_000;
     let scratch = Scratch::new();
     runtime().block_on(async {
         let store = scratch.open();
         let rpd = limits("rpd:1000000/day");
-        // On a busy machine the thread comes to it later than after 16000 pages, so as many takes as it needs, within reason.
-        let mut commits = 0;
-        while store.writer_stats().checkpoints < 2 && commits < 200_000 {
+        let (mut commits, mut log_bytes) = (0, 0);
+        while log_bytes >= commits * PAGE_BYTES && commits < COMMITS_MAX {
+            let rounds = store.writer_stats().checkpoints;
+            while store.writer_stats().checkpoints == rounds && commits < COMMITS_MAX {
+                take(&store, "key", &rpd, 1, START).await;
+                commits += 1;
+            }
+            // Should it have been started anew, the next commit does not lengthen it.
             take(&store, "key", &rpd, 1, START).await;
             commits += 1;
+            log_bytes = store.status(START).expect("a status").log_bytes;
         }
-        assert!(store.writer_stats().checkpoints >= 2, "{commits} commits of a page, and the log was not written back");
-        let log_bytes = store.status(START).expect("a status").log_bytes;
-        assert!(log_bytes < commits * PAGE_BYTES, "the log is started anew: {log_bytes} bytes after {commits} commits of a page");
+        assert!(log_bytes < commits * PAGE_BYTES, "{commits} commits of a page, and a log of {log_bytes} bytes");
     });
+}
+
+/// 64 MB: what the log of a crowd never exceeds on a disk that is fast enough for it.
+const LOG_PAGES_MAX: u64 = (64 << 20) / PAGE_BYTES;
+
+/// A crowd never pauses by itself, so the log is started anew only because a writer holds the lock for the last pages of it.
+/// The tests beside this one use the disk too: of three crowds one has a disk that is fast enough.
+#[test]
+fn the_log_of_a_crowd_stays_short() {
+    let mut stats = Vec::new();
+    for _ in 0..3 {
+        let one = crowd();
+        assert!(one.checkpoints >= 3 && one.holds > 0, "{one:?}");
+        if one.log_pages_peak <= LOG_PAGES_MAX {
+            return;
+        }
+        stats.push(one);
+    }
+    panic!("{stats:?}");
+}
+
+#[expect(clippy::disallowed_methods, reason = "tests may spawn")]
+fn crowd() -> WriterStats {
+    const CALLERS: u64 = 64;
+    const TAKES_MAX: u64 = 20_000;
+    let scratch = Scratch::new();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().expect("a runtime");
+    let store = scratch.open();
+    runtime.block_on(async {
+        let callers = (0..CALLERS).map(|caller| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                let (rpd, mut takes) = (limits("rpd:1000000/day"), 0);
+                while store.writer_stats().checkpoints < 3 && takes < TAKES_MAX {
+                    // Far apart, so that each take writes a page of its own.
+                    take(&store, &format!("{}-{caller}", takes % 500), &rpd, 1, START).await;
+                    takes += 1;
+                }
+            })
+        });
+        for caller in callers.collect::<Vec<_>>() {
+            caller.await.expect("no panic");
+        }
+    });
+    store.writer_stats()
 }
 
 /// Somebody who reads all the time keeps the log from being started anew. It is then written back now and then, not at
@@ -86,13 +137,18 @@ fn a_reader_does_not_make_every_commit_slow() {
         let before = store.writer_stats().checkpoints;
         assert!(before >= 2 && before * 500 < commits, "{before} checkpoints in {commits} commits");
         reader.execute_batch("COMMIT").expect("the reader goes");
-        until(before + 1).await;
-        let long = store.status(START).expect("a status").log_bytes;
-        for _ in 0..2_000 {
-            take(&store, "key", &rpd, 1, START).await;
+        // One may have begun beside the reader, and the disk may be too slow for the next ones.
+        for rounds in 1..=10 {
+            until(before + rounds).await;
+            let long = store.status(START).expect("a status").log_bytes;
+            for _ in 0..1_000 {
+                take(&store, "key", &rpd, 1, START).await;
+            }
+            if store.status(START).expect("a status").log_bytes < long + 500 * PAGE_BYTES {
+                return;
+            }
         }
-        let longer = store.status(START).expect("a status").log_bytes - long;
-        assert!(longer < 1_000 * PAGE_BYTES, "the log is used again from its start, and did not grow by {longer}");
+        panic!("the log is not used again from its start");
     });
 }
 
@@ -106,7 +162,7 @@ fn the_settings_are_those_that_were_measured() {
     };
     assert_eq!(read("journal_mode"), "wal");
     assert_eq!(read("application_id"), i32::from_be_bytes(*b"zael").to_string());
-    assert_eq!(read("user_version"), "1");
+    assert_eq!(read("user_version"), "2");
 }
 
 #[test]
@@ -123,7 +179,7 @@ fn a_status_counts_what_there_is() {
         store.adjust(&[BucketDelta { entity: &entity, resource: &resource, limits: &rpm, deltas: &deltas, operation: 0 }], START).await;
         let status = store.status(START).expect("a status");
         assert_eq!((status.buckets, status.buckets_in_debt), (3, 1));
-        assert_eq!((status.schema_version, status.sqlite_version.as_str()), (1, rusqlite::version()));
+        assert_eq!((status.schema_version, status.sqlite_version.as_str()), (2, rusqlite::version()));
         assert_eq!((status.path.as_path(), status.swept_at), (scratch.path().as_path(), None));
         assert!(status.file_bytes > 0 && status.log_bytes > 0 && status.problems.is_empty());
         assert_eq!(store.status(at(31_000)).expect("a status").buckets_in_debt, 0, "the debt has been paid by then");
@@ -299,7 +355,7 @@ fn a_file_that_was_migrated_meanwhile_is_noticed() {
             assert_eq!(look.kind(), StoreErrorKind::Incompatible);
             let change = old.set_disabled(&Level::System, Some(true), &change(1)).await.expect_err("a newer file");
             assert_eq!(change.kind(), StoreErrorKind::Incompatible);
-            scratch.sqlite().execute_batch("PRAGMA user_version = 1").expect("the way back");
+            scratch.sqlite().execute_batch("PRAGMA user_version = 2").expect("the way back");
             assert_eq!(take(&old, "key", &rpm, 1, START).await, Some(58), "nothing was written meanwhile");
         });
     }

@@ -1,5 +1,6 @@
 //! All integration tests of this crate in one binary: one link instead of many.
 
+mod bounded;
 mod common;
 mod conformance;
 mod copies;
@@ -7,5 +8,7 @@ mod errors;
 mod files;
 mod kill9;
 mod processes;
+mod purge;
 mod sharing;
+mod steps;
 mod sweeping;

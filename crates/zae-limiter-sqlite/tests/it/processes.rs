@@ -68,6 +68,33 @@ fn four_processes_admit_exactly_the_capacity_full() {
     four_processes_admit_exactly_the_capacity("full");
 }
 
+/// What each process whose clock moves asks for, and when: every 25 ms for ten seconds.
+const MOVING_TAKES: i64 = 400;
+const MOVING_STEP_MS: i64 = 25;
+/// By how much their clocks differ.
+const MOVING_SKEW_MS: i64 = 5_000;
+
+/// Four processes whose clocks run and differ: together they get what a burst and the time that any of them has seen allow.
+#[test]
+fn four_processes_whose_clocks_move_stay_within_the_bound() {
+    let scratch = Scratch::new();
+    let path = scratch.path();
+    drop(scratch.open());
+    let children: Vec<Kid> = (0..4).map(|child| start_child(CHILD, &format!("moving-normal {child}"), &path)).collect();
+    wait_until("the start of all", || (0..4).all(|child| path.with_extension(format!("acks-{child}")).exists()));
+    fs::write(path.with_extension("go"), "").expect("a start sign");
+    wait_for(children);
+    let granted: u64 = (0..4).map(|child| acknowledged(&path, child)).sum();
+    // 100 at once, and 50 a second for as long as the clocks show, from the first to the last.
+    let seconds = (MOVING_TAKES * MOVING_STEP_MS + 3 * MOVING_SKEW_MS) / 1_000;
+    let most = u64::try_from(100 + 50 * seconds).expect("positive");
+    assert!(granted <= most, "{granted} granted, at most {most} may be");
+    // Whoever comes first asks 400 times, slower than the refill, and leaves a full bucket to the others.
+    assert!(granted >= 450, "{granted} granted");
+    let stored = runtime().block_on(bucket(&scratch.open(), "moving")).expect("a bucket");
+    assert_eq!(stored.state.limits()[0].consumed, Milli::from_tokens(granted), "every grant is in the file");
+}
+
 /// Neither of two busy processes is kept from its turn.
 fn two_busy_processes_both_get_on(kind: &str, enough: u64) {
     let scratch = Scratch::new();
@@ -137,6 +164,16 @@ fn child_process() {
             while !stop.exists() {
                 take(&store, child, &limits, 1, START).await.expect("a grant");
                 acks.write_all(b".").expect("an ack");
+            }
+        }),
+        "moving" => runtime().block_on(async {
+            wait_until("the start sign", || path.with_extension("go").exists());
+            let limits = limits("rps:50/sec:100");
+            let ahead = child.parse::<i64>().expect("a number") * MOVING_SKEW_MS;
+            for step in 0..MOVING_TAKES {
+                if take(&store, "moving", &limits, 1, START.plus_ms(ahead + step * MOVING_STEP_MS)).await.is_some() {
+                    acks.write_all(b".").expect("an ack");
+                }
             }
         }),
         other => panic!("there is no role {other}"),

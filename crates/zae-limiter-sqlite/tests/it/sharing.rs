@@ -214,18 +214,47 @@ fn a_hot_key_is_exact() {
     }
 }
 
-/// A future that is dropped after its job was queued: the job is done all the same, before whatever is queued later.
+/// A take whose future is dropped while it waits for its turn is not decided: somebody would only have to give it back.
 #[test]
-fn a_dropped_future_is_still_applied() {
+fn a_take_that_nobody_waits_for_is_not_decided() {
+    for synchronous in [Synchronous::Normal, Synchronous::Full] {
+        let scratch = Scratch::new();
+        runtime().block_on(async {
+            let store = scratch.open_with(SqliteOptions::new().synchronous(synchronous));
+            let rpm = limits("rpm:60/min");
+            let other = scratch.sqlite();
+            other.execute_batch("BEGIN IMMEDIATE").expect("the lock");
+            let mut waits = Box::pin(take(&store, "key", &rpm, 1, START));
+            {
+                let mut dropped = pin!(try_take(&store, "key", &rpm, 10, START));
+                assert!(poll_once(dropped.as_mut()).await.is_none(), "it waits for the writer");
+            }
+            assert!(poll_once(waits.as_mut()).await.is_none(), "it waits for the writer");
+            other.execute_batch("COMMIT").expect("let go");
+            assert_eq!(waits.await, Some(59));
+            assert_eq!(store.writer_stats().dropped, 1);
+            assert_eq!(take(&store, "key", &rpm, 1, START).await, Some(58), "{synchronous:?}");
+        });
+    }
+}
+
+/// A take whose time is over when its turn comes is told so, and not decided: whoever follows it up has nothing to give back.
+#[test]
+fn a_take_whose_time_is_over_is_not_decided() {
     let scratch = Scratch::new();
     runtime().block_on(async {
-        let store = scratch.open_with(SqliteOptions::new().synchronous(Synchronous::Full));
+        let clock = ManualClock::new(START);
+        let store = scratch.open_with(SqliteOptions::new().clock(Arc::new(clock.clone())));
         let rpm = limits("rpm:60/min");
-        {
-            let mut dropped = pin!(try_take(&store, "key", &rpm, 10, START));
-            assert!(poll_once(dropped.as_mut()).await.is_none(), "it waits for the writer");
-        }
-        assert_eq!(take(&store, "key", &rpm, 1, START).await, Some(49));
+        let other = scratch.sqlite();
+        other.execute_batch("BEGIN IMMEDIATE").expect("the lock");
+        let mut late = Box::pin(try_take(&store, "key", &rpm, 10, START));
+        assert!(poll_once(late.as_mut()).await.is_none(), "it waits for the writer");
+        clock.advance(std::time::Duration::from_millis(801));
+        other.execute_batch("COMMIT").expect("let go");
+        let error = late.await.expect_err("nobody can still be waiting");
+        assert_eq!(error.kind(), StoreErrorKind::Busy, "{error}");
+        assert_eq!(take(&store, "key", &rpm, 1, START).await, Some(59), "nothing was taken");
     });
 }
 

@@ -132,3 +132,34 @@ fn the_store_sweeps_by_itself() {
 async fn settle(store: &SqliteStore) {
     assert!(!store.delete_limits(&Level::System, &change(9)).await.expect("a change"));
 }
+
+/// Thirteen hours ahead every drained bucket is full, three months ahead every event is old: neither is forgotten for it.
+#[test]
+fn a_sweep_at_a_wrong_clock_forgives_no_debt_and_deletes_no_history() {
+    let scratch = Scratch::new();
+    runtime().block_on(async {
+        let store = scratch.open();
+        let slow = limits("x:1/min:100");
+        store.set_disabled(&Level::Resource(gpt()), None, &change(1)).await.expect("a change");
+        let sweep = async |now: TimeMs| match store.sweep_horizon(now).await.expect("a look") {
+            Some(horizon) => store.sweep(horizon, 1_000).await.expect("a sweep"),
+            None => Default::default(),
+        };
+        let mut granted = 0;
+        for round in 0..20 {
+            let now = at(round * 1_000);
+            while take(&store, "key", &slow, 1, now).await.is_some() {
+                granted += 1;
+            }
+            let swept = sweep(now.plus_ms(13 * HOUR)).await;
+            assert_eq!(swept.buckets, 0, "round {round}");
+            let swept = sweep(now.plus_ms(91 * DAY)).await;
+            assert_eq!((swept.buckets, swept.usage, swept.audit), (0, 0, 0), "round {round}");
+        }
+        assert_eq!(granted, 100, "the capacity, once");
+        assert_eq!(count(&scratch, "audit"), 1);
+        // A clock that stands by it for an hour is believed, and what it says has been refilled is.
+        assert_eq!(sweep(at(14 * HOUR)).await.buckets, 0);
+        assert_eq!(sweep(at(15 * HOUR)).await.buckets, 1);
+    });
+}
