@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
+use zae_limiter_core::ConfigStamp;
 use zae_limiter_store::{MemberTake, StoreError, StoreErrorKind};
 
 use crate::DynamoStore;
-use crate::config;
-use crate::constants::CREATE_TRUST_MS;
+use crate::config::{Member, Trust, Verdict};
 use crate::create::Birth;
 use crate::entity::Owner;
 use crate::refill::Amount;
 use crate::table::Key;
-use crate::take::{Moment, count};
+use crate::take::{Moment, Taken, count};
 use crate::write::{BucketWrite, Writer};
 
 /// Whether a bucket may be made.
@@ -19,6 +19,8 @@ pub(crate) enum Vouched {
     /// Whose it will be; `None` for an entity without a record.
     For(Option<Arc<Owner>>),
     Disabled,
+    /// The configuration has changed since the caller read its limits.
+    Stale,
 }
 
 impl DynamoStore {
@@ -40,29 +42,26 @@ impl DynamoStore {
         birth.build(Writer::Create)
     }
 
-    /// Whose bucket it will be, and that nobody has switched it off: from the cache if that was read just now.
+    /// Whose bucket it will be, that nobody has switched it off, and that its limits are those in force: from memory as far
+    /// as that was read just now. A bucket made from limits that have been replaced would be full by the old capacity.
     pub(crate) async fn vouch_for_birth(&self, member: &MemberTake<'_>) -> Result<Vouched, StoreError> {
         zae_limiter_core::check_limits(&member.limits.limits)
             .map_err(|error| StoreError::new(StoreErrorKind::Invalid, "consume", error.to_string()))?;
-        let age_us = self.shared.caches.tick(self.shared.wall()).saturating_sub(member.limits.stamp.0);
-        if age_us < CREATE_TRUST_MS * 1000
-            && let Some(owner) = self.shared.caches.owner(&self.id, member.entity)
-        {
-            return Ok(Vouched::For(Some(owner)));
-        }
-        let found = self.member(member).await?;
-        if found.disabled_by.is_some() {
-            return Ok(Vouched::Disabled);
-        }
-        Ok(Vouched::For(self.shared.caches.owner(&self.id, member.entity)))
+        let found = self.member(member, Trust::BEFORE_BIRTH).await?;
+        Ok(match verdict(&found, member) {
+            Verdict::Disabled => Vouched::Disabled,
+            Verdict::Different => Vouched::Stale,
+            Verdict::Same => Vouched::For(found.owner),
+        })
     }
 
     /// Looks once more after a bucket was made. Whoever switches off writes the flag, then looks for buckets; whoever makes a
-    /// bucket writes it, then looks for the flag: one of the two sees the other.
-    pub(crate) async fn is_still_on(&self, member: &MemberTake<'_>, key: &Key, moment: Moment) -> Result<bool, StoreError> {
-        let found = self.member(member).await;
-        if matches!(&found, Ok(found) if found.disabled_by.is_none()) {
-            return Ok(true);
+    /// bucket writes it, then looks for the flag: one of the two sees the other. `Some` is the answer when what was taken is
+    /// given back: the bucket is off, or its limits were replaced meanwhile.
+    pub(crate) async fn look_again(&self, member: &MemberTake<'_>, key: &Key, moment: Moment) -> Result<Option<Taken>, StoreError> {
+        let found = self.member(member, Trust::AFTER_BIRTH).await.map(|found| verdict(&found, member));
+        if matches!(found, Ok(Verdict::Same)) {
+            return Ok(None);
         }
         let limits = &member.limits.limits;
         let amounts: Vec<Amount<'_>> = member
@@ -72,15 +71,9 @@ impl DynamoStore {
             .map(|take| Amount { limit: &limits[usize::from(take.limit)], milli: take.amount.0 })
             .collect();
         // Off first: that what was taken stays taken is the smaller harm of the two.
-        let flagged = match found {
-            Ok(_) => {
-                let flag = config::flags::write_flag(key.clone(), true);
-                self.shared
-                    .persist("consume", || self.table().update(&flag))
-                    .await
-                    .map(drop)
-                    .map_err(|refused| refused.into_error("consume"))
-            }
+        let answer = match found {
+            Ok(Verdict::Disabled) => self.switch_off_newborn(member, key).await.map(|()| Some(Taken::Disabled)),
+            Ok(Verdict::Same | Verdict::Different) => Ok(Some(Taken::Stale)),
             Err(error) => Err(error),
         };
         if !amounts.is_empty() {
@@ -88,6 +81,15 @@ impl DynamoStore {
             credited.inspect_err(|_| count(&self.shared.caches.tally.credits_lost))?;
         }
         self.shared.caches.forget(&key.pk);
-        flagged.map(|()| false)
+        answer
+    }
+}
+
+/// What a configuration says about the limits of a bucket that is made. Limits without a stamp were not read from a store:
+/// nothing that was read can contradict them.
+fn verdict(found: &Member, member: &MemberTake<'_>) -> Verdict {
+    match found.verdict_on(member) {
+        Verdict::Different if member.limits.stamp == ConfigStamp::default() => Verdict::Same,
+        verdict => verdict,
     }
 }

@@ -1,8 +1,10 @@
 //! Buckets: the hot path of the contract, over chains.
 
-use futures_util::future::join_all;
+use std::sync::Arc;
+
+use futures_util::future::{join, join_all};
 use smallvec::SmallVec;
-use zae_limiter_core::{BucketState, EntityId, LimitReport, LimitSource, Reports, ResourceName, TimeMs, Wait, assess};
+use zae_limiter_core::{BucketState, EntityId, LimitReport, LimitSource, Reports, ResourceName, TimeMs, Wait, WaitMs, assess};
 use zae_limiter_store::{
     Adjusted, BoxFuture, BucketDelta, BucketStore, BucketView, Change, ConsumeOutcome, ConsumeRequest, MemberTake, Page, PageRequest,
     ResetRequest, Restored, StoreError,
@@ -10,6 +12,7 @@ use zae_limiter_store::{
 
 use crate::DynamoStore;
 use crate::cache::Seen;
+use crate::config::Trust;
 use crate::debit::Debit;
 use crate::image::Image;
 use crate::item::{key_of, text_of};
@@ -18,36 +21,23 @@ use crate::options::CascadeWrites;
 use crate::page::Listing;
 use crate::refill::{Amount, balance_at};
 use crate::table::{Index, Item, Key};
-use crate::take::{Asked, Moment, Taken, count};
+use crate::take::{Asked, Moment, SecondLook, Taken, count};
 
 impl BucketStore for DynamoStore {
     fn consume<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>> {
-        Box::pin(async move {
-            request.check("consume")?;
-            let moment = self.moment(request.now);
-            let asked: SmallVec<[Asked<'_>; 1]> = request.members.iter().map(|member| self.asked(member)).collect();
-            if let Some(reports) = self.refuse_from_memory(&asked, moment) {
-                count(&self.shared.caches.tally.local_refusals);
-                return Ok(ConsumeOutcome::Refused(reports));
-            }
-            let taken = match self.shared.options.cascade_writes {
-                CascadeWrites::Parallel if asked.len() > 1 => join_all(asked.iter().map(|asked| self.take(asked, moment))).await,
-                CascadeWrites::Parallel | CascadeWrites::Serial => {
-                    let mut taken = Vec::with_capacity(asked.len());
-                    for asked in &asked {
-                        taken.push(self.take(asked, moment).await);
-                        if !matches!(taken.last(), Some(Ok(Taken::Granted(_)))) {
-                            break;
-                        }
-                    }
-                    taken
-                }
-            };
-            self.conclude(request.members, taken, moment).await
-        })
+        let Some(caller) = request.members.first().map(|member| member.entity) else {
+            return Box::pin(async { request.check("consume").map(|()| ConsumeOutcome::Granted(Reports::new())) });
+        };
+        if request.members.iter().any(MemberTake::is_unlimited) {
+            return Box::pin(self.with_limited_members(request, DynamoStore::consume_limited));
+        }
+        self.consume_limited(request, caller)
     }
 
     fn peek<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>> {
+        if request.members.iter().any(MemberTake::is_unlimited) {
+            return Box::pin(self.with_limited_members(request, |store, limited, _| store.peek(limited)));
+        }
         Box::pin(async move {
             request.check("peek")?;
             self.peek_chain(request).await
@@ -57,6 +47,10 @@ impl BucketStore for DynamoStore {
     fn adjust<'a>(&'a self, deltas: &'a [BucketDelta<'a>], now: TimeMs) -> BoxFuture<'a, Vec<Result<Adjusted, StoreError>>> {
         Box::pin(async move {
             let moment = self.moment(now);
+            if let Err(error) = self.shared.ask_the_time().await {
+                // What was used is charged all the same, at the time that was last heard of.
+                tracing::debug!(%error, "the table did not tell its time");
+            }
             join_all(deltas.iter().map(|delta| self.settle(delta, moment))).await
         })
     }
@@ -80,71 +74,248 @@ impl BucketStore for DynamoStore {
     }
 }
 
+/// What became of each bucket of a chain; `None` for one that was not asked.
+type ChainTaken = SmallVec<[Option<Result<Taken, StoreError>>; 1]>;
+
+fn is_granted(taken: &Option<Result<Taken, StoreError>>) -> bool {
+    matches!(taken, Some(Ok(Taken::Granted(_))))
+}
+
+fn is_refused(taken: &Option<Result<Taken, StoreError>>) -> bool {
+    matches!(taken, Some(Ok(Taken::Refused(_))))
+}
+
 impl DynamoStore {
+    /// Asks the members that have limits. The others have no bucket that could carry a flag, and a read for each take would
+    /// cost more than the take: their flags are as old as the caller's configuration.
+    async fn with_limited_members(
+        &self,
+        request: &ConsumeRequest<'_>,
+        ask: for<'r> fn(&'r DynamoStore, &'r ConsumeRequest<'r>, &'r EntityId) -> BoxFuture<'r, Result<ConsumeOutcome, StoreError>>,
+    ) -> Result<ConsumeOutcome, StoreError> {
+        request.check("consume")?;
+        let places: SmallVec<[usize; 4]> = (0..request.members.len()).filter(|place| !request.members[*place].is_unlimited()).collect();
+        if places.is_empty() {
+            return Ok(ConsumeOutcome::Granted(Reports::new()));
+        }
+        let members: SmallVec<[MemberTake<'_>; 4]> = places.iter().map(|place| request.members[*place]).collect();
+        let in_the_chain = |mut reports: Reports| {
+            for report in &mut reports {
+                report.member = u8::try_from(places[usize::from(report.member)]).unwrap_or(u8::MAX);
+            }
+            reports
+        };
+        Ok(match ask(self, &ConsumeRequest { members: &members, now: request.now }, request.members[0].entity).await? {
+            ConsumeOutcome::Granted(reports) => ConsumeOutcome::Granted(in_the_chain(reports)),
+            ConsumeOutcome::Refused(reports) => ConsumeOutcome::Refused(in_the_chain(reports)),
+            ConsumeOutcome::Stale { member } => ConsumeOutcome::Stale { member: places[member] },
+            ConsumeOutcome::Disabled { member } => ConsumeOutcome::Disabled { member: places[member] },
+            ConsumeOutcome::Contended { retry_after } => ConsumeOutcome::Contended { retry_after },
+        })
+    }
+
+    /// Takes from the buckets of members that all have limits. The buckets of `caller` are its own, all others an ancestor's,
+    /// also when the caller itself has no limits and so no bucket.
+    fn consume_limited<'r>(
+        &'r self,
+        request: &'r ConsumeRequest<'r>,
+        caller: &'r EntityId,
+    ) -> BoxFuture<'r, Result<ConsumeOutcome, StoreError>> {
+        Box::pin(async move {
+            request.check("consume")?;
+            let moment = self.moment(request.now);
+            let time = self.shared.ask_the_time().await.map_err(|error| error.during("consume"))?;
+            // A refusal from memory is a matter of a microsecond: the clocks are read once for it.
+            let now = time.map_or_else(|| self.now(moment), |time| time.correct(request.now).0);
+            let asked = |member: &'r MemberTake<'r>| Asked { is_ancestor: member.entity != caller, ..self.asked(member) };
+            let asked: SmallVec<[Asked<'_>; 1]> = request.members.iter().map(asked).collect();
+            if let Some(reports) = self.refuse_from_memory(&asked, now) {
+                count(&self.shared.caches.tally.local_refusals);
+                return Ok(ConsumeOutcome::Refused(reports));
+            }
+            let taken = match &asked[..] {
+                [only] => SmallVec::from_iter([Some(self.take(only, moment).await)]),
+                _ => Box::pin(self.take_chain(&asked, moment)).await,
+            };
+            self.conclude(request.members, &asked, taken, moment).await
+        })
+    }
+
+    /// Takes from the buckets of a chain, all at once but for those that will probably refuse: they are asked first, one after
+    /// the other, the caller's own before all. A refusal by them costs the others nothing; a chain that is refused after it
+    /// has taken holds tokens of its ancestors for two round trips, and others are refused for it.
+    async fn take_chain(&self, asked: &[Asked<'_>], moment: Moment) -> ChainTaken {
+        let now = self.now(moment);
+        let is_serial = self.shared.options.cascade_writes == CascadeWrites::Serial;
+        let will_refuse = |asked: &Asked<'_>| {
+            let refuses =
+                |look: &Seen| look.has_refused() || look.image.as_ref().is_some_and(|image| Debit::of(asked).is_refused_by(image, now));
+            is_serial || asked.seen.as_deref().is_some_and(refuses)
+        };
+        let mut taken: ChainTaken = asked.iter().map(|_| None).collect();
+        let (first, rest): (Vec<usize>, Vec<usize>) = (0..asked.len()).partition(|index| will_refuse(&asked[*index]));
+        for index in first {
+            taken[index] = Some(self.take(&asked[index], moment).await);
+            if !is_granted(&taken[index]) {
+                return taken;
+            }
+        }
+        let answers = join_all(rest.iter().map(|index| self.take(&asked[*index], moment))).await;
+        for (index, answer) in rest.into_iter().zip(answers) {
+            taken[index] = Some(answer);
+        }
+        taken
+    }
+
+    /// A bucket has refused: the others are not asked any more, but what they have belongs to the answer, one that is switched
+    /// off is said first, and new limits count from now on.
+    async fn look_at_the_others(&self, asked: &[Asked<'_>], taken: &ChainTaken, moment: Moment) -> Vec<(usize, Result<Taken, StoreError>)> {
+        let mut told = Vec::new();
+        if !taken.iter().any(is_refused) {
+            return told;
+        }
+        let others: SmallVec<[usize; 4]> = (0..asked.len()).filter(|index| taken[*index].is_none()).collect();
+        let keys: SmallVec<[Key; 4]> = others.iter().map(|index| asked[*index].key.clone()).collect();
+        if keys.is_empty() {
+            return told;
+        }
+        let looks = match self.look_at_without_doubt(asked, &others, &keys, moment).await {
+            Ok(looks) => looks,
+            Err(error) => {
+                // What has refused stands; of the others, what is remembered has to do.
+                tracing::debug!(%error, "the other buckets of a refused chain could not be read");
+                return told;
+            }
+        };
+        for (index, look) in others.into_iter().zip(looks) {
+            told.push((index, Box::pin(self.spare(&asked[index], look, moment)).await));
+        }
+        told
+    }
+
+    /// Reads the buckets, twice if an ancestor is short that was not so before.
+    async fn look_at_without_doubt(
+        &self,
+        asked: &[Asked<'_>],
+        others: &[usize],
+        keys: &[Key],
+        moment: Moment,
+    ) -> Result<Vec<Arc<Seen>>, StoreError> {
+        let looks = self.look_at(keys, moment).await?;
+        let is_doubted = |(index, look): (&usize, &Arc<Seen>)| {
+            let (asked, now) = (&asked[*index], self.now(moment));
+            let is_short = look.image.as_ref().is_some_and(|image| Debit::of(asked).is_refused_by(image, now));
+            is_short && self.second_look(asked, now) == SecondLook::Needed
+        };
+        if !others.iter().zip(&looks).any(is_doubted) {
+            return Ok(looks);
+        }
+        self.wait_for_second_look(moment).await;
+        self.look_at(keys, moment).await
+    }
+
+    async fn look_at(&self, keys: &[Key], moment: Moment) -> Result<Vec<Arc<Seen>>, StoreError> {
+        let items = self.shared.read_all("consume", keys, true).await?;
+        keys.iter().zip(items).map(|(key, item)| self.note(key, item.as_ref(), moment)).collect()
+    }
+
+    /// What a bucket that is not asked has to say.
+    async fn spare(&self, asked: &Asked<'_>, look: Arc<Seen>, moment: Moment) -> Result<Taken, StoreError> {
+        let Some(image) = &look.image else {
+            // It is refused either way: what was read a moment ago is good enough to say why.
+            let configured = self.member(asked.member, Trust::BEFORE_BIRTH).await?;
+            return Ok(if configured.disabled_by.is_some() { Taken::Disabled } else { Taken::Spared(look) });
+        };
+        image.check_supported(&asked.key.pk)?;
+        if image.disabled || image.vu.is_some() || !image.carries(&asked.member.limits.limits) {
+            // A take brings it up to date, or says why not.
+            let Asked { member, is_ancestor, .. } = *asked;
+            let spared = Asked { member, key: asked.key.clone(), seen: Some(look), is_ancestor, is_spared: true };
+            return self.take(&spared, moment).await;
+        }
+        if Debit::of(asked).is_refused_by(image, self.now(moment)) {
+            look.refuse(asked.is_ancestor);
+        }
+        Ok(Taken::Spared(look))
+    }
+
     /// Refuses without a write when a bucket of the chain was seen short a moment ago. The memory may only ever refuse.
-    fn refuse_from_memory<'a>(&self, asked: &'a [Asked<'_>], moment: Moment) -> Option<Reports> {
+    fn refuse_from_memory<'a>(&self, asked: &'a [Asked<'_>], now: i64) -> Option<Reports> {
         if !self.shared.options.speculative {
             return None;
         }
-        let now = self.now(moment);
         // Every member must be known, or a switched-off one would go unsaid.
         let recent = |asked: &'a Asked<'_>| {
             let look = asked.seen.as_deref().filter(|look| self.is_recent(look, now))?;
-            look.image.as_ref().filter(|image| !image.disabled && image.carries(&asked.member.limits.limits))
+            let image = look.image.as_ref().filter(|image| !image.disabled && image.carries(&asked.member.limits.limits))?;
+            Some((look, image))
         };
-        let images: SmallVec<[&Image; 2]> = asked.iter().map_while(recent).collect();
-        if images.len() < asked.len() {
+        let known: SmallVec<[(&Seen, &Image); 2]> = asked.iter().map_while(recent).collect();
+        if known.len() < asked.len() {
             return None;
         }
-        let is_short = |(Asked { member, key, .. }, image): (&Asked<'_>, &&Image)| {
-            Debit { key, limits: member.limits, takes: member.takes, absent: member.absent, nonce: "", grace_ms: 0 }
-                .is_refused_by(image, now)
+        let refuses = |(asked, (look, image)): (&Asked<'_>, &(&Seen, &Image))| {
+            let debit = Debit::of(asked);
+            asked.may_refuse(look) && (debit.is_refused_by(image, now) || look.is_quiet(&debit, now))
         };
-        if !asked.iter().zip(&images).any(is_short) {
+        // What a refused chain held for a moment is not told as a wait either.
+        let is_doubted =
+            |(asked, (look, image)): (&Asked<'_>, &(&Seen, &Image))| !asked.may_refuse(look) && Debit::of(asked).is_refused_by(image, now);
+        if !asked.iter().zip(&known).any(refuses) || asked.iter().zip(&known).any(is_doubted) {
             return None;
         }
-        let states: Vec<BucketState> = asked.iter().zip(&images).map(|(asked, image)| state_of(asked.member, Some(image), now)).collect();
-        Some(assess(states.iter().zip(asked.iter().map(|asked| asked.member.takes)), TimeMs(now)))
+        let states: Vec<BucketState> =
+            asked.iter().zip(&known).map(|(asked, (_, image))| state_of(asked.member, Some(image), now)).collect();
+        let mut reports = assess(states.iter().zip(asked.iter().map(|asked| asked.member.takes)), TimeMs(now));
+        for (index, (asked, (look, _))) in (0u8..).zip(asked.iter().zip(&known)) {
+            hold(&mut reports, index, asked.member, look, now);
+        }
+        Some(reports)
     }
 
     /// One answer for the whole chain; what landed of a refused one is given back.
     async fn conclude(
         &self,
         members: &[MemberTake<'_>],
-        taken: Vec<Result<Taken, StoreError>>,
+        asked: &[Asked<'_>],
+        mut taken: ChainTaken,
         moment: Moment,
     ) -> Result<ConsumeOutcome, StoreError> {
-        let all = taken.len() == members.len();
-        if all && taken.iter().all(|taken| matches!(taken, Ok(Taken::Granted(_)))) {
+        if taken.iter().all(is_granted) {
             return Ok(ConsumeOutcome::Granted(self.granted(members, &taken, moment)));
         }
         let landed: Vec<&MemberTake<'_>> =
-            members.iter().zip(&taken).filter(|(_, taken)| matches!(taken, Ok(Taken::Granted(_)))).map(|(member, _)| member).collect();
-        let refunds = Box::pin(join_all(landed.iter().map(|member| self.give_back(member, moment)))).await;
+            members.iter().zip(&taken).filter(|(_, taken)| is_granted(taken)).map(|(member, _)| member).collect();
+        // At once: whoever shares a bucket with this chain is short of what it holds.
+        let refunds = join_all(landed.iter().map(|member| self.give_back(member, moment)));
+        let (refunds, told) = Box::pin(join(refunds, self.look_at_the_others(asked, &taken, moment))).await;
+        for (index, told) in told {
+            taken[index] = Some(told);
+        }
         for error in refunds.into_iter().filter_map(Result::err) {
             // The tokens stay taken until they refill: the safe side of all or nothing.
             count(&self.shared.caches.tally.credits_lost);
             tracing::warn!(%error, "what a refused chain had taken could not be given back");
         }
-        let position = |of: fn(&Result<Taken, StoreError>) -> bool| taken.iter().position(of);
-        if let Some(member) = position(|taken| matches!(taken, Ok(Taken::Disabled))) {
+        let position = |of: fn(&Option<Result<Taken, StoreError>>) -> bool| taken.iter().position(of);
+        if let Some(member) = position(|taken| matches!(taken, Some(Ok(Taken::Disabled)))) {
             return Ok(ConsumeOutcome::Disabled { member });
         }
         // What one member has decided stands, whatever became of the others: an outage elsewhere must not let it pass.
-        let is_certain = taken.iter().all(|taken| !matches!(taken, Ok(Taken::Stale)));
-        if is_certain && taken.iter().any(|taken| matches!(taken, Ok(Taken::Refused(_)))) {
+        let is_certain = taken.iter().all(|taken| !matches!(taken, Some(Ok(Taken::Stale))));
+        if is_certain && taken.iter().any(is_refused) {
             return Ok(ConsumeOutcome::Refused(self.refused(members, &taken, moment)));
         }
-        if let Some(member) = position(|taken| matches!(taken, Ok(Taken::Stale))) {
+        if let Some(member) = position(|taken| matches!(taken, Some(Ok(Taken::Stale)))) {
             return Ok(ConsumeOutcome::Stale { member });
         }
-        match taken.into_iter().find_map(Result::err) {
+        match taken.into_iter().flatten().find_map(Result::err) {
             Some(error) => Err(error),
             None => Ok(ConsumeOutcome::Contended { retry_after: self.short_wait() }),
         }
     }
 
-    async fn give_back(&self, member: &MemberTake<'_>, moment: Moment) -> Result<Adjusted, StoreError> {
+    pub(crate) async fn give_back(&self, member: &MemberTake<'_>, moment: Moment) -> Result<Adjusted, StoreError> {
         let key = keys::bucket(&self.id, member.entity, member.resource, 0);
         let limits = &member.limits.limits;
         let taken = member.takes.iter().filter(|take| take.amount.0 > 0);
@@ -157,11 +328,11 @@ impl DynamoStore {
         self.credit(&key, &amounts, moment).await
     }
 
-    fn granted(&self, members: &[MemberTake<'_>], taken: &[Result<Taken, StoreError>], moment: Moment) -> Reports {
+    fn granted(&self, members: &[MemberTake<'_>], taken: &[Option<Result<Taken, StoreError>>], moment: Moment) -> Reports {
         let now = self.now(moment);
         let mut reports = Reports::new();
         for (index, (member, taken)) in (0u8..).zip(members.iter().zip(taken)) {
-            let Ok(Taken::Granted(look)) = taken else { continue };
+            let Some(Ok(Taken::Granted(look))) = taken else { continue };
             for take in member.takes {
                 let limit = &member.limits.limits[usize::from(take.limit)];
                 let balance = look.image.as_ref().and_then(|image| balance_at(image, limit.name(), now)).unwrap_or(0);
@@ -179,27 +350,39 @@ impl DynamoStore {
 
     /// The balances there are, those that were taken from and given back included, as of the refusal: while the others were
     /// waited for and given back, time has passed, and by now the amounts might pass.
-    fn refused(&self, members: &[MemberTake<'_>], taken: &[Result<Taken, StoreError>], moment: Moment) -> Reports {
-        let refused_at =
-            taken.iter().filter_map(|taken| if let Ok(Taken::Refused(refusal)) = taken { Some(refusal.at) } else { None }).min();
-        let now = refused_at.unwrap_or_else(|| self.now(moment));
+    fn refused(&self, members: &[MemberTake<'_>], taken: &[Option<Result<Taken, StoreError>>], moment: Moment) -> Reports {
+        let refusal = |taken: &'_ Option<Result<Taken, StoreError>>| match taken {
+            Some(Ok(Taken::Refused(refusal))) => Some(refusal.at),
+            _ => None,
+        };
+        let now = taken.iter().filter_map(refusal).min().unwrap_or_else(|| self.now(moment));
         let states: Vec<BucketState> = members
             .iter()
             .enumerate()
             .map(|(index, member)| match taken.get(index) {
-                Some(Ok(Taken::Granted(look))) => state_of(member, look.image.as_ref().map(|image| untaken(image, member)).as_ref(), now),
-                Some(Ok(Taken::Refused(refusal))) => state_of(member, refusal.look.image.as_ref(), now),
+                Some(Some(Ok(Taken::Granted(look)))) => {
+                    state_of(member, look.image.as_ref().map(|image| untaken(image, member)).as_ref(), now)
+                }
+                Some(Some(Ok(Taken::Refused(refusal)))) => state_of(member, refusal.look.image.as_ref(), now),
+                Some(Some(Ok(Taken::Spared(look)))) => state_of(member, look.image.as_ref(), now),
                 _ => {
                     let key = keys::bucket(&self.id, member.entity, member.resource, 0);
                     state_of(member, self.recall(&key).as_deref().and_then(|look: &Seen| look.image.as_ref()), now)
                 }
             })
             .collect();
-        assess(states.iter().zip(members.iter().map(|member| member.takes)), TimeMs(now))
+        let mut reports = assess(states.iter().zip(members.iter().map(|member| member.takes)), TimeMs(now));
+        for (index, (member, taken)) in (0u8..).zip(members.iter().zip(taken)) {
+            if let Some(Ok(Taken::Refused(refusal))) = taken {
+                hold(&mut reports, index, member, &refusal.look, now);
+            }
+        }
+        reports
     }
 
     async fn peek_chain(&self, request: &ConsumeRequest<'_>) -> Result<ConsumeOutcome, StoreError> {
         let moment = self.moment(request.now);
+        self.shared.ask_the_time().await.map_err(|error| error.during("peek"))?;
         let keys: Vec<Key> = request.members.iter().map(|member| keys::bucket(&self.id, member.entity, member.resource, 0)).collect();
         let items = self.shared.read_all("peek", &keys, true).await?;
         let now = self.now(moment);
@@ -215,7 +398,11 @@ impl DynamoStore {
             };
             image.check_supported(&key.pk)?;
             if image.disabled {
-                return Ok(ConsumeOutcome::Disabled { member: index });
+                if self.is_switched_off(member).await? {
+                    return Ok(ConsumeOutcome::Disabled { member: index });
+                }
+                // As a take does: a flag that was left behind does not count. Nor is it remembered, or the next take would be told.
+                self.shared.caches.forget(&key.pk);
             }
             if !image.carries(&member.limits.limits)
                 && member.limits.source != LimitSource::Call
@@ -269,6 +456,18 @@ fn state_of(member: &MemberTake<'_>, image: Option<&Image>, now: i64) -> BucketS
         let _ = state.sync(limits, member.limits.stamp, TimeMs(now));
     }
     if state.active() < limits.len() { BucketState::full(limits, member.limits.stamp, TimeMs(now)) } else { state }
+}
+
+/// Lengthens the waits of the limits that a crowd drains to as long as the refusal holds.
+fn hold(reports: &mut Reports, index: u8, member: &MemberTake<'_>, look: &Seen, now: i64) {
+    let Some(quiet) = look.quiet(now) else { return };
+    let held = Wait::After(WaitMs::at_least_one(u64::try_from(quiet.until.saturating_sub(now)).unwrap_or(0)));
+    for report in reports.iter_mut().filter(|report| report.member == index) {
+        let name = member.limits.limits[usize::from(report.limit)].name();
+        if quiet.short.iter().any(|(short, least)| short == name && report.requested.0 >= *least) {
+            report.wait = report.wait.max(held);
+        }
+    }
 }
 
 /// The image as it was before the member's amounts were taken.

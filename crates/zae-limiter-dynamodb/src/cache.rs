@@ -2,13 +2,16 @@
 //! image only chooses which write to send, whose condition then decides; the one thing it decides alone is a refusal, for
 //! a second.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use quick_cache::sync::Cache;
-use zae_limiter_core::{EntityId, TimeMs};
+use smallvec::SmallVec;
+use zae_limiter_core::{EntityId, LimitName, TimeMs};
 
-use crate::constants::OWNERS_MAX;
+use crate::config::Records;
+use crate::constants::{CROWD_GAP_MS, OWNERS_MAX, UNREPORTED_MAX, WCU_PER_WRITE_MILLI};
+use crate::debit::Debit;
 use crate::entity::Owner;
 use crate::image::Image;
 use crate::options::DynamoOptions;
@@ -23,6 +26,127 @@ pub(crate) struct Seen {
     /// The tick at which this process first saw these parameters: a configuration read after it knows at least as much as
     /// whoever wrote them.
     pub(crate) parameters_since: u64,
+    /// Whether others write the bucket so often that this image is soon outdated.
+    pub(crate) is_crowded: bool,
+    /// Whether the last answer of this process about the bucket was that it is short.
+    has_refused: AtomicBool,
+    /// Whether the bucket was short at two looks in a row, far enough apart to see past a chain that was refused elsewhere.
+    is_confirmed: AtomicBool,
+    /// Set when a refusal was told to wait longer than the refill alone takes.
+    quiet: OnceLock<Quiet>,
+    /// What the writes of this process have cost the bucket; shared by all looks at it.
+    pub(crate) own: Arc<OwnWrites>,
+    /// What those that landed had counted in `wcu` at this look.
+    own_then_milli: i64,
+}
+
+/// What the writes of this process have cost a bucket.
+#[derive(Debug, Default)]
+pub(crate) struct OwnWrites {
+    /// Failed conditions that no landed write has added to `wcu` yet: the second of the last one, and how many there were. Only
+    /// those of the last second or two, which is as long as the item needs to regain what they cost. What is older would be
+    /// counted twice: by the item then, and in a lump now.
+    unreported: Mutex<(i64, u32)>,
+    /// What landed writes have counted in `wcu`.
+    counted_milli: AtomicI64,
+}
+
+impl OwnWrites {
+    /// Leaves failed conditions to the next write that lands.
+    pub(crate) fn leave(&self, conditions: u32, now: i64) {
+        let mut unreported = self.unreported.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = if is_lately(unreported.0, now) { unreported.1 } else { 0 };
+        *unreported = (now.div_euclid(1_000), before.saturating_add(conditions).min(UNREPORTED_MAX));
+    }
+
+    /// Those that are left, once.
+    pub(crate) fn collect(&self, now: i64) -> u32 {
+        let (second, conditions) = std::mem::take(&mut *self.unreported.lock().unwrap_or_else(PoisonError::into_inner));
+        if is_lately(second, now) { conditions } else { 0 }
+    }
+
+    /// A write has landed that counts so much.
+    pub(crate) fn landed(&self, counted_milli: i64) {
+        self.counted_milli.fetch_add(counted_milli, Ordering::Relaxed);
+    }
+}
+
+fn is_lately(second: i64, now: i64) -> bool {
+    now.div_euclid(1_000).saturating_sub(second) <= 1
+}
+
+/// A refusal that holds for a while, because a crowd takes what the bucket regains.
+#[derive(Debug)]
+pub(crate) struct Quiet {
+    pub(crate) until: i64,
+    /// The limits that were short, and the least amounts that are refused.
+    pub(crate) short: SmallVec<[(LimitName, i64); 1]>,
+}
+
+impl Seen {
+    fn new(image: Option<Image>, at: TimeMs, parameters_since: u64, own: Arc<OwnWrites>) -> Seen {
+        Seen {
+            image,
+            at,
+            parameters_since,
+            is_crowded: false,
+            has_refused: AtomicBool::new(false),
+            is_confirmed: AtomicBool::new(false),
+            quiet: OnceLock::new(),
+            own_then_milli: own.counted_milli.load(Ordering::Relaxed),
+            own,
+        }
+    }
+
+    pub(crate) fn has_refused(&self) -> bool {
+        self.has_refused.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_confirmed(&self) -> bool {
+        self.is_confirmed.load(Ordering::Relaxed)
+    }
+
+    /// The bucket was short at this look.
+    pub(crate) fn refuse(&self, is_confirmed: bool) {
+        self.has_refused.store(true, Ordering::Relaxed);
+        self.is_confirmed.fetch_or(is_confirmed, Ordering::Relaxed);
+    }
+
+    /// Refuses until then, unless it does already.
+    pub(crate) fn keep_quiet(&self, quiet: Quiet) {
+        let _ = self.quiet.set(quiet);
+    }
+
+    /// The refusal that still holds, if one does.
+    pub(crate) fn quiet(&self, now: i64) -> Option<&Quiet> {
+        self.quiet.get().filter(|quiet| now < quiet.until)
+    }
+
+    /// Whether a refusal still holds for a request like this.
+    pub(crate) fn is_quiet(&self, debit: &Debit<'_>, now: i64) -> bool {
+        let Some(quiet) = self.quiet(now) else { return false };
+        debit.asked().any(|(limit, milli)| quiet.short.iter().any(|(short, least)| short == limit.name() && milli >= *least))
+    }
+}
+
+/// How often others wrote a bucket between two looks at it, as `wcu` counts. One write may be our own and not heard of yet.
+pub(crate) fn writes_between(before: &Seen, after: &Seen) -> i64 {
+    let (Some(old), Some(new)) = (&before.image, &after.image) else { return 0 };
+    let own_milli = after.own_then_milli.saturating_sub(before.own_then_milli).max(WCU_PER_WRITE_MILLI);
+    new.wcu_tc.saturating_sub(old.wcu_tc).saturating_sub(own_milli) / WCU_PER_WRITE_MILLI
+}
+
+/// Whether others wrote a bucket often between two looks at it.
+fn is_crowded(before: &Seen, after: &Seen) -> bool {
+    if before.image.is_none() || after.image.is_none() {
+        return false;
+    }
+    let (others, at) = (writes_between(before, after), after.at);
+    if others <= 0 {
+        // Within moments there is nothing to count.
+        return before.is_crowded && at.0.saturating_sub(before.at.0) <= CROWD_GAP_MS;
+    }
+    at.0.saturating_sub(before.at.0) / others <= CROWD_GAP_MS
 }
 
 /// The counters as they grow.
@@ -87,6 +211,8 @@ impl Tally {
 pub(crate) struct Caches {
     images: Cache<String, Arc<Seen>>,
     owners: Cache<(Arc<str>, EntityId), Arc<Owner>>,
+    /// Configuration, as it was read.
+    pub(crate) records: Records,
     ticks: AtomicU64,
     pub(crate) tally: Tally,
 }
@@ -96,6 +222,7 @@ impl Caches {
         Caches {
             images: Cache::new(options.images_max.max(1)),
             owners: Cache::new(OWNERS_MAX),
+            records: Records::new(),
             ticks: AtomicU64::new(0),
             tally: Tally::default(),
         }
@@ -117,14 +244,17 @@ impl Caches {
     pub(crate) fn remember(&self, pk: &str, image: Option<Image>, before: Option<&Seen>, at: TimeMs, now: TimeMs) -> Arc<Seen> {
         let same = |before: &&Seen| matches!((&before.image, &image), (Some(before), Some(image)) if before.same_parameters(image));
         let parameters_since = before.filter(same).map_or_else(|| self.tick(now), |seen| seen.parameters_since);
-        let seen = Arc::new(Seen { image, at, parameters_since });
+        let own = before.map_or_else(Arc::default, |before| Arc::clone(&before.own));
+        let mut seen = Seen::new(image, at, parameters_since, own);
+        seen.is_crowded = before.is_some_and(|before| is_crowded(before, &seen));
+        let seen = Arc::new(seen);
         self.images.insert(pk.to_owned(), Arc::clone(&seen));
         seen
     }
 
     /// A look at a bucket of which nothing could be read; not kept.
     pub(crate) fn unread(&self, at: TimeMs, now: TimeMs) -> Arc<Seen> {
-        Arc::new(Seen { image: None, at, parameters_since: self.tick(now) })
+        Arc::new(Seen::new(None, at, self.tick(now), Arc::default()))
     }
 
     /// Forgets a bucket that is gone, or whose image must not refuse any more.
@@ -142,8 +272,8 @@ impl Caches {
         self.owners.get(&(Arc::clone(namespace), entity.clone()))
     }
 
-    pub(crate) fn remember_owner(&self, namespace: &Arc<str>, entity: &EntityId, owner: Owner) {
-        self.owners.insert((Arc::clone(namespace), entity.clone()), Arc::new(owner));
+    pub(crate) fn remember_owner(&self, namespace: &Arc<str>, entity: &EntityId, owner: Arc<Owner>) {
+        self.owners.insert((Arc::clone(namespace), entity.clone()), owner);
     }
 
     pub(crate) fn forget_owner(&self, namespace: &Arc<str>, entity: &EntityId) {

@@ -4,10 +4,10 @@ use zae_limiter_store::{Change, StoreError, StoreErrorKind};
 
 use crate::Shared;
 use crate::error::failed;
-use crate::item::{Event, attr, audit_item, corrupt, text_of};
+use crate::item::{Event, attr, audit_item, corrupt, details, details_of, text_of};
 use crate::keys;
 use crate::retry::Refused;
-use crate::table::{Cancellation, Check, Comparison, Condition, Item, Put, TableError, Write, compare_with, text};
+use crate::table::{Cancellation, Check, Comparison, Condition, Item, Put, TableError, Write, compare_with, number, text};
 
 /// What became of a change.
 pub(crate) enum Outcome {
@@ -47,7 +47,10 @@ impl Shared {
         writes: Vec<Write>,
         (change, event): (&Change, Event<'_>),
     ) -> Result<Outcome, StoreError> {
-        let audit = audit_item(namespace, change, event, self.options.audit_retention_s);
+        let mut audit = audit_item(namespace, change, event, self.options.audit_retention_s);
+        // Kept from the table's now on: a clock that is years behind would have its events forgotten at once.
+        let expires_s = self.corrected(change.at).0.div_euclid(1_000).saturating_add(self.options.audit_retention_s);
+        audit.insert(attr::TTL.into(), number(expires_s));
         let mut legs = writes;
         legs.push(Write::Put(Put { item: audit.clone(), conditions: vec![Condition::Absent(attr::PK.into())] }));
         let mut reasons = match self.transact(operation, &legs).await {
@@ -73,8 +76,12 @@ impl Shared {
     }
 }
 
-fn is_same_event(found: &Item, ours: &Item) -> bool {
-    ["event_id", "action", "timestamp", "principal", "resource", "details"].iter().all(|part| found.get(*part) == ours.get(*part))
+/// Whether two items tell the same change. What was there before it is no part of that: whoever repeats a change finds what it
+/// has made.
+pub(crate) fn is_same_event(found: &Item, ours: &Item) -> bool {
+    let made = |item| details_of(item).map(details::without_before);
+    ["event_id", "action", "timestamp", "principal", "resource"].iter().all(|part| found.get(*part) == ours.get(*part))
+        && made(found) == made(ours)
 }
 
 /// The condition that a namespace is active. Part of every change, so that none can be made in one that is gone.
@@ -94,7 +101,8 @@ pub(crate) fn check_active(operation: &'static str, record: Option<&Item>) -> Re
 }
 
 pub(crate) fn namespace_gone(operation: &'static str) -> StoreError {
-    StoreError::new(StoreErrorKind::NotFound, operation, "the namespace of this handle is no longer active; recover it, or enter another")
+    let message = "the namespace of this handle was deleted; recover it, or register it again and open a new handle";
+    StoreError::new(StoreErrorKind::NotFound, operation, message)
 }
 
 /// Every attempt lost its race.

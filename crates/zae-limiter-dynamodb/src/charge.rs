@@ -1,8 +1,8 @@
 //! Which write charges a bucket after the fact, given what is known of it. Pure. A charge is never refused: it may lead into
 //! debt, and when every exact form has lost its race it is made without looking.
 
-use zae_limiter_core::LimitParams;
-use zae_limiter_store::{LimitsInForce, StoreError};
+use zae_limiter_core::{CounterFull, LimitParams};
+use zae_limiter_store::StoreError;
 
 use crate::debit::View;
 use crate::image::{Image, attr, limit_attr};
@@ -20,18 +20,16 @@ pub(crate) enum Step {
     Charge(BucketWrite),
     /// Make the forgotten bucket again, charged.
     Recreate,
-    /// An administrator has deleted the bucket: there is nothing to charge.
-    Drop,
 }
 
 /// What one bucket is charged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Charge<'a> {
     pub(crate) key: &'a Key,
-    /// The limits as they were when the lease took.
-    pub(crate) receipt: &'a LimitsInForce,
     pub(crate) amounts: &'a [Amount<'a>],
     pub(crate) nonce: &'a str,
+    /// What the write counts in `wcu`.
+    pub(crate) units_milli: i64,
 }
 
 impl Charge<'_> {
@@ -42,10 +40,13 @@ impl Charge<'_> {
                 let since = refill::cold_bound(self.amounts.iter().map(|amount| amount.limit.params()), now);
                 return Ok(Step::Charge(self.fast(since, 1, |amount| amount.limit.params(), now)));
             }
-            // A bucket without an expiry can only have been deleted.
-            View::Absent => return Ok(if self.receipt.ttl_ms.is_some() { Step::Recreate } else { Step::Drop }),
+            // Forgotten full, or deleted: what was used was used.
+            View::Absent => return Ok(Step::Recreate),
             View::Known { image, .. } => image,
         };
+        if let Some(amount) = self.amounts.iter().find(|amount| !holds(image, amount)) {
+            return Err(CounterFull { limit: amount.limit.name().clone() }.into());
+        }
         if is_last || image.unsupported.is_some() {
             return Ok(Step::Charge(self.plain(image)));
         }
@@ -61,6 +62,7 @@ impl Charge<'_> {
             nonce: Some(self.nonce),
             has_floor: false,
             clears_mark: false,
+            units_milli: self.units_milli,
             now,
         };
         Ok(Step::Charge(BucketWrite::update(Writer::ChargeRefill, refill.build()?)))
@@ -95,10 +97,11 @@ impl Charge<'_> {
         conditions.push(Condition::Any(vec![Condition::Absent(attr::TTL.into()), Condition::All(alive)]));
         conditions.push(refill::not_ours_yet(self.nonce));
         actions.push(Action::Set(attr::LW.into(), text(self.nonce)));
+        actions.extend(refill::heat(self.units_milli));
         BucketWrite::update(Writer::ChargeFast, Update { key: self.key.clone(), actions, conditions })
     }
 
-    /// How many of the amounts [`Writer::ChargePlain`] can not charge: limits that the image lacks.
+    /// How many of the amounts [`Writer::ChargePlain`] cannot charge: limits that the image lacks.
     pub(crate) fn left_out(&self, image: &Image) -> usize {
         self.amounts.iter().filter(|amount| image.limit(amount.limit.name()).is_none()).count()
     }
@@ -113,8 +116,14 @@ impl Charge<'_> {
             actions.push(Action::Add(tk, amount.milli.saturating_neg()));
             actions.push(Action::Add(limit_attr(amount.limit.name(), "tc"), amount.milli));
         }
+        actions.extend(refill::heat(self.units_milli));
         BucketWrite::update(Writer::ChargePlain, Update { key: self.key.clone(), actions, conditions })
     }
+}
+
+/// Whether the debt after a charge is one that can be read again. The table itself counts further.
+fn holds(image: &Image, amount: &Amount<'_>) -> bool {
+    image.limit(amount.limit.name()).is_none_or(|found| found.tk.checked_sub(amount.milli).is_some())
 }
 
 /// The largest balance that has not overflowed since `since`. Without grace: a charge can wait for its refill.

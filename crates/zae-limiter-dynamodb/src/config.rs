@@ -1,18 +1,21 @@
 //! Limits and flags at the four levels.
 
 pub(crate) mod flags;
+mod lookup;
+mod records;
 mod registry;
 mod spread;
 mod write;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use zae_limiter_core::{ConfigStamp, Entity, EntityId, Limit, LimitSource, ResourceName};
+use zae_limiter_core::{Entity, EntityId, Limit, LimitSource, ResourceName};
 use zae_limiter_store::{
-    BoxFuture, Change, ConfigStore, DeletedEntity, EntityUpdate, Level, LevelConfig, LimitsChange, MemberConfig, MemberKey, NewEntity,
-    OnUnavailable, Page, PageRequest, Resolution, StoreError,
+    BoxFuture, Change, ConfigStore, DeletedEntity, EntityUpdate, Level, LevelConfig, LimitsChange, MemberKey, MemberTake, NewEntity, Page,
+    PageRequest, Resolution, StoreError,
 };
 
 use crate::change::check_active;
@@ -20,14 +23,18 @@ use crate::entity::{self, Owner};
 use crate::item::{self, attr, parent_of, text_of};
 use crate::page::{Listing, position};
 use crate::table::{Index, Item, Key};
-use crate::{DynamoStore, Shared, keys};
+use crate::{DynamoStore, keys};
 
-pub(crate) use registry::remove_entity_config;
+pub(crate) use lookup::{Trust, member, members};
+pub(crate) use records::{Changing, Records};
+pub(crate) use registry::count_out;
 pub(crate) use write::conflict;
 
 /// What is stored about one (entity, resource).
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
+    /// Whose buckets it has; `None` for an entity without a record.
+    pub(crate) owner: Option<Arc<Owner>>,
     /// The strongest level with limits, and those limits.
     pub(crate) limits: Option<(Arc<[Limit]>, LimitSource)>,
     /// The level that has switched it off, when it is off.
@@ -36,81 +43,31 @@ pub(crate) struct Member {
     pub(crate) cascades_to: Option<EntityId>,
 }
 
-/// The answer to one configuration read.
-pub(crate) struct Members {
-    pub(crate) members: Vec<Member>,
-    pub(crate) on_unavailable: Option<OnUnavailable>,
-    /// A tick from before the read: what was stored then is in the answer.
-    pub(crate) stamp: ConfigStamp,
+/// What a configuration says about the limits somebody came with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// They are in force.
+    Same,
+    /// Others are.
+    Different,
+    /// Nothing is: the member is switched off.
+    Disabled,
 }
 
-/// Everything stored about these members, in one consistent `BatchGetItem` (more than about 30 members take more). Their
-/// owners are remembered for the buckets they may get.
-pub(crate) async fn members(
-    shared: &Shared,
-    namespace: &Arc<str>,
-    keys: &[MemberKey<'_>],
-    operation: &'static str,
-) -> Result<Members, StoreError> {
-    let stamp = ConfigStamp(shared.caches.tick(shared.wall()));
-    let mut wanted = Wanted::default();
-    let record = wanted.add(keys::namespace_by_id(namespace));
-    let system = wanted.add(keys::system_config(namespace));
-    let places: Vec<Places> = keys.iter().map(|key| Places::of(&mut wanted, namespace, key)).collect();
-    let items = shared.read_all(operation, &wanted.keys, true).await?;
-    check_active(operation, items[record].as_ref())?;
-    let told = |error: StoreError| error.during(operation);
-    let on_unavailable = items[system].as_ref().map(item::config::on_unavailable).transpose().map_err(told)?.flatten();
-    let mut members = Vec::with_capacity(keys.len());
-    for (key, places) in keys.iter().zip(&places) {
-        let owner = items[places.entity].as_ref().map(Owner::read).transpose().map_err(told)?.unwrap_or_default();
-        let levels = places.levels.map(|place| items[place].as_ref());
-        members.push(resolve_member(key, &owner, levels, items[system].as_ref()).map_err(told)?);
-        shared.caches.remember_owner(namespace, key.entity, owner);
-    }
-    Ok(Members { members, on_unavailable, stamp })
-}
-
-/// The same for one member.
-pub(crate) async fn member(shared: &Shared, namespace: &Arc<str>, key: MemberKey<'_>) -> Result<Member, StoreError> {
-    let mut found = members(shared, namespace, &[key], "resolve").await?;
-    Ok(found.members.remove(0))
-}
-
-/// Keys to read, none twice.
-#[derive(Default)]
-struct Wanted {
-    keys: Vec<Key>,
-    places: HashMap<Key, usize>,
-}
-
-impl Wanted {
-    fn add(&mut self, key: Key) -> usize {
-        let next = self.keys.len();
-        let place = *self.places.entry(key.clone()).or_insert(next);
-        if place == next {
-            self.keys.push(key);
-        }
-        place
-    }
-}
-
-/// Where the records of one member are among those read.
-struct Places {
-    entity: usize,
-    /// Strongest first: (entity, resource), entity, resource.
-    levels: [usize; 3],
-}
-
-impl Places {
-    fn of(wanted: &mut Wanted, namespace: &str, key: &MemberKey<'_>) -> Places {
-        Places {
-            entity: wanted.add(keys::entity(namespace, key.entity)),
-            levels: [
-                wanted.add(keys::entity_config(namespace, key.entity, Some(key.resource))),
-                wanted.add(keys::entity_config(namespace, key.entity, None)),
-                wanted.add(keys::resource_config(namespace, key.resource)),
-            ],
+impl Member {
+    /// Holds the limits of a take against what is stored.
+    pub(crate) fn verdict_on(&self, member: &MemberTake<'_>) -> Verdict {
+        let is_same = match member.limits.source {
+            LimitSource::Call => true,
+            LimitSource::Builder | LimitSource::Fallback => self.limits.is_none(),
+            LimitSource::EntityResource | LimitSource::Entity | LimitSource::Resource | LimitSource::System => {
+                self.limits.as_ref().is_some_and(|(limits, _)| limits[..] == member.limits.limits[..])
+            }
+        };
+        match (&self.disabled_by, is_same) {
+            (Some(_), _) => Verdict::Disabled,
+            (None, true) => Verdict::Same,
+            (None, false) => Verdict::Different,
         }
     }
 }
@@ -118,9 +75,14 @@ impl Places {
 /// The sources of the levels of a member, strongest first.
 const SOURCES: [LimitSource; 4] = [LimitSource::EntityResource, LimitSource::Entity, LimitSource::Resource, LimitSource::System];
 
-/// What the levels of a member come to. A level that another one outweighs is not even read: what we can not honour there
+/// What the levels of a member come to. A level that another one outweighs is not even read: what we cannot honour there
 /// does not matter.
-fn resolve_member(key: &MemberKey<'_>, owner: &Owner, levels: [Option<&Item>; 3], system: Option<&Item>) -> Result<Member, StoreError> {
+fn resolve_member(
+    key: &MemberKey<'_>,
+    owner: Option<Arc<Owner>>,
+    levels: [Option<&Item>; 3],
+    system: Option<&Item>,
+) -> Result<Member, StoreError> {
     let mut limits = None;
     for (item, source) in levels.into_iter().chain([system]).zip(SOURCES) {
         if let Some(item) = item.filter(|item| item::config::has_limits(item)) {
@@ -129,6 +91,8 @@ fn resolve_member(key: &MemberKey<'_>, owner: &Owner, levels: [Option<&Item>; 3]
         }
     }
     let disabled_by = match decisive_flag(levels)? {
+        // Its limits are going: those that are left, or the defaults behind them, may be weaker.
+        _ if owner.as_ref().is_some_and(|owner| owner.is_leaving) => Some(Level::Entity(key.entity.clone())),
         Some((true, 0)) => Some(Level::EntityResource(key.entity.clone(), key.resource.clone())),
         Some((true, 1)) => Some(Level::Entity(key.entity.clone())),
         Some((true, _)) => Some(Level::Resource(key.resource.clone())),
@@ -136,8 +100,9 @@ fn resolve_member(key: &MemberKey<'_>, owner: &Owner, levels: [Option<&Item>; 3]
     };
     // A level may overrule what the entity says about its cascade, strongest first as well.
     let overruled = levels.into_iter().flatten().find_map(|item| item::config::cascade(item).transpose()).transpose()?;
-    let cascades = overruled.unwrap_or(owner.cascade);
-    Ok(Member { limits, disabled_by, cascades_to: owner.parent.clone().filter(|_| cascades) })
+    let cascades = |owner: &&Arc<Owner>| overruled.unwrap_or(owner.cascade);
+    let cascades_to = owner.as_ref().filter(cascades).and_then(|owner| owner.parent.clone());
+    Ok(Member { owner, limits, disabled_by, cascades_to })
 }
 
 /// The flag of the strongest level that has one, and which level that is.
@@ -236,11 +201,17 @@ impl ConfigStore for DynamoStore {
 
     fn resolve<'a>(&'a self, keys: &'a [MemberKey<'a>]) -> BoxFuture<'a, Result<Resolution, StoreError>> {
         Box::pin(async move {
-            let found = members(&self.shared, &self.id, keys, "resolve").await?;
-            let config = |Member { limits, disabled_by, cascades_to }| MemberConfig { cascades_to, limits, disabled_by };
-            let members = found.members.into_iter().map(config).collect();
-            Ok(Resolution { members, on_unavailable: found.on_unavailable, stamp: found.stamp })
+            let found = members(&self.shared, &self.id, keys, Trust::NOTHING, "resolve").await?;
+            Ok(found.into_resolution(Vec::new()))
         })
+    }
+
+    fn resolve_within<'a>(&'a self, keys: &'a [MemberKey<'a>], age_max: Duration) -> BoxFuture<'a, Result<Resolution, StoreError>> {
+        Box::pin(lookup::chains(&self.shared, &self.id, keys, age_max))
+    }
+
+    fn forget_config(&self) {
+        self.shared.caches.records.forget();
     }
 
     fn resources_with_defaults<'a>(&'a self, page: &'a PageRequest) -> BoxFuture<'a, Result<Page<ResourceName>, StoreError>> {
@@ -308,6 +279,8 @@ impl Owner {
             cascade: item::flag_of(item, attr::CASCADE)?.unwrap_or(false),
             pgen: item::integer_of(item, attr::PGEN),
             pinc: text_of(item, attr::PINC).map(ToOwned::to_owned),
+            is_leaving: entity::is_leaving(item),
+            ancestors: item::ancestors_of(item),
         })
     }
 }

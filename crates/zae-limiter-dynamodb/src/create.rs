@@ -66,6 +66,8 @@ impl Birth<'_> {
         }
         if self.disabled {
             put(attr::DISABLED, AttributeValue::Bool(true));
+            // A delayed write of a flag that was meant for a bucket before this one must not switch this one on.
+            put(attr::FV, number(1));
         }
         put(attr::RF, number(self.now));
         put(attr::SHARD_COUNT, number(1));

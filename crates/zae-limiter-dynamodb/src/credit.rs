@@ -4,7 +4,7 @@ use zae_limiter_core::LimitName;
 
 use crate::debit::View;
 use crate::image::{attr, limit_attr};
-use crate::refill::Amount;
+use crate::refill::{Amount, heat};
 use crate::table::{Action, Comparison, Condition, Key, Update, compare, number};
 use crate::write::{BucketWrite, Writer};
 
@@ -22,6 +22,8 @@ pub(crate) enum Step {
 pub(crate) struct Credit<'a> {
     pub(crate) key: &'a Key,
     pub(crate) amounts: &'a [Amount<'a>],
+    /// What the write counts in `wcu`.
+    pub(crate) units_milli: i64,
 }
 
 impl Credit<'_> {
@@ -59,6 +61,7 @@ impl Credit<'_> {
             return Step::Drop;
         }
         update.conditions.push(compare(attr::SHARD_COUNT, Comparison::Eq, shard_count));
+        update.actions.extend(heat(self.units_milli));
         Step::Credit(BucketWrite::update(Writer::Credit, update))
     }
 }
@@ -93,8 +96,10 @@ mod tests {
             .map(|(name, value)| (name.to_owned(), number(value)))
             .into();
         let image = Image::parse(&item).expect("a bucket");
-        let credit = Credit { key: &key, amounts: &[Amount { limit: &limit, milli: 7_000 }] };
-        let plan = |is_recent| credit.plan(View::Known { image: &image, is_recent, may_sync: false });
+        let credit = Credit { key: &key, amounts: &[Amount { limit: &limit, milli: 7_000 }], units_milli: 1_000 };
+        let view =
+            |is_recent| View::Known { image: &image, is_recent, may_sync: false, is_crowded: false, is_outdated: false, judged_at: 0 };
+        let plan = |is_recent| credit.plan(view(is_recent));
         assert!(matches!(plan(false), Step::Credit(_)), "the condition decides");
         assert_eq!(plan(true), Step::Drop, "it has just been seen to be gone");
     }

@@ -7,15 +7,15 @@ use std::collections::BTreeSet;
 use zae_limiter_core::{AuditAction, AuditSubject, CHAIN_MAX, Entity, EntityId};
 use zae_limiter_store::{Change, EntityUpdate, NewEntity, Page, PageRequest, StoreError, StoreErrorKind};
 
-use crate::change::{Outcome, too_busy};
+use crate::change::{Outcome, is_same_event, too_busy};
 use crate::config::{accepted, conflict};
 use crate::constants::ADMIN_ATTEMPTS_MAX;
-use crate::item::{self, Event, attr, details, metadata_value, stored_version, text_of};
+use crate::item::{self, Event, attr, details, metadata_value, stored_version, text_of, version_of};
 use crate::page::{Listing, position, size_of};
-use crate::table::{Action, Cancellation, Comparison, Condition, Index, Item, Put, Update, Write, compare, number, text};
+use crate::table::{Action, Cancellation, Check, Comparison, Condition, Index, Item, Put, Update, Write, compare, number, text};
 use crate::{DynamoStore, keys};
 
-pub(crate) use delete::delete;
+pub(crate) use delete::{check_staying, delete, is_leaving, is_staying};
 
 /// Requests one page of the list of entities makes at most.
 const LIST_QUERIES_MAX: u32 = 64;
@@ -28,6 +28,11 @@ pub(crate) struct Owner {
     pub(crate) cascade: bool,
     pub(crate) pgen: Option<i64>,
     pub(crate) pinc: Option<String>,
+    /// The entity is being deleted: its limits may be half gone, so nothing is taken by them.
+    pub(crate) is_leaving: bool,
+    /// Who its takes went on to when it was created, the parent first: what to read along. Only a hint; the records of the
+    /// ancestors decide.
+    pub(crate) ancestors: Vec<EntityId>,
 }
 
 fn refused(kind: StoreErrorKind, operation: &'static str, message: impl Into<String>) -> StoreError {
@@ -39,24 +44,27 @@ pub(crate) fn missing(operation: &'static str, id: &EntityId) -> StoreError {
 }
 
 fn event<'a>(id: &EntityId, action: AuditAction, details: item::Details) -> Event<'a> {
-    Event { subject: AuditSubject::Entity(id.clone()), action, resource: None, details }
+    Event { subject: AuditSubject::Entity(id.clone()), action, resource: None, details, version: None }
 }
 
 pub(crate) async fn create(store: &DynamoStore, new: &NewEntity, change: &Change) -> Result<Entity, StoreError> {
     const OPERATION: &str = "create_entity";
     new.check()?;
-    check_chain(store, new, OPERATION).await?;
-    let entity = new.created_at(change.at);
+    let ancestors = check_chain(store, new, OPERATION).await?;
     let incarnation = format!("{:016x}", store.shared.options.entropy.next_u64());
-    let record = item::entity_item(&store.id, &entity, &incarnation);
     for attempt in 1..=ADMIN_ATTEMPTS_MAX {
-        let mut writes = vec![Write::Put(Put { item: record.clone(), conditions: vec![Condition::Absent(attr::PK.into())] })];
+        let (gone, unchanged) = versions_gone(store, OPERATION).await?;
+        let entity = new.created_at(change.at, gone.saturating_add(1));
+        let record = item::entity_item(&store.id, &entity, &incarnation, &ancestors);
+        let mut writes = vec![Write::Put(Put { item: record, conditions: vec![Condition::Absent(attr::PK.into())] })];
         // The parent counts its children: whoever is deleting it at this moment loses.
         writes.extend(new.parent.as_ref().map(|parent| {
             let key = keys::entity(&store.id, parent);
             let actions = vec![Action::Add(attr::CHILDREN_EVER.into(), 1)];
-            Write::Update(Update { key, actions, conditions: vec![Condition::Exists(attr::PK.into())] })
+            let stays = Condition::Absent(attr::DELETING.into());
+            Write::Update(Update { key, actions, conditions: vec![Condition::Exists(attr::PK.into()), stays] })
         }));
+        writes.push(unchanged);
         let recorded = (change, event(&new.id, AuditAction::EntityCreated, details::entity(&entity)));
         let reasons = match store.shared.change(OPERATION, &store.id, writes, recorded).await? {
             Outcome::Made => {
@@ -65,11 +73,13 @@ pub(crate) async fn create(store: &DynamoStore, new: &NewEntity, change: &Change
             }
             Outcome::Lost(reasons) => reasons,
         };
-        if matches!(reasons.first(), Some(Cancellation::Condition(_))) {
+        if let Some(Cancellation::Condition(found)) = reasons.first() {
+            check_staying(OPERATION, &new.id, found.as_ref())?;
             let message = format!("entity {} exists already; update it, or choose another id", new.id);
             return Err(refused(StoreErrorKind::AlreadyExists, OPERATION, message));
         }
-        if let (Some(Cancellation::Condition(_)), Some(parent)) = (reasons.get(1), &new.parent) {
+        if let (Some(Cancellation::Condition(found)), Some(parent)) = (reasons.get(1), &new.parent) {
+            check_staying(OPERATION, parent, found.as_ref())?;
             return Err(missing(OPERATION, parent));
         }
         store.shared.back_off(attempt).await;
@@ -77,27 +87,41 @@ pub(crate) async fn create(store: &DynamoStore, new: &NewEntity, change: &Change
     Err(too_busy(OPERATION))
 }
 
-/// The parent must exist, and a take must not go on further than a chain may be long.
-async fn check_chain(store: &DynamoStore, new: &NewEntity, operation: &'static str) -> Result<(), StoreError> {
-    let mut ancestor = new.parent.clone();
-    let mut length = 1;
-    while let Some(id) = ancestor {
+/// The highest version of all deleted entities, and the condition that none was deleted since: an entity that is created
+/// anew begins behind every version that somebody may have read of the one before. Deletions by the Python product, which has
+/// no versions, are not counted.
+async fn versions_gone(store: &DynamoStore, operation: &'static str) -> Result<(u64, Write), StoreError> {
+    let key = keys::entity_versions(&store.id);
+    let found = store.shared.read_all(operation, std::slice::from_ref(&key), true).await?.pop().flatten();
+    let gone = found.as_ref().map_or(0, |item| version_of(item, attr::VERSION));
+    let same = match &found {
+        Some(_) => compare(attr::VERSION, Comparison::Eq, stored_version(gone)),
+        None => Condition::Absent(attr::VERSION.into()),
+    };
+    Ok((gone, Write::Check(Check { key, conditions: vec![same] })))
+}
+
+/// The parent must exist, and a take must not go on further than a chain may be long. Returns the ancestors it goes on to.
+async fn check_chain(store: &DynamoStore, new: &NewEntity, operation: &'static str) -> Result<Vec<EntityId>, StoreError> {
+    let mut next = new.parent.clone();
+    let mut ancestors = Vec::new();
+    while let Some(id) = next {
         let Some(item) = store.read_active(operation, keys::entity(&store.id, &id)).await? else {
             // An orphan of the Python product ends the chain; a missing parent of our own does not begin one.
-            return if length == 1 { Err(missing(operation, &id)) } else { Ok(()) };
+            return if ancestors.is_empty() { Err(missing(operation, &id)) } else { Ok(ancestors) };
         };
-        length += 1;
         if !new.cascade {
-            return Ok(());
+            return Ok(Vec::new());
         }
-        if length > CHAIN_MAX {
+        ancestors.push(id);
+        if ancestors.len() >= CHAIN_MAX {
             let message = format!("entity {} would cascade to more than {} ancestors; attach it higher up", new.id, CHAIN_MAX - 1);
             return Err(refused(StoreErrorKind::Invalid, operation, message));
         }
         let owner = Owner::read(&item).map_err(|error| error.during(operation))?;
-        ancestor = owner.parent.filter(|_| owner.cascade);
+        next = owner.parent.filter(|_| owner.cascade);
     }
-    Ok(())
+    Ok(ancestors)
 }
 
 pub(crate) async fn update(
@@ -110,8 +134,15 @@ pub(crate) async fn update(
     let key = keys::entity(&store.id, id);
     for attempt in 1..=ADMIN_ATTEMPTS_MAX {
         let item = store.read_active(OPERATION, key.clone()).await?.ok_or_else(|| missing(OPERATION, id))?;
+        // Its version was counted when the deletion was ordered: a later one could come back.
+        check_staying(OPERATION, id, Some(&item))?;
         let mut entity = item::entity(&item).map_err(|error| error.during(OPERATION))?;
+        let before = entity.clone();
         if entity.version != expected_version {
+            if is_told(store, id, change, OPERATION).await? {
+                // An earlier attempt of this caller has landed, and its answer was lost.
+                return Ok(entity);
+            }
             return Err(conflict(OPERATION, &format!("entity {id}"), expected_version, entity.version));
         }
         let mut actions = Vec::with_capacity(3);
@@ -131,15 +162,24 @@ pub(crate) async fn update(
             Some(_) => compare(attr::VERSION, Comparison::Eq, stored_version(expected_version)),
             None => Condition::Absent(attr::VERSION.into()),
         };
-        let conditions = vec![Condition::Exists(attr::PK.into()), same_version];
+        let stays = Condition::Absent(attr::DELETING.into());
+        let conditions = vec![Condition::Exists(attr::PK.into()), same_version, stays];
         let writes = vec![Write::Update(Update { key: key.clone(), actions, conditions })];
-        let recorded = (change, event(id, AuditAction::EntityUpdated, details::entity_update(&entity)));
+        let recorded = (change, event(id, AuditAction::EntityUpdated, details::entity_update(&entity, &before)));
         match store.shared.change(OPERATION, &store.id, writes, recorded).await? {
             Outcome::Made => return Ok(entity),
             Outcome::Lost(_) => store.shared.back_off(attempt).await,
         }
     }
     Err(too_busy(OPERATION))
+}
+
+/// True when the event of an update is stored already.
+async fn is_told(store: &DynamoStore, id: &EntityId, change: &Change, operation: &'static str) -> Result<bool, StoreError> {
+    let key = keys::audit(&store.id, &AuditSubject::Entity(id.clone()), &change.event.to_string());
+    let found = store.shared.read_all(operation, &[key], true).await?.pop().flatten();
+    let Some((found, details)) = found.as_ref().and_then(|found| Some((found, item::details_of(found)?))) else { return Ok(false) };
+    Ok(is_same_event(found, &item::audit_item(&store.id, change, event(id, AuditAction::EntityUpdated, details), 0)))
 }
 
 /// Checks what is new. What another writer stored before may break our rules and is none of this call's business.

@@ -18,9 +18,9 @@ pub(crate) fn failed(operation: &'static str, error: TableError) -> StoreError {
             (StoreErrorKind::Conflict, format!("somebody changed it first ({reasons:?}); read it again, then decide again"))
         }
         TableError::NotApplied(why) => (StoreErrorKind::Busy, format!("the table did not take it ({why}); try again later")),
-        TableError::Unreachable(why) => (StoreErrorKind::Unavailable, format!("the table can not be reached ({why})")),
+        TableError::Unreachable(why) => (StoreErrorKind::Unavailable, format!("the table cannot be reached ({why})")),
         TableError::Unknown(why) => (StoreErrorKind::Unavailable, format!("the table did not answer ({why})")),
-        TableError::Denied(why) => (StoreErrorKind::Denied, format!("missing permission on the table: {why}")),
+        TableError::Denied(why) => (StoreErrorKind::Denied, why.clone()),
         TableError::NoTable(why) => (
             StoreErrorKind::NotFound,
             format!("there is no such table ({why}); check the stack name, the region and the endpoint, or create it"),

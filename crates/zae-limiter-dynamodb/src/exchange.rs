@@ -7,12 +7,13 @@
 //! and is sent at most once.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use zae_limiter_store::{BoxFuture, StoreError};
 
 use crate::DynamoStore;
 use crate::cache::Seen;
-use crate::constants::SEND_ATTEMPTS_MAX;
+use crate::constants::{RACE_PAUSE_FIRST, RACES_AT_ONCE, SEND_ATTEMPTS_MAX, UNREPORTED_MAX, WCU_PER_WRITE_MILLI};
 use crate::debit::View;
 use crate::error::failed;
 use crate::image::Image;
@@ -26,7 +27,7 @@ pub(crate) struct Exchange<'a> {
     /// For messages.
     operation: &'static str,
     key: &'a Key,
-    moment: Moment,
+    pub(crate) moment: Moment,
     /// `None` for a credit.
     nonce: Option<&'a str>,
     /// The last look at the bucket.
@@ -39,6 +40,10 @@ pub(crate) struct Exchange<'a> {
     pub(crate) sends: u32,
     /// Whether an attempt may have landed that nobody has heard of.
     pub(crate) is_ambiguous: bool,
+    /// Failed conditions that the next write to land counts in `wcu`.
+    uncounted: u32,
+    /// When the first attempt was sent that was not answered, by the monotonic clock.
+    unheard_since: Option<Duration>,
 }
 
 /// What came of one write.
@@ -76,7 +81,20 @@ impl<'a> Exchange<'a> {
         moment: Moment,
         seen: Option<Arc<Seen>>,
     ) -> Exchange<'a> {
-        Exchange { store, operation, key, moment, nonce: None, seen, is_fresh: false, races: 0, sends: 0, is_ambiguous: false }
+        Exchange {
+            store,
+            operation,
+            key,
+            moment,
+            nonce: None,
+            seen,
+            is_fresh: false,
+            races: 0,
+            sends: 0,
+            is_ambiguous: false,
+            uncounted: 0,
+            unheard_since: None,
+        }
     }
 
     /// For a debit, which may be sent again because it carries a nonce.
@@ -90,6 +108,15 @@ impl<'a> Exchange<'a> {
         self.store.now(self.moment)
     }
 
+    /// What the next write counts in `wcu`: itself, and the failed conditions of this process on the bucket that no landed
+    /// write has counted yet. They reached the item and cost what a write costs.
+    pub(crate) fn units_milli(&mut self) -> i64 {
+        if let Some(look) = self.seen.as_deref() {
+            self.uncounted = self.uncounted.saturating_add(look.own.collect(self.store.now(self.moment))).min(UNREPORTED_MAX);
+        }
+        (1 + i64::from(self.uncounted)) * WCU_PER_WRITE_MILLI
+    }
+
     /// The image last seen, if there was a bucket.
     pub(crate) fn image(&self) -> Option<&Image> {
         self.seen.as_deref().and_then(|look| look.image.as_ref())
@@ -100,7 +127,14 @@ impl<'a> Exchange<'a> {
     pub(crate) fn settling_view(&self) -> View<'_> {
         match self.seen.as_deref().map(|look| &look.image) {
             None => View::Unknown,
-            Some(Some(image)) => View::Known { image, is_recent: self.is_fresh, may_sync: false },
+            Some(Some(image)) => View::Known {
+                image,
+                is_recent: self.is_fresh,
+                may_sync: false,
+                is_crowded: false,
+                is_outdated: false,
+                judged_at: self.now(),
+            },
             Some(None) if self.is_fresh => View::Absent,
             Some(None) => View::Unknown,
         }
@@ -110,11 +144,16 @@ impl<'a> Exchange<'a> {
     pub(crate) fn send(&mut self, write: BucketWrite) -> impl Future<Output = Result<Heard, StoreError>> {
         // A write that only prepares carries no nonce: landing twice changes nothing.
         let prepares = write.writer == Writer::SyncOnly;
+        let sent_at = self.store.shared.options.clock.monotonic();
         let answer = dispatch(self.store, self.operation, write);
         async move {
             match answer.await? {
                 Sent::Landed(item) => {
+                    if let Some(before) = self.seen.as_deref() {
+                        before.own.landed((1 + i64::from(self.uncounted)) * WCU_PER_WRITE_MILLI);
+                    }
                     let look = self.store.note_landed(self.key, &item, self.moment);
+                    self.uncounted = 0;
                     if !prepares {
                         self.is_ambiguous = false;
                         return Ok(Heard::Landed(look));
@@ -122,8 +161,23 @@ impl<'a> Exchange<'a> {
                     (self.seen, self.is_fresh) = (Some(look), true);
                     Ok(Heard::Prepared)
                 }
-                Sent::Lost(item) => self.lost(item.as_ref()),
-                Sent::Unknown(error) => self.unanswered(error, prepares),
+                Sent::Lost(item) => {
+                    let heard = self.lost(item.as_ref())?;
+                    if matches!(heard, Heard::Lost) && self.races > RACES_AT_ONCE {
+                        let turn = self.races - RACES_AT_ONCE;
+                        Box::pin(self.store.shared.pause_up_to(RACE_PAUSE_FIRST, turn)).await;
+                    }
+                    Ok(heard)
+                }
+                Sent::Unknown(error) => {
+                    if !prepares {
+                        self.unheard_since.get_or_insert(sent_at);
+                    }
+                    let heard = self.unanswered(error, prepares)?;
+                    // A table that fails at once must not be asked again at once by everybody.
+                    Box::pin(self.store.shared.back_off(self.sends)).await;
+                    Ok(heard)
+                }
                 Sent::NotYet(error) => {
                     self.sends += 1;
                     if self.sends >= SEND_ATTEMPTS_MAX {
@@ -136,7 +190,16 @@ impl<'a> Exchange<'a> {
         }
     }
 
+    /// True when an attempt that has landed may have been decided too long ago to count: see [`WRITE_AGE_MAX`].
+    ///
+    /// [`WRITE_AGE_MAX`]: crate::constants::WRITE_AGE_MAX
+    pub(crate) fn is_overdue(&self) -> bool {
+        let options = &self.store.shared.options;
+        self.unheard_since.is_some_and(|since| options.clock.monotonic().saturating_sub(since) > options.write_age_max)
+    }
+
     fn lost(&mut self, item: Option<&Item>) -> Result<Heard, StoreError> {
+        self.uncounted = self.uncounted.saturating_add(1).min(UNREPORTED_MAX);
         let look = self.store.note(self.key, item, self.moment)?;
         let landed = look.image.as_ref().and_then(|image| image.lw.as_deref());
         if self.nonce.is_some() && landed == self.nonce {
@@ -166,6 +229,15 @@ impl<'a> Exchange<'a> {
     /// The last error of an operation. An earlier attempt may have landed, whatever became of the last one.
     pub(crate) fn doubt(&self, error: StoreError) -> StoreError {
         if self.is_ambiguous && !error.fate_unknown() { failed(self.operation, TableError::Unknown(error.to_string())) } else { error }
+    }
+}
+
+impl Drop for Exchange<'_> {
+    /// Failed conditions that no write of this operation has counted are left to the next one.
+    fn drop(&mut self) {
+        if let Some(look) = self.seen.as_deref().filter(|_| self.uncounted > 0) {
+            look.own.leave(self.uncounted, self.now());
+        }
     }
 }
 

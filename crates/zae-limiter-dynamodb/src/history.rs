@@ -1,12 +1,21 @@
 //! What happened: the audit log, written by the changes it records, and the usage history, written by an aggregator.
 
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
 use zae_limiter_core::{AuditEvent, EntityId, EventId, ResourceName, TimeMs, UsageSnapshot, parse_rfc3339, rfc3339};
-use zae_limiter_store::{AuditQuery, BoxFuture, HistoryStore, Page, StoreError, UsageQuery, UsageWindows};
+use zae_limiter_store::{AuditQuery, BoxFuture, HistoryStore, Page, PageRequest, StoreError, StoreErrorKind, UsageQuery, UsageWindows};
 
 use crate::item::{Shape, attr, audit_event, key_of, shape_of, text_of, usage_item};
 use crate::page::{Walk, foreign_cursor, size_of};
 use crate::table::{Index, Item, Key, Query, Sort};
 use crate::{DynamoStore, keys};
+
+/// Keys one listing of a whole namespace goes over: about 100 MB of the index.
+const KEYS_MAX: usize = 500_000;
+
+/// Usage items of a namespace that are read before it is asked again which are still wanted.
+const KEYS_READ: usize = 300;
 
 /// Keys of one request for the usage of a resource: their items are fetched before the next, so not too many.
 const KEYS_PAGE: i32 = 300;
@@ -14,6 +23,10 @@ const KEYS_PAGE: i32 = 300;
 impl HistoryStore for DynamoStore {
     fn audit_events<'a>(&'a self, query: &'a AuditQuery) -> BoxFuture<'a, Result<Page<AuditEvent>, StoreError>> {
         Box::pin(audit_events(self, query))
+    }
+
+    fn audit_log<'a>(&'a self, page: &'a PageRequest) -> BoxFuture<'a, Result<Page<AuditEvent>, StoreError>> {
+        Box::pin(audit_log(self, page))
     }
 
     fn usage<'a>(&'a self, query: &'a UsageQuery) -> BoxFuture<'a, Result<Page<UsageSnapshot>, StoreError>> {
@@ -43,6 +56,63 @@ async fn audit_events(store: &DynamoStore, query: &AuditQuery) -> Result<Page<Au
         }
     }
     Ok(Page::cut(events, &query.page, |event| event.id.to_string()))
+}
+
+/// An event of the log of a whole namespace, by its keys: newest first, then by subject.
+type Position = (Reverse<EventId>, String);
+
+/// Events of every subject. The index knows them by subject and not by time, so that their keys are gone over, all of them,
+/// and a page of the newest is kept and read.
+async fn audit_log(store: &DynamoStore, page: &PageRequest) -> Result<Page<AuditEvent>, StoreError> {
+    const OPERATION: &str = "audit_log";
+    let after = page.cursor().map(|cursor| position_of(&cursor.0).ok_or_else(|| foreign_cursor(OPERATION))).transpose()?;
+    let prefix = keys::index::audit(&store.id);
+    let mut newest: BTreeSet<Position> = BTreeSet::new();
+    let mut walk = Walk::new(&store.shared, OPERATION, whole_namespace(store, prefix.clone()));
+    let mut seen = 0;
+    while let Some(items) = walk.next().await? {
+        seen += items.len();
+        if seen > KEYS_MAX {
+            return Err(too_much(OPERATION, "name an entity, a resource or the system"));
+        }
+        for key in items.iter().filter_map(key_of) {
+            let subject = key.pk.strip_prefix(&prefix);
+            let id = key.sk.strip_prefix(keys::AUDIT).and_then(|id| id.parse().ok());
+            let Some(position) = id.map(Reverse).zip(subject.map(str::to_owned)) else { continue };
+            if after.as_ref().is_none_or(|after| position > *after) {
+                newest.insert(position);
+            }
+            if newest.len() > size_of(page) + 1 {
+                newest.pop_last();
+            }
+        }
+    }
+    let keys: Vec<Key> = newest.iter().map(|(id, subject)| keys::audit_of(&store.id, subject, &id.0.to_string())).collect();
+    let found = store.shared.read_all(OPERATION, &keys, true).await?;
+    let next = Page::cut(newest.iter().cloned().collect(), page, |(id, subject)| format!("{}/{subject}", id.0)).next;
+    // One more than the page was looked for, to know whether there is another.
+    let read = found.iter().zip(&newest).take(size_of(page)).filter_map(|(item, (_, subject))| {
+        let subject = subject.parse().ok()?;
+        readable(OPERATION, audit_event(item.as_ref()?, &subject))
+    });
+    Ok(Page { items: read.collect(), next })
+}
+
+/// The place a cursor of [`audit_log`] names.
+fn position_of(cursor: &str) -> Option<Position> {
+    let (id, subject) = cursor.split_once('/')?;
+    Some((Reverse(id.parse().ok()?), subject.to_owned()))
+}
+
+/// The keys of a namespace that begin with a prefix.
+fn whole_namespace(store: &DynamoStore, prefix: String) -> Query {
+    let (index, partition) = (Some(Index::Gsi4), store.id.to_string());
+    Query { index, partition, sort: Sort::Prefix(prefix), start: None, limit: None, ascending: true, consistent: false }
+}
+
+fn too_much(operation: &'static str, instead: &str) -> StoreError {
+    let message = format!("the namespace has more records than one listing goes over ({KEYS_MAX}); {instead}");
+    StoreError::new(StoreErrorKind::Capacity, operation, message)
 }
 
 /// What was read, or `None` with a warning: one record that somebody else wrote does not hide all others.
@@ -92,7 +162,7 @@ async fn usage(store: &DynamoStore, query: &UsageQuery) -> Result<Page<UsageSnap
     match (&query.entity, &query.resource) {
         (Some(entity), resource) => of_entity(store, entity, resource.as_ref(), &mut windows).await?,
         (None, Some(resource)) => of_resource(store, resource, &mut windows).await?,
-        (None, None) => {}
+        (None, None) => of_namespace(store, &mut windows).await?,
     }
     Ok(windows.into_page())
 }
@@ -150,4 +220,37 @@ async fn of_resource(store: &DynamoStore, resource: &ResourceName, windows: &mut
         }
     }
     Ok(())
+}
+
+/// From the index of the namespace: by entity, in no order of time. Only items whose window may get onto the page are read.
+async fn of_namespace(store: &DynamoStore, windows: &mut UsageWindows<'_>) -> Result<(), StoreError> {
+    const OPERATION: &str = "usage";
+    let mut walk = Walk::new(&store.shared, OPERATION, whole_namespace(store, keys::index::entities(&store.id)));
+    let mut seen = 0;
+    while let Some(items) = walk.next().await? {
+        seen += items.len();
+        if seen > KEYS_MAX {
+            return Err(too_much(OPERATION, "name an entity or a resource"));
+        }
+        let wanted: Vec<(Key, Shape)> = items.iter().filter_map(key_of).filter_map(|key| wanted(store, windows, key)).collect();
+        for chunk in wanted.chunks(KEYS_READ) {
+            let keys: Vec<Key> = chunk.iter().map(|(key, _)| key.clone()).collect();
+            let found = store.shared.read_all(OPERATION, &keys, true).await?;
+            for ((_, shape), item) in chunk.iter().zip(&found) {
+                if let Some(item) = item {
+                    add(windows, item, *shape);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The key of a usage snapshot that may belong onto the page, with what it says.
+fn wanted(store: &DynamoStore, windows: &UsageWindows<'_>, key: Key) -> Option<(Key, Shape)> {
+    let entity: EntityId = keys::parse_entity_partition(&store.id, &key.pk)?.parse().ok()?;
+    let (resource, window) = keys::parse_usage(&key.sk)?;
+    let resource: ResourceName = resource.parse().ok()?;
+    let shape = shape_of(window).filter(|shape| wants(windows.query(), *shape))?;
+    windows.is_open_to(shape.start, &entity, &resource).then_some((key, shape))
 }

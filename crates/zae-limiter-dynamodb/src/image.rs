@@ -9,6 +9,7 @@ use smol_str::{SmolStr, SmolStrBuilder};
 use zae_limiter_core::{BucketState, ConfigStamp, Limit, LimitName, LimitParams, LimitState, Milli, TimeMs};
 use zae_limiter_store::{StoreError, StoreErrorKind};
 
+use crate::constants::WCU_NEEDED_MILLI;
 use crate::item::{corrupt, shown};
 use crate::table::{Attr, Item};
 
@@ -24,6 +25,8 @@ pub(crate) mod attr {
     pub(crate) const VU: &str = "vu";
     /// True while switched off.
     pub(crate) const DISABLED: &str = "disabled";
+    /// Counts the writes of `disabled`, so that a delayed one cannot undo a later one. Ours.
+    pub(crate) const FV: &str = "fv";
     /// Nonce of the last debit. Ours.
     pub(crate) const LW: &str = "lw";
     /// When the configuration behind the parameters was read, in ms. Ours.
@@ -118,6 +121,10 @@ impl Found<'_> {
         self.values[field as usize].map(|(name, value)| number_in(self.item, name, value)).transpose()
     }
 
+    fn has_no_parameters(&self) -> bool {
+        [Field::Cp, Field::Ra, Field::Rp].iter().all(|field| self.values[*field as usize].is_none())
+    }
+
     fn required(&self, field: Field) -> Result<i64, StoreError> {
         self.number(field)?.ok_or_else(|| corrupt(self.item, &format!("b_{}_{}", self.name, field.word()), "is missing"))
     }
@@ -139,6 +146,14 @@ pub(crate) struct ImageLimit {
     pub(crate) retired: bool,
 }
 
+/// What is left of a limit that is gone: a balance and a count without parameters. The lease of the Python product ends with
+/// `ADD tk -d, tc +d`, whatever has become of the limit meanwhile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Stub {
+    pub(crate) name: LimitName,
+    pub(crate) tk: i64,
+}
+
 /// A bucket item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Image {
@@ -147,13 +162,18 @@ pub(crate) struct Image {
     pub(crate) ttl: Option<i64>,
     pub(crate) vu: Option<i64>,
     pub(crate) disabled: bool,
+    pub(crate) fv: Option<i64>,
     pub(crate) lw: Option<SmolStr>,
     pub(crate) ca: Option<i64>,
     pub(crate) has_rmf: bool,
     pub(crate) wcu_tk: i64,
+    /// Writes that have reached the item, in thousandths.
+    pub(crate) wcu_tc: i64,
     /// By name.
     pub(crate) limits: SmallVec<[ImageLimit; 3]>,
-    /// A feature this version can not honour, and the attribute that says so.
+    /// Nothing is held to these; the next refill takes them away.
+    pub(crate) stubs: Vec<Stub>,
+    /// A feature this version cannot honour, and the attribute that says so.
     pub(crate) unsupported: Option<(String, &'static str)>,
 }
 
@@ -165,11 +185,13 @@ struct Parts<'a> {
     ttl: Option<&'a AttributeValue>,
     vu: Option<&'a AttributeValue>,
     disabled: Option<&'a AttributeValue>,
+    fv: Option<&'a AttributeValue>,
     lw: Option<&'a AttributeValue>,
     ca: Option<&'a AttributeValue>,
     rmf: Option<&'a AttributeValue>,
     ret: Option<&'a AttributeValue>,
     wcu_tk: Option<&'a AttributeValue>,
+    wcu_tc: Option<&'a AttributeValue>,
     limits: SmallVec<[Found<'a>; 4]>,
     unsupported: Option<(&'a str, &'static str)>,
 }
@@ -184,11 +206,13 @@ impl<'a> Parts<'a> {
                 attr::TTL => &mut parts.ttl,
                 attr::VU => &mut parts.vu,
                 attr::DISABLED => &mut parts.disabled,
+                attr::FV => &mut parts.fv,
                 attr::LW => &mut parts.lw,
                 attr::CA => &mut parts.ca,
                 attr::RMF => &mut parts.rmf,
                 attr::RET => &mut parts.ret,
                 attr::WCU_TK => &mut parts.wcu_tk,
+                attr::WCU_TC => &mut parts.wcu_tc,
                 key => {
                     parts.other(item, key, value);
                     continue;
@@ -248,12 +272,15 @@ impl Image {
             ttl: number(attr::TTL, parts.ttl)?,
             vu: number(attr::VU, parts.vu)?,
             disabled: disabled(item, parts.disabled)?,
+            fv: number(attr::FV, parts.fv)?,
             lw: parts.lw.and_then(|value| value.as_s().ok()).map(SmolStr::new),
             ca: number(attr::CA, parts.ca)?,
             has_rmf: parts.rmf.is_some(),
-            // The next refill brings it back.
-            wcu_tk: number(attr::WCU_TK, parts.wcu_tk)?.unwrap_or(0),
+            // One that is missing keeps FAST away, which would fail on it for ever; the next refill brings it back.
+            wcu_tk: number(attr::WCU_TK, parts.wcu_tk)?.unwrap_or(WCU_NEEDED_MILLI - 1),
+            wcu_tc: number(attr::WCU_TC, parts.wcu_tc)?.unwrap_or(0),
             limits: SmallVec::new(),
+            stubs: Vec::new(),
             unsupported: parts.unsupported.map(|(key, feature)| (key.to_owned(), feature)),
         };
         if shard_count > 1 {
@@ -269,6 +296,10 @@ impl Image {
                 Some(known) => known.name.clone(),
                 None => limit.name.parse().map_err(|error| corrupt(item, key, format_args!("is not named after a limit: {error}")))?,
             };
+            if limit.has_no_parameters() {
+                image.stubs.push(Stub { name, tk: limit.required(Field::Tk)? });
+                continue;
+            }
             let params = LimitParams {
                 capacity_milli: limit.required(Field::Cp)?,
                 refill_milli: limit.required(Field::Ra)?,
@@ -293,7 +324,7 @@ impl Image {
         Ok(image)
     }
 
-    /// Refuses an item with features this version can not honour.
+    /// Refuses an item with features this version cannot honour.
     pub(crate) fn check_supported(&self, pk: &str) -> Result<(), StoreError> {
         match &self.unsupported {
             None => Ok(()),
@@ -308,6 +339,17 @@ impl Image {
     /// The limit of that name.
     pub(crate) fn limit(&self, name: &LimitName) -> Option<&ImageLimit> {
         self.limits.iter().find(|limit| limit.name == *name)
+    }
+
+    /// What is left of a limit of that name that is gone.
+    pub(crate) fn stub(&self, name: &LimitName) -> Option<&Stub> {
+        self.stubs.iter().find(|stub| stub.name == *name)
+    }
+
+    /// What a limit that is not here starts with: full, less what was charged to it while it was gone.
+    pub(crate) fn start_of(&self, limit: &Limit) -> i64 {
+        let owed = self.stub(limit.name()).map_or(0, |stub| stub.tk.min(0));
+        limit.params().capacity_milli.saturating_add(owed)
     }
 
     /// True when every one of `limits` is here with these parameters.
@@ -330,9 +372,24 @@ impl Image {
 
     /// The bucket in the words of the core, the limits of `order` first.
     pub(crate) fn state(&self, order: &[Limit]) -> BucketState {
+        if order.iter().any(|limit| self.stub(limit.name()).is_some()) {
+            return self.with_stubs_as(order).state(order);
+        }
         let in_order = order.iter().filter_map(|limit| self.limit(limit.name()));
         let active: SmallVec<[&ImageLimit; 3]> = in_order.collect();
         self.state_of(&active)
+    }
+
+    /// The bucket as it is once the limits of `order` that have left something behind are here again.
+    fn with_stubs_as(&self, order: &[Limit]) -> Image {
+        let mut image = self.clone();
+        for limit in order.iter().filter(|limit| self.stub(limit.name()).is_some()) {
+            let (name, params, tk) = (limit.name().clone(), limit.params(), self.start_of(limit));
+            image.limits.push(ImageLimit { name, params, tk, tc: 0, rm: 0, has_rm: false, gp: 0, retired: false });
+        }
+        image.stubs.retain(|stub| !order.iter().any(|limit| *limit.name() == stub.name));
+        image.limits.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        image
     }
 
     /// The bucket as listings show it: limits in force by name, then retired ones.

@@ -1,6 +1,6 @@
 //! Items as text, numbers and names: every record except the bucket, written and read in one place.
 //!
-//! Items of the Python product are read too. What this version can not honour is an `Incompatible` error that names the item
+//! Items of the Python product are read too. What this version cannot honour is an `Incompatible` error that names the item
 //! and the attribute, never a guess: a limit that is silently dropped would let everybody through.
 
 mod audit;
@@ -13,13 +13,15 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use zae_limiter_core::{Entity, EntityId, TimeMs, parse_rfc3339, rfc3339};
+use zae_limiter_core::{CHAIN_MAX, Entity, EntityId, TimeMs, parse_rfc3339, rfc3339};
 use zae_limiter_store::{Namespace, NamespaceStatus, StoreError, StoreErrorKind};
 
 use crate::keys;
 use crate::table::{Action, Item, Key, number, text};
 
-pub(crate) use audit::{Details, Event, audit_event, audit_item, details};
+pub(crate) use audit::{
+    Details, Event, audit_event, audit_item, deleted_of, details, details_of, is_deletion, is_purge_of, purge_told, purged_of,
+};
 pub(crate) use usage::{Shape, shape_of, usage_item};
 
 /// Names of attributes.
@@ -50,6 +52,10 @@ pub(crate) mod attr {
     pub(crate) const VERSION: &str = "version";
     /// Counts the children an entity ever got, so that it is not deleted under a new one. Ours.
     pub(crate) const CHILDREN_EVER: &str = "cv";
+    /// The deletion of the entity has been ordered: the event that says so. Ours.
+    pub(crate) const DELETING: &str = "deleting";
+    /// The ancestors an entity cascaded to when it was created, the parent first. Ours; a hint for reading ahead.
+    pub(crate) const ANCESTORS: &str = "anc";
     pub(crate) const DISABLED: &str = "disabled";
     pub(crate) const NAMESPACE_ID: &str = "namespace_id";
     pub(crate) const NAMESPACE_NAME: &str = "namespace_name";
@@ -77,7 +83,7 @@ pub(crate) fn text_of<'a>(item: &'a Item, attr: &str) -> Option<&'a str> {
     }
 }
 
-/// A flag that may be left out. One that can not be read is not one that is off.
+/// A flag that may be left out. One that cannot be read is not one that is off.
 pub(crate) fn flag_of(item: &Item, attr: &str) -> Result<Option<bool>, StoreError> {
     match item.get(attr) {
         None | Some(AttributeValue::Null(_)) => Ok(None),
@@ -99,7 +105,7 @@ pub(crate) fn whole_number(text: &str) -> Option<i64> {
     fraction.bytes().all(|digit| digit == b'0').then(|| whole.parse().ok())?
 }
 
-/// An instant as items store it; `None` when there is none or it can not be read.
+/// An instant as items store it; `None` when there is none or it cannot be read.
 pub(crate) fn instant_of(item: &Item, attr: &str) -> Option<TimeMs> {
     text_of(item, attr).and_then(|text| parse_rfc3339(text).ok())
 }
@@ -123,13 +129,13 @@ pub(crate) fn shown(value: &AttributeValue) -> String {
     }
 }
 
-/// Something in an item that this version can not honour, or can not read.
+/// Something in an item that this version cannot honour, or cannot read.
 pub(crate) fn incompatible(item: &Item, attribute: &str, problem: impl Display) -> StoreError {
     let message = format!("attribute \"{attribute}\" of item {} {problem}", named(item));
     StoreError::new(StoreErrorKind::Incompatible, "read", message)
 }
 
-/// Something in an item that can not be right.
+/// Something in an item that cannot be right.
 pub(crate) fn corrupt(item: &Item, attribute: &str, problem: impl Display) -> StoreError {
     let message = format!("attribute \"{attribute}\" of item {} {problem}", named(item));
     StoreError::new(StoreErrorKind::Corrupt, "read", message)
@@ -181,7 +187,7 @@ pub(crate) fn metadata_value(metadata: &BTreeMap<String, String>) -> AttributeVa
 }
 
 /// A new entity. `incarnation` tells it apart from an earlier one with the same id.
-pub(crate) fn entity_item(namespace: &str, entity: &Entity, incarnation: &str) -> Item {
+pub(crate) fn entity_item(namespace: &str, entity: &Entity, incarnation: &str, ancestors: &[EntityId]) -> Item {
     let mut item = new_item(namespace, &keys::entity(namespace, &entity.id));
     put(&mut item, attr::ENTITY_ID, text(entity.id.as_str()));
     put(&mut item, attr::NAME, text(entity.name.as_str()));
@@ -196,10 +202,21 @@ pub(crate) fn entity_item(namespace: &str, entity: &Entity, incarnation: &str) -
         put(&mut item, attr::GSI1PK, text(keys::index::children(namespace, parent)));
         put(&mut item, attr::GSI1SK, text(keys::index::child(&entity.id)));
     }
+    if !ancestors.is_empty() {
+        let ids = ancestors.iter().map(|ancestor| text(ancestor.as_str())).collect();
+        put(&mut item, attr::ANCESTORS, AttributeValue::L(ids));
+    }
     item
 }
 
-/// A version as stored; it counts changes or microseconds and can not get that far.
+/// The ancestors an entity had when it was created; whatever is not a list of ids is no hint.
+pub(crate) fn ancestors_of(item: &Item) -> Vec<EntityId> {
+    let Some(AttributeValue::L(ids)) = item.get(attr::ANCESTORS) else { return Vec::new() };
+    let id = |value: &AttributeValue| value.as_s().ok().and_then(|id| id.parse().ok());
+    ids.iter().take(CHAIN_MAX).map_while(id).collect()
+}
+
+/// A version as stored; it counts changes or microseconds and cannot get that far.
 pub(crate) fn stored_version(version: u64) -> i64 {
     i64::try_from(version).unwrap_or(i64::MAX)
 }

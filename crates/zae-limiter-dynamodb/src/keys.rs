@@ -1,7 +1,8 @@
 //! Every key of the schema, built and parsed in one place.
 //!
 //! The parts of a key are separated by `#` and `/`, which no name except a resource may contain (`/` only), so every key
-//! has one reading. The namespace comes first, so a policy on leading keys can fence tenants in.
+//! has one reading. The namespace comes first, so a policy on leading keys can fence a process into its namespace; the partition
+//! `_/SYSTEM#`, where every read looks whether the namespace is active, has to stay readable (`docs/dynamodb.md`).
 
 use std::borrow::Cow;
 
@@ -28,6 +29,8 @@ pub const CONFIG: &str = "#CONFIG";
 pub const RESOURCES: &str = "#RESOURCES";
 /// Sort key of the counts of entity configurations per resource.
 pub const ENTITY_CONFIG_RESOURCES: &str = "#ENTITY_CONFIG_RESOURCES";
+/// Sort key of what the versions of deleted entities add up to.
+pub const ENTITY_VERSIONS: &str = "#ENTITY_VERSIONS";
 /// Sort key of the version record.
 pub const VERSION: &str = "#VERSION";
 
@@ -118,6 +121,12 @@ pub fn entity_config_resources(namespace: &str) -> Key {
     Key { pk: system_partition(namespace), sk: Cow::Borrowed(ENTITY_CONFIG_RESOURCES) }
 }
 
+/// The sum of the versions of all entities that were deleted.
+#[must_use]
+pub fn entity_versions(namespace: &str) -> Key {
+    Key { pk: system_partition(namespace), sk: Cow::Borrowed(ENTITY_VERSIONS) }
+}
+
 /// How a subject is called in the audit log.
 #[must_use]
 pub fn audit_subject(subject: &AuditSubject) -> String {
@@ -138,6 +147,12 @@ pub fn audit_partition(namespace: &str, subject: &AuditSubject) -> String {
 #[must_use]
 pub fn audit(namespace: &str, subject: &AuditSubject, event_id: &str) -> Key {
     Key { pk: audit_partition(namespace, subject), sk: Cow::Owned(format!("{AUDIT}{event_id}")) }
+}
+
+/// One audit event, by the word its subject is stored under.
+#[must_use]
+pub fn audit_of(namespace: &str, subject: &str, event_id: &str) -> Key {
+    Key { pk: format!("{namespace}/AUDIT#{subject}"), sk: Cow::Owned(format!("{AUDIT}{event_id}")) }
 }
 
 /// What the sort keys of audit events begin with.
@@ -287,6 +302,12 @@ pub mod index {
     #[must_use]
     pub fn parse_resource_usage(sort: &str) -> Option<(&str, &str)> {
         sort.strip_prefix(USAGE)?.split_once('#')
+    }
+
+    /// What the GSI4 sort keys of audit events begin with.
+    #[must_use]
+    pub fn audit(namespace: &str) -> String {
+        format!("{namespace}/AUDIT#")
     }
 
     /// What the GSI4 sort keys of everything about entities begin with.

@@ -5,13 +5,15 @@
 //! (`write.rs`), so tests inspect it and the simulator replays it; `debit.rs` and `credit.rs` choose it and are pure,
 //! `bucket.rs` sends it.
 //!
-//! Cost of a warm take: one `UpdateItem` per member of the chain, in parallel, one write unit each, no read.
+//! Cost of a warm take: one `UpdateItem` per member of the chain, in parallel, no read; one write unit each
+//! up to ids of 64 bytes and three short limits (`docs/dynamodb.md`).
 
 mod birth;
 mod bucket;
 mod cache;
 mod change;
 mod charge;
+pub mod clock;
 mod config;
 pub mod constants;
 mod create;
@@ -73,16 +75,29 @@ impl Shared {
         Shared { table, options, caches, seed }
     }
 
-    /// An instant of the local clock, as far as the table's clock lets it count: one that is far ahead must not move refill
-    /// instants into everybody's future, nor make an old configuration look new.
-    fn not_far_ahead(&self, at: TimeMs) -> TimeMs {
-        let ahead = self.table.clock_ahead_ms().unwrap_or(0).saturating_sub(constants::CLOCK_AHEAD_MAX_MS).max(0);
-        at.plus_ms(ahead.saturating_neg())
+    /// An instant of the local clock, as far as the table's clock lets it count. One that is far ahead would move refill
+    /// instants into everybody's future, one that is far behind would let a take pass that the bucket has no room for, and
+    /// either would make one configuration look newer than another.
+    fn corrected(&self, at: TimeMs) -> TimeMs {
+        self.table.time().correct(at)
     }
 
     /// What time it is.
     fn wall(&self) -> TimeMs {
-        self.not_far_ahead(self.options.clock.now())
+        self.corrected(self.options.clock.now())
+    }
+
+    /// Asks the table for the time when it is doubtful: before an instant is written, not by the very request that writes it.
+    /// One small read, or up to three where answers are slow; a table that tells no time is believed to have the local one.
+    /// `None` when it had to be asked, and time has passed over that.
+    async fn ask_the_time(&self) -> Result<Option<clock::TableTime>, StoreError> {
+        for asked in 0..constants::CLOCK_ASKED_MAX {
+            match self.table.time() {
+                clock::TableTime::Doubtful(_) => Box::pin(version::ping(self)).await?,
+                time @ (clock::TableTime::Local | clock::TableTime::Within(_)) => return Ok((asked == 0).then_some(time)),
+            }
+        }
+        Ok(None)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use aws_sdk_dynamodb::types::AttributeValue;
 use zae_limiter_core::{AuditAction, AuditSubject, NamespaceId, NamespaceName, rfc3339};
 use zae_limiter_store::{
     BoxFuture, Change, Namespace, NamespaceStatus, NamespaceStore, Page, PageRequest, Purged, Store, StoreError, StoreErrorKind,
@@ -11,7 +12,8 @@ use crate::change::{Outcome, is_active, too_busy};
 use crate::constants::ADMIN_ATTEMPTS_MAX;
 use crate::item::{self, Event, attr, details, index_actions, key_of, new_item, text_of};
 use crate::page::{Listing, Walk};
-use crate::table::{Action, Check, Comparison, Condition, Delete, Index, Item, Key, Put, Update, Write, compare_with, text};
+use crate::retry::Refused;
+use crate::table::{Action, Cancellation, Check, Comparison, Condition, Delete, Index, Item, Key, Put, Update, Write, compare_with, text};
 use crate::{DynamoStore, Shared, keys, version};
 
 /// How often a purge goes over a namespace. The index lags behind, so the last pass must find nothing.
@@ -60,6 +62,11 @@ impl NamespaceStore for DynamoStore {
 
     fn current_namespace(&self) -> NamespaceName {
         self.name.clone()
+    }
+
+    fn current_namespace_id(&self) -> Option<NamespaceId> {
+        // Read from a record that was checked, or the mark of a handle that is bound to none.
+        (*self.id != *keys::NO_NAMESPACE).then(|| self.id.parse().ok()).flatten()
     }
 
     fn scoped<'a>(&'a self, name: &'a NamespaceName) -> BoxFuture<'a, Result<Arc<dyn Store>, StoreError>> {
@@ -119,7 +126,7 @@ fn has_status(status: &str) -> Condition {
 }
 
 fn event<'a>(action: AuditAction, namespace: &Namespace) -> Event<'a> {
-    Event { subject: AuditSubject::System, action, resource: None, details: details::namespace(namespace) }
+    Event { subject: AuditSubject::System, action, resource: None, details: details::namespace(namespace), version: None }
 }
 
 /// Registers a namespace under an id that was never used. An active one of that name is returned as it is.
@@ -182,11 +189,13 @@ async fn delete(shared: &Shared, name: &NamespaceName, change: &Change) -> Resul
 }
 
 async fn by_id(shared: &Shared, operation: &'static str, id: &NamespaceId) -> Result<Namespace, StoreError> {
-    let Some(record) = read(shared, operation, keys::namespace_by_id(id.as_str())).await? else {
-        let message = format!("there is no namespace {id}; list the orphans to see those there are");
-        return Err(StoreError::new(StoreErrorKind::NotFound, operation, message));
-    };
+    let record = read(shared, operation, keys::namespace_by_id(id.as_str())).await?.ok_or_else(|| no_namespace(operation, id))?;
     item::namespace(&record).map_err(|error| error.during(operation))
+}
+
+fn no_namespace(operation: &'static str, id: &NamespaceId) -> StoreError {
+    let message = format!("there is no namespace {id}; list the orphans to see those there are");
+    StoreError::new(StoreErrorKind::NotFound, operation, message)
 }
 
 fn wrong_state(operation: &'static str, message: String) -> StoreError {
@@ -202,7 +211,7 @@ async fn recover(shared: &Shared, id: &NamespaceId, change: &Change) -> Result<N
                 return Err(wrong_state(OPERATION, format!("namespace {id} is active; there is nothing to recover")));
             }
             NamespaceStatus::Purging => {
-                return Err(wrong_state(OPERATION, format!("namespace {id} is being purged; it can not be recovered any more")));
+                return Err(wrong_state(OPERATION, format!("namespace {id} is being purged; it cannot be recovered any more")));
             }
             NamespaceStatus::Deleted => {}
         }
@@ -227,25 +236,89 @@ async fn recover(shared: &Shared, id: &NamespaceId, change: &Change) -> Result<N
     Err(too_busy(OPERATION))
 }
 
-/// Removes the data of a deleted namespace and then its record. After a crash in between it is `purging`, and the next
-/// purge goes on.
+/// Removes the data of a deleted namespace and then its record. The order is recorded before anything is removed. After a
+/// crash in between the namespace is `purging`, and the next purge goes on.
 async fn purge(store: &DynamoStore, id: &NamespaceId, change: &Change) -> Result<Purged, StoreError> {
     const OPERATION: &str = "purge_namespace";
-    let shared = &*store.shared;
-    let namespace = by_id(shared, OPERATION, id).await?;
-    if namespace.status == NamespaceStatus::Active {
-        let message = format!("namespace {id} (\"{}\") is active; delete it before purging it", namespace.name);
-        return Err(wrong_state(OPERATION, message));
-    }
-    let purging = Write::Update(Update {
-        key: keys::namespace_by_id(id.as_str()),
-        actions: vec![Action::Set(attr::STATUS.into(), text(NamespaceStatus::Purging.as_str()))],
-        conditions: vec![Condition::Any(vec![has_status("deleted"), has_status("purging")])],
-    });
-    shared.transact(OPERATION, &[purging]).await.map_err(|refused| refused.into_error(OPERATION))?;
-    let records = remove_all(shared, OPERATION, id).await?;
-    finish_purge(store, OPERATION, &namespace, change).await?;
+    let order = match order_purge(store, OPERATION, id, change).await? {
+        Ordered::Marked(order) => order,
+        Ordered::Done(purged) => return Ok(purged),
+    };
+    let records = remove_all(&store.shared, OPERATION, id).await?;
+    finish_purge(&store.shared, OPERATION, order, records).await?;
     Ok(Purged { records })
+}
+
+/// An order to purge a namespace.
+enum Ordered {
+    Marked(PurgeOrder),
+    /// The order was carried out before, by an earlier attempt or by somebody else.
+    Done(Purged),
+}
+
+/// What the end of a purge needs to know of its beginning.
+struct PurgeOrder {
+    namespace: Namespace,
+    /// The event as it was stored; `None` when there is no log to tell it in.
+    told: Option<Item>,
+    /// Who ordered it and when: kept on the record of the namespace, and on what stays of it.
+    signature: Vec<(&'static str, AttributeValue)>,
+}
+
+/// Marks the record and stores the event, or changes nothing.
+async fn order_purge(store: &DynamoStore, operation: &'static str, id: &NamespaceId, change: &Change) -> Result<Ordered, StoreError> {
+    let shared = &*store.shared;
+    let told_at = keys::audit(&store.id, &AuditSubject::System, &change.event.to_string());
+    let mut wanted = vec![keys::namespace_by_id(id.as_str()), told_at];
+    // A namespace that is purged from within has no log to tell it in.
+    wanted.extend((*store.id != *id.as_str()).then(|| keys::namespace_by_id(&store.id)));
+    for attempt in 1..=ADMIN_ATTEMPTS_MAX {
+        let mut found = shared.read_all(operation, &wanted, true).await?.into_iter();
+        let (record, told, here) = (found.next().flatten(), found.next().flatten(), found.next().flatten());
+        let told = told.filter(|told| item::is_purge_of(told, id));
+        let Some(record) = record else {
+            // An earlier attempt at this very order whose answer was lost.
+            let done = told.map(|told| Ordered::Done(Purged { records: item::purged_of(&told) }));
+            return done.ok_or_else(|| no_namespace(operation, id));
+        };
+        let namespace = item::namespace(&record).map_err(|error| error.during(operation))?;
+        if namespace.status == NamespaceStatus::Active {
+            let message = format!("namespace {id} (\"{}\") is active; delete it before purging it", namespace.name);
+            return Err(wrong_state(operation, message));
+        }
+        let signature = vec![
+            ("purge_event", text(change.event.to_string())),
+            ("purged_by", item::optional_text(change.principal.as_ref().map(|principal| principal.as_str()))),
+            ("purged_at", text(rfc3339(change.at))),
+        ];
+        if told.is_some() {
+            return Ok(Ordered::Marked(PurgeOrder { namespace, told, signature }));
+        }
+        let mut actions = vec![Action::Set(attr::STATUS.into(), text(NamespaceStatus::Purging.as_str()))];
+        actions.extend(signature.iter().map(|(name, value)| Action::Set((*name).into(), value.clone())));
+        let conditions = vec![Condition::Any(vec![has_status("deleted"), has_status("purging")])];
+        let purging = Write::Update(Update { key: keys::namespace_by_id(id.as_str()), actions, conditions });
+        // Its own log goes with it, so the deed is told where the order was given, if that is a namespace.
+        let is_told = here.as_ref().and_then(|record| text_of(record, attr::STATUS)) == Some("active");
+        let lost = if is_told {
+            let event = event(AuditAction::NamespacePurged, &namespace);
+            let writes = vec![purging, Write::Check(is_active(&store.id))];
+            matches!(shared.change_anywhere(operation, &store.id, writes, (change, event)).await?, Outcome::Lost(_))
+        } else {
+            match shared.transact(operation, &[purging]).await {
+                Ok(()) => false,
+                Err(Refused::Canceled(_)) => true,
+                Err(refused) => return Err(refused.into_error(operation)),
+            }
+        };
+        if !lost {
+            let event = || event(AuditAction::NamespacePurged, &namespace);
+            let told = is_told.then(|| item::audit_item(&store.id, change, event(), shared.options.audit_retention_s));
+            return Ok(Ordered::Marked(PurgeOrder { namespace, told, signature }));
+        }
+        shared.back_off(attempt).await;
+    }
+    Err(too_busy(operation))
 }
 
 async fn remove_all(shared: &Shared, operation: &'static str, id: &NamespaceId) -> Result<u64, StoreError> {
@@ -279,33 +352,34 @@ async fn remove_all(shared: &Shared, operation: &'static str, id: &NamespaceId) 
     Err(StoreError::new(StoreErrorKind::Busy, operation, message))
 }
 
-async fn finish_purge(store: &DynamoStore, operation: &'static str, namespace: &Namespace, change: &Change) -> Result<(), StoreError> {
-    let shared = &*store.shared;
-    let id = namespace.id.as_str();
-    let purged = new_item(keys::REGISTRY, &keys::purged_namespace(id));
-    let writes = vec![
+/// Removes the record, keeps its id from being used again, and tells in the event how much there was.
+async fn finish_purge(shared: &Shared, operation: &'static str, order: PurgeOrder, records: u64) -> Result<(), StoreError> {
+    let id = order.namespace.id.as_str();
+    let mut purged = new_item(keys::REGISTRY, &keys::purged_namespace(id));
+    purged.extend(order.signature.into_iter().map(|(name, value)| (name.to_owned(), value)));
+    let mut writes = vec![
         Write::Delete(Delete { key: keys::namespace_by_id(id), conditions: vec![has_status("purging")] }),
         Write::Put(Put { item: purged, conditions: Vec::new() }),
     ];
+    if let Some(told) = order.told {
+        // Only where it still is: the log it was told in may be gone by now.
+        let there = vec![Condition::Exists(attr::PK.into())];
+        writes.push(Write::Put(Put { item: item::purge_told(told, records), conditions: there }));
+    }
     for attempt in 1..=ADMIN_ATTEMPTS_MAX {
-        // Its own log is gone, so the deed is told where the order was given, if that is still there.
-        let here = read(shared, operation, keys::namespace_by_id(&store.id)).await?;
-        let is_told = here.as_ref().and_then(|record| text_of(record, attr::STATUS)) == Some("active");
-        let lost = if is_told {
-            let mut writes = writes.clone();
-            writes.push(Write::Check(is_active(&store.id)));
-            let recorded = (change, event(AuditAction::NamespacePurged, namespace));
-            matches!(shared.change_anywhere(operation, &store.id, writes, recorded).await?, Outcome::Lost(_))
-        } else {
-            match shared.transact(operation, &writes).await {
-                Ok(()) => false,
-                Err(crate::retry::Refused::Canceled(_)) => true,
-                Err(refused) => return Err(refused.into_error(operation)),
-            }
+        let reasons = match shared.transact(operation, &writes).await {
+            Ok(()) => return Ok(()),
+            Err(Refused::Canceled(reasons)) => reasons,
+            Err(refused) => return Err(refused.into_error(operation)),
         };
         // Lost to another purge of the same namespace: done is done.
-        if !lost || read(shared, operation, keys::namespace_by_id(id)).await?.is_none() {
+        if matches!(reasons.first(), Some(Cancellation::Condition(_)))
+            && read(shared, operation, keys::namespace_by_id(id)).await?.is_none()
+        {
             return Ok(());
+        }
+        if matches!(reasons.get(2), Some(Cancellation::Condition(_))) {
+            writes.truncate(2);
         }
         shared.back_off(attempt).await;
     }

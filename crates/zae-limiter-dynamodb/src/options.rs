@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use zae_limiter_store::{Clock, Entropy, SystemClock, SystemEntropy};
 
@@ -31,6 +32,8 @@ pub struct DynamoOptions {
     pub rejection_cache_ttl_ms: i64,
     /// See [`constants::IMAGES_MAX`].
     pub images_max: usize,
+    /// See [`constants::WRITE_AGE_MAX`]; twice the timeout of an attempt.
+    pub write_age_max: Duration,
     /// How long audit events are kept, in seconds.
     pub audit_retention_s: i64,
     /// Where time comes from.
@@ -49,6 +52,7 @@ impl DynamoOptions {
             fast_grace_ms: constants::FAST_GRACE_MS,
             rejection_cache_ttl_ms: constants::REJECTION_CACHE_TTL_MS,
             images_max: constants::IMAGES_MAX,
+            write_age_max: constants::WRITE_AGE_MAX,
             audit_retention_s: constants::AUDIT_RETENTION_S,
             clock: Arc::new(SystemClock::new()),
             entropy: Arc::new(SystemEntropy),

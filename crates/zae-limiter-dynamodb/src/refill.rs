@@ -8,7 +8,10 @@ mod tests;
 use std::collections::HashSet;
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use zae_limiter_core::{BUCKET_TTL_MULTIPLIER, LIMITS_MAX, Limit, LimitName, LimitParams, LimitSource, TooManyLimits, time_to_fill_ms};
+use zae_limiter_core::{
+    BUCKET_TTL_MULTIPLIER, FOLDED, LIMITS_MAX, Limit, LimitName, LimitParams, LimitSource, TooManyLimits, fold_params, is_fold,
+    time_to_fill_ms,
+};
 use zae_limiter_store::{LimitsInForce, StoreError};
 
 use crate::constants::{BUCKET_TTL_MIN_MS, WCU_MILLI, WCU_PERIOD_MS};
@@ -40,6 +43,8 @@ pub(crate) struct Refill<'a> {
     pub(crate) has_floor: bool,
     /// Takes the mark off that a foreign writer of parameters leaves; only by whoever then looks at the limits.
     pub(crate) clears_mark: bool,
+    /// What the write counts in `wcu`.
+    pub(crate) units_milli: i64,
     pub(crate) now: i64,
 }
 
@@ -54,6 +59,7 @@ struct Draft {
     retired: Vec<String>,
     /// How long the worst limit needs until it may be forgotten.
     keep_ms: i64,
+    /// How many limits there are afterwards, without the one that remembers others.
     names: usize,
 }
 
@@ -63,10 +69,16 @@ impl Refill<'_> {
         let mut draft = Draft::default();
         draft.conditions.push(Condition::Exists(attr::PK.into()));
         draft.conditions.push(compare(attr::RF, Comparison::Eq, self.image.rf));
-        for limit in &self.image.limits {
-            self.limit(limit, &mut draft);
+        let folded = self.to_fold();
+        let replaces = |limit: &ImageLimit| !folded.is_empty() && is_fold(&limit.name);
+        for limit in self.image.limits.iter().filter(|limit| !replaces(limit)) {
+            match folded.iter().any(|folded| folded.name == limit.name) {
+                true => self.drop_folded(limit, &mut draft),
+                false => self.limit(limit, &mut draft),
+            }
         }
         self.seeds(&mut draft);
+        self.remember(&folded, &mut draft);
         if draft.names > LIMITS_MAX {
             return Err(TooManyLimits { count: draft.names }.into());
         }
@@ -74,7 +86,7 @@ impl Refill<'_> {
     }
 
     /// The same for a bucket that is full at this instant even if others have refilled it since the image: not pinned on
-    /// the refill instant, so that it does not conflict with them. `None` when that can not be said.
+    /// the refill instant, so that it does not conflict with them. `None` when that cannot be said.
     pub(crate) fn build_blind(&self) -> Result<Option<Update>, StoreError> {
         // A retired limit wants to be dropped, and a gap to be repaid: both need the exact form.
         if self.image.limits.iter().any(|limit| limit.gp > 0 || limit.retired) {
@@ -186,7 +198,75 @@ impl Refill<'_> {
         }
         let after = if is_full { capacity } else { limit.tk.saturating_add(add) }.saturating_sub(amount);
         draft.keep(params, after, gap);
-        draft.names += 1;
+        draft.names += usize::from(!is_fold(name));
+    }
+
+    /// Retired limits to give up, the nearest to full first, so that the rest fit one item: a write of more would be longer
+    /// than DynamoDB takes. See [`zae_limiter_core::FOLDED`].
+    fn to_fold(&self) -> Vec<&ImageLimit> {
+        let wanted = self.target.map_or(0, |target| target.limits.len());
+        if self.image.limits.len() + wanted + self.amounts.len() <= LIMITS_MAX {
+            return Vec::new();
+        }
+        let is_wanted = |name: &LimitName| self.target_of(name).is_some();
+        let is_retired = |limit: &ImageLimit| !is_wanted(&limit.name) && (self.retires() || limit.retired);
+        let is_whole = |limit: &ImageLimit| is_retired(limit) && self.target.is_some() && self.whole_in_ms(limit) == 0;
+        let kept: Vec<&ImageLimit> =
+            self.image.limits.iter().filter(|limit| self.amount(&limit.name).is_some() || !is_whole(limit)).collect();
+        let is_new = |name: &LimitName| self.image.limit(name).is_none();
+        let charged = self.amounts.iter().map(|amount| amount.limit.name()).filter(|name| !is_wanted(name));
+        let names = self.target.into_iter().flat_map(|target| target.limits.iter().map(Limit::name)).chain(charged);
+        let carried = kept.iter().filter(|limit| !is_fold(&limit.name)).count();
+        let excess = (carried + names.filter(|name| is_new(name)).count()).saturating_sub(LIMITS_MAX);
+        // A debt would be forgiven.
+        let may_go = |limit: &&ImageLimit| {
+            is_retired(limit) && !is_fold(&limit.name) && self.amount(&limit.name).is_none() && self.accrued(limit) >= 0
+        };
+        let mut folded: Vec<&ImageLimit> = kept.into_iter().filter(may_go).collect();
+        folded.sort_by_key(|limit| self.whole_in_ms(limit));
+        folded.truncate(excess);
+        folded
+    }
+
+    /// The balance of a limit now, its capacity aside.
+    fn accrued(&self, limit: &ImageLimit) -> i64 {
+        limit.tk.saturating_add(limit.params.accrual(self.now.saturating_sub(self.image.rf), limit.rm).0)
+    }
+
+    /// How long until a limit is full and hides nothing.
+    fn whole_in_ms(&self, limit: &ImageLimit) -> i64 {
+        let lack = limit.params.capacity_milli.saturating_add(limit.gp).saturating_sub(self.accrued(limit));
+        limit.params.time_to_gain_ms(lack)
+    }
+
+    /// Removes a limit that is folded, provided that it lacks no more than the image says.
+    fn drop_folded(&self, limit: &ImageLimit, draft: &mut Draft) {
+        pin_parameters(&limit.name, limit.params, &mut draft.conditions);
+        draft.conditions.push(compare(limit_attr(&limit.name, "tk"), Comparison::Ge, limit.tk));
+        draft.actions.extend(FIELDS.iter().map(|field| Action::Remove(limit_attr(&limit.name, field))));
+        draft.reshapes = true;
+    }
+
+    /// Remembers, in the place of those that are folded, how long the last of them is not full.
+    fn remember(&self, folded: &[&ImageLimit], draft: &mut Draft) {
+        if folded.is_empty() {
+            return;
+        }
+        let before = self.image.limits.iter().find(|limit| is_fold(&limit.name));
+        let longest = folded.iter().copied().chain(before).map(|limit| self.whole_in_ms(limit)).max().unwrap_or(0);
+        let (params, name) = (fold_params(longest), FOLDED.parse().expect("the word is a valid name of a limit"));
+        match before {
+            Some(limit) => {
+                pin_parameters(&name, limit.params, &mut draft.conditions);
+                draft.conditions.push(compare(limit_attr(&name, "tk"), Comparison::Ge, limit.tk));
+            }
+            None => draft.conditions.push(Condition::Absent(limit_attr(&name, "tk"))),
+        }
+        let values = [("tk", 0), ("tc", 0), ("cp", params.capacity_milli), ("ra", params.refill_milli), ("rp", params.period_ms)];
+        draft.actions.extend(values.map(|(field, value)| Action::Set(limit_attr(&name, field), number(value))));
+        draft.retired.push(name.to_string());
+        draft.keep(params, 0, 0);
+        draft.reshapes = true;
     }
 
     fn count(&self, name: &LimitName, amount: i64, draft: &mut Draft) {
@@ -208,7 +288,7 @@ impl Refill<'_> {
         }
     }
 
-    /// Limits the bucket does not have yet start full; a charge brings back one that was forgotten, as retired.
+    /// Limits the bucket does not have yet start as [`first_seen`] says; a charge brings back one that was forgotten, as retired.
     fn seeds(&self, draft: &mut Draft) {
         let wanted = self.target.map(|target| target.limits.iter()).into_iter().flatten();
         let charged = self.amounts.iter().map(|amount| amount.limit).filter(|limit| self.target_of(limit.name()).is_none());
@@ -219,11 +299,21 @@ impl Refill<'_> {
             }
             let (name, params) = (limit.name(), limit.params());
             let amount = self.amount(name).unwrap_or(0);
-            let after = params.capacity_milli.saturating_sub(amount);
-            draft.conditions.push(Condition::Absent(limit_attr(name, "tk")));
-            let values =
-                [("tk", after), ("tc", amount), ("cp", params.capacity_milli), ("ra", params.refill_milli), ("rp", params.period_ms)];
+            let after = first_seen(self.image, limit, self.now).saturating_sub(amount);
+            let values = [("tk", after), ("cp", params.capacity_milli), ("ra", params.refill_milli), ("rp", params.period_ms)];
             draft.actions.extend(values.map(|(field, value)| Action::Set(limit_attr(name, field), number(value))));
+            match self.image.stub(name) {
+                // What is owed was read: a further charge by somebody who does not look must not be lost.
+                Some(stub) => {
+                    draft.conditions.push(compare(limit_attr(name, "tk"), Comparison::Eq, stub.tk));
+                    draft.conditions.push(Condition::Absent(limit_attr(name, "cp")));
+                    self.count(name, amount, draft);
+                }
+                None => {
+                    draft.actions.push(Action::Set(limit_attr(name, "tc"), number(amount)));
+                    draft.conditions.push(Condition::Absent(limit_attr(name, "tk")));
+                }
+            }
             if self.target_of(name).is_none() {
                 draft.retired.push(name.to_string());
             }
@@ -236,6 +326,7 @@ impl Refill<'_> {
     /// `is_pinned` when the item is as the image says in all but its balances.
     fn finish(&self, mut draft: Draft, is_pinned: bool) -> Update {
         let image = self.image;
+        self.clear_stubs(&mut draft);
         let clears = self.clears_mark && image.vu.is_some();
         // Whoever holds an older image must lose, even within the same millisecond.
         let rf = if draft.reshapes || clears { self.now.max(image.rf.saturating_add(1)) } else { self.now.max(image.rf) };
@@ -273,10 +364,11 @@ impl Refill<'_> {
         // Not a limit but a measure: exactness is not needed, so it is neither pinned nor a reason to conflict.
         let gained = WCU.accrual(self.now.saturating_sub(image.rf), 0).0;
         if image.wcu_tk.saturating_add(gained) >= WCU_MILLI {
-            draft.actions.push(Action::Set(attr::WCU_TK.into(), number(WCU_MILLI)));
-        } else if gained > 0 {
-            draft.actions.push(Action::Add(attr::WCU_TK.into(), gained));
+            draft.actions.push(Action::Set(attr::WCU_TK.into(), number(WCU_MILLI - self.units_milli)));
+        } else if gained != self.units_milli {
+            draft.actions.push(Action::Add(attr::WCU_TK.into(), gained - self.units_milli));
         }
+        draft.actions.push(Action::Add(attr::WCU_TC.into(), self.units_milli));
         draft.conditions.push(compare(attr::SHARD_COUNT, Comparison::Eq, image.shard_count));
         if self.has_floor {
             draft.conditions.push(Condition::Absent(attr::DISABLED.into()));
@@ -286,6 +378,15 @@ impl Refill<'_> {
             draft.actions.push(Action::Set(attr::LW.into(), text(nonce)));
         }
         Update { key: self.key.clone(), actions: draft.actions, conditions: draft.conditions }
+    }
+
+    /// Takes away what is left of limits that are gone, unless one of them is on its way back.
+    fn clear_stubs(&self, draft: &mut Draft) {
+        let is_seeded = |name: &LimitName| self.target_of(name).is_some() || self.amount(name).is_some();
+        for stub in self.image.stubs.iter().filter(|stub| !is_seeded(&stub.name)) {
+            draft.conditions.push(Condition::Absent(limit_attr(&stub.name, "cp")));
+            draft.actions.extend(["tk", "tc"].map(|field| Action::Remove(limit_attr(&stub.name, field))));
+        }
     }
 
     /// Forgotten no earlier than everything it owes has been refilled. An expiry that is left as it is must be as the image
@@ -338,6 +439,17 @@ pub(crate) fn balance_at(image: &Image, name: &LimitName, now: i64) -> Option<i6
     Some(limit.tk.saturating_add(add).min(limit.params.capacity_milli))
 }
 
+/// What a limit starts with that the bucket does not have. While some that were folded may not be full it may be one of them,
+/// and starts with nothing but what it owes.
+pub(crate) fn first_seen(image: &Image, limit: &Limit, now: i64) -> i64 {
+    let is_folding = |limit: &ImageLimit| {
+        let add = limit.params.accrual(now.saturating_sub(image.rf), limit.rm).0;
+        is_fold(&limit.name) && limit.tk.saturating_add(add) < limit.params.capacity_milli
+    };
+    let start = image.start_of(limit);
+    if image.limits.iter().any(is_folding) { start.saturating_sub(limit.params().capacity_milli).min(0) } else { start }
+}
+
 /// What the hidden limit has at `now`.
 pub(crate) fn wcu_after(image: &Image, now: i64) -> i64 {
     image.wcu_tk.saturating_add(WCU.accrual(now.saturating_sub(image.rf), 0).0).min(WCU_MILLI)
@@ -362,6 +474,11 @@ pub(crate) fn pin_stamp(image: &Image) -> Condition {
         Some(ca) => compare(attr::CA, Comparison::Eq, ca),
         None => Condition::Absent(attr::CA.into()),
     }
+}
+
+/// Counts a write that is not a refill in the hidden limit, which measures what the item takes.
+pub(crate) fn heat(units_milli: i64) -> [Action; 2] {
+    [Action::Add(attr::WCU_TK.into(), -units_milli), Action::Add(attr::WCU_TC.into(), units_milli)]
 }
 
 /// Fails when this very operation has landed already.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use zae_limiter_store::{BoxFuture, StoreError};
 
 use crate::Shared;
+use crate::config::Changing;
 use crate::constants::{ADMIN_ATTEMPTS_MAX, BACKOFF_FIRST, BACKOFF_MAX, BATCH_GET_MAX, BATCH_WRITE_MAX};
 use crate::error::failed;
 use crate::table::{Cancellation, Item, Key, Query, QueryPage, TableError, Write};
@@ -13,7 +14,12 @@ use crate::table::{Cancellation, Item, Key, Query, QueryPage, TableError, Write}
 impl Shared {
     /// Waits before attempt number `attempt` (1 is the first repetition): exponential, full jitter.
     pub(crate) async fn back_off(&self, attempt: u32) {
-        let ceiling = BACKOFF_FIRST.saturating_mul(1 << attempt.saturating_sub(1).min(10)).min(BACKOFF_MAX);
+        self.pause_up_to(BACKOFF_FIRST, attempt).await;
+    }
+
+    /// The same with another first ceiling.
+    pub(crate) async fn pause_up_to(&self, first: Duration, attempt: u32) {
+        let ceiling = first.saturating_mul(1 << attempt.saturating_sub(1).min(10)).min(BACKOFF_MAX);
         let ceiling_us = u64::try_from(ceiling.as_micros()).unwrap_or(u64::MAX).max(1);
         let pause = Duration::from_micros(self.options.entropy.next_u64() % ceiling_us);
         self.options.clock.sleep(pause).await;
@@ -46,6 +52,7 @@ impl Shared {
     /// Applies all writes or none, exactly once: the token stays the same over all attempts.
     pub(crate) async fn transact(&self, operation: &'static str, writes: &[Write]) -> Result<(), Refused> {
         let token = self.token();
+        let _changing = Changing::writes(&self.caches.records, writes);
         self.persist(operation, || self.table.transact(writes, &token)).await
     }
 
@@ -89,6 +96,7 @@ impl Shared {
 
     /// Deletes items by key, any number of them.
     pub(crate) async fn delete_all(&self, operation: &'static str, keys: &[Key]) -> Result<(), StoreError> {
+        let _changing = Changing::deletes(&self.caches.records, keys);
         for chunk in keys.chunks(BATCH_WRITE_MAX) {
             let mut open = chunk.to_vec();
             let mut attempt = 0;

@@ -7,7 +7,7 @@ use zae_limiter_store::{Adjusted, BucketDelta, MemberKey, StoreError, StoreError
 
 use crate::DynamoStore;
 use crate::charge::{self, Charge};
-use crate::config;
+use crate::config::{self, Trust};
 use crate::constants::REFILL_ATTEMPTS_MAX;
 use crate::create::Birth;
 use crate::credit::{self, Credit};
@@ -73,7 +73,7 @@ impl DynamoStore {
 
     async fn charge(&self, delta: &BucketDelta<'_>, amounts: &[Amount<'_>], moment: Moment) -> Result<Adjusted, StoreError> {
         let (key, nonce) = (self.key_of(delta), self.nonce_of(delta.operation));
-        let charge = Charge { key: &key, receipt: delta.limits, amounts, nonce: &nonce };
+        let charge = Charge { key: &key, amounts, nonce: &nonce, units_milli: 0 };
         let mut exchange = Exchange::new(self, "adjust", &key, moment, self.recall(&key)).with_nonce(&nonce);
         let charged = self.charge_until_answered(delta, &charge, &mut exchange).await;
         charged.map_err(|error| {
@@ -92,19 +92,23 @@ impl DynamoStore {
     ) -> Result<Adjusted, StoreError> {
         while exchange.races <= 2 * REFILL_ATTEMPTS_MAX {
             let is_last = exchange.races >= REFILL_ATTEMPTS_MAX;
+            let charge = Charge { units_milli: exchange.units_milli(), ..*charge };
             let (write, outcome) = match charge.plan(exchange.settling_view(), is_last, exchange.now())? {
                 charge::Step::Charge(write) => (write, Adjusted::Applied),
                 charge::Step::Recreate => {
                     // As it is configured now: a charge must not switch on what an administrator has switched off.
-                    let found =
-                        config::member(&self.shared, &self.id, MemberKey { entity: delta.entity, resource: delta.resource }).await?;
-                    let owner = self.shared.caches.owner(&self.id, delta.entity);
+                    let key = MemberKey { entity: delta.entity, resource: delta.resource };
+                    let found = config::members(&self.shared, &self.id, &[key], Trust::NOTHING, "adjust").await?;
+                    let (stamp, found) = (found.stamp, &found.members[0]);
+                    // The limits of somebody who is being deleted are going.
+                    let stays = !found.owner.as_ref().is_some_and(|owner| owner.is_leaving);
+                    let limits = delta.made_again(found.limits.as_ref().filter(|_| stays), stamp);
                     let birth = Birth {
                         namespace: &self.id,
                         entity: delta.entity,
                         resource: delta.resource,
-                        owner: owner.as_deref(),
-                        limits: delta.limits,
+                        owner: found.owner.as_deref(),
+                        limits: &limits,
                         amounts: charge.amounts,
                         disabled: found.disabled_by.is_some(),
                         nonce: charge.nonce,
@@ -113,9 +117,8 @@ impl DynamoStore {
                     };
                     (birth.build(Writer::Recreate), Adjusted::Recreated)
                 }
-                charge::Step::Drop => return Ok(Adjusted::Dropped),
             };
-            // Amounts that the write of the last resort can not charge.
+            // Amounts that the write of the last resort cannot charge.
             let left_out = match exchange.image() {
                 Some(image) if write.writer == Writer::ChargePlain => charge.left_out(image),
                 _ => 0,
@@ -141,9 +144,9 @@ impl DynamoStore {
 
     /// Gives back, at most once: sent again only when the last attempt is proven not to have landed.
     pub(crate) async fn credit(&self, key: &Key, amounts: &[Amount<'_>], moment: Moment) -> Result<Adjusted, StoreError> {
-        let credit = Credit { key, amounts };
         let mut exchange = Exchange::new(self, "adjust", key, moment, self.recall(key));
         while exchange.races <= REFILL_ATTEMPTS_MAX {
+            let credit = Credit { key, amounts, units_milli: exchange.units_milli() };
             let write = match credit.plan(exchange.settling_view()) {
                 credit::Step::Credit(write) => write,
                 credit::Step::Drop => return Ok(Adjusted::Dropped),

@@ -9,6 +9,8 @@ use std::collections::HashMap;
 use aws_sdk_dynamodb::types::AttributeValue;
 use zae_limiter_store::BoxFuture;
 
+use crate::clock::TableTime;
+
 /// The attributes of one item.
 pub type Item = HashMap<String, AttributeValue>;
 
@@ -257,9 +259,9 @@ pub trait Table: Send + Sync + 'static {
     /// `BatchWriteItem` of deletes: at most 25 keys, none twice. Returns those it did not get to.
     fn delete_batch<'a>(&'a self, keys: &'a [Key]) -> BoxFuture<'a, Result<Vec<Key>, TableError>>;
 
-    /// How far the local clock is ahead of the table's, in milliseconds, as far as answers have told.
-    fn clock_ahead_ms(&self) -> Option<i64> {
-        None
+    /// What time the table has now, as far as its answers have told.
+    fn time(&self) -> TableTime {
+        TableTime::Local
     }
 }
 

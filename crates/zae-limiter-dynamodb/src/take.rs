@@ -4,18 +4,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use zae_limiter_core::{LimitSource, TimeMs, Wait, WaitMs};
+use smallvec::SmallVec;
+use zae_limiter_core::{LimitSource, TimeMs, Wait, WaitMs, time_to_fill_ms};
 use zae_limiter_store::{MemberKey, MemberTake, StoreError};
 
 use crate::DynamoStore;
 use crate::birth::Vouched;
-use crate::cache::Seen;
-use crate::config;
-use crate::constants::{CONFIG_MARGIN_MS, CONTENDED_WAIT_MS, REFILL_ATTEMPTS_MAX};
+use crate::cache::{Quiet, Seen, writes_between};
+use crate::config::{self, Trust, Verdict};
+use crate::constants::{CONFIG_MARGIN_MS, CONTENDED_WAIT_MS, OUTDATED_MS, QUIET_PACES, QUIET_WRITES_MIN, REFILL_ATTEMPTS_MAX, SECOND_LOOK};
 use crate::debit::{Debit, Step, View};
 use crate::exchange::{Exchange, Heard};
 use crate::image::Image;
 use crate::keys;
+use crate::refill::balance_at;
 use crate::table::{Item, Key};
 use crate::write::Writer;
 
@@ -31,6 +33,8 @@ pub(crate) enum Taken {
     Stale,
     /// Others were faster, again and again.
     Contended,
+    /// Not asked, because another bucket of the chain has refused; the bucket as it is.
+    Spared(Arc<Seen>),
 }
 
 /// What is asked of a bucket, and what is remembered of it.
@@ -38,6 +42,10 @@ pub(crate) struct Asked<'a> {
     pub(crate) member: &'a MemberTake<'a>,
     pub(crate) key: Key,
     pub(crate) seen: Option<Arc<Seen>>,
+    /// Whether it is the bucket of an ancestor of the caller: chains of others hold tokens of it for a moment.
+    pub(crate) is_ancestor: bool,
+    /// Whether another bucket of the chain has refused: this one was read just now, and is only brought up to date.
+    pub(crate) is_spared: bool,
 }
 
 /// A bucket that was short, and when.
@@ -62,7 +70,7 @@ impl DynamoStore {
     /// What time it is for a write that is sent now. Every attempt takes a fresh one: an old `now` would let more pass.
     pub(crate) fn now(&self, moment: Moment) -> i64 {
         let passed = self.shared.options.clock.monotonic().saturating_sub(moment.started);
-        self.shared.not_far_ahead(moment.now.plus_ms(i64::try_from(passed.as_millis()).unwrap_or(i64::MAX))).0
+        self.shared.corrected(moment.now.plus_ms(i64::try_from(passed.as_millis()).unwrap_or(i64::MAX))).0
     }
 
     /// What is remembered of a bucket.
@@ -79,7 +87,7 @@ impl DynamoStore {
     pub(crate) fn asked<'a>(&self, member: &'a MemberTake<'a>) -> Asked<'a> {
         let key = keys::bucket(&self.id, member.entity, member.resource, 0);
         let seen = self.recall(&key);
-        Asked { member, key, seen }
+        Asked { member, key, seen, is_ancestor: false, is_spared: false }
     }
 
     pub(crate) fn note(&self, key: &Key, item: Option<&Item>, moment: Moment) -> Result<Arc<Seen>, StoreError> {
@@ -89,13 +97,13 @@ impl DynamoStore {
         Ok(self.shared.caches.remember(&key.pk, image, before.as_deref(), TimeMs(self.now(moment)), self.shared.wall()))
     }
 
-    /// What is known of a bucket after a write has landed. Landed is landed: an image that can not be read changes nothing about
+    /// What is known of a bucket after a write has landed. Landed is landed: an image that cannot be read changes nothing about
     /// that, and an error would have the write sent again.
     pub(crate) fn note_landed(&self, key: &Key, item: &Item, moment: Moment) -> Arc<Seen> {
         match self.note(key, Some(item), moment) {
             Ok(look) => look,
             Err(error) => {
-                tracing::warn!(%error, pk = key.pk, "a write has landed on a bucket that can not be read");
+                tracing::warn!(%error, pk = key.pk, "a write has landed on a bucket that cannot be read");
                 self.shared.caches.forget(&key.pk);
                 self.shared.caches.unread(TimeMs(self.now(moment)), self.shared.wall())
             }
@@ -122,22 +130,27 @@ impl DynamoStore {
         moment: Moment,
     ) -> Result<Taken, StoreError> {
         let Asked { member, key, .. } = asked;
-        let debit = Debit {
-            key,
-            limits: member.limits,
-            takes: member.takes,
-            absent: member.absent,
-            nonce,
-            grace_ms: self.shared.options.fast_grace_ms,
-        };
+        let mut debit = Debit { nonce, grace_ms: self.shared.options.fast_grace_ms, ..Debit::of(asked) };
         if !self.shared.options.speculative {
             exchange.seen = Some(Box::pin(self.look(key, moment)).await?);
             exchange.is_fresh = true;
         }
+        exchange.is_fresh |= asked.is_spared;
         let (mut is_proven, mut owner) = (false, None);
+        // A bucket that was short at any instant since was short: by the next one somebody else may have been faster again.
+        let mut asked_at = exchange.now();
+        let mut second_look = self.second_look(asked, asked_at);
         while exchange.races < REFILL_ATTEMPTS_MAX {
+            if exchange.races + exchange.sends > 0 {
+                // The machine may have slept since.
+                self.shared.ask_the_time().await.map_err(|error| error.during("consume"))?;
+            }
             let now = exchange.now();
-            let write = match debit.plan(self.view(member, exchange, is_proven, now), now)? {
+            debit.units_milli = exchange.units_milli();
+            let is_doubted = second_look == SecondLook::Now;
+            let judged_at = if exchange.races > 0 { exchange.image().map_or(now, |image| image.rf.max(asked_at).min(now)) } else { now };
+            let view = self.view(asked, exchange, Standing { is_proven, is_doubted, judged_at }, now);
+            let write = match debit.plan(view, now)? {
                 Step::Take(write) | Step::Prepare(write) => write,
                 Step::Create => {
                     // A bucket that is made behind the back of an administrator's switch would be on.
@@ -145,6 +158,7 @@ impl DynamoStore {
                         match Box::pin(self.vouch_for_birth(member)).await? {
                             Vouched::For(found) => owner = Some(found),
                             Vouched::Disabled => return Ok(Taken::Disabled),
+                            Vouched::Stale => return Ok(Taken::Stale),
                         }
                     }
                     let owner = owner.as_ref().and_then(|owner| owner.as_deref());
@@ -152,36 +166,57 @@ impl DynamoStore {
                     self.birth(member, owner, nonce, exchange.now())
                 }
                 Step::Refuse => {
-                    if !exchange.is_fresh && exchange.sends == 0 {
-                        count(&self.shared.caches.tally.local_refusals);
+                    if second_look == SecondLook::Needed && exchange.is_fresh {
+                        second_look = SecondLook::Now;
+                        Box::pin(self.wait_for_second_look(moment)).await;
+                        asked_at = exchange.now();
+                        continue;
                     }
-                    let look = match exchange.seen.take() {
-                        Some(look) => look,
-                        None => self.note(key, None, moment)?,
-                    };
-                    return Ok(Taken::Refused(Refusal { look, at: now }));
+                    let look = self.refuse(asked, &debit, exchange, judged_at)?;
+                    return Ok(Taken::Refused(Refusal { look, at: judged_at }));
                 }
-                Step::Disabled => return Ok(Taken::Disabled),
+                Step::Disabled => {
+                    // From memory it is just said; whoever has asked the bucket also asks the configuration, which is what counts.
+                    let image = exchange.image().filter(|_| exchange.is_fresh);
+                    let Some(image) = image else { return Ok(Taken::Disabled) };
+                    if Box::pin(self.is_off_by_configuration(member, key, image)).await? {
+                        return Ok(Taken::Disabled);
+                    }
+                    exchange.seen = Some(Box::pin(self.look(key, moment)).await?);
+                    exchange.races += 1;
+                    continue;
+                }
                 Step::Reread => {
                     match Box::pin(self.reread(member)).await? {
-                        Reread::Same => is_proven = true,
-                        Reread::Different => return Ok(Taken::Stale),
-                        Reread::Disabled => return Ok(Taken::Disabled),
+                        Verdict::Same => is_proven = true,
+                        Verdict::Different => return Ok(Taken::Stale),
+                        Verdict::Disabled => return Ok(Taken::Disabled),
                     }
                     continue;
                 }
+                Step::Nothing => return Ok(Taken::Spared(self.look_of(key, exchange)?)),
                 Step::Contended => break,
             };
             let creates = write.writer == Writer::Create;
             match exchange.send(write).await? {
+                Heard::AlreadyOurs(_) if exchange.is_overdue() => {
+                    Box::pin(self.take_back(member, moment)).await;
+                    break;
+                }
                 Heard::Landed(look) | Heard::AlreadyOurs(look) => {
-                    if creates && !Box::pin(self.is_still_on(member, key, moment)).await? {
-                        return Ok(Taken::Disabled);
+                    if creates && let Some(taken) = Box::pin(self.look_again(member, key, moment)).await? {
+                        return Ok(taken);
                     }
                     return Ok(Taken::Granted(look));
                 }
                 // What was proven was proven of the image before.
-                Heard::Prepared | Heard::Lost => is_proven = false,
+                Heard::Prepared => is_proven = false,
+                Heard::Lost => {
+                    is_proven = false;
+                    if second_look == SecondLook::Now {
+                        second_look = SecondLook::Done;
+                    }
+                }
                 Heard::Again => {}
             }
         }
@@ -189,14 +224,96 @@ impl DynamoStore {
         Ok(Taken::Contended)
     }
 
+    /// The look that refuses. One of this very operation is kept as such; an ancestor's is the second of two by now.
+    fn refuse(&self, asked: &Asked<'_>, debit: &Debit<'_>, exchange: &Exchange<'_>, at: i64) -> Result<Arc<Seen>, StoreError> {
+        if !exchange.is_fresh && exchange.sends == 0 {
+            count(&self.shared.caches.tally.local_refusals);
+        }
+        let look = self.look_of(&asked.key, exchange)?;
+        if exchange.is_fresh {
+            look.refuse(asked.is_ancestor);
+            self.keep_quiet(debit, asked.seen.as_deref(), &look, at);
+        }
+        Ok(look)
+    }
+
+    /// The last look of an exchange.
+    fn look_of(&self, key: &Key, exchange: &Exchange<'_>) -> Result<Arc<Seen>, StoreError> {
+        exchange.seen.as_ref().map_or_else(|| self.note(key, None, exchange.moment), |look| Ok(Arc::clone(look)))
+    }
+
     /// What a take goes by.
-    fn view<'a>(&self, member: &MemberTake<'_>, exchange: &'a Exchange<'_>, is_proven: bool, now: i64) -> View<'a> {
+    fn view<'a>(&self, asked: &Asked<'_>, exchange: &'a Exchange<'_>, standing: Standing, now: i64) -> View<'a> {
         let Some(look) = exchange.seen.as_deref() else { return View::Unknown };
         let is_recent = exchange.is_fresh || self.is_recent(look, now);
         match &look.image {
-            Some(image) => View::Known { image, is_recent, may_sync: is_proven || knows_more(member, look, image) },
+            Some(image) => View::Known {
+                image,
+                is_recent: is_recent && (image.disabled || !standing.is_doubted && (exchange.is_fresh || asked.may_refuse(look))),
+                may_sync: standing.is_proven || knows_more(asked.member, look, image),
+                is_crowded: look.is_crowded,
+                is_outdated: self.is_outdated(exchange, look, now),
+                judged_at: standing.judged_at,
+            },
             None if is_recent => View::Absent,
             None => View::Unknown,
+        }
+    }
+
+    /// Whether others have probably written the bucket since. Without a grace there is no bound that a crowd could name.
+    fn is_outdated(&self, exchange: &Exchange<'_>, look: &Seen, now: i64) -> bool {
+        let is_old = now.saturating_sub(look.at.0) > OUTDATED_MS;
+        !exchange.is_fresh && look.is_crowded && is_old && self.shared.options.fast_grace_ms > 0
+    }
+
+    /// Whether a bucket that turns out to be short is looked at once more.
+    pub(crate) fn second_look(&self, asked: &Asked<'_>, now: i64) -> SecondLook {
+        let is_lately = |look: &Seen| now.saturating_sub(look.at.0) < 2 * self.shared.options.rejection_cache_ttl_ms;
+        let is_confirmed = asked.seen.as_deref().is_some_and(|look| look.is_confirmed() && is_lately(look));
+        if asked.is_ancestor && !is_confirmed { SecondLook::Needed } else { SecondLook::Spared }
+    }
+
+    /// About two round trips, by what this operation has taken so far: for so long a refused chain holds what it took.
+    pub(crate) async fn wait_for_second_look(&self, moment: Moment) {
+        let passed = self.shared.options.clock.monotonic().saturating_sub(moment.started);
+        self.shared.options.clock.sleep((2 * passed).clamp(SECOND_LOOK.0, SECOND_LOOK.1)).await;
+    }
+
+    /// Where many others have taken what the bucket regained since the last look, whoever is refused would be told to come back
+    /// within moments, by which time the crowd has been there again. So the refusal holds for some times as long as the bucket
+    /// needs for what the crowd took, drawn at random: see [`QUIET_PACES`]. The waits told are as long.
+    fn keep_quiet(&self, debit: &Debit<'_>, before: Option<&Seen>, look: &Seen, at: i64) {
+        let (Some(before), Some(image)) = (before, &look.image) else { return };
+        let Some(old) = &before.image else { return };
+        if writes_between(before, look) < QUIET_WRITES_MIN {
+            return;
+        }
+        let since_ms = look.at.0.saturating_sub(before.at.0);
+        let (mut pace_ms, mut wait_ms, mut short) = (0, 0, SmallVec::new());
+        let mut held_max_ms = self.shared.options.rejection_cache_ttl_ms;
+        for (limit, amount) in debit.short(image, at) {
+            let (Some(was), Some(is)) = (old.limit(limit.name()), image.limit(limit.name())) else { continue };
+            let regained_ms = is.params.time_to_gain_ms(is.tc.saturating_sub(was.tc).max(0));
+            pace_ms = regained_ms.min(since_ms).max(pace_ms);
+            let lacks = amount.saturating_sub(balance_at(image, limit.name(), at).unwrap_or(0));
+            wait_ms = is.params.time_to_gain_ms(lacks).max(wait_ms);
+            held_max_ms = held_max_ms.min(time_to_fill_ms(is.params));
+            short.push((limit.name().clone(), amount));
+        }
+        let pace_ms = u64::try_from(pace_ms).unwrap_or(0);
+        if pace_ms == 0 {
+            return;
+        }
+        let drawn = self.shared.options.entropy.next_u64() % (pace_ms * (QUIET_PACES.1 - QUIET_PACES.0));
+        let held_ms = i64::try_from(pace_ms * QUIET_PACES.0 + drawn).unwrap_or(i64::MAX);
+        look.keep_quiet(Quiet { until: look.at.0.saturating_add(wait_ms.saturating_add(held_ms).min(held_max_ms)), short });
+    }
+
+    /// Gives back what landed too late to be granted.
+    async fn take_back(&self, member: &MemberTake<'_>, moment: Moment) {
+        if let Err(error) = self.give_back(member, moment).await {
+            count(&self.shared.caches.tally.credits_lost);
+            tracing::warn!(%error, "what landed too late to be granted could not be given back");
         }
     }
 
@@ -207,34 +324,23 @@ impl DynamoStore {
     }
 
     /// Reads the configuration of a member again, after its bucket was seen.
-    async fn reread(&self, member: &MemberTake<'_>) -> Result<Reread, StoreError> {
-        let found = self.member(member).await?;
-        if found.disabled_by.is_some() {
-            return Ok(Reread::Disabled);
-        }
-        let same = match member.limits.source {
-            LimitSource::Call => true,
-            LimitSource::Builder | LimitSource::Fallback => found.limits.is_none(),
-            LimitSource::EntityResource | LimitSource::Entity | LimitSource::Resource | LimitSource::System => {
-                found.limits.as_ref().is_some_and(|(limits, _)| limits[..] == member.limits.limits[..])
-            }
-        };
-        Ok(if same { Reread::Same } else { Reread::Different })
+    async fn reread(&self, member: &MemberTake<'_>) -> Result<Verdict, StoreError> {
+        Ok(self.member(member, Trust::NOTHING).await?.verdict_on(member))
     }
 
     /// True when the caller's limits may replace the bucket's.
     pub(crate) async fn is_up_to_date(&self, member: &MemberTake<'_>, look: &Seen, image: &Image) -> Result<bool, StoreError> {
-        Ok(knows_more(member, look, image) || matches!(self.reread(member).await?, Reread::Same))
+        Ok(knows_more(member, look, image) || matches!(self.reread(member).await?, Verdict::Same))
     }
 
     /// True when the bucket of a member that is not there would be made switched off.
     pub(crate) async fn is_switched_off(&self, member: &MemberTake<'_>) -> Result<bool, StoreError> {
-        Ok(self.member(member).await?.disabled_by.is_some())
+        Ok(self.member(member, Trust::NOTHING).await?.disabled_by.is_some())
     }
 
-    pub(crate) async fn member(&self, member: &MemberTake<'_>) -> Result<config::Member, StoreError> {
+    pub(crate) async fn member(&self, member: &MemberTake<'_>, trust: Trust) -> Result<config::Member, StoreError> {
         let key = MemberKey { entity: member.entity, resource: member.resource };
-        config::member(&self.shared, &self.id, key).await
+        config::member(&self.shared, &self.id, key, trust).await
     }
 
     /// A nonce that is used by one operation only.
@@ -259,10 +365,31 @@ impl DynamoStore {
     }
 }
 
-enum Reread {
-    Same,
-    Different,
-    Disabled,
+/// What a take has found out about what it goes by.
+#[derive(Clone, Copy)]
+struct Standing {
+    /// The caller's limits were read again and are those of the bucket.
+    is_proven: bool,
+    /// The image may show what a refused chain holds for a moment.
+    is_doubted: bool,
+    judged_at: i64,
+}
+
+/// An ancestor that is short is looked at twice before it refuses: a chain that is refused elsewhere may hold its tokens.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SecondLook {
+    /// Not an ancestor, or its last refusal was confirmed a moment ago.
+    Spared,
+    Needed,
+    Now,
+    Done,
+}
+
+impl Asked<'_> {
+    /// Whether an image of a moment ago may refuse without a write.
+    pub(crate) fn may_refuse(&self, look: &Seen) -> bool {
+        !self.is_ancestor || look.is_confirmed()
+    }
 }
 
 /// True when the member's limits were read after its bucket's parameters were seen, or clearly later than what justified them.

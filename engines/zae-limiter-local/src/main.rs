@@ -2,10 +2,14 @@
 
 use std::io::{Read, Write};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use tokio::sync::oneshot;
 use zae_limiter_local::{Command, HELP, Options, Server};
+
+/// What still works in the background is given up after this long.
+const CLOSE_MAX: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
     match Options::parse(std::env::args_os().skip(1)) {
@@ -21,15 +25,15 @@ fn main() -> ExitCode {
 }
 
 fn serve(options: Options) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the runtime can not start")?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the runtime cannot start")?;
     let result = runtime.block_on(async {
         let stop = stop(options.exit_with_stdin)?;
         let server = Server::bind(&options).await?;
         say(&format!("listening on http://{}\n", server.address()));
         server.run(stop).await
     });
-    // Nothing that still waits for a peer keeps the process.
-    runtime.shutdown_background();
+    // Whatever still waits for a peer is dropped, and with it the last handle of the file: the log of a file that is closed goes.
+    runtime.shutdown_timeout(CLOSE_MAX);
     result
 }
 

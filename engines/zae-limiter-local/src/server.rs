@@ -37,7 +37,7 @@ impl Server {
             None => Storage::memory()?,
         };
         let wanted = SocketAddr::new(options.host, options.port);
-        let listener = TcpListener::bind(wanted).await.with_context(|| format!("can not listen on {wanted}; choose another --port"))?;
+        let listener = TcpListener::bind(wanted).await.with_context(|| format!("cannot listen on {wanted}; choose another --port"))?;
         let address = listener.local_addr()?;
         if let Some(path) = &options.port_file {
             write_whole(path, &format!("{address}\n")).with_context(|| format!("--port-file {}", path.display()))?;

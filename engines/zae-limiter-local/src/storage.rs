@@ -69,16 +69,16 @@ impl Storage {
             Ok(()) => {}
             // Two servers would not see each other's tables: the engine caches their descriptions.
             Err(TryLockError::WouldBlock) => bail!("{} is in use by another zae-limiter-local", path.display()),
-            Err(TryLockError::Error(error)) => return Err(error).with_context(|| format!("{text}.lock can not be locked")),
+            Err(TryLockError::Error(error)) => return Err(error).with_context(|| format!("{text}.lock cannot be locked")),
         }
         private(&path)?;
-        Storage::open(text, Some(lock)).with_context(|| format!("{} can not be opened as a database", path.display()))
+        Storage::open(text, Some(lock)).with_context(|| format!("{} cannot be opened as a database", path.display()))
     }
 
     fn open(name: &str, lock: Option<File>) -> Result<Storage> {
         let database = Database::new(name)?;
         let own = dynoxide::storage::Storage::new(name)?;
-        own.conn().execute_batch(REPAIRS).context("the stream index can not be created")?;
+        own.conn().execute_batch(REPAIRS).context("the stream index cannot be created")?;
         Ok(Storage { database, own: Mutex::new(own), _lock: lock })
     }
 
@@ -109,7 +109,7 @@ fn private(path: &Path) -> Result<File> {
     options.read(true).write(true).create(true).truncate(false);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(path).with_context(|| format!("{} can not be opened", path.display()))
+    options.open(path).with_context(|| format!("{} cannot be opened", path.display()))
 }
 
 #[cfg(test)]

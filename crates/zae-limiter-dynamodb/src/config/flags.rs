@@ -5,15 +5,20 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use futures_util::future::join_all;
-use zae_limiter_store::{Level, StoreError, StoreErrorKind};
+use zae_limiter_store::{Level, MemberTake, StoreError, StoreErrorKind};
 
-use super::decisive_flag;
-use crate::constants::FLAG_PAUSE;
-use crate::item::{attr, key_of};
+use super::{Trust, decisive_flag};
+use crate::change::too_busy;
+use crate::constants::{ADMIN_ATTEMPTS_MAX, FLAG_PAUSE};
+use crate::image::{Image, attr::FV};
+use crate::item::{attr, integer_of, key_of};
 use crate::page::{Listing, Walk};
 use crate::retry::Refused;
-use crate::table::{Action, Condition, Index, Key, Update};
+use crate::table::{Action, Comparison, Condition, Index, Item, Key, Update, Write, compare, number};
+use crate::write::{BucketWrite, Writer};
 use crate::{DynamoStore, keys};
+
+const OPERATION: &str = "set_disabled";
 
 /// How often the buckets are looked for. Indexes lag behind; a bucket made while the flag was being stored shows up in the
 /// second pass, one made later reads the flag itself.
@@ -22,11 +27,91 @@ const PASSES: u32 = 2;
 /// Buckets written at the same time.
 pub(super) const PARALLEL_MAX: usize = 16;
 
+/// The flag of a bucket as it was seen before the configuration was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SeenFlag {
+    is_set: bool,
+    count: Option<i64>,
+}
+
+impl SeenFlag {
+    /// That of an item.
+    fn of(item: &Item) -> SeenFlag {
+        SeenFlag { is_set: item.contains_key(attr::DISABLED), count: integer_of(item, FV) }
+    }
+
+    /// That of an image.
+    pub(crate) fn in_image(image: &Image) -> SeenFlag {
+        SeenFlag { is_set: image.disabled, count: image.fv }
+    }
+
+    /// That of a bucket which was made, switched on, a moment ago.
+    pub(crate) const OF_A_NEW_BUCKET: SeenFlag = SeenFlag { is_set: false, count: None };
+}
+
 /// Switches a bucket off, or on. Never makes one.
-pub(crate) fn write_flag(key: Key, disabled: bool) -> Update {
-    let name = attr::DISABLED.into();
-    let action = if disabled { Action::Set(name, AttributeValue::Bool(true)) } else { Action::Remove(name) };
-    Update { key, actions: vec![action], conditions: vec![Condition::Exists(attr::PK.into())] }
+///
+/// The write lands only on the flag that was seen, and moves its count. Who writes a flag looks at the bucket first and at the
+/// configuration afterwards, and who changes the configuration writes the flag of every bucket in any case. So a write that is
+/// delayed, or was computed from an older configuration, finds another count and fails. Example: an administrator switches off
+/// and sees count 3; another one switches on, sees count 3 as well and writes 4; the first write arrives now and is refused.
+pub(crate) fn write_flag(key: Key, seen: SeenFlag, disabled: bool) -> Update {
+    let name = || attr::DISABLED.into();
+    let action = if disabled { Action::Set(name(), AttributeValue::Bool(true)) } else { Action::Remove(name()) };
+    let count = number(seen.count.unwrap_or(0).saturating_add(1));
+    let conditions = vec![
+        Condition::Exists(attr::PK.into()),
+        if seen.is_set { Condition::Exists(name()) } else { Condition::Absent(name()) },
+        match seen.count {
+            Some(count) => compare(FV, Comparison::Eq, count),
+            None => Condition::Absent(FV.into()),
+        },
+    ];
+    let write = BucketWrite::update(Writer::Flag, Update { key, actions: vec![action, Action::Set(FV.into(), count)], conditions });
+    debug_assert!(write.breaches().is_empty(), "{:?}", write.breaches());
+    match write.write {
+        Write::Update(update) => update,
+        Write::Put(_) | Write::Delete(_) | Write::Check(_) => unreachable!("it was built as an update"),
+    }
+}
+
+impl DynamoStore {
+    /// Looks at the configuration of a bucket that says it is switched off. True when the configuration says so too; when not,
+    /// the flag was left behind, and is taken away unless somebody is faster.
+    pub(crate) async fn is_off_by_configuration(&self, member: &MemberTake<'_>, key: &Key, image: &Image) -> Result<bool, StoreError> {
+        if self.member(member, Trust::NOTHING).await?.disabled_by.is_some() {
+            return Ok(true);
+        }
+        let update = write_flag(key.clone(), SeenFlag::in_image(image), false);
+        match self.shared.persist("consume", || self.table().update(&update)).await {
+            Ok(_) => tracing::warn!(pk = key.pk, "a bucket was switched off against its configuration, and is on again"),
+            // Somebody else has written the flag, or an earlier attempt of this call has.
+            Err(Refused::Condition(_)) => {}
+            Err(refused) => return Err(refused.into_error("consume")),
+        }
+        Ok(false)
+    }
+
+    /// Switches a bucket off that was made a moment ago, if its configuration still says so.
+    pub(crate) async fn switch_off_newborn(&self, member: &MemberTake<'_>, key: &Key) -> Result<(), StoreError> {
+        let mut seen = SeenFlag::OF_A_NEW_BUCKET;
+        for attempt in 1..=ADMIN_ATTEMPTS_MAX {
+            let update = write_flag(key.clone(), seen, true);
+            let found = match self.shared.persist("consume", || self.table().update(&update)).await {
+                Ok(_) => return Ok(()),
+                Err(Refused::Condition(found)) => found,
+                Err(refused) => return Err(refused.into_error("consume")),
+            };
+            // Gone already, or somebody has written the flag since.
+            let Some(item) = found else { return Ok(()) };
+            seen = SeenFlag::of(&item);
+            if seen.is_set == self.member(member, Trust::NOTHING).await?.disabled_by.is_some() {
+                return Ok(());
+            }
+            self.shared.back_off(attempt).await;
+        }
+        Err(too_busy("consume"))
+    }
 }
 
 /// A bucket by the words in its key: other writers accept names that we do not.
@@ -43,7 +128,7 @@ pub(super) async fn reach_buckets(store: &DynamoStore, level: &Level) -> Result<
         if pass > 0 {
             store.shared.options.clock.sleep(FLAG_PAUSE).await;
         }
-        let mut walk = Walk::new(&store.shared, "set_disabled", covered_by(store, level).after(None));
+        let mut walk = Walk::new(&store.shared, OPERATION, covered_by(store, level).after(None));
         let mut census = Census::default();
         while let Some(items) = walk.next().await? {
             let mut shards: BTreeMap<Bucket, Vec<Key>> = BTreeMap::new();
@@ -101,7 +186,28 @@ pub(super) fn covered_by(store: &DynamoStore, level: &Level) -> Listing {
 
 /// Writes the flag of each bucket, by its own levels. Returns those that are there.
 async fn flag_all(store: &DynamoStore, shards: BTreeMap<Bucket, Vec<Key>>) -> Result<BTreeSet<Bucket>, StoreError> {
-    const OPERATION: &str = "set_disabled";
+    let mut reached = BTreeSet::new();
+    let mut open: Vec<(Bucket, Key)> =
+        shards.into_iter().flat_map(|(bucket, keys)| keys.into_iter().map(move |key| (bucket.clone(), key))).collect();
+    for attempt in 1..=ADMIN_ATTEMPTS_MAX {
+        open = flag_once(store, open, &mut reached).await?;
+        if open.is_empty() {
+            return Ok(reached);
+        }
+        store.shared.back_off(attempt).await;
+    }
+    Err(unreached(too_busy(OPERATION)))
+}
+
+/// One try for each bucket: the flag it has, then its configuration, then the write. Returns those whose flag somebody else has
+/// written in between.
+async fn flag_once(
+    store: &DynamoStore,
+    open: Vec<(Bucket, Key)>,
+    reached: &mut BTreeSet<Bucket>,
+) -> Result<Vec<(Bucket, Key)>, StoreError> {
+    let keys: Vec<Key> = open.iter().map(|(_, key)| key.clone()).collect();
+    let items = store.shared.read_all(OPERATION, &keys, true).await?;
     let levels = |bucket: &Bucket| {
         let Bucket { entity, resource } = bucket;
         [
@@ -110,18 +216,19 @@ async fn flag_all(store: &DynamoStore, shards: BTreeMap<Bucket, Vec<Key>>) -> Re
             keys::resource_config_of(&store.id, resource),
         ]
     };
-    let wanted: BTreeSet<Key> = shards.keys().flat_map(levels).collect();
+    let wanted: BTreeSet<Key> = open.iter().flat_map(|(bucket, _)| levels(bucket)).collect();
     let wanted: Vec<Key> = wanted.into_iter().collect();
-    let items = store.shared.read_all(OPERATION, &wanted, true).await?;
-    let found: BTreeMap<&Key, _> = wanted.iter().zip(&items).collect();
+    let configs = store.shared.read_all(OPERATION, &wanted, true).await?;
+    let found: BTreeMap<&Key, _> = wanted.iter().zip(&configs).collect();
     let mut writes = Vec::new();
-    let mut reached = BTreeSet::new();
-    for (bucket, keys) in shards {
+    for ((bucket, key), item) in open.into_iter().zip(items) {
+        // Forgotten meanwhile; a new one reads the flag itself.
+        let Some(item) = item else { continue };
         let stored = levels(&bucket).map(|key| found.get(&key).and_then(|item| item.as_ref()));
         match decisive_flag(stored) {
             Ok(flag) => {
                 let disabled = flag.is_some_and(|(flag, _)| flag);
-                writes.extend(keys.into_iter().map(|key| (bucket.clone(), write_flag(key, disabled))));
+                writes.push((bucket, write_flag(key, SeenFlag::of(&item), disabled)));
             }
             // An entity with a flag of its own that this version does not support: not ours to overrule.
             Err(error) => {
@@ -130,24 +237,26 @@ async fn flag_all(store: &DynamoStore, shards: BTreeMap<Bucket, Vec<Key>>) -> Re
             }
         }
     }
+    let mut lost = Vec::new();
     for chunk in writes.chunks(PARALLEL_MAX) {
         // The same write twice is the same write: it may be repeated.
         let sent = chunk.iter().map(|(_, update)| store.shared.persist(OPERATION, || store.table().update(update)));
         for ((bucket, update), result) in chunk.iter().zip(join_all(sent).await) {
             match result {
                 Ok(_) => drop(reached.insert(bucket.clone())),
-                // It has been forgotten meanwhile, and a new one reads the flag itself.
-                Err(Refused::Condition(_)) => {}
-                Err(refused) => {
-                    let error = refused.into_error(OPERATION);
-                    let message = format!("the flag is stored, but did not reach every bucket ({error}); repeat it");
-                    return Err(StoreError::new(StoreErrorKind::Unavailable, OPERATION, message).with_source(error));
-                }
+                Err(Refused::Condition(None)) => {}
+                Err(Refused::Condition(Some(_))) => lost.push((bucket.clone(), update.key.clone())),
+                Err(refused) => return Err(unreached(refused.into_error(OPERATION))),
             }
             store.shared.caches.forget(&update.key.pk);
         }
     }
-    Ok(reached)
+    Ok(lost)
+}
+
+fn unreached(error: StoreError) -> StoreError {
+    let message = format!("the flag is stored, but did not reach every bucket ({error}); repeat it");
+    StoreError::new(StoreErrorKind::Unavailable, OPERATION, message).with_source(error)
 }
 
 #[cfg(test)]

@@ -2,14 +2,18 @@
 //! makes or removes the configuration, so they are exact.
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use zae_limiter_store::{Level, StoreError};
+use zae_limiter_store::{Level, StoreError, StoreErrorKind};
 
-use crate::change::too_busy;
-use crate::constants::ADMIN_ATTEMPTS_MAX;
 use crate::item::{attr, corrupt, index_actions, integer_of, whole_number};
-use crate::retry::Refused;
 use crate::table::{Action, Comparison, Condition, Delete, Item, Key, Update, Write, compare};
 use crate::{DynamoStore, keys};
+
+/// The size from which a registry takes no more names, in bytes. A table refuses items of 400 KB; before that every change of a
+/// registry costs a write unit per KB, twice.
+pub(crate) const REGISTRY_BYTES_MAX: usize = 300_000;
+
+/// The size from which every new name is a warning.
+const REGISTRY_BYTES_WARNED: usize = REGISTRY_BYTES_MAX / 4 * 3;
 
 /// What a change does to the configuration of a level, as its registry sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +41,7 @@ pub(super) fn counted(registry: &Item) -> impl Iterator<Item = &str> {
     registry.keys().map(String::as_str).filter(move |name| !is_key(name) && integer_of(registry, name).is_some_and(|count| count > 0))
 }
 
-/// The write that keeps the registry of a level right. `Corrupt` when there is something in it that can not be counted in.
+/// The write that keeps the registry of a level right. `Corrupt` when there is something in it that cannot be counted in.
 pub(super) fn update(namespace: &str, level: &Level, registry: Option<&Item>, presence: Presence) -> Result<Option<Write>, StoreError> {
     let Some(key) = key(namespace, level) else { return Ok(None) };
     let (actions, conditions) = match level {
@@ -64,16 +68,56 @@ pub(super) fn update(namespace: &str, level: &Level, registry: Option<&Item>, pr
         }
     };
     let mut actions = actions;
+    if presence == Presence::Appears {
+        check_room(&key, level, registry)?;
+    }
     if presence != Presence::Disappears {
         actions.extend(index_actions(namespace, &key));
     }
     Ok(Some(Write::Update(Update { key, actions, conditions })))
 }
 
+/// A registry is one item, and an item has a largest size. Says so before the table does.
+fn check_room(key: &Key, level: &Level, registry: Option<&Item>) -> Result<(), StoreError> {
+    let Some(registry) = registry else { return Ok(()) };
+    let name = level.resource_name().map_or(keys::ALL_RESOURCES, |resource| resource.as_str());
+    let is_named = match level {
+        Level::Resource(_) => {
+            matches!(registry.get(attr::RESOURCES), Some(AttributeValue::Ss(names)) if names.iter().any(|known| known == name))
+        }
+        _ => registry.contains_key(name),
+    };
+    if is_named {
+        return Ok(());
+    }
+    let bytes: usize = registry.iter().map(|(name, value)| name.len() + bytes_of(value)).sum();
+    if bytes > REGISTRY_BYTES_MAX {
+        let message = format!(
+            "the registry {} {} holds {bytes} bytes of names, and takes no more beyond {REGISTRY_BYTES_MAX}; the limits of {level} are \
+             not stored: delete configurations of resources that are no longer used, or spread tenants over namespaces",
+            key.pk, key.sk
+        );
+        return Err(StoreError::new(StoreErrorKind::Capacity, "read", message));
+    }
+    if bytes > REGISTRY_BYTES_WARNED {
+        tracing::warn!(pk = key.pk, sk = %key.sk, bytes, max = REGISTRY_BYTES_MAX, "a registry is nearly full");
+    }
+    Ok(())
+}
+
+/// What a value of a registry takes, in bytes.
+fn bytes_of(value: &AttributeValue) -> usize {
+    match value {
+        AttributeValue::Ss(names) => names.iter().map(String::len).sum(),
+        AttributeValue::S(text) | AttributeValue::N(text) => text.len(),
+        _ => 0,
+    }
+}
+
 /// Somebody has to repair what is of another type: every further change would fail.
 fn check_readable(registry: Option<&Item>, name: &str, is_readable: fn(&AttributeValue) -> bool) -> Result<(), StoreError> {
     match registry.and_then(|registry| Some((registry, registry.get(name)?))) {
-        Some((registry, value)) if !is_readable(value) => Err(corrupt(registry, name, "can not be counted in; repair or remove it")),
+        Some((registry, value)) if !is_readable(value) => Err(corrupt(registry, name, "cannot be counted in; repair or remove it")),
         _ => Ok(()),
     }
 }
@@ -90,27 +134,28 @@ fn one_less(name: &str, registry: Option<&Item>) -> Result<(Vec<Action>, Vec<Con
     })
 }
 
-/// Removes one configuration of an entity that is being deleted, and counts it out. False when it is gone already.
-pub(crate) async fn remove_entity_config(store: &DynamoStore, key: &Key, operation: &'static str) -> Result<bool, StoreError> {
+/// The writes that remove configurations of an entity and count them out, and how many of them are there.
+pub(crate) async fn count_out(store: &DynamoStore, configs: &[Key], operation: &'static str) -> Result<(u64, Vec<Write>), StoreError> {
     let registry_key = keys::entity_config_resources(&store.id);
-    let Some(resource) = keys::parse_entity_config(&key.sk) else { return Ok(false) };
-    for attempt in 1..=ADMIN_ATTEMPTS_MAX {
-        let mut found = store.shared.read_all(operation, &[key.clone(), registry_key.clone()], true).await?;
-        let registry = found.pop().flatten();
-        let Some(item) = found.pop().flatten() else { return Ok(false) };
+    let wanted: Vec<Key> = configs.iter().cloned().chain([registry_key.clone()]).collect();
+    let mut found = store.shared.read_all(operation, &wanted, true).await?;
+    let registry = found.pop().flatten();
+    let (mut writes, mut actions, mut conditions) = (Vec::with_capacity(configs.len() + 1), Vec::new(), Vec::new());
+    for (key, item) in configs.iter().zip(found) {
+        let (Some(item), Some(resource)) = (item, keys::parse_entity_config(&key.sk)) else { continue };
         let counted = item.contains_key(attr::GSI3PK);
-        let mut writes = vec![Write::Delete(Delete { key: key.clone(), conditions: vec![registered(counted)] })];
+        writes.push(Write::Delete(Delete { key: key.clone(), conditions: vec![registered(counted)] }));
         if counted {
-            let (actions, conditions) = one_less(resource, registry.as_ref()).map_err(|error| error.during(operation))?;
-            writes.push(Write::Update(Update { key: registry_key.clone(), actions, conditions }));
-        }
-        match store.shared.transact(operation, &writes).await {
-            Ok(()) => return Ok(true),
-            Err(Refused::Canceled(_)) => store.shared.back_off(attempt).await,
-            Err(refused) => return Err(refused.into_error(operation)),
+            let less = one_less(resource, registry.as_ref()).map_err(|error| error.during(operation))?;
+            actions.extend(less.0);
+            conditions.extend(less.1);
         }
     }
-    Err(too_busy(operation))
+    let removed = u64::try_from(writes.len()).unwrap_or(u64::MAX);
+    if !actions.is_empty() {
+        writes.push(Write::Update(Update { key: registry_key, actions, conditions }));
+    }
+    Ok((removed, writes))
 }
 
 /// The condition that an entity configuration is there, and has or has not been counted. Only counted ones have the key by

@@ -6,7 +6,7 @@ use zae_limiter_core::{BUCKET_TTL_MULTIPLIER, EntityId, Milli, ResourceName, Tak
 use zae_limiter_store::{Level, LimitsInForce, MemberKey, MemberTake, StoreError};
 
 use super::flags::{PARALLEL_MAX, covered_by};
-use super::members;
+use super::{Trust, members};
 use crate::constants::{ADMIN_ATTEMPTS_MAX, SPREAD_MAX};
 use crate::item::key_of;
 use crate::page::Walk;
@@ -44,7 +44,7 @@ async fn reach_buckets(store: &DynamoStore, level: &Level, moment: Moment) -> Re
         for chunk in buckets.chunks(PARALLEL_MAX) {
             let told = join_all(chunk.iter().map(|(entity, resource)| reach(store, entity, resource, moment))).await;
             for ((entity, resource), error) in chunk.iter().zip(told).filter_map(|(bucket, told)| told.err().map(|error| (bucket, error))) {
-                // One bucket that can not be read is no reason to leave the others behind.
+                // One bucket that cannot be read is no reason to leave the others behind.
                 tracing::warn!(%error, %entity, %resource, "the limits are stored, but this bucket keeps the old ones until our next take");
             }
         }
@@ -57,7 +57,7 @@ async fn reach(store: &DynamoStore, entity: &EntityId, resource: &ResourceName, 
     let key = keys::bucket(&store.id, entity, resource, 0);
     for attempt in 1..=ADMIN_ATTEMPTS_MAX {
         let look = store.look(&key, moment).await?;
-        let found = members(&store.shared, &store.id, &[MemberKey { entity, resource }], "set_limits").await?;
+        let found = members(&store.shared, &store.id, &[MemberKey { entity, resource }], Trust::NOTHING, "set_limits").await?;
         let stamp = found.stamp;
         let limits = found.members.into_iter().next().and_then(|member| member.limits);
         let (Some(image), Some((limits, source))) = (&look.image, limits) else { return Ok(()) };
@@ -69,7 +69,7 @@ async fn reach(store: &DynamoStore, entity: &EntityId, resource: &ResourceName, 
         let takes: Vec<Take> = (0..).zip(limits.limits.iter()).map(|(limit, _)| Take { limit, amount: Milli::ZERO }).collect();
         let member = MemberTake { entity, resource, limits: &limits, takes: &takes, absent: &[] };
         match store.take(&store.asked(&member), moment).await? {
-            Taken::Granted(_) | Taken::Refused(_) | Taken::Disabled => return Ok(()),
+            Taken::Granted(_) | Taken::Spared(_) | Taken::Refused(_) | Taken::Disabled => return Ok(()),
             // Changed again, or others were faster.
             Taken::Stale | Taken::Contended => store.shared.back_off(attempt).await,
         }

@@ -3,13 +3,14 @@
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use zae_limiter_core::{AuditAction, check_limits};
-use zae_limiter_store::{Change, Level, LimitsChange, StoreError, StoreErrorKind};
+use zae_limiter_store::{Change, Level, LevelConfig, LimitsChange, StoreError, StoreErrorKind};
 
 use super::registry::{self, Presence};
-use crate::change::{Outcome, check_active, too_busy};
+use crate::change::{Outcome, check_active, is_same_event, too_busy};
 use crate::constants::ADMIN_ATTEMPTS_MAX;
+use crate::entity::{check_staying, is_staying};
 use crate::item::config::{self as stored, CONFIG_VERSION, ON_UNAVAILABLE};
-use crate::item::{Event, attr, details, stored_version, version_of};
+use crate::item::{Event, attr, audit_item, details, stored_version, version_of};
 use crate::table::{Action, Comparison, Condition, Delete, Item, Key, Update, Write, compare_with, number, text};
 use crate::{DynamoStore, keys};
 
@@ -20,6 +21,8 @@ struct Found<'a> {
     key: Key,
     item: Option<Item>,
     registry: Option<Item>,
+    /// The event of this very change: an earlier attempt of its caller has landed.
+    told: Option<Item>,
 }
 
 /// What a change makes of a level.
@@ -31,13 +34,19 @@ enum Becomes {
 }
 
 impl<'a> Found<'a> {
-    async fn read(store: &'a DynamoStore, level: &'a Level, operation: &'static str) -> Result<Found<'a>, StoreError> {
+    async fn read(store: &'a DynamoStore, level: &'a Level, change: &Change, operation: &'static str) -> Result<Found<'a>, StoreError> {
         let key = stored::key(&store.id, level);
-        let mut wanted = vec![keys::namespace_by_id(&store.id), key.clone()];
+        let told = keys::audit(&store.id, &level.subject(), &change.event.to_string());
+        let mut wanted = vec![keys::namespace_by_id(&store.id), told, key.clone()];
         wanted.extend(registry::key(&store.id, level));
+        wanted.extend(level.entity_id().map(|entity| keys::entity(&store.id, entity)));
         let mut items = store.shared.read_all(operation, &wanted, true).await?.into_iter();
         check_active(operation, items.next().flatten().as_ref())?;
-        Ok(Found { store, level, key, item: items.next().flatten(), registry: items.next().flatten() })
+        let told = items.next().flatten();
+        if let (Some(entity), None) = (level.entity_id(), &told) {
+            check_staying(operation, entity, items.next_back().flatten().as_ref())?;
+        }
+        Ok(Found { store, level, key, item: items.next().flatten(), registry: items.next().flatten(), told })
     }
 
     /// 0 when nothing is stored.
@@ -94,11 +103,20 @@ impl<'a> Found<'a> {
             Becomes::Gone => writes.push(Write::Delete(Delete { key, conditions: self.unchanged() })),
             Becomes::Nothing => {}
         }
+        writes.extend(self.level.entity_id().map(|entity| Write::Check(is_staying(&store.id, entity))));
         store.shared.change(operation, &store.id, writes, recorded).await
     }
 
+    /// True when this very change was made before, and its answer was lost. `details` are those it would have now, if that can be
+    /// said; what was there before it does not count.
+    fn is_told(&self, change: &Change, action: AuditAction, details: Option<crate::item::Details>) -> bool {
+        let Some(told) = &self.told else { return false };
+        let as_stored = details.or_else(|| crate::item::details_of(told)).unwrap_or_default();
+        is_same_event(told, &audit_item(&self.store.id, change, self.event(action, as_stored), 0))
+    }
+
     fn event(&self, action: AuditAction, details: crate::item::Details) -> Event<'a> {
-        Event { subject: self.level.subject(), action, resource: stored::resource_word(self.level), details }
+        Event { subject: self.level.subject(), action, resource: stored::resource_word(self.level), details, version: None }
     }
 }
 
@@ -121,7 +139,13 @@ pub(super) async fn set_limits(store: &DynamoStore, level: &Level, new: &LimitsC
         return Err(invalid(OPERATION, format!("on_unavailable is stored at system level only, not for {level}")));
     }
     for attempt in 1..=ADMIN_ATTEMPTS_MAX {
-        let found = Found::read(store, level, OPERATION).await?;
+        let found = Found::read(store, level, change, OPERATION).await?;
+        // Before the version is compared: it is the one this change has made.
+        if found.is_told(change, AuditAction::LimitsSet, Some(details::limits(&new.limits, new.on_unavailable)))
+            && let Some(told) = &found.told
+        {
+            return Ok(version_of(told, CONFIG_VERSION));
+        }
         if let Some(expected) = new.expected_version.filter(|expected| *expected != found.version()) {
             return Err(conflict(OPERATION, &format!("the configuration of {level}"), expected, found.version()));
         }
@@ -129,7 +153,9 @@ pub(super) async fn set_limits(store: &DynamoStore, level: &Level, new: &LimitsC
         let mut actions = stored::limit_actions(found.item.as_ref(), &new.limits);
         actions.push(version_action(version));
         actions.extend(new.on_unavailable.map(|policy| Action::Set(ON_UNAVAILABLE.into(), text(policy.as_str()))));
-        let event = found.event(AuditAction::LimitsSet, details::limits(&new.limits, new.on_unavailable));
+        let before = found.item.as_ref().map_or_else(|| Ok(LevelConfig::default()), stored::level_config);
+        let mut event = found.event(AuditAction::LimitsSet, details::limits_set(new, before));
+        event.version = Some(version);
         match found.write(OPERATION, Becomes::Changed(actions), (change, event)).await? {
             Outcome::Made => return Ok(version),
             Outcome::Lost(_) => store.shared.back_off(attempt).await,
@@ -142,9 +168,12 @@ pub(super) async fn set_limits(store: &DynamoStore, level: &Level, new: &LimitsC
 pub(super) async fn delete_limits(store: &DynamoStore, level: &Level, change: &Change) -> Result<bool, StoreError> {
     const OPERATION: &str = "delete_limits";
     for attempt in 1..=ADMIN_ATTEMPTS_MAX {
-        let found = Found::read(store, level, OPERATION).await?;
+        let found = Found::read(store, level, change, OPERATION).await?;
+        if found.is_told(change, AuditAction::LimitsDeleted, None) {
+            return Ok(true);
+        }
         let Some(item) = found.item.as_ref().filter(|item| stored::has_limits(item)) else { return Ok(false) };
-        // Limits that can not be honoured can be deleted all the same.
+        // Limits that cannot be honoured can be deleted all the same.
         let told = match stored::limits(item) {
             Ok(limits) => details::limits(&limits, None),
             Err(error) => details::unreadable(error.message()),
@@ -170,10 +199,13 @@ pub(super) async fn delete_limits(store: &DynamoStore, level: &Level, change: &C
 pub(super) async fn set_flag(store: &DynamoStore, level: &Level, disabled: Option<bool>, change: &Change) -> Result<(), StoreError> {
     const OPERATION: &str = "set_disabled";
     if *level == Level::System {
-        return Err(invalid(OPERATION, "the system level can not be disabled; disable a resource or an entity"));
+        return Err(invalid(OPERATION, "the system level cannot be disabled; disable a resource or an entity"));
     }
     for attempt in 1..=ADMIN_ATTEMPTS_MAX {
-        let found = Found::read(store, level, OPERATION).await?;
+        let found = Found::read(store, level, change, OPERATION).await?;
+        if found.is_told(change, AuditAction::FlagsSet, Some(details::flag(disabled, None))) {
+            return Ok(());
+        }
         let version = version_action(found.next_version());
         let becomes = match (&found.item, disabled) {
             (_, Some(flag)) => Becomes::Changed(vec![Action::Set(attr::DISABLED.into(), AttributeValue::Bool(flag)), version]),
@@ -181,7 +213,9 @@ pub(super) async fn set_flag(store: &DynamoStore, level: &Level, disabled: Optio
             (Some(item), None) if stored::says_nothing_without(item, true) => Becomes::Gone,
             (Some(_), None) => Becomes::Changed(vec![Action::Remove(attr::DISABLED.into()), version]),
         };
-        let event = found.event(AuditAction::FlagsSet, details::flag(disabled));
+        // A flag that this version cannot read is replaced all the same.
+        let before = found.item.as_ref().and_then(|item| stored::flag(item).ok().flatten());
+        let event = found.event(AuditAction::FlagsSet, details::flag(disabled, before));
         match found.write(OPERATION, becomes, (change, event)).await? {
             Outcome::Made => return Ok(()),
             Outcome::Lost(_) => store.shared.back_off(attempt).await,

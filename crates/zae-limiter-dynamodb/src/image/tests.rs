@@ -96,5 +96,5 @@ fn what_no_write_could_pin_is_damaged_and_says_what_to_do() {
 fn a_bucket_without_its_measure_of_writes_has_none_left() {
     let mut item = item([]);
     item.remove("b_wcu_tk");
-    assert_eq!(Image::parse(&item).unwrap().wcu_tk, 0);
+    assert!(Image::parse(&item).unwrap().wcu_tk < WCU_NEEDED_MILLI, "FAST would fail on it for ever");
 }

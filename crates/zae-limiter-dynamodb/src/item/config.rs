@@ -106,6 +106,11 @@ pub(crate) fn says_nothing_without(item: &Item, flag: bool) -> bool {
     })
 }
 
+/// Whether a level is switched off.
+pub(crate) fn is_switched_off(item: &Item) -> bool {
+    matches!(flag(item), Ok(Some(true)))
+}
+
 /// What is stored at a level.
 pub(crate) fn level_config(item: &Item) -> Result<LevelConfig, StoreError> {
     let version = version_of(item, CONFIG_VERSION);

@@ -1,4 +1,4 @@
-//! Items of the Python product (facts, appendix A) are read or refused, and ours come back as they were.
+//! Items of the Python package 0.17 are read or refused, and ours come back as they were.
 
 use proptest::prelude::*;
 use zae_limiter_core::{AuditAction, AuditSubject, EventId, Limit, UsageWindow};
@@ -66,14 +66,14 @@ fn what_an_entity_carries_is_what_the_python_product_needs() {
         created_at: AT,
         version: 1,
     };
-    let stored = entity_item("ns", &new, "8cd0a77404a55a34");
+    let stored = entity_item("ns", &new, "8cd0a77404a55a34", &[]);
     let mut expected = item(
         "PK=ns/ENTITY#key SK=#META b:cascade=true created_at=2026-01-01T10:00:00Z entity_id=key name=Key parent_id=org n:version=1 \
          n:pgen=1767261600000 pinc=8cd0a77404a55a34 GSI1PK=ns/PARENT#org GSI1SK=CHILD#key GSI4PK=ns GSI4SK=ns/ENTITY#key",
     );
     expected.insert("metadata".to_owned(), map([("tier", text("gold"))]));
     assert_eq!(stored, expected);
-    let alone = entity_item("ns", &Entity { parent: None, ..new }, "x");
+    let alone = entity_item("ns", &Entity { parent: None, ..new }, "x", &[]);
     assert_eq!(alone.get(attr::PARENT_ID), Some(&nothing()));
     assert!(!alone.contains_key(attr::GSI1PK));
 }
@@ -99,7 +99,7 @@ fn golden_configurations_are_read() {
     assert!(!config::says_nothing_without(&odd, false), "the cascade of another writer stays");
 }
 
-/// What can not be honoured is refused, with the attribute and the item in the message.
+/// What cannot be honoured is refused, with the attribute and the item in the message.
 #[test]
 fn golden_configurations_that_can_not_be_honoured_are_refused() {
     let check = |attributes: &str, kind: StoreErrorKind, named: &str| {
@@ -213,7 +213,8 @@ fn our_events_carry_what_the_python_product_needs() {
         subject: AuditSubject::Entity("key".parse().expect("an id")),
         action: AuditAction::FlagsSet,
         resource: Some("gpt-4"),
-        details: details::flag(Some(true)),
+        details: details::flag(Some(true), Some(false)),
+        version: None,
     };
     let stored = audit_item("ns", &change, event, 90 * 86_400);
     let id = change.event.to_string();
@@ -221,7 +222,7 @@ fn our_events_carry_what_the_python_product_needs() {
         "PK=ns/AUDIT#key SK=#AUDIT#{id} GSI4PK=ns GSI4SK=ns/AUDIT#key entity_id=key event_id={id} timestamp={CREATED} action=limits_set \
          0:principal resource=gpt-4 n:ttl=1775037600"
     ));
-    expected.insert("details".to_owned(), map([("disabled", AttributeValue::Bool(true))]));
+    expected.insert("details".to_owned(), map([("disabled", AttributeValue::Bool(true)), ("was", AttributeValue::Bool(false))]));
     assert_eq!(stored, expected);
     let read = audit_event(&stored, &AuditSubject::Entity("key".parse().expect("an id"))).expect("an event");
     assert_eq!((read.id, read.at, read.action), (change.event, AT, AuditAction::FlagsSet));
@@ -296,7 +297,7 @@ proptest! {
     ) {
         let parent = parent.map(|parent| parent.parse().expect("an id"));
         let new = Entity { id: "key@1".parse().expect("an id"), name, parent, cascade, metadata, created_at: TimeMs(at), version };
-        let stored = entity_item("ns", &new, "0123456789abcdef");
+        let stored = entity_item("ns", &new, "0123456789abcdef", &[]);
         prop_assert_eq!(key_of(&stored), Some(keys::entity("ns", &new.id)));
         prop_assert_eq!(entity(&stored).expect("ours"), new);
     }

@@ -28,6 +28,7 @@ fn charge(image: &Image, source: LimitSource) -> Update {
         nonce: Some("n"),
         has_floor: false,
         clears_mark: false,
+        units_milli: 1_000,
         now: NOW,
     };
     refill.build().expect("a write")

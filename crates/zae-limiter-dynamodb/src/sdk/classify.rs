@@ -126,16 +126,20 @@ fn by_credentials(error: &CredentialsError) -> TableError {
     match error {
         // Whoever hands out the credentials is down or slow.
         CredentialsError::ProviderTimedOut(_) => TableError::Unreachable(format!("the provider of credentials did not answer: {why}")),
-        CredentialsError::CredentialsNotLoaded(_) => TableError::Denied(format!(
-            "no AWS credentials found ({why}); set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or run where a role is attached"
+        // The last place that is asked is the metadata service of an instance, which is not there on most machines.
+        CredentialsError::ProviderError(_) if !why.contains("IMDS") => {
+            TableError::Denied(format!("the AWS credentials cannot be loaded: {why}"))
+        }
+        CredentialsError::InvalidConfiguration(_) => TableError::Denied(format!("the AWS credentials cannot be loaded: {why}")),
+        _ => TableError::Denied(format!(
+            "no AWS credentials found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or run where a role is attached \
+             (looked in variables, profiles, containers and instances; last: {why})"
         )),
-        _ => TableError::Denied(format!("the AWS credentials can not be loaded: {why}")),
     }
 }
 
 fn by_code(code: Option<&str>, message: Option<&str>, status: u16) -> TableError {
-    let message: String = message.unwrap_or("no message").chars().take(CAUSE_CHARS_MAX).collect();
-    let told = format!("{}: {message}", code.unwrap_or("no code"));
+    let told = format!("{}: {}", code.unwrap_or("no code"), shortened(message.unwrap_or("no message")));
     match code.unwrap_or_default() {
         // Too much at once, or in the way of each other.
         "ProvisionedThroughputExceededException"
@@ -147,20 +151,24 @@ fn by_code(code: Option<&str>, message: Option<&str>, status: u16) -> TableError
         // The same transaction is at work elsewhere: a request of ours that got no answer. It may still be applied.
         "TransactionInProgressException" => TableError::Unknown(told),
         "ResourceNotFoundException" | "TableNotFoundException" => TableError::NoTable(told),
-        "AccessDeniedException" | "AccessDenied" | "NotAuthorized" => {
-            TableError::Denied(format!("{told}; grant the action on the table and its indexes to the caller"))
-        }
+        "AccessDeniedException" | "AccessDenied" | "NotAuthorized" => TableError::Denied(format!(
+            "missing permission on the table: {told}; grant the action on the table and its indexes to the caller"
+        )),
         "UnrecognizedClientException" | "InvalidClientTokenId" | "MissingAuthenticationToken" | "MissingAuthenticationTokenException" => {
-            TableError::Denied(format!("{told}; check the access key, and that it belongs to this region and endpoint"))
+            TableError::Denied(format!(
+                "the AWS credentials are not accepted: {told}; check the access key, and that it belongs to this region and endpoint"
+            ))
         }
-        "ExpiredToken" | "ExpiredTokenException" | "TokenRefreshRequired" => {
-            TableError::Denied(format!("{told}; log in again, or check what should renew the credentials"))
-        }
+        "ExpiredToken" | "ExpiredTokenException" | "TokenRefreshRequired" => TableError::Denied(format!(
+            "the AWS credentials have expired: {told}; log in again, or check what should renew the credentials"
+        )),
         "InvalidSignatureException"
         | "IncompleteSignatureException"
         | "IncompleteSignature"
         | "SignatureDoesNotMatch"
-        | "RequestExpired" => TableError::Denied(format!("{told}; check the secret key and the clock of this machine")),
+        | "RequestExpired" => {
+            TableError::Denied(format!("the AWS credentials are not accepted: {told}; check the secret key and the clock of this machine"))
+        }
         "InternalServerError"
         | "InternalFailure"
         | "InternalServerErrorException"
@@ -168,7 +176,7 @@ fn by_code(code: Option<&str>, message: Option<&str>, status: u16) -> TableError
         | "ServiceUnavailableException" => TableError::Unknown(told),
         _ => match status {
             429 => TableError::NotApplied(told),
-            401 | 403 => TableError::Denied(told),
+            401 | 403 => TableError::Denied(format!("missing permission on the table: {told}")),
             // The other side gave up waiting, or a proxy did.
             408 => TableError::Unknown(format!("status 408, {told}")),
             400..=499 => TableError::Rejected(told),
@@ -210,7 +218,7 @@ fn causes(error: &(dyn Error + 'static)) -> String {
     let mut next = Some(error);
     for _ in 0..CAUSES_MAX {
         let Some(error) = next else { break };
-        let told: String = error.to_string().chars().take(CAUSE_CHARS_MAX).collect();
+        let told = shortened(&error.to_string());
         if !out.contains(&told) {
             if !out.is_empty() {
                 out.push_str(": ");
@@ -220,4 +228,29 @@ fn causes(error: &(dyn Error + 'static)) -> String {
         next = error.source();
     }
     out
+}
+
+/// On one line, and at most [`CAUSE_CHARS_MAX`] long; what is cut off ends with a whole word.
+fn shortened(text: &str) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    if line.chars().count() <= CAUSE_CHARS_MAX {
+        return line;
+    }
+    let cut: String = line.chars().take(CAUSE_CHARS_MAX).collect();
+    let words = cut.rsplit_once(' ').map_or(cut.as_str(), |(words, _)| words);
+    format!("{words} …")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_are_one_line_and_end_with_a_whole_word() {
+        assert_eq!(shortened("no providers:\n  Environment\n\tProfile"), "no providers: Environment Profile");
+        let long = "word ".repeat(100);
+        let short = shortened(&long);
+        assert!(short.ends_with("word …") && short.chars().count() <= CAUSE_CHARS_MAX + 2, "{short}");
+        assert_eq!(shortened(&"x".repeat(400)), format!("{} …", "x".repeat(CAUSE_CHARS_MAX)));
+    }
 }

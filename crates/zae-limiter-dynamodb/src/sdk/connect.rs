@@ -22,6 +22,7 @@ use super::create::{TableOptions, create_table};
 use super::credentials::{RENEW_AHEAD, Steady};
 use super::skew::SkewWatch;
 use super::{Observer, SdkTable, address};
+use crate::clock::DateWatch;
 use crate::constants::{ADMIN_ATTEMPT_TIMEOUT, ATTEMPT_TIMEOUT, CONNECT_TIMEOUT};
 use crate::table::Table;
 use crate::{CascadeWrites, DynamoOptions, DynamoStore};
@@ -125,6 +126,7 @@ impl Builder {
     pub fn timeouts(mut self, connect: Duration, attempt: Duration) -> Builder {
         self.connect_timeout = connect;
         self.attempt_timeout = attempt;
+        self.options.write_age_max = attempt.saturating_mul(2);
         self
     }
 
@@ -184,7 +186,7 @@ impl Builder {
 
     /// The table itself, for tools. Sends nothing to the table; credentials are looked for when the first request is sent.
     ///
-    /// `Invalid` for a stack, region or endpoint that can not be right.
+    /// `Invalid` for a stack, region or endpoint that cannot be right.
     pub async fn table(&self) -> Result<SdkTable, StoreError> {
         let stack = address::stack(&self.stack)?;
         address::region(&self.region)?;
@@ -196,7 +198,7 @@ impl Builder {
         let loopback = endpoint.as_ref().is_some_and(|endpoint| endpoint.loopback);
         let http = http_client(loopback && !endpoint.is_some_and(|endpoint| endpoint.tls));
         let config = self.sdk_config(http, loopback).await;
-        let skew = (!self.trust_local_clock).then(|| SkewWatch::new(Arc::clone(&self.options.clock)));
+        let skew = (!self.trust_local_clock).then(|| SkewWatch(DateWatch::new(Arc::clone(&self.options.clock))));
         let client = |attempt: Duration, skew: Option<&SkewWatch>| {
             // One timer per request. A request is one attempt, so an operation and its attempt are the same time, and what is
             // read is read within it. The same for both clients: the SDK keeps one pool of connections per connect and read

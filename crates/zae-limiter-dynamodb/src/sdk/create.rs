@@ -172,7 +172,7 @@ fn attributes(index: Option<Index>) -> Result<Vec<AttributeDefinition>, BuildErr
         .collect()
 }
 
-async fn describe(table: &SdkTable) -> Result<TableDescription, TableError> {
+pub(super) async fn describe(table: &SdkTable) -> Result<TableDescription, TableError> {
     let output = table.client().describe_table().table_name(table.name()).send().await.map_err(classify)?;
     output.table.ok_or_else(|| TableError::Unknown("DescribeTable answered without a table".to_owned()))
 }
@@ -238,7 +238,7 @@ async fn enable_ttl(table: &SdkTable) -> Result<(), TableError> {
     }
 }
 
-async fn has_ttl(table: &SdkTable) -> Result<bool, TableError> {
+pub(super) async fn has_ttl(table: &SdkTable) -> Result<bool, TableError> {
     let output = table.client().describe_time_to_live().table_name(table.name()).send().await.map_err(classify)?;
     let Some(description) = output.time_to_live_description else { return Ok(false) };
     let enabled = matches!(description.time_to_live_status, Some(TimeToLiveStatus::Enabled | TimeToLiveStatus::Enabling));

@@ -11,6 +11,7 @@ mod credentials;
 pub mod expression;
 mod observe;
 mod skew;
+mod status;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -30,7 +31,9 @@ use zae_limiter_store::BoxFuture;
 pub use connect::{Builder, StaticCredentials};
 pub use create::{Gsi2Projection, Stream, TableOptions, create_table, delete_table};
 pub use observe::{Call, CallLog, Observer};
+pub use status::StackStatus;
 
+use crate::clock::TableTime;
 use crate::constants::{BATCH_GET_MAX, BATCH_WRITE_MAX, TRANSACTION_MAX};
 use crate::table::{BatchPage, Index, Item, Key, Put, Query, QueryPage, Sort, Table, TableError, Update, Write};
 use classify::{Decision, classify};
@@ -104,6 +107,17 @@ impl SdkTable {
     }
 }
 
+/// Sends a request, and looks at the date of its answer when that is due: once a second, so the watch is part of those
+/// requests only; boxed, so that the others need not carry room for it.
+macro_rules! send_dated {
+    ($table:ident, $request:ident) => {
+        match $table.skew.as_ref().filter(|skew| skew.0.is_due()) {
+            None => $request.send().await,
+            Some(skew) => Box::pin($request.customize().interceptor(skew.clone()).send()).await,
+        }
+    };
+}
+
 impl Table for SdkTable {
     fn update<'a>(&'a self, update: &'a Update) -> BoxFuture<'a, Result<Item, TableError>> {
         self.update_owned(update.clone())
@@ -124,11 +138,7 @@ impl Table for SdkTable {
                 .return_values(ReturnValue::AllNew)
                 .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
                 .set_return_consumed_capacity(self.return_capacity());
-            let result = match self.skew.as_ref().filter(|skew| skew.is_due()) {
-                None => request.send().await,
-                // Once a second; boxed, so that the others need not carry room for it.
-                Some(skew) => Box::pin(request.customize().interceptor(skew.clone()).send()).await,
-            };
+            let result = send_dated!(self, request);
             let output = self.ended(("UpdateItem", Spends::Writes), result, |output| output.consumed_capacity.as_slice())?;
             Ok(output.attributes.unwrap_or_default())
         })
@@ -137,7 +147,7 @@ impl Table for SdkTable {
     fn put<'a>(&'a self, put: &'a Put) -> BoxFuture<'a, Result<(), TableError>> {
         Box::pin(async move {
             let rendered = expression::render(&[], &put.conditions);
-            let result = self
+            let request = self
                 .hot()
                 .put_item()
                 .table_name(&*self.name)
@@ -146,9 +156,8 @@ impl Table for SdkTable {
                 .set_expression_attribute_names(rendered.names)
                 .set_expression_attribute_values(rendered.values)
                 .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
-                .set_return_consumed_capacity(self.return_capacity())
-                .send()
-                .await;
+                .set_return_consumed_capacity(self.return_capacity());
+            let result = send_dated!(self, request);
             self.ended(("PutItem", Spends::Writes), result, |output| output.consumed_capacity.as_slice()).map(drop)
         })
     }
@@ -186,12 +195,8 @@ impl Table for SdkTable {
                 .consistent_read(consistent)
                 .build()
                 .map_err(not_built)?;
-            let result = client
-                .batch_get_item()
-                .request_items(&*self.name, wanted)
-                .set_return_consumed_capacity(self.return_capacity())
-                .send()
-                .await;
+            let request = client.batch_get_item().request_items(&*self.name, wanted).set_return_consumed_capacity(self.return_capacity());
+            let result = send_dated!(self, request);
             let output = self.ended(("BatchGetItem", Spends::Reads), result, |output| output.consumed_capacity())?;
             // One table was asked, so whatever it calls itself in the answer, it is that one.
             let items = output.responses.into_iter().flat_map(HashMap::into_values).flatten().collect();
@@ -232,8 +237,8 @@ impl Table for SdkTable {
         })
     }
 
-    fn clock_ahead_ms(&self) -> Option<i64> {
-        self.skew.as_ref()?.ahead_ms()
+    fn time(&self) -> TableTime {
+        self.skew.as_ref().map_or(TableTime::Local, |skew| skew.0.time())
     }
 }
 
@@ -300,7 +305,7 @@ impl SdkTable {
             .set_exclusive_start_key(query.start.clone())
             .set_limit(query.limit)
             .scan_index_forward(query.ascending)
-            // An index can not be read consistently; asking for it is an error.
+            // An index cannot be read consistently; asking for it is an error.
             .set_consistent_read(query.index.is_none().then_some(query.consistent))
             .set_return_consumed_capacity(self.return_capacity());
         // None of the key names is a reserved word.

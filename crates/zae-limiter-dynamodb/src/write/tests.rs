@@ -59,7 +59,8 @@ fn a_write_that_strays_or_does_not_pin_is_told() {
 fn a_take_of_no_limit_breaks_no_rule() {
     let limits = LimitsInForce::new([Limit::per_minute("rpm", 10).expect("a limit")], LimitSource::System);
     let key = Key { pk: "ns/BUCKET#key#gpt-4#0".to_owned(), sk: crate::keys::STATE.into() };
-    let debit = Debit { key: &key, limits: &limits, takes: &[], absent: &[], nonce: "n", grace_ms: 0 };
+    let debit =
+        Debit { key: &key, limits: &limits, takes: &[], absent: &[], nonce: "n", grace_ms: 0, units_milli: 1_000, is_spared: false };
     let Ok(Step::Take(write)) = debit.plan(View::Unknown, 1) else { panic!("a write that looks whether it is switched off") };
     assert_eq!((write.writer, write.breaches()), (Writer::Fast, Vec::new()));
 }

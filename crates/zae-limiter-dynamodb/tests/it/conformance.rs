@@ -29,6 +29,7 @@ impl OnEngine {
             .timeouts(Duration::from_secs(10), Duration::from_secs(30))
             .fast_grace(Duration::ZERO)
             .clock(Arc::new(InstantClock::default()))
+            .trust_local_clock()
     }
 }
 

@@ -2,8 +2,13 @@
 
 mod admin;
 mod calls;
+mod clocks;
+mod cold;
 mod conformance;
+mod crowds;
 mod evaluated;
+mod flags;
+mod fresh;
 mod interop;
 mod lossy;
 mod options;
@@ -11,6 +16,10 @@ mod pages;
 mod processes;
 mod records;
 mod sdk;
+mod skips;
+mod stub;
+mod swept;
+mod units;
 mod unseen;
 mod upkeep;
 mod verdicts;

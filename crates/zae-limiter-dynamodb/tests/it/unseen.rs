@@ -1,6 +1,6 @@
 //! Limits that come to a bucket, or leave it, while somebody works with what it was like before.
 
-#![expect(clippy::unwrap_used, reason = "a test that can not go on says where")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
 use crate::evaluated::Rig;
 use aws_sdk_dynamodb::types::AttributeValue;
@@ -116,7 +116,7 @@ async fn a_charge_that_could_not_be_made_is_counted() {
     let store = rig.store().await;
     let limits = set_and_take(&rig, &store, &[RPM]).await;
     let mut item = rig.table.get(&rig.bucket("org", "gpt-4")).unwrap();
-    // A bucket this version can not refill, and in which nothing is left of `rpm`.
+    // A bucket this version cannot refill, and in which nothing is left of `rpm`.
     item.retain(|name, _| !name.starts_with("b_rpm"));
     item.insert("sched".to_owned(), AttributeValue::S("1m0-59h9-17".to_owned()));
     rig.table.insert(&item);

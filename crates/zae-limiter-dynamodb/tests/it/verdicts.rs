@@ -1,7 +1,7 @@
 //! What a take or a settlement says when something beside it goes wrong: an outage elsewhere in the chain, limits that change in
 //! the middle, a bucket that somebody has damaged, answers that are lost.
 
-#![expect(clippy::unwrap_used, reason = "a test that can not go on says where")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -147,7 +147,7 @@ async fn what_lands_on_a_bucket_that_can_not_be_read_has_landed() {
     assert_eq!(number_of(&rig, "b_rpm_tk"), Some(2_000));
     assert!(matches!(take(&rig, &rig.store().await, &[("key", &ten)], 1).await, Ok(ConsumeOutcome::Granted(_))));
     assert_eq!(number_of(&rig, "b_rpm_tk"), Some(1_000));
-    // One that is read first, and can not be, is left alone.
+    // One that is read first, and cannot be, is left alone.
     let error = take(&rig, &rig.client(rig.table.clone(), |options| options.speculative = false).await, &[("key", &ten)], 1).await;
     assert_eq!(error.unwrap_err().kind(), StoreErrorKind::Corrupt);
     assert_eq!(number_of(&rig, "b_rpm_tk"), Some(1_000));
@@ -161,12 +161,12 @@ async fn what_could_not_be_given_back_is_counted() {
     let faults = Faults::by(move |asked: &Asked<'_>| if is_credit(asked) { Fate::NotApplied } else { Fate::Pass });
     let store = rig.client(rig.table.client(9).with_faults(faults), |_| {}).await;
     let (ten, one) = (unstored(&["rpm:1/hour:10", "tpm:1/hour:10"]), unstored(&["rpm:1/hour:1"]));
-    // The parent refuses, and what the child gave can not be given back.
+    // The parent refuses, and what the child gave cannot be given back.
     let other = rig.store().await;
     assert!(matches!(take(&rig, &other, &[("key", &ten), ("org", &one)], 1).await, Ok(ConsumeOutcome::Granted(_))));
     assert!(matches!(take(&rig, &store, &[("key", &ten), ("org", &one)], 1).await, Ok(ConsumeOutcome::Refused(_))));
     assert_eq!((number_of(&rig, "b_rpm_tk"), store.counters().credits_lost), (Some(8_000), 1));
-    // Charged on one limit; on the other it can not be given back.
+    // Charged on one limit; on the other it cannot be given back.
     let deltas = [Delta { limit: 0, amount: Milli(1_000) }, Delta { limit: 1, amount: Milli(-1_000) }];
     let delta = BucketDelta { entity: &"key".parse().unwrap(), resource: &gpt(), limits: &ten, deltas: &deltas, operation: 0 };
     assert_eq!(store.adjust(&[delta], rig.clock.now()).await.remove(0).unwrap(), Adjusted::Applied);

@@ -20,7 +20,7 @@ pub fn check(rendered: &Rendered) -> Result<(), String> {
         if text.len() > EXPRESSION_BYTES_MAX {
             return Err(format!("an expression has {} bytes, more than {EXPRESSION_BYTES_MAX}", text.len()));
         }
-        if text.contains(",,") || text.contains("()") || text.contains("((") || text.contains("  ") {
+        if text.contains(",,") || text.contains("()") || text.contains("  ") || is_wrapped_twice(text) {
             return Err(format!("an empty clause or redundant parentheses: {text}"));
         }
     }
@@ -44,6 +44,25 @@ pub fn check(rendered: &Rendered) -> Result<(), String> {
         return Err(format!("the value {:?} has two aliases", twice.1));
     }
     Ok(())
+}
+
+/// True for `((a))`, not for `((a) AND b)`.
+fn is_wrapped_twice(text: &str) -> bool {
+    let (mut open, mut inner) = (Vec::new(), None);
+    for (at, letter) in text.char_indices() {
+        match letter {
+            '(' => open.push(at),
+            ')' => {
+                let Some(from) = open.pop() else { continue };
+                if inner == Some((from + 1, at)) {
+                    return true;
+                }
+                inner = Some((from, at + 1));
+            }
+            _ => {}
+        }
+    }
+    false
 }
 
 fn check_sections(update: &str) -> Result<(), String> {

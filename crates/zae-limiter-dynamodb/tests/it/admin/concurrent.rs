@@ -1,13 +1,14 @@
 //! Several administrators at once, in every order a seed finds: nobody's change is lost, and registries stay right.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::future::join_all;
 use zae_limiter_core::{AuditSubject, ResourceName};
 use zae_limiter_dynamodb::DynamoStore;
 use zae_limiter_dynamodb::table::number;
 use zae_limiter_store::{ConfigStore, Level, NamespaceStore, PageRequest, StoreErrorKind};
-use zae_limiter_testkit::evaluator::{EvalOptions, Faults, Odds, SeededGate};
+use zae_limiter_testkit::evaluator::{EvalOptions, Faults, Odds, Operation, Point, SeededGate};
 
 use super::{Rig, audit_of, id, keys, limits, new_entity, on, renamed};
 
@@ -214,7 +215,9 @@ async fn no_child_is_left_without_its_parent() {
             late(2 * seed, third.create_entity(&brother, &three)),
             fourth.set_limits(&level, &new, &four),
         );
-        limited.unwrap();
+        if let Err(error) = limited {
+            assert!(error.kind() == StoreErrorKind::State && error.message().contains("being deleted"), "seed {seed}: {error}");
+        }
         let there = fair.entity(&organisation).await.unwrap().is_some();
         assert_eq!(there, deleted.is_err(), "seed {seed}: {deleted:?}");
         for (created, name) in [(&born, "child"), (&also, "brother")] {
@@ -246,4 +249,33 @@ async fn a_count_that_is_missing_or_wrong_is_no_obstacle() {
         assert!(store.delete_limits(&on("key", "gpt-4"), &rig.change()).await.unwrap());
         assert_eq!(counted(&rig, "gpt-4"), None);
     }
+}
+
+/// A deletion lands between the look and the write of somebody who creates the entity anew: it begins behind that one's version.
+#[tokio::test]
+async fn an_entity_created_beside_a_deletion_begins_behind_it() {
+    let rig = Rig::new(EvalOptions::new()).await;
+    let fair = rig.store().await;
+    fair.create_entity(&new_entity("user", None), &rig.change()).await.unwrap();
+    for version in 1..3 {
+        fair.update_entity(&id("user"), version, &renamed("another"), &rig.change()).await.unwrap();
+    }
+    let (record, versions) = (keys::entity(&rig.namespace, &id("user")), keys::entity_versions(&rig.namespace));
+    let before = rig.table.get(&record).unwrap();
+    fair.delete_entity(&id("user"), &rig.change()).await.unwrap();
+    let counted = rig.table.get(&versions).unwrap();
+    // As it was before the deletion.
+    rig.table.insert(&before);
+    rig.table.remove(&versions);
+    let (has_landed, table) = (AtomicBool::new(false), rig.table.clone());
+    let gate = move |_, point| {
+        if point == Point::Before(Operation::Transact) && !has_landed.swap(true, Ordering::SeqCst) {
+            table.remove(&record);
+            table.insert(&counted);
+        }
+        0
+    };
+    let store = rig.client(rig.table.client(1).with_gate(Arc::new(gate)), |_| {}).await;
+    let created = store.create_entity(&new_entity("user", None), &rig.change()).await.unwrap();
+    assert!(created.version > 3, "version {} comes back", created.version);
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use zae_limiter_core::EntityId;
 use zae_limiter_dynamodb::table::{Item, Key};
 use zae_limiter_store::StoreErrorKind;
-use zae_limiter_testkit::evaluator::{Asked, Fate, Faults, Operation, Point, Request};
+use zae_limiter_testkit::evaluator::{Fate, Faults, Operation, Point, Request};
 
 use super::{ConfigStore, DEEDS, Rig, before, is_audit, perform};
 
@@ -20,11 +20,9 @@ fn transactions(first: Vec<Fate>, then: Fate) -> Faults {
     })
 }
 
-/// Everything there is; for a deletion without what hangs on the entity, which is removed ahead of it.
-fn kept(rig: &Rig, deed: &str) -> BTreeMap<(String, String), Item> {
-    let hangs = |pk: &str, sk: &str| pk.contains("/BUCKET#") || sk.starts_with("#CONFIG#") || sk == "#ENTITY_CONFIG_RESOURCES";
-    let items = rig.table.items().into_iter().map(|item| (key_of(&item), item));
-    items.filter(|((pk, sk), _)| deed != "delete" || !hangs(pk, sk)).collect()
+/// Everything there is.
+fn everything(rig: &Rig) -> BTreeMap<(String, String), Item> {
+    rig.table.items().into_iter().map(|item| (key_of(&item), item)).collect()
 }
 
 #[tokio::test]
@@ -38,12 +36,12 @@ async fn a_transaction_that_fails_leaves_neither_change_nor_event() {
     ] {
         for deed in DEEDS {
             let rig = before(deed).await;
-            let items = kept(&rig, deed);
+            let items = everything(&rig);
             let client = rig.table.client(1).with_faults(transactions(Vec::new(), fate));
             let store = rig.client(client, |_| {}).await;
             let error = perform(&store, deed, &rig.change()).await.unwrap_err();
             assert_eq!(error.kind(), kind, "{deed} with {fate:?}: {error}");
-            assert_eq!(kept(&rig, deed), items, "{deed} with {fate:?} left something behind");
+            assert_eq!(everything(&rig), items, "{deed} with {fate:?} left something behind");
         }
     }
 }
@@ -129,24 +127,11 @@ async fn a_token_that_was_forgotten_is_replaced_by_the_event() {
             }
             0
         };
-        let last = if deed == "delete" { transactions_of_a_deletion() } else { transactions(vec![Fate::LostAfter], Fate::Pass) };
-        let client = rig.table.client(1).with_faults(last).with_gate(Arc::new(gate));
+        let client = rig.table.client(1).with_faults(transactions(vec![Fate::LostAfter], Fate::Pass)).with_gate(Arc::new(gate));
         let (store, change) = (rig.client(client, |_| {}).await, rig.change());
         perform(&store, deed, &change).await.unwrap_or_else(|error| panic!("{deed}: {error}"));
         assert_eq!(shape(&rig), expected, "{deed}");
     }
-}
-
-/// Only the last transaction of a deletion has an event; those before it can be repeated as they are.
-fn transactions_of_a_deletion() -> Faults {
-    let mut is_lost = false;
-    Faults::by(move |asked| match asked {
-        Asked::Transact(writes, _) if writes.len() > 2 && !is_lost => {
-            is_lost = true;
-            Fate::LostAfter
-        }
-        _ => Fate::Pass,
-    })
 }
 
 /// After a crash halfway the entity is still there, and deleting it again goes on where it stopped.

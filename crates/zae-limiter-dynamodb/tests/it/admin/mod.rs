@@ -1,11 +1,14 @@
 //! What the conformance suite does not see of administration: the transactions themselves, lost replies, several
 //! administrators at once, and items of the Python product.
 
-#![expect(clippy::unwrap_used, reason = "a test that can not go on says where")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
+mod again;
 mod concurrent;
+mod deletion;
 mod lost;
 mod python;
+mod seeds;
 
 use std::sync::Arc;
 
@@ -127,20 +130,29 @@ async fn every_change_is_one_transaction_with_its_audit_event() {
         let calls = writes(&rig);
         let with_event: Vec<&Call> =
             calls.iter().filter(|call| call.changes.iter().any(|made| is_audit(made.after.as_ref(), &change))).collect();
-        let [call] = with_event[..] else { panic!("{deed}: the event is in {} calls", with_event.len()) };
-        let others = call.changes.iter().filter(|made| !is_audit(made.after.as_ref(), &change)).count();
-        assert!(others > 0, "{deed}: nothing was changed together with its event: {call:?}");
-        assert_eq!(call.told, Told::Done);
-        // Deleting an entity removes what hangs on it first, so that it can be repeated. Buckets have a copy of limits and
-        // flags, which is written afterwards. Nothing else is written.
-        let is_copy = |other: &&Call| other.number > call.number && other.changes.iter().all(|made| made.key.pk.contains("/BUCKET#"));
-        let copies = calls.iter().filter(is_copy).count();
-        assert!(calls.len() == 1 + copies || deed == "delete", "{deed}: {calls:#?}");
-        assert!(deed != "delete" || copies == 0, "{deed}: something was written after the event: {calls:#?}");
+        // A deletion is ordered and finished, with the same event; everything else is one transaction.
+        let (call, last) = match with_event[..] {
+            [call] if !is_deletion(deed) => (call, call),
+            [order, end] if is_deletion(deed) => (order, end),
+            _ => panic!("{deed}: the event is in {} calls", with_event.len()),
+        };
+        let others = |call: &Call| call.changes.iter().filter(|made| !is_audit(made.after.as_ref(), &change)).count();
+        assert!(others(call) > 0 && others(last) > 0, "{deed}: nothing was changed together with its event: {calls:#?}");
+        assert_eq!((call.told, last.told), (Told::Done, Told::Done));
+        assert_eq!(calls[0].number, call.number, "{deed}: something was written before it was recorded: {calls:#?}");
+        // Buckets have a copy of limits and flags, which is written afterwards, and go after the order. Nothing else is written.
+        let is_of_a_bucket = |other: &&Call| other.changes.iter().all(|made| made.key.pk.contains("/BUCKET#"));
+        let beside = calls.iter().filter(is_of_a_bucket).count();
+        assert_eq!(calls.len(), with_event.len() + beside, "{deed}: {calls:#?}");
+        assert!(!is_deletion(deed) || calls[calls.len() - 1].number == last.number, "{deed}: the end is not the end: {calls:#?}");
     }
 }
 
-/// A namespace leaves its log behind when it goes, so its purge is told where the order was given.
+fn is_deletion(deed: &str) -> bool {
+    deed == "delete" || deed == "delete child"
+}
+
+/// A namespace leaves its log behind when it goes, so its purge is told where the order was given, before anything is gone.
 #[tokio::test]
 async fn a_purge_is_told_in_the_namespace_it_was_ordered_from() {
     let rig = Rig::new(EvalOptions::new().journal()).await;
@@ -148,13 +160,16 @@ async fn a_purge_is_told_in_the_namespace_it_was_ordered_from() {
     for deed in ["register", "unregister"] {
         perform(&store, deed, &rig.change()).await.unwrap();
     }
+    rig.table.take_journal();
     let change = rig.change();
     store.purge_namespace(&"team-id".parse().unwrap(), &change).await.unwrap();
     let calls = writes(&rig);
-    let last = calls.last().unwrap();
-    assert!(last.changes.iter().any(|made| is_audit(made.after.as_ref(), &change)), "{last:?}");
+    let (first, last) = (&calls[0], &calls[calls.len() - 1]);
+    assert!(first.changes.iter().any(|made| is_audit(made.after.as_ref(), &change)), "{first:?}");
     assert!(last.changes.iter().any(|made| made.key == keys::namespace_by_id("team-id") && made.after.is_none()), "{last:?}");
-    assert!(audit_of(&store, AuditSubject::System).await.iter().any(|event| event.id == change.event));
+    let told = audit_of(&store, AuditSubject::System).await;
+    let event = told.iter().find(|event| event.id == change.event).unwrap();
+    assert!(event.details.contains(&("records".to_owned(), "2".to_owned())), "two events of its own log: {event:?}");
 }
 
 #[tokio::test]

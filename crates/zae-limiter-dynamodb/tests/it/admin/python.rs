@@ -25,7 +25,7 @@ fn provisioned() -> Vec<(&'static str, AttributeValue)> {
     vec![("entity_id", text("key")), ("resource", text("chat")), ("l_rpm_cp", number(5)), ("l_rpm_ra", number(5)), ("l_rpm_rp", number(60))]
 }
 
-/// Its bug 10.8: such limits were counted out although nobody had counted them in.
+/// A bug of the Python package 0.17: such limits are counted out although nobody has counted them in.
 #[tokio::test]
 async fn limits_of_the_provisioner_are_counted_when_we_touch_them() {
     let rig = Rig::new(EvalOptions::new()).await;
@@ -45,7 +45,7 @@ async fn limits_of_the_provisioner_are_counted_when_we_touch_them() {
     assert_eq!(registry(), Some(number(1)));
 }
 
-/// A level may overrule the cascade of its entities. A flag we can not honour is an error only where it decides.
+/// A level may overrule the cascade of its entities. A flag we cannot honour is an error only where it decides.
 #[tokio::test]
 async fn a_level_has_a_cascade_of_its_own_and_bypass_is_refused() {
     let rig = Rig::new(EvalOptions::new()).await;

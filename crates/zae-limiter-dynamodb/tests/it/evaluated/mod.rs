@@ -17,7 +17,7 @@ use zae_limiter_testkit::evaluator::{EvalOptions, EvalTable};
 pub(crate) struct Hurried(Arc<AtomicI64>);
 
 impl Hurried {
-    fn advance(&self, by: Duration) {
+    pub(crate) fn advance(&self, by: Duration) {
         self.0.fetch_add(i64::try_from(by.as_millis()).unwrap_or(i64::MAX), Ordering::SeqCst);
     }
 }

@@ -198,7 +198,7 @@ on_both_tables! {
                 let level = if turn == "resource" { Level::Resource(resource.parse().unwrap()) } else { of_entity(&key) };
                 let theirs = if turn == "resource" { "resource('gpt-4'".to_owned() } else { format!("entity({key:?}, 'gpt-4'") };
                 match who {
-                    Who::Rust => assert!(rust.disable(&level).await.unwrap() >= 1),
+                    Who::Rust => assert!(rust.disable(&level).await.unwrap().buckets >= 1),
                     Who::Python => assert!(python.eval(&format!("repo.disable_{theirs}, principal='python')")).as_u64() >= Some(1)),
                 }
                 assert_eq!(shared.bucket(&key)["disabled"]["BOOL"], true, "{key}");
@@ -221,6 +221,8 @@ on_both_tables! {
                 assert!(take(&rust, &key, "rpd", 1).await && python.take(&key, "rpd", 1), "{key}");
                 assert!(warm_python.take(&key, "rpd", 1), "{key}");
                 rust.clear_disabled(&level).await.unwrap();
+                // For as long a process that was told "off" goes by that.
+                SystemClock::new().sleep(Duration::from_millis(1_100)).await;
             }
         }
     }

@@ -17,8 +17,9 @@ const OURS: [(&str, &[&str]); 4] = [
     ("bucket", &["ca", "lw"]),
     // Python writes a version with limits only, not with a flag alone.
     ("config", &["lo", "config_version"]),
-    ("entity", &["cv", "version"]),
-    ("audit", &[]),
+    ("entity", &["cv", "version", "anc"]),
+    // Which change an event tells of: a change sent again is known by it.
+    ("audit", &["config_version"]),
 ];
 
 /// Items that only we write.

@@ -3,7 +3,7 @@
 //! `ZAEL_TEST_PYTHON` names a Python that has `zae-limiter==0.17.0`; `.ci/interop` installs one and runs this. Without it
 //! every test here says SKIPPED and passes.
 
-#![expect(clippy::unwrap_used, reason = "a test that can not go on says where")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
 mod config;
 mod items;

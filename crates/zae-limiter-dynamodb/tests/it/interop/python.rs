@@ -69,7 +69,7 @@ impl Python {
             command.env(variable, value);
         }
         let mut child =
-            command.spawn().unwrap_or_else(|error| panic!("{VARIABLE} names {interpreter:?}, which can not be started: {error}"));
+            command.spawn().unwrap_or_else(|error| panic!("{VARIABLE} names {interpreter:?}, which cannot be started: {error}"));
         let stdin = child.stdin.take().expect("it is piped");
         let stdout = BufReader::new(child.stdout.take().expect("it is piped"));
         let mut python = Python { child, stdin, stdout };

@@ -155,7 +155,7 @@ on_both_tables! {
     }
 
     /// The known weakness of the Python fast path: the idle time of a full bucket is credited once more after the burst. We
-    /// refuse to do it ourselves (see `processes.rs`), and can not undo it for them.
+    /// refuse to do it ourselves (see `processes.rs`), and cannot undo it for them.
     async fn python_credits_the_idle_time_of_a_full_bucket_again(shared: Shared) {
         let rust = shared.rust().await;
         let mut python = shared.python();

@@ -15,11 +15,11 @@ async fn prepared(rig: &Rig) -> [Bucket; 2] {
     chain
 }
 
-/// The parent refuses; the refund of the child meets a fault. The debits themselves pass.
+/// The parent refuses, at the second look too; the refund of the child meets a fault. The debits themselves pass.
 async fn refused_chain(fault: Fault) -> (Rig, [Bucket; 2]) {
     let mut rig = Rig::new(fault).await;
     let chain = prepared(&rig).await;
-    rig.script(&[Fault::Pass, Fault::Pass, fault]);
+    rig.script(&[Fault::Pass, Fault::Pass, Fault::Pass, fault]);
     let outcome = rig.take_chain(&chain, 20).await.unwrap();
     assert!(matches!(outcome, ConsumeOutcome::Refused(_)), "{fault:?}: {outcome:?}");
     assert_eq!(rig.store.counters().compensations, 1, "{fault:?}");
@@ -59,7 +59,7 @@ async fn a_refund_repeated_by_the_wire_never_lifts_above_capacity() {
     assert_eq!(rig.balance(&chain[0]).await, (99, 1));
 }
 
-/// One member can not be reached: what the other took is given back, the error is told.
+/// One member cannot be reached: what the other took is given back, the error is told.
 #[tokio::test]
 async fn a_member_of_unknown_fate_has_the_others_given_back() {
     for (fault, landed) in [(Fault::CloseAfter, 1), (Fault::CloseBefore, 0)] {

@@ -1,6 +1,7 @@
 //! Batches at their bounds: 100 keys to read, 25 to delete, and tables that do not get to all of them.
 
-use zae_limiter_store::{BucketStore, ConfigStore, NewEntity, PageRequest, StoreErrorKind};
+use zae_limiter_dynamodb::table::Write;
+use zae_limiter_store::{BucketStore, ConfigStore, NamespaceStore, NewEntity, PageRequest, StoreErrorKind};
 use zae_limiter_testkit::evaluator::{EvalOptions, Fate, Faults, Operation, Request};
 
 use super::{Rig, name, take, withholding};
@@ -71,32 +72,50 @@ async fn what_is_withheld_for_good_is_an_error() {
     assert!(error.message().contains("keeps back"), "{error}");
 }
 
+/// The buckets of an entity go in transactions that hold while its record is marked.
 #[tokio::test]
 async fn deletes_are_cut_into_twenty_fives() {
     for (count, expected) in [(24, vec![24]), (25, vec![25]), (26, vec![25, 1]), (51, vec![25, 25, 1])] {
-        for withholds in [false, true] {
-            let rig = with_buckets(count).await;
-            let mut batch = 0;
-            let faults = Faults::by(move |asked| {
-                batch += u32::from(asked.operation() == Operation::DeleteBatch);
-                let withheld = withholds && asked.operation() == Operation::DeleteBatch && batch % 3 != 0;
-                if withheld { Fate::Withhold(4) } else { Fate::Pass }
-            });
-            let store = rig.client(rig.table.client(1).with_faults(faults), |_| {}).await;
-            let new =
-                NewEntity { id: "org".parse().unwrap(), name: "org".into(), parent: None, cascade: false, metadata: Default::default() };
-            store.create_entity(&new, &rig.change()).await.unwrap();
-            rig.table.take_journal();
-            let deleted = store.delete_entity(&new.id, &rig.change()).await.unwrap();
-            assert_eq!(deleted.buckets, u64::try_from(count).unwrap());
-            let sizes = batches(&rig, Operation::DeleteBatch);
-            assert!(sizes.iter().all(|size| *size <= 25), "{sizes:?}");
-            assert!(withholds || sizes == expected, "{count} buckets: {sizes:?}");
-            assert!(!withholds || sizes.len() > expected.len(), "{count} buckets, some withheld: {sizes:?}");
-            for index in 0..count {
-                assert_eq!(rig.table.get(&rig.bucket("org", &name("resource", index))), None);
-                assert!(rig.table.get(&rig.bucket(&name("key", index), "gpt-4")).is_some());
-            }
+        let rig = with_buckets(count).await;
+        let store = rig.store().await;
+        let new = NewEntity { id: "org".parse().unwrap(), name: "org".into(), parent: None, cascade: false, metadata: Default::default() };
+        store.create_entity(&new, &rig.change()).await.unwrap();
+        rig.table.take_journal();
+        let deleted = store.delete_entity(&new.id, &rig.change()).await.unwrap();
+        assert_eq!(deleted.buckets, u64::try_from(count).unwrap());
+        let is_bucket = |write: &Write| matches!(write, Write::Delete(delete) if delete.key.pk.contains("/BUCKET#"));
+        let sizes = rig.table.take_journal().into_iter().filter_map(|call| match call.request {
+            Request::Transact(writes, _) => Some(writes.iter().filter(|write| is_bucket(write)).count()),
+            _ => None,
+        });
+        assert_eq!(sizes.filter(|size| *size > 0).collect::<Vec<_>>(), expected, "{count} buckets");
+        for index in 0..count {
+            assert_eq!(rig.table.get(&rig.bucket("org", &name("resource", index))), None);
+            assert!(rig.table.get(&rig.bucket(&name("key", index), "gpt-4")).is_some());
         }
+    }
+}
+
+/// A purge deletes in batches; what the table does not get to is deleted with the next.
+#[tokio::test]
+async fn what_a_batch_leaves_is_deleted_again() {
+    for withholds in [false, true] {
+        let rig = with_buckets(30).await;
+        let mut batch = 0;
+        let faults = Faults::by(move |asked| {
+            batch += u32::from(asked.operation() == Operation::DeleteBatch);
+            let withheld = withholds && asked.operation() == Operation::DeleteBatch && batch % 3 != 0;
+            if withheld { Fate::Withhold(4) } else { Fate::Pass }
+        });
+        let store = rig.client(rig.table.client(1).with_faults(faults), |_| {}).await;
+        let id = rig.namespace.parse().unwrap();
+        store.delete_namespace(&"default".parse().unwrap(), &rig.change()).await.unwrap();
+        let records = rig.table.items().iter().filter(|item| item["PK"].as_s().unwrap().starts_with(&rig.namespace)).count();
+        rig.table.take_journal();
+        assert_eq!(store.purge_namespace(&id, &rig.change()).await.unwrap().records, u64::try_from(records).unwrap());
+        let sizes = batches(&rig, Operation::DeleteBatch);
+        assert!(sizes.iter().all(|size| *size <= 25), "{sizes:?}");
+        assert_eq!(sizes.iter().sum::<usize>() > records, withholds, "{records} records: {sizes:?}");
+        assert!(!rig.table.items().iter().any(|item| item["PK"].as_s().unwrap().starts_with(&rig.namespace)));
     }
 }

@@ -1,4 +1,4 @@
-//! Cursors: ours are taken back, later and by anybody; what can not be one is refused.
+//! Cursors: ours are taken back, later and by anybody; what cannot be one is refused.
 
 use zae_limiter_core::UsageWindow;
 use zae_limiter_store::{Cursor, HistoryStore, PageRequest, StoreErrorKind, UsageQuery};

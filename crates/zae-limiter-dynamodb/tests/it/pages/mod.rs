@@ -1,7 +1,7 @@
 //! Listings on pages that end when the table likes: however small its pages are, whatever it withholds, a listing is
 //! everything, once, in order.
 
-#![expect(clippy::unwrap_used, reason = "a test that can not go on says where")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
 mod batches;
 mod cursors;
@@ -21,7 +21,7 @@ use zae_limiter_testkit::evaluator::{EvalOptions, EvalTable, Fate, Faults, Gsi2,
 use crate::evaluated::{Rig, limits};
 
 /// The listings there are.
-const LISTINGS: [&str; 11] = [
+const LISTINGS: [&str; 12] = [
     "entities",
     "children",
     "entities with limits",
@@ -33,6 +33,7 @@ const LISTINGS: [&str; 11] = [
     "namespaces",
     "orphans",
     "audit",
+    "audit log",
 ];
 
 /// How many there are of everything.
@@ -65,6 +66,7 @@ async fn page(store: &DynamoStore, listing: &str, request: &PageRequest) -> Resu
             let query = AuditQuery { subject: AuditSubject::Entity(parent), page: request.clone() };
             named(store.audit_events(&query).await?, |event| event.id.to_string())
         }
+        "audit log" => named(store.audit_log(request).await?, |event| format!("{} {}", event.id, event.subject)),
         other => panic!("{other} is no listing"),
     })
 }

@@ -31,6 +31,8 @@ impl Rig {
             ("window", text(window)),
             ("tpm", number(tokens)),
             ("total_events", number(1)),
+            ("GSI4PK", text(self.namespace.clone())),
+            ("GSI4SK", text(format!("{}/ENTITY#{entity}", self.namespace))),
             ("GSI2PK", text(format!("{}/RESOURCE#{resource}", self.namespace))),
             ("GSI2SK", text(format!("USAGE#{key}#{entity}"))),
         ]
@@ -88,11 +90,13 @@ async fn both_products_count_in_one_window() {
     let store = rig.store().await;
     let of_entity = ["2026-01-01 a gpt 8500", "2026-01-02 a aaa 3000", "2026-01-03 a gpt 4000"];
     let of_resource = ["2026-01-01 a gpt 8500", "2026-01-01 b gpt 2000", "2026-01-03 a gpt 4000"];
+    let of_all = ["2026-01-01 a gpt 8500", "2026-01-01 b gpt 2000", "2026-01-02 a aaa 3000", "2026-01-03 a gpt 4000"];
     let of_both = ["2026-01-01 a gpt 8500", "2026-01-03 a gpt 4000"];
     for size in [1, 2, 3, 100] {
         assert_eq!(walk(&store, Some("a"), None, size).await, of_entity);
         assert_eq!(walk(&store, None, Some("gpt"), size).await, of_resource);
         assert_eq!(walk(&store, Some("a"), Some("gpt"), size).await, of_both);
+        assert_eq!(walk(&store, None, None, size).await, of_all);
     }
     let at = |text: &str| Some(parse_rfc3339(text).unwrap());
     for (from, until, windows) in [
@@ -139,6 +143,10 @@ async fn many_windows_over_many_pages() {
                 rig.record(&Record { entity, resource, key: &format!("{day}T05:00:00Z"), window: "hourly", tokens: 1, milli: None });
             }
             let store = rig.client(rig.table.client(1).with_faults(withholding()), |_| {}).await;
+            for size in [7, 1000] {
+                let told = format!("the namespace, {gsi2:?}, pages of {page_max}, asked for {size}");
+                assert_eq!(walk(&store, None, None, size).await, of(&|_, _| true), "{told}");
+            }
             for size in [1, 7, 1000] {
                 let told = format!("{gsi2:?}, pages of {page_max}, asked for {size}");
                 assert_eq!(walk(&store, None, Some("chat"), size).await, of(&|_, resource| resource == "chat"), "{told}");

@@ -206,7 +206,7 @@ async fn damaged_limits_of_a_level_are_an_error() {
     damage_all(&of_key(Some("gpt-4")), own).await;
 }
 
-/// Who goes on to whose bucket is part of what is asked: a flag that can not be read must not end a chain.
+/// Who goes on to whose bucket is part of what is asked: a flag that cannot be read must not end a chain.
 #[tokio::test]
 async fn a_damaged_entity_is_an_error() {
     damage_all(&of_key(None), |namespace| keys::entity(namespace, &"key".parse().unwrap())).await;
@@ -258,7 +258,7 @@ async fn a_damaged_namespace_is_an_error() {
     }
 }
 
-/// A registry that can not be counted in names itself; limits, flags and takes do not need it.
+/// A registry that cannot be counted in names itself; limits, flags and takes do not need it.
 #[tokio::test]
 async fn a_damaged_registry_is_an_error_of_those_who_count_in_it() {
     let (own, other) = (of_key(Some("gpt-4")), Level::EntityResource("other".parse().unwrap(), "gpt-4".parse().unwrap()));

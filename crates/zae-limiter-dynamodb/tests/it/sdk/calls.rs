@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use zae_limiter_core::TimeMs;
+use zae_limiter_dynamodb::clock::{Span, TableTime};
 use zae_limiter_dynamodb::sdk::CallLog;
 use zae_limiter_dynamodb::table::{
     Action, Comparison, Condition, Index, Item, Key, Query, Sort, Table, Update, compare, compare_with, text,
@@ -161,20 +162,20 @@ async fn the_first_request_may_take_longer() {
 const DATE: &str = "Thu, 01 Jan 2026 10:00:00 GMT";
 const DATE_MS: i64 = 1_767_261_600_000;
 
-async fn ahead_at(now_ms: i64) -> Option<i64> {
+async fn corrected_at(now_ms: i64) -> TimeMs {
     let server = Server::start(Reply::Answer { status: 200, body: "{}".to_owned(), date: Some(DATE) });
     let clock = Arc::new(ManualClock::new(TimeMs(now_ms)));
     let table = builder(&server.endpoint).clock(clock).table().await.unwrap();
-    assert_eq!(table.clock_ahead_ms(), None);
+    assert_eq!(table.time(), TableTime::Doubtful(None));
     table.update(&update()).await.unwrap();
-    table.clock_ahead_ms()
+    table.time().span().unwrap().correct(TimeMs(now_ms))
 }
 
 #[tokio::test]
 async fn the_clock_is_compared_with_the_tables() {
-    assert_eq!(ahead_at(DATE_MS + 700).await, Some(0));
-    assert_eq!(ahead_at(DATE_MS + 10_000).await, Some(9_001));
-    assert_eq!(ahead_at(DATE_MS - 10_000).await, Some(-10_000));
+    assert_eq!(corrected_at(DATE_MS + 700).await, TimeMs(DATE_MS + 700));
+    assert_eq!(corrected_at(DATE_MS + 10_000).await, TimeMs(DATE_MS + 1_999));
+    assert_eq!(corrected_at(DATE_MS - 10_000).await, TimeMs(DATE_MS - 1_000));
 }
 
 #[tokio::test]
@@ -185,9 +186,11 @@ async fn the_latest_answer_counts_and_a_trusted_clock_is_left_alone() {
     let trusting = builder(&server.endpoint).clock(Arc::new(clock.clone())).trust_local_clock().table().await.unwrap();
     table.update(&update()).await.unwrap();
     clock.step_to(TimeMs(DATE_MS));
+    assert!(matches!(table.time(), TableTime::Doubtful(Some(_))), "stepped since");
     table.update(&update()).await.unwrap();
     trusting.update(&update()).await.unwrap();
-    assert_eq!((table.clock_ahead_ms(), trusting.clock_ahead_ms()), (Some(0), None));
+    let span = Span { earliest: TimeMs(DATE_MS), latest: TimeMs(DATE_MS + 999) };
+    assert_eq!((table.time(), trusting.time()), (TableTime::Within(span), TableTime::Local));
 }
 
 #[tokio::test]

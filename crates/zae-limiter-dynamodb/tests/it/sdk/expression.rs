@@ -123,6 +123,8 @@ fn parentheses_where_they_are_needed_and_nowhere_else() {
     assert_eq!(condition(&[all(vec![a(), any(vec![b(), c()])])]), Some(format!("{} AND ({} OR {})", e(0), e(1), e(2))));
     assert_eq!(condition(&[any(vec![any(vec![any(vec![a(), b()])])])]), Some(format!("({} OR {})", e(0), e(1))));
     assert_eq!(condition(&[any(vec![all(vec![any(vec![a()])])])]), Some(e(0)));
+    let begins_twice = any(vec![all(vec![any(vec![a(), b()]), c()]), a()]);
+    assert_eq!(condition(&[begins_twice]), Some(format!("(({} OR {}) AND {} OR {})", e(0), e(1), e(2), e(0))));
 }
 
 #[test]
@@ -139,6 +141,8 @@ fn the_checker_finds_what_it_is_for() {
     assert!(broken(|r| r.update = Some("SET size=:0,#0=:0".to_owned())).contains("no clause"));
     assert!(broken(|r| r.update = Some("SET b_rpm_tk=:0,#0=:0,size=:0".to_owned())).contains("size has no alias"));
     assert!(broken(|r| r.condition = None).contains("not used"));
+    assert!(broken(|r| r.condition = Some("((attribute_exists(#1) OR attribute_exists(#1)))".to_owned())).contains("redundant"));
+    assert!(broken(|r| r.condition = Some("attribute_exists((#1))".to_owned())).contains("redundant"));
     assert!(broken(|r| r.update = Some("SET ".to_owned())).contains("no clause"));
     assert!(broken(|r| r.update = Some("SET #0=:0 SET #1=:0".to_owned())).contains("twice"));
     assert!(broken(|r| r.condition = Some(format!("attribute_exists(#1) AND {}", " ".repeat(5000)))).contains("bytes"));

@@ -1,6 +1,6 @@
 //! The table over the AWS SDK: what it sends, what it makes of the answers, and every method on a real engine.
 
-#![expect(clippy::unwrap_used, reason = "a test that can not go on says where")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
 mod calls;
 mod canned;

@@ -110,7 +110,7 @@ async fn a_disabled_bucket_gets_its_limits_when_it_is_used_again() {
     assert_eq!(world.capacity("gpt-4").await, 9);
 }
 
-/// One bucket that this version can not read is no reason to leave the others behind, nor to fail a change that is made.
+/// One bucket that this version cannot read is no reason to leave the others behind, nor to fail a change that is made.
 #[tokio::test]
 async fn one_bucket_that_can_not_be_read_does_not_stop_the_others() {
     let world = World::with(&["rpm:100/hour"]).await;

@@ -1,0 +1,273 @@
+//! Looking up what is stored about members of chains, in as few reads and round trips as what is remembered allows.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use zae_limiter_core::{CHAIN_MAX, ConfigStamp, EntityId, ResourceName};
+use zae_limiter_store::{Ancestor, MemberConfig, MemberKey, OnUnavailable, Resolution, StoreError};
+
+use super::records::{Record, Wanted};
+use super::{Member, resolve_member};
+use crate::change::check_active;
+use crate::constants::{CREATE_TRUST, DISABLED_TRUST, NAMESPACE_TRUST};
+use crate::entity::Owner;
+use crate::table::{Item, Key};
+use crate::{Shared, item, keys};
+
+/// How old what is remembered may be to be used again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Trust {
+    /// The record of the namespace.
+    namespace: Duration,
+    /// Everything else.
+    rest: Duration,
+}
+
+impl Trust {
+    /// Everything is read.
+    pub(crate) const NOTHING: Trust = Trust { namespace: Duration::ZERO, rest: Duration::ZERO };
+    /// For a bucket that is about to be made.
+    pub(crate) const BEFORE_BIRTH: Trust = Trust { namespace: NAMESPACE_TRUST, rest: CREATE_TRUST };
+    /// For a bucket that was just made: whoever switches off must be seen now.
+    pub(crate) const AFTER_BIRTH: Trust = Trust { namespace: NAMESPACE_TRUST, rest: Duration::ZERO };
+}
+
+/// The answer to one configuration read.
+pub(crate) struct Members {
+    pub(crate) members: Vec<Member>,
+    on_unavailable: Option<OnUnavailable>,
+    /// A tick from before the read of the oldest part: what was stored then is in the answer.
+    pub(crate) stamp: ConfigStamp,
+    age: Duration,
+}
+
+impl Members {
+    pub(super) fn into_resolution(self, ancestors: Vec<Ancestor>) -> Resolution {
+        let Members { members, on_unavailable, stamp, age } = self;
+        let members = members.into_iter().map(MemberConfig::from).collect();
+        Resolution { members, ancestors, on_unavailable, stamp, age }
+    }
+}
+
+impl From<Member> for MemberConfig {
+    fn from(member: Member) -> MemberConfig {
+        let Member { limits, disabled_by, cascades_to, .. } = member;
+        MemberConfig { cascades_to, limits, disabled_by }
+    }
+}
+
+/// Everything stored about these members: one consistent `BatchGetItem` for what is not remembered well enough. Their
+/// owners are remembered for the buckets they may get.
+pub(crate) async fn members(
+    shared: &Shared,
+    namespace: &Arc<str>,
+    keys: &[MemberKey<'_>],
+    trust: Trust,
+    operation: &'static str,
+) -> Result<Members, StoreError> {
+    let mut lookup = Lookup::new(shared, namespace, trust, operation);
+    keys.iter().for_each(|key| lookup.want_member(key));
+    lookup.read().await?;
+    lookup.answer(keys)
+}
+
+/// The same for one member.
+pub(crate) async fn member(shared: &Shared, namespace: &Arc<str>, key: MemberKey<'_>, trust: Trust) -> Result<Member, StoreError> {
+    let mut found = members(shared, namespace, &[key], trust, "resolve").await?;
+    Ok(found.members.remove(0))
+}
+
+/// Everything about these members and about the ancestors their takes go on to. One round trip when this process has seen
+/// the chain before, two when it has not: the record of an entity names its ancestors. Only a chain that was changed by
+/// another product, or made by one, takes one more trip per level that nothing has named.
+pub(super) async fn chains(
+    shared: &Shared,
+    namespace: &Arc<str>,
+    keys: &[MemberKey<'_>],
+    age_max: Duration,
+) -> Result<Resolution, StoreError> {
+    let trust = Trust { namespace: age_max, rest: age_max };
+    let mut lookup = Lookup::new(shared, namespace, trust, "resolve");
+    for key in keys {
+        lookup.want_member(key);
+        lookup.remembered_ancestors(key.entity).iter().for_each(|entity| lookup.want_member(&MemberKey { entity, ..*key }));
+    }
+    lookup.read().await?;
+    for _ in 1..CHAIN_MAX {
+        let named: Vec<(EntityId, &ResourceName)> =
+            keys.iter().flat_map(|key| lookup.unread_ancestors(key).into_iter().map(|entity| (entity, key.resource))).collect();
+        if named.is_empty() {
+            break;
+        }
+        named.iter().for_each(|(entity, resource)| lookup.want_member(&MemberKey { entity, resource }));
+        lookup.read().await?;
+    }
+    let found = lookup.answer(keys)?;
+    let mut ancestors: Vec<Ancestor> = Vec::new();
+    for (key, member) in keys.iter().zip(&found.members) {
+        let mut next = member.cascades_to.clone();
+        for _ in 1..CHAIN_MAX {
+            let Some(entity) = next.filter(|next| !ancestors.iter().any(|known| known.entity == *next)) else { break };
+            if !lookup.found.contains_key(&keys::entity(namespace, &entity)) {
+                // Longer than a chain may be: whoever needs the rest reads it, and says so.
+                break;
+            }
+            let ancestor = lookup.answer(&[MemberKey { entity: &entity, ..*key }])?;
+            let (stamp, age) = (ancestor.stamp, ancestor.age);
+            let Some(config) = ancestor.members.into_iter().next().map(MemberConfig::from) else { break };
+            next = config.cascades_to.clone();
+            ancestors.push(Ancestor { entity, config, stamp, age });
+        }
+    }
+    ancestors.retain(|ancestor| !keys.iter().any(|key| *key.entity == ancestor.entity));
+    Ok(found.into_resolution(ancestors))
+}
+
+/// Records of one lookup, none read twice.
+struct Lookup<'a> {
+    shared: &'a Shared,
+    namespace: &'a Arc<str>,
+    trust: Trust,
+    operation: &'static str,
+    began: Duration,
+    wanted: Vec<Wanted>,
+    found: HashMap<Key, Arc<Record>>,
+}
+
+impl<'a> Lookup<'a> {
+    fn new(shared: &'a Shared, namespace: &'a Arc<str>, trust: Trust, operation: &'static str) -> Lookup<'a> {
+        let began = shared.options.clock.monotonic();
+        let mut lookup = Lookup { shared, namespace, trust, operation, began, wanted: Vec::new(), found: HashMap::new() };
+        lookup.want(keys::namespace_by_id(namespace), trust.namespace);
+        lookup.want(keys::system_config(namespace), trust.rest);
+        lookup
+    }
+
+    fn want(&mut self, key: Key, age_max: Duration) {
+        if !self.found.contains_key(&key) && !self.wanted.iter().any(|wanted| wanted.key == key) {
+            self.wanted.push(Wanted { key, age_max });
+        }
+    }
+
+    fn want_member(&mut self, key: &MemberKey<'_>) {
+        let Places { entity, levels } = Places::of(self.namespace, key);
+        self.want(entity, self.trust.rest);
+        levels.into_iter().for_each(|level| self.want(level, self.trust.rest));
+    }
+
+    /// Reads what is wanted and not there yet.
+    async fn read(&mut self) -> Result<(), StoreError> {
+        let wanted = std::mem::take(&mut self.wanted);
+        let records = self.shared.records(self.operation, &wanted).await?;
+        self.found.extend(wanted.into_iter().map(|wanted| wanted.key).zip(records));
+        self.doubt_what_refuses().await
+    }
+
+    /// What is remembered and refuses everybody may have been taken back elsewhere, and its users wait for that: a namespace
+    /// that was deleted is looked for again after as long as one that is there is believed in by makers of buckets, a level
+    /// that was switched off as soon as a bucket that is.
+    async fn doubt_what_refuses(&mut self) -> Result<(), StoreError> {
+        let namespace = keys::namespace_by_id(self.namespace);
+        let refuses = |(key, record): (&Key, &Arc<Record>)| {
+            let (refuses, age_max) = if *key == namespace {
+                (check_active(self.operation, record.item.as_ref()).is_err(), NAMESPACE_TRUST)
+            } else {
+                (record.item.as_ref().is_some_and(item::config::is_switched_off), DISABLED_TRUST)
+            };
+            let is_old = self.began.saturating_sub(record.read_at) >= age_max;
+            (refuses && is_old).then(|| Wanted { key: key.clone(), age_max })
+        };
+        let again: Vec<Wanted> = self.found.iter().filter_map(refuses).collect();
+        if !again.is_empty() {
+            let records = self.shared.records(self.operation, &again).await?;
+            self.found.extend(again.into_iter().map(|wanted| wanted.key).zip(records));
+        }
+        Ok(())
+    }
+
+    fn item(&self, key: &Key) -> Option<&Item> {
+        self.found.get(key).and_then(|record| record.item.as_ref())
+    }
+
+    /// The ancestors of an entity as far as this process remembers them: what is probably needed, never what is believed.
+    fn remembered_ancestors(&self, entity: &EntityId) -> Vec<EntityId> {
+        let mut ancestors: Vec<EntityId> = Vec::new();
+        while ancestors.len() + 1 < CHAIN_MAX {
+            let owner = self.shared.caches.owner(self.namespace, ancestors.last().unwrap_or(entity));
+            let Some(parent) = owner.filter(|owner| owner.cascade).and_then(|owner| owner.parent.clone()) else { break };
+            ancestors.push(parent);
+        }
+        ancestors
+    }
+
+    /// The next ancestor of a member that has not been read, and those that the records read so far name beyond it. Empty
+    /// when the chain is complete, or cannot be read; `answer` says why.
+    fn unread_ancestors(&self, key: &MemberKey<'_>) -> Vec<EntityId> {
+        let (mut entity, mut hints) = (key.entity.clone(), Vec::new());
+        for _ in 1..CHAIN_MAX {
+            let Ok(member) = self.member(&MemberKey { entity: &entity, ..*key }) else { return Vec::new() };
+            let Some(parent) = member.cascades_to else { return Vec::new() };
+            if let Some(owner) = member.owner.filter(|owner| !owner.ancestors.is_empty()) {
+                hints.clone_from(&owner.ancestors);
+            }
+            if !self.found.contains_key(&keys::entity(self.namespace, &parent)) {
+                let beyond = hints.iter().skip_while(|hint| **hint != parent).skip(1).cloned();
+                return std::iter::once(parent.clone()).chain(beyond).collect();
+            }
+            entity = parent;
+        }
+        Vec::new()
+    }
+
+    fn member(&self, key: &MemberKey<'_>) -> Result<Member, StoreError> {
+        let told = |error: StoreError| error.during(self.operation);
+        let Places { entity, levels } = Places::of(self.namespace, key);
+        let owner = self.item(&entity).map(Owner::read).transpose().map_err(told)?.map(Arc::new);
+        let levels = levels.each_ref().map(|level| self.item(level));
+        resolve_member(key, owner, levels, self.item(&keys::system_config(self.namespace))).map_err(told)
+    }
+
+    /// What was read comes to, for these members.
+    fn answer(&self, keys: &[MemberKey<'_>]) -> Result<Members, StoreError> {
+        let told = |error: StoreError| error.during(self.operation);
+        let (record, system) = (keys::namespace_by_id(self.namespace), keys::system_config(self.namespace));
+        check_active(self.operation, self.item(&record))?;
+        let on_unavailable = self.item(&system).map(item::config::on_unavailable).transpose().map_err(told)?.flatten();
+        let mut used = vec![record, system];
+        let mut members = Vec::with_capacity(keys.len());
+        for key in keys {
+            let member = self.member(key)?;
+            let owner = member.owner.clone().unwrap_or_default();
+            self.shared.caches.remember_owner(self.namespace, key.entity, owner);
+            members.push(member);
+            let Places { entity, levels } = Places::of(self.namespace, key);
+            used.push(entity);
+            used.extend(levels);
+        }
+        let used = || used.iter().filter_map(|key| self.found.get(key));
+        let stamp = ConfigStamp(used().map(|record| record.tick).min().unwrap_or(0));
+        let oldest = used().map(|record| record.read_at).min().unwrap_or(self.began);
+        Ok(Members { members, on_unavailable, stamp, age: self.began.saturating_sub(oldest) })
+    }
+}
+
+/// The records of one member.
+struct Places {
+    entity: Key,
+    /// Strongest first: (entity, resource), entity, resource.
+    levels: [Key; 3],
+}
+
+impl Places {
+    fn of(namespace: &str, key: &MemberKey<'_>) -> Places {
+        Places {
+            entity: keys::entity(namespace, key.entity),
+            levels: [
+                keys::entity_config(namespace, key.entity, Some(key.resource)),
+                keys::entity_config(namespace, key.entity, None),
+                keys::resource_config(namespace, key.resource),
+            ],
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! An administrator's reset: it repairs a bucket whose time is wrong, and it succeeds on one that is written all the time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use zae_limiter_core::{EntityId, LimitName, Milli};
+use zae_limiter_dynamodb::table::number;
+use zae_limiter_store::{BucketStore, Clock, ResetRequest, Restored, StoreError};
+use zae_limiter_testkit::evaluator::{Operation, Point};
+
+use super::{Process, World, gpt, unstored};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+async fn reset(world: &World, process: &Process, only: Option<&[LimitName]>, event: u128) -> Result<Option<Restored>, StoreError> {
+    let (entity, resource): (EntityId, _) = ("key".parse().unwrap(), gpt());
+    process.store.reset(&ResetRequest { entity: &entity, resource: &resource, only }, &world.change(event)).await
+}
+
+/// Somebody who does not ask the table for the time has written a refill instant years ahead: nothing refills until then.
+#[tokio::test]
+async fn a_reset_brings_a_refill_instant_back_from_the_future() {
+    for ahead_ms in [6_000, 240_000, 46_800_000, 315_360_000_000] {
+        let world = World::new().await;
+        let process = world.process(1, 0).await;
+        let minutely = unstored("rpm:60/min tpm:60/min");
+        assert_eq!(process.drain(&minutely).await, 60);
+        let mut item = world.bucket();
+        item.insert("rf".to_owned(), number(world.truth.now().0 + ahead_ms));
+        world.table.insert(&item);
+        let restored = reset(&world, &process, None, 1).await.unwrap().unwrap();
+        assert_eq!(restored[0].1, Milli::from_tokens(60), "{ahead_ms} ms ahead");
+        assert!(world.ahead_ms().abs() <= 1_000, "{} ms ahead after the reset", world.ahead_ms());
+        assert_eq!(process.drain(&minutely).await, 60, "the reset itself, {ahead_ms} ms ahead");
+        world.pass(MINUTE, &[&process]);
+        let again = process.drain(&minutely).await;
+        assert!((58..=60).contains(&again), "{again} a minute later, {ahead_ms} ms ahead");
+    }
+}
+
+/// What a reset says it has restored is what the limit lacked, and what is not named keeps its balance.
+#[tokio::test]
+async fn a_reset_of_one_limit_leaves_the_others_alone() {
+    let world = World::new().await;
+    let process = world.process(1, 0).await;
+    let both = unstored("rpm:60/min tpm:600/hour");
+    assert!(process.is_granted(&both, 40).await);
+    let name: LimitName = "rpm".parse().unwrap();
+    let restored = reset(&world, &process, Some(std::slice::from_ref(&name)), 1).await.unwrap().unwrap();
+    assert_eq!(restored, [(name, Milli::from_tokens(40))]);
+    assert_eq!((world.number("b_rpm_tk"), world.number("b_tpm_tk")), (60_000, 600_000));
+    assert_eq!(process.drain(&both).await, 60);
+    // Time that passed before the reset is not paid again after it.
+    world.pass(MINUTE / 2, &[&process]);
+    assert_eq!(reset(&world, &process, None, 2).await.unwrap().unwrap()[0].1, Milli::from_tokens(30));
+    let granted = process.drain(&both).await;
+    assert_eq!(granted, 60, "full, and no more");
+}
+
+/// A thousand writes a second between every look of the reset and its write: others refill and take all the time.
+#[tokio::test]
+async fn a_reset_succeeds_on_a_bucket_under_a_thousand_writes_a_second() {
+    let world = World::new().await;
+    let busy = unstored("rps:1000/sec:100");
+    let other = world.process(1, 0).await;
+    assert_eq!(other.drain(&busy).await, 100);
+    let (truth, table, key) = (world.truth.clone(), world.table.clone(), world.key());
+    // Every request of the reset takes ten milliseconds to arrive: ten others are faster.
+    let gate = move |_: u32, point: Point| {
+        if matches!(point, Point::Before(_)) {
+            for _ in 0..10 {
+                truth.advance(Duration::from_millis(1));
+                let mut item = table.get(&key).unwrap();
+                let left: i64 = item["b_rps_tk"].as_n().unwrap().parse().unwrap();
+                item.insert("b_rps_tk".to_owned(), number((left + 999) % 5_000));
+                item.insert("rf".to_owned(), number(truth.now().0));
+                table.insert(&item);
+            }
+        }
+        0
+    };
+    let admin = world.process_on(world.table.client(9).with_gate(Arc::new(gate)), 9, 0).await;
+    for round in 0..10 {
+        world.table.take_counters();
+        let restored = reset(&world, &admin, None, round + 1).await.unwrap().unwrap();
+        let transactions = world.table.take_counters().calls(Operation::Transact);
+        assert!((1..=3).contains(&transactions), "{transactions} attempts");
+        assert!(restored[0].1 > Milli::ZERO, "round {round}");
+        assert_eq!(world.number("b_rps_tk"), 100_000, "round {round}: full");
+        let mut item = world.bucket();
+        item.insert("b_rps_tk".to_owned(), number(0));
+        world.table.insert(&item);
+    }
+}
