@@ -30,8 +30,8 @@ use zae_limiter_store::{
 
 use crate::inflight::within;
 use crate::{
-    AcquireError, Availability, Builder, CacheStats, CapacityScope, CommitError, CreatedEntity, Degraded, Error, IntoName, Request,
-    Resolved, ResourceCapacity, Settled, UndeclaredLimit,
+    AcquireError, Availability, Builder, CacheStats, CapacityScope, CommitError, CreatedEntity, Degraded, Error, IntoName, Invalid,
+    Reached, Request, Resolved, ResourceCapacity, Settled,
 };
 
 /// How long the thread works on what is left to settle after the last handle is gone.
@@ -124,6 +124,12 @@ impl RateLimiter {
     #[cfg(feature = "sqlite")]
     pub fn open(path: impl AsRef<std::path::Path>) -> Result<RateLimiter, Error> {
         RateLimiter::build(crate::RateLimiter::builder(zae_limiter_sqlite::SqliteStore::open(path)?))
+    }
+
+    /// See [`crate::RateLimiter::open_with`].
+    #[cfg(feature = "sqlite")]
+    pub fn open_with(path: impl AsRef<std::path::Path>, options: zae_limiter_sqlite::SqliteOptions) -> Result<RateLimiter, Error> {
+        RateLimiter::build(crate::RateLimiter::builder(zae_limiter_sqlite::SqliteStore::open_with(path, options)?))
     }
 
     /// See [`crate::RateLimiter::connect`].
@@ -294,19 +300,19 @@ impl RateLimiter {
     }
 
     /// See [`crate::RateLimiter::disable`].
-    pub fn disable(&self, level: &Level) -> Result<u64, Error> {
+    pub fn disable(&self, level: &Level) -> Result<Reached, Error> {
         let level = level.clone();
         self.wait(|limiter| async move { limiter.disable(&level).await })
     }
 
     /// See [`crate::RateLimiter::enable`].
-    pub fn enable(&self, level: &Level) -> Result<u64, Error> {
+    pub fn enable(&self, level: &Level) -> Result<Reached, Error> {
         let level = level.clone();
         self.wait(|limiter| async move { limiter.enable(&level).await })
     }
 
     /// See [`crate::RateLimiter::clear_disabled`].
-    pub fn clear_disabled(&self, level: &Level) -> Result<u64, Error> {
+    pub fn clear_disabled(&self, level: &Level) -> Result<Reached, Error> {
         let level = level.clone();
         self.wait(|limiter| async move { limiter.clear_disabled(&level).await })
     }
@@ -405,6 +411,12 @@ impl RateLimiter {
         self.wait(|limiter| async move { limiter.resource_capacity(resource, limit, scope).await })
     }
 
+    /// See [`crate::RateLimiter::audit_log`].
+    pub fn audit_log(&self, page: &PageRequest) -> Result<Page<AuditEvent>, Error> {
+        let page = page.clone();
+        self.wait(|limiter| async move { limiter.audit_log(&page).await })
+    }
+
     /// See [`crate::RateLimiter::audit_events`].
     pub fn audit_events(&self, query: &AuditQuery) -> Result<Page<AuditEvent>, Error> {
         let query = query.clone();
@@ -446,12 +458,12 @@ pub struct Lease {
 
 impl Lease {
     /// See [`crate::Lease::record`].
-    pub fn record(&self, limit: &str, used_in_total: u64) -> Result<(), UndeclaredLimit> {
+    pub fn record(&self, limit: &str, used_in_total: u64) -> Result<(), Invalid> {
         self.lease.record(limit, used_in_total)
     }
 
     /// See [`crate::Lease::adjust`].
-    pub fn adjust(&self, limit: &str, delta: i64) -> Result<(), UndeclaredLimit> {
+    pub fn adjust(&self, limit: &str, delta: i64) -> Result<(), Invalid> {
         self.lease.adjust(limit, delta)
     }
 

@@ -2,6 +2,9 @@
 //!
 //! Bounded, one flight per key, no lock held over I/O, negative answers included. Entries are invalidated by epochs, not by
 //! removal: a read that was in flight while somebody changed the configuration carries the old epoch and is never used.
+//!
+//! The age of an entry counts from the moment before its read was sent, less how old the store said its answer was. So an
+//! entry never outlives what it says by more than the TTL, and by [`LEND_MAX`] more when it is lent.
 
 use std::hash::Hash;
 use std::sync::Arc;
@@ -16,6 +19,13 @@ use crate::metrics::{CacheNumbers, CacheReport};
 
 /// Entities are spread over this many epochs, so that a change of one entity invalidates few others.
 const ENTITY_EPOCHS: usize = 256;
+
+/// An expired entry decides one more take at most this long after its time: long enough that a key in use never waits for
+/// the read, too short to matter to who lowered a limit. An entry that was idle for longer is read again first.
+pub(crate) const LEND_MAX: Duration = Duration::from_secs(5);
+
+/// Times a caller waits for somebody else's read of the same key; then it reads for itself.
+const FOLLOWED_MAX: u32 = 3;
 
 /// Numbers about the config cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,10 +70,38 @@ pub(crate) struct Known {
     pub(crate) stamp: zae_limiter_core::ConfigStamp,
     /// Which of the entity epochs is this entity's, so that a look-up need not hash its name once more.
     slot: usize,
-    epochs: (u64, u64),
+    epochs: Epochs,
     expires_at: Duration,
     /// Used once beyond its time, while it is read again.
     lent: AtomicBool,
+}
+
+/// The epoch of everything, and that of an entity.
+type Epochs = (u64, u64);
+
+/// What a read of the store found out.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) config: MemberConfig,
+    pub(crate) limits: Option<LimitsInForce>,
+    pub(crate) stamp: zae_limiter_core::ConfigStamp,
+    /// How old the store says the answer is.
+    pub(crate) age: Duration,
+}
+
+/// A read that is about to be sent: a change that lands after this makes its answer untrusted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reading {
+    slot: usize,
+    epochs: Epochs,
+    began: Duration,
+}
+
+/// The same for members that may come along, whoever they are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadingAlong {
+    evictions: u64,
+    began: Duration,
 }
 
 /// The cache of one namespace.
@@ -73,6 +111,8 @@ pub(crate) struct ConfigCache {
     ttl: Duration,
     epoch: AtomicU64,
     entity_epochs: Box<[AtomicU64]>,
+    /// Counts every change of an epoch, before it is changed.
+    evictions: AtomicU64,
     hits: AtomicU64,
     misses: AtomicU64,
     report: CacheReport,
@@ -86,6 +126,7 @@ impl ConfigCache {
             ttl,
             epoch: AtomicU64::new(0),
             entity_epochs: (0..ENTITY_EPOCHS).map(|_| AtomicU64::new(0)).collect(),
+            evictions: AtomicU64::new(0),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
             report: CacheReport::default(),
@@ -102,8 +143,8 @@ impl ConfigCache {
         Some(known)
     }
 
-    /// What is known, trusted or just expired; true when it is expired. An expired entry is lent once: whoever gets it reads
-    /// it again at the same time, and until that is done nobody else gets it.
+    /// What is known, trusted or just expired; true when it is expired. An expired entry is lent once, and for at most
+    /// [`LEND_MAX`]: whoever gets it reads it again at the same time, and until that is done nobody else gets it.
     pub(crate) fn get_or_borrow(&self, entity: &EntityId, resource: &ResourceName, clock: &dyn Clock) -> Option<(Arc<Known>, bool)> {
         let known = self.entries.get(&KeyRef { entity, resource })?;
         if self.trusts(&known, clock) {
@@ -111,31 +152,41 @@ impl ConfigCache {
             return Some((known, false));
         }
         let is_current = known.epochs == self.epochs(known.slot);
-        (is_current && !known.lent.swap(true, Ordering::AcqRel)).then_some((known, true))
+        let is_recent = clock.monotonic() < known.expires_at.saturating_add(self.ttl.min(LEND_MAX));
+        (is_current && is_recent && !known.lent.swap(true, Ordering::AcqRel)).then_some((known, true))
     }
 
-    /// The epochs to pass to [`ConfigCache::insert`], taken before its read is sent.
-    pub(crate) fn epochs_of(&self, entity: &EntityId) -> (u64, u64) {
+    /// To be called before a read is sent; for [`ConfigCache::insert`].
+    pub(crate) fn begin(&self, entity: &EntityId, clock: &dyn Clock) -> Reading {
         self.count_miss();
-        self.epochs(slot_of(entity))
+        let slot = slot_of(entity);
+        Reading { slot, epochs: self.epochs(slot), began: clock.monotonic() }
     }
 
     /// Keeps what a read found out.
-    pub(crate) fn insert(
-        &self,
-        (entity, resource): (EntityId, ResourceName),
-        (config, limits, stamp): (MemberConfig, Option<LimitsInForce>, zae_limiter_core::ConfigStamp),
-        epochs: (u64, u64),
-        clock: &dyn Clock,
-    ) {
-        let expires_at = clock.monotonic().saturating_add(self.ttl);
-        let slot = slot_of(&entity);
-        let known = Known { config, limits, stamp, slot, epochs, expires_at, lent: AtomicBool::new(false) };
-        self.entries.insert(Key { entity, resource }, Arc::new(known));
+    pub(crate) fn insert(&self, (entity, resource): (EntityId, ResourceName), answer: Answer, reading: Reading) {
+        self.entries.insert(Key { entity, resource }, Arc::new(self.known(answer, reading)));
     }
 
-    /// What is known, else what `read` finds out. Callers of the same key wait for one read. `read` gets the epochs to put
-    /// into its answer with [`ConfigCache::known`].
+    /// To be called before a read is sent that may bring more members than it asks for.
+    pub(crate) fn begin_along(&self, clock: &dyn Clock) -> ReadingAlong {
+        ReadingAlong { evictions: self.evictions.load(Ordering::Acquire), began: clock.monotonic() }
+    }
+
+    /// What a read brought along, kept unless anything was evicted meanwhile.
+    pub(crate) fn insert_along(&self, entity: &EntityId, resource: &ResourceName, answer: Answer, reading: ReadingAlong) -> Arc<Known> {
+        let slot = slot_of(entity);
+        // The epochs first: an eviction counts itself before it changes them, so that whoever sees its epoch sees its count.
+        let epochs = self.epochs(slot);
+        let known = Arc::new(self.known(answer, Reading { slot, epochs, began: reading.began }));
+        if self.evictions.load(Ordering::Acquire) == reading.evictions && !self.ttl.is_zero() {
+            self.entries.insert(Key { entity: entity.clone(), resource: resource.clone() }, Arc::clone(&known));
+        }
+        known
+    }
+
+    /// What is known, else what `read` finds out. Callers of the same key wait for one read. An answer that is not to be
+    /// trusted by the time it comes is used by who asked for it, and by nobody who came later.
     pub(crate) async fn get_or_read<E, F>(
         &self,
         entity: &EntityId,
@@ -144,33 +195,65 @@ impl ConfigCache {
         read: impl FnOnce() -> F,
     ) -> Result<Arc<Known>, E>
     where
-        F: Future<Output = Result<(MemberConfig, Option<LimitsInForce>, zae_limiter_core::ConfigStamp), E>>,
+        F: Future<Output = Result<Answer, E>>,
     {
-        let read = async {
-            self.count_miss();
-            // Before the read: a change that lands after this line makes the answer untrusted.
-            let slot = slot_of(entity);
-            let epochs = self.epochs(slot);
-            let (config, limits, stamp) = read().await?;
-            let expires_at = clock.monotonic().saturating_add(self.ttl);
-            Ok(Arc::new(Known { config, limits, stamp, slot, epochs, expires_at, lent: AtomicBool::new(false) }))
+        let reads = async {
+            let reading = self.begin(entity, clock);
+            let answer = read().await?;
+            Ok(Arc::new(self.known(answer, reading)))
         };
         if self.ttl.is_zero() {
-            return read.await;
+            return reads.await;
         }
         let key = Key { entity: entity.clone(), resource: resource.clone() };
-        self.entries.remove_if(&key, |known| !self.trusts(known, clock));
-        self.entries.get_or_insert_async(&key, read).await
+        for _ in 0..FOLLOWED_MAX {
+            self.entries.remove_if(&key, |known| !self.trusts(known, clock));
+            match self.entries.get_value_or_guard_async(&key).await {
+                Ok(known) if self.trusts(&known, clock) => return Ok(known),
+                Ok(_) => {}
+                Err(guard) => {
+                    let known = reads.await?;
+                    // Somebody may have put another answer there meanwhile, which is as good.
+                    let _ = guard.insert(Arc::clone(&known));
+                    return Ok(known);
+                }
+            }
+        }
+        let known = reads.await?;
+        self.entries.insert(key, Arc::clone(&known));
+        Ok(known)
+    }
+
+    fn known(&self, answer: Answer, reading: Reading) -> Known {
+        let Answer { config, limits, stamp, age } = answer;
+        let Reading { slot, epochs, began } = reading;
+        let expires_at = began.saturating_add(self.ttl).saturating_sub(age);
+        Known { config, limits, stamp, slot, epochs, expires_at, lent: AtomicBool::new(false) }
+    }
+
+    /// Forgets what is known about one key, unless it was read less than `age` ago: whoever hears something else again and again
+    /// reads again at that pace, and nobody else's entry goes with it.
+    pub(crate) fn evict_older(&self, entity: &EntityId, resource: &ResourceName, age: Duration, clock: &dyn Clock) {
+        let key = Key { entity: entity.clone(), resource: resource.clone() };
+        let read_at = |known: &Known| known.expires_at.saturating_sub(self.ttl);
+        self.entries.remove_if(&key, |known| clock.monotonic() >= read_at(known).saturating_add(age));
     }
 
     /// Forgets what is known about one entity.
     pub(crate) fn evict_entity(&self, entity: &EntityId) {
+        self.evictions.fetch_add(1, Ordering::AcqRel);
         self.entity_epochs[slot_of(entity)].fetch_add(1, Ordering::AcqRel);
     }
 
     /// Forgets everything.
     pub(crate) fn evict_all(&self) {
+        self.evictions.fetch_add(1, Ordering::AcqRel);
         self.epoch.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// How long an entry is trusted.
+    pub(crate) fn ttl(&self) -> Duration {
+        self.ttl
     }
 
     pub(crate) fn stats(&self) -> CacheStats {
@@ -193,7 +276,7 @@ impl ConfigCache {
         known.epochs == self.epochs(known.slot) && clock.monotonic() < known.expires_at
     }
 
-    fn epochs(&self, slot: usize) -> (u64, u64) {
+    fn epochs(&self, slot: usize) -> Epochs {
         (self.epoch.load(Ordering::Acquire), self.entity_epochs[slot].load(Ordering::Acquire))
     }
 }
@@ -206,49 +289,4 @@ fn slot_of(entity: &EntityId) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::convert::Infallible;
-
-    use super::*;
-    use zae_limiter_core::{ConfigStamp, TimeMs};
-    use zae_limiter_store::ManualClock;
-
-    fn answer(stamp: u64) -> (MemberConfig, Option<LimitsInForce>, ConfigStamp) {
-        (MemberConfig { cascades_to: None, limits: None, disabled_by: None }, None, ConfigStamp(stamp))
-    }
-
-    /// A change that lands while a read is on its way: the answer is used once by whoever asked before the change, and
-    /// never again.
-    #[tokio::test]
-    async fn a_read_that_was_in_flight_during_a_change_is_not_kept() {
-        let (cache, clock) = (ConfigCache::new(10, Duration::from_secs(60)), ManualClock::new(TimeMs(0)));
-        let (key, other, gpt): (EntityId, EntityId, ResourceName) =
-            ("key".parse().unwrap(), "other".parse().unwrap(), "gpt-4".parse().unwrap());
-        type Evict<'a> = &'a dyn Fn(&ConfigCache);
-        let evictions: [(Evict<'_>, bool); 3] =
-            [(&|cache| cache.evict_entity(&"key".parse().unwrap()), false), (&|cache| cache.evict_all(), false), (&|_| {}, true)];
-        for (evict, kept) in evictions {
-            cache.evict_all();
-            let read = cache.get_or_read(&key, &gpt, &clock, || async {
-                evict(&cache);
-                Ok::<_, Infallible>(answer(1))
-            });
-            read.await.unwrap();
-            assert_eq!(cache.get(&key, &gpt, &clock).is_some(), kept);
-        }
-        assert!(cache.get(&other, &gpt, &clock).is_none());
-    }
-
-    #[tokio::test]
-    async fn a_dropped_read_lets_the_next_caller_read() {
-        let (cache, clock) = (ConfigCache::new(10, Duration::from_secs(60)), ManualClock::new(TimeMs(0)));
-        let (key, gpt): (EntityId, ResourceName) = ("key".parse().unwrap(), "gpt-4".parse().unwrap());
-        let hanging = || std::future::pending::<Result<(MemberConfig, Option<LimitsInForce>, ConfigStamp), Infallible>>();
-        let mut hung = Box::pin(cache.get_or_read(&key, &gpt, &clock, hanging));
-        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        assert!(hung.as_mut().poll(&mut context).is_pending());
-        drop(hung);
-        let known = cache.get_or_read(&key, &gpt, &clock, || async { Ok::<_, Infallible>(answer(2)) }).await.unwrap();
-        assert_eq!(known.stamp, ConfigStamp(2));
-    }
-}
+mod tests;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use zae_limiter_core::{EntityId, EntityTextError, LimitError, LimitName, NameError, RateLimitExceeded, ResourceName, Wait};
 use zae_limiter_store::{Level, StoreError, StoreErrorKind};
 
-/// A call that can not be right. Fix the call; nothing was read or written.
+/// A call that cannot be right. Fix the call; nothing was read or written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Invalid {
@@ -41,7 +41,7 @@ pub enum Invalid {
         /// The names there are.
         known: Vec<LimitName>,
     },
-    /// `lease.consume` of a limit the request did not declare.
+    /// A lease was asked about a limit its request did not declare.
     #[error(transparent)]
     Undeclared(#[from] UndeclaredLimit),
     /// The namespace of this limiter was deleted.
@@ -152,7 +152,7 @@ pub enum AcquireError {
     /// A limit is reached: a normal outcome, with the status of every limit. Tell the client to wait.
     #[error(transparent)]
     Exceeded(Box<RateLimitExceeded>),
-    /// The call can not be right. Fix it.
+    /// The call cannot be right. Fix it.
     #[error(transparent)]
     Invalid(Invalid),
     /// Nothing is configured for this call. Configure a limit.
@@ -243,7 +243,7 @@ pub struct CommitError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The call can not be right. Fix it.
+    /// The call cannot be right. Fix it.
     #[error(transparent)]
     Invalid(#[from] Invalid),
     /// The store refused or failed; `kind()` says what to do.

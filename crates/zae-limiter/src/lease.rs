@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use smallvec::SmallVec;
-use zae_limiter_core::{IntoName, LimitName, LimitStatus, Milli, Reports};
+use zae_limiter_core::{IntoName, LimitName, LimitStatus, Milli, Reports, TOKENS_MAX};
 use zae_limiter_store::{Adjusted, StoreError};
 
 use crate::error::{AcquireError, CommitError, Invalid, OutageReason, UndeclaredLimit};
@@ -107,21 +107,32 @@ impl Lease {
     }
 
     /// Says what was really used of a limit, in total and including what was taken. The last call wins. Buffered: no I/O,
-    /// fit for every chunk of a stream.
-    pub fn record(&self, limit: &str, used_in_total: u64) -> Result<(), UndeclaredLimit> {
+    /// fit for every chunk of a stream. As for a take, more than [`TOKENS_MAX`] tokens is an error, and then nothing is
+    /// recorded: it is nearly always a difference that fell below zero.
+    pub fn record(&self, limit: &str, used_in_total: u64) -> Result<(), Invalid> {
         let index = self.index(limit)?;
+        if used_in_total > TOKENS_MAX {
+            return Err(self.too_much(index, used_in_total));
+        }
         self.ledger().used[index] = Milli::from_tokens(used_in_total);
         Ok(())
     }
 
     /// Adds `delta` tokens to what was used; the signed form of [`Lease::record`]. Use never falls below zero: more can
-    /// not be given back than was taken.
-    pub fn adjust(&self, limit: &str, delta: i64) -> Result<(), UndeclaredLimit> {
+    /// not be given back than was taken. Use beyond [`TOKENS_MAX`] is an error, and then nothing is changed.
+    pub fn adjust(&self, limit: &str, delta: i64) -> Result<(), Invalid> {
         let index = self.index(limit)?;
         let mut ledger = self.ledger();
-        let delta = Milli(delta.saturating_mul(1000));
-        ledger.used[index] = ledger.used[index].saturating_add(delta).max(Milli::ZERO);
+        let used = i128::from(ledger.used[index].0) + i128::from(delta) * 1000;
+        if used > i128::from(Milli::from_tokens(TOKENS_MAX).0) && delta > 0 {
+            return Err(self.too_much(index, u64::try_from(used / 1000).unwrap_or(u64::MAX)));
+        }
+        ledger.used[index] = Milli(i64::try_from(used.max(0)).unwrap_or(i64::MAX));
         Ok(())
+    }
+
+    fn too_much(&self, index: usize, amount: u64) -> Invalid {
+        Invalid::Amount { limit: self.inner.request.amounts[index].0.clone(), amount, max: TOKENS_MAX }
     }
 
     /// Takes more, checked, at once. The names must have been declared by the request.

@@ -1,7 +1,7 @@
 //! A rate limiter for calls whose cost is known only afterwards: LLM tokens, bytes, money.
 //!
-//! Several limits per call decided together, callers in hierarchies, limits stored centrally and changed live, many tenants.
-//! Embedded on one machine (SQLite, nothing to install), or on DynamoDB when one machine is not enough.
+//! Check several limits in one atomic step, charge a whole hierarchy, change centrally stored limits while services run, and
+//! isolate tenants. Embedded on one machine (SQLite, nothing to install), or on DynamoDB when one machine is no longer enough.
 //!
 //! ```
 //! use zae_limiter::{AcquireError, Level, RateLimiter, Request};
@@ -72,7 +72,7 @@ pub use cache::CacheStats;
 pub use error::{AcquireError, CommitError, Disabled, Error, Invalid, NoLimits, OutageReason, Unavailable, UndeclaredLimit};
 pub use lease::{Degraded, Lease};
 pub use limiter::{
-    Availability, Builder, CapacityScope, CreatedEntity, EntityCapacity, EntityWarning, RateLimiter, Resolved, ResolvedMember,
+    Availability, Builder, CapacityScope, CreatedEntity, EntityCapacity, EntityWarning, RateLimiter, Reached, Resolved, ResolvedMember,
     ResourceCapacity,
 };
 pub use request::{OnDrop, Request};

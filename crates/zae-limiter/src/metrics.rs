@@ -8,6 +8,7 @@
 //! zae_limiter::metrics::describe();                                 // after the recorder is installed
 //! ```
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -60,8 +61,10 @@ const DEGRADED: Metric = counter(
 const BLOCKED: Metric =
     counter("zae_limiter_blocked_total", "Requests refused because the store was down and the policy is `block`. Label `reason`.");
 const SETTLED: Metric = counter("zae_limiter_settled_total", "Background settlements completed.");
-const ABANDONED: Metric =
-    counter("zae_limiter_abandoned_total", "Leases or writes that found the settler's queue full: what they held stays spent.");
+const ABANDONED: Metric = counter(
+    "zae_limiter_abandoned_total",
+    "Leases or writes that found the settler's queue full or lost its runtime: what they held stays spent.",
+);
 const LOST: Metric =
     counter("zae_limiter_lost_total", "Bucket updates dropped: refunds of unknown outcome, and writes that ran out of retries.");
 const OVERRIDES: Metric = counter("zae_limiter_overrides_total", "Requests that brought limits of their own.");
@@ -79,7 +82,7 @@ const STORE_SECONDS: Metric = Metric {
     name: "zae_limiter_store_seconds",
     kind: Kind::Histogram,
     help: "Time the store took to answer. Label `operation`: `acquire` (a decision with the configuration it had to read), `settle`, \
-           `admin`. Not measured for the in-memory store.",
+           `admin`. Timed from `describe` on, and not for the in-memory store.",
 };
 
 /// Every metric there is.
@@ -103,9 +106,14 @@ pub const ALL: [Metric; 14] = [
 /// Those that have a label, which would be missing if they were set to zero.
 const LABELLED: [&str; 3] = [DEGRADED.name, BLOCKED.name, STORE_SECONDS.name];
 
+/// Whether somebody wants to know how long the store takes.
+static IS_TIMED: AtomicBool = AtomicBool::new(false);
+
 /// Tells the installed recorder what each metric means, and sets those without a label to zero, so that they are there
-/// before their first event. Call it once, after the recorder is installed.
+/// before their first event. Call it once, after the recorder is installed: only then are answers of the store timed,
+/// because a program without a recorder should not pay for reading the clock.
 pub fn describe() {
+    IS_TIMED.store(true, Ordering::Relaxed);
     for metric in ALL {
         match metric.kind {
             Kind::Counter => metrics::describe_counter!(metric.name, metric.help),
@@ -121,6 +129,10 @@ pub fn describe() {
             }
         }
     }
+}
+
+pub(crate) fn is_timed() -> bool {
+    IS_TIMED.load(Ordering::Relaxed)
 }
 
 pub(crate) fn granted() {
@@ -222,7 +234,8 @@ pub fn reference() -> String {
          recorder\nand describe the metrics to it. With `metrics-exporter-prometheus`:\n\n```rust,ignore\n\
          metrics_exporter_prometheus::PrometheusBuilder::new().install()?; // serves :9000/metrics\n\
          zae_limiter::metrics::describe();                                 // after the recorder is installed\n```\n\n\
-         `describe` also sets the counters without a label to zero, so that they are there before their first event.\n\
+         `describe` also sets the counters without a label to zero, so that they are there before their first event,\n\
+         and answers of the store are timed only after it: a program without a recorder should not pay for reading the clock.\n\
          No label carries an entity, a resource or a namespace.\n\n| metric | kind | what it says |\n|---|---|---|\n",
     );
     for metric in ALL {

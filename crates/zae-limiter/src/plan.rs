@@ -24,7 +24,7 @@ pub(crate) struct Plan {
     pub(crate) resource: ResourceName,
     /// Leave limits with no amount out of the decision instead of asking whether they are in debt.
     pub(crate) skip_zero: bool,
-    /// The caller first, then its ancestors; members without limits are left out.
+    /// The caller first, then its ancestors, those without limits included: they may be switched off.
     pub(crate) members: SmallVec<[PlannedMember; 1]>,
 }
 

@@ -3,12 +3,15 @@
 //! Leases dropped without commit or rollback, writes in flight whose caller went away, charges that failed. Its queue is
 //! bounded; what does not fit is counted as abandoned, and its tokens stay spent: never the other direction.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::Poll;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tokio::sync::{Notify, mpsc};
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
 use zae_limiter_store::{BoxFuture, Clock, ConsumeOutcome, Entropy, Store};
 
 use crate::inflight::within;
@@ -45,7 +48,7 @@ pub(crate) enum Job {
 pub struct Settled {
     /// Background settlements completed.
     pub settled: u64,
-    /// Jobs that found the queue full or the settler gone: what they held stays spent.
+    /// Jobs that found the queue full, or were being worked on when the runtime ended: what they held stays spent.
     pub abandoned: u64,
     /// Bucket updates dropped: refunds of unknown outcome, and writes that ran out of retries.
     pub lost: u64,
@@ -53,11 +56,30 @@ pub struct Settled {
     pub pending: u64,
 }
 
-/// The handle to the settler task; the task ends when the last handle is gone and the queue is empty.
+/// The handle to the settler. Its task lives on a runtime; when that ends, the jobs that wait are taken over by a task on
+/// the next runtime from which a job is handed over or drained. The task ends when the handle is gone and nothing is left
+/// to do.
 #[derive(Debug)]
 pub(crate) struct Settler {
-    queue: mpsc::Sender<Job>,
-    tally: Arc<Tally>,
+    desk: Arc<Desk>,
+}
+
+/// What the handle and the task share. Locks are held for a moment, never while a job is polled or dropped.
+struct Desk {
+    jobs: Mutex<Jobs>,
+    tally: Tally,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+}
+
+struct Jobs {
+    waiting: VecDeque<Job>,
+    /// How to tell the task that there is a job.
+    waker: Option<Waker>,
+    /// A task is there.
+    is_staffed: bool,
+    /// The handle is there.
+    is_open: bool,
 }
 
 #[derive(Debug, Default)]
@@ -72,59 +94,135 @@ struct Tally {
 
 impl Settler {
     /// Starts the task on `runtime`.
-    pub(crate) fn start(runtime: &tokio::runtime::Handle, clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Settler {
-        let (queue, jobs) = mpsc::channel(QUEUE_MAX);
-        let tally = Arc::new(Tally::default());
-        runtime.spawn(run(jobs, Worker { clock, entropy, tally: Arc::clone(&tally) }));
-        Settler { queue, tally }
+    pub(crate) fn start(runtime: &Handle, clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Settler {
+        let jobs = Jobs { waiting: VecDeque::new(), waker: None, is_staffed: false, is_open: true };
+        let desk = Arc::new(Desk { jobs: Mutex::new(jobs), tally: Tally::default(), clock, entropy });
+        desk.staff(runtime);
+        Settler { desk }
     }
 
     /// Hands over a job; never blocks, so it can be called from `Drop`.
     pub(crate) fn submit(&self, job: Job) {
-        self.tally.pending.fetch_add(1, Ordering::AcqRel);
+        self.desk.tally.pending.fetch_add(1, Ordering::AcqRel);
         metrics::settler_job_began();
-        if self.queue.try_send(job).is_err() {
-            self.tally.abandoned.fetch_add(1, Ordering::AcqRel);
-            metrics::abandoned();
-            self.tally.done();
+        let refused = {
+            let mut jobs = self.desk.lock();
+            // Nobody waits for a read, and one that nobody works on would hold its limiter for ever.
+            if jobs.waiting.len() >= QUEUE_MAX || (job.is_read() && !jobs.is_staffed) {
+                Some(job)
+            } else {
+                jobs.waiting.push_back(job);
+                None
+            }
+        };
+        match refused {
+            Some(job) => self.desk.abandon(job.is_read()),
+            None => self.desk.call(),
         }
     }
 
-    /// Waits until nothing is pending.
-    pub(crate) async fn drain(&self) -> Settled {
-        loop {
-            let idle = self.tally.idle.notified();
-            let mut idle = std::pin::pin!(idle);
-            // Registered before the check, so that a job that ends in between is not missed.
-            idle.as_mut().enable();
-            if self.tally.pending.load(Ordering::Acquire) == 0 {
-                return self.settled();
+    /// Waits until nothing is pending, at most `deadline`.
+    pub(crate) async fn drain(&self, deadline: Duration) -> Settled {
+        let all_done = async {
+            loop {
+                let idle = self.desk.tally.idle.notified();
+                let mut idle = std::pin::pin!(idle);
+                // Registered before the check, so that a job that ends in between is not missed.
+                idle.as_mut().enable();
+                if self.desk.tally.pending.load(Ordering::Acquire) == 0 {
+                    return;
+                }
+                self.desk.call();
+                idle.await;
             }
-            idle.await;
-        }
+        };
+        within(&*self.desk.clock, deadline, all_done).await;
+        self.settled()
     }
 
     pub(crate) fn settled(&self) -> Settled {
+        let tally = &self.desk.tally;
         Settled {
-            settled: self.tally.settled.load(Ordering::Acquire),
-            abandoned: self.tally.abandoned.load(Ordering::Acquire),
-            lost: self.tally.lost.load(Ordering::Acquire),
-            pending: self.tally.pending.load(Ordering::Acquire),
+            settled: tally.settled.load(Ordering::Acquire),
+            abandoned: tally.abandoned.load(Ordering::Acquire),
+            lost: tally.lost.load(Ordering::Acquire),
+            pending: tally.pending.load(Ordering::Acquire),
         }
     }
 
     /// Counts bucket changes that were given up outside of the task.
     pub(crate) fn count_lost(&self, count: usize) {
-        self.tally.lose(count);
+        self.desk.tally.lose(count);
     }
 
     /// Marks the limiter closed; true the first time.
     pub(crate) fn close(&self) -> bool {
-        !self.tally.closed.swap(true, Ordering::AcqRel)
+        !self.desk.tally.closed.swap(true, Ordering::AcqRel)
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.tally.closed.load(Ordering::Acquire)
+        self.desk.tally.closed.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Settler {
+    fn drop(&mut self) {
+        let (waker, unstaffed) = {
+            let mut jobs = self.desk.lock();
+            jobs.is_open = false;
+            let unstaffed = if jobs.is_staffed { VecDeque::new() } else { std::mem::take(&mut jobs.waiting) };
+            (jobs.waker.take(), unstaffed)
+        };
+        waker.into_iter().for_each(Waker::wake);
+        // The runtime has ended, and no other was used since.
+        unstaffed.iter().for_each(|job| self.desk.abandon(job.is_read()));
+    }
+}
+
+impl Job {
+    fn is_read(&self) -> bool {
+        matches!(self, Job::Read(_))
+    }
+}
+
+impl Desk {
+    fn lock(&self) -> MutexGuard<'_, Jobs> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes the task; puts a new one on the runtime of the caller when the last one has ended with its runtime. Outside of
+    /// a runtime the jobs wait until a limiter is used on one.
+    fn call(self: &Arc<Desk>) {
+        let (waker, is_staffed) = {
+            let mut jobs = self.lock();
+            (jobs.waker.take(), jobs.is_staffed)
+        };
+        waker.into_iter().for_each(Waker::wake);
+        if !is_staffed && let Ok(runtime) = Handle::try_current() {
+            self.staff(&runtime);
+        }
+    }
+
+    fn staff(self: &Arc<Desk>, runtime: &Handle) {
+        if !std::mem::replace(&mut self.lock().is_staffed, true) {
+            // Made before it is spawned: a runtime that has ended drops it at once, and it signs off.
+            runtime.spawn(Shift { desk: Arc::clone(self), in_flight: Vec::new() }.work());
+        }
+    }
+
+    /// One job is given up.
+    fn abandon(&self, is_read: bool) {
+        if !is_read {
+            self.tally.abandoned.fetch_add(1, Ordering::AcqRel);
+            metrics::abandoned();
+        }
+        self.tally.done();
+    }
+}
+
+impl fmt::Debug for Desk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Desk").field("tally", &self.tally).finish_non_exhaustive()
     }
 }
 
@@ -144,66 +242,105 @@ impl Tally {
     }
 }
 
-/// What the task works with.
-#[derive(Clone)]
-struct Worker {
-    clock: Arc<dyn Clock>,
-    entropy: Arc<dyn Entropy>,
-    tally: Arc<Tally>,
+/// The task at work, on one runtime.
+struct Shift {
+    desk: Arc<Desk>,
+    in_flight: Vec<InWork>,
 }
 
-/// Takes jobs while there is room and polls those in flight, all in one task: a store that hangs on one write must not hold
-/// up the others.
-async fn run(mut jobs: mpsc::Receiver<Job>, worker: Worker) {
-    let mut in_flight: Vec<BoxFuture<'static, ()>> = Vec::new();
-    let mut open = true;
-    std::future::poll_fn(|context| {
-        loop {
-            while open && in_flight.len() < IN_FLIGHT_MAX {
-                match jobs.poll_recv(context) {
-                    Poll::Ready(Some(job)) => in_flight.push(Box::pin(worker.clone().work(job))),
-                    Poll::Ready(None) => open = false,
-                    Poll::Pending => break,
+struct InWork {
+    is_read: bool,
+    work: BoxFuture<'static, ()>,
+}
+
+impl Shift {
+    /// Takes jobs while there is room and polls those in flight, all in one task: a store that hangs on one write must not
+    /// hold up the others.
+    async fn work(mut self) {
+        std::future::poll_fn(move |context| {
+            loop {
+                let is_open = self.take_jobs(context);
+                let before = self.in_flight.len();
+                self.in_flight.retain_mut(|job| job.work.as_mut().poll(context).is_pending());
+                if self.in_flight.is_empty() && !is_open {
+                    return Poll::Ready(());
+                }
+                // Only an ended job makes room for another look at the queue.
+                if self.in_flight.len() == before {
+                    return Poll::Pending;
                 }
             }
-            let before = in_flight.len();
-            in_flight.retain_mut(|job| job.as_mut().poll(context).is_pending());
-            if in_flight.is_empty() && !open {
-                return Poll::Ready(());
-            }
-            // Only an ended job makes room for another look at the queue.
-            if in_flight.len() == before || !open {
-                return Poll::Pending;
-            }
+        })
+        .await;
+    }
+
+    /// False when the handle is gone and no job waits.
+    fn take_jobs(&mut self, context: &mut Context<'_>) -> bool {
+        let mut jobs = self.desk.lock();
+        // Registered under the lock that every job is put down under: none is missed.
+        jobs.waker = Some(context.waker().clone());
+        while self.in_flight.len() < IN_FLIGHT_MAX
+            && let Some(job) = jobs.waiting.pop_front()
+        {
+            let worker = Worker { desk: Arc::clone(&self.desk) };
+            self.in_flight.push(InWork { is_read: job.is_read(), work: Box::pin(worker.work(job)) });
         }
-    })
-    .await;
+        jobs.is_open || !jobs.waiting.is_empty()
+    }
+}
+
+/// The task ends, with its runtime or because nothing is left. What it was working on cannot go on elsewhere and is counted;
+/// what waits is left to the next task.
+impl Drop for Shift {
+    fn drop(&mut self) {
+        let (waker, reads) = {
+            let mut jobs = self.desk.lock();
+            jobs.is_staffed = false;
+            let (reads, waiting): (VecDeque<Job>, VecDeque<Job>) = std::mem::take(&mut jobs.waiting).into_iter().partition(Job::is_read);
+            jobs.waiting = waiting;
+            (jobs.waker.take(), reads)
+        };
+        drop(waker);
+        reads.iter().for_each(|read| self.desk.abandon(read.is_read()));
+        for job in self.in_flight.drain(..) {
+            let is_read = job.is_read;
+            drop(job);
+            self.desk.abandon(is_read);
+        }
+        // Whoever drains on another runtime puts a task there.
+        self.desk.tally.idle.notify_waiters();
+    }
+}
+
+/// What one job is worked on with.
+struct Worker {
+    desk: Arc<Desk>,
 }
 
 impl Worker {
     async fn work(self, job: Job) {
         match job {
             Job::Settle { store, settlement } => self.settle(&store, settlement).await,
-            Job::GiveBack { store, consume, refund } => match within(&*self.clock, WRITE_DEADLINE, consume).await {
+            Job::GiveBack { store, consume, refund } => match within(&*self.desk.clock, WRITE_DEADLINE, consume).await {
                 Some(Ok(ConsumeOutcome::Granted(_))) => self.settle(&store, refund).await,
                 Some(Ok(_)) => {}
                 Some(Err(error)) if !error.fate_unknown() => {}
                 // Taken or not, nobody knows: giving back what was not taken would mint, so it stays spent.
-                Some(Err(_)) | None => self.tally.lose(refund.parts.iter().map(|part| part.deltas.len()).sum()),
+                Some(Err(_)) | None => self.desk.tally.lose(refund.parts.iter().map(|part| part.deltas.len()).sum()),
             },
             Job::Finish { store, adjust, settlement } => {
-                let results = within(&*self.clock, WRITE_DEADLINE, adjust).await.unwrap_or_default();
+                let results = within(&*self.desk.clock, WRITE_DEADLINE, adjust).await.unwrap_or_default();
                 let (rest, given_up) = settlement.after(&results);
-                self.tally.lose(given_up);
+                self.desk.tally.lose(given_up);
                 self.settle(&store, rest).await;
             }
             Job::Read(read) => {
-                within(&*self.clock, WRITE_DEADLINE, read).await;
+                within(&*self.desk.clock, WRITE_DEADLINE, read).await;
             }
         }
-        self.tally.settled.fetch_add(1, Ordering::AcqRel);
+        self.desk.tally.settled.fetch_add(1, Ordering::AcqRel);
         metrics::settled();
-        self.tally.done();
+        self.desk.tally.done();
     }
 
     async fn settle(&self, store: &Arc<dyn Store>, mut settlement: Settlement) {
@@ -213,14 +350,14 @@ impl Worker {
             }
             if attempt > 0 {
                 let pause_ms = (PAUSE_MS << (attempt - 1)).min(PAUSE_MS_MAX);
-                self.clock.sleep(Duration::from_millis(pause_ms / 2 + self.entropy.next_u64() % pause_ms)).await;
+                self.desk.clock.sleep(Duration::from_millis(pause_ms / 2 + self.desk.entropy.next_u64() % pause_ms)).await;
             }
-            let sent = settlement.send(Arc::clone(store), self.clock.now());
-            let results = within(&*self.clock, WRITE_DEADLINE, sent).await.unwrap_or_default();
+            let sent = settlement.send(Arc::clone(store), self.desk.clock.now());
+            let results = within(&*self.desk.clock, WRITE_DEADLINE, sent).await.unwrap_or_default();
             let (rest, given_up) = settlement.after(&results);
-            self.tally.lose(given_up);
+            self.desk.tally.lose(given_up);
             settlement = rest;
         }
-        self.tally.lose(settlement.parts.iter().map(|part| part.deltas.len()).sum());
+        self.desk.tally.lose(settlement.parts.iter().map(|part| part.deltas.len()).sum());
     }
 }

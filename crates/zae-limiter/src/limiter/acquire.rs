@@ -21,6 +21,8 @@ use crate::settler::Job;
 const STALE_ATTEMPTS_MAX: u32 = 4;
 /// Times `Request::wait` asks again; a bound on top of the time.
 const WAIT_ATTEMPTS_MAX: u32 = 10_000;
+/// How long a configuration that says "on" is kept although the store says "off".
+const DISABLED_REREAD: Duration = Duration::from_secs(1);
 /// What a caller is told to wait when others keep the store busy, plus up to as much again.
 const CONTENDED_WAIT_MS: u64 = 50;
 
@@ -214,8 +216,8 @@ impl RateLimiter {
     /// `None` when the configuration has to be read again first.
     async fn decide_once(&self, request: &Request) -> Result<Option<Grant>, Failure> {
         let (entity, resource) = request.checked_names()?;
-        // Where a read is a round trip, limits that have just expired are used once more while they are read again. They may
-        // grant; an error they would lead to is not told before they were.
+        // Where a read is a round trip, limits that have just expired are used once more while they are read again, for a few
+        // seconds. They may grant; an error they would lead to is not told before they were.
         let remembered = if self.shared.reads_are_slow { self.remembered_chain(entity, resource) } else { None };
         let planned = remembered.and_then(|(chain, expired)| Some((self.plan(request, resource, &chain).ok()?, expired)));
         let (plan, expired) = match planned {
@@ -238,7 +240,9 @@ impl RateLimiter {
             ConsumeOutcome::Granted(reports) => Ok(Some(Grant { plan, amounts, reports })),
             ConsumeOutcome::Refused(reports) => Err(Failure::Answer(RateLimitExceeded::new(plan.statuses(&reports)).into())),
             ConsumeOutcome::Disabled { member } => {
-                self.forget(&plan);
+                // What is remembered says otherwise, or the store had not been asked: read it again, but not for every request.
+                let said_by = &plan.members[member].entity;
+                self.scope.cache.evict_older(said_by, resource, DISABLED_REREAD, self.clock());
                 Err(Failure::Answer(disabled(&plan, member)))
             }
             ConsumeOutcome::Contended { retry_after } => Err(Failure::Answer(contended(retry_after))),

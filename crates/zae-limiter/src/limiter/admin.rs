@@ -10,6 +10,7 @@ use zae_limiter_store::{
 };
 
 use super::RateLimiter;
+use crate::cache::LEND_MAX;
 use crate::error::{Error, Invalid};
 use crate::inflight::within;
 use crate::metrics;
@@ -21,6 +22,18 @@ pub struct CreatedEntity {
     pub entity: Entity,
     /// What is probably not meant.
     pub warnings: Vec<EntityWarning>,
+}
+
+/// How far a flag has come when the call that stores it returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Reached {
+    /// Existing buckets that carry the flag now.
+    pub buckets: u64,
+    /// A bucket that was not found is held to the flag within this time: zero where all of them are found. On DynamoDB it is
+    /// the config-cache TTL and the five seconds, or one more TTL if that is shorter, for which expired limits still decide a
+    /// take while they are read again: 65 s by default.
+    pub binds_within: Duration,
 }
 
 /// Something allowed that is probably not meant.
@@ -158,27 +171,35 @@ impl RateLimiter {
         deleted
     }
 
-    /// Switches a resource, an entity or an entity on a resource off. From now on nothing it covers is admitted, in any
-    /// process. Returns how many existing buckets it covers.
-    pub async fn disable(&self, level: &Level) -> Result<u64, Error> {
+    /// Switches a resource, an entity or an entity on a resource off.
+    ///
+    /// On a store of one machine nothing it covers is admitted from now on, in any process. On DynamoDB that holds for every
+    /// bucket that was reached and for every bucket that is made from now on. Buckets are found through an index that lags
+    /// behind, usually by less than the two seconds this call waits for it: a bucket that is missing there refuses as soon as
+    /// its takers read the configuration again, within [`Reached::binds_within`]. A member of a chain without limits has no bucket
+    /// there, and is held to its flag within the same time.
+    pub async fn disable(&self, level: &Level) -> Result<Reached, Error> {
         self.set_disabled(level, Some(true)).await
     }
 
     /// Switches it on explicitly, even if a weaker level is off. Other processes that know it as off notice within their
     /// config-cache TTL.
-    pub async fn enable(&self, level: &Level) -> Result<u64, Error> {
+    pub async fn enable(&self, level: &Level) -> Result<Reached, Error> {
         self.set_disabled(level, Some(false)).await
     }
 
     /// Removes the flag: the level inherits again.
-    pub async fn clear_disabled(&self, level: &Level) -> Result<u64, Error> {
+    pub async fn clear_disabled(&self, level: &Level) -> Result<Reached, Error> {
         self.set_disabled(level, None).await
     }
 
     /// Takes as long as it takes, without a deadline: a store may have to reach every bucket, and half of them is no answer.
-    async fn set_disabled(&self, level: &Level, disabled: Option<bool>) -> Result<u64, Error> {
+    async fn set_disabled(&self, level: &Level, disabled: Option<bool>) -> Result<Reached, Error> {
         let _evict = Evict { limiter: self, entity: level.entity_id() };
-        Ok(self.store().set_disabled(level, disabled, &self.change()).await?)
+        let buckets = self.store().set_disabled(level, disabled, &self.change()).await?;
+        let ttl = self.scope.cache.ttl();
+        let binds_within = if self.store().capabilities().remote { ttl.saturating_add(ttl.min(LEND_MAX)) } else { Duration::ZERO };
+        Ok(Reached { buckets, binds_within })
     }
 
     /// Fills a bucket, or the named limits of it, forgiving its debt. Returns what each limit gained, in whole tokens;

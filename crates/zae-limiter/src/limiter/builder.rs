@@ -35,6 +35,7 @@ impl Builder {
                 deadline: Duration::from_secs(1),
                 admin_deadline: Duration::from_secs(10),
                 settle_deadline: Duration::from_secs(5),
+                drain_deadline: Duration::from_secs(60),
             },
             clock: Arc::new(SystemClock::new()),
             entropy: Arc::new(SystemEntropy),
@@ -43,7 +44,8 @@ impl Builder {
     }
 
     /// How long stored configuration, entities included, is trusted without asking again. Default 60 s; zero asks every
-    /// time.
+    /// time. On a store that is far away an entry that has just expired decides one more take while it is read again, for
+    /// at most as long again and at most five seconds.
     pub fn config_cache_ttl(mut self, ttl: Duration) -> Builder {
         self.settings.config_cache_ttl = ttl;
         self
@@ -89,6 +91,12 @@ impl Builder {
     /// How long `commit`, `flush` and `rollback` wait before they leave the write to the settler. Default 5 s.
     pub fn settle_deadline(mut self, deadline: Duration) -> Builder {
         self.settings.settle_deadline = deadline;
+        self
+    }
+
+    /// How long `close` and `drain` wait for the settler. Default 60 s; what is left then is counted as pending.
+    pub fn drain_deadline(mut self, deadline: Duration) -> Builder {
+        self.settings.drain_deadline = deadline;
         self
     }
 

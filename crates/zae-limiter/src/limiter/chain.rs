@@ -1,13 +1,14 @@
 //! From a request to a plan: the chain of entities, the limits of each, the buckets to take from.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use smallvec::SmallVec;
-use zae_limiter_core::{CHAIN_MAX, EntityId, IntoName, Limit, LimitName, LimitSource, Milli, ResourceName};
-use zae_limiter_store::{Level, LimitsInForce, MemberKey, OnUnavailable, StoreError, StoreErrorKind};
+use zae_limiter_core::{CHAIN_MAX, ConfigStamp, EntityId, IntoName, Limit, LimitName, LimitSource, Milli, ResourceName};
+use zae_limiter_store::{Ancestor, Level, LimitsInForce, MemberConfig, MemberKey, OnUnavailable, StoreError, StoreErrorKind};
 
 use super::RateLimiter;
-use crate::cache::Known;
+use crate::cache::{Answer, Known, Reading, ReadingAlong};
 use crate::error::{AcquireError, Disabled, Error, Invalid, NoLimits};
 use crate::inflight::within;
 use crate::metrics;
@@ -69,6 +70,7 @@ impl RateLimiter {
     /// The entity and its ancestors as far as takes cascade.
     pub(super) async fn chain(&self, entity: &EntityId, resource: &ResourceName) -> Result<Chain, StoreError> {
         let mut chain = Chain::new();
+        let mut along = Vec::new();
         let mut next = Some(entity.clone());
         while let Some(entity) = next {
             if chain.len() == CHAIN_MAX {
@@ -78,10 +80,11 @@ impl RateLimiter {
                     format!("the chain of {} has more than {CHAIN_MAX} members", chain[0].0),
                 ));
             }
-            let known = match self.scope.cache.get(&entity, resource, self.clock()) {
+            let read_along = || along.iter().find(|(read, _)| *read == entity).map(|(_, known)| Arc::clone(known));
+            let known = match self.scope.cache.get(&entity, resource, self.clock()).or_else(read_along) {
                 Some(known) => known,
                 // Boxed, because its future is large: on the stack it would be carried, and copied, by every acquire.
-                None => Box::pin(self.read(&entity, resource)).await?,
+                None => Box::pin(self.read(&entity, resource, &mut along)).await?,
             };
             next = known.config.cascades_to.clone();
             chain.push((entity, known));
@@ -89,8 +92,8 @@ impl RateLimiter {
         Ok(chain)
     }
 
-    /// The chain as it is remembered, and which of its members are remembered for too long. `None` when some are not
-    /// remembered at all, or somebody else is reading them.
+    /// The chain as it is remembered, and which of its members have just expired. `None` when some are not remembered at
+    /// all, expired longer ago, or somebody else is reading them.
     pub(super) fn remembered_chain(&self, entity: &EntityId, resource: &ResourceName) -> Option<(Chain, Vec<EntityId>)> {
         let (mut chain, mut expired) = (Chain::new(), Vec::new());
         let mut next = Some(entity.clone());
@@ -110,9 +113,10 @@ impl RateLimiter {
 
     /// Reads members again, all in one round trip. A failure changes nothing: whoever needs them next reads first.
     pub(super) async fn refresh(self, members: Vec<EntityId>, resource: ResourceName) {
-        let epochs: Vec<(u64, u64)> = members.iter().map(|entity| self.scope.cache.epochs_of(entity)).collect();
+        let readings: Vec<Reading> = members.iter().map(|entity| self.scope.cache.begin(entity, self.clock())).collect();
         let keys: Vec<MemberKey<'_>> = members.iter().map(|entity| MemberKey { entity, resource: &resource }).collect();
-        let resolution = match self.scope.store.resolve(&keys).await {
+        let reading_along = self.scope.cache.begin_along(self.clock());
+        let resolution = match self.scope.store.resolve_within(&keys, self.scope.cache.ttl()).await {
             Ok(resolution) => resolution,
             Err(error) => {
                 tracing::debug!(%error, "the configuration could not be read beside a take");
@@ -120,32 +124,50 @@ impl RateLimiter {
             }
         };
         self.scope.remember_policy(resolution.on_unavailable);
-        let stamp = resolution.stamp;
-        for ((entity, epochs), config) in members.into_iter().zip(epochs).zip(resolution.members) {
-            let limits = config.limits.as_ref().map(|(limits, source)| self.in_force(limits, *source, stamp));
-            self.scope.cache.insert((entity, resource.clone()), (config, limits, stamp), epochs, self.clock());
+        let (stamp, age) = (resolution.stamp, resolution.age);
+        for ((entity, reading), config) in members.into_iter().zip(readings).zip(resolution.members) {
+            self.scope.cache.insert((entity, resource.clone()), self.answer_of(config, stamp, age), reading);
         }
+        self.keep_along(resolution.ancestors, &resource, reading_along);
     }
 
-    fn in_force(&self, limits: &Arc<[Limit]>, source: LimitSource, stamp: zae_limiter_core::ConfigStamp) -> LimitsInForce {
+    fn in_force(&self, limits: &Arc<[Limit]>, source: LimitSource, stamp: ConfigStamp) -> LimitsInForce {
         LimitsInForce::resolved(Arc::clone(limits), source, stamp, self.shared.settings.bucket_ttl_multiplier)
     }
 
-    /// What is not cached.
-    async fn read(&self, entity: &EntityId, resource: &ResourceName) -> Result<Arc<Known>, StoreError> {
-        self.scope
-            .cache
-            .get_or_read(entity, resource, self.clock(), || async {
-                let resolution = self.scope.store.resolve(&[MemberKey { entity, resource }]).await?;
-                self.scope.remember_policy(resolution.on_unavailable);
-                let stamp = resolution.stamp;
-                let Some(config) = resolution.members.into_iter().next() else {
-                    return Err(StoreError::new(StoreErrorKind::Internal, "resolve", "the store answered for no member"));
-                };
-                let limits = config.limits.as_ref().map(|(limits, source)| self.in_force(limits, *source, stamp));
-                Ok((config, limits, stamp))
-            })
-            .await
+    /// What is not cached. Ancestors that the store has read along are cached, and added to `along`.
+    async fn read(
+        &self,
+        entity: &EntityId,
+        resource: &ResourceName,
+        along: &mut Vec<(EntityId, Arc<Known>)>,
+    ) -> Result<Arc<Known>, StoreError> {
+        let cache = &self.scope.cache;
+        let read = move || async move {
+            let reading_along = cache.begin_along(self.clock());
+            let resolution = self.scope.store.resolve_within(&[MemberKey { entity, resource }], cache.ttl()).await?;
+            self.scope.remember_policy(resolution.on_unavailable);
+            let (stamp, age) = (resolution.stamp, resolution.age);
+            let Some(config) = resolution.members.into_iter().next() else {
+                return Err(StoreError::new(StoreErrorKind::Internal, "resolve", "the store answered for no member"));
+            };
+            along.extend(self.keep_along(resolution.ancestors, resource, reading_along));
+            Ok(self.answer_of(config, stamp, age))
+        };
+        cache.get_or_read(entity, resource, self.clock(), read).await
+    }
+
+    fn keep_along(&self, ancestors: Vec<Ancestor>, resource: &ResourceName, reading: ReadingAlong) -> Vec<(EntityId, Arc<Known>)> {
+        let keep = |Ancestor { entity, config, stamp, age }| {
+            let known = self.scope.cache.insert_along(&entity, resource, self.answer_of(config, stamp, age), reading);
+            (entity, known)
+        };
+        ancestors.into_iter().map(keep).collect()
+    }
+
+    fn answer_of(&self, config: MemberConfig, stamp: ConfigStamp, age: Duration) -> Answer {
+        let limits = config.limits.as_ref().map(|(limits, source)| self.in_force(limits, *source, stamp));
+        Answer { config, limits, stamp, age }
     }
 
     /// The stored limits of a member, else the limiter's own.
@@ -177,8 +199,14 @@ impl RateLimiter {
                 }
                 None => self.limits_of(known).or_else(|| fallback.map(|limits| self.unstored(limits, LimitSource::Fallback, known))),
             };
-            let Some(limits) = limits else { continue };
-            let (shares, absent) = shares(&request.amounts, &limits.limits);
+            // A member without limits goes with the others: the store looks whether it is switched off.
+            let (limits, (shares, absent)) = match limits {
+                Some(limits) => {
+                    let parts = shares(&request.amounts, &limits.limits);
+                    (limits, parts)
+                }
+                None => (LimitsInForce::none(known.stamp), Default::default()),
+            };
             members.push(PlannedMember { entity: entity.clone(), limits, shares, absent });
         }
         let plan = Plan { resource: resource.clone(), skip_zero: request.skip_zero, members };
@@ -201,7 +229,7 @@ fn shares(declared: &[(LimitName, Milli)], limits: &[Limit]) -> (SmallVec<[Share
 
 /// Every declared name must be known to somebody: a typo must not mean "unlimited".
 fn check_names(plan: &Plan, declared: &[(LimitName, Milli)], entity: &EntityId) -> Result<(), AcquireError> {
-    if plan.members.is_empty() {
+    if plan.members.iter().all(|member| member.limits.limits.is_empty()) {
         return Err(NoLimits { entity: entity.clone(), resource: plan.resource.clone() }.into());
     }
     for (index, (limit, _)) in (0u8..).zip(declared) {

@@ -14,16 +14,16 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 pub use acquire::Availability;
-pub use admin::{CreatedEntity, EntityWarning};
+pub use admin::{CreatedEntity, EntityWarning, Reached};
 pub use builder::Builder;
 pub use chain::{Resolved, ResolvedMember};
 pub use queries::{CapacityScope, EntityCapacity, ResourceCapacity};
-use zae_limiter_core::{EventId, Limit, NamespaceName, Principal, TimeMs};
+use zae_limiter_core::{EventId, Limit, NamespaceId, NamespaceName, Principal, TimeMs};
 use zae_limiter_store::{Change, Clock, Entropy, OnUnavailable, Store};
 
 use crate::breaker::Breaker;
 use crate::cache::{CacheStats, ConfigCache};
-#[cfg(feature = "sqlite")]
+#[cfg(any(feature = "sqlite", feature = "dynamodb"))]
 use crate::error::Error;
 use crate::settler::{Settled, Settler};
 
@@ -49,8 +49,11 @@ struct Shared {
     /// The last audit event's time and randomness: ids of one process are in the order they were made.
     last_event: Mutex<(i64, u128)>,
     /// Scopes in use, so that two handles to one namespace share one cache.
-    scopes: Mutex<HashMap<NamespaceName, Weak<Scope>>>,
+    scopes: Mutex<Scopes>,
 }
+
+/// By name and id: a namespace that was deleted and registered again, here or elsewhere, is another one.
+type Scopes = HashMap<(NamespaceName, Option<NamespaceId>), Weak<Scope>>;
 
 /// What a limiter was built with.
 #[derive(Clone, Debug)]
@@ -63,6 +66,7 @@ struct Settings {
     deadline: Duration,
     admin_deadline: Duration,
     settle_deadline: Duration,
+    drain_deadline: Duration,
 }
 
 /// One namespace.
@@ -74,8 +78,8 @@ struct Scope {
     policy: AtomicU8,
 }
 
-/// The time of one call to the store; none for a store in this process's memory, where reading the clock costs a
-/// twentieth of the call.
+/// The time of one call to the store; none while nobody wants to know, nor for a store in this process's memory, where
+/// reading the clock costs a twentieth of the call.
 #[must_use = "a stopwatch measures nothing until it is stopped"]
 pub(crate) struct Stopwatch {
     started: Option<Duration>,
@@ -101,6 +105,26 @@ impl RateLimiter {
     #[expect(clippy::unused_async, reason = "opening does I/O and may become asynchronous without breaking callers")]
     pub async fn open(path: impl AsRef<std::path::Path>) -> Result<RateLimiter, Error> {
         RateLimiter::builder(zae_limiter_sqlite::SqliteStore::open(path)?).build()
+    }
+
+    /// As [`RateLimiter::open`], with options of the file: how large it may get, how long history is kept, when a commit counts
+    /// as done.
+    ///
+    /// ```
+    /// use zae_limiter::{RateLimiter, sqlite::SqliteOptions};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("limits.db");
+    /// // A gigabyte at most, whatever ids callers invent.
+    /// let limiter = RateLimiter::open_with(path, SqliteOptions::new().pages_max(1 << 18)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "sqlite")]
+    #[expect(clippy::unused_async, reason = "opening does I/O and may become asynchronous without breaking callers")]
+    pub async fn open_with(path: impl AsRef<std::path::Path>, options: zae_limiter_sqlite::SqliteOptions) -> Result<RateLimiter, Error> {
+        RateLimiter::builder(zae_limiter_sqlite::SqliteStore::open_with(path, options)?).build()
     }
 
     /// Connects to the DynamoDB table of a stack, in the namespace `default`; credentials come from the standard chain.
@@ -132,6 +156,7 @@ impl RateLimiter {
 
     /// Forgets cached configuration of this namespace, in this process.
     pub fn invalidate_config_cache(&self) {
+        self.scope.store.forget_config();
         self.scope.cache.evict_all();
     }
 
@@ -141,18 +166,22 @@ impl RateLimiter {
         self.shared.settler.settled()
     }
 
-    /// Waits until the settler has nothing left to do.
+    /// Waits until the settler has nothing left to do, at most the drain deadline. [`Settled::pending`] says what was left then;
+    /// it goes on in the background.
+    ///
+    /// The settler works on the runtime that the limiter was built on. When that ends, jobs it was working on are counted as
+    /// abandoned; those that wait go on with the next job, drain or close on another runtime.
     pub async fn drain(&self) -> Settled {
-        self.shared.settler.drain().await
+        self.shared.settler.drain(self.shared.settings.drain_deadline).await
     }
 
-    /// Refuses new requests, drains the settler and reports what it could not settle. Idempotent over clones: everyone who
-    /// closes waits for the same drain. Leases still held settle as usual.
+    /// Refuses new requests, drains the settler as [`RateLimiter::drain`] does and reports what it could not settle.
+    /// Idempotent over clones: everyone who closes waits for the same drain. Leases still held settle as usual.
     pub async fn close(&self) -> Settled {
         if self.shared.settler.close() {
             tracing::debug!("limiter closed");
         }
-        self.shared.settler.drain().await
+        self.drain().await
     }
 
     pub(crate) fn store(&self) -> &Arc<dyn Store> {
@@ -169,7 +198,7 @@ impl RateLimiter {
 
     /// Runs until the store has answered.
     pub(crate) fn stopwatch(&self) -> Stopwatch {
-        Stopwatch { started: self.shared.is_measured.then(|| self.shared.clock.monotonic()) }
+        Stopwatch { started: (self.shared.is_measured && crate::metrics::is_timed()).then(|| self.shared.clock.monotonic()) }
     }
 
     pub(crate) fn settle_deadline(&self) -> Duration {
@@ -183,15 +212,15 @@ impl RateLimiter {
     }
 
     fn scope(shared: &Shared, store: Arc<dyn Store>) -> Arc<Scope> {
-        let namespace = store.current_namespace();
+        let key = (store.current_namespace(), store.current_namespace_id());
         let mut scopes = shared.scopes.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(scope) = scopes.get(&namespace).and_then(Weak::upgrade) {
+        if let Some(scope) = scopes.get(&key).and_then(Weak::upgrade) {
             return scope;
         }
         scopes.retain(|_, scope| scope.strong_count() > 0);
         let cache = ConfigCache::new(shared.settings.config_cache_entries_max, shared.settings.config_cache_ttl);
-        let scope = Arc::new(Scope { store, namespace: namespace.clone(), cache, policy: AtomicU8::new(0) });
-        scopes.insert(namespace, Arc::downgrade(&scope));
+        let scope = Arc::new(Scope { store, namespace: key.0.clone(), cache, policy: AtomicU8::new(0) });
+        scopes.insert(key, Arc::downgrade(&scope));
         scope
     }
 }

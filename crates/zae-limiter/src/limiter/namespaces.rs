@@ -11,6 +11,10 @@ use crate::error::Error;
 impl RateLimiter {
     /// A handle for another namespace. It shares connections, breaker and settler with this one, and its cache with every
     /// other handle for the same namespace.
+    ///
+    /// A handle stays with the namespace it was made for. Once that is deleted, by whomever, every call through it is an error
+    /// (a take within the config-cache TTL); when the name has been registered again, this call enters the new one, also
+    /// through the old handle.
     pub async fn namespace(&self, name: impl IntoName<NamespaceName>) -> Result<RateLimiter, Error> {
         let name = name.into_name()?;
         let store = self.admin("namespace", self.store().scoped(&name)).await?;
@@ -78,10 +82,10 @@ impl RateLimiter {
         Ok(self.store().purge_namespace(&id, &self.change()).await?)
     }
 
-    /// Makes this process look again before it uses a namespace of that name: another may be registered under it.
+    /// Makes the handles of this process to a namespace of that name look again before they take.
     fn forget_scope(&self, name: &NamespaceName) {
-        let mut scopes = self.shared.scopes.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(scope) = scopes.remove(name).and_then(|scope| scope.upgrade()) {
+        let scopes = self.shared.scopes.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        for scope in scopes.iter().filter(|((of, _), _)| of == name).filter_map(|(_, scope)| scope.upgrade()) {
             scope.cache.evict_all();
         }
     }

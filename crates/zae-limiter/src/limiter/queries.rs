@@ -1,14 +1,14 @@
 //! Looking at what is there: buckets, capacity, usage, audit, health.
 
-use zae_limiter_core::{AuditEvent, EntityId, IntoName, LimitName, ResourceName, UsageSnapshot, UsageSummary};
-use zae_limiter_store::{AuditQuery, BucketView, Page, PageRequest, Swept, UsageQuery};
+use zae_limiter_core::{AuditEvent, EntityId, IntoName, LimitName, ResourceName, UsageSnapshot, UsageSummary, UsageSums};
+use zae_limiter_store::{AuditQuery, BucketView, Page, PageRequest, StoreError, StoreErrorKind, Swept, UsageQuery};
 
 use super::RateLimiter;
 use crate::error::Error;
 use crate::inflight::within;
 
-/// Pages a query that has to see everything may read.
-const PAGES_MAX: usize = 10_000;
+/// Pages a query that has to see everything may read: a hundred million windows or buckets.
+const PAGES_MAX: usize = 100_000;
 
 /// How much of a limit is left over all entities of a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,10 +87,10 @@ impl RateLimiter {
             }
             match page.next {
                 Some(cursor) => request = PageRequest::after(zae_limiter_store::PAGE_LIMIT_MAX, cursor),
-                None => break,
+                None => return Ok(total),
             }
         }
-        Ok(total)
+        Err(too_many("resource_capacity", "buckets; look at them page by page"))
     }
 
     async fn has_parent(&self, entity: &EntityId) -> Result<bool, Error> {
@@ -103,24 +103,34 @@ impl RateLimiter {
         self.admin("audit_events", self.store().audit_events(query)).await
     }
 
-    /// Usage per window, oldest first.
+    /// Audit events of the whole namespace, newest first.
+    ///
+    /// Cost on DynamoDB: the keys of every event that is kept, for each page; a log too long for that is refused.
+    pub async fn audit_log(&self, page: &PageRequest) -> Result<Page<AuditEvent>, Error> {
+        self.admin("audit_log", self.store().audit_log(page)).await
+    }
+
+    /// Usage per window, oldest first: of an entity, of a resource, of an entity on a resource, or of the whole namespace.
     pub async fn usage(&self, query: &UsageQuery) -> Result<Page<UsageSnapshot>, Error> {
         self.admin("usage", self.store().usage(query)).await
     }
 
     /// Totals and averages over every window the query matches, whatever its page says.
     pub async fn usage_summary(&self, query: &UsageQuery) -> Result<UsageSummary, Error> {
+        if let Some(summary) = self.admin("usage_summary", self.store().usage_summary(query)).await? {
+            return Ok(summary);
+        }
         let mut query = UsageQuery { page: PageRequest::first(zae_limiter_store::PAGE_LIMIT_MAX), ..query.clone() };
-        let mut snapshots = Vec::new();
+        let mut sums = UsageSums::default();
         for _ in 0..PAGES_MAX {
             let page = self.usage(&query).await?;
-            snapshots.extend(page.items);
+            page.items.iter().for_each(|snapshot| sums.add(snapshot));
             match page.next {
                 Some(cursor) => query.page = PageRequest::after(zae_limiter_store::PAGE_LIMIT_MAX, cursor),
-                None => break,
+                None => return Ok(sums.summary()),
             }
         }
-        Ok(UsageSummary::of(&snapshots))
+        Err(too_many("usage_summary", "windows; ask for a shorter time"))
     }
 
     /// True when the store answers within the acquire deadline. Never fails.
@@ -129,9 +139,22 @@ impl RateLimiter {
     }
 
     /// Forgets what may be forgotten, in at most `steps_max` bounded steps. The store also does this by itself.
+    ///
+    /// A sweep acts on a time that sweeps before it confirm, because a wrong clock would forgive debts and delete history: one
+    /// that comes more than two minutes after the one before holds back until another confirms it, an hour to eight days later.
     pub async fn sweep(&self, steps_max: u32) -> Result<Swept, Error> {
-        Ok(self.store().sweep(self.clock().now(), steps_max).await?)
+        let (store, now) = (self.store(), self.clock().now());
+        match store.sweep_horizon(now).await? {
+            Some(horizon) => Ok(Swept { held_back: horizon < now, ..store.sweep(horizon, steps_max).await? }),
+            None => Ok(Swept { complete: true, held_back: true, ..Swept::default() }),
+        }
     }
+}
+
+/// A sum over a part would be wrong, and nobody could tell.
+fn too_many(operation: &'static str, what: &str) -> Error {
+    let most = PAGES_MAX.saturating_mul(usize::try_from(zae_limiter_store::PAGE_LIMIT_MAX).unwrap_or(usize::MAX));
+    StoreError::new(StoreErrorKind::Capacity, operation, format!("there are more than {most} {what}")).into()
 }
 
 /// Whose buckets a [`ResourceCapacity`] sums.

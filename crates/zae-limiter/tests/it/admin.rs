@@ -186,6 +186,8 @@ async fn a_sweep_forgets_only_what_is_full() {
     let lease = bench.limiter.acquire(Request::new("debtor", "gpt-4").take("rpm", 0)).await.unwrap();
     lease.record("rpm", 1_000_000).unwrap();
     lease.commit().await.unwrap();
+    let swept = bench.limiter.sweep(1000).await.unwrap();
+    assert_eq!((swept.buckets, swept.complete), (0, true));
     bench.clock.advance(Duration::from_secs(3600));
     let swept = bench.limiter.sweep(1000).await.unwrap();
     assert_eq!((swept.buckets, swept.complete), (1, true));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::support::{Bench, limits};
 use zae_limiter::store::Fault;
-use zae_limiter::{Level, NewEntity, Request, StoreErrorKind};
+use zae_limiter::{AcquireError, Level, NewEntity, Request, StoreErrorKind};
 
 fn request() -> Request {
     Request::new("key", "gpt-4").take("rpm", 1)
@@ -154,4 +154,28 @@ async fn a_change_whose_caller_went_away_is_seen_too() {
     assert!(change.as_mut().poll(&mut context).is_pending());
     drop(change);
     assert_eq!(bench.limiter.resolve("key", "gpt-4").await.unwrap().members[0].limits[0].capacity(), 7);
+}
+
+/// A store that says "off" against what is remembered has it read again, once it is a second old: then the answer names the level.
+#[tokio::test]
+async fn a_key_that_turns_out_to_be_off_is_read_again_once_a_second() {
+    let bench = Bench::new();
+    bench.system(&["rpm:60/day"]).await;
+    bench.limiter.acquire(request()).await.unwrap().commit().await.unwrap();
+    let key = Level::Entity("key".parse().unwrap());
+    bench.second().disable(&key).await.unwrap();
+    let told = async || match bench.limiter.acquire(request()).await {
+        Err(AcquireError::Disabled(disabled)) => disabled.level,
+        other => panic!("expected that the key is off, found {other:?}"),
+    };
+    for _ in 0..5 {
+        assert_eq!(told().await, None, "by the bucket: what is remembered was read just now");
+    }
+    assert_eq!(bench.script.calls("resolve"), 1);
+    bench.clock.advance(Duration::from_secs(1));
+    assert_eq!(told().await, None, "by the bucket once more");
+    for _ in 0..5 {
+        assert_eq!(told().await, Some(key.clone()), "by the configuration");
+    }
+    assert_eq!(bench.script.calls("resolve"), 2);
 }

@@ -2,8 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test that fails says where; it may spawn what it tests")]
 
 use crate::support::Bench;
+use zae_limiter::core::TOKENS_MAX;
 use zae_limiter::store::Fault;
-use zae_limiter::{AcquireError, Invalid, OnDrop, Request, Settled, StoreErrorKind};
+use zae_limiter::{AcquireError, Invalid, OnDrop, PageRequest, Request, Settled, StoreErrorKind, UsageQuery, UsageWindow};
 
 fn request() -> Request {
     Request::new("key", "gpt-4").take("rpm", 1).take("tpm", 500)
@@ -86,8 +87,9 @@ async fn consume_is_checked_and_counts_as_used() {
 async fn undeclared_limits_are_a_typed_error_everywhere() {
     let bench = bench().await;
     let lease = bench.limiter.acquire(Request::new("key", "gpt-4").take("rpm", 1)).await.unwrap();
-    assert_eq!(lease.record("tpm", 1).unwrap_err().limit, "tpm");
-    assert_eq!(lease.adjust("nope", 1).unwrap_err().limit, "nope");
+    let undeclared = |limit: &str| Invalid::from(zae_limiter::UndeclaredLimit { limit: limit.to_owned() });
+    assert_eq!(lease.record("tpm", 1).unwrap_err(), undeclared("tpm"));
+    assert_eq!(lease.adjust("nope", 1).unwrap_err(), undeclared("nope"));
     let error = lease.consume([("tpm", 1)]).await.unwrap_err();
     assert!(matches!(error, AcquireError::Invalid(Invalid::Undeclared(_))), "{error}");
     lease.commit().await.unwrap();
@@ -241,4 +243,64 @@ async fn a_credit_that_may_have_landed_is_not_given_back_again() {
     assert_eq!(bench.left("key", "gpt-4", "tpm").await, 900, "it did land");
     lease.rollback().await.unwrap();
     assert_eq!(bench.left("key", "gpt-4", "tpm").await, 1000, "only the rest came back");
+}
+
+/// A difference that fell below zero must not put a bucket into debt for thousands of years.
+#[tokio::test]
+async fn what_is_recorded_is_bounded_like_what_is_taken() {
+    let bench = bench().await;
+    let lease = bench.limiter.acquire(Request::new("key", "gpt-4").take("tpm", 5)).await.unwrap();
+    let limit = || "tpm".parse().unwrap();
+    for amount in [TOKENS_MAX + 1, u64::MAX] {
+        assert_eq!(lease.record("tpm", amount).unwrap_err(), Invalid::Amount { limit: limit(), amount, max: TOKENS_MAX });
+    }
+    assert!(matches!(lease.adjust("tpm", i64::MAX), Err(Invalid::Amount { .. })));
+    assert_eq!(lease.used(), [(limit(), 5)], "what was refused is not recorded");
+    lease.record("tpm", TOKENS_MAX).unwrap();
+    assert!(matches!(lease.adjust("tpm", 1), Err(Invalid::Amount { amount, .. }) if amount == TOKENS_MAX + 1));
+    lease.adjust("tpm", i64::MIN).unwrap();
+    assert_eq!(lease.used(), [(limit(), 0)], "use never falls below zero");
+    lease.record("tpm", 6).unwrap();
+    lease.commit().await.unwrap();
+    assert_eq!(bench.left("key", "gpt-4", "tpm").await, 994);
+}
+
+/// Ten records of the largest amount there is, in one hour: what cannot be counted is said, and nothing else is lost.
+#[tokio::test]
+async fn a_counter_that_is_full_says_so() {
+    let bench = bench().await;
+    let used = async || {
+        let (entity, window) = (Some("key".parse().unwrap()), UsageWindow::Hourly);
+        let query = UsageQuery { entity, resource: None, window, from: None, until: None, page: PageRequest::default() };
+        let page = bench.limiter.usage(&query).await.unwrap();
+        page.items
+            .iter()
+            .flat_map(|item| &item.counters)
+            .filter(|(name, _)| name.as_str() == "tpm")
+            .map(|(_, used)| used.floor_tokens())
+            .sum::<i64>()
+    };
+    let mut told = 0;
+    let mut counted: i64 = 0;
+    for _ in 0..10 {
+        bench.limiter.reset("key", "gpt-4", None).await.unwrap();
+        let lease = bench.limiter.acquire(Request::new("key", "gpt-4").take("tpm", 0)).await.unwrap();
+        lease.record("tpm", TOKENS_MAX).unwrap();
+        match lease.commit().await {
+            Ok(()) => counted += i64::try_from(TOKENS_MAX).unwrap(),
+            Err(error) => {
+                assert!(error.source.message().contains("cannot count that much more"), "{error:?}");
+                told += 1;
+            }
+        }
+        assert_eq!(used().await, counted, "every charge is counted or refused");
+    }
+    assert_eq!((told, counted), (1, 9_000_000_000_000_000));
+    // The next hour counts again, and the settler lands what it could not.
+    bench.limiter.reset("key", "gpt-4", None).await.unwrap();
+    bench.clock.advance(std::time::Duration::from_secs(3600));
+    bench.limiter.drain().await;
+    bench.limiter.reset("key", "gpt-4", None).await.unwrap();
+    bench.limiter.acquire(Request::new("key", "gpt-4").take("tpm", 300)).await.unwrap().commit().await.unwrap();
+    assert_eq!(used().await, 10_000_000_000_000_300, "ten charges and a take");
 }

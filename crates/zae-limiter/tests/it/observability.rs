@@ -128,6 +128,7 @@ fn every_metric_is_described_and_there_before_its_first_event() {
 fn the_time_of_the_store_is_measured_by_the_clock_of_the_limiter() {
     let folder = tempfile::tempdir().unwrap();
     let tally = recorded(async {
+        zae_limiter::metrics::describe();
         let (clock, script) = (ManualClock::new(START), crate::support::Script::default());
         let store = SqliteStore::open(folder.path().join("limits.db")).unwrap();
         let (plan, elapsing) = (script.clone(), clock.clone());
