@@ -12,6 +12,7 @@ use std::time::Duration;
 use zae_limiter_core::{EntityId, ResourceName, TimeMs, Wait};
 use zae_limiter_store::{BucketDelta, ConsumeOutcome, ConsumeRequest, LimitsInForce, Store, StoreErrorKind};
 
+use crate::oracle::history::{Basis, History, LENT_MAX};
 use crate::oracle::{Broken, Oracle};
 
 /// Index of a call in the log.
@@ -79,6 +80,8 @@ pub(crate) struct Call {
     pub(crate) asked: Asked,
     /// The caller's `now`, and when that was; `None` for calls without.
     pub(crate) now: Option<(TimeMs, Duration)>,
+    /// When it began, by the time of the run.
+    pub(crate) began: Duration,
     /// `None` when nobody was told: it is on its way, or was given up.
     pub(crate) told: Option<Told>,
     /// Who was told: the operation, or `None` for the settler that had taken the call over.
@@ -93,6 +96,26 @@ impl Call {
             _ => None,
         }
     }
+}
+
+/// How often the age of what is known mattered.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Freshness {
+    /// Changes of stored limits, flags and entities.
+    pub changes: u64,
+    /// Grants held against the history of the configuration.
+    pub checked: u64,
+    /// Members that were read again after their client had been idle beyond everything it may trust.
+    pub idle: u64,
+    /// Takes decided by what had just expired.
+    pub lent: u64,
+}
+
+/// How old what a client has read may be, and whether all of it has one age.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Age {
+    pub(crate) max: Duration,
+    pub(crate) is_one: bool,
 }
 
 /// When a client last read a configuration, by what it then knew.
@@ -119,6 +142,20 @@ pub(crate) struct State {
     reads: BTreeMap<Read, Duration>,
     /// Reads that were acted upon once beyond their time.
     lent: BTreeSet<Read>,
+    /// When a client last read about a member at all.
+    last_reads: BTreeMap<(usize, String, EntityId, ResourceName), Duration>,
+    /// How long the run has taken, for everybody.
+    pub(crate) elapsed: Duration,
+    /// What was stored when, where the oracle sees every change as it lands.
+    pub(crate) history: History,
+    /// Grants that are still to be held against the history.
+    pub(crate) grants: Vec<Basis>,
+    pub(crate) freshness: Freshness,
+}
+
+/// How long an entry that was trusted for a time may be lent after it.
+pub(crate) fn lent_max(age_max: Duration) -> Duration {
+    age_max.min(LENT_MAX)
 }
 
 /// A namespace, and a handle to look into it.
@@ -160,7 +197,7 @@ impl State {
             let parts: Vec<_> = parts.iter().map(|part| (part.plan, &part.changes)).collect();
             self.events.push(format!("    call {} (adjust) of client {client} by {by}: {parts:?}", self.calls.len()));
         }
-        self.calls.push(Call { operation, client, op: self.op, asked, now, told: None, told_to: None });
+        self.calls.push(Call { operation, client, op: self.op, asked, now, began: self.elapsed, told: None, told_to: None });
         self.calls.len() - 1
     }
 
@@ -242,13 +279,32 @@ impl State {
         }
     }
 
-    /// Notes when a client read what.
+    /// A change may have landed: what is stored now goes into the history.
+    pub(crate) fn remember_config(&mut self, namespace: &str) {
+        let State { oracle, history, elapsed, .. } = self;
+        if let Some(config) = oracle.config(namespace) {
+            history.note(namespace, *elapsed, config);
+        }
+    }
+
+    /// A take was granted to a client that trusts what it has read for `age_max`, lent time included.
+    pub(crate) fn granted(&mut self, (client, namespace): (usize, &str), request: &ConsumeRequest<'_>, age: Age, began: Duration) {
+        let Some(first) = request.members.first() else { return };
+        let members = request.members.iter().map(|member| (member.entity.clone(), member.limits.clone())).collect();
+        let since = began.saturating_sub(age.max);
+        let (namespace, resource) = (namespace.to_owned(), first.resource.clone());
+        self.grants.push(Basis { client, namespace, since, resource, members, is_chain: true, is_one_look: age.is_one });
+    }
+
+    /// Notes when a client read what. Of two reads that found the same, the one that began later counts, whichever was
+    /// answered first.
     pub(crate) fn read(&mut self, client: usize, namespace: &str, key: (&EntityId, &ResourceName), stamp: u64, at: Duration) {
-        self.reads.insert((client, namespace.to_owned(), key.0.clone(), key.1.clone(), stamp), at);
+        let read = self.reads.entry((client, namespace.to_owned(), key.0.clone(), key.1.clone(), stamp)).or_insert(at);
+        *read = at.max(*read);
     }
 
     /// No operation may act on a configuration that its client had read longer than `age_max` before it began. On a store that
-    /// is far away (`lends`) one may, once, while the configuration is read again.
+    /// is far away (`lends`) one may, once and for a few seconds, while the configuration is read again.
     pub(crate) fn check_age(
         &mut self,
         client: usize,
@@ -262,7 +318,9 @@ impl State {
             let key = (client, namespace.to_owned(), member.entity.clone(), member.resource.clone(), member.limits.stamp.0);
             match self.reads.get(&key) {
                 Some(at) if began.saturating_sub(*at) <= age_max => {}
-                Some(_) if lends && self.lent.insert(key.clone()) => {}
+                Some(at) if lends && began.saturating_sub(*at) < age_max + lent_max(age_max) && self.lent.insert(key.clone()) => {
+                    self.freshness.lent += 1;
+                }
                 Some(at) => {
                     let age = began.saturating_sub(*at);
                     return Err(format!(
@@ -274,6 +332,15 @@ impl State {
             }
         }
         Ok(())
+    }
+
+    /// Counts a read of what its client knew before, and has left alone for longer than it may trust it.
+    pub(crate) fn note_idle(&mut self, client: usize, namespace: &str, key: (&EntityId, &ResourceName), at: Duration, age_max: Duration) {
+        let known = (client, namespace.to_owned(), key.0.clone(), key.1.clone());
+        let before = self.last_reads.get(&known).copied();
+        self.last_reads.insert(known, before.map_or(at, |before| at.max(before)));
+        let limit = age_max.saturating_add(lent_max(age_max));
+        self.freshness.idle += u64::from(!age_max.is_zero() && before.is_some_and(|before| at.saturating_sub(before) > limit));
     }
 
     pub(crate) fn note_decision(&mut self, namespace: &str, request: &ConsumeRequest<'_>, outcome: &ConsumeOutcome) {
@@ -302,5 +369,24 @@ impl State {
 
     pub(crate) fn note(&mut self, now: TimeMs, event: String) {
         self.events.push(format!("    landed at {}: {event}", now.0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two reads of one client found the same. The one that began first is answered last, and makes nothing older.
+    #[test]
+    fn of_two_reads_the_one_that_began_later_counts() {
+        let (leaf, gpt): (EntityId, ResourceName) = ("leaf".parse().unwrap(), "gpt-4".parse().unwrap());
+        let ms = Duration::from_millis;
+        let mut state = State::default();
+        for at in [ms(48), Duration::ZERO] {
+            state.note_idle(1, "default", (&leaf, &gpt), at, ms(10));
+            state.read(1, "default", (&leaf, &gpt), 7, at);
+        }
+        assert_eq!(state.reads.values().copied().collect::<Vec<_>>(), [ms(48)]);
+        assert_eq!(state.last_reads.values().copied().collect::<Vec<_>>(), [ms(48)]);
     }
 }

@@ -26,10 +26,10 @@ pub(crate) fn compare_all(books: &Books, now: TimeMs) {
 }
 
 /// Compares the usage history of every namespace.
-pub(crate) fn compare_usage(books: &Books) {
+pub(crate) fn compare_usage(books: &Books, swept: Option<TimeMs>) {
     for (namespace, store) in books.inspectors() {
         let verdict = match stored_usage(&store) {
-            Ok(snapshots) => books.lock().oracle.compare_usage(&namespace, &snapshots),
+            Ok(snapshots) => books.lock().oracle.compare_usage(&namespace, &snapshots, swept),
             Err(error) => Err(format!("looking failed: {error}")),
         };
         books.check(verdict);

@@ -87,7 +87,7 @@ impl Engine {
         command.args(["--port", "0", "--sweep-seconds", "0", "--exit-with-stdin"]).args(arguments);
         // It stops when its standard input closes, so that it does not outlive a test that was killed.
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap_or_else(|error| panic!("{} can not be started: {error}", binary.display()));
+        let mut child = command.spawn().unwrap_or_else(|error| panic!("{} cannot be started: {error}", binary.display()));
         let mut line = String::new();
         let stdout = child.stdout.take().expect("standard output is piped");
         let read = BufReader::new(stdout).read_line(&mut line);
@@ -272,7 +272,7 @@ fn build(cargo: &OsStr, package: &Path, target: &Path) -> PathBuf {
     // The second of two test processes waits here, without cargo's messages about it, and then finds everything built.
     let lock = fs::create_dir_all(target).and_then(|()| File::create(target.join("build.lock")));
     let lock = lock.unwrap_or_else(|error| panic!("{}: {error}", target.display()));
-    lock.lock().unwrap_or_else(|error| panic!("{} can not be locked: {error}", target.display()));
+    lock.lock().unwrap_or_else(|error| panic!("{} cannot be locked: {error}", target.display()));
     if !binary.is_file() {
         // Past the test harness, which would keep it to itself until the minutes are over.
         let _ = writeln!(std::io::stderr(), "building {NAME} for the tests, once: {by_hand}");
@@ -281,7 +281,7 @@ fn build(cargo: &OsStr, package: &Path, target: &Path) -> PathBuf {
     command.args(["build", "--locked", "--quiet", "--manifest-path"]).arg(&manifest).arg("--target-dir").arg(target);
     // Flags of the tests' own build would only build it again for each set of them, or elsewhere.
     command.current_dir(package).env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS").env_remove("CARGO_BUILD_TARGET");
-    let output = command.output().unwrap_or_else(|error| panic!("{} can not be started: {error}", cargo.display()));
+    let output = command.output().unwrap_or_else(|error| panic!("{} cannot be started: {error}", cargo.display()));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{NAME} does not build. Try: {by_hand}\nor set {BINARY_VARIABLE} to a prebuilt one.\n{said}");
     assert!(binary.is_file(), "{} was not built where it was expected. Try: {by_hand}", binary.display());

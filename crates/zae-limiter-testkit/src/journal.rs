@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use zae_limiter_core::{AuditEvent, Entity, EntityId, LimitName, Milli, NamespaceId, NamespaceName, ResourceName, TimeMs, UsageSnapshot};
 use zae_limiter_store::{
-    Adjusted, AuditQuery, BoxFuture, BucketDelta, BucketStore, BucketView, Capabilities, Change, Clock, ConfigStore, ConsumeOutcome,
-    ConsumeRequest, DeletedEntity, EntityUpdate, HistoryStore, Level, LevelConfig, LimitsChange, ManualClock, MemberKey, Namespace,
-    NamespaceStore, NewEntity, Page, PageRequest, Purged, ResetRequest, Resolution, Store, StoreError, Swept, UsageQuery,
+    Adjusted, Ancestor, AuditQuery, BoxFuture, BucketDelta, BucketStore, BucketView, Capabilities, Change, Clock, ConfigStore,
+    ConsumeOutcome, ConsumeRequest, DeletedEntity, EntityUpdate, HistoryStore, Level, LevelConfig, LimitsChange, ManualClock, MemberKey,
+    Namespace, NamespaceStore, NewEntity, Page, PageRequest, Purged, ResetRequest, Resolution, Store, StoreError, Swept, UsageQuery,
 };
 
-use crate::books::{Books, CallId, Told};
+use crate::books::{Age, Books, CallId, Told, lent_max};
 use crate::compare::compare_all;
 
 /// Who a wrapper writes for.
@@ -85,7 +85,11 @@ impl JournalStore {
 
     /// A call that landed: check it, then compare what is stored.
     fn landed(&self, now: TimeMs, note: impl FnOnce(&mut crate::books::State)) {
-        note(&mut self.party.books.lock());
+        {
+            let mut state = self.party.books.lock();
+            note(&mut state);
+            state.remember_config(&self.namespace);
+        }
         compare_all(&self.party.books, now);
     }
 
@@ -175,6 +179,7 @@ macro_rules! forward_the_rest {
         impl HistoryStore for $wrapper {
             forward! {
                 audit_events(query: &'a AuditQuery) -> Page<AuditEvent>;
+                audit_log(page: &'a PageRequest) -> Page<AuditEvent>;
                 usage(query: &'a UsageQuery) -> Page<UsageSnapshot>;
             }
         }
@@ -192,6 +197,10 @@ macro_rules! forward_the_rest {
 
             fn current_namespace(&self) -> NamespaceName {
                 self.inner.current_namespace()
+            }
+
+            fn current_namespace_id(&self) -> Option<NamespaceId> {
+                self.inner.current_namespace_id()
             }
 
             fn scoped<'a>(&'a self, name: &'a NamespaceName) -> BoxFuture<'a, Result<Arc<dyn Store>, StoreError>> {
@@ -212,17 +221,25 @@ impl BucketStore for CallLog {
         Box::pin(async move {
             let Party { books, client, clock, config_age_max, .. } = &self.party;
             let lends = self.inner.capabilities().remote;
-            let (call, fresh) = {
+            let (call, fresh, began) = {
                 let mut state = books.lock();
                 let fresh = state.check_age(*client, &self.namespace, request, *config_age_max, lends);
-                (state.begin_consume(*client, request, clock.monotonic()), fresh)
+                // When the operation began, which is before it looked anything up, by the time of the run.
+                let began = state.elapsed.saturating_sub(clock.monotonic().saturating_sub(state.op_began));
+                (state.begin_consume(*client, request, clock.monotonic()), fresh, began)
             };
             books.check(fresh);
-            self.logged(call, self.inner.consume(request), |answer| match answer {
+            let answer = self.logged(call, self.inner.consume(request), |answer| match answer {
                 Ok(outcome) => Told::Decision(outcome.clone()),
                 Err(error) => Told::Failed(error.kind()),
-            })
-            .await
+            });
+            let answer = answer.await;
+            if let Ok(ConsumeOutcome::Granted(_)) = &answer {
+                let lent = if lends { lent_max(*config_age_max) } else { Duration::ZERO };
+                let age = Age { max: *config_age_max + lent, is_one: !lends };
+                books.lock().granted((*client, &self.namespace), request, age, began);
+            }
+            answer
         })
     }
 
@@ -247,14 +264,30 @@ impl BucketStore for CallLog {
 
 impl ConfigStore for CallLog {
     fn resolve<'a>(&'a self, keys: &'a [MemberKey<'a>]) -> BoxFuture<'a, Result<Resolution, StoreError>> {
+        self.resolve_within(keys, Duration::ZERO)
+    }
+
+    fn resolve_within<'a>(&'a self, keys: &'a [MemberKey<'a>], age_max: Duration) -> BoxFuture<'a, Result<Resolution, StoreError>> {
         Box::pin(async move {
-            let resolution = self.plain("resolve", move |inner| inner.resolve(keys)).await?;
-            let Party { books, client, clock, .. } = &self.party;
+            let Party { books, client, clock, config_age_max, .. } = &self.party;
+            let asked_at = clock.monotonic();
+            let resolution = self.plain("resolve", move |inner| inner.resolve_within(keys, age_max)).await?;
+            let mut state = books.lock();
             for key in keys {
-                books.lock().read(*client, &self.namespace, (key.entity, key.resource), resolution.stamp.0, clock.monotonic());
+                state.note_idle(*client, &self.namespace, (key.entity, key.resource), asked_at, *config_age_max);
+                let read_at = asked_at.saturating_sub(resolution.age);
+                state.read(*client, &self.namespace, (key.entity, key.resource), resolution.stamp.0, read_at);
+                for Ancestor { entity, stamp, age, .. } in &resolution.ancestors {
+                    state.read(*client, &self.namespace, (entity, key.resource), stamp.0, asked_at.saturating_sub(*age));
+                }
             }
+            drop(state);
             Ok(resolution)
         })
+    }
+
+    fn forget_config(&self) {
+        self.inner.forget_config();
     }
 
     forward! {
@@ -282,6 +315,7 @@ impl Store for CallLog {
     forward! {
         ping() -> ();
         sweep(now: TimeMs, steps_max: u32) -> Swept;
+        sweep_horizon(now: TimeMs) -> Option<TimeMs>;
     }
 }
 
@@ -452,12 +486,16 @@ impl Store for JournalStore {
 
     forward! {
         ping() -> ();
+        sweep_horizon(now: TimeMs) -> Option<TimeMs>;
     }
 
     fn sweep(&self, now: TimeMs, steps_max: u32) -> BoxFuture<'_, Result<Swept, StoreError>> {
         Box::pin(async move {
             let answer = finish(self.inner.sweep(now, steps_max))?;
-            self.landed(now, |state| state.note(now, format!("swept {answer:?}")));
+            self.landed(now, |state| {
+                state.oracle.sweep(now);
+                state.note(now, format!("swept {answer:?}"));
+            });
             Ok(answer)
         })
     }

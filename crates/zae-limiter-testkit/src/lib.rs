@@ -14,7 +14,7 @@
 //! [`rig`] is the same machinery for a test that wants to choose every poll itself.
 //!
 //! [`evaluator`] is a DynamoDB table in memory with faults of its own, [`engine`] starts a real engine to compare it with,
-//! [`clocks`] are for tests on one.
+//! [`clocks`] are for tests on one. [`crowd`] puts two hundred processes on one bucket.
 //!
 //! The key decision: the library is not instrumented. Two wrappers around the store, one above and one below the injected
 //! faults, see what was asked, what landed and what was answered; everything else follows from that.
@@ -23,6 +23,7 @@ mod accounts;
 mod books;
 pub mod clocks;
 mod compare;
+pub mod crowd;
 pub mod engine;
 pub mod evaluator;
 mod journal;
@@ -34,6 +35,7 @@ pub mod rig;
 mod rng;
 pub mod sim;
 
-pub use oracle::Coverage;
+pub use books::Freshness;
+pub use oracle::{Coverage, RealTime};
 /// The library itself, for tests of a backend: a backend may not depend on it.
 pub use zae_limiter;

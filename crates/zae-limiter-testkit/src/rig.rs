@@ -117,7 +117,7 @@ impl Rig {
     /// With the first broken promise.
     pub fn check(&self) {
         compare_all(&self.books, zae_limiter_store::Clock::now(&self.clock));
-        compare_usage(&self.books);
+        compare_usage(&self.books, None);
         let broken = self.books.lock().broken.take();
         if let Some(broken) = broken {
             panic!("{broken}");

@@ -33,7 +33,7 @@ pub(super) fn check(actions: &[Action], conditions: &[Condition]) -> Result<(), 
             return Err("an attribute has no name".to_owned());
         }
         if KEYS.contains(&attr) {
-            return Err(format!("{attr} is part of the key and can not be updated"));
+            return Err(format!("{attr} is part of the key and cannot be updated"));
         }
         if actions[..index].iter().any(|other| attr_of(other) == attr) {
             return Err(format!("two clauses are about {attr}"));

@@ -36,8 +36,10 @@ mod value;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use zae_limiter_dynamodb::clock::{DateWatch, TableTime};
+use zae_limiter_dynamodb::constants::ATTEMPT_TIMEOUT;
 use zae_limiter_dynamodb::table::{BatchPage, Item, Key, Put, Query, QueryPage, Table, TableError, Update, Write};
-use zae_limiter_store::BoxFuture;
+use zae_limiter_store::{BoxFuture, Clock};
 
 pub use call::{Asked, Call, Change, Operation, Request, Told, Units};
 pub use faults::{Fate, Faults, Odds};
@@ -58,6 +60,8 @@ pub struct EvalOptions {
     pub page_max: usize,
     /// Indexes and inconsistent reads are always behind by this many changes. More can come from [`Fate::Lag`].
     pub lag_writes: u32,
+    /// Indexes lack the changes of the last so many milliseconds, by the time the table is told.
+    pub index_lag_ms: i64,
     /// Whether every call is written down.
     pub journal: bool,
 }
@@ -66,7 +70,7 @@ impl EvalOptions {
     /// A table of ours: never behind, pages of a thousand, nothing written down.
     #[must_use]
     pub fn new() -> EvalOptions {
-        EvalOptions { gsi2: Gsi2::KeysOnly, page_max: 1_000, lag_writes: 0, journal: false }
+        EvalOptions { gsi2: Gsi2::KeysOnly, page_max: 1_000, lag_writes: 0, index_lag_ms: 0, journal: false }
     }
 
     /// What GSI2 keeps.
@@ -87,6 +91,13 @@ impl EvalOptions {
     #[must_use]
     pub fn lag_writes(mut self, changes: u32) -> EvalOptions {
         self.lag_writes = changes;
+        self
+    }
+
+    /// How far indexes are behind in time.
+    #[must_use]
+    pub fn index_lag_ms(mut self, ms: i64) -> EvalOptions {
+        self.index_lag_ms = ms;
         self
     }
 
@@ -112,7 +123,17 @@ pub struct EvalTable {
     tag: u64,
     faults: Option<Faults>,
     gate: Option<Arc<dyn Gate>>,
-    clock_ahead_ms: Option<i64>,
+    dates: Option<Dates>,
+    /// By whose clock a request that is carried out too late is no longer waited for.
+    waits_by: Option<Arc<dyn Clock>>,
+}
+
+/// Whose answers have a date, and who looks at it.
+#[derive(Clone)]
+struct Dates {
+    watch: DateWatch,
+    /// The table's own clock.
+    truth: Arc<dyn Clock>,
 }
 
 impl EvalTable {
@@ -125,13 +146,21 @@ impl EvalTable {
     /// An empty table of some kind.
     #[must_use]
     pub fn with_options(options: EvalOptions) -> EvalTable {
-        EvalTable { state: Arc::new(Mutex::new(State::new(options))), client: 0, tag: 0, faults: None, gate: None, clock_ahead_ms: None }
+        EvalTable {
+            state: Arc::new(Mutex::new(State::new(options))),
+            client: 0,
+            tag: 0,
+            faults: None,
+            gate: None,
+            dates: None,
+            waits_by: None,
+        }
     }
 
     /// Another client's handle on the same table: no faults, no gate.
     #[must_use]
     pub fn client(&self, client: u32) -> EvalTable {
-        EvalTable { state: Arc::clone(&self.state), client, tag: 0, faults: None, gate: None, clock_ahead_ms: None }
+        EvalTable { state: Arc::clone(&self.state), client, tag: 0, faults: None, gate: None, dates: None, waits_by: None }
     }
 
     /// The handle with a plan of faults.
@@ -155,10 +184,19 @@ impl EvalTable {
         self
     }
 
-    /// The handle of a client whose clock is this far ahead of the table's.
+    /// The handle of a client with a clock of its own, to whom every answer tells the date: what the table's clock shows when the
+    /// request is carried out, cut to whole seconds.
     #[must_use]
-    pub fn with_clock_ahead_ms(mut self, ahead: i64) -> EvalTable {
-        self.clock_ahead_ms = Some(ahead);
+    pub fn with_dates(mut self, client: Arc<dyn Clock>, table: Arc<dyn Clock>) -> EvalTable {
+        self.dates = Some(Dates { watch: DateWatch::new(client), truth: table });
+        self
+    }
+
+    /// The handle of a client who stops waiting for the answer to a write of one item after [`ATTEMPT_TIMEOUT`], by this clock:
+    /// what is carried out later lands unheard.
+    #[must_use]
+    pub fn with_timeout(mut self, clock: Arc<dyn Clock>) -> EvalTable {
+        self.waits_by = Some(clock);
         self
     }
 
@@ -238,10 +276,24 @@ impl EvalTable {
 
     async fn call(&self, asked: Asked<'_>) -> Result<Answer, TableError> {
         let polls = |point| self.gate.as_ref().map_or(0, |gate| gate.polls(self.client, point));
+        let waiter = self.waits_by.as_ref();
+        let began = waiter.map(|waiter| waiter.monotonic());
+        let sent = self.dates.as_ref().filter(|dates| dates.watch.is_due()).map(|dates| dates.watch.sent());
         gate::pause(polls(Point::Before(asked.operation()))).await;
         let caller = Caller { client: self.client, tag: self.tag };
-        let answer = self.lock().enter(caller, &asked, self.faults.as_ref());
+        let is_single = matches!(asked, Asked::Update(_) | Asked::Put(_));
+        let is_late =
+            is_single && began.zip(waiter).is_some_and(|(began, waiter)| waiter.monotonic().saturating_sub(began) > ATTEMPT_TIMEOUT);
+        let late = Faults::scripted([Fate::LostAfter]);
+        let answer = self.lock().enter(caller, &asked, if is_late { Some(&late) } else { self.faults.as_ref() });
+        let date_ms = self.dates.as_ref().map_or(0, |dates| dates.truth.now().0.div_euclid(1_000).saturating_mul(1_000));
         gate::pause(polls(Point::After(asked.operation()))).await;
+        // No answer, no date.
+        if let (Some(dates), Some(sent), false) =
+            (&self.dates, sent, matches!(answer, Err(TableError::Unknown(_) | TableError::Unreachable(_))))
+        {
+            dates.watch.answered(sent, date_ms);
+        }
         answer
     }
 
@@ -297,7 +349,7 @@ impl Table for EvalTable {
         Box::pin(async move { expect_answer!(self.call(Asked::DeleteBatch(keys)).await?, Answer::Open(keys) => keys) })
     }
 
-    fn clock_ahead_ms(&self) -> Option<i64> {
-        self.clock_ahead_ms
+    fn time(&self) -> TableTime {
+        self.dates.as_ref().map_or(TableTime::Local, |dates| dates.watch.time())
     }
 }

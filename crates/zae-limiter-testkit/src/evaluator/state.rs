@@ -23,6 +23,9 @@ const TOKEN_CHARS_MAX: usize = 36;
 /// Changes that reads can lag behind.
 const UNDO_MAX: usize = 256;
 
+/// An index that is further behind than this is behind by more than administration waits for.
+const FAR_BEHIND_MS: i64 = 2_000;
+
 /// What a transaction costs more than single writes.
 const TRANSACTION_FACTOR: u64 = 2;
 
@@ -41,6 +44,8 @@ pub struct Counters {
     pub changes: u64,
     /// Writes that landed after their caller had been told nothing.
     pub landed_late: u64,
+    /// Queries of an index that lacked a change of more than two seconds ago.
+    pub far_behind: u64,
 }
 
 impl Counters {
@@ -108,8 +113,8 @@ enum Refusal {
 pub(super) struct State {
     pub(super) options: EvalOptions,
     items: BTreeMap<Key, Item>,
-    /// The last changes, newest last: what an item was before.
-    undo: VecDeque<(Key, Option<Item>)>,
+    /// The last changes, newest last: when, and what an item was before.
+    undo: VecDeque<(i64, Key, Option<Item>)>,
     tokens: HashMap<String, (i64, Vec<Write>)>,
     zombies: Vec<Zombie>,
     calls: u64,
@@ -336,9 +341,15 @@ impl State {
         Landed { result: Ok(Answer::Batch(found)), changes: Vec::new(), units }
     }
 
-    fn query(&self, query: &Query, fate: Fate) -> Landed {
-        // An index can not be read consistently.
-        let lag = if query.consistent && query.index.is_none() { 0 } else { self.lag(fate) };
+    fn query(&mut self, query: &Query, fate: Fate) -> Landed {
+        // An index cannot be read consistently.
+        let lag = match query.index {
+            None if query.consistent => 0,
+            None => self.lag(fate),
+            Some(_) => self.lag(fate).max(self.changes_within(self.options.index_lag_ms)),
+        };
+        let is_far_behind = query.index.is_some() && lag.min(self.undo.len()) > self.changes_within(FAR_BEHIND_MS);
+        self.counters.far_behind += u64::from(is_far_behind);
         let then = self.as_of(lag);
         let now = self.items.iter().filter(|(key, _)| !then.contains_key(*key));
         let items = now.chain(then.iter().filter_map(|(key, item)| Some((*key, (*item)?))));
@@ -393,8 +404,13 @@ impl State {
         if self.undo.len() == UNDO_MAX {
             self.undo.pop_front();
         }
-        self.undo.push_back((key.clone(), before.clone()));
+        self.undo.push_back((self.now_ms, key.clone(), before.clone()));
         Change { key, before, after }
+    }
+
+    /// Changes of the last milliseconds.
+    fn changes_within(&self, ms: i64) -> usize {
+        if ms == 0 { 0 } else { self.undo.iter().rev().take_while(|(at, ..)| self.now_ms.saturating_sub(*at) < ms).count() }
     }
 
     fn lag(&self, fate: Fate) -> usize {
@@ -405,7 +421,7 @@ impl State {
     /// The items that were something else this many changes ago, as they were.
     fn as_of(&self, changes: usize) -> BTreeMap<&Key, Option<&Item>> {
         let mut then = BTreeMap::new();
-        for (key, before) in self.undo.iter().skip(self.undo.len().saturating_sub(changes)) {
+        for (_, key, before) in self.undo.iter().skip(self.undo.len().saturating_sub(changes)) {
             then.entry(key).or_insert(before.as_ref());
         }
         then

@@ -1,4 +1,4 @@
-//! One bucket as the oracle keeps it: written from the semantics, not from the core.
+//! One bucket as the oracle keeps it: written from the promises (`docs/accuracy.md`, ADR 0001), not from the core.
 //!
 //! A balance and its remainder are one exact number here, counted in `1/period` of a millitoken. So there is no remainder
 //! to carry, to drop or to forget: whatever the stored pair says must be this number.
@@ -10,6 +10,9 @@ use zae_limiter_core::Limit;
 use super::meter::Meter;
 
 const HOUR_MS: i64 = 3_600_000;
+
+/// A clock that is behind a bucket by more than this was not merely late.
+const BACK_MAX_MS: i64 = 60_000;
 
 /// The meters of forgotten limits of one bucket, by name: forgetting must not let more through than remembering.
 pub(crate) type Past = BTreeMap<String, Meter>;
@@ -116,6 +119,10 @@ impl Account {
 #[derive(Clone, Debug)]
 pub(crate) struct Bucket {
     pub(crate) refilled_at: i64,
+    /// How far ahead of that a clock was that has been paid.
+    pub(crate) lead: i64,
+    /// Whether that clock was the last to be paid.
+    pub(crate) is_led: bool,
     pub(crate) stamp: u64,
     pub(crate) disabled: bool,
     pub(crate) hour: i64,
@@ -128,7 +135,17 @@ pub(crate) struct Bucket {
 impl Bucket {
     pub(crate) fn full(limits: &[Limit], stamp: u64, disabled: bool, now: i64, past: &mut Past) -> Bucket {
         let accounts = limits.iter().map(|limit| Account::full(limit, past)).collect();
-        Bucket { refilled_at: now, stamp, disabled, hour: now.div_euclid(HOUR_MS), events: 0, active: limits.len(), accounts }
+        Bucket {
+            refilled_at: now,
+            lead: 0,
+            is_led: false,
+            stamp,
+            disabled,
+            hour: now.div_euclid(HOUR_MS),
+            events: 0,
+            active: limits.len(),
+            accounts,
+        }
     }
 
     pub(crate) fn matches(&self, limits: &[Limit]) -> bool {
@@ -136,30 +153,48 @@ impl Bucket {
         in_force.eq(limits.iter().map(|limit| (limit.name().as_str(), Params::of(limit))))
     }
 
-    fn refill(&mut self, now: i64) {
-        let elapsed_ms = i128::from(now) - i128::from(self.refilled_at);
+    /// True when this clock and the one before cannot both be right.
+    pub(crate) fn is_contradicted_by(&self, now: i64) -> bool {
+        self.refilled_at - now > BACK_MAX_MS
+    }
+
+    /// What to take off a clock that shows `now`: the lead, for one that has been paid up to about there.
+    pub(crate) fn lead_of(&self, now: i64) -> i64 {
+        if self.lead > 0 && now - self.lead >= self.refilled_at - BACK_MAX_MS { self.lead } else { 0 }
+    }
+
+    pub(crate) fn refill(&mut self, now: i64) {
+        if self.is_contradicted_by(now) {
+            // What was paid stays paid: the instant itself is kept, as lead.
+            self.lead = self.refilled_at - now + if self.is_led { self.lead } else { 0 };
+            (self.refilled_at, self.is_led) = (now, false);
+            return;
+        }
+        let own = now - self.lead_of(now);
+        let elapsed_ms = i128::from(own) - i128::from(self.refilled_at);
         if elapsed_ms > 0 {
             self.accounts.iter_mut().for_each(|account| account.wait_of(elapsed_ms));
-            self.refilled_at = now;
+            (self.refilled_at, self.is_led) = (own, own != now);
         }
     }
 
     fn turn_hour(&mut self, now: i64) {
         let hour = now.div_euclid(HOUR_MS);
-        if hour > self.hour {
+        if hour > self.hour || hour < self.hour - 1 {
             self.hour = hour;
             self.events = 0;
             self.accounts.iter_mut().for_each(|account| account.hour_base = account.consumed);
         }
     }
 
-    /// The balance, in whole millitokens, that limit `index` has at `at`.
-    pub(crate) fn balance_at(&self, index: usize, at: i128) -> i128 {
+    /// The balance, in whole millitokens, that limit `index` has at `at`, by a clock that is `lead` ahead of the bucket's.
+    pub(crate) fn balance_at(&self, index: usize, at: i128, lead: i64) -> i128 {
         let account = &self.accounts[index];
-        account.later(at - i128::from(self.refilled_at)).div_euclid(account.params.period)
+        account.later(at - i128::from(lead) - i128::from(self.refilled_at)).div_euclid(account.params.period)
     }
 
     pub(crate) fn is_full_at(&self, now: i64) -> bool {
+        // It may have been forgotten by either of two clocks that disagree.
         let elapsed_ms = i128::from(now) - i128::from(self.refilled_at);
         self.accounts.iter().all(|account| account.is_whole_after(elapsed_ms))
     }
@@ -236,6 +271,9 @@ impl Bucket {
     /// Fills up. Returns what each limit gained, in the order stored.
     pub(crate) fn reset(&mut self, only: Option<&[String]>, now: i64) -> Vec<(String, i128)> {
         self.refill(now);
+        if only.is_none() {
+            (self.refilled_at, self.lead, self.is_led) = (now, 0, false);
+        }
         let mut gained = Vec::new();
         for account in &mut self.accounts {
             if only.is_none_or(|names| names.contains(&account.name)) {

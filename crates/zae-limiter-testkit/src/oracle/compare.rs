@@ -1,6 +1,6 @@
 //! The comparison: every stored bucket against the oracle's, to the millitoken.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use zae_limiter_core::{TimeMs, UsageSnapshot};
 use zae_limiter_store::BucketView;
@@ -28,7 +28,9 @@ impl Oracle {
             }
         }
         for key in missing {
-            let Some(bucket) = tenant.buckets.remove(&key) else { continue };
+            let Some(bucket) = tenant.buckets.get(&key).cloned() else { continue };
+            tenant.told(&key, now, self.elapsed_ms, &mut self.coverage);
+            tenant.buckets.remove(&key);
             if !bucket.is_full_at(now.0) {
                 return Err(format!("{namespace}: the bucket of {}/{} was forgotten although it was not full", key.0, key.1));
             }
@@ -39,15 +41,39 @@ impl Oracle {
     }
 
     /// Compares the usage history, open hours included, with the sums of takes and adjustments.
-    pub(crate) fn compare_usage(&mut self, namespace: &str, snapshots: &[UsageSnapshot]) -> Result<(), Broken> {
+    /// After a sweep of everything what was too old by then is gone.
+    pub(crate) fn compare_usage(&mut self, namespace: &str, snapshots: &[UsageSnapshot], swept: Option<TimeMs>) -> Result<(), Broken> {
         let is_something = |usage: &HourUsage| usage.events > 0 || usage.used.values().any(|milli| *milli != 0);
-        let expected: BTreeMap<_, _> = self.tenant(namespace).usage.iter().filter(|(_, usage)| is_something(usage)).collect();
-        if snapshots.len() != expected.len() {
-            return Err(format!("{namespace}: there are {} hours of usage, expected {}", snapshots.len(), expected.len()));
+        // An hour is as old as its beginning. What is old enough for a sweep may be gone, and come back in part with a late write.
+        let kept_ms = self.usage_kept_ms;
+        let is_young = |hour: i64, swept_at: Option<TimeMs>| {
+            kept_ms.zip(swept_at).is_none_or(|(kept_ms, swept_at)| hour.saturating_mul(HOUR_MS) >= swept_at.0.saturating_sub(kept_ms))
+        };
+        let swept_at = self.swept_at;
+        let is_kept = |hour: i64| is_young(hour, swept_at);
+        let tenant = self.tenants.entry(namespace.to_owned()).or_default();
+        let expected: BTreeMap<_, _> = tenant.usage.iter().filter(|(_, usage)| is_something(usage)).collect();
+        let found_at =
+            |snapshot: &UsageSnapshot| (snapshot.entity.clone(), snapshot.resource.clone(), snapshot.start.0.div_euclid(HOUR_MS));
+        let found: BTreeSet<_> = snapshots.iter().map(found_at).collect();
+        if found.len() != snapshots.len() {
+            return Err(format!("{namespace}: there are {} snapshots of {} hours", snapshots.len(), found.len()));
+        }
+        for key in expected.keys().filter(|key| !found.contains(*key)) {
+            if is_kept(key.2) {
+                return Err(format!("{namespace}: usage of {key:?} is missing"));
+            }
+            self.coverage.hours_removed += 1;
         }
         for snapshot in snapshots {
-            let hour = snapshot.start.0.div_euclid(HOUR_MS);
-            let key = (snapshot.entity.clone(), snapshot.resource.clone(), hour);
+            let key = found_at(snapshot);
+            if !is_kept(key.2) {
+                let is_open = tenant.buckets.get(&(key.0.clone(), key.1.clone())).is_some_and(|bucket| bucket.hour == key.2);
+                if !is_young(key.2, swept) && !is_open {
+                    return Err(format!("{namespace}: usage of {key:?} is kept although it is too old"));
+                }
+                continue;
+            }
             let counters = snapshot.counters.iter().map(|(name, milli)| (name.to_string(), i128::from(milli.0))).collect();
             let found = HourUsage { used: counters, events: snapshot.events };
             let wanted = expected.get(&key).map(|usage| HourUsage {
@@ -70,6 +96,10 @@ fn difference(expected: &Bucket, view: &BucketView, flagged: bool) -> Option<Str
     };
     if stored.refilled_at.0 != expected.refilled_at {
         return differs("the refill instant", &stored.refilled_at.0, &expected.refilled_at);
+    }
+    let lead = (stored.lead_ms(), stored.is_led());
+    if lead != (expected.lead, expected.is_led) {
+        return differs("the lead of a clock, and whether it was paid last", &lead, &(expected.lead, expected.is_led));
     }
     if stored.stamp.0 != expected.stamp {
         return differs("the stamp", &stored.stamp.0, &expected.stamp);

@@ -42,6 +42,20 @@ impl Config {
         }
     }
 
+    /// Puts what was read of a level in the place of what was there.
+    pub(crate) fn replace_level(&mut self, level: &Level, limits: Vec<Limit>, disabled: Option<bool>) {
+        self.edit(level, |stored| *stored = Stored { limits, disabled });
+    }
+
+    /// The same for the record of an entity: its parent, and whether it cascades.
+    pub(crate) fn replace_entity(&mut self, id: &EntityId, link: Option<(Option<EntityId>, bool)>) {
+        self.changes += 1;
+        match link {
+            Some((parent, cascade)) => self.entities.insert(id.clone(), Member { parent, cascade }),
+            None => self.entities.remove(id),
+        };
+    }
+
     pub(crate) fn set_limits(&mut self, level: &Level, limits: &[Limit]) {
         self.edit(level, |stored| stored.limits = limits.to_vec());
     }
@@ -93,7 +107,7 @@ impl Config {
         Ok((before - self.levels.len()) as u64)
     }
 
-    fn cascades_to(&self, entity: &EntityId) -> Option<EntityId> {
+    pub(crate) fn cascades_to(&self, entity: &EntityId) -> Option<EntityId> {
         self.entities.get(entity).filter(|member| member.cascade).and_then(|member| member.parent.clone())
     }
 
@@ -106,7 +120,8 @@ impl Config {
         chain
     }
 
-    fn levels_of(entity: &EntityId, resource: &ResourceName) -> [(Level, LimitSource); 4] {
+    /// The levels that speak about a bucket, strongest first.
+    pub(crate) fn levels_of(entity: &EntityId, resource: &ResourceName) -> [(Level, LimitSource); 4] {
         [
             (Level::EntityResource(entity.clone(), resource.clone()), LimitSource::EntityResource),
             (Level::Entity(entity.clone()), LimitSource::Entity),
@@ -115,8 +130,16 @@ impl Config {
         ]
     }
 
+    pub(crate) fn limits_at(&self, level: &Level) -> &[Limit] {
+        self.levels.get(&key(level)).map_or(&[], |stored| &stored.limits)
+    }
+
+    pub(crate) fn flag_at(&self, level: &Level) -> Option<bool> {
+        self.levels.get(&key(level)).and_then(|stored| stored.disabled)
+    }
+
     pub(crate) fn disabled_by(&self, entity: &EntityId, resource: &ResourceName) -> Option<Level> {
-        let flag = |(level, _): &(Level, LimitSource)| self.levels.get(&key(level)).and_then(|stored| stored.disabled);
+        let flag = |(level, _): &(Level, LimitSource)| self.flag_at(level);
         let levels = Config::levels_of(entity, resource);
         let first = levels.iter().find(|level| flag(level).is_some())?;
         flag(first).filter(|disabled| *disabled).map(|_| first.0.clone())

@@ -27,6 +27,11 @@ impl Meter {
         self.capacity_max = if self.level == 0 { capacity } else { self.capacity_max.max(capacity) };
     }
 
+    /// The largest capacity in force since nothing was open.
+    pub(crate) fn capacity_max(&self) -> i128 {
+        self.capacity_max
+    }
+
     pub(crate) fn leak(&mut self, elapsed_ms: i128, params: Params) {
         debug_assert_eq!(UNITS % params.period, 0, "the unit divides every period");
         self.lower(elapsed_ms * params.refill * (UNITS / params.period));

@@ -2,13 +2,16 @@
 
 pub(crate) mod bucket;
 mod compare;
-mod config;
+pub(crate) mod config;
 mod decision;
+pub(crate) mod history;
 mod meter;
+mod real;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use zae_limiter_core::{EntityId, Limit, ResourceName, TimeMs};
+use zae_limiter_core::{EntityId, Limit, LimitSource, ResourceName, TimeMs};
 use zae_limiter_store::{
     Adjusted, BucketDelta, Change, DeletedEntity, Level, LimitsChange, MemberKey, NewEntity, ResetRequest, Resolution, StoreError,
     StoreErrorKind,
@@ -16,6 +19,8 @@ use zae_limiter_store::{
 
 use bucket::{Bucket, Past};
 use config::Config;
+use real::RealBucket;
+pub use real::RealTime;
 
 /// A broken promise, in words.
 pub(crate) type Broken = String;
@@ -35,6 +40,10 @@ pub struct Coverage {
     pub stale: u64,
     /// Callers told that an administrator has switched it off.
     pub disabled: u64,
+    /// Of those, callers who were stopped by a member of their chain that has no limits.
+    pub disabled_unlimited: u64,
+    /// Grants to a chain in which some member has no limits.
+    pub granted_unlimited: u64,
     /// Buckets whose limits were changed by a take.
     pub synced: u64,
     /// Of those, changes that had to be kept although the take was refused.
@@ -57,6 +66,10 @@ pub struct Coverage {
     pub hidden_gaps: u64,
     /// Times all stored buckets were compared.
     pub compared: u64,
+    /// Hours of usage that a sweep had removed, all of them old enough.
+    pub hours_removed: u64,
+    /// Grants held against the bound in real time.
+    pub real_time: RealTime,
 }
 
 /// One namespace.
@@ -66,7 +79,11 @@ struct Tenant {
     buckets: BTreeMap<BucketKey, Bucket>,
     /// What is remembered of limits that the store has forgotten.
     past: BTreeMap<BucketKey, Past>,
+    /// What was admitted in real time, also from buckets that are forgotten.
+    real: BTreeMap<BucketKey, RealBucket>,
     usage: BTreeMap<(EntityId, ResourceName, i64), HourUsage>,
+    /// To whom the takes of an entity went on, by the stamp of the read that said so.
+    named: BTreeMap<(EntityId, u64), Option<EntityId>>,
     /// The freshest read so far: its stamp, and how many changes there had been.
     freshest: (u64, u64),
 }
@@ -81,10 +98,24 @@ struct HourUsage {
 #[derive(Debug, Default)]
 pub(crate) struct Oracle {
     tenants: BTreeMap<String, Tenant>,
+    /// How long the run has taken.
+    elapsed_ms: i64,
+    /// For how long usage is kept; `None` is for ever.
+    usage_kept_ms: Option<i64>,
+    /// The latest time a sweep has acted on.
+    swept_at: Option<TimeMs>,
     pub(crate) coverage: Coverage,
 }
 
 impl Tenant {
+    /// Somebody tells a bucket the time.
+    fn told(&mut self, key: &BucketKey, now: TimeMs, elapsed_ms: i64, coverage: &mut Coverage) -> &mut RealBucket {
+        let real = self.real.entry(key.clone()).or_default();
+        real.told(now.0, elapsed_ms, &mut coverage.real_time);
+        real.become_limits(self.buckets.get(key).map_or(&[][..], |bucket| &bucket.accounts));
+        real
+    }
+
     fn count(&mut self, key: &BucketKey, limit: &str, milli: i128) {
         let hour = self.buckets.get(key).map_or(0, |bucket| bucket.hour);
         let usage = self.usage.entry((key.0.clone(), key.1.clone(), hour)).or_default();
@@ -95,6 +126,26 @@ impl Tenant {
 impl Oracle {
     fn tenant(&mut self, namespace: &str) -> &mut Tenant {
         self.tenants.entry(namespace.to_owned()).or_default()
+    }
+
+    /// Time passes, for everybody.
+    pub(crate) fn pass(&mut self, pause: Duration) {
+        self.elapsed_ms = self.elapsed_ms.saturating_add(i64::try_from(pause.as_millis()).unwrap_or(i64::MAX));
+    }
+
+    /// Usage is kept for a while only.
+    pub(crate) fn keep_usage_for(&mut self, kept_ms: i64) {
+        self.usage_kept_ms = Some(kept_ms);
+    }
+
+    /// A sweep that acts on this time.
+    pub(crate) fn sweep(&mut self, now: TimeMs) {
+        self.swept_at = self.swept_at.max(Some(now));
+    }
+
+    /// What is stored in a namespace.
+    pub(crate) fn config(&self, namespace: &str) -> Option<&Config> {
+        self.tenants.get(namespace).map(|tenant| &tenant.config)
     }
 
     /// One bucket's charges and credits.
@@ -125,10 +176,12 @@ impl Oracle {
                 return Ok(());
             }
         }
+        tenant.told(&key, now, self.elapsed_ms, &mut self.coverage);
         let past = tenant.past.entry(key.clone()).or_default();
         if expected == Adjusted::Recreated {
             let disabled = tenant.config.disabled_by(&key.0, &key.1).is_some();
-            let bucket = Bucket::full(&delta.limits.limits, delta.limits.stamp.0, disabled, now.0, past);
+            let (limits, stamp) = made_again(&tenant.config, delta, tenant.freshest);
+            let bucket = Bucket::full(&limits, stamp, disabled, now.0, past);
             tenant.buckets.insert(key.clone(), bucket);
         }
         let bucket = tenant.buckets.get_mut(&key).ok_or("the bucket was just looked up")?;
@@ -141,6 +194,9 @@ impl Oracle {
             }
         }
         self.coverage.in_debt += u64::from(bucket.accounts.iter().any(|account| account.balance() < 0));
+        let real = tenant.real.entry(key.clone()).or_default();
+        real.become_limits(&bucket.accounts);
+        counted.iter().for_each(|(limit, milli)| real.give_back(limit.name().as_str(), (-milli).max(0)));
         for (limit, milli) in counted {
             tenant.count(&key, limit.name().as_str(), milli);
         }
@@ -155,8 +211,13 @@ impl Oracle {
         said: &Option<Vec<(String, i128)>>,
     ) -> Result<(), Broken> {
         let only: Option<Vec<String>> = request.only.map(|names| names.iter().map(ToString::to_string).collect());
-        let bucket = self.tenant(namespace).buckets.get_mut(&(request.entity.clone(), request.resource.clone()));
-        let expected = bucket.map(|bucket| bucket.reset(only.as_deref(), change.at.0));
+        let key = (request.entity.clone(), request.resource.clone());
+        let tenant = self.tenants.entry(namespace.to_owned()).or_default();
+        let expected = tenant.buckets.get_mut(&key).map(|bucket| bucket.reset(only.as_deref(), change.at.0));
+        if let Some(gained) = &expected {
+            let real = tenant.told(&key, change.at, self.elapsed_ms, &mut self.coverage);
+            gained.iter().for_each(|(name, milli)| real.give_back(name, *milli));
+        }
         self.coverage.resets += u64::from(expected.is_some());
         if *said == expected { Ok(()) } else { Err(format!("reset gave {said:?}, expected {expected:?}")) }
     }
@@ -204,6 +265,7 @@ impl Oracle {
             tenant.buckets.retain(|(entity, _), _| entity != id);
             // An administrator deleted it, debts and all: what comes back is a new entity.
             tenant.past.retain(|(entity, _), _| entity != id);
+            tenant.real.retain(|(entity, _), _| entity != id);
             DeletedEntity { buckets: (before - tenant.buckets.len()) as u64, configs }
         });
         self.coverage.config_changes += u64::from(expected.is_ok());
@@ -218,6 +280,7 @@ impl Oracle {
             if *member != expected {
                 return Err(format!("resolve of {}/{} said {member:?}, expected {expected:?}", key.entity, key.resource));
             }
+            tenant.named.insert((key.entity.clone(), said.stamp.0), member.cascades_to.clone());
         }
         let (stamp, changes) = (said.stamp.0, tenant.config.changes);
         let (last_stamp, last_changes) = tenant.freshest;
@@ -228,4 +291,17 @@ impl Oracle {
         tenant.freshest = (stamp, changes);
         Ok(())
     }
+}
+
+/// What a bucket is made again from that a late charge finds forgotten: the limits in force by now, unless the call had brought its
+/// own or they lack what is charged.
+fn made_again(config: &Config, delta: &BucketDelta<'_>, (stamp, changes): (u64, u64)) -> (Vec<Limit>, u64) {
+    let receipt = (delta.limits.limits.to_vec(), delta.limits.stamp.0);
+    let Some((limits, _)) = config.member(delta.entity, delta.resource).limits else { return receipt };
+    let charges = delta.deltas.iter().filter(|change| change.amount.0 > 0);
+    let mut charged = charges.map(|change| delta.limits.limits[usize::from(change.limit)].name());
+    if delta.limits.source == LimitSource::Call || !charged.all(|name| limits.iter().any(|limit| limit.name() == name)) {
+        return receipt;
+    }
+    (limits.to_vec(), stamp + (config.changes - changes))
 }

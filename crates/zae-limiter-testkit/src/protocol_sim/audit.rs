@@ -1,9 +1,14 @@
 //! Looks at everything that has landed on the table, write by write.
 
+use std::collections::BTreeMap;
+
+use zae_limiter_core::{EntityId, ResourceName};
+use zae_limiter_dynamodb::constants::CREATE_TRUST;
 use zae_limiter_dynamodb::table::{Item, Write};
 use zae_limiter_dynamodb::write::Writer;
 use zae_limiter_store::{Clock, LimitsInForce};
 
+use super::configured::MadeAgain;
 use super::ideal::Event;
 use super::ledger::{Amounts, Landing};
 use super::slots::Landed;
@@ -11,10 +16,11 @@ use super::stored::{self, Stored, StoredLimit};
 use super::tap::Sent;
 use super::writer::{classify, debits, nonce, place};
 use super::{Knowledge, Scene, bucket_of, events};
-use crate::books::{Asked, Books, Call as StoreCall, State};
+use crate::books::{Asked, Books, Call as StoreCall, Part, PlannedMember, State};
 use crate::evaluator::{Call, Change, Request, SWEEPER, Told};
 use crate::oracle::Broken;
 use crate::oracle::bucket::Params;
+use crate::oracle::history::Basis;
 
 impl Scene {
     /// Checks what has landed since the last look; the first broken promise is noted in the books.
@@ -44,6 +50,8 @@ impl Scene {
         known.coverage.late += u64::from(!is_copy && told == Told::Nobody && !call.changes.is_empty());
         known.coverage.copies += u64::from(is_copy);
         known.coverage.copies_landed += u64::from(is_copy && !call.changes.is_empty());
+        known.administration.look(call)?;
+        call.changes.iter().for_each(|change| known.configured.note(change, state.elapsed));
         for (write, change) in writes(call) {
             let Some((entity, resource)) = bucket_of(&change.key) else { continue };
             let what = || match call.client {
@@ -67,12 +75,23 @@ impl Scene {
             }
             let verdict = self.check(&mut known, call, (write.as_ref(), change), (sent, asked));
             verdict.map_err(|broken| format!("{entity}/{resource}, {}: {broken}", what()))?;
+            if let (Some(asked), Some(write)) = (asked, &write) {
+                self.check_birth(&mut known, asked, write, change)?;
+            }
         }
         if let (Some(id), Some(asked), false) = (id, asked, is_copy) {
             let Knowledge { slots, ideals, .. } = &mut *known;
             slots.heard(id, asked, call, ideals);
         }
         Ok(())
+    }
+
+    fn check_birth(&self, known: &mut Knowledge, asked: &StoreCall, write: &Write, change: &Change) -> Result<(), Broken> {
+        match (&asked.asked, classify(asked.operation, write)) {
+            (Asked::Consume { members }, Some(Writer::Create)) => check_made(known, asked, members, change),
+            (Asked::Adjust { parts }, Some(Writer::Recreate)) => check_made_again(known, asked, parts, change),
+            _ => Ok(()),
+        }
     }
 
     fn check(
@@ -89,12 +108,14 @@ impl Scene {
             if change.after.is_none() {
                 known.damaged.remove(pk);
                 known.ideals.remove(pk);
+                known.administration.gone(pk);
             }
             return Ok(());
         }
         let read = |item: &Option<Item>| item.as_ref().map(stored::read).transpose();
         let (before, after) = (read(&change.before)?, read(&change.after)?);
         let Some(after) = after else {
+            known.administration.gone(pk);
             if call.client == SWEEPER {
                 known.coverage.swept += 1;
                 // A stranger's parameters leave the expiry as it was: what he lets go too early is his.
@@ -132,6 +153,7 @@ impl Scene {
             instant: known.instants.entry(pk.clone()).or_default(),
         };
         landing.check()?;
+        known.administration.landed(change, writer, after.disabled)?;
         let (amounts, drifts) = (landing.amounts(), landing.drifts());
         let event = Event {
             writer,
@@ -139,6 +161,7 @@ impl Scene {
             before: before.as_ref(),
             after: &after,
             now: landing.now,
+            sent_at: sent.map(|sent| sent.at),
             grace_ms: self.grace_ms,
             drifts: &drifts,
         };
@@ -151,11 +174,58 @@ impl Scene {
         if let Some(id) = sent.and_then(|sent| sent.call) {
             let is_copy = sent.is_some_and(|sent| sent.is_copy);
             let told = if is_copy { Told::Nobody } else { call.told };
-            known.slots.landed(id, entity, Landed { writer, told, is_copy, amounts, nonce: landing.nonce.map(ToOwned::to_owned) });
+            let late_ms = sent.map_or(0, |sent| truth.saturating_sub(sent.at));
+            let nonce = landing.nonce.map(ToOwned::to_owned);
+            known.slots.landed(id, entity, Landed { writer, told, is_copy, late_ms, amounts, nonce });
         }
         known.instants.entry(pk.clone()).or_default().note(&after);
         Ok(())
     }
+}
+
+/// A bucket that a take makes is made from what was in force while that take was under way, or the moment before it.
+fn check_made(known: &mut Knowledge, asked: &StoreCall, members: &[PlannedMember], change: &Change) -> Result<(), Broken> {
+    let Some((namespace, entity, resource)) = names_of(change) else { return Ok(()) };
+    let Some(member) = members.iter().find(|member| member.entity == entity) else { return Ok(()) };
+    known.coverage.made += 1;
+    let basis = Basis {
+        client: asked.client,
+        namespace: namespace.to_owned(),
+        since: asked.began.saturating_sub(CREATE_TRUST),
+        resource,
+        members: vec![(member.entity.clone(), member.in_force.clone())],
+        is_chain: false,
+        is_one_look: false,
+    };
+    known.configured.history.check(&basis).map_err(|broken| format!("a bucket was made: {broken}"))
+}
+
+/// One that a late charge makes again.
+fn check_made_again(known: &Knowledge, asked: &StoreCall, parts: &[Part], change: &Change) -> Result<(), Broken> {
+    let Some((namespace, entity, resource)) = names_of(change) else { return Ok(()) };
+    let after = change.after.as_ref().map(stored::read).transpose()?.ok_or("a bucket was made, and is not there")?;
+    let found: BTreeMap<&str, Params> = after.limits.iter().map(|(name, limit)| (name.as_str(), limit.params)).collect();
+    let mut candidates = Vec::new();
+    for part in parts.iter().filter(|part| part.changes.iter().any(|change| change.entity == entity)) {
+        let charges = part.changes.iter().filter(|change| change.entity == entity && change.milli > 0);
+        let charged: Vec<&str> = charges.map(|change| change.limit.as_str()).collect();
+        candidates.extend(known.configured.made_again(namespace, (&entity, &resource), (&part.receipt, &charged), asked.began));
+    }
+    let is_made_from = |made: &MadeAgain| {
+        let params = made.limits.iter().map(|limit| (limit.name().as_str(), Params::of(limit)));
+        params.collect::<BTreeMap<_, _>>() == found && made.expires == after.expires_s.is_some()
+    };
+    if candidates.is_empty() || candidates.iter().any(is_made_from) {
+        return Ok(());
+    }
+    Err(format!("a charge made {after:?} again, which could be one of {candidates:?}"))
+}
+
+/// Namespace, entity and resource of a bucket.
+fn names_of(change: &Change) -> Option<(&str, EntityId, ResourceName)> {
+    let (entity, resource) = bucket_of(&change.key)?;
+    let (namespace, _) = change.key.pk.split_once('/')?;
+    Some((namespace, entity.parse().ok()?, resource.parse().ok()?))
 }
 
 /// The writes of a call to buckets, each with what it changed; a sweep has none.

@@ -2,10 +2,13 @@
 //!
 //! What is stored, brought to the true time, must be what the ideal bucket has: more would be minted, less would be refill
 //! that nobody gets. Only clocks may come between them: by the rate, times how far the writers' clocks were ahead of the
-//! truth and behind it. A write that arrives late is a clock that is behind.
+//! truth and behind it. A write that arrives late is a clock that is behind. Both are held to what the documents say: a clock that
+//! is further off, or an answer that is older, is a broken promise.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use zae_limiter_dynamodb::constants::{CLOCK_OFF_MAX_MS, WRITE_AGE_MAX};
 use zae_limiter_dynamodb::write::Writer;
 
 use super::ledger::Amounts;
@@ -13,6 +16,9 @@ use super::stored::{Stored, StoredLimit};
 use super::writer::{refills, takes};
 use crate::oracle::Broken;
 use crate::oracle::bucket::{Account, Params, Past};
+
+/// Milliseconds by which changes of parameters within one instant may move it on.
+const BUMPS_MAX_MS: i64 = 100;
 
 /// One limit.
 #[derive(Clone, Debug)]
@@ -36,6 +42,10 @@ pub(crate) struct IdealBucket {
     carried_past: BTreeMap<String, i128>,
 }
 
+fn whole_ms(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
 /// One landed write, as far as the ideal bucket is concerned.
 pub(crate) struct Event<'a> {
     pub(crate) writer: Writer,
@@ -43,6 +53,8 @@ pub(crate) struct Event<'a> {
     pub(crate) before: Option<&'a Stored>,
     pub(crate) after: &'a Stored,
     pub(crate) now: Option<i64>,
+    /// When it really was sent.
+    pub(crate) sent_at: Option<i64>,
     /// How late a writer may look at the ceiling.
     pub(crate) grace_ms: i64,
     /// See [`super::ledger::Landing::drifts`].
@@ -90,15 +102,32 @@ impl IdealBucket {
     pub(crate) fn landed(&mut self, event: &Event<'_>, truth: i64) -> Result<(), Broken> {
         self.wait(truth);
         self.at = truth;
-        if let Some(now) = event.now.filter(|_| event.writer != Writer::Credit && event.writer != Writer::Flag) {
-            let grace = if event.writer == Writer::Fast { event.grace_ms } else { 0 };
-            self.spread(now.saturating_sub(truth), truth.saturating_sub(now).max(0) + grace);
-        }
-        // Without an instant of its own a write has that of the item.
         let instant = event.after.refilled_at;
-        let behind = if event.now.is_none() && refills(event.writer) { truth.saturating_sub(instant) } else { 0 };
-        self.spread(instant.saturating_sub(truth), behind);
-        self.reshape(event)?;
+        let sent_at = event.sent_at.unwrap_or(truth);
+        let is_timed = !matches!(event.writer, Writer::Credit | Writer::Flag | Writer::Reset);
+        // Without an instant of its own a write has that of the item.
+        let now = event.now.or((event.now.is_none() && refills(event.writer)).then_some(instant)).filter(|_| is_timed);
+        let mut overdue_ms = 0;
+        if let Some(now) = now {
+            let off_ms = now.saturating_sub(sent_at);
+            // An instant that is the item's own may have been moved on to outdate images.
+            let most_ms = CLOCK_OFF_MAX_MS + if event.now.is_none() { BUMPS_MAX_MS } else { 0 };
+            if off_ms < -CLOCK_OFF_MAX_MS || off_ms > most_ms {
+                return Err(format!("{:?} says it is {now}, {off_ms} ms from the table's clock when it was sent", event.writer));
+            }
+            let late_ms = truth.saturating_sub(sent_at);
+            let is_overdue = late_ms > whole_ms(WRITE_AGE_MAX);
+            overdue_ms = if is_overdue { late_ms } else { 0 };
+            let seen_at = if is_overdue { sent_at } else { truth };
+            let grace = if event.writer == Writer::Fast { event.grace_ms } else { 0 };
+            self.spread(now.saturating_sub(seen_at), seen_at.saturating_sub(now).max(0) + grace);
+        }
+        let ahead_ms = instant.saturating_sub(truth);
+        if ahead_ms > CLOCK_OFF_MAX_MS + BUMPS_MAX_MS {
+            return Err(format!("refilled {ahead_ms} ms ahead of the table's clock"));
+        }
+        self.spread(ahead_ms, 0);
+        self.reshape(event, i128::from(overdue_ms))?;
         for (name, found) in &event.after.limits {
             let milli = event.amounts.get(name).copied().unwrap_or(0);
             self.apply(name, event, milli, found)?;
@@ -111,7 +140,9 @@ impl IdealBucket {
         self.behind_ms = self.behind_ms.max(behind_ms);
     }
 
-    fn reshape(&mut self, event: &Event<'_>) -> Result<(), Broken> {
+    /// `overdue_ms` is how late a write landed that came too late for anybody to be granted by it: it may let go what it took for
+    /// nobody, and no more.
+    fn reshape(&mut self, event: &Event<'_>, overdue_ms: i128) -> Result<(), Broken> {
         let gone: Vec<String> = self.limits.keys().filter(|name| !event.after.limits.contains_key(*name)).cloned().collect();
         for name in gone {
             self.forget(&name)?;
@@ -122,13 +153,17 @@ impl IdealBucket {
         let is_bumped = event.before.is_some_and(is_bumped);
         for (name, found) in &event.after.limits {
             let clocks_ms = i128::from(self.ahead_ms) + i128::from(self.behind_ms);
+            let lets_go = found.params.refill * overdue_ms;
+            let taken = event.amounts.get(name).map_or(0, |milli| milli.max(&0) * found.params.period);
             let Some(ideal) = self.limits.get_mut(name) else {
                 let account = Account::new(name.clone(), found.params, &mut self.past);
-                let carried = self.carried_past.remove(name).unwrap_or(0) * found.params.period;
+                let carried = self.carried_past.remove(name).unwrap_or(0) * found.params.period + lets_go.min(taken);
                 self.limits.insert(name.clone(), Ideal { account, carried });
                 continue;
             };
-            ideal.become_limit(found.params, clocks_ms);
+            let is_changed = ideal.account.params != found.params;
+            ideal.become_limit(found.params, clocks_ms + overdue_ms);
+            ideal.carried += if is_changed { lets_go } else { lets_go.min(taken) };
             ideal.carried += event.drifts.get(name).copied().unwrap_or(0);
             if is_bumped {
                 ideal.carried += found.params.refill;
@@ -143,6 +178,8 @@ impl IdealBucket {
         if is_reset {
             let gain = found.params.capacity - ideal.account.balance();
             ideal.account.fine = found.params.brim();
+            // What is hidden is forgiven with the rest.
+            ideal.account.gap = 0;
             ideal.account.meter.give_back(gain.max(0));
         }
         if event.writer == Writer::ChargePlain && milli > 0 {
@@ -216,6 +253,8 @@ impl IdealBucket {
                 let old = ideal.account.params;
                 ideal.carried += old.refill * since;
                 ideal.become_limit(found.params, 0);
+                // So does the fraction of a millitoken, which is left as it is and counts in other parts.
+                ideal.carried += found.params.period;
                 ideal.carried += found.params.refill * since + (old.capacity - found.params.capacity).abs() * found.params.period;
             }
         }

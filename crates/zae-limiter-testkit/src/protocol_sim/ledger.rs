@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use zae_limiter_core::{Limit, LimitSource};
+use zae_limiter_dynamodb::constants::{REFILL_AHEAD_MAX_MS, UNREPORTED_MAX, WCU_PER_WRITE_MILLI};
 use zae_limiter_dynamodb::write::Writer;
 use zae_limiter_store::LimitsInForce;
 
@@ -62,6 +63,7 @@ impl Landing<'_> {
             let (Some(was), milli) = (before.limits.get(name), amounts.get(name).copied().unwrap_or(0)) else { continue };
             let drift = match self.writer {
                 Writer::Credit if milli < 0 && found.balance == found.params.capacity => found.remainder,
+                Writer::Reset if found.balance == found.params.capacity => found.remainder,
                 writer if refills(writer) => (self.line(was, found, self.elapsed(before), milli).fine() - found.fine()).abs(),
                 _ => 0,
             };
@@ -99,7 +101,7 @@ impl Landing<'_> {
         let amounts = self.amounts();
         let has = |name: &String| self.before.is_some_and(|before| before.limits.contains_key(name));
         let as_asked = |asked: &Amounts| {
-            // A limit that is gone can not be given back to.
+            // A limit that is gone cannot be given back to.
             let leaves_out = matches!(self.writer, Writer::Credit | Writer::ChargePlain);
             amounts.iter().eq(asked.iter().filter(|(name, milli)| **milli != 0 && (!leaves_out || has(name))))
         };
@@ -125,7 +127,8 @@ impl Landing<'_> {
         if self.after.nonce.as_deref() != self.nonce || self.after.read_at.is_none() || self.after.mark.is_some() {
             return Err("a new bucket without its nonce or the time of its configuration, or with a mark".to_owned());
         }
-        if self.limits.is_some_and(|limits| limits.ttl_ms.is_some() != self.after.expires_s.is_some()) {
+        let known = self.limits.filter(|_| self.writer == Writer::Create);
+        if known.is_some_and(|limits| limits.ttl_ms.is_some() != self.after.expires_s.is_some()) {
             return Err(format!("a new bucket expires at {:?}, its limits say {:?}", self.after.expires_s, self.limits.map(|l| l.ttl_ms)));
         }
         self.check_expiry()
@@ -146,17 +149,50 @@ impl Landing<'_> {
         if self.writer != Writer::Flag && before.disabled != after.disabled {
             return Err(format!("{:?} switched the bucket {}", self.writer, if after.disabled { "off" } else { "on" }));
         }
+        // Itself, and the failed conditions its process has not counted yet.
+        let units = (after.counted - before.counted) / WCU_PER_WRITE_MILLI;
+        let most = if self.writer == Writer::Flag { 0 } else { 1 + i64::from(UNREPORTED_MAX) };
+        if !(most.min(1)..=most).contains(&units) {
+            return Err(format!("{:?} counts {units} writes in wcu", self.writer));
+        }
         if refills(self.writer) { self.check_refilled(before) } else { self.check_unrefilled(before) }
+    }
+
+    /// A reset fills limits, and sets a refill instant back that nobody may have written.
+    fn check_reset(&self, before: &Stored) -> Result<(), Broken> {
+        let mut expected = Stored { limits: self.after.limits.clone(), ..before.clone() };
+        let is_set_back = self.after.refilled_at != before.refilled_at;
+        if is_set_back && before.refilled_at - self.after.refilled_at <= REFILL_AHEAD_MAX_MS {
+            return Err(format!("a reset made the refill instant {} of {}", self.after.refilled_at, before.refilled_at));
+        }
+        expected.refilled_at = self.after.refilled_at;
+        expected.counted = self.after.counted;
+        if *self.after != expected || !before.limits.keys().eq(self.after.limits.keys()) {
+            return Err(format!("a reset made {:?} of {before:?}", self.after));
+        }
+        for (name, was) in &before.limits {
+            let found = self.after.limits[name];
+            let remainder = if is_set_back { found.remainder } else { was.remainder };
+            let filled = StoredLimit { balance: was.params.capacity, remainder, ..*was };
+            if found != filled && found != (StoredLimit { remainder, ..*was }) {
+                return Err(format!("a reset made {found:?} of {was:?}"));
+            }
+        }
+        Ok(())
     }
 
     /// Writes that leave the refill instant alone leave everything alone but balances.
     fn check_unrefilled(&self, before: &Stored) -> Result<(), Broken> {
+        if self.writer == Writer::Reset {
+            return self.check_reset(before);
+        }
         let expires_s = before.expires_s.filter(|_| self.writer != Writer::ChargePlain);
         let expected = Stored {
             nonce: self.after.nonce.clone(),
             disabled: self.after.disabled,
             expires_s,
             limits: self.after.limits.clone(),
+            counted: self.after.counted,
             ..before.clone()
         };
         if *self.after != expected {
@@ -182,13 +218,13 @@ impl Landing<'_> {
         Ok(())
     }
 
-    /// When a refilling write was sent. A reset does not say; its own instant does, unless it had to make one up: whether it had to
-    /// shows in what it refilled.
+    /// When a refilling write was sent. A change of limits does not say; its own instant does, unless it had to make one up: whether
+    /// it had to shows in what it refilled.
     fn sent_at(&self, before: &Stored) -> i64 {
         if let Some(now) = self.now {
             return now;
         }
-        let (made, made_up) = (self.after.refilled_at, before.refilled_at + i64::from(self.moves(before)));
+        let (made, made_up) = (self.after.refilled_at, before.refilled_at + i64::from(self.reshapes(before)));
         let is_true = made > made_up || self.check_lines(before, i128::from(made) - i128::from(before.refilled_at)).is_ok();
         if is_true { made } else { before.refilled_at }
     }
@@ -197,14 +233,9 @@ impl Landing<'_> {
         i128::from(self.sent_at(before)) - i128::from(before.refilled_at)
     }
 
-    /// Every older image must lose: after a change of parameters, and after an administrator's reset.
-    fn moves(&self, before: &Stored) -> bool {
-        self.reshapes(before) || self.writer == Writer::Reset
-    }
-
     fn check_refilled(&self, before: &Stored) -> Result<(), Broken> {
         let (after, reshapes, now) = (self.after, self.reshapes(before), self.sent_at(before));
-        let earliest = before.refilled_at + i64::from(self.moves(before));
+        let earliest = before.refilled_at + i64::from(reshapes);
         if after.refilled_at != now.max(earliest) {
             return Err(format!("refilled at {} by a write of {now}, was {}", after.refilled_at, before.refilled_at));
         }
@@ -240,8 +271,6 @@ impl Landing<'_> {
         let same_rate = (old.refill, old.period) == (new.refill, new.period);
         let remainder = if same_rate { fine.rem_euclid(old.period) } else { 0 };
         let balance = fine.div_euclid(old.period) - milli;
-        let is_reset = self.writer == Writer::Reset && found.balance == new.capacity && balance != new.capacity;
-        let (balance, remainder) = if is_reset { (new.capacity, 0) } else { (balance, remainder) };
         StoredLimit { params: new, balance, consumed: was.consumed + milli, remainder, gap: found.gap }
     }
 
@@ -301,7 +330,7 @@ impl Landing<'_> {
 
     /// A take is held to the limits its caller knows: no more than they allow is ever granted.
     fn check_limits(&self) -> Result<(), Broken> {
-        let Some(limits) = self.limits.filter(|_| takes(self.writer) || self.writer == Writer::Recreate) else { return Ok(()) };
+        let Some(limits) = self.limits.filter(|_| takes(self.writer)) else { return Ok(()) };
         let differs = |limit: &&Limit| {
             let declared = self.asked.iter().any(|asked| asked.contains_key(limit.name().as_str()));
             declared && self.after.limits.get(limit.name().as_str()).is_none_or(|found| found.params != Params::of(limit))
@@ -310,7 +339,7 @@ impl Landing<'_> {
             return Err(format!("{:?} for a caller who knows {limit}, on {:?}", self.writer, self.after.limits.get(limit.name().as_str())));
         }
         let passed = |name: &&String| self.after.limits.contains_key(*name) && !self.after.retired.contains(*name);
-        if let Some(name) = self.absent.iter().find(passed).filter(|_| limits.source != LimitSource::Call && takes(self.writer)) {
+        if let Some(name) = self.absent.iter().find(passed).filter(|_| limits.source != LimitSource::Call) {
             return Err(format!("{:?} passes by {name}, which the call asks for and its caller does not know of", self.writer));
         }
         let is_shaped = matches!(self.writer, Writer::Create | Writer::Sync) && limits.source != LimitSource::Call;

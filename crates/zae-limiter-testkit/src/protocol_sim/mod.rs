@@ -5,7 +5,9 @@
 //! it met (`ledger`), and against an ideal bucket in true time (`ideal`). At the end what landed for each call must be
 //! what its caller was told (`slots`), and every lease must add up as on any other store.
 
+mod admin;
 mod audit;
+mod configured;
 mod due;
 mod echo;
 mod events;
@@ -22,6 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use zae_limiter_dynamodb::constants::CLOCK_OFF_MAX_MS;
 use zae_limiter_dynamodb::table::{Key, Table};
 use zae_limiter_dynamodb::write::REGISTRY;
 use zae_limiter_dynamodb::{CascadeWrites, DynamoOptions, DynamoStore};
@@ -32,8 +35,13 @@ use crate::compare::RESOURCES;
 use crate::evaluator::{EvalOptions, EvalTable, Faults, Odds, SeededGate};
 use crate::journal::finish;
 use crate::oracle::Broken;
+use crate::oracle::history::Basis;
 use crate::rng::Rng;
 use crate::sim::{Ask, ENTITIES, entity, resource};
+pub use admin::Deeds;
+
+use admin::Administration;
+use configured::Configured;
 use echo::Echoes;
 use ideal::IdealBucket;
 use instant::Instant;
@@ -80,14 +88,26 @@ pub struct Coverage {
     pub damaged: u64,
     /// Clocks that stepped.
     pub stepped: u64,
+    /// Those of them that stepped further than any instant that is written may be off.
+    pub stepped_far: u64,
+    /// Takes that landed too late to be granted, found to have landed, and given back.
+    pub overdue: u64,
     /// Chains that were refused after some of their buckets had been taken from.
     pub compensated: u64,
+    /// Grants to a chain in which some member has no limits, and so no bucket.
+    pub unlimited: u64,
     /// Takes that landed for somebody who was not told so.
     pub unheard: u64,
     /// Credits the store gave up, and counted.
     pub credits_lost: u64,
     /// Credits that found nothing to give back to: what is gone was full.
     pub credits_gone: u64,
+    /// What administrators did.
+    pub deeds: Deeds,
+    /// Listings that an index answered without changes of more than two seconds ago.
+    pub far_behind: u64,
+    /// Buckets made by a take, and held against the history of the configuration.
+    pub made: u64,
 }
 
 /// What is known of the table by looking at what lands.
@@ -98,6 +118,9 @@ struct Knowledge {
     /// What each item was like at its refill instant.
     instants: BTreeMap<String, Instant>,
     slots: Slots,
+    administration: Administration,
+    /// What is configured, and was.
+    configured: Configured,
     coverage: Coverage,
     /// One handle per client, for its counters.
     stores: Vec<(usize, DynamoStore)>,
@@ -128,7 +151,9 @@ impl Scene {
     /// A table with nothing but its namespace.
     pub(crate) fn new(seed: u64, clock: &ManualClock, is_traced: bool) -> Result<Scene, String> {
         let mut rng = Rng::new(seed, 3);
-        let options = EvalOptions::new().journal().page_max(usize::try_from(rng.between(1, 30)).unwrap_or(1));
+        // In some runs the indexes are behind by more than administration waits for.
+        let index_lag_ms = *Rng::new(seed, 11).pick(&[0, 0, 0, 1_000, 5_000, 60_000]);
+        let options = EvalOptions::new().journal().page_max(usize::try_from(rng.between(1, 30)).unwrap_or(1)).index_lag_ms(index_lag_ms);
         let scene = Scene {
             table: EvalTable::with_options(options),
             faults: Faults::seeded(rng.next(), Odds::CLEAR),
@@ -137,7 +162,7 @@ impl Scene {
             outbox: Outbox::default(),
             echoes: Echoes::new(Rng::new(seed, 9), *Rng::new(seed, 10).pick(&[0, 0, 5, 30])),
             grace_ms: rng.weighted(&[(3, 0), (1, zae_limiter_dynamodb::constants::FAST_GRACE_MS)]),
-            skew: rng.weighted(&[(5, Skew::None), (4, Skew::Usual), (1, Skew::Wild)]),
+            skew: rng.weighted(&[(4, Skew::None), (3, Skew::Usual), (3, Skew::Wild)]),
             focus: *rng.pick(&[0, 60, 80, 95]),
             has_strangers: rng.chance(15),
             is_damaged: rng.chance(10),
@@ -147,6 +172,8 @@ impl Scene {
                 damaged: BTreeSet::new(),
                 instants: BTreeMap::new(),
                 slots: Slots::default(),
+                administration: Administration::default(),
+                configured: Configured::default(),
                 coverage: Coverage::default(),
                 stores: Vec::new(),
             }),
@@ -175,15 +202,19 @@ impl Scene {
         options.images_max = rng.weighted(&[(1, 1), (4, options.images_max)]);
         let number = u32::try_from(client).map_err(|error| error.to_string())?;
         let gate: Arc<SeededGate> = Arc::clone(&self.gate);
+        let mut table = self.table.client(number).with_faults(self.faults.clone()).with_gate(gate).with_timeout(Arc::new(clock.clone()));
+        // A client that is told no time believes its own clock: only where clocks are nearly right.
+        if rng.chance(80) || self.skew == Skew::Wild {
+            table = table.with_dates(Arc::new(clock.clone()), Arc::new(self.truth.clone()));
+        }
         let tap = Tap {
-            table: self.table.client(number).with_faults(self.faults.clone()).with_gate(gate),
+            table,
             beyond: self.table.client(number),
             echoes: self.echoes.clone(),
             books: books.clone(),
             outbox: self.outbox.clone(),
             clock: clock.clone(),
             truth: self.truth.clone(),
-            has_dates: rng.chance(80),
         };
         let name = "default".parse().map_err(|error| format!("{error}"))?;
         let store = finish(Box::pin(async { DynamoStore::on_table(Arc::new(tap), options, &name).await }));
@@ -208,19 +239,45 @@ impl Scene {
         self.echoes.expire(self.truth.now().0);
     }
 
-    /// Somebody sets the clock of a client: by seconds at most, where clocks differ at all.
+    /// Somebody sets the clock of a client: by seconds where clocks are nearly right, else by anything up to years.
     pub(crate) fn step_clock(&self, clock: &ManualClock, rng: &mut Rng) -> String {
-        if self.skew == Skew::None {
-            return "the clock is right".to_owned();
-        }
-        self.lock().coverage.stepped += 1;
-        let off_ms = i64::try_from(rng.between(0, 4_000)).unwrap_or(0) - 2_000;
+        let off_ms = match self.skew {
+            Skew::None => return "the clock is right".to_owned(),
+            Skew::Usual => i64::try_from(rng.between(0, 4_000)).unwrap_or(0) - 2_000,
+            Skew::Wild => {
+                let most = rng.weighted(&[(1, 200), (2, 20_000), (3, 900_000), (2, 14 * 3_600_000), (1, 400 * 86_400_000)]);
+                let off_ms = i64::try_from(rng.between(0, most)).unwrap_or(0);
+                if rng.chance(50) { -off_ms } else { off_ms }
+            }
+        };
+        let is_far = off_ms.abs() > CLOCK_OFF_MAX_MS;
+        let mut known = self.lock();
+        known.coverage.stepped += 1;
+        known.coverage.stepped_far += u64::from(is_far);
+        drop(known);
         clock.step_to(self.truth.now().plus_ms(off_ms));
         format!("the clock is {off_ms} ms off")
     }
 
+    /// Changes of the configuration so far.
+    pub(crate) fn changes(&self) -> u64 {
+        self.lock().configured.history.changes()
+    }
+
+    /// Holds a grant against the history of the configuration. On the table a namespace goes by its id.
+    pub(crate) fn check_age(&self, grant: &Basis) -> Result<(), Broken> {
+        let id = self.namespace_id(&grant.namespace).unwrap_or_default();
+        self.lock().configured.history.check(&Basis { namespace: id, ..grant.clone() })
+    }
+
+    fn namespace_id(&self, name: &str) -> Option<String> {
+        let record = self.table.get(&zae_limiter_dynamodb::keys::namespace_by_name(name))?;
+        record.get("namespace_id").and_then(|id| id.as_s().ok()).cloned()
+    }
+
     pub(crate) fn coverage(&self) -> Coverage {
-        self.lock().coverage
+        let known = self.lock();
+        Coverage { deeds: known.administration.deeds, far_behind: self.table.counters().far_behind, ..known.coverage }
     }
 
     /// Everything has come to rest: what landed must be what was told, and counted. `alive` are the clients with a say.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 use zae_limiter_core::LIMITS_MAX;
-use zae_limiter_dynamodb::constants::REFILL_ATTEMPTS_MAX;
+use zae_limiter_dynamodb::constants::{REFILL_ATTEMPTS_MAX, WRITE_AGE_MAX};
 use zae_limiter_dynamodb::table::Write;
 use zae_limiter_dynamodb::write::Writer;
 use zae_limiter_store::ConsumeOutcome;
@@ -14,7 +14,7 @@ use super::ideal::IdealBucket;
 use super::ledger::Amounts;
 use super::writer::{classify, counted, debits, nonce};
 use super::{Coverage, bucket_of};
-use crate::books::{Asked, Call as StoreCall, CallId, Part, State, Told as Said};
+use crate::books::{Asked, Call as StoreCall, CallId, Part, PlannedMember, State, Told as Said};
 use crate::evaluator::{Call, Request, Told};
 use crate::oracle::Broken;
 
@@ -25,6 +25,8 @@ pub(crate) struct Landed {
     pub(crate) told: Told,
     /// Delivered once more by the network: nobody could know.
     pub(crate) is_copy: bool,
+    /// How long it was on its way.
+    pub(crate) late_ms: i64,
     pub(crate) amounts: Amounts,
     pub(crate) nonce: Option<String>,
 }
@@ -62,6 +64,13 @@ impl Slot {
         let mut found = BTreeMap::new();
         self.landed.iter().filter(|landed| debits(landed.writer)).for_each(|landed| *found.entry(&landed.nonce).or_default() += 1);
         found
+    }
+
+    /// True when every debit that landed was on its way for longer than one that is granted may be.
+    fn is_overdue(&self) -> bool {
+        let mut debits = self.landed.iter().filter(|landed| debits(landed.writer)).peekable();
+        let most = i64::try_from(WRITE_AGE_MAX.as_millis()).unwrap_or(i64::MAX);
+        debits.peek().is_some() && debits.all(|landed| landed.late_ms > most)
     }
 
     fn credits(&self) -> impl Iterator<Item = &Landed> {
@@ -154,7 +163,18 @@ impl Slots {
             let unheard_before = due.unheard;
             let slot = |entity: &str| self.slots.get(&(id, entity.to_owned())).unwrap_or(&nothing);
             let mut entities: Vec<&str> = match &call.asked {
-                Asked::Consume { members } => members.iter().map(|member| member.entity.as_str()).collect(),
+                Asked::Consume { members } => {
+                    let is_unlimited = |member: &&PlannedMember| member.in_force.limits.is_empty();
+                    for member in members.iter().filter(is_unlimited) {
+                        let slot = slot(member.entity.as_str());
+                        if !(slot.landed.is_empty() && slot.heard.is_empty()) {
+                            return Err(format!("call {id} asked for no limits of {}, and wrote to its bucket: {slot:?}", member.entity));
+                        }
+                    }
+                    let is_granted = matches!(call.told, Some(Said::Decision(ConsumeOutcome::Granted(_))));
+                    coverage.unlimited += u64::from(is_granted && members.iter().any(|member| is_unlimited(&member)));
+                    members.iter().filter(|member| !is_unlimited(member)).map(|member| member.entity.as_str()).collect()
+                }
                 Asked::Adjust { parts } => parts.iter().flat_map(|part| &part.changes).map(|change| change.entity.as_str()).collect(),
                 Asked::Other => continue,
             };
@@ -179,7 +199,9 @@ impl Slots {
                 (due.doubled, coverage.doubled) = (due.doubled + doubled, coverage.doubled + doubled);
                 let lost = match &call.asked {
                     Asked::Consume { .. } => {
-                        refunded |= slot.credits().next().is_some();
+                        let is_refunded = slot.credits().next().is_some();
+                        refunded |= is_refunded;
+                        coverage.overdue += u64::from(is_refunded && slot.is_overdue());
                         due.unheard += check_take(call, slot).map_err(wrong)?;
                         lost_of_take(call, slot)
                     }
@@ -214,6 +236,9 @@ fn check_take(call: &StoreCall, slot: &Slot) -> Result<u64, Broken> {
     }
     match &call.told {
         Some(Said::Decision(ConsumeOutcome::Granted(_))) if taken == 0 => Err(format!("granted, and nothing has landed: {slot:?}")),
+        Some(Said::Decision(ConsumeOutcome::Granted(_))) if slot.is_overdue() => {
+            Err(format!("granted by what was decided more than {WRITE_AGE_MAX:?} before it landed: {slot:?}"))
+        }
         Some(Said::Decision(ConsumeOutcome::Granted(_))) if is_tried => Err(format!("granted, and given back: {slot:?}")),
         Some(Said::Decision(ConsumeOutcome::Granted(_))) | None => Ok(0),
         // A limit that was only declared has nothing to give back.
@@ -288,9 +313,7 @@ fn check_adjusted(call: &StoreCall, parts: &[Part], entity: &str, slot: &Slot, l
     let charging = |part: &Part| part.changes.iter().any(|change| change.milli > 0);
     let charged = ours.iter().filter(|(index, part)| charging(part) && results.get(*index) == Some(&Ok(()))).count();
     let landed = slot.debits().len() + landed_before;
-    // A bucket without an expiry that is gone was deleted by an administrator: there is nothing to charge.
-    let may_drop = ours.iter().filter(|(_, part)| part.receipt.ttl_ms.is_none()).count();
-    if landed + if slot.last(debits) == Some(Told::Condition) { may_drop } else { 0 } < charged {
+    if landed < charged {
         return Err(format!("{charged} charges went through, {landed} have landed: {slot:?}"));
     }
     let all_failed = ours.iter().all(|(index, _)| matches!(results.get(*index), Some(Err(_))));

@@ -43,6 +43,8 @@ pub(crate) struct Stored {
     pub(crate) nonce: Option<String>,
     pub(crate) read_at: Option<i64>,
     pub(crate) retired: BTreeSet<String>,
+    /// Writes that the item says have reached it, in thousandths.
+    pub(crate) counted: i64,
     pub(crate) limits: BTreeMap<String, StoredLimit>,
 }
 
@@ -78,6 +80,7 @@ pub(crate) fn read(item: &Item) -> Result<Stored, String> {
         nonce: item.get("lw").and_then(|value| value.as_s().ok()).cloned(),
         read_at: number(item, "ca")?,
         retired: item.get("ret").and_then(|value| value.as_ss().ok()).map(|names| names.iter().cloned().collect()).unwrap_or_default(),
+        counted: number(item, "b_wcu_tc")?.unwrap_or(0),
         limits,
     })
 }

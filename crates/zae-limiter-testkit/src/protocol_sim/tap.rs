@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use zae_limiter_dynamodb::constants::CLOCK_AHEAD_MAX_MS;
+use zae_limiter_dynamodb::clock::TableTime;
 use zae_limiter_dynamodb::table::{BatchPage, Item, Key, Put, Query, QueryPage, Table, TableError, Update, Write};
 use zae_limiter_dynamodb::write::Writer;
 use zae_limiter_store::{BoxFuture, Clock, ManualClock};
@@ -19,6 +19,8 @@ pub(crate) struct Sent {
     pub(crate) call: Option<CallId>,
     /// What time the sender says it is, if the call says.
     pub(crate) now: Option<i64>,
+    /// What time it really was.
+    pub(crate) at: i64,
     /// Delivered once more, by the network.
     pub(crate) is_copy: bool,
 }
@@ -58,8 +60,6 @@ pub(crate) struct Tap {
     pub(crate) clock: ManualClock,
     /// What time it really is.
     pub(crate) truth: ManualClock,
-    /// Whether answers tell the client how wrong its clock is.
-    pub(crate) has_dates: bool,
 }
 
 impl Tap {
@@ -70,12 +70,12 @@ impl Tap {
             let state = self.books.lock();
             state.call.map(|id| (id, state.calls[id].now))
         };
-        let correction = self.clock_ahead_ms().map_or(0, |ahead| (ahead - CLOCK_AHEAD_MAX_MS).max(0));
         let now = call.and_then(|(_, now)| now).map(|(now, began)| {
             let passed = self.clock.monotonic().saturating_sub(began);
-            now.plus_ms(i64::try_from(passed.as_millis()).unwrap_or(0)).0 - correction
+            let now = now.plus_ms(i64::try_from(passed.as_millis()).unwrap_or(0));
+            self.table.time().span().map_or(now, |span| span.correct(now)).0
         });
-        let sent = Sent { call: call.map(|(id, _)| id), now, is_copy: false };
+        let sent = Sent { call: call.map(|(id, _)| id), now, at: self.truth.now().0, is_copy: false };
         (self.table.clone().with_tag(self.outbox.push(sent)), sent)
     }
 
@@ -119,7 +119,7 @@ impl Table for Tap {
         Box::pin(async move { self.send().0.delete_batch(keys).await })
     }
 
-    fn clock_ahead_ms(&self) -> Option<i64> {
-        self.has_dates.then(|| self.clock.now().0 - self.truth.now().0)
+    fn time(&self) -> TableTime {
+        self.table.time()
     }
 }

@@ -10,8 +10,8 @@ pub(crate) fn place(writer: Writer) -> usize {
 
 /// True for those that bring every limit to the instant they write.
 pub(crate) fn refills(writer: Writer) -> bool {
-    use Writer::{BlindFill, ChargeRefill, Refill, Reset, Sync, SyncOnly};
-    matches!(writer, Refill | BlindFill | Sync | SyncOnly | ChargeRefill | Reset)
+    use Writer::{BlindFill, ChargeRefill, Refill, Sync, SyncOnly};
+    matches!(writer, Refill | BlindFill | Sync | SyncOnly | ChargeRefill)
 }
 
 /// True for those that are let through by a gate.
@@ -36,13 +36,14 @@ pub(crate) fn classify(operation: &str, write: &Write) -> Option<Writer> {
     };
     let writes = |field: Field| update.actions.iter().any(|action| Field::of(attr_of(action)) == field);
     let removes = |field: Field| update.actions.iter().any(|action| matches!(action, Action::Remove(attr) if Field::of(attr) == field));
-    if update.actions.iter().all(|action| Field::of(attr_of(action)) == Field::Disabled) {
+    if update.actions.iter().all(|action| matches!(Field::of(attr_of(action)), Field::Disabled | Field::Fv)) {
         return Some(Writer::Flag);
     }
     if operation == "reset" {
         return Some(Writer::Reset);
     }
     let pins_instant = update.conditions.iter().any(|condition| compares(condition, Field::Rf, Comparison::Eq));
+    let is_blind = update.conditions.iter().any(|condition| compares(condition, Field::Rf, Comparison::Le));
     let reshapes = [Field::Cp, Field::Ra, Field::Rp, Field::Ca, Field::Ret, Field::Vu].into_iter().any(writes);
     Some(match (writes(Field::Lw), charges) {
         (false, _) if pins_instant || writes(Field::Rf) => Writer::SyncOnly,
@@ -50,13 +51,9 @@ pub(crate) fn classify(operation: &str, write: &Write) -> Option<Writer> {
         (true, true) if removes(Field::Ttl) => Writer::ChargePlain,
         (true, true) if pins_instant || writes(Field::Rf) => Writer::ChargeRefill,
         (true, true) => Writer::ChargeFast,
-        (true, false)
-            if update.actions.iter().any(|action| matches!(action, Action::Add(attr, milli) if attr == "b_wcu_tk" && *milli < 0)) =>
-        {
-            Writer::Fast
-        }
+        (true, false) if !pins_instant && !is_blind => Writer::Fast,
         (true, false) if reshapes => Writer::Sync,
-        (true, false) if update.conditions.iter().any(|condition| compares(condition, Field::Rf, Comparison::Le)) => Writer::BlindFill,
+        (true, false) if is_blind => Writer::BlindFill,
         (true, false) => Writer::Refill,
     })
 }

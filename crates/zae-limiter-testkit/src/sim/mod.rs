@@ -29,7 +29,7 @@ pub use world::Backend;
 pub(crate) use world::{ENTITIES, Ground, entity, resource, start_clock};
 
 use crate::accounts::Accounts;
-use crate::books::{Books, OpId};
+use crate::books::{Books, Freshness, OpId};
 use crate::journal::finish;
 use crate::lease_model::{LeaseId, LeaseModel};
 use crate::oracle::{Broken, Coverage};
@@ -64,6 +64,8 @@ pub struct Report {
     pub lost: u64,
     /// Leases that were given without a decision.
     pub degraded: u64,
+    /// How often the age of what is known mattered.
+    pub freshness: Freshness,
     /// How often what happened on the table, where there is one.
     pub protocol: protocol_sim::Coverage,
     /// The whole run as one number: the same seed gives the same.
@@ -174,6 +176,10 @@ struct Run {
     ending: BTreeMap<LeaseId, LeaseModel>,
     leases_begun: u64,
     accounts: Accounts,
+    /// Most members of a chain have no limits.
+    is_sparse: bool,
+    /// One clock is ahead, and most takes are from one bucket, which is drained again and again.
+    is_ahead: bool,
     trace: Vec<String>,
     report: Report,
 }
@@ -183,6 +189,9 @@ impl Run {
         let mut rng = Rng::new(seed, 1);
         let books = Books::default();
         let ground = Ground::new(backend, seed, is_traced)?;
+        if let Some(kept_ms) = Ground::usage_kept_ms(seed) {
+            books.lock().oracle.keep_usage_for(kept_ms);
+        }
         let table = ground.scene().map(|scene| scene.faults.clone());
         let mut run = Run {
             faults: Faults::new(Rng::new(seed, 2), table),
@@ -194,6 +203,8 @@ impl Run {
             ending: BTreeMap::new(),
             leases_begun: 0,
             accounts: Accounts::default(),
+            is_sparse: Rng::new(seed, 4).chance(30),
+            is_ahead: false,
             trace: Vec::new(),
             report: Report::default(),
             books,
@@ -208,8 +219,22 @@ impl Run {
             let client = run.new_client(&clock)?;
             run.clients.push(client);
         }
+        if run.ground.scene().is_none() {
+            run.set_ahead(&mut Rng::new(seed, 6));
+        }
         run.set_up();
         Ok(run)
+    }
+
+    /// In some runs one clock is far ahead from the beginning, and stays so: takes by it and by the others alternate.
+    fn set_ahead(&mut self, rng: &mut Rng) {
+        if rng.chance(20) {
+            let ahead_ms = *rng.pick(&[90_000, 400_000, 5_000_000, 90_000_000]);
+            let clock = &self.clients[1].clock;
+            clock.step_to(clock.now().plus_ms(ahead_ms));
+            self.is_ahead = true;
+            self.note(format!("the wall clock of client 1 is {ahead_ms} ms ahead"));
+        }
     }
 
     /// Opens the handles the oracle looks through.
@@ -243,6 +268,11 @@ impl Run {
         self.report.steps = steps;
         self.report.faults = self.faults.drawn();
         self.report.coverage = self.books.lock().oracle.coverage;
+        self.report.freshness = self.books.lock().freshness;
+        self.report.freshness.changes = match self.ground.scene() {
+            Some(scene) => scene.changes(),
+            None => self.books.lock().history.changes(),
+        };
         self.report.protocol = self.ground.scene().map(Scene::coverage).unwrap_or_default();
         let mut hasher = DefaultHasher::new();
         self.trace.hash(&mut hasher);
@@ -261,6 +291,14 @@ impl Run {
         }
         let mut state = self.books.lock();
         self.trace.append(&mut state.events);
+        for grant in std::mem::take(&mut state.grants) {
+            let verdict = match self.ground.scene() {
+                Some(scene) => scene.check_age(&grant),
+                None => state.history.check(&grant),
+            };
+            state.freshness.checked += 1;
+            state.broken = state.broken.take().or(verdict.err());
+        }
         match state.broken.take() {
             Some(broken) => Err(broken),
             None => Ok(()),

@@ -9,8 +9,9 @@ use zae_limiter::{AcquireError, CommitError, Lease, NewEntity, OnDrop, OnUnavail
 use zae_limiter_core::{EntityId, Limit, ResourceName};
 use zae_limiter_store::Level;
 
-use super::world::{ENTITIES, LIMITS, entity};
+use super::world::{ENTITIES, LIMITS, entity, resource};
 use crate::books::OpId;
+use crate::compare::RESOURCES;
 use crate::lease_model::LeaseId;
 use crate::rng::Rng;
 
@@ -47,6 +48,13 @@ impl Ask {
             deadline: rng.chance(10).then(|| Duration::from_millis(rng.between(1, 3_000))),
             wait: rng.chance(8).then(|| rng.pause()),
         }
+    }
+
+    /// Makes it one that takes much from one bucket outside of any chain, and gives nothing back by itself.
+    pub(crate) fn drain(&mut self, rng: &mut Rng) {
+        (self.entity, self.resource) = (entity(ENTITIES[4]), resource(RESOURCES[0]));
+        self.amounts = vec![(LIMITS[0].to_owned(), rng.between(1, 40))];
+        (self.limits, self.on_drop, self.wait) = (None, OnDrop::Keep, None);
     }
 
     pub(crate) fn request(&self) -> Request {
@@ -208,16 +216,17 @@ pub(crate) fn rollback(lease: Lease) -> OpFuture {
 }
 
 /// Something that needs no lease: administration or a look. Returns what it is called, too.
-pub(crate) fn other(limiter: RateLimiter, rng: &mut Rng) -> (String, OpFuture) {
+pub(crate) fn other(limiter: RateLimiter, is_sparse: bool, rng: &mut Rng) -> (String, OpFuture) {
     fn said<T: std::fmt::Debug>(result: Result<T, zae_limiter::Error>) -> Done {
         Done::Said(match result {
             Ok(value) => format!("{value:?}"),
             Err(error) => format!("failed: {error}"),
         })
     }
-    match rng.weighted(&[(9, 0), (3, 1), (7, 2), (3, 3), (2, 4), (1, 5), (3, 6), (7, 7), (1, 8)]) {
+    let flags = if is_sparse { 16 } else { 7 };
+    match rng.weighted(&[(9, 0), (3, 1), (flags, 2), (3, 3), (3, 4), (2, 5), (3, 6), (7, 7), (1, 8)]) {
         0 => {
-            let (level, limits) = (rng.level(), rng.limits());
+            let (level, limits) = (rng.limited_level(is_sparse), rng.limits());
             let texts: Vec<String> = limits.iter().map(ToString::to_string).collect();
             (format!("set limits of {level} to {texts:?}"), Box::pin(async move { said(limiter.set_limits(&level, limits).await) }))
         }
@@ -225,7 +234,7 @@ pub(crate) fn other(limiter: RateLimiter, rng: &mut Rng) -> (String, OpFuture) {
             let level = rng.level();
             (format!("delete limits of {level}"), Box::pin(async move { said(limiter.delete_limits(&level).await) }))
         }
-        2 => flag(limiter, rng),
+        2 => flag(limiter, is_sparse, rng),
         3 => {
             let (who, what) = (rng.entity(), rng.resource());
             let only = rng.chance(30).then(|| vec![LIMITS[0].parse().expect("a valid limit name")]);
@@ -245,8 +254,19 @@ pub(crate) fn other(limiter: RateLimiter, rng: &mut Rng) -> (String, OpFuture) {
             (format!("create {} under {:?}", new.id, new.parent), Box::pin(async move { said(limiter.create_entity(new).await) }))
         }
         5 => {
-            let who = rng.entity();
-            (format!("delete {who}"), Box::pin(async move { said(limiter.delete_entity(who).await) }))
+            let (who, attempts) = (rng.entity(), rng.between(1, 3));
+            let name = format!("delete {who}, up to {attempts} times");
+            let delete = async move {
+                let mut answer = limiter.delete_entity(who.clone()).await;
+                for _ in 1..attempts {
+                    // What was left half done is gone on with.
+                    if answer.is_err() {
+                        answer = limiter.delete_entity(who.clone()).await;
+                    }
+                }
+                said(answer)
+            };
+            (name, Box::pin(delete))
         }
         6 => {
             let ask = Ask::random(rng);
@@ -273,8 +293,10 @@ pub(crate) fn other(limiter: RateLimiter, rng: &mut Rng) -> (String, OpFuture) {
     }
 }
 
-fn flag(limiter: RateLimiter, rng: &mut Rng) -> (String, OpFuture) {
+fn flag(limiter: RateLimiter, is_sparse: bool, rng: &mut Rng) -> (String, OpFuture) {
     let level = match rng.level() {
+        // Whoever takes goes on to these, with or without limits of their own. Where they have none, only the store knows.
+        _ if rng.chance(if is_sparse { 85 } else { 35 }) => Level::Entity(entity(ENTITIES[1 + rng.index(3)])),
         Level::System => Level::Resource(rng.resource()),
         level => level,
     };

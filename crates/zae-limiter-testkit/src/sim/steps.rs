@@ -13,7 +13,6 @@ use super::ops::{self, Ask, Op, OpFuture, Task, Work, WorkEnd};
 use super::world::{ENTITIES, NAMESPACES, entity};
 use super::{Held, Run, fresh_clock};
 use crate::oracle::Broken;
-use crate::protocol_sim::Skew;
 
 /// Operations that may be under way at once.
 const OPS_MAX: usize = 12;
@@ -101,8 +100,11 @@ impl Run {
                 self.trace.push(format!("set-up of {}: {:?}", namespace, created.map(|created| created.entity.id)));
             }
             let mut levels = vec![Level::System];
+            if self.is_sparse {
+                levels = vec![Level::Entity(entity(ENTITIES[0])), Level::Entity(entity(ENTITIES[4]))];
+            }
             for _ in 0..self.rng.index(4) {
-                levels.push(self.rng.level());
+                levels.push(self.rng.limited_level(self.is_sparse));
             }
             for level in levels {
                 let limits = self.rng.limits();
@@ -110,6 +112,9 @@ impl Run {
                 self.trace.push(format!("set-up of {}: limits of {level}: {}", namespace, answer.is_ok()));
             }
         }
+        // Sweeps believe a clock that one of them has seen before: an hour from now they act.
+        let swept = crate::journal::finish(Box::pin(self.clients[0].limiters[0].sweep(1)));
+        self.trace.push(format!("set-up: a first look at the clock: {}", swept.is_ok()));
     }
 
     pub(super) fn step(&mut self, step: u64) -> Result<(), Broken> {
@@ -192,6 +197,9 @@ impl Run {
         if let Some(scene) = self.ground.scene() {
             scene.focus(&mut ask, &mut self.rng);
         }
+        if self.is_ahead && self.rng.chance(85) {
+            ask.drain(&mut self.rng);
+        }
         ask
     }
 
@@ -201,14 +209,17 @@ impl Run {
         if let Some(scene) = self.ground.scene() {
             scene.pass(pause, &self.books);
         }
+        {
+            let mut state = self.books.lock();
+            state.elapsed += pause;
+            state.oracle.pass(pause);
+        }
         self.clients.iter().for_each(|client| client.clock.advance(pause));
     }
 
     /// Somebody sets the wall clock: of one machine, or of all.
     fn step_clock(&mut self) {
-        if let Some(scene) = self.ground.scene()
-            && scene.skew != Skew::Wild
-        {
+        if let Some(scene) = self.ground.scene() {
             let client = self.rng.index(self.clients.len());
             let line = scene.step_clock(&self.clients[client].clock, &mut self.rng);
             self.note(format!("  client {client}: {line}"));
@@ -274,11 +285,14 @@ impl Run {
             return self.poll_some();
         }
         let (client, namespace) = (self.rng.index(self.clients.len()), self.namespace());
-        let (name, future) = ops::other(self.clients[client].limiters[namespace].clone(), &mut self.rng);
+        let (name, future) = ops::other(self.clients[client].limiters[namespace].clone(), self.is_sparse, &mut self.rng);
         self.start(client, Task::Other, format!("in {} {name}", NAMESPACES[namespace]), future)
     }
 
     fn namespace(&mut self) -> usize {
+        if self.is_ahead {
+            return 0;
+        }
         if self.ground.scene().is_some() { self.rng.weighted(&[(15, 0), (1, 1)]) } else { self.rng.weighted(&[(4, 0), (1, 1)]) }
     }
 

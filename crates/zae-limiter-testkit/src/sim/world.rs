@@ -23,8 +23,10 @@ pub(crate) const LIMITS: [&str; 4] = ["rpm", "tpm", "daily", "burst"];
 /// Periods in seconds; each divides the oracle's unit of time.
 const PERIODS_S: [u64; 6] = [1, 7, 30, 60, 3_600, 86_400];
 
-/// History is kept for ever: its sums are checked at the end.
+/// In most runs history is kept for ever: all of its sums are checked at the end.
 const RETENTION_MS: i64 = i64::MAX / 4;
+/// In the others usage is kept for one of these times.
+const RETENTIONS_MS: [i64; 4] = [3_600_000, 2 * 3_600_000, 5 * 3_600_000, 86_400_000];
 
 /// When runs begin: close to the end of an hour, a day and a month.
 const START: TimeMs = TimeMs(1_772_323_199_000 - 600_000);
@@ -55,16 +57,17 @@ impl Backend {
 /// Where the data of a run lives.
 pub(crate) enum Ground {
     Memory(MemoryStore),
-    Sqlite { _folder: tempfile::TempDir, path: PathBuf },
+    Sqlite { _folder: tempfile::TempDir, path: PathBuf, usage_kept_ms: i64 },
     Dynamo(Box<Scene>),
 }
 
 impl Ground {
     pub(crate) fn new(backend: Backend, seed: u64, is_traced: bool) -> Result<Ground, String> {
+        let usage_kept_ms = Ground::usage_kept_ms(seed).unwrap_or(RETENTION_MS);
         Ok(match backend {
             Backend::Memory => {
                 let options = MemoryOptions {
-                    usage_retention_ms: RETENTION_MS,
+                    usage_retention_ms: usage_kept_ms,
                     audit_retention_ms: RETENTION_MS,
                     repeatable_layout: true,
                     ..MemoryOptions::default()
@@ -77,9 +80,15 @@ impl Ground {
                 let folder = tempfile::Builder::new().prefix("zael-sim").tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
                 let folder = folder.map_err(|error| format!("no temporary folder: {error}"))?;
                 let path = folder.path().join("limits.db");
-                Ground::Sqlite { _folder: folder, path }
+                Ground::Sqlite { _folder: folder, path, usage_kept_ms }
             }
         })
+    }
+
+    /// For how long usage is kept, where it is not for ever.
+    pub(crate) fn usage_kept_ms(seed: u64) -> Option<i64> {
+        let mut rng = Rng::new(seed, 5);
+        rng.chance(30).then(|| *rng.pick(&RETENTIONS_MS))
     }
 
     /// The table, where that is what a run is about.
@@ -95,10 +104,12 @@ impl Ground {
         Ok(match self {
             Ground::Memory(store) => Arc::new(store.clone()),
             Ground::Dynamo(_) => return Err("a table is opened by its scene".to_owned()),
-            Ground::Sqlite { path, .. } => {
+            Ground::Sqlite { path, usage_kept_ms, .. } => {
                 let options = SqliteOptions::new()
-                    .usage_retention_ms(RETENTION_MS)
+                    .usage_retention_ms(*usage_kept_ms)
                     .audit_retention_ms(RETENTION_MS)
+                    // Beside operations, at a moment of its own: a seed would not be one run. Clients sweep when told to.
+                    .background_sweep(false)
                     .clock(Arc::new(clock.clone()))
                     .entropy(Arc::new(SeededEntropy::new(seed)));
                 Arc::new(SqliteStore::open_with(path, options).map_err(|error| format!("opening failed: {error}"))?)
@@ -166,10 +177,28 @@ impl Rng {
         }
     }
 
+    /// A level that limits may be stored at. In a sparse run only the first of a chain, and one outside of any, have limits.
+    pub(crate) fn limited_level(&mut self, is_sparse: bool) -> Level {
+        match self.level() {
+            level if !is_sparse => level,
+            Level::System | Level::Entity(_) => Level::Entity(entity(ENTITIES[0])),
+            Level::Resource(resource) => Level::EntityResource(entity(ENTITIES[4]), resource),
+            Level::EntityResource(_, resource) => Level::EntityResource(entity(ENTITIES[0]), resource),
+        }
+    }
+
     /// How long time passes: from a millisecond to days.
     pub(crate) fn pause(&mut self) -> Duration {
-        let (low, high) =
-            self.weighted(&[(4, (1, 50)), (4, (50, 1_500)), (3, (1_000, 70_000)), (2, (60_000, 4_000_000)), (1, (3_600_000, 200_000_000))]);
+        // The fourth and the fifth are those in which an entry of a config cache has just expired.
+        let (low, high) = self.weighted(&[
+            (4, (1, 50)),
+            (4, (50, 1_500)),
+            (3, (1_000, 70_000)),
+            (1, (5_000, 10_000)),
+            (1, (60_000, 66_000)),
+            (2, (60_000, 4_000_000)),
+            (1, (3_600_000, 200_000_000)),
+        ]);
         Duration::from_millis(self.between(low, high))
     }
 }

@@ -57,6 +57,9 @@ async fn a_sweep_never_forgets_a_debt() {
     let (folder, clock) = (tempfile::tempdir().unwrap(), clock());
     for (name, limiter) in on_both(&folder, &clock) {
         limiter.set_limits(&Level::System, [limit("tpm:100/min")]).await.unwrap();
+        // Sweeps have seen the clock for an hour: they believe it.
+        limiter.sweep(u32::MAX).await.unwrap();
+        clock.advance(Duration::from_secs(3_600));
         into_debt(&limiter, "key").await;
         let request = Request::new("key", "gpt-4").take("tpm", 100);
         // Full again after six minutes, expired seven minutes after the last write.

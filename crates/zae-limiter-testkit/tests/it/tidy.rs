@@ -1,5 +1,5 @@
 //! House rules that a compiler does not check. Each rule is a function from what it looks at to the list of offenders, and
-//! each test shows the rule an offender before it shows it the project: a rule that can not fail is none.
+//! each test shows the rule an offender before it shows it the project: a rule that cannot fail is none.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -300,6 +300,20 @@ fn machine_paths(sources: &[Source]) -> Vec<String> {
     with_words(sources, |source| !source.path.ends_with(".lock"), &[concat!("/wo", "rk/"), concat!("/ho", "me/"), concat!("/ro", "ot/")])
 }
 
+/// What a merge leaves in a file whose two sides nobody has decided between.
+fn undecided_merges(sources: &[Source]) -> Vec<String> {
+    let mark = |line: &str| ["<<<<<<< ", ">>>>>>> "].iter().any(|mark| line.starts_with(mark));
+    let of = |source: &Source| {
+        let marked = source.text.lines().zip(1..).filter(|(line, _)| mark(line));
+        marked.map(|(_, number)| format!("{}:{number}", source.path)).collect::<Vec<_>>()
+    };
+    sources.iter().flat_map(of).collect()
+}
+
+fn split_words(sources: &[Source]) -> Vec<String> {
+    with_words(sources, |source| !source.path.ends_with(".lock"), &[concat!("can", " not "), concat!("Can", " not ")])
+}
+
 fn unwraps(sources: &[Source]) -> Vec<String> {
     let mut offenders = Vec::new();
     for source in sources.iter().filter(|source| is_product(source)) {
@@ -416,6 +430,20 @@ fn no_file_names_a_place_on_one_machine() {
         assert_eq!(machine_paths(&[sample("docs/x.md", &text)]).len(), 1, "{path}");
     }
     enforce("paths that exist on one machine only", machine_paths(&tree()));
+}
+
+#[test]
+fn merges_are_decided() {
+    let text = format!("one\n{} HEAD\ntwo\n{} other\n", "<".repeat(7), ">".repeat(7));
+    assert_eq!(undecided_merges(&[sample("docs/x.md", &text)]), ["docs/x.md:2", "docs/x.md:4"]);
+    enforce("merges that nobody has decided", undecided_merges(&tree()));
+}
+
+#[test]
+fn cannot_is_one_word() {
+    let text = format!("it {} be, and one can nothing do, or {} only\n{} be\n", "cannot", "cannot", concat!("can", " not"));
+    assert_eq!(split_words(&[sample("docs/x.md", &text)]), [format!("docs/x.md:2: {} be", concat!("can", " not"))]);
+    enforce("write cannot", split_words(&tree()));
 }
 
 #[test]

@@ -19,7 +19,7 @@ pub(crate) struct Setup {
     pub(crate) ticks: i8,
     /// The configurations in the order the administrator sets them.
     pub(crate) versions: &'static [Config],
-    /// CONFIG_MARGIN of rule C2.
+    /// `CONFIG_MARGIN_MS` of rule C2 (`docs/protocol.md`).
     pub(crate) margin: i8,
     /// `ttl` is this many fill times (the protocol's 7); 0: the bucket never expires.
     pub(crate) ttl_fills: i8,

@@ -1,4 +1,4 @@
-//! The writes of rules D1, C3, T1-T3 and G: what each form's condition asks of the stored item, and what it leaves.
+//! The writes of rules D1, C3, T1-T3 and G of `docs/protocol.md`: what each form's condition asks of the stored item, and what it leaves.
 
 use crate::protocol_model::guards::Guard;
 use crate::protocol_model::item::{Config, Instant, Item, Limit, NAMES, Params, ticks};
@@ -69,7 +69,7 @@ struct Line {
 /// What a refill write makes of one limit.
 struct Refilled {
     limit: Limit,
-    /// The deepest debt the writer can not rule out, for `ttl`.
+    /// The deepest debt the writer cannot rule out, for `ttl`.
     debt: i8,
     /// Proven full, nothing hidden.
     is_whole: bool,
@@ -272,7 +272,7 @@ impl Sender<'_> {
             limit.tk = params.cp - debit.unwrap_or(0);
             ttl = ttl.max(self.ttl(params, (-limit.tk).max(0), 0));
         }
-        // The stored `ttl` is not known here, so it can not be the larger of both; this one is enough by itself.
+        // The stored `ttl` is not known here, so it cannot be the larger of both; this one is enough by itself.
         after.ttl = ttl;
         after.rf = self.moved(item.rf, false);
         Some(after)
