@@ -54,7 +54,7 @@ impl Chart {
         let room = width.unwrap_or(WIDTH).saturating_sub(label_width + value_width + 2 * GAP).min(BAR_MAX);
         let mut text = format!("{}\n", paint.apply(Tone::Strong, &escaped(&self.title)));
         for row in &self.rows {
-            // Writing to a String can not fail.
+            // Writing to a String cannot fail.
             let _ = match row {
                 Row::Gap(words) => writeln!(text, "{}", paint.apply(Tone::Dim, &escaped(words))),
                 Row::Bar(label, value) => {

@@ -19,6 +19,13 @@ pub(crate) struct Question<'a> {
     pub(crate) name: &'a str,
 }
 
+impl Question<'_> {
+    /// What is asked.
+    pub(crate) fn asked(&self) -> String {
+        format!("This {} {}. Type {} to go on:", self.deed, self.what, self.name)
+    }
+}
+
 /// Lets a destructive command go on: with `--yes`, or once its name was typed on a terminal.
 pub(crate) fn confirm(context: &Context<'_>, question: &Question<'_>, args: ConfirmArgs) -> Result<(), Failure> {
     if args.yes {
@@ -28,13 +35,13 @@ pub(crate) fn confirm(context: &Context<'_>, question: &Question<'_>, args: Conf
         let failure = Failure::usage(format!("this {} {} and there is no terminal to ask on", question.deed, question.what));
         return Err(failure.hint("pass --yes if that is meant"));
     }
-    context.printer.ask(&format!("This {} {}. Type {} to go on:", question.deed, question.what, question.name));
+    context.printer.ask(&question.asked());
     agreed(io::stdin().lock(), question)
 }
 
 fn agreed(input: impl BufRead, question: &Question<'_>) -> Result<(), Failure> {
     let mut answer = String::new();
-    // What can not be read is no agreement.
+    // What cannot be read is no agreement.
     let read = input.take(ANSWER_BYTES_MAX).read_line(&mut answer);
     if read.is_ok() && answer.trim() == question.name { Ok(()) } else { Err(Failure::aborted("not confirmed; nothing was changed")) }
 }

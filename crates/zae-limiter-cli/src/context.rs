@@ -7,16 +7,21 @@ use std::time::Duration;
 use anyhow::Context as _;
 #[cfg(feature = "sqlite")]
 use zae_limiter::sqlite::{SqliteOptions, SqliteStore};
-use zae_limiter::{Builder, MemoryStore, RateLimiter};
+use zae_limiter::{Builder, MemoryStore, RateLimiter, StoreErrorKind};
 
-use crate::args::DynamoPlace;
+use crate::args::{Access, DynamoPlace};
+use crate::commands::namespaces;
 use crate::error::Failure;
 use crate::printer::Printer;
-use crate::settings::{Settings, StorePlace};
+use crate::settings::{NAMESPACE, Settings, StorePlace};
 
 /// How long the store may take to answer an acquire. A person at a terminal would rather wait than be told that a busy
 /// disk is an outage.
 const DEADLINE: Duration = Duration::from_secs(10);
+
+/// Pages of 4 KiB.
+#[cfg(feature = "sqlite")]
+const PAGES_PER_MB: u32 = 256;
 
 /// What every command gets.
 pub(crate) struct Context<'a> {
@@ -24,19 +29,52 @@ pub(crate) struct Context<'a> {
     pub(crate) settings: &'a Settings,
     /// Where to say something.
     pub(crate) printer: &'a Printer,
-    /// The command never writes: it creates no file and needs no permission to write.
-    pub(crate) only_looks: bool,
+    /// What the command does to a file.
+    pub(crate) access: Access,
 }
 
 impl Context<'_> {
     /// Opens the store and binds to the namespace. Commands check what they can before they call this: it may create a file.
     pub(crate) async fn open(&self) -> anyhow::Result<RateLimiter> {
-        Ok(self.builder().await?.build_in(&self.settings.namespace).await?)
+        if self.settings.namespace != NAMESPACE {
+            // A new file has no other namespace.
+            self.require_file()?;
+        }
+        let registry = self.open_registry().await?;
+        match registry.namespace(self.settings.namespace.clone()).await {
+            Err(error) if error.kind() == StoreErrorKind::NotFound => {
+                Err(namespaces::missing(self, &registry, &self.settings.namespace).await.into())
+            }
+            opened => Ok(opened?),
+        }
     }
 
     /// Opens the store for its registry of namespaces, which needs none to exist.
     pub(crate) async fn open_registry(&self) -> anyhow::Result<RateLimiter> {
         Ok(self.builder().await?.build()?)
+    }
+
+    /// Refuses to go on where the store is a file that is not there.
+    pub(crate) fn require_file(&self) -> Result<(), Failure> {
+        let (path, check) = match &self.settings.store {
+            StorePlace::Named(path) if self.settings.again.names_store() => (path, "check --store; "),
+            StorePlace::Named(path) => (path, "check ZAEL_STORE; "),
+            StorePlace::Usual(path) => (path, ""),
+            StorePlace::Memory | StorePlace::Dynamo(_) => return Ok(()),
+        };
+        if path.exists() {
+            return Ok(());
+        }
+        let created = match self.settings.namespace == NAMESPACE {
+            true => "the first command that stores something creates it".to_owned(),
+            false => format!("{} creates it", self.command(&["namespace", "register", self.settings.namespace.as_str()])),
+        };
+        Err(Failure::not_found(format!("there is no file {}", path.display())).hint(format!("{check}{created}")))
+    }
+
+    /// A command line on the same store, in backquotes.
+    pub(crate) fn command(&self, words: &[&str]) -> String {
+        self.settings.again.command(words)
     }
 
     async fn builder(&self) -> anyhow::Result<Builder> {
@@ -47,7 +85,7 @@ impl Context<'_> {
             }
             StorePlace::Named(path) => self.open_file(path)?,
             StorePlace::Usual(path) => {
-                if !self.only_looks
+                if self.access == Access::SetsUp
                     && let Some(folder) = path.parent()
                 {
                     create_private(folder).with_context(|| format!("the folder {} could not be created", folder.display()))?;
@@ -65,11 +103,16 @@ impl Context<'_> {
 
     #[cfg(feature = "sqlite")]
     fn open_file(&self, path: &Path) -> anyhow::Result<Builder> {
-        if self.only_looks {
+        if self.access == Access::Looks {
             return Ok(RateLimiter::builder(self.look_at_file()?));
         }
         let is_new = !path.exists();
-        let store = SqliteStore::open(path).map_err(zae_limiter::Error::from)?;
+        // Whoever types a command waits as long for a busy file as for a busy disk.
+        let mut options = SqliteOptions::new().take_deadline(zae_limiter::sqlite::BUSY_DEADLINE);
+        if let Some(megabytes) = self.settings.file_max_mb {
+            options = options.pages_max(u32::from(megabytes.get()) * PAGES_PER_MB);
+        }
+        let store = SqliteStore::open_with(path, options).map_err(zae_limiter::Error::from)?;
         if is_new {
             self.printer.note(&format!("created {}", path.display()));
         }
@@ -78,18 +121,18 @@ impl Context<'_> {
 
     #[cfg(not(feature = "sqlite"))]
     fn open_file(&self, path: &Path) -> anyhow::Result<Builder> {
-        let failure = Failure::usage(format!("{} can not be opened: SQLite is not built in", path.display()));
+        let failure = Failure::usage(format!("{} cannot be opened: SQLite is not built in", path.display()));
         Err(failure.hint("build zae-limiter-cli with the feature sqlite, or use --store memory:").into())
     }
 
     #[cfg(feature = "dynamodb")]
     async fn connect(&self, place: &DynamoPlace) -> anyhow::Result<Builder> {
-        Ok(RateLimiter::builder(crate::dynamo::registry(place).await?))
+        Ok(RateLimiter::builder(crate::dynamo::registry(place, self.settings).await?))
     }
 
     #[cfg(not(feature = "dynamodb"))]
     async fn connect(&self, place: &DynamoPlace) -> anyhow::Result<Builder> {
-        let failure = Failure::usage(format!("the stack {} can not be reached: DynamoDB is not built in", place.stack));
+        let failure = Failure::usage(format!("the stack {} cannot be reached: DynamoDB is not built in", place.stack));
         Err(failure.hint("build zae-limiter-cli with the feature dynamodb").into())
     }
 
@@ -98,9 +141,11 @@ impl Context<'_> {
     pub(crate) fn file(&self) -> Result<&Path, Failure> {
         match &self.settings.store {
             StorePlace::Named(path) | StorePlace::Usual(path) => Ok(path),
-            StorePlace::Memory => Err(Failure::usage("memory: is no file").hint("name one with --store sqlite:PATH")),
+            StorePlace::Memory => {
+                Err(Failure::usage("this command works on SQLite files, and memory: is none").hint("name one with --store sqlite:PATH"))
+            }
             StorePlace::Dynamo(place) => {
-                let failure = Failure::usage(format!("the stack {} is no file", place.stack));
+                let failure = Failure::usage(format!("this command works on SQLite files; {} is a DynamoDB stack", place.stack));
                 Err(failure.hint("name a file with --store sqlite:PATH"))
             }
         }
@@ -110,10 +155,7 @@ impl Context<'_> {
     #[cfg(feature = "sqlite")]
     pub(crate) fn look_at_file(&self) -> anyhow::Result<SqliteStore> {
         let path = self.file()?;
-        if !path.exists() {
-            let failure = Failure::not_found(format!("there is no file {}", path.display()));
-            return Err(failure.hint("the first command that stores something creates it").into());
-        }
+        self.require_file()?;
         Ok(SqliteStore::open_with(path, SqliteOptions::new().read_only()).map_err(zae_limiter::Error::from)?)
     }
 }

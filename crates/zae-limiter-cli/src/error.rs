@@ -4,8 +4,9 @@ use std::fmt;
 
 #[cfg(feature = "dynamodb")]
 use zae_limiter::StoreError;
-use zae_limiter::{AcquireError, CommitError, Error, Invalid, OutageReason};
+use zae_limiter::{AcquireError, CommitError, EntityId, Error, Invalid, OutageReason, ResourceName, StoreErrorKind};
 
+use crate::again::Again;
 use crate::exit::Exit;
 
 /// Something the command line itself finds wrong.
@@ -44,10 +45,27 @@ impl Failure {
         Failure { kind: "engine", message: message.into(), hint: None, exit: Exit::Error }
     }
 
+    /// The store does not answer.
+    #[cfg(feature = "dynamodb")]
+    pub(crate) fn unavailable(message: impl Into<String>) -> Failure {
+        Failure { kind: "unavailable", message: message.into(), hint: None, exit: Exit::Error }
+    }
+
+    /// Nobody may do it as long as nobody is known to ask.
+    #[cfg(feature = "dynamodb")]
+    pub(crate) fn denied(message: impl Into<String>) -> Failure {
+        Failure { kind: "denied", message: message.into(), hint: None, exit: Exit::Error }
+    }
+
     /// The store says it already, in words for everybody.
     #[cfg(feature = "dynamodb")]
     pub(crate) fn store(error: &StoreError) -> Failure {
-        Failure { kind: error.kind().as_str(), message: error.message().to_owned(), hint: None, exit: Exit::Error }
+        Failure { kind: error.kind().as_str(), message: without_methods(error.message()), hint: None, exit: Exit::Error }
+    }
+
+    /// The store failed, and there is more to say about it than the store knows.
+    pub(crate) fn of_store(kind: StoreErrorKind, message: impl Into<String>) -> Failure {
+        Failure { kind: kind.as_str(), message: message.into(), hint: None, exit: exit_of(kind) }
     }
 
     /// The same with what to do about it.
@@ -81,13 +99,17 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// What to tell about `error`.
-    pub(crate) fn of(error: &anyhow::Error) -> Report {
-        let mut report = known(error).unwrap_or_else(|| Report::new("error", error.to_string()));
+    /// What to tell about `error`; commands it names work as `again` says.
+    pub(crate) fn of(error: &anyhow::Error, again: &Again) -> Report {
+        let mut report = known(error, again).unwrap_or_else(|| Report::new("error", error.to_string()));
         // Some errors say their cause themselves; nobody wants to read it twice.
         let mut said = format!("{}\n{error}", report.message);
         for cause in error.chain().skip(1).map(ToString::to_string) {
-            if !said.contains(&cause) {
+            // Nor what an operation was called, around words that were said.
+            let inner = cause.split_once(": ").map_or(cause.as_str(), |(_, inner)| inner);
+            let is_said =
+                said.contains(&cause) || said.contains(inner) || said.lines().any(|line| !line.is_empty() && cause.contains(line));
+            if !is_said {
                 said.push('\n');
                 said.push_str(&cause);
                 report.causes.push(cause);
@@ -106,18 +128,39 @@ impl Report {
         Report { hint, exit: Exit::Usage, ..Report::new("usage", message) }
     }
 
+    /// The same with what to do about it, unless that is said already.
+    pub(crate) fn or_hint(mut self, hint: impl FnOnce() -> String) -> Report {
+        self.hint = self.hint.or_else(|| Some(hint()));
+        self
+    }
+
     fn new(kind: &'static str, message: String) -> Report {
         Report { kind, message, causes: Vec::new(), hint: None, exit: Exit::Error }
     }
 }
 
+/// Advice of the library that only programs can follow.
+const METHODS: [&str; 6] = [
+    ", or open it with read_only()",
+    ", or open with read_only()",
+    "; open it without read_only() to write",
+    ", or raise busy_deadline",
+    ", or raise take_deadline",
+    ", `Builder::create` for any other",
+];
+
+/// The words of the store without advice to call methods, which nobody can do on a command line.
+fn without_methods(message: &str) -> String {
+    METHODS.iter().fold(message.to_owned(), |message, advice| message.replace(advice, ""))
+}
+
 /// The outermost error of the chain that has words of its own. Context around it stays the message.
-fn known(error: &anyhow::Error) -> Option<Report> {
+fn known(error: &anyhow::Error, again: &Again) -> Option<Report> {
     let context = error.to_string();
     let mut report = error.chain().find_map(|cause| {
         let failure = cause.downcast_ref().map(of_failure);
-        let failure = failure.or_else(|| cause.downcast_ref().map(of_error));
-        let failure = failure.or_else(|| cause.downcast_ref().map(of_acquire));
+        let failure = failure.or_else(|| cause.downcast_ref().map(|error| of_error(error, again)));
+        let failure = failure.or_else(|| cause.downcast_ref().map(|error| of_acquire(error, again)));
         let failure = failure.or_else(|| cause.downcast_ref().map(of_commit));
         failure.map(|report| (cause.to_string() == context, report))
     })?;
@@ -131,49 +174,68 @@ fn of_failure(failure: &Failure) -> Report {
     Report { hint: failure.hint.clone(), exit: failure.exit, ..Report::new(failure.kind, failure.message.clone()) }
 }
 
-fn of_error(error: &Error) -> Report {
+fn of_error(error: &Error, again: &Again) -> Report {
     let message = match error {
         // The name of the operation is for programmers.
-        Error::Store(error) => error.message().to_owned(),
+        Error::Store(error) => without_methods(error.message()),
         other => other.to_string(),
     };
-    Report::new(error.kind().as_str(), message)
+    Report { exit: exit_of(error.kind()), ..Report::new(error.kind().as_str(), again.completed(&message)) }
 }
 
-fn of_acquire(error: &AcquireError) -> Report {
+fn exit_of(kind: StoreErrorKind) -> Exit {
+    if kind == StoreErrorKind::Busy { Exit::Busy } else { Exit::Error }
+}
+
+fn of_acquire(error: &AcquireError, again: &Again) -> Report {
+    let report = told(error, again);
+    Report { message: again.completed(&report.message), ..report }
+}
+
+fn told(error: &AcquireError, again: &Again) -> Report {
     let message = error.to_string();
     match error {
-        AcquireError::Invalid(invalid) => Report { hint: hint_for(invalid), ..Report::new("invalid", invalid.to_string()) },
+        AcquireError::Invalid(invalid) => Report { hint: hint_for(invalid, again), ..Report::new("invalid", invalid.to_string()) },
         AcquireError::NoLimits(none) => {
             let (entity, resource) = (&none.entity, &none.resource);
             let hint = format!(
-                "set some with `zae-limiter system set-defaults -l rpm:100`, `zae-limiter resource set-defaults {resource} -l ...` \
-                 or `zae-limiter entity set-limits {entity} -l ...`, or pass --limit to acquire"
+                "set some with {}, {} or {}, or pass --limit to acquire",
+                again.command(&["system", "set-defaults", "-l", "rpm:100"]),
+                again.command(&["resource", "set-defaults", resource.as_str(), "-l", "..."]),
+                again.command(&["entity", "set-limits", entity.as_str(), "-l", "..."]),
             );
             Report { hint: Some(hint), ..Report::new("no_limits", format!("no limits are configured for {entity} on {resource}")) }
         }
         AcquireError::Disabled(disabled) => {
-            let look = || format!("`zae-limiter explain {} {}` shows which level says so", disabled.entity, disabled.resource);
-            Report { hint: disabled.level.is_none().then(look), ..Report::new("disabled", message) }
+            let look = || format!("{} shows which level says so", explain(again, &disabled.entity, &disabled.resource));
+            Report { hint: disabled.level.is_none().then(look), exit: Exit::Disabled, ..Report::new("disabled", message) }
         }
         AcquireError::Unavailable(unavailable) => match unavailable.reason {
-            OutageReason::Failed(kind) => Report::new(kind.as_str(), message),
+            // What the store says is the news, not that it said it.
+            OutageReason::Failed(kind) => {
+                Report::new(kind.as_str(), unavailable.source.as_ref().map_or(message, |error| without_methods(error.message())))
+            }
+            OutageReason::Deadline => Report::new("unavailable", "the store did not answer in time".to_owned()),
             _ => Report::new("unavailable", message),
         },
-        AcquireError::Denied(_) => Report::new("denied", message),
-        AcquireError::Incompatible(_) => Report::new("incompatible", message),
+        AcquireError::Denied(error) => Report::new("denied", error.message().to_owned()),
+        AcquireError::Incompatible(error) => Report::new("incompatible", error.message().to_owned()),
         AcquireError::Exceeded(_) => Report { exit: Exit::Refused, ..Report::new("refused", message) },
         _ => Report::new("error", message),
     }
 }
 
-fn hint_for(invalid: &Invalid) -> Option<String> {
+fn hint_for(invalid: &Invalid, again: &Again) -> Option<String> {
     match invalid {
         Invalid::UnknownLimit { entity, resource, .. } => {
-            Some(format!("`zae-limiter explain {entity} {resource}` shows the limits and where they come from"))
+            Some(format!("{} shows the limits and where they come from", explain(again, entity, resource)))
         }
         _ => None,
     }
+}
+
+fn explain(again: &Again, entity: &EntityId, resource: &ResourceName) -> String {
+    again.command(&["explain", entity.as_str(), resource.as_str()])
 }
 
 fn of_commit(error: &CommitError) -> Report {
@@ -187,9 +249,13 @@ mod tests {
 
     use super::*;
 
+    fn of(error: &anyhow::Error) -> Report {
+        Report::of(error, &Again::default())
+    }
+
     #[test]
     fn a_failure_keeps_its_words_hint_and_exit() {
-        let report = Report::of(&Failure::usage("wrong").hint("right").into());
+        let report = of(&Failure::usage("wrong").hint("right").into());
         assert_eq!((report.kind, report.message.as_str(), report.exit), ("usage", "wrong", Exit::Usage));
         assert_eq!((report.hint.as_deref(), report.causes.len()), (Some("right"), 0));
     }
@@ -198,7 +264,7 @@ mod tests {
     fn a_store_error_loses_its_operation_and_keeps_its_cause() {
         let source = std::io::Error::other("no space");
         let error = Error::from(StoreError::new(StoreErrorKind::Full, "set_limits", "the disk is full").with_source(source));
-        let report = Report::of(&error.into());
+        let report = of(&error.into());
         assert_eq!((report.kind, report.message.as_str(), report.exit), ("full", "the disk is full", Exit::Error));
         assert_eq!(report.causes, ["no space"]);
     }
@@ -206,7 +272,7 @@ mod tests {
     #[test]
     fn context_is_the_message_and_the_error_its_cause() {
         let error = Error::from(StoreError::new(StoreErrorKind::Denied, "open", "no permission"));
-        let report = Report::of(&Err::<(), _>(error).context("it did not open").unwrap_err());
+        let report = of(&Err::<(), _>(error).context("it did not open").unwrap_err());
         assert_eq!((report.kind, report.message.as_str()), ("denied", "it did not open"));
         assert_eq!(report.causes, ["open: no permission"]);
     }
@@ -214,13 +280,13 @@ mod tests {
     #[test]
     fn nothing_is_said_twice() {
         let error = AcquireError::from(Invalid::Refused("too odd".into()));
-        let report = Report::of(&error.into());
+        let report = of(&error.into());
         assert_eq!((report.message.as_str(), report.causes.len()), ("too odd", 0));
     }
 
     #[test]
     fn an_unknown_error_is_still_told() {
-        let report = Report::of(&anyhow::anyhow!("cause").context("what"));
+        let report = of(&anyhow::anyhow!("cause").context("what"));
         assert_eq!((report.kind, report.message.as_str(), report.exit), ("error", "what", Exit::Error));
         assert_eq!(report.causes, ["cause"]);
     }

@@ -42,10 +42,9 @@ pub(crate) fn json_line(value: &impl Serialize) -> anyhow::Result<String> {
 }
 
 /// A word as a shell takes it.
-#[cfg(any(feature = "sqlite", feature = "dynamodb"))]
 pub(crate) fn quoted(word: &str) -> String {
     let plain = |character: char| character.is_alphanumeric() || "/\\:._-".contains(character);
-    if word.chars().all(plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
+    if !word.is_empty() && word.chars().all(plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
 }
 
 #[cfg(test)]
@@ -53,9 +52,9 @@ mod tests {
     use super::*;
 
     #[test]
-    #[cfg(any(feature = "sqlite", feature = "dynamodb"))]
     fn words_with_spaces_are_quoted() {
         assert_eq!(quoted("sqlite:/tmp/a-1/limits.db"), "sqlite:/tmp/a-1/limits.db");
+        assert_eq!(quoted(""), "''");
         assert_eq!(quoted("/my files/it's"), "'/my files/it'\\''s'");
     }
 

@@ -3,6 +3,7 @@
 //! Arguments pass through stages: `args` (as typed) → `settings` (with the environment, ready to run) → `commands` (one
 //! file each) → `printer` (the only one that writes). What a command ends with is an `Exit`.
 
+mod again;
 mod args;
 mod chart;
 mod commands;
@@ -15,25 +16,34 @@ mod engine;
 mod error;
 mod escape;
 mod exit;
+mod patience;
 mod printer;
 mod progress;
 mod reference;
 mod settings;
 mod table;
+mod user;
 mod view;
 
 use std::process::ExitCode;
 
+use again::Again;
 use error::Report;
 use printer::Printer;
 use settings::{Environment, Looks};
 
 fn main() -> ExitCode {
     let environment = Environment::read();
-    let exit = match args::parse(std::env::args_os(), environment.help_width()) {
+    let arguments: Vec<_> = std::env::args_os().collect();
+    if let Some(command) = args::coming(&arguments) {
+        let globals = args::Globals { output: args::output_in(arguments), ..args::Globals::default() };
+        let printer = Printer::new(Looks::new(&globals, &environment));
+        return printer.error(&Report::of(&commands::coming(command).into(), &Again::default())).into();
+    }
+    let exit = match args::parse(arguments, environment.help_width()) {
         Ok(cli) => {
             let printer = Printer::new(Looks::new(&cli.globals, &environment));
-            commands::run(cli, &environment, &printer).unwrap_or_else(|error| printer.error(&Report::of(&error)))
+            commands::run(cli, &environment, &printer).unwrap_or_else(|report| printer.error(&report))
         }
         Err(error) => {
             let globals = args::Globals { output: args::output_in(std::env::args_os()), ..args::Globals::default() };

@@ -10,6 +10,7 @@ use anyhow::Context as _;
 use clap::error::ErrorKind;
 use serde::Serialize;
 
+use crate::again::Again;
 use crate::args::Output;
 use crate::error::Report;
 use crate::escape::{escaped, json_line};
@@ -123,7 +124,7 @@ impl Printer {
         let mut text = format!("{} {}\n", paint.apply(Tone::Bad, "error:"), escaped(error.message));
         let causes = error.causes.iter().map(|cause| ("  caused by:", cause.as_str(), Tone::Dim));
         for (label, line, tone) in causes.chain(error.hint.map(|hint| ("hint:", hint, Tone::Strong))) {
-            // Writing to a String can not fail.
+            // Writing to a String cannot fail.
             let _ = writeln!(text, "{} {}", paint.apply(tone, label), escaped(line));
         }
         text
@@ -136,7 +137,9 @@ impl Printer {
             // All of it is our own text, so it may carry colours.
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
                 let text = if self.looks.stdout_colours { rendered.ansi().to_string() } else { rendered.to_string() };
-                to_stdout(&text).map_or_else(|error| self.error(&Report::of(&error)), |()| Exit::Ok)
+                // clap separates paragraphs within an option by a line of spaces.
+                let text: String = text.lines().flat_map(|line| [line.trim_end_matches(' '), "\n"]).collect();
+                to_stdout(&text).map_or_else(|error| self.error(&Report::of(&error, &Again::default())), |()| Exit::Ok)
             }
             _ if self.looks.output == Output::Json => self.error(&Report::wrong_usage(&rendered.to_string())),
             // It quotes what was typed.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use zae_limiter::{Clock, SystemClock};
 
+use crate::patience;
 use crate::printer::{self, Printer};
 
 /// How often the line is drawn. Work that ends before the first time is not worth a word.
@@ -24,6 +25,9 @@ impl Progress {
     pub(crate) fn start(printer: &Printer, what: &'static str) -> Progress {
         let detail = Arc::new(Mutex::new(String::new()));
         let drawer = if printer.looks().progress { drawer(what, &detail) } else { None };
+        if drawer.is_some() {
+            patience::told();
+        }
         Progress { detail, drawer }
     }
 

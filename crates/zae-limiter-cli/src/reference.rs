@@ -12,6 +12,7 @@ pub(crate) fn page(mut definition: Command) -> String {
     for line in [definition.get_about(), definition.get_after_help()].into_iter().flatten() {
         page.push_str(&format!("\n{line}\n"));
     }
+    page.push_str("\n[json.md](json.md) has what each command prints with `--output json`, field by field.\n");
     let is_global = |argument: &&Arg| argument.is_global_set() && !argument.is_hide_set();
     page.push_str("\n## Global options\n\nAccepted before and after the command.\n\n");
     definition.get_arguments().filter(is_global).for_each(|argument| entry(&mut page, argument));
@@ -45,6 +46,22 @@ fn section(page: &mut String, command: &Command, level: usize) {
     // Positions first, as one types them.
     let (positional, options): (Vec<&Arg>, Vec<&Arg>) = arguments.into_iter().partition(|argument| argument.is_positional());
     positional.into_iter().chain(options).for_each(|argument| entry(page, argument));
+    if let Some(after) = command.get_after_long_help() {
+        below(page, &after.to_string());
+    }
+}
+
+/// What stands below the help of a command: paragraphs, and examples as a block.
+fn below(page: &mut String, text: &str) {
+    for part in text.split("\n\n") {
+        match part.strip_prefix("Examples:\n") {
+            Some(lines) => {
+                let lines: Vec<&str> = lines.lines().map(str::trim_start).collect();
+                page.push_str(&format!("\n```sh\n{}\n```\n", lines.join("\n")));
+            }
+            None => page.push_str(&format!("\n{part}\n")),
+        }
+    }
 }
 
 fn entry(page: &mut String, argument: &Arg) {

@@ -3,22 +3,39 @@
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::IsTerminal;
+use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use terminal_size::{Width, terminal_size_of};
 use zae_limiter::{NamespaceName, Principal};
 
+use crate::again::Again;
 use crate::args::{Color, DynamoPlace, Globals, Output, StoreUrl};
 #[cfg(feature = "dynamodb")]
 use crate::engine::{Folder, Search};
 use crate::error::Failure;
+use crate::user;
 
-const NAMESPACE: &str = "default";
+/// The namespace of commands that name none.
+pub(crate) const NAMESPACE: &str = "default";
 /// Below the user's data directory.
 const FILE: &str = "zae-limiter/limits.db";
 /// How wide help is where no terminal says otherwise, and at most.
 const HELP_WIDTH: usize = 100;
+
+/// Variables that say who to be on AWS, or whom to ask.
+const AWS_VARIABLES: [&str; 7] = [
+    "AWS_ACCESS_KEY_ID",
+    "AWS_PROFILE",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_SHARED_CREDENTIALS_FILE",
+    "AWS_CONFIG_FILE",
+];
+/// Files below `~/.aws` that do.
+const AWS_FILES: [&str; 2] = ["credentials", "config"];
 
 /// What the process finds around it.
 #[derive(Clone, Debug, Default)]
@@ -28,11 +45,18 @@ pub(crate) struct Environment {
     region: Option<OsString>,
     endpoint_url: Option<OsString>,
     namespace: Option<OsString>,
+    file_max_mb: Option<OsString>,
     no_color: Option<OsString>,
     term: Option<OsString>,
     columns: Option<OsString>,
+    /// The AWS profile that a variable names.
+    profile: Option<OsString>,
+    /// Whether anything on this machine says who to be on AWS: variables, or files of profiles.
+    knows_aws: bool,
     /// The operating system's names for the user, best first.
     users: Vec<OsString>,
+    /// Who the system says runs this process; asked only when no variable says it.
+    user_of_process: Option<fn() -> Option<String>>,
     /// Where users' data goes, best first.
     data_directories: Vec<PathBuf>,
     stdin_is_terminal: bool,
@@ -59,10 +83,15 @@ impl Environment {
             region: variable("AWS_REGION").or_else(|| variable("AWS_DEFAULT_REGION")),
             endpoint_url: variable("AWS_ENDPOINT_URL_DYNAMODB").or_else(|| variable("AWS_ENDPOINT_URL")),
             namespace: variable("ZAEL_NAMESPACE"),
+            file_max_mb: variable("ZAEL_FILE_MAX_MB"),
             no_color: variable("NO_COLOR"),
             term: variable("TERM"),
             columns: variable("COLUMNS"),
+            profile: variable("AWS_PROFILE"),
+            knows_aws: AWS_VARIABLES.into_iter().any(|name| variable(name).is_some())
+                || std::env::home_dir().is_some_and(|home| AWS_FILES.into_iter().any(|file| home.join(".aws").join(file).exists())),
             users: ["USER", "LOGNAME", "USERNAME"].into_iter().filter_map(variable).collect(),
+            user_of_process: Some(user::of_process),
             data_directories: data_directories(variable("XDG_DATA_HOME"), variable("LOCALAPPDATA"), std::env::home_dir()),
             stdin_is_terminal: std::io::stdin().is_terminal(),
             stdout_is_terminal: std::io::stdout().is_terminal(),
@@ -105,6 +134,17 @@ impl Environment {
     #[cfg(feature = "dynamodb")]
     pub(crate) fn region(&self) -> Option<String> {
         text(self.region.as_ref())
+    }
+
+    /// Whether anything on this machine says who to be on AWS.
+    #[cfg(feature = "dynamodb")]
+    pub(crate) fn knows_aws(&self) -> bool {
+        self.knows_aws
+    }
+
+    /// How many megabytes a file may grow to, as a variable says it.
+    pub(crate) fn file_bound(&self) -> Option<String> {
+        text(self.file_max_mb.as_ref())
     }
 
     /// How wide help may be.
@@ -201,6 +241,16 @@ pub(crate) enum StorePlace {
     Dynamo(DynamoPlace),
 }
 
+impl Display for StorePlace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            StorePlace::Named(path) | StorePlace::Usual(path) => write!(f, "the file {}", path.display()),
+            StorePlace::Memory => f.write_str("the memory"),
+            StorePlace::Dynamo(place) => write!(f, "the stack {}", place.stack),
+        }
+    }
+}
+
 /// What every command needs, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
@@ -208,23 +258,33 @@ pub(crate) struct Settings {
     pub(crate) store: StorePlace,
     /// The tenant.
     pub(crate) namespace: NamespaceName,
+    /// The flags that a command on the same store needs.
+    pub(crate) again: Again,
     /// Who changes are audited under.
     pub(crate) principal: Option<Principal>,
+    /// How many megabytes a file may grow to.
+    pub(crate) file_max_mb: Option<NonZeroU16>,
     /// Whether somebody can be asked.
     pub(crate) can_ask: bool,
+    /// The AWS profile that a variable names.
+    pub(crate) profile: Option<String>,
+    /// Whether anything on this machine says who to be on AWS.
+    pub(crate) knows_aws: bool,
+    /// A local engine that may have the stack and does not answer.
+    pub(crate) silent_engine: Option<Failure>,
+    /// Where the local engine keeps its files.
+    #[cfg(feature = "dynamodb")]
+    pub(crate) engine_folder: Option<Folder>,
 }
 
 impl Settings {
     /// The flags, else the environment, else the defaults.
     pub(crate) fn new(globals: Globals, environment: &Environment) -> Result<Settings, Failure> {
+        let again = Again::new(&globals);
         let url = match (globals.store, globals.stack) {
             (Some(url), _) => Some(url),
             (None, Some(stack)) => Some(StoreUrl::Dynamo(DynamoPlace { stack, ..DynamoPlace::default() })),
-            (None, None) => match from_variable("ZAEL_STORE", environment.store.as_ref())? {
-                Some(url) => Some(url),
-                None => from_variable("ZAEL_STACK", environment.stack.as_ref())?
-                    .map(|stack| StoreUrl::Dynamo(DynamoPlace { stack, ..DynamoPlace::default() })),
-            },
+            (None, None) => from_variables(environment)?,
         };
         if !matches!(url, Some(StoreUrl::Dynamo(_))) {
             for (flag, value) in [("--region", &globals.region), ("--endpoint-url", &globals.endpoint_url)] {
@@ -253,11 +313,61 @@ impl Settings {
             None => from_variable("ZAEL_NAMESPACE", environment.namespace.as_ref())?,
         };
         let namespace = namespace.unwrap_or_else(|| NAMESPACE.parse().expect("the word is a valid namespace name"));
-        let user = || environment.users.iter().find_map(|user| user.to_str()?.parse().ok());
+        let named = || environment.users.iter().find_map(|user| user.to_str()?.parse().ok());
+        let user = || named().or_else(|| environment.user_of_process?()?.parse().ok());
         // A question nobody sees is none.
         let can_ask = environment.stdin_is_terminal && environment.stderr_is_terminal;
-        Ok(Settings { store, namespace, principal: globals.principal.or_else(user), can_ask })
+        let file_max_mb = environment.file_max_mb.as_ref().map(|value| parsed("ZAEL_FILE_MAX_MB", value, megabytes)).transpose()?;
+        let profile = text(environment.profile.as_ref());
+        let (principal, knows_aws) = (globals.principal.or_else(user), environment.knows_aws);
+        Ok(Settings {
+            store,
+            namespace,
+            again,
+            principal,
+            file_max_mb,
+            can_ask,
+            profile,
+            knows_aws,
+            silent_engine: None,
+            #[cfg(feature = "dynamodb")]
+            engine_folder: environment.engine_folder(),
+        })
     }
+}
+
+impl Settings {
+    /// Refuses a store that cannot be one, before anything is done.
+    pub(crate) fn check_place(&self) -> Result<(), Failure> {
+        match &self.store {
+            StorePlace::Named(path) if path.is_dir() => {
+                let named = if self.again.names_store() { "--store" } else { "ZAEL_STORE" };
+                let failure = Failure::usage(format!("{named} names {}, which is a folder", path.display()));
+                Err(failure.hint(format!("name a file in it, as in sqlite:{}", path.join("limits.db").display())))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The store that variables name: one variable, or two that name the same stack.
+fn from_variables(environment: &Environment) -> Result<Option<StoreUrl>, Failure> {
+    let url = from_variable("ZAEL_STORE", environment.store.as_ref())?;
+    let stack: Option<String> = from_variable("ZAEL_STACK", environment.stack.as_ref())?;
+    match (url, stack) {
+        (Some(url), Some(stack)) if !matches!(&url, StoreUrl::Dynamo(place) if place.stack == stack) => {
+            let failure = Failure::usage(format!("ZAEL_STORE is {url} and ZAEL_STACK is {stack}: each names another store"));
+            Err(failure.hint("unset one of these variables, or name the store with --store or --name"))
+        }
+        (Some(url), _) => Ok(Some(url)),
+        (None, stack) => Ok(stack.map(|stack| StoreUrl::Dynamo(DynamoPlace { stack, ..DynamoPlace::default() }))),
+    }
+}
+
+/// How many megabytes a file may grow to.
+fn megabytes(text: &str) -> Result<NonZeroU16, String> {
+    let megabytes = text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten();
+    megabytes.ok_or_else(|| format!("write a whole number of megabytes from 1 to {}, or unset the variable", u16::MAX))
 }
 
 fn file_in(directory: &Path) -> PathBuf {
@@ -265,17 +375,20 @@ fn file_in(directory: &Path) -> PathBuf {
     FILE.split('/').fold(directory.to_owned(), |path, part| path.join(part))
 }
 
-/// A variable of another product: what it can not read, it does not count.
+/// A variable of another product: what it cannot read, it does not count.
 fn text(value: Option<&OsString>) -> Option<String> {
     value?.to_str().map(str::to_owned)
 }
 
 fn from_variable<T: FromStr<Err: Display>>(name: &str, value: Option<&OsString>) -> Result<Option<T>, Failure> {
-    let Some(value) = value else { return Ok(None) };
+    value.map(|value| parsed(name, value, str::parse)).transpose()
+}
+
+fn parsed<T, Why: Display>(name: &str, value: &OsString, parse: impl Fn(&str) -> Result<T, Why>) -> Result<T, Failure> {
     let shown = value.to_string_lossy();
     let invalid = |why: &dyn Display| Failure::usage(format!("invalid value '{shown}' for the variable {name}: {why}"));
     let text = value.to_str().ok_or_else(|| invalid(&"not valid UTF-8"))?;
-    text.parse().map(Some).map_err(|why| invalid(&why))
+    parse(text).map_err(|why| invalid(&why))
 }
 
 #[cfg(test)]
@@ -346,9 +459,12 @@ mod tests {
     fn the_first_user_that_is_a_valid_principal_is_taken() {
         let users = |users: &[&str]| Environment { users: users.iter().map(OsString::from).collect(), ..environment() };
         let principal = |environment| settings(Globals::default(), &environment).unwrap().principal;
-        assert_eq!(principal(users(&["alice", "bob"])).unwrap(), "alice");
-        assert_eq!(principal(users(&["al ice", "bob"])).unwrap(), "bob");
-        assert_eq!(principal(users(&["al ice"])), None);
+        assert_eq!(principal(users(&["ops-1", "ops-2"])).unwrap(), "ops-1");
+        assert_eq!(principal(users(&["ops 1", "ops-2"])).unwrap(), "ops-2");
+        assert_eq!(principal(users(&["ops 1"])), None);
+        let asked = |users| Environment { user_of_process: Some(|| Some("ops-3".into())), ..users };
+        assert_eq!(principal(asked(users(&["ops-1"]))).unwrap(), "ops-1");
+        assert_eq!(principal(asked(users(&["ops 1"]))).unwrap(), "ops-3");
     }
 
     #[test]

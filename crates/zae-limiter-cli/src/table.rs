@@ -8,6 +8,9 @@ use crate::escape::escaped;
 /// Between two columns.
 const GAP: usize = 2;
 
+/// The least that a column is wrapped to: narrower ones are read less easily than blocks.
+const WRAP_MIN: usize = 30;
+
 /// What a text means, as far as colours can tell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Tone {
@@ -77,12 +80,28 @@ pub(crate) enum Align {
 pub(crate) struct Table {
     columns: Vec<(&'static str, Align)>,
     rows: Vec<Vec<Cell>>,
+    /// Columns that may be left out where there is no room, the first one first.
+    optional: &'static [&'static str],
+    /// Whether the last column may go on in the next line.
+    wraps: bool,
 }
 
 impl Table {
     /// A table with these titles.
     pub(crate) fn new(columns: impl Into<Vec<(&'static str, Align)>>) -> Table {
-        Table { columns: columns.into(), rows: Vec::new() }
+        Table { columns: columns.into(), rows: Vec::new(), optional: &[], wraps: false }
+    }
+
+    /// The same, with columns that a narrow terminal does without: a table of the others is read more easily than blocks of all.
+    pub(crate) fn may_lack(mut self, titles: &'static [&'static str]) -> Table {
+        self.optional = titles;
+        self
+    }
+
+    /// The same, with a last column that goes on in the next line where there is no room.
+    pub(crate) fn may_wrap(mut self) -> Table {
+        self.wraps = true;
+        self
     }
 
     /// Adds a row, one cell per column.
@@ -98,9 +117,47 @@ impl Table {
     }
 
     fn render(&self, width: Option<usize>, paint: Paint) -> String {
-        let widths: Vec<usize> = (0..self.columns.len()).map(|index| self.column_width(index)).collect();
-        let total = widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1);
-        if width.is_some_and(|width| total > width) { self.render_blocks(paint) } else { self.render_rows(&widths, paint) }
+        let fits = |table: &Table| width.is_none_or(|width| table.total_width() <= width);
+        if fits(self) {
+            return self.render_rows(paint);
+        }
+        let mut narrow = self.clone();
+        for title in self.optional {
+            narrow.remove(title);
+            if fits(&narrow) {
+                return narrow.render_rows(paint);
+            }
+        }
+        let wrapped = width.filter(|_| self.wraps).and_then(|width| narrow.wrapped(width));
+        wrapped.map_or_else(|| self.render_blocks(paint), |table| table.render_rows(paint))
+    }
+
+    /// The same table in so many columns, the cells of the last one cut at spaces. `None` where little room is left for them.
+    fn wrapped(&self, width: usize) -> Option<Table> {
+        let last = self.columns.len().checked_sub(1)?;
+        let room = width.checked_sub(self.total_width() - self.column_width(last)).filter(|room| *room >= WRAP_MIN)?;
+        let mut table = Table { rows: Vec::new(), ..self.clone() };
+        for row in &self.rows {
+            let (before, cell) = (row.get(..last)?, row.get(last)?);
+            for (number, text) in lines(&cell.text, room).into_iter().enumerate() {
+                let mut cells = if number == 0 { before.to_vec() } else { vec![Cell::default(); last] };
+                cells.push(Cell { text, tone: cell.tone });
+                table.rows.push(cells);
+            }
+        }
+        Some(table)
+    }
+
+    fn remove(&mut self, title: &str) {
+        if let Some(index) = self.columns.iter().position(|(known, _)| *known == title) {
+            self.columns.remove(index);
+            self.rows.iter_mut().for_each(|row| drop(row.remove(index)));
+        }
+    }
+
+    fn total_width(&self) -> usize {
+        let columns = self.columns.len();
+        (0..columns).map(|index| self.column_width(index)).sum::<usize>() + GAP * columns.saturating_sub(1)
     }
 
     fn column_width(&self, index: usize) -> usize {
@@ -108,12 +165,13 @@ impl Table {
         cells.chain([self.columns[index].0.len()]).max().unwrap_or(0)
     }
 
-    fn render_rows(&self, widths: &[usize], paint: Paint) -> String {
+    fn render_rows(&self, paint: Paint) -> String {
+        let widths: Vec<usize> = (0..self.columns.len()).map(|index| self.column_width(index)).collect();
         let titles: Vec<Cell> = self.columns.iter().map(|(title, _)| Cell::toned(title, Tone::Strong)).collect();
         let mut text = String::new();
         for row in std::iter::once(&titles).chain(&self.rows) {
             let mut pending = 0;
-            for ((cell, width), (_, align)) in row.iter().zip(widths).zip(&self.columns) {
+            for ((cell, width), (_, align)) in row.iter().zip(&widths).zip(&self.columns) {
                 let padding = width - cell.width();
                 let (before, after) = if *align == Align::Right { (padding, 0) } else { (0, padding) };
                 if cell.text.is_empty() {
@@ -139,12 +197,30 @@ impl Table {
     }
 }
 
+/// A text in lines of at most `room` letters, cut at spaces, and within words only where one is longer than a line.
+fn lines(text: &str, room: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let letters: Vec<char> = word.chars().collect();
+        for (number, piece) in letters.chunks(room).enumerate() {
+            let line = lines.last_mut().expect("there is always a line");
+            let gap = usize::from(number == 0 && !line.is_empty());
+            if line.chars().count() + gap + piece.len() <= room {
+                line.extend(std::iter::repeat_n(' ', gap).chain(piece.iter().copied()));
+            } else {
+                lines.push(piece.iter().collect());
+            }
+        }
+    }
+    lines
+}
+
 fn render_fields(fields: &[(&'static str, Cell)], paint: Paint) -> String {
     let width = fields.iter().map(|(label, _)| label.len()).max().unwrap_or(0) + GAP;
     let mut text = String::new();
     for (label, cell) in fields {
         let line = format!("{}{}", paint.apply(Tone::Strong, label), " ".repeat(width - label.len()));
-        // Writing to a String can not fail.
+        // Writing to a String cannot fail.
         let _ = match cell.text.as_str() {
             "" => writeln!(text, "{}", paint.apply(Tone::Strong, label)),
             value => writeln!(text, "{line}{}", paint.apply(cell.tone, value)),
@@ -162,7 +238,6 @@ pub(crate) struct Text {
 #[derive(Clone, Debug)]
 enum Part {
     Line(Cell),
-    #[cfg(feature = "sqlite")]
     Lines(Vec<Cell>),
     Fields(Vec<(&'static str, Cell)>),
     Table(Table),
@@ -182,7 +257,6 @@ impl Text {
     }
 
     /// Adds lines that belong together.
-    #[cfg(feature = "sqlite")]
     pub(crate) fn lines(mut self, lines: Vec<Cell>) -> Text {
         self.parts.push(Part::Lines(lines));
         self
@@ -210,7 +284,6 @@ impl Text {
     pub(crate) fn render(&self, width: Option<usize>, paint: Paint) -> String {
         let part = |part: &Part| match part {
             Part::Line(cell) => paint.apply(cell.tone, &cell.text) + "\n",
-            #[cfg(feature = "sqlite")]
             Part::Lines(lines) => lines.iter().map(|cell| paint.apply(cell.tone, &cell.text) + "\n").collect(),
             Part::Fields(fields) => render_fields(fields, paint),
             Part::Table(table) => table.render(width, paint),
@@ -256,6 +329,37 @@ mod tests {
         LEFT  -12345
         NOTE
         ");
+    }
+
+    #[test]
+    fn a_narrow_terminal_does_without_some_columns_first() {
+        let narrow = |width| Text::new().table(table().may_lack(&["NOTE", "LEFT"])).render(Some(width), Paint(false));
+        insta::assert_snapshot!(narrow(20), @"
+        NAME           LEFT
+        a-long-name       7
+        b            -12345
+        ");
+        assert_eq!(narrow(12), "NAME\na-long-name\nb\n");
+        assert_eq!(narrow(5), rendered(Some(5), false), "nothing is left out in vain");
+    }
+
+    #[test]
+    fn a_long_last_column_goes_on_in_the_next_line() {
+        let mut table = Table::new([("NAME", Align::Left), ("NOTE", Align::Left)]).may_wrap();
+        table.row([Cell::plain("a"), Cell::plain("one two three four five six seven eight nine")]);
+        table.row([Cell::plain("b"), Cell::plain("x".repeat(40))]);
+        table.row([Cell::plain("c"), Cell::plain("")]);
+        let text = Text::new().table(table);
+        insta::assert_snapshot!(text.render(Some(36), Paint(false)), @"
+        NAME  NOTE
+        a     one two three four five six
+              seven eight nine
+        b     xxxxxxxxxxxxxxxxxxxxxxxxxxxxxx
+              xxxxxxxxxx
+        c
+        ");
+        assert!(text.render(Some(35), Paint(false)).starts_with("NAME  a\nNOTE  one"), "too narrow for anything but blocks");
+        assert!(text.render(None, Paint(false)).contains("a     one two three four five six seven eight nine\n"));
     }
 
     #[test]

@@ -5,26 +5,38 @@ use zae_limiter::{Entity, Level, LevelConfig, Limit, LimitSource, Resolved, Reso
 
 use crate::table::{Align, Cell, Table, Text, Tone};
 
+const TENTH_MS: u64 = 100;
 const SECOND_MS: u64 = 1_000;
 const MINUTE_MS: u64 = 60 * SECOND_MS;
 const HOUR_MS: u64 = 60 * MINUTE_MS;
 const DAY_MS: u64 = 24 * HOUR_MS;
 
-/// A wait for people, rounded up: waiting what is printed is always enough.
+/// A wait for people, rounded up: waiting what is printed is always enough. It is rounded before the unit is chosen, so that
+/// nobody reads "60.0s".
 pub(crate) fn wait(ms: u64) -> String {
-    let two = |large_ms: u64, large: &str, small_ms: u64, small: &str| {
-        let rounded = ms.div_ceil(small_ms).saturating_mul(small_ms);
+    let up = |unit_ms: u64| ms.div_ceil(unit_ms).saturating_mul(unit_ms);
+    let two = |rounded: u64, (large_ms, large): (u64, &str), (small_ms, small): (u64, &str)| {
         format!("{}{large} {}{small}", rounded.div_euclid(large_ms), rounded.rem_euclid(large_ms).div_euclid(small_ms))
     };
-    match ms {
-        0..SECOND_MS => format!("{ms}ms"),
-        SECOND_MS..MINUTE_MS => {
-            let tenths = ms.div_ceil(100);
-            format!("{}.{}s", tenths.div_euclid(10), tenths.rem_euclid(10))
-        }
-        MINUTE_MS..HOUR_MS => two(MINUTE_MS, "m", SECOND_MS, "s"),
-        HOUR_MS..DAY_MS => two(HOUR_MS, "h", MINUTE_MS, "m"),
-        _ => two(DAY_MS, "d", HOUR_MS, "h"),
+    if ms < SECOND_MS {
+        format!("{ms}ms")
+    } else if up(TENTH_MS) < MINUTE_MS {
+        let tenths = ms.div_ceil(TENTH_MS);
+        format!("{}.{}s", tenths.div_euclid(10), tenths.rem_euclid(10))
+    } else if up(SECOND_MS) < HOUR_MS {
+        two(up(SECOND_MS), (MINUTE_MS, "m"), (SECOND_MS, "s"))
+    } else if up(MINUTE_MS) < DAY_MS {
+        two(up(MINUTE_MS), (HOUR_MS, "h"), (MINUTE_MS, "m"))
+    } else {
+        two(up(HOUR_MS), (DAY_MS, "d"), (HOUR_MS, "h"))
+    }
+}
+
+/// An instant for people, to the second.
+pub(crate) fn second(rfc3339: &str) -> String {
+    match rfc3339.split_once('.') {
+        Some((second, _)) => format!("{second}Z"),
+        None => rfc3339.to_owned(),
     }
 }
 
@@ -57,18 +69,25 @@ pub(crate) fn statuses(statuses: &[Status]) -> Table {
     table
 }
 
-/// Why a request does not pass, and when it could.
+/// Why a request does not pass, and when it could: the limit that takes longest is named.
 pub(crate) fn refusal(decision: &Decision) -> String {
-    match decision.retry_after_ms {
-        None => "it can never pass: more is requested than the capacity".to_owned(),
-        Some(ms) if decision.contended => format!("too many writers on one bucket, try again in {}", wait(ms)),
-        Some(ms) => format!("could pass in {}", wait(ms)),
+    let longest = decision.limits.iter().filter(|status| status.exceeded);
+    let longest = longest.max_by_key(|status| status.retry_after_ms.unwrap_or(u64::MAX));
+    match (decision.retry_after_ms, longest) {
+        (Some(ms), _) if decision.contended => format!("others keep the store busy, try again in {}", wait(ms)),
+        (Some(ms), Some(status)) => format!("{} of {}, could pass in {}", status.limit_name, status.entity_id, wait(ms)),
+        (Some(ms), None) => format!("could pass in {}", wait(ms)),
+        (None, Some(Status { limit_name, entity_id, capacity, requested, .. })) => {
+            format!("{requested} {limit_name} exceeds the capacity of {entity_id} ({capacity}); this request can never be granted")
+        }
+        (None, None) => "this request can never be granted".to_owned(),
     }
 }
 
 /// What is stored at a level.
 pub(crate) fn level(level: &Level, config: &LevelConfig) -> Text {
-    let mut fields = vec![("level", Cell::plain(level)), ("version", Cell::plain(config.version))];
+    // Not its version: that is a count of all changes on a file and an instant on a table, and only programs compare it.
+    let mut fields = vec![("level", Cell::plain(level))];
     if let Some(policy) = config.on_unavailable {
         fields.push(("on unavailable", Cell::plain(policy)));
     }
@@ -87,12 +106,17 @@ pub(crate) fn level(level: &Level, config: &LevelConfig) -> Text {
 }
 
 /// `10000/min` of `tpm:10000/min:15000`.
-fn rate(limit: &Limit) -> String {
+pub(crate) fn rate(limit: &Limit) -> String {
     limit.to_string().split(':').nth(1).unwrap_or_default().to_owned()
 }
 
 /// An entity.
 pub(crate) fn entity(entity: &Entity) -> Text {
+    Text::new().fields(entity_fields(entity))
+}
+
+/// What there is to say about an entity, line by line.
+pub(crate) fn entity_fields(entity: &Entity) -> Vec<(&'static str, Cell)> {
     let form = zae_limiter::wire::EntityForm::from(entity);
     let mut fields = vec![
         ("entity", Cell::plain(&form.entity_id)),
@@ -103,30 +127,42 @@ pub(crate) fn entity(entity: &Entity) -> Text {
         ("version", Cell::plain(form.version)),
     ];
     fields.extend(form.metadata.iter().map(|(key, value)| ("metadata", Cell::plain(format!("{key}={value}")))));
-    Text::new().fields(fields)
+    fields
 }
 
-/// Entities, one per row. The name comes last: only there may letters be wide.
-pub(crate) fn entities(entities: &[Entity]) -> Table {
+/// Entities, one per row, with their flags. The name comes last: only there may letters be wide. Where there is no room, when
+/// an entity was created and what people call it are left out first.
+pub(crate) fn entities(entities: &[(Entity, Option<bool>)]) -> Table {
     let mut table = Table::new([
         ("ENTITY", Align::Left),
         ("PARENT", Align::Left),
         ("CASCADE", Align::Left),
-        ("VERSION", Align::Right),
+        ("DISABLED", Align::Left),
         ("CREATED", Align::Left),
         ("NAME", Align::Left),
-    ]);
-    for form in entities.iter().map(zae_limiter::wire::EntityForm::from) {
+    ])
+    .may_lack(&["CREATED", "NAME"]);
+    for (entity, disabled) in entities {
+        let form = zae_limiter::wire::EntityForm::from(entity);
         table.row([
             Cell::plain(&form.entity_id),
             Cell::plain(form.parent_id.as_deref().unwrap_or("-")),
             Cell::plain(if form.cascade { "yes" } else { "no" }),
-            Cell::plain(form.version),
-            Cell::plain(&form.created_at),
+            flag(*disabled),
+            Cell::plain(second(&form.created_at)),
             Cell::plain(&form.name),
         ]);
     }
     table
+}
+
+/// What a flag says: a level without one inherits.
+pub(crate) fn flag(disabled: Option<bool>) -> Cell {
+    match disabled {
+        Some(true) => Cell::toned("yes", Tone::Bad),
+        Some(false) => Cell::plain("no, enabled"),
+        None => Cell::plain("-"),
+    }
 }
 
 /// A size for people: a tenth of the unit, rounded up.
@@ -193,10 +229,13 @@ mod tests {
             (999, "999ms"),
             (1_000, "1.0s"),
             (1_001, "1.1s"),
-            (59_901, "60.0s"),
+            (59_900, "59.9s"),
+            (59_901, "1m 0s"),
             (60_000, "1m 0s"),
             (60_001, "1m 1s"),
-            (3_599_001, "60m 0s"),
+            (3_599_000, "59m 59s"),
+            (3_599_001, "1h 0m"),
+            (86_340_001, "1d 0h"),
             (8_639_900, "2h 24m"),
             (86_400_000, "1d 0h"),
             (86_400_001, "1d 1h"),

@@ -1,19 +1,21 @@
 //! `entity …`.
 
 use clap::{ArgGroup, Args, Subcommand};
-use zae_limiter::{EntityId, Limit, LimitName, ResourceName};
+use zae_limiter::{EntityId, LimitName, ResourceName};
 
 use super::value::{ResourceOrAll, version};
-use super::{ConfirmArgs, PageArgs, Pair};
+use super::{ConfirmArgs, LimitsArgs, PageArgs, Pair};
 
 /// What to do with an entity.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum EntityCommand {
-    /// Create an entity; parent and cascade can not be changed later
+    /// Create an entity; parent and cascade cannot be changed later
+    #[command(after_long_help = super::examples::ENTITY_CREATE)]
     Create(EntityCreateArgs),
     /// Show an entity
     Show(EntityIdArgs),
-    /// List entities
+    /// List entities; a flag for a single resource is shown by `entity show` and `status`, not here
+    #[command(after_long_help = super::examples::ENTITY_LIST)]
     List(EntityListArgs),
     /// Change the display name or the metadata of an entity
     Update(EntityUpdateArgs),
@@ -21,7 +23,8 @@ pub(crate) enum EntityCommand {
     Delete(EntityDeleteArgs),
     /// List the children of an entity
     Children(EntityPageArgs),
-    /// Store limits of an entity, replacing those it had at this level
+    /// Store limits of an entity, replacing those it had at this level and hiding those of weaker levels
+    #[command(after_long_help = super::examples::ENTITY_SET_LIMITS)]
     SetLimits(EntitySetLimitsArgs),
     /// Show the limits stored for an entity
     GetLimits(EntityLevelArgs),
@@ -32,10 +35,12 @@ pub(crate) enum EntityCommand {
     /// Show the buckets of an entity as they are now
     Buckets(EntityPageArgs),
     /// Fill buckets of an entity, forgiving their debt
+    #[command(after_long_help = super::examples::ENTITY_RESET)]
     Reset(EntityResetArgs),
     /// Refuse every call of an entity from now on
+    #[command(after_long_help = super::examples::ENTITY_DISABLE)]
     Disable(EntityFlagArgs),
-    /// Admit an entity again, even on a disabled resource
+    /// Admit an entity again, even on a disabled resource; every ancestor it cascades to has to be enabled too
     Enable(EntityFlagArgs),
     /// Forget that an entity was disabled or enabled: the resource decides
     ClearDisabled(EntityFlagArgs),
@@ -128,6 +133,7 @@ pub(crate) struct EntityPageArgs {
 
 /// `entity set-limits`.
 #[derive(Args, Clone, Debug)]
+#[command(group = ArgGroup::new("change").args(["limits", "remove"]).required(true).multiple(true))]
 pub(crate) struct EntitySetLimitsArgs {
     /// Whose limits; the entity need not be created
     pub(crate) id: EntityId,
@@ -136,9 +142,12 @@ pub(crate) struct EntitySetLimitsArgs {
     #[arg(long, short, value_name = "RESOURCE")]
     pub(crate) resource: Option<ResourceName>,
 
-    /// A limit as name:rate[/period][:burst], as in tpm:10000/min:15000; may be repeated
-    #[arg(long = "limit", short, value_name = "LIMIT", required = true)]
-    pub(crate) limits: Vec<Limit>,
+    #[command(flatten)]
+    pub(crate) limits: LimitsArgs,
+
+    /// Refuse an entity that was not created
+    #[arg(long)]
+    pub(crate) must_exist: bool,
 }
 
 /// `entity get-limits`.
@@ -173,7 +182,7 @@ pub(crate) struct EntityResetArgs {
     pub(crate) resource: Option<ResourceName>,
 
     /// Only this limit; may be repeated [default: all of them]
-    #[arg(long = "limit-name", short, value_name = "NAME")]
+    #[arg(long = "limit", alias = "limit-name", short, value_name = "NAME", value_delimiter = ',')]
     pub(crate) limit_names: Vec<LimitName>,
 
     #[command(flatten)]
@@ -189,4 +198,8 @@ pub(crate) struct EntityFlagArgs {
     /// Only on this resource [default: on every resource]
     #[arg(long, short, value_name = "RESOURCE")]
     pub(crate) resource: Option<ResourceName>,
+
+    /// Refuse an entity that was not created
+    #[arg(long)]
+    pub(crate) must_exist: bool,
 }

@@ -9,13 +9,14 @@ use super::value::{Moment, moment};
 /// What to do with the audit log.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum AuditCommand {
-    /// List who changed what, newest first
+    /// List who changed what, newest first; without a filter in the whole namespace
+    #[command(after_long_help = super::examples::AUDIT_LIST)]
     List(AuditListArgs),
 }
 
 /// `audit list`.
 #[derive(Args, Clone, Debug)]
-#[command(group = ArgGroup::new("subject").required(true))]
+#[command(group = ArgGroup::new("subject"))]
 pub(crate) struct AuditListArgs {
     /// Changes of this entity and its limits
     #[arg(long, short, value_name = "ID", group = "subject", alias = "entity")]
@@ -36,7 +37,8 @@ pub(crate) struct AuditListArgs {
 /// What to do with the usage history.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum UsageCommand {
-    /// List what was used in each window, oldest first
+    /// List what was used in each window, oldest first; without a filter in the whole namespace
+    #[command(after_long_help = super::examples::USAGE_LIST)]
     List(UsageListArgs),
     /// Sum up what was used
     Summary(UsageQueryArgs),
@@ -44,7 +46,6 @@ pub(crate) enum UsageCommand {
 
 /// `usage summary`, and what `usage list` shares with it.
 #[derive(Args, Clone, Debug)]
-#[command(group = ArgGroup::new("whose").args(["entity_id", "resource"]).required(true).multiple(true))]
 pub(crate) struct UsageQueryArgs {
     /// Of this entity [default: of all]
     #[arg(long, short, value_name = "ID", alias = "entity")]
@@ -74,7 +75,7 @@ pub(crate) struct UsageListArgs {
     pub(crate) query: UsageQueryArgs,
 
     /// Draw every window instead of listing a page of them, one chart per limit
-    #[arg(long, short, conflicts_with_all = ["limit", "cursor"])]
+    #[arg(long, short, conflicts_with_all = ["max", "cursor"])]
     pub(crate) plot: bool,
 
     #[command(flatten)]

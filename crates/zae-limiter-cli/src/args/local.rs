@@ -14,7 +14,8 @@ pub(crate) const PORT: u16 = 8000;
 /// What to do with the local engine.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum LocalCommand {
-    /// Start the engine; with --name STACK also create that stack in it
+    /// Start the engine and return; with --name STACK also create that stack in it
+    #[command(after_long_help = super::examples::LOCAL_UP)]
     Up(LocalUpArgs),
     /// Show whether the engine runs, and what is in it; exit code 1 if it does not run
     Status,
@@ -29,12 +30,16 @@ pub(crate) enum LocalCommand {
 /// `local up`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct LocalUpArgs {
-    /// The port to listen on, on this machine only; 0 for any free one
-    #[arg(long, value_name = "PORT", default_value_t = PORT, value_parser = port::<0>)]
-    pub(crate) port: u16,
+    /// The port to listen on, on this machine only; 0 for any free one [default: that of the engine before, else 8000]
+    #[arg(long, value_name = "PORT", value_parser = port::<0>)]
+    pub(crate) port: Option<u16>,
 
-    /// Return once it answers, and let it run
+    /// Stay, print what the engine says, and stop it when this command ends
     #[arg(long, short)]
+    pub(crate) foreground: bool,
+
+    // What happens anyway; scripts written for earlier versions say it.
+    #[arg(long, short, hide = true, conflicts_with = "foreground")]
     pub(crate) detach: bool,
 
     /// Where to keep its data [default: a file in your data directory]
@@ -61,7 +66,7 @@ pub(crate) struct LocalEnvArgs {
     #[arg(long, short, value_name = "FORM", default_value = "eval")]
     pub(crate) format: EnvFormat,
 
-    /// The port of the engine [default: that of the one that runs, else 8000]
+    /// The port of the engine [default: that of the one that runs or ran last, else 8000]
     #[arg(long, value_name = "PORT", value_parser = port::<1>)]
     pub(crate) port: Option<u16>,
 }

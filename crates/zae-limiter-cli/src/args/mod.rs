@@ -1,7 +1,10 @@
 //! The command line as typed: clap types only, one file per noun. Nothing here reads the environment or does I/O.
 
+mod access;
 mod acquire;
+mod coming;
 mod entity;
+mod examples;
 mod file;
 mod history;
 #[cfg(feature = "dynamodb")]
@@ -17,6 +20,7 @@ use std::ffi::OsString;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use zae_limiter::{EntityId, NamespaceName, Principal, ResourceName};
 
+pub(crate) use access::Access;
 pub(crate) use acquire::{AcquireArgs, AvailableArgs};
 pub(crate) use entity::{
     EntityCommand, EntityCreateArgs, EntityDeleteArgs, EntityDeleteLimitsArgs, EntityFlagArgs, EntityIdArgs, EntityLevelArgs,
@@ -29,10 +33,10 @@ pub(crate) use history::{AuditCommand, AuditListArgs, UsageCommand, UsageListArg
 #[cfg(feature = "dynamodb")]
 pub(crate) use local::{EnvFormat, LocalCommand, LocalEnvArgs, LocalLogsArgs, LocalUpArgs, PORT};
 pub(crate) use namespace::{
-    NamespaceCommand, NamespaceDeleteArgs, NamespaceIdArgs, NamespaceNameArgs, NamespacePurgeArgs, NamespaceRegisterArgs,
+    NamespaceCommand, NamespaceDeleteArgs, NamespaceNameArgs, NamespacePurgeArgs, NamespaceRecoverArgs, NamespaceRegisterArgs,
 };
 pub(crate) use resource::{ResourceCapacityArgs, ResourceCommand, ResourceDeleteDefaultsArgs, ResourceNameArgs, ResourceSetDefaultsArgs};
-pub(crate) use shared::{ConfirmArgs, PageArgs};
+pub(crate) use shared::{ConfirmArgs, LimitsArgs, PageArgs};
 pub(crate) use system::{SystemCommand, SystemDeleteDefaultsArgs, SystemSetDefaultsArgs};
 pub(crate) use value::{Amount, DynamoPlace, Pair, StoreUrl};
 
@@ -40,7 +44,7 @@ const GLOBAL: &str = "Global options";
 
 /// A rate limiter for calls whose cost is known only afterwards
 #[derive(Clone, Debug, Parser)]
-#[command(name = "zae-limiter", version, after_help = EXITS)]
+#[command(name = "zae-limiter", version, after_help = AFTER)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) globals: Globals,
@@ -48,45 +52,56 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-const EXITS: &str = "Exit codes: 0 done or granted, 1 error, 2 wrong usage, 3 refused by a limit.";
+/// Below the list of commands. The line about commands to come is that of `coming`, which a test compares.
+const AFTER: &str = "\
+Exit codes: 0 done or granted, 1 error, 2 wrong usage, 3 refused by a limit, 4 disabled by an administrator, 5 busy: nothing was \
+decided, try again.
+
+Variables: ZAEL_STORE, ZAEL_STACK and ZAEL_NAMESPACE stand for --store, --name and --namespace; ZAEL_FILE_MAX_MB is how many \
+megabytes (of 1024 KiB, 1 to 65535) the file of an SQLite store may grow to, without it as many as there are; ZAEL_LOCAL_ENGINE names \
+the program that `local up` starts.
+
+Not built yet: deploy, delete, list, check, upgrade, cfn-template, lambda-export, loadtest, limits.
+
+-h is short, --help also shows the global options and examples.";
 
 /// Accepted before and after the command.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Globals {
     /// Where limits live: sqlite:PATH, dynamodb:STACK or memory: [env: ZAEL_STORE] [default: a file in your data directory]
-    #[arg(long, value_name = "URL", global = true, help_heading = GLOBAL)]
+    #[arg(long, value_name = "URL", global = true, help_heading = GLOBAL, hide_short_help = true)]
     pub(crate) store: Option<StoreUrl>,
 
     /// Short for --store dynamodb:STACK [env: ZAEL_STACK]
-    #[arg(id = "stack", long = "name", short = 'n', value_name = "STACK", global = true, help_heading = GLOBAL, conflicts_with = "store")]
+    #[arg(id = "stack", long = "name", short = 'n', value_name = "STACK", global = true, help_heading = GLOBAL, hide_short_help = true, conflicts_with = "store")]
     pub(crate) stack: Option<String>,
 
     /// The AWS region of the stack [env: AWS_REGION] [default: us-east-1]
-    #[arg(long, value_name = "REGION", global = true, help_heading = GLOBAL)]
+    #[arg(long, value_name = "REGION", global = true, help_heading = GLOBAL, hide_short_help = true)]
     pub(crate) region: Option<String>,
 
-    /// Another DynamoDB endpoint than that of AWS, as in http://127.0.0.1:8000 [env: AWS_ENDPOINT_URL]
-    #[arg(long, value_name = "URL", global = true, help_heading = GLOBAL)]
+    /// Custom DynamoDB endpoint, e.g. http://127.0.0.1:8000 [env: AWS_ENDPOINT_URL]
+    #[arg(long, value_name = "URL", global = true, help_heading = GLOBAL, hide_short_help = true)]
     pub(crate) endpoint_url: Option<String>,
 
     /// The tenant to work in [env: ZAEL_NAMESPACE] [default: default]
-    #[arg(long, short = 'N', value_name = "NAME", global = true, help_heading = GLOBAL)]
+    #[arg(long, short = 'N', value_name = "NAME", global = true, help_heading = GLOBAL, hide_short_help = true)]
     pub(crate) namespace: Option<NamespaceName>,
 
     /// How answers are printed [default: table]
-    #[arg(long, value_name = "FORM", global = true, help_heading = GLOBAL)]
+    #[arg(long, value_name = "FORM", global = true, help_heading = GLOBAL, hide_short_help = true)]
     pub(crate) output: Option<Output>,
 
     /// Print answers and errors only: no notes, warnings or hints
-    #[arg(long, short, global = true, help_heading = GLOBAL)]
+    #[arg(long, short, global = true, help_heading = GLOBAL, hide_short_help = true)]
     pub(crate) quiet: bool,
 
     /// When to use colours [env: NO_COLOR] [default: auto]
-    #[arg(long, value_name = "WHEN", global = true, help_heading = GLOBAL)]
+    #[arg(long, value_name = "WHEN", global = true, help_heading = GLOBAL, hide_short_help = true)]
     pub(crate) color: Option<Color>,
 
     /// Who changes something, for the audit log [default: the user of the operating system]
-    #[arg(long, value_name = "NAME", global = true, help_heading = GLOBAL)]
+    #[arg(long, value_name = "NAME", global = true, help_heading = GLOBAL, hide_short_help = true)]
     pub(crate) principal: Option<Principal>,
 }
 
@@ -137,10 +152,13 @@ pub(crate) enum Command {
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum StoreCommand {
     /// Take from every limit of the chain, or from none
+    #[command(after_long_help = examples::ACQUIRE)]
     Acquire(AcquireArgs),
     /// Look at what is left, and whether a request would pass; takes nothing
+    #[command(after_long_help = examples::AVAILABLE)]
     Available(AvailableArgs),
     /// Show which limits apply to a call, and which level supplied them
+    #[command(after_long_help = examples::EXPLAIN)]
     Explain(ExplainArgs),
     /// Entities: users, API keys, projects
     #[command(subcommand)]
@@ -151,7 +169,7 @@ pub(crate) enum StoreCommand {
     /// Limits of the whole namespace
     #[command(subcommand)]
     System(SystemCommand),
-    /// Namespaces: isolated tenants in one store; --namespace does not matter here
+    /// Namespaces: isolated tenants in one store; --namespace has no effect here
     #[command(subcommand)]
     Namespace(NamespaceCommand),
     /// The audit log: who changed what
@@ -160,8 +178,8 @@ pub(crate) enum StoreCommand {
     /// The usage history: what was used when
     #[command(subcommand)]
     Usage(UsageCommand),
-    /// Check the file: sizes, schema, integrity, buckets, debts, last sweep; exit code 1 if it is damaged
-    #[cfg(feature = "sqlite")]
+    /// Check the file (sizes, schema, integrity, buckets, debts, last sweep) or the stack (state, schema, indexes), and list
+    /// what is disabled; exit code 1 if it is damaged
     Status,
     /// Copy the file while it is in use; `restore` brings the copy back
     #[cfg(feature = "sqlite")]
@@ -172,34 +190,8 @@ pub(crate) enum StoreCommand {
     /// replayed onto the copy and destroy it.
     #[cfg(feature = "sqlite")]
     Restore(RestoreArgs),
-    /// Forget full idle buckets and history past its retention; the store also does this by itself
+    /// Delete idle full buckets and expired history (also happens automatically)
     Sweep,
-}
-
-impl StoreCommand {
-    /// True for commands that never write: they need no more than permission to read, and create no file.
-    pub(crate) fn only_looks(&self) -> bool {
-        match self {
-            StoreCommand::Available(_) | StoreCommand::Explain(_) | StoreCommand::Audit(_) | StoreCommand::Usage(_) => true,
-            StoreCommand::Entity(command) => matches!(
-                command,
-                EntityCommand::Show(_)
-                    | EntityCommand::List(_)
-                    | EntityCommand::Children(_)
-                    | EntityCommand::GetLimits(_)
-                    | EntityCommand::ListResources(_)
-                    | EntityCommand::Buckets(_)
-            ),
-            StoreCommand::Resource(command) => {
-                matches!(command, ResourceCommand::GetDefaults(_) | ResourceCommand::List(_) | ResourceCommand::Capacity(_))
-            }
-            StoreCommand::System(command) => matches!(command, SystemCommand::GetDefaults),
-            StoreCommand::Namespace(command) => {
-                matches!(command, NamespaceCommand::List(_) | NamespaceCommand::Show(_) | NamespaceCommand::Orphans(_))
-            }
-            _ => false,
-        }
-    }
 }
 
 /// `explain`.
@@ -209,6 +201,11 @@ pub(crate) struct ExplainArgs {
     pub(crate) entity: EntityId,
     /// What would be called
     pub(crate) resource: ResourceName,
+}
+
+/// The command that was called, if it is one of those that are not built yet.
+pub(crate) fn coming(arguments: &[OsString]) -> Option<&'static str> {
+    coming::called(&definition(), arguments)
 }
 
 /// The whole definition.

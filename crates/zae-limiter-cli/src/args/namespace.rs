@@ -1,7 +1,7 @@
 //! `namespace …`. The registry is common to all tenants of a store, so --namespace does not matter here.
 
 use clap::{Args, Subcommand};
-use zae_limiter::{NamespaceId, NamespaceName};
+use zae_limiter::NamespaceName;
 
 use super::{ConfirmArgs, PageArgs};
 
@@ -14,10 +14,11 @@ pub(crate) enum NamespaceCommand {
     List(PageArgs),
     /// Show a namespace in use
     Show(NamespaceNameArgs),
-    /// Delete a namespace: its data stays until it is purged, and can be recovered
+    /// Delete a namespace; `namespace recover` brings it back until it is purged
     Delete(NamespaceDeleteArgs),
     /// Bring a deleted namespace back
-    Recover(NamespaceIdArgs),
+    #[command(after_long_help = super::examples::NAMESPACE_RECOVER)]
+    Recover(NamespaceRecoverArgs),
     /// List the deleted namespaces whose data is still there
     Orphans(PageArgs),
     /// Erase the data of a deleted namespace for good
@@ -45,22 +46,25 @@ pub(crate) struct NamespaceDeleteArgs {
     /// Which namespace
     pub(crate) name: NamespaceName,
 
-    #[command(flatten)]
-    pub(crate) confirm: ConfirmArgs,
+    /// Do not ask; only the deletion of the namespace default is asked about
+    #[arg(long, short)]
+    pub(crate) yes: bool,
 }
 
 /// `namespace recover`.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct NamespaceIdArgs {
-    /// Which namespace: the id that `namespace orphans` lists
-    pub(crate) id: NamespaceId,
+pub(crate) struct NamespaceRecoverArgs {
+    /// Which namespace: the id that `namespace orphans` lists, or the name if only one deleted namespace had it
+    #[arg(value_name = "ID|NAME")]
+    pub(crate) which: String,
 }
 
 /// `namespace purge`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct NamespacePurgeArgs {
     /// Which namespace: the id that `namespace orphans` lists
-    pub(crate) id: NamespaceId,
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
 
     #[command(flatten)]
     pub(crate) confirm: ConfirmArgs,

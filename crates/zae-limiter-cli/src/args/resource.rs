@@ -1,15 +1,16 @@
 //! `resource …`.
 
-use clap::{Args, Subcommand};
-use zae_limiter::{Limit, LimitName, ResourceName};
+use clap::{ArgGroup, Args, Subcommand};
+use zae_limiter::{LimitName, ResourceName};
 
 use super::value::count;
-use super::{ConfirmArgs, PageArgs};
+use super::{ConfirmArgs, LimitsArgs, PageArgs};
 
 /// What to do with a resource.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum ResourceCommand {
-    /// Store limits of a resource, replacing those it had
+    /// Store limits of a resource, replacing those it had and hiding those of the system
+    #[command(after_long_help = super::examples::RESOURCE_SET_DEFAULTS)]
     SetDefaults(ResourceSetDefaultsArgs),
     /// Show the limits stored for a resource
     GetDefaults(ResourceNameArgs),
@@ -29,13 +30,13 @@ pub(crate) enum ResourceCommand {
 
 /// `resource set-defaults`.
 #[derive(Args, Clone, Debug)]
+#[command(group = ArgGroup::new("change").args(["limits", "remove"]).required(true).multiple(true))]
 pub(crate) struct ResourceSetDefaultsArgs {
     /// Which resource
     pub(crate) name: ResourceName,
 
-    /// A limit as name:rate[/period][:burst], as in tpm:10000/min:15000; may be repeated
-    #[arg(long = "limit", short, value_name = "LIMIT", required = true)]
-    pub(crate) limits: Vec<Limit>,
+    #[command(flatten)]
+    pub(crate) limits: LimitsArgs,
 }
 
 /// `resource get-defaults`, `resource disable`, `resource enable`, `resource clear-disabled`.
@@ -69,6 +70,6 @@ pub(crate) struct ResourceCapacityArgs {
     pub(crate) parents_only: bool,
 
     /// Show at most so many entities, those with the smallest share left first; the sums are over all
-    #[arg(long, value_name = "COUNT", default_value_t = 20, value_parser = count::<1_000_000>)]
+    #[arg(id = "max", long = "max", alias = "limit", value_name = "COUNT", default_value_t = 20, value_parser = count::<1_000_000>)]
     pub(crate) limit: u32,
 }

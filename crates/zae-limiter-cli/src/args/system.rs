@@ -1,15 +1,16 @@
 //! `system …`.
 
-use clap::{Args, Subcommand, ValueEnum};
-use zae_limiter::{Limit, OnUnavailable};
+use clap::{ArgGroup, Args, Subcommand, ValueEnum};
+use zae_limiter::OnUnavailable;
 
-use super::ConfirmArgs;
+use super::{ConfirmArgs, LimitsArgs};
 
 /// What to do with the whole namespace.
 #[derive(Clone, Debug, Subcommand)]
 #[expect(clippy::enum_variant_names, reason = "these are the words of the command line")]
 pub(crate) enum SystemCommand {
     /// Store limits for everyone without stronger ones, replacing those there were
+    #[command(after_long_help = super::examples::SYSTEM_SET_DEFAULTS)]
     SetDefaults(SystemSetDefaultsArgs),
     /// Show the limits stored for everyone
     GetDefaults,
@@ -19,12 +20,12 @@ pub(crate) enum SystemCommand {
 
 /// `system set-defaults`.
 #[derive(Args, Clone, Debug)]
+#[command(group = ArgGroup::new("change").args(["limits", "remove", "on_unavailable"]).required(true).multiple(true))]
 pub(crate) struct SystemSetDefaultsArgs {
-    /// A limit as name:rate[/period][:burst], as in tpm:10000/min:15000; may be repeated
-    #[arg(long = "limit", short, value_name = "LIMIT", required = true)]
-    pub(crate) limits: Vec<Limit>,
+    #[command(flatten)]
+    pub(crate) limits: LimitsArgs,
 
-    /// What to do with calls while the store is down [default: as stored, else block]
+    /// What to do with calls while the store is down; without limits it keeps those there are [default: as stored, else block]
     #[arg(long, value_name = "POLICY")]
     pub(crate) on_unavailable: Option<Policy>,
 }

@@ -1,13 +1,14 @@
 //! Values with a form of their own. What is refused says what is accepted; clap says for which flag.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use zae_limiter::core::{DEFAULT_RESOURCE, TOKENS_MAX, parse_rfc3339};
+use zae_limiter::core::{DEFAULT_RESOURCE, TOKENS_MAX, parse_rfc3339, parse_tokens};
 use zae_limiter::{LimitName, NameError, ResourceName, TimeMs};
 
-/// `NAME=AMOUNT`: a limit and whole tokens.
+/// `NAME=AMOUNT`: a limit and whole tokens. `NAME:AMOUNT` means the same: limits are written so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Amount {
     pub(crate) limit: LimitName,
@@ -18,9 +19,9 @@ impl FromStr for Amount {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Amount, String> {
-        let (limit, tokens) = text.split_once('=').ok_or("write NAME=AMOUNT, as in rpm=1")?;
+        let (limit, tokens) = text.split_once(['=', ':']).ok_or("write NAME=AMOUNT, as in rpm=1")?;
         let limit = limit.parse().map_err(|error: NameError| error.to_string())?;
-        match whole_number(tokens) {
+        match parse_tokens(tokens) {
             Some(tokens) if tokens <= TOKENS_MAX => Ok(Amount { limit, tokens }),
             _ => Err(format!("the amount must be a whole number from 0 to {TOKENS_MAX}, as in rpm=1")),
         }
@@ -83,6 +84,21 @@ pub(crate) enum StoreUrl {
     Memory,
     /// `dynamodb:STACK[?region=REGION&endpoint=URL]`
     Dynamo(DynamoPlace),
+}
+
+impl fmt::Display for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StoreUrl::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
+            StoreUrl::Memory => f.write_str("memory:"),
+            StoreUrl::Dynamo(DynamoPlace { stack, region, endpoint_url }) => {
+                write!(f, "dynamodb:{stack}")?;
+                let parts =
+                    [("region", region), ("endpoint", endpoint_url)].into_iter().filter_map(|(key, value)| Some((key, value.as_ref()?)));
+                parts.zip(["?", "&"]).try_for_each(|((key, value), before)| write!(f, "{before}{key}={value}"))
+            }
+        }
+    }
 }
 
 /// A DynamoDB table, as far as it was named.
@@ -185,6 +201,7 @@ mod tests {
         assert_eq!("rpm=1".parse(), amount(1));
         assert_eq!("rpm=0".parse(), amount(0));
         assert_eq!("rpm=1000000000000000".parse(), amount(TOKENS_MAX));
+        assert_eq!(("rpm:1".parse(), "rpm=1k".parse(), "rpm=1_000".parse()), (amount(1), amount(1_000), amount(1_000)));
         for text in ["rpm", "rpm=", "rpm=-1", "rpm=+1", "rpm=1.5", "rpm=x", "rpm=1000000000000001", "rpm=99999999999999999999", "rpm=1=2"] {
             let error = text.parse::<Amount>().unwrap_err();
             assert!(error.contains("as in rpm=1"), "{text}: {error}");

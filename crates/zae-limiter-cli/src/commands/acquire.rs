@@ -1,35 +1,78 @@
 //! `acquire`: takes, records if asked, commits.
 
+use std::time::Duration;
+
 use anyhow::Context as _;
 use zae_limiter::wire::Decision;
-use zae_limiter::{AcquireError, Lease, RateLimiter, Request};
+use zae_limiter::{AcquireError, Clock as _, Lease, RateLimiter, Request, SystemClock};
 
+use super::about::{Asker, Form};
 use crate::args::{AcquireArgs, Amount};
 use crate::context::Context;
 use crate::error::Failure;
 use crate::exit::Exit;
 use crate::table::{Cell, Text, Tone};
-use crate::view;
+use crate::{patience, view};
 
 pub(crate) async fn run(context: &Context<'_>, args: AcquireArgs) -> anyhow::Result<Exit> {
     check_recorded(&args)?;
     super::limits::check(&args.limits)?;
     let request = request(&args);
     let limiter = context.open().await?;
-    let (decision, exit) = match limiter.acquire(request.clone()).await {
-        Ok(lease) => (settle(&limiter, lease, &request, &args.record).await?, Exit::Ok),
-        Err(AcquireError::Exceeded(report)) => (Decision::from(&*report), Exit::Refused),
+    if args.must_exist {
+        super::entity_show::check(context, &limiter, &args.entity, true).await?;
+    }
+    let decision = match acquire(context, &limiter, request.clone(), args.wait).await {
+        Ok(lease) => {
+            // It may have been deleted while this waited.
+            if args.must_exist
+                && let Err(error) = super::entity_show::check(context, &limiter, &args.entity, true).await
+            {
+                lease.rollback().await.ok();
+                limiter.close().await;
+                return Err(error);
+            }
+            settle(&limiter, lease, &request, &args.record).await?
+        }
+        Err(AcquireError::Exceeded(report)) => Decision::from(&*report),
         Err(error) => {
             // A take whose answer did not come in time is given back, if it was one.
             limiter.close().await;
             return Err(error.into());
         }
     };
-    context.printer.answer(&decision, &text(&decision))?;
-    Ok(exit)
+    let asker = Asker { entity: args.entity, resource: args.resource, brings_limits: !args.limits.is_empty() };
+    let form = Form::new(context, &limiter, &asker, decision).await;
+    context.printer.answer(&form, &text(&form.decision, args.wait))?;
+    Ok(exit(&form.decision))
 }
 
-/// A limit that was not taken can not be recorded.
+/// What a decision means to whoever called the process.
+pub(super) fn exit(decision: &Decision) -> Exit {
+    match decision {
+        Decision { granted: true, .. } => Exit::Ok,
+        Decision { contended: true, .. } => Exit::Busy,
+        _ => Exit::Refused,
+    }
+}
+
+/// Asks once; says what is waited for, then waits if it may.
+async fn acquire(context: &Context<'_>, limiter: &RateLimiter, request: Request, wait: Option<Duration>) -> Result<Lease, AcquireError> {
+    let clock = SystemClock::new();
+    let started = clock.monotonic();
+    let refused = match limiter.acquire(request.clone()).await {
+        Err(AcquireError::Exceeded(report)) => report,
+        decided => return decided,
+    };
+    let Some(wait) = wait.filter(|wait| refused.retry_after().duration().is_some_and(|needed| needed <= *wait)) else {
+        return Err(AcquireError::Exceeded(refused));
+    };
+    context.printer.note(&format!("waiting: {}", view::refusal(&Decision::from(&*refused))));
+    patience::told();
+    limiter.acquire(request.wait(wait.saturating_sub(clock.monotonic().saturating_sub(started)))).await
+}
+
+/// A limit that was not taken cannot be recorded.
 fn check_recorded(args: &AcquireArgs) -> Result<(), Failure> {
     let taken = |record: &&Amount| args.consume.iter().any(|amount| amount.limit == record.limit);
     match args.record.iter().find(|record| !taken(record)) {
@@ -47,10 +90,7 @@ fn request(args: &AcquireArgs) -> Request {
     if !args.limits.is_empty() {
         request = request.limits(args.limits.iter().cloned());
     }
-    match args.wait {
-        Some(at_most) => request.wait(at_most),
-        None => request,
-    }
+    request
 }
 
 /// Records, commits, and waits until everything is written: nobody does it once this process is gone.
@@ -70,7 +110,7 @@ async fn settle(limiter: &RateLimiter, lease: Lease, request: &Request, record: 
     Ok(decision)
 }
 
-/// What is left after what was recorded. The grant stands, so a store that can not tell changes nothing.
+/// What is left after what was recorded. The grant stands, so a store that cannot tell changes nothing.
 async fn look_again(limiter: &RateLimiter, request: &Request, decision: &mut Decision) {
     let Ok(now) = limiter.availability(request).await else { return };
     let now = Decision::from(&now).limits;
@@ -80,14 +120,24 @@ async fn look_again(limiter: &RateLimiter, request: &Request, decision: &mut Dec
     }
 }
 
-fn text(decision: &Decision) -> Text {
+fn text(decision: &Decision, wait: Option<Duration>) -> Text {
     let heading = match decision {
         Decision { granted: true, degraded: true, .. } => Cell::toned("granted without a decision: the store is down", Tone::Warning),
         Decision { granted: true, .. } => Cell::toned("granted", Tone::Good),
         _ => Cell::toned(format!("refused: {}", view::refusal(decision)), Tone::Bad),
     };
-    let text = Text::new().line(heading);
+    let text = match not_waited(decision, wait) {
+        Some(why) => Text::new().lines(vec![heading, Cell::plain(why)]),
+        None => Text::new().line(heading),
+    };
     if decision.limits.is_empty() { text } else { text.table(view::statuses(&decision.limits)) }
+}
+
+/// Why nobody waited who was allowed to.
+fn not_waited(decision: &Decision, wait: Option<Duration>) -> Option<String> {
+    let allowed = u64::try_from(wait?.as_millis()).unwrap_or(u64::MAX);
+    let needed = decision.retry_after_ms.filter(|_| !decision.granted)?;
+    (needed > allowed).then(|| format!("did not wait: {} is longer than --wait {} allows", view::wait(needed), view::wait(allowed)))
 }
 
 #[cfg(test)]
@@ -96,7 +146,7 @@ mod tests {
     use crate::table::Paint;
 
     fn shown(decision: &Decision) -> String {
-        text(decision).render(None, Paint(false))
+        text(decision, None).render(None, Paint(false))
     }
 
     #[test]
@@ -108,6 +158,7 @@ mod tests {
     #[test]
     fn contention_is_not_blamed_on_a_limit() {
         let decision = Decision { granted: false, degraded: false, contended: true, retry_after_ms: Some(80), limits: vec![] };
-        assert_eq!(shown(&decision), "refused: too many writers on one bucket, try again in 80ms\n");
+        assert_eq!(shown(&decision), "refused: others keep the store busy, try again in 80ms\n");
+        assert_eq!(exit(&decision), Exit::Busy);
     }
 }

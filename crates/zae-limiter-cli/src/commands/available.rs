@@ -3,6 +3,7 @@
 use zae_limiter::wire::Decision;
 use zae_limiter::{AcquireError, Request};
 
+use super::about::{Asker, Form};
 use crate::args::AvailableArgs;
 use crate::context::Context;
 use crate::exit::Exit;
@@ -11,6 +12,7 @@ use crate::view;
 
 pub(crate) async fn run(context: &Context<'_>, args: AvailableArgs) -> anyhow::Result<Exit> {
     let limiter = context.open().await?;
+    let asker = Asker { entity: args.entity.clone(), resource: args.resource.clone(), brings_limits: false };
     let request = Request::new(args.entity, args.resource);
     let asks = !args.consume.is_empty();
     let request = args.consume.into_iter().fold(request, |request, amount| request.take(amount.limit, amount.tokens));
@@ -19,9 +21,10 @@ pub(crate) async fn run(context: &Context<'_>, args: AvailableArgs) -> anyhow::R
         Err(AcquireError::Exceeded(report)) => Decision::from(&*report),
         Err(error) => return Err(error.into()),
     };
-    context.printer.answer(&decision, &text(&decision, asks))?;
+    let form = Form::new(context, &limiter, &asker, decision).await;
+    context.printer.answer(&form, &text(&form.decision, asks))?;
     // Without amounts nothing was asked that could be refused.
-    Ok(if asks && !decision.granted { Exit::Refused } else { Exit::Ok })
+    Ok(if asks { super::acquire::exit(&form.decision) } else { Exit::Ok })
 }
 
 fn text(decision: &Decision, asks: bool) -> Text {

@@ -1,7 +1,8 @@
 //! `entity children`.
 
-use zae_limiter::wire::EntityForm;
+use zae_limiter::EntityId;
 
+use super::entity_list::{FlaggedForm, flagged};
 use super::listing::{self, Listing};
 use crate::args::EntityPageArgs;
 use crate::context::Context;
@@ -9,7 +10,9 @@ use crate::exit::Exit;
 use crate::view;
 
 pub(crate) async fn run(context: &Context<'_>, args: EntityPageArgs) -> anyhow::Result<Exit> {
+    let page = args.page.request_after::<EntityId>()?;
     let limiter = context.open().await?;
-    let page = limiter.children(args.id, &args.page.request()).await?;
-    listing::answer(context, &page, EntityForm::from, Listing { table: view::entities(&page.items), nothing: "no children" })
+    listing::check_cursor(context, &page, async |id: EntityId| limiter.entity(id).await).await?;
+    let page = flagged(&limiter, limiter.children(args.id, &page).await?).await?;
+    listing::answer(context, &page, FlaggedForm::from, Listing { table: view::entities(&page.items), nothing: "no children" })
 }

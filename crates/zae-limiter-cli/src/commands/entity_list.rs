@@ -2,8 +2,9 @@
 
 use serde::Serialize;
 use zae_limiter::wire::EntityForm;
-use zae_limiter::{EntityId, Page};
+use zae_limiter::{Entity, EntityId, Error, Page, RateLimiter};
 
+use super::flags;
 use super::listing::{self, Listing};
 use crate::args::EntityListArgs;
 use crate::context::Context;
@@ -17,14 +18,36 @@ struct IdForm {
     entity_id: String,
 }
 
+/// An entity with its flag for every resource; null inherits.
+#[derive(Serialize)]
+pub(super) struct FlaggedForm {
+    #[serde(flatten)]
+    entity: EntityForm,
+    disabled: Option<bool>,
+}
+
+impl From<&(Entity, Option<bool>)> for FlaggedForm {
+    fn from((entity, disabled): &(Entity, Option<bool>)) -> FlaggedForm {
+        FlaggedForm { entity: EntityForm::from(entity), disabled: *disabled }
+    }
+}
+
+/// A page of entities with their flags.
+pub(super) async fn flagged(limiter: &RateLimiter, page: Page<Entity>) -> Result<Page<(Entity, Option<bool>)>, Error> {
+    let ids: Vec<EntityId> = page.items.iter().map(|entity| entity.id.clone()).collect();
+    let flags = flags::of_entities(limiter, &ids).await?;
+    Ok(Page { items: page.items.into_iter().zip(flags).collect(), next: page.next })
+}
+
 pub(crate) async fn run(context: &Context<'_>, args: EntityListArgs) -> anyhow::Result<Exit> {
+    let page = args.page.request_after::<EntityId>()?;
     let limiter = context.open().await?;
-    let page = args.page.request();
     match args.with_custom_limits {
         None => {
-            let page = limiter.entities(&page).await?;
+            listing::check_cursor(context, &page, async |id: EntityId| limiter.entity(id).await).await?;
+            let page = flagged(&limiter, limiter.entities(&page).await?).await?;
             let listing = Listing { table: view::entities(&page.items), nothing: "no entities" };
-            listing::answer(context, &page, EntityForm::from, listing)
+            listing::answer(context, &page, FlaggedForm::from, listing)
         }
         Some(resource) => {
             let page: Page<EntityId> = limiter.entities_with_limits(resource.0.as_ref(), &page).await?;

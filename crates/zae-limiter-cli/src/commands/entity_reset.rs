@@ -51,7 +51,7 @@ pub(crate) async fn run(context: &Context<'_>, args: EntityResetArgs) -> anyhow:
             form.buckets.push(bucket(&resource, gained));
         }
     }
-    check_names(&args.limit_names, &form)?;
+    check_names(context, &args.limit_names, &form)?;
     context.printer.answer(&form, &text(&form))?;
     Ok(Exit::Ok)
 }
@@ -76,12 +76,12 @@ fn bucket(resource: &ResourceName, gained: Vec<(LimitName, i64)>) -> BucketForm 
 }
 
 /// A name that no bucket has is a typo: whoever gave it believes something was filled.
-fn check_names(names: &[LimitName], form: &Form) -> Result<(), Failure> {
+fn check_names(context: &Context<'_>, names: &[LimitName], form: &Form) -> Result<(), Failure> {
     let has = |name: &&LimitName| form.buckets.iter().flat_map(|bucket| &bucket.limits).any(|limit| *name == limit.limit_name.as_str());
     match names.iter().find(|name| !has(name)) {
         Some(name) if !form.buckets.is_empty() => {
             let failure = Failure::not_found(format!("no bucket of {} has a limit called {name}", form.entity_id));
-            Err(failure.hint(format!("`zae-limiter entity buckets {}` shows the limits there are", form.entity_id)))
+            Err(failure.hint(format!("{} shows the limits there are", context.command(&["entity", "buckets", &form.entity_id]))))
         }
         _ => Ok(()),
     }

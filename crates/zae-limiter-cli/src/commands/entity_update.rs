@@ -19,14 +19,16 @@ pub(crate) async fn run(context: &Context<'_>, args: EntityUpdateArgs) -> anyhow
         return Err(Failure::usage(format!("--metadata and --remove-metadata both name {key}; choose one")).into());
     }
     let limiter = context.open().await?;
-    let Some(entity) = limiter.entity(args.id.clone()).await? else { return Err(missing(&args.id).into()) };
+    let Some(entity) = limiter.entity(args.id.clone()).await? else { return Err(missing(context, &args.id).into()) };
     let changed = changed(&entity.metadata, added, &args.remove_metadata);
     let name = args.display_name.as_deref().unwrap_or(&entity.name);
     Entity::check_text(name, changed.as_ref().unwrap_or(&entity.metadata)).map_err(|error| Failure::usage(error.to_string()))?;
     let update = EntityUpdate { name: args.display_name, metadata: changed };
     let version = args.version.unwrap_or(entity.version);
     let updated = match limiter.update_entity(args.id.clone(), version, update).await {
-        Err(error) if error.kind() == StoreErrorKind::Conflict => return Err(conflict(&entity, version).into()),
+        Err(error) if error.kind() == StoreErrorKind::Conflict => {
+            return Err(conflict(context.command(&["entity", "show", args.id.as_str()]), &entity, version).into());
+        }
         updated => updated?,
     };
     context.printer.answer(&EntityForm::from(&updated), &view::entity(&updated))?;
@@ -44,14 +46,14 @@ fn changed(before: &BTreeMap<String, String>, added: BTreeMap<String, String>, r
     Some(metadata)
 }
 
-fn conflict(entity: &Entity, expected: u64) -> Failure {
+fn conflict(show: String, entity: &Entity, expected: u64) -> Failure {
     let id = &entity.id;
     let message = if entity.version == expected {
         format!("somebody else changed entity {id} at the same moment; nothing was changed")
     } else {
         format!("entity {id} has version {}, not {expected}; nothing was changed", entity.version)
     };
-    Failure::conflict(message).hint(format!("look at it with `zae-limiter entity show {id}`, then decide again"))
+    Failure::conflict(message).hint(format!("look at it with {show}, then decide again"))
 }
 
 #[cfg(test)]
@@ -69,8 +71,8 @@ mod tests {
             created_at: zae_limiter::TimeMs(0),
             version: 3,
         };
-        assert!(conflict(&entity, 2).to_string().contains("has version 3, not 2"));
-        assert!(conflict(&entity, 3).to_string().contains("at the same moment"));
+        assert!(conflict(String::new(), &entity, 2).to_string().contains("has version 3, not 2"));
+        assert!(conflict(String::new(), &entity, 3).to_string().contains("at the same moment"));
     }
 
     #[test]

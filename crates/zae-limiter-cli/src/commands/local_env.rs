@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::local::{Local, REGION};
 use crate::args::{EnvFormat, LocalEnvArgs, Output, PORT};
-use crate::engine::{self, Presence};
+use crate::engine::{self, Folder, Presence};
 use crate::escape::quoted;
 use crate::exit::Exit;
 use crate::table::Text;
@@ -23,14 +23,16 @@ struct Form {
 }
 
 pub(super) fn run(local: &Local<'_>, args: LocalEnvArgs) -> anyhow::Result<Exit> {
-    let running = match (args.port, local.environment.engine_folder()) {
-        (None, Some(folder)) => match engine::look(&folder)? {
+    let folder = local.environment.engine_folder();
+    let running = match (args.port, &folder) {
+        (None, Some(folder)) => match engine::look(folder)? {
             Presence::Running(state, _) | Presence::Silent(state, _) => Some(state.port),
             Presence::Stopped => None,
         },
         _ => None,
     };
-    let port = args.port.or(running).unwrap_or(PORT);
+    let last = || folder.as_ref().and_then(Folder::last_port);
+    let port = args.port.or(running).or_else(last).unwrap_or(PORT);
     let region = local.globals.region.clone().unwrap_or_else(|| REGION.into());
     let form = Form {
         aws_endpoint_url: engine::endpoint(port),

@@ -59,7 +59,7 @@ pub(super) async fn run(local: &Local<'_>, args: &LocalUpArgs) -> anyhow::Result
         create(local, stack, &state).await?;
     }
     let form = Form::new(local, &folder, &state, &health, started.is_some());
-    let attached = started.filter(|_| !args.detach);
+    let attached = started.filter(|_| args.foreground);
     local.printer.answer(&form, &form.text(attached.is_some()))?;
     match attached {
         Some(started) => attend(local, &folder, started).await,
@@ -74,8 +74,7 @@ impl Form {
         let name = stack.as_deref().unwrap_or("demo");
         let mut next_commands = vec![format!("eval \"$({program} local env)\"")];
         if stack.is_none() {
-            let port = if state.port == PORT { String::new() } else { format!(" --port {}", state.port) };
-            next_commands.push(format!("{program} local up --name {name}{port}"));
+            next_commands.push(format!("{program} local up --name {name}"));
         } else {
             next_commands.push(format!("{program} --name {name} system set-defaults --limit rpm:100"));
         }
@@ -124,8 +123,8 @@ fn check_running(state: &State, args: &LocalUpArgs) -> anyhow::Result<()> {
         let failure = Failure::conflict(format!("the engine is already running (process {}), {what}", state.pid));
         failure.hint(format!("pass {flag}, or stop it first with `zae-limiter local down`"))
     };
-    if args.port != 0 && args.port != state.port {
-        let (port, wanted) = (state.port, args.port);
+    if let Some(wanted) = args.port.filter(|wanted| *wanted != 0 && *wanted != state.port) {
+        let port = state.port;
         return Err(conflict(format!("on port {port} and not on {wanted}"), format!("--port {port}")).into());
     }
     match &args.data {
@@ -150,11 +149,19 @@ async fn start(local: &Local<'_>, folder: &Folder, args: &LocalUpArgs) -> anyhow
     }
     let progress = Progress::start(local.printer, "starting the engine");
     engine::wait_until_free(&data).await?;
-    check_port(args.port)?;
-    let tie = if args.detach { Tie::Detached } else { Tie::Attached };
-    let started = engine::start(folder, &Order { binary: &binary, port: args.port, data: &data, tie }).await;
+    let port = args.port.unwrap_or_else(|| usual_port(folder));
+    check_port(port)?;
+    let tie = if args.foreground { Tie::Attached } else { Tie::Detached };
+    let started = engine::start(folder, &Order { binary: &binary, port, data: &data, tie }).await;
     drop(progress);
     started
+}
+
+/// Where the engine before was, if nobody else is there now, and else the port everybody uses: a shell that was pointed at the
+/// engine before still finds it.
+fn usual_port(folder: &Folder) -> u16 {
+    let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
+    folder.last_port().filter(is_free).unwrap_or(PORT)
 }
 
 /// Looks before the engine does, to say it in our words. Whoever takes the port in between makes the engine complain.
@@ -166,7 +173,7 @@ fn check_port(port: u16) -> Result<(), Failure> {
             let failure = Failure::conflict(format!("--port {port} is in use by {who}"));
             Err(failure.hint("choose another port, or 0 for any free one"))
         }
-        Err(error) => Err(Failure::usage(format!("--port {port} can not be used: {error}")).hint("choose another port")),
+        Err(error) => Err(Failure::usage(format!("--port {port} cannot be used: {error}")).hint("choose another port")),
     }
 }
 

@@ -1,5 +1,6 @@
 //! One file per command, named `<noun>_<verb>`. Each checks what it can, opens the limiter, does one thing and answers.
 
+mod about;
 mod acquire;
 mod audit_list;
 mod available;
@@ -46,7 +47,7 @@ mod namespace_purge;
 mod namespace_recover;
 mod namespace_register;
 mod namespace_show;
-mod namespaces;
+pub(crate) mod namespaces;
 mod reference;
 mod resource_capacity;
 mod resource_clear_disabled;
@@ -60,6 +61,8 @@ mod resource_set_defaults;
 mod restore;
 #[cfg(feature = "sqlite")]
 mod status;
+#[cfg(feature = "dynamodb")]
+mod status_stack;
 mod sweep;
 mod system_delete_defaults;
 mod system_get_defaults;
@@ -71,16 +74,60 @@ mod version;
 
 use anyhow::Context as _;
 
+use crate::again::Again;
+#[cfg(feature = "dynamodb")]
+use crate::args::LocalCommand;
 use crate::args::{
-    AuditCommand, Cli, Command, EntityCommand, NamespaceCommand, ResourceCommand, StoreCommand, SystemCommand, UsageCommand,
+    Access, AuditCommand, Cli, Command, EntityCommand, NamespaceCommand, ResourceCommand, StoreCommand, SystemCommand, UsageCommand,
 };
 use crate::context::Context;
+use crate::error::{Failure, Report};
 use crate::exit::Exit;
+use crate::patience::Patience;
 use crate::printer::Printer;
-use crate::settings::{Environment, Settings};
+use crate::settings::{Environment, Settings, StorePlace};
+
+/// What to say about a command of the Python package that is not built yet.
+pub(crate) fn coming(command: &str) -> Failure {
+    let failure = Failure::usage(format!("`zae-limiter {command}` is not built yet"));
+    let instead = match command {
+        "deploy" | "delete" | "cfn-template" | "lambda-export" | "upgrade" => {
+            "`zae-limiter local up --name STACK` makes a table on this machine; on AWS the Python package deploys it"
+        }
+        "list" | "check" => "`zae-limiter status --name STACK` looks at one stack",
+        "limits" => "set limits level by level with `system set-defaults`, `resource set-defaults` and `entity set-limits`",
+        "entity set-parent" | "entity set-cascade" => {
+            "an entity keeps its parent and its cascade; delete it and create it again to change them"
+        }
+        "entity top-up" => "`zae-limiter entity reset` fills a bucket",
+        "resource bypass" | "resource set-cascade" => "`zae-limiter resource disable` and `zae-limiter resource enable` are there",
+        _ => "`zae-limiter --help` lists what is",
+    };
+    failure.hint(instead)
+}
 
 /// Runs a command. Settings are looked at only by those that need them: a wrong variable does not hide the version.
-pub(crate) fn run(cli: Cli, environment: &Environment, printer: &Printer) -> anyhow::Result<Exit> {
+pub(crate) fn run(cli: Cli, environment: &Environment, printer: &Printer) -> Result<Exit, Report> {
+    let (mut place, again) = (None, Again::new(&cli.globals));
+    let ended = dispatch(cli, environment, printer, &mut place);
+    ended.map_err(|error| {
+        let report = Report::of(&error, &again);
+        if let ("full", Some(megabytes)) = (report.kind, environment.file_bound()) {
+            return report.or_hint(|| format!("ZAEL_FILE_MAX_MB lets the file grow to {megabytes} MB; raise it, or sweep"));
+        }
+        match place {
+            #[cfg(feature = "dynamodb")]
+            Some(StorePlace::Dynamo(place)) if report.kind == "unavailable" => {
+                let message = format!("{}: {}", crate::dynamo::place(&place), report.message);
+                Report { message, ..report }.or_hint(|| crate::dynamo::hint(&place))
+            }
+            _ => report,
+        }
+    })
+}
+
+/// Does what was asked for, and tells on which store.
+fn dispatch(cli: Cli, environment: &Environment, printer: &Printer, place: &mut Option<StorePlace>) -> anyhow::Result<Exit> {
     match cli.command {
         Command::Version => version::run(printer),
         Command::Completions(args) => completions::run(printer, args),
@@ -91,11 +138,25 @@ pub(crate) fn run(cli: Cli, environment: &Environment, printer: &Printer) -> any
             block_on(demo::run(printer, &place, args))
         }
         #[cfg(feature = "dynamodb")]
-        Command::Local(command) => block_on(local::run(printer, command, &cli.globals, environment)),
+        Command::Local(command) => {
+            let follows = matches!(&command, LocalCommand::Logs(_)) || matches!(&command, LocalCommand::Up(args) if args.foreground);
+            let _patience = (!follows).then(|| Patience::start(printer, "still waiting for the local engine".into()));
+            block_on(local::run(printer, command, &cli.globals, environment))
+        }
         Command::Store(command) => {
-            let settings = Settings::new(cli.globals, environment)?;
-            let only_looks = command.only_looks();
-            block_on(on_store(command, &Context { settings: &settings, printer, only_looks }))
+            #[cfg_attr(not(feature = "dynamodb"), expect(unused_mut, reason = "only there another place may be meant"))]
+            let mut settings = Settings::new(cli.globals, environment)?;
+            let _patience = Patience::start(printer, format!("still waiting for {}", settings.store));
+            #[cfg(feature = "dynamodb")]
+            crate::dynamo::prefer_local(&mut settings, environment, printer);
+            *place = Some(settings.store.clone());
+            settings.check_place()?;
+            let context = Context { settings: &settings, printer, access: command.access() };
+            // Nobody is asked to confirm a change of what is not there.
+            if context.access == Access::Changes {
+                context.require_file()?;
+            }
+            block_on(on_store(command, &context))
         }
     }
 }
@@ -119,8 +180,14 @@ async fn on_store(command: StoreCommand, context: &Context<'_>) -> anyhow::Resul
         StoreCommand::Audit(AuditCommand::List(args)) => audit_list::run(context, args).await,
         StoreCommand::Usage(UsageCommand::List(args)) => usage_list::run(context, args).await,
         StoreCommand::Usage(UsageCommand::Summary(args)) => usage_summary::run(context, args).await,
-        #[cfg(feature = "sqlite")]
-        StoreCommand::Status => status::run(context),
+        StoreCommand::Status => match &context.settings.store {
+            #[cfg(feature = "dynamodb")]
+            StorePlace::Dynamo(place) => status_stack::run(context, place).await,
+            #[cfg(feature = "sqlite")]
+            _ => status::run(context).await,
+            #[cfg(not(feature = "sqlite"))]
+            place => Err(Failure::usage(format!("{place} has no status that this build knows")).into()),
+        },
         #[cfg(feature = "sqlite")]
         StoreCommand::Backup(args) => backup::run(context, &args),
         #[cfg(feature = "sqlite")]

@@ -1,13 +1,18 @@
-//! `namespace delete`.
+//! `namespace delete`. Nobody is asked, because it can be undone; but without the namespace `default` every command that names
+//! none fails, so that one is asked about.
 
 use serde::Serialize;
 
-use super::namespace_show::missing;
-use crate::args::NamespaceDeleteArgs;
+use super::namespaces;
+use crate::args::{ConfirmArgs, NamespaceDeleteArgs};
 use crate::confirm::{Question, confirm};
 use crate::context::Context;
 use crate::exit::Exit;
+use crate::settings::NAMESPACE;
 use crate::table::{Cell, Text};
+
+/// What is deleted with the namespace [`NAMESPACE`].
+const DEFAULT: &str = "namespace default (commands use it that name no other; it can be recovered until it is purged)";
 
 #[derive(Serialize)]
 struct Form {
@@ -17,16 +22,31 @@ struct Form {
 }
 
 pub(crate) async fn run(context: &Context<'_>, args: NamespaceDeleteArgs) -> anyhow::Result<Exit> {
-    let what = format!("namespace {} (it can be recovered until it is purged)", args.name);
-    confirm(context, &Question { deed: "deletes", what: &what, name: args.name.as_str() }, args.confirm)?;
+    if args.name == NAMESPACE {
+        confirm(context, &Question { deed: "deletes", what: DEFAULT, name: NAMESPACE }, ConfirmArgs { yes: args.yes })?;
+    }
     let limiter = context.open_registry().await?;
     // Its id is what recovers it, so it is told now.
-    let Some(namespace) = limiter.show_namespace(args.name.clone()).await? else { return Err(missing(&args.name).into()) };
+    let Some(namespace) = limiter.show_namespace(args.name.clone()).await? else {
+        return Err(namespaces::missing(context, &limiter, &args.name).await.into());
+    };
     if !limiter.delete_namespace(args.name.clone()).await? {
-        return Err(missing(&args.name).into());
+        return Err(namespaces::missing(context, &limiter, &args.name).await.into());
     }
     let form = Form { name: args.name.to_string(), namespace_id: namespace.id.to_string(), deleted: true };
-    let line = format!("deleted namespace {}; `zae-limiter namespace recover {}` brings it back", form.name, form.namespace_id);
+    let recover = context.command(&["namespace", "recover", &form.namespace_id]);
+    let line = format!("deleted namespace {}; {recover} brings it back", form.name);
     context.printer.answer(&form, &Text::new().line(Cell::plain(line)))?;
     Ok(Exit::Ok)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_question_is_a_sentence() {
+        let asked = Question { deed: "deletes", what: DEFAULT, name: NAMESPACE }.asked();
+        assert!(asked.starts_with("This deletes namespace default (") && asked.ends_with("purged). Type default to go on:"), "{asked}");
+    }
 }

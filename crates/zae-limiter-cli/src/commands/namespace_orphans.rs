@@ -1,5 +1,6 @@
 //! `namespace orphans`.
 
+use zae_limiter::NamespaceId;
 use zae_limiter::wire::NamespaceForm;
 
 use super::listing::{self, Listing};
@@ -9,8 +10,9 @@ use crate::context::Context;
 use crate::exit::Exit;
 
 pub(crate) async fn run(context: &Context<'_>, args: PageArgs) -> anyhow::Result<Exit> {
+    let page = args.request_after::<NamespaceId>()?;
     let limiter = context.open_registry().await?;
-    let page = limiter.orphan_namespaces(&args.request()).await?;
+    let page = limiter.orphan_namespaces(&page).await?;
     let listing = Listing { table: namespaces::table(&page.items), nothing: "no deleted namespaces" };
     listing::answer(context, &page, NamespaceForm::from, listing)
 }

@@ -1,10 +1,13 @@
 //! `namespace purge`.
 
 use serde::Serialize;
+use zae_limiter::{NamespaceId, RateLimiter};
 
+use super::namespaces;
 use crate::args::NamespacePurgeArgs;
 use crate::confirm::{Question, confirm};
 use crate::context::Context;
+use crate::error::Failure;
 use crate::exit::Exit;
 use crate::progress::Progress;
 use crate::table::{Cell, Text};
@@ -17,14 +20,40 @@ struct Form {
 }
 
 pub(crate) async fn run(context: &Context<'_>, args: NamespacePurgeArgs) -> anyhow::Result<Exit> {
-    let what = format!("all data of the deleted namespace {} for good", args.id);
-    confirm(context, &Question { deed: "erases", what: &what, name: args.id.as_str() }, args.confirm)?;
     let limiter = context.open_registry().await?;
+    let id = chosen(context, &limiter, &args.id).await?;
+    let what = format!("all data of the deleted namespace {id} for good");
+    confirm(context, &Question { deed: "erases", what: &what, name: id.as_str() }, args.confirm)?;
     let progress = Progress::start(context.printer, "purging");
-    let purged = limiter.purge_namespace(args.id.clone()).await;
+    let purged = limiter.purge_namespace(id.clone()).await;
     drop(progress);
-    let form = Form { namespace_id: args.id.to_string(), purged: true, records: purged?.records };
+    let form = Form { namespace_id: id.to_string(), purged: true, records: purged?.records };
     let line = format!("purged namespace {} (records: {})", form.namespace_id, form.records);
     context.printer.answer(&form, &Text::new().line(Cell::plain(line)))?;
     Ok(Exit::Ok)
+}
+
+/// The id that was given. A name is not enough for what cannot be undone: several deleted namespaces may have had it.
+async fn chosen(context: &Context<'_>, limiter: &RateLimiter, which: &str) -> anyhow::Result<NamespaceId> {
+    let orphans = namespaces::orphans(limiter).await?;
+    if let Some(orphan) = orphans.iter().find(|orphan| orphan.id == which) {
+        return Ok(orphan.id.clone());
+    }
+    let purge = |id: &NamespaceId| context.command(&["namespace", "purge", id.as_str()]);
+    let named: Vec<String> = orphans
+        .iter()
+        .filter(|orphan| orphan.name == which)
+        .map(|orphan| format!("{} purges the one {}", purge(&orphan.id), namespaces::deleted(orphan)))
+        .collect();
+    if !named.is_empty() {
+        let failure = Failure::usage(format!("a namespace is purged by its id, and {which} is a name"));
+        return Err(failure.hint(named.join("; ")).into());
+    }
+    if let Some(namespace) = namespaces::in_use(limiter, which).await {
+        let delete = context.command(&["namespace", "delete", which]);
+        let failure = Failure::usage(format!("namespace {which} is in use, and only a deleted namespace is purged, by its id"));
+        return Err(failure.hint(format!("{delete} deletes it, then {} purges it", purge(&namespace.id))).into());
+    }
+    // The store says what is wrong with it.
+    which.parse().map_err(|error: zae_limiter::NameError| Failure::usage(error.to_string()).into())
 }

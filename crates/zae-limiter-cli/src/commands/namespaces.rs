@@ -1,9 +1,65 @@
 //! What the commands for namespaces share.
 
-use zae_limiter::Namespace;
+use zae_limiter::core::rfc3339;
+use zae_limiter::store::PAGE_LIMIT_MAX;
 use zae_limiter::wire::NamespaceForm;
+use zae_limiter::{Error, Namespace, NamespaceName, NamespaceStatus, PageRequest, RateLimiter};
 
+use crate::context::Context;
+use crate::error::Failure;
 use crate::table::{Align, Cell, Table, Text};
+use crate::view;
+
+/// Pages of deleted namespaces that are looked through for a name.
+const PAGES_MAX: usize = 20;
+
+/// The deleted namespaces that can be recovered.
+pub(crate) async fn orphans(limiter: &RateLimiter) -> Result<Vec<Namespace>, Error> {
+    let mut found = Vec::new();
+    let mut request = PageRequest::first(PAGE_LIMIT_MAX);
+    for _ in 0..PAGES_MAX {
+        let page = limiter.orphan_namespaces(&request).await?;
+        found.extend(page.items.into_iter().filter(|orphan| orphan.status == NamespaceStatus::Deleted));
+        match page.next {
+            Some(cursor) => request = PageRequest::after(PAGE_LIMIT_MAX, cursor),
+            None => break,
+        }
+    }
+    Ok(found)
+}
+
+/// No namespace in use is called so. Where a deleted one was, it is named: who registers the name anew gets an empty namespace,
+/// and can no longer recover the old one under it.
+pub(crate) async fn missing(context: &Context<'_>, limiter: &RateLimiter, name: &NamespaceName) -> Failure {
+    // What went wrong before is the news, not that the registry could not be read.
+    let orphans = orphans(limiter).await.unwrap_or_default();
+    let last = orphans.iter().filter(|orphan| orphan.name == *name).max_by_key(|orphan| orphan.deleted_at);
+    match last {
+        Some(orphan) => {
+            let failure = Failure::not_found(format!("namespace {name} was {}", deleted(orphan)));
+            failure.hint(format!("{} brings it back with its data", context.command(&["namespace", "recover", orphan.id.as_str()])))
+        }
+        None => {
+            let failure = Failure::not_found(format!("there is no namespace {name}"));
+            failure.hint(format!(
+                "register it with {}; {} shows those there are",
+                context.command(&["namespace", "register", name.as_str()]),
+                context.command(&["namespace", "list"]),
+            ))
+        }
+    }
+}
+
+/// The namespace in use that is called so.
+pub(super) async fn in_use(limiter: &RateLimiter, name: &str) -> Option<Namespace> {
+    let name = name.parse::<NamespaceName>().ok()?;
+    limiter.show_namespace(name).await.ok().flatten()
+}
+
+/// When it was deleted.
+pub(super) fn deleted(orphan: &Namespace) -> String {
+    orphan.deleted_at.map_or_else(|| "deleted".to_owned(), |at| format!("deleted at {}", rfc3339(at)))
+}
 
 /// Namespaces, one per row.
 pub(super) fn table(namespaces: &[Namespace]) -> Table {
@@ -13,14 +69,15 @@ pub(super) fn table(namespaces: &[Namespace]) -> Table {
         ("STATUS", Align::Left),
         ("CREATED", Align::Left),
         ("DELETED", Align::Left),
-    ]);
+    ])
+    .may_lack(&["CREATED"]);
     for namespace in namespaces.iter().map(NamespaceForm::from) {
         table.row([
             Cell::plain(&namespace.name),
             Cell::plain(&namespace.namespace_id),
             Cell::plain(namespace.status),
-            Cell::plain(&namespace.created_at),
-            Cell::plain(namespace.deleted_at.as_deref().unwrap_or("-")),
+            Cell::plain(view::second(&namespace.created_at)),
+            Cell::plain(namespace.deleted_at.as_deref().map_or_else(|| "-".to_owned(), view::second)),
         ]);
     }
     table

@@ -32,10 +32,16 @@ pub(crate) async fn run(context: &Context<'_>, args: ResourceCapacityArgs) -> an
     let scope = if args.parents_only { CapacityScope::ParentsOnly } else { CapacityScope::All };
     let limiter = context.open().await?;
     let progress = Progress::start(context.printer, "reading buckets");
-    let capacity = limiter.resource_capacity(args.name, args.limit_name, scope).await;
+    let capacity = limiter.resource_capacity(args.name.clone(), args.limit_name, scope).await;
     drop(progress);
     let form = form(&capacity?, usize::try_from(args.limit).unwrap_or(usize::MAX));
     context.printer.answer(&form, &text(&form))?;
+    if form.entity_count == 0 {
+        let meant = super::about::meant(&limiter, &args.name).await;
+        let meant = meant.map_or_else(String::new, |meant| format!("; is {meant} meant, which has limits?"));
+        let warning = format!("no entity has taken from a limit {} on {} yet{meant}", form.limit_name, form.resource);
+        context.printer.warning(&warning);
+    }
     Ok(Exit::Ok)
 }
 
@@ -96,6 +102,6 @@ fn text(form: &Form) -> Text {
     let text = text.table(table);
     match form.entity_count - form.entities.len() {
         0 => text,
-        hidden => text.line(Cell::toned(format!("and {hidden} more; --limit shows them"), Tone::Dim)),
+        hidden => text.line(Cell::toned(format!("and {hidden} more; --max shows them"), Tone::Dim)),
     }
 }

@@ -7,5 +7,5 @@ use crate::context::Context;
 use crate::exit::Exit;
 
 pub(crate) async fn run(context: &Context<'_>, args: ResourceNameArgs) -> anyhow::Result<Exit> {
-    super::flags::set(context, Level::Resource(args.name), None).await
+    super::flags::set(context, Level::Resource(args.name), None, false).await
 }

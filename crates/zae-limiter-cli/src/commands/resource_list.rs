@@ -1,6 +1,7 @@
 //! `resource list`.
 
 use serde::Serialize;
+use zae_limiter::ResourceName;
 
 use super::listing::{self, Listing};
 use crate::args::PageArgs;
@@ -14,8 +15,9 @@ struct Form {
 }
 
 pub(crate) async fn run(context: &Context<'_>, args: PageArgs) -> anyhow::Result<Exit> {
+    let page = args.request_after::<ResourceName>()?;
     let limiter = context.open().await?;
-    let page = limiter.resources_with_defaults(&args.request()).await?;
+    let page = limiter.resources_with_defaults(&page).await?;
     let mut table = Table::new([("RESOURCE", Align::Left)]);
     page.items.iter().for_each(|resource| table.row([Cell::plain(resource)]));
     let listing = Listing { table, nothing: "no resource has limits of its own" };

@@ -3,8 +3,9 @@
 use serde::Serialize;
 use zae_limiter::core::rfc3339;
 use zae_limiter::sqlite::FileStatus;
-use zae_limiter::{Clock as _, SystemClock};
+use zae_limiter::{Clock as _, RateLimiter, SystemClock};
 
+use super::flags::{self, Flags};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::progress::Progress;
@@ -24,6 +25,9 @@ struct Form {
     swept_at: Option<String>,
     sound: bool,
     problems: Vec<String>,
+    namespace: String,
+    #[serde(flatten)]
+    flags: Flags,
 }
 
 impl From<FileStatus> for Form {
@@ -40,28 +44,37 @@ impl From<FileStatus> for Form {
             swept_at: status.swept_at.map(rfc3339),
             sound: status.problems.is_empty(),
             problems: status.problems,
+            namespace: String::new(),
+            flags: Flags::default(),
         }
     }
 }
 
-pub(crate) fn run(context: &Context<'_>) -> anyhow::Result<Exit> {
+pub(crate) async fn run(context: &Context<'_>) -> anyhow::Result<Exit> {
     let store = context.look_at_file()?;
     let progress = Progress::start(context.printer, "reading the file");
     let status = store.status(SystemClock::new().now());
     drop(progress);
-    let form = Form::from(status.map_err(zae_limiter::Error::from)?);
-    context.printer.answer(&form, &text(&form))?;
+    let mut form = Form::from(status.map_err(zae_limiter::Error::from)?);
+    form.namespace = context.settings.namespace.to_string();
+    // A damaged file may not tell, and a namespace that is not there has none: the rest is worth knowing all the same.
+    if form.sound
+        && let Ok(limiter) = RateLimiter::builder(store).build_in(&context.settings.namespace).await
+    {
+        form.flags = flags::of_namespace(&limiter).await?;
+    }
+    context.printer.answer(&form, &text(&form, &context.command(&["restore", "BACKUP"])))?;
     Ok(if form.sound { Exit::Ok } else { Exit::Error })
 }
 
-fn text(form: &Form) -> Text {
+fn text(form: &Form, restore: &str) -> Text {
     let integrity = if form.sound {
         Cell::toned("sound", Tone::Good)
     } else {
-        Cell::toned("damaged; stop every process and run `zae-limiter restore BACKUP`", Tone::Bad)
+        Cell::toned(format!("damaged; stop every process and run {restore}"), Tone::Bad)
     };
     let debt = if form.buckets_in_debt > 0 { Tone::Warning } else { Tone::Plain };
-    let text = Text::new().fields(vec![
+    let mut fields = vec![
         ("file", Cell::plain(&form.path)),
         ("size", Cell::plain(view::bytes(form.file_bytes))),
         ("log", Cell::plain(view::bytes(form.log_bytes))),
@@ -72,7 +85,10 @@ fn text(form: &Form) -> Text {
         ("buckets", Cell::plain(form.buckets)),
         ("in debt", Cell::toned(form.buckets_in_debt, debt)),
         ("last sweep", Cell::plain(form.swept_at.as_deref().unwrap_or("never"))),
-    ]);
+        ("namespace", Cell::plain(&form.namespace)),
+    ];
+    fields.extend(form.flags.fields());
+    let text = Text::new().fields(fields);
     form.problems.iter().fold(text, |text, problem| text.line(Cell::toned(problem, Tone::Bad)))
 }
 
@@ -105,8 +121,10 @@ mod tests {
             swept_at: None,
             sound: false,
             problems: vec!["row 1 missing from index a".into(), "page 2\u{1b}: bad".into()],
+            namespace: "default".into(),
+            flags: Flags::default(),
         };
-        let shown = text(&form).render(None, Paint(false));
+        let shown = text(&form, "`zae-limiter restore BACKUP`").render(None, Paint(false));
         assert!(shown.contains("integrity   damaged; stop every process and run `zae-limiter restore BACKUP`\n"), "{shown}");
         assert!(shown.ends_with("\n\nrow 1 missing from index a\n\npage 2\\u{1b}: bad\n"), "{shown}");
     }

@@ -38,8 +38,11 @@ pub(crate) async fn run(context: &Context<'_>) -> anyhow::Result<Exit> {
     let limiter = context.open().await?;
     let progress = Progress::start(context.printer, "sweeping");
     let mut form = Form::default();
+    let mut is_held_back = false;
     for _ in 0..ROUNDS_MAX {
-        form.add(limiter.sweep(STEPS).await?);
+        let swept = limiter.sweep(STEPS).await?;
+        is_held_back |= swept.held_back;
+        form.add(swept);
         if form.complete {
             break;
         }
@@ -47,6 +50,9 @@ pub(crate) async fn run(context: &Context<'_>) -> anyhow::Result<Exit> {
     }
     drop(progress);
     context.printer.answer(&form, &Text::new().line(Cell::plain(format!("forgotten ({})", form.words()))))?;
+    if is_held_back {
+        context.printer.warning("no sweep has confirmed the time yet, so little was forgotten; sweep again in an hour");
+    }
     if !form.complete {
         context.printer.warning("there is more to look at; sweep again");
     }

@@ -22,5 +22,8 @@ pub(crate) async fn run(context: &Context<'_>, args: SystemDeleteDefaultsArgs) -
     let deleted = limiter.delete_limits(&Level::System).await?;
     let line = if deleted { format!("deleted {what}") } else { format!("nothing to delete: {what} are not set") };
     context.printer.answer(&Form { deleted }, &Text::new().line(Cell::plain(line)))?;
+    if deleted {
+        super::limits::note_about_caches(context);
+    }
     Ok(Exit::Ok)
 }

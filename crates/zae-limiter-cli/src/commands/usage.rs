@@ -5,6 +5,7 @@ use zae_limiter::{PageRequest, UsageQuery};
 use crate::args::UsageQueryArgs;
 use crate::context::Context;
 use crate::error::Failure;
+use crate::settings::StorePlace;
 
 /// The query as the library asks it.
 pub(super) fn query(args: UsageQueryArgs, page: PageRequest) -> Result<UsageQuery, Failure> {
@@ -15,6 +16,14 @@ pub(super) fn query(args: UsageQueryArgs, page: PageRequest) -> Result<UsageQuer
         return Err(Failure::usage("--end is not after --start; there is no time in between"));
     }
     Ok(UsageQuery { entity: args.entity_id, resource: args.resource, window: args.window.into(), from, until, page })
+}
+
+/// Why there is no usage where none is found: on DynamoDB somebody else has to write it.
+pub(super) fn why_empty(context: &Context<'_>) -> Option<&'static str> {
+    matches!(context.settings.store, StorePlace::Dynamo(_)).then_some(
+        "on DynamoDB usage is written by an aggregator, which is not built yet: nothing is counted unless the Lambda of the Python \
+         package serves this table",
+    )
 }
 
 /// A sum over entities counts a call once for each member of its chain; whoever reads it should know.

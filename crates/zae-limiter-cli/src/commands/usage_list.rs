@@ -7,7 +7,7 @@ use zae_limiter::wire::UsageForm;
 use zae_limiter::{LimitName, Page, PageRequest, RateLimiter, TimeMs, UsageQuery, UsageSnapshot, UsageWindow};
 
 use super::listing::{self, Listing};
-use crate::args::UsageListArgs;
+use crate::args::{Output, UsageListArgs};
 use crate::chart::{Chart, Row};
 use crate::context::Context;
 use crate::exit::Exit;
@@ -28,7 +28,13 @@ pub(crate) async fn run(context: &Context<'_>, args: UsageListArgs) -> anyhow::R
         return plot(context, &limiter, query).await;
     }
     let page = limiter.usage(&query).await?;
-    listing::answer(context, &page, UsageForm::from, Listing { table: table(&page.items), nothing: "no usage" })
+    let form = listing::Form::new(&page, UsageForm::from).noted(note(context, page.items.is_empty()));
+    listing::print(context, &form, Listing { table: table(&page.items), nothing: "no usage" })
+}
+
+/// What to say about an answer without any usage in it.
+fn note(context: &Context<'_>, is_empty: bool) -> Option<&'static str> {
+    if is_empty { super::usage::why_empty(context) } else { None }
 }
 
 /// One row per window and limit.
@@ -71,10 +77,14 @@ async fn plot(context: &Context<'_>, limiter: &RateLimiter, mut query: UsageQuer
     }
     drop(progress);
     let charts = charts(&all.items, &query);
-    let listing = listing::Form::new(&all, UsageForm::from);
+    let note = note(context, all.items.is_empty());
+    let listing = listing::Form::new(&all, UsageForm::from).noted(note);
     let none = || Text::new().line(Cell::plain("no usage"));
     let text = if charts.is_empty() { none() } else { charts.into_iter().fold(Text::new(), Text::chart) };
     context.printer.answer(&listing, &text)?;
+    if let (Some(note), Output::Table) = (note, context.printer.looks().output) {
+        context.printer.note(note);
+    }
     super::usage::note_about_cascades(context, &query);
     Ok(Exit::Ok)
 }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use zae_limiter::{PageRequest, UsageSummary, UsageWindow};
 
-use crate::args::UsageQueryArgs;
+use crate::args::{Output, UsageQueryArgs};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::progress::Progress;
@@ -18,6 +18,9 @@ struct Form {
     first_window: Option<String>,
     last_window: Option<String>,
     limits: Vec<LimitForm>,
+    /// What whoever reads it should know.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -36,7 +39,11 @@ pub(crate) async fn run(context: &Context<'_>, args: UsageQueryArgs) -> anyhow::
     let mut form = form(&summary?, query.window);
     form.entity_id = query.entity.as_ref().map(ToString::to_string);
     form.resource = query.resource.as_ref().map(ToString::to_string);
+    form.note = if form.snapshots == 0 { super::usage::why_empty(context) } else { None };
     context.printer.answer(&form, &text(&form))?;
+    if let (Some(note), Output::Table) = (form.note, context.printer.looks().output) {
+        context.printer.note(note);
+    }
     super::usage::note_about_cascades(context, &query);
     Ok(Exit::Ok)
 }
@@ -55,6 +62,7 @@ fn form(summary: &UsageSummary, window: UsageWindow) -> Form {
         first_window: summary.first.map(|start| window.key(start)),
         last_window: summary.last.map(|start| window.key(start)),
         limits: limits.collect(),
+        note: None,
     }
 }
 

@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use super::NAME;
 
 /// How long a connection to this machine may take.
-const CONNECT_MAX: Duration = Duration::from_secs(10);
-/// How long the engine may be silent.
-const SILENCE_MAX: Duration = Duration::from_secs(20);
+const CONNECT_MAX: Duration = Duration::from_secs(2);
+/// How long the engine may be silent. It answers in milliseconds, also a busy one: this is for one that hangs.
+const SILENCE_MAX: Duration = Duration::from_secs(4);
 /// More than a thousand tables need.
 const ANSWER_BYTES_MAX: u64 = 4 << 20;
 
@@ -74,7 +74,10 @@ fn exchange(port: u16, start: &str) -> Result<String, Silence> {
         .and_then(|()| connection.set_write_timeout(Some(SILENCE_MAX)))
         .and_then(|()| connection.write_all(request.as_bytes()))
         .and_then(|()| connection.take(ANSWER_BYTES_MAX).read_to_end(&mut answer));
-    read.map_err(|error| Silence::Odd(error.to_string()))?;
+    read.map_err(|error| match error.kind() {
+        ErrorKind::TimedOut | ErrorKind::WouldBlock => Silence::Odd(format!("it says nothing for {}s", SILENCE_MAX.as_secs())),
+        _ => Silence::Odd(error.to_string()),
+    })?;
     body(&String::from_utf8_lossy(&answer)).map_err(Silence::Odd)
 }
 

@@ -22,7 +22,7 @@ pub(crate) struct State {
 }
 
 /// The folder of the engine.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
@@ -44,6 +44,10 @@ impl Folder {
     /// Where the engine writes its address once it listens.
     pub(super) fn address(&self) -> PathBuf {
         self.0.join("address")
+    }
+
+    fn port_file(&self) -> PathBuf {
+        self.0.join("last-port")
     }
 
     fn state_file(&self) -> PathBuf {
@@ -84,9 +88,27 @@ impl Folder {
         write().with_context(|| format!("{} could not be written", path.display()))
     }
 
-    /// Forgets the engine of this process, unless another one was remembered since.
+    /// The port of the engine that was started last, whether it still runs or not.
+    pub(crate) fn last_port(&self) -> Option<u16> {
+        if let Ok(Some(state)) = self.state() {
+            return Some(state.port);
+        }
+        fs::read_to_string(self.port_file()).ok()?.trim_end().parse().ok()
+    }
+
+    /// Forgets the engine of this process, unless another one was remembered since. Its port stays known: a shell that was
+    /// pointed at it finds the next one there.
     pub(crate) fn forget(&self, pid: u32) {
-        if matches!(self.state(), Ok(Some(state)) if state.pid == pid) {
+        if let Ok(Some(state)) = self.state()
+            && state.pid == pid
+        {
+            // Without it the next engine is on the usual port again.
+            let _ = private()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .open(self.port_file())
+                .and_then(|mut file| writeln!(file, "{}", state.port));
             // What stays is found to be wrong by whoever asks that engine.
             let _ = fs::remove_file(self.state_file()).and_then(|()| fs::remove_file(self.address()));
         }
@@ -151,8 +173,9 @@ mod tests {
         folder.remember(&State { pid: 7, port: 8000, data: "d".into() }).unwrap();
         folder.forget(8);
         assert!(folder.state().unwrap().is_some());
+        assert_eq!(folder.last_port(), Some(8000));
         folder.forget(7);
-        assert_eq!(folder.state().unwrap(), None);
+        assert_eq!((folder.state().unwrap(), folder.last_port()), (None, Some(8000)));
     }
 
     #[test]

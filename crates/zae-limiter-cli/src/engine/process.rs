@@ -71,7 +71,7 @@ pub(crate) async fn start(folder: &Folder, order: &Order<'_>) -> anyhow::Result<
         Tie::Detached => on_its_own(command.stdin(Stdio::null())),
     };
     let log_start = begin_log(folder, &mut command, order)?;
-    let mut child = command.spawn().with_context(|| format!("{} can not be started", order.binary.display()))?;
+    let mut child = command.spawn().with_context(|| format!("{} cannot be started", order.binary.display()))?;
 
     let clock = SystemClock::new();
     let mut last = Silence::Nobody;
@@ -196,12 +196,14 @@ mod tests {
         drop(folder.lock().unwrap());
         let old = "an old line\n";
         fs::write(folder.log(), format!("{old}1\n2\n3\n4\n5\nlast")).unwrap();
-        let report = crate::error::Report::of(&last_words(&folder, old.len().try_into().unwrap(), "it died".into()));
+        let died = last_words(&folder, old.len().try_into().unwrap(), "it died".into());
+        let report = crate::error::Report::of(&died, &crate::again::Again::default());
         assert_eq!((report.kind, report.message.as_str()), ("engine", "it died"));
         assert_eq!(report.causes, ["2", "3", "4", "5", "last"]);
         assert!(report.hint.unwrap().contains("local logs"));
         fs::write(folder.log(), old).unwrap();
-        let report = crate::error::Report::of(&last_words(&folder, old.len().try_into().unwrap(), "it died".into()));
+        let died = last_words(&folder, old.len().try_into().unwrap(), "it died".into());
+        let report = crate::error::Report::of(&died, &crate::again::Again::default());
         assert_eq!(report.causes, ["it said nothing"]);
     }
 }

@@ -16,6 +16,8 @@ fn a_grant() {
     ENTITY  LIMIT  CAPACITY  AVAILABLE  REQUESTED  WAIT
     key-1   rpm         100         99          1  -
     key-1   tpm        5000       4100        900  -
+    --- stderr
+    note: key-1 is not a created entity; its limits come from the system defaults
     ");
 }
 
@@ -25,7 +27,9 @@ fn a_grant_as_json() {
     assert_snapshot!(sandbox.run("acquire key-1 gpt-4 -c rpm=1 -c tpm=900 --output json"), @r#"
     exit 0
     --- stdout
-    {"granted":true,"retry_after_ms":0,"limits":[{"entity_id":"key-1","resource":"gpt-4","limit_name":"rpm","capacity":100,"available":99,"requested":1,"exceeded":false,"retry_after_ms":0},{"entity_id":"key-1","resource":"gpt-4","limit_name":"tpm","capacity":5000,"available":4100,"requested":900,"exceeded":false,"retry_after_ms":0}]}
+    {"granted":true,"retry_after_ms":0,"limits":[{"entity_id":"key-1","resource":"gpt-4","limit_name":"rpm","capacity":100,"available":99,"requested":1,"exceeded":false,"retry_after_ms":0},{"entity_id":"key-1","resource":"gpt-4","limit_name":"tpm","capacity":5000,"available":4100,"requested":900,"exceeded":false,"retry_after_ms":0}],"source":"system","created":false}
+    --- stderr
+    {"note":"key-1 is not a created entity; its limits come from the system defaults"}
     "#);
 }
 
@@ -50,16 +54,20 @@ fn a_refusal_shows_every_limit_and_the_wait() {
     assert_snapshot!(sandbox.run("acquire key-1 gpt-4 -c rpm=9 -c tpm=100"), @"
     exit 3
     --- stdout
-    refused: could pass in 19h 12m
+    refused: rpm of key-1, could pass in 19h 12m
 
     ENTITY  LIMIT  CAPACITY  AVAILABLE  REQUESTED  WAIT
     key-1   rpm          10          1          9  19h 12m
     key-1   tpm        5000       5000        100  -
+    --- stderr
+    note: key-1 is not a created entity; its limits come from the system defaults
     ");
     assert_snapshot!(sandbox.run("acquire key-1 gpt-4 -c rpm=9 -c tpm=100 --output json"), @r#"
     exit 3
     --- stdout
-    {"granted":false,"retry_after_ms":[MS],"limits":[{"entity_id":"key-1","resource":"gpt-4","limit_name":"rpm","capacity":10,"available":1,"requested":9,"exceeded":true,"retry_after_ms":[MS]},{"entity_id":"key-1","resource":"gpt-4","limit_name":"tpm","capacity":5000,"available":5000,"requested":100,"exceeded":false,"retry_after_ms":0}]}
+    {"granted":false,"retry_after_ms":[MS],"limits":[{"entity_id":"key-1","resource":"gpt-4","limit_name":"rpm","capacity":10,"available":1,"requested":9,"exceeded":true,"retry_after_ms":[MS]},{"entity_id":"key-1","resource":"gpt-4","limit_name":"tpm","capacity":5000,"available":5000,"requested":100,"exceeded":false,"retry_after_ms":0}],"source":"system","created":false}
+    --- stderr
+    {"note":"key-1 is not a created entity; its limits come from the system defaults"}
     "#);
 }
 
@@ -69,15 +77,19 @@ fn a_request_that_can_never_pass() {
     assert_snapshot!(sandbox.run("acquire key-1 gpt-4 -c rpm=11"), @"
     exit 3
     --- stdout
-    refused: it can never pass: more is requested than the capacity
+    refused: 11 rpm exceeds the capacity of key-1 (10); this request can never be granted
 
     ENTITY  LIMIT  CAPACITY  AVAILABLE  REQUESTED  WAIT
     key-1   rpm          10         10         11  never
+    --- stderr
+    note: key-1 is not a created entity; its limits come from the system defaults
     ");
     assert_snapshot!(sandbox.run("acquire key-1 gpt-4 -c rpm=11 --output json"), @r#"
     exit 3
     --- stdout
-    {"granted":false,"retry_after_ms":null,"limits":[{"entity_id":"key-1","resource":"gpt-4","limit_name":"rpm","capacity":10,"available":10,"requested":11,"exceeded":true,"retry_after_ms":null}]}
+    {"granted":false,"retry_after_ms":null,"limits":[{"entity_id":"key-1","resource":"gpt-4","limit_name":"rpm","capacity":10,"available":10,"requested":11,"exceeded":true,"retry_after_ms":null}],"source":"system","created":false}
+    --- stderr
+    {"note":"key-1 is not a created entity; its limits come from the system defaults"}
     "#);
 }
 
@@ -88,10 +100,13 @@ fn what_can_not_pass_in_time_is_refused_at_once() {
     assert_snapshot!(sandbox.run("acquire key-1 gpt-4 -c rpm=1 --wait 10s"), @"
     exit 3
     --- stdout
-    refused: could pass in 2h 24m
+    refused: rpm of key-1, could pass in 2h 24m
+    did not wait: 2h 24m is longer than --wait 10.0s allows
 
     ENTITY  LIMIT  CAPACITY  AVAILABLE  REQUESTED  WAIT
     key-1   rpm          10          0          1  2h 24m
+    --- stderr
+    note: key-1 is not a created entity; its limits come from the system defaults
     ");
 }
 
@@ -114,6 +129,8 @@ fn what_was_really_used_is_recorded() {
     ENTITY  LIMIT  CAPACITY  AVAILABLE  REQUESTED  WAIT
     key-1   rpm         100         99          1  -
     key-1   tpm        5000       4900        900  -
+    --- stderr
+    note: key-1 is not a created entity; its limits come from the system defaults
     ");
     assert_snapshot!(sandbox.run("acquire key-1 gpt-4 -c tpm=0 --record tpm=6000"), @"
     exit 0
@@ -122,6 +139,8 @@ fn what_was_really_used_is_recorded() {
 
     ENTITY  LIMIT  CAPACITY  AVAILABLE  REQUESTED  WAIT
     key-1   tpm        5000      -1100          0  -
+    --- stderr
+    note: key-1 is not a created entity; its limits come from the system defaults
     ");
     assert_snapshot!(sandbox.run("available key-1 gpt-4"), @"
     exit 0
@@ -129,6 +148,8 @@ fn what_was_really_used_is_recorded() {
     ENTITY  LIMIT  CAPACITY  AVAILABLE  REQUESTED  WAIT
     key-1   rpm         100         99          0  -
     key-1   tpm        5000      -1100          0  5h 17m
+    --- stderr
+    note: key-1 is not a created entity; its limits come from the system defaults
     ");
 }
 
@@ -153,6 +174,8 @@ fn amounts_for_one_limit_add_up() {
 
     ENTITY  LIMIT  CAPACITY  AVAILABLE  REQUESTED  WAIT
     key-1   rpm         100         97          3  -
+    --- stderr
+    note: key-1 is not a created entity; its limits come from the system defaults
     ");
 }
 
@@ -166,6 +189,8 @@ fn limits_of_the_call_override_the_stored_ones() {
 
     ENTITY  LIMIT  CAPACITY  AVAILABLE  REQUESTED  WAIT
     key-1   rpm           5          4          1  -
+    --- stderr
+    note: key-1 is not a created entity; its limits come from this call
     ");
 }
 
@@ -188,7 +213,7 @@ fn a_chain_is_taken_whole_or_not_at_all() {
     assert_snapshot!(sandbox.run("acquire key-1 gpt-4 -c rpm=3"), @"
     exit 3
     --- stdout
-    refused: could pass in 4h 48m
+    refused: rpm of org, could pass in 4h 48m
 
     ENTITY  LIMIT  CAPACITY  AVAILABLE  REQUESTED  WAIT
     key-1   rpm         100         97          3  -
@@ -252,12 +277,12 @@ fn what_is_disabled_is_an_error() {
     let sandbox = Sandbox::with_defaults("rpm:100/day");
     sandbox.limiter().disable(&Level::Resource("gpt-4".parse().unwrap())).unwrap();
     assert_snapshot!(sandbox.run("acquire key-1 gpt-4 -c rpm=1"), @"
-    exit 1
+    exit 4
     --- stderr
     error: key-1 on gpt-4 is disabled at level: resource gpt-4
     ");
     assert_snapshot!(sandbox.run("acquire key-1 gpt-4 -c rpm=1 --output json"), @r#"
-    exit 1
+    exit 4
     --- stderr
     {"error":{"kind":"disabled","message":"key-1 on gpt-4 is disabled at level: resource gpt-4"}}
     "#);
@@ -275,6 +300,8 @@ fn a_look_takes_nothing() {
     ENTITY  LIMIT  CAPACITY  AVAILABLE  REQUESTED  WAIT
     key-1   rpm          10          6          0  -
     key-1   tpm        5000       5000          0  -
+    --- stderr
+    note: key-1 is not a created entity; its limits come from the system defaults
     ");
     sandbox.run("available key-1 gpt-4 -c rpm=5");
     assert_eq!(sandbox.run("available key-1 gpt-4"), first);
@@ -286,7 +313,9 @@ fn a_look_as_json() {
     assert_snapshot!(sandbox.run("available key-1 gpt-4 --output json"), @r#"
     exit 0
     --- stdout
-    {"granted":true,"retry_after_ms":0,"limits":[{"entity_id":"key-1","resource":"gpt-4","limit_name":"rpm","capacity":10,"available":10,"requested":0,"exceeded":false,"retry_after_ms":0}]}
+    {"granted":true,"retry_after_ms":0,"limits":[{"entity_id":"key-1","resource":"gpt-4","limit_name":"rpm","capacity":10,"available":10,"requested":0,"exceeded":false,"retry_after_ms":0}],"source":"system","created":false}
+    --- stderr
+    {"note":"key-1 is not a created entity; its limits come from the system defaults"}
     "#);
 }
 
@@ -301,27 +330,35 @@ fn a_look_with_amounts_says_whether_it_would_pass() {
 
     ENTITY  LIMIT  CAPACITY  AVAILABLE  REQUESTED  WAIT
     key-1   rpm          10          1          1  -
+    --- stderr
+    note: key-1 is not a created entity; its limits come from the system defaults
     ");
     assert_snapshot!(sandbox.run("available key-1 gpt-4 -c rpm=9"), @"
     exit 3
     --- stdout
-    would be refused: could pass in 19h 12m
+    would be refused: rpm of key-1, could pass in 19h 12m
 
     ENTITY  LIMIT  CAPACITY  AVAILABLE  REQUESTED  WAIT
     key-1   rpm          10          1          9  19h 12m
+    --- stderr
+    note: key-1 is not a created entity; its limits come from the system defaults
     ");
     assert_snapshot!(sandbox.run("available key-1 gpt-4 -c rpm=9 --output json"), @r#"
     exit 3
     --- stdout
-    {"granted":false,"retry_after_ms":[MS],"limits":[{"entity_id":"key-1","resource":"gpt-4","limit_name":"rpm","capacity":10,"available":1,"requested":9,"exceeded":true,"retry_after_ms":[MS]}]}
+    {"granted":false,"retry_after_ms":[MS],"limits":[{"entity_id":"key-1","resource":"gpt-4","limit_name":"rpm","capacity":10,"available":1,"requested":9,"exceeded":true,"retry_after_ms":[MS]}],"source":"system","created":false}
+    --- stderr
+    {"note":"key-1 is not a created entity; its limits come from the system defaults"}
     "#);
     assert_snapshot!(sandbox.run("available key-1 gpt-4 -c rpm=11"), @"
     exit 3
     --- stdout
-    would be refused: it can never pass: more is requested than the capacity
+    would be refused: 11 rpm exceeds the capacity of key-1 (10); this request can never be granted
 
     ENTITY  LIMIT  CAPACITY  AVAILABLE  REQUESTED  WAIT
     key-1   rpm          10          1         11  never
+    --- stderr
+    note: key-1 is not a created entity; its limits come from the system defaults
     ");
 }
 

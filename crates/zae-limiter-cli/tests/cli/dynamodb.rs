@@ -2,6 +2,7 @@
 //! print the same. Snapshots show only what is different, or what a file has no word for.
 
 mod errors;
+mod newcomer;
 mod pages;
 mod rig;
 mod stores;
@@ -55,6 +56,12 @@ const LIMITS: &str = "
     0 audit list --resource gpt-4
     0 audit list --entity-id key-1
     0 audit list --entity-id nobody
+    0 system set-defaults -l rpm:1
+    0 system set-defaults --add -l tpm:1
+    0 system set-defaults --remove rpm
+    1 system set-defaults --remove rpm
+    0 entity set-limits key-1 -l rps:1
+    0 audit list --max 3
 ";
 
 /// Who there is.
@@ -148,13 +155,13 @@ const FLAGS: &str = "
     0 system set-defaults -l rpm:10/day
     0 acquire key-1 gpt-4 -c rpm=1
     0 entity disable key-1
-    1 acquire key-1 gpt-4 -c rpm=1
-    1 available key-1 gpt-4
-    1 acquire key-1 embed -c rpm=1
+    4 acquire key-1 gpt-4 -c rpm=1
+    4 available key-1 gpt-4
+    4 acquire key-1 embed -c rpm=1
     0 explain key-1 gpt-4
     0 acquire key-2 gpt-4 -c rpm=1
     0 resource disable gpt-4
-    1 acquire key-2 gpt-4 -c rpm=1
+    4 acquire key-2 gpt-4 -c rpm=1
     0 entity enable key-1 -r gpt-4
     0 acquire key-1 gpt-4 -c rpm=1
     0 resource list
@@ -177,8 +184,8 @@ const FLAGS_IN_SHORT: &str = "
     0 system set-defaults -l rpm:10/day
     0 acquire key-1 gpt-4 -c rpm=1
     0 entity disable key-1 -r gpt-4
-    1 acquire key-1 gpt-4 -c rpm=1
-    1 available key-1 gpt-4
+    4 acquire key-1 gpt-4 -c rpm=1
+    4 available key-1 gpt-4
     0 explain key-1 gpt-4
     0 entity get-limits key-1 -r gpt-4
     0 entity buckets key-1
@@ -214,9 +221,13 @@ const NAMESPACES: &str = "
     0 namespace orphans
     1 namespace recover {team-a}
     1 namespace purge {team-a} --yes
-    2 namespace delete team-a
-    0 namespace delete team-a --yes
+    2 namespace delete default
+    0 namespace delete team-a
     1 namespace delete team-a --yes
+    1 -N team-a system get-defaults
+    0 namespace recover team-a
+    2 namespace recover team-a
+    0 namespace delete team-a
     1 -N team-a system get-defaults
     0 namespace list
     0 namespace orphans

@@ -21,39 +21,39 @@ fn entities_are_listed_page_by_page() {
     assert_snapshot!(sandbox.run("entity list"), @r"
     exit 0
     --- stdout
-    ENTITY  PARENT  CASCADE  VERSION  CREATED  NAME
-    key-1   org     yes            1  [TIME]  key-1
-    key-2   org     yes            1  [TIME]  key-2
-    key-3   org     yes            1  [TIME]  漢字 \u{202e}key
-    org     -       no             1  [TIME]  org
+    ENTITY  PARENT  CASCADE  DISABLED  CREATED  NAME
+    key-1   org     yes      -         [TIME]  key-1
+    key-2   org     yes      -         [TIME]  key-2
+    key-3   org     yes      -         [TIME]  漢字 \u{202e}key
+    org     -       no       -         [TIME]  org
     ");
     assert_snapshot!(sandbox.run("entity list --limit 2"), @"
     exit 0
     --- stdout
-    ENTITY  PARENT  CASCADE  VERSION  CREATED  NAME
-    key-1   org     yes            1  [TIME]  key-1
-    key-2   org     yes            1  [TIME]  key-2
+    ENTITY  PARENT  CASCADE  DISABLED  CREATED  NAME
+    key-1   org     yes      -         [TIME]  key-1
+    key-2   org     yes      -         [TIME]  key-2
     --- stderr
-    note: there is more; go on with --cursor 'key-2'
+    note: there is more; go on with --cursor key-2
     ");
     assert_snapshot!(sandbox.run("entity list --limit 2 --cursor key-2 --quiet"), @r"
     exit 0
     --- stdout
-    ENTITY  PARENT  CASCADE  VERSION  CREATED  NAME
-    key-3   org     yes            1  [TIME]  漢字 \u{202e}key
-    org     -       no             1  [TIME]  org
+    ENTITY  PARENT  CASCADE  DISABLED  CREATED  NAME
+    key-3   org     yes      -         [TIME]  漢字 \u{202e}key
+    org     -       no       -         [TIME]  org
     ");
     assert_snapshot!(sandbox.run("entity list --limit 2 --output json"), @r#"
     exit 0
     --- stdout
-    {"items":[{"entity_id":"key-1","name":"key-1","parent_id":"org","cascade":true,"metadata":{},"created_at":"[TIME]","version":1},{"entity_id":"key-2","name":"key-2","parent_id":"org","cascade":true,"metadata":{},"created_at":"[TIME]","version":1}],"next":"key-2"}
+    {"items":[{"entity_id":"key-1","name":"key-1","parent_id":"org","cascade":true,"metadata":{},"created_at":"[TIME]","version":1,"disabled":null},{"entity_id":"key-2","name":"key-2","parent_id":"org","cascade":true,"metadata":{},"created_at":"[TIME]","version":1,"disabled":null}],"next":"key-2"}
     --- stderr
-    {"note":"there is more; go on with --cursor 'key-2'"}
+    {"note":"there is more; go on with --cursor key-2"}
     "#);
     assert_snapshot!(sandbox.run("entity list --limit 3 --cursor key-2 --output json"), @r#"
     exit 0
     --- stdout
-    {"items":[{"entity_id":"key-3","name":"漢字 \u202ekey","parent_id":"org","cascade":true,"metadata":{},"created_at":"[TIME]","version":1},{"entity_id":"org","name":"org","parent_id":null,"cascade":false,"metadata":{},"created_at":"[TIME]","version":1}],"next":null}
+    {"items":[{"entity_id":"key-3","name":"漢字 \u202ekey","parent_id":"org","cascade":true,"metadata":{},"created_at":"[TIME]","version":1,"disabled":null},{"entity_id":"org","name":"org","parent_id":null,"cascade":false,"metadata":{},"created_at":"[TIME]","version":1,"disabled":null}],"next":null}
     "#);
 }
 
@@ -98,21 +98,21 @@ fn pages_that_are_none() {
     assert_snapshot!(sandbox.run("entity list --limit 0"), @"
     exit 2
     --- stderr
-    error: invalid value '0' for '--limit <COUNT>': write a whole number from 1 to 1000
+    error: invalid value '0' for '--max <COUNT>': write a whole number from 1 to 1000
 
     For more information, try '--help'.
     ");
     assert_snapshot!(sandbox.run("entity list --limit 1001"), @"
     exit 2
     --- stderr
-    error: invalid value '1001' for '--limit <COUNT>': write a whole number from 1 to 1000
+    error: invalid value '1001' for '--max <COUNT>': write a whole number from 1 to 1000
 
     For more information, try '--help'.
     ");
     assert_snapshot!(sandbox.run("entity list --limit many"), @"
     exit 2
     --- stderr
-    error: invalid value 'many' for '--limit <COUNT>': write a whole number from 1 to 1000
+    error: invalid value 'many' for '--max <COUNT>': write a whole number from 1 to 1000
 
     For more information, try '--help'.
     ");
@@ -124,19 +124,9 @@ fn a_narrow_terminal_gets_blocks() {
     assert_snapshot!(sandbox.run("entity list --limit 2 -q"), @"
     exit 0
     --- stdout
-    ENTITY   key-1
-    PARENT   org
-    CASCADE  yes
-    VERSION  1
-    CREATED  [TIME]
-    NAME     key-1
-
-    ENTITY   key-2
-    PARENT   org
-    CASCADE  yes
-    VERSION  1
-    CREATED  [TIME]
-    NAME     key-2
+    ENTITY  PARENT  CASCADE  DISABLED  NAME
+    key-1   org     yes      -         key-1
+    key-2   org     yes      -         key-2
     ");
 }
 
@@ -146,15 +136,15 @@ fn children() {
     assert_snapshot!(sandbox.run("entity children org --limit 1"), @"
     exit 0
     --- stdout
-    ENTITY  PARENT  CASCADE  VERSION  CREATED  NAME
-    key-1   org     yes            1  [TIME]  key-1
+    ENTITY  PARENT  CASCADE  DISABLED  CREATED  NAME
+    key-1   org     yes      -         [TIME]  key-1
     --- stderr
-    note: there is more; go on with --cursor 'key-1'
+    note: there is more; go on with --cursor key-1
     ");
     assert_snapshot!(sandbox.run("entity children org --limit 1 --cursor key-2 --output json"), @r#"
     exit 0
     --- stdout
-    {"items":[{"entity_id":"key-3","name":"漢字 \u202ekey","parent_id":"org","cascade":true,"metadata":{},"created_at":"[TIME]","version":1}],"next":null}
+    {"items":[{"entity_id":"key-3","name":"漢字 \u202ekey","parent_id":"org","cascade":true,"metadata":{},"created_at":"[TIME]","version":1,"disabled":null}],"next":null}
     "#);
 }
 
@@ -176,7 +166,7 @@ fn entities_and_resources_with_limits_of_their_own() {
     --- stdout
     {"items":[{"entity_id":"key-1"}],"next":"key-1"}
     --- stderr
-    {"note":"there is more; go on with --cursor 'key-1'"}
+    {"note":"there is more; go on with --cursor key-1"}
     "#);
     assert_snapshot!(sandbox.run("entity list --with-custom-limits gpt-4 --cursor key-1 --output json"), @r#"
     exit 0
@@ -217,7 +207,7 @@ fn entities_and_resources_with_limits_of_their_own() {
     --- stdout
     {"items":[{"resource":"gpt-3"}],"next":"gpt-3"}
     --- stderr
-    {"note":"there is more; go on with --cursor 'gpt-3'"}
+    {"note":"there is more; go on with --cursor gpt-3"}
     "#);
 }
 
@@ -261,7 +251,7 @@ fn an_update_under_a_version() {
     --- stderr
     {"error":{"kind":"conflict","message":"entity key-1 has version 2, not 1; nothing was changed","hint":"look at it with `zae-limiter entity show key-1`, then decide again"}}
     "#);
-    assert!(sandbox.raw("entity show key-1").1.contains("name     One\n"));
+    assert!(sandbox.raw("entity show key-1").1.contains("name      One\n"));
 }
 
 #[test]

@@ -30,11 +30,12 @@ fn an_entity_with_everything() {
     created   [TIME]
     version   1
     metadata  tier=gold
+    disabled  -
     ");
     assert_snapshot!(sandbox.run("entity show key-1 --output json"), @r#"
     exit 0
     --- stdout
-    {"entity_id":"key-1","name":"Key One","parent_id":"org","cascade":true,"metadata":{"tier":"gold"},"created_at":"[TIME]","version":1}
+    {"entity_id":"key-1","name":"Key One","parent_id":"org","cascade":true,"metadata":{"tier":"gold"},"created_at":"[TIME]","version":1,"disabled":null,"disabled_on":{}}
     "#);
 }
 
@@ -49,12 +50,13 @@ fn an_entity_with_nothing() {
     assert_snapshot!(sandbox.run("entity show org"), @"
     exit 0
     --- stdout
-    entity   org
-    name     org
-    parent   -
-    cascade  no
-    created  [TIME]
-    version  1
+    entity    org
+    name      org
+    parent    -
+    cascade   no
+    created   [TIME]
+    version   1
+    disabled  -
     ");
 }
 

@@ -30,12 +30,14 @@ fn a_sound_file() {
     size        [..]
     log         [..]
     mode        0600
-    schema      1
+    schema      2
     sqlite      [..]
     integrity   sound
     buckets     2
     in debt     1
     last sweep  never
+    namespace   default
+    disabled    nothing
     ");
     let (exit, json) = sandbox.raw("status --output json");
     let status: serde_json::Value = serde_json::from_str(&json).unwrap();
@@ -47,9 +49,13 @@ fn a_sound_file() {
         [
             "buckets",
             "buckets_in_debt",
+            "disabled",
+            "enabled",
             "file_bytes",
+            "flags_complete",
             "log_bytes",
             "mode",
+            "namespace",
             "path",
             "problems",
             "schema_version",
@@ -67,24 +73,24 @@ fn looking_creates_nothing() {
     exit 1
     --- stderr
     error: there is no file [FOLDER]/limits.db
-    hint: the first command that stores something creates it
+    hint: check ZAEL_STORE; the first command that stores something creates it
     ");
     assert_snapshot!(sandbox.run("backup copy.db --output json"), @r#"
     exit 1
     --- stderr
-    {"error":{"kind":"not_found","message":"there is no file [FOLDER]/limits.db","hint":"the first command that stores something creates it"}}
+    {"error":{"kind":"not_found","message":"there is no file [FOLDER]/limits.db","hint":"check ZAEL_STORE; the first command that stores something creates it"}}
     "#);
     assert!(!sandbox.path("limits.db").exists() && !sandbox.path("copy.db").exists());
     assert_snapshot!(sandbox.run("--store memory: status"), @"
     exit 2
     --- stderr
-    error: memory: is no file
+    error: this command works on SQLite files, and memory: is none
     hint: name one with --store sqlite:PATH
     ");
     assert_snapshot!(sandbox.run("--store memory: backup copy.db --output json"), @r#"
     exit 2
     --- stderr
-    {"error":{"kind":"usage","message":"memory: is no file","hint":"name one with --store sqlite:PATH"}}
+    {"error":{"kind":"usage","message":"this command works on SQLite files, and memory: is none","hint":"name one with --store sqlite:PATH"}}
     "#);
 }
 
@@ -115,6 +121,35 @@ fn a_damaged_file_is_told_and_exits_with_1() {
     std::fs::write(&path, bytes).unwrap();
     let shown = sandbox.run("--store sqlite:copy.db status");
     assert!(shown.starts_with("exit 1\n"), "{shown}");
+}
+
+/// The advice for a damaged store, to restore a backup, helps nobody whose backup is damaged; and a copy is not to blame for the
+/// file it is made of.
+#[test]
+fn damage_is_told_of_the_file_that_has_it() {
+    let sandbox = Sandbox::with_defaults("rpm:10/day");
+    for key in 0..200 {
+        sandbox.limiter().acquire(Request::new(format!("key-{key}").as_str(), "gpt-4").take("rpm", 1)).unwrap().commit().unwrap();
+    }
+    assert_eq!(sandbox.raw("backup copy.db").0, 0);
+    let mut bytes = std::fs::read(sandbox.path("copy.db")).unwrap();
+    let last = bytes.len() - 4096;
+    bytes[last..].fill(0x5a);
+    std::fs::write(sandbox.path("copy.db"), bytes).unwrap();
+    assert_snapshot!(sandbox.run("restore copy.db --yes"), @"
+    exit 1
+    --- stderr
+    error: [FOLDER]/copy.db: the backup is damaged; nothing was changed. Choose another backup
+      caused by: database disk image is malformed
+    ");
+    assert_snapshot!(sandbox.run("--store sqlite:copy.db backup again.db"), @"
+    exit 1
+    --- stderr
+    error: [FOLDER]/copy.db: the file is corrupt; stop every process that uses it and run `zae-limiter --store sqlite:copy.db restore BACKUP`
+      caused by: database disk image is malformed
+    ");
+    assert!(!sandbox.path("again.db").exists());
+    assert_eq!(sandbox.raw("acquire key-1 gpt-4 -c rpm=9").0, 0, "the store is as it was");
 }
 
 #[test]
@@ -150,18 +185,16 @@ fn a_sweep_forgets_what_is_old() {
         let request = Request::new(key, "gpt-4").take("rpm", 1).limits([parsed("rpm:5")]);
         limiter.acquire(request).unwrap().commit().unwrap();
     }
+    // The first sweep only looks at the clock: one look is no proof. A day later it is.
+    assert_eq!(limiter.sweep(100).unwrap().buckets, 0);
     limiter.close();
-    assert_snapshot!(sandbox.run("sweep"), @"
-    exit 0
-    --- stdout
-    forgotten (buckets: 2, usage rows: 2, audit events: 0)
-    ");
-    assert_snapshot!(sandbox.run("sweep --output json"), @r#"
-    exit 0
-    --- stdout
-    {"buckets":0,"usage":0,"audit":0,"complete":true}
-    "#);
+    let limiter = sandbox.limiter_at("2026-01-02T00:00:00Z");
+    assert_eq!(limiter.sweep(100).unwrap().buckets, 2);
+    limiter.close();
     assert!(!sandbox.raw("status").1.contains("never"));
+    // Months later the clock has leapt again.
+    let (_, said) = sandbox.raw("sweep --output json");
+    assert!(said.contains(r#"{"buckets":0,"usage":0,"audit":0,"complete":true}"#), "{said}");
 }
 
 /// The old log must not be replayed onto the backup, and the old file is kept.
@@ -195,7 +228,7 @@ fn a_file_in_use_is_not_restored() {
     sandbox.run("backup copy.db");
     let limiter = sandbox.limiter();
     assert_snapshot!(sandbox.run("restore copy.db --yes"), @"
-    exit 1
+    exit 5
     --- stderr
     error: [FOLDER]/limits.db: the file is in use; stop every process that has it open, then try again
     ");
@@ -225,6 +258,57 @@ fn what_is_no_backup_is_not_restored() {
     ");
     assert_eq!(sandbox.raw("acquire key-1 gpt-4 -c rpm=1").0, 0);
 }
+
+/// Each needs something that a new file does not have: it was named by mistake.
+#[test]
+fn commands_that_change_what_is_there_create_nothing() {
+    let sandbox = Sandbox::new();
+    for line in CHANGES {
+        let shown = sandbox.run(line);
+        let expected = "exit 1\n--- stderr\nerror: there is no file [FOLDER]/limits.db\nhint: check ZAEL_STORE; ";
+        assert!(shown.starts_with(expected), "{line}: {shown}");
+        let shown = sandbox.run(&format!("{line} --store sqlite:typo.db"));
+        assert!(shown.starts_with("exit 1\n--- stderr\nerror: there is no file typo.db\nhint: check --store; "), "{line}: {shown}");
+    }
+    // Nor does a command in a namespace, which a new file does not have.
+    assert_snapshot!(sandbox.run("system set-defaults -l rpm:1 -N team-a"), @"
+    exit 1
+    --- stderr
+    error: there is no file [FOLDER]/limits.db
+    hint: check ZAEL_STORE; `zae-limiter namespace register team-a` creates it
+    ");
+    assert_eq!(std::fs::read_dir(sandbox.path(".")).unwrap().count(), 0);
+    // The usual file is nobody's typo, and its folder is not created either.
+    let sandbox = sandbox.variable("ZAEL_STORE", "");
+    let shown = sandbox.run("sweep");
+    assert!(shown.ends_with("limits.db\nhint: the first command that stores something creates it\n"), "{shown}");
+    assert_eq!(std::fs::read_dir(sandbox.path(".")).unwrap().count(), 0);
+}
+
+const CHANGES: [&str; 22] = [
+    "sweep",
+    "acquire key-1 gpt-4 -c rpm=1 -l rpm:1 --must-exist",
+    "entity create key-1 --parent org-1",
+    "entity update key-1 --display-name x",
+    "entity delete key-1",
+    "entity delete key-1 --yes",
+    "entity set-limits key-1 --remove rpm",
+    "entity set-limits key-1 -l rpm:1 --must-exist",
+    "entity delete-limits key-1 --yes",
+    "entity reset key-1 --yes",
+    "entity disable key-1",
+    "entity enable key-1",
+    "entity clear-disabled key-1",
+    "resource set-defaults gpt-4 --remove rpm",
+    "resource delete-defaults gpt-4 --yes",
+    "resource disable gpt-4",
+    "resource enable gpt-4",
+    "resource clear-disabled gpt-4",
+    "system delete-defaults --yes",
+    "namespace delete team-a",
+    "namespace recover team-a",
+    "namespace purge abc --yes",
+];
 
 /// A typo in the path is not a reason to create a file, and an auditor needs no permission to write.
 #[test]

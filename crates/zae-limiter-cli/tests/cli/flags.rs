@@ -12,14 +12,16 @@ fn an_entity_is_switched_off_and_on() {
     exit 0
     --- stdout
     disabled entity key-1 (1 existing bucket)
+    --- stderr
+    note: key-1 is not a created entity; it is remembered under this name all the same
     ");
     assert_snapshot!(sandbox.run("acquire key-1 gpt-4 -c rpm=1"), @"
-    exit 1
+    exit 4
     --- stderr
     error: key-1 on gpt-4 is disabled at level: entity key-1
     ");
     assert_snapshot!(sandbox.run("available key-1 gpt-4 --output json"), @r#"
-    exit 1
+    exit 4
     --- stderr
     {"error":{"kind":"disabled","message":"key-1 on gpt-4 is disabled at level: entity key-1"}}
     "#);
@@ -27,17 +29,26 @@ fn an_entity_is_switched_off_and_on() {
     exit 0
     --- stdout
     {"level":"entity_default","entity_id":"key-1","disabled":false,"buckets":1}
+    --- stderr
+    {"note":"key-1 is not a created entity; it is remembered under this name all the same"}
+    {"note":"running processes see this within their config-cache TTL (60s unless set otherwise)"}
     "#);
     assert_eq!(sandbox.raw("acquire key-1 gpt-4 -c rpm=1").0, 0);
     assert_snapshot!(sandbox.run("entity enable key-1"), @"
     exit 0
     --- stdout
     enabled entity key-1 (1 existing bucket)
+    --- stderr
+    note: key-1 is not a created entity; it is remembered under this name all the same
+    note: running processes see this within their config-cache TTL (60s unless set otherwise)
     ");
     assert_snapshot!(sandbox.run("entity clear-disabled key-1"), @"
     exit 0
     --- stdout
     cleared the flag of entity key-1 (1 existing bucket)
+    --- stderr
+    note: key-1 is not a created entity; it is remembered under this name all the same
+    note: running processes see this within their config-cache TTL (60s unless set otherwise)
     ");
 }
 
@@ -48,14 +59,15 @@ fn an_entity_on_one_resource() {
     exit 0
     --- stdout
     {"level":"entity","entity_id":"key-1","resource":"gpt-4","disabled":true,"buckets":0}
+    --- stderr
+    {"note":"key-1 is not a created entity; it is remembered under this name all the same"}
     "#);
-    assert_eq!(sandbox.raw("acquire key-1 gpt-4 -c rpm=1").0, 1);
+    assert_eq!(sandbox.raw("acquire key-1 gpt-4 -c rpm=1").0, 4);
     assert_eq!(sandbox.raw("acquire key-1 gpt-3 -c rpm=1").0, 0);
     assert_snapshot!(sandbox.run("entity get-limits key-1 -r gpt-4"), @"
     exit 0
     --- stdout
     level     entity key-1 on gpt-4
-    version   2
     disabled  yes
 
     no limits at this level
@@ -74,6 +86,9 @@ fn an_entity_on_one_resource() {
     exit 0
     --- stdout
     {"level":"entity","entity_id":"key-1","resource":"gpt-4","disabled":null,"buckets":0}
+    --- stderr
+    {"note":"key-1 is not a created entity; it is remembered under this name all the same"}
+    {"note":"running processes see this within their config-cache TTL (60s unless set otherwise)"}
     "#);
     assert_eq!(sandbox.raw("acquire key-1 gpt-4 -c rpm=1").0, 0);
 }
@@ -90,7 +105,7 @@ fn a_resource_is_switched_off_and_on() {
     disabled resource gpt-4 (2 existing buckets)
     ");
     assert_snapshot!(sandbox.run("acquire key-1 gpt-4 -c rpm=1"), @"
-    exit 1
+    exit 4
     --- stderr
     error: key-1 on gpt-4 is disabled at level: resource gpt-4
     ");
@@ -106,21 +121,29 @@ fn a_resource_is_switched_off_and_on() {
     exit 0
     --- stdout
     {"level":"resource","resource":"gpt-4","disabled":false,"buckets":2}
+    --- stderr
+    {"note":"running processes see this within their config-cache TTL (60s unless set otherwise)"}
     "#);
     assert_snapshot!(sandbox.run("resource enable gpt-4"), @"
     exit 0
     --- stdout
     enabled resource gpt-4 (2 existing buckets)
+    --- stderr
+    note: running processes see this within their config-cache TTL (60s unless set otherwise)
     ");
     assert_snapshot!(sandbox.run("resource clear-disabled gpt-4 --output json"), @r#"
     exit 0
     --- stdout
     {"level":"resource","resource":"gpt-4","disabled":null,"buckets":2}
+    --- stderr
+    {"note":"running processes see this within their config-cache TTL (60s unless set otherwise)"}
     "#);
     assert_snapshot!(sandbox.run("resource clear-disabled gpt-4"), @"
     exit 0
     --- stdout
     cleared the flag of resource gpt-4 (2 existing buckets)
+    --- stderr
+    note: running processes see this within their config-cache TTL (60s unless set otherwise)
     ");
     assert_eq!(sandbox.raw("acquire key-2 gpt-4 -c rpm=1").0, 0);
 }

@@ -432,7 +432,7 @@ fn an_engine_that_is_missing_or_dies() {
         shown.starts_with("exit 1\n--- stderr\nerror: the engine did not start (exit status: 1)\n  caused by: zae-limiter-local: "),
         "{shown}"
     );
-    assert!(shown.contains("dynamodb.db can not be opened as a database"), "{shown}");
+    assert!(shown.contains("dynamodb.db cannot be opened as a database"), "{shown}");
     assert_eq!(local.0.raw("local status").0, 1);
 }
 
@@ -522,7 +522,7 @@ fn two_at_once_start_one() {
 #[test]
 fn in_the_foreground_it_passes_on_what_the_engine_says_and_ends_with_it() {
     let local = Local::new();
-    let mut child = local.spawn("local up --port 0 --name front");
+    let mut child = local.spawn("local up --foreground --port 0 --name front");
     // Its answer says that everything is made; a table that is there may not have its records yet.
     let mut stdout = BufReader::new(child.stdout.take().unwrap());
     let mut answer = String::new();
@@ -559,7 +559,7 @@ fn in_the_foreground_it_passes_on_what_the_engine_says_and_ends_with_it() {
 #[test]
 fn in_the_foreground_the_engine_does_not_outlive_the_command() {
     let local = Local::new();
-    let mut child = local.spawn("local up --port 0 --output json");
+    let mut child = local.spawn("local up --foreground --port 0 --output json");
     let mut answer = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut answer).unwrap();
     assert_eq!(serde_json::from_str::<Value>(&answer).unwrap()["started"], true);

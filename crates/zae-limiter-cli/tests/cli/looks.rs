@@ -29,7 +29,7 @@ fn colours_change_nothing_but_colours() {
     let sandbox = Sandbox::with_defaults("rpm:10/day tpm:5/day");
     let plain = sandbox.run("available key-1 gpt-4 -c rpm=11");
     let mut colourful = sandbox.run("available key-1 gpt-4 -c rpm=11 --color always");
-    for code in ["\u{1b}[0m", "\u{1b}[1m", "\u{1b}[1;31m"] {
+    for code in ["\u{1b}[0m", "\u{1b}[1m", "\u{1b}[2m", "\u{1b}[1;31m"] {
         colourful = colourful.replace(code, "");
     }
     assert_eq!(colourful, plain);
@@ -54,12 +54,13 @@ fn a_narrow_terminal_gets_blocks_and_loses_nothing() {
     AVAILABLE  5
     REQUESTED  0
     WAIT       -
+    --- stderr
+    note: key-1 is not a created entity; its limits come from the system defaults
     ");
     assert_snapshot!(sandbox.run("system get-defaults"), @"
     exit 0
     --- stdout
-    level    system
-    version  1
+    level  system
 
     LIMIT    RATE  BURST
     rpm    10/day     10
@@ -74,6 +75,20 @@ fn a_narrow_terminal_gets_blocks_and_loses_nothing() {
 
     on unavailable  block
     ");
+}
+
+/// Times to the second, and the least important column goes first.
+#[test]
+fn lists_stay_tables_on_a_narrow_terminal() {
+    let sandbox = Sandbox::with_store().variable("COLUMNS", "60");
+    assert_eq!(sandbox.raw("entity create key-1").0, 0);
+    let titles = |line: &str| sandbox.raw(line).1.lines().next().expect("a line").split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(titles("entity list"), "ENTITY PARENT CASCADE DISABLED NAME");
+    assert_eq!(titles("namespace list"), "NAMESPACE ID STATUS DELETED");
+    let sandbox = sandbox.variable("COLUMNS", "70");
+    let (_, wide) = sandbox.raw("namespace list");
+    let created = wide.lines().nth(1).and_then(|row| row.split_whitespace().nth(3)).expect("a time");
+    assert_eq!(created.len(), "2026-01-02T03:04:05Z".len(), "{wide}");
 }
 
 #[test]
@@ -96,7 +111,7 @@ fn control_characters_do_not_reach_the_terminal() {
     assert_snapshot!(json, @r#"
     exit 0
     --- stdout
-    {"entity_id":"key-1","name":"key-1","parent_id":null,"cascade":false,"metadata":{"note":"\u001b]0;gotcha\u0007line\nfeed\u202etxt\u009b31m"},"created_at":"[TIME]","version":1}
+    {"entity_id":"key-1","name":"key-1","parent_id":null,"cascade":false,"metadata":{"note":"\u001b]0;gotcha\u0007line\nfeed\u202etxt\u009b31m"},"created_at":"[TIME]","version":1,"disabled":null,"disabled_on":{}}
     "#);
     let wrong = sandbox.run_words(&["explain", "key\u{1b}[31m", "gpt-4"]);
     assert_snapshot!(wrong, @r#"
@@ -116,7 +131,7 @@ fn a_reader_that_goes_away_is_no_error() {
     let sandbox = Sandbox::with_defaults("rpm:10/day");
     let (reader, writer) = pipe().unwrap();
     drop(reader);
-    let output = sandbox.command(&["acquire", "key-1", "gpt-4", "-c", "rpm=4"]).stdout(writer).output().unwrap();
+    let output = sandbox.command(&["acquire", "key-1", "gpt-4", "-c", "rpm=4", "-q"]).stdout(writer).output().unwrap();
     assert_eq!((output.status.code(), String::from_utf8(output.stderr).unwrap().as_str()), (Some(0), ""));
     // It was granted and taken all the same.
     assert_eq!(sandbox.raw("acquire key-1 gpt-4 -c rpm=7").0, 3);

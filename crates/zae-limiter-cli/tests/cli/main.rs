@@ -3,22 +3,29 @@
 //! Limits are per day, so that nothing refills while a test runs; waits are rounded up to minutes or filtered.
 
 mod acquire;
+mod completion;
 mod demo;
+mod documents;
 #[cfg(feature = "dynamodb")]
 mod dynamodb;
 mod entities;
 mod entity;
 mod explain;
 mod file;
+mod first_hour;
 mod flags;
+mod hints;
 mod history;
 mod limits;
 #[cfg(feature = "dynamodb")]
 mod local;
 mod looks;
 mod namespaces;
+#[cfg(feature = "dynamodb")]
+mod promised;
 mod reference;
 mod resources;
+mod silences;
 mod store;
 mod support;
 mod usage;

@@ -49,7 +49,7 @@ fn namespaces_are_registered_and_listed() {
     --- stdout
     {"items":[{"name":"default","namespace_id":"[default..]","status":"active","created_at":"[TIME]","deleted_at":null},{"name":"team-a","namespace_id":"[team-a...]","status":"active","created_at":"[TIME]","deleted_at":null}],"next":"team-a"}
     --- stderr
-    {"note":"there is more; go on with --cursor 'team-a'"}
+    {"note":"there is more; go on with --cursor team-a"}
     "#);
     assert_snapshot!(run(&sandbox, "namespace list --limit 2 --cursor team-a --output json"), @r#"
     exit 0
@@ -94,13 +94,13 @@ fn a_namespace_that_is_not_there() {
     assert_snapshot!(sandbox.run("namespace show team-a"), @"
     exit 1
     --- stderr
-    error: there is no namespace team-a in use
-    hint: register it with `zae-limiter namespace register team-a`, or look at `zae-limiter namespace orphans`
+    error: there is no namespace team-a
+    hint: register it with `zae-limiter namespace register team-a`; `zae-limiter namespace list` shows those there are
     ");
     assert_snapshot!(sandbox.run("namespace delete team-a --yes --output json"), @r#"
     exit 1
     --- stderr
-    {"error":{"kind":"not_found","message":"there is no namespace team-a in use","hint":"register it with `zae-limiter namespace register team-a`, or look at `zae-limiter namespace orphans`"}}
+    {"error":{"kind":"not_found","message":"there is no namespace team-a","hint":"register it with `zae-limiter namespace register team-a`; `zae-limiter namespace list` shows those there are"}}
     "#);
     assert_snapshot!(sandbox.run("namespace recover nowhere"), @"
     exit 1
@@ -135,16 +135,16 @@ fn a_deleted_namespace_comes_back_with_its_data() {
     sandbox.run("namespace register team-a");
     sandbox.run("system set-defaults -l rpm:7 -N team-a");
     let id = id_of(&sandbox, "team-a");
-    assert_snapshot!(sandbox.run("namespace delete team-a"), @"
-    exit 2
-    --- stderr
-    error: this deletes namespace team-a (it can be recovered until it is purged) and there is no terminal to ask on
-    hint: pass --yes if that is meant
-    ");
-    assert_snapshot!(run(&sandbox, "namespace delete team-a --yes"), @"
+    assert_snapshot!(run(&sandbox, "namespace delete team-a"), @"
     exit 0
     --- stdout
     deleted namespace team-a; `zae-limiter namespace recover [team-a...]` brings it back
+    ");
+    assert_snapshot!(run(&sandbox, "namespace delete team-a"), @"
+    exit 1
+    --- stderr
+    error: namespace team-a was deleted at [TIME]
+    hint: `zae-limiter namespace recover [team-a...]` brings it back with its data
     ");
     assert_eq!(sandbox.raw("system get-defaults -N team-a").0, 1);
     assert_snapshot!(run(&sandbox, "namespace orphans"), @"

@@ -22,14 +22,14 @@ fn resources_are_listed_page_by_page() {
     gpt-3
     gpt-4
     --- stderr
-    note: there is more; go on with --cursor 'gpt-4'
+    note: there is more; go on with --cursor gpt-4
     ");
     assert_snapshot!(sandbox.run("resource list --limit 2 --output json"), @r#"
     exit 0
     --- stdout
     {"items":[{"resource":"gpt-3"},{"resource":"gpt-4"}],"next":"gpt-4"}
     --- stderr
-    {"note":"there is more; go on with --cursor 'gpt-4'"}
+    {"note":"there is more; go on with --cursor gpt-4"}
     "#);
     assert_snapshot!(sandbox.run("resource list --limit 2 --cursor gpt-4 --output json"), @r#"
     exit 0
@@ -52,6 +52,8 @@ fn limits_of_a_resource_are_deleted() {
     exit 0
     --- stdout
     deleted the limits stored for resource gpt-4
+    --- stderr
+    note: running processes see this within their config-cache TTL (60s unless set otherwise)
     ");
     assert_snapshot!(sandbox.run("resource delete-defaults gpt-4 --yes"), @"
     exit 0
@@ -80,6 +82,8 @@ fn limits_of_an_entity_are_deleted() {
     exit 0
     --- stdout
     {"level":"entity","entity_id":"key-1","resource":"gpt-4","deleted":true}
+    --- stderr
+    {"note":"running processes see this within their config-cache TTL (60s unless set otherwise)"}
     "#);
     assert_snapshot!(sandbox.run("entity delete-limits key-1 -r gpt-4 --yes"), @"
     exit 0
@@ -90,6 +94,8 @@ fn limits_of_an_entity_are_deleted() {
     exit 0
     --- stdout
     deleted the limits stored for entity key-1
+    --- stderr
+    note: running processes see this within their config-cache TTL (60s unless set otherwise)
     ");
 }
 
@@ -128,7 +134,7 @@ fn capacity_is_summed_over_entities() {
     ENTITY  CAPACITY  AVAILABLE    USED
     key-2         10         -2  120.0%
 
-    and 2 more; --limit shows them
+    and 2 more; --max shows them
     ");
     assert_snapshot!(sandbox.run("resource capacity gpt-4 rpm --parents-only --output json"), @r#"
     exit 0
@@ -144,16 +150,20 @@ fn capacity_is_summed_over_entities() {
     capacity   0
     available  0
     used       0.0%
+    --- stderr
+    warning: no entity has taken from a limit tpm on gpt-4 yet
     ");
     assert_snapshot!(sandbox.run("resource capacity gpt-5 rpm --output json"), @r#"
     exit 0
     --- stdout
     {"resource":"gpt-5","limit_name":"rpm","entity_count":0,"capacity":0,"available":0,"utilization_pct":0.0,"entities":[]}
+    --- stderr
+    {"warning":"no entity has taken from a limit rpm on gpt-5 yet"}
     "#);
     assert_snapshot!(sandbox.run("resource capacity gpt-4 rpm --limit 0"), @"
     exit 2
     --- stderr
-    error: invalid value '0' for '--limit <COUNT>': write a whole number from 1 to 1000000
+    error: invalid value '0' for '--max <COUNT>': write a whole number from 1 to 1000000
 
     For more information, try '--help'.
     ");

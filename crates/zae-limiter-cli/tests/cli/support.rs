@@ -100,9 +100,10 @@ impl Sandbox {
         for (name, bytes) in [("stdout", &output.stdout), ("stderr", &output.stderr)] {
             let text = std::str::from_utf8(bytes).expect("UTF-8");
             assert!(text.is_empty() || text.ends_with('\n'), "{name} ends in the middle of a line: {text:?}");
+            let text = without_patience(text);
             if !text.is_empty() {
-                // Writing to a String can not fail.
-                let _ = write!(shown, "--- {name}\n{}", self.filtered(text));
+                // Writing to a String cannot fail.
+                let _ = write!(shown, "--- {name}\n{}", self.filtered(&text));
             }
         }
         shown
@@ -139,6 +140,12 @@ fn without_times(text: &str) -> String {
         }
     }
     text
+}
+
+/// A busy machine makes a command speak that would be done in time elsewhere.
+fn without_patience(text: &str) -> String {
+    let is_patience = |line: &&str| line.starts_with("note: still waiting for ") || line.starts_with("{\"note\":\"still waiting for ");
+    text.split_inclusive('\n').filter(|line| !is_patience(line)).collect()
 }
 
 /// Exact waits in JSON become `[MS]`; 0 and null stay.

@@ -1,4 +1,4 @@
-//! Help, the version, and command lines that can not be right.
+//! Help, the version, and command lines that cannot be right.
 
 use insta::assert_snapshot;
 
@@ -21,16 +21,15 @@ fn help() {
       entity       Entities: users, API keys, projects
       resource     Limits of a resource
       system       Limits of the whole namespace
-      namespace    Namespaces: isolated tenants in one store; --namespace does not matter here
+      namespace    Namespaces: isolated tenants in one store; --namespace has no effect here
       audit        The audit log: who changed what
       usage        The usage history: what was used when
-      status       Check the file: sizes, schema, integrity, buckets, debts, last sweep; exit code 1 if
-                   it is damaged
+      status       Check the file (sizes, schema, integrity, buckets, debts, last sweep) or the stack
+                   (state, schema, indexes), and list what is disabled; exit code 1 if it is damaged
       backup       Copy the file while it is in use; `restore` brings the copy back
       restore      Put a backup in the place of the file, which nobody may have open; the old file is
                    kept
-      sweep        Forget full idle buckets and history past its retention; the store also does this by
-                   itself
+      sweep        Delete idle full buckets and expired history (also happens automatically)
       demo         Watch a simulated LLM gateway at work, on a fresh file
       local        A DynamoDB-compatible engine on this machine, for development and tests
       completions  Print a completion script for a shell
@@ -38,25 +37,56 @@ fn help() {
       help         Print this message or the help of the given subcommand(s)
 
     Options:
-      -h, --help     Print help
-      -V, --version  Print version
+      -h, --help
+              Print help (see a summary with '-h')
+
+      -V, --version
+              Print version
 
     Global options:
-          --store <URL>         Where limits live: sqlite:PATH, dynamodb:STACK or memory: [env:
-                                ZAEL_STORE] [default: a file in your data directory]
-      -n, --name <STACK>        Short for --store dynamodb:STACK [env: ZAEL_STACK]
-          --region <REGION>     The AWS region of the stack [env: AWS_REGION] [default: us-east-1]
-          --endpoint-url <URL>  Another DynamoDB endpoint than that of AWS, as in http://127.0.0.1:8000
-                                [env: AWS_ENDPOINT_URL]
-      -N, --namespace <NAME>    The tenant to work in [env: ZAEL_NAMESPACE] [default: default]
-          --output <FORM>       How answers are printed [default: table] [possible values: table, json]
-      -q, --quiet               Print answers and errors only: no notes, warnings or hints
-          --color <WHEN>        When to use colours [env: NO_COLOR] [default: auto] [possible values:
-                                auto, always, never]
-          --principal <NAME>    Who changes something, for the audit log [default: the user of the
-                                operating system]
+          --store <URL>
+              Where limits live: sqlite:PATH, dynamodb:STACK or memory: [env: ZAEL_STORE] [default: a
+              file in your data directory]
 
-    Exit codes: 0 done or granted, 1 error, 2 wrong usage, 3 refused by a limit.
+      -n, --name <STACK>
+              Short for --store dynamodb:STACK [env: ZAEL_STACK]
+
+          --region <REGION>
+              The AWS region of the stack [env: AWS_REGION] [default: us-east-1]
+
+          --endpoint-url <URL>
+              Custom DynamoDB endpoint, e.g. http://127.0.0.1:8000 [env: AWS_ENDPOINT_URL]
+
+      -N, --namespace <NAME>
+              The tenant to work in [env: ZAEL_NAMESPACE] [default: default]
+
+          --output <FORM>
+              How answers are printed [default: table]
+
+              [possible values: table, json]
+
+      -q, --quiet
+              Print answers and errors only: no notes, warnings or hints
+
+          --color <WHEN>
+              When to use colours [env: NO_COLOR] [default: auto]
+
+              [possible values: auto, always, never]
+
+          --principal <NAME>
+              Who changes something, for the audit log [default: the user of the operating system]
+
+    Exit codes: 0 done or granted, 1 error, 2 wrong usage, 3 refused by a limit, 4 disabled by an
+    administrator, 5 busy: nothing was decided, try again.
+
+    Variables: ZAEL_STORE, ZAEL_STACK and ZAEL_NAMESPACE stand for --store, --name and --namespace;
+    ZAEL_FILE_MAX_MB is how many megabytes (of 1024 KiB, 1 to 65535) the file of an SQLite store may
+    grow to, without it as many as there are; ZAEL_LOCAL_ENGINE names the program that `local up`
+    starts.
+
+    Not built yet: deploy, delete, list, check, upgrade, cfn-template, lambda-export, loadtest, limits.
+
+    -h is short, --help also shows the global options and examples.
     ");
     assert_snapshot!(sandbox.run("acquire --help"), @"
     exit 0
@@ -66,34 +96,73 @@ fn help() {
     Usage: zae-limiter acquire [OPTIONS] --consume <NAME=AMOUNT> <ENTITY> <RESOURCE>
 
     Arguments:
-      <ENTITY>    Who calls
-      <RESOURCE>  What is called
+      <ENTITY>
+              Who calls
+
+      <RESOURCE>
+              What is called
 
     Options:
-      -c, --consume <NAME=AMOUNT>  What to take: a limit and whole tokens, as in rpm=1; may be repeated,
-                                   amounts for one limit add up
-      -l, --limit <LIMIT>          A limit for this call instead of the stored ones, as in
-                                   tpm:10000/min:15000; may be repeated
-          --record <NAME=TOTAL>    What was really used in total of a limit taken with -c, settled at
-                                   once; may lead to debt; may be repeated
-          --wait <DURATION>        Wait for the limits at most this long instead of being refused:
-                                   500ms, 30s, 2m, 1h
-      -h, --help                   Print help
+      -c, --consume <NAME=AMOUNT>
+              What to take: a limit and whole tokens, as in rpm=1; may be repeated, amounts for one
+              limit add up
+
+      -l, --limit <LIMIT>
+              A limit for this call instead of the stored ones, as in tpm:10000/min:15000; may be
+              repeated
+
+          --record <NAME=TOTAL>
+              What was really used in total of a limit taken with -c, settled at once; may lead to debt;
+              may be repeated
+
+          --wait <DURATION>
+              Wait for the limits at most this long instead of being refused: 500ms, 30s, 2m, 1h
+
+          --must-exist
+              Refuse an entity that was not created, instead of granting by the limits of its resource
+              or the system
+
+      -h, --help
+              Print help (see a summary with '-h')
 
     Global options:
-          --store <URL>         Where limits live: sqlite:PATH, dynamodb:STACK or memory: [env:
-                                ZAEL_STORE] [default: a file in your data directory]
-      -n, --name <STACK>        Short for --store dynamodb:STACK [env: ZAEL_STACK]
-          --region <REGION>     The AWS region of the stack [env: AWS_REGION] [default: us-east-1]
-          --endpoint-url <URL>  Another DynamoDB endpoint than that of AWS, as in http://127.0.0.1:8000
-                                [env: AWS_ENDPOINT_URL]
-      -N, --namespace <NAME>    The tenant to work in [env: ZAEL_NAMESPACE] [default: default]
-          --output <FORM>       How answers are printed [default: table] [possible values: table, json]
-      -q, --quiet               Print answers and errors only: no notes, warnings or hints
-          --color <WHEN>        When to use colours [env: NO_COLOR] [default: auto] [possible values:
-                                auto, always, never]
-          --principal <NAME>    Who changes something, for the audit log [default: the user of the
-                                operating system]
+          --store <URL>
+              Where limits live: sqlite:PATH, dynamodb:STACK or memory: [env: ZAEL_STORE] [default: a
+              file in your data directory]
+
+      -n, --name <STACK>
+              Short for --store dynamodb:STACK [env: ZAEL_STACK]
+
+          --region <REGION>
+              The AWS region of the stack [env: AWS_REGION] [default: us-east-1]
+
+          --endpoint-url <URL>
+              Custom DynamoDB endpoint, e.g. http://127.0.0.1:8000 [env: AWS_ENDPOINT_URL]
+
+      -N, --namespace <NAME>
+              The tenant to work in [env: ZAEL_NAMESPACE] [default: default]
+
+          --output <FORM>
+              How answers are printed [default: table]
+
+              [possible values: table, json]
+
+      -q, --quiet
+              Print answers and errors only: no notes, warnings or hints
+
+          --color <WHEN>
+              When to use colours [env: NO_COLOR] [default: auto]
+
+              [possible values: auto, always, never]
+
+          --principal <NAME>
+              Who changes something, for the audit log [default: the user of the operating system]
+
+    Examples:
+      zae-limiter acquire key-1 gpt-4 -c rpm=1 -c tpm=500
+      zae-limiter acquire key-1 gpt-4 -c rpm=1,tpm=500 --wait 30s
+      zae-limiter acquire key-1 gpt-4 -c tpm=500 --record tpm=730 --output json
+      zae-limiter acquire key-1 gpt-4 -c rpm=1 -l rpm:60/min --must-exist
     ");
     assert_snapshot!(sandbox.run("system --help"), @"
     exit 0
@@ -109,22 +178,41 @@ fn help() {
       help             Print this message or the help of the given subcommand(s)
 
     Options:
-      -h, --help  Print help
+      -h, --help
+              Print help (see a summary with '-h')
 
     Global options:
-          --store <URL>         Where limits live: sqlite:PATH, dynamodb:STACK or memory: [env:
-                                ZAEL_STORE] [default: a file in your data directory]
-      -n, --name <STACK>        Short for --store dynamodb:STACK [env: ZAEL_STACK]
-          --region <REGION>     The AWS region of the stack [env: AWS_REGION] [default: us-east-1]
-          --endpoint-url <URL>  Another DynamoDB endpoint than that of AWS, as in http://127.0.0.1:8000
-                                [env: AWS_ENDPOINT_URL]
-      -N, --namespace <NAME>    The tenant to work in [env: ZAEL_NAMESPACE] [default: default]
-          --output <FORM>       How answers are printed [default: table] [possible values: table, json]
-      -q, --quiet               Print answers and errors only: no notes, warnings or hints
-          --color <WHEN>        When to use colours [env: NO_COLOR] [default: auto] [possible values:
-                                auto, always, never]
-          --principal <NAME>    Who changes something, for the audit log [default: the user of the
-                                operating system]
+          --store <URL>
+              Where limits live: sqlite:PATH, dynamodb:STACK or memory: [env: ZAEL_STORE] [default: a
+              file in your data directory]
+
+      -n, --name <STACK>
+              Short for --store dynamodb:STACK [env: ZAEL_STACK]
+
+          --region <REGION>
+              The AWS region of the stack [env: AWS_REGION] [default: us-east-1]
+
+          --endpoint-url <URL>
+              Custom DynamoDB endpoint, e.g. http://127.0.0.1:8000 [env: AWS_ENDPOINT_URL]
+
+      -N, --namespace <NAME>
+              The tenant to work in [env: ZAEL_NAMESPACE] [default: default]
+
+          --output <FORM>
+              How answers are printed [default: table]
+
+              [possible values: table, json]
+
+      -q, --quiet
+              Print answers and errors only: no notes, warnings or hints
+
+          --color <WHEN>
+              When to use colours [env: NO_COLOR] [default: auto]
+
+              [possible values: auto, always, never]
+
+          --principal <NAME>
+              Who changes something, for the audit log [default: the user of the operating system]
     ");
 }
 
@@ -286,9 +374,9 @@ fn limits_that_are_none() {
     exit 2
     --- stderr
     error: the following required arguments were not provided:
-      --limit <LIMIT>
+      <--limit <LIMIT>|--remove <NAME>|--on-unavailable <POLICY>>
 
-    Usage: zae-limiter system set-defaults --limit <LIMIT>
+    Usage: zae-limiter system set-defaults <--limit <LIMIT>|--remove <NAME>|--on-unavailable <POLICY>>
 
     For more information, try '--help'.
     ");
@@ -386,7 +474,6 @@ fn wrong_usage_touches_nothing() {
     for line in [
         "acquire key-1 gpt-4 -c rpm=1 --record tpm=1",
         "system set-defaults -l rpm:1 -l rpm:2",
-        "system delete-defaults",
         "entity create key-1 --metadata a=1 --metadata a=2",
     ] {
         assert_eq!(sandbox.raw(line).0, 2, "{line}");

@@ -16,18 +16,18 @@ fn no_such_stack() {
     exit 1
     --- stderr
     error: there is no such table (ResourceNotFoundException: Requested resource not found); check the stack name, the region and the endpoint, or create it
-    hint: `zae-limiter local up --detach --name cli` starts the local engine with this stack
+    hint: `zae-limiter local up --name cli --port [PORT]` starts the local engine with this stack
     ");
     assert_snapshot!(stack.run("acquire key-1 gpt-4 -c rpm=1 --output json"), @r#"
     exit 1
     --- stderr
-    {"error":{"kind":"not_found","message":"there is no such table (ResourceNotFoundException: Requested resource not found); check the stack name, the region and the endpoint, or create it","hint":"`zae-limiter local up --detach --name cli` starts the local engine with this stack"}}
+    {"error":{"kind":"not_found","message":"there is no such table (ResourceNotFoundException: Requested resource not found); check the stack name, the region and the endpoint, or create it","hint":"`zae-limiter local up --name cli --port [PORT]` starts the local engine with this stack"}}
     "#);
     assert_snapshot!(stack.run("namespace list"), @"
     exit 1
     --- stderr
     error: there is no such table (ResourceNotFoundException: Requested resource not found); check the stack name, the region and the endpoint, or create it
-    hint: `zae-limiter local up --detach --name cli` starts the local engine with this stack
+    hint: `zae-limiter local up --name cli --port [PORT]` starts the local engine with this stack
     ");
 }
 
@@ -40,8 +40,8 @@ fn a_table_that_is_none_of_ours() {
     assert_snapshot!(stack.run("system get-defaults"), @"
     exit 1
     --- stderr
-    error: the table is there but has not been initialised; `zae-limiter local up --name` does so for a local one, `Builder::create` for any other
-    hint: `zae-limiter local up --detach --name cli` starts the local engine with this stack
+    error: the table is there but has not been initialised; `zae-limiter local up --name` does so for a local one
+    hint: `zae-limiter local up --name cli --port [PORT]` starts the local engine with this stack
     ");
 }
 
@@ -67,15 +67,16 @@ fn a_schema_of_another_time() {
 #[test]
 fn no_such_namespace() {
     let stack = Stack::new();
-    assert_snapshot!(stack.run("-N nobody acquire key-1 gpt-4 -c rpm=1"), @r#"
+    assert_snapshot!(stack.run("-N nobody acquire key-1 gpt-4 -c rpm=1"), @"
     exit 1
     --- stderr
-    error: namespace "nobody" is not registered; register it first
-    "#);
+    error: there is no namespace nobody
+    hint: register it with `zae-limiter namespace register nobody`; `zae-limiter namespace list` shows those there are
+    ");
     assert_snapshot!(stack.run("-N nobody entity list --output json"), @r#"
     exit 1
     --- stderr
-    {"error":{"kind":"not_found","message":"namespace \"nobody\" is not registered; register it first"}}
+    {"error":{"kind":"not_found","message":"there is no namespace nobody","hint":"register it with `zae-limiter namespace register nobody`; `zae-limiter namespace list` shows those there are"}}
     "#);
 }
 
@@ -89,21 +90,25 @@ fn an_engine_that_does_not_run() {
     assert_snapshot!(run("acquire key-1 gpt-4 -c rpm=1 -l rpm:1"), @"
     exit 1
     --- stderr
-    error: the table can not be reached (dispatch failure: io error: client error (Connect): tcp connect error: Connection refused (os error 111))
-    hint: `zae-limiter local up --detach --name cli` starts the local engine with this stack
+    error: stack cli at http://127.0.0.1:[PORT]: the table cannot be reached (dispatch failure: io error: client error (Connect): tcp connect error: Connection refused (os error 111))
+    hint: `zae-limiter local up --name cli --port [PORT]` starts the local engine with this stack
     ");
     assert_snapshot!(run("entity list --output json"), @r#"
     exit 1
     --- stderr
-    {"error":{"kind":"unavailable","message":"the table can not be reached (dispatch failure: io error: client error (Connect): tcp connect error: Connection refused (os error 111))","hint":"`zae-limiter local up --detach --name cli` starts the local engine with this stack"}}
+    {"error":{"kind":"unavailable","message":"stack cli at http://127.0.0.1:[PORT]: the table cannot be reached (dispatch failure: io error: client error (Connect): tcp connect error: Connection refused (os error 111))","hint":"`zae-limiter local up --name cli --port [PORT]` starts the local engine with this stack"}}
     "#);
 }
 
 /// Answers every request with this error.
-fn refusing(error: &str) -> String {
+pub(super) fn refusing(error: &str) -> String {
+    refusing_with(json!({"__type": format!("com.amazon.coral.service#{error}"), "message": "not you"}).to_string())
+}
+
+/// Refuses every request with this body.
+fn refusing_with(body: String) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let endpoint = format!("http://{}", listener.local_addr().expect("an address"));
-    let body = json!({"__type": format!("com.amazon.coral.service#{error}"), "message": "not you"}).to_string();
     let serve = move || {
         for connection in listener.incoming().flatten() {
             // A client that goes away in the middle is no concern of this test.
@@ -157,12 +162,25 @@ fn not_allowed() {
     assert_snapshot!(run("UnrecognizedClientException", "entity list"), @"
     exit 1
     --- stderr
-    error: missing permission on the table: UnrecognizedClientException: not you; check the access key, and that it belongs to this region and endpoint
+    error: the AWS credentials are not accepted: UnrecognizedClientException: not you; check the access key, and that it belongs to this region and endpoint
     ");
     assert_snapshot!(run("ExpiredTokenException", "entity list"), @"
     exit 1
     --- stderr
-    error: missing permission on the table: ExpiredTokenException: not you; log in again, or check what should renew the credentials
+    error: the AWS credentials have expired: ExpiredTokenException: not you; log in again, or check what should renew the credentials
+    ");
+}
+
+/// A web server that was taken for DynamoDB.
+#[test]
+fn somebody_else_answers() {
+    let endpoint = refusing_with("{}".to_owned());
+    let shown = Sandbox::new().run(&format!("--store dynamodb:{STACK}?endpoint={endpoint} entity list"));
+    assert_snapshot!(shown.replace(&endpoint, "[ENDPOINT]"), @"
+    exit 1
+    --- stderr
+    error: the table did not accept the request, please report it: no code: no message
+    hint: check --endpoint-url: is it DynamoDB that answers at [ENDPOINT]?
     ");
 }
 

@@ -15,7 +15,6 @@ fn walk(stack: &Stack, line: &str, limit: u32) -> (Vec<Value>, usize) {
         items.extend(page["items"].as_array().expect("a list").iter().cloned());
         pages += 1;
         match page["next"].as_str() {
-            // A cursor may have spaces in it; this one goes through a shell in quotes, and here as one word.
             Some(next) => cursor = format!("--cursor={next}"),
             None => return (items, pages),
         }
@@ -46,17 +45,17 @@ fn entities_and_what_happened_to_them() {
     assert_snapshot!(stack.run("entity list --limit 2"), @"
     exit 0
     --- stdout
-    ENTITY  PARENT  CASCADE  VERSION  CREATED  NAME
-    key-0   -       no             1  [TIME]  v0
-    key-1   -       no             1  [TIME]  v0
+    ENTITY  PARENT  CASCADE  DISABLED  CREATED  NAME
+    key-0   -       no       -         [TIME]  v0
+    key-1   -       no       -         [TIME]  v0
     --- stderr
-    note: there is more; go on with --cursor 'key-1'
+    note: there is more; go on with --cursor key-1
     ");
     assert_snapshot!(stack.run("entity list --limit 2 --cursor key-5"), @"
     exit 0
     --- stdout
-    ENTITY  PARENT  CASCADE  VERSION  CREATED  NAME
-    key-6   -       no             1  [TIME]  v0
+    ENTITY  PARENT  CASCADE  DISABLED  CREATED  NAME
+    key-6   -       no       -         [TIME]  v0
     ");
 }
 
@@ -64,9 +63,10 @@ fn entities_and_what_happened_to_them() {
 fn a_cursor_of_somewhere_else_is_refused() {
     let stack = Stack::new();
     assert_snapshot!(stack.sandbox.run_words(&["entity", "list", "--cursor", "not a cursor"]), @"
-    exit 1
+    exit 2
     --- stderr
-    error: the cursor is not one of this listing; begin without one
+    error: invalid value 'not a cursor' for '--cursor <CURSOR>': this listing prints no such cursor
+    hint: give the cursor that the page before printed, or begin without --cursor
     ");
     assert_snapshot!(stack.run("audit list --system --cursor key-1"), @"
     exit 1

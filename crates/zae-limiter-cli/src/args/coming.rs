@@ -1,0 +1,99 @@
+//! Commands of the Python package that are not built yet. They are recognised before anything is parsed: their arguments are
+//! not known, and one of them may be spelled like an option of ours that means something else.
+
+use std::ffi::OsString;
+
+use clap::Command;
+
+/// The commands, each by its one or two words.
+const COMING: [&str; 14] = [
+    "deploy",
+    "delete",
+    "list",
+    "check",
+    "upgrade",
+    "cfn-template",
+    "lambda-export",
+    "loadtest",
+    "limits",
+    "entity set-parent",
+    "entity set-cascade",
+    "entity top-up",
+    "resource bypass",
+    "resource set-cascade",
+];
+
+/// The command that was called, if it is one that is still to come. `definition` says which options take a value.
+pub(super) fn called(definition: &Command, arguments: &[OsString]) -> Option<&'static str> {
+    let words = words(definition, arguments);
+    let pair = words.join(" ");
+    let has = |flag: &str| arguments.iter().any(|word| word.to_str().is_some_and(|word| word.split('=').next() == Some(flag)));
+    if pair == "entity update" && (has("--parent") || has("--cascade")) {
+        return Some("entity set-parent");
+    }
+    COMING.into_iter().find(|command| words.first() == Some(command) || pair == *command)
+}
+
+/// The first two words that are neither options nor their values.
+fn words<'a>(definition: &Command, arguments: &'a [OsString]) -> Vec<&'a str> {
+    let takes_value = |word: &str| {
+        let spelled = |argument: &clap::Arg| match word.strip_prefix("--") {
+            Some(long) => argument.get_long() == Some(long),
+            None => argument.get_short().is_some_and(|short| word.strip_prefix('-') == Some(short.encode_utf8(&mut [0; 4]))),
+        };
+        definition.get_arguments().any(|argument| spelled(argument) && argument.get_action().takes_values())
+    };
+    let mut found = Vec::new();
+    let mut rest = arguments.iter().skip(1).map(|argument| argument.to_str().unwrap_or_default());
+    while let Some(word) = rest.next() {
+        if takes_value(word) {
+            rest.next();
+        } else if !word.starts_with('-') {
+            found.push(word);
+        }
+        if found.len() == 2 {
+            break;
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn called_in(line: &str) -> Option<&'static str> {
+        let arguments: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        called(&super::super::definition(), &arguments)
+    }
+
+    #[test]
+    fn commands_to_come_are_found_among_options() {
+        for (line, expected) in [
+            ("z deploy", Some("deploy")),
+            ("z --name my-app --region=us-east-1 deploy --no-aggregator", Some("deploy")),
+            ("z -n my-app -q loadtest run -f x.py --users 20", Some("loadtest")),
+            ("z lambda-export --output lambda.zip", Some("lambda-export")),
+            ("z entity --output json set-parent key-1 org-1", Some("entity set-parent")),
+            ("z entity update key-1 --parent=org-1", Some("entity set-parent")),
+            ("z entity update key-1 --display-name parent", None),
+            ("z entity delete deploy", None),
+            ("z namespace list", None),
+            ("z --principal deploy version", None),
+            ("z entity", None),
+            ("z", None),
+        ] {
+            assert_eq!(called_in(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn no_command_is_both_there_and_to_come() {
+        let definition = super::super::definition();
+        for command in COMING {
+            let found = command.split(' ').try_fold(&definition, |parent, word| parent.find_subcommand(word));
+            assert!(found.is_none(), "{command}");
+            assert!(command.contains(' ') || super::super::AFTER.contains(command), "{command}");
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! `status` of a stack: its table as a whole, and what is switched off in the namespace.
+
+use serde::Serialize;
+use zae_limiter::dynamodb::sdk::StackStatus;
+
+use super::flags::{self, Flags};
+use crate::args::DynamoPlace;
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::table::{Align, Cell, Table, Text, Tone};
+use crate::{dynamo, view};
+
+/// What the table says when it serves requests.
+const ACTIVE: &str = "ACTIVE";
+
+#[derive(Serialize)]
+struct Form {
+    stack: String,
+    region: String,
+    endpoint: Option<String>,
+    state: String,
+    schema_version: Option<String>,
+    /// As DynamoDB counted them some hours ago.
+    items: u64,
+    bytes: u64,
+    on_demand: bool,
+    expires: Option<bool>,
+    stream: bool,
+    indexes: Vec<IndexForm>,
+    namespace: String,
+    #[serde(flatten)]
+    flags: Flags,
+    sound: bool,
+}
+
+#[derive(Serialize)]
+struct IndexForm {
+    name: String,
+    state: String,
+}
+
+pub(crate) async fn run(context: &Context<'_>, place: &DynamoPlace) -> anyhow::Result<Exit> {
+    let status = dynamo::status(place, context.settings).await?;
+    // A table that was never initialised has no namespaces to look into, and its state is worth knowing all the same.
+    let flags = match status.schema_version {
+        Some(_) => flags::of_namespace(&context.open().await?).await?,
+        None => Flags::default(),
+    };
+    let form = form(context, place, status, flags);
+    context.printer.answer(&form, &text(&form))?;
+    if form.schema_version.is_none() {
+        context.printer.warning("the table is not initialised: it has no version record");
+    }
+    Ok(if form.sound { Exit::Ok } else { Exit::Error })
+}
+
+fn form(context: &Context<'_>, place: &DynamoPlace, status: StackStatus, flags: Flags) -> Form {
+    let is_active = |state: &str| state == ACTIVE;
+    let sound = is_active(&status.state) && status.schema_version.is_some() && status.indexes.iter().all(|(_, state)| is_active(state));
+    Form {
+        stack: place.stack.clone(),
+        region: dynamo::region(place).to_owned(),
+        endpoint: place.endpoint_url.clone(),
+        state: status.state,
+        schema_version: status.schema_version,
+        items: status.items,
+        bytes: status.bytes,
+        on_demand: status.on_demand,
+        expires: status.expires,
+        stream: status.stream,
+        indexes: status.indexes.into_iter().map(|(name, state)| IndexForm { name, state }).collect(),
+        namespace: context.settings.namespace.to_string(),
+        flags,
+        sound,
+    }
+}
+
+fn text(form: &Form) -> Text {
+    let toned = |state: &str| if state == ACTIVE { Cell::toned(state, Tone::Good) } else { Cell::toned(state, Tone::Warning) };
+    let yes = |yes: bool| if yes { "yes" } else { "no" };
+    let mut fields = vec![("stack", Cell::plain(&form.stack)), ("region", Cell::plain(&form.region))];
+    fields.extend(form.endpoint.as_ref().map(|endpoint| ("endpoint", Cell::plain(endpoint))));
+    fields.extend([
+        ("state", toned(&form.state)),
+        ("schema", Cell::plain(form.schema_version.as_deref().unwrap_or("none"))),
+        ("items", Cell::plain(format!("{} (counted by DynamoDB every few hours)", form.items))),
+        ("size", Cell::plain(view::bytes(form.bytes))),
+        ("billing", Cell::plain(if form.on_demand { "on demand" } else { "provisioned" })),
+        ("expiry", Cell::plain(form.expires.map_or("not known: no permission to ask", yes))),
+        ("stream", Cell::plain(yes(form.stream))),
+        ("namespace", Cell::plain(&form.namespace)),
+    ]);
+    fields.extend(form.flags.fields());
+    let mut table = Table::new([("INDEX", Align::Left), ("STATE", Align::Left)]);
+    form.indexes.iter().for_each(|index| table.row([Cell::plain(&index.name), toned(&index.state)]));
+    Text::new().fields(fields).table(table)
+}
