@@ -24,6 +24,8 @@ pub(crate) enum Command {
     },
     /// The limiter on DynamoDB, against a local endpoint that answers at once.
     Dynamodb(Options),
+    /// Takes beside an administrator at work on a file with many buckets.
+    Beside(Beside),
     /// This build against an older one; the exit code is 3 when a row is worse.
     Compare(Compare),
     /// A process that a row has started.
@@ -57,6 +59,19 @@ pub(crate) enum Output {
 }
 
 #[derive(Debug, Parser)]
+pub(crate) struct Beside {
+    /// How many buckets the file has.
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1_000..))]
+    pub(crate) buckets: u32,
+    /// Where database files go; the system's temporary folder unless given. Must be on the disk to be measured.
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) folder: Option<PathBuf>,
+    /// A table for people, or everything for programs.
+    #[arg(long, value_enum, default_value_t = Output::Table)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Parser)]
 pub(crate) struct Compare {
     /// The older build of this program. Beside it, and beside this one, a build with `--features allocations` is looked
     /// for, whose name ends in `-allocations`.
@@ -71,7 +86,7 @@ pub(crate) struct Compare {
     /// Short cells and fewer entities: to see that it works, not for figures.
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Only the rows whose names begin so.
+    /// Only the rows of these names, or whose names begin so.
     #[arg(long, value_name = "ROW", num_args = 1..)]
     pub(crate) only: Vec<String>,
     /// A table for people, or everything for programs.

@@ -3,6 +3,7 @@
 //! ```text
 //! cargo run --release -p zae-limiter-bench --features peers -- embedded
 //! cargo run --release -p zae-limiter-bench -- dynamodb
+//! cargo run --release -p zae-limiter-bench -- beside
 //! cargo run --release -p zae-limiter-bench -- compare OTHER_BINARY
 //! ```
 //!
@@ -11,6 +12,7 @@
 
 mod allocations;
 mod args;
+mod beside;
 mod cell;
 mod child;
 mod compare;
@@ -43,6 +45,7 @@ fn main() -> Result<ExitCode> {
             measure(&options, Suite { notes, folder, ..Suite::embedded() })?;
         }
         Command::Dynamodb(options) => measure(&options, Suite { notes: vec![allocations::NOTE], ..Suite::dynamodb() })?,
+        Command::Beside(args) => beside::run(&args)?,
         Command::Compare(args) => return compare::run(&args),
         Command::Child(role) => child::play(&role)?,
     }

@@ -146,8 +146,10 @@ fn names(build: &Path, suite: SuiteName, only: &[String]) -> Result<Vec<String>>
     let mut command = Command::new(build);
     command.args(["child", "rows", suite.as_str()]);
     let names = list(&answer(&mut command)?["rows"])?.iter().map(|row| text(row).map(str::to_owned)).collect::<Result<Vec<_>>>()?;
-    let is_wanted = |name: &String| only.is_empty() || only.iter().any(|word| name.starts_with(word.as_str()));
-    Ok(names.into_iter().filter(is_wanted).collect())
+    // A name that a row has means that row, any other the rows that begin with it.
+    let means = |word: &String, name: &String| if names.contains(word) { word == name } else { name.starts_with(word.as_str()) };
+    let is_wanted = |name: &&String| only.is_empty() || only.iter().any(|word| means(word, name));
+    Ok(names.iter().filter(is_wanted).cloned().collect())
 }
 
 fn answer(command: &mut Command) -> Result<Value> {

@@ -77,7 +77,7 @@ fn limitador() -> Result<Box<dyn Row>> {
     Ok(Box::new(Direct::new(check, LOOK_EVERY)))
 }
 
-/// What a limiter can not do without: find the key under a lock, refill, compare, take.
+/// What a limiter cannot do without: find the key under a lock, refill, compare, take.
 struct Pair {
     at_ms: i64,
     balances: [i64; 2],

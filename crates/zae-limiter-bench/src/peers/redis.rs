@@ -51,7 +51,7 @@ impl Server {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let arguments = ["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--port", &port.to_string()];
         let started = Command::new("redis-server").args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        let process = started.context("redis-server can not be started; install it (on Debian: apt-get install redis-server)")?;
+        let process = started.context("redis-server cannot be started; install it (on Debian: apt-get install redis-server)")?;
         Ok(Server { process, address: format!("redis://127.0.0.1:{port}/") })
     }
 

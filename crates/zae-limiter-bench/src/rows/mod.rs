@@ -2,7 +2,7 @@
 
 mod memory;
 mod processes;
-mod sqlite;
+pub(crate) mod sqlite;
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};

@@ -164,7 +164,8 @@ fn million(context: &Context, name: &str) -> Result<(SqliteStore, Vec<EntityId>)
     Ok((store, entities))
 }
 
-fn fill(store: &SqliteStore, entities: &[EntityId]) -> Result<()> {
+/// Makes a bucket for each of these entities.
+pub(crate) fn fill(store: &SqliteStore, entities: &[EntityId]) -> Result<()> {
     all_cores()?.block_on(async {
         let mut creators = JoinSet::new();
         for some in entities.chunks(entities.len().div_ceil(CREATORS)) {
