@@ -18,7 +18,8 @@ pub(crate) enum Command {
     Embedded {
         #[command(flatten)]
         options: Options,
-        /// Where database files go; the system's temporary folder unless given. Must be on the disk to be measured.
+        /// Where database files go; the system's temporary folder unless given. Must be on the disk
+        /// to be measured.
         #[arg(long, value_name = "FOLDER")]
         folder: Option<PathBuf>,
     },
@@ -63,7 +64,8 @@ pub(crate) struct Beside {
     /// How many buckets the file has.
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1_000..))]
     pub(crate) buckets: u32,
-    /// Where database files go; the system's temporary folder unless given. Must be on the disk to be measured.
+    /// Where database files go; the system's temporary folder unless given. Must be on the disk to
+    /// be measured.
     #[arg(long, value_name = "FOLDER")]
     pub(crate) folder: Option<PathBuf>,
     /// A table for people, or everything for programs.
@@ -73,8 +75,8 @@ pub(crate) struct Beside {
 
 #[derive(Debug, Parser)]
 pub(crate) struct Compare {
-    /// The older build of this program. Beside it, and beside this one, a build with `--features allocations` is looked
-    /// for, whose name ends in `-allocations`.
+    /// The older build of this program. Beside it, and beside this one, a build with
+    /// `--features allocations` is looked for, whose name ends in `-allocations`.
     #[arg(value_name = "OTHER_BINARY")]
     pub(crate) other: PathBuf,
     /// Which rows; both suites unless given.

@@ -1,5 +1,6 @@
-//! What takes notice of an administrator at work on the same large file: how many there are in a second, of those there are
-//! when nobody else is at work; and whether what is asked of the whole file costs in proportion to its rows.
+//! What takes notice of an administrator at work on the same large file: how many there are in a
+//! second, of those there are when nobody else is at work; and whether what is asked of the whole
+//! file costs in proportion to its rows.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -36,12 +37,17 @@ struct Line {
 }
 
 pub(crate) fn run(args: &Beside) -> Result<()> {
-    let folder = args.folder.as_ref().map_or_else(tempfile::tempdir, tempfile::tempdir_in).context("a folder for files")?;
+    let folder = args
+        .folder
+        .as_ref()
+        .map_or_else(tempfile::tempdir, tempfile::tempdir_in)
+        .context("a folder for files")?;
     let runtime = all_cores()?;
     crate::rounds::tell("two files are filled");
     let few = File::filled(&runtime, &folder.path().join("few.db"), args.buckets / 5)?;
     let many = File::filled(&runtime, &folder.path().join("many.db"), args.buckets)?;
-    let ratio = summary_cost(&runtime, &many)?.as_secs_f64() / summary_cost(&runtime, &few)?.as_secs_f64();
+    let ratio =
+        summary_cost(&runtime, &many)?.as_secs_f64() / summary_cost(&runtime, &few)?.as_secs_f64();
     drop(few);
     let lines = many.measure(&runtime)?;
     crate::print(&match args.output {
@@ -87,8 +93,12 @@ impl File {
         let resource = Level::Resource(keys::resource());
         Ok(vec![
             takes.beside("nothing", alone)?,
-            takes.beside("usage summary of the namespace", || Ok(runtime.block_on(self.tenant.usage_summary(&everything)).map(drop)?))?,
-            takes.beside("usage of the namespace, all pages", || runtime.block_on(all_pages(&self.tenant, everything.clone())))?,
+            takes.beside("usage summary of the namespace", || {
+                Ok(runtime.block_on(self.tenant.usage_summary(&everything)).map(drop)?)
+            })?,
+            takes.beside("usage of the namespace, all pages", || {
+                runtime.block_on(all_pages(&self.tenant, everything.clone()))
+            })?,
             takes.beside("resource disable, until all buckets are reached", || {
                 runtime.block_on(self.tenant.disable(&resource))?;
                 self.until_quiet();
@@ -96,7 +106,8 @@ impl File {
             })?,
             takes.beside("namespace delete and purge", || {
                 runtime.block_on(async {
-                    let namespace = self.admin.show_namespace(TENANT).await?.context("the namespace")?;
+                    let namespace =
+                        self.admin.show_namespace(TENANT).await?.context("the namespace")?;
                     ensure!(self.admin.delete_namespace(TENANT).await?, "the namespace was there");
                     Ok(self.admin.purge_namespace(namespace.id).await.map(drop)?)
                 })
@@ -115,7 +126,14 @@ impl File {
 }
 
 fn whole_namespace() -> UsageQuery {
-    UsageQuery { entity: None, resource: None, window: UsageWindow::Hourly, from: None, until: None, page: PageRequest::default() }
+    UsageQuery {
+        entity: None,
+        resource: None,
+        window: UsageWindow::Hourly,
+        from: None,
+        until: None,
+        page: PageRequest::default(),
+    }
 }
 
 async fn all_pages(tenant: &RateLimiter, mut query: UsageQuery) -> Result<()> {
@@ -127,7 +145,8 @@ async fn all_pages(tenant: &RateLimiter, mut query: UsageQuery) -> Result<()> {
 }
 
 async fn take(limiter: &RateLimiter, key: &str) -> Result<()> {
-    let request = Request::new(key, keys::RESOURCE).take("rpm", keys::REQUESTS).take("tpm", keys::TOKENS);
+    let request =
+        Request::new(key, keys::RESOURCE).take("rpm", keys::REQUESTS).take("tpm", keys::TOKENS);
     Ok(limiter.acquire(request).await?.commit().await?)
 }
 
@@ -167,19 +186,34 @@ impl Takes {
             runtime.block_on(async {
                 while !noted.is_over.load(Ordering::Relaxed) {
                     let began = Instant::now();
-                    let counter = if take(&limiter, "caller").await.is_ok() { &noted.granted } else { &noted.not_granted };
+                    let counter = if take(&limiter, "caller").await.is_ok() {
+                        &noted.granted
+                    } else {
+                        &noted.not_granted
+                    };
                     counter.fetch_add(1, Ordering::Relaxed);
-                    noted.longest_us.fetch_max(u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+                    noted.longest_us.fetch_max(
+                        u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX),
+                        Ordering::Relaxed,
+                    );
                 }
             });
         };
-        let thread = std::thread::Builder::new().name("takes".to_owned()).spawn(takes).context("a thread")?;
+        let thread = std::thread::Builder::new()
+            .name("takes".to_owned())
+            .spawn(takes)
+            .context("a thread")?;
         Ok(Takes { seen, thread: Some(thread) })
     }
 
     #[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
     fn beside(&self, work: &str, run: impl FnOnce() -> Result<()>) -> Result<Line> {
-        let counted = || (self.seen.granted.load(Ordering::Relaxed), self.seen.not_granted.load(Ordering::Relaxed));
+        let counted = || {
+            (
+                self.seen.granted.load(Ordering::Relaxed),
+                self.seen.not_granted.load(Ordering::Relaxed),
+            )
+        };
         crate::rounds::tell(&format!("takes beside: {work}"));
         let (before, began) = (counted(), Instant::now());
         self.seen.longest_us.store(0, Ordering::Relaxed);
@@ -204,22 +238,36 @@ impl Drop for Takes {
     }
 }
 
-/// The takes of a line, of those there are when nothing else is done: between the first line and the last.
+/// The takes of a line, of those there are when nothing else is done: between the first line and
+/// the last.
 fn of_alone(lines: &[Line], line: &Line) -> f64 {
-    let alone = [lines.first(), lines.last()].into_iter().flatten().map(|line| line.takes_per_s).sum::<f64>() / 2.0;
+    let alone = [lines.first(), lines.last()]
+        .into_iter()
+        .flatten()
+        .map(|line| line.takes_per_s)
+        .sum::<f64>()
+        / 2.0;
     line.takes_per_s / alone
 }
 
 fn table(buckets: u32, lines: &[Line], ratio: f64) -> String {
-    let mut text = format!("{buckets} buckets in one namespace; takes in another, of the same file\n\n");
+    let mut text =
+        format!("{buckets} buckets in one namespace; takes in another, of the same file\n\n");
     text.push_str("| beside | lasted | takes/s | of alone | longest take | not granted |\n|---|---|---|---|---|---|\n");
     for line in lines {
         let Line { work, lasted, takes_per_s, longest, not_granted } = line;
         let share = 100.0 * of_alone(lines, line);
-        let _ =
-            writeln!(text, "| {work} | {:.1} s | {takes_per_s:.0} | {share:.0} % | {longest:.1?} | {not_granted} |", lasted.as_secs_f64());
+        let _ = writeln!(
+            text,
+            "| {work} | {:.1} s | {takes_per_s:.0} | {share:.0} % | {longest:.1?} | {not_granted} |",
+            lasted.as_secs_f64()
+        );
     }
-    let _ = writeln!(text, "\nusage summary: {ratio:.1} times the CPU of that over {} buckets", buckets / 5);
+    let _ = writeln!(
+        text,
+        "\nusage summary: {ratio:.1} times the CPU of that over {} buckets",
+        buckets / 5
+    );
     text
 }
 

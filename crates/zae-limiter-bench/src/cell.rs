@@ -40,7 +40,8 @@ pub(crate) trait Row {
     fn run(&mut self, cell: Cell) -> Result<Sample>;
 }
 
-/// A call that a row repeats. Panics when its answer is not the expected one: a wrong answer has no speed.
+/// A call that a row repeats. Panics when its answer is not the expected one: a wrong answer has no
+/// speed.
 pub(crate) trait Op: Send + Sync + 'static {
     fn call(&self, random: u64) -> impl Future<Output = ()> + Send;
 
@@ -124,7 +125,12 @@ impl<O: Op> Calls<O> {
 }
 
 /// Calls until the time is over.
-pub(crate) async fn repeat<O: Op>(op: &O, seed: u64, look_every: u32, until: Instant) -> (u64, Histogram) {
+pub(crate) async fn repeat<O: Op>(
+    op: &O,
+    seed: u64,
+    look_every: u32,
+    until: Instant,
+) -> (u64, Histogram) {
     let (mut dice, mut ops, mut latency) = (Dice::new(seed), 0, Histogram::new());
     loop {
         for _ in 1..look_every {
@@ -148,7 +154,8 @@ pub(crate) struct Direct<F> {
 }
 
 impl<F: FnMut(u64)> Direct<F> {
-    /// `look_every` is the number of calls between two looks at the clock: the shortest take less time than the look.
+    /// `look_every` is the number of calls between two looks at the clock: the shortest take less
+    /// time than the look.
     pub(crate) fn new(call: F, look_every: u32) -> Direct<F> {
         Direct { call, look_every }
     }
@@ -195,14 +202,34 @@ pub(crate) struct Readings {
 impl Readings {
     pub(crate) fn take(server: Option<u32>) -> Readings {
         // Asking for a server's costs some microseconds of ours, which are nothing beside a lap.
-        Readings { server_cpu: server.and_then(cpu_time_of), allocated: Allocated::so_far(), cpu: cpu_time(), at: now() }
+        Readings {
+            server_cpu: server.and_then(cpu_time_of),
+            allocated: Allocated::so_far(),
+            cpu: cpu_time(),
+            at: now(),
+        }
     }
 
     /// What a lap took that began at `before` and ends here.
-    pub(crate) fn since(&self, before: &Readings, (ops, latency): (u64, Histogram), mut figures: Figures) -> Sample {
+    pub(crate) fn since(
+        &self,
+        before: &Readings,
+        (ops, latency): (u64, Histogram),
+        mut figures: Figures,
+    ) -> Sample {
         figures.extend(self.allocated.since(before.allocated).per_op(ops));
-        let server_cpu = self.server_cpu.zip(before.server_cpu).map(|(after, before)| after.saturating_sub(before));
-        Sample { ops, wall: self.at - before.at, cpu: self.cpu.saturating_sub(before.cpu), server_cpu, latency, figures }
+        let server_cpu = self
+            .server_cpu
+            .zip(before.server_cpu)
+            .map(|(after, before)| after.saturating_sub(before));
+        Sample {
+            ops,
+            wall: self.at - before.at,
+            cpu: self.cpu.saturating_sub(before.cpu),
+            server_cpu,
+            latency,
+            figures,
+        }
     }
 }
 

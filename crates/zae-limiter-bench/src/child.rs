@@ -45,15 +45,28 @@ fn suite_of(suite: SuiteName) -> Suite {
 /// The rows that are compared between builds. Those of others are the same code in both.
 fn ours(suite: SuiteName) -> Vec<&'static str> {
     let is_ours = |name: &&str| match suite {
-        SuiteName::Embedded => ["sqlite-", "process-", "memory-"].iter().any(|word| name.starts_with(word)),
+        SuiteName::Embedded => {
+            ["sqlite-", "process-", "memory-"].iter().any(|word| name.starts_with(word))
+        }
         SuiteName::Dynamodb => !["bare", "python"].iter().any(|word| name.starts_with(word)),
     };
     suite_of(suite).rows.iter().map(|row| row.name).filter(is_ours).collect()
 }
 
 /// Measures one row once.
-fn round(suite: SuiteName, row: &str, quick: bool, (folder, lasting): (Option<PathBuf>, Option<PathBuf>)) -> Result<String> {
-    let options = Options { rounds: Some(1), quick, only: vec![row.to_owned()], list: false, output: Output::Json };
+fn round(
+    suite: SuiteName,
+    row: &str,
+    quick: bool,
+    (folder, lasting): (Option<PathBuf>, Option<PathBuf>),
+) -> Result<String> {
+    let options = Options {
+        rounds: Some(1),
+        quick,
+        only: vec![row.to_owned()],
+        list: false,
+        output: Output::Json,
+    };
     let results = crate::rounds::run(&options, Suite { folder, lasting, ..suite_of(suite) })?;
     Ok(crate::report::json(&results))
 }
@@ -87,22 +100,43 @@ struct ShareOp {
 
 impl Op for ShareOp {
     async fn call(&self, random: u64) {
-        let request = Request::new(pick(&self.texts, random).as_str(), RESOURCE).take("rpm", REQUESTS).take("tpm", TOKENS);
-        self.limiter.acquire(request).await.expect("a grant").commit().await.expect("nothing to write");
+        let request = Request::new(pick(&self.texts, random).as_str(), RESOURCE)
+            .take("rpm", REQUESTS)
+            .take("tpm", TOKENS);
+        self.limiter
+            .acquire(request)
+            .await
+            .expect("a grant")
+            .commit()
+            .await
+            .expect("nothing to write");
         let mut last = self.last.lock().expect("nobody panics with it");
         let time = now();
         *last = (time, last.1.max(time - last.0));
     }
 }
 
-/// Acquires from `start_ms` on for `time_ms`. All processes stop at the same moment, so nobody catches up alone.
-fn share(path: &Path, callers: usize, synchronous: Synchronous, (start_ms, time_ms): (u64, u64)) -> Result<Shared> {
+/// Acquires from `start_ms` on for `time_ms`. All processes stop at the same moment, so nobody
+/// catches up alone.
+fn share(
+    path: &Path,
+    callers: usize,
+    synchronous: Synchronous,
+    (start_ms, time_ms): (u64, u64),
+) -> Result<Shared> {
     let runtime = if callers == 1 { crate::cell::one_thread()? } else { all_cores()? };
     let store = SqliteStore::open_with(path, SqliteOptions::new().synchronous(synchronous))?;
     let limiter = runtime.block_on(async { RateLimiter::builder(store).build() })?;
-    let op = Arc::new(ShareOp { limiter, texts: keys::texts(KEYS), last: Mutex::new((now(), Duration::ZERO)) });
+    let op = Arc::new(ShareOp {
+        limiter,
+        texts: keys::texts(KEYS),
+        last: Mutex::new((now(), Duration::ZERO)),
+    });
     let wall_ms = u64::try_from(SystemClock::new().now().0)?;
-    let start = now() + Duration::from_millis(start_ms.checked_sub(wall_ms).context("the start has passed already")?);
+    let start = now()
+        + Duration::from_millis(
+            start_ms.checked_sub(wall_ms).context("the start has passed already")?,
+        );
     // Warm until shortly before the start, then wait for it.
     runtime.block_on(repeat(&*op, 1, 1, start - Duration::from_millis(50)));
     runtime.block_on(async { SystemClock::new().sleep(start - now()).await });
@@ -127,18 +161,34 @@ fn share(path: &Path, callers: usize, synchronous: Synchronous, (start_ms, time_
 /// Bytes of memory per key, as the operating system sees them.
 fn weigh(what: &str, keys: usize) -> Result<f64> {
     let texts = keys::texts(keys);
-    // Borrowed: a text that is given back to the allocator while the keys are counted would make them look lighter.
+    // Borrowed: a text that is given back to the allocator while the keys are counted would make
+    // them look lighter.
     let mut texts = texts.iter();
     match what {
         "memory" => {
-            let store = MemoryStore::with_options(MemoryOptions { buckets_max: 2 * keys, ..MemoryOptions::default() });
+            let store = MemoryStore::with_options(MemoryOptions {
+                buckets_max: 2 * keys,
+                ..MemoryOptions::default()
+            });
             let limits = LimitsInForce::new(keys::wide(), LimitSource::System);
             let (resource, takes) = (keys::resource(), [(0, REQUESTS), (1, TOKENS)]);
-            let takes = takes.map(|(limit, tokens)| zae_limiter::core::Take { limit, amount: zae_limiter::Milli::from_tokens(tokens) });
+            let takes = takes.map(|(limit, tokens)| zae_limiter::core::Take {
+                limit,
+                amount: zae_limiter::Milli::from_tokens(tokens),
+            });
             grown(keys, || {
                 let entity = texts.next().expect("a text per key").parse().expect("a valid id");
-                let member = MemberTake { entity: &entity, resource: &resource, limits: &limits, takes: &takes, absent: &[] };
-                let outcome = store.consume_now(&ConsumeRequest { members: &[member], now: SystemClock::new().now() });
+                let member = MemberTake {
+                    entity: &entity,
+                    resource: &resource,
+                    limits: &limits,
+                    takes: &takes,
+                    absent: &[],
+                };
+                let outcome = store.consume_now(&ConsumeRequest {
+                    members: &[member],
+                    now: SystemClock::new().now(),
+                });
                 assert!(matches!(outcome, Ok(ConsumeOutcome::Granted(_))));
             })
         }
@@ -151,7 +201,8 @@ fn weigh(what: &str, keys: usize) -> Result<f64> {
     }
 }
 
-/// How much this process grows per call. What the calls read is made before, so that only what they keep counts.
+/// How much this process grows per call. What the calls read is made before, so that only what they
+/// keep counts.
 fn grown(calls: usize, mut call: impl FnMut()) -> Result<f64> {
     let before = resident_bytes()?;
     (0..calls).for_each(|_| call());
@@ -159,7 +210,8 @@ fn grown(calls: usize, mut call: impl FnMut()) -> Result<f64> {
 }
 
 fn resident_bytes() -> Result<f64> {
-    let status = std::fs::read_to_string("/proc/self/status").context("memory is measured on Linux only")?;
+    let status =
+        std::fs::read_to_string("/proc/self/status").context("memory is measured on Linux only")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("VmRSS")?;
     let kib: f64 = line.trim().trim_end_matches("kB").trim().parse()?;
     Ok(kib * 1024.0)

@@ -59,7 +59,9 @@ mod tests {
 
     #[test]
     fn a_slot_is_within_three_per_cent_of_its_values() {
-        for value in (0..200).chain([1_000, 12_345, 1 << 20, (1 << 20) + 1, 987_654_321, u64::MAX / 3]) {
+        for value in
+            (0..200).chain([1_000, 12_345, 1 << 20, (1 << 20) + 1, 987_654_321, u64::MAX / 3])
+        {
             let found = middle_of(slot_of(value));
             assert!(found.abs_diff(value) <= value / 32, "{value} is counted as {found}");
         }
@@ -70,7 +72,10 @@ mod tests {
         let mut histogram = Histogram::new();
         assert_eq!(histogram.quantile(500), 0);
         (1..=20).for_each(|value| histogram.add(value));
-        assert_eq!((histogram.quantile(500), histogram.quantile(990), histogram.quantile(1000)), (10, 20, 20));
+        assert_eq!(
+            (histogram.quantile(500), histogram.quantile(990), histogram.quantile(1000)),
+            (10, 20, 20)
+        );
         let mut both = Histogram::new();
         both.merge(&histogram);
         both.add(31);

@@ -26,7 +26,8 @@ pub(crate) fn resource() -> ResourceName {
 
 /// Two limits that never refuse and, once used, are never full again: every take refills.
 pub(crate) fn wide() -> [Limit; 2] {
-    ["rpm:1000000/min:1000000000000000", "tpm:1000000/min:1000000000000000"].map(|text| text.parse().expect("a valid limit"))
+    ["rpm:1000000/min:1000000000000000", "tpm:1000000/min:1000000000000000"]
+        .map(|text| text.parse().expect("a valid limit"))
 }
 
 /// Two limits that refuse everything after the first take.

@@ -7,8 +7,9 @@
 //! cargo run --release -p zae-limiter-bench -- compare OTHER_BINARY
 //! ```
 //!
-//! Figures, not tests: the exit code says whether the measurement ran, the table says what came out; only `compare` judges. Machines are noisy, so
-//! every round runs every row once, goals are ratios formed inside a round, and CPU time stands beside wall time.
+//! Figures, not tests: the exit code says whether the measurement ran, the table says what came
+//! out; only `compare` judges. Machines are noisy, so every round runs every row once, goals are
+//! ratios formed inside a round, and CPU time stands beside wall time.
 
 mod allocations;
 mod args;
@@ -44,7 +45,9 @@ fn main() -> Result<ExitCode> {
             }
             measure(&options, Suite { notes, folder, ..Suite::embedded() })?;
         }
-        Command::Dynamodb(options) => measure(&options, Suite { notes: vec![allocations::NOTE], ..Suite::dynamodb() })?,
+        Command::Dynamodb(options) => {
+            measure(&options, Suite { notes: vec![allocations::NOTE], ..Suite::dynamodb() })?
+        }
         Command::Beside(args) => beside::run(&args)?,
         Command::Compare(args) => return compare::run(&args),
         Command::Child(role) => child::play(&role)?,

@@ -18,8 +18,16 @@ pub(crate) fn table(results: &Results) -> String {
 fn write_table(page: &mut String, results: &Results) -> std::fmt::Result {
     let quick = if results.quick { " (quick: not for figures)" } else { "" };
     let loads: Vec<String> = results.loads.iter().map(|load| format!("{load:.1}")).collect();
-    writeln!(page, "{} rounds{quick}; load before each: {}. Median [min..max].\n", results.rounds, loads.join(", "))?;
-    writeln!(page, "| row | what | ops/s | p50 µs | p99 µs | CPU µs/op | server CPU µs/op | also |")?;
+    writeln!(
+        page,
+        "{} rounds{quick}; load before each: {}. Median [min..max].\n",
+        results.rounds,
+        loads.join(", ")
+    )?;
+    writeln!(
+        page,
+        "| row | what | ops/s | p50 µs | p99 µs | CPU µs/op | server CPU µs/op | also |"
+    )?;
     writeln!(page, "|---|---|---|---|---|---|---|---|")?;
     for row in &results.rows {
         let column = |digits, value: &dyn Fn(&Sample) -> Option<f64>| in_brief(row, digits, value);
@@ -27,8 +35,15 @@ fn write_table(page: &mut String, results: &Results) -> std::fmt::Result {
         let p50 = column(2, &|sample| micros(sample.latency.quantile(500)));
         let p99 = column(2, &|sample| micros(sample.latency.quantile(990)));
         let cpu = column(3, &|sample| (!sample.cpu.is_zero()).then(|| cpu_per_op(sample) / 1e3));
-        let server = column(1, &|sample| Some(sample.server_cpu?.as_secs_f64() * 1e6 / sample.ops as f64));
-        writeln!(page, "| `{}` | {} | {ops} | {p50} | {p99} | {cpu} | {server} | {} |", row.name, row.what, also(row))?;
+        let server =
+            column(1, &|sample| Some(sample.server_cpu?.as_secs_f64() * 1e6 / sample.ops as f64));
+        writeln!(
+            page,
+            "| `{}` | {} | {ops} | {p50} | {p99} | {cpu} | {server} | {} |",
+            row.name,
+            row.what,
+            also(row)
+        )?;
     }
     writeln!(page, "\n| goal | wanted | measured | |\n|---|---|---|---|")?;
     for goal in results.goals {
@@ -41,9 +56,10 @@ fn write_table(page: &mut String, results: &Results) -> std::fmt::Result {
             Verdict::Missing(row) => (format!("no row `{row}`"), "–"),
             Verdict::Measured(values) => match spread(&values) {
                 None => ("nothing".to_owned(), "–"),
-                Some([least, median, most]) => {
-                    (format!("**{median:.2}** [{least:.2}..{most:.2}]"), if goal.bound.holds(median) { "✔" } else { "✘" })
-                }
+                Some([least, median, most]) => (
+                    format!("**{median:.2}** [{least:.2}..{most:.2}]"),
+                    if goal.bound.holds(median) { "✔" } else { "✘" },
+                ),
             },
         };
         writeln!(page, "| {} | {wanted} | {measured} | {mark} |", goal.what)?;
@@ -63,7 +79,9 @@ fn micros(nanos: u64) -> Option<f64> {
 
 fn in_brief(row: &Measured, digits: usize, value: &dyn Fn(&Sample) -> Option<f64>) -> String {
     let values: Vec<f64> = row.samples.iter().filter_map(value).collect();
-    spread(&values).map_or_else(String::new, |[least, median, most]| format!("{median:.digits$} [{least:.digits$}..{most:.digits$}]"))
+    spread(&values).map_or_else(String::new, |[least, median, most]| {
+        format!("{median:.digits$} [{least:.digits$}..{most:.digits$}]")
+    })
 }
 
 /// The figures that only this row has.
@@ -71,7 +89,14 @@ fn also(row: &Measured) -> String {
     let Some(first) = row.samples.first() else { return String::new() };
     let figure = |&(name, _): &(&'static str, f64)| {
         let digits = if name.contains("bytes") { 0 } else { 2 };
-        format!("{name} {}", in_brief(row, digits, &|sample| sample.figures.iter().find(|(known, _)| *known == name).map(|found| found.1)))
+        format!(
+            "{name} {}",
+            in_brief(row, digits, &|sample| sample
+                .figures
+                .iter()
+                .find(|(known, _)| *known == name)
+                .map(|found| found.1))
+        )
     };
     first.figures.iter().map(figure).collect::<Vec<_>>().join("; ")
 }
@@ -106,7 +131,8 @@ pub(crate) fn json(results: &Results) -> String {
         let reached = median.map(|median| goal.bound.holds(median));
         json!({ "goal": goal.what, bound: wanted, "values": values, "median": median, "reached": reached, "missing_row": missing })
     };
-    let missing: Vec<Value> = results.missing.iter().map(|(name, why)| json!({ "name": name, "why": why })).collect();
+    let missing: Vec<Value> =
+        results.missing.iter().map(|(name, why)| json!({ "name": name, "why": why })).collect();
     let all = json!({
         "rounds": results.rounds,
         "quick": results.quick,

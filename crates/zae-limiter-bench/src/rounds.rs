@@ -28,7 +28,13 @@ pub(crate) struct Suite {
 
 impl Suite {
     pub(crate) fn embedded() -> Suite {
-        Suite { rows: crate::rows::all(), goals: &goals::EMBEDDED, notes: Vec::new(), folder: None, lasting: None }
+        Suite {
+            rows: crate::rows::all(),
+            goals: &goals::EMBEDDED,
+            notes: Vec::new(),
+            folder: None,
+            lasting: None,
+        }
     }
 
     pub(crate) fn dynamodb() -> Suite {
@@ -69,7 +75,16 @@ pub(crate) fn run(options: &Options, suite: Suite) -> Result<Results> {
     let entries = wanted(rows, &options.only);
     ensure!(!entries.is_empty(), "no row begins with {:?}; --list names them", options.only);
     let (quick, all) = (options.quick, options.only.is_empty());
-    let mut results = Results { rows: Vec::new(), missing: Vec::new(), rounds: 0, quick, all, loads: Vec::new(), goals, notes };
+    let mut results = Results {
+        rows: Vec::new(),
+        missing: Vec::new(),
+        rounds: 0,
+        quick,
+        all,
+        loads: Vec::new(),
+        goals,
+        notes,
+    };
     if options.list {
         for entry in entries {
             results.rows.push(Measured { name: entry.name, what: entry.what, samples: Vec::new() });
@@ -83,7 +98,11 @@ pub(crate) fn run(options: &Options, suite: Suite) -> Result<Results> {
         match (entry.make)(&context) {
             Ok(row) => {
                 ready.push(row);
-                results.rows.push(Measured { name: entry.name, what: entry.what, samples: Vec::new() });
+                results.rows.push(Measured {
+                    name: entry.name,
+                    what: entry.what,
+                    samples: Vec::new(),
+                });
             }
             Err(error) => {
                 tell(&format!("SKIPPED {}: {error:#}", entry.name));
@@ -112,8 +131,13 @@ pub(crate) fn run(options: &Options, suite: Suite) -> Result<Results> {
 /// A name that a row has means that row, any other the rows that begin with it.
 fn wanted(entries: Vec<Entry>, only: &[String]) -> Vec<Entry> {
     let names: Vec<&str> = entries.iter().map(|entry| entry.name).collect();
-    let means = |word: &String, name: &str| if names.contains(&word.as_str()) { word == name } else { name.starts_with(word.as_str()) };
-    entries.into_iter().filter(|entry| only.is_empty() || only.iter().any(|word| means(word, entry.name))).collect()
+    let means = |word: &String, name: &str| {
+        if names.contains(&word.as_str()) { word == name } else { name.starts_with(word.as_str()) }
+    };
+    entries
+        .into_iter()
+        .filter(|entry| only.is_empty() || only.iter().any(|word| means(word, entry.name)))
+        .collect()
 }
 
 fn cell(warm_up_ms: u64, time_ms: u64) -> Cell {

@@ -12,7 +12,8 @@ const WITHOUT_NAMESPACE: [&str; 3] = ["namespace", "backup", "restore"];
 /// Commands on no store of the command line: they refuse the flags that name one.
 const WITHOUT_STORE: [&str; 3] = ["local", "demo", "--help"];
 
-/// The flags that say where a command works, as they were typed. Variables are still set when a hint is pasted.
+/// The flags that say where a command works, as they were typed. Variables are still set when a
+/// hint is pasted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Again {
     store: Vec<String>,
@@ -22,7 +23,9 @@ pub(crate) struct Again {
 impl Again {
     /// The flags of this command line.
     pub(crate) fn new(globals: &Globals) -> Again {
-        let flag = |flag: &str, value: Option<String>| value.map(|value| [flag.to_owned(), value]).into_iter().flatten();
+        let flag = |flag: &str, value: Option<String>| {
+            value.map(|value| [flag.to_owned(), value]).into_iter().flatten()
+        };
         let store = flag("--store", globals.store.as_ref().map(ToString::to_string))
             .chain(flag("--name", globals.stack.clone()))
             .chain(flag("--region", globals.region.clone()))
@@ -44,7 +47,8 @@ impl Again {
         format!("`{}`", line.join(" "))
     }
 
-    /// A text of the library, which names commands and knows no flags, with the flags in each command.
+    /// A text of the library, which names commands and knows no flags, with the flags in each
+    /// command.
     pub(crate) fn completed(&self, text: &str) -> String {
         let start = format!("`{PROGRAM} ");
         let mut parts = text.split(&start);
@@ -60,7 +64,8 @@ impl Again {
 
     fn flags(&self, command: &str) -> Vec<&str> {
         let store = self.store.iter().filter(|_| !WITHOUT_STORE.contains(&command));
-        let is_in_namespace = !WITHOUT_STORE.contains(&command) && !WITHOUT_NAMESPACE.contains(&command);
+        let is_in_namespace =
+            !WITHOUT_STORE.contains(&command) && !WITHOUT_NAMESPACE.contains(&command);
         store.chain(self.namespace.iter().filter(|_| is_in_namespace)).map(String::as_str).collect()
     }
 }
@@ -77,20 +82,36 @@ mod tests {
 
     #[test]
     fn a_command_line_without_flags_needs_none() {
-        assert_eq!(again("zae-limiter status").command(&["entity", "show", "key-1"]), "`zae-limiter entity show key-1`");
+        assert_eq!(
+            again("zae-limiter status").command(&["entity", "show", "key-1"]),
+            "`zae-limiter entity show key-1`"
+        );
     }
 
     #[test]
     fn the_flags_that_say_where_are_kept() {
         let file = again("zae-limiter --store sqlite:a.db -N team -q --output json status");
-        assert_eq!(file.command(&["explain", "a", "b"]), "`zae-limiter --store sqlite:a.db -N team explain a b`");
-        assert_eq!(file.command(&["restore", "my copy.db"]), "`zae-limiter --store sqlite:a.db restore 'my copy.db'`");
-        assert_eq!(file.command(&["namespace", "list"]), "`zae-limiter --store sqlite:a.db namespace list`");
+        assert_eq!(
+            file.command(&["explain", "a", "b"]),
+            "`zae-limiter --store sqlite:a.db -N team explain a b`"
+        );
+        assert_eq!(
+            file.command(&["restore", "my copy.db"]),
+            "`zae-limiter --store sqlite:a.db restore 'my copy.db'`"
+        );
+        assert_eq!(
+            file.command(&["namespace", "list"]),
+            "`zae-limiter --store sqlite:a.db namespace list`"
+        );
         assert_eq!(file.command(&["local", "up"]), "`zae-limiter local up`");
-        let stack = again("zae-limiter -n app --region eu-west-1 --endpoint-url http://127.0.0.1:8000 status");
+        let stack = again(
+            "zae-limiter -n app --region eu-west-1 --endpoint-url http://127.0.0.1:8000 status",
+        );
         let flags = "--name app --region eu-west-1 --endpoint-url http://127.0.0.1:8000";
         assert_eq!(stack.command(&["status"]), format!("`zae-limiter {flags} status`"));
-        let url = again("zae-limiter --store dynamodb:app?region=eu-west-1&endpoint=http://127.0.0.1:8000 status");
+        let url = again(
+            "zae-limiter --store dynamodb:app?region=eu-west-1&endpoint=http://127.0.0.1:8000 status",
+        );
         let quoted = "'dynamodb:app?region=eu-west-1&endpoint=http://127.0.0.1:8000'";
         assert_eq!(url.command(&["status"]), format!("`zae-limiter --store {quoted} status`"));
     }

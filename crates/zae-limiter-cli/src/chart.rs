@@ -51,7 +51,8 @@ impl Chart {
                 largest = largest.max(*value);
             }
         }
-        let room = width.unwrap_or(WIDTH).saturating_sub(label_width + value_width + 2 * GAP).min(BAR_MAX);
+        let room =
+            width.unwrap_or(WIDTH).saturating_sub(label_width + value_width + 2 * GAP).min(BAR_MAX);
         let mut text = format!("{}\n", paint.apply(Tone::Strong, &escaped(&self.title)));
         for row in &self.rows {
             // Writing to a String cannot fail.
@@ -60,7 +61,8 @@ impl Chart {
                 Row::Bar(label, value) => {
                     let label = escaped(label);
                     let padding = " ".repeat(label_width - label.chars().count() + GAP);
-                    let bar = if room < BAR_MIN { String::new() } else { bar(*value, largest, room) };
+                    let bar =
+                        if room < BAR_MIN { String::new() } else { bar(*value, largest, room) };
                     let gap = if bar.is_empty() { "" } else { "  " };
                     let tone = if *value < 0 { Tone::Warning } else { Tone::Plain };
                     let value = paint.apply(tone, &value.to_string());
@@ -72,9 +74,12 @@ impl Chart {
     }
 }
 
-/// A bar for `value` where `largest` takes `room` columns, to an eighth of a column. What is more than nothing is seen.
+/// A bar for `value` where `largest` takes `room` columns, to an eighth of a column. What is more
+/// than nothing is seen.
 fn bar(value: i64, largest: i64, room: usize) -> String {
-    let (Ok(value), Ok(largest)) = (u128::try_from(value), u128::try_from(largest)) else { return String::new() };
+    let (Ok(value), Ok(largest)) = (u128::try_from(value), u128::try_from(largest)) else {
+        return String::new();
+    };
     if value == 0 || largest == 0 {
         return String::new();
     }
@@ -92,7 +97,14 @@ mod tests {
 
     fn chart() -> Chart {
         let bar = |label: &str, value| Row::Bar(label.into(), value);
-        let rows = vec![bar("a", 1000), bar("bc", 500), Row::Gap("… 3 empty".into()), bar("d", 1), bar("e", 0), bar("f\u{7}", -5)];
+        let rows = vec![
+            bar("a", 1000),
+            bar("bc", 500),
+            Row::Gap("… 3 empty".into()),
+            bar("d", 1),
+            bar("e", 0),
+            bar("f\u{7}", -5),
+        ];
         Chart::new("tpm", rows)
     }
 
@@ -135,6 +147,9 @@ mod tests {
         let codes = ["\u{1b}[1m", "\u{1b}[2m", "\u{1b}[32m", "\u{1b}[33m", "\u{1b}[0m"];
         let painted = chart().render(None, Paint(true));
         assert!(painted.contains("\u{1b}[33m-5"), "{painted:?}");
-        assert_eq!(codes.iter().fold(painted, |text, code| text.replace(code, "")), chart().render(None, Paint(false)));
+        assert_eq!(
+            codes.iter().fold(painted, |text, code| text.replace(code, "")),
+            chart().render(None, Paint(false))
+        );
     }
 }

@@ -27,12 +27,19 @@ impl Question<'_> {
 }
 
 /// Lets a destructive command go on: with `--yes`, or once its name was typed on a terminal.
-pub(crate) fn confirm(context: &Context<'_>, question: &Question<'_>, args: ConfirmArgs) -> Result<(), Failure> {
+pub(crate) fn confirm(
+    context: &Context<'_>,
+    question: &Question<'_>,
+    args: ConfirmArgs,
+) -> Result<(), Failure> {
     if args.yes {
         return Ok(());
     }
     if !context.settings.can_ask {
-        let failure = Failure::usage(format!("this {} {} and there is no terminal to ask on", question.deed, question.what));
+        let failure = Failure::usage(format!(
+            "this {} {} and there is no terminal to ask on",
+            question.deed, question.what
+        ));
         return Err(failure.hint("pass --yes if that is meant"));
     }
     context.printer.ask(&question.asked());
@@ -43,7 +50,11 @@ fn agreed(input: impl BufRead, question: &Question<'_>) -> Result<(), Failure> {
     let mut answer = String::new();
     // What cannot be read is no agreement.
     let read = input.take(ANSWER_BYTES_MAX).read_line(&mut answer);
-    if read.is_ok() && answer.trim() == question.name { Ok(()) } else { Err(Failure::aborted("not confirmed; nothing was changed")) }
+    if read.is_ok() && answer.trim() == question.name {
+        Ok(())
+    } else {
+        Err(Failure::aborted("not confirmed; nothing was changed"))
+    }
 }
 
 #[cfg(test)]
@@ -53,9 +64,15 @@ mod tests {
     #[test]
     fn only_the_name_itself_is_agreement() {
         let question = Question { deed: "deletes", what: "it", name: "prod" };
-        for (answer, expected) in
-            [("prod\n", true), ("  prod\r\n", true), ("prod", true), ("y\n", false), ("yes\n", false), ("Prod\n", false), ("", false)]
-        {
+        for (answer, expected) in [
+            ("prod\n", true),
+            ("  prod\r\n", true),
+            ("prod", true),
+            ("y\n", false),
+            ("yes\n", false),
+            ("Prod\n", false),
+            ("", false),
+        ] {
             assert_eq!(agreed(answer.as_bytes(), &question).is_ok(), expected, "{answer:?}");
         }
         assert!(agreed(&b"\xff\n"[..], &question).is_err());

@@ -15,8 +15,8 @@ use crate::error::Failure;
 use crate::printer::Printer;
 use crate::settings::{NAMESPACE, Settings, StorePlace};
 
-/// How long the store may take to answer an acquire. A person at a terminal would rather wait than be told that a busy
-/// disk is an outage.
+/// How long the store may take to answer an acquire. A person at a terminal would rather wait than
+/// be told that a busy disk is an outage.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Pages of 4 KiB.
@@ -34,7 +34,8 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// Opens the store and binds to the namespace. Commands check what they can before they call this: it may create a file.
+    /// Opens the store and binds to the namespace. Commands check what they can before they call
+    /// this: it may create a file.
     pub(crate) async fn open(&self) -> anyhow::Result<RateLimiter> {
         if self.settings.namespace != NAMESPACE {
             // A new file has no other namespace.
@@ -57,7 +58,9 @@ impl Context<'_> {
     /// Refuses to go on where the store is a file that is not there.
     pub(crate) fn require_file(&self) -> Result<(), Failure> {
         let (path, check) = match &self.settings.store {
-            StorePlace::Named(path) if self.settings.again.names_store() => (path, "check --store; "),
+            StorePlace::Named(path) if self.settings.again.names_store() => {
+                (path, "check --store; ")
+            }
             StorePlace::Named(path) => (path, "check ZAEL_STORE; "),
             StorePlace::Usual(path) => (path, ""),
             StorePlace::Memory | StorePlace::Dynamo(_) => return Ok(()),
@@ -67,9 +70,13 @@ impl Context<'_> {
         }
         let created = match self.settings.namespace == NAMESPACE {
             true => "the first command that stores something creates it".to_owned(),
-            false => format!("{} creates it", self.command(&["namespace", "register", self.settings.namespace.as_str()])),
+            false => format!(
+                "{} creates it",
+                self.command(&["namespace", "register", self.settings.namespace.as_str()])
+            ),
         };
-        Err(Failure::not_found(format!("there is no file {}", path.display())).hint(format!("{check}{created}")))
+        Err(Failure::not_found(format!("there is no file {}", path.display()))
+            .hint(format!("{check}{created}")))
     }
 
     /// A command line on the same store, in backquotes.
@@ -88,7 +95,9 @@ impl Context<'_> {
                 if self.access == Access::SetsUp
                     && let Some(folder) = path.parent()
                 {
-                    create_private(folder).with_context(|| format!("the folder {} could not be created", folder.display()))?;
+                    create_private(folder).with_context(|| {
+                        format!("the folder {} could not be created", folder.display())
+                    })?;
                 }
                 self.open_file(path)?
             }
@@ -121,8 +130,11 @@ impl Context<'_> {
 
     #[cfg(not(feature = "sqlite"))]
     fn open_file(&self, path: &Path) -> anyhow::Result<Builder> {
-        let failure = Failure::usage(format!("{} cannot be opened: SQLite is not built in", path.display()));
-        Err(failure.hint("build zae-limiter-cli with the feature sqlite, or use --store memory:").into())
+        let failure =
+            Failure::usage(format!("{} cannot be opened: SQLite is not built in", path.display()));
+        Err(failure
+            .hint("build zae-limiter-cli with the feature sqlite, or use --store memory:")
+            .into())
     }
 
     #[cfg(feature = "dynamodb")]
@@ -132,7 +144,10 @@ impl Context<'_> {
 
     #[cfg(not(feature = "dynamodb"))]
     async fn connect(&self, place: &DynamoPlace) -> anyhow::Result<Builder> {
-        let failure = Failure::usage(format!("the stack {} cannot be reached: DynamoDB is not built in", place.stack));
+        let failure = Failure::usage(format!(
+            "the stack {} cannot be reached: DynamoDB is not built in",
+            place.stack
+        ));
         Err(failure.hint("build zae-limiter-cli with the feature dynamodb").into())
     }
 
@@ -142,10 +157,14 @@ impl Context<'_> {
         match &self.settings.store {
             StorePlace::Named(path) | StorePlace::Usual(path) => Ok(path),
             StorePlace::Memory => {
-                Err(Failure::usage("this command works on SQLite files, and memory: is none").hint("name one with --store sqlite:PATH"))
+                Err(Failure::usage("this command works on SQLite files, and memory: is none")
+                    .hint("name one with --store sqlite:PATH"))
             }
             StorePlace::Dynamo(place) => {
-                let failure = Failure::usage(format!("this command works on SQLite files; {} is a DynamoDB stack", place.stack));
+                let failure = Failure::usage(format!(
+                    "this command works on SQLite files; {} is a DynamoDB stack",
+                    place.stack
+                ));
                 Err(failure.hint("name a file with --store sqlite:PATH"))
             }
         }
@@ -156,7 +175,8 @@ impl Context<'_> {
     pub(crate) fn look_at_file(&self) -> anyhow::Result<SqliteStore> {
         let path = self.file()?;
         self.require_file()?;
-        Ok(SqliteStore::open_with(path, SqliteOptions::new().read_only()).map_err(zae_limiter::Error::from)?)
+        Ok(SqliteStore::open_with(path, SqliteOptions::new().read_only())
+            .map_err(zae_limiter::Error::from)?)
     }
 }
 

@@ -16,8 +16,8 @@ use crate::settings::{Environment, Settings, StorePlace};
 /// Where a stack is when nobody says it.
 const REGION: &str = "us-east-1";
 
-/// How long connecting, and one request, may take. A service gives up sooner; a person at a terminal, perhaps far from the
-/// region, would rather wait.
+/// How long connecting, and one request, may take. A service gives up sooner; a person at a
+/// terminal, perhaps far from the region, would rather wait.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// How long reaching a stack may take in all, credentials and retries included.
@@ -29,45 +29,62 @@ const LOCAL: [&str; 2] = ["http://127.0.0.1:", "http://localhost:"];
 /// What the store says first when it found nobody to be.
 const NO_CREDENTIALS: &str = "no AWS credentials found";
 
-/// Points the settings at the local engine, where that has the stack and nothing on this machine says who to be on AWS: then
-/// nothing else can be meant. Whoever has credentials names the engine with `--endpoint-url`, or with `local env`.
+/// Points the settings at the local engine, where that has the stack and nothing on this machine
+/// says who to be on AWS: then nothing else can be meant. Whoever has credentials names the engine
+/// with `--endpoint-url`, or with `local env`.
 pub(crate) fn prefer_local(settings: &mut Settings, environment: &Environment, printer: &Printer) {
     let StorePlace::Dynamo(place) = &mut settings.store else { return };
     if place.endpoint_url.is_some() || environment.knows_aws() {
         return;
     }
-    let Some(Ok(presence)) = environment.engine_folder().map(|folder| engine::look(&folder)) else { return };
+    let Some(Ok(presence)) = environment.engine_folder().map(|folder| engine::look(&folder)) else {
+        return;
+    };
     match presence {
-        Presence::Running(state, health) if health.tables.iter().any(|table| table.name == place.stack) => {
+        Presence::Running(state, health)
+            if health.tables.iter().any(|table| table.name == place.stack) =>
+        {
             let endpoint = engine::endpoint(state.port);
             let stack = &place.stack;
             printer
                 .note(&format!("{stack} is a stack of the local engine at {endpoint}; AWS credentials, or --endpoint-url, choose another"));
             place.endpoint_url = Some(endpoint);
         }
-        // It may have the stack, and cannot say so. That is told if the stack is not found elsewhere.
+        // It may have the stack, and cannot say so. That is told if the stack is not found
+        // elsewhere.
         Presence::Silent(state, why) => settings.silent_engine = Some(engine::silent(&state, &why)),
         Presence::Running(..) | Presence::Stopped => {}
     }
 }
 
 /// A handle on the table of a stack, bound to no namespace yet.
-pub(crate) async fn registry(place: &DynamoPlace, settings: &Settings) -> anyhow::Result<DynamoStore> {
+pub(crate) async fn registry(
+    place: &DynamoPlace,
+    settings: &Settings,
+) -> anyhow::Result<DynamoStore> {
     match within(builder(place).connect_registry()).await {
-        Some(store) => Ok(store.map_err(|error| or_local(place, settings, told(place, settings, &error)))?),
+        Some(store) => {
+            Ok(store.map_err(|error| or_local(place, settings, told(place, settings, &error)))?)
+        }
         None => Err(or_local(place, settings, silent(place)).into()),
     }
 }
 
 /// The table of a stack as a whole.
-pub(crate) async fn status(place: &DynamoPlace, settings: &Settings) -> anyhow::Result<StackStatus> {
+pub(crate) async fn status(
+    place: &DynamoPlace,
+    settings: &Settings,
+) -> anyhow::Result<StackStatus> {
     match within(builder(place).status()).await {
-        Some(status) => Ok(status.map_err(|error| or_local(place, settings, told(place, settings, &error)))?),
+        Some(status) => {
+            Ok(status.map_err(|error| or_local(place, settings, told(place, settings, &error)))?)
+        }
         None => Err(or_local(place, settings, silent(place)).into()),
     }
 }
 
-/// Makes the table of a stack with its version record and its first namespace, where they are missing.
+/// Makes the table of a stack with its version record and its first namespace, where they are
+/// missing.
 pub(crate) async fn create_stack(place: &DynamoPlace) -> anyhow::Result<()> {
     builder(place).create().await.map_err(Error::from)?;
     Ok(())
@@ -89,7 +106,9 @@ pub(crate) fn place(place: &DynamoPlace) -> String {
 /// What to try when a stack does not answer.
 pub(crate) fn hint(place: &DynamoPlace) -> String {
     match &place.endpoint_url {
-        Some(url) if is_local(url) => format!("{} starts the local engine with this stack", up(place)),
+        Some(url) if is_local(url) => {
+            format!("{} starts the local engine with this stack", up(place))
+        }
         Some(_) => "check the network and --endpoint-url".to_owned(),
         None => "check the network and --region".to_owned(),
     }
@@ -97,9 +116,14 @@ pub(crate) fn hint(place: &DynamoPlace) -> String {
 
 /// The command that starts the local engine where the stack is looked for.
 fn up(place: &DynamoPlace) -> String {
-    let port = place.endpoint_url.as_deref().and_then(|url| url.trim_end_matches('/').rsplit(':').next()?.parse::<u16>().ok());
+    let port = place
+        .endpoint_url
+        .as_deref()
+        .and_then(|url| url.trim_end_matches('/').rsplit(':').next()?.parse::<u16>().ok());
     let port = port.filter(|port| *port != PORT).map(|port| port.to_string());
-    let words = ["local", "up", "--name", &place.stack].into_iter().chain(port.iter().flat_map(|port| ["--port", port]));
+    let words = ["local", "up", "--name", &place.stack]
+        .into_iter()
+        .chain(port.iter().flat_map(|port| ["--port", port]));
     Again::default().command(&words.collect::<Vec<_>>())
 }
 
@@ -128,15 +152,20 @@ async fn within<T>(work: impl Future<Output = T>) -> Option<T> {
     .await
 }
 
-/// The same failure with a hint at the local engine, where that has a stack of this name. AWS was asked because this machine
-/// knows who to be there; a typical one has both.
+/// The same failure with a hint at the local engine, where that has a stack of this name. AWS was
+/// asked because this machine knows who to be there; a typical one has both.
 fn or_local(place: &DynamoPlace, settings: &Settings, failure: Failure) -> Failure {
     // Whoever has no credentials is told of `local env` already.
-    if place.endpoint_url.is_some() || !settings.knows_aws || failure.to_string().starts_with(NO_CREDENTIALS) {
+    if place.endpoint_url.is_some()
+        || !settings.knows_aws
+        || failure.to_string().starts_with(NO_CREDENTIALS)
+    {
         return failure;
     }
     match settings.engine_folder.as_ref().map(engine::look) {
-        Some(Ok(Presence::Running(state, health))) if health.tables.iter().any(|table| table.name == place.stack) => {
+        Some(Ok(Presence::Running(state, health)))
+            if health.tables.iter().any(|table| table.name == place.stack) =>
+        {
             let (stack, endpoint) = (&place.stack, engine::endpoint(state.port));
             failure.hint(format!(
                 "AWS was asked, because this machine has AWS credentials or profiles. The local engine has a stack {stack}: add \
@@ -148,29 +177,34 @@ fn or_local(place: &DynamoPlace, settings: &Settings, failure: Failure) -> Failu
 }
 
 fn silent(place: &DynamoPlace) -> Failure {
-    let failure = Failure::unavailable(format!("the table did not answer within {}s", REACH_MAX.as_secs()));
+    let failure =
+        Failure::unavailable(format!("the table did not answer within {}s", REACH_MAX.as_secs()));
     match &place.endpoint_url {
-        Some(url) if is_local(url) => failure.hint("`zae-limiter local status` says whether the local engine hangs"),
+        Some(url) if is_local(url) => {
+            failure.hint("`zae-limiter local status` says whether the local engine hangs")
+        }
         _ => failure.hint(hint(place)),
     }
 }
 
-/// What stands in the way of reaching a stack, with what to try: a place that cannot be was typed wrong, one on this machine
-/// may not have been started.
+/// What stands in the way of reaching a stack, with what to try: a place that cannot be was typed
+/// wrong, one on this machine may not have been started.
 fn told(place: &DynamoPlace, settings: &Settings, error: &StoreError) -> Failure {
     let is_local = place.endpoint_url.as_deref().is_some_and(is_local);
-    let is_without_credentials = error.kind() == StoreErrorKind::Denied && error.message().starts_with(NO_CREDENTIALS);
+    let is_without_credentials =
+        error.kind() == StoreErrorKind::Denied && error.message().starts_with(NO_CREDENTIALS);
     match (&settings.silent_engine, error.kind()) {
-        (Some(silent), kind) if is_without_credentials || kind == StoreErrorKind::NotFound => return silent.clone(),
+        (Some(silent), kind) if is_without_credentials || kind == StoreErrorKind::NotFound => {
+            return silent.clone();
+        }
         _ => {}
     }
     match error.kind() {
         StoreErrorKind::Invalid => Failure::usage(error.message()),
         StoreErrorKind::Unavailable => Failure::store(error).hint(hint(place)),
         StoreErrorKind::NotFound if is_local => Failure::store(error).hint(hint(place)),
-        StoreErrorKind::Internal if let Some(url) = &place.endpoint_url => {
-            Failure::store(error).hint(format!("check --endpoint-url: is it DynamoDB that answers at {url}?"))
-        }
+        StoreErrorKind::Internal if let Some(url) = &place.endpoint_url => Failure::store(error)
+            .hint(format!("check --endpoint-url: is it DynamoDB that answers at {url}?")),
         _ if is_without_credentials => no_credentials(place, settings),
         _ => Failure::store(error),
     }
@@ -178,20 +212,27 @@ fn told(place: &DynamoPlace, settings: &Settings, error: &StoreError) -> Failure
 
 fn no_credentials(place: &DynamoPlace, settings: &Settings) -> Failure {
     let local = match settings.knows_aws {
-        true => "for the local engine, `eval \"$(zae-limiter local env)\"` sets what is needed".to_owned(),
+        true => "for the local engine, `eval \"$(zae-limiter local env)\"` sets what is needed"
+            .to_owned(),
         // Then a stack of the engine is found without any variable: either is missing.
         false => format!("or start the local engine with this stack: {}", up(place)),
     };
     match &settings.profile {
         Some(profile) => {
-            let failure =
-                Failure::denied(format!("{NO_CREDENTIALS}: the profile {profile}, which AWS_PROFILE names, has none or is not there"));
-            failure.hint(format!("check ~/.aws/config and ~/.aws/credentials, or unset AWS_PROFILE; {local}"))
+            let failure = Failure::denied(format!(
+                "{NO_CREDENTIALS}: the profile {profile}, which AWS_PROFILE names, has none or is not there"
+            ));
+            failure.hint(format!(
+                "check ~/.aws/config and ~/.aws/credentials, or unset AWS_PROFILE; {local}"
+            ))
         }
         None => {
-            let failure =
-                Failure::denied(format!("{NO_CREDENTIALS}: not in variables, not in profiles, and no role is attached to this machine"));
-            failure.hint(format!("set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; {local}"))
+            let failure = Failure::denied(format!(
+                "{NO_CREDENTIALS}: not in variables, not in profiles, and no role is attached to this machine"
+            ));
+            failure.hint(format!(
+                "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; {local}"
+            ))
         }
     }
 }

@@ -4,7 +4,9 @@ use std::fmt;
 
 #[cfg(feature = "dynamodb")]
 use zae_limiter::StoreError;
-use zae_limiter::{AcquireError, CommitError, EntityId, Error, Invalid, OutageReason, ResourceName, StoreErrorKind};
+use zae_limiter::{
+    AcquireError, CommitError, EntityId, Error, Invalid, OutageReason, ResourceName, StoreErrorKind,
+};
 
 use crate::again::Again;
 use crate::exit::Exit;
@@ -60,7 +62,12 @@ impl Failure {
     /// The store says it already, in words for everybody.
     #[cfg(feature = "dynamodb")]
     pub(crate) fn store(error: &StoreError) -> Failure {
-        Failure { kind: error.kind().as_str(), message: without_methods(error.message()), hint: None, exit: Exit::Error }
+        Failure {
+            kind: error.kind().as_str(),
+            message: without_methods(error.message()),
+            hint: None,
+            exit: Exit::Error,
+        }
     }
 
     /// The store failed, and there is more to say about it than the store knows.
@@ -101,14 +108,16 @@ pub(crate) struct Report {
 impl Report {
     /// What to tell about `error`; commands it names work as `again` says.
     pub(crate) fn of(error: &anyhow::Error, again: &Again) -> Report {
-        let mut report = known(error, again).unwrap_or_else(|| Report::new("error", error.to_string()));
+        let mut report =
+            known(error, again).unwrap_or_else(|| Report::new("error", error.to_string()));
         // Some errors say their cause themselves; nobody wants to read it twice.
         let mut said = format!("{}\n{error}", report.message);
         for cause in error.chain().skip(1).map(ToString::to_string) {
             // Nor what an operation was called, around words that were said.
             let inner = cause.split_once(": ").map_or(cause.as_str(), |(_, inner)| inner);
-            let is_said =
-                said.contains(&cause) || said.contains(inner) || said.lines().any(|line| !line.is_empty() && cause.contains(line));
+            let is_said = said.contains(&cause)
+                || said.contains(inner)
+                || said.lines().any(|line| !line.is_empty() && cause.contains(line));
             if !is_said {
                 said.push('\n');
                 said.push_str(&cause);
@@ -120,10 +129,13 @@ impl Report {
 
     /// What clap has to say: a paragraph about the mistake, others with tips and the usage.
     pub(crate) fn wrong_usage(text: &str) -> Report {
-        let mut paragraphs = text.split("\n\n").map(|part| part.lines().map(str::trim).collect::<Vec<_>>().join(" "));
+        let mut paragraphs = text
+            .split("\n\n")
+            .map(|part| part.lines().map(str::trim).collect::<Vec<_>>().join(" "));
         let message = paragraphs.next().unwrap_or_default();
         // Without a mistake to tell it is the help of a noun whose verb is missing.
-        let message = message.strip_prefix("error: ").unwrap_or("a command is missing").trim().to_owned();
+        let message =
+            message.strip_prefix("error: ").unwrap_or("a command is missing").trim().to_owned();
         let hint = paragraphs.map(|part| part.trim().to_owned()).find(|part| !part.is_empty());
         Report { hint, exit: Exit::Usage, ..Report::new("usage", message) }
     }
@@ -160,7 +172,8 @@ fn known(error: &anyhow::Error, again: &Again) -> Option<Report> {
     let mut report = error.chain().find_map(|cause| {
         let failure = cause.downcast_ref().map(of_failure);
         let failure = failure.or_else(|| cause.downcast_ref().map(|error| of_error(error, again)));
-        let failure = failure.or_else(|| cause.downcast_ref().map(|error| of_acquire(error, again)));
+        let failure =
+            failure.or_else(|| cause.downcast_ref().map(|error| of_acquire(error, again)));
         let failure = failure.or_else(|| cause.downcast_ref().map(of_commit));
         failure.map(|report| (cause.to_string() == context, report))
     })?;
@@ -171,7 +184,11 @@ fn known(error: &anyhow::Error, again: &Again) -> Option<Report> {
 }
 
 fn of_failure(failure: &Failure) -> Report {
-    Report { hint: failure.hint.clone(), exit: failure.exit, ..Report::new(failure.kind, failure.message.clone()) }
+    Report {
+        hint: failure.hint.clone(),
+        exit: failure.exit,
+        ..Report::new(failure.kind, failure.message.clone())
+    }
 }
 
 fn of_error(error: &Error, again: &Again) -> Report {
@@ -180,7 +197,10 @@ fn of_error(error: &Error, again: &Again) -> Report {
         Error::Store(error) => without_methods(error.message()),
         other => other.to_string(),
     };
-    Report { exit: exit_of(error.kind()), ..Report::new(error.kind().as_str(), again.completed(&message)) }
+    Report {
+        exit: exit_of(error.kind()),
+        ..Report::new(error.kind().as_str(), again.completed(&message))
+    }
 }
 
 fn exit_of(kind: StoreErrorKind) -> Exit {
@@ -195,7 +215,9 @@ fn of_acquire(error: &AcquireError, again: &Again) -> Report {
 fn told(error: &AcquireError, again: &Again) -> Report {
     let message = error.to_string();
     match error {
-        AcquireError::Invalid(invalid) => Report { hint: hint_for(invalid, again), ..Report::new("invalid", invalid.to_string()) },
+        AcquireError::Invalid(invalid) => {
+            Report { hint: hint_for(invalid, again), ..Report::new("invalid", invalid.to_string()) }
+        }
         AcquireError::NoLimits(none) => {
             let (entity, resource) = (&none.entity, &none.resource);
             let hint = format!(
@@ -204,32 +226,58 @@ fn told(error: &AcquireError, again: &Again) -> Report {
                 again.command(&["resource", "set-defaults", resource.as_str(), "-l", "..."]),
                 again.command(&["entity", "set-limits", entity.as_str(), "-l", "..."]),
             );
-            Report { hint: Some(hint), ..Report::new("no_limits", format!("no limits are configured for {entity} on {resource}")) }
+            Report {
+                hint: Some(hint),
+                ..Report::new(
+                    "no_limits",
+                    format!("no limits are configured for {entity} on {resource}"),
+                )
+            }
         }
         AcquireError::Disabled(disabled) => {
-            let look = || format!("{} shows which level says so", explain(again, &disabled.entity, &disabled.resource));
-            Report { hint: disabled.level.is_none().then(look), exit: Exit::Disabled, ..Report::new("disabled", message) }
+            let look = || {
+                format!(
+                    "{} shows which level says so",
+                    explain(again, &disabled.entity, &disabled.resource)
+                )
+            };
+            Report {
+                hint: disabled.level.is_none().then(look),
+                exit: Exit::Disabled,
+                ..Report::new("disabled", message)
+            }
         }
         AcquireError::Unavailable(unavailable) => match unavailable.reason {
             // What the store says is the news, not that it said it.
-            OutageReason::Failed(kind) => {
-                Report::new(kind.as_str(), unavailable.source.as_ref().map_or(message, |error| without_methods(error.message())))
+            OutageReason::Failed(kind) => Report::new(
+                kind.as_str(),
+                unavailable
+                    .source
+                    .as_ref()
+                    .map_or(message, |error| without_methods(error.message())),
+            ),
+            OutageReason::Deadline => {
+                Report::new("unavailable", "the store did not answer in time".to_owned())
             }
-            OutageReason::Deadline => Report::new("unavailable", "the store did not answer in time".to_owned()),
             _ => Report::new("unavailable", message),
         },
         AcquireError::Denied(error) => Report::new("denied", error.message().to_owned()),
-        AcquireError::Incompatible(error) => Report::new("incompatible", error.message().to_owned()),
-        AcquireError::Exceeded(_) => Report { exit: Exit::Refused, ..Report::new("refused", message) },
+        AcquireError::Incompatible(error) => {
+            Report::new("incompatible", error.message().to_owned())
+        }
+        AcquireError::Exceeded(_) => {
+            Report { exit: Exit::Refused, ..Report::new("refused", message) }
+        }
         _ => Report::new("error", message),
     }
 }
 
 fn hint_for(invalid: &Invalid, again: &Again) -> Option<String> {
     match invalid {
-        Invalid::UnknownLimit { entity, resource, .. } => {
-            Some(format!("{} shows the limits and where they come from", explain(again, entity, resource)))
-        }
+        Invalid::UnknownLimit { entity, resource, .. } => Some(format!(
+            "{} shows the limits and where they come from",
+            explain(again, entity, resource)
+        )),
         _ => None,
     }
 }
@@ -256,16 +304,25 @@ mod tests {
     #[test]
     fn a_failure_keeps_its_words_hint_and_exit() {
         let report = of(&Failure::usage("wrong").hint("right").into());
-        assert_eq!((report.kind, report.message.as_str(), report.exit), ("usage", "wrong", Exit::Usage));
+        assert_eq!(
+            (report.kind, report.message.as_str(), report.exit),
+            ("usage", "wrong", Exit::Usage)
+        );
         assert_eq!((report.hint.as_deref(), report.causes.len()), (Some("right"), 0));
     }
 
     #[test]
     fn a_store_error_loses_its_operation_and_keeps_its_cause() {
         let source = std::io::Error::other("no space");
-        let error = Error::from(StoreError::new(StoreErrorKind::Full, "set_limits", "the disk is full").with_source(source));
+        let error = Error::from(
+            StoreError::new(StoreErrorKind::Full, "set_limits", "the disk is full")
+                .with_source(source),
+        );
         let report = of(&error.into());
-        assert_eq!((report.kind, report.message.as_str(), report.exit), ("full", "the disk is full", Exit::Error));
+        assert_eq!(
+            (report.kind, report.message.as_str(), report.exit),
+            ("full", "the disk is full", Exit::Error)
+        );
         assert_eq!(report.causes, ["no space"]);
     }
 
@@ -287,7 +344,10 @@ mod tests {
     #[test]
     fn an_unknown_error_is_still_told() {
         let report = of(&anyhow::anyhow!("cause").context("what"));
-        assert_eq!((report.kind, report.message.as_str(), report.exit), ("error", "what", Exit::Error));
+        assert_eq!(
+            (report.kind, report.message.as_str(), report.exit),
+            ("error", "what", Exit::Error)
+        );
         assert_eq!(report.causes, ["cause"]);
     }
 }

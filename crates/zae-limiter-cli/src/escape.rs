@@ -1,12 +1,13 @@
-//! Data never reaches the terminal raw: what could move the cursor, change colours or reorder the line is made visible. And
-//! what is to be typed is quoted.
+//! Data never reaches the terminal raw: what could move the cursor, change colours or reorder the
+//! line is made visible. And what is to be typed is quoted.
 
 use std::borrow::Cow;
 
 use anyhow::Context as _;
 use serde::Serialize;
 
-/// The text with everything visible that could move the cursor, change colours or reorder what follows.
+/// The text with everything visible that could move the cursor, change colours or reorder what
+/// follows.
 pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
     replaced(text, |character| character.escape_default().to_string())
 }
@@ -35,8 +36,10 @@ fn is_unsafe(character: char) -> bool {
 /// One line of JSON that is safe to look at.
 pub(crate) fn json_line(value: &impl Serialize) -> anyhow::Result<String> {
     let json = serde_json::to_string(value).context("the answer has no JSON form")?;
-    // Outside of strings JSON is ASCII, so whatever is found here is inside of one, where this is how to escape it.
-    let mut line = replaced(&json, |character| format!("\\u{:04x}", u32::from(character))).into_owned();
+    // Outside of strings JSON is ASCII, so whatever is found here is inside of one, where this is
+    // how to escape it.
+    let mut line =
+        replaced(&json, |character| format!("\\u{:04x}", u32::from(character))).into_owned();
     line.push('\n');
     Ok(line)
 }
@@ -44,7 +47,11 @@ pub(crate) fn json_line(value: &impl Serialize) -> anyhow::Result<String> {
 /// A word as a shell takes it.
 pub(crate) fn quoted(word: &str) -> String {
     let plain = |character: char| character.is_alphanumeric() || "/\\:._-".contains(character);
-    if !word.is_empty() && word.chars().all(plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! The `zae-limiter` command: takes from limits, looks at them, explains and changes them.
 //!
-//! Arguments pass through stages: `args` (as typed) → `settings` (with the environment, ready to run) → `commands` (one
-//! file each) → `printer` (the only one that writes). What a command ends with is an `Exit`.
+//! Arguments pass through stages: `args` (as typed) → `settings` (with the environment, ready to
+//! run) → `commands` (one file each) → `printer` (the only one that writes). What a command ends
+//! with is an `Exit`.
 
 mod again;
 mod args;
@@ -36,17 +37,24 @@ fn main() -> ExitCode {
     let environment = Environment::read();
     let arguments: Vec<_> = std::env::args_os().collect();
     if let Some(command) = args::coming(&arguments) {
-        let globals = args::Globals { output: args::output_in(arguments), ..args::Globals::default() };
+        let globals =
+            args::Globals { output: args::output_in(arguments), ..args::Globals::default() };
         let printer = Printer::new(Looks::new(&globals, &environment));
-        return printer.error(&Report::of(&commands::coming(command).into(), &Again::default())).into();
+        return printer
+            .error(&Report::of(&commands::coming(command).into(), &Again::default()))
+            .into();
     }
     let exit = match args::parse(arguments, environment.help_width()) {
         Ok(cli) => {
             let printer = Printer::new(Looks::new(&cli.globals, &environment));
-            commands::run(cli, &environment, &printer).unwrap_or_else(|report| printer.error(&report))
+            commands::run(cli, &environment, &printer)
+                .unwrap_or_else(|report| printer.error(&report))
         }
         Err(error) => {
-            let globals = args::Globals { output: args::output_in(std::env::args_os()), ..args::Globals::default() };
+            let globals = args::Globals {
+                output: args::output_in(std::env::args_os()),
+                ..args::Globals::default()
+            };
             Printer::new(Looks::new(&globals, &environment)).parsing(&error)
         }
     };

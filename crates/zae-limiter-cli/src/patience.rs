@@ -1,5 +1,5 @@
-//! A word on stderr about what takes long, for whoever is not watching a progress line. A thread of its own says it: the work
-//! may block.
+//! A word on stderr about what takes long, for whoever is not watching a progress line. A thread of
+//! its own says it: the work may block.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -28,12 +28,16 @@ impl Patience {
         let (stop, stopped) = mpsc::channel();
         let printer = Printer::new(printer.looks());
         let speak = move || {
-            if stopped.recv_timeout(SILENCE_MAX) == Err(RecvTimeoutError::Timeout) && !IS_TOLD.load(Ordering::Relaxed) {
+            if stopped.recv_timeout(SILENCE_MAX) == Err(RecvTimeoutError::Timeout)
+                && !IS_TOLD.load(Ordering::Relaxed)
+            {
                 printer.note(&what);
             }
         };
         // Without a thread nothing is said, and the work goes on all the same.
-        Patience(Builder::new().name("patience".into()).spawn(speak).ok().map(|thread| (stop, thread)))
+        Patience(
+            Builder::new().name("patience".into()).spawn(speak).ok().map(|thread| (stop, thread)),
+        )
     }
 }
 

@@ -1,5 +1,5 @@
-//! The only file that writes: answers to stdout, talk to stderr, both as JSON lines when asked for. Whatever is printed is
-//! escaped first.
+//! The only file that writes: answers to stdout, talk to stderr, both as JSON lines when asked for.
+//! Whatever is printed is escaped first.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -64,11 +64,16 @@ impl Printer {
         self.looks
     }
 
-    /// Prints a part of an answer that goes on: over the part printed before, as many lines as that had.
+    /// Prints a part of an answer that goes on: over the part printed before, as many lines as that
+    /// had.
     #[cfg(feature = "sqlite")]
     pub(crate) fn redraw(&self, lines_before: usize, text: &Text) -> anyhow::Result<usize> {
         let drawn = text.render(self.looks.width, Paint(self.looks.stdout_colours));
-        let up = if lines_before > 0 { format!("\u{1b}[{lines_before}A\u{1b}[J") } else { String::new() };
+        let up = if lines_before > 0 {
+            format!("\u{1b}[{lines_before}A\u{1b}[J")
+        } else {
+            String::new()
+        };
         to_stdout(&(up + &drawn))?;
         Ok(drawn.lines().count())
     }
@@ -110,7 +115,8 @@ impl Printer {
     /// Prints an error and says how the process ends.
     pub(crate) fn error(&self, report: &Report) -> Exit {
         let hint = report.hint.as_deref().filter(|_| !self.looks.quiet);
-        let body = ErrorBody { kind: report.kind, message: &report.message, causes: &report.causes, hint };
+        let body =
+            ErrorBody { kind: report.kind, message: &report.message, causes: &report.causes, hint };
         let line = match self.looks.output {
             Output::Json => json_line(&ErrorForm { error: body }).unwrap_or_default(),
             Output::Table => self.error_text(&body),
@@ -123,25 +129,38 @@ impl Printer {
         let paint = Paint(self.looks.stderr_colours);
         let mut text = format!("{} {}\n", paint.apply(Tone::Bad, "error:"), escaped(error.message));
         let causes = error.causes.iter().map(|cause| ("  caused by:", cause.as_str(), Tone::Dim));
-        for (label, line, tone) in causes.chain(error.hint.map(|hint| ("hint:", hint, Tone::Strong))) {
+        for (label, line, tone) in
+            causes.chain(error.hint.map(|hint| ("hint:", hint, Tone::Strong)))
+        {
             // Writing to a String cannot fail.
             let _ = writeln!(text, "{} {}", paint.apply(tone, label), escaped(line));
         }
         text
     }
 
-    /// Prints what clap has to say instead of a command line: help, the version, or what is wrong with it.
+    /// Prints what clap has to say instead of a command line: help, the version, or what is wrong
+    /// with it.
     pub(crate) fn parsing(&self, error: &clap::Error) -> Exit {
         let rendered = error.render();
         match error.kind() {
             // All of it is our own text, so it may carry colours.
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-                let text = if self.looks.stdout_colours { rendered.ansi().to_string() } else { rendered.to_string() };
+                let text = if self.looks.stdout_colours {
+                    rendered.ansi().to_string()
+                } else {
+                    rendered.to_string()
+                };
                 // clap separates paragraphs within an option by a line of spaces.
-                let text: String = text.lines().flat_map(|line| [line.trim_end_matches(' '), "\n"]).collect();
-                to_stdout(&text).map_or_else(|error| self.error(&Report::of(&error, &Again::default())), |()| Exit::Ok)
+                let text: String =
+                    text.lines().flat_map(|line| [line.trim_end_matches(' '), "\n"]).collect();
+                to_stdout(&text).map_or_else(
+                    |error| self.error(&Report::of(&error, &Again::default())),
+                    |()| Exit::Ok,
+                )
             }
-            _ if self.looks.output == Output::Json => self.error(&Report::wrong_usage(&rendered.to_string())),
+            _ if self.looks.output == Output::Json => {
+                self.error(&Report::wrong_usage(&rendered.to_string()))
+            }
             // It quotes what was typed.
             _ => {
                 let text = rendered.to_string();
@@ -149,7 +168,11 @@ impl Printer {
                 let text = lines.join("\n") + "\n";
                 let prefix = "error:";
                 let painted = Paint(self.looks.stderr_colours).apply(Tone::Bad, prefix);
-                to_stderr(&text.strip_prefix(prefix).map_or_else(|| text.clone(), |rest| format!("{painted}{rest}")));
+                to_stderr(
+                    &text
+                        .strip_prefix(prefix)
+                        .map_or_else(|| text.clone(), |rest| format!("{painted}{rest}")),
+                );
                 Exit::Usage
             }
         }

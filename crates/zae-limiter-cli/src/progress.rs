@@ -1,4 +1,5 @@
-//! Signs of life while something takes long, on a terminal only. A thread of its own draws them: the work may block.
+//! Signs of life while something takes long, on a terminal only. A thread of its own draws them:
+//! the work may block.
 
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -79,7 +80,10 @@ mod tests {
     #[test]
     fn the_line_says_what_and_for_how_long() {
         assert_eq!(line("purging", Duration::from_millis(2_900), ""), "purging: 2s");
-        assert_eq!(line("sweeping", Duration::from_secs(61), "12 buckets"), "sweeping: 61s, 12 buckets");
+        assert_eq!(
+            line("sweeping", Duration::from_secs(61), "12 buckets"),
+            "sweeping: 61s, 12 buckets"
+        );
     }
 
     #[test]

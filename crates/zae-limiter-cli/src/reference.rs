@@ -12,7 +12,9 @@ pub(crate) fn page(mut definition: Command) -> String {
     for line in [definition.get_about(), definition.get_after_help()].into_iter().flatten() {
         page.push_str(&format!("\n{line}\n"));
     }
-    page.push_str("\n[json.md](json.md) has what each command prints with `--output json`, field by field.\n");
+    page.push_str(
+        "\n[json.md](json.md) has what each command prints with `--output json`, field by field.\n",
+    );
     let is_global = |argument: &&Arg| argument.is_global_set() && !argument.is_hide_set();
     page.push_str("\n## Global options\n\nAccepted before and after the command.\n\n");
     definition.get_arguments().filter(is_global).for_each(|argument| entry(&mut page, argument));
@@ -23,7 +25,9 @@ pub(crate) fn page(mut definition: Command) -> String {
 }
 
 fn visible(command: &Command) -> impl Iterator<Item = &Command> {
-    command.get_subcommands().filter(|command| !command.is_hide_set() && command.get_name() != "help")
+    command
+        .get_subcommands()
+        .filter(|command| !command.is_hide_set() && command.get_name() != "help")
 }
 
 fn section(page: &mut String, command: &Command, level: usize) {
@@ -38,13 +42,16 @@ fn section(page: &mut String, command: &Command, level: usize) {
     }
     let usage = command.clone().render_usage().to_string();
     page.push_str(&format!("\n```text\n{}\n```\n", usage.trim_start_matches("Usage: ")));
-    let is_own = |argument: &&Arg| !argument.is_global_set() && !argument.is_hide_set() && argument.get_id() != "help";
+    let is_own = |argument: &&Arg| {
+        !argument.is_global_set() && !argument.is_hide_set() && argument.get_id() != "help"
+    };
     let arguments: Vec<&Arg> = command.get_arguments().filter(is_own).collect();
     if !arguments.is_empty() {
         page.push('\n');
     }
     // Positions first, as one types them.
-    let (positional, options): (Vec<&Arg>, Vec<&Arg>) = arguments.into_iter().partition(|argument| argument.is_positional());
+    let (positional, options): (Vec<&Arg>, Vec<&Arg>) =
+        arguments.into_iter().partition(|argument| argument.is_positional());
     positional.into_iter().chain(options).for_each(|argument| entry(page, argument));
     if let Some(after) = command.get_after_long_help() {
         below(page, &after.to_string());
@@ -68,17 +75,30 @@ fn entry(page: &mut String, argument: &Arg) {
     let short = argument.get_short().map(|short| format!("-{short}"));
     let long = argument.get_long().map(|long| format!("--{long}"));
     let takes_value = argument.get_action().takes_values();
-    let names = argument.get_value_names().unwrap_or_default().iter().map(|name| format!("<{name}>"));
+    let names =
+        argument.get_value_names().unwrap_or_default().iter().map(|name| format!("<{name}>"));
     let words: Vec<String> = short.into_iter().chain(long).collect();
     let value = if takes_value { names.collect::<Vec<_>>().join(" ") } else { String::new() };
-    let form = [words.join(", "), value].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ");
+    let form = [words.join(", "), value]
+        .into_iter()
+        .filter(|part| !part.is_empty())
+        .collect::<Vec<_>>()
+        .join(" ");
     let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
     page.push_str(&format!("- `{form}`: {}", escaped(&help)));
-    let defaults: Vec<String> = argument.get_default_values().iter().map(|value| value.to_string_lossy().into_owned()).collect();
+    let defaults: Vec<String> = argument
+        .get_default_values()
+        .iter()
+        .map(|value| value.to_string_lossy().into_owned())
+        .collect();
     if takes_value && !defaults.is_empty() {
         page.push_str(&format!(" (default: `{}`)", defaults.join(" ")));
     }
-    let values: Vec<String> = argument.get_possible_values().iter().map(|value| format!("`{}`", value.get_name())).collect();
+    let values: Vec<String> = argument
+        .get_possible_values()
+        .iter()
+        .map(|value| format!("`{}`", value.get_name()))
+        .collect();
     if takes_value && !values.is_empty() {
         page.push_str(&format!(" (one of {})", values.join(", ")));
     }

@@ -81,7 +81,8 @@ impl Environment {
             store: variable("ZAEL_STORE"),
             stack: variable("ZAEL_STACK"),
             region: variable("AWS_REGION").or_else(|| variable("AWS_DEFAULT_REGION")),
-            endpoint_url: variable("AWS_ENDPOINT_URL_DYNAMODB").or_else(|| variable("AWS_ENDPOINT_URL")),
+            endpoint_url: variable("AWS_ENDPOINT_URL_DYNAMODB")
+                .or_else(|| variable("AWS_ENDPOINT_URL")),
             namespace: variable("ZAEL_NAMESPACE"),
             file_max_mb: variable("ZAEL_FILE_MAX_MB"),
             no_color: variable("NO_COLOR"),
@@ -89,20 +90,31 @@ impl Environment {
             columns: variable("COLUMNS"),
             profile: variable("AWS_PROFILE"),
             knows_aws: AWS_VARIABLES.into_iter().any(|name| variable(name).is_some())
-                || std::env::home_dir().is_some_and(|home| AWS_FILES.into_iter().any(|file| home.join(".aws").join(file).exists())),
+                || std::env::home_dir().is_some_and(|home| {
+                    AWS_FILES.into_iter().any(|file| home.join(".aws").join(file).exists())
+                }),
             users: ["USER", "LOGNAME", "USERNAME"].into_iter().filter_map(variable).collect(),
             user_of_process: Some(user::of_process),
-            data_directories: data_directories(variable("XDG_DATA_HOME"), variable("LOCALAPPDATA"), std::env::home_dir()),
+            data_directories: data_directories(
+                variable("XDG_DATA_HOME"),
+                variable("LOCALAPPDATA"),
+                std::env::home_dir(),
+            ),
             stdin_is_terminal: std::io::stdin().is_terminal(),
             stdout_is_terminal: std::io::stdout().is_terminal(),
             stderr_is_terminal: std::io::stderr().is_terminal(),
-            terminal_width: terminal_size_of(std::io::stdout()).map(|(Width(columns), _)| columns.into()),
+            terminal_width: terminal_size_of(std::io::stdout())
+                .map(|(Width(columns), _)| columns.into()),
             #[cfg(feature = "sqlite")]
             temporary_directory: std::env::temp_dir(),
             #[cfg(any(feature = "sqlite", feature = "dynamodb"))]
             program: std::env::args_os().next(),
             #[cfg(feature = "dynamodb")]
-            engine: Search { named: variable("ZAEL_LOCAL_ENGINE"), own: std::env::current_exe().ok(), path: variable("PATH") },
+            engine: Search {
+                named: variable("ZAEL_LOCAL_ENGINE"),
+                own: std::env::current_exe().ok(),
+                path: variable("PATH"),
+            },
         }
     }
 
@@ -115,7 +127,9 @@ impl Environment {
     /// What to type to call this program again.
     #[cfg(any(feature = "sqlite", feature = "dynamodb"))]
     pub(crate) fn program(&self) -> String {
-        self.program.as_ref().map_or_else(|| "zae-limiter".into(), |program| program.to_string_lossy().into_owned())
+        self.program
+            .as_ref()
+            .map_or_else(|| "zae-limiter".into(), |program| program.to_string_lossy().into_owned())
     }
 
     /// Where the local engine may be.
@@ -181,7 +195,11 @@ fn variable(name: &str) -> Option<OsString> {
 }
 
 /// The places for users' data. As the XDG standard says, a relative one is no place.
-fn data_directories(xdg: Option<OsString>, local_app_data: Option<OsString>, home: Option<PathBuf>) -> Vec<PathBuf> {
+fn data_directories(
+    xdg: Option<OsString>,
+    local_app_data: Option<OsString>,
+    home: Option<PathBuf>,
+) -> Vec<PathBuf> {
     let usual = if cfg!(windows) {
         local_app_data.map(PathBuf::from)
     } else if cfg!(target_os = "macos") {
@@ -215,7 +233,9 @@ impl Looks {
     /// How these flags look in this environment.
     pub(crate) fn new(globals: &Globals, environment: &Environment) -> Looks {
         let color = globals.color.unwrap_or_default();
-        let may_redraw = !environment.is_dumb() && !globals.quiet && globals.output.unwrap_or_default() == Output::Table;
+        let may_redraw = !environment.is_dumb()
+            && !globals.quiet
+            && globals.output.unwrap_or_default() == Output::Table;
         Looks {
             output: globals.output.unwrap_or_default(),
             quiet: globals.quiet,
@@ -244,7 +264,9 @@ pub(crate) enum StorePlace {
 impl Display for StorePlace {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            StorePlace::Named(path) | StorePlace::Usual(path) => write!(f, "the file {}", path.display()),
+            StorePlace::Named(path) | StorePlace::Usual(path) => {
+                write!(f, "the file {}", path.display())
+            }
             StorePlace::Memory => f.write_str("the memory"),
             StorePlace::Dynamo(place) => write!(f, "the stack {}", place.stack),
         }
@@ -283,14 +305,22 @@ impl Settings {
         let again = Again::new(&globals);
         let url = match (globals.store, globals.stack) {
             (Some(url), _) => Some(url),
-            (None, Some(stack)) => Some(StoreUrl::Dynamo(DynamoPlace { stack, ..DynamoPlace::default() })),
+            (None, Some(stack)) => {
+                Some(StoreUrl::Dynamo(DynamoPlace { stack, ..DynamoPlace::default() }))
+            }
             (None, None) => from_variables(environment)?,
         };
         if !matches!(url, Some(StoreUrl::Dynamo(_))) {
-            for (flag, value) in [("--region", &globals.region), ("--endpoint-url", &globals.endpoint_url)] {
+            for (flag, value) in
+                [("--region", &globals.region), ("--endpoint-url", &globals.endpoint_url)]
+            {
                 if value.is_some() {
-                    let failure = Failure::usage(format!("{flag} is for DynamoDB, and another store is used"));
-                    return Err(failure.hint("name the stack with --name STACK or --store dynamodb:STACK"));
+                    let failure = Failure::usage(format!(
+                        "{flag} is for DynamoDB, and another store is used"
+                    ));
+                    return Err(
+                        failure.hint("name the stack with --name STACK or --store dynamodb:STACK")
+                    );
                 }
             }
         }
@@ -298,8 +328,14 @@ impl Settings {
             (Some(StoreUrl::Sqlite(path)), _) => StorePlace::Named(path),
             (Some(StoreUrl::Memory), _) => StorePlace::Memory,
             (Some(StoreUrl::Dynamo(place)), _) => StorePlace::Dynamo(DynamoPlace {
-                region: globals.region.or(place.region).or_else(|| text(environment.region.as_ref())),
-                endpoint_url: globals.endpoint_url.or(place.endpoint_url).or_else(|| text(environment.endpoint_url.as_ref())),
+                region: globals
+                    .region
+                    .or(place.region)
+                    .or_else(|| text(environment.region.as_ref())),
+                endpoint_url: globals
+                    .endpoint_url
+                    .or(place.endpoint_url)
+                    .or_else(|| text(environment.endpoint_url.as_ref())),
                 stack: place.stack,
             }),
             (None, Some(directory)) => StorePlace::Usual(file_in(directory)),
@@ -312,12 +348,17 @@ impl Settings {
             Some(name) => Some(name),
             None => from_variable("ZAEL_NAMESPACE", environment.namespace.as_ref())?,
         };
-        let namespace = namespace.unwrap_or_else(|| NAMESPACE.parse().expect("the word is a valid namespace name"));
+        let namespace = namespace
+            .unwrap_or_else(|| NAMESPACE.parse().expect("the word is a valid namespace name"));
         let named = || environment.users.iter().find_map(|user| user.to_str()?.parse().ok());
         let user = || named().or_else(|| environment.user_of_process?()?.parse().ok());
         // A question nobody sees is none.
         let can_ask = environment.stdin_is_terminal && environment.stderr_is_terminal;
-        let file_max_mb = environment.file_max_mb.as_ref().map(|value| parsed("ZAEL_FILE_MAX_MB", value, megabytes)).transpose()?;
+        let file_max_mb = environment
+            .file_max_mb
+            .as_ref()
+            .map(|value| parsed("ZAEL_FILE_MAX_MB", value, megabytes))
+            .transpose()?;
         let profile = text(environment.profile.as_ref());
         let (principal, knows_aws) = (globals.principal.or_else(user), environment.knows_aws);
         Ok(Settings {
@@ -342,8 +383,12 @@ impl Settings {
         match &self.store {
             StorePlace::Named(path) if path.is_dir() => {
                 let named = if self.again.names_store() { "--store" } else { "ZAEL_STORE" };
-                let failure = Failure::usage(format!("{named} names {}, which is a folder", path.display()));
-                Err(failure.hint(format!("name a file in it, as in sqlite:{}", path.join("limits.db").display())))
+                let failure =
+                    Failure::usage(format!("{named} names {}, which is a folder", path.display()));
+                Err(failure.hint(format!(
+                    "name a file in it, as in sqlite:{}",
+                    path.join("limits.db").display()
+                )))
             }
             _ => Ok(()),
         }
@@ -355,19 +400,28 @@ fn from_variables(environment: &Environment) -> Result<Option<StoreUrl>, Failure
     let url = from_variable("ZAEL_STORE", environment.store.as_ref())?;
     let stack: Option<String> = from_variable("ZAEL_STACK", environment.stack.as_ref())?;
     match (url, stack) {
-        (Some(url), Some(stack)) if !matches!(&url, StoreUrl::Dynamo(place) if place.stack == stack) => {
-            let failure = Failure::usage(format!("ZAEL_STORE is {url} and ZAEL_STACK is {stack}: each names another store"));
-            Err(failure.hint("unset one of these variables, or name the store with --store or --name"))
+        (Some(url), Some(stack)) if !matches!(&url, StoreUrl::Dynamo(place) if place.stack == stack) =>
+        {
+            let failure = Failure::usage(format!(
+                "ZAEL_STORE is {url} and ZAEL_STACK is {stack}: each names another store"
+            ));
+            Err(failure
+                .hint("unset one of these variables, or name the store with --store or --name"))
         }
         (Some(url), _) => Ok(Some(url)),
-        (None, stack) => Ok(stack.map(|stack| StoreUrl::Dynamo(DynamoPlace { stack, ..DynamoPlace::default() }))),
+        (None, stack) => {
+            Ok(stack.map(|stack| StoreUrl::Dynamo(DynamoPlace { stack, ..DynamoPlace::default() })))
+        }
     }
 }
 
 /// How many megabytes a file may grow to.
 fn megabytes(text: &str) -> Result<NonZeroU16, String> {
-    let megabytes = text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten();
-    megabytes.ok_or_else(|| format!("write a whole number of megabytes from 1 to {}, or unset the variable", u16::MAX))
+    let megabytes =
+        text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten();
+    megabytes.ok_or_else(|| {
+        format!("write a whole number of megabytes from 1 to {}, or unset the variable", u16::MAX)
+    })
 }
 
 fn file_in(directory: &Path) -> PathBuf {
@@ -380,13 +434,22 @@ fn text(value: Option<&OsString>) -> Option<String> {
     value?.to_str().map(str::to_owned)
 }
 
-fn from_variable<T: FromStr<Err: Display>>(name: &str, value: Option<&OsString>) -> Result<Option<T>, Failure> {
+fn from_variable<T: FromStr<Err: Display>>(
+    name: &str,
+    value: Option<&OsString>,
+) -> Result<Option<T>, Failure> {
     value.map(|value| parsed(name, value, str::parse)).transpose()
 }
 
-fn parsed<T, Why: Display>(name: &str, value: &OsString, parse: impl Fn(&str) -> Result<T, Why>) -> Result<T, Failure> {
+fn parsed<T, Why: Display>(
+    name: &str,
+    value: &OsString,
+    parse: impl Fn(&str) -> Result<T, Why>,
+) -> Result<T, Failure> {
     let shown = value.to_string_lossy();
-    let invalid = |why: &dyn Display| Failure::usage(format!("invalid value '{shown}' for the variable {name}: {why}"));
+    let invalid = |why: &dyn Display| {
+        Failure::usage(format!("invalid value '{shown}' for the variable {name}: {why}"))
+    };
     let text = value.to_str().ok_or_else(|| invalid(&"not valid UTF-8"))?;
     parse(text).map_err(|why| invalid(&why))
 }
@@ -411,7 +474,10 @@ mod tests {
     #[test]
     fn without_anything_said_the_defaults_hold() {
         let settings = settings(Globals::default(), &environment()).unwrap();
-        assert_eq!(settings.store, StorePlace::Usual(root().join("data").join("zae-limiter").join("limits.db")));
+        assert_eq!(
+            settings.store,
+            StorePlace::Usual(root().join("data").join("zae-limiter").join("limits.db"))
+        );
         assert_eq!(settings.namespace, "default");
         assert_eq!((settings.principal, settings.can_ask), (None, false));
     }
@@ -426,7 +492,10 @@ mod tests {
         };
         let found = settings(Globals::default(), &environment).unwrap();
         assert_eq!(found.store, StorePlace::Named("from-variable.db".into()));
-        assert_eq!((found.namespace.as_str(), found.principal.unwrap().as_str()), ("from-variable", "from-variable"));
+        assert_eq!(
+            (found.namespace.as_str(), found.principal.unwrap().as_str()),
+            ("from-variable", "from-variable")
+        );
         let globals = Globals {
             store: Some(StoreUrl::Memory),
             namespace: Some("flag".parse().unwrap()),
@@ -442,7 +511,10 @@ mod tests {
     fn a_wrong_variable_is_named() {
         let wrong = Environment { store: Some("postgres:x".into()), ..environment() };
         let error = settings(Globals::default(), &wrong).unwrap_err();
-        assert_eq!(error, "invalid value 'postgres:x' for the variable ZAEL_STORE: use sqlite:PATH, dynamodb:STACK or memory:");
+        assert_eq!(
+            error,
+            "invalid value 'postgres:x' for the variable ZAEL_STORE: use sqlite:PATH, dynamodb:STACK or memory:"
+        );
         let wrong = Environment { namespace: Some("a b".into()), ..environment() };
         let error = settings(Globals::default(), &wrong).unwrap_err();
         assert!(error.contains("ZAEL_NAMESPACE") && error.contains("letters, digits"), "{error}");
@@ -457,7 +529,10 @@ mod tests {
 
     #[test]
     fn the_first_user_that_is_a_valid_principal_is_taken() {
-        let users = |users: &[&str]| Environment { users: users.iter().map(OsString::from).collect(), ..environment() };
+        let users = |users: &[&str]| Environment {
+            users: users.iter().map(OsString::from).collect(),
+            ..environment()
+        };
         let principal = |environment| settings(Globals::default(), &environment).unwrap().principal;
         assert_eq!(principal(users(&["ops-1", "ops-2"])).unwrap(), "ops-1");
         assert_eq!(principal(users(&["ops 1", "ops-2"])).unwrap(), "ops-2");
@@ -469,8 +544,11 @@ mod tests {
 
     #[test]
     fn somebody_can_be_asked_who_sees_the_question() {
-        for (stdin_is_terminal, stderr_is_terminal, expected) in [(true, true, true), (true, false, false), (false, true, false)] {
-            let environment = Environment { stdin_is_terminal, stderr_is_terminal, ..environment() };
+        for (stdin_is_terminal, stderr_is_terminal, expected) in
+            [(true, true, true), (true, false, false), (false, true, false)]
+        {
+            let environment =
+                Environment { stdin_is_terminal, stderr_is_terminal, ..environment() };
             assert_eq!(settings(Globals::default(), &environment).unwrap().can_ask, expected);
         }
     }
@@ -487,7 +565,8 @@ mod tests {
     fn data_goes_where_xdg_says_else_to_the_usual_place() {
         let (xdg, home) = (root().join("xdg"), root().join("someone"));
         let local = Some(root().join("local").into_os_string());
-        let found = data_directories(Some(xdg.clone().into_os_string()), local.clone(), Some(home.clone()));
+        let found =
+            data_directories(Some(xdg.clone().into_os_string()), local.clone(), Some(home.clone()));
         assert_eq!(found.first(), Some(&xdg));
         let found = data_directories(Some("relative".into()), local, Some(home.clone()));
         assert!(found.len() == 1 && found[0].is_absolute(), "{found:?}");
@@ -501,8 +580,12 @@ mod tests {
     fn colours_are_for_terminals_unless_told_otherwise() {
         let coloured = |color, terminal, no_color: &str, term: &str| {
             let set = |value: &str| (!value.is_empty()).then(|| OsString::from(value));
-            let environment =
-                Environment { stdout_is_terminal: terminal, no_color: set(no_color), term: set(term), ..Environment::default() };
+            let environment = Environment {
+                stdout_is_terminal: terminal,
+                no_color: set(no_color),
+                term: set(term),
+                ..Environment::default()
+            };
             Looks::new(&Globals { color, ..Globals::default() }, &environment).stdout_colours
         };
         assert!(coloured(None, true, "", "xterm"));
@@ -516,19 +599,34 @@ mod tests {
     #[test]
     fn only_a_terminal_that_can_is_drawn_over() {
         let looks = |term: &str, output, quiet| {
-            let environment = Environment { stdout_is_terminal: true, term: Some(term.into()), ..Environment::default() };
-            let looks = Looks::new(&Globals { output: Some(output), quiet, ..Globals::default() }, &environment);
+            let environment = Environment {
+                stdout_is_terminal: true,
+                term: Some(term.into()),
+                ..Environment::default()
+            };
+            let looks = Looks::new(
+                &Globals { output: Some(output), quiet, ..Globals::default() },
+                &environment,
+            );
             assert!(!looks.progress, "stderr is no terminal");
             looks.live
         };
         assert!(looks("xterm", Output::Table, false));
-        assert!(!looks("dumb", Output::Table, false) && !looks("xterm", Output::Json, false) && !looks("xterm", Output::Table, true));
+        assert!(
+            !looks("dumb", Output::Table, false)
+                && !looks("xterm", Output::Json, false)
+                && !looks("xterm", Output::Table, true)
+        );
     }
 
     #[test]
     fn columns_beat_the_terminal() {
         let width = |columns: &str, terminal| {
-            let environment = Environment { columns: Some(columns.into()), terminal_width: terminal, ..Environment::default() };
+            let environment = Environment {
+                columns: Some(columns.into()),
+                terminal_width: terminal,
+                ..Environment::default()
+            };
             (Looks::new(&Globals::default(), &environment).width, environment.help_width())
         };
         assert_eq!(width("40", Some(120)), (Some(40), 40));

@@ -1,4 +1,5 @@
-//! Text for people: lines, fields and tables, laid out for the width there is. Pure; the printer writes it.
+//! Text for people: lines, fields and tables, laid out for the width there is. Pure; the printer
+//! writes it.
 
 use std::fmt::Write as _;
 
@@ -38,7 +39,11 @@ impl Paint {
             Tone::Warning => "33",
             Tone::Bad => "1;31",
         };
-        if !self.0 || code.is_empty() || text.is_empty() { text.to_owned() } else { format!("\u{1b}[{code}m{text}\u{1b}[0m") }
+        if !self.0 || code.is_empty() || text.is_empty() {
+            text.to_owned()
+        } else {
+            format!("\u{1b}[{code}m{text}\u{1b}[0m")
+        }
     }
 }
 
@@ -60,7 +65,8 @@ impl Cell {
         Cell::toned(text, Tone::Plain)
     }
 
-    /// Columns it takes. Wide letters are counted as one: they only occur in last columns, where nothing is aligned to them.
+    /// Columns it takes. Wide letters are counted as one: they only occur in last columns, where
+    /// nothing is aligned to them.
     fn width(&self) -> usize {
         self.text.chars().count()
     }
@@ -75,7 +81,8 @@ pub(crate) enum Align {
     Right,
 }
 
-/// Rows under titles. Too wide for the terminal, each row becomes a block of labelled lines: nothing is ever cut off.
+/// Rows under titles. Too wide for the terminal, each row becomes a block of labelled lines:
+/// nothing is ever cut off.
 #[derive(Clone, Debug)]
 pub(crate) struct Table {
     columns: Vec<(&'static str, Align)>,
@@ -92,7 +99,8 @@ impl Table {
         Table { columns: columns.into(), rows: Vec::new(), optional: &[], wraps: false }
     }
 
-    /// The same, with columns that a narrow terminal does without: a table of the others is read more easily than blocks of all.
+    /// The same, with columns that a narrow terminal does without: a table of the others is read
+    /// more easily than blocks of all.
     pub(crate) fn may_lack(mut self, titles: &'static [&'static str]) -> Table {
         self.optional = titles;
         self
@@ -132,15 +140,19 @@ impl Table {
         wrapped.map_or_else(|| self.render_blocks(paint), |table| table.render_rows(paint))
     }
 
-    /// The same table in so many columns, the cells of the last one cut at spaces. `None` where little room is left for them.
+    /// The same table in so many columns, the cells of the last one cut at spaces. `None` where
+    /// little room is left for them.
     fn wrapped(&self, width: usize) -> Option<Table> {
         let last = self.columns.len().checked_sub(1)?;
-        let room = width.checked_sub(self.total_width() - self.column_width(last)).filter(|room| *room >= WRAP_MIN)?;
+        let room = width
+            .checked_sub(self.total_width() - self.column_width(last))
+            .filter(|room| *room >= WRAP_MIN)?;
         let mut table = Table { rows: Vec::new(), ..self.clone() };
         for row in &self.rows {
             let (before, cell) = (row.get(..last)?, row.get(last)?);
             for (number, text) in lines(&cell.text, room).into_iter().enumerate() {
-                let mut cells = if number == 0 { before.to_vec() } else { vec![Cell::default(); last] };
+                let mut cells =
+                    if number == 0 { before.to_vec() } else { vec![Cell::default(); last] };
                 cells.push(Cell { text, tone: cell.tone });
                 table.rows.push(cells);
             }
@@ -157,7 +169,8 @@ impl Table {
 
     fn total_width(&self) -> usize {
         let columns = self.columns.len();
-        (0..columns).map(|index| self.column_width(index)).sum::<usize>() + GAP * columns.saturating_sub(1)
+        (0..columns).map(|index| self.column_width(index)).sum::<usize>()
+            + GAP * columns.saturating_sub(1)
     }
 
     fn column_width(&self, index: usize) -> usize {
@@ -166,14 +179,17 @@ impl Table {
     }
 
     fn render_rows(&self, paint: Paint) -> String {
-        let widths: Vec<usize> = (0..self.columns.len()).map(|index| self.column_width(index)).collect();
-        let titles: Vec<Cell> = self.columns.iter().map(|(title, _)| Cell::toned(title, Tone::Strong)).collect();
+        let widths: Vec<usize> =
+            (0..self.columns.len()).map(|index| self.column_width(index)).collect();
+        let titles: Vec<Cell> =
+            self.columns.iter().map(|(title, _)| Cell::toned(title, Tone::Strong)).collect();
         let mut text = String::new();
         for row in std::iter::once(&titles).chain(&self.rows) {
             let mut pending = 0;
             for ((cell, width), (_, align)) in row.iter().zip(&widths).zip(&self.columns) {
                 let padding = width - cell.width();
-                let (before, after) = if *align == Align::Right { (padding, 0) } else { (0, padding) };
+                let (before, after) =
+                    if *align == Align::Right { (padding, 0) } else { (0, padding) };
                 if cell.text.is_empty() {
                     pending += padding + GAP;
                     continue;
@@ -190,14 +206,16 @@ impl Table {
 
     fn render_blocks(&self, paint: Paint) -> String {
         let block = |row: &Vec<Cell>| {
-            let fields = self.columns.iter().zip(row).map(|((title, _), cell)| (*title, cell.clone()));
+            let fields =
+                self.columns.iter().zip(row).map(|((title, _), cell)| (*title, cell.clone()));
             render_fields(&fields.collect::<Vec<_>>(), paint)
         };
         self.rows.iter().map(block).collect::<Vec<_>>().join("\n")
     }
 }
 
-/// A text in lines of at most `room` letters, cut at spaces, and within words only where one is longer than a line.
+/// A text in lines of at most `room` letters, cut at spaces, and within words only where one is
+/// longer than a line.
 fn lines(text: &str, room: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {
@@ -219,7 +237,8 @@ fn render_fields(fields: &[(&'static str, Cell)], paint: Paint) -> String {
     let width = fields.iter().map(|(label, _)| label.len()).max().unwrap_or(0) + GAP;
     let mut text = String::new();
     for (label, cell) in fields {
-        let line = format!("{}{}", paint.apply(Tone::Strong, label), " ".repeat(width - label.len()));
+        let line =
+            format!("{}{}", paint.apply(Tone::Strong, label), " ".repeat(width - label.len()));
         // Writing to a String cannot fail.
         let _ = match cell.text.as_str() {
             "" => writeln!(text, "{}", paint.apply(Tone::Strong, label)),
@@ -284,7 +303,9 @@ impl Text {
     pub(crate) fn render(&self, width: Option<usize>, paint: Paint) -> String {
         let part = |part: &Part| match part {
             Part::Line(cell) => paint.apply(cell.tone, &cell.text) + "\n",
-            Part::Lines(lines) => lines.iter().map(|cell| paint.apply(cell.tone, &cell.text) + "\n").collect(),
+            Part::Lines(lines) => {
+                lines.iter().map(|cell| paint.apply(cell.tone, &cell.text) + "\n").collect()
+            }
             Part::Fields(fields) => render_fields(fields, paint),
             Part::Table(table) => table.render(width, paint),
             Part::Chart(chart) => chart.render(width, paint),
@@ -298,7 +319,8 @@ mod tests {
     use super::*;
 
     fn table() -> Table {
-        let mut table = Table::new([("NAME", Align::Left), ("LEFT", Align::Right), ("NOTE", Align::Left)]);
+        let mut table =
+            Table::new([("NAME", Align::Left), ("LEFT", Align::Right), ("NOTE", Align::Left)]);
         table.row([Cell::plain("a-long-name"), Cell::plain(7), Cell::plain("x\ny")]);
         table.row([Cell::plain("b"), Cell::toned(-12345, Tone::Bad), Cell::plain("")]);
         table
@@ -333,7 +355,9 @@ mod tests {
 
     #[test]
     fn a_narrow_terminal_does_without_some_columns_first() {
-        let narrow = |width| Text::new().table(table().may_lack(&["NOTE", "LEFT"])).render(Some(width), Paint(false));
+        let narrow = |width| {
+            Text::new().table(table().may_lack(&["NOTE", "LEFT"])).render(Some(width), Paint(false))
+        };
         insta::assert_snapshot!(narrow(20), @"
         NAME           LEFT
         a-long-name       7
@@ -358,8 +382,14 @@ mod tests {
               xxxxxxxxxx
         c
         ");
-        assert!(text.render(Some(35), Paint(false)).starts_with("NAME  a\nNOTE  one"), "too narrow for anything but blocks");
-        assert!(text.render(None, Paint(false)).contains("a     one two three four five six seven eight nine\n"));
+        assert!(
+            text.render(Some(35), Paint(false)).starts_with("NAME  a\nNOTE  one"),
+            "too narrow for anything but blocks"
+        );
+        assert!(
+            text.render(None, Paint(false))
+                .contains("a     one two three four five six seven eight nine\n")
+        );
     }
 
     #[test]
@@ -367,13 +397,17 @@ mod tests {
         let painted = rendered(None, true);
         assert!(painted.contains("\u{1b}[1;31m-12345\u{1b}[0m"), "{painted:?}");
         let codes = ["\u{1b}[1m", "\u{1b}[1;31m", "\u{1b}[0m"];
-        assert_eq!(codes.iter().fold(painted, |text, code| text.replace(code, "")), rendered(None, false));
+        assert_eq!(
+            codes.iter().fold(painted, |text, code| text.replace(code, "")),
+            rendered(None, false)
+        );
     }
 
     #[test]
     fn parts_are_separated_by_a_blank_line() {
         let fields = vec![("version", Cell::plain(1)), ("on", Cell::plain(""))];
-        let text = Text::new().line(Cell::plain("granted")).fields(fields).render(None, Paint(false));
+        let text =
+            Text::new().line(Cell::plain("granted")).fields(fields).render(None, Paint(false));
         assert_eq!(text, "granted\n\nversion  1\non\n");
     }
 }

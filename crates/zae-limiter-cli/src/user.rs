@@ -1,5 +1,5 @@
-//! Who runs this process, when no variable says it: containers, timers and services have a user and often no `USER`. The audit
-//! log names whoever changed something, so nobody is the worst answer.
+//! Who runs this process, when no variable says it: containers, timers and services have a user and
+//! often no `USER`. The audit log names whoever changed something, so nobody is the worst answer.
 
 #[cfg(unix)]
 use std::process::{Command, Stdio};
@@ -9,7 +9,8 @@ use std::process::{Command, Stdio};
 pub(crate) fn of_process() -> Option<String> {
     let uid = uid();
     let listed = || name_in(&std::fs::read_to_string("/etc/passwd").ok()?, uid?);
-    // A name that is not in the file may be in a directory service, which this program knows to ask.
+    // A name that is not in the file may be in a directory service, which this program knows to
+    // ask.
     listed().or_else(asked).or_else(|| Some(format!("uid-{}", uid?)))
 }
 
@@ -22,12 +23,15 @@ pub(crate) fn of_process() -> Option<String> {
 /// The user of this process, where the system shows processes as files.
 #[cfg(unix)]
 fn uid() -> Option<u32> {
-    std::fs::metadata("/proc/self").ok().map(|process| std::os::unix::fs::MetadataExt::uid(&process))
+    std::fs::metadata("/proc/self")
+        .ok()
+        .map(|process| std::os::unix::fs::MetadataExt::uid(&process))
 }
 
 #[cfg(unix)]
 fn asked() -> Option<String> {
-    let output = Command::new("id").arg("-un").stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
+    let output =
+        Command::new("id").arg("-un").stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
     let name = String::from_utf8(output.stdout).ok()?;
     Some(name.trim_end().to_owned()).filter(|name| output.status.success() && !name.is_empty())
 }
@@ -36,7 +40,8 @@ fn asked() -> Option<String> {
 #[cfg(unix)]
 fn name_in(passwd: &str, uid: u32) -> Option<String> {
     let line = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
-    let mut names = line.filter_map(|fields| (fields.get(2)?.parse() == Ok(uid)).then(|| fields[0].to_owned()));
+    let mut names =
+        line.filter_map(|fields| (fields.get(2)?.parse() == Ok(uid)).then(|| fields[0].to_owned()));
     names.find(|name| !name.is_empty())
 }
 

@@ -1,7 +1,10 @@
-//! How the library's values look to people. Their JSON forms are the library's own (`zae_limiter::wire`).
+//! How the library's values look to people. Their JSON forms are the library's own
+//! (`zae_limiter::wire`).
 
 use zae_limiter::wire::{Decision, Status};
-use zae_limiter::{Entity, Level, LevelConfig, Limit, LimitSource, Resolved, ResolvedMember, ResourceName};
+use zae_limiter::{
+    Entity, Level, LevelConfig, Limit, LimitSource, Resolved, ResolvedMember, ResourceName,
+};
 
 use crate::table::{Align, Cell, Table, Text, Tone};
 
@@ -11,12 +14,16 @@ const MINUTE_MS: u64 = 60 * SECOND_MS;
 const HOUR_MS: u64 = 60 * MINUTE_MS;
 const DAY_MS: u64 = 24 * HOUR_MS;
 
-/// A wait for people, rounded up: waiting what is printed is always enough. It is rounded before the unit is chosen, so that
-/// nobody reads "60.0s".
+/// A wait for people, rounded up: waiting what is printed is always enough. It is rounded before
+/// the unit is chosen, so that nobody reads "60.0s".
 pub(crate) fn wait(ms: u64) -> String {
     let up = |unit_ms: u64| ms.div_ceil(unit_ms).saturating_mul(unit_ms);
     let two = |rounded: u64, (large_ms, large): (u64, &str), (small_ms, small): (u64, &str)| {
-        format!("{}{large} {}{small}", rounded.div_euclid(large_ms), rounded.rem_euclid(large_ms).div_euclid(small_ms))
+        format!(
+            "{}{large} {}{small}",
+            rounded.div_euclid(large_ms),
+            rounded.rem_euclid(large_ms).div_euclid(small_ms)
+        )
     };
     if ms < SECOND_MS {
         format!("{ms}ms")
@@ -74,11 +81,17 @@ pub(crate) fn refusal(decision: &Decision) -> String {
     let longest = decision.limits.iter().filter(|status| status.exceeded);
     let longest = longest.max_by_key(|status| status.retry_after_ms.unwrap_or(u64::MAX));
     match (decision.retry_after_ms, longest) {
-        (Some(ms), _) if decision.contended => format!("others keep the store busy, try again in {}", wait(ms)),
-        (Some(ms), Some(status)) => format!("{} of {}, could pass in {}", status.limit_name, status.entity_id, wait(ms)),
+        (Some(ms), _) if decision.contended => {
+            format!("others keep the store busy, try again in {}", wait(ms))
+        }
+        (Some(ms), Some(status)) => {
+            format!("{} of {}, could pass in {}", status.limit_name, status.entity_id, wait(ms))
+        }
         (Some(ms), None) => format!("could pass in {}", wait(ms)),
         (None, Some(Status { limit_name, entity_id, capacity, requested, .. })) => {
-            format!("{requested} {limit_name} exceeds the capacity of {entity_id} ({capacity}); this request can never be granted")
+            format!(
+                "{requested} {limit_name} exceeds the capacity of {entity_id} ({capacity}); this request can never be granted"
+            )
         }
         (None, None) => "this request can never be granted".to_owned(),
     }
@@ -86,21 +99,30 @@ pub(crate) fn refusal(decision: &Decision) -> String {
 
 /// What is stored at a level.
 pub(crate) fn level(level: &Level, config: &LevelConfig) -> Text {
-    // Not its version: that is a count of all changes on a file and an instant on a table, and only programs compare it.
+    // Not its version: that is a count of all changes on a file and an instant on a table, and only
+    // programs compare it.
     let mut fields = vec![("level", Cell::plain(level))];
     if let Some(policy) = config.on_unavailable {
         fields.push(("on unavailable", Cell::plain(policy)));
     }
     if let Some(disabled) = config.disabled {
-        fields.push(("disabled", if disabled { Cell::toned("yes", Tone::Bad) } else { Cell::plain("no") }));
+        fields.push((
+            "disabled",
+            if disabled { Cell::toned("yes", Tone::Bad) } else { Cell::plain("no") },
+        ));
     }
     let text = Text::new().fields(fields);
     if config.limits.is_empty() {
         return text.line(Cell::plain("no limits at this level"));
     }
-    let mut table = Table::new([("LIMIT", Align::Left), ("RATE", Align::Right), ("BURST", Align::Right)]);
+    let mut table =
+        Table::new([("LIMIT", Align::Left), ("RATE", Align::Right), ("BURST", Align::Right)]);
     for limit in &config.limits {
-        table.row([Cell::plain(limit.name()), Cell::plain(rate(limit)), Cell::plain(limit.capacity())]);
+        table.row([
+            Cell::plain(limit.name()),
+            Cell::plain(rate(limit)),
+            Cell::plain(limit.capacity()),
+        ]);
     }
     text.table(table)
 }
@@ -126,12 +148,16 @@ pub(crate) fn entity_fields(entity: &Entity) -> Vec<(&'static str, Cell)> {
         ("created", Cell::plain(&form.created_at)),
         ("version", Cell::plain(form.version)),
     ];
-    fields.extend(form.metadata.iter().map(|(key, value)| ("metadata", Cell::plain(format!("{key}={value}")))));
+    fields.extend(
+        form.metadata
+            .iter()
+            .map(|(key, value)| ("metadata", Cell::plain(format!("{key}={value}")))),
+    );
     fields
 }
 
-/// Entities, one per row, with their flags. The name comes last: only there may letters be wide. Where there is no room, when
-/// an entity was created and what people call it are left out first.
+/// Entities, one per row, with their flags. The name comes last: only there may letters be wide.
+/// Where there is no room, when an entity was created and what people call it are left out first.
 pub(crate) fn entities(entities: &[(Entity, Option<bool>)]) -> Table {
     let mut table = Table::new([
         ("ENTITY", Align::Left),
@@ -168,8 +194,11 @@ pub(crate) fn flag(disabled: Option<bool>) -> Cell {
 /// A size for people: a tenth of the unit, rounded up.
 #[cfg(any(feature = "sqlite", feature = "dynamodb"))]
 pub(crate) fn bytes(bytes: u64) -> String {
-    const UNITS: [(&str, u64); 4] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
-    let Some((unit, size)) = UNITS.into_iter().find(|(_, size)| bytes >= *size) else { return format!("{bytes} bytes") };
+    const UNITS: [(&str, u64); 4] =
+        [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    let Some((unit, size)) = UNITS.into_iter().find(|(_, size)| bytes >= *size) else {
+        return format!("{bytes} bytes");
+    };
     let tenths = (u128::from(bytes) * 10).div_ceil(u128::from(size));
     format!("{}.{} {unit}", tenths.div_euclid(10), tenths.rem_euclid(10))
 }
@@ -185,7 +214,13 @@ pub(crate) fn resolved(resolved: &Resolved, resource: &ResourceName) -> Text {
     ]);
     for member in &resolved.members {
         if member.limits.is_empty() {
-            table.row([Cell::plain(&member.entity), Cell::plain("-"), Cell::plain("-"), Cell::plain("-"), Cell::plain("no level")]);
+            table.row([
+                Cell::plain(&member.entity),
+                Cell::plain("-"),
+                Cell::plain("-"),
+                Cell::plain("-"),
+                Cell::plain("no level"),
+            ]);
         }
         for limit in &member.limits {
             table.row([
@@ -200,7 +235,10 @@ pub(crate) fn resolved(resolved: &Resolved, resource: &ResourceName) -> Text {
     let policy = vec![("on unavailable", Cell::plain(resolved.on_unavailable))];
     let text = Text::new().table(table).fields(policy);
     resolved.members.iter().fold(text, |text, member| match &member.disabled_by {
-        Some(level) => text.line(Cell::toned(format!("{} is disabled at level: {level}", member.entity), Tone::Bad)),
+        Some(level) => text.line(Cell::toned(
+            format!("{} is disabled at level: {level}", member.entity),
+            Tone::Bad,
+        )),
         None => text,
     })
 }
@@ -211,7 +249,9 @@ fn supplier(member: &ResolvedMember, resource: &ResourceName) -> String {
         Some(LimitSource::System) => Level::System,
         Some(LimitSource::Resource) => Level::Resource(resource.clone()),
         Some(LimitSource::Entity) => Level::Entity(member.entity.clone()),
-        Some(LimitSource::EntityResource) => Level::EntityResource(member.entity.clone(), resource.clone()),
+        Some(LimitSource::EntityResource) => {
+            Level::EntityResource(member.entity.clone(), resource.clone())
+        }
         Some(other) => return other.to_string(),
         None => return "no level".to_owned(),
     };
@@ -263,7 +303,9 @@ mod tests {
 
     #[test]
     fn a_rate_is_the_middle_of_a_limit() {
-        for (text, expected) in [("tpm:10000/min:15000", "10000/min"), ("rpm:5", "5/min"), ("x:5/30sec", "5/30sec")] {
+        for (text, expected) in
+            [("tpm:10000/min:15000", "10000/min"), ("rpm:5", "5/min"), ("x:5/30sec", "5/30sec")]
+        {
             assert_eq!(rate(&text.parse().unwrap()), expected);
         }
     }

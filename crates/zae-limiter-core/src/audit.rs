@@ -137,8 +137,8 @@ impl FromStr for AuditSubject {
     }
 }
 
-/// The id of an audit event: a [ULID](https://github.com/ulid/spec), so that ids sort like the times they were made at,
-/// both as values and as text.
+/// The id of an audit event: a [ULID](https://github.com/ulid/spec), so that ids sort like the
+/// times they were made at, both as values and as text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EventId(u128);
 
@@ -150,8 +150,8 @@ const ENTROPY_BITS: u32 = 80;
 const ID_TIME_MAX: i64 = (1 << 48) - 1;
 
 impl EventId {
-    /// The id for an event at a time, made unique by the low 80 bits of `entropy`.
-    /// A time before 1970 counts as 1970 and one after the year 10889 as the last one an id can hold.
+    /// The id for an event at a time, made unique by the low 80 bits of `entropy`. A time before
+    /// 1970 counts as 1970 and one after the year 10889 as the last one an id can hold.
     #[must_use]
     pub fn new(at: TimeMs, entropy: u128) -> EventId {
         let time = u128::from(at.0.clamp(0, ID_TIME_MAX).cast_unsigned());
@@ -232,7 +232,9 @@ pub enum AuditTextError {
     #[error(transparent)]
     Name(#[from] NameError),
     /// The text is not an event id.
-    #[error("event id \"{text}\" is not a ULID; use 26 digits and letters without I, L, O and U, the first from 0 to 7")]
+    #[error(
+        "event id \"{text}\" is not a ULID; use 26 digits and letters without I, L, O and U, the first from 0 to 7"
+    )]
     EventId {
         /// The refused text, escaped and cut to 50 characters.
         text: String,
@@ -249,10 +251,16 @@ mod tests {
     fn actions_have_words() {
         for (i, action) in AuditAction::ALL.into_iter().enumerate() {
             assert_eq!(action.to_string().parse(), Ok(action));
-            assert_eq!(AuditAction::ALL.iter().position(|other| other.as_str() == action.as_str()), Some(i));
+            assert_eq!(
+                AuditAction::ALL.iter().position(|other| other.as_str() == action.as_str()),
+                Some(i)
+            );
         }
         for text in ["", "LimitsSet", "limits_set\n"] {
-            assert_eq!(text.parse::<AuditAction>(), Err(AuditTextError::Action { text: shown(text) }));
+            assert_eq!(
+                text.parse::<AuditAction>(),
+                Err(AuditTextError::Action { text: shown(text) })
+            );
         }
     }
 
@@ -261,7 +269,11 @@ mod tests {
         if let Ok(subject) = &found {
             assert_eq!(subject.to_string(), text);
         }
-        assert_eq!(found.map_err(|error| error.to_string()), expected.map_err(str::to_owned), "{text:?}");
+        assert_eq!(
+            found.map_err(|error| error.to_string()),
+            expected.map_err(str::to_owned),
+            "{text:?}"
+        );
     }
 
     #[test]
@@ -271,10 +283,26 @@ mod tests {
         check_subject("$SYSTEM", Ok(AuditSubject::System));
         check_subject("$RESOURCE:api/v1:x", Ok(AuditSubject::Resource(resource)));
         check_subject("RESOURCE:x", Ok(AuditSubject::Entity(entity)));
-        check_subject("$RESOURCE:", Err("resource \"\" is empty; use letters, digits and _ . - / :"));
-        check_subject("$system", Err("audit subject \"$system\" is unknown; use $SYSTEM, $RESOURCE:name or an entity id"));
-        check_subject("$SYSTEM\n", Err("audit subject \"$SYSTEM\\n\" is unknown; use $SYSTEM, $RESOURCE:name or an entity id"));
-        check_subject("a b", Err("entity id \"a b\" contains ' '; use letters, digits and _ . - : @"));
+        check_subject(
+            "$RESOURCE:",
+            Err("resource \"\" is empty; use letters, digits and _ . - / :"),
+        );
+        check_subject(
+            "$system",
+            Err(
+                "audit subject \"$system\" is unknown; use $SYSTEM, $RESOURCE:name or an entity id",
+            ),
+        );
+        check_subject(
+            "$SYSTEM\n",
+            Err(
+                "audit subject \"$SYSTEM\\n\" is unknown; use $SYSTEM, $RESOURCE:name or an entity id",
+            ),
+        );
+        check_subject(
+            "a b",
+            Err("entity id \"a b\" contains ' '; use letters, digits and _ . - : @"),
+        );
     }
 
     #[test]
@@ -298,9 +326,13 @@ mod tests {
 
     #[test]
     fn ids_hold_the_nearest_time_they_can() {
-        for (ms, held) in
-            [(i64::MIN, 0), (-1, 0), (ID_TIME_MAX - 1, ID_TIME_MAX - 1), (ID_TIME_MAX + 1, ID_TIME_MAX), (i64::MAX, ID_TIME_MAX)]
-        {
+        for (ms, held) in [
+            (i64::MIN, 0),
+            (-1, 0),
+            (ID_TIME_MAX - 1, ID_TIME_MAX - 1),
+            (ID_TIME_MAX + 1, ID_TIME_MAX),
+            (i64::MAX, ID_TIME_MAX),
+        ] {
             assert_eq!(EventId::new(TimeMs(ms), u128::MAX).time(), TimeMs(held));
         }
     }
@@ -321,7 +353,11 @@ mod tests {
             "+0000000000000000000000000",
             "000000000000000000000000é",
         ] {
-            assert_eq!(text.parse::<EventId>(), Err(AuditTextError::EventId { text: shown(text) }), "{text:?}");
+            assert_eq!(
+                text.parse::<EventId>(),
+                Err(AuditTextError::EventId { text: shown(text) }),
+                "{text:?}"
+            );
         }
     }
 

@@ -1,12 +1,14 @@
 //! The decision: may these amounts be taken from these buckets, all or none?
 //!
-//! One pure function for every backend. What DynamoDB does with a condition expression is a translation of it.
+//! One pure function for every backend. What DynamoDB does with a condition expression is a
+//! translation of it.
 
 use smallvec::SmallVec;
 
 use crate::{BucketState, ClosedHour, LimitState, Milli, TimeMs, Wait, WaitMs};
 
-/// An amount asked of one limit. Zero declares the limit: it must not be in debt, and it can be adjusted later.
+/// An amount asked of one limit. Zero declares the limit: it must not be in debt, and it can be
+/// adjusted later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Take {
     /// Index into the limits in force of the bucket.
@@ -76,32 +78,53 @@ pub fn decide(members: &mut [Member<'_>], now: TimeMs) -> Decision {
     Decision::Granted { reports, closed }
 }
 
-/// What [`decide`] would find, without taking anything: balances as refilled to `now`, and the waits.
-pub fn assess<'a>(members: impl Iterator<Item = (&'a BucketState, &'a [Take])>, now: TimeMs) -> Reports {
+/// What [`decide`] would find, without taking anything: balances as refilled to `now`, and the
+/// waits.
+pub fn assess<'a>(
+    members: impl Iterator<Item = (&'a BucketState, &'a [Take])>,
+    now: TimeMs,
+) -> Reports {
     let mut reports = Reports::new();
     for (member, (bucket, takes)) in (0u8..).zip(members) {
         let elapsed_ms = bucket.elapsed_at(now);
         for take in takes {
-            debug_assert!(!take.amount.is_negative(), "amounts are never negative: that would mint");
+            debug_assert!(
+                !take.amount.is_negative(),
+                "amounts are never negative: that would mint"
+            );
             let limit = &bucket.limits()[usize::from(take.limit)];
             let (balance, remainder) = limit.accrued(elapsed_ms);
             let wait = if balance >= take.amount {
-                // An hour that has counted all it can, after 9.2 · 10^15 tokens, refuses until the next one.
+                // An hour that has counted all it can, after 9.2 · 10^15 tokens, refuses until the
+                // next one.
                 bucket.wait_to_count(limit, take.amount, now).map_or(Wait::None, Wait::After)
             } else {
                 // Behind the refill instant nothing accrues until the clock has caught up with it.
                 let behind_ms = elapsed_ms.saturating_neg().max(0);
                 wait_for(limit, balance, remainder, take.amount, behind_ms)
             };
-            reports.push(LimitReport { member, limit: take.limit, balance, requested: take.amount, wait });
+            reports.push(LimitReport {
+                member,
+                limit: take.limit,
+                balance,
+                requested: take.amount,
+                wait,
+            });
         }
     }
     reports
 }
 
-/// The exact wait until `amount` fits, rounded up to the millisecond: one millisecond less is too early.
+/// The exact wait until `amount` fits, rounded up to the millisecond: one millisecond less is too
+/// early.
 #[must_use]
-pub fn wait_for(limit: &LimitState, balance: Milli, remainder: i64, amount: Milli, behind_ms: i64) -> Wait {
+pub fn wait_for(
+    limit: &LimitState,
+    balance: Milli,
+    remainder: i64,
+    amount: Milli,
+    behind_ms: i64,
+) -> Wait {
     let params = limit.params;
     // Only a damaged row has a limit that does not refill.
     if amount.0 > params.capacity_milli || params.refill_milli <= 0 || params.period_ms <= 0 {
@@ -110,6 +133,8 @@ pub fn wait_for(limit: &LimitState, balance: Milli, remainder: i64, amount: Mill
     let deficit = i128::from(amount.0) - i128::from(balance.0);
     let units = deficit * i128::from(params.period_ms) - i128::from(remainder);
     let refill = i128::from(params.refill_milli);
-    let ms = units.div_euclid(refill) + i128::from(units.rem_euclid(refill) != 0) + i128::from(behind_ms);
+    let ms = units.div_euclid(refill)
+        + i128::from(units.rem_euclid(refill) != 0)
+        + i128::from(behind_ms);
     Wait::After(WaitMs::at_least_one(u64::try_from(ms.max(1)).unwrap_or(u64::MAX)))
 }

@@ -35,7 +35,8 @@ pub struct Entity {
     pub metadata: BTreeMap<String, String>,
     /// When it was created.
     pub created_at: TimeMs,
-    /// Grows with every update; an update says which version it was made from, so that none is lost.
+    /// Grows with every update; an update says which version it was made from, so that none is
+    /// lost.
     pub version: u64,
 }
 
@@ -46,8 +47,12 @@ impl Entity {
         self.parent.is_some()
     }
 
-    /// Checks the free texts of an entity, so that every backend can store them and every terminal show them.
-    pub fn check_text(name: &str, metadata: &BTreeMap<String, String>) -> Result<(), EntityTextError> {
+    /// Checks the free texts of an entity, so that every backend can store them and every terminal
+    /// show them.
+    pub fn check_text(
+        name: &str,
+        metadata: &BTreeMap<String, String>,
+    ) -> Result<(), EntityTextError> {
         check_line("entity name", name, ENTITY_NAME_BYTES_MAX)?;
         if metadata.len() > METADATA_PAIRS_MAX {
             return Err(EntityTextError::TooManyPairs { count: metadata.len() });
@@ -111,7 +116,9 @@ pub enum EntityTextError {
         count: usize,
     },
     /// A metadata value is too long.
-    #[error("metadata value of \"{key}\" is {bytes} bytes long; use at most {METADATA_VALUE_BYTES_MAX}")]
+    #[error(
+        "metadata value of \"{key}\" is {bytes} bytes long; use at most {METADATA_VALUE_BYTES_MAX}"
+    )]
     ValueTooLong {
         /// The key of the value.
         key: String,
@@ -125,7 +132,8 @@ mod tests {
     use super::*;
 
     fn check(name: &str, pairs: &[(&str, &str)], expected: Result<(), &str>) {
-        let metadata = pairs.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
+        let metadata =
+            pairs.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
         let found = Entity::check_text(name, &metadata).map_err(|error| error.to_string());
         assert_eq!(found, expected.map_err(str::to_owned), "{name:?} {pairs:?}");
     }
@@ -138,11 +146,19 @@ mod tests {
         check("x", &[], Ok(()));
         check(&xs(255), &[], Ok(()));
         check(&xs(256), &[], Ok(()));
-        check(&xs(257), &[], Err(&format!("entity name \"{shown}...\" is 257 bytes long; use at most 256")));
+        check(
+            &xs(257),
+            &[],
+            Err(&format!("entity name \"{shown}...\" is 257 bytes long; use at most 256")),
+        );
         check(&"é".repeat(128), &[], Ok(()));
         check("", &[], Err("entity name is empty; use at least one character"));
-        for (text, escaped) in [("a\n", "a\\n"), ("\0", "\\0"), ("a\u{7f}", "a\\u{7f}"), ("\u{85}", "\\u{85}")] {
-            let message = format!("entity name \"{escaped}\" contains a control character; use printable characters only");
+        for (text, escaped) in
+            [("a\n", "a\\n"), ("\0", "\\0"), ("a\u{7f}", "a\\u{7f}"), ("\u{85}", "\\u{85}")]
+        {
+            let message = format!(
+                "entity name \"{escaped}\" contains a control character; use printable characters only"
+            );
             check(text, &[], Err(&message));
         }
     }
@@ -152,11 +168,21 @@ mod tests {
         let xs = |count: usize| "x".repeat(count);
         check("x", &[("tier", "gold"), ("empty", ""), ("lines", "a\nb")], Ok(()));
         check("x", &[(&xs(63), &xs(1_023)), (&xs(64), &xs(1_024))], Ok(()));
-        check("x", &[("k", &xs(1_025))], Err("metadata value of \"k\" is 1025 bytes long; use at most 1024"));
+        check(
+            "x",
+            &[("k", &xs(1_025))],
+            Err("metadata value of \"k\" is 1025 bytes long; use at most 1024"),
+        );
         let message = format!("metadata key \"{}...\" is 65 bytes long; use at most 64", xs(50));
         check("x", &[(&xs(65), "v")], Err(&message));
         check("x", &[("", "v")], Err("metadata key is empty; use at least one character"));
-        check("x", &[("a\tb", "v")], Err("metadata key \"a\\tb\" contains a control character; use printable characters only"));
+        check(
+            "x",
+            &[("a\tb", "v")],
+            Err(
+                "metadata key \"a\\tb\" contains a control character; use printable characters only",
+            ),
+        );
 
         let keys: Vec<String> = (0..65).map(|i| format!("k{i}")).collect();
         let pairs: Vec<(&str, &str)> = keys.iter().map(|key| (key.as_str(), "v")).collect();

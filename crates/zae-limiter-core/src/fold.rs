@@ -1,13 +1,14 @@
 //! What too many retired limits become.
 //!
-//! A limit that is no longer configured stays in its bucket until it is full, or dropping it and setting it back would mint.
-//! A bucket cannot carry any number of them. Beyond its bound the ones nearest to full are **folded**: dropped, and one limit
-//! with a name nobody can give remembers for how long the last of them is not full. It gains a millitoken in a millisecond
-//! and begins drained, so that time fills it, on every store, like any other retired limit. Until then a limit the bucket
-//! does not know starts empty instead of full: it may be one of those that were folded.
+//! A limit that is no longer configured stays in its bucket until it is full, or dropping it and
+//! setting it back would mint. A bucket cannot carry any number of them. Beyond its bound the ones
+//! nearest to full are **folded**: dropped, and one limit with a name nobody can give remembers for
+//! how long the last of them is not full. It gains a millitoken in a millisecond and begins
+//! drained, so that time fills it, on every store, like any other retired limit. Until then a limit
+//! the bucket does not know starts empty instead of full: it may be one of those that were folded.
 //!
-//! Example: `a` of 100 a day, drained and folded at noon, comes back at one. Full it would be 100 tokens out of nothing;
-//! it starts with none, where it would have had 4.
+//! Example: `a` of 100 a day, drained and folded at noon, comes back at one. Full it would be 100
+//! tokens out of nothing; it starts with none, where it would have had 4.
 
 use crate::{BucketState, LimitName, LimitParams, LimitState, Milli, TOKENS_MAX};
 
@@ -41,8 +42,13 @@ impl BucketState {
         self.limits.iter().any(|limit| is_fold(&limit.name) && limit.lack() > 0)
     }
 
-    /// Which of the retired limits to fold so that at most `room` are left, the nearest to full first, and how many are left.
-    pub(crate) fn to_fold(&self, retired: &mut Vec<&LimitState>, room: usize) -> (Vec<LimitName>, usize) {
+    /// Which of the retired limits to fold so that at most `room` are left, the nearest to full
+    /// first, and how many are left.
+    pub(crate) fn to_fold(
+        &self,
+        retired: &mut Vec<&LimitState>,
+        room: usize,
+    ) -> (Vec<LimitName>, usize) {
         let mut folded = Vec::new();
         let remembers = retired.iter().any(|limit| is_fold(&limit.name));
         if retired.len() > room {
@@ -51,7 +57,10 @@ impl BucketState {
             let mut excess = retired.len() - room + usize::from(!remembers);
             retired.retain(|limit| {
                 // A debt would be forgiven, and usage that no hour has counted would be lost.
-                let may_go = excess > 0 && !is_fold(&limit.name) && limit.balance.0 >= 0 && limit.consumed == limit.hour_base;
+                let may_go = excess > 0
+                    && !is_fold(&limit.name)
+                    && limit.balance.0 >= 0
+                    && limit.consumed == limit.hour_base;
                 if may_go {
                     excess -= 1;
                     folded.push(limit.name.clone());
@@ -75,7 +84,13 @@ impl BucketState {
             return;
         }
         let goes = |limit: &LimitState| is_fold(&limit.name) || folded.contains(&limit.name);
-        let longest = self.limits.iter().filter(|limit| goes(limit)).map(|limit| self.whole_in_ms(limit)).max().unwrap_or(0);
+        let longest = self
+            .limits
+            .iter()
+            .filter(|limit| goes(limit))
+            .map(|limit| self.whole_in_ms(limit))
+            .max()
+            .unwrap_or(0);
         self.limits.retain(|limit| !goes(limit));
         folded.iter().for_each(|limit| self.gaps.set(limit, Milli::ZERO));
         self.limits.push(lasting(longest));

@@ -1,12 +1,14 @@
 //! What lowering a limit hides.
 //!
-//! A limit of 100 that is drained lacks 100. Lowered to 1 it lacks 1, and is full soon. If it were forgotten then and came
-//! back as 100 it would start full: 99 tokens out of nothing. So a limit remembers how much more it would lack at its old
-//! capacity, its **gap**. Refill beyond the capacity repays it; until then neither the limit nor its bucket is forgotten.
+//! A limit of 100 that is drained lacks 100. Lowered to 1 it lacks 1, and is full soon. If it were
+//! forgotten then and came back as 100 it would start full: 99 tokens out of nothing. So a limit
+//! remembers how much more it would lack at its old capacity, its **gap**. Refill beyond the
+//! capacity repays it; until then neither the limit nor its bucket is forgotten.
 
 use crate::{LimitName, Milli};
 
-/// What few buckets have to remember: the gaps of limits, and the lead of a clock. Nearly always nothing, so it costs one pointer.
+/// What few buckets have to remember: the gaps of limits, and the lead of a clock. Nearly always
+/// nothing, so it costs one pointer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Gaps(Option<Box<Kept>>);
 
@@ -23,7 +25,11 @@ impl Gaps {
     }
 
     pub(crate) fn of(&self, limit: &LimitName) -> Milli {
-        self.0.iter().flat_map(|kept| kept.gaps.iter()).find(|(name, _)| name == limit).map_or(Milli::ZERO, |(_, gap)| *gap)
+        self.0
+            .iter()
+            .flat_map(|kept| kept.gaps.iter())
+            .find(|(name, _)| name == limit)
+            .map_or(Milli::ZERO, |(_, gap)| *gap)
     }
 
     pub(crate) fn set(&mut self, limit: &LimitName, gap: Milli) {

@@ -1,9 +1,11 @@
 //! Up to when a sweep may act.
 //!
-//! Forgetting cannot be undone, and a wrong clock asks for it as well as a right one: by a clock that is thirteen hours ahead
-//! every drained bucket is full, by one that is three months ahead every audit event is old. So a sweep acts on a time that
-//! more than one look at the clock confirms. Small steps are believed: a sweep every minute sees time pass. A leap is believed
-//! once another sweep, an hour to eight days later, sees that time has gone on from there, and none has seen an earlier one.
+//! Forgetting cannot be undone, and a wrong clock asks for it as well as a right one: by a clock
+//! that is thirteen hours ahead every drained bucket is full, by one that is three months ahead
+//! every audit event is old. So a sweep acts on a time that more than one look at the clock
+//! confirms. Small steps are believed: a sweep every minute sees time pass. A leap is believed once
+//! another sweep, an hour to eight days later, sees that time has gone on from there, and none has
+//! seen an earlier one.
 
 use crate::TimeMs;
 
@@ -13,7 +15,8 @@ pub const SWEEP_STEP_MAX_MS: i64 = 120_000;
 /// A clock that has leapt is believed after this long.
 pub const SWEEP_LEAP_CONFIRMED_MS: i64 = 3_600_000;
 
-/// A clock that is seen this much later has leapt again. Longer than the week between two sweeps of a careful operator.
+/// A clock that is seen this much later has leapt again. Longer than the week between two sweeps of
+/// a careful operator.
 pub const SWEEP_LEAP_CONFIRMED_MAX_MS: i64 = 8 * 24 * 3_600_000;
 
 /// What sweeps have seen of the clock.
@@ -46,7 +49,8 @@ impl SweepHorizon {
             // Going back is believed at once: nothing is forgotten by it.
             *self = SweepHorizon { proven: Some(now), leapt_to: None };
         } else {
-            let is_same_leap = since_leap_ms.is_some_and(|ms| (0..SWEEP_LEAP_CONFIRMED_MS).contains(&ms));
+            let is_same_leap =
+                since_leap_ms.is_some_and(|ms| (0..SWEEP_LEAP_CONFIRMED_MS).contains(&ms));
             self.leapt_to = if is_same_leap { self.leapt_to } else { Some(now) };
         }
         self.proven
@@ -71,7 +75,11 @@ mod tests {
         for minute in 1..=1_440 {
             let now = TimeMs(minute * MINUTE);
             assert_eq!(horizon.observe(now), Some(now), "the right clock");
-            assert_eq!(horizon.observe(now.plus_ms(13 * HOUR)), Some(now), "the one ahead, minute {minute}");
+            assert_eq!(
+                horizon.observe(now.plus_ms(13 * HOUR)),
+                Some(now),
+                "the one ahead, minute {minute}"
+            );
         }
     }
 
@@ -96,8 +104,16 @@ mod tests {
     fn an_earlier_time_begins_the_hour_anew() {
         let mut horizon = begun();
         horizon.observe(TimeMs(13 * HOUR));
-        assert_eq!(horizon.observe(TimeMs(2 * HOUR)), Some(TimeMs(0)), "a leap too, to an earlier time");
-        assert_eq!(horizon.observe(TimeMs(3 * HOUR)), Some(TimeMs(3 * HOUR)), "an hour of that clock");
+        assert_eq!(
+            horizon.observe(TimeMs(2 * HOUR)),
+            Some(TimeMs(0)),
+            "a leap too, to an earlier time"
+        );
+        assert_eq!(
+            horizon.observe(TimeMs(3 * HOUR)),
+            Some(TimeMs(3 * HOUR)),
+            "an hour of that clock"
+        );
     }
 
     #[test]

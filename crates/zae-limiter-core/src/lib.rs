@@ -1,7 +1,7 @@
 //! The maths and the words of the zae-limiter domain.
 //!
-//! Everything here is pure: no clock, no I/O, no async, no serde. Time is an argument, so the same inputs always give the
-//! same answer, and every backend shares one copy of the arithmetic.
+//! Everything here is pure: no clock, no I/O, no async, no serde. Time is an argument, so the same
+//! inputs always give the same answer, and every backend shares one copy of the arithmetic.
 //!
 //! ```
 //! use zae_limiter_core::{BucketState, ConfigStamp, Decision, Limit, Member, Milli, Take, TimeMs, decide};
@@ -17,8 +17,9 @@
 //! # Ok::<(), zae_limiter_core::LimitError>(())
 //! ```
 //!
-//! The key decision: a limit carries the **remainder** of its last refill. Several limits of one bucket share one refill
-//! instant, so without it a slow limit touched often would never gain a token.
+//! The key decision: a limit carries the **remainder** of its last refill. Several limits of one
+//! bucket share one refill instant, so without it a slow limit touched often would never gain a
+//! token.
 
 mod audit;
 mod bucket;
@@ -36,11 +37,15 @@ mod units;
 mod usage;
 
 pub use audit::*;
-pub use bucket::{BucketState, CLOCK_BACK_MAX_MS, ClosedHour, CounterFull, LimitParams, LimitState, TooManyLimits};
+pub use bucket::{
+    BucketState, CLOCK_BACK_MAX_MS, ClosedHour, CounterFull, LimitParams, LimitState, TooManyLimits,
+};
 pub use decide::{Decision, LimitReport, Member, Reports, Take, assess, decide, wait_for};
 pub use entity::*;
 pub use fold::{FOLDED, fold_params, is_fold};
-pub use horizon::{SWEEP_LEAP_CONFIRMED_MAX_MS, SWEEP_LEAP_CONFIRMED_MS, SWEEP_STEP_MAX_MS, SweepHorizon};
+pub use horizon::{
+    SWEEP_LEAP_CONFIRMED_MAX_MS, SWEEP_LEAP_CONFIRMED_MS, SWEEP_STEP_MAX_MS, SweepHorizon,
+};
 pub use limit::*;
 pub use name::*;
 pub use source::{ConfigStamp, LimitSource};

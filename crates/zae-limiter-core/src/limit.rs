@@ -6,7 +6,8 @@ use std::str::FromStr;
 use crate::bucket::LimitParams;
 use crate::name::{LimitName, NameError, shown};
 
-/// The largest capacity or refill amount, in tokens. A thousand times as much (millitokens) still fits an `i64`.
+/// The largest capacity or refill amount, in tokens. A thousand times as much (millitokens) still
+/// fits an `i64`.
 pub const TOKENS_MAX: u64 = 1_000_000_000_000_000;
 
 /// The longest refill period, in seconds (about 31 years).
@@ -26,9 +27,11 @@ const SPELLINGS: [(&str, &[&str]); 4] = [
     ("sec", &["s", "secs", "second", "seconds"]),
 ];
 
-/// One limit: a bucket of `capacity` tokens that regains `refill_amount` tokens every `refill_period_s` seconds.
+/// One limit: a bucket of `capacity` tokens that regains `refill_amount` tokens every
+/// `refill_period_s` seconds.
 ///
-/// The text form is that of the command line, `name:rate[/period][:burst]`, a minute being the usual period:
+/// The text form is that of the command line, `name:rate[/period][:burst]`, a minute being the
+/// usual period:
 ///
 /// ```
 /// use zae_limiter_core::Limit;
@@ -46,9 +49,14 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// A limit from all its parts. Capacity and amount are 1 to [`TOKENS_MAX`], the period is 1 to [`PERIOD_S_MAX`].
-    /// A capacity below the amount is allowed: it makes a steadier limit.
-    pub fn new(name: LimitName, capacity: u64, refill_amount: u64, refill_period_s: u64) -> Result<Limit, LimitError> {
+    /// A limit from all its parts. Capacity and amount are 1 to [`TOKENS_MAX`], the period is 1 to
+    /// [`PERIOD_S_MAX`]. A capacity below the amount is allowed: it makes a steadier limit.
+    pub fn new(
+        name: LimitName,
+        capacity: u64,
+        refill_amount: u64,
+        refill_period_s: u64,
+    ) -> Result<Limit, LimitError> {
         for (field, value, max) in [
             ("refill amount", refill_amount, TOKENS_MAX),
             ("refill period in seconds", refill_period_s, PERIOD_S_MAX),
@@ -82,7 +90,12 @@ impl Limit {
     }
 
     /// As [`Limit::new`], with a name still to be checked.
-    pub fn custom(name: &str, capacity: u64, refill_amount: u64, refill_period_s: u64) -> Result<Limit, LimitError> {
+    pub fn custom(
+        name: &str,
+        capacity: u64,
+        refill_amount: u64,
+        refill_period_s: u64,
+    ) -> Result<Limit, LimitError> {
         Limit::new(name.parse()?, capacity, refill_amount, refill_period_s)
     }
 
@@ -115,7 +128,8 @@ impl Limit {
         self.refill_period_s
     }
 
-    /// The limit in the units buckets reckon with. Exact: the bounds keep a thousandfold within an `i64`.
+    /// The limit in the units buckets reckon with. Exact: the bounds keep a thousandfold within an
+    /// `i64`.
     #[must_use]
     #[inline]
     pub fn params(&self) -> LimitParams {
@@ -157,7 +171,9 @@ pub enum LimitError {
     #[error(transparent)]
     Name(#[from] NameError),
     /// A number is zero or too large.
-    #[error("limit \"{limit}\": {field} {value} is out of range; use a whole number from 1 to {max}")]
+    #[error(
+        "limit \"{limit}\": {field} {value} is out of range; use a whole number from 1 to {max}"
+    )]
     OutOfRange {
         /// The limit that was to be made.
         limit: LimitName,
@@ -169,7 +185,9 @@ pub enum LimitError {
         max: u64,
     },
     /// A text does not have the form `name:rate[/period][:burst]`.
-    #[error("limit \"{text}\": {problem}; write name:rate[/period][:burst], as in tpm:10000/min:15000 or x:5/30sec")]
+    #[error(
+        "limit \"{text}\": {problem}; write name:rate[/period][:burst], as in tpm:10000/min:15000 or x:5/30sec"
+    )]
     Syntax {
         /// The refused text, escaped and cut to 50 characters.
         text: String,
@@ -183,7 +201,9 @@ pub enum LimitError {
         limit: LimitName,
     },
     /// A name that buckets use themselves.
-    #[error("limit \"{limit}\" has a name that is kept for what buckets remember of renamed limits; choose another name")]
+    #[error(
+        "limit \"{limit}\" has a name that is kept for what buckets remember of renamed limits; choose another name"
+    )]
     Reserved {
         /// Which limit.
         limit: LimitName,
@@ -222,7 +242,13 @@ impl FromStr for Limit {
 
     fn from_str(text: &str) -> Result<Limit, LimitError> {
         let fail = |problem| LimitError::Syntax { text: shown(text), problem };
-        let unsplit = || fail(if text.contains('=') { SyntaxProblem::Equals } else { SyntaxProblem::RateMissing });
+        let unsplit = || {
+            fail(if text.contains('=') {
+                SyntaxProblem::Equals
+            } else {
+                SyntaxProblem::RateMissing
+            })
+        };
         let (name, numbers) = text.split_once(':').ok_or_else(unsplit)?;
         let (rate, burst) = match numbers.split_once(':') {
             Some((rate, burst)) => (rate, Some(burst)),
@@ -240,8 +266,8 @@ impl FromStr for Limit {
     }
 }
 
-/// Reads a number of tokens: digits, which may be grouped by `_`, and `k` for thousands or `M` for millions, as in `1_000`,
-/// `10k` or `2M`. `None` for anything else and for what no `u64` holds.
+/// Reads a number of tokens: digits, which may be grouped by `_`, and `k` for thousands or `M` for
+/// millions, as in `1_000`, `10k` or `2M`. `None` for anything else and for what no `u64` holds.
 #[must_use]
 pub fn parse_tokens(text: &str) -> Option<u64> {
     let (digits, factor) = match text.as_bytes().last()? {
@@ -263,17 +289,24 @@ fn whole_number(text: &str) -> Option<u64> {
 
 fn period_seconds(text: &str) -> Option<u64> {
     let (count, unit) = text.split_at(text.bytes().take_while(u8::is_ascii_digit).count());
-    let spelled = SPELLINGS.into_iter().find(|(_, others)| others.contains(&unit)).map_or(unit, |(name, _)| name);
+    let spelled = SPELLINGS
+        .into_iter()
+        .find(|(_, others)| others.contains(&unit))
+        .map_or(unit, |(name, _)| name);
     let (_, seconds) = UNITS.into_iter().find(|(name, _)| *name == spelled)?;
     let count = if count.is_empty() { 1 } else { whole_number(count)? };
     count.checked_mul(seconds)
 }
 
-/// Writes the form that [`FromStr`] reads, the period in the largest unit that fits and the burst only if it differs.
+/// Writes the form that [`FromStr`] reads, the period in the largest unit that fits and the burst
+/// only if it differs.
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Limit { name, capacity, refill_amount, refill_period_s } = self;
-        let (unit, seconds) = UNITS.into_iter().find(|(_, seconds)| refill_period_s.is_multiple_of(*seconds)).unwrap_or(("sec", 1));
+        let (unit, seconds) = UNITS
+            .into_iter()
+            .find(|(_, seconds)| refill_period_s.is_multiple_of(*seconds))
+            .unwrap_or(("sec", 1));
         write!(f, "{name}:{refill_amount}/")?;
         if *refill_period_s != seconds {
             write!(f, "{}", refill_period_s / seconds)?;
@@ -295,7 +328,11 @@ mod tests {
     /// A text and the parts it stands for: capacity, amount, period.
     fn check(text: &str, expected: Result<(u64, u64, u64), &str>) {
         let found = text.parse::<Limit>().map(|l| (l.capacity, l.refill_amount, l.refill_period_s));
-        assert_eq!(found.map_err(|error| error.to_string()), expected.map_err(str::to_owned), "{text:?}");
+        assert_eq!(
+            found.map_err(|error| error.to_string()),
+            expected.map_err(str::to_owned),
+            "{text:?}"
+        );
     }
 
     #[test]
@@ -312,18 +349,43 @@ mod tests {
 
     #[test]
     fn periods_and_amounts_as_people_type_them() {
-        for (unit, seconds) in
-            [("s", 1), ("seconds", 1), ("m", 60), ("minute", 60), ("h", 3_600), ("hr", 3_600), ("d", 86_400), ("days", 86_400)]
-        {
+        for (unit, seconds) in [
+            ("s", 1),
+            ("seconds", 1),
+            ("m", 60),
+            ("minute", 60),
+            ("h", 3_600),
+            ("hr", 3_600),
+            ("d", 86_400),
+            ("days", 86_400),
+        ] {
             check(&format!("x:5/{unit}"), Ok((5, 5, seconds)));
             check(&format!("x:5/2{unit}"), Ok((5, 5, 2 * seconds)));
         }
         check("x:1k/min:1_500", Ok((1_500, 1_000, 60)));
         check("x:2M/5h", Ok((2_000_000, 2_000_000, 18_000)));
-        for (text, tokens) in [("7", Some(7)), ("1_0", Some(10)), ("10K", Some(10_000)), ("18446744073709551615", Some(u64::MAX))] {
+        for (text, tokens) in [
+            ("7", Some(7)),
+            ("1_0", Some(10)),
+            ("10K", Some(10_000)),
+            ("18446744073709551615", Some(u64::MAX)),
+        ] {
             assert_eq!(parse_tokens(text), tokens, "{text}");
         }
-        for text in ["", "k", "M", "_1", "1_", "1__0", "1m", "1kk", "1.5k", "+1k", "18446744073709551615k", "1é"] {
+        for text in [
+            "",
+            "k",
+            "M",
+            "_1",
+            "1_",
+            "1__0",
+            "1m",
+            "1kk",
+            "1.5k",
+            "+1k",
+            "18446744073709551615k",
+            "1é",
+        ] {
             assert_eq!(parse_tokens(text), None, "{text}");
         }
     }
@@ -337,10 +399,28 @@ mod tests {
         syntax("", SyntaxProblem::RateMissing);
         syntax("rpm", SyntaxProblem::RateMissing);
         syntax("rpm=60/min", SyntaxProblem::Equals);
-        for text in ["rpm:", "rpm:x", "rpm:+1", "rpm:-1", "rpm:1.5", "rpm: 1", "rpm:1 ", "rpm:99999999999999999999", "rpm:١"] {
+        for text in [
+            "rpm:",
+            "rpm:x",
+            "rpm:+1",
+            "rpm:-1",
+            "rpm:1.5",
+            "rpm: 1",
+            "rpm:1 ",
+            "rpm:99999999999999999999",
+            "rpm:١",
+        ] {
             syntax(text, SyntaxProblem::Rate);
         }
-        for text in ["rpm:1/", "rpm:1/5", "rpm:1/week", "rpm:1/MIN", "rpm:1/min/min", "rpm:1/-1min", "rpm:1/9999999999999999999day"] {
+        for text in [
+            "rpm:1/",
+            "rpm:1/5",
+            "rpm:1/week",
+            "rpm:1/MIN",
+            "rpm:1/min/min",
+            "rpm:1/-1min",
+            "rpm:1/9999999999999999999day",
+        ] {
             syntax(text, SyntaxProblem::Period);
         }
         for text in ["rpm:1:", "rpm:1/min:x", "rpm:1:2:3", "rpm:1:99999999999999999999"] {
@@ -350,27 +430,65 @@ mod tests {
 
     #[test]
     fn messages_name_the_field_the_value_and_the_fix() {
-        check("rpm:0", Err("limit \"rpm\": refill amount 0 is out of range; use a whole number from 1 to 1000000000000000"));
-        check("rpm:1:0", Err("limit \"rpm\": capacity 0 is out of range; use a whole number from 1 to 1000000000000000"));
-        check("rpm:1/0sec", Err("limit \"rpm\": refill period in seconds 0 is out of range; use a whole number from 1 to 1000000000"));
-        check("wcu:1", Err("limit name \"wcu\" is reserved for the hidden limit that measures write pressure; choose another name"));
-        check("rpm", Err("limit \"rpm\": the rate is missing; write name:rate[/period][:burst], as in tpm:10000/min:15000 or x:5/30sec"));
+        check(
+            "rpm:0",
+            Err(
+                "limit \"rpm\": refill amount 0 is out of range; use a whole number from 1 to 1000000000000000",
+            ),
+        );
+        check(
+            "rpm:1:0",
+            Err(
+                "limit \"rpm\": capacity 0 is out of range; use a whole number from 1 to 1000000000000000",
+            ),
+        );
+        check(
+            "rpm:1/0sec",
+            Err(
+                "limit \"rpm\": refill period in seconds 0 is out of range; use a whole number from 1 to 1000000000",
+            ),
+        );
+        check(
+            "wcu:1",
+            Err(
+                "limit name \"wcu\" is reserved for the hidden limit that measures write pressure; choose another name",
+            ),
+        );
+        check(
+            "rpm",
+            Err(
+                "limit \"rpm\": the rate is missing; write name:rate[/period][:burst], as in tpm:10000/min:15000 or x:5/30sec",
+            ),
+        );
     }
 
     #[test]
     fn every_number_has_both_bounds() {
-        let field = |capacity, amount, period_s| match Limit::custom("rpm", capacity, amount, period_s) {
-            Ok(_) => None,
-            Err(LimitError::OutOfRange { field, .. }) => Some(field),
-            Err(other) => panic!("{other}"),
-        };
-        for (value, ok) in
-            [(0, false), (1, true), (2, true), (TOKENS_MAX - 1, true), (TOKENS_MAX, true), (TOKENS_MAX + 1, false), (u64::MAX, false)]
-        {
+        let field =
+            |capacity, amount, period_s| match Limit::custom("rpm", capacity, amount, period_s) {
+                Ok(_) => None,
+                Err(LimitError::OutOfRange { field, .. }) => Some(field),
+                Err(other) => panic!("{other}"),
+            };
+        for (value, ok) in [
+            (0, false),
+            (1, true),
+            (2, true),
+            (TOKENS_MAX - 1, true),
+            (TOKENS_MAX, true),
+            (TOKENS_MAX + 1, false),
+            (u64::MAX, false),
+        ] {
             assert_eq!(field(value, 1, 1), (!ok).then_some("capacity"), "{value}");
             assert_eq!(field(1, value, 1), (!ok).then_some("refill amount"), "{value}");
         }
-        for (value, ok) in [(0, false), (1, true), (PERIOD_S_MAX - 1, true), (PERIOD_S_MAX, true), (PERIOD_S_MAX + 1, false)] {
+        for (value, ok) in [
+            (0, false),
+            (1, true),
+            (PERIOD_S_MAX - 1, true),
+            (PERIOD_S_MAX, true),
+            (PERIOD_S_MAX + 1, false),
+        ] {
             assert_eq!(field(1, 1, value), (!ok).then_some("refill period in seconds"), "{value}");
         }
     }
@@ -395,12 +513,19 @@ mod tests {
     fn params_are_exact_at_the_bounds() {
         let limit = Limit::custom("x", TOKENS_MAX, 1, PERIOD_S_MAX).expect("within bounds");
         let LimitParams { capacity_milli, refill_milli, period_ms } = limit.params();
-        assert_eq!((capacity_milli, refill_milli, period_ms), (1_000_000_000_000_000_000, 1_000, 1_000_000_000_000));
+        assert_eq!(
+            (capacity_milli, refill_milli, period_ms),
+            (1_000_000_000_000_000_000, 1_000, 1_000_000_000_000)
+        );
     }
 
     #[test]
     fn lists_are_bounded_and_without_duplicates() {
-        let limits = |count| -> Vec<Limit> { (0..count).map(|i| Limit::per_minute(&format!("l{i}"), 1).expect("a valid limit")).collect() };
+        let limits = |count| -> Vec<Limit> {
+            (0..count)
+                .map(|i| Limit::per_minute(&format!("l{i}"), 1).expect("a valid limit"))
+                .collect()
+        };
         assert_eq!(check_limits(&[]), Ok(()));
         assert_eq!(check_limits(&limits(LIMITS_MAX - 1)), Ok(()));
         assert_eq!(check_limits(&limits(LIMITS_MAX)), Ok(()));
@@ -412,11 +537,16 @@ mod tests {
 
     fn any_limit() -> impl Strategy<Value = Limit> {
         let tokens = || prop_oneof![1..=TOKENS_MAX, 1..=100_u64];
-        let period = prop_oneof![1..=PERIOD_S_MAX, (1..=11_000_u64, 0..4_usize).prop_map(|(n, unit)| n * UNITS[unit].1)];
-        ("[a-zA-Z][a-zA-Z0-9_.-]{0,63}", tokens(), tokens(), period, any::<bool>())
-            .prop_filter_map("a reserved name", |(name, capacity, amount, period, burst)| {
+        let period = prop_oneof![
+            1..=PERIOD_S_MAX,
+            (1..=11_000_u64, 0..4_usize).prop_map(|(n, unit)| n * UNITS[unit].1)
+        ];
+        ("[a-zA-Z][a-zA-Z0-9_.-]{0,63}", tokens(), tokens(), period, any::<bool>()).prop_filter_map(
+            "a reserved name",
+            |(name, capacity, amount, period, burst)| {
                 Limit::custom(&name, if burst { capacity } else { amount }, amount, period).ok()
-            })
+            },
+        )
     }
 
     proptest! {

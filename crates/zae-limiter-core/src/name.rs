@@ -1,8 +1,9 @@
 //! Names of things, one type per kind.
 //!
-//! A name is checked once, where it enters, and is then carried as its type: code that holds an [`EntityId`] never
-//! has to ask whether it may be put into a key. The checks go byte by byte (no regular expressions), so a trailing
-//! newline, a control character or a look-alike letter outside ASCII is refused like any other stray byte.
+//! A name is checked once, where it enters, and is then carried as its type: code that holds an
+//! [`EntityId`] never has to ask whether it may be put into a key. The checks go byte by byte (no
+//! regular expressions), so a trailing newline, a control character or a look-alike letter outside
+//! ASCII is refused like any other stray byte.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -31,22 +32,27 @@ where
     }
 }
 
-/// The resource that stands for "every resource of this entity" where limits are stored. No user can name a resource so.
+/// The resource that stands for "every resource of this entity" where limits are stored. No user
+/// can name a resource so.
 pub const DEFAULT_RESOURCE: &str = "_default_";
 
 /// Attributes that a stored item may use as a key of the table or of one of its indexes.
 ///
-/// Limits (in usage snapshots) and resources (in the registry of entity configs) are stored as attributes named like
-/// them, next to these; a user's name equal to one of them would overwrite the item's key.
+/// Limits (in usage snapshots) and resources (in the registry of entity configs) are stored as
+/// attributes named like them, next to these; a user's name equal to one of them would overwrite
+/// the item's key.
 pub const KEY_ATTRIBUTES: &[&str] = &[
-    "PK", "SK", "GSI1PK", "GSI1SK", "GSI2PK", "GSI2SK", "GSI3PK", "GSI3SK", "GSI4PK", "GSI4SK", "LSI1SK", "LSI2SK", "LSI3SK", "LSI4SK",
-    "LSI5SK",
+    "PK", "SK", "GSI1PK", "GSI1SK", "GSI2PK", "GSI2SK", "GSI3PK", "GSI3SK", "GSI4PK", "GSI4SK",
+    "LSI1SK", "LSI2SK", "LSI3SK", "LSI4SK", "LSI5SK",
 ];
 
-/// Attributes of a usage snapshot that are not keys: a limit may not be called like one of them either.
-pub const USAGE_ATTRIBUTES: &[&str] = &["ttl", "entity_id", "resource", "window", "window_start", "total_events"];
+/// Attributes of a usage snapshot that are not keys: a limit may not be called like one of them
+/// either.
+pub const USAGE_ATTRIBUTES: &[&str] =
+    &["ttl", "entity_id", "resource", "window", "window_start", "total_events"];
 
-/// The attribute that expires an item. A resource of this name would put a date of expiry on the registry.
+/// The attribute that expires an item. A resource of this name would put a date of expiry on the
+/// registry.
 const EXPIRY_ATTRIBUTES: &[&str] = &["ttl"];
 
 const IS_ATTRIBUTE: &str = "reserved: stored items have an attribute of this name";
@@ -134,7 +140,8 @@ macro_rules! name {
 }
 
 name! {
-    /// Who is limited: a user, an API key, a project. Up to 256 bytes of `[a-zA-Z0-9][a-zA-Z0-9_.\-:@]*`.
+    /// Who is limited: a user, an API key, a project. Up to 256 bytes of
+    /// `[a-zA-Z0-9][a-zA-Z0-9_.\-:@]*`.
     EntityId = Grammar {
         field: "entity id",
         bytes_max: 256,
@@ -148,7 +155,8 @@ name! {
 
 name! {
     /// What is counted: `rpm`, `tpm`. Up to 64 bytes of `[a-zA-Z][a-zA-Z0-9_.\-]*`, without `wcu`,
-    /// [`KEY_ATTRIBUTES`] and [`USAGE_ATTRIBUTES`] (compared exactly: attribute names know upper and lower case).
+    /// [`KEY_ATTRIBUTES`] and [`USAGE_ATTRIBUTES`] (compared exactly: attribute names know upper
+    /// and lower case).
     LimitName = Grammar {
         field: "limit name",
         bytes_max: 64,
@@ -183,7 +191,8 @@ name! {
 }
 
 name! {
-    /// A tenant as people call it. Up to 64 bytes of `[a-zA-Z0-9][a-zA-Z0-9_.\-]*`; `_` is kept for the system itself.
+    /// A tenant as people call it. Up to 64 bytes of `[a-zA-Z0-9][a-zA-Z0-9_.\-]*`; `_` is kept for
+    /// the system itself.
     NamespaceName = Grammar {
         field: "namespace",
         bytes_max: 64,
@@ -196,7 +205,8 @@ name! {
 }
 
 name! {
-    /// A tenant as keys name it: opaque and never reused. Up to 64 bytes of `[A-Za-z0-9_][A-Za-z0-9_-]*`, not `_`.
+    /// A tenant as keys name it: opaque and never reused. Up to 64 bytes of
+    /// `[A-Za-z0-9_][A-Za-z0-9_-]*`, not `_`.
     NamespaceId = Grammar {
         field: "namespace id",
         bytes_max: 64,
@@ -214,7 +224,8 @@ impl NamespaceId {
     /// A leading `-` becomes `A`, because command lines would take the id for an option.
     #[must_use]
     pub fn from_entropy(entropy: u64) -> Self {
-        const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+        const ALPHABET: &[u8; 64] =
+            b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
         // Eleven digits of six bits hold 66: base64 pads 64 bits with two zeroes at the end.
         let padded = u128::from(entropy) << 2;
         let mut id = String::with_capacity(11);
@@ -227,7 +238,8 @@ impl NamespaceId {
 }
 
 name! {
-    /// An installation on AWS, named like its CloudFormation stack. Up to 55 bytes of `[A-Za-z][A-Za-z0-9-]*`.
+    /// An installation on AWS, named like its CloudFormation stack. Up to 55 bytes of
+    /// `[A-Za-z][A-Za-z0-9-]*`.
     StackName = Grammar {
         field: "stack name",
         bytes_max: 55,
@@ -268,7 +280,8 @@ mod tests {
         text.parse::<N>().map(|name| name.to_string())
     }
 
-    /// Every kind with what its documentation promises: first characters and later ones beside letters, length.
+    /// Every kind with what its documentation promises: first characters and later ones beside
+    /// letters, length.
     const KINDS: [(Parse, &str, &str, usize); 7] = [
         (parse::<EntityId>, "0123456789", "0123456789_.-:@", 256),
         (parse::<LimitName>, "", "0123456789_.-", 64),
@@ -291,7 +304,11 @@ mod tests {
                 // Bytes from 128 on become characters of two bytes each, all of them outside ASCII.
                 let c = char::from(byte);
                 let letter = c.is_ascii_alphabetic();
-                assert_eq!(parse(&format!("{c}bc")).is_ok(), letter || first.contains(c), "{c:?} first");
+                assert_eq!(
+                    parse(&format!("{c}bc")).is_ok(),
+                    letter || first.contains(c),
+                    "{c:?} first"
+                );
                 for text in [format!("a{c}c"), format!("ab{c}")] {
                     assert_eq!(parse(&text).is_ok(), letter || rest.contains(c), "{text:?}");
                 }
@@ -316,7 +333,9 @@ mod tests {
     fn a_trailing_newline_is_refused() {
         for (parse, ..) in KINDS {
             let refused = parse("a\n").map_err(|error| (error.value, error.rule));
-            assert!(matches!(refused, Err((value, NameRule::Character { found: '\n', .. })) if value == "a\\n"));
+            assert!(
+                matches!(refused, Err((value, NameRule::Character { found: '\n', .. })) if value == "a\\n")
+            );
         }
     }
 
@@ -325,33 +344,71 @@ mod tests {
         let long = "x".repeat(300);
         let cut = "x".repeat(50);
         let too_long = format!("entity id \"{cut}...\" is 300 bytes long; use at most 256");
-        check::<EntityId>("a#b", Err("entity id \"a#b\" contains '#', which separates key parts; use letters, digits and _ . - : @"));
+        check::<EntityId>(
+            "a#b",
+            Err(
+                "entity id \"a#b\" contains '#', which separates key parts; use letters, digits and _ . - : @",
+            ),
+        );
         check::<EntityId>("", Err("entity id \"\" is empty; use letters, digits and _ . - : @"));
         check::<EntityId>(&long, Err(&too_long));
-        check::<EntityId>("-a", Err("entity id \"-a\" starts with '-'; start with a letter or a digit"));
-        check::<EntityId>("ä", Err("entity id \"ä\" starts with 'ä'; start with a letter or a digit"));
-        check::<EntityId>("a\tb", Err("entity id \"a\\tb\" contains '\\t'; use letters, digits and _ . - : @"));
-        check::<StackName>("my_app", Err("stack name \"my_app\" contains '_'; use letters, digits and -"));
+        check::<EntityId>(
+            "-a",
+            Err("entity id \"-a\" starts with '-'; start with a letter or a digit"),
+        );
+        check::<EntityId>(
+            "ä",
+            Err("entity id \"ä\" starts with 'ä'; start with a letter or a digit"),
+        );
+        check::<EntityId>(
+            "a\tb",
+            Err("entity id \"a\\tb\" contains '\\t'; use letters, digits and _ . - : @"),
+        );
+        check::<StackName>(
+            "my_app",
+            Err("stack name \"my_app\" contains '_'; use letters, digits and -"),
+        );
         check::<LimitName>(
             "wcu",
-            Err("limit name \"wcu\" is reserved for the hidden limit that measures write pressure; choose another name"),
+            Err(
+                "limit name \"wcu\" is reserved for the hidden limit that measures write pressure; choose another name",
+            ),
         );
         check::<ResourceName>(
             "_default_",
-            Err("resource \"_default_\" is reserved for limits on every resource of an entity; choose another name"),
+            Err(
+                "resource \"_default_\" is reserved for limits on every resource of an entity; choose another name",
+            ),
         );
-        check::<NamespaceName>("_", Err("namespace \"_\" is reserved for the system itself; choose another name"));
-        check::<NamespaceId>("_", Err("namespace id \"_\" is reserved for the system itself; choose another name"));
+        check::<NamespaceName>(
+            "_",
+            Err("namespace \"_\" is reserved for the system itself; choose another name"),
+        );
+        check::<NamespaceId>(
+            "_",
+            Err("namespace id \"_\" is reserved for the system itself; choose another name"),
+        );
         check::<NamespaceId>("_-", Ok(()));
-        check::<Principal>("arn:aws:sts::123456789012:assumed-role/ops/a+b=c,d@example.com", Ok(()));
+        check::<Principal>(
+            "arn:aws:sts::123456789012:assumed-role/ops/a+b=c,d@example.com",
+            Ok(()),
+        );
     }
 
     #[test]
     fn attribute_names_are_reserved_exactly() {
-        let reserved = |parse: Parse, name: &str| matches!(parse(name), Err(NameError { rule: NameRule::Reserved { .. }, .. }));
+        let reserved = |parse: Parse, name: &str| {
+            matches!(parse(name), Err(NameError { rule: NameRule::Reserved { .. }, .. }))
+        };
         for name in KEY_ATTRIBUTES {
-            assert!(reserved(parse::<LimitName>, name) && reserved(parse::<ResourceName>, name), "{name}");
-            assert!(parse::<LimitName>(&name.to_lowercase()).is_ok() && parse::<EntityId>(name).is_ok(), "{name}");
+            assert!(
+                reserved(parse::<LimitName>, name) && reserved(parse::<ResourceName>, name),
+                "{name}"
+            );
+            assert!(
+                parse::<LimitName>(&name.to_lowercase()).is_ok() && parse::<EntityId>(name).is_ok(),
+                "{name}"
+            );
         }
         for name in USAGE_ATTRIBUTES {
             assert!(reserved(parse::<LimitName>, name), "{name}");
@@ -378,7 +435,9 @@ mod tests {
         assert_eq!(HashMap::from([(id.clone(), 1)]).get("key-1"), Some(&1));
         assert_eq!(BTreeMap::from([(id.clone(), 1)]).get("key-1"), Some(&1));
         assert_eq!((id.as_ref(), &*format!("{id:?} {id:>6}")), ("key-1", "\"key-1\"  key-1"));
-        assert!(id == "key-1" && id == *"key-1" && EntityId::try_from(String::from("key-1")) == Ok(id));
+        assert!(
+            id == "key-1" && id == *"key-1" && EntityId::try_from(String::from("key-1")) == Ok(id)
+        );
     }
 
     proptest! {

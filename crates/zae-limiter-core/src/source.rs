@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// The level that supplied a set of limits. First non-empty level wins whole, in the order of [`LimitSource::ORDER`].
+/// The level that supplied a set of limits. First non-empty level wins whole, in the order of
+/// [`LimitSource::ORDER`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LimitSource {
     /// Given with the call by `.limits(..)`: overrides everything stored.
@@ -33,8 +34,9 @@ impl LimitSource {
         LimitSource::Fallback,
     ];
 
-    /// True when a bucket with limits from here may be forgotten once it is full and idle. Entities with limits of their
-    /// own keep their buckets: somebody configured them, so somebody looks at them.
+    /// True when a bucket with limits from here may be forgotten once it is full and idle. Entities
+    /// with limits of their own keep their buckets: somebody configured them, so somebody looks at
+    /// them.
     #[must_use]
     pub fn expires(self) -> bool {
         !matches!(self, LimitSource::EntityResource | LimitSource::Entity)
@@ -61,7 +63,8 @@ impl fmt::Display for LimitSource {
     }
 }
 
-/// How fresh a read of the stored configuration is. Backends hand it out with every read and compare it, so that a process
-/// with an old read cannot push old limits back onto a bucket. Only its order means anything.
+/// How fresh a read of the stored configuration is. Backends hand it out with every read and
+/// compare it, so that a process with an old read cannot push old limits back onto a bucket. Only
+/// its order means anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConfigStamp(pub u64);

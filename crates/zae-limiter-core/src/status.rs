@@ -13,7 +13,8 @@ pub struct LimitStatus {
     pub resource: ResourceName,
     /// The limit in force for that entity.
     pub limit: Limit,
-    /// Whole tokens left, rounded towards −∞; negative is debt. After the take on a grant, before it on a refusal.
+    /// Whole tokens left, rounded towards −∞; negative is debt. After the take on a grant, before
+    /// it on a refusal.
     pub available: i64,
     /// Tokens asked for.
     pub requested: u64,
@@ -40,7 +41,10 @@ impl RateLimitExceeded {
     /// A refusal by limits. `statuses` are those of every limit checked, the caller's own first.
     #[must_use]
     pub fn new(statuses: Vec<LimitStatus>) -> RateLimitExceeded {
-        debug_assert!(statuses.iter().any(LimitStatus::exceeded), "a refusal has at least one violation");
+        debug_assert!(
+            statuses.iter().any(LimitStatus::exceeded),
+            "a refusal has at least one violation"
+        );
         RateLimitExceeded { statuses, contended: None }
     }
 
@@ -69,7 +73,8 @@ impl RateLimitExceeded {
     /// The bottleneck: the violation that takes longest to clear.
     #[must_use]
     pub fn primary(&self) -> Option<&LimitStatus> {
-        // `max_by_key` would prefer the last of equals; the caller's own limit, which comes first, explains more.
+        // `max_by_key` would prefer the last of equals; the caller's own limit, which comes first,
+        // explains more.
         self.violations().fold(None, |best: Option<&LimitStatus>, status| match best {
             Some(best) if best.retry_after >= status.retry_after => Some(best),
             _ => Some(status),
@@ -101,7 +106,12 @@ impl fmt::Display for RateLimitExceeded {
         }
         match primary.retry_after {
             Wait::Never => {
-                write!(f, "]; it can never pass: {} tokens requested, the capacity is {}", primary.requested, primary.limit.capacity())
+                write!(
+                    f,
+                    "]; it can never pass: {} tokens requested, the capacity is {}",
+                    primary.requested,
+                    primary.limit.capacity()
+                )
             }
             wait => write!(f, "]; retry after {wait}"),
         }
@@ -134,7 +144,10 @@ mod tests {
         assert_eq!(exceeded.primary().map(|s| s.entity.as_str()), Some("org"));
         assert_eq!(exceeded.retry_after().ms(), Some(1500));
         assert_eq!((exceeded.violations().count(), exceeded.passed().count()), (2, 1));
-        assert_eq!(exceeded.to_string(), "rate limit exceeded for org/gpt-4: [rpm, tpm]; retry after 1.5s");
+        assert_eq!(
+            exceeded.to_string(),
+            "rate limit exceeded for org/gpt-4: [rpm, tpm]; retry after 1.5s"
+        );
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! When a bucket may be forgotten.
 //!
-//! Only ever a bucket that refill has made full: then forgetting it and creating it anew is the same thing.
+//! Only ever a bucket that refill has made full: then forgetting it and creating it anew is the
+//! same thing.
 
 use crate::{Limit, LimitParams};
 
@@ -12,17 +13,21 @@ pub const BUCKET_TTL_MULTIPLIER: u32 = 7;
 pub fn time_to_fill_ms(params: LimitParams) -> i64 {
     let numerator = i128::from(params.capacity_milli) * i128::from(params.period_ms);
     let refill = i128::from(params.refill_milli.max(1));
-    i64::try_from(numerator.div_euclid(refill) + i128::from(numerator.rem_euclid(refill) != 0)).unwrap_or(i64::MAX)
+    i64::try_from(numerator.div_euclid(refill) + i128::from(numerator.rem_euclid(refill) != 0))
+        .unwrap_or(i64::MAX)
 }
 
-/// How long an untouched bucket with these limits is kept: the slowest time to fill times `multiplier`. `None` when
-/// `multiplier` is 0, which keeps buckets for ever.
+/// How long an untouched bucket with these limits is kept: the slowest time to fill times
+/// `multiplier`. `None` when `multiplier` is 0, which keeps buckets for ever.
 #[must_use]
 pub fn bucket_ttl_ms(limits: &[Limit], multiplier: u32) -> Option<i64> {
     if multiplier == 0 {
         return None;
     }
-    limits.iter().map(|limit| time_to_fill_ms(limit.params()).saturating_mul(i64::from(multiplier))).max()
+    limits
+        .iter()
+        .map(|limit| time_to_fill_ms(limit.params()).saturating_mul(i64::from(multiplier)))
+        .max()
 }
 
 #[cfg(test)]
@@ -31,7 +36,11 @@ mod tests {
 
     fn check(limits: &[&str], multiplier: u32, ttl_s: Option<i64>) {
         let limits: Vec<Limit> = limits.iter().map(|text| text.parse().expect("limit")).collect();
-        assert_eq!(bucket_ttl_ms(&limits, multiplier), ttl_s.map(|s| s * 1000), "{limits:?} x {multiplier}");
+        assert_eq!(
+            bucket_ttl_ms(&limits, multiplier),
+            ttl_s.map(|s| s * 1000),
+            "{limits:?} x {multiplier}"
+        );
     }
 
     #[test]
@@ -46,8 +55,19 @@ mod tests {
 
     #[test]
     fn fill_time_rounds_up_and_saturates() {
-        assert_eq!(time_to_fill_ms(LimitParams { capacity_milli: 1000, refill_milli: 3000, period_ms: 1000 }), 334);
-        let slowest = LimitParams { capacity_milli: 1_000_000_000_000_000_000, refill_milli: 1000, period_ms: 1_000_000_000_000 };
+        assert_eq!(
+            time_to_fill_ms(LimitParams {
+                capacity_milli: 1000,
+                refill_milli: 3000,
+                period_ms: 1000
+            }),
+            334
+        );
+        let slowest = LimitParams {
+            capacity_milli: 1_000_000_000_000_000_000,
+            refill_milli: 1000,
+            period_ms: 1_000_000_000_000,
+        };
         assert_eq!(time_to_fill_ms(slowest), i64::MAX);
     }
 }

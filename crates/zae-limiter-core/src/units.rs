@@ -15,13 +15,15 @@ impl Milli {
     /// Nothing.
     pub const ZERO: Milli = Milli(0);
 
-    /// Whole tokens as millitokens. Saturates at `i64::MAX`, far above the largest capacity a limit may have.
+    /// Whole tokens as millitokens. Saturates at `i64::MAX`, far above the largest capacity a limit
+    /// may have.
     #[must_use]
     pub fn from_tokens(tokens: u64) -> Milli {
         Milli(i64::try_from(tokens).unwrap_or(i64::MAX).saturating_mul(MILLI_PER_TOKEN))
     }
 
-    /// Whole tokens, rounded towards −∞: −1 milli is −1 token, so debt is never reported as nothing.
+    /// Whole tokens, rounded towards −∞: −1 milli is −1 token, so debt is never reported as
+    /// nothing.
     #[must_use]
     pub fn floor_tokens(self) -> i64 {
         self.0.div_euclid(MILLI_PER_TOKEN)
@@ -146,7 +148,15 @@ mod tests {
 
     #[test]
     fn tokens_round_towards_minus_infinity() {
-        for (milli, tokens) in [(0, 0), (999, 0), (1000, 1), (-1, -1), (-1000, -1), (-1001, -2), (i64::MIN, -9_223_372_036_854_776)] {
+        for (milli, tokens) in [
+            (0, 0),
+            (999, 0),
+            (1000, 1),
+            (-1, -1),
+            (-1000, -1),
+            (-1001, -2),
+            (i64::MIN, -9_223_372_036_854_776),
+        ] {
             assert_eq!(Milli(milli).floor_tokens(), tokens, "{milli}");
         }
     }

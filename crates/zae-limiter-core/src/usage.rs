@@ -25,7 +25,8 @@ pub enum UsageWindow {
 
 impl UsageWindow {
     /// Every window, shortest first.
-    pub const ALL: [UsageWindow; 3] = [UsageWindow::Hourly, UsageWindow::Daily, UsageWindow::Monthly];
+    pub const ALL: [UsageWindow; 3] =
+        [UsageWindow::Hourly, UsageWindow::Daily, UsageWindow::Monthly];
 
     /// The word used in output and on the wire.
     #[must_use]
@@ -49,16 +50,18 @@ impl UsageWindow {
         self.begin(self.index(start) + 1)
     }
 
-    /// The last full second of the window that contains `start`: its end, for those who count it in.
+    /// The last full second of the window that contains `start`: its end, for those who count it
+    /// in.
     #[must_use]
     pub fn last_second(self, start: TimeMs) -> TimeMs {
         self.next_start(start).plus_ms(-SECOND_MS)
     }
 
-    /// The text under which the window that contains `start` is stored: `2026-01-01T14:00:00Z`, `2026-01-01`, `2026-01`.
+    /// The text under which the window that contains `start` is stored: `2026-01-01T14:00:00Z`,
+    /// `2026-01-01`, `2026-01`.
     ///
-    /// The forms differ in length, so a day never shares a key with its first hour. Within the years 0000 to 9999 the
-    /// keys of one kind of window sort like their times.
+    /// The forms differ in length, so a day never shares a key with its first hour. Within the
+    /// years 0000 to 9999 the keys of one kind of window sort like their times.
     #[must_use]
     pub fn key(self, start: TimeMs) -> String {
         let start = self.start_of(start);
@@ -82,13 +85,15 @@ impl UsageWindow {
         }
     }
 
-    /// The first instant of a window, or the first or last instant there is if the window begins beyond them.
+    /// The first instant of a window, or the first or last instant there is if the window begins
+    /// beyond them.
     fn begin(self, index: i64) -> TimeMs {
         TimeMs(match self {
             UsageWindow::Hourly => index.saturating_mul(HOUR_MS),
             UsageWindow::Daily => index.saturating_mul(DAY_MS),
             UsageWindow::Monthly => {
-                let date = Date { year: index.div_euclid(12), month: index.rem_euclid(12) + 1, day: 1 };
+                let date =
+                    Date { year: index.div_euclid(12), month: index.rem_euclid(12) + 1, day: 1 };
                 date.days_since_epoch().saturating_mul(DAY_MS)
             }
         })
@@ -156,12 +161,14 @@ pub struct UsageTotal {
     pub limit: LimitName,
     /// The sum. It stays at the bounds of `i64` instead of wrapping.
     pub total: Milli,
-    /// The sum divided by the number of snapshots, with or without this limit, and rounded towards −∞.
+    /// The sum divided by the number of snapshots, with or without this limit, and rounded towards
+    /// −∞.
     pub average: Milli,
 }
 
 impl UsageSummary {
-    /// Sums up snapshots. They should be of one kind of window, or the same use is counted several times.
+    /// Sums up snapshots. They should be of one kind of window, or the same use is counted several
+    /// times.
     #[must_use]
     pub fn of<'a>(snapshots: impl IntoIterator<Item = &'a UsageSnapshot>) -> UsageSummary {
         let mut sums = UsageSums::default();
@@ -170,7 +177,8 @@ impl UsageSummary {
     }
 }
 
-/// The sums of a [`UsageSummary`] on their way: snapshots are added one by one and need not be kept.
+/// The sums of a [`UsageSummary`] on their way: snapshots are added one by one and need not be
+/// kept.
 #[derive(Debug, Clone, Default)]
 pub struct UsageSums {
     snapshots: u64,
@@ -197,8 +205,11 @@ impl UsageSums {
     #[must_use]
     pub fn summary(self) -> UsageSummary {
         let count = i128::from(self.snapshots.max(1));
-        let total =
-            |(limit, sum): (LimitName, i128)| UsageTotal { limit, total: saturated(sum), average: saturated(sum.div_euclid(count)) };
+        let total = |(limit, sum): (LimitName, i128)| UsageTotal {
+            limit,
+            total: saturated(sum),
+            average: saturated(sum.div_euclid(count)),
+        };
         let limits = self.sums.into_iter().map(total).collect();
         UsageSummary { snapshots: self.snapshots, limits, first: self.first, last: self.last }
     }
@@ -222,7 +233,11 @@ mod tests {
         let start = window.start_of(at(instant));
         assert_eq!(window.key(start), key, "{window} {instant}");
         assert_eq!(rfc3339(window.last_second(start)), last_second, "{window} {instant}");
-        assert_eq!(window.next_start(start), window.last_second(start).plus_ms(1_000), "{window} {instant}");
+        assert_eq!(
+            window.next_start(start),
+            window.last_second(start).plus_ms(1_000),
+            "{window} {instant}"
+        );
     }
 
     #[test]
@@ -248,7 +263,10 @@ mod tests {
             assert_eq!(window.to_string().parse(), Ok(window));
         }
         let error = "weekly\n".parse::<UsageWindow>().expect_err("there is no such window");
-        assert_eq!(error.to_string(), "usage window \"weekly\\n\" is unknown; use hourly, daily or monthly");
+        assert_eq!(
+            error.to_string(),
+            "usage window \"weekly\\n\" is unknown; use hourly, daily or monthly"
+        );
     }
 
     fn snapshot(start: i64, counters: &[(&str, i64)]) -> UsageSnapshot {
@@ -257,7 +275,10 @@ mod tests {
             resource: "gpt-4".parse().expect("a valid resource"),
             window: UsageWindow::Hourly,
             start: TimeMs(start),
-            counters: counters.iter().map(|(name, used)| (name.parse().expect("a valid name"), Milli(*used))).collect(),
+            counters: counters
+                .iter()
+                .map(|(name, used)| (name.parse().expect("a valid name"), Milli(*used)))
+                .collect(),
             events: 1,
         }
     }
@@ -267,16 +288,24 @@ mod tests {
         assert_eq!(UsageSummary::of([]), UsageSummary::default());
         let snapshots = [snapshot(7, &[("tpm", 10), ("rpm", 1)]), snapshot(-5, &[("tpm", -15)])];
         let summary = UsageSummary::of(&snapshots);
-        assert_eq!((summary.snapshots, summary.first, summary.last), (2, Some(TimeMs(-5)), Some(TimeMs(7))));
-        let limits: Vec<_> = summary.limits.iter().map(|l| (l.limit.as_str(), l.total.0, l.average.0)).collect();
+        assert_eq!(
+            (summary.snapshots, summary.first, summary.last),
+            (2, Some(TimeMs(-5)), Some(TimeMs(7)))
+        );
+        let limits: Vec<_> =
+            summary.limits.iter().map(|l| (l.limit.as_str(), l.total.0, l.average.0)).collect();
         assert_eq!(limits, [("rpm", 1, 0), ("tpm", -5, -3)]);
     }
 
     #[test]
     fn summaries_saturate_only_at_the_end() {
         let (most, least) = (snapshot(0, &[("x", i64::MAX)]), snapshot(0, &[("x", i64::MIN)]));
-        let total =
-            |snapshots: &[&UsageSnapshot]| UsageSummary::of(snapshots.iter().copied()).limits.first().map(|l| (l.total.0, l.average.0));
+        let total = |snapshots: &[&UsageSnapshot]| {
+            UsageSummary::of(snapshots.iter().copied())
+                .limits
+                .first()
+                .map(|l| (l.total.0, l.average.0))
+        };
         assert_eq!(total(&[&most, &most]), Some((i64::MAX, i64::MAX)));
         assert_eq!(total(&[&least, &least]), Some((i64::MIN, i64::MIN)));
         assert_eq!(total(&[&most, &most, &least, &least]), Some((-2, -1)));

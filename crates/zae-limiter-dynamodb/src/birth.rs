@@ -1,4 +1,5 @@
-//! Making a bucket that is not there, without making it behind the back of an administrator who switches it off.
+//! Making a bucket that is not there, without making it behind the back of an administrator who
+//! switches it off.
 
 use std::sync::Arc;
 
@@ -24,10 +25,19 @@ pub(crate) enum Vouched {
 }
 
 impl DynamoStore {
-    pub(crate) fn birth(&self, member: &MemberTake<'_>, owner: Option<&Owner>, nonce: &str, now: i64) -> BucketWrite {
+    pub(crate) fn birth(
+        &self,
+        member: &MemberTake<'_>,
+        owner: Option<&Owner>,
+        nonce: &str,
+        now: i64,
+    ) -> BucketWrite {
         let limits = &member.limits.limits;
-        let amounts: Vec<Amount<'_>> =
-            member.takes.iter().map(|take| Amount { limit: &limits[usize::from(take.limit)], milli: take.amount.0 }).collect();
+        let amounts: Vec<Amount<'_>> = member
+            .takes
+            .iter()
+            .map(|take| Amount { limit: &limits[usize::from(take.limit)], milli: take.amount.0 })
+            .collect();
         let birth = Birth {
             namespace: &self.id,
             entity: member.entity,
@@ -42,11 +52,16 @@ impl DynamoStore {
         birth.build(Writer::Create)
     }
 
-    /// Whose bucket it will be, that nobody has switched it off, and that its limits are those in force: from memory as far
-    /// as that was read just now. A bucket made from limits that have been replaced would be full by the old capacity.
-    pub(crate) async fn vouch_for_birth(&self, member: &MemberTake<'_>) -> Result<Vouched, StoreError> {
-        zae_limiter_core::check_limits(&member.limits.limits)
-            .map_err(|error| StoreError::new(StoreErrorKind::Invalid, "consume", error.to_string()))?;
+    /// Whose bucket it will be, that nobody has switched it off, and that its limits are those in
+    /// force: from memory as far as that was read just now. A bucket made from limits that have
+    /// been replaced would be full by the old capacity.
+    pub(crate) async fn vouch_for_birth(
+        &self,
+        member: &MemberTake<'_>,
+    ) -> Result<Vouched, StoreError> {
+        zae_limiter_core::check_limits(&member.limits.limits).map_err(|error| {
+            StoreError::new(StoreErrorKind::Invalid, "consume", error.to_string())
+        })?;
         let found = self.member(member, Trust::BEFORE_BIRTH).await?;
         Ok(match verdict(&found, member) {
             Verdict::Disabled => Vouched::Disabled,
@@ -55,11 +70,18 @@ impl DynamoStore {
         })
     }
 
-    /// Looks once more after a bucket was made. Whoever switches off writes the flag, then looks for buckets; whoever makes a
-    /// bucket writes it, then looks for the flag: one of the two sees the other. `Some` is the answer when what was taken is
-    /// given back: the bucket is off, or its limits were replaced meanwhile.
-    pub(crate) async fn look_again(&self, member: &MemberTake<'_>, key: &Key, moment: Moment) -> Result<Option<Taken>, StoreError> {
-        let found = self.member(member, Trust::AFTER_BIRTH).await.map(|found| verdict(&found, member));
+    /// Looks once more after a bucket was made. Whoever switches off writes the flag, then looks
+    /// for buckets; whoever makes a bucket writes it, then looks for the flag: one of the two sees
+    /// the other. `Some` is the answer when what was taken is given back: the bucket is off, or its
+    /// limits were replaced meanwhile.
+    pub(crate) async fn look_again(
+        &self,
+        member: &MemberTake<'_>,
+        key: &Key,
+        moment: Moment,
+    ) -> Result<Option<Taken>, StoreError> {
+        let found =
+            self.member(member, Trust::AFTER_BIRTH).await.map(|found| verdict(&found, member));
         if matches!(found, Ok(Verdict::Same)) {
             return Ok(None);
         }
@@ -72,7 +94,9 @@ impl DynamoStore {
             .collect();
         // Off first: that what was taken stays taken is the smaller harm of the two.
         let answer = match found {
-            Ok(Verdict::Disabled) => self.switch_off_newborn(member, key).await.map(|()| Some(Taken::Disabled)),
+            Ok(Verdict::Disabled) => {
+                self.switch_off_newborn(member, key).await.map(|()| Some(Taken::Disabled))
+            }
             Ok(Verdict::Same | Verdict::Different) => Ok(Some(Taken::Stale)),
             Err(error) => Err(error),
         };
@@ -85,8 +109,8 @@ impl DynamoStore {
     }
 }
 
-/// What a configuration says about the limits of a bucket that is made. Limits without a stamp were not read from a store:
-/// nothing that was read can contradict them.
+/// What a configuration says about the limits of a bucket that is made. Limits without a stamp were
+/// not read from a store: nothing that was read can contradict them.
 fn verdict(found: &Member, member: &MemberTake<'_>) -> Verdict {
     match found.verdict_on(member) {
         Verdict::Different if member.limits.stamp == ConfigStamp::default() => Verdict::Same,

@@ -4,10 +4,13 @@ use std::sync::Arc;
 
 use futures_util::future::{join, join_all};
 use smallvec::SmallVec;
-use zae_limiter_core::{BucketState, EntityId, LimitReport, LimitSource, Reports, ResourceName, TimeMs, Wait, WaitMs, assess};
+use zae_limiter_core::{
+    BucketState, EntityId, LimitReport, LimitSource, Reports, ResourceName, TimeMs, Wait, WaitMs,
+    assess,
+};
 use zae_limiter_store::{
-    Adjusted, BoxFuture, BucketDelta, BucketStore, BucketView, Change, ConsumeOutcome, ConsumeRequest, MemberTake, Page, PageRequest,
-    ResetRequest, Restored, StoreError,
+    Adjusted, BoxFuture, BucketDelta, BucketStore, BucketView, Change, ConsumeOutcome,
+    ConsumeRequest, MemberTake, Page, PageRequest, ResetRequest, Restored, StoreError,
 };
 
 use crate::DynamoStore;
@@ -24,9 +27,14 @@ use crate::table::{Index, Item, Key};
 use crate::take::{Asked, Moment, SecondLook, Taken, count};
 
 impl BucketStore for DynamoStore {
-    fn consume<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>> {
+    fn consume<'a>(
+        &'a self,
+        request: &'a ConsumeRequest<'a>,
+    ) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>> {
         let Some(caller) = request.members.first().map(|member| member.entity) else {
-            return Box::pin(async { request.check("consume").map(|()| ConsumeOutcome::Granted(Reports::new())) });
+            return Box::pin(async {
+                request.check("consume").map(|()| ConsumeOutcome::Granted(Reports::new()))
+            });
         };
         if request.members.iter().any(MemberTake::is_unlimited) {
             return Box::pin(self.with_limited_members(request, DynamoStore::consume_limited));
@@ -34,9 +42,14 @@ impl BucketStore for DynamoStore {
         self.consume_limited(request, caller)
     }
 
-    fn peek<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>> {
+    fn peek<'a>(
+        &'a self,
+        request: &'a ConsumeRequest<'a>,
+    ) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>> {
         if request.members.iter().any(MemberTake::is_unlimited) {
-            return Box::pin(self.with_limited_members(request, |store, limited, _| store.peek(limited)));
+            return Box::pin(
+                self.with_limited_members(request, |store, limited, _| store.peek(limited)),
+            );
         }
         Box::pin(async move {
             request.check("peek")?;
@@ -44,7 +57,11 @@ impl BucketStore for DynamoStore {
         })
     }
 
-    fn adjust<'a>(&'a self, deltas: &'a [BucketDelta<'a>], now: TimeMs) -> BoxFuture<'a, Vec<Result<Adjusted, StoreError>>> {
+    fn adjust<'a>(
+        &'a self,
+        deltas: &'a [BucketDelta<'a>],
+        now: TimeMs,
+    ) -> BoxFuture<'a, Vec<Result<Adjusted, StoreError>>> {
         Box::pin(async move {
             let moment = self.moment(now);
             if let Err(error) = self.shared.ask_the_time().await {
@@ -55,13 +72,25 @@ impl BucketStore for DynamoStore {
         })
     }
 
-    fn reset<'a>(&'a self, request: &'a ResetRequest<'a>, change: &'a Change) -> BoxFuture<'a, Result<Option<Restored>, StoreError>> {
+    fn reset<'a>(
+        &'a self,
+        request: &'a ResetRequest<'a>,
+        change: &'a Change,
+    ) -> BoxFuture<'a, Result<Option<Restored>, StoreError>> {
         Box::pin(self.reset_bucket(request, change))
     }
 
-    fn buckets<'a>(&'a self, entity: &'a EntityId, page: &'a PageRequest) -> BoxFuture<'a, Result<Page<BucketView>, StoreError>> {
+    fn buckets<'a>(
+        &'a self,
+        entity: &'a EntityId,
+        page: &'a PageRequest,
+    ) -> BoxFuture<'a, Result<Page<BucketView>, StoreError>> {
         let partition = keys::index::entity(&self.id, entity);
-        Box::pin(self.list_buckets("buckets", Listing { index: Some(Index::Gsi3), partition, prefix: "BUCKET#".to_owned() }, page))
+        Box::pin(self.list_buckets(
+            "buckets",
+            Listing { index: Some(Index::Gsi3), partition, prefix: "BUCKET#".to_owned() },
+            page,
+        ))
     }
 
     fn resource_buckets<'a>(
@@ -70,7 +99,11 @@ impl BucketStore for DynamoStore {
         page: &'a PageRequest,
     ) -> BoxFuture<'a, Result<Page<BucketView>, StoreError>> {
         let partition = keys::index::resource(&self.id, resource);
-        Box::pin(self.list_buckets("resource_buckets", Listing { index: Some(Index::Gsi2), partition, prefix: "BUCKET#".to_owned() }, page))
+        Box::pin(self.list_buckets(
+            "resource_buckets",
+            Listing { index: Some(Index::Gsi2), partition, prefix: "BUCKET#".to_owned() },
+            page,
+        ))
     }
 }
 
@@ -86,36 +119,58 @@ fn is_refused(taken: &Option<Result<Taken, StoreError>>) -> bool {
 }
 
 impl DynamoStore {
-    /// Asks the members that have limits. The others have no bucket that could carry a flag, and a read for each take would
-    /// cost more than the take: their flags are as old as the caller's configuration.
+    /// Asks the members that have limits. The others have no bucket that could carry a flag, and a
+    /// read for each take would cost more than the take: their flags are as old as the caller's
+    /// configuration.
     async fn with_limited_members(
         &self,
         request: &ConsumeRequest<'_>,
-        ask: for<'r> fn(&'r DynamoStore, &'r ConsumeRequest<'r>, &'r EntityId) -> BoxFuture<'r, Result<ConsumeOutcome, StoreError>>,
+        ask: for<'r> fn(
+            &'r DynamoStore,
+            &'r ConsumeRequest<'r>,
+            &'r EntityId,
+        ) -> BoxFuture<'r, Result<ConsumeOutcome, StoreError>>,
     ) -> Result<ConsumeOutcome, StoreError> {
         request.check("consume")?;
-        let places: SmallVec<[usize; 4]> = (0..request.members.len()).filter(|place| !request.members[*place].is_unlimited()).collect();
+        let places: SmallVec<[usize; 4]> = (0..request.members.len())
+            .filter(|place| !request.members[*place].is_unlimited())
+            .collect();
         if places.is_empty() {
             return Ok(ConsumeOutcome::Granted(Reports::new()));
         }
-        let members: SmallVec<[MemberTake<'_>; 4]> = places.iter().map(|place| request.members[*place]).collect();
+        let members: SmallVec<[MemberTake<'_>; 4]> =
+            places.iter().map(|place| request.members[*place]).collect();
         let in_the_chain = |mut reports: Reports| {
             for report in &mut reports {
                 report.member = u8::try_from(places[usize::from(report.member)]).unwrap_or(u8::MAX);
             }
             reports
         };
-        Ok(match ask(self, &ConsumeRequest { members: &members, now: request.now }, request.members[0].entity).await? {
-            ConsumeOutcome::Granted(reports) => ConsumeOutcome::Granted(in_the_chain(reports)),
-            ConsumeOutcome::Refused(reports) => ConsumeOutcome::Refused(in_the_chain(reports)),
-            ConsumeOutcome::Stale { member } => ConsumeOutcome::Stale { member: places[member] },
-            ConsumeOutcome::Disabled { member } => ConsumeOutcome::Disabled { member: places[member] },
-            ConsumeOutcome::Contended { retry_after } => ConsumeOutcome::Contended { retry_after },
-        })
+        Ok(
+            match ask(
+                self,
+                &ConsumeRequest { members: &members, now: request.now },
+                request.members[0].entity,
+            )
+            .await?
+            {
+                ConsumeOutcome::Granted(reports) => ConsumeOutcome::Granted(in_the_chain(reports)),
+                ConsumeOutcome::Refused(reports) => ConsumeOutcome::Refused(in_the_chain(reports)),
+                ConsumeOutcome::Stale { member } => {
+                    ConsumeOutcome::Stale { member: places[member] }
+                }
+                ConsumeOutcome::Disabled { member } => {
+                    ConsumeOutcome::Disabled { member: places[member] }
+                }
+                ConsumeOutcome::Contended { retry_after } => {
+                    ConsumeOutcome::Contended { retry_after }
+                }
+            },
+        )
     }
 
-    /// Takes from the buckets of members that all have limits. The buckets of `caller` are its own, all others an ancestor's,
-    /// also when the caller itself has no limits and so no bucket.
+    /// Takes from the buckets of members that all have limits. The buckets of `caller` are its own,
+    /// all others an ancestor's, also when the caller itself has no limits and so no bucket.
     fn consume_limited<'r>(
         &'r self,
         request: &'r ConsumeRequest<'r>,
@@ -127,7 +182,10 @@ impl DynamoStore {
             let time = self.shared.ask_the_time().await.map_err(|error| error.during("consume"))?;
             // A refusal from memory is a matter of a microsecond: the clocks are read once for it.
             let now = time.map_or_else(|| self.now(moment), |time| time.correct(request.now).0);
-            let asked = |member: &'r MemberTake<'r>| Asked { is_ancestor: member.entity != caller, ..self.asked(member) };
+            let asked = |member: &'r MemberTake<'r>| Asked {
+                is_ancestor: member.entity != caller,
+                ..self.asked(member)
+            };
             let asked: SmallVec<[Asked<'_>; 1]> = request.members.iter().map(asked).collect();
             if let Some(reports) = self.refuse_from_memory(&asked, now) {
                 count(&self.shared.caches.tally.local_refusals);
@@ -141,19 +199,26 @@ impl DynamoStore {
         })
     }
 
-    /// Takes from the buckets of a chain, all at once but for those that will probably refuse: they are asked first, one after
-    /// the other, the caller's own before all. A refusal by them costs the others nothing; a chain that is refused after it
-    /// has taken holds tokens of its ancestors for two round trips, and others are refused for it.
+    /// Takes from the buckets of a chain, all at once but for those that will probably refuse: they
+    /// are asked first, one after the other, the caller's own before all. A refusal by them costs
+    /// the others nothing; a chain that is refused after it has taken holds tokens of its ancestors
+    /// for two round trips, and others are refused for it.
     async fn take_chain(&self, asked: &[Asked<'_>], moment: Moment) -> ChainTaken {
         let now = self.now(moment);
         let is_serial = self.shared.options.cascade_writes == CascadeWrites::Serial;
         let will_refuse = |asked: &Asked<'_>| {
-            let refuses =
-                |look: &Seen| look.has_refused() || look.image.as_ref().is_some_and(|image| Debit::of(asked).is_refused_by(image, now));
+            let refuses = |look: &Seen| {
+                look.has_refused()
+                    || look
+                        .image
+                        .as_ref()
+                        .is_some_and(|image| Debit::of(asked).is_refused_by(image, now))
+            };
             is_serial || asked.seen.as_deref().is_some_and(refuses)
         };
         let mut taken: ChainTaken = asked.iter().map(|_| None).collect();
-        let (first, rest): (Vec<usize>, Vec<usize>) = (0..asked.len()).partition(|index| will_refuse(&asked[*index]));
+        let (first, rest): (Vec<usize>, Vec<usize>) =
+            (0..asked.len()).partition(|index| will_refuse(&asked[*index]));
         for index in first {
             taken[index] = Some(self.take(&asked[index], moment).await);
             if !is_granted(&taken[index]) {
@@ -167,15 +232,22 @@ impl DynamoStore {
         taken
     }
 
-    /// A bucket has refused: the others are not asked any more, but what they have belongs to the answer, one that is switched
-    /// off is said first, and new limits count from now on.
-    async fn look_at_the_others(&self, asked: &[Asked<'_>], taken: &ChainTaken, moment: Moment) -> Vec<(usize, Result<Taken, StoreError>)> {
+    /// A bucket has refused: the others are not asked any more, but what they have belongs to the
+    /// answer, one that is switched off is said first, and new limits count from now on.
+    async fn look_at_the_others(
+        &self,
+        asked: &[Asked<'_>],
+        taken: &ChainTaken,
+        moment: Moment,
+    ) -> Vec<(usize, Result<Taken, StoreError>)> {
         let mut told = Vec::new();
         if !taken.iter().any(is_refused) {
             return told;
         }
-        let others: SmallVec<[usize; 4]> = (0..asked.len()).filter(|index| taken[*index].is_none()).collect();
-        let keys: SmallVec<[Key; 4]> = others.iter().map(|index| asked[*index].key.clone()).collect();
+        let others: SmallVec<[usize; 4]> =
+            (0..asked.len()).filter(|index| taken[*index].is_none()).collect();
+        let keys: SmallVec<[Key; 4]> =
+            others.iter().map(|index| asked[*index].key.clone()).collect();
         if keys.is_empty() {
             return told;
         }
@@ -204,7 +276,8 @@ impl DynamoStore {
         let looks = self.look_at(keys, moment).await?;
         let is_doubted = |(index, look): (&usize, &Arc<Seen>)| {
             let (asked, now) = (&asked[*index], self.now(moment));
-            let is_short = look.image.as_ref().is_some_and(|image| Debit::of(asked).is_refused_by(image, now));
+            let is_short =
+                look.image.as_ref().is_some_and(|image| Debit::of(asked).is_refused_by(image, now));
             is_short && self.second_look(asked, now) == SecondLook::Needed
         };
         if !others.iter().zip(&looks).any(is_doubted) {
@@ -220,17 +293,32 @@ impl DynamoStore {
     }
 
     /// What a bucket that is not asked has to say.
-    async fn spare(&self, asked: &Asked<'_>, look: Arc<Seen>, moment: Moment) -> Result<Taken, StoreError> {
+    async fn spare(
+        &self,
+        asked: &Asked<'_>,
+        look: Arc<Seen>,
+        moment: Moment,
+    ) -> Result<Taken, StoreError> {
         let Some(image) = &look.image else {
             // It is refused either way: what was read a moment ago is good enough to say why.
             let configured = self.member(asked.member, Trust::BEFORE_BIRTH).await?;
-            return Ok(if configured.disabled_by.is_some() { Taken::Disabled } else { Taken::Spared(look) });
+            return Ok(if configured.disabled_by.is_some() {
+                Taken::Disabled
+            } else {
+                Taken::Spared(look)
+            });
         };
         image.check_supported(&asked.key.pk)?;
         if image.disabled || image.vu.is_some() || !image.carries(&asked.member.limits.limits) {
             // A take brings it up to date, or says why not.
             let Asked { member, is_ancestor, .. } = *asked;
-            let spared = Asked { member, key: asked.key.clone(), seen: Some(look), is_ancestor, is_spared: true };
+            let spared = Asked {
+                member,
+                key: asked.key.clone(),
+                seen: Some(look),
+                is_ancestor,
+                is_spared: true,
+            };
             return self.take(&spared, moment).await;
         }
         if Debit::of(asked).is_refused_by(image, self.now(moment)) {
@@ -239,7 +327,8 @@ impl DynamoStore {
         Ok(Taken::Spared(look))
     }
 
-    /// Refuses without a write when a bucket of the chain was seen short a moment ago. The memory may only ever refuse.
+    /// Refuses without a write when a bucket of the chain was seen short a moment ago. The memory
+    /// may only ever refuse.
     fn refuse_from_memory<'a>(&self, asked: &'a [Asked<'_>], now: i64) -> Option<Reports> {
         if !self.shared.options.speculative {
             return None;
@@ -247,7 +336,10 @@ impl DynamoStore {
         // Every member must be known, or a switched-off one would go unsaid.
         let recent = |asked: &'a Asked<'_>| {
             let look = asked.seen.as_deref().filter(|look| self.is_recent(look, now))?;
-            let image = look.image.as_ref().filter(|image| !image.disabled && image.carries(&asked.member.limits.limits))?;
+            let image = look
+                .image
+                .as_ref()
+                .filter(|image| !image.disabled && image.carries(&asked.member.limits.limits))?;
             Some((look, image))
         };
         let known: SmallVec<[(&Seen, &Image); 2]> = asked.iter().map_while(recent).collect();
@@ -256,17 +348,23 @@ impl DynamoStore {
         }
         let refuses = |(asked, (look, image)): (&Asked<'_>, &(&Seen, &Image))| {
             let debit = Debit::of(asked);
-            asked.may_refuse(look) && (debit.is_refused_by(image, now) || look.is_quiet(&debit, now))
+            asked.may_refuse(look)
+                && (debit.is_refused_by(image, now) || look.is_quiet(&debit, now))
         };
         // What a refused chain held for a moment is not told as a wait either.
-        let is_doubted =
-            |(asked, (look, image)): (&Asked<'_>, &(&Seen, &Image))| !asked.may_refuse(look) && Debit::of(asked).is_refused_by(image, now);
+        let is_doubted = |(asked, (look, image)): (&Asked<'_>, &(&Seen, &Image))| {
+            !asked.may_refuse(look) && Debit::of(asked).is_refused_by(image, now)
+        };
         if !asked.iter().zip(&known).any(refuses) || asked.iter().zip(&known).any(is_doubted) {
             return None;
         }
-        let states: Vec<BucketState> =
-            asked.iter().zip(&known).map(|(asked, (_, image))| state_of(asked.member, Some(image), now)).collect();
-        let mut reports = assess(states.iter().zip(asked.iter().map(|asked| asked.member.takes)), TimeMs(now));
+        let states: Vec<BucketState> = asked
+            .iter()
+            .zip(&known)
+            .map(|(asked, (_, image))| state_of(asked.member, Some(image), now))
+            .collect();
+        let mut reports =
+            assess(states.iter().zip(asked.iter().map(|asked| asked.member.takes)), TimeMs(now));
         for (index, (asked, (look, _))) in (0u8..).zip(asked.iter().zip(&known)) {
             hold(&mut reports, index, asked.member, look, now);
         }
@@ -284,11 +382,16 @@ impl DynamoStore {
         if taken.iter().all(is_granted) {
             return Ok(ConsumeOutcome::Granted(self.granted(members, &taken, moment)));
         }
-        let landed: Vec<&MemberTake<'_>> =
-            members.iter().zip(&taken).filter(|(_, taken)| is_granted(taken)).map(|(member, _)| member).collect();
+        let landed: Vec<&MemberTake<'_>> = members
+            .iter()
+            .zip(&taken)
+            .filter(|(_, taken)| is_granted(taken))
+            .map(|(member, _)| member)
+            .collect();
         // At once: whoever shares a bucket with this chain is short of what it holds.
         let refunds = join_all(landed.iter().map(|member| self.give_back(member, moment)));
-        let (refunds, told) = Box::pin(join(refunds, self.look_at_the_others(asked, &taken, moment))).await;
+        let (refunds, told) =
+            Box::pin(join(refunds, self.look_at_the_others(asked, &taken, moment))).await;
         for (index, told) in told {
             taken[index] = Some(told);
         }
@@ -297,11 +400,13 @@ impl DynamoStore {
             count(&self.shared.caches.tally.credits_lost);
             tracing::warn!(%error, "what a refused chain had taken could not be given back");
         }
-        let position = |of: fn(&Option<Result<Taken, StoreError>>) -> bool| taken.iter().position(of);
+        let position =
+            |of: fn(&Option<Result<Taken, StoreError>>) -> bool| taken.iter().position(of);
         if let Some(member) = position(|taken| matches!(taken, Some(Ok(Taken::Disabled)))) {
             return Ok(ConsumeOutcome::Disabled { member });
         }
-        // What one member has decided stands, whatever became of the others: an outage elsewhere must not let it pass.
+        // What one member has decided stands, whatever became of the others: an outage elsewhere
+        // must not let it pass.
         let is_certain = taken.iter().all(|taken| !matches!(taken, Some(Ok(Taken::Stale))));
         if is_certain && taken.iter().any(is_refused) {
             return Ok(ConsumeOutcome::Refused(self.refused(members, &taken, moment)));
@@ -315,12 +420,17 @@ impl DynamoStore {
         }
     }
 
-    pub(crate) async fn give_back(&self, member: &MemberTake<'_>, moment: Moment) -> Result<Adjusted, StoreError> {
+    pub(crate) async fn give_back(
+        &self,
+        member: &MemberTake<'_>,
+        moment: Moment,
+    ) -> Result<Adjusted, StoreError> {
         let key = keys::bucket(&self.id, member.entity, member.resource, 0);
         let limits = &member.limits.limits;
         let taken = member.takes.iter().filter(|take| take.amount.0 > 0);
-        let amounts: SmallVec<[Amount<'_>; 2]> =
-            taken.map(|take| Amount { limit: &limits[usize::from(take.limit)], milli: take.amount.0 }).collect();
+        let amounts: SmallVec<[Amount<'_>; 2]> = taken
+            .map(|take| Amount { limit: &limits[usize::from(take.limit)], milli: take.amount.0 })
+            .collect();
         if amounts.is_empty() {
             return Ok(Adjusted::Applied);
         }
@@ -328,14 +438,23 @@ impl DynamoStore {
         self.credit(&key, &amounts, moment).await
     }
 
-    fn granted(&self, members: &[MemberTake<'_>], taken: &[Option<Result<Taken, StoreError>>], moment: Moment) -> Reports {
+    fn granted(
+        &self,
+        members: &[MemberTake<'_>],
+        taken: &[Option<Result<Taken, StoreError>>],
+        moment: Moment,
+    ) -> Reports {
         let now = self.now(moment);
         let mut reports = Reports::new();
         for (index, (member, taken)) in (0u8..).zip(members.iter().zip(taken)) {
             let Some(Ok(Taken::Granted(look))) = taken else { continue };
             for take in member.takes {
                 let limit = &member.limits.limits[usize::from(take.limit)];
-                let balance = look.image.as_ref().and_then(|image| balance_at(image, limit.name(), now)).unwrap_or(0);
+                let balance = look
+                    .image
+                    .as_ref()
+                    .and_then(|image| balance_at(image, limit.name(), now))
+                    .unwrap_or(0);
                 reports.push(LimitReport {
                     member: index,
                     limit: take.limit,
@@ -348,9 +467,15 @@ impl DynamoStore {
         reports
     }
 
-    /// The balances there are, those that were taken from and given back included, as of the refusal: while the others were
-    /// waited for and given back, time has passed, and by now the amounts might pass.
-    fn refused(&self, members: &[MemberTake<'_>], taken: &[Option<Result<Taken, StoreError>>], moment: Moment) -> Reports {
+    /// The balances there are, those that were taken from and given back included, as of the
+    /// refusal: while the others were waited for and given back, time has passed, and by now the
+    /// amounts might pass.
+    fn refused(
+        &self,
+        members: &[MemberTake<'_>],
+        taken: &[Option<Result<Taken, StoreError>>],
+        moment: Moment,
+    ) -> Reports {
         let refusal = |taken: &'_ Option<Result<Taken, StoreError>>| match taken {
             Some(Ok(Taken::Refused(refusal))) => Some(refusal.at),
             _ => None,
@@ -360,18 +485,27 @@ impl DynamoStore {
             .iter()
             .enumerate()
             .map(|(index, member)| match taken.get(index) {
-                Some(Some(Ok(Taken::Granted(look)))) => {
-                    state_of(member, look.image.as_ref().map(|image| untaken(image, member)).as_ref(), now)
+                Some(Some(Ok(Taken::Granted(look)))) => state_of(
+                    member,
+                    look.image.as_ref().map(|image| untaken(image, member)).as_ref(),
+                    now,
+                ),
+                Some(Some(Ok(Taken::Refused(refusal)))) => {
+                    state_of(member, refusal.look.image.as_ref(), now)
                 }
-                Some(Some(Ok(Taken::Refused(refusal)))) => state_of(member, refusal.look.image.as_ref(), now),
                 Some(Some(Ok(Taken::Spared(look)))) => state_of(member, look.image.as_ref(), now),
                 _ => {
                     let key = keys::bucket(&self.id, member.entity, member.resource, 0);
-                    state_of(member, self.recall(&key).as_deref().and_then(|look: &Seen| look.image.as_ref()), now)
+                    state_of(
+                        member,
+                        self.recall(&key).as_deref().and_then(|look: &Seen| look.image.as_ref()),
+                        now,
+                    )
                 }
             })
             .collect();
-        let mut reports = assess(states.iter().zip(members.iter().map(|member| member.takes)), TimeMs(now));
+        let mut reports =
+            assess(states.iter().zip(members.iter().map(|member| member.takes)), TimeMs(now));
         for (index, (member, taken)) in (0u8..).zip(members.iter().zip(taken)) {
             if let Some(Ok(Taken::Refused(refusal))) = taken {
                 hold(&mut reports, index, member, &refusal.look, now);
@@ -383,11 +517,17 @@ impl DynamoStore {
     async fn peek_chain(&self, request: &ConsumeRequest<'_>) -> Result<ConsumeOutcome, StoreError> {
         let moment = self.moment(request.now);
         self.shared.ask_the_time().await.map_err(|error| error.during("peek"))?;
-        let keys: Vec<Key> = request.members.iter().map(|member| keys::bucket(&self.id, member.entity, member.resource, 0)).collect();
+        let keys: Vec<Key> = request
+            .members
+            .iter()
+            .map(|member| keys::bucket(&self.id, member.entity, member.resource, 0))
+            .collect();
         let items = self.shared.read_all("peek", &keys, true).await?;
         let now = self.now(moment);
         let mut states = Vec::with_capacity(items.len());
-        for (index, ((member, key), item)) in request.members.iter().zip(&keys).zip(&items).enumerate() {
+        for (index, ((member, key), item)) in
+            request.members.iter().zip(&keys).zip(&items).enumerate()
+        {
             let look = self.note(key, item.as_ref(), moment)?;
             let Some(image) = &look.image else {
                 if self.is_switched_off(member).await? {
@@ -401,7 +541,8 @@ impl DynamoStore {
                 if self.is_switched_off(member).await? {
                     return Ok(ConsumeOutcome::Disabled { member: index });
                 }
-                // As a take does: a flag that was left behind does not count. Nor is it remembered, or the next take would be told.
+                // As a take does: a flag that was left behind does not count. Nor is it remembered,
+                // or the next take would be told.
                 self.shared.caches.forget(&key.pk);
             }
             if !image.carries(&member.limits.limits)
@@ -412,23 +553,42 @@ impl DynamoStore {
             }
             states.push(state_of(member, Some(image), now));
         }
-        let reports = assess(states.iter().zip(request.members.iter().map(|member| member.takes)), TimeMs(now));
+        let reports = assess(
+            states.iter().zip(request.members.iter().map(|member| member.takes)),
+            TimeMs(now),
+        );
         let is_short = reports.iter().any(|report| report.wait != Wait::None);
-        Ok(if is_short { ConsumeOutcome::Refused(reports) } else { ConsumeOutcome::Granted(reports) })
+        Ok(if is_short {
+            ConsumeOutcome::Refused(reports)
+        } else {
+            ConsumeOutcome::Granted(reports)
+        })
     }
 
-    /// One page of buckets: keys from an index, then the items themselves, because indexes lag and may hold only keys.
-    async fn list_buckets(&self, operation: &'static str, listing: Listing, page: &PageRequest) -> Result<Page<BucketView>, StoreError> {
+    /// One page of buckets: keys from an index, then the items themselves, because indexes lag and
+    /// may hold only keys.
+    async fn list_buckets(
+        &self,
+        operation: &'static str,
+        listing: Listing,
+        page: &PageRequest,
+    ) -> Result<Page<BucketView>, StoreError> {
         let sort_key = if listing.index == Some(Index::Gsi2) { "GSI2SK" } else { "GSI3SK" };
         let named = |item: &Item| {
-            let name = text_of(item, sort_key).and_then(|sort| sort.strip_prefix("BUCKET#")).unwrap_or_default();
+            let name = text_of(item, sort_key)
+                .and_then(|sort| sort.strip_prefix("BUCKET#"))
+                .unwrap_or_default();
             Ok((name.to_owned(), key_of(item).filter(|_| name.ends_with("#0"))))
         };
         let found = self.shared.list(operation, &listing, page, named).await?;
         let items = self.shared.read_all(operation, &found.items, true).await?;
         let mut views = Vec::with_capacity(items.len());
         for (key, item) in found.items.iter().zip(&items) {
-            let view = item.as_ref().map(|item| self.bucket_view(key, item)).transpose().map_err(|error| error.during(operation))?;
+            let view = item
+                .as_ref()
+                .map(|item| self.bucket_view(key, item))
+                .transpose()
+                .map_err(|error| error.during(operation))?;
             views.extend(view.flatten());
         }
         Ok(Page { items: views, next: found.next })
@@ -436,7 +596,9 @@ impl DynamoStore {
 
     /// `None` for a bucket whose names this version does not accept.
     fn bucket_view(&self, key: &Key, item: &Item) -> Result<Option<BucketView>, StoreError> {
-        let Some((entity, resource, _)) = keys::parse_bucket(&self.id, &key.pk) else { return Ok(None) };
+        let Some((entity, resource, _)) = keys::parse_bucket(&self.id, &key.pk) else {
+            return Ok(None);
+        };
         let (Ok(entity), Ok(resource)) = (entity.parse(), resource.parse()) else {
             tracing::warn!(pk = %key.pk, "a bucket with names this version does not accept is left out");
             return Ok(None);
@@ -445,23 +607,31 @@ impl DynamoStore {
     }
 }
 
-/// A bucket in the words of the core, under the limits of a member: as it is, as the change of parameters would leave it, or
-/// as a new one would start.
+/// A bucket in the words of the core, under the limits of a member: as it is, as the change of
+/// parameters would leave it, or as a new one would start.
 fn state_of(member: &MemberTake<'_>, image: Option<&Image>, now: i64) -> BucketState {
     let limits = &member.limits.limits;
-    let Some(image) = image else { return BucketState::full(limits, member.limits.stamp, TimeMs(now)) };
+    let Some(image) = image else {
+        return BucketState::full(limits, member.limits.stamp, TimeMs(now));
+    };
     let mut state = image.state(limits);
     if !state.matches(limits) {
         // Too many limits is an error of the write; the balances are the same.
         let _ = state.sync(limits, member.limits.stamp, TimeMs(now));
     }
-    if state.active() < limits.len() { BucketState::full(limits, member.limits.stamp, TimeMs(now)) } else { state }
+    if state.active() < limits.len() {
+        BucketState::full(limits, member.limits.stamp, TimeMs(now))
+    } else {
+        state
+    }
 }
 
 /// Lengthens the waits of the limits that a crowd drains to as long as the refusal holds.
 fn hold(reports: &mut Reports, index: u8, member: &MemberTake<'_>, look: &Seen, now: i64) {
     let Some(quiet) = look.quiet(now) else { return };
-    let held = Wait::After(WaitMs::at_least_one(u64::try_from(quiet.until.saturating_sub(now)).unwrap_or(0)));
+    let held = Wait::After(WaitMs::at_least_one(
+        u64::try_from(quiet.until.saturating_sub(now)).unwrap_or(0),
+    ));
     for report in reports.iter_mut().filter(|report| report.member == index) {
         let name = member.limits.limits[usize::from(report.limit)].name();
         if quiet.short.iter().any(|(short, least)| short == name && report.requested.0 >= *least) {

@@ -1,6 +1,6 @@
-//! What this process remembers of the table: the last image of each bucket, and who owns it. Bounded, and never believed: an
-//! image only chooses which write to send, whose condition then decides; the one thing it decides alone is a refusal, for
-//! a second.
+//! What this process remembers of the table: the last image of each bucket, and who owns it.
+//! Bounded, and never believed: an image only chooses which write to send, whose condition then
+//! decides; the one thing it decides alone is a refusal, for a second.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -23,14 +23,15 @@ pub(crate) struct Seen {
     pub(crate) image: Option<Image>,
     /// By the clock of the caller.
     pub(crate) at: TimeMs,
-    /// The tick at which this process first saw these parameters: a configuration read after it knows at least as much as
-    /// whoever wrote them.
+    /// The tick at which this process first saw these parameters: a configuration read after it
+    /// knows at least as much as whoever wrote them.
     pub(crate) parameters_since: u64,
     /// Whether others write the bucket so often that this image is soon outdated.
     pub(crate) is_crowded: bool,
     /// Whether the last answer of this process about the bucket was that it is short.
     has_refused: AtomicBool,
-    /// Whether the bucket was short at two looks in a row, far enough apart to see past a chain that was refused elsewhere.
+    /// Whether the bucket was short at two looks in a row, far enough apart to see past a chain
+    /// that was refused elsewhere.
     is_confirmed: AtomicBool,
     /// Set when a refusal was told to wait longer than the refill alone takes.
     quiet: OnceLock<Quiet>,
@@ -43,9 +44,10 @@ pub(crate) struct Seen {
 /// What the writes of this process have cost a bucket.
 #[derive(Debug, Default)]
 pub(crate) struct OwnWrites {
-    /// Failed conditions that no landed write has added to `wcu` yet: the second of the last one, and how many there were. Only
-    /// those of the last second or two, which is as long as the item needs to regain what they cost. What is older would be
-    /// counted twice: by the item then, and in a lump now.
+    /// Failed conditions that no landed write has added to `wcu` yet: the second of the last one,
+    /// and how many there were. Only those of the last second or two, which is as long as the item
+    /// needs to regain what they cost. What is older would be counted twice: by the item then, and
+    /// in a lump now.
     unreported: Mutex<(i64, u32)>,
     /// What landed writes have counted in `wcu`.
     counted_milli: AtomicI64,
@@ -56,12 +58,14 @@ impl OwnWrites {
     pub(crate) fn leave(&self, conditions: u32, now: i64) {
         let mut unreported = self.unreported.lock().unwrap_or_else(PoisonError::into_inner);
         let before = if is_lately(unreported.0, now) { unreported.1 } else { 0 };
-        *unreported = (now.div_euclid(1_000), before.saturating_add(conditions).min(UNREPORTED_MAX));
+        *unreported =
+            (now.div_euclid(1_000), before.saturating_add(conditions).min(UNREPORTED_MAX));
     }
 
     /// Those that are left, once.
     pub(crate) fn collect(&self, now: i64) -> u32 {
-        let (second, conditions) = std::mem::take(&mut *self.unreported.lock().unwrap_or_else(PoisonError::into_inner));
+        let (second, conditions) =
+            std::mem::take(&mut *self.unreported.lock().unwrap_or_else(PoisonError::into_inner));
         if is_lately(second, now) { conditions } else { 0 }
     }
 
@@ -125,14 +129,18 @@ impl Seen {
     /// Whether a refusal still holds for a request like this.
     pub(crate) fn is_quiet(&self, debit: &Debit<'_>, now: i64) -> bool {
         let Some(quiet) = self.quiet(now) else { return false };
-        debit.asked().any(|(limit, milli)| quiet.short.iter().any(|(short, least)| short == limit.name() && milli >= *least))
+        debit.asked().any(|(limit, milli)| {
+            quiet.short.iter().any(|(short, least)| short == limit.name() && milli >= *least)
+        })
     }
 }
 
-/// How often others wrote a bucket between two looks at it, as `wcu` counts. One write may be our own and not heard of yet.
+/// How often others wrote a bucket between two looks at it, as `wcu` counts. One write may be our
+/// own and not heard of yet.
 pub(crate) fn writes_between(before: &Seen, after: &Seen) -> i64 {
     let (Some(old), Some(new)) = (&before.image, &after.image) else { return 0 };
-    let own_milli = after.own_then_milli.saturating_sub(before.own_then_milli).max(WCU_PER_WRITE_MILLI);
+    let own_milli =
+        after.own_then_milli.saturating_sub(before.own_then_milli).max(WCU_PER_WRITE_MILLI);
     new.wcu_tc.saturating_sub(old.wcu_tc).saturating_sub(own_milli) / WCU_PER_WRITE_MILLI
 }
 
@@ -167,20 +175,22 @@ pub(crate) struct Tally {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {
-    /// Debits sent again because no answer came, each counted once. It may have landed more than once if other writers came in
-    /// between.
+    /// Debits sent again because no answer came, each counted once. It may have landed more than
+    /// once if other writers came in between.
     pub debits_resent: u64,
     /// Debits sent again that were found to have landed the first time: counted once.
     pub debits_confirmed: u64,
-    /// Debits nobody knows the fate of: not granted, in error or in refusal, after an attempt that was not answered.
+    /// Debits nobody knows the fate of: not granted, in error or in refusal, after an attempt that
+    /// was not answered.
     pub debits_unknown: u64,
     /// Credits nobody knows the fate of; never sent again.
     pub credits_unknown: u64,
-    /// Credits the store has given up, whatever their fate: what a refused chain had taken, or what was to be given back beside a
-    /// charge that landed. What they held stays spent until it is refilled.
+    /// Credits the store has given up, whatever their fate: what a refused chain had taken, or what
+    /// was to be given back beside a charge that landed. What they held stays spent until it is
+    /// refilled.
     pub credits_lost: u64,
-    /// Limits that were not charged, in a charge that lost every race: their bucket had forgotten them, full, and only an exact
-    /// write can bring them back.
+    /// Limits that were not charged, in a charge that lost every race: their bucket had forgotten
+    /// them, full, and only an exact write can bring them back.
     pub charges_lost: u64,
     /// Buckets given back to because another bucket of their chain refused.
     pub compensations: u64,
@@ -207,7 +217,8 @@ impl Tally {
     }
 }
 
-/// Everything a store remembers; shared by the handles of all namespaces, because keys begin with the namespace.
+/// Everything a store remembers; shared by the handles of all namespaces, because keys begin with
+/// the namespace.
 pub(crate) struct Caches {
     images: Cache<String, Arc<Seen>>,
     owners: Cache<(Arc<str>, EntityId), Arc<Owner>>,
@@ -231,7 +242,9 @@ impl Caches {
     /// The next tick: microseconds of the wall clock, but always later than every tick before.
     pub(crate) fn tick(&self, now: TimeMs) -> u64 {
         let wall = u64::try_from(now.0).unwrap_or(0).saturating_mul(1000);
-        let before = self.ticks.fetch_update(Ordering::AcqRel, Ordering::Acquire, |last| Some(last.saturating_add(1).max(wall)));
+        let before = self.ticks.fetch_update(Ordering::AcqRel, Ordering::Acquire, |last| {
+            Some(last.saturating_add(1).max(wall))
+        });
         before.unwrap_or(0).saturating_add(1).max(wall)
     }
 
@@ -241,9 +254,17 @@ impl Caches {
     }
 
     /// Keeps a look at a bucket that has just come; `before` is what was remembered.
-    pub(crate) fn remember(&self, pk: &str, image: Option<Image>, before: Option<&Seen>, at: TimeMs, now: TimeMs) -> Arc<Seen> {
+    pub(crate) fn remember(
+        &self,
+        pk: &str,
+        image: Option<Image>,
+        before: Option<&Seen>,
+        at: TimeMs,
+        now: TimeMs,
+    ) -> Arc<Seen> {
         let same = |before: &&Seen| matches!((&before.image, &image), (Some(before), Some(image)) if before.same_parameters(image));
-        let parameters_since = before.filter(same).map_or_else(|| self.tick(now), |seen| seen.parameters_since);
+        let parameters_since =
+            before.filter(same).map_or_else(|| self.tick(now), |seen| seen.parameters_since);
         let own = before.map_or_else(Arc::default, |before| Arc::clone(&before.own));
         let mut seen = Seen::new(image, at, parameters_since, own);
         seen.is_crowded = before.is_some_and(|before| is_crowded(before, &seen));
@@ -262,7 +283,8 @@ impl Caches {
         self.images.remove(pk);
     }
 
-    /// Forgets every bucket: after a change by an administrator none of them may refuse from memory.
+    /// Forgets every bucket: after a change by an administrator none of them may refuse from
+    /// memory.
     pub(crate) fn forget_buckets(&self) {
         self.images.clear();
     }
@@ -272,7 +294,12 @@ impl Caches {
         self.owners.get(&(Arc::clone(namespace), entity.clone()))
     }
 
-    pub(crate) fn remember_owner(&self, namespace: &Arc<str>, entity: &EntityId, owner: Arc<Owner>) {
+    pub(crate) fn remember_owner(
+        &self,
+        namespace: &Arc<str>,
+        entity: &EntityId,
+        owner: Arc<Owner>,
+    ) {
         self.owners.insert((Arc::clone(namespace), entity.clone()), owner);
     }
 

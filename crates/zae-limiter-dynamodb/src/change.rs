@@ -7,7 +7,10 @@ use crate::error::failed;
 use crate::item::{Event, attr, audit_item, corrupt, details, details_of, text_of};
 use crate::keys;
 use crate::retry::Refused;
-use crate::table::{Cancellation, Check, Comparison, Condition, Item, Put, TableError, Write, compare_with, number, text};
+use crate::table::{
+    Cancellation, Check, Comparison, Condition, Item, Put, TableError, Write, compare_with, number,
+    text,
+};
 
 /// What became of a change.
 pub(crate) enum Outcome {
@@ -48,11 +51,19 @@ impl Shared {
         (change, event): (&Change, Event<'_>),
     ) -> Result<Outcome, StoreError> {
         let mut audit = audit_item(namespace, change, event, self.options.audit_retention_s);
-        // Kept from the table's now on: a clock that is years behind would have its events forgotten at once.
-        let expires_s = self.corrected(change.at).0.div_euclid(1_000).saturating_add(self.options.audit_retention_s);
+        // Kept from the table's now on: a clock that is years behind would have its events
+        // forgotten at once.
+        let expires_s = self
+            .corrected(change.at)
+            .0
+            .div_euclid(1_000)
+            .saturating_add(self.options.audit_retention_s);
         audit.insert(attr::TTL.into(), number(expires_s));
         let mut legs = writes;
-        legs.push(Write::Put(Put { item: audit.clone(), conditions: vec![Condition::Absent(attr::PK.into())] }));
+        legs.push(Write::Put(Put {
+            item: audit.clone(),
+            conditions: vec![Condition::Absent(attr::PK.into())],
+        }));
         let mut reasons = match self.transact(operation, &legs).await {
             Ok(()) => {
                 self.caches.forget_buckets();
@@ -61,14 +72,22 @@ impl Shared {
             Err(Refused::Canceled(reasons)) if reasons.len() == legs.len() => reasons,
             Err(refused) => return Err(refused.into_error(operation)),
         };
-        if let Some(Cancellation::Rejected(why)) = reasons.iter().find(|reason| matches!(reason, Cancellation::Rejected(_))) {
+        if let Some(Cancellation::Rejected(why)) =
+            reasons.iter().find(|reason| matches!(reason, Cancellation::Rejected(_)))
+        {
             return Err(failed(operation, TableError::Rejected(why.clone())));
         }
         match reasons.pop() {
-            // The very event we were about to write: an earlier attempt of ours landed, and its answer was lost.
-            Some(Cancellation::Condition(Some(found))) if is_same_event(&found, &audit) => Ok(Outcome::Made),
+            // The very event we were about to write: an earlier attempt of ours landed, and its
+            // answer was lost.
+            Some(Cancellation::Condition(Some(found))) if is_same_event(&found, &audit) => {
+                Ok(Outcome::Made)
+            }
             Some(Cancellation::Condition(_)) => {
-                let message = format!("the audit event {} has been used for another change; make a new one for each", change.event);
+                let message = format!(
+                    "the audit event {} has been used for another change; make a new one for each",
+                    change.event
+                );
                 Err(StoreError::new(StoreErrorKind::AlreadyExists, operation, message))
             }
             _ => Ok(Outcome::Lost(reasons)),
@@ -76,22 +95,28 @@ impl Shared {
     }
 }
 
-/// Whether two items tell the same change. What was there before it is no part of that: whoever repeats a change finds what it
-/// has made.
+/// Whether two items tell the same change. What was there before it is no part of that: whoever
+/// repeats a change finds what it has made.
 pub(crate) fn is_same_event(found: &Item, ours: &Item) -> bool {
     let made = |item| details_of(item).map(details::without_before);
-    ["event_id", "action", "timestamp", "principal", "resource"].iter().all(|part| found.get(*part) == ours.get(*part))
+    ["event_id", "action", "timestamp", "principal", "resource"]
+        .iter()
+        .all(|part| found.get(*part) == ours.get(*part))
         && made(found) == made(ours)
 }
 
-/// The condition that a namespace is active. Part of every change, so that none can be made in one that is gone.
+/// The condition that a namespace is active. Part of every change, so that none can be made in one
+/// that is gone.
 pub(crate) fn is_active(namespace: &str) -> Check {
     let active = compare_with(attr::STATUS, Comparison::Eq, text("active"));
     Check { key: keys::namespace_by_id(namespace), conditions: vec![active] }
 }
 
 /// Fails unless the record of a namespace says that it is active.
-pub(crate) fn check_active(operation: &'static str, record: Option<&Item>) -> Result<(), StoreError> {
+pub(crate) fn check_active(
+    operation: &'static str,
+    record: Option<&Item>,
+) -> Result<(), StoreError> {
     let Some(record) = record else { return Err(namespace_gone(operation)) };
     match text_of(record, attr::STATUS) {
         Some("active") => Ok(()),
@@ -107,5 +132,9 @@ pub(crate) fn namespace_gone(operation: &'static str) -> StoreError {
 
 /// Every attempt lost its race.
 pub(crate) fn too_busy(operation: &'static str) -> StoreError {
-    StoreError::new(StoreErrorKind::Busy, operation, "others keep changing the same records; nothing was changed, try again")
+    StoreError::new(
+        StoreErrorKind::Busy,
+        operation,
+        "others keep changing the same records; nothing was changed, try again",
+    )
 }

@@ -1,5 +1,6 @@
-//! Which write charges a bucket after the fact, given what is known of it. Pure. A charge is never refused: it may lead into
-//! debt, and when every exact form has lost its race it is made without looking.
+//! Which write charges a bucket after the fact, given what is known of it. Pure. A charge is never
+//! refused: it may lead into debt, and when every exact form has lost its race it is made without
+//! looking.
 
 use zae_limiter_core::{CounterFull, LimitParams};
 use zae_limiter_store::StoreError;
@@ -10,7 +11,8 @@ use crate::refill::{self, Amount, Refill, pin_parameters};
 use crate::table::{Action, Comparison, Condition, Key, Update, compare, text};
 use crate::write::{BucketWrite, Writer};
 
-/// Debt, in capacities, that charges may add without touching the expiry: what the seven fill times of a bucket allow for.
+/// Debt, in capacities, that charges may add without touching the expiry: what the seven fill times
+/// of a bucket allow for.
 const DEBT_IN_CAPACITIES: i64 = 6;
 
 /// What to do next.
@@ -37,7 +39,10 @@ impl Charge<'_> {
     pub(crate) fn plan(&self, view: View<'_>, is_last: bool, now: i64) -> Result<Step, StoreError> {
         let image = match view {
             View::Unknown => {
-                let since = refill::cold_bound(self.amounts.iter().map(|amount| amount.limit.params()), now);
+                let since = refill::cold_bound(
+                    self.amounts.iter().map(|amount| amount.limit.params()),
+                    now,
+                );
                 return Ok(Step::Charge(self.fast(since, 1, |amount| amount.limit.params(), now)));
             }
             // Forgotten full, or deleted: what was used was used.
@@ -51,7 +56,9 @@ impl Charge<'_> {
             return Ok(Step::Charge(self.plain(image)));
         }
         if self.fits_fast(image, now) {
-            let params = |amount: &Amount<'_>| image.limit(amount.limit.name()).map_or(amount.limit.params(), |found| found.params);
+            let params = |amount: &Amount<'_>| {
+                image.limit(amount.limit.name()).map_or(amount.limit.params(), |found| found.params)
+            };
             return Ok(Step::Charge(self.fast(image.rf, image.shard_count, params, now)));
         }
         let refill = Refill {
@@ -79,7 +86,13 @@ impl Charge<'_> {
         is_alive && self.amounts.iter().all(fits)
     }
 
-    fn fast(&self, since: i64, shard_count: i64, params: impl Fn(&Amount<'_>) -> LimitParams, now: i64) -> BucketWrite {
+    fn fast(
+        &self,
+        since: i64,
+        shard_count: i64,
+        params: impl Fn(&Amount<'_>) -> LimitParams,
+        now: i64,
+    ) -> BucketWrite {
         let mut conditions = vec![Condition::Exists(attr::PK.into())];
         let mut actions = Vec::new();
         let mut alive = vec![compare(attr::TTL, Comparison::Gt, now.div_euclid(1000))];
@@ -94,11 +107,15 @@ impl Charge<'_> {
         }
         conditions.push(compare(attr::RF, Comparison::Ge, since));
         conditions.push(compare(attr::SHARD_COUNT, Comparison::Eq, shard_count));
-        conditions.push(Condition::Any(vec![Condition::Absent(attr::TTL.into()), Condition::All(alive)]));
+        conditions
+            .push(Condition::Any(vec![Condition::Absent(attr::TTL.into()), Condition::All(alive)]));
         conditions.push(refill::not_ours_yet(self.nonce));
         actions.push(Action::Set(attr::LW.into(), text(self.nonce)));
         actions.extend(refill::heat(self.units_milli));
-        BucketWrite::update(Writer::ChargeFast, Update { key: self.key.clone(), actions, conditions })
+        BucketWrite::update(
+            Writer::ChargeFast,
+            Update { key: self.key.clone(), actions, conditions },
+        )
     }
 
     /// How many of the amounts [`Writer::ChargePlain`] cannot charge: limits that the image lacks.
@@ -107,26 +124,37 @@ impl Charge<'_> {
     }
 
     fn plain(&self, image: &Image) -> BucketWrite {
-        let mut conditions: Vec<Condition> = vec![Condition::Exists(attr::PK.into()), refill::not_ours_yet(self.nonce)];
-        // Without a look at the debt there is no saying when it is paid: the next refill gives the bucket an expiry again.
-        let mut actions = vec![Action::Set(attr::LW.into(), text(self.nonce)), Action::Remove(attr::TTL.into())];
-        for amount in self.amounts.iter().filter(|amount| image.limit(amount.limit.name()).is_some()) {
+        let mut conditions: Vec<Condition> =
+            vec![Condition::Exists(attr::PK.into()), refill::not_ours_yet(self.nonce)];
+        // Without a look at the debt there is no saying when it is paid: the next refill gives the
+        // bucket an expiry again.
+        let mut actions =
+            vec![Action::Set(attr::LW.into(), text(self.nonce)), Action::Remove(attr::TTL.into())];
+        for amount in
+            self.amounts.iter().filter(|amount| image.limit(amount.limit.name()).is_some())
+        {
             let tk = limit_attr(amount.limit.name(), "tk");
             conditions.push(Condition::Exists(tk.clone()));
             actions.push(Action::Add(tk, amount.milli.saturating_neg()));
             actions.push(Action::Add(limit_attr(amount.limit.name(), "tc"), amount.milli));
         }
         actions.extend(refill::heat(self.units_milli));
-        BucketWrite::update(Writer::ChargePlain, Update { key: self.key.clone(), actions, conditions })
+        BucketWrite::update(
+            Writer::ChargePlain,
+            Update { key: self.key.clone(), actions, conditions },
+        )
     }
 }
 
 /// Whether the debt after a charge is one that can be read again. The table itself counts further.
 fn holds(image: &Image, amount: &Amount<'_>) -> bool {
-    image.limit(amount.limit.name()).is_none_or(|found| found.tk.checked_sub(amount.milli).is_some())
+    image
+        .limit(amount.limit.name())
+        .is_none_or(|found| found.tk.checked_sub(amount.milli).is_some())
 }
 
-/// The largest balance that has not overflowed since `since`. Without grace: a charge can wait for its refill.
+/// The largest balance that has not overflowed since `since`. Without grace: a charge can wait for
+/// its refill.
 fn ceiling(params: LimitParams, since: i64, now: i64) -> i64 {
     params.capacity_milli.saturating_sub(params.accrual_at_most(now.saturating_sub(since)))
 }

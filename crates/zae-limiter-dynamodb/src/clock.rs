@@ -1,8 +1,9 @@
 //! The table's clock, as far as the dates of its answers tell it.
 //!
-//! Every instant that is written to a shared table is one of the table's clock: processes whose own clocks are wrong, or are
-//! stepped while they run, then still agree. The `Date` of an answer says what time the table had; the monotonic clock says
-//! what has passed since. The wall clock of the process chooses only within that span.
+//! Every instant that is written to a shared table is one of the table's clock: processes whose own
+//! clocks are wrong, or are stepped while they run, then still agree. The `Date` of an answer says
+//! what time the table had; the monotonic clock says what has passed since. The wall clock of the
+//! process chooses only within that span.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -11,7 +12,10 @@ use std::time::Duration;
 use zae_limiter_core::TimeMs;
 use zae_limiter_store::Clock;
 
-use crate::constants::{CLOCK_DRIFT_MAX_MS, CLOCK_SAMPLE_AGE_MAX, CLOCK_SAMPLE_EVERY, CLOCK_TOLERANCE_MS, CLOCK_TRIP_MAX};
+use crate::constants::{
+    CLOCK_DRIFT_MAX_MS, CLOCK_SAMPLE_AGE_MAX, CLOCK_SAMPLE_EVERY, CLOCK_TOLERANCE_MS,
+    CLOCK_TRIP_MAX,
+};
 
 /// `Date` is cut to whole seconds: the moment it means lies up to this much later.
 const DATE_RESOLUTION_MS: i64 = 999;
@@ -40,8 +44,8 @@ impl Span {
 pub enum TableTime {
     /// There is nothing to compare with: the local clock is believed.
     Local,
-    /// No answer has told the time, or not recently, or the local clocks have disagreed since: any request tells it again. The
-    /// span is what the last answer and the monotonic clock say.
+    /// No answer has told the time, or not recently, or the local clocks have disagreed since: any
+    /// request tells it again. The span is what the last answer and the monotonic clock say.
     Doubtful(Option<Span>),
     /// It is certain.
     Within(Span),
@@ -85,7 +89,10 @@ impl Sample {
     /// The table's clock at a later moment of the monotonic one.
     fn span_at(&self, monotonic: Duration) -> Span {
         let passed_ms = whole_ms(monotonic.saturating_sub(self.received));
-        Span { earliest: self.span.earliest.plus_ms(passed_ms), latest: self.span.latest.plus_ms(passed_ms) }
+        Span {
+            earliest: self.span.earliest.plus_ms(passed_ms),
+            latest: self.span.latest.plus_ms(passed_ms),
+        }
     }
 }
 
@@ -122,8 +129,10 @@ impl DateWatch {
     /// True when it is time to look at the date of an answer again.
     #[must_use]
     pub fn is_due(&self) -> bool {
-        let passed = self.heard().last.map(|last| self.clock.monotonic().saturating_sub(last.received));
-        passed.is_none_or(|passed| passed >= CLOCK_SAMPLE_EVERY) || matches!(self.time(), TableTime::Doubtful(_))
+        let passed =
+            self.heard().last.map(|last| self.clock.monotonic().saturating_sub(last.received));
+        passed.is_none_or(|passed| passed >= CLOCK_SAMPLE_EVERY)
+            || matches!(self.time(), TableTime::Doubtful(_))
     }
 
     /// A request is about to be sent.
@@ -136,17 +145,23 @@ impl DateWatch {
     pub fn answered(&self, SentAt(sent): SentAt, date_ms: i64) {
         let (received, wall) = (self.clock.monotonic(), self.clock.now());
         let trip = received.saturating_sub(sent);
-        let mut span =
-            Span { earliest: TimeMs(date_ms), latest: TimeMs(date_ms.saturating_add(DATE_RESOLUTION_MS)).plus_ms(whole_ms(trip)) };
+        let mut span = Span {
+            earliest: TimeMs(date_ms),
+            latest: TimeMs(date_ms.saturating_add(DATE_RESOLUTION_MS)).plus_ms(whole_ms(trip)),
+        };
         let is_slow = trip > CLOCK_TRIP_MAX;
         if is_slow {
             if matches!(self.time(), TableTime::Within(_)) {
                 // A slow answer says less than what is known.
                 return;
             }
-            // What both say is right; where they say nothing in common, the monotonic clock has stood still meanwhile.
+            // What both say is right; where they say nothing in common, the monotonic clock has
+            // stood still meanwhile.
             let known = self.heard().last.map(|last| last.span_at(received));
-            let common = known.map(|known| Span { earliest: span.earliest.max(known.earliest), latest: span.latest.min(known.latest) });
+            let common = known.map(|known| Span {
+                earliest: span.earliest.max(known.earliest),
+                latest: span.latest.min(known.latest),
+            });
             span = common.filter(|common| common.earliest <= common.latest).unwrap_or(span);
         }
         self.hear(Heard { last: Some(Sample { span, received, wall, is_slow }), is_silent: false });
@@ -161,13 +176,18 @@ impl DateWatch {
     #[must_use]
     pub fn time(&self) -> TableTime {
         let heard = self.heard();
-        let doubtful = |span| if heard.is_silent { TableTime::Local } else { TableTime::Doubtful(span) };
+        let doubtful =
+            |span| if heard.is_silent { TableTime::Local } else { TableTime::Doubtful(span) };
         let Some(last) = heard.last else { return doubtful(None) };
         let monotonic = self.clock.monotonic();
         let (passed, span) = (monotonic.saturating_sub(last.received), last.span_at(monotonic));
-        // Two clocks that have gone different ways since: one was stepped, or the other stood still while the machine slept.
+        // Two clocks that have gone different ways since: one was stepped, or the other stood still
+        // while the machine slept.
         let drift_ms = self.clock.now().since(last.wall).saturating_sub(whole_ms(passed));
-        if last.is_slow || passed > CLOCK_SAMPLE_AGE_MAX || drift_ms.saturating_abs() > CLOCK_DRIFT_MAX_MS {
+        if last.is_slow
+            || passed > CLOCK_SAMPLE_AGE_MAX
+            || drift_ms.saturating_abs() > CLOCK_DRIFT_MAX_MS
+        {
             return doubtful(Some(span));
         }
         TableTime::Within(span)
@@ -224,10 +244,18 @@ mod tests {
             ask(&watch, &clock, Duration::ZERO, DATE);
             assert!(!watch.is_due(), "just asked");
             clock.step_to(TimeMs(DATE + step_ms));
-            assert_eq!(watch.time(), TableTime::Doubtful(Some(span(0, 999))), "stepped by {step_ms} ms");
+            assert_eq!(
+                watch.time(),
+                TableTime::Doubtful(Some(span(0, 999))),
+                "stepped by {step_ms} ms"
+            );
             assert!(watch.is_due(), "stepped by {step_ms} ms");
             ask(&watch, &clock, Duration::ZERO, DATE);
-            assert_eq!(watch.time(), TableTime::Within(span(0, 999)), "asked again after {step_ms} ms");
+            assert_eq!(
+                watch.time(),
+                TableTime::Within(span(0, 999)),
+                "asked again after {step_ms} ms"
+            );
         }
     }
 
@@ -259,10 +287,18 @@ mod tests {
         ask(&watch, &clock, Duration::ZERO, DATE);
         let slow = CLOCK_TRIP_MAX + Duration::from_millis(1);
         ask(&watch, &clock, slow, DATE + 2_000);
-        assert_eq!(watch.time(), TableTime::Within(span(1_001, 2_000)), "the first answer, and the time since");
+        assert_eq!(
+            watch.time(),
+            TableTime::Within(span(1_001, 2_000)),
+            "the first answer, and the time since"
+        );
         clock.step_to(TimeMs(DATE - 60_000));
         ask(&watch, &clock, slow, DATE + 2_000);
-        assert_eq!(watch.time(), TableTime::Doubtful(Some(span(2_002, 3_001))), "what both say, and not certain yet");
+        assert_eq!(
+            watch.time(),
+            TableTime::Doubtful(Some(span(2_002, 3_001))),
+            "what both say, and not certain yet"
+        );
         // The machine has slept: the slow answer is all there is.
         ask(&watch, &clock, slow, DATE + 600_000);
         assert_eq!(watch.time(), TableTime::Doubtful(Some(span(600_000, 600_999 + 1_001))));
@@ -273,7 +309,14 @@ mod tests {
     #[test]
     fn only_what_is_far_off_is_corrected() {
         let span = span(0, 999);
-        for (at, wanted) in [(0, 0), (-1_000, -1_000), (1_999, 1_999), (-1_001, -1_000), (2_000, 1_999), (-86_400_000, -1_000)] {
+        for (at, wanted) in [
+            (0, 0),
+            (-1_000, -1_000),
+            (1_999, 1_999),
+            (-1_001, -1_000),
+            (2_000, 1_999),
+            (-86_400_000, -1_000),
+        ] {
             assert_eq!(span.correct(TimeMs(DATE + at)), TimeMs(DATE + wanted), "{at} ms");
         }
         assert_eq!(span.correct(TimeMs(i64::MAX)), TimeMs(DATE + 1_999));

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-/// Writes tried for one bucket of one operation before it is a `contended` refusal. A lost race hands back the fresh
-/// image, so each further try loses only to a writer that came in between; eight lost races in a row mean a key that is
-/// too hot for one item, where another try would only heat it more.
+/// Writes tried for one bucket of one operation before it is a `contended` refusal. A lost race
+/// hands back the fresh image, so each further try loses only to a writer that came in between;
+/// eight lost races in a row mean a key that is too hot for one item, where another try would only
+/// heat it more.
 pub const REFILL_ATTEMPTS_MAX: u32 = 8;
 
-/// Times a write of unknown fate is sent (with its nonce), or a throttled one. At the default attempt timeout the caller's
-/// deadline ends it after two; the third is for who has more time, the settler among them.
+/// Times a write of unknown fate is sent (with its nonce), or a throttled one. At the default
+/// attempt timeout the caller's deadline ends it after two; the third is for who has more time, the
+/// settler among them.
 pub const SEND_ATTEMPTS_MAX: u32 = 3;
 
 /// Times a read or an administrative transaction is repeated. They may take longer than a hot call.
@@ -20,72 +22,82 @@ pub const BACKOFF_FIRST: Duration = Duration::from_millis(25);
 /// Longest pause before a repeated call.
 pub const BACKOFF_MAX: Duration = Duration::from_millis(400);
 
-/// Lost races after which the next attempt waits first. Two are common and cheap: an image that was old, and one racer
-/// who was faster. From the third on a crowd is at work, and each attempt that is sent at once loses to the same crowd.
+/// Lost races after which the next attempt waits first. Two are common and cheap: an image that was
+/// old, and one racer who was faster. From the third on a crowd is at work, and each attempt that
+/// is sent at once loses to the same crowd.
 pub const RACES_AT_ONCE: u32 = 2;
 
-/// Longest pause after the first lost race that has one; doubles, full jitter. About two round trips.
+/// Longest pause after the first lost race that has one; doubles, full jitter. About two round
+/// trips.
 pub const RACE_PAUSE_FIRST: Duration = Duration::from_millis(10);
 
-/// How late a FAST debit may look at the ceiling: it lets hot, nearly full buckets skip refills that would conflict. Costs
-/// rate times this of over-admission, once; 0 is exact.
+/// How late a FAST debit may look at the ceiling: it lets hot, nearly full buckets skip refills
+/// that would conflict. Costs rate times this of over-admission, once; 0 is exact.
 pub const FAST_GRACE_MS: i64 = 100;
 
-/// A cached configuration read counts as later than the one that justified a bucket's parameters when it is later by this:
-/// more than clock skew between processes and the age of a read.
+/// A cached configuration read counts as later than the one that justified a bucket's parameters
+/// when it is later by this: more than clock skew between processes and the age of a read.
 pub const CONFIG_MARGIN_MS: i64 = 10_000;
 
-/// A local clock within this of what the table's can be is left alone: clocks of machines differ a little, and nobody is
-/// helped by a jump.
+/// A local clock within this of what the table's can be is left alone: clocks of machines differ a
+/// little, and nobody is helped by a jump.
 pub const CLOCK_TOLERANCE_MS: i64 = 1_000;
 
-/// No instant that is written is further from the table's own clock than this, in either direction: the tolerance, the whole
-/// second a `Date` is cut to, and the longest round trip a date is taken from.
+/// No instant that is written is further from the table's own clock than this, in either direction:
+/// the tolerance, the whole second a `Date` is cut to, and the longest round trip a date is taken
+/// from.
 pub const CLOCK_OFF_MAX_MS: i64 = 3_000;
 
 /// A date is looked at this often while requests are sent: clocks drift slowly.
 pub const CLOCK_SAMPLE_EVERY: Duration = Duration::from_secs(1);
 
-/// A date older than this is doubtful, and asked for again before anything is written. An idle process pays one read for it.
+/// A date older than this is doubtful, and asked for again before anything is written. An idle
+/// process pays one read for it.
 pub const CLOCK_SAMPLE_AGE_MAX: Duration = Duration::from_secs(3_600);
 
 /// The longest round trip a date is taken from while a better one is known.
 pub const CLOCK_TRIP_MAX: Duration = Duration::from_secs(1);
 
-/// How often the table is asked for the time when its answers take longer than [`CLOCK_TRIP_MAX`]. After that what they say in
-/// common has to do.
+/// How often the table is asked for the time when its answers take longer than [`CLOCK_TRIP_MAX`].
+/// After that what they say in common has to do.
 pub const CLOCK_ASKED_MAX: u32 = 3;
 
-/// The wall clock and the monotonic one may go this far apart between two dates; beyond it one of them was stepped, or stood
-/// still.
+/// The wall clock and the monotonic one may go this far apart between two dates; beyond it one of
+/// them was stepped, or stood still.
 pub const CLOCK_DRIFT_MAX_MS: i64 = 1_000;
 
-/// An administrator's reset sets a refill instant back that is further ahead of the table's clock than this: nobody who keeps
-/// [`CLOCK_OFF_MAX_MS`] has written it, and nothing would refill until then.
+/// An administrator's reset sets a refill instant back that is further ahead of the table's clock
+/// than this: nobody who keeps [`CLOCK_OFF_MAX_MS`] has written it, and nothing would refill until
+/// then.
 pub const REFILL_AHEAD_MAX_MS: i64 = 5_000;
 
-/// An image older than this refuses nobody. Short, because a refund by another process is not seen until then.
+/// An image older than this refuses nobody. Short, because a refund by another process is not seen
+/// until then.
 pub const REJECTION_CACHE_TTL_MS: i64 = 1_000;
 
-/// Others write a bucket so often that its image is soon outdated when there is at most this between two of their writes: the
-/// time for which FAST takes from a bucket that was refilled, however full it is.
+/// Others write a bucket so often that its image is soon outdated when there is at most this
+/// between two of their writes: the time for which FAST takes from a bucket that was refilled,
+/// however full it is.
 pub const CROWD_GAP_MS: i64 = FAST_GRACE_MS;
 
-/// A remembered image of a bucket that a crowd writes is taken for outdated when it is older than this: about two round
-/// trips. A write that is pinned on its refill instant would lose, and one that is not may still land.
+/// A remembered image of a bucket that a crowd writes is taken for outdated when it is older than
+/// this: about two round trips. A write that is pinned on its refill instant would lose, and one
+/// that is not may still land.
 pub const OUTDATED_MS: i64 = 10;
 
-/// A refusal on a bucket that a crowd drains holds for this many times as long as the bucket needs for what the crowd took
-/// between the last two looks, drawn between the two: so the crowd asks about three times for each token instead of twenty.
-/// Never longer than an image refuses ([`REJECTION_CACHE_TTL_MS`]) or the bucket takes to fill, so that nothing overflows.
+/// A refusal on a bucket that a crowd drains holds for this many times as long as the bucket needs
+/// for what the crowd took between the last two looks, drawn between the two: so the crowd asks
+/// about three times for each token instead of twenty. Never longer than an image refuses
+/// ([`REJECTION_CACHE_TTL_MS`]) or the bucket takes to fill, so that nothing overflows.
 pub const QUIET_PACES: (u64, u64) = (4, 12);
 
-/// A crowd has written the bucket at least so often between two looks of one process. Fewer are neighbours: whoever is refused
-/// beside them is told the exact wait, and is granted then.
+/// A crowd has written the bucket at least so often between two looks of one process. Fewer are
+/// neighbours: whoever is refused beside them is told the exact wait, and is granted then.
 pub const QUIET_WRITES_MIN: i64 = 8;
 
-/// Between two looks at an ancestor that was found short, at least and at most. A chain that is refused elsewhere holds what
-/// it took from the ancestor for about two round trips; the second look sees what is really there.
+/// Between two looks at an ancestor that was found short, at least and at most. A chain that is
+/// refused elsewhere holds what it took from the ancestor for about two round trips; the second
+/// look sees what is really there.
 pub const SECOND_LOOK: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(50));
 
 /// Images kept, for FAST's lower bound, refill-first and local refusals. About 500 bytes each.
@@ -94,28 +106,32 @@ pub const IMAGES_MAX: usize = 10_000;
 /// Owners (parent and cascade of an entity) kept, for the stamp on new buckets.
 pub const OWNERS_MAX: usize = 10_000;
 
-/// Configuration records kept (of the namespace, the levels, the entities; three per entity in use), about 500 bytes each.
+/// Configuration records kept (of the namespace, the levels, the entities; three per entity in
+/// use), about 500 bytes each.
 pub const RECORDS_MAX: usize = 30_000;
 
 /// A bucket is kept at least this long after its last refill, however fast it fills.
 pub const BUCKET_TTL_MIN_MS: i64 = 3_600_000;
 
-/// How long changed limits of an entity are brought to its buckets before that is left to the takes. The change is made by then,
-/// and its caller has a deadline.
+/// How long changed limits of an entity are brought to its buckets before that is left to the
+/// takes. The change is made by then, and its caller has a deadline.
 pub const SPREAD_MAX: Duration = Duration::from_secs(5);
 
 /// Audit events are kept this long.
 pub const AUDIT_RETENTION_S: i64 = 90 * 86_400;
 
-/// Connecting may take this long. It counts within the attempt, so only administrative requests have all of it; the first request
-/// of a process is one of those, and leaves its connection to the others.
+/// Connecting may take this long. It counts within the attempt, so only administrative requests
+/// have all of it; the first request of a process is one of those, and leaves its connection to the
+/// others.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_000);
 
-/// One request may take this long. A payload older than this lands with an old `now`, which counts as clock skew.
+/// One request may take this long. A payload older than this lands with an old `now`, which counts
+/// as clock skew.
 pub const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(400);
 
-/// A debit that is found to have landed counts as granted only if its first attempt was sent no longer ago than this: two
-/// attempts. What it was decided by is as old as that, and rate times its age may pass beyond the limit.
+/// A debit that is found to have landed counts as granted only if its first attempt was sent no
+/// longer ago than this: two attempts. What it was decided by is as old as that, and rate times its
+/// age may pass beyond the limit.
 pub const WRITE_AGE_MAX: Duration = Duration::from_millis(800);
 
 /// One administrative request (a page of a listing, a transaction) may take this long.
@@ -130,14 +146,16 @@ pub const BATCH_WRITE_MAX: usize = 25;
 /// Legs of one transaction.
 pub const TRANSACTION_MAX: usize = 100;
 
-/// What the hidden limit `wcu` holds and gains per second, in millitokens: the writes one item takes.
+/// What the hidden limit `wcu` holds and gains per second, in millitokens: the writes one item
+/// takes.
 pub const WCU_MILLI: i64 = 1_000_000;
 
 /// What one write costs of `wcu`.
 pub const WCU_PER_WRITE_MILLI: i64 = 1_000;
 
-/// A take that does not refill needs this much of `wcu`. Below zero by a second's worth, because failed conditions are added
-/// late and in lumps: one process that reports a thousand of them must not close the bucket to all others.
+/// A take that does not refill needs this much of `wcu`. Below zero by a second's worth, because
+/// failed conditions are added late and in lumps: one process that reports a thousand of them must
+/// not close the bucket to all others.
 pub const WCU_NEEDED_MILLI: i64 = WCU_PER_WRITE_MILLI - WCU_MILLI;
 
 /// Failed conditions that one landed write adds to `wcu` at most.
@@ -149,21 +167,25 @@ pub const WCU_PERIOD_MS: i64 = 1_000;
 /// The schema this crate reads and writes, as the Python product counts it.
 pub const SCHEMA_VERSION: &str = "0.10.0";
 
-/// What a caller is told to wait when too many writers fight for a bucket, plus up to as much again.
+/// What a caller is told to wait when too many writers fight for a bucket, plus up to as much
+/// again.
 pub const CONTENDED_WAIT_MS: u64 = 50;
 
-/// A configuration read this recently vouches for the bucket that is made from it: that nobody has switched it off, and that
-/// its limits are in force. Just long enough for the read an acquire has made itself.
+/// A configuration read this recently vouches for the bucket that is made from it: that nobody has
+/// switched it off, and that its limits are in force. Just long enough for the read an acquire has
+/// made itself.
 pub const CREATE_TRUST: Duration = Duration::from_millis(200);
 
-/// A record of the namespace read this recently vouches for a new bucket: that nobody has deleted the namespace. Longer than
-/// [`CREATE_TRUST`], because that one record is read by every maker of a bucket in the table.
+/// A record of the namespace read this recently vouches for a new bucket: that nobody has deleted
+/// the namespace. Longer than [`CREATE_TRUST`], because that one record is read by every maker of a
+/// bucket in the table.
 pub const NAMESPACE_TRUST: Duration = Duration::from_secs(5);
 
-/// A level that is remembered as switched off is looked at again after this, as a bucket is whose memory refuses: whoever
-/// switches on again elsewhere is waited for.
+/// A level that is remembered as switched off is looked at again after this, as a bucket is whose
+/// memory refuses: whoever switches on again elsewhere is waited for.
 pub const DISABLED_TRUST: Duration = Duration::from_secs(1);
 
-/// Between the two looks for buckets to switch off or on: longer than a bucket can take to be made after its maker last looked
-/// ([`CREATE_TRUST`], and every attempt of its put). What the first look is too early for, the second one finds.
+/// Between the two looks for buckets to switch off or on: longer than a bucket can take to be made
+/// after its maker last looked ([`CREATE_TRUST`], and every attempt of its put). What the first
+/// look is too early for, the second one finds.
 pub const FLAG_PAUSE: Duration = Duration::from_millis(2_000);

@@ -52,7 +52,12 @@ impl Birth<'_> {
         put("GSI4SK", text(keys::index::namespace_bucket(entity, resource, 0)));
         put("entity_id", text(entity.as_str()));
         put("resource", text(resource.as_str()));
-        put("cascade", AttributeValue::Bool(self.owner.is_some_and(|owner| owner.cascade && owner.parent.is_some())));
+        put(
+            "cascade",
+            AttributeValue::Bool(
+                self.owner.is_some_and(|owner| owner.cascade && owner.parent.is_some()),
+            ),
+        );
         if let Some(owner) = self.owner {
             if let Some(parent) = &owner.parent {
                 put("parent_id", text(parent.as_str()));
@@ -66,7 +71,8 @@ impl Birth<'_> {
         }
         if self.disabled {
             put(attr::DISABLED, AttributeValue::Bool(true));
-            // A delayed write of a flag that was meant for a bucket before this one must not switch this one on.
+            // A delayed write of a flag that was meant for a bucket before this one must not switch
+            // this one on.
             put(attr::FV, number(1));
         }
         put(attr::RF, number(self.now));
@@ -81,7 +87,11 @@ impl Birth<'_> {
         let mut kept_ms = 0;
         for limit in self.limits.limits.iter() {
             let (name, params) = (limit.name(), limit.params());
-            let amount = self.amounts.iter().find(|amount| amount.limit.name() == name).map_or(0, |amount| amount.milli);
+            let amount = self
+                .amounts
+                .iter()
+                .find(|amount| amount.limit.name() == name)
+                .map_or(0, |amount| amount.milli);
             let after = params.capacity_milli.saturating_sub(amount);
             put(&limit_attr(name, "tk"), number(after));
             put(&limit_attr(name, "cp"), number(params.capacity_milli));
@@ -97,6 +107,10 @@ impl Birth<'_> {
     }
 
     fn read_at(&self) -> i64 {
-        if self.limits.source == LimitSource::Call { self.now } else { i64::try_from(self.limits.stamp.0 / 1000).unwrap_or(i64::MAX) }
+        if self.limits.source == LimitSource::Call {
+            self.now
+        } else {
+            i64::try_from(self.limits.stamp.0 / 1000).unwrap_or(i64::MAX)
+        }
     }
 }

@@ -1,4 +1,5 @@
-//! Which write gives back to a bucket, given what is known of it. Pure. Never above capacity, never twice.
+//! Which write gives back to a bucket, given what is known of it. Pure. Never above capacity, never
+//! twice.
 
 use zae_limiter_core::LimitName;
 
@@ -29,19 +30,30 @@ pub(crate) struct Credit<'a> {
 impl Credit<'_> {
     /// The next write. A failed condition proves that the one before was not applied.
     pub(crate) fn plan(&self, view: View<'_>) -> Step {
-        let mut update = Update { key: self.key.clone(), actions: Vec::new(), conditions: vec![Condition::Exists(attr::PK.into())] };
+        let mut update = Update {
+            key: self.key.clone(),
+            actions: Vec::new(),
+            conditions: vec![Condition::Exists(attr::PK.into())],
+        };
         let shard_count = match view {
             View::Absent => return Step::Drop,
             View::Unknown => {
                 for amount in self.amounts {
-                    add(amount.limit.name(), amount.limit.params().capacity_milli, amount.milli, false, &mut update);
+                    add(
+                        amount.limit.name(),
+                        amount.limit.params().capacity_milli,
+                        amount.milli,
+                        false,
+                        &mut update,
+                    );
                 }
                 1
             }
             View::Known { image, is_recent, .. } => {
                 for amount in self.amounts {
-                    // A name the item lacks must be left out, or ADD would make half a limit. But an image of before may lack
-                    // one that is there by now: the condition then tells.
+                    // A name the item lacks must be left out, or ADD would make half a limit. But
+                    // an image of before may lack one that is there by now: the condition then
+                    // tells.
                     match image.limit(amount.limit.name()) {
                         Some(found) => {
                             let capacity = found.params.capacity_milli;
@@ -49,7 +61,13 @@ impl Credit<'_> {
                             add(&found.name, capacity, amount.milli, overflows, &mut update);
                         }
                         None if !is_recent => {
-                            add(amount.limit.name(), amount.limit.params().capacity_milli, amount.milli, false, &mut update);
+                            add(
+                                amount.limit.name(),
+                                amount.limit.params().capacity_milli,
+                                amount.milli,
+                                false,
+                                &mut update,
+                            );
                         }
                         None => {}
                     }
@@ -88,17 +106,38 @@ mod tests {
     use crate::image::Image;
     use crate::table::Item;
 
-    /// Found by the simulator: an image of before the limit was added made a credit vanish, uncounted.
+    /// Found by the simulator: an image of before the limit was added made a credit vanish,
+    /// uncounted.
     #[test]
     fn a_limit_that_an_older_image_lacks_is_given_back_to() {
-        let (key, limit) = (crate::keys::bucket_of("ns", "key", "gpt-4", 0), Limit::per_minute("tpm", 10).expect("a limit"));
-        let item: Item = [("rf", 1), ("shard_count", 1), ("b_rpm_tk", 5), ("b_rpm_cp", 5), ("b_rpm_ra", 5), ("b_rpm_rp", 5)]
-            .map(|(name, value)| (name.to_owned(), number(value)))
-            .into();
+        let (key, limit) = (
+            crate::keys::bucket_of("ns", "key", "gpt-4", 0),
+            Limit::per_minute("tpm", 10).expect("a limit"),
+        );
+        let item: Item = [
+            ("rf", 1),
+            ("shard_count", 1),
+            ("b_rpm_tk", 5),
+            ("b_rpm_cp", 5),
+            ("b_rpm_ra", 5),
+            ("b_rpm_rp", 5),
+        ]
+        .map(|(name, value)| (name.to_owned(), number(value)))
+        .into();
         let image = Image::parse(&item).expect("a bucket");
-        let credit = Credit { key: &key, amounts: &[Amount { limit: &limit, milli: 7_000 }], units_milli: 1_000 };
-        let view =
-            |is_recent| View::Known { image: &image, is_recent, may_sync: false, is_crowded: false, is_outdated: false, judged_at: 0 };
+        let credit = Credit {
+            key: &key,
+            amounts: &[Amount { limit: &limit, milli: 7_000 }],
+            units_milli: 1_000,
+        };
+        let view = |is_recent| View::Known {
+            image: &image,
+            is_recent,
+            may_sync: false,
+            is_crowded: false,
+            is_outdated: false,
+            judged_at: 0,
+        };
         let plan = |is_recent| credit.plan(view(is_recent));
         assert!(matches!(plan(false), Step::Credit(_)), "the condition decides");
         assert_eq!(plan(true), Step::Drop, "it has just been seen to be gone");

@@ -1,8 +1,9 @@
 //! Which write takes from a bucket, given what is known of it. Pure: no clock, no table.
 //!
-//! A debit has one of three forms, each exact for whatever balance it meets. FAST takes and leaves the refill instant
-//! alone; it is allowed only while nothing has overflowed, or the overflow would be credited once more later. A refill
-//! moves the instant and credits every limit of the item, each one by ADD (still below its capacity) or FILL (full).
+//! A debit has one of three forms, each exact for whatever balance it meets. FAST takes and leaves
+//! the refill instant alone; it is allowed only while nothing has overflowed, or the overflow would
+//! be credited once more later. A refill moves the instant and credits every limit of the item,
+//! each one by ADD (still below its capacity) or FILL (full).
 
 use smallvec::SmallVec;
 use zae_limiter_core::{Limit, LimitName, LimitSource, Take};
@@ -98,7 +99,8 @@ impl<'a> Debit<'a> {
             View::Unknown => return Ok(Step::Take(self.fast(None, false, now))),
             View::Absent if self.is_spared => return Ok(Step::Nothing),
             View::Absent => {
-                let fits = self.asked().all(|(limit, amount)| amount <= limit.params().capacity_milli);
+                let fits =
+                    self.asked().all(|(limit, amount)| amount <= limit.params().capacity_milli);
                 return Ok(if fits { Step::Create } else { Step::Refuse });
             }
             View::Known { image, is_recent, may_sync, is_crowded, is_outdated, judged_at } => {
@@ -107,7 +109,11 @@ impl<'a> Debit<'a> {
         };
         image.check_supported(&self.key.pk)?;
         if image.disabled {
-            return Ok(if is_recent { Step::Disabled } else { self.probed(image, may_sync, is_outdated, now) });
+            return Ok(if is_recent {
+                Step::Disabled
+            } else {
+                self.probed(image, may_sync, is_outdated, now)
+            });
         }
         if !image.carries(&self.limits.limits) || image.vu.is_some() {
             return self.synced(image, may_sync, now);
@@ -116,28 +122,40 @@ impl<'a> Debit<'a> {
             return Ok(Step::Nothing);
         }
         if self.is_short(image, judged_at) {
-            return Ok(if is_recent { Step::Refuse } else { self.probed(image, may_sync, is_outdated, now) });
+            return Ok(if is_recent {
+                Step::Refuse
+            } else {
+                self.probed(image, may_sync, is_outdated, now)
+            });
         }
         if wcu_after(image, now) < WCU_NEEDED_MILLI && is_recent {
             return Ok(Step::Contended);
         }
         if !self.is_settled(image) && !may_sync {
-            // Whether a name the bucket has and the caller does not know of is gone or new: an old reader must not say.
+            // Whether a name the bucket has and the caller does not know of is gone or new: an old
+            // reader must not say.
             return Ok(Step::Reread);
         }
-        let is_fast = is_outdated || self.fits_fast(image, now) && !(is_crowded && self.is_due(image, now));
+        let is_fast =
+            is_outdated || self.fits_fast(image, now) && !(is_crowded && self.is_due(image, now));
         if self.is_settled(image) && is_fast {
             return Ok(Step::Take(self.fast(Some(image), is_outdated, now)));
         }
         Ok(Step::Take(self.refill(image, now)?))
     }
 
-    /// An old image says no: the write itself asks again. It may well land, so the caller must know the limits of the bucket.
+    /// An old image says no: the write itself asks again. It may well land, so the caller must know
+    /// the limits of the bucket.
     fn probed(&self, image: &Image, may_sync: bool, is_outdated: bool, now: i64) -> Step {
-        if may_sync || self.is_settled(image) { Step::Take(self.fast(Some(image), is_outdated, now)) } else { Step::Reread }
+        if may_sync || self.is_settled(image) {
+            Step::Take(self.fast(Some(image), is_outdated, now))
+        } else {
+            Step::Reread
+        }
     }
 
-    /// Whether [`plan`](Debit::plan) would refuse on this image, were it recent. Builds no write: every take asks.
+    /// Whether [`plan`](Debit::plan) would refuse on this image, were it recent. Builds no write:
+    /// every take asks.
     pub(crate) fn is_refused_by(&self, image: &Image, now: i64) -> bool {
         let is_plain = image.unsupported.is_none() && !image.disabled && image.vu.is_none();
         is_plain && image.carries(&self.limits.limits) && self.is_short(image, now)
@@ -149,7 +167,9 @@ impl<'a> Debit<'a> {
 
     /// The limits that are short at an instant, with the amounts asked of them.
     pub(crate) fn short(&self, image: &Image, now: i64) -> impl Iterator<Item = (&'a Limit, i64)> {
-        self.asked().filter(move |(limit, amount)| refill::balance_at(image, limit.name(), now).is_none_or(|balance| balance < *amount))
+        self.asked().filter(move |(limit, amount)| {
+            refill::balance_at(image, limit.name(), now).is_none_or(|balance| balance < *amount)
+        })
     }
 
     /// The limits asked for, with their amounts in millitokens.
@@ -183,7 +203,10 @@ impl<'a> Debit<'a> {
             && self.asked().all(|(limit, amount)| {
                 let capacity = limit.params().capacity_milli;
                 let first_seen = || refill::first_seen(image, limit, now);
-                refill::balance_at(image, limit.name(), now).unwrap_or_else(first_seen).min(capacity) >= amount
+                refill::balance_at(image, limit.name(), now)
+                    .unwrap_or_else(first_seen)
+                    .min(capacity)
+                    >= amount
             });
         let amounts = if passes { self.amounts() } else { SmallVec::new() };
         let refill = Refill {
@@ -232,15 +255,22 @@ impl<'a> Debit<'a> {
         BucketWrite::update(writer, update)
     }
 
-    /// A limit that is asked for and that the caller does not know of must not have come to the bucket meanwhile: it would not
-    /// be held to. A limit has parameters; a balance alone is what another writer left of one. One that is retired comes back by a change of parameters, which moves `ca`.
+    /// A limit that is asked for and that the caller does not know of must not have come to the
+    /// bucket meanwhile: it would not be held to. A limit has parameters; a balance alone is what
+    /// another writer left of one. One that is retired comes back by a change of parameters, which
+    /// moves `ca`.
     fn pin_absent(&self, image: Option<&Image>, conditions: &mut Vec<Condition>) {
         // Limits given with the call are all that the caller wants to be held to.
         if self.limits.source == LimitSource::Call {
             return;
         }
         let has = |name: &&LimitName| image.is_some_and(|image| image.limit(name).is_some());
-        conditions.extend(self.absent.iter().filter(|name| !has(name)).map(|name| Condition::Absent(limit_attr(name, "cp"))));
+        conditions.extend(
+            self.absent
+                .iter()
+                .filter(|name| !has(name))
+                .map(|name| Condition::Absent(limit_attr(name, "cp"))),
+        );
         if let Some(image) = image.filter(|_| self.absent.iter().any(|name| has(&name))) {
             conditions.push(refill::pin_stamp(image));
         }
@@ -250,28 +280,33 @@ impl<'a> Debit<'a> {
         self.asked().map(|(limit, milli)| Amount { limit, milli }).collect()
     }
 
-    /// True when nothing but balances needs to change: names, their being in force, and whether the bucket expires.
+    /// True when nothing but balances needs to change: names, their being in force, and whether the
+    /// bucket expires.
     fn is_settled(&self, image: &Image) -> bool {
-        let names = self.limits.source == LimitSource::Call || image.is_in_force(&self.limits.limits);
+        let names =
+            self.limits.source == LimitSource::Call || image.is_in_force(&self.limits.limits);
         names && image.ttl.is_some() == self.limits.ttl_ms.is_some()
     }
 
     fn fits_fast(&self, image: &Image, now: i64) -> bool {
         let is_alive = image.ttl.is_none_or(|ttl| ttl > now.div_euclid(1000));
         let fits = |(limit, amount): (&Limit, i64)| {
-            image
-                .limit(limit.name())
-                .is_some_and(|found| found.tk >= amount && (amount == 0 || found.tk <= self.ceiling(limit, image.rf, now)))
+            image.limit(limit.name()).is_some_and(|found| {
+                found.tk >= amount
+                    && (amount == 0 || found.tk <= self.ceiling(limit, image.rf, now))
+            })
         };
         is_alive && image.wcu_tk >= WCU_NEEDED_MILLI && self.asked().all(fits)
     }
 
-    /// Whether the bucket is rather full and was refilled longer ago than the grace: FAST would land for who knows the instant
-    /// of the refill, and fail for a crowd that does not. The first to know refills for all.
+    /// Whether the bucket is rather full and was refilled longer ago than the grace: FAST would
+    /// land for who knows the instant of the refill, and fail for a crowd that does not. The first
+    /// to know refills for all.
     fn is_due(&self, image: &Image, now: i64) -> bool {
         let is_old = self.grace_ms > 0 && now.saturating_sub(image.rf) > self.grace_ms;
         let is_high = |(limit, _): (&Limit, i64)| {
-            refill::balance_at(image, limit.name(), now).is_some_and(|balance| balance >= limit.params().capacity_milli / 2)
+            refill::balance_at(image, limit.name(), now)
+                .is_some_and(|balance| balance >= limit.params().capacity_milli / 2)
         };
         is_old && self.asked().all(is_high)
     }
@@ -279,13 +314,17 @@ impl<'a> Debit<'a> {
     /// The largest balance that has not overflowed since `since`.
     fn ceiling(&self, limit: &Limit, since: i64, now: i64) -> i64 {
         let params = limit.params();
-        params.capacity_milli.saturating_sub(params.accrual_at_most(now.saturating_sub(self.grace_ms).saturating_sub(since)))
+        params.capacity_milli.saturating_sub(
+            params.accrual_at_most(now.saturating_sub(self.grace_ms).saturating_sub(since)),
+        )
     }
 
     /// Nothing has overflowed, if the bucket was refilled no earlier than `since`.
     fn unspilt(&self, since: i64, now: i64) -> impl Iterator<Item = Condition> {
         let debited = self.asked().filter(|(_, amount)| *amount > 0);
-        let low = debited.map(move |(limit, _)| compare(limit_attr(limit.name(), "tk"), Comparison::Le, self.ceiling(limit, since, now)));
+        let low = debited.map(move |(limit, _)| {
+            compare(limit_attr(limit.name(), "tk"), Comparison::Le, self.ceiling(limit, since, now))
+        });
         low.chain(std::iter::once(compare(attr::RF, Comparison::Ge, since)))
     }
 
@@ -294,13 +333,16 @@ impl<'a> Debit<'a> {
         refill::cold_bound(self.asked().map(|(limit, _)| limit.params()), now)
     }
 
-    /// FAST: takes if the balance suffices and nothing has overflowed since a lower bound of the refill instant.
+    /// FAST: takes if the balance suffices and nothing has overflowed since a lower bound of the
+    /// refill instant.
     ///
-    /// Any lower bound is sound by itself: a bucket of 1 000 that regains 1 a millisecond, with a grace of 100 ms, has not
-    /// overflowed if it was refilled 400 ms ago and has at most 700, nor if it was refilled 150 ms ago and has at most 950.
-    /// So a write whose image is probably outdated names a second bound: refilled within the grace, and however full.
+    /// Any lower bound is sound by itself: a bucket of 1 000 that regains 1 a millisecond, with a
+    /// grace of 100 ms, has not overflowed if it was refilled 400 ms ago and has at most 700, nor
+    /// if it was refilled 150 ms ago and has at most 950. So a write whose image is probably
+    /// outdated names a second bound: refilled within the grace, and however full.
     fn fast(&self, image: Option<&Image>, is_outdated: bool, now: i64) -> BucketWrite {
-        let (since, shard_count) = image.map_or_else(|| (self.cold_bound(now), 1), |image| (image.rf, image.shard_count));
+        let (since, shard_count) =
+            image.map_or_else(|| (self.cold_bound(now), 1), |image| (image.rf, image.shard_count));
         let mut actions = Vec::with_capacity(2 * self.takes.len() + 3);
         let mut conditions = Vec::with_capacity(5 * self.takes.len() + 8);
         conditions.push(Condition::Exists(attr::PK.into()));
@@ -316,7 +358,8 @@ impl<'a> Debit<'a> {
         }
         let later = now.saturating_sub(self.grace_ms);
         if is_outdated && later > since {
-            let bounds = [since, later].map(|bound| Condition::All(self.unspilt(bound, now).collect()));
+            let bounds =
+                [since, later].map(|bound| Condition::All(self.unspilt(bound, now).collect()));
             conditions.push(Condition::Any(bounds.into()));
         } else {
             conditions.extend(self.unspilt(since, now));
@@ -324,8 +367,10 @@ impl<'a> Debit<'a> {
         conditions.push(compare(attr::SHARD_COUNT, Comparison::Eq, shard_count));
         conditions.push(Condition::Absent(attr::DISABLED.into()));
         conditions.push(Condition::Absent(attr::VU.into()));
-        conditions
-            .push(Condition::Any(vec![Condition::Absent(attr::TTL.into()), compare(attr::TTL, Comparison::Gt, now.div_euclid(1000))]));
+        conditions.push(Condition::Any(vec![
+            Condition::Absent(attr::TTL.into()),
+            compare(attr::TTL, Comparison::Gt, now.div_euclid(1000)),
+        ]));
         conditions.push(compare(attr::WCU_TK, Comparison::Ge, WCU_NEEDED_MILLI));
         conditions.push(refill::not_ours_yet(self.nonce));
         self.pin_absent(image, &mut conditions);

@@ -1,10 +1,11 @@
-//! The exchange of one operation with one bucket: what was seen of the bucket, which nonce the operation carries, how
-//! often it lost a race or went unanswered, and whether an attempt may have landed unheard.
+//! The exchange of one operation with one bucket: what was seen of the bucket, which nonce the
+//! operation carries, how often it lost a race or went unanswered, and whether an attempt may have
+//! landed unheard.
 //!
-//! A take, a charge and a credit choose their writes differently and hear the answers alike. A debit is sent at least
-//! once and counts once: it carries one nonce over all attempts and forms, and an image that comes back from a failed
-//! condition is asked for that nonce first, because an earlier attempt may have landed unheard. A credit has no nonce
-//! and is sent at most once.
+//! A take, a charge and a credit choose their writes differently and hear the answers alike. A
+//! debit is sent at least once and counts once: it carries one nonce over all attempts and forms,
+//! and an image that comes back from a failed condition is asked for that nonce first, because an
+//! earlier attempt may have landed unheard. A credit has no nonce and is sent at most once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,9 @@ use zae_limiter_store::{BoxFuture, StoreError};
 
 use crate::DynamoStore;
 use crate::cache::Seen;
-use crate::constants::{RACE_PAUSE_FIRST, RACES_AT_ONCE, SEND_ATTEMPTS_MAX, UNREPORTED_MAX, WCU_PER_WRITE_MILLI};
+use crate::constants::{
+    RACE_PAUSE_FIRST, RACES_AT_ONCE, SEND_ATTEMPTS_MAX, UNREPORTED_MAX, WCU_PER_WRITE_MILLI,
+};
 use crate::debit::View;
 use crate::error::failed;
 use crate::image::Image;
@@ -108,11 +111,15 @@ impl<'a> Exchange<'a> {
         self.store.now(self.moment)
     }
 
-    /// What the next write counts in `wcu`: itself, and the failed conditions of this process on the bucket that no landed
-    /// write has counted yet. They reached the item and cost what a write costs.
+    /// What the next write counts in `wcu`: itself, and the failed conditions of this process on
+    /// the bucket that no landed write has counted yet. They reached the item and cost what a write
+    /// costs.
     pub(crate) fn units_milli(&mut self) -> i64 {
         if let Some(look) = self.seen.as_deref() {
-            self.uncounted = self.uncounted.saturating_add(look.own.collect(self.store.now(self.moment))).min(UNREPORTED_MAX);
+            self.uncounted = self
+                .uncounted
+                .saturating_add(look.own.collect(self.store.now(self.moment)))
+                .min(UNREPORTED_MAX);
         }
         (1 + i64::from(self.uncounted)) * WCU_PER_WRITE_MILLI
     }
@@ -122,8 +129,8 @@ impl<'a> Exchange<'a> {
         self.seen.as_deref().and_then(|look| look.image.as_ref())
     }
 
-    /// What a charge or a credit goes by. Absence is believed only when this operation has seen it: a credit or a charge
-    /// that is dropped by mistake would be lost.
+    /// What a charge or a credit goes by. Absence is believed only when this operation has seen it:
+    /// a credit or a charge that is dropped by mistake would be lost.
     pub(crate) fn settling_view(&self) -> View<'_> {
         match self.seen.as_deref().map(|look| &look.image) {
             None => View::Unknown,
@@ -141,7 +148,10 @@ impl<'a> Exchange<'a> {
     }
 
     /// Sends one write and hears what its answer proves. An error ends the operation.
-    pub(crate) fn send(&mut self, write: BucketWrite) -> impl Future<Output = Result<Heard, StoreError>> {
+    pub(crate) fn send(
+        &mut self,
+        write: BucketWrite,
+    ) -> impl Future<Output = Result<Heard, StoreError>> {
         // A write that only prepares carries no nonce: landing twice changes nothing.
         let prepares = write.writer == Writer::SyncOnly;
         let sent_at = self.store.shared.options.clock.monotonic();
@@ -190,12 +200,15 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// True when an attempt that has landed may have been decided too long ago to count: see [`WRITE_AGE_MAX`].
+    /// True when an attempt that has landed may have been decided too long ago to count: see
+    /// [`WRITE_AGE_MAX`].
     ///
     /// [`WRITE_AGE_MAX`]: crate::constants::WRITE_AGE_MAX
     pub(crate) fn is_overdue(&self) -> bool {
         let options = &self.store.shared.options;
-        self.unheard_since.is_some_and(|since| options.clock.monotonic().saturating_sub(since) > options.write_age_max)
+        self.unheard_since.is_some_and(|since| {
+            options.clock.monotonic().saturating_sub(since) > options.write_age_max
+        })
     }
 
     fn lost(&mut self, item: Option<&Item>) -> Result<Heard, StoreError> {
@@ -223,12 +236,21 @@ impl<'a> Exchange<'a> {
         }
         self.is_ambiguous |= !prepares;
         self.sends += 1;
-        if self.sends >= SEND_ATTEMPTS_MAX { Err(failed(self.operation, error)) } else { Ok(Heard::Again) }
+        if self.sends >= SEND_ATTEMPTS_MAX {
+            Err(failed(self.operation, error))
+        } else {
+            Ok(Heard::Again)
+        }
     }
 
-    /// The last error of an operation. An earlier attempt may have landed, whatever became of the last one.
+    /// The last error of an operation. An earlier attempt may have landed, whatever became of the
+    /// last one.
     pub(crate) fn doubt(&self, error: StoreError) -> StoreError {
-        if self.is_ambiguous && !error.fate_unknown() { failed(self.operation, TableError::Unknown(error.to_string())) } else { error }
+        if self.is_ambiguous && !error.fate_unknown() {
+            failed(self.operation, TableError::Unknown(error.to_string()))
+        } else {
+            error
+        }
     }
 }
 
@@ -242,19 +264,29 @@ impl Drop for Exchange<'_> {
 }
 
 /// The future does not hold the write: it is part of every take's.
-fn dispatch(store: &DynamoStore, operation: &'static str, write: BucketWrite) -> impl Future<Output = Result<Sent, StoreError>> {
+fn dispatch(
+    store: &DynamoStore,
+    operation: &'static str,
+    write: BucketWrite,
+) -> impl Future<Output = Result<Sent, StoreError>> {
     debug_assert!(write.breaches().is_empty(), "{:?}", write.breaches());
     let answer: BoxFuture<'_, Result<Item, TableError>> = match write.write {
         Write::Update(update) => store.table().update_owned(update),
-        Write::Put(put) => Box::pin(async move { store.table().put(&put).await.map(|()| put.item) }),
-        Write::Delete(_) | Write::Check(_) => Box::pin(std::future::ready(Err(TableError::Rejected("not a write of a bucket".to_owned())))),
+        Write::Put(put) => {
+            Box::pin(async move { store.table().put(&put).await.map(|()| put.item) })
+        }
+        Write::Delete(_) | Write::Check(_) => Box::pin(std::future::ready(Err(
+            TableError::Rejected("not a write of a bucket".to_owned()),
+        ))),
     };
     async move {
         match answer.await {
             Ok(item) => Ok(Sent::Landed(item)),
             Err(TableError::Condition(item)) => Ok(Sent::Lost(item)),
             Err(error @ TableError::Unknown(_)) => Ok(Sent::Unknown(error)),
-            Err(error @ (TableError::NotApplied(_) | TableError::Unreachable(_))) => Ok(Sent::NotYet(error)),
+            Err(error @ (TableError::NotApplied(_) | TableError::Unreachable(_))) => {
+                Ok(Sent::NotYet(error))
+            }
             Err(error) => Err(failed(operation, error)),
         }
     }

@@ -6,7 +6,9 @@ mod tests;
 use aws_sdk_dynamodb::types::AttributeValue;
 use smallvec::SmallVec;
 use smol_str::{SmolStr, SmolStrBuilder};
-use zae_limiter_core::{BucketState, ConfigStamp, Limit, LimitName, LimitParams, LimitState, Milli, TimeMs};
+use zae_limiter_core::{
+    BucketState, ConfigStamp, Limit, LimitName, LimitParams, LimitState, Milli, TimeMs,
+};
 use zae_limiter_store::{StoreError, StoreErrorKind};
 
 use crate::constants::WCU_NEEDED_MILLI;
@@ -46,8 +48,12 @@ pub(crate) mod attr {
 }
 
 /// Item-level attributes of features this version does not have.
-const UNSUPPORTED: [(&str, &str); 4] =
-    [("sched", "schedules"), ("rsched", "calendar quotas"), ("sched_tz", "schedules"), ("bypass", "bypass")];
+const UNSUPPORTED: [(&str, &str); 4] = [
+    ("sched", "schedules"),
+    ("rsched", "calendar quotas"),
+    ("sched_tz", "schedules"),
+    ("bypass", "bypass"),
+];
 
 /// Limit-level attributes of features this version does not have.
 const UNSUPPORTED_FIELDS: [(&str, &str); 9] = [
@@ -118,7 +124,9 @@ struct Found<'a> {
 
 impl Found<'_> {
     fn number(&self, field: Field) -> Result<Option<i64>, StoreError> {
-        self.values[field as usize].map(|(name, value)| number_in(self.item, name, value)).transpose()
+        self.values[field as usize]
+            .map(|(name, value)| number_in(self.item, name, value))
+            .transpose()
     }
 
     fn has_no_parameters(&self) -> bool {
@@ -126,7 +134,9 @@ impl Found<'_> {
     }
 
     fn required(&self, field: Field) -> Result<i64, StoreError> {
-        self.number(field)?.ok_or_else(|| corrupt(self.item, &format!("b_{}_{}", self.name, field.word()), "is missing"))
+        self.number(field)?.ok_or_else(|| {
+            corrupt(self.item, &format!("b_{}_{}", self.name, field.word()), "is missing")
+        })
     }
 }
 
@@ -146,8 +156,8 @@ pub(crate) struct ImageLimit {
     pub(crate) retired: bool,
 }
 
-/// What is left of a limit that is gone: a balance and a count without parameters. The lease of the Python product ends with
-/// `ADD tk -d, tc +d`, whatever has become of the limit meanwhile.
+/// What is left of a limit that is gone: a balance and a count without parameters. The lease of the
+/// Python product ends with `ADD tk -d, tc +d`, whatever has become of the limit meanwhile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stub {
     pub(crate) name: LimitName,
@@ -225,15 +235,21 @@ impl<'a> Parts<'a> {
 
     /// An attribute of a limit, of a feature we do not have, or of nothing that matters.
     fn other(&mut self, item: &'a Item, key: &'a str, value: &'a AttributeValue) {
-        let Some((name, field)) = key.strip_prefix("b_").and_then(|rest| rest.rsplit_once('_')) else {
-            if let Some((_, feature)) = UNSUPPORTED.iter().find(|(unsupported, _)| *unsupported == key) {
+        let Some((name, field)) = key.strip_prefix("b_").and_then(|rest| rest.rsplit_once('_'))
+        else {
+            if let Some((_, feature)) =
+                UNSUPPORTED.iter().find(|(unsupported, _)| *unsupported == key)
+            {
                 self.unsupported = Some((key, feature));
             }
             return;
         };
         let Some(field) = Field::of(field) else {
             let says_none = matches!(value, AttributeValue::S(text) if text == NO_SCHEDULE);
-            if let Some((_, feature)) = UNSUPPORTED_FIELDS.iter().find(|(unsupported, _)| *unsupported == field && !says_none) {
+            if let Some((_, feature)) = UNSUPPORTED_FIELDS
+                .iter()
+                .find(|(unsupported, _)| *unsupported == field && !says_none)
+            {
                 self.unsupported = Some((key, feature));
             }
             return;
@@ -258,13 +274,20 @@ impl Image {
     /// The same for a bucket that was seen before: names it had then need not be made again.
     pub(crate) fn parse_after(item: &Item, before: Option<&Image>) -> Result<Image, StoreError> {
         let parts = Parts::of(item);
-        let number = |name, value: Option<&AttributeValue>| value.map(|value| number_in(item, name, value)).transpose();
-        let required = |name, value| number(name, value)?.ok_or_else(|| corrupt(item, name, "is missing"));
+        let number = |name, value: Option<&AttributeValue>| {
+            value.map(|value| number_in(item, name, value)).transpose()
+        };
+        let required =
+            |name, value| number(name, value)?.ok_or_else(|| corrupt(item, name, "is missing"));
         let rf = required(attr::RF, parts.rf)?;
         // Every write pins it, so an item without it would be one that nobody can write.
         let shard_count = required(attr::SHARD_COUNT, parts.shard_count)?;
         if shard_count < 1 {
-            return Err(corrupt(item, attr::SHARD_COUNT, format_args!("is {shard_count}; a bucket has at least one shard")));
+            return Err(corrupt(
+                item,
+                attr::SHARD_COUNT,
+                format_args!("is {shard_count}; a bucket has at least one shard"),
+            ));
         }
         let mut image = Image {
             rf,
@@ -276,7 +299,8 @@ impl Image {
             lw: parts.lw.and_then(|value| value.as_s().ok()).map(SmolStr::new),
             ca: number(attr::CA, parts.ca)?,
             has_rmf: parts.rmf.is_some(),
-            // One that is missing keeps FAST away, which would fail on it for ever; the next refill brings it back.
+            // One that is missing keeps FAST away, which would fail on it for ever; the next refill
+            // brings it back.
             wcu_tk: number(attr::WCU_TK, parts.wcu_tk)?.unwrap_or(WCU_NEEDED_MILLI - 1),
             wcu_tc: number(attr::WCU_TC, parts.wcu_tc)?.unwrap_or(0),
             limits: SmallVec::new(),
@@ -291,10 +315,14 @@ impl Image {
         for limit in parts.limits {
             // Every limit has a balance; what belongs to none is no limit.
             let Some((key, _)) = limit.values[Field::Tk as usize] else { continue };
-            let known = before.and_then(|before| before.limits.iter().find(|known| known.name.as_str() == limit.name));
+            let known = before.and_then(|before| {
+                before.limits.iter().find(|known| known.name.as_str() == limit.name)
+            });
             let name: LimitName = match known {
                 Some(known) => known.name.clone(),
-                None => limit.name.parse().map_err(|error| corrupt(item, key, format_args!("is not named after a limit: {error}")))?,
+                None => limit.name.parse().map_err(|error| {
+                    corrupt(item, key, format_args!("is not named after a limit: {error}"))
+                })?,
             };
             if limit.has_no_parameters() {
                 image.stubs.push(Stub { name, tk: limit.required(Field::Tk)? });
@@ -313,10 +341,13 @@ impl Image {
                 params,
                 tk: limit.required(Field::Tk)?,
                 tc: limit.number(Field::Tc)?.unwrap_or(0),
-                rm: rm.filter(|rm| remainders_count && (0..params.period_ms).contains(rm)).unwrap_or(0),
+                rm: rm
+                    .filter(|rm| remainders_count && (0..params.period_ms).contains(rm))
+                    .unwrap_or(0),
                 has_rm: rm.is_some(),
                 gp: limit.number(Field::Gp)?.unwrap_or(0).max(0),
-                retired: retired.is_some_and(|names| names.iter().any(|retired| name.as_str() == retired)),
+                retired: retired
+                    .is_some_and(|names| names.iter().any(|retired| name.as_str() == retired)),
                 name,
             });
         }
@@ -331,7 +362,9 @@ impl Image {
             Some((attribute, feature)) => Err(StoreError::new(
                 StoreErrorKind::Incompatible,
                 "consume",
-                format!("the bucket {pk} uses {feature} (attribute {attribute:?}), which this version does not support"),
+                format!(
+                    "the bucket {pk} uses {feature} (attribute {attribute:?}), which this version does not support"
+                ),
             )),
         }
     }
@@ -346,7 +379,8 @@ impl Image {
         self.stubs.iter().find(|stub| stub.name == *name)
     }
 
-    /// What a limit that is not here starts with: full, less what was charged to it while it was gone.
+    /// What a limit that is not here starts with: full, less what was charged to it while it was
+    /// gone.
     pub(crate) fn start_of(&self, limit: &Limit) -> i64 {
         let owed = self.stub(limit.name()).map_or(0, |stub| stub.tk.min(0));
         limit.params().capacity_milli.saturating_add(owed)
@@ -354,12 +388,17 @@ impl Image {
 
     /// True when every one of `limits` is here with these parameters.
     pub(crate) fn carries(&self, limits: &[Limit]) -> bool {
-        limits.iter().all(|limit| self.limit(limit.name()).is_some_and(|found| found.params == limit.params()))
+        limits.iter().all(|limit| {
+            self.limit(limit.name()).is_some_and(|found| found.params == limit.params())
+        })
     }
 
     /// True when the limits that count as in force are exactly `limits`, in any order.
     pub(crate) fn is_in_force(&self, limits: &[Limit]) -> bool {
-        self.carries(limits) && self.limits.iter().all(|found| found.retired != limits.iter().any(|limit| *limit.name() == found.name))
+        self.carries(limits)
+            && self.limits.iter().all(|found| {
+                found.retired != limits.iter().any(|limit| *limit.name() == found.name)
+            })
     }
 
     /// True when nobody has changed parameters between the two images.
@@ -367,7 +406,11 @@ impl Image {
         self.ca == other.ca
             && self.vu == other.vu
             && self.limits.len() == other.limits.len()
-            && self.limits.iter().zip(&other.limits).all(|(a, b)| a.name == b.name && a.params == b.params)
+            && self
+                .limits
+                .iter()
+                .zip(&other.limits)
+                .all(|(a, b)| a.name == b.name && a.params == b.params)
     }
 
     /// The bucket in the words of the core, the limits of `order` first.
@@ -380,12 +423,22 @@ impl Image {
         self.state_of(&active)
     }
 
-    /// The bucket as it is once the limits of `order` that have left something behind are here again.
+    /// The bucket as it is once the limits of `order` that have left something behind are here
+    /// again.
     fn with_stubs_as(&self, order: &[Limit]) -> Image {
         let mut image = self.clone();
         for limit in order.iter().filter(|limit| self.stub(limit.name()).is_some()) {
             let (name, params, tk) = (limit.name().clone(), limit.params(), self.start_of(limit));
-            image.limits.push(ImageLimit { name, params, tk, tc: 0, rm: 0, has_rm: false, gp: 0, retired: false });
+            image.limits.push(ImageLimit {
+                name,
+                params,
+                tk,
+                tc: 0,
+                rm: 0,
+                has_rm: false,
+                gp: 0,
+                retired: false,
+            });
         }
         image.stubs.retain(|stub| !order.iter().any(|limit| *limit.name() == stub.name));
         image.limits.sort_unstable_by(|a, b| a.name.cmp(&b.name));
@@ -394,14 +447,20 @@ impl Image {
 
     /// The bucket as listings show it: limits in force by name, then retired ones.
     pub(crate) fn view(&self) -> BucketState {
-        let active: SmallVec<[&ImageLimit; 3]> = self.limits.iter().filter(|limit| !limit.retired).collect();
+        let active: SmallVec<[&ImageLimit; 3]> =
+            self.limits.iter().filter(|limit| !limit.retired).collect();
         self.state_of(&active)
     }
 
     fn state_of(&self, active: &[&ImageLimit]) -> BucketState {
-        let others = self.limits.iter().filter(|limit| !active.iter().any(|active| active.name == limit.name));
-        let limits: SmallVec<[LimitState; 2]> = active.iter().copied().chain(others).map(ImageLimit::state).collect();
-        let stamp = ConfigStamp(u64::try_from(self.ca.unwrap_or(0)).unwrap_or(0).saturating_mul(1000));
+        let others = self
+            .limits
+            .iter()
+            .filter(|limit| !active.iter().any(|active| active.name == limit.name));
+        let limits: SmallVec<[LimitState; 2]> =
+            active.iter().copied().chain(others).map(ImageLimit::state).collect();
+        let stamp =
+            ConfigStamp(u64::try_from(self.ca.unwrap_or(0)).unwrap_or(0).saturating_mul(1000));
         let mut state = BucketState::restore(limits, active.len(), TimeMs(self.rf), stamp);
         for limit in self.limits.iter().filter(|limit| limit.gp > 0) {
             state.restore_gap(&limit.name, Milli(limit.gp));
@@ -431,7 +490,10 @@ fn disabled(item: &Item, found: Option<&AttributeValue>) -> Result<bool, StoreEr
         None => Ok(false),
         Some(AttributeValue::Bool(true)) => Ok(true),
         Some(other) => {
-            let problem = format!("is {}, not true; enable its entity or resource again to take it away", shown(other));
+            let problem = format!(
+                "is {}, not true; enable its entity or resource again to take it away",
+                shown(other)
+            );
             Err(corrupt(item, attr::DISABLED, problem))
         }
     }
@@ -448,7 +510,10 @@ fn number_in(item: &Item, name: &str, value: &AttributeValue) -> Result<i64, Sto
     }
     // Whole numbers may be written as decimals or with an exponent.
     match text.parse::<f64>() {
-        #[expect(clippy::cast_possible_truncation, reason = "checked to be a whole number of at most 53 bits")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "checked to be a whole number of at most 53 bits"
+        )]
         Ok(number) if number.fract() == 0.0 && number.abs() < 9.0e15 => Ok(number as i64),
         _ => Err(corrupt(item, name, format_args!("is {text:?}, not a whole number"))),
     }

@@ -1,7 +1,8 @@
 //! Items as text, numbers and names: every record except the bucket, written and read in one place.
 //!
-//! Items of the Python product are read too. What this version cannot honour is an `Incompatible` error that names the item
-//! and the attribute, never a guess: a limit that is silently dropped would let everybody through.
+//! Items of the Python product are read too. What this version cannot honour is an `Incompatible`
+//! error that names the item and the attribute, never a guess: a limit that is silently dropped
+//! would let everybody through.
 
 mod audit;
 pub(crate) mod config;
@@ -20,7 +21,8 @@ use crate::keys;
 use crate::table::{Action, Item, Key, number, text};
 
 pub(crate) use audit::{
-    Details, Event, audit_event, audit_item, deleted_of, details, details_of, is_deletion, is_purge_of, purge_told, purged_of,
+    Details, Event, audit_event, audit_item, deleted_of, details, details_of, is_deletion,
+    is_purge_of, purge_told, purged_of,
 };
 pub(crate) use usage::{Shape, shape_of, usage_item};
 
@@ -48,13 +50,15 @@ pub(crate) mod attr {
     pub(crate) const PGEN: &str = "pgen";
     /// Which of the entities that ever had this id it is.
     pub(crate) const PINC: &str = "pinc";
-    /// The version updates of an entity are conditional on. Ours; an entity without it is at version 1.
+    /// The version updates of an entity are conditional on. Ours; an entity without it is at
+    /// version 1.
     pub(crate) const VERSION: &str = "version";
     /// Counts the children an entity ever got, so that it is not deleted under a new one. Ours.
     pub(crate) const CHILDREN_EVER: &str = "cv";
     /// The deletion of the entity has been ordered: the event that says so. Ours.
     pub(crate) const DELETING: &str = "deleting";
-    /// The ancestors an entity cascaded to when it was created, the parent first. Ours; a hint for reading ahead.
+    /// The ancestors an entity cascaded to when it was created, the parent first. Ours; a hint for
+    /// reading ahead.
     pub(crate) const ANCESTORS: &str = "anc";
     pub(crate) const DISABLED: &str = "disabled";
     pub(crate) const NAMESPACE_ID: &str = "namespace_id";
@@ -121,7 +125,8 @@ pub(crate) fn shown(value: &AttributeValue) -> String {
         AttributeValue::Ss(values) | AttributeValue::Ns(values) => list(values.clone()),
         AttributeValue::M(values) => {
             let sorted: BTreeMap<_, _> = values.iter().collect();
-            let pairs: Vec<String> = sorted.into_iter().map(|(key, value)| format!("{key}: {}", shown(value))).collect();
+            let pairs: Vec<String> =
+                sorted.into_iter().map(|(key, value)| format!("{key}: {}", shown(value))).collect();
             format!("{{{}}}", pairs.join(", "))
         }
         AttributeValue::B(bytes) => format!("{} bytes", bytes.as_ref().len()),
@@ -151,7 +156,13 @@ pub(crate) fn name_in<N: FromStr>(item: &Item, attribute: &str, text: &str) -> R
 where
     N::Err: Display,
 {
-    text.parse().map_err(|error| incompatible(item, attribute, format_args!("holds a name this version does not accept: {error}")))
+    text.parse().map_err(|error| {
+        incompatible(
+            item,
+            attribute,
+            format_args!("holds a name this version does not accept: {error}"),
+        )
+    })
 }
 
 /// The keys of a new item, with the one by which its namespace finds it.
@@ -166,7 +177,10 @@ pub(crate) fn new_item(namespace: &str, key: &Key) -> Item {
 
 /// The same for an update, which creates the item when it is missing.
 pub(crate) fn index_actions(namespace: &str, key: &Key) -> [Action; 2] {
-    [Action::SetIfAbsent(attr::GSI4PK.into(), text(namespace)), Action::SetIfAbsent(attr::GSI4SK.into(), text(key.pk.as_str()))]
+    [
+        Action::SetIfAbsent(attr::GSI4PK.into(), text(namespace)),
+        Action::SetIfAbsent(attr::GSI4SK.into(), text(key.pk.as_str())),
+    ]
 }
 
 fn put(item: &mut Item, attribute: &str, value: AttributeValue) {
@@ -183,11 +197,18 @@ pub(crate) fn optional_text(value: Option<&str>) -> AttributeValue {
 
 /// Metadata as stored.
 pub(crate) fn metadata_value(metadata: &BTreeMap<String, String>) -> AttributeValue {
-    AttributeValue::M(metadata.iter().map(|(key, value)| (key.clone(), text(value.as_str()))).collect())
+    AttributeValue::M(
+        metadata.iter().map(|(key, value)| (key.clone(), text(value.as_str()))).collect(),
+    )
 }
 
 /// A new entity. `incarnation` tells it apart from an earlier one with the same id.
-pub(crate) fn entity_item(namespace: &str, entity: &Entity, incarnation: &str, ancestors: &[EntityId]) -> Item {
+pub(crate) fn entity_item(
+    namespace: &str,
+    entity: &Entity,
+    incarnation: &str,
+    ancestors: &[EntityId],
+) -> Item {
     let mut item = new_item(namespace, &keys::entity(namespace, &entity.id));
     put(&mut item, attr::ENTITY_ID, text(entity.id.as_str()));
     put(&mut item, attr::NAME, text(entity.name.as_str()));
@@ -223,9 +244,12 @@ pub(crate) fn stored_version(version: u64) -> i64 {
 
 /// Reads an entity.
 pub(crate) fn entity(item: &Item) -> Result<Entity, StoreError> {
-    let id = text_of(item, attr::ENTITY_ID).ok_or_else(|| corrupt(item, attr::ENTITY_ID, "is missing"))?;
+    let id = text_of(item, attr::ENTITY_ID)
+        .ok_or_else(|| corrupt(item, attr::ENTITY_ID, "is missing"))?;
     let metadata = match item.get(attr::METADATA) {
-        Some(AttributeValue::M(pairs)) => pairs.iter().map(|(key, value)| (key.clone(), shown(value))).collect(),
+        Some(AttributeValue::M(pairs)) => {
+            pairs.iter().map(|(key, value)| (key.clone(), shown(value))).collect()
+        }
         _ => BTreeMap::new(),
     };
     Ok(Entity {
@@ -266,19 +290,27 @@ pub(crate) fn namespace_item(key: &Key, namespace: &Namespace) -> Item {
 
 /// Reads a record of a namespace.
 pub(crate) fn namespace(item: &Item) -> Result<Namespace, StoreError> {
-    let word = |attribute| text_of(item, attribute).ok_or_else(|| corrupt(item, attribute, "is missing"));
+    let word =
+        |attribute| text_of(item, attribute).ok_or_else(|| corrupt(item, attribute, "is missing"));
     let status = match word(attr::STATUS)? {
         "active" => NamespaceStatus::Active,
         "deleted" => NamespaceStatus::Deleted,
         "purging" => NamespaceStatus::Purging,
-        other => return Err(incompatible(item, attr::STATUS, format_args!("says {other:?}, which this version does not know"))),
+        other => {
+            return Err(incompatible(
+                item,
+                attr::STATUS,
+                format_args!("says {other:?}, which this version does not know"),
+            ));
+        }
     };
     Ok(Namespace {
         id: name_in(item, attr::NAMESPACE_ID, word(attr::NAMESPACE_ID)?)?,
         name: name_in(item, attr::NAMESPACE_NAME, word(attr::NAMESPACE_NAME)?)?,
         status,
         created_at: instant_of(item, attr::CREATED_AT).unwrap_or(TimeMs(0)),
-        deleted_at: instant_of(item, attr::DELETED_AT).filter(|_| status != NamespaceStatus::Active),
+        deleted_at: instant_of(item, attr::DELETED_AT)
+            .filter(|_| status != NamespaceStatus::Active),
     })
 }
 
@@ -286,7 +318,8 @@ pub(crate) fn namespace(item: &Item) -> Result<Namespace, StoreError> {
 pub(crate) fn version_item(schema: &str, at: TimeMs, by: &str) -> Item {
     let mut item = new_item(keys::REGISTRY, &keys::version());
     put(&mut item, attr::SCHEMA_VERSION, text(schema));
-    // None of the Python product's Lambdas is deployed beside us, and none is to be pushed by its clients.
+    // None of the Python product's Lambdas is deployed beside us, and none is to be pushed by its
+    // clients.
     put(&mut item, "lambda_version", nothing());
     put(&mut item, "client_min_version", text("0.0.0"));
     put(&mut item, "updated_at", text(rfc3339(at)));

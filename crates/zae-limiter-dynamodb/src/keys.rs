@@ -1,8 +1,9 @@
 //! Every key of the schema, built and parsed in one place.
 //!
-//! The parts of a key are separated by `#` and `/`, which no name except a resource may contain (`/` only), so every key
-//! has one reading. The namespace comes first, so a policy on leading keys can fence a process into its namespace; the partition
-//! `_/SYSTEM#`, where every read looks whether the namespace is active, has to stay readable (`docs/dynamodb.md`).
+//! The parts of a key are separated by `#` and `/`, which no name except a resource may contain
+//! (`/` only), so every key has one reading. The namespace comes first, so a policy on leading keys
+//! can fence a process into its namespace; the partition `_/SYSTEM#`, where every read looks
+//! whether the namespace is active, has to stay readable (`docs/dynamodb.md`).
 
 use std::borrow::Cow;
 
@@ -40,12 +41,14 @@ pub fn bucket(namespace: &str, entity: &EntityId, resource: &ResourceName, shard
     bucket_of(namespace, entity.as_str(), resource.as_str(), shard)
 }
 
-/// The same by the words it is stored under: names that other writers accept and we do not have buckets too.
+/// The same by the words it is stored under: names that other writers accept and we do not have
+/// buckets too.
 #[must_use]
 pub fn bucket_of(namespace: &str, entity: &str, resource: &str, shard: u32) -> Key {
     const MARK: &str = "/BUCKET#";
     // Built for every take: at once in the right size.
-    let mut pk = String::with_capacity(namespace.len() + MARK.len() + entity.len() + resource.len() + 4);
+    let mut pk =
+        String::with_capacity(namespace.len() + MARK.len() + entity.len() + resource.len() + 4);
     for part in [namespace, MARK, entity, "#", resource, "#"] {
         pk.push_str(part);
     }
@@ -88,7 +91,10 @@ pub fn parse_entity_partition<'a>(namespace: &str, pk: &'a str) -> Option<&'a st
 #[must_use]
 pub fn entity_config(namespace: &str, entity: &EntityId, resource: Option<&ResourceName>) -> Key {
     let resource = resource.map_or(ALL_RESOURCES, ResourceName::as_str);
-    Key { pk: entity_partition(namespace, entity), sk: Cow::Owned(format!("{ENTITY_CONFIG}{resource}")) }
+    Key {
+        pk: entity_partition(namespace, entity),
+        sk: Cow::Owned(format!("{ENTITY_CONFIG}{resource}")),
+    }
 }
 
 /// The configuration of a resource.
@@ -170,11 +176,14 @@ pub const NAMESPACE_ID: &str = "#NSID#";
 /// Greater than every text a key contains: the end of a range.
 pub const END: char = '\u{10ffff}';
 
-/// The configuration of an entity for a resource, by the words they are stored under: names that other writers accept and
-/// we do not have one too.
+/// The configuration of an entity for a resource, by the words they are stored under: names that
+/// other writers accept and we do not have one too.
 #[must_use]
 pub fn entity_config_of(namespace: &str, entity: &str, resource: &str) -> Key {
-    Key { pk: format!("{namespace}/ENTITY#{entity}"), sk: Cow::Owned(format!("{ENTITY_CONFIG}{resource}")) }
+    Key {
+        pk: format!("{namespace}/ENTITY#{entity}"),
+        sk: Cow::Owned(format!("{ENTITY_CONFIG}{resource}")),
+    }
 }
 
 /// The configuration of a resource, by the word it is stored under.
@@ -192,7 +201,10 @@ pub fn parse_entity_config(sk: &str) -> Option<&str> {
 /// One usage snapshot of an entity; `window` is the key of the window.
 #[must_use]
 pub fn usage(namespace: &str, entity: &EntityId, resource: &ResourceName, window: &str) -> Key {
-    Key { pk: entity_partition(namespace, entity), sk: Cow::Owned(format!("{}{window}", usage_prefix(Some(resource)))) }
+    Key {
+        pk: entity_partition(namespace, entity),
+        sk: Cow::Owned(format!("{}{window}", usage_prefix(Some(resource)))),
+    }
 }
 
 /// What the sort keys of usage snapshots begin with, of one resource or of all.
@@ -319,7 +331,10 @@ pub mod index {
     /// GSI3 partition: entities with a configuration for a resource; the sort key is the entity.
     #[must_use]
     pub fn entity_configs(namespace: &str, resource: Option<&ResourceName>) -> String {
-        format!("{namespace}/ENTITY_CONFIG#{}", resource.map_or(ALL_RESOURCES, ResourceName::as_str))
+        format!(
+            "{namespace}/ENTITY_CONFIG#{}",
+            resource.map_or(ALL_RESOURCES, ResourceName::as_str)
+        )
     }
 
     /// GSI4 sort key of a bucket; every other record has its partition key there.

@@ -1,12 +1,13 @@
-//! The DynamoDB backend of zae-limiter: one table, shared by any number of processes, and with the Python product.
+//! The DynamoDB backend of zae-limiter: one table, shared by any number of processes, and with the
+//! Python product.
 //!
-//! The key decision: nothing is read before it is written. A take is one conditional `UpdateItem` whose condition is the
-//! decision; when it fails, the image that comes back decides the next write. Every write of a bucket is built as a value
-//! (`write.rs`), so tests inspect it and the simulator replays it; `debit.rs` and `credit.rs` choose it and are pure,
-//! `bucket.rs` sends it.
+//! The key decision: nothing is read before it is written. A take is one conditional `UpdateItem`
+//! whose condition is the decision; when it fails, the image that comes back decides the next
+//! write. Every write of a bucket is built as a value (`write.rs`), so tests inspect it and the
+//! simulator replays it; `debit.rs` and `credit.rs` choose it and are pure, `bucket.rs` sends it.
 //!
-//! Cost of a warm take: one `UpdateItem` per member of the chain, in parallel, no read; one write unit each
-//! up to ids of 64 bytes and three short limits (`docs/dynamodb.md`).
+//! Cost of a warm take: one `UpdateItem` per member of the chain, in parallel, no read; one write
+//! unit each up to ids of 64 bytes and three short limits (`docs/dynamodb.md`).
 
 mod birth;
 mod bucket;
@@ -75,9 +76,10 @@ impl Shared {
         Shared { table, options, caches, seed }
     }
 
-    /// An instant of the local clock, as far as the table's clock lets it count. One that is far ahead would move refill
-    /// instants into everybody's future, one that is far behind would let a take pass that the bucket has no room for, and
-    /// either would make one configuration look newer than another.
+    /// An instant of the local clock, as far as the table's clock lets it count. One that is far
+    /// ahead would move refill instants into everybody's future, one that is far behind would let a
+    /// take pass that the bucket has no room for, and either would make one configuration look
+    /// newer than another.
     fn corrected(&self, at: TimeMs) -> TimeMs {
         self.table.time().correct(at)
     }
@@ -87,14 +89,17 @@ impl Shared {
         self.corrected(self.options.clock.now())
     }
 
-    /// Asks the table for the time when it is doubtful: before an instant is written, not by the very request that writes it.
-    /// One small read, or up to three where answers are slow; a table that tells no time is believed to have the local one.
-    /// `None` when it had to be asked, and time has passed over that.
+    /// Asks the table for the time when it is doubtful: before an instant is written, not by the
+    /// very request that writes it. One small read, or up to three where answers are slow; a table
+    /// that tells no time is believed to have the local one. `None` when it had to be asked, and
+    /// time has passed over that.
     async fn ask_the_time(&self) -> Result<Option<clock::TableTime>, StoreError> {
         for asked in 0..constants::CLOCK_ASKED_MAX {
             match self.table.time() {
                 clock::TableTime::Doubtful(_) => Box::pin(version::ping(self)).await?,
-                time @ (clock::TableTime::Local | clock::TableTime::Within(_)) => return Ok((asked == 0).then_some(time)),
+                time @ (clock::TableTime::Local | clock::TableTime::Within(_)) => {
+                    return Ok((asked == 0).then_some(time));
+                }
             }
         }
         Ok(None)
@@ -102,24 +107,34 @@ impl Shared {
 }
 
 impl DynamoStore {
-    /// Binds to a namespace of a table that has been initialised. `NotFound` when the table, its version record or the
-    /// namespace is missing, `Incompatible` for a schema of another major version.
+    /// Binds to a namespace of a table that has been initialised. `NotFound` when the table, its
+    /// version record or the namespace is missing, `Incompatible` for a schema of another major
+    /// version.
     ///
     /// Cost: one `BatchGetItem`.
-    pub async fn on_table(table: Arc<dyn Table>, options: DynamoOptions, namespace: &NamespaceName) -> Result<DynamoStore, StoreError> {
+    pub async fn on_table(
+        table: Arc<dyn Table>,
+        options: DynamoOptions,
+        namespace: &NamespaceName,
+    ) -> Result<DynamoStore, StoreError> {
         let shared = Arc::new(Shared::new(table, options));
         let id = version::check_and_find(&shared, namespace).await?;
         Ok(DynamoStore { shared, name: namespace.clone(), id })
     }
 
-    /// A handle for the registry of namespaces. Bound to `default` if there is one, else to none: whatever it is then asked
-    /// about one is `NotFound`.
+    /// A handle for the registry of namespaces. Bound to `default` if there is one, else to none:
+    /// whatever it is then asked about one is `NotFound`.
     ///
     /// Cost: one read.
-    pub async fn registry_on(table: Arc<dyn Table>, options: DynamoOptions) -> Result<DynamoStore, StoreError> {
+    pub async fn registry_on(
+        table: Arc<dyn Table>,
+        options: DynamoOptions,
+    ) -> Result<DynamoStore, StoreError> {
         let shared = Arc::new(Shared::new(table, options));
         let name = version::DEFAULT_NAMESPACE.parse().expect("the word is a valid namespace name");
-        let id = version::check_and_look_for(&shared, &name).await?.unwrap_or_else(|| Arc::from(keys::NO_NAMESPACE));
+        let id = version::check_and_look_for(&shared, &name)
+            .await?
+            .unwrap_or_else(|| Arc::from(keys::NO_NAMESPACE));
         Ok(DynamoStore { shared, name, id })
     }
 
@@ -136,7 +151,10 @@ impl DynamoStore {
 
 impl fmt::Debug for DynamoStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DynamoStore").field("namespace", &self.name).field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("DynamoStore")
+            .field("namespace", &self.name)
+            .field("id", &self.id)
+            .finish_non_exhaustive()
     }
 }
 
@@ -154,7 +172,8 @@ impl Store for DynamoStore {
         Box::pin(async move { version::ping(&self.shared).await })
     }
 
-    /// DynamoDB forgets expired items by itself, within two days of their `ttl`. Nothing is left to do here.
+    /// DynamoDB forgets expired items by itself, within two days of their `ttl`. Nothing is left to
+    /// do here.
     fn sweep(&self, _now: TimeMs, _steps_max: u32) -> BoxFuture<'_, Result<Swept, StoreError>> {
         Box::pin(async { Ok(Swept { complete: true, ..Swept::default() }) })
     }

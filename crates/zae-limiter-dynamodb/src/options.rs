@@ -14,7 +14,8 @@ pub enum CascadeWrites {
     /// All at once: one round trip. A refusal by one gives back what the others took.
     #[default]
     Parallel,
-    /// One after the other, the caller's own first: slower, and a refusal by the first costs the others nothing.
+    /// One after the other, the caller's own first: slower, and a refusal by the first costs the
+    /// others nothing.
     Serial,
 }
 
@@ -22,7 +23,8 @@ pub enum CascadeWrites {
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct DynamoOptions {
-    /// Write first, and read nothing. Off: read each bucket, then write; the slower oracle the fast path is tested against.
+    /// Write first, and read nothing. Off: read each bucket, then write; the slower oracle the fast
+    /// path is tested against.
     pub speculative: bool,
     /// How the buckets of a chain are written.
     pub cascade_writes: CascadeWrites,

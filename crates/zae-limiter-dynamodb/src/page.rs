@@ -1,5 +1,5 @@
-//! Paging. A cursor is the last name of a page, so it outlives the process, and what is deleted or added between two pages
-//! moves nothing.
+//! Paging. A cursor is the last name of a page, so it outlives the process, and what is deleted or
+//! added between two pages moves nothing.
 
 use zae_limiter_store::{Cursor, Page, PageRequest, StoreError, StoreErrorKind};
 
@@ -7,14 +7,16 @@ use crate::Shared;
 use crate::keys::END;
 use crate::table::{Index, Item, Query, Sort};
 
-/// Requests that found something, for one page of a listing, at most. Listings that skip much (deleted namespaces among active ones) end with a
-/// short page and a cursor instead.
+/// Requests that found something, for one page of a listing, at most. Listings that skip much
+/// (deleted namespaces among active ones) end with a short page and a cursor instead.
 const QUERIES_MAX: u32 = 32;
 
-/// Pages one walk over everything goes through at most: at 1 MB each, more than a partition of a table of ours ever holds.
+/// Pages one walk over everything goes through at most: at 1 MB each, more than a partition of a
+/// table of ours ever holds.
 const WALK_PAGES_MAX: u32 = 100_000;
 
-/// The longest text of a cursor, in bytes: that of the longest name, and the number of a shard behind it.
+/// The longest text of a cursor, in bytes: that of the longest name, and the number of a shard
+/// behind it.
 const CURSOR_BYTES_MAX: usize = 256 + 11;
 
 /// A part of a partition whose sort keys are a prefix and a name, one item each.
@@ -29,25 +31,44 @@ impl Listing {
     pub(crate) fn after(&self, name: Option<&str>) -> Query {
         let sort = match name {
             // Every character of a name sorts behind the exclamation mark.
-            Some(name) => Sort::Between(format!("{}{name}!", self.prefix), format!("{}{END}", self.prefix)),
+            Some(name) => {
+                Sort::Between(format!("{}{name}!", self.prefix), format!("{}{END}", self.prefix))
+            }
             None if self.prefix.is_empty() => Sort::All,
             None => Sort::Prefix(self.prefix.clone()),
         };
         let (index, partition) = (self.index, self.partition.clone());
-        Query { index, partition, sort, start: None, limit: None, ascending: true, consistent: index.is_none() }
+        Query {
+            index,
+            partition,
+            sort,
+            start: None,
+            limit: None,
+            ascending: true,
+            consistent: index.is_none(),
+        }
     }
 }
 
 /// The name a page begins after.
-pub(crate) fn position<'a>(page: &'a PageRequest, operation: &'static str) -> Result<Option<&'a str>, StoreError> {
+pub(crate) fn position<'a>(
+    page: &'a PageRequest,
+    operation: &'static str,
+) -> Result<Option<&'a str>, StoreError> {
     let Some(cursor) = page.cursor() else { return Ok(None) };
     let text = cursor.0.as_str();
-    let plausible = !text.is_empty() && text.len() <= CURSOR_BYTES_MAX && text.bytes().all(|byte| byte.is_ascii_graphic());
+    let plausible = !text.is_empty()
+        && text.len() <= CURSOR_BYTES_MAX
+        && text.bytes().all(|byte| byte.is_ascii_graphic());
     if plausible { Ok(Some(text)) } else { Err(foreign_cursor(operation)) }
 }
 
 pub(crate) fn foreign_cursor(operation: &'static str) -> StoreError {
-    StoreError::new(StoreErrorKind::Invalid, operation, "the cursor is not one of this listing; begin without one")
+    StoreError::new(
+        StoreErrorKind::Invalid,
+        operation,
+        "the cursor is not one of this listing; begin without one",
+    )
 }
 
 pub(crate) fn size_of(page: &PageRequest) -> usize {
@@ -55,7 +76,8 @@ pub(crate) fn size_of(page: &PageRequest) -> usize {
 }
 
 impl Shared {
-    /// One page of a listing. `read` gives the name of an item, and what is listed of it, if anything is.
+    /// One page of a listing. `read` gives the name of an item, and what is listed of it, if
+    /// anything is.
     pub(crate) async fn list<T>(
         &self,
         operation: &'static str,
@@ -81,10 +103,16 @@ impl Shared {
             query.start = found.last;
             if query.start.is_none() || items.len() > size {
                 let page = Page::cut(items, page, |(name, _)| name.clone());
-                return Ok(Page { items: page.items.into_iter().map(|(_, item)| item).collect(), next: page.next });
+                return Ok(Page {
+                    items: page.items.into_iter().map(|(_, item)| item).collect(),
+                    next: page.next,
+                });
             }
         }
-        Ok(Page { items: items.into_iter().map(|(_, item)| item).collect(), next: seen.map(Cursor) })
+        Ok(Page {
+            items: items.into_iter().map(|(_, item)| item).collect(),
+            next: seen.map(Cursor),
+        })
     }
 }
 

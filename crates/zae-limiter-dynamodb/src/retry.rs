@@ -1,5 +1,5 @@
-//! Repeating what may be repeated: reads, and transactions that carry a token. Never a bucket write; those have rules of
-//! their own (`bucket.rs`).
+//! Repeating what may be repeated: reads, and transactions that carry a token. Never a bucket
+//! write; those have rules of their own (`bucket.rs`).
 
 use std::time::Duration;
 
@@ -7,7 +7,9 @@ use zae_limiter_store::{BoxFuture, StoreError};
 
 use crate::Shared;
 use crate::config::Changing;
-use crate::constants::{ADMIN_ATTEMPTS_MAX, BACKOFF_FIRST, BACKOFF_MAX, BATCH_GET_MAX, BATCH_WRITE_MAX};
+use crate::constants::{
+    ADMIN_ATTEMPTS_MAX, BACKOFF_FIRST, BACKOFF_MAX, BATCH_GET_MAX, BATCH_WRITE_MAX,
+};
 use crate::error::failed;
 use crate::table::{Cancellation, Item, Key, Query, QueryPage, TableError, Write};
 
@@ -25,7 +27,8 @@ impl Shared {
         self.options.clock.sleep(pause).await;
     }
 
-    /// Repeats a call that may be repeated until it gives an answer. The answer of a failed condition is an answer.
+    /// Repeats a call that may be repeated until it gives an answer. The answer of a failed
+    /// condition is an answer.
     pub(crate) async fn persist<'a, T>(
         &'a self,
         operation: &'static str,
@@ -37,11 +40,18 @@ impl Shared {
             let error = match call().await {
                 Ok(answer) => return Ok(answer),
                 Err(TableError::Condition(item)) => return Err(Refused::Condition(item)),
-                Err(TableError::Canceled(reasons)) if is_decided(&reasons) => return Err(Refused::Canceled(reasons)),
+                Err(TableError::Canceled(reasons)) if is_decided(&reasons) => {
+                    return Err(Refused::Canceled(reasons));
+                }
                 Err(error) => error,
             };
-            let passing =
-                matches!(error, TableError::Canceled(_) | TableError::NotApplied(_) | TableError::Unreachable(_) | TableError::Unknown(_));
+            let passing = matches!(
+                error,
+                TableError::Canceled(_)
+                    | TableError::NotApplied(_)
+                    | TableError::Unreachable(_)
+                    | TableError::Unknown(_)
+            );
             if !passing || attempt >= ADMIN_ATTEMPTS_MAX {
                 return Err(Refused::Failed(failed(operation, error)));
             }
@@ -50,15 +60,24 @@ impl Shared {
     }
 
     /// Applies all writes or none, exactly once: the token stays the same over all attempts.
-    pub(crate) async fn transact(&self, operation: &'static str, writes: &[Write]) -> Result<(), Refused> {
+    pub(crate) async fn transact(
+        &self,
+        operation: &'static str,
+        writes: &[Write],
+    ) -> Result<(), Refused> {
         let token = self.token();
         let _changing = Changing::writes(&self.caches.records, writes);
         self.persist(operation, || self.table.transact(writes, &token)).await
     }
 
-    /// Reads items by key, any number of them, in the order asked. A key the table withholds is asked for again; it never
-    /// counts as missing.
-    pub(crate) async fn read_all(&self, operation: &'static str, keys: &[Key], consistent: bool) -> Result<Vec<Option<Item>>, StoreError> {
+    /// Reads items by key, any number of them, in the order asked. A key the table withholds is
+    /// asked for again; it never counts as missing.
+    pub(crate) async fn read_all(
+        &self,
+        operation: &'static str,
+        keys: &[Key],
+        consistent: bool,
+    ) -> Result<Vec<Option<Item>>, StoreError> {
         let mut found = std::collections::HashMap::with_capacity(keys.len());
         for chunk in keys.chunks(BATCH_GET_MAX) {
             let mut open: Vec<Key> = chunk.to_vec();
@@ -68,7 +87,9 @@ impl Shared {
                     if attempt >= ADMIN_ATTEMPTS_MAX {
                         return Err(failed(
                             operation,
-                            TableError::NotApplied("the table keeps back some of the keys asked for".to_owned()),
+                            TableError::NotApplied(
+                                "the table keeps back some of the keys asked for".to_owned(),
+                            ),
                         ));
                     }
                     self.back_off(attempt).await;
@@ -90,12 +111,22 @@ impl Shared {
     }
 
     /// One page of a query.
-    pub(crate) async fn query(&self, operation: &'static str, query: &Query) -> Result<QueryPage, StoreError> {
-        self.persist(operation, || self.table.query(query)).await.map_err(|refused| refused.into_error(operation))
+    pub(crate) async fn query(
+        &self,
+        operation: &'static str,
+        query: &Query,
+    ) -> Result<QueryPage, StoreError> {
+        self.persist(operation, || self.table.query(query))
+            .await
+            .map_err(|refused| refused.into_error(operation))
     }
 
     /// Deletes items by key, any number of them.
-    pub(crate) async fn delete_all(&self, operation: &'static str, keys: &[Key]) -> Result<(), StoreError> {
+    pub(crate) async fn delete_all(
+        &self,
+        operation: &'static str,
+        keys: &[Key],
+    ) -> Result<(), StoreError> {
         let _changing = Changing::deletes(&self.caches.records, keys);
         for chunk in keys.chunks(BATCH_WRITE_MAX) {
             let mut open = chunk.to_vec();
@@ -103,12 +134,20 @@ impl Shared {
             while !open.is_empty() {
                 if attempt > 0 {
                     if attempt >= ADMIN_ATTEMPTS_MAX {
-                        return Err(failed(operation, TableError::NotApplied("the table keeps refusing some of the deletes".to_owned())));
+                        return Err(failed(
+                            operation,
+                            TableError::NotApplied(
+                                "the table keeps refusing some of the deletes".to_owned(),
+                            ),
+                        ));
                     }
                     self.back_off(attempt).await;
                 }
                 attempt += 1;
-                open = self.persist(operation, || self.table.delete_batch(&open)).await.map_err(|refused| refused.into_error(operation))?;
+                open = self
+                    .persist(operation, || self.table.delete_batch(&open))
+                    .await
+                    .map_err(|refused| refused.into_error(operation))?;
             }
         }
         Ok(())
@@ -141,7 +180,10 @@ impl Refused {
     }
 }
 
-/// True when some leg failed for good; false when only conflicts and throttling stood in the way, which pass.
+/// True when some leg failed for good; false when only conflicts and throttling stood in the way,
+/// which pass.
 pub(crate) fn is_decided(reasons: &[Cancellation]) -> bool {
-    reasons.iter().any(|reason| matches!(reason, Cancellation::Condition(_) | Cancellation::Rejected(_)))
+    reasons
+        .iter()
+        .any(|reason| matches!(reason, Cancellation::Condition(_) | Cancellation::Rejected(_)))
 }

@@ -1,7 +1,8 @@
 //! The table as this crate sees it: a handful of calls, as data, and how they can fail.
 //!
-//! Everything the protocol sends is a value of this module, so that tests can inspect it and the simulator can replay it:
-//! the real table is [`crate::sdk::SdkTable`], the one of the simulator evaluates the same values in memory.
+//! Everything the protocol sends is a value of this module, so that tests can inspect it and the
+//! simulator can replay it: the real table is [`crate::sdk::SdkTable`], the one of the simulator
+//! evaluates the same values in memory.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -14,7 +15,8 @@ use crate::clock::TableTime;
 /// The attributes of one item.
 pub type Item = HashMap<String, AttributeValue>;
 
-/// The name of a top-level attribute. Short ones, which nearly all are, are not on the heap: a take names dozens.
+/// The name of a top-level attribute. Short ones, which nearly all are, are not on the heap: a take
+/// names dozens.
 pub type Attr = smol_str::SmolStr;
 
 /// Which item.
@@ -67,7 +69,8 @@ pub enum Condition {
     Exists(Attr),
     /// `attribute_not_exists(attr)`
     Absent(Attr),
-    /// `attr op value`; false when the attribute is missing or of another type (but see [`Comparison::Ne`]).
+    /// `attr op value`; false when the attribute is missing or of another type (but see
+    /// [`Comparison::Ne`]).
     Compare(Attr, Comparison, Box<AttributeValue>),
     /// The same with a number, which most are; the other one is boxed because of its size.
     CompareNumber(Attr, Comparison, i64),
@@ -133,7 +136,8 @@ pub enum Write {
 pub enum Index {
     /// Children of a parent; all attributes.
     Gsi1,
-    /// Buckets and usage of a resource; only keys on tables of ours, all attributes on those of the Python product.
+    /// Buckets and usage of a resource; only keys on tables of ours, all attributes on those of the
+    /// Python product.
     Gsi2,
     /// Buckets of an entity, entities with a configuration of their own; only keys.
     Gsi3,
@@ -174,7 +178,8 @@ pub struct Query {
 /// What a page of a query found.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct QueryPage {
-    /// The items; only their keys where the index keeps no more. May be empty although it is not the last page.
+    /// The items; only their keys where the index keeps no more. May be empty although it is not
+    /// the last page.
     pub items: Vec<Item>,
     /// Where the next page begins; `None` on the last.
     pub last: Option<Item>,
@@ -208,19 +213,22 @@ pub enum Cancellation {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TableError {
-    /// The condition of a single write failed. Nothing was applied. The item as it is, `None` when there is none.
+    /// The condition of a single write failed. Nothing was applied. The item as it is, `None` when
+    /// there is none.
     #[error("the condition failed")]
     Condition(Option<Item>),
     /// A transaction was cancelled. Nothing was applied. One reason per leg.
     #[error("the transaction was cancelled: {0:?}")]
     Canceled(Vec<Cancellation>),
-    /// Proven not to have been applied, and may pass later: throttled, or in conflict with a transaction.
+    /// Proven not to have been applied, and may pass later: throttled, or in conflict with a
+    /// transaction.
     #[error("not applied: {0}")]
     NotApplied(String),
     /// Proven not to have been sent: the connection could not be made.
     #[error("not reached: {0}")]
     Unreachable(String),
-    /// It may or may not have been applied: no answer in time, connection lost, an answer of the 500 kind.
+    /// It may or may not have been applied: no answer in time, connection lost, an answer of the
+    /// 500 kind.
     #[error("no answer: {0}")]
     Unknown(String),
     /// Missing permission. Nothing was applied.
@@ -239,7 +247,8 @@ pub trait Table: Send + Sync + 'static {
     /// `UpdateItem` with `ALL_NEW`; on a failed condition `ALL_OLD`.
     fn update<'a>(&'a self, update: &'a Update) -> BoxFuture<'a, Result<Item, TableError>>;
 
-    /// The same for who does not need the update any more: nothing of it has to be copied. Every take is one.
+    /// The same for who does not need the update any more: nothing of it has to be copied. Every
+    /// take is one.
     fn update_owned(&self, update: Update) -> BoxFuture<'_, Result<Item, TableError>> {
         Box::pin(async move { self.update(&update).await })
     }
@@ -247,11 +256,20 @@ pub trait Table: Send + Sync + 'static {
     /// `PutItem`; on a failed condition `ALL_OLD`.
     fn put<'a>(&'a self, put: &'a Put) -> BoxFuture<'a, Result<(), TableError>>;
 
-    /// `TransactWriteItems`: at most 100 legs on different items. The same `token` with the same legs counts once.
-    fn transact<'a>(&'a self, writes: &'a [Write], token: &'a str) -> BoxFuture<'a, Result<(), TableError>>;
+    /// `TransactWriteItems`: at most 100 legs on different items. The same `token` with the same
+    /// legs counts once.
+    fn transact<'a>(
+        &'a self,
+        writes: &'a [Write],
+        token: &'a str,
+    ) -> BoxFuture<'a, Result<(), TableError>>;
 
     /// `BatchGetItem`: at most 100 keys, none twice.
-    fn batch_get<'a>(&'a self, keys: &'a [Key], consistent: bool) -> BoxFuture<'a, Result<BatchPage, TableError>>;
+    fn batch_get<'a>(
+        &'a self,
+        keys: &'a [Key],
+        consistent: bool,
+    ) -> BoxFuture<'a, Result<BatchPage, TableError>>;
 
     /// `Query`: one page.
     fn query<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<QueryPage, TableError>>;
@@ -279,7 +297,11 @@ pub fn text(value: impl Into<String>) -> AttributeValue {
 
 /// `attr op value`.
 #[must_use]
-pub fn compare_with(attr: impl Into<Attr>, comparison: Comparison, value: AttributeValue) -> Condition {
+pub fn compare_with(
+    attr: impl Into<Attr>,
+    comparison: Comparison,
+    value: AttributeValue,
+) -> Condition {
     Condition::Compare(attr.into(), comparison, Box::new(value))
 }
 

@@ -12,7 +12,10 @@ use crate::DynamoStore;
 use crate::birth::Vouched;
 use crate::cache::{Quiet, Seen, writes_between};
 use crate::config::{self, Trust, Verdict};
-use crate::constants::{CONFIG_MARGIN_MS, CONTENDED_WAIT_MS, OUTDATED_MS, QUIET_PACES, QUIET_WRITES_MIN, REFILL_ATTEMPTS_MAX, SECOND_LOOK};
+use crate::constants::{
+    CONFIG_MARGIN_MS, CONTENDED_WAIT_MS, OUTDATED_MS, QUIET_PACES, QUIET_WRITES_MIN,
+    REFILL_ATTEMPTS_MAX, SECOND_LOOK,
+};
 use crate::debit::{Debit, Step, View};
 use crate::exchange::{Exchange, Heard};
 use crate::image::Image;
@@ -42,9 +45,11 @@ pub(crate) struct Asked<'a> {
     pub(crate) member: &'a MemberTake<'a>,
     pub(crate) key: Key,
     pub(crate) seen: Option<Arc<Seen>>,
-    /// Whether it is the bucket of an ancestor of the caller: chains of others hold tokens of it for a moment.
+    /// Whether it is the bucket of an ancestor of the caller: chains of others hold tokens of it
+    /// for a moment.
     pub(crate) is_ancestor: bool,
-    /// Whether another bucket of the chain has refused: this one was read just now, and is only brought up to date.
+    /// Whether another bucket of the chain has refused: this one was read just now, and is only
+    /// brought up to date.
     pub(crate) is_spared: bool,
 }
 
@@ -67,10 +72,13 @@ impl DynamoStore {
         Moment { now, started: self.shared.options.clock.monotonic() }
     }
 
-    /// What time it is for a write that is sent now. Every attempt takes a fresh one: an old `now` would let more pass.
+    /// What time it is for a write that is sent now. Every attempt takes a fresh one: an old `now`
+    /// would let more pass.
     pub(crate) fn now(&self, moment: Moment) -> i64 {
         let passed = self.shared.options.clock.monotonic().saturating_sub(moment.started);
-        self.shared.corrected(moment.now.plus_ms(i64::try_from(passed.as_millis()).unwrap_or(i64::MAX))).0
+        self.shared
+            .corrected(moment.now.plus_ms(i64::try_from(passed.as_millis()).unwrap_or(i64::MAX)))
+            .0
     }
 
     /// What is remembered of a bucket.
@@ -90,15 +98,26 @@ impl DynamoStore {
         Asked { member, key, seen, is_ancestor: false, is_spared: false }
     }
 
-    pub(crate) fn note(&self, key: &Key, item: Option<&Item>, moment: Moment) -> Result<Arc<Seen>, StoreError> {
+    pub(crate) fn note(
+        &self,
+        key: &Key,
+        item: Option<&Item>,
+        moment: Moment,
+    ) -> Result<Arc<Seen>, StoreError> {
         let before = self.recall(key);
         let known = before.as_ref().and_then(|before| before.image.as_ref());
         let image = item.map(|item| Image::parse_after(item, known)).transpose()?;
-        Ok(self.shared.caches.remember(&key.pk, image, before.as_deref(), TimeMs(self.now(moment)), self.shared.wall()))
+        Ok(self.shared.caches.remember(
+            &key.pk,
+            image,
+            before.as_deref(),
+            TimeMs(self.now(moment)),
+            self.shared.wall(),
+        ))
     }
 
-    /// What is known of a bucket after a write has landed. Landed is landed: an image that cannot be read changes nothing about
-    /// that, and an error would have the write sent again.
+    /// What is known of a bucket after a write has landed. Landed is landed: an image that cannot
+    /// be read changes nothing about that, and an error would have the write sent again.
     pub(crate) fn note_landed(&self, key: &Key, item: &Item, moment: Moment) -> Arc<Seen> {
         match self.note(key, Some(item), moment) {
             Ok(look) => look,
@@ -111,9 +130,14 @@ impl DynamoStore {
     }
 
     /// Takes from one bucket.
-    pub(crate) async fn take(&self, asked: &Asked<'_>, moment: Moment) -> Result<Taken, StoreError> {
+    pub(crate) async fn take(
+        &self,
+        asked: &Asked<'_>,
+        moment: Moment,
+    ) -> Result<Taken, StoreError> {
         let nonce = self.nonce();
-        let mut exchange = Exchange::new(self, "consume", &asked.key, moment, asked.seen.clone()).with_nonce(&nonce);
+        let mut exchange = Exchange::new(self, "consume", &asked.key, moment, asked.seen.clone())
+            .with_nonce(&nonce);
         let taken = self.take_until_answered(asked, &nonce, &mut exchange, moment).await;
         if exchange.is_ambiguous && !matches!(taken, Ok(Taken::Granted(_))) {
             // Whatever the last word was, an earlier attempt may have landed unheard.
@@ -130,14 +154,16 @@ impl DynamoStore {
         moment: Moment,
     ) -> Result<Taken, StoreError> {
         let Asked { member, key, .. } = asked;
-        let mut debit = Debit { nonce, grace_ms: self.shared.options.fast_grace_ms, ..Debit::of(asked) };
+        let mut debit =
+            Debit { nonce, grace_ms: self.shared.options.fast_grace_ms, ..Debit::of(asked) };
         if !self.shared.options.speculative {
             exchange.seen = Some(Box::pin(self.look(key, moment)).await?);
             exchange.is_fresh = true;
         }
         exchange.is_fresh |= asked.is_spared;
         let (mut is_proven, mut owner) = (false, None);
-        // A bucket that was short at any instant since was short: by the next one somebody else may have been faster again.
+        // A bucket that was short at any instant since was short: by the next one somebody else may
+        // have been faster again.
         let mut asked_at = exchange.now();
         let mut second_look = self.second_look(asked, asked_at);
         while exchange.races < REFILL_ATTEMPTS_MAX {
@@ -148,12 +174,18 @@ impl DynamoStore {
             let now = exchange.now();
             debit.units_milli = exchange.units_milli();
             let is_doubted = second_look == SecondLook::Now;
-            let judged_at = if exchange.races > 0 { exchange.image().map_or(now, |image| image.rf.max(asked_at).min(now)) } else { now };
-            let view = self.view(asked, exchange, Standing { is_proven, is_doubted, judged_at }, now);
+            let judged_at = if exchange.races > 0 {
+                exchange.image().map_or(now, |image| image.rf.max(asked_at).min(now))
+            } else {
+                now
+            };
+            let view =
+                self.view(asked, exchange, Standing { is_proven, is_doubted, judged_at }, now);
             let write = match debit.plan(view, now)? {
                 Step::Take(write) | Step::Prepare(write) => write,
                 Step::Create => {
-                    // A bucket that is made behind the back of an administrator's switch would be on.
+                    // A bucket that is made behind the back of an administrator's switch would be
+                    // on.
                     if owner.is_none() {
                         match Box::pin(self.vouch_for_birth(member)).await? {
                             Vouched::For(found) => owner = Some(found),
@@ -176,7 +208,8 @@ impl DynamoStore {
                     return Ok(Taken::Refused(Refusal { look, at: judged_at }));
                 }
                 Step::Disabled => {
-                    // From memory it is just said; whoever has asked the bucket also asks the configuration, which is what counts.
+                    // From memory it is just said; whoever has asked the bucket also asks the
+                    // configuration, which is what counts.
                     let image = exchange.image().filter(|_| exchange.is_fresh);
                     let Some(image) = image else { return Ok(Taken::Disabled) };
                     if Box::pin(self.is_off_by_configuration(member, key, image)).await? {
@@ -204,7 +237,9 @@ impl DynamoStore {
                     break;
                 }
                 Heard::Landed(look) | Heard::AlreadyOurs(look) => {
-                    if creates && let Some(taken) = Box::pin(self.look_again(member, key, moment)).await? {
+                    if creates
+                        && let Some(taken) = Box::pin(self.look_again(member, key, moment)).await?
+                    {
                         return Ok(taken);
                     }
                     return Ok(Taken::Granted(look));
@@ -224,8 +259,15 @@ impl DynamoStore {
         Ok(Taken::Contended)
     }
 
-    /// The look that refuses. One of this very operation is kept as such; an ancestor's is the second of two by now.
-    fn refuse(&self, asked: &Asked<'_>, debit: &Debit<'_>, exchange: &Exchange<'_>, at: i64) -> Result<Arc<Seen>, StoreError> {
+    /// The look that refuses. One of this very operation is kept as such; an ancestor's is the
+    /// second of two by now.
+    fn refuse(
+        &self,
+        asked: &Asked<'_>,
+        debit: &Debit<'_>,
+        exchange: &Exchange<'_>,
+        at: i64,
+    ) -> Result<Arc<Seen>, StoreError> {
         if !exchange.is_fresh && exchange.sends == 0 {
             count(&self.shared.caches.tally.local_refusals);
         }
@@ -239,17 +281,28 @@ impl DynamoStore {
 
     /// The last look of an exchange.
     fn look_of(&self, key: &Key, exchange: &Exchange<'_>) -> Result<Arc<Seen>, StoreError> {
-        exchange.seen.as_ref().map_or_else(|| self.note(key, None, exchange.moment), |look| Ok(Arc::clone(look)))
+        exchange
+            .seen
+            .as_ref()
+            .map_or_else(|| self.note(key, None, exchange.moment), |look| Ok(Arc::clone(look)))
     }
 
     /// What a take goes by.
-    fn view<'a>(&self, asked: &Asked<'_>, exchange: &'a Exchange<'_>, standing: Standing, now: i64) -> View<'a> {
+    fn view<'a>(
+        &self,
+        asked: &Asked<'_>,
+        exchange: &'a Exchange<'_>,
+        standing: Standing,
+        now: i64,
+    ) -> View<'a> {
         let Some(look) = exchange.seen.as_deref() else { return View::Unknown };
         let is_recent = exchange.is_fresh || self.is_recent(look, now);
         match &look.image {
             Some(image) => View::Known {
                 image,
-                is_recent: is_recent && (image.disabled || !standing.is_doubted && (exchange.is_fresh || asked.may_refuse(look))),
+                is_recent: is_recent
+                    && (image.disabled
+                        || !standing.is_doubted && (exchange.is_fresh || asked.may_refuse(look))),
                 may_sync: standing.is_proven || knows_more(asked.member, look, image),
                 is_crowded: look.is_crowded,
                 is_outdated: self.is_outdated(exchange, look, now),
@@ -260,7 +313,8 @@ impl DynamoStore {
         }
     }
 
-    /// Whether others have probably written the bucket since. Without a grace there is no bound that a crowd could name.
+    /// Whether others have probably written the bucket since. Without a grace there is no bound
+    /// that a crowd could name.
     fn is_outdated(&self, exchange: &Exchange<'_>, look: &Seen, now: i64) -> bool {
         let is_old = now.saturating_sub(look.at.0) > OUTDATED_MS;
         !exchange.is_fresh && look.is_crowded && is_old && self.shared.options.fast_grace_ms > 0
@@ -268,20 +322,25 @@ impl DynamoStore {
 
     /// Whether a bucket that turns out to be short is looked at once more.
     pub(crate) fn second_look(&self, asked: &Asked<'_>, now: i64) -> SecondLook {
-        let is_lately = |look: &Seen| now.saturating_sub(look.at.0) < 2 * self.shared.options.rejection_cache_ttl_ms;
-        let is_confirmed = asked.seen.as_deref().is_some_and(|look| look.is_confirmed() && is_lately(look));
+        let is_lately = |look: &Seen| {
+            now.saturating_sub(look.at.0) < 2 * self.shared.options.rejection_cache_ttl_ms
+        };
+        let is_confirmed =
+            asked.seen.as_deref().is_some_and(|look| look.is_confirmed() && is_lately(look));
         if asked.is_ancestor && !is_confirmed { SecondLook::Needed } else { SecondLook::Spared }
     }
 
-    /// About two round trips, by what this operation has taken so far: for so long a refused chain holds what it took.
+    /// About two round trips, by what this operation has taken so far: for so long a refused chain
+    /// holds what it took.
     pub(crate) async fn wait_for_second_look(&self, moment: Moment) {
         let passed = self.shared.options.clock.monotonic().saturating_sub(moment.started);
         self.shared.options.clock.sleep((2 * passed).clamp(SECOND_LOOK.0, SECOND_LOOK.1)).await;
     }
 
-    /// Where many others have taken what the bucket regained since the last look, whoever is refused would be told to come back
-    /// within moments, by which time the crowd has been there again. So the refusal holds for some times as long as the bucket
-    /// needs for what the crowd took, drawn at random: see [`QUIET_PACES`]. The waits told are as long.
+    /// Where many others have taken what the bucket regained since the last look, whoever is
+    /// refused would be told to come back within moments, by which time the crowd has been there
+    /// again. So the refusal holds for some times as long as the bucket needs for what the crowd
+    /// took, drawn at random: see [`QUIET_PACES`]. The waits told are as long.
     fn keep_quiet(&self, debit: &Debit<'_>, before: Option<&Seen>, look: &Seen, at: i64) {
         let (Some(before), Some(image)) = (before, &look.image) else { return };
         let Some(old) = &before.image else { return };
@@ -292,7 +351,9 @@ impl DynamoStore {
         let (mut pace_ms, mut wait_ms, mut short) = (0, 0, SmallVec::new());
         let mut held_max_ms = self.shared.options.rejection_cache_ttl_ms;
         for (limit, amount) in debit.short(image, at) {
-            let (Some(was), Some(is)) = (old.limit(limit.name()), image.limit(limit.name())) else { continue };
+            let (Some(was), Some(is)) = (old.limit(limit.name()), image.limit(limit.name())) else {
+                continue;
+            };
             let regained_ms = is.params.time_to_gain_ms(is.tc.saturating_sub(was.tc).max(0));
             pace_ms = regained_ms.min(since_ms).max(pace_ms);
             let lacks = amount.saturating_sub(balance_at(image, limit.name(), at).unwrap_or(0));
@@ -304,9 +365,13 @@ impl DynamoStore {
         if pace_ms == 0 {
             return;
         }
-        let drawn = self.shared.options.entropy.next_u64() % (pace_ms * (QUIET_PACES.1 - QUIET_PACES.0));
+        let drawn =
+            self.shared.options.entropy.next_u64() % (pace_ms * (QUIET_PACES.1 - QUIET_PACES.0));
         let held_ms = i64::try_from(pace_ms * QUIET_PACES.0 + drawn).unwrap_or(i64::MAX);
-        look.keep_quiet(Quiet { until: look.at.0.saturating_add(wait_ms.saturating_add(held_ms).min(held_max_ms)), short });
+        look.keep_quiet(Quiet {
+            until: look.at.0.saturating_add(wait_ms.saturating_add(held_ms).min(held_max_ms)),
+            short,
+        });
     }
 
     /// Gives back what landed too late to be granted.
@@ -329,16 +394,28 @@ impl DynamoStore {
     }
 
     /// True when the caller's limits may replace the bucket's.
-    pub(crate) async fn is_up_to_date(&self, member: &MemberTake<'_>, look: &Seen, image: &Image) -> Result<bool, StoreError> {
+    pub(crate) async fn is_up_to_date(
+        &self,
+        member: &MemberTake<'_>,
+        look: &Seen,
+        image: &Image,
+    ) -> Result<bool, StoreError> {
         Ok(knows_more(member, look, image) || matches!(self.reread(member).await?, Verdict::Same))
     }
 
     /// True when the bucket of a member that is not there would be made switched off.
-    pub(crate) async fn is_switched_off(&self, member: &MemberTake<'_>) -> Result<bool, StoreError> {
+    pub(crate) async fn is_switched_off(
+        &self,
+        member: &MemberTake<'_>,
+    ) -> Result<bool, StoreError> {
         Ok(self.member(member, Trust::NOTHING).await?.disabled_by.is_some())
     }
 
-    pub(crate) async fn member(&self, member: &MemberTake<'_>, trust: Trust) -> Result<config::Member, StoreError> {
+    pub(crate) async fn member(
+        &self,
+        member: &MemberTake<'_>,
+        trust: Trust,
+    ) -> Result<config::Member, StoreError> {
         let key = MemberKey { entity: member.entity, resource: member.resource };
         config::member(&self.shared, &self.id, key, trust).await
     }
@@ -348,7 +425,8 @@ impl DynamoStore {
         spell(self.shared.options.entropy.next_u64())
     }
 
-    /// The nonce of an operation of this process, the same whenever it is asked for; of one that has no number, a new one.
+    /// The nonce of an operation of this process, the same whenever it is asked for; of one that
+    /// has no number, a new one.
     pub(crate) fn nonce_of(&self, operation: u64) -> String {
         if operation == 0 {
             return self.nonce();
@@ -361,7 +439,9 @@ impl DynamoStore {
     }
 
     pub(crate) fn short_wait(&self) -> Wait {
-        Wait::After(WaitMs::at_least_one(CONTENDED_WAIT_MS + self.shared.options.entropy.next_u64() % CONTENDED_WAIT_MS))
+        Wait::After(WaitMs::at_least_one(
+            CONTENDED_WAIT_MS + self.shared.options.entropy.next_u64() % CONTENDED_WAIT_MS,
+        ))
     }
 }
 
@@ -375,7 +455,8 @@ struct Standing {
     judged_at: i64,
 }
 
-/// An ancestor that is short is looked at twice before it refuses: a chain that is refused elsewhere may hold its tokens.
+/// An ancestor that is short is looked at twice before it refuses: a chain that is refused
+/// elsewhere may hold its tokens.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SecondLook {
     /// Not an ancestor, or its last refusal was confirmed a moment ago.
@@ -392,7 +473,8 @@ impl Asked<'_> {
     }
 }
 
-/// True when the member's limits were read after its bucket's parameters were seen, or clearly later than what justified them.
+/// True when the member's limits were read after its bucket's parameters were seen, or clearly
+/// later than what justified them.
 fn knows_more(member: &MemberTake<'_>, look: &Seen, image: &Image) -> bool {
     let limits = member.limits;
     let read_at_ms = i64::try_from(limits.stamp.0 / 1000).unwrap_or(i64::MAX);

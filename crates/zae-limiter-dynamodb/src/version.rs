@@ -16,11 +16,15 @@ use crate::{DynamoOptions, DynamoStore, Shared, keys};
 pub(crate) const DEFAULT_NAMESPACE: &str = "default";
 
 impl DynamoStore {
-    /// Makes an empty table ready: writes the version record and registers the namespace `default`. A table that is ready
-    /// is left as it is. `Incompatible` for a schema of another major version.
+    /// Makes an empty table ready: writes the version record and registers the namespace `default`.
+    /// A table that is ready is left as it is. `Incompatible` for a schema of another major
+    /// version.
     ///
     /// Cost: one `PutItem`, one `BatchGetItem` and, the first time, one transaction.
-    pub async fn initialise(table: &Arc<dyn Table>, options: &DynamoOptions) -> Result<(), StoreError> {
+    pub async fn initialise(
+        table: &Arc<dyn Table>,
+        options: &DynamoOptions,
+    ) -> Result<(), StoreError> {
         const OPERATION: &str = "initialise";
         let shared = Shared::new(Arc::clone(table), options.clone());
         let now = options.clock.now();
@@ -31,16 +35,21 @@ impl DynamoStore {
             Err(Refused::Condition(Some(found))) => check_schema(OPERATION, &found)?,
             // Some tables do not say what stood in the way.
             Err(Refused::Condition(None)) => {
-                let found = shared.read_all(OPERATION, &[keys::version()], true).await?.pop().flatten();
+                let found =
+                    shared.read_all(OPERATION, &[keys::version()], true).await?.pop().flatten();
                 found.map_or(Ok(()), |found| check_schema(OPERATION, &found))?;
             }
             Err(refused) => return Err(refused.into_error(OPERATION)),
         }
-        let name: NamespaceName = DEFAULT_NAMESPACE.parse().map_err(|error| internal(OPERATION, &error))?;
-        let entropy = u128::from(options.entropy.next_u64()) << 64 | u128::from(options.entropy.next_u64());
+        let name: NamespaceName =
+            DEFAULT_NAMESPACE.parse().map_err(|error| internal(OPERATION, &error))?;
+        let entropy =
+            u128::from(options.entropy.next_u64()) << 64 | u128::from(options.entropy.next_u64());
         let change = Change { principal: None, at: now, event: EventId::new(now, entropy) };
         let id = NamespaceId::from_entropy(options.entropy.next_u64());
-        namespace::register(&shared, &name, &id, &change).await.map_err(|error| error.during(OPERATION))?;
+        namespace::register(&shared, &name, &id, &change)
+            .await
+            .map_err(|error| error.during(OPERATION))?;
         Ok(())
     }
 }
@@ -50,7 +59,10 @@ fn internal(operation: &'static str, error: &dyn std::fmt::Display) -> StoreErro
 }
 
 /// Checks that the table is one this version can work on, and finds the id of a namespace.
-pub(crate) async fn check_and_find(shared: &Shared, name: &NamespaceName) -> Result<Arc<str>, StoreError> {
+pub(crate) async fn check_and_find(
+    shared: &Shared,
+    name: &NamespaceName,
+) -> Result<Arc<str>, StoreError> {
     check_and_look_for(shared, name).await?.ok_or_else(|| {
         let message = format!("namespace \"{name}\" is not registered; register it first");
         StoreError::new(StoreErrorKind::NotFound, OPEN, message)
@@ -58,8 +70,13 @@ pub(crate) async fn check_and_find(shared: &Shared, name: &NamespaceName) -> Res
 }
 
 /// The same for a namespace that need not be there.
-pub(crate) async fn check_and_look_for(shared: &Shared, name: &NamespaceName) -> Result<Option<Arc<str>>, StoreError> {
-    let mut found = shared.read_all(OPEN, &[keys::version(), keys::namespace_by_name(name.as_str())], true).await?;
+pub(crate) async fn check_and_look_for(
+    shared: &Shared,
+    name: &NamespaceName,
+) -> Result<Option<Arc<str>>, StoreError> {
+    let mut found = shared
+        .read_all(OPEN, &[keys::version(), keys::namespace_by_name(name.as_str())], true)
+        .await?;
     let namespace = found.pop().flatten();
     check_version(OPEN, found.pop().flatten().as_ref())?;
     id_of(namespace.as_ref()).map_err(|error| error.during(OPEN))
@@ -88,6 +105,8 @@ fn check_schema(operation: &'static str, version: &Item) -> Result<(), StoreErro
     if major(found).is_some() && major(found) == major(SCHEMA_VERSION) {
         return Ok(());
     }
-    let message = format!("the schema of the table is {found:?}; this version knows {SCHEMA_VERSION}: use a release that knows the other");
+    let message = format!(
+        "the schema of the table is {found:?}; this version knows {SCHEMA_VERSION}: use a release that knows the other"
+    );
     Err(StoreError::new(StoreErrorKind::Incompatible, operation, message))
 }

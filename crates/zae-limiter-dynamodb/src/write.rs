@@ -1,7 +1,8 @@
 //! Every write a bucket can receive from us, as data, and the registry of them.
 //!
-//! Most bugs of a limiter on one item are one writer that another writer's condition did not pin. So there is one list of
-//! writers, with what each one writes and what it pins, and a test that holds every write ever built to it.
+//! Most bugs of a limiter on one item are one writer that another writer's condition did not pin.
+//! So there is one list of writers, with what each one writes and what it pins, and a test that
+//! holds every write ever built to it.
 
 #[cfg(test)]
 mod tests;
@@ -179,7 +180,18 @@ pub const REGISTRY: &[Rules] = &[
     Rules {
         writer: Writer::Refill,
         writes: REFILLED,
-        pins: &[Field::Pk, Field::Tk, Field::Cp, Field::Ra, Field::Rp, Field::Rf, Field::ShardCount, Field::Disabled, Field::Vu, Field::Lw],
+        pins: &[
+            Field::Pk,
+            Field::Tk,
+            Field::Cp,
+            Field::Ra,
+            Field::Rp,
+            Field::Rf,
+            Field::ShardCount,
+            Field::Disabled,
+            Field::Vu,
+            Field::Lw,
+        ],
         reason: "everything the new balance is computed from, except the balance itself: ADD and FILL are exact for every balance of their mode",
     },
     Rules {
@@ -222,7 +234,17 @@ pub const REGISTRY: &[Rules] = &[
     Rules {
         writer: Writer::ChargeFast,
         writes: &[Field::Tk, Field::Tc, Field::WcuTk, Field::WcuTc, Field::Lw],
-        pins: &[Field::Pk, Field::Tk, Field::Cp, Field::Ra, Field::Rp, Field::Rf, Field::ShardCount, Field::Ttl, Field::Lw],
+        pins: &[
+            Field::Pk,
+            Field::Tk,
+            Field::Cp,
+            Field::Ra,
+            Field::Rp,
+            Field::Rf,
+            Field::ShardCount,
+            Field::Ttl,
+            Field::Lw,
+        ],
         reason: "no floor, because a charge may lead into debt; the ceiling, or the charge would vanish into what overflowed",
     },
     Rules {
@@ -237,7 +259,12 @@ pub const REGISTRY: &[Rules] = &[
         pins: &[Field::Pk, Field::Tk, Field::Lw],
         reason: "the last resort of a charge that must not be lost; it may be paid from overflow, which is the safe loss of the two",
     },
-    Rules { writer: Writer::Recreate, writes: BORN, pins: &[Field::Pk], reason: "what is not there was forgotten full" },
+    Rules {
+        writer: Writer::Recreate,
+        writes: BORN,
+        pins: &[Field::Pk],
+        reason: "what is not there was forgotten full",
+    },
     Rules {
         writer: Writer::Credit,
         writes: &[Field::Tk, Field::Tc, Field::WcuTk, Field::WcuTc],
@@ -282,7 +309,9 @@ impl BucketWrite {
     #[must_use]
     pub fn writes(&self) -> Vec<Field> {
         let mut fields: Vec<Field> = match &self.write {
-            Write::Update(update) => update.actions.iter().map(|action| Field::of(written(action))).collect(),
+            Write::Update(update) => {
+                update.actions.iter().map(|action| Field::of(written(action))).collect()
+            }
             Write::Put(put) => put.item.keys().map(|name| Field::of(name)).collect(),
             Write::Delete(_) | Write::Check(_) => Vec::new(),
         };
@@ -314,9 +343,14 @@ impl BucketWrite {
             return vec![format!("{:?} is not in the registry", self.writer)];
         };
         let (writes, pins) = (self.writes(), self.pins());
-        let stray = writes.iter().filter(|field| !rules.writes.contains(field)).map(|field| format!("{:?} writes {field:?}", self.writer));
-        // A member of a chain may have none of the limits asked for: a write that changes no balance has none to look at.
-        let is_needed = |field: &Field| !LIMIT_FIELDS.contains(field) || writes.contains(&Field::Tk);
+        let stray = writes
+            .iter()
+            .filter(|field| !rules.writes.contains(field))
+            .map(|field| format!("{:?} writes {field:?}", self.writer));
+        // A member of a chain may have none of the limits asked for: a write that changes no
+        // balance has none to look at.
+        let is_needed =
+            |field: &Field| !LIMIT_FIELDS.contains(field) || writes.contains(&Field::Tk);
         let missing = rules.pins.iter().filter(|field| !pins.contains(field) && is_needed(field));
         let loose = missing.map(|field| format!("{:?} does not pin {field:?}", self.writer));
         stray.chain(loose).collect()
@@ -337,9 +371,12 @@ fn written(action: &Action) -> &Attr {
 
 fn pinned(condition: &Condition, fields: &mut Vec<Field>) {
     match condition {
-        Condition::Exists(attr) | Condition::Absent(attr) | Condition::Compare(attr, ..) | Condition::CompareNumber(attr, ..) => {
-            fields.push(Field::of(attr))
+        Condition::Exists(attr)
+        | Condition::Absent(attr)
+        | Condition::Compare(attr, ..)
+        | Condition::CompareNumber(attr, ..) => fields.push(Field::of(attr)),
+        Condition::All(parts) | Condition::Any(parts) => {
+            parts.iter().for_each(|part| pinned(part, fields))
         }
-        Condition::All(parts) | Condition::Any(parts) => parts.iter().for_each(|part| pinned(part, fields)),
     }
 }

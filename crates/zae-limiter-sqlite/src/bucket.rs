@@ -3,11 +3,13 @@
 use rusqlite::{Connection, Statement};
 use smallvec::SmallVec;
 use zae_limiter_core::{
-    AuditAction, AuditSubject, BucketState, EntityId, Limit, LimitName, Milli, ResourceName, TimeMs, Wait, assess, check_limits,
+    AuditAction, AuditSubject, BucketState, EntityId, Limit, LimitName, Milli, ResourceName,
+    TimeMs, Wait, assess, check_limits,
 };
 use zae_limiter_store::{
-    Adjusted, BoxFuture, BucketDelta, BucketStore, BucketView, Change, ConsumeOutcome, ConsumeRequest, LimitsInForce, Page, PageRequest,
-    Readiness, ResetRequest, StoreError, StoreErrorKind, bring_up_to_date,
+    Adjusted, BoxFuture, BucketDelta, BucketStore, BucketView, Change, ConsumeOutcome,
+    ConsumeRequest, LimitsInForce, Page, PageRequest, Readiness, ResetRequest, StoreError,
+    StoreErrorKind, bring_up_to_date,
 };
 
 use crate::SqliteStore;
@@ -39,7 +41,9 @@ const LOAD: &str = concat!(
 pub(crate) fn load(conn: &Connection, key: &Key<'_>, known: &[Limit]) -> Outcome<Found> {
     let mut statement = conn.prepare_cached(LOAD)?;
     let mut rows = statement.query((key.ns, key.entity.as_str(), key.resource.as_str()))?;
-    let Some(row) = rows.next()? else { return Ok(Found { state: None, open: false, spreading: false }) };
+    let Some(row) = rows.next()? else {
+        return Ok(Found { state: None, open: false, spreading: false });
+    };
     let (open, spreading) = (row.get(0)?, row.get(1)?);
     let exists = row.get::<_, Option<i64>>(2)?.is_some();
     let mut state = exists.then(|| bucket_from_row(row, 3, known)).transpose()?;
@@ -49,9 +53,19 @@ pub(crate) fn load(conn: &Connection, key: &Key<'_>, known: &[Limit]) -> Outcome
     Ok(Found { state, open, spreading })
 }
 
-/// Reads a bucket of a namespace that has been looked at before in this transaction, and found to be `spreading` or not.
-pub(crate) fn find(conn: &Connection, key: &Key<'_>, known: &[Limit], spreading: bool) -> Outcome<Option<BucketState>> {
-    const SQL: &str = concat!("SELECT ", bucket_columns!(), " FROM bucket b WHERE b.ns=?1 AND b.entity=?2 AND b.resource=?3");
+/// Reads a bucket of a namespace that has been looked at before in this transaction, and found to
+/// be `spreading` or not.
+pub(crate) fn find(
+    conn: &Connection,
+    key: &Key<'_>,
+    known: &[Limit],
+    spreading: bool,
+) -> Outcome<Option<BucketState>> {
+    const SQL: &str = concat!(
+        "SELECT ",
+        bucket_columns!(),
+        " FROM bucket b WHERE b.ns=?1 AND b.entity=?2 AND b.resource=?3"
+    );
     let mut statement = conn.prepare_cached(SQL)?;
     let mut rows = statement.query((key.ns, key.entity.as_str(), key.resource.as_str()))?;
     let mut state = rows.next()?.map(|row| bucket_from_row(row, 0, known)).transpose()?;
@@ -62,8 +76,14 @@ pub(crate) fn find(conn: &Connection, key: &Key<'_>, known: &[Limit], spreading:
 }
 
 /// A bucket that does not exist yet, switched off if the stored configuration says so.
-pub(crate) fn created(conn: &Connection, key: &Key<'_>, limits: &LimitsInForce, now: TimeMs) -> Outcome<BucketState> {
-    check_limits(&limits.limits).map_err(|error| refused(StoreErrorKind::Invalid, error.to_string()))?;
+pub(crate) fn created(
+    conn: &Connection,
+    key: &Key<'_>,
+    limits: &LimitsInForce,
+    now: TimeMs,
+) -> Outcome<BucketState> {
+    check_limits(&limits.limits)
+        .map_err(|error| refused(StoreErrorKind::Invalid, error.to_string()))?;
     let mut state = BucketState::full(&limits.limits, limits.stamp, now);
     state.disabled = config::is_disabled(conn, key)?;
     Ok(state)
@@ -72,7 +92,8 @@ pub(crate) fn created(conn: &Connection, key: &Key<'_>, limits: &LimitsInForce, 
 /// Writes a bucket that has a row, in another hour than the one it is in.
 pub(crate) const UPDATE: &str = "UPDATE bucket SET refilled_at=?4,stamp=?5,expires_at=?6,hour=?7,events=?8,active=?9,limits=?10 \
                       WHERE ns=?1 AND entity=?2 AND resource=?3";
-/// The same within an hour. SQLite rewrites the index of a column that is named, also when its value stays.
+/// The same within an hour. SQLite rewrites the index of a column that is named, also when its
+/// value stays.
 pub(crate) const UPDATE_IN_HOUR: &str = "UPDATE bucket SET refilled_at=?4,stamp=?5,expires_at=?6,events=?8,active=?9,limits=?10 \
                       WHERE ns=?1 AND entity=?2 AND resource=?3";
 /// Writes one that has none.
@@ -80,13 +101,26 @@ const INSERT: &str = "INSERT INTO bucket(ns,entity,resource,refilled_at,stamp,ex
                       VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11)";
 
 /// Writes a bucket: `stored` says whether there is a row to update. `blob` is scratch space.
-pub(crate) fn save(conn: &Connection, key: &Key<'_>, state: &BucketState, stored: bool, blob: &mut Vec<u8>) -> Outcome<()> {
+pub(crate) fn save(
+    conn: &Connection,
+    key: &Key<'_>,
+    state: &BucketState,
+    stored: bool,
+    blob: &mut Vec<u8>,
+) -> Outcome<()> {
     let mut statement = conn.prepare_cached(if stored { UPDATE } else { INSERT })?;
     write(&mut statement, key, state, stored, blob)
 }
 
-/// As [`save`], with a statement that several rows share: `UPDATE` for those that are stored, else `INSERT`.
-pub(crate) fn write(statement: &mut Statement<'_>, key: &Key<'_>, state: &BucketState, stored: bool, blob: &mut Vec<u8>) -> Outcome<()> {
+/// As [`save`], with a statement that several rows share: `UPDATE` for those that are stored, else
+/// `INSERT`.
+pub(crate) fn write(
+    statement: &mut Statement<'_>,
+    key: &Key<'_>,
+    state: &BucketState,
+    stored: bool,
+    blob: &mut Vec<u8>,
+) -> Outcome<()> {
     blob.clear();
     pack_limits(state, blob);
     statement.raw_bind_parameter(1, key.ns)?;
@@ -109,34 +143,51 @@ pub(crate) fn write(statement: &mut Statement<'_>, key: &Key<'_>, state: &Bucket
 /// Removes a bucket; what its open hour counted goes into the history first.
 pub(crate) fn remove(conn: &Connection, key: &Key<'_>, state: &BucketState) -> Outcome<()> {
     usage::spill(conn, key, &state.open_hour())?;
-    let mut statement = conn.prepare_cached("DELETE FROM bucket WHERE ns=?1 AND entity=?2 AND resource=?3")?;
+    let mut statement =
+        conn.prepare_cached("DELETE FROM bucket WHERE ns=?1 AND entity=?2 AND resource=?3")?;
     statement.execute((key.ns, key.entity.as_str(), key.resource.as_str()))?;
     Ok(())
 }
 
 impl BucketStore for SqliteStore {
-    fn consume<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>> {
+    fn consume<'a>(
+        &'a self,
+        request: &'a ConsumeRequest<'a>,
+    ) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>> {
         Box::pin(async move {
             request.check("consume")?;
             let writer = self.writer("consume")?;
-            let inline = writer.inline(request.now, |conn, working| working.consume(conn, self.key, request.members, request.now));
+            let inline = writer.inline(request.now, |conn, working| {
+                working.consume(conn, self.key, request.members, request.now)
+            });
             if let Some(outcome) = inline {
                 return outcome.map_err(|failure| self.error(failure, "consume"));
             }
             let (job, answer) = ConsumeJob::job(self.key, request);
             writer.submit_operation(request.now, job, "consume")?;
-            answer.await.ok().and_then(|job| job.result).unwrap_or_else(|| Err(self.lost("consume")))
+            answer
+                .await
+                .ok()
+                .and_then(|job| job.result)
+                .unwrap_or_else(|| Err(self.lost("consume")))
         })
     }
 
-    fn peek<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>> {
+    fn peek<'a>(
+        &'a self,
+        request: &'a ConsumeRequest<'a>,
+    ) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>> {
         Box::pin(async move {
             request.check("peek")?;
             self.read("peek", |conn| peek(conn, self.key, request))
         })
     }
 
-    fn adjust<'a>(&'a self, deltas: &'a [BucketDelta<'a>], now: TimeMs) -> BoxFuture<'a, Vec<Result<Adjusted, StoreError>>> {
+    fn adjust<'a>(
+        &'a self,
+        deltas: &'a [BucketDelta<'a>],
+        now: TimeMs,
+    ) -> BoxFuture<'a, Vec<Result<Adjusted, StoreError>>> {
         Box::pin(async move {
             match self.adjust_all(deltas, now).await {
                 Ok(results) => results,
@@ -153,10 +204,16 @@ impl BucketStore for SqliteStore {
         let (ns, change) = (self.key, change.clone());
         let (entity, resource) = (request.entity.clone(), request.resource.clone());
         let only: Option<Vec<LimitName>> = request.only.map(<[_]>::to_vec);
-        Box::pin(self.write("reset", move |conn| reset(conn, ns, (&entity, &resource), only.as_deref(), &change)))
+        Box::pin(self.write("reset", move |conn| {
+            reset(conn, ns, (&entity, &resource), only.as_deref(), &change)
+        }))
     }
 
-    fn buckets<'a>(&'a self, entity: &'a EntityId, page: &'a PageRequest) -> BoxFuture<'a, Result<Page<BucketView>, StoreError>> {
+    fn buckets<'a>(
+        &'a self,
+        entity: &'a EntityId,
+        page: &'a PageRequest,
+    ) -> BoxFuture<'a, Result<Page<BucketView>, StoreError>> {
         const SQL: &str = concat!(
             "SELECT b.entity,b.resource,",
             bucket_columns!(),
@@ -164,7 +221,11 @@ impl BucketStore for SqliteStore {
         );
         let (ns, entity, page) = (self.key, entity.clone(), page.clone());
         Box::pin(self.read_apart("buckets", move |conn| {
-            paged(&page, |after, limit| views(conn, SQL, (ns, entity.as_str(), after, limit)), |view| view.resource.to_string())
+            paged(
+                &page,
+                |after, limit| views(conn, SQL, (ns, entity.as_str(), after, limit)),
+                |view| view.resource.to_string(),
+            )
         }))
     }
 
@@ -180,18 +241,30 @@ impl BucketStore for SqliteStore {
         );
         let (ns, resource, page) = (self.key, resource.clone(), page.clone());
         Box::pin(self.read_apart("resource_buckets", move |conn| {
-            paged(&page, |after, limit| views(conn, SQL, (ns, resource.as_str(), after, limit)), |view| view.entity.to_string())
+            paged(
+                &page,
+                |after, limit| views(conn, SQL, (ns, resource.as_str(), after, limit)),
+                |view| view.entity.to_string(),
+            )
         }))
     }
 }
 
 impl SqliteStore {
-    async fn adjust_all(&self, deltas: &[BucketDelta<'_>], now: TimeMs) -> Result<Vec<Result<Adjusted, StoreError>>, StoreError> {
+    async fn adjust_all(
+        &self,
+        deltas: &[BucketDelta<'_>],
+        now: TimeMs,
+    ) -> Result<Vec<Result<Adjusted, StoreError>>, StoreError> {
         let writer = self.writer("adjust")?;
         let inline = writer.inline(now, |conn, working| {
             let mut results = Vec::with_capacity(deltas.len());
             for delta in deltas {
-                results.push(split(working.adjust(conn, self.key, delta, now), "adjust", self.path())?);
+                results.push(split(
+                    working.adjust(conn, self.key, delta, now),
+                    "adjust",
+                    self.path(),
+                )?);
             }
             Ok(results)
         });
@@ -226,15 +299,20 @@ fn peek(conn: &Connection, ns: i64, request: &ConsumeRequest<'_>) -> Outcome<Con
                 }
                 state
             }
-            Some(mut state) => match bring_up_to_date(&mut state, take, request.now).map_err(StoreError::from)? {
-                Readiness::Ready | Readiness::Synced => state,
-                Readiness::Stale => return Ok(ConsumeOutcome::Stale { member }),
-                Readiness::Disabled => return Ok(ConsumeOutcome::Disabled { member }),
-            },
+            Some(mut state) => {
+                match bring_up_to_date(&mut state, take, request.now).map_err(StoreError::from)? {
+                    Readiness::Ready | Readiness::Synced => state,
+                    Readiness::Stale => return Ok(ConsumeOutcome::Stale { member }),
+                    Readiness::Disabled => return Ok(ConsumeOutcome::Disabled { member }),
+                }
+            }
         };
         states.push(state);
     }
-    let reports = assess(states.iter().zip(request.members).map(|(state, take)| (state, take.takes)), request.now);
+    let reports = assess(
+        states.iter().zip(request.members).map(|(state, take)| (state, take.takes)),
+        request.now,
+    );
     let passes = reports.iter().all(|report| report.wait == Wait::None);
     Ok(if passes { ConsumeOutcome::Granted(reports) } else { ConsumeOutcome::Refused(reports) })
 }
@@ -254,9 +332,14 @@ fn reset(
     let Some(mut state) = found.state else { return Ok(None) };
     let restored = state.reset(only, change.at);
     save(conn, &key, &state, true, &mut Vec::new())?;
-    let details = restored.iter().map(|(name, gained)| (name.to_string(), tokens(*gained))).collect();
-    let event =
-        Event { subject: AuditSubject::Entity(entity.clone()), action: AuditAction::BucketReset, resource: Some(resource), details };
+    let details =
+        restored.iter().map(|(name, gained)| (name.to_string(), tokens(*gained))).collect();
+    let event = Event {
+        subject: AuditSubject::Entity(entity.clone()),
+        action: AuditAction::BucketReset,
+        resource: Some(resource),
+        details,
+    };
     history::record(conn, ns, change, event)?;
     Ok(Some(restored))
 }
@@ -280,7 +363,10 @@ fn views(conn: &Connection, sql: &str, params: (i64, &str, &str, u32)) -> Outcom
         let (entity, resource) = (name_at(row, 0)?, name_at(row, 1)?);
         let mut state = bucket_from_row(row, 2, &[])?;
         if spreading {
-            state.disabled = config::is_disabled(conn, &Key { ns: params.0, entity: &entity, resource: &resource })?;
+            state.disabled = config::is_disabled(
+                conn,
+                &Key { ns: params.0, entity: &entity, resource: &resource },
+            )?;
         }
         views.push(BucketView { entity, resource, state });
     }
@@ -294,7 +380,8 @@ mod tests {
     use super::*;
     use crate::SqliteStore;
 
-    /// Without a stable plan SQLite plans this join anew whenever other values are bound, at twenty times its cost.
+    /// Without a stable plan SQLite plans this join anew whenever other values are bound, at twenty
+    /// times its cost.
     #[test]
     fn a_bucket_is_read_without_planning_anew() {
         let directory = tempfile::tempdir().expect("a directory");

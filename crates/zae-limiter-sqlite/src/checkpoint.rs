@@ -1,10 +1,11 @@
 //! Writing the log back into the file, beside the writers.
 //!
-//! A checkpoint has a thread and a connection of its own, and is always `PASSIVE`: SQLite lets writers append to the log
-//! meanwhile, however long the disk takes. But the log is started anew only if nothing was appended since the last page was
-//! written back and synced. Under load that never happens by itself, so for the last few pages a writer helps: it holds the
-//! write lock and does nothing, for at most [`HOLD_MAX`]. A disk that needs longer wins nothing by it, and costs the
-//! callers no more than that.
+//! A checkpoint has a thread and a connection of its own, and is always `PASSIVE`: SQLite lets
+//! writers append to the log meanwhile, however long the disk takes. But the log is started anew
+//! only if nothing was appended since the last page was written back and synced. Under load that
+//! never happens by itself, so for the last few pages a writer helps: it holds the write lock and
+//! does nothing, for at most [`HOLD_MAX`]. A disk that needs longer wins nothing by it, and costs
+//! the callers no more than that.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,13 +15,15 @@ use rusqlite::Connection;
 
 use crate::connection::{LOG_PAGES_HARD, Place};
 
-/// How long a writer holds the lock for a checkpoint. A tenth of the deadline that callers have unless told otherwise.
+/// How long a writer holds the lock for a checkpoint. A tenth of the deadline that callers have
+/// unless told otherwise.
 pub(crate) const HOLD_MAX: Duration = Duration::from_millis(100);
 /// Pages that may be left to write back when a writer is asked to help.
 const HOLD_PAGES_MAX: u32 = 1_000;
 /// How often the log is written back beside the writers before one is asked to help all the same.
 const FREE_PASSES_MAX: u32 = 2;
-/// How often a writer is asked in one round. The disk has synced what the attempt before left, so the next has less to do.
+/// How often a writer is asked in one round. The disk has synced what the attempt before left, so
+/// the next has less to do.
 const HOLDS_MAX: u32 = 3;
 
 /// What the writers and the thread that writes the log back tell each other.
@@ -93,19 +96,22 @@ impl Checkpoints {
     }
 
     fn wait_until_wanted(&self) -> bool {
-        let waiting = self.changed.wait_while(self.lock(), |state| !state.is_wanted && !state.is_closing);
+        let waiting =
+            self.changed.wait_while(self.lock(), |state| !state.is_wanted && !state.is_closing);
         let mut state = waiting.unwrap_or_else(PoisonError::into_inner);
         state.is_wanted = false;
         !state.is_closing
     }
 
-    /// Writes the log back until the next commit can start it anew, or until that cannot be had now.
+    /// Writes the log back until the next commit can start it anew, or until that cannot be had
+    /// now.
     fn round(&self, place: &Place, conn: &Connection, ask: &impl Fn() -> bool) {
         for _ in 0..HOLDS_MAX {
             for _ in 0..FREE_PASSES_MAX {
                 let Some(pass) = self.pass(place, conn) else { return };
                 let left = place.log_pages().saturating_sub(pass.written_back);
-                // Nothing was appended; or somebody reads an old state of the file, and holding would win nothing.
+                // Nothing was appended; or somebody reads an old state of the file, and holding
+                // would win nothing.
                 if left == 0 || pass.written_back < pass.log {
                     return;
                 }
@@ -119,7 +125,8 @@ impl Checkpoints {
         }
     }
 
-    /// One pass beside the writers. `None` when another process is at it, at an error, and at the end.
+    /// One pass beside the writers. `None` when another process is at it, at an error, and at the
+    /// end.
     fn pass(&self, place: &Place, conn: &Connection) -> Option<Pass> {
         if self.lock().is_closing {
             return None;
@@ -127,14 +134,16 @@ impl Checkpoints {
         match place.checkpoint(conn) {
             Ok(done) => done.map(|(log, written_back)| Pass { log, written_back }),
             Err(failure) => {
-                // Nothing is lost: the log only grows until a later attempt succeeds, and writes say what is wrong.
+                // Nothing is lost: the log only grows until a later attempt succeeds, and writes
+                // say what is wrong.
                 tracing::debug!(?failure, "the log could not be written back");
                 None
             }
         }
     }
 
-    /// One pass while a writer holds the lock. True when there is nothing more to win in this round.
+    /// One pass while a writer holds the lock. True when there is nothing more to win in this
+    /// round.
     fn pass_while_held(&self, place: &Place, conn: &Connection, ask: &impl Fn() -> bool) -> bool {
         self.lock().hold = Hold::Wanted;
         if !ask() {
@@ -142,7 +151,9 @@ impl Checkpoints {
             return true;
         }
         let patience = place.options.busy_deadline.saturating_mul(2);
-        let waiting = self.changed.wait_timeout_while(self.lock(), patience, |state| state.hold == Hold::Wanted && !state.is_closing);
+        let waiting = self.changed.wait_timeout_while(self.lock(), patience, |state| {
+            state.hold == Hold::Wanted && !state.is_closing
+        });
         let is_held = waiting.unwrap_or_else(PoisonError::into_inner).0.hold == Hold::Held;
         let pass = if is_held { self.pass(place, conn) } else { None };
         let mut state = self.lock();
@@ -150,11 +161,13 @@ impl Checkpoints {
         state.hold = Hold::None;
         drop(state);
         self.changed.notify_all();
-        // Without a pass, and with one that ended in time, another attempt finds what this one found.
+        // Without a pass, and with one that ended in time, another attempt finds what this one
+        // found.
         pass.is_none() || is_in_time
     }
 
-    /// Waits, with the write lock held by the caller, until the checkpoint is done or has taken too long.
+    /// Waits, with the write lock held by the caller, until the checkpoint is done or has taken too
+    /// long.
     pub(crate) fn hold(&self, place: &Place) {
         let mut state = self.lock();
         if state.hold != Hold::Wanted {
@@ -164,8 +177,13 @@ impl Checkpoints {
         self.holds.fetch_add(1, Ordering::Relaxed);
         self.changed.notify_all();
         // A log of this length is about to fill the disk, which would stop everybody for good.
-        let hold_max = if place.log_pages() >= LOG_PAGES_HARD { place.options.busy_deadline } else { HOLD_MAX };
-        let waiting = self.changed.wait_timeout_while(state, hold_max, |state| state.hold == Hold::Held);
+        let hold_max = if place.log_pages() >= LOG_PAGES_HARD {
+            place.options.busy_deadline
+        } else {
+            HOLD_MAX
+        };
+        let waiting =
+            self.changed.wait_timeout_while(state, hold_max, |state| state.hold == Hold::Held);
         let mut state = waiting.unwrap_or_else(PoisonError::into_inner).0;
         if state.hold == Hold::Held {
             state.hold = Hold::Over;

@@ -18,25 +18,26 @@ use crate::filesystem::network_file_system;
 use crate::options::{SqliteOptions, Synchronous};
 use crate::schema;
 
-/// Pages of write-ahead log after which it is written back. Measured: 8000 instead of the usual 1000 is half as fast again
-/// with a million keys, at a log of 32 MB.
+/// Pages of write-ahead log after which it is written back. Measured: 8000 instead of the usual
+/// 1000 is half as fast again with a million keys, at a log of 32 MB.
 const CHECKPOINT_PAGES: u32 = 8_000;
 /// How much a log that could not be started anew grows before it is written back again.
 const CHECKPOINT_AGAIN_PAGES: u32 = 2_000;
 /// A log of 1 GB. From here on writers wait for the disk, whatever it takes, rather than fill it.
 pub(crate) const LOG_PAGES_HARD: u32 = 262_144;
-/// What is kept of the log for reuse; at least a full one, because a growing log costs twice as much per durable commit.
+/// What is kept of the log for reuse; at least a full one, because a growing log costs twice as
+/// much per durable commit.
 const LOG_BYTES_KEPT: i64 = 64 << 20;
 /// Memory for pages, per connection.
 const CACHE_KIB: i64 = 16 << 10;
 /// Statements kept prepared; more than the backend has.
 const STATEMENTS_MAX: usize = 128;
-/// How long to sleep between two attempts at a lock, on average. SQLite's own handler backs off to 100 ms, which starves
-/// a process that competes with a busy one.
+/// How long to sleep between two attempts at a lock, on average. SQLite's own handler backs off to
+/// 100 ms, which starves a process that competes with a busy one.
 const PAUSE_MICROS: u64 = 50;
 
-/// How often a lone caller looks whether the path still leads to the file that is open. Batches and reads always look: a
-/// look costs a microsecond.
+/// How often a lone caller looks whether the path still leads to the file that is open. Batches and
+/// reads always look: a look costs a microsecond.
 const LOOK_MS: u64 = 1_000;
 
 /// The file, and how it was opened: what every connection to it needs.
@@ -45,7 +46,8 @@ pub(crate) struct Place {
     pub(crate) options: SqliteOptions,
     /// How often a lock had to be waited for.
     pub(crate) pauses: AtomicU64,
-    /// The length of the log after the last commit of this process, and the length that is too much.
+    /// The length of the log after the last commit of this process, and the length that is too
+    /// much.
     log_pages: AtomicU32,
     log_pages_max: AtomicU32,
     /// The file that was opened, whatever the path leads to later.
@@ -59,8 +61,9 @@ pub(crate) struct Place {
 /// Device and number of a file; nothing on systems that do not let go of an open file's name.
 type FileId = Option<(u64, u64)>;
 
-/// Held while a file is created and opened. Closing any descriptor of a file drops all POSIX locks of the process on it,
-/// SQLite's included, so nobody may open a file between its creation here and the closing of that descriptor.
+/// Held while a file is created and opened. Closing any descriptor of a file drops all POSIX locks
+/// of the process on it, SQLite's included, so nobody may open a file between its creation here and
+/// the closing of that descriptor.
 pub(crate) static OPENING: Mutex<()> = Mutex::new(());
 
 impl Place {
@@ -93,12 +96,15 @@ impl Place {
         let found = file_id(&self.path);
         let mut conn = self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE)?;
         if conn.is_readonly("main")? {
-            let message = format!("{}: the file is read-only; change its mode, or open it with read_only()", self.path.display());
+            let message = format!(
+                "{}: the file is read-only; change its mode, or open it with read_only()",
+                self.path.display()
+            );
             return Err(refused(StoreErrorKind::ReadOnly, message));
         }
         schema::check(&conn, &self.path)?;
-        // A restore may have put another file in its place while this process waited for the lock. A log beside the new
-        // file that belongs to the old one would destroy it.
+        // A restore may have put another file in its place while this process waited for the lock.
+        // A log beside the new file that belongs to the old one would destroy it.
         self.remember_file(found)?;
         if schema::is_empty(&conn)? {
             // Only a file without content can be told to give pages back.
@@ -115,7 +121,8 @@ impl Place {
         }
         // From here on the writer decides by itself how long to wait.
         conn.busy_handler(None::<fn(i32) -> bool>)?;
-        // Instead of SQLite's automatic checkpoints, which would make some caller wait for the disk.
+        // Instead of SQLite's automatic checkpoints, which would make some caller wait for the
+        // disk.
         let place = Arc::clone(self);
         conn.wal_hook(Some(move |_: &mut Wal, pages: i32| {
             place.note_log(u32::try_from(pages).unwrap_or(0));
@@ -154,8 +161,8 @@ impl Place {
         self.require_same_file()
     }
 
-    /// Fails once the path leads to another file or to none. SQLite does not ask: two processes would go on with a file
-    /// each, and both would let everything through.
+    /// Fails once the path leads to another file or to none. SQLite does not ask: two processes
+    /// would go on with a file each, and both would let everything through.
     pub(crate) fn require_same_file(&self) -> Outcome<()> {
         if self.file.get().is_none_or(|file| *file == file_id(&self.path)) {
             return Ok(());
@@ -203,19 +210,24 @@ impl Place {
         Ok(false)
     }
 
-    /// Turns write-ahead logging on. SQLite asks its busy handler in vain here when several processes make one file: it would
-    /// be a deadlock. So it is tried again, until the deadline.
+    /// Turns write-ahead logging on. SQLite asks its busy handler in vain here when several
+    /// processes make one file: it would be a deadlock. So it is tried again, until the deadline.
     fn switch_to_log(&self, conn: &Connection) -> Outcome<()> {
         let started = self.options.clock.monotonic();
         for attempt in 0..attempts_max(self.options.busy_deadline) {
-            match conn.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get::<_, String>(0)) {
+            match conn
+                .pragma_update_and_check(None, "journal_mode", "wal", |row| row.get::<_, String>(0))
+            {
                 Ok(mode) if mode == "wal" => return Ok(()),
                 Ok(mode) => {
-                    let message =
-                        format!("write-ahead logging is not possible on this file system (journal mode stays {mode}); use a local disk");
+                    let message = format!(
+                        "write-ahead logging is not possible on this file system (journal mode stays {mode}); use a local disk"
+                    );
                     return Err(refused(StoreErrorKind::Invalid, message));
                 }
-                Err(error) if is_busy(&error) && self.pause(attempt, started, self.options.busy_deadline) => {}
+                Err(error)
+                    if is_busy(&error)
+                        && self.pause(attempt, started, self.options.busy_deadline) => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -248,23 +260,29 @@ impl Place {
         self.log_pages_max.store(u32::MAX, Ordering::Relaxed);
     }
 
-    /// It was; should readers keep it from being started anew, it is written back again when it has grown.
+    /// It was; should readers keep it from being started anew, it is written back again when it has
+    /// grown.
     pub(crate) fn end_round(&self) {
         let again = self.log_pages().saturating_add(CHECKPOINT_AGAIN_PAGES);
         self.log_pages_max.store(again.max(CHECKPOINT_PAGES), Ordering::Relaxed);
     }
 
-    /// Writes the log back as far as nobody reads from it, beside the writers. Waits for the disk. The pages that were in the
-    /// log and how many of them are in the file now, or `None` when another process is at it.
+    /// Writes the log back as far as nobody reads from it, beside the writers. Waits for the disk.
+    /// The pages that were in the log and how many of them are in the file now, or `None` when
+    /// another process is at it.
     pub(crate) fn checkpoint(&self, conn: &Connection) -> Outcome<Option<(u32, u32)>> {
         match conn.wal_checkpoint_v2(DEFAULT_NAME, CheckpointMode::PASSIVE) {
-            Ok((log, written_back)) => Ok(Some((u32::try_from(log).unwrap_or(0), u32::try_from(written_back).unwrap_or(0)))),
+            Ok((log, written_back)) => Ok(Some((
+                u32::try_from(log).unwrap_or(0),
+                u32::try_from(written_back).unwrap_or(0),
+            ))),
             Err(error) if is_busy(&error) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Creates the file for its owner only, if it does not exist. SQLite gives its log the same mode.
+    /// Creates the file for its owner only, if it does not exist. SQLite gives its log the same
+    /// mode.
     fn create_private(&self) -> Outcome<()> {
         let mut options = fs::OpenOptions::new();
         // Never opens an existing file: see `OPENING`.
@@ -278,7 +296,8 @@ impl Place {
     }
 
     pub(crate) fn connect(self: &Arc<Self>, access: OpenFlags) -> Outcome<Connection> {
-        let mut conn = Connection::open_with_flags(&self.path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+        let mut conn =
+            Connection::open_with_flags(&self.path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
         let place = Arc::clone(self);
         let mut started = Duration::ZERO;
         conn.busy_handler(Some(move |count: i32| {
@@ -291,7 +310,8 @@ impl Place {
         }))?;
         conn.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
         conn.pragma_update(None, "cache_size", -CACHE_KIB)?;
-        // Plans must not depend on the values that are bound, or a join is planned anew on every run (20 times the cost).
+        // Plans must not depend on the values that are bound, or a join is planned anew on every
+        // run (20 times the cost).
         conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
         conn.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
         conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
@@ -299,7 +319,10 @@ impl Place {
     }
 
     /// Sleeps a little; false, at once, when the deadline is over.
-    #[expect(clippy::disallowed_methods, reason = "the one place that sleeps: SQLite offers no way to wait for a lock fairly")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the one place that sleeps: SQLite offers no way to wait for a lock fairly"
+    )]
     pub(crate) fn pause(&self, attempt: u64, started: Duration, deadline: Duration) -> bool {
         let waited = self.options.clock.monotonic().saturating_sub(started);
         if waited >= deadline {
@@ -334,10 +357,12 @@ pub(crate) fn finish<T>(conn: &Connection, result: Outcome<T>) -> Outcome<T> {
     result
 }
 
-/// Ends a transaction without a trace. SQLite may have done it already, as it does when the disk is full.
+/// Ends a transaction without a trace. SQLite may have done it already, as it does when the disk is
+/// full.
 pub(crate) fn roll_back(conn: &Connection) {
     if !conn.is_autocommit()
-        && let Err(error) = conn.prepare_cached("ROLLBACK").and_then(|mut statement| statement.execute([]))
+        && let Err(error) =
+            conn.prepare_cached("ROLLBACK").and_then(|mut statement| statement.execute([]))
     {
         tracing::debug!(%error, "a rollback failed; the next transaction tries again");
     }
@@ -380,12 +405,15 @@ fn set_up_writer(conn: &Connection, options: &SqliteOptions) -> Outcome<()> {
     conn.pragma_update(None, "fullfsync", reaches_disk)?;
     conn.pragma_update(None, "foreign_keys", true)?;
     conn.pragma_update(None, "temp_store", "MEMORY")?;
-    let _: i64 = conn.pragma_update_and_check(None, "journal_size_limit", LOG_BYTES_KEPT, |row| row.get(0))?;
+    let _: i64 =
+        conn.pragma_update_and_check(None, "journal_size_limit", LOG_BYTES_KEPT, |row| row.get(0))?;
     if let Some(pages) = options.pages_max {
-        let _: i64 = conn.pragma_update_and_check(None, "max_page_count", pages, |row| row.get(0))?;
+        let _: i64 =
+            conn.pragma_update_and_check(None, "max_page_count", pages, |row| row.get(0))?;
     }
-    // Without this the last close deletes the log and its index: somebody who may only read could not open the file any
-    // more, and a process whose file was replaced would delete those of its successor. SQLite still empties the log then.
+    // Without this the last close deletes the log and its index: somebody who may only read could
+    // not open the file any more, and a process whose file was replaced would delete those of its
+    // successor. SQLite still empties the log then.
     conn.file_control(DEFAULT_NAME, FileControl::PersistWal(&mut 1))?;
     Ok(())
 }
@@ -400,8 +428,10 @@ mod tests {
         for (synchronous, expected) in [(Synchronous::Normal, 0), (Synchronous::Full, 1)] {
             let folder = tempfile::tempdir().expect("a folder");
             let conn = Connection::open(folder.path().join("limits.db")).expect("a database");
-            set_up_writer(&conn, &SqliteOptions::new().synchronous(synchronous)).expect("its settings");
-            let found: i64 = conn.pragma_query_value(None, "fullfsync", |row| row.get(0)).expect("a setting");
+            set_up_writer(&conn, &SqliteOptions::new().synchronous(synchronous))
+                .expect("its settings");
+            let found: i64 =
+                conn.pragma_query_value(None, "fullfsync", |row| row.get(0)).expect("a setting");
             assert_eq!(found, expected, "{synchronous:?}");
         }
     }

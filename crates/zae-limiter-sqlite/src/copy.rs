@@ -1,7 +1,9 @@
-//! Copies of the whole file: making one while others write, and putting one in the place of the file.
+//! Copies of the whole file: making one while others write, and putting one in the place of the
+//! file.
 //!
-//! Both write a file with a random name beside the target first, check it, and give it its name in the last step. Whatever
-//! happens before that step leaves nothing behind, whatever happens after it leaves everything.
+//! Both write a file with a random name beside the target first, check it, and give it its name in
+//! the last step. Whatever happens before that step leaves nothing behind, whatever happens after
+//! it leaves everything.
 
 use std::fs;
 use std::io;
@@ -32,53 +34,73 @@ const IN_USE_WAIT: Duration = Duration::from_secs(1);
 pub struct Restored {
     /// The size of the file that is now in place.
     pub bytes: u64,
-    /// The version of its schema. An older one is brought up to date when the file is next opened for writing.
+    /// The version of its schema. An older one is brought up to date when the file is next opened
+    /// for writing.
     pub schema_version: u32,
-    /// Where the file that was replaced is kept; `None` when there was none, or the file system knows no links.
+    /// Where the file that was replaced is kept; `None` when there was none, or the file system
+    /// knows no links.
     pub replaced: Option<PathBuf>,
 }
 
 impl SqliteStore {
-    /// Copies the file as it is at this moment to `target`, which must not exist. Blocks; writers go on meanwhile. The copy
-    /// is complete or not there, whatever happens in between, and its owner's only. Of two copies to one target at the same
-    /// moment one is made and the other fails with `AlreadyExists`.
+    /// Copies the file as it is at this moment to `target`, which must not exist. Blocks; writers
+    /// go on meanwhile. The copy is complete or not there, whatever happens in between, and its
+    /// owner's only. Of two copies to one target at the same moment one is made and the other fails
+    /// with `AlreadyExists`.
     pub fn backup_to(&self, target: impl AsRef<Path>) -> Result<(), StoreError> {
         const OPERATION: &str = "backup";
         let place = &self.shared.place;
         // An absolute path cannot be mistaken for a URI.
         let target = absolute(target.as_ref(), OPERATION)?;
         if belongs_to(&target, &place.path) {
-            let message = format!("{}: this is the store itself, or its log; choose another path", target.display());
+            let message = format!(
+                "{}: this is the store itself, or its log; choose another path",
+                target.display()
+            );
             return Err(StoreError::new(StoreErrorKind::Invalid, OPERATION, message));
         }
         if is_there(&target) {
             return Err(exists(OPERATION, &target));
         }
         let staged = Staged::beside(&target, &place.options, OPERATION)?;
-        let conn = place.open_reader().map_err(|failure| failure.into_store_error(OPERATION, &place.path))?;
-        staged.fill_from(&conn, OPERATION, |damage| damage.into_store_error(OPERATION, &place.path))?;
+        let conn = place
+            .open_reader()
+            .map_err(|failure| failure.into_store_error(OPERATION, &place.path))?;
+        staged.fill_from(&conn, OPERATION, |damage| {
+            damage.into_store_error(OPERATION, &place.path)
+        })?;
         let _opening = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
         staged.publish_new(&target, OPERATION)
     }
 
     /// Puts the backup at `from` in the place of the store at `to`. Blocks.
     ///
-    /// The backup is copied and checked first: whether it is sound, ours, and of a version that this process knows. While
-    /// another handle or process has `to` open, this fails with `Busy` and changes nothing. A crash leaves the old file or
-    /// the new one, never the new one with the log of the old. The old file is kept, see [`Restored::replaced`].
+    /// The backup is copied and checked first: whether it is sound, ours, and of a version that
+    /// this process knows. While another handle or process has `to` open, this fails with `Busy`
+    /// and changes nothing. A crash leaves the old file or the new one, never the new one with the
+    /// log of the old. The old file is kept, see [`Restored::replaced`].
     ///
-    /// `to` may be missing, or so damaged that it is no database any more; whether anybody has such a file open cannot be
-    /// known. A process that does notices the exchange within a second and stops working on the old file.
-    pub fn restore(from: impl AsRef<Path>, to: impl AsRef<Path>, options: SqliteOptions) -> Result<Restored, StoreError> {
+    /// `to` may be missing, or so damaged that it is no database any more; whether anybody has such
+    /// a file open cannot be known. A process that does notices the exchange within a second and
+    /// stops working on the old file.
+    pub fn restore(
+        from: impl AsRef<Path>,
+        to: impl AsRef<Path>,
+        options: SqliteOptions,
+    ) -> Result<Restored, StoreError> {
         const OPERATION: &str = "restore";
         let from = absolute(from.as_ref(), OPERATION)?;
         let to = absolute(to.as_ref(), OPERATION)?;
         if belongs_to(&from, &to) || same_file(&from, &to) {
-            let message = format!("{}: this is the store itself, or its log; name a backup", from.display());
+            let message =
+                format!("{}: this is the store itself, or its log; name a backup", from.display());
             return Err(StoreError::new(StoreErrorKind::Invalid, OPERATION, message));
         }
         if fs::symlink_metadata(&to).is_ok_and(|found| !found.is_file()) {
-            let message = format!("{}: not a plain file; name the file itself, not a link or a folder", to.display());
+            let message = format!(
+                "{}: not a plain file; name the file itself, not a link or a folder",
+                to.display()
+            );
             return Err(StoreError::new(StoreErrorKind::Invalid, OPERATION, message));
         }
         let failed = |failure: Failure| failure.into_backup_error(OPERATION, &from);
@@ -97,9 +119,17 @@ impl SqliteStore {
 fn open_backup(source: &Arc<Place>) -> Outcome<Connection> {
     let shown = source.path.display();
     if !source.path.is_file() {
-        return Err(refused(StoreErrorKind::NotFound, format!("{shown}: there is no such file; name a backup")));
+        return Err(refused(
+            StoreErrorKind::NotFound,
+            format!("{shown}: there is no such file; name a backup"),
+        ));
     }
-    let no_backup = || refused(StoreErrorKind::Incompatible, format!("{shown}: not a backup of a store; name another file"));
+    let no_backup = || {
+        refused(
+            StoreErrorKind::Incompatible,
+            format!("{shown}: not a backup of a store; name another file"),
+        )
+    };
     let checked = source.connect(OpenFlags::SQLITE_OPEN_READ_ONLY).and_then(|conn| {
         schema::check(&conn, &source.path)?;
         Ok((schema::version(&conn)?, conn))
@@ -108,7 +138,9 @@ fn open_backup(source: &Arc<Place>) -> Outcome<Connection> {
         Ok((0, _)) => Err(no_backup()),
         // The copy is made anew row by row and would hide damage to an index.
         Ok((_, conn)) => require_sound(&conn, &source.path).map(|()| conn),
-        Err(Failure::Sql(error)) if error.sqlite_error_code() == Some(ErrorCode::NotADatabase) => Err(no_backup()),
+        Err(Failure::Sql(error)) if error.sqlite_error_code() == Some(ErrorCode::NotADatabase) => {
+            Err(no_backup())
+        }
         Err(failure) => Err(failure),
     }
 }
@@ -119,14 +151,22 @@ fn require_sound(conn: &Connection, from: &Path) -> Outcome<()> {
         Some(problem) => {
             // The first line says in which database.
             let problem = problem.lines().find(|line| !line.starts_with("***")).unwrap_or(problem);
-            let message = format!("{}: the backup is damaged ({problem}); nothing was changed. Choose another backup", from.display());
+            let message = format!(
+                "{}: the backup is damaged ({problem}); nothing was changed. Choose another backup",
+                from.display()
+            );
             Err(refused(StoreErrorKind::Corrupt, message))
         }
     }
 }
 
 /// Exchanges the file at `to` for the staged one, while nobody can open it.
-fn put_in_place(staged: Staged, to: &Path, options: &SqliteOptions, operation: &'static str) -> Result<Option<PathBuf>, StoreError> {
+fn put_in_place(
+    staged: Staged,
+    to: &Path,
+    options: &SqliteOptions,
+    operation: &'static str,
+) -> Result<Option<PathBuf>, StoreError> {
     // Nobody of this process opens a file meanwhile.
     let _opening = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
     if !is_there(to) {
@@ -144,27 +184,38 @@ fn put_in_place(staged: Staged, to: &Path, options: &SqliteOptions, operation: &
             None
         }
     };
-    // The lock has emptied and removed the log of a sound file. A damaged file has nobody to apply its log to.
+    // The lock has emptied and removed the log of a sound file. A damaged file has nobody to apply
+    // its log to.
     remove_companions(to, operation)?;
     staged.replace(to, operation)?;
     drop(lock);
     Ok(replaced)
 }
 
-/// Locks out everybody else, and writes the log back for good: from here on the file is one without a log, so that somebody
-/// who has opened it and waits for the lock does not make a new log beside its successor. `None` for what SQLite cannot
-/// read, which has no lock to offer.
+/// Locks out everybody else, and writes the log back for good: from here on the file is one without
+/// a log, so that somebody who has opened it and waits for the lock does not make a new log beside
+/// its successor. `None` for what SQLite cannot read, which has no lock to offer.
 fn lock_whole_file(path: &Path) -> Outcome<Option<Connection>> {
-    let conn = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    let conn = Connection::open_with_flags(
+        path,
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+    )?;
     conn.busy_timeout(IN_USE_WAIT)?;
     let locked = conn
         .pragma_update_and_check(None, "locking_mode", "exclusive", |row| row.get::<_, String>(0))
-        .and_then(|_| conn.pragma_update_and_check(None, "journal_mode", "delete", |row| row.get::<_, String>(0)))
+        .and_then(|_| {
+            conn.pragma_update_and_check(None, "journal_mode", "delete", |row| {
+                row.get::<_, String>(0)
+            })
+        })
         .and_then(|_| conn.execute_batch("BEGIN EXCLUSIVE"));
     match locked {
         Ok(()) => Ok(Some(conn)),
         Err(error) if is_busy(&error) => {
-            let message = format!("{}: the file is in use; stop every process that has it open, then try again", path.display());
+            let message = format!(
+                "{}: the file is in use; stop every process that has it open, then try again",
+                path.display()
+            );
             Err(refused(StoreErrorKind::Busy, message))
         }
         Err(error) if is_damage(&error) => Ok(None),
@@ -181,7 +232,11 @@ struct Staged {
 
 impl Staged {
     /// Creates an empty file beside `target`, its owner's only, that did not exist before.
-    fn beside(target: &Path, options: &SqliteOptions, operation: &'static str) -> Result<Staged, StoreError> {
+    fn beside(
+        target: &Path,
+        options: &SqliteOptions,
+        operation: &'static str,
+    ) -> Result<Staged, StoreError> {
         let path = with_suffix(target, &format!(".{:016x}.partial", options.entropy.next_u64()));
         let mut creation = fs::OpenOptions::new();
         // Never opens what exists, and so follows no link.
@@ -193,28 +248,37 @@ impl Staged {
         }
     }
 
-    /// Copies everything `conn` sees into the file, and waits until the disk has it. `damaged` tells of damage, which is that of
-    /// the original: the copy is new.
-    fn fill_from(&self, conn: &Connection, operation: &'static str, damaged: impl Fn(Failure) -> StoreError) -> Result<(), StoreError> {
+    /// Copies everything `conn` sees into the file, and waits until the disk has it. `damaged`
+    /// tells of damage, which is that of the original: the copy is new.
+    fn fill_from(
+        &self,
+        conn: &Connection,
+        operation: &'static str,
+        damaged: impl Fn(Failure) -> StoreError,
+    ) -> Result<(), StoreError> {
         let Some(text) = self.path.to_str() else {
             return Err(from_io(io::ErrorKind::InvalidFilename.into(), operation, &self.path));
         };
-        // VACUUM cannot run inside a transaction; it makes one of its own. The original is still safe: the connection was
-        // opened for reading.
-        conn.pragma_update(None, "query_only", false).and_then(|()| conn.execute("VACUUM INTO ?1", [text])).map_err(
-            |error| match is_damage(&error) {
+        // VACUUM cannot run inside a transaction; it makes one of its own. The original is still
+        // safe: the connection was opened for reading.
+        conn.pragma_update(None, "query_only", false)
+            .and_then(|()| conn.execute("VACUUM INTO ?1", [text]))
+            .map_err(|error| match is_damage(&error) {
                 true => damaged(error.into()),
                 false => Failure::from(error).into_store_error(operation, &self.path),
-            },
-        )?;
+            })?;
         self.file.sync_all().map_err(|error| from_io(error, operation, &self.path))
     }
 
     /// Size and schema version of what was written, once it is known to be sound.
     fn inspect(&self, from: &Path) -> Outcome<(u64, u32)> {
-        let conn = Connection::open_with_flags(&self.path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+        let conn = Connection::open_with_flags(
+            &self.path,
+            OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+        )?;
         require_sound(&conn, from)?;
-        let bytes = self.file.metadata().map_err(|error| from_io(error, "restore", &self.path))?.len();
+        let bytes =
+            self.file.metadata().map_err(|error| from_io(error, "restore", &self.path))?.len();
         Ok((bytes, schema::version(&conn)?))
     }
 
@@ -223,12 +287,15 @@ impl Staged {
         match fs::hard_link(&self.path, target) {
             // The partial name goes with `self`.
             Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(exists(operation, target)),
-            // Not every file system knows links. What is left then is a moment in which two copies to one target could
-            // both find it free.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                return Err(exists(operation, target));
+            }
+            // Not every file system knows links. What is left then is a moment in which two copies
+            // to one target could both find it free.
             Err(_) if is_there(target) => return Err(exists(operation, target)),
             Err(_) => {
-                fs::rename(&self.path, target).map_err(|error| from_io(error, operation, target))?;
+                fs::rename(&self.path, target)
+                    .map_err(|error| from_io(error, operation, target))?;
                 self.published = true;
             }
         }
@@ -269,7 +336,8 @@ fn exists(operation: &'static str, path: &Path) -> StoreError {
 /// Whether `path` names the database `store`, or what is kept beside it, now or later.
 fn belongs_to(path: &Path, store: &Path) -> bool {
     let (path, store) = (resolved(path), resolved(store));
-    path == store || COMPANIONS.iter().chain([&GATE_END]).any(|end| path == with_suffix(&store, end))
+    path == store
+        || COMPANIONS.iter().chain([&GATE_END]).any(|end| path == with_suffix(&store, end))
 }
 
 /// The path without links in its folder; the file itself need not exist.
@@ -301,7 +369,9 @@ fn remove_companions(path: &Path, operation: &'static str) -> Result<(), StoreEr
 fn sync_folder(path: &Path, operation: &'static str) -> Result<(), StoreError> {
     #[cfg(unix)]
     if let Some(folder) = path.parent() {
-        fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(|error| from_io(error, operation, folder))?;
+        fs::File::open(folder)
+            .and_then(|folder| folder.sync_all())
+            .map_err(|error| from_io(error, operation, folder))?;
     }
     #[cfg(not(unix))]
     let _ = (path, operation);

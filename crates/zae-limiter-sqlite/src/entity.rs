@@ -15,7 +15,12 @@ use crate::spread;
 /// How many children the refusal to delete their parent names.
 const CHILDREN_NAMED_MAX: u32 = 10;
 
-pub(crate) fn create(conn: &Connection, ns: i64, new: &NewEntity, change: &Change) -> Outcome<Entity> {
+pub(crate) fn create(
+    conn: &Connection,
+    ns: i64,
+    new: &NewEntity,
+    change: &Change,
+) -> Outcome<Entity> {
     next_generation(conn, ns)?;
     if find(conn, ns, &new.id)?.is_some() {
         let message = format!("entity {} exists already; update it, or choose another id", new.id);
@@ -47,31 +52,50 @@ pub(crate) fn update(
     let mut entity = before.clone();
     entity.name = update.name.clone().unwrap_or(entity.name);
     entity.metadata = update.metadata.clone().unwrap_or(entity.metadata);
-    Entity::check_text(&entity.name, &entity.metadata).map_err(|error| refused(StoreErrorKind::Invalid, error.to_string()))?;
+    Entity::check_text(&entity.name, &entity.metadata)
+        .map_err(|error| refused(StoreErrorKind::Invalid, error.to_string()))?;
     entity.version += 1;
     store(conn, ns, &entity)?;
-    record(conn, ns, change, id, (AuditAction::EntityUpdated, details::entity_updated(&entity, &before)))?;
+    record(
+        conn,
+        ns,
+        change,
+        id,
+        (AuditAction::EntityUpdated, details::entity_updated(&entity, &before)),
+    )?;
     Ok(entity)
 }
 
-/// Deletes an entity, its limits and the first of its buckets; true when more of them are left. `buckets` is how many it had.
-pub(crate) fn delete(conn: &Connection, ns: i64, id: &EntityId, buckets: u64, change: &Change) -> Outcome<(DeletedEntity, bool)> {
+/// Deletes an entity, its limits and the first of its buckets; true when more of them are left.
+/// `buckets` is how many it had.
+pub(crate) fn delete(
+    conn: &Connection,
+    ns: i64,
+    id: &EntityId,
+    buckets: u64,
+    change: &Change,
+) -> Outcome<(DeletedEntity, bool)> {
     next_generation(conn, ns)?;
     let entity = find(conn, ns, id)?.ok_or_else(|| missing(id))?;
     let named = children(conn, ns, id, "", CHILDREN_NAMED_MAX + 1)?;
     if !named.is_empty() {
         return Err(has_children(id, &named));
     }
-    let configs = conn.execute("DELETE FROM config WHERE ns=?1 AND entity=?2", (ns, id.as_str()))?;
+    let configs =
+        conn.execute("DELETE FROM config WHERE ns=?1 AND entity=?2", (ns, id.as_str()))?;
     conn.execute("DELETE FROM entity WHERE ns=?1 AND id=?2", (ns, id.as_str()))?;
     note_version_gone(conn, entity.version)?;
     let deleted = DeletedEntity { buckets, configs: configs as u64 };
-    let details = vec![("configs".to_owned(), deleted.configs.to_string()), ("buckets".to_owned(), deleted.buckets.to_string())];
+    let details = vec![
+        ("configs".to_owned(), deleted.configs.to_string()),
+        ("buckets".to_owned(), deleted.buckets.to_string()),
+    ];
     record(conn, ns, change, id, (AuditAction::EntityDeleted, details))?;
     Ok((deleted, spread::begin_delete(conn, ns, id)?))
 }
 
-/// The highest version of any entity that was deleted from this file: one that is created anew begins behind it.
+/// The highest version of any entity that was deleted from this file: one that is created anew
+/// begins behind it.
 fn versions_gone(conn: &Connection) -> Outcome<u64> {
     const SQL: &str = "SELECT value FROM meta WHERE name='entity_versions_gone'";
     let gone: Option<i64> = optional(conn.prepare_cached(SQL)?.query_row([], |row| row.get(0)))?;
@@ -95,7 +119,13 @@ pub(crate) fn list(conn: &Connection, ns: i64, after: &str, limit: u32) -> Outco
     entities(conn.prepare_cached(SQL)?.query((ns, after, limit))?)
 }
 
-pub(crate) fn children(conn: &Connection, ns: i64, parent: &EntityId, after: &str, limit: u32) -> Outcome<Vec<Entity>> {
+pub(crate) fn children(
+    conn: &Connection,
+    ns: i64,
+    parent: &EntityId,
+    after: &str,
+    limit: u32,
+) -> Outcome<Vec<Entity>> {
     const SQL: &str = "SELECT id,name,parent,cascade,metadata,created_at,version FROM entity \
                        WHERE ns=?1 AND parent=?2 AND id>?3 ORDER BY id LIMIT ?4";
     entities(conn.prepare_cached(SQL)?.query((ns, parent.as_str(), after, limit))?)
@@ -135,9 +165,9 @@ fn from_row(row: &Row<'_>) -> Outcome<Entity> {
 }
 
 fn store(conn: &Connection, ns: i64, entity: &Entity) -> Outcome<()> {
-    const SQL: &str =
-        "INSERT OR REPLACE INTO entity(ns,id,name,parent,cascade,metadata,created_at,version) VALUES(?1,?2,?3,?4,?5,?6,?7,?8)";
-    let metadata = pairs_to_text(entity.metadata.iter().map(|(key, value)| (key.as_str(), value.as_str())));
+    const SQL: &str = "INSERT OR REPLACE INTO entity(ns,id,name,parent,cascade,metadata,created_at,version) VALUES(?1,?2,?3,?4,?5,?6,?7,?8)";
+    let metadata =
+        pairs_to_text(entity.metadata.iter().map(|(key, value)| (key.as_str(), value.as_str())));
     let parent = entity.parent.as_ref().map(EntityId::as_str);
     conn.prepare_cached(SQL)?.execute((
         ns,
@@ -161,7 +191,11 @@ fn check_chain(conn: &Connection, ns: i64, new: &NewEntity) -> Outcome<()> {
     while let Some(id) = ancestor {
         length += 1;
         if length > CHAIN_MAX {
-            let message = format!("entity {} would cascade to more than {} ancestors; attach it higher up", new.id, CHAIN_MAX - 1);
+            let message = format!(
+                "entity {} would cascade to more than {} ancestors; attach it higher up",
+                new.id,
+                CHAIN_MAX - 1
+            );
             return Err(refused(StoreErrorKind::Invalid, message));
         }
         ancestor = cascades_to(conn, ns, &id)?;
@@ -177,7 +211,10 @@ fn has_children(id: &EntityId, named: &[Entity]) -> Failure {
     let shown = usize::try_from(CHILDREN_NAMED_MAX).unwrap_or(usize::MAX);
     let names: Vec<&str> = named.iter().take(shown).map(|child| child.id.as_str()).collect();
     let more = if named.len() > shown { " and more" } else { "" };
-    refused(StoreErrorKind::State, format!("entity {id} has children ({}{more}); delete them first", names.join(", ")))
+    refused(
+        StoreErrorKind::State,
+        format!("entity {id} has children ({}{more}); delete them first", names.join(", ")),
+    )
 }
 
 fn record(
@@ -187,5 +224,10 @@ fn record(
     id: &EntityId,
     (action, details): (AuditAction, Vec<(String, String)>),
 ) -> Outcome<()> {
-    history::record(conn, ns, change, Event { subject: AuditSubject::Entity(id.clone()), action, resource: None, details })
+    history::record(
+        conn,
+        ns,
+        change,
+        Event { subject: AuditSubject::Entity(id.clone()), action, resource: None, details },
+    )
 }

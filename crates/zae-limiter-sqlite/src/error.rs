@@ -1,4 +1,5 @@
-//! What can go wrong with a SQLite file, mapped once. The only file that names errors of `rusqlite`.
+//! What can go wrong with a SQLite file, mapped once. The only file that names errors of
+//! `rusqlite`.
 
 use std::io;
 use std::path::Path;
@@ -7,8 +8,8 @@ use rusqlite::ffi;
 use rusqlite::{Error as SqlError, ErrorCode};
 use zae_limiter_store::{StoreError, StoreErrorKind};
 
-/// Why a piece of work inside a transaction ended. The difference matters to a batch: what was refused concerns one caller,
-/// what failed in SQLite concerns the transaction and everybody in it.
+/// Why a piece of work inside a transaction ended. The difference matters to a batch: what was
+/// refused concerns one caller, what failed in SQLite concerns the transaction and everybody in it.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// This one request cannot be done; the transaction goes on.
@@ -40,12 +41,17 @@ impl Failure {
         }
     }
 
-    /// The same for the file at `path` that is being restored: the advice for a damaged store, to restore one, is of no use.
+    /// The same for the file at `path` that is being restored: the advice for a damaged store, to
+    /// restore one, is of no use.
     pub(crate) fn into_backup_error(self, operation: &'static str, path: &Path) -> StoreError {
         match self {
             Failure::Sql(error) if is_damage(&error) => {
-                let message = format!("{}: the backup is damaged; nothing was changed. Choose another backup", path.display());
-                StoreError::new(StoreErrorKind::Corrupt, operation, message).with_source(Cause::of(error))
+                let message = format!(
+                    "{}: the backup is damaged; nothing was changed. Choose another backup",
+                    path.display()
+                );
+                StoreError::new(StoreErrorKind::Corrupt, operation, message)
+                    .with_source(Cause::of(error))
             }
             other => other.into_store_error(operation, path),
         }
@@ -57,9 +63,13 @@ pub(crate) fn is_damage(error: &SqlError) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
 }
 
-/// Separates what went wrong for one request from what went wrong for its whole transaction. A row that cannot be read
-/// concerns those who ask for it; an error of SQLite itself concerns everybody.
-pub(crate) fn split<T>(outcome: Outcome<T>, operation: &'static str, path: &Path) -> Outcome<Result<T, StoreError>> {
+/// Separates what went wrong for one request from what went wrong for its whole transaction. A row
+/// that cannot be read concerns those who ask for it; an error of SQLite itself concerns everybody.
+pub(crate) fn split<T>(
+    outcome: Outcome<T>,
+    operation: &'static str,
+    path: &Path,
+) -> Outcome<Result<T, StoreError>> {
     match outcome {
         Ok(value) => Ok(Ok(value)),
         Err(failure @ Failure::Sql(SqlError::SqliteFailure(..))) => Err(failure),
@@ -88,16 +98,31 @@ pub(crate) fn optional<T>(result: Result<T, SqlError>) -> Result<Option<T>, SqlE
 
 /// True when another process holds the lock that was asked for.
 pub(crate) fn is_busy(error: &SqlError) -> bool {
-    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::FileLockingProtocolFailed))
+    matches!(
+        error.sqlite_error_code(),
+        Some(ErrorCode::DatabaseBusy | ErrorCode::FileLockingProtocolFailed)
+    )
 }
 
 /// A stored value that this version cannot have written.
-pub(crate) fn corrupt_value(column: usize, what: &'static str, cause: impl std::fmt::Display) -> SqlError {
-    SqlError::FromSqlConversionFailure(column, rusqlite::types::Type::Text, format!("{what}: {cause}").into())
+pub(crate) fn corrupt_value(
+    column: usize,
+    what: &'static str,
+    cause: impl std::fmt::Display,
+) -> SqlError {
+    SqlError::FromSqlConversionFailure(
+        column,
+        rusqlite::types::Type::Text,
+        format!("{what}: {cause}").into(),
+    )
 }
 
 /// Nobody let go of the lock within the deadline.
-pub(crate) fn busy(operation: &'static str, path: &Path, waited: std::time::Duration) -> StoreError {
+pub(crate) fn busy(
+    operation: &'static str,
+    path: &Path,
+    waited: std::time::Duration,
+) -> StoreError {
     let message = format!(
         "{}: others, of this process or another, held the write lock for more than {} ms; nothing was written. Retry, or raise busy_deadline",
         path.display(),
@@ -107,7 +132,11 @@ pub(crate) fn busy(operation: &'static str, path: &Path, waited: std::time::Dura
 }
 
 /// An operation that has waited for its turn until its caller gave up.
-pub(crate) fn late(operation: &'static str, path: &Path, waited: std::time::Duration) -> StoreError {
+pub(crate) fn late(
+    operation: &'static str,
+    path: &Path,
+    waited: std::time::Duration,
+) -> StoreError {
     let message = format!(
         "{}: too many operations wait, this one for more than {} ms; nothing was written. Retry later, or raise take_deadline",
         path.display(),
@@ -118,7 +147,10 @@ pub(crate) fn late(operation: &'static str, path: &Path, waited: std::time::Dura
 
 /// A write through a handle that was opened for reading.
 pub(crate) fn opened_read_only(operation: &'static str, path: &Path) -> StoreError {
-    let message = format!("{}: opened for reading only; open it without read_only() to write", path.display());
+    let message = format!(
+        "{}: opened for reading only; open it without read_only() to write",
+        path.display()
+    );
     StoreError::new(StoreErrorKind::ReadOnly, operation, message)
 }
 
@@ -126,18 +158,30 @@ pub(crate) fn opened_read_only(operation: &'static str, path: &Path) -> StoreErr
 pub(crate) fn from_io(error: io::Error, operation: &'static str, path: &Path) -> StoreError {
     let shown = path.display();
     let (kind, message) = match error.kind() {
-        io::ErrorKind::NotFound => (StoreErrorKind::NotFound, format!("{shown}: the directory or file does not exist; create it first")),
-        io::ErrorKind::PermissionDenied => (StoreErrorKind::Denied, format!("{shown}: permission denied; {GRANT}")),
+        io::ErrorKind::NotFound => (
+            StoreErrorKind::NotFound,
+            format!("{shown}: the directory or file does not exist; create it first"),
+        ),
+        io::ErrorKind::PermissionDenied => {
+            (StoreErrorKind::Denied, format!("{shown}: permission denied; {GRANT}"))
+        }
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
             (StoreErrorKind::Full, format!("{shown}: the disk is full; make room and try again"))
         }
-        io::ErrorKind::ReadOnlyFilesystem => {
-            (StoreErrorKind::ReadOnly, format!("{shown}: the file system is read-only; remount it, or open with read_only()"))
-        }
-        io::ErrorKind::AlreadyExists => (StoreErrorKind::AlreadyExists, format!("{shown}: the file exists already; choose another path")),
-        io::ErrorKind::IsADirectory | io::ErrorKind::NotADirectory | io::ErrorKind::InvalidFilename => {
-            (StoreErrorKind::Invalid, format!("{shown}: not a path for a file; name a file in an existing directory"))
-        }
+        io::ErrorKind::ReadOnlyFilesystem => (
+            StoreErrorKind::ReadOnly,
+            format!("{shown}: the file system is read-only; remount it, or open with read_only()"),
+        ),
+        io::ErrorKind::AlreadyExists => (
+            StoreErrorKind::AlreadyExists,
+            format!("{shown}: the file exists already; choose another path"),
+        ),
+        io::ErrorKind::IsADirectory
+        | io::ErrorKind::NotADirectory
+        | io::ErrorKind::InvalidFilename => (
+            StoreErrorKind::Invalid,
+            format!("{shown}: not a path for a file; name a file in an existing directory"),
+        ),
         _ => (StoreErrorKind::Unavailable, format!("{shown}: the file system failed")),
     };
     let told = StoreError::new(kind, operation, message);
@@ -163,7 +207,8 @@ fn from_sql(error: SqlError, operation: &'static str, path: &Path) -> StoreError
     let shown = path.display();
     let (kind, message) = match &error {
         SqlError::SqliteFailure(failure, _) => {
-            // What the file system says about the path tells more than "unable to open database file".
+            // What the file system says about the path tells more than "unable to open database
+            // file".
             if failure.code == ErrorCode::CannotOpen
                 && let Some(better) = why_it_does_not_open(operation, path)
             {
@@ -175,8 +220,13 @@ fn from_sql(error: SqlError, operation: &'static str, path: &Path) -> StoreError
         SqlError::FromSqlConversionFailure(..)
         | SqlError::IntegralValueOutOfRange(..)
         | SqlError::Utf8Error(..)
-        | SqlError::InvalidColumnType(..) => (StoreErrorKind::Corrupt, format!("{shown}: a stored value cannot be right; {RESTORE}")),
-        _ => (StoreErrorKind::Internal, format!("{shown}: the backend used SQLite wrongly; please report this")),
+        | SqlError::InvalidColumnType(..) => {
+            (StoreErrorKind::Corrupt, format!("{shown}: a stored value cannot be right; {RESTORE}"))
+        }
+        _ => (
+            StoreErrorKind::Internal,
+            format!("{shown}: the backend used SQLite wrongly; please report this"),
+        ),
     };
     StoreError::new(kind, operation, message).with_source(Cause::of(error))
 }
@@ -186,22 +236,36 @@ fn classify(failure: ffi::Error) -> (StoreErrorKind, String) {
     let text = |kind, message: &str| (kind, message.to_owned());
     match failure.extended_code {
         ffi::SQLITE_READONLY_DIRECTORY => {
-            return text(StoreErrorKind::Denied, "its directory is not writable, which the write-ahead log needs; change its mode");
+            return text(
+                StoreErrorKind::Denied,
+                "its directory is not writable, which the write-ahead log needs; change its mode",
+            );
         }
         ffi::SQLITE_IOERR_CORRUPTFS => {
-            return text(StoreErrorKind::Corrupt, "the file system is corrupt; check the disk, then run `zae-limiter restore BACKUP`");
+            return text(
+                StoreErrorKind::Corrupt,
+                "the file system is corrupt; check the disk, then run `zae-limiter restore BACKUP`",
+            );
         }
         _ => {}
     }
     match failure.code {
-        ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::FileLockingProtocolFailed => {
+        ErrorCode::DatabaseBusy
+        | ErrorCode::DatabaseLocked
+        | ErrorCode::FileLockingProtocolFailed => {
             text(StoreErrorKind::Busy, "another process holds a lock; nothing was written. Retry")
         }
-        ErrorCode::DiskFull => text(StoreErrorKind::Full, "the disk is full; nothing was written. Make room and try again"),
-        ErrorCode::ReadOnly => {
-            text(StoreErrorKind::ReadOnly, "the file is read-only; nothing was written. Change its mode, or open it with read_only()")
+        ErrorCode::DiskFull => text(
+            StoreErrorKind::Full,
+            "the disk is full; nothing was written. Make room and try again",
+        ),
+        ErrorCode::ReadOnly => text(
+            StoreErrorKind::ReadOnly,
+            "the file is read-only; nothing was written. Change its mode, or open it with read_only()",
+        ),
+        ErrorCode::DatabaseCorrupt => {
+            (StoreErrorKind::Corrupt, format!("the file is corrupt; {RESTORE}"))
         }
-        ErrorCode::DatabaseCorrupt => (StoreErrorKind::Corrupt, format!("the file is corrupt; {RESTORE}")),
         ErrorCode::NotADatabase => text(
             StoreErrorKind::Incompatible,
             "not a SQLite database; choose another path, or run `zae-limiter restore BACKUP` if it was one",
@@ -209,11 +273,21 @@ fn classify(failure: ffi::Error) -> (StoreErrorKind, String) {
         ErrorCode::PermissionDenied | ErrorCode::AuthorizationForStatementDenied => {
             (StoreErrorKind::Denied, format!("permission denied; {GRANT}"))
         }
-        ErrorCode::CannotOpen => (StoreErrorKind::Denied, format!("the file cannot be opened; {GRANT}")),
-        ErrorCode::SystemIoFailure => text(StoreErrorKind::Unavailable, "the disk failed to read or write; check it, then try again"),
+        ErrorCode::CannotOpen => {
+            (StoreErrorKind::Denied, format!("the file cannot be opened; {GRANT}"))
+        }
+        ErrorCode::SystemIoFailure => text(
+            StoreErrorKind::Unavailable,
+            "the disk failed to read or write; check it, then try again",
+        ),
         ErrorCode::OutOfMemory => text(StoreErrorKind::Unavailable, "out of memory"),
-        ErrorCode::TooBig => text(StoreErrorKind::Invalid, "a value is larger than SQLite stores; make it smaller"),
-        _ => text(StoreErrorKind::Internal, "SQLite refused a statement of the backend; please report this"),
+        ErrorCode::TooBig => {
+            text(StoreErrorKind::Invalid, "a value is larger than SQLite stores; make it smaller")
+        }
+        _ => text(
+            StoreErrorKind::Internal,
+            "SQLite refused a statement of the backend; please report this",
+        ),
     }
 }
 
@@ -259,9 +333,15 @@ mod tests {
 
     #[test]
     fn the_cause_is_kept_and_not_repeated() {
-        let failure = Failure::Sql(SqlError::SqliteFailure(ffi::Error::new(ffi::SQLITE_FULL), Some("database or disk is full".into())));
+        let failure = Failure::Sql(SqlError::SqliteFailure(
+            ffi::Error::new(ffi::SQLITE_FULL),
+            Some("database or disk is full".into()),
+        ));
         let error = failure.into_store_error("adjust", Path::new("x.db"));
-        assert_eq!(error.to_string(), "adjust: x.db: the disk is full; nothing was written. Make room and try again");
+        assert_eq!(
+            error.to_string(),
+            "adjust: x.db: the disk is full; nothing was written. Make room and try again"
+        );
         assert!(std::error::Error::source(&error).is_some());
     }
 }

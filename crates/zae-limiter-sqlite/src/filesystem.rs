@@ -1,10 +1,22 @@
-//! Where the file lives: on a network the locks between processes do not work, and SQLite would corrupt the file.
+//! Where the file lives: on a network the locks between processes do not work, and SQLite would
+//! corrupt the file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// File systems that are known to be shared between machines.
-const NETWORK: [&str; 10] = ["nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "fuse.sshfs", "fuse.s3fs", "fuse.rclone", "fuse.gcsfuse"];
+const NETWORK: [&str; 10] = [
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb3",
+    "smbfs",
+    "afs",
+    "fuse.sshfs",
+    "fuse.s3fs",
+    "fuse.rclone",
+    "fuse.gcsfuse",
+];
 
 /// The name of the network file system that `path` is on, as far as this system tells.
 pub(crate) fn network_file_system(path: &Path) -> Option<&'static str> {
@@ -14,13 +26,16 @@ pub(crate) fn network_file_system(path: &Path) -> Option<&'static str> {
     network_mount_of(&mounts, &directory)
 }
 
-/// A line of `mounts` is `id parent device root mount-point options [tags] - type source options`. The last line whose mount
-/// point is the longest above `directory` wins: later mounts hide earlier ones.
+/// A line of `mounts` is `id parent device root mount-point options [tags] - type source options`.
+/// The last line whose mount point is the longest above `directory` wins: later mounts hide earlier
+/// ones.
 fn network_mount_of(mounts: &str, directory: &Path) -> Option<&'static str> {
     let mut best: Option<(usize, &str)> = None;
     for line in mounts.lines() {
         let Some((before, after)) = line.split_once(" - ") else { continue };
-        let (Some(point), Some(kind)) = (before.split(' ').nth(4), after.split(' ').next()) else { continue };
+        let (Some(point), Some(kind)) = (before.split(' ').nth(4), after.split(' ').next()) else {
+            continue;
+        };
         let point = unescaped(point);
         let depth = point.components().count();
         if directory.starts_with(&point) && best.is_none_or(|(deepest, _)| depth >= deepest) {

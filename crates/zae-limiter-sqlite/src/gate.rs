@@ -1,9 +1,10 @@
 //! A queue between processes, in front of SQLite's write lock.
 //!
-//! With `synchronous` FULL a transaction takes as long as the disk, and a process that tries again and again for SQLite's
-//! lock wastes much of that time asleep. So processes first line up at an advisory lock on a file of its own, where the
-//! kernel wakes the next one at once. Measured with two processes: a third more commits, equally shared. The gate only
-//! orders; what it guards is safe without it, so a process that does not know it does no harm.
+//! With `synchronous` FULL a transaction takes as long as the disk, and a process that tries again
+//! and again for SQLite's lock wastes much of that time asleep. So processes first line up at an
+//! advisory lock on a file of its own, where the kernel wakes the next one at once. Measured with
+//! two processes: a third more commits, equally shared. The gate only orders; what it guards is
+//! safe without it, so a process that does not know it does no harm.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -26,8 +27,9 @@ pub(crate) struct Gate {
     line: Arc<Line>,
 }
 
-/// Waiting in line blocks without a time limit, so a thread of its own does it, and this process stops listening when its
-/// deadline is over. The thread is started when somebody first has to wait.
+/// Waiting in line blocks without a time limit, so a thread of its own does it, and this process
+/// stops listening when its deadline is over. The thread is started when somebody first has to
+/// wait.
 #[derive(Default)]
 struct Line {
     state: Mutex<State>,
@@ -70,12 +72,15 @@ impl Gate {
 
     /// Waits for our turn, at most until the deadline; then `None`.
     pub(crate) fn enter(&self, deadline: Duration) -> Outcome<Option<Pass<'_>>> {
-        // While the waiter is still in line from an earlier time, only it may take the lock: both share one descriptor.
+        // While the waiter is still in line from an earlier time, only it may take the lock: both
+        // share one descriptor.
         if self.line.lock().turn == Turn::Idle {
             match self.file.try_lock() {
                 Ok(()) => return Ok(Some(Pass(self))),
                 Err(TryLockError::WouldBlock) => {}
-                Err(TryLockError::Error(error)) => return Err(from_io(error, "begin", &self.path).into()),
+                Err(TryLockError::Error(error)) => {
+                    return Err(from_io(error, "begin", &self.path).into());
+                }
             }
         }
         self.want()?;
@@ -87,7 +92,9 @@ impl Gate {
         let mut state = self.line.lock();
         if !state.has_waiter {
             let (line, file) = (Arc::clone(&self.line), Arc::clone(&self.file));
-            let spawned = std::thread::Builder::new().name("zae-limiter-gate".to_owned()).spawn(move || line.wait_at(&file));
+            let spawned = std::thread::Builder::new()
+                .name("zae-limiter-gate".to_owned())
+                .spawn(move || line.wait_at(&file));
             spawned.map_err(|error| from_io(error, "begin", &self.path))?;
             state.has_waiter = true;
         }
@@ -120,7 +127,9 @@ impl Line {
     }
 
     fn wait_for_turn(&self, deadline: Duration) -> bool {
-        let waiting = self.changed.wait_timeout_while(self.lock(), deadline, |state| state.turn == Turn::Wanted);
+        let waiting = self
+            .changed
+            .wait_timeout_while(self.lock(), deadline, |state| state.turn == Turn::Wanted);
         let (mut state, _) = waiting.unwrap_or_else(PoisonError::into_inner);
         let ours = state.turn == Turn::Ours;
         if !ours {
@@ -132,7 +141,9 @@ impl Line {
     /// What the waiter does: gets in line when it is wanted, until the gate is gone.
     fn wait_at(&self, file: &File) {
         loop {
-            let waiting = self.changed.wait_while(self.lock(), |state| state.turn != Turn::Wanted && state.has_waiter);
+            let waiting = self
+                .changed
+                .wait_while(self.lock(), |state| state.turn != Turn::Wanted && state.has_waiter);
             let state = waiting.unwrap_or_else(PoisonError::into_inner);
             if !state.has_waiter {
                 return;
@@ -142,7 +153,8 @@ impl Line {
             let mut state = self.lock();
             match (state.turn, locked) {
                 (Turn::Wanted, Ok(())) => state.turn = Turn::Ours,
-                // Without locks on this file system the gate stands open: SQLite's own lock decides.
+                // Without locks on this file system the gate stands open: SQLite's own lock
+                // decides.
                 (Turn::Wanted, Err(error)) => {
                     tracing::debug!(%error, "the gate does not work");
                     state.turn = Turn::Ours;

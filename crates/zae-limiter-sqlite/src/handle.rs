@@ -16,8 +16,9 @@ use crate::sweep::Sweeper;
 use crate::working::Working;
 use crate::writer::{Writer, WriterStats, lock};
 
-/// Starts the threads when they are first needed, and ends them: a lone caller needs the one that decides never, and the one
-/// that writes the log back only once the log is long. Dropping it finishes the jobs that wait.
+/// Starts the threads when they are first needed, and ends them: a lone caller needs the one that
+/// decides never, and the one that writes the log back only once the log is long. Dropping it
+/// finishes the jobs that wait.
 pub(crate) struct WriterHandle(Arc<Threads>);
 
 struct Threads {
@@ -38,11 +39,19 @@ enum Thread {
 impl WriterHandle {
     pub(crate) fn new(place: Arc<Place>, conn: Connection) -> Result<WriterHandle, StoreError> {
         let writer = Arc::new(Writer::new(place, conn)?);
-        Ok(WriterHandle(Arc::new(Threads { writer, deciding: Mutex::default(), checkpointing: Mutex::default() })))
+        Ok(WriterHandle(Arc::new(Threads {
+            writer,
+            deciding: Mutex::default(),
+            checkpointing: Mutex::default(),
+        })))
     }
 
     /// Works at once if nothing stands in the way; `None` when the work must be submitted.
-    pub(crate) fn inline<T>(&self, now: TimeMs, work: impl FnOnce(&Connection, &mut Working) -> Outcome<T>) -> Option<Outcome<T>> {
+    pub(crate) fn inline<T>(
+        &self,
+        now: TimeMs,
+        work: impl FnOnce(&Connection, &mut Working) -> Outcome<T>,
+    ) -> Option<Outcome<T>> {
         if let Err(failure) = self.0.writer.place.look_now_and_then(now) {
             return Some(Err(failure));
         }
@@ -58,7 +67,12 @@ impl WriterHandle {
     }
 
     /// Queues an operation for the thread.
-    pub(crate) fn submit_operation(&self, now: TimeMs, job: Job, operation: &'static str) -> Result<(), StoreError> {
+    pub(crate) fn submit_operation(
+        &self,
+        now: TimeMs,
+        job: Job,
+        operation: &'static str,
+    ) -> Result<(), StoreError> {
         self.submit(job, operation)?;
         self.sweep_if_due(now);
         Ok(())
@@ -74,7 +88,8 @@ impl WriterHandle {
             return Err(broken(operation));
         }
         if queue.jobs.len() >= QUEUE_MAX {
-            let message = format!("{QUEUE_MAX} operations wait already; nothing was written. Retry later");
+            let message =
+                format!("{QUEUE_MAX} operations wait already; nothing was written. Retry later");
             return Err(StoreError::new(StoreErrorKind::Busy, operation, message));
         }
         writer.unfinished_jobs.fetch_add(1, Ordering::AcqRel);
@@ -166,18 +181,31 @@ impl Threads {
     }
 }
 
-fn start(thread: &Mutex<Thread>, name: &str, operation: &'static str, run: impl FnOnce() + Send + 'static) -> Result<(), StoreError> {
+fn start(
+    thread: &Mutex<Thread>,
+    name: &str,
+    operation: &'static str,
+    run: impl FnOnce() + Send + 'static,
+) -> Result<(), StoreError> {
     let mut thread = lock(thread);
     match *thread {
         Thread::Running(_) => return Ok(()),
         Thread::NotNeeded => {}
-        Thread::Ended => return Err(StoreError::new(StoreErrorKind::Internal, operation, "the store is being closed")),
+        Thread::Ended => {
+            return Err(StoreError::new(
+                StoreErrorKind::Internal,
+                operation,
+                "the store is being closed",
+            ));
+        }
     }
     let unavailable = |error| {
         let message = "a thread of the store could not be started; free some threads";
         StoreError::new(StoreErrorKind::Unavailable, operation, message).with_source(error)
     };
-    *thread = Thread::Running(std::thread::Builder::new().name(name.to_owned()).spawn(run).map_err(unavailable)?);
+    *thread = Thread::Running(
+        std::thread::Builder::new().name(name.to_owned()).spawn(run).map_err(unavailable)?,
+    );
     Ok(())
 }
 
@@ -191,7 +219,11 @@ fn end(thread: &Mutex<Thread>) {
 }
 
 fn broken(operation: &'static str) -> StoreError {
-    StoreError::new(StoreErrorKind::Internal, operation, "the writer thread has ended; please report this")
+    StoreError::new(
+        StoreErrorKind::Internal,
+        operation,
+        "the writer thread has ended; please report this",
+    )
 }
 
 impl Drop for WriterHandle {

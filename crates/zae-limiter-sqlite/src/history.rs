@@ -1,8 +1,14 @@
-//! What happened: the audit log, written in the transaction of what it records, and queries of it and of usage.
+//! What happened: the audit log, written in the transaction of what it records, and queries of it
+//! and of usage.
 
 use rusqlite::Connection;
-use zae_limiter_core::{AuditAction, AuditEvent, AuditSubject, EventId, ResourceName, TimeMs, UsageSnapshot};
-use zae_limiter_store::{AuditQuery, BoxFuture, Change, Cursor, HistoryStore, Page, PageRequest, StoreError, StoreErrorKind, UsageQuery};
+use zae_limiter_core::{
+    AuditAction, AuditEvent, AuditSubject, EventId, ResourceName, TimeMs, UsageSnapshot,
+};
+use zae_limiter_store::{
+    AuditQuery, BoxFuture, Change, Cursor, HistoryStore, Page, PageRequest, StoreError,
+    StoreErrorKind, UsageQuery,
+};
 
 use crate::SqliteStore;
 use crate::error::{Outcome, corrupt_value, refused};
@@ -20,7 +26,8 @@ pub(crate) struct Event<'a> {
 /// Appends an audit event.
 pub(crate) fn record(conn: &Connection, ns: i64, change: &Change, event: Event<'_>) -> Outcome<()> {
     const SQL: &str = "INSERT INTO audit(ns,subject,id,at,action,principal,resource,details) VALUES(?1,?2,?3,?4,?5,?6,?7,?8)";
-    let details = pairs_to_text(event.details.iter().map(|(key, value)| (key.as_str(), value.as_str())));
+    let details =
+        pairs_to_text(event.details.iter().map(|(key, value)| (key.as_str(), value.as_str())));
     conn.prepare_cached(SQL)?.execute((
         ns,
         event.subject.to_string(),
@@ -35,24 +42,41 @@ pub(crate) fn record(conn: &Connection, ns: i64, change: &Change, event: Event<'
 }
 
 impl HistoryStore for SqliteStore {
-    fn audit_events<'a>(&'a self, query: &'a AuditQuery) -> BoxFuture<'a, Result<Page<AuditEvent>, StoreError>> {
+    fn audit_events<'a>(
+        &'a self,
+        query: &'a AuditQuery,
+    ) -> BoxFuture<'a, Result<Page<AuditEvent>, StoreError>> {
         let (ns, query) = (self.key, query.clone());
-        Box::pin(self.read_apart("audit_events", move |conn| audit_events(conn, ns, &query.page, Some(&query.subject))))
+        Box::pin(self.read_apart("audit_events", move |conn| {
+            audit_events(conn, ns, &query.page, Some(&query.subject))
+        }))
     }
 
-    fn audit_log<'a>(&'a self, page: &'a PageRequest) -> BoxFuture<'a, Result<Page<AuditEvent>, StoreError>> {
+    fn audit_log<'a>(
+        &'a self,
+        page: &'a PageRequest,
+    ) -> BoxFuture<'a, Result<Page<AuditEvent>, StoreError>> {
         let (ns, page) = (self.key, page.clone());
         Box::pin(self.read_apart("audit_log", move |conn| audit_events(conn, ns, &page, None)))
     }
 
-    fn usage<'a>(&'a self, query: &'a UsageQuery) -> BoxFuture<'a, Result<Page<UsageSnapshot>, StoreError>> {
+    fn usage<'a>(
+        &'a self,
+        query: &'a UsageQuery,
+    ) -> BoxFuture<'a, Result<Page<UsageSnapshot>, StoreError>> {
         let (ns, query) = (self.key, query.clone());
         Box::pin(self.read_apart("usage", move |conn| usage::page(conn, ns, &query)))
     }
 }
 
-/// Events of one subject, or of all: then the events of the namespace are gone over, and only a page of them is kept.
-fn audit_events(conn: &Connection, ns: i64, page: &PageRequest, subject: Option<&AuditSubject>) -> Outcome<Page<AuditEvent>> {
+/// Events of one subject, or of all: then the events of the namespace are gone over, and only a
+/// page of them is kept.
+fn audit_events(
+    conn: &Connection,
+    ns: i64,
+    page: &PageRequest,
+    subject: Option<&AuditSubject>,
+) -> Outcome<Page<AuditEvent>> {
     const OF_SUBJECT: &str = "SELECT seq,id,at,action,principal,resource,details,subject FROM audit \
                        WHERE ns=?1 AND subject=?2 AND (?3 IS NULL OR (id,seq)<(?3,?4)) ORDER BY id DESC,seq DESC LIMIT ?5";
     const OF_ALL: &str = "SELECT seq,id,at,action,principal,resource,details,subject FROM audit \
@@ -60,7 +84,8 @@ fn audit_events(conn: &Connection, ns: i64, page: &PageRequest, subject: Option<
     let before = page.cursor().map(audit_position).transpose()?;
     let (id, seq) = before.map_or((None, None), |(id, seq)| (Some(id.to_string()), Some(seq)));
     let mut statement = conn.prepare_cached(if subject.is_some() { OF_SUBJECT } else { OF_ALL })?;
-    let mut rows = statement.query((ns, subject.map(ToString::to_string), id, seq, page.limit() + 1))?;
+    let mut rows =
+        statement.query((ns, subject.map(ToString::to_string), id, seq, page.limit() + 1))?;
     let mut events: Vec<(i64, AuditEvent)> = Vec::new();
     while let Some(row) = rows.next()? {
         let details: String = row.get(6)?;
@@ -71,7 +96,8 @@ fn audit_events(conn: &Connection, ns: i64, page: &PageRequest, subject: Option<
             action: name_at(row, 3)?,
             principal: optional_name_at(row, 4)?,
             resource: optional_name_at(row, 5)?,
-            details: pairs_from_text(&details).map_err(|error| corrupt_value(6, "details", error))?,
+            details: pairs_from_text(&details)
+                .map_err(|error| corrupt_value(6, "details", error))?,
         };
         events.push((row.get(0)?, event));
     }
@@ -80,7 +106,8 @@ fn audit_events(conn: &Connection, ns: i64, page: &PageRequest, subject: Option<
 }
 
 fn audit_position(cursor: &Cursor) -> Outcome<(EventId, i64)> {
-    let position = cursor.0.split_once('/').and_then(|(id, seq)| Some((id.parse().ok()?, seq.parse().ok()?)));
+    let position =
+        cursor.0.split_once('/').and_then(|(id, seq)| Some((id.parse().ok()?, seq.parse().ok()?)));
     position.ok_or_else(foreign_cursor)
 }
 

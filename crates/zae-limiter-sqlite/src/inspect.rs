@@ -43,7 +43,8 @@ pub struct FileStatus {
 }
 
 impl SqliteStore {
-    /// Looks at the whole file. Blocks, reads every page and takes as long as that takes; writers go on meanwhile.
+    /// Looks at the whole file. Blocks, reads every page and takes as long as that takes; writers
+    /// go on meanwhile.
     pub fn status(&self, now: TimeMs) -> Result<FileStatus, StoreError> {
         let path = self.path();
         let log = with_suffix(path, "-wal");
@@ -90,7 +91,10 @@ fn count_buckets(conn: &Connection, now: TimeMs) -> Outcome<(u64, u64)> {
 }
 
 fn swept_at(conn: &Connection) -> Outcome<Option<TimeMs>> {
-    Ok(optional(conn.query_row("SELECT value FROM meta WHERE name='swept_at'", [], |row| row.get(0)))?.map(TimeMs))
+    Ok(optional(
+        conn.query_row("SELECT value FROM meta WHERE name='swept_at'", [], |row| row.get(0)),
+    )?
+    .map(TimeMs))
 }
 
 pub(crate) fn check_integrity(conn: &Connection) -> Outcome<Vec<String>> {

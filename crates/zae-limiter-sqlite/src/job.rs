@@ -6,7 +6,10 @@ use rusqlite::Connection;
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 use zae_limiter_core::{EntityId, ResourceName, Take, TimeMs};
-use zae_limiter_store::{Adjusted, BucketDelta, ConsumeOutcome, ConsumeRequest, Delta, LimitsInForce, MemberTake, StoreError};
+use zae_limiter_store::{
+    Adjusted, BucketDelta, ConsumeOutcome, ConsumeRequest, Delta, LimitsInForce, MemberTake,
+    StoreError,
+};
 
 use crate::error::{Outcome, split};
 use crate::working::Working;
@@ -22,8 +25,9 @@ pub(crate) enum Job {
 }
 
 impl Job {
-    /// True when nobody waits for the answer any more, and the work is of no use to anybody else. A correction reports what
-    /// has happened already, and an administrator's change is wanted whether or not its caller learns of it.
+    /// True when nobody waits for the answer any more, and the work is of no use to anybody else. A
+    /// correction reports what has happened already, and an administrator's change is wanted
+    /// whether or not its caller learns of it.
     pub(crate) fn is_abandoned(&self) -> bool {
         matches!(self, Job::Consume(_, reply) if reply.is_closed())
     }
@@ -32,8 +36,8 @@ impl Job {
 type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 type Receipt<T> = oneshot::Receiver<Result<T, StoreError>>;
 
-/// Goes to the thread and comes back with the result: a pointer is cheaper to move than an outcome, and memory is given
-/// back by the thread that asked for it, which is cheaper than by another.
+/// Goes to the thread and comes back with the result: a pointer is cheaper to move than an outcome,
+/// and memory is given back by the thread that asked for it, which is cheaper than by another.
 pub(crate) struct ConsumeJob {
     ns: i64,
     members: SmallVec<[OwnedMember; 2]>,
@@ -50,7 +54,10 @@ struct OwnedMember {
 }
 
 impl ConsumeJob {
-    pub(crate) fn job(ns: i64, request: &ConsumeRequest<'_>) -> (Job, oneshot::Receiver<Box<ConsumeJob>>) {
+    pub(crate) fn job(
+        ns: i64,
+        request: &ConsumeRequest<'_>,
+    ) -> (Job, oneshot::Receiver<Box<ConsumeJob>>) {
         let owned = |member: &MemberTake<'_>| OwnedMember {
             entity: member.entity.clone(),
             resource: member.resource.clone(),
@@ -59,7 +66,13 @@ impl ConsumeJob {
         };
         let (reply, receipt) = oneshot::channel();
         let members = request.members.iter().map(owned).collect();
-        (Job::Consume(Box::new(ConsumeJob { ns, members, now: request.now, result: None }), reply), receipt)
+        (
+            Job::Consume(
+                Box::new(ConsumeJob { ns, members, now: request.now, result: None }),
+                reply,
+            ),
+            receipt,
+        )
     }
 
     fn decide(&self, conn: &Connection, working: &mut Working) -> Outcome<ConsumeOutcome> {
@@ -93,7 +106,11 @@ struct OwnedDelta {
 }
 
 impl AdjustJob {
-    pub(crate) fn job(ns: i64, deltas: &[BucketDelta<'_>], now: TimeMs) -> (Job, Receipt<Vec<Result<Adjusted, StoreError>>>) {
+    pub(crate) fn job(
+        ns: i64,
+        deltas: &[BucketDelta<'_>],
+        now: TimeMs,
+    ) -> (Job, Receipt<Vec<Result<Adjusted, StoreError>>>) {
         let owned = |delta: &BucketDelta<'_>| OwnedDelta {
             entity: delta.entity.clone(),
             resource: delta.resource.clone(),
@@ -101,16 +118,28 @@ impl AdjustJob {
             deltas: SmallVec::from_slice(delta.deltas),
         };
         let (reply, receipt) = oneshot::channel();
-        (Job::Adjust(AdjustJob { ns, deltas: deltas.iter().map(owned).collect(), now, reply }), receipt)
+        (
+            Job::Adjust(AdjustJob { ns, deltas: deltas.iter().map(owned).collect(), now, reply }),
+            receipt,
+        )
     }
 
-    fn apply(&self, conn: &Connection, working: &mut Working, path: &Path) -> Outcome<Vec<Result<Adjusted, StoreError>>> {
+    fn apply(
+        &self,
+        conn: &Connection,
+        working: &mut Working,
+        path: &Path,
+    ) -> Outcome<Vec<Result<Adjusted, StoreError>>> {
         let mut results = Vec::with_capacity(self.deltas.len());
         for delta in &self.deltas {
             let OwnedDelta { entity, resource, limits, deltas } = delta;
             // Only stores that lose answers look at the operation.
             let borrowed = BucketDelta { entity, resource, limits, deltas, operation: 0 };
-            results.push(split(working.adjust(conn, self.ns, &borrowed, self.now), "adjust", path)?);
+            results.push(split(
+                working.adjust(conn, self.ns, &borrowed, self.now),
+                "adjust",
+                path,
+            )?);
         }
         Ok(results)
     }
@@ -171,7 +200,10 @@ where
 /// An answer that is held back until the transaction has been committed.
 pub(crate) enum Answer {
     Consume(Box<ConsumeJob>, oneshot::Sender<Box<ConsumeJob>>),
-    Adjust(Reply<Vec<Result<Adjusted, StoreError>>>, Option<Result<Vec<Result<Adjusted, StoreError>>, StoreError>>),
+    Adjust(
+        Reply<Vec<Result<Adjusted, StoreError>>>,
+        Option<Result<Vec<Result<Adjusted, StoreError>>, StoreError>>,
+    ),
     Task(Box<dyn Task>, Result<(), StoreError>),
 }
 
@@ -185,11 +217,18 @@ impl Answer {
         }
     }
 
-    /// Does the work of an operation. The error is the transaction's; what went wrong for this caller alone is in the answer.
-    pub(crate) fn decide(job: Job, conn: &Connection, working: &mut Working, path: &Path) -> (Answer, Outcome<()>) {
+    /// Does the work of an operation. The error is the transaction's; what went wrong for this
+    /// caller alone is in the answer.
+    pub(crate) fn decide(
+        job: Job,
+        conn: &Connection,
+        working: &mut Working,
+        path: &Path,
+    ) -> (Answer, Outcome<()>) {
         match job {
             Job::Consume(mut job, reply) => {
-                let decided = split(job.decide(conn, working), "consume", path).map(|result| job.result = Some(result));
+                let decided = split(job.decide(conn, working), "consume", path)
+                    .map(|result| job.result = Some(result));
                 (Answer::Consume(job, reply), decided)
             }
             Job::Adjust(job) => match job.apply(conn, working, path) {

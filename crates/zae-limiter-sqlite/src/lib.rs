@@ -20,17 +20,21 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The key decision: SQLite keeps the rows and the locks, the core decides. A take reads its buckets, asks
-//! [`zae_limiter_core::decide`] and writes them back inside one `BEGIN IMMEDIATE` transaction, so there is one copy of the
-//! maths and nothing to undo. Callers that would wait for each other share a transaction (`writer.rs`).
+//! The key decision: SQLite keeps the rows and the locks, the core decides. A take reads its
+//! buckets, asks [`zae_limiter_core::decide`] and writes them back inside one `BEGIN IMMEDIATE`
+//! transaction, so there is one copy of the maths and nothing to undo. Callers that would wait for
+//! each other share a transaction (`writer.rs`).
 //!
-//! Cost of a take by a lone caller: one transaction with one write per member, about 10 µs, and one read per member unless
-//! this store was the last to write to the file and remembers the bucket (`working.rs`). A refusal writes nothing. Reads use
-//! connections of their own and never wait for writers. Lookups and a lone caller's takes run in the poll of their future and
-//! block it for microseconds. Listings and usage run on a thread of their own, page by page, and end when nobody waits.
+//! Cost of a take by a lone caller: one transaction with one write per member, about 10 µs, and one
+//! read per member unless this store was the last to write to the file and remembers the bucket
+//! (`working.rs`). A refusal writes nothing. Reads use connections of their own and never wait for
+//! writers. Lookups and a lone caller's takes run in the poll of their future and block it for
+//! microseconds. Listings and usage run on a thread of their own, page by page, and end when nobody
+//! waits.
 //!
-//! Threads, each started when it is first needed: one decides for those who would wait for each other and does long pieces of
-//! work in steps (`writer.rs`), one writes the log back into the file (`checkpoint.rs`), one reads (`reader.rs`).
+//! Threads, each started when it is first needed: one decides for those who would wait for each
+//! other and does long pieces of work in steps (`writer.rs`), one writes the log back into the file
+//! (`checkpoint.rs`), one reads (`reader.rs`).
 
 mod bucket;
 mod checkpoint;
@@ -68,7 +72,9 @@ use zae_limiter_store::{BoxFuture, Capabilities, Store, StoreError, StoreErrorKi
 
 pub use copy::Restored;
 pub use inspect::FileStatus;
-pub use options::{BUSY_DEADLINE, RETENTION_MS, SqliteOptions, Synchronous, TAKE_DEADLINE, USAGE_ROWS_MAX};
+pub use options::{
+    BUSY_DEADLINE, RETENTION_MS, SqliteOptions, Synchronous, TAKE_DEADLINE, USAGE_ROWS_MAX,
+};
 pub use writer::WriterStats;
 
 use connection::{Place, finish};
@@ -83,10 +89,11 @@ const IDLE_READERS_MAX: usize = 4;
 /// The key of a namespace that is not there: no row has it.
 const NO_NAMESPACE: i64 = 0;
 
-/// The SQLite backend, bound to one namespace (`default` at first). A clone is another handle to the same file.
+/// The SQLite backend, bound to one namespace (`default` at first). A clone is another handle to
+/// the same file.
 ///
-/// The last handle finishes what is queued and closes the file when it is dropped. That blocks for as long as the disk
-/// takes, and while other processes hold the lock up to the busy deadline.
+/// The last handle finishes what is queued and closes the file when it is dropped. That blocks for
+/// as long as the disk takes, and while other processes hold the lock up to the busy deadline.
 #[derive(Clone)]
 pub struct SqliteStore {
     shared: Arc<Shared>,
@@ -99,7 +106,8 @@ pub struct SqliteStore {
 
 struct Shared {
     place: Arc<Place>,
-    /// Before the writer, because they are closed first: the last connection writes the log back, which a reader cannot.
+    /// Before the writer, because they are closed first: the last connection writes the log back,
+    /// which a reader cannot.
     readers: Mutex<Vec<Connection>>,
     /// Reads that may take a while.
     reader: Reader,
@@ -108,16 +116,20 @@ struct Shared {
 }
 
 impl SqliteStore {
-    /// Opens a file, and creates it if it does not exist; its directory must. Blocks for as long as the disk takes.
+    /// Opens a file, and creates it if it does not exist; its directory must. Blocks for as long as
+    /// the disk takes.
     ///
-    /// `NotFound` for a missing directory, `Denied` for a missing permission, `Incompatible` for a file that is not ours or
-    /// is too new, `Corrupt`, `ReadOnly`, `Full` and `Busy` as they say.
+    /// `NotFound` for a missing directory, `Denied` for a missing permission, `Incompatible` for a
+    /// file that is not ours or is too new, `Corrupt`, `ReadOnly`, `Full` and `Busy` as they say.
     pub fn open(path: impl AsRef<Path>) -> Result<SqliteStore, StoreError> {
         SqliteStore::open_with(path, SqliteOptions::new())
     }
 
     /// As [`SqliteStore::open`], with options.
-    pub fn open_with(path: impl AsRef<Path>, options: SqliteOptions) -> Result<SqliteStore, StoreError> {
+    pub fn open_with(
+        path: impl AsRef<Path>,
+        options: SqliteOptions,
+    ) -> Result<SqliteStore, StoreError> {
         let read_only = options.read_only;
         let place = Arc::new(Place::new(path.as_ref(), options)?);
         let failed = |failure: Failure| failure.into_store_error("open", &place.path);
@@ -127,10 +139,17 @@ impl SqliteStore {
             let conn = place.open_writer().map_err(failed)?;
             (Some(WriterHandle::new(Arc::clone(&place), conn)?), Vec::new())
         };
-        let shared = Shared { place: Arc::clone(&place), readers: Mutex::new(readers), reader: Reader::default(), writer };
-        let name: NamespaceName = schema::DEFAULT_NAMESPACE.parse().expect("the word is a valid namespace name");
+        let shared = Shared {
+            place: Arc::clone(&place),
+            readers: Mutex::new(readers),
+            reader: Reader::default(),
+            writer,
+        };
+        let name: NamespaceName =
+            schema::DEFAULT_NAMESPACE.parse().expect("the word is a valid namespace name");
         let mut store = SqliteStore { shared: Arc::new(shared), key: NO_NAMESPACE, name, id: None };
-        // Somebody may have deleted it; then this handle still serves to register, recover and look at namespaces.
+        // Somebody may have deleted it; then this handle still serves to register, recover and look
+        // at namespaces.
         if let Some((key, id)) = store.read("open", |conn| namespace::find(conn, &store.name))? {
             (store.key, store.id) = (key, Some(id));
         }
@@ -157,7 +176,11 @@ impl SqliteStore {
 
     /// The writer thread ended without an answer.
     fn lost(&self, operation: &'static str) -> StoreError {
-        StoreError::new(StoreErrorKind::Internal, operation, "the writer thread ended before it answered; please report this")
+        StoreError::new(
+            StoreErrorKind::Internal,
+            operation,
+            "the writer thread ended before it answered; please report this",
+        )
     }
 
     /// Does `work` in a transaction of its own, after everything that was queued before.
@@ -171,8 +194,8 @@ impl SqliteStore {
         answer.await.unwrap_or_else(|_| Err(self.lost(operation)))
     }
 
-    /// Does one step of a long piece of work in a transaction of its own. Steps give way to everything else, here and in other
-    /// processes.
+    /// Does one step of a long piece of work in a transaction of its own. Steps give way to
+    /// everything else, here and in other processes.
     async fn write_step<T: Send + 'static>(
         &self,
         operation: &'static str,
@@ -184,10 +207,19 @@ impl SqliteStore {
     }
 
     /// A consistent read: sees everything that was acknowledged before it.
-    fn read<T>(&self, operation: &'static str, look: impl FnOnce(&Connection) -> Outcome<T>) -> Result<T, StoreError> {
+    fn read<T>(
+        &self,
+        operation: &'static str,
+        look: impl FnOnce(&Connection) -> Outcome<T>,
+    ) -> Result<T, StoreError> {
         let idle = self.lock_readers().pop();
-        let conn = idle.map_or_else(|| self.shared.place.open_reader(), Ok).map_err(|failure| self.error(failure, operation))?;
-        let result = conn.prepare_cached("BEGIN").and_then(|mut begin| begin.execute([])).map_err(Failure::from);
+        let conn = idle
+            .map_or_else(|| self.shared.place.open_reader(), Ok)
+            .map_err(|failure| self.error(failure, operation))?;
+        let result = conn
+            .prepare_cached("BEGIN")
+            .and_then(|mut begin| begin.execute([]))
+            .map_err(Failure::from);
         let result = result.and_then(|_| {
             self.shared.place.require_same_file()?;
             schema::require_current(&conn, self.path())?;
@@ -202,7 +234,11 @@ impl SqliteStore {
     }
 
     /// A read that needs an active namespace.
-    fn read_active<T>(&self, operation: &'static str, look: impl FnOnce(&Connection) -> Outcome<T>) -> Result<T, StoreError> {
+    fn read_active<T>(
+        &self,
+        operation: &'static str,
+        look: impl FnOnce(&Connection) -> Outcome<T>,
+    ) -> Result<T, StoreError> {
         self.read(operation, |conn| {
             config::generation(conn, self.key)?;
             look(conn)
@@ -229,11 +265,18 @@ impl Store for SqliteStore {
     fn ping(&self) -> BoxFuture<'_, Result<(), StoreError>> {
         Box::pin(async move {
             self.read("ping", |conn| {
-                let alive: i64 = conn.prepare_cached("SELECT count(*) FROM meta")?.query_row([], |row| row.get(0))?;
-                if alive < 0 { Err(refused(StoreErrorKind::Corrupt, "a count is negative")) } else { Ok(()) }
+                let alive: i64 = conn
+                    .prepare_cached("SELECT count(*) FROM meta")?
+                    .query_row([], |row| row.get(0))?;
+                if alive < 0 {
+                    Err(refused(StoreErrorKind::Corrupt, "a count is negative"))
+                } else {
+                    Ok(())
+                }
             })?;
-            // Reading goes on under a lock of somebody else's, and says nothing about takes: a transaction that writes
-            // nothing does. A full disk shows only when something is written.
+            // Reading goes on under a lock of somebody else's, and says nothing about takes: a
+            // transaction that writes nothing does. A full disk shows only when something is
+            // written.
             if self.shared.writer.is_some() { self.write("ping", |_| Ok(())).await } else { Ok(()) }
         })
     }
@@ -249,6 +292,9 @@ impl Store for SqliteStore {
 
 impl fmt::Debug for SqliteStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SqliteStore").field("path", &self.path()).field("namespace", &self.name).finish_non_exhaustive()
+        f.debug_struct("SqliteStore")
+            .field("path", &self.path())
+            .field("namespace", &self.name)
+            .finish_non_exhaustive()
     }
 }

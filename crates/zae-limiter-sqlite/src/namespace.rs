@@ -6,7 +6,8 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, Row, params_from_iter};
 use zae_limiter_core::{AuditAction, AuditSubject, NamespaceId, NamespaceName, TimeMs};
 use zae_limiter_store::{
-    BoxFuture, Change, Namespace, NamespaceStatus, NamespaceStore, Page, PageRequest, Purged, Store, StoreError, StoreErrorKind,
+    BoxFuture, Change, Namespace, NamespaceStatus, NamespaceStore, Page, PageRequest, Purged,
+    Store, StoreError, StoreErrorKind,
 };
 
 use crate::SqliteStore;
@@ -44,39 +45,70 @@ impl NamespaceStore for SqliteStore {
         Box::pin(self.write("register_namespace", move |conn| register(conn, &name, &id, &change)))
     }
 
-    fn namespaces<'a>(&'a self, page: &'a PageRequest) -> BoxFuture<'a, Result<Page<Namespace>, StoreError>> {
+    fn namespaces<'a>(
+        &'a self,
+        page: &'a PageRequest,
+    ) -> BoxFuture<'a, Result<Page<Namespace>, StoreError>> {
         const SQL: &str = "SELECT key,id,name,status,created_at,deleted_at FROM namespace \
                            WHERE deleted_at IS NULL AND name>?1 ORDER BY name LIMIT ?2";
         let page = page.clone();
         Box::pin(self.read_apart("namespaces", move |conn| {
-            paged(&page, |after, limit| list(conn, SQL, after, limit), |namespace: &Namespace| namespace.name.to_string())
+            paged(
+                &page,
+                |after, limit| list(conn, SQL, after, limit),
+                |namespace: &Namespace| namespace.name.to_string(),
+            )
         }))
     }
 
-    fn namespace<'a>(&'a self, name: &'a NamespaceName) -> BoxFuture<'a, Result<Option<Namespace>, StoreError>> {
-        Box::pin(async move { self.read("namespace", |conn| Ok(active(conn, name)?.map(|(_, namespace)| namespace))) })
+    fn namespace<'a>(
+        &'a self,
+        name: &'a NamespaceName,
+    ) -> BoxFuture<'a, Result<Option<Namespace>, StoreError>> {
+        Box::pin(async move {
+            self.read("namespace", |conn| Ok(active(conn, name)?.map(|(_, namespace)| namespace)))
+        })
     }
 
-    fn delete_namespace<'a>(&'a self, name: &'a NamespaceName, change: &'a Change) -> BoxFuture<'a, Result<bool, StoreError>> {
+    fn delete_namespace<'a>(
+        &'a self,
+        name: &'a NamespaceName,
+        change: &'a Change,
+    ) -> BoxFuture<'a, Result<bool, StoreError>> {
         let (name, change) = (name.clone(), change.clone());
         Box::pin(self.write("delete_namespace", move |conn| delete(conn, &name, &change)))
     }
 
-    fn recover_namespace<'a>(&'a self, id: &'a NamespaceId, change: &'a Change) -> BoxFuture<'a, Result<Namespace, StoreError>> {
+    fn recover_namespace<'a>(
+        &'a self,
+        id: &'a NamespaceId,
+        change: &'a Change,
+    ) -> BoxFuture<'a, Result<Namespace, StoreError>> {
         let (id, change) = (id.clone(), change.clone());
         Box::pin(self.write("recover_namespace", move |conn| recover(conn, &id, &change)))
     }
 
-    fn orphan_namespaces<'a>(&'a self, page: &'a PageRequest) -> BoxFuture<'a, Result<Page<Namespace>, StoreError>> {
+    fn orphan_namespaces<'a>(
+        &'a self,
+        page: &'a PageRequest,
+    ) -> BoxFuture<'a, Result<Page<Namespace>, StoreError>> {
         const SQL: &str = "SELECT key,id,name,status,created_at,deleted_at FROM namespace \
                            WHERE deleted_at IS NOT NULL AND id>?1 ORDER BY id LIMIT ?2";
         let page = page.clone();
         Box::pin(self.read_apart("orphan_namespaces", move |conn| {
-            paged(&page, |after, limit| list(conn, SQL, after, limit), |namespace: &Namespace| namespace.id.to_string())
+            paged(
+                &page,
+                |after, limit| list(conn, SQL, after, limit),
+                |namespace: &Namespace| namespace.id.to_string(),
+            )
         }))
     }
 
-    fn purge_namespace<'a>(&'a self, id: &'a NamespaceId, change: &'a Change) -> BoxFuture<'a, Result<Purged, StoreError>> {
+    fn purge_namespace<'a>(
+        &'a self,
+        id: &'a NamespaceId,
+        change: &'a Change,
+    ) -> BoxFuture<'a, Result<Purged, StoreError>> {
         Box::pin(self.purge(id.clone(), change.clone()))
     }
 
@@ -88,7 +120,10 @@ impl NamespaceStore for SqliteStore {
         self.id.clone()
     }
 
-    fn scoped<'a>(&'a self, name: &'a NamespaceName) -> BoxFuture<'a, Result<Arc<dyn Store>, StoreError>> {
+    fn scoped<'a>(
+        &'a self,
+        name: &'a NamespaceName,
+    ) -> BoxFuture<'a, Result<Arc<dyn Store>, StoreError>> {
         Box::pin(async move {
             let handle: Arc<dyn Store> = Arc::new(self.in_namespace(name)?);
             Ok(handle)
@@ -106,8 +141,9 @@ impl SqliteStore {
         Ok(SqliteStore { shared: Arc::clone(&self.shared), key, name: name.clone(), id: Some(id) })
     }
 
-    /// Every step is a transaction of its own, so that nobody waits long for the lock. The order is recorded with the first one,
-    /// before anything is gone. After a crash in between the namespace is `Purging`, and the next purge goes on.
+    /// Every step is a transaction of its own, so that nobody waits long for the lock. The order is
+    /// recorded with the first one, before anything is gone. After a crash in between the namespace
+    /// is `Purging`, and the next purge goes on.
     async fn purge(&self, id: NamespaceId, change: Change) -> Result<Purged, StoreError> {
         const OPERATION: &str = "purge_namespace";
         let key = {
@@ -135,7 +171,10 @@ fn from_row(row: &Row<'_>) -> Outcome<(i64, Namespace)> {
         other => return Err(corrupt_value(3, "status of a namespace", format!("{other:?}")).into()),
     };
     let (created_at, deleted_at) = (TimeMs(row.get(4)?), row.get::<_, Option<i64>>(5)?.map(TimeMs));
-    Ok((row.get(0)?, Namespace { id: name_at(row, 1)?, name: name_at(row, 2)?, status, created_at, deleted_at }))
+    Ok((
+        row.get(0)?,
+        Namespace { id: name_at(row, 1)?, name: name_at(row, 2)?, status, created_at, deleted_at },
+    ))
 }
 
 fn list(conn: &Connection, sql: &str, after: &str, limit: u32) -> Outcome<Vec<Namespace>> {
@@ -160,30 +199,48 @@ fn by_id(conn: &Connection, id: &NamespaceId) -> Outcome<(i64, Namespace)> {
     let mut statement = conn.prepare_cached(SQL)?;
     let mut rows = statement.query([id.as_str()])?;
     let found = rows.next()?.map(from_row).transpose()?;
-    found.ok_or_else(|| refused(StoreErrorKind::NotFound, format!("there is no namespace {id}; list the orphans to see those there are")))
+    found.ok_or_else(|| {
+        refused(
+            StoreErrorKind::NotFound,
+            format!("there is no namespace {id}; list the orphans to see those there are"),
+        )
+    })
 }
 
-fn register(conn: &Connection, name: &NamespaceName, id: &NamespaceId, change: &Change) -> Outcome<Namespace> {
+fn register(
+    conn: &Connection,
+    name: &NamespaceName,
+    id: &NamespaceId,
+    change: &Change,
+) -> Outcome<Namespace> {
     if let Some((_, namespace)) = active(conn, name)? {
         return Ok(namespace);
     }
     const USED: &str = "SELECT EXISTS (SELECT 1 FROM namespace WHERE id=?1) OR EXISTS (SELECT 1 FROM namespace_purged WHERE id=?1)";
     if conn.query_row(USED, [id.as_str()], |row| row.get(0))? {
-        let message = format!("namespace id {id} has been used; ids are never used again, choose another");
+        let message =
+            format!("namespace id {id} has been used; ids are never used again, choose another");
         return Err(refused(StoreErrorKind::AlreadyExists, message));
     }
     const SQL: &str = "INSERT INTO namespace(id,name,status,created_at) VALUES(?1,?2,'active',?3)";
     conn.execute(SQL, (id.as_str(), name.as_str(), change.at.0))?;
     let key = conn.last_insert_rowid();
     let status = NamespaceStatus::Active;
-    let namespace = Namespace { id: id.clone(), name: name.clone(), status, created_at: change.at, deleted_at: None };
+    let namespace = Namespace {
+        id: id.clone(),
+        name: name.clone(),
+        status,
+        created_at: change.at,
+        deleted_at: None,
+    };
     record(conn, key, AuditAction::NamespaceRegistered, &namespace, change)?;
     Ok(namespace)
 }
 
 fn delete(conn: &Connection, name: &NamespaceName, change: &Change) -> Outcome<bool> {
     let Some((key, namespace)) = active(conn, name)? else { return Ok(false) };
-    const SQL: &str = "UPDATE namespace SET status='deleted',deleted_at=?2,generation=generation+1 WHERE key=?1";
+    const SQL: &str =
+        "UPDATE namespace SET status='deleted',deleted_at=?2,generation=generation+1 WHERE key=?1";
     conn.execute(SQL, (key, change.at.0))?;
     record(conn, key, AuditAction::NamespaceDeleted, &namespace, change)?;
     Ok(true)
@@ -192,17 +249,23 @@ fn delete(conn: &Connection, name: &NamespaceName, change: &Change) -> Outcome<b
 fn recover(conn: &Connection, id: &NamespaceId, change: &Change) -> Outcome<Namespace> {
     let (key, namespace) = by_id(conn, id)?;
     let refusal = match namespace.status {
-        NamespaceStatus::Active => Some(format!("namespace {id} is active; there is nothing to recover")),
-        NamespaceStatus::Purging => Some(format!("namespace {id} is being purged; it cannot be recovered any more")),
-        NamespaceStatus::Deleted if find(conn, &namespace.name)?.is_some() => {
-            Some(format!("the name \"{}\" of namespace {id} has been taken; delete its present holder first", namespace.name))
+        NamespaceStatus::Active => {
+            Some(format!("namespace {id} is active; there is nothing to recover"))
         }
+        NamespaceStatus::Purging => {
+            Some(format!("namespace {id} is being purged; it cannot be recovered any more"))
+        }
+        NamespaceStatus::Deleted if find(conn, &namespace.name)?.is_some() => Some(format!(
+            "the name \"{}\" of namespace {id} has been taken; delete its present holder first",
+            namespace.name
+        )),
         NamespaceStatus::Deleted => None,
     };
     if let Some(message) = refusal {
         return Err(refused(StoreErrorKind::State, message));
     }
-    const SQL: &str = "UPDATE namespace SET status='active',deleted_at=NULL,generation=generation+1 WHERE key=?1";
+    const SQL: &str =
+        "UPDATE namespace SET status='active',deleted_at=NULL,generation=generation+1 WHERE key=?1";
     conn.execute(SQL, [key])?;
     let namespace = Namespace { status: NamespaceStatus::Active, deleted_at: None, ..namespace };
     record(conn, key, AuditAction::NamespaceRecovered, &namespace, change)?;
@@ -212,34 +275,52 @@ fn recover(conn: &Connection, id: &NamespaceId, change: &Change) -> Outcome<Name
 fn mark_purging(conn: &Connection, id: &NamespaceId, here: i64, change: &Change) -> Outcome<i64> {
     let (key, namespace) = by_id(conn, id)?;
     if namespace.status == NamespaceStatus::Active {
-        let message = format!("namespace {id} (\"{}\") is active; delete it before purging it", namespace.name);
+        let message = format!(
+            "namespace {id} (\"{}\") is active; delete it before purging it",
+            namespace.name
+        );
         return Err(refused(StoreErrorKind::State, message));
     }
     conn.execute("UPDATE namespace SET status='purging' WHERE key=?1", [key])?;
     // Its own log goes with it, so the deed is told where the order was given.
-    let is_active: bool =
-        conn.query_row("SELECT EXISTS (SELECT 1 FROM namespace WHERE key=?1 AND deleted_at IS NULL)", [here], |row| row.get(0))?;
+    let is_active: bool = conn.query_row(
+        "SELECT EXISTS (SELECT 1 FROM namespace WHERE key=?1 AND deleted_at IS NULL)",
+        [here],
+        |row| row.get(0),
+    )?;
     if is_active {
         record(conn, here, AuditAction::NamespacePurged, &namespace, change)?;
     }
     Ok(key)
 }
 
-/// Removes some rows of the first table that has any; returns how many. One by one, by their keys: SQLite would go over all
-/// rows of the namespace to find those of a list.
+/// Removes some rows of the first table that has any; returns how many. One by one, by their keys:
+/// SQLite would go over all rows of the namespace to find those of a list.
 fn remove_some(conn: &Connection, key: i64) -> Outcome<u64> {
     for (table, columns) in TABLES {
         let doomed = {
             let width = columns.split(',').count();
-            let mut statement = conn.prepare_cached(&format!("SELECT {columns} FROM {table} WHERE ns=?1 LIMIT ?2"))?;
-            let read = |row: &Row<'_>| (0..width).map(|column| row.get::<_, Value>(column)).collect::<Result<Vec<Value>, _>>();
-            statement.query_map((key, PURGE_ROWS_MAX), read)?.collect::<Result<Vec<Vec<Value>>, _>>()?
+            let mut statement = conn
+                .prepare_cached(&format!("SELECT {columns} FROM {table} WHERE ns=?1 LIMIT ?2"))?;
+            let read = |row: &Row<'_>| {
+                (0..width)
+                    .map(|column| row.get::<_, Value>(column))
+                    .collect::<Result<Vec<Value>, _>>()
+            };
+            statement
+                .query_map((key, PURGE_ROWS_MAX), read)?
+                .collect::<Result<Vec<Vec<Value>>, _>>()?
         };
         if doomed.is_empty() {
             continue;
         }
-        let is_it: Vec<String> = columns.split(',').zip(1..).map(|(column, number)| format!("{column}=?{number}")).collect();
-        let mut delete = conn.prepare_cached(&format!("DELETE FROM {table} WHERE {}", is_it.join(" AND ")))?;
+        let is_it: Vec<String> = columns
+            .split(',')
+            .zip(1..)
+            .map(|(column, number)| format!("{column}=?{number}"))
+            .collect();
+        let mut delete =
+            conn.prepare_cached(&format!("DELETE FROM {table} WHERE {}", is_it.join(" AND ")))?;
         for row in &doomed {
             delete.execute(params_from_iter(row))?;
         }
@@ -255,7 +336,21 @@ fn finish_purge(conn: &Connection, id: &NamespaceId) -> Outcome<()> {
     Ok(())
 }
 
-fn record(conn: &Connection, ns: i64, action: AuditAction, namespace: &Namespace, change: &Change) -> Outcome<()> {
-    let details = vec![("namespace".to_owned(), namespace.name.to_string()), ("id".to_owned(), namespace.id.to_string())];
-    history::record(conn, ns, change, Event { subject: AuditSubject::System, action, resource: None, details })
+fn record(
+    conn: &Connection,
+    ns: i64,
+    action: AuditAction,
+    namespace: &Namespace,
+    change: &Change,
+) -> Outcome<()> {
+    let details = vec![
+        ("namespace".to_owned(), namespace.name.to_string()),
+        ("id".to_owned(), namespace.id.to_string()),
+    ];
+    history::record(
+        conn,
+        ns,
+        change,
+        Event { subject: AuditSubject::System, action, resource: None, details },
+    )
 }

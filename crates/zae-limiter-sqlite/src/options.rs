@@ -14,22 +14,24 @@ pub const RETENTION_MS: i64 = 90 * DAY_MS;
 /// How long an operation waits for other processes unless told otherwise.
 pub const BUSY_DEADLINE: Duration = Duration::from_secs(5);
 
-/// How long a take waits for its turn unless told otherwise. Less than the deadline of the limiter, so that a store that is
-/// busy says so, and is not mistaken for one that is down.
+/// How long a take waits for its turn unless told otherwise. Less than the deadline of the limiter,
+/// so that a store that is busy says so, and is not mistaken for one that is down.
 pub const TAKE_DEADLINE: Duration = Duration::from_millis(800);
 
-/// How many hours of usage are kept unless told otherwise, one per bucket and hour: about half a gigabyte.
+/// How many hours of usage are kept unless told otherwise, one per bucket and hour: about half a
+/// gigabyte.
 pub const USAGE_ROWS_MAX: u64 = 4_000_000;
 
 /// When a commit counts as done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Synchronous {
-    /// Once the operating system has it. A crash of the process loses nothing; a power cut may lose the last commits and
-    /// never corrupts the file.
+    /// Once the operating system has it. A crash of the process loses nothing; a power cut may lose
+    /// the last commits and never corrupts the file.
     #[default]
     Normal,
-    /// Once the disk has it. A power cut loses nothing. Each commit waits for the disk, so callers share commits.
+    /// Once the disk has it. A power cut loses nothing. Each commit waits for the disk, so callers
+    /// share commits.
     Full,
 }
 
@@ -89,8 +91,8 @@ impl SqliteOptions {
         self
     }
 
-    /// About the most hours of usage kept, one per bucket and hour; beyond it the oldest go first. A bound on what callers who
-    /// invent ids can leave behind.
+    /// About the most hours of usage kept, one per bucket and hour; beyond it the oldest go first.
+    /// A bound on what callers who invent ids can leave behind.
     #[must_use]
     pub fn usage_rows_max(mut self, rows: u64) -> SqliteOptions {
         self.usage_rows_max = rows;
@@ -111,16 +113,17 @@ impl SqliteOptions {
         self
     }
 
-    /// How long a take waits for its turn, behind other processes and other callers, before it fails with `Busy`; never longer
-    /// than the busy deadline. A take that has waited longer is not decided any more: its caller has gone.
+    /// How long a take waits for its turn, behind other processes and other callers, before it
+    /// fails with `Busy`; never longer than the busy deadline. A take that has waited longer is not
+    /// decided any more: its caller has gone.
     #[must_use]
     pub fn take_deadline(mut self, deadline: Duration) -> SqliteOptions {
         self.take_deadline = deadline;
         self
     }
 
-    /// Whether the store sweeps by itself, a little beside operations and when it is closed. Default true; without it somebody
-    /// has to call `sweep`, or the file grows for ever.
+    /// Whether the store sweeps by itself, a little beside operations and when it is closed.
+    /// Default true; without it somebody has to call `sweep`, or the file grows for ever.
     #[must_use]
     pub fn background_sweep(mut self, sweeps: bool) -> SqliteOptions {
         self.background_sweep = sweeps;
@@ -141,7 +144,8 @@ impl SqliteOptions {
         self
     }
 
-    /// What waits and deadlines are measured with. Bucket time is never read from it: that is an argument of each call.
+    /// What waits and deadlines are measured with. Bucket time is never read from it: that is an
+    /// argument of each call.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> SqliteOptions {
         self.clock = clock;

@@ -1,11 +1,12 @@
-//! Paging: every listing asks for one item more than a page holds, to know whether there is a next page.
+//! Paging: every listing asks for one item more than a page holds, to know whether there is a next
+//! page.
 
 use zae_limiter_store::{Page, PageRequest};
 
 use crate::error::Outcome;
 
-/// A page of a listing that is ordered by a text. `fetch` gets the text to go on after (empty at the start: nothing is
-/// called so) and how many items to get.
+/// A page of a listing that is ordered by a text. `fetch` gets the text to go on after (empty at
+/// the start: nothing is called so) and how many items to get.
 pub(crate) fn paged<T>(
     page: &PageRequest,
     fetch: impl FnOnce(&str, u32) -> Outcome<Vec<T>>,

@@ -31,8 +31,9 @@ pub(crate) enum Todo {
 #[derive(Default)]
 pub(crate) struct Queue {
     pub(crate) jobs: VecDeque<Waiting>,
-    /// Steps of long pieces of work: sweeping, purging, spreading a flag. They give way to jobs, and pause between two of them,
-    /// so that others get on beside them, in this process and in others.
+    /// Steps of long pieces of work: sweeping, purging, spreading a flag. They give way to jobs,
+    /// and pause between two of them, so that others get on beside them, in this process and in
+    /// others.
     pub(crate) steps: VecDeque<Waiting>,
     /// Not before this moment, by the monotonic clock.
     step_due: Duration,
@@ -76,11 +77,13 @@ impl Queue {
         self.step_due = now.saturating_add(held.saturating_mul(2).min(STEP_PAUSE_MAX));
     }
 
-    /// Everybody who waits, up to the first task, within the bounds of a batch. Whoever comes later is in the next batch:
-    /// while one half of the callers is served, the other half comes back, and nobody sleeps.
+    /// Everybody who waits, up to the first task, within the bounds of a batch. Whoever comes later
+    /// is in the next batch: while one half of the callers is served, the other half comes back,
+    /// and nobody sleeps.
     pub(crate) fn take_batch(&mut self, batch: &mut VecDeque<Waiting>) {
         let is_operation = |waiting: &&Waiting| !matches!(waiting.job, Job::Task(_));
-        let operations = self.jobs.iter().take(BATCH_OPERATIONS_MAX).take_while(is_operation).count();
+        let operations =
+            self.jobs.iter().take(BATCH_OPERATIONS_MAX).take_while(is_operation).count();
         if operations == self.jobs.len() {
             std::mem::swap(&mut self.jobs, batch);
         } else {
@@ -119,7 +122,8 @@ mod tests {
         }
     }
 
-    /// Steps and jobs take turns, and between two steps there is twice as much time as the first has held the lock.
+    /// Steps and jobs take turns, and between two steps there is twice as much time as the first
+    /// has held the lock.
     #[test]
     fn steps_give_way_to_jobs_and_rest() {
         let mut queue = Queue::default();
@@ -127,14 +131,22 @@ mod tests {
         queue.jobs.push_back(waiting());
         let ms = Duration::from_millis;
         assert_eq!(name(queue.next(|| ms(0))), "step");
-        assert_eq!(name(queue.next(|| ms(0))), "jobs", "a step that takes no time does not keep the others from their turn");
+        assert_eq!(
+            name(queue.next(|| ms(0))),
+            "jobs",
+            "a step that takes no time does not keep the others from their turn"
+        );
         queue.rest_after_step(ms(10), ms(10));
         assert_eq!(name(queue.next(|| ms(29))), "jobs");
         assert_eq!(queue.pause(|| ms(29)), Some(ms(1)));
         assert_eq!(name(queue.next(|| ms(30))), "step");
         queue.jobs.clear();
         queue.rest_after_step(ms(5_000), ms(4_000));
-        assert_eq!(queue.pause(|| ms(5_000)), Some(STEP_PAUSE_MAX), "a slow disk does not stop it for good");
+        assert_eq!(
+            queue.pause(|| ms(5_000)),
+            Some(STEP_PAUSE_MAX),
+            "a slow disk does not stop it for good"
+        );
         queue.is_hold_wanted = true;
         assert_eq!(name(queue.next(|| ms(5_000))), "hold");
         assert_eq!(name(queue.next(|| ms(5_000))), "nothing");

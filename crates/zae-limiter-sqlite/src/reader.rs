@@ -1,8 +1,9 @@
 //! Reads that take longer than a moment, on a thread of their own.
 //!
-//! A lookup of a few rows is done in the poll of its future: handing it over would cost more than the work. A listing may go
-//! over many rows, and on the worker of an async runtime everything else would stand still meanwhile, so it is done here,
-//! one page at a time. Whoever stops waiting stops the read.
+//! A lookup of a few rows is done in the poll of its future: handing it over would cost more than
+//! the work. A listing may go over many rows, and on the worker of an async runtime everything else
+//! would stand still meanwhile, so it is done here, one page at a time. Whoever stops waiting stops
+//! the read.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -29,19 +30,32 @@ type Read = Box<dyn FnOnce(Outcome<&mut Connection>) + Send>;
 pub(crate) struct Reader(Mutex<Option<(Sender<Read>, JoinHandle<()>)>>);
 
 impl Reader {
-    fn submit(&self, place: &Arc<Place>, operation: &'static str, read: Read) -> Result<(), StoreError> {
+    fn submit(
+        &self,
+        place: &Arc<Place>,
+        operation: &'static str,
+        read: Read,
+    ) -> Result<(), StoreError> {
         let mut thread = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_none() {
             let (sender, receiver) = channel();
             let place = Arc::clone(place);
-            let started = std::thread::Builder::new().name("zae-limiter-reads".to_owned()).spawn(move || run(&place, &receiver));
+            let started = std::thread::Builder::new()
+                .name("zae-limiter-reads".to_owned())
+                .spawn(move || run(&place, &receiver));
             let unavailable = |error| {
                 let message = "a thread of the store could not be started; free some threads";
                 StoreError::new(StoreErrorKind::Unavailable, operation, message).with_source(error)
             };
             *thread = Some((sender, started.map_err(unavailable)?));
         }
-        let ended = || StoreError::new(StoreErrorKind::Internal, operation, "the thread for reading has ended; please report this");
+        let ended = || {
+            StoreError::new(
+                StoreErrorKind::Internal,
+                operation,
+                "the thread for reading has ended; please report this",
+            )
+        };
         thread.as_ref().and_then(|(sender, _)| sender.send(read).ok()).ok_or_else(ended)
     }
 }
@@ -112,7 +126,11 @@ impl SqliteStore {
         };
         self.shared.reader.submit(&self.shared.place, operation, Box::new(read))?;
         let result = answer.await.map_err(|_| {
-            StoreError::new(StoreErrorKind::Internal, operation, "the thread for reading ended before it answered; please report this")
+            StoreError::new(
+                StoreErrorKind::Internal,
+                operation,
+                "the thread for reading ended before it answered; please report this",
+            )
         })?;
         result.map_err(|failure| self.error(failure, operation))
     }
@@ -133,9 +151,14 @@ impl SqliteStore {
 }
 
 /// Reads in a transaction that ends when nobody waits any more.
-fn interruptible<T>(conn: &mut Connection, is_gone: Arc<AtomicBool>, look: impl FnOnce(&Connection) -> Outcome<T>) -> Outcome<T> {
+fn interruptible<T>(
+    conn: &mut Connection,
+    is_gone: Arc<AtomicBool>,
+    look: impl FnOnce(&Connection) -> Outcome<T>,
+) -> Outcome<T> {
     conn.progress_handler(STEPS_BETWEEN_LOOKS, Some(move || is_gone.load(Ordering::Relaxed)))?;
-    let result = conn.prepare_cached("BEGIN").and_then(|mut begin| begin.execute([])).map_err(Failure::from);
+    let result =
+        conn.prepare_cached("BEGIN").and_then(|mut begin| begin.execute([])).map_err(Failure::from);
     let result = result.and_then(|_| look(conn));
     let result = finish(conn, result);
     conn.progress_handler(0, None::<fn() -> bool>)?;

@@ -6,8 +6,9 @@
 //! version 1 · number of limits · per limit, or version 2 · lead of a clock in ms, twice, and 1 if it set the refill instant · number of limits · per limit:
 //!   length of name · name · capacity · refill · period · balance* · remainder · consumed* · used in the open hour* · gap
 //! ```
-//! Numbers are LEB128 (seven bits per byte, low bits first), those marked * zigzag-signed: two usual limits take about 50
-//! bytes. Everything else that has parts is text: limits as on the command line, pairs as netstrings (`4:tier4:gold`).
+//! Numbers are LEB128 (seven bits per byte, low bits first), those marked * zigzag-signed: two
+//! usual limits take about 50 bytes. Everything else that has parts is text: limits as on the
+//! command line, pairs as netstrings (`4:tier4:gold`).
 
 use std::fmt::{Display, Write as _};
 use std::str::FromStr;
@@ -15,7 +16,9 @@ use std::str::FromStr;
 use rusqlite::Row;
 use rusqlite::types::ValueRef;
 use smallvec::SmallVec;
-use zae_limiter_core::{BucketState, ConfigStamp, Limit, LimitName, LimitParams, LimitState, Milli, TOKENS_MAX, TimeMs};
+use zae_limiter_core::{
+    BucketState, ConfigStamp, Limit, LimitName, LimitParams, LimitState, Milli, TOKENS_MAX, TimeMs,
+};
 
 use crate::error::{Outcome, corrupt_value};
 
@@ -66,7 +69,8 @@ pub(crate) fn pack_limits(bucket: &BucketState, out: &mut Vec<u8>) {
         put(out, zigzag(limit.balance.0));
         put(out, limit.remainder.cast_unsigned());
         put(out, zigzag(limit.consumed.0));
-        // The difference is nearly always smaller than the number; wrapping keeps the round trip exact.
+        // The difference is nearly always smaller than the number; wrapping keeps the round trip
+        // exact.
         put(out, zigzag(limit.consumed.0.wrapping_sub(limit.hour_base.0)));
         put(out, bucket.gap(&limit.name).0.max(0).cast_unsigned());
     }
@@ -96,8 +100,8 @@ impl Unpacked {
     }
 }
 
-/// The reverse of [`pack_limits`]. Names that are also in `known`, at the same place, are shared with it instead of being
-/// checked and allocated anew.
+/// The reverse of [`pack_limits`]. Names that are also in `known`, at the same place, are shared
+/// with it instead of being checked and allocated anew.
 pub(crate) fn unpack_limits(bytes: &[u8], known: &[Limit]) -> Result<Unpacked, Malformed> {
     let mut reader = Reader(bytes);
     let lead = match reader.byte()? {
@@ -129,13 +133,25 @@ macro_rules! bucket_columns {
 pub(crate) use bucket_columns;
 
 /// A bucket from the columns of [`bucket_columns`], which begin at `first`.
-pub(crate) fn bucket_from_row(row: &Row<'_>, first: usize, known: &[Limit]) -> Outcome<BucketState> {
+pub(crate) fn bucket_from_row(
+    row: &Row<'_>,
+    first: usize,
+    known: &[Limit],
+) -> Outcome<BucketState> {
     let blob_at = first + 7;
     let blob = match row.get_ref(blob_at)? {
         ValueRef::Blob(blob) => blob,
-        other => return Err(corrupt_value(blob_at, "limits of a bucket", format!("{:?}", other.data_type())).into()),
+        other => {
+            return Err(corrupt_value(
+                blob_at,
+                "limits of a bucket",
+                format!("{:?}", other.data_type()),
+            )
+            .into());
+        }
     };
-    let unpacked = unpack_limits(blob, known).map_err(|error| corrupt_value(blob_at, "limits of a bucket", error))?;
+    let unpacked = unpack_limits(blob, known)
+        .map_err(|error| corrupt_value(blob_at, "limits of a bucket", error))?;
     let active: u8 = row.get(first + 6)?;
     if usize::from(active) > unpacked.limits.len() {
         return Err(corrupt_value(first + 6, "limits in force", active).into());
@@ -152,12 +168,16 @@ pub(crate) fn bucket_from_row(row: &Row<'_>, first: usize, known: &[Limit]) -> O
 
 /// A name, or anything else that is stored as its text.
 pub(crate) fn name_at<N: FromStr<Err: Display>>(row: &Row<'_>, column: usize) -> Outcome<N> {
-    let text = row.get_ref(column)?.as_str().map_err(|error| corrupt_value(column, "text", error))?;
+    let text =
+        row.get_ref(column)?.as_str().map_err(|error| corrupt_value(column, "text", error))?;
     Ok(text.parse().map_err(|error| corrupt_value(column, "name", error))?)
 }
 
 /// As [`name_at`], for a column that may be empty.
-pub(crate) fn optional_name_at<N: FromStr<Err: Display>>(row: &Row<'_>, column: usize) -> Outcome<Option<N>> {
+pub(crate) fn optional_name_at<N: FromStr<Err: Display>>(
+    row: &Row<'_>,
+    column: usize,
+) -> Outcome<Option<N>> {
     if row.get_ref(column)? == ValueRef::Null { Ok(None) } else { name_at(row, column).map(Some) }
 }
 
@@ -270,7 +290,10 @@ impl<'a> Reader<'a> {
         let name = self.bytes()?;
         let name = match known {
             Some(limit) if limit.name().as_str().as_bytes() == name => limit.name().clone(),
-            _ => std::str::from_utf8(name).ok().and_then(|name| name.parse().ok()).ok_or(Malformed::Name)?,
+            _ => std::str::from_utf8(name)
+                .ok()
+                .and_then(|name| name.parse().ok())
+                .ok_or(Malformed::Name)?,
         };
         let capacity_milli = self.bounded(1, CAPACITY_MILLI_MAX)?;
         let refill_milli = self.bounded(1, CAPACITY_MILLI_MAX)?;
@@ -283,7 +306,14 @@ impl<'a> Reader<'a> {
         let consumed = unzigzag(self.number()?);
         let hour_base = consumed.wrapping_sub(unzigzag(self.number()?));
         let params = LimitParams { capacity_milli, refill_milli, period_ms };
-        Ok(LimitState { name, params, balance: Milli(balance), remainder, consumed: Milli(consumed), hour_base: Milli(hour_base) })
+        Ok(LimitState {
+            name,
+            params,
+            balance: Milli(balance),
+            remainder,
+            consumed: Milli(consumed),
+            hour_base: Milli(hour_base),
+        })
     }
 }
 
@@ -297,35 +327,53 @@ mod tests {
     fn any_state() -> impl Strategy<Value = LimitState> {
         let max = CAPACITY_MILLI_MAX.cast_signed();
         let amount = || prop_oneof![1..=max, 1..=100_000_i64, Just(max)];
-        ("[a-zA-Z][a-zA-Z0-9_.-]{0,63}", amount(), amount(), amount(), any::<i64>(), any::<i64>(), any::<i64>(), any::<i64>())
-            .prop_filter_map("a reserved name", |(name, capacity_milli, refill_milli, period_ms, balance, left, consumed, base)| {
-                Some(LimitState {
-                    name: name.parse().ok()?,
-                    params: LimitParams { capacity_milli, refill_milli, period_ms },
-                    balance: Milli(balance.min(capacity_milli)),
-                    remainder: left.rem_euclid(period_ms),
-                    consumed: Milli(consumed),
-                    hour_base: Milli(base),
-                })
-            })
+        (
+            "[a-zA-Z][a-zA-Z0-9_.-]{0,63}",
+            amount(),
+            amount(),
+            amount(),
+            any::<i64>(),
+            any::<i64>(),
+            any::<i64>(),
+            any::<i64>(),
+        )
+            .prop_filter_map(
+                "a reserved name",
+                |(name, capacity_milli, refill_milli, period_ms, balance, left, consumed, base)| {
+                    Some(LimitState {
+                        name: name.parse().ok()?,
+                        params: LimitParams { capacity_milli, refill_milli, period_ms },
+                        balance: Milli(balance.min(capacity_milli)),
+                        remainder: left.rem_euclid(period_ms),
+                        consumed: Milli(consumed),
+                        hour_base: Milli(base),
+                    })
+                },
+            )
     }
 
     /// Buckets as they can be: each name once, and a gap here and there.
     fn any_bucket(limits: std::ops::Range<usize>) -> impl Strategy<Value = BucketState> {
         let gap = prop_oneof![3 => Just(0), 1 => 1..=i64::MAX];
         let lead_ms = prop_oneof![3 => Just(0), 1 => 1..=i64::MAX];
-        (prop::collection::vec((any_state(), gap), limits), lead_ms, any::<bool>()).prop_map(|(states, lead_ms, is_led)| {
-            let mut limits: SmallVec<[LimitState; 2]> = SmallVec::new();
-            let mut gaps = Vec::new();
-            for (state, gap) in states {
-                if limits.iter().all(|limit| limit.name != state.name) {
-                    gaps.push((state.name.clone(), Milli(gap)));
-                    limits.push(state);
+        (prop::collection::vec((any_state(), gap), limits), lead_ms, any::<bool>()).prop_map(
+            |(states, lead_ms, is_led)| {
+                let mut limits: SmallVec<[LimitState; 2]> = SmallVec::new();
+                let mut gaps = Vec::new();
+                for (state, gap) in states {
+                    if limits.iter().all(|limit| limit.name != state.name) {
+                        gaps.push((state.name.clone(), Milli(gap)));
+                        limits.push(state);
+                    }
                 }
-            }
-            let active = limits.len() / 2;
-            Unpacked { limits, gaps, lead_ms, is_led }.into_bucket(active, TimeMs(7), ConfigStamp(3))
-        })
+                let active = limits.len() / 2;
+                Unpacked { limits, gaps, lead_ms, is_led }.into_bucket(
+                    active,
+                    TimeMs(7),
+                    ConfigStamp(3),
+                )
+            },
+        )
     }
 
     fn packed(bucket: &BucketState) -> Vec<u8> {
@@ -384,18 +432,23 @@ mod tests {
 
     #[test]
     fn two_usual_limits_are_small() {
-        let limits: Vec<Limit> = ["rpm:60/min", "tpm:10000/min:15000"].map(|text| text.parse().expect("a limit")).into();
+        let limits: Vec<Limit> =
+            ["rpm:60/min", "tpm:10000/min:15000"].map(|text| text.parse().expect("a limit")).into();
         let bucket = BucketState::full(&limits, ConfigStamp(1), TimeMs(0));
         let bytes = packed(&bucket);
         assert!(bytes.len() <= 50, "{}", bytes.len());
-        assert_eq!(unpack_limits(&bytes, &limits).expect("readable").limits.as_slice(), bucket.all_limits());
+        assert_eq!(
+            unpack_limits(&bytes, &limits).expect("readable").limits.as_slice(),
+            bucket.all_limits()
+        );
     }
 
     #[test]
     fn what_can_not_be_right_says_why() {
         let limit: Limit = "rpm:60/min".parse().expect("a limit");
         let good = packed(&BucketState::full(&[limit], ConfigStamp(1), TimeMs(0)));
-        // version, count, length, "rpm", three bytes each of capacity, refill, period and balance, then one byte each.
+        // version, count, length, "rpm", three bytes each of capacity, refill, period and balance,
+        // then one byte each.
         assert_eq!(good.len(), 6 + 4 * 3 + 4);
         let check = |at: usize, bytes: &[u8], expected: Malformed| {
             let mut damaged = good.clone();
@@ -411,19 +464,28 @@ mod tests {
         let restored = unpack_limits(&good, &[]).expect("readable").limits.remove(0);
         assert_eq!(bucket_of(restored).all_limits()[0].balance, Milli(60_000));
         let beyond = LimitParams { capacity_milli: 60_000, refill_milli: 60_000, period_ms: 5 };
-        let state =
-            LimitState { params: beyond, balance: Milli(0), remainder: 4, ..LimitState::full("rpm".parse().expect("a name"), beyond) };
+        let state = LimitState {
+            params: beyond,
+            balance: Milli(0),
+            remainder: 4,
+            ..LimitState::full("rpm".parse().expect("a name"), beyond)
+        };
         let mut bytes = packed(&bucket_of(state));
         let at = bytes.len() - 4;
         assert_eq!(bytes[at], 4, "the remainder");
         bytes[at] = 5;
         assert_eq!(unpack_limits(&bytes, &[]), Err(Malformed::Bounds));
-        assert_eq!(unpack_limits(&[1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02], &[]), Err(Malformed::Number));
+        assert_eq!(
+            unpack_limits(&[1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02], &[]),
+            Err(Malformed::Number)
+        );
     }
 
     #[test]
     fn limits_are_kept_as_they_are_typed() {
-        let limits: Vec<Limit> = ["rpm:60/min", "tpm:10000/hour:15000", "x:5/30sec"].map(|text| text.parse().expect("a limit")).into();
+        let limits: Vec<Limit> = ["rpm:60/min", "tpm:10000/hour:15000", "x:5/30sec"]
+            .map(|text| text.parse().expect("a limit"))
+            .into();
         let text = limits_to_text(&limits);
         assert_eq!(text, "rpm:60/min,tpm:10000/hour:15000,x:5/30sec");
         assert_eq!(limits_from_text(&text), Ok(limits));

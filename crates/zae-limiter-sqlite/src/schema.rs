@@ -13,7 +13,8 @@ use crate::error::{Outcome, refused};
 /// "zael" in ASCII: whose file this is.
 const APPLICATION_ID: i32 = i32::from_be_bytes(*b"zael");
 
-/// Step `n` brings a file from version `n` to version `n + 1`. Steps are never changed once released, only added.
+/// Step `n` brings a file from version `n` to version `n + 1`. Steps are never changed once
+/// released, only added.
 const STEPS: &[&str] = &[include_str!("schema.sql"), include_str!("schema_2.sql")];
 
 /// The namespace every new file begins with.
@@ -31,7 +32,8 @@ pub(crate) fn version(conn: &Connection) -> Outcome<u32> {
 
 /// Refuses files of other products and of newer versions of this one.
 pub(crate) fn check(conn: &Connection, path: &Path) -> Outcome<()> {
-    // In this order: another process may be making the file, and then each look sees it at least as far as the one before.
+    // In this order: another process may be making the file, and then each look sees it at least as
+    // far as the one before.
     let (is_new, version) = (is_empty(conn)?, version(conn)?);
     let application: i32 = conn.pragma_query_value(None, "application_id", |row| row.get(0))?;
     if application != APPLICATION_ID && !(application == 0 && version == 0 && is_new) {
@@ -52,8 +54,8 @@ pub(crate) fn check(conn: &Connection, path: &Path) -> Outcome<()> {
     Ok(())
 }
 
-/// Refuses files of other versions: those of older ones because a reader cannot migrate, those of newer ones because
-/// somebody has migrated the file since it was opened.
+/// Refuses files of other versions: those of older ones because a reader cannot migrate, those of
+/// newer ones because somebody has migrated the file since it was opened.
 pub(crate) fn require_current(conn: &Connection, path: &Path) -> Outcome<()> {
     let (found, ours) = (version(conn)?, current_version());
     let advice = match found.cmp(&ours) {
@@ -62,7 +64,9 @@ pub(crate) fn require_current(conn: &Connection, path: &Path) -> Outcome<()> {
         Ordering::Greater => "upgrade this process",
     };
     let shown = path.display();
-    let message = format!("{shown}: the file has schema version {found}, this process needs version {ours}; {advice}");
+    let message = format!(
+        "{shown}: the file has schema version {found}, this process needs version {ours}; {advice}"
+    );
     Err(refused(StoreErrorKind::Incompatible, message))
 }
 
@@ -71,9 +75,12 @@ pub(crate) fn migrate(conn: &Connection, place: &Place) -> Outcome<()> {
     // Another process may have migrated since the first look.
     check(conn, &place.path)?;
     if apply(conn, STEPS)? == 0 {
-        let name: NamespaceName = DEFAULT_NAMESPACE.parse().map_err(|_| refused(StoreErrorKind::Internal, "the default name is valid"))?;
+        let name: NamespaceName = DEFAULT_NAMESPACE
+            .parse()
+            .map_err(|_| refused(StoreErrorKind::Internal, "the default name is valid"))?;
         let id = NamespaceId::from_entropy(place.options.entropy.next_u64());
-        let sql = "INSERT INTO namespace (id, name, status, created_at) VALUES (?1, ?2, 'active', ?3)";
+        let sql =
+            "INSERT INTO namespace (id, name, status, created_at) VALUES (?1, ?2, 'active', ?3)";
         conn.execute(sql, (id.as_str(), name.as_str(), place.options.clock.now().0))?;
     }
     Ok(())
@@ -104,7 +111,9 @@ mod tests {
     use super::*;
 
     fn tables(conn: &Connection) -> Vec<String> {
-        let mut statement = conn.prepare("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name").expect("valid");
+        let mut statement = conn
+            .prepare("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")
+            .expect("valid");
         let rows = statement.query_map([], |row| row.get(0)).expect("readable");
         rows.map(|row| row.expect("a name")).collect()
     }
@@ -114,11 +123,18 @@ mod tests {
         let conn = Connection::open_in_memory().expect("a database");
         let steps = ["CREATE TABLE one (x)", "CREATE TABLE two (x)", "INSERT INTO one VALUES (3)"];
         assert_eq!(apply(&conn, &steps[..1]).expect("a new file"), 0);
-        assert_eq!((tables(&conn), version(&conn).expect("a version")), (vec!["one".to_owned()], 1));
+        assert_eq!(
+            (tables(&conn), version(&conn).expect("a version")),
+            (vec!["one".to_owned()], 1)
+        );
         assert_eq!(apply(&conn, &steps).expect("version 1"), 1);
-        assert_eq!((tables(&conn), version(&conn).expect("a version")), (vec!["one".to_owned(), "two".to_owned()], 3));
+        assert_eq!(
+            (tables(&conn), version(&conn).expect("a version")),
+            (vec!["one".to_owned(), "two".to_owned()], 3)
+        );
         assert_eq!(apply(&conn, &steps).expect("nothing to do"), 3);
-        let rows: i64 = conn.query_row("SELECT count(*) FROM one", [], |row| row.get(0)).expect("a count");
+        let rows: i64 =
+            conn.query_row("SELECT count(*) FROM one", [], |row| row.get(0)).expect("a count");
         assert_eq!(rows, 1);
     }
 
@@ -130,12 +146,16 @@ mod tests {
         let steps = ["CREATE TABLE one (x)", "CREATE TABLE two (x)", "CREATE TABLE one (x)"];
         let result = apply(&conn, &steps);
         assert!(crate::connection::finish(&conn, result).is_err());
-        assert_eq!((tables(&conn), version(&conn).expect("a version")), (vec!["one".to_owned()], 1));
+        assert_eq!(
+            (tables(&conn), version(&conn).expect("a version")),
+            (vec!["one".to_owned()], 1)
+        );
     }
 
     #[test]
     fn sqlite_is_new_enough_for_several_writers() {
-        // 3.51.3 fixes a corruption of the write-ahead log that strikes when several processes write.
+        // 3.51.3 fixes a corruption of the write-ahead log that strikes when several processes
+        // write.
         assert!(rusqlite::version_number() >= 3_051_003, "{}", rusqlite::version());
     }
 }

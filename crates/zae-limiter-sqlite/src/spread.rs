@@ -1,9 +1,10 @@
 //! Changes that concern many buckets: written down at once, done in steps.
 //!
-//! A flag of a level binds from the transaction that stores it: a row of the table `spread` says that buckets may not have it
-//! yet, and as long as there is one in their namespace takes ask the configuration instead of the bucket. Then the buckets
-//! get the flag, a bounded number per transaction, by whichever process finds the row. So nobody waits for a change that
-//! reaches a million buckets, and a crash in between leaves nothing undone that anybody could see.
+//! A flag of a level binds from the transaction that stores it: a row of the table `spread` says
+//! that buckets may not have it yet, and as long as there is one in their namespace takes ask the
+//! configuration instead of the bucket. Then the buckets get the flag, a bounded number per
+//! transaction, by whichever process finds the row. So nobody waits for a change that reaches a
+//! million buckets, and a crash in between leaves nothing undone that anybody could see.
 
 use rusqlite::Connection;
 use zae_limiter_core::{EntityId, ResourceName};
@@ -18,19 +19,22 @@ use crate::working::Key;
 /// Buckets that one transaction changes at most.
 pub(crate) const STEP_ROWS: u32 = 1_000;
 
-/// The strongest level with a flag decides: (entity, resource), then (entity, ''), then ('', resource).
+/// The strongest level with a flag decides: (entity, resource), then (entity, ''), then ('',
+/// resource).
 const FLAG: &str = "coalesce(\
     (SELECT c.disabled FROM config c WHERE c.ns=bucket.ns AND c.entity=bucket.entity AND c.resource=bucket.resource),\
     (SELECT c.disabled FROM config c WHERE c.ns=bucket.ns AND c.entity=bucket.entity AND c.resource=''),\
     (SELECT c.disabled FROM config c WHERE c.ns=bucket.ns AND c.entity='' AND c.resource=bucket.resource),0)";
 
-/// True while buckets of the namespace may have flags that their levels no longer have, or be left of a deleted entity.
+/// True while buckets of the namespace may have flags that their levels no longer have, or be left
+/// of a deleted entity.
 pub(crate) fn is_spreading(conn: &Connection, ns: i64) -> Outcome<bool> {
     const SQL: &str = "SELECT EXISTS (SELECT 1 FROM spread WHERE ns=?1)";
     Ok(conn.prepare_cached(SQL)?.query_row([ns], |row| row.get(0))?)
 }
 
-/// The flag of a level has changed: does the first step for the buckets it covers. True when more is left.
+/// The flag of a level has changed: does the first step for the buckets it covers. True when more
+/// is left.
 pub(crate) fn begin_flag(conn: &Connection, ns: i64, level: &Level) -> Outcome<bool> {
     let (entity, resource) = columns_of(level);
     go_on(conn, (ns, "flag", entity, resource), "")
@@ -44,14 +48,17 @@ pub(crate) fn begin_delete(conn: &Connection, ns: i64, id: &EntityId) -> Outcome
 /// One more step for the buckets of an entity that is gone. True when more is left.
 pub(crate) fn delete_step(conn: &Connection, ns: i64, id: &EntityId) -> Outcome<bool> {
     const SQL: &str = "SELECT after FROM spread WHERE ns=?1 AND kind='delete' AND entity=?2";
-    let after: Option<String> = optional(conn.prepare_cached(SQL)?.query_row((ns, id.as_str()), |row| row.get(0)))?;
+    let after: Option<String> =
+        optional(conn.prepare_cached(SQL)?.query_row((ns, id.as_str()), |row| row.get(0)))?;
     // None: somebody else has come to the end, or has created the entity anew.
     after.map_or(Ok(false), |after| go_on(conn, (ns, "delete", id.as_str(), ""), &after))
 }
 
-/// An entity is there again: what is left of its former self stays, or a bucket in use would be forgotten.
+/// An entity is there again: what is left of its former self stays, or a bucket in use would be
+/// forgotten.
 pub(crate) fn stop_delete(conn: &Connection, ns: i64, id: &EntityId) -> Outcome<()> {
-    conn.prepare_cached("DELETE FROM spread WHERE ns=?1 AND kind='delete' AND entity=?2")?.execute((ns, id.as_str()))?;
+    conn.prepare_cached("DELETE FROM spread WHERE ns=?1 AND kind='delete' AND entity=?2")?
+        .execute((ns, id.as_str()))?;
     Ok(())
 }
 
@@ -70,22 +77,31 @@ fn go_on(conn: &Connection, scope: Scope<'_>, after: &str) -> Outcome<bool> {
 pub(crate) fn step(conn: &Connection) -> Outcome<bool> {
     type Row = (i64, String, String, String, String);
     let first = "SELECT ns,kind,entity,resource,after FROM spread LIMIT 1";
-    let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?));
+    let read = |row: &rusqlite::Row<'_>| {
+        Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
+    };
     let found: Option<Row> = optional(conn.prepare_cached(first)?.query_row([], read))?;
     let Some((ns, kind, entity, resource, after)) = found else { return Ok(false) };
     go_on(conn, (ns, kind.as_str(), entity.as_str(), resource.as_str()), &after)?;
-    Ok(conn.prepare_cached("SELECT EXISTS (SELECT 1 FROM spread)")?.query_row([], |row| row.get(0))?)
+    Ok(conn
+        .prepare_cached("SELECT EXISTS (SELECT 1 FROM spread)")?
+        .query_row([], |row| row.get(0))?)
 }
 
 /// Remembers how far it has come; `None` is the end.
-fn note(conn: &Connection, (ns, kind, entity, resource): Scope<'_>, next: Option<String>) -> Outcome<()> {
+fn note(
+    conn: &Connection,
+    (ns, kind, entity, resource): Scope<'_>,
+    next: Option<String>,
+) -> Outcome<()> {
     match next {
         Some(after) => {
             const SQL: &str = "INSERT OR REPLACE INTO spread(ns,kind,entity,resource,after) VALUES(?1,?2,?3,?4,?5)";
             conn.prepare_cached(SQL)?.execute((ns, kind, entity, resource, after))?;
         }
         None => {
-            const SQL: &str = "DELETE FROM spread WHERE ns=?1 AND kind=?2 AND entity=?3 AND resource=?4";
+            const SQL: &str =
+                "DELETE FROM spread WHERE ns=?1 AND kind=?2 AND entity=?3 AND resource=?4";
             conn.prepare_cached(SQL)?.execute((ns, kind, entity, resource))?;
         }
     }
@@ -93,7 +109,11 @@ fn note(conn: &Connection, (ns, kind, entity, resource): Scope<'_>, next: Option
 }
 
 /// One step behind `after`. Returns where it ended, or `None` at the end of its rows.
-fn do_step(conn: &Connection, (ns, kind, entity, resource): Scope<'_>, after: &str) -> Outcome<Option<String>> {
+fn do_step(
+    conn: &Connection,
+    (ns, kind, entity, resource): Scope<'_>,
+    after: &str,
+) -> Outcome<Option<String>> {
     match (kind, entity, resource) {
         ("delete", entity, _) => remove_buckets(conn, ns, entity, after),
         (_, "", resource) => {
@@ -114,24 +134,38 @@ fn do_step(conn: &Connection, (ns, kind, entity, resource): Scope<'_>, after: &s
             flag_some(conn, (LAST, &update), (ns, entity, after))
         }
         (_, entity, resource) => {
-            let update = format!("UPDATE bucket SET disabled={FLAG} WHERE ns=?1 AND entity=?2 AND resource=?3");
+            let update = format!(
+                "UPDATE bucket SET disabled={FLAG} WHERE ns=?1 AND entity=?2 AND resource=?3"
+            );
             conn.prepare_cached(&update)?.execute((ns, entity, resource))?;
             Ok(None)
         }
     }
 }
 
-/// Brings the flags of the next buckets up to date. `last` finds the last of them, if there are more; every text is less than
-/// a blob, so without a last one there is no bound.
-fn flag_some(conn: &Connection, (last, update): (&str, &str), (ns, name, after): (i64, &str, &str)) -> Outcome<Option<String>> {
-    let last: Option<String> = optional(conn.prepare_cached(last)?.query_row((ns, name, after, STEP_ROWS - 1), |row| row.get(0)))?;
+/// Brings the flags of the next buckets up to date. `last` finds the last of them, if there are
+/// more; every text is less than a blob, so without a last one there is no bound.
+fn flag_some(
+    conn: &Connection,
+    (last, update): (&str, &str),
+    (ns, name, after): (i64, &str, &str),
+) -> Outcome<Option<String>> {
+    let last: Option<String> = optional(
+        conn.prepare_cached(last)?.query_row((ns, name, after, STEP_ROWS - 1), |row| row.get(0)),
+    )?;
     conn.prepare_cached(update)?.execute((ns, name, after, &last))?;
     Ok(last)
 }
 
-/// Removes some buckets of an entity; what their open hours counted goes into the history first. Each is removed once: one
-/// that was made since, by who goes on using the name, lies behind `after` and stays.
-fn remove_buckets(conn: &Connection, ns: i64, entity: &str, after: &str) -> Outcome<Option<String>> {
+/// Removes some buckets of an entity; what their open hours counted goes into the history first.
+/// Each is removed once: one that was made since, by who goes on using the name, lies behind
+/// `after` and stays.
+fn remove_buckets(
+    conn: &Connection,
+    ns: i64,
+    entity: &str,
+    after: &str,
+) -> Outcome<Option<String>> {
     const SQL: &str = concat!(
         "SELECT b.entity,b.resource,",
         bucket_columns!(),

@@ -1,8 +1,10 @@
-//! Forgetting what may be forgotten: expired buckets that are full, history past its retention, pages nobody needs.
+//! Forgetting what may be forgotten: expired buckets that are full, history past its retention,
+//! pages nobody needs.
 //!
-//! A sweep goes over the tables in steps of a few rows and remembers where it stopped. It needs no index on the expiry,
-//! which every take would have to keep up to date. The sweep that the store does by itself is one for all processes, and its
-//! place is in the file: whoever lives for a moment only does a step when it closes the file.
+//! A sweep goes over the tables in steps of a few rows and remembers where it stopped. It needs no
+//! index on the expiry, which every take would have to keep up to date. The sweep that the store
+//! does by itself is one for all processes, and its place is in the file: whoever lives for a
+//! moment only does a step when it closes the file.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,8 +27,9 @@ use crate::working::Key;
 const STEP_ROWS_MAX: u32 = 200;
 /// By itself the store begins to go over everything at most this often.
 const ROUND_MS: i64 = 60_000;
-/// And within a round it does a step at most this often: 10 000 rows a second, for less than a fiftieth of the time. A step that
-/// found much to forget is followed by the next at once, up to a third of the time.
+/// And within a round it does a step at most this often: 10 000 rows a second, for less than a
+/// fiftieth of the time. A step that found much to forget is followed by the next at once, up to a
+/// third of the time.
 const STEP_MS: i64 = 20;
 /// Free pages that a step gives back.
 const VACUUM_PAGES_MAX: u32 = 200;
@@ -56,7 +59,9 @@ impl Position {
     /// As it is stored: no name contains a space.
     fn to_text(&self) -> String {
         match self {
-            Position::Buckets { ns, entity, resource } => format!("buckets {ns} {entity} {resource}"),
+            Position::Buckets { ns, entity, resource } => {
+                format!("buckets {ns} {entity} {resource}")
+            }
             Position::Usage => "usage".to_owned(),
             Position::Audit { seq } => format!("audit {seq}"),
             Position::FreePages => "pages".to_owned(),
@@ -69,7 +74,9 @@ impl Position {
         let mut word = || words.next().unwrap_or_default();
         match word() {
             "buckets" => match word().parse() {
-                Ok(ns) => Position::Buckets { ns, entity: word().to_owned(), resource: word().to_owned() },
+                Ok(ns) => {
+                    Position::Buckets { ns, entity: word().to_owned(), resource: word().to_owned() }
+                }
                 Err(_) => Position::start(),
             },
             "usage" => Position::Usage,
@@ -120,8 +127,9 @@ impl Sweeper {
         }
     }
 
-    /// True for one of the callers that find a step due: by the time of its operation and by the time that has passed here.
-    /// The second, because an operation may tell any time, and one that is far ahead should not set the pace.
+    /// True for one of the callers that find a step due: by the time of its operation and by the
+    /// time that has passed here. The second, because an operation may tell any time, and one that
+    /// is far ahead should not set the pace.
     pub(crate) fn is_due(&self, now: TimeMs, monotonic: impl FnOnce() -> Duration) -> bool {
         if !self.is_unasked {
             return false;
@@ -135,7 +143,16 @@ impl Sweeper {
         let here = i64::try_from(monotonic().as_millis()).unwrap_or(i64::MAX);
         let ripe = due != NOT_YET && !back && here >= self.due_here.load(Ordering::Relaxed);
         let pause_ms = if ripe { STEP_MS } else { ROUND_MS };
-        if self.due.compare_exchange(due, now.0.saturating_add(pause_ms), Ordering::Relaxed, Ordering::Relaxed).is_err() {
+        if self
+            .due
+            .compare_exchange(
+                due,
+                now.0.saturating_add(pause_ms),
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            )
+            .is_err()
+        {
             return false;
         }
         if ripe || due == NOT_YET {
@@ -146,7 +163,8 @@ impl Sweeper {
 
     /// One step of the store's own sweep.
     pub(crate) fn background_step(&self, now: TimeMs) -> Job {
-        let (retention, due, due_here) = (self.retention, Arc::clone(&self.due), Arc::clone(&self.due_here));
+        let (retention, due, due_here) =
+            (self.retention, Arc::clone(&self.due), Arc::clone(&self.due_here));
         let (job, _nobody_waits) = Work::job("sweep", move |conn| {
             let next = go_on(conn, now, retention)?;
             due.store(next, Ordering::Relaxed);
@@ -158,11 +176,13 @@ impl Sweeper {
         job
     }
 
-    /// The time of the last operation, if there was one and the store has not been open long enough to sweep by itself.
+    /// The time of the last operation, if there was one and the store has not been open long enough
+    /// to sweep by itself.
     pub(crate) fn owed_at_close(&self, monotonic: Duration) -> Option<TimeMs> {
         let last_now = self.last_now.load(Ordering::Relaxed);
         let here = i64::try_from(monotonic.as_millis()).unwrap_or(i64::MAX);
-        (last_now != NOT_YET && here < self.due_here.load(Ordering::Relaxed)).then_some(TimeMs(last_now))
+        (last_now != NOT_YET && here < self.due_here.load(Ordering::Relaxed))
+            .then_some(TimeMs(last_now))
     }
 
     /// What a store that was open for a moment does when it is closed.
@@ -173,7 +193,8 @@ impl Sweeper {
 
 /// True when the file says that the sweep of all processes may go on.
 pub(crate) fn is_due_in_file(conn: &Connection, now: TimeMs) -> Outcome<bool> {
-    let due: Option<i64> = optional(conn.prepare_cached("SELECT due FROM sweep")?.query_row([], |row| row.get(0)))?;
+    let due: Option<i64> =
+        optional(conn.prepare_cached("SELECT due FROM sweep")?.query_row([], |row| row.get(0)))?;
     Ok(due.is_none_or(|due| is_over(due, now)))
 }
 
@@ -187,7 +208,9 @@ fn go_on(conn: &Connection, now: TimeMs, retention: Retention) -> Outcome<i64> {
     const GET: &str = "SELECT seen,due,position FROM sweep";
     const SET: &str = "INSERT OR REPLACE INTO sweep(id,seen,due,position) VALUES(1,?1,?2,?3)";
     type Stored = (i64, i64, String);
-    let stored: Option<Stored> = optional(conn.prepare_cached(GET)?.query_row([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))))?;
+    let stored: Option<Stored> = optional(
+        conn.prepare_cached(GET)?.query_row([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))),
+    )?;
     let Some((seen, due, position)) = stored else {
         horizon(conn, now, true)?;
         conn.prepare_cached(SET)?.execute((now.0, now.0, Position::start().to_text()))?;
@@ -196,7 +219,9 @@ fn go_on(conn: &Connection, now: TimeMs, retention: Retention) -> Outcome<i64> {
     if !is_over(due, now) {
         return Ok(due);
     }
-    let Some(proven) = horizon(conn, now, false)? else { return Ok(now.0.saturating_add(ROUND_MS)) };
+    let Some(proven) = horizon(conn, now, false)? else {
+        return Ok(now.0.saturating_add(ROUND_MS));
+    };
     let acts_on = proven.min(TimeMs(seen));
     let (swept, next) = step(conn, &Position::from_text(&position), acts_on, retention)?;
     let is_much = 2 * (swept.buckets + swept.usage + swept.audit) >= u64::from(STEP_ROWS_MAX);
@@ -207,12 +232,20 @@ fn go_on(conn: &Connection, now: TimeMs, retention: Retention) -> Outcome<i64> {
         Some(_) => STEP_MS,
     };
     let due = now.0.saturating_add(pause_ms);
-    conn.prepare_cached(SET)?.execute((now.0, due, next.unwrap_or_else(Position::start).to_text()))?;
+    conn.prepare_cached(SET)?.execute((
+        now.0,
+        due,
+        next.unwrap_or_else(Position::start).to_text(),
+    ))?;
     Ok(due)
 }
 
 impl SqliteStore {
-    pub(crate) async fn sweep_steps(&self, now: TimeMs, steps_max: u32) -> Result<Swept, StoreError> {
+    pub(crate) async fn sweep_steps(
+        &self,
+        now: TimeMs,
+        steps_max: u32,
+    ) -> Result<Swept, StoreError> {
         let sweeper = self.writer("sweep")?.sweeper();
         let began_at = lock(&sweeper.asked).clone();
         let mut total = Swept::default();
@@ -228,9 +261,12 @@ impl SqliteStore {
             total.buckets += swept.buckets;
             total.usage += swept.usage;
             total.audit += swept.audit;
-            // A sweep that goes on where an earlier one had stopped goes round until it is there again.
+            // A sweep that goes on where an earlier one had stopped goes round until it is there
+            // again.
             let is_round = match next {
-                None => std::mem::replace(&mut total.complete, true) || began_at == Position::start(),
+                None => {
+                    std::mem::replace(&mut total.complete, true) || began_at == Position::start()
+                }
                 Some(position) => total.complete && position >= began_at,
             };
             if is_round {
@@ -241,8 +277,9 @@ impl SqliteStore {
     }
 }
 
-/// Looks at the clock: up to when a sweep may act, by what all sweeps of the file have seen. Where none has been yet,
-/// `begins` believes the clock: the store's own sweep in a file that is new, and has nothing to forget.
+/// Looks at the clock: up to when a sweep may act, by what all sweeps of the file have seen. Where
+/// none has been yet, `begins` believes the clock: the store's own sweep in a file that is new, and
+/// has nothing to forget.
 pub(crate) fn horizon(conn: &Connection, now: TimeMs, begins: bool) -> Outcome<Option<TimeMs>> {
     let read = |name: &str| -> Outcome<Option<TimeMs>> {
         let mut statement = conn.prepare_cached("SELECT value FROM meta WHERE name=?1")?;
@@ -256,11 +293,16 @@ pub(crate) fn horizon(conn: &Connection, now: TimeMs, begins: bool) -> Outcome<O
     let proven = horizon.observe(now);
     // Within one round nobody needs it to the millisecond.
     let is_known = before.leapt_to == horizon.leapt_to
-        && before.proven.zip(proven).is_some_and(|(before, now)| (0..HORIZON_WRITE_MS).contains(&now.since(before)));
+        && before
+            .proven
+            .zip(proven)
+            .is_some_and(|(before, now)| (0..HORIZON_WRITE_MS).contains(&now.since(before)));
     if !is_known {
         for (name, value) in [(PROVEN, horizon.proven), (LEAPT_TO, horizon.leapt_to)] {
             match value {
-                Some(at) => conn.prepare_cached("INSERT OR REPLACE INTO meta(name,value) VALUES(?1,?2)")?.execute((name, at.0))?,
+                Some(at) => conn
+                    .prepare_cached("INSERT OR REPLACE INTO meta(name,value) VALUES(?1,?2)")?
+                    .execute((name, at.0))?,
                 None => conn.prepare_cached("DELETE FROM meta WHERE name=?1")?.execute([name])?,
             };
         }
@@ -269,7 +311,12 @@ pub(crate) fn horizon(conn: &Connection, now: TimeMs, begins: bool) -> Outcome<O
 }
 
 /// One step: what it removed, and where to go on, or `None` at the end.
-fn step(conn: &Connection, position: &Position, now: TimeMs, retention: Retention) -> Outcome<(Swept, Option<Position>)> {
+fn step(
+    conn: &Connection,
+    position: &Position,
+    now: TimeMs,
+    retention: Retention,
+) -> Outcome<(Swept, Option<Position>)> {
     let mut swept = Swept::default();
     let next = match position {
         Position::Buckets { ns, entity, resource } => {
@@ -277,20 +324,33 @@ fn step(conn: &Connection, position: &Position, now: TimeMs, retention: Retentio
             swept.buckets = removed;
             // What they counted is in the history now, which has a bound of its own.
             if removed > 0 {
-                swept.usage = usage::remove_old(conn, TimeMs(i64::MIN), retention.usage_rows_max, STEP_ROWS_MAX)?;
+                swept.usage = usage::remove_old(
+                    conn,
+                    TimeMs(i64::MIN),
+                    retention.usage_rows_max,
+                    STEP_ROWS_MAX,
+                )?;
             }
             Some(last.unwrap_or(Position::Usage))
         }
         Position::Usage => {
             let oldest = now.plus_ms(retention.usage_ms.saturating_neg());
             swept.usage = usage::remove_old(conn, oldest, retention.usage_rows_max, STEP_ROWS_MAX)?;
-            Some(if swept.usage == u64::from(STEP_ROWS_MAX) { Position::Usage } else { Position::Audit { seq: i64::MIN } })
+            Some(if swept.usage == u64::from(STEP_ROWS_MAX) {
+                Position::Usage
+            } else {
+                Position::Audit { seq: i64::MIN }
+            })
         }
         Position::Audit { seq } => {
             let oldest = now.plus_ms(retention.audit_ms.saturating_neg());
             let (removed, last) = sweep_audit(conn, *seq, oldest)?;
             swept.audit = removed;
-            if last.is_none() && has_too_many_free_pages(conn)? { Some(Position::FreePages) } else { last }
+            if last.is_none() && has_too_many_free_pages(conn)? {
+                Some(Position::FreePages)
+            } else {
+                last
+            }
         }
         Position::FreePages => {
             conn.execute_batch(&format!("PRAGMA incremental_vacuum({VACUUM_PAGES_MAX})"))?;
@@ -298,13 +358,18 @@ fn step(conn: &Connection, position: &Position, now: TimeMs, retention: Retentio
         }
     };
     if next.is_none() {
-        conn.prepare_cached("INSERT OR REPLACE INTO meta(name,value) VALUES('swept_at',?1)")?.execute([now.0])?;
+        conn.prepare_cached("INSERT OR REPLACE INTO meta(name,value) VALUES('swept_at',?1)")?
+            .execute([now.0])?;
     }
     Ok((swept, next))
 }
 
 /// Removes the expired ones among the next buckets. `None` when there are no more.
-fn sweep_buckets(conn: &Connection, after: (i64, &str, &str), now: TimeMs) -> Outcome<(u64, Option<Position>)> {
+fn sweep_buckets(
+    conn: &Connection,
+    after: (i64, &str, &str),
+    now: TimeMs,
+) -> Outcome<(u64, Option<Position>)> {
     const SQL: &str = concat!(
         "SELECT b.ns,b.entity,b.resource,",
         bucket_columns!(),
@@ -316,13 +381,18 @@ fn sweep_buckets(conn: &Connection, after: (i64, &str, &str), now: TimeMs) -> Ou
     let (mut last, mut seen) = (None, 0);
     while let Some(row) = rows.next()? {
         seen += 1;
-        last = Some(Position::Buckets { ns: row.get(0)?, entity: row.get(1)?, resource: row.get(2)? });
+        last =
+            Some(Position::Buckets { ns: row.get(0)?, entity: row.get(1)?, resource: row.get(2)? });
         let expires_at: Option<i64> = row.get(5)?;
         if expires_at.is_none_or(|expires_at| expires_at > now.0) {
             continue;
         }
         // A row that cannot be read is left alone: whoever asks for it is told.
-        let (Ok(entity), Ok(resource), Ok(state)) = (name_at(row, 1), name_at(row, 2), bucket_from_row(row, 3, &[])) else { continue };
+        let (Ok(entity), Ok(resource), Ok(state)) =
+            (name_at(row, 1), name_at(row, 2), bucket_from_row(row, 3, &[]))
+        else {
+            continue;
+        };
         if state.is_expired_at(now) {
             expired.push((row.get(0)?, entity, resource, state));
         }
@@ -335,17 +405,19 @@ fn sweep_buckets(conn: &Connection, after: (i64, &str, &str), now: TimeMs) -> Ou
 }
 
 fn sweep_audit(conn: &Connection, after: i64, oldest: TimeMs) -> Outcome<(u64, Option<Position>)> {
-    const LAST: &str = "SELECT max(seq),count(*) FROM (SELECT seq FROM audit WHERE seq>?1 ORDER BY seq LIMIT ?2)";
+    const LAST: &str =
+        "SELECT max(seq),count(*) FROM (SELECT seq FROM audit WHERE seq>?1 ORDER BY seq LIMIT ?2)";
     const DELETE: &str = "DELETE FROM audit WHERE seq>?1 AND seq<=?2 AND at<?3";
-    let (last, seen): (Option<i64>, u32) =
-        conn.prepare_cached(LAST)?.query_row((after, STEP_ROWS_MAX), |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let (last, seen): (Option<i64>, u32) = conn
+        .prepare_cached(LAST)?
+        .query_row((after, STEP_ROWS_MAX), |row| Ok((row.get(0)?, row.get(1)?)))?;
     let Some(last) = last else { return Ok((0, None)) };
     let removed = conn.prepare_cached(DELETE)?.execute((after, last, oldest.0))?;
     Ok((removed as u64, (seen == STEP_ROWS_MAX).then_some(Position::Audit { seq: last })))
 }
 
-/// True when the file could give pages back, and has more of them than it will soon need again. Only files that were made to
-/// do so can: those of this version.
+/// True when the file could give pages back, and has more of them than it will soon need again.
+/// Only files that were made to do so can: those of this version.
 fn has_too_many_free_pages(conn: &Connection) -> Outcome<bool> {
     const INCREMENTAL: i64 = 2;
     let read = |pragma| conn.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
@@ -368,15 +440,22 @@ mod tests {
 
     #[test]
     fn a_position_survives_the_file() {
-        let somewhere = Position::Buckets { ns: 7, entity: "key-1".to_owned(), resource: "gpt-4".to_owned() };
-        for position in [Position::start(), somewhere, Position::Usage, Position::Audit { seq: -3 }, Position::FreePages] {
+        let somewhere =
+            Position::Buckets { ns: 7, entity: "key-1".to_owned(), resource: "gpt-4".to_owned() };
+        for position in [
+            Position::start(),
+            somewhere,
+            Position::Usage,
+            Position::Audit { seq: -3 },
+            Position::FreePages,
+        ] {
             assert_eq!(Position::from_text(&position.to_text()), position);
         }
         assert_eq!(Position::from_text("what"), Position::start());
     }
 
-    /// Against a caller who invents ids: a step that finds much to forget is followed by the next at once, however fast the
-    /// ids come; one that finds nothing takes its time.
+    /// Against a caller who invents ids: a step that finds much to forget is followed by the next
+    /// at once, however fast the ids come; one that finds nothing takes its time.
     #[test]
     fn the_pace_follows_what_there_is_to_forget() {
         const COPIES: &str = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE i<1000) \
@@ -387,15 +466,31 @@ mod tests {
         let store = SqliteStore::open(&path).expect("a store");
         let (entity, resource) = ("key".parse().expect("an id"), "gpt-4".parse().expect("a name"));
         let limit = [Limit::per_minute("rpm", 60).expect("a limit")];
-        let limits = LimitsInForce::resolved(limit, LimitSource::System, zae_limiter_core::ConfigStamp(0), 7);
+        let limits = LimitsInForce::resolved(
+            limit,
+            LimitSource::System,
+            zae_limiter_core::ConfigStamp(0),
+            7,
+        );
         let takes = [Take { limit: 0, amount: Milli::from_tokens(1) }];
-        let member = MemberTake { entity: &entity, resource: &resource, limits: &limits, takes: &takes, absent: &[] };
+        let member = MemberTake {
+            entity: &entity,
+            resource: &resource,
+            limits: &limits,
+            takes: &takes,
+            absent: &[],
+        };
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-        runtime.block_on(store.consume(&ConsumeRequest { members: &[member], now: NOW })).expect("a decision");
+        runtime
+            .block_on(store.consume(&ConsumeRequest { members: &[member], now: NOW }))
+            .expect("a decision");
         let conn = Connection::open(&path).expect("a connection");
         conn.execute(COPIES, []).expect("copies");
         let retention = store.writer("test").expect("a writer").sweeper().retention;
-        let count = || conn.query_row("SELECT count(*) FROM bucket", [], |row| row.get::<_, i64>(0)).expect("a count");
+        let count = || {
+            conn.query_row("SELECT count(*) FROM bucket", [], |row| row.get::<_, i64>(0))
+                .expect("a count")
+        };
         // Nothing has expired yet: a round of looks, at its own pace.
         assert_eq!(go_on(&conn, NOW, retention).expect("the first look"), NOW.0);
         assert_eq!(go_on(&conn, NOW, retention).expect("a step"), NOW.0 + STEP_MS);
@@ -403,10 +498,15 @@ mod tests {
         // The first look at a later time is not acted upon.
         go_on(&conn, later, retention).expect("a look");
         assert_eq!(count(), 1_001);
-        conn.execute_batch("DELETE FROM sweep; DELETE FROM meta WHERE name LIKE 'sweep_%'").expect("as in a new file");
+        conn.execute_batch("DELETE FROM sweep; DELETE FROM meta WHERE name LIKE 'sweep_%'")
+            .expect("as in a new file");
         go_on(&conn, later, retention).expect("a look");
         for left in [801, 601, 401, 201, 1] {
-            assert_eq!(go_on(&conn, later, retention).expect("a step"), later.0, "the next at once");
+            assert_eq!(
+                go_on(&conn, later, retention).expect("a step"),
+                later.0,
+                "the next at once"
+            );
             assert_eq!(count(), left);
         }
     }

@@ -1,14 +1,18 @@
-//! Usage: hours that are over, added by whoever closes or forgets a bucket, and queries of them and of the open hours.
+//! Usage: hours that are over, added by whoever closes or forgets a bucket, and queries of them and
+//! of the open hours.
 //!
-//! The answer is ordered by window, entity and resource, and so are the indexes it is read from: a page goes on where the
-//! last one ended, reads its own rows and stops. A window of several hours is one merge of its hours.
+//! The answer is ordered by window, entity and resource, and so are the indexes it is read from: a
+//! page goes on where the last one ended, reads its own rows and stops. A window of several hours
+//! is one merge of its hours.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fmt::Write as _;
 
 use rusqlite::{Connection, Row, Rows, Statement};
-use zae_limiter_core::{ClosedHour, EntityId, LimitName, Milli, ResourceName, TimeMs, UsageSnapshot};
+use zae_limiter_core::{
+    ClosedHour, EntityId, LimitName, Milli, ResourceName, TimeMs, UsageSnapshot,
+};
 use zae_limiter_store::{Page, UsageQuery, UsageWindows};
 
 use crate::error::{Outcome, corrupt_value, optional};
@@ -19,20 +23,26 @@ const HOUR_MS: i64 = 3_600_000;
 
 type Used = Vec<(LimitName, Milli)>;
 
-/// Adds an hour that is over to the usage history. An hour may come twice, when a bucket was forgotten and created again
-/// within it: then it is added to what is there.
+/// Adds an hour that is over to the usage history. An hour may come twice, when a bucket was
+/// forgotten and created again within it: then it is added to what is there.
 pub(crate) fn spill(conn: &Connection, key: &Key<'_>, closed: &ClosedHour) -> Outcome<()> {
-    const GET: &str = "SELECT events,used FROM usage WHERE hour=?1 AND ns=?2 AND entity=?3 AND resource=?4";
-    const ADD: &str = "INSERT INTO usage(hour,ns,entity,resource,events,used) VALUES(?1,?2,?3,?4,?5,?6)";
-    const SET: &str = "UPDATE usage SET events=?5,used=?6 WHERE hour=?1 AND ns=?2 AND entity=?3 AND resource=?4";
+    const GET: &str =
+        "SELECT events,used FROM usage WHERE hour=?1 AND ns=?2 AND entity=?3 AND resource=?4";
+    const ADD: &str =
+        "INSERT INTO usage(hour,ns,entity,resource,events,used) VALUES(?1,?2,?3,?4,?5,?6)";
+    const SET: &str =
+        "UPDATE usage SET events=?5,used=?6 WHERE hour=?1 AND ns=?2 AND entity=?3 AND resource=?4";
     if closed.used.is_empty() && closed.events == 0 {
         return Ok(());
     }
-    let (hour, entity, resource) = (closed.start.0.div_euclid(HOUR_MS), key.entity.as_str(), key.resource.as_str());
+    let (hour, entity, resource) =
+        (closed.start.0.div_euclid(HOUR_MS), key.entity.as_str(), key.resource.as_str());
     let before = {
         let mut statement = conn.prepare_cached(GET)?;
         let mut rows = statement.query((hour, key.ns, entity, resource))?;
-        rows.next()?.map(|row| Outcome::Ok((row.get::<_, i64>(0)?, used_at(row, 1)?))).transpose()?
+        rows.next()?
+            .map(|row| Outcome::Ok((row.get::<_, i64>(0)?, used_at(row, 1)?)))
+            .transpose()?
     };
     let is_new = before.is_none();
     let (events, mut used) = before.unwrap_or_default();
@@ -48,8 +58,14 @@ pub(crate) fn spill(conn: &Connection, key: &Key<'_>, closed: &ClosedHour) -> Ou
     Ok(())
 }
 
-/// Removes the hours that began before `oldest`, and the oldest beyond `rows_max`, at most `limit` of them. Returns how many.
-pub(crate) fn remove_old(conn: &Connection, oldest: TimeMs, rows_max: u64, limit: u32) -> Outcome<u64> {
+/// Removes the hours that began before `oldest`, and the oldest beyond `rows_max`, at most `limit`
+/// of them. Returns how many.
+pub(crate) fn remove_old(
+    conn: &Connection,
+    oldest: TimeMs,
+    rows_max: u64,
+    limit: u32,
+) -> Outcome<u64> {
     const COUNT: &str = "SELECT value FROM meta WHERE name='usage_rows'";
     let count: Option<i64> = optional(conn.prepare_cached(COUNT)?.query_row([], |row| row.get(0)))?;
     let too_many = u64::try_from(count.unwrap_or(0)).unwrap_or(0).saturating_sub(rows_max);
@@ -61,15 +77,16 @@ pub(crate) fn remove_old(conn: &Connection, oldest: TimeMs, rows_max: u64, limit
     Ok(removed + if rest > 0 { remove_first(conn, i64::MAX, rest)? } else { 0 })
 }
 
-/// Removes the first rows of the table, at most `limit`, as far as they are of hours before `before`. As one range: SQLite
-/// would go over all rows of an hour to find those of a list.
+/// Removes the first rows of the table, at most `limit`, as far as they are of hours before
+/// `before`. As one range: SQLite would go over all rows of an hour to find those of a list.
 fn remove_first(conn: &Connection, before: i64, limit: u32) -> Outcome<u64> {
     const LAST: &str = "SELECT hour,ns,entity,resource FROM usage WHERE hour<?1 ORDER BY hour,ns,entity,resource LIMIT 1 OFFSET ?2";
     const UP_TO: &str = "DELETE FROM usage WHERE (hour,ns,entity,resource)<=(?1,?2,?3,?4)";
     const BEFORE: &str = "DELETE FROM usage WHERE hour<?1";
     type LastKey = (i64, i64, String, String);
     let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?));
-    let last: Option<LastKey> = optional(conn.prepare_cached(LAST)?.query_row((before, limit.saturating_sub(1)), read))?;
+    let last: Option<LastKey> =
+        optional(conn.prepare_cached(LAST)?.query_row((before, limit.saturating_sub(1)), read))?;
     let removed = match last {
         Some(last) => conn.prepare_cached(UP_TO)?.execute(last)?,
         None => conn.prepare_cached(BEFORE)?.execute([before])?,
@@ -88,7 +105,8 @@ fn used_to_text(used: &Used) -> String {
 }
 
 fn used_at(row: &Row<'_>, column: usize) -> Outcome<Used> {
-    let text = row.get_ref(column)?.as_str().map_err(|error| corrupt_value(column, "usage", error))?;
+    let text =
+        row.get_ref(column)?.as_str().map_err(|error| corrupt_value(column, "usage", error))?;
     let part = |part: &str| {
         let (name, amount) = part.split_once(':')?;
         Some((name.parse().ok()?, Milli(amount.parse().ok()?)))
@@ -110,7 +128,10 @@ struct Scope {
 /// One page of usage.
 pub(crate) fn page(conn: &Connection, ns: i64, query: &UsageQuery) -> Outcome<Page<UsageSnapshot>> {
     let mut windows = UsageWindows::new(query)?;
-    let (entity, resource) = (query.entity.as_ref().map(ToString::to_string), query.resource.as_ref().map(ToString::to_string));
+    let (entity, resource) = (
+        query.entity.as_ref().map(ToString::to_string),
+        query.resource.as_ref().map(ToString::to_string),
+    );
     let scope = match entity {
         Some(entity) => Scope { ns, entity: Some(entity), resource: None, only: resource },
         None => Scope { ns, entity: None, resource, only: None },
@@ -123,7 +144,9 @@ pub(crate) fn page(conn: &Connection, ns: i64, query: &UsageQuery) -> Outcome<Pa
         }
         let end = query.window.next_start(start).0.div_euclid(HOUR_MS);
         let after = windows.after().filter(|(after, ..)| *after == start);
-        let after = after.map_or(Default::default(), |(_, entity, resource)| (entity.to_string(), resource.to_string()));
+        let after = after.map_or(Default::default(), |(_, entity, resource)| {
+            (entity.to_string(), resource.to_string())
+        });
         if scope.add_window(conn, hour..end, &after, &mut windows)? {
             break;
         }
@@ -142,9 +165,13 @@ impl Scope {
     }
 
     fn next_closed(&self, conn: &Connection, from: i64) -> Outcome<Option<i64>> {
-        const ENTITY: &str = "SELECT hour FROM usage WHERE ns=?1 AND entity=?2 AND hour>=?3 ORDER BY hour LIMIT 1";
-        const RESOURCE: &str = "SELECT hour FROM usage WHERE ns=?1 AND resource=?2 AND hour>=?3 ORDER BY hour LIMIT 1";
-        let find = |sql, name: &str| optional(conn.prepare_cached(sql)?.query_row((self.ns, name, from), |row| row.get(0)));
+        const ENTITY: &str =
+            "SELECT hour FROM usage WHERE ns=?1 AND entity=?2 AND hour>=?3 ORDER BY hour LIMIT 1";
+        const RESOURCE: &str =
+            "SELECT hour FROM usage WHERE ns=?1 AND resource=?2 AND hour>=?3 ORDER BY hour LIMIT 1";
+        let find = |sql, name: &str| {
+            optional(conn.prepare_cached(sql)?.query_row((self.ns, name, from), |row| row.get(0)))
+        };
         match (&self.entity, &self.resource) {
             (Some(entity), _) => Ok(find(ENTITY, entity)?),
             (_, Some(resource)) => Ok(find(RESOURCE, resource)?),
@@ -156,7 +183,9 @@ impl Scope {
     fn next_closed_of_all(&self, conn: &Connection, mut from: i64) -> Outcome<Option<i64>> {
         const NEXT: &str = "SELECT hour FROM usage WHERE hour>=?1 ORDER BY hour LIMIT 1";
         const HAS: &str = "SELECT EXISTS (SELECT 1 FROM usage WHERE hour=?1 AND ns=?2)";
-        while let Some(hour) = optional(conn.prepare_cached(NEXT)?.query_row([from], |row| row.get::<_, i64>(0)))? {
+        while let Some(hour) =
+            optional(conn.prepare_cached(NEXT)?.query_row([from], |row| row.get::<_, i64>(0)))?
+        {
             if conn.prepare_cached(HAS)?.query_row((hour, self.ns), |row| row.get(0))? {
                 return Ok(Some(hour));
             }
@@ -169,7 +198,8 @@ impl Scope {
         const ENTITY: &str = "SELECT min(hour) FROM bucket WHERE ns=?1 AND entity=?2 AND hour>=?3";
         const RESOURCE: &str = "SELECT hour FROM bucket INDEXED BY bucket_hour \
                                 WHERE ns=?1 AND resource=?2 AND hour>=?3 ORDER BY hour LIMIT 1";
-        // Resource by resource, each found by a seek: resources are few, and buckets may be a million.
+        // Resource by resource, each found by a seek: resources are few, and buckets may be a
+        // million.
         const ALL: &str = "WITH RECURSIVE each(name) AS (\
                            SELECT min(resource) FROM bucket INDEXED BY bucket_hour WHERE ns=?1 UNION ALL \
                            SELECT (SELECT min(resource) FROM bucket INDEXED BY bucket_hour WHERE ns=?1 AND resource>each.name) \
@@ -217,11 +247,19 @@ impl Scope {
         let mut streams: Vec<(Rows<'_>, i64, bool)> = Vec::with_capacity(statements.len());
         for (statement, hour, is_open) in statements {
             let only = self.only.as_ref().or(self.resource.as_ref());
-            streams.push((statement.query((self.ns, name, *hour, &after.0, &after.1, only))?, *hour, *is_open));
+            streams.push((
+                statement.query((self.ns, name, *hour, &after.0, &after.1, only))?,
+                *hour,
+                *is_open,
+            ));
         }
         let mut heap = BinaryHeap::new();
         for (index, (rows, hour, is_open)) in streams.iter_mut().enumerate() {
-            heap.extend(read(rows, *hour, *is_open)?.map(|(entity, resource, hour)| Reverse(Entry { entity, resource, index, hour })));
+            heap.extend(
+                read(rows, *hour, *is_open)?.map(|(entity, resource, hour)| {
+                    Reverse(Entry { entity, resource, index, hour })
+                }),
+            );
         }
         while let Some(Reverse(Entry { entity, resource, index, hour })) = heap.pop() {
             if windows.is_full_before(hour.start, &entity, &resource) {
@@ -232,7 +270,11 @@ impl Scope {
                 hour.used.into_iter().for_each(|(name, used)| totals.use_limit(name, used));
             }
             let (rows, hour, is_open) = &mut streams[index];
-            heap.extend(read(rows, *hour, *is_open)?.map(|(entity, resource, hour)| Reverse(Entry { entity, resource, index, hour })));
+            heap.extend(
+                read(rows, *hour, *is_open)?.map(|(entity, resource, hour)| {
+                    Reverse(Entry { entity, resource, index, hour })
+                }),
+            );
         }
         Ok(false)
     }
@@ -326,14 +368,22 @@ impl Ord for Entry {
 }
 
 /// The next row of a stream that counted anything.
-fn read(rows: &mut Rows<'_>, hour: i64, is_open: bool) -> Outcome<Option<(EntityId, ResourceName, Hour)>> {
+fn read(
+    rows: &mut Rows<'_>,
+    hour: i64,
+    is_open: bool,
+) -> Outcome<Option<(EntityId, ResourceName, Hour)>> {
     while let Some(row) = rows.next()? {
         let start = TimeMs(hour.saturating_mul(HOUR_MS));
         let hour = if is_open {
             let open = bucket_from_row(row, 2, &[])?.open_hour();
             Hour { start, events: open.events.into(), used: open.used }
         } else {
-            Hour { start, events: u64::try_from(row.get::<_, i64>(2)?).unwrap_or(0), used: used_at(row, 3)? }
+            Hour {
+                start,
+                events: u64::try_from(row.get::<_, i64>(2)?).unwrap_or(0),
+                used: used_at(row, 3)?,
+            }
         };
         if hour.events > 0 || !hour.used.is_empty() {
             return Ok(Some((name_at(row, 0)?, name_at(row, 1)?, hour)));
@@ -353,7 +403,8 @@ mod tests {
     use super::*;
     use crate::SqliteStore;
 
-    /// How many hundreds of steps of SQLite's machine all pages take, of a resource or of everything, and how many windows they have.
+    /// How many hundreds of steps of SQLite's machine all pages take, of a resource or of
+    /// everything, and how many windows they have.
     fn cost_of_all_pages(buckets: u32, window: UsageWindow, is_everything: bool) -> (u64, usize) {
         const COPIES: &str = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE i<?1) \
                               INSERT INTO bucket SELECT ns,printf('key-%08d',i),resource,refilled_at,stamp,expires_at,disabled,\
@@ -364,9 +415,16 @@ mod tests {
         let path = directory.path().join("limits.db");
         let store = SqliteStore::open(&path).expect("a store");
         let (entity, resource) = ("key".parse().expect("an id"), "gpt-4".parse().expect("a name"));
-        let limits = LimitsInForce::new([Limit::per_minute("rpm", 60).expect("a limit")], LimitSource::Call);
+        let limits =
+            LimitsInForce::new([Limit::per_minute("rpm", 60).expect("a limit")], LimitSource::Call);
         let takes = [Take { limit: 0, amount: Milli::from_tokens(1) }];
-        let member = MemberTake { entity: &entity, resource: &resource, limits: &limits, takes: &takes, absent: &[] };
+        let member = MemberTake {
+            entity: &entity,
+            resource: &resource,
+            limits: &limits,
+            takes: &takes,
+            absent: &[],
+        };
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         let request = ConsumeRequest { members: &[member], now: TimeMs(1_767_261_600_000) };
         runtime.block_on(store.consume(&request)).expect("a decision");
@@ -403,11 +461,16 @@ mod tests {
     /// Five times the buckets are five times the work, whatever the window.
     #[test]
     fn all_pages_of_usage_cost_in_proportion_to_their_rows() {
-        for (window, is_everything) in UsageWindow::ALL.into_iter().flat_map(|window| [(window, false), (window, true)]) {
+        for (window, is_everything) in
+            UsageWindow::ALL.into_iter().flat_map(|window| [(window, false), (window, true)])
+        {
             let (few, few_windows) = cost_of_all_pages(1_000, window, is_everything);
             let (many, many_windows) = cost_of_all_pages(5_000, window, is_everything);
             assert!(many_windows > 4 * few_windows, "{few_windows} and {many_windows} windows");
-            assert!(many <= 6 * few, "{window}, of everything: {is_everything}: {few} steps for 1000 buckets, {many} for 5000");
+            assert!(
+                many <= 6 * few,
+                "{window}, of everything: {is_everything}: {few} steps for 1000 buckets, {many} for 5000"
+            );
         }
     }
 }

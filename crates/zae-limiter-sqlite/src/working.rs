@@ -1,26 +1,34 @@
-//! The buckets of one transaction: each row is read once and written once, whatever happens to it in between.
+//! The buckets of one transaction: each row is read once and written once, whatever happens to it
+//! in between.
 //!
-//! Decisions are made here, in memory, by the core; SQLite only ever sees the last state. A lone caller's transaction
-//! holds one chain, a batch holds everybody's.
+//! Decisions are made here, in memory, by the core; SQLite only ever sees the last state. A lone
+//! caller's transaction holds one chain, a batch holds everybody's.
 //!
-//! What one transaction leaves behind is what the next one would read, unless somebody else has written in between. SQLite
-//! counts that for its own cache of pages; as long as its count says nobody has, rows are not read again.
+//! What one transaction leaves behind is what the next one would read, unless somebody else has
+//! written in between. SQLite counts that for its own cache of pages; as long as its count says
+//! nobody has, rows are not read again.
 
 use std::hash::BuildHasher;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 use rusqlite::{Connection, DEFAULT_NAME, FileControl};
 use smallvec::SmallVec;
-use zae_limiter_core::{BucketState, ClosedHour, Decision, EntityId, Limit, Member, ResourceName, TimeMs, check_limits, decide};
-use zae_limiter_store::{Adjusted, BucketDelta, ConsumeOutcome, MemberTake, Readiness, StoreError, StoreErrorKind, bring_up_to_date};
+use zae_limiter_core::{
+    BucketState, ClosedHour, Decision, EntityId, Limit, Member, ResourceName, TimeMs, check_limits,
+    decide,
+};
+use zae_limiter_store::{
+    Adjusted, BucketDelta, ConsumeOutcome, MemberTake, Readiness, StoreError, StoreErrorKind,
+    bring_up_to_date,
+};
 
 use crate::bucket::{self, Found};
 use crate::config;
 use crate::error::{Outcome, refused};
 use crate::usage;
 
-/// Buckets remembered from one transaction to the next, about a megabyte. Beyond that all are forgotten: whoever has more
-/// than these in use reads most of them anyway.
+/// Buckets remembered from one transaction to the next, about a megabyte. Beyond that all are
+/// forgotten: whoever has more than these in use reads most of them anyway.
 const REMEMBERED_MAX: usize = 4_096;
 
 /// Which bucket.
@@ -65,10 +73,12 @@ pub(crate) struct Working {
     dirty: Vec<usize>,
     index: HashTable<usize>,
     hasher: DefaultHashBuilder,
-    /// The namespace that was last looked at, whether it is active, and whether its flags are spreading.
+    /// The namespace that was last looked at, whether it is active, and whether its flags are
+    /// spreading.
     namespace: Option<(i64, bool, bool)>,
-    /// SQLite's count of changes when all this was true. `None` during a transaction, and after one whose end is not known
-    /// to be what is in the slots: one that failed, panicked or did something else.
+    /// SQLite's count of changes when all this was true. `None` during a transaction, and after one
+    /// whose end is not known to be what is in the slots: one that failed, panicked or did
+    /// something else.
     version: Option<u32>,
     blob: Vec<u8>,
 }
@@ -86,10 +96,11 @@ enum Prepared {
 }
 
 impl Working {
-    /// To be called when a transaction has begun: forgets what somebody else may have changed. False when nobody has
-    /// written since the last transaction here.
+    /// To be called when a transaction has begun: forgets what somebody else may have changed.
+    /// False when nobody has written since the last transaction here.
     pub(crate) fn begin(&mut self, conn: &Connection) -> bool {
-        let unchanged = self.version.take().is_some_and(|version| data_version(conn) == Some(version));
+        let unchanged =
+            self.version.take().is_some_and(|version| data_version(conn) == Some(version));
         if !unchanged || self.slots.len() > REMEMBERED_MAX {
             self.slots.clear();
             self.dirty.clear();
@@ -120,7 +131,13 @@ impl Working {
     }
 
     /// Takes from every bucket of the chain or from none.
-    pub(crate) fn consume(&mut self, conn: &Connection, ns: i64, members: &[MemberTake<'_>], now: TimeMs) -> Outcome<ConsumeOutcome> {
+    pub(crate) fn consume(
+        &mut self,
+        conn: &Connection,
+        ns: i64,
+        members: &[MemberTake<'_>],
+        now: TimeMs,
+    ) -> Outcome<ConsumeOutcome> {
         let mut places: SmallVec<[usize; 4]> = SmallVec::new();
         let mut prepared: SmallVec<[Prepared; 4]> = SmallVec::new();
         for (member, take) in members.iter().enumerate() {
@@ -137,9 +154,16 @@ impl Working {
                     }
                     Prepared::Unlimited(BucketState::full(&[], take.limits.stamp, now))
                 }
-                Some(state) if !state.disabled && state.matches(&take.limits.limits) && !state.is_far_ahead_of(now) => Prepared::InPlace,
+                Some(state)
+                    if !state.disabled
+                        && state.matches(&take.limits.limits)
+                        && !state.is_far_ahead_of(now) =>
+                {
+                    Prepared::InPlace
+                }
                 Some(state) => {
-                    check_limits(&take.limits.limits).map_err(|error| refused(StoreErrorKind::Invalid, error.to_string()))?;
+                    check_limits(&take.limits.limits)
+                        .map_err(|error| refused(StoreErrorKind::Invalid, error.to_string()))?;
                     // A copy, because an error or a later member may leave it unusable.
                     let mut copy = state.clone();
                     match bring_up_to_date(&mut copy, take, now).map_err(StoreError::from)? {
@@ -174,24 +198,36 @@ impl Working {
         // The states leave their slots while the core looks at them all at once.
         let mut in_place: SmallVec<[Option<BucketState>; 4]> = SmallVec::new();
         for (ready, &place) in prepared.iter().zip(places) {
-            in_place.push(if matches!(ready, Prepared::InPlace) { self.slots[place].state.take() } else { None });
+            in_place.push(if matches!(ready, Prepared::InPlace) {
+                self.slots[place].state.take()
+            } else {
+                None
+            });
         }
         let decision = {
             let mut chain: SmallVec<[Member<'_>; 4]> = SmallVec::new();
             for ((ready, moved), take) in prepared.iter_mut().zip(&mut in_place).zip(members) {
                 let bucket = match ready {
-                    Prepared::Synced(state) | Prepared::New(state) | Prepared::Unlimited(state) => state,
-                    Prepared::InPlace => moved.as_mut().expect("a bucket that is ready is in its slot"),
+                    Prepared::Synced(state) | Prepared::New(state) | Prepared::Unlimited(state) => {
+                        state
+                    }
+                    Prepared::InPlace => {
+                        moved.as_mut().expect("a bucket that is ready is in its slot")
+                    }
                 };
                 chain.push(Member { bucket, takes: take.takes });
             }
             decide(&mut chain, now)
         };
         let (outcome, closed, granted) = match decision {
-            Decision::Granted { reports, closed } => (ConsumeOutcome::Granted(reports), closed, true),
+            Decision::Granted { reports, closed } => {
+                (ConsumeOutcome::Granted(reports), closed, true)
+            }
             Decision::Refused { reports } => (ConsumeOutcome::Refused(reports), Vec::new(), false),
         };
-        for (((ready, moved), take), &place) in prepared.into_iter().zip(in_place).zip(members).zip(places) {
+        for (((ready, moved), take), &place) in
+            prepared.into_iter().zip(in_place).zip(members).zip(places)
+        {
             let slot = &mut self.slots[place];
             let expires_at = take.limits.ttl_ms.map(|ttl_ms| now.plus_ms(ttl_ms));
             let (state, write) = match (ready, moved) {
@@ -213,10 +249,17 @@ impl Working {
     }
 
     /// Charges and gives back after the fact.
-    pub(crate) fn adjust(&mut self, conn: &Connection, ns: i64, delta: &BucketDelta<'_>, now: TimeMs) -> Outcome<Adjusted> {
+    pub(crate) fn adjust(
+        &mut self,
+        conn: &Connection,
+        ns: i64,
+        delta: &BucketDelta<'_>,
+        now: TimeMs,
+    ) -> Outcome<Adjusted> {
         let receipt = &delta.limits.limits;
         if delta.deltas.iter().any(|change| usize::from(change.limit) >= receipt.len()) {
-            let message = format!("a change of {} names a limit that is not on its receipt", delta.entity);
+            let message =
+                format!("a change of {} names a limit that is not on its receipt", delta.entity);
             return Err(refused(StoreErrorKind::Invalid, message));
         }
         let key = Key { ns, entity: delta.entity, resource: delta.resource };
@@ -224,7 +267,9 @@ impl Working {
         let slot = &mut self.slots[place];
         if let Some(state) = &slot.state {
             for change in delta.deltas {
-                state.check_adjust(&receipt[usize::from(change.limit)], change.amount, now).map_err(StoreError::from)?;
+                state
+                    .check_adjust(&receipt[usize::from(change.limit)], change.amount, now)
+                    .map_err(StoreError::from)?;
             }
         }
         let expires_at = delta.limits.ttl_ms.map(|ttl_ms| now.plus_ms(ttl_ms));
@@ -235,8 +280,11 @@ impl Working {
                 }
                 (state, Adjusted::Applied)
             }
-            // Forgotten means it was full: a refund has nothing to fill, a charge must not be forgotten with it.
-            None if delta.deltas.iter().all(|change| change.amount.0 <= 0) => return Ok(Adjusted::Dropped),
+            // Forgotten means it was full: a refund has nothing to fill, a charge must not be
+            // forgotten with it.
+            None if delta.deltas.iter().all(|change| change.amount.0 <= 0) => {
+                return Ok(Adjusted::Dropped);
+            }
             None if !slot.open => return Err(namespace_gone()),
             None => {
                 let (configured, stamp) = config::resolve_one(conn, &key)?;
@@ -280,8 +328,8 @@ impl Working {
         Ok(rows)
     }
 
-    /// Whether the configuration has switched a key off, remembered like its row: whoever writes a flag here or elsewhere
-    /// makes all slots be read again.
+    /// Whether the configuration has switched a key off, remembered like its row: whoever writes a
+    /// flag here or elsewhere makes all slots be read again.
     fn is_off(&mut self, conn: &Connection, key: &Key<'_>, place: usize) -> Outcome<bool> {
         let slot = &mut self.slots[place];
         match slot.off {
@@ -290,13 +338,20 @@ impl Working {
         }
     }
 
-    fn find_or_load(&mut self, conn: &Connection, key: &Key<'_>, known: &[Limit]) -> Outcome<usize> {
+    fn find_or_load(
+        &mut self,
+        conn: &Connection,
+        key: &Key<'_>,
+        known: &[Limit],
+    ) -> Outcome<usize> {
         let hash = self.hasher.hash_one((key.ns, key.entity.as_str(), key.resource.as_str()));
         if let Some(&place) = self.index.find(hash, |&place| self.slots[place].is(key)) {
             return Ok(place);
         }
         let (state, open) = match self.namespace {
-            Some((ns, open, spreading)) if ns == key.ns => (bucket::find(conn, key, known, spreading)?, open),
+            Some((ns, open, spreading)) if ns == key.ns => {
+                (bucket::find(conn, key, known, spreading)?, open)
+            }
             _ => {
                 let Found { state, open, spreading } = bucket::load(conn, key, known)?;
                 self.namespace = Some((key.ns, open, spreading));
@@ -306,7 +361,17 @@ impl Working {
         let place = self.slots.len();
         let stored = state.as_ref().map(|state| state.hour);
         let (entity, resource) = (key.entity.clone(), key.resource.clone());
-        self.slots.push(Slot { hash, ns: key.ns, entity, resource, state, open, stored, dirty: false, off: None });
+        self.slots.push(Slot {
+            hash,
+            ns: key.ns,
+            entity,
+            resource,
+            state,
+            open,
+            stored,
+            dirty: false,
+            off: None,
+        });
         let slots = &self.slots;
         self.index.insert_unique(hash, place, |&place| slots[place].hash);
         Ok(place)
@@ -320,7 +385,8 @@ fn mark(dirty: &mut Vec<usize>, slot: &mut Slot, place: usize) {
     }
 }
 
-/// SQLite's count of changes, by this connection or any other, as of the transaction that is or was last open.
+/// SQLite's count of changes, by this connection or any other, as of the transaction that is or was
+/// last open.
 fn data_version(conn: &Connection) -> Option<u32> {
     let mut version = 0;
     // Without an answer nothing is remembered, which is only slower.

@@ -1,9 +1,11 @@
-//! The one connection that writes: a lone caller uses it at once, everybody else shares transactions.
+//! The one connection that writes: a lone caller uses it at once, everybody else shares
+//! transactions.
 //!
-//! With `synchronous` NORMAL a caller who finds the connection free, nobody waiting and no other process writing does its
-//! work right there, in the first poll: handing it to a thread would cost twice as much as the work. Everybody else, and
-//! everybody with FULL, queues up for the writer thread, which takes all who wait into one transaction. Each bucket is then
-//! read once and written once, however many callers ask for it, and all of them wait for one commit.
+//! With `synchronous` NORMAL a caller who finds the connection free, nobody waiting and no other
+//! process writing does its work right there, in the first poll: handing it to a thread would cost
+//! twice as much as the work. Everybody else, and everybody with FULL, queues up for the writer
+//! thread, which takes all who wait into one transaction. Each bucket is then read once and written
+//! once, however many callers ask for it, and all of them wait for one commit.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -27,11 +29,12 @@ use crate::working::Working;
 
 /// Time spent deciding in one transaction, so that other processes get their turn.
 const BATCH_TIME_MAX: Duration = Duration::from_millis(5);
-/// Batches with one caller in a row after which the crowd counts as gone. One is not enough: when many share a bucket, some
-/// batch always has a single caller, and everybody would pay for a transaction of their own again. A caller who is alone again
-/// pays for a few hand-overs.
+/// Batches with one caller in a row after which the crowd counts as gone. One is not enough: when
+/// many share a bucket, some batch always has a single caller, and everybody would pay for a
+/// transaction of their own again. A caller who is alone again pays for a few hand-overs.
 const CALM_BATCHES: u32 = 16;
-/// How long a step of a long piece of work waits for other processes before it lets those go first who wait here.
+/// How long a step of a long piece of work waits for other processes before it lets those go first
+/// who wait here.
 const STEP_PATIENCE: Duration = Duration::from_millis(50);
 /// The shortest wait for other processes, so that many who wait are not told one by one.
 const PATIENCE_MIN: Duration = Duration::from_millis(10);
@@ -68,13 +71,15 @@ pub(crate) struct Writer {
     pub(crate) place: Arc<Place>,
     session: Mutex<Session>,
     pub(crate) queue: Mutex<Queue>,
-    /// Told about new jobs, a checkpoint that wants help and the end, but only while the thread sleeps: see [`Writer::rouse`].
+    /// Told about new jobs, a checkpoint that wants help and the end, but only while the thread
+    /// sleeps: see [`Writer::rouse`].
     wake: Condvar,
     pub(crate) checkpoints: Checkpoints,
-    /// Jobs that were submitted and not done yet. While there are any, nobody works inline: they would overtake.
+    /// Jobs that were submitted and not done yet. While there are any, nobody works inline: they
+    /// would overtake.
     pub(crate) unfinished_jobs: AtomicUsize,
-    /// One of the last batches had more than one caller. While that goes on, sharing transactions is cheaper than working
-    /// inline.
+    /// One of the last batches had more than one caller. While that goes on, sharing transactions
+    /// is cheaper than working inline.
     crowded: AtomicBool,
     gate: Option<Gate>,
     pub(crate) sweeper: Sweeper,
@@ -108,7 +113,12 @@ impl Writer {
         Ok(Writer {
             sweeper: Sweeper::new(&place.options),
             place,
-            session: Mutex::new(Session { conn, working: Working::default(), batch: VecDeque::new(), calm: CALM_BATCHES }),
+            session: Mutex::new(Session {
+                conn,
+                working: Working::default(),
+                batch: VecDeque::new(),
+                calm: CALM_BATCHES,
+            }),
             queue: Mutex::new(Queue::default()),
             wake: Condvar::new(),
             checkpoints: Checkpoints::default(),
@@ -127,8 +137,12 @@ impl Writer {
     }
 
     /// Works at once if nothing stands in the way; `None` when the work must queue.
-    pub(crate) fn inline<T>(&self, work: impl FnOnce(&Connection, &mut Working) -> Outcome<T>) -> Option<Outcome<T>> {
-        let must_queue = self.place.options.synchronous != Synchronous::Normal || self.crowded.load(Ordering::Relaxed);
+    pub(crate) fn inline<T>(
+        &self,
+        work: impl FnOnce(&Connection, &mut Working) -> Outcome<T>,
+    ) -> Option<Outcome<T>> {
+        let must_queue = self.place.options.synchronous != Synchronous::Normal
+            || self.crowded.load(Ordering::Relaxed);
         if must_queue || self.unfinished_jobs.load(Ordering::Acquire) > 0 {
             return None;
         }
@@ -145,15 +159,16 @@ impl Writer {
         self.inline.fetch_add(1, Ordering::Relaxed);
         let Session { conn, working, .. } = &mut *session;
         let path = &self.place.path;
-        let current = if working.begin(conn) { schema::require_current(conn, path) } else { Ok(()) };
+        let current =
+            if working.begin(conn) { schema::require_current(conn, path) } else { Ok(()) };
         let result = current.and_then(|()| work(conn, working));
         let result = self.conclude(conn, working, result);
         self.note_spreading(working);
         Some(result)
     }
 
-    /// What the thread does until the end: waits for something to do, and does it. `log_is_long` is told when the log should
-    /// be written back.
+    /// What the thread does until the end: waits for something to do, and does it. `log_is_long` is
+    /// told when the log should be written back.
     pub(crate) fn run(&self, log_is_long: impl Fn()) {
         let _guard = BrokenOnPanic(self);
         while let Some(todo) = self.wait_for_work() {
@@ -168,9 +183,10 @@ impl Writer {
         }
     }
 
-    /// Wakes the thread if it sleeps, after a change of the queue. To be called with the lock that the change was made
-    /// under: the thread goes to sleep under the same lock, and only when it saw nothing to do. Waking costs a call of the
-    /// kernel even when nobody sleeps, so a thread that is awake is left alone.
+    /// Wakes the thread if it sleeps, after a change of the queue. To be called with the lock that
+    /// the change was made under: the thread goes to sleep under the same lock, and only when it
+    /// saw nothing to do. Waking costs a call of the kernel even when nobody sleeps, so a thread
+    /// that is awake is left alone.
     pub(crate) fn rouse(&self, mut queue: MutexGuard<'_, Queue>) {
         let sleeping = std::mem::take(&mut queue.sleeping);
         drop(queue);
@@ -195,16 +211,19 @@ impl Writer {
             }
             queue.sleeping = true;
             queue = match queue.pause(now) {
-                Some(pause) => self.wake.wait_timeout(queue, pause).unwrap_or_else(PoisonError::into_inner).0,
+                Some(pause) => {
+                    self.wake.wait_timeout(queue, pause).unwrap_or_else(PoisonError::into_inner).0
+                }
                 None => self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner),
             };
-            // Also when nobody asked: whoever comes now finds the thread awake, and the loop looks at the queue again.
+            // Also when nobody asked: whoever comes now finds the thread awake, and the loop looks
+            // at the queue again.
             queue.sleeping = false;
         }
     }
 
-    /// A step of the sweep by a store that was not open long enough to do one otherwise: the file of those who only ever live
-    /// for a moment must not grow for ever.
+    /// A step of the sweep by a store that was not open long enough to do one otherwise: the file
+    /// of those who only ever live for a moment must not grow for ever.
     pub(crate) fn sweep_at_close(&self) {
         let Some(now) = self.sweeper.owed_at_close(self.now()) else { return };
         let session = &mut *lock(&self.session);
@@ -249,16 +268,21 @@ impl Writer {
             }
             Err(failure) => {
                 let jobs: Vec<Waiting> = lock(&self.queue).jobs.drain(..).collect();
-                self.fail(jobs.into_iter().map(|waiting| Answer::unfinished(waiting.job)).collect(), failure)
+                self.fail(
+                    jobs.into_iter().map(|waiting| Answer::unfinished(waiting.job)).collect(),
+                    failure,
+                )
             }
         };
         drop(session);
-        // Before the answers: a lone caller may be back before this thread goes on, and should find the way clear.
+        // Before the answers: a lone caller may be back before this thread goes on, and should find
+        // the way clear.
         self.unfinished_jobs.fetch_sub(answers.len(), Ordering::Release);
         answers.into_iter().for_each(Answer::send);
     }
 
-    /// One step of a long piece of work. Others come first who wait for the lock, here and in other processes.
+    /// One step of a long piece of work. Others come first who wait for the lock, here and in other
+    /// processes.
     fn step(&self, waiting: Waiting) {
         let session = &mut *lock(&self.session);
         let begun = self.begin(&session.conn, STEP_PATIENCE);
@@ -277,8 +301,9 @@ impl Writer {
         answers.into_iter().for_each(Answer::send);
     }
 
-    /// Begins a transaction, after those processes that queue at the gate; `None` when that takes longer than `patience`.
-    /// Nothing begins on a file that was replaced, or migrated by a newer process.
+    /// Begins a transaction, after those processes that queue at the gate; `None` when that takes
+    /// longer than `patience`. Nothing begins on a file that was replaced, or migrated by a newer
+    /// process.
     fn begin(&self, conn: &Connection, patience: Duration) -> Outcome<Option<Begun<'_>>> {
         let pass = match &self.gate {
             Some(gate) => match gate.enter(patience)? {
@@ -298,7 +323,8 @@ impl Writer {
     }
 
     fn transact(&self, session: &mut Session) -> Vec<Answer> {
-        let task = lock(&self.queue).jobs.pop_front_if(|waiting| matches!(waiting.job, Job::Task(_)));
+        let task =
+            lock(&self.queue).jobs.pop_front_if(|waiting| matches!(waiting.job, Job::Task(_)));
         if let Some(task) = task {
             return self.transact_task(session, task.job);
         }
@@ -347,7 +373,8 @@ impl Writer {
         let mut answer = Answer::unfinished(task);
         let before = conn.total_changes();
         let result = answer.run_task(conn);
-        self.task_rows_max.fetch_max(conn.total_changes().saturating_sub(before), Ordering::Relaxed);
+        self.task_rows_max
+            .fetch_max(conn.total_changes().saturating_sub(before), Ordering::Relaxed);
         match finish(conn, result) {
             Ok(()) => vec![answer],
             Err(failure) => self.fail(vec![answer], failure),
@@ -363,7 +390,13 @@ impl Writer {
     }
 
     /// Decides for everybody in the batch, as long as there is time.
-    fn work_off(&self, conn: &Connection, working: &mut Working, batch: &mut VecDeque<Waiting>, answers: &mut Vec<Answer>) -> Outcome<()> {
+    fn work_off(
+        &self,
+        conn: &Connection,
+        working: &mut Working,
+        batch: &mut VecDeque<Waiting>,
+        answers: &mut Vec<Answer>,
+    ) -> Outcome<()> {
         let started = self.now();
         while let Some(Waiting { job, expires }) = batch.pop_front() {
             // Whoever has gone would only have to give back what they never learned they had.
@@ -384,7 +417,11 @@ impl Writer {
     }
 
     /// Says why nothing was done.
-    fn turn_away(&self, job: Job, why: fn(&'static str, &std::path::Path, Duration) -> StoreError) -> Answer {
+    fn turn_away(
+        &self,
+        job: Job,
+        why: fn(&'static str, &std::path::Path, Duration) -> StoreError,
+    ) -> Answer {
         let patience = self.patience_of(&job);
         let mut answer = Answer::unfinished(job);
         answer.fail(why("begin", &self.place.path, patience));
@@ -407,15 +444,22 @@ impl Writer {
     /// The whole transaction failed: nothing of it was applied, and everybody in it is told so.
     fn fail(&self, mut answers: Vec<Answer>, failure: Failure) -> Vec<Answer> {
         let mut error = Some(failure.into_store_error("write", &self.place.path));
-        let copies: Vec<StoreError> = answers.iter().skip(1).filter_map(|_| error.as_ref().map(copy_of)).collect();
+        let copies: Vec<StoreError> =
+            answers.iter().skip(1).filter_map(|_| error.as_ref().map(copy_of)).collect();
         for (answer, error) in answers.iter_mut().zip(error.take().into_iter().chain(copies)) {
             answer.fail(error);
         }
         answers
     }
 
-    /// Writes what was decided and commits, or leaves no trace. A transaction that changed nothing ends without a write.
-    fn conclude<T>(&self, conn: &Connection, working: &mut Working, result: Outcome<T>) -> Outcome<T> {
+    /// Writes what was decided and commits, or leaves no trace. A transaction that changed nothing
+    /// ends without a write.
+    fn conclude<T>(
+        &self,
+        conn: &Connection,
+        working: &mut Working,
+        result: Outcome<T>,
+    ) -> Outcome<T> {
         if result.is_ok() && !working.is_dirty() {
             roll_back(conn);
             working.keep(conn);
@@ -468,7 +512,8 @@ impl Drop for BrokenOnPanic<'_> {
     }
 }
 
-/// A lock whose holder panicked is taken all the same: a transaction that was left open is rolled back before the next.
+/// A lock whose holder panicked is taken all the same: a transaction that was left open is rolled
+/// back before the next.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -4,13 +4,14 @@ use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
 
 use zae_limiter_core::{
-    BUCKET_TTL_MULTIPLIER, BucketState, CHAIN_MAX, ConfigStamp, EntityId, Limit, LimitName, LimitSource, Milli, Reports, ResourceName,
-    Take, TimeMs, TooManyLimits, Wait, bucket_ttl_ms,
+    BUCKET_TTL_MULTIPLIER, BucketState, CHAIN_MAX, ConfigStamp, EntityId, Limit, LimitName,
+    LimitSource, Milli, Reports, ResourceName, Take, TimeMs, TooManyLimits, Wait, bucket_ttl_ms,
 };
 
 use crate::{BoxFuture, Change, Page, PageRequest, StoreError, StoreErrorKind};
 
-/// The limits one member of a chain is held to, and why. Cheap to clone: resolved once, used by many calls.
+/// The limits one member of a chain is held to, and why. Cheap to clone: resolved once, used by
+/// many calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitsInForce {
     /// The limits, in the order takes refer to.
@@ -19,7 +20,8 @@ pub struct LimitsInForce {
     pub source: LimitSource,
     /// Freshness of the read that supplied them.
     pub stamp: ConfigStamp,
-    /// How long an idle bucket is kept; `None` keeps it for ever. Computed once here, not on every take.
+    /// How long an idle bucket is kept; `None` keeps it for ever. Computed once here, not on every
+    /// take.
     pub ttl_ms: Option<i64>,
 }
 
@@ -29,15 +31,26 @@ impl LimitsInForce {
         LimitsInForce::resolved(limits, source, ConfigStamp::default(), BUCKET_TTL_MULTIPLIER)
     }
 
-    /// No limits: for a member of a chain that has none and is only asked whether it is switched off.
+    /// No limits: for a member of a chain that has none and is only asked whether it is switched
+    /// off.
     #[must_use]
     pub fn none(stamp: ConfigStamp) -> LimitsInForce {
         static NONE: LazyLock<Arc<[Limit]>> = LazyLock::new(|| Arc::from([]));
-        LimitsInForce { limits: Arc::clone(&NONE), source: LimitSource::Fallback, stamp, ttl_ms: None }
+        LimitsInForce {
+            limits: Arc::clone(&NONE),
+            source: LimitSource::Fallback,
+            stamp,
+            ttl_ms: None,
+        }
     }
 
     /// Limits as resolved from a configuration read.
-    pub fn resolved(limits: impl Into<Arc<[Limit]>>, source: LimitSource, stamp: ConfigStamp, ttl_multiplier: u32) -> LimitsInForce {
+    pub fn resolved(
+        limits: impl Into<Arc<[Limit]>>,
+        source: LimitSource,
+        stamp: ConfigStamp,
+        ttl_multiplier: u32,
+    ) -> LimitsInForce {
         let limits = limits.into();
         let ttl_ms = if source.expires() { bucket_ttl_ms(&limits, ttl_multiplier) } else { None };
         LimitsInForce { limits, source, stamp, ttl_ms }
@@ -46,10 +59,11 @@ impl LimitsInForce {
 
 /// What is asked of one member of a chain, usually of its bucket.
 ///
-/// A member without limits has no bucket: nothing is taken from it, nothing is written for it, no bucket of it is looked at.
-/// It is sent because it may be switched off: a store with [`crate::Capabilities::atomic_chains`] then answers
-/// [`ConsumeOutcome::Disabled`], in the same step in which it decides about the others. A store without that promise leaves
-/// such a member to its caller, who knows the flag from the last read of the configuration.
+/// A member without limits has no bucket: nothing is taken from it, nothing is written for it, no
+/// bucket of it is looked at. It is sent because it may be switched off: a store with
+/// [`crate::Capabilities::atomic_chains`] then answers [`ConsumeOutcome::Disabled`], in the same
+/// step in which it decides about the others. A store without that promise leaves such a member to
+/// its caller, who knows the flag from the last read of the configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct MemberTake<'a> {
     /// Whose bucket.
@@ -60,8 +74,9 @@ pub struct MemberTake<'a> {
     pub limits: &'a LimitsInForce,
     /// The amounts, by index into `limits`; at most one per limit, never negative.
     pub takes: &'a [Take],
-    /// What the request also asks for and `limits` does not have. A store whose buckets carry their limits makes sure that this
-    /// one has not got such a limit meanwhile; one that compares stamps need not look.
+    /// What the request also asks for and `limits` does not have. A store whose buckets carry their
+    /// limits makes sure that this one has not got such a limit meanwhile; one that compares stamps
+    /// need not look.
     pub absent: &'a [LimitName],
 }
 
@@ -73,10 +88,12 @@ impl MemberTake<'_> {
     }
 }
 
-/// One atomic decision over a chain. Everything is borrowed, so a prebuilt request costs nothing to pass.
+/// One atomic decision over a chain. Everything is borrowed, so a prebuilt request costs nothing to
+/// pass.
 #[derive(Clone, Copy, Debug)]
 pub struct ConsumeRequest<'a> {
-    /// The caller first, then its ancestors; at most [`zae_limiter_core::CHAIN_MAX`], all different.
+    /// The caller first, then its ancestors; at most [`zae_limiter_core::CHAIN_MAX`], all
+    /// different.
     pub members: &'a [MemberTake<'a>],
     /// The caller's clock.
     pub now: TimeMs,
@@ -85,21 +102,38 @@ pub struct ConsumeRequest<'a> {
 impl ConsumeRequest<'_> {
     /// Refuses a request no backend could decide; for backends to call first.
     pub fn check(&self, operation: &'static str) -> Result<(), StoreError> {
-        let invalid = |message: String| Err(StoreError::new(StoreErrorKind::Invalid, operation, message));
+        let invalid =
+            |message: String| Err(StoreError::new(StoreErrorKind::Invalid, operation, message));
         if self.members.is_empty() || self.members.len() > CHAIN_MAX {
-            return invalid(format!("a chain has 1 to {CHAIN_MAX} members, this one has {}", self.members.len()));
+            return invalid(format!(
+                "a chain has 1 to {CHAIN_MAX} members, this one has {}",
+                self.members.len()
+            ));
         }
         for (index, member) in self.members.iter().enumerate() {
-            if self.members[..index].iter().any(|other| other.entity == member.entity && other.resource == member.resource) {
-                return invalid(format!("{} is in the chain twice; each bucket may be asked once", member.entity));
+            if self.members[..index]
+                .iter()
+                .any(|other| other.entity == member.entity && other.resource == member.resource)
+            {
+                return invalid(format!(
+                    "{} is in the chain twice; each bucket may be asked once",
+                    member.entity
+                ));
             }
             for (at, take) in member.takes.iter().enumerate() {
-                if usize::from(take.limit) >= member.limits.limits.len() || member.takes[..at].iter().any(|other| other.limit == take.limit)
+                if usize::from(take.limit) >= member.limits.limits.len()
+                    || member.takes[..at].iter().any(|other| other.limit == take.limit)
                 {
-                    return invalid(format!("take {at} of {} names no limit of its own; name each limit at most once", member.entity));
+                    return invalid(format!(
+                        "take {at} of {} names no limit of its own; name each limit at most once",
+                        member.entity
+                    ));
                 }
                 if take.amount.is_negative() {
-                    return invalid(format!("take {at} of {} is negative; give back with adjust", member.entity));
+                    return invalid(format!(
+                        "take {at} of {} is negative; give back with adjust",
+                        member.entity
+                    ));
                 }
             }
         }
@@ -114,8 +148,8 @@ pub enum ConsumeOutcome {
     Granted(Reports),
     /// Nothing was taken. The reports carry the balances there are, and the waits.
     Refused(Reports),
-    /// Nothing was decided: the bucket of `member` was parametrised from a newer configuration than the request's.
-    /// Read the configuration again and ask again.
+    /// Nothing was decided: the bucket of `member` was parametrised from a newer configuration than
+    /// the request's. Read the configuration again and ask again.
     Stale {
         /// Index into the request's members.
         member: usize,
@@ -148,30 +182,46 @@ pub struct BucketDelta<'a> {
     pub entity: &'a EntityId,
     /// For which resource.
     pub resource: &'a ResourceName,
-    /// The limits as they were when the lease took. What a forgotten bucket is made again from is [`BucketDelta::made_again`].
+    /// The limits as they were when the lease took. What a forgotten bucket is made again from is
+    /// [`BucketDelta::made_again`].
     pub limits: &'a LimitsInForce,
     /// The changes, at most one per limit.
     pub deltas: &'a [Delta],
-    /// Tells a repetition from another change: the same for every attempt of one change, and for no other change of this
-    /// process. 0 when it will not be repeated. A store that cannot always say whether a change was made needs it to make a
-    /// charge once.
+    /// Tells a repetition from another change: the same for every attempt of one change, and for no
+    /// other change of this process. 0 when it will not be repeated. A store that cannot always say
+    /// whether a change was made needs it to make a charge once.
     pub operation: u64,
 }
 
 impl<'a> BucketDelta<'a> {
-    /// What a forgotten bucket is made again from when this charges it: the limits in force by now, for a receipt may be hours old,
-    /// and under its limits the charge could be no debt. The receipt's own where the call brought its limits along, and where those
-    /// of now lack what is charged; then only an entity that still has limits of its own keeps the bucket for good.
+    /// What a forgotten bucket is made again from when this charges it: the limits in force by now,
+    /// for a receipt may be hours old, and under its limits the charge could be no debt. The
+    /// receipt's own where the call brought its limits along, and where those of now lack what is
+    /// charged; then only an entity that still has limits of its own keeps the bucket for good.
     #[must_use]
-    pub fn made_again(&self, now: Option<&(Arc<[Limit]>, LimitSource)>, stamp: ConfigStamp) -> Cow<'a, LimitsInForce> {
+    pub fn made_again(
+        &self,
+        now: Option<&(Arc<[Limit]>, LimitSource)>,
+        stamp: ConfigStamp,
+    ) -> Cow<'a, LimitsInForce> {
         let receipt = self.limits;
-        let mut charged =
-            self.deltas.iter().filter(|change| change.amount > Milli::ZERO).map(|change| receipt.limits[usize::from(change.limit)].name());
+        let mut charged = self
+            .deltas
+            .iter()
+            .filter(|change| change.amount > Milli::ZERO)
+            .map(|change| receipt.limits[usize::from(change.limit)].name());
         let in_force = now.filter(|_| receipt.source != LimitSource::Call);
-        if let Some((limits, source)) = in_force.filter(|(limits, _)| charged.all(|name| limits.iter().any(|limit| limit.name() == name))) {
+        if let Some((limits, source)) = in_force.filter(|(limits, _)| {
+            charged.all(|name| limits.iter().any(|limit| limit.name() == name))
+        }) {
             let is_kept = receipt.source.expires() && receipt.ttl_ms.is_none();
             let multiplier = if is_kept { 0 } else { BUCKET_TTL_MULTIPLIER };
-            return Cow::Owned(LimitsInForce::resolved(Arc::clone(limits), *source, stamp, multiplier));
+            return Cow::Owned(LimitsInForce::resolved(
+                Arc::clone(limits),
+                *source,
+                stamp,
+                multiplier,
+            ));
         }
         if receipt.source.expires() || now.is_some_and(|(_, source)| !source.expires()) {
             return Cow::Borrowed(receipt);
@@ -188,7 +238,8 @@ pub enum Adjusted {
     Applied,
     /// The bucket had been forgotten, which means it was full: it was made again and charged.
     Recreated,
-    /// There was nothing to give back to: the bucket had been forgotten full, or was deleted by an administrator.
+    /// There was nothing to give back to: the bucket had been forgotten full, or was deleted by an
+    /// administrator.
     Dropped,
 }
 
@@ -219,26 +270,47 @@ pub struct BucketView {
 
 /// Takes from buckets and looks at them.
 pub trait BucketStore: Send + Sync {
-    /// Takes from every bucket of the chain or from none. Dropping the future does not undo it: it may or may not be
-    /// applied, so whoever must know polls it to its end.
+    /// Takes from every bucket of the chain or from none. Dropping the future does not undo it: it
+    /// may or may not be applied, so whoever must know polls it to its end.
     ///
     /// Cost: one round trip, one write per member; a refusal writes nothing unless limits changed.
-    fn consume<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>>;
+    fn consume<'a>(
+        &'a self,
+        request: &'a ConsumeRequest<'a>,
+    ) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>>;
 
-    /// What [`BucketStore::consume`] would answer, without writing anything. `Granted` carries the balances there are.
-    fn peek<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>>;
+    /// What [`BucketStore::consume`] would answer, without writing anything. `Granted` carries the
+    /// balances there are.
+    fn peek<'a>(
+        &'a self,
+        request: &'a ConsumeRequest<'a>,
+    ) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>>;
 
-    /// Charges and gives back, each bucket on its own. Never refused: a charge may lead into debt, a credit never lifts a
-    /// balance above capacity. One result per delta, in order. `Invalid`, and nothing changed, for a charge that no counter
-    /// can hold: a debt, and where usage is counted the use of one hour, ends at about 9.2 · 10^15 tokens.
-    fn adjust<'a>(&'a self, deltas: &'a [BucketDelta<'a>], now: TimeMs) -> BoxFuture<'a, Vec<Result<Adjusted, StoreError>>>;
+    /// Charges and gives back, each bucket on its own. Never refused: a charge may lead into debt,
+    /// a credit never lifts a balance above capacity. One result per delta, in order. `Invalid`,
+    /// and nothing changed, for a charge that no counter can hold: a debt, and where usage is
+    /// counted the use of one hour, ends at about 9.2 · 10^15 tokens.
+    fn adjust<'a>(
+        &'a self,
+        deltas: &'a [BucketDelta<'a>],
+        now: TimeMs,
+    ) -> BoxFuture<'a, Vec<Result<Adjusted, StoreError>>>;
 
-    /// Fills a bucket, forgiving its debt, and records it in the audit log. Returns what each limit gained; `None` when
-    /// there is no such bucket (nothing is written then: an absent bucket is full).
-    fn reset<'a>(&'a self, request: &'a ResetRequest<'a>, change: &'a Change) -> BoxFuture<'a, Result<Option<Restored>, StoreError>>;
+    /// Fills a bucket, forgiving its debt, and records it in the audit log. Returns what each limit
+    /// gained; `None` when there is no such bucket (nothing is written then: an absent bucket is
+    /// full).
+    fn reset<'a>(
+        &'a self,
+        request: &'a ResetRequest<'a>,
+        change: &'a Change,
+    ) -> BoxFuture<'a, Result<Option<Restored>, StoreError>>;
 
     /// The buckets of one entity, ordered by resource.
-    fn buckets<'a>(&'a self, entity: &'a EntityId, page: &'a PageRequest) -> BoxFuture<'a, Result<Page<BucketView>, StoreError>>;
+    fn buckets<'a>(
+        &'a self,
+        entity: &'a EntityId,
+        page: &'a PageRequest,
+    ) -> BoxFuture<'a, Result<Page<BucketView>, StoreError>>;
 
     /// The buckets of one resource, ordered by entity.
     fn resource_buckets<'a>(
@@ -253,18 +325,25 @@ pub trait BucketStore: Send + Sync {
 pub enum Readiness {
     /// Its limits are the caller's.
     Ready,
-    /// Its limits were changed to the caller's, or its time was set right: write the bucket even if the decision is a refusal,
-    /// or the old rate, or the wrong time, would go on for as long as requests are refused.
+    /// Its limits were changed to the caller's, or its time was set right: write the bucket even if
+    /// the decision is a refusal, or the old rate, or the wrong time, would go on for as long as
+    /// requests are refused.
     Synced,
-    /// The caller's limits come from an older configuration than the bucket's, and differ from them.
+    /// The caller's limits come from an older configuration than the bucket's, and differ from
+    /// them.
     Stale,
     /// Switched off.
     Disabled,
 }
 
-/// Brings an existing bucket under the limits of `member`, if the member's knowledge is fresh enough. The one copy of the
-/// rule for backends that hold a lock while they decide. An error leaves `bucket` unusable: drop it, write nothing.
-pub fn bring_up_to_date(bucket: &mut BucketState, member: &MemberTake<'_>, now: TimeMs) -> Result<Readiness, TooManyLimits> {
+/// Brings an existing bucket under the limits of `member`, if the member's knowledge is fresh
+/// enough. The one copy of the rule for backends that hold a lock while they decide. An error
+/// leaves `bucket` unusable: drop it, write nothing.
+pub fn bring_up_to_date(
+    bucket: &mut BucketState,
+    member: &MemberTake<'_>,
+    now: TimeMs,
+) -> Result<Readiness, TooManyLimits> {
     if bucket.disabled {
         return Ok(Readiness::Disabled);
     }

@@ -1,6 +1,7 @@
 //! What a backend promises, as data.
 
-/// Promises beyond the contract's minimum. Each switches on conformance cases; a case that is switched off says so.
+/// Promises beyond the contract's minimum. Each switches on conformance cases; a case that is
+/// switched off says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
@@ -18,7 +19,8 @@ pub struct Capabilities {
     pub shared: bool,
     /// A read is a round trip: worth overlapping with the write that follows it.
     pub remote: bool,
-    /// [`Store::sweep`](crate::Store::sweep) forgets; otherwise the backend's own time to live does.
+    /// [`Store::sweep`](crate::Store::sweep) forgets; otherwise the backend's own time to live
+    /// does.
     pub sweeps: bool,
 }
 

@@ -8,13 +8,14 @@ use zae_limiter_core::TimeMs;
 
 use crate::BoxFuture;
 
-/// Where time comes from. Two readings, because they answer different questions: the wall clock is shared by processes and
-/// may be stepped; the monotonic one only measures.
+/// Where time comes from. Two readings, because they answer different questions: the wall clock is
+/// shared by processes and may be stepped; the monotonic one only measures.
 pub trait Clock: Send + Sync {
     /// Wall time: what buckets refill by.
     fn now(&self) -> TimeMs;
 
-    /// Time since some fixed moment in this process: what caches, deadlines and breakers measure with.
+    /// Time since some fixed moment in this process: what caches, deadlines and breakers measure
+    /// with.
     fn monotonic(&self) -> Duration;
 
     /// Waits.
@@ -60,8 +61,9 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that moves only when told to, for tests. Clones share the same time; [`advance`](ManualClock::advance) wakes
-/// whoever sleeps until then, so a request that waits needs no real time.
+/// A clock that moves only when told to, for tests. Clones share the same time;
+/// [`advance`](ManualClock::advance) wakes whoever sleeps until then, so a request that waits needs
+/// no real time.
 #[derive(Clone, Debug)]
 pub struct ManualClock {
     shared: Arc<Mutex<ManualTime>>,
@@ -78,7 +80,13 @@ impl ManualClock {
     /// A clock that stands at `now`.
     #[must_use]
     pub fn new(now: TimeMs) -> ManualClock {
-        ManualClock { shared: Arc::new(Mutex::new(ManualTime { wall: now, monotonic: Duration::ZERO, sleepers: Vec::new() })) }
+        ManualClock {
+            shared: Arc::new(Mutex::new(ManualTime {
+                wall: now,
+                monotonic: Duration::ZERO,
+                sleepers: Vec::new(),
+            })),
+        }
     }
 
     /// Lets time pass, and wakes who has slept enough.
@@ -88,7 +96,9 @@ impl ManualClock {
             time.monotonic += by;
             time.wall = time.wall.plus_ms(i64::try_from(by.as_millis()).unwrap_or(i64::MAX));
             let now = time.monotonic;
-            let (woken, asleep) = std::mem::take(&mut time.sleepers).into_iter().partition(|(until, _)| *until <= now);
+            let (woken, asleep) = std::mem::take(&mut time.sleepers)
+                .into_iter()
+                .partition(|(until, _)| *until <= now);
             time.sleepers = asleep;
             let woken: Vec<(Duration, Waker)> = woken;
             woken
@@ -110,7 +120,11 @@ impl ManualClock {
         if time.monotonic >= until {
             return Poll::Ready(());
         }
-        if !time.sleepers.iter().any(|(when, waker)| *when == until && waker.will_wake(context.waker())) {
+        if !time
+            .sleepers
+            .iter()
+            .any(|(when, waker)| *when == until && waker.will_wake(context.waker()))
+        {
             time.sleepers.push((until, context.waker().clone()));
         }
         Poll::Pending

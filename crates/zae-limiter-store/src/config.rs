@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use zae_limiter_core::{
-    AuditSubject, ConfigStamp, Entity, EntityId, EventId, IntoName, Limit, LimitSource, NameError, Principal, ResourceName, TimeMs,
+    AuditSubject, ConfigStamp, Entity, EntityId, EventId, IntoName, Limit, LimitSource, NameError,
+    Principal, ResourceName, TimeMs,
 };
 
 use crate::{BoxFuture, Page, PageRequest, StoreError, StoreErrorKind};
@@ -97,7 +98,10 @@ impl Level {
     }
 
     /// The level of an entity on one resource, from both names.
-    pub fn entity_on(entity: impl IntoName<EntityId>, resource: impl IntoName<ResourceName>) -> Result<Level, NameError> {
+    pub fn entity_on(
+        entity: impl IntoName<EntityId>,
+        resource: impl IntoName<ResourceName>,
+    ) -> Result<Level, NameError> {
         Ok(Level::EntityResource(entity.into_name()?, resource.into_name()?))
     }
 
@@ -118,7 +122,9 @@ impl Level {
         match self {
             Level::System => AuditSubject::System,
             Level::Resource(resource) => AuditSubject::Resource(resource.clone()),
-            Level::Entity(entity) | Level::EntityResource(entity, _) => AuditSubject::Entity(entity.clone()),
+            Level::Entity(entity) | Level::EntityResource(entity, _) => {
+                AuditSubject::Entity(entity.clone())
+            }
         }
     }
 
@@ -155,9 +161,11 @@ impl fmt::Display for Level {
 /// What is stored at one level.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LevelConfig {
-    /// The limits; empty when only a flag is stored, and then the level does not take part in the choice of limits.
+    /// The limits; empty when only a flag is stored, and then the level does not take part in the
+    /// choice of limits.
     pub limits: Vec<Limit>,
-    /// `Some(true)` disabled, `Some(false)` explicitly enabled although a weaker level is disabled, `None` inherited.
+    /// `Some(true)` disabled, `Some(false)` explicitly enabled although a weaker level is disabled,
+    /// `None` inherited.
     pub disabled: Option<bool>,
     /// What to do in an outage; system level only.
     pub on_unavailable: Option<OnUnavailable>,
@@ -172,12 +180,13 @@ pub struct LimitsChange {
     pub limits: Vec<Limit>,
     /// System level only: the outage policy. `None` keeps what is stored.
     pub on_unavailable: Option<OnUnavailable>,
-    /// Only if the level still has this version (0: does not exist); otherwise `Conflict`. `None` does not look.
+    /// Only if the level still has this version (0: does not exist); otherwise `Conflict`. `None`
+    /// does not look.
     pub expected_version: Option<u64>,
 }
 
-/// A description of an entity to create. The first name that breaks its rule surfaces when the entity is created, so that
-/// describing one never fails.
+/// A description of an entity to create. The first name that breaks its rule surfaces when the
+/// entity is created, so that describing one never fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "a description does nothing until the entity is created"]
 pub struct EntityDraft {
@@ -251,24 +260,38 @@ impl NewEntity {
     /// assert_eq!((key.name.as_str(), key.cascade), ("Key One", true));
     /// # Ok::<_, zae_limiter_core::NameError>(())
     /// ```
-    #[expect(clippy::new_ret_no_self, reason = "a name that breaks its rule surfaces when the entity is created")]
+    #[expect(
+        clippy::new_ret_no_self,
+        reason = "a name that breaks its rule surfaces when the entity is created"
+    )]
     pub fn new(id: impl IntoName<EntityId>) -> EntityDraft {
-        let draft = |id: EntityId| NewEntity { name: id.to_string(), id, parent: None, cascade: false, metadata: BTreeMap::new() };
+        let draft = |id: EntityId| NewEntity {
+            name: id.to_string(),
+            id,
+            parent: None,
+            cascade: false,
+            metadata: BTreeMap::new(),
+        };
         EntityDraft { entity: id.into_name().map(draft) }
     }
 
     /// Refuses what no backend may store; for backends to call first.
     pub fn check(&self) -> Result<(), StoreError> {
         let invalid = |message| StoreError::new(StoreErrorKind::Invalid, "create_entity", message);
-        Entity::check_text(&self.name, &self.metadata).map_err(|error| invalid(error.to_string()))?;
+        Entity::check_text(&self.name, &self.metadata)
+            .map_err(|error| invalid(error.to_string()))?;
         if self.parent.as_ref() == Some(&self.id) {
-            return Err(invalid(format!("entity {} cannot be its own parent; name another, or none", self.id)));
+            return Err(invalid(format!(
+                "entity {} cannot be its own parent; name another, or none",
+                self.id
+            )));
         }
         Ok(())
     }
 
-    /// The entity as it is stored first. `version` is larger than that of every entity that was deleted before: a version
-    /// somebody has read of an entity under this id must never fit another one.
+    /// The entity as it is stored first. `version` is larger than that of every entity that was
+    /// deleted before: a version somebody has read of an entity under this id must never fit
+    /// another one.
     #[must_use]
     pub fn created_at(&self, created_at: TimeMs, version: u64) -> Entity {
         let NewEntity { id, name, parent, cascade, metadata } = self.clone();
@@ -319,20 +342,26 @@ pub struct MemberConfig {
 pub struct Resolution {
     /// One per key, in order.
     pub members: Vec<MemberConfig>,
-    /// Ancestors the members cascade to, as far as the store has read them along; none need be here.
+    /// Ancestors the members cascade to, as far as the store has read them along; none need be
+    /// here.
     pub ancestors: Vec<Ancestor>,
     /// The outage policy stored at system level.
     pub on_unavailable: Option<OnUnavailable>,
     /// Freshness of the members: that of their oldest part.
     pub stamp: ConfigStamp,
-    /// How long before this call the oldest part of the members was read; zero when all of it was read now.
+    /// How long before this call the oldest part of the members was read; zero when all of it was
+    /// read now.
     pub age: Duration,
 }
 
 impl Resolution {
     /// An answer read at this moment, without ancestors.
     #[must_use]
-    pub fn of_now(members: Vec<MemberConfig>, on_unavailable: Option<OnUnavailable>, stamp: ConfigStamp) -> Resolution {
+    pub fn of_now(
+        members: Vec<MemberConfig>,
+        on_unavailable: Option<OnUnavailable>,
+        stamp: ConfigStamp,
+    ) -> Resolution {
         Resolution { members, ancestors: Vec::new(), on_unavailable, stamp, age: Duration::ZERO }
     }
 }
@@ -354,15 +383,19 @@ pub struct Ancestor {
 ///
 /// Every write takes a [`Change`] and appends its audit event in the same transaction.
 pub trait ConfigStore: Send + Sync {
-    /// Creates an entity. `AlreadyExists`; `NotFound` for a missing parent; `Invalid` for an entity that is its own parent
-    /// or a cascade longer than [`zae_limiter_core::CHAIN_MAX`].
-    fn create_entity<'a>(&'a self, entity: &'a NewEntity, change: &'a Change) -> BoxFuture<'a, Result<Entity, StoreError>>;
+    /// Creates an entity. `AlreadyExists`; `NotFound` for a missing parent; `Invalid` for an entity
+    /// that is its own parent or a cascade longer than [`zae_limiter_core::CHAIN_MAX`].
+    fn create_entity<'a>(
+        &'a self,
+        entity: &'a NewEntity,
+        change: &'a Change,
+    ) -> BoxFuture<'a, Result<Entity, StoreError>>;
 
     /// Looks an entity up.
     fn entity<'a>(&'a self, id: &'a EntityId) -> BoxFuture<'a, Result<Option<Entity>, StoreError>>;
 
-    /// Changes name or metadata if the entity still has `expected_version`; otherwise `Conflict`. A version never comes back,
-    /// not even when the entity is deleted and created anew.
+    /// Changes name or metadata if the entity still has `expected_version`; otherwise `Conflict`. A
+    /// version never comes back, not even when the entity is deleted and created anew.
     fn update_entity<'a>(
         &'a self,
         id: &'a EntityId,
@@ -371,58 +404,106 @@ pub trait ConfigStore: Send + Sync {
         change: &'a Change,
     ) -> BoxFuture<'a, Result<Entity, StoreError>>;
 
-    /// Deletes an entity with its buckets and configuration. `NotFound`; `State` while it has children, naming some. A deletion
-    /// that is refused has changed nothing; one that fails half way is recorded, admits nothing by weaker limits than before, and
-    /// is finished by the next one.
-    /// Usage and audit history stay until their retention ends.
-    fn delete_entity<'a>(&'a self, id: &'a EntityId, change: &'a Change) -> BoxFuture<'a, Result<DeletedEntity, StoreError>>;
+    /// Deletes an entity with its buckets and configuration. `NotFound`; `State` while it has
+    /// children, naming some. A deletion that is refused has changed nothing; one that fails half
+    /// way is recorded, admits nothing by weaker limits than before, and is finished by the next
+    /// one. Usage and audit history stay until their retention ends.
+    fn delete_entity<'a>(
+        &'a self,
+        id: &'a EntityId,
+        change: &'a Change,
+    ) -> BoxFuture<'a, Result<DeletedEntity, StoreError>>;
 
     /// Direct children, by id.
-    fn children<'a>(&'a self, parent: &'a EntityId, page: &'a PageRequest) -> BoxFuture<'a, Result<Page<Entity>, StoreError>>;
+    fn children<'a>(
+        &'a self,
+        parent: &'a EntityId,
+        page: &'a PageRequest,
+    ) -> BoxFuture<'a, Result<Page<Entity>, StoreError>>;
 
     /// All entities, by id.
-    fn entities<'a>(&'a self, page: &'a PageRequest) -> BoxFuture<'a, Result<Page<Entity>, StoreError>>;
+    fn entities<'a>(
+        &'a self,
+        page: &'a PageRequest,
+    ) -> BoxFuture<'a, Result<Page<Entity>, StoreError>>;
 
-    /// Stores limits at a level; returns the level's new version. `Conflict` when the version expected is not the one there is;
-    /// `Capacity` when a registry of the backend can name no more resources.
-    fn set_limits<'a>(&'a self, level: &'a Level, limits: &'a LimitsChange, change: &'a Change) -> BoxFuture<'a, Result<u64, StoreError>>;
+    /// Stores limits at a level; returns the level's new version. `Conflict` when the version
+    /// expected is not the one there is; `Capacity` when a registry of the backend can name no more
+    /// resources.
+    fn set_limits<'a>(
+        &'a self,
+        level: &'a Level,
+        limits: &'a LimitsChange,
+        change: &'a Change,
+    ) -> BoxFuture<'a, Result<u64, StoreError>>;
 
-    /// Removes the limits of a level (and the system's outage policy); a flag stays. False when there were none.
-    fn delete_limits<'a>(&'a self, level: &'a Level, change: &'a Change) -> BoxFuture<'a, Result<bool, StoreError>>;
+    /// Removes the limits of a level (and the system's outage policy); a flag stays. False when
+    /// there were none.
+    fn delete_limits<'a>(
+        &'a self,
+        level: &'a Level,
+        change: &'a Change,
+    ) -> BoxFuture<'a, Result<bool, StoreError>>;
 
-    /// Disables (`Some(true)`), explicitly enables (`Some(false)`) or un-flags (`None`) a level. From its return on no
-    /// bucket it reached and no bucket made later grants anything while disabled; a remote store may miss a bucket that its index
-    /// does not list yet, which then refuses when its takers read the configuration again. `Invalid` for the system level. Returns
-    /// how many existing buckets it reached.
-    fn set_disabled<'a>(&'a self, level: &'a Level, disabled: Option<bool>, change: &'a Change) -> BoxFuture<'a, Result<u64, StoreError>>;
+    /// Disables (`Some(true)`), explicitly enables (`Some(false)`) or un-flags (`None`) a level.
+    /// From its return on no bucket it reached and no bucket made later grants anything while
+    /// disabled; a remote store may miss a bucket that its index does not list yet, which then
+    /// refuses when its takers read the configuration again. `Invalid` for the system level.
+    /// Returns how many existing buckets it reached.
+    fn set_disabled<'a>(
+        &'a self,
+        level: &'a Level,
+        disabled: Option<bool>,
+        change: &'a Change,
+    ) -> BoxFuture<'a, Result<u64, StoreError>>;
 
     /// What is stored at a level.
-    fn level<'a>(&'a self, level: &'a Level) -> BoxFuture<'a, Result<Option<LevelConfig>, StoreError>>;
+    fn level<'a>(
+        &'a self,
+        level: &'a Level,
+    ) -> BoxFuture<'a, Result<Option<LevelConfig>, StoreError>>;
 
-    /// Everything an acquire needs to know about these members, in one round trip. `NotFound` when the namespace is no
-    /// longer active.
-    fn resolve<'a>(&'a self, keys: &'a [MemberKey<'a>]) -> BoxFuture<'a, Result<Resolution, StoreError>>;
+    /// Everything an acquire needs to know about these members, in one round trip. `NotFound` when
+    /// the namespace is no longer active.
+    fn resolve<'a>(
+        &'a self,
+        keys: &'a [MemberKey<'a>],
+    ) -> BoxFuture<'a, Result<Resolution, StoreError>>;
 
-    /// As [`ConfigStore::resolve`], for who keeps the answer: parts of it may have been read before, but less than `age_max`
-    /// ago, and ancestors may come along. A store that remembers no configuration reads.
-    fn resolve_within<'a>(&'a self, keys: &'a [MemberKey<'a>], age_max: Duration) -> BoxFuture<'a, Result<Resolution, StoreError>> {
+    /// As [`ConfigStore::resolve`], for who keeps the answer: parts of it may have been read
+    /// before, but less than `age_max` ago, and ancestors may come along. A store that remembers no
+    /// configuration reads.
+    fn resolve_within<'a>(
+        &'a self,
+        keys: &'a [MemberKey<'a>],
+        age_max: Duration,
+    ) -> BoxFuture<'a, Result<Resolution, StoreError>> {
         let _ = age_max;
         self.resolve(keys)
     }
 
-    /// Forgets what the store itself remembers of the configuration: the next [`ConfigStore::resolve_within`] reads.
+    /// Forgets what the store itself remembers of the configuration: the next
+    /// [`ConfigStore::resolve_within`] reads.
     fn forget_config(&self) {}
 
     /// Resources with a stored configuration of their own, by name.
-    fn resources_with_defaults<'a>(&'a self, page: &'a PageRequest) -> BoxFuture<'a, Result<Page<ResourceName>, StoreError>>;
+    fn resources_with_defaults<'a>(
+        &'a self,
+        page: &'a PageRequest,
+    ) -> BoxFuture<'a, Result<Page<ResourceName>, StoreError>>;
 
-    /// Entities with a stored configuration for `resource` (`None`: for all resources, `_default_`), by id.
+    /// Entities with a stored configuration for `resource` (`None`: for all resources,
+    /// `_default_`), by id.
     fn entities_with_limits<'a>(
         &'a self,
         resource: Option<&'a ResourceName>,
         page: &'a PageRequest,
     ) -> BoxFuture<'a, Result<Page<EntityId>, StoreError>>;
 
-    /// Resources for which some entity has a stored configuration, by name; `None` stands for all resources.
-    fn resources_with_entity_limits<'a>(&'a self, page: &'a PageRequest) -> BoxFuture<'a, Result<Page<Option<ResourceName>>, StoreError>>;
+    /// Resources for which some entity has a stored configuration, by name; `None` stands for all
+    /// resources.
+    fn resources_with_entity_limits<'a>(
+        &'a self,
+        page: &'a PageRequest,
+    ) -> BoxFuture<'a, Result<Page<Option<ResourceName>>, StoreError>>;
 }

@@ -1,5 +1,5 @@
-//! The details of audit events, for those who implement a store: what a change has made, and what was there before. The same
-//! words in every store, in the same order.
+//! The details of audit events, for those who implement a store: what a change has made, and what
+//! was there before. The same words in every store, in the same order.
 
 use zae_limiter_core::{Entity, Limit};
 
@@ -18,9 +18,11 @@ pub fn limits(limits: &[Limit]) -> Details {
 #[must_use]
 pub fn limits_set(new: &LimitsChange, before: &LevelConfig) -> Details {
     let mut details = limits(&new.limits);
-    details.extend(new.on_unavailable.map(|policy| ("on_unavailable".to_owned(), policy.to_string())));
+    details
+        .extend(new.on_unavailable.map(|policy| ("on_unavailable".to_owned(), policy.to_string())));
     details.extend(named("was", &before.limits));
-    let replaced = before.on_unavailable.filter(|policy| new.on_unavailable.is_some_and(|new| new != *policy));
+    let replaced =
+        before.on_unavailable.filter(|policy| new.on_unavailable.is_some_and(|new| new != *policy));
     details.extend(replaced.map(|policy| ("was_on_unavailable".to_owned(), policy.to_string())));
     details
 }
@@ -35,7 +37,8 @@ pub fn flag(disabled: Option<bool>, before: Option<bool>) -> Details {
 /// Name and metadata of an entity.
 #[must_use]
 pub fn entity(entity: &Entity) -> Details {
-    let metadata = entity.metadata.iter().map(|(key, value)| (format!("metadata.{key}"), value.clone()));
+    let metadata =
+        entity.metadata.iter().map(|(key, value)| (format!("metadata.{key}"), value.clone()));
     std::iter::once(("name".to_owned(), entity.name.clone())).chain(metadata).collect()
 }
 
@@ -43,9 +46,11 @@ pub fn entity(entity: &Entity) -> Details {
 #[must_use]
 pub fn entity_updated(after: &Entity, before: &Entity) -> Details {
     let mut details = entity(after);
-    let gone = before.metadata.iter().filter(|(key, value)| after.metadata.get(*key) != Some(*value));
+    let gone =
+        before.metadata.iter().filter(|(key, value)| after.metadata.get(*key) != Some(*value));
     details.extend(gone.map(|(key, value)| (format!("was_metadata.{key}"), value.clone())));
-    details.extend((before.name != after.name).then(|| ("was_name".to_owned(), before.name.clone())));
+    details
+        .extend((before.name != after.name).then(|| ("was_name".to_owned(), before.name.clone())));
     details
 }
 

@@ -13,7 +13,10 @@ pub trait Entropy: Send + Sync {
 pub struct SystemEntropy;
 
 impl Entropy for SystemEntropy {
-    #[expect(clippy::disallowed_methods, reason = "the one place that asks the operating system for randomness")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the one place that asks the operating system for randomness"
+    )]
     fn next_u64(&self) -> u64 {
         getrandom::u64().expect("the operating system has randomness")
     }

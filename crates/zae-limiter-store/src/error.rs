@@ -7,13 +7,16 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StoreErrorKind {
-    /// The backend cannot be reached or did not answer in time. Apply the outage policy; a write may have been applied.
+    /// The backend cannot be reached or did not answer in time. Apply the outage policy; a write
+    /// may have been applied.
     Unavailable,
-    /// The backend is there but others held its lock beyond the deadline. Nothing was applied; retry.
+    /// The backend is there but others held its lock beyond the deadline. Nothing was applied;
+    /// retry.
     Busy,
     /// The disk is full. Nothing was applied; make room.
     Full,
-    /// The file or the table is read-only. Nothing was applied; change the mode or open it for reading.
+    /// The file or the table is read-only. Nothing was applied; change the mode or open it for
+    /// reading.
     ReadOnly,
     /// What was read cannot be right. Stop, restore a backup.
     Corrupt,
@@ -31,15 +34,16 @@ pub enum StoreErrorKind {
     State,
     /// The request itself is wrong. Fix the call.
     Invalid,
-    /// A bound of the backend was reached: no bucket can be added that would not forget another's debt.
+    /// A bound of the backend was reached: no bucket can be added that would not forget another's
+    /// debt.
     Capacity,
     /// A bug in the backend. Please report it; a write may have been applied.
     Internal,
 }
 
 impl StoreErrorKind {
-    /// True when the backend is down, as opposed to an answer nobody likes. Only these count for the breaker and may be
-    /// turned into "allow".
+    /// True when the backend is down, as opposed to an answer nobody likes. Only these count for
+    /// the breaker and may be turned into "allow".
     #[must_use]
     pub fn is_outage(self) -> bool {
         matches!(self, StoreErrorKind::Unavailable)
@@ -78,7 +82,11 @@ pub struct StoreError {
 
 impl StoreError {
     /// An error with a message that says what was wrong and what to do.
-    pub fn new(kind: StoreErrorKind, operation: &'static str, message: impl Into<String>) -> StoreError {
+    pub fn new(
+        kind: StoreErrorKind,
+        operation: &'static str,
+        message: impl Into<String>,
+    ) -> StoreError {
         StoreError { kind, operation, message: message.into(), source: None }
     }
 
@@ -114,7 +122,8 @@ impl StoreError {
         &self.message
     }
 
-    /// True when a write may have been applied although it failed. Every other error proves that nothing was.
+    /// True when a write may have been applied although it failed. Every other error proves that
+    /// nothing was.
     #[must_use]
     pub fn fate_unknown(&self) -> bool {
         matches!(self.kind, StoreErrorKind::Unavailable | StoreErrorKind::Internal)

@@ -23,11 +23,13 @@ pub enum Fault {
     Hang,
     /// It is applied and never answered.
     HangAfter,
-    /// It is pending for that many polls (each wakes its task), then applied: so that a test can drop it in between.
+    /// It is pending for that many polls (each wakes its task), then applied: so that a test can
+    /// drop it in between.
     Yield(u32),
 }
 
-/// Decides what happens to each call. A closure is one: `|operation| if operation == "consume" { .. }`.
+/// Decides what happens to each call. A closure is one:
+/// `|operation| if operation == "consume" { .. }`.
 pub trait FaultPlan: Send + Sync {
     /// Asked once per call, when it is first polled. `operation` is the name of the method.
     fn next(&self, operation: &'static str) -> Fault;
@@ -115,7 +117,11 @@ impl<S: Store + ?Sized> FaultStore<S> {
         self.around(operation, call)
     }
 
-    fn around_adjust<'a>(&'a self, deltas: &'a [BucketDelta<'a>], now: TimeMs) -> BoxFuture<'a, Vec<Result<Adjusted, StoreError>>> {
+    fn around_adjust<'a>(
+        &'a self,
+        deltas: &'a [BucketDelta<'a>],
+        now: TimeMs,
+    ) -> BoxFuture<'a, Vec<Result<Adjusted, StoreError>>> {
         let lost = |kind| deltas.iter().map(|_| Err(injected(kind, "adjust"))).collect();
         self.disturb("adjust", move |inner| inner.adjust(deltas, now), lost)
     }
@@ -154,9 +160,10 @@ async fn yield_times(times: u32) {
     .await;
 }
 
-/// Writes the traits of a [`Store`] for a wrapper around one. The wrapper has a field `inner: Arc<S>` and decides in four
-/// methods of its own: `around` (a call and its name), `around_decision` (the same for `consume` and `peek`),
-/// `around_adjust`, and `wrap` (a handle to another namespace).
+/// Writes the traits of a [`Store`] for a wrapper around one. The wrapper has a field
+/// `inner: Arc<S>` and decides in four methods of its own: `around` (a call and its name),
+/// `around_decision` (the same for `consume` and `peek`), `around_adjust`, and `wrap` (a handle to
+/// another namespace).
 macro_rules! forward_store {
     ($wrapper:ident) => {
         impl<S: $crate::Store + ?Sized> $crate::BucketStore for $wrapper<S> {
@@ -298,7 +305,10 @@ mod tests {
     use zae_limiter_core::{Limit, LimitSource, Milli, Take};
 
     use super::*;
-    use crate::{BucketStore, ConsumeRequest, Delta, LimitsInForce, MemberTake, MemoryStore, NamespaceStore, PageRequest};
+    use crate::{
+        BucketStore, ConsumeRequest, Delta, LimitsInForce, MemberTake, MemoryStore, NamespaceStore,
+        PageRequest,
+    };
 
     /// Takes one token under a fault, polling at most `polls` times.
     struct Trial {
@@ -309,10 +319,20 @@ mod tests {
 
     fn trial(fault: Fault, polls_max: u32) -> Trial {
         let store = FaultStore::new(Arc::new(MemoryStore::new()), move |_: &'static str| fault);
-        let limits = LimitsInForce::new([Limit::per_minute("rpm", 60).expect("a valid limit")], LimitSource::Call);
-        let (entity, resource) = ("key".parse().expect("a valid id"), "gpt-4".parse().expect("a valid resource"));
+        let limits = LimitsInForce::new(
+            [Limit::per_minute("rpm", 60).expect("a valid limit")],
+            LimitSource::Call,
+        );
+        let (entity, resource) =
+            ("key".parse().expect("a valid id"), "gpt-4".parse().expect("a valid resource"));
         let takes = [Take { limit: 0, amount: Milli(1_000) }];
-        let members = [MemberTake { entity: &entity, resource: &resource, limits: &limits, takes: &takes, absent: &[] }];
+        let members = [MemberTake {
+            entity: &entity,
+            resource: &resource,
+            limits: &limits,
+            takes: &takes,
+            absent: &[],
+        }];
         let request = ConsumeRequest { members: &members, now: TimeMs(0) };
         let mut call = store.consume(&request);
         let mut context = Context::from_waker(Waker::noop());
@@ -324,7 +344,9 @@ mod tests {
         drop(call);
         let page = PageRequest::default();
         let mut listing = store.inner().buckets(&entity, &page);
-        let Poll::Ready(Ok(page)) = listing.as_mut().poll(&mut context) else { panic!("the inner store answers at once") };
+        let Poll::Ready(Ok(page)) = listing.as_mut().poll(&mut context) else {
+            panic!("the inner store answers at once")
+        };
         Trial { answer, polls, applied: !page.items.is_empty() }
     }
 
@@ -343,7 +365,11 @@ mod tests {
     fn each_fault_applies_and_answers_as_it_says() {
         check(Fault::None, Some(Ok(())), true);
         check(Fault::FailBefore(StoreErrorKind::Busy), Some(Err(StoreErrorKind::Busy)), false);
-        check(Fault::FailAfter(StoreErrorKind::Unavailable), Some(Err(StoreErrorKind::Unavailable)), true);
+        check(
+            Fault::FailAfter(StoreErrorKind::Unavailable),
+            Some(Err(StoreErrorKind::Unavailable)),
+            true,
+        );
         check(Fault::Hang, None, false);
         check(Fault::HangAfter, None, true);
         check(Fault::Yield(2), Some(Ok(())), true);
@@ -358,15 +384,34 @@ mod tests {
 
     #[tokio::test]
     async fn every_delta_of_a_lost_adjustment_fails() {
-        let store = FaultStore::new(Arc::new(MemoryStore::new()), |_: &'static str| Fault::FailAfter(StoreErrorKind::Unavailable));
-        let limits = LimitsInForce::new([Limit::per_minute("rpm", 60).expect("a valid limit")], LimitSource::Call);
-        let (entity, resource) = ("key".parse().expect("a valid id"), "gpt-4".parse().expect("a valid resource"));
+        let store = FaultStore::new(Arc::new(MemoryStore::new()), |_: &'static str| {
+            Fault::FailAfter(StoreErrorKind::Unavailable)
+        });
+        let limits = LimitsInForce::new(
+            [Limit::per_minute("rpm", 60).expect("a valid limit")],
+            LimitSource::Call,
+        );
+        let (entity, resource) =
+            ("key".parse().expect("a valid id"), "gpt-4".parse().expect("a valid resource"));
         let deltas = [Delta { limit: 0, amount: Milli(1_000) }];
-        let delta = BucketDelta { entity: &entity, resource: &resource, limits: &limits, deltas: &deltas, operation: 0 };
+        let delta = BucketDelta {
+            entity: &entity,
+            resource: &resource,
+            limits: &limits,
+            deltas: &deltas,
+            operation: 0,
+        };
         let answers = store.adjust(&[delta, delta], TimeMs(0)).await;
-        let kinds: Vec<_> = answers.into_iter().map(|answer| answer.map_err(|error| error.kind())).collect();
+        let kinds: Vec<_> =
+            answers.into_iter().map(|answer| answer.map_err(|error| error.kind())).collect();
         assert_eq!(kinds, [Err(StoreErrorKind::Unavailable); 2]);
-        let view = store.inner().buckets(&entity, &PageRequest::default()).await.expect("a listing").items.remove(0);
+        let view = store
+            .inner()
+            .buckets(&entity, &PageRequest::default())
+            .await
+            .expect("a listing")
+            .items
+            .remove(0);
         assert_eq!(view.state.limits()[0].balance, Milli(58_000), "both were applied");
     }
 
@@ -374,12 +419,20 @@ mod tests {
     async fn other_namespaces_follow_the_same_plan_and_calls_are_named() {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&asked);
-        let store = FaultStore::new(Arc::new(MemoryStore::new()), move |operation: &'static str| {
-            log.lock().expect("no panic").push(operation);
-            if operation == "sweep" { Fault::FailBefore(StoreErrorKind::Busy) } else { Fault::None }
-        });
+        let store =
+            FaultStore::new(Arc::new(MemoryStore::new()), move |operation: &'static str| {
+                log.lock().expect("no panic").push(operation);
+                if operation == "sweep" {
+                    Fault::FailBefore(StoreErrorKind::Busy)
+                } else {
+                    Fault::None
+                }
+            });
         let scoped = store.scoped(&store.current_namespace()).await.expect("the default namespace");
-        assert_eq!(scoped.sweep(TimeMs(0), 1).await.map_err(|error| error.kind()), Err(StoreErrorKind::Busy));
+        assert_eq!(
+            scoped.sweep(TimeMs(0), 1).await.map_err(|error| error.kind()),
+            Err(StoreErrorKind::Busy)
+        );
         scoped.ping().await.expect("no fault");
         assert_eq!(*asked.lock().expect("no panic"), ["scoped", "sweep", "ping"]);
         assert_eq!(scoped.capabilities(), store.inner().capabilities());

@@ -1,6 +1,10 @@
-//! What happened: the audit log and the usage history. Both are written by the operations they record, never from here.
+//! What happened: the audit log and the usage history. Both are written by the operations they
+//! record, never from here.
 
-use zae_limiter_core::{AuditEvent, AuditSubject, EntityId, ResourceName, TimeMs, UsageSnapshot, UsageSummary, UsageWindow};
+use zae_limiter_core::{
+    AuditEvent, AuditSubject, EntityId, ResourceName, TimeMs, UsageSnapshot, UsageSummary,
+    UsageWindow,
+};
 
 use crate::{BoxFuture, Page, PageRequest, StoreError};
 
@@ -33,17 +37,29 @@ pub struct UsageQuery {
 /// Queries of the history.
 pub trait HistoryStore: Send + Sync {
     /// Audit events of one subject, newest first.
-    fn audit_events<'a>(&'a self, query: &'a AuditQuery) -> BoxFuture<'a, Result<Page<AuditEvent>, StoreError>>;
+    fn audit_events<'a>(
+        &'a self,
+        query: &'a AuditQuery,
+    ) -> BoxFuture<'a, Result<Page<AuditEvent>, StoreError>>;
 
     /// Audit events of every subject of the namespace, newest first.
-    fn audit_log<'a>(&'a self, page: &'a PageRequest) -> BoxFuture<'a, Result<Page<AuditEvent>, StoreError>>;
+    fn audit_log<'a>(
+        &'a self,
+        page: &'a PageRequest,
+    ) -> BoxFuture<'a, Result<Page<AuditEvent>, StoreError>>;
 
     /// Usage snapshots, the open hour included where usage is immediate.
-    fn usage<'a>(&'a self, query: &'a UsageQuery) -> BoxFuture<'a, Result<Page<UsageSnapshot>, StoreError>>;
+    fn usage<'a>(
+        &'a self,
+        query: &'a UsageQuery,
+    ) -> BoxFuture<'a, Result<Page<UsageSnapshot>, StoreError>>;
 
-    /// The sums over everything a query matches, whatever its page says, where the backend has a cheaper way than all pages
-    /// one after the other. `None` where it has not.
-    fn usage_summary<'a>(&'a self, query: &'a UsageQuery) -> BoxFuture<'a, Result<Option<UsageSummary>, StoreError>> {
+    /// The sums over everything a query matches, whatever its page says, where the backend has a
+    /// cheaper way than all pages one after the other. `None` where it has not.
+    fn usage_summary<'a>(
+        &'a self,
+        query: &'a UsageQuery,
+    ) -> BoxFuture<'a, Result<Option<UsageSummary>, StoreError>> {
         let _ = query;
         Box::pin(async { Ok(None) })
     }

@@ -1,11 +1,13 @@
 //! The storage contract of zae-limiter.
 //!
-//! A backend implements four small object-safe traits, [`BucketStore`], [`ConfigStore`], [`HistoryStore`] and
-//! [`NamespaceStore`], and proves itself with the conformance suite (feature `conformance`). Methods speak intent, never
-//! rows or items, and `now` is always an argument. [`MemoryStore`] is the reference backend.
+//! A backend implements four small object-safe traits, [`BucketStore`], [`ConfigStore`],
+//! [`HistoryStore`] and [`NamespaceStore`], and proves itself with the conformance suite (feature
+//! `conformance`). Methods speak intent, never rows or items, and `now` is always an argument.
+//! [`MemoryStore`] is the reference backend.
 //!
-//! The key decision: the backend owns atomicity and nothing else. It brings the buckets of a chain together under its own
-//! kind of lock and calls [`zae_limiter_core::decide`], the same pure function everywhere.
+//! The key decision: the backend owns atomicity and nothing else. It brings the buckets of a chain
+//! together under its own kind of lock and calls [`zae_limiter_core::decide`], the same pure
+//! function everywhere.
 //!
 //! ```
 //! use zae_limiter_core::{Limit, LimitSource, Milli, Take, TimeMs};
@@ -41,14 +43,14 @@ mod usage;
 use std::pin::Pin;
 
 pub use bucket::{
-    Adjusted, BucketDelta, BucketStore, BucketView, ConsumeOutcome, ConsumeRequest, Delta, LimitsInForce, MemberTake, Readiness,
-    ResetRequest, Restored, bring_up_to_date,
+    Adjusted, BucketDelta, BucketStore, BucketView, ConsumeOutcome, ConsumeRequest, Delta,
+    LimitsInForce, MemberTake, Readiness, ResetRequest, Restored, bring_up_to_date,
 };
 pub use capabilities::Capabilities;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use config::{
-    Ancestor, Change, ConfigStore, DeletedEntity, EntityDraft, EntityUpdate, Level, LevelConfig, LimitsChange, MemberConfig, MemberKey,
-    NewEntity, OnUnavailable, Resolution,
+    Ancestor, Change, ConfigStore, DeletedEntity, EntityDraft, EntityUpdate, Level, LevelConfig,
+    LimitsChange, MemberConfig, MemberKey, NewEntity, OnUnavailable, Resolution,
 };
 pub use entropy::{Entropy, SeededEntropy, SystemEntropy};
 pub use error::{StoreError, StoreErrorKind};
@@ -76,7 +78,8 @@ pub struct Swept {
     pub audit: u64,
     /// True when the sweep has gone once over everything; false when its step budget ended first.
     pub complete: bool,
-    /// True when the clock is not believed yet, so that nothing was forgotten that only it says is old.
+    /// True when the clock is not believed yet, so that nothing was forgotten that only it says is
+    /// old.
     pub held_back: bool,
 }
 
@@ -88,13 +91,15 @@ pub trait Store: BucketStore + ConfigStore + HistoryStore + NamespaceStore {
     /// Answers when the backend is reachable. Cost: one trivial read.
     fn ping(&self) -> BoxFuture<'_, Result<(), StoreError>>;
 
-    /// Forgets what may be forgotten, in at most `steps_max` bounded steps: expired buckets that are full (never one that
-    /// is drained or in debt), usage and audit past their retention. Backends also do this by themselves; operators and
-    /// tests can ask. Covers every namespace of the backend.
+    /// Forgets what may be forgotten, in at most `steps_max` bounded steps: expired buckets that
+    /// are full (never one that is drained or in debt), usage and audit past their retention.
+    /// Backends also do this by themselves; operators and tests can ask. Covers every namespace of
+    /// the backend.
     fn sweep(&self, now: TimeMs, steps_max: u32) -> BoxFuture<'_, Result<Swept, StoreError>>;
 
-    /// Looks at the clock for a sweep: up to when one may act, by all that sweeps of this store have seen of clocks, `None` when
-    /// nothing is certain yet. See [`SweepHorizon`](zae_limiter_core::SweepHorizon) for the rule. [`Store::sweep`] itself
+    /// Looks at the clock for a sweep: up to when one may act, by all that sweeps of this store
+    /// have seen of clocks, `None` when nothing is certain yet. See
+    /// [`SweepHorizon`](zae_limiter_core::SweepHorizon) for the rule. [`Store::sweep`] itself
     /// believes the time it is told.
     ///
     /// A store that forgets by a clock of its own has nothing to look at: the default is `now`.

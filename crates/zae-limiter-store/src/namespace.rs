@@ -53,10 +53,11 @@ pub struct Purged {
 
 /// The registry of namespaces, and the way into one.
 ///
-/// The registry is common to all handles of a backend; everything else a handle does stays inside its own namespace.
+/// The registry is common to all handles of a backend; everything else a handle does stays inside
+/// its own namespace.
 pub trait NamespaceStore: Send + Sync {
-    /// Registers `name` under the opaque `id`. A name that is active already is returned as it is: registering twice is
-    /// not an error.
+    /// Registers `name` under the opaque `id`. A name that is active already is returned as it is:
+    /// registering twice is not an error.
     fn register_namespace<'a>(
         &'a self,
         name: &'a NamespaceName,
@@ -65,33 +66,58 @@ pub trait NamespaceStore: Send + Sync {
     ) -> BoxFuture<'a, Result<Namespace, StoreError>>;
 
     /// Active namespaces by name.
-    fn namespaces<'a>(&'a self, page: &'a PageRequest) -> BoxFuture<'a, Result<Page<Namespace>, StoreError>>;
+    fn namespaces<'a>(
+        &'a self,
+        page: &'a PageRequest,
+    ) -> BoxFuture<'a, Result<Page<Namespace>, StoreError>>;
 
     /// The active namespace of that name.
-    fn namespace<'a>(&'a self, name: &'a NamespaceName) -> BoxFuture<'a, Result<Option<Namespace>, StoreError>>;
+    fn namespace<'a>(
+        &'a self,
+        name: &'a NamespaceName,
+    ) -> BoxFuture<'a, Result<Option<Namespace>, StoreError>>;
 
     /// Soft-deletes; false when there is no active namespace of that name.
-    fn delete_namespace<'a>(&'a self, name: &'a NamespaceName, change: &'a Change) -> BoxFuture<'a, Result<bool, StoreError>>;
+    fn delete_namespace<'a>(
+        &'a self,
+        name: &'a NamespaceName,
+        change: &'a Change,
+    ) -> BoxFuture<'a, Result<bool, StoreError>>;
 
-    /// Brings a deleted namespace back under its name. Fails with `NotFound`, or with `State` when it is active, being
-    /// purged, or its name has been taken meanwhile.
-    fn recover_namespace<'a>(&'a self, id: &'a NamespaceId, change: &'a Change) -> BoxFuture<'a, Result<Namespace, StoreError>>;
+    /// Brings a deleted namespace back under its name. Fails with `NotFound`, or with `State` when
+    /// it is active, being purged, or its name has been taken meanwhile.
+    fn recover_namespace<'a>(
+        &'a self,
+        id: &'a NamespaceId,
+        change: &'a Change,
+    ) -> BoxFuture<'a, Result<Namespace, StoreError>>;
 
     /// Deleted namespaces whose data is still there, by id.
-    fn orphan_namespaces<'a>(&'a self, page: &'a PageRequest) -> BoxFuture<'a, Result<Page<Namespace>, StoreError>>;
+    fn orphan_namespaces<'a>(
+        &'a self,
+        page: &'a PageRequest,
+    ) -> BoxFuture<'a, Result<Page<Namespace>, StoreError>>;
 
-    /// Removes all data of a deleted namespace, in bounded steps, and then its record. The order is recorded before anything is
-    /// gone. Can be repeated after a crash.
-    /// Fails with `State` for an active one.
-    fn purge_namespace<'a>(&'a self, id: &'a NamespaceId, change: &'a Change) -> BoxFuture<'a, Result<Purged, StoreError>>;
+    /// Removes all data of a deleted namespace, in bounded steps, and then its record. The order is
+    /// recorded before anything is gone. Can be repeated after a crash. Fails with `State` for an
+    /// active one.
+    fn purge_namespace<'a>(
+        &'a self,
+        id: &'a NamespaceId,
+        change: &'a Change,
+    ) -> BoxFuture<'a, Result<Purged, StoreError>>;
 
     /// The namespace this handle is bound to.
     fn current_namespace(&self) -> NamespaceName;
 
-    /// The id of that namespace; `None` for a handle that is bound to none. A name can be registered anew after it was
-    /// deleted, by anybody; the id tells the two apart.
+    /// The id of that namespace; `None` for a handle that is bound to none. A name can be
+    /// registered anew after it was deleted, by anybody; the id tells the two apart.
     fn current_namespace_id(&self) -> Option<NamespaceId>;
 
-    /// A handle bound to another namespace; shares connections with this one. `NotFound` when it is not registered.
-    fn scoped<'a>(&'a self, name: &'a NamespaceName) -> BoxFuture<'a, Result<Arc<dyn Store>, StoreError>>;
+    /// A handle bound to another namespace; shares connections with this one. `NotFound` when it is
+    /// not registered.
+    fn scoped<'a>(
+        &'a self,
+        name: &'a NamespaceName,
+    ) -> BoxFuture<'a, Result<Arc<dyn Store>, StoreError>>;
 }

@@ -15,7 +15,8 @@ pub struct PageRequest {
 }
 
 impl PageRequest {
-    /// The first page, with at most `limit` items (1 to [`PAGE_LIMIT_MAX`]; values outside are brought inside).
+    /// The first page, with at most `limit` items (1 to [`PAGE_LIMIT_MAX`]; values outside are
+    /// brought inside).
     #[must_use]
     pub fn first(limit: u32) -> PageRequest {
         PageRequest { limit: limit.clamp(1, PAGE_LIMIT_MAX), cursor: None }

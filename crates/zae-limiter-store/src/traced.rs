@@ -10,9 +10,9 @@ use zae_limiter_core::TimeMs;
 use crate::fault::forward_store;
 use crate::{Adjusted, BoxFuture, BucketDelta, ConsumeOutcome, Store, StoreError};
 
-/// Wraps a store in one `tracing` span per call, at debug level. Its fields are few and have few values, so that they can
-/// be grouped by: `operation` (the method) and `outcome` (`ok`, `granted`, `refused`, .. or the kind of the error). Names
-/// of entities and resources never appear.
+/// Wraps a store in one `tracing` span per call, at debug level. Its fields are few and have few
+/// values, so that they can be grouped by: `operation` (the method) and `outcome` (`ok`, `granted`,
+/// `refused`, .. or the kind of the error). Names of entities and resources never appear.
 pub struct TracedStore<S: ?Sized> {
     inner: Arc<S>,
 }
@@ -63,10 +63,17 @@ impl<S: Store + ?Sized> TracedStore<S> {
         self.trace(operation, call, |answer| word(answer, decision_word))
     }
 
-    fn around_adjust<'a>(&'a self, deltas: &'a [BucketDelta<'a>], now: TimeMs) -> BoxFuture<'a, Vec<Result<Adjusted, StoreError>>> {
+    fn around_adjust<'a>(
+        &'a self,
+        deltas: &'a [BucketDelta<'a>],
+        now: TimeMs,
+    ) -> BoxFuture<'a, Vec<Result<Adjusted, StoreError>>> {
         // Several answers, one word: the first error's, if there is one.
         let outcome = |answers: &Vec<Result<Adjusted, StoreError>>| {
-            answers.iter().find(|answer| answer.is_err()).map_or("ok", |failed| word(failed, |_| "ok"))
+            answers
+                .iter()
+                .find(|answer| answer.is_err())
+                .map_or("ok", |failed| word(failed, |_| "ok"))
         };
         self.trace("adjust", move |inner| inner.adjust(deltas, now), outcome)
     }
@@ -88,7 +95,10 @@ impl<S: fmt::Debug + ?Sized> fmt::Debug for TracedStore<S> {
     }
 }
 
-fn word<T>(answer: &Result<T, StoreError>, of_success: impl FnOnce(&T) -> &'static str) -> &'static str {
+fn word<T>(
+    answer: &Result<T, StoreError>,
+    of_success: impl FnOnce(&T) -> &'static str,
+) -> &'static str {
     match answer {
         Ok(value) => of_success(value),
         Err(error) => error.kind().as_str(),
@@ -119,8 +129,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        BucketStore, ConfigStore, ConsumeRequest, Delta, Fault, FaultStore, LimitsInForce, MemberTake, MemoryStore, NamespaceStore,
-        StoreErrorKind,
+        BucketStore, ConfigStore, ConsumeRequest, Delta, Fault, FaultStore, LimitsInForce,
+        MemberTake, MemoryStore, NamespaceStore, StoreErrorKind,
     };
 
     /// Writes down every field of every span, as `name=value`.
@@ -172,18 +182,39 @@ mod tests {
     fn a_span_tells_the_operation_and_its_outcome() {
         let lines = noted(async {
             let store = TracedStore::new(Arc::new(MemoryStore::new()));
-            let limits = LimitsInForce::new([Limit::per_minute("rpm", 1).expect("a valid limit")], LimitSource::Call);
-            let (entity, resource) = ("key".parse::<EntityId>().expect("a valid id"), "gpt-4".parse().expect("a valid resource"));
+            let limits = LimitsInForce::new(
+                [Limit::per_minute("rpm", 1).expect("a valid limit")],
+                LimitSource::Call,
+            );
+            let (entity, resource) = (
+                "key".parse::<EntityId>().expect("a valid id"),
+                "gpt-4".parse().expect("a valid resource"),
+            );
             let takes = [Take { limit: 0, amount: Milli(1_000) }];
-            let members = [MemberTake { entity: &entity, resource: &resource, limits: &limits, takes: &takes, absent: &[] }];
+            let members = [MemberTake {
+                entity: &entity,
+                resource: &resource,
+                limits: &limits,
+                takes: &takes,
+                absent: &[],
+            }];
             let request = ConsumeRequest { members: &members, now: TimeMs(0) };
             assert!(matches!(store.consume(&request).await, Ok(ConsumeOutcome::Granted(_))));
             assert!(matches!(store.peek(&request).await, Ok(ConsumeOutcome::Refused(_))));
             assert_eq!(store.entity(&entity).await.expect("a read"), None);
         });
-        let told = ["operation=\"consume\"", "outcome=\"granted\"", "operation=\"peek\"", "outcome=\"refused\""];
+        let told = [
+            "operation=\"consume\"",
+            "outcome=\"granted\"",
+            "operation=\"peek\"",
+            "outcome=\"refused\"",
+        ];
         assert_eq!(lines[..4], told);
-        assert_eq!(lines[4..], ["operation=\"entity\"", "outcome=\"ok\""], "and no name of anybody");
+        assert_eq!(
+            lines[4..],
+            ["operation=\"entity\"", "outcome=\"ok\""],
+            "and no name of anybody"
+        );
     }
 
     #[test]
@@ -193,17 +224,34 @@ mod tests {
                 "scoped" => Fault::None,
                 _ => Fault::FailBefore(StoreErrorKind::Unavailable),
             };
-            let store = TracedStore::new(Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), plan)));
-            let scoped = store.scoped(&store.current_namespace()).await.expect("the default namespace");
-            let limits = LimitsInForce::new([Limit::per_minute("rpm", 1).expect("a valid limit")], LimitSource::Call);
-            let (entity, resource) = ("key".parse().expect("a valid id"), "gpt-4".parse().expect("a valid resource"));
+            let store =
+                TracedStore::new(Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), plan)));
+            let scoped =
+                store.scoped(&store.current_namespace()).await.expect("the default namespace");
+            let limits = LimitsInForce::new(
+                [Limit::per_minute("rpm", 1).expect("a valid limit")],
+                LimitSource::Call,
+            );
+            let (entity, resource) =
+                ("key".parse().expect("a valid id"), "gpt-4".parse().expect("a valid resource"));
             let deltas = [Delta { limit: 0, amount: Milli(1_000) }];
-            let delta = BucketDelta { entity: &entity, resource: &resource, limits: &limits, deltas: &deltas, operation: 0 };
+            let delta = BucketDelta {
+                entity: &entity,
+                resource: &resource,
+                limits: &limits,
+                deltas: &deltas,
+                operation: 0,
+            };
             assert!(scoped.adjust(&[delta], TimeMs(0)).await[0].is_err());
             scoped.ping().await.expect_err("a fault");
         });
         assert_eq!(lines[..2], ["operation=\"scoped\"", "outcome=\"ok\""]);
-        let adjusted = ["operation=\"adjust\"", "outcome=\"unavailable\"", "operation=\"ping\"", "outcome=\"unavailable\""];
+        let adjusted = [
+            "operation=\"adjust\"",
+            "outcome=\"unavailable\"",
+            "operation=\"ping\"",
+            "outcome=\"unavailable\"",
+        ];
         assert_eq!(lines[2..], adjusted);
     }
 }

@@ -1,4 +1,5 @@
-//! The sums of one page of usage, for backends that keep usage in hours or items and answer in windows.
+//! The sums of one page of usage, for backends that keep usage in hours or items and answer in
+//! windows.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +27,11 @@ impl Position {
     }
 
     fn of(snapshot: &UsageSnapshot) -> Position {
-        Position { start: snapshot.start, entity: snapshot.entity.clone(), resource: snapshot.resource.clone() }
+        Position {
+            start: snapshot.start,
+            entity: snapshot.entity.clone(),
+            resource: snapshot.resource.clone(),
+        }
     }
 
     fn cursor(&self) -> String {
@@ -54,9 +59,9 @@ impl UsageTotals {
     }
 }
 
-/// The windows of one page: the first ones after a cursor, however many there are in all. It holds one more than the page,
-/// so that an answer of any size needs little memory. A window that is pushed out has that many before it, and so never
-/// comes back with a part of its usage missing.
+/// The windows of one page: the first ones after a cursor, however many there are in all. It holds
+/// one more than the page, so that an answer of any size needs little memory. A window that is
+/// pushed out has that many before it, and so never comes back with a part of its usage missing.
 #[derive(Clone, Debug)]
 pub struct UsageWindows<'a> {
     query: &'a UsageQuery,
@@ -70,9 +75,9 @@ impl<'a> UsageWindows<'a> {
     pub fn new(query: &'a UsageQuery) -> Result<UsageWindows<'a>, StoreError> {
         let invalid = |message| StoreError::new(StoreErrorKind::Invalid, "usage", message);
         let after = match query.page.cursor() {
-            Some(cursor) => {
-                Some(Position::parse(cursor).ok_or_else(|| invalid("the cursor is not one of this listing; begin without one"))?)
-            }
+            Some(cursor) => Some(Position::parse(cursor).ok_or_else(|| {
+                invalid("the cursor is not one of this listing; begin without one")
+            })?),
             None => None,
         };
         let size = usize::try_from(query.page.limit()).unwrap_or(usize::MAX);
@@ -103,22 +108,27 @@ impl<'a> UsageWindows<'a> {
         self.after.as_ref().map(|after| (after.start, &after.entity, &after.resource))
     }
 
-    /// True when the page is full, and what was used at an instant comes behind it. Whoever adds in the order of the answer has
-    /// then added enough.
+    /// True when the page is full, and what was used at an instant comes behind it. Whoever adds in
+    /// the order of the answer has then added enough.
     #[must_use]
     pub fn is_full_before(&self, at: TimeMs, entity: &EntityId, resource: &ResourceName) -> bool {
         let start = self.query.window.start_of(at);
-        let is_behind = |last: &Position| (last.start, &last.entity, &last.resource) < (start, entity, resource);
-        self.totals.len() > self.size && self.totals.last_key_value().is_some_and(|(last, _)| is_behind(last))
+        let is_behind = |last: &Position| {
+            (last.start, &last.entity, &last.resource) < (start, entity, resource)
+        };
+        self.totals.len() > self.size
+            && self.totals.last_key_value().is_some_and(|(last, _)| is_behind(last))
     }
 
     /// True when no window that starts at `start` or later could get in.
     #[must_use]
     pub fn is_closed_to(&self, start: TimeMs) -> bool {
-        self.totals.len() > self.size && self.totals.last_key_value().is_some_and(|(last, _)| last.start < start)
+        self.totals.len() > self.size
+            && self.totals.last_key_value().is_some_and(|(last, _)| last.start < start)
     }
 
-    /// True when the window of a bucket could still get onto the page: what is used in it is worth reading.
+    /// True when the window of a bucket could still get onto the page: what is used in it is worth
+    /// reading.
     #[must_use]
     pub fn is_open_to(&self, at: TimeMs, entity: &EntityId, resource: &ResourceName) -> bool {
         let start = self.query.window.start_of(at);
@@ -129,9 +139,16 @@ impl<'a> UsageWindows<'a> {
     }
 
     /// Where to add what was used at an instant; `None` when that window is not on this page.
-    pub fn at(&mut self, at: TimeMs, entity: EntityId, resource: ResourceName) -> Option<&mut UsageTotals> {
+    pub fn at(
+        &mut self,
+        at: TimeMs,
+        entity: EntityId,
+        resource: ResourceName,
+    ) -> Option<&mut UsageTotals> {
         let start = self.query.window.start_of(at);
-        if self.query.from.is_some_and(|from| start < from) || self.query.until.is_some_and(|until| start >= until) {
+        if self.query.from.is_some_and(|from| start < from)
+            || self.query.until.is_some_and(|until| start >= until)
+        {
             return None;
         }
         let position = Position { start, entity, resource };
@@ -168,7 +185,8 @@ impl<'a> UsageWindows<'a> {
         let window = self.query.window;
         let snapshot = |(position, totals): (Position, UsageTotals)| {
             let Position { start, entity, resource } = position;
-            let counters = totals.used.into_iter().filter(|(_, used)| *used != Milli::ZERO).collect();
+            let counters =
+                totals.used.into_iter().filter(|(_, used)| *used != Milli::ZERO).collect();
             UsageSnapshot { entity, resource, window, start, counters, events: totals.events }
         };
         self.totals.into_iter().map(snapshot).collect()

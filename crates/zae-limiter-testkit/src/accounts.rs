@@ -1,8 +1,8 @@
 //! Lease conservation: what a lease takes is kept, returned or settled, exactly once.
 //!
-//! The model of a lease says which changes it intends. The audit counts how often each was sent, landed and was answered,
-//! and what may differ: a charge of unknown fate is sent again, a credit of unknown fate is not, and whatever is given up
-//! is counted by the settler.
+//! The model of a lease says which changes it intends. The audit counts how often each was sent,
+//! landed and was answered, and what may differ: a charge of unknown fate is sent again, a credit
+//! of unknown fate is not, and whatever is given up is counted by the settler.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +25,8 @@ pub(crate) struct Accounts {
     owners: BTreeMap<CallId, LeaseId>,
     intended: BTreeMap<(LeaseId, Change), u64>,
     clients: BTreeMap<LeaseId, usize>,
-    /// Leases that had to give back what was not known to be paid: exact in the end, or short of it and counted.
+    /// Leases that had to give back what was not known to be paid: exact in the end, or short of it
+    /// and counted.
     in_doubt: BTreeSet<LeaseId>,
 }
 
@@ -56,10 +57,21 @@ impl Accounts {
         }
     }
 
-    /// Checks every lease. `lost` is what each client's settler says it gave up; clients that crashed have no say.
-    pub(crate) fn audit(mut self, state: &State, lost: &BTreeMap<usize, u64>) -> Result<(), Broken> {
-        let crashed: BTreeSet<usize> = state.calls.iter().map(|call| call.client).filter(|client| !lost.contains_key(client)).collect();
-        let mut expected_lost: BTreeMap<usize, u64> = lost.keys().map(|client| (*client, 0)).collect();
+    /// Checks every lease. `lost` is what each client's settler says it gave up; clients that
+    /// crashed have no say.
+    pub(crate) fn audit(
+        mut self,
+        state: &State,
+        lost: &BTreeMap<usize, u64>,
+    ) -> Result<(), Broken> {
+        let crashed: BTreeSet<usize> = state
+            .calls
+            .iter()
+            .map(|call| call.client)
+            .filter(|client| !lost.contains_key(client))
+            .collect();
+        let mut expected_lost: BTreeMap<usize, u64> =
+            lost.keys().map(|client| (*client, 0)).collect();
         self.adopt_orphans(state, &mut expected_lost);
         let counts = self.count(state);
         for (key, count) in &counts {
@@ -73,13 +85,18 @@ impl Accounts {
             let failed = count.refused + if charge { count.unknown } else { 0 };
             let again = i128::from(count.sent) - i128::from(intended);
             if again < 0 || again > i128::from(failed) {
-                return Err(format!("lease {lease}: {change:?} was intended {intended} times, and counted {count:?}"));
+                return Err(format!(
+                    "lease {lease}: {change:?} was intended {intended} times, and counted {count:?}"
+                ));
             }
-            // What failed and was not sent again was given up, which takes as many attempts as the settler makes.
+            // What failed and was not sent again was given up, which takes as many attempts as the
+            // settler makes.
             let exhausted = i128::from(failed) - again;
             let tries = exhausted * SETTLER_ATTEMPTS + i128::from(intended) - exhausted;
             if i128::from(count.sent) < tries {
-                return Err(format!("lease {lease}: {change:?} was given up {exhausted} times, too early: {count:?}"));
+                return Err(format!(
+                    "lease {lease}: {change:?} was given up {exhausted} times, too early: {count:?}"
+                ));
             }
             // So was every credit of unknown fate, at once.
             let given_up = exhausted + if charge { 0 } else { i128::from(count.unknown) };
@@ -87,18 +104,24 @@ impl Accounts {
         }
         for ((lease, change), intended) in &self.intended {
             let known = counts.contains_key(&(*lease, change.clone()));
-            let excused = self.in_doubt.contains(lease) || self.clients.get(lease).is_some_and(|client| crashed.contains(client));
+            let excused = self.in_doubt.contains(lease)
+                || self.clients.get(lease).is_some_and(|client| crashed.contains(client));
             if !known && !excused {
-                return Err(format!("lease {lease}: {change:?} was intended {intended} times and never sent"));
+                return Err(format!(
+                    "lease {lease}: {change:?} was intended {intended} times and never sent"
+                ));
             }
         }
-        let doubtful: BTreeSet<usize> = self.in_doubt.iter().filter_map(|lease| self.clients.get(lease).copied()).collect();
+        let doubtful: BTreeSet<usize> =
+            self.in_doubt.iter().filter_map(|lease| self.clients.get(lease).copied()).collect();
         let differs = |(client, said): (&usize, &u64)| {
             let expected = expected_lost.get(client).copied().unwrap_or(0);
             if doubtful.contains(client) { *said < expected } else { *said != expected }
         };
         if lost.iter().any(differs) {
-            return Err(format!("the settlers say they gave up {lost:?} changes by client, the journal says {expected_lost:?}"));
+            return Err(format!(
+                "the settlers say they gave up {lost:?} changes by client, the journal says {expected_lost:?}"
+            ));
         }
         self.never_more_back_than_taken(state)
     }
@@ -107,7 +130,8 @@ impl Accounts {
         self.owners.get(&take).copied().unwrap_or(ORPHANS + take as LeaseId)
     }
 
-    /// Takes that no lease came of: granted after the caller had gone they are given back, of unknown fate they stay.
+    /// Takes that no lease came of: granted after the caller had gone they are given back, of
+    /// unknown fate they stay.
     fn adopt_orphans(&mut self, state: &State, expected_lost: &mut BTreeMap<usize, u64>) {
         for (id, call) in state.calls.iter().enumerate() {
             let Asked::Consume { members } = &call.asked else { continue };
@@ -123,7 +147,8 @@ impl Accounts {
                 }
                 Some(Told::Decision(_)) => {}
                 Some(Told::Failed(kind)) if !is_unknown_fate(*kind) => {}
-                // The caller was told that the store failed: an outage, not a loss of the settler's.
+                // The caller was told that the store failed: an outage, not a loss of the
+                // settler's.
                 Some(_) if !is_settlers => {}
                 Some(_) | None => {
                     if let Some(lost) = expected_lost.get_mut(&call.client) {
@@ -140,7 +165,8 @@ impl Accounts {
             let Asked::Adjust { parts } = &call.asked else { continue };
             for (index, part) in parts.iter().enumerate() {
                 for change in &part.changes {
-                    let count = counts.entry((self.lease_of(part.plan), change.clone())).or_default();
+                    let count =
+                        counts.entry((self.lease_of(part.plan), change.clone())).or_default();
                     count.sent += 1;
                     count.landed += u64::from(part.landed);
                     match told_about(call, index) {
@@ -154,19 +180,25 @@ impl Accounts {
         counts
     }
 
-    /// In the order in which things landed, no lease ever gives back more than it has taken so far: that would let others
-    /// take what was never there. Holds for crashed clients too.
+    /// In the order in which things landed, no lease ever gives back more than it has taken so far:
+    /// that would let others take what was never there. Holds for crashed clients too.
     fn never_more_back_than_taken(&self, state: &State) -> Result<(), Broken> {
         let mut net: BTreeMap<(LeaseId, EntityId, String), i128> = BTreeMap::new();
         for (id, part) in &state.landings {
             let (plan, changes): (CallId, Vec<Change>) = match (&state.calls[*id].asked, part) {
-                (Asked::Consume { members }, _) => (*id, refund(members).into_iter().map(|c| Change { milli: -c.milli, ..c }).collect()),
-                (Asked::Adjust { parts }, Some(part)) => (parts[*part].plan, parts[*part].changes.clone()),
+                (Asked::Consume { members }, _) => (
+                    *id,
+                    refund(members).into_iter().map(|c| Change { milli: -c.milli, ..c }).collect(),
+                ),
+                (Asked::Adjust { parts }, Some(part)) => {
+                    (parts[*part].plan, parts[*part].changes.clone())
+                }
                 _ => continue,
             };
             let lease = self.lease_of(plan);
             for change in changes {
-                let sum = net.entry((lease, change.entity.clone(), change.limit.clone())).or_default();
+                let sum =
+                    net.entry((lease, change.entity.clone(), change.limit.clone())).or_default();
                 *sum += change.milli;
                 if *sum < 0 {
                     return Err(format!(
@@ -197,7 +229,11 @@ fn refund(members: &[PlannedMember]) -> Vec<Change> {
     let mut changes = Vec::new();
     for member in members {
         for (limit, milli) in member.takes.iter().filter(|(_, milli)| *milli != 0) {
-            changes.push(Change { entity: member.entity.clone(), limit: limit.clone(), milli: -milli });
+            changes.push(Change {
+                entity: member.entity.clone(),
+                limit: limit.clone(),
+                milli: -milli,
+            });
         }
     }
     changes

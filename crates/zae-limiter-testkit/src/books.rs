@@ -1,16 +1,19 @@
 //! The books of a run: what callers asked, what really landed, what they were told.
 //!
-//! Two wrappers write them. [`CallLog`](crate::journal::CallLog) stands above the faults and sees what the library asks and
-//! hears; [`JournalStore`](crate::journal::JournalStore) stands below them and sees what the store really does. The library
-//! asks for buckets by references into its plan, so the address of an entity tells which plan, and so which lease, a write
-//! belongs to, without a change to the library.
+//! Two wrappers write them. [`CallLog`](crate::journal::CallLog) stands above the faults and sees
+//! what the library asks and hears; [`JournalStore`](crate::journal::JournalStore) stands below
+//! them and sees what the store really does. The library asks for buckets by references into its
+//! plan, so the address of an entity tells which plan, and so which lease, a write belongs to,
+//! without a change to the library.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use zae_limiter_core::{EntityId, ResourceName, TimeMs, Wait};
-use zae_limiter_store::{BucketDelta, ConsumeOutcome, ConsumeRequest, LimitsInForce, Store, StoreErrorKind};
+use zae_limiter_store::{
+    BucketDelta, ConsumeOutcome, ConsumeRequest, LimitsInForce, Store, StoreErrorKind,
+};
 
 use crate::oracle::history::{Basis, History, LENT_MAX};
 use crate::oracle::{Broken, Oracle};
@@ -105,7 +108,8 @@ pub struct Freshness {
     pub changes: u64,
     /// Grants held against the history of the configuration.
     pub checked: u64,
-    /// Members that were read again after their client had been idle beyond everything it may trust.
+    /// Members that were read again after their client had been idle beyond everything it may
+    /// trust.
     pub idle: u64,
     /// Takes decided by what had just expired.
     pub lent: u64,
@@ -175,7 +179,10 @@ impl Books {
     }
 
     pub(crate) fn inspect_with(&self, namespace: &str, store: Arc<dyn Store>) {
-        self.inspectors.lock().unwrap_or_else(PoisonError::into_inner).push((namespace.to_owned(), store));
+        self.inspectors
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push((namespace.to_owned(), store));
     }
 
     pub(crate) fn inspectors(&self) -> Vec<Inspector> {
@@ -191,13 +198,31 @@ impl Books {
 }
 
 impl State {
-    fn begin(&mut self, client: usize, operation: &'static str, asked: Asked, now: Option<(TimeMs, Duration)>) -> CallId {
+    fn begin(
+        &mut self,
+        client: usize,
+        operation: &'static str,
+        asked: Asked,
+        now: Option<(TimeMs, Duration)>,
+    ) -> CallId {
         if let Asked::Adjust { parts } = &asked {
             let by = self.op.map_or("the settler".to_owned(), |op| format!("op {op}"));
             let parts: Vec<_> = parts.iter().map(|part| (part.plan, &part.changes)).collect();
-            self.events.push(format!("    call {} (adjust) of client {client} by {by}: {parts:?}", self.calls.len()));
+            self.events.push(format!(
+                "    call {} (adjust) of client {client} by {by}: {parts:?}",
+                self.calls.len()
+            ));
         }
-        self.calls.push(Call { operation, client, op: self.op, asked, now, began: self.elapsed, told: None, told_to: None });
+        self.calls.push(Call {
+            operation,
+            client,
+            op: self.op,
+            asked,
+            now,
+            began: self.elapsed,
+            told: None,
+            told_to: None,
+        });
         self.calls.len() - 1
     }
 
@@ -205,7 +230,12 @@ impl State {
         self.begin(client, operation, Asked::Other, None)
     }
 
-    pub(crate) fn begin_consume(&mut self, client: usize, request: &ConsumeRequest<'_>, began: Duration) -> CallId {
+    pub(crate) fn begin_consume(
+        &mut self,
+        client: usize,
+        request: &ConsumeRequest<'_>,
+        began: Duration,
+    ) -> CallId {
         let members: Vec<PlannedMember> = request
             .members
             .iter()
@@ -215,25 +245,39 @@ impl State {
                 takes: member
                     .takes
                     .iter()
-                    .map(|take| (member.limits.limits[usize::from(take.limit)].name().to_string(), i128::from(take.amount.0)))
+                    .map(|take| {
+                        (
+                            member.limits.limits[usize::from(take.limit)].name().to_string(),
+                            i128::from(take.amount.0),
+                        )
+                    })
                     .collect(),
                 in_force: member.limits.clone(),
                 address: std::ptr::from_ref(member.entity).addr(),
             })
             .collect();
         let addresses: Vec<usize> = members.iter().map(|member| member.address).collect();
-        let call = self.begin(client, "consume", Asked::Consume { members }, Some((request.now, began)));
-        // A plan takes once, so every take begins a plan: whatever was at these addresses before is gone.
+        let call =
+            self.begin(client, "consume", Asked::Consume { members }, Some((request.now, began)));
+        // A plan takes once, so every take begins a plan: whatever was at these addresses before is
+        // gone.
         self.plans.extend(addresses.into_iter().map(|address| (address, call)));
         call
     }
 
-    pub(crate) fn begin_adjust(&mut self, client: usize, deltas: &[BucketDelta<'_>], now: (TimeMs, Duration)) -> CallId {
+    pub(crate) fn begin_adjust(
+        &mut self,
+        client: usize,
+        deltas: &[BucketDelta<'_>],
+        now: (TimeMs, Duration),
+    ) -> CallId {
         let mut parts = Vec::new();
         for delta in deltas {
             let Some(&plan) = self.plans.get(&std::ptr::from_ref(delta.entity).addr()) else {
-                self.broken
-                    .get_or_insert(format!("an adjustment of {} belongs to no take: does the library copy its plans?", delta.entity));
+                self.broken.get_or_insert(format!(
+                    "an adjustment of {} belongs to no take: does the library copy its plans?",
+                    delta.entity
+                ));
                 continue;
             };
             let change = |change: &zae_limiter_store::Delta| Change {
@@ -241,7 +285,12 @@ impl State {
                 limit: delta.limits.limits[usize::from(change.limit)].name().to_string(),
                 milli: i128::from(change.amount.0),
             };
-            parts.push(Part { plan, receipt: delta.limits.clone(), changes: delta.deltas.iter().map(change).collect(), landed: false });
+            parts.push(Part {
+                plan,
+                receipt: delta.limits.clone(),
+                changes: delta.deltas.iter().map(change).collect(),
+                landed: false,
+            });
         }
         self.begin(client, "adjust", Asked::Adjust { parts }, Some(now))
     }
@@ -255,7 +304,10 @@ impl State {
         };
         if is_news {
             let to = op.map_or("the settler".to_owned(), |op| format!("op {op}"));
-            self.events.push(format!("    call {call} ({}) of client {}: {to} is told {told:?}", asked.operation, asked.client));
+            self.events.push(format!(
+                "    call {call} ({}) of client {}: {to} is told {told:?}",
+                asked.operation, asked.client
+            ));
         }
         let call = &mut self.calls[call];
         call.told = Some(told);
@@ -287,24 +339,54 @@ impl State {
         }
     }
 
-    /// A take was granted to a client that trusts what it has read for `age_max`, lent time included.
-    pub(crate) fn granted(&mut self, (client, namespace): (usize, &str), request: &ConsumeRequest<'_>, age: Age, began: Duration) {
+    /// A take was granted to a client that trusts what it has read for `age_max`, lent time
+    /// included.
+    pub(crate) fn granted(
+        &mut self,
+        (client, namespace): (usize, &str),
+        request: &ConsumeRequest<'_>,
+        age: Age,
+        began: Duration,
+    ) {
         let Some(first) = request.members.first() else { return };
-        let members = request.members.iter().map(|member| (member.entity.clone(), member.limits.clone())).collect();
+        let members = request
+            .members
+            .iter()
+            .map(|member| (member.entity.clone(), member.limits.clone()))
+            .collect();
         let since = began.saturating_sub(age.max);
         let (namespace, resource) = (namespace.to_owned(), first.resource.clone());
-        self.grants.push(Basis { client, namespace, since, resource, members, is_chain: true, is_one_look: age.is_one });
+        self.grants.push(Basis {
+            client,
+            namespace,
+            since,
+            resource,
+            members,
+            is_chain: true,
+            is_one_look: age.is_one,
+        });
     }
 
-    /// Notes when a client read what. Of two reads that found the same, the one that began later counts, whichever was
-    /// answered first.
-    pub(crate) fn read(&mut self, client: usize, namespace: &str, key: (&EntityId, &ResourceName), stamp: u64, at: Duration) {
-        let read = self.reads.entry((client, namespace.to_owned(), key.0.clone(), key.1.clone(), stamp)).or_insert(at);
+    /// Notes when a client read what. Of two reads that found the same, the one that began later
+    /// counts, whichever was answered first.
+    pub(crate) fn read(
+        &mut self,
+        client: usize,
+        namespace: &str,
+        key: (&EntityId, &ResourceName),
+        stamp: u64,
+        at: Duration,
+    ) {
+        let read = self
+            .reads
+            .entry((client, namespace.to_owned(), key.0.clone(), key.1.clone(), stamp))
+            .or_insert(at);
         *read = at.max(*read);
     }
 
-    /// No operation may act on a configuration that its client had read longer than `age_max` before it began. On a store that
-    /// is far away (`lends`) one may, once and for a few seconds, while the configuration is read again.
+    /// No operation may act on a configuration that its client had read longer than `age_max`
+    /// before it began. On a store that is far away (`lends`) one may, once and for a few seconds,
+    /// while the configuration is read again.
     pub(crate) fn check_age(
         &mut self,
         client: usize,
@@ -315,10 +397,20 @@ impl State {
     ) -> Result<(), Broken> {
         let began = self.op_began;
         for member in request.members {
-            let key = (client, namespace.to_owned(), member.entity.clone(), member.resource.clone(), member.limits.stamp.0);
+            let key = (
+                client,
+                namespace.to_owned(),
+                member.entity.clone(),
+                member.resource.clone(),
+                member.limits.stamp.0,
+            );
             match self.reads.get(&key) {
                 Some(at) if began.saturating_sub(*at) <= age_max => {}
-                Some(at) if lends && began.saturating_sub(*at) < age_max + lent_max(age_max) && self.lent.insert(key.clone()) => {
+                Some(at)
+                    if lends
+                        && began.saturating_sub(*at) < age_max + lent_max(age_max)
+                        && self.lent.insert(key.clone()) =>
+                {
                     self.freshness.lent += 1;
                 }
                 Some(at) => {
@@ -328,34 +420,59 @@ impl State {
                         key.2
                     ));
                 }
-                None => return Err(format!("client {client} takes from {} by a configuration it never read", key.2)),
+                None => {
+                    return Err(format!(
+                        "client {client} takes from {} by a configuration it never read",
+                        key.2
+                    ));
+                }
             }
         }
         Ok(())
     }
 
-    /// Counts a read of what its client knew before, and has left alone for longer than it may trust it.
-    pub(crate) fn note_idle(&mut self, client: usize, namespace: &str, key: (&EntityId, &ResourceName), at: Duration, age_max: Duration) {
+    /// Counts a read of what its client knew before, and has left alone for longer than it may
+    /// trust it.
+    pub(crate) fn note_idle(
+        &mut self,
+        client: usize,
+        namespace: &str,
+        key: (&EntityId, &ResourceName),
+        at: Duration,
+        age_max: Duration,
+    ) {
         let known = (client, namespace.to_owned(), key.0.clone(), key.1.clone());
         let before = self.last_reads.get(&known).copied();
         self.last_reads.insert(known, before.map_or(at, |before| at.max(before)));
         let limit = age_max.saturating_add(lent_max(age_max));
-        self.freshness.idle += u64::from(!age_max.is_zero() && before.is_some_and(|before| at.saturating_sub(before) > limit));
+        self.freshness.idle += u64::from(
+            !age_max.is_zero() && before.is_some_and(|before| at.saturating_sub(before) > limit),
+        );
     }
 
-    pub(crate) fn note_decision(&mut self, namespace: &str, request: &ConsumeRequest<'_>, outcome: &ConsumeOutcome) {
+    pub(crate) fn note_decision(
+        &mut self,
+        namespace: &str,
+        request: &ConsumeRequest<'_>,
+        outcome: &ConsumeOutcome,
+    ) {
         let asked: Vec<String> = request
             .members
             .iter()
             .map(|member| {
-                let take = |take: &zae_limiter_core::Take| format!("{} {}m", member.limits.limits[usize::from(take.limit)], take.amount.0);
+                let take = |take: &zae_limiter_core::Take| {
+                    format!("{} {}m", member.limits.limits[usize::from(take.limit)], take.amount.0)
+                };
                 let takes: Vec<String> = member.takes.iter().map(take).collect();
                 format!("{}@{}[{}]", member.entity, member.limits.stamp.0, takes.join(", "))
             })
             .collect();
         let outcome = match outcome {
             ConsumeOutcome::Granted(reports) => {
-                format!("granted, left {:?}", reports.iter().map(|report| report.balance.0).collect::<Vec<_>>())
+                format!(
+                    "granted, left {:?}",
+                    reports.iter().map(|report| report.balance.0).collect::<Vec<_>>()
+                )
             }
             ConsumeOutcome::Refused(reports) => {
                 let waits: Vec<Wait> = reports.iter().map(|report| report.wait).collect();
@@ -364,7 +481,10 @@ impl State {
             other => format!("{other:?}"),
         };
         let resource = request.members.first().map_or("", |member| member.resource.as_str());
-        self.note(request.now, format!("{namespace}/{resource} consume {} -> {outcome}", asked.join(" + ")));
+        self.note(
+            request.now,
+            format!("{namespace}/{resource} consume {} -> {outcome}", asked.join(" + ")),
+        );
     }
 
     pub(crate) fn note(&mut self, now: TimeMs, event: String) {
@@ -376,10 +496,12 @@ impl State {
 mod tests {
     use super::*;
 
-    /// Two reads of one client found the same. The one that began first is answered last, and makes nothing older.
+    /// Two reads of one client found the same. The one that began first is answered last, and makes
+    /// nothing older.
     #[test]
     fn of_two_reads_the_one_that_began_later_counts() {
-        let (leaf, gpt): (EntityId, ResourceName) = ("leaf".parse().unwrap(), "gpt-4".parse().unwrap());
+        let (leaf, gpt): (EntityId, ResourceName) =
+            ("leaf".parse().unwrap(), "gpt-4".parse().unwrap());
         let ms = Duration::from_millis;
         let mut state = State::default();
         for at in [ms(48), Duration::ZERO] {

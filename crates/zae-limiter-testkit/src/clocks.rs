@@ -50,7 +50,8 @@ impl Clock for StillClock {
     }
 }
 
-/// Real time, but an operation takes none of it: the caller says what time it is, to the millisecond.
+/// Real time, but an operation takes none of it: the caller says what time it is, to the
+/// millisecond.
 #[derive(Debug, Default)]
 pub struct InstantClock(SystemClock);
 

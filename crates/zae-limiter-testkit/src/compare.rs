@@ -44,7 +44,9 @@ fn stored_buckets(store: &Arc<dyn Store>) -> Result<Vec<BucketView>, StoreError>
     let mut views = Vec::new();
     for name in RESOURCES {
         let resource = resource(name);
-        views.extend(all_pages(PageRequest::first(100), |page| finish(store.resource_buckets(&resource, page)))?);
+        views.extend(all_pages(PageRequest::first(100), |page| {
+            finish(store.resource_buckets(&resource, page))
+        })?);
     }
     Ok(views)
 }
@@ -68,7 +70,10 @@ fn stored_usage(store: &Arc<dyn Store>) -> Result<Vec<UsageSnapshot>, StoreError
     Ok(snapshots)
 }
 
-fn all_pages<T>(first: PageRequest, mut read: impl FnMut(&PageRequest) -> Result<Page<T>, StoreError>) -> Result<Vec<T>, StoreError> {
+fn all_pages<T>(
+    first: PageRequest,
+    mut read: impl FnMut(&PageRequest) -> Result<Page<T>, StoreError>,
+) -> Result<Vec<T>, StoreError> {
     let mut items = Vec::new();
     let mut request = first;
     for _ in 0..PAGES_MAX {

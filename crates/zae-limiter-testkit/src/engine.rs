@@ -1,4 +1,5 @@
-//! A DynamoDB-compatible server per test: `engines/zae-limiter-local`, built on first use and gone with the test.
+//! A DynamoDB-compatible server per test: `engines/zae-limiter-local`, built on first use and gone
+//! with the test.
 //!
 //! ```no_run
 //! use zae_limiter_testkit::engine::Engine;
@@ -11,9 +12,10 @@
 //! # let _ = (endpoint, deleted);
 //! ```
 //!
-//! The key decision: a process, not a library. The engine links another SQLite than our own backend, which no lock file
-//! allows twice; and a test that kills its server kills a real one. Starting it takes milliseconds, so no two tests share
-//! one. Everything here panics when it fails, and says what to run.
+//! The key decision: a process, not a library. The engine links another SQLite than our own
+//! backend, which no lock file allows twice; and a test that kills its server kills a real one.
+//! Starting it takes milliseconds, so no two tests share one. Everything here panics when it fails,
+//! and says what to run.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -67,10 +69,11 @@ impl Answer {
 }
 
 impl Engine {
-    /// Builds the server if need be and starts one, in memory, on a free port. It expires nothing on its own.
+    /// Builds the server if need be and starts one, in memory, on a free port. It expires nothing
+    /// on its own.
     ///
-    /// The first call on a machine compiles for a minute or two, into `engine` below the target folder; the target folder
-    /// of the tests themselves is locked by the cargo that runs them.
+    /// The first call on a machine compiles for a minute or two, into `engine` below the target
+    /// folder; the target folder of the tests themselves is locked by the cargo that runs them.
     pub fn start() -> Engine {
         Engine::start_with(&[])
     }
@@ -85,9 +88,12 @@ impl Engine {
         let binary = binary();
         let mut command = Command::new(&binary);
         command.args(["--port", "0", "--sweep-seconds", "0", "--exit-with-stdin"]).args(arguments);
-        // It stops when its standard input closes, so that it does not outlive a test that was killed.
+        // It stops when its standard input closes, so that it does not outlive a test that was
+        // killed.
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap_or_else(|error| panic!("{} cannot be started: {error}", binary.display()));
+        let mut child = command
+            .spawn()
+            .unwrap_or_else(|error| panic!("{} cannot be started: {error}", binary.display()));
         let mut line = String::new();
         let stdout = child.stdout.take().expect("standard output is piped");
         let read = BufReader::new(stdout).read_line(&mut line);
@@ -96,12 +102,16 @@ impl Engine {
             None => {
                 let _ = child.kill();
                 let status = child.wait();
-                panic!("{} did not start ({read:?}, {status:?}, said {line:?}); its complaint is on standard error", binary.display());
+                panic!(
+                    "{} did not start ({read:?}, {status:?}, said {line:?}); its complaint is on standard error",
+                    binary.display()
+                );
             }
         }
     }
 
-    /// Uses the endpoint that `ZAEL_TEST_DYNAMODB_ENDPOINT` names, or else [starts](Engine::start) a server.
+    /// Uses the endpoint that `ZAEL_TEST_DYNAMODB_ENDPOINT` names, or else [starts](Engine::start)
+    /// a server.
     ///
     /// So the same tests run against any other implementation:
     ///
@@ -111,10 +121,14 @@ impl Engine {
     /// | ScyllaDB Alternator | `http://127.0.0.1:8000`, or its `--alternator-port` |
     /// | the service itself | `https://dynamodb.<region>.amazonaws.com`, with credentials in the environment; it costs money |
     ///
-    /// Such a server is shared and lasts: tables need names of their own and are for the test to delete. It takes no orders:
-    /// [`can_sweep`](Engine::can_sweep) is false, and [`sweep_ttl`](Engine::sweep_ttl) and
-    /// [`trim_streams`](Engine::trim_streams) panic. [`call`](Engine::call) does not speak TLS.
-    #[expect(clippy::disallowed_methods, reason = "which server to test is told by the environment")]
+    /// Such a server is shared and lasts: tables need names of their own and are for the test to
+    /// delete. It takes no orders: [`can_sweep`](Engine::can_sweep) is false, and
+    /// [`sweep_ttl`](Engine::sweep_ttl) and [`trim_streams`](Engine::trim_streams) panic.
+    /// [`call`](Engine::call) does not speak TLS.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "which server to test is told by the environment"
+    )]
     pub fn from_env_or_start() -> Engine {
         Engine::choose(std::env::var_os(ENDPOINT_VARIABLE))
     }
@@ -123,9 +137,14 @@ impl Engine {
         match endpoint.filter(|endpoint| !endpoint.is_empty()) {
             None => Engine::start(),
             Some(endpoint) => {
-                let endpoint = endpoint.into_string().unwrap_or_else(|text| panic!("{ENDPOINT_VARIABLE} is not text: {text:?}"));
+                let endpoint = endpoint
+                    .into_string()
+                    .unwrap_or_else(|text| panic!("{ENDPOINT_VARIABLE} is not text: {text:?}"));
                 let known = endpoint.starts_with("http://") || endpoint.starts_with("https://");
-                assert!(known, "{ENDPOINT_VARIABLE} must start with http:// or https://, not {endpoint:?}");
+                assert!(
+                    known,
+                    "{ENDPOINT_VARIABLE} must start with http:// or https://, not {endpoint:?}"
+                );
                 Engine { endpoint: endpoint.trim_end_matches('/').into(), child: None }
             }
         }
@@ -136,12 +155,14 @@ impl Engine {
         &self.endpoint
     }
 
-    /// Whether it is ours: then TTLs can be swept and streams trimmed at will, and nothing else is in it.
+    /// Whether it is ours: then TTLs can be swept and streams trimmed at will, and nothing else is
+    /// in it.
     pub fn can_sweep(&self) -> bool {
         self.child.is_some()
     }
 
-    /// Deletes the items that have expired by now, as the service does sooner or later. Returns how many.
+    /// Deletes the items that have expired by now, as the service does sooner or later. Returns how
+    /// many.
     pub fn sweep_ttl(&self) -> u64 {
         self.control("/_zae/sweep-ttl", "")
     }
@@ -161,10 +182,15 @@ impl Engine {
         self.exchange("GET /_zae/health", &[], "").ok()
     }
 
-    /// One DynamoDB request in the service's own JSON, for what needs no SDK. The signature is a sham.
+    /// One DynamoDB request in the service's own JSON, for what needs no SDK. The signature is a
+    /// sham.
     pub fn call(&self, operation: &str, body: &Value) -> Answer {
-        let streams = ["ListStreams", "DescribeStream", "GetShardIterator", "GetRecords"].contains(&operation);
-        let target = format!("{}_20120810.{operation}", if streams { "DynamoDBStreams" } else { "DynamoDB" });
+        let streams = ["ListStreams", "DescribeStream", "GetShardIterator", "GetRecords"]
+            .contains(&operation);
+        let target = format!(
+            "{}_20120810.{operation}",
+            if streams { "DynamoDBStreams" } else { "DynamoDB" }
+        );
         let headers = [
             ("Content-Type", "application/x-amz-json-1.0"),
             ("X-Amz-Target", &target),
@@ -200,15 +226,24 @@ impl Engine {
 
     fn control(&self, path: &str, body: &str) -> u64 {
         let endpoint = &self.endpoint;
-        assert!(self.can_sweep(), "{endpoint} is not ours and has no {path}: check can_sweep() first, or unset {ENDPOINT_VARIABLE}");
+        assert!(
+            self.can_sweep(),
+            "{endpoint} is not ours and has no {path}: check can_sweep() first, or unset {ENDPOINT_VARIABLE}"
+        );
         let answer = self.exchange(&format!("POST {path}"), &[], body).ok();
         answer["deleted"].as_u64().unwrap_or_else(|| panic!("{path} answered {answer}"))
     }
 
     /// One request on a connection of its own.
     fn exchange(&self, start: &str, headers: &[(&str, &str)], body: &str) -> Answer {
-        let host = self.endpoint.strip_prefix("http://").unwrap_or_else(|| panic!("no TLS here: {}", self.endpoint));
-        let mut request = format!("{start} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
+        let host = self
+            .endpoint
+            .strip_prefix("http://")
+            .unwrap_or_else(|| panic!("no TLS here: {}", self.endpoint));
+        let mut request = format!(
+            "{start} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nContent-Length: {}\r\n",
+            body.len()
+        );
         for (name, value) in headers {
             request.push_str(&format!("{name}: {value}\r\n"));
         }
@@ -237,8 +272,12 @@ impl Drop for Engine {
     }
 }
 
-/// The server's binary, built at most once per process: what `ZAEL_LOCAL_ENGINE` names, or else one of our own.
-#[expect(clippy::disallowed_methods, reason = "a prebuilt server is named by the environment, like cargo and its target folder")]
+/// The server's binary, built at most once per process: what `ZAEL_LOCAL_ENGINE` names, or else one
+/// of our own.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a prebuilt server is named by the environment, like cargo and its target folder"
+)]
 pub fn binary() -> PathBuf {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     let find = || match std::env::var_os(BINARY_VARIABLE).filter(|path| !path.is_empty()) {
@@ -249,7 +288,8 @@ pub fn binary() -> PathBuf {
         }
         None => {
             let root = root();
-            let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |target| root.join(target));
+            let target = std::env::var_os("CARGO_TARGET_DIR")
+                .map_or_else(|| root.join("target"), |target| root.join(target));
             let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
             build(&cargo, &root.join("engines").join(NAME), &target.join("engine"))
         }
@@ -260,16 +300,29 @@ pub fn binary() -> PathBuf {
 const NAME: &str = "zae-limiter-local";
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("crates/<name> is two below the root").to_owned()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .expect("crates/<name> is two below the root")
+        .to_owned()
 }
 
 fn build(cargo: &OsStr, package: &Path, target: &Path) -> PathBuf {
     let binary = target.join("debug").join(format!("{NAME}{}", std::env::consts::EXE_SUFFIX));
     let manifest = package.join("Cargo.toml");
-    let by_hand = format!("cargo build --locked --manifest-path {} --target-dir {}", manifest.display(), target.display());
-    assert!(manifest.is_file(), "{} is missing; set {BINARY_VARIABLE} to a prebuilt {NAME}", manifest.display());
+    let by_hand = format!(
+        "cargo build --locked --manifest-path {} --target-dir {}",
+        manifest.display(),
+        target.display()
+    );
+    assert!(
+        manifest.is_file(),
+        "{} is missing; set {BINARY_VARIABLE} to a prebuilt {NAME}",
+        manifest.display()
+    );
 
-    // The second of two test processes waits here, without cargo's messages about it, and then finds everything built.
+    // The second of two test processes waits here, without cargo's messages about it, and then
+    // finds everything built.
     let lock = fs::create_dir_all(target).and_then(|()| File::create(target.join("build.lock")));
     let lock = lock.unwrap_or_else(|error| panic!("{}: {error}", target.display()));
     lock.lock().unwrap_or_else(|error| panic!("{} cannot be locked: {error}", target.display()));
@@ -278,13 +331,30 @@ fn build(cargo: &OsStr, package: &Path, target: &Path) -> PathBuf {
         let _ = writeln!(std::io::stderr(), "building {NAME} for the tests, once: {by_hand}");
     }
     let mut command = Command::new(cargo);
-    command.args(["build", "--locked", "--quiet", "--manifest-path"]).arg(&manifest).arg("--target-dir").arg(target);
+    command
+        .args(["build", "--locked", "--quiet", "--manifest-path"])
+        .arg(&manifest)
+        .arg("--target-dir")
+        .arg(target);
     // Flags of the tests' own build would only build it again for each set of them, or elsewhere.
-    command.current_dir(package).env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS").env_remove("CARGO_BUILD_TARGET");
-    let output = command.output().unwrap_or_else(|error| panic!("{} cannot be started: {error}", cargo.display()));
+    command
+        .current_dir(package)
+        .env_remove("RUSTFLAGS")
+        .env_remove("CARGO_ENCODED_RUSTFLAGS")
+        .env_remove("CARGO_BUILD_TARGET");
+    let output = command
+        .output()
+        .unwrap_or_else(|error| panic!("{} cannot be started: {error}", cargo.display()));
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{NAME} does not build. Try: {by_hand}\nor set {BINARY_VARIABLE} to a prebuilt one.\n{said}");
-    assert!(binary.is_file(), "{} was not built where it was expected. Try: {by_hand}", binary.display());
+    assert!(
+        output.status.success(),
+        "{NAME} does not build. Try: {by_hand}\nor set {BINARY_VARIABLE} to a prebuilt one.\n{said}"
+    );
+    assert!(
+        binary.is_file(),
+        "{} was not built where it was expected. Try: {by_hand}",
+        binary.display()
+    );
     binary
 }
 

@@ -6,11 +6,16 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 
-use zae_limiter_core::{AuditEvent, Entity, EntityId, LimitName, Milli, NamespaceId, NamespaceName, ResourceName, TimeMs, UsageSnapshot};
+use zae_limiter_core::{
+    AuditEvent, Entity, EntityId, LimitName, Milli, NamespaceId, NamespaceName, ResourceName,
+    TimeMs, UsageSnapshot,
+};
 use zae_limiter_store::{
-    Adjusted, Ancestor, AuditQuery, BoxFuture, BucketDelta, BucketStore, BucketView, Capabilities, Change, Clock, ConfigStore,
-    ConsumeOutcome, ConsumeRequest, DeletedEntity, EntityUpdate, HistoryStore, Level, LevelConfig, LimitsChange, ManualClock, MemberKey,
-    Namespace, NamespaceStore, NewEntity, Page, PageRequest, Purged, ResetRequest, Resolution, Store, StoreError, Swept, UsageQuery,
+    Adjusted, Ancestor, AuditQuery, BoxFuture, BucketDelta, BucketStore, BucketView, Capabilities,
+    Change, Clock, ConfigStore, ConsumeOutcome, ConsumeRequest, DeletedEntity, EntityUpdate,
+    HistoryStore, Level, LevelConfig, LimitsChange, ManualClock, MemberKey, Namespace,
+    NamespaceStore, NewEntity, Page, PageRequest, Purged, ResetRequest, Resolution, Store,
+    StoreError, Swept, UsageQuery,
 };
 
 use crate::books::{Age, Books, CallId, Told, lent_max};
@@ -28,10 +33,11 @@ pub(crate) struct Party {
     pub(crate) echo: Arc<dyn Fn() -> u32 + Send + Sync>,
 }
 
-/// Below the faults: carries every call out in the poll that brings it, checks it against the oracle and compares all
-/// buckets.
+/// Below the faults: carries every call out in the poll that brings it, checks it against the
+/// oracle and compares all buckets.
 ///
-/// A call that a backend hands to a thread of its own is waited for, so a run has one order of events, whatever the backend.
+/// A call that a backend hands to a thread of its own is waited for, so a run has one order of
+/// events, whatever the backend.
 pub(crate) struct JournalStore {
     inner: Arc<dyn Store>,
     namespace: String,
@@ -107,8 +113,9 @@ impl JournalStore {
         .await;
     }
 
-    /// Lets the backend do now what a new instant may make it do by itself beside the next call: an adjustment of nothing
-    /// tells it the time, and a reset of nothing queues behind whatever that began.
+    /// Lets the backend do now what a new instant may make it do by itself beside the next call: an
+    /// adjustment of nothing tells it the time, and a reset of nothing queues behind whatever that
+    /// began.
     fn settle_background(&self, now: TimeMs) {
         let mut told = self.told.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if !self.inner.capabilities().durable || *told == Some(now) {
@@ -116,9 +123,14 @@ impl JournalStore {
         }
         *told = Some(now);
         finish(self.inner.adjust(&[], now));
-        let (entity, resource) = ("nobody".parse().expect("a valid id"), "nothing".parse().expect("a valid name"));
-        let change = Change { principal: None, at: now, event: zae_limiter_core::EventId::new(now, 0) };
-        let nothing = finish(self.inner.reset(&ResetRequest { entity: &entity, resource: &resource, only: None }, &change));
+        let (entity, resource) =
+            ("nobody".parse().expect("a valid id"), "nothing".parse().expect("a valid name"));
+        let change =
+            Change { principal: None, at: now, event: zae_limiter_core::EventId::new(now, 0) };
+        let nothing = finish(
+            self.inner
+                .reset(&ResetRequest { entity: &entity, resource: &resource, only: None }, &change),
+        );
         if !matches!(nothing, Ok(None)) {
             self.party.books.check(Err(format!("a reset of nothing said {nothing:?}")));
         }
@@ -133,7 +145,12 @@ impl CallLog {
     }
 
     /// Polls the call with its number on the books, and writes down the answer.
-    async fn logged<T>(&self, call: CallId, mut future: BoxFuture<'_, T>, told: impl FnOnce(&T) -> Told) -> T {
+    async fn logged<T>(
+        &self,
+        call: CallId,
+        mut future: BoxFuture<'_, T>,
+        told: impl FnOnce(&T) -> Told,
+    ) -> T {
         let books = &self.party.books;
         let answer = poll_fn(|context| {
             let outer = books.lock().call.replace(call);
@@ -217,15 +234,21 @@ forward_the_rest!(JournalStore);
 forward_the_rest!(CallLog);
 
 impl BucketStore for CallLog {
-    fn consume<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>> {
+    fn consume<'a>(
+        &'a self,
+        request: &'a ConsumeRequest<'a>,
+    ) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>> {
         Box::pin(async move {
             let Party { books, client, clock, config_age_max, .. } = &self.party;
             let lends = self.inner.capabilities().remote;
             let (call, fresh, began) = {
                 let mut state = books.lock();
-                let fresh = state.check_age(*client, &self.namespace, request, *config_age_max, lends);
-                // When the operation began, which is before it looked anything up, by the time of the run.
-                let began = state.elapsed.saturating_sub(clock.monotonic().saturating_sub(state.op_began));
+                let fresh =
+                    state.check_age(*client, &self.namespace, request, *config_age_max, lends);
+                // When the operation began, which is before it looked anything up, by the time of
+                // the run.
+                let began =
+                    state.elapsed.saturating_sub(clock.monotonic().saturating_sub(state.op_began));
                 (state.begin_consume(*client, request, clock.monotonic()), fresh, began)
             };
             books.check(fresh);
@@ -243,12 +266,22 @@ impl BucketStore for CallLog {
         })
     }
 
-    fn adjust<'a>(&'a self, deltas: &'a [BucketDelta<'a>], now: TimeMs) -> BoxFuture<'a, Vec<Result<Adjusted, StoreError>>> {
+    fn adjust<'a>(
+        &'a self,
+        deltas: &'a [BucketDelta<'a>],
+        now: TimeMs,
+    ) -> BoxFuture<'a, Vec<Result<Adjusted, StoreError>>> {
         Box::pin(async move {
             let began = self.party.clock.monotonic();
-            let call = self.party.books.lock().begin_adjust(self.party.client, deltas, (now, began));
+            let call =
+                self.party.books.lock().begin_adjust(self.party.client, deltas, (now, began));
             let told = |answers: &Vec<Result<Adjusted, StoreError>>| {
-                Told::Adjusted(answers.iter().map(|answer| answer.as_ref().map(|_| ()).map_err(StoreError::kind)).collect())
+                Told::Adjusted(
+                    answers
+                        .iter()
+                        .map(|answer| answer.as_ref().map(|_| ()).map_err(StoreError::kind))
+                        .collect(),
+                )
             };
             self.logged(call, self.inner.adjust(deltas, now), told).await
         })
@@ -263,22 +296,48 @@ impl BucketStore for CallLog {
 }
 
 impl ConfigStore for CallLog {
-    fn resolve<'a>(&'a self, keys: &'a [MemberKey<'a>]) -> BoxFuture<'a, Result<Resolution, StoreError>> {
+    fn resolve<'a>(
+        &'a self,
+        keys: &'a [MemberKey<'a>],
+    ) -> BoxFuture<'a, Result<Resolution, StoreError>> {
         self.resolve_within(keys, Duration::ZERO)
     }
 
-    fn resolve_within<'a>(&'a self, keys: &'a [MemberKey<'a>], age_max: Duration) -> BoxFuture<'a, Result<Resolution, StoreError>> {
+    fn resolve_within<'a>(
+        &'a self,
+        keys: &'a [MemberKey<'a>],
+        age_max: Duration,
+    ) -> BoxFuture<'a, Result<Resolution, StoreError>> {
         Box::pin(async move {
             let Party { books, client, clock, config_age_max, .. } = &self.party;
             let asked_at = clock.monotonic();
-            let resolution = self.plain("resolve", move |inner| inner.resolve_within(keys, age_max)).await?;
+            let resolution =
+                self.plain("resolve", move |inner| inner.resolve_within(keys, age_max)).await?;
             let mut state = books.lock();
             for key in keys {
-                state.note_idle(*client, &self.namespace, (key.entity, key.resource), asked_at, *config_age_max);
+                state.note_idle(
+                    *client,
+                    &self.namespace,
+                    (key.entity, key.resource),
+                    asked_at,
+                    *config_age_max,
+                );
                 let read_at = asked_at.saturating_sub(resolution.age);
-                state.read(*client, &self.namespace, (key.entity, key.resource), resolution.stamp.0, read_at);
+                state.read(
+                    *client,
+                    &self.namespace,
+                    (key.entity, key.resource),
+                    resolution.stamp.0,
+                    read_at,
+                );
                 for Ancestor { entity, stamp, age, .. } in &resolution.ancestors {
-                    state.read(*client, &self.namespace, (entity, key.resource), stamp.0, asked_at.saturating_sub(*age));
+                    state.read(
+                        *client,
+                        &self.namespace,
+                        (entity, key.resource),
+                        stamp.0,
+                        asked_at.saturating_sub(*age),
+                    );
                 }
             }
             drop(state);
@@ -320,7 +379,10 @@ impl Store for CallLog {
 }
 
 impl BucketStore for JournalStore {
-    fn consume<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>> {
+    fn consume<'a>(
+        &'a self,
+        request: &'a ConsumeRequest<'a>,
+    ) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>> {
         Box::pin(async move {
             self.settle_background(request.now);
             let answer = finish(self.inner.consume(request));
@@ -340,7 +402,10 @@ impl BucketStore for JournalStore {
         })
     }
 
-    fn peek<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>> {
+    fn peek<'a>(
+        &'a self,
+        request: &'a ConsumeRequest<'a>,
+    ) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>> {
         Box::pin(async move {
             let answer = finish(self.inner.peek(request));
             self.landed(request.now, |state| {
@@ -354,7 +419,11 @@ impl BucketStore for JournalStore {
         })
     }
 
-    fn adjust<'a>(&'a self, deltas: &'a [BucketDelta<'a>], now: TimeMs) -> BoxFuture<'a, Vec<Result<Adjusted, StoreError>>> {
+    fn adjust<'a>(
+        &'a self,
+        deltas: &'a [BucketDelta<'a>],
+        now: TimeMs,
+    ) -> BoxFuture<'a, Vec<Result<Adjusted, StoreError>>> {
         Box::pin(async move {
             self.settle_background(now);
             let answers = finish(self.inner.adjust(deltas, now));
@@ -363,7 +432,13 @@ impl BucketStore for JournalStore {
                     state.landed_adjust(index);
                     let verdict = state.oracle.adjust(&self.namespace, delta, now, answer);
                     let (entity, resource, deltas) = (delta.entity, delta.resource, delta.deltas);
-                    state.note(now, format!("{}/{resource} adjust {entity} {deltas:?} -> {answer:?}", self.namespace));
+                    state.note(
+                        now,
+                        format!(
+                            "{}/{resource} adjust {entity} {deltas:?} -> {answer:?}",
+                            self.namespace
+                        ),
+                    );
                     state.broken = state.broken.take().or(verdict.err());
                 }
             });
@@ -379,10 +454,18 @@ impl BucketStore for JournalStore {
     ) -> BoxFuture<'a, Result<Option<Vec<(LimitName, Milli)>>, StoreError>> {
         Box::pin(async move {
             let answer = finish(self.inner.reset(request, change))?;
-            let said = answer.as_ref().map(|gained| gained.iter().map(|(name, milli)| (name.to_string(), i128::from(milli.0))).collect());
+            let said = answer.as_ref().map(|gained| {
+                gained.iter().map(|(name, milli)| (name.to_string(), i128::from(milli.0))).collect()
+            });
             self.landed(change.at, |state| {
                 let verdict = state.oracle.reset(&self.namespace, request, change, &said);
-                state.note(change.at, format!("{} reset {}/{} -> {said:?}", self.namespace, request.entity, request.resource));
+                state.note(
+                    change.at,
+                    format!(
+                        "{} reset {}/{} -> {said:?}",
+                        self.namespace, request.entity, request.resource
+                    ),
+                );
                 state.broken = state.broken.take().or(verdict.err());
             });
             Ok(answer)
@@ -396,12 +479,22 @@ impl BucketStore for JournalStore {
 }
 
 impl ConfigStore for JournalStore {
-    fn create_entity<'a>(&'a self, entity: &'a NewEntity, change: &'a Change) -> BoxFuture<'a, Result<Entity, StoreError>> {
+    fn create_entity<'a>(
+        &'a self,
+        entity: &'a NewEntity,
+        change: &'a Change,
+    ) -> BoxFuture<'a, Result<Entity, StoreError>> {
         Box::pin(async move {
             let answer = finish(self.inner.create_entity(entity, change));
             let said = answer.as_ref().map(|_| ()).map_err(StoreError::kind);
             self.landed(change.at, |state| {
-                state.note(change.at, format!("{} create {} under {:?} -> {said:?}", self.namespace, entity.id, entity.parent));
+                state.note(
+                    change.at,
+                    format!(
+                        "{} create {} under {:?} -> {said:?}",
+                        self.namespace, entity.id, entity.parent
+                    ),
+                );
                 let verdict = state.oracle.create_entity(&self.namespace, entity, said);
                 state.broken = state.broken.take().or(verdict.err());
             });
@@ -409,7 +502,11 @@ impl ConfigStore for JournalStore {
         })
     }
 
-    fn delete_entity<'a>(&'a self, id: &'a EntityId, change: &'a Change) -> BoxFuture<'a, Result<DeletedEntity, StoreError>> {
+    fn delete_entity<'a>(
+        &'a self,
+        id: &'a EntityId,
+        change: &'a Change,
+    ) -> BoxFuture<'a, Result<DeletedEntity, StoreError>> {
         Box::pin(async move {
             let answer = finish(self.inner.delete_entity(id, change));
             let said = answer.as_ref().map(|deleted| *deleted).map_err(StoreError::kind);
@@ -422,23 +519,38 @@ impl ConfigStore for JournalStore {
         })
     }
 
-    fn set_limits<'a>(&'a self, level: &'a Level, limits: &'a LimitsChange, change: &'a Change) -> BoxFuture<'a, Result<u64, StoreError>> {
+    fn set_limits<'a>(
+        &'a self,
+        level: &'a Level,
+        limits: &'a LimitsChange,
+        change: &'a Change,
+    ) -> BoxFuture<'a, Result<u64, StoreError>> {
         Box::pin(async move {
             let answer = finish(self.inner.set_limits(level, limits, change))?;
             self.landed(change.at, |state| {
                 let texts: Vec<String> = limits.limits.iter().map(ToString::to_string).collect();
-                state.note(change.at, format!("{} limits of {level} are now {texts:?}", self.namespace));
+                state.note(
+                    change.at,
+                    format!("{} limits of {level} are now {texts:?}", self.namespace),
+                );
                 state.oracle.set_limits(&self.namespace, level, limits);
             });
             Ok(answer)
         })
     }
 
-    fn delete_limits<'a>(&'a self, level: &'a Level, change: &'a Change) -> BoxFuture<'a, Result<bool, StoreError>> {
+    fn delete_limits<'a>(
+        &'a self,
+        level: &'a Level,
+        change: &'a Change,
+    ) -> BoxFuture<'a, Result<bool, StoreError>> {
         Box::pin(async move {
             let answer = finish(self.inner.delete_limits(level, change))?;
             self.landed(change.at, |state| {
-                state.note(change.at, format!("{} limits of {level} deleted -> {answer}", self.namespace));
+                state.note(
+                    change.at,
+                    format!("{} limits of {level} deleted -> {answer}", self.namespace),
+                );
                 let verdict = state.oracle.delete_limits(&self.namespace, level, answer);
                 state.broken = state.broken.take().or(verdict.err());
             });
@@ -446,11 +558,19 @@ impl ConfigStore for JournalStore {
         })
     }
 
-    fn set_disabled<'a>(&'a self, level: &'a Level, disabled: Option<bool>, change: &'a Change) -> BoxFuture<'a, Result<u64, StoreError>> {
+    fn set_disabled<'a>(
+        &'a self,
+        level: &'a Level,
+        disabled: Option<bool>,
+        change: &'a Change,
+    ) -> BoxFuture<'a, Result<u64, StoreError>> {
         Box::pin(async move {
             let answer = finish(self.inner.set_disabled(level, disabled, change))?;
             self.landed(change.at, |state| {
-                state.note(change.at, format!("{} {level} disabled: {disabled:?}, {answer} buckets", self.namespace));
+                state.note(
+                    change.at,
+                    format!("{} {level} disabled: {disabled:?}, {answer} buckets", self.namespace),
+                );
                 let verdict = state.oracle.set_disabled(&self.namespace, level, disabled, answer);
                 state.broken = state.broken.take().or(verdict.err());
             });
@@ -458,7 +578,10 @@ impl ConfigStore for JournalStore {
         })
     }
 
-    fn resolve<'a>(&'a self, keys: &'a [MemberKey<'a>]) -> BoxFuture<'a, Result<Resolution, StoreError>> {
+    fn resolve<'a>(
+        &'a self,
+        keys: &'a [MemberKey<'a>],
+    ) -> BoxFuture<'a, Result<Resolution, StoreError>> {
         Box::pin(async move {
             let answer = finish(self.inner.resolve(keys))?;
             let verdict = self.party.books.lock().oracle.resolve(&self.namespace, keys, &answer);

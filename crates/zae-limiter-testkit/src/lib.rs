@@ -1,8 +1,9 @@
 //! Test machinery of zae-limiter. Not published.
 //!
-//! [`sim`] runs the public [`zae_limiter::RateLimiter`] from one seed: several clients over one store, operations that are
-//! polled and dropped at any point, faults, clocks that step, live configuration. Beside it an oracle redoes every sum from
-//! what really landed in the store, by code of its own, and compares after every write.
+//! [`sim`] runs the public [`zae_limiter::RateLimiter`] from one seed: several clients over one
+//! store, operations that are polled and dropped at any point, faults, clocks that step, live
+//! configuration. Beside it an oracle redoes every sum from what really landed in the store, by
+//! code of its own, and compares after every write.
 //!
 //! ```
 //! use zae_limiter_testkit::sim::{Backend, simulate};
@@ -13,11 +14,13 @@
 //!
 //! [`rig`] is the same machinery for a test that wants to choose every poll itself.
 //!
-//! [`evaluator`] is a DynamoDB table in memory with faults of its own, [`engine`] starts a real engine to compare it with,
-//! [`clocks`] are for tests on one. [`crowd`] puts two hundred processes on one bucket.
+//! [`evaluator`] is a DynamoDB table in memory with faults of its own, [`engine`] starts a real
+//! engine to compare it with, [`clocks`] are for tests on one. [`crowd`] puts two hundred processes
+//! on one bucket.
 //!
-//! The key decision: the library is not instrumented. Two wrappers around the store, one above and one below the injected
-//! faults, see what was asked, what landed and what was answered; everything else follows from that.
+//! The key decision: the library is not instrumented. Two wrappers around the store, one above and
+//! one below the injected faults, see what was asked, what landed and what was answered; everything
+//! else follows from that.
 
 mod accounts;
 mod books;

@@ -1,4 +1,5 @@
-//! A lossy wire: a proxy on the loopback between a real client and a real server that loses, repeats, delays and garbles.
+//! A lossy wire: a proxy on the loopback between a real client and a real server that loses,
+//! repeats, delays and garbles.
 //!
 //! ```no_run
 //! # async fn example() {
@@ -14,9 +15,10 @@
 //! # }
 //! ```
 //!
-//! The key decision: the proxy keeps the books. It knows of every request whether and how often it was applied, which no
-//! client can know, so a test compares what clients believe with what is true. One proxy per client: its faults then
-//! follow from the seed and the order of that client's own requests, whatever others do.
+//! The key decision: the proxy keeps the books. It knows of every request whether and how often it
+//! was applied, which no client can know, so a test compares what clients believe with what is
+//! true. One proxy per client: its faults then follow from the seed and the order of that client's
+//! own requests, whatever others do.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -64,7 +66,14 @@ impl Fault {
     /// True when the request reaches the server.
     #[must_use]
     pub fn applies(self) -> bool {
-        !matches!(self, Fault::CloseBefore | Fault::ErrorBefore | Fault::GarbageBefore | Fault::Throttle | Fault::Conflict)
+        !matches!(
+            self,
+            Fault::CloseBefore
+                | Fault::ErrorBefore
+                | Fault::GarbageBefore
+                | Fault::Throttle
+                | Fault::Conflict
+        )
     }
 
     /// True when the request reaches the server twice.
@@ -108,7 +117,8 @@ fn is_write(operation: &str) -> bool {
 /// Decides about each request by its operation, in the order of arrival.
 type Plan = Box<dyn FnMut(&str) -> Fault + Send>;
 
-/// The proxy. Dropping it closes every connection, replies on their way included; see [`Proxy::idle`].
+/// The proxy. Dropping it closes every connection, replies on their way included; see
+/// [`Proxy::idle`].
 #[derive(Debug)]
 pub struct Proxy {
     endpoint: String,
@@ -140,14 +150,25 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Proxy {
-    /// Starts a proxy for `upstream`, an `http://` address, on a free port and the current runtime. Everything passes until
-    /// it is told otherwise.
+    /// Starts a proxy for `upstream`, an `http://` address, on a free port and the current runtime.
+    /// Everything passes until it is told otherwise.
     pub async fn start(upstream: &str) -> Proxy {
-        let upstream = upstream.strip_prefix("http://").unwrap_or_else(|| panic!("no TLS here: {upstream}")).to_owned();
+        let upstream = upstream
+            .strip_prefix("http://")
+            .unwrap_or_else(|| panic!("no TLS here: {upstream}"))
+            .to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let endpoint = format!("http://{}", listener.local_addr().expect("a bound port"));
-        let state = State { plan: passing(), exchanges: Vec::new(), in_flight: 0, gate: None, connections: Vec::new(), open: 0 };
-        let shared = Arc::new(Shared { upstream, state: Mutex::new(state), changed: Notify::new() });
+        let state = State {
+            plan: passing(),
+            exchanges: Vec::new(),
+            in_flight: 0,
+            gate: None,
+            connections: Vec::new(),
+            open: 0,
+        };
+        let shared =
+            Arc::new(Shared { upstream, state: Mutex::new(state), changed: Notify::new() });
         let accepting = spawn(accept(listener, Arc::clone(&shared)));
         Proxy { endpoint, shared, accepting }
     }
@@ -161,21 +182,27 @@ impl Proxy {
     /// From now on the next writes meet these faults, one each; then everything passes. Reads pass.
     pub fn script(&self, faults: impl IntoIterator<Item = Fault>) {
         let mut faults = faults.into_iter().collect::<Vec<_>>().into_iter();
-        self.plan(move |operation| if is_write(operation) { faults.next().unwrap_or(Fault::Pass) } else { Fault::Pass });
+        self.plan(move |operation| {
+            if is_write(operation) { faults.next().unwrap_or(Fault::Pass) } else { Fault::Pass }
+        });
     }
 
-    /// From now on the next requests of this operation meet these faults, one each; then everything passes.
+    /// From now on the next requests of this operation meet these faults, one each; then everything
+    /// passes.
     pub fn script_for(&self, only: &'static str, faults: impl IntoIterator<Item = Fault>) {
         let mut faults = faults.into_iter().collect::<Vec<_>>().into_iter();
-        self.plan(move |operation| if operation == only { faults.next().unwrap_or(Fault::Pass) } else { Fault::Pass });
+        self.plan(move |operation| {
+            if operation == only { faults.next().unwrap_or(Fault::Pass) } else { Fault::Pass }
+        });
     }
 
-    /// From now on faults follow from the seed: `percent` of 100 requests meet one. Delays are a little longer than
-    /// `timeout`, the client's own.
+    /// From now on faults follow from the seed: `percent` of 100 requests meet one. Delays are a
+    /// little longer than `timeout`, the client's own.
     pub fn seed(&self, seed: u64, stream: u64, percent: u64, timeout: Duration) {
         let mut rng = Rng::new(seed, stream);
         self.plan(move |operation| {
-            // As many draws for every request, so that the choice for one does not shift the others.
+            // As many draws for every request, so that the choice for one does not shift the
+            // others.
             let (is_hit, kind, length) = (rng.chance(percent), rng.next(), rng.between(0, 100));
             let some = timeout.mul_f64(0.01 * length as f64);
             let fault = match kind % 13 {
@@ -208,8 +235,8 @@ impl Proxy {
         self.shared.lock().plan = Box::new(plan);
     }
 
-    /// The next `count` requests wait for each other: none is passed on before all have arrived. Whoever sends them one after
-    /// the other waits for ever.
+    /// The next `count` requests wait for each other: none is passed on before all have arrived.
+    /// Whoever sends them one after the other waits for ever.
     pub fn gate(&self, count: usize) {
         self.shared.lock().gate = Some((count, 0));
     }
@@ -224,13 +251,15 @@ impl Proxy {
         self.shared.lock().exchanges.len()
     }
 
-    /// Waits until every request that has arrived has met its fate, late and repeated ones included.
+    /// Waits until every request that has arrived has met its fate, late and repeated ones
+    /// included.
     pub async fn idle(&self) {
         self.shared.until(|state| state.in_flight == 0).await;
     }
 
-    /// The same, once every client has hung up: a request may have been given up before it was read from the wire, and only the
-    /// end of a connection says that there is none left. Never ends while a client keeps a connection.
+    /// The same, once every client has hung up: a request may have been given up before it was read
+    /// from the wire, and only the end of a connection says that there is none left. Never ends
+    /// while a client keeps a connection.
     pub async fn hung_up(&self) {
         self.shared.until(|state| state.open == 0 && state.in_flight == 0).await;
     }
@@ -257,7 +286,10 @@ fn spawn(task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
     tokio::spawn(task).abort_handle()
 }
 
-#[expect(clippy::disallowed_methods, reason = "a delay on the wire is real: the clients have real timeouts")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a delay on the wire is real: the clients have real timeouts"
+)]
 async fn pause(duration: Duration) {
     tokio::time::sleep(duration).await;
 }
@@ -308,10 +340,15 @@ struct Ticket {
 }
 
 impl Ticket {
-    async fn send(&self, upstream: &mut Option<BufReader<TcpStream>>, request: &Message) -> Option<Message> {
+    async fn send(
+        &self,
+        upstream: &mut Option<BufReader<TcpStream>>,
+        request: &Message,
+    ) -> Option<Message> {
         let reply = forward(&self.shared.upstream, upstream, request).await;
         if reply.as_ref().is_some_and(|reply| reply.status() == 200) {
-            // Taken books are closed: a request that lands after that is the test's mistake, see `idle`.
+            // Taken books are closed: a request that lands after that is the test's mistake, see
+            // `idle`.
             if let Some(exchange) = self.shared.lock().exchanges.get_mut(self.index) {
                 exchange.landings += 1;
             }
@@ -354,8 +391,13 @@ async fn serve(stream: TcpStream, shared: &Arc<Shared>) {
     let mut client = BufReader::new(stream);
     let mut upstream = None;
     while let Some(request) = Message::read(&mut client).await {
-        let operation = request.header("x-amz-target").and_then(|target| target.rsplit('.').next()).unwrap_or_default().to_owned();
-        let ticket = shared.arrived(operation, serde_json::from_slice(&request.body).unwrap_or(Value::Null));
+        let operation = request
+            .header("x-amz-target")
+            .and_then(|target| target.rsplit('.').next())
+            .unwrap_or_default()
+            .to_owned();
+        let ticket =
+            shared.arrived(operation, serde_json::from_slice(&request.body).unwrap_or(Value::Null));
         shared.pass_gate().await;
         let Some(reply) = decide(ticket, request, &mut upstream).await else { return };
         if client.get_mut().write_all(&reply.bytes).await.is_err() || reply.is_last {
@@ -378,7 +420,11 @@ impl From<Vec<u8>> for Reply {
 }
 
 /// Does to a request what its fault says. `None` closes the connection.
-async fn decide(ticket: Ticket, request: Message, upstream: &mut Option<BufReader<TcpStream>>) -> Option<Reply> {
+async fn decide(
+    ticket: Ticket,
+    request: Message,
+    upstream: &mut Option<BufReader<TcpStream>>,
+) -> Option<Reply> {
     let mut applied = None;
     if let Fault::Late(delay) = ticket.fault {
         pause(delay).await;
@@ -391,7 +437,9 @@ async fn decide(ticket: Ticket, request: Message, upstream: &mut Option<BufReade
         Fault::CloseAfter | Fault::CloseBefore => None,
         Fault::ErrorAfter | Fault::ErrorBefore => Some(error(500, "InternalServerError").into()),
         Fault::GarbageAfter => Some(answer(200, "<html>all is well</html>").into()),
-        Fault::GarbageBefore => Some(Reply { bytes: b"220 smtp.example.com ready\r\n".to_vec(), is_last: true }),
+        Fault::GarbageBefore => {
+            Some(Reply { bytes: b"220 smtp.example.com ready\r\n".to_vec(), is_last: true })
+        }
         Fault::HalfAfter => {
             let mut bytes = applied?.bytes();
             bytes.truncate(bytes.len() - bytes.len() / 4);
@@ -438,7 +486,10 @@ impl Message {
             }
         }
         let mut message = Message { head, body: Vec::new() };
-        message.body.resize(message.header("content-length").and_then(|length| length.parse().ok()).unwrap_or(0), 0);
+        message.body.resize(
+            message.header("content-length").and_then(|length| length.parse().ok()).unwrap_or(0),
+            0,
+        );
         from.read_exact(&mut message.body).await.ok()?;
         Some(message)
     }
@@ -458,18 +509,28 @@ impl Message {
 }
 
 /// Sends a request to the server; opens a connection if there is none.
-async fn forward(address: &str, connection: &mut Option<BufReader<TcpStream>>, request: &Message) -> Option<Message> {
+async fn forward(
+    address: &str,
+    connection: &mut Option<BufReader<TcpStream>>,
+    request: &Message,
+) -> Option<Message> {
     let mut open = match connection.take() {
         Some(open) => open,
         None => {
-            let stream = TcpStream::connect(address).await.unwrap_or_else(|error| panic!("{address}: {error}"));
+            let stream = TcpStream::connect(address)
+                .await
+                .unwrap_or_else(|error| panic!("{address}: {error}"));
             stream.set_nodelay(true).expect("a connected socket");
             BufReader::new(stream)
         }
     };
     open.get_mut().write_all(&request.bytes()).await.ok()?;
     let reply = Message::read(&mut open).await?;
-    assert!(reply.header("transfer-encoding").is_none(), "a reply without a length: {}", reply.head);
+    assert!(
+        reply.header("transfer-encoding").is_none(),
+        "a reply without a length: {}",
+        reply.head
+    );
     *connection = Some(open);
     Some(reply)
 }

@@ -1,4 +1,5 @@
-//! A limiter on a store with faults, an oracle below it, and polls by hand: for tests of single moments.
+//! A limiter on a store with faults, an oracle below it, and polls by hand: for tests of single
+//! moments.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -61,9 +62,13 @@ impl Rig {
         let store = ground.open(&clock, 2).expect("the same store, as the limiter sees it");
         let journal = JournalStore::new(store, party.clone());
         let delay = Arc::clone(&before);
-        let slow = FaultStore::new(Arc::new(journal), move |_: &'static str| Fault::Yield(delay.load(Ordering::Relaxed)));
+        let slow = FaultStore::new(Arc::new(journal), move |_: &'static str| {
+            Fault::Yield(delay.load(Ordering::Relaxed))
+        });
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-        let builder = RateLimiter::builder(CallLog::new(Arc::new(slow), party)).clock(clock.clone()).entropy(SeededEntropy::new(3));
+        let builder = RateLimiter::builder(CallLog::new(Arc::new(slow), party))
+            .clock(clock.clone())
+            .entropy(SeededEntropy::new(3));
         let limiter = runtime.block_on(async { builder.build() }).expect("a limiter");
         Rig { books, clock, limiter, before, after, inspector, runtime, _ground: ground }
     }
@@ -80,8 +85,8 @@ impl Rig {
         &self.clock
     }
 
-    /// From now on every call to the store is pending for `before` polls until it is carried out, and takes and adjustments
-    /// for `after` more until they are answered.
+    /// From now on every call to the store is pending for `before` polls until it is carried out,
+    /// and takes and adjustments for `after` more until they are answered.
     pub fn slow_down(&self, before: u32, after: u32) {
         self.before.store(before, Ordering::Relaxed);
         self.after.store(after, Ordering::Relaxed);
@@ -128,12 +133,23 @@ impl Rig {
     #[must_use]
     pub fn stored(&self, entity: &str, limit: &str) -> Option<Stored> {
         let entity: EntityId = entity.parse().expect("a valid entity id");
-        let views = finish(self.inspector.buckets(&entity, &PageRequest::default())).expect("a listing").items;
-        debug_assert!(views.iter().all(|view| RESOURCES.contains(&view.resource.as_str())), "the oracle looks at these only");
-        let states = views.iter().flat_map(|view| view.state.all_limits()).filter(|state| state.name == limit);
-        states
-            .map(|state| Stored { consumed: state.consumed.0, balance: state.balance.0 })
-            .reduce(|sum, more| Stored { consumed: sum.consumed + more.consumed, balance: sum.balance + more.balance })
+        let views = finish(self.inspector.buckets(&entity, &PageRequest::default()))
+            .expect("a listing")
+            .items;
+        debug_assert!(
+            views.iter().all(|view| RESOURCES.contains(&view.resource.as_str())),
+            "the oracle looks at these only"
+        );
+        let states = views
+            .iter()
+            .flat_map(|view| view.state.all_limits())
+            .filter(|state| state.name == limit);
+        states.map(|state| Stored { consumed: state.consumed.0, balance: state.balance.0 }).reduce(
+            |sum, more| Stored {
+                consumed: sum.consumed + more.consumed,
+                balance: sum.balance + more.balance,
+            },
+        )
     }
 
     /// Takes plus adjustments of a limit, in whole tokens.

@@ -1,4 +1,5 @@
-//! Without async: plain threads share one limiter, and together they get exactly what the limit holds.
+//! Without async: plain threads share one limiter, and together they get exactly what the limit
+//! holds.
 //!
 //! `cargo run -p zae-limiter --example blocking`
 
@@ -29,14 +30,25 @@ pub(crate) fn run(path: &Path, out: &mut impl Write) -> Result<(), Failure> {
         workers.into_iter().map(|worker| worker.join().map_err(|_| "a worker panicked")?).collect()
     });
     let granted = granted.into_iter().sum::<Result<usize, Failure>>()?;
-    writeln!(out, "{THREADS} threads asked {CALLS} times each; {granted} calls were granted, {} refused", THREADS * CALLS - granted)?;
+    writeln!(
+        out,
+        "{THREADS} threads asked {CALLS} times each; {granted} calls were granted, {} refused",
+        THREADS * CALLS - granted
+    )?;
 
     let availability = limiter.availability(&Request::new("key-1", "gpt-4"))?;
     for status in availability.statuses() {
-        writeln!(out, "{}: {} of {} left", status.limit.name(), status.available, status.limit.capacity())?;
+        writeln!(
+            out,
+            "{}: {} of {} left",
+            status.limit.name(),
+            status.available,
+            status.limit.capacity()
+        )?;
     }
 
-    // Settles what dropped leases left behind; without it a program that ends at once may lose that.
+    // Settles what dropped leases left behind; without it a program that ends at once may lose
+    // that.
     let settled = limiter.close();
     writeln!(out, "closed; {} changes lost", settled.lost)?;
     Ok(())
@@ -54,7 +66,10 @@ fn work(limiter: &RateLimiter) -> Result<usize, Failure> {
         match outcome {
             Ok(()) => granted += 1,
             // `with_lease` has one error type for the work and for the refusal: yours.
-            Err(error) if error.downcast_ref::<AcquireError>().is_some_and(|error| error.exceeded().is_some()) => {}
+            Err(error)
+                if error
+                    .downcast_ref::<AcquireError>()
+                    .is_some_and(|error| error.exceeded().is_some()) => {}
             Err(error) => return Err(error),
         }
     }

@@ -1,5 +1,5 @@
-//! Callers in a hierarchy: a key belongs to a project, a project to an org, and a call takes from all three or from none.
-//! A refusal says whose limit it was.
+//! Callers in a hierarchy: a key belongs to a project, a project to an org, and a call takes from
+//! all three or from none. A refusal says whose limit it was.
 //!
 //! `cargo run -p zae-limiter --example hierarchical`
 
@@ -18,25 +18,48 @@ async fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// Its test passes a clock that stands still.
-pub(crate) async fn run(path: &Path, clock: impl Clock + 'static, out: &mut impl Write) -> Result<(), Box<dyn Error>> {
+pub(crate) async fn run(
+    path: &Path,
+    clock: impl Clock + 'static,
+    out: &mut impl Write,
+) -> Result<(), Box<dyn Error>> {
     let limiter = RateLimiter::builder(SqliteStore::open(path)?).clock(clock).build()?;
 
     // Parents first: a parent must exist. `cascade` makes calls go on to it.
-    let family =
-        [("org", None), ("project-a", Some("org")), ("project-b", Some("org")), ("key-1", Some("project-a")), ("key-2", Some("project-b"))];
+    let family = [
+        ("org", None),
+        ("project-a", Some("org")),
+        ("project-b", Some("org")),
+        ("key-1", Some("project-a")),
+        ("key-2", Some("project-b")),
+    ];
     for (id, parent) in family {
         let parent = parent.map(str::parse).transpose()?;
         let cascade = parent.is_some();
-        limiter.create_entity(NewEntity { id: id.parse()?, name: id.into(), parent, cascade, metadata: BTreeMap::new() }).await?;
+        limiter
+            .create_entity(NewEntity {
+                id: id.parse()?,
+                name: id.into(),
+                parent,
+                cascade,
+                metadata: BTreeMap::new(),
+            })
+            .await?;
     }
 
-    // Everyone is held to limits of their own. `rpm` is a matter of keys: who does not have it is not asked about it.
+    // Everyone is held to limits of their own. `rpm` is a matter of keys: who does not have it is
+    // not asked about it.
     limiter.set_limits(&Level::Entity("org".parse()?), ["tpm:5000/min".parse()?]).await?;
     for project in ["project-a", "project-b"] {
         limiter.set_limits(&Level::Entity(project.parse()?), ["tpm:3000/min".parse()?]).await?;
     }
     for key in ["key-1", "key-2"] {
-        limiter.set_limits(&Level::Entity(key.parse()?), ["rpm:2/min".parse()?, "tpm:4000/min".parse()?]).await?;
+        limiter
+            .set_limits(
+                &Level::Entity(key.parse()?),
+                ["rpm:2/min".parse()?, "tpm:4000/min".parse()?],
+            )
+            .await?;
     }
 
     call(&limiter, "key-1", 2000, out).await?;
@@ -51,19 +74,40 @@ pub(crate) async fn run(path: &Path, clock: impl Clock + 'static, out: &mut impl
 }
 
 /// One call: from every bucket of the chain, or from none.
-async fn call(limiter: &RateLimiter, key: &str, tokens: u64, out: &mut impl Write) -> Result<(), Box<dyn Error>> {
+async fn call(
+    limiter: &RateLimiter,
+    key: &str,
+    tokens: u64,
+    out: &mut impl Write,
+) -> Result<(), Box<dyn Error>> {
     match limiter.acquire(Request::new(key, "gpt-4").take("rpm", 1).take("tpm", tokens)).await {
         Ok(lease) => {
             writeln!(out, "{key} takes {tokens} tokens")?;
             for status in lease.limits() {
-                writeln!(out, "  {} has {} {} left", status.entity, status.available, status.limit.name())?;
+                writeln!(
+                    out,
+                    "  {} has {} {} left",
+                    status.entity,
+                    status.available,
+                    status.limit.name()
+                )?;
             }
             lease.commit().await?;
         }
         Err(AcquireError::Exceeded(report)) => {
-            writeln!(out, "{key} is refused {tokens} tokens; in {} it could pass", report.retry_after())?;
+            writeln!(
+                out,
+                "{key} is refused {tokens} tokens; in {} it could pass",
+                report.retry_after()
+            )?;
             for status in report.violations() {
-                writeln!(out, "  {} has only {} {} left", status.entity, status.available, status.limit.name())?;
+                writeln!(
+                    out,
+                    "  {} has only {} {} left",
+                    status.entity,
+                    status.available,
+                    status.limit.name()
+                )?;
             }
         }
         Err(other) => return Err(other.into()),

@@ -1,7 +1,8 @@
-//! An estimate is wrong: the call is charged what it really used, the debt is repaid by refill, and a stream that is cut is
-//! charged what it had produced.
+//! An estimate is wrong: the call is charged what it really used, the debt is repaid by refill, and
+//! a stream that is cut is charged what it had produced.
 //!
-//! The clock is turned by hand, as your tests would: the example takes no time and says the same every time.
+//! The clock is turned by hand, as your tests would: the example takes no time and says the same
+//! every time.
 //!
 //! `cargo run -p zae-limiter --example llm_reconciliation`
 
@@ -21,15 +22,24 @@ const CHUNK: u64 = 20;
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
-    run(&folder.path().join("limits.db"), &ManualClock::new(TimeMs(1_767_261_600_000)), &mut std::io::stdout()).await
+    run(
+        &folder.path().join("limits.db"),
+        &ManualClock::new(TimeMs(1_767_261_600_000)),
+        &mut std::io::stdout(),
+    )
+    .await
 }
 
-pub(crate) async fn run(path: &Path, clock: &ManualClock, out: &mut impl Write) -> Result<(), Box<dyn Error>> {
+pub(crate) async fn run(
+    path: &Path,
+    clock: &ManualClock,
+    out: &mut impl Write,
+) -> Result<(), Box<dyn Error>> {
     let limiter = RateLimiter::builder(SqliteStore::open(path)?).clock(clock.clone()).build()?;
     limiter.set_limits(&Level::System, ["tpm:1000/min".parse()?]).await?;
 
-    // Nobody can know how long an answer gets. It is never cut off by the limiter: what it used is charged, and whoever
-    // asks next pays for it by waiting.
+    // Nobody can know how long an answer gets. It is never cut off by the limiter: what it used is
+    // charged, and whoever asks next pays for it by waiting.
     let lease = limiter.acquire(ask(500)).await?;
     lease.record("tpm", 2000)?;
     lease.commit().await?;
@@ -40,7 +50,11 @@ pub(crate) async fn run(path: &Path, clock: &ManualClock, out: &mut impl Write) 
     writeln!(out, "the next 500 have to wait {wait:?}: 60 s for the debt, 30 s for themselves")?;
 
     clock.advance(wait - Duration::from_millis(1));
-    writeln!(out, "a millisecond before: {}", if limiter.acquire(ask(500)).await.is_err() { "refused" } else { "granted" })?;
+    writeln!(
+        out,
+        "a millisecond before: {}",
+        if limiter.acquire(ask(500)).await.is_err() { "refused" } else { "granted" }
+    )?;
     clock.advance(Duration::from_millis(1));
     let lease = limiter.acquire(ask(500)).await?;
     writeln!(out, "then: granted, {} tokens left", left(&limiter).await?)?;
@@ -51,11 +65,18 @@ pub(crate) async fn run(path: &Path, clock: &ManualClock, out: &mut impl Write) 
     writeln!(out, "of these only 100 were used: {} tokens left", left(&limiter).await?)?;
 
     clock.advance(Duration::from_secs(60));
-    writeln!(out, "a minute later: {} tokens left, never more than the capacity", left(&limiter).await?)?;
+    writeln!(
+        out,
+        "a minute later: {} tokens left, never more than the capacity",
+        left(&limiter).await?
+    )?;
 
-    // A stream: recording is free of I/O, so it is done for every chunk. Until the first record the estimate counts as
-    // used, so the prompt is recorded before anything can be cut.
-    for (on_drop, what) in [(OnDrop::Rollback, "given back: the tokens were free"), (OnDrop::Commit, "charged what it produced")] {
+    // A stream: recording is free of I/O, so it is done for every chunk. Until the first record the
+    // estimate counts as used, so the prompt is recorded before anything can be cut.
+    for (on_drop, what) in [
+        (OnDrop::Rollback, "given back: the tokens were free"),
+        (OnDrop::Commit, "charged what it produced"),
+    ] {
         let lease = limiter.acquire(ask(500).on_drop(on_drop)).await?;
         lease.record("tpm", PROMPT)?;
         for chunk in 1..=3 {
@@ -63,7 +84,11 @@ pub(crate) async fn run(path: &Path, clock: &ManualClock, out: &mut impl Write) 
         }
         drop(lease); // the client hangs up; the settler does the rest in the background
         limiter.drain().await;
-        writeln!(out, "a stream cut with OnDrop::{on_drop:?} is {what}, {} tokens left", left(&limiter).await?)?;
+        writeln!(
+            out,
+            "a stream cut with OnDrop::{on_drop:?} is {what}, {} tokens left",
+            left(&limiter).await?
+        )?;
     }
 
     limiter.close().await;

@@ -25,11 +25,12 @@ use crate::{AcquireError, headers};
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 
 /// The status of [`AcquireError::http_status`], the headers of [`headers::of`] and a body of type
-/// `application/problem+json` (RFC 9457). The body tells the client what it can act on; of failures behind the limiter
-/// (5xx) it names none.
+/// `application/problem+json` (RFC 9457). The body tells the client what it can act on; of failures
+/// behind the limiter (5xx) it names none.
 impl IntoResponse for AcquireError {
     fn into_response(self) -> Response {
-        let status = StatusCode::from_u16(self.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let status =
+            StatusCode::from_u16(self.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut fields: HeaderMap = headers::of(&self).into_iter().filter_map(field).collect();
         fields.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         (status, fields, problem(&self, status)).into_response()
@@ -76,7 +77,9 @@ fn quoted(text: &str) -> String {
     for character in text.chars() {
         match character {
             '"' | '\\' => quoted.extend(['\\', character]),
-            control if control.is_control() => quoted.push_str(&format!("\\u{:04x}", u32::from(control))),
+            control if control.is_control() => {
+                quoted.push_str(&format!("\\u{:04x}", u32::from(control)))
+            }
             other => quoted.push(other),
         }
     }

@@ -1,8 +1,9 @@
 //! The same limiter for code that is not async.
 //!
-//! Every verb of [`crate::RateLimiter`] and [`crate::Lease`] under the same name. The work happens on one runtime thread of
-//! its own; the caller's thread waits. It holds no logic. It works in plain threads and in `spawn_blocking`; called on an
-//! async worker thread it panics, because waiting there would stall every other task: use [`crate::RateLimiter`] there.
+//! Every verb of [`crate::RateLimiter`] and [`crate::Lease`] under the same name. The work happens
+//! on one runtime thread of its own; the caller's thread waits. It holds no logic. It works in
+//! plain threads and in `spawn_blocking`; called on an async worker thread it panics, because
+//! waiting there would stall every other task: use [`crate::RateLimiter`] there.
 //!
 //! ```
 //! use zae_limiter::{Level, Request, blocking::RateLimiter};
@@ -20,18 +21,18 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use zae_limiter_core::{
-    AuditEvent, Entity, EntityId, Limit, LimitName, LimitStatus, NamespaceId, NamespaceName, Principal, ResourceName, UsageSnapshot,
-    UsageSummary,
+    AuditEvent, Entity, EntityId, Limit, LimitName, LimitStatus, NamespaceId, NamespaceName,
+    Principal, ResourceName, UsageSnapshot, UsageSummary,
 };
 use zae_limiter_store::{
-    AuditQuery, BucketView, DeletedEntity, EntityDraft, EntityUpdate, Level, LevelConfig, LimitsChange, Namespace, OnUnavailable, Page,
-    PageRequest, Purged, Swept, UsageQuery,
+    AuditQuery, BucketView, DeletedEntity, EntityDraft, EntityUpdate, Level, LevelConfig,
+    LimitsChange, Namespace, OnUnavailable, Page, PageRequest, Purged, Swept, UsageQuery,
 };
 
 use crate::inflight::within;
 use crate::{
-    AcquireError, Availability, Builder, CacheStats, CapacityScope, CommitError, CreatedEntity, Degraded, Error, IntoName, Invalid,
-    Reached, Request, Resolved, ResourceCapacity, Settled,
+    AcquireError, Availability, Builder, CacheStats, CapacityScope, CommitError, CreatedEntity,
+    Degraded, Error, IntoName, Invalid, Reached, Request, Resolved, ResourceCapacity, Settled,
 };
 
 /// How long the thread works on what is left to settle after the last handle is gone.
@@ -44,8 +45,8 @@ pub struct RateLimiter {
     runtime: Arc<Runtime>,
 }
 
-/// The thread that runs the futures. When the last limiter and lease are gone it settles what they left, then ends; a
-/// process that must be sure calls [`RateLimiter::close`] before it exits.
+/// The thread that runs the futures. When the last limiter and lease are gone it settles what they
+/// left, then ends; a process that must be sure calls [`RateLimiter::close`] before it exits.
 #[derive(Debug)]
 struct Runtime {
     handle: tokio::runtime::Handle,
@@ -66,9 +67,15 @@ impl Runtime {
     fn start() -> Result<Runtime, Error> {
         let failed = |error: std::io::Error| {
             let kind = zae_limiter_store::StoreErrorKind::Unavailable;
-            zae_limiter_store::StoreError::new(kind, "start", "could not start the limiter's thread").with_source(error)
+            zae_limiter_store::StoreError::new(
+                kind,
+                "start",
+                "could not start the limiter's thread",
+            )
+            .with_source(error)
         };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel::<crate::RateLimiter>();
         let run = async move {
@@ -76,7 +83,10 @@ impl Runtime {
                 within(limiter.clock(), DRAIN_AT_END, limiter.drain()).await;
             }
         };
-        std::thread::Builder::new().name("zae-limiter".into()).spawn(move || runtime.block_on(run)).map_err(failed)?;
+        std::thread::Builder::new()
+            .name("zae-limiter".into())
+            .spawn(move || runtime.block_on(run))
+            .map_err(failed)?;
         Ok(Runtime { handle, limiter: OnceLock::new(), stop: Some(stop) })
     }
 
@@ -108,12 +118,16 @@ impl RateLimiter {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn build_from(builder: impl Future<Output = Result<Builder, Error>> + Send + 'static) -> Result<RateLimiter, Error> {
+    pub fn build_from(
+        builder: impl Future<Output = Result<Builder, Error>> + Send + 'static,
+    ) -> Result<RateLimiter, Error> {
         RateLimiter::made_by(async move { builder.await?.build() })
     }
 
     /// A limiter that is made on the runtime it will run on.
-    fn made_by(make: impl Future<Output = Result<crate::RateLimiter, Error>> + Send + 'static) -> Result<RateLimiter, Error> {
+    fn made_by(
+        make: impl Future<Output = Result<crate::RateLimiter, Error>> + Send + 'static,
+    ) -> Result<RateLimiter, Error> {
         let runtime = Arc::new(Runtime::start()?);
         let limiter = runtime.wait(make)?;
         runtime.limiter.get_or_init(|| limiter.clone());
@@ -123,13 +137,20 @@ impl RateLimiter {
     /// The embedded limiter in one line.
     #[cfg(feature = "sqlite")]
     pub fn open(path: impl AsRef<std::path::Path>) -> Result<RateLimiter, Error> {
-        RateLimiter::build(crate::RateLimiter::builder(zae_limiter_sqlite::SqliteStore::open(path)?))
+        RateLimiter::build(crate::RateLimiter::builder(zae_limiter_sqlite::SqliteStore::open(
+            path,
+        )?))
     }
 
     /// See [`crate::RateLimiter::open_with`].
     #[cfg(feature = "sqlite")]
-    pub fn open_with(path: impl AsRef<std::path::Path>, options: zae_limiter_sqlite::SqliteOptions) -> Result<RateLimiter, Error> {
-        RateLimiter::build(crate::RateLimiter::builder(zae_limiter_sqlite::SqliteStore::open_with(path, options)?))
+    pub fn open_with(
+        path: impl AsRef<std::path::Path>,
+        options: zae_limiter_sqlite::SqliteOptions,
+    ) -> Result<RateLimiter, Error> {
+        RateLimiter::build(crate::RateLimiter::builder(zae_limiter_sqlite::SqliteStore::open_with(
+            path, options,
+        )?))
     }
 
     /// See [`crate::RateLimiter::connect`].
@@ -155,7 +176,11 @@ impl RateLimiter {
     }
 
     /// See [`crate::RateLimiter::with_lease`].
-    pub fn with_lease<T, E: From<AcquireError>>(&self, request: Request, work: impl FnOnce(&Lease) -> Result<T, E>) -> Result<T, E> {
+    pub fn with_lease<T, E: From<AcquireError>>(
+        &self,
+        request: Request,
+        work: impl FnOnce(&Lease) -> Result<T, E>,
+    ) -> Result<T, E> {
         let lease = self.acquire(request)?;
         let result = work(&lease);
         let settled = if result.is_ok() { lease.commit() } else { lease.rollback() };
@@ -172,7 +197,11 @@ impl RateLimiter {
     }
 
     /// See [`crate::RateLimiter::resolve`].
-    pub fn resolve(&self, entity: impl IntoName<EntityId>, resource: impl IntoName<ResourceName>) -> Result<Resolved, Error> {
+    pub fn resolve(
+        &self,
+        entity: impl IntoName<EntityId>,
+        resource: impl IntoName<ResourceName>,
+    ) -> Result<Resolved, Error> {
         let (entity, resource) = (entity.into_name()?, resource.into_name()?);
         self.wait(|limiter| async move { limiter.resolve(entity, resource).await })
     }
@@ -187,7 +216,10 @@ impl RateLimiter {
     /// See [`crate::RateLimiter::with_principal`].
     #[must_use]
     pub fn with_principal(&self, principal: Principal) -> RateLimiter {
-        RateLimiter { limiter: self.limiter.with_principal(principal), runtime: Arc::clone(&self.runtime) }
+        RateLimiter {
+            limiter: self.limiter.with_principal(principal),
+            runtime: Arc::clone(&self.runtime),
+        }
     }
 
     /// See [`crate::RateLimiter::namespace_name`].
@@ -242,9 +274,16 @@ impl RateLimiter {
     }
 
     /// See [`crate::RateLimiter::update_entity`].
-    pub fn update_entity(&self, id: impl IntoName<EntityId>, expected_version: u64, update: EntityUpdate) -> Result<Entity, Error> {
+    pub fn update_entity(
+        &self,
+        id: impl IntoName<EntityId>,
+        expected_version: u64,
+        update: EntityUpdate,
+    ) -> Result<Entity, Error> {
         let id = id.into_name()?;
-        self.wait(|limiter| async move { limiter.update_entity(id, expected_version, update).await })
+        self.wait(
+            |limiter| async move { limiter.update_entity(id, expected_version, update).await },
+        )
     }
 
     /// See [`crate::RateLimiter::delete_entity`].
@@ -254,7 +293,11 @@ impl RateLimiter {
     }
 
     /// See [`crate::RateLimiter::children`].
-    pub fn children(&self, parent: impl IntoName<EntityId>, page: &PageRequest) -> Result<Page<Entity>, Error> {
+    pub fn children(
+        &self,
+        parent: impl IntoName<EntityId>,
+        page: &PageRequest,
+    ) -> Result<Page<Entity>, Error> {
         let (parent, page) = (parent.into_name()?, page.clone());
         self.wait(|limiter| async move { limiter.children(parent, &page).await })
     }
@@ -266,7 +309,11 @@ impl RateLimiter {
     }
 
     /// See [`crate::RateLimiter::set_limits`].
-    pub fn set_limits(&self, level: &Level, limits: impl IntoIterator<Item = Limit>) -> Result<u64, Error> {
+    pub fn set_limits(
+        &self,
+        level: &Level,
+        limits: impl IntoIterator<Item = Limit>,
+    ) -> Result<u64, Error> {
         let (level, limits) = (level.clone(), limits.into_iter().collect::<Vec<_>>());
         self.wait(|limiter| async move { limiter.set_limits(&level, limits).await })
     }
@@ -284,7 +331,9 @@ impl RateLimiter {
         on_unavailable: Option<OnUnavailable>,
     ) -> Result<u64, Error> {
         let limits = limits.into_iter().collect::<Vec<_>>();
-        self.wait(|limiter| async move { limiter.set_system_defaults(limits, on_unavailable).await })
+        self.wait(
+            |limiter| async move { limiter.set_system_defaults(limits, on_unavailable).await },
+        )
     }
 
     /// See [`crate::RateLimiter::level`].
@@ -324,7 +373,8 @@ impl RateLimiter {
         resource: impl IntoName<ResourceName>,
         only: Option<&[LimitName]>,
     ) -> Result<Option<Vec<(LimitName, i64)>>, Error> {
-        let (entity, resource, only) = (entity.into_name()?, resource.into_name()?, only.map(<[LimitName]>::to_vec));
+        let (entity, resource, only) =
+            (entity.into_name()?, resource.into_name()?, only.map(<[LimitName]>::to_vec));
         self.wait(|limiter| async move { limiter.reset(entity, resource, only.as_deref()).await })
     }
 
@@ -335,26 +385,44 @@ impl RateLimiter {
     }
 
     /// See [`crate::RateLimiter::entities_with_limits`].
-    pub fn entities_with_limits(&self, resource: Option<&ResourceName>, page: &PageRequest) -> Result<Page<EntityId>, Error> {
+    pub fn entities_with_limits(
+        &self,
+        resource: Option<&ResourceName>,
+        page: &PageRequest,
+    ) -> Result<Page<EntityId>, Error> {
         let (resource, page) = (resource.cloned(), page.clone());
-        self.wait(|limiter| async move { limiter.entities_with_limits(resource.as_ref(), &page).await })
+        self.wait(
+            |limiter| async move { limiter.entities_with_limits(resource.as_ref(), &page).await },
+        )
     }
 
     /// See [`crate::RateLimiter::resources_with_entity_limits`].
-    pub fn resources_with_entity_limits(&self, page: &PageRequest) -> Result<Page<Option<ResourceName>>, Error> {
+    pub fn resources_with_entity_limits(
+        &self,
+        page: &PageRequest,
+    ) -> Result<Page<Option<ResourceName>>, Error> {
         let page = page.clone();
         self.wait(|limiter| async move { limiter.resources_with_entity_limits(&page).await })
     }
 
     /// See [`crate::RateLimiter::register_namespace`].
-    pub fn register_namespace(&self, name: impl IntoName<NamespaceName>) -> Result<Namespace, Error> {
+    pub fn register_namespace(
+        &self,
+        name: impl IntoName<NamespaceName>,
+    ) -> Result<Namespace, Error> {
         let name = name.into_name()?;
         self.wait(|limiter| async move { limiter.register_namespace(name).await })
     }
 
     /// See [`crate::RateLimiter::register_namespaces`].
-    pub fn register_namespaces<N: IntoName<NamespaceName>>(&self, names: impl IntoIterator<Item = N>) -> Result<Vec<Namespace>, Error> {
-        let names = names.into_iter().map(IntoName::into_name).collect::<Result<Vec<NamespaceName>, _>>()?;
+    pub fn register_namespaces<N: IntoName<NamespaceName>>(
+        &self,
+        names: impl IntoIterator<Item = N>,
+    ) -> Result<Vec<Namespace>, Error> {
+        let names = names
+            .into_iter()
+            .map(IntoName::into_name)
+            .collect::<Result<Vec<NamespaceName>, _>>()?;
         self.wait(|limiter| async move { limiter.register_namespaces(names).await })
     }
 
@@ -365,7 +433,10 @@ impl RateLimiter {
     }
 
     /// See [`crate::RateLimiter::show_namespace`].
-    pub fn show_namespace(&self, name: impl IntoName<NamespaceName>) -> Result<Option<Namespace>, Error> {
+    pub fn show_namespace(
+        &self,
+        name: impl IntoName<NamespaceName>,
+    ) -> Result<Option<Namespace>, Error> {
         let name = name.into_name()?;
         self.wait(|limiter| async move { limiter.show_namespace(name).await })
     }
@@ -395,7 +466,11 @@ impl RateLimiter {
     }
 
     /// See [`crate::RateLimiter::buckets`].
-    pub fn buckets(&self, entity: impl IntoName<EntityId>, page: &PageRequest) -> Result<Page<BucketView>, Error> {
+    pub fn buckets(
+        &self,
+        entity: impl IntoName<EntityId>,
+        page: &PageRequest,
+    ) -> Result<Page<BucketView>, Error> {
         let (entity, page) = (entity.into_name()?, page.clone());
         self.wait(|limiter| async move { limiter.buckets(entity, &page).await })
     }
@@ -468,7 +543,10 @@ impl Lease {
     }
 
     /// See [`crate::Lease::consume`].
-    pub fn consume<L: IntoName<LimitName>>(&self, amounts: impl IntoIterator<Item = (L, u64)>) -> Result<(), AcquireError> {
+    pub fn consume<L: IntoName<LimitName>>(
+        &self,
+        amounts: impl IntoIterator<Item = (L, u64)>,
+    ) -> Result<(), AcquireError> {
         let amounts: Result<Vec<(LimitName, u64)>, _> =
             amounts.into_iter().map(|(limit, amount)| Ok((limit.into_name()?, amount))).collect();
         let amounts = amounts.map_err(crate::Invalid::Name)?;

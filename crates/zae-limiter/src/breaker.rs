@@ -1,6 +1,7 @@
 //! The circuit breaker: a dead store is left alone, then probed.
 //!
-//! Only outages count. Refusals, contention, bad input and missing permissions are answers, not outages.
+//! Only outages count. Refusals, contention, bad input and missing permissions are answers, not
+//! outages.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +19,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Counts outages of one store.
 #[derive(Debug, Default)]
 pub(crate) struct Breaker {
-    /// True unless the breaker is closed without a failure on record: the one load the healthy path pays.
+    /// True unless the breaker is closed without a failure on record: the one load the healthy path
+    /// pays.
     troubled: AtomicBool,
     state: Mutex<State>,
 }

@@ -1,10 +1,12 @@
 //! The config cache: what is known about each (entity, resource), for a while.
 //!
-//! Bounded, one flight per key, no lock held over I/O, negative answers included. Entries are invalidated by epochs, not by
-//! removal: a read that was in flight while somebody changed the configuration carries the old epoch and is never used.
+//! Bounded, one flight per key, no lock held over I/O, negative answers included. Entries are
+//! invalidated by epochs, not by removal: a read that was in flight while somebody changed the
+//! configuration carries the old epoch and is never used.
 //!
-//! The age of an entry counts from the moment before its read was sent, less how old the store said its answer was. So an
-//! entry never outlives what it says by more than the TTL, and by [`LEND_MAX`] more when it is lent.
+//! The age of an entry counts from the moment before its read was sent, less how old the store said
+//! its answer was. So an entry never outlives what it says by more than the TTL, and by
+//! [`LEND_MAX`] more when it is lent.
 
 use std::hash::Hash;
 use std::sync::Arc;
@@ -17,11 +19,13 @@ use zae_limiter_store::{Clock, LimitsInForce, MemberConfig};
 
 use crate::metrics::{CacheNumbers, CacheReport};
 
-/// Entities are spread over this many epochs, so that a change of one entity invalidates few others.
+/// Entities are spread over this many epochs, so that a change of one entity invalidates few
+/// others.
 const ENTITY_EPOCHS: usize = 256;
 
-/// An expired entry decides one more take at most this long after its time: long enough that a key in use never waits for
-/// the read, too short to matter to who lowered a limit. An entry that was idle for longer is read again first.
+/// An expired entry decides one more take at most this long after its time: long enough that a key
+/// in use never waits for the read, too short to matter to who lowered a limit. An entry that was
+/// idle for longer is read again first.
 pub(crate) const LEND_MAX: Duration = Duration::from_secs(5);
 
 /// Times a caller waits for somebody else's read of the same key; then it reads for itself.
@@ -68,7 +72,8 @@ pub(crate) struct Known {
     pub(crate) limits: Option<LimitsInForce>,
     /// The freshness of the read, also when it found nothing.
     pub(crate) stamp: zae_limiter_core::ConfigStamp,
-    /// Which of the entity epochs is this entity's, so that a look-up need not hash its name once more.
+    /// Which of the entity epochs is this entity's, so that a look-up need not hash its name once
+    /// more.
     slot: usize,
     epochs: Epochs,
     expires_at: Duration,
@@ -134,7 +139,12 @@ impl ConfigCache {
     }
 
     /// What is known and still trusted.
-    pub(crate) fn get(&self, entity: &EntityId, resource: &ResourceName, clock: &dyn Clock) -> Option<Arc<Known>> {
+    pub(crate) fn get(
+        &self,
+        entity: &EntityId,
+        resource: &ResourceName,
+        clock: &dyn Clock,
+    ) -> Option<Arc<Known>> {
         let known = self.entries.get(&KeyRef { entity, resource })?;
         if !self.trusts(&known, clock) {
             return None;
@@ -143,9 +153,15 @@ impl ConfigCache {
         Some(known)
     }
 
-    /// What is known, trusted or just expired; true when it is expired. An expired entry is lent once, and for at most
+    /// What is known, trusted or just expired; true when it is expired. An expired entry is lent
+    /// once, and for at most
     /// [`LEND_MAX`]: whoever gets it reads it again at the same time, and until that is done nobody else gets it.
-    pub(crate) fn get_or_borrow(&self, entity: &EntityId, resource: &ResourceName, clock: &dyn Clock) -> Option<(Arc<Known>, bool)> {
+    pub(crate) fn get_or_borrow(
+        &self,
+        entity: &EntityId,
+        resource: &ResourceName,
+        clock: &dyn Clock,
+    ) -> Option<(Arc<Known>, bool)> {
         let known = self.entries.get(&KeyRef { entity, resource })?;
         if self.trusts(&known, clock) {
             self.hits.fetch_add(1, Ordering::Relaxed);
@@ -153,7 +169,8 @@ impl ConfigCache {
         }
         let is_current = known.epochs == self.epochs(known.slot);
         let is_recent = clock.monotonic() < known.expires_at.saturating_add(self.ttl.min(LEND_MAX));
-        (is_current && is_recent && !known.lent.swap(true, Ordering::AcqRel)).then_some((known, true))
+        (is_current && is_recent && !known.lent.swap(true, Ordering::AcqRel))
+            .then_some((known, true))
     }
 
     /// To be called before a read is sent; for [`ConfigCache::insert`].
@@ -164,7 +181,12 @@ impl ConfigCache {
     }
 
     /// Keeps what a read found out.
-    pub(crate) fn insert(&self, (entity, resource): (EntityId, ResourceName), answer: Answer, reading: Reading) {
+    pub(crate) fn insert(
+        &self,
+        (entity, resource): (EntityId, ResourceName),
+        answer: Answer,
+        reading: Reading,
+    ) {
         self.entries.insert(Key { entity, resource }, Arc::new(self.known(answer, reading)));
     }
 
@@ -174,19 +196,30 @@ impl ConfigCache {
     }
 
     /// What a read brought along, kept unless anything was evicted meanwhile.
-    pub(crate) fn insert_along(&self, entity: &EntityId, resource: &ResourceName, answer: Answer, reading: ReadingAlong) -> Arc<Known> {
+    pub(crate) fn insert_along(
+        &self,
+        entity: &EntityId,
+        resource: &ResourceName,
+        answer: Answer,
+        reading: ReadingAlong,
+    ) -> Arc<Known> {
         let slot = slot_of(entity);
-        // The epochs first: an eviction counts itself before it changes them, so that whoever sees its epoch sees its count.
+        // The epochs first: an eviction counts itself before it changes them, so that whoever sees
+        // its epoch sees its count.
         let epochs = self.epochs(slot);
         let known = Arc::new(self.known(answer, Reading { slot, epochs, began: reading.began }));
         if self.evictions.load(Ordering::Acquire) == reading.evictions && !self.ttl.is_zero() {
-            self.entries.insert(Key { entity: entity.clone(), resource: resource.clone() }, Arc::clone(&known));
+            self.entries.insert(
+                Key { entity: entity.clone(), resource: resource.clone() },
+                Arc::clone(&known),
+            );
         }
         known
     }
 
-    /// What is known, else what `read` finds out. Callers of the same key wait for one read. An answer that is not to be
-    /// trusted by the time it comes is used by who asked for it, and by nobody who came later.
+    /// What is known, else what `read` finds out. Callers of the same key wait for one read. An
+    /// answer that is not to be trusted by the time it comes is used by who asked for it, and by
+    /// nobody who came later.
     pub(crate) async fn get_or_read<E, F>(
         &self,
         entity: &EntityId,
@@ -231,12 +264,20 @@ impl ConfigCache {
         Known { config, limits, stamp, slot, epochs, expires_at, lent: AtomicBool::new(false) }
     }
 
-    /// Forgets what is known about one key, unless it was read less than `age` ago: whoever hears something else again and again
-    /// reads again at that pace, and nobody else's entry goes with it.
-    pub(crate) fn evict_older(&self, entity: &EntityId, resource: &ResourceName, age: Duration, clock: &dyn Clock) {
+    /// Forgets what is known about one key, unless it was read less than `age` ago: whoever hears
+    /// something else again and again reads again at that pace, and nobody else's entry goes with
+    /// it.
+    pub(crate) fn evict_older(
+        &self,
+        entity: &EntityId,
+        resource: &ResourceName,
+        age: Duration,
+        clock: &dyn Clock,
+    ) {
         let key = Key { entity: entity.clone(), resource: resource.clone() };
         let read_at = |known: &Known| known.expires_at.saturating_sub(self.ttl);
-        self.entries.remove_if(&key, |known| clock.monotonic() >= read_at(known).saturating_add(age));
+        self.entries
+            .remove_if(&key, |known| clock.monotonic() >= read_at(known).saturating_add(age));
     }
 
     /// Forgets what is known about one entity.
@@ -263,7 +304,11 @@ impl ConfigCache {
     }
 
     fn numbers(&self) -> CacheNumbers {
-        CacheNumbers { hits: self.hits.load(Ordering::Relaxed), misses: self.misses.load(Ordering::Relaxed), entries: self.entries.len() }
+        CacheNumbers {
+            hits: self.hits.load(Ordering::Relaxed),
+            misses: self.misses.load(Ordering::Relaxed),
+            entries: self.entries.len(),
+        }
     }
 
     /// Also tells the metrics: a miss is a read, beside which that costs nothing, and a hit is not.
@@ -283,8 +328,11 @@ impl ConfigCache {
 
 /// Which of the entity epochs is an entity's.
 fn slot_of(entity: &EntityId) -> usize {
-    // FNV-1a: only a spread is needed, and the same one in every run, so that a seed replays exactly.
-    let hash = entity.as_str().bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+    // FNV-1a: only a spread is needed, and the same one in every run, so that a seed replays
+    // exactly.
+    let hash = entity.as_str().bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    });
     usize::try_from(hash % ENTITY_EPOCHS as u64).unwrap_or(0)
 }
 

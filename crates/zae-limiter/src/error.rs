@@ -3,7 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use zae_limiter_core::{EntityId, EntityTextError, LimitError, LimitName, NameError, RateLimitExceeded, ResourceName, Wait};
+use zae_limiter_core::{
+    EntityId, EntityTextError, LimitError, LimitName, NameError, RateLimitExceeded, ResourceName,
+    Wait,
+};
 use zae_limiter_store::{Level, StoreError, StoreErrorKind};
 
 /// A call that cannot be right. Fix the call; nothing was read or written.
@@ -58,7 +61,9 @@ fn listed(names: &[LimitName]) -> String {
 
 /// A lease was asked about a limit its request did not declare.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("limit {limit:?} was not declared by this request; declare it with .take({limit:?}, 0) to be able to record it later")]
+#[error(
+    "limit {limit:?} was not declared by this request; declare it with .take({limit:?}, 0) to be able to record it later"
+)]
 pub struct UndeclaredLimit {
     /// The name that was used.
     pub limit: String,
@@ -91,7 +96,9 @@ pub struct Disabled {
 impl fmt::Display for Disabled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.level {
-            Some(level) => write!(f, "{} on {} is disabled at level: {level}", self.entity, self.resource),
+            Some(level) => {
+                write!(f, "{} on {} is disabled at level: {level}", self.entity, self.resource)
+            }
             None => write!(f, "{} on {} is disabled", self.entity, self.resource),
         }
     }
@@ -149,7 +156,8 @@ impl fmt::Display for OutageReason {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcquireError {
-    /// A limit is reached: a normal outcome, with the status of every limit. Tell the client to wait.
+    /// A limit is reached: a normal outcome, with the status of every limit. Tell the client to
+    /// wait.
     #[error(transparent)]
     Exceeded(Box<RateLimitExceeded>),
     /// The call cannot be right. Fix it.
@@ -190,7 +198,9 @@ impl AcquireError {
             AcquireError::Invalid(_) => 400,
             AcquireError::Disabled(_) => 403,
             AcquireError::Unavailable(_) => 503,
-            AcquireError::NoLimits(_) | AcquireError::Denied(_) | AcquireError::Incompatible(_) => 500,
+            AcquireError::NoLimits(_) | AcquireError::Denied(_) | AcquireError::Incompatible(_) => {
+                500
+            }
         }
     }
 
@@ -225,10 +235,12 @@ impl From<RateLimitExceeded> for AcquireError {
 
 /// A settlement that did not go through completely.
 ///
-/// Charges that failed are handed to the background settler; credits of unknown fate are dropped and counted, because
-/// giving back twice would mint tokens.
+/// Charges that failed are handed to the background settler; credits of unknown fate are dropped
+/// and counted, because giving back twice would mint tokens.
 #[derive(Debug, thiserror::Error)]
-#[error("{failed} of {writes} bucket writes failed; charges are retried in the background, credits of unknown fate are dropped")]
+#[error(
+    "{failed} of {writes} bucket writes failed; charges are retried in the background, credits of unknown fate are dropped"
+)]
 pub struct CommitError {
     /// How many bucket writes there were.
     pub writes: usize,
@@ -250,7 +262,9 @@ pub enum Error {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// No answer within the deadline; a write may have been applied.
-    #[error("{operation} got no answer within {after:?}; it may have been applied, look before you repeat it")]
+    #[error(
+        "{operation} got no answer within {after:?}; it may have been applied, look before you repeat it"
+    )]
     Deadline {
         /// What was asked.
         operation: &'static str,
@@ -258,7 +272,9 @@ pub enum Error {
         after: Duration,
     },
     /// A limiter needs a tokio runtime for its background settler.
-    #[error("a RateLimiter must be built inside a tokio runtime (its settler runs there); use zae_limiter::blocking outside of one")]
+    #[error(
+        "a RateLimiter must be built inside a tokio runtime (its settler runs there); use zae_limiter::blocking outside of one"
+    )]
     NoRuntime,
 }
 

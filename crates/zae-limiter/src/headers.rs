@@ -1,8 +1,11 @@
-//! HTTP headers that say what the limiter decided, without an HTTP dependency: plain name and value pairs.
+//! HTTP headers that say what the limiter decided, without an HTTP dependency: plain name and value
+//! pairs.
 //!
-//! `Retry-After` (RFC 9110), `RateLimit` and `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-10), and one
-//! `x-ratelimit-*` triple per limit, as LLM providers send them. Where several members of a chain have a limit of the same
-//! name, the one that matters to the client speaks: the one to wait for longest, else the one with the least left.
+//! `Retry-After` (RFC 9110), `RateLimit` and `RateLimit-Policy`
+//! (draft-ietf-httpapi-ratelimit-headers-10), and one `x-ratelimit-*` triple per limit, as LLM
+//! providers send them. Where several members of a chain have a limit of the same name, the one
+//! that matters to the client speaks: the one to wait for longest, else the one with the least
+//! left.
 //!
 //! A handler needs two calls for a request that got no lease, [`of`] and
 //! [`http_status`](crate::AcquireError::http_status); with the feature `axum`, `?` alone does both.
@@ -23,8 +26,9 @@
 //! | `r` | state | what is left, 0 in debt |
 //! | `t` | state | seconds until there is more: the wait of a limit that refused, else the time to the next token |
 //!
-//! `t` is missing when the bucket is full, and in a refusal for limits that did not refuse: `Retry-After` is never earlier
-//! than any `t` beside it. `x-ratelimit-reset-*` says when the bucket is *full* again, as those headers do elsewhere.
+//! `t` is missing when the bucket is full, and in a refusal for limits that did not refuse:
+//! `Retry-After` is never earlier than any `t` beside it. `x-ratelimit-reset-*` says when the
+//! bucket is *full* again, as those headers do elsewhere.
 
 use zae_limiter_core::{LimitStatus, RateLimitExceeded, Wait};
 
@@ -36,7 +40,8 @@ pub type Header = (String, String);
 /// The largest integer of a structured field (RFC 9651); one less than our largest limit.
 const INTEGER_MAX: u64 = 999_999_999_999_999;
 
-/// A unit of quota that the draft registers. Limits of anything else, LLM tokens for example, have none.
+/// A unit of quota that the draft registers. Limits of anything else, LLM tokens for example, have
+/// none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Unit {
@@ -60,7 +65,8 @@ impl Unit {
     }
 }
 
-/// What the headers say beyond what the limiter knows. [`granted`], [`refused`] and [`of`] say nothing beyond it.
+/// What the headers say beyond what the limiter knows. [`granted`], [`refused`] and [`of`] say
+/// nothing beyond it.
 ///
 /// ```
 /// # use zae_limiter::headers::{Fields, Unit};
@@ -116,12 +122,18 @@ impl Fields {
     pub fn of(&self, error: &AcquireError) -> Vec<Header> {
         match (error.exceeded(), error.retry_after()) {
             (Some(exceeded), _) => self.refused(exceeded),
-            (None, Some(wait)) => vec![retry_after(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX))],
+            (None, Some(wait)) => {
+                vec![retry_after(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX))]
+            }
             (None, None) => Vec::new(),
         }
     }
 
-    fn of_limits(&self, statuses: &[LimitStatus], more_in_s: impl Fn(&LimitStatus) -> Option<u64>) -> Vec<Header> {
+    fn of_limits(
+        &self,
+        statuses: &[LimitStatus],
+        more_in_s: impl Fn(&LimitStatus) -> Option<u64>,
+    ) -> Vec<Header> {
         let speaking = speaking(statuses);
         if speaking.is_empty() {
             return Vec::new();
@@ -143,10 +155,14 @@ impl Fields {
                 state.bytes("pk", partition.as_bytes());
             }
         }
-        let mut headers = vec![("RateLimit-Policy".to_owned(), policy.text), ("RateLimit".to_owned(), state.text)];
+        let mut headers = vec![
+            ("RateLimit-Policy".to_owned(), policy.text),
+            ("RateLimit".to_owned(), state.text),
+        ];
         for status in speaking {
             let name = status.limit.name();
-            headers.push((format!("x-ratelimit-limit-{name}"), status.limit.capacity().to_string()));
+            headers
+                .push((format!("x-ratelimit-limit-{name}"), status.limit.capacity().to_string()));
             headers.push((format!("x-ratelimit-remaining-{name}"), left(status).to_string()));
             headers.push((format!("x-ratelimit-reset-{name}"), format!("{}s", reset_s(status))));
         }
@@ -160,15 +176,15 @@ pub fn granted(statuses: &[LimitStatus]) -> Vec<Header> {
     Fields::new().granted(statuses)
 }
 
-/// The headers of a refused request: what is left, and when to come back. A request that can never pass gets no
-/// `Retry-After`.
+/// The headers of a refused request: what is left, and when to come back. A request that can never
+/// pass gets no `Retry-After`.
 #[must_use]
 pub fn refused(exceeded: &RateLimitExceeded) -> Vec<Header> {
     Fields::new().refused(exceeded)
 }
 
-/// The headers of a request that got no lease, whatever the reason: a refusal's, or `Retry-After` alone when the store is
-/// down. Goes with [`AcquireError::http_status`].
+/// The headers of a request that got no lease, whatever the reason: a refusal's, or `Retry-After`
+/// alone when the store is down. Goes with [`AcquireError::http_status`].
 #[must_use]
 pub fn of(error: &AcquireError) -> Vec<Header> {
     Fields::new().of(error)
@@ -183,7 +199,9 @@ fn speaking(statuses: &[LimitStatus]) -> Vec<&LimitStatus> {
     let mut speaking: Vec<&LimitStatus> = Vec::new();
     for status in statuses {
         // Ordered by what the client has to wait for, then by how little is left.
-        let matters_more = |seen: &LimitStatus| (status.retry_after, -status.available) > (seen.retry_after, -seen.available);
+        let matters_more = |seen: &LimitStatus| {
+            (status.retry_after, -status.available) > (seen.retry_after, -seen.available)
+        };
         match speaking.iter_mut().find(|seen| seen.limit.name() == status.limit.name()) {
             Some(seen) if matters_more(seen) => *seen = status,
             Some(_) => {}
@@ -207,7 +225,8 @@ fn window_s(status: &LimitStatus) -> u64 {
     seconds_for(status, u128::from(status.limit.capacity()))
 }
 
-/// Seconds until one more token can be taken, at most: a part of it may be there already. Debt comes first.
+/// Seconds until one more token can be taken, at most: a part of it may be there already. Debt
+/// comes first.
 fn next_token_s(status: &LimitStatus) -> u64 {
     let missing = 1 - i128::from(status.available.min(0));
     seconds_for(status, u128::try_from(missing).unwrap_or(1))
@@ -220,7 +239,8 @@ fn reset_s(status: &LimitStatus) -> u64 {
 }
 
 fn seconds_for(status: &LimitStatus, tokens: u128) -> u64 {
-    let seconds = (tokens * u128::from(status.limit.refill_period_s())).div_ceil(u128::from(status.limit.refill_amount()));
+    let seconds = (tokens * u128::from(status.limit.refill_period_s()))
+        .div_ceil(u128::from(status.limit.refill_amount()));
     u64::try_from(seconds).unwrap_or(u64::MAX)
 }
 
@@ -251,7 +271,8 @@ impl Item {
         self.quoted(value)
     }
 
-    /// Names are letters, digits and `_ . -` already; escaped all the same, because a header must not depend on that.
+    /// Names are letters, digits and `_ . -` already; escaped all the same, because a header must
+    /// not depend on that.
     fn quoted(&mut self, text: &str) -> &mut Item {
         self.text.push('"');
         for character in text.chars().filter(|character| matches!(character, ' '..='~')) {
@@ -266,10 +287,12 @@ impl Item {
 
     /// Base64 between colons.
     fn bytes(&mut self, key: &str, value: &[u8]) -> &mut Item {
-        const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+        const ALPHABET: &[u8; 64] =
+            b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
         self.text.push_str(&format!(";{key}=:"));
         for three in value.chunks(3) {
-            let bits = three.iter().fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - three.len()));
+            let bits = three.iter().fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte))
+                << (8 * (3 - three.len()));
             for digit in 0..4 {
                 let symbol = ALPHABET[(bits >> (18 - 6 * digit) & 63) as usize];
                 self.text.push(if digit <= three.len() { char::from(symbol) } else { '=' });

@@ -8,8 +8,8 @@ use zae_limiter_store::{BoxFuture, Clock};
 
 use crate::settler::{Job, Settler};
 
-/// A write that was started. Dropped before its end, it moves to the settler, which polls it to its end: whoever starts a
-/// write finds out what became of it.
+/// A write that was started. Dropped before its end, it moves to the settler, which polls it to its
+/// end: whoever starts a write finds out what became of it.
 pub(crate) struct InFlight<'a, T, A>
 where
     A: FnOnce(BoxFuture<'static, T>) -> Job + Unpin,
@@ -52,14 +52,21 @@ where
     A: FnOnce(BoxFuture<'static, T>) -> Job + Unpin,
 {
     fn drop(&mut self) {
-        if let (Some(write), Some(adopt), true) = (self.write.take(), self.adopt.take(), self.polled) {
+        if let (Some(write), Some(adopt), true) =
+            (self.write.take(), self.adopt.take(), self.polled)
+        {
             self.settler.submit(adopt(write));
         }
     }
 }
 
-/// Waits for `write` and polls `read` beside it. A read that takes longer goes on with the settler: nobody waits for it.
-pub(crate) async fn beside<T>(write: impl Future<Output = T>, read: BoxFuture<'static, ()>, settler: &Settler) -> T {
+/// Waits for `write` and polls `read` beside it. A read that takes longer goes on with the settler:
+/// nobody waits for it.
+pub(crate) async fn beside<T>(
+    write: impl Future<Output = T>,
+    read: BoxFuture<'static, ()>,
+    settler: &Settler,
+) -> T {
     let mut write = std::pin::pin!(write);
     let mut read = Some(read);
     let answer = std::future::poll_fn(|context| {
@@ -78,8 +85,13 @@ pub(crate) async fn beside<T>(write: impl Future<Output = T>, read: BoxFuture<'s
     answer
 }
 
-/// Waits for `future`, at most `deadline`. Then it is dropped; writes inside it go on with the settler.
-pub(crate) async fn within<T>(clock: &dyn Clock, deadline: Duration, future: impl Future<Output = T>) -> Option<T> {
+/// Waits for `future`, at most `deadline`. Then it is dropped; writes inside it go on with the
+/// settler.
+pub(crate) async fn within<T>(
+    clock: &dyn Clock,
+    deadline: Duration,
+    future: impl Future<Output = T>,
+) -> Option<T> {
     let mut future = std::pin::pin!(future);
     let mut timer: Option<BoxFuture<'static, ()>> = None;
     std::future::poll_fn(|context| {

@@ -29,12 +29,13 @@ pub(crate) struct Grant {
 
 /// Tokens taken, to be settled when the work is done.
 ///
-/// `record` what was really used, then `commit`; or `rollback` when the work failed. Dropped unfinished it acts as the
-/// request's [`OnDrop`] says, in the background.
+/// `record` what was really used, then `commit`; or `rollback` when the work failed. Dropped
+/// unfinished it acts as the request's [`OnDrop`] says, in the background.
 #[must_use = "a dropped lease is rolled back; call commit() when the work is done"]
 #[derive(Debug)]
 pub struct Lease {
-    /// Boxed: a lease is moved through several futures, and a pointer is cheaper to move than what it holds.
+    /// Boxed: a lease is moved through several futures, and a pointer is cheaper to move than what
+    /// it holds.
     inner: Box<Inner>,
 }
 
@@ -52,7 +53,8 @@ struct Inner {
 /// What was taken and what was used.
 #[derive(Debug)]
 struct Ledger {
-    /// What has been written, per plan. More than one only when the chain changed under a long lease.
+    /// What has been written, per plan. More than one only when the chain changed under a long
+    /// lease.
     receipts: SmallVec<[Receipt; 1]>,
     /// What was really used, per declared limit.
     used: Amounts,
@@ -62,10 +64,11 @@ struct Ledger {
 #[derive(Debug)]
 struct Receipt {
     plan: Arc<Plan>,
-    /// What was written, charges that may not have landed yet included; credits count as soon as they are sent.
+    /// What was written, charges that may not have landed yet included; credits count as soon as
+    /// they are sent.
     written: Amounts,
-    /// Charges that were sent and not confirmed: the settler may still be at it. They are never given back, because a
-    /// credit that lands before its charge would mint.
+    /// Charges that were sent and not confirmed: the settler may still be at it. They are never
+    /// given back, because a credit that lands before its charge would mint.
     doubtful: Amounts,
 }
 
@@ -94,21 +97,42 @@ impl Lease {
         receipts.push(Receipt::new(plan, Amounts::from_slice(&amounts)));
         let ledger = Ledger { receipts, used: amounts, finished: false };
         Lease {
-            inner: Box::new(Inner { limiter, request, reports, statuses: OnceLock::new(), ledger: Mutex::new(ledger), degraded: None }),
+            inner: Box::new(Inner {
+                limiter,
+                request,
+                reports,
+                statuses: OnceLock::new(),
+                ledger: Mutex::new(ledger),
+                degraded: None,
+            }),
         }
     }
 
-    pub(crate) fn degraded_by(limiter: RateLimiter, request: Request, reason: OutageReason) -> Lease {
+    pub(crate) fn degraded_by(
+        limiter: RateLimiter,
+        request: Request,
+        reason: OutageReason,
+    ) -> Lease {
         let used = request.amounts.iter().map(|(_, amount)| *amount).collect();
         let ledger = Ledger { receipts: SmallVec::new(), used, finished: false };
         let degraded = Some(Degraded { reason });
         let reports = Reports::new();
-        Lease { inner: Box::new(Inner { limiter, request, reports, statuses: OnceLock::new(), ledger: Mutex::new(ledger), degraded }) }
+        Lease {
+            inner: Box::new(Inner {
+                limiter,
+                request,
+                reports,
+                statuses: OnceLock::new(),
+                ledger: Mutex::new(ledger),
+                degraded,
+            }),
+        }
     }
 
-    /// Says what was really used of a limit, in total and including what was taken. The last call wins. Buffered: no I/O,
-    /// fit for every chunk of a stream. As for a take, more than [`TOKENS_MAX`] tokens is an error, and then nothing is
-    /// recorded: it is nearly always a difference that fell below zero.
+    /// Says what was really used of a limit, in total and including what was taken. The last call
+    /// wins. Buffered: no I/O, fit for every chunk of a stream. As for a take, more than
+    /// [`TOKENS_MAX`] tokens is an error, and then nothing is recorded: it is nearly always a
+    /// difference that fell below zero.
     pub fn record(&self, limit: &str, used_in_total: u64) -> Result<(), Invalid> {
         let index = self.index(limit)?;
         if used_in_total > TOKENS_MAX {
@@ -118,8 +142,9 @@ impl Lease {
         Ok(())
     }
 
-    /// Adds `delta` tokens to what was used; the signed form of [`Lease::record`]. Use never falls below zero: more can
-    /// not be given back than was taken. Use beyond [`TOKENS_MAX`] is an error, and then nothing is changed.
+    /// Adds `delta` tokens to what was used; the signed form of [`Lease::record`]. Use never falls
+    /// below zero: more can not be given back than was taken. Use beyond [`TOKENS_MAX`] is an
+    /// error, and then nothing is changed.
     pub fn adjust(&self, limit: &str, delta: i64) -> Result<(), Invalid> {
         let index = self.index(limit)?;
         let mut ledger = self.ledger();
@@ -132,13 +157,20 @@ impl Lease {
     }
 
     fn too_much(&self, index: usize, amount: u64) -> Invalid {
-        Invalid::Amount { limit: self.inner.request.amounts[index].0.clone(), amount, max: TOKENS_MAX }
+        Invalid::Amount {
+            limit: self.inner.request.amounts[index].0.clone(),
+            amount,
+            max: TOKENS_MAX,
+        }
     }
 
     /// Takes more, checked, at once. The names must have been declared by the request.
     ///
     /// Cost: as `acquire`.
-    pub async fn consume(&self, amounts: impl IntoIterator<Item = (impl IntoName<LimitName>, u64)>) -> Result<(), AcquireError> {
+    pub async fn consume(
+        &self,
+        amounts: impl IntoIterator<Item = (impl IntoName<LimitName>, u64)>,
+    ) -> Result<(), AcquireError> {
         let declared = self.inner.request.amounts.len();
         let mut request = self.inner.request.more();
         for (limit, amount) in amounts {
@@ -163,7 +195,9 @@ impl Lease {
         for receipt in theirs.receipts.drain(..) {
             add_to(&mut ours.used, &receipt.written);
             match ours.receipts.last_mut() {
-                Some(last) if last.plan.takes_the_same(&receipt.plan) => add_to(&mut last.written, &receipt.written),
+                Some(last) if last.plan.takes_the_same(&receipt.plan) => {
+                    add_to(&mut last.written, &receipt.written)
+                }
                 _ => ours.receipts.push(receipt),
             }
         }
@@ -171,8 +205,8 @@ impl Lease {
 
     /// Writes what is buffered and keeps the lease.
     ///
-    /// A flush that fails or is dropped leaves its writes to the settler; a later rollback then keeps their charges, because
-    /// nobody knows when they land.
+    /// A flush that fails or is dropped leaves its writes to the settler; a later rollback then
+    /// keeps their charges, because nobody knows when they land.
     ///
     /// Cost: one write per bucket whose use differs from what is written; none otherwise.
     pub async fn flush(&self) -> Result<(), CommitError> {
@@ -186,12 +220,17 @@ impl Lease {
 
     /// The limits that were checked, per member of the chain, with what is left of each.
     pub fn limits(&self) -> &[LimitStatus] {
-        self.inner
-            .statuses
-            .get_or_init(|| self.ledger().receipts.first().map(|receipt| receipt.plan.statuses(&self.inner.reports)).unwrap_or_default())
+        self.inner.statuses.get_or_init(|| {
+            self.ledger()
+                .receipts
+                .first()
+                .map(|receipt| receipt.plan.statuses(&self.inner.reports))
+                .unwrap_or_default()
+        })
     }
 
-    /// `Some` when the store was down and the policy let this call pass: nothing is counted, its writes do nothing.
+    /// `Some` when the store was down and the policy let this call pass: nothing is counted, its
+    /// writes do nothing.
     #[must_use]
     pub fn degraded(&self) -> Option<&Degraded> {
         self.inner.degraded.as_ref()
@@ -205,8 +244,8 @@ impl Lease {
         names.zip(ledger.used.iter().map(|used| used.floor_tokens())).collect()
     }
 
-    /// Settles: writes the difference between what was taken and what was used. Failed charges are retried in
-    /// the background; the error is informational.
+    /// Settles: writes the difference between what was taken and what was used. Failed charges are
+    /// retried in the background; the error is informational.
     ///
     /// Cost: one write per bucket whose use differs from what was taken; none otherwise.
     pub async fn commit(self) -> Result<(), CommitError> {
@@ -216,7 +255,8 @@ impl Lease {
         }
     }
 
-    /// Ends the lease with what was used; `None` when that is what was taken and nothing is left to write.
+    /// Ends the lease with what was used; `None` when that is what was taken and nothing is left to
+    /// write.
     pub(crate) fn conclude(&self) -> Option<Settlement> {
         let settlement = self.ledger().commit();
         (!settlement.is_empty() || settlement.withheld != 0).then_some(settlement)
@@ -239,17 +279,26 @@ impl Lease {
         if settlement.is_empty() {
             return Ok(());
         }
-        let (store, settler, clock) = (self.inner.limiter.store(), self.inner.limiter.settler(), self.inner.limiter.clock());
+        let (store, settler, clock) =
+            (self.inner.limiter.store(), self.inner.limiter.settler(), self.inner.limiter.clock());
         let sent = settlement.send(Arc::clone(store), clock.now());
         let for_settler = (Arc::clone(store), settlement.clone());
-        let write = InFlight::new(sent, settler, move |adjust| Job::Finish { store: for_settler.0, adjust, settlement: for_settler.1 });
+        let write = InFlight::new(sent, settler, move |adjust| Job::Finish {
+            store: for_settler.0,
+            adjust,
+            settlement: for_settler.1,
+        });
         let writes = settlement.parts.len();
         let stopwatch = self.inner.limiter.stopwatch();
         let results = within(clock, self.inner.limiter.settle_deadline(), write).await;
         stopwatch.stop(clock, crate::metrics::settle_took);
         let Some(results) = results else {
             // The write went to the settler, which learns its fate.
-            let source = StoreError::new(zae_limiter_store::StoreErrorKind::Unavailable, "adjust", "no answer within the deadline");
+            let source = StoreError::new(
+                zae_limiter_store::StoreErrorKind::Unavailable,
+                "adjust",
+                "no answer within the deadline",
+            );
             return Err(CommitError { writes, failed: writes, source });
         };
         let (rest, given_up) = settlement.after(&results);
@@ -263,7 +312,10 @@ impl Lease {
     /// The place of a limit among those the request declared.
     fn index(&self, limit: &str) -> Result<usize, UndeclaredLimit> {
         let declared = &self.inner.request.amounts;
-        declared.iter().position(|(name, _)| name.as_str() == limit).ok_or_else(|| UndeclaredLimit { limit: limit.to_owned() })
+        declared
+            .iter()
+            .position(|(name, _)| name.as_str() == limit)
+            .ok_or_else(|| UndeclaredLimit { limit: limit.to_owned() })
     }
 
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
@@ -294,7 +346,8 @@ impl Drop for Lease {
     fn drop(&mut self) {
         let on_drop = self.inner.request.on_drop;
         let settlement = {
-            let ledger = self.inner.ledger.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let ledger =
+                self.inner.ledger.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
             if ledger.finished {
                 return;
             }
@@ -313,20 +366,28 @@ impl Drop for Lease {
 }
 
 impl Ledger {
-    /// The difference between use and what is written. A charge goes to the last plan that has the limit, a credit back to
-    /// where tokens are known to have come from, and never more of them.
+    /// The difference between use and what is written. A charge goes to the last plan that has the
+    /// limit, a credit back to where tokens are known to have come from, and never more of them.
     fn settle_use(&mut self) -> Settling {
-        let mut changes: SmallVec<[Amounts; 1]> = self.receipts.iter().map(|receipt| zeroes(&receipt.written)).collect();
+        let mut changes: SmallVec<[Amounts; 1]> =
+            self.receipts.iter().map(|receipt| zeroes(&receipt.written)).collect();
         let mut charged = changes.clone();
         let mut settlement = Settlement::default();
         for declared in 0..self.used.len() {
-            let written = self.receipts.iter().fold(Milli::ZERO, |sum, receipt| sum.saturating_add(receipt.written[declared]));
+            let written = self
+                .receipts
+                .iter()
+                .fold(Milli::ZERO, |sum, receipt| sum.saturating_add(receipt.written[declared]));
             let difference = self.used[declared].saturating_sub(written);
             if difference > Milli::ZERO {
-                if let Some(place) = self.receipts.iter().rposition(|receipt| receipt.plan.has(declared)) {
+                if let Some(place) =
+                    self.receipts.iter().rposition(|receipt| receipt.plan.has(declared))
+                {
                     let receipt = &mut self.receipts[place];
-                    receipt.written[declared] = receipt.written[declared].saturating_add(difference);
-                    receipt.doubtful[declared] = receipt.doubtful[declared].saturating_add(difference);
+                    receipt.written[declared] =
+                        receipt.written[declared].saturating_add(difference);
+                    receipt.doubtful[declared] =
+                        receipt.doubtful[declared].saturating_add(difference);
                     (changes[place][declared], charged[place][declared]) = (difference, difference);
                 }
                 continue;
@@ -370,9 +431,12 @@ impl Ledger {
         self.finished = true;
         let mut settlement = Settlement::default();
         for receipt in self.receipts.drain(..) {
-            let back: Amounts = (0..receipt.written.len()).map(|declared| receipt.returnable(declared).negated()).collect();
+            let back: Amounts = (0..receipt.written.len())
+                .map(|declared| receipt.returnable(declared).negated())
+                .collect();
             settlement.add(&receipt.plan, &back);
-            settlement.withheld += receipt.doubtful.iter().filter(|doubtful| **doubtful > Milli::ZERO).count();
+            settlement.withheld +=
+                receipt.doubtful.iter().filter(|doubtful| **doubtful > Milli::ZERO).count();
         }
         settlement
     }

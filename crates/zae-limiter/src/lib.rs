@@ -1,7 +1,8 @@
 //! A rate limiter for calls whose cost is known only afterwards: LLM tokens, bytes, money.
 //!
-//! Check several limits in one atomic step, charge a whole hierarchy, change centrally stored limits while services run, and
-//! isolate tenants. Embedded on one machine (SQLite, nothing to install), or on DynamoDB when one machine is no longer enough.
+//! Check several limits in one atomic step, charge a whole hierarchy, change centrally stored
+//! limits while services run, and isolate tenants. Embedded on one machine (SQLite, nothing to
+//! install), or on DynamoDB when one machine is no longer enough.
 //!
 //! ```
 //! use zae_limiter::{AcquireError, Level, RateLimiter, Request};
@@ -27,8 +28,8 @@
 //! # }
 //! ```
 //!
-//! To test code that uses it, nothing has to be mocked: [`MemoryStore`] keeps everything in memory, and [`ManualClock`]
-//! moves only when told, waking whoever waits for it.
+//! To test code that uses it, nothing has to be mocked: [`MemoryStore`] keeps everything in memory,
+//! and [`ManualClock`] moves only when told, waking whoever waits for it.
 //!
 //! ```
 //! use std::time::Duration;
@@ -48,8 +49,9 @@
 //! # }
 //! ```
 //!
-//! The key decision: tokens are taken **before** the work, from every bucket of the chain or from none, and reconciled
-//! after it. Debt is allowed only in the reconciliation and repaid by refill, so nobody gets past a limit twice.
+//! The key decision: tokens are taken **before** the work, from every bucket of the chain or from
+//! none, and reconciled after it. Debt is allowed only in the reconciliation and repaid by refill,
+//! so nobody gets past a limit twice.
 
 #[cfg(feature = "axum")]
 pub mod axum;
@@ -69,20 +71,24 @@ mod settler;
 pub mod wire;
 
 pub use cache::CacheStats;
-pub use error::{AcquireError, CommitError, Disabled, Error, Invalid, NoLimits, OutageReason, Unavailable, UndeclaredLimit};
+pub use error::{
+    AcquireError, CommitError, Disabled, Error, Invalid, NoLimits, OutageReason, Unavailable,
+    UndeclaredLimit,
+};
 pub use lease::{Degraded, Lease};
 pub use limiter::{
-    Availability, Builder, CapacityScope, CreatedEntity, EntityCapacity, EntityWarning, RateLimiter, Reached, Resolved, ResolvedMember,
-    ResourceCapacity,
+    Availability, Builder, CapacityScope, CreatedEntity, EntityCapacity, EntityWarning,
+    RateLimiter, Reached, Resolved, ResolvedMember, ResourceCapacity,
 };
 pub use request::{OnDrop, Request};
 pub use settler::Settled;
 
 pub use zae_limiter_core as core;
 pub use zae_limiter_core::{
-    AuditAction, AuditEvent, AuditSubject, Entity, EntityId, EventId, IntoName, Limit, LimitError, LimitName, LimitSource, LimitStatus,
-    Milli, NameError, NamespaceId, NamespaceName, Principal, RateLimitExceeded, ResourceName, TimeMs, UsageSnapshot, UsageSummary,
-    UsageWindow, Wait, WaitMs,
+    AuditAction, AuditEvent, AuditSubject, Entity, EntityId, EventId, IntoName, Limit, LimitError,
+    LimitName, LimitSource, LimitStatus, Milli, NameError, NamespaceId, NamespaceName, Principal,
+    RateLimitExceeded, ResourceName, TimeMs, UsageSnapshot, UsageSummary, UsageWindow, Wait,
+    WaitMs,
 };
 #[cfg(feature = "dynamodb")]
 pub use zae_limiter_dynamodb as dynamodb;
@@ -90,8 +96,9 @@ pub use zae_limiter_dynamodb as dynamodb;
 pub use zae_limiter_sqlite as sqlite;
 pub use zae_limiter_store as store;
 pub use zae_limiter_store::{
-    AuditQuery, BucketView, Change, Clock, Cursor, DeletedEntity, EntityDraft, EntityUpdate, Level, LevelConfig, LimitsChange, ManualClock,
-    MemoryStore, Namespace, NamespaceStatus, NewEntity, OnUnavailable, Page, PageRequest, Purged, Store, StoreError, StoreErrorKind, Swept,
+    AuditQuery, BucketView, Change, Clock, Cursor, DeletedEntity, EntityDraft, EntityUpdate, Level,
+    LevelConfig, LimitsChange, ManualClock, MemoryStore, Namespace, NamespaceStatus, NewEntity,
+    OnUnavailable, Page, PageRequest, Purged, Store, StoreError, StoreErrorKind, Swept,
     SystemClock, UsageQuery,
 };
 

@@ -1,5 +1,6 @@
-//! The metrics, in one place: counters, gauges and one histogram through the [`metrics`](https://docs.rs/metrics) facade.
-//! `docs/metrics.md` is generated from [`ALL`] and checked by a test.
+//! The metrics, in one place: counters, gauges and one histogram through the
+//! [`metrics`](https://docs.rs/metrics) facade. `docs/metrics.md` is generated from [`ALL`] and
+//! checked by a test.
 //!
 //! Without a recorder nothing is kept. With one, for example `metrics-exporter-prometheus`:
 //!
@@ -51,33 +52,48 @@ const fn counter(name: &'static str, help: &'static str) -> Metric {
     Metric { name, kind: Kind::Counter, help }
 }
 
-const GRANTED: Metric = counter("zae_limiter_granted_total", "Requests admitted, degraded ones excluded.");
+const GRANTED: Metric =
+    counter("zae_limiter_granted_total", "Requests admitted, degraded ones excluded.");
 const REFUSED: Metric = counter("zae_limiter_refused_total", "Requests refused by a limit.");
-const CONTENDED: Metric = counter("zae_limiter_contended_total", "Requests refused because too many writers fought for a bucket.");
+const CONTENDED: Metric = counter(
+    "zae_limiter_contended_total",
+    "Requests refused because too many writers fought for a bucket.",
+);
 const DEGRADED: Metric = counter(
     "zae_limiter_degraded_total",
     "Requests admitted without a decision because the store was down and the policy is `allow`. Label `reason`.",
 );
-const BLOCKED: Metric =
-    counter("zae_limiter_blocked_total", "Requests refused because the store was down and the policy is `block`. Label `reason`.");
+const BLOCKED: Metric = counter(
+    "zae_limiter_blocked_total",
+    "Requests refused because the store was down and the policy is `block`. Label `reason`.",
+);
 const SETTLED: Metric = counter("zae_limiter_settled_total", "Background settlements completed.");
 const ABANDONED: Metric = counter(
     "zae_limiter_abandoned_total",
     "Leases or writes that found the settler's queue full or lost its runtime: what they held stays spent.",
 );
-const LOST: Metric =
-    counter("zae_limiter_lost_total", "Bucket updates dropped: refunds of unknown outcome, and writes that ran out of retries.");
-const OVERRIDES: Metric = counter("zae_limiter_overrides_total", "Requests that brought limits of their own.");
-const CACHE_HITS: Metric =
-    counter("zae_limiter_config_cache_hits_total", "Look-ups of limits answered by the config cache. Brought up to date with every miss.");
-const CACHE_MISSES: Metric = counter("zae_limiter_config_cache_misses_total", "Look-ups of limits that read the store.");
+const LOST: Metric = counter(
+    "zae_limiter_lost_total",
+    "Bucket updates dropped: refunds of unknown outcome, and writes that ran out of retries.",
+);
+const OVERRIDES: Metric =
+    counter("zae_limiter_overrides_total", "Requests that brought limits of their own.");
+const CACHE_HITS: Metric = counter(
+    "zae_limiter_config_cache_hits_total",
+    "Look-ups of limits answered by the config cache. Brought up to date with every miss.",
+);
+const CACHE_MISSES: Metric =
+    counter("zae_limiter_config_cache_misses_total", "Look-ups of limits that read the store.");
 const CACHE_ENTRIES: Metric = Metric {
     name: "zae_limiter_config_cache_entries",
     kind: Kind::Gauge,
     help: "Entries of the config caches of this process. Brought up to date with every miss.",
 };
-const SETTLER_JOBS: Metric =
-    Metric { name: "zae_limiter_settler_jobs", kind: Kind::Gauge, help: "Background settlements waiting or in flight." };
+const SETTLER_JOBS: Metric = Metric {
+    name: "zae_limiter_settler_jobs",
+    kind: Kind::Gauge,
+    help: "Background settlements waiting or in flight.",
+};
 const STORE_SECONDS: Metric = Metric {
     name: "zae_limiter_store_seconds",
     kind: Kind::Histogram,
@@ -109,16 +125,19 @@ const LABELLED: [&str; 3] = [DEGRADED.name, BLOCKED.name, STORE_SECONDS.name];
 /// Whether somebody wants to know how long the store takes.
 static IS_TIMED: AtomicBool = AtomicBool::new(false);
 
-/// Tells the installed recorder what each metric means, and sets those without a label to zero, so that they are there
-/// before their first event. Call it once, after the recorder is installed: only then are answers of the store timed,
-/// because a program without a recorder should not pay for reading the clock.
+/// Tells the installed recorder what each metric means, and sets those without a label to zero, so
+/// that they are there before their first event. Call it once, after the recorder is installed:
+/// only then are answers of the store timed, because a program without a recorder should not pay
+/// for reading the clock.
 pub fn describe() {
     IS_TIMED.store(true, Ordering::Relaxed);
     for metric in ALL {
         match metric.kind {
             Kind::Counter => metrics::describe_counter!(metric.name, metric.help),
             Kind::Gauge => metrics::describe_gauge!(metric.name, metric.help),
-            Kind::Histogram => metrics::describe_histogram!(metric.name, metrics::Unit::Seconds, metric.help),
+            Kind::Histogram => {
+                metrics::describe_histogram!(metric.name, metrics::Unit::Seconds, metric.help)
+            }
         }
         if !LABELLED.contains(&metric.name) {
             match metric.kind {
@@ -181,8 +200,8 @@ pub(crate) fn settler_job_ended() {
     metrics::gauge!(SETTLER_JOBS.name).decrement(1.0);
 }
 
-/// What a config cache has said about itself. Only differences are reported, because several caches of a process share the
-/// metrics.
+/// What a config cache has said about itself. Only differences are reported, because several caches
+/// of a process share the metrics.
 #[derive(Debug, Default)]
 pub(crate) struct CacheReport {
     said: Mutex<CacheNumbers>,
@@ -197,8 +216,10 @@ pub(crate) struct CacheNumbers {
 
 impl CacheReport {
     pub(crate) fn publish(&self, now: CacheNumbers) {
-        // Poisoned by nobody: nothing in here can panic but a recorder, whose numbers are then late.
-        let said = std::mem::replace(&mut *self.said.lock().unwrap_or_else(PoisonError::into_inner), now);
+        // Poisoned by nobody: nothing in here can panic but a recorder, whose numbers are then
+        // late.
+        let said =
+            std::mem::replace(&mut *self.said.lock().unwrap_or_else(PoisonError::into_inner), now);
         metrics::counter!(CACHE_HITS.name).increment(now.hits.saturating_sub(said.hits));
         metrics::counter!(CACHE_MISSES.name).increment(now.misses.saturating_sub(said.misses));
         metrics::gauge!(CACHE_ENTRIES.name).increment(now.entries as f64 - said.entries as f64);
@@ -239,7 +260,12 @@ pub fn reference() -> String {
          No label carries an entity, a resource or a namespace.\n\n| metric | kind | what it says |\n|---|---|---|\n",
     );
     for metric in ALL {
-        page.push_str(&format!("| `{}` | {} | {} |\n", metric.name, metric.kind.as_str(), metric.help));
+        page.push_str(&format!(
+            "| `{}` | {} | {} |\n",
+            metric.name,
+            metric.kind.as_str(),
+            metric.help
+        ));
     }
     page
 }

@@ -1,12 +1,16 @@
-//! A plan: which buckets a request takes from, under which limits. Made once per request, kept by its lease as the receipt.
+//! A plan: which buckets a request takes from, under which limits. Made once per request, kept by
+//! its lease as the receipt.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
-use zae_limiter_core::{EntityId, LimitName, LimitStatus, Milli, Reports, ResourceName, Take, TimeMs};
+use zae_limiter_core::{
+    EntityId, LimitName, LimitStatus, Milli, Reports, ResourceName, Take, TimeMs,
+};
 use zae_limiter_store::{
-    Adjusted, BoxFuture, BucketDelta, ConsumeOutcome, ConsumeRequest, Delta, LimitsInForce, MemberTake, Store, StoreError,
+    Adjusted, BoxFuture, BucketDelta, ConsumeOutcome, ConsumeRequest, Delta, LimitsInForce,
+    MemberTake, Store, StoreError,
 };
 
 /// Signed amounts, one per declared limit.
@@ -24,7 +28,8 @@ pub(crate) struct Plan {
     pub(crate) resource: ResourceName,
     /// Leave limits with no amount out of the decision instead of asking whether they are in debt.
     pub(crate) skip_zero: bool,
-    /// The caller first, then its ancestors, those without limits included: they may be switched off.
+    /// The caller first, then its ancestors, those without limits included: they may be switched
+    /// off.
     pub(crate) members: SmallVec<[PlannedMember; 1]>,
 }
 
@@ -49,7 +54,12 @@ pub(crate) struct Share {
 
 impl Plan {
     /// Starts taking `amounts` from every bucket. The future owns everything it needs.
-    pub(crate) fn consume(self: Arc<Self>, store: Arc<dyn Store>, amounts: Amounts, now: TimeMs) -> ConsumeInFlight {
+    pub(crate) fn consume(
+        self: Arc<Self>,
+        store: Arc<dyn Store>,
+        amounts: Amounts,
+        now: TimeMs,
+    ) -> ConsumeInFlight {
         Box::pin(async move {
             let takes = self.takes(&amounts);
             let members = self.member_takes(&takes);
@@ -58,7 +68,12 @@ impl Plan {
     }
 
     /// Looks at every bucket.
-    pub(crate) async fn peek(&self, store: &dyn Store, amounts: &Amounts, now: TimeMs) -> Result<ConsumeOutcome, StoreError> {
+    pub(crate) async fn peek(
+        &self,
+        store: &dyn Store,
+        amounts: &Amounts,
+        now: TimeMs,
+    ) -> Result<ConsumeOutcome, StoreError> {
         let takes = self.takes(amounts);
         let members = self.member_takes(&takes);
         store.peek(&ConsumeRequest { members: &members, now }).await
@@ -79,14 +94,18 @@ impl Plan {
         all
     }
 
-    fn member_takes<'a>(&'a self, takes: &'a [SmallVec<[Take; 2]>]) -> SmallVec<[MemberTake<'a>; 2]> {
-        let member_take = |(member, takes): (&'a PlannedMember, &'a SmallVec<[Take; 2]>)| MemberTake {
-            entity: &member.entity,
-            resource: &self.resource,
-            limits: &member.limits,
-            takes,
-            absent: &member.absent,
-        };
+    fn member_takes<'a>(
+        &'a self,
+        takes: &'a [SmallVec<[Take; 2]>],
+    ) -> SmallVec<[MemberTake<'a>; 2]> {
+        let member_take =
+            |(member, takes): (&'a PlannedMember, &'a SmallVec<[Take; 2]>)| MemberTake {
+                entity: &member.entity,
+                resource: &self.resource,
+                limits: &member.limits,
+                takes,
+                absent: &member.absent,
+            };
         self.members.iter().zip(takes).map(member_take).collect()
     }
 
@@ -109,13 +128,24 @@ impl Plan {
 
     /// True when some member has the declared limit.
     pub(crate) fn has(&self, declared: usize) -> bool {
-        self.members.iter().any(|member| member.shares.iter().any(|share| usize::from(share.declared) == declared))
+        self.members
+            .iter()
+            .any(|member| member.shares.iter().any(|share| usize::from(share.declared) == declared))
     }
 
-    /// True when `other` takes the same declared limits from the very same buckets: only then can one settle for the other.
+    /// True when `other` takes the same declared limits from the very same buckets: only then can
+    /// one settle for the other.
     pub(crate) fn takes_the_same(&self, other: &Plan) -> bool {
         let parts = |plan: &Plan| -> Vec<(EntityId, Vec<u8>)> {
-            plan.members.iter().map(|member| (member.entity.clone(), member.shares.iter().map(|share| share.declared).collect())).collect()
+            plan.members
+                .iter()
+                .map(|member| {
+                    (
+                        member.entity.clone(),
+                        member.shares.iter().map(|share| share.declared).collect(),
+                    )
+                })
+                .collect()
         };
         self.resource == other.resource && parts(self) == parts(other)
     }
@@ -125,7 +155,8 @@ impl Plan {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Settlement {
     pub(crate) parts: SmallVec<[Part; 1]>,
-    /// Credits left out because their charge may not have landed: counted as lost by whoever sends the rest.
+    /// Credits left out because their charge may not have landed: counted as lost by whoever sends
+    /// the rest.
     pub(crate) withheld: usize,
 }
 
@@ -143,11 +174,20 @@ pub(crate) struct Part {
 static OPERATIONS: AtomicU64 = AtomicU64::new(1);
 
 impl Settlement {
-    /// Adds `amounts` (positive charges, negative gives back) to every bucket of `plan`. Zeroes are left out.
+    /// Adds `amounts` (positive charges, negative gives back) to every bucket of `plan`. Zeroes are
+    /// left out.
     pub(crate) fn add(&mut self, plan: &Arc<Plan>, amounts: &Amounts) {
         for (index, member) in plan.members.iter().enumerate() {
-            let delta = |share: &Share| Delta { limit: share.limit, amount: amounts[usize::from(share.declared)] };
-            let deltas: SmallVec<[Delta; 2]> = member.shares.iter().map(delta).filter(|delta| delta.amount != Milli::ZERO).collect();
+            let delta = |share: &Share| Delta {
+                limit: share.limit,
+                amount: amounts[usize::from(share.declared)],
+            };
+            let deltas: SmallVec<[Delta; 2]> = member
+                .shares
+                .iter()
+                .map(delta)
+                .filter(|delta| delta.amount != Milli::ZERO)
+                .collect();
             if !deltas.is_empty() {
                 // Only different from all others: no ordering needed.
                 let operation = OPERATIONS.fetch_add(1, Ordering::Relaxed);
@@ -169,8 +209,9 @@ impl Settlement {
         })
     }
 
-    /// What is left to do after these results, and how many credits had to be given up. A charge of unknown fate is sent
-    /// again (over-charging is the safe direction), a credit of unknown fate is not (giving back twice would mint).
+    /// What is left to do after these results, and how many credits had to be given up. A charge of
+    /// unknown fate is sent again (over-charging is the safe direction), a credit of unknown fate
+    /// is not (giving back twice would mint).
     pub(crate) fn after(mut self, results: &[Result<Adjusted, StoreError>]) -> (Settlement, usize) {
         let mut given_up = 0;
         let mut index = 0;

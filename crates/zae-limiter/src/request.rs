@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use zae_limiter_core::{EntityId, IntoName, Limit, LimitName, Milli, ResourceName, TOKENS_MAX, check_limits};
+use zae_limiter_core::{
+    EntityId, IntoName, Limit, LimitName, Milli, ResourceName, TOKENS_MAX, check_limits,
+};
 use zae_limiter_store::OnUnavailable;
 
 use crate::Invalid;
@@ -15,14 +17,15 @@ pub enum OnDrop {
     /// Give everything back, as a dropped transaction does.
     #[default]
     Rollback,
-    /// Settle what was recorded: for streams whose client hangs up, or its tokens would be free. What was not recorded
-    /// counts as used as estimated.
+    /// Settle what was recorded: for streams whose client hangs up, or its tokens would be free.
+    /// What was not recorded counts as used as estimated.
     Commit,
     /// Keep the full estimate charged.
     Keep,
 }
 
-/// A call to be admitted: who, for what, how much. Mistakes surface at `acquire`, so building one never fails.
+/// A call to be admitted: who, for what, how much. Mistakes surface at `acquire`, so building one
+/// never fails.
 ///
 /// ```
 /// use zae_limiter::Request;
@@ -49,10 +52,11 @@ pub struct Request {
 impl Request {
     /// A request of `entity` for `resource`.
     pub fn new(entity: impl IntoName<EntityId>, resource: impl IntoName<ResourceName>) -> Request {
-        let (names, mistake) = match entity.into_name().and_then(|entity| Ok((entity, resource.into_name()?))) {
-            Ok(names) => (Some(names), None),
-            Err(error) => (None, Some(Box::new(Invalid::from(error)))),
-        };
+        let (names, mistake) =
+            match entity.into_name().and_then(|entity| Ok((entity, resource.into_name()?))) {
+                Ok(names) => (Some(names), None),
+                Err(error) => (None, Some(Box::new(Invalid::from(error)))),
+            };
         Request {
             names,
             amounts: SmallVec::new(),
@@ -67,12 +71,14 @@ impl Request {
         }
     }
 
-    /// Takes `amount` tokens of `limit`. Zero declares the limit: it must not be in debt, and can be recorded later.
-    /// Amounts for the same limit add up.
+    /// Takes `amount` tokens of `limit`. Zero declares the limit: it must not be in debt, and can
+    /// be recorded later. Amounts for the same limit add up.
     pub fn take(mut self, limit: impl IntoName<LimitName>, amount: u64) -> Request {
         match limit.into_name() {
             Err(error) => self.mistaken(error.into()),
-            Ok(limit) if amount > TOKENS_MAX => self.mistaken(Invalid::Amount { limit, amount, max: TOKENS_MAX }),
+            Ok(limit) if amount > TOKENS_MAX => {
+                self.mistaken(Invalid::Amount { limit, amount, max: TOKENS_MAX })
+            }
             Ok(limit) => match self.amounts.iter_mut().find(|(name, _)| *name == limit) {
                 Some((_, total)) => *total = total.saturating_add(Milli::from_tokens(amount)),
                 None => self.amounts.push((limit, Milli::from_tokens(amount))),
@@ -81,8 +87,9 @@ impl Request {
         self
     }
 
-    /// Overrides whatever limits are stored for the entity. The bucket is shared with everyone else: callers with
-    /// different overrides on one bucket are held to the smaller capacity, never more.
+    /// Overrides whatever limits are stored for the entity. The bucket is shared with everyone
+    /// else: callers with different overrides on one bucket are held to the smaller capacity, never
+    /// more.
     pub fn limits(mut self, limits: impl IntoIterator<Item = Limit>) -> Request {
         let limits: Arc<[Limit]> = limits.into_iter().collect();
         self.checked(&limits);
@@ -116,8 +123,8 @@ impl Request {
         self
     }
 
-    /// Waits for the limits instead of being refused, at most this long in total. A request that can never pass, or not
-    /// within this time, is refused at once.
+    /// Waits for the limits instead of being refused, at most this long in total. A request that
+    /// can never pass, or not within this time, is refused at once.
     pub fn wait(mut self, at_most: Duration) -> Request {
         self.wait = Some(at_most);
         self
@@ -135,7 +142,9 @@ impl Request {
         match (&self.names, &self.mistake) {
             (Some((entity, resource)), None) => Ok((entity, resource)),
             (_, Some(mistake)) => Err((**mistake).clone()),
-            (None, None) => Err(Invalid::Refused("a request needs an entity and a resource".into())),
+            (None, None) => {
+                Err(Invalid::Refused("a request needs an entity and a resource".into()))
+            }
         }
     }
 

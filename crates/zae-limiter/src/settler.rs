@@ -1,7 +1,8 @@
 //! The settler: the one background task of a limiter. It finishes what callers left unfinished.
 //!
-//! Leases dropped without commit or rollback, writes in flight whose caller went away, charges that failed. Its queue is
-//! bounded; what does not fit is counted as abandoned, and its tokens stay spent: never the other direction.
+//! Leases dropped without commit or rollback, writes in flight whose caller went away, charges that
+//! failed. Its queue is bounded; what does not fit is counted as abandoned, and its tokens stay
+//! spent: never the other direction.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -22,7 +23,8 @@ use crate::plan::{AdjustInFlight, ConsumeInFlight, Settlement};
 const QUEUE_MAX: usize = 4096;
 /// Jobs worked on at once.
 const IN_FLIGHT_MAX: usize = 64;
-/// Times one settlement is sent: over about half a minute, so that a store that restarts loses nothing.
+/// Times one settlement is sent: over about half a minute, so that a store that restarts loses
+/// nothing.
 const ATTEMPTS_MAX: u32 = 14;
 /// Pause before the second attempt; doubled each time up to the longest, jittered.
 const PAUSE_MS: u64 = 50;
@@ -48,7 +50,8 @@ pub(crate) enum Job {
 pub struct Settled {
     /// Background settlements completed.
     pub settled: u64,
-    /// Jobs that found the queue full, or were being worked on when the runtime ended: what they held stays spent.
+    /// Jobs that found the queue full, or were being worked on when the runtime ended: what they
+    /// held stays spent.
     pub abandoned: u64,
     /// Bucket updates dropped: refunds of unknown outcome, and writes that ran out of retries.
     pub lost: u64,
@@ -56,15 +59,16 @@ pub struct Settled {
     pub pending: u64,
 }
 
-/// The handle to the settler. Its task lives on a runtime; when that ends, the jobs that wait are taken over by a task on
-/// the next runtime from which a job is handed over or drained. The task ends when the handle is gone and nothing is left
-/// to do.
+/// The handle to the settler. Its task lives on a runtime; when that ends, the jobs that wait are
+/// taken over by a task on the next runtime from which a job is handed over or drained. The task
+/// ends when the handle is gone and nothing is left to do.
 #[derive(Debug)]
 pub(crate) struct Settler {
     desk: Arc<Desk>,
 }
 
-/// What the handle and the task share. Locks are held for a moment, never while a job is polled or dropped.
+/// What the handle and the task share. Locks are held for a moment, never while a job is polled or
+/// dropped.
 struct Desk {
     jobs: Mutex<Jobs>,
     tally: Tally,
@@ -94,9 +98,14 @@ struct Tally {
 
 impl Settler {
     /// Starts the task on `runtime`.
-    pub(crate) fn start(runtime: &Handle, clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Settler {
+    pub(crate) fn start(
+        runtime: &Handle,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+    ) -> Settler {
         let jobs = Jobs { waiting: VecDeque::new(), waker: None, is_staffed: false, is_open: true };
-        let desk = Arc::new(Desk { jobs: Mutex::new(jobs), tally: Tally::default(), clock, entropy });
+        let desk =
+            Arc::new(Desk { jobs: Mutex::new(jobs), tally: Tally::default(), clock, entropy });
         desk.staff(runtime);
         Settler { desk }
     }
@@ -107,7 +116,8 @@ impl Settler {
         metrics::settler_job_began();
         let refused = {
             let mut jobs = self.desk.lock();
-            // Nobody waits for a read, and one that nobody works on would hold its limiter for ever.
+            // Nobody waits for a read, and one that nobody works on would hold its limiter for
+            // ever.
             if jobs.waiting.len() >= QUEUE_MAX || (job.is_read() && !jobs.is_staffed) {
                 Some(job)
             } else {
@@ -170,7 +180,8 @@ impl Drop for Settler {
         let (waker, unstaffed) = {
             let mut jobs = self.desk.lock();
             jobs.is_open = false;
-            let unstaffed = if jobs.is_staffed { VecDeque::new() } else { std::mem::take(&mut jobs.waiting) };
+            let unstaffed =
+                if jobs.is_staffed { VecDeque::new() } else { std::mem::take(&mut jobs.waiting) };
             (jobs.waker.take(), unstaffed)
         };
         waker.into_iter().for_each(Waker::wake);
@@ -190,8 +201,8 @@ impl Desk {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes the task; puts a new one on the runtime of the caller when the last one has ended with its runtime. Outside of
-    /// a runtime the jobs wait until a limiter is used on one.
+    /// Wakes the task; puts a new one on the runtime of the caller when the last one has ended with
+    /// its runtime. Outside of a runtime the jobs wait until a limiter is used on one.
     fn call(self: &Arc<Desk>) {
         let (waker, is_staffed) = {
             let mut jobs = self.lock();
@@ -205,7 +216,8 @@ impl Desk {
 
     fn staff(self: &Arc<Desk>, runtime: &Handle) {
         if !std::mem::replace(&mut self.lock().is_staffed, true) {
-            // Made before it is spawned: a runtime that has ended drops it at once, and it signs off.
+            // Made before it is spawned: a runtime that has ended drops it at once, and it signs
+            // off.
             runtime.spawn(Shift { desk: Arc::clone(self), in_flight: Vec::new() }.work());
         }
     }
@@ -254,8 +266,8 @@ struct InWork {
 }
 
 impl Shift {
-    /// Takes jobs while there is room and polls those in flight, all in one task: a store that hangs on one write must not
-    /// hold up the others.
+    /// Takes jobs while there is room and polls those in flight, all in one task: a store that
+    /// hangs on one write must not hold up the others.
     async fn work(mut self) {
         std::future::poll_fn(move |context| {
             loop {
@@ -283,20 +295,22 @@ impl Shift {
             && let Some(job) = jobs.waiting.pop_front()
         {
             let worker = Worker { desk: Arc::clone(&self.desk) };
-            self.in_flight.push(InWork { is_read: job.is_read(), work: Box::pin(worker.work(job)) });
+            self.in_flight
+                .push(InWork { is_read: job.is_read(), work: Box::pin(worker.work(job)) });
         }
         jobs.is_open || !jobs.waiting.is_empty()
     }
 }
 
-/// The task ends, with its runtime or because nothing is left. What it was working on cannot go on elsewhere and is counted;
-/// what waits is left to the next task.
+/// The task ends, with its runtime or because nothing is left. What it was working on cannot go on
+/// elsewhere and is counted; what waits is left to the next task.
 impl Drop for Shift {
     fn drop(&mut self) {
         let (waker, reads) = {
             let mut jobs = self.desk.lock();
             jobs.is_staffed = false;
-            let (reads, waiting): (VecDeque<Job>, VecDeque<Job>) = std::mem::take(&mut jobs.waiting).into_iter().partition(Job::is_read);
+            let (reads, waiting): (VecDeque<Job>, VecDeque<Job>) =
+                std::mem::take(&mut jobs.waiting).into_iter().partition(Job::is_read);
             jobs.waiting = waiting;
             (jobs.waker.take(), reads)
         };
@@ -321,15 +335,22 @@ impl Worker {
     async fn work(self, job: Job) {
         match job {
             Job::Settle { store, settlement } => self.settle(&store, settlement).await,
-            Job::GiveBack { store, consume, refund } => match within(&*self.desk.clock, WRITE_DEADLINE, consume).await {
-                Some(Ok(ConsumeOutcome::Granted(_))) => self.settle(&store, refund).await,
-                Some(Ok(_)) => {}
-                Some(Err(error)) if !error.fate_unknown() => {}
-                // Taken or not, nobody knows: giving back what was not taken would mint, so it stays spent.
-                Some(Err(_)) | None => self.desk.tally.lose(refund.parts.iter().map(|part| part.deltas.len()).sum()),
-            },
+            Job::GiveBack { store, consume, refund } => {
+                match within(&*self.desk.clock, WRITE_DEADLINE, consume).await {
+                    Some(Ok(ConsumeOutcome::Granted(_))) => self.settle(&store, refund).await,
+                    Some(Ok(_)) => {}
+                    Some(Err(error)) if !error.fate_unknown() => {}
+                    // Taken or not, nobody knows: giving back what was not taken would mint, so it
+                    // stays spent.
+                    Some(Err(_)) | None => self
+                        .desk
+                        .tally
+                        .lose(refund.parts.iter().map(|part| part.deltas.len()).sum()),
+                }
+            }
             Job::Finish { store, adjust, settlement } => {
-                let results = within(&*self.desk.clock, WRITE_DEADLINE, adjust).await.unwrap_or_default();
+                let results =
+                    within(&*self.desk.clock, WRITE_DEADLINE, adjust).await.unwrap_or_default();
                 let (rest, given_up) = settlement.after(&results);
                 self.desk.tally.lose(given_up);
                 self.settle(&store, rest).await;
@@ -350,7 +371,12 @@ impl Worker {
             }
             if attempt > 0 {
                 let pause_ms = (PAUSE_MS << (attempt - 1)).min(PAUSE_MS_MAX);
-                self.desk.clock.sleep(Duration::from_millis(pause_ms / 2 + self.desk.entropy.next_u64() % pause_ms)).await;
+                self.desk
+                    .clock
+                    .sleep(Duration::from_millis(
+                        pause_ms / 2 + self.desk.entropy.next_u64() % pause_ms,
+                    ))
+                    .await;
             }
             let sent = settlement.send(Arc::clone(store), self.desk.clock.now());
             let results = within(&*self.desk.clock, WRITE_DEADLINE, sent).await.unwrap_or_default();

@@ -1,10 +1,12 @@
-//! The JSON forms of what the limiter says, for HTTP bodies and the CLI. Separate types, so that the domain can change
-//! without changing what clients parse.
+//! The JSON forms of what the limiter says, for HTTP bodies and the CLI. Separate types, so that
+//! the domain can change without changing what clients parse.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use zae_limiter_core::{AuditEvent, Entity, Limit, LimitStatus, RateLimitExceeded, UsageSnapshot, Wait, rfc3339};
+use zae_limiter_core::{
+    AuditEvent, Entity, Limit, LimitStatus, RateLimitExceeded, UsageSnapshot, Wait, rfc3339,
+};
 use zae_limiter_store::{BucketView, LevelConfig, Namespace};
 
 use crate::{Availability, Lease, Resolved};
@@ -306,7 +308,8 @@ pub struct AuditForm {
     pub principal: Option<String>,
     /// Which resource.
     pub resource: Option<String>,
-    /// What exactly. What there are several of, such as limits that were set together, is joined by commas.
+    /// What exactly. What there are several of, such as limits that were set together, is joined by
+    /// commas.
     pub details: BTreeMap<String, String>,
 }
 
@@ -360,7 +363,11 @@ impl From<&UsageSnapshot> for UsageForm {
             resource: snapshot.resource.to_string(),
             window: snapshot.window.as_str(),
             window_start: snapshot.window.key(snapshot.start),
-            counters: snapshot.counters.iter().map(|(name, used)| (name.to_string(), used.floor_tokens())).collect(),
+            counters: snapshot
+                .counters
+                .iter()
+                .map(|(name, used)| (name.to_string(), used.floor_tokens()))
+                .collect(),
             total_events: snapshot.events,
         }
     }

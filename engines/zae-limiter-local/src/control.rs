@@ -22,7 +22,8 @@ use crate::sweep;
 pub(crate) const PREFIX: &str = "/_zae/";
 
 /// What somebody reads who asks for something else.
-const PATHS: &str = "see GET /_zae/health, POST /_zae/sweep-ttl, POST /_zae/trim-streams, POST /_zae/shutdown";
+const PATHS: &str =
+    "see GET /_zae/health, POST /_zae/sweep-ttl, POST /_zae/trim-streams, POST /_zae/shutdown";
 
 /// The connections that the front found to be for us.
 pub(crate) struct Connections(pub(crate) mpsc::Receiver<(TcpStream, SocketAddr)>);
@@ -56,8 +57,8 @@ pub(crate) fn router(storage: Arc<Storage>, shutdown: Arc<Notify>) -> Router {
         .with_state(storage)
 }
 
-/// Refuses browsers, where any page could call, and ends the connection with its answer: the next request on it might be
-/// for the engine.
+/// Refuses browsers, where any page could call, and ends the connection with its answer: the next
+/// request on it might be for the engine.
 async fn guard(request: Request, next: Next) -> Response {
     let mut response = match request.headers().get(header::ORIGIN) {
         Some(_) => problem(StatusCode::FORBIDDEN, "not for browsers"),
@@ -82,7 +83,8 @@ async fn health(State(storage): State<Arc<Storage>>) -> Response {
     .await
 }
 
-/// The tables there are. The engine lists one before it has made it, and after it has dropped it: those are left out.
+/// The tables there are. The engine lists one before it has made it, and after it has dropped it:
+/// those are left out.
 fn tables(own: &dynoxide::storage::Storage) -> Result<Vec<Value>> {
     let mut tables = Vec::new();
     for name in own.list_table_names()? {
@@ -144,7 +146,10 @@ fn seconds(body: &str, name: &str) -> Result<Option<u64>> {
 }
 
 /// Runs `work` where it may block.
-async fn answer(storage: Arc<Storage>, work: impl FnOnce(&Storage) -> Result<Value> + Send + 'static) -> Response {
+async fn answer(
+    storage: Arc<Storage>,
+    work: impl FnOnce(&Storage) -> Result<Value> + Send + 'static,
+) -> Response {
     let result = tokio::task::spawn_blocking(move || work(&storage)).await;
     match result.map_err(anyhow::Error::from).and_then(|result| result) {
         Ok(value) => reply(StatusCode::OK, &value),
@@ -170,7 +175,10 @@ mod tests {
         assert_eq!(seconds("{}", "now").unwrap(), None);
         assert_eq!(seconds(r#"{"now": 5}"#, "now").unwrap(), Some(5));
         for wrong in ["5", "{", r#"{"now": -1}"#, r#"{"now": "5"}"#, r#"{"nwo": 5}"#] {
-            assert!(format!("{:#}", seconds(wrong, "now").unwrap_err()).contains("seconds since 1970"), "{wrong}");
+            assert!(
+                format!("{:#}", seconds(wrong, "now").unwrap_err()).contains("seconds since 1970"),
+                "{wrong}"
+            );
         }
     }
 }

@@ -1,8 +1,9 @@
 //! One port for the engine's server and for our control endpoint.
 //!
-//! The engine serves a listener of its own and shows neither its routes nor its dispatch, so its listener is a private one
-//! on loopback, and this front passes bytes on. It looks at the first of them only: a connection is either the engine's
-//! or ours, to its end. Passing bytes costs 8 % of the engine's throughput, forwarding requests as HTTP 35 % (measured).
+//! The engine serves a listener of its own and shows neither its routes nor its dispatch, so its
+//! listener is a private one on loopback, and this front passes bytes on. It looks at the first of
+//! them only: a connection is either the engine's or ours, to its end. Passing bytes costs 8 % of
+//! the engine's throughput, forwarding requests as HTTP 35 % (measured).
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -21,7 +22,11 @@ const STUTTER_PAUSE: Duration = Duration::from_millis(5);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Accepts for ever.
-pub(crate) async fn accept(listener: TcpListener, engine: SocketAddr, control: mpsc::Sender<(TcpStream, SocketAddr)>) {
+pub(crate) async fn accept(
+    listener: TcpListener,
+    engine: SocketAddr,
+    control: mpsc::Sender<(TcpStream, SocketAddr)>,
+) {
     loop {
         match listener.accept().await {
             Ok((connection, peer)) => {
@@ -33,7 +38,12 @@ pub(crate) async fn accept(listener: TcpListener, engine: SocketAddr, control: m
 }
 
 /// A failure ends this connection, which is all its peer needs to know.
-async fn serve(mut connection: TcpStream, peer: SocketAddr, engine: SocketAddr, control: mpsc::Sender<(TcpStream, SocketAddr)>) {
+async fn serve(
+    mut connection: TcpStream,
+    peer: SocketAddr,
+    engine: SocketAddr,
+    control: mpsc::Sender<(TcpStream, SocketAddr)>,
+) {
     let _ = connection.set_nodelay(true);
     if is_control(&connection).await {
         let _ = control.send((connection, peer)).await;

@@ -1,5 +1,5 @@
-//! A small DynamoDB-compatible server for development and tests: the `dynoxide` engine, made to behave more like the
-//! service where our tests would notice, and a control endpoint beside it.
+//! A small DynamoDB-compatible server for development and tests: the `dynoxide` engine, made to
+//! behave more like the service where our tests would notice, and a control endpoint beside it.
 //!
 //! ```no_run
 //! # async fn example() -> anyhow::Result<()> {
@@ -12,9 +12,10 @@
 //! # }
 //! ```
 //!
-//! The key decision: the engine's own HTTP server answers every DynamoDB request, bytes untouched, so nothing of its
-//! conformance is lost. What we add goes around it: connections that start with `/_zae/` are ours (`front.rs`), and a second
-//! connection to the same SQLite database adds an index (`storage.rs`), sweeps TTLs and trims streams (`sweep.rs`).
+//! The key decision: the engine's own HTTP server answers every DynamoDB request, bytes untouched,
+//! so nothing of its conformance is lost. What we add goes around it: connections that start with
+//! `/_zae/` are ours (`front.rs`), and a second connection to the same SQLite database adds an
+//! index (`storage.rs`), sweeps TTLs and trims streams (`sweep.rs`).
 
 mod control;
 mod front;

@@ -14,7 +14,11 @@ const CLOSE_MAX: Duration = Duration::from_secs(2);
 fn main() -> ExitCode {
     match Options::parse(std::env::args_os().skip(1)) {
         Ok(Command::Help) => say(HELP),
-        Ok(Command::Version) => say(&format!("zae-limiter-local {} (dynoxide {})\n", env!("CARGO_PKG_VERSION"), dynoxide::PRODUCT_VERSION)),
+        Ok(Command::Version) => say(&format!(
+            "zae-limiter-local {} (dynoxide {})\n",
+            env!("CARGO_PKG_VERSION"),
+            dynoxide::PRODUCT_VERSION
+        )),
         Ok(Command::Serve(options)) => match serve(options) {
             Ok(()) => {}
             Err(error) => return complain(&format!("{error:#}"), ExitCode::FAILURE),
@@ -25,14 +29,18 @@ fn main() -> ExitCode {
 }
 
 fn serve(options: Options) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the runtime cannot start")?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("the runtime cannot start")?;
     let result = runtime.block_on(async {
         let stop = stop(options.exit_with_stdin)?;
         let server = Server::bind(&options).await?;
         say(&format!("listening on http://{}\n", server.address()));
         server.run(stop).await
     });
-    // Whatever still waits for a peer is dropped, and with it the last handle of the file: the log of a file that is closed goes.
+    // Whatever still waits for a peer is dropped, and with it the last handle of the file: the log
+    // of a file that is closed goes.
     runtime.shutdown_timeout(CLOSE_MAX);
     result
 }
@@ -72,7 +80,10 @@ fn stdin_closed() -> Result<oneshot::Receiver<()>> {
         while std::io::stdin().read(&mut ignored).is_ok_and(|length| length > 0) {}
         let _ = closed.send(());
     };
-    std::thread::Builder::new().name("stdin".into()).spawn(read).context("no thread to watch standard input")?;
+    std::thread::Builder::new()
+        .name("stdin".into())
+        .spawn(read)
+        .context("no thread to watch standard input")?;
     Ok(receiver)
 }
 

@@ -40,7 +40,8 @@ pub enum Command {
 /// How to serve.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Options {
-    /// Where to listen. [`Options::parse`] takes only loopback addresses unless remote ones are allowed.
+    /// Where to listen. [`Options::parse`] takes only loopback addresses unless remote ones are
+    /// allowed.
     pub host: IpAddr,
     /// The port to listen on; 0 is any free one.
     pub port: u16,
@@ -77,11 +78,15 @@ impl Options {
             match argument {
                 Arg::Long("host") => options.host = host(&parser.value()?.string()?)?,
                 Arg::Long("allow-remote") => allow_remote = true,
-                Arg::Long("port") => options.port = parser.value()?.parse().context("--port takes a number from 0 to 65535")?,
+                Arg::Long("port") => {
+                    options.port =
+                        parser.value()?.parse().context("--port takes a number from 0 to 65535")?
+                }
                 Arg::Long("data") => options.data = Some(parser.value()?.into()),
                 Arg::Long("port-file") => options.port_file = Some(parser.value()?.into()),
                 Arg::Long("sweep-seconds") => {
-                    let seconds = parser.value()?.parse().context("--sweep-seconds takes a whole number")?;
+                    let seconds =
+                        parser.value()?.parse().context("--sweep-seconds takes a whole number")?;
                     options.sweep_every = (seconds > 0).then(|| Duration::from_secs(seconds));
                 }
                 Arg::Long("exit-with-stdin") => options.exit_with_stdin = true,
@@ -129,7 +134,8 @@ mod tests {
 
     #[test]
     fn every_option_is_read() {
-        let arguments = "--host=::1 --port 0 --data d.db --port-file p --sweep-seconds 0 --exit-with-stdin";
+        let arguments =
+            "--host=::1 --port 0 --data d.db --port-file p --sweep-seconds 0 --exit-with-stdin";
         let expected = Options {
             host: "::1".parse().unwrap(),
             port: 0,
@@ -138,7 +144,10 @@ mod tests {
             sweep_every: None,
             exit_with_stdin: true,
         };
-        assert_eq!(parse(&arguments.split(' ').collect::<Vec<_>>()).unwrap(), Command::Serve(expected));
+        assert_eq!(
+            parse(&arguments.split(' ').collect::<Vec<_>>()).unwrap(),
+            Command::Serve(expected)
+        );
     }
 
     #[test]

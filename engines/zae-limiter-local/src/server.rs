@@ -37,12 +37,20 @@ impl Server {
             None => Storage::memory()?,
         };
         let wanted = SocketAddr::new(options.host, options.port);
-        let listener = TcpListener::bind(wanted).await.with_context(|| format!("cannot listen on {wanted}; choose another --port"))?;
+        let listener = TcpListener::bind(wanted)
+            .await
+            .with_context(|| format!("cannot listen on {wanted}; choose another --port"))?;
         let address = listener.local_addr()?;
         if let Some(path) = &options.port_file {
-            write_whole(path, &format!("{address}\n")).with_context(|| format!("--port-file {}", path.display()))?;
+            write_whole(path, &format!("{address}\n"))
+                .with_context(|| format!("--port-file {}", path.display()))?;
         }
-        Ok(Server { listener, address, storage: Arc::new(storage), sweep_every: options.sweep_every })
+        Ok(Server {
+            listener,
+            address,
+            storage: Arc::new(storage),
+            sweep_every: options.sweep_every,
+        })
     }
 
     /// Where it listens, with the actual port.
@@ -50,14 +58,16 @@ impl Server {
         self.address
     }
 
-    /// Serves until `stop`, or until the control endpoint is asked to stop, then finishes what is under way.
+    /// Serves until `stop`, or until the control endpoint is asked to stop, then finishes what is
+    /// under way.
     pub async fn run(self, stop: impl Future<Output = ()>) -> Result<()> {
         let private = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let engine = private.local_addr()?;
         let (stop_engine, engine_stopped) = oneshot::channel::<()>();
-        let serve = dynoxide::server::serve_with_shutdown(private, self.storage.database(), async {
-            let _ = engine_stopped.await;
-        });
+        let serve =
+            dynoxide::server::serve_with_shutdown(private, self.storage.database(), async {
+                let _ = engine_stopped.await;
+            });
         let serve = tokio::spawn(serve);
 
         let (ours, connections) = mpsc::channel(CONTROL_QUEUE_MAX);
@@ -99,7 +109,9 @@ async fn sweep_regularly(storage: Arc<Storage>, every: Option<Duration>) {
         let sweep = move || {
             let now = sweep::now_seconds();
             storage.with(|own| {
-                sweep::sweep_ttl(own, now).and_then(|_| sweep::trim_streams(own, Some(now.saturating_sub(sweep::STREAM_SECONDS))))
+                sweep::sweep_ttl(own, now).and_then(|_| {
+                    sweep::trim_streams(own, Some(now.saturating_sub(sweep::STREAM_SECONDS)))
+                })
             })
         };
         // What fails now, a file that is busy for example, is tried again next time.

@@ -8,14 +8,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::{Context, Result, bail};
 use dynoxide::Database;
 
-/// What the engine leaves out. Runs once per start; each statement is safe on a database that already has it.
+/// What the engine leaves out. Runs once per start; each statement is safe on a database that
+/// already has it.
 ///
-/// - The index: the engine asks for the highest sequence number of a table at every streamed write, by a scan of all
-///   records ever written. Without it 6000 writes fall from 8500 to 1500 a second, with it they stay at 16000. `shard_id`
-///   is in it so that `DescribeStream` need not read the records.
-/// - The triggers: a stream ends with its table and when it is enabled anew, so a table made again under the same name
-///   does not show the records of the old one; and, like in the service, a write that changes nothing makes no record.
-///   The images are unordered JSON, so they are compared node by node; of equal length, one inside the other is equal.
+/// - The index: the engine asks for the highest sequence number of a table at every streamed write,
+///   by a scan of all records ever written. Without it 6000 writes fall from 8500 to 1500 a second,
+///   with it they stay at 16000. `shard_id` is in it so that `DescribeStream` need not read the
+///   records.
+/// - The triggers: a stream ends with its table and when it is enabled anew, so a table made again
+///   under the same name does not show the records of the old one; and, like in the service, a
+///   write that changes nothing makes no record. The images are unordered JSON, so they are
+///   compared node by node; of equal length, one inside the other is equal.
 const REPAIRS: &str = "
     CREATE INDEX IF NOT EXISTS zae_stream_order
       ON _stream_records (table_name, CAST(sequence_number AS INTEGER), shard_id);
@@ -36,13 +39,15 @@ const REPAIRS: &str = "
 
 /// The database of the engine, and a second connection to it for what the engine does not offer.
 ///
-/// In memory is SQLite's `memdb` and not the engine's own `:memory:`, which no second connection can reach. Measured, in
-/// writes per second without a stream: `:memory:` 24800, `memdb` 24300, a file on tmpfs 20300, a file on disk 5400. A
-/// shared cache is as fast as `memdb`, but answers "locked" at once where `memdb` waits its turn.
+/// In memory is SQLite's `memdb` and not the engine's own `:memory:`, which no second connection
+/// can reach. Measured, in writes per second without a stream: `:memory:` 24800, `memdb` 24300, a
+/// file on tmpfs 20300, a file on disk 5400. A shared cache is as fast as `memdb`, but answers
+/// "locked" at once where `memdb` waits its turn.
 pub(crate) struct Storage {
     /// Of the engine's HTTP server.
     database: Database,
-    /// Ours. It waits for the lock of the engine's connection, and the other way round, up to five seconds.
+    /// Ours. It waits for the lock of the engine's connection, and the other way round, up to five
+    /// seconds.
     own: Mutex<dynoxide::storage::Storage>,
     /// Held as long as the file is in use.
     _lock: Option<File>,
@@ -51,28 +56,36 @@ pub(crate) struct Storage {
 impl Storage {
     /// A database that ends with the process.
     pub(crate) fn memory() -> Result<Storage> {
-        // The names of `memdb` databases are those of one process; each call is a database of its own.
+        // The names of `memdb` databases are those of one process; each call is a database of its
+        // own.
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         Storage::open(&format!("file:/zae-limiter-local-{number}?vfs=memdb"), None)
     }
 
-    /// A database in a file, which only its owner can read. Every answered write has reached the disk.
+    /// A database in a file, which only its owner can read. Every answered write has reached the
+    /// disk.
     pub(crate) fn file(path: &Path) -> Result<Storage> {
         // An absolute path is never taken for one of SQLite's `file:` addresses.
         let path = std::path::absolute(path).with_context(|| format!("{}", path.display()))?;
-        let text = path.to_str().with_context(|| format!("{} is not valid UTF-8", path.display()))?;
+        let text =
+            path.to_str().with_context(|| format!("{} is not valid UTF-8", path.display()))?;
         let mut name = path.clone().into_os_string();
         name.push(".lock");
         let lock = private(Path::new(&name))?;
         match lock.try_lock() {
             Ok(()) => {}
             // Two servers would not see each other's tables: the engine caches their descriptions.
-            Err(TryLockError::WouldBlock) => bail!("{} is in use by another zae-limiter-local", path.display()),
-            Err(TryLockError::Error(error)) => return Err(error).with_context(|| format!("{text}.lock cannot be locked")),
+            Err(TryLockError::WouldBlock) => {
+                bail!("{} is in use by another zae-limiter-local", path.display())
+            }
+            Err(TryLockError::Error(error)) => {
+                return Err(error).with_context(|| format!("{text}.lock cannot be locked"));
+            }
         }
         private(&path)?;
-        Storage::open(text, Some(lock)).with_context(|| format!("{} cannot be opened as a database", path.display()))
+        Storage::open(text, Some(lock))
+            .with_context(|| format!("{} cannot be opened as a database", path.display()))
     }
 
     fn open(name: &str, lock: Option<File>) -> Result<Storage> {
@@ -93,7 +106,10 @@ impl Storage {
     }
 
     /// Runs `work` on our own connection. Blocks; no transaction is left open when `work` fails.
-    pub(crate) fn with<T>(&self, work: impl FnOnce(&dynoxide::storage::Storage) -> Result<T>) -> Result<T> {
+    pub(crate) fn with<T>(
+        &self,
+        work: impl FnOnce(&dynoxide::storage::Storage) -> Result<T>,
+    ) -> Result<T> {
         let own = self.own.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let result = work(&own);
         if !own.conn().is_autocommit() {
@@ -130,7 +146,11 @@ mod tests {
     impl Folder {
         fn new() -> Folder {
             static COUNT: AtomicU64 = AtomicU64::new(0);
-            let name = format!("zae-limiter-local-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+            let name = format!(
+                "zae-limiter-local-{}-{}",
+                std::process::id(),
+                COUNT.fetch_add(1, Ordering::Relaxed)
+            );
             let folder = std::env::temp_dir().join(name);
             std::fs::create_dir(&folder).unwrap();
             Folder(folder)
@@ -153,7 +173,10 @@ mod tests {
     fn create(storage: &Storage) {
         let key = |name: &str, kind: &str| json!({"AttributeName": name, "KeyType": kind});
         let index = |name: &str, hash: &str, range: &str| json!({"IndexName": name, "KeySchema": [key(hash, "HASH"), key(range, "RANGE")], "Projection": {"ProjectionType": "ALL"}});
-        let attributes: Vec<Value> = ["PK", "SK", "G"].iter().map(|name| json!({"AttributeName": name, "AttributeType": "S"})).collect();
+        let attributes: Vec<Value> = ["PK", "SK", "G"]
+            .iter()
+            .map(|name| json!({"AttributeName": name, "AttributeType": "S"}))
+            .collect();
         let table = json!({
             "TableName": "table",
             "BillingMode": "PAY_PER_REQUEST",
@@ -169,16 +192,23 @@ mod tests {
     }
 
     fn put(storage: &Storage, key: &str, ttl: Value) {
-        let item =
-            json!({"PK": {"S": key}, "SK": {"S": "s"}, "G": {"S": "g"}, "ttl": ttl, "map": {"M": {"a": {"N": "1"}, "b": {"N": "2"}}}});
+        let item = json!({"PK": {"S": key}, "SK": {"S": "s"}, "G": {"S": "g"}, "ttl": ttl, "map": {"M": {"a": {"N": "1"}, "b": {"N": "2"}}}});
         let put = json!({"TableName": "table", "Item": item});
         storage.database.put_item(serde_json::from_value(put).unwrap()).unwrap();
     }
 
     fn left(storage: &Storage) -> Vec<String> {
-        let scan = storage.database.scan(serde_json::from_value(json!({"TableName": "table"})).unwrap()).unwrap();
+        let scan = storage
+            .database
+            .scan(serde_json::from_value(json!({"TableName": "table"})).unwrap())
+            .unwrap();
         let scan = serde_json::to_value(scan).unwrap();
-        let mut keys: Vec<String> = scan["Items"].as_array().unwrap().iter().map(|item| item["PK"]["S"].as_str().unwrap().into()).collect();
+        let mut keys: Vec<String> = scan["Items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|item| item["PK"]["S"].as_str().unwrap().into())
+            .collect();
         keys.sort();
         keys
     }
@@ -193,8 +223,12 @@ mod tests {
 
     fn count(storage: &Storage, index: &str) -> u64 {
         let query = match index {
-            "global" => json!({"KeyConditionExpression": "G = :v", "ExpressionAttributeValues": {":v": {"S": "g"}}}),
-            _ => json!({"KeyConditionExpression": "PK = :v", "ExpressionAttributeValues": {":v": {"S": "old"}}}),
+            "global" => {
+                json!({"KeyConditionExpression": "G = :v", "ExpressionAttributeValues": {":v": {"S": "g"}}})
+            }
+            _ => {
+                json!({"KeyConditionExpression": "PK = :v", "ExpressionAttributeValues": {":v": {"S": "old"}}})
+            }
         };
         let mut query = query;
         query["TableName"] = json!("table");
@@ -246,7 +280,10 @@ mod tests {
     fn a_stream_ends_with_its_table_and_when_it_starts_anew() {
         let storage = with_table();
         put(&storage, "one", json!({"N": "5"}));
-        storage.database.delete_table(serde_json::from_value(json!({"TableName": "table"})).unwrap()).unwrap();
+        storage
+            .database
+            .delete_table(serde_json::from_value(json!({"TableName": "table"})).unwrap())
+            .unwrap();
         create(&storage);
         assert!(records(&storage).is_empty());
         put(&storage, "two", json!({"N": "5"}));
@@ -272,7 +309,11 @@ mod tests {
                 for writer in 0..3 {
                     scope.spawn(move || {
                         for number in 0..100 {
-                            put(storage, &format!("{writer}-{number}"), json!({"N": (NOW - number % 2).to_string()}));
+                            put(
+                                storage,
+                                &format!("{writer}-{number}"),
+                                json!({"N": (NOW - number % 2).to_string()}),
+                            );
                         }
                     });
                 }
@@ -294,7 +335,11 @@ mod tests {
         #[cfg(unix)]
         for file in ["x.db", "x.db-wal", "x.db.lock"] {
             use std::os::unix::fs::PermissionsExt;
-            assert_eq!(folder.0.join(file).metadata().unwrap().permissions().mode() & 0o777, 0o600, "{file}");
+            assert_eq!(
+                folder.0.join(file).metadata().unwrap().permissions().mode() & 0o777,
+                0o600,
+                "{file}"
+            );
         }
         let error = Storage::file(&path).err().expect("in use").to_string();
         assert!(error.contains("in use"), "{error}");

@@ -11,10 +11,12 @@ use serde_json::Value;
 /// How long the service keeps stream records.
 pub(crate) const STREAM_SECONDS: u64 = 24 * 60 * 60;
 
-/// The service leaves items alone whose time passed longer ago than this: they are taken for mistakes.
+/// The service leaves items alone whose time passed longer ago than this: they are taken for
+/// mistakes.
 const FIVE_YEARS_SECONDS: u64 = 5 * 365 * 24 * 60 * 60;
 
-/// Rows read at a time, and at most so many deleted in one transaction: other requests wait no longer than that.
+/// Rows read at a time, and at most so many deleted in one transaction: other requests wait no
+/// longer than that.
 const PAGE_ROWS_MAX: usize = 100;
 
 /// Who deletes expired items, in the words of a stream record.
@@ -24,11 +26,12 @@ pub(crate) fn now_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Deletes what had expired at `now`, with its index rows and a stream record of the service. Returns how many of each
-/// table with a TTL.
+/// Deletes what had expired at `now`, with its index rows and a stream record of the service.
+/// Returns how many of each table with a TTL.
 ///
-/// Unlike the engine's own sweep it takes the time from its caller. Items are found without a lock and looked at again in
-/// the transaction that deletes them, so that one whose life was prolonged meanwhile stays.
+/// Unlike the engine's own sweep it takes the time from its caller. Items are found without a lock
+/// and looked at again in the transaction that deletes them, so that one whose life was prolonged
+/// meanwhile stays.
 pub(crate) fn sweep_ttl(storage: &Storage, now: u64) -> Result<BTreeMap<String, usize>> {
     let mut swept = BTreeMap::new();
     for table in storage.list_ttl_enabled_tables()? {
@@ -39,7 +42,8 @@ pub(crate) fn sweep_ttl(storage: &Storage, now: u64) -> Result<BTreeMap<String, 
 }
 
 fn sweep_table(storage: &Storage, table: &TableMetadata, now: u64) -> Result<usize> {
-    // Rows that are written ahead of the sweep could keep it running for ever; they are left to the next one.
+    // Rows that are written ahead of the sweep could keep it running for ever; they are left to the
+    // next one.
     let mut rows_left = usize::try_from(storage.count_items(&table.table_name)?)?;
     let mut after: Option<(String, String)> = None;
     let mut deleted = 0;
@@ -56,15 +60,22 @@ fn sweep_table(storage: &Storage, table: &TableMetadata, now: u64) -> Result<usi
         let Some((pk, sk, _)) = rows.last() else { break };
         after = Some((pk.clone(), sk.clone()));
         rows_left -= rows.len();
-        let expired: Vec<(String, String)> =
-            rows.into_iter().filter(|(_, _, json)| expired(table, json, now).is_some()).map(|(pk, sk, _)| (pk, sk)).collect();
+        let expired: Vec<(String, String)> = rows
+            .into_iter()
+            .filter(|(_, _, json)| expired(table, json, now).is_some())
+            .map(|(pk, sk, _)| (pk, sk))
+            .collect();
         if expired.is_empty() {
             continue;
         }
         storage.begin_transaction()?;
-        // The table may have been dropped or made anew, or have lost its TTL, since the rows were read.
+        // The table may have been dropped or made anew, or have lost its TTL, since the rows were
+        // read.
         let tables = storage.list_ttl_enabled_tables()?;
-        let Some(table) = tables.iter().find(|found| found.table_name == table.table_name && found.table_id == table.table_id) else {
+        let Some(table) = tables
+            .iter()
+            .find(|found| found.table_name == table.table_name && found.table_id == table.table_id)
+        else {
             storage.rollback()?;
             break;
         };
@@ -84,9 +95,17 @@ fn expired(table: &TableMetadata, json: &str, now: u64) -> Option<Item> {
     (at < now && now - at <= FIVE_YEARS_SECONDS).then_some(item)
 }
 
-fn delete_expired(storage: &Storage, table: &TableMetadata, (pk, sk): (&str, &str), now: u64) -> Result<bool> {
+fn delete_expired(
+    storage: &Storage,
+    table: &TableMetadata,
+    (pk, sk): (&str, &str),
+    now: u64,
+) -> Result<bool> {
     let name = &table.table_name;
-    let Some(item) = storage.get_item(name, pk, sk)?.and_then(|json| expired(table, &json, now)) else { return Ok(false) };
+    let Some(item) = storage.get_item(name, pk, sk)?.and_then(|json| expired(table, &json, now))
+    else {
+        return Ok(false);
+    };
     storage.delete_item(name, pk, sk)?;
     for index in index_names(table.gsi_definitions.as_deref())? {
         storage.delete_gsi_item(name, &index, pk, sk)?;
@@ -99,7 +118,10 @@ fn delete_expired(storage: &Storage, table: &TableMetadata, (pk, sk): (&str, &st
     }
     if table.stream_enabled {
         let keys = serde_json::to_string(&streams::extract_keys(&item, &table.key_schema))?;
-        let with_old = matches!(table.stream_view_type.as_deref(), None | Some("OLD_IMAGE" | "NEW_AND_OLD_IMAGES"));
+        let with_old = matches!(
+            table.stream_view_type.as_deref(),
+            None | Some("OLD_IMAGE" | "NEW_AND_OLD_IMAGES")
+        );
         let old = with_old.then(|| serde_json::to_string(&item)).transpose()?;
         let sequence = storage.next_stream_sequence_number(name)?.to_string();
         let created = i64::try_from(now_seconds())?;
@@ -120,13 +142,18 @@ fn delete_expired(storage: &Storage, table: &TableMetadata, (pk, sk): (&str, &st
 }
 
 fn index_names(definitions: Option<&str>) -> Result<Vec<String>> {
-    let definitions: Vec<Value> = definitions.map(serde_json::from_str).transpose()?.unwrap_or_default();
-    Ok(definitions.iter().filter_map(|index| Some(index["IndexName"].as_str()?.to_owned())).collect())
+    let definitions: Vec<Value> =
+        definitions.map(serde_json::from_str).transpose()?.unwrap_or_default();
+    Ok(definitions
+        .iter()
+        .filter_map(|index| Some(index["IndexName"].as_str()?.to_owned()))
+        .collect())
 }
 
 /// Forgets the stream records made before `before`, or all of them. Returns how many.
 ///
-/// Later records still get higher sequence numbers: the engine starts them at the microseconds of its clock.
+/// Later records still get higher sequence numbers: the engine starts them at the microseconds of
+/// its clock.
 pub(crate) fn trim_streams(storage: &Storage, before: Option<u64>) -> Result<usize> {
     let before = before.map_or(i64::MAX, |before| i64::try_from(before).unwrap_or(i64::MAX));
     Ok(storage.conn().execute("DELETE FROM _stream_records WHERE created_at < ?1", [before])?)

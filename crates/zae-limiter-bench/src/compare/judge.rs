@@ -1,13 +1,14 @@
 //! The verdict: is the new build worse than the old one?
 //!
-//! CPU time of one build differs from run to run by more than what we look for. So each round measures the old build twice:
-//! the second old measurement over the first is the noise of this machine in these very rounds, and a new build is worse
-//! only beyond that noise.
+//! CPU time of one build differs from run to run by more than what we look for. So each round
+//! measures the old build twice: the second old measurement over the first is the noise of this
+//! machine in these very rounds, and a new build is worse only beyond that noise.
 
 /// How far the median has to exceed the upper quartile of the noise.
 pub(super) const MARGIN: f64 = 1.03;
 
-/// Figures per call are compared to this many decimals: set-up within a lap is a few in ten thousand.
+/// Figures per call are compared to this many decimals: set-up within a lap is a few in ten
+/// thousand.
 const EXACT_STEPS: f64 = 100.0;
 
 /// One figure of one row, in every round.
@@ -65,7 +66,8 @@ pub(super) fn ratio(series: &Series) -> Option<Verdict> {
     Some(Verdict::Ratio { median: median(&ratios)?, range, itself: median(&noise)?, bound })
 }
 
-/// Judges a figure that is the same in every round; if the old build's own varies, the noise decides as for CPU.
+/// Judges a figure that is the same in every round; if the old build's own varies, the noise
+/// decides as for CPU.
 pub(super) fn exact(series: &Series) -> Option<Verdict> {
     let rounded = |value: f64| (value * EXACT_STEPS).round() / EXACT_STEPS;
     let old = rounded(*series.old.first()?);
@@ -85,7 +87,11 @@ fn quantile(values: &[f64], part: f64) -> Option<f64> {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
     let place = part * values.len().checked_sub(1)? as f64;
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and a length")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "between 0 and a length"
+    )]
     let (below, above) = (place.floor() as usize, place.ceil() as usize);
     Some(values[below] + (values[above] - values[below]) * place.fract())
 }
@@ -96,8 +102,12 @@ mod tests {
 
     /// Rounds with disturbances that hit all three builds of a round, and some noise of their own.
     fn rounds(slower: f64) -> Series {
-        let disturbed = [1.0, 1.4, 0.9, 2.0, 1.1, 1.0, 1.3, 1.0, 1.7, 1.2, 1.0, 0.95, 1.05, 1.5, 1.0];
-        let noise = [0.0, 0.02, -0.01, 0.015, -0.02, 0.01, 0.0, -0.015, 0.005, 0.02, -0.005, 0.01, 0.0, -0.01, 0.03];
+        let disturbed =
+            [1.0, 1.4, 0.9, 2.0, 1.1, 1.0, 1.3, 1.0, 1.7, 1.2, 1.0, 0.95, 1.05, 1.5, 1.0];
+        let noise = [
+            0.0, 0.02, -0.01, 0.015, -0.02, 0.01, 0.0, -0.015, 0.005, 0.02, -0.005, 0.01, 0.0,
+            -0.01, 0.03,
+        ];
         let mut series = Series::default();
         for (place, factor) in disturbed.iter().enumerate() {
             let by = |shift: usize| 1.0 + noise[(place + shift) % noise.len()];
@@ -141,8 +151,11 @@ mod tests {
 
     #[test]
     fn the_margin_starts_at_the_upper_quartile_of_the_noise() {
-        let series = |new| Series { old: vec![1.0; 4], again: vec![1.0, 1.0, 1.1, 1.1], new: vec![new; 4] };
-        let Some(Verdict::Ratio { bound, itself, .. }) = ratio(&series(1.0)) else { panic!("a ratio") };
+        let series =
+            |new| Series { old: vec![1.0; 4], again: vec![1.0, 1.0, 1.1, 1.1], new: vec![new; 4] };
+        let Some(Verdict::Ratio { bound, itself, .. }) = ratio(&series(1.0)) else {
+            panic!("a ratio")
+        };
         assert!((bound - 1.1 * 1.03).abs() < 1e-9 && (itself - 1.05).abs() < 1e-9);
         assert!(!is_worse(&series(1.13)) && is_worse(&series(1.14)));
     }
@@ -156,7 +169,8 @@ mod tests {
 
     #[test]
     fn an_exact_figure_is_compared_exactly() {
-        let series = |new: f64| Series { old: vec![13.0001; 3], again: vec![13.0002; 3], new: vec![new; 3] };
+        let series =
+            |new: f64| Series { old: vec![13.0001; 3], again: vec![13.0002; 3], new: vec![new; 3] };
         assert_eq!(exact(&series(13.0004)), Some(Verdict::Exact { old: 13.0, new: 13.0 }));
         assert!(!exact(&series(12.0)).expect("a verdict").is_worse());
         assert!(exact(&series(13.02)).expect("a verdict").is_worse(), "one call in fifty");
@@ -170,7 +184,11 @@ mod tests {
 
     #[test]
     fn a_figure_of_the_old_build_that_varies_is_judged_by_its_noise() {
-        let series = |new: f64| Series { old: vec![8.0, 9.0, 8.5], again: vec![8.4, 8.8, 8.6], new: vec![new; 3] };
+        let series = |new: f64| Series {
+            old: vec![8.0, 9.0, 8.5],
+            again: vec![8.4, 8.8, 8.6],
+            new: vec![new; 3],
+        };
         assert!(!exact(&series(8.6)).expect("a verdict").is_worse());
         assert!(exact(&series(12.0)).expect("a verdict").is_worse());
     }

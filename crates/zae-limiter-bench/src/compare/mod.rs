@@ -1,7 +1,8 @@
 //! Two builds against each other: `zae-limiter-bench compare OTHER_BINARY`.
 //!
-//! A round measures each row three times, one process after the other: the old build, the old build again, the new build,
-//! in an order that turns from round to round. What disturbs the machine for a minute disturbs all three alike.
+//! A round measures each row three times, one process after the other: the old build, the old build
+//! again, the new build, in an order that turns from round to round. What disturbs the machine for
+//! a minute disturbs all three alike.
 
 mod judge;
 mod report;
@@ -37,7 +38,14 @@ enum Turn {
 
 const ORDERS: [[Turn; 3]; 6] = {
     use Turn::{Again, New, Old};
-    [[Old, New, Again], [New, Again, Old], [Again, Old, New], [New, Old, Again], [Old, Again, New], [Again, New, Old]]
+    [
+        [Old, New, Again],
+        [New, Again, Old],
+        [Again, Old, New],
+        [New, Old, Again],
+        [Old, Again, New],
+        [Again, New, Old],
+    ]
 };
 
 /// What was found about one row.
@@ -79,10 +87,13 @@ pub(crate) fn run(args: &Compare) -> Result<ExitCode> {
         Some(SuiteName::Embedded) => &[SuiteName::Embedded],
         Some(SuiteName::Dynamodb) => &[SuiteName::Dynamodb],
     };
-    let mut comparison = Comparison { rows: Vec::new(), rounds: args.rounds, quick: args.quick, notes: Vec::new() };
+    let mut comparison =
+        Comparison { rows: Vec::new(), rounds: args.rounds, quick: args.quick, notes: Vec::new() };
     let counting = builds.counting();
     if counting.is_none() {
-        comparison.notes.push(format!("Allocations were not compared: there is no `…{COUNTING}` beside both builds."));
+        comparison.notes.push(format!(
+            "Allocations were not compared: there is no `…{COUNTING}` beside both builds."
+        ));
     }
     for suite in suites {
         let rows = common_rows(&builds, *suite, &args.only, &mut comparison.notes)?;
@@ -104,7 +115,7 @@ pub(crate) fn run(args: &Compare) -> Result<ExitCode> {
     Ok(if worse.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_WORSE) })
 }
 
-// -------------------------------------------------------------------------------------------------------------- builds
+// ------------------------------------------------------------------------------------------ builds
 
 struct Builds {
     old: PathBuf,
@@ -131,7 +142,12 @@ impl Builds {
 }
 
 /// The rows that both builds have, without those of others: they are the same code in both.
-fn common_rows(builds: &Builds, suite: SuiteName, only: &[String], notes: &mut Vec<String>) -> Result<Vec<String>> {
+fn common_rows(
+    builds: &Builds,
+    suite: SuiteName,
+    only: &[String],
+    notes: &mut Vec<String>,
+) -> Result<Vec<String>> {
     let [old, new] = [&builds.old, &builds.new].map(|build| names(build, suite, only));
     let (old, new) = (old?, new?);
     for (some, others, which) in [(&old, &new, "new"), (&new, &old, "old")] {
@@ -145,9 +161,14 @@ fn common_rows(builds: &Builds, suite: SuiteName, only: &[String], notes: &mut V
 fn names(build: &Path, suite: SuiteName, only: &[String]) -> Result<Vec<String>> {
     let mut command = Command::new(build);
     command.args(["child", "rows", suite.as_str()]);
-    let names = list(&answer(&mut command)?["rows"])?.iter().map(|row| text(row).map(str::to_owned)).collect::<Result<Vec<_>>>()?;
+    let names = list(&answer(&mut command)?["rows"])?
+        .iter()
+        .map(|row| text(row).map(str::to_owned))
+        .collect::<Result<Vec<_>>>()?;
     // A name that a row has means that row, any other the rows that begin with it.
-    let means = |word: &String, name: &String| if names.contains(word) { word == name } else { name.starts_with(word.as_str()) };
+    let means = |word: &String, name: &String| {
+        if names.contains(word) { word == name } else { name.starts_with(word.as_str()) }
+    };
     let is_wanted = |name: &&String| only.is_empty() || only.iter().any(|word| means(word, name));
     Ok(names.iter().filter(is_wanted).cloned().collect())
 }
@@ -171,7 +192,7 @@ fn text(value: &Value) -> Result<&str> {
     value.as_str().with_context(|| format!("not a text: {value}"))
 }
 
-// -------------------------------------------------------------------------------------------------------------- rounds
+// ------------------------------------------------------------------------------------------ rounds
 
 /// What a build is measured for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,14 +223,20 @@ struct Rounds<'a> {
 impl<'a> Rounds<'a> {
     fn new(suite: SuiteName, args: &'a Compare, rows: Vec<String>) -> Result<Rounds<'a>> {
         let folder = args.folder.as_deref();
-        let lasting = folder.map_or_else(tempfile::tempdir, tempfile::tempdir_in).context("a folder for files")?;
+        let lasting = folder
+            .map_or_else(tempfile::tempdir, tempfile::tempdir_in)
+            .context("a folder for files")?;
         let series = rows.into_iter().map(|row| (row, BTreeMap::new())).collect();
         Ok(Rounds { suite, args, series, failed: BTreeMap::new(), lasting })
     }
 
     fn measure(&mut self, builds: &Builds, rounds: u32, purpose: Purpose) {
         for (round, order) in (0..rounds).zip(ORDERS.iter().cycle()) {
-            tell(&format!("{}: round {} of {rounds} ({purpose:?})", self.suite.as_str(), round + 1));
+            tell(&format!(
+                "{}: round {} of {rounds} ({purpose:?})",
+                self.suite.as_str(),
+                round + 1
+            ));
             for place in 0..self.series.len() {
                 let row = self.series[place].0.clone();
                 if self.failed.contains_key(&row) {
@@ -253,12 +280,18 @@ impl<'a> Rounds<'a> {
         let Rounds { series, mut failed, .. } = self;
         let judge = |(name, mut figures): (String, BTreeMap<String, Series>)| {
             let mut verdicts = Vec::new();
-            let cpu_ns = figures.get(CPU).and_then(|cpu| Some([judge::median(&cpu.old)?, judge::median(&cpu.new)?]));
+            let cpu_ns = figures
+                .get(CPU)
+                .and_then(|cpu| Some([judge::median(&cpu.old)?, judge::median(&cpu.new)?]));
             for name in [CPU, BYTES] {
-                verdicts.extend(figures.remove(name).and_then(|series| Some((name, judge::ratio(&series)?))));
+                verdicts.extend(
+                    figures.remove(name).and_then(|series| Some((name, judge::ratio(&series)?))),
+                );
             }
             for name in EXACT {
-                verdicts.extend(figures.remove(name).and_then(|series| Some((name, judge::exact(&series)?))));
+                verdicts.extend(
+                    figures.remove(name).and_then(|series| Some((name, judge::exact(&series)?))),
+                );
             }
             let nothing = || verdicts.is_empty().then(|| "nothing was measured".to_owned());
             Compared { failed: failed.remove(&name).or_else(nothing), name, verdicts, cpu_ns }

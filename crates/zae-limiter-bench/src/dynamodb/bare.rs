@@ -16,46 +16,67 @@ use crate::rows::Entry;
 pub(super) const ONE: Entry = Entry {
     name: "bare",
     what: "update_item().send(), prebuilt maps cloned: the floor",
-    make: |context| row(context, (Callers::Alone, Sends::One), async |place| Bare::new(place).await.map(One)),
+    make: |context| {
+        row(context, (Callers::Alone, Sends::One), async |place| Bare::new(place).await.map(One))
+    },
 };
 
 pub(super) const WRITTEN: Entry = Entry {
     name: "bare-written",
     what: "the same, names and values given one by one",
-    make: |context| row(context, (Callers::Alone, Sends::One), async |place| Bare::new(place).await.map(Written)),
+    make: |context| {
+        row(context, (Callers::Alone, Sends::One), async |place| {
+            Bare::new(place).await.map(Written)
+        })
+    },
 };
 
 pub(super) const TWO: Entry = Entry {
     name: "bare-two",
     what: "two sends in turn: a take and a charge",
-    make: |context| row(context, (Callers::Alone, Sends::Two), async |place| Bare::new(place).await.map(Two)),
+    make: |context| {
+        row(context, (Callers::Alone, Sends::Two), async |place| Bare::new(place).await.map(Two))
+    },
 };
 
 pub(super) const PAIR: Entry = Entry {
     name: "bare-pair",
     what: "two sends at once",
-    make: |context| row(context, (Callers::Alone, Sends::Two), async |place| Bare::new(place).await.map(Pair)),
+    make: |context| {
+        row(context, (Callers::Alone, Sends::Two), async |place| Bare::new(place).await.map(Pair))
+    },
 };
 
 pub(super) const CROWD: Entry = Entry {
     name: "bare-64",
     what: "send(), 64 tasks, current-thread",
-    make: |context| row(context, (Callers::Crowd, Sends::One), async |place| Bare::new(place).await.map(One)),
+    make: |context| {
+        row(context, (Callers::Crowd, Sends::One), async |place| Bare::new(place).await.map(One))
+    },
 };
 
 pub(super) const THREADS: Entry = Entry {
     name: "bare-mt",
     what: "send(), 1 task, multi-threaded",
-    make: |context| row(context, (Callers::AloneOnThreads, Sends::One), async |place| Bare::new(place).await.map(One)),
+    make: |context| {
+        row(context, (Callers::AloneOnThreads, Sends::One), async |place| {
+            Bare::new(place).await.map(One)
+        })
+    },
 };
 
 pub(super) const THREADS_CROWD: Entry = Entry {
     name: "bare-mt-64",
     what: "send(), 64 tasks, multi-threaded",
-    make: |context| row(context, (Callers::CrowdOnThreads, Sends::One), async |place| Bare::new(place).await.map(One)),
+    make: |context| {
+        row(context, (Callers::CrowdOnThreads, Sends::One), async |place| {
+            Bare::new(place).await.map(One)
+        })
+    },
 };
 
-/// The SDK alone, with the connections, timeouts and retries of our client, and without our look at the clock of answers.
+/// The SDK alone, with the connections, timeouts and retries of our client, and without our look at
+/// the clock of answers.
 pub(super) struct Bare {
     client: Client,
     partition_keys: Vec<String>,
@@ -119,7 +140,14 @@ impl Op for Written {
         for (alias, value) in debit.values.iter().flatten() {
             request = request.expression_attribute_values(alias, value.clone());
         }
-        assert!(request.send().await.expect("an answer").attributes.is_some_and(|item| item.contains_key("rf")));
+        assert!(
+            request
+                .send()
+                .await
+                .expect("an answer")
+                .attributes
+                .is_some_and(|item| item.contains_key("rf"))
+        );
     }
 }
 

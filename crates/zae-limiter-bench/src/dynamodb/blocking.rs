@@ -15,8 +15,10 @@ use crate::cell::{Cell, Direct, Readings, Row, Sample, one_thread};
 use crate::keys::{self, RESOURCE, pick};
 use crate::rows::{Context, Entry};
 
-pub(super) const BARE: Entry = Entry { name: "bare-blocking", what: "send() on a runtime thread, waited for", make: bare };
-pub(super) const ACQUIRE: Entry = Entry { name: "blocking", what: "blocking::RateLimiter: acquire + commit", make: acquire };
+pub(super) const BARE: Entry =
+    Entry { name: "bare-blocking", what: "send() on a runtime thread, waited for", make: bare };
+pub(super) const ACQUIRE: Entry =
+    Entry { name: "blocking", what: "blocking::RateLimiter: acquire + commit", make: acquire };
 
 /// Calls that are functions and send one update each.
 struct Blocking<F> {
@@ -39,7 +41,8 @@ impl<F: FnMut(u64)> Row for Blocking<F> {
 
 fn acquire(context: &Context) -> Result<Box<dyn Row>> {
     let endpoint = canned(context)?;
-    // Connected elsewhere, because the builder's own thread has no way to be told another endpoint than the region's.
+    // Connected elsewhere, because the builder's own thread has no way to be told another endpoint
+    // than the region's.
     let store = one_thread()?.block_on(reach(&endpoint.url).connect())?;
     let limiter = RateLimiter::build(builder(store))?;
     let texts = keys::texts(keys_of(context));
@@ -56,7 +59,9 @@ fn acquire(context: &Context) -> Result<Box<dyn Row>> {
 fn bare(context: &Context) -> Result<Box<dyn Row>> {
     let endpoint = canned(context)?;
     let thread = Thread::start()?;
-    let bare = Arc::new(one_thread()?.block_on(Bare::new(Place { url: &endpoint.url, keys: keys_of(context) }))?);
+    let bare = Arc::new(
+        one_thread()?.block_on(Bare::new(Place { url: &endpoint.url, keys: keys_of(context) }))?,
+    );
     let calls = Direct::new(
         move |random| {
             let bare = Arc::clone(&bare);
@@ -67,7 +72,8 @@ fn bare(context: &Context) -> Result<Box<dyn Row>> {
     Ok(Box::new(Blocking { calls, watch: Watch::new(endpoint, Sends::One) }))
 }
 
-/// A thread with a current-thread runtime, as the blocking limiter has one. It ends when this is dropped.
+/// A thread with a current-thread runtime, as the blocking limiter has one. It ends when this is
+/// dropped.
 struct Thread {
     handle: Handle,
     _stop: oneshot::Sender<()>,

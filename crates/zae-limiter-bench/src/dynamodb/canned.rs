@@ -1,4 +1,5 @@
-//! The endpoint with one answer, in a process of its own, so that its CPU time is not that of the client.
+//! The endpoint with one answer, in a process of its own, so that its CPU time is not that of the
+//! client.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -23,7 +24,7 @@ const REQUEST_BYTES_MAX: usize = 64 * 1024;
 /// What a client of the endpoint asks to learn how much was asked of it.
 const COUNTS: &str = "GET /counts HTTP/1.1\r\nhost: localhost\r\n\r\n";
 
-// ------------------------------------------------------------------------------------------------------- our side of it
+// ---------------------------------------------------------------------------------- our side of it
 
 /// A running endpoint.
 pub(crate) struct Endpoint {
@@ -42,7 +43,12 @@ pub(super) struct Counts {
 impl Endpoint {
     pub(super) fn start() -> Result<Endpoint> {
         let mut command = Command::new(std::env::current_exe().context("this program")?);
-        let mut process = command.args(["child", "canned"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("a child")?;
+        let mut process = command
+            .args(["child", "canned"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("a child")?;
         let mut line = String::new();
         BufReader::new(process.stdout.take().context("its output")?).read_line(&mut line)?;
         let url = line.trim_end().to_owned();
@@ -64,7 +70,9 @@ pub(super) fn counts_at(url: &str) -> Result<Counts> {
     stream.read_to_string(&mut answer)?;
     let (_, body) = answer.split_once("\r\n\r\n").context("no body")?;
     let mut numbers = body.split_whitespace().map(str::parse);
-    let (Some(Ok(updates)), Some(Ok(others))) = (numbers.next(), numbers.next()) else { bail!("the endpoint answered {answer:?}") };
+    let (Some(Ok(updates)), Some(Ok(others))) = (numbers.next(), numbers.next()) else {
+        bail!("the endpoint answered {answer:?}")
+    };
     Ok(Counts { updates, others })
 }
 
@@ -76,7 +84,7 @@ impl Drop for Endpoint {
     }
 }
 
-// ---------------------------------------------------------------------------------------------------------- the process
+// ------------------------------------------------------------------------------------- the process
 
 /// What all connections share.
 struct Shared {
@@ -110,7 +118,9 @@ pub(crate) fn serve() -> Result<()> {
         for stream in listener.incoming().flatten() {
             let shared = Arc::clone(&shared);
             // A connection that breaks is the client's business.
-            let served = std::thread::Builder::new().name("connection".to_owned()).spawn(move || converse(stream, &shared));
+            let served = std::thread::Builder::new()
+                .name("connection".to_owned())
+                .spawn(move || converse(stream, &shared));
             drop(served);
         }
     })?;
@@ -147,16 +157,31 @@ fn image(now: i64, balance: Balance) -> Value {
         "ca": { "N": now.to_string() },
         "ttl": { "N": (now / 1000 + 7 * 86_400).to_string() },
     });
-    let wcu = ("wcu", constants::WCU_MILLI, constants::WCU_MILLI, constants::WCU_PERIOD_MS, constants::WCU_MILLI / 2);
+    let wcu = (
+        "wcu",
+        constants::WCU_MILLI,
+        constants::WCU_MILLI,
+        constants::WCU_PERIOD_MS,
+        constants::WCU_MILLI / 2,
+    );
     let of_limits = limits().map(|limit| {
         let params = limit.params();
         let balance = match balance {
             Balance::Half => params.capacity_milli / 2,
             Balance::InDebt => -params.capacity_milli,
         };
-        (limit.name().to_string(), params.capacity_milli, params.refill_milli, params.period_ms, balance)
+        (
+            limit.name().to_string(),
+            params.capacity_milli,
+            params.refill_milli,
+            params.period_ms,
+            balance,
+        )
     });
-    let all = of_limits.iter().map(|(name, cp, ra, rp, tk)| (name.as_str(), *cp, *ra, *rp, *tk)).chain([wcu]);
+    let all = of_limits
+        .iter()
+        .map(|(name, cp, ra, rp, tk)| (name.as_str(), *cp, *ra, *rp, *tk))
+        .chain([wcu]);
     for (name, cp, ra, rp, tk) in all {
         for (field, value) in [("cp", cp), ("ra", ra), ("rp", rp), ("tk", tk), ("tc", cp / 3)] {
             item[format!("b_{name}_{field}")] = json!({ "N": value.to_string() });
@@ -244,14 +269,22 @@ fn converse(mut stream: TcpStream, shared: &Shared) -> Option<()> {
     }
 }
 
-/// Where the head of the first request ends, and where the request does; `None` while it is not whole.
+/// Where the head of the first request ends, and where the request does; `None` while it is not
+/// whole.
 fn framed(bytes: &[u8]) -> Option<(usize, usize)> {
     const LENGTH: &[u8] = b"content-length:";
     let head = bytes.windows(4).position(|four| four == b"\r\n\r\n")? + 4;
-    let length = bytes[..head].windows(LENGTH.len()).position(|word| word.eq_ignore_ascii_case(LENGTH)).map_or(0, |at| {
-        let digits = bytes[at + LENGTH.len()..head].iter().copied().skip_while(|byte| *byte == b' ').take_while(u8::is_ascii_digit);
-        digits.fold(0, |number, digit| number * 10 + usize::from(digit - b'0'))
-    });
+    let length = bytes[..head]
+        .windows(LENGTH.len())
+        .position(|word| word.eq_ignore_ascii_case(LENGTH))
+        .map_or(0, |at| {
+            let digits = bytes[at + LENGTH.len()..head]
+                .iter()
+                .copied()
+                .skip_while(|byte| *byte == b' ')
+                .take_while(u8::is_ascii_digit);
+            digits.fold(0, |number, digit| number * 10 + usize::from(digit - b'0'))
+        });
     (bytes.len() >= head + length).then_some((head, head + length))
 }
 
@@ -262,7 +295,11 @@ fn contains(bytes: &[u8], word: &[u8]) -> bool {
 /// What is asked before the first take, and by us.
 fn other(head: &str, body: &[u8], shared: &Shared) -> String {
     if head.starts_with("GET /counts ") {
-        return format!("{} {}", shared.updates.load(Ordering::Relaxed), shared.others.load(Ordering::Relaxed));
+        return format!(
+            "{} {}",
+            shared.updates.load(Ordering::Relaxed),
+            shared.others.load(Ordering::Relaxed)
+        );
     }
     shared.others.fetch_add(1, Ordering::Relaxed);
     let request: Value = serde_json::from_slice(body).unwrap_or_default();
@@ -275,7 +312,8 @@ fn other(head: &str, body: &[u8], shared: &Shared) -> String {
         let items: Vec<&Value> = keys.into_iter().flatten().filter_map(found).collect();
         return json!({ "Responses": { STACK: items }, "UnprocessedKeys": {} }).to_string();
     }
-    found(&request["Key"]).map_or_else(|| "{}".to_owned(), |item| json!({ "Item": item }).to_string())
+    found(&request["Key"])
+        .map_or_else(|| "{}".to_owned(), |item| json!({ "Item": item }).to_string())
 }
 
 /// A whole answer, with the headers that DynamoDB sends.
@@ -291,7 +329,11 @@ fn response(status: &str, body: &str, second: i64) -> Vec<u8> {
 }
 
 fn crc32(bytes: &[u8]) -> u32 {
-    !bytes.iter().fold(!0, |sum, byte| (0..8).fold(sum ^ u32::from(*byte), |sum, _| (sum >> 1) ^ (0xEDB8_8320 & (sum & 1).wrapping_neg())))
+    !bytes.iter().fold(!0, |sum, byte| {
+        (0..8).fold(sum ^ u32::from(*byte), |sum, _| {
+            (sum >> 1) ^ (0xEDB8_8320 & (sum & 1).wrapping_neg())
+        })
+    })
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! Rows of the limiter on DynamoDB: what an acquire costs beside the requests it sends.
 //!
-//! The endpoint is a process of its own that gives every `UpdateItem` the same answer, so CPU is the client's. The image in
-//! that answer is of a bucket half full and refilled a moment ago: what a warm bucket looks like, and the limiter stays on
-//! its one-write path. Every row counts the requests it caused.
+//! The endpoint is a process of its own that gives every `UpdateItem` the same answer, so CPU is
+//! the client's. The image in that answer is of a bucket half full and refilled a moment ago: what
+//! a warm bucket looks like, and the limiter stays on its one-write path. Every row counts the
+//! requests it caused.
 
 mod bare;
 mod blocking;
@@ -33,7 +34,8 @@ const CHILDREN_MAX: usize = KEYS;
 /// A resource whose buckets are in debt.
 const REFUSING: &str = "refusing";
 
-/// In the order in which they run: rows that are compared stand together. Every other round runs backwards.
+/// In the order in which they run: rows that are compared stand together. Every other round runs
+/// backwards.
 pub(crate) fn rows() -> Vec<Entry> {
     let mut rows = vec![bare::ONE, ours::ACQUIRE, bare::WRITTEN, python::ASYNC, python::SYNC];
     rows.extend([ours::TABLE, ours::STORE, ours::REFUSED]);
@@ -46,7 +48,8 @@ pub(crate) fn rows() -> Vec<Entry> {
 
 /// The endpoint that all rows share; it ends with the command.
 fn canned(context: &Context) -> Result<&Endpoint> {
-    let started = context.canned.get_or_init(|| Endpoint::start().map_err(|error| format!("{error:#}")));
+    let started =
+        context.canned.get_or_init(|| Endpoint::start().map_err(|error| format!("{error:#}")));
     started.as_ref().map_err(|error| anyhow!("{error}"))
 }
 
@@ -55,7 +58,8 @@ fn keys_of(context: &Context) -> usize {
     if context.quick { KEYS / 20 } else { KEYS }
 }
 
-/// Two limits that need half a day to fill a half empty bucket: no row runs long enough to leave the fast path.
+/// Two limits that need half a day to fill a half empty bucket: no row runs long enough to leave
+/// the fast path.
 fn limits() -> [Limit; 2] {
     ["rpm:10000000/day", "tpm:5000000000/day"].map(|text| text.parse().expect("a valid limit"))
 }

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use zae_limiter::store::Clock;
-use zae_limiter::{AcquireError, EntityId, LimitSource, RateLimiter, Request, ResourceName, SystemClock};
+use zae_limiter::{
+    AcquireError, EntityId, LimitSource, RateLimiter, Request, ResourceName, SystemClock,
+};
 use zae_limiter_dynamodb::DynamoStore;
 use zae_limiter_dynamodb::sdk::SdkTable;
 use zae_limiter_dynamodb::table::{Key, Table, Update};
@@ -29,52 +31,83 @@ pub(super) const TABLE: Entry = Entry {
     make: |context| row(context, (Callers::Alone, Sends::One), TableOp::new),
 };
 
-pub(super) const STORE: Entry =
-    Entry { name: "store", what: "DynamoStore::consume, warm", make: |context| row(context, (Callers::Alone, Sends::One), StoreOp::new) };
+pub(super) const STORE: Entry = Entry {
+    name: "store",
+    what: "DynamoStore::consume, warm",
+    make: |context| row(context, (Callers::Alone, Sends::One), StoreOp::new),
+};
 
 pub(super) const ACQUIRE: Entry = Entry {
     name: "acquire",
     what: "acquire + commit, warm",
-    make: |context| row(context, (Callers::Alone, Sends::One), async |place| AcquireOp::new(&place, Kind::Plain).await),
+    make: |context| {
+        row(context, (Callers::Alone, Sends::One), async |place| {
+            AcquireOp::new(&place, Kind::Plain).await
+        })
+    },
 };
 
 pub(super) const ADJUST: Entry = Entry {
     name: "adjust",
     what: "acquire + adjust + commit: two writes",
-    make: |context| row(context, (Callers::Alone, Sends::Two), async |place| AcquireOp::new(&place, Kind::Adjust).await),
+    make: |context| {
+        row(context, (Callers::Alone, Sends::Two), async |place| {
+            AcquireOp::new(&place, Kind::Adjust).await
+        })
+    },
 };
 
 pub(super) const CASCADE: Entry = Entry {
     name: "cascade",
     what: "acquire + commit, child and parent: two writes at once",
-    make: |context| row(context, (Callers::Alone, Sends::Two), async |place| AcquireOp::new(&place, Kind::Cascade).await),
+    make: |context| {
+        row(context, (Callers::Alone, Sends::Two), async |place| {
+            AcquireOp::new(&place, Kind::Cascade).await
+        })
+    },
 };
 
 pub(super) const REFUSED: Entry = Entry {
     name: "refused",
     what: "acquire, refused from memory, one key",
-    make: |context| row(context, (Callers::Alone, Sends::Nothing), async |place| AcquireOp::new(&place, Kind::Refused).await),
+    make: |context| {
+        row(context, (Callers::Alone, Sends::Nothing), async |place| {
+            AcquireOp::new(&place, Kind::Refused).await
+        })
+    },
 };
 
 pub(super) const CROWD: Entry = Entry {
     name: "acquire-64",
     what: "acquire + commit, 64 tasks, current-thread",
-    make: |context| row(context, (Callers::Crowd, Sends::One), async |place| AcquireOp::new(&place, Kind::Plain).await),
+    make: |context| {
+        row(context, (Callers::Crowd, Sends::One), async |place| {
+            AcquireOp::new(&place, Kind::Plain).await
+        })
+    },
 };
 
 pub(super) const THREADS: Entry = Entry {
     name: "acquire-mt",
     what: "acquire + commit, 1 task, multi-threaded",
-    make: |context| row(context, (Callers::AloneOnThreads, Sends::One), async |place| AcquireOp::new(&place, Kind::Plain).await),
+    make: |context| {
+        row(context, (Callers::AloneOnThreads, Sends::One), async |place| {
+            AcquireOp::new(&place, Kind::Plain).await
+        })
+    },
 };
 
 pub(super) const THREADS_CROWD: Entry = Entry {
     name: "acquire-mt-64",
     what: "acquire + commit, 64 tasks, multi-threaded",
-    make: |context| row(context, (Callers::CrowdOnThreads, Sends::One), async |place| AcquireOp::new(&place, Kind::Plain).await),
+    make: |context| {
+        row(context, (Callers::CrowdOnThreads, Sends::One), async |place| {
+            AcquireOp::new(&place, Kind::Plain).await
+        })
+    },
 };
 
-// ------------------------------------------------------------------------------------------------- below the interface
+// ----------------------------------------------------------------------------- below the interface
 
 struct TableOp {
     table: SdkTable,
@@ -86,14 +119,21 @@ impl TableOp {
         let (builder, entities) = (reach(place.url), keys::entities(place.keys));
         let update = WarmWrites::of(&builder, entities[0].as_str()).await?.debit;
         let key = |entity| Key { pk: partition_key(entity), ..update.key.clone() };
-        let updates = entities.iter().map(|entity| Update { key: key(entity), ..update.clone() }).collect();
+        let updates =
+            entities.iter().map(|entity| Update { key: key(entity), ..update.clone() }).collect();
         Ok(TableOp { table: builder.table().await?, updates })
     }
 }
 
 impl Op for TableOp {
     async fn call(&self, random: u64) {
-        assert!(self.table.update(pick(&self.updates, random)).await.expect("an answer").contains_key("rf"));
+        assert!(
+            self.table
+                .update(pick(&self.updates, random))
+                .await
+                .expect("an answer")
+                .contains_key("rf")
+        );
     }
 }
 
@@ -106,8 +146,14 @@ struct StoreOp {
 
 impl StoreOp {
     async fn new(place: Place<'_>) -> Result<StoreOp> {
-        let (entities, limits) = (keys::entities(place.keys), LimitsInForce::new(limits(), LimitSource::System));
-        let op = StoreOp { store: reach(place.url).connect().await?, entities, resource: keys::resource(), limits };
+        let (entities, limits) =
+            (keys::entities(place.keys), LimitsInForce::new(limits(), LimitSource::System));
+        let op = StoreOp {
+            store: reach(place.url).connect().await?,
+            entities,
+            resource: keys::resource(),
+            limits,
+        };
         for entity in &op.entities {
             ensure!(op.take(entity).await, "a take was refused");
         }
@@ -116,8 +162,17 @@ impl StoreOp {
 
     async fn take(&self, entity: &EntityId) -> bool {
         let takes = takes();
-        let member = MemberTake { entity, resource: &self.resource, limits: &self.limits, takes: &takes, absent: &[] };
-        let outcome = self.store.consume(&ConsumeRequest { members: &[member], now: SystemClock::new().now() }).await;
+        let member = MemberTake {
+            entity,
+            resource: &self.resource,
+            limits: &self.limits,
+            takes: &takes,
+            absent: &[],
+        };
+        let outcome = self
+            .store
+            .consume(&ConsumeRequest { members: &[member], now: SystemClock::new().now() })
+            .await;
         matches!(outcome.expect("a decision"), ConsumeOutcome::Granted(_))
     }
 }
@@ -128,7 +183,7 @@ impl Op for StoreOp {
     }
 }
 
-// ------------------------------------------------------------------------------------------------------- the interface
+// ----------------------------------------------------------------------------------- the interface
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
@@ -162,7 +217,8 @@ impl AcquireOp {
         let (texts, resource) = match kind {
             Kind::Plain | Kind::Adjust => (keys::texts(place.keys), RESOURCE),
             Kind::Cascade => ((0..place.keys.min(CHILDREN_MAX)).map(child).collect(), RESOURCE),
-            // One, because every key asks the table once a second, and so many keys would be all that is measured.
+            // One, because every key asks the table once a second, and so many keys would be all
+            // that is measured.
             Kind::Refused => (keys::texts(1), REFUSING),
         };
         let op = AcquireOp { limiter, texts, resource, kind };

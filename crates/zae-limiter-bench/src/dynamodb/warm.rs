@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Result, ensure};
 use zae_limiter::{RateLimiter, Request};
 use zae_limiter_dynamodb::sdk::{Builder, SdkTable};
-use zae_limiter_dynamodb::table::{BatchPage, Item, Key, Put, Query, QueryPage, Table, TableError, Update, Write};
+use zae_limiter_dynamodb::table::{
+    BatchPage, Item, Key, Put, Query, QueryPage, Table, TableError, Update, Write,
+};
 use zae_limiter_dynamodb::{DynamoOptions, DynamoStore};
 use zae_limiter_store::BoxFuture;
 
@@ -21,23 +23,32 @@ pub(super) struct WarmWrites {
 
 impl WarmWrites {
     pub(super) async fn of(builder: &Builder, entity: &str) -> Result<WarmWrites> {
-        let recorder = Arc::new(Recorder { table: builder.table().await?, updates: Mutex::default() });
+        let recorder =
+            Arc::new(Recorder { table: builder.table().await?, updates: Mutex::default() });
         let table: Arc<dyn Table> = Arc::clone(&recorder) as _;
         let mut options = DynamoOptions::new();
-        // Without it a bucket that is younger than the grace has its capacity for a ceiling, and one value for both. Those of a
-        // row are older.
+        // Without it a bucket that is younger than the grace has its capacity for a ceiling, and
+        // one value for both. Those of a row are older.
         options.fast_grace_ms = 0;
         let store = DynamoStore::on_table(table, options, &"default".parse()?).await?;
         let limiter = RateLimiter::builder(store).default_limits(limits()).build()?;
         // The first asks without knowing the bucket, the second knows it.
         for _ in 0..2 {
             recorder.take();
-            let lease = limiter.acquire(Request::new(entity, RESOURCE).take("rpm", REQUESTS).take("tpm", TOKENS)).await?;
+            let lease = limiter
+                .acquire(Request::new(entity, RESOURCE).take("rpm", REQUESTS).take("tpm", TOKENS))
+                .await?;
             lease.adjust("tpm", ADJUSTMENT)?;
             lease.commit().await?;
         }
-        let writes: [Update; 2] = recorder.take().try_into().map_err(|writes| anyhow::anyhow!("not two writes: {writes:?}"))?;
-        let refills = writes.iter().flat_map(|write| &write.actions).any(|action| format!("{action:?}").contains("\"rf\""));
+        let writes: [Update; 2] = recorder
+            .take()
+            .try_into()
+            .map_err(|writes| anyhow::anyhow!("not two writes: {writes:?}"))?;
+        let refills = writes
+            .iter()
+            .flat_map(|write| &write.actions)
+            .any(|action| format!("{action:?}").contains("\"rf\""));
         ensure!(!refills, "a write refills, so it is not that of a warm bucket: {writes:?}");
         let [debit, charge] = writes;
         Ok(WarmWrites { debit, charge })
@@ -66,11 +77,19 @@ impl Table for Recorder {
         self.table.put(put)
     }
 
-    fn transact<'a>(&'a self, writes: &'a [Write], token: &'a str) -> BoxFuture<'a, Result<(), TableError>> {
+    fn transact<'a>(
+        &'a self,
+        writes: &'a [Write],
+        token: &'a str,
+    ) -> BoxFuture<'a, Result<(), TableError>> {
         self.table.transact(writes, token)
     }
 
-    fn batch_get<'a>(&'a self, keys: &'a [Key], consistent: bool) -> BoxFuture<'a, Result<BatchPage, TableError>> {
+    fn batch_get<'a>(
+        &'a self,
+        keys: &'a [Key],
+        consistent: bool,
+    ) -> BoxFuture<'a, Result<BatchPage, TableError>> {
         self.table.batch_get(keys, consistent)
     }
 

@@ -29,16 +29,26 @@ pub(super) struct Watch {
 
 impl Watch {
     pub(super) fn new(endpoint: &Endpoint, sends: Sends) -> Watch {
-        Watch { url: endpoint.url.clone(), process: endpoint.process(), sends, before: Mutex::default() }
+        Watch {
+            url: endpoint.url.clone(),
+            process: endpoint.process(),
+            sends,
+            before: Mutex::default(),
+        }
     }
 
     pub(super) fn begin(&self) {
-        *self.before.lock().unwrap_or_else(PoisonError::into_inner) = counts_at(&self.url).expect("an answer");
+        *self.before.lock().unwrap_or_else(PoisonError::into_inner) =
+            counts_at(&self.url).expect("an answer");
     }
 
-    /// Panics when a call has sent something else than it should: that is another path, not a slower one.
+    /// Panics when a call has sent something else than it should: that is another path, not a
+    /// slower one.
     pub(super) fn end(&self, ops: u64) -> Figures {
-        let (before, after) = (*self.before.lock().unwrap_or_else(PoisonError::into_inner), counts_at(&self.url).expect("an answer"));
+        let (before, after) = (
+            *self.before.lock().unwrap_or_else(PoisonError::into_inner),
+            counts_at(&self.url).expect("an answer"),
+        );
         let (updates, others) = (after.updates - before.updates, after.others - before.others);
         assert_eq!(others, 0, "nothing is read by {ops} calls");
         match self.sends {

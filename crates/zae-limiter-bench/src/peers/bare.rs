@@ -9,14 +9,16 @@ use crate::cell::{Cell, Direct, Row, Sample};
 use crate::keys::{self, KEYS, REQUESTS, TOKENS, pick};
 use crate::rows::{Context, Entry};
 
-/// Two limits, each with balance, capacity, refill, period and what was consumed; as many columns as our row has numbers.
+/// Two limits, each with balance, capacity, refill, period and what was consumed; as many columns
+/// as our row has numbers.
 const CREATE: &str = "CREATE TABLE IF NOT EXISTS bare (
   key TEXT PRIMARY KEY, at INTEGER NOT NULL,
   b1 INTEGER NOT NULL, c1 INTEGER NOT NULL, r1 INTEGER NOT NULL, p1 INTEGER NOT NULL, n1 INTEGER NOT NULL,
   b2 INTEGER NOT NULL, c2 INTEGER NOT NULL, r2 INTEGER NOT NULL, p2 INTEGER NOT NULL, n2 INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID";
 
-const INSERT: &str = "INSERT INTO bare VALUES (?1, ?2, ?3, ?3, 1000000000, 60000, 0, ?3, ?3, 1000000000, 60000, 0)";
+const INSERT: &str =
+    "INSERT INTO bare VALUES (?1, ?2, ?3, ?3, 1000000000, 60000, 0, ?3, ?3, 1000000000, 60000, 0)";
 
 const UPDATE: &str = "UPDATE bare SET at = ?2,
   b1 = min(c1, b1 + (?2 - at) * r1 / p1) - ?3, n1 = n1 + ?3,
@@ -27,7 +29,14 @@ RETURNING b1, b2";
 const CAPACITY_MILLI: i64 = 1_000_000_000_000_000_000;
 
 pub(super) fn rows() -> Vec<Peer> {
-    vec![("sqlite-store", Entry { name: "bare-update", what: "rusqlite, one prepared UPDATE … RETURNING, same file", make: row })]
+    vec![(
+        "sqlite-store",
+        Entry {
+            name: "bare-update",
+            what: "rusqlite, one prepared UPDATE … RETURNING, same file",
+            make: row,
+        },
+    )]
 }
 
 struct Bare {
@@ -39,7 +48,9 @@ fn row(context: &Context) -> Result<Box<dyn Row>> {
     let conn = Connection::open(context.normal_path()?)?;
     let mode: String = conn.query_row("PRAGMA journal_mode", [], |row| row.get(0))?;
     ensure!(mode == "wal", "our file has a write-ahead log");
-    conn.execute_batch("PRAGMA synchronous = NORMAL; PRAGMA cache_size = -16384; PRAGMA wal_autocheckpoint = 8000")?;
+    conn.execute_batch(
+        "PRAGMA synchronous = NORMAL; PRAGMA cache_size = -16384; PRAGMA wal_autocheckpoint = 8000",
+    )?;
     conn.execute_batch(CREATE)?;
     let keys = keys::texts(KEYS);
     conn.execute_batch("BEGIN")?;
@@ -54,7 +65,8 @@ impl Row for Bare {
     fn run(&mut self, cell: Cell) -> Result<Sample> {
         let mut update = self.conn.prepare(UPDATE)?;
         let clock = SystemClock::new();
-        Direct::new(|random| take(&mut update, pick(&self.keys, random), clock.now().0), 1).run(cell)
+        Direct::new(|random| take(&mut update, pick(&self.keys, random), clock.now().0), 1)
+            .run(cell)
     }
 }
 

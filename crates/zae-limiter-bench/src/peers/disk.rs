@@ -14,7 +14,14 @@ const PAGE: usize = 4096;
 const PAGES: u64 = 1024;
 
 pub(super) fn rows() -> Vec<Peer> {
-    vec![("sqlite-full-64", Entry { name: "fdatasync", what: "pwrite 4 KiB + fdatasync, one after the other", make: row })]
+    vec![(
+        "sqlite-full-64",
+        Entry {
+            name: "fdatasync",
+            what: "pwrite 4 KiB + fdatasync, one after the other",
+            make: row,
+        },
+    )]
 }
 
 fn row(context: &Context) -> Result<Box<dyn Row>> {

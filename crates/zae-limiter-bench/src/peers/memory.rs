@@ -21,9 +21,30 @@ const LOOK_EVERY: u32 = 32;
 
 pub(super) fn rows() -> Vec<Peer> {
     vec![
-        ("memory-store", Entry { name: "governor", what: "governor, two keyed limiters, no roll-back", make: |_| governor(KEYS) }),
-        ("governor", Entry { name: "map", what: "64 mutexes, a map and two buckets in each: the floor", make: |_| map() }),
-        ("memory-acquire", Entry { name: "limitador", what: "limitador in memory, context built per call", make: |_| limitador() }),
+        (
+            "memory-store",
+            Entry {
+                name: "governor",
+                what: "governor, two keyed limiters, no roll-back",
+                make: |_| governor(KEYS),
+            },
+        ),
+        (
+            "governor",
+            Entry {
+                name: "map",
+                what: "64 mutexes, a map and two buckets in each: the floor",
+                make: |_| map(),
+            },
+        ),
+        (
+            "memory-acquire",
+            Entry {
+                name: "limitador",
+                what: "limitador in memory, context built per call",
+                make: |_| limitador(),
+            },
+        ),
         (
             "memory-store-1m",
             Entry {
@@ -45,9 +66,13 @@ pub(super) fn rows() -> Vec<Peer> {
 
 /// Takes from both or panics. There is no way back when only the first grants.
 pub(crate) fn two_governors() -> impl FnMut(&String) {
-    let wide = || Quota::with_period(Duration::from_nanos(1)).expect("not zero").allow_burst(NonZeroU32::MAX);
+    let wide = || {
+        Quota::with_period(Duration::from_nanos(1)).expect("not zero").allow_burst(NonZeroU32::MAX)
+    };
     let (requests, tokens) = (RateLimiter::keyed(wide()), RateLimiter::keyed(wide()));
-    let amount = |tokens: u64| NonZeroU32::new(u32::try_from(tokens).expect("a small number")).expect("not zero");
+    let amount = |tokens: u64| {
+        NonZeroU32::new(u32::try_from(tokens).expect("a small number")).expect("not zero")
+    };
     let (one, many) = (amount(REQUESTS), amount(TOKENS));
     move |key| {
         assert!(matches!(requests.check_key_n(key, one), Ok(Ok(()))));
@@ -65,12 +90,23 @@ fn governor(keys: usize) -> Result<Box<dyn Row>> {
 fn limitador() -> Result<Box<dyn Row>> {
     let limiter = limitador::RateLimiter::new(10_000);
     for seconds in [60, 3_600] {
-        limiter.add_limit(Limit::new("bench", u64::MAX / 2, seconds, vec![], vec!["key".try_into()?]));
+        limiter.add_limit(Limit::new(
+            "bench",
+            u64::MAX / 2,
+            seconds,
+            vec![],
+            vec!["key".try_into()?],
+        ));
     }
     let (namespace, texts) = ("bench".into(), keys::texts(KEYS));
     let check = move |random| {
-        let values = std::collections::HashMap::from([("key".to_owned(), pick(&texts, random).clone())]);
-        let answer = limiter.check_rate_limited_and_update(&namespace, &LimitContext::from(values), REQUESTS);
+        let values =
+            std::collections::HashMap::from([("key".to_owned(), pick(&texts, random).clone())]);
+        let answer = limiter.check_rate_limited_and_update(
+            &namespace,
+            &LimitContext::from(values),
+            REQUESTS,
+        );
         let answer = answer.expect("an answer");
         assert!(!answer.limited && answer.counters.len() == 2);
     };
@@ -89,8 +125,11 @@ const REFILL_PER_MS: i64 = 16_666;
 
 fn map() -> Result<Box<dyn Row>> {
     let hasher = DefaultHashBuilder::default();
-    let shards: Vec<Mutex<HashMap<String, Pair>>> = (0..SHARDS).map(|_| Mutex::new(HashMap::with_hasher(hasher.clone()))).collect();
-    let shard = move |key: &String| usize::try_from(hasher.hash_one(key) >> 40 & (SHARDS - 1)).expect("a small number");
+    let shards: Vec<Mutex<HashMap<String, Pair>>> =
+        (0..SHARDS).map(|_| Mutex::new(HashMap::with_hasher(hasher.clone()))).collect();
+    let shard = move |key: &String| {
+        usize::try_from(hasher.hash_one(key) >> 40 & (SHARDS - 1)).expect("a small number")
+    };
     let (texts, clock) = (keys::texts(KEYS), SystemClock::new());
     for text in &texts {
         let full = Pair { at_ms: clock.now().0, balances: [CAPACITY; 2] };

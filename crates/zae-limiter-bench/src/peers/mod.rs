@@ -12,9 +12,13 @@ pub(crate) use redis::Server;
 
 /// Puts every peer beside the row of ours that it is compared with.
 pub(crate) fn add(rows: &mut Vec<Entry>) {
-    let peers = bare::rows().into_iter().chain(disk::rows()).chain(redis::rows()).chain(memory::rows());
+    let peers =
+        bare::rows().into_iter().chain(disk::rows()).chain(redis::rows()).chain(memory::rows());
     for (neighbour, peer) in peers {
-        let place = rows.iter().position(|row| row.name == neighbour).expect("the neighbour is a row of ours");
+        let place = rows
+            .iter()
+            .position(|row| row.name == neighbour)
+            .expect("the neighbour is a row of ours");
         rows.insert(place + 1, peer);
     }
 }

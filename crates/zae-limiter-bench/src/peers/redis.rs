@@ -14,7 +14,8 @@ use crate::cell::{Calls, Op, Row, all_cores, one_thread};
 use crate::keys::{self, KEYS, REQUESTS, TOKENS, pick};
 use crate::rows::{CALLERS, Context, Entry};
 
-/// Two limits in one hash, both or none, with an expiry: what every Redis limiter does, without what some do besides.
+/// Two limits in one hash, both or none, with an expiry: what every Redis limiter does, without
+/// what some do besides.
 const SCRIPT: &str = "
 local now, cap = tonumber(ARGV[1]), tonumber(ARGV[2])
 local rate, n1, n2 = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -34,9 +35,30 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 pub(super) fn rows() -> Vec<Peer> {
     vec![
-        ("sqlite-acquire", Entry { name: "redis", what: "Redis Lua, 1 caller", make: |context| row(context, 1, KEYS) }),
-        ("sqlite-64", Entry { name: "redis-64", what: "Redis Lua, 64 callers, 1k keys", make: |context| row(context, CALLERS, KEYS) }),
-        ("sqlite-64-hot", Entry { name: "redis-64-hot", what: "Redis Lua, 64 callers, one key", make: |context| row(context, CALLERS, 1) }),
+        (
+            "sqlite-acquire",
+            Entry {
+                name: "redis",
+                what: "Redis Lua, 1 caller",
+                make: |context| row(context, 1, KEYS),
+            },
+        ),
+        (
+            "sqlite-64",
+            Entry {
+                name: "redis-64",
+                what: "Redis Lua, 64 callers, 1k keys",
+                make: |context| row(context, CALLERS, KEYS),
+            },
+        ),
+        (
+            "sqlite-64-hot",
+            Entry {
+                name: "redis-64-hot",
+                what: "Redis Lua, 64 callers, one key",
+                make: |context| row(context, CALLERS, 1),
+            },
+        ),
     ]
 }
 
@@ -49,9 +71,24 @@ pub(crate) struct Server {
 impl Server {
     fn start() -> Result<Server> {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let arguments = ["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--port", &port.to_string()];
-        let started = Command::new("redis-server").args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        let process = started.context("redis-server cannot be started; install it (on Debian: apt-get install redis-server)")?;
+        let arguments = [
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--port",
+            &port.to_string(),
+        ];
+        let started = Command::new("redis-server")
+            .args(arguments)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        let process = started.context(
+            "redis-server cannot be started; install it (on Debian: apt-get install redis-server)",
+        )?;
         Ok(Server { process, address: format!("redis://127.0.0.1:{port}/") })
     }
 
@@ -76,7 +113,8 @@ impl Drop for Server {
 }
 
 struct Lua {
-    /// Calls of all callers share one connection, which sends them together: the fastest way there is.
+    /// Calls of all callers share one connection, which sends them together: the fastest way there
+    /// is.
     connection: MultiplexedConnection,
     script: String,
     keys: Vec<String>,
@@ -86,9 +124,14 @@ struct Lua {
 impl Op for Lua {
     async fn call(&self, random: u64) {
         let mut command = redis::cmd("EVALSHA");
-        command.arg(&self.script).arg(1).arg(pick(&self.keys, random)).arg(SystemClock::new().now().0);
+        command
+            .arg(&self.script)
+            .arg(1)
+            .arg(pick(&self.keys, random))
+            .arg(SystemClock::new().now().0);
         command.arg(1_000_000_000_000_u64).arg(16).arg(REQUESTS).arg(TOKENS);
-        let (granted, left, _): (u8, i64, i64) = command.query_async(&mut self.connection.clone()).await.expect("an answer");
+        let (granted, left, _): (u8, i64, i64) =
+            command.query_async(&mut self.connection.clone()).await.expect("an answer");
         assert!(granted == 1 && left >= 0);
     }
 
@@ -98,7 +141,8 @@ impl Op for Lua {
 }
 
 fn row(context: &Context, callers: usize, keys: usize) -> Result<Box<dyn Row>> {
-    let server = context.redis.get_or_init(|| Server::start().map_err(|error| format!("{error:#}")));
+    let server =
+        context.redis.get_or_init(|| Server::start().map_err(|error| format!("{error:#}")));
     let server = server.as_ref().map_err(|error| anyhow!("{error}"))?;
     let runtime = if callers == 1 { one_thread()? } else { all_cores()? };
     let (connection, script) = load(&runtime, server)?;
@@ -109,7 +153,8 @@ fn row(context: &Context, callers: usize, keys: usize) -> Result<Box<dyn Row>> {
 fn load(runtime: &Runtime, server: &Server) -> Result<(MultiplexedConnection, String)> {
     runtime.block_on(async {
         let mut connection = server.connect().await?;
-        let script = redis::cmd("SCRIPT").arg("LOAD").arg(SCRIPT).query_async(&mut connection).await?;
+        let script =
+            redis::cmd("SCRIPT").arg("LOAD").arg(SCRIPT).query_async(&mut connection).await?;
         Ok((connection, script))
     })
 }

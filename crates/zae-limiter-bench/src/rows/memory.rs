@@ -3,7 +3,9 @@
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use zae_limiter::{Clock, EntityId, Level, LimitSource, MemoryStore, RateLimiter, Request, SystemClock};
+use zae_limiter::{
+    Clock, EntityId, Level, LimitSource, MemoryStore, RateLimiter, Request, SystemClock,
+};
 use zae_limiter_store::{ConsumeOutcome, ConsumeRequest, LimitsInForce, MemberTake};
 
 use super::{Context, Entry};
@@ -13,10 +15,26 @@ use crate::keys::{self, KEYS, REQUESTS, RESOURCE, TOKENS, pick};
 
 pub(super) fn rows() -> Vec<Entry> {
     vec![
-        Entry { name: "memory-store", what: "MemoryStore::consume_now, prebuilt", make: |_| store_row(KEYS) },
-        Entry { name: "memory-acquire", what: "acquire + commit on a MemoryStore", make: |_| acquire_row() },
-        Entry { name: "memory-store-1m", what: "consume_now, a million keys", make: |context| store_row(context.million()) },
-        Entry { name: "memory-weight", what: "memory of a million keys", make: |context| Ok(Weight::row("memory", context)) },
+        Entry {
+            name: "memory-store",
+            what: "MemoryStore::consume_now, prebuilt",
+            make: |_| store_row(KEYS),
+        },
+        Entry {
+            name: "memory-acquire",
+            what: "acquire + commit on a MemoryStore",
+            make: |_| acquire_row(),
+        },
+        Entry {
+            name: "memory-store-1m",
+            what: "consume_now, a million keys",
+            make: |context| store_row(context.million()),
+        },
+        Entry {
+            name: "memory-weight",
+            what: "memory of a million keys",
+            make: |context| Ok(Weight::row("memory", context)),
+        },
     ]
 }
 
@@ -25,7 +43,8 @@ fn store_row(keys: usize) -> Result<Box<dyn Row>> {
     let limits = LimitsInForce::new(keys::wide(), LimitSource::System);
     let (takes, clock) = (super::sqlite::takes(), SystemClock::new());
     let consume = move |entity: &EntityId| {
-        let member = MemberTake { entity, resource: &resource, limits: &limits, takes: &takes, absent: &[] };
+        let member =
+            MemberTake { entity, resource: &resource, limits: &limits, takes: &takes, absent: &[] };
         let outcome = store.consume_now(&ConsumeRequest { members: &[member], now: clock.now() });
         assert!(matches!(outcome, Ok(ConsumeOutcome::Granted(_))));
     };
@@ -40,8 +59,16 @@ struct AcquireOp {
 
 impl Op for AcquireOp {
     async fn call(&self, random: u64) {
-        let request = Request::new(pick(&self.texts, random).as_str(), RESOURCE).take("rpm", REQUESTS).take("tpm", TOKENS);
-        self.limiter.acquire(request).await.expect("a grant").commit().await.expect("nothing to write");
+        let request = Request::new(pick(&self.texts, random).as_str(), RESOURCE)
+            .take("rpm", REQUESTS)
+            .take("tpm", TOKENS);
+        self.limiter
+            .acquire(request)
+            .await
+            .expect("a grant")
+            .commit()
+            .await
+            .expect("nothing to write");
     }
 }
 
@@ -71,9 +98,16 @@ impl Row for Weight {
     fn run(&mut self, _: Cell) -> Result<Sample> {
         let started = crate::cell::now();
         let program = std::env::current_exe().context("this program")?;
-        let output = Command::new(program).args(["child", "weigh", self.what, &self.keys.to_string()]).output()?;
-        ensure!(output.status.success(), "a child failed: {}", String::from_utf8_lossy(&output.stderr));
-        let bytes: f64 = String::from_utf8(output.stdout)?.trim().parse().context("the child's answer")?;
+        let output = Command::new(program)
+            .args(["child", "weigh", self.what, &self.keys.to_string()])
+            .output()?;
+        ensure!(
+            output.status.success(),
+            "a child failed: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let bytes: f64 =
+            String::from_utf8(output.stdout)?.trim().parse().context("the child's answer")?;
         Ok(Sample {
             ops: self.keys as u64,
             wall: started.elapsed(),

@@ -26,7 +26,8 @@ pub(crate) struct Entry {
     pub(crate) make: fn(&Context) -> Result<Box<dyn Row>>,
 }
 
-/// In the order in which they run: rows that are compared stand together. Every other round runs backwards.
+/// In the order in which they run: rows that are compared stand together. Every other round runs
+/// backwards.
 pub(crate) fn all() -> Vec<Entry> {
     let mut rows = sqlite::rows();
     rows.extend(processes::rows());
@@ -49,8 +50,14 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    pub(crate) fn new(folder: Option<&Path>, lasting: Option<PathBuf>, quick: bool) -> Result<Context> {
-        let folder = folder.map_or_else(tempfile::tempdir, tempfile::tempdir_in).context("a folder for files")?;
+    pub(crate) fn new(
+        folder: Option<&Path>,
+        lasting: Option<PathBuf>,
+        quick: bool,
+    ) -> Result<Context> {
+        let folder = folder
+            .map_or_else(tempfile::tempdir, tempfile::tempdir_in)
+            .context("a folder for files")?;
         Ok(Context {
             folder,
             lasting,
@@ -99,5 +106,6 @@ impl Context {
 }
 
 fn open(path: &Path, synchronous: Synchronous) -> Result<SqliteStore> {
-    SqliteStore::open_with(path, SqliteOptions::new().synchronous(synchronous)).context("a database file")
+    SqliteStore::open_with(path, SqliteOptions::new().synchronous(synchronous))
+        .context("a database file")
 }

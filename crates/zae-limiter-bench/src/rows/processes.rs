@@ -23,12 +23,36 @@ const START_MS: u64 = 800;
 pub(super) fn rows() -> Vec<Entry> {
     use Synchronous::{Full, Normal};
     vec![
-        Entry { name: "process-1x1", what: "1 process with 1 caller", make: |context| row(context, 1, 1, Normal) },
-        Entry { name: "process-2x1", what: "2 processes with 1 caller each", make: |context| row(context, 2, 1, Normal) },
-        Entry { name: "process-1x64", what: "1 process with 64 callers", make: |context| row(context, 1, CALLERS, Normal) },
-        Entry { name: "process-2x64", what: "2 processes with 64 callers each", make: |context| row(context, 2, CALLERS, Normal) },
-        Entry { name: "process-full-1x64", what: "1 process with 64 callers, FULL", make: |context| row(context, 1, CALLERS, Full) },
-        Entry { name: "process-full-2x64", what: "2 processes, 64 callers each, FULL", make: |context| row(context, 2, CALLERS, Full) },
+        Entry {
+            name: "process-1x1",
+            what: "1 process with 1 caller",
+            make: |context| row(context, 1, 1, Normal),
+        },
+        Entry {
+            name: "process-2x1",
+            what: "2 processes with 1 caller each",
+            make: |context| row(context, 2, 1, Normal),
+        },
+        Entry {
+            name: "process-1x64",
+            what: "1 process with 64 callers",
+            make: |context| row(context, 1, CALLERS, Normal),
+        },
+        Entry {
+            name: "process-2x64",
+            what: "2 processes with 64 callers each",
+            make: |context| row(context, 2, CALLERS, Normal),
+        },
+        Entry {
+            name: "process-full-1x64",
+            what: "1 process with 64 callers, FULL",
+            make: |context| row(context, 1, CALLERS, Full),
+        },
+        Entry {
+            name: "process-full-2x64",
+            what: "2 processes, 64 callers each, FULL",
+            make: |context| row(context, 2, CALLERS, Full),
+        },
     ]
 }
 
@@ -39,10 +63,17 @@ struct Processes {
     synchronous: Synchronous,
 }
 
-fn row(context: &Context, count: usize, callers: usize, synchronous: Synchronous) -> Result<Box<dyn Row>> {
+fn row(
+    context: &Context,
+    count: usize,
+    callers: usize,
+    synchronous: Synchronous,
+) -> Result<Box<dyn Row>> {
     let name = format!("processes-{callers}-{synchronous:?}.db");
     let (runtime, store) = (one_thread()?, context.store(&name, synchronous)?);
-    runtime.block_on(async { RateLimiter::builder(store).build()?.set_limits(&Level::System, keys::wide()).await })?;
+    runtime.block_on(async {
+        RateLimiter::builder(store).build()?.set_limits(&Level::System, keys::wide()).await
+    })?;
     Ok(Box::new(Processes { path: context.file(&name), count, callers, synchronous }))
 }
 
@@ -50,7 +81,8 @@ impl Row for Processes {
     fn run(&mut self, cell: Cell) -> Result<Sample> {
         let time = cell.time * TIMES_LONGER;
         let start_ms = u64::try_from(SystemClock::new().now().0)? + START_MS;
-        let children = (0..self.count).map(|_| self.start(start_ms, time)).collect::<Result<Vec<Child>>>()?;
+        let children =
+            (0..self.count).map(|_| self.start(start_ms, time)).collect::<Result<Vec<Child>>>()?;
         let mut shares = Vec::new();
         for child in children {
             let output = child.wait_with_output()?;
@@ -73,7 +105,11 @@ impl Processes {
     fn start(&self, start_ms: u64, time: Duration) -> Result<Child> {
         let mut command = Command::new(std::env::current_exe().context("this program")?);
         command.args(["child", "share"]).arg(&self.path);
-        command.args([self.callers.to_string(), start_ms.to_string(), time.as_millis().to_string()]);
+        command.args([
+            self.callers.to_string(),
+            start_ms.to_string(),
+            time.as_millis().to_string(),
+        ]);
         if self.synchronous == Synchronous::Full {
             command.arg("--full");
         }

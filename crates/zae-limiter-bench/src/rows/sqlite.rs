@@ -5,7 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Result, ensure};
 use tokio::task::JoinSet;
-use zae_limiter::{AcquireError, Clock, EntityId, Level, LimitSource, Milli, NewEntity, RateLimiter, Request, ResourceName, SystemClock};
+use zae_limiter::{
+    AcquireError, Clock, EntityId, Level, LimitSource, Milli, NewEntity, RateLimiter, Request,
+    ResourceName, SystemClock,
+};
 use zae_limiter_sqlite::{SqliteStore, Synchronous, WriterStats};
 use zae_limiter_store::{BucketStore, ConsumeOutcome, ConsumeRequest, LimitsInForce, MemberTake};
 
@@ -22,18 +25,46 @@ const REFUSING: &str = "refusing";
 
 pub(super) fn rows() -> Vec<Entry> {
     vec![
-        Entry { name: "sqlite-store", what: "store consume, prebuilt, 1 caller, NORMAL", make: |context| store_row(context, Kind::Grant) },
-        Entry { name: "sqlite-acquire", what: "acquire + commit, 1 caller, NORMAL", make: |context| acquire_row(context, Kind::Grant) },
-        Entry { name: "sqlite-store-chain", what: "store consume, child and parent", make: |context| store_row(context, Kind::Chain) },
+        Entry {
+            name: "sqlite-store",
+            what: "store consume, prebuilt, 1 caller, NORMAL",
+            make: |context| store_row(context, Kind::Grant),
+        },
+        Entry {
+            name: "sqlite-acquire",
+            what: "acquire + commit, 1 caller, NORMAL",
+            make: |context| acquire_row(context, Kind::Grant),
+        },
+        Entry {
+            name: "sqlite-store-chain",
+            what: "store consume, child and parent",
+            make: |context| store_row(context, Kind::Chain),
+        },
         Entry {
             name: "sqlite-acquire-chain",
             what: "acquire + commit, child and parent",
             make: |context| acquire_row(context, Kind::Chain),
         },
-        Entry { name: "sqlite-store-refused", what: "store consume, refused", make: |context| store_row(context, Kind::Refuse) },
-        Entry { name: "sqlite-acquire-refused", what: "acquire, refused", make: |context| acquire_row(context, Kind::Refuse) },
-        Entry { name: "sqlite-store-1m", what: "store consume, a million entities", make: store_million },
-        Entry { name: "sqlite-acquire-1m", what: "acquire + commit, a million entities", make: acquire_million },
+        Entry {
+            name: "sqlite-store-refused",
+            what: "store consume, refused",
+            make: |context| store_row(context, Kind::Refuse),
+        },
+        Entry {
+            name: "sqlite-acquire-refused",
+            what: "acquire, refused",
+            make: |context| acquire_row(context, Kind::Refuse),
+        },
+        Entry {
+            name: "sqlite-store-1m",
+            what: "store consume, a million entities",
+            make: store_million,
+        },
+        Entry {
+            name: "sqlite-acquire-1m",
+            what: "acquire + commit, a million entities",
+            make: acquire_million,
+        },
         Entry {
             name: "sqlite-64",
             what: "acquire + commit, 64 callers, 1k keys",
@@ -59,7 +90,7 @@ enum Kind {
     Refuse,
 }
 
-// ------------------------------------------------------------------------------------------------------------- store
+// ------------------------------------------------------------------------------------------- store
 
 /// Requests that are ready to be sent.
 struct StoreOp {
@@ -80,7 +111,12 @@ impl Op for StoreOp {
         let own = member(pick(&self.entities, random));
         let now = SystemClock::new().now();
         let outcome = if self.kind == Kind::Chain {
-            self.store.consume(&ConsumeRequest { members: &[own, member(pick(&self.parents, random))], now }).await
+            self.store
+                .consume(&ConsumeRequest {
+                    members: &[own, member(pick(&self.parents, random))],
+                    now,
+                })
+                .await
         } else {
             self.store.consume(&ConsumeRequest { members: &[own], now }).await
         };
@@ -98,7 +134,8 @@ impl Op for StoreOp {
 }
 
 pub(crate) fn takes() -> [zae_limiter::core::Take; 2] {
-    let take = |limit, tokens| zae_limiter::core::Take { limit, amount: Milli::from_tokens(tokens) };
+    let take =
+        |limit, tokens| zae_limiter::core::Take { limit, amount: Milli::from_tokens(tokens) };
     [take(0, REQUESTS), take(1, TOKENS)]
 }
 
@@ -138,11 +175,18 @@ fn store_row(context: &Context, kind: Kind) -> Result<Box<dyn Row>> {
 }
 
 /// Takes once from the bucket of each entity.
-async fn create_buckets(store: &SqliteStore, entities: &[EntityId], resource: &ResourceName, limits: &LimitsInForce) -> Result<()> {
+async fn create_buckets(
+    store: &SqliteStore,
+    entities: &[EntityId],
+    resource: &ResourceName,
+    limits: &LimitsInForce,
+) -> Result<()> {
     for entity in entities {
         let takes = takes();
         let member = MemberTake { entity, resource, limits, takes: &takes, absent: &[] };
-        let outcome = store.consume(&ConsumeRequest { members: &[member], now: SystemClock::new().now() }).await?;
+        let outcome = store
+            .consume(&ConsumeRequest { members: &[member], now: SystemClock::new().now() })
+            .await?;
         ensure!(matches!(outcome, ConsumeOutcome::Granted(_)), "a new bucket is full");
     }
     Ok(())
@@ -154,7 +198,8 @@ const CREATORS: usize = 256;
 /// A file with a bucket for each of a million entities, fewer when in a hurry.
 fn million(context: &Context, name: &str) -> Result<(SqliteStore, Vec<EntityId>)> {
     let path = context.lasting(name);
-    let (store, entities) = (super::open(&path, Synchronous::Normal)?, keys::entities(context.million()));
+    let (store, entities) =
+        (super::open(&path, Synchronous::Normal)?, keys::entities(context.million()));
     // Set down last: a file of a round that was interrupted is filled again.
     let filled = path.with_extension("filled");
     if !filled.exists() {
@@ -196,7 +241,7 @@ fn store_million(context: &Context) -> Result<Box<dyn Row>> {
     Ok(Calls::alone(one_thread()?, op, 1))
 }
 
-// ----------------------------------------------------------------------------------------------------------- limiter
+// ----------------------------------------------------------------------------------------- limiter
 
 /// The public interface, called as a user would: with texts.
 struct AcquireOp {
@@ -211,19 +256,30 @@ struct AcquireOp {
 impl AcquireOp {
     fn new(limiter: RateLimiter, store: SqliteStore, keys: usize) -> AcquireOp {
         let rows_written = AtomicU64::new(0);
-        AcquireOp { limiter, store, texts: keys::texts(keys), resource: RESOURCE, kind: Kind::Grant, rows_written }
+        AcquireOp {
+            limiter,
+            store,
+            texts: keys::texts(keys),
+            resource: RESOURCE,
+            kind: Kind::Grant,
+            rows_written,
+        }
     }
 }
 
 impl Op for AcquireOp {
     async fn call(&self, random: u64) {
-        let request = Request::new(pick(&self.texts, random).as_str(), self.resource).take("rpm", REQUESTS).take("tpm", TOKENS);
+        let request = Request::new(pick(&self.texts, random).as_str(), self.resource)
+            .take("rpm", REQUESTS)
+            .take("tpm", TOKENS);
         match self.limiter.acquire(request).await {
             Ok(lease) => {
                 assert!(self.kind != Kind::Refuse && lease.degraded().is_none());
                 lease.commit().await.expect("nothing to write");
             }
-            Err(AcquireError::Exceeded(report)) => assert!(self.kind == Kind::Refuse && !report.is_contended()),
+            Err(AcquireError::Exceeded(report)) => {
+                assert!(self.kind == Kind::Refuse && !report.is_contended())
+            }
             Err(error) => panic!("{error}"),
         }
     }
@@ -252,7 +308,15 @@ fn acquire_row(context: &Context, kind: Kind) -> Result<Box<dyn Row>> {
             }
         }
         for text in &op.texts {
-            op.limiter.acquire(Request::new(text.as_str(), op.resource).take("rpm", REQUESTS).take("tpm", TOKENS)).await?.commit().await?;
+            op.limiter
+                .acquire(
+                    Request::new(text.as_str(), op.resource)
+                        .take("rpm", REQUESTS)
+                        .take("tpm", TOKENS),
+                )
+                .await?
+                .commit()
+                .await?;
         }
         op.kind = kind;
         anyhow::Ok(op)
@@ -265,7 +329,8 @@ async fn family(limiter: &RateLimiter) -> Result<Vec<String>> {
     for number in 0..PARENTS {
         limiter.create_entity(entity(format!("parent-{number:03}").parse()?, None)).await?;
     }
-    let children: Vec<String> = (0..KEYS).map(|number| format!("child-of-a-parent-{number:010}")).collect();
+    let children: Vec<String> =
+        (0..KEYS).map(|number| format!("child-of-a-parent-{number:010}")).collect();
     for (number, child) in children.iter().enumerate() {
         let parent = format!("parent-{:03}", number % PARENTS).parse()?;
         limiter.create_entity(entity(child.parse()?, Some(parent))).await?;
@@ -274,7 +339,13 @@ async fn family(limiter: &RateLimiter) -> Result<Vec<String>> {
 }
 
 fn entity(id: EntityId, parent: Option<EntityId>) -> NewEntity {
-    NewEntity { name: id.to_string(), id, cascade: parent.is_some(), parent, metadata: BTreeMap::new() }
+    NewEntity {
+        name: id.to_string(),
+        id,
+        cascade: parent.is_some(),
+        parent,
+        metadata: BTreeMap::new(),
+    }
 }
 
 fn acquire_million(context: &Context) -> Result<Box<dyn Row>> {
@@ -288,7 +359,7 @@ fn acquire_million(context: &Context) -> Result<Box<dyn Row>> {
     Ok(Calls::alone(runtime, AcquireOp::new(limiter, store, entities.len()), 1))
 }
 
-// ------------------------------------------------------------------------------------------------------------- crowd
+// ------------------------------------------------------------------------------------------- crowd
 
 /// Many callers through the public interface.
 struct CrowdOp {
@@ -306,7 +377,10 @@ impl Op for CrowdOp {
     }
 
     fn end(&self, ops: u64) -> Figures {
-        let (before, after) = (*self.before.lock().expect("nobody panics with it"), self.acquire.store.writer_stats());
+        let (before, after) = (
+            *self.before.lock().expect("nobody panics with it"),
+            self.acquire.store.writer_stats(),
+        );
         let transactions = (after.inline - before.inline) + (after.batches - before.batches);
         vec![
             ("ops per transaction", ops as f64 / transactions.max(1) as f64),
@@ -316,12 +390,16 @@ impl Op for CrowdOp {
 }
 
 fn crowd(context: &Context, keys: usize, synchronous: Synchronous) -> Result<Box<dyn Row>> {
-    let (runtime, store) = (all_cores()?, context.store(&format!("crowd-{keys}-{synchronous:?}.db"), synchronous)?);
+    let (runtime, store) =
+        (all_cores()?, context.store(&format!("crowd-{keys}-{synchronous:?}.db"), synchronous)?);
     let limiter = runtime.block_on(async {
         let limiter = RateLimiter::builder(store.clone()).build()?;
         limiter.set_limits(&Level::System, keys::wide()).await?;
         anyhow::Ok(limiter)
     })?;
-    let op = CrowdOp { acquire: AcquireOp::new(limiter, store, keys), before: std::sync::Mutex::default() };
+    let op = CrowdOp {
+        acquire: AcquireOp::new(limiter, store, keys),
+        before: std::sync::Mutex::default(),
+    };
     Ok(Calls::crowd(runtime, op, CALLERS))
 }

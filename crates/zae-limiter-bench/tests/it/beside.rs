@@ -1,4 +1,5 @@
-//! Takes beside an administrator: the figures of a debug build mean nothing, but every piece of work is done and nobody is refused.
+//! Takes beside an administrator: the figures of a debug build mean nothing, but every piece of
+//! work is done and nobody is refused.
 
 use std::process::Command;
 
@@ -6,7 +7,9 @@ use serde_json::Value;
 
 #[test]
 fn nobody_is_refused_beside_an_administrator() {
-    let run = Command::new(env!("CARGO_BIN_EXE_zae-limiter-bench")).args(["beside", "--buckets", "2000", "--output", "json"]).output();
+    let run = Command::new(env!("CARGO_BIN_EXE_zae-limiter-bench"))
+        .args(["beside", "--buckets", "2000", "--output", "json"])
+        .output();
     let output = run.expect("the benchmark can be started");
     let talk = String::from_utf8_lossy(&output.stderr);
     let found: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();

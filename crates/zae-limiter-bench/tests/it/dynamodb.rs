@@ -1,5 +1,6 @@
-//! The benchmark of the limiter on DynamoDB runs: every row of ours is measured and every goal that needs no Python is judged.
-//! Its figures are not looked at: this is a debug build on a busy machine.
+//! The benchmark of the limiter on DynamoDB runs: every row of ours is measured and every goal that
+//! needs no Python is judged. Its figures are not looked at: this is a debug build on a busy
+//! machine.
 
 use std::process::Command;
 
@@ -16,7 +17,8 @@ fn every_row_of_ours_is_measured() {
     assert!(output.status.success(), "{talk}");
 
     let results: Value = serde_json::from_slice(&output.stdout).expect("it prints JSON");
-    let missing: Vec<&str> = list(&results["missing"]).iter().filter_map(|row| row["name"].as_str()).collect();
+    let missing: Vec<&str> =
+        list(&results["missing"]).iter().filter_map(|row| row["name"].as_str()).collect();
     assert_eq!(missing, ["python", "python-sync", "python-64"]);
     assert!(talk.contains("SKIPPED python: not installed: skipped"), "{talk}");
     for row in list(&results["rows"]) {

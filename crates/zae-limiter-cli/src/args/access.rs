@@ -1,13 +1,16 @@
 //! What each command does to a file: whether it may create one.
 
-use super::{EntityCommand, LimitsArgs, NamespaceCommand, ResourceCommand, StoreCommand, SystemCommand};
+use super::{
+    EntityCommand, LimitsArgs, NamespaceCommand, ResourceCommand, StoreCommand, SystemCommand,
+};
 
 /// What a command does to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// It never writes: it needs no more than permission to read, and creates no file.
     Looks,
-    /// It changes or deletes what is there. A file that is not there was named by mistake, and is not created.
+    /// It changes or deletes what is there. A file that is not there was named by mistake, and is
+    /// not created.
     Changes,
     /// It stores something new, and creates the file if need be.
     SetsUp,
@@ -59,7 +62,9 @@ fn of_entity(command: &EntityCommand) -> Access {
 
 fn of_resource(command: &ResourceCommand) -> Access {
     match command {
-        ResourceCommand::GetDefaults(_) | ResourceCommand::List(_) | ResourceCommand::Capacity(_) => Access::Looks,
+        ResourceCommand::GetDefaults(_)
+        | ResourceCommand::List(_)
+        | ResourceCommand::Capacity(_) => Access::Looks,
         ResourceCommand::SetDefaults(args) => of_limits(&args.limits),
         ResourceCommand::DeleteDefaults(_)
         | ResourceCommand::Disable(_)
@@ -80,9 +85,13 @@ fn of_system(command: &SystemCommand) -> Access {
 
 fn of_namespace(command: &NamespaceCommand) -> Access {
     match command {
-        NamespaceCommand::List(_) | NamespaceCommand::Show(_) | NamespaceCommand::Orphans(_) => Access::Looks,
+        NamespaceCommand::List(_) | NamespaceCommand::Show(_) | NamespaceCommand::Orphans(_) => {
+            Access::Looks
+        }
         NamespaceCommand::Register(_) => Access::SetsUp,
-        NamespaceCommand::Delete(_) | NamespaceCommand::Recover(_) | NamespaceCommand::Purge(_) => Access::Changes,
+        NamespaceCommand::Delete(_) | NamespaceCommand::Recover(_) | NamespaceCommand::Purge(_) => {
+            Access::Changes
+        }
     }
 }
 

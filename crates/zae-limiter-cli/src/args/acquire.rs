@@ -16,15 +16,23 @@ pub(crate) struct AcquireArgs {
     /// What is called
     pub(crate) resource: ResourceName,
 
-    /// What to take: a limit and whole tokens, as in rpm=1; may be repeated, amounts for one limit add up
-    #[arg(long = "consume", short, value_name = "NAME=AMOUNT", value_delimiter = ',', required = true)]
+    /// What to take: a limit and whole tokens, as in rpm=1; may be repeated, amounts for one limit
+    /// add up
+    #[arg(
+        long = "consume",
+        short,
+        value_name = "NAME=AMOUNT",
+        value_delimiter = ',',
+        required = true
+    )]
     pub(crate) consume: Vec<Amount>,
 
     /// A limit for this call instead of the stored ones, as in tpm:10000/min:15000; may be repeated
     #[arg(long = "limit", short, value_name = "LIMIT", value_delimiter = ',')]
     pub(crate) limits: Vec<Limit>,
 
-    /// What was really used in total of a limit taken with -c, settled at once; may lead to debt; may be repeated
+    /// What was really used in total of a limit taken with -c, settled at once; may lead to debt;
+    /// may be repeated
     #[arg(long, value_name = "NAME=TOTAL", value_delimiter = ',')]
     pub(crate) record: Vec<Amount>,
 
@@ -32,7 +40,8 @@ pub(crate) struct AcquireArgs {
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) wait: Option<Duration>,
 
-    /// Refuse an entity that was not created, instead of granting by the limits of its resource or the system
+    /// Refuse an entity that was not created, instead of granting by the limits of its resource or
+    /// the system
     #[arg(long)]
     pub(crate) must_exist: bool,
 }

@@ -1,5 +1,6 @@
-//! Commands of the Python package that are not built yet. They are recognised before anything is parsed: their arguments are
-//! not known, and one of them may be spelled like an option of ours that means something else.
+//! Commands of the Python package that are not built yet. They are recognised before anything is
+//! parsed: their arguments are not known, and one of them may be spelled like an option of ours
+//! that means something else.
 
 use std::ffi::OsString;
 
@@ -23,11 +24,16 @@ const COMING: [&str; 14] = [
     "resource set-cascade",
 ];
 
-/// The command that was called, if it is one that is still to come. `definition` says which options take a value.
+/// The command that was called, if it is one that is still to come. `definition` says which options
+/// take a value.
 pub(super) fn called(definition: &Command, arguments: &[OsString]) -> Option<&'static str> {
     let words = words(definition, arguments);
     let pair = words.join(" ");
-    let has = |flag: &str| arguments.iter().any(|word| word.to_str().is_some_and(|word| word.split('=').next() == Some(flag)));
+    let has = |flag: &str| {
+        arguments
+            .iter()
+            .any(|word| word.to_str().is_some_and(|word| word.split('=').next() == Some(flag)))
+    };
     if pair == "entity update" && (has("--parent") || has("--cascade")) {
         return Some("entity set-parent");
     }
@@ -39,9 +45,13 @@ fn words<'a>(definition: &Command, arguments: &'a [OsString]) -> Vec<&'a str> {
     let takes_value = |word: &str| {
         let spelled = |argument: &clap::Arg| match word.strip_prefix("--") {
             Some(long) => argument.get_long() == Some(long),
-            None => argument.get_short().is_some_and(|short| word.strip_prefix('-') == Some(short.encode_utf8(&mut [0; 4]))),
+            None => argument.get_short().is_some_and(|short| {
+                word.strip_prefix('-') == Some(short.encode_utf8(&mut [0; 4]))
+            }),
         };
-        definition.get_arguments().any(|argument| spelled(argument) && argument.get_action().takes_values())
+        definition
+            .get_arguments()
+            .any(|argument| spelled(argument) && argument.get_action().takes_values())
     };
     let mut found = Vec::new();
     let mut rest = arguments.iter().skip(1).map(|argument| argument.to_str().unwrap_or_default());
@@ -91,7 +101,9 @@ mod tests {
     fn no_command_is_both_there_and_to_come() {
         let definition = super::super::definition();
         for command in COMING {
-            let found = command.split(' ').try_fold(&definition, |parent, word| parent.find_subcommand(word));
+            let found = command
+                .split(' ')
+                .try_fold(&definition, |parent, word| parent.find_subcommand(word));
             assert!(found.is_none(), "{command}");
             assert!(command.contains(' ') || super::super::AFTER.contains(command), "{command}");
         }

@@ -23,7 +23,8 @@ pub(crate) enum EntityCommand {
     Delete(EntityDeleteArgs),
     /// List the children of an entity
     Children(EntityPageArgs),
-    /// Store limits of an entity, replacing those it had at this level and hiding those of weaker levels
+    /// Store limits of an entity, replacing those it had at this level and hiding those of weaker
+    /// levels
     #[command(after_long_help = super::examples::ENTITY_SET_LIMITS)]
     SetLimits(EntitySetLimitsArgs),
     /// Show the limits stored for an entity
@@ -40,7 +41,8 @@ pub(crate) enum EntityCommand {
     /// Refuse every call of an entity from now on
     #[command(after_long_help = super::examples::ENTITY_DISABLE)]
     Disable(EntityFlagArgs),
-    /// Admit an entity again, even on a disabled resource; every ancestor it cascades to has to be enabled too
+    /// Admit an entity again, even on a disabled resource; every ancestor it cascades to has to be
+    /// enabled too
     Enable(EntityFlagArgs),
     /// Forget that an entity was disabled or enabled: the resource decides
     ClearDisabled(EntityFlagArgs),
@@ -79,7 +81,8 @@ pub(crate) struct EntityIdArgs {
 /// `entity list`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct EntityListArgs {
-    /// Only those with limits or a flag of their own for this resource; _default_ for those on every resource
+    /// Only those with limits or a flag of their own for this resource; _default_ for those on
+    /// every resource
     #[arg(long, value_name = "RESOURCE")]
     pub(crate) with_custom_limits: Option<ResourceOrAll>,
 

@@ -20,7 +20,8 @@ pub(super) const ACQUIRE: &str = examples!(
     "acquire key-1 gpt-4 -c tpm=500 --record tpm=730 --output json",
     "acquire key-1 gpt-4 -c rpm=1 -l rpm:60/min --must-exist",
 );
-pub(super) const AVAILABLE: &str = examples!("available key-1 gpt-4", "available key-1 gpt-4 -c rpm=1");
+pub(super) const AVAILABLE: &str =
+    examples!("available key-1 gpt-4", "available key-1 gpt-4 -c rpm=1");
 pub(super) const EXPLAIN: &str = examples!("explain key-1 gpt-4");
 pub(super) const SYSTEM_SET_DEFAULTS: &str = concat!(
     levels!(),
@@ -31,8 +32,13 @@ pub(super) const SYSTEM_SET_DEFAULTS: &str = concat!(
         "system set-defaults --on-unavailable block",
     )
 );
-pub(super) const RESOURCE_SET_DEFAULTS: &str =
-    concat!(levels!(), examples!("resource set-defaults gpt-4 -l rpm:500 -l tpm:50000", "resource set-defaults gpt-4 --remove tpm"));
+pub(super) const RESOURCE_SET_DEFAULTS: &str = concat!(
+    levels!(),
+    examples!(
+        "resource set-defaults gpt-4 -l rpm:500 -l tpm:50000",
+        "resource set-defaults gpt-4 --remove tpm"
+    )
+);
 pub(super) const ENTITY_SET_LIMITS: &str = concat!(
     levels!(),
     examples!(
@@ -41,17 +47,28 @@ pub(super) const ENTITY_SET_LIMITS: &str = concat!(
         "entity set-limits key-1 -r gpt-4 --remove rpm --must-exist",
     )
 );
-pub(super) const ENTITY_CREATE: &str =
-    examples!("entity create org-1 --display-name \"Example Ltd\"", "entity create key-1 --parent org-1 --cascade --metadata tier=gold",);
-pub(super) const ENTITY_LIST: &str = examples!("entity list --max 20", "entity list --with-custom-limits gpt-4");
-pub(super) const ENTITY_DISABLE: &str = examples!("entity disable key-1", "entity disable key-1 -r gpt-4");
-pub(super) const ENTITY_RESET: &str = examples!("entity reset key-1 -r gpt-4 --yes", "entity reset key-1 -l tpm");
-pub(super) const AUDIT_LIST: &str = examples!("audit list", "audit list -e key-1", "audit list --system -N tenant-a --output json");
-pub(super) const USAGE_LIST: &str =
-    examples!("usage list", "usage list -e key-1 -w daily --start 2026-01-01 --end 2026-01-31", "usage list -r gpt-4 --plot",);
-pub(super) const NAMESPACE_RECOVER: &str = examples!("namespace recover tenant-a", "namespace orphans");
+pub(super) const ENTITY_CREATE: &str = examples!(
+    "entity create org-1 --display-name \"Example Ltd\"",
+    "entity create key-1 --parent org-1 --cascade --metadata tier=gold",
+);
+pub(super) const ENTITY_LIST: &str =
+    examples!("entity list --max 20", "entity list --with-custom-limits gpt-4");
+pub(super) const ENTITY_DISABLE: &str =
+    examples!("entity disable key-1", "entity disable key-1 -r gpt-4");
+pub(super) const ENTITY_RESET: &str =
+    examples!("entity reset key-1 -r gpt-4 --yes", "entity reset key-1 -l tpm");
+pub(super) const AUDIT_LIST: &str =
+    examples!("audit list", "audit list -e key-1", "audit list --system -N tenant-a --output json");
+pub(super) const USAGE_LIST: &str = examples!(
+    "usage list",
+    "usage list -e key-1 -w daily --start 2026-01-01 --end 2026-01-31",
+    "usage list -r gpt-4 --plot",
+);
+pub(super) const NAMESPACE_RECOVER: &str =
+    examples!("namespace recover tenant-a", "namespace orphans");
 #[cfg(feature = "dynamodb")]
-pub(super) const LOCAL_UP: &str = examples!("local up", "local up --name demo", "local up --port 8001 --foreground");
+pub(super) const LOCAL_UP: &str =
+    examples!("local up", "local up --name demo", "local up --port 8001 --foreground");
 
 #[cfg(test)]
 mod tests {
@@ -59,7 +76,9 @@ mod tests {
 
     fn lines(command: &clap::Command, found: &mut Vec<String>) {
         let help = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
-        found.extend(help.lines().filter_map(|line| line.strip_prefix("  zae-limiter ")).map(str::to_owned));
+        found.extend(
+            help.lines().filter_map(|line| line.strip_prefix("  zae-limiter ")).map(str::to_owned),
+        );
         command.get_subcommands().for_each(|command| lines(command, found));
     }
 

@@ -30,7 +30,8 @@ pub(crate) enum LocalCommand {
 /// `local up`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct LocalUpArgs {
-    /// The port to listen on, on this machine only; 0 for any free one [default: that of the engine before, else 8000]
+    /// The port to listen on, on this machine only; 0 for any free one [default: that of the engine
+    /// before, else 8000]
     #[arg(long, value_name = "PORT", value_parser = port::<0>)]
     pub(crate) port: Option<u16>,
 

@@ -1,4 +1,5 @@
-//! The command line as typed: clap types only, one file per noun. Nothing here reads the environment or does I/O.
+//! The command line as typed: clap types only, one file per noun. Nothing here reads the
+//! environment or does I/O.
 
 mod access;
 mod acquire;
@@ -23,19 +24,26 @@ use zae_limiter::{EntityId, NamespaceName, Principal, ResourceName};
 pub(crate) use access::Access;
 pub(crate) use acquire::{AcquireArgs, AvailableArgs};
 pub(crate) use entity::{
-    EntityCommand, EntityCreateArgs, EntityDeleteArgs, EntityDeleteLimitsArgs, EntityFlagArgs, EntityIdArgs, EntityLevelArgs,
-    EntityListArgs, EntityPageArgs, EntityResetArgs, EntitySetLimitsArgs, EntityUpdateArgs,
+    EntityCommand, EntityCreateArgs, EntityDeleteArgs, EntityDeleteLimitsArgs, EntityFlagArgs,
+    EntityIdArgs, EntityLevelArgs, EntityListArgs, EntityPageArgs, EntityResetArgs,
+    EntitySetLimitsArgs, EntityUpdateArgs,
 };
 pub(crate) use file::CompletionsArgs;
 #[cfg(feature = "sqlite")]
 pub(crate) use file::{BackupArgs, DemoArgs, RestoreArgs};
-pub(crate) use history::{AuditCommand, AuditListArgs, UsageCommand, UsageListArgs, UsageQueryArgs};
+pub(crate) use history::{
+    AuditCommand, AuditListArgs, UsageCommand, UsageListArgs, UsageQueryArgs,
+};
 #[cfg(feature = "dynamodb")]
 pub(crate) use local::{EnvFormat, LocalCommand, LocalEnvArgs, LocalLogsArgs, LocalUpArgs, PORT};
 pub(crate) use namespace::{
-    NamespaceCommand, NamespaceDeleteArgs, NamespaceNameArgs, NamespacePurgeArgs, NamespaceRecoverArgs, NamespaceRegisterArgs,
+    NamespaceCommand, NamespaceDeleteArgs, NamespaceNameArgs, NamespacePurgeArgs,
+    NamespaceRecoverArgs, NamespaceRegisterArgs,
 };
-pub(crate) use resource::{ResourceCapacityArgs, ResourceCommand, ResourceDeleteDefaultsArgs, ResourceNameArgs, ResourceSetDefaultsArgs};
+pub(crate) use resource::{
+    ResourceCapacityArgs, ResourceCommand, ResourceDeleteDefaultsArgs, ResourceNameArgs,
+    ResourceSetDefaultsArgs,
+};
 pub(crate) use shared::{ConfirmArgs, LimitsArgs, PageArgs};
 pub(crate) use system::{SystemCommand, SystemDeleteDefaultsArgs, SystemSetDefaultsArgs};
 pub(crate) use value::{Amount, DynamoPlace, Pair, StoreUrl};
@@ -52,7 +60,8 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// Below the list of commands. The line about commands to come is that of `coming`, which a test compares.
+/// Below the list of commands. The line about commands to come is that of `coming`, which a test
+/// compares.
 const AFTER: &str = "\
 Exit codes: 0 done or granted, 1 error, 2 wrong usage, 3 refused by a limit, 4 disabled by an administrator, 5 busy: nothing was \
 decided, try again.
@@ -68,7 +77,8 @@ Not built yet: deploy, delete, list, check, upgrade, cfn-template, lambda-export
 /// Accepted before and after the command.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Globals {
-    /// Where limits live: sqlite:PATH, dynamodb:STACK or memory: [env: ZAEL_STORE] [default: a file in your data directory]
+    /// Where limits live: sqlite:PATH, dynamodb:STACK or memory: [env: ZAEL_STORE] [default: a file
+    /// in your data directory]
     #[arg(long, value_name = "URL", global = true, help_heading = GLOBAL, hide_short_help = true)]
     pub(crate) store: Option<StoreUrl>,
 
@@ -178,16 +188,16 @@ pub(crate) enum StoreCommand {
     /// The usage history: what was used when
     #[command(subcommand)]
     Usage(UsageCommand),
-    /// Check the file (sizes, schema, integrity, buckets, debts, last sweep) or the stack (state, schema, indexes), and list
-    /// what is disabled; exit code 1 if it is damaged
+    /// Check the file (sizes, schema, integrity, buckets, debts, last sweep) or the stack (state,
+    /// schema, indexes), and list what is disabled; exit code 1 if it is damaged
     Status,
     /// Copy the file while it is in use; `restore` brings the copy back
     #[cfg(feature = "sqlite")]
     Backup(BackupArgs),
     /// Put a backup in the place of the file, which nobody may have open; the old file is kept
     ///
-    /// The backup is checked first. Never copy a backup over the file by hand: the log beside it would be
-    /// replayed onto the copy and destroy it.
+    /// The backup is checked first. Never copy a backup over the file by hand: the log beside it
+    /// would be replayed onto the copy and destroy it.
     #[cfg(feature = "sqlite")]
     Restore(RestoreArgs),
     /// Delete idle full buckets and expired history (also happens automatically)
@@ -214,7 +224,10 @@ pub(crate) fn definition() -> clap::Command {
 }
 
 /// Reads a command line; help is wrapped to `width` columns.
-pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>, width: usize) -> Result<Cli, clap::Error> {
+pub(crate) fn parse(
+    arguments: impl IntoIterator<Item = OsString>,
+    width: usize,
+) -> Result<Cli, clap::Error> {
     let mut command = definition().term_width(width);
     let mut matches = command.try_get_matches_from_mut(arguments)?;
     Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
@@ -222,10 +235,14 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>, width: usize)
 
 /// The form of answers that a command line asks for which is wrong in some other place.
 pub(crate) fn output_in(arguments: impl IntoIterator<Item = OsString>) -> Option<Output> {
-    let arguments: Vec<String> = arguments.into_iter().filter_map(|argument| argument.into_string().ok()).collect();
+    let arguments: Vec<String> =
+        arguments.into_iter().filter_map(|argument| argument.into_string().ok()).collect();
     let spelled = |word: &str| Output::from_str(word, false).ok();
-    let joined = arguments.iter().find_map(|argument| argument.strip_prefix("--output=").and_then(spelled));
-    joined.or_else(|| arguments.windows(2).find(|pair| pair[0] == "--output").and_then(|pair| spelled(&pair[1])))
+    let joined =
+        arguments.iter().find_map(|argument| argument.strip_prefix("--output=").and_then(spelled));
+    joined.or_else(|| {
+        arguments.windows(2).find(|pair| pair[0] == "--output").and_then(|pair| spelled(&pair[1]))
+    })
 }
 
 #[cfg(test)]
@@ -259,7 +276,12 @@ mod tests {
     #[test]
     fn what_is_not_given_stays_open_for_the_environment() {
         let globals = parsed("zae-limiter version").unwrap().globals;
-        assert!(globals.store.is_none() && globals.namespace.is_none() && globals.output.is_none() && globals.color.is_none());
+        assert!(
+            globals.store.is_none()
+                && globals.namespace.is_none()
+                && globals.output.is_none()
+                && globals.color.is_none()
+        );
     }
 
     #[test]

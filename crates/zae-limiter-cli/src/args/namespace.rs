@@ -1,4 +1,5 @@
-//! `namespace …`. The registry is common to all tenants of a store, so --namespace does not matter here.
+//! `namespace …`. The registry is common to all tenants of a store, so --namespace does not matter
+//! here.
 
 use clap::{Args, Subcommand};
 use zae_limiter::NamespaceName;
@@ -54,7 +55,8 @@ pub(crate) struct NamespaceDeleteArgs {
 /// `namespace recover`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct NamespaceRecoverArgs {
-    /// Which namespace: the id that `namespace orphans` lists, or the name if only one deleted namespace had it
+    /// Which namespace: the id that `namespace orphans` lists, or the name if only one deleted
+    /// namespace had it
     #[arg(value_name = "ID|NAME")]
     pub(crate) which: String,
 }

@@ -69,7 +69,8 @@ pub(crate) struct ResourceCapacityArgs {
     #[arg(long)]
     pub(crate) parents_only: bool,
 
-    /// Show at most so many entities, those with the smallest share left first; the sums are over all
+    /// Show at most so many entities, those with the smallest share left first; the sums are over
+    /// all
     #[arg(id = "max", long = "max", alias = "limit", value_name = "COUNT", default_value_t = 20, value_parser = count::<1_000_000>)]
     pub(crate) limit: u32,
 }

@@ -12,7 +12,8 @@ use crate::error::Failure;
 /// Which page of a listing.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PageArgs {
-    // `--limit` and `-l` are what the Python package calls it; elsewhere here they are limits of calls.
+    // `--limit` and `-l` are what the Python package calls it; elsewhere here they are limits of
+    // calls.
     /// At most how many, up to 1000
     #[arg(id = "max", long = "max", alias = "limit", short_alias = 'l', value_name = "COUNT", default_value_t = 100, value_parser = count::<PAGE_LIMIT_MAX>)]
     pub(crate) limit: u32,
@@ -23,13 +24,17 @@ pub(crate) struct PageArgs {
 }
 
 impl PageArgs {
-    /// The page of a listing that goes on after a name. Another text was never printed as a cursor of it.
+    /// The page of a listing that goes on after a name. Another text was never printed as a cursor
+    /// of it.
     pub(crate) fn request_after<Name: FromStr>(self) -> Result<PageRequest, Failure> {
         match &self.cursor {
             Some(cursor) if cursor.parse::<Name>().is_err() => {
-                let failure =
-                    Failure::usage(format!("invalid value '{cursor}' for '--cursor <CURSOR>': this listing prints no such cursor"));
-                Err(failure.hint("give the cursor that the page before printed, or begin without --cursor"))
+                let failure = Failure::usage(format!(
+                    "invalid value '{cursor}' for '--cursor <CURSOR>': this listing prints no such cursor"
+                ));
+                Err(failure.hint(
+                    "give the cursor that the page before printed, or begin without --cursor",
+                ))
             }
             _ => Ok(self.request()),
         }
@@ -74,16 +79,20 @@ impl LimitsArgs {
         self.add || !self.remove.is_empty() || self.limits.is_empty()
     }
 
-    /// The limits of a level after this change of those it had, or the name of one that is to be removed and not there.
+    /// The limits of a level after this change of those it had, or the name of one that is to be
+    /// removed and not there.
     pub(crate) fn applied_to(&self, before: &[Limit]) -> Result<Vec<Limit>, LimitName> {
         if !self.edits() {
             return Ok(self.limits.clone());
         }
-        if let Some(name) = self.remove.iter().find(|name| before.iter().all(|limit| limit.name() != *name)) {
+        if let Some(name) =
+            self.remove.iter().find(|name| before.iter().all(|limit| limit.name() != *name))
+        {
             return Err(name.clone());
         }
         let given = |limit: &Limit| self.limits.iter().any(|given| given.name() == limit.name());
-        let kept = before.iter().filter(|limit| !self.remove.contains(limit.name()) && !given(limit));
+        let kept =
+            before.iter().filter(|limit| !self.remove.contains(limit.name()) && !given(limit));
         Ok(kept.chain(&self.limits).cloned().collect())
     }
 }

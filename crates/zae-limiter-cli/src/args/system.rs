@@ -25,7 +25,8 @@ pub(crate) struct SystemSetDefaultsArgs {
     #[command(flatten)]
     pub(crate) limits: LimitsArgs,
 
-    /// What to do with calls while the store is down; without limits it keeps those there are [default: as stored, else block]
+    /// What to do with calls while the store is down; without limits it keeps those there are
+    /// [default: as stored, else block]
     #[arg(long, value_name = "POLICY")]
     pub(crate) on_unavailable: Option<Policy>,
 }

@@ -1,4 +1,5 @@
-//! Values with a form of their own. What is refused says what is accepted; clap says for which flag.
+//! Values with a form of their own. What is refused says what is accepted; clap says for which
+//! flag.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -19,11 +20,14 @@ impl FromStr for Amount {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Amount, String> {
-        let (limit, tokens) = text.split_once(['=', ':']).ok_or("write NAME=AMOUNT, as in rpm=1")?;
+        let (limit, tokens) =
+            text.split_once(['=', ':']).ok_or("write NAME=AMOUNT, as in rpm=1")?;
         let limit = limit.parse().map_err(|error: NameError| error.to_string())?;
         match parse_tokens(tokens) {
             Some(tokens) if tokens <= TOKENS_MAX => Ok(Amount { limit, tokens }),
-            _ => Err(format!("the amount must be a whole number from 0 to {TOKENS_MAX}, as in rpm=1")),
+            _ => Err(format!(
+                "the amount must be a whole number from 0 to {TOKENS_MAX}, as in rpm=1"
+            )),
         }
     }
 }
@@ -40,7 +44,9 @@ impl FromStr for Pair {
 
     fn from_str(text: &str) -> Result<Pair, String> {
         match text.split_once('=') {
-            Some((key, value)) if !key.is_empty() => Ok(Pair { key: key.into(), value: value.into() }),
+            Some((key, value)) if !key.is_empty() => {
+                Ok(Pair { key: key.into(), value: value.into() })
+            }
             _ => Err("write KEY=VALUE, as in tier=gold".into()),
         }
     }
@@ -54,7 +60,11 @@ impl FromStr for ResourceOrAll {
     type Err = NameError;
 
     fn from_str(text: &str) -> Result<ResourceOrAll, NameError> {
-        if text == DEFAULT_RESOURCE { Ok(ResourceOrAll(None)) } else { text.parse().map(|name| ResourceOrAll(Some(name))) }
+        if text == DEFAULT_RESOURCE {
+            Ok(ResourceOrAll(None))
+        } else {
+            text.parse().map(|name| ResourceOrAll(Some(name)))
+        }
     }
 }
 
@@ -93,9 +103,12 @@ impl fmt::Display for StoreUrl {
             StoreUrl::Memory => f.write_str("memory:"),
             StoreUrl::Dynamo(DynamoPlace { stack, region, endpoint_url }) => {
                 write!(f, "dynamodb:{stack}")?;
-                let parts =
-                    [("region", region), ("endpoint", endpoint_url)].into_iter().filter_map(|(key, value)| Some((key, value.as_ref()?)));
-                parts.zip(["?", "&"]).try_for_each(|((key, value), before)| write!(f, "{before}{key}={value}"))
+                let parts = [("region", region), ("endpoint", endpoint_url)]
+                    .into_iter()
+                    .filter_map(|(key, value)| Some((key, value.as_ref()?)));
+                parts
+                    .zip(["?", "&"])
+                    .try_for_each(|((key, value), before)| write!(f, "{before}{key}={value}"))
             }
         }
     }
@@ -124,10 +137,16 @@ impl DynamoPlace {
             let known = match key {
                 "region" => &mut place.region,
                 "endpoint" | "endpoint_url" => &mut place.endpoint_url,
-                _ => return Err(format!("{key:?} is not known; after the stack write ?region=REGION and &endpoint=URL")),
+                _ => {
+                    return Err(format!(
+                        "{key:?} is not known; after the stack write ?region=REGION and &endpoint=URL"
+                    ));
+                }
             };
             if value.is_empty() {
-                return Err(format!("the value of {key} is missing; write {key}=VALUE, or leave it out"));
+                return Err(format!(
+                    "the value of {key} is missing; write {key}=VALUE, or leave it out"
+                ));
             }
             if known.replace(value.to_owned()).is_some() {
                 return Err(format!("{key} is given twice; give it once"));
@@ -162,22 +181,28 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         "s" => 1_000,
         "m" => 60_000,
         "h" => 3_600_000,
-        _ => return Err("write a whole number and ms, s, m or h, as in 500ms, 30s, 2m or 1h".into()),
+        _ => {
+            return Err("write a whole number and ms, s, m or h, as in 500ms, 30s, 2m or 1h".into());
+        }
     };
     let ms = whole_number(count).and_then(|count: u64| count.checked_mul(unit_ms));
-    ms.map(Duration::from_millis).ok_or_else(|| "write a whole number before the unit, as in 500ms, 30s, 2m or 1h".into())
+    ms.map(Duration::from_millis)
+        .ok_or_else(|| "write a whole number before the unit, as in 500ms, 30s, 2m or 1h".into())
 }
 
 /// A whole number in bounds that the words of the refusal name.
 pub(crate) fn count<const MAX: u32>(text: &str) -> Result<u32, String> {
-    let count = whole_number(text).and_then(|count| u32::try_from(count).ok()).filter(|count| (1..=MAX).contains(count));
+    let count = whole_number(text)
+        .and_then(|count| u32::try_from(count).ok())
+        .filter(|count| (1..=MAX).contains(count));
     count.ok_or_else(|| format!("write a whole number from 1 to {MAX}"))
 }
 
 /// A port of this machine.
 #[cfg(feature = "dynamodb")]
 pub(crate) fn port<const MIN: u16>(text: &str) -> Result<u16, String> {
-    let port = whole_number(text).and_then(|port| u16::try_from(port).ok()).filter(|port| *port >= MIN);
+    let port =
+        whole_number(text).and_then(|port| u16::try_from(port).ok()).filter(|port| *port >= MIN);
     port.ok_or_else(|| format!("write a whole number from {MIN} to {}", u16::MAX))
 }
 
@@ -201,8 +226,21 @@ mod tests {
         assert_eq!("rpm=1".parse(), amount(1));
         assert_eq!("rpm=0".parse(), amount(0));
         assert_eq!("rpm=1000000000000000".parse(), amount(TOKENS_MAX));
-        assert_eq!(("rpm:1".parse(), "rpm=1k".parse(), "rpm=1_000".parse()), (amount(1), amount(1_000), amount(1_000)));
-        for text in ["rpm", "rpm=", "rpm=-1", "rpm=+1", "rpm=1.5", "rpm=x", "rpm=1000000000000001", "rpm=99999999999999999999", "rpm=1=2"] {
+        assert_eq!(
+            ("rpm:1".parse(), "rpm=1k".parse(), "rpm=1_000".parse()),
+            (amount(1), amount(1_000), amount(1_000))
+        );
+        for text in [
+            "rpm",
+            "rpm=",
+            "rpm=-1",
+            "rpm=+1",
+            "rpm=1.5",
+            "rpm=x",
+            "rpm=1000000000000001",
+            "rpm=99999999999999999999",
+            "rpm=1=2",
+        ] {
             let error = text.parse::<Amount>().unwrap_err();
             assert!(error.contains("as in rpm=1"), "{text}: {error}");
         }
@@ -227,7 +265,16 @@ mod tests {
         assert_eq!("sqlite:limits.db".parse(), file("limits.db"));
         assert_eq!("sqlite:/var/lib/limits.db".parse(), file("/var/lib/limits.db"));
         assert_eq!("sqlite:a:b".parse(), file("a:b"));
-        for text in ["", "limits.db", "memory", "memory:x", "postgres:x", "SQLITE:x", "sqlite:", "sqlite://limits.db"] {
+        for text in [
+            "",
+            "limits.db",
+            "memory",
+            "memory:x",
+            "postgres:x",
+            "SQLITE:x",
+            "sqlite:",
+            "sqlite://limits.db",
+        ] {
             assert!(text.parse::<StoreUrl>().is_err(), "{text}");
         }
     }
@@ -241,11 +288,14 @@ mod tests {
             Ok(other) => panic!("{text}: {other:?}"),
             Err(error) => Err(error),
         };
-        let named = |region: &str, url: &str| Ok(("app".to_owned(), region.to_owned(), url.to_owned()));
+        let named =
+            |region: &str, url: &str| Ok(("app".to_owned(), region.to_owned(), url.to_owned()));
         assert_eq!(place("dynamodb:app"), named("", ""));
         assert_eq!(place("dynamodb:app?"), named("", ""));
         assert_eq!(place("dynamodb:app?region=us-east-1"), named("us-east-1", ""));
-        for url in ["endpoint", "endpoint_url"].map(|key| format!("dynamodb:app?{key}=http://127.0.0.1:8000&region=eu-west-1")) {
+        for url in ["endpoint", "endpoint_url"]
+            .map(|key| format!("dynamodb:app?{key}=http://127.0.0.1:8000&region=eu-west-1"))
+        {
             assert_eq!(place(&url), named("eu-west-1", "http://127.0.0.1:8000"), "{url}");
         }
         for (text, wrong) in [
@@ -272,7 +322,10 @@ mod tests {
     #[test]
     fn a_day_is_counted_whole_and_a_time_exactly() {
         let at = |text| parse_rfc3339(text).unwrap();
-        assert_eq!(moment("2026-01-31"), Ok(Moment { first: at("2026-01-31T00:00:00Z"), end: at("2026-02-01T00:00:00Z") }));
+        assert_eq!(
+            moment("2026-01-31"),
+            Ok(Moment { first: at("2026-01-31T00:00:00Z"), end: at("2026-02-01T00:00:00Z") })
+        );
         let noon = at("2026-01-31T12:00:00Z");
         assert_eq!(moment("2026-01-31T13:00:00+01:00"), Ok(Moment { first: noon, end: noon }));
         for text in ["", "yesterday", "2026-02-30", "2026-01-31 12:00:00Z", "12:00"] {
@@ -284,7 +337,11 @@ mod tests {
     fn counts_and_versions() {
         assert_eq!((count::<1000>("1"), count::<1000>("1000")), (Ok(1), Ok(1000)));
         for text in ["", "0", "1001", "-1", "+1", "1.5", "many", "99999999999999999999"] {
-            assert_eq!(count::<1000>(text), Err("write a whole number from 1 to 1000".into()), "{text}");
+            assert_eq!(
+                count::<1000>(text),
+                Err("write a whole number from 1 to 1000".into()),
+                "{text}"
+            );
         }
         assert_eq!(version("7"), Ok(7));
         assert!(version("-7").is_err() && version("v7").is_err());
@@ -302,10 +359,30 @@ mod tests {
 
     #[test]
     fn durations() {
-        for (text, ms) in [("500ms", 500), ("30s", 30_000), ("2m", 120_000), ("1h", 3_600_000), ("0s", 0), ("007s", 7_000)] {
+        for (text, ms) in [
+            ("500ms", 500),
+            ("30s", 30_000),
+            ("2m", 120_000),
+            ("1h", 3_600_000),
+            ("0s", 0),
+            ("007s", 7_000),
+        ] {
             assert_eq!(duration(text), Ok(Duration::from_millis(ms)), "{text}");
         }
-        for text in ["", "5", "s", "-1s", "+1s", "1.5s", "1 s", "1S", "1min", "1d", "99999999999999999999s", "9999999999999999h"] {
+        for text in [
+            "",
+            "5",
+            "s",
+            "-1s",
+            "+1s",
+            "1.5s",
+            "1 s",
+            "1S",
+            "1min",
+            "1d",
+            "99999999999999999999s",
+            "9999999999999999h",
+        ] {
             let error = duration(text).unwrap_err();
             assert!(error.contains("500ms, 30s, 2m or 1h"), "{text}: {error}");
         }

@@ -1,4 +1,5 @@
-//! What whoever asks for a decision should know about whom it was made for: a typo is granted by defaults like anybody else.
+//! What whoever asks for a decision should know about whom it was made for: a typo is granted by
+//! defaults like anybody else.
 
 use serde::Serialize;
 use zae_limiter::wire::Decision;
@@ -31,25 +32,39 @@ pub(super) struct Asker {
 }
 
 impl Form {
-    /// Looks up what there is to know. The decision stands, so a store that cannot tell changes nothing. Says aloud what
-    /// looks like a typo.
-    pub(super) async fn new(context: &Context<'_>, limiter: &RateLimiter, asker: &Asker, decision: Decision) -> Form {
+    /// Looks up what there is to know. The decision stands, so a store that cannot tell changes
+    /// nothing. Says aloud what looks like a typo.
+    pub(super) async fn new(
+        context: &Context<'_>,
+        limiter: &RateLimiter,
+        asker: &Asker,
+        decision: Decision,
+    ) -> Form {
         let Asker { entity, resource, .. } = asker;
         if decision.degraded {
             return Form { decision, source: None, created: None };
         }
         let source = match asker.brings_limits {
             true => Some(LimitSource::Call),
-            false => limiter.resolve(entity.clone(), resource.clone()).await.ok().and_then(|resolved| resolved.members.first()?.source),
+            false => limiter
+                .resolve(entity.clone(), resource.clone())
+                .await
+                .ok()
+                .and_then(|resolved| resolved.members.first()?.source),
         };
         let created = limiter.entity(entity.clone()).await.ok().map(|found| found.is_some());
         if created == Some(false) {
-            context.printer.note(&format!("{entity} is not a created entity; its limits come from {}", words(source, asker)));
+            context.printer.note(&format!(
+                "{entity} is not a created entity; its limits come from {}",
+                words(source, asker)
+            ));
         }
         if matches!(source, Some(LimitSource::System | LimitSource::Entity))
             && let Some(meant) = meant(limiter, resource).await
         {
-            context.printer.note(&format!("{resource} has no limits of its own; is {meant} meant, which has?"));
+            context.printer.note(&format!(
+                "{resource} has no limits of its own; is {meant} meant, which has?"
+            ));
         }
         Form { decision, source: source.map(LimitSource::as_str), created }
     }
@@ -60,14 +75,17 @@ fn words(source: Option<LimitSource>, asker: &Asker) -> String {
         Some(LimitSource::Call) => "this call".to_owned(),
         Some(LimitSource::Resource) => format!("resource {}", asker.resource),
         Some(LimitSource::System) => "the system defaults".to_owned(),
-        Some(LimitSource::Entity | LimitSource::EntityResource) => "what is stored for this name".to_owned(),
+        Some(LimitSource::Entity | LimitSource::EntityResource) => {
+            "what is stored for this name".to_owned()
+        }
         _ => "no level".to_owned(),
     }
 }
 
 /// A resource with limits of its own whose name is nearly the one that was typed.
 pub(super) async fn meant(limiter: &RateLimiter, typed: &ResourceName) -> Option<ResourceName> {
-    let known = limiter.resources_with_defaults(&PageRequest::first(RESOURCES_MAX)).await.ok()?.items;
+    let known =
+        limiter.resources_with_defaults(&PageRequest::first(RESOURCES_MAX)).await.ok()?.items;
     if known.contains(typed) {
         return None;
     }
@@ -102,11 +120,18 @@ mod tests {
 
     #[test]
     fn typos_are_near() {
-        for (typed, known, near) in
-            [("gpt4", "gpt-4", true), ("GPT-4", "gpt-4", true), ("gpt-4o", "gpt-4", true), ("embed", "gpt-4", false), ("a", "b", false)]
-        {
+        for (typed, known, near) in [
+            ("gpt4", "gpt-4", true),
+            ("GPT-4", "gpt-4", true),
+            ("gpt-4o", "gpt-4", true),
+            ("embed", "gpt-4", false),
+            ("a", "b", false),
+        ] {
             assert_eq!(is_typo(typed, known), near, "{typed} {known}");
         }
-        assert_eq!((distance("", "abc"), distance("kitten", "sitting"), distance("x", "x")), (3, 3, 0));
+        assert_eq!(
+            (distance("", "abc"), distance("kitten", "sitting"), distance("x", "x")),
+            (3, 3, 0)
+        );
     }
 }

@@ -26,7 +26,8 @@ pub(crate) async fn run(context: &Context<'_>, args: AcquireArgs) -> anyhow::Res
         Ok(lease) => {
             // It may have been deleted while this waited.
             if args.must_exist
-                && let Err(error) = super::entity_show::check(context, &limiter, &args.entity, true).await
+                && let Err(error) =
+                    super::entity_show::check(context, &limiter, &args.entity, true).await
             {
                 lease.rollback().await.ok();
                 limiter.close().await;
@@ -41,7 +42,11 @@ pub(crate) async fn run(context: &Context<'_>, args: AcquireArgs) -> anyhow::Res
             return Err(error.into());
         }
     };
-    let asker = Asker { entity: args.entity, resource: args.resource, brings_limits: !args.limits.is_empty() };
+    let asker = Asker {
+        entity: args.entity,
+        resource: args.resource,
+        brings_limits: !args.limits.is_empty(),
+    };
     let form = Form::new(context, &limiter, &asker, decision).await;
     context.printer.answer(&form, &text(&form.decision, args.wait))?;
     Ok(exit(&form.decision))
@@ -57,19 +62,28 @@ pub(super) fn exit(decision: &Decision) -> Exit {
 }
 
 /// Asks once; says what is waited for, then waits if it may.
-async fn acquire(context: &Context<'_>, limiter: &RateLimiter, request: Request, wait: Option<Duration>) -> Result<Lease, AcquireError> {
+async fn acquire(
+    context: &Context<'_>,
+    limiter: &RateLimiter,
+    request: Request,
+    wait: Option<Duration>,
+) -> Result<Lease, AcquireError> {
     let clock = SystemClock::new();
     let started = clock.monotonic();
     let refused = match limiter.acquire(request.clone()).await {
         Err(AcquireError::Exceeded(report)) => report,
         decided => return decided,
     };
-    let Some(wait) = wait.filter(|wait| refused.retry_after().duration().is_some_and(|needed| needed <= *wait)) else {
+    let Some(wait) =
+        wait.filter(|wait| refused.retry_after().duration().is_some_and(|needed| needed <= *wait))
+    else {
         return Err(AcquireError::Exceeded(refused));
     };
     context.printer.note(&format!("waiting: {}", view::refusal(&Decision::from(&*refused))));
     patience::told();
-    limiter.acquire(request.wait(wait.saturating_sub(clock.monotonic().saturating_sub(started)))).await
+    limiter
+        .acquire(request.wait(wait.saturating_sub(clock.monotonic().saturating_sub(started))))
+        .await
 }
 
 /// A limit that was not taken cannot be recorded.
@@ -78,7 +92,8 @@ fn check_recorded(args: &AcquireArgs) -> Result<(), Failure> {
     match args.record.iter().find(|record| !taken(record)) {
         None => Ok(()),
         Some(Amount { limit, .. }) => {
-            let failure = Failure::usage(format!("--record names {limit}, which is not taken with -c"));
+            let failure =
+                Failure::usage(format!("--record names {limit}, which is not taken with -c"));
             Err(failure.hint(format!("add -c {limit}=0 to take nothing of it beforehand")))
         }
     }
@@ -86,15 +101,24 @@ fn check_recorded(args: &AcquireArgs) -> Result<(), Failure> {
 
 fn request(args: &AcquireArgs) -> Request {
     let request = Request::new(args.entity.clone(), args.resource.clone());
-    let mut request = args.consume.iter().fold(request, |request, amount| request.take(amount.limit.clone(), amount.tokens));
+    let mut request = args
+        .consume
+        .iter()
+        .fold(request, |request, amount| request.take(amount.limit.clone(), amount.tokens));
     if !args.limits.is_empty() {
         request = request.limits(args.limits.iter().cloned());
     }
     request
 }
 
-/// Records, commits, and waits until everything is written: nobody does it once this process is gone.
-async fn settle(limiter: &RateLimiter, lease: Lease, request: &Request, record: &[Amount]) -> anyhow::Result<Decision> {
+/// Records, commits, and waits until everything is written: nobody does it once this process is
+/// gone.
+async fn settle(
+    limiter: &RateLimiter,
+    lease: Lease,
+    request: &Request,
+    record: &[Amount],
+) -> anyhow::Result<Decision> {
     let mut decision = Decision::from(&lease);
     for Amount { limit, tokens } in record {
         lease.record(limit.as_str(), *tokens)?;
@@ -110,19 +134,24 @@ async fn settle(limiter: &RateLimiter, lease: Lease, request: &Request, record: 
     Ok(decision)
 }
 
-/// What is left after what was recorded. The grant stands, so a store that cannot tell changes nothing.
+/// What is left after what was recorded. The grant stands, so a store that cannot tell changes
+/// nothing.
 async fn look_again(limiter: &RateLimiter, request: &Request, decision: &mut Decision) {
     let Ok(now) = limiter.availability(request).await else { return };
     let now = Decision::from(&now).limits;
     for status in &mut decision.limits {
-        let same = now.iter().find(|found| found.entity_id == status.entity_id && found.limit_name == status.limit_name);
+        let same = now.iter().find(|found| {
+            found.entity_id == status.entity_id && found.limit_name == status.limit_name
+        });
         status.available = same.map_or(status.available, |found| found.available);
     }
 }
 
 fn text(decision: &Decision, wait: Option<Duration>) -> Text {
     let heading = match decision {
-        Decision { granted: true, degraded: true, .. } => Cell::toned("granted without a decision: the store is down", Tone::Warning),
+        Decision { granted: true, degraded: true, .. } => {
+            Cell::toned("granted without a decision: the store is down", Tone::Warning)
+        }
         Decision { granted: true, .. } => Cell::toned("granted", Tone::Good),
         _ => Cell::toned(format!("refused: {}", view::refusal(decision)), Tone::Bad),
     };
@@ -137,7 +166,13 @@ fn text(decision: &Decision, wait: Option<Duration>) -> Text {
 fn not_waited(decision: &Decision, wait: Option<Duration>) -> Option<String> {
     let allowed = u64::try_from(wait?.as_millis()).unwrap_or(u64::MAX);
     let needed = decision.retry_after_ms.filter(|_| !decision.granted)?;
-    (needed > allowed).then(|| format!("did not wait: {} is longer than --wait {} allows", view::wait(needed), view::wait(allowed)))
+    (needed > allowed).then(|| {
+        format!(
+            "did not wait: {} is longer than --wait {} allows",
+            view::wait(needed),
+            view::wait(allowed)
+        )
+    })
 }
 
 #[cfg(test)]
@@ -151,13 +186,25 @@ mod tests {
 
     #[test]
     fn a_grant_without_a_decision_says_so() {
-        let decision = Decision { granted: true, degraded: true, contended: false, retry_after_ms: Some(0), limits: vec![] };
+        let decision = Decision {
+            granted: true,
+            degraded: true,
+            contended: false,
+            retry_after_ms: Some(0),
+            limits: vec![],
+        };
         assert_eq!(shown(&decision), "granted without a decision: the store is down\n");
     }
 
     #[test]
     fn contention_is_not_blamed_on_a_limit() {
-        let decision = Decision { granted: false, degraded: false, contended: true, retry_after_ms: Some(80), limits: vec![] };
+        let decision = Decision {
+            granted: false,
+            degraded: false,
+            contended: true,
+            retry_after_ms: Some(80),
+            limits: vec![],
+        };
         assert_eq!(shown(&decision), "refused: others keep the store busy, try again in 80ms\n");
         assert_eq!(exit(&decision), Exit::Busy);
     }

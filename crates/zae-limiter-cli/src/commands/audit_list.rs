@@ -30,11 +30,18 @@ pub(crate) async fn run(context: &Context<'_>, args: AuditListArgs) -> anyhow::R
 /// Whose events they are is said only where they may be anybody's.
 fn table(events: &[AuditEvent], is_one_subject: bool) -> Table {
     let subject = |title| (!is_one_subject).then_some(title);
-    let titles = [Some(("TIME", Align::Left)), subject(("SUBJECT", Align::Left))].into_iter().flatten();
-    let rest = [("ACTION", Align::Left), ("WHO", Align::Left), ("RESOURCE", Align::Left), ("DETAILS", Align::Left)];
+    let titles =
+        [Some(("TIME", Align::Left)), subject(("SUBJECT", Align::Left))].into_iter().flatten();
+    let rest = [
+        ("ACTION", Align::Left),
+        ("WHO", Align::Left),
+        ("RESOURCE", Align::Left),
+        ("DETAILS", Align::Left),
+    ];
     let mut table = Table::new(titles.chain(rest).collect::<Vec<_>>()).may_wrap();
     for event in events.iter().map(AuditForm::from) {
-        let details: Vec<String> = event.details.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let details: Vec<String> =
+            event.details.iter().map(|(key, value)| format!("{key}={value}")).collect();
         let mut cells = vec![Cell::plain(view::second(&event.timestamp))];
         cells.extend((!is_one_subject).then(|| Cell::plain(&event.entity_id)));
         cells.extend([

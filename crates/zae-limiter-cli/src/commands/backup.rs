@@ -22,7 +22,8 @@ pub(crate) fn run(context: &Context<'_>, args: &BackupArgs) -> anyhow::Result<Ex
     let copied = store.backup_to(&args.path);
     drop(progress);
     copied.map_err(zae_limiter::Error::from)?;
-    let bytes = std::fs::metadata(&args.path).context("the copy is there and cannot be looked at")?.len();
+    let bytes =
+        std::fs::metadata(&args.path).context("the copy is there and cannot be looked at")?.len();
     let form = Form { path: args.path.display().to_string(), bytes };
     let line = format!("copied to {} ({})", form.path, view::bytes(bytes));
     context.printer.answer(&form, &Text::new().line(Cell::plain(line)))?;

@@ -15,8 +15,9 @@ pub(crate) fn run(printer: &Printer, args: CompletionsArgs) -> anyhow::Result<Ex
     Ok(Exit::Ok)
 }
 
-/// The script for bash with one name for each command. clap_complete (as of 4.6.11) spells the program's name in two ways when
-/// it has a hyphen, and what is looked up under one of them is stored under the other (clap-rs/clap#6421).
+/// The script for bash with one name for each command. clap_complete (as of 4.6.11) spells the
+/// program's name in two ways when it has a hyphen, and what is looked up under one of them is
+/// stored under the other (clap-rs/clap#6421).
 fn repaired(script: &str) -> String {
     script.replace("zae__subcmd__limiter", "zae__limiter")
 }

@@ -12,7 +12,12 @@ use crate::table::{Align, Cell, Table, Tone};
 pub(crate) async fn run(context: &Context<'_>, args: EntityPageArgs) -> anyhow::Result<Exit> {
     let limiter = context.open().await?;
     let page = limiter.buckets(args.id, &args.page.request()).await?;
-    listing::answer(context, &page, BucketForm::from, Listing { table: table(&page.items), nothing: "no buckets" })
+    listing::answer(
+        context,
+        &page,
+        BucketForm::from,
+        Listing { table: table(&page.items), nothing: "no buckets" },
+    )
 }
 
 /// One row per limit; whole tokens, rounded towards −∞ as everywhere.

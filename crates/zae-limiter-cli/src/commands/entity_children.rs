@@ -14,5 +14,10 @@ pub(crate) async fn run(context: &Context<'_>, args: EntityPageArgs) -> anyhow::
     let limiter = context.open().await?;
     listing::check_cursor(context, &page, async |id: EntityId| limiter.entity(id).await).await?;
     let page = flagged(&limiter, limiter.children(args.id, &page).await?).await?;
-    listing::answer(context, &page, FlaggedForm::from, Listing { table: view::entities(&page.items), nothing: "no children" })
+    listing::answer(
+        context,
+        &page,
+        FlaggedForm::from,
+        Listing { table: view::entities(&page.items), nothing: "no children" },
+    )
 }

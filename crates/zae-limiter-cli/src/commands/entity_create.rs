@@ -16,7 +16,8 @@ pub(crate) async fn run(context: &Context<'_>, args: EntityCreateArgs) -> anyhow
     let name = args.display_name.unwrap_or_else(|| args.id.to_string());
     Entity::check_text(&name, &metadata).map_err(|error| Failure::usage(error.to_string()))?;
     let limiter = context.open().await?;
-    let entity = NewEntity { id: args.id, name, parent: args.parent, cascade: args.cascade, metadata };
+    let entity =
+        NewEntity { id: args.id, name, parent: args.parent, cascade: args.cascade, metadata };
     let created = limiter.create_entity(entity).await?;
     for warning in &created.warnings {
         context.printer.warning(&warning.to_string());
@@ -30,7 +31,9 @@ pub(super) fn metadata(pairs: Vec<Pair>) -> Result<BTreeMap<String, String>, Fai
     let mut metadata = BTreeMap::new();
     for Pair { key, value } in pairs {
         if metadata.insert(key.clone(), value).is_some() {
-            return Err(Failure::usage(format!("--metadata gives {key} twice; give each key once")));
+            return Err(Failure::usage(format!(
+                "--metadata gives {key} twice; give each key once"
+            )));
         }
     }
     Ok(metadata)

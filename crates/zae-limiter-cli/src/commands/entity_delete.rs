@@ -20,7 +20,11 @@ struct Form {
 
 pub(crate) async fn run(context: &Context<'_>, args: EntityDeleteArgs) -> anyhow::Result<Exit> {
     let what = format!("entity {} with its buckets and limits", args.id);
-    confirm(context, &Question { deed: "deletes", what: &what, name: args.id.as_str() }, args.confirm)?;
+    confirm(
+        context,
+        &Question { deed: "deletes", what: &what, name: args.id.as_str() },
+        args.confirm,
+    )?;
     let limiter = context.open().await?;
     let deleted = match limiter.delete_entity(args.id.clone()).await {
         Err(error) if error.kind() == StoreErrorKind::NotFound => {
@@ -28,8 +32,16 @@ pub(crate) async fn run(context: &Context<'_>, args: EntityDeleteArgs) -> anyhow
         }
         deleted => deleted?,
     };
-    let form = Form { entity_id: args.id.to_string(), deleted: true, buckets: deleted.buckets, configs: deleted.configs };
-    let line = format!("deleted {what} (buckets: {}, levels with limits or flags: {})", form.buckets, form.configs);
+    let form = Form {
+        entity_id: args.id.to_string(),
+        deleted: true,
+        buckets: deleted.buckets,
+        configs: deleted.configs,
+    };
+    let line = format!(
+        "deleted {what} (buckets: {}, levels with limits or flags: {})",
+        form.buckets, form.configs
+    );
     context.printer.answer(&form, &Text::new().line(Cell::plain(line)))?;
     Ok(Exit::Ok)
 }

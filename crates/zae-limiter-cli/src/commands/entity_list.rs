@@ -33,7 +33,10 @@ impl From<&(Entity, Option<bool>)> for FlaggedForm {
 }
 
 /// A page of entities with their flags.
-pub(super) async fn flagged(limiter: &RateLimiter, page: Page<Entity>) -> Result<Page<(Entity, Option<bool>)>, Error> {
+pub(super) async fn flagged(
+    limiter: &RateLimiter,
+    page: Page<Entity>,
+) -> Result<Page<(Entity, Option<bool>)>, Error> {
     let ids: Vec<EntityId> = page.items.iter().map(|entity| entity.id.clone()).collect();
     let flags = flags::of_entities(limiter, &ids).await?;
     Ok(Page { items: page.items.into_iter().zip(flags).collect(), next: page.next })
@@ -44,16 +47,21 @@ pub(crate) async fn run(context: &Context<'_>, args: EntityListArgs) -> anyhow::
     let limiter = context.open().await?;
     match args.with_custom_limits {
         None => {
-            listing::check_cursor(context, &page, async |id: EntityId| limiter.entity(id).await).await?;
+            listing::check_cursor(context, &page, async |id: EntityId| limiter.entity(id).await)
+                .await?;
             let page = flagged(&limiter, limiter.entities(&page).await?).await?;
             let listing = Listing { table: view::entities(&page.items), nothing: "no entities" };
             listing::answer(context, &page, FlaggedForm::from, listing)
         }
         Some(resource) => {
-            let page: Page<EntityId> = limiter.entities_with_limits(resource.0.as_ref(), &page).await?;
+            let page: Page<EntityId> =
+                limiter.entities_with_limits(resource.0.as_ref(), &page).await?;
             let mut table = Table::new([("ENTITY", Align::Left)]);
             page.items.iter().for_each(|id| table.row([Cell::plain(id)]));
-            let listing = Listing { table, nothing: "no entities with limits of their own for this resource" };
+            let listing = Listing {
+                table,
+                nothing: "no entities with limits of their own for this resource",
+            };
             listing::answer(context, &page, |id| IdForm { entity_id: id.to_string() }, listing)
         }
     }

@@ -18,7 +18,9 @@ struct Form {
 pub(crate) async fn run(context: &Context<'_>, args: PageArgs) -> anyhow::Result<Exit> {
     let limiter = context.open().await?;
     let page = limiter.resources_with_entity_limits(&args.request()).await?;
-    let name = |resource: &Option<ResourceName>| resource.as_ref().map_or(DEFAULT_RESOURCE, ResourceName::as_str).to_owned();
+    let name = |resource: &Option<ResourceName>| {
+        resource.as_ref().map_or(DEFAULT_RESOURCE, ResourceName::as_str).to_owned()
+    };
     let mut table = Table::new([("RESOURCE", Align::Left)]);
     page.items.iter().for_each(|resource| table.row([Cell::plain(name(resource))]));
     let listing = Listing { table, nothing: "no entity has limits of its own" };

@@ -38,7 +38,11 @@ pub(crate) async fn run(context: &Context<'_>, args: EntityResetArgs) -> anyhow:
         Some(resource) => format!("the bucket of {} for {resource} (forgiving its debt)", args.id),
         None => format!("every bucket of {} (forgiving its debt)", args.id),
     };
-    confirm(context, &Question { deed: "fills", what: &what, name: args.id.as_str() }, args.confirm)?;
+    confirm(
+        context,
+        &Question { deed: "fills", what: &what, name: args.id.as_str() },
+        args.confirm,
+    )?;
     let limiter = context.open().await?;
     let resources = match args.resource {
         Some(resource) => vec![resource],
@@ -56,7 +60,10 @@ pub(crate) async fn run(context: &Context<'_>, args: EntityResetArgs) -> anyhow:
     Ok(Exit::Ok)
 }
 
-async fn resources_of(limiter: &RateLimiter, entity: &EntityId) -> anyhow::Result<Vec<ResourceName>> {
+async fn resources_of(
+    limiter: &RateLimiter,
+    entity: &EntityId,
+) -> anyhow::Result<Vec<ResourceName>> {
     let mut resources = Vec::new();
     let mut request = PageRequest::first(PAGE_LIMIT_MAX);
     for _ in 0..PAGES_MAX {
@@ -71,28 +78,49 @@ async fn resources_of(limiter: &RateLimiter, entity: &EntityId) -> anyhow::Resul
 }
 
 fn bucket(resource: &ResourceName, gained: Vec<(LimitName, i64)>) -> BucketForm {
-    let limit = |(name, gained): (LimitName, i64)| LimitForm { limit_name: name.to_string(), gained };
+    let limit =
+        |(name, gained): (LimitName, i64)| LimitForm { limit_name: name.to_string(), gained };
     BucketForm { resource: resource.to_string(), limits: gained.into_iter().map(limit).collect() }
 }
 
 /// A name that no bucket has is a typo: whoever gave it believes something was filled.
 fn check_names(context: &Context<'_>, names: &[LimitName], form: &Form) -> Result<(), Failure> {
-    let has = |name: &&LimitName| form.buckets.iter().flat_map(|bucket| &bucket.limits).any(|limit| *name == limit.limit_name.as_str());
+    let has = |name: &&LimitName| {
+        form.buckets
+            .iter()
+            .flat_map(|bucket| &bucket.limits)
+            .any(|limit| *name == limit.limit_name.as_str())
+    };
     match names.iter().find(|name| !has(name)) {
         Some(name) if !form.buckets.is_empty() => {
-            let failure = Failure::not_found(format!("no bucket of {} has a limit called {name}", form.entity_id));
-            Err(failure.hint(format!("{} shows the limits there are", context.command(&["entity", "buckets", &form.entity_id]))))
+            let failure = Failure::not_found(format!(
+                "no bucket of {} has a limit called {name}",
+                form.entity_id
+            ));
+            Err(failure.hint(format!(
+                "{} shows the limits there are",
+                context.command(&["entity", "buckets", &form.entity_id])
+            )))
         }
         _ => Ok(()),
     }
 }
 
 fn text(form: &Form) -> Text {
-    let mut table = Table::new([("RESOURCE", Align::Left), ("LIMIT", Align::Left), ("GAINED", Align::Right)]);
+    let mut table =
+        Table::new([("RESOURCE", Align::Left), ("LIMIT", Align::Left), ("GAINED", Align::Right)]);
     for bucket in &form.buckets {
         for limit in &bucket.limits {
-            table.row([Cell::plain(&bucket.resource), Cell::plain(&limit.limit_name), Cell::plain(limit.gained)]);
+            table.row([
+                Cell::plain(&bucket.resource),
+                Cell::plain(&limit.limit_name),
+                Cell::plain(limit.gained),
+            ]);
         }
     }
-    if table.is_empty() { Text::new().line(Cell::plain("nothing to fill: there is no such bucket")) } else { Text::new().table(table) }
+    if table.is_empty() {
+        Text::new().line(Cell::plain("nothing to fill: there is no such bucket"))
+    } else {
+        Text::new().table(table)
+    }
 }

@@ -16,15 +16,20 @@ use crate::view;
 
 pub(crate) async fn run(context: &Context<'_>, args: EntityIdArgs) -> anyhow::Result<Exit> {
     let limiter = context.open().await?;
-    let Some(entity) = limiter.entity(args.id.clone()).await? else { return Err(missing(context, &args.id).into()) };
-    let disabled = flags::of_entities(&limiter, std::slice::from_ref(&args.id)).await?.pop().flatten();
+    let Some(entity) = limiter.entity(args.id.clone()).await? else {
+        return Err(missing(context, &args.id).into());
+    };
+    let disabled =
+        flags::of_entities(&limiter, std::slice::from_ref(&args.id)).await?.pop().flatten();
     let on_resources = flags::on_resources(&limiter, &args.id).await?;
     let mut fields = view::entity_fields(&entity);
     fields.push(("disabled", view::flag(disabled)));
-    let flag =
-        |(resource, off): &(ResourceName, bool)| if *off { format!("yes on {resource}") } else { format!("no, enabled on {resource}") };
+    let flag = |(resource, off): &(ResourceName, bool)| {
+        if *off { format!("yes on {resource}") } else { format!("no, enabled on {resource}") }
+    };
     fields.extend(on_resources.iter().map(|found| ("", Cell::plain(flag(found)))));
-    let on_resources = on_resources.iter().map(|(resource, off)| (resource.to_string(), *off)).collect();
+    let on_resources =
+        on_resources.iter().map(|(resource, off)| (resource.to_string(), *off)).collect();
     let form = Form { entity: EntityForm::from(&entity), disabled, disabled_on: on_resources };
     context.printer.answer(&form, &Text::new().fields(fields))?;
     Ok(Exit::Ok)
@@ -48,11 +53,18 @@ pub(super) fn missing(context: &Context<'_>, id: &EntityId) -> Failure {
 }
 
 /// Whether an entity was created: it need not be, but a name nobody created is often a typo.
-pub(super) async fn check(context: &Context<'_>, limiter: &RateLimiter, id: &EntityId, must_exist: bool) -> anyhow::Result<()> {
+pub(super) async fn check(
+    context: &Context<'_>,
+    limiter: &RateLimiter,
+    id: &EntityId,
+    must_exist: bool,
+) -> anyhow::Result<()> {
     match limiter.entity(id.clone()).await? {
         Some(_) => {}
         None if must_exist => return Err(missing(context, id).into()),
-        None => context.printer.note(&format!("{id} is not a created entity; it is remembered under this name all the same")),
+        None => context.printer.note(&format!(
+            "{id} is not a created entity; it is remembered under this name all the same"
+        )),
     }
     Ok(())
 }

@@ -16,18 +16,29 @@ use crate::view;
 pub(crate) async fn run(context: &Context<'_>, args: EntityUpdateArgs) -> anyhow::Result<Exit> {
     let added = metadata(args.metadata)?;
     if let Some(key) = args.remove_metadata.iter().find(|key| added.contains_key(*key)) {
-        return Err(Failure::usage(format!("--metadata and --remove-metadata both name {key}; choose one")).into());
+        return Err(Failure::usage(format!(
+            "--metadata and --remove-metadata both name {key}; choose one"
+        ))
+        .into());
     }
     let limiter = context.open().await?;
-    let Some(entity) = limiter.entity(args.id.clone()).await? else { return Err(missing(context, &args.id).into()) };
+    let Some(entity) = limiter.entity(args.id.clone()).await? else {
+        return Err(missing(context, &args.id).into());
+    };
     let changed = changed(&entity.metadata, added, &args.remove_metadata);
     let name = args.display_name.as_deref().unwrap_or(&entity.name);
-    Entity::check_text(name, changed.as_ref().unwrap_or(&entity.metadata)).map_err(|error| Failure::usage(error.to_string()))?;
+    Entity::check_text(name, changed.as_ref().unwrap_or(&entity.metadata))
+        .map_err(|error| Failure::usage(error.to_string()))?;
     let update = EntityUpdate { name: args.display_name, metadata: changed };
     let version = args.version.unwrap_or(entity.version);
     let updated = match limiter.update_entity(args.id.clone(), version, update).await {
         Err(error) if error.kind() == StoreErrorKind::Conflict => {
-            return Err(conflict(context.command(&["entity", "show", args.id.as_str()]), &entity, version).into());
+            return Err(conflict(
+                context.command(&["entity", "show", args.id.as_str()]),
+                &entity,
+                version,
+            )
+            .into());
         }
         updated => updated?,
     };
@@ -36,7 +47,11 @@ pub(crate) async fn run(context: &Context<'_>, args: EntityUpdateArgs) -> anyhow
 }
 
 /// The metadata afterwards; `None` when it is not to be changed.
-fn changed(before: &BTreeMap<String, String>, added: BTreeMap<String, String>, removed: &[String]) -> Option<BTreeMap<String, String>> {
+fn changed(
+    before: &BTreeMap<String, String>,
+    added: BTreeMap<String, String>,
+    removed: &[String],
+) -> Option<BTreeMap<String, String>> {
     if added.is_empty() && removed.is_empty() {
         return None;
     }
@@ -78,12 +93,18 @@ mod tests {
     #[test]
     fn metadata_is_changed_key_by_key() {
         let pairs = |text: &str| -> BTreeMap<String, String> {
-            text.split_whitespace().filter_map(|pair| pair.split_once('=')).map(|(key, value)| (key.into(), value.into())).collect()
+            text.split_whitespace()
+                .filter_map(|pair| pair.split_once('='))
+                .map(|(key, value)| (key.into(), value.into()))
+                .collect()
         };
         let before = pairs("a=1 b=2");
         assert_eq!(changed(&before, pairs(""), &[]), None);
         assert_eq!(changed(&before, pairs("b=3 c=4"), &[]), Some(pairs("a=1 b=3 c=4")));
-        assert_eq!(changed(&before, pairs("c=4"), &["a".into(), "x".into()]), Some(pairs("b=2 c=4")));
+        assert_eq!(
+            changed(&before, pairs("c=4"), &["a".into(), "x".into()]),
+            Some(pairs("b=2 c=4"))
+        );
         assert_eq!(changed(&before, pairs(""), &["a".into(), "b".into()]), Some(pairs("")));
     }
 }

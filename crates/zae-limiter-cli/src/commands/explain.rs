@@ -27,7 +27,9 @@ pub(crate) async fn run(context: &Context<'_>, args: ExplainArgs) -> anyhow::Res
     };
     context.printer.answer(&form, &view::resolved(&resolved, &args.resource))?;
     if resolved.members.iter().all(|member| member.limits.is_empty()) {
-        context.printer.warning("no level has limits for this call: an acquire without --limit is an error");
+        context
+            .printer
+            .warning("no level has limits for this call: an acquire without --limit is an error");
     }
     Ok(Exit::Ok)
 }

@@ -4,7 +4,9 @@ use std::pin::Pin;
 use std::task::Poll;
 
 use serde::Serialize;
-use zae_limiter::{EntityId, Error, Level, LevelConfig, Page, PageRequest, RateLimiter, ResourceName};
+use zae_limiter::{
+    EntityId, Error, Level, LevelConfig, Page, PageRequest, RateLimiter, ResourceName,
+};
 
 use crate::context::Context;
 use crate::exit::Exit;
@@ -28,7 +30,8 @@ struct Form {
     /// Left out where every bucket there is was reached.
     #[serde(skip_serializing_if = "is_zero")]
     binds_within_seconds: u64,
-    /// Members of the chain that are still off, and so refuse the calls of the one that was enabled.
+    /// Members of the chain that are still off, and so refuse the calls of the one that was
+    /// enabled.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     still_disabled: Vec<String>,
 }
@@ -41,13 +44,20 @@ fn is_zero(seconds: &u64) -> bool {
 /// Disables (`Some(true)`), enables (`Some(false)`) or lets a level inherit (`None`).
 ///
 /// Nobody is asked: it can be undone, and whoever stops a runaway client is in a hurry.
-pub(super) async fn set(context: &Context<'_>, level: Level, disabled: Option<bool>, must_exist: bool) -> anyhow::Result<Exit> {
+pub(super) async fn set(
+    context: &Context<'_>,
+    level: Level,
+    disabled: Option<bool>,
+    must_exist: bool,
+) -> anyhow::Result<Exit> {
     let limiter = context.open().await?;
     if let Some(entity) = level.entity_id() {
         super::entity_show::check(context, &limiter, entity, must_exist).await?;
     }
     if matches!(context.settings.store, StorePlace::Dynamo(_)) {
-        context.printer.note("this takes 2s: buckets are looked for twice, because their index lags behind");
+        context
+            .printer
+            .note("this takes 2s: buckets are looked for twice, because their index lags behind");
         crate::patience::told();
     }
     let reached = match disabled {
@@ -63,7 +73,11 @@ pub(super) async fn set(context: &Context<'_>, level: Level, disabled: Option<bo
         disabled,
         buckets,
         binds_within_seconds,
-        still_disabled: if disabled == Some(true) { Vec::new() } else { still_disabled(&limiter, &level).await },
+        still_disabled: if disabled == Some(true) {
+            Vec::new()
+        } else {
+            still_disabled(&limiter, &level).await
+        },
     };
     let done = match disabled {
         Some(true) => "disabled",
@@ -86,15 +100,22 @@ pub(super) async fn set(context: &Context<'_>, level: Level, disabled: Option<bo
     Ok(Exit::Ok)
 }
 
-/// Whoever of the chain is off, as far as the level names an entity and a resource. What was asked for is done, so a store that
-/// cannot tell changes nothing.
+/// Whoever of the chain is off, as far as the level names an entity and a resource. What was asked
+/// for is done, so a store that cannot tell changes nothing.
 async fn still_disabled(limiter: &RateLimiter, level: &Level) -> Vec<String> {
-    let (Some(entity), Some(resource)) = (level.entity_id(), level.resource_name()) else { return Vec::new() };
-    let Ok(resolved) = limiter.resolve(entity.clone(), resource.clone()).await else { return Vec::new() };
-    let off = resolved.members.iter().filter_map(|member| Some((member, member.disabled_by.as_ref()?)));
+    let (Some(entity), Some(resource)) = (level.entity_id(), level.resource_name()) else {
+        return Vec::new();
+    };
+    let Ok(resolved) = limiter.resolve(entity.clone(), resource.clone()).await else {
+        return Vec::new();
+    };
+    let off =
+        resolved.members.iter().filter_map(|member| Some((member, member.disabled_by.as_ref()?)));
     off.map(|(member, by)| match member.entity == *entity {
         true => format!("{entity} is disabled at level: {by}"),
-        false => format!("{entity} cascades to {}, which is disabled at level: {by}", member.entity),
+        false => {
+            format!("{entity} cascades to {}, which is disabled at level: {by}", member.entity)
+        }
     })
     .collect()
 }
@@ -112,14 +133,22 @@ pub(super) struct Flags {
 impl Flags {
     /// One line for each kind of flag there is.
     pub(super) fn fields(&self) -> Vec<(&'static str, Cell)> {
-        let listed = |levels: &[String]| if levels.is_empty() { "nothing".to_owned() } else { levels.join(", ") };
+        let listed = |levels: &[String]| {
+            if levels.is_empty() { "nothing".to_owned() } else { levels.join(", ") }
+        };
         let tone = if self.disabled.is_empty() { Tone::Plain } else { Tone::Bad };
         let mut fields = vec![("disabled", Cell::toned(listed(&self.disabled), tone))];
         if !self.enabled.is_empty() {
             fields.push(("enabled", Cell::plain(listed(&self.enabled))));
         }
         if !self.is_complete {
-            fields.push(("", Cell::toned(format!("only the first {LEVELS_MAX} levels were looked at"), Tone::Dim)));
+            fields.push((
+                "",
+                Cell::toned(
+                    format!("only the first {LEVELS_MAX} levels were looked at"),
+                    Tone::Dim,
+                ),
+            ));
         }
         fields
     }
@@ -134,8 +163,12 @@ pub(super) async fn of_namespace(limiter: &RateLimiter) -> Result<Flags, Error> 
         if levels.len() > LEVELS_MAX {
             break;
         }
-        let entities = first(async |page| limiter.entities_with_limits(resource.as_ref(), &page).await).await?;
-        levels.extend(entities.into_iter().map(|entity| super::limits::of_entity(entity, resource.clone())));
+        let entities =
+            first(async |page| limiter.entities_with_limits(resource.as_ref(), &page).await)
+                .await?;
+        levels.extend(
+            entities.into_iter().map(|entity| super::limits::of_entity(entity, resource.clone())),
+        );
     }
     let is_complete = levels.len() <= LEVELS_MAX;
     levels.truncate(LEVELS_MAX);
@@ -151,29 +184,45 @@ pub(super) async fn of_namespace(limiter: &RateLimiter) -> Result<Flags, Error> 
 }
 
 /// The flag that each entity has for every resource.
-pub(super) async fn of_entities(limiter: &RateLimiter, entities: &[EntityId]) -> Result<Vec<Option<bool>>, Error> {
+pub(super) async fn of_entities(
+    limiter: &RateLimiter,
+    entities: &[EntityId],
+) -> Result<Vec<Option<bool>>, Error> {
     let levels = entities.iter().cloned().map(Level::Entity).collect();
     let configs = configs(limiter, levels).await?;
     Ok(configs.into_iter().map(|(_, config)| config.and_then(|config| config.disabled)).collect())
 }
 
 /// The flags that an entity has for single resources.
-pub(super) async fn on_resources(limiter: &RateLimiter, entity: &EntityId) -> Result<Vec<(ResourceName, bool)>, Error> {
+pub(super) async fn on_resources(
+    limiter: &RateLimiter,
+    entity: &EntityId,
+) -> Result<Vec<(ResourceName, bool)>, Error> {
     let resources = first(async |page| limiter.resources_with_entity_limits(&page).await).await?;
-    let levels = resources.into_iter().flatten().map(|resource| Level::EntityResource(entity.clone(), resource));
+    let levels = resources
+        .into_iter()
+        .flatten()
+        .map(|resource| Level::EntityResource(entity.clone(), resource));
     let configs = configs(limiter, levels.take(LEVELS_MAX).collect()).await?;
-    let flagged = configs.into_iter().filter_map(|(level, config)| Some((level.resource_name()?.clone(), config?.disabled?)));
+    let flagged = configs
+        .into_iter()
+        .filter_map(|(level, config)| Some((level.resource_name()?.clone(), config?.disabled?)));
     Ok(flagged.collect())
 }
 
 /// One more than [`LEVELS_MAX`] of a listing, to know whether there are more.
-async fn first<T>(list: impl AsyncFn(PageRequest) -> Result<Page<T>, Error>) -> Result<Vec<T>, Error> {
+async fn first<T>(
+    list: impl AsyncFn(PageRequest) -> Result<Page<T>, Error>,
+) -> Result<Vec<T>, Error> {
     let size = u32::try_from(LEVELS_MAX + 1).unwrap_or(u32::MAX);
     Ok(list(PageRequest::first(size)).await?.items)
 }
 
 /// What is stored at each level, some read at once.
-async fn configs(limiter: &RateLimiter, levels: Vec<Level>) -> Result<Vec<(Level, Option<LevelConfig>)>, Error> {
+async fn configs(
+    limiter: &RateLimiter,
+    levels: Vec<Level>,
+) -> Result<Vec<(Level, Option<LevelConfig>)>, Error> {
     let mut found = Vec::with_capacity(levels.len());
     for chunk in levels.chunks(AT_ONCE) {
         let read = all(chunk.iter().map(|level| limiter.level(level))).await;
@@ -186,7 +235,8 @@ async fn configs(limiter: &RateLimiter, levels: Vec<Level>) -> Result<Vec<(Level
 
 /// What comes of futures that are polled together, in their order.
 async fn all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
-    let mut pending: Vec<Result<Pin<Box<F>>, F::Output>> = futures.map(|future| Ok(Box::pin(future))).collect();
+    let mut pending: Vec<Result<Pin<Box<F>>, F::Output>> =
+        futures.map(|future| Ok(Box::pin(future))).collect();
     std::future::poll_fn(|context| {
         let mut is_over = true;
         for slot in &mut pending {

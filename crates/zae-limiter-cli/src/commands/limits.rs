@@ -4,7 +4,8 @@ use serde::Serialize;
 use zae_limiter::core::check_limits;
 use zae_limiter::wire::LevelForm;
 use zae_limiter::{
-    EntityId, Error, Level, Limit, LimitName, LimitsChange, OnUnavailable, PageRequest, RateLimiter, ResourceName, StoreErrorKind,
+    EntityId, Error, Level, Limit, LimitName, LimitsChange, OnUnavailable, PageRequest,
+    RateLimiter, ResourceName, StoreErrorKind,
 };
 
 use crate::args::{ConfirmArgs, LimitsArgs};
@@ -46,7 +47,9 @@ impl Lost {
         let Lost { limit_name, was, level, hidden } = self;
         match hidden {
             false => format!("no longer limited here: {limit_name} (was {was})"),
-            true => format!("no longer limited here: {limit_name} ({was} at level: {level} is hidden by this level)"),
+            true => format!(
+                "no longer limited here: {limit_name} ({was} at level: {level} is hidden by this level)"
+            ),
         }
     }
 }
@@ -58,7 +61,11 @@ fn consequence(lost: &[Lost]) -> Option<String> {
     names.dedup();
     let it = if names.len() == 1 { "it" } else { "them" };
     let names = names.join(", ");
-    let text = || format!("calls that still name {names} fail here; buckets remember what was used of {it} until refilled");
+    let text = || {
+        format!(
+            "calls that still name {names} fail here; buckets remember what was used of {it} until refilled"
+        )
+    };
     (!names.is_empty()).then(text)
 }
 
@@ -77,7 +84,8 @@ pub(super) struct Order {
     pub(super) must_exist: bool,
 }
 
-/// Stores limits at a level and answers with what is stored then, and with what is no longer limited.
+/// Stores limits at a level and answers with what is stored then, and with what is no longer
+/// limited.
 pub(super) async fn set(context: &Context<'_>, order: Order) -> anyhow::Result<Exit> {
     let Order { level, limits, on_unavailable, must_exist } = order;
     check(&limits.limits)?;
@@ -90,7 +98,9 @@ pub(super) async fn set(context: &Context<'_>, order: Order) -> anyhow::Result<E
         tries += 1;
         let before = limiter.level(&level).await?.unwrap_or_default();
         let is_policy_alone = limits.limits.is_empty() && limits.remove.is_empty();
-        let limits = limits.applied_to(&before.limits).map_err(|name| unknown(&level, &name, &before.limits))?;
+        let limits = limits
+            .applied_to(&before.limits)
+            .map_err(|name| unknown(&level, &name, &before.limits))?;
         check(&limits)?;
         if limits.is_empty() && is_policy_alone {
             return Err(no_limits_yet(&level).into());
@@ -101,7 +111,10 @@ pub(super) async fn set(context: &Context<'_>, order: Order) -> anyhow::Result<E
         let lost = lost(&limiter, &level, &before.limits, &limits).await?;
         // Whoever keeps what is there must not keep what somebody else has changed meanwhile.
         let expected_version = edits.then_some(before.version);
-        match limiter.change_limits(&level, LimitsChange { limits, on_unavailable, expected_version }).await {
+        match limiter
+            .change_limits(&level, LimitsChange { limits, on_unavailable, expected_version })
+            .await
+        {
             Err(error) if error.kind() == StoreErrorKind::Conflict && tries < TRIES_MAX => {}
             changed => break changed.map(|_| lost)?,
         }
@@ -134,7 +147,12 @@ struct DeletedForm {
 }
 
 /// Deletes the limits of a level, once whoever is asked typed `name`.
-pub(super) async fn delete(context: &Context<'_>, level: &Level, name: &str, args: ConfirmArgs) -> anyhow::Result<Exit> {
+pub(super) async fn delete(
+    context: &Context<'_>,
+    level: &Level,
+    name: &str,
+    args: ConfirmArgs,
+) -> anyhow::Result<Exit> {
     let what = format!("the limits stored for {level}");
     confirm(context, &Question { deed: "deletes", what: &what, name }, args)?;
     let limiter = context.open().await?;
@@ -145,7 +163,11 @@ pub(super) async fn delete(context: &Context<'_>, level: &Level, name: &str, arg
         resource: level.resource_name().map(ToString::to_string),
         deleted,
     };
-    let line = if deleted { format!("deleted {what}") } else { format!("nothing to delete: no limits are stored for {level}") };
+    let line = if deleted {
+        format!("deleted {what}")
+    } else {
+        format!("nothing to delete: no limits are stored for {level}")
+    };
     context.printer.answer(&form, &Text::new().line(Cell::plain(line)))?;
     if deleted {
         note_about_caches(context);
@@ -155,7 +177,8 @@ pub(super) async fn delete(context: &Context<'_>, level: &Level, name: &str, arg
 
 /// What each limit on its own cannot tell: that a name is given twice.
 pub(super) fn check(limits: &[Limit]) -> Result<(), Failure> {
-    check_limits(limits).map_err(|error| Failure::usage(format!("invalid values for --limit: {error}")))
+    check_limits(limits)
+        .map_err(|error| Failure::usage(format!("invalid values for --limit: {error}")))
 }
 
 /// The level of an entity's limits: for one resource, or for all.
@@ -166,8 +189,15 @@ pub(super) fn of_entity(entity: EntityId, resource: Option<ResourceName>) -> Lev
     }
 }
 
-async fn answer(context: &Context<'_>, level: &Level, limiter: &RateLimiter, lost: &[Lost]) -> anyhow::Result<Exit> {
-    let Some(config) = limiter.level(level).await? else { return Err(nothing_at(context, level).into()) };
+async fn answer(
+    context: &Context<'_>,
+    level: &Level,
+    limiter: &RateLimiter,
+    lost: &[Lost],
+) -> anyhow::Result<Exit> {
+    let Some(config) = limiter.level(level).await? else {
+        return Err(nothing_at(context, level).into());
+    };
     let form = Form {
         level: level.source().as_str(),
         entity_id: level.entity_id().map(ToString::to_string),
@@ -181,12 +211,18 @@ async fn answer(context: &Context<'_>, level: &Level, limiter: &RateLimiter, los
 
 fn nothing_at(context: &Context<'_>, level: &Level) -> Failure {
     let set = [command(level, "set"), vec!["-l".into(), "rpm:100".into()]].concat();
-    Failure::not_found(format!("nothing is stored at level: {level}")).hint(format!("store limits with {}", line(context, &set)))
+    Failure::not_found(format!("nothing is stored at level: {level}"))
+        .hint(format!("store limits with {}", line(context, &set)))
 }
 
-/// What a change takes away: limits this level had, and limits of weaker levels that it hides. A level hides all limits of
-/// weaker ones, not only those it has itself.
-async fn lost(limiter: &RateLimiter, level: &Level, before: &[Limit], after: &[Limit]) -> Result<Vec<Lost>, Error> {
+/// What a change takes away: limits this level had, and limits of weaker levels that it hides. A
+/// level hides all limits of weaker ones, not only those it has itself.
+async fn lost(
+    limiter: &RateLimiter,
+    level: &Level,
+    before: &[Limit],
+    after: &[Limit],
+) -> Result<Vec<Lost>, Error> {
     let is_lost = |limit: &&Limit| after.iter().all(|kept| kept.name() != limit.name());
     let told = |limit: &Limit, level: &Level, hidden: bool| Lost {
         limit_name: limit.name().to_string(),
@@ -194,11 +230,15 @@ async fn lost(limiter: &RateLimiter, level: &Level, before: &[Limit], after: &[L
         level: level.to_string(),
         hidden,
     };
-    let mut lost: Vec<Lost> = before.iter().filter(is_lost).map(|limit| told(limit, level, false)).collect();
+    let mut lost: Vec<Lost> =
+        before.iter().filter(is_lost).map(|limit| told(limit, level, false)).collect();
     for choice in weaker(limiter, level).await? {
         for level in choice {
             let limits = limiter.level(&level).await?.unwrap_or_default().limits;
-            let hidden = limits.iter().filter(is_lost).filter(|limit| before.iter().all(|had| had.name() != limit.name()));
+            let hidden = limits
+                .iter()
+                .filter(is_lost)
+                .filter(|limit| before.iter().all(|had| had.name() != limit.name()));
             lost.extend(hidden.map(|limit| told(limit, &level, true)));
             // Only the strongest of them would bind.
             if !limits.is_empty() {
@@ -215,10 +255,15 @@ async fn weaker(limiter: &RateLimiter, level: &Level) -> Result<Vec<Vec<Level>>,
         Level::System => Vec::new(),
         Level::Resource(_) => vec![vec![Level::System]],
         Level::EntityResource(entity, resource) => {
-            vec![vec![Level::Entity(entity.clone()), Level::Resource(resource.clone()), Level::System]]
+            vec![vec![
+                Level::Entity(entity.clone()),
+                Level::Resource(resource.clone()),
+                Level::System,
+            ]]
         }
         Level::Entity(_) => {
-            let resources = limiter.resources_with_defaults(&PageRequest::first(RESOURCES_MAX)).await?.items;
+            let resources =
+                limiter.resources_with_defaults(&PageRequest::first(RESOURCES_MAX)).await?.items;
             let resources = resources.into_iter().map(|resource| vec![Level::Resource(resource)]);
             resources.chain([vec![Level::System]]).collect()
         }
@@ -229,11 +274,15 @@ async fn weaker(limiter: &RateLimiter, level: &Level) -> Result<Vec<Vec<Level>>,
 pub(super) fn note_about_caches(context: &Context<'_>) {
     // Limits from a table that have just expired decide one more take while they are read again.
     let lent = if matches!(context.settings.store, StorePlace::Dynamo(_)) { " and 5s" } else { "" };
-    context.printer.note(&format!("running processes see this within their config-cache TTL (60s unless set otherwise){lent}"));
+    context.printer.note(&format!(
+        "running processes see this within their config-cache TTL (60s unless set otherwise){lent}"
+    ));
 }
 
 fn unknown(level: &Level, name: &LimitName, there: &[Limit]) -> Failure {
-    let failure = Failure::not_found(format!("no limit is called {name} at level: {level}; nothing was changed"));
+    let failure = Failure::not_found(format!(
+        "no limit is called {name} at level: {level}; nothing was changed"
+    ));
     let names: Vec<&str> = there.iter().map(|limit| limit.name().as_str()).collect();
     match names.is_empty() {
         true => failure.hint("no limits are stored at this level"),
@@ -242,13 +291,19 @@ fn unknown(level: &Level, name: &LimitName, there: &[Limit]) -> Failure {
 }
 
 fn no_limits_yet(level: &Level) -> Failure {
-    let message = format!("the outage policy is stored beside limits, and none are stored at level: {level}; nothing was changed");
+    let message = format!(
+        "the outage policy is stored beside limits, and none are stored at level: {level}; nothing was changed"
+    );
     Failure::usage(message).hint("give limits with it, as in -l rpm:100")
 }
 
 fn last_one(context: &Context<'_>, level: &Level) -> Failure {
-    let failure = Failure::usage("this would remove the last limit of the level; nothing was changed");
-    failure.hint(format!("delete the limits of the level with {}", line(context, &command(level, "delete"))))
+    let failure =
+        Failure::usage("this would remove the last limit of the level; nothing was changed");
+    failure.hint(format!(
+        "delete the limits of the level with {}",
+        line(context, &command(level, "delete"))
+    ))
 }
 
 /// The words of the command that sets, gets or deletes the limits of a level.
@@ -258,7 +313,9 @@ fn command(level: &Level, verb: &str) -> Vec<String> {
         Level::System => vec!["system".into(), defaults],
         Level::Resource(resource) => vec!["resource".into(), defaults, resource.to_string()],
         Level::Entity(entity) => vec!["entity".into(), limits, entity.to_string()],
-        Level::EntityResource(entity, resource) => vec!["entity".into(), limits, entity.to_string(), "-r".into(), resource.to_string()],
+        Level::EntityResource(entity, resource) => {
+            vec!["entity".into(), limits, entity.to_string(), "-r".into(), resource.to_string()]
+        }
     }
 }
 

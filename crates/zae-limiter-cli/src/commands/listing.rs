@@ -25,7 +25,11 @@ pub(super) struct Form<F> {
 impl<F> Form<F> {
     /// The form of a page whose items have this form.
     pub(super) fn new<'a, T>(page: &'a Page<T>, form: impl Fn(&'a T) -> F) -> Form<F> {
-        Form { items: page.items.iter().map(form).collect(), next: page.next.as_ref().map(|cursor| cursor.0.clone()), note: None }
+        Form {
+            items: page.items.iter().map(form).collect(),
+            next: page.next.as_ref().map(|cursor| cursor.0.clone()),
+            note: None,
+        }
     }
 
     /// The same with what whoever reads it should know.
@@ -52,8 +56,16 @@ pub(super) fn answer<'a, T, F: Serialize>(
 }
 
 /// Prints a page in its form.
-pub(super) fn print<F: Serialize>(context: &Context<'_>, form: &Form<F>, listing: Listing) -> anyhow::Result<Exit> {
-    let text = if listing.table.is_empty() { Text::new().line(Cell::plain(listing.nothing)) } else { Text::new().table(listing.table) };
+pub(super) fn print<F: Serialize>(
+    context: &Context<'_>,
+    form: &Form<F>,
+    listing: Listing,
+) -> anyhow::Result<Exit> {
+    let text = if listing.table.is_empty() {
+        Text::new().line(Cell::plain(listing.nothing))
+    } else {
+        Text::new().table(listing.table)
+    };
     context.printer.answer(form, &text)?;
     // In JSON it is in the answer.
     if let (Some(note), Output::Table) = (form.note, context.printer.looks().output) {
@@ -65,16 +77,20 @@ pub(super) fn print<F: Serialize>(context: &Context<'_>, form: &Form<F>, listing
     Ok(Exit::Ok)
 }
 
-/// Warns of a cursor that names nothing. Such a page begins where the name would be: what it named may have been deleted since
-/// the page before, so this is no error.
+/// Warns of a cursor that names nothing. Such a page begins where the name would be: what it named
+/// may have been deleted since the page before, so this is no error.
 pub(super) async fn check_cursor<Name: FromStr + Display + Clone, T>(
     context: &Context<'_>,
     page: &PageRequest,
     find: impl AsyncFnOnce(Name) -> Result<Option<T>, Error>,
 ) -> Result<(), Error> {
-    let Some(name) = page.cursor().and_then(|cursor| cursor.0.parse::<Name>().ok()) else { return Ok(()) };
+    let Some(name) = page.cursor().and_then(|cursor| cursor.0.parse::<Name>().ok()) else {
+        return Ok(());
+    };
     if find(name.clone()).await?.is_none() {
-        context.printer.warning(&format!("nothing is called {name}, which --cursor names; the list begins where it would be"));
+        context.printer.warning(&format!(
+            "nothing is called {name}, which --cursor names; the list begins where it would be"
+        ));
     }
     Ok(())
 }

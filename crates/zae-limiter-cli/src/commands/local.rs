@@ -18,7 +18,12 @@ pub(super) struct Local<'a> {
     pub(super) environment: &'a Environment,
 }
 
-pub(crate) async fn run(printer: &Printer, command: LocalCommand, globals: &Globals, environment: &Environment) -> anyhow::Result<Exit> {
+pub(crate) async fn run(
+    printer: &Printer,
+    command: LocalCommand,
+    globals: &Globals,
+    environment: &Environment,
+) -> anyhow::Result<Exit> {
     let local = Local { printer, globals, environment };
     local.check()?;
     match command {
@@ -33,17 +38,27 @@ pub(crate) async fn run(printer: &Printer, command: LocalCommand, globals: &Glob
 impl Local<'_> {
     /// Flags that name another place than the local engine were meant for another command.
     fn check(&self) -> Result<(), Failure> {
-        let wrong = |flag: &str, hint: &str| Err(Failure::usage(format!("{flag} is not for `local`, which is on this machine")).hint(hint));
+        let wrong = |flag: &str, hint: &str| {
+            Err(Failure::usage(format!("{flag} is not for `local`, which is on this machine"))
+                .hint(hint))
+        };
         match self.globals {
-            Globals { store: Some(_), .. } => wrong("--store", "name the stack to create with --name STACK"),
-            Globals { endpoint_url: Some(_), .. } => wrong("--endpoint-url", "choose the port of the engine with --port"),
+            Globals { store: Some(_), .. } => {
+                wrong("--store", "name the stack to create with --name STACK")
+            }
+            Globals { endpoint_url: Some(_), .. } => {
+                wrong("--endpoint-url", "choose the port of the engine with --port")
+            }
             _ => Ok(()),
         }
     }
 
     /// Where the engine keeps its files.
     pub(super) fn folder(&self) -> Result<Folder, Failure> {
-        let failure = || Failure::usage("there is no home directory to keep the engine's data in").hint("set HOME or XDG_DATA_HOME");
+        let failure = || {
+            Failure::usage("there is no home directory to keep the engine's data in")
+                .hint("set HOME or XDG_DATA_HOME")
+        };
         self.environment.engine_folder().ok_or_else(failure)
     }
 }

@@ -33,7 +33,12 @@ pub(super) async fn run(local: &Local<'_>) -> anyhow::Result<Exit> {
     let stopped = engine::stop(&folder, &state).await;
     drop(progress);
     stopped?;
-    let text = Text::new().line(Cell::plain(format!("stopped (process {}); its data stays in {}", state.pid, state.data)));
-    local.printer.answer(&Form { stopped: true, pid: Some(state.pid), data: Some(state.data) }, &text)?;
+    let text = Text::new().line(Cell::plain(format!(
+        "stopped (process {}); its data stays in {}",
+        state.pid, state.data
+    )));
+    local
+        .printer
+        .answer(&Form { stopped: true, pid: Some(state.pid), data: Some(state.data) }, &text)?;
     Ok(Exit::Ok)
 }

@@ -46,7 +46,10 @@ pub(super) fn run(local: &Local<'_>, args: LocalEnvArgs) -> anyhow::Result<Exit>
         Output::Table => local.printer.page(&script(&form, args.format))?,
     }
     if running.is_none() && !engine::answers(port) {
-        local.printer.note(&format!("no engine answers at {}; start one with `zae-limiter local up`", engine::endpoint(port)));
+        local.printer.note(&format!(
+            "no engine answers at {}; start one with `zae-limiter local up`",
+            engine::endpoint(port)
+        ));
     }
     Ok(Exit::Ok)
 }
@@ -79,7 +82,12 @@ mod tests {
             aws_default_region: "a'; reboot".into(),
             aws_region: REGION.into(),
         };
-        assert!(script(&form, EnvFormat::Eval).contains("export AWS_DEFAULT_REGION='a'\\''; reboot'\n"));
-        assert!(script(&form, EnvFormat::Powershell).contains("$env:AWS_DEFAULT_REGION = 'a''; reboot'\n"));
+        assert!(
+            script(&form, EnvFormat::Eval).contains("export AWS_DEFAULT_REGION='a'\\''; reboot'\n")
+        );
+        assert!(
+            script(&form, EnvFormat::Powershell)
+                .contains("$env:AWS_DEFAULT_REGION = 'a''; reboot'\n")
+        );
     }
 }

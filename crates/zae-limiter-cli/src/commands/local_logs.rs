@@ -28,7 +28,8 @@ struct Form {
 pub(super) async fn run(local: &Local<'_>, args: LocalLogsArgs) -> anyhow::Result<Exit> {
     let folder = local.folder()?;
     let log = folder.log();
-    let (mut lines, follower) = match engine::tail(&log, args.tail.try_into().unwrap_or(usize::MAX)) {
+    let (mut lines, follower) = match engine::tail(&log, args.tail.try_into().unwrap_or(usize::MAX))
+    {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let failure = Failure::not_found(format!("there is no log {}", log.display()));
             return Err(failure.hint("the first `zae-limiter local up` begins it").into());

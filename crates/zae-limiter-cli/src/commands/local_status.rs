@@ -41,7 +41,8 @@ pub(super) fn run(local: &Local<'_>) -> anyhow::Result<Exit> {
 
 impl Form {
     fn new(folder: &Folder, running: Option<(&State, Health)>) -> Form {
-        let data = running.as_ref().map_or_else(|| folder.data(), |(state, _)| PathBuf::from(&state.data));
+        let data =
+            running.as_ref().map_or_else(|| folder.data(), |(state, _)| PathBuf::from(&state.data));
         let form = Form {
             running: false,
             endpoint: None,
@@ -68,12 +69,27 @@ impl Form {
     }
 
     fn text(&self) -> Text {
-        let mut fields = vec![("running", if self.running { Cell::toned("yes", Tone::Good) } else { Cell::toned("no", Tone::Warning) })];
-        let said = [("endpoint", &self.endpoint), ("version", &self.version), ("engine", &self.engine)];
-        fields.extend(said.into_iter().filter_map(|(label, value)| Some((label, Cell::plain(value.as_ref()?)))));
+        let mut fields = vec![(
+            "running",
+            if self.running {
+                Cell::toned("yes", Tone::Good)
+            } else {
+                Cell::toned("no", Tone::Warning)
+            },
+        )];
+        let said =
+            [("endpoint", &self.endpoint), ("version", &self.version), ("engine", &self.engine)];
+        fields.extend(
+            said.into_iter()
+                .filter_map(|(label, value)| Some((label, Cell::plain(value.as_ref()?)))),
+        );
         fields.extend(self.pid.map(|pid| ("process", Cell::plain(pid))));
         let size = self.data_bytes.map_or_else(|| "no data yet".to_owned(), view::bytes);
-        fields.extend([("data", Cell::plain(&self.data)), ("size", Cell::plain(size)), ("log", Cell::plain(&self.log))]);
+        fields.extend([
+            ("data", Cell::plain(&self.data)),
+            ("size", Cell::plain(size)),
+            ("log", Cell::plain(&self.log)),
+        ]);
         let text = Text::new().fields(fields);
         if !self.running {
             return text;

@@ -68,7 +68,13 @@ pub(super) async fn run(local: &Local<'_>, args: &LocalUpArgs) -> anyhow::Result
 }
 
 impl Form {
-    fn new(local: &Local<'_>, folder: &Folder, state: &State, health: &Health, started: bool) -> Form {
+    fn new(
+        local: &Local<'_>,
+        folder: &Folder,
+        state: &State,
+        health: &Health,
+        started: bool,
+    ) -> Form {
         let stack = local.globals.stack.clone();
         let program = quoted(&local.environment.program());
         let name = stack.as_deref().unwrap_or("demo");
@@ -76,10 +82,12 @@ impl Form {
         if stack.is_none() {
             next_commands.push(format!("{program} local up --name {name}"));
         } else {
-            next_commands.push(format!("{program} --name {name} system set-defaults --limit rpm:100"));
+            next_commands
+                .push(format!("{program} --name {name} system set-defaults --limit rpm:100"));
         }
         let limit = if stack.is_none() { " --limit rpm:100" } else { "" };
-        next_commands.push(format!("{program} --name {name} acquire key-1 gpt-4 --consume rpm=1{limit}"));
+        next_commands
+            .push(format!("{program} --name {name} acquire key-1 gpt-4 --consume rpm=1{limit}"));
         Form {
             endpoint: engine::endpoint(state.port),
             pid: state.pid,
@@ -93,15 +101,24 @@ impl Form {
     }
 
     fn text(&self, attached: bool) -> Text {
-        let mut fields = vec![("endpoint", Cell::toned(&self.endpoint, Tone::Strong)), ("process", Cell::plain(self.pid))];
+        let mut fields = vec![
+            ("endpoint", Cell::toned(&self.endpoint, Tone::Strong)),
+            ("process", Cell::plain(self.pid)),
+        ];
         if let Some(stack) = &self.stack {
             fields.push(("stack", Cell::plain(stack)));
         }
         fields.extend([("data", Cell::plain(&self.data)), ("log", Cell::plain(&self.log))]);
         let labels = ["try next"].into_iter().chain(std::iter::repeat(""));
-        let mut commands: Vec<_> = labels.zip(&self.next_commands).map(|(label, command)| (label, Cell::plain(command))).collect();
+        let mut commands: Vec<_> = labels
+            .zip(&self.next_commands)
+            .map(|(label, command)| (label, Cell::plain(command)))
+            .collect();
         if attached {
-            commands.push(("", Cell::toned("in another terminal; Ctrl-C here stops the engine", Tone::Dim)));
+            commands.push((
+                "",
+                Cell::toned("in another terminal; Ctrl-C here stops the engine", Tone::Dim),
+            ));
         }
         Text::new().fields(fields).fields(commands)
     }
@@ -113,38 +130,52 @@ fn check_stack(stack: &str) -> Result<(), Failure> {
     if STACK_LENGTHS.contains(&stack.len()) && stack.chars().all(known) {
         return Ok(());
     }
-    let failure = Failure::usage(format!("invalid value '{stack}' for '--name <STACK>': it is no name of a table"));
+    let failure = Failure::usage(format!(
+        "invalid value '{stack}' for '--name <STACK>': it is no name of a table"
+    ));
     Err(failure.hint("use 3 to 255 letters, digits and _ . -"))
 }
 
 /// One that runs elsewhere, or on other data, is not the one that was asked for.
 fn check_running(state: &State, args: &LocalUpArgs) -> anyhow::Result<()> {
     let conflict = |what: String, flag: String| {
-        let failure = Failure::conflict(format!("the engine is already running (process {}), {what}", state.pid));
+        let failure = Failure::conflict(format!(
+            "the engine is already running (process {}), {what}",
+            state.pid
+        ));
         failure.hint(format!("pass {flag}, or stop it first with `zae-limiter local down`"))
     };
     if let Some(wanted) = args.port.filter(|wanted| *wanted != 0 && *wanted != state.port) {
         let port = state.port;
-        return Err(conflict(format!("on port {port} and not on {wanted}"), format!("--port {port}")).into());
+        return Err(conflict(
+            format!("on port {port} and not on {wanted}"),
+            format!("--port {port}"),
+        )
+        .into());
     }
     match &args.data {
-        Some(data) if absolute(data)? != state.data => Err(conflict(format!("on the data in {}", state.data), "no --data".into()).into()),
+        Some(data) if absolute(data)? != state.data => {
+            Err(conflict(format!("on the data in {}", state.data), "no --data".into()).into())
+        }
         _ => Ok(()),
     }
 }
 
 /// The path as the engine knows it, from wherever it is asked for.
 fn absolute(data: &Path) -> anyhow::Result<String> {
-    let path = std::path::absolute(data).with_context(|| format!("--data {} is no path", data.display()))?;
+    let path = std::path::absolute(data)
+        .with_context(|| format!("--data {} is no path", data.display()))?;
     let text = path.to_str().map(str::to_owned);
-    Ok(text.ok_or_else(|| Failure::usage(format!("--data {} is not valid UTF-8", path.display())))?)
+    Ok(text
+        .ok_or_else(|| Failure::usage(format!("--data {} is not valid UTF-8", path.display())))?)
 }
 
 async fn start(local: &Local<'_>, folder: &Folder, args: &LocalUpArgs) -> anyhow::Result<Started> {
     let binary = local.environment.engine().find()?;
     let data = absolute(&args.data.clone().unwrap_or_else(|| folder.data()))?;
     if let Some(folder) = Path::new(&data).parent().filter(|folder| !folder.is_dir()) {
-        let failure = Failure::not_found(format!("--data {data}: there is no folder {}", folder.display()));
+        let failure =
+            Failure::not_found(format!("--data {data}: there is no folder {}", folder.display()));
         return Err(failure.hint("create it first").into());
     }
     let progress = Progress::start(local.printer, "starting the engine");
@@ -157,23 +188,29 @@ async fn start(local: &Local<'_>, folder: &Folder, args: &LocalUpArgs) -> anyhow
     started
 }
 
-/// Where the engine before was, if nobody else is there now, and else the port everybody uses: a shell that was pointed at the
-/// engine before still finds it.
+/// Where the engine before was, if nobody else is there now, and else the port everybody uses: a
+/// shell that was pointed at the engine before still finds it.
 fn usual_port(folder: &Folder) -> u16 {
     let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
     folder.last_port().filter(is_free).unwrap_or(PORT)
 }
 
-/// Looks before the engine does, to say it in our words. Whoever takes the port in between makes the engine complain.
+/// Looks before the engine does, to say it in our words. Whoever takes the port in between makes
+/// the engine complain.
 fn check_port(port: u16) -> Result<(), Failure> {
     match TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
-            let who = if engine::answers(port) { "a local engine that was not started from here" } else { "another program" };
+            let who = if engine::answers(port) {
+                "a local engine that was not started from here"
+            } else {
+                "another program"
+            };
             let failure = Failure::conflict(format!("--port {port} is in use by {who}"));
             Err(failure.hint("choose another port, or 0 for any free one"))
         }
-        Err(error) => Err(Failure::usage(format!("--port {port} cannot be used: {error}")).hint("choose another port")),
+        Err(error) => Err(Failure::usage(format!("--port {port} cannot be used: {error}"))
+            .hint("choose another port")),
     }
 }
 
@@ -181,19 +218,28 @@ async fn create(local: &Local<'_>, stack: &str, state: &State) -> anyhow::Result
     let endpoint = engine::endpoint(state.port);
     let place = DynamoPlace {
         stack: stack.to_owned(),
-        region: local.globals.region.clone().or_else(|| local.environment.region()).or_else(|| Some(REGION.into())),
+        region: local
+            .globals
+            .region
+            .clone()
+            .or_else(|| local.environment.region())
+            .or_else(|| Some(REGION.into())),
         endpoint_url: Some(endpoint.clone()),
     };
     let progress = Progress::start(local.printer, "creating the stack");
     let created = dynamo::create_stack(&place).await;
     drop(progress);
-    created.with_context(|| format!("the engine runs at {endpoint}, but the stack {stack} could not be created in it"))
+    created.with_context(|| {
+        format!("the engine runs at {endpoint}, but the stack {stack} could not be created in it")
+    })
 }
 
-/// Passes on what the engine says, until it ends. It ends with us, too: it holds the other end of its standard input.
+/// Passes on what the engine says, until it ends. It ends with us, too: it holds the other end of
+/// its standard input.
 async fn attend(local: &Local<'_>, folder: &Folder, mut started: Started) -> anyhow::Result<Exit> {
     let log: PathBuf = folder.log();
-    let mut follower = Follower::at(&log, started.log_start).with_context(|| format!("{} could not be read", log.display()))?;
+    let mut follower = Follower::at(&log, started.log_start)
+        .with_context(|| format!("{} could not be read", log.display()))?;
     let clock = SystemClock::new();
     let status = loop {
         // Asked before the log is read, so that nothing it said is missed.
@@ -206,7 +252,11 @@ async fn attend(local: &Local<'_>, folder: &Folder, mut started: Started) -> any
     };
     folder.forget(started.state.pid);
     if !status.success() {
-        return Err(engine::last_words(folder, started.log_start, format!("the engine ended ({status})")));
+        return Err(engine::last_words(
+            folder,
+            started.log_start,
+            format!("the engine ended ({status})"),
+        ));
     }
     local.printer.note("the engine has stopped");
     Ok(Exit::Ok)

@@ -1,4 +1,5 @@
-//! One file per command, named `<noun>_<verb>`. Each checks what it can, opens the limiter, does one thing and answers.
+//! One file per command, named `<noun>_<verb>`. Each checks what it can, opens the limiter, does
+//! one thing and answers.
 
 mod about;
 mod acquire;
@@ -78,7 +79,8 @@ use crate::again::Again;
 #[cfg(feature = "dynamodb")]
 use crate::args::LocalCommand;
 use crate::args::{
-    Access, AuditCommand, Cli, Command, EntityCommand, NamespaceCommand, ResourceCommand, StoreCommand, SystemCommand, UsageCommand,
+    Access, AuditCommand, Cli, Command, EntityCommand, NamespaceCommand, ResourceCommand,
+    StoreCommand, SystemCommand, UsageCommand,
 };
 use crate::context::Context;
 use crate::error::{Failure, Report};
@@ -95,25 +97,32 @@ pub(crate) fn coming(command: &str) -> Failure {
             "`zae-limiter local up --name STACK` makes a table on this machine; on AWS the Python package deploys it"
         }
         "list" | "check" => "`zae-limiter status --name STACK` looks at one stack",
-        "limits" => "set limits level by level with `system set-defaults`, `resource set-defaults` and `entity set-limits`",
+        "limits" => {
+            "set limits level by level with `system set-defaults`, `resource set-defaults` and `entity set-limits`"
+        }
         "entity set-parent" | "entity set-cascade" => {
             "an entity keeps its parent and its cascade; delete it and create it again to change them"
         }
         "entity top-up" => "`zae-limiter entity reset` fills a bucket",
-        "resource bypass" | "resource set-cascade" => "`zae-limiter resource disable` and `zae-limiter resource enable` are there",
+        "resource bypass" | "resource set-cascade" => {
+            "`zae-limiter resource disable` and `zae-limiter resource enable` are there"
+        }
         _ => "`zae-limiter --help` lists what is",
     };
     failure.hint(instead)
 }
 
-/// Runs a command. Settings are looked at only by those that need them: a wrong variable does not hide the version.
+/// Runs a command. Settings are looked at only by those that need them: a wrong variable does not
+/// hide the version.
 pub(crate) fn run(cli: Cli, environment: &Environment, printer: &Printer) -> Result<Exit, Report> {
     let (mut place, again) = (None, Again::new(&cli.globals));
     let ended = dispatch(cli, environment, printer, &mut place);
     ended.map_err(|error| {
         let report = Report::of(&error, &again);
         if let ("full", Some(megabytes)) = (report.kind, environment.file_bound()) {
-            return report.or_hint(|| format!("ZAEL_FILE_MAX_MB lets the file grow to {megabytes} MB; raise it, or sweep"));
+            return report.or_hint(|| {
+                format!("ZAEL_FILE_MAX_MB lets the file grow to {megabytes} MB; raise it, or sweep")
+            });
         }
         match place {
             #[cfg(feature = "dynamodb")]
@@ -127,7 +136,12 @@ pub(crate) fn run(cli: Cli, environment: &Environment, printer: &Printer) -> Res
 }
 
 /// Does what was asked for, and tells on which store.
-fn dispatch(cli: Cli, environment: &Environment, printer: &Printer, place: &mut Option<StorePlace>) -> anyhow::Result<Exit> {
+fn dispatch(
+    cli: Cli,
+    environment: &Environment,
+    printer: &Printer,
+    place: &mut Option<StorePlace>,
+) -> anyhow::Result<Exit> {
     match cli.command {
         Command::Version => version::run(printer),
         Command::Completions(args) => completions::run(printer, args),
@@ -139,14 +153,20 @@ fn dispatch(cli: Cli, environment: &Environment, printer: &Printer, place: &mut 
         }
         #[cfg(feature = "dynamodb")]
         Command::Local(command) => {
-            let follows = matches!(&command, LocalCommand::Logs(_)) || matches!(&command, LocalCommand::Up(args) if args.foreground);
-            let _patience = (!follows).then(|| Patience::start(printer, "still waiting for the local engine".into()));
+            let follows = matches!(&command, LocalCommand::Logs(_))
+                || matches!(&command, LocalCommand::Up(args) if args.foreground);
+            let _patience = (!follows)
+                .then(|| Patience::start(printer, "still waiting for the local engine".into()));
             block_on(local::run(printer, command, &cli.globals, environment))
         }
         Command::Store(command) => {
-            #[cfg_attr(not(feature = "dynamodb"), expect(unused_mut, reason = "only there another place may be meant"))]
+            #[cfg_attr(
+                not(feature = "dynamodb"),
+                expect(unused_mut, reason = "only there another place may be meant")
+            )]
             let mut settings = Settings::new(cli.globals, environment)?;
-            let _patience = Patience::start(printer, format!("still waiting for {}", settings.store));
+            let _patience =
+                Patience::start(printer, format!("still waiting for {}", settings.store));
             #[cfg(feature = "dynamodb")]
             crate::dynamo::prefer_local(&mut settings, environment, printer);
             *place = Some(settings.store.clone());
@@ -162,7 +182,10 @@ fn dispatch(cli: Cli, environment: &Environment, printer: &Printer, place: &mut 
 }
 
 fn block_on(command: impl Future<Output = anyhow::Result<Exit>>) -> anyhow::Result<Exit> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("the runtime did not start")?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("the runtime did not start")?;
     runtime.block_on(command)
 }
 
@@ -173,9 +196,13 @@ async fn on_store(command: StoreCommand, context: &Context<'_>) -> anyhow::Resul
         StoreCommand::Explain(args) => explain::run(context, args).await,
         StoreCommand::Entity(command) => on_entity(command, context).await,
         StoreCommand::Resource(command) => on_resource(command, context).await,
-        StoreCommand::System(SystemCommand::SetDefaults(args)) => system_set_defaults::run(context, args).await,
+        StoreCommand::System(SystemCommand::SetDefaults(args)) => {
+            system_set_defaults::run(context, args).await
+        }
         StoreCommand::System(SystemCommand::GetDefaults) => system_get_defaults::run(context).await,
-        StoreCommand::System(SystemCommand::DeleteDefaults(args)) => system_delete_defaults::run(context, args).await,
+        StoreCommand::System(SystemCommand::DeleteDefaults(args)) => {
+            system_delete_defaults::run(context, args).await
+        }
         StoreCommand::Namespace(command) => on_namespace(command, context).await,
         StoreCommand::Audit(AuditCommand::List(args)) => audit_list::run(context, args).await,
         StoreCommand::Usage(UsageCommand::List(args)) => usage_list::run(context, args).await,
@@ -186,7 +213,9 @@ async fn on_store(command: StoreCommand, context: &Context<'_>) -> anyhow::Resul
             #[cfg(feature = "sqlite")]
             _ => status::run(context).await,
             #[cfg(not(feature = "sqlite"))]
-            place => Err(Failure::usage(format!("{place} has no status that this build knows")).into()),
+            place => {
+                Err(Failure::usage(format!("{place} has no status that this build knows")).into())
+            }
         },
         #[cfg(feature = "sqlite")]
         StoreCommand::Backup(args) => backup::run(context, &args),

@@ -1,5 +1,5 @@
-//! `namespace delete`. Nobody is asked, because it can be undone; but without the namespace `default` every command that names
-//! none fails, so that one is asked about.
+//! `namespace delete`. Nobody is asked, because it can be undone; but without the namespace
+//! `default` every command that names none fails, so that one is asked about.
 
 use serde::Serialize;
 
@@ -23,7 +23,11 @@ struct Form {
 
 pub(crate) async fn run(context: &Context<'_>, args: NamespaceDeleteArgs) -> anyhow::Result<Exit> {
     if args.name == NAMESPACE {
-        confirm(context, &Question { deed: "deletes", what: DEFAULT, name: NAMESPACE }, ConfirmArgs { yes: args.yes })?;
+        confirm(
+            context,
+            &Question { deed: "deletes", what: DEFAULT, name: NAMESPACE },
+            ConfirmArgs { yes: args.yes },
+        )?;
     }
     let limiter = context.open_registry().await?;
     // Its id is what recovers it, so it is told now.
@@ -33,7 +37,8 @@ pub(crate) async fn run(context: &Context<'_>, args: NamespaceDeleteArgs) -> any
     if !limiter.delete_namespace(args.name.clone()).await? {
         return Err(namespaces::missing(context, &limiter, &args.name).await.into());
     }
-    let form = Form { name: args.name.to_string(), namespace_id: namespace.id.to_string(), deleted: true };
+    let form =
+        Form { name: args.name.to_string(), namespace_id: namespace.id.to_string(), deleted: true };
     let recover = context.command(&["namespace", "recover", &form.namespace_id]);
     let line = format!("deleted namespace {}; {recover} brings it back", form.name);
     context.printer.answer(&form, &Text::new().line(Cell::plain(line)))?;
@@ -47,6 +52,10 @@ mod tests {
     #[test]
     fn the_question_is_a_sentence() {
         let asked = Question { deed: "deletes", what: DEFAULT, name: NAMESPACE }.asked();
-        assert!(asked.starts_with("This deletes namespace default (") && asked.ends_with("purged). Type default to go on:"), "{asked}");
+        assert!(
+            asked.starts_with("This deletes namespace default (")
+                && asked.ends_with("purged). Type default to go on:"),
+            "{asked}"
+        );
     }
 }

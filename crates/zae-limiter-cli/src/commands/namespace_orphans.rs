@@ -13,6 +13,7 @@ pub(crate) async fn run(context: &Context<'_>, args: PageArgs) -> anyhow::Result
     let page = args.request_after::<NamespaceId>()?;
     let limiter = context.open_registry().await?;
     let page = limiter.orphan_namespaces(&page).await?;
-    let listing = Listing { table: namespaces::table(&page.items), nothing: "no deleted namespaces" };
+    let listing =
+        Listing { table: namespaces::table(&page.items), nothing: "no deleted namespaces" };
     listing::answer(context, &page, NamespaceForm::from, listing)
 }

@@ -33,8 +33,13 @@ pub(crate) async fn run(context: &Context<'_>, args: NamespacePurgeArgs) -> anyh
     Ok(Exit::Ok)
 }
 
-/// The id that was given. A name is not enough for what cannot be undone: several deleted namespaces may have had it.
-async fn chosen(context: &Context<'_>, limiter: &RateLimiter, which: &str) -> anyhow::Result<NamespaceId> {
+/// The id that was given. A name is not enough for what cannot be undone: several deleted
+/// namespaces may have had it.
+async fn chosen(
+    context: &Context<'_>,
+    limiter: &RateLimiter,
+    which: &str,
+) -> anyhow::Result<NamespaceId> {
     let orphans = namespaces::orphans(limiter).await?;
     if let Some(orphan) = orphans.iter().find(|orphan| orphan.id == which) {
         return Ok(orphan.id.clone());
@@ -43,16 +48,23 @@ async fn chosen(context: &Context<'_>, limiter: &RateLimiter, which: &str) -> an
     let named: Vec<String> = orphans
         .iter()
         .filter(|orphan| orphan.name == which)
-        .map(|orphan| format!("{} purges the one {}", purge(&orphan.id), namespaces::deleted(orphan)))
+        .map(|orphan| {
+            format!("{} purges the one {}", purge(&orphan.id), namespaces::deleted(orphan))
+        })
         .collect();
     if !named.is_empty() {
-        let failure = Failure::usage(format!("a namespace is purged by its id, and {which} is a name"));
+        let failure =
+            Failure::usage(format!("a namespace is purged by its id, and {which} is a name"));
         return Err(failure.hint(named.join("; ")).into());
     }
     if let Some(namespace) = namespaces::in_use(limiter, which).await {
         let delete = context.command(&["namespace", "delete", which]);
-        let failure = Failure::usage(format!("namespace {which} is in use, and only a deleted namespace is purged, by its id"));
-        return Err(failure.hint(format!("{delete} deletes it, then {} purges it", purge(&namespace.id))).into());
+        let failure = Failure::usage(format!(
+            "namespace {which} is in use, and only a deleted namespace is purged, by its id"
+        ));
+        return Err(failure
+            .hint(format!("{delete} deletes it, then {} purges it", purge(&namespace.id)))
+            .into());
     }
     // The store says what is wrong with it.
     which.parse().map_err(|error: zae_limiter::NameError| Failure::usage(error.to_string()).into())

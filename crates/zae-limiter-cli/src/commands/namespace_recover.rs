@@ -17,7 +17,8 @@ pub(crate) async fn run(context: &Context<'_>, args: NamespaceRecoverArgs) -> an
     Ok(Exit::Ok)
 }
 
-/// The id that was given, or that of the one deleted namespace of the name that was given. A text that is both is an id.
+/// The id that was given, or that of the one deleted namespace of the name that was given. A text
+/// that is both is an id.
 async fn chosen(limiter: &RateLimiter, which: &str) -> anyhow::Result<NamespaceId> {
     let orphans = namespaces::orphans(limiter).await?;
     let named: Vec<_> = orphans.iter().filter(|orphan| orphan.name == which).collect();
@@ -25,13 +26,20 @@ async fn chosen(limiter: &RateLimiter, which: &str) -> anyhow::Result<NamespaceI
         (Some(orphan), _) => Ok(orphan.id.clone()),
         (None, [orphan]) => Ok(orphan.id.clone()),
         (None, []) if namespaces::in_use(limiter, which).await.is_some() => {
-            Err(Failure::usage(format!("namespace {which} is in use; there is nothing to recover")).into())
+            Err(Failure::usage(format!("namespace {which} is in use; there is nothing to recover"))
+                .into())
         }
         // The store says what is wrong with it.
-        (None, []) => which.parse().map_err(|error: zae_limiter::NameError| Failure::usage(error.to_string()).into()),
+        (None, []) => which
+            .parse()
+            .map_err(|error: zae_limiter::NameError| Failure::usage(error.to_string()).into()),
         (None, several) => {
-            let told: Vec<String> = several.iter().map(|orphan| format!("{} ({})", orphan.id, namespaces::deleted(orphan))).collect();
-            let failure = Failure::usage(format!("{} deleted namespaces were called {which}", several.len()));
+            let told: Vec<String> = several
+                .iter()
+                .map(|orphan| format!("{} ({})", orphan.id, namespaces::deleted(orphan)))
+                .collect();
+            let failure =
+                Failure::usage(format!("{} deleted namespaces were called {which}", several.len()));
             Err(failure.hint(format!("name one by its id: {}", told.join(", "))).into())
         }
     }

@@ -10,12 +10,17 @@ use crate::context::Context;
 use crate::error::Failure;
 use crate::exit::Exit;
 
-pub(crate) async fn run(context: &Context<'_>, args: NamespaceRegisterArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn run(
+    context: &Context<'_>,
+    args: NamespaceRegisterArgs,
+) -> anyhow::Result<Exit> {
     let limiter = context.open_registry().await?;
     let mut registered = Page::empty();
     for name in &args.names {
         match limiter.register_namespace(name.clone()).await {
-            Err(error) if !registered.items.is_empty() => return Err(half_way(&args.names, registered.items.len(), &error).into()),
+            Err(error) if !registered.items.is_empty() => {
+                return Err(half_way(&args.names, registered.items.len(), &error).into());
+            }
             namespace => registered.items.push(namespace?),
         }
     }
@@ -36,7 +41,8 @@ pub(crate) async fn run(context: &Context<'_>, args: NamespaceRegisterArgs) -> a
     listing::answer(context, &registered, NamespaceForm::from, listing)
 }
 
-/// Each is registered by a write of its own: what a store says about the one that failed is not true of all.
+/// Each is registered by a write of its own: what a store says about the one that failed is not
+/// true of all.
 fn half_way(names: &[NamespaceName], done: usize, error: &Error) -> Failure {
     let why = match error {
         Error::Store(error) => error.message().replace("; nothing was written", ""),

@@ -19,7 +19,9 @@ pub(crate) async fn orphans(limiter: &RateLimiter) -> Result<Vec<Namespace>, Err
     let mut request = PageRequest::first(PAGE_LIMIT_MAX);
     for _ in 0..PAGES_MAX {
         let page = limiter.orphan_namespaces(&request).await?;
-        found.extend(page.items.into_iter().filter(|orphan| orphan.status == NamespaceStatus::Deleted));
+        found.extend(
+            page.items.into_iter().filter(|orphan| orphan.status == NamespaceStatus::Deleted),
+        );
         match page.next {
             Some(cursor) => request = PageRequest::after(PAGE_LIMIT_MAX, cursor),
             None => break,
@@ -28,16 +30,24 @@ pub(crate) async fn orphans(limiter: &RateLimiter) -> Result<Vec<Namespace>, Err
     Ok(found)
 }
 
-/// No namespace in use is called so. Where a deleted one was, it is named: who registers the name anew gets an empty namespace,
-/// and can no longer recover the old one under it.
-pub(crate) async fn missing(context: &Context<'_>, limiter: &RateLimiter, name: &NamespaceName) -> Failure {
+/// No namespace in use is called so. Where a deleted one was, it is named: who registers the name
+/// anew gets an empty namespace, and can no longer recover the old one under it.
+pub(crate) async fn missing(
+    context: &Context<'_>,
+    limiter: &RateLimiter,
+    name: &NamespaceName,
+) -> Failure {
     // What went wrong before is the news, not that the registry could not be read.
     let orphans = orphans(limiter).await.unwrap_or_default();
-    let last = orphans.iter().filter(|orphan| orphan.name == *name).max_by_key(|orphan| orphan.deleted_at);
+    let last =
+        orphans.iter().filter(|orphan| orphan.name == *name).max_by_key(|orphan| orphan.deleted_at);
     match last {
         Some(orphan) => {
             let failure = Failure::not_found(format!("namespace {name} was {}", deleted(orphan)));
-            failure.hint(format!("{} brings it back with its data", context.command(&["namespace", "recover", orphan.id.as_str()])))
+            failure.hint(format!(
+                "{} brings it back with its data",
+                context.command(&["namespace", "recover", orphan.id.as_str()])
+            ))
         }
         None => {
             let failure = Failure::not_found(format!("there is no namespace {name}"));
@@ -58,7 +68,9 @@ pub(super) async fn in_use(limiter: &RateLimiter, name: &str) -> Option<Namespac
 
 /// When it was deleted.
 pub(super) fn deleted(orphan: &Namespace) -> String {
-    orphan.deleted_at.map_or_else(|| "deleted".to_owned(), |at| format!("deleted at {}", rfc3339(at)))
+    orphan
+        .deleted_at
+        .map_or_else(|| "deleted".to_owned(), |at| format!("deleted at {}", rfc3339(at)))
 }
 
 /// Namespaces, one per row.
@@ -77,7 +89,9 @@ pub(super) fn table(namespaces: &[Namespace]) -> Table {
             Cell::plain(&namespace.namespace_id),
             Cell::plain(namespace.status),
             Cell::plain(view::second(&namespace.created_at)),
-            Cell::plain(namespace.deleted_at.as_deref().map_or_else(|| "-".to_owned(), view::second)),
+            Cell::plain(
+                namespace.deleted_at.as_deref().map_or_else(|| "-".to_owned(), view::second),
+            ),
         ]);
     }
     table

@@ -38,8 +38,12 @@ pub(crate) async fn run(context: &Context<'_>, args: ResourceCapacityArgs) -> an
     context.printer.answer(&form, &text(&form))?;
     if form.entity_count == 0 {
         let meant = super::about::meant(&limiter, &args.name).await;
-        let meant = meant.map_or_else(String::new, |meant| format!("; is {meant} meant, which has limits?"));
-        let warning = format!("no entity has taken from a limit {} on {} yet{meant}", form.limit_name, form.resource);
+        let meant = meant
+            .map_or_else(String::new, |meant| format!("; is {meant} meant, which has limits?"));
+        let warning = format!(
+            "no entity has taken from a limit {} on {} yet{meant}",
+            form.limit_name, form.resource
+        );
         context.printer.warning(&warning);
     }
     Ok(Exit::Ok)
@@ -48,7 +52,9 @@ pub(crate) async fn run(context: &Context<'_>, args: ResourceCapacityArgs) -> an
 fn form(found: &ResourceCapacity, shown_max: usize) -> Form {
     let mut entities: Vec<&EntityCapacity> = found.entities.iter().collect();
     // Those with the smallest share left first. Cross-multiplied, so that no share is rounded away.
-    let cross = |left: &EntityCapacity, right: &EntityCapacity| i128::from(left.available) * i128::from(right.capacity);
+    let cross = |left: &EntityCapacity, right: &EntityCapacity| {
+        i128::from(left.available) * i128::from(right.capacity)
+    };
     entities.sort_by(|a, b| cross(a, b).cmp(&cross(b, a)).then_with(|| a.entity.cmp(&b.entity)));
     let entity = |entity: &EntityCapacity| EntityForm {
         entity_id: entity.entity.to_string(),
@@ -90,7 +96,12 @@ fn text(form: &Form) -> Text {
     if form.entities.is_empty() {
         return text;
     }
-    let mut table = Table::new([("ENTITY", Align::Left), ("CAPACITY", Align::Right), ("AVAILABLE", Align::Right), ("USED", Align::Right)]);
+    let mut table = Table::new([
+        ("ENTITY", Align::Left),
+        ("CAPACITY", Align::Right),
+        ("AVAILABLE", Align::Right),
+        ("USED", Align::Right),
+    ]);
     for entity in &form.entities {
         table.row([
             Cell::plain(&entity.entity_id),

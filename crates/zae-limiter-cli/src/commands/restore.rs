@@ -36,7 +36,9 @@ pub(crate) fn run(context: &Context<'_>, args: &RestoreArgs) -> anyhow::Result<E
     let path = context.file()?;
     if path.exists() {
         let what = format!("{} by {}", path.display(), args.path.display());
-        let name = path.file_name().map_or_else(|| what.clone(), |name| name.to_string_lossy().into_owned());
+        let name = path
+            .file_name()
+            .map_or_else(|| what.clone(), |name| name.to_string_lossy().into_owned());
         confirm(context, &Question { deed: "replaces", what: &what, name: &name }, args.confirm)?;
     }
     let progress = Progress::start(context.printer, "checking and copying");

@@ -57,7 +57,8 @@ pub(crate) async fn run(context: &Context<'_>) -> anyhow::Result<Exit> {
     drop(progress);
     let mut form = Form::from(status.map_err(zae_limiter::Error::from)?);
     form.namespace = context.settings.namespace.to_string();
-    // A damaged file may not tell, and a namespace that is not there has none: the rest is worth knowing all the same.
+    // A damaged file may not tell, and a namespace that is not there has none: the rest is worth
+    // knowing all the same.
     if form.sound
         && let Ok(limiter) = RateLimiter::builder(store).build_in(&context.settings.namespace).await
     {
@@ -92,13 +93,16 @@ fn text(form: &Form, restore: &str) -> Text {
     form.problems.iter().fold(text, |text, problem| text.line(Cell::toned(problem, Tone::Bad)))
 }
 
-/// New files are their owner's only. One that was there before, or was made so for a group, is used as it is, and its log
-/// and index get the same mode.
+/// New files are their owner's only. One that was there before, or was made so for a group, is used
+/// as it is, and its log and index get the same mode.
 fn mode(mode: Option<&str>) -> Cell {
     match mode {
         None => Cell::plain("-"),
         Some(mode) if mode.ends_with("00") => Cell::plain(mode),
-        Some(mode) => Cell::toned(format!("{mode}, open to others; `chmod 600` the file, its -wal and its -shm"), Tone::Warning),
+        Some(mode) => Cell::toned(
+            format!("{mode}, open to others; `chmod 600` the file, its -wal and its -shm"),
+            Tone::Warning,
+        ),
     }
 }
 
@@ -125,7 +129,15 @@ mod tests {
             flags: Flags::default(),
         };
         let shown = text(&form, "`zae-limiter restore BACKUP`").render(None, Paint(false));
-        assert!(shown.contains("integrity   damaged; stop every process and run `zae-limiter restore BACKUP`\n"), "{shown}");
-        assert!(shown.ends_with("\n\nrow 1 missing from index a\n\npage 2\\u{1b}: bad\n"), "{shown}");
+        assert!(
+            shown.contains(
+                "integrity   damaged; stop every process and run `zae-limiter restore BACKUP`\n"
+            ),
+            "{shown}"
+        );
+        assert!(
+            shown.ends_with("\n\nrow 1 missing from index a\n\npage 2\\u{1b}: bad\n"),
+            "{shown}"
+        );
     }
 }

@@ -41,7 +41,8 @@ struct IndexForm {
 
 pub(crate) async fn run(context: &Context<'_>, place: &DynamoPlace) -> anyhow::Result<Exit> {
     let status = dynamo::status(place, context.settings).await?;
-    // A table that was never initialised has no namespaces to look into, and its state is worth knowing all the same.
+    // A table that was never initialised has no namespaces to look into, and its state is worth
+    // knowing all the same.
     let flags = match status.schema_version {
         Some(_) => flags::of_namespace(&context.open().await?).await?,
         None => Flags::default(),
@@ -56,7 +57,9 @@ pub(crate) async fn run(context: &Context<'_>, place: &DynamoPlace) -> anyhow::R
 
 fn form(context: &Context<'_>, place: &DynamoPlace, status: StackStatus, flags: Flags) -> Form {
     let is_active = |state: &str| state == ACTIVE;
-    let sound = is_active(&status.state) && status.schema_version.is_some() && status.indexes.iter().all(|(_, state)| is_active(state));
+    let sound = is_active(&status.state)
+        && status.schema_version.is_some()
+        && status.indexes.iter().all(|(_, state)| is_active(state));
     Form {
         stack: place.stack.clone(),
         region: dynamo::region(place).to_owned(),
@@ -68,7 +71,11 @@ fn form(context: &Context<'_>, place: &DynamoPlace, status: StackStatus, flags: 
         on_demand: status.on_demand,
         expires: status.expires,
         stream: status.stream,
-        indexes: status.indexes.into_iter().map(|(name, state)| IndexForm { name, state }).collect(),
+        indexes: status
+            .indexes
+            .into_iter()
+            .map(|(name, state)| IndexForm { name, state })
+            .collect(),
         namespace: context.settings.namespace.to_string(),
         flags,
         sound,
@@ -76,9 +83,16 @@ fn form(context: &Context<'_>, place: &DynamoPlace, status: StackStatus, flags: 
 }
 
 fn text(form: &Form) -> Text {
-    let toned = |state: &str| if state == ACTIVE { Cell::toned(state, Tone::Good) } else { Cell::toned(state, Tone::Warning) };
+    let toned = |state: &str| {
+        if state == ACTIVE {
+            Cell::toned(state, Tone::Good)
+        } else {
+            Cell::toned(state, Tone::Warning)
+        }
+    };
     let yes = |yes: bool| if yes { "yes" } else { "no" };
-    let mut fields = vec![("stack", Cell::plain(&form.stack)), ("region", Cell::plain(&form.region))];
+    let mut fields =
+        vec![("stack", Cell::plain(&form.stack)), ("region", Cell::plain(&form.region))];
     fields.extend(form.endpoint.as_ref().map(|endpoint| ("endpoint", Cell::plain(endpoint))));
     fields.extend([
         ("state", toned(&form.state)),
@@ -92,6 +106,8 @@ fn text(form: &Form) -> Text {
     ]);
     fields.extend(form.flags.fields());
     let mut table = Table::new([("INDEX", Align::Left), ("STATE", Align::Left)]);
-    form.indexes.iter().for_each(|index| table.row([Cell::plain(&index.name), toned(&index.state)]));
+    form.indexes
+        .iter()
+        .for_each(|index| table.row([Cell::plain(&index.name), toned(&index.state)]));
     Text::new().fields(fields).table(table)
 }

@@ -30,7 +30,10 @@ impl Form {
     }
 
     fn words(&self) -> String {
-        format!("buckets: {}, usage rows: {}, audit events: {}", self.buckets, self.usage, self.audit)
+        format!(
+            "buckets: {}, usage rows: {}, audit events: {}",
+            self.buckets, self.usage, self.audit
+        )
     }
 }
 
@@ -49,9 +52,13 @@ pub(crate) async fn run(context: &Context<'_>) -> anyhow::Result<Exit> {
         progress.say(form.words());
     }
     drop(progress);
-    context.printer.answer(&form, &Text::new().line(Cell::plain(format!("forgotten ({})", form.words()))))?;
+    context
+        .printer
+        .answer(&form, &Text::new().line(Cell::plain(format!("forgotten ({})", form.words()))))?;
     if is_held_back {
-        context.printer.warning("no sweep has confirmed the time yet, so little was forgotten; sweep again in an hour");
+        context.printer.warning(
+            "no sweep has confirmed the time yet, so little was forgotten; sweep again in an hour",
+        );
     }
     if !form.complete {
         context.printer.warning("there is more to look at; sweep again");

@@ -14,13 +14,24 @@ struct Form {
     deleted: bool,
 }
 
-pub(crate) async fn run(context: &Context<'_>, args: SystemDeleteDefaultsArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn run(
+    context: &Context<'_>,
+    args: SystemDeleteDefaultsArgs,
+) -> anyhow::Result<Exit> {
     let namespace = &context.settings.namespace;
     let what = format!("the system defaults of namespace {namespace}");
-    confirm(context, &Question { deed: "deletes", what: &what, name: namespace.as_str() }, args.confirm)?;
+    confirm(
+        context,
+        &Question { deed: "deletes", what: &what, name: namespace.as_str() },
+        args.confirm,
+    )?;
     let limiter = context.open().await?;
     let deleted = limiter.delete_limits(&Level::System).await?;
-    let line = if deleted { format!("deleted {what}") } else { format!("nothing to delete: {what} are not set") };
+    let line = if deleted {
+        format!("deleted {what}")
+    } else {
+        format!("nothing to delete: {what} are not set")
+    };
     context.printer.answer(&Form { deleted }, &Text::new().line(Cell::plain(line)))?;
     if deleted {
         super::limits::note_about_caches(context);

@@ -7,7 +7,14 @@ use crate::args::SystemSetDefaultsArgs;
 use crate::context::Context;
 use crate::exit::Exit;
 
-pub(crate) async fn run(context: &Context<'_>, args: SystemSetDefaultsArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn run(
+    context: &Context<'_>,
+    args: SystemSetDefaultsArgs,
+) -> anyhow::Result<Exit> {
     let on_unavailable = args.on_unavailable.map(Into::into);
-    limits::set(context, Order { level: Level::System, limits: args.limits, on_unavailable, must_exist: false }).await
+    limits::set(
+        context,
+        Order { level: Level::System, limits: args.limits, on_unavailable, must_exist: false },
+    )
+    .await
 }

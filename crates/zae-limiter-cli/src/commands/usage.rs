@@ -15,7 +15,14 @@ pub(super) fn query(args: UsageQueryArgs, page: PageRequest) -> Result<UsageQuer
     {
         return Err(Failure::usage("--end is not after --start; there is no time in between"));
     }
-    Ok(UsageQuery { entity: args.entity_id, resource: args.resource, window: args.window.into(), from, until, page })
+    Ok(UsageQuery {
+        entity: args.entity_id,
+        resource: args.resource,
+        window: args.window.into(),
+        from,
+        until,
+        page,
+    })
 }
 
 /// Why there is no usage where none is found: on DynamoDB somebody else has to write it.
@@ -26,9 +33,12 @@ pub(super) fn why_empty(context: &Context<'_>) -> Option<&'static str> {
     )
 }
 
-/// A sum over entities counts a call once for each member of its chain; whoever reads it should know.
+/// A sum over entities counts a call once for each member of its chain; whoever reads it should
+/// know.
 pub(super) fn note_about_cascades(context: &Context<'_>, query: &UsageQuery) {
     if query.entity.is_none() {
-        context.printer.note("summed over all entities: with cascades a call counts for each member of its chain");
+        context.printer.note(
+            "summed over all entities: with cascades a call counts for each member of its chain",
+        );
     }
 }

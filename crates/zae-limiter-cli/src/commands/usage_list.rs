@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use zae_limiter::store::PAGE_LIMIT_MAX;
 use zae_limiter::wire::UsageForm;
-use zae_limiter::{LimitName, Page, PageRequest, RateLimiter, TimeMs, UsageQuery, UsageSnapshot, UsageWindow};
+use zae_limiter::{
+    LimitName, Page, PageRequest, RateLimiter, TimeMs, UsageQuery, UsageSnapshot, UsageWindow,
+};
 
 use super::listing::{self, Listing};
 use crate::args::{Output, UsageListArgs};
@@ -28,7 +30,8 @@ pub(crate) async fn run(context: &Context<'_>, args: UsageListArgs) -> anyhow::R
         return plot(context, &limiter, query).await;
     }
     let page = limiter.usage(&query).await?;
-    let form = listing::Form::new(&page, UsageForm::from).noted(note(context, page.items.is_empty()));
+    let form =
+        listing::Form::new(&page, UsageForm::from).noted(note(context, page.items.is_empty()));
     listing::print(context, &form, Listing { table: table(&page.items), nothing: "no usage" })
 }
 
@@ -50,7 +53,14 @@ fn table(snapshots: &[UsageSnapshot]) -> Table {
     for form in snapshots.iter().map(UsageForm::from) {
         let row = |limit: Cell, used: Cell| {
             let (entity, resource) = (Cell::plain(&form.entity_id), Cell::plain(&form.resource));
-            [Cell::plain(&form.window_start), entity, resource, limit, used, Cell::plain(form.total_events)]
+            [
+                Cell::plain(&form.window_start),
+                entity,
+                resource,
+                limit,
+                used,
+                Cell::plain(form.total_events),
+            ]
         };
         if form.counters.is_empty() {
             table.row(row(Cell::plain("-"), Cell::plain("-")));
@@ -63,7 +73,11 @@ fn table(snapshots: &[UsageSnapshot]) -> Table {
 }
 
 /// Draws everything the query matches: a page would end in the middle of a window.
-async fn plot(context: &Context<'_>, limiter: &RateLimiter, mut query: UsageQuery) -> anyhow::Result<Exit> {
+async fn plot(
+    context: &Context<'_>,
+    limiter: &RateLimiter,
+    mut query: UsageQuery,
+) -> anyhow::Result<Exit> {
     let progress = Progress::start(context.printer, "reading usage");
     let mut all = Page::empty();
     query.page = PageRequest::first(PAGE_LIMIT_MAX);
@@ -80,7 +94,8 @@ async fn plot(context: &Context<'_>, limiter: &RateLimiter, mut query: UsageQuer
     let note = note(context, all.items.is_empty());
     let listing = listing::Form::new(&all, UsageForm::from).noted(note);
     let none = || Text::new().line(Cell::plain("no usage"));
-    let text = if charts.is_empty() { none() } else { charts.into_iter().fold(Text::new(), Text::chart) };
+    let text =
+        if charts.is_empty() { none() } else { charts.into_iter().fold(Text::new(), Text::chart) };
     context.printer.answer(&listing, &text)?;
     if let (Some(note), Output::Table) = (note, context.printer.looks().output) {
         context.printer.note(note);
@@ -109,7 +124,12 @@ fn charts(snapshots: &[UsageSnapshot], query: &UsageQuery) -> Vec<Chart> {
         let title = format!("{limit} {} of {whose}", query.window);
         let mut rows = rows(windows.into_iter().skip(hidden), query.window);
         if hidden > 0 {
-            rows.insert(0, Row::Gap(format!("… {hidden} earlier windows; a longer --window or --end shows them")));
+            rows.insert(
+                0,
+                Row::Gap(format!(
+                    "… {hidden} earlier windows; a longer --window or --end shows them"
+                )),
+            );
         }
         Chart::new(title, rows)
     };
@@ -168,7 +188,8 @@ mod tests {
     #[test]
     fn empty_windows_are_shown_and_many_share_a_line() {
         let bar = |label: &str, tokens| Row::Bar(label.into(), tokens);
-        let windows = [(at("2026-01-01"), 1_999), (at("2026-01-03"), 5_000), (at("2026-01-07"), -1)];
+        let windows =
+            [(at("2026-01-01"), 1_999), (at("2026-01-03"), 5_000), (at("2026-01-07"), -1)];
         let expected = vec![
             bar("2026-01-01", 1),
             bar("2026-01-02", 0),
@@ -192,8 +213,17 @@ mod tests {
         };
         let snapshots: Vec<UsageSnapshot> = (0..100).map(snapshot).collect();
         let page = PageRequest::first(1);
-        let query = UsageQuery { entity: None, resource: None, window: UsageWindow::Hourly, from: None, until: None, page };
-        let drawn = Text::new().chart(charts(&snapshots, &query).remove(0)).render(None, crate::table::Paint(false));
+        let query = UsageQuery {
+            entity: None,
+            resource: None,
+            window: UsageWindow::Hourly,
+            from: None,
+            until: None,
+            page,
+        };
+        let drawn = Text::new()
+            .chart(charts(&snapshots, &query).remove(0))
+            .render(None, crate::table::Paint(false));
         assert!(drawn.starts_with("tpm hourly of all\n… 40 earlier windows"), "{drawn}");
         assert_eq!(drawn.lines().count(), 62, "{drawn}");
     }

@@ -77,9 +77,14 @@ fn text(form: &Form) -> Text {
         ("first", Cell::plain(first)),
         ("last", Cell::plain(last)),
     ]);
-    let mut table = Table::new([("LIMIT", Align::Left), ("TOTAL", Align::Right), ("AVERAGE", Align::Right)]);
+    let mut table =
+        Table::new([("LIMIT", Align::Left), ("TOTAL", Align::Right), ("AVERAGE", Align::Right)]);
     for limit in &form.limits {
-        table.row([Cell::plain(&limit.limit_name), Cell::plain(limit.total), Cell::plain(limit.average)]);
+        table.row([
+            Cell::plain(&limit.limit_name),
+            Cell::plain(limit.total),
+            Cell::plain(limit.average),
+        ]);
     }
     if table.is_empty() { text } else { text.table(table) }
 }

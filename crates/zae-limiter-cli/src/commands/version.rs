@@ -14,6 +14,7 @@ struct Form {
 
 pub(crate) fn run(printer: &Printer) -> anyhow::Result<Exit> {
     let form = Form { name: "zae-limiter", version: env!("CARGO_PKG_VERSION") };
-    printer.answer(&form, &Text::new().line(Cell::plain(format!("{} {}", form.name, form.version))))?;
+    printer
+        .answer(&form, &Text::new().line(Cell::plain(format!("{} {}", form.name, form.version))))?;
     Ok(Exit::Ok)
 }

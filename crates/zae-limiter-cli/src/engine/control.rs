@@ -1,4 +1,5 @@
-//! What the engine is asked, on its control endpoint: one HTTP request on a connection of its own, to this machine only.
+//! What the engine is asked, on its control endpoint: one HTTP request on a connection of its own,
+//! to this machine only.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -10,7 +11,8 @@ use super::NAME;
 
 /// How long a connection to this machine may take.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
-/// How long the engine may be silent. It answers in milliseconds, also a busy one: this is for one that hangs.
+/// How long the engine may be silent. It answers in milliseconds, also a busy one: this is for one
+/// that hangs.
 const SILENCE_MAX: Duration = Duration::from_secs(4);
 /// More than a thousand tables need.
 const ANSWER_BYTES_MAX: u64 = 4 << 20;
@@ -48,7 +50,11 @@ pub(crate) enum Silence {
 /// How the engine on this port is.
 pub(super) fn health(port: u16) -> Result<Health, Silence> {
     let health: Health = parsed(&exchange(port, "GET /_zae/health")?)?;
-    if health.name == NAME { Ok(health) } else { Err(Silence::Odd(format!("{} answers there", health.name))) }
+    if health.name == NAME {
+        Ok(health)
+    } else {
+        Err(Silence::Odd(format!("{} answers there", health.name)))
+    }
 }
 
 /// Asks the engine on this port to stop. It answers first, and finishes what is under way.
@@ -57,17 +63,21 @@ pub(super) fn shutdown(port: u16) -> Result<(), Silence> {
 }
 
 fn parsed<'a, T: Deserialize<'a>>(body: &'a str) -> Result<T, Silence> {
-    serde_json::from_str(body).map_err(|error| Silence::Odd(format!("it answers in other words: {error}")))
+    serde_json::from_str(body)
+        .map_err(|error| Silence::Odd(format!("it answers in other words: {error}")))
 }
 
 /// The body of a successful answer.
 fn exchange(port: u16, start: &str) -> Result<String, Silence> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let mut connection = TcpStream::connect_timeout(&address, CONNECT_MAX).map_err(|error| match error.kind() {
-        ErrorKind::TimedOut | ErrorKind::WouldBlock => Silence::Odd(error.to_string()),
-        _ => Silence::Nobody,
-    })?;
-    let request = format!("{start} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+    let mut connection =
+        TcpStream::connect_timeout(&address, CONNECT_MAX).map_err(|error| match error.kind() {
+            ErrorKind::TimedOut | ErrorKind::WouldBlock => Silence::Odd(error.to_string()),
+            _ => Silence::Nobody,
+        })?;
+    let request = format!(
+        "{start} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+    );
     let mut answer = Vec::new();
     let read = connection
         .set_read_timeout(Some(SILENCE_MAX))
@@ -75,7 +85,9 @@ fn exchange(port: u16, start: &str) -> Result<String, Silence> {
         .and_then(|()| connection.write_all(request.as_bytes()))
         .and_then(|()| connection.take(ANSWER_BYTES_MAX).read_to_end(&mut answer));
     read.map_err(|error| match error.kind() {
-        ErrorKind::TimedOut | ErrorKind::WouldBlock => Silence::Odd(format!("it says nothing for {}s", SILENCE_MAX.as_secs())),
+        ErrorKind::TimedOut | ErrorKind::WouldBlock => {
+            Silence::Odd(format!("it says nothing for {}s", SILENCE_MAX.as_secs()))
+        }
         _ => Silence::Odd(error.to_string()),
     })?;
     body(&String::from_utf8_lossy(&answer)).map_err(Silence::Odd)
@@ -102,7 +114,9 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         let answer_once = move || {
             let (mut connection, _) = listener.accept().unwrap();
-            let _ = connection.read(&mut [0; 1024]).and_then(|_| connection.write_all(answer.as_bytes()));
+            let _ = connection
+                .read(&mut [0; 1024])
+                .and_then(|_| connection.write_all(answer.as_bytes()));
         };
         Builder::new().spawn(answer_once).unwrap();
         port
@@ -134,7 +148,8 @@ mod tests {
 
     #[test]
     fn nobody_is_nobody() {
-        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
+        let free =
+            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
         assert_eq!(health(free), Err(Silence::Nobody));
         assert_eq!(shutdown(free), Err(Silence::Nobody));
     }

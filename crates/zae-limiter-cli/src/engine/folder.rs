@@ -1,4 +1,5 @@
-//! The folder of the engine: its data, its log, and what is known about the one that was started last.
+//! The folder of the engine: its data, its log, and what is known about the one that was started
+//! last.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Write};
@@ -54,9 +55,11 @@ impl Folder {
         self.0.join("state.json")
     }
 
-    /// Creates the folder and waits until no other command starts or stops the engine. Each does so in bounded time.
+    /// Creates the folder and waits until no other command starts or stops the engine. Each does so
+    /// in bounded time.
     pub(crate) fn lock(&self) -> anyhow::Result<File> {
-        create_private(&self.0).with_context(|| format!("the folder {} could not be created", self.0.display()))?;
+        create_private(&self.0)
+            .with_context(|| format!("the folder {} could not be created", self.0.display()))?;
         let path = self.0.join("command.lock");
         let file = private().write(true).create(true).truncate(false).open(&path);
         let locked = file.and_then(|file| file.lock().map(|()| file));
@@ -69,13 +72,18 @@ impl Folder {
         let text = match fs::read(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error).with_context(|| format!("{} could not be read", path.display())),
+            Err(error) => {
+                return Err(error).with_context(|| format!("{} could not be read", path.display()));
+            }
         };
-        let wrong = |_| Failure::engine(format!("{} is not as we wrote it", path.display())).hint("delete it");
+        let wrong = |_| {
+            Failure::engine(format!("{} is not as we wrote it", path.display())).hint("delete it")
+        };
         Ok(Some(serde_json::from_slice(&text).map_err(wrong)?))
     }
 
-    /// Remembers an engine. Whoever reads the file reads all of it: it gets its name once it is complete.
+    /// Remembers an engine. Whoever reads the file reads all of it: it gets its name once it is
+    /// complete.
     pub(super) fn remember(&self, state: &State) -> anyhow::Result<()> {
         let path = self.state_file();
         let partial = path.with_extension(format!("json.{}", std::process::id()));
@@ -96,8 +104,8 @@ impl Folder {
         fs::read_to_string(self.port_file()).ok()?.trim_end().parse().ok()
     }
 
-    /// Forgets the engine of this process, unless another one was remembered since. Its port stays known: a shell that was
-    /// pointed at it finds the next one there.
+    /// Forgets the engine of this process, unless another one was remembered since. Its port stays
+    /// known: a shell that was pointed at it finds the next one there.
     pub(crate) fn forget(&self, pid: u32) {
         if let Ok(Some(state)) = self.state()
             && state.pid == pid
@@ -110,7 +118,8 @@ impl Folder {
                 .open(self.port_file())
                 .and_then(|mut file| writeln!(file, "{}", state.port));
             // What stays is found to be wrong by whoever asks that engine.
-            let _ = fs::remove_file(self.state_file()).and_then(|()| fs::remove_file(self.address()));
+            let _ =
+                fs::remove_file(self.state_file()).and_then(|()| fs::remove_file(self.address()));
         }
     }
 }
@@ -143,8 +152,10 @@ mod tests {
     }
 
     fn names(folder: &Folder) -> Vec<String> {
-        let mut names: Vec<String> =
-            fs::read_dir(&folder.0).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        let mut names: Vec<String> = fs::read_dir(&folder.0)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
         names.sort();
         names
     }
@@ -162,7 +173,10 @@ mod tests {
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt;
-            assert_eq!(fs::metadata(folder.state_file()).unwrap().permissions().mode() & 0o777, 0o600);
+            assert_eq!(
+                fs::metadata(folder.state_file()).unwrap().permissions().mode() & 0o777,
+                0o600
+            );
             assert_eq!(fs::metadata(&folder.0).unwrap().permissions().mode() & 0o777, 0o700);
         }
     }

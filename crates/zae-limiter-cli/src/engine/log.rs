@@ -62,7 +62,11 @@ impl Follower {
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
             self.partial.extend_from_slice(part);
             if part.ends_with(b"\n") || self.partial.len() > LINE_BYTES_MAX {
-                lines.push(String::from_utf8_lossy(&self.partial).trim_end_matches(['\r', '\n']).to_owned());
+                lines.push(
+                    String::from_utf8_lossy(&self.partial)
+                        .trim_end_matches(['\r', '\n'])
+                        .to_owned(),
+                );
                 self.partial.clear();
             }
         }

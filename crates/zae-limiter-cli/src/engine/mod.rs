@@ -1,6 +1,7 @@
-//! The local engine, `zae-limiter-local`: found, started, asked and stopped. It is a program of its own, so all that passes
-//! between us is a command line, a folder with its files, and its control endpoint. There is one per user: the folder says
-//! where it is, and only its own answer says that it runs.
+//! The local engine, `zae-limiter-local`: found, started, asked and stopped. It is a program of its
+//! own, so all that passes between us is a command line, a folder with its files, and its control
+//! endpoint. There is one per user: the folder says where it is, and only its own answer says that
+//! it runs.
 
 mod binary;
 mod control;
@@ -35,7 +36,9 @@ pub(crate) fn look(folder: &Folder) -> anyhow::Result<Presence> {
     let Some(state) = folder.state()? else { return Ok(Presence::Stopped) };
     Ok(match control::health(state.port) {
         Ok(health) if health.pid == state.pid => Presence::Running(state, health),
-        Err(control::Silence::Odd(why)) if folder::in_use(state.data.as_ref()) => Presence::Silent(state, why),
+        Err(control::Silence::Odd(why)) if folder::in_use(state.data.as_ref()) => {
+            Presence::Silent(state, why)
+        }
         // Nobody is there, or somebody else by now.
         Ok(_) | Err(_) => Presence::Stopped,
     })
@@ -43,8 +46,15 @@ pub(crate) fn look(folder: &Folder) -> anyhow::Result<Presence> {
 
 /// What to say about an engine that holds its data and does not answer.
 pub(crate) fn silent(state: &State, why: &str) -> Failure {
-    let failure = Failure::engine(format!("the engine (process {}) does not answer at {}: {why}", state.pid, endpoint(state.port)));
-    failure.hint(format!("try again, or end process {}; what it has answered is on the disk", state.pid))
+    let failure = Failure::engine(format!(
+        "the engine (process {}) does not answer at {}: {why}",
+        state.pid,
+        endpoint(state.port)
+    ));
+    failure.hint(format!(
+        "try again, or end process {}; what it has answered is on the disk",
+        state.pid
+    ))
 }
 
 /// Whether anything of ours answers there.

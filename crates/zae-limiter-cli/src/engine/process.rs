@@ -19,9 +19,11 @@ use crate::error::Failure;
 const PAUSE: Duration = Duration::from_millis(20);
 /// How often is looked before a start counts as failed: half a minute, and it takes milliseconds.
 const START_TRIES_MAX: u32 = 1_500;
-/// How often is looked before a stop counts as failed: three times what the engine gives its clients.
+/// How often is looked before a stop counts as failed: three times what the engine gives its
+/// clients.
 const STOP_TRIES_MAX: u32 = 750;
-/// How often is looked before data count as held for good: a little more than what the engine gives its clients.
+/// How often is looked before data count as held for good: a little more than what the engine gives
+/// its clients.
 const FREE_TRIES_MAX: u32 = 350;
 /// A log that has grown longer is begun anew at the next start.
 const LOG_BYTES_MAX: u64 = 1 << 20;
@@ -61,23 +63,36 @@ pub(crate) struct Started {
 /// Starts the engine, waits until it answers, and remembers it. The caller holds the folder's lock.
 pub(crate) async fn start(folder: &Folder, order: &Order<'_>) -> anyhow::Result<Started> {
     match fs::remove_file(folder.address()) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error).context("the address of the last engine stays"),
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(error).context("the address of the last engine stays");
+        }
         _ => {}
     }
     let mut command = Command::new(order.binary);
-    command.arg("--port").arg(order.port.to_string()).arg("--data").arg(order.data).arg("--port-file").arg(folder.address());
+    command
+        .arg("--port")
+        .arg(order.port.to_string())
+        .arg("--data")
+        .arg(order.data)
+        .arg("--port-file")
+        .arg(folder.address());
     match order.tie {
         Tie::Attached => command.arg("--exit-with-stdin").stdin(Stdio::piped()),
         Tie::Detached => on_its_own(command.stdin(Stdio::null())),
     };
     let log_start = begin_log(folder, &mut command, order)?;
-    let mut child = command.spawn().with_context(|| format!("{} cannot be started", order.binary.display()))?;
+    let mut child =
+        command.spawn().with_context(|| format!("{} cannot be started", order.binary.display()))?;
 
     let clock = SystemClock::new();
     let mut last = Silence::Nobody;
     for _ in 0..START_TRIES_MAX {
         if let Some(status) = child.try_wait()? {
-            return Err(last_words(folder, log_start, format!("the engine did not start ({status})")));
+            return Err(last_words(
+                folder,
+                log_start,
+                format!("the engine did not start ({status})"),
+            ));
         }
         match listening(folder).map(|port| (port, control::health(port))) {
             Some((port, Ok(health))) => {
@@ -93,7 +108,11 @@ pub(crate) async fn start(folder: &Folder, order: &Order<'_>) -> anyhow::Result<
     // Whatever it does, it is of no use.
     let _ = child.kill().and_then(|()| child.wait());
     let why = if let Silence::Odd(why) = last { format!(": {why}") } else { String::new() };
-    Err(last_words(folder, log_start, format!("the engine was started and did not answer in time{why}")))
+    Err(last_words(
+        folder,
+        log_start,
+        format!("the engine was started and did not answer in time{why}"),
+    ))
 }
 
 /// The port the engine has written once it listened.
@@ -109,7 +128,13 @@ fn begin_log(folder: &Folder, command: &mut Command, order: &Order<'_>) -> anyho
         if log.metadata()?.len() > LOG_BYTES_MAX {
             log.set_len(0)?;
         }
-        writeln!(log, "{} starting {NAME} --port {} --data {}", rfc3339(SystemClock::new().now()), order.port, order.data)?;
+        writeln!(
+            log,
+            "{} starting {NAME} --port {} --data {}",
+            rfc3339(SystemClock::new().now()),
+            order.port,
+            order.data
+        )?;
         let start = log.metadata()?.len();
         command.stdout(log.try_clone()?).stderr(log);
         std::io::Result::Ok(start)
@@ -126,7 +151,10 @@ fn on_its_own(command: &mut Command) -> &mut Command {
 fn on_its_own(command: &mut Command) -> &mut Command {
     const DETACHED_PROCESS: u32 = 0x8;
     const CREATE_NEW_PROCESS_GROUP: u32 = 0x200;
-    std::os::windows::process::CommandExt::creation_flags(command, DETACHED_PROCESS | CREATE_NEW_PROCESS_GROUP)
+    std::os::windows::process::CommandExt::creation_flags(
+        command,
+        DETACHED_PROCESS | CREATE_NEW_PROCESS_GROUP,
+    )
 }
 
 #[cfg(not(any(unix, windows)))]
@@ -145,7 +173,8 @@ pub(crate) fn last_words(folder: &Folder, log_start: u64, what: String) -> anyho
     };
     let mut lines = said().unwrap_or_default();
     let last = lines.pop().unwrap_or_else(|| "it said nothing".into());
-    let failure = Failure::engine(last).hint(format!("`zae-limiter local logs` shows more of {}", log.display()));
+    let failure = Failure::engine(last)
+        .hint(format!("`zae-limiter local logs` shows more of {}", log.display()));
     let before = lines.into_iter().rev().take(LAST_WORDS - 1);
     before.fold(anyhow::Error::from(failure), |error, line| error.context(line)).context(what)
 }
@@ -155,8 +184,13 @@ pub(crate) async fn stop(folder: &Folder, state: &State) -> anyhow::Result<()> {
     match control::shutdown(state.port) {
         Ok(()) | Err(Silence::Nobody) => {}
         Err(Silence::Odd(why)) => {
-            let failure = Failure::engine(format!("the engine at {} does not stop: {why}", endpoint(state.port)));
-            return Err(failure.hint(format!("end process {}; what it has answered is on the disk", state.pid)).into());
+            let failure = Failure::engine(format!(
+                "the engine at {} does not stop: {why}",
+                endpoint(state.port)
+            ));
+            return Err(failure
+                .hint(format!("end process {}; what it has answered is on the disk", state.pid))
+                .into());
         }
     }
     let clock = SystemClock::new();
@@ -168,7 +202,8 @@ pub(crate) async fn stop(folder: &Folder, state: &State) -> anyhow::Result<()> {
         }
         clock.sleep(PAUSE).await;
     }
-    let failure = Failure::engine(format!("the engine was asked to stop and still has {} open", state.data));
+    let failure =
+        Failure::engine(format!("the engine was asked to stop and still has {} open", state.data));
     Err(failure.hint(format!("try again, or end process {}", state.pid)).into())
 }
 

@@ -39,7 +39,11 @@ fn state_persists_from_one_process_to_the_next() {
     let available = |line: &str| {
         let (code, json) = sandbox.raw(line);
         let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
-        (code, json["granted"].as_bool().expect("a decision"), json["limits"][0]["available"].as_i64().expect("a number"))
+        (
+            code,
+            json["granted"].as_bool().expect("a decision"),
+            json["limits"][0]["available"].as_i64().expect("a number"),
+        )
     };
     assert_eq!(available("acquire key-1 gpt-4 -c rpm=4 --output json"), (0, true, 6));
     assert_eq!(available("acquire key-1 gpt-4 -c rpm=4 --output json"), (0, true, 2));
@@ -368,7 +372,10 @@ fn debt_alone_refuses_nothing_that_was_not_asked() {
     sandbox.run("acquire key-1 gpt-4 -c rpm=1 --record rpm=20");
     let (code, json) = sandbox.raw("available key-1 gpt-4 --output json");
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
-    assert_eq!((code, json["limits"][0]["available"].as_i64(), json["granted"].as_bool()), (0, Some(-10), Some(false)));
+    assert_eq!(
+        (code, json["limits"][0]["available"].as_i64(), json["granted"].as_bool()),
+        (0, Some(-10), Some(false))
+    );
     assert_eq!(sandbox.raw("available key-1 gpt-4 -c rpm=0").0, 3);
 }
 
@@ -376,9 +383,16 @@ fn debt_alone_refuses_nothing_that_was_not_asked() {
 fn an_application_and_the_command_line_share_the_file() {
     let sandbox = Sandbox::with_defaults("rpm:10/day");
     let application = sandbox.limiter();
-    let org = NewEntity { id: "org".parse().unwrap(), name: "Org".into(), parent: None, cascade: false, metadata: Default::default() };
+    let org = NewEntity {
+        id: "org".parse().unwrap(),
+        name: "Org".into(),
+        parent: None,
+        cascade: false,
+        metadata: Default::default(),
+    };
     application.create_entity(org).unwrap();
-    let lease = application.acquire(zae_limiter::Request::new("org", "gpt-4").take("rpm", 7)).unwrap();
+    let lease =
+        application.acquire(zae_limiter::Request::new("org", "gpt-4").take("rpm", 7)).unwrap();
     lease.commit().unwrap();
     assert_eq!(sandbox.raw("acquire org gpt-4 -c rpm=4").0, 3);
     assert_eq!(sandbox.raw("acquire org gpt-4 -c rpm=3").0, 0);

@@ -13,7 +13,11 @@ fn offered(sandbox: &Sandbox, line: &str) -> Option<Vec<String>> {
         words.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" "),
         words.len() - 1,
     );
-    let output = Command::new("bash").args(["--norc", "-c", &script]).current_dir(sandbox.path("")).output().ok()?;
+    let output = Command::new("bash")
+        .args(["--norc", "-c", &script])
+        .current_dir(sandbox.path(""))
+        .output()
+        .ok()?;
     assert!(output.status.success(), "{line}: {output:?}");
     Some(String::from_utf8_lossy(&output.stdout).split_whitespace().map(str::to_owned).collect())
 }
@@ -27,7 +31,10 @@ fn bash_completes_commands_and_options_at_every_position() {
     for (line, expected) in [
         ("zae-limiter ent", &["entity"][..]),
         ("zae-limiter entity set", &["set-limits"]),
-        ("zae-limiter entity ", &["create", "show", "list", "set-limits", "reset", "clear-disabled"]),
+        (
+            "zae-limiter entity ",
+            &["create", "show", "list", "set-limits", "reset", "clear-disabled"],
+        ),
         ("zae-limiter namespace re", &["register", "recover"]),
         ("zae-limiter local up --fore", &["--foreground"]),
         ("zae-limiter resource set-defaults --re", &["--remove", "--region"]),
@@ -38,14 +45,21 @@ fn bash_completes_commands_and_options_at_every_position() {
             eprintln!("there is no bash here: completion is not tested");
             return;
         };
-        let missing: Vec<_> = expected.iter().filter(|word| !found.iter().any(|found| found == *word)).collect();
+        let missing: Vec<_> =
+            expected.iter().filter(|word| !found.iter().any(|found| found == *word)).collect();
         assert!(missing.is_empty(), "{line:?}: {missing:?} are not in {found:?}");
     }
     // A name that is not offered anywhere must not be looked up anywhere.
-    let stored: Vec<&str> =
-        script.lines().filter_map(|line| line.trim().strip_suffix(')')).filter(|name| name.contains("subcmd")).collect();
+    let stored: Vec<&str> = script
+        .lines()
+        .filter_map(|line| line.trim().strip_suffix(')'))
+        .filter(|name| name.contains("subcmd"))
+        .collect();
     for looked_up in script.lines().filter_map(|line| line.trim().strip_prefix("cmd=\"")) {
         let name = looked_up.trim_end_matches('"');
-        assert!(!name.contains("subcmd") || stored.contains(&name), "{name} is looked up and not there");
+        assert!(
+            !name.contains("subcmd") || stored.contains(&name),
+            "{name} is looked up and not there"
+        );
     }
 }

@@ -14,10 +14,14 @@ fn plain_lines_then_the_board_the_charts_and_what_to_try() {
     assert_eq!(exit, 0, "{text}");
     assert!(!text.contains('\u{1b}'), "{text}");
     let (events, rest) = text.split_once("\n\n").expect("a blank line after the events");
-    assert!(events.lines().any(|line| line.contains("granted:") && line.contains("tokens estimated")), "{text}");
+    assert!(
+        events.lines().any(|line| line.contains("granted:") && line.contains("tokens estimated")),
+        "{text}"
+    );
     assert!(events.lines().any(|line| line.contains("refused: rpm of batch-3, wait ")), "{text}");
     assert!(rest.starts_with("a gateway for gpt-4: 1 of 1 s\n\nENTITY "), "{text}");
-    for id in ["acme", "acme-web", "web-1", "web-2", "acme-batch", "batch-1", "batch-2", "batch-3"] {
+    for id in ["acme", "acme-web", "web-1", "web-2", "acme-batch", "batch-1", "batch-2", "batch-3"]
+    {
         let rows = rest.lines().filter(|line| line.split_whitespace().next() == Some(id)).count();
         assert_eq!(rows, 3, "one row in the table and one in each chart for {id}:\n{text}");
     }
@@ -31,13 +35,19 @@ fn what_it_tells_to_try_works() {
     let sandbox = Sandbox::new();
     let (exit, json) = sandbox.raw("demo --seconds 1 --store sqlite:demo.db --output json");
     let answer: Value = serde_json::from_str(&json).unwrap();
-    assert_eq!((exit, answer["seconds"].as_u64(), answer["resource"].as_str()), (0, Some(1), Some("gpt-4")));
+    assert_eq!(
+        (exit, answer["seconds"].as_u64(), answer["resource"].as_str()),
+        (0, Some(1), Some("gpt-4"))
+    );
     let commands = answer["next_commands"].as_array().unwrap();
     assert_eq!(commands.len(), 3);
     for command in commands {
         let words: Vec<&str> = command.as_str().unwrap().split(' ').skip(1).collect();
         let output = sandbox.command(&words).output().unwrap();
-        assert!(matches!(output.status.code(), Some(0 | 3)) && !output.stdout.is_empty(), "{words:?}: {output:?}");
+        assert!(
+            matches!(output.status.code(), Some(0 | 3)) && !output.stdout.is_empty(),
+            "{words:?}: {output:?}"
+        );
     }
 }
 
@@ -55,7 +65,8 @@ fn cascades_add_up_and_the_file_agrees() {
         assert_eq!(of("acme-web", field), of("web-1", field) + of("web-2", field), "{json}");
     }
     assert!(of("batch-3", "refused") >= 1, "{json}");
-    let usage = answer["usage"].as_array().unwrap().iter().filter(|usage| usage["entity_id"] == "acme");
+    let usage =
+        answer["usage"].as_array().unwrap().iter().filter(|usage| usage["entity_id"] == "acme");
     let stored: u64 = usage.map(|usage| usage["counters"]["tpm"].as_u64().unwrap()).sum();
     assert_eq!(stored, of("acme", "tokens_used"), "{json}");
 }

@@ -1,4 +1,5 @@
-//! `docs/json.md` has every field that a command prints, and no other. Programs that documents print are complete.
+//! `docs/json.md` has every field that a command prints, and no other. Programs that documents
+//! print are complete.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -61,7 +62,10 @@ fn documented(page: &str) -> BTreeMap<String, Fields> {
     let mut commands = BTreeMap::new();
     for title in sections.keys().filter(|title| title.starts_with('`')) {
         for command in title.split(", ") {
-            assert!(commands.insert(command.replace('`', ""), expanded(&sections, title, "")).is_none(), "{command} is there twice");
+            assert!(
+                commands.insert(command.replace('`', ""), expanded(&sections, title, "")).is_none(),
+                "{command} is there twice"
+            );
         }
     }
     commands
@@ -87,18 +91,30 @@ fn fields_of(value: &Value, before: &str, fields: &mut Fields) {
     }
 }
 
-/// Runs lines, and collects what each command prints. A line begins with what the page calls the command, where that is more
-/// than its words.
+/// Runs lines, and collects what each command prints. A line begins with what the page calls the
+/// command, where that is more than its words.
 fn collect(sandbox: &Sandbox, script: &str, found: &mut BTreeMap<String, Fields>) {
     for line in script.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let (title, line) = line.split_once(": ").unwrap_or((line, line));
-        let output = sandbox.command(&format!("{line} --output json --quiet").split(' ').collect::<Vec<_>>()).output().expect("it runs");
-        let value: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{line}: {error}: {output:?}"));
+        let output = sandbox
+            .command(&format!("{line} --output json --quiet").split(' ').collect::<Vec<_>>())
+            .output()
+            .expect("it runs");
+        let value: Value = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("{line}: {error}: {output:?}"));
         let words: Vec<&str> = title.split(' ').collect();
         let title = match words.as_slice() {
             [_, "of", ..] => title.to_owned(),
-            [noun @ ("entity" | "resource" | "system" | "namespace" | "audit" | "usage" | "local"), verb, ..] => {
-                let listed = words.iter().find(|word| **word == "--with-custom-limits").map_or_else(String::new, |flag| format!(" {flag}"));
+            [
+                noun @ ("entity" | "resource" | "system" | "namespace" | "audit" | "usage"
+                | "local"),
+                verb,
+                ..,
+            ] => {
+                let listed = words
+                    .iter()
+                    .find(|word| **word == "--with-custom-limits")
+                    .map_or_else(String::new, |flag| format!(" {flag}"));
                 format!("{noun} {verb}{listed}")
             }
             [command, ..] => (*command).to_owned(),
@@ -190,9 +206,16 @@ fn together(page: &str, found: &BTreeMap<String, Fields>) -> BTreeMap<String, Fi
     let sections = sections(page);
     let mut union = BTreeMap::new();
     for title in sections.keys().filter(|title| title.starts_with('`')) {
-        let commands: Vec<String> = title.split(", ").map(|command| command.replace('`', "")).collect();
-        let fields: Fields = commands.iter().filter_map(|command| found.get(command)).flatten().cloned().collect();
-        union.extend(commands.into_iter().filter(|command| found.contains_key(command)).map(|command| (command, fields.clone())));
+        let commands: Vec<String> =
+            title.split(", ").map(|command| command.replace('`', "")).collect();
+        let fields: Fields =
+            commands.iter().filter_map(|command| found.get(command)).flatten().cloned().collect();
+        union.extend(
+            commands
+                .into_iter()
+                .filter(|command| found.contains_key(command))
+                .map(|command| (command, fields.clone())),
+        );
     }
     union
 }
@@ -206,7 +229,11 @@ fn every_field_is_on_the_page() {
     collect(&sandbox, ON_A_FILE, &mut found);
     let id = {
         assert_eq!(sandbox.raw("namespace delete team-a").0, 0);
-        let orphans = sandbox.limiter().orphan_namespaces(&zae_limiter::PageRequest::default()).expect("a page").items;
+        let orphans = sandbox
+            .limiter()
+            .orphan_namespaces(&zae_limiter::PageRequest::default())
+            .expect("a page")
+            .items;
         orphans.first().expect("one is deleted").id.to_string()
     };
     collect(&sandbox, &format!("namespace purge {id} --yes"), &mut found);
@@ -214,22 +241,37 @@ fn every_field_is_on_the_page() {
     {
         let data = sandbox.path("data").display().to_string();
         let engine = zae_limiter_testkit::engine::binary().display().to_string();
-        let local = sandbox.variable("XDG_DATA_HOME", &data).variable("ZAEL_LOCAL_ENGINE", &engine).variable("ZAEL_STORE", "");
+        let local = sandbox
+            .variable("XDG_DATA_HOME", &data)
+            .variable("ZAEL_LOCAL_ENGINE", &engine)
+            .variable("ZAEL_STORE", "");
         let local = Stopping(local);
         collect(&local.0, ON_THE_ENGINE, &mut found);
     }
     let found = together(&page, &found);
     for (command, fields) in &documented {
-        if cfg!(not(feature = "dynamodb")) && (command.starts_with("local ") || command == "status of a stack") {
+        if cfg!(not(feature = "dynamodb"))
+            && (command.starts_with("local ") || command == "status of a stack")
+        {
             continue;
         }
-        let printed = found.get(command).unwrap_or_else(|| panic!("{command} is on the page and was not run"));
+        let printed = found
+            .get(command)
+            .unwrap_or_else(|| panic!("{command} is on the page and was not run"));
         let missing: Vec<&String> = printed.difference(fields).collect();
-        assert!(missing.is_empty(), "{command} prints what docs/json.md does not have: {missing:?}");
-        let stale: Vec<&String> = fields.difference(printed).filter(|field| !RARE.contains(&field.as_str())).collect();
-        assert!(stale.is_empty(), "docs/json.md says of {command} what it does not print: {stale:?}");
+        assert!(
+            missing.is_empty(),
+            "{command} prints what docs/json.md does not have: {missing:?}"
+        );
+        let stale: Vec<&String> =
+            fields.difference(printed).filter(|field| !RARE.contains(&field.as_str())).collect();
+        assert!(
+            stale.is_empty(),
+            "docs/json.md says of {command} what it does not print: {stale:?}"
+        );
     }
-    let unknown: Vec<&String> = found.keys().filter(|command| !documented.contains_key(*command)).collect();
+    let unknown: Vec<&String> =
+        found.keys().filter(|command| !documented.contains_key(*command)).collect();
     assert!(unknown.is_empty(), "docs/json.md does not have {unknown:?}");
 }
 
@@ -238,14 +280,23 @@ fn every_command_is_on_the_page() {
     let page = std::fs::read_to_string(docs().join("json.md")).expect("the page");
     let documented = documented(&page);
     let (_, reference) = Sandbox::new().raw("reference");
-    let commands: Vec<&str> = reference.lines().filter_map(|line| line.trim_start_matches('#').strip_prefix(" zae-limiter ")).collect();
+    let commands: Vec<&str> = reference
+        .lines()
+        .filter_map(|line| line.trim_start_matches('#').strip_prefix(" zae-limiter "))
+        .collect();
     // A noun is no command: its verbs are. `completions` prints a script.
-    let is_command =
-        |command: &&&str| !commands.iter().any(|other| other.starts_with(&format!("{command} "))) && **command != "completions";
+    let is_command = |command: &&&str| {
+        !commands.iter().any(|other| other.starts_with(&format!("{command} ")))
+            && **command != "completions"
+    };
     let missing: Vec<&&str> = commands
         .iter()
         .filter(is_command)
-        .filter(|command| !documented.keys().any(|title| title == **command || title.starts_with(&format!("{command} of "))))
+        .filter(|command| {
+            !documented
+                .keys()
+                .any(|title| title == **command || title.starts_with(&format!("{command} of ")))
+        })
         .collect();
     assert!(commands.len() > 40 && missing.is_empty(), "docs/json.md does not have {missing:?}");
 }
@@ -254,22 +305,49 @@ fn every_command_is_on_the_page() {
 #[test]
 fn every_kind_of_error_is_on_the_page() {
     let page = std::fs::read_to_string(docs().join("json.md")).expect("the page");
-    let sources = [include_str!("../../src/error.rs"), include_str!("../../../zae-limiter-store/src/error.rs")].concat();
-    let product = sources.split("#[cfg(test)]").next().into_iter().chain(sources.split("pub fn as_str").nth(1));
+    let sources = [
+        include_str!("../../src/error.rs"),
+        include_str!("../../../zae-limiter-store/src/error.rs"),
+    ]
+    .concat();
+    let product = sources
+        .split("#[cfg(test)]")
+        .next()
+        .into_iter()
+        .chain(sources.split("pub fn as_str").nth(1));
     let product: String = product.collect::<Vec<_>>().concat();
     let quoted = |start: &str| -> Vec<String> {
-        product.split(start).skip(1).filter_map(|rest| rest.split_once('"')).map(|(kind, _)| kind.to_owned()).collect()
+        product
+            .split(start)
+            .skip(1)
+            .filter_map(|rest| rest.split_once('"'))
+            .map(|(kind, _)| kind.to_owned())
+            .collect()
     };
-    let kinds: BTreeSet<String> = [quoted("kind: \""), quoted("Report::new(\""), quoted("=> \"")].concat().into_iter().collect();
-    assert!(kinds.contains("no_limits") && kinds.contains("read_only") && kinds.contains("usage"), "{kinds:?}");
-    let missing: Vec<&String> = kinds.iter().filter(|kind| !page.contains(&format!("\n| `{kind}` | "))).collect();
+    let kinds: BTreeSet<String> = [quoted("kind: \""), quoted("Report::new(\""), quoted("=> \"")]
+        .concat()
+        .into_iter()
+        .collect();
+    assert!(
+        kinds.contains("no_limits") && kinds.contains("read_only") && kinds.contains("usage"),
+        "{kinds:?}"
+    );
+    let missing: Vec<&String> =
+        kinds.iter().filter(|kind| !page.contains(&format!("\n| `{kind}` | "))).collect();
     assert!(missing.is_empty(), "docs/json.md does not have {missing:?}");
 
     let mut printed = Fields::new();
     let sandbox = Sandbox::new();
-    std::fs::write(sandbox.path("letter.db"), "a letter to my aunt, long enough to look like something".repeat(100)).expect("a file");
-    for line in ["entity show key-1 --output json", "entity list --store sqlite:letter.db --output json"] {
-        let output = sandbox.command(&line.split(' ').collect::<Vec<_>>()).output().expect("it runs");
+    std::fs::write(
+        sandbox.path("letter.db"),
+        "a letter to my aunt, long enough to look like something".repeat(100),
+    )
+    .expect("a file");
+    for line in
+        ["entity show key-1 --output json", "entity list --store sqlite:letter.db --output json"]
+    {
+        let output =
+            sandbox.command(&line.split(' ').collect::<Vec<_>>()).output().expect("it runs");
         fields_of(&serde_json::from_slice(&output.stderr).expect("JSON"), "", &mut printed);
     }
     assert_eq!(printed, expanded(&sections(&page), "error", ""));
@@ -278,7 +356,8 @@ fn every_kind_of_error_is_on_the_page() {
 /// A reader copies what is printed: lines that only rustdoc hides are missing, or do not compile.
 #[test]
 fn programs_are_printed_as_a_whole() {
-    let pages = std::fs::read_dir(docs()).expect("a folder").map(|entry| entry.expect("a file").path());
+    let pages =
+        std::fs::read_dir(docs()).expect("a folder").map(|entry| entry.expect("a file").path());
     for path in pages.filter(|path| path.extension().is_some_and(|extension| extension == "md")) {
         let page = std::fs::read_to_string(&path).expect("a page");
         let mut is_rust = false;
@@ -286,7 +365,11 @@ fn programs_are_printed_as_a_whole() {
             if line.starts_with("```") {
                 is_rust = line.starts_with("```rust");
             }
-            assert!(!(is_rust && (line == "#" || line.starts_with("# "))), "{}: {line}", path.display());
+            assert!(
+                !(is_rust && (line == "#" || line.starts_with("# "))),
+                "{}: {line}",
+                path.display()
+            );
         }
     }
 }

@@ -1,5 +1,6 @@
-//! DynamoDB behind the command line. The contract is "unchanged": every script runs on a file and on a table, and both must
-//! print the same. Snapshots show only what is different, or what a file has no word for.
+//! DynamoDB behind the command line. The contract is "unchanged": every script runs on a file and
+//! on a table, and both must print the same. Snapshots show only what is different, or what a file
+//! has no word for.
 
 mod errors;
 mod newcomer;
@@ -301,19 +302,29 @@ mod json {
 /// Commands that have nothing to do with where limits live.
 const ELSEWHERE: [&str; 5] = ["demo", "local", "completions", "version", "reference"];
 /// Commands whose answers differ, by design: `stores.rs` shows how.
-const DIFFERENT: [&str; 6] = ["usage list", "usage summary", "status", "backup", "restore", "namespace purge"];
+const DIFFERENT: [&str; 6] =
+    ["usage list", "usage summary", "status", "backup", "restore", "namespace purge"];
 
 #[test]
 fn no_command_is_left_out() {
     let (_, reference) = Sandbox::new().raw("reference");
-    let headings = reference.lines().filter(|line| line.starts_with('#')).filter_map(|line| line.split_once("zae-limiter "));
+    let headings = reference
+        .lines()
+        .filter(|line| line.starts_with('#'))
+        .filter_map(|line| line.split_once("zae-limiter "));
     let commands: Vec<&str> = headings.map(|(_, command)| command).collect();
     assert!(commands.len() > 40, "{commands:?}");
-    let is_group = |command: &str| commands.iter().any(|other| other.starts_with(&format!("{command} ")));
+    let is_group =
+        |command: &str| commands.iter().any(|other| other.starts_with(&format!("{command} ")));
     let scripts = [LIMITS, ENTITIES, TAKES, FLAGS, NAMESPACES].concat();
     for command in commands.iter().filter(|command| !is_group(command)) {
         let is_elsewhere = ELSEWHERE.contains(&command.split(' ').next().unwrap_or_default());
-        let is_tried = scripts.lines().any(|line| line.trim_start().get(2..).is_some_and(|line| line.starts_with(command)));
-        assert!(is_elsewhere || is_tried || DIFFERENT.contains(command), "{command} is not tried on DynamoDB");
+        let is_tried = scripts
+            .lines()
+            .any(|line| line.trim_start().get(2..).is_some_and(|line| line.starts_with(command)));
+        assert!(
+            is_elsewhere || is_tried || DIFFERENT.contains(command),
+            "{command} is not tried on DynamoDB"
+        );
     }
 }

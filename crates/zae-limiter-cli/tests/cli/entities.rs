@@ -11,7 +11,16 @@ fn family() -> Sandbox {
     for id in ["key-1", "key-2"] {
         sandbox.run(&format!("entity create {id} --parent org --cascade"));
     }
-    sandbox.run_words(&["entity", "create", "key-3", "--parent", "org", "--cascade", "--display-name", "漢字 \u{202e}key"]);
+    sandbox.run_words(&[
+        "entity",
+        "create",
+        "key-3",
+        "--parent",
+        "org",
+        "--cascade",
+        "--display-name",
+        "漢字 \u{202e}key",
+    ]);
     sandbox
 }
 
@@ -201,7 +210,16 @@ fn entities_and_resources_with_limits_of_their_own() {
     --- stderr
     {"note":"there is more; go on with --cursor ''"}
     "#);
-    let second = sandbox.run_words(&["entity", "list-resources", "--limit", "1", "--cursor", "", "--output", "json"]);
+    let second = sandbox.run_words(&[
+        "entity",
+        "list-resources",
+        "--limit",
+        "1",
+        "--cursor",
+        "",
+        "--output",
+        "json",
+    ]);
     assert_snapshot!(second, @r#"
     exit 0
     --- stdout
@@ -343,7 +361,10 @@ fn buckets_as_they_are_now() {
     ");
     let (_, first) = sandbox.raw("entity buckets key-1 --limit 1 --output json");
     let first: serde_json::Value = serde_json::from_str(&first).unwrap();
-    assert_eq!((first["items"][0]["resource"].as_str(), first["next"].as_str()), (Some("gpt-3"), Some("gpt-3")));
+    assert_eq!(
+        (first["items"][0]["resource"].as_str(), first["next"].as_str()),
+        (Some("gpt-3"), Some("gpt-3"))
+    );
     assert_snapshot!(sandbox.run("entity buckets key-1 --limit 1 --cursor gpt-3 --output json"), @r#"
     exit 0
     --- stdout

@@ -8,7 +8,18 @@ use crate::support::Sandbox;
 fn an_entity_with_everything() {
     let sandbox = Sandbox::with_store();
     sandbox.run("entity create org");
-    let words = ["entity", "create", "key-1", "--display-name", "Key One", "--parent", "org", "--cascade", "--metadata", "tier=gold"];
+    let words = [
+        "entity",
+        "create",
+        "key-1",
+        "--display-name",
+        "Key One",
+        "--parent",
+        "org",
+        "--cascade",
+        "--metadata",
+        "tier=gold",
+    ];
     assert_snapshot!(sandbox.run_words(&words), @"
     exit 0
     --- stdout

@@ -41,8 +41,14 @@ fn a_sound_file() {
     ");
     let (exit, json) = sandbox.raw("status --output json");
     let status: serde_json::Value = serde_json::from_str(&json).unwrap();
-    assert_eq!((exit, status["sound"].as_bool(), status["buckets_in_debt"].as_u64()), (0, Some(true), Some(1)));
-    assert!(status["file_bytes"].as_u64() > Some(0) && status["problems"].as_array().unwrap().is_empty());
+    assert_eq!(
+        (exit, status["sound"].as_bool(), status["buckets_in_debt"].as_u64()),
+        (0, Some(true), Some(1))
+    );
+    assert!(
+        status["file_bytes"].as_u64() > Some(0)
+            && status["problems"].as_array().unwrap().is_empty()
+    );
     let keys: Vec<&String> = status.as_object().unwrap().keys().collect();
     assert_eq!(
         keys,
@@ -97,7 +103,11 @@ fn looking_creates_nothing() {
 #[test]
 fn looking_at_a_letter() {
     let sandbox = Sandbox::new();
-    std::fs::write(sandbox.path("limits.db"), "a letter to my aunt, long enough to look like something".repeat(100)).unwrap();
+    std::fs::write(
+        sandbox.path("limits.db"),
+        "a letter to my aunt, long enough to look like something".repeat(100),
+    )
+    .unwrap();
     assert_snapshot!(sandbox.run("status"), @"
     exit 1
     --- stderr
@@ -110,7 +120,12 @@ fn looking_at_a_letter() {
 fn a_damaged_file_is_told_and_exits_with_1() {
     let sandbox = Sandbox::with_defaults("rpm:10/day");
     for key in 0..200 {
-        sandbox.limiter().acquire(Request::new(format!("key-{key}").as_str(), "gpt-4").take("rpm", 1)).unwrap().commit().unwrap();
+        sandbox
+            .limiter()
+            .acquire(Request::new(format!("key-{key}").as_str(), "gpt-4").take("rpm", 1))
+            .unwrap()
+            .commit()
+            .unwrap();
     }
     // A copy has everything in one file.
     assert_eq!(sandbox.raw("backup copy.db").0, 0);
@@ -123,13 +138,18 @@ fn a_damaged_file_is_told_and_exits_with_1() {
     assert!(shown.starts_with("exit 1\n"), "{shown}");
 }
 
-/// The advice for a damaged store, to restore a backup, helps nobody whose backup is damaged; and a copy is not to blame for the
-/// file it is made of.
+/// The advice for a damaged store, to restore a backup, helps nobody whose backup is damaged; and a
+/// copy is not to blame for the file it is made of.
 #[test]
 fn damage_is_told_of_the_file_that_has_it() {
     let sandbox = Sandbox::with_defaults("rpm:10/day");
     for key in 0..200 {
-        sandbox.limiter().acquire(Request::new(format!("key-{key}").as_str(), "gpt-4").take("rpm", 1)).unwrap().commit().unwrap();
+        sandbox
+            .limiter()
+            .acquire(Request::new(format!("key-{key}").as_str(), "gpt-4").take("rpm", 1))
+            .unwrap()
+            .commit()
+            .unwrap();
     }
     assert_eq!(sandbox.raw("backup copy.db").0, 0);
     let mut bytes = std::fs::read(sandbox.path("copy.db")).unwrap();
@@ -158,7 +178,10 @@ fn a_backup_has_everything() {
     sandbox.run("acquire key-1 gpt-4 -c rpm=4");
     let shown = sandbox.run("backup copy.db");
     assert!(shown.starts_with("exit 0\n--- stdout\ncopied to copy.db ("), "{shown}");
-    assert!(shown.ends_with("--- stderr\nnote: `zae-limiter restore copy.db` brings it back\n"), "{shown}");
+    assert!(
+        shown.ends_with("--- stderr\nnote: `zae-limiter restore copy.db` brings it back\n"),
+        "{shown}"
+    );
     assert_eq!(sandbox.raw("--store sqlite:copy.db acquire key-1 gpt-4 -c rpm=7").0, 3);
     assert_snapshot!(sandbox.run("backup copy.db"), @"
     exit 1
@@ -212,14 +235,30 @@ fn a_restore_brings_a_backup_back() {
     hint: pass --yes if that is meant
     ");
     let shown = sandbox.run("restore copy.db --yes");
-    assert!(shown.starts_with("exit 0\n--- stdout\nrestored [FOLDER]/limits.db from copy.db ("), "{shown}");
-    assert!(shown.contains("\nthe file it replaced is kept as [FOLDER]/limits.db.replaced-"), "{shown}");
-    assert_eq!(sandbox.raw("acquire key-1 gpt-4 -c rpm=6").0, 0, "as it was when the backup was made");
+    assert!(
+        shown.starts_with("exit 0\n--- stdout\nrestored [FOLDER]/limits.db from copy.db ("),
+        "{shown}"
+    );
+    assert!(
+        shown.contains("\nthe file it replaced is kept as [FOLDER]/limits.db.replaced-"),
+        "{shown}"
+    );
+    assert_eq!(
+        sandbox.raw("acquire key-1 gpt-4 -c rpm=6").0,
+        0,
+        "as it was when the backup was made"
+    );
     let (exit, json) = sandbox.raw("restore copy.db --yes --output json");
     let answer: serde_json::Value = serde_json::from_str(&json).unwrap();
     let bytes = sandbox.path("limits.db").metadata().unwrap().len();
-    assert_eq!((exit, answer["from"].as_str(), answer["bytes"].as_u64()), (0, Some("copy.db"), Some(bytes)));
-    assert!(answer["replaced"].as_str().is_some_and(|path| std::path::Path::new(path).exists()), "{answer}");
+    assert_eq!(
+        (exit, answer["from"].as_str(), answer["bytes"].as_u64()),
+        (0, Some("copy.db"), Some(bytes))
+    );
+    assert!(
+        answer["replaced"].as_str().is_some_and(|path| std::path::Path::new(path).exists()),
+        "{answer}"
+    );
 }
 
 #[test]
@@ -245,7 +284,8 @@ fn what_is_no_backup_is_not_restored() {
     --- stderr
     error: [FOLDER]/missing.db: there is no such file; name a backup
     ");
-    std::fs::write(sandbox.path("letter.txt"), "a letter to my aunt, long enough".repeat(100)).unwrap();
+    std::fs::write(sandbox.path("letter.txt"), "a letter to my aunt, long enough".repeat(100))
+        .unwrap();
     assert_snapshot!(sandbox.run("restore letter.txt --yes --output json"), @r#"
     exit 1
     --- stderr
@@ -268,7 +308,12 @@ fn commands_that_change_what_is_there_create_nothing() {
         let expected = "exit 1\n--- stderr\nerror: there is no file [FOLDER]/limits.db\nhint: check ZAEL_STORE; ";
         assert!(shown.starts_with(expected), "{line}: {shown}");
         let shown = sandbox.run(&format!("{line} --store sqlite:typo.db"));
-        assert!(shown.starts_with("exit 1\n--- stderr\nerror: there is no file typo.db\nhint: check --store; "), "{line}: {shown}");
+        assert!(
+            shown.starts_with(
+                "exit 1\n--- stderr\nerror: there is no file typo.db\nhint: check --store; "
+            ),
+            "{line}: {shown}"
+        );
     }
     // Nor does a command in a namespace, which a new file does not have.
     assert_snapshot!(sandbox.run("system set-defaults -l rpm:1 -N team-a"), @"
@@ -281,7 +326,10 @@ fn commands_that_change_what_is_there_create_nothing() {
     // The usual file is nobody's typo, and its folder is not created either.
     let sandbox = sandbox.variable("ZAEL_STORE", "");
     let shown = sandbox.run("sweep");
-    assert!(shown.ends_with("limits.db\nhint: the first command that stores something creates it\n"), "{shown}");
+    assert!(
+        shown.ends_with("limits.db\nhint: the first command that stores something creates it\n"),
+        "{shown}"
+    );
     assert_eq!(std::fs::read_dir(sandbox.path(".")).unwrap().count(), 0);
 }
 
@@ -310,13 +358,17 @@ const CHANGES: [&str; 22] = [
     "namespace purge abc --yes",
 ];
 
-/// A typo in the path is not a reason to create a file, and an auditor needs no permission to write.
+/// A typo in the path is not a reason to create a file, and an auditor needs no permission to
+/// write.
 #[test]
 fn commands_that_only_look_create_nothing() {
     let sandbox = Sandbox::new();
     for line in LOOKS {
         let shown = sandbox.run(line);
-        assert!(shown.starts_with("exit 1\n--- stderr\nerror: there is no file [FOLDER]/limits.db"), "{line}: {shown}");
+        assert!(
+            shown.starts_with("exit 1\n--- stderr\nerror: there is no file [FOLDER]/limits.db"),
+            "{line}: {shown}"
+        );
     }
     assert_eq!(std::fs::read_dir(sandbox.path(".")).unwrap().count(), 0);
 }
@@ -348,14 +400,21 @@ fn commands_that_only_look_need_only_read() {
     use std::os::unix::process::CommandExt as _;
 
     let sandbox = Sandbox::with_defaults("rpm:10/day");
-    for line in ["entity create key-1", "entity set-limits key-1 -l rpm:9/day", "resource set-defaults gpt-4 -l rpm:8/day"] {
+    for line in [
+        "entity create key-1",
+        "entity set-limits key-1 -l rpm:9/day",
+        "resource set-defaults gpt-4 -l rpm:8/day",
+    ] {
         assert_eq!(sandbox.raw(line).0, 0, "{line}");
     }
     sandbox.run("acquire key-1 gpt-4 -c rpm=1");
     let permit = |name: &str, mode: u32| {
-        std::fs::set_permissions(sandbox.path(name), std::fs::Permissions::from_mode(mode)).unwrap();
+        std::fs::set_permissions(sandbox.path(name), std::fs::Permissions::from_mode(mode))
+            .unwrap();
     };
-    ["limits.db", "limits.db-wal", "limits.db-shm"].into_iter().for_each(|name| permit(name, 0o444));
+    ["limits.db", "limits.db-wal", "limits.db-shm"]
+        .into_iter()
+        .for_each(|name| permit(name, 0o444));
     permit(".", 0o555);
     // Modes mean nothing to the superuser, who may become somebody else.
     let is_superuser = std::fs::write(sandbox.path("probe"), "").is_ok();

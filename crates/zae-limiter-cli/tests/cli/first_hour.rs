@@ -1,4 +1,5 @@
-//! What newcomers stumble over: limits that vanish, names that are typos, waits in silence, amounts as people type them.
+//! What newcomers stumble over: limits that vanish, names that are typos, waits in silence, amounts
+//! as people type them.
 
 use std::process::Stdio;
 
@@ -158,7 +159,8 @@ fn limits_added_at_the_same_time_are_all_kept() {
     for round in 0..ROUNDS {
         let add = |index: usize| {
             let limit = format!("l{}:1/day", round * AT_ONCE + index);
-            let mut command = sandbox.command(&["system", "set-defaults", "--add", "-q", "-l", &limit]);
+            let mut command =
+                sandbox.command(&["system", "set-defaults", "--add", "-q", "-l", &limit]);
             command.stdout(Stdio::null()).spawn().expect("the binary starts")
         };
         let running: Vec<_> = (0..AT_ONCE).map(add).collect();
@@ -245,10 +247,19 @@ fn a_name_nobody_created_is_granted_with_a_note() {
 #[test]
 fn flags_are_seen_where_one_looks() {
     let sandbox = Sandbox::with_defaults("rpm:60/day");
-    for line in ["entity create proj-1", "entity create key-1 --parent proj-1 --cascade", "entity create key-2"] {
+    for line in [
+        "entity create proj-1",
+        "entity create key-1 --parent proj-1 --cascade",
+        "entity create key-2",
+    ] {
         assert_eq!(sandbox.raw(line).0, 0);
     }
-    for line in ["entity disable key-2", "entity enable key-1 -r gpt-4", "entity disable key-1 -r embed", "resource disable gpt-4"] {
+    for line in [
+        "entity disable key-2",
+        "entity enable key-1 -r gpt-4",
+        "entity disable key-1 -r embed",
+        "resource disable gpt-4",
+    ] {
         assert_eq!(sandbox.raw(line).0, 0);
     }
     assert_snapshot!(sandbox.run("entity list"), @"
@@ -285,7 +296,10 @@ fn flags_are_seen_where_one_looks() {
     {"entity_id":"key-1","name":"key-1","parent_id":"proj-1","cascade":true,"metadata":{},"created_at":"[TIME]","version":1,"disabled":null,"disabled_on":{"embed":true,"gpt-4":false}}
     "#);
     let status = sandbox.run("status");
-    assert!(status.contains("\ndisabled    resource gpt-4, entity key-2, entity key-1 on embed\n"), "{status}");
+    assert!(
+        status.contains("\ndisabled    resource gpt-4, entity key-2, entity key-1 on embed\n"),
+        "{status}"
+    );
     assert!(status.contains("\nenabled     entity key-1 on gpt-4\n"), "{status}");
     // Enabled, and refused all the same: the answer says by whom.
     assert_snapshot!(sandbox.run("entity enable key-1 -r gpt-4"), @"
@@ -346,7 +360,16 @@ fn who_waits_for_an_entity_that_goes_is_granted_nothing() {
     let sandbox = Sandbox::with_defaults("rps:1/2sec");
     sandbox.run("entity create key-1");
     sandbox.run("acquire key-1 gpt-4 -c rps=1");
-    let mut command = sandbox.command(&["acquire", "key-1", "gpt-4", "-c", "rps=1", "--must-exist", "--wait", "20s"]);
+    let mut command = sandbox.command(&[
+        "acquire",
+        "key-1",
+        "gpt-4",
+        "-c",
+        "rps=1",
+        "--must-exist",
+        "--wait",
+        "20s",
+    ]);
     let mut waiting = command.stderr(std::process::Stdio::piped()).spawn().expect("it runs");
     // The note says that the first look at the entity is over.
     let mut note = String::new();
@@ -364,7 +387,10 @@ fn who_waits_is_told_for_what() {
     let mut notes = Vec::new();
     // The token may come back between two commands, so it is tried until one has to wait.
     for _ in 0..20 {
-        let output = sandbox.command(&["acquire", "key-1", "gpt-4", "-c", "rps=1", "--wait", "20s"]).output().expect("it runs");
+        let output = sandbox
+            .command(&["acquire", "key-1", "gpt-4", "-c", "rps=1", "--wait", "20s"])
+            .output()
+            .expect("it runs");
         assert!(output.status.success(), "{output:?}");
         notes.extend(String::from_utf8(output.stderr).expect("UTF-8").lines().map(str::to_owned));
         if !notes.is_empty() {
@@ -411,18 +437,32 @@ fn the_audit_log_names_the_user_without_any_variable() {
     let (_, log) = sandbox.raw("audit list --system --output json");
     let log: serde_json::Value = serde_json::from_str(&log).expect("JSON");
     let asked = std::process::Command::new("id").arg("-un").output().expect("id is there");
-    assert_eq!(log["items"][0]["principal"], String::from_utf8_lossy(&asked.stdout).trim_end(), "{log}");
+    assert_eq!(
+        log["items"][0]["principal"],
+        String::from_utf8_lossy(&asked.stdout).trim_end(),
+        "{log}"
+    );
 }
 
 #[test]
 fn the_log_and_the_usage_of_a_namespace_are_listed_without_a_filter() {
     let sandbox = Sandbox::with_store();
     let limiter = sandbox.limiter_at("2026-01-31T14:00:00Z");
-    limiter.set_limits(&zae_limiter::Level::System, ["rpm:10/day".parse().expect("a limit")]).expect("limits are stored");
+    limiter
+        .set_limits(&zae_limiter::Level::System, ["rpm:10/day".parse().expect("a limit")])
+        .expect("limits are stored");
     let (id, name) = ("key-1".parse().expect("an id"), "One".to_owned());
-    let entity = zae_limiter::NewEntity { id, name, parent: None, cascade: false, metadata: Default::default() };
+    let entity = zae_limiter::NewEntity {
+        id,
+        name,
+        parent: None,
+        cascade: false,
+        metadata: Default::default(),
+    };
     limiter.create_entity(entity).expect("an entity is created");
-    limiter.disable(&zae_limiter::Level::Resource("gpt-4".parse().expect("a name"))).expect("a flag is stored");
+    limiter
+        .disable(&zae_limiter::Level::Resource("gpt-4".parse().expect("a name")))
+        .expect("a flag is stored");
     drop(limiter);
     assert_snapshot!(sandbox.run("audit list --max 3"), @"
     exit 0
@@ -436,7 +476,8 @@ fn the_log_and_the_usage_of_a_namespace_are_listed_without_a_filter() {
     let first: serde_json::Value = serde_json::from_str(&first).expect("JSON");
     let cursor = first["next"].as_str().expect("a cursor");
     assert!(!cursor.contains(' '), "{cursor}");
-    let (exit, second) = sandbox.raw(&format!("audit list --max 1 --output json --cursor {cursor}"));
+    let (exit, second) =
+        sandbox.raw(&format!("audit list --max 1 --output json --cursor {cursor}"));
     assert!(exit == 0 && second.contains("\"entity_created\""), "{second}");
     assert_eq!(sandbox.raw("resource enable gpt-4").0, 0);
     assert_eq!(sandbox.raw("acquire key-1 gpt-4 -c rpm=1").0, 0);
@@ -486,17 +527,26 @@ fn a_deleted_namespace_leads_to_its_recovery() {
     error: namespace tenant-gamma is in use; there is nothing to recover
     ");
     // Twice the same name: only the id tells them apart.
-    for line in ["namespace delete tenant-gamma", "namespace register tenant-gamma -q", "namespace delete tenant-gamma"] {
+    for line in [
+        "namespace delete tenant-gamma",
+        "namespace register tenant-gamma -q",
+        "namespace delete tenant-gamma",
+    ] {
         assert_eq!(sandbox.raw(line).0, 0, "{line}");
     }
     let (exit, _) = sandbox.raw("namespace recover tenant-gamma");
     let shown = sandbox.run("namespace recover tenant-gamma");
     assert_eq!(exit, 2);
     assert!(
-        shown.contains("2 deleted namespaces were called tenant-gamma\nhint: name one by its id: ") && shown.contains(&gone),
+        shown.contains("2 deleted namespaces were called tenant-gamma\nhint: name one by its id: ")
+            && shown.contains(&gone),
         "{shown}"
     );
-    assert!(sandbox.run("namespace register tenant-gamma").contains("note: another namespace tenant-gamma was deleted at [TIME]"));
+    assert!(
+        sandbox
+            .run("namespace register tenant-gamma")
+            .contains("note: another namespace tenant-gamma was deleted at [TIME]")
+    );
     // The one that everybody uses is asked about.
     assert_snapshot!(sandbox.run("namespace delete default"), @"
     exit 2
@@ -508,8 +558,12 @@ fn a_deleted_namespace_leads_to_its_recovery() {
     let (_, shown) = sandbox.raw("namespace show default");
     assert_eq!(shown, "", "it is gone");
     let back = sandbox.run("namespace recover default");
-    let masked: String =
-        back.lines().map(|line| if line.starts_with("id  ") { "id         [ID]\n".into() } else { format!("{line}\n") }).collect();
+    let masked: String = back
+        .lines()
+        .map(|line| {
+            if line.starts_with("id  ") { "id         [ID]\n".into() } else { format!("{line}\n") }
+        })
+        .collect();
     assert_snapshot!(masked, @"
     exit 0
     --- stdout
@@ -526,6 +580,10 @@ fn short_help_is_short_and_long_help_has_examples() {
     let (_, short) = sandbox.raw("entity set-limits -h");
     let (_, long) = sandbox.raw("entity set-limits --help");
     assert!(!short.contains("--endpoint-url") && long.contains("--endpoint-url"), "{short}");
-    assert!(long.contains("How levels combine") && long.contains("\n  zae-limiter entity set-limits key-1 "), "{long}");
+    assert!(
+        long.contains("How levels combine")
+            && long.contains("\n  zae-limiter entity set-limits key-1 "),
+        "{long}"
+    );
     assert!(short.contains("--must-exist") && short.lines().count() < 25, "{short}");
 }

@@ -1,4 +1,5 @@
-//! Commands that are printed as hints work when they are pasted: they name the store and the namespace that were named.
+//! Commands that are printed as hints work when they are pasted: they name the store and the
+//! namespace that were named.
 
 #[cfg(unix)]
 use std::process::Command;
@@ -18,14 +19,20 @@ fn sandbox() -> Sandbox {
 fn run(sandbox: &Sandbox, line: &str) -> (i32, String) {
     let words: Vec<&str> = FLAGS.into_iter().chain(line.split(' ')).collect();
     let output = sandbox.command(&words).output().expect("the binary starts");
-    let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).expect("UTF-8")).concat();
+    let said = [output.stdout, output.stderr]
+        .map(|bytes| String::from_utf8(bytes).expect("UTF-8"))
+        .concat();
     (output.status.code().expect("an exit code"), said)
 }
 
 /// The commands in backquotes that a command prints.
 fn hinted(sandbox: &Sandbox, line: &str) -> Vec<String> {
     let (_, said) = run(sandbox, line);
-    let hinted: Vec<String> = said.split('`').filter(|part| part.starts_with("zae-limiter ")).map(str::to_owned).collect();
+    let hinted: Vec<String> = said
+        .split('`')
+        .filter(|part| part.starts_with("zae-limiter "))
+        .map(str::to_owned)
+        .collect();
     assert!(!hinted.is_empty(), "{line}: {said}");
     hinted
 }
@@ -33,9 +40,15 @@ fn hinted(sandbox: &Sandbox, line: &str) -> Vec<String> {
 /// What a shell makes of a line.
 #[cfg(unix)]
 fn pasted(sandbox: &Sandbox, line: &str) -> i32 {
-    let folder = std::path::Path::new(env!("CARGO_BIN_EXE_zae-limiter")).parent().expect("a folder");
+    let folder =
+        std::path::Path::new(env!("CARGO_BIN_EXE_zae-limiter")).parent().expect("a folder");
     let mut shell = Command::new("/bin/sh");
-    shell.args(["-c", line]).env_clear().env("PATH", folder).env("HOME", sandbox.path(".")).current_dir(sandbox.path("."));
+    shell
+        .args(["-c", line])
+        .env_clear()
+        .env("PATH", folder)
+        .env("HOME", sandbox.path("."))
+        .current_dir(sandbox.path("."));
     let output = shell.output().expect("the shell starts");
     output.status.code().expect("an exit code")
 }
@@ -59,9 +72,13 @@ fn hints_work_when_they_are_pasted() {
         let hinted = hinted(&sandbox, line);
         assert_eq!(hinted.len(), count, "{line}: {hinted:?}");
         for hint in hinted {
-            assert!(hint.starts_with("zae-limiter --store 'sqlite:my limits.db' "), "{line}: {hint}");
+            assert!(
+                hint.starts_with("zae-limiter --store 'sqlite:my limits.db' "),
+                "{line}: {hint}"
+            );
             let destroys = hint.contains(" delete-defaults") || hint.contains(" restore ");
-            let typed = hint.replace("'...'", "rpm:9").replace("...", "rpm:9") + if destroys { " --yes" } else { "" };
+            let typed = hint.replace("'...'", "rpm:9").replace("...", "rpm:9")
+                + if destroys { " --yes" } else { "" };
             assert_eq!(pasted(&sandbox, &typed), 0, "{line}: {typed}");
         }
         // Before and after it is there to take from.
@@ -75,6 +92,13 @@ fn hints_work_when_they_are_pasted() {
 #[test]
 fn the_words_of_the_library_name_the_store() {
     let sandbox = Sandbox::new().variable("ZAEL_STORE", "");
-    std::fs::write(sandbox.path("my limits.db"), "a letter to my aunt, long enough to look like something".repeat(100)).expect("a file");
-    assert_eq!(hinted(&sandbox, "system get-defaults"), ["zae-limiter --store 'sqlite:my limits.db' restore BACKUP"]);
+    std::fs::write(
+        sandbox.path("my limits.db"),
+        "a letter to my aunt, long enough to look like something".repeat(100),
+    )
+    .expect("a file");
+    assert_eq!(
+        hinted(&sandbox, "system get-defaults"),
+        ["zae-limiter --store 'sqlite:my limits.db' restore BACKUP"]
+    );
 }

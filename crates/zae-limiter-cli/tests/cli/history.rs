@@ -9,11 +9,19 @@ fn changed() -> Sandbox {
     let sandbox = Sandbox::with_store();
     let limiter = sandbox.limiter_at("2026-01-31T14:30:00.250Z");
     let metadata = [("note".to_owned(), "a\u{1b}[31m".to_owned())].into();
-    let entity = NewEntity { id: parsed("key-1"), name: "One".into(), parent: None, cascade: false, metadata };
+    let entity = NewEntity {
+        id: parsed("key-1"),
+        name: "One".into(),
+        parent: None,
+        cascade: false,
+        metadata,
+    };
     limiter.create_entity(entity).expect("it is created");
     let (key, resource) = (Level::Entity(parsed("key-1")), Level::Resource(parsed("gpt-4")));
     limiter.set_limits(&key, [parsed("rpm:5")]).expect("limits are stored");
-    limiter.disable(&Level::EntityResource(parsed("key-1"), parsed("gpt-4"))).expect("it is disabled");
+    limiter
+        .disable(&Level::EntityResource(parsed("key-1"), parsed("gpt-4")))
+        .expect("it is disabled");
     limiter.set_limits(&resource, [parsed("rpm:5")]).expect("limits are stored");
     limiter.set_limits(&Level::System, [parsed("rpm:5")]).expect("limits are stored");
     limiter.close();

@@ -256,7 +256,11 @@ fn changes_are_audited_under_the_user_or_the_principal() {
     sandbox.run("system set-defaults -l rpm:3");
     let query = AuditQuery { subject: AuditSubject::System, page: PageRequest::first(10) };
     let events = sandbox.limiter().audit_events(&query).unwrap();
-    let who: Vec<Option<String>> = events.items.iter().map(|event| event.principal.as_ref().map(ToString::to_string)).collect();
+    let who: Vec<Option<String>> = events
+        .items
+        .iter()
+        .map(|event| event.principal.as_ref().map(ToString::to_string))
+        .collect();
     // A variable that cannot be a principal is passed over: the system knows who it is.
     let asked = std::process::Command::new("id").arg("-un").output().expect("id is there");
     let user = String::from_utf8(asked.stdout).expect("UTF-8").trim_end().to_owned();

@@ -1,4 +1,5 @@
-//! `local …`, on the real engine. Each test has a data directory of its own, and so an engine of its own.
+//! `local …`, on the real engine. Each test has a data directory of its own, and so an engine of
+//! its own.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
@@ -23,7 +24,11 @@ impl Local {
     fn new() -> Local {
         let sandbox = Sandbox::new();
         let data = sandbox.path("data").display().to_string();
-        Local(sandbox.variable("XDG_DATA_HOME", &data).variable("ZAEL_LOCAL_ENGINE", &engine::binary().display().to_string()))
+        Local(
+            sandbox
+                .variable("XDG_DATA_HOME", &data)
+                .variable("ZAEL_LOCAL_ENGINE", &engine::binary().display().to_string()),
+        )
     }
 
     /// With a running engine on some free port.
@@ -205,7 +210,9 @@ fn the_variables_are_all_that_is_on_stdout() {
 
     For more information, try '--help'.
     ");
-    assert!(local.0.raw("local env").1.starts_with("export AWS_ENDPOINT_URL=http://127.0.0.1:8000\n"));
+    assert!(
+        local.0.raw("local env").1.starts_with("export AWS_ENDPOINT_URL=http://127.0.0.1:8000\n")
+    );
 }
 
 #[test]
@@ -244,8 +251,14 @@ fn from_up_to_down() {
     ");
     let status = local.json("local status");
     let keys: Vec<&String> = status.as_object().unwrap().keys().collect();
-    assert_eq!(keys, ["data", "data_bytes", "endpoint", "engine", "log", "pid", "running", "tables", "version"]);
-    assert_eq!((&status["running"], &status["pid"], &status["tables"][0]["name"]), (&true.into(), &state["pid"], &"first".into()));
+    assert_eq!(
+        keys,
+        ["data", "data_bytes", "endpoint", "engine", "log", "pid", "running", "tables", "version"]
+    );
+    assert_eq!(
+        (&status["running"], &status["pid"], &status["tables"][0]["name"]),
+        (&true.into(), &state["pid"], &"first".into())
+    );
     assert_eq!(status["endpoint"], format!("http://127.0.0.1:{}", local.port()));
     assert!(status["data_bytes"].as_u64() > Some(0));
 
@@ -258,9 +271,15 @@ fn from_up_to_down() {
     --- stderr
     {"note":"the engine is already running (process [PID])"}
     "#);
-    assert_eq!((local.state(), local.tables()), (state.clone(), vec!["first".into(), "second".into()]));
+    assert_eq!(
+        (local.state(), local.tables()),
+        (state.clone(), vec!["first".into(), "second".into()])
+    );
     let again = local.json(&format!("local up --port {port} --name second --detach"));
-    assert_eq!((&again["started"], &again["pid"], local.tables().len()), (&false.into(), &state["pid"], 2));
+    assert_eq!(
+        (&again["started"], &again["pid"], local.tables().len()),
+        (&false.into(), &state["pid"], 2)
+    );
 
     assert_snapshot!(local.run("local logs"), @"
     exit 0
@@ -342,14 +361,19 @@ fn one_that_runs_elsewhere_is_not_the_one_asked_for() {
     --- stderr
     {"error":{"kind":"conflict","message":"the engine is already running (process [PID]), on the data in [FOLDER]/data/zae-limiter/local/dynamodb.db","hint":"pass no --data, or stop it first with `zae-limiter local down`"}}
     "#);
-    assert_eq!(local.json("local up --port 0 --data data/zae-limiter/local/dynamodb.db")["started"], false);
+    assert_eq!(
+        local.json("local up --port 0 --data data/zae-limiter/local/dynamodb.db")["started"],
+        false
+    );
 }
 
 #[test]
 fn data_can_be_elsewhere() {
     let local = Local::new();
     let up = local.json("local up --detach --port 0 --name elsewhere --data other.db");
-    assert!(up["data"].as_str().unwrap().ends_with("other.db") && local.0.path("other.db").exists());
+    assert!(
+        up["data"].as_str().unwrap().ends_with("other.db") && local.0.path("other.db").exists()
+    );
     assert_eq!(local.json("local status")["data"], up["data"]);
     assert_eq!(local.0.raw("local down").0, 0);
     assert_eq!(local.0.raw("local up --detach --port 0").0, 0);
@@ -426,7 +450,11 @@ fn an_engine_that_is_missing_or_dies() {
     hint: `zae-limiter local logs` shows more of [FOLDER]/data/zae-limiter/local/engine.log
     ");
     with(&mut local, &engine::binary().display().to_string());
-    std::fs::write(local.path("dynamodb.db"), "a letter to my aunt, long enough to look like something".repeat(100)).unwrap();
+    std::fs::write(
+        local.path("dynamodb.db"),
+        "a letter to my aunt, long enough to look like something".repeat(100),
+    )
+    .unwrap();
     let shown = local.run("local up --port 0 --detach");
     assert!(
         shown.starts_with("exit 1\n--- stderr\nerror: the engine did not start (exit status: 1)\n  caused by: zae-limiter-local: "),
@@ -497,7 +525,11 @@ fn a_strange_state_is_named() {
     hint: delete it
     ");
     // Somebody else's: it is not taken for ours, and nobody stops it.
-    std::fs::write(local.path("state.json"), format!("{{\"pid\":1,\"port\":{port},\"data\":\"x\"}}")).unwrap();
+    std::fs::write(
+        local.path("state.json"),
+        format!("{{\"pid\":1,\"port\":{port},\"data\":\"x\"}}"),
+    )
+    .unwrap();
     assert_eq!(local.0.raw("local status").0, 1);
     assert_eq!(local.0.raw("local down"), (0, String::new()));
     std::fs::write(local.path("state.json"), good).unwrap();
@@ -507,7 +539,9 @@ fn a_strange_state_is_named() {
 #[test]
 fn two_at_once_start_one() {
     let local = Local::new();
-    let children: Vec<Child> = (0..4).map(|_| local.spawn("local up --detach --port 0 --name shared --output json")).collect();
+    let children: Vec<Child> = (0..4)
+        .map(|_| local.spawn("local up --detach --port 0 --name shared --output json"))
+        .collect();
     let mut started = 0;
     for child in children {
         let output = child.wait_with_output().unwrap();
@@ -588,7 +622,10 @@ fn following_ends_with_the_engine() {
     assert_eq!(line, "some\\u{1b}[31mthing\n");
     assert_eq!(local.0.raw("local down").0, 0);
     let output = child.wait_with_output().unwrap();
-    assert!(output.status.success() && output.stderr == b"note: the engine is not running\n", "{output:?}");
+    assert!(
+        output.status.success() && output.stderr == b"note: the engine is not running\n",
+        "{output:?}"
+    );
     assert_snapshot!(local.run("local logs -f --tail 1 --output json"), @r#"
     exit 0
     --- stdout

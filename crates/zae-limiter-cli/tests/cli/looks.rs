@@ -10,10 +10,20 @@ use crate::support::Sandbox;
 fn a_pipe_gets_no_colours_unless_asked_for() {
     let sandbox = Sandbox::with_defaults("rpm:10/day");
     assert!(!sandbox.run("acquire key-1 gpt-4 -c rpm=11").contains('\u{1b}'));
-    assert!(sandbox.run("acquire key-1 gpt-4 -c rpm=11 --color always").contains("\u{1b}[1;31mrefused"));
-    assert!(sandbox.run("--color always acquire key-1 gpt-4 -c rmp=1").contains("\u{1b}[1;31merror:\u{1b}[0m no limit"));
+    assert!(
+        sandbox.run("acquire key-1 gpt-4 -c rpm=11 --color always").contains("\u{1b}[1;31mrefused")
+    );
+    assert!(
+        sandbox
+            .run("--color always acquire key-1 gpt-4 -c rmp=1")
+            .contains("\u{1b}[1;31merror:\u{1b}[0m no limit")
+    );
     assert!(!sandbox.run("--color never acquire key-1 gpt-4 -c rpm=11").contains('\u{1b}'));
-    assert!(!sandbox.run("--color always --output json acquire key-1 gpt-4 -c rpm=11").contains('\u{1b}'));
+    assert!(
+        !sandbox
+            .run("--color always --output json acquire key-1 gpt-4 -c rpm=11")
+            .contains('\u{1b}')
+    );
 }
 
 #[test]
@@ -82,12 +92,23 @@ fn a_narrow_terminal_gets_blocks_and_loses_nothing() {
 fn lists_stay_tables_on_a_narrow_terminal() {
     let sandbox = Sandbox::with_store().variable("COLUMNS", "60");
     assert_eq!(sandbox.raw("entity create key-1").0, 0);
-    let titles = |line: &str| sandbox.raw(line).1.lines().next().expect("a line").split_whitespace().collect::<Vec<_>>().join(" ");
+    let titles = |line: &str| {
+        sandbox
+            .raw(line)
+            .1
+            .lines()
+            .next()
+            .expect("a line")
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
     assert_eq!(titles("entity list"), "ENTITY PARENT CASCADE DISABLED NAME");
     assert_eq!(titles("namespace list"), "NAMESPACE ID STATUS DELETED");
     let sandbox = sandbox.variable("COLUMNS", "70");
     let (_, wide) = sandbox.raw("namespace list");
-    let created = wide.lines().nth(1).and_then(|row| row.split_whitespace().nth(3)).expect("a time");
+    let created =
+        wide.lines().nth(1).and_then(|row| row.split_whitespace().nth(3)).expect("a time");
     assert_eq!(created.len(), "2026-01-02T03:04:05Z".len(), "{wide}");
 }
 
@@ -131,8 +152,15 @@ fn a_reader_that_goes_away_is_no_error() {
     let sandbox = Sandbox::with_defaults("rpm:10/day");
     let (reader, writer) = pipe().unwrap();
     drop(reader);
-    let output = sandbox.command(&["acquire", "key-1", "gpt-4", "-c", "rpm=4", "-q"]).stdout(writer).output().unwrap();
-    assert_eq!((output.status.code(), String::from_utf8(output.stderr).unwrap().as_str()), (Some(0), ""));
+    let output = sandbox
+        .command(&["acquire", "key-1", "gpt-4", "-c", "rpm=4", "-q"])
+        .stdout(writer)
+        .output()
+        .unwrap();
+    assert_eq!(
+        (output.status.code(), String::from_utf8(output.stderr).unwrap().as_str()),
+        (Some(0), "")
+    );
     // It was granted and taken all the same.
     assert_eq!(sandbox.raw("acquire key-1 gpt-4 -c rpm=7").0, 3);
 }
@@ -154,11 +182,20 @@ fn an_answer_that_can_not_be_written_is_an_error() {
 #[test]
 fn answers_go_to_stdout_and_talk_to_stderr() {
     let sandbox = Sandbox::new();
-    let output = sandbox.command(&["--store", "memory:", "--output", "json", "entity", "create", "a", "--cascade"]).output().unwrap();
+    let output = sandbox
+        .command(&["--store", "memory:", "--output", "json", "entity", "create", "a", "--cascade"])
+        .output()
+        .unwrap();
     let lines = |bytes: &[u8]| -> Vec<serde_json::Value> {
-        String::from_utf8_lossy(bytes).lines().map(|line| serde_json::from_str(line).expect("every line is JSON")).collect()
+        String::from_utf8_lossy(bytes)
+            .lines()
+            .map(|line| serde_json::from_str(line).expect("every line is JSON"))
+            .collect()
     };
     let (answers, talk) = (lines(&output.stdout), lines(&output.stderr));
     assert_eq!((answers.len(), answers[0]["entity_id"].as_str()), (1, Some("a")));
-    assert!(talk.len() == 2 && talk[0]["note"].is_string() && talk[1]["warning"].is_string(), "{talk:?}");
+    assert!(
+        talk.len() == 2 && talk[0]["note"].is_string() && talk[1]["warning"].is_string(),
+        "{talk:?}"
+    );
 }

@@ -1,6 +1,7 @@
 //! The real binary on a temporary file: what it prints, where, and how it ends.
 //!
-//! Limits are per day, so that nothing refills while a test runs; waits are rounded up to minutes or filtered.
+//! Limits are per day, so that nothing refills while a test runs; waits are rounded up to minutes
+//! or filtered.
 
 mod acquire;
 mod completion;

@@ -10,7 +10,9 @@ fn named(sandbox: &Sandbox, text: &str) -> String {
     let page = zae_limiter::PageRequest::default();
     let mut namespaces = limiter.namespaces(&page).expect("a page").items;
     namespaces.extend(limiter.orphan_namespaces(&page).expect("a page").items);
-    namespaces.iter().fold(text.to_owned(), |text, namespace| text.replace(namespace.id.as_str(), &format!("[{:.<9}]", namespace.name)))
+    namespaces.iter().fold(text.to_owned(), |text, namespace| {
+        text.replace(namespace.id.as_str(), &format!("[{:.<9}]", namespace.name))
+    })
 }
 
 fn run(sandbox: &Sandbox, line: &str) -> String {
@@ -18,7 +20,13 @@ fn run(sandbox: &Sandbox, line: &str) -> String {
 }
 
 fn id_of(sandbox: &Sandbox, name: &str) -> String {
-    sandbox.limiter().show_namespace(name).expect("an answer").expect("it is registered").id.to_string()
+    sandbox
+        .limiter()
+        .show_namespace(name)
+        .expect("an answer")
+        .expect("it is registered")
+        .id
+        .to_string()
 }
 
 #[test]
@@ -188,7 +196,8 @@ fn a_deleted_namespace_comes_back_with_its_data() {
     let (_, page) = sandbox.raw("namespace orphans --limit 1 --output json");
     let first: serde_json::Value = serde_json::from_str(&page).unwrap();
     let cursor = first["next"].as_str().expect("there are two");
-    let (_, page) = sandbox.raw(&format!("namespace orphans --limit 1 --cursor {cursor} --output json"));
+    let (_, page) =
+        sandbox.raw(&format!("namespace orphans --limit 1 --cursor {cursor} --output json"));
     let second: serde_json::Value = serde_json::from_str(&page).unwrap();
     assert!(second["next"].is_null() && second["items"][0] != first["items"][0]);
 }

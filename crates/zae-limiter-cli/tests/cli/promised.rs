@@ -1,5 +1,5 @@
-//! The command lines that users of the Python package know, as its documents print them: each works here as printed, on a
-//! file and on a stack of the local engine, or says that it is not built yet.
+//! The command lines that users of the Python package know, as its documents print them: each works
+//! here as printed, on a file and on a stack of the local engine, or says that it is not built yet.
 
 use std::process::Stdio;
 
@@ -15,7 +15,8 @@ enum End {
 }
 use End::{NotBuiltYet, Works};
 
-/// The commands on data, in the order in which they are printed. `<namespace-id>` is that of tenant-alpha.
+/// The commands on data, in the order in which they are printed. `<namespace-id>` is that of
+/// tenant-alpha.
 const ON_DATA: &[&str] = &[
     "system set-defaults -l tpm:100000 -l rpm:1000 --on-unavailable allow",
     "resource set-defaults gpt-4 -l tpm:50000 -l rpm:500",
@@ -45,7 +46,10 @@ const ON_STACKS: &[(&str, End)] = &[
     ("deploy --name limiter --region us-east-1", NotBuiltYet),
     ("deploy --name my-app --endpoint-url http://localhost:4566 --region us-east-1", NotBuiltYet),
     ("deploy --name my-app --no-aggregator", NotBuiltYet),
-    ("deploy --name my-app --permission-boundary arn:aws:iam::aws:policy/PowerUserAccess --role-name-format pb-{}-PowerUser", NotBuiltYet),
+    (
+        "deploy --name my-app --permission-boundary arn:aws:iam::aws:policy/PowerUserAccess --role-name-format pb-{}-PowerUser",
+        NotBuiltYet,
+    ),
     ("status --name my-app --region us-east-1", Works),
     ("delete --name my-app --yes", NotBuiltYet),
     ("cfn-template", NotBuiltYet),
@@ -76,7 +80,9 @@ fn all(sandbox: &Sandbox, lines: &[(&str, End)]) {
         let shown = sandbox.run(&line.replace("<namespace-id>", &id));
         let as_it_should = match end {
             Works => shown.starts_with("exit 0\n"),
-            NotBuiltYet => shown.starts_with("exit 2\n") && shown.contains(" is not built yet\nhint: "),
+            NotBuiltYet => {
+                shown.starts_with("exit 2\n") && shown.contains(" is not built yet\nhint: ")
+            }
         };
         if !as_it_should {
             wrong += &format!("\n{line}\n{shown}");
@@ -98,7 +104,8 @@ fn commands_on_data_work_as_printed_on_a_file() {
     all(&Sandbox::new(), &data());
 }
 
-/// The engine is the only thing that knows the stack: no endpoint and no credentials are named anywhere.
+/// The engine is the only thing that knows the stack: no endpoint and no credentials are named
+/// anywhere.
 #[test]
 fn commands_work_as_printed_on_a_local_stack() {
     let sandbox = Sandbox::new();
@@ -107,24 +114,38 @@ fn commands_work_as_printed_on_a_local_stack() {
         .variable("ZAEL_STORE", "")
         .variable("XDG_DATA_HOME", &data_home.display().to_string())
         .variable("ZAEL_LOCAL_ENGINE", &engine::binary().display().to_string());
-    // Where it ran before, it runs again: so the usual port, which somebody may use, is not needed here.
-    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
+    // Where it ran before, it runs again: so the usual port, which somebody may use, is not needed
+    // here.
+    let free = std::net::TcpListener::bind("127.0.0.1:0")
+        .expect("a port")
+        .local_addr()
+        .expect("an address")
+        .port();
     let folder = data_home.join("zae-limiter").join("local");
     std::fs::create_dir_all(&folder).expect("a folder");
     std::fs::write(folder.join("last-port"), free.to_string()).expect("a file");
 
-    let (before, after): (Vec<_>, Vec<_>) = ON_STACKS.iter().partition(|(line, _)| line.starts_with("local "));
+    let (before, after): (Vec<_>, Vec<_>) =
+        ON_STACKS.iter().partition(|(line, _)| line.starts_with("local "));
     all(&sandbox, &before);
     let status = sandbox.run("local status");
-    assert!(status.contains(&format!("http://127.0.0.1:{free}\n")), "on the port of the engine before, {free}: {status}");
+    assert!(
+        status.contains(&format!("http://127.0.0.1:{free}\n")),
+        "on the port of the engine before, {free}: {status}"
+    );
     let mut follower = sandbox.command(&["local", "logs", "--follow"]);
-    let follower = follower.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+    let follower =
+        follower.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
     all(&sandbox, &after);
     let sandbox = sandbox.variable("ZAEL_STACK", "my-app");
     all(&sandbox, &data());
     all(&sandbox, &[("local down", Works)]);
     let followed = follower.wait_with_output().expect("it ends with the engine");
-    assert!(followed.status.success() && String::from_utf8_lossy(&followed.stdout).contains("listening on"), "{followed:?}");
+    assert!(
+        followed.status.success()
+            && String::from_utf8_lossy(&followed.stdout).contains("listening on"),
+        "{followed:?}"
+    );
 }
 
 #[test]

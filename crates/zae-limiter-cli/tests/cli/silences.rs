@@ -1,4 +1,5 @@
-//! What could be passed over in silence has a word: cursors and resources that nobody has, settings beside which nothing is set.
+//! What could be passed over in silence has a word: cursors and resources that nobody has, settings
+//! beside which nothing is set.
 
 use insta::assert_snapshot;
 
@@ -7,7 +8,9 @@ use crate::support::Sandbox;
 #[test]
 fn a_cursor_that_names_nothing_is_told() {
     let sandbox = Sandbox::with_store();
-    for line in ["entity create key-1", "entity create key-2 --parent key-1", "namespace register team-a"] {
+    for line in
+        ["entity create key-1", "entity create key-2 --parent key-1", "namespace register team-a"]
+    {
         assert_eq!(sandbox.raw(line).0, 0);
     }
     assert_snapshot!(sandbox.run("entity list --cursor bogus -q"), @"
@@ -18,7 +21,11 @@ fn a_cursor_that_names_nothing_is_told() {
     key-2   key-1   no       -         [TIME]  key-2
     ");
     let warning = "\n--- stderr\nwarning: nothing is called bogus, which --cursor names; the list begins where it would be\n";
-    for line in ["entity list --cursor bogus", "entity children key-1 --cursor bogus", "namespace list --cursor bogus"] {
+    for line in [
+        "entity list --cursor bogus",
+        "entity children key-1 --cursor bogus",
+        "namespace list --cursor bogus",
+    ] {
         let shown = sandbox.run(line);
         assert!(shown.starts_with("exit 0\n") && shown.ends_with(warning), "{line}: {shown}");
     }
@@ -27,10 +34,15 @@ fn a_cursor_that_names_nothing_is_told() {
         assert!(shown.starts_with("exit 0\n") && !shown.contains("stderr"), "{line}: {shown}");
     }
     // A text that is no name was never printed as a cursor; a file says so as a table does.
-    for listing in ["entity list", "entity children key-1", "namespace list", "namespace orphans", "resource list"] {
+    for listing in [
+        "entity list",
+        "entity children key-1",
+        "namespace list",
+        "namespace orphans",
+        "resource list",
+    ] {
         let words: Vec<&str> = listing.split(' ').chain(["--cursor", "not a cursor"]).collect();
-        let expected =
-            "exit 2\n--- stderr\nerror: invalid value 'not a cursor' for '--cursor <CURSOR>': this listing prints no such cursor\n";
+        let expected = "exit 2\n--- stderr\nerror: invalid value 'not a cursor' for '--cursor <CURSOR>': this listing prints no such cursor\n";
         let shown = sandbox.run_words(&words);
         assert!(shown.starts_with(expected), "{listing}: {shown}");
     }
@@ -85,7 +97,11 @@ fn a_limit_that_is_not_there_leads_to_those_that_are() {
     --- stderr
     error: no limit is called nope at level: entity key-1; nothing was changed
     ");
-    assert!(sandbox.run("entity set-limits key-1 --remove nope").ends_with("hint: no limits are stored at this level\n"));
+    assert!(
+        sandbox
+            .run("entity set-limits key-1 --remove nope")
+            .ends_with("hint: no limits are stored at this level\n")
+    );
 }
 
 #[test]
@@ -117,7 +133,9 @@ fn purging_by_name_leads_to_the_id() {
 
 #[test]
 fn two_variables_for_the_store_are_one_too_many() {
-    let sandbox = Sandbox::with_store().variable("ZAEL_STORE", "sqlite:limits.db").variable("ZAEL_STACK", "demo");
+    let sandbox = Sandbox::with_store()
+        .variable("ZAEL_STORE", "sqlite:limits.db")
+        .variable("ZAEL_STACK", "demo");
     assert_snapshot!(sandbox.run("entity list"), @"
     exit 2
     --- stderr
@@ -128,19 +146,26 @@ fn two_variables_for_the_store_are_one_too_many() {
     // A stack that is named twice is one stack: then only its endpoint is wrong.
     let sandbox = sandbox.variable("ZAEL_STORE", "dynamodb:demo?endpoint=nowhere");
     let shown = sandbox.run("entity list");
-    assert!(shown.contains("endpoint_url \"nowhere\"") || shown.contains("DynamoDB is not built in"), "{shown}");
+    assert!(
+        shown.contains("endpoint_url \"nowhere\"") || shown.contains("DynamoDB is not built in"),
+        "{shown}"
+    );
 }
 
 #[test]
 fn a_folder_is_no_store() {
     let sandbox = Sandbox::new().variable("ZAEL_STORE", "sqlite:.");
-    for line in ["status", "entity list", "sweep", "system set-defaults -l rpm:1", "backup copy.db"] {
+    for line in ["status", "entity list", "sweep", "system set-defaults -l rpm:1", "backup copy.db"]
+    {
         let shown = sandbox.run(line);
-        let expected =
-            "exit 2\n--- stderr\nerror: ZAEL_STORE names ., which is a folder\nhint: name a file in it, as in sqlite:./limits.db\n";
+        let expected = "exit 2\n--- stderr\nerror: ZAEL_STORE names ., which is a folder\nhint: name a file in it, as in sqlite:./limits.db\n";
         assert_eq!(shown, expected, "{line}");
     }
-    assert!(sandbox.run("status --store sqlite:..").contains("error: --store names .., which is a folder\n"));
+    assert!(
+        sandbox
+            .run("status --store sqlite:..")
+            .contains("error: --store names .., which is a folder\n")
+    );
 }
 
 #[test]
@@ -148,7 +173,12 @@ fn a_wrong_bound_for_the_file_is_told_with_the_right_ones() {
     for wrong in ["0", "abc", "65536", "+1"] {
         let shown = Sandbox::new().variable("ZAEL_FILE_MAX_MB", wrong).run("entity list");
         let why = "write a whole number of megabytes from 1 to 65535, or unset the variable";
-        assert_eq!(shown, format!("exit 2\n--- stderr\nerror: invalid value '{wrong}' for the variable ZAEL_FILE_MAX_MB: {why}\n"));
+        assert_eq!(
+            shown,
+            format!(
+                "exit 2\n--- stderr\nerror: invalid value '{wrong}' for the variable ZAEL_FILE_MAX_MB: {why}\n"
+            )
+        );
     }
 }
 
@@ -160,8 +190,12 @@ fn a_file_that_may_not_be_written_is_told_in_words_of_the_command_line() {
     use std::os::unix::process::CommandExt as _;
 
     let sandbox = Sandbox::with_store();
-    let permit = |name: &str, mode| std::fs::set_permissions(sandbox.path(name), std::fs::Permissions::from_mode(mode)).unwrap();
-    ["limits.db", "limits.db-wal", "limits.db-shm"].into_iter().for_each(|name| permit(name, 0o444));
+    let permit = |name: &str, mode| {
+        std::fs::set_permissions(sandbox.path(name), std::fs::Permissions::from_mode(mode)).unwrap()
+    };
+    ["limits.db", "limits.db-wal", "limits.db-shm"]
+        .into_iter()
+        .for_each(|name| permit(name, 0o444));
     permit(".", 0o755);
     let mut command = sandbox.command(&["entity", "create", "key-1"]);
     // Modes mean nothing to the superuser, who may become somebody else.
@@ -191,7 +225,12 @@ fn the_audit_log_fits_a_terminal() {
     assert!(wide.lines().any(|line| line.chars().count() > 120), "{wide}");
     let sandbox = sandbox.variable("COLUMNS", "120");
     let shown = sandbox.raw("audit list").1;
-    assert!(shown.starts_with("TIME                  SUBJECT         ACTION          WHO     RESOURCE  DETAILS\n"), "{shown}");
+    assert!(
+        shown.starts_with(
+            "TIME                  SUBJECT         ACTION          WHO     RESOURCE  DETAILS\n"
+        ),
+        "{shown}"
+    );
     assert!(shown.lines().all(|line| line.chars().count() <= 120), "{shown}");
     let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     assert_eq!(words(&shown), words(&wide), "nothing is left out");

@@ -124,7 +124,11 @@ fn memory_is_forgotten() {
 #[test]
 fn a_file_that_is_something_else() {
     let sandbox = Sandbox::new();
-    std::fs::write(sandbox.path("limits.db"), "a letter to my aunt, long enough to look like something".repeat(100)).unwrap();
+    std::fs::write(
+        sandbox.path("limits.db"),
+        "a letter to my aunt, long enough to look like something".repeat(100),
+    )
+    .unwrap();
     assert_snapshot!(sandbox.run("system get-defaults"), @"
     exit 1
     --- stderr
@@ -187,9 +191,15 @@ fn a_namespace_must_be_registered_and_is_a_world_of_its_own() {
 fn full(stuffing: &str) -> Sandbox {
     let sandbox = Sandbox::with_store();
     let options = zae_limiter::sqlite::SqliteOptions::new().pages_max(256);
-    let store = zae_limiter::sqlite::SqliteStore::open_with(sandbox.path("limits.db"), options).expect("the file opens");
-    let limiter = RateLimiter::build(zae_limiter::RateLimiter::builder(store)).expect("the limiter is built");
-    let is_stored = |index: u32| limiter.create_entity(NewEntity::new(format!("key-{index}")).metadata("stuffing", stuffing)).is_ok();
+    let store = zae_limiter::sqlite::SqliteStore::open_with(sandbox.path("limits.db"), options)
+        .expect("the file opens");
+    let limiter =
+        RateLimiter::build(zae_limiter::RateLimiter::builder(store)).expect("the limiter is built");
+    let is_stored = |index: u32| {
+        limiter
+            .create_entity(NewEntity::new(format!("key-{index}")).metadata("stuffing", stuffing))
+            .is_ok()
+    };
     let stored = (0..2_000).take_while(|index| is_stored(*index)).count();
     assert!((100..1_000).contains(&stored), "a megabyte holds {stored} entities of a kilobyte");
     limiter.close();
@@ -211,10 +221,18 @@ fn registering_many_namespaces_half_way_says_how_many() {
     // Without the namespace default.
     let done = list["items"].as_array().unwrap().len() - 1;
     assert!((1..1_000).contains(&done), "{done}");
-    let said = format!("exit 1\n--- stderr\nerror: {done} of 1000 namespaces were registered, in their order; repeat the command");
-    assert!(shown.starts_with(&said) && shown.contains(&format!(" team-{done} failed: ")), "{shown}");
+    let said = format!(
+        "exit 1\n--- stderr\nerror: {done} of 1000 namespaces were registered, in their order; repeat the command"
+    );
+    assert!(
+        shown.starts_with(&said) && shown.contains(&format!(" team-{done} failed: ")),
+        "{shown}"
+    );
     assert!(!shown.contains("nothing was written"), "{shown}");
-    assert!(shown.contains("limits.db: the disk is full") && shown.contains("hint: ZAEL_FILE_MAX_MB"), "{shown}");
+    assert!(
+        shown.contains("limits.db: the disk is full") && shown.contains("hint: ZAEL_FILE_MAX_MB"),
+        "{shown}"
+    );
     // What it says is true.
     let sandbox = sandbox.variable("ZAEL_FILE_MAX_MB", "9");
     assert_eq!(sandbox.raw(&line).0, 0);
@@ -225,8 +243,11 @@ fn registering_many_namespaces_half_way_says_how_many() {
 fn the_size_of_a_file_can_be_bounded() {
     let stuffing = "x".repeat(1_000);
     let sandbox = full(&stuffing);
-    let create = |id: &str| sandbox.run(&format!("entity create {id} --metadata stuffing={stuffing}"));
-    let shown = (0..9).map(|index| create(&format!("more-{index}"))).find(|shown| !shown.starts_with("exit 0"));
+    let create =
+        |id: &str| sandbox.run(&format!("entity create {id} --metadata stuffing={stuffing}"));
+    let shown = (0..9)
+        .map(|index| create(&format!("more-{index}")))
+        .find(|shown| !shown.starts_with("exit 0"));
     assert_snapshot!(shown.expect("the file is full"), @"
     exit 1
     --- stderr
@@ -242,7 +263,9 @@ fn the_size_of_a_file_can_be_bounded() {
     for wrong in ["0", "many", "65536"] {
         let sandbox = Sandbox::new().variable("ZAEL_FILE_MAX_MB", wrong);
         let shown = sandbox.run("system set-defaults -l rpm:1");
-        let said = format!("exit 2\n--- stderr\nerror: invalid value '{wrong}' for the variable ZAEL_FILE_MAX_MB: ");
+        let said = format!(
+            "exit 2\n--- stderr\nerror: invalid value '{wrong}' for the variable ZAEL_FILE_MAX_MB: "
+        );
         assert!(shown.starts_with(&said), "{shown}");
         assert!(!sandbox.path("limits.db").exists());
     }

@@ -1,4 +1,5 @@
-//! A folder of its own for each test, the binary run in it, and filters for what differs between runs.
+//! A folder of its own for each test, the binary run in it, and filters for what differs between
+//! runs.
 
 use std::fmt::{Debug, Write as _};
 use std::path::PathBuf;
@@ -24,7 +25,10 @@ impl Sandbox {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let store = format!("sqlite:{}", folder.path().join("limits.db").display());
         let home = folder.path().display().to_string();
-        Sandbox { folder, variables: vec![("ZAEL_STORE", store), ("HOME", home), ("USER", "tester".into())] }
+        Sandbox {
+            folder,
+            variables: vec![("ZAEL_STORE", store), ("HOME", home), ("USER", "tester".into())],
+        }
     }
 
     /// A folder whose store exists, so that nobody is told that it was created.
@@ -38,7 +42,10 @@ impl Sandbox {
     pub(crate) fn with_defaults(limits: &str) -> Sandbox {
         let sandbox = Sandbox::with_store();
         let limits = limits.split(' ').map(|limit| limit.parse().expect("a limit"));
-        sandbox.limiter().set_limits(&zae_limiter::Level::System, limits).expect("limits are stored");
+        sandbox
+            .limiter()
+            .set_limits(&zae_limiter::Level::System, limits)
+            .expect("limits are stored");
         sandbox
     }
 
@@ -65,15 +72,23 @@ impl Sandbox {
     pub(crate) fn limiter_at(&self, time: &str) -> RateLimiter {
         let clock = ManualClock::new(parse_rfc3339(time).expect("a time"));
         let store = SqliteStore::open(self.path("limits.db")).expect("the file opens");
-        let builder = zae_limiter::RateLimiter::builder(store).clock(clock).entropy(SeededEntropy::new(7)).principal("ops");
+        let builder = zae_limiter::RateLimiter::builder(store)
+            .clock(clock)
+            .entropy(SeededEntropy::new(7))
+            .principal("ops");
         RateLimiter::build(builder).expect("the limiter is built")
     }
 
     /// The command, ready to be started.
     pub(crate) fn command<S: AsRef<str>>(&self, arguments: &[S]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_zae-limiter"));
-        command.args(arguments.iter().map(AsRef::as_ref)).env_clear().current_dir(self.folder.path());
-        command.envs(self.variables.iter().map(|(name, value)| (*name, value))).stdin(Stdio::null());
+        command
+            .args(arguments.iter().map(AsRef::as_ref))
+            .env_clear()
+            .current_dir(self.folder.path());
+        command
+            .envs(self.variables.iter().map(|(name, value)| (*name, value)))
+            .stdin(Stdio::null());
         command
     }
 
@@ -90,8 +105,14 @@ impl Sandbox {
 
     /// Exit code and stdout as they are.
     pub(crate) fn raw(&self, line: &str) -> (i32, String) {
-        let output = self.command(&line.split_whitespace().collect::<Vec<_>>()).output().expect("the binary starts");
-        (output.status.code().expect("an exit code"), String::from_utf8(output.stdout).expect("UTF-8"))
+        let output = self
+            .command(&line.split_whitespace().collect::<Vec<_>>())
+            .output()
+            .expect("the binary starts");
+        (
+            output.status.code().expect("an exit code"),
+            String::from_utf8(output.stdout).expect("UTF-8"),
+        )
     }
 
     /// What came out, filtered.
@@ -99,7 +120,10 @@ impl Sandbox {
         let mut shown = format!("exit {}\n", output.status.code().expect("an exit code"));
         for (name, bytes) in [("stdout", &output.stdout), ("stderr", &output.stderr)] {
             let text = std::str::from_utf8(bytes).expect("UTF-8");
-            assert!(text.is_empty() || text.ends_with('\n'), "{name} ends in the middle of a line: {text:?}");
+            assert!(
+                text.is_empty() || text.ends_with('\n'),
+                "{name} ends in the middle of a line: {text:?}"
+            );
             let text = without_patience(text);
             if !text.is_empty() {
                 // Writing to a String cannot fail.
@@ -121,14 +145,16 @@ pub(crate) fn parsed<T: FromStr<Err: Debug>>(text: &str) -> T {
     text.parse().expect("a valid text")
 }
 
-/// `2026-01-02T03:04:05.678Z` becomes `[TIME]`, also in the one millisecond of a thousand in which it has no digits after
-/// the point. Full hours stay: windows begin with them.
+/// `2026-01-02T03:04:05.678Z` becomes `[TIME]`, also in the one millisecond of a thousand in which
+/// it has no digits after the point. Full hours stay: windows begin with them.
 fn without_times(text: &str) -> String {
     const FORMS: [&[u8]; 2] = [b"0000-00-00T00:00:00.000Z", b"0000-00-00T00:00:00Z"];
     let mut text = text.to_owned();
     for form in FORMS {
-        let fits = |(c, form): (&u8, &u8)| if *form == b'0' { c.is_ascii_digit() } else { c == form };
-        let is_time = |window: &[u8]| window.iter().zip(form).all(fits) && !window.ends_with(b":00:00Z");
+        let fits =
+            |(c, form): (&u8, &u8)| if *form == b'0' { c.is_ascii_digit() } else { c == form };
+        let is_time =
+            |window: &[u8]| window.iter().zip(form).all(fits) && !window.ends_with(b":00:00Z");
         while let Some(at) = text.as_bytes().windows(form.len()).position(is_time) {
             text.replace_range(at..at + form.len(), "[TIME]");
         }
@@ -144,7 +170,10 @@ fn without_times(text: &str) -> String {
 
 /// A busy machine makes a command speak that would be done in time elsewhere.
 fn without_patience(text: &str) -> String {
-    let is_patience = |line: &&str| line.starts_with("note: still waiting for ") || line.starts_with("{\"note\":\"still waiting for ");
+    let is_patience = |line: &&str| {
+        line.starts_with("note: still waiting for ")
+            || line.starts_with("{\"note\":\"still waiting for ")
+    };
     text.split_inclusive('\n').filter(|line| !is_patience(line)).collect()
 }
 
@@ -165,9 +194,14 @@ fn without_waits(text: &str) -> String {
 #[test]
 fn filters_hide_what_differs_and_nothing_else() {
     assert_eq!(without_times("a 2026-01-02T03:04:05.678Z b 2026-01-02"), "a [TIME] b 2026-01-02");
-    assert_eq!(without_times("2026-01-02T03:04:05Z      x 2026-01-02T03:00:00Z"), "[TIME]  x 2026-01-02T03:00:00Z");
     assert_eq!(
-        without_waits("{\"retry_after_ms\":12,\"x\":12,\"retry_after_ms\":0,\"retry_after_ms\":null}"),
+        without_times("2026-01-02T03:04:05Z      x 2026-01-02T03:00:00Z"),
+        "[TIME]  x 2026-01-02T03:00:00Z"
+    );
+    assert_eq!(
+        without_waits(
+            "{\"retry_after_ms\":12,\"x\":12,\"retry_after_ms\":0,\"retry_after_ms\":null}"
+        ),
         "{\"retry_after_ms\":[MS],\"x\":12,\"retry_after_ms\":0,\"retry_after_ms\":null}"
     );
 }

@@ -221,7 +221,10 @@ fn help_for_a_narrow_terminal() {
     let sandbox = Sandbox::new().variable("COLUMNS", "50");
     let (_, text) = sandbox.raw("acquire --help");
     // clap does not wrap the line that shows the usage.
-    assert!(text.lines().all(|line| line.starts_with("Usage:") || line.chars().count() <= 50), "{text}");
+    assert!(
+        text.lines().all(|line| line.starts_with("Usage:") || line.chars().count() <= 50),
+        "{text}"
+    );
 }
 
 #[test]
@@ -247,7 +250,8 @@ fn version() {
 
 #[test]
 fn the_version_needs_no_settings() {
-    let sandbox = Sandbox::new().variable("ZAEL_STORE", "postgres:x").variable("ZAEL_NAMESPACE", "a b");
+    let sandbox =
+        Sandbox::new().variable("ZAEL_STORE", "postgres:x").variable("ZAEL_NAMESPACE", "a b");
     assert_eq!(sandbox.raw("version").0, 0);
 }
 
@@ -490,12 +494,21 @@ fn wrong_usage_in_json() {
     --- stderr
     {"error":{"kind":"usage","message":"the following required arguments were not provided: --consume <NAME=AMOUNT> <RESOURCE>","hint":"Usage: zae-limiter acquire --consume <NAME=AMOUNT> --output <FORM> <ENTITY> <RESOURCE>"}}
     "#);
-    for line in
-        ["--output=json nothing", "--output json entity", "entity create --output json --parent", "--output json system set-defaults -l x"]
-    {
-        let output = sandbox.command(&line.split_whitespace().collect::<Vec<_>>()).output().unwrap();
-        let told: serde_json::Value = serde_json::from_slice(&output.stderr).unwrap_or_else(|error| panic!("{line}: {error}: {output:?}"));
-        assert_eq!((output.status.code(), told["error"]["kind"].as_str()), (Some(2), Some("usage")), "{line}");
+    for line in [
+        "--output=json nothing",
+        "--output json entity",
+        "entity create --output json --parent",
+        "--output json system set-defaults -l x",
+    ] {
+        let output =
+            sandbox.command(&line.split_whitespace().collect::<Vec<_>>()).output().unwrap();
+        let told: serde_json::Value = serde_json::from_slice(&output.stderr)
+            .unwrap_or_else(|error| panic!("{line}: {error}: {output:?}"));
+        assert_eq!(
+            (output.status.code(), told["error"]["kind"].as_str()),
+            (Some(2), Some("usage")),
+            "{line}"
+        );
         assert!(output.stdout.is_empty(), "{line}");
     }
 }

@@ -61,7 +61,8 @@ pub enum NameRule {
     },
 }
 
-/// A refused text as error messages show it: escaped, so that it cannot break a log line, and cut to 50 characters.
+/// A refused text as error messages show it: escaped, so that it cannot break a log line, and cut
+/// to 50 characters.
 pub(crate) fn shown(text: &str) -> String {
     const SHOWN_CHARS_MAX: usize = 50;
     let mut escaped = text.escape_debug();
@@ -77,7 +78,8 @@ pub(crate) fn shown(text: &str) -> String {
 pub(super) struct AsciiSet(u128);
 
 impl AsciiSet {
-    pub(super) const LETTERS: AsciiSet = AsciiSet(0).and(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ");
+    pub(super) const LETTERS: AsciiSet =
+        AsciiSet(0).and(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ");
     pub(super) const LETTERS_DIGITS: AsciiSet = Self::LETTERS.and(b"0123456789");
 
     pub(super) const fn and(self, bytes: &[u8]) -> AsciiSet {
@@ -108,7 +110,8 @@ pub(super) struct Grammar {
 
 impl Grammar {
     pub(super) fn check(&self, text: &str) -> Result<(), NameError> {
-        self.broken_rule(text).map_or(Ok(()), |rule| Err(NameError { field: self.field, value: shown(text), rule }))
+        self.broken_rule(text)
+            .map_or(Ok(()), |rule| Err(NameError { field: self.field, value: shown(text), rule }))
     }
 
     fn broken_rule(&self, text: &str) -> Option<NameRule> {
@@ -135,7 +138,8 @@ impl Grammar {
     }
 }
 
-/// The character that begins at byte `at`. The first byte outside a set of ASCII characters always begins one.
+/// The character that begins at byte `at`. The first byte outside a set of ASCII characters always
+/// begins one.
 fn char_at(text: &str, at: usize) -> char {
     text.get(at..).and_then(|tail| tail.chars().next()).unwrap_or(char::REPLACEMENT_CHARACTER)
 }

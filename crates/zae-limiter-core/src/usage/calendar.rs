@@ -1,4 +1,5 @@
-//! The calendar (UTC), and times as text. Written here because the core depends on no crate that reads clocks.
+//! The calendar (UTC), and times as text. Written here because the core depends on no crate that
+//! reads clocks.
 
 use std::fmt;
 
@@ -10,7 +11,8 @@ const MINUTE_MS: i64 = 60 * SECOND_MS;
 pub(super) const HOUR_MS: i64 = 60 * MINUTE_MS;
 pub(super) const DAY_MS: i64 = 24 * HOUR_MS;
 
-/// A day of the Gregorian calendar, carried backwards before its invention. The year 0 is the one before year 1.
+/// A day of the Gregorian calendar, carried backwards before its invention. The year 0 is the one
+/// before year 1.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Date {
     pub(super) year: i64,
@@ -18,7 +20,8 @@ pub(super) struct Date {
     pub(super) day: i64,
 }
 
-/// Days from 0000-03-01 to 1970-01-01. Years that begin in March have their leap day last, which keeps the sums simple.
+/// Days from 0000-03-01 to 1970-01-01. Years that begin in March have their leap day last, which
+/// keeps the sums simple.
 const EPOCH_DAYS: i64 = 719_468;
 /// Days in 400 years, after which the calendar repeats.
 const ERA_DAYS: i64 = 146_097;
@@ -28,12 +31,17 @@ impl Date {
         let days = at.0.div_euclid(DAY_MS) + EPOCH_DAYS;
         let (era, day_of_era) = (days.div_euclid(ERA_DAYS), days.rem_euclid(ERA_DAYS));
         // Take out the leap days (every 4 years, not every 100, but every 400) to find the year.
-        let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+        let year_of_era =
+            (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
         let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
         // From March on, five months have 153 days, in the same pattern over and over.
         let march_month = (5 * day_of_year + 2) / 153;
         let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
-        Date { year: 400 * era + year_of_era + i64::from(month <= 2), month, day: day_of_year - (153 * march_month + 2) / 5 + 1 }
+        Date {
+            year: 400 * era + year_of_era + i64::from(month <= 2),
+            month,
+            day: day_of_year - (153 * march_month + 2) / 5 + 1,
+        }
     }
 
     /// The reverse of [`Date::of`]. A day beyond the month's end counts on into the next month.
@@ -53,7 +61,8 @@ impl fmt::Display for Date {
     }
 }
 
-/// A year as text: four digits, or with a sign outside 0000 to 9999 (ISO 8601), so that no two years look the same.
+/// A year as text: four digits, or with a sign outside 0000 to 9999 (ISO 8601), so that no two
+/// years look the same.
 pub(super) struct Year(pub(super) i64);
 
 impl fmt::Display for Year {
@@ -78,13 +87,15 @@ pub fn rfc3339(at: TimeMs) -> String {
     }
 }
 
-/// Reads `YYYY-MM-DD` (midnight, UTC) or `YYYY-MM-DDTHH:MM:SS[.fff]` followed by `Z` or an offset such as `+02:00`.
-/// Up to nine digits of a second are read; what is finer than a millisecond is dropped.
+/// Reads `YYYY-MM-DD` (midnight, UTC) or `YYYY-MM-DDTHH:MM:SS[.fff]` followed by `Z` or an offset
+/// such as `+02:00`. Up to nine digits of a second are read; what is finer than a millisecond is
+/// dropped.
 pub fn parse_rfc3339(text: &str) -> Result<TimeMs, TimeTextError> {
     let mut reader = Reader(text.as_bytes());
     let written = reader.time().filter(|_| reader.0.is_empty());
     let written = written.ok_or_else(|| TimeTextError::Form { text: shown(text) })?;
-    let Written { date, hour, minute, second, milli, offset_sign, offset_hour, offset_minute } = written;
+    let Written { date, hour, minute, second, milli, offset_sign, offset_hour, offset_minute } =
+        written;
     for (field, value, max) in [
         ("hour", hour, 23),
         ("minute", minute, 59),
@@ -112,7 +123,9 @@ pub fn parse_rfc3339(text: &str) -> Result<TimeMs, TimeTextError> {
 #[non_exhaustive]
 pub enum TimeTextError {
     /// The text does not look like a time.
-    #[error("time \"{text}\" cannot be read; write 2026-01-31, 2026-01-31T14:30:00Z or 2026-01-31T14:30:00.250+02:00")]
+    #[error(
+        "time \"{text}\" cannot be read; write 2026-01-31, 2026-01-31T14:30:00Z or 2026-01-31T14:30:00.250+02:00"
+    )]
     Form {
         /// The refused text, escaped and cut to 50 characters.
         text: String,
@@ -153,7 +166,16 @@ impl Reader<'_> {
         let month = self.number(2)?;
         self.byte(b'-')?;
         let date = Date { year, month, day: self.number(2)? };
-        let mut written = Written { date, hour: 0, minute: 0, second: 0, milli: 0, offset_sign: 1, offset_hour: 0, offset_minute: 0 };
+        let mut written = Written {
+            date,
+            hour: 0,
+            minute: 0,
+            second: 0,
+            milli: 0,
+            offset_sign: 1,
+            offset_hour: 0,
+            offset_minute: 0,
+        };
         if self.0.is_empty() {
             return Some(written);
         }
@@ -266,7 +288,11 @@ mod tests {
             "2026-01-01T10:00:00+02",
             "２026-01-01",
         ] {
-            assert_eq!(parse_rfc3339(text), Err(TimeTextError::Form { text: shown(text) }), "{text:?}");
+            assert_eq!(
+                parse_rfc3339(text),
+                Err(TimeTextError::Form { text: shown(text) }),
+                "{text:?}"
+            );
         }
         for (text, field, value) in [
             ("2026-00-01", "month", 0),
@@ -280,7 +306,10 @@ mod tests {
             ("2026-01-01T10:00:00+24:00", "hour of the offset", 24),
             ("2026-01-01T10:00:00-01:60", "minute of the offset", 60),
         ] {
-            assert_eq!(parse_rfc3339(text), Err(TimeTextError::NoSuchTime { text: text.into(), field, value }));
+            assert_eq!(
+                parse_rfc3339(text),
+                Err(TimeTextError::NoSuchTime { text: text.into(), field, value })
+            );
         }
     }
 

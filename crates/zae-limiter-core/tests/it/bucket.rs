@@ -4,21 +4,28 @@ use crate::support::*;
 use proptest::prelude::*;
 use smallvec::smallvec;
 use zae_limiter_core::{
-    BucketState, CLOCK_BACK_MAX_MS, ClosedHour, ConfigStamp, LimitName, LimitParams, LimitState, Milli, TimeMs, bucket_ttl_ms,
+    BucketState, CLOCK_BACK_MAX_MS, ClosedHour, ConfigStamp, LimitName, LimitParams, LimitState,
+    Milli, TimeMs, bucket_ttl_ms,
 };
 
 fn milli_sum(closed: &[ClosedHour], name: &str) -> i64 {
-    closed.iter().flat_map(|hour| &hour.used).filter(|(limit, _)| limit.as_str() == name).map(|(_, used)| used.0).sum()
+    closed
+        .iter()
+        .flat_map(|hour| &hour.used)
+        .filter(|(limit, _)| limit.as_str() == name)
+        .map(|(_, used)| used.0)
+        .sum()
 }
 
 fn names(bucket: &BucketState) -> Vec<&str> {
     bucket.all_limits().iter().map(|limit| limit.name.as_str()).collect()
 }
 
-// ---------------------------------------------------------------------------------------------------------- refill
+// ------------------------------------------------------------------------------------------ refill
 
-/// One row of the golden vectors of the Python package 0.17: balance, refill instant, now, capacity, amount,
-/// period; then the balance both products agree on, its refill instant, and our remainder.
+/// One row of the golden vectors of the Python package 0.17: balance, refill instant, now,
+/// capacity, amount, period; then the balance both products agree on, its refill instant, and our
+/// remainder.
 struct Golden {
     before: (i64, i64, i64),
     params: (i64, i64, i64),
@@ -34,17 +41,29 @@ fn check_golden(row: &Golden) {
     let mut bucket = bucket_of(state(params, balance, 0), refilled_at);
     bucket.refill(TimeMs(now));
     let limit = &bucket.limits()[0];
-    assert_eq!((limit.balance.0, limit.remainder), (row.balance, row.remainder), "{:?}", row.before);
-    // Where the Python product leaves its refill instant behind to remember a fraction, ours moves and keeps the remainder.
-    // Both mean the same point in time: what is left of the remainder is what the instants differ by.
+    assert_eq!(
+        (limit.balance.0, limit.remainder),
+        (row.balance, row.remainder),
+        "{:?}",
+        row.before
+    );
+    // Where the Python product leaves its refill instant behind to remember a fraction, ours moves
+    // and keeps the remainder. Both mean the same point in time: what is left of the remainder is
+    // what the instants differ by.
     assert_eq!(bucket.refilled_at.0, now.max(refilled_at), "{:?}", row.before);
     let behind_ms = bucket.refilled_at.0 - row.python_refilled_at;
-    assert_eq!(i128::from(behind_ms) * i128::from(refill_milli), i128::from(row.remainder), "{:?}", row.before);
+    assert_eq!(
+        i128::from(behind_ms) * i128::from(refill_milli),
+        i128::from(row.remainder),
+        "{:?}",
+        row.before
+    );
 }
 
 #[test]
 fn golden_refills_of_the_python_product() {
-    let (minute, day, odd) = ((60_000, 60_000, 60_000), (10_000, 10_000, DAY_MS), (1_000_000, 333_000, 1_000));
+    let (minute, day, odd) =
+        ((60_000, 60_000, 60_000), (10_000, 10_000, DAY_MS), (1_000_000, 333_000, 1_000));
     for (before, params, balance, python_refilled_at, remainder) in [
         ((0, 0, 1_000), minute, 1_000, 1_000, 0),
         ((0, 0, 999), minute, 999, 999, 0),
@@ -77,9 +96,20 @@ fn the_remainder_survives_a_touch_too_short_to_pay_anything() {
     // A third of a millitoken per millisecond.
     let params = LimitParams { capacity_milli: 1_000, refill_milli: 1, period_ms: 3 };
     let mut bucket = bucket_of(state(params, 0, 0), 0);
-    for (now, expected) in [(1, (0, 1)), (2, (0, 2)), (3, (1, 0)), (4, (1, 1)), (3_000, (1_000, 0)), (3_001, (1_000, 0))] {
+    for (now, expected) in [
+        (1, (0, 1)),
+        (2, (0, 2)),
+        (3, (1, 0)),
+        (4, (1, 1)),
+        (3_000, (1_000, 0)),
+        (3_001, (1_000, 0)),
+    ] {
         bucket.refill(TimeMs(now));
-        assert_eq!((bucket.limits()[0].balance.0, bucket.limits()[0].remainder), expected, "at {now} ms");
+        assert_eq!(
+            (bucket.limits()[0].balance.0, bucket.limits()[0].remainder),
+            expected,
+            "at {now} ms"
+        );
     }
 }
 
@@ -110,18 +140,29 @@ fn a_damaged_row_neither_panics_nor_grants() {
         assert_eq!(bucket.limits()[0].balance.0, balance, "{params:?}");
         assert!(!bucket.is_full_at(TimeMs(i64::MAX)));
     }
-    for (balance, remainder, expected) in [(11, 0, (10, 0)), (10, 5, (10, 0)), (9, 10, (9, 0)), (9, -1, (9, 0)), (9, 9, (9, 9))] {
+    for (balance, remainder, expected) in
+        [(11, 0, (10, 0)), (10, 5, (10, 0)), (9, 10, (9, 0)), (9, -1, (9, 0)), (9, 9, (9, 9))]
+    {
         let bucket = bucket_of(state(sane, balance, remainder), 0);
-        assert_eq!((bucket.limits()[0].balance.0, bucket.limits()[0].remainder), expected, "{balance} {remainder}");
+        assert_eq!(
+            (bucket.limits()[0].balance.0, bucket.limits()[0].remainder),
+            expected,
+            "{balance} {remainder}"
+        );
     }
 }
 
-/// What refill adds may be more than an `i64` holds although the balance is not yet full: the deepest debt there is.
+/// What refill adds may be more than an `i64` holds although the balance is not yet full: the
+/// deepest debt there is.
 #[test]
 fn the_deepest_debt_is_paid_back_exactly() {
     let params = LimitParams { capacity_milli: MILLI_MAX, refill_milli: MILLI_MAX, period_ms: 1 };
     let mut bucket = bucket_of(state(params, i64::MIN, 0), 0);
-    for (now, balance) in [(9, i64::MIN + 9 * MILLI_MAX), (10, (i64::MIN + 9 * MILLI_MAX) + MILLI_MAX), (11, MILLI_MAX)] {
+    for (now, balance) in [
+        (9, i64::MIN + 9 * MILLI_MAX),
+        (10, (i64::MIN + 9 * MILLI_MAX) + MILLI_MAX),
+        (11, MILLI_MAX),
+    ] {
         bucket.refill(TimeMs(now));
         assert_eq!(balances(&bucket), [balance], "touched all along, at {now} ms");
         let mut at_once = bucket_of(state(params, i64::MIN, 0), 0);
@@ -131,7 +172,8 @@ fn the_deepest_debt_is_paid_back_exactly() {
 }
 
 proptest! {
-    /// Invariant 4: however often and whenever a bucket is touched, it gains what one refill at the end would.
+    /// Invariant 4: however often and whenever a bucket is touched, it gains what one refill at the
+    /// end would.
     #[test]
     fn no_refill_is_lost(states in prop::collection::vec(any_state(), 1..4), gaps in prop::collection::vec(up_to(DAY_MS), 1..20)) {
         let start = 1_700_000_000_000;
@@ -183,7 +225,8 @@ proptest! {
     ) {
         let mut bucket = bucket_of(state(params, balance, params.period_ms - 1), at);
         let mut ideal = Ideal::of(&bucket.limits()[0], at);
-        // The elapsed time saturates as well: beyond 2^63 ms no more is credited, which is the safe side.
+        // The elapsed time saturates as well: beyond 2^63 ms no more is credited, which is the safe
+        // side.
         ideal.advance(now.min(at.saturating_add(i64::MAX)));
         bucket.refill(TimeMs(now));
         prop_assert_eq!((bucket.limits()[0].balance.0, bucket.limits()[0].remainder), ideal.parts());
@@ -206,12 +249,35 @@ proptest! {
 }
 
 fn extreme() -> impl Strategy<Value = i64> {
-    let bounds = [i64::MIN, i64::MIN + 1, -MILLI_MAX, -1, 0, 1, 999, PERIOD_MS_MAX, MILLI_MAX, i64::MAX - 1, i64::MAX];
+    let bounds = [
+        i64::MIN,
+        i64::MIN + 1,
+        -MILLI_MAX,
+        -1,
+        0,
+        1,
+        999,
+        PERIOD_MS_MAX,
+        MILLI_MAX,
+        i64::MAX - 1,
+        i64::MAX,
+    ];
     prop_oneof![prop::sample::select(bounds.to_vec()), any::<i64>()]
 }
 
 fn any_extreme_params() -> impl Strategy<Value = LimitParams> {
-    let value = || prop::sample::select(vec![1, 2, 999, 1_000, PERIOD_MS_MAX, MILLI_MAX - 1, MILLI_MAX, i64::MAX]);
+    let value = || {
+        prop::sample::select(vec![
+            1,
+            2,
+            999,
+            1_000,
+            PERIOD_MS_MAX,
+            MILLI_MAX - 1,
+            MILLI_MAX,
+            i64::MAX,
+        ])
+    };
     (value(), value(), value()).prop_map(|(capacity_milli, refill_milli, period_ms)| LimitParams {
         capacity_milli,
         refill_milli,
@@ -219,9 +285,10 @@ fn any_extreme_params() -> impl Strategy<Value = LimitParams> {
     })
 }
 
-// --------------------------------------------------------------------------------------------------- changed limits
+// ---------------------------------------------------------------------------------- changed limits
 
-/// A bucket with `before`, of which `taken` millitokens are gone, made to carry `after` one second later.
+/// A bucket with `before`, of which `taken` millitokens are gone, made to carry `after` one second
+/// later.
 fn check_sync(before: &str, taken: i64, after: &str, balance: i64, remainder: i64) {
     let mut bucket = full(&[before]);
     grant(&mut bucket, &[take(0, taken)], 0);
@@ -277,13 +344,17 @@ fn dropping_and_re_adding_a_limit_never_mints() {
     // Its usage is in the history already, so only its balance keeps it.
     bucket.roll_hour(TimeMs(HOUR_MS));
     bucket.sync(&both[..1], ConfigStamp(1), TimeMs(1_000)).expect("one limit");
-    assert_eq!((bucket.active(), bucket.limits().len(), names(&bucket)), (1, 1, vec!["rpm", "tpm"]));
+    assert_eq!(
+        (bucket.active(), bucket.limits().len(), names(&bucket)),
+        (1, 1, vec!["rpm", "tpm"])
+    );
     bucket.sync(&both, ConfigStamp(2), TimeMs(2_000)).expect("two limits");
     // Refilled for two seconds, retired or not.
     assert_eq!(balances(&bucket), [60_000, 2_000]);
 }
 
-/// 100/day drained, lowered to 1/sec:1, full after a second, forgotten, back as 100/day: once, 200 were granted in a second.
+/// 100/day drained, lowered to 1/sec:1, full after a second, forgotten, back as 100/day: once, 200
+/// were granted in a second.
 #[test]
 fn a_lowered_limit_is_not_forgotten_before_its_old_capacity_would_be_full() {
     let mut bucket = full(&["rpd:100/day"]);
@@ -291,11 +362,18 @@ fn a_lowered_limit_is_not_forgotten_before_its_old_capacity_would_be_full() {
     bucket.roll_hour(TimeMs(HOUR_MS));
     bucket.sync(&limits(&["rpd:1/sec:1"]), ConfigStamp(1), TimeMs(0)).expect("lowered");
     assert_eq!(bucket.gap(&"rpd".parse().expect("name")), Milli(99_000));
-    assert!(!bucket.is_full_at(TimeMs(1_000)), "full at the lower capacity, but it would come back with 100");
+    assert!(
+        !bucket.is_full_at(TimeMs(1_000)),
+        "full at the lower capacity, but it would come back with 100"
+    );
     bucket.sync(&limits(&["other:1/sec"]), ConfigStamp(2), TimeMs(1_000)).expect("dropped");
     assert_eq!(names(&bucket), ["other", "rpd"], "kept although full");
     bucket.sync(&limits(&["rpd:100/day"]), ConfigStamp(3), TimeMs(2_000)).expect("raised again");
-    assert_eq!((balances(&bucket)[0], bucket.gap(&"rpd".parse().expect("name"))), (1_000, Milli::ZERO), "it goes on from its balance");
+    assert_eq!(
+        (balances(&bucket)[0], bucket.gap(&"rpd".parse().expect("name"))),
+        (1_000, Milli::ZERO),
+        "it goes on from its balance"
+    );
 }
 
 #[test]
@@ -336,13 +414,15 @@ fn a_retired_full_limit_is_forgotten_by_a_change_too_and_starts_full_again() {
     let mut bucket = full(&["rpm:60/min", "tpm:60/min"]);
     bucket.sync(&limits(&["rpm:60/min"]), ConfigStamp(1), TimeMs(0)).expect("one limit");
     assert_eq!(names(&bucket), ["rpm"]);
-    bucket.sync(&limits(&["rpm:60/min", "tpm:60/min"]), ConfigStamp(2), TimeMs(0)).expect("two limits");
+    bucket
+        .sync(&limits(&["rpm:60/min", "tpm:60/min"]), ConfigStamp(2), TimeMs(0))
+        .expect("two limits");
     assert_eq!(balances(&bucket), [60_000, 60_000]);
 }
 
 proptest! {
-    /// Callers with different `.limits(..)` on one bucket: what they can take together is what the largest of them could
-    /// take alone.
+    /// Callers with different `.limits(..)` on one bucket: what they can take together is what the
+    /// largest of them could take alone.
     #[test]
     fn alternating_overrides_never_gain(
         overrides in prop::collection::vec((1..50_i64, 1..50_i64), 2..4), steps in prop::collection::vec((0..3_usize, 0..400_i64), 1..60),
@@ -364,13 +444,17 @@ proptest! {
     }
 }
 
-// ------------------------------------------------------------------------------------------------- charges and gifts
+// ------------------------------------------------------------------------------- charges and gifts
 
 /// A bucket of 60/min with `balance`, adjusted by `delta` after `elapsed_ms`.
 fn check_adjust(balance: i64, elapsed_ms: i64, delta: i64, expected: i64) {
     let mut bucket = bucket_of(state(limit("x:60/min").params(), balance, 0), 0);
     assert_eq!(bucket.adjust(&limit("x:60/min"), Milli(delta), TimeMs(elapsed_ms)), None);
-    assert_eq!((balances(&bucket), bucket.limits()[0].consumed), (vec![expected], Milli(delta)), "{balance} {delta}");
+    assert_eq!(
+        (balances(&bucket), bucket.limits()[0].consumed),
+        (vec![expected], Milli(delta)),
+        "{balance} {delta}"
+    );
 }
 
 #[test]
@@ -382,7 +466,8 @@ fn charges_may_lead_into_debt_and_credits_stop_at_capacity() {
     check_adjust(59_999, 0, -1, 60_000);
     check_adjust(59_000, 0, -5_000, 60_000);
     check_adjust(-4_000, 0, i64::MIN, 60_000);
-    // Refill first: the tokens that overflow while idle are gone before the charge, not paid by it afterwards.
+    // Refill first: the tokens that overflow while idle are gone before the charge, not paid by it
+    // afterwards.
     check_adjust(60_000, 600_000, 100_000, -40_000);
     check_adjust(59_000, 1_000, 10_000, 50_000);
     check_adjust(0, 1_000, 0, 1_000);
@@ -404,9 +489,14 @@ fn a_late_charge_brings_a_forgotten_limit_back_and_a_late_credit_does_not() {
     bucket.adjust(&receipt, Milli::ZERO, TimeMs(0));
     assert_eq!(names(&bucket), ["rpm"]);
     bucket.adjust(&receipt, Milli(130_000), TimeMs(0));
-    assert_eq!((names(&bucket), balances(&bucket), bucket.active()), (vec!["rpm", "tpm"], vec![60_000, -30_000], 1));
+    assert_eq!(
+        (names(&bucket), balances(&bucket), bucket.active()),
+        (vec!["rpm", "tpm"], vec![60_000, -30_000], 1)
+    );
     assert!(bucket.in_debt_at(TimeMs(0)) && !bucket.is_full_at(TimeMs(0)));
-    bucket.sync(&limits(&["rpm:60/min", "tpm:100/min"]), ConfigStamp(1), TimeMs(0)).expect("two limits");
+    bucket
+        .sync(&limits(&["rpm:60/min", "tpm:100/min"]), ConfigStamp(1), TimeMs(0))
+        .expect("two limits");
     assert_eq!(balances(&bucket), [60_000, -30_000]);
 }
 
@@ -427,7 +517,7 @@ fn a_reset_fills_what_it_names_and_says_what_that_gave() {
     assert_eq!(bucket.reset(Some(&[name("other")]), TimeMs(2_000)), []);
 }
 
-// ------------------------------------------------------------------------------------------------------ usage hours
+// ------------------------------------------------------------------------------------- usage hours
 
 #[test]
 fn the_hour_closes_once_with_all_its_usage() {
@@ -437,11 +527,15 @@ fn the_hour_closes_once_with_all_its_usage() {
     let receipt = limit("rpm:60/min");
     assert_eq!(bucket.adjust(&receipt, Milli(-500), TimeMs(HOUR_MS - 1)), None);
     let name = receipt.name().clone();
-    let first = ClosedHour { start: TimeMs(0), used: vec![(name.clone(), Milli(2_500))], events: 2 };
+    let first =
+        ClosedHour { start: TimeMs(0), used: vec![(name.clone(), Milli(2_500))], events: 2 };
     assert_eq!(bucket.open_hour(), first);
     // The adjustment that turns the hour belongs to the new one.
     assert_eq!(bucket.adjust(&receipt, Milli(7), TimeMs(HOUR_MS)), Some(first));
-    assert_eq!(bucket.open_hour(), ClosedHour { start: TimeMs(HOUR_MS), used: vec![(name, Milli(7))], events: 0 });
+    assert_eq!(
+        bucket.open_hour(),
+        ClosedHour { start: TimeMs(HOUR_MS), used: vec![(name, Milli(7))], events: 0 }
+    );
     assert_eq!(bucket.limits()[0].consumed, Milli(2_507));
 }
 
@@ -452,7 +546,10 @@ fn an_hour_does_not_open_again_for_a_clock_that_is_a_little_behind() {
     grant(&mut bucket, &[take(0, 1_000)], 5 * HOUR_MS - 30_000);
     assert_eq!(bucket.roll_hour(TimeMs(4 * HOUR_MS)), None);
     let open = bucket.open_hour();
-    assert_eq!((open.start, open.events, milli_sum(std::slice::from_ref(&open), "rpm")), (TimeMs(5 * HOUR_MS), 2, 2_000));
+    assert_eq!(
+        (open.start, open.events, milli_sum(std::slice::from_ref(&open), "rpm")),
+        (TimeMs(5 * HOUR_MS), 2, 2_000)
+    );
 }
 
 #[test]
@@ -474,7 +571,7 @@ fn hours_before_the_epoch_and_after_all_hours_are_the_first_and_the_last() {
     }
 }
 
-// --------------------------------------------------------------------------------------------------------- forgetting
+// -------------------------------------------------------------------------------------- forgetting
 
 #[test]
 fn only_a_full_bucket_past_its_expiry_may_be_forgotten() {
@@ -482,7 +579,9 @@ fn only_a_full_bucket_past_its_expiry_may_be_forgotten() {
     grant(&mut bucket, &[take(0, 60_000)], 0);
     assert!(!bucket.is_expired_at(TimeMs(i64::MAX)), "no expiry means never");
     bucket.set_expires_at(Some(TimeMs(50_000)));
-    for (now, expired) in [(49_999, false), (50_000, false), (59_999, false), (60_000, true), (i64::MAX, true)] {
+    for (now, expired) in
+        [(49_999, false), (50_000, false), (59_999, false), (60_000, true), (i64::MAX, true)]
+    {
         assert_eq!(bucket.is_expired_at(TimeMs(now)), expired, "{now}");
     }
     // A retired limit in debt counts like one in force.
@@ -504,7 +603,8 @@ fn debt_is_told_to_the_millisecond() {
 }
 
 proptest! {
-    /// Forgetting a bucket when the sweep may, and creating it anew, is the same as never forgetting it.
+    /// Forgetting a bucket when the sweep may, and creating it anew, is the same as never
+    /// forgetting it.
     #[test]
     fn a_forgotten_bucket_comes_back_as_it_was(limit in any_state(), wait in up_to(i64::MAX / 2)) {
         let params = limit.params;
@@ -520,7 +620,8 @@ proptest! {
         }
     }
 
-    /// One fill time after its last touch a bucket without debt is full, so the default expiry never waits for the refill.
+    /// One fill time after its last touch a bucket without debt is full, so the default expiry
+    /// never waits for the refill.
     #[test]
     fn a_bucket_without_debt_is_full_by_its_expiry(rate in 1..1_000_u64, period in 1..100_000_u64, burst in 1..1_000_u64) {
         let limit = limit(&format!("x:{rate}/{period}sec:{burst}"));
@@ -536,5 +637,8 @@ proptest! {
 fn a_restored_bucket_is_what_was_stored() {
     let one = state(limit("x:60/min").params(), 5, 3);
     let bucket = BucketState::restore(smallvec![one.clone()], 5, TimeMs(7), ConfigStamp(9));
-    assert_eq!((bucket.active(), bucket.limits(), bucket.refilled_at, bucket.stamp), (1, &[one][..], TimeMs(7), ConfigStamp(9)));
+    assert_eq!(
+        (bucket.active(), bucket.limits(), bucket.refilled_at, bucket.stamp),
+        (1, &[one][..], TimeMs(7), ConfigStamp(9))
+    );
 }

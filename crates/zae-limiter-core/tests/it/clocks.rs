@@ -1,6 +1,9 @@
 //! Clocks that are wrong: a bucket is not frozen by one that was ahead, and pays for no time twice.
 
-use zae_limiter_core::{BucketState, CLOCK_BACK_MAX_MS, ConfigStamp, Decision, Limit, Member, Milli, Take, TimeMs, Wait, decide};
+use zae_limiter_core::{
+    BucketState, CLOCK_BACK_MAX_MS, ConfigStamp, Decision, Limit, Member, Milli, Take, TimeMs,
+    Wait, decide,
+};
 
 const MINUTE: i64 = 60_000;
 const HOUR: i64 = 60 * MINUTE;
@@ -19,7 +22,8 @@ fn at(ms: i64) -> TimeMs {
     TimeMs(START + ms)
 }
 
-/// As a store does: a bucket whose time is far ahead is set right before the decision, whatever that is.
+/// As a store does: a bucket whose time is far ahead is set right before the decision, whatever
+/// that is.
 fn take(bucket: &mut BucketState, tokens: u64, now: TimeMs) -> Result<(), Wait> {
     if bucket.is_far_ahead_of(now) {
         bucket.refill(now);
@@ -42,7 +46,11 @@ fn one_take_by_a_clock_that_is_ahead_freezes_nothing() {
         assert_eq!(drain(&mut bucket, at(0)), 60);
         assert_eq!(drain(&mut bucket, at(ahead)), 60, "the lead is paid once");
         // The clock is right again. Nothing is there, and it comes at the usual rate.
-        assert_eq!(take(&mut bucket, 1, at(1_000)), Err(Wait::After(zae_limiter_core::WaitMs::at_least_one(1_000))), "{ahead} ahead");
+        assert_eq!(
+            take(&mut bucket, 1, at(1_000)),
+            Err(Wait::After(zae_limiter_core::WaitMs::at_least_one(1_000))),
+            "{ahead} ahead"
+        );
         assert_eq!(drain(&mut bucket, at(31_000)), 30, "{ahead} ahead");
         assert_eq!(drain(&mut bucket, at(91_000)), 60, "{ahead} ahead");
     }
@@ -53,13 +61,17 @@ fn a_clock_that_comes_back_to_the_future_is_not_paid_again() {
     for ahead in [3 * MINUTE, 13 * HOUR, 10 * YEAR] {
         let mut bucket = full();
         let mut granted = drain(&mut bucket, at(0)) + drain(&mut bucket, at(ahead));
-        // Two processes take turns, one of them ahead, for two minutes: one time passes, whoever looks.
+        // Two processes take turns, one of them ahead, for two minutes: one time passes, whoever
+        // looks.
         for second in 1..=120 {
             let lead = if second % 2 == 0 { ahead } else { 0 };
             granted += drain(&mut bucket, at(lead + second * 1_000));
         }
         assert!(granted <= 120 + 120, "{granted} granted, {ahead} ms ahead");
-        assert!(granted >= 120 + 120 - 61, "{granted} granted, {ahead} ms ahead: nobody starves for more than a minute");
+        assert!(
+            granted >= 120 + 120 - 61,
+            "{granted} granted, {ahead} ms ahead: nobody starves for more than a minute"
+        );
     }
 }
 
@@ -69,7 +81,10 @@ fn a_clock_that_is_a_little_behind_waits() {
     assert_eq!(drain(&mut bucket, at(0)), 60);
     let behind = at(-CLOCK_BACK_MAX_MS);
     let wait = CLOCK_BACK_MAX_MS.unsigned_abs() + 1_000;
-    assert_eq!(take(&mut bucket, 1, behind), Err(Wait::After(zae_limiter_core::WaitMs::at_least_one(wait))));
+    assert_eq!(
+        take(&mut bucket, 1, behind),
+        Err(Wait::After(zae_limiter_core::WaitMs::at_least_one(wait)))
+    );
     assert_eq!((bucket.refilled_at, bucket.lead_ms()), (at(0), 0), "nothing has moved");
     assert!(take(&mut bucket, 1, at(1_000)).is_ok());
 }
@@ -81,7 +96,8 @@ fn a_clock_that_is_far_behind_gains_nothing() {
     // One process is ten years behind; the others go on.
     let mut granted = 0;
     for second in 1..=30 {
-        granted += drain(&mut bucket, at(-10 * YEAR + second * 1_000)) + drain(&mut bucket, at(second * 1_000));
+        granted += drain(&mut bucket, at(-10 * YEAR + second * 1_000))
+            + drain(&mut bucket, at(second * 1_000));
     }
     assert!((29..=30).contains(&granted), "{granted} in thirty seconds");
 }
@@ -91,7 +107,10 @@ fn a_reset_sets_the_time_right() {
     for ahead in [1_000, 2 * MINUTE, 10 * YEAR] {
         let mut bucket = full();
         assert_eq!(drain(&mut bucket, at(ahead)), 60);
-        assert_eq!(bucket.reset(None, at(0)), [("rpm".parse().expect("a name"), Milli::from_tokens(60))]);
+        assert_eq!(
+            bucket.reset(None, at(0)),
+            [("rpm".parse().expect("a name"), Milli::from_tokens(60))]
+        );
         assert_eq!((bucket.refilled_at, bucket.lead_ms()), (at(0), 0));
         assert_eq!(drain(&mut bucket, at(0)), 60);
         assert_eq!(drain(&mut bucket, at(MINUTE)), 60, "{ahead} ahead");
@@ -106,14 +125,16 @@ fn usage_is_not_counted_in_a_far_future() {
     assert!(take(&mut bucket, 2, at(0)).is_ok());
     let now = u32::try_from(START / HOUR).expect("an hour");
     assert_eq!((bucket.hour, bucket.open_hour().used[0].1), (now, Milli::from_tokens(2)));
-    // The clock that is ahead comes again: what is used by it is filed where it says, what is used by others is not.
+    // The clock that is ahead comes again: what is used by it is filed where it says, what is used
+    // by others is not.
     assert!(take(&mut bucket, 4, at(10 * YEAR)).is_ok());
     assert_eq!((bucket.hour, bucket.open_hour().used[0].1), (far, Milli::from_tokens(4)));
     assert!(take(&mut bucket, 8, at(1_000)).is_ok());
     assert_eq!((bucket.hour, bucket.open_hour().used[0].1), (now, Milli::from_tokens(8)));
 }
 
-/// A clock was twenty minutes ahead once. Then two others take turns, a minute and a half apart: that is paid once, too.
+/// A clock was twenty minutes ahead once. Then two others take turns, a minute and a half apart:
+/// that is paid once, too.
 #[test]
 fn an_older_lead_does_not_hide_a_later_one() {
     let mut bucket = full();
@@ -122,7 +143,10 @@ fn an_older_lead_does_not_hide_a_later_one() {
         let lead = if second % 2 == 0 { 90_000 } else { 0 };
         granted += drain(&mut bucket, at(lead + second * 1_000));
     }
-    assert!(granted <= 60 + 60 + 60 + 120, "{granted} granted: the capacity, once for each of two leads, and two minutes");
+    assert!(
+        granted <= 60 + 60 + 60 + 120,
+        "{granted} granted: the capacity, once for each of two leads, and two minutes"
+    );
 }
 
 #[test]
@@ -133,5 +157,9 @@ fn a_lead_is_forgotten_with_nothing_left_to_pay() {
     assert_eq!(bucket.lead_ms(), 13 * HOUR);
     // Time itself reaches what was paid ahead: from there on it counts again.
     bucket.refill(at(13 * HOUR + 30_000));
-    assert_eq!(bucket.all_limits()[0].balance, Milli::from_tokens(30), "thirty seconds beyond what was paid");
+    assert_eq!(
+        bucket.all_limits()[0].balance,
+        Milli::from_tokens(30),
+        "thirty seconds beyond what was paid"
+    );
 }

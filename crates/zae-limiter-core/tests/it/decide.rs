@@ -3,8 +3,8 @@
 use crate::support::*;
 use proptest::prelude::*;
 use zae_limiter_core::{
-    BucketState, CLOCK_BACK_MAX_MS, ConfigStamp, Decision, LimitParams, LimitReport, LimitState, Member, Milli, Reports, Take, TimeMs,
-    Wait, WaitMs, assess, decide, wait_for,
+    BucketState, CLOCK_BACK_MAX_MS, ConfigStamp, Decision, LimitParams, LimitReport, LimitState,
+    Member, Milli, Reports, Take, TimeMs, Wait, WaitMs, assess, decide, wait_for,
 };
 
 fn after(ms: u64) -> Wait {
@@ -22,9 +22,17 @@ fn check(text: &str, balance: i64, now: i64, amount: i64, expected: Wait) {
     let mut bucket = bucket_of(state(limit(text).params(), balance, 0), 10_000);
     let before = bucket.clone();
     let decision = ask(&mut bucket, &[take(0, amount)], now);
-    assert_eq!(reports_of(&decision)[0].wait, expected, "{text} with {balance} asked for {amount} at {now}");
+    assert_eq!(
+        reports_of(&decision)[0].wait,
+        expected,
+        "{text} with {balance} asked for {amount} at {now}"
+    );
     assert_eq!(matches!(decision, Decision::Granted { .. }), expected == Wait::None);
-    assert_eq!(bucket == before, expected != Wait::None, "a grant changes the bucket, a refusal does not");
+    assert_eq!(
+        bucket == before,
+        expected != Wait::None,
+        "a grant changes the bucket, a refusal does not"
+    );
 }
 
 #[test]
@@ -58,19 +66,27 @@ fn zero_declares_a_limit_and_only_debt_refuses_it() {
     check("x:60/min", -60_000, 70_000, 0, Wait::None);
 }
 
-/// The waits of the Python package 0.17 are one millisecond longer than needed, in seconds; ours are exact. Where
-/// nothing ever refills it says 0.0, "retry now"; ours says never.
+/// The waits of the Python package 0.17 are one millisecond longer than needed, in seconds; ours
+/// are exact. Where nothing ever refills it says 0.0, "retry now"; ours says never.
 #[test]
 fn golden_waits_of_the_python_product() {
     for (deficit, refill_milli, period_ms, python_ms) in
         [(1_000, 60_000, 60_000, 1_001), (1, 60_000, 60_000, 2), (500, 1_000, 3_000, 1_501)]
     {
         let limit = state(LimitParams { capacity_milli: 60_000, refill_milli, period_ms }, 0, 0);
-        assert_eq!(wait_for(&limit, Milli(0), 0, Milli(deficit), 0), after(python_ms - 1), "{deficit} at {refill_milli}/{period_ms}");
+        assert_eq!(
+            wait_for(&limit, Milli(0), 0, Milli(deficit), 0),
+            after(python_ms - 1),
+            "{deficit} at {refill_milli}/{period_ms}"
+        );
     }
     for (refill_milli, period_ms) in [(0, 1_000), (-1, 1_000), (1_000, 0), (1_000, -1)] {
         let limit = state(LimitParams { capacity_milli: 60_000, refill_milli, period_ms }, 0, 0);
-        assert_eq!(wait_for(&limit, Milli(0), 0, Milli(1_000), 0), Wait::Never, "{refill_milli}/{period_ms}");
+        assert_eq!(
+            wait_for(&limit, Milli(0), 0, Milli(1_000), 0),
+            Wait::Never,
+            "{refill_milli}/{period_ms}"
+        );
     }
 }
 
@@ -89,7 +105,10 @@ fn a_limit_not_named_is_refilled_but_not_checked() {
     assert_eq!(balances(&bucket), [59_000, -29_000]);
     assert_eq!(bucket.refilled_at, TimeMs(1_000));
     // Naming it, even for nothing, checks it.
-    assert_eq!(wait_of(&ask(&mut bucket, &[take(0, 1_000), take(1, 0)], 1_000)), Some(after(29_000)));
+    assert_eq!(
+        wait_of(&ask(&mut bucket, &[take(0, 1_000), take(1, 0)], 1_000)),
+        Some(after(29_000))
+    );
 }
 
 #[test]
@@ -105,7 +124,13 @@ fn a_chain_takes_from_all_or_from_none() {
     let (mut key, mut org) = (full(&["rpm:60/min", "tpm:100/min"]), full(&["rpm:10/min"]));
     let (own, shared) = ([take(0, 1_000), take(1, 50_000)], [take(0, 1_000)]);
     let mut chain = |now: i64| {
-        let decision = decide(&mut [Member { bucket: &mut key, takes: &own }, Member { bucket: &mut org, takes: &shared }], TimeMs(now));
+        let decision = decide(
+            &mut [
+                Member { bucket: &mut key, takes: &own },
+                Member { bucket: &mut org, takes: &shared },
+            ],
+            TimeMs(now),
+        );
         (decision, key.clone(), org.clone())
     };
     chain(0);
@@ -117,11 +142,16 @@ fn a_chain_takes_from_all_or_from_none() {
         requested: Milli(requested),
         wait: Wait::None,
     };
-    let expected = [report(0, 0, 58_000, 1_000), report(0, 1, 0, 50_000), report(1, 0, 8_000, 1_000)];
-    assert_eq!(decision, Decision::Granted { reports: expected.into_iter().collect(), closed: vec![] });
+    let expected =
+        [report(0, 0, 58_000, 1_000), report(0, 1, 0, 50_000), report(1, 0, 8_000, 1_000)];
+    assert_eq!(
+        decision,
+        Decision::Granted { reports: expected.into_iter().collect(), closed: vec![] }
+    );
     assert_eq!((balances(&key_before), balances(&org_before)), (vec![58_000, 0], vec![8_000]));
 
-    // The second limit of the first member is short: nobody loses anything, and every limit is reported as refilled to now.
+    // The second limit of the first member is short: nobody loses anything, and every limit is
+    // reported as refilled to now.
     let (decision, key_after, org_after) = chain(6_000);
     let short = LimitReport { wait: after(24_000), ..report(0, 1, 10_000, 50_000) };
     let expected = [report(0, 0, 60_000, 1_000), short, report(1, 0, 9_000, 1_000)];
@@ -135,7 +165,13 @@ fn a_short_ancestor_refuses_as_well() {
     grant(&mut org, &[take(0, 1_000)], 0);
     let (key_before, org_before) = (key.clone(), org.clone());
     let takes = [take(0, 1_000)];
-    let decision = decide(&mut [Member { bucket: &mut key, takes: &takes }, Member { bucket: &mut org, takes: &takes }], TimeMs(1));
+    let decision = decide(
+        &mut [
+            Member { bucket: &mut key, takes: &takes },
+            Member { bucket: &mut org, takes: &takes },
+        ],
+        TimeMs(1),
+    );
     assert_eq!(wait_of(&decision), Some(after(59_999)));
     assert_eq!((key, org), (key_before, org_before));
 }
@@ -145,10 +181,20 @@ fn an_hour_that_ends_is_handed_over_with_its_member() {
     let (mut key, mut org) = (full(&["rpm:60/min"]), full(&["rpm:60/min"]));
     grant(&mut org, &[take(0, 3_000)], 0);
     let takes = [take(0, 1_000)];
-    let decision = decide(&mut [Member { bucket: &mut key, takes: &takes }, Member { bucket: &mut org, takes: &takes }], TimeMs(HOUR_MS));
+    let decision = decide(
+        &mut [
+            Member { bucket: &mut key, takes: &takes },
+            Member { bucket: &mut org, takes: &takes },
+        ],
+        TimeMs(HOUR_MS),
+    );
     let Decision::Granted { closed, .. } = decision else { panic!("{decision:?}") };
-    let closed: Vec<_> = closed.iter().map(|(member, hour)| (*member, hour.start.0, hour.used[0].1.0, hour.events)).collect();
-    // The first member's hour was empty, so only the second's is history; this take is in the new hour.
+    let closed: Vec<_> = closed
+        .iter()
+        .map(|(member, hour)| (*member, hour.start.0, hour.used[0].1.0, hour.events))
+        .collect();
+    // The first member's hour was empty, so only the second's is history; this take is in the new
+    // hour.
     assert_eq!(closed, [(1, 0, 3_000, 1)]);
     assert_eq!((org.open_hour().used[0].1, org.open_hour().events), (Milli(1_000), 1));
 }
@@ -172,7 +218,8 @@ fn a_negative_amount_is_a_bug_of_the_caller() {
 /// A bucket in any state, its refill instant, and a clock before or after it.
 fn any_moment() -> impl Strategy<Value = (LimitState, i64, i64)> {
     let at = 1_700_000_000_000;
-    (any_state(), prop_oneof![up_to(DAY_MS), up_to(DAY_MS).prop_map(|ms| -ms), Just(0)]).prop_map(move |(state, ms)| (state, at, at + ms))
+    (any_state(), prop_oneof![up_to(DAY_MS), up_to(DAY_MS).prop_map(|ms| -ms), Just(0)])
+        .prop_map(move |(state, ms)| (state, at, at + ms))
 }
 
 proptest! {
@@ -273,7 +320,8 @@ proptest! {
         }
     }
 
-    /// Waits saturate, they do not wrap: at the bounds of every number the answer is a wait or never, and is never zero.
+    /// Waits saturate, they do not wrap: at the bounds of every number the answer is a wait or
+    /// never, and is never zero.
     #[test]
     fn extreme_waits_never_panic_or_wrap(
         balance in prop::sample::select(vec![i64::MIN, -MILLI_MAX, -1, 0]), amount in prop::sample::select(vec![0, 1, MILLI_MAX, i64::MAX]),

@@ -1,21 +1,25 @@
-//! Tokens are never created: any run of takes, charges, gifts, resets and changed limits, against an oracle that redoes the
-//! sums another way.
+//! Tokens are never created: any run of takes, charges, gifts, resets and changed limits, against
+//! an oracle that redoes the sums another way.
 //!
-//! The oracle counts in one unit that divides everything ([`UNITS`] to the millitoken), so a balance is one number without
-//! a remainder. It forgets nothing but what the bucket forgets, and its meter not even
-//! that: forgetting a limit must never let more through than remembering it.
+//! The oracle counts in one unit that divides everything ([`UNITS`] to the millitoken), so a
+//! balance is one number without a remainder. It forgets nothing but what the bucket forgets, and
+//! its meter not even that: forgetting a limit must never let more through than remembering it.
 
 use std::collections::BTreeMap;
 
 use crate::support::*;
 use proptest::prelude::*;
-use zae_limiter_core::{BucketState, ClosedHour, ConfigStamp, Decision, Limit, Milli, TimeMs, Wait};
+use zae_limiter_core::{
+    BucketState, ClosedHour, ConfigStamp, Decision, Limit, Milli, TimeMs, Wait,
+};
 
-/// The least common multiple of every period below, in ms: a rate of `refill/period` is whole in these units.
+/// The least common multiple of every period below, in ms: a rate of `refill/period` is whole in
+/// these units.
 const UNITS: i128 = 604_800_000;
 
-/// The configurations a run switches between. `often` is always there; the others come and go. All of them change capacity
-/// and rate, so a limit can be lowered, fill up, be forgotten and come back larger.
+/// The configurations a run switches between. `often` is always there; the others come and go. All
+/// of them change capacity and rate, so a limit can be lowered, fill up, be forgotten and come back
+/// larger.
 const CONFIGS: [&[&str]; 6] = [
     &["often:100/sec", "daily:10/day"],
     &["often:7/7sec:3", "daily:10/day", "burst:5/min:50"],
@@ -31,8 +35,9 @@ struct Account {
     limit: Limit,
     /// The balance.
     units: i128,
-    /// A leaky meter: what was taken and not given back, less what the rate has regained, never below nothing. Its highest
-    /// mark is the most that was admitted beyond `rate·t` in any interval.
+    /// A leaky meter: what was taken and not given back, less what the rate has regained, never
+    /// below nothing. Its highest mark is the most that was admitted beyond `rate·t` in any
+    /// interval.
     meter: i128,
     capacity_max: i128,
     /// Takes and adjustments, all of them, and since the bucket last began to count this limit.
@@ -43,7 +48,14 @@ struct Account {
 impl Account {
     fn new(limit: &Limit) -> Account {
         let capacity = i128::from(limit.params().capacity_milli);
-        Account { limit: limit.clone(), units: capacity * UNITS, meter: 0, capacity_max: capacity, used: 0, used_since_known: 0 }
+        Account {
+            limit: limit.clone(),
+            units: capacity * UNITS,
+            meter: 0,
+            capacity_max: capacity,
+            used: 0,
+            used_since_known: 0,
+        }
     }
 
     fn capacity(&self) -> i128 {
@@ -120,8 +132,15 @@ struct Run {
 impl Run {
     fn new(start: i64) -> Run {
         let first = limits(CONFIGS[0]);
-        let accounts = first.iter().map(|limit| (limit.name().to_string(), Account::new(limit))).collect();
-        Run { bucket: BucketState::full(&first, ConfigStamp(0), TimeMs(start)), accounts, history: vec![], now: start, latest: start }
+        let accounts =
+            first.iter().map(|limit| (limit.name().to_string(), Account::new(limit))).collect();
+        Run {
+            bucket: BucketState::full(&first, ConfigStamp(0), TimeMs(start)),
+            accounts,
+            history: vec![],
+            now: start,
+            latest: start,
+        }
     }
 
     fn apply(&mut self, gap: i64, step: &Step) {
@@ -135,7 +154,8 @@ impl Run {
         match step {
             Step::Take(parts) => {
                 if !self.take(parts) {
-                    // The oracle has moved on, the bucket has not: look at it refilled, then go on as it was.
+                    // The oracle has moved on, the bucket has not: look at it refilled, then go on
+                    // as it was.
                     assert_eq!(self.bucket, before, "a refusal changes nothing");
                     self.bucket.refill(TimeMs(self.now));
                 }
@@ -152,11 +172,18 @@ impl Run {
         let asked: Vec<(u8, &str, i64)> = (0u8..)
             .zip(self.bucket.limits())
             .zip(parts)
-            .filter_map(|((index, state), part)| part.map(|part| (index, state.name.as_str(), state.params.capacity_milli / 100 * part)))
+            .filter_map(|((index, state), part)| {
+                part.map(|part| {
+                    (index, state.name.as_str(), state.params.capacity_milli / 100 * part)
+                })
+            })
             .collect();
-        let passes = asked.iter().all(|(_, name, amount)| self.accounts[*name].units >= i128::from(*amount) * UNITS);
+        let passes = asked
+            .iter()
+            .all(|(_, name, amount)| self.accounts[*name].units >= i128::from(*amount) * UNITS);
         let takes: Vec<_> = asked.iter().map(|(index, _, amount)| take(*index, *amount)).collect();
-        let charges: Vec<(String, i64)> = asked.iter().map(|(_, name, amount)| (String::from(*name), *amount)).collect();
+        let charges: Vec<(String, i64)> =
+            asked.iter().map(|(_, name, amount)| (String::from(*name), *amount)).collect();
         match ask(&mut self.bucket, &takes, self.now) {
             Decision::Refused { reports } => {
                 assert!(!passes, "refused although the oracle has enough: {reports:?}");
@@ -170,12 +197,16 @@ impl Run {
                 assert!(passes, "granted although the oracle has not enough: {reports:?}");
                 self.history.extend(closed.into_iter().map(|(_, hour)| hour));
                 for (name, amount) in &charges {
-                    let account = self.accounts.get_mut(name).expect("a limit in force has an account");
+                    let account =
+                        self.accounts.get_mut(name).expect("a limit in force has an account");
                     account.units -= i128::from(*amount) * UNITS;
                     account.meter += i128::from(*amount) * UNITS;
                     account.count(*amount);
                     // Invariant 1, over every interval that ends here.
-                    assert!(account.meter <= account.capacity_max * UNITS, "{name} admitted more than capacity + rate·t");
+                    assert!(
+                        account.meter <= account.capacity_max * UNITS,
+                        "{name} admitted more than capacity + rate·t"
+                    );
                 }
                 true
             }
@@ -183,7 +214,9 @@ impl Run {
     }
 
     fn adjust(&mut self, index: usize, delta: i64) {
-        let Some((name, account)) = self.accounts.iter_mut().nth(index) else { return self.bucket.refill(TimeMs(self.now)) };
+        let Some((name, account)) = self.accounts.iter_mut().nth(index) else {
+            return self.bucket.refill(TimeMs(self.now));
+        };
         let receipt = account.limit.clone();
         let known = self.bucket.all_limits().iter().any(|state| state.name.as_str() == name);
         if !known {
@@ -202,7 +235,9 @@ impl Run {
     }
 
     fn reset(&mut self, index: Option<usize>) {
-        let name = index.and_then(|index| self.bucket.all_limits().get(index)).map(|state| state.name.clone());
+        let name = index
+            .and_then(|index| self.bucket.all_limits().get(index))
+            .map(|state| state.name.clone());
         let only = name.map(|name| vec![name]);
         let gains = self.bucket.reset(only.as_deref(), TimeMs(self.now));
         if only.is_none() {
@@ -210,8 +245,10 @@ impl Run {
             self.latest = self.now;
         }
         for (name, gain) in gains {
-            let account = self.accounts.get_mut(name.as_str()).expect("a limit of the bucket has an account");
-            // What a reset gives, on top of a fraction it rounds up, is the administrator's gift, not the rate's.
+            let account =
+                self.accounts.get_mut(name.as_str()).expect("a limit of the bucket has an account");
+            // What a reset gives, on top of a fraction it rounds up, is the administrator's gift,
+            // not the rate's.
             account.give(i128::from(gain.0));
             assert_eq!(account.units, account.capacity());
         }
@@ -221,7 +258,10 @@ impl Run {
         let wanted = limits(texts);
         for limit in &wanted {
             let known = self.bucket.all_limits().iter().any(|state| state.name == *limit.name());
-            let account = self.accounts.entry(limit.name().to_string()).or_insert_with(|| Account::new(limit));
+            let account = self
+                .accounts
+                .entry(limit.name().to_string())
+                .or_insert_with(|| Account::new(limit));
             account.become_limit(limit);
             if !known {
                 // Forgotten, so it starts anew: full. The meter does not.
@@ -237,21 +277,47 @@ impl Run {
         assert_eq!(self.bucket.refilled_at, TimeMs(self.latest));
         for state in self.bucket.all_limits() {
             let account = &self.accounts[state.name.as_str()];
-            let fraction = i128::from(state.remainder) * (UNITS / i128::from(state.params.period_ms));
-            assert_eq!(i128::from(state.balance.0) * UNITS + fraction, account.units, "balance of {}", state.name);
-            assert!(state.balance.0 <= state.params.capacity_milli, "{} above capacity", state.name);
-            assert_eq!(i128::from(state.consumed.0), account.used_since_known, "consumed of {}", state.name);
+            let fraction =
+                i128::from(state.remainder) * (UNITS / i128::from(state.params.period_ms));
+            assert_eq!(
+                i128::from(state.balance.0) * UNITS + fraction,
+                account.units,
+                "balance of {}",
+                state.name
+            );
+            assert!(
+                state.balance.0 <= state.params.capacity_milli,
+                "{} above capacity",
+                state.name
+            );
+            assert_eq!(
+                i128::from(state.consumed.0),
+                account.used_since_known,
+                "consumed of {}",
+                state.name
+            );
         }
         let open = self.bucket.open_hour();
         for (name, account) in &self.accounts {
             let hours = self.history.iter().chain([&open]).flat_map(|hour| &hour.used);
-            let counted: i64 = hours.filter(|(limit, _)| limit.as_str() == name).map(|(_, used)| used.0).sum();
+            let counted: i64 =
+                hours.filter(|(limit, _)| limit.as_str() == name).map(|(_, used)| used.0).sum();
             assert_eq!(i128::from(counted), account.used, "history of {name}");
-            let forgotten = self.bucket.all_limits().iter().all(|state| state.name.as_str() != name);
-            assert!(!forgotten || account.units == account.capacity(), "{name} was forgotten before it was full");
-            assert!(!forgotten || account.meter == 0, "{name} was forgotten while a larger capacity would still lack tokens");
+            let forgotten =
+                self.bucket.all_limits().iter().all(|state| state.name.as_str() != name);
+            assert!(
+                !forgotten || account.units == account.capacity(),
+                "{name} was forgotten before it was full"
+            );
+            assert!(
+                !forgotten || account.meter == 0,
+                "{name} was forgotten while a larger capacity would still lack tokens"
+            );
         }
-        assert!(self.history.windows(2).all(|pair| pair[0].start < pair[1].start), "hours close in order, each once");
+        assert!(
+            self.history.windows(2).all(|pair| pair[0].start < pair[1].start),
+            "hours close in order, each once"
+        );
     }
 }
 

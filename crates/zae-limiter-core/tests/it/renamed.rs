@@ -2,7 +2,8 @@
 
 use crate::support::*;
 use zae_limiter_core::{
-    BucketState, ClosedHour, ConfigStamp, CounterFull, FOLDED, LIMITS_MAX, Limit, Milli, TOKENS_MAX, TimeMs, TooManyLimits, Wait, assess,
+    BucketState, ClosedHour, ConfigStamp, CounterFull, FOLDED, LIMITS_MAX, Limit, Milli,
+    TOKENS_MAX, TimeMs, TooManyLimits, Wait, assess,
 };
 
 fn names(bucket: &BucketState) -> Vec<&str> {
@@ -16,7 +17,8 @@ fn numbered(from: usize, count: usize) -> Vec<Limit> {
 
 fn drained(from: usize, now: i64, bucket: &mut BucketState) {
     bucket.sync(&numbered(from, LIMITS_MAX), ConfigStamp(1), TimeMs(now)).expect("never too many");
-    let all: Vec<_> = (0u8..16).map(|i| take(i, bucket.limits()[usize::from(i)].balance.0)).collect();
+    let all: Vec<_> =
+        (0u8..16).map(|i| take(i, bucket.limits()[usize::from(i)].balance.0)).collect();
     grant(bucket, &all, now);
 }
 
@@ -27,23 +29,35 @@ fn renamed_limits_are_kept_until_there_are_too_many_and_then_folded() {
         drained(100 * round, 0, &mut bucket);
     }
     assert_eq!(bucket.all_limits().len(), 64, "as many as are kept");
-    // Within the hour their use is not counted yet, so none can go; an hour later the nearest to full do.
+    // Within the hour their use is not counted yet, so none can go; an hour later the nearest to
+    // full do.
     bucket.roll_hour(TimeMs(HOUR_MS));
     let before: Vec<i64> = bucket.limits().iter().map(|limit| limit.balance.0).collect();
     assert_eq!(before, [0; 16]);
     drained(400, HOUR_MS, &mut bucket);
-    assert_eq!(bucket.all_limits().len(), 64, "sixteen new ones, and one in the place of seventeen");
+    assert_eq!(
+        bucket.all_limits().len(),
+        64,
+        "sixteen new ones, and one in the place of seventeen"
+    );
     assert!(names(&bucket).contains(&FOLDED));
-    // One that was folded starts empty, where it would have had two and a half tokens; so does any other.
+    // One that was folded starts empty, where it would have had two and a half tokens; so does any
+    // other.
     for back in [0, 900] {
         let mut copy = bucket.clone();
         copy.sync(&numbered(back, 1), ConfigStamp(2), TimeMs(2 * HOUR_MS)).expect("never too many");
-        assert!(copy.limits()[0].balance.0 <= 5_000, "l{back} comes back with {}", copy.limits()[0].balance.0);
+        assert!(
+            copy.limits()[0].balance.0 <= 5_000,
+            "l{back} comes back with {}",
+            copy.limits()[0].balance.0
+        );
     }
-    // One that was kept goes on from its balance, and a charge of a folded one does not start full either.
+    // One that was kept goes on from its balance, and a charge of a folded one does not start full
+    // either.
     let charge = limit("l0:60/day");
     bucket.adjust(&charge, Milli(1_000), TimeMs(2 * HOUR_MS));
-    let charged = bucket.all_limits().iter().find(|limit| limit.name.as_str() == "l0").expect("it is back");
+    let charged =
+        bucket.all_limits().iter().find(|limit| limit.name.as_str() == "l0").expect("it is back");
     assert!(charged.balance.0 <= 4_000, "{}", charged.balance.0);
     // When all of them are full, time has filled what remembers them, too.
     assert!(!bucket.is_full_at(TimeMs(3 * HOUR_MS)), "a bucket that remembers is not forgotten");
@@ -64,7 +78,8 @@ fn a_limit_in_debt_is_not_folded() {
     bucket.roll_hour(TimeMs(HOUR_MS));
     drained(400, HOUR_MS, &mut bucket);
     assert!(names(&bucket).contains(&FOLDED), "others have gone");
-    let owing = bucket.all_limits().iter().find(|limit| limit.name.as_str() == "debtor").expect("it stays");
+    let owing =
+        bucket.all_limits().iter().find(|limit| limit.name.as_str() == "debtor").expect("it stays");
     assert_eq!(owing.balance, Milli(-500), "two and a half used of one, and one regained");
 }
 
@@ -77,7 +92,11 @@ fn a_limit_that_was_used_within_the_hour_is_not_folded() {
     }
     assert_eq!((bucket.all_limits().len(), names(&bucket).contains(&FOLDED)), (80, false));
     let closed = bucket.roll_hour(TimeMs(HOUR_MS)).expect("an hour with usage");
-    assert_eq!((closed.used.len(), used(&closed)), (80, 80 * 60_000), "every one of them is counted");
+    assert_eq!(
+        (closed.used.len(), used(&closed)),
+        (80, 80 * 60_000),
+        "every one of them is counted"
+    );
 }
 
 #[test]
@@ -100,7 +119,9 @@ fn only_limits_in_debt_can_be_too_many_and_a_refused_change_changes_nothing() {
     for round in 0..20 {
         let before = bucket.clone();
         match bucket.sync(&numbered(100 * round, LIMITS_MAX), ConfigStamp(1), TimeMs(0)) {
-            Ok(()) => numbered(100 * round, LIMITS_MAX).iter().for_each(|limit| drop(bucket.adjust(limit, Milli(90_000), TimeMs(0)))),
+            Ok(()) => numbered(100 * round, LIMITS_MAX)
+                .iter()
+                .for_each(|limit| drop(bucket.adjust(limit, Milli(90_000), TimeMs(0)))),
             Err(TooManyLimits { count }) => {
                 assert_eq!(bucket, before);
                 refused = Some((round, count));
@@ -128,7 +149,11 @@ fn a_counter_starts_anew_before_it_overflows_and_every_hour_is_exact() {
         let closed = bucket.adjust(&x, most, now);
         assert_eq!(closed.map(|hour| used(&hour)), (hour > 1).then_some(most.0), "the hour before");
         assert_eq!(used(&bucket.open_hour()), most.0);
-        assert_eq!(bucket.check_adjust(&x, Milli(-most.0), now), Ok(()), "what was charged can be given back");
+        assert_eq!(
+            bucket.check_adjust(&x, Milli(-most.0), now),
+            Ok(()),
+            "what was charged can be given back"
+        );
     }
     assert!(bucket.limits()[0].consumed.0 > 0, "a counter, not the end of the numbers");
 }
@@ -148,13 +173,33 @@ fn a_charge_beyond_the_end_of_an_hour_or_a_debt_is_told_and_changes_nothing() {
     let full_counter = || Err(CounterFull { limit: "x".parse().expect("a valid name") });
     let mut bucket = full(&["x:60/min"]);
     bucket.adjust(&x, Milli(i64::MAX), now);
-    assert_eq!(bucket.check_adjust(&x, Milli(1), now), full_counter(), "the hour has counted all it can");
-    assert_eq!(bucket.check_adjust(&x, Milli(1), TimeMs(HOUR_MS)), Ok(()), "the next one counts from zero, and refill paid a little");
-    assert_eq!(bucket.check_adjust(&x, Milli(i64::MAX), TimeMs(HOUR_MS)), full_counter(), "which could count that, but no debt is as deep");
+    assert_eq!(
+        bucket.check_adjust(&x, Milli(1), now),
+        full_counter(),
+        "the hour has counted all it can"
+    );
+    assert_eq!(
+        bucket.check_adjust(&x, Milli(1), TimeMs(HOUR_MS)),
+        Ok(()),
+        "the next one counts from zero, and refill paid a little"
+    );
+    assert_eq!(
+        bucket.check_adjust(&x, Milli(i64::MAX), TimeMs(HOUR_MS)),
+        full_counter(),
+        "which could count that, but no debt is as deep"
+    );
     bucket.adjust(&x, Milli(200_000), TimeMs(HOUR_MS));
-    assert_eq!(bucket.check_adjust(&x, Milli(i64::MAX), TimeMs(HOUR_MS)), full_counter(), "a deeper debt than there is");
+    assert_eq!(
+        bucket.check_adjust(&x, Milli(i64::MAX), TimeMs(HOUR_MS)),
+        full_counter(),
+        "a deeper debt than there is"
+    );
     bucket.reset(None, TimeMs(HOUR_MS));
-    assert_eq!(bucket.check_adjust(&x, Milli(i64::MAX - 200_000), TimeMs(HOUR_MS)), Ok(()), "a reset makes room");
+    assert_eq!(
+        bucket.check_adjust(&x, Milli(i64::MAX - 200_000), TimeMs(HOUR_MS)),
+        Ok(()),
+        "a reset makes room"
+    );
 }
 
 #[test]
@@ -165,8 +210,11 @@ fn a_take_that_an_hour_cannot_count_waits_for_the_next() {
     for second in 0..9 {
         grant(&mut bucket, &[take(0, most)], second * 1_000);
     }
-    let wait = |now: i64| assess([(&bucket, &[take(0, most)][..])].into_iter(), TimeMs(now))[0].wait;
-    let Wait::After(told) = wait(10_000) else { panic!("the hour has counted 9 · 10^15, and cannot count one more") };
+    let wait =
+        |now: i64| assess([(&bucket, &[take(0, most)][..])].into_iter(), TimeMs(now))[0].wait;
+    let Wait::After(told) = wait(10_000) else {
+        panic!("the hour has counted 9 · 10^15, and cannot count one more")
+    };
     assert_eq!(told.get(), 3_590_000);
     assert_eq!(wait(HOUR_MS - 1), Wait::After(zae_limiter_core::WaitMs::MIN), "refused until then");
     assert_eq!(wait(HOUR_MS), Wait::None, "granted then");

@@ -1,5 +1,5 @@
-//! Bringing a flag to the buckets it covers. The configuration is what counts; buckets carry a copy, because a take reads
-//! nothing else.
+//! Bringing a flag to the buckets it covers. The configuration is what counts; buckets carry a
+//! copy, because a take reads nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,14 +14,16 @@ use crate::image::{Image, attr::FV};
 use crate::item::{attr, integer_of, key_of};
 use crate::page::{Listing, Walk};
 use crate::retry::Refused;
-use crate::table::{Action, Comparison, Condition, Index, Item, Key, Update, Write, compare, number};
+use crate::table::{
+    Action, Comparison, Condition, Index, Item, Key, Update, Write, compare, number,
+};
 use crate::write::{BucketWrite, Writer};
 use crate::{DynamoStore, keys};
 
 const OPERATION: &str = "set_disabled";
 
-/// How often the buckets are looked for. Indexes lag behind; a bucket made while the flag was being stored shows up in the
-/// second pass, one made later reads the flag itself.
+/// How often the buckets are looked for. Indexes lag behind; a bucket made while the flag was being
+/// stored shows up in the second pass, one made later reads the flag itself.
 const PASSES: u32 = 2;
 
 /// Buckets written at the same time.
@@ -51,13 +53,19 @@ impl SeenFlag {
 
 /// Switches a bucket off, or on. Never makes one.
 ///
-/// The write lands only on the flag that was seen, and moves its count. Who writes a flag looks at the bucket first and at the
-/// configuration afterwards, and who changes the configuration writes the flag of every bucket in any case. So a write that is
-/// delayed, or was computed from an older configuration, finds another count and fails. Example: an administrator switches off
-/// and sees count 3; another one switches on, sees count 3 as well and writes 4; the first write arrives now and is refused.
+/// The write lands only on the flag that was seen, and moves its count. Who writes a flag looks at
+/// the bucket first and at the configuration afterwards, and who changes the configuration writes
+/// the flag of every bucket in any case. So a write that is delayed, or was computed from an older
+/// configuration, finds another count and fails. Example: an administrator switches off and sees
+/// count 3; another one switches on, sees count 3 as well and writes 4; the first write arrives now
+/// and is refused.
 pub(crate) fn write_flag(key: Key, seen: SeenFlag, disabled: bool) -> Update {
     let name = || attr::DISABLED.into();
-    let action = if disabled { Action::Set(name(), AttributeValue::Bool(true)) } else { Action::Remove(name()) };
+    let action = if disabled {
+        Action::Set(name(), AttributeValue::Bool(true))
+    } else {
+        Action::Remove(name())
+    };
     let count = number(seen.count.unwrap_or(0).saturating_add(1));
     let conditions = vec![
         Condition::Exists(attr::PK.into()),
@@ -67,24 +75,38 @@ pub(crate) fn write_flag(key: Key, seen: SeenFlag, disabled: bool) -> Update {
             None => Condition::Absent(FV.into()),
         },
     ];
-    let write = BucketWrite::update(Writer::Flag, Update { key, actions: vec![action, Action::Set(FV.into(), count)], conditions });
+    let write = BucketWrite::update(
+        Writer::Flag,
+        Update { key, actions: vec![action, Action::Set(FV.into(), count)], conditions },
+    );
     debug_assert!(write.breaches().is_empty(), "{:?}", write.breaches());
     match write.write {
         Write::Update(update) => update,
-        Write::Put(_) | Write::Delete(_) | Write::Check(_) => unreachable!("it was built as an update"),
+        Write::Put(_) | Write::Delete(_) | Write::Check(_) => {
+            unreachable!("it was built as an update")
+        }
     }
 }
 
 impl DynamoStore {
-    /// Looks at the configuration of a bucket that says it is switched off. True when the configuration says so too; when not,
-    /// the flag was left behind, and is taken away unless somebody is faster.
-    pub(crate) async fn is_off_by_configuration(&self, member: &MemberTake<'_>, key: &Key, image: &Image) -> Result<bool, StoreError> {
+    /// Looks at the configuration of a bucket that says it is switched off. True when the
+    /// configuration says so too; when not, the flag was left behind, and is taken away unless
+    /// somebody is faster.
+    pub(crate) async fn is_off_by_configuration(
+        &self,
+        member: &MemberTake<'_>,
+        key: &Key,
+        image: &Image,
+    ) -> Result<bool, StoreError> {
         if self.member(member, Trust::NOTHING).await?.disabled_by.is_some() {
             return Ok(true);
         }
         let update = write_flag(key.clone(), SeenFlag::in_image(image), false);
         match self.shared.persist("consume", || self.table().update(&update)).await {
-            Ok(_) => tracing::warn!(pk = key.pk, "a bucket was switched off against its configuration, and is on again"),
+            Ok(_) => tracing::warn!(
+                pk = key.pk,
+                "a bucket was switched off against its configuration, and is on again"
+            ),
             // Somebody else has written the flag, or an earlier attempt of this call has.
             Err(Refused::Condition(_)) => {}
             Err(refused) => return Err(refused.into_error("consume")),
@@ -93,11 +115,16 @@ impl DynamoStore {
     }
 
     /// Switches a bucket off that was made a moment ago, if its configuration still says so.
-    pub(crate) async fn switch_off_newborn(&self, member: &MemberTake<'_>, key: &Key) -> Result<(), StoreError> {
+    pub(crate) async fn switch_off_newborn(
+        &self,
+        member: &MemberTake<'_>,
+        key: &Key,
+    ) -> Result<(), StoreError> {
         let mut seen = SeenFlag::OF_A_NEW_BUCKET;
         for attempt in 1..=ADMIN_ATTEMPTS_MAX {
             let update = write_flag(key.clone(), seen, true);
-            let found = match self.shared.persist("consume", || self.table().update(&update)).await {
+            let found = match self.shared.persist("consume", || self.table().update(&update)).await
+            {
                 Ok(_) => return Ok(()),
                 Err(Refused::Condition(found)) => found,
                 Err(refused) => return Err(refused.into_error("consume")),
@@ -121,7 +148,8 @@ struct Bucket {
     resource: String,
 }
 
-/// Brings the flag of every bucket a level covers up to date. Returns how many there are: those of the pass that found the most.
+/// Brings the flag of every bucket a level covers up to date. Returns how many there are: those of
+/// the pass that found the most.
 pub(super) async fn reach_buckets(store: &DynamoStore, level: &Level) -> Result<u64, StoreError> {
     let mut most = 0;
     for pass in 0..PASSES {
@@ -135,7 +163,8 @@ pub(super) async fn reach_buckets(store: &DynamoStore, level: &Level) -> Result<
             let mut last = None;
             for key in items.iter().filter_map(key_of) {
                 if let Some((entity, resource, _)) = keys::parse_bucket(&store.id, &key.pk) {
-                    let bucket = Bucket { entity: entity.to_owned(), resource: resource.to_owned() };
+                    let bucket =
+                        Bucket { entity: entity.to_owned(), resource: resource.to_owned() };
                     last = Some(bucket.clone());
                     shards.entry(bucket).or_default().push(key);
                 }
@@ -148,8 +177,9 @@ pub(super) async fn reach_buckets(store: &DynamoStore, level: &Level) -> Result<
     Ok(most)
 }
 
-/// Counts buckets page by page, without keeping them: a resource may have millions. An index lists the shards of a bucket one
-/// after the other, so only the last bucket of a page can go on in the next one.
+/// Counts buckets page by page, without keeping them: a resource may have millions. An index lists
+/// the shards of a bucket one after the other, so only the last bucket of a page can go on in the
+/// next one.
 #[derive(Default)]
 struct Census {
     count: u64,
@@ -173,11 +203,15 @@ impl Census {
 pub(super) fn covered_by(store: &DynamoStore, level: &Level) -> Listing {
     let buckets = keys::index::BUCKET.to_owned();
     let (index, partition, prefix) = match level {
-        Level::EntityResource(entity, resource) => {
-            (Index::Gsi3, keys::index::entity(&store.id, entity), keys::index::entity_bucket_prefix(resource))
-        }
+        Level::EntityResource(entity, resource) => (
+            Index::Gsi3,
+            keys::index::entity(&store.id, entity),
+            keys::index::entity_bucket_prefix(resource),
+        ),
         Level::Entity(entity) => (Index::Gsi3, keys::index::entity(&store.id, entity), buckets),
-        Level::Resource(resource) => (Index::Gsi2, keys::index::resource(&store.id, resource), buckets),
+        Level::Resource(resource) => {
+            (Index::Gsi2, keys::index::resource(&store.id, resource), buckets)
+        }
         // Has no flag; nothing is covered by a partition nobody writes.
         Level::System => (Index::Gsi3, format!("{}/NOTHING#", store.id), buckets),
     };
@@ -185,10 +219,15 @@ pub(super) fn covered_by(store: &DynamoStore, level: &Level) -> Listing {
 }
 
 /// Writes the flag of each bucket, by its own levels. Returns those that are there.
-async fn flag_all(store: &DynamoStore, shards: BTreeMap<Bucket, Vec<Key>>) -> Result<BTreeSet<Bucket>, StoreError> {
+async fn flag_all(
+    store: &DynamoStore,
+    shards: BTreeMap<Bucket, Vec<Key>>,
+) -> Result<BTreeSet<Bucket>, StoreError> {
     let mut reached = BTreeSet::new();
-    let mut open: Vec<(Bucket, Key)> =
-        shards.into_iter().flat_map(|(bucket, keys)| keys.into_iter().map(move |key| (bucket.clone(), key))).collect();
+    let mut open: Vec<(Bucket, Key)> = shards
+        .into_iter()
+        .flat_map(|(bucket, keys)| keys.into_iter().map(move |key| (bucket.clone(), key)))
+        .collect();
     for attempt in 1..=ADMIN_ATTEMPTS_MAX {
         open = flag_once(store, open, &mut reached).await?;
         if open.is_empty() {
@@ -199,8 +238,8 @@ async fn flag_all(store: &DynamoStore, shards: BTreeMap<Bucket, Vec<Key>>) -> Re
     Err(unreached(too_busy(OPERATION)))
 }
 
-/// One try for each bucket: the flag it has, then its configuration, then the write. Returns those whose flag somebody else has
-/// written in between.
+/// One try for each bucket: the flag it has, then its configuration, then the write. Returns those
+/// whose flag somebody else has written in between.
 async fn flag_once(
     store: &DynamoStore,
     open: Vec<(Bucket, Key)>,
@@ -230,7 +269,8 @@ async fn flag_once(
                 let disabled = flag.is_some_and(|(flag, _)| flag);
                 writes.push((bucket, write_flag(key, SeenFlag::of(&item), disabled)));
             }
-            // An entity with a flag of its own that this version does not support: not ours to overrule.
+            // An entity with a flag of its own that this version does not support: not ours to
+            // overrule.
             Err(error) => {
                 tracing::warn!(%error, entity = bucket.entity, resource = bucket.resource, "the bucket keeps the flag it has");
                 reached.insert(bucket);
@@ -240,7 +280,9 @@ async fn flag_once(
     let mut lost = Vec::new();
     for chunk in writes.chunks(PARALLEL_MAX) {
         // The same write twice is the same write: it may be repeated.
-        let sent = chunk.iter().map(|(_, update)| store.shared.persist(OPERATION, || store.table().update(update)));
+        let sent = chunk
+            .iter()
+            .map(|(_, update)| store.shared.persist(OPERATION, || store.table().update(update)));
         for ((bucket, update), result) in chunk.iter().zip(join_all(sent).await) {
             match result {
                 Ok(_) => drop(reached.insert(bucket.clone())),
@@ -255,7 +297,8 @@ async fn flag_once(
 }
 
 fn unreached(error: StoreError) -> StoreError {
-    let message = format!("the flag is stored, but did not reach every bucket ({error}); repeat it");
+    let message =
+        format!("the flag is stored, but did not reach every bucket ({error}); repeat it");
     StoreError::new(StoreErrorKind::Unavailable, OPERATION, message).with_source(error)
 }
 
@@ -267,13 +310,15 @@ mod tests {
         Bucket { entity: entity.to_string(), resource: "gpt-4".to_owned() }
     }
 
-    /// Each page: the buckets listed, in the order of the index, those that are not there in capitals.
+    /// Each page: the buckets listed, in the order of the index, those that are not there in
+    /// capitals.
     #[track_caller]
     fn check(pages: &[&str], expected: u64) {
         let mut census = Census::default();
         for page in pages {
             let there = page.chars().filter(char::is_ascii_lowercase).map(bucket).collect();
-            census.add(&there, page.chars().last().map(|entity| bucket(entity.to_ascii_lowercase())));
+            census
+                .add(&there, page.chars().last().map(|entity| bucket(entity.to_ascii_lowercase())));
         }
         assert_eq!(census.count, expected, "{pages:?}");
     }

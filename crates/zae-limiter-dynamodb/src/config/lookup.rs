@@ -1,4 +1,5 @@
-//! Looking up what is stored about members of chains, in as few reads and round trips as what is remembered allows.
+//! Looking up what is stored about members of chains, in as few reads and round trips as what is
+//! remembered allows.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,7 +31,8 @@ impl Trust {
     /// For a bucket that is about to be made.
     pub(crate) const BEFORE_BIRTH: Trust = Trust { namespace: NAMESPACE_TRUST, rest: CREATE_TRUST };
     /// For a bucket that was just made: whoever switches off must be seen now.
-    pub(crate) const AFTER_BIRTH: Trust = Trust { namespace: NAMESPACE_TRUST, rest: Duration::ZERO };
+    pub(crate) const AFTER_BIRTH: Trust =
+        Trust { namespace: NAMESPACE_TRUST, rest: Duration::ZERO };
 }
 
 /// The answer to one configuration read.
@@ -57,8 +59,8 @@ impl From<Member> for MemberConfig {
     }
 }
 
-/// Everything stored about these members: one consistent `BatchGetItem` for what is not remembered well enough. Their
-/// owners are remembered for the buckets they may get.
+/// Everything stored about these members: one consistent `BatchGetItem` for what is not remembered
+/// well enough. Their owners are remembered for the buckets they may get.
 pub(crate) async fn members(
     shared: &Shared,
     namespace: &Arc<str>,
@@ -73,14 +75,20 @@ pub(crate) async fn members(
 }
 
 /// The same for one member.
-pub(crate) async fn member(shared: &Shared, namespace: &Arc<str>, key: MemberKey<'_>, trust: Trust) -> Result<Member, StoreError> {
+pub(crate) async fn member(
+    shared: &Shared,
+    namespace: &Arc<str>,
+    key: MemberKey<'_>,
+    trust: Trust,
+) -> Result<Member, StoreError> {
     let mut found = members(shared, namespace, &[key], trust, "resolve").await?;
     Ok(found.members.remove(0))
 }
 
-/// Everything about these members and about the ancestors their takes go on to. One round trip when this process has seen
-/// the chain before, two when it has not: the record of an entity names its ancestors. Only a chain that was changed by
-/// another product, or made by one, takes one more trip per level that nothing has named.
+/// Everything about these members and about the ancestors their takes go on to. One round trip when
+/// this process has seen the chain before, two when it has not: the record of an entity names its
+/// ancestors. Only a chain that was changed by another product, or made by one, takes one more trip
+/// per level that nothing has named.
 pub(super) async fn chains(
     shared: &Shared,
     namespace: &Arc<str>,
@@ -91,16 +99,25 @@ pub(super) async fn chains(
     let mut lookup = Lookup::new(shared, namespace, trust, "resolve");
     for key in keys {
         lookup.want_member(key);
-        lookup.remembered_ancestors(key.entity).iter().for_each(|entity| lookup.want_member(&MemberKey { entity, ..*key }));
+        lookup
+            .remembered_ancestors(key.entity)
+            .iter()
+            .for_each(|entity| lookup.want_member(&MemberKey { entity, ..*key }));
     }
     lookup.read().await?;
     for _ in 1..CHAIN_MAX {
-        let named: Vec<(EntityId, &ResourceName)> =
-            keys.iter().flat_map(|key| lookup.unread_ancestors(key).into_iter().map(|entity| (entity, key.resource))).collect();
+        let named: Vec<(EntityId, &ResourceName)> = keys
+            .iter()
+            .flat_map(|key| {
+                lookup.unread_ancestors(key).into_iter().map(|entity| (entity, key.resource))
+            })
+            .collect();
         if named.is_empty() {
             break;
         }
-        named.iter().for_each(|(entity, resource)| lookup.want_member(&MemberKey { entity, resource }));
+        named
+            .iter()
+            .for_each(|(entity, resource)| lookup.want_member(&MemberKey { entity, resource }));
         lookup.read().await?;
     }
     let found = lookup.answer(keys)?;
@@ -108,14 +125,20 @@ pub(super) async fn chains(
     for (key, member) in keys.iter().zip(&found.members) {
         let mut next = member.cascades_to.clone();
         for _ in 1..CHAIN_MAX {
-            let Some(entity) = next.filter(|next| !ancestors.iter().any(|known| known.entity == *next)) else { break };
+            let Some(entity) =
+                next.filter(|next| !ancestors.iter().any(|known| known.entity == *next))
+            else {
+                break;
+            };
             if !lookup.found.contains_key(&keys::entity(namespace, &entity)) {
                 // Longer than a chain may be: whoever needs the rest reads it, and says so.
                 break;
             }
             let ancestor = lookup.answer(&[MemberKey { entity: &entity, ..*key }])?;
             let (stamp, age) = (ancestor.stamp, ancestor.age);
-            let Some(config) = ancestor.members.into_iter().next().map(MemberConfig::from) else { break };
+            let Some(config) = ancestor.members.into_iter().next().map(MemberConfig::from) else {
+                break;
+            };
             next = config.cascades_to.clone();
             ancestors.push(Ancestor { entity, config, stamp, age });
         }
@@ -136,9 +159,22 @@ struct Lookup<'a> {
 }
 
 impl<'a> Lookup<'a> {
-    fn new(shared: &'a Shared, namespace: &'a Arc<str>, trust: Trust, operation: &'static str) -> Lookup<'a> {
+    fn new(
+        shared: &'a Shared,
+        namespace: &'a Arc<str>,
+        trust: Trust,
+        operation: &'static str,
+    ) -> Lookup<'a> {
         let began = shared.options.clock.monotonic();
-        let mut lookup = Lookup { shared, namespace, trust, operation, began, wanted: Vec::new(), found: HashMap::new() };
+        let mut lookup = Lookup {
+            shared,
+            namespace,
+            trust,
+            operation,
+            began,
+            wanted: Vec::new(),
+            found: HashMap::new(),
+        };
         lookup.want(keys::namespace_by_id(namespace), trust.namespace);
         lookup.want(keys::system_config(namespace), trust.rest);
         lookup
@@ -164,9 +200,10 @@ impl<'a> Lookup<'a> {
         self.doubt_what_refuses().await
     }
 
-    /// What is remembered and refuses everybody may have been taken back elsewhere, and its users wait for that: a namespace
-    /// that was deleted is looked for again after as long as one that is there is believed in by makers of buckets, a level
-    /// that was switched off as soon as a bucket that is.
+    /// What is remembered and refuses everybody may have been taken back elsewhere, and its users
+    /// wait for that: a namespace that was deleted is looked for again after as long as one that is
+    /// there is believed in by makers of buckets, a level that was switched off as soon as a bucket
+    /// that is.
     async fn doubt_what_refuses(&mut self) -> Result<(), StoreError> {
         let namespace = keys::namespace_by_id(self.namespace);
         let refuses = |(key, record): (&Key, &Arc<Record>)| {
@@ -190,23 +227,31 @@ impl<'a> Lookup<'a> {
         self.found.get(key).and_then(|record| record.item.as_ref())
     }
 
-    /// The ancestors of an entity as far as this process remembers them: what is probably needed, never what is believed.
+    /// The ancestors of an entity as far as this process remembers them: what is probably needed,
+    /// never what is believed.
     fn remembered_ancestors(&self, entity: &EntityId) -> Vec<EntityId> {
         let mut ancestors: Vec<EntityId> = Vec::new();
         while ancestors.len() + 1 < CHAIN_MAX {
-            let owner = self.shared.caches.owner(self.namespace, ancestors.last().unwrap_or(entity));
-            let Some(parent) = owner.filter(|owner| owner.cascade).and_then(|owner| owner.parent.clone()) else { break };
+            let owner =
+                self.shared.caches.owner(self.namespace, ancestors.last().unwrap_or(entity));
+            let Some(parent) =
+                owner.filter(|owner| owner.cascade).and_then(|owner| owner.parent.clone())
+            else {
+                break;
+            };
             ancestors.push(parent);
         }
         ancestors
     }
 
-    /// The next ancestor of a member that has not been read, and those that the records read so far name beyond it. Empty
-    /// when the chain is complete, or cannot be read; `answer` says why.
+    /// The next ancestor of a member that has not been read, and those that the records read so far
+    /// name beyond it. Empty when the chain is complete, or cannot be read; `answer` says why.
     fn unread_ancestors(&self, key: &MemberKey<'_>) -> Vec<EntityId> {
         let (mut entity, mut hints) = (key.entity.clone(), Vec::new());
         for _ in 1..CHAIN_MAX {
-            let Ok(member) = self.member(&MemberKey { entity: &entity, ..*key }) else { return Vec::new() };
+            let Ok(member) = self.member(&MemberKey { entity: &entity, ..*key }) else {
+                return Vec::new();
+            };
             let Some(parent) = member.cascades_to else { return Vec::new() };
             if let Some(owner) = member.owner.filter(|owner| !owner.ancestors.is_empty()) {
                 hints.clone_from(&owner.ancestors);
@@ -225,15 +270,22 @@ impl<'a> Lookup<'a> {
         let Places { entity, levels } = Places::of(self.namespace, key);
         let owner = self.item(&entity).map(Owner::read).transpose().map_err(told)?.map(Arc::new);
         let levels = levels.each_ref().map(|level| self.item(level));
-        resolve_member(key, owner, levels, self.item(&keys::system_config(self.namespace))).map_err(told)
+        resolve_member(key, owner, levels, self.item(&keys::system_config(self.namespace)))
+            .map_err(told)
     }
 
     /// What was read comes to, for these members.
     fn answer(&self, keys: &[MemberKey<'_>]) -> Result<Members, StoreError> {
         let told = |error: StoreError| error.during(self.operation);
-        let (record, system) = (keys::namespace_by_id(self.namespace), keys::system_config(self.namespace));
+        let (record, system) =
+            (keys::namespace_by_id(self.namespace), keys::system_config(self.namespace));
         check_active(self.operation, self.item(&record))?;
-        let on_unavailable = self.item(&system).map(item::config::on_unavailable).transpose().map_err(told)?.flatten();
+        let on_unavailable = self
+            .item(&system)
+            .map(item::config::on_unavailable)
+            .transpose()
+            .map_err(told)?
+            .flatten();
         let mut used = vec![record, system];
         let mut members = Vec::with_capacity(keys.len());
         for key in keys {

@@ -1,8 +1,10 @@
-//! The configuration records this process has read, for a while: the record of the namespace, the levels, the records of
-//! entities. What many keys share (namespace, system, resource, an ancestor) is read once, not once per key.
+//! The configuration records this process has read, for a while: the record of the namespace, the
+//! levels, the records of entities. What many keys share (namespace, system, resource, an ancestor)
+//! is read once, not once per key.
 //!
-//! Nothing is trusted here for a time of its own: whoever asks says how old an answer may be, and is told how old it is.
-//! Records are invalidated by epochs: a read that was on its way while this process changed its record is never used.
+//! Nothing is trusted here for a time of its own: whoever asks says how old an answer may be, and
+//! is told how old it is. Records are invalidated by epochs: a read that was on its way while this
+//! process changed its record is never used.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -63,7 +65,8 @@ impl Records {
     }
 
     fn is_usable(&self, record: &Record, wanted: &Wanted, now: Duration) -> bool {
-        record.epochs == self.epochs(&wanted.key) && now.saturating_sub(record.read_at) < wanted.age_max
+        record.epochs == self.epochs(&wanted.key)
+            && now.saturating_sub(record.read_at) < wanted.age_max
     }
 
     fn recall(&self, want: &Wanted, now: Duration) -> Recalled<'_> {
@@ -72,7 +75,9 @@ impl Records {
         }
         self.records.remove_if(&want.key, |record| !self.is_usable(record, want, now));
         match self.records.get_value_or_guard(&want.key, Some(Duration::ZERO)) {
-            GuardResult::Value(record) if self.is_usable(&record, want, now) => Recalled::Usable(record),
+            GuardResult::Value(record) if self.is_usable(&record, want, now) => {
+                Recalled::Usable(record)
+            }
             GuardResult::Value(_) => Recalled::Missing(None),
             GuardResult::Guard(guard) => Recalled::Missing(Some(guard)),
             GuardResult::Timeout => Recalled::BeingRead,
@@ -103,8 +108,8 @@ pub(crate) struct Wanted {
     pub(crate) age_max: Duration,
 }
 
-/// Forgets the records of some writes once these are over, also when their caller went away: they may have landed all the
-/// same.
+/// Forgets the records of some writes once these are over, also when their caller went away: they
+/// may have landed all the same.
 pub(crate) struct Changing<'a> {
     records: &'a Records,
     keys: Vec<Key>,
@@ -132,13 +137,24 @@ impl Drop for Changing<'_> {
     }
 }
 
-type Guard<'a> = PlaceholderGuard<'a, Key, Arc<Record>, UnitWeighter, quick_cache::DefaultHashBuilder, DefaultLifecycle<Key, Arc<Record>>>;
+type Guard<'a> = PlaceholderGuard<
+    'a,
+    Key,
+    Arc<Record>,
+    UnitWeighter,
+    quick_cache::DefaultHashBuilder,
+    DefaultLifecycle<Key, Arc<Record>>,
+>;
 
 impl Shared {
-    /// Records by key, in the order asked: those remembered well enough from memory, the others in one consistent
-    /// `BatchGetItem`. A record that somebody else is reading just now is waited for instead, so that a crowd of new keys
-    /// reads what they share once.
-    pub(crate) async fn records(&self, operation: &'static str, wanted: &[Wanted]) -> Result<Vec<Arc<Record>>, StoreError> {
+    /// Records by key, in the order asked: those remembered well enough from memory, the others in
+    /// one consistent `BatchGetItem`. A record that somebody else is reading just now is waited for
+    /// instead, so that a crowd of new keys reads what they share once.
+    pub(crate) async fn records(
+        &self,
+        operation: &'static str,
+        wanted: &[Wanted],
+    ) -> Result<Vec<Arc<Record>>, StoreError> {
         let memory = &self.caches.records;
         let mut found: Vec<Option<Arc<Record>>> = vec![None; wanted.len()];
         for round in 1..=FOLLOW_ROUNDS_MAX {
@@ -158,7 +174,8 @@ impl Shared {
             self.fetch(operation, wanted, to_read, &mut found).await?;
             for place in &followed {
                 let want = &wanted[*place];
-                // Without an answer whoever was reading it has given up: the next round reads it, or follows another.
+                // Without an answer whoever was reading it has given up: the next round reads it,
+                // or follows another.
                 if let Ok(record) = memory.records.get_value_or_guard_async(&want.key).await
                     && memory.is_usable(&record, want, self.options.clock.monotonic())
                 {
@@ -185,16 +202,21 @@ impl Shared {
         }
         let memory = &self.caches.records;
         let keys: Vec<Key> = places.iter().map(|(place, _)| wanted[*place].key.clone()).collect();
-        // A stamp is compared with those of other processes: it must be an instant of the table's clock.
+        // A stamp is compared with those of other processes: it must be an instant of the table's
+        // clock.
         self.ask_the_time().await.map_err(|error| error.during(operation))?;
-        // All of these before the read: what is stored from here on is in the answer, or makes it untrusted.
+        // All of these before the read: what is stored from here on is in the answer, or makes it
+        // untrusted.
         let (tick, read_at) = (self.caches.tick(self.wall()), self.options.clock.monotonic());
         let epochs: Vec<(u64, u64)> = keys.iter().map(|key| memory.epochs(key)).collect();
         let items = self.read_all(operation, &keys, true).await?;
-        for ((((place, guard), key), epochs), item) in places.into_iter().zip(keys).zip(epochs).zip(items) {
+        for ((((place, guard), key), epochs), item) in
+            places.into_iter().zip(keys).zip(epochs).zip(items)
+        {
             let record = Arc::new(Record { item, tick, read_at, epochs });
             found[place] = Some(Arc::clone(&record));
-            let is_handed_over = guard.is_some_and(|guard| guard.insert(Arc::clone(&record)).is_ok());
+            let is_handed_over =
+                guard.is_some_and(|guard| guard.insert(Arc::clone(&record)).is_ok());
             if !is_handed_over {
                 memory.keep(key, record);
             }
@@ -205,8 +227,11 @@ impl Shared {
 
 /// Which of the epochs is a record's.
 fn slot_of(key: &Key) -> usize {
-    // FNV-1a: only a spread is needed, and the same one in every run, so that a seed replays exactly.
+    // FNV-1a: only a spread is needed, and the same one in every run, so that a seed replays
+    // exactly.
     let bytes = key.pk.bytes().chain([0]).chain(key.sk.bytes());
-    let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    });
     usize::try_from(hash % EPOCHS as u64).unwrap_or(0)
 }

@@ -1,5 +1,5 @@
-//! The registries: which resources have a configuration, and for which some entity has one. Changed in the transaction that
-//! makes or removes the configuration, so they are exact.
+//! The registries: which resources have a configuration, and for which some entity has one. Changed
+//! in the transaction that makes or removes the configuration, so they are exact.
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use zae_limiter_store::{Level, StoreError, StoreErrorKind};
@@ -8,8 +8,8 @@ use crate::item::{attr, corrupt, index_actions, integer_of, whole_number};
 use crate::table::{Action, Comparison, Condition, Delete, Item, Key, Update, Write, compare};
 use crate::{DynamoStore, keys};
 
-/// The size from which a registry takes no more names, in bytes. A table refuses items of 400 KB; before that every change of a
-/// registry costs a write unit per KB, twice.
+/// The size from which a registry takes no more names, in bytes. A table refuses items of 400 KB;
+/// before that every change of a registry costs a write unit per KB, twice.
 pub(crate) const REGISTRY_BYTES_MAX: usize = 300_000;
 
 /// The size from which every new name is a warning.
@@ -31,18 +31,28 @@ pub(super) fn key(namespace: &str, level: &Level) -> Option<Key> {
     match level {
         Level::System => None,
         Level::Resource(_) => Some(keys::resources(namespace)),
-        Level::Entity(_) | Level::EntityResource(..) => Some(keys::entity_config_resources(namespace)),
+        Level::Entity(_) | Level::EntityResource(..) => {
+            Some(keys::entity_config_resources(namespace))
+        }
     }
 }
 
 /// The resources some entity has a configuration for, as stored.
 pub(super) fn counted(registry: &Item) -> impl Iterator<Item = &str> {
     let is_key = |name: &str| zae_limiter_core::KEY_ATTRIBUTES.contains(&name);
-    registry.keys().map(String::as_str).filter(move |name| !is_key(name) && integer_of(registry, name).is_some_and(|count| count > 0))
+    registry.keys().map(String::as_str).filter(move |name| {
+        !is_key(name) && integer_of(registry, name).is_some_and(|count| count > 0)
+    })
 }
 
-/// The write that keeps the registry of a level right. `Corrupt` when there is something in it that cannot be counted in.
-pub(super) fn update(namespace: &str, level: &Level, registry: Option<&Item>, presence: Presence) -> Result<Option<Write>, StoreError> {
+/// The write that keeps the registry of a level right. `Corrupt` when there is something in it that
+/// cannot be counted in.
+pub(super) fn update(
+    namespace: &str,
+    level: &Level,
+    registry: Option<&Item>,
+    presence: Presence,
+) -> Result<Option<Write>, StoreError> {
     let Some(key) = key(namespace, level) else { return Ok(None) };
     let (actions, conditions) = match level {
         Level::System => return Ok(None),
@@ -50,13 +60,17 @@ pub(super) fn update(namespace: &str, level: &Level, registry: Option<&Item>, pr
             check_readable(registry, attr::RESOURCES, AttributeValue::is_ss)?;
             let (name, member) = (attr::RESOURCES.into(), resource.to_string());
             match presence {
-                // A set, so that naming it once more repairs what a writer without registry has left out.
-                Presence::Appears | Presence::Stays => (vec![Action::AddMember(name, member)], Vec::new()),
+                // A set, so that naming it once more repairs what a writer without registry has
+                // left out.
+                Presence::Appears | Presence::Stays => {
+                    (vec![Action::AddMember(name, member)], Vec::new())
+                }
                 Presence::Disappears => (vec![Action::DeleteMember(name, member)], Vec::new()),
             }
         }
         Level::Entity(_) | Level::EntityResource(..) => {
-            let name = level.resource_name().map_or(keys::ALL_RESOURCES, |resource| resource.as_str());
+            let name =
+                level.resource_name().map_or(keys::ALL_RESOURCES, |resource| resource.as_str());
             match presence {
                 Presence::Stays => return Ok(None),
                 Presence::Appears => {
@@ -115,38 +129,65 @@ fn bytes_of(value: &AttributeValue) -> usize {
 }
 
 /// Somebody has to repair what is of another type: every further change would fail.
-fn check_readable(registry: Option<&Item>, name: &str, is_readable: fn(&AttributeValue) -> bool) -> Result<(), StoreError> {
+fn check_readable(
+    registry: Option<&Item>,
+    name: &str,
+    is_readable: fn(&AttributeValue) -> bool,
+) -> Result<(), StoreError> {
     match registry.and_then(|registry| Some((registry, registry.get(name)?))) {
-        Some((registry, value)) if !is_readable(value) => Err(corrupt(registry, name, "cannot be counted in; repair or remove it")),
+        Some((registry, value)) if !is_readable(value) => {
+            Err(corrupt(registry, name, "cannot be counted in; repair or remove it"))
+        }
         _ => Ok(()),
     }
 }
 
 /// A count that reaches zero goes: a resource without entities is not listed.
-fn one_less(name: &str, registry: Option<&Item>) -> Result<(Vec<Action>, Vec<Condition>), StoreError> {
-    check_readable(registry, name, |value| matches!(value, AttributeValue::N(digits) if whole_number(digits).is_some()))?;
+fn one_less(
+    name: &str,
+    registry: Option<&Item>,
+) -> Result<(Vec<Action>, Vec<Condition>), StoreError> {
+    check_readable(
+        registry,
+        name,
+        |value| matches!(value, AttributeValue::N(digits) if whole_number(digits).is_some()),
+    )?;
     let name = || name.to_owned();
     Ok(match registry.and_then(|registry| integer_of(registry, &name())) {
-        Some(count) if count > 1 => (vec![Action::Add(name().into(), -1)], vec![compare(name(), Comparison::Gt, 1)]),
+        Some(count) if count > 1 => {
+            (vec![Action::Add(name().into(), -1)], vec![compare(name(), Comparison::Gt, 1)])
+        }
         Some(_) => (vec![Action::Remove(name().into())], vec![compare(name(), Comparison::Le, 1)]),
         // Some writer never counted it.
         None => (vec![Action::Remove(name().into())], vec![Condition::Absent(name().into())]),
     })
 }
 
-/// The writes that remove configurations of an entity and count them out, and how many of them are there.
-pub(crate) async fn count_out(store: &DynamoStore, configs: &[Key], operation: &'static str) -> Result<(u64, Vec<Write>), StoreError> {
+/// The writes that remove configurations of an entity and count them out, and how many of them are
+/// there.
+pub(crate) async fn count_out(
+    store: &DynamoStore,
+    configs: &[Key],
+    operation: &'static str,
+) -> Result<(u64, Vec<Write>), StoreError> {
     let registry_key = keys::entity_config_resources(&store.id);
     let wanted: Vec<Key> = configs.iter().cloned().chain([registry_key.clone()]).collect();
     let mut found = store.shared.read_all(operation, &wanted, true).await?;
     let registry = found.pop().flatten();
-    let (mut writes, mut actions, mut conditions) = (Vec::with_capacity(configs.len() + 1), Vec::new(), Vec::new());
+    let (mut writes, mut actions, mut conditions) =
+        (Vec::with_capacity(configs.len() + 1), Vec::new(), Vec::new());
     for (key, item) in configs.iter().zip(found) {
-        let (Some(item), Some(resource)) = (item, keys::parse_entity_config(&key.sk)) else { continue };
+        let (Some(item), Some(resource)) = (item, keys::parse_entity_config(&key.sk)) else {
+            continue;
+        };
         let counted = item.contains_key(attr::GSI3PK);
-        writes.push(Write::Delete(Delete { key: key.clone(), conditions: vec![registered(counted)] }));
+        writes.push(Write::Delete(Delete {
+            key: key.clone(),
+            conditions: vec![registered(counted)],
+        }));
         if counted {
-            let less = one_less(resource, registry.as_ref()).map_err(|error| error.during(operation))?;
+            let less =
+                one_less(resource, registry.as_ref()).map_err(|error| error.during(operation))?;
             actions.extend(less.0);
             conditions.extend(less.1);
         }
@@ -158,8 +199,9 @@ pub(crate) async fn count_out(store: &DynamoStore, configs: &[Key], operation: &
     Ok((removed, writes))
 }
 
-/// The condition that an entity configuration is there, and has or has not been counted. Only counted ones have the key by
-/// which they are listed; the Python product's provisioner writes others.
+/// The condition that an entity configuration is there, and has or has not been counted. Only
+/// counted ones have the key by which they are listed; the Python product's provisioner writes
+/// others.
 pub(super) fn registered(counted: bool) -> Condition {
     let listed = attr::GSI3PK.into();
     let listed = if counted { Condition::Exists(listed) } else { Condition::Absent(listed) };

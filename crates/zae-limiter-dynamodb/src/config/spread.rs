@@ -1,5 +1,5 @@
-//! Bringing the changed limits of an entity to the buckets it has. We would find them with our next take; the Python
-//! product takes by what the bucket says and would not, so both write them there.
+//! Bringing the changed limits of an entity to the buckets it has. We would find them with our next
+//! take; the Python product takes by what the bucket says and would not, so both write them there.
 
 use futures_util::future::{Either, join_all, select};
 use zae_limiter_core::{BUCKET_TTL_MULTIPLIER, EntityId, Milli, ResourceName, Take};
@@ -13,7 +13,8 @@ use crate::page::Walk;
 use crate::take::{Moment, Taken};
 use crate::{DynamoStore, keys};
 
-/// Nothing is wrong when this fails: the limits are stored, and bind every taker of ours. So it warns, and that is all.
+/// Nothing is wrong when this fails: the limits are stored, and bind every taker of ours. So it
+/// warns, and that is all.
 pub(super) async fn spread_limits(store: &DynamoStore, level: &Level, moment: Moment) {
     if level.entity_id().is_none() {
         // As in the Python product: a change for everybody must not write everybody's buckets.
@@ -26,24 +27,39 @@ pub(super) async fn spread_limits(store: &DynamoStore, level: &Level, moment: Mo
         Either::Left((Err(error), _)) => {
             tracing::warn!(%error, %level, "the limits are stored, but buckets may keep the old ones until our next take");
         }
-        Either::Right(_) => tracing::warn!(%level, "the limits are stored; not all buckets were reached in time, our next takes do"),
+        Either::Right(_) => {
+            tracing::warn!(%level, "the limits are stored; not all buckets were reached in time, our next takes do")
+        }
     }
 }
 
-async fn reach_buckets(store: &DynamoStore, level: &Level, moment: Moment) -> Result<(), StoreError> {
+async fn reach_buckets(
+    store: &DynamoStore,
+    level: &Level,
+    moment: Moment,
+) -> Result<(), StoreError> {
     const OPERATION: &str = "set_limits";
     let mut walk = Walk::new(&store.shared, OPERATION, covered_by(store, level).after(None));
     while let Some(items) = walk.next().await? {
         // Names that only others accept, and shards, are theirs to keep.
         let named = |(entity, resource, shard): (&str, &str, u32)| {
-            let (entity, resource): (EntityId, ResourceName) = (entity.parse().ok()?, resource.parse().ok()?);
+            let (entity, resource): (EntityId, ResourceName) =
+                (entity.parse().ok()?, resource.parse().ok()?);
             (shard == 0).then_some((entity, resource))
         };
         let keys = items.iter().filter_map(key_of);
-        let buckets: Vec<_> = keys.filter_map(|key| keys::parse_bucket(&store.id, &key.pk).and_then(named)).collect();
+        let buckets: Vec<_> =
+            keys.filter_map(|key| keys::parse_bucket(&store.id, &key.pk).and_then(named)).collect();
         for chunk in buckets.chunks(PARALLEL_MAX) {
-            let told = join_all(chunk.iter().map(|(entity, resource)| reach(store, entity, resource, moment))).await;
-            for ((entity, resource), error) in chunk.iter().zip(told).filter_map(|(bucket, told)| told.err().map(|error| (bucket, error))) {
+            let told = join_all(
+                chunk.iter().map(|(entity, resource)| reach(store, entity, resource, moment)),
+            )
+            .await;
+            for ((entity, resource), error) in chunk
+                .iter()
+                .zip(told)
+                .filter_map(|(bucket, told)| told.err().map(|error| (bucket, error)))
+            {
                 // One bucket that cannot be read is no reason to leave the others behind.
                 tracing::warn!(%error, %entity, %resource, "the limits are stored, but this bucket keeps the old ones until our next take");
             }
@@ -52,24 +68,43 @@ async fn reach_buckets(store: &DynamoStore, level: &Level, moment: Moment) -> Re
     Ok(())
 }
 
-/// A take of nothing: whoever takes brings the limits along, by the rules that keep an older reader from undoing a newer one.
-async fn reach(store: &DynamoStore, entity: &EntityId, resource: &ResourceName, moment: Moment) -> Result<(), StoreError> {
+/// A take of nothing: whoever takes brings the limits along, by the rules that keep an older reader
+/// from undoing a newer one.
+async fn reach(
+    store: &DynamoStore,
+    entity: &EntityId,
+    resource: &ResourceName,
+    moment: Moment,
+) -> Result<(), StoreError> {
     let key = keys::bucket(&store.id, entity, resource, 0);
     for attempt in 1..=ADMIN_ATTEMPTS_MAX {
         let look = store.look(&key, moment).await?;
-        let found = members(&store.shared, &store.id, &[MemberKey { entity, resource }], Trust::NOTHING, "set_limits").await?;
+        let found = members(
+            &store.shared,
+            &store.id,
+            &[MemberKey { entity, resource }],
+            Trust::NOTHING,
+            "set_limits",
+        )
+        .await?;
         let stamp = found.stamp;
         let limits = found.members.into_iter().next().and_then(|member| member.limits);
         let (Some(image), Some((limits, source))) = (&look.image, limits) else { return Ok(()) };
         let limits = LimitsInForce::resolved(limits, source, stamp, BUCKET_TTL_MULTIPLIER);
-        let is_up_to_date = image.is_in_force(&limits.limits) && image.ttl.is_some() == limits.ttl_ms.is_some();
+        let is_up_to_date =
+            image.is_in_force(&limits.limits) && image.ttl.is_some() == limits.ttl_ms.is_some();
         if image.disabled || is_up_to_date {
             return Ok(());
         }
-        let takes: Vec<Take> = (0..).zip(limits.limits.iter()).map(|(limit, _)| Take { limit, amount: Milli::ZERO }).collect();
+        let takes: Vec<Take> = (0..)
+            .zip(limits.limits.iter())
+            .map(|(limit, _)| Take { limit, amount: Milli::ZERO })
+            .collect();
         let member = MemberTake { entity, resource, limits: &limits, takes: &takes, absent: &[] };
         match store.take(&store.asked(&member), moment).await? {
-            Taken::Granted(_) | Taken::Spared(_) | Taken::Refused(_) | Taken::Disabled => return Ok(()),
+            Taken::Granted(_) | Taken::Spared(_) | Taken::Refused(_) | Taken::Disabled => {
+                return Ok(());
+            }
             // Changed again, or others were faster.
             Taken::Stale | Taken::Contended => store.shared.back_off(attempt).await,
         }

@@ -1,5 +1,5 @@
-//! Changing what is stored at a level: read, then one transaction that is conditional on what was read. Whoever loses a race
-//! reads again.
+//! Changing what is stored at a level: read, then one transaction that is conditional on what was
+//! read. Whoever loses a race reads again.
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use zae_limiter_core::{AuditAction, check_limits};
@@ -11,7 +11,9 @@ use crate::constants::ADMIN_ATTEMPTS_MAX;
 use crate::entity::{check_staying, is_staying};
 use crate::item::config::{self as stored, CONFIG_VERSION, ON_UNAVAILABLE};
 use crate::item::{Event, attr, audit_item, details, stored_version, version_of};
-use crate::table::{Action, Comparison, Condition, Delete, Item, Key, Update, Write, compare_with, number, text};
+use crate::table::{
+    Action, Comparison, Condition, Delete, Item, Key, Update, Write, compare_with, number, text,
+};
 use crate::{DynamoStore, keys};
 
 /// A level as it was read, to be changed.
@@ -34,7 +36,12 @@ enum Becomes {
 }
 
 impl<'a> Found<'a> {
-    async fn read(store: &'a DynamoStore, level: &'a Level, change: &Change, operation: &'static str) -> Result<Found<'a>, StoreError> {
+    async fn read(
+        store: &'a DynamoStore,
+        level: &'a Level,
+        change: &Change,
+        operation: &'static str,
+    ) -> Result<Found<'a>, StoreError> {
         let key = stored::key(&store.id, level);
         let told = keys::audit(&store.id, &level.subject(), &change.event.to_string());
         let mut wanted = vec![keys::namespace_by_id(&store.id), told, key.clone()];
@@ -46,7 +53,14 @@ impl<'a> Found<'a> {
         if let (Some(entity), None) = (level.entity_id(), &told) {
             check_staying(operation, entity, items.next_back().flatten().as_ref())?;
         }
-        Ok(Found { store, level, key, item: items.next().flatten(), registry: items.next().flatten(), told })
+        Ok(Found {
+            store,
+            level,
+            key,
+            item: items.next().flatten(),
+            registry: items.next().flatten(),
+            told,
+        })
     }
 
     /// 0 when nothing is stored.
@@ -54,7 +68,8 @@ impl<'a> Found<'a> {
         self.item.as_ref().map_or(0, |item| version_of(item, CONFIG_VERSION))
     }
 
-    /// Later than the present one and every one before, also of a level that was deleted in between: versions are instants.
+    /// Later than the present one and every one before, also of a level that was deleted in
+    /// between: versions are instants.
     fn next_version(&self) -> u64 {
         let tick = self.store.shared.caches.tick(self.store.shared.wall());
         tick.max(self.version().saturating_add(1))
@@ -63,7 +78,9 @@ impl<'a> Found<'a> {
     /// Nobody has changed it since it was read.
     fn unchanged(&self) -> Vec<Condition> {
         let Some(item) = &self.item else { return vec![Condition::Absent(attr::PK.into())] };
-        let equal = |(name, value): (&String, &AttributeValue)| compare_with(name.clone(), Comparison::Eq, value.clone());
+        let equal = |(name, value): (&String, &AttributeValue)| {
+            compare_with(name.clone(), Comparison::Eq, value.clone())
+        };
         let mut conditions = vec![Condition::Exists(attr::PK.into())];
         match item.get_key_value(CONFIG_VERSION) {
             Some(version) => conditions.push(equal(version)),
@@ -80,7 +97,9 @@ impl<'a> Found<'a> {
     }
 
     fn presence(&self, becomes: &Becomes) -> Presence {
-        let registered = self.item.as_ref().is_some_and(|item| self.level.entity_id().is_none() || item.contains_key(attr::GSI3PK));
+        let registered = self.item.as_ref().is_some_and(|item| {
+            self.level.entity_id().is_none() || item.contains_key(attr::GSI3PK)
+        });
         match becomes {
             Becomes::Changed(_) if !registered => Presence::Appears,
             Becomes::Gone if registered => Presence::Disappears,
@@ -88,11 +107,21 @@ impl<'a> Found<'a> {
         }
     }
 
-    async fn write(&self, operation: &'static str, becomes: Becomes, recorded: (&Change, Event<'_>)) -> Result<Outcome, StoreError> {
+    async fn write(
+        &self,
+        operation: &'static str,
+        becomes: Becomes,
+        recorded: (&Change, Event<'_>),
+    ) -> Result<Outcome, StoreError> {
         let (store, key) = (self.store, self.key.clone());
         let mut writes = Vec::with_capacity(2);
         if !matches!(becomes, Becomes::Nothing) {
-            let counted = registry::update(&store.id, self.level, self.registry.as_ref(), self.presence(&becomes));
+            let counted = registry::update(
+                &store.id,
+                self.level,
+                self.registry.as_ref(),
+                self.presence(&becomes),
+            );
             writes.extend(counted.map_err(|error| error.during(operation))?);
         }
         match becomes {
@@ -100,23 +129,38 @@ impl<'a> Found<'a> {
                 actions.extend(stored::identity_actions(&store.id, self.level));
                 writes.push(Write::Update(Update { key, actions, conditions: self.unchanged() }));
             }
-            Becomes::Gone => writes.push(Write::Delete(Delete { key, conditions: self.unchanged() })),
+            Becomes::Gone => {
+                writes.push(Write::Delete(Delete { key, conditions: self.unchanged() }))
+            }
             Becomes::Nothing => {}
         }
-        writes.extend(self.level.entity_id().map(|entity| Write::Check(is_staying(&store.id, entity))));
+        writes.extend(
+            self.level.entity_id().map(|entity| Write::Check(is_staying(&store.id, entity))),
+        );
         store.shared.change(operation, &store.id, writes, recorded).await
     }
 
-    /// True when this very change was made before, and its answer was lost. `details` are those it would have now, if that can be
-    /// said; what was there before it does not count.
-    fn is_told(&self, change: &Change, action: AuditAction, details: Option<crate::item::Details>) -> bool {
+    /// True when this very change was made before, and its answer was lost. `details` are those it
+    /// would have now, if that can be said; what was there before it does not count.
+    fn is_told(
+        &self,
+        change: &Change,
+        action: AuditAction,
+        details: Option<crate::item::Details>,
+    ) -> bool {
         let Some(told) = &self.told else { return false };
         let as_stored = details.or_else(|| crate::item::details_of(told)).unwrap_or_default();
         is_same_event(told, &audit_item(&self.store.id, change, self.event(action, as_stored), 0))
     }
 
     fn event(&self, action: AuditAction, details: crate::item::Details) -> Event<'a> {
-        Event { subject: self.level.subject(), action, resource: stored::resource_word(self.level), details, version: None }
+        Event {
+            subject: self.level.subject(),
+            action,
+            resource: stored::resource_word(self.level),
+            details,
+            version: None,
+        }
     }
 }
 
@@ -129,31 +173,55 @@ fn invalid(operation: &'static str, message: impl Into<String>) -> StoreError {
 }
 
 /// Stores limits at a level. Flags and attributes of others stay.
-pub(super) async fn set_limits(store: &DynamoStore, level: &Level, new: &LimitsChange, change: &Change) -> Result<u64, StoreError> {
+pub(super) async fn set_limits(
+    store: &DynamoStore,
+    level: &Level,
+    new: &LimitsChange,
+    change: &Change,
+) -> Result<u64, StoreError> {
     const OPERATION: &str = "set_limits";
     if new.limits.is_empty() {
-        return Err(invalid(OPERATION, "no limits are given; give at least one, or delete the limits of the level"));
+        return Err(invalid(
+            OPERATION,
+            "no limits are given; give at least one, or delete the limits of the level",
+        ));
     }
     check_limits(&new.limits).map_err(|error| invalid(OPERATION, error.to_string()))?;
     if new.on_unavailable.is_some() && *level != Level::System {
-        return Err(invalid(OPERATION, format!("on_unavailable is stored at system level only, not for {level}")));
+        return Err(invalid(
+            OPERATION,
+            format!("on_unavailable is stored at system level only, not for {level}"),
+        ));
     }
     for attempt in 1..=ADMIN_ATTEMPTS_MAX {
         let found = Found::read(store, level, change, OPERATION).await?;
         // Before the version is compared: it is the one this change has made.
-        if found.is_told(change, AuditAction::LimitsSet, Some(details::limits(&new.limits, new.on_unavailable)))
-            && let Some(told) = &found.told
+        if found.is_told(
+            change,
+            AuditAction::LimitsSet,
+            Some(details::limits(&new.limits, new.on_unavailable)),
+        ) && let Some(told) = &found.told
         {
             return Ok(version_of(told, CONFIG_VERSION));
         }
-        if let Some(expected) = new.expected_version.filter(|expected| *expected != found.version()) {
-            return Err(conflict(OPERATION, &format!("the configuration of {level}"), expected, found.version()));
+        if let Some(expected) = new.expected_version.filter(|expected| *expected != found.version())
+        {
+            return Err(conflict(
+                OPERATION,
+                &format!("the configuration of {level}"),
+                expected,
+                found.version(),
+            ));
         }
         let version = found.next_version();
         let mut actions = stored::limit_actions(found.item.as_ref(), &new.limits);
         actions.push(version_action(version));
-        actions.extend(new.on_unavailable.map(|policy| Action::Set(ON_UNAVAILABLE.into(), text(policy.as_str()))));
-        let before = found.item.as_ref().map_or_else(|| Ok(LevelConfig::default()), stored::level_config);
+        actions.extend(
+            new.on_unavailable
+                .map(|policy| Action::Set(ON_UNAVAILABLE.into(), text(policy.as_str()))),
+        );
+        let before =
+            found.item.as_ref().map_or_else(|| Ok(LevelConfig::default()), stored::level_config);
         let mut event = found.event(AuditAction::LimitsSet, details::limits_set(new, before));
         event.version = Some(version);
         match found.write(OPERATION, Becomes::Changed(actions), (change, event)).await? {
@@ -165,14 +233,20 @@ pub(super) async fn set_limits(store: &DynamoStore, level: &Level, new: &LimitsC
 }
 
 /// Removes the limits of a level. A flag stays, and so does what others have stored there.
-pub(super) async fn delete_limits(store: &DynamoStore, level: &Level, change: &Change) -> Result<bool, StoreError> {
+pub(super) async fn delete_limits(
+    store: &DynamoStore,
+    level: &Level,
+    change: &Change,
+) -> Result<bool, StoreError> {
     const OPERATION: &str = "delete_limits";
     for attempt in 1..=ADMIN_ATTEMPTS_MAX {
         let found = Found::read(store, level, change, OPERATION).await?;
         if found.is_told(change, AuditAction::LimitsDeleted, None) {
             return Ok(true);
         }
-        let Some(item) = found.item.as_ref().filter(|item| stored::has_limits(item)) else { return Ok(false) };
+        let Some(item) = found.item.as_ref().filter(|item| stored::has_limits(item)) else {
+            return Ok(false);
+        };
         // Limits that cannot be honoured can be deleted all the same.
         let told = match stored::limits(item) {
             Ok(limits) => details::limits(&limits, None),
@@ -196,10 +270,18 @@ pub(super) async fn delete_limits(store: &DynamoStore, level: &Level, change: &C
 }
 
 /// Stores the flag of a level, or removes it.
-pub(super) async fn set_flag(store: &DynamoStore, level: &Level, disabled: Option<bool>, change: &Change) -> Result<(), StoreError> {
+pub(super) async fn set_flag(
+    store: &DynamoStore,
+    level: &Level,
+    disabled: Option<bool>,
+    change: &Change,
+) -> Result<(), StoreError> {
     const OPERATION: &str = "set_disabled";
     if *level == Level::System {
-        return Err(invalid(OPERATION, "the system level cannot be disabled; disable a resource or an entity"));
+        return Err(invalid(
+            OPERATION,
+            "the system level cannot be disabled; disable a resource or an entity",
+        ));
     }
     for attempt in 1..=ADMIN_ATTEMPTS_MAX {
         let found = Found::read(store, level, change, OPERATION).await?;
@@ -208,10 +290,15 @@ pub(super) async fn set_flag(store: &DynamoStore, level: &Level, disabled: Optio
         }
         let version = version_action(found.next_version());
         let becomes = match (&found.item, disabled) {
-            (_, Some(flag)) => Becomes::Changed(vec![Action::Set(attr::DISABLED.into(), AttributeValue::Bool(flag)), version]),
+            (_, Some(flag)) => Becomes::Changed(vec![
+                Action::Set(attr::DISABLED.into(), AttributeValue::Bool(flag)),
+                version,
+            ]),
             (None, None) => Becomes::Nothing,
             (Some(item), None) if stored::says_nothing_without(item, true) => Becomes::Gone,
-            (Some(_), None) => Becomes::Changed(vec![Action::Remove(attr::DISABLED.into()), version]),
+            (Some(_), None) => {
+                Becomes::Changed(vec![Action::Remove(attr::DISABLED.into()), version])
+            }
         };
         // A flag that this version cannot read is replaced all the same.
         let before = found.item.as_ref().and_then(|item| stored::flag(item).ok().flatten());
@@ -224,7 +311,14 @@ pub(super) async fn set_flag(store: &DynamoStore, level: &Level, disabled: Optio
     Err(too_busy(OPERATION))
 }
 
-pub(crate) fn conflict(operation: &'static str, what: &str, expected: u64, found: u64) -> StoreError {
-    let message = format!("{what} is at version {found}, not {expected}: somebody changed it; read it again, then decide again");
+pub(crate) fn conflict(
+    operation: &'static str,
+    what: &str,
+    expected: u64,
+    found: u64,
+) -> StoreError {
+    let message = format!(
+        "{what} is at version {found}, not {expected}: somebody changed it; read it again, then decide again"
+    );
     StoreError::new(StoreErrorKind::Conflict, operation, message)
 }

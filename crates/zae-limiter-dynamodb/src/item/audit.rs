@@ -1,13 +1,17 @@
-//! Audit events. The details have the shapes of the Python product where it records the same thing, so that either reads
-//! what the other wrote.
+//! Audit events. The details have the shapes of the Python product where it records the same thing,
+//! so that either reads what the other wrote.
 
 use std::collections::{BTreeMap, HashMap};
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use zae_limiter_core::{AuditAction, AuditEvent, AuditSubject, EventId, Limit, NamespaceId, rfc3339};
+use zae_limiter_core::{
+    AuditAction, AuditEvent, AuditSubject, EventId, Limit, NamespaceId, rfc3339,
+};
 use zae_limiter_store::{Change, DeletedEntity, StoreError};
 
-use super::{attr, corrupt, incompatible, instant_of, new_item, nothing, optional_text, put, shown, text_of};
+use super::{
+    attr, corrupt, incompatible, instant_of, new_item, nothing, optional_text, put, shown, text_of,
+};
 use crate::keys;
 use crate::table::{Item, number, text};
 
@@ -35,16 +39,27 @@ pub(crate) struct Event<'a> {
 }
 
 /// An audit event as stored.
-pub(crate) fn audit_item(namespace: &str, change: &Change, event: Event<'_>, retention_s: i64) -> Item {
+pub(crate) fn audit_item(
+    namespace: &str,
+    change: &Change,
+    event: Event<'_>,
+    retention_s: i64,
+) -> Item {
     let id = change.event.to_string();
     let mut item = new_item(namespace, &keys::audit(namespace, &event.subject, &id));
-    // A flag is recorded as a change of limits, with the flag in its details: the Python product has no other word.
-    let action = if event.action == AuditAction::FlagsSet { AuditAction::LimitsSet } else { event.action };
+    // A flag is recorded as a change of limits, with the flag in its details: the Python product
+    // has no other word.
+    let action =
+        if event.action == AuditAction::FlagsSet { AuditAction::LimitsSet } else { event.action };
     put(&mut item, attr::ENTITY_ID, text(keys::audit_subject(&event.subject)));
     put(&mut item, EVENT_ID, text(id));
     put(&mut item, TIMESTAMP, text(rfc3339(change.at)));
     put(&mut item, ACTION, text(action.as_str()));
-    put(&mut item, PRINCIPAL, optional_text(change.principal.as_ref().map(|principal| principal.as_str())));
+    put(
+        &mut item,
+        PRINCIPAL,
+        optional_text(change.principal.as_ref().map(|principal| principal.as_str())),
+    );
     put(&mut item, attr::RESOURCE, optional_text(event.resource));
     put(&mut item, DETAILS, AttributeValue::M(event.details));
     if let Some(version) = event.version {
@@ -57,7 +72,9 @@ pub(crate) fn audit_item(namespace: &str, change: &Change, event: Event<'_>, ret
 /// Reads an audit event. Words and names that this version does not know are told in the details.
 pub(crate) fn audit_event(item: &Item, subject: &AuditSubject) -> Result<AuditEvent, StoreError> {
     let id = text_of(item, EVENT_ID).ok_or_else(|| corrupt(item, EVENT_ID, "is missing"))?;
-    let id: EventId = id.parse().map_err(|error| incompatible(item, EVENT_ID, format_args!("cannot be read: {error}")))?;
+    let id: EventId = id
+        .parse()
+        .map_err(|error| incompatible(item, EVENT_ID, format_args!("cannot be read: {error}")))?;
     let empty = Details::new();
     let stored = match item.get(DETAILS) {
         Some(AttributeValue::M(details)) => details,
@@ -67,15 +84,19 @@ pub(crate) fn audit_event(item: &Item, subject: &AuditSubject) -> Result<AuditEv
     let word = text_of(item, ACTION).unwrap_or_default();
     let action = match word.parse() {
         // Limits are set, or a flag is: the Python product calls both by one name.
-        Ok(AuditAction::LimitsSet) if !stored.contains_key("limits") && is_about_flags(stored) => AuditAction::FlagsSet,
+        Ok(AuditAction::LimitsSet) if !stored.contains_key("limits") && is_about_flags(stored) => {
+            AuditAction::FlagsSet
+        }
         Ok(action) => action,
         Err(_) => {
             told.insert(0, (ACTION.to_owned(), word.to_owned()));
             AuditAction::Other
         }
     };
-    let principal = text_of(item, PRINCIPAL).and_then(|principal| kept(&mut told, PRINCIPAL, principal));
-    let resource = text_of(item, attr::RESOURCE).filter(|resource| *resource != keys::ALL_RESOURCES);
+    let principal =
+        text_of(item, PRINCIPAL).and_then(|principal| kept(&mut told, PRINCIPAL, principal));
+    let resource =
+        text_of(item, attr::RESOURCE).filter(|resource| *resource != keys::ALL_RESOURCES);
     let resource = resource.and_then(|resource| kept(&mut told, attr::RESOURCE, resource));
     let at = instant_of(item, TIMESTAMP).unwrap_or_else(|| id.time());
     Ok(AuditEvent { id, at, subject: subject.clone(), action, principal, resource, details: told })
@@ -102,7 +123,8 @@ pub(crate) fn is_purge_of(item: &Item, id: &NamespaceId) -> bool {
     told && text_of(item, ACTION) == Some(AuditAction::NamespacePurged.as_str())
 }
 
-/// How many records a purge has removed, as its event tells; nothing when somebody else has finished it.
+/// How many records a purge has removed, as its event tells; nothing when somebody else has
+/// finished it.
 pub(crate) fn purged_of(item: &Item) -> u64 {
     count_in(item, RECORDS)
 }
@@ -125,7 +147,11 @@ fn is_about_flags(details: &Details) -> bool {
 }
 
 /// The name, or `None` and the text among the details when it is none of ours.
-fn kept<N: std::str::FromStr>(told: &mut Vec<(String, String)>, word: &str, name: &str) -> Option<N> {
+fn kept<N: std::str::FromStr>(
+    told: &mut Vec<(String, String)>,
+    word: &str,
+    name: &str,
+) -> Option<N> {
     let parsed = name.parse().ok();
     if parsed.is_none() {
         told.push((word.to_owned(), name.to_owned()));
@@ -135,7 +161,8 @@ fn kept<N: std::str::FromStr>(told: &mut Vec<(String, String)>, word: &str, name
 
 /// Details as pairs, in a fixed order: known ones first, then by name.
 fn told(details: &Details) -> Vec<(String, String)> {
-    const FIRST: [&str; 6] = ["namespace", "id", attr::NAME, attr::PARENT_ID, attr::CASCADE, "limits"];
+    const FIRST: [&str; 6] =
+        ["namespace", "id", attr::NAME, attr::PARENT_ID, attr::CASCADE, "limits"];
     let rank = |key: &str| FIRST.iter().position(|first| *first == key).unwrap_or(FIRST.len());
     let mut sorted: Vec<_> = details.iter().collect();
     sorted.sort_by_key(|(key, _)| (rank(key), *key));
@@ -144,17 +171,31 @@ fn told(details: &Details) -> Vec<(String, String)> {
         match (key.as_str(), value) {
             (attr::PARENT_ID, AttributeValue::Null(_)) => {}
             (attr::PARENT_ID, parent) => pairs.push(("parent".to_owned(), shown(parent))),
-            (attr::DISABLED, AttributeValue::Null(_)) => pairs.push((key.clone(), "inherited".to_owned())),
+            (attr::DISABLED, AttributeValue::Null(_)) => {
+                pairs.push((key.clone(), "inherited".to_owned()))
+            }
             (attr::METADATA, AttributeValue::M(metadata)) => {
                 let sorted: BTreeMap<_, _> = metadata.iter().collect();
-                pairs.extend(sorted.into_iter().map(|(key, value)| (format!("metadata.{key}"), shown(value))));
+                pairs.extend(
+                    sorted
+                        .into_iter()
+                        .map(|(key, value)| (format!("metadata.{key}"), shown(value))),
+                );
             }
-            ("limits", AttributeValue::L(limits)) => pairs.extend(limits.iter().map(|limit| ("limit".to_owned(), limit_text(limit)))),
-            (details::WAS, AttributeValue::Null(_)) => pairs.push((key.clone(), "inherited".to_owned())),
-            (details::WAS, AttributeValue::L(limits)) => pairs.extend(limits.iter().map(|limit| (key.clone(), limit_text(limit)))),
+            ("limits", AttributeValue::L(limits)) => {
+                pairs.extend(limits.iter().map(|limit| ("limit".to_owned(), limit_text(limit))))
+            }
+            (details::WAS, AttributeValue::Null(_)) => {
+                pairs.push((key.clone(), "inherited".to_owned()))
+            }
+            (details::WAS, AttributeValue::L(limits)) => {
+                pairs.extend(limits.iter().map(|limit| (key.clone(), limit_text(limit))))
+            }
             (details::WAS_METADATA, AttributeValue::M(metadata)) => {
                 let sorted: BTreeMap<_, _> = metadata.iter().collect();
-                pairs.extend(sorted.into_iter().map(|(name, value)| (format!("{key}.{name}"), shown(value))));
+                pairs.extend(
+                    sorted.into_iter().map(|(name, value)| (format!("{key}.{name}"), shown(value))),
+                );
             }
             (_, value) => pairs.push((key.clone(), shown(value))),
         }
@@ -166,7 +207,8 @@ fn told(details: &Details) -> Vec<(String, String)> {
 fn limit_text(value: &AttributeValue) -> String {
     const PARTS: [&str; 4] = ["name", "capacity", "refill_amount", "refill_period_seconds"];
     let AttributeValue::M(parts) = value else { return shown(value) };
-    let whole = |part: &str| super::integer_of(parts, part).and_then(|whole| u64::try_from(whole).ok());
+    let whole =
+        |part: &str| super::integer_of(parts, part).and_then(|whole| u64::try_from(whole).ok());
     let limit = || {
         let name = text_of(parts, PARTS[0])?;
         Limit::custom(name, whole(PARTS[1])?, whole(PARTS[2])?, whole(PARTS[3])?).ok()
@@ -179,10 +221,14 @@ fn limit_text(value: &AttributeValue) -> String {
 
 /// Builders of details.
 pub(crate) mod details {
-    use super::{AttributeValue, BTreeMap, BUCKETS, CONFIGS, Details, Limit, attr, nothing, number, text};
+    use super::{
+        AttributeValue, BTreeMap, BUCKETS, CONFIGS, Details, Limit, attr, nothing, number, text,
+    };
     use crate::item::{metadata_value, optional_text, stored_version};
     use zae_limiter_core::{Entity, EntityId};
-    use zae_limiter_store::{DeletedEntity, LevelConfig, LimitsChange, Namespace, OnUnavailable, StoreError};
+    use zae_limiter_store::{
+        DeletedEntity, LevelConfig, LimitsChange, Namespace, OnUnavailable, StoreError,
+    };
 
     /// What was there before a change: limits or a flag.
     pub(crate) const WAS: &str = "was";
@@ -196,7 +242,9 @@ pub(crate) mod details {
 
     /// What a change has made, without what was there before it.
     pub(crate) fn without_before(mut details: Details) -> Details {
-        details.retain(|name, _| ![WAS, WAS_NAME, WAS_METADATA, WAS_ON_UNAVAILABLE].contains(&name.as_str()));
+        details.retain(|name, _| {
+            ![WAS, WAS_NAME, WAS_METADATA, WAS_ON_UNAVAILABLE].contains(&name.as_str())
+        });
         details
     }
 
@@ -210,11 +258,19 @@ pub(crate) mod details {
     }
 
     pub(crate) fn entity_update(entity: &Entity, before: &Entity) -> Details {
-        let mut details = of([(attr::NAME, text(entity.name.as_str())), (attr::METADATA, metadata_value(&entity.metadata))]);
-        let gone = before.metadata.iter().filter(|(key, value)| entity.metadata.get(*key) != Some(*value));
-        let gone: BTreeMap<String, String> = gone.map(|(key, value)| (key.clone(), value.clone())).collect();
-        details.extend((!gone.is_empty()).then(|| (WAS_METADATA.to_owned(), metadata_value(&gone))));
-        details.extend((entity.name != before.name).then(|| (WAS_NAME.to_owned(), text(before.name.as_str()))));
+        let mut details = of([
+            (attr::NAME, text(entity.name.as_str())),
+            (attr::METADATA, metadata_value(&entity.metadata)),
+        ]);
+        let gone =
+            before.metadata.iter().filter(|(key, value)| entity.metadata.get(*key) != Some(*value));
+        let gone: BTreeMap<String, String> =
+            gone.map(|(key, value)| (key.clone(), value.clone())).collect();
+        details
+            .extend((!gone.is_empty()).then(|| (WAS_METADATA.to_owned(), metadata_value(&gone))));
+        details.extend(
+            (entity.name != before.name).then(|| (WAS_NAME.to_owned(), text(before.name.as_str()))),
+        );
         details
     }
 
@@ -228,14 +284,19 @@ pub(crate) mod details {
         of([
             (BUCKETS, count(deleted.buckets)),
             (CONFIGS, count(deleted.configs)),
-            ("records_deleted", count(deleted.buckets.saturating_add(deleted.configs).saturating_add(1))),
+            (
+                "records_deleted",
+                count(deleted.buckets.saturating_add(deleted.configs).saturating_add(1)),
+            ),
             ("complete", AttributeValue::Bool(true)),
         ])
     }
 
     pub(crate) fn limits(limits: &[Limit], on_unavailable: Option<OnUnavailable>) -> Details {
         let mut details = of([("limits", list(limits))]);
-        details.extend(on_unavailable.map(|policy| ("on_unavailable".to_owned(), text(policy.as_str()))));
+        details.extend(
+            on_unavailable.map(|policy| ("on_unavailable".to_owned(), text(policy.as_str()))),
+        );
         details
     }
 
@@ -252,13 +313,22 @@ pub(crate) mod details {
     }
 
     /// Limits that replace others, which may be such that this version cannot read them.
-    pub(crate) fn limits_set(new: &LimitsChange, before: Result<LevelConfig, StoreError>) -> Details {
+    pub(crate) fn limits_set(
+        new: &LimitsChange,
+        before: Result<LevelConfig, StoreError>,
+    ) -> Details {
         let mut details = limits(&new.limits, new.on_unavailable);
         match before {
             Ok(before) => {
-                details.extend((!before.limits.is_empty()).then(|| (WAS.to_owned(), list(&before.limits))));
-                let replaced = before.on_unavailable.filter(|policy| new.on_unavailable.is_some_and(|new| new != *policy));
-                details.extend(replaced.map(|policy| (WAS_ON_UNAVAILABLE.to_owned(), text(policy.as_str()))));
+                details.extend(
+                    (!before.limits.is_empty()).then(|| (WAS.to_owned(), list(&before.limits))),
+                );
+                let replaced = before
+                    .on_unavailable
+                    .filter(|policy| new.on_unavailable.is_some_and(|new| new != *policy));
+                details.extend(
+                    replaced.map(|policy| (WAS_ON_UNAVAILABLE.to_owned(), text(policy.as_str()))),
+                );
             }
             Err(error) => drop(details.insert(WAS.to_owned(), text(error.message()))),
         }

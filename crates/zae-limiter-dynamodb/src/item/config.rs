@@ -6,7 +6,10 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use zae_limiter_core::{LIMITS_MAX, Limit, LimitName};
 use zae_limiter_store::{Level, LevelConfig, OnUnavailable, StoreError};
 
-use super::{attr, corrupt, flag_of, incompatible, name_in, stored_version, text_of, version_of, whole_number};
+use super::{
+    attr, corrupt, flag_of, incompatible, name_in, stored_version, text_of, version_of,
+    whole_number,
+};
 use crate::keys;
 use crate::table::{Action, Item, Key, number, text};
 
@@ -25,7 +28,9 @@ pub(crate) fn key(namespace: &str, level: &Level) -> Key {
         Level::System => keys::system_config(namespace),
         Level::Resource(resource) => keys::resource_config(namespace, resource),
         Level::Entity(entity) => keys::entity_config(namespace, entity, None),
-        Level::EntityResource(entity, resource) => keys::entity_config(namespace, entity, Some(resource)),
+        Level::EntityResource(entity, resource) => {
+            keys::entity_config(namespace, entity, Some(resource))
+        }
     }
 }
 
@@ -46,7 +51,10 @@ pub(crate) fn identity_actions(namespace: &str, level: &Level) -> Vec<Action> {
     }
     if let Some(entity) = level.entity_id() {
         actions.push(Action::SetIfAbsent(attr::ENTITY_ID.into(), text(entity.as_str())));
-        actions.push(Action::SetIfAbsent(attr::GSI3PK.into(), text(keys::index::entity_configs(namespace, level.resource_name()))));
+        actions.push(Action::SetIfAbsent(
+            attr::GSI3PK.into(),
+            text(keys::index::entity_configs(namespace, level.resource_name())),
+        ));
         actions.push(Action::SetIfAbsent(attr::GSI3SK.into(), text(entity.as_str())));
     }
     actions
@@ -65,7 +73,10 @@ pub(crate) fn limit_actions(before: Option<&Item>, limits: &[Limit]) -> Vec<Acti
         let names: Vec<&str> = limits.iter().map(|limit| limit.name().as_str()).collect();
         written.insert(ORDER.to_owned(), text(names.join(",")));
     }
-    let stale = before.into_iter().flat_map(|item| item.keys()).filter(|name| is_limit_attribute(name) && !written.contains_key(*name));
+    let stale = before
+        .into_iter()
+        .flat_map(|item| item.keys())
+        .filter(|name| is_limit_attribute(name) && !written.contains_key(*name));
     let mut actions: Vec<Action> = stale.map(|name| Action::Remove(name.clone().into())).collect();
     actions.extend(written.into_iter().map(|(name, value)| Action::Set(name.into(), value)));
     actions
@@ -95,13 +106,27 @@ pub(crate) fn limit_parts(item: &Item) -> impl Iterator<Item = (&String, &Attrib
     item.iter().filter(|(name, _)| is_part_of_a_limit(name))
 }
 
-/// True when the item would say nothing if it lost its limits (and the outage policy) or, with `flag`, its flag.
+/// True when the item would say nothing if it lost its limits (and the outage policy) or, with
+/// `flag`, its flag.
 pub(crate) fn says_nothing_without(item: &Item, flag: bool) -> bool {
-    const IDENTITY: [&str; 9] =
-        [attr::PK, attr::SK, attr::GSI3PK, attr::GSI3SK, attr::GSI4PK, attr::GSI4SK, attr::ENTITY_ID, attr::RESOURCE, CONFIG_VERSION];
+    const IDENTITY: [&str; 9] = [
+        attr::PK,
+        attr::SK,
+        attr::GSI3PK,
+        attr::GSI3SK,
+        attr::GSI4PK,
+        attr::GSI4SK,
+        attr::ENTITY_ID,
+        attr::RESOURCE,
+        CONFIG_VERSION,
+    ];
     item.keys().all(|name| {
         let name = name.as_str();
-        let goes = if flag { name == attr::DISABLED } else { name == ON_UNAVAILABLE || is_limit_attribute(name) };
+        let goes = if flag {
+            name == attr::DISABLED
+        } else {
+            name == ON_UNAVAILABLE || is_limit_attribute(name)
+        };
         goes || IDENTITY.contains(&name) || (flag && name == ORDER)
     })
 }
@@ -114,7 +139,12 @@ pub(crate) fn is_switched_off(item: &Item) -> bool {
 /// What is stored at a level.
 pub(crate) fn level_config(item: &Item) -> Result<LevelConfig, StoreError> {
     let version = version_of(item, CONFIG_VERSION);
-    Ok(LevelConfig { limits: limits(item)?, disabled: flag(item)?, on_unavailable: on_unavailable(item)?, version })
+    Ok(LevelConfig {
+        limits: limits(item)?,
+        disabled: flag(item)?,
+        on_unavailable: on_unavailable(item)?,
+        version,
+    })
 }
 
 /// The flag of a level.
@@ -122,7 +152,9 @@ pub(crate) fn flag(item: &Item) -> Result<Option<bool>, StoreError> {
     match item.get(attr::DISABLED) {
         // A word: more than on and off is a feature of the Python product.
         Some(AttributeValue::S(word)) => {
-            let problem = format!("says {word:?}, which this version does not support; set it with enable or disable");
+            let problem = format!(
+                "says {word:?}, which this version does not support; set it with enable or disable"
+            );
             Err(incompatible(item, attr::DISABLED, problem))
         }
         _ => flag_of(item, attr::DISABLED),
@@ -138,7 +170,9 @@ pub(crate) fn cascade(item: &Item) -> Result<Option<bool>, StoreError> {
 pub(crate) fn on_unavailable(item: &Item) -> Result<Option<OnUnavailable>, StoreError> {
     match item.get(ON_UNAVAILABLE) {
         None | Some(AttributeValue::Null(_)) => Ok(None),
-        Some(AttributeValue::S(word)) => word.parse().map(Some).map_err(|error| incompatible(item, ON_UNAVAILABLE, error)),
+        Some(AttributeValue::S(word)) => {
+            word.parse().map(Some).map_err(|error| incompatible(item, ON_UNAVAILABLE, error))
+        }
         Some(_) => Err(corrupt(item, ON_UNAVAILABLE, "is not a text")),
     }
 }
@@ -147,9 +181,16 @@ pub(crate) fn on_unavailable(item: &Item) -> Result<Option<OnUnavailable>, Store
 pub(crate) fn limits(item: &Item) -> Result<Vec<Limit>, StoreError> {
     let mut parts: BTreeMap<&str, [Option<u64>; 3]> = BTreeMap::new();
     for (attribute, value) in limit_parts(item) {
-        let unsupported =
-            |what: &str| Err(incompatible(item, attribute, format_args!("is about {what}, which this version does not support")));
-        let Some((name, field)) = attribute.strip_prefix("l_").and_then(|rest| rest.rsplit_once('_')) else {
+        let unsupported = |what: &str| {
+            Err(incompatible(
+                item,
+                attribute,
+                format_args!("is about {what}, which this version does not support"),
+            ))
+        };
+        let Some((name, field)) =
+            attribute.strip_prefix("l_").and_then(|rest| rest.rsplit_once('_'))
+        else {
             return unsupported("limits with a session window");
         };
         let index = match field {
@@ -162,10 +203,17 @@ pub(crate) fn limits(item: &Item) -> Result<Vec<Limit>, StoreError> {
             "rsched" => return unsupported("calendar quotas"),
             _ => return unsupported("something"),
         };
-        let AttributeValue::N(digits) = value else { return Err(corrupt(item, attribute, "is not a number")) };
+        let AttributeValue::N(digits) = value else {
+            return Err(corrupt(item, attribute, "is not a number"));
+        };
         let whole = whole_number(digits).and_then(|whole| u64::try_from(whole).ok());
-        let whole =
-            whole.ok_or_else(|| incompatible(item, attribute, format_args!("says {digits}; this version knows whole numbers only")))?;
+        let whole = whole.ok_or_else(|| {
+            incompatible(
+                item,
+                attribute,
+                format_args!("says {digits}; this version knows whole numbers only"),
+            )
+        })?;
         parts.entry(name).or_default()[index] = Some(whole);
     }
     let mut limits = Vec::with_capacity(parts.len());
@@ -173,7 +221,10 @@ pub(crate) fn limits(item: &Item) -> Result<Vec<Limit>, StoreError> {
         limits.push(limit(item, name, part)?);
     }
     if limits.len() > LIMITS_MAX {
-        let problem = format!("is one of {} limits; this version knows at most {LIMITS_MAX} at one level", limits.len());
+        let problem = format!(
+            "is one of {} limits; this version knows at most {LIMITS_MAX} at one level",
+            limits.len()
+        );
         return Err(incompatible(item, &format!("l_{}_cp", limits[0].name()), problem));
     }
     sort(item, &mut limits);
@@ -183,18 +234,30 @@ pub(crate) fn limits(item: &Item) -> Result<Vec<Limit>, StoreError> {
 fn limit(item: &Item, name: &str, part: [Option<u64>; 3]) -> Result<Limit, StoreError> {
     let of = |field: &str| format!("l_{name}_{field}");
     let [Some(capacity), Some(amount), Some(period_s)] = part else {
-        let missing = ["cp", "ra", "rp"].into_iter().zip(part).find(|(_, value)| value.is_none()).map_or("cp", |(field, _)| field);
+        let missing = ["cp", "ra", "rp"]
+            .into_iter()
+            .zip(part)
+            .find(|(_, value)| value.is_none())
+            .map_or("cp", |(field, _)| field);
         return Err(corrupt(item, &of(missing), "is missing"));
     };
     if amount == 0 {
-        return Err(incompatible(item, &of("ra"), "is 0: a quota, which this version does not support"));
+        return Err(incompatible(
+            item,
+            &of("ra"),
+            "is 0: a quota, which this version does not support",
+        ));
     }
     let name: LimitName = name_in(item, &of("cp"), name)?;
-    Limit::new(name, capacity, amount, period_s).map_err(|error| incompatible(item, &of("cp"), format_args!("is not usable: {error}")))
+    Limit::new(name, capacity, amount, period_s)
+        .map_err(|error| incompatible(item, &of("cp"), format_args!("is not usable: {error}")))
 }
 
-/// Brings limits, which come by name, into the order they were given in. Names the order does not know stay behind.
+/// Brings limits, which come by name, into the order they were given in. Names the order does not
+/// know stay behind.
 fn sort(item: &Item, limits: &mut [Limit]) {
     let Some(order) = text_of(item, ORDER) else { return };
-    limits.sort_by_key(|limit| order.split(',').position(|name| *limit.name() == *name).unwrap_or(usize::MAX));
+    limits.sort_by_key(|limit| {
+        order.split(',').position(|name| *limit.name() == *name).unwrap_or(usize::MAX)
+    });
 }

@@ -7,13 +7,18 @@ use zae_limiter_store::{Change, LevelConfig, OnUnavailable};
 use super::*;
 use crate::table::{Condition, Update};
 
-/// An item from a short text: `PK=ns/SYSTEM# n:l_rpm_cp=60 b:cascade=true 0:parent_id` (text, number, flag, null).
+/// An item from a short text: `PK=ns/SYSTEM# n:l_rpm_cp=60 b:cascade=true 0:parent_id` (text,
+/// number, flag, null).
 fn item(text_form: &str) -> Item {
     let mut item = Item::new();
     for word in text_form.split_whitespace() {
         let (name, value) = match word.split_at_checked(2) {
-            Some(("n:", rest)) => rest.split_once('=').map(|(name, digits)| (name, AttributeValue::N(digits.to_owned()))),
-            Some(("b:", rest)) => rest.split_once('=').map(|(name, flag)| (name, AttributeValue::Bool(flag == "true"))),
+            Some(("n:", rest)) => rest
+                .split_once('=')
+                .map(|(name, digits)| (name, AttributeValue::N(digits.to_owned()))),
+            Some(("b:", rest)) => rest
+                .split_once('=')
+                .map(|(name, flag)| (name, AttributeValue::Bool(flag == "true"))),
             Some(("0:", name)) => Some((name, AttributeValue::Null(true))),
             _ => word.split_once('=').map(|(name, value)| (name, text(value))),
         }
@@ -36,14 +41,27 @@ fn golden_entities_are_read() {
         "PK=ns/ENTITY#key SK=#META b:cascade=true created_at=2026-01-01T10:00:00Z entity_id=key name=key parent_id=org \
          n:pgen=1767261600000 pinc=8cd0a77404a55a34 GSI1PK=ns/PARENT#org GSI1SK=CHILD#key GSI4PK=ns GSI4SK=ns/ENTITY#key",
     );
-    key.insert("metadata".to_owned(), map([("tier", text("gold")), ("seats", number(5)), ("beta", AttributeValue::Bool(true))]));
+    key.insert(
+        "metadata".to_owned(),
+        map([("tier", text("gold")), ("seats", number(5)), ("beta", AttributeValue::Bool(true))]),
+    );
     let read = entity(&key).expect("a golden item");
-    assert_eq!((read.id.as_str(), read.name.as_str(), read.cascade, read.version), ("key", "key", true, 1));
+    assert_eq!(
+        (read.id.as_str(), read.name.as_str(), read.cascade, read.version),
+        ("key", "key", true, 1)
+    );
     assert_eq!((read.parent.as_ref().map(EntityId::as_str), read.created_at), (Some("org"), AT));
-    let metadata: Vec<_> = read.metadata.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-    assert_eq!(metadata, [("beta", "true"), ("seats", "5"), ("tier", "gold")], "other types are shown as text");
+    let metadata: Vec<_> =
+        read.metadata.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+    assert_eq!(
+        metadata,
+        [("beta", "true"), ("seats", "5"), ("tier", "gold")],
+        "other types are shown as text"
+    );
 
-    let org = item("PK=ns/ENTITY#org SK=#META b:cascade=false created_at=2026-01-01T10:00:00Z entity_id=org name=org 0:parent_id");
+    let org = item(
+        "PK=ns/ENTITY#org SK=#META b:cascade=false created_at=2026-01-01T10:00:00Z entity_id=org name=org 0:parent_id",
+    );
     assert_eq!(entity(&org).expect("a golden item").parent, None);
     let newline = Item::from([
         (attr::ENTITY_ID.to_owned(), text("key\n")),
@@ -52,7 +70,10 @@ fn golden_entities_are_read() {
     ]);
     let error = entity(&newline).expect_err("not a name of ours");
     assert_eq!(error.kind(), StoreErrorKind::Incompatible);
-    assert!(error.message().contains("entity_id") && error.message().contains("ns/ENTITY#key\\n"), "{error}");
+    assert!(
+        error.message().contains("entity_id") && error.message().contains("ns/ENTITY#key\\n"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -84,16 +105,29 @@ fn golden_configurations_are_read() {
         "PK=ns/SYSTEM# SK=#CONFIG n:config_version=1 n:l_rpm_cp=60 n:l_rpm_ra=60 n:l_rpm_rp=60 on_unavailable=allow GSI4PK=ns GSI4SK=ns/SYSTEM#",
     );
     let limits = vec![Limit::per_minute("rpm", 60).expect("a limit")];
-    let expected = LevelConfig { limits, disabled: None, on_unavailable: Some(OnUnavailable::Allow), version: 1 };
+    let expected = LevelConfig {
+        limits,
+        disabled: None,
+        on_unavailable: Some(OnUnavailable::Allow),
+        version: 1,
+    };
     assert_eq!(config::level_config(&system).expect("a golden item"), expected);
 
     let stub = item("PK=ns/RESOURCE#old-model SK=#CONFIG b:disabled=true resource=old-model");
-    let expected = LevelConfig { limits: vec![], disabled: Some(true), on_unavailable: None, version: 1 };
+    let expected =
+        LevelConfig { limits: vec![], disabled: Some(true), on_unavailable: None, version: 1 };
     assert_eq!(config::level_config(&stub).expect("a golden item"), expected);
-    assert!(!config::has_limits(&stub) && config::says_nothing_without(&stub, true) && !config::says_nothing_without(&stub, false));
+    assert!(
+        !config::has_limits(&stub)
+            && config::says_nothing_without(&stub, true)
+            && !config::says_nothing_without(&stub, false)
+    );
 
-    // A name with an underscore, a burst, a number with a needless fraction, and a soft limit that is none.
-    let odd = item("PK=p SK=s n:l_a_b.c-d_cp=15 n:l_a_b.c-d_ra=10.0 n:l_a_b.c-d_rp=1 b:l_a_b.c-d_soft=false b:cascade=true");
+    // A name with an underscore, a burst, a number with a needless fraction, and a soft limit that
+    // is none.
+    let odd = item(
+        "PK=p SK=s n:l_a_b.c-d_cp=15 n:l_a_b.c-d_ra=10.0 n:l_a_b.c-d_rp=1 b:l_a_b.c-d_soft=false b:cascade=true",
+    );
     assert_eq!(config::limits(&odd).expect("limits")[0].to_string(), "a_b.c-d:10/sec:15");
     assert_eq!(config::cascade(&odd).expect("a flag"), Some(true));
     assert!(!config::says_nothing_without(&odd, false), "the cascade of another writer stays");
@@ -111,7 +145,11 @@ fn golden_configurations_that_can_not_be_honoured_are_refused() {
     };
     use StoreErrorKind::{Corrupt, Incompatible};
     let rpm = "n:l_rpm_cp=150 n:l_rpm_ra=100 n:l_rpm_rp=60";
-    check(&format!("{rpm} l_rpm_sched=1m0-59h9-17w1-5s500 sched_tz=America/New_York"), Incompatible, "l_rpm_sched");
+    check(
+        &format!("{rpm} l_rpm_sched=1m0-59h9-17w1-5s500 sched_tz=America/New_York"),
+        Incompatible,
+        "l_rpm_sched",
+    );
     check(&format!("{rpm} l_rpm_rsched=1m0h0"), Incompatible, "l_rpm_rsched");
     check(&format!("{rpm} b:l_rpm_soft=true"), Incompatible, "l_rpm_soft");
     check(&format!("{rpm} n:l_rpm_new=1"), Incompatible, "l_rpm_new");
@@ -144,7 +182,10 @@ fn golden_records_of_namespaces_are_read() {
     deleted.insert("deleted_at".to_owned(), text("2026-01-02T00:00:00Z"));
     assert_eq!(namespace(&deleted).expect("a record").deleted_at, Some(AT.plus_ms(14 * 3_600_000)));
     deleted.insert("status".to_owned(), text("frozen"));
-    assert_eq!(namespace(&deleted).expect_err("an unknown status").kind(), StoreErrorKind::Incompatible);
+    assert_eq!(
+        namespace(&deleted).expect_err("an unknown status").kind(),
+        StoreErrorKind::Incompatible
+    );
 }
 
 fn python_event(action: &str, details: AttributeValue) -> Item {
@@ -159,7 +200,8 @@ fn python_event(action: &str, details: AttributeValue) -> Item {
 fn check_event(action: &str, details: AttributeValue, expected: (AuditAction, &[(&str, &str)])) {
     let subject = AuditSubject::Entity("key".parse().expect("an id"));
     let event = audit_event(&python_event(action, details), &subject).expect("an event");
-    let told: Vec<_> = event.details.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+    let told: Vec<_> =
+        event.details.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
     assert_eq!((event.action, told.as_slice()), expected);
     assert_eq!((event.at, event.resource.as_ref().map(|name| name.as_str())), (AT, Some("gpt-4")));
     assert!(event.principal.is_some());
@@ -167,23 +209,68 @@ fn check_event(action: &str, details: AttributeValue, expected: (AuditAction, &[
 
 #[test]
 fn golden_audit_events_are_read() {
-    use AuditAction::{BucketReset, BucketToppedUp, EntityCreated, EntityParentChanged, FlagsSet, LimitsSet, Other};
-    let limit =
-        map([("name", text("rpm")), ("capacity", number(150)), ("refill_amount", number(100)), ("refill_period_seconds", number(60))]);
-    check_event("limits_set", map([("limits", AttributeValue::L(vec![limit.clone()]))]), (LimitsSet, &[("limit", "rpm:100/min:150")]));
+    use AuditAction::{
+        BucketReset, BucketToppedUp, EntityCreated, EntityParentChanged, FlagsSet, LimitsSet, Other,
+    };
+    let limit = map([
+        ("name", text("rpm")),
+        ("capacity", number(150)),
+        ("refill_amount", number(100)),
+        ("refill_period_seconds", number(60)),
+    ]);
+    check_event(
+        "limits_set",
+        map([("limits", AttributeValue::L(vec![limit.clone()]))]),
+        (LimitsSet, &[("limit", "rpm:100/min:150")]),
+    );
     let AttributeValue::M(mut scheduled) = limit else { unreachable!("a map") };
-    scheduled.insert("schedule".to_owned(), AttributeValue::L(vec![map([("scale", AttributeValue::N("0.5".to_owned()))])]));
+    scheduled.insert(
+        "schedule".to_owned(),
+        AttributeValue::L(vec![map([("scale", AttributeValue::N("0.5".to_owned()))])]),
+    );
     let shown = "{capacity: 150, name: rpm, refill_amount: 100, refill_period_seconds: 60, schedule: [{scale: 0.5}]}";
-    check_event("limits_set", map([("limits", AttributeValue::L(vec![AttributeValue::M(scheduled)]))]), (LimitsSet, &[("limit", shown)]));
+    check_event(
+        "limits_set",
+        map([("limits", AttributeValue::L(vec![AttributeValue::M(scheduled)]))]),
+        (LimitsSet, &[("limit", shown)]),
+    );
     let flags = [("cascade", AttributeValue::Bool(true)), ("buckets_stamped", number(0))];
-    check_event("limits_set", map(flags), (FlagsSet, &[("cascade", "true"), ("buckets_stamped", "0")]));
-    check_event("limits_set", map([("disabled", text("bypass"))]), (FlagsSet, &[("disabled", "bypass")]));
-    check_event("limits_set", map([("disabled", nothing())]), (FlagsSet, &[("disabled", "inherited")]));
+    check_event(
+        "limits_set",
+        map(flags),
+        (FlagsSet, &[("cascade", "true"), ("buckets_stamped", "0")]),
+    );
+    check_event(
+        "limits_set",
+        map([("disabled", text("bypass"))]),
+        (FlagsSet, &[("disabled", "bypass")]),
+    );
+    check_event(
+        "limits_set",
+        map([("disabled", nothing())]),
+        (FlagsSet, &[("disabled", "inherited")]),
+    );
     let amounts = map([("amounts", map([("msg", number(10))])), ("shards", number(1))]);
-    check_event("bucket_topped_up", amounts.clone(), (BucketToppedUp, &[("amounts", "{msg: 10}"), ("shards", "1")]));
-    check_event("bucket_reset", amounts, (BucketReset, &[("amounts", "{msg: 10}"), ("shards", "1")]));
-    check_event("entity_parent_changed", map([("new_parent", text("org"))]), (EntityParentChanged, &[("new_parent", "org")]));
-    check_event("entity_merged", map([("with", text("x"))]), (Other, &[("action", "entity_merged"), ("with", "x")]));
+    check_event(
+        "bucket_topped_up",
+        amounts.clone(),
+        (BucketToppedUp, &[("amounts", "{msg: 10}"), ("shards", "1")]),
+    );
+    check_event(
+        "bucket_reset",
+        amounts,
+        (BucketReset, &[("amounts", "{msg: 10}"), ("shards", "1")]),
+    );
+    check_event(
+        "entity_parent_changed",
+        map([("new_parent", text("org"))]),
+        (EntityParentChanged, &[("new_parent", "org")]),
+    );
+    check_event(
+        "entity_merged",
+        map([("with", text("x"))]),
+        (Other, &[("action", "entity_merged"), ("with", "x")]),
+    );
     let created = [
         ("name", text("Key")),
         ("parent_id", text("org")),
@@ -201,9 +288,18 @@ fn names_in_events_that_are_not_ours_are_told_as_text() {
     stored.insert("resource".to_owned(), text("ttl"));
     let event = audit_event(&stored, &AuditSubject::System).expect("an event");
     assert_eq!((event.principal, event.resource), (None, None));
-    assert_eq!(event.details, [("principal".to_owned(), "some one".to_owned()), ("resource".to_owned(), "ttl".to_owned())]);
+    assert_eq!(
+        event.details,
+        [
+            ("principal".to_owned(), "some one".to_owned()),
+            ("resource".to_owned(), "ttl".to_owned())
+        ]
+    );
     stored.insert("event_id".to_owned(), text("nothing"));
-    assert_eq!(audit_event(&stored, &AuditSubject::System).expect_err("no id").kind(), StoreErrorKind::Incompatible);
+    assert_eq!(
+        audit_event(&stored, &AuditSubject::System).expect_err("no id").kind(),
+        StoreErrorKind::Incompatible
+    );
 }
 
 #[test]
@@ -222,9 +318,13 @@ fn our_events_carry_what_the_python_product_needs() {
         "PK=ns/AUDIT#key SK=#AUDIT#{id} GSI4PK=ns GSI4SK=ns/AUDIT#key entity_id=key event_id={id} timestamp={CREATED} action=limits_set \
          0:principal resource=gpt-4 n:ttl=1775037600"
     ));
-    expected.insert("details".to_owned(), map([("disabled", AttributeValue::Bool(true)), ("was", AttributeValue::Bool(false))]));
+    expected.insert(
+        "details".to_owned(),
+        map([("disabled", AttributeValue::Bool(true)), ("was", AttributeValue::Bool(false))]),
+    );
     assert_eq!(stored, expected);
-    let read = audit_event(&stored, &AuditSubject::Entity("key".parse().expect("an id"))).expect("an event");
+    let read = audit_event(&stored, &AuditSubject::Entity("key".parse().expect("an id")))
+        .expect("an event");
     assert_eq!((read.id, read.at, read.action), (change.event, AT, AuditAction::FlagsSet));
 }
 
@@ -240,17 +340,32 @@ fn usage_of_both_products_is_read() {
     let counters = |read: &BTreeMap<zae_limiter_core::LimitName, zae_limiter_core::Milli>| {
         read.iter().map(|(name, used)| format!("{name} {}", used.0)).collect::<Vec<_>>()
     };
-    assert_eq!(counters(&read.counters), ["rpm -2000", "tpm 300000"], "overdrafts, events and expiry are no limits");
-    let ours = item("PK=p SK=s entity_id=key resource=gpt-4 n:tpm=300 n:tpm#m=300250 n:u_ttl=1 n:mark#0=5 n:_x=1");
+    assert_eq!(
+        counters(&read.counters),
+        ["rpm -2000", "tpm 300000"],
+        "overdrafts, events and expiry are no limits"
+    );
+    let ours = item(
+        "PK=p SK=s entity_id=key resource=gpt-4 n:tpm=300 n:tpm#m=300250 n:u_ttl=1 n:mark#0=5 n:_x=1",
+    );
     let read = usage_item(&ours, shape_of("2026-01").expect("a window")).expect("a snapshot");
-    assert_eq!((read.window, counters(&read.counters)), (UsageWindow::Monthly, vec!["tpm 300250".to_owned(), "u_ttl 1000".to_owned()]));
+    assert_eq!(
+        (read.window, counters(&read.counters)),
+        (UsageWindow::Monthly, vec!["tpm 300250".to_owned(), "u_ttl 1000".to_owned()])
+    );
 }
 
 fn any_limits() -> impl Strategy<Value = Vec<Limit>> {
-    let names = proptest::sample::subsequence(vec!["rpm", "tpm", "a_b", "a", "Z.9", "l_x_cp", "w_", "lo", "disabled", "cascade"], 0..=8);
-    let numbers = (1..=1_000_000_000_000_000_u64, 1..=1_000_000_000_000_000_u64, 1..=1_000_000_000_u64);
+    let names = proptest::sample::subsequence(
+        vec!["rpm", "tpm", "a_b", "a", "Z.9", "l_x_cp", "w_", "lo", "disabled", "cascade"],
+        0..=8,
+    );
+    let numbers =
+        (1..=1_000_000_000_000_000_u64, 1..=1_000_000_000_000_000_u64, 1..=1_000_000_000_u64);
     (names.prop_shuffle(), proptest::collection::vec(numbers, 8)).prop_map(|(names, numbers)| {
-        let limit = |(name, (capacity, amount, period)): (&str, (u64, u64, u64))| Limit::custom(name, capacity, amount, period);
+        let limit = |(name, (capacity, amount, period)): (&str, (u64, u64, u64))| {
+            Limit::custom(name, capacity, amount, period)
+        };
         names.into_iter().zip(numbers).map(|pair| limit(pair).expect("a valid limit")).collect()
     })
 }
@@ -260,7 +375,9 @@ fn applied(mut item: Item, actions: Vec<Action>) -> Item {
     for action in actions {
         match action {
             Action::Set(name, value) => item.insert(name.into(), value),
-            Action::SetIfAbsent(name, value) => Some(item.entry(name.into()).or_insert(value).clone()),
+            Action::SetIfAbsent(name, value) => {
+                Some(item.entry(name.into()).or_insert(value).clone())
+            }
             Action::Remove(name) => item.remove(name.as_str()),
             other => unreachable!("not part of a configuration: {other:?}"),
         };

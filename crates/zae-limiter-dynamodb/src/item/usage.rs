@@ -5,13 +5,16 @@
 //! | ours | `2026-01-01T14:00:00Z`, `2026-01-01`, `2026-01` | `{limit}#m`: millitokens; `{limit}`: whole tokens, for the Python product |
 //! | Python's | `…T14:00:00Z`, `…T00:00:00Z`, `…-01T00:00:00Z` and the attribute `window` | `{limit}`: whole tokens |
 //!
-//! Other attributes of ours must contain a `#` or begin with `_`, which no limit does. A limit that somebody called like an
-//! attribute of the item (`ttl`) is counted under `u_ttl`, and told under that name: it is not one this version accepts.
+//! Other attributes of ours must contain a `#` or begin with `_`, which no limit does. A limit that
+//! somebody called like an attribute of the item (`ttl`) is counted under `u_ttl`, and told under
+//! that name: it is not one this version accepts.
 
 use std::collections::BTreeMap;
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use zae_limiter_core::{EntityId, LimitName, Milli, ResourceName, TimeMs, UsageWindow, parse_rfc3339};
+use zae_limiter_core::{
+    EntityId, LimitName, Milli, ResourceName, TimeMs, UsageWindow, parse_rfc3339,
+};
 use zae_limiter_store::StoreError;
 
 use super::{attr, corrupt, integer_of, name_in, text_of};
@@ -65,7 +68,8 @@ pub(crate) struct UsageItem {
 
 /// Reads a snapshot.
 pub(crate) fn usage_item(item: &Item, shape: Shape) -> Result<UsageItem, StoreError> {
-    let word = |attribute| text_of(item, attribute).ok_or_else(|| corrupt(item, attribute, "is missing"));
+    let word =
+        |attribute| text_of(item, attribute).ok_or_else(|| corrupt(item, attribute, "is missing"));
     let window = match text_of(item, WINDOW) {
         Some(word) => word.parse().map_err(|error| corrupt(item, WINDOW, error))?,
         None => shape.window.unwrap_or(UsageWindow::Hourly),
@@ -80,7 +84,9 @@ pub(crate) fn usage_item(item: &Item, shape: Shape) -> Result<UsageItem, StoreEr
         // Whatever else is there counts something else: events, expiry, marks of the aggregator.
         let Ok(limit) = name.parse::<LimitName>() else { continue };
         let amount = if exact { super::whole_number(digits).map(Milli) } else { milli_of(digits) };
-        let amount = amount.ok_or_else(|| corrupt(item, attribute, format_args!("says {digits}, which is no amount")))?;
+        let amount = amount.ok_or_else(|| {
+            corrupt(item, attribute, format_args!("says {digits}, which is no amount"))
+        })?;
         if exact || !item.contains_key(&format!("{name}{MILLI}")) {
             counters.insert(limit, amount);
         }
@@ -105,7 +111,11 @@ fn milli_of(digits: &str) -> Option<Milli> {
     let thousandths: i64 = format!("{fraction:0<3}").parse().ok()?;
     let whole: i64 = if matches!(whole, "" | "-") { 0 } else { whole.parse().ok()? };
     let milli = whole.checked_mul(1_000)?;
-    Some(Milli(if negative { milli.checked_sub(thousandths)? } else { milli.checked_add(thousandths)? }))
+    Some(Milli(if negative {
+        milli.checked_sub(thousandths)?
+    } else {
+        milli.checked_add(thousandths)?
+    }))
 }
 
 #[cfg(test)]
@@ -124,7 +134,14 @@ mod tests {
         ] {
             let shape = shape_of(key).expect(key);
             assert_eq!(shape.start, start(at), "{key}");
-            assert_eq!(UsageWindow::ALL.into_iter().filter(|window| shape.may_be(*window)).collect::<Vec<_>>(), windows, "{key}");
+            assert_eq!(
+                UsageWindow::ALL
+                    .into_iter()
+                    .filter(|window| shape.may_be(*window))
+                    .collect::<Vec<_>>(),
+                windows,
+                "{key}"
+            );
         }
         for key in ["", "2026", "2026-13", "x", "2026-01-01T", "##"] {
             assert_eq!(shape_of(key), None, "{key}");

@@ -46,16 +46,25 @@ impl Record {
 
 /// Short names of few characters collide often if keys can; long ones reach the bounds of a key.
 fn namespaces() -> impl Strategy<Value = String> {
-    prop_oneof!["[a-b_][a-b_-]{0,2}", "[A-Za-z0-9_][A-Za-z0-9_-]{63}"].prop_filter("not the registry", |id| id != REGISTRY)
+    prop_oneof!["[a-b_][a-b_-]{0,2}", "[A-Za-z0-9_][A-Za-z0-9_-]{63}"]
+        .prop_filter("not the registry", |id| id != REGISTRY)
 }
 
 fn entities() -> impl Strategy<Value = EntityId> {
-    prop_oneof!["[a-b0][a-b0_.:@-]{0,3}", "[a-zA-Z0-9][a-zA-Z0-9_.:@-]{255}", "(BUCKET|ENTITY|CONFIG|META|RESOURCE:a)"]
-        .prop_map(|id| id.parse().expect("a valid id"))
+    prop_oneof![
+        "[a-b0][a-b0_.:@-]{0,3}",
+        "[a-zA-Z0-9][a-zA-Z0-9_.:@-]{255}",
+        "(BUCKET|ENTITY|CONFIG|META|RESOURCE:a)"
+    ]
+    .prop_map(|id| id.parse().expect("a valid id"))
 }
 
 fn resource_names() -> impl Strategy<Value = ResourceName> {
-    let texts = prop_oneof!["[a-b][a-b0_./:-]{0,3}", "[a-zA-Z][a-zA-Z0-9_./:-]{63}", "(a/BUCKET|b/ENTITY|CONFIG|META|SYSTEM)"];
+    let texts = prop_oneof![
+        "[a-b][a-b0_./:-]{0,3}",
+        "[a-zA-Z][a-zA-Z0-9_./:-]{63}",
+        "(a/BUCKET|b/ENTITY|CONFIG|META|SYSTEM)"
+    ];
     texts.prop_filter_map("reserved", |name| name.parse().ok())
 }
 
@@ -65,21 +74,28 @@ fn windows() -> impl Strategy<Value = (UsageWindow, TimeMs)> {
 }
 
 fn subjects() -> impl Strategy<Value = AuditSubject> {
-    prop_oneof![Just(AuditSubject::System), resource_names().prop_map(AuditSubject::Resource), entities().prop_map(AuditSubject::Entity),]
+    prop_oneof![
+        Just(AuditSubject::System),
+        resource_names().prop_map(AuditSubject::Resource),
+        entities().prop_map(AuditSubject::Entity),
+    ]
 }
 
 fn records() -> impl Strategy<Value = Record> {
     prop_oneof![
-        (namespaces(), entities(), resource_names(), 0..33_u32).prop_map(|(ns, id, name, shard)| Record::Bucket(ns, id, name, shard)),
+        (namespaces(), entities(), resource_names(), 0..33_u32)
+            .prop_map(|(ns, id, name, shard)| Record::Bucket(ns, id, name, shard)),
         (namespaces(), entities()).prop_map(|(ns, id)| Record::Entity(ns, id)),
-        (namespaces(), entities(), proptest::option::of(resource_names())).prop_map(|(ns, id, name)| Record::EntityConfig(ns, id, name)),
+        (namespaces(), entities(), proptest::option::of(resource_names()))
+            .prop_map(|(ns, id, name)| Record::EntityConfig(ns, id, name)),
         (namespaces(), entities(), resource_names(), windows())
             .prop_map(|(ns, id, name, (window, at))| Record::Usage(ns, id, name, window, at)),
         (namespaces(), resource_names()).prop_map(|(ns, name)| Record::ResourceConfig(ns, name)),
         namespaces().prop_map(Record::SystemConfig),
         namespaces().prop_map(Record::Resources),
         namespaces().prop_map(Record::EntityConfigResources),
-        (namespaces(), subjects(), "[0-7][0-9A-HJKMNP-TV-Z]{25}").prop_map(|(ns, subject, id)| Record::Audit(ns, subject, id)),
+        (namespaces(), subjects(), "[0-7][0-9A-HJKMNP-TV-Z]{25}")
+            .prop_map(|(ns, subject, id)| Record::Audit(ns, subject, id)),
         Just(Record::Version),
         "[a-b0][a-b0_.-]{0,3}".prop_map(Record::NamespaceByName),
         namespaces().prop_map(Record::NamespaceById),
@@ -145,7 +161,8 @@ proptest! {
 
 #[test]
 fn keys_look_as_the_schema_says() {
-    let (id, name): (EntityId, ResourceName) = ("key".parse().expect("an id"), "api/v1".parse().expect("a resource"));
+    let (id, name): (EntityId, ResourceName) =
+        ("key".parse().expect("an id"), "api/v1".parse().expect("a resource"));
     for (key, pk, sk) in [
         (bucket("ns", &id, &name, 3), "ns/BUCKET#key#api/v1#3", "#STATE"),
         (entity("ns", &id), "ns/ENTITY#key", "#META"),
@@ -157,7 +174,11 @@ fn keys_look_as_the_schema_says() {
         (resources("ns"), "ns/SYSTEM#", "#RESOURCES"),
         (entity_config_resources("ns"), "ns/SYSTEM#", "#ENTITY_CONFIG_RESOURCES"),
         (audit("ns", &AuditSubject::System, "01M7"), "ns/AUDIT#$SYSTEM", "#AUDIT#01M7"),
-        (audit("ns", &AuditSubject::Resource(name.clone()), "01M7"), "ns/AUDIT#$RESOURCE:api/v1", "#AUDIT#01M7"),
+        (
+            audit("ns", &AuditSubject::Resource(name.clone()), "01M7"),
+            "ns/AUDIT#$RESOURCE:api/v1",
+            "#AUDIT#01M7",
+        ),
         (version(), "_/SYSTEM#", "#VERSION"),
         (namespace_by_name("default"), "_/SYSTEM#", "#NAMESPACE#default"),
         (namespace_by_id("abc"), "_/SYSTEM#", "#NSID#abc"),

@@ -10,14 +10,30 @@ const NOW: i64 = 1_000_000;
 
 /// An empty bucket of 60 per minute, with or without an expiry.
 fn image(ttl: Option<i64>) -> Image {
-    let fields = [("rf", NOW), ("shard_count", 1), ("b_rpm_tk", 0), ("b_rpm_cp", 60_000), ("b_rpm_ra", 60_000), ("b_rpm_rp", 60_000)];
-    let item: Item = fields.into_iter().chain(ttl.map(|ttl| ("ttl", ttl))).map(|(name, value)| (name.to_owned(), number(value))).collect();
+    let fields = [
+        ("rf", NOW),
+        ("shard_count", 1),
+        ("b_rpm_tk", 0),
+        ("b_rpm_cp", 60_000),
+        ("b_rpm_ra", 60_000),
+        ("b_rpm_rp", 60_000),
+    ];
+    let item: Item = fields
+        .into_iter()
+        .chain(ttl.map(|ttl| ("ttl", ttl)))
+        .map(|(name, value)| (name.to_owned(), number(value)))
+        .collect();
     Image::parse(&item).expect("a bucket")
 }
 
 /// A charge of one token, by somebody whose limits come from `source`.
 fn charge(image: &Image, source: LimitSource) -> Update {
-    let limits = LimitsInForce::resolved([Limit::per_minute("rpm", 60).expect("a limit")], source, ConfigStamp(0), 7);
+    let limits = LimitsInForce::resolved(
+        [Limit::per_minute("rpm", 60).expect("a limit")],
+        source,
+        ConfigStamp(0),
+        7,
+    );
     let key = bucket_of("ns", "key", "gpt-4", 0);
     let amounts = [Amount { limit: &limits.limits[0], milli: 1_000 }];
     let refill = Refill {
@@ -38,8 +54,8 @@ fn sets_expiry(update: &Update) -> bool {
     update.actions.iter().any(|action| matches!(action, Action::Set(name, _) if name == attr::TTL))
 }
 
-/// Found by the simulator: an expiry that another process sets within the millisecond of the image was left alone, and the
-/// debt of this charge would have been forgotten with it.
+/// Found by the simulator: an expiry that another process sets within the millisecond of the image
+/// was left alone, and the debt of this charge would have been forgotten with it.
 #[test]
 fn an_expiry_that_is_left_alone_is_pinned() {
     let no_expiry = charge(&image(None), LimitSource::Entity);

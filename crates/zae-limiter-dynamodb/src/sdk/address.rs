@@ -1,4 +1,5 @@
-//! Checking what a table is named by: stack, region, endpoint. Each error names the field, the value and the fix.
+//! Checking what a table is named by: stack, region, endpoint. Each error names the field, the
+//! value and the fix.
 
 use zae_limiter_core::{NameError, StackName};
 use zae_limiter_store::{StoreError, StoreErrorKind};
@@ -9,13 +10,16 @@ const REGION_CHARS_MAX: usize = 32;
 /// Labels of a host name, and so most endpoints, are shorter; this keeps errors readable.
 const URL_CHARS_MAX: usize = 2048;
 
-/// A letter, then letters, digits and dashes, 55 characters at most: DynamoDB would take more, the roles and functions of
-/// a deployed stack are named after it and would not.
+/// A letter, then letters, digits and dashes, 55 characters at most: DynamoDB would take more, the
+/// roles and functions of a deployed stack are named after it and would not.
 pub(super) fn stack(name: &str) -> Result<StackName, StoreError> {
-    name.parse().map_err(|error: NameError| StoreError::new(StoreErrorKind::Invalid, "connect", error.to_string()).with_source(error))
+    name.parse().map_err(|error: NameError| {
+        StoreError::new(StoreErrorKind::Invalid, "connect", error.to_string()).with_source(error)
+    })
 }
 
-/// Lower-case letters, digits and dashes. Whether it exists is for the network to say: local engines take any.
+/// Lower-case letters, digits and dashes. Whether it exists is for the network to say: local
+/// engines take any.
 pub(super) fn region(region: &str) -> Result<(), StoreError> {
     let well_formed = region.len() <= REGION_CHARS_MAX
         && region.starts_with(|c: char| c.is_ascii_lowercase())
@@ -24,7 +28,11 @@ pub(super) fn region(region: &str) -> Result<(), StoreError> {
     if well_formed {
         Ok(())
     } else {
-        Err(invalid("region", region, "is no region; expected lower-case letters, digits and '-', such as us-east-1"))
+        Err(invalid(
+            "region",
+            region,
+            "is no region; expected lower-case letters, digits and '-', such as us-east-1",
+        ))
     }
 }
 
@@ -43,7 +51,13 @@ pub(super) fn endpoint(url: &str) -> Result<Endpoint, StoreError> {
     let (tls, rest) = match (lower.strip_prefix("http://"), lower.strip_prefix("https://")) {
         (Some(rest), _) => (false, rest),
         (_, Some(rest)) => (true, rest),
-        (None, None) => return Err(invalid(field, url, "has to begin with http:// or https://, such as http://localhost:8000")),
+        (None, None) => {
+            return Err(invalid(
+                field,
+                url,
+                "has to begin with http:// or https://, such as http://localhost:8000",
+            ));
+        }
     };
     if rest.contains('@') {
         // The value is not repeated: what stands before the @ may be a secret.
@@ -51,25 +65,43 @@ pub(super) fn endpoint(url: &str) -> Result<Endpoint, StoreError> {
         return Err(StoreError::new(StoreErrorKind::Invalid, "connect", message));
     }
     if url.len() > URL_CHARS_MAX || !url.chars().all(|c| c.is_ascii_graphic()) {
-        return Err(invalid(field, url, "is too long, or contains spaces or characters that have to be encoded"));
+        return Err(invalid(
+            field,
+            url,
+            "is too long, or contains spaces or characters that have to be encoded",
+        ));
     }
     if rest.contains(['?', '#']) {
-        return Err(invalid(field, url, "has a query or a fragment; leave out everything from '?' or '#' on"));
+        return Err(invalid(
+            field,
+            url,
+            "has a query or a fragment; leave out everything from '?' or '#' on",
+        ));
     }
     let authority = rest.split('/').next().unwrap_or_default();
     let (host, port) = match authority.strip_prefix('[') {
         Some(v6) => match v6.split_once(']') {
             Some((host, port)) => (host, port.strip_prefix(':')),
-            None => return Err(invalid(field, url, "has a '[' without ']'; an IPv6 host is written http://[::1]:8000")),
+            None => {
+                return Err(invalid(
+                    field,
+                    url,
+                    "has a '[' without ']'; an IPv6 host is written http://[::1]:8000",
+                ));
+            }
         },
-        None => authority.split_once(':').map_or((authority, None), |(host, port)| (host, Some(port))),
+        None => {
+            authority.split_once(':').map_or((authority, None), |(host, port)| (host, Some(port)))
+        }
     };
     if host.is_empty() {
         return Err(invalid(field, url, "names no host; expected such as http://localhost:8000"));
     }
     if port.is_some_and(|port| port.parse::<u16>().is_ok_and(|port| port > 0)) || port.is_none() {
         let address: Option<std::net::IpAddr> = host.parse().ok();
-        let loopback = host == "localhost" || host.ends_with(".localhost") || address.is_some_and(|address| address.is_loopback());
+        let loopback = host == "localhost"
+            || host.ends_with(".localhost")
+            || address.is_some_and(|address| address.is_loopback());
         return Ok(Endpoint { loopback, tls });
     }
     Err(invalid(field, url, "has no valid port; expected a number from 1 to 65535 after the ':'"))
@@ -104,7 +136,9 @@ mod tests {
         assert!(region("us-east-1").is_ok());
         assert!(region("eu-isoe-west-1").is_ok());
         assert!(region("local").is_ok());
-        for wrong in ["", "US-EAST-1", "us_east_1", "us-east-1 ", "-us", "us-", "1us", &"a".repeat(33)] {
+        for wrong in
+            ["", "US-EAST-1", "us_east_1", "us-east-1 ", "-us", "us-", "1us", &"a".repeat(33)]
+        {
             check(region(wrong), "such as us-east-1");
         }
     }
@@ -112,12 +146,23 @@ mod tests {
     #[test]
     fn endpoints() {
         let local = Endpoint { loopback: true, tls: false };
-        for url in ["http://localhost:8000", "http://127.0.0.1:1", "HTTP://LOCALHOST", "http://[::1]:8000/", "http://dynamo.localhost:80/x"]
-        {
+        for url in [
+            "http://localhost:8000",
+            "http://127.0.0.1:1",
+            "HTTP://LOCALHOST",
+            "http://[::1]:8000/",
+            "http://dynamo.localhost:80/x",
+        ] {
             assert_eq!(endpoint(url).unwrap(), local, "{url}");
         }
-        assert_eq!(endpoint("https://dynamodb.eu-west-1.amazonaws.com").unwrap(), Endpoint { loopback: false, tls: true });
-        assert_eq!(endpoint("http://10.0.0.1:8000").unwrap(), Endpoint { loopback: false, tls: false });
+        assert_eq!(
+            endpoint("https://dynamodb.eu-west-1.amazonaws.com").unwrap(),
+            Endpoint { loopback: false, tls: true }
+        );
+        assert_eq!(
+            endpoint("http://10.0.0.1:8000").unwrap(),
+            Endpoint { loopback: false, tls: false }
+        );
         check(endpoint("localhost:8000"), "begin with http://");
         check(endpoint("ftp://localhost"), "begin with http://");
         check(endpoint("http://"), "names no host");

@@ -1,7 +1,7 @@
 //! What a failed request proves. The only file that names errors of the SDK.
 //!
-//! Wherever it is not certain that nothing was applied, the answer is [`TableError::Unknown`]; so is everything a newer SDK
-//! may bring.
+//! Wherever it is not certain that nothing was applied, the answer is [`TableError::Unknown`]; so
+//! is everything a newer SDK may bring.
 
 use std::error::Error;
 
@@ -30,7 +30,9 @@ const CAUSES_MAX: usize = 8;
 const CAUSE_CHARS_MAX: usize = 300;
 
 /// The error of one operation: some carry a decision of the table.
-pub(super) trait Decision: ProvideErrorMetadata + Error + Send + Sync + Sized + 'static {
+pub(super) trait Decision:
+    ProvideErrorMetadata + Error + Send + Sync + Sized + 'static
+{
     /// What the table decided, or the error again.
     fn decided(self) -> Result<TableError, Self> {
         Err(self)
@@ -40,7 +42,9 @@ pub(super) trait Decision: ProvideErrorMetadata + Error + Send + Sync + Sized + 
 impl Decision for UpdateItemError {
     fn decided(self) -> Result<TableError, Self> {
         match self {
-            UpdateItemError::ConditionalCheckFailedException(failed) => Ok(TableError::Condition(image(failed.item))),
+            UpdateItemError::ConditionalCheckFailedException(failed) => {
+                Ok(TableError::Condition(image(failed.item)))
+            }
             other => Err(other),
         }
     }
@@ -49,7 +53,9 @@ impl Decision for UpdateItemError {
 impl Decision for PutItemError {
     fn decided(self) -> Result<TableError, Self> {
         match self {
-            PutItemError::ConditionalCheckFailedException(failed) => Ok(TableError::Condition(image(failed.item))),
+            PutItemError::ConditionalCheckFailedException(failed) => {
+                Ok(TableError::Condition(image(failed.item)))
+            }
             other => Err(other),
         }
     }
@@ -58,10 +64,16 @@ impl Decision for PutItemError {
 impl Decision for TransactWriteItemsError {
     fn decided(self) -> Result<TableError, Self> {
         match self {
-            TransactWriteItemsError::TransactionCanceledException(canceled) => Ok(match canceled.cancellation_reasons {
-                Some(reasons) => TableError::Canceled(reasons.into_iter().map(cancellation).collect()),
-                None => TableError::NotApplied("the transaction was cancelled, and the table did not say why".to_owned()),
-            }),
+            TransactWriteItemsError::TransactionCanceledException(canceled) => {
+                Ok(match canceled.cancellation_reasons {
+                    Some(reasons) => {
+                        TableError::Canceled(reasons.into_iter().map(cancellation).collect())
+                    }
+                    None => TableError::NotApplied(
+                        "the transaction was cancelled, and the table did not say why".to_owned(),
+                    ),
+                })
+            }
             other => Err(other),
         }
     }
@@ -94,9 +106,11 @@ pub(super) fn classify<E: Decision>(error: SdkError<E, HttpResponse>) -> TableEr
         },
         SdkError::TimeoutError(_) => TableError::Unknown("no answer in time".to_owned()),
         // An answer came that nobody can read: it may have been "done".
-        SdkError::ResponseError(ref context) => {
-            TableError::Unknown(format!("status {}, {}", context.raw().status().as_u16(), causes(&error)))
-        }
+        SdkError::ResponseError(ref context) => TableError::Unknown(format!(
+            "status {}, {}",
+            context.raw().status().as_u16(),
+            causes(&error)
+        )),
         other => TableError::Unknown(causes(&other)),
     }
 }
@@ -114,7 +128,8 @@ fn dispatch(error: &(dyn Error + 'static)) -> TableError {
     if let Some(credentials) = find::<CredentialsError>(error) {
         return by_credentials(credentials);
     }
-    // Without a connection nothing was sent: refused, no route, no such host, no TLS, no connection in time.
+    // Without a connection nothing was sent: refused, no route, no such host, no TLS, no connection
+    // in time.
     match find::<hyper_util::client::legacy::Error>(error) {
         Some(client) if client.is_connect() => TableError::Unreachable(causes(error)),
         _ => TableError::Unknown(causes(error)),
@@ -125,12 +140,17 @@ fn by_credentials(error: &CredentialsError) -> TableError {
     let why = causes(error);
     match error {
         // Whoever hands out the credentials is down or slow.
-        CredentialsError::ProviderTimedOut(_) => TableError::Unreachable(format!("the provider of credentials did not answer: {why}")),
-        // The last place that is asked is the metadata service of an instance, which is not there on most machines.
+        CredentialsError::ProviderTimedOut(_) => {
+            TableError::Unreachable(format!("the provider of credentials did not answer: {why}"))
+        }
+        // The last place that is asked is the metadata service of an instance, which is not there
+        // on most machines.
         CredentialsError::ProviderError(_) if !why.contains("IMDS") => {
             TableError::Denied(format!("the AWS credentials cannot be loaded: {why}"))
         }
-        CredentialsError::InvalidConfiguration(_) => TableError::Denied(format!("the AWS credentials cannot be loaded: {why}")),
+        CredentialsError::InvalidConfiguration(_) => {
+            TableError::Denied(format!("the AWS credentials cannot be loaded: {why}"))
+        }
         _ => TableError::Denied(format!(
             "no AWS credentials found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or run where a role is attached \
              (looked in variables, profiles, containers and instances; last: {why})"
@@ -139,7 +159,8 @@ fn by_credentials(error: &CredentialsError) -> TableError {
 }
 
 fn by_code(code: Option<&str>, message: Option<&str>, status: u16) -> TableError {
-    let told = format!("{}: {}", code.unwrap_or("no code"), shortened(message.unwrap_or("no message")));
+    let told =
+        format!("{}: {}", code.unwrap_or("no code"), shortened(message.unwrap_or("no message")));
     match code.unwrap_or_default() {
         // Too much at once, or in the way of each other.
         "ProvisionedThroughputExceededException"
@@ -147,28 +168,34 @@ fn by_code(code: Option<&str>, message: Option<&str>, status: u16) -> TableError
         | "ThrottlingException"
         | "Throttling"
         | "LimitExceededException" => TableError::NotApplied(told),
-        "TransactionConflictException" | "ReplicatedWriteConflictException" | "ResourceInUseException" => TableError::NotApplied(told),
-        // The same transaction is at work elsewhere: a request of ours that got no answer. It may still be applied.
+        "TransactionConflictException"
+        | "ReplicatedWriteConflictException"
+        | "ResourceInUseException" => TableError::NotApplied(told),
+        // The same transaction is at work elsewhere: a request of ours that got no answer. It may
+        // still be applied.
         "TransactionInProgressException" => TableError::Unknown(told),
         "ResourceNotFoundException" | "TableNotFoundException" => TableError::NoTable(told),
         "AccessDeniedException" | "AccessDenied" | "NotAuthorized" => TableError::Denied(format!(
             "missing permission on the table: {told}; grant the action on the table and its indexes to the caller"
         )),
-        "UnrecognizedClientException" | "InvalidClientTokenId" | "MissingAuthenticationToken" | "MissingAuthenticationTokenException" => {
+        "UnrecognizedClientException"
+        | "InvalidClientTokenId"
+        | "MissingAuthenticationToken"
+        | "MissingAuthenticationTokenException" => TableError::Denied(format!(
+            "the AWS credentials are not accepted: {told}; check the access key, and that it belongs to this region and endpoint"
+        )),
+        "ExpiredToken" | "ExpiredTokenException" | "TokenRefreshRequired" => {
             TableError::Denied(format!(
-                "the AWS credentials are not accepted: {told}; check the access key, and that it belongs to this region and endpoint"
+                "the AWS credentials have expired: {told}; log in again, or check what should renew the credentials"
             ))
         }
-        "ExpiredToken" | "ExpiredTokenException" | "TokenRefreshRequired" => TableError::Denied(format!(
-            "the AWS credentials have expired: {told}; log in again, or check what should renew the credentials"
-        )),
         "InvalidSignatureException"
         | "IncompleteSignatureException"
         | "IncompleteSignature"
         | "SignatureDoesNotMatch"
-        | "RequestExpired" => {
-            TableError::Denied(format!("the AWS credentials are not accepted: {told}; check the secret key and the clock of this machine"))
-        }
+        | "RequestExpired" => TableError::Denied(format!(
+            "the AWS credentials are not accepted: {told}; check the secret key and the clock of this machine"
+        )),
         "InternalServerError"
         | "InternalFailure"
         | "InternalServerErrorException"
@@ -190,8 +217,13 @@ fn cancellation(reason: CancellationReason) -> Cancellation {
         None | Some("None") => Cancellation::Innocent,
         Some("ConditionalCheckFailed") => Cancellation::Condition(image(reason.item)),
         Some("TransactionConflict") => Cancellation::Conflict,
-        Some("ProvisionedThroughputExceeded" | "ThrottlingError" | "RequestLimitExceeded") => Cancellation::Throttled,
-        Some(code) => Cancellation::Rejected(format!("{code}: {}", reason.message.as_deref().unwrap_or("no message"))),
+        Some("ProvisionedThroughputExceeded" | "ThrottlingError" | "RequestLimitExceeded") => {
+            Cancellation::Throttled
+        }
+        Some(code) => Cancellation::Rejected(format!(
+            "{code}: {}",
+            reason.message.as_deref().unwrap_or("no message")
+        )),
     }
 }
 
@@ -212,7 +244,8 @@ fn find<'a, E: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a 
     None
 }
 
-/// The causes in a row, each told once. Only what errors say of themselves: no headers, no keys, no bodies.
+/// The causes in a row, each told once. Only what errors say of themselves: no headers, no keys, no
+/// bodies.
 fn causes(error: &(dyn Error + 'static)) -> String {
     let mut out = String::new();
     let mut next = Some(error);
@@ -247,10 +280,16 @@ mod tests {
 
     #[test]
     fn causes_are_one_line_and_end_with_a_whole_word() {
-        assert_eq!(shortened("no providers:\n  Environment\n\tProfile"), "no providers: Environment Profile");
+        assert_eq!(
+            shortened("no providers:\n  Environment\n\tProfile"),
+            "no providers: Environment Profile"
+        );
         let long = "word ".repeat(100);
         let short = shortened(&long);
-        assert!(short.ends_with("word …") && short.chars().count() <= CAUSE_CHARS_MAX + 2, "{short}");
+        assert!(
+            short.ends_with("word …") && short.chars().count() <= CAUSE_CHARS_MAX + 2,
+            "{short}"
+        );
         assert_eq!(shortened(&"x".repeat(400)), format!("{} …", "x".repeat(CAUSE_CHARS_MAX)));
     }
 }

@@ -27,10 +27,12 @@ use crate::constants::{ADMIN_ATTEMPT_TIMEOUT, ATTEMPT_TIMEOUT, CONNECT_TIMEOUT};
 use crate::table::Table;
 use crate::{CascadeWrites, DynamoOptions, DynamoStore};
 
-/// Connections kept open while idle. As many as calls are in flight are opened; more than this many are not kept.
+/// Connections kept open while idle. As many as calls are in flight are opened; more than this many
+/// are not kept.
 const IDLE_CONNECTIONS_MAX: usize = 256;
 
-/// An idle connection is closed after this long, before DynamoDB or a firewall on the way does it without saying so.
+/// An idle connection is closed after this long, before DynamoDB or a firewall on the way does it
+/// without saying so.
 const IDLE_CONNECTION_MAX_AGE: Duration = Duration::from_secs(50);
 
 /// The namespace used when none is named.
@@ -81,7 +83,8 @@ pub struct Builder {
     options: DynamoOptions,
 }
 
-/// An access key given in code. For tests and tools; a service has its credentials from its environment.
+/// An access key given in code. For tests and tools; a service has its credentials from its
+/// environment.
 #[derive(Clone)]
 pub struct StaticCredentials {
     /// The access key id.
@@ -93,8 +96,8 @@ pub struct StaticCredentials {
 }
 
 impl Builder {
-    /// Another endpoint than the region's own, such as `http://localhost:8000`. On this machine's loopback no credentials are
-    /// needed: without any in the environment, made-up ones are sent.
+    /// Another endpoint than the region's own, such as `http://localhost:8000`. On this machine's
+    /// loopback no credentials are needed: without any in the environment, made-up ones are sent.
     pub fn endpoint_url(mut self, url: impl Into<String>) -> Builder {
         self.endpoint_url = Some(url.into());
         self
@@ -118,11 +121,12 @@ impl Builder {
         self
     }
 
-    /// How long connecting, and one request of a take, may take. Administration gets [`ADMIN_ATTEMPT_TIMEOUT`] or `attempt`,
-    /// whichever is longer, and so does the first request of all.
+    /// How long connecting, and one request of a take, may take. Administration gets
+    /// [`ADMIN_ATTEMPT_TIMEOUT`] or `attempt`, whichever is longer, and so does the first request
+    /// of all.
     ///
-    /// A request that meets its timeout while it still connects counts as one that may have been applied; keep `connect`
-    /// below `attempt` where that matters more than slow networks do.
+    /// A request that meets its timeout while it still connects counts as one that may have been
+    /// applied; keep `connect` below `attempt` where that matters more than slow networks do.
     pub fn timeouts(mut self, connect: Duration, attempt: Duration) -> Builder {
         self.connect_timeout = connect;
         self.attempt_timeout = attempt;
@@ -154,7 +158,8 @@ impl Builder {
         self
     }
 
-    /// Leaves the clock alone: it is not compared with the table's. For tests whose clock is their own.
+    /// Leaves the clock alone: it is not compared with the table's. For tests whose clock is their
+    /// own.
     pub fn trust_local_clock(mut self) -> Builder {
         self.trust_local_clock = true;
         self
@@ -184,7 +189,8 @@ impl Builder {
         self
     }
 
-    /// The table itself, for tools. Sends nothing to the table; credentials are looked for when the first request is sent.
+    /// The table itself, for tools. Sends nothing to the table; credentials are looked for when the
+    /// first request is sent.
     ///
     /// `Invalid` for a stack, region or endpoint that cannot be right.
     pub async fn table(&self) -> Result<SdkTable, StoreError> {
@@ -192,18 +198,23 @@ impl Builder {
         address::region(&self.region)?;
         let endpoint = self.endpoint_url.as_deref().map(address::endpoint).transpose()?;
         if self.connect_timeout.is_zero() || self.attempt_timeout.is_zero() {
-            let message = "timeouts: a timeout of zero lets nothing through; give at least some milliseconds";
+            let message =
+                "timeouts: a timeout of zero lets nothing through; give at least some milliseconds";
             return Err(StoreError::new(StoreErrorKind::Invalid, "connect", message));
         }
         let loopback = endpoint.as_ref().is_some_and(|endpoint| endpoint.loopback);
         let http = http_client(loopback && !endpoint.is_some_and(|endpoint| endpoint.tls));
         let config = self.sdk_config(http, loopback).await;
-        let skew = (!self.trust_local_clock).then(|| SkewWatch(DateWatch::new(Arc::clone(&self.options.clock))));
+        let skew = (!self.trust_local_clock)
+            .then(|| SkewWatch(DateWatch::new(Arc::clone(&self.options.clock))));
         let client = |attempt: Duration, skew: Option<&SkewWatch>| {
-            // One timer per request. A request is one attempt, so an operation and its attempt are the same time, and what is
-            // read is read within it. The same for both clients: the SDK keeps one pool of connections per connect and read
-            // timeout.
-            let timeouts = TimeoutConfig::builder().connect_timeout(self.connect_timeout).operation_attempt_timeout(attempt).build();
+            // One timer per request. A request is one attempt, so an operation and its attempt are
+            // the same time, and what is read is read within it. The same for both clients: the SDK
+            // keeps one pool of connections per connect and read timeout.
+            let timeouts = TimeoutConfig::builder()
+                .connect_timeout(self.connect_timeout)
+                .operation_attempt_timeout(attempt)
+                .build();
             let mut builder = aws_sdk_dynamodb::config::Builder::from(&config)
                 .timeout_config(timeouts)
                 .retry_config(RetryConfig::disabled())
@@ -216,7 +227,8 @@ impl Builder {
         };
         Ok(SdkTable {
             name: Arc::from(stack.as_str()),
-            // Watches on request, see `update`: an interceptor costs every request some microseconds.
+            // Watches on request, see `update`: an interceptor costs every request some
+            // microseconds.
             hot: client(self.attempt_timeout, None),
             patient: client(self.patience(), skew.as_ref()),
             answered: Arc::new(AtomicBool::new(false)),
@@ -240,9 +252,9 @@ impl Builder {
         DynamoStore::registry_on(Arc::new(table), self.options).await
     }
 
-    /// Makes the table, its version record and the namespace `default` where they are missing, then connects; any other
-    /// namespace has to be registered before it can be connected to. For engines without CloudFormation and for tests: a
-    /// production table is deployed.
+    /// Makes the table, its version record and the namespace `default` where they are missing, then
+    /// connects; any other namespace has to be registered before it can be connected to. For
+    /// engines without CloudFormation and for tests: a production table is deployed.
     pub async fn create(self) -> Result<DynamoStore, StoreError> {
         let namespace = self.namespace_name()?;
         let table = self.table().await?;
@@ -266,7 +278,8 @@ impl Builder {
 
     fn namespace_name(&self) -> Result<NamespaceName, StoreError> {
         self.namespace.parse().map_err(|error: zae_limiter_core::NameError| {
-            StoreError::new(StoreErrorKind::Invalid, "connect", error.to_string()).with_source(error)
+            StoreError::new(StoreErrorKind::Invalid, "connect", error.to_string())
+                .with_source(error)
         })
     }
 
@@ -278,12 +291,17 @@ impl Builder {
         let region = Region::new(self.region.clone());
         // Both clients share what was once found.
         let identities = IdentityCache::lazy().buffer_time(RENEW_AHEAD).build();
-        let steady = |provider| SharedCredentialsProvider::new(Steady::new(provider, Arc::clone(&self.options.clock)));
+        let steady = |provider| {
+            SharedCredentialsProvider::new(Steady::new(provider, Arc::clone(&self.options.clock)))
+        };
         let known = match &self.credentials {
             Some(given) => Some(given.clone()),
             None if loopback => {
                 let made_up = Credentials::new("local", "local", None, None, "local engine");
-                let chain = CredentialsProviderChain::first_try("Environment", EnvironmentVariableCredentialsProvider::new());
+                let chain = CredentialsProviderChain::first_try(
+                    "Environment",
+                    EnvironmentVariableCredentialsProvider::new(),
+                );
                 Some(SharedCredentialsProvider::new(chain.or_else("Local", made_up)))
             }
             None => None,
@@ -301,8 +319,10 @@ impl Builder {
                 builder.build()
             }
             None => {
-                let mut loader =
-                    aws_config::defaults(BehaviorVersion::latest()).region(region).http_client(http).identity_cache(identities);
+                let mut loader = aws_config::defaults(BehaviorVersion::latest())
+                    .region(region)
+                    .http_client(http)
+                    .identity_cache(identities);
                 if let Some(url) = &self.endpoint_url {
                     loader = loader.endpoint_url(url);
                 }
@@ -314,20 +334,31 @@ impl Builder {
     }
 }
 
-/// One pool of connections. HTTP/1.1, so a connection per call in flight; their number is not limited, only how many are kept.
+/// One pool of connections. HTTP/1.1, so a connection per call in flight; their number is not
+/// limited, only how many are kept.
 fn http_client(plain: bool) -> SharedHttpClient {
-    let builder =
-        aws_smithy_http_client::Builder::new().pool_max_idle_per_host(IDLE_CONNECTIONS_MAX).pool_idle_timeout(IDLE_CONNECTION_MAX_AGE);
+    let builder = aws_smithy_http_client::Builder::new()
+        .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
+        .pool_idle_timeout(IDLE_CONNECTION_MAX_AGE);
     if plain {
-        // A local engine needs no certificates, and reading the system's takes longer than all its answers.
+        // A local engine needs no certificates, and reading the system's takes longer than all its
+        // answers.
         return builder.build_http();
     }
-    builder.tls_provider(tls::Provider::Rustls(tls::rustls_provider::CryptoMode::Ring)).build_https()
+    builder
+        .tls_provider(tls::Provider::Rustls(tls::rustls_provider::CryptoMode::Ring))
+        .build_https()
 }
 
 impl StaticCredentials {
     fn to_credentials(&self) -> Credentials {
-        Credentials::new(self.access_key_id.clone(), self.secret_access_key.clone(), self.session_token.clone(), None, "given in code")
+        Credentials::new(
+            self.access_key_id.clone(),
+            self.secret_access_key.clone(),
+            self.session_token.clone(),
+            None,
+            "given in code",
+        )
     }
 }
 

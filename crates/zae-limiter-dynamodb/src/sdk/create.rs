@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use aws_sdk_dynamodb::error::BuildError;
 use aws_sdk_dynamodb::types::{
-    AttributeDefinition, BillingMode, GlobalSecondaryIndex, KeySchemaElement, KeyType, Projection, ProjectionType, ScalarAttributeType,
-    StreamSpecification, StreamViewType, TableDescription, TableStatus, TimeToLiveSpecification, TimeToLiveStatus,
+    AttributeDefinition, BillingMode, GlobalSecondaryIndex, KeySchemaElement, KeyType, Projection,
+    ProjectionType, ScalarAttributeType, StreamSpecification, StreamViewType, TableDescription,
+    TableStatus, TimeToLiveSpecification, TimeToLiveStatus,
 };
 use zae_limiter_store::{Clock, StoreError, StoreErrorKind};
 
@@ -80,12 +81,17 @@ impl TableOptions {
     }
 }
 
-/// Makes the table with its indexes, pay per request, expiry by `ttl` switched on, and waits until it is ready. No local
-/// indexes: they would tie all items of a partition to one machine. A table that is there already stays as it is, apart from
-/// `ttl`; `Incompatible` when it has other keys or lacks an index.
+/// Makes the table with its indexes, pay per request, expiry by `ttl` switched on, and waits until
+/// it is ready. No local indexes: they would tie all items of a partition to one machine. A table
+/// that is there already stays as it is, apart from `ttl`; `Incompatible` when it has other keys or
+/// lacks an index.
 ///
 /// Cost: three or four requests, and more while the table is not ready.
-pub async fn create_table(table: &SdkTable, options: &TableOptions, clock: &dyn Clock) -> Result<(), StoreError> {
+pub async fn create_table(
+    table: &SdkTable,
+    options: &TableOptions,
+    clock: &dyn Clock,
+) -> Result<(), StoreError> {
     let operation = "create_table";
     match request(table, options)
         .map_err(|error| failed(operation, TableError::Rejected(error.to_string())))?
@@ -116,18 +122,26 @@ pub async fn delete_table(table: &SdkTable, clock: &dyn Clock) -> Result<bool, S
     for poll in 0..READY_POLLS_MAX {
         match describe(table).await {
             Err(TableError::NoTable(_)) => return Ok(true),
-            Ok(_) | Err(TableError::NotApplied(_) | TableError::Unreachable(_) | TableError::Unknown(_)) => {}
+            Ok(_)
+            | Err(
+                TableError::NotApplied(_) | TableError::Unreachable(_) | TableError::Unknown(_),
+            ) => {}
             Err(error) => return Err(failed(operation, error)),
         }
         clock.sleep(pause(poll)).await;
     }
-    Err(StoreError::new(StoreErrorKind::Busy, operation, format!("table {:?} is still being deleted; look again later", table.name())))
+    Err(StoreError::new(
+        StoreErrorKind::Busy,
+        operation,
+        format!("table {:?} is still being deleted; look again later", table.name()),
+    ))
 }
 
 fn request(
     table: &SdkTable,
     options: &TableOptions,
-) -> Result<aws_sdk_dynamodb::operation::create_table::builders::CreateTableFluentBuilder, BuildError> {
+) -> Result<aws_sdk_dynamodb::operation::create_table::builders::CreateTableFluentBuilder, BuildError>
+{
     let mut request = table
         .client()
         .create_table()
@@ -141,7 +155,9 @@ fn request(
         }
         let projection = match (index, options.gsi2) {
             (Index::Gsi1, _) | (Index::Gsi2, Gsi2Projection::All) => ProjectionType::All,
-            (Index::Gsi2, Gsi2Projection::KeysOnly) | (Index::Gsi3 | Index::Gsi4, _) => ProjectionType::KeysOnly,
+            (Index::Gsi2, Gsi2Projection::KeysOnly) | (Index::Gsi3 | Index::Gsi4, _) => {
+                ProjectionType::KeysOnly
+            }
         };
         let index = GlobalSecondaryIndex::builder()
             .index_name(index_name(index))
@@ -150,7 +166,9 @@ fn request(
         request = request.global_secondary_indexes(index.build()?);
     }
     if options.stream == Stream::On {
-        let stream = StreamSpecification::builder().stream_enabled(true).stream_view_type(StreamViewType::NewAndOldImages);
+        let stream = StreamSpecification::builder()
+            .stream_enabled(true)
+            .stream_view_type(StreamViewType::NewAndOldImages);
         request = request.stream_specification(stream.build()?);
     }
     Ok(request)
@@ -168,30 +186,56 @@ fn attributes(index: Option<Index>) -> Result<Vec<AttributeDefinition>, BuildErr
     let (partition, sort) = key_names(index);
     [partition, sort]
         .into_iter()
-        .map(|name| AttributeDefinition::builder().attribute_name(name).attribute_type(ScalarAttributeType::S).build())
+        .map(|name| {
+            AttributeDefinition::builder()
+                .attribute_name(name)
+                .attribute_type(ScalarAttributeType::S)
+                .build()
+        })
         .collect()
 }
 
 pub(super) async fn describe(table: &SdkTable) -> Result<TableDescription, TableError> {
-    let output = table.client().describe_table().table_name(table.name()).send().await.map_err(classify)?;
-    output.table.ok_or_else(|| TableError::Unknown("DescribeTable answered without a table".to_owned()))
+    let output =
+        table.client().describe_table().table_name(table.name()).send().await.map_err(classify)?;
+    output
+        .table
+        .ok_or_else(|| TableError::Unknown("DescribeTable answered without a table".to_owned()))
 }
 
-async fn wait_until_ready(table: &SdkTable, clock: &dyn Clock) -> Result<TableDescription, StoreError> {
+async fn wait_until_ready(
+    table: &SdkTable,
+    clock: &dyn Clock,
+) -> Result<TableDescription, StoreError> {
     let operation = "create_table";
     for poll in 0..READY_POLLS_MAX {
         match describe(table).await {
             // A table that is being changed serves requests.
-            Ok(description) if matches!(description.table_status, Some(TableStatus::Active | TableStatus::Updating)) => {
+            Ok(description)
+                if matches!(
+                    description.table_status,
+                    Some(TableStatus::Active | TableStatus::Updating)
+                ) =>
+            {
                 return Ok(description);
             }
             // Right after its creation not every machine knows the table yet.
-            Ok(_) | Err(TableError::NoTable(_) | TableError::NotApplied(_) | TableError::Unreachable(_) | TableError::Unknown(_)) => {}
+            Ok(_)
+            | Err(
+                TableError::NoTable(_)
+                | TableError::NotApplied(_)
+                | TableError::Unreachable(_)
+                | TableError::Unknown(_),
+            ) => {}
             Err(error) => return Err(failed(operation, error)),
         }
         clock.sleep(pause(poll)).await;
     }
-    Err(StoreError::new(StoreErrorKind::Busy, operation, format!("table {:?} is still not ready; look again later", table.name())))
+    Err(StoreError::new(
+        StoreErrorKind::Busy,
+        operation,
+        format!("table {:?} is still not ready; look again later", table.name()),
+    ))
 }
 
 fn pause(poll: u32) -> Duration {
@@ -200,16 +244,25 @@ fn pause(poll: u32) -> Duration {
 
 fn check_schema(table: &SdkTable, description: &TableDescription) -> Result<(), StoreError> {
     let incompatible = |what: &str| {
-        let message = format!("table {:?} exists and is not one of ours: {what}; choose another stack name", table.name());
+        let message = format!(
+            "table {:?} exists and is not one of ours: {what}; choose another stack name",
+            table.name()
+        );
         Err(StoreError::new(StoreErrorKind::Incompatible, "create_table", message))
     };
     if !has_keys(description.key_schema(), None) {
         return incompatible("its keys are not PK and SK");
     }
     for index in INDEXES {
-        let found = description.global_secondary_indexes().iter().find(|found| found.index_name() == Some(index_name(index)));
+        let found = description
+            .global_secondary_indexes()
+            .iter()
+            .find(|found| found.index_name() == Some(index_name(index)));
         if !found.is_some_and(|found| has_keys(found.key_schema(), Some(index))) {
-            return incompatible(&format!("it lacks the index {}, or that has other keys", index_name(index)));
+            return incompatible(&format!(
+                "it lacks the index {}, or that has other keys",
+                index_name(index)
+            ));
         }
     }
     Ok(())
@@ -217,7 +270,9 @@ fn check_schema(table: &SdkTable, description: &TableDescription) -> Result<(), 
 
 fn has_keys(schema: &[KeySchemaElement], index: Option<Index>) -> bool {
     let (partition, sort) = key_names(index);
-    let has = |name: &str, kind: &KeyType| schema.iter().any(|element| element.attribute_name() == name && element.key_type() == kind);
+    let has = |name: &str, kind: &KeyType| {
+        schema.iter().any(|element| element.attribute_name() == name && element.key_type() == kind)
+    };
     schema.len() == 2 && has(partition, &KeyType::Hash) && has(sort, &KeyType::Range)
 }
 
@@ -225,9 +280,16 @@ async fn enable_ttl(table: &SdkTable) -> Result<(), TableError> {
     if has_ttl(table).await? {
         return Ok(());
     }
-    let specification = TimeToLiveSpecification::builder().enabled(true).attribute_name(TTL_ATTRIBUTE).build();
+    let specification =
+        TimeToLiveSpecification::builder().enabled(true).attribute_name(TTL_ATTRIBUTE).build();
     let specification = specification.map_err(|error| TableError::Rejected(error.to_string()))?;
-    let result = table.client().update_time_to_live().table_name(table.name()).time_to_live_specification(specification).send().await;
+    let result = table
+        .client()
+        .update_time_to_live()
+        .table_name(table.name())
+        .time_to_live_specification(specification)
+        .send()
+        .await;
     match result.map_err(classify) {
         Ok(_) => Ok(()),
         // Somebody else may have done it meanwhile, which DynamoDB calls a mistake of ours.
@@ -239,8 +301,17 @@ async fn enable_ttl(table: &SdkTable) -> Result<(), TableError> {
 }
 
 pub(super) async fn has_ttl(table: &SdkTable) -> Result<bool, TableError> {
-    let output = table.client().describe_time_to_live().table_name(table.name()).send().await.map_err(classify)?;
+    let output = table
+        .client()
+        .describe_time_to_live()
+        .table_name(table.name())
+        .send()
+        .await
+        .map_err(classify)?;
     let Some(description) = output.time_to_live_description else { return Ok(false) };
-    let enabled = matches!(description.time_to_live_status, Some(TimeToLiveStatus::Enabled | TimeToLiveStatus::Enabling));
+    let enabled = matches!(
+        description.time_to_live_status,
+        Some(TimeToLiveStatus::Enabled | TimeToLiveStatus::Enabling)
+    );
     Ok(enabled && description.attribute_name.as_deref() == Some(TTL_ATTRIBUTE))
 }

@@ -1,8 +1,9 @@
-//! Credentials that are renewed before they expire, and whose renewal outlives the request that began it.
+//! Credentials that are renewed before they expire, and whose renewal outlives the request that
+//! began it.
 //!
-//! The SDK asks for credentials within the timeout of a request. That of a take is short, and whoever hands credentials out may
-//! be slower: begun anew by every take and cut off by its timeout, a renewal would never end. Here it is kept, and every request
-//! that asks carries it on.
+//! The SDK asks for credentials within the timeout of a request. That of a take is short, and
+//! whoever hands credentials out may be slower: begun anew by every take and cut off by its
+//! timeout, a renewal would never end. Here it is kept, and every request that asks carries it on.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,16 +17,16 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 use zae_limiter_store::Clock;
 
-/// Credentials are renewed this long before they expire. The SDK shortens it at random, by up to a half, so that a fleet does not
-/// ask all at once. AWS hands out new ones at least as early.
+/// Credentials are renewed this long before they expire. The SDK shortens it at random, by up to a
+/// half, so that a fleet does not ask all at once. AWS hands out new ones at least as early.
 pub(super) const RENEW_AHEAD: Duration = Duration::from_secs(5 * 60);
 
-/// How long after a renewal the next one may begin, while there are credentials that hold: the last one may have failed, or have
-/// brought what expires soon once more.
+/// How long after a renewal the next one may begin, while there are credentials that hold: the last
+/// one may have failed, or have brought what expires soon once more.
 const RENEW_PAUSE: Duration = Duration::from_secs(10);
 
-/// A renewal that takes longer is given up, and the next request begins another: whoever was asked may never answer. The SDK's own
-/// providers give up earlier.
+/// A renewal that takes longer is given up, and the next request begins another: whoever was asked
+/// may never answer. The SDK's own providers give up earlier.
 const RENEWAL_MAX: Duration = Duration::from_secs(60);
 
 type Renewal = Shared<BoxFuture<'static, Result<Credentials, Arc<CredentialsError>>>>;
@@ -51,11 +52,13 @@ impl Steady {
         Steady { provider, clock, state: Mutex::default() }
     }
 
-    /// The SDK asks when what it has expires soon: what still holds is handed out, and its renewal moved on; only without any is
-    /// the renewal waited for.
+    /// The SDK asks when what it has expires soon: what still holds is handed out, and its renewal
+    /// moved on; only without any is the renewal waited for.
     async fn current(&self) -> Result<Credentials, CredentialsError> {
         let valid = self.valid();
-        let Some(renewal) = self.renewal(valid.is_some()) else { return valid.ok_or_else(CredentialsError::not_loaded_no_source) };
+        let Some(renewal) = self.renewal(valid.is_some()) else {
+            return valid.ok_or_else(CredentialsError::not_loaded_no_source);
+        };
         let result = match valid {
             None => renewal.clone().await,
             Some(valid) => match renewal.clone().now_or_never() {
@@ -70,12 +73,16 @@ impl Steady {
     /// What was given last, if it has not expired.
     fn valid(&self) -> Option<Credentials> {
         let now = Duration::from_millis(self.clock.now().0.unsigned_abs());
-        let holds =
-            |known: &Credentials| known.expiry().is_none_or(|expiry| expiry.duration_since(UNIX_EPOCH).is_ok_and(|expiry| expiry > now));
+        let holds = |known: &Credentials| {
+            known.expiry().is_none_or(|expiry| {
+                expiry.duration_since(UNIX_EPOCH).is_ok_and(|expiry| expiry > now)
+            })
+        };
         self.state().known.clone().filter(holds)
     }
 
-    /// The renewal under way, or a new one; `None` when the last one has just ended and what is known still holds.
+    /// The renewal under way, or a new one; `None` when the last one has just ended and what is
+    /// known still holds.
     fn renewal(&self, can_wait: bool) -> Option<Renewal> {
         let (mut state, now) = (self.state(), self.clock.monotonic());
         let is_stuck = now.saturating_sub(state.began) > RENEWAL_MAX;
@@ -86,7 +93,8 @@ impl Steady {
             return None;
         }
         let provider = self.provider.clone();
-        let renewal = async move { provider.provide_credentials().await.map_err(Arc::new) }.boxed().shared();
+        let renewal =
+            async move { provider.provide_credentials().await.map_err(Arc::new) }.boxed().shared();
         (state.began, state.renewal) = (now, Some(renewal.clone()));
         Some(renewal)
     }
@@ -101,7 +109,10 @@ impl Steady {
         state.paused_until = self.clock.monotonic().saturating_add(RENEW_PAUSE);
         match renewal.peek() {
             Some(Ok(credentials)) => state.known = Some(credentials.clone()),
-            Some(Err(error)) => tracing::warn!(error = &**error as &dyn std::error::Error, "credentials could not be renewed"),
+            Some(Err(error)) => tracing::warn!(
+                error = &**error as &dyn std::error::Error,
+                "credentials could not be renewed"
+            ),
             None => {}
         }
     }
@@ -127,7 +138,9 @@ impl ProvideCredentials for Steady {
 /// The same failure for one more of those who waited.
 fn again(error: Arc<CredentialsError>) -> CredentialsError {
     match &*error {
-        CredentialsError::ProviderTimedOut(details) => CredentialsError::provider_timed_out(details.timeout_duration()),
+        CredentialsError::ProviderTimedOut(details) => {
+            CredentialsError::provider_timed_out(details.timeout_duration())
+        }
         CredentialsError::CredentialsNotLoaded(_) => CredentialsError::not_loaded(error),
         CredentialsError::InvalidConfiguration(_) => CredentialsError::invalid_configuration(error),
         CredentialsError::ProviderError(_) => CredentialsError::provider_error(error),

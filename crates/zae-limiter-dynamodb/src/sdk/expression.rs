@@ -1,9 +1,10 @@
 //! Turns the values of [`crate::table`] into the expressions DynamoDB reads.
 //!
-//! Names that can be no trouble stand as they are, see [`is_plain`]; every other one has a positional alias (`#0`), because
-//! limit names may hold dots and dashes and other attributes may be reserved words. Values always have one (`:0`). Every
-//! alias is declared once however often it is used. This runs in every take, so it formats nothing and allocates only what
-//! the SDK wants to own.
+//! Names that can be no trouble stand as they are, see [`is_plain`]; every other one has a
+//! positional alias (`#0`), because limit names may hold dots and dashes and other attributes may
+//! be reserved words. Values always have one (`:0`). Every alias is declared once however often it
+//! is used. This runs in every take, so it formats nothing and allocates only what the SDK wants to
+//! own.
 
 mod check;
 
@@ -22,19 +23,23 @@ pub const EXPRESSION_BYTES_MAX: usize = 4096;
 /// Plain names of attributes that belong to no limit. None is a reserved word; `ttl` is one.
 const PLAIN: [&str; 9] = ["PK", "rf", "shard_count", "vu", "disabled", "lw", "ca", "rmf", "ret"];
 
-/// What attributes of limits begin with. No reserved word has an underscore, so none of these is one.
+/// What attributes of limits begin with. No reserved word has an underscore, so none of these is
+/// one.
 const PLAIN_PREFIX: &str = "b_";
 
-/// An alias is shorter than this, and an expression has its bound: two times sixteen limits with names of this length, as
-/// many as the widest write names, stay below it.
+/// An alias is shorter than this, and an expression has its bound: two times sixteen limits with
+/// names of this length, as many as the widest write names, stay below it.
 const PLAIN_BYTES_MAX: usize = 14;
 
-/// Whether a name stands in an expression as it is. DynamoDB reads a letter and then letters, digits and underscores as a name
-/// unless it is a reserved word.
+/// Whether a name stands in an expression as it is. DynamoDB reads a letter and then letters,
+/// digits and underscores as a name unless it is a reserved word.
 #[must_use]
 pub fn is_plain(name: &str) -> bool {
     match name.strip_prefix(PLAIN_PREFIX) {
-        Some(rest) => name.len() <= PLAIN_BYTES_MAX && rest.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_'),
+        Some(rest) => {
+            name.len() <= PLAIN_BYTES_MAX
+                && rest.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+        }
         None => PLAIN.contains(&name),
     }
 }
@@ -52,7 +57,8 @@ pub struct Rendered {
     pub values: Option<HashMap<String, AttributeValue>>,
 }
 
-/// Renders a write. A condition that always holds is left out; one that can never hold is rendered as one that never does.
+/// Renders a write. A condition that always holds is left out; one that can never hold is rendered
+/// as one that never does.
 #[must_use]
 pub fn render(actions: &[Action], conditions: &[Condition]) -> Rendered {
     render_owned(actions.to_vec(), conditions.to_vec())
@@ -87,10 +93,15 @@ enum Value {
 }
 
 impl Value {
-    /// A number that is written as we write it is a number: it has one alias wherever it comes from.
+    /// A number that is written as we write it is a number: it has one alias wherever it comes
+    /// from.
     fn of(value: Box<AttributeValue>) -> Value {
         let AttributeValue::N(text) = &*value else { return Value::Other(value) };
-        let is_as_ours = text == "0" || text.strip_prefix('-').unwrap_or(text).starts_with(|digit| matches!(digit, '1'..='9'));
+        let is_as_ours = text == "0"
+            || text
+                .strip_prefix('-')
+                .unwrap_or(text)
+                .starts_with(|digit| matches!(digit, '1'..='9'));
         match text.parse() {
             Ok(number) if is_as_ours => Value::Number(number),
             _ => Value::Other(value),
@@ -133,11 +144,24 @@ impl Aliases {
     }
 
     fn into_rendered(self, update: Option<String>, condition: Option<String>) -> Rendered {
-        let names: HashMap<String, String> =
-            self.names.into_iter().enumerate().map(|(index, name)| (alias('#', index), name.into())).collect();
-        let values: HashMap<String, AttributeValue> =
-            self.values.into_iter().enumerate().map(|(index, value)| (alias(':', index), value.into_attribute())).collect();
-        Rendered { update, condition, names: (!names.is_empty()).then_some(names), values: (!values.is_empty()).then_some(values) }
+        let names: HashMap<String, String> = self
+            .names
+            .into_iter()
+            .enumerate()
+            .map(|(index, name)| (alias('#', index), name.into()))
+            .collect();
+        let values: HashMap<String, AttributeValue> = self
+            .values
+            .into_iter()
+            .enumerate()
+            .map(|(index, value)| (alias(':', index), value.into_attribute()))
+            .collect();
+        Rendered {
+            update,
+            condition,
+            names: (!names.is_empty()).then_some(names),
+            values: (!values.is_empty()).then_some(values),
+        }
     }
 }
 
@@ -228,7 +252,8 @@ fn render_condition(conditions: Vec<Condition>, aliases: &mut Aliases) -> Option
         Some(false) => {
             // No item is there and not there.
             let mut out = String::with_capacity(64);
-            for (function, joint) in [("attribute_exists(", ""), ("attribute_not_exists(", " AND ")] {
+            for (function, joint) in [("attribute_exists(", ""), ("attribute_not_exists(", " AND ")]
+            {
                 out.push_str(joint);
                 out.push_str(function);
                 aliases.name(&mut out, "PK".into());
@@ -243,7 +268,8 @@ fn render_condition(conditions: Vec<Condition>, aliases: &mut Aliases) -> Option
     Some(out)
 }
 
-/// What joins the conditions around one: it decides who needs parentheses. DynamoDB refuses redundant ones.
+/// What joins the conditions around one: it decides who needs parentheses. DynamoDB refuses
+/// redundant ones.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Joint {
     And,
@@ -272,14 +298,24 @@ fn render_one(condition: Condition, around: Joint, aliases: &mut Aliases, out: &
     match condition {
         Condition::Exists(attr) => function("attribute_exists(", attr, aliases, out),
         Condition::Absent(attr) => function("attribute_not_exists(", attr, aliases, out),
-        Condition::Compare(attr, comparison, value) => compare(attr, comparison, Value::of(value), aliases, out),
-        Condition::CompareNumber(attr, comparison, number) => compare(attr, comparison, Value::Number(number), aliases, out),
+        Condition::Compare(attr, comparison, value) => {
+            compare(attr, comparison, Value::of(value), aliases, out)
+        }
+        Condition::CompareNumber(attr, comparison, number) => {
+            compare(attr, comparison, Value::Number(number), aliases, out)
+        }
         Condition::All(members) => nested(members, (Joint::And, around), aliases, out),
         Condition::Any(members) => nested(members, (Joint::Or, around), aliases, out),
     }
 }
 
-fn compare(attr: Attr, comparison: Comparison, value: Value, aliases: &mut Aliases, out: &mut String) {
+fn compare(
+    attr: Attr,
+    comparison: Comparison,
+    value: Value,
+    aliases: &mut Aliases,
+    out: &mut String,
+) {
     aliases.name(out, attr);
     out.push_str(match comparison {
         Comparison::Eq => "=",
@@ -292,7 +328,12 @@ fn compare(attr: Attr, comparison: Comparison, value: Value, aliases: &mut Alias
     aliases.value(out, value);
 }
 
-fn nested(mut members: Vec<Condition>, (joint, around): (Joint, Joint), aliases: &mut Aliases, out: &mut String) {
+fn nested(
+    mut members: Vec<Condition>,
+    (joint, around): (Joint, Joint),
+    aliases: &mut Aliases,
+    out: &mut String,
+) {
     members.retain(|member| joint.hears(member));
     match members.len() {
         1 => members.into_iter().for_each(|member| render_one(member, around, aliases, out)),
@@ -315,7 +356,10 @@ fn function(name: &str, attr: Attr, aliases: &mut Aliases, out: &mut String) {
 /// Whether a condition holds whatever the item is; `None` when it depends on the item.
 fn truth(condition: &Condition) -> Option<bool> {
     match condition {
-        Condition::Exists(_) | Condition::Absent(_) | Condition::Compare(..) | Condition::CompareNumber(..) => None,
+        Condition::Exists(_)
+        | Condition::Absent(_)
+        | Condition::Compare(..)
+        | Condition::CompareNumber(..) => None,
         Condition::All(members) => all(members),
         Condition::Any(members) => {
             let mut depends = false;

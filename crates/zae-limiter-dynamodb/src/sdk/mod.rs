@@ -1,7 +1,8 @@
-//! The real table: [`SdkTable`] over the AWS SDK, how to reach it ([`Builder`]) and how to make it ([`create_table`]).
+//! The real table: [`SdkTable`] over the AWS SDK, how to reach it ([`Builder`]) and how to make it
+//! ([`create_table`]).
 //!
-//! The SDK sends each request once: it repeats a write whose answer was lost, and a debit would count twice. Who may repeat
-//! what is decided above, by what a failure proves.
+//! The SDK sends each request once: it repeats a write whose answer was lost, and a debit would
+//! count twice. Who may repeat what is decided above, by what a failure proves.
 
 mod address;
 mod classify;
@@ -23,8 +24,9 @@ use aws_sdk_dynamodb::config::http::HttpResponse;
 use aws_sdk_dynamodb::error::{BuildError, SdkError};
 use aws_sdk_dynamodb::operation::query::builders::QueryFluentBuilder;
 use aws_sdk_dynamodb::types::{
-    AttributeValue, ConditionCheck, ConsumedCapacity, Delete as SdkDelete, DeleteRequest, KeysAndAttributes, Put as SdkPut,
-    ReturnConsumedCapacity, ReturnValue, ReturnValuesOnConditionCheckFailure, TransactWriteItem, Update as SdkUpdate, WriteRequest,
+    AttributeValue, ConditionCheck, ConsumedCapacity, Delete as SdkDelete, DeleteRequest,
+    KeysAndAttributes, Put as SdkPut, ReturnConsumedCapacity, ReturnValue,
+    ReturnValuesOnConditionCheckFailure, TransactWriteItem, Update as SdkUpdate, WriteRequest,
 };
 use zae_limiter_store::BoxFuture;
 
@@ -35,16 +37,19 @@ pub use status::StackStatus;
 
 use crate::clock::TableTime;
 use crate::constants::{BATCH_GET_MAX, BATCH_WRITE_MAX, TRANSACTION_MAX};
-use crate::table::{BatchPage, Index, Item, Key, Put, Query, QueryPage, Sort, Table, TableError, Update, Write};
+use crate::table::{
+    BatchPage, Index, Item, Key, Put, Query, QueryPage, Sort, Table, TableError, Update, Write,
+};
 use classify::{Decision, classify};
 use observe::Spends;
 use skew::SkewWatch;
 
-/// Keys a take may ask for at once: the records of a chain of eight and their four levels of limits. A read of more is
-/// administration and may take longer.
+/// Keys a take may ask for at once: the records of a chain of eight and their four levels of
+/// limits. A read of more is administration and may take longer.
 const HOT_KEYS_MAX: usize = 40;
 
-/// A table of DynamoDB, or of an engine that speaks its language. A clone shares connections, credentials and the observer.
+/// A table of DynamoDB, or of an engine that speaks its language. A clone shares connections,
+/// credentials and the observer.
 ///
 /// Made by [`Builder::table`].
 #[derive(Clone)]
@@ -52,8 +57,8 @@ pub struct SdkTable {
     name: Arc<str>,
     /// For takes and credits: a short timeout.
     hot: Client,
-    /// For administration, and for everything until the first answer: names, TLS and credentials take their time once. Shares
-    /// connections and credentials with `hot`.
+    /// For administration, and for everything until the first answer: names, TLS and credentials
+    /// take their time once. Shares connections and credentials with `hot`.
     patient: Client,
     answered: Arc<AtomicBool>,
     skew: Option<SkewWatch>,
@@ -74,7 +79,8 @@ impl SdkTable {
         self
     }
 
-    /// The client for requests that are not in [`Table`]. It sends each request once, with the timeouts of administration.
+    /// The client for requests that are not in [`Table`]. It sends each request once, with the
+    /// timeouts of administration.
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.patient
@@ -96,19 +102,26 @@ impl SdkTable {
         result: Result<O, SdkError<E, HttpResponse>>,
         capacity: impl FnOnce(&O) -> &[ConsumedCapacity],
     ) -> Result<O, TableError> {
-        if !self.answered.load(Ordering::Relaxed) && !matches!(&result, Err(error) if error.raw_response().is_none()) {
+        if !self.answered.load(Ordering::Relaxed)
+            && !matches!(&result, Err(error) if error.raw_response().is_none())
+        {
             self.answered.store(true, Ordering::Relaxed);
         }
         let result = result.map_err(classify);
         if let Some(observer) = &self.observer {
-            observer.called(&observe::call(operation, spends, result.as_ref().err(), result.as_ref().map_or(&[], capacity)));
+            observer.called(&observe::call(
+                operation,
+                spends,
+                result.as_ref().err(),
+                result.as_ref().map_or(&[], capacity),
+            ));
         }
         result
     }
 }
 
-/// Sends a request, and looks at the date of its answer when that is due: once a second, so the watch is part of those
-/// requests only; boxed, so that the others need not carry room for it.
+/// Sends a request, and looks at the date of its answer when that is due: once a second, so the
+/// watch is part of those requests only; boxed, so that the others need not carry room for it.
 macro_rules! send_dated {
     ($table:ident, $request:ident) => {
         match $table.skew.as_ref().filter(|skew| skew.0.is_due()) {
@@ -136,10 +149,14 @@ impl Table for SdkTable {
                 .set_expression_attribute_names(rendered.names)
                 .set_expression_attribute_values(rendered.values)
                 .return_values(ReturnValue::AllNew)
-                .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
+                .return_values_on_condition_check_failure(
+                    ReturnValuesOnConditionCheckFailure::AllOld,
+                )
                 .set_return_consumed_capacity(self.return_capacity());
             let result = send_dated!(self, request);
-            let output = self.ended(("UpdateItem", Spends::Writes), result, |output| output.consumed_capacity.as_slice())?;
+            let output = self.ended(("UpdateItem", Spends::Writes), result, |output| {
+                output.consumed_capacity.as_slice()
+            })?;
             Ok(output.attributes.unwrap_or_default())
         })
     }
@@ -155,17 +172,30 @@ impl Table for SdkTable {
                 .set_condition_expression(rendered.condition)
                 .set_expression_attribute_names(rendered.names)
                 .set_expression_attribute_values(rendered.values)
-                .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
+                .return_values_on_condition_check_failure(
+                    ReturnValuesOnConditionCheckFailure::AllOld,
+                )
                 .set_return_consumed_capacity(self.return_capacity());
             let result = send_dated!(self, request);
-            self.ended(("PutItem", Spends::Writes), result, |output| output.consumed_capacity.as_slice()).map(drop)
+            self.ended(("PutItem", Spends::Writes), result, |output| {
+                output.consumed_capacity.as_slice()
+            })
+            .map(drop)
         })
     }
 
-    fn transact<'a>(&'a self, writes: &'a [Write], token: &'a str) -> BoxFuture<'a, Result<(), TableError>> {
+    fn transact<'a>(
+        &'a self,
+        writes: &'a [Write],
+        token: &'a str,
+    ) -> BoxFuture<'a, Result<(), TableError>> {
         Box::pin(async move {
             bounded("legs of a transaction", writes.len(), TRANSACTION_MAX)?;
-            let legs = writes.iter().map(|write| self.leg(write)).collect::<Result<Vec<_>, _>>().map_err(not_built)?;
+            let legs = writes
+                .iter()
+                .map(|write| self.leg(write))
+                .collect::<Result<Vec<_>, _>>()
+                .map_err(not_built)?;
             let result = self
                 .patient
                 .transact_write_items()
@@ -174,19 +204,28 @@ impl Table for SdkTable {
                 .set_return_consumed_capacity(self.return_capacity())
                 .send()
                 .await;
-            match self.ended(("TransactWriteItems", Spends::Writes), result, |output| output.consumed_capacity()) {
-                // Reasons stand for legs by their position; with another number of them they stand for nothing.
-                Err(TableError::Canceled(reasons)) if reasons.len() != writes.len() => Err(TableError::NotApplied(format!(
-                    "the transaction was cancelled with {} reasons for {} legs",
-                    reasons.len(),
-                    writes.len()
-                ))),
+            match self.ended(("TransactWriteItems", Spends::Writes), result, |output| {
+                output.consumed_capacity()
+            }) {
+                // Reasons stand for legs by their position; with another number of them they stand
+                // for nothing.
+                Err(TableError::Canceled(reasons)) if reasons.len() != writes.len() => {
+                    Err(TableError::NotApplied(format!(
+                        "the transaction was cancelled with {} reasons for {} legs",
+                        reasons.len(),
+                        writes.len()
+                    )))
+                }
                 other => other.map(drop),
             }
         })
     }
 
-    fn batch_get<'a>(&'a self, keys: &'a [Key], consistent: bool) -> BoxFuture<'a, Result<BatchPage, TableError>> {
+    fn batch_get<'a>(
+        &'a self,
+        keys: &'a [Key],
+        consistent: bool,
+    ) -> BoxFuture<'a, Result<BatchPage, TableError>> {
         Box::pin(async move {
             bounded("keys of a batch", keys.len(), BATCH_GET_MAX)?;
             let client = if keys.len() <= HOT_KEYS_MAX { self.hot() } else { &self.patient };
@@ -195,21 +234,39 @@ impl Table for SdkTable {
                 .consistent_read(consistent)
                 .build()
                 .map_err(not_built)?;
-            let request = client.batch_get_item().request_items(&*self.name, wanted).set_return_consumed_capacity(self.return_capacity());
+            let request = client
+                .batch_get_item()
+                .request_items(&*self.name, wanted)
+                .set_return_consumed_capacity(self.return_capacity());
             let result = send_dated!(self, request);
-            let output = self.ended(("BatchGetItem", Spends::Reads), result, |output| output.consumed_capacity())?;
+            let output = self.ended(("BatchGetItem", Spends::Reads), result, |output| {
+                output.consumed_capacity()
+            })?;
             // One table was asked, so whatever it calls itself in the answer, it is that one.
-            let items = output.responses.into_iter().flat_map(HashMap::into_values).flatten().collect();
-            let unprocessed = output.unprocessed_keys.into_iter().flat_map(HashMap::into_values).flat_map(|open| open.keys);
-            Ok(BatchPage { items, unprocessed: unprocessed.map(into_key).collect::<Result<_, _>>()? })
+            let items =
+                output.responses.into_iter().flat_map(HashMap::into_values).flatten().collect();
+            let unprocessed = output
+                .unprocessed_keys
+                .into_iter()
+                .flat_map(HashMap::into_values)
+                .flat_map(|open| open.keys);
+            Ok(BatchPage {
+                items,
+                unprocessed: unprocessed.map(into_key).collect::<Result<_, _>>()?,
+            })
         })
     }
 
     fn query<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<QueryPage, TableError>> {
         Box::pin(async move {
             let result = self.page(query).send().await;
-            let output = self.ended(("Query", Spends::Reads), result, |output| output.consumed_capacity.as_slice())?;
-            Ok(QueryPage { items: output.items.unwrap_or_default(), last: output.last_evaluated_key.filter(|key| !key.is_empty()) })
+            let output = self.ended(("Query", Spends::Reads), result, |output| {
+                output.consumed_capacity.as_slice()
+            })?;
+            Ok(QueryPage {
+                items: output.items.unwrap_or_default(),
+                last: output.last_evaluated_key.filter(|key| !key.is_empty()),
+            })
         })
     }
 
@@ -219,7 +276,8 @@ impl Table for SdkTable {
             let deletes = keys
                 .iter()
                 .map(|key| {
-                    let delete = DeleteRequest::builder().set_key(Some(key_item(key.clone()))).build()?;
+                    let delete =
+                        DeleteRequest::builder().set_key(Some(key_item(key.clone()))).build()?;
                     Ok(WriteRequest::builder().delete_request(delete).build())
                 })
                 .collect::<Result<Vec<_>, BuildError>>()
@@ -231,9 +289,14 @@ impl Table for SdkTable {
                 .set_return_consumed_capacity(self.return_capacity())
                 .send()
                 .await;
-            let output = self.ended(("BatchWriteItem", Spends::Writes), result, |output| output.consumed_capacity())?;
-            let open = output.unprocessed_items.into_iter().flat_map(HashMap::into_values).flatten();
-            open.filter_map(|request| request.delete_request).map(|delete| into_key(delete.key)).collect()
+            let output = self.ended(("BatchWriteItem", Spends::Writes), result, |output| {
+                output.consumed_capacity()
+            })?;
+            let open =
+                output.unprocessed_items.into_iter().flat_map(HashMap::into_values).flatten();
+            open.filter_map(|request| request.delete_request)
+                .map(|delete| into_key(delete.key))
+                .collect()
         })
     }
 
@@ -324,7 +387,10 @@ impl SdkTable {
 
 impl fmt::Debug for SdkTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SdkTable").field("name", &self.name).field("observed", &self.observer.is_some()).finish_non_exhaustive()
+        f.debug_struct("SdkTable")
+            .field("name", &self.name)
+            .field("observed", &self.observer.is_some())
+            .finish_non_exhaustive()
     }
 }
 
@@ -350,18 +416,27 @@ const fn key_names(index: Option<Index>) -> (&'static str, &'static str) {
 }
 
 fn key_item(key: Key) -> Item {
-    HashMap::from([("PK".to_owned(), AttributeValue::S(key.pk)), ("SK".to_owned(), AttributeValue::S(key.sk.into_owned()))])
+    HashMap::from([
+        ("PK".to_owned(), AttributeValue::S(key.pk)),
+        ("SK".to_owned(), AttributeValue::S(key.sk.into_owned())),
+    ])
 }
 
 fn into_key(mut item: Item) -> Result<Key, TableError> {
     match (item.remove("PK"), item.remove("SK")) {
         (Some(AttributeValue::S(pk)), Some(AttributeValue::S(sk))) => Ok(Key { pk, sk: sk.into() }),
-        _ => Err(TableError::Unknown("the table handed back a key that is none of ours".to_owned())),
+        _ => {
+            Err(TableError::Unknown("the table handed back a key that is none of ours".to_owned()))
+        }
     }
 }
 
 fn bounded(what: &str, count: usize, max: usize) -> Result<(), TableError> {
-    if (1..=max).contains(&count) { Ok(()) } else { Err(TableError::Rejected(format!("{count} {what}: DynamoDB takes 1 to {max}"))) }
+    if (1..=max).contains(&count) {
+        Ok(())
+    } else {
+        Err(TableError::Rejected(format!("{count} {what}: DynamoDB takes 1 to {max}")))
+    }
 }
 
 fn not_built(error: BuildError) -> TableError {

@@ -1,5 +1,5 @@
-//! Watching the calls: what was sent and what it cost. For tests, benchmarks and bills; nothing is asked for or computed
-//! when nobody watches.
+//! Watching the calls: what was sent and what it cost. For tests, benchmarks and bills; nothing is
+//! asked for or computed when nobody watches.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -23,8 +23,8 @@ pub struct Call {
     pub failure: Option<&'static str>,
     /// Read units, as the answer says; a failed call says nothing.
     pub read_units: f64,
-    /// Write units including those of the indexes, as the answer says; a failed call says nothing although a failed
-    /// condition is billed.
+    /// Write units including those of the indexes, as the answer says; a failed call says nothing
+    /// although a failed condition is billed.
     pub write_units: f64,
     /// The part of the units above that was spent on indexes.
     pub index_units: f64,
@@ -51,19 +51,34 @@ impl CallLog {
     /// The operations called since the log was last taken, in the order they ended.
     #[must_use]
     pub fn operations(&self) -> Vec<&'static str> {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|call| call.operation).collect()
+        self.calls
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter()
+            .map(|call| call.operation)
+            .collect()
     }
 
     /// The write units of the calls since the log was last taken.
     #[must_use]
     pub fn write_units(&self) -> f64 {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|call| call.write_units).sum()
+        self.calls
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter()
+            .map(|call| call.write_units)
+            .sum()
     }
 
     /// The read units of the calls since the log was last taken.
     #[must_use]
     pub fn read_units(&self) -> f64 {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|call| call.read_units).sum()
+        self.calls
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter()
+            .map(|call| call.read_units)
+            .sum()
     }
 }
 
@@ -80,20 +95,36 @@ pub(super) enum Spends {
     Writes,
 }
 
-pub(super) fn call(operation: &'static str, spends: Spends, error: Option<&TableError>, capacity: &[ConsumedCapacity]) -> Call {
-    let mut call = Call { operation, failure: error.map(word), read_units: 0.0, write_units: 0.0, index_units: 0.0 };
+pub(super) fn call(
+    operation: &'static str,
+    spends: Spends,
+    error: Option<&TableError>,
+    capacity: &[ConsumedCapacity],
+) -> Call {
+    let mut call = Call {
+        operation,
+        failure: error.map(word),
+        read_units: 0.0,
+        write_units: 0.0,
+        index_units: 0.0,
+    };
     for consumed in capacity {
         // Only transactions tell reads from writes.
         match (consumed.read_capacity_units, consumed.write_capacity_units) {
-            (None, None) if spends == Spends::Reads => call.read_units += consumed.capacity_units.unwrap_or_default(),
+            (None, None) if spends == Spends::Reads => {
+                call.read_units += consumed.capacity_units.unwrap_or_default()
+            }
             (None, None) => call.write_units += consumed.capacity_units.unwrap_or_default(),
             (reads, writes) => {
                 call.read_units += reads.unwrap_or_default();
                 call.write_units += writes.unwrap_or_default();
             }
         }
-        let indexes =
-            consumed.global_secondary_indexes.iter().chain(&consumed.local_secondary_indexes).flat_map(|indexes| indexes.values());
+        let indexes = consumed
+            .global_secondary_indexes
+            .iter()
+            .chain(&consumed.local_secondary_indexes)
+            .flat_map(|indexes| indexes.values());
         call.index_units += indexes.filter_map(|capacity| capacity.capacity_units).sum::<f64>();
     }
     call

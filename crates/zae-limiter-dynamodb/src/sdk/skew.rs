@@ -1,6 +1,8 @@
 //! Reads the `Date` of answers for [`DateWatch`].
 
-use aws_sdk_dynamodb::config::interceptors::{BeforeDeserializationInterceptorContextRef, BeforeTransmitInterceptorContextRef};
+use aws_sdk_dynamodb::config::interceptors::{
+    BeforeDeserializationInterceptorContextRef, BeforeTransmitInterceptorContextRef,
+};
 use aws_sdk_dynamodb::config::{ConfigBag, Intercept, RuntimeComponents};
 use aws_sdk_dynamodb::error::BoxError;
 use aws_sdk_dynamodb::primitives::{DateTime, DateTimeFormat};
@@ -44,7 +46,11 @@ impl Intercept for SkewWatch {
         bag: &mut ConfigBag,
     ) -> Result<(), BoxError> {
         let Some(Sent(sent)) = bag.load::<Sent>() else { return Ok(()) };
-        let date = context.response().headers().get("date").and_then(|date| DateTime::from_str(date, DateTimeFormat::HttpDate).ok());
+        let date = context
+            .response()
+            .headers()
+            .get("date")
+            .and_then(|date| DateTime::from_str(date, DateTimeFormat::HttpDate).ok());
         // An answer without a date, or with one nobody can read, is still an answer.
         match date.and_then(|date| date.to_millis().ok()) {
             Some(date_ms) => self.0.answered(*sent, date_ms),

@@ -35,8 +35,8 @@ pub struct StackStatus {
 }
 
 impl Builder {
-    /// Looks at the table. Needs the actions `DescribeTable` and `BatchGetItem`; without `DescribeTimeToLive` it is not known
-    /// whether items expire.
+    /// Looks at the table. Needs the actions `DescribeTable` and `BatchGetItem`; without
+    /// `DescribeTimeToLive` it is not known whether items expire.
     ///
     /// Cost: three requests.
     pub async fn status(&self) -> Result<StackStatus, StoreError> {
@@ -48,8 +48,15 @@ impl Builder {
             Err(TableError::Denied(_)) => None,
             Err(error) => return Err(failed(OPERATION, error)),
         };
-        let version = table.batch_get(&[keys::version()], true).await.map_err(|error| failed(OPERATION, error))?;
-        let schema_version = version.items.first().and_then(|item| text_of(item, attr::SCHEMA_VERSION)).map(str::to_owned);
+        let version = table
+            .batch_get(&[keys::version()], true)
+            .await
+            .map_err(|error| failed(OPERATION, error))?;
+        let schema_version = version
+            .items
+            .first()
+            .and_then(|item| text_of(item, attr::SCHEMA_VERSION))
+            .map(str::to_owned);
         Ok(StackStatus { schema_version, expires, ..described(table.name(), &description) })
     }
 }
@@ -68,6 +75,13 @@ fn described(name: &str, description: &TableDescription) -> StackStatus {
         on_demand: billing == Some(&BillingMode::PayPerRequest),
         expires: None,
         stream: description.stream_specification().is_some_and(|stream| stream.stream_enabled()),
-        indexes: indexes.map(|index| (state(index.index_name()), state(index.index_status().map(|status| status.as_str())))).collect(),
+        indexes: indexes
+            .map(|index| {
+                (
+                    state(index.index_name()),
+                    state(index.index_status().map(|status| status.as_str())),
+                )
+            })
+            .collect(),
     }
 }

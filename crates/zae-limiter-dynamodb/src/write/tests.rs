@@ -33,13 +33,20 @@ fn every_writer_is_in_the_registry_once() {
 
 #[test]
 fn every_writer_pins_that_the_item_exists_or_does_not() {
-    assert!(REGISTRY.iter().all(|rules| rules.pins.contains(&Field::Pk)), "a stub would refuse its entity for ever");
+    assert!(
+        REGISTRY.iter().all(|rules| rules.pins.contains(&Field::Pk)),
+        "a stub would refuse its entity for ever"
+    );
 }
 
-/// Whoever moves the refill instant pins it, or looks at the balance: otherwise time would be credited twice.
+/// Whoever moves the refill instant pins it, or looks at the balance: otherwise time would be
+/// credited twice.
 #[test]
 fn every_writer_of_the_refill_instant_pins_it() {
-    for rules in REGISTRY.iter().filter(|rules| rules.writes.contains(&Field::Rf) && !rules.writes.contains(&Field::Pk)) {
+    for rules in REGISTRY
+        .iter()
+        .filter(|rules| rules.writes.contains(&Field::Rf) && !rules.writes.contains(&Field::Pk))
+    {
         assert!(rules.pins.contains(&Field::Rf), "{:?}", rules.writer);
     }
 }
@@ -47,9 +54,15 @@ fn every_writer_of_the_refill_instant_pins_it() {
 #[test]
 fn a_write_that_strays_or_does_not_pin_is_told() {
     let key = Key { pk: "ns/BUCKET#key#gpt-4#0".to_owned(), sk: crate::keys::STATE.into() };
-    let actions = vec![Action::Add("b_rpm_tk".into(), 5), Action::Set(attr::RF.into(), crate::table::number(1))];
-    let conditions =
-        vec![Condition::Exists(attr::PK.into()), compare("b_rpm_tk", Comparison::Le, 1), compare("b_rpm_cp", Comparison::Eq, 9)];
+    let actions = vec![
+        Action::Add("b_rpm_tk".into(), 5),
+        Action::Set(attr::RF.into(), crate::table::number(1)),
+    ];
+    let conditions = vec![
+        Condition::Exists(attr::PK.into()),
+        compare("b_rpm_tk", Comparison::Le, 1),
+        compare("b_rpm_cp", Comparison::Eq, 9),
+    ];
     let credit = BucketWrite::update(Writer::Credit, Update { key, actions, conditions });
     assert_eq!(credit.breaches(), ["Credit writes Rf", "Credit does not pin ShardCount"]);
 }
@@ -57,19 +70,34 @@ fn a_write_that_strays_or_does_not_pin_is_told() {
 /// Found by the simulator: a take of names that an ancestor does not have panicked in debug builds.
 #[test]
 fn a_take_of_no_limit_breaks_no_rule() {
-    let limits = LimitsInForce::new([Limit::per_minute("rpm", 10).expect("a limit")], LimitSource::System);
+    let limits =
+        LimitsInForce::new([Limit::per_minute("rpm", 10).expect("a limit")], LimitSource::System);
     let key = Key { pk: "ns/BUCKET#key#gpt-4#0".to_owned(), sk: crate::keys::STATE.into() };
-    let debit =
-        Debit { key: &key, limits: &limits, takes: &[], absent: &[], nonce: "n", grace_ms: 0, units_milli: 1_000, is_spared: false };
-    let Ok(Step::Take(write)) = debit.plan(View::Unknown, 1) else { panic!("a write that looks whether it is switched off") };
+    let debit = Debit {
+        key: &key,
+        limits: &limits,
+        takes: &[],
+        absent: &[],
+        nonce: "n",
+        grace_ms: 0,
+        units_milli: 1_000,
+        is_spared: false,
+    };
+    let Ok(Step::Take(write)) = debit.plan(View::Unknown, 1) else {
+        panic!("a write that looks whether it is switched off")
+    };
     assert_eq!((write.writer, write.breaches()), (Writer::Fast, Vec::new()));
 }
 
 #[test]
 fn attributes_are_known_by_their_kind() {
-    for (name, field) in
-        [("b_a_b_tk", Field::Tk), ("b_wcu_tk", Field::WcuTk), ("b_wcu_cp", Field::Birth), ("GSI4PK", Field::Birth), ("gp", Field::Birth)]
-    {
+    for (name, field) in [
+        ("b_a_b_tk", Field::Tk),
+        ("b_wcu_tk", Field::WcuTk),
+        ("b_wcu_cp", Field::Birth),
+        ("GSI4PK", Field::Birth),
+        ("gp", Field::Birth),
+    ] {
         assert_eq!(Field::of(name), field, "{name}");
     }
 }

@@ -1,5 +1,5 @@
-//! What every path costs: calls, and units as the engine counts them, indexes included. A failed condition is billed by
-//! DynamoDB and reported by nobody, so refusals are counted in calls.
+//! What every path costs: calls, and units as the engine counts them, indexes included. A failed
+//! condition is billed by DynamoDB and reported by nobody, so refusals are counted in calls.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
@@ -13,7 +13,8 @@ use zae_limiter_dynamodb::sdk::{Builder, Call, CallLog, Gsi2Projection, SdkTable
 use zae_limiter_dynamodb::table::{Item, Table};
 use zae_limiter_dynamodb::{CascadeWrites, DynamoStore, keys};
 use zae_limiter_store::{
-    Adjusted, BucketDelta, BucketStore, Clock, ConsumeOutcome, ConsumeRequest, Delta, Level, LimitsInForce, MemberTake, NewEntity,
+    Adjusted, BucketDelta, BucketStore, Clock, ConsumeOutcome, ConsumeRequest, Delta, Level,
+    LimitsInForce, MemberTake, NewEntity,
 };
 use zae_limiter_testkit::clocks::StillClock;
 use zae_limiter_testkit::engine::Engine;
@@ -82,13 +83,24 @@ impl Process {
     async fn take_all(&self, chain: &[&Bucket], amount: i64) -> ConsumeOutcome {
         let takes = [Take { limit: 0, amount: Milli(amount * 1000) }];
         let members: Vec<MemberTake<'_>> = chain.iter().map(|bucket| bucket.take(&takes)).collect();
-        self.store.consume(&ConsumeRequest { members: &members, now: self.clock.now() }).await.unwrap()
+        self.store
+            .consume(&ConsumeRequest { members: &members, now: self.clock.now() })
+            .await
+            .unwrap()
     }
 
     async fn adjust(&self, bucket: &Bucket, changes: &[(u8, i64)]) -> Adjusted {
-        let deltas: Vec<Delta> = changes.iter().map(|(limit, amount)| Delta { limit: *limit, amount: Milli(amount * 1000) }).collect();
-        let delta =
-            BucketDelta { entity: &bucket.entity, resource: &bucket.resource, limits: &bucket.limits, deltas: &deltas, operation: 0 };
+        let deltas: Vec<Delta> = changes
+            .iter()
+            .map(|(limit, amount)| Delta { limit: *limit, amount: Milli(amount * 1000) })
+            .collect();
+        let delta = BucketDelta {
+            entity: &bucket.entity,
+            resource: &bucket.resource,
+            limits: &bucket.limits,
+            deltas: &deltas,
+            operation: 0,
+        };
         self.store.adjust(&[delta], self.clock.now()).await.remove(0).unwrap()
     }
 
@@ -130,7 +142,10 @@ struct Bucket {
 impl Bucket {
     /// 100 per 100 s, and a second limit that never matters.
     fn new(entity: &str) -> Bucket {
-        Bucket::of(entity, &[Limit::custom("rpm", 100, 1, 1).unwrap(), Limit::custom("tpm", 1000, 10, 1).unwrap()])
+        Bucket::of(
+            entity,
+            &[Limit::custom("rpm", 100, 1, 1).unwrap(), Limit::custom("tpm", 1000, 10, 1).unwrap()],
+        )
     }
 
     fn of(entity: &str, limits: &[Limit]) -> Bucket {
@@ -142,7 +157,13 @@ impl Bucket {
     }
 
     fn take<'a>(&'a self, takes: &'a [Take]) -> MemberTake<'a> {
-        MemberTake { entity: &self.entity, resource: &self.resource, limits: &self.limits, takes, absent: &[] }
+        MemberTake {
+            entity: &self.entity,
+            resource: &self.resource,
+            limits: &self.limits,
+            takes,
+            absent: &[],
+        }
     }
 }
 
@@ -164,8 +185,13 @@ async fn chain(limiter: &RateLimiter, depth: usize) {
     for index in (0..depth).rev() {
         let parent = (index + 1 < depth).then(|| CHAIN[index + 1].parse().unwrap());
         let cascade = parent.is_some();
-        let entity =
-            NewEntity { id: CHAIN[index].parse().unwrap(), name: "somebody".to_owned(), parent, cascade, metadata: Default::default() };
+        let entity = NewEntity {
+            id: CHAIN[index].parse().unwrap(),
+            name: "somebody".to_owned(),
+            parent,
+            cascade,
+            metadata: Default::default(),
+        };
         limiter.create_entity(entity).await.unwrap();
     }
 }
@@ -174,7 +200,7 @@ fn request() -> Request {
     Request::new("user", "gpt-4").take("rpm", 1)
 }
 
-// ---------------------------------------------------------------------------------------------------------- the library
+// ------------------------------------------------------------------------------------- the library
 
 #[tokio::test]
 async fn a_warm_acquire_is_one_write_of_one_unit_and_no_read() {
@@ -197,9 +223,10 @@ async fn a_warm_acquire_is_one_write_of_one_unit_and_no_read() {
     process.cost().check(&["UpdateItem"], 1.0, 0.0);
 }
 
-/// The read of the configuration comes first, then the write that finds nothing, which is how a process learns that there is
-/// no bucket; then the bucket, one unit for the table and one for each of GSI2, GSI3 and GSI4; then one more look at the
-/// configuration, because whoever switches the entity off may have looked for buckets just before there was one.
+/// The read of the configuration comes first, then the write that finds nothing, which is how a
+/// process learns that there is no bucket; then the bucket, one unit for the table and one for each
+/// of GSI2, GSI3 and GSI4; then one more look at the configuration, because whoever switches the
+/// entity off may have looked for buckets just before there was one.
 #[tokio::test]
 async fn a_first_acquire_makes_the_bucket_in_four_calls() {
     let rig = Rig::new().await;
@@ -213,10 +240,11 @@ async fn a_first_acquire_makes_the_bucket_in_four_calls() {
     assert_eq!((cost.failed, cost.writes, cost.indexes), (1, 4.0, 3.0), "{cost:?}");
 }
 
-/// A chain this process has seen before is read in one round trip, however long it is; then the writes come, all at once. One
-/// it has never seen takes two (`cold.rs`).
+/// A chain this process has seen before is read in one round trip, however long it is; then the
+/// writes come, all at once. One it has never seen takes two (`cold.rs`).
 ///
-/// The read comes before the writes: `docs/adr/0009-limits-are-known-before-the-first-write.md` says why.
+/// The read comes before the writes: `docs/adr/0009-limits-are-known-before-the-first-write.md`
+/// says why.
 #[tokio::test]
 async fn a_config_miss_adds_one_read_for_the_whole_chain() {
     for depth in [1, 4] {
@@ -229,14 +257,21 @@ async fn a_config_miss_adds_one_read_for_the_whole_chain() {
         process.log.take();
         limiter.acquire(request()).await.unwrap().commit().await.unwrap();
         let cost = process.cost();
-        assert_eq!((&cost.calls[..1], &cost.calls[1..]), (&["BatchGetItem"][..], &vec!["UpdateItem"; depth][..]));
+        assert_eq!(
+            (&cost.calls[..1], &cost.calls[1..]),
+            (&["BatchGetItem"][..], &vec!["UpdateItem"; depth][..])
+        );
         // The namespace, the system and the resource once, three records per member.
-        assert_eq!((cost.writes, cost.failed, cost.reads), (depth as f64, 0, (3 + 3 * depth) as f64));
+        assert_eq!(
+            (cost.writes, cost.failed, cost.reads),
+            (depth as f64, 0, (3 + 3 * depth) as f64)
+        );
     }
 }
 
-/// Configuration that has just expired is used once more while it is read again: one read for the whole chain, in the same
-/// round trip as the writes. The proxy lets none of them through before it has seen them all.
+/// Configuration that has just expired is used once more while it is read again: one read for the
+/// whole chain, in the same round trip as the writes. The proxy lets none of them through before it
+/// has seen them all.
 #[tokio::test]
 async fn an_expired_config_adds_one_read_beside_the_writes() {
     for depth in [1, 4] {
@@ -253,7 +288,10 @@ async fn an_expired_config_adds_one_read_beside_the_writes() {
         limiter.drain().await;
         let mut cost = process.cost();
         cost.calls.sort_unstable();
-        assert_eq!((&cost.calls[..1], &cost.calls[1..]), (&["BatchGetItem"][..], &vec!["UpdateItem"; depth][..]));
+        assert_eq!(
+            (&cost.calls[..1], &cost.calls[1..]),
+            (&["BatchGetItem"][..], &vec!["UpdateItem"; depth][..])
+        );
         assert_eq!((cost.writes, cost.failed), (depth as f64, 0));
 
         // And that was it: the next one is warm.
@@ -262,8 +300,8 @@ async fn an_expired_config_adds_one_read_beside_the_writes() {
     }
 }
 
-/// Each level is a write of its own, and all of them are on the way at once: the proxy lets none through before it has seen
-/// them all.
+/// Each level is a write of its own, and all of them are on the way at once: the proxy lets none
+/// through before it has seen them all.
 #[tokio::test]
 async fn a_cascade_writes_all_levels_at_once() {
     for depth in [2, 4] {
@@ -290,11 +328,14 @@ async fn settling_is_one_write_and_two_when_it_charges_and_gives_back() {
     let rig = Rig::new().await;
     let process = rig.process().await;
     let limiter = process.limiter();
-    let limits = [Limit::custom("rpm", 100, 1, 1).unwrap(), Limit::custom("tpm", 1000, 10, 1).unwrap()];
+    let limits =
+        [Limit::custom("rpm", 100, 1, 1).unwrap(), Limit::custom("tpm", 1000, 10, 1).unwrap()];
     limiter.set_limits(&Level::System, limits).await.unwrap();
     let request = || Request::new("user", "gpt-4").take("rpm", 5).take("tpm", 100);
     limiter.acquire(request()).await.unwrap().commit().await.unwrap();
-    for (rpm, tpm, writes) in [(5, 100, 0), (5, 150, 1), (9, 150, 1), (5, 50, 1), (2, 50, 1), (2, 150, 2)] {
+    for (rpm, tpm, writes) in
+        [(5, 100, 0), (5, 150, 1), (9, 150, 1), (5, 50, 1), (2, 50, 1), (2, 150, 2)]
+    {
         let lease = limiter.acquire(request()).await.unwrap();
         lease.record("rpm", rpm).unwrap();
         lease.record("tpm", tpm).unwrap();
@@ -325,7 +366,8 @@ async fn a_storm_of_refusals_costs_one_write_per_second() {
     assert!(cost.calls.len() <= 3);
     assert_eq!(process.store.counters().local_refusals, 998);
 
-    // All at once, and known: none. (Those that are on their way before the first answer are not spared.)
+    // All at once, and known: none. (Those that are on their way before the first answer are not
+    // spared.)
     limiter.acquire(request(90)).await.unwrap_err();
     assert_eq!(process.cost().calls.len(), 1);
     let all = join_all((0..1000).map(|_| limiter.acquire(request(90)))).await;
@@ -347,14 +389,15 @@ async fn availability_is_one_read() {
     process.cost().check(&["BatchGetItem"], 0.0, 2.0);
 }
 
-// ------------------------------------------------------------------------------------------------------------ the store
+// --------------------------------------------------------------------------------------- the store
 
-/// A bucket with everything taken by somebody else, and time passed since: the first write says what there is, the second
-/// refills and takes. Nothing is read.
+/// A bucket with everything taken by somebody else, and time passed since: the first write says
+/// what there is, the second refills and takes. Nothing is read.
 #[tokio::test]
 async fn depleted_by_others_then_refilled_is_two_writes() {
     let rig = Rig::new().await;
-    let (bucket, other, warm, cold) = (Bucket::new("user"), rig.process().await, rig.process().await, rig.process().await);
+    let (bucket, other, warm, cold) =
+        (Bucket::new("user"), rig.process().await, rig.process().await, rig.process().await);
     granted(other.take(&bucket, 1).await);
     granted(warm.take(&bucket, 1).await);
     granted(other.take(&bucket, 98).await);
@@ -433,7 +476,8 @@ async fn a_refused_chain_gives_back_what_landed() {
     process.log.take();
     refused(process.take_all(&[&child, &parent], 20).await);
     let cost = process.cost();
-    // Both writes, a second look at the ancestor that is short, then the refund of the one that landed.
+    // Both writes, a second look at the ancestor that is short, then the refund of the one that
+    // landed.
     cost.check(&["UpdateItem"; 4], 2.0, 0.0);
     assert_eq!((cost.failed, process.store.counters().compensations), (2, 1));
     refused(process.take_all(&[&child, &parent], 20).await);
@@ -464,13 +508,15 @@ async fn charges_and_credits_are_one_write_each() {
         assert_eq!(process.adjust(&bucket, changes).await, Adjusted::Applied);
         process.cost().check(&vec!["UpdateItem"; writes], writes as f64, 0.0);
     }
-    // A charge long after: what overflowed since must not pay for it, so it refills, in the same write.
+    // A charge long after: what overflowed since must not pay for it, so it refills, in the same
+    // write.
     rig.clock.advance(600_000);
     assert_eq!(process.adjust(&bucket, &[(0, 70)]).await, Adjusted::Applied);
     process.cost().check(&["UpdateItem"], 1.0, 0.0);
 }
 
-/// A process that has never seen the bucket settles in one write if the bucket is where it expects it, else in two.
+/// A process that has never seen the bucket settles in one write if the bucket is where it expects
+/// it, else in two.
 #[tokio::test]
 async fn settling_without_memory() {
     let rig = Rig::new().await;
@@ -488,8 +534,8 @@ async fn settling_without_memory() {
     process.cost().check(&["UpdateItem"; 2], 1.0, 0.0);
 }
 
-/// A bucket that was forgotten is made again to be charged: the charge that finds nothing, the configuration (a charge must
-/// not switch on what is off), the bucket.
+/// A bucket that was forgotten is made again to be charged: the charge that finds nothing, the
+/// configuration (a charge must not switch on what is off), the bucket.
 #[tokio::test]
 async fn charging_a_forgotten_bucket_is_three_calls() {
     let rig = Rig::new().await;
@@ -501,7 +547,11 @@ async fn charging_a_forgotten_bucket_is_three_calls() {
     assert_eq!(rig.engine.sweep_ttl_at(now_s), 1);
     assert_eq!(process.adjust(&bucket, &[(0, 5)]).await, Adjusted::Recreated);
     let cost = process.cost();
-    assert_eq!((&cost.calls[..], cost.writes), (&["UpdateItem", "BatchGetItem", "PutItem"][..], 4.0), "{cost:?}");
+    assert_eq!(
+        (&cost.calls[..], cost.writes),
+        (&["UpdateItem", "BatchGetItem", "PutItem"][..], 4.0),
+        "{cost:?}"
+    );
 }
 
 #[tokio::test]
@@ -512,7 +562,13 @@ async fn a_peek_is_one_read() {
     process.log.take();
     let takes = [Take { limit: 0, amount: Milli(1000) }];
     let members = [bucket.take(&takes)];
-    granted(process.store.peek(&ConsumeRequest { members: &members, now: rig.clock.now() }).await.unwrap());
+    granted(
+        process
+            .store
+            .peek(&ConsumeRequest { members: &members, now: rig.clock.now() })
+            .await
+            .unwrap(),
+    );
     process.cost().check(&["BatchGetItem"], 0.0, 1.0);
 }
 
@@ -520,7 +576,8 @@ async fn a_peek_is_one_read() {
 #[tokio::test]
 async fn without_speculation_a_take_is_a_read_and_a_write() {
     let rig = Rig::new().await;
-    let (bucket, process) = (Bucket::new("user"), rig.process_of(rig.builder().speculative(false)).await);
+    let (bucket, process) =
+        (Bucket::new("user"), rig.process_of(rig.builder().speculative(false)).await);
     granted(process.take(&bucket, 1).await);
     process.log.take();
     granted(process.take(&bucket, 1).await);
@@ -540,11 +597,12 @@ async fn a_python_table_costs_two_units_per_take() {
     assert_eq!(cost.indexes, 1.0);
 }
 
-// ----------------------------------------------------------------------------------------------------------------- size
+// -------------------------------------------------------------------------------------------- size
 
-/// The size of an item as AWS documents it ("DynamoDB item sizes and formats"): names and texts in UTF-8 bytes; a number
-/// one byte per two significant digits and one more, and one for its sign; a flag one byte; a set or list three bytes and
-/// one per member besides the members. Zeros that only place the decimal point are not significant.
+/// The size of an item as AWS documents it ("DynamoDB item sizes and formats"): names and texts in
+/// UTF-8 bytes; a number one byte per two significant digits and one more, and one for its sign; a
+/// flag one byte; a set or list three bytes and one per member besides the members. Zeros that only
+/// place the decimal point are not significant.
 fn size(item: &Item) -> usize {
     item.iter().map(|(name, value)| name.len() + size_of_value(value)).sum()
 }
@@ -578,14 +636,15 @@ fn sizes_by_the_rules() {
     }
 }
 
-/// Sizes are measured on the worst item that takes write: ids of 64 bytes, the parent's too, balances with all their
-/// digits, remainders, and everything of ours.
+/// Sizes are measured on the worst item that takes write: ids of 64 bytes, the parent's too,
+/// balances with all their digits, remainders, and everything of ours.
 #[tokio::test]
 async fn an_item_with_long_ids_and_three_limits_is_one_unit() {
     let rig = Rig::new().await;
     let process = rig.process().await;
     let limiter = process.limiter();
-    let (id, parent): (EntityId, EntityId) = ("u".repeat(64).parse().unwrap(), "p".repeat(64).parse().unwrap());
+    let (id, parent): (EntityId, EntityId) =
+        ("u".repeat(64).parse().unwrap(), "p".repeat(64).parse().unwrap());
     let resource = "r".repeat(16);
     // Rates with remainders at nearly every millisecond, and odd capacities.
     let limits = [
@@ -597,18 +656,28 @@ async fn an_item_with_long_ids_and_three_limits_is_one_unit() {
     for (id, parent) in [(&parent, None), (&id, Some(parent.clone()))] {
         let cascade = parent.is_some();
         limiter
-            .create_entity(NewEntity { id: id.clone(), name: "somebody".to_owned(), parent, cascade, metadata: Default::default() })
+            .create_entity(NewEntity {
+                id: id.clone(),
+                name: "somebody".to_owned(),
+                parent,
+                cascade,
+                metadata: Default::default(),
+            })
             .await
             .unwrap();
     }
-    let request = |rpm, tpm| Request::new(id.clone(), resource.as_str()).take("rpm", rpm).take("tpm", tpm).take("rpd", 7);
+    let request = |rpm, tpm| {
+        Request::new(id.clone(), resource.as_str()).take("rpm", rpm).take("tpm", tpm).take("rpd", 7)
+    };
     let namespace = {
         limiter.acquire(request(907, 777_777)).await.unwrap().commit().await.unwrap();
         let page = zae_limiter_store::PageRequest::first(10);
         limiter.namespaces(&page).await.unwrap().items[0].id.to_string()
     };
     let key = keys::bucket(&namespace, &id, &resource.parse().unwrap(), 0);
-    let read = async || process.table.batch_get(std::slice::from_ref(&key), true).await.unwrap().items.remove(0);
+    let read = async || {
+        process.table.batch_get(std::slice::from_ref(&key), true).await.unwrap().items.remove(0)
+    };
     let mut largest = read().await;
     for round in 0..40 {
         rig.clock.advance(1_237 + round * 17);
@@ -623,8 +692,9 @@ async fn an_item_with_long_ids_and_three_limits_is_one_unit() {
     for name in ["lw", "ca", "rf", "rmf", "ttl", "b_rpm_rm", "b_tpm_rm", "b_rpd_rm", "parent_id"] {
         assert!(largest.contains_key(name), "{name} is not in {largest:?}");
     }
-    // The same after five years at the full rate, in debt on every limit. (A capacity that was lowered adds `gp` to a limit
-    // until it is repaid, which may well cost a second unit; as does a limit with a longer name.)
+    // The same after five years at the full rate, in debt on every limit. (A capacity that was
+    // lowered adds `gp` to a limit until it is repaid, which may well cost a second unit; as does a
+    // limit with a longer name.)
     let mut worst = largest.clone();
     for (name, number) in [
         ("b_rpm_tk", "-5981123"),

@@ -1,5 +1,5 @@
-//! What it costs to learn about a key, a chain or a crowd of keys that a process has never seen: calls, and read units as the
-//! engine counts them.
+//! What it costs to learn about a key, a chain or a crowd of keys that a process has never seen:
+//! calls, and read units as the engine counts them.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
@@ -24,7 +24,8 @@ async fn limits(limiter: &RateLimiter) {
     limiter.set_limits(&Level::System, [Limit::custom("rpm", 100, 1, 1).unwrap()]).await.unwrap();
 }
 
-/// How many reads come first, and that none comes later. (A process that knows no image of a bucket may need a second write.)
+/// How many reads come first, and that none comes later. (A process that knows no image of a bucket
+/// may need a second write.)
 #[track_caller]
 fn reads_first(calls: &[&str]) -> usize {
     let reads = calls.iter().take_while(|call| **call == "BatchGetItem").count();
@@ -32,8 +33,9 @@ fn reads_first(calls: &[&str]) -> usize {
     reads
 }
 
-/// The record of the namespace, the system's limits and those of the resource are read once per process and minute. A key that
-/// is new to the process costs three units: its record, its limits, its limits on the resource.
+/// The record of the namespace, the system's limits and those of the resource are read once per
+/// process and minute. A key that is new to the process costs three units: its record, its limits,
+/// its limits on the resource.
 #[tokio::test]
 async fn what_keys_share_is_read_once_per_process_and_ttl() {
     let rig = Rig::new().await;
@@ -58,13 +60,15 @@ async fn what_keys_share_is_read_once_per_process_and_ttl() {
     rig.clock.advance(20_000);
     take(&limiter, &keys[5]).await;
     assert_eq!(process.cost().reads, 6.0);
-    // What expired with the shared part is put together again from what is remembered: nothing is read.
+    // What expired with the shared part is put together again from what is remembered: nothing is
+    // read.
     take(&limiter, &keys[4]).await;
     assert_eq!(process.cost().reads, 0.0);
 }
 
-/// Making a bucket adds the read after it, five units: everything but the record of the namespace. The read before it is only
-/// about what is older than an instant: here nothing, then what keys share.
+/// Making a bucket adds the read after it, five units: everything but the record of the namespace.
+/// The read before it is only about what is older than an instant: here nothing, then what keys
+/// share.
 #[tokio::test]
 async fn a_new_key_of_a_warm_process_is_three_units_and_what_making_its_bucket_takes() {
     let rig = Rig::new().await;
@@ -81,7 +85,10 @@ async fn a_new_key_of_a_warm_process_is_three_units_and_what_making_its_bucket_t
     rig.clock.advance(1_000);
     take(&limiter, "third").await;
     let cost = process.cost();
-    assert_eq!(cost.calls, ["BatchGetItem", "UpdateItem", "BatchGetItem", "PutItem", "BatchGetItem"]);
+    assert_eq!(
+        cost.calls,
+        ["BatchGetItem", "UpdateItem", "BatchGetItem", "PutItem", "BatchGetItem"]
+    );
     assert_eq!(cost.reads, 3.0 + 2.0 + 5.0);
 }
 
@@ -93,7 +100,9 @@ async fn a_crowd_of_new_keys_reads_what_they_share_once() {
     let (maker, process) = (rig.process().await, rig.process().await);
     let keys: Vec<String> = (0..KEYS).map(|index| format!("user-{index}")).collect();
     // The engine is real, and so is the time it takes for all of them.
-    let patient = RateLimiter::builder(process.store.clone()).clock(rig.clock.clone()).deadline(Duration::from_secs(60));
+    let patient = RateLimiter::builder(process.store.clone())
+        .clock(rig.clock.clone())
+        .deadline(Duration::from_secs(60));
     let (made, limiter) = (maker.limiter(), patient.build().unwrap());
     limits(&made).await;
     for key in &keys {
@@ -113,11 +122,21 @@ async fn chain_of_eight(limiter: &RateLimiter) {
     for level in (0..CHAIN_MAX).rev() {
         let parent = (level + 1 < CHAIN_MAX).then(|| name(level + 1).parse().unwrap());
         let (id, cascade) = (name(level).parse().unwrap(), parent.is_some());
-        limiter.create_entity(NewEntity { id, name: name(level), parent, cascade, metadata: Default::default() }).await.unwrap();
+        limiter
+            .create_entity(NewEntity {
+                id,
+                name: name(level),
+                parent,
+                cascade,
+                metadata: Default::default(),
+            })
+            .await
+            .unwrap();
     }
 }
 
-/// The record of the caller names its ancestors, so that all of them are read together: two trips for eight levels, then one.
+/// The record of the caller names its ancestors, so that all of them are read together: two trips
+/// for eight levels, then one.
 #[tokio::test]
 async fn a_cold_chain_of_eight_is_read_in_two_trips() {
     let rig = Rig::new().await;

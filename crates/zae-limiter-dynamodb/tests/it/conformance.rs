@@ -1,5 +1,5 @@
-//! The conformance suite on a real DynamoDB API: the engine of `engines/`, one process per test, or the endpoint named by
-//! `ZAEL_TEST_DYNAMODB_ENDPOINT`.
+//! The conformance suite on a real DynamoDB API: the engine of `engines/`, one process per test, or
+//! the endpoint named by `ZAEL_TEST_DYNAMODB_ENDPOINT`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,11 +18,15 @@ struct OnEngine {
 
 impl OnEngine {
     fn new() -> OnEngine {
-        OnEngine { engine: Engine::from_env_or_start(), stack: format!("conformance-{:016x}", SystemEntropy.next_u64()) }
+        OnEngine {
+            engine: Engine::from_env_or_start(),
+            stack: format!("conformance-{:016x}", SystemEntropy.next_u64()),
+        }
     }
 
-    /// Exact: the allowance of a hot bucket is switched off, or balances would depend on it. Patient: a machine busy with
-    /// other tests is no outage; what happens in one is tested elsewhere.
+    /// Exact: the allowance of a hot bucket is switched off, or balances would depend on it.
+    /// Patient: a machine busy with other tests is no outage; what happens in one is tested
+    /// elsewhere.
     fn builder(&self) -> zae_limiter_dynamodb::sdk::Builder {
         DynamoStore::builder(&self.stack, "us-east-1")
             .endpoint_url(self.engine.endpoint())
@@ -35,11 +39,15 @@ impl OnEngine {
 
 impl Harness for OnEngine {
     fn fresh(&self) -> BoxFuture<'_, Arc<dyn Store>> {
-        Box::pin(async { Arc::new(self.builder().create().await.expect("a table")) as Arc<dyn Store> })
+        Box::pin(async {
+            Arc::new(self.builder().create().await.expect("a table")) as Arc<dyn Store>
+        })
     }
 
     fn reopen(&self) -> BoxFuture<'_, Option<Arc<dyn Store>>> {
-        Box::pin(async { Some(Arc::new(self.builder().connect().await.expect("the table")) as Arc<dyn Store>) })
+        Box::pin(async {
+            Some(Arc::new(self.builder().connect().await.expect("the table")) as Arc<dyn Store>)
+        })
     }
 }
 

@@ -1,5 +1,6 @@
-//! What a take does when others are faster, hold what it needs for a moment, or the table fails: how often it pauses, which bucket of
-//! a chain it writes first, when it believes an ancestor that is short, and what it counts.
+//! What a take does when others are faster, hold what it needs for a moment, or the table fails:
+//! how often it pauses, which bucket of a chain it writes first, when it believes an ancestor that
+//! is short, and what it counts.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
@@ -8,11 +9,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::evaluated::{Hurried, Rig};
-use zae_limiter_core::{ConfigStamp, EntityId, Limit, LimitSource, Milli, ResourceName, Take, TimeMs};
+use zae_limiter_core::{
+    ConfigStamp, EntityId, Limit, LimitSource, Milli, ResourceName, Take, TimeMs,
+};
 use zae_limiter_dynamodb::DynamoStore;
-use zae_limiter_dynamodb::table::{BatchPage, Item, Key, Put, Query, QueryPage, Table, TableError, Update, Write, number};
+use zae_limiter_dynamodb::table::{
+    BatchPage, Item, Key, Put, Query, QueryPage, Table, TableError, Update, Write, number,
+};
 use zae_limiter_store::{
-    Adjusted, BoxFuture, BucketDelta, BucketStore, Clock, ConsumeOutcome, ConsumeRequest, Delta, LimitsInForce, MemberTake, StoreError,
+    Adjusted, BoxFuture, BucketDelta, BucketStore, Clock, ConsumeOutcome, ConsumeRequest, Delta,
+    LimitsInForce, MemberTake, StoreError,
 };
 use zae_limiter_testkit::evaluator::{Asked, EvalOptions, EvalTable, Fate, Faults, Request};
 
@@ -21,7 +27,12 @@ fn unstored(text: &str) -> LimitsInForce {
     LimitsInForce::resolved([limit], LimitSource::Builder, ConfigStamp(0), 7)
 }
 
-async fn take(store: &DynamoStore, chain: &[(&str, &LimitsInForce)], tokens: u64, now: TimeMs) -> Result<ConsumeOutcome, StoreError> {
+async fn take(
+    store: &DynamoStore,
+    chain: &[(&str, &LimitsInForce)],
+    tokens: u64,
+    now: TimeMs,
+) -> Result<ConsumeOutcome, StoreError> {
     ask(store, chain, tokens, now, false).await
 }
 
@@ -35,8 +46,15 @@ async fn ask(
     let resource: ResourceName = "gpt-4".parse().unwrap();
     let takes = [Take { limit: 0, amount: Milli::from_tokens(tokens) }];
     let entities: Vec<EntityId> = chain.iter().map(|(name, _)| name.parse().unwrap()).collect();
-    let member = |(entity, (_, limits))| MemberTake { entity, resource: &resource, limits, takes: &takes, absent: &[] };
-    let members: Vec<MemberTake<'_>> = entities.iter().zip(chain.iter().copied()).map(member).collect();
+    let member = |(entity, (_, limits))| MemberTake {
+        entity,
+        resource: &resource,
+        limits,
+        takes: &takes,
+        absent: &[],
+    };
+    let members: Vec<MemberTake<'_>> =
+        entities.iter().zip(chain.iter().copied()).map(member).collect();
     let request = ConsumeRequest { members: &members, now };
     if peeks { store.peek(&request).await } else { store.consume(&request).await }
 }
@@ -86,7 +104,8 @@ impl Clock for Pauses {
     }
 }
 
-/// A table on which the next writes of a bucket fail their condition, as if somebody had been faster.
+/// A table on which the next writes of a bucket fail their condition, as if somebody had been
+/// faster.
 struct Outraced {
     table: EvalTable,
     left: Arc<AtomicU32>,
@@ -95,8 +114,12 @@ struct Outraced {
 impl Table for Outraced {
     fn update<'a>(&'a self, update: &'a Update) -> BoxFuture<'a, Result<Item, TableError>> {
         let less = |left: u32| left.checked_sub(1);
-        if update.key.pk.contains("/BUCKET#") && self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok() {
-            return Box::pin(std::future::ready(Err(TableError::Condition(self.table.get(&update.key)))));
+        if update.key.pk.contains("/BUCKET#")
+            && self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+        {
+            return Box::pin(std::future::ready(Err(TableError::Condition(
+                self.table.get(&update.key),
+            ))));
         }
         self.table.update(update)
     }
@@ -105,11 +128,19 @@ impl Table for Outraced {
         self.table.put(put)
     }
 
-    fn transact<'a>(&'a self, writes: &'a [Write], token: &'a str) -> BoxFuture<'a, Result<(), TableError>> {
+    fn transact<'a>(
+        &'a self,
+        writes: &'a [Write],
+        token: &'a str,
+    ) -> BoxFuture<'a, Result<(), TableError>> {
         self.table.transact(writes, token)
     }
 
-    fn batch_get<'a>(&'a self, keys: &'a [Key], consistent: bool) -> BoxFuture<'a, Result<BatchPage, TableError>> {
+    fn batch_get<'a>(
+        &'a self,
+        keys: &'a [Key],
+        consistent: bool,
+    ) -> BoxFuture<'a, Result<BatchPage, TableError>> {
         self.table.batch_get(keys, consistent)
     }
 
@@ -144,7 +175,11 @@ async fn a_write_that_was_not_answered_is_sent_again_after_a_pause() {
     });
     let pauses = Pauses::new(&rig, || {});
     let clock = pauses.clone();
-    let store = rig.client(rig.table.client(9).with_faults(faults), move |options| options.clock = Arc::new(clock)).await;
+    let store = rig
+        .client(rig.table.client(9).with_faults(faults), move |options| {
+            options.clock = Arc::new(clock)
+        })
+        .await;
     assert!(is_granted(&take(&store, &[("key", &ten)], 1, rig.clock.now()).await));
     assert_eq!(pauses.count(), 2, "one pause after each failure");
 }
@@ -170,7 +205,13 @@ async fn failed_conditions_are_counted_by_the_next_write_that_lands() {
     let rig = Rig::new(EvalOptions::new()).await;
     let ten = unstored("rpm:1/hour:10");
     assert!(is_granted(&take(&rig.store().await, &[("key", &ten)], 1, rig.clock.now()).await));
-    let counted = || -> i64 { rig.table.get(&rig.bucket("key", "gpt-4")).unwrap()["b_wcu_tc"].as_n().unwrap().parse().unwrap() };
+    let counted = || -> i64 {
+        rig.table.get(&rig.bucket("key", "gpt-4")).unwrap()["b_wcu_tc"]
+            .as_n()
+            .unwrap()
+            .parse()
+            .unwrap()
+    };
     assert_eq!(counted(), 0, "a bucket that is made was not there to be heated");
     let races = Arc::new(AtomicU32::new(2));
     let (store, _) = outraced(&rig, &races).await;
@@ -183,9 +224,22 @@ async fn failed_conditions_are_counted_by_the_next_write_that_lands() {
     for (milli, expected) in [(-1_000, 12_000), (1_000, 13_000)] {
         let deltas = [Delta { limit: 0, amount: Milli(milli) }];
         let (entity, resource) = ("key".parse().unwrap(), "gpt-4".parse().unwrap());
-        let delta = BucketDelta { entity: &entity, resource: &resource, limits: &ten, deltas: &deltas, operation: 0 };
-        assert_eq!(store.adjust(&[delta], rig.clock.now()).await.remove(0).unwrap(), Adjusted::Applied);
-        assert_eq!(counted(), expected, "a refund and a charge count too, and the eight lost races with the first of them");
+        let delta = BucketDelta {
+            entity: &entity,
+            resource: &resource,
+            limits: &ten,
+            deltas: &deltas,
+            operation: 0,
+        };
+        assert_eq!(
+            store.adjust(&[delta], rig.clock.now()).await.remove(0).unwrap(),
+            Adjusted::Applied
+        );
+        assert_eq!(
+            counted(),
+            expected,
+            "a refund and a charge count too, and the eight lost races with the first of them"
+        );
     }
 }
 
@@ -193,10 +247,14 @@ async fn failed_conditions_are_counted_by_the_next_write_that_lands() {
 fn writes_to(rig: &Rig, entity: &str) -> usize {
     let key = rig.bucket(entity, "gpt-4");
     let journal = rig.table.take_journal();
-    journal.iter().filter(|call| matches!(&call.request, Request::Update(update) if update.key == key)).count()
+    journal
+        .iter()
+        .filter(|call| matches!(&call.request, Request::Update(update) if update.key == key))
+        .count()
 }
 
-/// What a refused chain takes, its siblings lack for two round trips. So whoever will probably be refused asks alone.
+/// What a refused chain takes, its siblings lack for two round trips. So whoever will probably be
+/// refused asks alone.
 #[tokio::test]
 async fn a_key_that_is_short_is_asked_before_its_parent() {
     let rig = Rig::new(EvalOptions::new().journal()).await;
@@ -211,7 +269,8 @@ async fn a_key_that_is_short_is_asked_before_its_parent() {
         wait_of(take(&store, &chain, 10, rig.clock.now()).await);
         assert_eq!(writes_to(&rig, "org"), 0, "the parent is left alone");
     }
-    // By its own reckoning it has regained enough; that its last answer was a refusal counts more, for others were there.
+    // By its own reckoning it has regained enough; that its last answer was a refusal counts more,
+    // for others were there.
     rig.clock.advance(Duration::from_secs(86_400));
     assert!(is_granted(&take(&rig.store().await, &[("key", &own)], 10, rig.clock.now()).await));
     rig.table.take_journal();
@@ -221,7 +280,8 @@ async fn a_key_that_is_short_is_asked_before_its_parent() {
     assert!(is_granted(&take(&store, &chain, 10, rig.clock.now()).await));
 }
 
-/// A parent without a bucket may still be switched off. Its configuration is asked for that, and not at every refusal.
+/// A parent without a bucket may still be switched off. Its configuration is asked for that, and
+/// not at every refusal.
 #[tokio::test]
 async fn the_configuration_of_a_parent_without_a_bucket_is_not_read_at_every_refusal() {
     let rig = Rig::new(EvalOptions::new().journal()).await;
@@ -251,36 +311,45 @@ fn gives_back(rig: &Rig, tokens: i64) -> impl Fn() + Send + Sync + 'static {
     }
 }
 
-/// A parent of 1 000 000 a day has 300 000 left. A chain that is being refused elsewhere holds 250 000 of them for two round
-/// trips; whoever asks for 60 000 meanwhile is neither refused nor told to wait a quarter of an hour.
+/// A parent of 1 000 000 a day has 300 000 left. A chain that is being refused elsewhere holds 250
+/// 000 of them for two round trips; whoever asks for 60 000 meanwhile is neither refused nor told
+/// to wait a quarter of an hour.
 #[tokio::test]
 async fn what_a_refused_chain_holds_refuses_nobody() {
     let rig = Rig::new(EvalOptions::new().journal()).await;
     let (own, shared) = (unstored("tpm:1000000/day:1000000"), unstored("tpm:1000000/day:1000000"));
     let chain = [("sibling", &own), ("org", &shared)];
     let other = rig.store().await;
-    assert!(is_granted(&take(&other, &[("org", &shared)], 700_000 + 250_000, rig.clock.now()).await));
+    assert!(is_granted(
+        &take(&other, &[("org", &shared)], 700_000 + 250_000, rig.clock.now()).await
+    ));
     let pauses = Pauses::new(&rig, gives_back(&rig, 250_000));
     let clock = pauses.clone();
-    let store = rig.client(rig.table.client(7), move |options| options.clock = Arc::new(clock)).await;
+    let store =
+        rig.client(rig.table.client(7), move |options| options.clock = Arc::new(clock)).await;
     assert!(is_granted(&take(&store, &chain, 60_000, rig.clock.now()).await));
     assert_eq!(pauses.count(), 1);
 }
 
-/// An ancestor that is really short is looked at twice, refuses with the wait there is, and then refuses from memory.
+/// An ancestor that is really short is looked at twice, refuses with the wait there is, and then
+/// refuses from memory.
 #[tokio::test]
 async fn an_ancestor_that_is_short_twice_is_believed() {
     let rig = Rig::new(EvalOptions::new().journal()).await;
     let (own, shared) = (unstored("tpm:1000000/day:1000000"), unstored("tpm:86400/day:86400"));
     let chain = [("sibling", &own), ("org", &shared)];
-    assert!(is_granted(&take(&rig.store().await, &[("org", &shared)], 86_400, rig.clock.now()).await));
+    assert!(is_granted(
+        &take(&rig.store().await, &[("org", &shared)], 86_400, rig.clock.now()).await
+    ));
     let store = rig.store().await;
     rig.table.take_journal();
     // One token a second.
     assert!((59_000..=60_000).contains(&wait_of(take(&store, &chain, 60, rig.clock.now()).await)));
     assert_eq!(writes_to(&rig, "org"), 2, "two looks");
     for _ in 0..3 {
-        assert!((58_000..=60_000).contains(&wait_of(take(&store, &chain, 60, rig.clock.now()).await)));
+        assert!(
+            (58_000..=60_000).contains(&wait_of(take(&store, &chain, 60, rig.clock.now()).await))
+        );
     }
     assert_eq!(writes_to(&rig, "org"), 0, "from memory");
     rig.clock.advance(Duration::from_millis(1_500));
@@ -288,7 +357,8 @@ async fn an_ancestor_that_is_short_twice_is_believed() {
     assert_eq!(writes_to(&rig, "org"), 1, "one look a second, while it stays short");
 }
 
-/// A key that is over its own limit waits for itself, not for what a chain elsewhere holds of its parent for a moment.
+/// A key that is over its own limit waits for itself, not for what a chain elsewhere holds of its
+/// parent for a moment.
 #[tokio::test]
 async fn a_refused_key_is_not_told_what_a_refused_chain_holds() {
     let rig = Rig::new(EvalOptions::new().journal()).await;
@@ -296,15 +366,22 @@ async fn a_refused_key_is_not_told_what_a_refused_chain_holds() {
     let chain = [("key", &own), ("org", &shared)];
     let pauses = Pauses::new(&rig, gives_back(&rig, 250_000));
     let clock = pauses.clone();
-    let store = rig.client(rig.table.client(7), move |options| options.clock = Arc::new(clock)).await;
+    let store =
+        rig.client(rig.table.client(7), move |options| options.clock = Arc::new(clock)).await;
     assert!(is_granted(&take(&store, &chain, 60_000, rig.clock.now()).await));
-    assert!(is_granted(&take(&rig.store().await, &[("org", &shared)], 640_000 + 250_000, rig.clock.now()).await));
+    assert!(is_granted(
+        &take(&rig.store().await, &[("org", &shared)], 640_000 + 250_000, rig.clock.now()).await
+    ));
     rig.clock.advance(Duration::from_secs(2));
-    assert!((50_000..=58_000).contains(&wait_of(take(&store, &chain, 60_000, rig.clock.now()).await)), "a minute, less two seconds");
+    assert!(
+        (50_000..=58_000).contains(&wait_of(take(&store, &chain, 60_000, rig.clock.now()).await)),
+        "a minute, less two seconds"
+    );
     assert_eq!(pauses.count(), 1, "the second look");
 }
 
-/// Whoever has looked once at a parent from which a chain elsewhere holds 250 000 does not refuse by that look.
+/// Whoever has looked once at a parent from which a chain elsewhere holds 250 000 does not refuse
+/// by that look.
 #[tokio::test]
 async fn a_parent_that_was_short_at_one_look_refuses_nobody_from_memory() {
     let rig = Rig::new(EvalOptions::new().journal()).await;
@@ -312,7 +389,9 @@ async fn a_parent_that_was_short_at_one_look_refuses_nobody_from_memory() {
     let chain = [("sibling", &own), ("org", &shared)];
     let store = rig.store().await;
     assert!(is_granted(&take(&store, &chain, 1, rig.clock.now()).await));
-    assert!(is_granted(&take(&rig.store().await, &[("org", &shared)], 700_000 + 250_000, rig.clock.now()).await));
+    assert!(is_granted(
+        &take(&rig.store().await, &[("org", &shared)], 700_000 + 250_000, rig.clock.now()).await
+    ));
     wait_of(ask(&store, &chain, 60_000, rig.clock.now(), true).await);
     gives_back(&rig, 250_000)();
     assert!(is_granted(&take(&store, &chain, 60_000, rig.clock.now()).await));
@@ -326,13 +405,18 @@ async fn a_parent_that_was_short_at_one_look_is_not_told_as_a_wait() {
     let chain = [("key", &own), ("org", &shared)];
     let store = rig.store().await;
     assert!(is_granted(&take(&store, &chain, 60_000, rig.clock.now()).await));
-    assert!(is_granted(&take(&rig.store().await, &[("org", &shared)], 640_000 + 250_000, rig.clock.now()).await));
+    assert!(is_granted(
+        &take(&rig.store().await, &[("org", &shared)], 640_000 + 250_000, rig.clock.now()).await
+    ));
     assert!(
         wait_of(ask(&store, &chain, 60_000, rig.clock.now(), true).await) > 800_000,
         "ten thousand of the parent, a quarter of an hour"
     );
     gives_back(&rig, 250_000)();
-    assert!((59_000..=60_000).contains(&wait_of(take(&store, &chain, 60_000, rig.clock.now()).await)), "a minute");
+    assert!(
+        (59_000..=60_000).contains(&wait_of(take(&store, &chain, 60_000, rig.clock.now()).await)),
+        "a minute"
+    );
 }
 
 /// The same beside a key without limits of its own: its parent is an ancestor all the same.
@@ -340,22 +424,33 @@ async fn a_parent_that_was_short_at_one_look_is_not_told_as_a_wait() {
 async fn what_a_refused_chain_holds_refuses_no_key_without_limits() {
     let rig = Rig::new(EvalOptions::new().journal()).await;
     let (own, shared) = (LimitsInForce::none(ConfigStamp(0)), unstored("tpm:1000000/day:1000000"));
-    assert!(is_granted(&take(&rig.store().await, &[("org", &shared)], 700_000 + 250_000, rig.clock.now()).await));
+    assert!(is_granted(
+        &take(&rig.store().await, &[("org", &shared)], 700_000 + 250_000, rig.clock.now()).await
+    ));
     let pauses = Pauses::new(&rig, gives_back(&rig, 250_000));
     let clock = pauses.clone();
-    let store = rig.client(rig.table.client(7), move |options| options.clock = Arc::new(clock)).await;
+    let store =
+        rig.client(rig.table.client(7), move |options| options.clock = Arc::new(clock)).await;
     let takes = [Take { limit: 0, amount: Milli::from_tokens(60_000) }];
-    let (key, org, resource) = ("key".parse().unwrap(), "org".parse().unwrap(), "gpt-4".parse().unwrap());
+    let (key, org, resource) =
+        ("key".parse().unwrap(), "org".parse().unwrap(), "gpt-4".parse().unwrap());
     let members = [
         MemberTake { entity: &key, resource: &resource, limits: &own, takes: &[], absent: &[] },
-        MemberTake { entity: &org, resource: &resource, limits: &shared, takes: &takes, absent: &[] },
+        MemberTake {
+            entity: &org,
+            resource: &resource,
+            limits: &shared,
+            takes: &takes,
+            absent: &[],
+        },
     ];
     let outcome = store.consume(&ConsumeRequest { members: &members, now: rig.clock.now() }).await;
     assert!(is_granted(&outcome), "{outcome:?}");
     assert_eq!(pauses.count(), 1, "the second look");
 }
 
-/// The callers of one process are no crowd to each other: whoever is refused is told the exact wait.
+/// The callers of one process are no crowd to each other: whoever is refused is told the exact
+/// wait.
 #[tokio::test]
 async fn many_callers_of_one_process_are_no_crowd() {
     let rig = Rig::new(EvalOptions::new()).await;
@@ -365,7 +460,9 @@ async fn many_callers_of_one_process_are_no_crowd() {
     assert!(is_granted(&take(&store, &[("key", &ten)], 1, rig.clock.now()).await));
     rig.clock.advance(Duration::from_millis(300));
     let chain = [("key", &ten)];
-    let outcomes = futures_util::future::join_all((0..20).map(|_| take(&store, &chain, 1, rig.clock.now()))).await;
+    let outcomes =
+        futures_util::future::join_all((0..20).map(|_| take(&store, &chain, 1, rig.clock.now())))
+            .await;
     assert_eq!(outcomes.iter().filter(|outcome| is_granted(outcome)).count(), 10);
     for outcome in outcomes.into_iter().filter(|outcome| !is_granted(outcome)) {
         assert!(wait_of(outcome) <= 100, "a token in a tenth of a second");
@@ -374,7 +471,8 @@ async fn many_callers_of_one_process_are_no_crowd() {
     assert!(is_granted(&take(&store, &chain, 1, rig.clock.now()).await), "and then it is there");
 }
 
-/// Ten minutes of refusals, once a second, cost the item nothing that it has not regained long since.
+/// Ten minutes of refusals, once a second, cost the item nothing that it has not regained long
+/// since.
 #[tokio::test]
 async fn refusals_of_long_ago_are_not_counted_in_a_lump() {
     let rig = Rig::new(EvalOptions::new()).await;
@@ -385,8 +483,18 @@ async fn refusals_of_long_ago_are_not_counted_in_a_lump() {
         wait_of(take(&store, &[("key", &ten)], 10, rig.clock.now()).await);
     }
     rig.clock.advance(Duration::from_secs(86_400));
-    let counted = || -> i64 { rig.table.get(&rig.bucket("key", "gpt-4")).unwrap()["b_wcu_tc"].as_n().unwrap().parse().unwrap() };
+    let counted = || -> i64 {
+        rig.table.get(&rig.bucket("key", "gpt-4")).unwrap()["b_wcu_tc"]
+            .as_n()
+            .unwrap()
+            .parse()
+            .unwrap()
+    };
     let before = counted();
     assert!(is_granted(&take(&store, &[("key", &ten)], 1, rig.clock.now()).await));
-    assert!(counted() - before <= 2_000, "{} write units for one take", (counted() - before) / 1_000);
+    assert!(
+        counted() - before <= 2_000,
+        "{} write units for one take",
+        (counted() - before) / 1_000
+    );
 }

@@ -1,5 +1,5 @@
-//! Flags of buckets: a delayed write undoes nothing, a flag that was left behind is taken away, and what `disable` promises
-//! while an index lags.
+//! Flags of buckets: a delayed write undoes nothing, a flag that was left behind is taken away, and
+//! what `disable` promises while an index lags.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
@@ -11,7 +11,10 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use zae_limiter_core::{LimitSource, Milli, Take};
 use zae_limiter_dynamodb::DynamoStore;
 use zae_limiter_dynamodb::table::number;
-use zae_limiter_store::{BucketStore, Clock, ConfigStore, ConsumeOutcome, ConsumeRequest, Level, LimitsInForce, MemberTake};
+use zae_limiter_store::{
+    BucketStore, Clock, ConfigStore, ConsumeOutcome, ConsumeRequest, Level, LimitsInForce,
+    MemberTake,
+};
 use zae_limiter_testkit::evaluator::{Asked, EvalOptions, Fate, Faults, Operation, Point};
 use zae_limiter_testkit::zae_limiter::{AcquireError, RateLimiter, Request};
 
@@ -33,7 +36,13 @@ async fn ask_store(rig: &Rig, store: &DynamoStore, peeks: bool) -> ConsumeOutcom
     let in_force = LimitsInForce::new(limits("rpm:100").limits, LimitSource::Builder);
     let (entity, resource) = ("key".parse().unwrap(), "gpt-4".parse().unwrap());
     let takes = [Take { limit: 0, amount: Milli(1_000) }];
-    let members = [MemberTake { entity: &entity, resource: &resource, limits: &in_force, takes: &takes, absent: &[] }];
+    let members = [MemberTake {
+        entity: &entity,
+        resource: &resource,
+        limits: &in_force,
+        takes: &takes,
+        absent: &[],
+    }];
     let request = ConsumeRequest { members: &members, now: rig.clock.now() };
     if peeks { store.peek(&request).await.unwrap() } else { store.consume(&request).await.unwrap() }
 }
@@ -42,7 +51,8 @@ fn is_flagged(rig: &Rig) -> bool {
     rig.table.get(&rig.bucket("key", "gpt-4")).unwrap().contains_key("disabled")
 }
 
-/// Every write of a bucket's flag number `nth` is on its way for ever, until the table is told to let it land.
+/// Every write of a bucket's flag number `nth` is on its way for ever, until the table is told to
+/// let it land.
 fn delayed(nth: u32) -> Faults {
     let mut seen = 0;
     Faults::by(move |asked| match asked {
@@ -54,8 +64,8 @@ fn delayed(nth: u32) -> Faults {
     })
 }
 
-/// One administrator switches, a write of theirs is delayed; another one switches back, and has returned: the delayed write
-/// must not land. In both directions, for the write of either pass.
+/// One administrator switches, a write of theirs is delayed; another one switches back, and has
+/// returned: the delayed write must not land. In both directions, for the write of either pass.
 #[tokio::test]
 async fn a_delayed_flag_does_not_undo_a_later_one() {
     for first in [true, false] {
@@ -71,12 +81,17 @@ async fn a_delayed_flag_does_not_undo_a_later_one() {
             assert_eq!(is_flagged(&rig), first);
             assert_eq!(fair.set_disabled(&of_key(), Some(!first), &rig.change()).await.unwrap(), 1);
             rig.table.land_all();
-            assert_eq!(is_flagged(&rig), !first, "switched {first}, then back; the write of pass {pass} came late");
+            assert_eq!(
+                is_flagged(&rig),
+                !first,
+                "switched {first}, then back; the write of pass {pass} came late"
+            );
         }
     }
 }
 
-/// The Python product writes flags and does not count them. A write of a process that has died since does not undo them.
+/// The Python product writes flags and does not count them. A write of a process that has died
+/// since does not undo them.
 #[tokio::test]
 async fn a_delayed_flag_does_not_undo_that_of_another_product() {
     let rig = Rig::new(EvalOptions::new()).await;
@@ -99,7 +114,8 @@ async fn a_delayed_flag_does_not_undo_that_of_another_product() {
     assert!(is_flagged(&rig));
 }
 
-/// Others write the flag of the bucket each time before the write of an administrator: it is reached all the same.
+/// Others write the flag of the bucket each time before the write of an administrator: it is
+/// reached all the same.
 #[tokio::test]
 async fn a_flag_that_lost_its_race_is_written_after_another_look() {
     for disabled in [true, false] {
@@ -109,41 +125,55 @@ async fn a_flag_that_lost_its_race_is_written_after_another_look() {
         if !disabled {
             fair.set_disabled(&of_key(), Some(true), &rig.change()).await.unwrap();
         }
-        let (table, key, turns) = (rig.table.clone(), rig.bucket("key", "gpt-4"), AtomicU32::new(0));
+        let (table, key, turns) =
+            (rig.table.clone(), rig.bucket("key", "gpt-4"), AtomicU32::new(0));
         let gate = move |_, point| {
-            if point == Point::Before(Operation::Update) && turns.fetch_add(1, Ordering::SeqCst) < 2 {
+            if point == Point::Before(Operation::Update) && turns.fetch_add(1, Ordering::SeqCst) < 2
+            {
                 let mut item = table.get(&key).unwrap();
-                let count: i64 = item.get("fv").map_or(0, |count| count.as_n().unwrap().parse().unwrap());
+                let count: i64 =
+                    item.get("fv").map_or(0, |count| count.as_n().unwrap().parse().unwrap());
                 item.insert("fv".to_owned(), number(count + 1));
                 table.insert(&item);
             }
             0
         };
         let admin = rig.client(rig.table.client(1).with_gate(Arc::new(gate)), |_| {}).await;
-        assert_eq!(admin.set_disabled(&of_key(), Some(disabled), &rig.change()).await.unwrap(), 1, "the bucket is reached");
+        assert_eq!(
+            admin.set_disabled(&of_key(), Some(disabled), &rig.change()).await.unwrap(),
+            1,
+            "the bucket is reached"
+        );
         assert_eq!(is_flagged(&rig), disabled);
     }
 }
 
-/// An administrator whose flag lost a race looks again: the configuration decides, not who was first.
+/// An administrator whose flag lost a race looks again: the configuration decides, not who was
+/// first.
 #[tokio::test]
 async fn flags_of_several_administrators_end_as_the_configuration_says() {
     for seed in 0..60u64 {
         let rig = Rig::new(EvalOptions::new()).await;
         let fair = rig.store().await;
         assert!(matches!(take(&rig, &fair).await, ConsumeOutcome::Granted(_)));
-        let gate = |offset: u64| Arc::new(zae_limiter_testkit::evaluator::SeededGate::new(seed * 2 + offset, 60, 5));
+        let gate = |offset: u64| {
+            Arc::new(zae_limiter_testkit::evaluator::SeededGate::new(seed * 2 + offset, 60, 5))
+        };
         let one = rig.client(rig.table.client(1).with_gate(gate(0)), |_| {}).await;
         let two = rig.client(rig.table.client(2).with_gate(gate(1)), |_| {}).await;
         let (first, second, level) = (rig.change(), rig.change(), of_key());
-        let (off, on) = tokio::join!(one.set_disabled(&level, Some(true), &first), two.set_disabled(&level, Some(false), &second));
+        let (off, on) = tokio::join!(
+            one.set_disabled(&level, Some(true), &first),
+            two.set_disabled(&level, Some(false), &second)
+        );
         assert!(off.is_ok() && on.is_ok(), "seed {seed}: {off:?}, {on:?}");
         let stored = fair.level(&of_key()).await.unwrap().unwrap().disabled;
         assert_eq!(Some(is_flagged(&rig)), stored, "seed {seed}");
     }
 }
 
-/// Somebody who does not keep our rules has left a flag on the bucket: the configuration is what counts.
+/// Somebody who does not keep our rules has left a flag on the bucket: the configuration is what
+/// counts.
 #[tokio::test]
 async fn a_flag_against_the_configuration_is_taken_away() {
     let rig = Rig::new(EvalOptions::new()).await;
@@ -153,7 +183,10 @@ async fn a_flag_against_the_configuration_is_taken_away() {
     item.insert("disabled".to_owned(), AttributeValue::Bool(true));
     rig.table.insert(&item);
     rig.clock.sleep(Duration::from_secs(2)).await;
-    assert!(matches!(peek(&rig, &store).await, ConsumeOutcome::Granted(_)), "who only asks hears the same");
+    assert!(
+        matches!(peek(&rig, &store).await, ConsumeOutcome::Granted(_)),
+        "who only asks hears the same"
+    );
     assert!(matches!(take(&rig, &store).await, ConsumeOutcome::Granted(_)), "healed and granted");
     assert!(!is_flagged(&rig));
     // And one that is right stays.
@@ -174,7 +207,10 @@ async fn a_delayed_healing_does_not_switch_on() {
     rig.table.insert(&item);
     // The first write is the take that hears of the flag, the second one takes the flag away.
     let slow = rig.client(rig.table.client(1).with_faults(delayed(2)), |_| {}).await;
-    assert!(matches!(take(&rig, &slow).await, ConsumeOutcome::Granted(_)), "sent again, and healed");
+    assert!(
+        matches!(take(&rig, &slow).await, ConsumeOutcome::Granted(_)),
+        "sent again, and healed"
+    );
     fair.set_disabled(&of_key(), Some(true), &rig.change()).await.unwrap();
     rig.table.land_all();
     assert!(is_flagged(&rig));
@@ -196,7 +232,10 @@ async fn a_disabled_bucket_costs_one_read_a_second() {
     }
     let counters = rig.table.take_counters();
     let (reads, writes) = (counters.calls(Operation::BatchGet), counters.calls(Operation::Update));
-    assert!((1..=4).contains(&reads) && (1..=4).contains(&writes), "3.2 seconds: {reads} reads, {writes} writes");
+    assert!(
+        (1..=4).contains(&reads) && (1..=4).contains(&writes),
+        "3.2 seconds: {reads} reads, {writes} writes"
+    );
 }
 
 async fn limiter(rig: &Rig) -> RateLimiter {
@@ -215,8 +254,8 @@ async fn ask(limiter: &RateLimiter, entity: &str) -> bool {
     }
 }
 
-/// A limiter whose store says "off" while the configuration it remembers says "on" reads again, once a second, and leaves
-/// everybody else's entries alone.
+/// A limiter whose store says "off" while the configuration it remembers says "on" reads again,
+/// once a second, and leaves everybody else's entries alone.
 #[tokio::test]
 async fn a_disabled_key_does_not_cost_others_their_cache() {
     let rig = Rig::new(EvalOptions::new()).await;
@@ -236,11 +275,16 @@ async fn a_disabled_key_does_not_cost_others_their_cache() {
     for other in &others {
         assert!(ask(&user, other).await);
     }
-    assert_eq!(user.cache_stats().misses, misses, "600 keys, of which some share a slot with the disabled one");
+    assert_eq!(
+        user.cache_stats().misses,
+        misses,
+        "600 keys, of which some share a slot with the disabled one"
+    );
 }
 
-/// An index that lists a bucket long after it was made: `disable` says that it did not reach it, buckets made afterwards are
-/// refused at once, and the one that was missed within the time that the answer names.
+/// An index that lists a bucket long after it was made: `disable` says that it did not reach it,
+/// buckets made afterwards are refused at once, and the one that was missed within the time that
+/// the answer names.
 #[tokio::test]
 async fn what_the_index_does_not_list_is_refused_within_the_time_told() {
     let (mut missed, mut late_grants) = (0, 0);
@@ -254,20 +298,39 @@ async fn what_the_index_does_not_list_is_refused_within_the_time_told() {
         rig.clock.sleep(Duration::from_secs(seed % 50)).await;
         let reached = admin.disable(&Level::Resource("gpt-4".parse().unwrap())).await.unwrap();
         let disabled_at = rig.clock.monotonic();
-        assert_eq!(reached.binds_within, Duration::from_secs(65), "the TTL, and the time for which expired limits are lent");
-        assert!(!ask(&admin, "another").await, "seed {seed}: the process of the administrator knows");
-        assert!(!ask(&user, &format!("new-{seed}")).await, "seed {seed}: a bucket that would be made now is refused");
+        assert_eq!(
+            reached.binds_within,
+            Duration::from_secs(65),
+            "the TTL, and the time for which expired limits are lent"
+        );
+        assert!(
+            !ask(&admin, "another").await,
+            "seed {seed}: the process of the administrator knows"
+        );
+        assert!(
+            !ask(&user, &format!("new-{seed}")).await,
+            "seed {seed}: a bucket that would be made now is refused"
+        );
         missed += u32::from(reached.buckets < 2);
         for step in 0..8u64 {
             let since = rig.clock.monotonic().saturating_sub(disabled_at);
             let granted = ask(&user, "key").await;
             late_grants += u32::from(granted);
-            assert!(!granted || reached.buckets < 2, "seed {seed}: reached, and granted {since:?} later");
-            assert!(!granted || since <= reached.binds_within, "seed {seed}: granted {since:?} later");
+            assert!(
+                !granted || reached.buckets < 2,
+                "seed {seed}: reached, and granted {since:?} later"
+            );
+            assert!(
+                !granted || since <= reached.binds_within,
+                "seed {seed}: granted {since:?} later"
+            );
             rig.clock.sleep(Duration::from_secs(1 + (seed + 3 * step) % 17)).await;
         }
         rig.clock.sleep(reached.binds_within).await;
         assert!(!ask(&user, "key").await, "seed {seed}: refused for good");
     }
-    assert!(missed >= 30 && late_grants >= 30, "{missed} disables did not reach every bucket, {late_grants} grants came after one");
+    assert!(
+        missed >= 30 && late_grants >= 30,
+        "{missed} disables did not reach every bucket, {late_grants} grants came after one"
+    );
 }

@@ -1,5 +1,6 @@
-//! How old the limits, the chain and the flags may be that a take is decided by: the time an entry of the config cache is
-//! trusted, and a few seconds more. All of it with the default options of limiter and store.
+//! How old the limits, the chain and the flags may be that a take is decided by: the time an entry
+//! of the config cache is trusted, and a few seconds more. All of it with the default options of
+//! limiter and store.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
@@ -64,7 +65,8 @@ async fn three_warm_processes(level: &Level) -> (Rig, Vec<RateLimiter>, RateLimi
     (rig, warm, admin)
 }
 
-/// Found by review: with one request in hours, each process granted one more on the limits it knew, however old they were.
+/// Found by review: with one request in hours, each process granted one more on the limits it knew,
+/// however old they were.
 #[tokio::test]
 async fn limits_that_expired_hours_ago_decide_nothing() {
     let gpt = Level::Resource("gpt-4".parse().unwrap());
@@ -74,7 +76,8 @@ async fn limits_that_expired_hours_ago_decide_nothing() {
         for limiter in &warm {
             refused(limiter, HIGH / 2).await;
         }
-        // The first of them has brought the low limit to the bucket, and all three together get no more than it holds.
+        // The first of them has brought the low limit to the bucket, and all three together get no
+        // more than it holds.
         assert_eq!(capacity(&rig).as_deref(), Some("10000"), "{level}");
         take(&warm[0], LOW / 2).await;
         take(&warm[1], LOW / 2).await;
@@ -96,8 +99,8 @@ async fn no_bucket_is_made_from_limits_that_expired_hours_ago() {
     assert_eq!(capacity(&rig).as_deref(), Some("10000"));
 }
 
-/// An entry may decide once more for five seconds after its minute, and no longer. (The bucket of an entity would know
-/// better, because its limits are brought to it: these are the system's.)
+/// An entry may decide once more for five seconds after its minute, and no longer. (The bucket of
+/// an entity would know better, because its limits are brought to it: these are the system's.)
 #[tokio::test]
 async fn an_expired_entry_is_lent_for_five_seconds() {
     for (age_ms, is_lent) in [(60_000, true), (64_999, true), (65_000, false), (70_000, false)] {
@@ -110,7 +113,8 @@ async fn an_expired_entry_is_lent_for_five_seconds() {
     }
 }
 
-/// A bucket that is gone while the entry is still trusted: the read before it is made says other limits.
+/// A bucket that is gone while the entry is still trusted: the read before it is made says other
+/// limits.
 #[tokio::test]
 async fn no_bucket_is_made_from_limits_that_the_read_before_it_contradicts() {
     let (rig, warm, _) = three_warm_processes(&Level::System).await;
@@ -122,8 +126,8 @@ async fn no_bucket_is_made_from_limits_that_the_read_before_it_contradicts() {
     assert_eq!(capacity(&rig).as_deref(), Some("10000"));
 }
 
-/// The limits are lowered in the moment in which the bucket is made: the read after it says so, and what was taken is given
-/// back.
+/// The limits are lowered in the moment in which the bucket is made: the read after it says so, and
+/// what was taken is given back.
 #[tokio::test]
 async fn limits_lowered_while_a_bucket_is_made_decide_the_take() {
     let rig = Rig::new(EvalOptions::new()).await;
@@ -141,7 +145,8 @@ async fn limits_lowered_while_a_bucket_is_made_decide_the_take() {
         }
         0
     };
-    let limiter = process(&rig, rig.client(rig.table.client(9).with_gate(Arc::new(gate)), |_| {}).await);
+    let limiter =
+        process(&rig, rig.client(rig.table.client(9).with_gate(Arc::new(gate)), |_| {}).await);
     refused(&limiter, HIGH).await;
     assert!(!once.load(Ordering::SeqCst), "the bucket was made in between");
     take(&limiter, LOW).await;
@@ -164,7 +169,8 @@ fn taken(rig: &Rig, entity: &str) -> i64 {
     item.map_or(0, |item| item["b_tpm_tc"].as_n().unwrap().parse::<i64>().unwrap() / 1000)
 }
 
-/// Another product moves an entity to another parent, or ends its cascade: hours later the first take follows.
+/// Another product moves an entity to another parent, or ends its cascade: hours later the first
+/// take follows.
 #[tokio::test]
 async fn a_chain_that_changed_hours_ago_is_not_followed_any_more() {
     let rig = Rig::new(EvalOptions::new()).await;
@@ -191,7 +197,8 @@ async fn a_chain_that_changed_hours_ago_is_not_followed_any_more() {
     assert_eq!((taken(&rig, "user"), taken(&rig, "old"), taken(&rig, "new")), (3, 1, 1));
 }
 
-/// What keys share is remembered by the store as well. A key that comes late finds it already old: its age does not begin anew.
+/// What keys share is remembered by the store as well. A key that comes late finds it already old:
+/// its age does not begin anew.
 #[tokio::test]
 async fn what_keys_share_is_not_younger_for_a_key_that_comes_late() {
     for level in [Level::System, Level::Resource("gpt-4".parse().unwrap())] {
@@ -209,13 +216,16 @@ async fn what_keys_share_is_not_younger_for_a_key_that_comes_late() {
     }
 }
 
-/// A change that this process makes itself is seen at once by keys it has never seen, whatever they share with others.
+/// A change that this process makes itself is seen at once by keys it has never seen, whatever they
+/// share with others.
 #[tokio::test]
 async fn a_change_of_this_process_is_seen_at_once_by_new_keys() {
     let rig = Rig::new(EvalOptions::new()).await;
     let limiter = process(&rig, rig.store().await);
     let (gpt, user) = ("gpt-4".parse().unwrap(), "user".parse().unwrap());
-    for (capacity, level) in [(40, Level::System), (30, Level::Resource(gpt)), (20, Level::Entity(user))] {
+    for (capacity, level) in
+        [(40, Level::System), (30, Level::Resource(gpt)), (20, Level::Entity(user))]
+    {
         limiter.set_limits(&level, limit(capacity)).await.unwrap();
         limiter.invalidate_config_cache();
         let resolved = limiter.resolve("user", "gpt-4").await.unwrap();
@@ -226,7 +236,8 @@ async fn a_change_of_this_process_is_seen_at_once_by_new_keys() {
     }
 }
 
-/// Told of a change elsewhere, a process looks at once: nothing of what it remembers stands in the way.
+/// Told of a change elsewhere, a process looks at once: nothing of what it remembers stands in the
+/// way.
 #[tokio::test]
 async fn an_invalidated_cache_reads_everything_again() {
     let (_rig, warm, _) = three_warm_processes(&Level::System).await;
@@ -254,7 +265,8 @@ async fn a_namespace_deleted_elsewhere_is_noticed_within_the_ttl() {
     assert!(limiter.acquire(tokens(1)).await.is_err());
 }
 
-/// Whoever is told that his namespace is gone has it recovered, and does not wait for an entry to expire.
+/// Whoever is told that his namespace is gone has it recovered, and does not wait for an entry to
+/// expire.
 #[tokio::test]
 async fn a_namespace_recovered_elsewhere_is_used_again_within_five_seconds() {
     let rig = Rig::new(EvalOptions::new()).await;
@@ -271,13 +283,18 @@ async fn a_namespace_recovered_elsewhere_is_used_again_within_five_seconds() {
     let reads = rig.table.counters().calls(Operation::BatchGet);
     rig.clock.advance(Duration::from_millis(4_999));
     assert!(limiter.acquire(tokens(1)).await.is_err());
-    assert_eq!(rig.table.counters().calls(Operation::BatchGet), reads, "that it is gone is remembered for a while");
+    assert_eq!(
+        rig.table.counters().calls(Operation::BatchGet),
+        reads,
+        "that it is gone is remembered for a while"
+    );
     become_status("active");
     rig.clock.advance(Duration::from_millis(1));
     take(&limiter, 1).await;
 }
 
-/// A level that is remembered as switched off does not stop every new key for a minute when it is on again elsewhere.
+/// A level that is remembered as switched off does not stop every new key for a minute when it is
+/// on again elsewhere.
 #[tokio::test]
 async fn a_resource_switched_on_elsewhere_is_on_for_new_keys_within_a_second() {
     let rig = Rig::new(EvalOptions::new()).await;
@@ -292,13 +309,16 @@ async fn a_resource_switched_on_elsewhere_is_on_for_new_keys_within_a_second() {
     assert!(limiter.acquire(Request::new("nobody-yet", "gpt-4").take("tpm", 1)).await.is_ok());
 }
 
-/// The hints of a record are only hints: a chain that another product has changed is followed as it is.
+/// The hints of a record are only hints: a chain that another product has changed is followed as it
+/// is.
 #[tokio::test]
 async fn ancestors_named_by_a_record_are_not_believed() {
     let rig = Rig::new(EvalOptions::new()).await;
     let admin = process(&rig, rig.store().await);
     admin.set_limits(&Level::System, limit(HIGH)).await.unwrap();
-    for (id, parent) in [("root", None), ("old", Some("root")), ("new", None), ("user", Some("old"))] {
+    for (id, parent) in
+        [("root", None), ("old", Some("root")), ("new", None), ("user", Some("old"))]
+    {
         admin.create_entity(entity(id, parent)).await.unwrap();
     }
     let key = keys::entity(&rig.namespace, &"user".parse().unwrap());

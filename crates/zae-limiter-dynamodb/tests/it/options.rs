@@ -8,7 +8,8 @@ use zae_limiter_core::{EntityId, LimitSource, Milli, ResourceName, Take};
 use zae_limiter_dynamodb::table::number;
 use zae_limiter_dynamodb::{CascadeWrites, DynamoOptions, DynamoStore, keys};
 use zae_limiter_store::{
-    BucketDelta, BucketStore, Clock, ConfigStore, ConsumeOutcome, ConsumeRequest, Delta, Level, LimitsInForce, MemberTake, PageRequest,
+    BucketDelta, BucketStore, Clock, ConfigStore, ConsumeOutcome, ConsumeRequest, Delta, Level,
+    LimitsInForce, MemberTake, PageRequest,
 };
 use zae_limiter_testkit::evaluator::{EvalOptions, Operation, Request};
 
@@ -26,22 +27,37 @@ impl Process {
     async fn new(options: impl FnOnce(&mut DynamoOptions)) -> Process {
         let rig = Rig::new(EvalOptions::new().journal()).await;
         // Somebody else has been here: nothing depends on being alone.
-        rig.store().await.set_limits(&Level::System, &limits("rpm:7"), &rig.change()).await.unwrap();
+        rig.store()
+            .await
+            .set_limits(&Level::System, &limits("rpm:7"), &rig.change())
+            .await
+            .unwrap();
         let store = rig.client(rig.table.clone(), options).await;
         rig.table.take_journal();
         Process { rig, store }
     }
 
-    /// Takes tokens of `rpm`, of which there are 10 at one a second for `key`, and 15 for anybody else.
+    /// Takes tokens of `rpm`, of which there are 10 at one a second for `key`, and 15 for anybody
+    /// else.
     async fn take(&self, chain: &[&str], tokens: i64) -> ConsumeOutcome {
         let takes = [Take { limit: 0, amount: Milli(tokens * 1000) }];
         let entities: Vec<EntityId> = chain.iter().map(|name| name.parse().unwrap()).collect();
         let in_force: Vec<LimitsInForce> = chain.iter().map(|name| in_force(name)).collect();
         let resource = resource();
         let members = entities.iter().zip(&in_force);
-        let members: Vec<MemberTake<'_>> =
-            members.map(|(entity, limits)| MemberTake { entity, resource: &resource, limits, takes: &takes, absent: &[] }).collect();
-        self.store.consume(&ConsumeRequest { members: &members, now: self.rig.clock.now() }).await.unwrap()
+        let members: Vec<MemberTake<'_>> = members
+            .map(|(entity, limits)| MemberTake {
+                entity,
+                resource: &resource,
+                limits,
+                takes: &takes,
+                absent: &[],
+            })
+            .collect();
+        self.store
+            .consume(&ConsumeRequest { members: &members, now: self.rig.clock.now() })
+            .await
+            .unwrap()
     }
 
     async fn adjust(&self, entity: &str, tokens: i64) {
@@ -58,12 +74,18 @@ impl Process {
 
     /// The calls since the last look.
     fn calls(&self) -> Vec<Operation> {
-        self.rig.table.take_journal().iter().map(|call| call.request.as_asked().operation()).collect()
+        self.rig
+            .table
+            .take_journal()
+            .iter()
+            .map(|call| call.request.as_asked().operation())
+            .collect()
     }
 
     /// Balance and consumption of a bucket at this moment, in millitokens.
     async fn balance(&self, entity: &str) -> (i64, i64) {
-        let page = self.store.buckets(&entity.parse().unwrap(), &PageRequest::first(1)).await.unwrap();
+        let page =
+            self.store.buckets(&entity.parse().unwrap(), &PageRequest::first(1)).await.unwrap();
         let Some(bucket) = page.items.into_iter().next() else { return (0, 0) };
         let mut state = bucket.state;
         state.refill(self.rig.clock.now());
@@ -99,15 +121,22 @@ const READ: Operation = Operation::BatchGet;
 
 #[tokio::test]
 async fn speculation_saves_the_read() {
-    let (fast, slow) = (Process::new(|_| {}).await, Process::new(|options| options.speculative = false).await);
+    let (fast, slow) =
+        (Process::new(|_| {}).await, Process::new(|options| options.speculative = false).await);
     for process in [&fast, &slow] {
         assert!(is_granted(&process.take(&["key"], 1).await));
         process.calls();
     }
-    for (advance_ms, tokens, granted) in [(0, 1, true), (60_000, 1, true), (3_000, 9, true), (2_500, 1, true)] {
+    for (advance_ms, tokens, granted) in
+        [(0, 1, true), (60_000, 1, true), (3_000, 9, true), (2_500, 1, true)]
+    {
         for (process, expected) in [(&fast, vec![UPDATE]), (&slow, vec![READ, UPDATE])] {
             process.rig.clock.sleep(Duration::from_millis(advance_ms)).await;
-            assert_eq!(is_granted(&process.take(&["key"], tokens).await), granted, "{tokens} after {advance_ms}");
+            assert_eq!(
+                is_granted(&process.take(&["key"], tokens).await),
+                granted,
+                "{tokens} after {advance_ms}"
+            );
             assert_eq!(process.calls(), expected, "{tokens} after {advance_ms}");
         }
     }
@@ -155,10 +184,11 @@ async fn order(process: &Process) -> Vec<String> {
     assert!(is_granted(&process.take(&CHAIN, 1).await));
     process.calls();
     assert!(is_granted(&process.take(&CHAIN, 1).await));
-    let updates = process.rig.table.take_journal().into_iter().filter_map(|call| match call.request {
-        Request::Update(update) => Some(update.key.pk.rsplit_once('/').unwrap().1.to_owned()),
-        _ => None,
-    });
+    let updates =
+        process.rig.table.take_journal().into_iter().filter_map(|call| match call.request {
+            Request::Update(update) => Some(update.key.pk.rsplit_once('/').unwrap().1.to_owned()),
+            _ => None,
+        });
     updates.collect()
 }
 
@@ -173,12 +203,20 @@ async fn the_memory_refuses_for_as_long_as_it_is_told() {
             assert!(!is_granted(&process.take(&["org"], 10).await));
             process.calls().len()
         };
-        assert_eq!([calls_of(0).await, calls_of(999).await, calls_of(1).await], calls, "{ttl_ms} ms");
-        assert_eq!(process.store.counters().local_refusals, calls.iter().filter(|calls| **calls == 0).count() as u64);
+        assert_eq!(
+            [calls_of(0).await, calls_of(999).await, calls_of(1).await],
+            calls,
+            "{ttl_ms} ms"
+        );
+        assert_eq!(
+            process.store.counters().local_refusals,
+            calls.iter().filter(|calls| **calls == 0).count() as u64
+        );
     }
 }
 
-/// Within the grace a bucket that is nearly full is written without its refill, which others might be writing as well.
+/// Within the grace a bucket that is nearly full is written without its refill, which others might
+/// be writing as well.
 #[tokio::test]
 async fn the_grace_saves_refills_of_a_bucket_that_is_nearly_full() {
     for (grace_ms, moved) in [(0, true), (100, false), (2_000, false)] {
@@ -188,7 +226,9 @@ async fn the_grace_saves_refills_of_a_bucket_that_is_nearly_full() {
         process.rig.clock.sleep(Duration::from_millis(1_050)).await;
         process.calls();
         assert!(is_granted(&process.take(&["org"], 1).await));
-        let Request::Update(update) = &process.rig.table.take_journal().remove(0).request else { panic!("not one write") };
+        let Request::Update(update) = &process.rig.table.take_journal().remove(0).request else {
+            panic!("not one write")
+        };
         let moves = format!("{:?}", update.actions).contains("\"rf\"");
         assert_eq!(moves, moved, "{grace_ms} ms of grace");
     }
@@ -219,14 +259,21 @@ async fn audit_events_are_kept_as_long_as_it_is_told() {
         let process = Process::new(|options| options.audit_retention_s = days * 86_400).await;
         let change = process.rig.change();
         process.store.set_limits(&Level::System, &limits("rpm:1"), &change).await.unwrap();
-        let key = keys::audit(&process.rig.namespace, &Level::System.subject(), &change.event.to_string());
-        assert_eq!(process.rig.table.get(&key).unwrap()["ttl"], number(change.at.0 / 1000 + days * 86_400));
+        let key = keys::audit(
+            &process.rig.namespace,
+            &Level::System.subject(),
+            &change.event.to_string(),
+        );
+        assert_eq!(
+            process.rig.table.get(&key).unwrap()["ttl"],
+            number(change.at.0 / 1000 + days * 86_400)
+        );
         assert!(process.rig.table.get(&process.rig.bucket("key", "gpt-4")).is_none());
     }
 }
 
-/// One line of a history that touches every form of a write: create, fast, refill, fill, charges, credits, debts, refusals by
-/// either member of the chain, idle time, bursts.
+/// One line of a history that touches every form of a write: create, fast, refill, fill, charges,
+/// credits, debts, refusals by either member of the chain, idle time, bursts.
 enum Step {
     Take(&'static [&'static str], i64),
     Adjust(&'static str, i64),
@@ -296,7 +343,11 @@ async fn live(options: impl FnOnce(&mut DynamoOptions)) -> Vec<String> {
                 "waited"
             }
         };
-        told.push(format!("{number}: {what} {:?} {:?}", process.balance("key").await, process.balance("org").await));
+        told.push(format!(
+            "{number}: {what} {:?} {:?}",
+            process.balance("key").await,
+            process.balance("org").await
+        ));
     }
     told
 }
@@ -322,7 +373,11 @@ async fn no_option_changes_a_decision() {
         options.cascade_writes = CascadeWrites::Serial;
     });
     assert_eq!(both.await, expected, "both");
-    assert_eq!(live(|options| options.fast_grace_ms = 0).await, expected, "with the memory that refuses");
+    assert_eq!(
+        live(|options| options.fast_grace_ms = 0).await,
+        expected,
+        "with the memory that refuses"
+    );
     let forgetful = live(|options| {
         exact(options);
         options.images_max = 1;

@@ -1,4 +1,5 @@
-//! Which cases of the conformance suite do not run on DynamoDB, and why. A case that could not fail here is one of them.
+//! Which cases of the conformance suite do not run on DynamoDB, and why. A case that could not fail
+//! here is one of them.
 
 use zae_limiter_store::Store as _;
 use zae_limiter_store::conformance::{Promise, skipped};
@@ -33,10 +34,13 @@ async fn the_skipped_cases_are_those_the_documents_name() {
         ]
     );
     let told = format!("{} cases are\nskipped", of_usage + of_sweeps + others.len());
-    let document = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/dynamodb.md")).unwrap();
+    let document =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/dynamodb.md"))
+            .unwrap();
     assert!(document.contains(&told), "{told:?} is not in docs/dynamodb.md");
     assert!(
-        document.contains(&format!("{of_usage} on usage")) && document.contains(&format!("{of_sweeps} on sweeping")),
+        document.contains(&format!("{of_usage} on usage"))
+            && document.contains(&format!("{of_sweeps} on sweeping")),
         "{of_usage}, {of_sweeps}"
     );
 }

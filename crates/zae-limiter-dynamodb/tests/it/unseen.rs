@@ -8,8 +8,8 @@ use zae_limiter_core::{ConfigStamp, Limit, LimitName, LimitSource, Milli, Take};
 use zae_limiter_dynamodb::DynamoStore;
 use zae_limiter_dynamodb::table::number;
 use zae_limiter_store::{
-    Adjusted, BucketDelta, BucketStore, Clock, ConfigStore, ConsumeOutcome, ConsumeRequest, Delta, Level, LimitsChange, LimitsInForce,
-    MemberKey, MemberTake, StoreErrorKind,
+    Adjusted, BucketDelta, BucketStore, Clock, ConfigStore, ConsumeOutcome, ConsumeRequest, Delta,
+    Level, LimitsChange, LimitsInForce, MemberKey, MemberTake, StoreErrorKind,
 };
 use zae_limiter_testkit::evaluator::EvalOptions;
 
@@ -20,23 +20,39 @@ fn limits_of(texts: &[&str]) -> Vec<Limit> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
 }
 
-/// Takes one `rpm` for a request that asks for a `tpm` as well, if the member has one: here it has not.
+/// Takes one `rpm` for a request that asks for a `tpm` as well, if the member has one: here it has
+/// not.
 async fn take_rpm(rig: &Rig, store: &DynamoStore, limits: &LimitsInForce) -> ConsumeOutcome {
     let absent: [LimitName; 1] = ["tpm".parse().unwrap()];
     take(rig, store, limits, &[Take { limit: 0, amount: Milli(1_000) }], &absent).await
 }
 
-async fn take(rig: &Rig, store: &DynamoStore, limits: &LimitsInForce, takes: &[Take], absent: &[LimitName]) -> ConsumeOutcome {
-    let member = MemberTake { entity: &"org".parse().unwrap(), resource: &"gpt-4".parse().unwrap(), limits, takes, absent };
+async fn take(
+    rig: &Rig,
+    store: &DynamoStore,
+    limits: &LimitsInForce,
+    takes: &[Take],
+    absent: &[LimitName],
+) -> ConsumeOutcome {
+    let member = MemberTake {
+        entity: &"org".parse().unwrap(),
+        resource: &"gpt-4".parse().unwrap(),
+        limits,
+        takes,
+        absent,
+    };
     store.consume(&ConsumeRequest { members: &[member], now: rig.clock.now() }).await.unwrap()
 }
 
 /// Stores the limits, and brings them to the bucket as a process does that has read them.
 async fn set_and_take(rig: &Rig, store: &DynamoStore, texts: &[&str]) -> LimitsInForce {
-    let change = LimitsChange { limits: limits_of(texts), on_unavailable: None, expected_version: None };
+    let change =
+        LimitsChange { limits: limits_of(texts), on_unavailable: None, expected_version: None };
     store.set_limits(&Level::System, &change, &rig.change()).await.unwrap();
     let known = known(store).await;
-    let takes: Vec<Take> = (0..u8::try_from(texts.len()).unwrap()).map(|limit| Take { limit, amount: Milli(1_000) }).collect();
+    let takes: Vec<Take> = (0..u8::try_from(texts.len()).unwrap())
+        .map(|limit| Take { limit, amount: Milli(1_000) })
+        .collect();
     assert!(matches!(take(rig, store, &known, &takes, &[]).await, ConsumeOutcome::Granted(_)));
     known
 }
@@ -52,14 +68,19 @@ async fn known(store: &DynamoStore) -> LimitsInForce {
 #[tokio::test]
 async fn a_limit_that_an_ancestor_has_got_meanwhile_is_noticed() {
     let rig = Rig::new(EvalOptions::new()).await;
-    let (admin, knows_bucket, knows_limits) = (rig.store().await, rig.store().await, rig.store().await);
+    let (admin, knows_bucket, knows_limits) =
+        (rig.store().await, rig.store().await, rig.store().await);
     set_and_take(&rig, &admin, &[RPM]).await;
     let old = known(&knows_bucket).await;
     let also_old = known(&knows_limits).await;
     assert!(matches!(take_rpm(&rig, &knows_bucket, &old).await, ConsumeOutcome::Granted(_)));
     set_and_take(&rig, &admin, &[RPM, TPM]).await;
     assert_eq!(take_rpm(&rig, &knows_bucket, &old).await, ConsumeOutcome::Stale { member: 0 });
-    assert_eq!(take_rpm(&rig, &knows_limits, &also_old).await, ConsumeOutcome::Stale { member: 0 }, "without an image");
+    assert_eq!(
+        take_rpm(&rig, &knows_limits, &also_old).await,
+        ConsumeOutcome::Stale { member: 0 },
+        "without an image"
+    );
 }
 
 /// The same for a limit that was removed, is still there to refill, and comes back.
@@ -71,13 +92,17 @@ async fn a_retired_limit_that_an_ancestor_has_got_back_is_noticed() {
     set_and_take(&rig, &admin, &[RPM]).await;
     let old = known(&other).await;
     for _ in 0..2 {
-        assert!(matches!(take_rpm(&rig, &other, &old).await, ConsumeOutcome::Granted(_)), "retired is not in force");
+        assert!(
+            matches!(take_rpm(&rig, &other, &old).await, ConsumeOutcome::Granted(_)),
+            "retired is not in force"
+        );
     }
     set_and_take(&rig, &admin, &[RPM, TPM]).await;
     assert_eq!(take_rpm(&rig, &other, &old).await, ConsumeOutcome::Stale { member: 0 });
 }
 
-/// An image that says no is asked again by a write that may land: that the limit came meanwhile must not be forgotten over it.
+/// An image that says no is asked again by a write that may land: that the limit came meanwhile
+/// must not be forgotten over it.
 #[tokio::test]
 async fn a_limit_that_came_meanwhile_is_noticed_when_a_refusal_is_too_old() {
     let rig = Rig::new(EvalOptions::new()).await;
@@ -91,7 +116,13 @@ async fn a_limit_that_came_meanwhile_is_noticed_when_a_refusal_is_too_old() {
     assert!(matches!(take_rpm(&rig, &other, &old).await, ConsumeOutcome::Refused(_)));
     let deltas = [Delta { limit: 0, amount: Milli(-8_000) }];
     let (entity, resource) = ("org".parse().unwrap(), "gpt-4".parse().unwrap());
-    let back = BucketDelta { entity: &entity, resource: &resource, limits: &new, deltas: &deltas, operation: 0 };
+    let back = BucketDelta {
+        entity: &entity,
+        resource: &resource,
+        limits: &new,
+        deltas: &deltas,
+        operation: 0,
+    };
     assert_eq!(admin.adjust(&[back], rig.clock.now()).await.remove(0).unwrap(), Adjusted::Applied);
     rig.clock.sleep(std::time::Duration::from_millis(1_500)).await;
     assert_eq!(take_rpm(&rig, &other, &old).await, ConsumeOutcome::Stale { member: 0 });
@@ -103,13 +134,15 @@ async fn limits_of_the_call_are_not_asked_about_others() {
     let rig = Rig::new(EvalOptions::new()).await;
     let store = rig.store().await;
     set_and_take(&rig, &store, &[RPM, TPM]).await;
-    let of_the_call = LimitsInForce::resolved(limits_of(&[RPM]), LimitSource::Call, ConfigStamp(0), 7);
+    let of_the_call =
+        LimitsInForce::resolved(limits_of(&[RPM]), LimitSource::Call, ConfigStamp(0), 7);
     for store in [store, rig.store().await] {
         assert!(matches!(take_rpm(&rig, &store, &of_the_call).await, ConsumeOutcome::Granted(_)));
     }
 }
 
-/// A charge is never refused, but what can only be charged by an exact write, and is not, is counted.
+/// A charge is never refused, but what can only be charged by an exact write, and is not, is
+/// counted.
 #[tokio::test]
 async fn a_charge_that_could_not_be_made_is_counted() {
     let rig = Rig::new(EvalOptions::new()).await;
@@ -122,36 +155,60 @@ async fn a_charge_that_could_not_be_made_is_counted() {
     rig.table.insert(&item);
     let deltas = [Delta { limit: 0, amount: Milli(1_000) }];
     let (entity, resource) = ("org".parse().unwrap(), "gpt-4".parse().unwrap());
-    let delta = BucketDelta { entity: &entity, resource: &resource, limits: &limits, deltas: &deltas, operation: 0 };
+    let delta = BucketDelta {
+        entity: &entity,
+        resource: &resource,
+        limits: &limits,
+        deltas: &deltas,
+        operation: 0,
+    };
     assert_eq!(store.adjust(&[delta], rig.clock.now()).await.remove(0).unwrap(), Adjusted::Applied);
     assert_eq!(store.counters().charges_lost, 1);
 }
 
-/// Found by review: a bucket that no write can pin refused for ever as contended, and nobody learned why.
+/// Found by review: a bucket that no write can pin refused for ever as contended, and nobody
+/// learned why.
 #[tokio::test]
 async fn a_bucket_that_can_not_be_written_says_why_and_can_be_repaired() {
     let rig = Rig::new(EvalOptions::new()).await;
     let store = rig.store().await;
     let limits = set_and_take(&rig, &store, &[RPM]).await;
     let takes = [Take { limit: 0, amount: Milli(1_000) }];
-    let member =
-        MemberTake { entity: &"org".parse().unwrap(), resource: &"gpt-4".parse().unwrap(), limits: &limits, takes: &takes, absent: &[] };
+    let member = MemberTake {
+        entity: &"org".parse().unwrap(),
+        resource: &"gpt-4".parse().unwrap(),
+        limits: &limits,
+        takes: &takes,
+        absent: &[],
+    };
     let members = [member];
     let request = ConsumeRequest { members: &members, now: rig.clock.now() };
     let whole = rig.table.get(&rig.bucket("org", "gpt-4")).unwrap();
-    let damages: [(&str, Option<AttributeValue>); 3] =
-        [("shard_count", None), ("shard_count", Some(number(0))), ("disabled", Some(AttributeValue::Bool(false)))];
+    let damages: [(&str, Option<AttributeValue>); 3] = [
+        ("shard_count", None),
+        ("shard_count", Some(number(0))),
+        ("disabled", Some(AttributeValue::Bool(false))),
+    ];
     for (name, value) in damages {
         let mut item = whole.clone();
         item.remove(name);
         item.extend(value.map(|value| (name.to_owned(), value)));
         rig.table.insert(&item);
         let error = rig.store().await.consume(&request).await.unwrap_err();
-        assert!(error.kind() == StoreErrorKind::Corrupt && error.to_string().contains(name), "{error}");
+        assert!(
+            error.kind() == StoreErrorKind::Corrupt && error.to_string().contains(name),
+            "{error}"
+        );
     }
     // What the last of them says helps.
-    store.set_disabled(&Level::Entity("org".parse().unwrap()), Some(false), &rig.change()).await.unwrap();
-    assert!(matches!(rig.store().await.consume(&request).await.unwrap(), ConsumeOutcome::Granted(_)));
+    store
+        .set_disabled(&Level::Entity("org".parse().unwrap()), Some(false), &rig.change())
+        .await
+        .unwrap();
+    assert!(matches!(
+        rig.store().await.consume(&request).await.unwrap(),
+        ConsumeOutcome::Granted(_)
+    ));
     // A measure of writes that is missing comes back by itself.
     let mut item = rig.table.get(&rig.bucket("org", "gpt-4")).unwrap();
     item.retain(|name, _| !name.starts_with("b_wcu"));

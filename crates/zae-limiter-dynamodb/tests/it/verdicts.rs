@@ -1,5 +1,6 @@
-//! What a take or a settlement says when something beside it goes wrong: an outage elsewhere in the chain, limits that change in
-//! the middle, a bucket that somebody has damaged, answers that are lost.
+//! What a take or a settlement says when something beside it goes wrong: an outage elsewhere in the
+//! chain, limits that change in the middle, a bucket that somebody has damaged, answers that are
+//! lost.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
@@ -12,8 +13,9 @@ use zae_limiter_core::{ConfigStamp, EntityId, Limit, LimitSource, Milli, Resourc
 use zae_limiter_dynamodb::table::number;
 use zae_limiter_dynamodb::{DynamoStore, keys};
 use zae_limiter_store::{
-    Adjusted, BucketDelta, BucketStore, Clock, ConfigStore, ConsumeOutcome, ConsumeRequest, Delta, Level, LimitsChange, LimitsInForce,
-    MemberKey, MemberTake, PageRequest, StoreError, StoreErrorKind,
+    Adjusted, BucketDelta, BucketStore, Clock, ConfigStore, ConsumeOutcome, ConsumeRequest, Delta,
+    Level, LimitsChange, LimitsInForce, MemberKey, MemberTake, PageRequest, StoreError,
+    StoreErrorKind,
 };
 use zae_limiter_testkit::evaluator::{Asked, EvalOptions, Fate, Faults, Operation, Point};
 
@@ -29,22 +31,48 @@ fn unstored(texts: &[&str]) -> LimitsInForce {
     LimitsInForce::resolved(limits_of(texts), LimitSource::Builder, ConfigStamp(0), 7)
 }
 
-async fn take(rig: &Rig, store: &DynamoStore, chain: &[(&str, &LimitsInForce)], tokens: u64) -> Result<ConsumeOutcome, StoreError> {
+async fn take(
+    rig: &Rig,
+    store: &DynamoStore,
+    chain: &[(&str, &LimitsInForce)],
+    tokens: u64,
+) -> Result<ConsumeOutcome, StoreError> {
     let takes = [Take { limit: 0, amount: Milli::from_tokens(tokens) }];
-    let (entities, resource): (Vec<EntityId>, _) = (chain.iter().map(|(name, _)| name.parse().unwrap()).collect(), gpt());
-    let member = |(entity, (_, limits))| MemberTake { entity, resource: &resource, limits, takes: &takes, absent: &[] };
-    let members: Vec<MemberTake<'_>> = entities.iter().zip(chain.iter().copied()).map(member).collect();
+    let (entities, resource): (Vec<EntityId>, _) =
+        (chain.iter().map(|(name, _)| name.parse().unwrap()).collect(), gpt());
+    let member = |(entity, (_, limits))| MemberTake {
+        entity,
+        resource: &resource,
+        limits,
+        takes: &takes,
+        absent: &[],
+    };
+    let members: Vec<MemberTake<'_>> =
+        entities.iter().zip(chain.iter().copied()).map(member).collect();
     store.consume(&ConsumeRequest { members: &members, now: rig.clock.now() }).await
 }
 
-async fn adjust(rig: &Rig, store: &DynamoStore, limits: &LimitsInForce, milli: i64, operation: u64) -> Result<Adjusted, StoreError> {
+async fn adjust(
+    rig: &Rig,
+    store: &DynamoStore,
+    limits: &LimitsInForce,
+    milli: i64,
+    operation: u64,
+) -> Result<Adjusted, StoreError> {
     let deltas = [Delta { limit: 0, amount: Milli(milli) }];
-    let delta = BucketDelta { entity: &"key".parse().unwrap(), resource: &gpt(), limits, deltas: &deltas, operation };
+    let delta = BucketDelta {
+        entity: &"key".parse().unwrap(),
+        resource: &gpt(),
+        limits,
+        deltas: &deltas,
+        operation,
+    };
     store.adjust(&[delta], rig.clock.now()).await.remove(0)
 }
 
 async fn set(rig: &Rig, store: &DynamoStore, texts: &[&str]) {
-    let change = LimitsChange { limits: limits_of(texts), on_unavailable: None, expected_version: None };
+    let change =
+        LimitsChange { limits: limits_of(texts), on_unavailable: None, expected_version: None };
     store.set_limits(&Level::System, &change, &rig.change()).await.unwrap();
 }
 
@@ -70,17 +98,23 @@ async fn what_one_member_has_decided_stands_beside_an_outage_of_another() {
     let chain = [("key", &ten), ("org", &ten)];
     assert!(matches!(take(&rig, &good, &chain, 10).await, Ok(ConsumeOutcome::Granted(_))));
     let is_of_org = |asked: &Asked<'_>| matches!(asked, Asked::Update(update) if update.key.pk.contains("#org#"));
-    let faults = Faults::by(move |asked: &Asked<'_>| if is_of_org(asked) { Fate::LostBefore } else { Fate::Pass });
+    let faults = Faults::by(
+        move |asked: &Asked<'_>| if is_of_org(asked) { Fate::LostBefore } else { Fate::Pass },
+    );
     let bad = rig.client(rig.table.client(9).with_faults(faults), |_| {}).await;
     assert!(matches!(take(&rig, &bad, &chain, 1).await, Ok(ConsumeOutcome::Refused(_))));
     let of_key = Level::EntityResource("key".parse().unwrap(), gpt());
     good.set_disabled(&of_key, Some(true), &rig.change()).await.unwrap();
-    assert!(matches!(take(&rig, &bad, &chain, 1).await, Ok(ConsumeOutcome::Disabled { member: 0 })));
+    assert!(matches!(
+        take(&rig, &bad, &chain, 1).await,
+        Ok(ConsumeOutcome::Disabled { member: 0 })
+    ));
     let outage = take(&rig, &bad, &[("org", &ten)], 1).await.unwrap_err();
     assert_eq!(outage.kind(), StoreErrorKind::Unavailable);
 }
 
-/// A limit that is new to everybody but the bucket is neither dropped nor retired by somebody with an older configuration.
+/// A limit that is new to everybody but the bucket is neither dropped nor retired by somebody with
+/// an older configuration.
 #[tokio::test]
 async fn a_stale_process_does_not_take_a_new_limit_away() {
     let rig = Rig::new(EvalOptions::new()).await;
@@ -89,27 +123,39 @@ async fn a_stale_process_does_not_take_a_new_limit_away() {
     let old = known(&second).await;
     set(&rig, &first, &["rpm:1/hour:10", "tpm:1/hour:100"]).await;
     let new = known(&first).await;
-    assert!(matches!(take(&rig, &first, &[("key", &new)], 1).await, Ok(ConsumeOutcome::Granted(_))));
-    assert!(matches!(take(&rig, &second, &[("key", &old)], 1).await, Ok(ConsumeOutcome::Stale { member: 0 })));
+    assert!(matches!(
+        take(&rig, &first, &[("key", &new)], 1).await,
+        Ok(ConsumeOutcome::Granted(_))
+    ));
+    assert!(matches!(
+        take(&rig, &second, &[("key", &old)], 1).await,
+        Ok(ConsumeOutcome::Stale { member: 0 })
+    ));
     assert_eq!(number_of(&rig, "b_tpm_tk"), Some(100_000));
 }
 
-/// What a configuration read proves, it proves of the bucket as it was then: limits that others have brought since stay.
+/// What a configuration read proves, it proves of the bucket as it was then: limits that others
+/// have brought since stay.
 #[tokio::test]
 async fn a_lost_race_does_not_push_old_limits_back() {
     let rig = Rig::new(EvalOptions::new()).await;
     let first = rig.store().await;
     set(&rig, &first, &["rpm:1/hour:20"]).await;
     let twenty = known(&first).await;
-    assert!(matches!(take(&rig, &first, &[("key", &twenty)], 1).await, Ok(ConsumeOutcome::Granted(_))));
+    assert!(matches!(
+        take(&rig, &first, &[("key", &twenty)], 1).await,
+        Ok(ConsumeOutcome::Granted(_))
+    ));
     set(&rig, &first, &["rpm:1/hour:1000"]).await;
 
-    // The second process knows the bucket from its first write; just before it raises it by the next, somebody cuts limit and
-    // bucket to 3.
-    let (table, bucket, config) = (rig.table.clone(), rig.bucket("key", "gpt-4"), keys::system_config(&rig.namespace));
+    // The second process knows the bucket from its first write; just before it raises it by the
+    // next, somebody cuts limit and bucket to 3.
+    let (table, bucket, config) =
+        (rig.table.clone(), rig.bucket("key", "gpt-4"), keys::system_config(&rig.namespace));
     let updates = AtomicU32::new(0);
     let cut = move |_: u32, point: Point| {
-        if point == Point::Before(Operation::Update) && updates.fetch_add(1, Ordering::SeqCst) == 1 {
+        if point == Point::Before(Operation::Update) && updates.fetch_add(1, Ordering::SeqCst) == 1
+        {
             let mut level = table.get(&config).unwrap();
             level.insert("l_rpm_cp".to_owned(), number(3));
             level.insert("config_version".to_owned(), number(9_999_999_999_999_999));
@@ -117,7 +163,8 @@ async fn a_lost_race_does_not_push_old_limits_back() {
             let mut item = table.get(&bucket).unwrap();
             let next = |name: &str| number(item[name].as_n().unwrap().parse::<i64>().unwrap() + 1);
             let (rf, ca) = (next("rf"), next("ca"));
-            let cut = [("b_rpm_cp", number(3_000)), ("b_rpm_tk", number(3_000)), ("rf", rf), ("ca", ca)];
+            let cut =
+                [("b_rpm_cp", number(3_000)), ("b_rpm_tk", number(3_000)), ("rf", rf), ("ca", ca)];
             item.extend(cut.map(|(name, value)| (name.to_owned(), value)));
             table.insert(&item);
         }
@@ -125,7 +172,10 @@ async fn a_lost_race_does_not_push_old_limits_back() {
     };
     let second = rig.client(rig.table.client(9).with_gate(Arc::new(cut)), |_| {}).await;
     let thousand = known(&second).await;
-    assert!(matches!(take(&rig, &second, &[("key", &thousand)], 1).await, Ok(ConsumeOutcome::Stale { member: 0 })));
+    assert!(matches!(
+        take(&rig, &second, &[("key", &thousand)], 1).await,
+        Ok(ConsumeOutcome::Stale { member: 0 })
+    ));
     assert_eq!(number_of(&rig, "b_rpm_cp"), Some(3_000));
 }
 
@@ -145,10 +195,19 @@ async fn what_lands_on_a_bucket_that_can_not_be_read_has_landed() {
     assert_eq!(number_of(&rig, "b_rpm_tk"), Some(3_000));
     assert_eq!(adjust(&rig, &store, &ten, 1_000, 0).await.unwrap(), Adjusted::Applied);
     assert_eq!(number_of(&rig, "b_rpm_tk"), Some(2_000));
-    assert!(matches!(take(&rig, &rig.store().await, &[("key", &ten)], 1).await, Ok(ConsumeOutcome::Granted(_))));
+    assert!(matches!(
+        take(&rig, &rig.store().await, &[("key", &ten)], 1).await,
+        Ok(ConsumeOutcome::Granted(_))
+    ));
     assert_eq!(number_of(&rig, "b_rpm_tk"), Some(1_000));
     // One that is read first, and cannot be, is left alone.
-    let error = take(&rig, &rig.client(rig.table.clone(), |options| options.speculative = false).await, &[("key", &ten)], 1).await;
+    let error = take(
+        &rig,
+        &rig.client(rig.table.clone(), |options| options.speculative = false).await,
+        &[("key", &ten)],
+        1,
+    )
+    .await;
     assert_eq!(error.unwrap_err().kind(), StoreErrorKind::Corrupt);
     assert_eq!(number_of(&rig, "b_rpm_tk"), Some(1_000));
 }
@@ -158,22 +217,38 @@ async fn what_lands_on_a_bucket_that_can_not_be_read_has_landed() {
 async fn what_could_not_be_given_back_is_counted() {
     let rig = Rig::new(EvalOptions::new()).await;
     let is_credit = |asked: &Asked<'_>| matches!(asked, Asked::Update(update) if !format!("{update:?}").contains("\"lw\""));
-    let faults = Faults::by(move |asked: &Asked<'_>| if is_credit(asked) { Fate::NotApplied } else { Fate::Pass });
+    let faults = Faults::by(
+        move |asked: &Asked<'_>| if is_credit(asked) { Fate::NotApplied } else { Fate::Pass },
+    );
     let store = rig.client(rig.table.client(9).with_faults(faults), |_| {}).await;
     let (ten, one) = (unstored(&["rpm:1/hour:10", "tpm:1/hour:10"]), unstored(&["rpm:1/hour:1"]));
     // The parent refuses, and what the child gave cannot be given back.
     let other = rig.store().await;
-    assert!(matches!(take(&rig, &other, &[("key", &ten), ("org", &one)], 1).await, Ok(ConsumeOutcome::Granted(_))));
-    assert!(matches!(take(&rig, &store, &[("key", &ten), ("org", &one)], 1).await, Ok(ConsumeOutcome::Refused(_))));
+    assert!(matches!(
+        take(&rig, &other, &[("key", &ten), ("org", &one)], 1).await,
+        Ok(ConsumeOutcome::Granted(_))
+    ));
+    assert!(matches!(
+        take(&rig, &store, &[("key", &ten), ("org", &one)], 1).await,
+        Ok(ConsumeOutcome::Refused(_))
+    ));
     assert_eq!((number_of(&rig, "b_rpm_tk"), store.counters().credits_lost), (Some(8_000), 1));
     // Charged on one limit; on the other it cannot be given back.
-    let deltas = [Delta { limit: 0, amount: Milli(1_000) }, Delta { limit: 1, amount: Milli(-1_000) }];
-    let delta = BucketDelta { entity: &"key".parse().unwrap(), resource: &gpt(), limits: &ten, deltas: &deltas, operation: 0 };
+    let deltas =
+        [Delta { limit: 0, amount: Milli(1_000) }, Delta { limit: 1, amount: Milli(-1_000) }];
+    let delta = BucketDelta {
+        entity: &"key".parse().unwrap(),
+        resource: &gpt(),
+        limits: &ten,
+        deltas: &deltas,
+        operation: 0,
+    };
     assert_eq!(store.adjust(&[delta], rig.clock.now()).await.remove(0).unwrap(), Adjusted::Applied);
     assert_eq!((number_of(&rig, "b_rpm_tk"), store.counters().credits_lost), (Some(7_000), 2));
 }
 
-/// However often a settler sends it: a charge whose answers are lost is made once, as long as nobody writes in between.
+/// However often a settler sends it: a charge whose answers are lost is made once, as long as
+/// nobody writes in between.
 #[tokio::test]
 async fn a_charge_that_is_repeated_by_its_number_is_made_once() {
     let rig = Rig::new(EvalOptions::new()).await;
@@ -181,11 +256,13 @@ async fn a_charge_that_is_repeated_by_its_number_is_made_once() {
     take(&rig, &rig.store().await, &[("key", &ten)], 5).await.unwrap();
     let is_open = Arc::new(AtomicBool::new(false));
     let loses = Arc::clone(&is_open);
-    let faults = Faults::by(
-        move |asked: &Asked<'_>| {
-            if matches!(asked, Asked::Update(_)) && !loses.load(Ordering::SeqCst) { Fate::LostAfter } else { Fate::Pass }
-        },
-    );
+    let faults = Faults::by(move |asked: &Asked<'_>| {
+        if matches!(asked, Asked::Update(_)) && !loses.load(Ordering::SeqCst) {
+            Fate::LostAfter
+        } else {
+            Fate::Pass
+        }
+    });
     let store = rig.client(rig.table.client(9).with_faults(faults), |_| {}).await;
     for _ in 0..3 {
         let error = adjust(&rig, &store, &ten, 1_000, 7).await.unwrap_err();
@@ -227,5 +304,8 @@ async fn a_text_where_a_number_belongs_is_named() {
     item.insert("b_rpm_cp".to_owned(), AttributeValue::S("many".to_owned()));
     rig.table.insert(&item);
     let error = take(&rig, &rig.store().await, &[("key", &ten)], 1).await.unwrap_err();
-    assert!(error.kind() == StoreErrorKind::Corrupt && error.to_string().contains("b_rpm_cp"), "{error}");
+    assert!(
+        error.kind() == StoreErrorKind::Corrupt && error.to_string().contains("b_rpm_cp"),
+        "{error}"
+    );
 }

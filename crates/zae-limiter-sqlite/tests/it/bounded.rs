@@ -1,4 +1,5 @@
-//! The file stays as small as what it has to know: against callers who invent ids, and for processes that live for a moment.
+//! The file stays as small as what it has to know: against callers who invent ids, and for
+//! processes that live for a moment.
 
 use crate::common::{START, Scratch, at, limits, runtime, take};
 use zae_limiter_sqlite::{SqliteOptions, SqliteStore};
@@ -38,7 +39,13 @@ fn forgetting_a_bucket_never_makes_the_file_larger() {
                 break;
             }
         }
-        assert_eq!((read(&scratch, "SELECT count(*) FROM bucket"), read(&scratch, "SELECT count(*) FROM usage")), (0, 6_000));
+        assert_eq!(
+            (
+                read(&scratch, "SELECT count(*) FROM bucket"),
+                read(&scratch, "SELECT count(*) FROM usage")
+            ),
+            (0, 6_000)
+        );
         // A page or two, because a tree may need a new page before another gives one back.
         assert!(most <= before + 8, "{before} pages before, {most} meanwhile");
     });
@@ -55,9 +62,17 @@ fn usage_has_a_bound_and_the_oldest_goes_first() {
         store.sweep(at(100 * HOUR), 1_000).await.expect("a sweep");
         let rows = read(&scratch, "SELECT count(*) FROM usage");
         assert!((400..=500).contains(&rows), "{rows} rows");
-        assert_eq!(read(&scratch, "SELECT value FROM meta WHERE name='usage_rows'"), rows, "they are counted as they come and go");
+        assert_eq!(
+            read(&scratch, "SELECT value FROM meta WHERE name='usage_rows'"),
+            rows,
+            "they are counted as they come and go"
+        );
         let newest = START.0 / HOUR + 2;
-        assert_eq!(read(&scratch, &format!("SELECT count(*) FROM usage WHERE hour={newest}")), 400, "all of the last hour");
+        assert_eq!(
+            read(&scratch, &format!("SELECT count(*) FROM usage WHERE hour={newest}")),
+            400,
+            "all of the last hour"
+        );
     });
 }
 
@@ -71,7 +86,10 @@ fn free_pages_are_given_back() {
         assert!(before > 1_200, "{before} pages");
         store.sweep(at(HOUR), 10_000).await.expect("a sweep");
         let after = pages(&scratch);
-        assert!(after <= 1_100, "{before} pages before, {after} after; a thousand are kept for reuse");
+        assert!(
+            after <= 1_100,
+            "{before} pages before, {after} after; a thousand are kept for reuse"
+        );
         assert!(store.writer_stats().task_rows_max <= 2_000);
         let status = store.status(START).expect("a status");
         assert_eq!(status.problems, Vec::<String>::new());
@@ -86,7 +104,9 @@ fn a_file_can_be_given_a_size_it_never_exceeds() {
         let rpm = limits("rpm:60/min");
         let mut refused = None;
         for id in 0..20_000 {
-            if let Err(error) = crate::common::try_take(&store, &format!("invented-{id}"), &rpm, 1, START).await {
+            if let Err(error) =
+                crate::common::try_take(&store, &format!("invented-{id}"), &rpm, 1, START).await
+            {
                 refused = Some(error);
                 break;
             }
@@ -94,7 +114,11 @@ fn a_file_can_be_given_a_size_it_never_exceeds() {
         let error = refused.expect("the file is full at some time");
         assert_eq!(error.kind(), zae_limiter_store::StoreErrorKind::Full, "{error}");
         assert!(pages(&scratch) <= 200);
-        assert_eq!(take(&store, "invented-0", &rpm, 1, START).await, Some(58), "those who are known already go on");
+        assert_eq!(
+            take(&store, "invented-0", &rpm, 1, START).await,
+            Some(58),
+            "those who are known already go on"
+        );
     });
 }
 
@@ -119,7 +143,13 @@ fn one_clock_that_is_ahead_forgets_nothing() {
     let rpm = limits("rpm:1/min:100");
     for life in 0..20 {
         let now = at(life * 1_000);
-        let left = runtime().block_on(take(&scratch.open(), "drained", &rpm, if life == 0 { 100 } else { 0 }, now));
+        let left = runtime().block_on(take(
+            &scratch.open(),
+            "drained",
+            &rpm,
+            if life == 0 { 100 } else { 0 },
+            now,
+        ));
         assert_eq!(left, Some(0), "it is not full by any other clock, life {life}");
         runtime().block_on(take(&scratch.open(), "ahead", &rpm, 1, now.plus_ms(13 * HOUR)));
     }
@@ -133,12 +163,22 @@ fn a_clock_that_stays_ahead_for_minutes_forgets_nothing() {
         let scratch = Scratch::new();
         let rpm = limits("rpm:1/min:100");
         for life in 0..lives {
-            runtime().block_on(take(&scratch.open(), "drained", &rpm, if life == 0 { 100 } else { 0 }, at(life * 1_000)));
+            runtime().block_on(take(
+                &scratch.open(),
+                "drained",
+                &rpm,
+                if life == 0 { 100 } else { 0 },
+                at(life * 1_000),
+            ));
         }
         for life in 0..10 {
             let ahead = at(13 * HOUR + life * (MINUTE + 1_000));
             runtime().block_on(take(&scratch.open(), "ahead", &rpm, 1, ahead));
         }
-        assert_eq!(runtime().block_on(take(&scratch.open(), "drained", &rpm, 0, at(6_000))), Some(0), "{lives} lives");
+        assert_eq!(
+            runtime().block_on(take(&scratch.open(), "drained", &rpm, 0, at(6_000))),
+            Some(0),
+            "{lives} lives"
+        );
     }
 }

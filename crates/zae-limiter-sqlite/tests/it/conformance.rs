@@ -19,7 +19,10 @@ impl OneFile {
 
     fn open(&self) -> Arc<dyn Store> {
         let options = SqliteOptions::new().synchronous(self.synchronous);
-        Arc::new(SqliteStore::open_with(self.directory.path().join("limits.db"), options).expect("a store"))
+        Arc::new(
+            SqliteStore::open_with(self.directory.path().join("limits.db"), options)
+                .expect("a store"),
+        )
     }
 }
 
@@ -41,7 +44,9 @@ mod normal {
     #[test]
     fn nothing_is_skipped() {
         let store = OneFile::with(Synchronous::Normal).open();
-        let skipped: Vec<_> = zae_limiter_store::conformance::skipped(&store.capabilities()).map(|case| case.name).collect();
+        let skipped: Vec<_> = zae_limiter_store::conformance::skipped(&store.capabilities())
+            .map(|case| case.name)
+            .collect();
         assert!(skipped.is_empty(), "{skipped:?}");
     }
 }

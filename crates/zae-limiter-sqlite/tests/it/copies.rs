@@ -16,8 +16,10 @@ fn kind_of<T>(result: Result<T, StoreError>) -> Result<(), StoreErrorKind> {
 }
 
 fn names(folder: &Path) -> Vec<String> {
-    let mut names: Vec<String> =
-        fs::read_dir(folder).expect("a folder").map(|file| file.expect("a file").file_name().into_string().expect("a name")).collect();
+    let mut names: Vec<String> = fs::read_dir(folder)
+        .expect("a folder")
+        .map(|file| file.expect("a file").file_name().into_string().expect("a name"))
+        .collect();
     names.sort();
     names
 }
@@ -40,9 +42,10 @@ fn restore(from: &Path, scratch: &Scratch) -> Result<zae_limiter_sqlite::Restore
     SqliteStore::restore(from, scratch.path(), SqliteOptions::new())
 }
 
-// ------------------------------------------------------------------------------------------------------------- backup
+// ------------------------------------------------------------------------------------------ backup
 
-/// The partial copy of `limits` used to be `limits.partial`, which was emptied and deleted when it was the store itself.
+/// The partial copy of `limits` used to be `limits.partial`, which was emptied and deleted when it
+/// was the store itself.
 #[test]
 fn a_backup_never_touches_the_store_itself() {
     let scratch = Scratch::new();
@@ -72,25 +75,38 @@ fn a_backup_follows_no_link() {
         let leads_to = if link == "dangling.db" { "nowhere" } else { "precious" };
         std::os::unix::fs::symlink(folder.join(leads_to), folder.join(link)).expect("a link");
     }
-    assert_eq!(kind_of(store.backup_to(folder.join("copy.db"))), Err(StoreErrorKind::AlreadyExists));
-    assert_eq!(kind_of(store.backup_to(folder.join("dangling.db"))), Err(StoreErrorKind::AlreadyExists));
+    assert_eq!(
+        kind_of(store.backup_to(folder.join("copy.db"))),
+        Err(StoreErrorKind::AlreadyExists)
+    );
+    assert_eq!(
+        kind_of(store.backup_to(folder.join("dangling.db"))),
+        Err(StoreErrorKind::AlreadyExists)
+    );
     assert_eq!(fs::read_to_string(folder.join("precious")).expect("the file"), "mine");
     assert!(!folder.join("nowhere").exists());
     // The same file by another way.
     std::os::unix::fs::symlink(folder, folder.join("here")).expect("a link");
-    assert_eq!(kind_of(store.backup_to(folder.join("here/limits.db-wal"))), Err(StoreErrorKind::Invalid));
+    assert_eq!(
+        kind_of(store.backup_to(folder.join("here/limits.db-wal"))),
+        Err(StoreErrorKind::Invalid)
+    );
 }
 
-/// A relative path that begins with `file:` is a path, not a URI. The working folder belongs to the process, so a child
-/// does it.
+/// A relative path that begins with `file:` is a path, not a URI. The working folder belongs to the
+/// process, so a child does it.
 #[test]
 fn a_backup_path_is_no_uri() {
     let scratch = Scratch::new();
     drop(with_backup(&scratch));
     let mut child = child_command(CHILD, "uri", &scratch.path());
     assert!(child.current_dir(scratch.directory.path()).status().expect("a child").success());
-    assert_eq!(names(scratch.directory.path()), ["backup.db", "file:copy.db", "limits.db", "limits.db-shm", "limits.db-wal"]);
-    let copy = SqliteStore::open(scratch.directory.path().join("file:copy.db")).expect("a whole store");
+    assert_eq!(
+        names(scratch.directory.path()),
+        ["backup.db", "file:copy.db", "limits.db", "limits.db-shm", "limits.db-wal"]
+    );
+    let copy =
+        SqliteStore::open(scratch.directory.path().join("file:copy.db")).expect("a whole store");
     assert_eq!(left(&copy), Some(49));
 }
 
@@ -106,13 +122,18 @@ fn of_two_backups_to_one_target_one_is_made() {
             threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
         });
         assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1, "{results:?}");
-        assert!(results.iter().all(|result| matches!(result, Ok(()) | Err(StoreErrorKind::AlreadyExists))), "{results:?}");
+        assert!(
+            results
+                .iter()
+                .all(|result| matches!(result, Ok(()) | Err(StoreErrorKind::AlreadyExists))),
+            "{results:?}"
+        );
         assert_eq!(left(&SqliteStore::open(&target).expect("a whole store")), Some(49));
     }
     assert!(!names(scratch.directory.path()).iter().any(|name| name.ends_with(".partial")));
 }
 
-// ------------------------------------------------------------------------------------------------------------ restore
+// ----------------------------------------------------------------------------------------- restore
 
 #[test]
 fn a_restore_brings_back_what_was_there() {
@@ -124,11 +145,16 @@ fn a_restore_brings_back_what_was_there() {
     assert_eq!(restored.bytes, fs::metadata(scratch.path()).expect("a file").len());
     assert_eq!(left(&scratch.open()), Some(49), "as it was at the moment of the backup");
     let replaced = restored.replaced.expect("the old file is kept");
-    assert_eq!(left(&SqliteStore::open(replaced).expect("a store")), Some(48), "with everything that was in its log");
+    assert_eq!(
+        left(&SqliteStore::open(replaced).expect("a store")),
+        Some(48),
+        "with everything that was in its log"
+    );
     assert!(!names(scratch.directory.path()).iter().any(|name| name.ends_with(".partial")));
 }
 
-/// A log of 1.5 MB is left by a process that was killed. It used to be replayed onto a backup that was copied over the file.
+/// A log of 1.5 MB is left by a process that was killed. It used to be replayed onto a backup that
+/// was copied over the file.
 #[test]
 fn a_restore_after_a_crash_is_not_undone_by_the_old_log() {
     let scratch = Scratch::new();
@@ -171,8 +197,10 @@ fn a_damaged_file_is_replaced() {
         let mut bytes = fs::read(scratch.path()).expect("a file");
         bytes[damage].fill(0x5a);
         fs::write(scratch.path(), &bytes).expect("damage");
-        fs::write(scratch.directory.path().join("limits.db-wal"), [7; 5000]).expect("a log of nothing");
-        let restored = restore(&backup, &scratch).unwrap_or_else(|error| panic!("{round}: {error}"));
+        fs::write(scratch.directory.path().join("limits.db-wal"), [7; 5000])
+            .expect("a log of nothing");
+        let restored =
+            restore(&backup, &scratch).unwrap_or_else(|error| panic!("{round}: {error}"));
         assert!(restored.replaced.is_some());
         let store = scratch.open();
         assert!(store.status(START).expect("a status").problems.is_empty());
@@ -224,7 +252,9 @@ fn a_bad_backup_changes_nothing() {
     bytes[5000..].fill(0x5a);
     fs::write(folder.join("damaged.db"), bytes).expect("a damaged copy");
     check("damaged.db", StoreErrorKind::Corrupt);
-    assert!(!names(folder).iter().any(|name| name.ends_with(".partial") || name.contains("replaced")));
+    assert!(
+        !names(folder).iter().any(|name| name.ends_with(".partial") || name.contains("replaced"))
+    );
 }
 
 #[test]
@@ -232,7 +262,9 @@ fn child_process() {
     let Some((role, path)) = my_role() else { return };
     let backup = path.with_file_name("backup.db");
     match role.as_str() {
-        "uri" => SqliteStore::open(path).expect("a store").backup_to("file:copy.db").expect("a backup"),
+        "uri" => {
+            SqliteStore::open(path).expect("a store").backup_to("file:copy.db").expect("a backup")
+        }
         "restore" => {
             SqliteStore::restore(backup, path, SqliteOptions::new()).expect("a restore");
         }
@@ -245,7 +277,10 @@ fn child_process() {
             for _ in 0..100 {
                 runtime().block_on(take(&store, "other", &limits("rpd:1000/day"), 1, START));
             }
-            Command::new("kill").args(["-9", &std::process::id().to_string()]).status().expect("kill");
+            Command::new("kill")
+                .args(["-9", &std::process::id().to_string()])
+                .status()
+                .expect("kill");
             std::process::abort();
         }
         other => panic!("no such role: {other}"),

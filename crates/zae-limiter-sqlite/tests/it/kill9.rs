@@ -1,5 +1,5 @@
-//! A writing process is killed at any moment: nothing that was acknowledged is lost, nothing is taken twice, and the file
-//! stays sound.
+//! A writing process is killed at any moment: nothing that was acknowledged is lost, nothing is
+//! taken twice, and the file stays sound.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -12,8 +12,9 @@ use crate::common::{START, Scratch, bucket, entity, gpt, limits, my_role, start_
 use zae_limiter_core::{ConfigStamp, Limit, LimitSource, Milli, Take, TimeMs, UsageWindow};
 use zae_limiter_sqlite::{SqliteOptions, SqliteStore, Synchronous};
 use zae_limiter_store::{
-    BucketStore, Clock, ConfigStore, ConsumeOutcome, ConsumeRequest, Entropy, HistoryStore, Level, LimitsChange, LimitsInForce, MemberTake,
-    PageRequest, Store, SystemClock, SystemEntropy, UsageQuery,
+    BucketStore, Clock, ConfigStore, ConsumeOutcome, ConsumeRequest, Entropy, HistoryStore, Level,
+    LimitsChange, LimitsInForce, MemberTake, PageRequest, Store, SystemClock, SystemEntropy,
+    UsageQuery,
 };
 
 /// The test of this file that a child process runs.
@@ -63,7 +64,10 @@ fn a_killed_writer_loses_nothing_and_takes_nothing_twice() {
         let consumed = check_ledger(&scratch, acks);
         known = known.followed_by(Ledger { acknowledged: acks, consumed }, in_flight);
     }
-    assert!(deaths_at_work > KILLS / 10, "only {deaths_at_work} children had begun to work; give them longer");
+    assert!(
+        deaths_at_work > KILLS / 10,
+        "only {deaths_at_work} children had begun to work; give them longer"
+    );
 }
 
 /// What the file says was taken, and what the children say they got.
@@ -74,12 +78,16 @@ struct Ledger {
 }
 
 impl Ledger {
-    /// Between two deaths: acknowledged ≤ consumed ≤ acknowledged + in flight at the second. What the first death left open is
-    /// in the file since, so nothing adds up.
+    /// Between two deaths: acknowledged ≤ consumed ≤ acknowledged + in flight at the second. What
+    /// the first death left open is in the file since, so nothing adds up.
     fn followed_by(self, after: Ledger, in_flight: usize) -> Ledger {
-        let (acknowledged, consumed) = (after.acknowledged - self.acknowledged, after.consumed - self.consumed);
+        let (acknowledged, consumed) =
+            (after.acknowledged - self.acknowledged, after.consumed - self.consumed);
         let most = acknowledged + i64::try_from(in_flight).expect("few");
-        assert!((acknowledged..=most).contains(&consumed), "{acknowledged} acknowledged, {consumed} consumed since {self:?}");
+        assert!(
+            (acknowledged..=most).contains(&consumed),
+            "{acknowledged} acknowledged, {consumed} consumed since {self:?}"
+        );
         after
     }
 }
@@ -90,13 +98,23 @@ fn check_ledger(scratch: &Scratch, acknowledged: i64) -> i64 {
     let status = store.status(START).expect("a status");
     assert_eq!(status.problems, Vec::<String>::new());
     crate::common::runtime().block_on(async {
-        let (Some(child), Some(parent)) = (bucket(&store, "child").await, bucket(&store, "parent").await) else {
+        let (Some(child), Some(parent)) =
+            (bucket(&store, "child").await, bucket(&store, "parent").await)
+        else {
             assert_eq!(acknowledged, 0, "an acknowledged grant has no bucket");
             return 0;
         };
         let (own, above) = (&child.state.limits()[0], &parent.state.limits()[0]);
-        assert_eq!((own.consumed, own.balance), (above.consumed, above.balance), "a chain is taken from as a whole");
-        assert_eq!(own.balance.0 + own.consumed.0, Milli::from_tokens(CAPACITY.cast_unsigned()).0, "nothing is minted or lost");
+        assert_eq!(
+            (own.consumed, own.balance),
+            (above.consumed, above.balance),
+            "a chain is taken from as a whole"
+        );
+        assert_eq!(
+            own.balance.0 + own.consumed.0,
+            Milli::from_tokens(CAPACITY.cast_unsigned()).0,
+            "nothing is minted or lost"
+        );
         assert_eq!(used(&store, "child").await, own.consumed, "the history agrees");
         own.consumed.floor_tokens()
     })
@@ -117,7 +135,7 @@ async fn used(store: &SqliteStore, id: &str) -> Milli {
     Milli(usage.items.iter().flat_map(|window| &window.counters).map(|(_, used)| used.0).sum())
 }
 
-// ------------------------------------------------------------------------------------------- everything in flight at once
+// -------------------------------------------------------------------- everything in flight at once
 
 /// What the limits are at most: 600 tokens, and ten more a second.
 const BURST: i64 = 600;
@@ -129,8 +147,9 @@ const PAUSE_MS: i64 = 8 * 60_000;
 /// By how much the clock of a child may be ahead of the others.
 const SKEW_MS: i64 = 20_000;
 
-/// Children whose clocks run and differ, whose buckets refill, close their hours, are swept and change their limits, are killed.
-/// Nothing that was acknowledged is lost, nothing is taken twice or from one half of a chain, and the bound holds over it all.
+/// Children whose clocks run and differ, whose buckets refill, close their hours, are swept and
+/// change their limits, are killed. Nothing that was acknowledged is lost, nothing is taken twice
+/// or from one half of a chain, and the bound holds over it all.
 #[test]
 fn a_writer_is_killed_while_time_passes_and_limits_change() {
     let scratch = Scratch::new();
@@ -139,7 +158,8 @@ fn a_writer_is_killed_while_time_passes_and_limits_change() {
     let mut known = Ledger::default();
     let (mut deaths_at_work, mut latest) = (0, START);
     for kill in 0..KILLS / 2 {
-        let skew = i64::try_from(SystemEntropy.next_u64() % SKEW_MS.cast_unsigned()).expect("small");
+        let skew =
+            i64::try_from(SystemEntropy.next_u64() % SKEW_MS.cast_unsigned()).expect("small");
         let now = START.plus_ms(i64::try_from(kill).expect("few") * PAUSE_MS + skew);
         let child = start_child(CHILD, &format!("moving-normal {}", now.0), &path);
         let lived = live_a_while();
@@ -149,37 +169,72 @@ fn a_writer_is_killed_while_time_passes_and_limits_change() {
         deaths_at_work += usize::from(acks > known.acknowledged);
         let store = scratch.open();
         assert_eq!(store.status(latest).expect("a status").problems, Vec::<String>::new());
-        let (child, parent) = crate::common::runtime().block_on(async { (used(&store, "child").await, used(&store, "parent").await) });
+        let (child, parent) = crate::common::runtime()
+            .block_on(async { (used(&store, "child").await, used(&store, "parent").await) });
         assert_eq!(child, parent, "a chain is taken from as a whole");
-        known = known.followed_by(Ledger { acknowledged: acks, consumed: child.floor_tokens() }, CALLERS);
+        known = known
+            .followed_by(Ledger { acknowledged: acks, consumed: child.floor_tokens() }, CALLERS);
         let most = BURST + PER_SECOND * (latest.0 - START.0) / 1_000 + 1;
         assert!(known.consumed <= most, "{} taken, at most {most} may have been", known.consumed);
     }
-    assert!(deaths_at_work > KILLS / 20, "only {deaths_at_work} children had begun to work; give them longer");
-    let forgotten: i64 = scratch.sqlite().query_row("SELECT count(*) FROM usage", [], |row| row.get(0)).expect("a count");
+    assert!(
+        deaths_at_work > KILLS / 20,
+        "only {deaths_at_work} children had begun to work; give them longer"
+    );
+    let forgotten: i64 = scratch
+        .sqlite()
+        .query_row("SELECT count(*) FROM usage", [], |row| row.get(0))
+        .expect("a count");
     assert!(forgotten > 0, "no hour was ever closed and no bucket forgotten");
 }
 
-async fn take_while_time_passes(store: SqliteStore, path: std::path::PathBuf, now: impl Fn() -> TimeMs, stamp: &AtomicU64) {
-    let mut acks = OpenOptions::new().create(true).append(true).open(path.with_extension("acks")).expect("a file");
+async fn take_while_time_passes(
+    store: SqliteStore,
+    path: std::path::PathBuf,
+    now: impl Fn() -> TimeMs,
+    stamp: &AtomicU64,
+) {
+    let mut acks = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(path.with_extension("acks"))
+        .expect("a file");
     let (child, parent, resource) = (entity("child"), entity("parent"), gpt());
     let takes = [Take { limit: 0, amount: Milli::from_tokens(1) }];
     for round in 0_u64.. {
         let version = stamp.load(Ordering::Relaxed);
         let text = if version.is_multiple_of(2) { "rpm:600/min" } else { "rpm:300/min:400" };
         let limit = [text.parse::<Limit>().expect("a limit")];
-        let limits = LimitsInForce::resolved(limit.clone(), LimitSource::System, ConfigStamp(version), 7);
-        let member = |entity| MemberTake { entity, resource: &resource, limits: &limits, takes: &takes, absent: &[] };
+        let limits =
+            LimitsInForce::resolved(limit.clone(), LimitSource::System, ConfigStamp(version), 7);
+        let member = |entity| MemberTake {
+            entity,
+            resource: &resource,
+            limits: &limits,
+            takes: &takes,
+            absent: &[],
+        };
         let members = [member(&child), member(&parent)];
-        match store.consume(&ConsumeRequest { members: &members, now: now() }).await.expect("a decision") {
+        match store
+            .consume(&ConsumeRequest { members: &members, now: now() })
+            .await
+            .expect("a decision")
+        {
             ConsumeOutcome::Granted(_) => acks.write_all(b".").expect("an ack"),
-            ConsumeOutcome::Refused(_) | ConsumeOutcome::Stale { .. } => tokio::task::yield_now().await,
+            ConsumeOutcome::Refused(_) | ConsumeOutcome::Stale { .. } => {
+                tokio::task::yield_now().await
+            }
             other => panic!("{other:?}"),
         }
         if round % 20 == 7 {
             let change = crate::common::change(SystemEntropy.next_u64().into());
-            let new = LimitsChange { limits: limit.to_vec(), on_unavailable: None, expected_version: None };
-            let version = store.set_limits(&Level::System, &new, &change).await.expect("new limits");
+            let new = LimitsChange {
+                limits: limit.to_vec(),
+                on_unavailable: None,
+                expected_version: None,
+            };
+            let version =
+                store.set_limits(&Level::System, &new, &change).await.expect("new limits");
             stamp.fetch_max(version, Ordering::Relaxed);
         }
         if round % 10 == 3 {
@@ -196,11 +251,14 @@ fn child_process() {
     }
     let (callers, kind) = role.split_once('-').expect("a kind");
     let synchronous = if kind == "full" { Synchronous::Full } else { Synchronous::Normal };
-    let store = SqliteStore::open_with(&path, SqliteOptions::new().synchronous(synchronous)).expect("a store");
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().expect("a runtime");
+    let store = SqliteStore::open_with(&path, SqliteOptions::new().synchronous(synchronous))
+        .expect("a store");
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().expect("a runtime");
     runtime.block_on(async {
         let count = if callers == "many" { CALLERS } else { 1 };
-        let callers: Vec<_> = (0..count).map(|_| spawn(take_for_ever(store.clone(), path.clone()))).collect();
+        let callers: Vec<_> =
+            (0..count).map(|_| spawn(take_for_ever(store.clone(), path.clone()))).collect();
         for caller in callers {
             caller.await.expect("no panic");
         }
@@ -210,16 +268,29 @@ fn child_process() {
 /// A child whose clock runs.
 fn let_time_pass(begins: TimeMs, path: &Path) {
     let store = SqliteStore::open(path).expect("a store");
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime");
     runtime.block_on(async {
         let clock = Arc::new(SystemClock::new());
-        let stamp = Arc::new(AtomicU64::new(store.resolve(&[]).await.expect("a configuration").stamp.0));
+        let stamp =
+            Arc::new(AtomicU64::new(store.resolve(&[]).await.expect("a configuration").stamp.0));
         let callers: Vec<_> = (0..CALLERS)
             .map(|_| {
-                let (store, path, clock, stamp) = (store.clone(), path.to_owned(), Arc::clone(&clock), Arc::clone(&stamp));
+                let (store, path, clock, stamp) =
+                    (store.clone(), path.to_owned(), Arc::clone(&clock), Arc::clone(&stamp));
                 spawn(async move {
-                    let elapsed_ms = || i64::try_from(clock.monotonic().as_millis()).expect("a short life");
-                    take_while_time_passes(store, path, || begins.plus_ms(elapsed_ms() * HASTE), &stamp).await;
+                    let elapsed_ms =
+                        || i64::try_from(clock.monotonic().as_millis()).expect("a short life");
+                    take_while_time_passes(
+                        store,
+                        path,
+                        || begins.plus_ms(elapsed_ms() * HASTE),
+                        &stamp,
+                    )
+                    .await;
                 })
             })
             .collect();
@@ -230,13 +301,26 @@ fn let_time_pass(begins: TimeMs, path: &Path) {
 }
 
 async fn take_for_ever(store: SqliteStore, path: std::path::PathBuf) {
-    let mut acks = OpenOptions::new().create(true).append(true).open(path.with_extension("acks")).expect("a file");
+    let mut acks = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(path.with_extension("acks"))
+        .expect("a file");
     let (child, parent, resource, limits) = (entity("child"), entity("parent"), gpt(), big());
     let takes = [Take { limit: 0, amount: Milli::from_tokens(1) }];
-    let member = |entity| MemberTake { entity, resource: &resource, limits: &limits, takes: &takes, absent: &[] };
+    let member = |entity| MemberTake {
+        entity,
+        resource: &resource,
+        limits: &limits,
+        takes: &takes,
+        absent: &[],
+    };
     let members = [member(&child), member(&parent)];
     loop {
-        let outcome = store.consume(&ConsumeRequest { members: &members, now: START }).await.expect("a decision");
+        let outcome = store
+            .consume(&ConsumeRequest { members: &members, now: START })
+            .await
+            .expect("a decision");
         assert!(matches!(outcome, ConsumeOutcome::Granted(_)), "{outcome:?}");
         acks.write_all(b".").expect("an ack");
     }

@@ -5,7 +5,9 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::common::{Kid, START, Scratch, bucket, gpt, limits, my_role, runtime, start_child, take};
+use crate::common::{
+    Kid, START, Scratch, bucket, gpt, limits, my_role, runtime, start_child, take,
+};
 use zae_limiter_core::Milli;
 use zae_limiter_sqlite::{SqliteOptions, SqliteStore, Synchronous};
 use zae_limiter_store::{BucketStore, PageRequest};
@@ -46,8 +48,11 @@ fn acknowledged(path: &Path, child: usize) -> u64 {
 fn four_processes_admit_exactly_the_capacity(kind: &str) {
     let scratch = Scratch::new();
     let path = scratch.path();
-    let children: Vec<Kid> = (0..4).map(|child| start_child(CHILD, &format!("drain-{kind} {child}"), &path)).collect();
-    wait_until("the start of all", || (0..4).all(|child| path.with_extension(format!("acks-{child}")).exists()));
+    let children: Vec<Kid> =
+        (0..4).map(|child| start_child(CHILD, &format!("drain-{kind} {child}"), &path)).collect();
+    wait_until("the start of all", || {
+        (0..4).all(|child| path.with_extension(format!("acks-{child}")).exists())
+    });
     fs::write(path.with_extension("go"), "").expect("a start sign");
     wait_for(children);
     let granted: Vec<u64> = (0..4).map(|child| acknowledged(&path, child)).collect();
@@ -74,14 +79,18 @@ const MOVING_STEP_MS: i64 = 25;
 /// By how much their clocks differ.
 const MOVING_SKEW_MS: i64 = 5_000;
 
-/// Four processes whose clocks run and differ: together they get what a burst and the time that any of them has seen allow.
+/// Four processes whose clocks run and differ: together they get what a burst and the time that any
+/// of them has seen allow.
 #[test]
 fn four_processes_whose_clocks_move_stay_within_the_bound() {
     let scratch = Scratch::new();
     let path = scratch.path();
     drop(scratch.open());
-    let children: Vec<Kid> = (0..4).map(|child| start_child(CHILD, &format!("moving-normal {child}"), &path)).collect();
-    wait_until("the start of all", || (0..4).all(|child| path.with_extension(format!("acks-{child}")).exists()));
+    let children: Vec<Kid> =
+        (0..4).map(|child| start_child(CHILD, &format!("moving-normal {child}"), &path)).collect();
+    wait_until("the start of all", || {
+        (0..4).all(|child| path.with_extension(format!("acks-{child}")).exists())
+    });
     fs::write(path.with_extension("go"), "").expect("a start sign");
     wait_for(children);
     let granted: u64 = (0..4).map(|child| acknowledged(&path, child)).sum();
@@ -89,10 +98,15 @@ fn four_processes_whose_clocks_move_stay_within_the_bound() {
     let seconds = (MOVING_TAKES * MOVING_STEP_MS + 3 * MOVING_SKEW_MS) / 1_000;
     let most = u64::try_from(100 + 50 * seconds).expect("positive");
     assert!(granted <= most, "{granted} granted, at most {most} may be");
-    // Whoever comes first asks 400 times, slower than the refill, and leaves a full bucket to the others.
+    // Whoever comes first asks 400 times, slower than the refill, and leaves a full bucket to the
+    // others.
     assert!(granted >= 450, "{granted} granted");
     let stored = runtime().block_on(bucket(&scratch.open(), "moving")).expect("a bucket");
-    assert_eq!(stored.state.limits()[0].consumed, Milli::from_tokens(granted), "every grant is in the file");
+    assert_eq!(
+        stored.state.limits()[0].consumed,
+        Milli::from_tokens(granted),
+        "every grant is in the file"
+    );
 }
 
 /// Neither of two busy processes is kept from its turn.
@@ -100,17 +114,28 @@ fn two_busy_processes_both_get_on(kind: &str, enough: u64) {
     let scratch = Scratch::new();
     let path = scratch.path();
     drop(scratch.open());
-    let children: Vec<Kid> = (0..2).map(|child| start_child(CHILD, &format!("busy-{kind} {child}"), &path)).collect();
+    let children: Vec<Kid> =
+        (0..2).map(|child| start_child(CHILD, &format!("busy-{kind} {child}"), &path)).collect();
     // From the moment when both are at work, each gets on while the other does.
     wait_until("the start of both", || (0..2).all(|child| acknowledged(&path, child) > 0));
     let before: Vec<u64> = (0..2).map(|child| acknowledged(&path, child)).collect();
-    wait_until("the progress of both", || (0..2).all(|child| acknowledged(&path, child) >= before[child] + enough));
+    wait_until("the progress of both", || {
+        (0..2).all(|child| acknowledged(&path, child) >= before[child] + enough)
+    });
     fs::write(path.with_extension("stop"), "").expect("a stop sign");
     wait_for(children);
     let granted = acknowledged(&path, 0) + acknowledged(&path, 1);
-    let buckets = runtime().block_on(scratch.open().resource_buckets(&gpt(), &PageRequest::default())).expect("a listing").items;
-    let consumed: i64 = buckets.iter().map(|view| view.state.limits()[0].consumed.floor_tokens()).sum();
-    assert_eq!(u64::try_from(consumed).expect("not negative"), granted, "every grant is in the file");
+    let buckets = runtime()
+        .block_on(scratch.open().resource_buckets(&gpt(), &PageRequest::default()))
+        .expect("a listing")
+        .items;
+    let consumed: i64 =
+        buckets.iter().map(|view| view.state.limits()[0].consumed.floor_tokens()).sum();
+    assert_eq!(
+        u64::try_from(consumed).expect("not negative"),
+        granted,
+        "every grant is in the file"
+    );
 }
 
 #[test]
@@ -123,16 +148,24 @@ fn two_busy_processes_both_get_on_full() {
     two_busy_processes_both_get_on("full", 30);
 }
 
-/// Children that create the file at the same time agree on one. Now and then one took a file that was being made for
-/// one of another application, or found it locked and did not wait: hence so often.
+/// Children that create the file at the same time agree on one. Now and then one took a file that
+/// was being made for one of another application, or found it locked and did not wait: hence so
+/// often.
 #[test]
 fn a_file_is_created_once() {
     for _ in 0..30 {
         let scratch = Scratch::new();
         let path = scratch.path();
         fs::write(path.with_extension("go"), "").expect("a start sign");
-        wait_for((0..4).map(|child| start_child(CHILD, &format!("drain-normal {child}"), &path)).collect());
-        let namespaces: i64 = scratch.sqlite().query_row("SELECT count(*) FROM namespace", [], |row| row.get(0)).expect("a count");
+        wait_for(
+            (0..4)
+                .map(|child| start_child(CHILD, &format!("drain-normal {child}"), &path))
+                .collect(),
+        );
+        let namespaces: i64 = scratch
+            .sqlite()
+            .query_row("SELECT count(*) FROM namespace", [], |row| row.get(0))
+            .expect("a count");
         assert_eq!(namespaces, 1);
     }
 }
@@ -143,7 +176,8 @@ fn child_process() {
     let (work, child) = role.split_once(' ').expect("a number");
     let (work, kind) = work.split_once('-').expect("a kind");
     let synchronous = if kind == "full" { Synchronous::Full } else { Synchronous::Normal };
-    let store = SqliteStore::open_with(&path, SqliteOptions::new().synchronous(synchronous)).expect("a store");
+    let store = SqliteStore::open_with(&path, SqliteOptions::new().synchronous(synchronous))
+        .expect("a store");
     let acks = path.with_extension(format!("acks-{child}"));
     let mut acks = OpenOptions::new().create(true).append(true).open(acks).expect("a file");
     match work {
@@ -171,7 +205,10 @@ fn child_process() {
             let limits = limits("rps:50/sec:100");
             let ahead = child.parse::<i64>().expect("a number") * MOVING_SKEW_MS;
             for step in 0..MOVING_TAKES {
-                if take(&store, "moving", &limits, 1, START.plus_ms(ahead + step * MOVING_STEP_MS)).await.is_some() {
+                if take(&store, "moving", &limits, 1, START.plus_ms(ahead + step * MOVING_STEP_MS))
+                    .await
+                    .is_some()
+                {
                     acks.write_all(b".").expect("an ack");
                 }
             }

@@ -7,7 +7,8 @@ use crate::common::{START, Scratch, at, bucket, change, entity, gpt, limits, run
 use zae_limiter_core::{AuditSubject, Milli, TimeMs, UsageWindow};
 use zae_limiter_sqlite::{SqliteOptions, SqliteStore};
 use zae_limiter_store::{
-    AuditQuery, BucketDelta, BucketStore, ConfigStore, Delta, HistoryStore, Level, ManualClock, PageRequest, Store, UsageQuery,
+    AuditQuery, BucketDelta, BucketStore, ConfigStore, Delta, HistoryStore, Level, ManualClock,
+    PageRequest, Store, UsageQuery,
 };
 
 const MINUTE: i64 = 60_000;
@@ -15,7 +16,10 @@ const HOUR: i64 = 60 * MINUTE;
 const DAY: i64 = 24 * HOUR;
 
 fn count(scratch: &Scratch, table: &str) -> i64 {
-    scratch.sqlite().query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0)).expect("a count")
+    scratch
+        .sqlite()
+        .query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0))
+        .expect("a count")
 }
 
 async fn fill(store: &SqliteStore, buckets: usize, now: TimeMs) {
@@ -34,7 +38,12 @@ async fn usage_of(store: &SqliteStore, id: &str) -> Vec<(i64, u64)> {
         page: PageRequest::default(),
     };
     let snapshots = store.usage(&query).await.expect("a query").items;
-    snapshots.iter().map(|snapshot| (snapshot.counters.iter().map(|(_, used)| used.floor_tokens()).sum(), snapshot.events)).collect()
+    snapshots
+        .iter()
+        .map(|snapshot| {
+            (snapshot.counters.iter().map(|(_, used)| used.floor_tokens()).sum(), snapshot.events)
+        })
+        .collect()
 }
 
 #[test]
@@ -48,12 +57,17 @@ fn a_sweep_goes_on_where_it_stopped_and_round() {
         assert_eq!((first.buckets, first.complete), (200, false));
         let second = store.sweep(later, 1).await.expect("a sweep");
         assert_eq!((second.buckets, second.complete), (200, false));
-        // Behind the sweep, expired ones come up again: a large enough sweep goes round and finds them.
+        // Behind the sweep, expired ones come up again: a large enough sweep goes round and finds
+        // them.
         fill(&store, 10, later).await;
         let third = store.sweep(at(2 * HOUR), 100).await.expect("a sweep");
         assert_eq!((third.buckets, third.complete), (60, true));
         assert_eq!(count(&scratch, "bucket"), 0);
-        assert_eq!(usage_of(&store, "key-0001").await, [(1, 1), (1, 1)], "what they used is in the history");
+        assert_eq!(
+            usage_of(&store, "key-0001").await,
+            [(1, 1), (1, 1)],
+            "what they used is in the history"
+        );
     });
 }
 
@@ -66,7 +80,18 @@ fn only_a_full_bucket_is_forgotten() {
         take(&store, "debtor", &rpm, 60, START).await;
         let (debtor, resource) = (entity("debtor"), gpt());
         let deltas = [Delta { limit: 0, amount: Milli::from_tokens(6_000) }];
-        store.adjust(&[BucketDelta { entity: &debtor, resource: &resource, limits: &rpm, deltas: &deltas, operation: 0 }], START).await;
+        store
+            .adjust(
+                &[BucketDelta {
+                    entity: &debtor,
+                    resource: &resource,
+                    limits: &rpm,
+                    deltas: &deltas,
+                    operation: 0,
+                }],
+                START,
+            )
+            .await;
         // Expired for long, and still 39 tokens short of nothing.
         assert_eq!(store.sweep(at(99 * MINUTE), 100).await.expect("a sweep").buckets, 0);
         assert_eq!(take(&store, "debtor", &rpm, 1, at(99 * MINUTE)).await, None);
@@ -84,17 +109,23 @@ fn history_goes_when_its_time_is_over() {
         take(&store, "key", &limits("rpm:60/min"), 1, at(HOUR)).await;
         store.set_disabled(&Level::Resource(gpt()), None, &change(1)).await.expect("a change");
         let swept = store.sweep(at(2 * DAY), 100).await.expect("a sweep");
-        assert_eq!((swept.buckets, swept.usage, swept.audit), (1, 0, 0), "one millisecond too early");
+        assert_eq!(
+            (swept.buckets, swept.usage, swept.audit),
+            (1, 0, 0),
+            "one millisecond too early"
+        );
         let swept = store.sweep(at(2 * DAY + 1), 100).await.expect("a sweep");
         assert_eq!((swept.usage, swept.audit), (1, 0), "the first hour, not the second");
         let swept = store.sweep(at(3 * DAY + 1), 100).await.expect("a sweep");
         assert_eq!((swept.usage, swept.audit), (1, 1));
-        let query = AuditQuery { subject: AuditSubject::Resource(gpt()), page: PageRequest::default() };
+        let query =
+            AuditQuery { subject: AuditSubject::Resource(gpt()), page: PageRequest::default() };
         assert!(store.audit_events(&query).await.expect("a query").items.is_empty());
     });
 }
 
-/// Nobody asks: the store sweeps by itself, a step at a time, when time has passed both for its callers and here.
+/// Nobody asks: the store sweeps by itself, a step at a time, when time has passed both for its
+/// callers and here.
 #[test]
 fn the_store_sweeps_by_itself() {
     let scratch = Scratch::new();
@@ -133,7 +164,8 @@ async fn settle(store: &SqliteStore) {
     assert!(!store.delete_limits(&Level::System, &change(9)).await.expect("a change"));
 }
 
-/// Thirteen hours ahead every drained bucket is full, three months ahead every event is old: neither is forgotten for it.
+/// Thirteen hours ahead every drained bucket is full, three months ahead every event is old:
+/// neither is forgotten for it.
 #[test]
 fn a_sweep_at_a_wrong_clock_forgives_no_debt_and_deletes_no_history() {
     let scratch = Scratch::new();

@@ -24,7 +24,9 @@ pub(super) async fn debt_blocks_until_it_is_refilled(f: Fixture) {
 
 pub(super) async fn a_declared_limit_in_debt_refuses(f: Fixture) {
     let both = limits("rpm:60/min tpm:1000/min");
-    f.take(&ask("key", &both, &[("rpm", 1), ("tpm", 0)]), at(0)).await.granted(&[59_000, 1_000_000]);
+    f.take(&ask("key", &both, &[("rpm", 1), ("tpm", 0)]), at(0))
+        .await
+        .granted(&[59_000, 1_000_000]);
     f.adjust(&correction("key", &both, &[("tpm", 1_005)]), at(0)).await;
     let declares = ask("key", &both, &[("rpm", 1), ("tpm", 0)]);
     f.take(&declares, at(0)).await.refused(&[(59_000, Wait::None), (-5_000, after(300))]);
@@ -41,8 +43,12 @@ pub(super) async fn a_limit_in_debt_that_is_not_declared_does_not_refuse(f: Fixt
 pub(super) async fn a_late_charge_really_charges(f: Fixture) {
     let rpm = limits("rpm:60/min");
     f.take(&ask("key", &rpm, &[("rpm", 1)]), at(0)).await.granted(&[59_000]);
-    // The bucket was full long before the charge came: it is charged from full, and no idle time pays for it.
-    assert_eq!(f.adjust(&correction("key", &rpm, &[("rpm", 30)]), at(HOUR)).await, Adjusted::Applied);
+    // The bucket was full long before the charge came: it is charged from full, and no idle time
+    // pays for it.
+    assert_eq!(
+        f.adjust(&correction("key", &rpm, &[("rpm", 30)]), at(HOUR)).await,
+        Adjusted::Applied
+    );
     assert_eq!(f.balances("key", at(HOUR)).await, [30_000], "capacity less the charge");
     f.take(&ask("key", &rpm, &[("rpm", 31)]), at(HOUR)).await.refused(&[(30_000, after(1_000))]);
 }
@@ -51,7 +57,11 @@ pub(super) async fn a_charge_is_made_on_what_has_been_refilled(f: Fixture) {
     let both = limits("rpm:60/min tpm:60/min");
     f.take(&ask("key", &both, &[("rpm", 60), ("tpm", 60)]), at(0)).await.granted(&[0, 0]);
     f.adjust(&correction("key", &both, &[("rpm", 4)]), at(10 * SECOND)).await;
-    assert_eq!(f.balances("key", at(10 * SECOND)).await, [6_000, 10_000], "both limits were refilled, one was charged");
+    assert_eq!(
+        f.balances("key", at(10 * SECOND)).await,
+        [6_000, 10_000],
+        "both limits were refilled, one was charged"
+    );
     assert_eq!(f.balances("key", at(20 * SECOND)).await, [16_000, 20_000], "and go on from there");
 }
 
@@ -76,7 +86,11 @@ pub(super) async fn a_refund_above_a_lowered_capacity_is_cut(f: Fixture) {
     let new = f.stored(&Level::System, "rpm:10/min").await;
     f.take(&ask("key", &new, &[("rpm", 1)]), at(0)).await.granted(&[9_000]);
     f.adjust(&correction("key", &old, &[("rpm", -50)]), at(0)).await;
-    assert_eq!(f.balances("key", at(0)).await, [10_000], "the capacity in force is the ceiling, not that of the receipt");
+    assert_eq!(
+        f.balances("key", at(0)).await,
+        [10_000],
+        "the capacity in force is the ceiling, not that of the receipt"
+    );
 }
 
 pub(super) async fn a_receipt_does_not_bring_old_limits_back(f: Fixture) {
@@ -84,7 +98,10 @@ pub(super) async fn a_receipt_does_not_bring_old_limits_back(f: Fixture) {
     f.take(&ask("key", &old, &[("rpm", 1)]), at(0)).await.granted(&[59_000]);
     let new = f.stored(&Level::System, "rpm:10/min").await;
     f.take(&ask("key", &new, &[("rpm", 1)]), at(SECOND)).await.granted(&[9_000]);
-    assert_eq!(f.adjust(&correction("key", &old, &[("rpm", 2)]), at(SECOND)).await, Adjusted::Applied);
+    assert_eq!(
+        f.adjust(&correction("key", &old, &[("rpm", 2)]), at(SECOND)).await,
+        Adjusted::Applied
+    );
     assert_eq!(f.balances("key", at(HOUR)).await, [10_000], "still the new capacity");
     f.take(&ask("key", &new, &[("rpm", 8)]), at(SECOND)).await.refused(&[(7_000, after(6_000))]);
 }
@@ -97,28 +114,61 @@ pub(super) async fn a_refund_to_a_missing_bucket_is_dropped(f: Fixture) {
 
 pub(super) async fn a_charge_on_a_missing_bucket_creates_it_with_the_debt(f: Fixture) {
     let both = limits("rpm:60/min tpm:1000/min");
-    assert_eq!(f.adjust(&correction("key", &both, &[("rpm", 70)]), at(0)).await, Adjusted::Recreated);
-    f.take(&ask("key", &both, &[("rpm", 0), ("tpm", 0)]), at(0)).await.refused(&[(-10_000, after(10_000)), (1_000_000, Wait::None)]);
+    assert_eq!(
+        f.adjust(&correction("key", &both, &[("rpm", 70)]), at(0)).await,
+        Adjusted::Recreated
+    );
+    f.take(&ask("key", &both, &[("rpm", 0), ("tpm", 0)]), at(0))
+        .await
+        .refused(&[(-10_000, after(10_000)), (1_000_000, Wait::None)]);
     assert_eq!(f.consumed("key").await, [70_000, 0], "the charge is counted");
 }
 
 pub(super) async fn a_charge_on_a_missing_bucket_goes_by_the_limits_in_force(f: Fixture) {
     let old = f.stored(&Level::System, "rpm:1000/min").await;
     f.stored(&Level::System, "rpm:10/min tpm:5/min").await;
-    assert_eq!(f.adjust(&correction("key", &old, &[("rpm", 500)]), at(0)).await, Adjusted::Recreated);
-    assert_eq!(f.balances("key", at(0)).await, [-490_000, 5_000], "10 less 500: under the limits of the receipt nothing would be owed");
+    assert_eq!(
+        f.adjust(&correction("key", &old, &[("rpm", 500)]), at(0)).await,
+        Adjusted::Recreated
+    );
+    assert_eq!(
+        f.balances("key", at(0)).await,
+        [-490_000, 5_000],
+        "10 less 500: under the limits of the receipt nothing would be owed"
+    );
     let called = LimitsInForce::new(old.limits.to_vec(), LimitSource::Call);
-    assert_eq!(f.adjust(&correction("own", &called, &[("rpm", 500)]), at(0)).await, Adjusted::Recreated);
-    assert_eq!(f.balances("own", at(0)).await, [500_000], "who brings limits along is charged under them");
+    assert_eq!(
+        f.adjust(&correction("own", &called, &[("rpm", 500)]), at(0)).await,
+        Adjusted::Recreated
+    );
+    assert_eq!(
+        f.balances("own", at(0)).await,
+        [500_000],
+        "who brings limits along is charged under them"
+    );
     f.stored(&Level::System, "tpm:5/min").await;
-    assert_eq!(f.adjust(&correction("renamed", &old, &[("rpm", 500)]), at(0)).await, Adjusted::Recreated);
-    assert_eq!(f.balances("renamed", at(0)).await, [500_000], "nor is a charge forgotten because its limit is");
+    assert_eq!(
+        f.adjust(&correction("renamed", &old, &[("rpm", 500)]), at(0)).await,
+        Adjusted::Recreated
+    );
+    assert_eq!(
+        f.balances("renamed", at(0)).await,
+        [500_000],
+        "nor is a charge forgotten because its limit is"
+    );
 }
 
 pub(super) async fn a_refund_beside_a_charge_on_a_missing_bucket_mints_nothing(f: Fixture) {
     let both = limits("rpm:60/min tpm:1000/min");
-    assert_eq!(f.adjust(&correction("key", &both, &[("tpm", -100), ("rpm", 20)]), at(0)).await, Adjusted::Recreated);
-    assert_eq!(f.balances("key", at(0)).await, [40_000, 1_000_000], "charged from full, and full is the most there is");
+    assert_eq!(
+        f.adjust(&correction("key", &both, &[("tpm", -100), ("rpm", 20)]), at(0)).await,
+        Adjusted::Recreated
+    );
+    assert_eq!(
+        f.balances("key", at(0)).await,
+        [40_000, 1_000_000],
+        "charged from full, and full is the most there is"
+    );
 }
 
 pub(super) async fn a_charge_reaches_a_limit_that_is_no_longer_configured(f: Fixture) {
@@ -126,7 +176,10 @@ pub(super) async fn a_charge_reaches_a_limit_that_is_no_longer_configured(f: Fix
     f.take(&ask("key", &both, &[("rpm", 10)]), at(0)).await.granted(&[50_000]);
     let tpm = f.stored(&Level::System, "tpm:1000/min").await;
     f.take(&ask("key", &tpm, &[("tpm", 1)]), at(0)).await.granted(&[999_000]);
-    assert_eq!(f.adjust(&correction("key", &both, &[("rpm", 20), ("tpm", 9)]), at(0)).await, Adjusted::Applied);
+    assert_eq!(
+        f.adjust(&correction("key", &both, &[("rpm", 20), ("tpm", 9)]), at(0)).await,
+        Adjusted::Applied
+    );
     // Configured again, it goes on with the charge.
     let again = f.stored(&Level::System, "rpm:60/min tpm:1000/min").await;
     f.take(&ask("key", &again, &[("rpm", 1), ("tpm", 0)]), at(0)).await.granted(&[29_000, 990_000]);
@@ -150,8 +203,17 @@ pub(super) async fn deltas_are_independent_and_answered_in_order(f: Fixture) {
         correction("new", &rpm, &[("rpm", 5)]),
         correction("known", &rpm, &[("rpm", -2)]),
     ];
-    let found: Vec<_> = f.adjust_all(&corrections, at(0)).await.into_iter().map(|result| result.expect("never refused")).collect();
-    assert_eq!(found, [Adjusted::Dropped, Adjusted::Applied, Adjusted::Recreated, Adjusted::Applied], "one result each, in order");
+    let found: Vec<_> = f
+        .adjust_all(&corrections, at(0))
+        .await
+        .into_iter()
+        .map(|result| result.expect("never refused"))
+        .collect();
+    assert_eq!(
+        found,
+        [Adjusted::Dropped, Adjusted::Applied, Adjusted::Recreated, Adjusted::Applied],
+        "one result each, in order"
+    );
     assert_eq!(f.balances("known", at(0)).await, [47_000], "two changes of one bucket both count");
     assert_eq!(f.balances("new", at(0)).await, [55_000], "the charge made the bucket");
 }
@@ -195,7 +257,11 @@ pub(super) async fn an_adjustment_behind_the_clock_moves_nothing(f: Fixture) {
     let rpm = limits("rpm:60/min");
     f.take(&ask("key", &rpm, &[("rpm", 60)]), at(10 * SECOND)).await.granted(&[0]);
     f.adjust(&correction("key", &rpm, &[("rpm", -5)]), at(0)).await;
-    assert_eq!(f.balances("key", at(10 * SECOND)).await, [5_000], "the refund counts, the ten seconds do not count twice");
+    assert_eq!(
+        f.balances("key", at(10 * SECOND)).await,
+        [5_000],
+        "the refund counts, the ten seconds do not count twice"
+    );
 }
 
 pub(super) async fn a_charge_that_no_counter_can_hold_is_refused_and_changes_nothing(f: Fixture) {
@@ -203,11 +269,18 @@ pub(super) async fn a_charge_that_no_counter_can_hold_is_refused_and_changes_not
     f.take(&ask("key", &both, &[("rpm", 60), ("tpm", 60)]), at(0)).await.granted(&[0, 0]);
     let mut huge = correction("key", &both, &[("tpm", 1), ("rpm", 1)]);
     huge.deltas[1].amount = Milli(i64::MAX - 100_000);
-    assert_eq!(f.adjust(&huge, at(0)).await, Adjusted::Applied, "a debt of nine thousand million million tokens");
+    assert_eq!(
+        f.adjust(&huge, at(0)).await,
+        Adjusted::Applied,
+        "a debt of nine thousand million million tokens"
+    );
     let before = f.bucket("key").await;
     let refused = f.adjust_all(&[huge], at(0)).await.remove(0);
     let error = fails(refused, StoreErrorKind::Invalid);
-    assert!(error.message().contains("rpm cannot count that much more"), "it says what and why: {error}");
+    assert!(
+        error.message().contains("rpm cannot count that much more"),
+        "it says what and why: {error}"
+    );
     f.is_as_it_was(f.bucket("key").await.as_ref(), before.as_ref(), at(0));
     let answer = f.take(&ask("key", &both, &[("rpm", 1)]), at(0)).await;
     assert!(!answer.is_granted(), "the deepest debt refuses, found {answer:?}");
@@ -216,5 +289,8 @@ pub(super) async fn a_charge_that_no_counter_can_hold_is_refused_and_changes_not
     // A refund that no counter can hold is refused as well; one that it can is cut to the capacity.
     let _ = f.adjust_all(&[largest], at(0)).await;
     let balance = f.balances("key", at(0)).await[0];
-    assert!(balance <= 60_000, "the largest refund lifts no balance above its capacity, found {balance}");
+    assert!(
+        balance <= 60_000,
+        "the largest refund lifts no balance above its capacity, found {balance}"
+    );
 }

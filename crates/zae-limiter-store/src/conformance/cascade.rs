@@ -5,9 +5,18 @@ use zae_limiter_core::{ConfigStamp, Wait};
 use super::fixture::{Ask, Fixture, SECOND, after, ask, at, entity, limits, resource};
 use crate::{Level, LimitsInForce};
 
-/// A chain of `length` members, each with its own capacity: 101 for the first, 102 for the second, and so on.
+/// A chain of `length` members, each with its own capacity: 101 for the first, 102 for the second,
+/// and so on.
 fn chain(length: usize, tokens: u64) -> Vec<Ask> {
-    (1..=length).map(|member| ask(&format!("e{member}"), &limits(&format!("rpm:{}/min", 100 + member)), &[("rpm", tokens)])).collect()
+    (1..=length)
+        .map(|member| {
+            ask(
+                &format!("e{member}"),
+                &limits(&format!("rpm:{}/min", 100 + member)),
+                &[("rpm", tokens)],
+            )
+        })
+        .collect()
 }
 
 async fn takes_from_all(f: &Fixture, length: i64) {
@@ -15,7 +24,12 @@ async fn takes_from_all(f: &Fixture, length: i64) {
     let left: Vec<i64> = (1..=length).map(|member| (90 + member) * 1_000).collect();
     f.chain(&members, at(0)).await.granted(&left);
     for (member, left) in members.iter().zip(left) {
-        assert_eq!(f.balances(member.entity.as_str(), at(0)).await, [left], "the balance of {}", member.entity);
+        assert_eq!(
+            f.balances(member.entity.as_str(), at(0)).await,
+            [left],
+            "the balance of {}",
+            member.entity
+        );
     }
 }
 
@@ -39,14 +53,28 @@ pub(super) async fn a_refusal_by_any_member_leaves_all_untouched(f: Fixture) {
         }
         f.chain(&members, at(0)).await.granted(&[91_000, 92_000, 93_000, 94_000]);
         let mut drain = members[short].clone();
-        drain.takes[0].amount = zae_limiter_core::Milli((91 + i64::try_from(short).expect("small")) * 1_000);
+        drain.takes[0].amount =
+            zae_limiter_core::Milli((91 + i64::try_from(short).expect("small")) * 1_000);
         f.take(&drain, at(0)).await.granted(&[0]);
-        let before: Vec<_> = [f.bucket(members[0].entity.as_str()).await, f.bucket(members[3].entity.as_str()).await].into();
+        let before: Vec<_> = [
+            f.bucket(members[0].entity.as_str()).await,
+            f.bucket(members[3].entity.as_str()).await,
+        ]
+        .into();
         let answer = f.chain(&members, at(0)).await;
         assert!(!answer.is_granted(), "expected a refusal by member {short}, found {answer:?}");
-        let refusing: Vec<_> = answer.reports().iter().map(|report| report.wait != Wait::None).collect();
-        assert_eq!(refusing, (0..4).map(|member| member == short).collect::<Vec<_>>(), "only member {short} refused");
-        let now: Vec<_> = [f.bucket(members[0].entity.as_str()).await, f.bucket(members[3].entity.as_str()).await].into();
+        let refusing: Vec<_> =
+            answer.reports().iter().map(|report| report.wait != Wait::None).collect();
+        assert_eq!(
+            refusing,
+            (0..4).map(|member| member == short).collect::<Vec<_>>(),
+            "only member {short} refused"
+        );
+        let now: Vec<_> = [
+            f.bucket(members[0].entity.as_str()).await,
+            f.bucket(members[3].entity.as_str()).await,
+        ]
+        .into();
         for (bucket, before) in now.iter().zip(&before) {
             f.is_as_it_was(bucket.as_ref(), before.as_ref(), at(0));
         }
@@ -67,7 +95,8 @@ pub(super) async fn each_member_is_asked_for_its_own_takes(f: Fixture) {
     let parent = ask("parent", &limits("tpm:5000/min"), &[("tpm", 100)]);
     let answer = f.chain(&[child, parent], at(0)).await;
     answer.granted(&[59_000, 900_000, 4_900_000]);
-    let members: Vec<_> = answer.reports().iter().map(|report| (report.member, report.limit)).collect();
+    let members: Vec<_> =
+        answer.reports().iter().map(|report| (report.member, report.limit)).collect();
     assert_eq!(members, [(0, 0), (0, 1), (1, 0)], "reports come in the order of members and takes");
 }
 
@@ -75,7 +104,10 @@ pub(super) async fn every_member_reports_its_own_wait(f: Fixture) {
     let child = ask("child", &limits("rpm:60/min"), &[("rpm", 60)]);
     let parent = ask("parent", &limits("rpm:120/min"), &[("rpm", 120)]);
     f.chain(&[child, parent], at(0)).await.granted(&[0, 0]);
-    let again = [ask("child", &limits("rpm:60/min"), &[("rpm", 10)]), ask("parent", &limits("rpm:120/min"), &[("rpm", 10)])];
+    let again = [
+        ask("child", &limits("rpm:60/min"), &[("rpm", 10)]),
+        ask("parent", &limits("rpm:120/min"), &[("rpm", 10)]),
+    ];
     f.chain(&again, at(0)).await.refused(&[(0, after(10_000)), (0, after(5_000))]);
     f.chain(&again, at(6 * SECOND)).await.refused(&[(6_000, after(4_000)), (12_000, Wait::None)]);
     f.chain(&again, at(10 * SECOND)).await.granted(&[0, 10_000]);
@@ -85,8 +117,11 @@ pub(super) async fn children_share_what_their_parent_has(f: Fixture) {
     let (own, shared) = (limits("rpm:60/min"), limits("rpm:100/min"));
     for (child, left) in [("a", 40_000), ("b", 0)] {
         let tokens = if child == "a" { 60 } else { 40 };
-        let members = [ask(child, &own, &[("rpm", tokens)]), ask("parent", &shared, &[("rpm", tokens)])];
-        f.chain(&members, at(0)).await.granted(&[60_000 - i64::try_from(tokens).expect("few") * 1_000, left]);
+        let members =
+            [ask(child, &own, &[("rpm", tokens)]), ask("parent", &shared, &[("rpm", tokens)])];
+        f.chain(&members, at(0))
+            .await
+            .granted(&[60_000 - i64::try_from(tokens).expect("few") * 1_000, left]);
     }
     let third = [ask("c", &own, &[("rpm", 1)]), ask("parent", &shared, &[("rpm", 1)])];
     f.chain(&third, at(0)).await.refused(&[(60_000, Wait::None), (0, after(600))]);
@@ -103,19 +138,29 @@ pub(super) async fn a_chain_can_be_peeked(f: Fixture) {
     let members = chain(3, 10);
     f.peek(&members, at(0)).await.granted(&[101_000, 102_000, 103_000]);
     f.chain(&members, at(0)).await.granted(&[91_000, 92_000, 93_000]);
-    f.peek(&chain(3, 92), at(0)).await.refused(&[(91_000, after(595)), (92_000, Wait::None), (93_000, Wait::None)]);
+    f.peek(&chain(3, 92), at(0)).await.refused(&[
+        (91_000, after(595)),
+        (92_000, Wait::None),
+        (93_000, Wait::None),
+    ]);
     assert_eq!(f.consumed("e3").await, [10_000], "a peek takes from nobody");
 }
 
 pub(super) async fn a_refused_chain_still_learns_new_limits(f: Fixture) {
     let (own, of_parent) = (limits("rpm:60/min"), Level::Entity(entity("parent")));
     let old = f.stored(&of_parent, "rpm:60/min").await;
-    f.chain(&[ask("child", &own, &[("rpm", 60)]), ask("parent", &old, &[("rpm", 60)])], at(0)).await.granted(&[0, 0]);
+    f.chain(&[ask("child", &own, &[("rpm", 60)]), ask("parent", &old, &[("rpm", 60)])], at(0))
+        .await
+        .granted(&[0, 0]);
     let new = f.stored_at(&of_parent, "rpm:600/min", at(10 * SECOND)).await;
     let members = [ask("child", &own, &[("rpm", 60)]), ask("parent", &new, &[("rpm", 60)])];
-    f.chain(&members, at(10 * SECOND)).await.refused(&[(10_000, after(50_000)), (10_000, after(5_000))]);
+    f.chain(&members, at(10 * SECOND))
+        .await
+        .refused(&[(10_000, after(50_000)), (10_000, after(5_000))]);
     // The new rate counts from the change, although the child refused.
-    f.chain(&members, at(14 * SECOND)).await.refused(&[(14_000, after(46_000)), (50_000, after(1_000))]);
+    f.chain(&members, at(14 * SECOND))
+        .await
+        .refused(&[(14_000, after(46_000)), (50_000, after(1_000))]);
     f.chain(&members, at(60 * SECOND)).await.granted(&[0, 450_000]);
 }
 
@@ -155,7 +200,10 @@ fn without_limits(id: &str) -> Ask {
 }
 
 pub(super) async fn a_member_without_limits_has_no_bucket(f: Fixture) {
-    let (child, root) = (ask("child", &limits("rpm:60/min"), &[("rpm", 20)]), ask("root", &limits("rpm:50/min"), &[("rpm", 20)]));
+    let (child, root) = (
+        ask("child", &limits("rpm:60/min"), &[("rpm", 20)]),
+        ask("root", &limits("rpm:50/min"), &[("rpm", 20)]),
+    );
     let members = [without_limits("guest"), child, without_limits("org"), root];
     f.peek(&members, at(0)).await.granted(&[60_000, 50_000]);
     f.chain(&members, at(0)).await.granted(&[40_000, 30_000]);
@@ -170,14 +218,17 @@ pub(super) async fn a_member_without_limits_has_no_bucket(f: Fixture) {
     // One that had limits once still has a bucket; without limits nothing is taken from it.
     f.take(&ask("org", &limits("rpm:60/min"), &[("rpm", 10)]), at(0)).await.granted(&[50_000]);
     let before = f.bucket("org").await;
-    f.chain(&[ask("other", &limits("rpm:60/min"), &[("rpm", 1)]), without_limits("org")], at(0)).await.granted(&[59_000]);
+    f.chain(&[ask("other", &limits("rpm:60/min"), &[("rpm", 1)]), without_limits("org")], at(0))
+        .await
+        .granted(&[59_000]);
     f.is_as_it_was(f.bucket("org").await.as_ref(), before.as_ref(), at(0));
 }
 
 pub(super) async fn a_disabled_member_without_limits_stops_the_chain(f: Fixture) {
     let members = [ask("child", &limits("rpm:60/min"), &[("rpm", 1)]), without_limits("org")];
     f.chain(&members, at(0)).await.granted(&[59_000]);
-    let levels = [Level::Entity(entity("org")), Level::EntityResource(entity("org"), resource("gpt-4"))];
+    let levels =
+        [Level::Entity(entity("org")), Level::EntityResource(entity("org"), resource("gpt-4"))];
     for level in levels {
         f.flag(&level, Some(true)).await;
         f.chain(&members, at(0)).await.disabled(1);

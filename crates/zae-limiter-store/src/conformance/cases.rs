@@ -1,6 +1,7 @@
 //! The list of cases. It exists once: the table, the tests and their number all come from here.
 
-/// The one list of cases: topic by topic, each case with the promises it needs. Hands the list to the macro it is given.
+/// The one list of cases: topic by topic, each case with the promises it needs. Hands the list to
+/// the macro it is given.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! conformance_cases {

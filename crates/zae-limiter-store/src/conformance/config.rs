@@ -33,7 +33,11 @@ async fn policy(f: &Fixture) -> Option<OnUnavailable> {
 }
 
 async fn set_policy(f: &Fixture, policy: Option<OnUnavailable>) {
-    let change = LimitsChange { limits: limit_list("rpm:1"), on_unavailable: policy, expected_version: None };
+    let change = LimitsChange {
+        limits: limit_list("rpm:1"),
+        on_unavailable: policy,
+        expected_version: None,
+    };
     f.store.set_limits(&Level::System, &change, &f.change(at(0))).await.expect("limits can be set");
 }
 
@@ -56,19 +60,37 @@ pub(super) async fn the_strongest_level_wins(f: Fixture) {
     f.set(&key_on_gpt(), "rpm:4/min").await;
     assert_eq!(found(&f, "key", GPT).await, says("rpm:4/min", LimitSource::EntityResource));
 
-    assert_eq!(found(&f, "key", "other").await, says("rpm:3/min", LimitSource::Entity), "the entity on another resource");
-    assert_eq!(found(&f, "other", GPT).await, says("rpm:2/min", LimitSource::Resource), "another entity on the resource");
-    assert_eq!(found(&f, "other", "other").await, says("rpm:1/min", LimitSource::System), "another entity on another resource");
+    assert_eq!(
+        found(&f, "key", "other").await,
+        says("rpm:3/min", LimitSource::Entity),
+        "the entity on another resource"
+    );
+    assert_eq!(
+        found(&f, "other", GPT).await,
+        says("rpm:2/min", LimitSource::Resource),
+        "another entity on the resource"
+    );
+    assert_eq!(
+        found(&f, "other", "other").await,
+        says("rpm:1/min", LimitSource::System),
+        "another entity on another resource"
+    );
 }
 
 pub(super) async fn the_winning_level_wins_whole(f: Fixture) {
     f.set(&Level::System, "rpm:1/min tpm:100/min").await;
     f.set(&key_on_gpt(), "rpm:4/min").await;
-    assert_eq!(found(&f, "key", GPT).await, says("rpm:4/min", LimitSource::EntityResource), "no limit is mixed in from below");
+    assert_eq!(
+        found(&f, "key", GPT).await,
+        says("rpm:4/min", LimitSource::EntityResource),
+        "no limit is mixed in from below"
+    );
 }
 
 pub(super) async fn a_deleted_level_uncovers_the_next(f: Fixture) {
-    for (level, limits) in [(Level::System, "rpm:1"), (on_gpt(), "rpm:2"), (key(), "rpm:3"), (key_on_gpt(), "rpm:4")] {
+    for (level, limits) in
+        [(Level::System, "rpm:1"), (on_gpt(), "rpm:2"), (key(), "rpm:3"), (key_on_gpt(), "rpm:4")]
+    {
         f.set(&level, limits).await;
     }
     assert!(f.unset(&key_on_gpt()).await, "there were limits to delete");
@@ -89,7 +111,8 @@ pub(super) async fn setting_replaces_the_whole_level(f: Fixture) {
 }
 
 pub(super) async fn limits_come_back_as_they_were_set(f: Fixture) {
-    let text = "z:1/sec a:10000/min:15000 m.x-y_z:7/90sec b:1000000000000000/1000000000sec:1 Rpm:5/day";
+    let text =
+        "z:1/sec a:10000/min:15000 m.x-y_z:7/90sec b:1000000000000000/1000000000sec:1 Rpm:5/day";
     f.set(&on_gpt(), text).await;
     let stored = f.store.level(&on_gpt()).await.expect("a read").expect("the level is there");
     assert_eq!(stored.limits, limit_list(text), "numbers and order");
@@ -102,19 +125,27 @@ pub(super) async fn versions_grow_with_every_change(f: Fixture) {
     let second = f.set(&on_gpt(), "rpm:1").await;
     assert!(0 < first && first < second, "versions grow, found {first} and then {second}");
     f.flag(&on_gpt(), Some(true)).await;
-    let LevelConfig { limits, disabled, version, .. } = f.store.level(&on_gpt()).await.expect("a read").expect("the level is there");
+    let LevelConfig { limits, disabled, version, .. } =
+        f.store.level(&on_gpt()).await.expect("a read").expect("the level is there");
     assert_eq!((limits, disabled), (limit_list("rpm:1"), Some(true)));
     assert!(second < version, "a flag is a change too, found {second} and then {version}");
 }
 
 pub(super) async fn a_change_of_another_version_is_a_conflict(f: Fixture) {
     fails(f.try_set(&on_gpt(), "rpm:1", Some(1)).await, StoreErrorKind::Conflict);
-    let first = f.try_set(&on_gpt(), "rpm:1", Some(0)).await.expect("0 stands for a level that does not exist");
+    let first = f
+        .try_set(&on_gpt(), "rpm:1", Some(0))
+        .await
+        .expect("0 stands for a level that does not exist");
     fails(f.try_set(&on_gpt(), "rpm:2", Some(0)).await, StoreErrorKind::Conflict);
     let second = f.try_set(&on_gpt(), "rpm:3", Some(first)).await.expect("nobody changed it since");
     fails(f.try_set(&on_gpt(), "rpm:4", Some(first)).await, StoreErrorKind::Conflict);
     let stored = f.store.level(&on_gpt()).await.expect("a read").expect("the level is there");
-    assert_eq!((stored.limits, stored.version), (limit_list("rpm:3"), second), "a lost race changes nothing");
+    assert_eq!(
+        (stored.limits, stored.version),
+        (limit_list("rpm:3"), second),
+        "a lost race changes nothing"
+    );
 }
 
 pub(super) async fn a_version_does_not_come_back_after_a_deletion(f: Fixture) {
@@ -138,29 +169,55 @@ pub(super) async fn deleting_limits_keeps_the_flag(f: Fixture) {
 pub(super) async fn a_level_with_only_a_flag_supplies_no_limits(f: Fixture) {
     f.set(&Level::System, "rpm:1/min").await;
     f.flag(&key_on_gpt(), Some(false)).await;
-    assert_eq!(found(&f, "key", GPT).await, says("rpm:1/min", LimitSource::System), "an empty level does not win");
+    assert_eq!(
+        found(&f, "key", GPT).await,
+        says("rpm:1/min", LimitSource::System),
+        "an empty level does not win"
+    );
 }
 
 pub(super) async fn many_members_are_resolved_at_once_and_in_order(f: Fixture) {
     f.set(&Level::System, "rpm:1/min").await;
     f.set(&Level::Entity(entity("b")), "rpm:2/min").await;
     f.set(&Level::EntityResource(entity("c"), resource("other")), "rpm:3/min").await;
-    let (a, b, c, gpt, other) = (entity("a"), entity("b"), entity("c"), resource(GPT), resource("other"));
+    let (a, b, c, gpt, other) =
+        (entity("a"), entity("b"), entity("c"), resource(GPT), resource("other"));
     let keys = [(&c, &other), (&a, &gpt), (&c, &gpt), (&b, &other), (&c, &other)];
-    let keys: Vec<_> = keys.into_iter().map(|(entity, resource)| MemberKey { entity, resource }).collect();
+    let keys: Vec<_> =
+        keys.into_iter().map(|(entity, resource)| MemberKey { entity, resource }).collect();
     let resolution = f.store.resolve(&keys).await.expect("configuration can be resolved");
-    let sources: Vec<_> = resolution.members.iter().map(|member| member.limits.as_ref().map(|(_, source)| *source)).collect();
+    let sources: Vec<_> = resolution
+        .members
+        .iter()
+        .map(|member| member.limits.as_ref().map(|(_, source)| *source))
+        .collect();
     use LimitSource::{Entity, EntityResource, System};
-    assert_eq!(sources, [EntityResource, System, System, Entity, EntityResource].map(Some), "one per key, in order");
+    assert_eq!(
+        sources,
+        [EntityResource, System, System, Entity, EntityResource].map(Some),
+        "one per key, in order"
+    );
 }
 
 pub(super) async fn takes_go_on_to_the_parent_of_a_cascading_entity_only(f: Fixture) {
     f.create("org").await;
-    for (id, parent, cascade) in [("cascades", Some("org"), true), ("stays", Some("org"), false), ("alone", None, true)] {
+    for (id, parent, cascade) in
+        [("cascades", Some("org"), true), ("stays", Some("org"), false), ("alone", None, true)]
+    {
         f.try_create(id, parent, cascade).await.expect("an entity can be created");
     }
-    for (id, expected) in [("cascades", Some("org")), ("stays", None), ("alone", None), ("org", None), ("unknown", None)] {
-        assert_eq!(f.resolve(id, GPT).await.cascades_to, expected.map(entity), "where takes of {id} go on to");
+    for (id, expected) in [
+        ("cascades", Some("org")),
+        ("stays", None),
+        ("alone", None),
+        ("org", None),
+        ("unknown", None),
+    ] {
+        assert_eq!(
+            f.resolve(id, GPT).await.cascades_to,
+            expected.map(entity),
+            "where takes of {id} go on to"
+        );
     }
 }
 
@@ -168,7 +225,11 @@ pub(super) async fn the_outage_policy_is_kept_until_it_is_deleted(f: Fixture) {
     set_policy(&f, Some(OnUnavailable::Allow)).await;
     assert_eq!(policy(&f).await, Some(OnUnavailable::Allow));
     set_policy(&f, None).await;
-    assert_eq!(policy(&f).await, Some(OnUnavailable::Allow), "a change that does not mention it keeps it");
+    assert_eq!(
+        policy(&f).await,
+        Some(OnUnavailable::Allow),
+        "a change that does not mention it keeps it"
+    );
     let stored = f.store.level(&Level::System).await.expect("a read").expect("the level is there");
     assert_eq!(stored.on_unavailable, Some(OnUnavailable::Allow));
     set_policy(&f, Some(OnUnavailable::Block)).await;
@@ -188,5 +249,8 @@ pub(super) async fn stamps_grow_with_every_change_of_limits(f: Fixture) {
         f.unset(&level).await;
         stamps.push(stamp().await);
     }
-    assert!(stamps.is_sorted_by(|earlier, later| earlier < later), "every change is fresher than the one before: {stamps:?}");
+    assert!(
+        stamps.is_sorted_by(|earlier, later| earlier < later),
+        "every change is fresher than the one before: {stamps:?}"
+    );
 }

@@ -32,10 +32,16 @@ pub(super) async fn balances_are_exact_over_several_takes(f: Fixture) {
 
 pub(super) async fn several_limits_are_decided_together(f: Fixture) {
     let both = limits("rpm:60/min tpm:1000/min");
-    f.take(&ask("key", &both, &[("rpm", 1), ("tpm", 900)]), at(0)).await.granted(&[59_000, 100_000]);
+    f.take(&ask("key", &both, &[("rpm", 1), ("tpm", 900)]), at(0))
+        .await
+        .granted(&[59_000, 100_000]);
     let short = ask("key", &both, &[("rpm", 1), ("tpm", 101)]);
     f.take(&short, at(0)).await.refused(&[(59_000, Wait::None), (100_000, after(60))]);
-    assert_eq!(f.balances("key", at(0)).await, [59_000, 100_000], "a refusal by one limit takes from none");
+    assert_eq!(
+        f.balances("key", at(0)).await,
+        [59_000, 100_000],
+        "a refusal by one limit takes from none"
+    );
     assert_eq!(f.consumed("key").await, [1_000, 900_000], "a refusal counts as no consumption");
 }
 
@@ -43,8 +49,16 @@ pub(super) async fn reports_follow_the_order_of_the_takes(f: Fixture) {
     let both = limits("rpm:60/min tpm:1000/min");
     let answer = f.take(&ask("key", &both, &[("tpm", 10), ("rpm", 1)]), at(0)).await;
     answer.granted(&[990_000, 59_000]);
-    let indexes: Vec<_> = answer.reports().iter().map(|report| (report.member, report.limit, report.requested)).collect();
-    assert_eq!(indexes, [(0, 1, Milli(10_000)), (0, 0, Milli(1_000))], "each report names its member, its limit and its amount");
+    let indexes: Vec<_> = answer
+        .reports()
+        .iter()
+        .map(|report| (report.member, report.limit, report.requested))
+        .collect();
+    assert_eq!(
+        indexes,
+        [(0, 1, Milli(10_000)), (0, 0, Milli(1_000))],
+        "each report names its member, its limit and its amount"
+    );
 }
 
 pub(super) async fn a_zero_amount_declares_and_takes_nothing(f: Fixture) {
@@ -59,7 +73,11 @@ pub(super) async fn a_limit_not_asked_for_is_not_taken_from(f: Fixture) {
     let both = limits("rpm:60/min tpm:1000/min");
     f.take(&ask("key", &both, &[("rpm", 60)]), at(0)).await.granted(&[0]);
     f.take(&ask("key", &both, &[("tpm", 1)]), at(0)).await.granted(&[999_000]);
-    assert_eq!(f.balances("key", at(0)).await, [0, 999_000], "an empty limit does not refuse who does not ask for it");
+    assert_eq!(
+        f.balances("key", at(0)).await,
+        [0, 999_000],
+        "an empty limit does not refuse who does not ask for it"
+    );
 }
 
 pub(super) async fn more_than_the_capacity_never_passes(f: Fixture) {
@@ -82,18 +100,26 @@ pub(super) async fn a_refusal_writes_nothing(f: Fixture) {
     let rpm = limits("rpm:60/min");
     f.take(&ask("key", &rpm, &[("rpm", 60)]), at(0)).await.granted(&[0]);
     let before = f.bucket("key").await;
-    f.take(&ask("key", &rpm, &[("rpm", 30)]), at(7 * SECOND)).await.refused(&[(7_000, after(23_000))]);
+    f.take(&ask("key", &rpm, &[("rpm", 30)]), at(7 * SECOND))
+        .await
+        .refused(&[(7_000, after(23_000))]);
     assert_eq!(f.bucket("key").await, before, "a refusal leaves the stored bucket as it was");
 }
 
 pub(super) async fn a_refusal_does_not_create_a_bucket(f: Fixture) {
-    f.take(&ask("key", &limits("rpm:60/min"), &[("rpm", 61)]), at(0)).await.refused(&[(60_000, Wait::Never)]);
+    f.take(&ask("key", &limits("rpm:60/min"), &[("rpm", 61)]), at(0))
+        .await
+        .refused(&[(60_000, Wait::Never)]);
     assert_eq!(f.bucket("key").await, None, "a refused request leaves no bucket behind");
 }
 
 pub(super) async fn a_take_does_not_create_an_entity(f: Fixture) {
     f.take(&ask("stranger", &limits("rpm:60/min"), &[("rpm", 1)]), at(0)).await.granted(&[59_000]);
-    assert_eq!(f.store.entity(&entity("stranger")).await.expect("a read"), None, "unknown entities are limited, not registered");
+    assert_eq!(
+        f.store.entity(&entity("stranger")).await.expect("a read"),
+        None,
+        "unknown entities are limited, not registered"
+    );
     let listed = f.store.entities(&PageRequest::default()).await.expect("a list");
     assert_eq!(listed.items, [], "an unknown entity is not listed");
 }
@@ -109,14 +135,20 @@ pub(super) async fn a_peek_answers_like_a_take_and_writes_nothing(f: Fixture) {
     let peeked = f.peek(&request, at(30 * SECOND)).await;
     peeked.refused(&[(60_000, Wait::None), (600_000, after(18_000))]);
     assert_eq!(f.bucket("key").await, before, "a peek leaves the stored bucket as it was");
-    assert_eq!(f.take(&request[0], at(30 * SECOND)).await, peeked, "a refused take says what the peek said");
+    assert_eq!(
+        f.take(&request[0], at(30 * SECOND)).await,
+        peeked,
+        "a refused take says what the peek said"
+    );
     f.peek(&request, at(48 * SECOND)).await.granted(&[60_000, 900_000]);
 }
 
 pub(super) async fn entities_have_buckets_of_their_own(f: Fixture) {
     let rpm = limits("rpm:60/min");
     // Not even upper and lower case are the same.
-    for (id, tokens, left) in [("key", 1, 59_000), ("Key", 2, 58_000), ("key.1", 3, 57_000), ("key-1", 4, 56_000)] {
+    for (id, tokens, left) in
+        [("key", 1, 59_000), ("Key", 2, 58_000), ("key.1", 3, 57_000), ("key-1", 4, 56_000)]
+    {
         f.take(&ask(id, &rpm, &[("rpm", tokens)]), at(0)).await.granted(&[left]);
     }
     assert_eq!(f.balances("key", at(0)).await, [59_000], "what others took is theirs");
@@ -124,12 +156,21 @@ pub(super) async fn entities_have_buckets_of_their_own(f: Fixture) {
 
 pub(super) async fn resources_have_buckets_of_their_own(f: Fixture) {
     let rpm = limits("rpm:60/min");
-    for (name, tokens, left) in [("gpt-4", 1, 59_000), ("GPT-4", 2, 58_000), ("gpt-4/v1", 3, 57_000), ("gpt-4:v1", 4, 56_000)] {
+    for (name, tokens, left) in [
+        ("gpt-4", 1, 59_000),
+        ("GPT-4", 2, 58_000),
+        ("gpt-4/v1", 3, 57_000),
+        ("gpt-4:v1", 4, 56_000),
+    ] {
         f.take(&ask("key", &rpm, &[("rpm", tokens)]).on(name), at(0)).await.granted(&[left]);
     }
     let page = f.store.buckets(&entity("key"), &PageRequest::default()).await.expect("a list");
     let found: Vec<_> = page.items.iter().map(|view| view.resource.to_string()).collect();
-    assert_eq!(found, ["GPT-4", "gpt-4", "gpt-4/v1", "gpt-4:v1"], "the buckets of an entity, ordered by resource");
+    assert_eq!(
+        found,
+        ["GPT-4", "gpt-4", "gpt-4/v1", "gpt-4:v1"],
+        "the buckets of an entity, ordered by resource"
+    );
 }
 
 pub(super) async fn limit_names_know_case_and_punctuation(f: Fixture) {
@@ -154,21 +195,27 @@ pub(super) async fn sixteen_limits_fit_one_bucket(f: Fixture) {
 
 pub(super) async fn the_largest_limit_does_not_overflow(f: Fixture) {
     const TOKENS: u64 = 1_000_000_000_000_000;
-    let largest = Limit::custom("big", TOKENS, TOKENS, 1_000_000_000).expect("within the bounds of a limit");
+    let largest =
+        Limit::custom("big", TOKENS, TOKENS, 1_000_000_000).expect("within the bounds of a limit");
     let big = LimitsInForce::new([largest], LimitSource::System);
     f.take(&ask("key", &big, &[("big", TOKENS)]), at(0)).await.granted(&[0]);
     // A million millitokens come back every millisecond.
-    f.take(&ask("key", &big, &[("big", TOKENS)]), at(0)).await.refused(&[(0, after(1_000_000_000_000))]);
+    f.take(&ask("key", &big, &[("big", TOKENS)]), at(0))
+        .await
+        .refused(&[(0, after(1_000_000_000_000))]);
     f.take(&ask("key", &big, &[("big", 1_000)]), at(1)).await.granted(&[0]);
     f.take(&ask("key", &big, &[("big", TOKENS)]), at(1_000_000_000_001)).await.granted(&[0]);
 }
 
 pub(super) async fn the_slowest_limit_does_not_overflow(f: Fixture) {
     const TOKENS: u64 = 1_000_000_000_000_000;
-    let slowest = Limit::custom("slow", TOKENS, 1, 1_000_000_000).expect("within the bounds of a limit");
+    let slowest =
+        Limit::custom("slow", TOKENS, 1, 1_000_000_000).expect("within the bounds of a limit");
     let slow = LimitsInForce::new([slowest], LimitSource::System);
     f.take(&ask("key", &slow, &[("slow", TOKENS)]), at(0)).await.granted(&[0]);
-    f.take(&ask("key", &slow, &[("slow", 1)]), at(0)).await.refused(&[(0, after(1_000_000_000_000))]);
+    f.take(&ask("key", &slow, &[("slow", 1)]), at(0))
+        .await
+        .refused(&[(0, after(1_000_000_000_000))]);
     // It would take 10²⁷ milliseconds: the wait stays at the largest there is.
     f.take(&ask("key", &slow, &[("slow", TOKENS)]), at(0)).await.refused(&[(0, after(u64::MAX))]);
     f.take(&ask("key", &slow, &[("slow", 1)]), at(1_000_000_000_000)).await.granted(&[0]);

@@ -2,7 +2,9 @@
 
 use zae_limiter_core::{AuditSubject, UsageWindow};
 
-use super::fixture::{Fixture, GPT, HOUR, SECOND, after, ask, at, correction, entity, limits, namespace, resource};
+use super::fixture::{
+    Fixture, GPT, HOUR, SECOND, after, ask, at, correction, entity, limits, namespace, resource,
+};
 use crate::{AuditQuery, Level, PageRequest, UsageQuery};
 
 pub(super) async fn buckets_outlive_the_handle(f: Fixture) {
@@ -12,10 +14,17 @@ pub(super) async fn buckets_outlive_the_handle(f: Fixture) {
     f.take(&ask("key", &x, &[("x", 0)]), at(500)).await.granted(&[166]);
     f.adjust(&correction("debtor", &x, &[("x", 10)]), at(0)).await;
     let fewer = f.stored(&Level::System, "x:1/3sec:9").await;
-    assert!(f.take(&ask("key", &fewer, &[("x", 0)]), at(501)).await.is_granted(), "x is not in debt");
+    assert!(
+        f.take(&ask("key", &fewer, &[("x", 0)]), at(501)).await.is_granted(),
+        "x is not in debt"
+    );
     let before = (f.bucket("key").await, f.bucket("debtor").await);
     let f = f.reopened().await;
-    assert_eq!((f.bucket("key").await, f.bucket("debtor").await), before, "buckets are as they were, to the last field");
+    assert_eq!(
+        (f.bucket("key").await, f.bucket("debtor").await),
+        before,
+        "buckets are as they were, to the last field"
+    );
     f.take(&ask("debtor", &x, &[("x", 0)]), at(0)).await.refused(&[(-1_000, after(3_000))]);
 }
 
@@ -24,25 +33,42 @@ pub(super) async fn configuration_outlives_the_handle(f: Fixture) {
     f.try_create("key", Some("org"), true).await.expect("an entity can be created");
     let version = f.set(&Level::System, "rpm:60/min tpm:1000/min").await;
     f.flag(&Level::Resource(resource(GPT)), Some(true)).await;
-    f.take(&ask("other", &f.in_force("other").await, &[("rpm", 1)]).on("gpt-5"), at(0)).await.granted(&[59_000]);
-    let (entity_before, level_before) = (f.store.entity(&entity("key")).await, f.store.level(&Level::System).await);
+    f.take(&ask("other", &f.in_force("other").await, &[("rpm", 1)]).on("gpt-5"), at(0))
+        .await
+        .granted(&[59_000]);
+    let (entity_before, level_before) =
+        (f.store.entity(&entity("key")).await, f.store.level(&Level::System).await);
     let f = f.reopened().await;
-    assert_eq!(f.store.entity(&entity("key")).await.expect("a read"), entity_before.expect("a read"));
+    assert_eq!(
+        f.store.entity(&entity("key")).await.expect("a read"),
+        entity_before.expect("a read")
+    );
     assert_eq!(f.store.level(&Level::System).await.expect("a read"), level_before.expect("a read"));
     assert_eq!(f.resolve("key", GPT).await.cascades_to, Some(entity("org")));
     f.take(&ask("key", &limits("rpm:60/min"), &[("rpm", 1)]), at(0)).await.disabled(0);
     f.try_set(&Level::System, "rpm:1", Some(version)).await.expect("the version is the same");
-    // A bucket that learnt its limits from the first handle takes those the second one has read: stamps go on growing.
-    f.take(&ask("other", &f.in_force("other").await, &[("rpm", 1)]).on("gpt-5"), at(0)).await.granted(&[0]);
+    // A bucket that learnt its limits from the first handle takes those the second one has read:
+    // stamps go on growing.
+    f.take(&ask("other", &f.in_force("other").await, &[("rpm", 1)]).on("gpt-5"), at(0))
+        .await
+        .granted(&[0]);
 }
 
 pub(super) async fn history_outlives_the_handle(f: Fixture) {
     f.create("key").await;
     f.take(&ask("key", &limits("rpm:60/min"), &[("rpm", 2)]), at(0)).await.granted(&[58_000]);
     f.take(&ask("key", &limits("rpm:60/min"), &[("rpm", 3)]), at(HOUR)).await.granted(&[57_000]);
-    let audit = AuditQuery { subject: AuditSubject::Entity(entity("key")), page: PageRequest::default() };
+    let audit =
+        AuditQuery { subject: AuditSubject::Entity(entity("key")), page: PageRequest::default() };
     let (window, page) = (UsageWindow::Hourly, PageRequest::default());
-    let usage = UsageQuery { entity: Some(entity("key")), resource: None, window, from: None, until: None, page };
+    let usage = UsageQuery {
+        entity: Some(entity("key")),
+        resource: None,
+        window,
+        from: None,
+        until: None,
+        page,
+    };
     let events = f.store.audit_events(&audit).await.expect("a query");
     let hours = f.store.usage(&usage).await.expect("a query");
     assert_eq!(events.items.len(), 1, "what was created");
@@ -77,7 +103,11 @@ pub(super) async fn two_handles_share_one_configuration(f: Fixture) {
     other.take(&one, at(0)).await.granted(&[59_000]);
     f.set(&Level::System, "rpm:5").await;
     let (read, set) = (other.in_force("key").await, f.in_force("key").await);
-    assert_eq!((read.limits, read.source), (set.limits, set.source), "what one sets the other reads");
+    assert_eq!(
+        (read.limits, read.source),
+        (set.limits, set.source),
+        "what one sets the other reads"
+    );
     f.flag(&Level::Resource(resource(GPT)), Some(true)).await;
     other.take(&one, at(0)).await.disabled(0);
     other.flag(&Level::Resource(resource(GPT)), None).await;

@@ -12,12 +12,20 @@ async fn get(f: &Fixture, id: &str) -> Option<Entity> {
 }
 
 async fn ids(f: &Fixture) -> Vec<String> {
-    all(async |page| f.store.entities(&page).await).await.iter().map(|entity| entity.id.to_string()).collect()
+    all(async |page| f.store.entities(&page).await)
+        .await
+        .iter()
+        .map(|entity| entity.id.to_string())
+        .collect()
 }
 
 async fn children(f: &Fixture, parent: &str) -> Vec<String> {
     let parent = entity(parent);
-    all(async |page| f.store.children(&parent, &page).await).await.iter().map(|entity| entity.id.to_string()).collect()
+    all(async |page| f.store.children(&parent, &page).await)
+        .await
+        .iter()
+        .map(|entity| entity.id.to_string())
+        .collect()
 }
 
 async fn delete(f: &Fixture, id: &str) -> DeletedEntity {
@@ -27,14 +35,21 @@ async fn delete(f: &Fixture, id: &str) -> DeletedEntity {
 pub(super) async fn an_entity_comes_back_as_it_was_created(f: Fixture) {
     f.create("org").await;
     let metadata: BTreeMap<String, String> =
-        [("team", "Ünïcødé 🦀"), ("note", "line one\nline 'two'\t\"three\""), ("empty", "")].map(|(k, v)| (k.into(), v.into())).into();
-    let new =
-        NewEntity {
-            name: "Клавиша \"1\"".into(), parent: Some(entity("org")), cascade: true, metadata, ..new_entity("key@1:a.b-c_d")
-        };
-    let created = f.store.create_entity(&new, &f.change(at(7))).await.expect("an entity can be created");
+        [("team", "Ünïcødé 🦀"), ("note", "line one\nline 'two'\t\"three\""), ("empty", "")]
+            .map(|(k, v)| (k.into(), v.into()))
+            .into();
+    let new = NewEntity {
+        name: "Клавиша \"1\"".into(),
+        parent: Some(entity("org")),
+        cascade: true,
+        metadata,
+        ..new_entity("key@1:a.b-c_d")
+    };
+    let created =
+        f.store.create_entity(&new, &f.change(at(7))).await.expect("an entity can be created");
     let NewEntity { id, name, parent, cascade, metadata } = new;
-    let expected = Entity { id, name, parent, cascade, metadata, created_at: at(7), version: created.version };
+    let expected =
+        Entity { id, name, parent, cascade, metadata, created_at: at(7), version: created.version };
     assert_eq!(created, expected, "what creating answers");
     assert_eq!(get(&f, "key@1:a.b-c_d").await, Some(expected), "what is stored");
 }
@@ -43,7 +58,10 @@ pub(super) async fn an_unknown_entity_is_not_found(f: Fixture) {
     assert_eq!(get(&f, "nobody").await, None);
     assert_eq!(children(&f, "nobody").await, [""; 0]);
     fails(f.rename("nobody", 1, "Somebody").await, StoreErrorKind::NotFound);
-    fails(f.store.delete_entity(&entity("nobody"), &f.change(at(0))).await, StoreErrorKind::NotFound);
+    fails(
+        f.store.delete_entity(&entity("nobody"), &f.change(at(0))).await,
+        StoreErrorKind::NotFound,
+    );
 }
 
 pub(super) async fn an_id_is_taken_once(f: Fixture) {
@@ -67,25 +85,51 @@ pub(super) async fn nobody_is_their_own_parent(f: Fixture) {
 pub(super) async fn a_cascade_has_a_longest_length(f: Fixture) {
     f.create("e1").await;
     for number in 2..=CHAIN_MAX {
-        f.try_create(&format!("e{number}"), Some(&format!("e{}", number - 1)), true).await.expect("within the longest chain");
+        f.try_create(&format!("e{number}"), Some(&format!("e{}", number - 1)), true)
+            .await
+            .expect("within the longest chain");
     }
     let last = format!("e{CHAIN_MAX}");
     fails(f.try_create("too-deep", Some(&last), true).await, StoreErrorKind::Invalid);
     assert_eq!(get(&f, "too-deep").await, None, "nothing was created");
-    f.try_create("no-cascade", Some(&last), false).await.expect("who does not cascade has no chain");
-    f.try_create("new-start", Some("no-cascade"), true).await.expect("the chain ends at the parent, which does not cascade");
+    f.try_create("no-cascade", Some(&last), false)
+        .await
+        .expect("who does not cascade has no chain");
+    f.try_create("new-start", Some("no-cascade"), true)
+        .await
+        .expect("the chain ends at the parent, which does not cascade");
 }
 
 pub(super) async fn an_update_changes_what_it_names(f: Fixture) {
-    let new = NewEntity { metadata: BTreeMap::from([("team".into(), "a".into())]), ..new_entity("key") };
-    let first = f.store.create_entity(&new, &f.change(at(0))).await.expect("an entity can be created");
+    let new =
+        NewEntity { metadata: BTreeMap::from([("team".into(), "a".into())]), ..new_entity("key") };
+    let first =
+        f.store.create_entity(&new, &f.change(at(0))).await.expect("an entity can be created");
     let second = f.rename("key", first.version, "Another").await.expect("nobody changed it since");
-    assert!(second.version > first.version, "versions grow, found {} and then {}", first.version, second.version);
-    assert_eq!(second, Entity { name: "Another".into(), version: second.version, ..first }, "only the name was changed");
-    let update = EntityUpdate { name: None, metadata: Some(BTreeMap::from([("note".into(), "b".into())])) };
-    let third = f.store.update_entity(&entity("key"), second.version, &update, &f.change(at(0))).await.expect("an update");
+    assert!(
+        second.version > first.version,
+        "versions grow, found {} and then {}",
+        first.version,
+        second.version
+    );
+    assert_eq!(
+        second,
+        Entity { name: "Another".into(), version: second.version, ..first },
+        "only the name was changed"
+    );
+    let update =
+        EntityUpdate { name: None, metadata: Some(BTreeMap::from([("note".into(), "b".into())])) };
+    let third = f
+        .store
+        .update_entity(&entity("key"), second.version, &update, &f.change(at(0)))
+        .await
+        .expect("an update");
     let metadata = BTreeMap::from([("note".into(), "b".into())]);
-    assert_eq!(third, Entity { metadata, version: third.version, ..second }, "metadata is replaced whole, the name stays");
+    assert_eq!(
+        third,
+        Entity { metadata, version: third.version, ..second },
+        "metadata is replaced whole, the name stays"
+    );
     assert_eq!(get(&f, "key").await, Some(third));
 }
 
@@ -108,11 +152,21 @@ pub(super) async fn a_deleted_entity_takes_its_things_along(f: Fixture) {
         f.take(&ask(id, &rpm, &[("rpm", 60)]).on("gpt-5"), at(0)).await.granted(&[0]);
     }
     assert_eq!(delete(&f, "key").await, DeletedEntity { buckets: 2, configs: 2 });
-    assert_eq!((get(&f, "key").await, f.bucket("key").await, ids(&f).await), (None, None, vec!["other".to_owned()]));
+    assert_eq!(
+        (get(&f, "key").await, f.bucket("key").await, ids(&f).await),
+        (None, None, vec!["other".to_owned()])
+    );
     assert_eq!(f.store.level(&Level::Entity(entity("key"))).await.expect("a read"), None);
     assert_eq!(f.resolve("key", "gpt-5").await.limits, None);
-    let page = f.store.resource_buckets(&resource("gpt-4"), &PageRequest::default()).await.expect("a list");
-    assert_eq!(page.items.iter().map(|view| view.entity.to_string()).collect::<Vec<_>>(), ["other"]);
+    let page = f
+        .store
+        .resource_buckets(&resource("gpt-4"), &PageRequest::default())
+        .await
+        .expect("a list");
+    assert_eq!(
+        page.items.iter().map(|view| view.entity.to_string()).collect::<Vec<_>>(),
+        ["other"]
+    );
     assert_eq!(f.balances("other", at(0)).await, [0], "others keep theirs");
     assert!(f.resolve("other", "gpt-5").await.limits.is_some(), "others keep theirs");
 }
@@ -133,10 +187,18 @@ pub(super) async fn the_version_of_a_deleted_entity_never_comes_back(f: Fixture)
     delete(&f, "key").await;
     let anew = f.create("key").await;
     for gone in [first.version, second.version] {
-        assert!(anew.version > gone, "version {gone} is gone, the new entity begins with {}", anew.version);
+        assert!(
+            anew.version > gone,
+            "version {gone} is gone, the new entity begins with {}",
+            anew.version
+        );
         fails(f.rename("key", gone, "Third").await, StoreErrorKind::Conflict);
     }
-    assert_eq!(get(&f, "key").await, Some(anew.clone()), "who read the old entity changes nothing of the new one");
+    assert_eq!(
+        get(&f, "key").await,
+        Some(anew.clone()),
+        "who read the old entity changes nothing of the new one"
+    );
     f.rename("key", anew.version, "Third").await.expect("who read the new one does");
 }
 
@@ -152,8 +214,13 @@ pub(super) async fn an_entity_with_children_is_not_deleted(f: Fixture) {
     f.create("org").await;
     f.try_create("child-b", Some("org"), true).await.expect("an entity can be created");
     f.try_create("child-a", Some("org"), false).await.expect("an entity can be created");
-    let error = fails(f.store.delete_entity(&entity("org"), &f.change(at(0))).await, StoreErrorKind::State);
-    assert!(error.message().contains("child-a"), "the message names children, found {:?}", error.message());
+    let error =
+        fails(f.store.delete_entity(&entity("org"), &f.change(at(0))).await, StoreErrorKind::State);
+    assert!(
+        error.message().contains("child-a"),
+        "the message names children, found {:?}",
+        error.message()
+    );
     assert!(get(&f, "org").await.is_some(), "it is still there");
     delete(&f, "child-a").await;
     delete(&f, "child-b").await;
@@ -163,10 +230,22 @@ pub(super) async fn an_entity_with_children_is_not_deleted(f: Fixture) {
 
 pub(super) async fn children_are_direct_and_ordered(f: Fixture) {
     f.create("org").await;
-    for (id, parent) in [("z", "org"), ("a", "org"), ("m", "org"), ("grandchild", "a"), ("M", "org"), ("a.b", "org"), ("a-b", "org")] {
+    for (id, parent) in [
+        ("z", "org"),
+        ("a", "org"),
+        ("m", "org"),
+        ("grandchild", "a"),
+        ("M", "org"),
+        ("a.b", "org"),
+        ("a-b", "org"),
+    ] {
         f.try_create(id, Some(parent), true).await.expect("an entity can be created");
     }
-    assert_eq!(children(&f, "org").await, ["M", "a", "a-b", "a.b", "m", "z"], "by id, byte by byte");
+    assert_eq!(
+        children(&f, "org").await,
+        ["M", "a", "a-b", "a.b", "m", "z"],
+        "by id, byte by byte"
+    );
     assert_eq!(children(&f, "a").await, ["grandchild"]);
     assert_eq!(children(&f, "grandchild").await, [""; 0]);
 }
@@ -187,7 +266,10 @@ pub(super) async fn texts_that_nobody_can_show_are_refused(f: Fixture) {
         NewEntity { metadata: pair("", "value"), ..new_entity("key") },
         NewEntity { metadata: pair(&"k".repeat(65), "value"), ..new_entity("key") },
         NewEntity { metadata: pair("key", &"v".repeat(1_025)), ..new_entity("key") },
-        NewEntity { metadata: (0..65).map(|n| (format!("key-{n}"), String::new())).collect(), ..new_entity("key") },
+        NewEntity {
+            metadata: (0..65).map(|n| (format!("key-{n}"), String::new())).collect(),
+            ..new_entity("key")
+        },
     ];
     for new in wrong {
         fails(f.store.create_entity(&new, &f.change(at(0))).await, StoreErrorKind::Invalid);

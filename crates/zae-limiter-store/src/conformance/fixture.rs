@@ -1,17 +1,19 @@
-//! What makes the cases short: builders for limits, requests and changes, and answers that check themselves.
+//! What makes the cases short: builders for limits, requests and changes, and answers that check
+//! themselves.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use zae_limiter_core::{
-    BucketState, Entity, EntityId, EventId, Limit, LimitName, LimitParams, LimitSource, LimitState, Milli, NamespaceId, NamespaceName,
-    Reports, ResourceName, Take, TimeMs, Wait, WaitMs,
+    BucketState, Entity, EntityId, EventId, Limit, LimitName, LimitParams, LimitSource, LimitState,
+    Milli, NamespaceId, NamespaceName, Reports, ResourceName, Take, TimeMs, Wait, WaitMs,
 };
 
 use super::Harness;
 use crate::{
-    Adjusted, BucketDelta, Change, ConsumeOutcome, ConsumeRequest, Delta, EntityUpdate, Level, LimitsChange, LimitsInForce, MemberConfig,
-    MemberKey, MemberTake, NewEntity, Page, PageRequest, Store, StoreError, StoreErrorKind,
+    Adjusted, BucketDelta, Change, ConsumeOutcome, ConsumeRequest, Delta, EntityUpdate, Level,
+    LimitsChange, LimitsInForce, MemberConfig, MemberKey, MemberTake, NewEntity, Page, PageRequest,
+    Store, StoreError, StoreErrorKind,
 };
 
 pub(super) const SECOND: i64 = 1_000;
@@ -25,14 +27,16 @@ pub(super) const GPT: &str = "gpt-4";
 /// How often a race asks again when the store says it is busy.
 const ATTEMPTS_MAX: u32 = 100;
 
-/// How often a case reads the configuration again because it was told that it is out of date, as a limiter does.
+/// How often a case reads the configuration again because it was told that it is out of date, as a
+/// limiter does.
 const READS_MAX: u32 = 4;
 
 /// How many pages or sweeps a case goes through before it calls the store endless.
 const ROUNDS_MAX: u32 = 1_000;
 
-/// The instant `ms` milliseconds after 2100-01-01T10:00:00Z, where every case begins: a full hour, for the usage windows, and
-/// far ahead of the real clock, by which some stores forget on their own whatever has expired.
+/// The instant `ms` milliseconds after 2100-01-01T10:00:00Z, where every case begins: a full hour,
+/// for the usage windows, and far ahead of the real clock, by which some stores forget on their own
+/// whatever has expired.
 pub(super) fn at(ms: i64) -> TimeMs {
     TimeMs(4_102_480_800_000).plus_ms(ms)
 }
@@ -67,8 +71,9 @@ pub(super) fn limits(text: &str) -> LimitsInForce {
     limits_from(text, LimitSource::System)
 }
 
-/// Limits that were not read from the store. Good for a bucket whose limits never change, and for limits that are given
-/// with the call; whoever changes the limits of a bucket needs a stamp, and stamps come from the store: [`Fixture::stored`].
+/// Limits that were not read from the store. Good for a bucket whose limits never change, and for
+/// limits that are given with the call; whoever changes the limits of a bucket needs a stamp, and
+/// stamps come from the store: [`Fixture::stored`].
 pub(super) fn limits_from(text: &str, source: LimitSource) -> LimitsInForce {
     LimitsInForce::new(limit_list(text), source)
 }
@@ -84,7 +89,13 @@ pub(super) struct Ask {
 
 /// Asks whole tokens of the bucket of an entity for [`GPT`].
 pub(super) fn ask(id: &str, limits: &LimitsInForce, tokens: &[(&str, u64)]) -> Ask {
-    let takes = tokens.iter().map(|(name, tokens)| Take { limit: index_of(limits, name), amount: Milli::from_tokens(*tokens) }).collect();
+    let takes = tokens
+        .iter()
+        .map(|(name, tokens)| Take {
+            limit: index_of(limits, name),
+            amount: Milli::from_tokens(*tokens),
+        })
+        .collect();
     Ask { entity: entity(id), resource: resource(GPT), limits: limits.clone(), takes }
 }
 
@@ -95,7 +106,13 @@ impl Ask {
     }
 
     fn member(&self) -> MemberTake<'_> {
-        MemberTake { entity: &self.entity, resource: &self.resource, limits: &self.limits, takes: &self.takes, absent: &[] }
+        MemberTake {
+            entity: &self.entity,
+            resource: &self.resource,
+            limits: &self.limits,
+            takes: &self.takes,
+            absent: &[],
+        }
     }
 }
 
@@ -109,18 +126,34 @@ pub(super) struct Correction {
 
 /// Corrects the bucket of an entity for [`GPT`] by whole tokens.
 pub(super) fn correction(id: &str, limits: &LimitsInForce, tokens: &[(&str, i64)]) -> Correction {
-    let deltas = tokens.iter().map(|(name, tokens)| Delta { limit: index_of(limits, name), amount: Milli(tokens * 1_000) }).collect();
+    let deltas = tokens
+        .iter()
+        .map(|(name, tokens)| Delta {
+            limit: index_of(limits, name),
+            amount: Milli(tokens * 1_000),
+        })
+        .collect();
     Correction { entity: entity(id), resource: resource(GPT), limits: limits.clone(), deltas }
 }
 
 impl Correction {
     fn delta(&self) -> BucketDelta<'_> {
-        BucketDelta { entity: &self.entity, resource: &self.resource, limits: &self.limits, deltas: &self.deltas, operation: 0 }
+        BucketDelta {
+            entity: &self.entity,
+            resource: &self.resource,
+            limits: &self.limits,
+            deltas: &self.deltas,
+            operation: 0,
+        }
     }
 }
 
 fn index_of(limits: &LimitsInForce, name: &str) -> u8 {
-    let index = limits.limits.iter().position(|limit| *limit.name() == *name).expect("the case asks for a limit it has");
+    let index = limits
+        .limits
+        .iter()
+        .position(|limit| *limit.name() == *name)
+        .expect("the case asks for a limit it has");
     u8::try_from(index).expect("few limits")
 }
 
@@ -145,18 +178,27 @@ impl Answer {
         let ConsumeOutcome::Refused(reports) = &self.0 else {
             panic!("expected a refusal with {limits:?}, found {:?}", self.0);
         };
-        let found: Vec<(i64, Wait)> = reports.iter().map(|report| (report.balance.0, report.wait)).collect();
+        let found: Vec<(i64, Wait)> =
+            reports.iter().map(|report| (report.balance.0, report.wait)).collect();
         assert_eq!(found, limits, "the balances and waits of a refusal (found, expected)");
     }
 
     #[track_caller]
     pub(super) fn stale(&self, member: usize) {
-        assert_eq!(self.0, ConsumeOutcome::Stale { member }, "expected that member {member} must read the configuration again");
+        assert_eq!(
+            self.0,
+            ConsumeOutcome::Stale { member },
+            "expected that member {member} must read the configuration again"
+        );
     }
 
     #[track_caller]
     pub(super) fn disabled(&self, member: usize) {
-        assert_eq!(self.0, ConsumeOutcome::Disabled { member }, "expected that member {member} is switched off");
+        assert_eq!(
+            self.0,
+            ConsumeOutcome::Disabled { member },
+            "expected that member {member} is switched off"
+        );
     }
 
     pub(super) fn is_granted(&self) -> bool {
@@ -173,7 +215,10 @@ impl Answer {
 
 /// The operation failed, in this way.
 #[track_caller]
-pub(super) fn fails<T: std::fmt::Debug>(result: Result<T, StoreError>, kind: StoreErrorKind) -> StoreError {
+pub(super) fn fails<T: std::fmt::Debug>(
+    result: Result<T, StoreError>,
+    kind: StoreErrorKind,
+) -> StoreError {
     match result {
         Err(error) if error.kind() == kind => error,
         other => panic!("expected an error of kind {kind:?}, found {other:?}"),
@@ -196,19 +241,30 @@ impl Fixture {
     /// The same harness with a handle on another namespace, which is registered first.
     pub(super) async fn tenant(&self, name: &str) -> Fixture {
         let id = namespace_id(&format!("id-{name}"));
-        self.store.register_namespace(&namespace(name), &id, &self.change(at(0))).await.expect("a namespace can be registered");
+        self.store
+            .register_namespace(&namespace(name), &id, &self.change(at(0)))
+            .await
+            .expect("a namespace can be registered");
         self.inside(name).await
     }
 
     /// The same harness with a handle on a namespace that is registered.
     pub(super) async fn inside(&self, name: &str) -> Fixture {
-        let store = self.store.scoped(&namespace(name)).await.expect("a registered namespace can be entered");
+        let store = self
+            .store
+            .scoped(&namespace(name))
+            .await
+            .expect("a registered namespace can be entered");
         Fixture { store, ..self.clone() }
     }
 
     /// Another handle on the same data, beside this one.
     pub(super) async fn beside(&self) -> Fixture {
-        let store = self.harness.reopen().await.expect("a store that is durable or shared has a harness that can reopen it");
+        let store = self
+            .harness
+            .reopen()
+            .await
+            .expect("a store that is durable or shared has a harness that can reopen it");
         Fixture { store, ..self.clone() }
     }
 
@@ -216,14 +272,21 @@ impl Fixture {
     pub(super) async fn reopened(self) -> Fixture {
         let Fixture { store, harness, events } = self;
         drop(store);
-        let store = harness.reopen().await.expect("a store that is durable or shared has a harness that can reopen it");
+        let store = harness
+            .reopen()
+            .await
+            .expect("a store that is durable or shared has a harness that can reopen it");
         Fixture { store, harness, events }
     }
 
     /// A change by `admin`; events made later have larger ids.
     pub(super) fn change(&self, at: TimeMs) -> Change {
         let number = self.events.fetch_add(1, Ordering::Relaxed);
-        Change { principal: Some("admin".parse().expect("a valid principal")), at, event: EventId::new(at, u128::from(number)) }
+        Change {
+            principal: Some("admin".parse().expect("a valid principal")),
+            at,
+            event: EventId::new(at, u128::from(number)),
+        }
     }
 
     pub(super) async fn try_chain(&self, asks: &[Ask], now: TimeMs) -> Result<Answer, StoreError> {
@@ -261,10 +324,16 @@ impl Fixture {
                 answer => return answer.expect("a valid request is decided"),
             }
         }
-        panic!("expected a decision within {ATTEMPTS_MAX} attempts; the store is starving its callers");
+        panic!(
+            "expected a decision within {ATTEMPTS_MAX} attempts; the store is starving its callers"
+        );
     }
 
-    pub(super) async fn adjust_all(&self, corrections: &[Correction], now: TimeMs) -> Vec<Result<Adjusted, StoreError>> {
+    pub(super) async fn adjust_all(
+        &self,
+        corrections: &[Correction],
+        now: TimeMs,
+    ) -> Vec<Result<Adjusted, StoreError>> {
         let deltas: Vec<_> = corrections.iter().map(Correction::delta).collect();
         self.store.adjust(&deltas, now).await
     }
@@ -277,11 +346,16 @@ impl Fixture {
 
     /// The bucket of an entity for [`GPT`], as stored.
     pub(super) async fn bucket(&self, id: &str) -> Option<BucketState> {
-        let page = self.store.buckets(&entity(id), &PageRequest::default()).await.expect("buckets can be listed");
+        let page = self
+            .store
+            .buckets(&entity(id), &PageRequest::default())
+            .await
+            .expect("buckets can be listed");
         page.items.into_iter().find(|view| view.resource == *GPT).map(|view| view.state)
     }
 
-    /// Balances of all limits, in millitokens, as they are at `now`; by name, whatever order the store keeps them in.
+    /// Balances of all limits, in millitokens, as they are at `now`; by name, whatever order the
+    /// store keeps them in.
     pub(super) async fn balances(&self, id: &str, now: TimeMs) -> Vec<i64> {
         let mut state = self.bucket(id).await.expect("the bucket is there");
         state.refill(now);
@@ -294,21 +368,36 @@ impl Fixture {
         by_name(&state).iter().map(|limit| limit.consumed.0).collect()
     }
 
-    /// The bucket of somebody whose request was refused is as it was. A store that takes from a chain one by one gives back
-    /// what it took: it may have touched or even made the bucket, which all the same holds, has counted and obeys what it
-    /// did before.
+    /// The bucket of somebody whose request was refused is as it was. A store that takes from a
+    /// chain one by one gives back what it took: it may have touched or even made the bucket, which
+    /// all the same holds, has counted and obeys what it did before.
     #[track_caller]
-    pub(super) fn is_as_it_was(&self, bucket: Option<&BucketState>, before: Option<&BucketState>, now: TimeMs) {
+    pub(super) fn is_as_it_was(
+        &self,
+        bucket: Option<&BucketState>,
+        before: Option<&BucketState>,
+        now: TimeMs,
+    ) {
         if self.store.capabilities().atomic_chains {
             assert_eq!(bucket, before, "the bucket is as it was, to the last field");
         } else {
             let told = |state: &BucketState| as_decided_at(state, now);
-            assert_eq!(bucket.and_then(told), before.and_then(told), "the bucket behaves as it did");
+            assert_eq!(
+                bucket.and_then(told),
+                before.and_then(told),
+                "the bucket behaves as it did"
+            );
         }
     }
 
-    pub(super) async fn try_set(&self, level: &Level, limits: &str, expected_version: Option<u64>) -> Result<u64, StoreError> {
-        let change = LimitsChange { limits: limit_list(limits), on_unavailable: None, expected_version };
+    pub(super) async fn try_set(
+        &self,
+        level: &Level,
+        limits: &str,
+        expected_version: Option<u64>,
+    ) -> Result<u64, StoreError> {
+        let change =
+            LimitsChange { limits: limit_list(limits), on_unavailable: None, expected_version };
         self.store.set_limits(level, &change, &self.change(at(0))).await
     }
 
@@ -322,13 +411,17 @@ impl Fixture {
     }
 
     pub(super) async fn flag(&self, level: &Level, disabled: Option<bool>) -> u64 {
-        self.store.set_disabled(level, disabled, &self.change(at(0))).await.expect("a level can be flagged")
+        self.store
+            .set_disabled(level, disabled, &self.change(at(0)))
+            .await
+            .expect("a level can be flagged")
     }
 
     /// What is stored about an entity for a resource.
     pub(super) async fn resolve(&self, id: &str, name: &str) -> MemberConfig {
         let keys = [MemberKey { entity: &entity(id), resource: &resource(name) }];
-        let mut resolution = self.store.resolve(&keys).await.expect("configuration can be resolved");
+        let mut resolution =
+            self.store.resolve(&keys).await.expect("configuration can be resolved");
         assert_eq!(resolution.members.len(), 1, "one member per key");
         resolution.members.remove(0)
     }
@@ -338,29 +431,48 @@ impl Fixture {
         self.read(&entity(id), &resource(GPT)).await.expect("limits are stored")
     }
 
-    /// Stores limits at a level and reads them: what a limiter knows that asks now. Whoever keeps the answer while others
-    /// change the level has an older read. At the levels of everybody the reader is `key`.
+    /// Stores limits at a level and reads them: what a limiter knows that asks now. Whoever keeps
+    /// the answer while others change the level has an older read. At the levels of everybody the
+    /// reader is `key`.
     pub(super) async fn stored(&self, level: &Level, limits: &str) -> LimitsInForce {
         self.stored_at(level, limits, at(0)).await
     }
 
-    /// The same by an administrator at some instant: a store may bring the limits to buckets at once, or with their next take.
-    pub(super) async fn stored_at(&self, level: &Level, limits: &str, now: TimeMs) -> LimitsInForce {
-        let change = LimitsChange { limits: limit_list(limits), on_unavailable: None, expected_version: None };
+    /// The same by an administrator at some instant: a store may bring the limits to buckets at
+    /// once, or with their next take.
+    pub(super) async fn stored_at(
+        &self,
+        level: &Level,
+        limits: &str,
+        now: TimeMs,
+    ) -> LimitsInForce {
+        let change = LimitsChange {
+            limits: limit_list(limits),
+            on_unavailable: None,
+            expected_version: None,
+        };
         self.store.set_limits(level, &change, &self.change(now)).await.expect("limits can be set");
         let reader = level.entity_id().cloned().unwrap_or_else(|| entity("key"));
         let gpt = resource(GPT);
-        let read = self.read(&reader, level.resource_name().unwrap_or(&gpt)).await.expect("limits are stored");
+        let read = self
+            .read(&reader, level.resource_name().unwrap_or(&gpt))
+            .await
+            .expect("limits are stored");
         let by_name = |mut limits: Vec<Limit>| {
             limits.sort_by(|a, b| a.name().cmp(b.name()));
             limits
         };
-        assert_eq!(by_name(read.limits.to_vec()), by_name(limit_list(limits)), "what was stored is in force");
+        assert_eq!(
+            by_name(read.limits.to_vec()),
+            by_name(limit_list(limits)),
+            "what was stored is in force"
+        );
         assert_eq!(read.source, level.source(), "nothing stronger is stored");
         read
     }
 
-    /// Limits that are not stored, in the hands of somebody who has read the configuration and found none for `key`.
+    /// Limits that are not stored, in the hands of somebody who has read the configuration and
+    /// found none for `key`.
     pub(super) async fn unstored(&self, limits: &str, source: LimitSource) -> LimitsInForce {
         let keys = [MemberKey { entity: &entity("key"), resource: &resource(GPT) }];
         let resolution = self.store.resolve(&keys).await.expect("configuration can be resolved");
@@ -369,13 +481,23 @@ impl Fixture {
     }
 
     async fn read(&self, entity: &EntityId, resource: &ResourceName) -> Option<LimitsInForce> {
-        let resolution = self.store.resolve(&[MemberKey { entity, resource }]).await.expect("configuration can be resolved");
+        let resolution = self
+            .store
+            .resolve(&[MemberKey { entity, resource }])
+            .await
+            .expect("configuration can be resolved");
         let (limits, source) = resolution.members[0].limits.clone()?;
-        Some(LimitsInForce::resolved(limits, source, resolution.stamp, zae_limiter_core::BUCKET_TTL_MULTIPLIER))
+        Some(LimitsInForce::resolved(
+            limits,
+            source,
+            resolution.stamp,
+            zae_limiter_core::BUCKET_TTL_MULTIPLIER,
+        ))
     }
 
-    /// Takes; told that it is out of date, it reads the configuration again and asks again, as a limiter does. For cases in
-    /// which the store may not be able to tell which of two reads is the later.
+    /// Takes; told that it is out of date, it reads the configuration again and asks again, as a
+    /// limiter does. For cases in which the store may not be able to tell which of two reads is the
+    /// later.
     pub(super) async fn take_fresh(&self, ask: &Ask, now: TimeMs) -> Answer {
         let mut ask = ask.clone();
         for _ in 0..READS_MAX {
@@ -401,17 +523,27 @@ impl Fixture {
         panic!("expected to be up to date after {READS_MAX} reads");
     }
 
-    /// The limits of somebody who has read the configuration once more, and found nothing new in it.
+    /// The limits of somebody who has read the configuration once more, and found nothing new in
+    /// it.
     async fn read_again(&self, ask: &Ask) -> LimitsInForce {
         let keys = [MemberKey { entity: &ask.entity, resource: &ask.resource }];
         let resolution = self.store.resolve(&keys).await.expect("configuration can be resolved");
         if let Some((limits, source)) = &resolution.members[0].limits {
-            assert_eq!((limits, *source), (&ask.limits.limits, ask.limits.source), "the case asks with what is stored");
+            assert_eq!(
+                (limits, *source),
+                (&ask.limits.limits, ask.limits.source),
+                "the case asks with what is stored"
+            );
         }
         LimitsInForce { stamp: resolution.stamp, ..ask.limits.clone() }
     }
 
-    pub(super) async fn try_create(&self, id: &str, parent: Option<&str>, cascade: bool) -> Result<Entity, StoreError> {
+    pub(super) async fn try_create(
+        &self,
+        id: &str,
+        parent: Option<&str>,
+        cascade: bool,
+    ) -> Result<Entity, StoreError> {
         let entity = NewEntity { parent: parent.map(entity), cascade, ..new_entity(id) };
         self.store.create_entity(&entity, &self.change(at(0))).await
     }
@@ -420,7 +552,12 @@ impl Fixture {
         self.try_create(id, None, false).await.expect("an entity can be created")
     }
 
-    pub(super) async fn rename(&self, id: &str, version: u64, name: &str) -> Result<Entity, StoreError> {
+    pub(super) async fn rename(
+        &self,
+        id: &str,
+        version: u64,
+        name: &str,
+    ) -> Result<Entity, StoreError> {
         let update = EntityUpdate { name: Some(name.to_owned()), metadata: None };
         self.store.update_entity(&entity(id), version, &update, &self.change(at(0))).await
     }
@@ -440,12 +577,17 @@ impl Fixture {
 
     /// Runs `count` tasks at once and waits for all of them; their results in order.
     #[expect(clippy::disallowed_methods, reason = "a race needs tasks that run at the same time")]
-    pub(super) async fn together<T, F>(&self, count: usize, task: impl Fn(usize, Fixture) -> F) -> Vec<T>
+    pub(super) async fn together<T, F>(
+        &self,
+        count: usize,
+        task: impl Fn(usize, Fixture) -> F,
+    ) -> Vec<T>
     where
         T: Send + 'static,
         F: Future<Output = T> + Send + 'static,
     {
-        let tasks: Vec<_> = (0..count).map(|index| tokio::spawn(task(index, self.clone()))).collect();
+        let tasks: Vec<_> =
+            (0..count).map(|index| tokio::spawn(task(index, self.clone()))).collect();
         let mut results = Vec::with_capacity(count);
         for task in tasks {
             results.push(task.await.expect("a task of the race ends without a panic"));
@@ -464,29 +606,47 @@ fn by_name(state: &BucketState) -> Vec<&LimitState> {
 /// Whether a bucket is switched off, and name, parameters, balance and consumption of its limits.
 type Decided = (bool, Vec<(LimitName, LimitParams, Milli, Milli)>);
 
-/// What decisions at `now` depend on and what has been counted; `None` for a bucket that is as good as none: full, unused,
-/// and open.
+/// What decisions at `now` depend on and what has been counted; `None` for a bucket that is as good
+/// as none: full, unused, and open.
 fn as_decided_at(state: &BucketState, now: TimeMs) -> Option<Decided> {
     let mut state = state.clone();
     state.refill(now);
     let limits = by_name(&state);
-    let unused = limits.iter().all(|limit| limit.balance.0 == limit.params.capacity_milli && limit.consumed == Milli::ZERO);
-    let told = limits.into_iter().map(|limit| (limit.name.clone(), limit.params, limit.balance, limit.consumed)).collect();
+    let unused = limits.iter().all(|limit| {
+        limit.balance.0 == limit.params.capacity_milli && limit.consumed == Milli::ZERO
+    });
+    let told = limits
+        .into_iter()
+        .map(|limit| (limit.name.clone(), limit.params, limit.balance, limit.consumed))
+        .collect();
     (state.disabled || !unused).then_some((state.disabled, told))
 }
 
 /// An entity with a name and nothing else.
 pub(super) fn new_entity(id: &str) -> NewEntity {
-    NewEntity { id: entity(id), name: format!("The {id}"), parent: None, cascade: false, metadata: std::collections::BTreeMap::new() }
+    NewEntity {
+        id: entity(id),
+        name: format!("The {id}"),
+        parent: None,
+        cascade: false,
+        metadata: std::collections::BTreeMap::new(),
+    }
 }
 
 /// Goes through a listing page by page, `limit` items each, and returns the pages.
-pub(super) async fn pages<T>(limit: u32, list: impl AsyncFn(PageRequest) -> Result<Page<T>, StoreError>) -> Vec<Vec<T>> {
+pub(super) async fn pages<T>(
+    limit: u32,
+    list: impl AsyncFn(PageRequest) -> Result<Page<T>, StoreError>,
+) -> Vec<Vec<T>> {
     let mut found = Vec::new();
     let mut request = PageRequest::first(limit);
     for _ in 0..ROUNDS_MAX {
         let page = list(request).await.expect("a page can be read");
-        assert!(page.items.len() <= limit as usize, "a page of at most {limit} has {} items", page.items.len());
+        assert!(
+            page.items.len() <= limit as usize,
+            "a page of at most {limit} has {} items",
+            page.items.len()
+        );
         found.push(page.items);
         match page.next {
             Some(cursor) => request = PageRequest::after(limit, cursor),
@@ -496,7 +656,10 @@ pub(super) async fn pages<T>(limit: u32, list: impl AsyncFn(PageRequest) -> Resu
     panic!("expected a listing to end after {ROUNDS_MAX} pages");
 }
 
-/// Everything a listing has, read in pages of two: what is listed does not depend on where pages end.
-pub(super) async fn all<T>(list: impl AsyncFn(PageRequest) -> Result<Page<T>, StoreError>) -> Vec<T> {
+/// Everything a listing has, read in pages of two: what is listed does not depend on where pages
+/// end.
+pub(super) async fn all<T>(
+    list: impl AsyncFn(PageRequest) -> Result<Page<T>, StoreError>,
+) -> Vec<T> {
     pages(2, list).await.into_iter().flatten().collect()
 }

@@ -19,18 +19,29 @@ fn one(id: &str, name: &str) -> Ask {
     ask(id, &limits("rpm:60/min"), &[("rpm", 1)]).on(name)
 }
 
-/// Takes one by `key` and by `other`, on gpt-4 and on gpt-5: which of the four were granted? The rest must be disabled.
+/// Takes one by `key` and by `other`, on gpt-4 and on gpt-5: which of the four were granted? The
+/// rest must be disabled.
 async fn open(f: &Fixture) -> [bool; 4] {
     let mut open = [false; 4];
-    for (index, (id, name)) in [("key", GPT), ("key", "gpt-5"), ("other", GPT), ("other", "gpt-5")].into_iter().enumerate() {
+    for (index, (id, name)) in
+        [("key", GPT), ("key", "gpt-5"), ("other", GPT), ("other", "gpt-5")].into_iter().enumerate()
+    {
         let answer = f.take(&one(id, name), at(0)).await;
         open[index] = answer.is_granted();
         if !open[index] {
             answer.disabled(0);
         }
         // The same is said to those who only ask, and written down for those who resolve.
-        assert_eq!(f.peek(&[one(id, name)], at(0)).await.is_granted(), open[index], "a peek of {id} on {name}");
-        assert_eq!(f.resolve(id, name).await.disabled_by.is_none(), open[index], "what is resolved for {id} on {name}");
+        assert_eq!(
+            f.peek(&[one(id, name)], at(0)).await.is_granted(),
+            open[index],
+            "a peek of {id} on {name}"
+        );
+        assert_eq!(
+            f.resolve(id, name).await.disabled_by.is_none(),
+            open[index],
+            "what is resolved for {id} on {name}"
+        );
     }
     open
 }
@@ -38,7 +49,11 @@ async fn open(f: &Fixture) -> [bool; 4] {
 pub(super) async fn a_disabled_resource_refuses_everybody(f: Fixture) {
     assert_eq!(open(&f).await, [true; 4], "to begin with");
     f.flag(&on_gpt(), Some(true)).await;
-    assert_eq!(open(&f).await, [false, true, false, true], "existing buckets of the resource are switched off at once");
+    assert_eq!(
+        open(&f).await,
+        [false, true, false, true],
+        "existing buckets of the resource are switched off at once"
+    );
     f.take(&one("new", GPT), at(0)).await.disabled(0);
     assert_eq!(f.bucket("new").await, None, "new ones are not even made");
     f.flag(&on_gpt(), None).await;
@@ -48,7 +63,11 @@ pub(super) async fn a_disabled_resource_refuses_everybody(f: Fixture) {
 pub(super) async fn a_disabled_entity_is_refused_everywhere(f: Fixture) {
     assert_eq!(open(&f).await, [true; 4], "to begin with");
     f.flag(&key(), Some(true)).await;
-    assert_eq!(open(&f).await, [false, false, true, true], "existing buckets of the entity are switched off at once");
+    assert_eq!(
+        open(&f).await,
+        [false, false, true, true],
+        "existing buckets of the entity are switched off at once"
+    );
     f.take(&one("key", "new"), at(0)).await.disabled(0);
     f.flag(&key(), Some(false)).await;
     assert_eq!(open(&f).await, [true; 4], "enabled again");
@@ -67,7 +86,11 @@ pub(super) async fn an_entity_can_be_excepted_from_a_disabled_resource(f: Fixtur
     f.flag(&key(), Some(false)).await;
     assert_eq!(open(&f).await, [true; 4], "to begin with");
     f.flag(&on_gpt(), Some(true)).await;
-    assert_eq!(open(&f).await, [true, true, false, true], "the entity is explicitly enabled, and the stronger level decides");
+    assert_eq!(
+        open(&f).await,
+        [true, true, false, true],
+        "the entity is explicitly enabled, and the stronger level decides"
+    );
     f.flag(&key(), None).await;
     assert_eq!(open(&f).await, [false, true, false, true], "without its flag it inherits");
     f.flag(&key_on_gpt(), Some(false)).await;
@@ -126,8 +149,16 @@ pub(super) async fn a_lease_can_settle_on_a_disabled_bucket(f: Fixture) {
     let rpm = limits("rpm:60/min");
     f.take(&ask("key", &rpm, &[("rpm", 10)]), at(0)).await.granted(&[50_000]);
     f.flag(&key(), Some(true)).await;
-    assert_eq!(f.adjust(&correction("key", &rpm, &[("rpm", 5)]), at(0)).await, Adjusted::Applied, "it was used before");
-    assert_eq!(f.adjust(&correction("key", &rpm, &[("rpm", -3)]), at(0)).await, Adjusted::Applied, "and given back after");
+    assert_eq!(
+        f.adjust(&correction("key", &rpm, &[("rpm", 5)]), at(0)).await,
+        Adjusted::Applied,
+        "it was used before"
+    );
+    assert_eq!(
+        f.adjust(&correction("key", &rpm, &[("rpm", -3)]), at(0)).await,
+        Adjusted::Applied,
+        "and given back after"
+    );
     f.take(&one("key", GPT), at(0)).await.disabled(0);
     f.flag(&key(), None).await;
     f.take(&one("key", GPT), at(0)).await.granted(&[47_000]);
@@ -155,11 +186,16 @@ pub(super) async fn a_flag_keeps_the_limits_beside_it(f: Fixture) {
     f.set(&on_gpt(), "rpm:5").await;
     f.flag(&on_gpt(), Some(true)).await;
     f.flag(&on_gpt(), None).await;
-    let LevelConfig { limits, disabled, .. } = f.store.level(&on_gpt()).await.expect("a read").expect("the limits are there");
+    let LevelConfig { limits, disabled, .. } =
+        f.store.level(&on_gpt()).await.expect("a read").expect("the limits are there");
     assert_eq!((limits.len(), disabled), (1, None), "limits stay, the flag is gone");
     f.flag(&key(), Some(false)).await;
     let stored = f.store.level(&key()).await.expect("a read").expect("the flag is there");
-    assert_eq!((stored.limits.len(), stored.disabled), (0, Some(false)), "enabled is not the same as not flagged");
+    assert_eq!(
+        (stored.limits.len(), stored.disabled),
+        (0, Some(false)),
+        "enabled is not the same as not flagged"
+    );
     f.flag(&key(), None).await;
     assert_eq!(f.store.level(&key()).await.expect("a read"), None, "nothing is stored any more");
 }

@@ -2,8 +2,13 @@
 
 use zae_limiter_core::{AuditSubject, CHAIN_MAX, LimitSource, Milli, Take, UsageWindow};
 
-use super::fixture::{Ask, Fixture, ask, at, entity, fails, limit_list, limits, limits_from, resource};
-use crate::{AuditQuery, Cursor, Level, LimitsChange, OnUnavailable, Page, PageRequest, StoreError, StoreErrorKind, UsageQuery};
+use super::fixture::{
+    Ask, Fixture, ask, at, entity, fails, limit_list, limits, limits_from, resource,
+};
+use crate::{
+    AuditQuery, Cursor, Level, LimitsChange, OnUnavailable, Page, PageRequest, StoreError,
+    StoreErrorKind, UsageQuery,
+};
 
 pub(super) async fn a_negative_amount_is_invalid(f: Fixture) {
     // It would mint: this is not how to give back.
@@ -37,7 +42,8 @@ pub(super) async fn a_bucket_twice_in_one_chain_is_invalid(f: Fixture) {
 
 pub(super) async fn a_chain_that_is_too_long_is_invalid(f: Fixture) {
     let rpm = limits("rpm:60/min");
-    let members: Vec<Ask> = (0..=CHAIN_MAX).map(|member| ask(&format!("e{member}"), &rpm, &[("rpm", 1)])).collect();
+    let members: Vec<Ask> =
+        (0..=CHAIN_MAX).map(|member| ask(&format!("e{member}"), &rpm, &[("rpm", 1)])).collect();
     fails(f.try_chain(&members, at(0)).await, StoreErrorKind::Invalid);
     assert_eq!(f.bucket("e0").await, None, "nothing was taken");
 }
@@ -63,14 +69,21 @@ pub(super) async fn limits_that_do_not_belong_together_are_not_stored(f: Fixture
 
 pub(super) async fn the_system_can_not_be_disabled(f: Fixture) {
     for flag in [Some(true), Some(false), None] {
-        fails(f.store.set_disabled(&Level::System, flag, &f.change(at(0))).await, StoreErrorKind::Invalid);
+        fails(
+            f.store.set_disabled(&Level::System, flag, &f.change(at(0))).await,
+            StoreErrorKind::Invalid,
+        );
     }
     f.take(&ask("key", &limits("rpm:60/min"), &[("rpm", 1)]), at(0)).await.granted(&[59_000]);
 }
 
 pub(super) async fn an_outage_policy_belongs_to_the_system_level(f: Fixture) {
     let level = Level::Resource(resource("gpt-4"));
-    let change = LimitsChange { limits: limit_list("rpm:1"), on_unavailable: Some(OnUnavailable::Allow), expected_version: None };
+    let change = LimitsChange {
+        limits: limit_list("rpm:1"),
+        on_unavailable: Some(OnUnavailable::Allow),
+        expected_version: None,
+    };
     fails(f.store.set_limits(&level, &change, &f.change(at(0))).await, StoreErrorKind::Invalid);
     assert_eq!(f.store.level(&level).await.expect("a read"), None, "nothing was stored");
 }
@@ -89,27 +102,57 @@ pub(super) async fn a_cursor_of_somebody_else_does_no_harm(f: Fixture) {
     fn harmless<T>(result: Result<Page<T>, StoreError>, listing: &str, cursor: &str) {
         match result {
             Ok(_) => {}
-            Err(error) => assert_eq!(error.kind(), StoreErrorKind::Invalid, "{listing} after {cursor:?}: {error}"),
+            Err(error) => assert_eq!(
+                error.kind(),
+                StoreErrorKind::Invalid,
+                "{listing} after {cursor:?}: {error}"
+            ),
         }
     }
     f.create("a").await;
     f.take(&ask("a", &limits("rpm:60/min"), &[("rpm", 1)]), at(0)).await.granted(&[59_000]);
     let (a, gpt) = (entity("a"), resource("gpt-4"));
-    for text in ["", "0", "-1", "99999999999999999999", "a' OR 1=1 --", "\0\u{1f980}", "a|b|c", "{}", "e30=", "nowhere"] {
+    for text in [
+        "",
+        "0",
+        "-1",
+        "99999999999999999999",
+        "a' OR 1=1 --",
+        "\0\u{1f980}",
+        "a|b|c",
+        "{}",
+        "e30=",
+        "nowhere",
+    ] {
         let page = PageRequest::after(10, Cursor(text.to_owned()));
         harmless(f.store.entities(&page).await, "entities", text);
         harmless(f.store.children(&a, &page).await, "children", text);
         harmless(f.store.buckets(&a, &page).await, "buckets", text);
         harmless(f.store.resource_buckets(&gpt, &page).await, "resource_buckets", text);
         harmless(f.store.resources_with_defaults(&page).await, "resources_with_defaults", text);
-        harmless(f.store.entities_with_limits(Some(&gpt), &page).await, "entities_with_limits", text);
-        harmless(f.store.resources_with_entity_limits(&page).await, "resources_with_entity_limits", text);
+        harmless(
+            f.store.entities_with_limits(Some(&gpt), &page).await,
+            "entities_with_limits",
+            text,
+        );
+        harmless(
+            f.store.resources_with_entity_limits(&page).await,
+            "resources_with_entity_limits",
+            text,
+        );
         harmless(f.store.namespaces(&page).await, "namespaces", text);
         harmless(f.store.orphan_namespaces(&page).await, "orphan_namespaces", text);
         let audit = AuditQuery { subject: AuditSubject::Entity(a.clone()), page: page.clone() };
         harmless(f.store.audit_events(&audit).await, "audit_events", text);
         let (entity, resource) = (Some(a.clone()), None);
-        let usage = UsageQuery { entity, resource, window: UsageWindow::Daily, from: None, until: None, page };
+        let usage = UsageQuery {
+            entity,
+            resource,
+            window: UsageWindow::Daily,
+            from: None,
+            until: None,
+            page,
+        };
         harmless(f.store.usage(&usage).await, "usage", text);
     }
 }

@@ -1,7 +1,7 @@
 //! The conformance suite: what every backend must do, as named tests.
 //!
-//! A backend that passes behaves like every other one, to the millitoken. It runs the suite in one line, in a file of its
-//! own under `tests/`:
+//! A backend that passes behaves like every other one, to the millitoken. It runs the suite in one
+//! line, in a file of its own under `tests/`:
 //!
 //! ```
 //! use zae_limiter_store::MemoryStore;
@@ -12,13 +12,15 @@
 //!
 //! The dev-dependency needs the feature: `zae-limiter-store = { .., features = ["conformance"] }`.
 //!
-//! The macro makes one `#[test]` per case, in a module per topic (`consume::a_new_bucket_starts_full`), so a failure names
-//! what is broken and hides nothing else. Each test builds its own harness and a fresh store, and runs on a runtime the
-//! suite brings along: one thread, or several for the topic `races`. No case sleeps, reads a clock or rolls dice. To run it
-//! for several stores in one file, put each line in a module of its own.
+//! The macro makes one `#[test]` per case, in a module per topic
+//! (`consume::a_new_bucket_starts_full`), so a failure names what is broken and hides nothing else.
+//! Each test builds its own harness and a fresh store, and runs on a runtime the suite brings
+//! along: one thread, or several for the topic `races`. No case sleeps, reads a clock or rolls
+//! dice. To run it for several stores in one file, put each line in a module of its own.
 //!
-//! The argument is an expression that gives a [`Harness`]. A closure that makes a store is one. A backend whose state
-//! outlives the process, or that several processes may use, implements the trait and says how to open the store again:
+//! The argument is an expression that gives a [`Harness`]. A closure that makes a store is one. A
+//! backend whose state outlives the process, or that several processes may use, implements the
+//! trait and says how to open the store again:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -42,11 +44,12 @@
 //! # fn main() {}
 //! ```
 //!
-//! Some cases are about promises a backend need not make, see [`Promise`] and [`crate::Capabilities`]. Where the promise
-//! is not made, the case is skipped and says so on standard error; [`skipped`] lists them.
+//! Some cases are about promises a backend need not make, see [`Promise`] and
+//! [`crate::Capabilities`]. Where the promise is not made, the case is skipped and says so on
+//! standard error; [`skipped`] lists them.
 //!
-//! To add a case: write an `async fn` in the file of its topic, and its name in the list of `cases.rs`. The compiler
-//! complains about one without the other.
+//! To add a case: write an `async fn` in the file of its topic, and its name in the list of
+//! `cases.rs`. The compiler complains about one without the other.
 
 use std::io::Write;
 use std::pin::Pin;
@@ -82,8 +85,9 @@ pub trait Harness: Send + Sync {
     /// An empty store, bound to the namespace `default`.
     fn fresh(&self) -> BoxFuture<'_, Arc<dyn Store>>;
 
-    /// Another handle on what [`Harness::fresh`] made, opened as another process would open it: after the first was
-    /// closed (a durable store) or beside it (a shared one). `None` for a store that is neither.
+    /// Another handle on what [`Harness::fresh`] made, opened as another process would open it:
+    /// after the first was closed (a durable store) or beside it (a shared one). `None` for a store
+    /// that is neither.
     fn reopen(&self) -> BoxFuture<'_, Option<Arc<dyn Store>>> {
         Box::pin(async { None })
     }
@@ -132,7 +136,8 @@ impl Promise {
     }
 }
 
-/// A case at work. It stays on the thread it began on; what must move between threads, a race spawns.
+/// A case at work. It stays on the thread it began on; what must move between threads, a race
+/// spawns.
 type LocalFuture = Pin<Box<dyn Future<Output = ()>>>;
 
 /// One case of the suite.
@@ -163,10 +168,14 @@ pub fn skipped(capabilities: &Capabilities) -> impl Iterator<Item = &'static Cas
     CASES.iter().filter(move |case| case.lacking(capabilities).is_some())
 }
 
-/// Runs one case on a fresh store; panics when the store fails it. What the tests of `conformance_suite!` call.
+/// Runs one case on a fresh store; panics when the store fails it. What the tests of
+/// `conformance_suite!` call.
 pub fn run(name: &str, harness: Arc<dyn Harness>) {
     const THREADS: usize = 4;
-    let case = CASES.iter().find(|case| case.name == name).expect("conformance_suite! only names cases of the list");
+    let case = CASES
+        .iter()
+        .find(|case| case.name == name)
+        .expect("conformance_suite! only names cases of the list");
     let mut builder = if case.is_race() {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         builder.worker_threads(THREADS);
@@ -180,7 +189,10 @@ pub fn run(name: &str, harness: Arc<dyn Harness>) {
         let capabilities = store.capabilities();
         match case.lacking(&capabilities) {
             None => (case.run)(Fixture::new(store, harness)).await,
-            Some(promise) => announce(&format!("SKIPPED {name}: store {} does not promise {promise:?}\n", capabilities.name)),
+            Some(promise) => announce(&format!(
+                "SKIPPED {name}: store {} does not promise {promise:?}\n",
+                capabilities.name
+            )),
         }
     });
 }
@@ -205,8 +217,9 @@ macro_rules! case_table {
 
 crate::conformance_cases!(case_table);
 
-/// Runs the conformance suite: one `#[test]` per case, in one module per topic. Takes an expression that gives a
-/// [`Harness`](crate::conformance::Harness), such as `|| async { MemoryStore::new() }`.
+/// Runs the conformance suite: one `#[test]` per case, in one module per topic. Takes an expression
+/// that gives a [`Harness`](crate::conformance::Harness), such as
+/// `|| async { MemoryStore::new() }`.
 #[macro_export]
 macro_rules! conformance_suite {
     ($harness:expr) => {
@@ -247,8 +260,10 @@ mod tests {
 
     #[test]
     fn a_store_that_promises_nothing_skips_exactly_the_cases_that_need_a_promise() {
-        let skipped: Vec<_> = skipped(&Capabilities::minimum("none")).map(|case| case.name).collect();
-        let needing: Vec<_> = CASES.iter().filter(|case| !case.requires.is_empty()).map(|case| case.name).collect();
+        let skipped: Vec<_> =
+            skipped(&Capabilities::minimum("none")).map(|case| case.name).collect();
+        let needing: Vec<_> =
+            CASES.iter().filter(|case| !case.requires.is_empty()).map(|case| case.name).collect();
         assert_eq!(skipped, needing);
     }
 }

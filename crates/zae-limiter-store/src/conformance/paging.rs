@@ -4,13 +4,18 @@ use std::fmt::Debug;
 
 use zae_limiter_core::{AuditSubject, UsageWindow};
 
-use super::fixture::{Fixture, GPT, HOUR, all, ask, at, entity, limits, namespace, namespace_id, pages, resource};
+use super::fixture::{
+    Fixture, GPT, HOUR, all, ask, at, entity, limits, namespace, namespace_id, pages, resource,
+};
 use crate::{AuditQuery, Level, Page, PageRequest, StoreError, UsageQuery};
 
 const COUNT: usize = 7;
 
-/// Reads a listing in pages of every size: always the same items, in the same order, `COUNT` of them.
-async fn same_in_every_size<T: Debug + PartialEq>(list: impl AsyncFn(PageRequest) -> Result<Page<T>, StoreError>) {
+/// Reads a listing in pages of every size: always the same items, in the same order, `COUNT` of
+/// them.
+async fn same_in_every_size<T: Debug + PartialEq>(
+    list: impl AsyncFn(PageRequest) -> Result<Page<T>, StoreError>,
+) {
     let whole: Vec<T> = pages(100, &list).await.into_iter().flatten().collect();
     assert_eq!(whole.len(), COUNT, "the whole listing");
     for size in 1..=8 {
@@ -37,7 +42,9 @@ pub(super) async fn entities_and_children_are_paged(f: Fixture) {
 pub(super) async fn buckets_are_paged(f: Fixture) {
     let rpm = limits("rpm:60/min");
     for id in ids() {
-        f.take(&ask("key", &rpm, &[("rpm", 1)]).on(&format!("r-{id}")), at(0)).await.granted(&[59_000]);
+        f.take(&ask("key", &rpm, &[("rpm", 1)]).on(&format!("r-{id}")), at(0))
+            .await
+            .granted(&[59_000]);
         f.take(&ask(&id, &rpm, &[("rpm", 2)]), at(0)).await.granted(&[58_000]);
     }
     let (key, gpt) = (entity("key"), resource(GPT));
@@ -46,7 +53,12 @@ pub(super) async fn buckets_are_paged(f: Fixture) {
     let listed = all(async |page| f.store.resource_buckets(&gpt, &page).await).await;
     let found: Vec<String> = listed.iter().map(|view| view.entity.to_string()).collect();
     assert_eq!(found, ids().collect::<Vec<_>>(), "ordered by entity");
-    assert!(listed.iter().all(|view| view.resource == gpt && view.state.limits()[0].balance.0 == 58_000), "{listed:?}");
+    assert!(
+        listed
+            .iter()
+            .all(|view| view.resource == gpt && view.state.limits()[0].balance.0 == 58_000),
+        "{listed:?}"
+    );
 }
 
 pub(super) async fn registries_are_paged(f: Fixture) {
@@ -68,16 +80,29 @@ pub(super) async fn registries_are_paged(f: Fixture) {
 
 pub(super) async fn namespaces_and_orphans_are_paged(f: Fixture) {
     for id in ids().take(COUNT - 1) {
-        f.store.register_namespace(&namespace(&id), &namespace_id(&id), &f.change(at(0))).await.expect("a namespace can be registered");
+        f.store
+            .register_namespace(&namespace(&id), &namespace_id(&id), &f.change(at(0)))
+            .await
+            .expect("a namespace can be registered");
     }
     same_in_every_size(async |page| f.store.namespaces(&page).await).await;
     let last = format!("e{}", COUNT - 1);
-    f.store.register_namespace(&namespace(&last), &namespace_id(&last), &f.change(at(0))).await.expect("a namespace can be registered");
+    f.store
+        .register_namespace(&namespace(&last), &namespace_id(&last), &f.change(at(0)))
+        .await
+        .expect("a namespace can be registered");
     for id in ids() {
-        f.store.delete_namespace(&namespace(&id), &f.change(at(0))).await.expect("a namespace can be deleted");
+        f.store
+            .delete_namespace(&namespace(&id), &f.change(at(0)))
+            .await
+            .expect("a namespace can be deleted");
     }
     same_in_every_size(async |page| f.store.orphan_namespaces(&page).await).await;
-    assert_eq!(all(async |page| f.store.namespaces(&page).await).await.len(), 1, "only the default namespace is left");
+    assert_eq!(
+        all(async |page| f.store.namespaces(&page).await).await.len(),
+        1,
+        "only the default namespace is left"
+    );
 }
 
 pub(super) async fn audit_events_are_paged(f: Fixture) {
@@ -86,7 +111,10 @@ pub(super) async fn audit_events_are_paged(f: Fixture) {
         f.set(&Level::Entity(entity("other")), "rpm:1").await;
     }
     let subject = AuditSubject::Entity(entity("key"));
-    same_in_every_size(async |page| f.store.audit_events(&AuditQuery { subject: subject.clone(), page }).await).await;
+    same_in_every_size(async |page| {
+        f.store.audit_events(&AuditQuery { subject: subject.clone(), page }).await
+    })
+    .await;
 }
 
 pub(super) async fn usage_is_paged(f: Fixture) {
@@ -113,14 +141,19 @@ pub(super) async fn what_changes_between_two_pages_moves_nothing(f: Fixture) {
         f.create(id).await;
     }
     let first = f.store.entities(&PageRequest::first(2)).await.expect("a page");
-    let names = |page: &Page<zae_limiter_core::Entity>| page.items.iter().map(|entity| entity.id.to_string()).collect::<Vec<_>>();
+    let names = |page: &Page<zae_limiter_core::Entity>| {
+        page.items.iter().map(|entity| entity.id.to_string()).collect::<Vec<_>>()
+    };
     assert_eq!(names(&first), ["a", "b"]);
     f.store.delete_entity(&entity("b"), &f.change(at(0))).await.expect("an entity can be deleted");
     f.create("aa").await;
     f.create("cc").await;
     let cursor = first.next.expect("there is more");
     let second = f.store.entities(&PageRequest::after(10, cursor)).await.expect("a page");
-    assert_eq!((names(&second), second.next), (vec!["c".to_owned(), "cc".to_owned(), "d".to_owned()], None));
+    assert_eq!(
+        (names(&second), second.next),
+        (vec!["c".to_owned(), "cc".to_owned(), "d".to_owned()], None)
+    );
 }
 
 pub(super) async fn the_largest_page_is_bounded(f: Fixture) {
@@ -130,5 +163,8 @@ pub(super) async fn the_largest_page_is_bounded(f: Fixture) {
     let page = f.store.entities(&PageRequest::first(u32::MAX)).await.expect("a page");
     assert_eq!((page.items.len(), page.next), (30, None), "all of a short listing");
     let page = f.store.entities(&PageRequest::first(0)).await.expect("a page");
-    assert!(page.items.len() <= 1 && page.next.is_some(), "a page of none is a page of one, found {page:?}");
+    assert!(
+        page.items.len() <= 1 && page.next.is_some(),
+        "a page of none is a page of one, found {page:?}"
+    );
 }

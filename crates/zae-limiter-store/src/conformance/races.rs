@@ -4,8 +4,13 @@ use std::collections::BTreeMap;
 
 use zae_limiter_core::BucketState;
 
-use super::fixture::{Ask, Fixture, SECOND, ask, at, correction, entity, fails, limit_list, limits, namespace, namespace_id, resource};
-use crate::{Adjusted, ConsumeOutcome, EntityUpdate, Level, LimitsChange, StoreError, StoreErrorKind};
+use super::fixture::{
+    Ask, Fixture, SECOND, ask, at, correction, entity, fails, limit_list, limits, namespace,
+    namespace_id, resource,
+};
+use crate::{
+    Adjusted, ConsumeOutcome, EntityUpdate, Level, LimitsChange, StoreError, StoreErrorKind,
+};
 
 const TASKS: usize = 16;
 
@@ -17,7 +22,9 @@ fn sum(counts: &[i64]) -> i64 {
 }
 
 /// Asks again while the store is too busy for an answer.
-async fn insist<T, F: Future<Output = Result<T, StoreError>>>(attempt: impl Fn() -> F) -> Result<T, StoreError> {
+async fn insist<T, F: Future<Output = Result<T, StoreError>>>(
+    attempt: impl Fn() -> F,
+) -> Result<T, StoreError> {
     for _ in 0..RETRIES_MAX {
         match attempt().await {
             Err(error) if error.is_retryable() => tokio::task::yield_now().await,
@@ -37,15 +44,24 @@ pub(super) async fn one_bucket_admits_exactly_its_capacity(f: Fixture) {
         granted
     });
     assert_eq!(sum(&granted.await), 1_000, "of 1600 attempts");
-    assert_eq!((f.balances("key", at(0)).await, f.consumed("key").await), (vec![0], vec![1_000_000]));
+    assert_eq!(
+        (f.balances("key", at(0)).await, f.consumed("key").await),
+        (vec![0], vec![1_000_000])
+    );
 }
 
 pub(super) async fn the_first_takes_create_one_bucket(f: Fixture) {
     for round in 0..20 {
         let granted = f.together(TASKS, move |_, f| async move {
-            f.insist(&[ask(&format!("key-{round}"), &limits("n:10/day"), &[("n", 1)])], at(0)).await.is_granted()
+            f.insist(&[ask(&format!("key-{round}"), &limits("n:10/day"), &[("n", 1)])], at(0))
+                .await
+                .is_granted()
         });
-        assert_eq!(granted.await.into_iter().filter(|granted| *granted).count(), 10, "round {round}");
+        assert_eq!(
+            granted.await.into_iter().filter(|granted| *granted).count(),
+            10,
+            "round {round}"
+        );
         assert_eq!(f.balances(&format!("key-{round}"), at(0)).await, [0], "round {round}");
     }
 }
@@ -63,7 +79,11 @@ pub(super) async fn refill_is_credited_once(f: Fixture) {
         granted
     });
     let (granted, left) = (sum(&granted.await), f.balances("key", at(50)).await[0]);
-    assert_eq!(granted * 1_000 + left, 50_000, "{granted} grants and {left} millitokens left of 50 ms");
+    assert_eq!(
+        granted * 1_000 + left,
+        50_000,
+        "{granted} grants and {left} millitokens left of 50 ms"
+    );
 }
 
 pub(super) async fn chains_take_the_same_from_children_and_parent(f: Fixture) {
@@ -80,9 +100,14 @@ pub(super) async fn chains_take_the_same_from_children_and_parent(f: Fixture) {
     if f.store.capabilities().atomic_chains {
         assert_eq!(granted, 500, "the parent's capacity, of 960 attempts");
     } else {
-        // Where a refused chain gives back what it took, others may be refused meanwhile; but nothing is lost.
+        // Where a refused chain gives back what it took, others may be refused meanwhile; but
+        // nothing is lost.
         assert!((1..=500).contains(&granted), "at most the parent's capacity, found {granted}");
-        assert_eq!(f.balances("parent", at(0)).await, [500_000 - granted * 1_000], "what nobody was granted is still there");
+        assert_eq!(
+            f.balances("parent", at(0)).await,
+            [500_000 - granted * 1_000],
+            "what nobody was granted is still there"
+        );
     }
     let mut children = 0;
     for child in 0..4 {
@@ -91,12 +116,17 @@ pub(super) async fn chains_take_the_same_from_children_and_parent(f: Fixture) {
         children += bucket.map_or(0, |state| state.all_limits()[0].consumed.0);
     }
     let expected = (granted * 1_000, granted * 1_000);
-    assert_eq!((children, f.consumed("parent").await[0]), expected, "what the children took, the parent gave");
+    assert_eq!(
+        (children, f.consumed("parent").await[0]),
+        expected,
+        "what the children took, the parent gave"
+    );
 }
 
 pub(super) async fn chains_in_opposite_order_do_not_block_each_other(f: Fixture) {
     let granted = f.together(TASKS, |task, f| async move {
-        let mut members: Vec<Ask> = ["a", "b", "c"].map(|id| ask(id, &limits("n:1000/day"), &[("n", 1)])).into();
+        let mut members: Vec<Ask> =
+            ["a", "b", "c"].map(|id| ask(id, &limits("n:1000/day"), &[("n", 1)])).into();
         members.rotate_left(task % 3);
         if task % 2 == 0 {
             members.reverse();
@@ -125,7 +155,11 @@ pub(super) async fn a_refused_chain_is_never_seen(f: Fixture) {
                 assert!(!f.insist(&members, at(0)).await.is_granted(), "the parent is empty");
             } else {
                 let answer = f.peek(std::slice::from_ref(&child), at(0)).await;
-                assert_eq!(answer.reports()[0].balance.0, 10_000, "the child of a refused chain is untouched at every moment");
+                assert_eq!(
+                    answer.reports()[0].balance.0,
+                    10_000,
+                    "the child of a refused chain is untouched at every moment"
+                );
             }
         }
     });
@@ -138,10 +172,15 @@ pub(super) async fn takes_and_adjustments_add_up(f: Fixture) {
         let mut taken = 0;
         for step in 0..40 {
             if task % 2 == 0 {
-                taken += 3 * i64::from(f.insist(&[ask("key", &n, &[("n", 3)])], at(0)).await.is_granted());
+                taken += 3 * i64::from(
+                    f.insist(&[ask("key", &n, &[("n", 3)])], at(0)).await.is_granted(),
+                );
             } else {
                 let tokens = if step % 2 == 0 { 5 } else { -2 };
-                let adjusted = insist(|| async { f.adjust_all(&[correction("key", &n, &[("n", tokens)])], at(0)).await.remove(0) }).await;
+                let adjusted = insist(|| async {
+                    f.adjust_all(&[correction("key", &n, &[("n", tokens)])], at(0)).await.remove(0)
+                })
+                .await;
                 // A refund before the first take or charge has nothing to go to.
                 if adjusted.expect("never refused") != Adjusted::Dropped {
                     taken += tokens;
@@ -152,15 +191,22 @@ pub(super) async fn takes_and_adjustments_add_up(f: Fixture) {
     });
     let taken = sum(&granted.await) * 1_000;
     assert_eq!(f.consumed("key").await, [taken], "takes and adjustments");
-    assert_eq!(f.balances("key", at(0)).await, [100_000_000 - taken], "and the balance is what they left");
+    assert_eq!(
+        f.balances("key", at(0)).await,
+        [100_000_000 - taken],
+        "and the balance is what they left"
+    );
 }
 
 pub(super) async fn charges_on_a_missing_bucket_create_it_once(f: Fixture) {
     let results = f.together(TASKS, |_, f| async move {
         let charge = [correction("key", &limits("n:10/day"), &[("n", 1)])];
-        insist(|| async { f.adjust_all(&charge, at(0)).await.remove(0) }).await.expect("never refused")
+        insist(|| async { f.adjust_all(&charge, at(0)).await.remove(0) })
+            .await
+            .expect("never refused")
     });
-    let recreated = results.await.into_iter().filter(|adjusted| *adjusted == Adjusted::Recreated).count();
+    let recreated =
+        results.await.into_iter().filter(|adjusted| *adjusted == Adjusted::Recreated).count();
     assert_eq!(recreated, 1, "one of them created it");
     assert_eq!(f.balances("key", at(0)).await, [-6_000], "and all of them were charged");
 }
@@ -177,7 +223,11 @@ pub(super) async fn changing_limits_mints_nothing(f: Fixture) {
                     on_unavailable: None,
                     expected_version: None,
                 };
-                insist(|| async { f.store.set_limits(&Level::System, &limits, &f.change(at(0))).await }).await.expect("limits can be set");
+                insist(|| async {
+                    f.store.set_limits(&Level::System, &limits, &f.change(at(0))).await
+                })
+                .await
+                .expect("limits can be set");
                 continue;
             }
             // As a limiter does: stale means read again.
@@ -193,7 +243,10 @@ pub(super) async fn changing_limits_mints_nothing(f: Fixture) {
         granted
     });
     let granted = sum(&granted.await);
-    assert!((1..=100).contains(&granted), "at most the largest capacity there ever was, found {granted}");
+    assert!(
+        (1..=100).contains(&granted),
+        "at most the largest capacity there ever was, found {granted}"
+    );
     let consumed = f.consumed("key").await;
     assert_eq!(consumed, [granted * 1_000], "and every grant is counted");
 }
@@ -214,7 +267,11 @@ pub(super) async fn one_of_many_creates_an_entity(f: Fixture) {
 pub(super) async fn one_of_many_changes_a_version(f: Fixture) {
     let version = f.set(&Level::System, "n:1").await;
     let changed = f.together(TASKS, move |task, f| async move {
-        match insist(|| async { f.try_set(&Level::System, &format!("n:{}", 100 + task), Some(version)).await }).await {
+        match insist(|| async {
+            f.try_set(&Level::System, &format!("n:{}", 100 + task), Some(version)).await
+        })
+        .await
+        {
             Ok(_) => Some(100 + task as u64),
             lost => {
                 fails(lost, StoreErrorKind::Conflict);
@@ -224,20 +281,31 @@ pub(super) async fn one_of_many_changes_a_version(f: Fixture) {
     });
     let winners: Vec<u64> = changed.await.into_iter().flatten().collect();
     let stored = f.store.level(&Level::System).await.expect("a read").expect("it is there");
-    assert_eq!(winners, [stored.limits[0].capacity()], "exactly one wins, and its limits are stored");
+    assert_eq!(
+        winners,
+        [stored.limits[0].capacity()],
+        "exactly one wins, and its limits are stored"
+    );
 }
 
 pub(super) async fn no_update_is_lost(f: Fixture) {
     f.create("key").await;
     let updates = f.together(TASKS, |task, f| async move {
         for _ in 0..RETRIES_MAX {
-            let stored = f.store.entity(&entity("key")).await.expect("a read").expect("it is there");
+            let stored =
+                f.store.entity(&entity("key")).await.expect("a read").expect("it is there");
             let mut metadata: BTreeMap<String, String> = stored.metadata;
             metadata.insert(format!("task-{task}"), "was here".to_owned());
             let update = EntityUpdate { name: None, metadata: Some(metadata) };
-            match f.store.update_entity(&entity("key"), stored.version, &update, &f.change(at(0))).await {
+            match f
+                .store
+                .update_entity(&entity("key"), stored.version, &update, &f.change(at(0)))
+                .await
+            {
                 Ok(_) => return,
-                Err(error) if error.is_retryable() || error.kind() == StoreErrorKind::Conflict => tokio::task::yield_now().await,
+                Err(error) if error.is_retryable() || error.kind() == StoreErrorKind::Conflict => {
+                    tokio::task::yield_now().await
+                }
                 Err(error) => panic!("expected a conflict at worst, found {error}"),
             }
         }
@@ -257,22 +325,35 @@ pub(super) async fn nothing_is_granted_once_disabling_has_returned(f: Fixture) {
             async move {
                 if task == 0 {
                     let level = Level::Resource(resource(&name));
-                    insist(|| async { f.store.set_disabled(&level, Some(true), &f.change(at(0))).await }).await.expect("a flag");
-                    // From here on: buckets that were there, that came meanwhile, and that were never there.
+                    insist(|| async {
+                        f.store.set_disabled(&level, Some(true), &f.change(at(0))).await
+                    })
+                    .await
+                    .expect("a flag");
+                    // From here on: buckets that were there, that came meanwhile, and that were
+                    // never there.
                     for id in 1..=TASKS {
-                        let one = ask(&format!("key-{id}"), &limits("n:10/day"), &[("n", 1)]).on(&name);
+                        let one =
+                            ask(&format!("key-{id}"), &limits("n:10/day"), &[("n", 1)]).on(&name);
                         f.insist(&[one], at(0)).await.disabled(0);
                     }
                 } else {
                     for _ in 0..5 {
-                        f.insist(&[ask(&format!("key-{task}"), &limits("n:10/day"), &[("n", 1)]).on(&name)], at(0)).await;
+                        f.insist(
+                            &[ask(&format!("key-{task}"), &limits("n:10/day"), &[("n", 1)])
+                                .on(&name)],
+                            at(0),
+                        )
+                        .await;
                     }
                 }
             }
         });
         late.await;
         for id in 1..TASKS {
-            f.take(&ask(&format!("key-{id}"), &limits("n:10/day"), &[("n", 1)]).on(&name), at(0)).await.disabled(0);
+            f.take(&ask(&format!("key-{id}"), &limits("n:10/day"), &[("n", 1)]).on(&name), at(0))
+                .await
+                .disabled(0);
         }
     }
 }
@@ -286,26 +367,43 @@ pub(super) async fn a_parent_is_not_deleted_under_its_new_child(f: Fixture) {
             let (parent, child) = (of.clone(), id.clone());
             async move {
                 if task == 0 {
-                    let deleted = insist(|| async { f.store.delete_entity(&entity(&parent), &f.change(at(0))).await }).await;
-                    assert!(deleted.as_ref().map_or_else(|e| e.kind() == StoreErrorKind::State, |_| true), "found {deleted:?}");
+                    let deleted = insist(|| async {
+                        f.store.delete_entity(&entity(&parent), &f.change(at(0))).await
+                    })
+                    .await;
+                    assert!(
+                        deleted
+                            .as_ref()
+                            .map_or_else(|e| e.kind() == StoreErrorKind::State, |_| true),
+                        "found {deleted:?}"
+                    );
                 } else {
-                    let created = insist(|| async { f.try_create(&child, Some(&parent), true).await }).await;
+                    let created =
+                        insist(|| async { f.try_create(&child, Some(&parent), true).await }).await;
                     // Not there any more, or about to go.
-                    let gone = |e: &StoreError| matches!(e.kind(), StoreErrorKind::NotFound | StoreErrorKind::State);
+                    let gone = |e: &StoreError| {
+                        matches!(e.kind(), StoreErrorKind::NotFound | StoreErrorKind::State)
+                    };
                     assert!(created.as_ref().map_or_else(gone, |_| true), "found {created:?}");
                 }
             }
         })
         .await;
         let there = async |id: &str| f.store.entity(&entity(id)).await.expect("a read").is_some();
-        assert_eq!(there(&parent).await, there(&child).await, "round {round}: both, or neither (parent, child)");
+        assert_eq!(
+            there(&parent).await,
+            there(&child).await,
+            "round {round}: both, or neither (parent, child)"
+        );
     }
 }
 
 pub(super) async fn a_name_is_registered_once(f: Fixture) {
     let registered = f.together(TASKS, |task, f| async move {
         let id = namespace_id(&format!("id-{task}"));
-        let register = insist(|| async { f.store.register_namespace(&namespace("tenant"), &id, &f.change(at(0))).await });
+        let register = insist(|| async {
+            f.store.register_namespace(&namespace("tenant"), &id, &f.change(at(0))).await
+        });
         register.await.expect("registering twice is not an error").id
     });
     let ids = registered.await;
@@ -313,16 +411,21 @@ pub(super) async fn a_name_is_registered_once(f: Fixture) {
 }
 
 pub(super) async fn a_sweep_forgives_nobody(f: Fixture) {
-    // Expired at once, and full as soon as a millisecond has passed: every take leaves a bucket that must be kept.
+    // Expired at once, and full as soon as a millisecond has passed: every take leaves a bucket
+    // that must be kept.
     let granted = f.together(TASKS, |task, f| async move {
         let mut hasty = limits("n:100/day");
         hasty.ttl_ms = Some(0);
         let mut granted = 0;
         for _ in 0..20 {
             if task == 0 {
-                insist(|| async { f.store.sweep(at(0), 1_000).await }).await.expect("a store can be swept");
+                insist(|| async { f.store.sweep(at(0), 1_000).await })
+                    .await
+                    .expect("a store can be swept");
             } else {
-                granted += i64::from(f.insist(&[ask("key", &hasty, &[("n", 1)])], at(0)).await.is_granted());
+                granted += i64::from(
+                    f.insist(&[ask("key", &hasty, &[("n", 1)])], at(0)).await.is_granted(),
+                );
             }
         }
         granted
@@ -331,7 +434,8 @@ pub(super) async fn a_sweep_forgives_nobody(f: Fixture) {
 }
 
 pub(super) async fn everything_at_once_keeps_the_bound(f: Fixture) {
-    // Takes, refunds of what was taken, and moving time: never more than capacity and rate, and nothing is lost.
+    // Takes, refunds of what was taken, and moving time: never more than capacity and rate, and
+    // nothing is lost.
     let outcome = f.together(TASKS, |task, f| async move {
         let n = limits("n:60/min:50");
         let mut net = 0;
@@ -340,9 +444,11 @@ pub(super) async fn everything_at_once_keeps_the_bound(f: Fixture) {
             if f.insist(&[ask("key", &n, &[("n", 2)])], now).await.is_granted() {
                 net += 2;
                 if task % 3 == 0 {
-                    insist(|| async { f.adjust_all(&[correction("key", &n, &[("n", -1)])], now).await.remove(0) })
-                        .await
-                        .expect("never refused");
+                    insist(|| async {
+                        f.adjust_all(&[correction("key", &n, &[("n", -1)])], now).await.remove(0)
+                    })
+                    .await
+                    .expect("never refused");
                     net -= 1;
                 }
             }
@@ -353,5 +459,9 @@ pub(super) async fn everything_at_once_keeps_the_bound(f: Fixture) {
     assert!(net <= 50 + 30, "{net} tokens net, of a capacity of 50 and 30 seconds at one a second");
     let state: BucketState = f.bucket("key").await.expect("the bucket is there");
     assert_eq!(state.limits()[0].consumed.0, net * 1_000, "what was counted is what was taken");
-    assert!(state.limits()[0].balance.0 >= 0, "takes never lead into debt, found {:?}", state.limits()[0].balance);
+    assert!(
+        state.limits()[0].balance.0 >= 0,
+        "takes never lead into debt, found {:?}",
+        state.limits()[0].balance
+    );
 }

@@ -1,12 +1,15 @@
 //! What time brings back: exactly what the rate says, never more than the capacity, never twice.
 
-use super::fixture::{DAY, Fixture, GPT, HOUR, MINUTE, SECOND, after, ask, at, correction, entity, limits, resource};
+use super::fixture::{
+    DAY, Fixture, GPT, HOUR, MINUTE, SECOND, after, ask, at, correction, entity, limits, resource,
+};
 use crate::ResetRequest;
 
 const YEAR: i64 = 366 * DAY;
 
 pub(super) async fn refills_match_the_golden_vectors(f: Fixture) {
-    // Limit, millitokens to begin with (a multiple of 1000), milliseconds, millitokens then. The reference computed these.
+    // Limit, millitokens to begin with (a multiple of 1000), milliseconds, millitokens then. The
+    // reference computed these.
     let vectors = [
         ("x:60/min", 0, 1_000, 1_000),
         ("x:60/min", 0, 999, 999),
@@ -25,7 +28,8 @@ pub(super) async fn refills_match_the_golden_vectors(f: Fixture) {
         let (id, x) = (format!("key-{index}"), limits(limit));
         f.take(&ask(&id, &x, &[("x", 0)]), at(0)).await;
         let capacity = x.limits[0].params().capacity_milli;
-        f.adjust(&correction(&id, &x, &[("x", (capacity - before).div_euclid(1_000))]), at(0)).await;
+        f.adjust(&correction(&id, &x, &[("x", (capacity - before).div_euclid(1_000))]), at(0))
+            .await;
         let report = f.peek(&[ask(&id, &x, &[("x", 0)])], at(elapsed)).await.reports()[0];
         assert_eq!(report.balance.0, then, "{limit} from {before} after {elapsed} ms");
     }
@@ -74,7 +78,8 @@ pub(super) async fn a_reset_repairs_a_bucket_whose_time_is_ahead(f: Fixture) {
     f.take(&ask("key", &rpm, &[("rpm", 1)]), at(SECOND)).await.granted(&[0]);
 }
 
-/// For stores that go by the time they are told; one that asks a clock of its own is never told such a time.
+/// For stores that go by the time they are told; one that asks a clock of its own is never told
+/// such a time.
 pub(super) async fn a_take_by_a_clock_that_is_years_ahead_freezes_nothing(f: Fixture) {
     let rpm = limits("rpm:60/min");
     f.take(&ask("key", &rpm, &[("rpm", 60)]), at(10 * YEAR)).await.granted(&[0]);
@@ -89,7 +94,8 @@ pub(super) async fn a_clock_that_comes_back_to_the_future_is_paid_once(f: Fixtur
     let one = ask("key", &rpm, &[("rpm", 1)]);
     f.take(&ask("key", &rpm, &[("rpm", 60)]), at(0)).await.granted(&[0]);
     f.take(&ask("key", &rpm, &[("rpm", 60)]), at(10 * YEAR)).await.granted(&[0]);
-    // Two processes, one of them ten years ahead, for a minute of real time: a token a second, whoever looks.
+    // Two processes, one of them ten years ahead, for a minute of real time: a token a second,
+    // whoever looks.
     let mut granted = 0;
     for second in 0..60 {
         for clock in [at(second * SECOND), at(10 * YEAR + second * SECOND)] {
@@ -101,11 +107,17 @@ pub(super) async fn a_clock_that_comes_back_to_the_future_is_paid_once(f: Fixtur
 }
 
 pub(super) async fn the_wait_is_exact(f: Fixture) {
-    // Rates that divide nothing evenly: refused one millisecond before the wait is over, granted when it is.
-    for (index, (limit, tokens, wait)) in
-        [("x:60/min", 1, 1_000), ("x:7/3sec:50", 5, 2_143), ("x:3/sec", 1, 334), ("x:10/day", 1, 8_640_000), ("x:100000/sec:7", 1, 1)]
-            .into_iter()
-            .enumerate()
+    // Rates that divide nothing evenly: refused one millisecond before the wait is over, granted
+    // when it is.
+    for (index, (limit, tokens, wait)) in [
+        ("x:60/min", 1, 1_000),
+        ("x:7/3sec:50", 5, 2_143),
+        ("x:3/sec", 1, 334),
+        ("x:10/day", 1, 8_640_000),
+        ("x:100000/sec:7", 1, 1),
+    ]
+    .into_iter()
+    .enumerate()
     {
         let (id, x) = (format!("key-{index}"), limits(limit));
         f.take(&ask(&id, &x, &[("x", x.limits[0].capacity())]), at(0)).await.granted(&[0]);
@@ -113,7 +125,10 @@ pub(super) async fn the_wait_is_exact(f: Fixture) {
         f.take(&request, at(0)).await.refused(&[(0, after(wait))]);
         let wait = i64::try_from(wait).expect("a short wait");
         let early = f.take(&request, at(wait - 1)).await;
-        assert!(!early.is_granted(), "{limit}: one millisecond before the wait of {wait} is over, found {early:?}");
+        assert!(
+            !early.is_granted(),
+            "{limit}: one millisecond before the wait of {wait} is over, found {early:?}"
+        );
         let then = f.take(&request, at(wait)).await;
         assert!(then.is_granted(), "{limit}: the wait of {wait} is over, found {then:?}");
     }
@@ -138,7 +153,8 @@ pub(super) async fn limits_not_asked_for_are_refilled(f: Fixture) {
 }
 
 pub(super) async fn a_slow_limit_beside_a_busy_one_loses_nothing(f: Fixture) {
-    // Ten a day is one millitoken every 8.64 seconds: each touch is too early for it, and only the remainder keeps it.
+    // Ten a day is one millitoken every 8.64 seconds: each touch is too early for it, and only the
+    // remainder keeps it.
     let both = limits("fast:100/sec slow:10/day");
     f.take(&ask("key", &both, &[("fast", 100), ("slow", 10)]), at(0)).await.granted(&[0, 0]);
     let touch = ask("key", &both, &[("fast", 100)]);
@@ -149,12 +165,17 @@ pub(super) async fn a_slow_limit_beside_a_busy_one_loses_nothing(f: Fixture) {
     for step in 1..=720 {
         f.take(&touch, at(HOUR + step * 10 * SECOND)).await.granted(&[0]);
     }
-    assert_eq!(f.balances("key", at(3 * HOUR)).await, [0, 1_250], "after three hours to the millitoken");
+    assert_eq!(
+        f.balances("key", at(3 * HOUR)).await,
+        [0, 1_250],
+        "after three hours to the millitoken"
+    );
     f.take(&ask("key", &both, &[("slow", 1)]), at(3 * HOUR)).await.granted(&[250]);
 }
 
 pub(super) async fn takes_at_odd_instants_lose_nothing(f: Fixture) {
-    // 7 tokens in 3 seconds, touched at irregular instants: in the end what the rate says, whatever came between.
+    // 7 tokens in 3 seconds, touched at irregular instants: in the end what the rate says, whatever
+    // came between.
     let x = limits("x:7/3sec:1000");
     f.take(&ask("key", &x, &[("x", 1_000)]), at(0)).await.granted(&[0]);
     let mut now = 0;

@@ -4,18 +4,29 @@ use super::fixture::{Fixture, all, at, entity, resource};
 use crate::Level;
 
 async fn defaults(f: &Fixture) -> Vec<String> {
-    all(async |page| f.store.resources_with_defaults(&page).await).await.iter().map(ToString::to_string).collect()
+    all(async |page| f.store.resources_with_defaults(&page).await)
+        .await
+        .iter()
+        .map(ToString::to_string)
+        .collect()
 }
 
 async fn entities_on(f: &Fixture, name: Option<&str>) -> Vec<String> {
     let name = name.map(resource);
-    all(async |page| f.store.entities_with_limits(name.as_ref(), &page).await).await.iter().map(ToString::to_string).collect()
+    all(async |page| f.store.entities_with_limits(name.as_ref(), &page).await)
+        .await
+        .iter()
+        .map(ToString::to_string)
+        .collect()
 }
 
 /// The resources some entity has limits for; `*` stands for all resources.
 async fn resources(f: &Fixture) -> Vec<String> {
     let listed = all(async |page| f.store.resources_with_entity_limits(&page).await).await;
-    let mut names: Vec<String> = listed.into_iter().map(|name| name.map_or("*".to_owned(), |name| name.to_string())).collect();
+    let mut names: Vec<String> = listed
+        .into_iter()
+        .map(|name| name.map_or("*".to_owned(), |name| name.to_string()))
+        .collect();
     // Where "all resources" stands among the names is the backend's choice.
     names.sort_unstable_by_key(|name| (name != "*", name.clone()));
     names
@@ -35,7 +46,14 @@ pub(super) async fn resources_with_limits_are_listed(f: Fixture) {
 }
 
 pub(super) async fn entities_with_limits_are_listed_by_resource(f: Fixture) {
-    for (id, name) in [("b", Some("gpt-4")), ("a", Some("gpt-4")), ("a", Some("other")), ("c", None), ("a", None), ("a", None)] {
+    for (id, name) in [
+        ("b", Some("gpt-4")),
+        ("a", Some("gpt-4")),
+        ("a", Some("other")),
+        ("c", None),
+        ("a", None),
+        ("a", None),
+    ] {
         let level = match name {
             Some(name) => Level::EntityResource(entity(id), resource(name)),
             None => Level::Entity(entity(id)),
@@ -72,13 +90,23 @@ pub(super) async fn resources_for_which_some_entity_has_limits_are_listed(f: Fix
 }
 
 pub(super) async fn a_flag_is_listed_as_configuration(f: Fixture) {
-    let (on_gpt, key) = (Level::Resource(resource("gpt-4")), Level::EntityResource(entity("key"), resource("gpt-4")));
+    let (on_gpt, key) = (
+        Level::Resource(resource("gpt-4")),
+        Level::EntityResource(entity("key"), resource("gpt-4")),
+    );
     f.flag(&on_gpt, Some(true)).await;
     f.flag(&key, Some(false)).await;
-    assert_eq!((defaults(&f).await, entities_on(&f, Some("gpt-4")).await), (vec!["gpt-4".to_owned()], vec!["key".to_owned()]));
+    assert_eq!(
+        (defaults(&f).await, entities_on(&f, Some("gpt-4")).await),
+        (vec!["gpt-4".to_owned()], vec!["key".to_owned()])
+    );
     f.flag(&on_gpt, None).await;
     f.flag(&key, None).await;
-    assert_eq!((defaults(&f).await, entities_on(&f, Some("gpt-4")).await), (vec![], vec![]), "nothing is stored any more");
+    assert_eq!(
+        (defaults(&f).await, entities_on(&f, Some("gpt-4")).await),
+        (vec![], vec![]),
+        "nothing is stored any more"
+    );
 }
 
 pub(super) async fn a_deleted_entity_is_not_listed(f: Fixture) {

@@ -13,7 +13,12 @@ async fn reset(f: &Fixture, id: &str, only: Option<&[LimitName]>, ms: i64) -> Ga
 }
 
 fn gains(pairs: &[(&str, i64)]) -> Gains {
-    Some(pairs.iter().map(|(name, milli)| (name.parse().expect("a valid name"), Milli(*milli))).collect())
+    Some(
+        pairs
+            .iter()
+            .map(|(name, milli)| (name.parse().expect("a valid name"), Milli(*milli)))
+            .collect(),
+    )
 }
 
 pub(super) async fn a_reset_fills_every_limit_and_says_what_each_gained(f: Fixture) {
@@ -27,7 +32,11 @@ pub(super) async fn a_reset_forgives_debt(f: Fixture) {
     let rpm = limits("rpm:60/min");
     f.take(&ask("key", &rpm, &[("rpm", 60)]), at(0)).await.granted(&[0]);
     f.adjust(&correction("key", &rpm, &[("rpm", 40)]), at(0)).await;
-    assert_eq!(reset(&f, "key", None, 10 * SECOND).await, gains(&[("rpm", 90_000)]), "what refill brought back is not gained");
+    assert_eq!(
+        reset(&f, "key", None, 10 * SECOND).await,
+        gains(&[("rpm", 90_000)]),
+        "what refill brought back is not gained"
+    );
     f.take(&ask("key", &rpm, &[("rpm", 60)]), at(10 * SECOND)).await.granted(&[0]);
     f.take(&ask("key", &rpm, &[("rpm", 1)]), at(10 * SECOND)).await.refused(&[(0, after(1_000))]);
 }
@@ -49,7 +58,8 @@ pub(super) async fn a_reset_is_not_consumption(f: Fixture) {
 
 pub(super) async fn a_reset_keeps_the_limits_in_force(f: Fixture) {
     let everybodys = f.stored(&Level::System, "rpm:1/min").await;
-    let own = f.stored(&Level::EntityResource(entity("key"), resource(GPT)), "rpm:60/min:120").await;
+    let own =
+        f.stored(&Level::EntityResource(entity("key"), resource(GPT)), "rpm:60/min:120").await;
     f.take(&ask("key", &own, &[("rpm", 100)]), at(0)).await.granted(&[20_000]);
     reset(&f, "key", None, 0).await;
     f.take(&ask("key", &own, &[("rpm", 120)]), at(0)).await.granted(&[0]);
@@ -59,7 +69,8 @@ pub(super) async fn a_reset_keeps_the_limits_in_force(f: Fixture) {
 pub(super) async fn a_missing_bucket_is_not_reset_and_not_created(f: Fixture) {
     assert_eq!(reset(&f, "key", None, 0).await, None, "an absent bucket is full");
     assert_eq!(f.bucket("key").await, None, "nothing was written");
-    let query = AuditQuery { subject: AuditSubject::Entity(entity("key")), page: PageRequest::default() };
+    let query =
+        AuditQuery { subject: AuditSubject::Entity(entity("key")), page: PageRequest::default() };
     let events = f.store.audit_events(&query).await.expect("a query").items;
     assert_eq!(events, [], "what did not happen is not recorded");
 }
@@ -67,8 +78,10 @@ pub(super) async fn a_missing_bucket_is_not_reset_and_not_created(f: Fixture) {
 pub(super) async fn a_reset_is_recorded(f: Fixture) {
     f.take(&ask("key", &limits("rpm:60/min"), &[("rpm", 20)]), at(0)).await.granted(&[40_000]);
     reset(&f, "key", None, 5 * SECOND).await;
-    let query = AuditQuery { subject: AuditSubject::Entity(entity("key")), page: PageRequest::default() };
+    let query =
+        AuditQuery { subject: AuditSubject::Entity(entity("key")), page: PageRequest::default() };
     let events = f.store.audit_events(&query).await.expect("a query").items;
-    let found: Vec<_> = events.iter().map(|event| (event.action, event.at, event.resource.clone())).collect();
+    let found: Vec<_> =
+        events.iter().map(|event| (event.action, event.at, event.resource.clone())).collect();
     assert_eq!(found, [(AuditAction::BucketReset, at(5 * SECOND), Some(resource(GPT)))]);
 }

@@ -2,7 +2,10 @@
 
 use zae_limiter_core::{AuditSubject, LimitSource, UsageWindow};
 
-use super::fixture::{DAY, Fixture, GPT, HOUR, SECOND, after, ask, at, correction, entity, limits, limits_from, resource};
+use super::fixture::{
+    DAY, Fixture, GPT, HOUR, SECOND, after, ask, at, correction, entity, limits, limits_from,
+    resource,
+};
 use crate::{Adjusted, AuditQuery, Level, LimitsInForce, PageRequest, UsageQuery};
 
 /// An idle bucket of `rpm:60/min` is kept for seven times the minute it needs to fill.
@@ -33,7 +36,9 @@ pub(super) async fn a_drained_bucket_is_kept_until_it_is_full(f: Fixture) {
     let hasty = LimitsInForce { ttl_ms: Some(SECOND), ..limits("rpm:60/min") };
     f.take(&ask("key", &hasty, &[("rpm", 60)]), at(0)).await.granted(&[0]);
     assert_eq!(f.sweep(at(60 * SECOND - 1)).await, 0, "forgetting it would give a token away");
-    f.take(&ask("key", &hasty, &[("rpm", 60)]), at(60 * SECOND - 1)).await.refused(&[(59_999, after(1))]);
+    f.take(&ask("key", &hasty, &[("rpm", 60)]), at(60 * SECOND - 1))
+        .await
+        .refused(&[(59_999, after(1))]);
     assert_eq!(f.sweep(at(60 * SECOND)).await, 1, "full: forgetting it changes nothing");
 }
 
@@ -60,7 +65,9 @@ async fn lowered(f: &Fixture) {
 /// Set back to 100 it must not start with 100 out of nothing.
 async fn set_back(f: &Fixture) {
     let again = f.stored(&Level::System, "rpd:100/day").await;
-    f.take(&ask("key", &again, &[("rpd", 100)]), at(100 * SECOND)).await.refused(&[(1_000, after(85_536_000))]);
+    f.take(&ask("key", &again, &[("rpd", 100)]), at(100 * SECOND))
+        .await
+        .refused(&[(1_000, after(85_536_000))]);
     assert_eq!(f.balances("key", at(100 * SECOND)).await, [1_000]);
 }
 
@@ -84,20 +91,35 @@ pub(super) async fn a_lowered_limit_is_forgotten_once_refill_has_made_it_up(f: F
 
 pub(super) async fn buckets_with_limits_of_their_own_are_never_forgotten(f: Fixture) {
     for (id, source) in [("a", LimitSource::Entity), ("b", LimitSource::EntityResource)] {
-        f.take(&ask(id, &limits_from("rpm:60/min", source), &[("rpm", 1)]), at(0)).await.granted(&[59_000]);
+        f.take(&ask(id, &limits_from("rpm:60/min", source), &[("rpm", 1)]), at(0))
+            .await
+            .granted(&[59_000]);
     }
-    for (id, source) in [("c", LimitSource::Call), ("d", LimitSource::Resource), ("e", LimitSource::System), ("f", LimitSource::Builder)] {
-        f.take(&ask(id, &limits_from("rpm:60/min", source), &[("rpm", 1)]), at(0)).await.granted(&[59_000]);
+    for (id, source) in [
+        ("c", LimitSource::Call),
+        ("d", LimitSource::Resource),
+        ("e", LimitSource::System),
+        ("f", LimitSource::Builder),
+    ] {
+        f.take(&ask(id, &limits_from("rpm:60/min", source), &[("rpm", 1)]), at(0))
+            .await
+            .granted(&[59_000]);
     }
     assert_eq!(f.sweep(at(YEAR)).await, 4, "those whose limits come from elsewhere");
-    assert!(f.bucket("a").await.is_some() && f.bucket("b").await.is_some(), "somebody configured them, so somebody looks at them");
+    assert!(
+        f.bucket("a").await.is_some() && f.bucket("b").await.is_some(),
+        "somebody configured them, so somebody looks at them"
+    );
 }
 
 pub(super) async fn the_source_of_the_last_take_decides(f: Fixture) {
     let take = async |id: &str, source: LimitSource| {
         let limits = f.in_force(id).await;
         assert_eq!(limits.source, source, "where {id} has its limits from");
-        assert!(f.take(&ask(id, &limits, &[("rpm", 1)]), at(0)).await.is_granted(), "there is enough for {id}");
+        assert!(
+            f.take(&ask(id, &limits, &[("rpm", 1)]), at(0)).await.is_granted(),
+            "there is enough for {id}"
+        );
     };
     let (gained, lost) = (Level::Entity(entity("gained")), Level::Entity(entity("lost")));
     f.set(&Level::System, "rpm:60/min").await;
@@ -114,8 +136,12 @@ pub(super) async fn the_source_of_the_last_take_decides(f: Fixture) {
 }
 
 pub(super) async fn a_removed_limit_that_is_not_full_keeps_its_bucket(f: Fixture) {
-    f.take(&ask("key", &f.stored(&Level::System, "slow:24/day").await, &[("slow", 2)]), at(0)).await.granted(&[22_000]);
-    f.take(&ask("key", &f.stored(&Level::System, "rpm:60/min").await, &[("rpm", 1)]), at(0)).await.granted(&[59_000]);
+    f.take(&ask("key", &f.stored(&Level::System, "slow:24/day").await, &[("slow", 2)]), at(0))
+        .await
+        .granted(&[22_000]);
+    f.take(&ask("key", &f.stored(&Level::System, "rpm:60/min").await, &[("rpm", 1)]), at(0))
+        .await
+        .granted(&[59_000]);
     assert_eq!(f.sweep(at(2 * HOUR - 1)).await, 0, "dropping and re-adding a limit would mint");
     assert_eq!(f.sweep(at(2 * HOUR)).await, 1, "all limits are full");
 }
@@ -126,8 +152,14 @@ pub(super) async fn a_forgotten_bucket_is_settled_as_if_full(f: Fixture) {
         f.take(&ask(id, &rpm, &[("rpm", 10)]), at(0)).await.granted(&[50_000]);
     }
     assert_eq!(f.sweep(at(TTL)).await, 2);
-    assert_eq!(f.adjust(&correction("charged", &rpm, &[("rpm", 70)]), at(TTL)).await, Adjusted::Recreated);
-    assert_eq!(f.adjust(&correction("refunded", &rpm, &[("rpm", -5)]), at(TTL)).await, Adjusted::Dropped);
+    assert_eq!(
+        f.adjust(&correction("charged", &rpm, &[("rpm", 70)]), at(TTL)).await,
+        Adjusted::Recreated
+    );
+    assert_eq!(
+        f.adjust(&correction("refunded", &rpm, &[("rpm", -5)]), at(TTL)).await,
+        Adjusted::Dropped
+    );
     assert_eq!(f.balances("charged", at(TTL)).await, [-10_000], "charged from full");
     assert_eq!(f.bucket("refunded").await, None);
     assert_eq!(f.sweep(at(TTL + 70 * SECOND - 1)).await, 0, "the new debt is kept, too");
@@ -157,14 +189,17 @@ pub(super) async fn a_sweep_goes_on_where_it_stopped(f: Fixture) {
             return;
         }
     }
-    panic!("expected a sweep in single steps to be complete after {ROUNDS_MAX} rounds, {forgotten} of 50 buckets are gone");
+    panic!(
+        "expected a sweep in single steps to be complete after {ROUNDS_MAX} rounds, {forgotten} of 50 buckets are gone"
+    );
 }
 
 pub(super) async fn history_is_forgotten_after_its_retention(f: Fixture) {
     f.set(&Level::Entity(entity("key")), "rpm:60/min").await;
     f.take(&ask("key", &limits("rpm:60/min"), &[("rpm", 1)]), at(0)).await.granted(&[59_000]);
     f.take(&ask("key", &limits("rpm:60/min"), &[("rpm", 1)]), at(HOUR)).await.granted(&[59_000]);
-    let audit = AuditQuery { subject: AuditSubject::Entity(entity("key")), page: PageRequest::default() };
+    let audit =
+        AuditQuery { subject: AuditSubject::Entity(entity("key")), page: PageRequest::default() };
     let usage = UsageQuery {
         entity: None,
         resource: Some(resource(GPT)),

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 use zae_limiter_core::{
-    AuditAction, AuditSubject, BucketState, ConfigStamp, Decision, EntityId, LimitName, Member, Milli, Reports, ResourceName, TimeMs, Wait,
-    assess, check_limits, decide,
+    AuditAction, AuditSubject, BucketState, ConfigStamp, Decision, EntityId, LimitName, Member,
+    Milli, Reports, ResourceName, TimeMs, Wait, assess, check_limits, decide,
 };
 
 use super::config::resolve_member;
@@ -15,20 +15,31 @@ use super::room::{ROOM_ATTEMPTS_MAX, Room, too_contended};
 use super::table::{Entry, Key, Locked, Shard, UsageLog};
 use super::{MemoryStore, invalid, lazily};
 use crate::{
-    Adjusted, BoxFuture, BucketDelta, BucketStore, BucketView, Change, ConsumeOutcome, ConsumeRequest, Cursor, LimitsInForce, MemberKey,
-    MemberTake, Page, PageRequest, Readiness, ResetRequest, StoreError, bring_up_to_date,
+    Adjusted, BoxFuture, BucketDelta, BucketStore, BucketView, Change, ConsumeOutcome,
+    ConsumeRequest, Cursor, LimitsInForce, MemberKey, MemberTake, Page, PageRequest, Readiness,
+    ResetRequest, StoreError, bring_up_to_date,
 };
 
 impl BucketStore for MemoryStore {
-    fn consume<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>> {
+    fn consume<'a>(
+        &'a self,
+        request: &'a ConsumeRequest<'a>,
+    ) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>> {
         lazily(move || self.consume_now(request))
     }
 
-    fn peek<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>> {
+    fn peek<'a>(
+        &'a self,
+        request: &'a ConsumeRequest<'a>,
+    ) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>> {
         lazily(move || self.peek_now(request))
     }
 
-    fn adjust<'a>(&'a self, deltas: &'a [BucketDelta<'a>], now: TimeMs) -> BoxFuture<'a, Vec<Result<Adjusted, StoreError>>> {
+    fn adjust<'a>(
+        &'a self,
+        deltas: &'a [BucketDelta<'a>],
+        now: TimeMs,
+    ) -> BoxFuture<'a, Vec<Result<Adjusted, StoreError>>> {
         lazily(move || deltas.iter().map(|delta| self.adjust_one(delta, now)).collect())
     }
 
@@ -40,8 +51,16 @@ impl BucketStore for MemoryStore {
         lazily(move || self.reset_now(request, change))
     }
 
-    fn buckets<'a>(&'a self, entity: &'a EntityId, page: &'a PageRequest) -> BoxFuture<'a, Result<Page<BucketView>, StoreError>> {
-        lazily(move || Ok(self.list(page, |entry| (entry.entity() == entity.as_str()).then(|| entry.scope.resource.as_str()))))
+    fn buckets<'a>(
+        &'a self,
+        entity: &'a EntityId,
+        page: &'a PageRequest,
+    ) -> BoxFuture<'a, Result<Page<BucketView>, StoreError>> {
+        lazily(move || {
+            Ok(self.list(page, |entry| {
+                (entry.entity() == entity.as_str()).then(|| entry.scope.resource.as_str())
+            }))
+        })
     }
 
     fn resource_buckets<'a>(
@@ -49,12 +68,15 @@ impl BucketStore for MemoryStore {
         resource: &'a ResourceName,
         page: &'a PageRequest,
     ) -> BoxFuture<'a, Result<Page<BucketView>, StoreError>> {
-        lazily(move || Ok(self.list(page, |entry| (entry.scope.resource == *resource).then(|| entry.entity()))))
+        lazily(move || {
+            Ok(self.list(page, |entry| (entry.scope.resource == *resource).then(|| entry.entity())))
+        })
     }
 }
 
 impl MemoryStore {
-    /// [`BucketStore::consume`] without the future. For one existing bucket: one hash, one lock, no allocation.
+    /// [`BucketStore::consume`] without the future. For one existing bucket: one hash, one lock, no
+    /// allocation.
     pub fn consume_now(&self, request: &ConsumeRequest<'_>) -> Result<ConsumeOutcome, StoreError> {
         request.check("consume")?;
         if let [member] = request.members
@@ -67,7 +89,11 @@ impl MemoryStore {
     }
 
     /// The usual case, made cheap: one member whose bucket is there. `None` when it is not.
-    fn consume_existing(&self, member: &MemberTake<'_>, now: TimeMs) -> Result<Option<ConsumeOutcome>, StoreError> {
+    fn consume_existing(
+        &self,
+        member: &MemberTake<'_>,
+        now: TimeMs,
+    ) -> Result<Option<ConsumeOutcome>, StoreError> {
         let key = self.key(member.entity, member.resource);
         let mut shard = self.shared.lock_of(&key);
         let Some((entry, usage)) = shard.find_mut(&key) else { return Ok(None) };
@@ -80,7 +106,13 @@ impl MemoryStore {
     }
 
     /// Decides about one bucket that is up to date, and writes what the decision says.
-    fn decide_one(&self, entry: &mut Entry, usage: &mut UsageLog, member: &MemberTake<'_>, now: TimeMs) -> ConsumeOutcome {
+    fn decide_one(
+        &self,
+        entry: &mut Entry,
+        usage: &mut UsageLog,
+        member: &MemberTake<'_>,
+        now: TimeMs,
+    ) -> ConsumeOutcome {
         match decide(&mut [Member { bucket: &mut entry.state, takes: member.takes }], now) {
             Decision::Granted { reports, closed } => {
                 entry.state.set_expires_at(expiry(member.limits, now));
@@ -102,8 +134,9 @@ impl MemoryStore {
                 Ok(plans) => plans,
                 Err((member, stop)) => return stop.answer(member, "consume"),
             };
-            // A table lends one bucket at a time, so a chain is first looked at as a whole and then taken from one by one.
-            // With all its shards locked this is one step, and what was enough at the look is enough at the take.
+            // A table lends one bucket at a time, so a chain is first looked at as a whole and then
+            // taken from one by one. With all its shards locked this is one step, and what was
+            // enough at the look is enough at the take.
             let reports = look(&locked, &keys, &plans, request);
             if is_refusal(&reports) {
                 write_changed_limits(&mut locked, &keys, plans);
@@ -114,15 +147,22 @@ impl MemoryStore {
                 self.take_all(&mut locked, &keys, plans, request, &mut room);
                 return Ok(ConsumeOutcome::Granted(after_the_take(reports)));
             }
-            // Looking for buckets to forget locks other shards, so ours are let go, and looked at afresh afterwards.
+            // Looking for buckets to forget locks other shards, so ours are let go, and looked at
+            // afresh afterwards.
             drop(locked);
             room.evict(missing, request.now, "consume")?;
         }
         Err(too_contended("consume"))
     }
 
-    /// What to do with each bucket of the chain; or which member stops it, and why. Changes nothing.
-    fn plan(&self, locked: &Locked<'_>, keys: &[Key<'_>], request: &ConsumeRequest<'_>) -> Result<Plans, (usize, Stop)> {
+    /// What to do with each bucket of the chain; or which member stops it, and why. Changes
+    /// nothing.
+    fn plan(
+        &self,
+        locked: &Locked<'_>,
+        keys: &[Key<'_>],
+        request: &ConsumeRequest<'_>,
+    ) -> Result<Plans, (usize, Stop)> {
         let mut plans = Plans::new();
         for (index, (key, member)) in keys.iter().zip(request.members).enumerate() {
             let plan = match locked.shard(key).find(key) {
@@ -139,8 +179,16 @@ impl MemoryStore {
         Ok(plans)
     }
 
-    /// Takes from every bucket of a chain that was found to have enough, creating those that are missing.
-    fn take_all(&self, locked: &mut Locked<'_>, keys: &[Key<'_>], plans: Plans, request: &ConsumeRequest<'_>, room: &mut Room<'_>) {
+    /// Takes from every bucket of a chain that was found to have enough, creating those that are
+    /// missing.
+    fn take_all(
+        &self,
+        locked: &mut Locked<'_>,
+        keys: &[Key<'_>],
+        plans: Plans,
+        request: &ConsumeRequest<'_>,
+        room: &mut Room<'_>,
+    ) {
         for ((key, plan), member) in keys.iter().zip(plans).zip(request.members) {
             if matches!(plan, Plan::Unlimited) {
                 continue;
@@ -154,7 +202,10 @@ impl MemoryStore {
             }
             let (entry, usage) = shard.find_mut(key).expect(THERE);
             let taken = self.decide_one(entry, usage, member, request.now);
-            debug_assert!(matches!(taken, ConsumeOutcome::Granted(_)), "nothing changes between the look and the take");
+            debug_assert!(
+                matches!(taken, ConsumeOutcome::Granted(_)),
+                "nothing changes between the look and the take"
+            );
         }
     }
 
@@ -165,16 +216,29 @@ impl MemoryStore {
         match self.plan(&locked, &keys, request) {
             Ok(plans) => {
                 let reports = look(&locked, &keys, &plans, request);
-                Ok(if is_refusal(&reports) { ConsumeOutcome::Refused(reports) } else { ConsumeOutcome::Granted(reports) })
+                Ok(if is_refusal(&reports) {
+                    ConsumeOutcome::Refused(reports)
+                } else {
+                    ConsumeOutcome::Granted(reports)
+                })
             }
             Err((member, stop)) => stop.answer(member, "peek"),
         }
     }
 
-    pub(super) fn adjust_one(&self, delta: &BucketDelta<'_>, now: TimeMs) -> Result<Adjusted, StoreError> {
+    pub(super) fn adjust_one(
+        &self,
+        delta: &BucketDelta<'_>,
+        now: TimeMs,
+    ) -> Result<Adjusted, StoreError> {
         let limits = &delta.limits.limits;
-        if let Some(unknown) = delta.deltas.iter().find(|change| usize::from(change.limit) >= limits.len()) {
-            return Err(invalid("adjust", format!("limit {} is adjusted, the receipt has {}", unknown.limit, limits.len())));
+        if let Some(unknown) =
+            delta.deltas.iter().find(|change| usize::from(change.limit) >= limits.len())
+        {
+            return Err(invalid(
+                "adjust",
+                format!("limit {} is adjusted, the receipt has {}", unknown.limit, limits.len()),
+            ));
         }
         let key = self.key(delta.entity, delta.resource);
         let mut room = Room::none(&self.shared);
@@ -182,17 +246,23 @@ impl MemoryStore {
             let mut shard = self.shared.lock_of(&key);
             if let Some(entry) = shard.find(&key) {
                 for change in delta.deltas {
-                    entry.state.check_adjust(&limits[usize::from(change.limit)], change.amount, now)?;
+                    entry.state.check_adjust(
+                        &limits[usize::from(change.limit)],
+                        change.amount,
+                        now,
+                    )?;
                 }
                 self.charge(&mut shard, &key, delta, expiry(delta.limits, now), now);
                 return Ok(Adjusted::Applied);
             }
-            // Forgotten means it was full: a charge must not be forgotten with it, a refund has nothing to fill.
+            // Forgotten means it was full: a charge must not be forgotten with it, a refund has
+            // nothing to fill.
             if delta.deltas.iter().all(|change| change.amount <= Milli::ZERO) {
                 return Ok(Adjusted::Dropped);
             }
             let limits = self.made_again(delta);
-            let mut state = self.new_bucket(&key, &limits, now).map_err(|error| error.during("adjust"))?;
+            let mut state =
+                self.new_bucket(&key, &limits, now).map_err(|error| error.during("adjust"))?;
             state.set_expires_at(expiry(&limits, now));
             if room.reserve(1) {
                 room.spend();
@@ -207,10 +277,21 @@ impl MemoryStore {
     }
 
     /// Applies every change of one delta to a bucket that is there.
-    fn charge(&self, shard: &mut Shard, key: &Key<'_>, delta: &BucketDelta<'_>, expires_at: Option<TimeMs>, now: TimeMs) {
+    fn charge(
+        &self,
+        shard: &mut Shard,
+        key: &Key<'_>,
+        delta: &BucketDelta<'_>,
+        expires_at: Option<TimeMs>,
+        now: TimeMs,
+    ) {
         let Some((entry, usage)) = shard.find_mut(key) else { return };
         for change in delta.deltas {
-            let closed = entry.state.adjust(&delta.limits.limits[usize::from(change.limit)], change.amount, now);
+            let closed = entry.state.adjust(
+                &delta.limits.limits[usize::from(change.limit)],
+                change.amount,
+                now,
+            );
             if let Some(hour) = closed {
                 usage.add(entry, &hour, self.shared.options.usage_rows_max);
             }
@@ -224,11 +305,16 @@ impl MemoryStore {
     fn made_again<'a>(&self, delta: &BucketDelta<'a>) -> Cow<'a, LimitsInForce> {
         let directory = self.shared.read_directory();
         let config = &directory.tenant(self.number).config;
-        let configured = resolve_member(config, &MemberKey { entity: delta.entity, resource: delta.resource });
+        let configured =
+            resolve_member(config, &MemberKey { entity: delta.entity, resource: delta.resource });
         delta.made_again(configured.limits.as_ref(), ConfigStamp(config.generation))
     }
 
-    fn reset_now(&self, request: &ResetRequest<'_>, change: &Change) -> Result<Option<Vec<(LimitName, Milli)>>, StoreError> {
+    fn reset_now(
+        &self,
+        request: &ResetRequest<'_>,
+        change: &Change,
+    ) -> Result<Option<Vec<(LimitName, Milli)>>, StoreError> {
         let key = self.key(request.entity, request.resource);
         let mut shard = self.shared.lock_of(&key);
         let mut directory = self.shared.write_directory();
@@ -242,14 +328,22 @@ impl MemoryStore {
             action: AuditAction::BucketReset,
             subject: AuditSubject::Entity(request.entity.clone()),
             resource: Some(request.resource.clone()),
-            details: restored.iter().map(|(name, gained)| (name.to_string(), tokens(*gained))).collect(),
+            details: restored
+                .iter()
+                .map(|(name, gained)| (name.to_string(), tokens(*gained)))
+                .collect(),
         };
         tenant.audit.record(change, deed, self.shared.options.audit_events_max);
         Ok(Some(restored))
     }
 
-    /// The buckets for which `sort_key` has one, in its order. Keeps no more of them in memory than the page holds.
-    fn list(&self, page: &PageRequest, sort_key: impl for<'e> Fn(&'e Entry) -> Option<&'e str>) -> Page<BucketView> {
+    /// The buckets for which `sort_key` has one, in its order. Keeps no more of them in memory than
+    /// the page holds.
+    fn list(
+        &self,
+        page: &PageRequest,
+        sort_key: impl for<'e> Fn(&'e Entry) -> Option<&'e str>,
+    ) -> Page<BucketView> {
         let after = page.cursor().map_or("", |cursor| cursor.0.as_str());
         let size = usize::try_from(page.limit()).unwrap_or(usize::MAX);
         let mut found: BTreeMap<String, BucketView> = BTreeMap::new();
@@ -257,7 +351,9 @@ impl MemoryStore {
         self.shared.each_shard(|shard| {
             for entry in shard.table.iter().filter(|entry| entry.scope.number == self.number) {
                 let Some(key) = sort_key(entry).filter(|key| *key > after) else { continue };
-                if found.len() < size || found.last_key_value().is_some_and(|(last, _)| key < last.as_str()) {
+                if found.len() < size
+                    || found.last_key_value().is_some_and(|(last, _)| key < last.as_str())
+                {
                     found.insert(key.to_owned(), entry.view());
                 } else {
                     is_last = false;
@@ -268,12 +364,19 @@ impl MemoryStore {
                 }
             }
         });
-        let next = found.last_key_value().filter(|_| !is_last).map(|(last, _)| Cursor(last.clone()));
+        let next =
+            found.last_key_value().filter(|_| !is_last).map(|(last, _)| Cursor(last.clone()));
         Page { items: found.into_values().collect(), next }
     }
 
-    /// A bucket that is not there yet, with the flag that is stored for it. The caller holds the lock of its shard.
-    fn new_bucket(&self, key: &Key<'_>, in_force: &LimitsInForce, now: TimeMs) -> Result<BucketState, StoreError> {
+    /// A bucket that is not there yet, with the flag that is stored for it. The caller holds the
+    /// lock of its shard.
+    fn new_bucket(
+        &self,
+        key: &Key<'_>,
+        in_force: &LimitsInForce,
+        now: TimeMs,
+    ) -> Result<BucketState, StoreError> {
         check_limits(&in_force.limits).map_err(|error| invalid("consume", error.to_string()))?;
         let directory = self.shared.read_directory();
         let tenant = directory.tenant(self.number);
@@ -285,7 +388,8 @@ impl MemoryStore {
         Ok(state)
     }
 
-    /// What becomes of a member without limits. Whoever switches it off has written the directory before it says so.
+    /// What becomes of a member without limits. Whoever switches it off has written the directory
+    /// before it says so.
     fn unless_disabled(&self, key: &Key<'_>) -> Result<Plan, Stop> {
         let directory = self.shared.read_directory();
         match directory.tenant(self.number).config.disabled_by(key.entity.as_str(), key.resource) {
@@ -343,7 +447,8 @@ fn prepare(stored: &BucketState, member: &MemberTake<'_>, now: TimeMs) -> Result
 /// A sync that fails leaves its bucket unusable, so it works on a copy.
 #[cold]
 fn prepare_copy(stored: &BucketState, member: &MemberTake<'_>, now: TimeMs) -> Result<Plan, Stop> {
-    check_limits(&member.limits.limits).map_err(|error| Stop::Failed(invalid("consume", error.to_string())))?;
+    check_limits(&member.limits.limits)
+        .map_err(|error| Stop::Failed(invalid("consume", error.to_string())))?;
     let mut copy = Box::new(stored.clone());
     match bring_up_to_date(&mut copy, member, now).map_err(|error| Stop::Failed(error.into()))? {
         Readiness::Ready => Ok(Plan::Use),
@@ -358,7 +463,12 @@ fn expiry(in_force: &LimitsInForce, now: TimeMs) -> Option<TimeMs> {
 }
 
 /// What a decision over the chain would find.
-fn look(locked: &Locked<'_>, keys: &[Key<'_>], plans: &Plans, request: &ConsumeRequest<'_>) -> Reports {
+fn look(
+    locked: &Locked<'_>,
+    keys: &[Key<'_>],
+    plans: &Plans,
+    request: &ConsumeRequest<'_>,
+) -> Reports {
     let none = BucketState::full(&[], ConfigStamp::default(), request.now);
     let states = keys.iter().zip(plans).map(|(key, plan)| match plan {
         Plan::Unlimited => &none,

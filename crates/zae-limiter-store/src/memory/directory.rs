@@ -1,14 +1,18 @@
-//! What administrators wrote: namespaces, entities, limits, flags, and the log of it all. One lock around it makes each
-//! write and its audit event one step.
+//! What administrators wrote: namespaces, entities, limits, flags, and the log of it all. One lock
+//! around it makes each write and its audit event one step.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use zae_limiter_core::{
-    AuditAction, AuditEvent, AuditSubject, Entity, EntityId, EventId, Limit, NamespaceId, NamespaceName, ResourceName, TimeMs,
+    AuditAction, AuditEvent, AuditSubject, Entity, EntityId, EventId, Limit, NamespaceId,
+    NamespaceName, ResourceName, TimeMs,
 };
 
-use crate::{Change, Level, LevelConfig, Namespace, NamespaceStatus, OnUnavailable, StoreError, StoreErrorKind};
+use crate::{
+    Change, Level, LevelConfig, Namespace, NamespaceStatus, OnUnavailable, StoreError,
+    StoreErrorKind,
+};
 
 /// Name and id of the namespace there is from the start.
 const DEFAULT_NAMESPACE: &str = "default";
@@ -16,7 +20,8 @@ const DEFAULT_NAMESPACE: &str = "default";
 /// All namespaces there ever were.
 #[derive(Default)]
 pub(super) struct Directory {
-    /// By number. A number is never used again, so an old handle finds nothing instead of another tenant's data.
+    /// By number. A number is never used again, so an old handle finds nothing instead of another
+    /// tenant's data.
     tenants: Vec<Tenant>,
     /// Active ones by name.
     pub(super) active: BTreeMap<NamespaceName, u32>,
@@ -49,7 +54,8 @@ impl Directory {
 
     /// Adds an active namespace and returns its number.
     pub(super) fn add(&mut self, namespace: Namespace) -> u32 {
-        let number = u32::try_from(self.tenants.len()).expect("a process registers fewer than four billion namespaces");
+        let number = u32::try_from(self.tenants.len())
+            .expect("a process registers fewer than four billion namespaces");
         self.active.insert(namespace.name.clone(), number);
         self.ids.insert(namespace.id.clone(), number);
         self.tenants.push(Tenant { namespace: Some(namespace), ..Tenant::default() });
@@ -74,15 +80,20 @@ impl Tenant {
         self.namespace.as_ref().is_some_and(|namespace| namespace.status == NamespaceStatus::Active)
     }
 
-    /// True while buckets may come into being: a deleted namespace can be recovered, one that is being purged cannot.
+    /// True while buckets may come into being: a deleted namespace can be recovered, one that is
+    /// being purged cannot.
     pub(super) fn is_open_to_buckets(&self) -> bool {
-        self.namespace.as_ref().is_some_and(|namespace| namespace.status != NamespaceStatus::Purging)
+        self.namespace
+            .as_ref()
+            .is_some_and(|namespace| namespace.status != NamespaceStatus::Purging)
     }
 }
 
 /// The error of everything that needs an active namespace.
 pub(super) fn not_active(name: &NamespaceName, operation: &'static str) -> StoreError {
-    let message = format!("namespace \"{name}\" is not active any more; recover it, or register it again and open a new handle");
+    let message = format!(
+        "namespace \"{name}\" is not active any more; recover it, or register it again and open a new handle"
+    );
     StoreError::new(StoreErrorKind::NotFound, operation, message)
 }
 
@@ -91,8 +102,8 @@ pub(super) fn not_active(name: &NamespaceName, operation: &'static str) -> Store
 pub(super) struct Config {
     /// Grows with every write; the freshness of a read.
     pub(super) generation: u64,
-    /// The highest version of any level that was removed: one that is stored anew goes on from here, so that a version
-    /// never comes back with another meaning.
+    /// The highest version of any level that was removed: one that is stored anew goes on from
+    /// here, so that a version never comes back with another meaning.
     versions_gone: u64,
     /// The same for entities that were deleted.
     pub(super) entity_versions_gone: u64,
@@ -126,7 +137,12 @@ impl Stored {
     }
 
     pub(super) fn to_level_config(&self) -> LevelConfig {
-        LevelConfig { limits: self.limits.to_vec(), disabled: self.disabled, on_unavailable: self.on_unavailable, version: self.version }
+        LevelConfig {
+            limits: self.limits.to_vec(),
+            disabled: self.disabled,
+            on_unavailable: self.on_unavailable,
+            version: self.version,
+        }
     }
 }
 
@@ -136,13 +152,21 @@ impl Config {
             Level::System => self.system.as_ref(),
             Level::Resource(resource) => self.resources.get(resource),
             Level::Entity(entity) => self.owners.get(entity)?.all.as_ref(),
-            Level::EntityResource(entity, resource) => self.owners.get(entity)?.resources.get(resource),
+            Level::EntityResource(entity, resource) => {
+                self.owners.get(entity)?.resources.get(resource)
+            }
         }
     }
 
-    /// Changes a level, creating it if need be and dropping it when nothing is left. Returns its new version.
+    /// Changes a level, creating it if need be and dropping it when nothing is left. Returns its
+    /// new version.
     pub(super) fn edit(&mut self, level: &Level, change: impl FnOnce(&mut Stored)) -> u64 {
-        let fresh = || Stored { limits: Arc::default(), disabled: None, on_unavailable: None, version: self.versions_gone };
+        let fresh = || Stored {
+            limits: Arc::default(),
+            disabled: None,
+            on_unavailable: None,
+            version: self.versions_gone,
+        };
         let mut stored = self.get(level).cloned().unwrap_or_else(fresh);
         change(&mut stored);
         stored.version += 1;
@@ -161,11 +185,18 @@ impl Config {
             Level::Resource(resource) => put_or_remove(&mut self.resources, resource, stored),
             Level::Entity(entity) => self.owners.entry(entity.clone()).or_default().all = stored,
             Level::EntityResource(entity, resource) => {
-                put_or_remove(&mut self.owners.entry(entity.clone()).or_default().resources, resource, stored);
+                put_or_remove(
+                    &mut self.owners.entry(entity.clone()).or_default().resources,
+                    resource,
+                    stored,
+                );
             }
         }
         if let Some(entity) = level.entity_id()
-            && self.owners.get(entity).is_some_and(|owner| owner.all.is_none() && owner.resources.is_empty())
+            && self
+                .owners
+                .get(entity)
+                .is_some_and(|owner| owner.all.is_none() && owner.resources.is_empty())
         {
             self.owners.remove(entity);
         }
@@ -184,17 +215,28 @@ impl Config {
 
     /// How many records a purge removes.
     pub(super) fn records(&self) -> u64 {
-        let owned: usize = self.owners.values().map(|owner| usize::from(owner.all.is_some()) + owner.resources.len()).sum();
-        (usize::from(self.system.is_some()) + self.resources.len() + owned + self.entities.len()) as u64
+        let owned: usize = self
+            .owners
+            .values()
+            .map(|owner| usize::from(owner.all.is_some()) + owner.resources.len())
+            .sum();
+        (usize::from(self.system.is_some()) + self.resources.len() + owned + self.entities.len())
+            as u64
     }
 
-    /// The level that switches this bucket off, if one does. The strongest level with an explicit flag decides.
+    /// The level that switches this bucket off, if one does. The strongest level with an explicit
+    /// flag decides.
     pub(super) fn disabled_by(&self, entity: &str, resource: &ResourceName) -> Option<Source> {
         let owner = self.owners.get(entity);
         let own = owner.and_then(|owner| owner.resources.get(resource));
         let all = owner.and_then(|owner| owner.all.as_ref());
-        let levels = [(Source::EntityResource, own), (Source::Entity, all), (Source::Resource, self.resources.get(resource))];
-        let explicit = levels.into_iter().find_map(|(source, stored)| Some((source, stored?.disabled?)));
+        let levels = [
+            (Source::EntityResource, own),
+            (Source::Entity, all),
+            (Source::Resource, self.resources.get(resource)),
+        ];
+        let explicit =
+            levels.into_iter().find_map(|(source, stored)| Some((source, stored?.disabled?)));
         explicit.filter(|(_, disabled)| *disabled).map(|(source, _)| source)
     }
 }
@@ -207,7 +249,11 @@ pub(super) enum Source {
     Resource,
 }
 
-fn put_or_remove(map: &mut BTreeMap<ResourceName, Stored>, resource: &ResourceName, stored: Option<Stored>) {
+fn put_or_remove(
+    map: &mut BTreeMap<ResourceName, Stored>,
+    resource: &ResourceName,
+    stored: Option<Stored>,
+) {
     match stored {
         Some(stored) => {
             map.insert(resource.clone(), stored);
@@ -218,8 +264,8 @@ fn put_or_remove(map: &mut BTreeMap<ResourceName, Stored>, resource: &ResourceNa
     }
 }
 
-/// Audit events of one namespace, oldest first. Ids come from the caller, so two events may share one: the running number
-/// keeps both.
+/// Audit events of one namespace, oldest first. Ids come from the caller, so two events may share
+/// one: the running number keeps both.
 #[derive(Default)]
 pub(super) struct AuditLog {
     pub(super) events: BTreeMap<(EventId, u64), AuditEvent>,
@@ -237,7 +283,15 @@ pub(super) struct Deed {
 impl AuditLog {
     pub(super) fn record(&mut self, change: &Change, deed: Deed, events_max: usize) {
         let Deed { action, subject, resource, details } = deed;
-        let event = AuditEvent { id: change.event, at: change.at, subject, action, principal: change.principal.clone(), resource, details };
+        let event = AuditEvent {
+            id: change.event,
+            at: change.at,
+            subject,
+            action,
+            principal: change.principal.clone(),
+            resource,
+            details,
+        };
         self.recorded += 1;
         self.events.insert((event.id, self.recorded), event);
         while self.events.len() > events_max.max(1) {

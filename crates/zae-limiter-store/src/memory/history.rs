@@ -1,42 +1,69 @@
 //! Queries of the audit log and of usage.
 
 use zae_limiter_core::{
-    AuditEvent, AuditSubject, EntityId, EventId, LimitName, Milli, ResourceName, TimeMs, UsageSnapshot, UsageSummary, UsageSums,
+    AuditEvent, AuditSubject, EntityId, EventId, LimitName, Milli, ResourceName, TimeMs,
+    UsageSnapshot, UsageSummary, UsageSums,
 };
 
 use super::config::paged;
 use super::table::{Entry, Shard, UsageKey};
 use super::{MemoryStore, invalid, lazily};
-use crate::{AuditQuery, BoxFuture, Cursor, HistoryStore, Page, PageRequest, StoreError, UsageQuery, UsageWindows};
+use crate::{
+    AuditQuery, BoxFuture, Cursor, HistoryStore, Page, PageRequest, StoreError, UsageQuery,
+    UsageWindows,
+};
 
 impl HistoryStore for MemoryStore {
-    fn audit_events<'a>(&'a self, query: &'a AuditQuery) -> BoxFuture<'a, Result<Page<AuditEvent>, StoreError>> {
+    fn audit_events<'a>(
+        &'a self,
+        query: &'a AuditQuery,
+    ) -> BoxFuture<'a, Result<Page<AuditEvent>, StoreError>> {
         lazily(move || self.audit_now(&query.page, Some(&query.subject)))
     }
 
-    fn audit_log<'a>(&'a self, page: &'a PageRequest) -> BoxFuture<'a, Result<Page<AuditEvent>, StoreError>> {
+    fn audit_log<'a>(
+        &'a self,
+        page: &'a PageRequest,
+    ) -> BoxFuture<'a, Result<Page<AuditEvent>, StoreError>> {
         lazily(move || self.audit_now(page, None))
     }
 
-    fn usage<'a>(&'a self, query: &'a UsageQuery) -> BoxFuture<'a, Result<Page<UsageSnapshot>, StoreError>> {
+    fn usage<'a>(
+        &'a self,
+        query: &'a UsageQuery,
+    ) -> BoxFuture<'a, Result<Page<UsageSnapshot>, StoreError>> {
         lazily(move || self.usage_now(query))
     }
 
-    fn usage_summary<'a>(&'a self, query: &'a UsageQuery) -> BoxFuture<'a, Result<Option<UsageSummary>, StoreError>> {
+    fn usage_summary<'a>(
+        &'a self,
+        query: &'a UsageQuery,
+    ) -> BoxFuture<'a, Result<Option<UsageSummary>, StoreError>> {
         lazily(move || self.usage_summary_now(query).map(Some))
     }
 }
 
 impl MemoryStore {
     /// Events of one subject, or of all.
-    fn audit_now(&self, page: &PageRequest, subject: Option<&AuditSubject>) -> Result<Page<AuditEvent>, StoreError> {
+    fn audit_now(
+        &self,
+        page: &PageRequest,
+        subject: Option<&AuditSubject>,
+    ) -> Result<Page<AuditEvent>, StoreError> {
         let before = page.cursor().map(audit_position).transpose()?;
         let directory = self.shared.read_directory();
         let events = &directory.tenant(self.number).audit.events;
-        let earlier = events.iter().rev().filter(|(position, _)| before.is_none_or(|before| **position < before));
-        let asked = earlier.filter(|(_, event)| subject.is_none_or(|subject| event.subject == *subject));
+        let earlier = events
+            .iter()
+            .rev()
+            .filter(|(position, _)| before.is_none_or(|before| **position < before));
+        let asked =
+            earlier.filter(|(_, event)| subject.is_none_or(|subject| event.subject == *subject));
         let page = paged(asked, page, |((id, number), _)| format!("{id}/{number}"));
-        Ok(Page { items: page.items.into_iter().map(|(_, event)| event.clone()).collect(), next: page.next })
+        Ok(Page {
+            items: page.items.into_iter().map(|(_, event)| event.clone()).collect(),
+            next: page.next,
+        })
     }
 
     fn usage_now(&self, query: &UsageQuery) -> Result<Page<UsageSnapshot>, StoreError> {
@@ -45,7 +72,8 @@ impl MemoryStore {
         Ok(windows.into_page())
     }
 
-    /// A window of a bucket is in one shard, so each shard is summed by itself, and no more than one of them is held in memory.
+    /// A window of a bucket is in one shard, so each shard is summed by itself, and no more than
+    /// one of them is held in memory.
     fn usage_summary_now(&self, query: &UsageQuery) -> Result<UsageSummary, StoreError> {
         let all = UsageQuery { page: PageRequest::default(), ..query.clone() };
         let empty = UsageWindows::new(&all)?.unbounded();
@@ -58,9 +86,14 @@ impl MemoryStore {
         Ok(sums.summary())
     }
 
-    /// History and open hour of a bucket are in one shard, under one lock: no hour is missed or counted twice.
+    /// History and open hour of a bucket are in one shard, under one lock: no hour is missed or
+    /// counted twice.
     fn add_usage(&self, shard: &Shard, query: &UsageQuery, windows: &mut UsageWindows<'_>) {
-        let mut add = |start: TimeMs, entity: EntityId, resource: &ResourceName, used: &[(LimitName, Milli)], events: u64| {
+        let mut add = |start: TimeMs,
+                       entity: EntityId,
+                       resource: &ResourceName,
+                       used: &[(LimitName, Milli)],
+                       events: u64| {
             if let Some(totals) = windows.at(start, entity, resource.clone()) {
                 totals.count(events);
                 used.iter().for_each(|(name, amount)| totals.use_limit(name.clone(), *amount));
@@ -72,7 +105,13 @@ impl MemoryStore {
         for entry in shard.table.iter().filter(|entry| self.is_bucket_asked_for(entry, query)) {
             let open = entry.state.open_hour();
             if open.events > 0 || !open.used.is_empty() {
-                add(open.start, entry.entity_id(), &entry.scope.resource, &open.used, open.events.into());
+                add(
+                    open.start,
+                    entry.entity_id(),
+                    &entry.scope.resource,
+                    &open.used,
+                    open.events.into(),
+                );
             }
         }
     }
@@ -91,10 +130,16 @@ impl MemoryStore {
 }
 
 fn audit_position(cursor: &Cursor) -> Result<(EventId, u64), StoreError> {
-    let position = cursor.0.split_once('/').and_then(|(id, number)| Some((id.parse().ok()?, number.parse().ok()?)));
+    let position = cursor
+        .0
+        .split_once('/')
+        .and_then(|(id, number)| Some((id.parse().ok()?, number.parse().ok()?)));
     position.ok_or_else(|| foreign_cursor("audit_events"))
 }
 
 fn foreign_cursor(operation: &'static str) -> StoreError {
-    invalid(operation, "the cursor is not one of this listing; use the one its last page ended with")
+    invalid(
+        operation,
+        "the cursor is not one of this listing; use the one its last page ended with",
+    )
 }

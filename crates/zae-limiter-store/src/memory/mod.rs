@@ -1,14 +1,17 @@
 //! The reference backend: everything in this process, nothing on disk.
 //!
-//! Three kinds of locks, always taken in this order, so that nothing can deadlock and every answer is exact:
+//! Three kinds of locks, always taken in this order, so that nothing can deadlock and every answer
+//! is exact:
 //!
-//! 1. **shards** (`table.rs`), each with its part of the buckets and their usage history, in ascending order;
+//! 1. **shards** (`table.rs`), each with its part of the buckets and their usage history, in
+//!    ascending order;
 //! 2. the **directory** (`directory.rs`): namespaces, entities, limits, flags and the audit log;
 //! 3. the interned **scopes** (`table.rs`), which save memory and decide nothing.
 //!
-//! A take from an existing bucket needs one shard lock and no other. A new bucket reads its flags from the directory while
-//! its shard is locked; whoever changes a flag first writes the directory and then visits every shard. So either the new
-//! bucket sees the flag, or the visit sees the bucket.
+//! A take from an existing bucket needs one shard lock and no other. A new bucket reads its flags
+//! from the directory while its shard is locked; whoever changes a flag first writes the directory
+//! and then visits every shard. So either the new bucket sees the flag, or the visit sees the
+//! bucket.
 
 mod buckets;
 mod config;
@@ -34,9 +37,9 @@ use table::{SHARDS, Scopes, Shard};
 /// Bounds and retention of a [`MemoryStore`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryOptions {
-    /// The most buckets there may be, over all namespaces. At the bound a new bucket takes the place of one that is full
-    /// again (forgetting that one changes nothing); when none can be found the take fails with
-    /// [`StoreErrorKind::Capacity`].
+    /// The most buckets there may be, over all namespaces. At the bound a new bucket takes the
+    /// place of one that is full again (forgetting that one changes nothing); when none can be
+    /// found the take fails with [`StoreErrorKind::Capacity`].
     pub buckets_max: usize,
     /// How long hours of usage are kept; [`Store::sweep`] removes older ones.
     pub usage_retention_ms: i64,
@@ -46,8 +49,8 @@ pub struct MemoryOptions {
     pub usage_rows_max: usize,
     /// The most audit events kept per namespace; beyond it the oldest go first.
     pub audit_events_max: usize,
-    /// Spread buckets over the table the same way in every run. For simulations that must replay exactly; leave it off
-    /// where callers choose the names, or they can choose ones that collide.
+    /// Spread buckets over the table the same way in every run. For simulations that must replay
+    /// exactly; leave it off where callers choose the names, or they can choose ones that collide.
     pub repeatable_layout: bool,
 }
 
@@ -66,10 +69,11 @@ impl Default for MemoryOptions {
     }
 }
 
-/// The in-memory backend, bound to one namespace (`default` at first). A clone is another handle to the same state.
+/// The in-memory backend, bound to one namespace (`default` at first). A clone is another handle to
+/// the same state.
 ///
-/// Exact and atomic; neither durable nor shared between processes. Nothing in it waits, so its futures are ready at the
-/// first poll, and [`MemoryStore::consume_now`] does without one.
+/// Exact and atomic; neither durable nor shared between processes. Nothing in it waits, so its
+/// futures are ready at the first poll, and [`MemoryStore::consume_now`] does without one.
 #[derive(Clone)]
 pub struct MemoryStore {
     shared: Arc<Shared>,
@@ -121,7 +125,11 @@ impl MemoryStore {
         let (directory, number, Namespace { name, id, .. }) = Directory::with_default_namespace();
         let shared = Shared {
             options,
-            hasher: if options.repeatable_layout { SeedableRandomState::fixed() } else { SeedableRandomState::random() },
+            hasher: if options.repeatable_layout {
+                SeedableRandomState::fixed()
+            } else {
+                SeedableRandomState::random()
+            },
             shards: (0..SHARDS).map(|_| Padded(Mutex::new(Shard::default()))).collect(),
             directory: RwLock::new(directory),
             scopes: Mutex::new(Scopes::default()),
@@ -167,13 +175,22 @@ impl Default for MemoryStore {
 
 impl fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryStore").field("namespace", &self.name).field("options", &self.shared.options).finish_non_exhaustive()
+        f.debug_struct("MemoryStore")
+            .field("namespace", &self.name)
+            .field("options", &self.shared.options)
+            .finish_non_exhaustive()
     }
 }
 
 impl Store for MemoryStore {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { exact: true, atomic_chains: true, immediate_usage: true, sweeps: true, ..Capabilities::minimum("memory") }
+        Capabilities {
+            exact: true,
+            atomic_chains: true,
+            immediate_usage: true,
+            sweeps: true,
+            ..Capabilities::minimum("memory")
+        }
     }
 
     fn ping(&self) -> BoxFuture<'_, Result<(), StoreError>> {
@@ -204,7 +221,8 @@ impl Shared {
     }
 }
 
-/// A lock whose holder panicked is taken all the same: every change is made whole before the lock is given back.
+/// A lock whose holder panicked is taken all the same: every change is made whole before the lock
+/// is given back.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

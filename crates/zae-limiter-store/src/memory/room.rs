@@ -1,4 +1,5 @@
-//! Room for new buckets: a bound over all shards that no race can exceed, and eviction when it is reached.
+//! Room for new buckets: a bound over all shards that no race can exceed, and eviction when it is
+//! reached.
 
 use std::sync::atomic::Ordering;
 
@@ -8,12 +9,13 @@ use super::Shared;
 use super::table::{SHARDS, Shard};
 use crate::{StoreError, StoreErrorKind};
 
-/// Slots of the table that one search for buckets to evict looks at. Buckets that are full again are plenty in any store
-/// that is not under attack: if one in a hundred is, this many slots all but surely show one.
+/// Slots of the table that one search for buckets to evict looks at. Buckets that are full again
+/// are plenty in any store that is not under attack: if one in a hundred is, this many slots all
+/// but surely show one.
 const EVICT_PROBES_MAX: usize = 1024;
 
-/// How often a take makes room and looks again before it gives up. Each round but the first needs another thread to have
-/// removed a bucket of the same chain in between.
+/// How often a take makes room and looks again before it gives up. Each round but the first needs
+/// another thread to have removed a bucket of the same chain in between.
 pub(super) const ROOM_ATTEMPTS_MAX: usize = 4;
 
 /// Room reserved for buckets about to be created. What is not used is given back.
@@ -27,12 +29,16 @@ impl<'a> Room<'a> {
         Room { shared, slots: 0 }
     }
 
-    /// Reserves until there are `wanted` slots, unless that would exceed the bound. Safe under any lock.
+    /// Reserves until there are `wanted` slots, unless that would exceed the bound. Safe under any
+    /// lock.
     pub(super) fn reserve(&mut self, wanted: usize) -> bool {
-        let Some(more) = wanted.checked_sub(self.slots).filter(|more| *more > 0) else { return true };
+        let Some(more) = wanted.checked_sub(self.slots).filter(|more| *more > 0) else {
+            return true;
+        };
         let max = self.shared.options.buckets_max;
         let grow = |buckets: usize| buckets.checked_add(more).filter(|sum| *sum <= max);
-        let reserved = self.shared.buckets.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grow).is_ok();
+        let reserved =
+            self.shared.buckets.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grow).is_ok();
         if reserved {
             self.slots = wanted;
         }
@@ -46,7 +52,12 @@ impl<'a> Room<'a> {
     }
 
     /// Evicts buckets that are full at `now` until there are `wanted` slots. No lock may be held.
-    pub(super) fn evict(&mut self, wanted: usize, now: TimeMs, operation: &'static str) -> Result<(), StoreError> {
+    pub(super) fn evict(
+        &mut self,
+        wanted: usize,
+        now: TimeMs,
+        operation: &'static str,
+    ) -> Result<(), StoreError> {
         let rows_max = self.shared.options.usage_rows_max;
         let first = self.shared.evict_from.load(Ordering::Relaxed);
         let mut probes = EVICT_PROBES_MAX;
@@ -57,12 +68,21 @@ impl<'a> Room<'a> {
             let index = (first + step) % SHARDS;
             self.shared.evict_from.store(index, Ordering::Relaxed);
             // A slot freed here stays counted: it is ours, nobody can snatch it.
-            self.slots += self.shared.lock_shard(index).evict_full(wanted - self.slots, now, &mut probes, rows_max);
+            self.slots += self.shared.lock_shard(index).evict_full(
+                wanted - self.slots,
+                now,
+                &mut probes,
+                rows_max,
+            );
             if probes == 0 {
                 break;
             }
         }
-        if self.reserve(wanted) { Ok(()) } else { Err(no_room(self.shared.options.buckets_max, operation)) }
+        if self.reserve(wanted) {
+            Ok(())
+        } else {
+            Err(no_room(self.shared.options.buckets_max, operation))
+        }
     }
 }
 
@@ -81,9 +101,15 @@ impl Shared {
 }
 
 impl Shard {
-    /// Forgets at most `wanted` buckets that are full at `now`: creating one anew gives the same bucket. Never one that is
-    /// drained or in debt.
-    fn evict_full(&mut self, wanted: usize, now: TimeMs, probes: &mut usize, rows_max: usize) -> usize {
+    /// Forgets at most `wanted` buckets that are full at `now`: creating one anew gives the same
+    /// bucket. Never one that is drained or in debt.
+    fn evict_full(
+        &mut self,
+        wanted: usize,
+        now: TimeMs,
+        probes: &mut usize,
+        rows_max: usize,
+    ) -> usize {
         let slots = self.table.num_buckets();
         let mut evicted = 0;
         for _ in 0..slots.min(*probes) {
@@ -111,7 +137,12 @@ fn no_room(buckets_max: usize, operation: &'static str) -> StoreError {
     StoreError::new(StoreErrorKind::Capacity, operation, message)
 }
 
-/// The bound is not the problem, the race is: nothing was applied, and a retry meets another moment.
+/// The bound is not the problem, the race is: nothing was applied, and a retry meets another
+/// moment.
 pub(super) fn too_contended(operation: &'static str) -> StoreError {
-    StoreError::new(StoreErrorKind::Busy, operation, "buckets of this chain were evicted while others were created; retry")
+    StoreError::new(
+        StoreErrorKind::Busy,
+        operation,
+        "buckets of this chain were evicted while others were created; retry",
+    )
 }

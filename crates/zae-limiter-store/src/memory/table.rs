@@ -27,7 +27,8 @@ pub(super) struct Key<'a> {
 }
 
 impl Key<'_> {
-    /// The table uses the lowest and the highest bits of the hash, the choice of the shard uses others.
+    /// The table uses the lowest and the highest bits of the hash, the choice of the shard uses
+    /// others.
     pub(super) fn shard(&self) -> usize {
         usize::from(u8::try_from((self.hash >> 40) & 0xFF).unwrap_or(0)) % SHARDS
     }
@@ -39,8 +40,8 @@ pub(super) struct Scope {
     pub(super) resource: ResourceName,
 }
 
-/// One bucket. Kept small, there may be a million: 232 bytes are what fits a block of 240 bytes, and the entity's text has
-/// a box of its own size.
+/// One bucket. Kept small, there may be a million: 232 bytes are what fits a block of 240 bytes,
+/// and the entity's text has a box of its own size.
 pub(super) struct Entry {
     hash: u64,
     pub(super) scope: Arc<Scope>,
@@ -65,11 +66,20 @@ impl Entry {
     }
 
     pub(super) fn view(&self) -> BucketView {
-        BucketView { entity: self.entity_id(), resource: self.scope.resource.clone(), state: self.state.clone() }
+        BucketView {
+            entity: self.entity_id(),
+            resource: self.scope.resource.clone(),
+            state: self.state.clone(),
+        }
     }
 
     fn usage_key(&self, start: TimeMs) -> UsageKey {
-        UsageKey { start, number: self.scope.number, entity: self.entity_id(), resource: self.scope.resource.clone() }
+        UsageKey {
+            start,
+            number: self.scope.number,
+            entity: self.entity_id(),
+            resource: self.scope.resource.clone(),
+        }
     }
 }
 
@@ -112,14 +122,18 @@ impl UsageLog {
         if closed.used.is_empty() && closed.events == 0 {
             return;
         }
-        self.rows.entry(entry.usage_key(closed.start)).or_default().add(&closed.used, closed.events.into());
+        self.rows
+            .entry(entry.usage_key(closed.start))
+            .or_default()
+            .add(&closed.used, closed.events.into());
         while self.rows.len() > rows_max.div_ceil(SHARDS).max(1) {
             self.rows.pop_first();
         }
     }
 }
 
-/// One part of the table, with the history of its buckets: one lock makes "history plus open hour" a consistent sum.
+/// One part of the table, with the history of its buckets: one lock makes "history plus open hour"
+/// a consistent sum.
 #[derive(Default)]
 pub(super) struct Shard {
     pub(super) table: HashTable<Box<Entry>>,
@@ -142,12 +156,22 @@ impl Shard {
 
     /// Adds a bucket that is known not to be there.
     pub(super) fn insert(&mut self, key: &Key<'_>, scope: Arc<Scope>, state: BucketState) {
-        let entry = Box::new(Entry { hash: key.hash, scope, entity: Box::from(key.entity.as_str()), state });
+        let entry = Box::new(Entry {
+            hash: key.hash,
+            scope,
+            entity: Box::from(key.entity.as_str()),
+            state,
+        });
         self.table.insert_unique(key.hash, entry, |entry| entry.hash);
     }
 
-    /// Removes the buckets that `doomed` picks, keeping what their open hour counted. Returns how many.
-    pub(super) fn remove_where(&mut self, mut doomed: impl FnMut(&Entry) -> bool, rows_max: usize) -> usize {
+    /// Removes the buckets that `doomed` picks, keeping what their open hour counted. Returns how
+    /// many.
+    pub(super) fn remove_where(
+        &mut self,
+        mut doomed: impl FnMut(&Entry) -> bool,
+        rows_max: usize,
+    ) -> usize {
         let Shard { table, usage, .. } = self;
         let before = table.len();
         table.retain(|entry| {
@@ -210,7 +234,8 @@ impl Shared {
         self.lock_shard(key.shard())
     }
 
-    /// Locks the shards of all keys, each once and in ascending order: two chains cannot wait for each other.
+    /// Locks the shards of all keys, each once and in ascending order: two chains cannot wait for
+    /// each other.
     pub(super) fn lock_all(&self, keys: &[Key<'_>]) -> Locked<'_> {
         let mut wanted: SmallVec<[usize; 8]> = keys.iter().map(Key::shard).collect();
         wanted.sort_unstable();
@@ -219,10 +244,13 @@ impl Shared {
     }
 
     pub(super) fn scope(&self, key: &Key<'_>) -> Arc<Scope> {
-        let hash_of = |number: u32, resource: &ResourceName| self.hasher.hash_one((number, resource.as_str()));
+        let hash_of = |number: u32, resource: &ResourceName| {
+            self.hasher.hash_one((number, resource.as_str()))
+        };
         let hash = hash_of(key.number, key.resource);
         let mut scopes = lock(&self.scopes);
-        let same = |scope: &Arc<Scope>| scope.number == key.number && scope.resource == *key.resource;
+        let same =
+            |scope: &Arc<Scope>| scope.number == key.number && scope.resource == *key.resource;
         if let Some(scope) = scopes.table.find(hash, same) {
             return Arc::clone(scope);
         }
@@ -230,7 +258,9 @@ impl Shared {
             scopes.clear();
         }
         let scope = Arc::new(Scope { number: key.number, resource: key.resource.clone() });
-        scopes.table.insert_unique(hash, Arc::clone(&scope), |scope| hash_of(scope.number, &scope.resource));
+        scopes.table.insert_unique(hash, Arc::clone(&scope), |scope| {
+            hash_of(scope.number, &scope.resource)
+        });
         scope
     }
 
@@ -243,7 +273,8 @@ impl Shared {
 
     pub(super) fn sweep_shard(&self, index: usize, now: TimeMs, swept: &mut Swept) {
         let mut shard = self.lock_shard(index);
-        let removed = shard.remove_where(|entry| entry.state.is_expired_at(now), self.options.usage_rows_max);
+        let removed =
+            shard.remove_where(|entry| entry.state.is_expired_at(now), self.options.usage_rows_max);
         self.give_back_room(removed);
         swept.buckets += removed as u64;
         let oldest = now.plus_ms(self.options.usage_retention_ms.saturating_neg());

@@ -1,12 +1,14 @@
-//! The in-memory store under many threads: nothing is taken twice, nothing slips past an administrator.
+//! The in-memory store under many threads: nothing is taken twice, nothing slips past an
+//! administrator.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 
 use zae_limiter_core::{EntityId, EventId, Limit, LimitSource, Milli, ResourceName, Take, TimeMs};
 use zae_limiter_store::{
-    BoxFuture, BucketStore, Change, ConfigStore, ConsumeOutcome, ConsumeRequest, Level, LimitsInForce, MemberTake, MemoryStore,
-    NamespaceStore, PageRequest, StoreError, StoreErrorKind,
+    BoxFuture, BucketStore, Change, ConfigStore, ConsumeOutcome, ConsumeRequest, Level,
+    LimitsInForce, MemberTake, MemoryStore, NamespaceStore, PageRequest, StoreError,
+    StoreErrorKind,
 };
 
 const NOW: TimeMs = TimeMs(0);
@@ -33,11 +35,23 @@ fn now<T>(future: BoxFuture<'_, T>) -> T {
     tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(future)
 }
 
-fn take(store: &MemoryStore, chain: &[(&EntityId, &LimitsInForce)], tokens: u64) -> Result<ConsumeOutcome, StoreError> {
+fn take(
+    store: &MemoryStore,
+    chain: &[(&EntityId, &LimitsInForce)],
+    tokens: u64,
+) -> Result<ConsumeOutcome, StoreError> {
     let resource = gpt();
     let takes = [Take { limit: 0, amount: Milli::from_tokens(tokens) }];
-    let members: Vec<MemberTake<'_>> =
-        chain.iter().map(|(entity, limits)| MemberTake { entity, resource: &resource, limits, takes: &takes, absent: &[] }).collect();
+    let members: Vec<MemberTake<'_>> = chain
+        .iter()
+        .map(|(entity, limits)| MemberTake {
+            entity,
+            resource: &resource,
+            limits,
+            takes: &takes,
+            absent: &[],
+        })
+        .collect();
     store.consume_now(&ConsumeRequest { members: &members, now: NOW })
 }
 
@@ -45,8 +59,9 @@ fn is_granted(outcome: Result<ConsumeOutcome, StoreError>) -> bool {
     matches!(outcome, Ok(ConsumeOutcome::Granted(_)))
 }
 
-/// Chains that share ancestors, some of them named from the top and some from the bottom. If shards were locked in the
-/// order of the chain, two of these would sooner or later wait for each other, and this test would not end.
+/// Chains that share ancestors, some of them named from the top and some from the bottom. If shards
+/// were locked in the order of the chain, two of these would sooner or later wait for each other,
+/// and this test would not end.
 #[test]
 fn chains_are_all_or_nothing_and_never_wait_for_each_other() {
     const KEYS: usize = 8;
@@ -59,7 +74,8 @@ fn chains_are_all_or_nothing_and_never_wait_for_each_other() {
     let barrier = Barrier::new(THREADS);
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
-            let (store, keys, ancestors, granted, own, shared) = (store.clone(), &keys, &ancestors, &granted, &own, &shared);
+            let (store, keys, ancestors, granted, own, shared) =
+                (store.clone(), &keys, &ancestors, &granted, &own, &shared);
             let barrier = &barrier;
             scope.spawn(move || {
                 barrier.wait();
@@ -79,12 +95,18 @@ fn chains_are_all_or_nothing_and_never_wait_for_each_other() {
     });
     let granted: Vec<i64> = granted.iter().map(|count| count.load(Ordering::Relaxed)).collect();
     assert_eq!(granted.iter().sum::<i64>(), 1_000, "the ancestors are drained exactly");
-    let views = now(store.resource_buckets(&gpt(), &PageRequest::first(100))).expect("a listing").items;
+    let views =
+        now(store.resource_buckets(&gpt(), &PageRequest::first(100))).expect("a listing").items;
     for view in &views {
         let limit = &view.state.limits()[0];
         let own = keys.iter().position(|key| *key == view.entity);
         let (taken, capacity) = own.map_or((1_000, 1_000), |key| (granted[key], 300));
-        assert_eq!((limit.consumed.0, limit.balance.0), (taken * 1_000, (capacity - taken) * 1_000), "{}", view.entity);
+        assert_eq!(
+            (limit.consumed.0, limit.balance.0),
+            (taken * 1_000, (capacity - taken) * 1_000),
+            "{}",
+            view.entity
+        );
     }
     assert_eq!(views.len(), KEYS + ancestors.len());
 }
@@ -100,7 +122,10 @@ fn buckets_created_by_several_threads_at_once_are_one() {
             for _ in 0..THREADS {
                 scope.spawn(|| {
                     barrier.wait();
-                    granted.fetch_add(usize::from(is_granted(take(&store, &[(&entity, &limits)], 1))), Ordering::Relaxed);
+                    granted.fetch_add(
+                        usize::from(is_granted(take(&store, &[(&entity, &limits)], 1))),
+                        Ordering::Relaxed,
+                    );
                 });
             }
         });
@@ -108,14 +133,16 @@ fn buckets_created_by_several_threads_at_once_are_one() {
     }
 }
 
-/// The trap: a take that has read "enabled", and creates its bucket after the disabling has visited all buckets there are.
+/// The trap: a take that has read "enabled", and creates its bucket after the disabling has visited
+/// all buckets there are.
 #[test]
 fn a_bucket_created_while_its_resource_is_disabled_is_disabled() {
     let limits = limits("rpm:1000000/min");
     let level = Level::Resource(gpt());
     for round in 0..300 {
         let store = MemoryStore::new();
-        let entities: Vec<EntityId> = (0..32).map(|key| id(&format!("key-{round}-{key}"))).collect();
+        let entities: Vec<EntityId> =
+            (0..32).map(|key| id(&format!("key-{round}-{key}"))).collect();
         let (barrier, disabled) = (Barrier::new(3), AtomicBool::new(false));
         std::thread::scope(|scope| {
             for part in entities.chunks(16) {
@@ -125,7 +152,10 @@ fn a_bucket_created_while_its_resource_is_disabled_is_disabled() {
                     for entity in part {
                         let was_disabled = disabled.load(Ordering::SeqCst);
                         let granted = is_granted(take(store, &[(entity, limits)], 1));
-                        assert!(!(granted && was_disabled), "{entity} was granted after set_disabled had returned");
+                        assert!(
+                            !(granted && was_disabled),
+                            "{entity} was granted after set_disabled had returned"
+                        );
                     }
                 });
             }
@@ -137,11 +167,16 @@ fn a_bucket_created_while_its_resource_is_disabled_is_disabled() {
                 disabled.store(true, Ordering::SeqCst);
             });
         });
-        for view in now(store.resource_buckets(&gpt(), &PageRequest::first(100))).expect("a listing").items {
+        for view in
+            now(store.resource_buckets(&gpt(), &PageRequest::first(100))).expect("a listing").items
+        {
             assert!(view.state.disabled, "{} was created beside the flag", view.entity);
         }
         for entity in &entities {
-            assert_eq!(take(&store, &[(entity, &limits)], 1).expect("an answer"), ConsumeOutcome::Disabled { member: 0 });
+            assert_eq!(
+                take(&store, &[(entity, &limits)], 1).expect("an answer"),
+                ConsumeOutcome::Disabled { member: 0 }
+            );
         }
     }
 }
@@ -151,8 +186,12 @@ fn a_purged_namespace_stays_empty_although_old_handles_go_on() {
     let limits = limits("rpm:1000000/min");
     let root = MemoryStore::new();
     for round in 0..100 {
-        let (name, namespace_id) = (format!("tenant-{round}").parse().expect("a name"), format!("id-{round}").parse().expect("an id"));
-        now(root.register_namespace(&name, &namespace_id, &change())).expect("a namespace can be registered");
+        let (name, namespace_id) = (
+            format!("tenant-{round}").parse().expect("a name"),
+            format!("id-{round}").parse().expect("an id"),
+        );
+        now(root.register_namespace(&name, &namespace_id, &change()))
+            .expect("a namespace can be registered");
         let tenant = now(root.scoped(&name)).expect("a handle");
         let entities: Vec<EntityId> = (0..32).map(|key| id(&format!("key-{key}"))).collect();
         let barrier = Barrier::new(3);
@@ -164,7 +203,13 @@ fn a_purged_namespace_stays_empty_although_old_handles_go_on() {
                     let takes = [Take { limit: 0, amount: Milli::from_tokens(1) }];
                     barrier.wait();
                     for entity in part {
-                        let members = [MemberTake { entity, resource: &resource, limits, takes: &takes, absent: &[] }];
+                        let members = [MemberTake {
+                            entity,
+                            resource: &resource,
+                            limits,
+                            takes: &takes,
+                            absent: &[],
+                        }];
                         match now(tenant.consume(&ConsumeRequest { members: &members, now: NOW })) {
                             Ok(ConsumeOutcome::Granted(_)) => {}
                             Err(error) if error.kind() == StoreErrorKind::NotFound => {}
@@ -176,10 +221,12 @@ fn a_purged_namespace_stays_empty_although_old_handles_go_on() {
             scope.spawn(|| {
                 now(root.delete_namespace(&name, &change())).expect("a namespace can be deleted");
                 barrier.wait();
-                now(root.purge_namespace(&namespace_id, &change())).expect("a deleted namespace can be purged");
+                now(root.purge_namespace(&namespace_id, &change()))
+                    .expect("a deleted namespace can be purged");
             });
         });
-        let left = now(tenant.resource_buckets(&gpt(), &PageRequest::default())).expect("a listing").items;
+        let left =
+            now(tenant.resource_buckets(&gpt(), &PageRequest::default())).expect("a listing").items;
         assert_eq!(left, [], "what was written beside the purge came back");
     }
 }

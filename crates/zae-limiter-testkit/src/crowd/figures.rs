@@ -109,7 +109,8 @@ fn percentile<T: Copy + Ord>(values: &[T], percent: usize) -> Option<T> {
     sorted.get((sorted.len() * percent / 100).min(sorted.len().saturating_sub(1))).copied()
 }
 
-/// The cells of a row: asked, granted, refused/contended/busy, writes, units per grant, grant p50/p99, trips of a refusal.
+/// The cells of a row: asked, granted, refused/contended/busy, writes, units per grant, grant
+/// p50/p99, trips of a refusal.
 impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Answers { refused, contended, busy, .. } = &self.answers;

@@ -1,8 +1,9 @@
-//! A crowd on few buckets: many processes with caches of their own, on the evaluator, in virtual time, from one seed.
+//! A crowd on few buckets: many processes with caches of their own, on the evaluator, in virtual
+//! time, from one seed.
 //!
-//! What the other simulators check is that nothing is minted. A crowd shows the price: writes per grant, round trips per
-//! answer, and who is refused without need. [`Crowd::run`] returns [`Figures`], which a test compares with its goals and
-//! prints as a row of a table.
+//! What the other simulators check is that nothing is minted. A crowd shows the price: writes per
+//! grant, round trips per answer, and who is refused without need. [`Crowd::run`] returns
+//! [`Figures`], which a test compares with its goals and prints as a row of a table.
 
 mod figures;
 mod road;
@@ -16,7 +17,8 @@ use zae_limiter_core::{ConfigStamp, EntityId, EventId, Limit, Milli, ResourceNam
 use zae_limiter_dynamodb::table::Table;
 use zae_limiter_dynamodb::{DynamoOptions, DynamoStore};
 use zae_limiter_store::{
-    BoxFuture, BucketStore, Change, Clock, ConfigStore, ConsumeRequest, Level, LimitsChange, LimitsInForce, MemberTake, SeededEntropy,
+    BoxFuture, BucketStore, Change, Clock, ConfigStore, ConsumeRequest, Level, LimitsChange,
+    LimitsInForce, MemberTake, SeededEntropy,
 };
 
 pub use figures::{Answers, Figures};
@@ -62,7 +64,8 @@ pub struct Group {
 pub struct Crowd {
     /// Who asks.
     pub groups: Vec<Group>,
-    /// Write units one item takes in a second, failed conditions included; `None` for as many as come.
+    /// Write units one item takes in a second, failed conditions included; `None` for as many as
+    /// come.
     pub units_per_s: Option<u32>,
     /// See [`DynamoOptions::fast_grace_ms`]; `None` for the default.
     pub fast_grace_ms: Option<i64>,
@@ -77,8 +80,15 @@ impl Crowd {
     #[must_use]
     pub fn on_one_bucket(clients: u32, limit_per_s: u64, asked_per_s: f64) -> Crowd {
         let limit = Limit::per_second("rps", limit_per_s).unwrap_or_else(|error| panic!("{error}"));
-        let group = Group { clients, chain: vec![Bucket { entity: "hot", limit }], tokens: 1, asked_per_s };
-        Crowd { groups: vec![group], units_per_s: None, fast_grace_ms: None, measured: Duration::from_secs(5), seed: 1 }
+        let group =
+            Group { clients, chain: vec![Bucket { entity: "hot", limit }], tokens: 1, asked_per_s };
+        Crowd {
+            groups: vec![group],
+            units_per_s: None,
+            fast_grace_ms: None,
+            measured: Duration::from_secs(5),
+            seed: 1,
+        }
     }
 
     /// Runs it. One [`Figures`] per group; the writes are those of all of them.
@@ -111,8 +121,11 @@ impl Crowd {
             }
         }
         time.run(tasks, WARM_UP + self.measured);
-        let writes = traffic.writes().since(*at_start.lock().unwrap_or_else(PoisonError::into_inner));
-        let answers = told.iter().map(|told| std::mem::take(&mut *told.lock().unwrap_or_else(PoisonError::into_inner)));
+        let writes =
+            traffic.writes().since(*at_start.lock().unwrap_or_else(PoisonError::into_inner));
+        let answers = told
+            .iter()
+            .map(|told| std::mem::take(&mut *told.lock().unwrap_or_else(PoisonError::into_inner)));
         answers.map(|answers| Figures { answers, writes, measured: self.measured }).collect()
     }
 
@@ -125,8 +138,16 @@ impl Crowd {
             DynamoStore::initialise(&shared, &options).await?;
             let store = DynamoStore::on_table(shared, options, &parsed("default")).await?;
             for (event, bucket) in (0..).zip(self.groups.iter().flat_map(|group| &group.chain)) {
-                let limits = LimitsChange { limits: vec![bucket.limit.clone()], on_unavailable: None, expected_version: None };
-                let change = Change { principal: None, at: time.now(), event: EventId::new(time.now(), event) };
+                let limits = LimitsChange {
+                    limits: vec![bucket.limit.clone()],
+                    on_unavailable: None,
+                    expected_version: None,
+                };
+                let change = Change {
+                    principal: None,
+                    at: time.now(),
+                    event: EventId::new(time.now(), event),
+                };
                 store.set_limits(&Level::Entity(parsed(bucket.entity)), &limits, &change).await?;
             }
             Ok::<(), zae_limiter_store::StoreError>(())
@@ -155,7 +176,11 @@ impl Client {
         options.fast_grace_ms = self.fast_grace_ms.unwrap_or(options.fast_grace_ms);
         let mut rng = Rng::new(self.seed, 22);
         let interval_us = 1_000_000.0 * f64::from(self.group.clients) / self.group.asked_per_s;
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a few seconds")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a few seconds"
+        )]
         let mut pause = move |from: f64, to: f64| {
             let share = from + (to - from) * (rng.between(0, 1_000_000) as f64) / 1_000_000.0;
             Duration::from_micros((interval_us * share) as u64)
@@ -165,21 +190,35 @@ impl Client {
             .await
             .unwrap_or_else(|error| panic!("a client of the crowd: {error}"));
         let resource: ResourceName = parsed(RESOURCE);
-        let entities: Vec<EntityId> = self.group.chain.iter().map(|bucket| parsed(bucket.entity)).collect();
+        let entities: Vec<EntityId> =
+            self.group.chain.iter().map(|bucket| parsed(bucket.entity)).collect();
         let read_at = ConfigStamp(u64::try_from(self.time.now().0).unwrap_or(0) * 1000);
         let level = |entity: &EntityId| Level::Entity(entity.clone()).source();
         let limits: Vec<LimitsInForce> = (entities.iter().zip(&self.group.chain))
-            .map(|(entity, bucket)| LimitsInForce::resolved([bucket.limit.clone()], level(entity), read_at, 7))
+            .map(|(entity, bucket)| {
+                LimitsInForce::resolved([bucket.limit.clone()], level(entity), read_at, 7)
+            })
             .collect();
         let takes = [Take { limit: 0, amount: Milli::from_tokens(self.group.tokens) }];
         let members: Vec<MemberTake<'_>> = (entities.iter().zip(&limits))
-            .map(|(entity, limits)| MemberTake { entity, resource: &resource, limits, takes: &takes, absent: &[] })
+            .map(|(entity, limits)| MemberTake {
+                entity,
+                resource: &resource,
+                limits,
+                takes: &takes,
+                absent: &[],
+            })
             .collect();
         loop {
             let next = self.time.monotonic() + pause(0.5, 1.5);
             let (began, before) = (self.time.monotonic(), trips.load(Ordering::Relaxed));
-            let answer = store.consume(&ConsumeRequest { members: &members, now: self.time.now() }).await;
-            let told = Told { took: self.time.monotonic() - began, trips: trips.load(Ordering::Relaxed) - before, answer };
+            let answer =
+                store.consume(&ConsumeRequest { members: &members, now: self.time.now() }).await;
+            let told = Told {
+                took: self.time.monotonic() - began,
+                trips: trips.load(Ordering::Relaxed) - before,
+                answer,
+            };
             if began >= WARM_UP {
                 self.told.lock().unwrap_or_else(PoisonError::into_inner).note(told);
             }

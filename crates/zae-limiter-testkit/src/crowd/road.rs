@@ -1,11 +1,14 @@
-//! The way of one client to the table: every call takes a round trip, and one item takes so many writes a second.
+//! The way of one client to the table: every call takes a round trip, and one item takes so many
+//! writes a second.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use zae_limiter_dynamodb::table::{BatchPage, Item, Key, Put, Query, QueryPage, Table, TableError, Update, Write};
+use zae_limiter_dynamodb::table::{
+    BatchPage, Item, Key, Put, Query, QueryPage, Table, TableError, Update, Write,
+};
 use zae_limiter_store::{BoxFuture, Clock};
 
 use super::time::VirtualTime;
@@ -29,7 +32,11 @@ pub struct Writes {
 impl Writes {
     /// What has come since an earlier count.
     pub(super) fn since(self, before: Writes) -> Writes {
-        Writes { reached: self.reached - before.reached, failed: self.failed - before.failed, throttled: self.throttled - before.throttled }
+        Writes {
+            reached: self.reached - before.reached,
+            failed: self.failed - before.failed,
+            throttled: self.throttled - before.throttled,
+        }
     }
 }
 
@@ -89,9 +96,13 @@ pub(super) struct Road {
 
 impl Road {
     /// Half of a trip there, then `call`, then the other half back.
-    async fn travel<T>(&self, call: impl Future<Output = Result<T, TableError>>) -> Result<T, TableError> {
+    async fn travel<T>(
+        &self,
+        call: impl Future<Output = Result<T, TableError>>,
+    ) -> Result<T, TableError> {
         self.trips.fetch_add(1, Ordering::Relaxed);
-        let trip_us = self.rng.lock().unwrap_or_else(PoisonError::into_inner).between(TRIP_US.0, TRIP_US.1);
+        let trip_us =
+            self.rng.lock().unwrap_or_else(PoisonError::into_inner).between(TRIP_US.0, TRIP_US.1);
         self.time.sleep(Duration::from_micros(trip_us / 2)).await;
         let answer = call.await;
         self.time.sleep(Duration::from_micros(trip_us - trip_us / 2)).await;
@@ -99,7 +110,11 @@ impl Road {
     }
 
     /// A write of one item, as far as the item takes it.
-    async fn write<T>(&self, pk: &str, call: impl Future<Output = Result<T, TableError>>) -> Result<T, TableError> {
+    async fn write<T>(
+        &self,
+        pk: &str,
+        call: impl Future<Output = Result<T, TableError>>,
+    ) -> Result<T, TableError> {
         if !pk.contains("/BUCKET#") {
             return call.await;
         }
@@ -126,11 +141,19 @@ impl Table for Road {
         Box::pin(self.travel(async move { self.write(pk, self.table.put(put)).await }))
     }
 
-    fn transact<'a>(&'a self, writes: &'a [Write], token: &'a str) -> BoxFuture<'a, Result<(), TableError>> {
+    fn transact<'a>(
+        &'a self,
+        writes: &'a [Write],
+        token: &'a str,
+    ) -> BoxFuture<'a, Result<(), TableError>> {
         Box::pin(self.travel(self.table.transact(writes, token)))
     }
 
-    fn batch_get<'a>(&'a self, keys: &'a [Key], consistent: bool) -> BoxFuture<'a, Result<BatchPage, TableError>> {
+    fn batch_get<'a>(
+        &'a self,
+        keys: &'a [Key],
+        consistent: bool,
+    ) -> BoxFuture<'a, Result<BatchPage, TableError>> {
         Box::pin(self.travel(self.table.batch_get(keys, consistent)))
     }
 

@@ -12,7 +12,8 @@ use zae_limiter_store::{BoxFuture, Clock};
 /// The wall time at which every run starts: 2026-01-01T10:00:00Z.
 const START: TimeMs = TimeMs(1_767_261_600_000);
 
-/// A clock that jumps to the next instant at which somebody wants to be woken. Clones share the same time.
+/// A clock that jumps to the next instant at which somebody wants to be woken. Clones share the
+/// same time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct VirtualTime(Arc<Mutex<Timers>>);
 
@@ -44,7 +45,9 @@ impl VirtualTime {
     /// Runs every task until `end`, or until all of them are done.
     pub(super) fn run(&self, mut tasks: Vec<Option<BoxFuture<'static, ()>>>, end: Duration) {
         let ready: Ready = Arc::new(Mutex::new((0..tasks.len()).collect()));
-        let wakers: Vec<Waker> = (0..tasks.len()).map(|task| Waker::from(Arc::new(Bell { task, ready: Arc::clone(&ready) }))).collect();
+        let wakers: Vec<Waker> = (0..tasks.len())
+            .map(|task| Waker::from(Arc::new(Bell { task, ready: Arc::clone(&ready) })))
+            .collect();
         loop {
             let next = ready.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
             let Some(task) = next else {

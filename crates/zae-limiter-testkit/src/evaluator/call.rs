@@ -23,8 +23,14 @@ pub enum Operation {
 
 impl Operation {
     /// Every operation.
-    pub const ALL: [Operation; 6] =
-        [Operation::Update, Operation::Put, Operation::Transact, Operation::BatchGet, Operation::Query, Operation::DeleteBatch];
+    pub const ALL: [Operation; 6] = [
+        Operation::Update,
+        Operation::Put,
+        Operation::Transact,
+        Operation::BatchGet,
+        Operation::Query,
+        Operation::DeleteBatch,
+    ];
 
     /// True when it can change the table.
     #[must_use]
@@ -185,7 +191,8 @@ impl Units {
 /// One line of the journal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
-    /// Counts all calls of the table; a write that lands late has the number of the call before which it does.
+    /// Counts all calls of the table; a write that lands late has the number of the call before
+    /// which it does.
     pub number: u64,
     /// Who called.
     pub client: u32,

@@ -1,7 +1,8 @@
 //! Conditions and actions, evaluated as DynamoDB does.
 //!
-//! What is wrong with a request whatever the item is (an attribute named twice, a comparison no type has) is found before
-//! anything is looked at; what is wrong with the item (an `ADD` to a text) only once the condition has held.
+//! What is wrong with a request whatever the item is (an attribute named twice, a comparison no
+//! type has) is found before anything is looked at; what is wrong with the item (an `ADD` to a
+//! text) only once the condition has held.
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use zae_limiter_dynamodb::sdk::expression::{EXPRESSION_BYTES_MAX, render};
@@ -20,7 +21,8 @@ const KEY_BYTES_MAX: (usize, usize) = (2048, 1024);
 const KEYS: [&str; 2] = ["PK", "SK"];
 
 /// The attributes that are keys of an index: texts, and not empty, if they are there.
-const INDEX_KEYS: [&str; 8] = ["GSI1PK", "GSI1SK", "GSI2PK", "GSI2SK", "GSI3PK", "GSI3SK", "GSI4PK", "GSI4SK"];
+const INDEX_KEYS: [&str; 8] =
+    ["GSI1PK", "GSI1SK", "GSI2PK", "GSI2SK", "GSI3PK", "GSI3SK", "GSI4PK", "GSI4SK"];
 
 /// What DynamoDB refuses without looking at the item.
 pub(super) fn check(actions: &[Action], conditions: &[Condition]) -> Result<(), String> {
@@ -45,7 +47,10 @@ pub(super) fn check(actions: &[Action], conditions: &[Condition]) -> Result<(), 
     let rendered = render(actions, conditions);
     for text in [&rendered.update, &rendered.condition].into_iter().flatten() {
         if text.len() > EXPRESSION_BYTES_MAX {
-            return Err(format!("an expression has {} bytes, more than {EXPRESSION_BYTES_MAX}", text.len()));
+            return Err(format!(
+                "an expression has {} bytes, more than {EXPRESSION_BYTES_MAX}",
+                text.len()
+            ));
         }
     }
     Ok(())
@@ -58,7 +63,9 @@ pub(super) fn says_nothing(conditions: &[Condition]) -> bool {
 
 fn check_condition(condition: &Condition) -> Result<(), String> {
     match condition {
-        Condition::Exists(attr) | Condition::Absent(attr) | Condition::CompareNumber(attr, ..) if attr.is_empty() => {
+        Condition::Exists(attr) | Condition::Absent(attr) | Condition::CompareNumber(attr, ..)
+            if attr.is_empty() =>
+        {
             Err("an attribute has no name".to_owned())
         }
         Condition::Exists(_) | Condition::Absent(_) | Condition::CompareNumber(..) => Ok(()),
@@ -69,11 +76,15 @@ fn check_condition(condition: &Condition) -> Result<(), String> {
             }
             let needs_order = !matches!(comparison, Comparison::Eq | Comparison::Ne);
             if needs_order && !is_ordered(value) {
-                return Err(format!("{attr} is compared by {comparison:?} with {value:?}, which has no order"));
+                return Err(format!(
+                    "{attr} is compared by {comparison:?} with {value:?}, which has no order"
+                ));
             }
             Ok(())
         }
-        Condition::All(members) | Condition::Any(members) => members.iter().try_for_each(check_condition),
+        Condition::All(members) | Condition::Any(members) => {
+            members.iter().try_for_each(check_condition)
+        }
     }
 }
 
@@ -100,13 +111,19 @@ fn holds(condition: &Condition, item: Option<&Item>) -> bool {
         Condition::Exists(attr) => get(attr).is_some(),
         Condition::Absent(attr) => get(attr).is_none(),
         Condition::Compare(attr, comparison, value) => compares(get(attr), *comparison, value),
-        Condition::CompareNumber(attr, comparison, value) => compares(get(attr), *comparison, &number(*value)),
+        Condition::CompareNumber(attr, comparison, value) => {
+            compares(get(attr), *comparison, &number(*value))
+        }
         Condition::All(members) => members.iter().all(|member| holds(member, item)),
         Condition::Any(members) => members.iter().any(|member| holds(member, item)),
     }
 }
 
-fn compares(found: Option<&AttributeValue>, comparison: Comparison, value: &AttributeValue) -> bool {
+fn compares(
+    found: Option<&AttributeValue>,
+    comparison: Comparison,
+    value: &AttributeValue,
+) -> bool {
     let Some(found) = found else { return comparison == Comparison::Ne };
     let equal = || canonical(value).is_ok_and(|value| value == *found);
     let ordered = |wanted: fn(std::cmp::Ordering) -> bool| order(found, value).is_some_and(wanted);
@@ -121,7 +138,11 @@ fn compares(found: Option<&AttributeValue>, comparison: Comparison, value: &Attr
 }
 
 /// The item after an update; the error is what DynamoDB finds wrong with the item.
-pub(super) fn updated(actions: &[Action], key: &Key, before: Option<&Item>) -> Result<Item, String> {
+pub(super) fn updated(
+    actions: &[Action],
+    key: &Key,
+    before: Option<&Item>,
+) -> Result<Item, String> {
     let mut item = before.cloned().unwrap_or_else(|| key_item(key));
     for action in actions {
         apply(action, &mut item)?;
@@ -132,7 +153,9 @@ pub(super) fn updated(actions: &[Action], key: &Key, before: Option<&Item>) -> R
 
 fn apply(action: &Action, item: &mut Item) -> Result<(), String> {
     let name = attr_of(action);
-    let wrong = |found: &AttributeValue| Err(format!("{name} is {found:?}, to which nothing like that can be added or removed"));
+    let wrong = |found: &AttributeValue| {
+        Err(format!("{name} is {found:?}, to which nothing like that can be added or removed"))
+    };
     match action {
         Action::Set(_, value) => {
             item.insert(name.to_owned(), canonical(value)?);
@@ -193,7 +216,8 @@ pub(super) fn check_item(item: &Item) -> Result<(), String> {
     for name in INDEX_KEYS {
         if let Some(value) = item.get(name) {
             match value {
-                AttributeValue::S(text) if !text.is_empty() && text.len() <= key_bytes_max(name) => {}
+                AttributeValue::S(text)
+                    if !text.is_empty() && text.len() <= key_bytes_max(name) => {}
                 found => return Err(format!("{name} is {found:?}, which is no key of an index")),
             }
         }
@@ -209,7 +233,10 @@ pub(super) fn check_item(item: &Item) -> Result<(), String> {
 pub(super) fn check_key(key: &Key) -> Result<(), String> {
     for (name, text) in [("PK", &*key.pk), ("SK", &*key.sk)] {
         if text.is_empty() || text.len() > key_bytes_max(name) {
-            return Err(format!("{name} has {} bytes, which is none or too many for a key", text.len()));
+            return Err(format!(
+                "{name} has {} bytes, which is none or too many for a key",
+                text.len()
+            ));
         }
     }
     Ok(())

@@ -20,12 +20,13 @@ pub enum Fate {
     LostBefore,
     /// Carried out, the reply is lost: `Unknown`.
     LostAfter,
-    /// In the way of a transaction: `NotApplied`, or for a transaction `Canceled` with a conflict at this leg (counted round).
+    /// In the way of a transaction: `NotApplied`, or for a transaction `Canceled` with a conflict
+    /// at this leg (counted round).
     Conflict(u32),
     /// As [`Fate::Conflict`], throttled.
     Throttled(u32),
-    /// `Unknown` now, and carried out before the call that comes this many calls later: a zombie. [`super::EvalTable::land`]
-    /// brings it earlier. A read is merely lost.
+    /// `Unknown` now, and carried out before the call that comes this many calls later: a zombie.
+    /// [`super::EvalTable::land`] brings it earlier. A read is merely lost.
     Late(u32),
     /// The batch leaves out every n-th key (at least the first).
     Withhold(u32),
@@ -143,9 +144,11 @@ struct Plan {
     decided: Vec<Fate>,
 }
 
-/// A plan of faults. A clone is another hand on the same plan: clients that share it draw from one sequence.
+/// A plan of faults. A clone is another hand on the same plan: clients that share it draw from one
+/// sequence.
 ///
-/// The same seed over the same calls decides the same; [`Faults::decided`] is the script that replays it.
+/// The same seed over the same calls decides the same; [`Faults::decided`] is the script that
+/// replays it.
 #[derive(Clone)]
 pub struct Faults(Arc<Mutex<Plan>>);
 
@@ -172,7 +175,8 @@ impl Faults {
         Faults(Arc::new(Mutex::new(Plan { source, decided: Vec::new() })))
     }
 
-    /// Changes how often what happens from now on; only seeded plans have odds. Returns what they were.
+    /// Changes how often what happens from now on; only seeded plans have odds. Returns what they
+    /// were.
     pub fn set_odds(&self, odds: Odds) -> Option<Odds> {
         match &mut self.lock().source {
             Source::Seeded(_, now) => Some(std::mem::replace(now, odds)),
@@ -210,7 +214,9 @@ impl Faults {
 
 impl fmt::Debug for Faults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Faults").field("decided", &self.lock().decided.len()).finish_non_exhaustive()
+        f.debug_struct("Faults")
+            .field("decided", &self.lock().decided.len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -218,16 +224,21 @@ fn draw(rng: &mut Rng, odds: &Odds, operation: Operation) -> Fate {
     let only = |possible: bool, weight: u64| if possible { weight } else { 0 };
     let (writes, transacts) = (operation.writes(), operation == Operation::Transact);
     let batch = matches!(operation, Operation::BatchGet | Operation::DeleteBatch);
-    // The arguments are drawn whatever the fate is: a change of the odds does not shift the rest of the sequence.
+    // The arguments are drawn whatever the fate is: a change of the odds does not shift the rest of
+    // the sequence.
     let (leg, late, nth, lag) = (rng.next(), rng.next(), rng.next(), rng.next());
-    let up_to = |drawn: u64, max: u32| u32::try_from(1 + drawn % u64::from(max.max(1))).unwrap_or(1);
+    let up_to =
+        |drawn: u64, max: u32| u32::try_from(1 + drawn % u64::from(max.max(1))).unwrap_or(1);
     rng.weighted(&[
         (odds.pass, Fate::Pass),
         (odds.not_applied, Fate::NotApplied),
         (odds.unreachable, Fate::Unreachable),
         (odds.lost_before, Fate::LostBefore),
         (odds.lost_after, Fate::LostAfter),
-        (only(writes && operation != Operation::DeleteBatch, odds.conflict), Fate::Conflict(up_to(leg, 100))),
+        (
+            only(writes && operation != Operation::DeleteBatch, odds.conflict),
+            Fate::Conflict(up_to(leg, 100)),
+        ),
         (only(transacts, odds.throttled), Fate::Throttled(up_to(leg, 100))),
         (only(writes, odds.late), Fate::Late(up_to(late, odds.late_calls_max))),
         (only(batch, odds.withhold), Fate::Withhold(up_to(nth, 4))),

@@ -18,8 +18,8 @@ pub enum Point {
 
 /// Makes calls wait, so that whoever polls decides in which order clients go on.
 ///
-/// A call that waits returns `Pending` and asks to be polled again at once: an executor of its own, like that of
-/// [`crate::sim`], polls it when its seed says so; any other one goes round.
+/// A call that waits returns `Pending` and asks to be polled again at once: an executor of its own,
+/// like that of [`crate::sim`], polls it when its seed says so; any other one goes round.
 pub trait Gate: Send + Sync {
     /// For how many polls a client waits here.
     fn polls(&self, client: u32, point: Point) -> u32;
@@ -50,7 +50,11 @@ impl SeededGate {
 impl Gate for SeededGate {
     fn polls(&self, _client: u32, _point: Point) -> u32 {
         let mut rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner);
-        if rng.chance(self.percent) { u32::try_from(rng.between(1, u64::from(self.polls_max.max(1)))).unwrap_or(1) } else { 0 }
+        if rng.chance(self.percent) {
+            u32::try_from(rng.between(1, u64::from(self.polls_max.max(1)))).unwrap_or(1)
+        } else {
+            0
+        }
     }
 }
 

@@ -1,4 +1,5 @@
-//! The indexes: which items are in them, what they keep, what writing them costs; and pages of queries.
+//! The indexes: which items are in them, what they keep, what writing them costs; and pages of
+//! queries.
 
 use std::collections::BTreeMap;
 
@@ -62,10 +63,14 @@ fn projected(item: &Item, index: Index, gsi2: Gsi2) -> Item {
 fn keys(item: &Item, index: Option<Index>) -> Item {
     let (partition, sort) = key_names(index);
     let wanted = ["PK", "SK", partition, sort];
-    item.iter().filter(|(name, _)| wanted.contains(&name.as_str())).map(|(name, value)| (name.clone(), value.clone())).collect()
+    item.iter()
+        .filter(|(name, _)| wanted.contains(&name.as_str()))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect()
 }
 
-/// What changing an item costs. A write that changes nothing costs as much as one that does, on the table.
+/// What changing an item costs. A write that changes nothing costs as much as one that does, on the
+/// table.
 pub(super) fn write_units(before: Option<&Item>, after: Option<&Item>, gsi2: Gsi2) -> Units {
     let larger = before.map_or(0, item_size).max(after.map_or(0, item_size));
     let index = INDEXES.into_iter().map(|index| index_units(before, after, index, gsi2)).sum();
@@ -82,9 +87,13 @@ fn index_units(before: Option<&Item>, after: Option<&Item>, index: Index, gsi2: 
         (None, None) => 0,
         (Some((_, only)), None) | (None, Some((_, only))) => units_of(item_size(&only)),
         // Moved: taken out here, put in there.
-        (Some((from, before)), Some((to, after))) if from != to => units_of(item_size(&before)) + units_of(item_size(&after)),
+        (Some((from, before)), Some((to, after))) if from != to => {
+            units_of(item_size(&before)) + units_of(item_size(&after))
+        }
         (Some((_, before)), Some((_, after))) if before == after => 0,
-        (Some((_, before)), Some((_, after))) => units_of(item_size(&before).max(item_size(&after))),
+        (Some((_, before)), Some((_, after))) => {
+            units_of(item_size(&before).max(item_size(&after)))
+        }
     }
 }
 
@@ -108,7 +117,10 @@ pub(super) fn page<'a>(
 ) -> Result<(QueryPage, Units), String> {
     let limit = match query.limit {
         None => usize::MAX,
-        Some(limit) => usize::try_from(limit).ok().filter(|limit| *limit > 0).ok_or_else(|| format!("a limit of {limit}"))?,
+        Some(limit) => usize::try_from(limit)
+            .ok()
+            .filter(|limit| *limit > 0)
+            .ok_or_else(|| format!("a limit of {limit}"))?,
     };
     if let Sort::Between(first, last) = &query.sort
         && first > last

@@ -1,9 +1,10 @@
-//! A DynamoDB table in memory that evaluates what the protocol sends: for tests that need faults, an order of events, or
-//! every byte that was written.
+//! A DynamoDB table in memory that evaluates what the protocol sends: for tests that need faults,
+//! an order of events, or every byte that was written.
 //!
-//! [`EvalTable`] answers each call of [`Table`] as DynamoDB does, down to which image comes back, which leg stood in the way
-//! and what it cost. `tests/evaluator.rs` holds it against a real engine. Between the caller and the table stand a plan of
-//! [`Faults`] and a [`Gate`]; each client has its own handle, all of them share the items.
+//! [`EvalTable`] answers each call of [`Table`] as DynamoDB does, down to which image comes back,
+//! which leg stood in the way and what it cost. `tests/evaluator.rs` holds it against a real
+//! engine. Between the caller and the table stand a plan of [`Faults`] and a [`Gate`]; each client
+//! has its own handle, all of them share the items.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -21,8 +22,8 @@
 //! # }
 //! ```
 //!
-//! The key decision: calls are carried out one by one, in the order their polls arrive, so whoever polls decides what is
-//! concurrent with what, and one seed replays a run.
+//! The key decision: calls are carried out one by one, in the order their polls arrive, so whoever
+//! polls decides what is concurrent with what, and one seed replays a run.
 
 mod call;
 mod expression;
@@ -38,7 +39,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use zae_limiter_dynamodb::clock::{DateWatch, TableTime};
 use zae_limiter_dynamodb::constants::ATTEMPT_TIMEOUT;
-use zae_limiter_dynamodb::table::{BatchPage, Item, Key, Put, Query, QueryPage, Table, TableError, Update, Write};
+use zae_limiter_dynamodb::table::{
+    BatchPage, Item, Key, Put, Query, QueryPage, Table, TableError, Update, Write,
+};
 use zae_limiter_store::{BoxFuture, Clock};
 
 pub use call::{Asked, Call, Change, Operation, Request, Told, Units};
@@ -56,9 +59,11 @@ use state::{Answer, Caller, State};
 pub struct EvalOptions {
     /// What GSI2 keeps.
     pub gsi2: Gsi2,
-    /// A page of a query ends after this many items, whatever its limit: what a megabyte is to the service.
+    /// A page of a query ends after this many items, whatever its limit: what a megabyte is to the
+    /// service.
     pub page_max: usize,
-    /// Indexes and inconsistent reads are always behind by this many changes. More can come from [`Fate::Lag`].
+    /// Indexes and inconsistent reads are always behind by this many changes. More can come from
+    /// [`Fate::Lag`].
     pub lag_writes: u32,
     /// Indexes lack the changes of the last so many milliseconds, by the time the table is told.
     pub index_lag_ms: i64,
@@ -70,7 +75,13 @@ impl EvalOptions {
     /// A table of ours: never behind, pages of a thousand, nothing written down.
     #[must_use]
     pub fn new() -> EvalOptions {
-        EvalOptions { gsi2: Gsi2::KeysOnly, page_max: 1_000, lag_writes: 0, index_lag_ms: 0, journal: false }
+        EvalOptions {
+            gsi2: Gsi2::KeysOnly,
+            page_max: 1_000,
+            lag_writes: 0,
+            index_lag_ms: 0,
+            journal: false,
+        }
     }
 
     /// What GSI2 keeps.
@@ -160,7 +171,15 @@ impl EvalTable {
     /// Another client's handle on the same table: no faults, no gate.
     #[must_use]
     pub fn client(&self, client: u32) -> EvalTable {
-        EvalTable { state: Arc::clone(&self.state), client, tag: 0, faults: None, gate: None, dates: None, waits_by: None }
+        EvalTable {
+            state: Arc::clone(&self.state),
+            client,
+            tag: 0,
+            faults: None,
+            gate: None,
+            dates: None,
+            waits_by: None,
+        }
     }
 
     /// The handle with a plan of faults.
@@ -184,16 +203,16 @@ impl EvalTable {
         self
     }
 
-    /// The handle of a client with a clock of its own, to whom every answer tells the date: what the table's clock shows when the
-    /// request is carried out, cut to whole seconds.
+    /// The handle of a client with a clock of its own, to whom every answer tells the date: what
+    /// the table's clock shows when the request is carried out, cut to whole seconds.
     #[must_use]
     pub fn with_dates(mut self, client: Arc<dyn Clock>, table: Arc<dyn Clock>) -> EvalTable {
         self.dates = Some(Dates { watch: DateWatch::new(client), truth: table });
         self
     }
 
-    /// The handle of a client who stops waiting for the answer to a write of one item after [`ATTEMPT_TIMEOUT`], by this clock:
-    /// what is carried out later lands unheard.
+    /// The handle of a client who stops waiting for the answer to a write of one item after
+    /// [`ATTEMPT_TIMEOUT`], by this clock: what is carried out later lands unheard.
     #[must_use]
     pub fn with_timeout(mut self, clock: Arc<dyn Clock>) -> EvalTable {
         self.waits_by = Some(clock);
@@ -212,12 +231,15 @@ impl EvalTable {
         self.lock().items().cloned().collect()
     }
 
-    /// Puts an item there as if it had always been, in whatever form DynamoDB would keep it. Panics when it would not.
+    /// Puts an item there as if it had always been, in whatever form DynamoDB would keep it. Panics
+    /// when it would not.
     #[track_caller]
     pub fn insert(&self, item: &Item) {
-        let stored = expression::put(item).and_then(|item| expression::check_item(&item).map(|()| item));
+        let stored =
+            expression::put(item).and_then(|item| expression::check_item(&item).map(|()| item));
         let stored = stored.unwrap_or_else(|why| panic!("not an item: {why}"));
-        let key = value::key_of(&stored).unwrap_or_else(|| panic!("an item without a key: {stored:?}"));
+        let key =
+            value::key_of(&stored).unwrap_or_else(|| panic!("an item without a key: {stored:?}"));
         self.lock().change(key, Some(stored));
     }
 
@@ -237,7 +259,8 @@ impl EvalTable {
         state.now_ms = state.now_ms.max(now_ms);
     }
 
-    /// The writes that are on their way although their callers have given up, in the order they were sent.
+    /// The writes that are on their way although their callers have given up, in the order they
+    /// were sent.
     #[must_use]
     pub fn late(&self) -> Vec<Request> {
         self.lock().late()
@@ -269,7 +292,8 @@ impl EvalTable {
         std::mem::take(&mut self.lock().counters)
     }
 
-    /// The calls since the last time, in the order they were carried out. Empty without [`EvalOptions::journal`].
+    /// The calls since the last time, in the order they were carried out. Empty without
+    /// [`EvalOptions::journal`].
     pub fn take_journal(&self) -> Vec<Call> {
         std::mem::take(&mut self.lock().journal)
     }
@@ -278,20 +302,35 @@ impl EvalTable {
         let polls = |point| self.gate.as_ref().map_or(0, |gate| gate.polls(self.client, point));
         let waiter = self.waits_by.as_ref();
         let began = waiter.map(|waiter| waiter.monotonic());
-        let sent = self.dates.as_ref().filter(|dates| dates.watch.is_due()).map(|dates| dates.watch.sent());
+        let sent = self
+            .dates
+            .as_ref()
+            .filter(|dates| dates.watch.is_due())
+            .map(|dates| dates.watch.sent());
         gate::pause(polls(Point::Before(asked.operation()))).await;
         let caller = Caller { client: self.client, tag: self.tag };
         let is_single = matches!(asked, Asked::Update(_) | Asked::Put(_));
-        let is_late =
-            is_single && began.zip(waiter).is_some_and(|(began, waiter)| waiter.monotonic().saturating_sub(began) > ATTEMPT_TIMEOUT);
+        let is_late = is_single
+            && began.zip(waiter).is_some_and(|(began, waiter)| {
+                waiter.monotonic().saturating_sub(began) > ATTEMPT_TIMEOUT
+            });
         let late = Faults::scripted([Fate::LostAfter]);
-        let answer = self.lock().enter(caller, &asked, if is_late { Some(&late) } else { self.faults.as_ref() });
-        let date_ms = self.dates.as_ref().map_or(0, |dates| dates.truth.now().0.div_euclid(1_000).saturating_mul(1_000));
+        let answer = self.lock().enter(
+            caller,
+            &asked,
+            if is_late { Some(&late) } else { self.faults.as_ref() },
+        );
+        let date_ms = self
+            .dates
+            .as_ref()
+            .map_or(0, |dates| dates.truth.now().0.div_euclid(1_000).saturating_mul(1_000));
         gate::pause(polls(Point::After(asked.operation()))).await;
         // No answer, no date.
-        if let (Some(dates), Some(sent), false) =
-            (&self.dates, sent, matches!(answer, Err(TableError::Unknown(_) | TableError::Unreachable(_))))
-        {
+        if let (Some(dates), Some(sent), false) = (
+            &self.dates,
+            sent,
+            matches!(answer, Err(TableError::Unknown(_) | TableError::Unreachable(_))),
+        ) {
             dates.watch.answered(sent, date_ms);
         }
         answer
@@ -310,7 +349,10 @@ impl Default for EvalTable {
 
 impl fmt::Debug for EvalTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EvalTable").field("client", &self.client).field("faults", &self.faults).finish_non_exhaustive()
+        f.debug_struct("EvalTable")
+            .field("client", &self.client)
+            .field("faults", &self.faults)
+            .finish_non_exhaustive()
     }
 }
 
@@ -326,27 +368,47 @@ macro_rules! expect_answer {
 
 impl Table for EvalTable {
     fn update<'a>(&'a self, update: &'a Update) -> BoxFuture<'a, Result<Item, TableError>> {
-        Box::pin(async move { expect_answer!(self.call(Asked::Update(update)).await?, Answer::Item(item) => item) })
+        Box::pin(async move {
+            expect_answer!(self.call(Asked::Update(update)).await?, Answer::Item(item) => item)
+        })
     }
 
     fn put<'a>(&'a self, put: &'a Put) -> BoxFuture<'a, Result<(), TableError>> {
-        Box::pin(async move { expect_answer!(self.call(Asked::Put(put)).await?, Answer::Done => ()) })
+        Box::pin(
+            async move { expect_answer!(self.call(Asked::Put(put)).await?, Answer::Done => ()) },
+        )
     }
 
-    fn transact<'a>(&'a self, writes: &'a [Write], token: &'a str) -> BoxFuture<'a, Result<(), TableError>> {
-        Box::pin(async move { expect_answer!(self.call(Asked::Transact(writes, token)).await?, Answer::Done => ()) })
+    fn transact<'a>(
+        &'a self,
+        writes: &'a [Write],
+        token: &'a str,
+    ) -> BoxFuture<'a, Result<(), TableError>> {
+        Box::pin(async move {
+            expect_answer!(self.call(Asked::Transact(writes, token)).await?, Answer::Done => ())
+        })
     }
 
-    fn batch_get<'a>(&'a self, keys: &'a [Key], consistent: bool) -> BoxFuture<'a, Result<BatchPage, TableError>> {
-        Box::pin(async move { expect_answer!(self.call(Asked::BatchGet(keys, consistent)).await?, Answer::Batch(page) => page) })
+    fn batch_get<'a>(
+        &'a self,
+        keys: &'a [Key],
+        consistent: bool,
+    ) -> BoxFuture<'a, Result<BatchPage, TableError>> {
+        Box::pin(async move {
+            expect_answer!(self.call(Asked::BatchGet(keys, consistent)).await?, Answer::Batch(page) => page)
+        })
     }
 
     fn query<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<QueryPage, TableError>> {
-        Box::pin(async move { expect_answer!(self.call(Asked::Query(query)).await?, Answer::Page(page) => page) })
+        Box::pin(async move {
+            expect_answer!(self.call(Asked::Query(query)).await?, Answer::Page(page) => page)
+        })
     }
 
     fn delete_batch<'a>(&'a self, keys: &'a [Key]) -> BoxFuture<'a, Result<Vec<Key>, TableError>> {
-        Box::pin(async move { expect_answer!(self.call(Asked::DeleteBatch(keys)).await?, Answer::Open(keys) => keys) })
+        Box::pin(async move {
+            expect_answer!(self.call(Asked::DeleteBatch(keys)).await?, Answer::Open(keys) => keys)
+        })
     }
 
     fn time(&self) -> TableTime {

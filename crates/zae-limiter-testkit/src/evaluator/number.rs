@@ -35,7 +35,9 @@ impl Number {
             None => (rest, 0),
         };
         let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
-        if whole.len() + fraction.len() == 0 || !whole.bytes().chain(fraction.bytes()).all(|byte| byte.is_ascii_digit()) {
+        if whole.len() + fraction.len() == 0
+            || !whole.bytes().chain(fraction.bytes()).all(|byte| byte.is_ascii_digit())
+        {
             return Err(wrong());
         }
         let all = format!("{whole}{fraction}");
@@ -49,7 +51,8 @@ impl Number {
         }
         let mantissa: i128 = trimmed.parse().map_err(|_| wrong())?;
         let shift = |length: usize| i32::try_from(length).map_err(|_| wrong());
-        let exponent = exponent.saturating_sub(shift(fraction.len())?).saturating_add(shift(zeros)?);
+        let exponent =
+            exponent.saturating_sub(shift(fraction.len())?).saturating_add(shift(zeros)?);
         Number::new(if negative { -mantissa } else { mantissa }, exponent)
     }
 
@@ -82,12 +85,15 @@ impl Number {
             let shift = u32::try_from(number.exponent - exponent).ok()?;
             10_i128.checked_pow(shift)?.checked_mul(number.mantissa)
         };
-        let sum = aligned(self).zip(aligned(other)).and_then(|(a, b)| a.checked_add(b)).ok_or_else(too_long)?;
+        let sum = aligned(self)
+            .zip(aligned(other))
+            .and_then(|(a, b)| a.checked_add(b))
+            .ok_or_else(too_long)?;
         Number::new(sum, exponent)
     }
 
-    /// What it counts for in the size of an item: half a byte per significant digit on either side of the point, one more,
-    /// and one for the sign.
+    /// What it counts for in the size of an item: half a byte per significant digit on either side
+    /// of the point, one more, and one for the sign.
     pub(super) fn size(self) -> usize {
         let digits = i32::try_from(self.digits()).unwrap_or(0);
         let whole = self.magnitude().clamp(0, digits);
@@ -118,9 +124,12 @@ impl Ord for Number {
             return self.mantissa.cmp(&other.mantissa);
         }
         let by_size = self.magnitude().cmp(&other.magnitude()).then_with(|| {
-            // As many digits before the point: the shorter one is padded to the length of the longer, which is 38 at most.
+            // As many digits before the point: the shorter one is padded to the length of the
+            // longer, which is 38 at most.
             let digits = self.digits().max(other.digits());
-            let padded = |number: &Number| number.mantissa.unsigned_abs() * 10_u128.pow(digits - number.digits());
+            let padded = |number: &Number| {
+                number.mantissa.unsigned_abs() * 10_u128.pow(digits - number.digits())
+            };
             padded(self).cmp(&padded(other))
         });
         if self.mantissa < 0 { by_size.reverse() } else { by_size }
@@ -169,14 +178,30 @@ mod tests {
         ] {
             assert_eq!(number(text).to_string(), form, "{text}");
         }
-        for wrong in ["", "-", ".", "1e", "e1", "1.2.3", "0x1", " 1", "NaN", "1E126", "1E-131", &"9".repeat(39)] {
+        for wrong in [
+            "",
+            "-",
+            ".",
+            "1e",
+            "e1",
+            "1.2.3",
+            "0x1",
+            " 1",
+            "NaN",
+            "1E126",
+            "1E-131",
+            &"9".repeat(39),
+        ] {
             assert!(Number::parse(wrong).is_err(), "{wrong:?}");
         }
     }
 
     #[test]
     fn numbers_have_one_order() {
-        let rising = ["-1E100", "-12", "-1.2", "-1.19", "-1E-130", "0", "1E-130", "0.5", "0.51", "9", "10", "10.5", "11", "1E125"];
+        let rising = [
+            "-1E100", "-12", "-1.2", "-1.19", "-1E-130", "0", "1E-130", "0.5", "0.51", "9", "10",
+            "10.5", "11", "1E125",
+        ];
         for (at, low) in rising.iter().enumerate() {
             for (other, high) in rising.iter().enumerate() {
                 assert_eq!(number(low).cmp(&number(high)), at.cmp(&other), "{low} and {high}");
@@ -188,7 +213,10 @@ mod tests {
     fn sums_are_exact_or_refused() {
         let sum = |a: &str, b: &str| number(a).add(number(b)).map(|sum| sum.to_string());
         assert_eq!(sum("0.1", "0.2").as_deref(), Ok("0.3"));
-        assert_eq!(sum("9223372036854775807", "9223372036854775807").as_deref(), Ok("18446744073709551614"));
+        assert_eq!(
+            sum("9223372036854775807", "9223372036854775807").as_deref(),
+            Ok("18446744073709551614")
+        );
         assert_eq!(sum("5", "-5").as_deref(), Ok("0"));
         assert_eq!(sum("0", "1E-130").unwrap(), number("1E-130").to_string());
         assert!(sum("1E100", "1").is_err());

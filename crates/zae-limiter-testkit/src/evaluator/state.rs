@@ -1,10 +1,13 @@
-//! The table itself: items, tokens, writes on their way. One lock around all of it, so calls are carried out one by one.
+//! The table itself: items, tokens, writes on their way. One lock around all of it, so calls are
+//! carried out one by one.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use zae_limiter_dynamodb::constants::{BATCH_GET_MAX, BATCH_WRITE_MAX, TRANSACTION_MAX};
-use zae_limiter_dynamodb::table::{BatchPage, Cancellation, Condition, Item, Key, Query, QueryPage, TableError, Write};
+use zae_limiter_dynamodb::table::{
+    BatchPage, Cancellation, Condition, Item, Key, Query, QueryPage, TableError, Write,
+};
 
 use super::EvalOptions;
 use super::call::{Asked, Call, Change, Operation, Request, Told, Units};
@@ -139,7 +142,12 @@ impl State {
     }
 
     /// A call arrives: what was late lands first, then its own fate is decided.
-    pub(super) fn enter(&mut self, caller: Caller, asked: &Asked<'_>, faults: Option<&Faults>) -> Result<Answer, TableError> {
+    pub(super) fn enter(
+        &mut self,
+        caller: Caller,
+        asked: &Asked<'_>,
+        faults: Option<&Faults>,
+    ) -> Result<Answer, TableError> {
         self.calls += 1;
         let due = self.calls;
         self.land(|zombie| zombie.due <= due);
@@ -148,11 +156,20 @@ impl State {
         let landed = match fate {
             Fate::Pass | Fate::Withhold(_) | Fate::Lag(_) => self.carry_out(asked, fate),
             Fate::NotApplied => Landed::nowhere(TableError::NotApplied("throttled".to_owned())),
-            Fate::Unreachable => Landed::nowhere(TableError::Unreachable("connection refused".to_owned())),
-            Fate::LostBefore => Landed::nowhere(TableError::Unknown("the request was lost".to_owned())),
-            Fate::LostAfter => Landed { result: Err(TableError::Unknown("the reply was lost".to_owned())), ..self.carry_out(asked, fate) },
+            Fate::Unreachable => {
+                Landed::nowhere(TableError::Unreachable("connection refused".to_owned()))
+            }
+            Fate::LostBefore => {
+                Landed::nowhere(TableError::Unknown("the request was lost".to_owned()))
+            }
+            Fate::LostAfter => Landed {
+                result: Err(TableError::Unknown("the reply was lost".to_owned())),
+                ..self.carry_out(asked, fate)
+            },
             Fate::Conflict(leg) => Landed::nowhere(in_the_way(asked, leg, Cancellation::Conflict)),
-            Fate::Throttled(leg) => Landed::nowhere(in_the_way(asked, leg, Cancellation::Throttled)),
+            Fate::Throttled(leg) => {
+                Landed::nowhere(in_the_way(asked, leg, Cancellation::Throttled))
+            }
             Fate::Late(calls) => {
                 if asked.operation().writes() {
                     let due = self.calls + u64::from(calls.max(1));
@@ -166,15 +183,32 @@ impl State {
         landed.result
     }
 
-    fn note(&mut self, Caller { client, tag }: Caller, asked: &Asked<'_>, fate: Fate, landed: &Landed, told: Told) {
+    fn note(
+        &mut self,
+        Caller { client, tag }: Caller,
+        asked: &Asked<'_>,
+        fate: Fate,
+        landed: &Landed,
+        told: Told,
+    ) {
         self.counters.units.add(landed.units);
         self.counters.changes += landed.changes.len() as u64;
         if matches!(told, Told::Condition | Told::Canceled) {
             self.counters.failed.add(landed.units);
         }
         if self.options.journal {
-            let (request, changes, units) = (asked.to_request(), landed.changes.clone(), landed.units);
-            self.journal.push(Call { number: self.calls, client, tag, request, fate, changes, told, units });
+            let (request, changes, units) =
+                (asked.to_request(), landed.changes.clone(), landed.units);
+            self.journal.push(Call {
+                number: self.calls,
+                client,
+                tag,
+                request,
+                fate,
+                changes,
+                told,
+                units,
+            });
         }
     }
 
@@ -183,7 +217,8 @@ impl State {
         if self.zombies.is_empty() {
             return 0;
         }
-        let (landing, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.zombies).into_iter().partition(due);
+        let (landing, waiting): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.zombies).into_iter().partition(due);
         self.zombies = waiting;
         for Zombie { caller, request, .. } in &landing {
             let asked = request.as_asked();
@@ -225,7 +260,8 @@ impl State {
         }
     }
 
-    /// The item after a write, and its key; nothing is changed yet. A check gives the item as it is.
+    /// The item after a write, and its key; nothing is changed yet. A check gives the item as it
+    /// is.
     fn decided(&self, key: &Key, write: &Write) -> Result<Option<Item>, Refusal> {
         let before = self.items.get(key);
         if let Write::Put(wanted) = write {
@@ -236,7 +272,9 @@ impl State {
             return Err(Refusal::Condition(before.cloned()));
         }
         match write {
-            Write::Update(update) => updated(&update.actions, key, before).map(Some).map_err(Refusal::Item),
+            Write::Update(update) => {
+                updated(&update.actions, key, before).map(Some).map_err(Refusal::Item)
+            }
             Write::Put(wanted) => put(&wanted.item).map(Some).map_err(Refusal::Item),
             Write::Delete(_) => Ok(None),
             Write::Check(_) => Ok(before.cloned()),
@@ -251,7 +289,8 @@ impl State {
         match self.decided(&key, write) {
             Ok(after) => {
                 let change = self.change(key, after);
-                let units = write_units(change.before.as_ref(), change.after.as_ref(), self.options.gsi2);
+                let units =
+                    write_units(change.before.as_ref(), change.after.as_ref(), self.options.gsi2);
                 let answer = match (write, &change.after) {
                     (Write::Update(_), Some(item)) => Answer::Item(item.clone()),
                     _ => Answer::Done,
@@ -260,7 +299,10 @@ impl State {
             }
             Err(Refusal::Condition(item)) => {
                 // A condition that fails is billed as the write it was meant to be.
-                let units = Units { table: units_of(item.as_ref().map_or(0, item_size)), ..Units::default() };
+                let units = Units {
+                    table: units_of(item.as_ref().map_or(0, item_size)),
+                    ..Units::default()
+                };
                 Landed { result: Err(TableError::Condition(item)), changes: Vec::new(), units }
             }
             Err(Refusal::Item(why)) => Landed::rejected(why),
@@ -268,8 +310,14 @@ impl State {
     }
 
     fn transact(&mut self, writes: &[Write], token: &str) -> Landed {
-        if !(1..=TRANSACTION_MAX).contains(&writes.len()) || token.is_empty() || token.len() > TOKEN_CHARS_MAX {
-            return Landed::rejected(format!("a transaction of {} legs with the token {token:?}", writes.len()));
+        if !(1..=TRANSACTION_MAX).contains(&writes.len())
+            || token.is_empty()
+            || token.len() > TOKEN_CHARS_MAX
+        {
+            return Landed::rejected(format!(
+                "a transaction of {} legs with the token {token:?}",
+                writes.len()
+            ));
         }
         let mut keys: Vec<Key> = Vec::with_capacity(writes.len());
         for write in writes {
@@ -277,7 +325,9 @@ impl State {
                 Ok(key) if matches!(write, Write::Update(update) if update.actions.is_empty()) => {
                     return Landed::rejected(format!("a leg that updates nothing of {key:?}"));
                 }
-                Ok(key) if keys.contains(&key) => return Landed::rejected(format!("two legs are about {key:?}")),
+                Ok(key) if keys.contains(&key) => {
+                    return Landed::rejected(format!("two legs are about {key:?}"));
+                }
                 Ok(key) => keys.push(key),
                 Err(why) => return Landed::rejected(why),
             }
@@ -287,13 +337,23 @@ impl State {
         match self.tokens.get(token) {
             Some((_, known)) if known == writes => {
                 let bytes = keys.iter().map(|key| self.items.get(key).map_or(0, item_size));
-                let read_halves = bytes.map(|bytes| TRANSACTION_FACTOR * read_halves(bytes, true)).sum();
-                return Landed { result: Ok(Answer::Done), changes: Vec::new(), units: Units { read_halves, ..Units::default() } };
+                let read_halves =
+                    bytes.map(|bytes| TRANSACTION_FACTOR * read_halves(bytes, true)).sum();
+                return Landed {
+                    result: Ok(Answer::Done),
+                    changes: Vec::new(),
+                    units: Units { read_halves, ..Units::default() },
+                };
             }
-            Some(_) => return Landed::rejected(format!("the token {token:?} belongs to another transaction")),
+            Some(_) => {
+                return Landed::rejected(format!(
+                    "the token {token:?} belongs to another transaction"
+                ));
+            }
             None => {}
         }
-        let decided: Vec<_> = keys.iter().zip(writes).map(|(key, write)| self.decided(key, write)).collect();
+        let decided: Vec<_> =
+            keys.iter().zip(writes).map(|(key, write)| self.decided(key, write)).collect();
         if decided.iter().any(Result::is_err) {
             let bytes = |key: &Key| self.items.get(key).map_or(0, item_size);
             let table = keys.iter().map(|key| TRANSACTION_FACTOR * units_of(bytes(key))).sum();
@@ -303,7 +363,11 @@ impl State {
                 Err(Refusal::Item(why)) => Cancellation::Rejected(why),
             });
             let result = Err(TableError::Canceled(reasons.collect()));
-            return Landed { result, changes: Vec::new(), units: Units { table, ..Units::default() } };
+            return Landed {
+                result,
+                changes: Vec::new(),
+                units: Units { table, ..Units::default() },
+            };
         }
         let (mut units, mut changes) = (Units::default(), Vec::new());
         for ((key, write), after) in keys.into_iter().zip(writes).zip(decided) {
@@ -313,7 +377,8 @@ impl State {
                 continue;
             }
             let change = self.change(key, after);
-            let Units { table, index, .. } = write_units(change.before.as_ref(), change.after.as_ref(), self.options.gsi2);
+            let Units { table, index, .. } =
+                write_units(change.before.as_ref(), change.after.as_ref(), self.options.gsi2);
             // Indexes follow later, outside of the transaction, at their usual price.
             units.add(Units { table: TRANSACTION_FACTOR * table, index, read_halves: 0 });
             changes.push(change);
@@ -348,13 +413,16 @@ impl State {
             None => self.lag(fate),
             Some(_) => self.lag(fate).max(self.changes_within(self.options.index_lag_ms)),
         };
-        let is_far_behind = query.index.is_some() && lag.min(self.undo.len()) > self.changes_within(FAR_BEHIND_MS);
+        let is_far_behind =
+            query.index.is_some() && lag.min(self.undo.len()) > self.changes_within(FAR_BEHIND_MS);
         self.counters.far_behind += u64::from(is_far_behind);
         let then = self.as_of(lag);
         let now = self.items.iter().filter(|(key, _)| !then.contains_key(*key));
         let items = now.chain(then.iter().filter_map(|(key, item)| Some((*key, (*item)?))));
         match page(items, query, self.options.gsi2, self.options.page_max) {
-            Ok((page, units)) => Landed { result: Ok(Answer::Page(page)), changes: Vec::new(), units },
+            Ok((page, units)) => {
+                Landed { result: Ok(Answer::Page(page)), changes: Vec::new(), units }
+            }
             Err(why) => Landed::rejected(why),
         }
     }
@@ -385,12 +453,23 @@ impl State {
             Some(AttributeValue::N(ttl)) => Number::parse(ttl).is_ok_and(|ttl| ttl <= now),
             _ => false,
         };
-        let keys: Vec<Key> = self.items.iter().filter(|(_, item)| expired(item)).map(|(key, _)| key.clone()).collect();
+        let keys: Vec<Key> = self
+            .items
+            .iter()
+            .filter(|(_, item)| expired(item))
+            .map(|(key, _)| key.clone())
+            .collect();
         let changes: Vec<Change> = keys.iter().map(|key| self.change(key.clone(), None)).collect();
         if !changes.is_empty() {
             // The service does not bill what it forgets.
             let landed = Landed { result: Ok(Answer::Done), changes, units: Units::default() };
-            self.note(Caller { client: SWEEPER, tag: 0 }, &Asked::DeleteBatch(&keys), Fate::Pass, &landed, Told::Nobody);
+            self.note(
+                Caller { client: SWEEPER, tag: 0 },
+                &Asked::DeleteBatch(&keys),
+                Fate::Pass,
+                &landed,
+                Told::Nobody,
+            );
         }
         keys
     }
@@ -410,7 +489,15 @@ impl State {
 
     /// Changes of the last milliseconds.
     fn changes_within(&self, ms: i64) -> usize {
-        if ms == 0 { 0 } else { self.undo.iter().rev().take_while(|(at, ..)| self.now_ms.saturating_sub(*at) < ms).count() }
+        if ms == 0 {
+            0
+        } else {
+            self.undo
+                .iter()
+                .rev()
+                .take_while(|(at, ..)| self.now_ms.saturating_sub(*at) < ms)
+                .count()
+        }
     }
 
     fn lag(&self, fate: Fate) -> usize {
@@ -456,7 +543,9 @@ fn key_and_check(write: &Write) -> Result<Key, String> {
             key_of(&wanted.item).ok_or("an item without a key")?
         }
         Write::Delete(delete) => delete.key.clone(),
-        Write::Check(check) if says_nothing(&check.conditions) => return Err("a check of nothing".to_owned()),
+        Write::Check(check) if says_nothing(&check.conditions) => {
+            return Err("a check of nothing".to_owned());
+        }
         Write::Check(check) => check.key.clone(),
     };
     check_key(&key)?;
@@ -480,7 +569,11 @@ fn in_the_way(asked: &Asked<'_>, leg: u32, reason: Cancellation) -> TableError {
     match asked {
         Asked::Transact(writes, _) if !writes.is_empty() => {
             let at = leg as usize % writes.len();
-            TableError::Canceled((0..writes.len()).map(|leg| if leg == at { reason.clone() } else { Cancellation::Innocent }).collect())
+            TableError::Canceled(
+                (0..writes.len())
+                    .map(|leg| if leg == at { reason.clone() } else { Cancellation::Innocent })
+                    .collect(),
+            )
         }
         _ => TableError::NotApplied(format!("{reason:?}")),
     }

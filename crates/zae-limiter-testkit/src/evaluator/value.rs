@@ -10,7 +10,8 @@ use super::number::Number;
 /// Nested deeper than this is refused.
 const DEPTH_MAX: usize = 32;
 
-/// The form a value is stored in: numbers without superfluous zeros, sets sorted. Equal values have equal forms.
+/// The form a value is stored in: numbers without superfluous zeros, sets sorted. Equal values have
+/// equal forms.
 pub(super) fn canonical(value: &AttributeValue) -> Result<AttributeValue, String> {
     canonical_at(value, 0)
 }
@@ -21,7 +22,10 @@ fn canonical_at(value: &AttributeValue, depth: usize) -> Result<AttributeValue, 
     }
     let number = |text: &String| Number::parse(text);
     Ok(match value {
-        AttributeValue::S(_) | AttributeValue::B(_) | AttributeValue::Bool(_) | AttributeValue::Null(true) => value.clone(),
+        AttributeValue::S(_)
+        | AttributeValue::B(_)
+        | AttributeValue::Bool(_)
+        | AttributeValue::Null(true) => value.clone(),
         AttributeValue::N(text) => AttributeValue::N(number(text)?.to_string()),
         AttributeValue::Ss(members) => AttributeValue::Ss(set(members.clone())?),
         AttributeValue::Ns(members) => {
@@ -36,11 +40,17 @@ fn canonical_at(value: &AttributeValue, depth: usize) -> Result<AttributeValue, 
             }
             AttributeValue::Bs(sorted)
         }
-        AttributeValue::L(members) => {
-            AttributeValue::L(members.iter().map(|member| canonical_at(member, depth + 1)).collect::<Result<_, _>>()?)
-        }
+        AttributeValue::L(members) => AttributeValue::L(
+            members
+                .iter()
+                .map(|member| canonical_at(member, depth + 1))
+                .collect::<Result<_, _>>()?,
+        ),
         AttributeValue::M(members) => AttributeValue::M(
-            members.iter().map(|(name, member)| Ok((name.clone(), canonical_at(member, depth + 1)?))).collect::<Result<_, String>>()?,
+            members
+                .iter()
+                .map(|(name, member)| Ok((name.clone(), canonical_at(member, depth + 1)?)))
+                .collect::<Result<_, String>>()?,
         ),
         other => return Err(format!("{other:?} is no value")),
     })
@@ -57,7 +67,9 @@ fn set<T: Ord>(mut members: Vec<T>) -> Result<Vec<T>, String> {
 /// The order of two canonical values of one ordered type; `None` for others.
 pub(super) fn order(a: &AttributeValue, b: &AttributeValue) -> Option<Ordering> {
     match (a, b) {
-        (AttributeValue::N(a), AttributeValue::N(b)) => Some(Number::parse(a).ok()?.cmp(&Number::parse(b).ok()?)),
+        (AttributeValue::N(a), AttributeValue::N(b)) => {
+            Some(Number::parse(a).ok()?.cmp(&Number::parse(b).ok()?))
+        }
         (AttributeValue::S(a), AttributeValue::S(b)) => Some(a.as_bytes().cmp(b.as_bytes())),
         (AttributeValue::B(a), AttributeValue::B(b)) => Some(a.as_ref().cmp(b.as_ref())),
         _ => None,
@@ -84,8 +96,12 @@ fn size(value: &AttributeValue) -> usize {
         AttributeValue::Ss(members) => members.iter().map(String::len).sum(),
         AttributeValue::Ns(members) => members.iter().map(number).sum(),
         AttributeValue::Bs(members) => members.iter().map(|bytes| bytes.as_ref().len()).sum(),
-        AttributeValue::L(members) => 3 + members.iter().map(|member| 1 + size(member)).sum::<usize>(),
-        AttributeValue::M(members) => 3 + members.iter().map(|(name, member)| name.len() + 1 + size(member)).sum::<usize>(),
+        AttributeValue::L(members) => {
+            3 + members.iter().map(|member| 1 + size(member)).sum::<usize>()
+        }
+        AttributeValue::M(members) => {
+            3 + members.iter().map(|(name, member)| name.len() + 1 + size(member)).sum::<usize>()
+        }
         // `Bool`, `Null`, and whatever a newer SDK knows.
         _ => 1,
     }

@@ -1,7 +1,9 @@
-//! One bucket as the oracle keeps it: written from the promises (`docs/accuracy.md`, ADR 0001), not from the core.
+//! One bucket as the oracle keeps it: written from the promises (`docs/accuracy.md`, ADR 0001), not
+//! from the core.
 //!
-//! A balance and its remainder are one exact number here, counted in `1/period` of a millitoken. So there is no remainder
-//! to carry, to drop or to forget: whatever the stored pair says must be this number.
+//! A balance and its remainder are one exact number here, counted in `1/period` of a millitoken. So
+//! there is no remainder to carry, to drop or to forget: whatever the stored pair says must be this
+//! number.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +16,8 @@ const HOUR_MS: i64 = 3_600_000;
 /// A clock that is behind a bucket by more than this was not merely late.
 const BACK_MAX_MS: i64 = 60_000;
 
-/// The meters of forgotten limits of one bucket, by name: forgetting must not let more through than remembering.
+/// The meters of forgotten limits of one bucket, by name: forgetting must not let more through than
+/// remembering.
 pub(crate) type Past = BTreeMap<String, Meter>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +48,8 @@ pub(crate) struct Account {
     pub(crate) params: Params,
     /// The exact balance, in `1/period` of a millitoken.
     pub(crate) fine: i128,
-    /// What the largest capacity it had would lack beyond that, in millitokens: repaid by what overflows.
+    /// What the largest capacity it had would lack beyond that, in millitokens: repaid by what
+    /// overflows.
     pub(crate) gap: i128,
     pub(crate) consumed: i128,
     pub(crate) hour_base: i128,
@@ -72,14 +76,17 @@ impl Account {
         self.fine.rem_euclid(self.params.period)
     }
 
-    /// Whether it may be forgotten, had it `elapsed_ms` more: full, and nothing hidden by a lowered capacity.
+    /// Whether it may be forgotten, had it `elapsed_ms` more: full, and nothing hidden by a lowered
+    /// capacity.
     fn is_whole_after(&self, elapsed_ms: i128) -> bool {
         self.later(elapsed_ms) == self.params.brim() && self.overflow(elapsed_ms) >= self.gap
     }
 
     /// Whole millitokens that `elapsed_ms` more would add beyond the capacity.
     fn overflow(&self, elapsed_ms: i128) -> i128 {
-        let beyond = (self.fine + elapsed_ms.max(0) * self.params.refill).div_euclid(self.params.period) - self.params.capacity;
+        let beyond = (self.fine + elapsed_ms.max(0) * self.params.refill)
+            .div_euclid(self.params.period)
+            - self.params.capacity;
         if elapsed_ms > 0 { beyond.max(0) } else { 0 }
     }
 
@@ -103,7 +110,8 @@ impl Account {
     pub(crate) fn become_limit(&mut self, params: Params) {
         let lacked = self.params.capacity - self.balance();
         let same_rate = (self.params.refill, self.params.period) == (params.refill, params.period);
-        // A fraction of a millitoken means something else at another rate; it is dropped, never rounded up.
+        // A fraction of a millitoken means something else at another rate; it is dropped, never
+        // rounded up.
         self.fine = if same_rate { self.fine } else { self.balance() * params.period };
         self.params = params;
         self.fine = self.fine.min(params.brim());
@@ -133,7 +141,13 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
-    pub(crate) fn full(limits: &[Limit], stamp: u64, disabled: bool, now: i64, past: &mut Past) -> Bucket {
+    pub(crate) fn full(
+        limits: &[Limit],
+        stamp: u64,
+        disabled: bool,
+        now: i64,
+        past: &mut Past,
+    ) -> Bucket {
         let accounts = limits.iter().map(|limit| Account::full(limit, past)).collect();
         Bucket {
             refilled_at: now,
@@ -149,7 +163,9 @@ impl Bucket {
     }
 
     pub(crate) fn matches(&self, limits: &[Limit]) -> bool {
-        let in_force = self.accounts[..self.active].iter().map(|account| (account.name.as_str(), account.params));
+        let in_force = self.accounts[..self.active]
+            .iter()
+            .map(|account| (account.name.as_str(), account.params));
         in_force.eq(limits.iter().map(|limit| (limit.name().as_str(), Params::of(limit))))
     }
 
@@ -158,9 +174,14 @@ impl Bucket {
         self.refilled_at - now > BACK_MAX_MS
     }
 
-    /// What to take off a clock that shows `now`: the lead, for one that has been paid up to about there.
+    /// What to take off a clock that shows `now`: the lead, for one that has been paid up to about
+    /// there.
     pub(crate) fn lead_of(&self, now: i64) -> i64 {
-        if self.lead > 0 && now - self.lead >= self.refilled_at - BACK_MAX_MS { self.lead } else { 0 }
+        if self.lead > 0 && now - self.lead >= self.refilled_at - BACK_MAX_MS {
+            self.lead
+        } else {
+            0
+        }
     }
 
     pub(crate) fn refill(&mut self, now: i64) {
@@ -187,10 +208,13 @@ impl Bucket {
         }
     }
 
-    /// The balance, in whole millitokens, that limit `index` has at `at`, by a clock that is `lead` ahead of the bucket's.
+    /// The balance, in whole millitokens, that limit `index` has at `at`, by a clock that is `lead`
+    /// ahead of the bucket's.
     pub(crate) fn balance_at(&self, index: usize, at: i128, lead: i64) -> i128 {
         let account = &self.accounts[index];
-        account.later(at - i128::from(lead) - i128::from(self.refilled_at)).div_euclid(account.params.period)
+        account
+            .later(at - i128::from(lead) - i128::from(self.refilled_at))
+            .div_euclid(account.params.period)
     }
 
     pub(crate) fn is_full_at(&self, now: i64) -> bool {
@@ -199,7 +223,8 @@ impl Bucket {
         self.accounts.iter().all(|account| account.is_whole_after(elapsed_ms))
     }
 
-    /// Makes `limits` the limits in force. The usage hour goes on: only a take or an adjustment closes it.
+    /// Makes `limits` the limits in force. The usage hour goes on: only a take or an adjustment
+    /// closes it.
     pub(crate) fn sync(&mut self, limits: &[Limit], stamp: u64, now: i64, past: &mut Past) {
         self.refill(now);
         let mut old = std::mem::take(&mut self.accounts);
@@ -219,17 +244,25 @@ impl Bucket {
         self.stamp = self.stamp.max(stamp);
     }
 
-    /// A limit that is no longer configured goes once a write finds it full, with no usage left in the open hour.
+    /// A limit that is no longer configured goes once a write finds it full, with no usage left in
+    /// the open hour.
     fn forget_full_retired(&mut self, past: &mut Past) {
         for index in (self.active..self.accounts.len()).rev() {
-            if self.accounts[index].is_whole_after(0) && self.accounts[index].consumed == self.accounts[index].hour_base {
+            if self.accounts[index].is_whole_after(0)
+                && self.accounts[index].consumed == self.accounts[index].hour_base
+            {
                 past.extend([self.accounts.remove(index).forgotten()]);
             }
         }
     }
 
     /// Takes granted amounts. The error is a broken promise.
-    pub(crate) fn take(&mut self, takes: &[(usize, i128)], now: i64, past: &mut Past) -> Result<(), String> {
+    pub(crate) fn take(
+        &mut self,
+        takes: &[(usize, i128)],
+        now: i64,
+        past: &mut Past,
+    ) -> Result<(), String> {
         self.turn_hour(now);
         self.refill(now);
         self.forget_full_retired(past);
@@ -239,18 +272,32 @@ impl Bucket {
             account.fine -= milli * account.params.period;
             account.consumed += milli;
             if *milli > 0 && account.fine < 0 {
-                return Err(format!("the gate let {} into debt: {} milli", account.name, account.balance()));
+                return Err(format!(
+                    "the gate let {} into debt: {} milli",
+                    account.name,
+                    account.balance()
+                ));
             }
-            account.meter.admit(*milli).map_err(|excess| format!("{} of {excess}", account.name))?;
+            account
+                .meter
+                .admit(*milli)
+                .map_err(|excess| format!("{} of {excess}", account.name))?;
         }
         Ok(())
     }
 
     /// Charges or gives back. Returns the limit whose use was counted, if any was.
-    pub(crate) fn adjust(&mut self, receipt: &Limit, milli: i128, now: i64, past: &mut Past) -> bool {
+    pub(crate) fn adjust(
+        &mut self,
+        receipt: &Limit,
+        milli: i128,
+        now: i64,
+        past: &mut Past,
+    ) -> bool {
         self.turn_hour(now);
         self.refill(now);
-        let known = self.accounts.iter().position(|account| account.name == receipt.name().as_str());
+        let known =
+            self.accounts.iter().position(|account| account.name == receipt.name().as_str());
         let index = match known {
             Some(index) => index,
             None if milli <= 0 => return false,

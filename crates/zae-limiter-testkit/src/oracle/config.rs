@@ -29,7 +29,10 @@ pub(crate) struct Config {
 }
 
 fn key(level: &Level) -> LevelKey {
-    (level.entity_id().map_or("", EntityId::as_str).to_owned(), level.resource_name().map_or("", ResourceName::as_str).to_owned())
+    (
+        level.entity_id().map_or("", EntityId::as_str).to_owned(),
+        level.resource_name().map_or("", ResourceName::as_str).to_owned(),
+    )
 }
 
 impl Config {
@@ -43,7 +46,12 @@ impl Config {
     }
 
     /// Puts what was read of a level in the place of what was there.
-    pub(crate) fn replace_level(&mut self, level: &Level, limits: Vec<Limit>, disabled: Option<bool>) {
+    pub(crate) fn replace_level(
+        &mut self,
+        level: &Level,
+        limits: Vec<Limit>,
+        disabled: Option<bool>,
+    ) {
         self.edit(level, |stored| *stored = Stored { limits, disabled });
     }
 
@@ -83,11 +91,16 @@ impl Config {
         if new.parent.as_ref().is_some_and(|parent| !self.entities.contains_key(parent)) {
             return Err(StoreErrorKind::NotFound);
         }
-        let ancestors = if new.cascade { new.parent.as_ref().map_or(0, |parent| self.chain_of(parent).len()) } else { 0 };
+        let ancestors = if new.cascade {
+            new.parent.as_ref().map_or(0, |parent| self.chain_of(parent).len())
+        } else {
+            0
+        };
         if ancestors + 1 > CHAIN_MAX {
             return Err(StoreErrorKind::Invalid);
         }
-        self.entities.insert(new.id.clone(), Member { parent: new.parent.clone(), cascade: new.cascade });
+        self.entities
+            .insert(new.id.clone(), Member { parent: new.parent.clone(), cascade: new.cascade });
         self.changes += 1;
         Ok(())
     }
@@ -108,20 +121,28 @@ impl Config {
     }
 
     pub(crate) fn cascades_to(&self, entity: &EntityId) -> Option<EntityId> {
-        self.entities.get(entity).filter(|member| member.cascade).and_then(|member| member.parent.clone())
+        self.entities
+            .get(entity)
+            .filter(|member| member.cascade)
+            .and_then(|member| member.parent.clone())
     }
 
     /// The entity and those its takes go on to.
     pub(crate) fn chain_of(&self, entity: &EntityId) -> Vec<EntityId> {
         let mut chain = vec![entity.clone()];
-        while let Some(next) = self.cascades_to(&chain[chain.len() - 1]).filter(|_| chain.len() <= CHAIN_MAX) {
+        while let Some(next) =
+            self.cascades_to(&chain[chain.len() - 1]).filter(|_| chain.len() <= CHAIN_MAX)
+        {
             chain.push(next);
         }
         chain
     }
 
     /// The levels that speak about a bucket, strongest first.
-    pub(crate) fn levels_of(entity: &EntityId, resource: &ResourceName) -> [(Level, LimitSource); 4] {
+    pub(crate) fn levels_of(
+        entity: &EntityId,
+        resource: &ResourceName,
+    ) -> [(Level, LimitSource); 4] {
         [
             (Level::EntityResource(entity.clone(), resource.clone()), LimitSource::EntityResource),
             (Level::Entity(entity.clone()), LimitSource::Entity),
@@ -148,14 +169,20 @@ impl Config {
     /// What a read must answer.
     pub(crate) fn member(&self, entity: &EntityId, resource: &ResourceName) -> MemberConfig {
         let limits = Config::levels_of(entity, resource).into_iter().find_map(|(level, source)| {
-            let stored = self.levels.get(&key(&level)).filter(|stored| !stored.limits.is_empty())?;
+            let stored =
+                self.levels.get(&key(&level)).filter(|stored| !stored.limits.is_empty())?;
             Some((stored.limits.clone().into(), source))
         });
-        MemberConfig { cascades_to: self.cascades_to(entity), limits, disabled_by: self.disabled_by(entity, resource) }
+        MemberConfig {
+            cascades_to: self.cascades_to(entity),
+            limits,
+            disabled_by: self.disabled_by(entity, resource),
+        }
     }
 
     /// Whether a level speaks about this bucket.
     pub(crate) fn covers(level: &Level, entity: &EntityId, resource: &ResourceName) -> bool {
-        level.entity_id().is_none_or(|covered| covered == entity) && level.resource_name().is_none_or(|covered| covered == resource)
+        level.entity_id().is_none_or(|covered| covered == entity)
+            && level.resource_name().is_none_or(|covered| covered == resource)
     }
 }

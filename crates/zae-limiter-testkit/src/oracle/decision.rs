@@ -28,7 +28,12 @@ enum Stop {
 
 impl Oracle {
     /// A take that reached the store.
-    pub(crate) fn consume(&mut self, namespace: &str, request: &ConsumeRequest<'_>, said: &ConsumeOutcome) -> Result<(), Broken> {
+    pub(crate) fn consume(
+        &mut self,
+        namespace: &str,
+        request: &ConsumeRequest<'_>,
+        said: &ConsumeOutcome,
+    ) -> Result<(), Broken> {
         let tenant = self.tenants.entry(namespace.to_owned()).or_default();
         let prepared = match prepare(tenant, request) {
             Err(stop) => {
@@ -36,7 +41,8 @@ impl Oracle {
                     Stop::Stale(_) => self.coverage.stale += 1,
                     Stop::Disabled(member) => {
                         self.coverage.disabled += 1;
-                        self.coverage.disabled_unlimited += u64::from(request.members[member].is_unlimited());
+                        self.coverage.disabled_unlimited +=
+                            u64::from(request.members[member].is_unlimited());
                     }
                 }
                 return answers_as_stopped(&stop, said);
@@ -50,33 +56,47 @@ impl Oracle {
             for member in prepared.into_iter().filter(|member| member.synced) {
                 self.coverage.synced_on_refusal += 1;
                 tenant.past.insert(member.key.clone(), member.past);
-                tenant.told(&member.key, request.now, self.elapsed_ms, &mut self.coverage).become_limits(&member.bucket.accounts);
+                tenant
+                    .told(&member.key, request.now, self.elapsed_ms, &mut self.coverage)
+                    .become_limits(&member.bucket.accounts);
                 tenant.buckets.insert(member.key, member.bucket);
             }
             return Ok(());
         }
         self.coverage.granted += 1;
-        self.coverage.granted_chains += u64::from(prepared.iter().filter(|member| !member.is_unlimited).count() > 1);
-        self.coverage.granted_unlimited += u64::from(prepared.iter().any(|member| member.is_unlimited));
+        self.coverage.granted_chains +=
+            u64::from(prepared.iter().filter(|member| !member.is_unlimited).count() > 1);
+        self.coverage.granted_unlimited +=
+            u64::from(prepared.iter().any(|member| member.is_unlimited));
         for entity in chain_of_the_caller(tenant, request) {
             let resource = request.members[0].resource;
             if tenant.config.disabled_by(&entity, resource).is_some() {
-                return Err(format!("{entity}/{resource} is disabled, and a take of {} was granted", request.members[0].entity));
+                return Err(format!(
+                    "{entity}/{resource} is disabled, and a take of {} was granted",
+                    request.members[0].entity
+                ));
             }
         }
         for (mut member, asked) in prepared.into_iter().zip(request.members) {
             if member.is_unlimited {
                 continue;
             }
-            let takes: Vec<(usize, i128)> = asked.takes.iter().map(|take| (usize::from(take.limit), i128::from(take.amount.0))).collect();
-            self.coverage.hidden_gaps += member.bucket.accounts.iter().filter(|account| account.gap > 0).count() as u64;
+            let takes: Vec<(usize, i128)> = asked
+                .takes
+                .iter()
+                .map(|take| (usize::from(take.limit), i128::from(take.amount.0)))
+                .collect();
+            self.coverage.hidden_gaps +=
+                member.bucket.accounts.iter().filter(|account| account.gap > 0).count() as u64;
             member
                 .bucket
                 .take(&takes, request.now.0, &mut member.past)
                 .map_err(|excess| format!("{}/{}: {excess}", asked.entity, asked.resource))?;
             let hour = member.bucket.hour;
             tenant.past.insert(member.key.clone(), member.past);
-            tenant.told(&member.key, request.now, self.elapsed_ms, &mut self.coverage).become_limits(&member.bucket.accounts);
+            tenant
+                .told(&member.key, request.now, self.elapsed_ms, &mut self.coverage)
+                .become_limits(&member.bucket.accounts);
             tenant.buckets.insert(member.key.clone(), member.bucket);
             for take in asked.takes {
                 let name = asked.limits.limits[usize::from(take.limit)].name().to_string();
@@ -91,13 +111,20 @@ impl Oracle {
     }
 
     /// A look that must answer like a take and change nothing.
-    pub(crate) fn peek(&mut self, namespace: &str, request: &ConsumeRequest<'_>, said: &ConsumeOutcome) -> Result<(), Broken> {
+    pub(crate) fn peek(
+        &mut self,
+        namespace: &str,
+        request: &ConsumeRequest<'_>,
+        said: &ConsumeOutcome,
+    ) -> Result<(), Broken> {
         match prepare(self.tenant(namespace), request) {
             Err(stop) => answers_as_stopped(&stop, said),
             Ok(prepared) => {
                 // A look reports the balances there are, also when it passes.
                 let seen = match said {
-                    ConsumeOutcome::Granted(reports) => ConsumeOutcome::Granted(after_takes(reports)),
+                    ConsumeOutcome::Granted(reports) => {
+                        ConsumeOutcome::Granted(after_takes(reports))
+                    }
                     other => other.clone(),
                 };
                 check_reports(&prepared, request, &seen).map(|_| ())
@@ -107,16 +134,25 @@ impl Oracle {
 }
 
 fn after_takes(reports: &Reports) -> Reports {
-    reports.iter().map(|report| LimitReport { balance: report.balance.saturating_sub(report.requested), ..*report }).collect()
+    reports
+        .iter()
+        .map(|report| LimitReport {
+            balance: report.balance.saturating_sub(report.requested),
+            ..*report
+        })
+        .collect()
 }
 
 /// The chain as the caller has read it, whoever of it the request was sent for.
 fn chain_of_the_caller(tenant: &Tenant, request: &ConsumeRequest<'_>) -> Vec<EntityId> {
-    let mut chain: Vec<EntityId> = request.members.iter().map(|asked| asked.entity.clone()).collect();
+    let mut chain: Vec<EntityId> =
+        request.members.iter().map(|asked| asked.entity.clone()).collect();
     for asked in request.members {
-        let mut next = tenant.named.get(&(asked.entity.clone(), asked.limits.stamp.0)).cloned().flatten();
+        let mut next =
+            tenant.named.get(&(asked.entity.clone(), asked.limits.stamp.0)).cloned().flatten();
         while let Some(entity) = next.filter(|entity| !chain.contains(entity)) {
-            // Nobody was asked about this one, so there is no stamp that tells when it was read: as it is now.
+            // Nobody was asked about this one, so there is no stamp that tells when it was read: as
+            // it is now.
             next = tenant.config.cascades_to(&entity);
             chain.push(entity);
         }
@@ -159,7 +195,8 @@ fn prepare_member(tenant: &Tenant, asked: &MemberTake<'_>, now: i64) -> Result<P
         }
         return Ok(Prepared { key, bucket, past, synced, is_unlimited: false });
     }
-    // Only a configuration at least as fresh as the bucket's may change its limits; a call's own limits are fresh.
+    // Only a configuration at least as fresh as the bucket's may change its limits; a call's own
+    // limits are fresh.
     if in_force.source != LimitSource::Call && in_force.stamp.0 < bucket.stamp {
         return Err(Stop::Stale(0));
     }
@@ -169,27 +206,40 @@ fn prepare_member(tenant: &Tenant, asked: &MemberTake<'_>, now: i64) -> Result<P
 
 fn answers_as_stopped(stop: &Stop, said: &ConsumeOutcome) -> Result<(), Broken> {
     let same = match (stop, said) {
-        (Stop::Stale(expected), ConsumeOutcome::Stale { member }) | (Stop::Disabled(expected), ConsumeOutcome::Disabled { member }) => {
-            expected == member
-        }
+        (Stop::Stale(expected), ConsumeOutcome::Stale { member })
+        | (Stop::Disabled(expected), ConsumeOutcome::Disabled { member }) => expected == member,
         _ => false,
     };
     if same { Ok(()) } else { Err(format!("the store said {said:?}, expected {stop:?}")) }
 }
 
 /// Checks every report of a decision; true when it was a grant.
-fn check_reports(prepared: &[Prepared], request: &ConsumeRequest<'_>, said: &ConsumeOutcome) -> Result<bool, Broken> {
+fn check_reports(
+    prepared: &[Prepared],
+    request: &ConsumeRequest<'_>,
+    said: &ConsumeOutcome,
+) -> Result<bool, Broken> {
     let now = i128::from(request.now.0);
     let asked = || {
         let members = prepared.iter().zip(request.members).enumerate();
-        members.flat_map(|(index, (member, asked))| asked.takes.iter().map(move |take| (index, member, take)))
+        members.flat_map(|(index, (member, asked))| {
+            asked.takes.iter().map(move |take| (index, member, take))
+        })
     };
     let lead = |bucket: &Bucket| bucket.lead_of(request.now.0);
     let has = |bucket: &Bucket, limit: u8| bucket.balance_at(usize::from(limit), now, lead(bucket));
-    let short = asked().any(|(_, member, take)| has(&member.bucket, take.limit) < i128::from(take.amount.0));
+    let short = asked()
+        .any(|(_, member, take)| has(&member.bucket, take.limit) < i128::from(take.amount.0));
     let reports = match (said, short) {
-        (ConsumeOutcome::Granted(reports), false) | (ConsumeOutcome::Refused(reports), true) => reports,
-        _ => return Err(format!("the store said {said:?}, expected a {}", if short { "refusal" } else { "grant" })),
+        (ConsumeOutcome::Granted(reports), false) | (ConsumeOutcome::Refused(reports), true) => {
+            reports
+        }
+        _ => {
+            return Err(format!(
+                "the store said {said:?}, expected a {}",
+                if short { "refusal" } else { "grant" }
+            ));
+        }
     };
     if reports.len() != asked().count() {
         return Err(format!("{} reports for {} takes", reports.len(), asked().count()));
@@ -199,9 +249,12 @@ fn check_reports(prepared: &[Prepared], request: &ConsumeRequest<'_>, said: &Con
         let amount = i128::from(take.amount.0);
         let balance = has(&member.bucket, take.limit);
         let left = if short { balance } else { balance - amount };
-        let named = (usize::from(report.member), report.limit, report.requested) == (index, take.limit, take.amount);
+        let named = (usize::from(report.member), report.limit, report.requested)
+            == (index, take.limit, take.amount);
         if !named || i128::from(report.balance.0) != left {
-            return Err(format!("the store reported {report:?}, expected a balance of {left} milli of member {index}, take {take:?}"));
+            return Err(format!(
+                "the store reported {report:?}, expected a balance of {left} milli of member {index}, take {take:?}"
+            ));
         }
         check_wait(&member.bucket, limit, amount, request.now.0, report.wait)?;
     }
@@ -209,14 +262,29 @@ fn check_reports(prepared: &[Prepared], request: &ConsumeRequest<'_>, said: &Con
 }
 
 /// A wait is exact when the take would pass after it, and would not a millisecond earlier.
-fn check_wait(bucket: &Bucket, limit: usize, amount: i128, now: i64, wait: Wait) -> Result<(), Broken> {
+fn check_wait(
+    bucket: &Bucket,
+    limit: usize,
+    amount: i128,
+    now: i64,
+    wait: Wait,
+) -> Result<(), Broken> {
     let lead = bucket.lead_of(now);
     let passes_at = |at: i128| bucket.balance_at(limit, at, lead) >= amount;
     let now = i128::from(now);
     let right = match wait {
         Wait::None => passes_at(now),
         Wait::Never => amount > bucket.accounts[limit].params.capacity,
-        Wait::After(wait) => passes_at(now + i128::from(wait.get())) && !passes_at(now + i128::from(wait.get()) - 1),
+        Wait::After(wait) => {
+            passes_at(now + i128::from(wait.get())) && !passes_at(now + i128::from(wait.get()) - 1)
+        }
     };
-    if right { Ok(()) } else { Err(format!("a wait of {wait} for {amount} milli of {} is not exact", bucket.accounts[limit].name)) }
+    if right {
+        Ok(())
+    } else {
+        Err(format!(
+            "a wait of {wait} for {amount} milli of {} is not exact",
+            bucket.accounts[limit].name
+        ))
+    }
 }

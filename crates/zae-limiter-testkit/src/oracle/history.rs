@@ -1,5 +1,6 @@
-//! What was configured when. A grant must be decided by limits, a chain and flags that were in force not long before it: the
-//! time a config cache trusts an entry and, on a store that is far away, the few seconds for which an expired one is lent.
+//! What was configured when. A grant must be decided by limits, a chain and flags that were in
+//! force not long before it: the time a config cache trusts an entry and, on a store that is far
+//! away, the few seconds for which an expired one is lent.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -31,8 +32,8 @@ pub(crate) struct Basis {
     pub(crate) members: Vec<(EntityId, LimitsInForce)>,
     /// Whether these are a whole chain, or only some of its members.
     pub(crate) is_chain: bool,
-    /// Whether all levels were read at one moment. Where each is remembered by itself, changes of two levels may be seen in
-    /// either order.
+    /// Whether all levels were read at one moment. Where each is remembered by itself, changes of
+    /// two levels may be seen in either order.
     pub(crate) is_one_look: bool,
 }
 
@@ -40,7 +41,10 @@ impl History {
     /// Something was changed; `config` is what is stored now.
     pub(crate) fn note(&mut self, namespace: &str, at: Duration, config: &Config) {
         // Before the first change there was nothing.
-        let versions = self.namespaces.entry(namespace.to_owned()).or_insert_with(|| vec![(Duration::ZERO, Config::default())]);
+        let versions = self
+            .namespaces
+            .entry(namespace.to_owned())
+            .or_insert_with(|| vec![(Duration::ZERO, Config::default())]);
         if versions.last().is_none_or(|(_, last)| last.changes != config.changes) {
             versions.push((at, config.clone()));
         }
@@ -67,14 +71,26 @@ impl History {
             return Ok(());
         }
         let resource = &basis.resource;
-        let who = |entity: &EntityId| format!("client {} was granted {}/{entity}/{resource}", basis.client, basis.namespace);
+        let who = |entity: &EntityId| {
+            format!("client {} was granted {}/{entity}/{resource}", basis.client, basis.namespace)
+        };
         for (entity, limits) in &basis.members {
-            let looks: Vec<&[&Config]> = if basis.is_one_look { configs.chunks(1).collect() } else { vec![&configs] };
+            let looks: Vec<&[&Config]> =
+                if basis.is_one_look { configs.chunks(1).collect() } else { vec![&configs] };
             if !looks.iter().any(|configs| may_be_in_force(configs, (entity, resource), limits)) {
-                return Err(format!("{} by limits that were replaced before {:?}: {:?}", who(entity), basis.since, limits.limits));
+                return Err(format!(
+                    "{} by limits that were replaced before {:?}: {:?}",
+                    who(entity),
+                    basis.since,
+                    limits.limits
+                ));
             }
             if !looks.iter().any(|configs| may_be_on(configs, (entity, resource))) {
-                return Err(format!("{}, which has been disabled since before {:?}", who(entity), basis.since));
+                return Err(format!(
+                    "{}, which has been disabled since before {:?}",
+                    who(entity),
+                    basis.since
+                ));
             }
         }
         if !basis.is_chain {
@@ -91,9 +107,11 @@ impl History {
             }
         }
         match basis.members.last() {
-            Some((last, _)) if !may_end(&configs, last, resource, 0) => {
-                Err(format!("{}, and not its ancestors, to which it has cascaded since before {:?}", who(last), basis.since))
-            }
+            Some((last, _)) if !may_end(&configs, last, resource, 0) => Err(format!(
+                "{}, and not its ancestors, to which it has cascaded since before {:?}",
+                who(last),
+                basis.since
+            )),
             _ => Ok(()),
         }
     }
@@ -105,18 +123,28 @@ fn sorted(limits: &[Limit]) -> Vec<&Limit> {
     limits
 }
 
-/// Whether a read that found each level as it was in one of these configurations came to these limits.
-fn may_be_in_force(configs: &[&Config], (entity, resource): (&EntityId, &ResourceName), limits: &LimitsInForce) -> bool {
+/// Whether a read that found each level as it was in one of these configurations came to these
+/// limits.
+fn may_be_in_force(
+    configs: &[&Config],
+    (entity, resource): (&EntityId, &ResourceName),
+    limits: &LimitsInForce,
+) -> bool {
     let source = match limits.source {
         LimitSource::Call => return true,
         // Sent along to learn whether it is switched off.
         _ if limits.limits.is_empty() => None,
         LimitSource::Builder | LimitSource::Fallback => None,
-        source @ (LimitSource::EntityResource | LimitSource::Entity | LimitSource::Resource | LimitSource::System) => Some(source),
+        source @ (LimitSource::EntityResource
+        | LimitSource::Entity
+        | LimitSource::Resource
+        | LimitSource::System) => Some(source),
     };
     for (level, of_level) in Config::levels_of(entity, resource) {
         if source == Some(of_level) {
-            return configs.iter().any(|config| sorted(config.limits_at(&level)) == sorted(&limits.limits));
+            return configs
+                .iter()
+                .any(|config| sorted(config.limits_at(&level)) == sorted(&limits.limits));
         }
         // A stronger level that has limits hides the weaker ones.
         if !configs.iter().any(|config| config.limits_at(&level).is_empty()) {
@@ -157,12 +185,15 @@ fn leads_to(configs: &[&Config], from: &EntityId, to: &EntityId) -> bool {
     false
 }
 
-/// Whether a chain may have ended here: no ancestor at some time, or only such that had no limits at some time. Links of
-/// different times may lead in a circle, so a chain is followed as far as one may be long.
+/// Whether a chain may have ended here: no ancestor at some time, or only such that had no limits
+/// at some time. Links of different times may lead in a circle, so a chain is followed as far as
+/// one may be long.
 fn may_end(configs: &[&Config], entity: &EntityId, resource: &ResourceName, depth: usize) -> bool {
     let is_asked = depth == 0;
-    let passes = is_asked || configs.iter().any(|config| config.member(entity, resource).limits.is_none());
-    let goes_on = |next: EntityId| depth < CHAIN_MAX && may_end(configs, &next, resource, depth + 1);
+    let passes =
+        is_asked || configs.iter().any(|config| config.member(entity, resource).limits.is_none());
+    let goes_on =
+        |next: EntityId| depth < CHAIN_MAX && may_end(configs, &next, resource, depth + 1);
     passes && configs.iter().any(|config| config.cascades_to(entity).is_none_or(goes_on))
 }
 
@@ -185,38 +216,56 @@ mod tests {
         }
     }
 
-    /// The resource is limited at 10 ms, the system's limits are raised at 20 ms. Nobody ever had the raised ones on this resource,
-    /// but whoever remembers each level by itself may have seen the second change first.
+    /// The resource is limited at 10 ms, the system's limits are raised at 20 ms. Nobody ever had
+    /// the raised ones on this resource, but whoever remembers each level by itself may have seen
+    /// the second change first.
     #[test]
     fn changes_of_two_levels_are_seen_in_order_by_one_look_only() {
         let limit = |capacity| vec![Limit::per_minute("rpm", capacity).unwrap()];
         let (mut config, mut history) = (Config::default(), History::default());
         let resource = Level::Resource("gpt-4".parse().unwrap());
-        for (at, level, capacity) in [(5, Level::System, 100), (10, resource.clone(), 1), (20, Level::System, 1_000)] {
+        for (at, level, capacity) in
+            [(5, Level::System, 100), (10, resource.clone(), 1), (20, Level::System, 1_000)]
+        {
             config.set_limits(&level, &limit(capacity));
             history.note("default", Duration::from_millis(at), &config);
         }
-        let seen = |capacity, source, since, is_one_look| history.check(&basis(&limit(capacity), source, since, is_one_look)).is_ok();
+        let seen = |capacity, source, since, is_one_look| {
+            history.check(&basis(&limit(capacity), source, since, is_one_look)).is_ok()
+        };
         assert!(seen(100, LimitSource::System, 0, true) && seen(1, LimitSource::Resource, 0, true));
-        assert!(!seen(1_000, LimitSource::System, 0, true), "it was hidden from its first moment on");
+        assert!(
+            !seen(1_000, LimitSource::System, 0, true),
+            "it was hidden from its first moment on"
+        );
         assert!(seen(1_000, LimitSource::System, 0, false));
-        assert!(!seen(1_000, LimitSource::System, 11, false), "not once the limits of the resource must have been seen");
+        assert!(
+            !seen(1_000, LimitSource::System, 11, false),
+            "not once the limits of the resource must have been seen"
+        );
         assert!(!seen(100, LimitSource::Resource, 0, false), "nor as those of another level");
-        assert!(!seen(100, LimitSource::System, 21, true) && !seen(100, LimitSource::System, 21, false));
+        assert!(
+            !seen(100, LimitSource::System, 21, true) && !seen(100, LimitSource::System, 21, false)
+        );
     }
 
     #[test]
     fn a_flag_is_seen_level_by_level_too() {
         let (mut config, mut history) = (Config::default(), History::default());
-        let (entity, resource) = (Level::Entity("leaf".parse().unwrap()), Level::Resource("gpt-4".parse().unwrap()));
+        let (entity, resource) =
+            (Level::Entity("leaf".parse().unwrap()), Level::Resource("gpt-4".parse().unwrap()));
         let limits = vec![Limit::per_minute("rpm", 1).unwrap()];
         config.set_limits(&Level::System, &limits);
         history.note("default", Duration::from_millis(1), &config);
-        for (at, level, disabled) in [(10, &resource, Some(true)), (20, &entity, Some(false)), (30, &entity, None)] {
+        for (at, level, disabled) in
+            [(10, &resource, Some(true)), (20, &entity, Some(false)), (30, &entity, None)]
+        {
             config.set_disabled(level, disabled);
             history.note("default", Duration::from_millis(at), &config);
         }
-        let seen = |since, is_one_look| history.check(&basis(&limits, LimitSource::System, since, is_one_look)).is_ok();
+        let seen = |since, is_one_look| {
+            history.check(&basis(&limits, LimitSource::System, since, is_one_look)).is_ok()
+        };
         assert!(seen(0, true) && seen(25, true), "on before, and while the entity was switched on");
         assert!(!seen(31, true) && !seen(31, false), "off since");
     }

@@ -1,11 +1,13 @@
 //! The leaky meter: admission over any window stays within capacity + rate·t.
 //!
-//! `level` rises with every grant and leaks at the limit's rate, never below zero. Its height above zero is the most that
-//! was admitted beyond `rate·t` in any window that ends now, so one comparison per grant checks every window there is.
+//! `level` rises with every grant and leaks at the limit's rate, never below zero. Its height above
+//! zero is the most that was admitted beyond `rate·t` in any window that ends now, so one
+//! comparison per grant checks every window there is.
 
 use super::bucket::Params;
 
-/// Parts of a millitoken: every period a simulated limit may have divides this many milliseconds, so every leak is whole.
+/// Parts of a millitoken: every period a simulated limit may have divides this many milliseconds,
+/// so every leak is whole.
 pub(crate) const UNITS: i128 = 604_800_000;
 
 #[derive(Clone, Debug)]
@@ -24,7 +26,8 @@ impl Meter {
 
     pub(crate) fn allow(&mut self, capacity: i128) {
         self.capacity = capacity;
-        self.capacity_max = if self.level == 0 { capacity } else { self.capacity_max.max(capacity) };
+        self.capacity_max =
+            if self.level == 0 { capacity } else { self.capacity_max.max(capacity) };
     }
 
     /// The largest capacity in force since nothing was open.
@@ -58,7 +61,10 @@ impl Meter {
         self.level += milli * UNITS;
         if self.level > (self.capacity_max + allowance) * UNITS {
             let admitted = self.level.div_euclid(UNITS);
-            return Err(format!("{admitted} milli were admitted beyond rate·t, the largest capacity was {}", self.capacity_max));
+            return Err(format!(
+                "{admitted} milli were admitted beyond rate·t, the largest capacity was {}",
+                self.capacity_max
+            ));
         }
         Ok(())
     }

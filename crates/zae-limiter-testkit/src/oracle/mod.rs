@@ -1,4 +1,5 @@
-//! The oracle: redoes the sums from what really landed in the store, by code of its own, and says where the store differs.
+//! The oracle: redoes the sums from what really landed in the store, by code of its own, and says
+//! where the store differs.
 
 pub(crate) mod bucket;
 mod compare;
@@ -13,8 +14,8 @@ use std::time::Duration;
 
 use zae_limiter_core::{EntityId, Limit, LimitSource, ResourceName, TimeMs};
 use zae_limiter_store::{
-    Adjusted, BucketDelta, Change, DeletedEntity, Level, LimitsChange, MemberKey, NewEntity, ResetRequest, Resolution, StoreError,
-    StoreErrorKind,
+    Adjusted, BucketDelta, Change, DeletedEntity, Level, LimitsChange, MemberKey, NewEntity,
+    ResetRequest, Resolution, StoreError, StoreErrorKind,
 };
 
 use bucket::{Bucket, Past};
@@ -109,7 +110,13 @@ pub(crate) struct Oracle {
 
 impl Tenant {
     /// Somebody tells a bucket the time.
-    fn told(&mut self, key: &BucketKey, now: TimeMs, elapsed_ms: i64, coverage: &mut Coverage) -> &mut RealBucket {
+    fn told(
+        &mut self,
+        key: &BucketKey,
+        now: TimeMs,
+        elapsed_ms: i64,
+        coverage: &mut Coverage,
+    ) -> &mut RealBucket {
         let real = self.real.entry(key.clone()).or_default();
         real.told(now.0, elapsed_ms, &mut coverage.real_time);
         real.become_limits(self.buckets.get(key).map_or(&[][..], |bucket| &bucket.accounts));
@@ -130,7 +137,8 @@ impl Oracle {
 
     /// Time passes, for everybody.
     pub(crate) fn pass(&mut self, pause: Duration) {
-        self.elapsed_ms = self.elapsed_ms.saturating_add(i64::try_from(pause.as_millis()).unwrap_or(i64::MAX));
+        self.elapsed_ms =
+            self.elapsed_ms.saturating_add(i64::try_from(pause.as_millis()).unwrap_or(i64::MAX));
     }
 
     /// Usage is kept for a while only.
@@ -156,7 +164,8 @@ impl Oracle {
         now: TimeMs,
         said: &Result<Adjusted, StoreError>,
     ) -> Result<(), Broken> {
-        let said = said.as_ref().map_err(|error| format!("adjust failed in the store itself: {error}"))?;
+        let said =
+            said.as_ref().map_err(|error| format!("adjust failed in the store itself: {error}"))?;
         let tenant = self.tenants.entry(namespace.to_owned()).or_default();
         let key = (delta.entity.clone(), delta.resource.clone());
         let charges = delta.deltas.iter().any(|change| change.amount.0 > 0);
@@ -166,7 +175,10 @@ impl Oracle {
             (false, false) => Adjusted::Dropped,
         };
         if *said != expected {
-            return Err(format!("adjust of {}/{} said {said:?}, expected {expected:?}", key.0, key.1));
+            return Err(format!(
+                "adjust of {}/{} said {said:?}, expected {expected:?}",
+                key.0, key.1
+            ));
         }
         match expected {
             Adjusted::Applied => self.coverage.adjusted += 1,
@@ -193,10 +205,13 @@ impl Oracle {
                 counted.push((limit, milli));
             }
         }
-        self.coverage.in_debt += u64::from(bucket.accounts.iter().any(|account| account.balance() < 0));
+        self.coverage.in_debt +=
+            u64::from(bucket.accounts.iter().any(|account| account.balance() < 0));
         let real = tenant.real.entry(key.clone()).or_default();
         real.become_limits(&bucket.accounts);
-        counted.iter().for_each(|(limit, milli)| real.give_back(limit.name().as_str(), (-milli).max(0)));
+        counted
+            .iter()
+            .for_each(|(limit, milli)| real.give_back(limit.name().as_str(), (-milli).max(0)));
         for (limit, milli) in counted {
             tenant.count(&key, limit.name().as_str(), milli);
         }
@@ -210,16 +225,22 @@ impl Oracle {
         change: &Change,
         said: &Option<Vec<(String, i128)>>,
     ) -> Result<(), Broken> {
-        let only: Option<Vec<String>> = request.only.map(|names| names.iter().map(ToString::to_string).collect());
+        let only: Option<Vec<String>> =
+            request.only.map(|names| names.iter().map(ToString::to_string).collect());
         let key = (request.entity.clone(), request.resource.clone());
         let tenant = self.tenants.entry(namespace.to_owned()).or_default();
-        let expected = tenant.buckets.get_mut(&key).map(|bucket| bucket.reset(only.as_deref(), change.at.0));
+        let expected =
+            tenant.buckets.get_mut(&key).map(|bucket| bucket.reset(only.as_deref(), change.at.0));
         if let Some(gained) = &expected {
             let real = tenant.told(&key, change.at, self.elapsed_ms, &mut self.coverage);
             gained.iter().for_each(|(name, milli)| real.give_back(name, *milli));
         }
         self.coverage.resets += u64::from(expected.is_some());
-        if *said == expected { Ok(()) } else { Err(format!("reset gave {said:?}, expected {expected:?}")) }
+        if *said == expected {
+            Ok(())
+        } else {
+            Err(format!("reset gave {said:?}, expected {expected:?}"))
+        }
     }
 
     pub(crate) fn set_limits(&mut self, namespace: &str, level: &Level, change: &LimitsChange) {
@@ -227,13 +248,28 @@ impl Oracle {
         self.tenant(namespace).config.set_limits(level, &change.limits);
     }
 
-    pub(crate) fn delete_limits(&mut self, namespace: &str, level: &Level, said: bool) -> Result<(), Broken> {
+    pub(crate) fn delete_limits(
+        &mut self,
+        namespace: &str,
+        level: &Level,
+        said: bool,
+    ) -> Result<(), Broken> {
         let expected = self.tenant(namespace).config.delete_limits(level);
         self.coverage.config_changes += u64::from(expected);
-        if said == expected { Ok(()) } else { Err(format!("delete_limits of {level} said {said}, expected {expected}")) }
+        if said == expected {
+            Ok(())
+        } else {
+            Err(format!("delete_limits of {level} said {said}, expected {expected}"))
+        }
     }
 
-    pub(crate) fn set_disabled(&mut self, namespace: &str, level: &Level, disabled: Option<bool>, said: u64) -> Result<(), Broken> {
+    pub(crate) fn set_disabled(
+        &mut self,
+        namespace: &str,
+        level: &Level,
+        disabled: Option<bool>,
+        said: u64,
+    ) -> Result<(), Broken> {
         self.coverage.config_changes += 1;
         let tenant = self.tenant(namespace);
         tenant.config.set_disabled(level, disabled);
@@ -244,13 +280,26 @@ impl Oracle {
                 bucket.disabled = tenant.config.disabled_by(entity, resource).is_some();
             }
         }
-        if said == covered { Ok(()) } else { Err(format!("set_disabled of {level} reached {said} buckets, expected {covered}")) }
+        if said == covered {
+            Ok(())
+        } else {
+            Err(format!("set_disabled of {level} reached {said} buckets, expected {covered}"))
+        }
     }
 
-    pub(crate) fn create_entity(&mut self, namespace: &str, new: &NewEntity, said: Result<(), StoreErrorKind>) -> Result<(), Broken> {
+    pub(crate) fn create_entity(
+        &mut self,
+        namespace: &str,
+        new: &NewEntity,
+        said: Result<(), StoreErrorKind>,
+    ) -> Result<(), Broken> {
         let expected = self.tenant(namespace).config.create_entity(new);
         self.coverage.config_changes += u64::from(expected.is_ok());
-        if said == expected { Ok(()) } else { Err(format!("create_entity of {} said {said:?}, expected {expected:?}", new.id)) }
+        if said == expected {
+            Ok(())
+        } else {
+            Err(format!("create_entity of {} said {said:?}, expected {expected:?}", new.id))
+        }
     }
 
     pub(crate) fn delete_entity(
@@ -269,38 +318,64 @@ impl Oracle {
             DeletedEntity { buckets: (before - tenant.buckets.len()) as u64, configs }
         });
         self.coverage.config_changes += u64::from(expected.is_ok());
-        if said == expected { Ok(()) } else { Err(format!("delete_entity of {id} said {said:?}, expected {expected:?}")) }
+        if said == expected {
+            Ok(())
+        } else {
+            Err(format!("delete_entity of {id} said {said:?}, expected {expected:?}"))
+        }
     }
 
     /// A read of the configuration: what it says, and that its freshness grows with every change.
-    pub(crate) fn resolve(&mut self, namespace: &str, keys: &[MemberKey<'_>], said: &Resolution) -> Result<(), Broken> {
+    pub(crate) fn resolve(
+        &mut self,
+        namespace: &str,
+        keys: &[MemberKey<'_>],
+        said: &Resolution,
+    ) -> Result<(), Broken> {
         let tenant = self.tenant(namespace);
         for (key, member) in keys.iter().zip(&said.members) {
             let expected = tenant.config.member(key.entity, key.resource);
             if *member != expected {
-                return Err(format!("resolve of {}/{} said {member:?}, expected {expected:?}", key.entity, key.resource));
+                return Err(format!(
+                    "resolve of {}/{} said {member:?}, expected {expected:?}",
+                    key.entity, key.resource
+                ));
             }
             tenant.named.insert((key.entity.clone(), said.stamp.0), member.cascades_to.clone());
         }
         let (stamp, changes) = (said.stamp.0, tenant.config.changes);
         let (last_stamp, last_changes) = tenant.freshest;
-        let in_order = if changes > last_changes { stamp > last_stamp || tenant.freshest == (0, 0) } else { stamp >= last_stamp };
+        let in_order = if changes > last_changes {
+            stamp > last_stamp || tenant.freshest == (0, 0)
+        } else {
+            stamp >= last_stamp
+        };
         if !in_order {
-            return Err(format!("a read after {changes} changes has stamp {stamp}, one after {last_changes} had {last_stamp}"));
+            return Err(format!(
+                "a read after {changes} changes has stamp {stamp}, one after {last_changes} had {last_stamp}"
+            ));
         }
         tenant.freshest = (stamp, changes);
         Ok(())
     }
 }
 
-/// What a bucket is made again from that a late charge finds forgotten: the limits in force by now, unless the call had brought its
-/// own or they lack what is charged.
-fn made_again(config: &Config, delta: &BucketDelta<'_>, (stamp, changes): (u64, u64)) -> (Vec<Limit>, u64) {
+/// What a bucket is made again from that a late charge finds forgotten: the limits in force by now,
+/// unless the call had brought its own or they lack what is charged.
+fn made_again(
+    config: &Config,
+    delta: &BucketDelta<'_>,
+    (stamp, changes): (u64, u64),
+) -> (Vec<Limit>, u64) {
     let receipt = (delta.limits.limits.to_vec(), delta.limits.stamp.0);
-    let Some((limits, _)) = config.member(delta.entity, delta.resource).limits else { return receipt };
+    let Some((limits, _)) = config.member(delta.entity, delta.resource).limits else {
+        return receipt;
+    };
     let charges = delta.deltas.iter().filter(|change| change.amount.0 > 0);
     let mut charged = charges.map(|change| delta.limits.limits[usize::from(change.limit)].name());
-    if delta.limits.source == LimitSource::Call || !charged.all(|name| limits.iter().any(|limit| limit.name() == name)) {
+    if delta.limits.source == LimitSource::Call
+        || !charged.all(|name| limits.iter().any(|limit| limit.name() == name))
+    {
         return receipt;
     }
     (limits.to_vec(), stamp + (config.changes - changes))

@@ -1,8 +1,9 @@
 //! Admission in real time, whatever the clocks of the callers show.
 //!
-//! The other sums of the oracle go by the time the store is told, as the store does, so a rule about wrong clocks that gives
-//! too much would be wrong in both. Here time is that of the run. Beyond capacity + rate·t two clocks that differ by δ may let
-//! through rate·δ, at most the capacity, and only when another δ has come between does the same δ count again
+//! The other sums of the oracle go by the time the store is told, as the store does, so a rule
+//! about wrong clocks that gives too much would be wrong in both. Here time is that of the run.
+//! Beyond capacity + rate·t two clocks that differ by δ may let through rate·δ, at most the
+//! capacity, and only when another δ has come between does the same δ count again
 //! (`docs/accuracy.md`).
 
 use std::collections::BTreeMap;
@@ -30,11 +31,13 @@ struct Limit {
     params: Params,
     /// What clocks that differ may have let through, in millitokens.
     allowance: i128,
-    /// Whether its rate has changed since clocks last differed: what was early at one rate is waited for at another.
+    /// Whether its rate has changed since clocks last differed: what was early at one rate is
+    /// waited for at another.
     is_changed: bool,
 }
 
-/// The limits of one bucket, those that are forgotten included, and the clocks it was told the time by.
+/// The limits of one bucket, those that are forgotten included, and the clocks it was told the time
+/// by.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RealBucket {
     limits: BTreeMap<String, Limit>,
@@ -52,7 +55,9 @@ impl RealBucket {
         let (off_ms, passed_ms) = (now - elapsed_ms, elapsed_ms - self.at_ms);
         let before_ms = self.off_ms.replace(off_ms).unwrap_or(off_ms);
         self.at_ms = elapsed_ms;
-        self.limits.values_mut().for_each(|limit| limit.meter.leak(i128::from(passed_ms), limit.params));
+        self.limits
+            .values_mut()
+            .for_each(|limit| limit.meter.leak(i128::from(passed_ms), limit.params));
         let apart_ms = (i128::from(off_ms) - i128::from(before_ms)).abs();
         if apart_ms == 0 {
             return;
@@ -73,20 +78,37 @@ impl RealBucket {
     /// What its limits are from now on.
     pub(super) fn become_limits(&mut self, accounts: &[Account]) {
         for Account { name, params, .. } in accounts {
-            let new = || Limit { meter: Meter::new(params.capacity), params: *params, allowance: 0, is_changed: false };
+            let new = || Limit {
+                meter: Meter::new(params.capacity),
+                params: *params,
+                allowance: 0,
+                is_changed: false,
+            };
             let limit = self.limits.entry(name.clone()).or_insert_with(new);
-            limit.is_changed |= (limit.params.refill, limit.params.period) != (params.refill, params.period);
+            limit.is_changed |=
+                (limit.params.refill, limit.params.period) != (params.refill, params.period);
             limit.params = *params;
             limit.meter.allow(params.capacity);
         }
     }
 
-    pub(super) fn admit(&mut self, name: &str, milli: i128, coverage: &mut RealTime) -> Result<(), String> {
-        let Some(limit) = self.limits.get_mut(name) else { return Err(format!("a take of {name}, which the bucket does not have")) };
+    pub(super) fn admit(
+        &mut self,
+        name: &str,
+        milli: i128,
+        coverage: &mut RealTime,
+    ) -> Result<(), String> {
+        let Some(limit) = self.limits.get_mut(name) else {
+            return Err(format!("a take of {name}, which the bucket does not have"));
+        };
         coverage.checked += 1;
         coverage.exact += u64::from(limit.allowance == 0);
         let allowance = limit.allowance;
-        let told = |excess| format!("{name} in real time: {excess}, clocks that differ may let {allowance} more through");
+        let told = |excess| {
+            format!(
+                "{name} in real time: {excess}, clocks that differ may let {allowance} more through"
+            )
+        };
         limit.meter.admit_within(milli, allowance).map_err(told)
     }
 

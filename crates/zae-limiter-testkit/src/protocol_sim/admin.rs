@@ -1,5 +1,5 @@
-//! What administration may do to a table, write by write: flags of buckets follow the configuration, and nothing of an entity
-//! disappears that was not recorded first.
+//! What administration may do to a table, write by write: flags of buckets follow the
+//! configuration, and nothing of an entity disappears that was not recorded first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +24,8 @@ pub struct Deeds {
     pub flags_after_a_change: u64,
 }
 
-/// What the configuration says, as far as flags and deletions go, and has said since each bucket got its flag.
+/// What the configuration says, as far as flags and deletions go, and has said since each bucket
+/// got its flag.
 #[derive(Debug, Default)]
 pub(crate) struct Administration {
     /// The flag of each level, by key.
@@ -39,7 +40,10 @@ pub(crate) struct Administration {
 impl Administration {
     /// Everything one call has changed beside buckets.
     pub(crate) fn look(&mut self, call: &Call) -> Result<(), Broken> {
-        let is_told = call.changes.iter().any(|change| change.key.pk.contains("/AUDIT#") && change.after.is_some());
+        let is_told = call
+            .changes
+            .iter()
+            .any(|change| change.key.pk.contains("/AUDIT#") && change.after.is_some());
         let was_marked: BTreeSet<String> = self.marked.clone();
         let mut is_changed = false;
         for change in &call.changes {
@@ -48,8 +52,15 @@ impl Administration {
                 is_changed = true;
             } else if change.key.sk == "#CONFIG" || change.key.sk.starts_with("#CONFIG#") {
                 let is_of_entity = change.key.sk.starts_with("#CONFIG#");
-                if is_of_entity && change.after.is_none() && !is_told && !was_marked.contains(&change.key.pk) {
-                    return Err(format!("the configuration {:?} is gone, and nobody has recorded why", change.key));
+                if is_of_entity
+                    && change.after.is_none()
+                    && !is_told
+                    && !was_marked.contains(&change.key.pk)
+                {
+                    return Err(format!(
+                        "the configuration {:?} is gone, and nobody has recorded why",
+                        change.key
+                    ));
                 }
                 let place = (change.key.pk.clone(), change.key.sk.to_string());
                 match change.after.as_ref().and_then(|item| item.get("disabled")) {
@@ -73,7 +84,8 @@ impl Administration {
 
     /// The record of an entity.
     fn record(&mut self, change: &Change, is_told: bool) -> Result<(), Broken> {
-        let mark = |item: &Option<Item>| item.as_ref().and_then(|item| item.get("deleting")).cloned();
+        let mark =
+            |item: &Option<Item>| item.as_ref().and_then(|item| item.get("deleting")).cloned();
         let (before, after) = (mark(&change.before), mark(&change.after));
         let pk = change.key.pk.clone();
         if change.after.is_none() {
@@ -102,21 +114,31 @@ impl Administration {
     /// What the configuration says of a bucket now: whether it may be told to be on, and to be off.
     fn says(&self, pk: &str) -> [bool; 2] {
         let key = Key { pk: pk.to_owned(), sk: "#STATE".into() };
-        let (Some((entity, resource)), Some((namespace, _))) = (bucket_of(&key), pk.split_once('/')) else { return [true; 2] };
+        let (Some((entity, resource)), Some((namespace, _))) =
+            (bucket_of(&key), pk.split_once('/'))
+        else {
+            return [true; 2];
+        };
         let owner = format!("{namespace}/ENTITY#{entity}");
         let places = [
             (owner.clone(), format!("#CONFIG#{resource}")),
             (owner.clone(), "#CONFIG#_default_".to_owned()),
             (format!("{namespace}/RESOURCE#{resource}"), "#CONFIG".to_owned()),
         ];
-        let is_off = places.iter().find_map(|place| self.flags.get(place)).copied().unwrap_or(false);
+        let is_off =
+            places.iter().find_map(|place| self.flags.get(place)).copied().unwrap_or(false);
         // While an entity is deleted it is refused, whatever its flags say.
         [!is_off, is_off || self.marked.contains(&owner)]
     }
 
-    /// A write of a bucket by one of us. The configuration behind a flag was read after the flag before it had been written: it
-    /// must have said so at some moment since.
-    pub(crate) fn landed(&mut self, change: &Change, writer: Writer, is_off: bool) -> Result<(), Broken> {
+    /// A write of a bucket by one of us. The configuration behind a flag was read after the flag
+    /// before it had been written: it must have said so at some moment since.
+    pub(crate) fn landed(
+        &mut self,
+        change: &Change,
+        writer: Writer,
+        is_off: bool,
+    ) -> Result<(), Broken> {
         let pk = &change.key.pk;
         let says = self.says(pk);
         if change.before.is_none() {
@@ -131,7 +153,9 @@ impl Administration {
         if said[usize::from(is_off)] {
             Ok(())
         } else {
-            Err(format!("a flag is written (off: {is_off}) that the configuration has not said since the flag before it"))
+            Err(format!(
+                "a flag is written (off: {is_off}) that the configuration has not said since the flag before it"
+            ))
         }
     }
 

@@ -47,7 +47,8 @@ impl Scene {
         if call.told == Told::Rejected && known.damaged.is_empty() {
             return Err(format!("the table does not accept {:?}", call.request));
         }
-        known.coverage.late += u64::from(!is_copy && told == Told::Nobody && !call.changes.is_empty());
+        known.coverage.late +=
+            u64::from(!is_copy && told == Told::Nobody && !call.changes.is_empty());
         known.coverage.copies += u64::from(is_copy);
         known.coverage.copies_landed += u64::from(is_copy && !call.changes.is_empty());
         known.administration.look(call)?;
@@ -65,13 +66,22 @@ impl Scene {
                     } else {
                         ""
                     };
-                    format!("{} of client {client}{late}", asked.map_or("", |asked| asked.operation))
+                    format!(
+                        "{} of client {client}{late}",
+                        asked.map_or("", |asked| asked.operation)
+                    )
                 }
             };
             if self.is_traced {
-                let writer = write.as_ref().and_then(|write| classify(asked.map_or("", |asked| asked.operation), write));
+                let writer = write
+                    .as_ref()
+                    .and_then(|write| classify(asked.map_or("", |asked| asked.operation), write));
                 let truth = self.truth.now().0;
-                lines.push(format!("    landed on {entity}/{resource} at {truth}: {} ({})", what(), words(writer, change)));
+                lines.push(format!(
+                    "    landed on {entity}/{resource} at {truth}: {} ({})",
+                    what(),
+                    words(writer, change)
+                ));
             }
             let verdict = self.check(&mut known, call, (write.as_ref(), change), (sent, asked));
             verdict.map_err(|broken| format!("{entity}/{resource}, {}: {broken}", what()))?;
@@ -86,10 +96,20 @@ impl Scene {
         Ok(())
     }
 
-    fn check_birth(&self, known: &mut Knowledge, asked: &StoreCall, write: &Write, change: &Change) -> Result<(), Broken> {
+    fn check_birth(
+        &self,
+        known: &mut Knowledge,
+        asked: &StoreCall,
+        write: &Write,
+        change: &Change,
+    ) -> Result<(), Broken> {
         match (&asked.asked, classify(asked.operation, write)) {
-            (Asked::Consume { members }, Some(Writer::Create)) => check_made(known, asked, members, change),
-            (Asked::Adjust { parts }, Some(Writer::Recreate)) => check_made_again(known, asked, parts, change),
+            (Asked::Consume { members }, Some(Writer::Create)) => {
+                check_made(known, asked, members, change)
+            }
+            (Asked::Adjust { parts }, Some(Writer::Recreate)) => {
+                check_made_again(known, asked, parts, change)
+            }
             _ => Ok(()),
         }
     }
@@ -118,7 +138,8 @@ impl Scene {
             known.administration.gone(pk);
             if call.client == SWEEPER {
                 known.coverage.swept += 1;
-                // A stranger's parameters leave the expiry as it was: what he lets go too early is his.
+                // A stranger's parameters leave the expiry as it was: what he lets go too early is
+                // his.
                 if before.is_some_and(|before| before.mark.is_some()) {
                     known.ideals.remove(pk);
                     return Ok(());
@@ -139,7 +160,8 @@ impl Scene {
         }
         let write = write.ok_or("a bucket was changed by no write")?;
         let operation = asked.map_or("", |asked| asked.operation);
-        let writer = classify(operation, write).ok_or_else(|| format!("no writer of the registry does {write:?}"))?;
+        let writer = classify(operation, write)
+            .ok_or_else(|| format!("no writer of the registry does {write:?}"))?;
         let wanted = asked.map_or_else(Wanted::default, |asked| wanted(asked, change, writer));
         let landing = Landing {
             writer,
@@ -170,21 +192,32 @@ impl Scene {
         known.coverage.gaps += u64::from(ideal.gaps() > 0);
         known.coverage.exact += u64::from(ideal.is_exact());
         known.coverage.writers[place(writer)] += 1;
-        known.coverage.in_debt += u64::from(debits(writer) && after.limits.values().any(|limit| limit.balance < 0));
+        known.coverage.in_debt +=
+            u64::from(debits(writer) && after.limits.values().any(|limit| limit.balance < 0));
         if let Some(id) = sent.and_then(|sent| sent.call) {
             let is_copy = sent.is_some_and(|sent| sent.is_copy);
             let told = if is_copy { Told::Nobody } else { call.told };
             let late_ms = sent.map_or(0, |sent| truth.saturating_sub(sent.at));
             let nonce = landing.nonce.map(ToOwned::to_owned);
-            known.slots.landed(id, entity, Landed { writer, told, is_copy, late_ms, amounts, nonce });
+            known.slots.landed(
+                id,
+                entity,
+                Landed { writer, told, is_copy, late_ms, amounts, nonce },
+            );
         }
         known.instants.entry(pk.clone()).or_default().note(&after);
         Ok(())
     }
 }
 
-/// A bucket that a take makes is made from what was in force while that take was under way, or the moment before it.
-fn check_made(known: &mut Knowledge, asked: &StoreCall, members: &[PlannedMember], change: &Change) -> Result<(), Broken> {
+/// A bucket that a take makes is made from what was in force while that take was under way, or the
+/// moment before it.
+fn check_made(
+    known: &mut Knowledge,
+    asked: &StoreCall,
+    members: &[PlannedMember],
+    change: &Change,
+) -> Result<(), Broken> {
     let Some((namespace, entity, resource)) = names_of(change) else { return Ok(()) };
     let Some(member) = members.iter().find(|member| member.entity == entity) else { return Ok(()) };
     known.coverage.made += 1;
@@ -201,15 +234,34 @@ fn check_made(known: &mut Knowledge, asked: &StoreCall, members: &[PlannedMember
 }
 
 /// One that a late charge makes again.
-fn check_made_again(known: &Knowledge, asked: &StoreCall, parts: &[Part], change: &Change) -> Result<(), Broken> {
+fn check_made_again(
+    known: &Knowledge,
+    asked: &StoreCall,
+    parts: &[Part],
+    change: &Change,
+) -> Result<(), Broken> {
     let Some((namespace, entity, resource)) = names_of(change) else { return Ok(()) };
-    let after = change.after.as_ref().map(stored::read).transpose()?.ok_or("a bucket was made, and is not there")?;
-    let found: BTreeMap<&str, Params> = after.limits.iter().map(|(name, limit)| (name.as_str(), limit.params)).collect();
+    let after = change
+        .after
+        .as_ref()
+        .map(stored::read)
+        .transpose()?
+        .ok_or("a bucket was made, and is not there")?;
+    let found: BTreeMap<&str, Params> =
+        after.limits.iter().map(|(name, limit)| (name.as_str(), limit.params)).collect();
     let mut candidates = Vec::new();
-    for part in parts.iter().filter(|part| part.changes.iter().any(|change| change.entity == entity)) {
-        let charges = part.changes.iter().filter(|change| change.entity == entity && change.milli > 0);
+    for part in
+        parts.iter().filter(|part| part.changes.iter().any(|change| change.entity == entity))
+    {
+        let charges =
+            part.changes.iter().filter(|change| change.entity == entity && change.milli > 0);
         let charged: Vec<&str> = charges.map(|change| change.limit.as_str()).collect();
-        candidates.extend(known.configured.made_again(namespace, (&entity, &resource), (&part.receipt, &charged), asked.began));
+        candidates.extend(known.configured.made_again(
+            namespace,
+            (&entity, &resource),
+            (&part.receipt, &charged),
+            asked.began,
+        ));
     }
     let is_made_from = |made: &MadeAgain| {
         let params = made.limits.iter().map(|limit| (limit.name().as_str(), Params::of(limit)));
@@ -236,7 +288,9 @@ fn writes(call: &Call) -> Vec<(Option<Write>, &Change)> {
             let write = match &call.request {
                 Request::Update(update) => Some(Write::Update(update.clone())),
                 Request::Put(put) => Some(Write::Put(put.clone())),
-                Request::Transact(writes, _) => writes.iter().find(|write| is_about(write, &change.key.pk)).cloned(),
+                Request::Transact(writes, _) => {
+                    writes.iter().find(|write| is_about(write, &change.key.pk)).cloned()
+                }
                 Request::BatchGet(..) | Request::Query(_) | Request::DeleteBatch(_) => None,
             };
             (write, change)
@@ -248,7 +302,9 @@ fn is_about(write: &Write, pk: &str) -> bool {
     match write {
         Write::Update(update) => update.key.pk == pk,
         Write::Delete(delete) => delete.key.pk == pk,
-        Write::Put(put) => put.item.get("PK").and_then(|value| value.as_s().ok()).is_some_and(|found| found == pk),
+        Write::Put(put) => {
+            put.item.get("PK").and_then(|value| value.as_s().ok()).is_some_and(|found| found == pk)
+        }
         Write::Check(_) => false,
     }
 }
@@ -270,9 +326,12 @@ fn wanted(asked: &StoreCall, change: &Change, writer: Writer) -> Wanted {
         Asked::Consume { members } => {
             let member = members.iter().find(|member| member.entity.as_str() == entity);
             let sign = if gives_back { -1 } else { 1 };
-            let amounts = member.map(|member| member.takes.iter().map(|(name, milli)| (name.clone(), sign * milli)).collect());
+            let amounts = member.map(|member| {
+                member.takes.iter().map(|(name, milli)| (name.clone(), sign * milli)).collect()
+            });
             let declared = members.iter().flat_map(|member| &member.takes).map(|(name, _)| name);
-            let is_absent = |name: &&String| member.is_some_and(|member| !member.limits.contains(name));
+            let is_absent =
+                |name: &&String| member.is_some_and(|member| !member.limits.contains(name));
             Wanted {
                 amounts: amounts.into_iter().collect(),
                 limits: member.map(|member| member.in_force.clone()),
@@ -282,7 +341,10 @@ fn wanted(asked: &StoreCall, change: &Change, writer: Writer) -> Wanted {
         Asked::Adjust { parts } => {
             let mut receipt = None;
             let mut amounts = Vec::new();
-            for part in parts.iter().filter(|part| part.changes.iter().any(|change| change.entity.as_str() == entity)) {
+            for part in parts
+                .iter()
+                .filter(|part| part.changes.iter().any(|change| change.entity.as_str() == entity))
+            {
                 let of_kind = part.changes.iter().filter(|change| (change.milli < 0) == gives_back);
                 amounts.push(of_kind.map(|change| (change.limit.clone(), change.milli)).collect());
                 receipt = Some(part.receipt.clone());
@@ -294,8 +356,14 @@ fn wanted(asked: &StoreCall, change: &Change, writer: Writer) -> Wanted {
 }
 
 fn difference(before: Option<&Stored>, after: &Stored) -> Amounts {
-    let counted = |name: &String| before.and_then(|before| before.limits.get(name)).map_or(0, |limit| limit.consumed);
-    after.limits.iter().map(|(name, limit)| (name.clone(), limit.consumed - counted(name))).collect()
+    let counted = |name: &String| {
+        before.and_then(|before| before.limits.get(name)).map_or(0, |limit| limit.consumed)
+    };
+    after
+        .limits
+        .iter()
+        .map(|(name, limit)| (name.clone(), limit.consumed - counted(name)))
+        .collect()
 }
 
 /// What became of the balances, for people.
@@ -304,8 +372,15 @@ fn words(writer: Option<Writer>, change: &Change) -> String {
         None => "nothing".to_owned(),
         Some(Err(why)) => why,
         Some(Ok(stored)) => {
-            let limits: Vec<String> = stored.limits.iter().map(|(name, limit)| line(name, limit)).collect();
-            format!("rf {} ca {:?} ttl {:?} [{}]", stored.refilled_at, stored.read_at, stored.expires_s, limits.join(", "))
+            let limits: Vec<String> =
+                stored.limits.iter().map(|(name, limit)| line(name, limit)).collect();
+            format!(
+                "rf {} ca {:?} ttl {:?} [{}]",
+                stored.refilled_at,
+                stored.read_at,
+                stored.expires_s,
+                limits.join(", ")
+            )
         }
     };
     format!("{writer:?}: {} -> {}", of(&change.before), of(&change.after))
@@ -313,5 +388,8 @@ fn words(writer: Option<Writer>, change: &Change) -> String {
 
 fn line(name: &str, limit: &StoredLimit) -> String {
     let Params { capacity, refill, period } = limit.params;
-    format!("{name} {}+{} of {capacity} ({refill} per {period}) used {} gap {}", limit.balance, limit.remainder, limit.consumed, limit.gap)
+    format!(
+        "{name} {}+{} of {capacity} ({refill} per {period}) used {} gap {}",
+        limit.balance, limit.remainder, limit.consumed, limit.gap
+    )
 }

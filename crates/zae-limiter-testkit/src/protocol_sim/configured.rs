@@ -32,23 +32,30 @@ impl Configured {
                 config.replace_level(&level, limits, disabled);
             }
             What::Entity(entity) => {
-                let is_leaving = change.after.as_ref().is_some_and(|item| item.contains_key("deleting"));
+                let is_leaving =
+                    change.after.as_ref().is_some_and(|item| item.contains_key("deleting"));
                 let who = (namespace.to_owned(), entity.clone());
                 match (is_leaving, self.leaving.get(&who)) {
                     (true, _) => drop(self.leaving.insert(who, Duration::MAX)),
                     (false, Some(&Duration::MAX)) => drop(self.leaving.insert(who, at)),
                     (false, _) => {}
                 }
-                let link = change.after.as_ref().map(|item| (text(item, "parent_id"), flag(item, "cascade").unwrap_or(false)));
-                let link = link.map(|(parent, cascade)| (parent.and_then(|parent| parent.parse().ok()), cascade));
+                let link = change
+                    .after
+                    .as_ref()
+                    .map(|item| (text(item, "parent_id"), flag(item, "cascade").unwrap_or(false)));
+                let link = link.map(|(parent, cascade)| {
+                    (parent.and_then(|parent| parent.parse().ok()), cascade)
+                });
                 config.replace_entity(&entity, link);
             }
         }
         self.history.note(namespace, at, config);
     }
 
-    /// What a late charge may have made a forgotten bucket from, if it began then: the limits in force, or those of its receipt
-    /// where the call had brought them along, where the others lack what is charged, and where the entity is being deleted.
+    /// What a late charge may have made a forgotten bucket from, if it began then: the limits in
+    /// force, or those of its receipt where the call had brought them along, where the others lack
+    /// what is charged, and where the entity is being deleted.
     pub(crate) fn made_again(
         &self,
         namespace: &str,
@@ -62,16 +69,27 @@ impl Configured {
         for config in self.history.since(namespace, began) {
             let limits = config.member(entity, resource).limits;
             let has_own = limits.as_ref().is_some_and(|(_, source)| !source.expires());
-            let has = |limits: &[Limit]| charged.iter().all(|name| limits.iter().any(|limit| limit.name().as_str() == *name));
-            let in_force = limits.filter(|(limits, _)| receipt.source != LimitSource::Call && has(limits));
+            let has = |limits: &[Limit]| {
+                charged.iter().all(|name| limits.iter().any(|limit| limit.name().as_str() == *name))
+            };
+            let in_force =
+                limits.filter(|(limits, _)| receipt.source != LimitSource::Call && has(limits));
             if in_force.is_none() || is_leaving {
                 let expires = receipt.ttl_ms.is_some() || !has_own && !receipt.source.expires();
                 found.push(MadeAgain { limits: receipt.limits.to_vec(), expires });
-                found.extend(is_leaving.then(|| MadeAgain { limits: receipt.limits.to_vec(), expires: true }));
+                found.extend(
+                    is_leaving
+                        .then(|| MadeAgain { limits: receipt.limits.to_vec(), expires: true }),
+                );
             }
             // Who lets no bucket expire has receipts that say so.
-            let expires = |source: LimitSource| source.expires() && (receipt.ttl_ms.is_some() || !receipt.source.expires());
-            found.extend(in_force.map(|(limits, source)| MadeAgain { limits: limits.to_vec(), expires: expires(source) }));
+            let expires = |source: LimitSource| {
+                source.expires() && (receipt.ttl_ms.is_some() || !receipt.source.expires())
+            };
+            found.extend(in_force.map(|(limits, source)| MadeAgain {
+                limits: limits.to_vec(),
+                expires: expires(source),
+            }));
         }
         found
     }
@@ -99,7 +117,9 @@ fn what(key: &Key) -> Option<(&str, What)> {
         (("ENTITY", entity), "#META") => What::Entity(entity.parse().ok()?),
         (("ENTITY", entity), sort) => match sort.strip_prefix("#CONFIG#")? {
             "_default_" => What::Level(Level::Entity(entity.parse().ok()?)),
-            resource => What::Level(Level::EntityResource(entity.parse().ok()?, resource.parse().ok()?)),
+            resource => {
+                What::Level(Level::EntityResource(entity.parse().ok()?, resource.parse().ok()?))
+            }
         },
         _ => return None,
     };
@@ -115,8 +135,13 @@ fn flag(item: &Item, name: &str) -> Option<bool> {
 }
 
 fn limits(item: &Item) -> Vec<Limit> {
-    let number = |name: String| item.get(&name).and_then(|value| value.as_n().ok()).and_then(|value| value.parse::<u64>().ok());
-    let mut names: Vec<&str> = item.keys().filter_map(|name| name.strip_prefix("l_")?.strip_suffix("_cp")).collect();
+    let number = |name: String| {
+        item.get(&name)
+            .and_then(|value| value.as_n().ok())
+            .and_then(|value| value.parse::<u64>().ok())
+    };
+    let mut names: Vec<&str> =
+        item.keys().filter_map(|name| name.strip_prefix("l_")?.strip_suffix("_cp")).collect();
     names.sort_unstable();
     let limit = |name: &str| {
         let part = |field: &str| number(format!("l_{name}_{field}"));

@@ -6,7 +6,8 @@ use zae_limiter_dynamodb::Counters;
 
 use crate::oracle::Broken;
 
-/// A count that is known, but for calls that never came to an end and for buckets that could not be read.
+/// A count that is known, but for calls that never came to an end and for buckets that could not be
+/// read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Span {
     least: u64,
@@ -40,14 +41,18 @@ pub(crate) struct Due {
 }
 
 impl Due {
-    /// Debits are counted when they may have landed unheard, so there may be more of them than really have. What becomes of a
-    /// credit is known: the count is exact.
+    /// Debits are counted when they may have landed unheard, so there may be more of them than
+    /// really have. What becomes of a credit is known: the count is exact.
     pub(crate) fn check(&self, counters: &Counters) -> Result<(), Broken> {
         let is_right = self.doubled <= counters.debits_resent
             && self.unheard <= counters.debits_unknown
             && self.credits_unknown.holds(counters.credits_unknown)
             && self.credits_lost.holds(counters.credits_lost)
             && self.charges_lost.holds(counters.charges_lost);
-        if is_right { Ok(()) } else { Err(format!("counted {counters:?}, the table says {self:?}")) }
+        if is_right {
+            Ok(())
+        } else {
+            Err(format!("counted {counters:?}, the table says {self:?}"))
+        }
     }
 }

@@ -1,10 +1,12 @@
-//! A network that delivers a request twice: the copy arrives whenever the seed says, within the time an attempt may take.
+//! A network that delivers a request twice: the copy arrives whenever the seed says, within the
+//! time an attempt may take.
 //!
-//! In scope is every write of one bucket but a credit. A copy of a debit is refused by its nonce, or, when another debit has
-//! come between, lands once more: the safe direction, which its sender cannot know of. A copy of a refill, a change of limits
-//! or a create meets another refill instant, or an item. A credit has nothing that would tell it from its copy: it is given back
-//! at most once because it is sent once, over a transport that does not repeat what it has delivered, so no copies are made.
-//! Transactions carry a token.
+//! In scope is every write of one bucket but a credit. A copy of a debit is refused by its nonce,
+//! or, when another debit has come between, lands once more: the safe direction, which its sender
+//! cannot know of. A copy of a refill, a change of limits or a create meets another refill instant,
+//! or an item. A credit has nothing that would tell it from its copy: it is given back at most once
+//! because it is sent once, over a transport that does not repeat what it has delivered, so no
+//! copies are made. Transactions carry a token.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -62,7 +64,8 @@ impl Echoes {
 
     /// It is later now: what has been on its way for too long never arrives.
     pub(crate) fn expire(&self, truth_ms: i64) {
-        let oldest = truth_ms.saturating_sub(i64::try_from(ATTEMPT_TIMEOUT.as_millis()).unwrap_or(0));
+        let oldest =
+            truth_ms.saturating_sub(i64::try_from(ATTEMPT_TIMEOUT.as_millis()).unwrap_or(0));
         self.lock().waiting.retain(|copy| copy.sent_ms >= oldest);
     }
 

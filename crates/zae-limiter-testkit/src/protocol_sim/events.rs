@@ -1,7 +1,9 @@
 //! What happens to a table beside the calls of our clients.
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use zae_limiter_dynamodb::table::{Action, Comparison, Condition, Item, Key, Table, Update, compare, number};
+use zae_limiter_dynamodb::table::{
+    Action, Comparison, Condition, Item, Key, Table, Update, compare, number,
+};
 use zae_limiter_store::Clock;
 
 use super::{Scene, bucket_of, stored};
@@ -86,15 +88,23 @@ impl Scene {
         let milli = i64::try_from(rng.between(1, 20)).unwrap_or(1) * 1000;
         let tk = format!("b_{name}_tk");
         let update = Update {
-            actions: vec![Action::Add(tk.clone().into(), -milli), Action::Add(format!("b_{name}_tc").into(), milli)],
+            actions: vec![
+                Action::Add(tk.clone().into(), -milli),
+                Action::Add(format!("b_{name}_tc").into(), milli),
+            ],
             conditions: vec![compare(tk, Comparison::Ge, milli)],
             key,
         };
         let answer = finish(self.table.client(FOREIGN).update(&update));
-        format!("a stranger takes {milli} milli of {name} from {}: {}", update.key.pk, answer.is_ok())
+        format!(
+            "a stranger takes {milli} milli of {name} from {}: {}",
+            update.key.pk,
+            answer.is_ok()
+        )
     }
 
-    /// As the Python product changes limits: parameters at once, nothing refilled, and a mark that says so.
+    /// As the Python product changes limits: parameters at once, nothing refilled, and a mark that
+    /// says so.
     fn foreign_limits(&self, rng: &mut Rng) -> String {
         let Some((key, item)) = self.some_bucket(rng) else { return "no bucket".to_owned() };
         let Ok(found) = stored::read(&item) else { return "a damaged bucket".to_owned() };
@@ -105,7 +115,9 @@ impl Scene {
         let name = (*rng.pick(&names)).clone();
         let limit = rng.limit(&name);
         let tokens = |tokens: u64| number(i64::try_from(tokens).unwrap_or(1) * 1000);
-        let set = |field: &str, value: AttributeValue| Action::Set(format!("b_{name}_{field}").into(), value);
+        let set = |field: &str, value: AttributeValue| {
+            Action::Set(format!("b_{name}_{field}").into(), value)
+        };
         let update = Update {
             actions: vec![
                 set("cp", tokens(limit.capacity())),
@@ -120,12 +132,18 @@ impl Scene {
         format!("a stranger makes {limit} of {}: {}", update.key.pk, answer.is_ok())
     }
 
-    /// As the Python product uses a feature that we do not have: takes are refused, charges are not.
+    /// As the Python product uses a feature that we do not have: takes are refused, charges are
+    /// not.
     fn foreign_feature(&self, rng: &mut Rng) -> String {
         let Some((key, item)) = self.some_bucket(rng) else { return "no bucket".to_owned() };
         let name = "bypass";
-        let action = if item.contains_key(name) { Action::Remove(name.into()) } else { Action::Set(name.into(), number(0)) };
-        let update = Update { actions: vec![action], conditions: vec![Condition::Exists("PK".into())], key };
+        let action = if item.contains_key(name) {
+            Action::Remove(name.into())
+        } else {
+            Action::Set(name.into(), number(0))
+        };
+        let update =
+            Update { actions: vec![action], conditions: vec![Condition::Exists("PK".into())], key };
         let answer = finish(self.table.client(FOREIGN).update(&update));
         format!("a stranger switches a feature of {}: {}", update.key.pk, answer.is_ok())
     }
@@ -140,7 +158,8 @@ impl Scene {
             return format!("the damaged {pk} is deleted: {is_there}");
         }
         let Some((key, mut item)) = self.some_bucket(rng) else { return "no bucket".to_owned() };
-        let names: Vec<String> = item.keys().filter(|name| name.starts_with("b_") || *name == "rf").cloned().collect();
+        let names: Vec<String> =
+            item.keys().filter(|name| name.starts_with("b_") || *name == "rf").cloned().collect();
         let mut names = names;
         names.sort();
         if names.is_empty() {

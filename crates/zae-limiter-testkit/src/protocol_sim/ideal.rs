@@ -1,9 +1,10 @@
 //! The ideal buckets: exact, never deleted, fed with what landed at the time it really was.
 //!
-//! What is stored, brought to the true time, must be what the ideal bucket has: more would be minted, less would be refill
-//! that nobody gets. Only clocks may come between them: by the rate, times how far the writers' clocks were ahead of the
-//! truth and behind it. A write that arrives late is a clock that is behind. Both are held to what the documents say: a clock that
-//! is further off, or an answer that is older, is a broken promise.
+//! What is stored, brought to the true time, must be what the ideal bucket has: more would be
+//! minted, less would be refill that nobody gets. Only clocks may come between them: by the rate,
+//! times how far the writers' clocks were ahead of the truth and behind it. A write that arrives
+//! late is a clock that is behind. Both are held to what the documents say: a clock that is further
+//! off, or an answer that is older, is a broken promise.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,8 +25,8 @@ const BUMPS_MAX_MS: i64 = 100;
 #[derive(Clone, Debug)]
 struct Ideal {
     account: Account,
-    /// What the two may differ by beside the present clocks, in `1/period` of a millitoken: earlier rates, and what was let go on
-    /// purpose.
+    /// What the two may differ by beside the present clocks, in `1/period` of a millitoken: earlier
+    /// rates, and what was let go on purpose.
     carried: i128,
 }
 
@@ -66,11 +67,13 @@ impl Ideal {
     fn become_limit(&mut self, params: Params, clocks_ms: i128) {
         let old = self.account.params;
         if (old.refill, old.period) != (params.refill, params.period) {
-            // Early at one rate, waited for at another: each change may let the difference through once more.
+            // Early at one rate, waited for at another: each change may let the difference through
+            // once more.
             self.carried += old.refill * clocks_ms;
             // A change drops the fraction of a millitoken, of each for itself where they differ.
             let whole = if self.carried > 0 { params.period } else { 0 };
-            self.carried = (self.carried * params.period + old.period - 1).div_euclid(old.period) + whole;
+            self.carried =
+                (self.carried * params.period + old.period - 1).div_euclid(old.period) + whole;
         }
         if old != params {
             self.account.become_limit(params);
@@ -93,9 +96,11 @@ impl IdealBucket {
         }
     }
 
-    /// What stored and ideal may differ by now, in `1/period` of a millitoken. Nothing is rounded: nothing is allowed for nothing.
+    /// What stored and ideal may differ by now, in `1/period` of a millitoken. Nothing is rounded:
+    /// nothing is allowed for nothing.
     fn allowance(&self, ideal: &Ideal) -> i128 {
-        ideal.carried + ideal.account.params.refill * (i128::from(self.ahead_ms) + i128::from(self.behind_ms))
+        ideal.carried
+            + ideal.account.params.refill * (i128::from(self.ahead_ms) + i128::from(self.behind_ms))
     }
 
     /// A write of ours.
@@ -106,14 +111,20 @@ impl IdealBucket {
         let sent_at = event.sent_at.unwrap_or(truth);
         let is_timed = !matches!(event.writer, Writer::Credit | Writer::Flag | Writer::Reset);
         // Without an instant of its own a write has that of the item.
-        let now = event.now.or((event.now.is_none() && refills(event.writer)).then_some(instant)).filter(|_| is_timed);
+        let now = event
+            .now
+            .or((event.now.is_none() && refills(event.writer)).then_some(instant))
+            .filter(|_| is_timed);
         let mut overdue_ms = 0;
         if let Some(now) = now {
             let off_ms = now.saturating_sub(sent_at);
             // An instant that is the item's own may have been moved on to outdate images.
             let most_ms = CLOCK_OFF_MAX_MS + if event.now.is_none() { BUMPS_MAX_MS } else { 0 };
             if off_ms < -CLOCK_OFF_MAX_MS || off_ms > most_ms {
-                return Err(format!("{:?} says it is {now}, {off_ms} ms from the table's clock when it was sent", event.writer));
+                return Err(format!(
+                    "{:?} says it is {now}, {off_ms} ms from the table's clock when it was sent",
+                    event.writer
+                ));
             }
             let late_ms = truth.saturating_sub(sent_at);
             let is_overdue = late_ms > whole_ms(WRITE_AGE_MAX);
@@ -140,24 +151,33 @@ impl IdealBucket {
         self.behind_ms = self.behind_ms.max(behind_ms);
     }
 
-    /// `overdue_ms` is how late a write landed that came too late for anybody to be granted by it: it may let go what it took for
-    /// nobody, and no more.
+    /// `overdue_ms` is how late a write landed that came too late for anybody to be granted by it:
+    /// it may let go what it took for nobody, and no more.
     fn reshape(&mut self, event: &Event<'_>, overdue_ms: i128) -> Result<(), Broken> {
-        let gone: Vec<String> = self.limits.keys().filter(|name| !event.after.limits.contains_key(*name)).cloned().collect();
+        let gone: Vec<String> = self
+            .limits
+            .keys()
+            .filter(|name| !event.after.limits.contains_key(*name))
+            .cloned()
+            .collect();
         for name in gone {
             self.forget(&name)?;
         }
         // The millisecond that makes older images lose, where the write itself was no later.
-        let is_bumped =
-            |before: &Stored| event.after.refilled_at == before.refilled_at + 1 && event.now.is_none_or(|now| now <= before.refilled_at);
+        let is_bumped = |before: &Stored| {
+            event.after.refilled_at == before.refilled_at + 1
+                && event.now.is_none_or(|now| now <= before.refilled_at)
+        };
         let is_bumped = event.before.is_some_and(is_bumped);
         for (name, found) in &event.after.limits {
             let clocks_ms = i128::from(self.ahead_ms) + i128::from(self.behind_ms);
             let lets_go = found.params.refill * overdue_ms;
-            let taken = event.amounts.get(name).map_or(0, |milli| milli.max(&0) * found.params.period);
+            let taken =
+                event.amounts.get(name).map_or(0, |milli| milli.max(&0) * found.params.period);
             let Some(ideal) = self.limits.get_mut(name) else {
                 let account = Account::new(name.clone(), found.params, &mut self.past);
-                let carried = self.carried_past.remove(name).unwrap_or(0) * found.params.period + lets_go.min(taken);
+                let carried = self.carried_past.remove(name).unwrap_or(0) * found.params.period
+                    + lets_go.min(taken);
                 self.limits.insert(name.clone(), Ideal { account, carried });
                 continue;
             };
@@ -172,7 +192,13 @@ impl IdealBucket {
         Ok(())
     }
 
-    fn apply(&mut self, name: &str, event: &Event<'_>, milli: i128, found: &StoredLimit) -> Result<(), Broken> {
+    fn apply(
+        &mut self,
+        name: &str,
+        event: &Event<'_>,
+        milli: i128,
+        found: &StoredLimit,
+    ) -> Result<(), Broken> {
         let Some(mut ideal) = self.limits.remove(name) else { return Ok(()) };
         let is_reset = event.writer == Writer::Reset && found.balance == found.params.capacity;
         if is_reset {
@@ -192,7 +218,11 @@ impl IdealBucket {
             ideal.account.meter.give_back(-milli);
             Ok(())
         } else if takes(event.writer) {
-            ideal.account.meter.admit_within(milli, allowance).map_err(|excess| format!("{name}: {excess}, allowed are {allowance} more"))
+            ideal
+                .account
+                .meter
+                .admit_within(milli, allowance)
+                .map_err(|excess| format!("{name}: {excess}, allowed are {allowance} more"))
         } else {
             Ok(())
         };
@@ -205,7 +235,8 @@ impl IdealBucket {
         let elapsed = i128::from(truth) - i128::from(stored.refilled_at);
         for (name, limit) in &stored.limits {
             let Some(ideal) = self.limits.get(name) else { continue };
-            let (difference, allowed) = (limit.fine_after(elapsed) - ideal.account.fine, self.allowance(ideal));
+            let (difference, allowed) =
+                (limit.fine_after(elapsed) - ideal.account.fine, self.allowance(ideal));
             if difference.abs() > allowed {
                 return Err(format!(
                     "{name} has {difference} of 1/{} milli other than the ideal bucket ({} milli at {truth}), allowed are {allowed}: {limit:?} \
@@ -222,13 +253,16 @@ impl IdealBucket {
     fn forget(&mut self, name: &str) -> Result<(), Broken> {
         let Some(ideal) = self.limits.remove(name) else { return Ok(()) };
         let Account { params, fine, gap, .. } = ideal.account;
-        let (lacks, allowance) = (params.brim() - fine + gap * params.period, self.allowance(&ideal));
+        let (lacks, allowance) =
+            (params.brim() - fine + gap * params.period, self.allowance(&ideal));
         self.carried_past.insert(name.to_owned(), ideal.millis(ideal.carried));
         let (name, meter) = ideal.account.forgotten();
         self.past.insert(name.clone(), meter);
         if lacks > allowance {
             let period = params.period;
-            return Err(format!("{name} is forgotten while it lacks {lacks} of 1/{period} milli, gap {gap}, allowed are {allowance}"));
+            return Err(format!(
+                "{name} is forgotten while it lacks {lacks} of 1/{period} milli, gap {gap}, allowed are {allowance}"
+            ));
         }
         Ok(())
     }
@@ -247,15 +281,20 @@ impl IdealBucket {
             let milli = amounts.get(name).copied().unwrap_or(0);
             ideal.account.give(-milli);
             ideal.carried += milli.abs() * ideal.account.params.period;
-            if let Some(found) = after.limits.get(name).filter(|found| found.params != ideal.account.params) {
-                // Parameters change behind the back of a refill: the time since counts at the new rate.
+            if let Some(found) =
+                after.limits.get(name).filter(|found| found.params != ideal.account.params)
+            {
+                // Parameters change behind the back of a refill: the time since counts at the new
+                // rate.
                 let since = (i128::from(truth) - i128::from(after.refilled_at)).max(0);
                 let old = ideal.account.params;
                 ideal.carried += old.refill * since;
                 ideal.become_limit(found.params, 0);
-                // So does the fraction of a millitoken, which is left as it is and counts in other parts.
+                // So does the fraction of a millitoken, which is left as it is and counts in other
+                // parts.
                 ideal.carried += found.params.period;
-                ideal.carried += found.params.refill * since + (old.capacity - found.params.capacity).abs() * found.params.period;
+                ideal.carried += found.params.refill * since
+                    + (old.capacity - found.params.capacity).abs() * found.params.period;
             }
         }
     }

@@ -1,7 +1,8 @@
 //! What an item was like at its present refill instant.
 //!
-//! A write that is pinned on the refill instant was reckoned from some image of that instant: balances and remainders may
-//! have changed since, the instant has not. So whatever such a write left to its image must be what one of these had.
+//! A write that is pinned on the refill instant was reckoned from some image of that instant:
+//! balances and remainders may have changed since, the instant has not. So whatever such a write
+//! left to its image must be what one of these had.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,7 +38,8 @@ impl Instant {
     /// Every remainder a writer may have gone by, that of the item first.
     pub(crate) fn remainders(&self, name: &str, was: &StoredLimit) -> impl Iterator<Item = i128> {
         let seen = self.limits.get(name).into_iter().flat_map(|seen| &seen.remainders);
-        std::iter::once(was.remainder).chain(seen.copied().filter(move |remainder| *remainder != was.remainder))
+        std::iter::once(was.remainder)
+            .chain(seen.copied().filter(move |remainder| *remainder != was.remainder))
     }
 
     /// How much more a writer may have seen of a limit than it had when the write landed.

@@ -1,7 +1,8 @@
 //! The exact ledger: what one landed write may make of an item, to the last part of a millitoken.
 //!
-//! Nothing here knows how a write was built. From the item before, the instant the sender wrote at and what was asked for,
-//! the item after follows; whatever else is found there is a broken promise.
+//! Nothing here knows how a write was built. From the item before, the instant the sender wrote at
+//! and what was asked for, the item after follows; whatever else is found there is a broken
+//! promise.
 
 use std::collections::BTreeMap;
 
@@ -44,7 +45,9 @@ pub(crate) struct Landing<'a> {
 impl Landing<'_> {
     /// What it took, charged or gave back, by what the item counts.
     pub(crate) fn amounts(&self) -> Amounts {
-        let counted = |name: &String| self.before.and_then(|before| before.limits.get(name)).map_or(0, |limit| limit.consumed);
+        let counted = |name: &String| {
+            self.before.and_then(|before| before.limits.get(name)).map_or(0, |limit| limit.consumed)
+        };
         self.after
             .limits
             .iter()
@@ -53,18 +56,27 @@ impl Landing<'_> {
             .collect()
     }
 
-    /// What a write made of a limit beside what the item alone says, in `1/period` of a millitoken: a remainder that an older image
-    /// of the same instant had, or one that a credit up to the brim leaves behind.
+    /// What a write made of a limit beside what the item alone says, in `1/period` of a millitoken:
+    /// a remainder that an older image of the same instant had, or one that a credit up to the brim
+    /// leaves behind.
     pub(crate) fn drifts(&self) -> Amounts {
         let Some(before) = self.before else { return Amounts::new() };
         let amounts = self.amounts();
         let mut drifts = Amounts::new();
         for (name, found) in &self.after.limits {
-            let (Some(was), milli) = (before.limits.get(name), amounts.get(name).copied().unwrap_or(0)) else { continue };
+            let (Some(was), milli) =
+                (before.limits.get(name), amounts.get(name).copied().unwrap_or(0))
+            else {
+                continue;
+            };
             let drift = match self.writer {
-                Writer::Credit if milli < 0 && found.balance == found.params.capacity => found.remainder,
+                Writer::Credit if milli < 0 && found.balance == found.params.capacity => {
+                    found.remainder
+                }
                 Writer::Reset if found.balance == found.params.capacity => found.remainder,
-                writer if refills(writer) => (self.line(was, found, self.elapsed(before), milli).fine() - found.fine()).abs(),
+                writer if refills(writer) => {
+                    (self.line(was, found, self.elapsed(before), milli).fine() - found.fine()).abs()
+                }
                 _ => 0,
             };
             drifts.insert(name.clone(), drift);
@@ -74,8 +86,16 @@ impl Landing<'_> {
 
     /// Names and parameters, their being in force, or a foreign mark change.
     fn reshapes(&self, before: &Stored) -> bool {
-        let shape = |stored: &Stored| stored.limits.iter().map(|(name, limit)| (name.clone(), limit.params)).collect::<Vec<_>>();
-        shape(before) != shape(self.after) || before.retired != self.after.retired || before.mark != self.after.mark
+        let shape = |stored: &Stored| {
+            stored
+                .limits
+                .iter()
+                .map(|(name, limit)| (name.clone(), limit.params))
+                .collect::<Vec<_>>()
+        };
+        shape(before) != shape(self.after)
+            || before.retired != self.after.retired
+            || before.mark != self.after.mark
     }
 
     /// The error is the first thing that is not as it must be.
@@ -86,10 +106,17 @@ impl Landing<'_> {
             Some(before) => self.check_update(before)?,
         }
         for (name, limit) in &self.after.limits {
-            // A stranger who lowers a limit leaves its balance above it, until the next refill cuts it.
-            let was = self.before.and_then(|before| before.limits.get(name)).filter(|_| !refills(self.writer));
+            // A stranger who lowers a limit leaves its balance above it, until the next refill cuts
+            // it.
+            let was = self
+                .before
+                .and_then(|before| before.limits.get(name))
+                .filter(|_| !refills(self.writer));
             if limit.balance > limit.params.capacity.max(was.map_or(i128::MIN, |was| was.balance)) {
-                return Err(format!("{name} has {} milli, more than its capacity of {}", limit.balance, limit.params.capacity));
+                return Err(format!(
+                    "{name} has {} milli, more than its capacity of {}",
+                    limit.balance, limit.params.capacity
+                ));
             }
         }
         self.check_full_by_expiry()?;
@@ -99,15 +126,21 @@ impl Landing<'_> {
 
     fn check_amounts(&self) -> Result<(), Broken> {
         let amounts = self.amounts();
-        let has = |name: &String| self.before.is_some_and(|before| before.limits.contains_key(name));
+        let has =
+            |name: &String| self.before.is_some_and(|before| before.limits.contains_key(name));
         let as_asked = |asked: &Amounts| {
             // A limit that is gone cannot be given back to.
             let leaves_out = matches!(self.writer, Writer::Credit | Writer::ChargePlain);
-            amounts.iter().eq(asked.iter().filter(|(name, milli)| **milli != 0 && (!leaves_out || has(name))))
+            amounts
+                .iter()
+                .eq(asked.iter().filter(|(name, milli)| **milli != 0 && (!leaves_out || has(name))))
         };
         // A change of limits takes nothing from the buckets it reaches.
         let asks = self.asked.iter().any(|asked| asked.values().any(|milli| *milli != 0));
-        let nothing = amounts.is_empty() && (self.asked.is_empty() || !asks || !debits(self.writer) && self.writer != Writer::Credit);
+        let nothing = amounts.is_empty()
+            && (self.asked.is_empty()
+                || !asks
+                || !debits(self.writer) && self.writer != Writer::Credit);
         if nothing || self.asked.iter().any(as_asked) {
             return Ok(());
         }
@@ -124,12 +157,22 @@ impl Landing<'_> {
         if self.now.is_some_and(|now| now != self.after.refilled_at) {
             return Err(format!("made at {:?}, refilled at {}", self.now, self.after.refilled_at));
         }
-        if self.after.nonce.as_deref() != self.nonce || self.after.read_at.is_none() || self.after.mark.is_some() {
-            return Err("a new bucket without its nonce or the time of its configuration, or with a mark".to_owned());
+        if self.after.nonce.as_deref() != self.nonce
+            || self.after.read_at.is_none()
+            || self.after.mark.is_some()
+        {
+            return Err(
+                "a new bucket without its nonce or the time of its configuration, or with a mark"
+                    .to_owned(),
+            );
         }
         let known = self.limits.filter(|_| self.writer == Writer::Create);
         if known.is_some_and(|limits| limits.ttl_ms.is_some() != self.after.expires_s.is_some()) {
-            return Err(format!("a new bucket expires at {:?}, its limits say {:?}", self.after.expires_s, self.limits.map(|l| l.ttl_ms)));
+            return Err(format!(
+                "a new bucket expires at {:?}, its limits say {:?}",
+                self.after.expires_s,
+                self.limits.map(|l| l.ttl_ms)
+            ));
         }
         self.check_expiry()
     }
@@ -141,13 +184,20 @@ impl Landing<'_> {
         let after = self.after;
         let nonce = if debits(self.writer) { self.nonce } else { before.nonce.as_deref() };
         if after.nonce.as_deref() != nonce {
-            return Err(format!("{:?} left the nonce {:?}, expected {nonce:?}", self.writer, after.nonce));
+            return Err(format!(
+                "{:?} left the nonce {:?}, expected {nonce:?}",
+                self.writer, after.nonce
+            ));
         }
         if debits(self.writer) && before.nonce.as_deref() == self.nonce {
             return Err(format!("the operation {:?} has landed twice in a row", self.nonce));
         }
         if self.writer != Writer::Flag && before.disabled != after.disabled {
-            return Err(format!("{:?} switched the bucket {}", self.writer, if after.disabled { "off" } else { "on" }));
+            return Err(format!(
+                "{:?} switched the bucket {}",
+                self.writer,
+                if after.disabled { "off" } else { "on" }
+            ));
         }
         // Itself, and the failed conditions its process has not counted yet.
         let units = (after.counted - before.counted) / WCU_PER_WRITE_MILLI;
@@ -155,7 +205,11 @@ impl Landing<'_> {
         if !(most.min(1)..=most).contains(&units) {
             return Err(format!("{:?} counts {units} writes in wcu", self.writer));
         }
-        if refills(self.writer) { self.check_refilled(before) } else { self.check_unrefilled(before) }
+        if refills(self.writer) {
+            self.check_refilled(before)
+        } else {
+            self.check_unrefilled(before)
+        }
     }
 
     /// A reset fills limits, and sets a refill instant back that nobody may have written.
@@ -163,7 +217,10 @@ impl Landing<'_> {
         let mut expected = Stored { limits: self.after.limits.clone(), ..before.clone() };
         let is_set_back = self.after.refilled_at != before.refilled_at;
         if is_set_back && before.refilled_at - self.after.refilled_at <= REFILL_AHEAD_MAX_MS {
-            return Err(format!("a reset made the refill instant {} of {}", self.after.refilled_at, before.refilled_at));
+            return Err(format!(
+                "a reset made the refill instant {} of {}",
+                self.after.refilled_at, before.refilled_at
+            ));
         }
         expected.refilled_at = self.after.refilled_at;
         expected.counted = self.after.counted;
@@ -204,28 +261,44 @@ impl Landing<'_> {
         }
         for (name, was) in &before.limits {
             let milli = amounts.get(name).copied().unwrap_or(0);
-            let balance = if milli < 0 { (was.balance - milli).min(was.params.capacity) } else { was.balance - milli };
+            let balance = if milli < 0 {
+                (was.balance - milli).min(was.params.capacity)
+            } else {
+                was.balance - milli
+            };
             let expected = StoredLimit { balance, consumed: was.consumed + milli, ..*was };
             let found = self.after.limits[name];
             if found != expected {
-                return Err(format!("{:?} of {milli} milli made {found:?} of {name}, expected {expected:?}", self.writer));
+                return Err(format!(
+                    "{:?} of {milli} milli made {found:?} of {name}, expected {expected:?}",
+                    self.writer
+                ));
             }
             let is_deep = found.balance < -(DEBT_MAX * found.params.capacity);
-            if self.writer == Writer::ChargeFast && self.after.expires_s.is_some() && milli > 0 && is_deep {
-                return Err(format!("a charge left {name} with {} milli and the old expiry", found.balance));
+            if self.writer == Writer::ChargeFast
+                && self.after.expires_s.is_some()
+                && milli > 0
+                && is_deep
+            {
+                return Err(format!(
+                    "a charge left {name} with {} milli and the old expiry",
+                    found.balance
+                ));
             }
         }
         Ok(())
     }
 
-    /// When a refilling write was sent. A change of limits does not say; its own instant does, unless it had to make one up: whether
-    /// it had to shows in what it refilled.
+    /// When a refilling write was sent. A change of limits does not say; its own instant does,
+    /// unless it had to make one up: whether it had to shows in what it refilled.
     fn sent_at(&self, before: &Stored) -> i64 {
         if let Some(now) = self.now {
             return now;
         }
-        let (made, made_up) = (self.after.refilled_at, before.refilled_at + i64::from(self.reshapes(before)));
-        let is_true = made > made_up || self.check_lines(before, i128::from(made) - i128::from(before.refilled_at)).is_ok();
+        let (made, made_up) =
+            (self.after.refilled_at, before.refilled_at + i64::from(self.reshapes(before)));
+        let is_true = made > made_up
+            || self.check_lines(before, i128::from(made) - i128::from(before.refilled_at)).is_ok();
         if is_true { made } else { before.refilled_at }
     }
 
@@ -237,16 +310,27 @@ impl Landing<'_> {
         let (after, reshapes, now) = (self.after, self.reshapes(before), self.sent_at(before));
         let earliest = before.refilled_at + i64::from(reshapes);
         if after.refilled_at != now.max(earliest) {
-            return Err(format!("refilled at {} by a write of {now}, was {}", after.refilled_at, before.refilled_at));
+            return Err(format!(
+                "refilled at {} by a write of {now}, was {}",
+                after.refilled_at, before.refilled_at
+            ));
         }
         if reshapes && after.read_at <= before.read_at {
-            return Err(format!("parameters change, and `ca` goes from {:?} to {:?}", before.read_at, after.read_at));
+            return Err(format!(
+                "parameters change, and `ca` goes from {:?} to {:?}",
+                before.read_at, after.read_at
+            ));
         }
         if !reshapes && after.read_at != before.read_at {
-            return Err(format!("`ca` goes from {:?} to {:?} for nothing", before.read_at, after.read_at));
+            return Err(format!(
+                "`ca` goes from {:?} to {:?} for nothing",
+                before.read_at, after.read_at
+            ));
         }
         self.check_lines(before, self.elapsed(before))?;
-        for (name, limit) in after.limits.iter().filter(|(name, _)| !before.limits.contains_key(*name)) {
+        for (name, limit) in
+            after.limits.iter().filter(|(name, _)| !before.limits.contains_key(*name))
+        {
             if !matches!(self.writer, Writer::Sync | Writer::SyncOnly | Writer::ChargeRefill) {
                 return Err(format!("{:?} added {name}", self.writer));
             }
@@ -258,44 +342,76 @@ impl Landing<'_> {
     fn check_lines(&self, before: &Stored, elapsed: i128) -> Result<(), Broken> {
         let amounts = self.amounts();
         before.limits.iter().try_for_each(|(name, was)| match self.after.limits.get(name) {
-            Some(found) => self.check_line(name, (was, found), elapsed, amounts.get(name).copied().unwrap_or(0)),
+            Some(found) => self.check_line(
+                name,
+                (was, found),
+                elapsed,
+                amounts.get(name).copied().unwrap_or(0),
+            ),
             None => self.check_dropped(name, was, elapsed),
         })
     }
 
-    /// One limit over a refill: refilled at the old rate, cut to the smaller capacity, then taken from.
-    fn line(&self, was: &StoredLimit, found: &StoredLimit, elapsed: i128, milli: i128) -> StoredLimit {
+    /// One limit over a refill: refilled at the old rate, cut to the smaller capacity, then taken
+    /// from.
+    fn line(
+        &self,
+        was: &StoredLimit,
+        found: &StoredLimit,
+        elapsed: i128,
+        milli: i128,
+    ) -> StoredLimit {
         let (old, new) = (was.params, found.params);
         let ceiling = old.capacity.min(new.capacity) * old.period;
         let fine = (was.fine() + elapsed.max(0) * old.refill).min(ceiling);
         let same_rate = (old.refill, old.period) == (new.refill, new.period);
         let remainder = if same_rate { fine.rem_euclid(old.period) } else { 0 };
         let balance = fine.div_euclid(old.period) - milli;
-        StoredLimit { params: new, balance, consumed: was.consumed + milli, remainder, gap: found.gap }
+        StoredLimit {
+            params: new,
+            balance,
+            consumed: was.consumed + milli,
+            remainder,
+            gap: found.gap,
+        }
     }
 
-    /// What a refill leaves hidden, by a writer who saw this of the limit: what overflows repays the gap.
+    /// What a refill leaves hidden, by a writer who saw this of the limit: what overflows repays
+    /// the gap.
     fn gap(seen: &StoredLimit, new: Params, elapsed: i128) -> i128 {
         let old = seen.params;
         let hidden = (seen.gap + old.capacity - new.capacity).max(0);
-        let surplus = (seen.fine() + elapsed.max(0) * old.refill).div_euclid(old.period) - old.capacity.min(new.capacity);
+        let surplus = (seen.fine() + elapsed.max(0) * old.refill).div_euclid(old.period)
+            - old.capacity.min(new.capacity);
         hidden - hidden.min(surplus.max(0))
     }
 
-    /// Neither balance nor remainder is pinned. The balance that follows is that of the item, but with the remainder of any image of
-    /// the refill instant; the gap is reckoned from the image alone, and repays no more than really overflows.
-    fn check_line(&self, name: &str, (was, found): (&StoredLimit, &StoredLimit), elapsed: i128, milli: i128) -> Result<(), Broken> {
+    /// Neither balance nor remainder is pinned. The balance that follows is that of the item, but
+    /// with the remainder of any image of the refill instant; the gap is reckoned from the image
+    /// alone, and repays no more than really overflows.
+    fn check_line(
+        &self,
+        name: &str,
+        (was, found): (&StoredLimit, &StoredLimit),
+        elapsed: i128,
+        milli: i128,
+    ) -> Result<(), Broken> {
         let is_right = |remainder: i128| {
             let was = StoredLimit { remainder, ..*was };
-            let mut gaps =
-                self.instant.balances(name, &was).map(|balance| Self::gap(&StoredLimit { balance, ..was }, found.params, elapsed));
+            let mut gaps = self
+                .instant
+                .balances(name, &was)
+                .map(|balance| Self::gap(&StoredLimit { balance, ..was }, found.params, elapsed));
             let least = Self::gap(&was, found.params, elapsed);
-            *found == self.line(&was, found, elapsed, milli) && found.gap >= least && gaps.any(|gap| gap == found.gap)
+            *found == self.line(&was, found, elapsed, milli)
+                && found.gap >= least
+                && gaps.any(|gap| gap == found.gap)
         };
         if self.instant.remainders(name, was).any(is_right) {
             return Ok(());
         }
-        let (limit, gap) = (self.line(was, found, elapsed, milli), Self::gap(was, found.params, elapsed));
+        let (limit, gap) =
+            (self.line(was, found, elapsed, milli), Self::gap(was, found.params, elapsed));
         Err(format!(
             "{:?} of {milli} milli, {elapsed} ms after {was:?}, made {found:?} of {name}, expected {limit:?} and a gap of {gap}",
             self.writer
@@ -304,11 +420,20 @@ impl Landing<'_> {
 
     /// A limit goes only when starting it anew would be the same.
     fn check_dropped(&self, name: &str, was: &StoredLimit, elapsed: i128) -> Result<(), Broken> {
-        let surplus = (was.fine() + elapsed.max(0) * was.params.refill).div_euclid(was.params.period) - was.params.capacity;
-        let is_wanted = self.limits.is_some_and(|limits| limits.limits.iter().any(|limit| limit.name().as_str() == name));
+        let surplus = (was.fine() + elapsed.max(0) * was.params.refill)
+            .div_euclid(was.params.period)
+            - was.params.capacity;
+        let is_wanted = self
+            .limits
+            .is_some_and(|limits| limits.limits.iter().any(|limit| limit.name().as_str() == name));
         let is_whole = surplus >= was.gap && surplus >= 0;
-        let is_right = matches!(self.writer, Writer::Sync | Writer::SyncOnly) && !is_wanted && is_whole;
-        if is_right { Ok(()) } else { Err(format!("{:?} dropped {name}, which was {was:?} {elapsed} ms before", self.writer)) }
+        let is_right =
+            matches!(self.writer, Writer::Sync | Writer::SyncOnly) && !is_wanted && is_whole;
+        if is_right {
+            Ok(())
+        } else {
+            Err(format!("{:?} dropped {name}, which was {was:?} {elapsed} ms before", self.writer))
+        }
     }
 
     /// A take never leaves debt, and nobody takes from what is switched off.
@@ -322,7 +447,10 @@ impl Landing<'_> {
         let declared = self.asked.iter().flat_map(BTreeMap::keys);
         for name in declared {
             if self.after.limits.get(name).is_none_or(|limit| limit.balance < 0) {
-                return Err(format!("the gate let {name} into debt: {:?}", self.after.limits.get(name)));
+                return Err(format!(
+                    "the gate let {name} into debt: {:?}",
+                    self.after.limits.get(name)
+                ));
             }
         }
         Ok(())
@@ -333,18 +461,39 @@ impl Landing<'_> {
         let Some(limits) = self.limits.filter(|_| takes(self.writer)) else { return Ok(()) };
         let differs = |limit: &&Limit| {
             let declared = self.asked.iter().any(|asked| asked.contains_key(limit.name().as_str()));
-            declared && self.after.limits.get(limit.name().as_str()).is_none_or(|found| found.params != Params::of(limit))
+            declared
+                && self
+                    .after
+                    .limits
+                    .get(limit.name().as_str())
+                    .is_none_or(|found| found.params != Params::of(limit))
         };
         if let Some(limit) = limits.limits.iter().find(differs) {
-            return Err(format!("{:?} for a caller who knows {limit}, on {:?}", self.writer, self.after.limits.get(limit.name().as_str())));
+            return Err(format!(
+                "{:?} for a caller who knows {limit}, on {:?}",
+                self.writer,
+                self.after.limits.get(limit.name().as_str())
+            ));
         }
-        let passed = |name: &&String| self.after.limits.contains_key(*name) && !self.after.retired.contains(*name);
-        if let Some(name) = self.absent.iter().find(passed).filter(|_| limits.source != LimitSource::Call) {
-            return Err(format!("{:?} passes by {name}, which the call asks for and its caller does not know of", self.writer));
+        let passed = |name: &&String| {
+            self.after.limits.contains_key(*name) && !self.after.retired.contains(*name)
+        };
+        if let Some(name) =
+            self.absent.iter().find(passed).filter(|_| limits.source != LimitSource::Call)
+        {
+            return Err(format!(
+                "{:?} passes by {name}, which the call asks for and its caller does not know of",
+                self.writer
+            ));
         }
-        let is_shaped = matches!(self.writer, Writer::Create | Writer::Sync) && limits.source != LimitSource::Call;
+        let is_shaped = matches!(self.writer, Writer::Create | Writer::Sync)
+            && limits.source != LimitSource::Call;
         let in_force = self.after.limits.keys().filter(|name| !self.after.retired.contains(*name));
-        if is_shaped && !in_force.clone().all(|name| limits.limits.iter().any(|limit| limit.name().as_str() == name)) {
+        if is_shaped
+            && !in_force
+                .clone()
+                .all(|name| limits.limits.iter().any(|limit| limit.name().as_str() == name))
+        {
             return Err(format!(
                 "{:?} leaves {:?} in force for a caller who knows {:?}",
                 self.writer,
@@ -357,6 +506,15 @@ impl Landing<'_> {
 }
 
 fn seeded(name: &str, limit: &StoredLimit) -> Result<(), Broken> {
-    let expected = StoredLimit { balance: limit.params.capacity - limit.consumed, remainder: 0, gap: 0, ..*limit };
-    if *limit == expected { Ok(()) } else { Err(format!("{name} began as {limit:?}, expected {expected:?}")) }
+    let expected = StoredLimit {
+        balance: limit.params.capacity - limit.consumed,
+        remainder: 0,
+        gap: 0,
+        ..*limit
+    };
+    if *limit == expected {
+        Ok(())
+    } else {
+        Err(format!("{name} began as {limit:?}, expected {expected:?}"))
+    }
 }

@@ -1,9 +1,11 @@
-//! The seeded simulator over the DynamoDB protocol: the machinery of [`crate::sim`] (clients, leases, cancellation, crashes,
-//! live configuration) over the real `DynamoStore` and a table in memory that loses, delays and reorders.
+//! The seeded simulator over the DynamoDB protocol: the machinery of [`crate::sim`] (clients,
+//! leases, cancellation, crashes, live configuration) over the real `DynamoStore` and a table in
+//! memory that loses, delays and reorders.
 //!
-//! A chain is several writes here, so nothing is checked per call. Every write that lands on a bucket is: against the item
-//! it met (`ledger`), and against an ideal bucket in true time (`ideal`). At the end what landed for each call must be
-//! what its caller was told (`slots`), and every lease must add up as on any other store.
+//! A chain is several writes here, so nothing is checked per call. Every write that lands on a
+//! bucket is: against the item it met (`ledger`), and against an ideal bucket in true time
+//! (`ideal`). At the end what landed for each call must be what its caller was told (`slots`), and
+//! every lease must add up as on any other store.
 
 mod admin;
 mod audit;
@@ -72,7 +74,8 @@ pub struct Coverage {
     pub copies: u64,
     /// Those of them that landed.
     pub copies_landed: u64,
-    /// Operations that landed twice because another write came between: the safe direction, and counted.
+    /// Operations that landed twice because another write came between: the safe direction, and
+    /// counted.
     pub doubled: u64,
     /// Buckets left in debt by a write.
     pub in_debt: u64,
@@ -113,7 +116,8 @@ pub struct Coverage {
 /// What is known of the table by looking at what lands.
 struct Knowledge {
     ideals: BTreeMap<String, IdealBucket>,
-    /// Buckets that cannot be read, and what they were: nothing is checked there until they are repaired.
+    /// Buckets that cannot be read, and what they were: nothing is checked there until they are
+    /// repaired.
     damaged: BTreeSet<String>,
     /// What each item was like at its refill instant.
     instants: BTreeMap<String, Instant>,
@@ -153,7 +157,10 @@ impl Scene {
         let mut rng = Rng::new(seed, 3);
         // In some runs the indexes are behind by more than administration waits for.
         let index_lag_ms = *Rng::new(seed, 11).pick(&[0, 0, 0, 1_000, 5_000, 60_000]);
-        let options = EvalOptions::new().journal().page_max(usize::try_from(rng.between(1, 30)).unwrap_or(1)).index_lag_ms(index_lag_ms);
+        let options = EvalOptions::new()
+            .journal()
+            .page_max(usize::try_from(rng.between(1, 30)).unwrap_or(1))
+            .index_lag_ms(index_lag_ms);
         let scene = Scene {
             table: EvalTable::with_options(options),
             faults: Faults::seeded(rng.next(), Odds::CLEAR),
@@ -180,7 +187,8 @@ impl Scene {
         };
         let table: Arc<dyn Table> = Arc::new(scene.table.clone());
         let options = scene.options(clock, rng.next());
-        finish(Box::pin(async { DynamoStore::initialise(&table, &options).await })).map_err(|error| error.to_string())?;
+        finish(Box::pin(async { DynamoStore::initialise(&table, &options).await }))
+            .map_err(|error| error.to_string())?;
         scene.table.take_journal();
         Ok(scene)
     }
@@ -194,15 +202,28 @@ impl Scene {
     }
 
     /// The store as one process sees it.
-    pub(crate) fn open(&self, client: usize, clock: &ManualClock, books: &Books, rng: &mut Rng) -> Result<Arc<dyn Store>, String> {
+    pub(crate) fn open(
+        &self,
+        client: usize,
+        clock: &ManualClock,
+        books: &Books,
+        rng: &mut Rng,
+    ) -> Result<Arc<dyn Store>, String> {
         let mut options = self.options(clock, rng.next());
         options.speculative = rng.chance(85);
-        options.cascade_writes = rng.weighted(&[(4, CascadeWrites::Parallel), (1, CascadeWrites::Serial)]);
-        options.rejection_cache_ttl_ms = rng.weighted(&[(1, 0), (2, options.rejection_cache_ttl_ms)]);
+        options.cascade_writes =
+            rng.weighted(&[(4, CascadeWrites::Parallel), (1, CascadeWrites::Serial)]);
+        options.rejection_cache_ttl_ms =
+            rng.weighted(&[(1, 0), (2, options.rejection_cache_ttl_ms)]);
         options.images_max = rng.weighted(&[(1, 1), (4, options.images_max)]);
         let number = u32::try_from(client).map_err(|error| error.to_string())?;
         let gate: Arc<SeededGate> = Arc::clone(&self.gate);
-        let mut table = self.table.client(number).with_faults(self.faults.clone()).with_gate(gate).with_timeout(Arc::new(clock.clone()));
+        let mut table = self
+            .table
+            .client(number)
+            .with_faults(self.faults.clone())
+            .with_gate(gate)
+            .with_timeout(Arc::new(clock.clone()));
         // A client that is told no time believes its own clock: only where clocks are nearly right.
         if rng.chance(80) || self.skew == Skew::Wild {
             table = table.with_dates(Arc::new(clock.clone()), Arc::new(self.truth.clone()));
@@ -217,7 +238,8 @@ impl Scene {
             truth: self.truth.clone(),
         };
         let name = "default".parse().map_err(|error| format!("{error}"))?;
-        let store = finish(Box::pin(async { DynamoStore::on_table(Arc::new(tap), options, &name).await }));
+        let store =
+            finish(Box::pin(async { DynamoStore::on_table(Arc::new(tap), options, &name).await }));
         let store = store.map_err(|error| format!("opening failed: {error}"))?;
         self.lock().stores.push((client, store.clone()));
         Ok(Arc::new(store))
@@ -239,13 +261,20 @@ impl Scene {
         self.echoes.expire(self.truth.now().0);
     }
 
-    /// Somebody sets the clock of a client: by seconds where clocks are nearly right, else by anything up to years.
+    /// Somebody sets the clock of a client: by seconds where clocks are nearly right, else by
+    /// anything up to years.
     pub(crate) fn step_clock(&self, clock: &ManualClock, rng: &mut Rng) -> String {
         let off_ms = match self.skew {
             Skew::None => return "the clock is right".to_owned(),
             Skew::Usual => i64::try_from(rng.between(0, 4_000)).unwrap_or(0) - 2_000,
             Skew::Wild => {
-                let most = rng.weighted(&[(1, 200), (2, 20_000), (3, 900_000), (2, 14 * 3_600_000), (1, 400 * 86_400_000)]);
+                let most = rng.weighted(&[
+                    (1, 200),
+                    (2, 20_000),
+                    (3, 900_000),
+                    (2, 14 * 3_600_000),
+                    (1, 400 * 86_400_000),
+                ]);
                 let off_ms = i64::try_from(rng.between(0, most)).unwrap_or(0);
                 if rng.chance(50) { -off_ms } else { off_ms }
             }
@@ -264,7 +293,8 @@ impl Scene {
         self.lock().configured.history.changes()
     }
 
-    /// Holds a grant against the history of the configuration. On the table a namespace goes by its id.
+    /// Holds a grant against the history of the configuration. On the table a namespace goes by its
+    /// id.
     pub(crate) fn check_age(&self, grant: &Basis) -> Result<(), Broken> {
         let id = self.namespace_id(&grant.namespace).unwrap_or_default();
         self.lock().configured.history.check(&Basis { namespace: id, ..grant.clone() })
@@ -277,10 +307,15 @@ impl Scene {
 
     pub(crate) fn coverage(&self) -> Coverage {
         let known = self.lock();
-        Coverage { deeds: known.administration.deeds, far_behind: self.table.counters().far_behind, ..known.coverage }
+        Coverage {
+            deeds: known.administration.deeds,
+            far_behind: self.table.counters().far_behind,
+            ..known.coverage
+        }
     }
 
-    /// Everything has come to rest: what landed must be what was told, and counted. `alive` are the clients with a say.
+    /// Everything has come to rest: what landed must be what was told, and counted. `alive` are the
+    /// clients with a say.
     pub(crate) fn settle_up(&self, books: &Books, alive: &BTreeSet<usize>) -> Result<(), Broken> {
         let mut known = self.lock();
         let mut coverage = known.coverage;

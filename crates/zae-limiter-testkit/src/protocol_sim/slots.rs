@@ -62,7 +62,10 @@ impl Slot {
     /// Landings of debits, by operation.
     fn debits(&self) -> BTreeMap<&Option<String>, usize> {
         let mut found = BTreeMap::new();
-        self.landed.iter().filter(|landed| debits(landed.writer)).for_each(|landed| *found.entry(&landed.nonce).or_default() += 1);
+        self.landed
+            .iter()
+            .filter(|landed| debits(landed.writer))
+            .for_each(|landed| *found.entry(&landed.nonce).or_default() += 1);
         found
     }
 
@@ -91,9 +94,12 @@ impl Slot {
         self.heard.iter().filter(|heard| is_credit(heard.writer) && like(heard)).count() as u64
     }
 
-    /// Credits that came to an end without an error: given back, or found that there was nothing to give back to.
+    /// Credits that came to an end without an error: given back, or found that there was nothing to
+    /// give back to.
     fn credits_ended(&self) -> u64 {
-        self.credits_heard(|heard| heard.told == Told::Done || heard.told == Told::Condition && heard.is_gone)
+        self.credits_heard(|heard| {
+            heard.told == Told::Done || heard.told == Told::Condition && heard.is_gone
+        })
     }
 
     /// Whether a credit has lost so many races that it was given up, whatever the last image said.
@@ -110,7 +116,9 @@ impl Slot {
             .for_each(|it| *sent.entry(&it.nonce).or_default() += 1);
         let doubled = sent.values().filter(|count| **count > 1).count() as u64;
         if doubled > 0 && !self.was_unheard(debits) {
-            return Err(format!("an operation has landed twice, and its sender heard everything: {self:?}"));
+            return Err(format!(
+                "an operation has landed twice, and its sender heard everything: {self:?}"
+            ));
         }
         Ok(doubled)
     }
@@ -122,18 +130,34 @@ fn is_credit(writer: Writer) -> bool {
 
 impl Slots {
     /// A request of a call has been answered, by a bucket that was like this.
-    pub(crate) fn heard(&mut self, id: CallId, asked: &StoreCall, call: &Call, ideals: &BTreeMap<String, IdealBucket>) {
+    pub(crate) fn heard(
+        &mut self,
+        id: CallId,
+        asked: &StoreCall,
+        call: &Call,
+        ideals: &BTreeMap<String, IdealBucket>,
+    ) {
         let (write, key) = match &call.request {
             Request::Update(update) => (Write::Update(update.clone()), update.key.clone()),
-            Request::Put(put) => {
-                (Write::Put(put.clone()), zae_limiter_dynamodb::table::Key { pk: text(put, "PK"), sk: text(put, "SK").into() })
-            }
+            Request::Put(put) => (
+                Write::Put(put.clone()),
+                zae_limiter_dynamodb::table::Key {
+                    pk: text(put, "PK"),
+                    sk: text(put, "SK").into(),
+                },
+            ),
             _ => return,
         };
-        let (Some((entity, _)), Some(writer)) = (bucket_of(&key), classify(asked.operation, &write)) else { return };
+        let (Some((entity, _)), Some(writer)) =
+            (bucket_of(&key), classify(asked.operation, &write))
+        else {
+            return;
+        };
         if call.told != Told::Nobody {
             let slot = self.slots.entry((id, entity.to_owned())).or_default();
-            let is_gone = ideals.get(&key.pk).is_none_or(|ideal| !counted(&write).any(|name| ideal.has(name)));
+            let is_gone = ideals
+                .get(&key.pk)
+                .is_none_or(|ideal| !counted(&write).any(|name| ideal.has(name)));
             slot.heard.push(Heard { writer, told: call.told, is_gone });
             if call.told == Told::Condition && debits(writer) {
                 slot.failed.extend(nonce(&write).map(ToOwned::to_owned));
@@ -146,16 +170,23 @@ impl Slots {
         self.slots.entry((id, entity.to_owned())).or_default().landed.push(landed);
     }
 
-    /// Charges of this call that earlier calls had sent already, unheard: the settler repeats a charge by its number.
+    /// Charges of this call that earlier calls had sent already, unheard: the settler repeats a
+    /// charge by its number.
     fn landed_before(&self, id: CallId, entity: &str) -> usize {
         let Some(slot) = self.slots.get(&(id, entity.to_owned())) else { return 0 };
         let earlier = self.slots.iter().filter(|((call, of), _)| *call < id && of == entity);
-        let landed: BTreeSet<&String> = earlier.flat_map(|(_, slot)| slot.debits().into_keys().flatten().collect::<Vec<_>>()).collect();
+        let landed: BTreeSet<&String> = earlier
+            .flat_map(|(_, slot)| slot.debits().into_keys().flatten().collect::<Vec<_>>())
+            .collect();
         slot.failed.iter().filter(|nonce| landed.contains(nonce)).count()
     }
 
     /// Holds every call to what it was told. Returns what the counters of each client must say.
-    pub(crate) fn audit(&self, state: &State, coverage: &mut Coverage) -> Result<BTreeMap<usize, Due>, Broken> {
+    pub(crate) fn audit(
+        &self,
+        state: &State,
+        coverage: &mut Coverage,
+    ) -> Result<BTreeMap<usize, Due>, Broken> {
         let mut due: BTreeMap<usize, Due> = BTreeMap::new();
         let nothing = Slot::default();
         for (id, call) in state.calls.iter().enumerate() {
@@ -168,14 +199,27 @@ impl Slots {
                     for member in members.iter().filter(is_unlimited) {
                         let slot = slot(member.entity.as_str());
                         if !(slot.landed.is_empty() && slot.heard.is_empty()) {
-                            return Err(format!("call {id} asked for no limits of {}, and wrote to its bucket: {slot:?}", member.entity));
+                            return Err(format!(
+                                "call {id} asked for no limits of {}, and wrote to its bucket: {slot:?}",
+                                member.entity
+                            ));
                         }
                     }
-                    let is_granted = matches!(call.told, Some(Said::Decision(ConsumeOutcome::Granted(_))));
-                    coverage.unlimited += u64::from(is_granted && members.iter().any(|member| is_unlimited(&member)));
-                    members.iter().filter(|member| !is_unlimited(member)).map(|member| member.entity.as_str()).collect()
+                    let is_granted =
+                        matches!(call.told, Some(Said::Decision(ConsumeOutcome::Granted(_))));
+                    coverage.unlimited +=
+                        u64::from(is_granted && members.iter().any(|member| is_unlimited(&member)));
+                    members
+                        .iter()
+                        .filter(|member| !is_unlimited(member))
+                        .map(|member| member.entity.as_str())
+                        .collect()
                 }
-                Asked::Adjust { parts } => parts.iter().flat_map(|part| &part.changes).map(|change| change.entity.as_str()).collect(),
+                Asked::Adjust { parts } => parts
+                    .iter()
+                    .flat_map(|part| &part.changes)
+                    .map(|change| change.entity.as_str())
+                    .collect(),
                 Asked::Other => continue,
             };
             entities.sort_unstable();
@@ -184,19 +228,34 @@ impl Slots {
             for entity in entities {
                 let slot = slot(entity);
                 let unknown = slot.credits_heard(|heard| heard.told == Told::Unknown);
-                due.credits_unknown.add(if call.told.is_some() { unknown..=unknown } else { 0..=unknown });
+                due.credits_unknown.add(if call.told.is_some() {
+                    unknown..=unknown
+                } else {
+                    0..=unknown
+                });
                 if self.unreadable.contains(entity) || call.told.is_none() {
-                    // Nobody can say how its credits ended, but there were no more than there were requests.
+                    // Nobody can say how its credits ended, but there were no more than there were
+                    // requests.
                     due.credits_lost.add(0..=slot.credits_heard(|_| true));
-                    let plain = slot.heard.iter().filter(|heard| heard.writer == Writer::ChargePlain).count();
+                    let plain = slot
+                        .heard
+                        .iter()
+                        .filter(|heard| heard.writer == Writer::ChargePlain)
+                        .count();
                     due.charges_lost.add(0..=(plain * LIMITS_MAX) as u64);
                 }
                 if self.unreadable.contains(entity) {
                     continue;
                 }
-                let wrong = |broken: Broken| format!("call {id} ({}) of client {} on {entity}: {broken}", call.operation, call.client);
+                let wrong = |broken: Broken| {
+                    format!(
+                        "call {id} ({}) of client {} on {entity}: {broken}",
+                        call.operation, call.client
+                    )
+                };
                 let doubled = slot.doubled().map_err(wrong)?;
-                (due.doubled, coverage.doubled) = (due.doubled + doubled, coverage.doubled + doubled);
+                (due.doubled, coverage.doubled) =
+                    (due.doubled + doubled, coverage.doubled + doubled);
                 let lost = match &call.asked {
                     Asked::Consume { .. } => {
                         let is_refunded = slot.credits().next().is_some();
@@ -206,8 +265,13 @@ impl Slots {
                         lost_of_take(call, slot)
                     }
                     Asked::Adjust { parts } => {
-                        check_adjusted(call, parts, entity, slot, self.landed_before(id, entity)).map_err(wrong)?;
-                        due.charges_lost.add(if call.told.is_some() { left_out(parts, entity, slot) } else { 0..=0 });
+                        check_adjusted(call, parts, entity, slot, self.landed_before(id, entity))
+                            .map_err(wrong)?;
+                        due.charges_lost.add(if call.told.is_some() {
+                            left_out(parts, entity, slot)
+                        } else {
+                            0..=0
+                        });
                         lost_of_adjustment(call, parts, entity, slot).map_err(wrong)?
                     }
                     Asked::Other => 0,
@@ -215,7 +279,8 @@ impl Slots {
                 // Two credits in one bucket: which of them lost the races is not written down.
                 due.credits_lost.add(lost..=lost + u64::from(slot.is_outraced()));
                 coverage.credits_lost += lost;
-                coverage.credits_gone += slot.credits_heard(|heard| heard.told == Told::Condition && heard.is_gone);
+                coverage.credits_gone +=
+                    slot.credits_heard(|heard| heard.told == Told::Condition && heard.is_gone);
             }
             coverage.compensated += u64::from(refunded);
             coverage.unheard += due.unheard - unheard_before;
@@ -224,8 +289,8 @@ impl Slots {
     }
 }
 
-/// A granted take has landed on every bucket; of any other one nothing stays but what nobody could know of, or give back.
-/// Returns how many landed unheard.
+/// A granted take has landed on every bucket; of any other one nothing stays but what nobody could
+/// know of, or give back. Returns how many landed unheard.
 fn check_take(call: &StoreCall, slot: &Slot) -> Result<u64, Broken> {
     // What has landed twice is counted by itself: it is given back once at most.
     let taken = slot.debits().len();
@@ -235,68 +300,127 @@ fn check_take(call: &StoreCall, slot: &Slot) -> Result<u64, Broken> {
         return Err(format!("given back {given} times, taken {taken} times: {slot:?}"));
     }
     match &call.told {
-        Some(Said::Decision(ConsumeOutcome::Granted(_))) if taken == 0 => Err(format!("granted, and nothing has landed: {slot:?}")),
-        Some(Said::Decision(ConsumeOutcome::Granted(_))) if slot.is_overdue() => {
-            Err(format!("granted by what was decided more than {WRITE_AGE_MAX:?} before it landed: {slot:?}"))
+        Some(Said::Decision(ConsumeOutcome::Granted(_))) if taken == 0 => {
+            Err(format!("granted, and nothing has landed: {slot:?}"))
         }
-        Some(Said::Decision(ConsumeOutcome::Granted(_))) if is_tried => Err(format!("granted, and given back: {slot:?}")),
+        Some(Said::Decision(ConsumeOutcome::Granted(_))) if slot.is_overdue() => Err(format!(
+            "granted by what was decided more than {WRITE_AGE_MAX:?} before it landed: {slot:?}"
+        )),
+        Some(Said::Decision(ConsumeOutcome::Granted(_))) if is_tried => {
+            Err(format!("granted, and given back: {slot:?}"))
+        }
         Some(Said::Decision(ConsumeOutcome::Granted(_))) | None => Ok(0),
         // A limit that was only declared has nothing to give back.
-        Some(_) if taken == given || is_tried || slot.landed.iter().all(|landed| landed.amounts.is_empty()) => Ok(0),
-        Some(_) if slot.landed.iter().any(|landed| debits(landed.writer) && landed.told == Told::Done) => {
+        Some(_)
+            if taken == given
+                || is_tried
+                || slot.landed.iter().all(|landed| landed.amounts.is_empty()) =>
+        {
+            Ok(0)
+        }
+        Some(_)
+            if slot
+                .landed
+                .iter()
+                .any(|landed| debits(landed.writer) && landed.told == Told::Done) =>
+        {
             Err(format!("not granted, and what was taken stays taken: {slot:?}"))
         }
         Some(_) if slot.was_unheard(debits) => Ok(1),
         // It was refused, and its copy passed: the sender has every reason to be sure.
-        Some(_) if slot.landed.iter().filter(|landed| debits(landed.writer)).all(|landed| landed.is_copy) => Ok(0),
-        Some(_) => Err(format!("not granted, taken unheard, and nobody had reason to be in doubt: {slot:?}")),
+        Some(_)
+            if slot
+                .landed
+                .iter()
+                .filter(|landed| debits(landed.writer))
+                .all(|landed| landed.is_copy) =>
+        {
+            Ok(0)
+        }
+        Some(_) => Err(format!(
+            "not granted, taken unheard, and nobody had reason to be in doubt: {slot:?}"
+        )),
     }
 }
 
-/// Refunds that the store has given up: whatever a take that was not granted began to give back, and neither gave back nor found
-/// gone. There is one at most.
+/// Refunds that the store has given up: whatever a take that was not granted began to give back,
+/// and neither gave back nor found gone. There is one at most.
 fn lost_of_take(call: &StoreCall, slot: &Slot) -> u64 {
     let is_over = call.told.is_some() && slot.last(is_credit).is_some();
     u64::from(is_over && (slot.is_outraced() || slot.credits_ended() == 0))
 }
 
-/// Credits that the store has given up and said nothing of: those beside a charge that went through. One that came alone and was
-/// given up is an error of the call, which its caller counts.
-fn lost_of_adjustment(call: &StoreCall, parts: &[Part], entity: &str, slot: &Slot) -> Result<u64, Broken> {
+/// Credits that the store has given up and said nothing of: those beside a charge that went
+/// through. One that came alone and was given up is an error of the call, which its caller counts.
+fn lost_of_adjustment(
+    call: &StoreCall,
+    parts: &[Part],
+    entity: &str,
+    slot: &Slot,
+) -> Result<u64, Broken> {
     let Some(Said::Adjusted(results)) = &call.told else { return Ok(0) };
-    let is_ours =
-        |part: &Part, of: fn(i128) -> bool| part.changes.iter().any(|change| change.entity.as_str() == entity && of(change.milli));
-    let went_through = parts.iter().zip(results).filter(|(part, result)| result.is_ok() && is_ours(part, |milli| milli < 0));
-    let (beside, alone): (Vec<_>, Vec<_>) = went_through.partition(|(part, _)| is_ours(part, |milli| milli > 0));
+    let is_ours = |part: &Part, of: fn(i128) -> bool| {
+        part.changes.iter().any(|change| change.entity.as_str() == entity && of(change.milli))
+    };
+    let went_through = parts
+        .iter()
+        .zip(results)
+        .filter(|(part, result)| result.is_ok() && is_ours(part, |milli| milli < 0));
+    let (beside, alone): (Vec<_>, Vec<_>) =
+        went_through.partition(|(part, _)| is_ours(part, |milli| milli > 0));
     let open = (beside.len() + alone.len()) as u64;
     let lost = open.saturating_sub(slot.credits_ended());
     if lost > beside.len() as u64 {
-        return Err(format!("{open} credits went through, of which {lost} were not given back: {slot:?}"));
+        return Err(format!(
+            "{open} credits went through, of which {lost} were not given back: {slot:?}"
+        ));
     }
     Ok(lost)
 }
 
-/// Limits that charges without a look have left out: forgotten, so there was nothing to charge. Counted by whoever heard of it.
+/// Limits that charges without a look have left out: forgotten, so there was nothing to charge.
+/// Counted by whoever heard of it.
 fn left_out(parts: &[Part], entity: &str, slot: &Slot) -> RangeInclusive<u64> {
     let (mut least, mut most) = (0, 0);
-    for landed in slot.landed.iter().filter(|landed| landed.writer == Writer::ChargePlain && !landed.is_copy) {
-        let charged = |part: &Part| part.changes.iter().filter(|change| change.entity.as_str() == entity && change.milli > 0).count();
-        let lacks =
-            parts.iter().map(charged).filter(|charged| *charged > 0).map(|charged| charged.saturating_sub(landed.amounts.len()) as u64);
+    for landed in
+        slot.landed.iter().filter(|landed| landed.writer == Writer::ChargePlain && !landed.is_copy)
+    {
+        let charged = |part: &Part| {
+            part.changes
+                .iter()
+                .filter(|change| change.entity.as_str() == entity && change.milli > 0)
+                .count()
+        };
+        let lacks = parts
+            .iter()
+            .map(charged)
+            .filter(|charged| *charged > 0)
+            .map(|charged| charged.saturating_sub(landed.amounts.len()) as u64);
         most += lacks.clone().max().unwrap_or(0);
         least += if landed.told == Told::Done { lacks.min().unwrap_or(0) } else { 0 };
     }
     least..=most
 }
 
-/// Charges that went through have landed, once; credits land at most once; what is said to have failed is not known to have
-/// landed, or it would be sent again.
-fn check_adjusted(call: &StoreCall, parts: &[Part], entity: &str, slot: &Slot, landed_before: usize) -> Result<(), Broken> {
-    let ours: Vec<(usize, &Part)> =
-        parts.iter().enumerate().filter(|(_, part)| part.changes.iter().any(|change| change.entity.as_str() == entity)).collect();
+/// Charges that went through have landed, once; credits land at most once; what is said to have
+/// failed is not known to have landed, or it would be sent again.
+fn check_adjusted(
+    call: &StoreCall,
+    parts: &[Part],
+    entity: &str,
+    slot: &Slot,
+    landed_before: usize,
+) -> Result<(), Broken> {
+    let ours: Vec<(usize, &Part)> = parts
+        .iter()
+        .enumerate()
+        .filter(|(_, part)| part.changes.iter().any(|change| change.entity.as_str() == entity))
+        .collect();
     let sum = |of: &dyn Fn(i128) -> bool| {
         let mut sums = Amounts::new();
-        for change in ours.iter().flat_map(|(_, part)| &part.changes).filter(|change| of(change.milli)) {
+        for change in
+            ours.iter().flat_map(|(_, part)| &part.changes).filter(|change| of(change.milli))
+        {
             *sums.entry(change.limit.clone()).or_default() += change.milli;
         }
         sums
@@ -304,14 +428,20 @@ fn check_adjusted(call: &StoreCall, parts: &[Part], entity: &str, slot: &Slot, l
     let asked_back = sum(&|milli| milli < 0);
     let mut given = Amounts::new();
     for landed in slot.credits() {
-        landed.amounts.iter().for_each(|(name, milli)| *given.entry(name.clone()).or_default() += milli);
+        landed
+            .amounts
+            .iter()
+            .for_each(|(name, milli)| *given.entry(name.clone()).or_default() += milli);
     }
     if given.iter().any(|(name, milli)| *milli < asked_back.get(name).copied().unwrap_or(0)) {
         return Err(format!("asked to give back {asked_back:?}, gave {given:?}: {slot:?}"));
     }
     let Some(Said::Adjusted(results)) = &call.told else { return Ok(()) };
     let charging = |part: &Part| part.changes.iter().any(|change| change.milli > 0);
-    let charged = ours.iter().filter(|(index, part)| charging(part) && results.get(*index) == Some(&Ok(()))).count();
+    let charged = ours
+        .iter()
+        .filter(|(index, part)| charging(part) && results.get(*index) == Some(&Ok(())))
+        .count();
     let landed = slot.debits().len() + landed_before;
     if landed < charged {
         return Err(format!("{charged} charges went through, {landed} have landed: {slot:?}"));

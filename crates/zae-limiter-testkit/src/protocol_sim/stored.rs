@@ -1,4 +1,5 @@
-//! A bucket item, read by code of its own: what the product makes of the attributes is what is being tested.
+//! A bucket item, read by code of its own: what the product makes of the attributes is what is
+//! being tested.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -62,12 +63,22 @@ pub(crate) fn read(item: &Item) -> Result<Stored, String> {
     }
     let mut limits = BTreeMap::new();
     for (name, fields) in found {
-        let needed = |field: &str| fields.get(field).copied().ok_or_else(|| format!("half a limit: {name} has no {field}"));
-        let params = Params { capacity: needed("cp")?, refill: needed("ra")?, period: needed("rp")? };
+        let needed = |field: &str| {
+            fields.get(field).copied().ok_or_else(|| format!("half a limit: {name} has no {field}"))
+        };
+        let params =
+            Params { capacity: needed("cp")?, refill: needed("ra")?, period: needed("rp")? };
         // What a stranger's change of the period has left behind is not a remainder.
-        let remainder = fields.get("rm").copied().filter(|rm| counts && (0..params.period).contains(rm)).unwrap_or(0);
+        let remainder = fields
+            .get("rm")
+            .copied()
+            .filter(|rm| counts && (0..params.period).contains(rm))
+            .unwrap_or(0);
         let gap = fields.get("gp").copied().unwrap_or(0);
-        limits.insert(name.to_owned(), StoredLimit { params, balance: needed("tk")?, consumed: needed("tc")?, remainder, gap });
+        limits.insert(
+            name.to_owned(),
+            StoredLimit { params, balance: needed("tk")?, consumed: needed("tc")?, remainder, gap },
+        );
     }
     if needed(item, "shard_count")? != 1 {
         return Err("a bucket of several shards".to_owned());
@@ -79,7 +90,11 @@ pub(crate) fn read(item: &Item) -> Result<Stored, String> {
         disabled: matches!(item.get("disabled"), Some(AttributeValue::Bool(true))),
         nonce: item.get("lw").and_then(|value| value.as_s().ok()).cloned(),
         read_at: number(item, "ca")?,
-        retired: item.get("ret").and_then(|value| value.as_ss().ok()).map(|names| names.iter().cloned().collect()).unwrap_or_default(),
+        retired: item
+            .get("ret")
+            .and_then(|value| value.as_ss().ok())
+            .map(|names| names.iter().cloned().collect())
+            .unwrap_or_default(),
         counted: number(item, "b_wcu_tc")?.unwrap_or(0),
         limits,
     })

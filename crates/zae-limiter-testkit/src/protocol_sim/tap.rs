@@ -1,9 +1,12 @@
-//! One client's way to the table: writes down who sends what, by which clock, on behalf of which call.
+//! One client's way to the table: writes down who sends what, by which clock, on behalf of which
+//! call.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use zae_limiter_dynamodb::clock::TableTime;
-use zae_limiter_dynamodb::table::{BatchPage, Item, Key, Put, Query, QueryPage, Table, TableError, Update, Write};
+use zae_limiter_dynamodb::table::{
+    BatchPage, Item, Key, Put, Query, QueryPage, Table, TableError, Update, Write,
+};
 use zae_limiter_dynamodb::write::Writer;
 use zae_limiter_store::{BoxFuture, Clock, ManualClock};
 
@@ -63,7 +66,8 @@ pub(crate) struct Tap {
 }
 
 impl Tap {
-    /// Writes the request down, and hands out the handle that marks it. Copies of earlier ones may arrive before it.
+    /// Writes the request down, and hands out the handle that marks it. Copies of earlier ones may
+    /// arrive before it.
     fn send(&self) -> (EvalTable, Sent) {
         self.echoes.arrive();
         let call = {
@@ -75,7 +79,8 @@ impl Tap {
             let now = now.plus_ms(i64::try_from(passed.as_millis()).unwrap_or(0));
             self.table.time().span().map_or(now, |span| span.correct(now)).0
         });
-        let sent = Sent { call: call.map(|(id, _)| id), now, at: self.truth.now().0, is_copy: false };
+        let sent =
+            Sent { call: call.map(|(id, _)| id), now, at: self.truth.now().0, is_copy: false };
         (self.table.clone().with_tag(self.outbox.push(sent)), sent)
     }
 
@@ -96,18 +101,28 @@ impl Tap {
 
 impl Table for Tap {
     fn update<'a>(&'a self, update: &'a Update) -> BoxFuture<'a, Result<Item, TableError>> {
-        Box::pin(async move { self.send_write(|| Write::Update(update.clone())).update(update).await })
+        Box::pin(
+            async move { self.send_write(|| Write::Update(update.clone())).update(update).await },
+        )
     }
 
     fn put<'a>(&'a self, put: &'a Put) -> BoxFuture<'a, Result<(), TableError>> {
         Box::pin(async move { self.send_write(|| Write::Put(put.clone())).put(put).await })
     }
 
-    fn transact<'a>(&'a self, writes: &'a [Write], token: &'a str) -> BoxFuture<'a, Result<(), TableError>> {
+    fn transact<'a>(
+        &'a self,
+        writes: &'a [Write],
+        token: &'a str,
+    ) -> BoxFuture<'a, Result<(), TableError>> {
         Box::pin(async move { self.send().0.transact(writes, token).await })
     }
 
-    fn batch_get<'a>(&'a self, keys: &'a [Key], consistent: bool) -> BoxFuture<'a, Result<BatchPage, TableError>> {
+    fn batch_get<'a>(
+        &'a self,
+        keys: &'a [Key],
+        consistent: bool,
+    ) -> BoxFuture<'a, Result<BatchPage, TableError>> {
         Box::pin(async move { self.send().0.batch_get(keys, consistent).await })
     }
 

@@ -16,7 +16,10 @@ pub(crate) fn refills(writer: Writer) -> bool {
 
 /// True for those that are let through by a gate.
 pub(crate) fn takes(writer: Writer) -> bool {
-    matches!(writer, Writer::Fast | Writer::Refill | Writer::BlindFill | Writer::Sync | Writer::Create)
+    matches!(
+        writer,
+        Writer::Fast | Writer::Refill | Writer::BlindFill | Writer::Sync | Writer::Create
+    )
 }
 
 /// True for those that take or charge.
@@ -25,7 +28,8 @@ pub(crate) fn debits(writer: Writer) -> bool {
     takes(writer) || matches!(writer, ChargeFast | ChargePlain | ChargeRefill | Recreate)
 }
 
-/// Who wrote a bucket, for an operation of the store. `None` when no writer of the registry does such a thing.
+/// Who wrote a bucket, for an operation of the store. `None` when no writer of the registry does
+/// such a thing.
 pub(crate) fn classify(operation: &str, write: &Write) -> Option<Writer> {
     let charges = operation == "adjust";
     let update = match write {
@@ -34,17 +38,30 @@ pub(crate) fn classify(operation: &str, write: &Write) -> Option<Writer> {
         Write::Update(update) => update,
         Write::Delete(_) | Write::Check(_) => return None,
     };
-    let writes = |field: Field| update.actions.iter().any(|action| Field::of(attr_of(action)) == field);
-    let removes = |field: Field| update.actions.iter().any(|action| matches!(action, Action::Remove(attr) if Field::of(attr) == field));
-    if update.actions.iter().all(|action| matches!(Field::of(attr_of(action)), Field::Disabled | Field::Fv)) {
+    let writes =
+        |field: Field| update.actions.iter().any(|action| Field::of(attr_of(action)) == field);
+    let removes = |field: Field| {
+        update
+            .actions
+            .iter()
+            .any(|action| matches!(action, Action::Remove(attr) if Field::of(attr) == field))
+    };
+    if update
+        .actions
+        .iter()
+        .all(|action| matches!(Field::of(attr_of(action)), Field::Disabled | Field::Fv))
+    {
         return Some(Writer::Flag);
     }
     if operation == "reset" {
         return Some(Writer::Reset);
     }
-    let pins_instant = update.conditions.iter().any(|condition| compares(condition, Field::Rf, Comparison::Eq));
-    let is_blind = update.conditions.iter().any(|condition| compares(condition, Field::Rf, Comparison::Le));
-    let reshapes = [Field::Cp, Field::Ra, Field::Rp, Field::Ca, Field::Ret, Field::Vu].into_iter().any(writes);
+    let pins_instant =
+        update.conditions.iter().any(|condition| compares(condition, Field::Rf, Comparison::Eq));
+    let is_blind =
+        update.conditions.iter().any(|condition| compares(condition, Field::Rf, Comparison::Le));
+    let reshapes =
+        [Field::Cp, Field::Ra, Field::Rp, Field::Ca, Field::Ret, Field::Vu].into_iter().any(writes);
     Some(match (writes(Field::Lw), charges) {
         (false, _) if pins_instant || writes(Field::Rf) => Writer::SyncOnly,
         (false, _) => Writer::Credit,

@@ -1,4 +1,5 @@
-//! A client: one simulated process with its limiters, its clock and the runtime its settler lives on.
+//! A client: one simulated process with its limiters, its clock and the runtime its settler lives
+//! on.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,15 +35,24 @@ impl Client {
         faults: &Faults,
         rng: &mut Rng,
     ) -> Result<Client, String> {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(|error| format!("no runtime: {error}"))?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .map_err(|error| format!("no runtime: {error}"))?;
         let ttl = Duration::from_secs(*rng.pick(&[0, 5, 60, 900, 86_400]));
         let deadline = Duration::from_millis(*rng.pick(&[200, 1_000, 2_000]));
-        let on_unavailable = *rng.pick(&[None, None, Some(OnUnavailable::Allow), Some(OnUnavailable::Block)]);
+        let on_unavailable =
+            *rng.pick(&[None, None, Some(OnUnavailable::Allow), Some(OnUnavailable::Block)]);
         let default_limits = rng.chance(30).then(|| rng.limits());
         let multiplier = *rng.pick(&[0, 1, 7, 7]);
         let answers = faults.clone();
         let echo = Arc::new(move || answers.echo());
-        let party = Party { books: books.clone(), client: id, clock: clock.clone(), config_age_max: ttl, echo };
+        let party = Party {
+            books: books.clone(),
+            client: id,
+            clock: clock.clone(),
+            config_age_max: ttl,
+            echo,
+        };
         let weather = faults.become_weather(Weather::Clear);
         let store: Arc<dyn Store> = match ground.scene() {
             Some(scene) => scene.open(id, clock, books, rng)?,
@@ -76,7 +86,14 @@ impl Client {
         });
         faults.become_weather(weather);
         let limiters = limiters.map_err(|error| format!("a client could not start: {error}"))?;
-        Ok(Client { id, limiters, clock: clock.clone(), deadline, on_unavailable, runtime: Some(runtime) })
+        Ok(Client {
+            id,
+            limiters,
+            clock: clock.clone(),
+            deadline,
+            on_unavailable,
+            runtime: Some(runtime),
+        })
     }
 
     /// Lets the settler work for about that many polls.

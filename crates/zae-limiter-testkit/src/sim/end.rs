@@ -14,7 +14,8 @@ use crate::oracle::Broken;
 
 /// Rounds of polling before what is left is dropped.
 const ROUNDS_MAX: usize = 8;
-/// Rounds of a drain: each lets seconds pass, and no job of the settler takes longer than some minutes.
+/// Rounds of a drain: each lets seconds pass, and no job of the settler takes longer than some
+/// minutes.
 const DRAIN_ROUNDS_MAX: usize = 300;
 
 impl Run {
@@ -79,7 +80,10 @@ impl Run {
         for client in &self.clients {
             let settled = client.limiters[0].settled();
             if settled.pending != 0 || settled.abandoned != 0 {
-                return Err(format!("the settler of client {} did not come to rest: {settled:?}", client.id));
+                return Err(format!(
+                    "the settler of client {} did not come to rest: {settled:?}",
+                    client.id
+                ));
             }
             lost.insert(client.id, settled.lost);
         }
@@ -97,7 +101,8 @@ impl Run {
         self.verdict()?;
         if let Some((_, store)) = self.books.inspectors().first() {
             // Believes what it is told: whatever is too old by now goes.
-            finish(store.sweep(now, u32::MAX)).map_err(|error| format!("the last sweep failed: {error}"))?;
+            finish(store.sweep(now, u32::MAX))
+                .map_err(|error| format!("the last sweep failed: {error}"))?;
             self.books.lock().oracle.sweep(now);
             compare_usage(&self.books, Some(now));
             self.verdict()?;

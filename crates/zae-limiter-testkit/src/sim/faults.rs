@@ -94,7 +94,11 @@ impl FaultPlan for Faults {
                 StoreErrorKind::Denied,
             ])),
             // Never `Busy`: that kind promises that nothing was applied.
-            3 => Fault::FailAfter(*sky.rng.pick(&[StoreErrorKind::Unavailable, StoreErrorKind::Unavailable, StoreErrorKind::Internal])),
+            3 => Fault::FailAfter(*sky.rng.pick(&[
+                StoreErrorKind::Unavailable,
+                StoreErrorKind::Unavailable,
+                StoreErrorKind::Internal,
+            ])),
             4 => Fault::Hang,
             _ => Fault::HangAfter,
         };

@@ -75,7 +75,10 @@ impl Run {
                 }
             }
             (Task::Consume(lease, amounts), Done::Consumed(result)) => {
-                self.note(format!("  op {id} -> {}", result.as_ref().map_or_else(ToString::to_string, |()| "more".to_owned())));
+                self.note(format!(
+                    "  op {id} -> {}",
+                    result.as_ref().map_or_else(ToString::to_string, |()| "more".to_owned())
+                ));
                 self.consumed(id, client_id, lease, &amounts, &result)
             }
             (Task::Flush(lease), Done::Settled(result)) => {
@@ -107,28 +110,48 @@ impl Run {
     /// The take an operation was granted, if it was granted one.
     pub(super) fn granted_take(&self, op: OpId) -> Option<(CallId, Vec<PlannedMember>)> {
         let state = self.books.lock();
-        state.calls.iter().enumerate().rev().find_map(|(id, call)| match (&call.asked, &call.told) {
-            (Asked::Consume { members }, Some(Told::Decision(ConsumeOutcome::Granted(_)))) if call.told_to == Some(op) => {
-                Some((id, members.clone()))
+        state.calls.iter().enumerate().rev().find_map(|(id, call)| {
+            match (&call.asked, &call.told) {
+                (Asked::Consume { members }, Some(Told::Decision(ConsumeOutcome::Granted(_))))
+                    if call.told_to == Some(op) =>
+                {
+                    Some((id, members.clone()))
+                }
+                _ => None,
             }
-            _ => None,
         })
     }
 
-    fn granted(&mut self, op: OpId, client: usize, ask: &Ask, degraded: bool) -> Result<LeaseModel, Broken> {
+    fn granted(
+        &mut self,
+        op: OpId,
+        client: usize,
+        ask: &Ask,
+        degraded: bool,
+    ) -> Result<LeaseModel, Broken> {
         self.leases_begun += 1;
         let id = self.leases_begun;
         if degraded {
             self.report.degraded += 1;
             return Ok(LeaseModel::new(id, &ask.amounts, ask.on_drop, None));
         }
-        let (take, members) = self.granted_take(op).ok_or_else(|| format!("op {op} got a lease that no take was granted for"))?;
+        let (take, members) = self
+            .granted_take(op)
+            .ok_or_else(|| format!("op {op} got a lease that no take was granted for"))?;
         self.accounts.own(take, id, client);
         Ok(LeaseModel::new(id, &ask.amounts, ask.on_drop, Some(&members)))
     }
 
-    /// The end of a `with_lease` whose work had begun. `ok` is `None` when it did not come to its end.
-    fn worked(&mut self, op: OpId, client: usize, (ask, work): (&Ask, &Work), recorded: bool, ok: Option<bool>) -> Result<(), Broken> {
+    /// The end of a `with_lease` whose work had begun. `ok` is `None` when it did not come to its
+    /// end.
+    fn worked(
+        &mut self,
+        op: OpId,
+        client: usize,
+        (ask, work): (&Ask, &Work),
+        recorded: bool,
+        ok: Option<bool>,
+    ) -> Result<(), Broken> {
         let degraded = self.granted_take(op).is_none();
         let mut model = self.granted(op, client, ask, degraded)?;
         if recorded {
@@ -153,7 +176,9 @@ impl Run {
     ) -> Result<(), Broken> {
         self.release(lease);
         let take = self.granted_take(op);
-        let Some(held) = self.held.iter_mut().find(|held| held.model.id == lease) else { return Ok(()) };
+        let Some(held) = self.held.iter_mut().find(|held| held.model.id == lease) else {
+            return Ok(());
+        };
         match (result, take) {
             (Ok(()), Some((take, members))) => {
                 self.accounts.own(take, lease, client);
@@ -162,9 +187,12 @@ impl Run {
             // Given without a decision, or more of a lease that was.
             (Ok(()), None) => {}
             (Err(_), None) => {}
-            (Err(error), Some(_)) => return Err(format!("op {op} was granted a take and said {error}")),
+            (Err(error), Some(_)) => {
+                return Err(format!("op {op} was granted a take and said {error}"));
+            }
         }
-        let held = self.held.iter().find(|held| held.model.id == lease).ok_or("the lease is held")?;
+        let held =
+            self.held.iter().find(|held| held.model.id == lease).ok_or("the lease is held")?;
         check_used(&held.lease, &held.model)
     }
 
@@ -217,7 +245,8 @@ impl Run {
             }
             Task::With(ask, work, progress) => {
                 let recorded = progress.recorded.load(Ordering::Relaxed);
-                let ended = progress.ended.load(Ordering::Relaxed).then_some(work.end == WorkEnd::Ok);
+                let ended =
+                    progress.ended.load(Ordering::Relaxed).then_some(work.end == WorkEnd::Ok);
                 if self.granted_take(id).is_some() {
                     let verdict = self.worked(id, client_id, (&ask, &work), recorded, ended);
                     self.books.check(verdict);
@@ -237,7 +266,9 @@ impl Run {
             }
             task => {
                 let words = panic.downcast_ref::<String>().cloned();
-                let words = words.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_default();
+                let words = words
+                    .or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string))
+                    .unwrap_or_default();
                 Err(format!("op {id} ({task:?}) panicked: {words}"))
             }
         }
@@ -256,7 +287,16 @@ fn named(result: &Result<Lease, AcquireError>) -> String {
 
 /// What a lease says was used is what was recorded.
 pub(super) fn check_used(lease: &Lease, model: &LeaseModel) -> Result<(), Broken> {
-    let used: Vec<(String, i128)> = lease.used().into_iter().map(|(name, tokens)| (name.to_string(), i128::from(tokens) * 1000)).collect();
-    let expected: Vec<(String, i128)> = model.declared.iter().cloned().zip(model.used.iter().copied()).collect();
-    if used == expected { Ok(()) } else { Err(format!("lease {} says it used {used:?}, expected {expected:?}", model.id)) }
+    let used: Vec<(String, i128)> = lease
+        .used()
+        .into_iter()
+        .map(|(name, tokens)| (name.to_string(), i128::from(tokens) * 1000))
+        .collect();
+    let expected: Vec<(String, i128)> =
+        model.declared.iter().cloned().zip(model.used.iter().copied()).collect();
+    if used == expected {
+        Ok(())
+    } else {
+        Err(format!("lease {} says it used {used:?}, expected {expected:?}", model.id))
+    }
 }

@@ -1,8 +1,8 @@
 //! The seeded simulator: one seed, one run, the same every time.
 //!
-//! Everything runs on one thread. Operations are futures that are polled when the seed says so; clocks are manual; what a
-//! backend does on threads of its own is waited for. A run ends with everything settled, and then every lease, every
-//! counter and the usage history must add up.
+//! Everything runs on one thread. Operations are futures that are polled when the seed says so;
+//! clocks are manual; what a backend does on threads of its own is waited for. A run ends with
+//! everything settled, and then every lease, every counter and the usage history must add up.
 
 mod client;
 mod end;
@@ -105,7 +105,9 @@ pub fn simulate(seed: u64, backend: Backend) -> Result<Report, Box<Failure>> {
     // Words cost more than what they are about; only a failure needs them.
     match run(seed, backend, false) {
         Ok((report, _)) => Ok(report),
-        Err(failure) if backend == Backend::Dynamo => Err(run(seed, backend, true).err().unwrap_or(failure)),
+        Err(failure) if backend == Backend::Dynamo => {
+            Err(run(seed, backend, true).err().unwrap_or(failure))
+        }
         Err(failure) => Err(failure),
     }
 }
@@ -144,9 +146,14 @@ pub fn replay(seed: u64, backend: Backend) -> (Vec<String>, Result<Report, Box<F
     }
 }
 
-fn run(seed: u64, backend: Backend, is_traced: bool) -> Result<(Report, Vec<String>), Box<Failure>> {
+fn run(
+    seed: u64,
+    backend: Backend,
+    is_traced: bool,
+) -> Result<(Report, Vec<String>), Box<Failure>> {
     let failed = |message: Broken, trace| Box::new(Failure { seed, backend, message, trace });
-    let mut run = Run::new(seed, backend, is_traced).map_err(|message| failed(message, Vec::new()))?;
+    let mut run =
+        Run::new(seed, backend, is_traced).map_err(|message| failed(message, Vec::new()))?;
     match run.play() {
         Ok(report) => Ok((report, run.trace)),
         Err(message) => Err(failed(message, run.trace)),
@@ -226,7 +233,8 @@ impl Run {
         Ok(run)
     }
 
-    /// In some runs one clock is far ahead from the beginning, and stays so: takes by it and by the others alternate.
+    /// In some runs one clock is far ahead from the beginning, and stays so: takes by it and by the
+    /// others alternate.
     fn set_ahead(&mut self, rng: &mut Rng) {
         if rng.chance(20) {
             let ahead_ms = *rng.pick(&[90_000, 400_000, 5_000_000, 90_000_000]);
@@ -243,8 +251,10 @@ impl Run {
         let store = self.ground.open(&clock, 0)?;
         let name = NAMESPACES[1].parse().map_err(|error| format!("{error}"))?;
         let id = "beta00000000".parse().map_err(|error| format!("{error}"))?;
-        let change = Change { principal: None, at: clock.now(), event: EventId::new(clock.now(), 0) };
-        finish(store.register_namespace(&name, &id, &change)).map_err(|error| format!("{error}"))?;
+        let change =
+            Change { principal: None, at: clock.now(), event: EventId::new(clock.now(), 0) };
+        finish(store.register_namespace(&name, &id, &change))
+            .map_err(|error| format!("{error}"))?;
         let beta = finish(store.scoped(&name)).map_err(|error| format!("{error}"))?;
         self.books.inspect_with(NAMESPACES[0], store);
         self.books.inspect_with(NAMESPACES[1], beta);
@@ -253,7 +263,14 @@ impl Run {
 
     fn new_client(&mut self, clock: &ManualClock) -> Result<Client, Broken> {
         self.clients_started += 1;
-        Client::start(self.clients_started, &self.ground, clock, &self.books, &self.faults, &mut self.rng)
+        Client::start(
+            self.clients_started,
+            &self.ground,
+            clock,
+            &self.books,
+            &self.faults,
+            &mut self.rng,
+        )
     }
 
     fn play(&mut self) -> Result<Report, Broken> {

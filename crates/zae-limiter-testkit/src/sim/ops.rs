@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use zae_limiter::{AcquireError, CommitError, Lease, NewEntity, OnDrop, OnUnavailable, PageRequest, RateLimiter, Request};
+use zae_limiter::{
+    AcquireError, CommitError, Lease, NewEntity, OnDrop, OnUnavailable, PageRequest, RateLimiter,
+    Request,
+};
 use zae_limiter_core::{EntityId, Limit, ResourceName};
 use zae_limiter_store::Level;
 
@@ -36,7 +39,12 @@ impl Ask {
         names.sort_by_cached_key(|name| !(*name == "rpm" || *name == "tpm") && rng.chance(90));
         let count = rng.weighted(&[(5, 1), (5, 2), (1, 3)]);
         let first = usize::from(rng.chance(30));
-        let amounts = names.into_iter().skip(first).take(count).map(|name| (name.to_owned(), rng.amount())).collect();
+        let amounts = names
+            .into_iter()
+            .skip(first)
+            .take(count)
+            .map(|name| (name.to_owned(), rng.amount()))
+            .collect();
         Ask {
             entity: rng.entity(),
             resource: rng.resource(),
@@ -44,13 +52,19 @@ impl Ask {
             limits: rng.chance(8).then(|| rng.limits()),
             fallback: rng.chance(15).then(|| rng.limits()),
             on_drop: *rng.pick(&[OnDrop::Rollback, OnDrop::Rollback, OnDrop::Commit, OnDrop::Keep]),
-            on_unavailable: *rng.pick(&[None, None, Some(OnUnavailable::Allow), Some(OnUnavailable::Block)]),
+            on_unavailable: *rng.pick(&[
+                None,
+                None,
+                Some(OnUnavailable::Allow),
+                Some(OnUnavailable::Block),
+            ]),
             deadline: rng.chance(10).then(|| Duration::from_millis(rng.between(1, 3_000))),
             wait: rng.chance(8).then(|| rng.pause()),
         }
     }
 
-    /// Makes it one that takes much from one bucket outside of any chain, and gives nothing back by itself.
+    /// Makes it one that takes much from one bucket outside of any chain, and gives nothing back by
+    /// itself.
     pub(crate) fn drain(&mut self, rng: &mut Rng) {
         (self.entity, self.resource) = (entity(ENTITIES[4]), resource(RESOURCES[0]));
         self.amounts = vec![(LIMITS[0].to_owned(), rng.between(1, 40))];
@@ -58,7 +72,8 @@ impl Ask {
     }
 
     pub(crate) fn request(&self) -> Request {
-        let mut request = Request::new(self.entity.clone(), self.resource.clone()).on_drop(self.on_drop);
+        let mut request =
+            Request::new(self.entity.clone(), self.resource.clone()).on_drop(self.on_drop);
         for (name, tokens) in &self.amounts {
             request = request.take(name.as_str(), *tokens);
         }
@@ -162,7 +177,12 @@ impl From<AcquireError> for WorkError {
     }
 }
 
-pub(crate) fn with_lease(limiter: RateLimiter, ask: &Ask, work: Work, progress: Arc<Progress>) -> OpFuture {
+pub(crate) fn with_lease(
+    limiter: RateLimiter,
+    ask: &Ask,
+    work: Work,
+    progress: Arc<Progress>,
+) -> OpFuture {
     let request = ask.request();
     let names: Vec<String> = ask.amounts.iter().map(|(name, _)| name.clone()).collect();
     Box::pin(async move {
@@ -200,7 +220,11 @@ async fn pauses(times: u32) {
 }
 
 pub(crate) fn consume(lease: Arc<Lease>, amounts: Vec<(String, u64)>) -> OpFuture {
-    Box::pin(async move { Done::Consumed(lease.consume(amounts.iter().map(|(name, tokens)| (name.as_str(), *tokens))).await) })
+    Box::pin(async move {
+        Done::Consumed(
+            lease.consume(amounts.iter().map(|(name, tokens)| (name.as_str(), *tokens))).await,
+        )
+    })
 }
 
 pub(crate) fn flush(lease: Arc<Lease>) -> OpFuture {
@@ -224,15 +248,31 @@ pub(crate) fn other(limiter: RateLimiter, is_sparse: bool, rng: &mut Rng) -> (St
         })
     }
     let flags = if is_sparse { 16 } else { 7 };
-    match rng.weighted(&[(9, 0), (3, 1), (flags, 2), (3, 3), (3, 4), (2, 5), (3, 6), (7, 7), (1, 8)]) {
+    match rng.weighted(&[
+        (9, 0),
+        (3, 1),
+        (flags, 2),
+        (3, 3),
+        (3, 4),
+        (2, 5),
+        (3, 6),
+        (7, 7),
+        (1, 8),
+    ]) {
         0 => {
             let (level, limits) = (rng.limited_level(is_sparse), rng.limits());
             let texts: Vec<String> = limits.iter().map(ToString::to_string).collect();
-            (format!("set limits of {level} to {texts:?}"), Box::pin(async move { said(limiter.set_limits(&level, limits).await) }))
+            (
+                format!("set limits of {level} to {texts:?}"),
+                Box::pin(async move { said(limiter.set_limits(&level, limits).await) }),
+            )
         }
         1 => {
             let level = rng.level();
-            (format!("delete limits of {level}"), Box::pin(async move { said(limiter.delete_limits(&level).await) }))
+            (
+                format!("delete limits of {level}"),
+                Box::pin(async move { said(limiter.delete_limits(&level).await) }),
+            )
         }
         2 => flag(limiter, is_sparse, rng),
         3 => {
@@ -251,7 +291,10 @@ pub(crate) fn other(limiter: RateLimiter, is_sparse: bool, rng: &mut Rng) -> (St
                 cascade: rng.chance(85),
                 metadata: std::collections::BTreeMap::new(),
             };
-            (format!("create {} under {:?}", new.id, new.parent), Box::pin(async move { said(limiter.create_entity(new).await) }))
+            (
+                format!("create {} under {:?}", new.id, new.parent),
+                Box::pin(async move { said(limiter.create_entity(new).await) }),
+            )
         }
         5 => {
             let (who, attempts) = (rng.entity(), rng.between(1, 3));
@@ -270,7 +313,11 @@ pub(crate) fn other(limiter: RateLimiter, is_sparse: bool, rng: &mut Rng) -> (St
         }
         6 => {
             let ask = Ask::random(rng);
-            let request = if rng.chance(30) { Request::new(ask.entity.clone(), ask.resource.clone()) } else { ask.request() };
+            let request = if rng.chance(30) {
+                Request::new(ask.entity.clone(), ask.resource.clone())
+            } else {
+                ask.request()
+            };
             let look = async move {
                 Done::Said(match limiter.availability(&request).await {
                     Ok(seen) => format!("{:?}", seen.retry_after()),
@@ -281,13 +328,23 @@ pub(crate) fn other(limiter: RateLimiter, is_sparse: bool, rng: &mut Rng) -> (St
         }
         7 => {
             let steps = u32::try_from(rng.between(1, 80)).unwrap_or(1);
-            (format!("sweep {steps} steps"), Box::pin(async move { said(limiter.sweep(steps).await) }))
+            (
+                format!("sweep {steps} steps"),
+                Box::pin(async move { said(limiter.sweep(steps).await) }),
+            )
         }
         _ => {
             let who = rng.entity();
             (
                 format!("list buckets of {who}"),
-                Box::pin(async move { said(limiter.buckets(who, &PageRequest::default()).await.map(|page| page.items.len())) }),
+                Box::pin(async move {
+                    said(
+                        limiter
+                            .buckets(who, &PageRequest::default())
+                            .await
+                            .map(|page| page.items.len()),
+                    )
+                }),
             )
         }
     }
@@ -295,8 +352,11 @@ pub(crate) fn other(limiter: RateLimiter, is_sparse: bool, rng: &mut Rng) -> (St
 
 fn flag(limiter: RateLimiter, is_sparse: bool, rng: &mut Rng) -> (String, OpFuture) {
     let level = match rng.level() {
-        // Whoever takes goes on to these, with or without limits of their own. Where they have none, only the store knows.
-        _ if rng.chance(if is_sparse { 85 } else { 35 }) => Level::Entity(entity(ENTITIES[1 + rng.index(3)])),
+        // Whoever takes goes on to these, with or without limits of their own. Where they have
+        // none, only the store knows.
+        _ if rng.chance(if is_sparse { 85 } else { 35 }) => {
+            Level::Entity(entity(ENTITIES[1 + rng.index(3)]))
+        }
         Level::System => Level::Resource(rng.resource()),
         level => level,
     };

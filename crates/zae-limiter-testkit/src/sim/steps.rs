@@ -97,11 +97,16 @@ impl Run {
                     metadata: std::collections::BTreeMap::new(),
                 };
                 let created = crate::journal::finish(Box::pin(limiter.create_entity(new)));
-                self.trace.push(format!("set-up of {}: {:?}", namespace, created.map(|created| created.entity.id)));
+                self.trace.push(format!(
+                    "set-up of {}: {:?}",
+                    namespace,
+                    created.map(|created| created.entity.id)
+                ));
             }
             let mut levels = vec![Level::System];
             if self.is_sparse {
-                levels = vec![Level::Entity(entity(ENTITIES[0])), Level::Entity(entity(ENTITIES[4]))];
+                levels =
+                    vec![Level::Entity(entity(ENTITIES[0])), Level::Entity(entity(ENTITIES[4]))];
             }
             for _ in 0..self.rng.index(4) {
                 levels.push(self.rng.limited_level(self.is_sparse));
@@ -109,7 +114,11 @@ impl Run {
             for level in levels {
                 let limits = self.rng.limits();
                 let answer = crate::journal::finish(Box::pin(limiter.set_limits(&level, limits)));
-                self.trace.push(format!("set-up of {}: limits of {level}: {}", namespace, answer.is_ok()));
+                self.trace.push(format!(
+                    "set-up of {}: limits of {level}: {}",
+                    namespace,
+                    answer.is_ok()
+                ));
             }
         }
         // Sweeps believe a clock that one of them has seen before: an hour from now they act.
@@ -127,7 +136,11 @@ impl Run {
             }
             return self.happen();
         }
-        match self.rng.weighted(if self.ground.scene().is_some() { &CHOICES_ON_A_TABLE } else { &CHOICES }) {
+        match self.rng.weighted(if self.ground.scene().is_some() {
+            &CHOICES_ON_A_TABLE
+        } else {
+            &CHOICES
+        }) {
             Choice::Acquire if self.ground.scene().is_some() => {
                 // Several at once: what they send meets on the way.
                 (0..self.rng.between(1, 4)).try_for_each(|_| self.start_acquire())
@@ -168,7 +181,12 @@ impl Run {
             }
             Choice::Other => self.start_other(),
             Choice::Weather => {
-                let weather = self.rng.weighted(&[(3, Weather::Clear), (4, Weather::Fair), (2, Weather::Rough), (1, Weather::Outage)]);
+                let weather = self.rng.weighted(&[
+                    (3, Weather::Clear),
+                    (4, Weather::Fair),
+                    (2, Weather::Rough),
+                    (1, Weather::Outage),
+                ]);
                 self.note(format!("  the weather becomes {weather:?}"));
                 self.faults.become_weather(weather);
                 Ok(())
@@ -177,7 +195,10 @@ impl Run {
             Choice::Forget => {
                 let client = self.rng.index(self.clients.len());
                 self.note(format!("  client {client} forgets its cache"));
-                self.clients[client].limiters.iter().for_each(zae_limiter::RateLimiter::invalidate_config_cache);
+                self.clients[client]
+                    .limiters
+                    .iter()
+                    .for_each(zae_limiter::RateLimiter::invalidate_config_cache);
                 Ok(())
             }
         }
@@ -239,12 +260,26 @@ impl Run {
         }
     }
 
-    fn start(&mut self, client: usize, task: Task, name: String, future: OpFuture) -> Result<(), Broken> {
+    fn start(
+        &mut self,
+        client: usize,
+        task: Task,
+        name: String,
+        future: OpFuture,
+    ) -> Result<(), Broken> {
         self.ops_started += 1;
         let id = self.ops_started;
         self.note(format!("  op {id} of client {client}: {name}"));
         let began = self.clients[client].clock.monotonic();
-        self.ops.push(Op { id, client, client_id: self.clients[client].id, task, polled: false, began, future });
+        self.ops.push(Op {
+            id,
+            client,
+            client_id: self.clients[client].id,
+            task,
+            polled: false,
+            began,
+            future,
+        });
         let at_once = self.rng.weighted(&[(1, 0), (2, 1), (6, 2)]);
         for _ in 0..at_once {
             if let Some(index) = self.ops.iter().position(|op| op.id == id) {
@@ -271,11 +306,19 @@ impl Run {
         }
         let (client, namespace) = (self.rng.index(self.clients.len()), self.namespace());
         let ask = self.ask();
-        let records = (0..self.rng.index(3)).map(|_| (self.rng.index(ask.amounts.len()), self.rng.amount())).collect();
+        let records = (0..self.rng.index(3))
+            .map(|_| (self.rng.index(ask.amounts.len()), self.rng.amount()))
+            .collect();
         let end = self.rng.weighted(&[(5, WorkEnd::Ok), (2, WorkEnd::Err), (1, WorkEnd::Panic)]);
-        let work = Work { records, pauses: u32::try_from(self.rng.between(0, 3)).unwrap_or(0), end };
+        let work =
+            Work { records, pauses: u32::try_from(self.rng.between(0, 3)).unwrap_or(0), end };
         let progress = Arc::default();
-        let future = ops::with_lease(self.clients[client].limiters[namespace].clone(), &ask, work.clone(), Arc::clone(&progress));
+        let future = ops::with_lease(
+            self.clients[client].limiters[namespace].clone(),
+            &ask,
+            work.clone(),
+            Arc::clone(&progress),
+        );
         let name = format!("with_lease in {} {ask:?}, {work:?}", NAMESPACES[namespace]);
         self.start(client, Task::With(ask, work, progress), name, future)
     }
@@ -285,7 +328,11 @@ impl Run {
             return self.poll_some();
         }
         let (client, namespace) = (self.rng.index(self.clients.len()), self.namespace());
-        let (name, future) = ops::other(self.clients[client].limiters[namespace].clone(), self.is_sparse, &mut self.rng);
+        let (name, future) = ops::other(
+            self.clients[client].limiters[namespace].clone(),
+            self.is_sparse,
+            &mut self.rng,
+        );
         self.start(client, Task::Other, format!("in {} {name}", NAMESPACES[namespace]), future)
     }
 
@@ -293,14 +340,19 @@ impl Run {
         if self.is_ahead {
             return 0;
         }
-        if self.ground.scene().is_some() { self.rng.weighted(&[(15, 0), (1, 1)]) } else { self.rng.weighted(&[(4, 0), (1, 1)]) }
+        if self.ground.scene().is_some() {
+            self.rng.weighted(&[(15, 0), (1, 1)])
+        } else {
+            self.rng.weighted(&[(4, 0), (1, 1)])
+        }
     }
 
     fn start_more(&mut self) -> Result<(), Broken> {
         let Some(index) = self.some_lease(false) else { return Ok(()) };
         let Held { client, lease, model, .. } = &self.held[index];
         let (client, lease, id) = (*client, Arc::clone(lease), model.id);
-        let mut amounts: Vec<(String, u64)> = model.declared.iter().map(|name| (name.clone(), 0)).collect();
+        let mut amounts: Vec<(String, u64)> =
+            model.declared.iter().map(|name| (name.clone(), 0)).collect();
         for (_, tokens) in &mut amounts {
             *tokens = if self.rng.chance(30) { 0 } else { self.rng.amount() };
         }
@@ -309,7 +361,12 @@ impl Run {
         }
         self.held[index].busy += 1;
         let future = ops::consume(lease, amounts.clone());
-        self.start(client, Task::Consume(id, amounts.clone()), format!("lease {id} consumes more: {amounts:?}"), future)
+        self.start(
+            client,
+            Task::Consume(id, amounts.clone()),
+            format!("lease {id} consumes more: {amounts:?}"),
+            future,
+        )
     }
 
     fn start_flush(&mut self) -> Result<(), Broken> {
@@ -325,18 +382,31 @@ impl Run {
         let Some(index) = self.some_lease(true) else { return Ok(()) };
         let Held { client, lease, model, .. } = self.held.remove(index);
         let id = model.id;
-        let Some(lease) = Arc::into_inner(lease) else { return Err(format!("lease {id} is idle and still borrowed")) };
+        let Some(lease) = Arc::into_inner(lease) else {
+            return Err(format!("lease {id} is idle and still borrowed"));
+        };
         self.ending.insert(id, model);
         if commit {
-            self.start(client, Task::Commit(id), format!("lease {id} is committed"), ops::commit(lease))
+            self.start(
+                client,
+                Task::Commit(id),
+                format!("lease {id} is committed"),
+                ops::commit(lease),
+            )
         } else {
-            self.start(client, Task::Rollback(id), format!("lease {id} is rolled back"), ops::rollback(lease))
+            self.start(
+                client,
+                Task::Rollback(id),
+                format!("lease {id} is rolled back"),
+                ops::rollback(lease),
+            )
         }
     }
 
     /// One of the leases; an idle one if it is to end.
     pub(super) fn some_lease(&mut self, idle: bool) -> Option<usize> {
-        let fit: Vec<usize> = (0..self.held.len()).filter(|index| !idle || self.held[*index].busy == 0).collect();
+        let fit: Vec<usize> =
+            (0..self.held.len()).filter(|index| !idle || self.held[*index].busy == 0).collect();
         if fit.is_empty() { None } else { Some(*self.rng.pick(&fit)) }
     }
 
@@ -373,7 +443,8 @@ impl Run {
         }
         let future = &mut self.ops[index].future;
         let mut context = Context::from_waker(Waker::noop());
-        let polled = std::panic::catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut context)));
+        let polled =
+            std::panic::catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut context)));
         self.books.lock().op = None;
         match polled {
             Ok(Poll::Pending) => Ok(()),

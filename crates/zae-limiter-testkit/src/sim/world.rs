@@ -74,10 +74,15 @@ impl Ground {
                 };
                 Ground::Memory(MemoryStore::with_options(options))
             }
-            Backend::Dynamo => Ground::Dynamo(Box::new(Scene::new(seed, &start_clock(), is_traced)?)),
+            Backend::Dynamo => {
+                Ground::Dynamo(Box::new(Scene::new(seed, &start_clock(), is_traced)?))
+            }
             Backend::Sqlite => {
                 // Where there is a file system in memory, the run does not wait for a disk.
-                let folder = tempfile::Builder::new().prefix("zael-sim").tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+                let folder = tempfile::Builder::new()
+                    .prefix("zael-sim")
+                    .tempdir_in("/dev/shm")
+                    .or_else(|_| tempfile::tempdir());
                 let folder = folder.map_err(|error| format!("no temporary folder: {error}"))?;
                 let path = folder.path().join("limits.db");
                 Ground::Sqlite { _folder: folder, path, usage_kept_ms }
@@ -108,11 +113,15 @@ impl Ground {
                 let options = SqliteOptions::new()
                     .usage_retention_ms(*usage_kept_ms)
                     .audit_retention_ms(RETENTION_MS)
-                    // Beside operations, at a moment of its own: a seed would not be one run. Clients sweep when told to.
+                    // Beside operations, at a moment of its own: a seed would not be one run.
+                    // Clients sweep when told to.
                     .background_sweep(false)
                     .clock(Arc::new(clock.clone()))
                     .entropy(Arc::new(SeededEntropy::new(seed)));
-                Arc::new(SqliteStore::open_with(path, options).map_err(|error| format!("opening failed: {error}"))?)
+                Arc::new(
+                    SqliteStore::open_with(path, options)
+                        .map_err(|error| format!("opening failed: {error}"))?,
+                )
             }
         })
     }
@@ -133,7 +142,14 @@ pub(crate) fn resource(name: &str) -> ResourceName {
 /// Random pieces of a request or a configuration.
 impl Rng {
     pub(crate) fn entity(&mut self) -> EntityId {
-        entity(self.weighted(&[(8, ENTITIES[0]), (3, ENTITIES[1]), (2, ENTITIES[2]), (1, ENTITIES[3]), (4, ENTITIES[4]), (2, ENTITIES[5])]))
+        entity(self.weighted(&[
+            (8, ENTITIES[0]),
+            (3, ENTITIES[1]),
+            (2, ENTITIES[2]),
+            (1, ENTITIES[3]),
+            (4, ENTITIES[4]),
+            (2, ENTITIES[5]),
+        ]))
     }
 
     pub(crate) fn resource(&mut self) -> ResourceName {
@@ -151,7 +167,8 @@ impl Rng {
         Limit::custom(name, capacity, amount, period_s).expect("within bounds")
     }
 
-    /// One to four limits, in any order. Most configurations have the two everyday limits, so that requests fit them.
+    /// One to four limits, in any order. Most configurations have the two everyday limits, so that
+    /// requests fit them.
     pub(crate) fn limits(&mut self) -> Vec<Limit> {
         let mut names: Vec<&str> = Vec::new();
         for (name, percent) in LIMITS.into_iter().zip([94, 88, 25, 15]) {
@@ -177,13 +194,16 @@ impl Rng {
         }
     }
 
-    /// A level that limits may be stored at. In a sparse run only the first of a chain, and one outside of any, have limits.
+    /// A level that limits may be stored at. In a sparse run only the first of a chain, and one
+    /// outside of any, have limits.
     pub(crate) fn limited_level(&mut self, is_sparse: bool) -> Level {
         match self.level() {
             level if !is_sparse => level,
             Level::System | Level::Entity(_) => Level::Entity(entity(ENTITIES[0])),
             Level::Resource(resource) => Level::EntityResource(entity(ENTITIES[4]), resource),
-            Level::EntityResource(_, resource) => Level::EntityResource(entity(ENTITIES[0]), resource),
+            Level::EntityResource(_, resource) => {
+                Level::EntityResource(entity(ENTITIES[0]), resource)
+            }
         }
     }
 

@@ -1,7 +1,9 @@
-//! Futures and leases dropped at every point: once the settler has drained, no token is lost and none is given back twice.
+//! Futures and leases dropped at every point: once the settler has drained, no token is lost and
+//! none is given back twice.
 //!
-//! Every test runs on both stores, with calls that are pending before they are carried out, after it, both or neither. The
-//! oracle of the rig compares all buckets after every write; the tests look at what was consumed in the end.
+//! Every test runs on both stores, with calls that are pending before they are carried out, after
+//! it, both or neither. The oracle of the rig compares all buckets after every write; the tests
+//! look at what was consumed in the end.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -30,10 +32,22 @@ fn rig(backend: Backend) -> Rig {
         for (id, parent) in [("team", None), ("key", Some("team"))] {
             let parent = parent.map(|parent: &str| parent.parse().unwrap());
             let cascade = parent.is_some();
-            let new = NewEntity { id: id.parse().unwrap(), name: id.into(), parent, cascade, metadata: Default::default() };
+            let new = NewEntity {
+                id: id.parse().unwrap(),
+                name: id.into(),
+                parent,
+                cascade,
+                metadata: Default::default(),
+            };
             limiter.create_entity(new).await.unwrap();
         }
-        limiter.set_limits(&Level::System, ["rpm:100000/day".parse().unwrap(), "tpm:100000/day".parse().unwrap()]).await.unwrap();
+        limiter
+            .set_limits(
+                &Level::System,
+                ["rpm:100000/day".parse().unwrap(), "tpm:100000/day".parse().unwrap()],
+            )
+            .await
+            .unwrap();
     });
     rig
 }
@@ -53,7 +67,11 @@ fn check_consumed(rig: &Rig, rpm: i64, tpm: i64, context: &str) {
     let nothing = (settled.lost, settled.abandoned, settled.pending);
     assert_eq!(nothing, (0, 0, 0), "{context}: {settled:?}");
     for member in MEMBERS {
-        assert_eq!((rig.consumed(member, "rpm"), rig.consumed(member, "tpm")), (rpm, tpm), "{context}: consumed by {member}");
+        assert_eq!(
+            (rig.consumed(member, "rpm"), rig.consumed(member, "tpm")),
+            (rpm, tpm),
+            "{context}: consumed by {member}"
+        );
     }
 }
 
@@ -89,11 +107,20 @@ fn at_every_poll(scenario: impl Fn(&Moment) -> bool) {
     for backend in BACKENDS {
         for delays in DELAYS {
             let polled_to_the_end = (0..POLLS_MAX).find(|polls| {
-                let context = format!("{} with delays {delays:?}, dropped after {polls} polls", backend.as_str());
+                let context = format!(
+                    "{} with delays {delays:?}, dropped after {polls} polls",
+                    backend.as_str()
+                );
                 scenario(&Moment { rig: rig(backend), polls: *polls, delays, context })
             });
-            let polls = polled_to_the_end.unwrap_or_else(|| panic!("{} with delays {delays:?}: it never ends", backend.as_str()));
-            assert!(polls > delays.0 + delays.1, "{} with delays {delays:?}: only {polls} polls", backend.as_str());
+            let polls = polled_to_the_end.unwrap_or_else(|| {
+                panic!("{} with delays {delays:?}: it never ends", backend.as_str())
+            });
+            assert!(
+                polls > delays.0 + delays.1,
+                "{} with delays {delays:?}: only {polls} polls",
+                backend.as_str()
+            );
         }
     }
 }
@@ -118,7 +145,9 @@ fn a_waiting_acquire_dropped_in_its_sleep_takes_nothing() {
         let rig = rig(backend);
         let all = acquired(&rig, Request::new("key", "gpt-4").take("rpm", 100_000));
         let waiting = rig.limiter().acquire(request().wait(Duration::from_secs(86_400)));
-        let Polled::Pending(waiting) = poll_times(waiting, 5) else { panic!("there is nothing left to take") };
+        let Polled::Pending(waiting) = poll_times(waiting, 5) else {
+            panic!("there is nothing left to take")
+        };
         drop(waiting);
         rig.run(all.commit()).unwrap();
         check_consumed(&rig, 100_000, 0, backend.as_str());
@@ -151,7 +180,8 @@ fn ends_at_every_poll(
 
 #[test]
 fn a_commit_dropped_at_every_poll_charges_what_was_recorded() {
-    // Before its first poll a commit is a lease like any other, and dropping it acts as its request says.
+    // Before its first poll a commit is a lease like any other, and dropping it acts as its request
+    // says.
     ends_at_every_poll(Lease::commit, OnDrop::Rollback, (0, 0), (14, 5));
     ends_at_every_poll(Lease::commit, OnDrop::Commit, (14, 5), (14, 5));
     ends_at_every_poll(Lease::commit, OnDrop::Keep, (10, 20), (14, 5));
@@ -201,8 +231,14 @@ fn left_by(on_drop: OnDrop) -> (i64, i64) {
 /// Pending for one poll.
 async fn pause() {
     let mut waited = false;
-    std::future::poll_fn(move |_| if std::mem::replace(&mut waited, true) { std::task::Poll::Ready(()) } else { std::task::Poll::Pending })
-        .await;
+    std::future::poll_fn(move |_| {
+        if std::mem::replace(&mut waited, true) {
+            std::task::Poll::Ready(())
+        } else {
+            std::task::Poll::Pending
+        }
+    })
+    .await;
 }
 
 #[test]
@@ -242,7 +278,9 @@ fn a_panic_inside_with_lease_acts_as_the_request_says() {
                 // Without the message that a panic prints.
                 std::panic::resume_unwind(Box::new("the work panicked"))
             };
-            let worked = AssertUnwindSafe(|| rig.run(rig.limiter().with_lease(request().on_drop(on_drop), work)));
+            let worked = AssertUnwindSafe(|| {
+                rig.run(rig.limiter().with_lease(request().on_drop(on_drop), work))
+            });
             assert!(std::panic::catch_unwind(worked).is_err());
             let (rpm, tpm) = left_by(on_drop);
             check_consumed(&rig, rpm, tpm, &format!("{on_drop:?} on {}", backend.as_str()));
@@ -255,10 +293,15 @@ fn work_that_fails_gives_everything_back_whatever_drop_would_do() {
     for backend in BACKENDS {
         for on_drop in DROPS {
             let rig = rig(backend);
-            let failed = rig.run(rig.limiter().with_lease(request().on_drop(on_drop), async |lease: &Lease| {
-                lease.record("rpm", 14).unwrap();
-                Err::<(), AcquireError>(AcquireError::from(zae_limiter::Invalid::Refused("the work failed".into())))
-            }));
+            let failed = rig.run(rig.limiter().with_lease(
+                request().on_drop(on_drop),
+                async |lease: &Lease| {
+                    lease.record("rpm", 14).unwrap();
+                    Err::<(), AcquireError>(AcquireError::from(zae_limiter::Invalid::Refused(
+                        "the work failed".into(),
+                    )))
+                },
+            ));
             assert!(failed.is_err());
             check_consumed(&rig, 0, 0, &format!("{on_drop:?} on {}", backend.as_str()));
         }
@@ -298,7 +341,12 @@ fn a_lease_dropped_anywhere_acts_as_its_request_says() {
                     OnDrop::Commit => used,
                     OnDrop::Keep => taken,
                 };
-                check_consumed(&rig, rpm, tpm, &format!("{name}, {on_drop:?} on {}", backend.as_str()));
+                check_consumed(
+                    &rig,
+                    rpm,
+                    tpm,
+                    &format!("{name}, {on_drop:?} on {}", backend.as_str()),
+                );
             }
         }
     }
@@ -325,9 +373,12 @@ fn what_does_not_fit_the_queue_stays_spent_and_is_counted() {
     const EXTRA: u64 = 4;
     let rig = rig(Backend::Memory);
     let leases: Vec<Lease> = (0..QUEUE_MAX + EXTRA)
-        .map(|_| match poll_times(rig.limiter().acquire(Request::new("team", "gpt-4").take("rpm", 1)), 1) {
-            Polled::Ready(lease, _) => lease.unwrap(),
-            Polled::Pending(_) => panic!("the memory store answers at once"),
+        .map(|_| {
+            match poll_times(rig.limiter().acquire(Request::new("team", "gpt-4").take("rpm", 1)), 1)
+            {
+                Polled::Ready(lease, _) => lease.unwrap(),
+                Polled::Pending(_) => panic!("the memory store answers at once"),
+            }
         })
         .collect();
     // Nobody runs the settler between these.
@@ -343,11 +394,15 @@ fn a_hung_store_costs_time_and_no_token_more_than_was_asked() {
         let rig = rig(backend);
         // Pending for longer than any deadline; the clock decides.
         rig.slow_down(1_000_000, 0);
-        let Polled::Pending(mut acquire) = poll_times(rig.limiter().acquire(request()), 3) else { panic!("the store hangs") };
+        let Polled::Pending(mut acquire) = poll_times(rig.limiter().acquire(request()), 3) else {
+            panic!("the store hangs")
+        };
         let began = rig.clock().monotonic();
         rig.clock().advance(Duration::from_secs(1));
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        let std::task::Poll::Ready(answer) = acquire.as_mut().poll(&mut context) else { panic!("the deadline is over") };
+        let std::task::Poll::Ready(answer) = acquire.as_mut().poll(&mut context) else {
+            panic!("the deadline is over")
+        };
         assert!(matches!(answer, Err(AcquireError::Unavailable(_))), "{answer:?}");
         assert_eq!(rig.clock().monotonic() - began, Duration::from_secs(1));
         drop(acquire);

@@ -1,4 +1,5 @@
-//! What documents say about the code is there: tests by their names, which are also filters, and pages by their links.
+//! What documents say about the code is there: tests by their names, which are also filters, and
+//! pages by their links.
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
 use std::collections::BTreeSet;
@@ -31,7 +32,10 @@ fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
 fn names_in<'a>(sources: impl IntoIterator<Item = &'a str>) -> BTreeSet<&'a str> {
     let mut names = BTreeSet::new();
     for source in sources {
-        let mut words = source.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty()).peekable();
+        let mut words = source
+            .split(|c: char| !c.is_alphanumeric() && c != '_')
+            .filter(|word| !word.is_empty())
+            .peekable();
         while let Some(word) = words.next() {
             if matches!(word, "fn" | "mod") {
                 names.extend(words.peek());
@@ -41,10 +45,14 @@ fn names_in<'a>(sources: impl IntoIterator<Item = &'a str>) -> BTreeSet<&'a str>
     names
 }
 
-/// Paths in backticks such as `calls::a_warm_take`, of lower case only. A name may be cut with `…` or `*`.
+/// Paths in backticks such as `calls::a_warm_take`, of lower case only. A name may be cut with `…`
+/// or `*`.
 fn paths_in(page: &str) -> Vec<&str> {
     let is_path = |code: &&str| {
-        let is_word = |word: &str| !word.is_empty() && word.chars().all(|c| matches!(c, 'a'..='z' | '0'..='9' | '_' | '…' | '*'));
+        let is_word = |word: &str| {
+            !word.is_empty()
+                && word.chars().all(|c| matches!(c, 'a'..='z' | '0'..='9' | '_' | '…' | '*'))
+        };
         code.contains("::") && code.trim_end_matches("::").split("::").all(is_word)
     };
     page.lines().flat_map(|line| line.split('`').skip(1).step_by(2)).filter(is_path).collect()
@@ -53,7 +61,9 @@ fn paths_in(page: &str) -> Vec<&str> {
 /// Paths whose parts are no function and no module.
 fn unknown<'a>(page: &'a str, names: &BTreeSet<&str>) -> Vec<&'a str> {
     let is_known = |word: &str| match word.trim_end_matches(['…', '*']) {
-        whole if whole == word => names.contains(word) || CRATES.contains(&word) || word.starts_with("zae_limiter"),
+        whole if whole == word => {
+            names.contains(word) || CRATES.contains(&word) || word.starts_with("zae_limiter")
+        }
         begun => names.iter().any(|name| name.starts_with(begun)),
     };
     let ours = paths_in(page).into_iter().filter(|path| !path.starts_with("std::"));
@@ -70,12 +80,17 @@ fn broken_links(page: &str, folder: &Path) -> Vec<String> {
 
 fn pages() -> Vec<(PathBuf, String)> {
     let is_ours = |path: &PathBuf| !path.components().any(|part| part.as_os_str() == "LICENSES");
-    files(&root(), ".md").into_iter().filter(is_ours).map(|path| (path.clone(), fs::read_to_string(path).unwrap())).collect()
+    files(&root(), ".md")
+        .into_iter()
+        .filter(is_ours)
+        .map(|path| (path.clone(), fs::read_to_string(path).unwrap()))
+        .collect()
 }
 
 #[test]
 fn tests_that_documents_name_are_there() {
-    let names = names_in(["mod calls { #[test] fn a_warm_take() {} async fn two_takes_at_once() {} }"]);
+    let names =
+        names_in(["mod calls { #[test] fn a_warm_take() {} async fn two_takes_at_once() {} }"]);
     let page = "`calls::a_warm_take`, `calls::a_cold_take`, `other::a_warm_take`, `calls::two_…`, `Level::entity`, `calls::`, `a::b c`, `std::fs::copy`";
     assert_eq!(unknown(page, &names), ["calls::a_cold_take", "other::a_warm_take"]);
 
@@ -88,7 +103,9 @@ fn tests_that_documents_name_are_there() {
     names.extend(sources.iter().filter_map(|(path, _)| path.file_stem()?.to_str()));
     let mut wrong = Vec::new();
     for (path, page) in pages() {
-        wrong.extend(unknown(&page, &names).into_iter().map(|name| format!("{}: {name}", path.display())));
+        wrong.extend(
+            unknown(&page, &names).into_iter().map(|name| format!("{}: {name}", path.display())),
+        );
     }
     assert!(wrong.is_empty(), "no tests or modules:\n{}", wrong.join("\n"));
 }
@@ -96,7 +113,10 @@ fn tests_that_documents_name_are_there() {
 #[test]
 fn links_between_documents_lead_somewhere() {
     let page = "[here](tidy.rs), [gone](no-such-page.md#part), [part](#part), [elsewhere](https://example.com/x)";
-    assert_eq!(broken_links(page, &root().join("crates/zae-limiter-testkit/tests/it")), ["no-such-page.md"]);
+    assert_eq!(
+        broken_links(page, &root().join("crates/zae-limiter-testkit/tests/it")),
+        ["no-such-page.md"]
+    );
     for (path, page) in pages() {
         let broken = broken_links(&page, path.parent().unwrap());
         assert!(broken.is_empty(), "{}: links to {broken:?}", path.display());
@@ -107,21 +127,33 @@ fn links_between_documents_lead_somewhere() {
 #[test]
 fn the_readme_prints_a_program_with_its_imports() {
     let readme = fs::read_to_string(root().join("README.md")).unwrap();
-    let programs: Vec<&str> = readme.split("```rust").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-    assert!(!programs.is_empty() && programs.iter().all(|program| program.contains("use zae_limiter::") && program.contains("fn main()")));
+    let programs: Vec<&str> =
+        readme.split("```rust").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert!(
+        !programs.is_empty()
+            && programs
+                .iter()
+                .all(|program| program.contains("use zae_limiter::")
+                    && program.contains("fn main()"))
+    );
     let library = fs::read_to_string(root().join("crates/zae-limiter/src/lib.rs")).unwrap();
-    assert!(library.contains("include_str!(\"../../../README.md\")"), "the README is no documentation test any more");
+    assert!(
+        library.contains("include_str!(\"../../../README.md\")"),
+        "the README is no documentation test any more"
+    );
 }
 
 /// Whoever runs the demo for the first time sees that it is being built: it takes minutes.
 #[test]
 fn the_demo_is_not_built_in_silence() {
     let aliases = fs::read_to_string(root().join(".cargo/config.toml")).unwrap();
-    let demo = aliases.lines().find(|line| line.starts_with("demo = ")).expect("the alias of the README");
+    let demo =
+        aliases.lines().find(|line| line.starts_with("demo = ")).expect("the alias of the README");
     assert!(!demo.split_whitespace().any(|word| matches!(word, "-q" | "--quiet")), "{demo}");
 }
 
-/// The repository of another project is not ours, and a page of a registry without a text helps nobody.
+/// The repository of another project is not ours, and a page of a registry without a text helps
+/// nobody.
 #[test]
 fn published_crates_say_what_they_are() {
     for manifest in files(&root().join("crates"), "Cargo.toml") {

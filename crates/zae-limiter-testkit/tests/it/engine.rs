@@ -37,7 +37,10 @@ fn put(engine: &Engine, key: &str, ttl: u64) {
 
 fn keys(engine: &Engine) -> Vec<String> {
     let found = engine.call("Scan", &json!({"TableName": TABLE, "ConsistentRead": true})).ok();
-    let mut keys: Vec<String> = list(&found["Items"]).iter().map(|item| item["PK"]["S"].as_str().expect("a key").to_owned()).collect();
+    let mut keys: Vec<String> = list(&found["Items"])
+        .iter()
+        .map(|item| item["PK"]["S"].as_str().expect("a key").to_owned())
+        .collect();
     keys.sort();
     keys
 }
@@ -46,7 +49,8 @@ fn list(value: &Value) -> &Vec<Value> {
     value.as_array().expect("a list")
 }
 
-/// The engine lists a table before it has made it; whoever asks for its health then must not be told that it has none.
+/// The engine lists a table before it has made it; whoever asks for its health then must not be
+/// told that it has none.
 #[test]
 fn its_health_is_good_while_tables_come_and_go() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -74,7 +78,8 @@ fn records(engine: &Engine) -> Vec<Value> {
     let shard = &stream["StreamDescription"]["Shards"][0]["ShardId"];
     let from = json!({"StreamArn": arn, "ShardId": shard, "ShardIteratorType": "TRIM_HORIZON"});
     let iterator = engine.call("GetShardIterator", &from).ok();
-    let records = engine.call("GetRecords", &json!({"ShardIterator": iterator["ShardIterator"]})).ok();
+    let records =
+        engine.call("GetRecords", &json!({"ShardIterator": iterator["ShardIterator"]})).ok();
     list(&records["Records"]).clone()
 }
 
@@ -87,7 +92,10 @@ fn it_starts_empty_and_says_so() {
     let engine = Engine::start();
     assert!(engine.can_sweep());
     let health = engine.health();
-    assert_eq!((&health["name"], &health["data"], &health["tables"]), (&json!("zae-limiter-local"), &json!("memory"), &json!([])));
+    assert_eq!(
+        (&health["name"], &health["data"], &health["tables"]),
+        (&json!("zae-limiter-local"), &json!("memory"), &json!([]))
+    );
     create(&engine);
     put(&engine, "one", NOW);
     assert_eq!(engine.health()["tables"], json!([{"name": TABLE, "items": 1}]));
@@ -148,7 +156,8 @@ fn a_data_file_is_not_shared() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("engine.db");
     let _engine = Engine::start_on(&data);
-    let second = run(&[OsStr::new("--port"), OsStr::new("0"), OsStr::new("--data"), data.as_os_str()]);
+    let second =
+        run(&[OsStr::new("--port"), OsStr::new("0"), OsStr::new("--data"), data.as_os_str()]);
     let complaint = String::from_utf8_lossy(&second.stderr);
     assert!(!second.status.success() && complaint.contains("in use"), "{complaint}");
 }
@@ -168,8 +177,12 @@ fn a_sweep_deletes_expired_items_only_and_signs_them() {
     let last = records.last().expect("a record of the deletion");
     assert_eq!(last["eventName"], "REMOVE");
     assert_eq!(last["dynamodb"]["OldImage"], item("expired", NOW - 1));
-    // Unlike the service's streams API, which writes `Type` and `PrincipalId`: an SDK reads an identity without members.
-    assert_eq!(last["userIdentity"], json!({"type": "Service", "principalId": "dynamodb.amazonaws.com"}));
+    // Unlike the service's streams API, which writes `Type` and `PrincipalId`: an SDK reads an
+    // identity without members.
+    assert_eq!(
+        last["userIdentity"],
+        json!({"type": "Service", "principalId": "dynamodb.amazonaws.com"})
+    );
 }
 
 #[test]
@@ -203,13 +216,17 @@ fn streams_stay_fast() {
     // The best of each thousand: what else the machine does slows some down, never all.
     let best = |batches: &[Duration]| *batches.iter().min().expect("batches");
     let (first, last) = (best(&batches[..1000 / BATCH]), best(&batches[5000 / BATCH..]));
-    assert!(last.as_secs_f64() < first.as_secs_f64() * 2.5, "{first:?} for {BATCH} writes at first, {last:?} at last");
+    assert!(
+        last.as_secs_f64() < first.as_secs_f64() * 2.5,
+        "{first:?} for {BATCH} writes at first, {last:?} at last"
+    );
     assert_eq!(engine.trim_streams(), 6000);
 }
 
 #[test]
 fn other_machines_are_refused_unless_asked_for() {
-    let refused = run(&[OsStr::new("--host"), OsStr::new("0.0.0.0"), OsStr::new("--port"), OsStr::new("0")]);
+    let refused =
+        run(&[OsStr::new("--host"), OsStr::new("0.0.0.0"), OsStr::new("--port"), OsStr::new("0")]);
     assert_eq!(refused.status.code(), Some(2));
     let complaint = String::from_utf8_lossy(&refused.stderr);
     assert!(complaint.contains("--allow-remote"), "{complaint}");
@@ -220,7 +237,10 @@ fn the_port_file_holds_the_address() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("port");
     let engine = Engine::start_with(&[OsStr::new("--port-file"), path.as_os_str()]);
-    assert_eq!(format!("http://{}", fs::read_to_string(&path).unwrap().trim_end()), engine.endpoint());
+    assert_eq!(
+        format!("http://{}", fs::read_to_string(&path).unwrap().trim_end()),
+        engine.endpoint()
+    );
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing else is left there");
     let port = engine.endpoint().rsplit(':').next().unwrap();
     let second = run(&[OsStr::new("--port"), OsStr::new(port)]);
@@ -253,7 +273,8 @@ fn a_request_ends_it_in_order_and_is_answered() {
     let _idle = TcpStream::connect(engine.endpoint().strip_prefix("http://").unwrap()).unwrap();
     let pid = engine.health()["pid"].clone();
     let ask = |head: &str| {
-        let mut connection = TcpStream::connect(engine.endpoint().strip_prefix("http://").unwrap()).unwrap();
+        let mut connection =
+            TcpStream::connect(engine.endpoint().strip_prefix("http://").unwrap()).unwrap();
         connection.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         connection.write_all(format!("{head}\r\nHost: x\r\n\r\n").as_bytes()).unwrap();
         let mut answer = String::new();
@@ -261,7 +282,10 @@ fn a_request_ends_it_in_order_and_is_answered() {
         answer
     };
     // Neither a page in a browser nor a look at the address ends it.
-    assert!(ask("POST /_zae/shutdown HTTP/1.1\r\nOrigin: http://example.org").starts_with("HTTP/1.1 403 "));
+    assert!(
+        ask("POST /_zae/shutdown HTTP/1.1\r\nOrigin: http://example.org")
+            .starts_with("HTTP/1.1 403 ")
+    );
     assert!(ask("GET /_zae/shutdown HTTP/1.1").starts_with("HTTP/1.1 405 "));
     assert_eq!(keys(&engine), ["one"]);
 
@@ -278,7 +302,9 @@ fn bad_input_does_not_hurt_it() {
     let engine = Engine::start();
     create(&engine);
     let host = engine.endpoint().strip_prefix("http://").unwrap();
-    let post = |path: &str, body: &str| format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    let post = |path: &str, body: &str| {
+        format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+    };
     let inputs: Vec<Vec<u8>> = vec![
         vec![],
         vec![0; 1000],
@@ -303,7 +329,12 @@ fn bad_input_does_not_hurt_it() {
         let _ = connection.read_to_end(&mut Vec::new());
     }
     let deep = format!("{}1{}", "[".repeat(50_000), "]".repeat(50_000));
-    for body in [json!(null), json!([]), json!({"TableName": 5}), json!({"TableName": TABLE, "Item": {"PK": {"S": deep}}, "X": 1})] {
+    for body in [
+        json!(null),
+        json!([]),
+        json!({"TableName": 5}),
+        json!({"TableName": TABLE, "Item": {"PK": {"S": deep}}, "X": 1}),
+    ] {
         let answer = engine.call("PutItem", &body);
         assert!(answer.status < 500, "{answer:?}");
     }

@@ -1,5 +1,5 @@
-//! The evaluator against a real engine: the same random calls on both, and the same answers, images, reasons, items and
-//! costs.
+//! The evaluator against a real engine: the same random calls on both, and the same answers,
+//! images, reasons, items and costs.
 
 mod random;
 
@@ -10,8 +10,8 @@ use random::{Random, Step};
 use zae_limiter_dynamodb::DynamoStore;
 use zae_limiter_dynamodb::sdk::{CallLog, Gsi2Projection, SdkTable, TableOptions, create_table};
 use zae_limiter_dynamodb::table::{
-    Action, Cancellation, Check, Comparison, Condition, Delete, Index, Item, Key, Put, Query, QueryPage, Sort, Table, TableError, Update,
-    Write, compare, compare_with, number, text,
+    Action, Cancellation, Check, Comparison, Condition, Delete, Index, Item, Key, Put, Query,
+    QueryPage, Sort, Table, TableError, Update, Write, compare, compare_with, number, text,
 };
 use zae_limiter_store::SystemClock;
 use zae_limiter_testkit::engine::Engine;
@@ -33,14 +33,20 @@ struct Pair {
 impl Pair {
     async fn new(engine: &Engine, stack: &str, gsi2: Gsi2) -> Pair {
         let log = Arc::new(CallLog::new());
-        let builder = DynamoStore::builder(stack, "us-east-1").endpoint_url(engine.endpoint()).trust_local_clock();
+        let builder = DynamoStore::builder(stack, "us-east-1")
+            .endpoint_url(engine.endpoint())
+            .trust_local_clock();
         let real = builder.table().await.expect("an address").observed_by(log.clone());
-        let projection = if gsi2 == Gsi2::All { Gsi2Projection::All } else { Gsi2Projection::KeysOnly };
-        create_table(&real, &TableOptions::new().gsi2(projection), &SystemClock::new()).await.expect("a table");
+        let projection =
+            if gsi2 == Gsi2::All { Gsi2Projection::All } else { Gsi2Projection::KeysOnly };
+        create_table(&real, &TableOptions::new().gsi2(projection), &SystemClock::new())
+            .await
+            .expect("a table");
         Pair { real, eval: EvalTable::with_options(EvalOptions::new().gsi2(gsi2)), log }
     }
 
-    /// Makes a call on both; panics when they differ in the answer or, for a call that was carried out, in what it cost.
+    /// Makes a call on both; panics when they differ in the answer or, for a call that was carried
+    /// out, in what it cost.
     async fn step(&self, step: &Step, told: &str) -> Answer {
         self.eval.take_counters();
         self.log.take();
@@ -54,7 +60,11 @@ impl Pair {
             let found = (units.writes() as f64, units.index as f64, units.read_halves as f64 / 2.0);
             // The engine reports the units of an index query as those of the index.
             let index = if matches!(step, Step::Query(_)) { 0.0 } else { call.index_units };
-            assert_eq!(found, (call.write_units, index, call.read_units), "{told}: units of writes, indexes and reads of {step:?}");
+            assert_eq!(
+                found,
+                (call.write_units, index, call.read_units),
+                "{told}: units of writes, indexes and reads of {step:?}"
+            );
         }
         eval
     }
@@ -89,7 +99,9 @@ async fn answer(table: &dyn Table, step: &Step) -> Answer {
             assert_eq!(page.unprocessed, [], "nobody withholds anything here");
             Answer::Items(sorted(page.items))
         }),
-        Step::Query(query) => table.query(query).await.map(|page| Answer::Items(sorted(page.items))),
+        Step::Query(query) => {
+            table.query(query).await.map(|page| Answer::Items(sorted(page.items)))
+        }
         Step::DeleteBatch(keys) => table.delete_batch(keys).await.map(|open| {
             assert_eq!(open, [], "nobody withholds anything here");
             Answer::Done
@@ -98,7 +110,9 @@ async fn answer(table: &dyn Table, step: &Step) -> Answer {
     match result {
         Ok(answer) => answer,
         Err(TableError::Condition(item)) => Answer::Condition(item.map(normal)),
-        Err(TableError::Canceled(reasons)) => Answer::Canceled(reasons.into_iter().map(reason).collect()),
+        Err(TableError::Canceled(reasons)) => {
+            Answer::Canceled(reasons.into_iter().map(reason).collect())
+        }
         Err(TableError::Rejected(_)) => Answer::Rejected,
         Err(other) => panic!("{other} on {step:?}"),
     }
@@ -131,15 +145,20 @@ fn normal(item: Item) -> Item {
 /// Items by key: a batch has no order, and an index none among equal sort keys.
 fn sorted(items: Vec<Item>) -> Vec<Item> {
     let mut items: Vec<Item> = items.into_iter().map(normal).collect();
-    let place = |item: &Item| [&item["PK"], &item["SK"]].map(|value| value.as_s().cloned().unwrap_or_default());
+    let place = |item: &Item| {
+        [&item["PK"], &item["SK"]].map(|value| value.as_s().cloned().unwrap_or_default())
+    };
     items.sort_by_key(place);
     items
 }
 
 /// All pages of a query: the sort keys in order, the sizes of pages that have items, and the items.
 async fn walk(table: &dyn Table, query: &Query) -> (Vec<String>, Vec<usize>, Vec<Item>) {
-    let sort = query.index.map_or("SK".to_owned(), |index| format!("{}SK", format!("{index:?}").to_uppercase()));
-    let (mut query, mut order, mut sizes, mut items) = (query.clone(), Vec::new(), Vec::new(), Vec::new());
+    let sort = query
+        .index
+        .map_or("SK".to_owned(), |index| format!("{}SK", format!("{index:?}").to_uppercase()));
+    let (mut query, mut order, mut sizes, mut items) =
+        (query.clone(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..PAGES_MAX {
         let QueryPage { items: page, last } = table.query(&query).await.expect("a page");
         // The service may say that there is more when there is not; an engine need not.
@@ -186,7 +205,10 @@ async fn random_calls_have_the_same_answers_on_a_real_engine() {
         "Query Items",
     ];
     for what in often {
-        assert!(tally.get(what).is_some_and(|count| *count >= 20), "{what} hardly ever happened: {tally:?}");
+        assert!(
+            tally.get(what).is_some_and(|count| *count >= 20),
+            "{what} hardly ever happened: {tally:?}"
+        );
     }
 }
 
@@ -224,7 +246,9 @@ fn bucket(entity: &str) -> Item {
     .map(|(name, value)| (name.to_owned(), text(value)))
     .into();
     for limit in ["rpm", "tpm", "wcu"] {
-        for (field, value) in [("tk", -59_000), ("cp", 60_000), ("ra", 60_000), ("rp", 60_000), ("tc", 1_000)] {
+        for (field, value) in
+            [("tk", -59_000), ("cp", 60_000), ("ra", 60_000), ("rp", 60_000), ("tc", 1_000)]
+        {
             item.insert(format!("b_{limit}_{field}"), number(value));
         }
     }
@@ -237,7 +261,8 @@ fn on(key: &Key, actions: Vec<Action>, conditions: Vec<Condition>) -> Update {
     Update { key: key.clone(), actions, conditions }
 }
 
-/// What the product sends all day costs the same on both; the figures themselves are what the README promises.
+/// What the product sends all day costs the same on both; the figures themselves are what the
+/// README promises.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn typical_writes_cost_the_same() {
     let engine = Engine::start();
@@ -250,30 +275,73 @@ async fn typical_writes_cost_the_same() {
             pair.eval.counters().units
         };
         let absent = vec![Condition::Absent("PK".into())];
-        assert_eq!(units(Step::Put(Put { item: item.clone(), conditions: absent })).await.writes(), 4, "an item and three indexes");
-        let take =
-            vec![Action::Add("b_rpm_tk".into(), -1_000), Action::Add("b_rpm_tc".into(), 1_000), Action::Set("lw".into(), text("n2"))];
-        let enough = vec![Condition::Exists("PK".into()), compare("b_rpm_tk", Comparison::Ge, -60_000)];
-        assert_eq!(units(Step::Update(on(&at, take.clone(), enough))).await.writes(), warm, "a warm take");
-        let ttl = vec![Action::Set("ttl".into(), number(1_767_262_020)), Action::Remove("lw".into())];
-        assert_eq!(units(Step::Update(on(&at, ttl, vec![]))).await.writes(), warm, "other attributes");
+        assert_eq!(
+            units(Step::Put(Put { item: item.clone(), conditions: absent })).await.writes(),
+            4,
+            "an item and three indexes"
+        );
+        let take = vec![
+            Action::Add("b_rpm_tk".into(), -1_000),
+            Action::Add("b_rpm_tc".into(), 1_000),
+            Action::Set("lw".into(), text("n2")),
+        ];
+        let enough =
+            vec![Condition::Exists("PK".into()), compare("b_rpm_tk", Comparison::Ge, -60_000)];
+        assert_eq!(
+            units(Step::Update(on(&at, take.clone(), enough))).await.writes(),
+            warm,
+            "a warm take"
+        );
+        let ttl =
+            vec![Action::Set("ttl".into(), number(1_767_262_020)), Action::Remove("lw".into())];
+        assert_eq!(
+            units(Step::Update(on(&at, ttl, vec![]))).await.writes(),
+            warm,
+            "other attributes"
+        );
         let grown = vec![Action::Set("note".into(), text("x".repeat(1_000)))];
-        assert_eq!(units(Step::Update(on(&at, grown, vec![]))).await.table, 2, "more than a kilobyte");
+        assert_eq!(
+            units(Step::Update(on(&at, grown, vec![]))).await.table,
+            2,
+            "more than a kilobyte"
+        );
         let shrunk = vec![Action::Remove("note".into())];
-        assert_eq!(units(Step::Update(on(&at, shrunk, vec![]))).await.table, 2, "the larger of both images counts");
+        assert_eq!(
+            units(Step::Update(on(&at, shrunk, vec![]))).await.table,
+            2,
+            "the larger of both images counts"
+        );
         let moved = vec![Action::Set("GSI3SK".into(), text("BUCKET#other#0"))];
-        assert_eq!(units(Step::Update(on(&at, moved, vec![]))).await.index, if warm == 1 { 2 } else { 3 }, "out and in");
+        assert_eq!(
+            units(Step::Update(on(&at, moved, vec![]))).await.index,
+            if warm == 1 { 2 } else { 3 },
+            "out and in"
+        );
         let legs = vec![
             Write::Update(on(&at, take, vec![])),
             Write::Put(Put { item: bucket("key-2"), conditions: vec![] }),
-            Write::Check(Check { key: key("none", "none"), conditions: vec![Condition::Absent("PK".into())] }),
+            Write::Check(Check {
+                key: key("none", "none"),
+                conditions: vec![Condition::Absent("PK".into())],
+            }),
         ];
         let paid = units(Step::Transact(legs, format!("{gsi2:?}-1"))).await;
-        assert_eq!((paid.table, paid.index), (2 * 3, warm - 1 + 3), "twice the price, except for indexes");
+        assert_eq!(
+            (paid.table, paid.index),
+            (2 * 3, warm - 1 + 3),
+            "twice the price, except for indexes"
+        );
         let second = key(bucket("key-2")["PK"].as_s().unwrap(), "#STATE");
         let gone = vec![Write::Delete(Delete { key: second, conditions: vec![] })];
-        assert_eq!(units(Step::Transact(gone, format!("{gsi2:?}-2"))).await.writes(), 2 + 3, "out of three indexes");
-        assert_eq!(units(Step::BatchGet(vec![at.clone(), key("none", "none")], false)).await.read_halves, 2);
+        assert_eq!(
+            units(Step::Transact(gone, format!("{gsi2:?}-2"))).await.writes(),
+            2 + 3,
+            "out of three indexes"
+        );
+        assert_eq!(
+            units(Step::BatchGet(vec![at.clone(), key("none", "none")], false)).await.read_halves,
+            2
+        );
         let listed = Query {
             index: Some(Index::Gsi2),
             partition: "ns000000/RESOURCE#gpt-4".to_owned(),
@@ -292,7 +360,9 @@ async fn typical_writes_cost_the_same() {
 async fn a_token_counts_once_on_both() {
     let engine = Engine::start();
     let pair = Pair::new(&engine, "tokens", Gsi2::KeysOnly).await;
-    let add = |amount| vec![Write::Update(on(&key("a", "b"), vec![Action::Add("n".into(), amount)], vec![]))];
+    let add = |amount| {
+        vec![Write::Update(on(&key("a", "b"), vec![Action::Add("n".into(), amount)], vec![]))]
+    };
     let count = async || match pair.step(&Step::BatchGet(vec![key("a", "b")], true), "read").await {
         Answer::Items(items) => items[0]["n"].clone(),
         other => panic!("{other:?}"),
@@ -300,7 +370,10 @@ async fn a_token_counts_once_on_both() {
     pair.step(&Step::Transact(add(1), "t1".to_owned()), "first").await;
     pair.step(&Step::Transact(add(1), "t1".to_owned()), "again").await;
     assert_eq!(count().await, number(1));
-    assert_eq!(pair.step(&Step::Transact(add(2), "t1".to_owned()), "another under the same token").await, Answer::Rejected);
+    assert_eq!(
+        pair.step(&Step::Transact(add(2), "t1".to_owned()), "another under the same token").await,
+        Answer::Rejected
+    );
     pair.step(&Step::Transact(add(1), "t2".to_owned()), "another token").await;
     assert_eq!(count().await, number(2));
     // A transaction that was cancelled has used up nothing.
@@ -308,9 +381,19 @@ async fn a_token_counts_once_on_both() {
         let enough = vec![compare("n", Comparison::Ge, pass)];
         vec![Write::Update(on(&key("a", "b"), vec![Action::Add("n".into(), 1)], enough))]
     };
-    assert!(matches!(pair.step(&Step::Transact(refused(3), "t3".to_owned()), "refused").await, Answer::Canceled(_)));
-    pair.step(&Step::Update(on(&key("a", "b"), vec![Action::Add("n".into(), 1)], vec![])), "meanwhile").await;
-    assert_eq!(pair.step(&Step::Transact(refused(3), "t3".to_owned()), "the same, later").await, Answer::Done);
+    assert!(matches!(
+        pair.step(&Step::Transact(refused(3), "t3".to_owned()), "refused").await,
+        Answer::Canceled(_)
+    ));
+    pair.step(
+        &Step::Update(on(&key("a", "b"), vec![Action::Add("n".into(), 1)], vec![])),
+        "meanwhile",
+    )
+    .await;
+    assert_eq!(
+        pair.step(&Step::Transact(refused(3), "t3".to_owned()), "the same, later").await,
+        Answer::Done
+    );
 }
 
 /// Each rule of DynamoDB that the protocol leans on, one by one: a random run may miss a corner.
@@ -329,7 +412,10 @@ async fn the_corners_are_the_same() {
         _ => None,
     };
     use Comparison::{Eq, Ge, Gt, Le, Lt, Ne};
-    assert_eq!(update(vec![Action::Remove("x".into())], vec![Condition::Exists("PK".into())]).await, Answer::Condition(None));
+    assert_eq!(
+        update(vec![Action::Remove("x".into())], vec![Condition::Exists("PK".into())]).await,
+        Answer::Condition(None)
+    );
     let set = vec![
         Action::Set("n".into(), number(10)),
         Action::Set("s".into(), text("10")),
@@ -350,17 +436,32 @@ async fn the_corners_are_the_same() {
         } else {
             // DynamoDB does not accept it, the engine does; whoever sends it has a bug.
             let step = Step::Update(on(&at, vec![], vec![flag]));
-            assert_eq!(answer(&pair.eval, &step).await, Answer::Rejected, "{comparison:?} of a flag");
+            assert_eq!(
+                answer(&pair.eval, &step).await,
+                Answer::Rejected,
+                "{comparison:?} of a flag"
+            );
         }
     }
-    for (wanted, value) in [(true, "9"), (false, "10"), (false, "1e1"), (true, "9.999"), (true, "-11"), (false, "100")] {
+    for (wanted, value) in
+        [(true, "9"), (false, "10"), (false, "1e1"), (true, "9.999"), (true, "-11"), (false, "100")]
+    {
         let found = whether(compare_with("n", Gt, AttributeValue::N(value.to_owned()))).await;
         assert_eq!(found, Some(wanted), "10 > {value}");
     }
-    assert_eq!(whether(compare_with("n", Eq, AttributeValue::N("10.0".to_owned()))).await, Some(true));
-    let members = |members: &[&str]| AttributeValue::Ss(members.iter().map(|member| (*member).to_owned()).collect());
+    assert_eq!(
+        whether(compare_with("n", Eq, AttributeValue::N("10.0".to_owned()))).await,
+        Some(true)
+    );
+    let members = |members: &[&str]| {
+        AttributeValue::Ss(members.iter().map(|member| (*member).to_owned()).collect())
+    };
     update(vec![Action::AddMember("ss".into(), "a".to_owned())], vec![]).await;
-    assert_eq!(whether(compare_with("ss", Eq, members(&["b", "a"]))).await, Some(true), "sets have no order");
+    assert_eq!(
+        whether(compare_with("ss", Eq, members(&["b", "a"]))).await,
+        Some(true),
+        "sets have no order"
+    );
     assert_eq!(whether(Condition::Any(vec![])).await, Some(false));
     assert_eq!(whether(Condition::All(vec![])).await, Some(true));
     for member in ["a", "b", "c"] {
@@ -381,13 +482,18 @@ async fn the_corners_are_the_same() {
         vec![Action::Set("n".into(), AttributeValue::N("1".repeat(39)))],
     ] {
         assert_eq!(update(wrong.clone(), vec![]).await, Answer::Rejected, "{wrong:?}");
-        // A condition that fails is said first when what is wrong depends on the item. (About keys, too, says the engine.)
+        // A condition that fails is said first when what is wrong depends on the item. (About keys,
+        // too, says the engine.)
         if wrong[0] != Action::Set("PK".into(), text("other")) {
             update(wrong, vec![Condition::Absent("PK".into())]).await;
         }
     }
     for _ in 0..3 {
-        update(vec![Action::Add("new".into(), i64::MIN), Action::Add("n".into(), i64::MAX)], vec![]).await;
+        update(
+            vec![Action::Add("new".into(), i64::MIN), Action::Add("n".into(), i64::MAX)],
+            vec![],
+        )
+        .await;
     }
     pair.step(&Step::BatchGet(vec![at.clone(), at.clone()], true), "a key twice").await;
     pair.step(&Step::DeleteBatch(vec![at.clone(), at.clone()]), "a key twice").await;

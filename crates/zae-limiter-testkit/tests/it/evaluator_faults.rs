@@ -1,4 +1,5 @@
-//! The evaluator's own tools: faults, gates, late writes, lagging reads, pages, sweeps, the journal.
+//! The evaluator's own tools: faults, gates, late writes, lagging reads, pages, sweeps, the
+//! journal.
 
 use std::future::Future;
 use std::pin::pin;
@@ -6,10 +7,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use zae_limiter_dynamodb::table::{
-    Action, Cancellation, Comparison, Index, Item, Key, Put, Query, Sort, Table, TableError, Update, Write, compare, number, text,
+    Action, Cancellation, Comparison, Index, Item, Key, Put, Query, Sort, Table, TableError,
+    Update, Write, compare, number, text,
 };
 use zae_limiter_testkit::evaluator::{
-    Asked, EvalOptions, EvalTable, Fate, Faults, Gate, Odds, Operation, Point, Request, SWEEPER, SeededGate, Told, item_size,
+    Asked, EvalOptions, EvalTable, Fate, Faults, Gate, Odds, Operation, Point, Request, SWEEPER,
+    SeededGate, Told, item_size,
 };
 
 fn key(pk: &str) -> Key {
@@ -26,12 +29,22 @@ fn item(pk: &str, attributes: &[(&str, &str)]) -> Item {
 }
 
 fn query(index: Option<Index>, partition: &str) -> Query {
-    Query { index, partition: partition.to_owned(), sort: Sort::All, start: None, limit: None, ascending: true, consistent: false }
+    Query {
+        index,
+        partition: partition.to_owned(),
+        sort: Sort::All,
+        start: None,
+        limit: None,
+        ascending: true,
+        consistent: false,
+    }
 }
 
 /// What `n` is; `None` without the item.
 fn n(table: &EvalTable, pk: &str) -> Option<i64> {
-    table.get(&key(pk)).map(|item| item["n"].as_n().expect("a number").parse().expect("a whole number"))
+    table
+        .get(&key(pk))
+        .map(|item| item["n"].as_n().expect("a number").parse().expect("a whole number"))
 }
 
 /// Polls a future that waits for nobody until it is ready; the polls it took.
@@ -60,7 +73,11 @@ fn a_fate_decides_what_lands_and_what_is_told() {
         let journal = table.take_journal();
         assert_eq!(journal.len(), 1);
         assert_eq!((journal[0].told, journal[0].client, journal[0].fate), (told, 3, fate));
-        assert_eq!(journal[0].changes.len(), usize::from(landed.is_some()), "{fate:?}: what the journal says of it");
+        assert_eq!(
+            journal[0].changes.len(),
+            usize::from(landed.is_some()),
+            "{fate:?}: what the journal says of it"
+        );
         assert_eq!(answer.is_ok(), told == Told::Done, "{fate:?}: {answer:?}");
     };
     check(Fate::Pass, Some(1), Told::Done);
@@ -85,14 +102,21 @@ fn a_condition_that_failed_is_not_told_when_the_reply_is_lost() {
 #[test]
 fn a_transaction_in_the_way_names_the_leg() {
     let table = EvalTable::new();
-    let client = table.client(1).with_faults(Faults::scripted([Fate::Conflict(4), Fate::Throttled(0)]));
+    let client =
+        table.client(1).with_faults(Faults::scripted([Fate::Conflict(4), Fate::Throttled(0)]));
     let legs = ["a", "b", "c"].map(|pk| Write::Update(add(pk, 1)));
     let reasons = |result: Result<(), TableError>| match result {
         Err(TableError::Canceled(reasons)) => reasons,
         other => panic!("{other:?}"),
     };
-    assert_eq!(reasons(done(client.transact(&legs, "t"))), [Cancellation::Innocent, Cancellation::Conflict, Cancellation::Innocent]);
-    assert_eq!(reasons(done(client.transact(&legs, "t"))), [Cancellation::Throttled, Cancellation::Innocent, Cancellation::Innocent]);
+    assert_eq!(
+        reasons(done(client.transact(&legs, "t"))),
+        [Cancellation::Innocent, Cancellation::Conflict, Cancellation::Innocent]
+    );
+    assert_eq!(
+        reasons(done(client.transact(&legs, "t"))),
+        [Cancellation::Throttled, Cancellation::Innocent, Cancellation::Innocent]
+    );
     done(client.transact(&legs, "t")).expect("the third time");
     assert_eq!(["a", "b", "c"].map(|pk| n(&table, pk)), [Some(1); 3]);
 }
@@ -109,7 +133,8 @@ fn a_late_write_lands_on_what_is_there_then() {
     assert_eq!(n(&table, "a"), Some(2), "one call later it is still on its way");
     done(table.update(&add("b", 1))).unwrap();
     assert_eq!(n(&table, "a"), Some(7), "before the second call after it, it is there");
-    let zombies: Vec<_> = table.take_journal().into_iter().filter(|call| call.told == Told::Nobody).collect();
+    let zombies: Vec<_> =
+        table.take_journal().into_iter().filter(|call| call.told == Told::Nobody).collect();
     assert_eq!((zombies.len(), zombies[0].client, zombies[0].changes.len()), (1, 1, 1));
     assert_eq!(table.counters().landed_late, 1);
 }
@@ -155,12 +180,21 @@ fn reads_lag_when_they_may() {
     table.insert(&item("b", &[("GSI4PK", "ns"), ("GSI4SK", "2")]));
     table.remove(&key("a"));
     let lagging = table.client(1).with_faults(Faults::by(|_| Fate::Lag(3)));
-    let read = |consistent| done(lagging.batch_get(&[key("a"), key("b")], consistent)).unwrap().items;
+    let read =
+        |consistent| done(lagging.batch_get(&[key("a"), key("b")], consistent)).unwrap().items;
     assert_eq!(read(true).len(), 1, "a consistent read does not lag");
     let then = read(false);
-    assert_eq!((then.len(), &then[0]["n"]), (1, &number(2)), "three changes ago b was not there and a was at 2");
+    assert_eq!(
+        (then.len(), &then[0]["n"]),
+        (1, &number(2)),
+        "three changes ago b was not there and a was at 2"
+    );
     let listed = done(lagging.query(&query(Some(Index::Gsi4), "ns"))).unwrap().items;
-    assert_eq!(listed, [item("a", &[("GSI4PK", "ns"), ("GSI4SK", "1")])], "an index lags even when asked not to");
+    assert_eq!(
+        listed,
+        [item("a", &[("GSI4PK", "ns"), ("GSI4SK", "1")])],
+        "an index lags even when asked not to"
+    );
     let consistent = Query { consistent: true, ..query(None, "b") };
     assert_eq!(done(lagging.query(&consistent)).unwrap().items.len(), 1);
     assert_eq!(done(lagging.query(&Query { consistent: false, ..consistent })).unwrap().items, []);
@@ -176,7 +210,11 @@ fn a_batch_keeps_keys_back() {
     for key in &keys {
         table.insert(&item(&key.pk, &[]));
     }
-    let client = table.client(1).with_faults(Faults::scripted([Fate::Withhold(2), Fate::Withhold(1), Fate::Withhold(3)]));
+    let client = table.client(1).with_faults(Faults::scripted([
+        Fate::Withhold(2),
+        Fate::Withhold(1),
+        Fate::Withhold(3),
+    ]));
     let page = done(client.batch_get(&keys, true)).unwrap();
     assert_eq!((page.items.len(), page.unprocessed), (2, vec![key("a"), key("c")]));
     let page = done(client.batch_get(&keys, true)).unwrap();
@@ -193,7 +231,8 @@ fn a_query_ends_where_the_page_does() {
     }
     table.insert(&item("half", &[("GSI3PK", "p")]));
     for ascending in [true, false] {
-        let (mut request, mut found) = (Query { ascending, ..query(Some(Index::Gsi3), "p") }, Vec::new());
+        let (mut request, mut found) =
+            (Query { ascending, ..query(Some(Index::Gsi3), "p") }, Vec::new());
         for _ in 0..4 {
             let page = done(table.query(&request)).unwrap();
             assert!(page.items.iter().all(|item| item.len() == 4), "keys only: {page:?}");
@@ -209,13 +248,18 @@ fn a_query_ends_where_the_page_does() {
         assert_eq!(found, ["a", "b", "c", "d", "e"], "each once, and only those with both keys");
     }
     let foreign = Query { start: Some(item("a", &[])), ..query(Some(Index::Gsi3), "p") };
-    assert!(matches!(done(table.query(&foreign)), Err(TableError::Rejected(_))), "not the end of a page of this query");
+    assert!(
+        matches!(done(table.query(&foreign)), Err(TableError::Rejected(_))),
+        "not the end of a page of this query"
+    );
 }
 
 #[test]
 fn a_sweep_forgets_what_has_expired() {
     let table = EvalTable::with_options(EvalOptions::new().journal());
-    for (pk, ttl) in [("past", number(99)), ("now", number(100)), ("later", number(101)), ("text", text("1"))] {
+    for (pk, ttl) in
+        [("past", number(99)), ("now", number(100)), ("later", number(101)), ("text", text("1"))]
+    {
         let mut item = item(pk, &[]);
         item.insert("ttl".to_owned(), ttl);
         table.insert(&item);
@@ -280,7 +324,11 @@ fn run(seed: u64, odds: Odds) -> (String, Vec<Fate>) {
     (
         format!(
             "{:?} {:?}",
-            table.take_journal().iter().map(|call| (call.client, call.fate, call.told)).collect::<Vec<_>>(),
+            table
+                .take_journal()
+                .iter()
+                .map(|call| (call.client, call.fate, call.told))
+                .collect::<Vec<_>>(),
             n(&table, "a")
         ),
         faults.decided(),
@@ -294,16 +342,35 @@ fn one_seed_is_one_run() {
         assert_eq!(run(seed, odds), (told.clone(), decided), "the same seed, the same run");
         assert_ne!(run(seed + 100, odds).0, told, "another seed, another run");
     }
-    assert!(run(4, Odds::CLEAR).1.iter().all(|fate| fate.is_fair()), "nothing happens in clear weather");
+    assert!(
+        run(4, Odds::CLEAR).1.iter().all(|fate| fate.is_fair()),
+        "nothing happens in clear weather"
+    );
 }
 
 #[test]
 fn every_fate_is_drawn() {
     let mut seen = std::collections::BTreeSet::new();
     for seed in 0..20 {
-        seen.extend(run(seed, Odds::ROUGH).1.iter().map(|fate| format!("{fate:?}").split('(').next().unwrap().to_owned()));
+        seen.extend(
+            run(seed, Odds::ROUGH)
+                .1
+                .iter()
+                .map(|fate| format!("{fate:?}").split('(').next().unwrap().to_owned()),
+        );
     }
-    let all = ["Conflict", "Lag", "Late", "LostAfter", "LostBefore", "NotApplied", "Pass", "Throttled", "Unreachable", "Withhold"];
+    let all = [
+        "Conflict",
+        "Lag",
+        "Late",
+        "LostAfter",
+        "LostBefore",
+        "NotApplied",
+        "Pass",
+        "Throttled",
+        "Unreachable",
+        "Withhold",
+    ];
     assert_eq!(seen.iter().map(String::as_str).collect::<Vec<_>>(), all);
 }
 
@@ -338,12 +405,22 @@ fn a_rule_sees_what_is_asked() {
 #[test]
 fn calls_and_units_are_counted() {
     let table = EvalTable::new();
-    done(table.put(&Put { item: item("a", &[("GSI1PK", "p"), ("GSI1SK", "s")]), conditions: vec![] })).unwrap();
+    done(
+        table
+            .put(&Put { item: item("a", &[("GSI1PK", "p"), ("GSI1SK", "s")]), conditions: vec![] }),
+    )
+    .unwrap();
     let refused = Update { conditions: vec![compare("n", Comparison::Ge, 1)], ..add("a", 1) };
     assert!(done(table.update(&refused)).is_err());
     let counters = table.take_counters();
-    assert_eq!((counters.calls(Operation::Put), counters.calls(Operation::Update), counters.all_calls()), (1, 1, 2));
-    assert_eq!((counters.units.writes(), counters.units.index, counters.failed.writes(), counters.changes), (3, 1, 1, 1));
+    assert_eq!(
+        (counters.calls(Operation::Put), counters.calls(Operation::Update), counters.all_calls()),
+        (1, 1, 2)
+    );
+    assert_eq!(
+        (counters.units.writes(), counters.units.index, counters.failed.writes(), counters.changes),
+        (3, 1, 1, 1)
+    );
     assert_eq!(table.counters().all_calls(), 0);
     assert_eq!(item_size(&item("a", &[("n", "12")])), 2 + 1 + 2 + 2 + 1 + 2);
 }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use zae_limiter::{
-    AcquireError, Level, Limit, ManualClock, MemoryStore, NewEntity, OnDrop, PageRequest, RateLimiter, Request, StoreErrorKind, TimeMs,
+    AcquireError, Level, Limit, ManualClock, MemoryStore, NewEntity, OnDrop, PageRequest,
+    RateLimiter, Request, StoreErrorKind, TimeMs,
 };
 use zae_limiter_dynamodb::table::Table;
 use zae_limiter_dynamodb::{DynamoOptions, DynamoStore};
@@ -23,11 +24,19 @@ fn clock() -> ManualClock {
 }
 
 fn sqlite(folder: &tempfile::TempDir, clock: &ManualClock) -> SqliteStore {
-    SqliteStore::open_with(folder.path().join("limits.db"), SqliteOptions::new().clock(Arc::new(clock.clone()))).unwrap()
+    SqliteStore::open_with(
+        folder.path().join("limits.db"),
+        SqliteOptions::new().clock(Arc::new(clock.clone())),
+    )
+    .unwrap()
 }
 
 fn on_sqlite(folder: &tempfile::TempDir, clock: &ManualClock) -> RateLimiter {
-    RateLimiter::builder(sqlite(folder, clock)).clock(clock.clone()).config_cache_ttl(TTL).build().unwrap()
+    RateLimiter::builder(sqlite(folder, clock))
+        .clock(clock.clone())
+        .config_cache_ttl(TTL)
+        .build()
+        .unwrap()
 }
 
 fn limit(text: &str) -> Limit {
@@ -36,7 +45,11 @@ fn limit(text: &str) -> Limit {
 
 /// One limiter per store.
 fn on_both(folder: &tempfile::TempDir, clock: &ManualClock) -> [(&'static str, RateLimiter); 2] {
-    let memory = RateLimiter::builder(MemoryStore::new()).clock(clock.clone()).config_cache_ttl(TTL).build().unwrap();
+    let memory = RateLimiter::builder(MemoryStore::new())
+        .clock(clock.clone())
+        .config_cache_ttl(TTL)
+        .build()
+        .unwrap();
     [("memory", memory), ("sqlite", on_sqlite(folder, clock))]
 }
 
@@ -64,16 +77,28 @@ async fn a_sweep_never_forgets_a_debt() {
         let request = Request::new("key", "gpt-4").take("tpm", 100);
         // Full again after six minutes, expired seven minutes after the last write.
         for second in 0..360 {
-            assert_eq!(wait_of(&limiter, &request).await, Some(Duration::from_secs(360 - second)), "{name}: after {second} s");
+            assert_eq!(
+                wait_of(&limiter, &request).await,
+                Some(Duration::from_secs(360 - second)),
+                "{name}: after {second} s"
+            );
             limiter.sweep(u32::MAX).await.unwrap();
             clock.advance(Duration::from_secs(1));
         }
         assert_eq!(wait_of(&limiter, &request).await, None, "{name}: the debt is repaid");
         limiter.sweep(u32::MAX).await.unwrap();
-        assert_eq!(limiter.buckets("key", &PageRequest::default()).await.unwrap().items.len(), 1, "{name}: not expired yet");
+        assert_eq!(
+            limiter.buckets("key", &PageRequest::default()).await.unwrap().items.len(),
+            1,
+            "{name}: not expired yet"
+        );
         clock.advance(Duration::from_secs(61));
         limiter.sweep(u32::MAX).await.unwrap();
-        assert_eq!(limiter.buckets("key", &PageRequest::default()).await.unwrap().items.len(), 0, "{name}: full and expired");
+        assert_eq!(
+            limiter.buckets("key", &PageRequest::default()).await.unwrap().items.len(),
+            0,
+            "{name}: full and expired"
+        );
     }
 }
 
@@ -100,17 +125,24 @@ async fn a_debt_that_outlives_its_expiry_is_kept_until_it_is_repaid() {
 #[tokio::test]
 async fn eviction_never_forgets_a_debt() {
     let clock = clock();
-    let store = MemoryStore::with_options(MemoryOptions { buckets_max: 8, ..MemoryOptions::default() });
+    let store =
+        MemoryStore::with_options(MemoryOptions { buckets_max: 8, ..MemoryOptions::default() });
     let limiter = RateLimiter::builder(store).clock(clock.clone()).build().unwrap();
     limiter.set_limits(&Level::System, [limit("tpm:100/min")]).await.unwrap();
     into_debt(&limiter, "debtor").await;
     let mut refused = 0;
     for guest in 0..400 {
         let name = format!("guest-{guest}");
-        match limiter.acquire(Request::new(name.as_str(), "gpt-4").take("tpm", 10).on_drop(OnDrop::Keep)).await {
+        match limiter
+            .acquire(Request::new(name.as_str(), "gpt-4").take("tpm", 10).on_drop(OnDrop::Keep))
+            .await
+        {
             Ok(lease) => drop(lease),
             Err(AcquireError::Unavailable(unavailable)) => {
-                assert_eq!(unavailable.source.map(|error| error.kind()), Some(StoreErrorKind::Capacity));
+                assert_eq!(
+                    unavailable.source.map(|error| error.kind()),
+                    Some(StoreErrorKind::Capacity)
+                );
                 refused += 1;
             }
             Err(other) => panic!("{other}"),
@@ -179,22 +211,37 @@ async fn a_stale_process_can_not_push_old_limits_back() {
         assert_eq!(stored(&here).await, i64::try_from(capacity * 1000).unwrap(), "round {round}");
         for _ in 0..3 {
             let _ = there.acquire(request(0)).await;
-            assert_eq!(stored(&here).await, i64::try_from(capacity * 1000).unwrap(), "round {round}: pushed back");
+            assert_eq!(
+                stored(&here).await,
+                i64::try_from(capacity * 1000).unwrap(),
+                "round {round}: pushed back"
+            );
         }
     }
 }
 
-/// Ten a day beside a hundred a second, touched every second for a day: the slow limit regains exactly its rate.
+/// Ten a day beside a hundred a second, touched every second for a day: the slow limit regains
+/// exactly its rate.
 async fn a_slow_limit_beside_a_fast_one(limiter: &RateLimiter, clock: &ManualClock, name: &str) {
-    limiter.set_limits(&Level::System, [limit("fast:100/sec"), limit("slow:10/day")]).await.unwrap();
+    limiter
+        .set_limits(&Level::System, [limit("fast:100/sec"), limit("slow:10/day")])
+        .await
+        .unwrap();
     let touch = || Request::new("key", "gpt-4").take("fast", 1).on_drop(OnDrop::Keep);
     drop(limiter.acquire(touch().take("slow", 10)).await.unwrap());
     let mut regained = Vec::new();
     for second in 1..=DAY.as_secs() {
         clock.advance(Duration::from_secs(1));
-        drop(limiter.acquire(touch()).await.unwrap_or_else(|error| panic!("{name}, second {second}: {error}")));
+        drop(
+            limiter
+                .acquire(touch())
+                .await
+                .unwrap_or_else(|error| panic!("{name}, second {second}: {error}")),
+        );
         // A token comes back every 8640 seconds: try just before, and when it is due.
-        if matches!(second % 8_640, 0 | 8_639) && limiter.acquire(touch().take("slow", 1)).await.map(drop).is_ok() {
+        if matches!(second % 8_640, 0 | 8_639)
+            && limiter.acquire(touch().take("slow", 1)).await.map(drop).is_ok()
+        {
             regained.push(second);
         }
     }
@@ -221,18 +268,29 @@ async fn dropping_and_re_adding_a_limit_mints_nothing() {
     for (name, limiter) in on_both(&folder, &clock) {
         let both = [limit("rpm:10/min"), limit("tpm:100/day")];
         limiter.set_limits(&Level::System, both.clone()).await.unwrap();
-        let request = |tpm| Request::new("key", "gpt-4").take("rpm", 1).take("tpm", tpm).on_drop(OnDrop::Keep);
+        let request = |tpm| {
+            Request::new("key", "gpt-4").take("rpm", 1).take("tpm", tpm).on_drop(OnDrop::Keep)
+        };
         drop(limiter.acquire(request(100)).await.unwrap());
         for round in 0..5 {
             limiter.set_limits(&Level::System, [both[0].clone()]).await.unwrap();
-            drop(limiter.acquire(Request::new("key", "gpt-4").take("rpm", 1).on_drop(OnDrop::Keep)).await.unwrap());
+            drop(
+                limiter
+                    .acquire(Request::new("key", "gpt-4").take("rpm", 1).on_drop(OnDrop::Keep))
+                    .await
+                    .unwrap(),
+            );
             limiter.set_limits(&Level::System, both.clone()).await.unwrap();
-            assert!(limiter.acquire(request(1)).await.is_err(), "{name}, round {round}: the limit came back with tokens");
+            assert!(
+                limiter.acquire(request(1)).await.is_err(),
+                "{name}, round {round}: the limit came back with tokens"
+            );
         }
     }
 }
 
-/// The request asks for `tpm`, which only the key has when it starts. Whoever still remembers the org without it must not pass it by.
+/// The request asks for `tpm`, which only the key has when it starts. Whoever still remembers the
+/// org without it must not pass it by.
 #[tokio::test]
 async fn a_limit_that_an_ancestor_gets_binds_at_once_on_dynamodb() {
     let table: Arc<dyn Table> = Arc::new(EvalTable::new());
@@ -240,7 +298,10 @@ async fn a_limit_that_an_ancestor_gets_binds_at_once_on_dynamodb() {
     DynamoStore::initialise(&table, &options).await.unwrap();
     let mut limiters = Vec::new();
     for _ in 0..2 {
-        let store = DynamoStore::on_table(Arc::clone(&table), options.clone(), &"default".parse().unwrap()).await.unwrap();
+        let store =
+            DynamoStore::on_table(Arc::clone(&table), options.clone(), &"default".parse().unwrap())
+                .await
+                .unwrap();
         limiters.push(RateLimiter::builder(store).config_cache_ttl(TTL).build().unwrap());
     }
     let (admin, server) = (&limiters[0], &limiters[1]);
@@ -261,7 +322,11 @@ async fn a_limit_that_an_ancestor_gets_binds_at_once_on_dynamodb() {
     admin.set_limits(&org, [limit("rpm:100/day"), limit("tpm:10/day")]).await.unwrap();
     server.acquire(request()).await.unwrap().commit().await.unwrap();
     let refused = server.acquire(request()).await.unwrap_err();
-    let short: Vec<String> =
-        refused.exceeded().unwrap().violations().map(|status| format!("{} {}", status.entity, status.limit.name())).collect();
+    let short: Vec<String> = refused
+        .exceeded()
+        .unwrap()
+        .violations()
+        .map(|status| format!("{} {}", status.entity, status.limit.name()))
+        .collect();
     assert_eq!(short, ["org tpm"]);
 }

@@ -1,14 +1,19 @@
-//! Namespaces that are deleted, registered again and recovered by one process while handles of others live.
+//! Namespaces that are deleted, registered again and recovered by one process while handles of
+//! others live.
 //!
-//! Every incarnation of a name has a limit of its own capacity, so whoever takes sees in which one. A handle may only ever
-//! act in the one it was made for; a handle that is made now acts in the one there is now.
+//! Every incarnation of a name has a limit of its own capacity, so whoever takes sees in which one.
+//! A handle may only ever act in the one it was made for; a handle that is made now acts in the one
+//! there is now.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use zae_limiter::{AcquireError, Invalid, Level, Limit, ManualClock, MemoryStore, RateLimiter, Request, StoreErrorKind, TimeMs};
+use zae_limiter::{
+    AcquireError, Invalid, Level, Limit, ManualClock, MemoryStore, RateLimiter, Request,
+    StoreErrorKind, TimeMs,
+};
 use zae_limiter_core::NamespaceId;
 use zae_limiter_dynamodb::table::Table;
 use zae_limiter_dynamodb::{DynamoOptions, DynamoStore};
@@ -82,7 +87,10 @@ fn request() -> Request {
 
 impl World {
     async fn new(on: On, seed: u64) -> World {
-        let folder = tempfile::Builder::new().tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        let folder = tempfile::Builder::new()
+            .tempdir_in("/dev/shm")
+            .or_else(|_| tempfile::tempdir())
+            .unwrap();
         let clock = ManualClock::new(TimeMs(1_772_300_000_000));
         let (memory, table) = (MemoryStore::new(), EvalTable::new());
         let options = |client: u64| {
@@ -100,17 +108,32 @@ impl World {
             let store: Arc<dyn Store> = match on {
                 On::Memory => Arc::new(memory.clone()),
                 On::Sqlite => {
-                    let options = SqliteOptions::new().clock(Arc::new(clock.clone())).entropy(Arc::new(SeededEntropy::new(seed + client)));
-                    Arc::new(SqliteStore::open_with(folder.path().join("limits.db"), options).unwrap())
+                    let options = SqliteOptions::new()
+                        .clock(Arc::new(clock.clone()))
+                        .entropy(Arc::new(SeededEntropy::new(seed + client)));
+                    Arc::new(
+                        SqliteStore::open_with(folder.path().join("limits.db"), options).unwrap(),
+                    )
                 }
                 On::Dynamo => {
                     let table: Arc<dyn Table> = Arc::new(table.clone());
-                    Arc::new(DynamoStore::on_table(table, options(client), &"default".parse().unwrap()).await.unwrap())
+                    Arc::new(
+                        DynamoStore::on_table(table, options(client), &"default".parse().unwrap())
+                            .await
+                            .unwrap(),
+                    )
                 }
             };
             let entropy = SeededEntropy::new(seed * 100 + client);
             let store = FaultStore::new(store, |_: &'static str| Fault::None);
-            roots.push(RateLimiter::builder(store).clock(clock.clone()).entropy(entropy).config_cache_ttl(TTL).build().unwrap());
+            roots.push(
+                RateLimiter::builder(store)
+                    .clock(clock.clone())
+                    .entropy(entropy)
+                    .config_cache_ttl(TTL)
+                    .build()
+                    .unwrap(),
+            );
         }
         let mut world = World {
             on,
@@ -127,7 +150,11 @@ impl World {
         };
         world.furnish(1, 0).await;
         for client in 0..3 {
-            world.handles.push(Handle { client, limiter: world.roots[client].clone(), incarnation: 0 });
+            world.handles.push(Handle {
+                client,
+                limiter: world.roots[client].clone(),
+                incarnation: 0,
+            });
         }
         world
     }
@@ -138,7 +165,8 @@ impl World {
 
     /// A handle of a client to ask for others with: its first one or any other, deleted or not.
     fn some_handle_of(&self, client: usize) -> (RateLimiter, bool) {
-        let own: Vec<&Handle> = self.handles.iter().filter(|handle| handle.client == client).collect();
+        let own: Vec<&Handle> =
+            self.handles.iter().filter(|handle| handle.client == client).collect();
         let handle = own[self.below(own.len())];
         let is_old = self.incarnations[handle.incarnation].deleted.is_some();
         (handle.limiter.clone(), is_old)
@@ -156,7 +184,11 @@ impl World {
     }
 
     fn some_root(&self, client: usize) -> RateLimiter {
-        if self.handles.iter().any(|handle| handle.client == client) { self.some_handle_of(client).0 } else { self.roots[client].clone() }
+        if self.handles.iter().any(|handle| handle.client == client) {
+            self.some_handle_of(client).0
+        } else {
+            self.roots[client].clone()
+        }
     }
 
     async fn step(&mut self) {
@@ -171,11 +203,14 @@ impl World {
             }
             1 | 2 if self.current[name].is_none() => {
                 self.some_root(client).register_namespace(NAMES[name]).await.unwrap();
-                self.coverage.registered_again += u64::from(self.incarnations.iter().any(|gone| gone.name == name));
+                self.coverage.registered_again +=
+                    u64::from(self.incarnations.iter().any(|gone| gone.name == name));
                 self.furnish(name, client).await;
             }
             3 if self.current[name].is_none() => {
-                let gone: Vec<usize> = (0..self.incarnations.len()).filter(|index| self.incarnations[*index].name == name).collect();
+                let gone: Vec<usize> = (0..self.incarnations.len())
+                    .filter(|index| self.incarnations[*index].name == name)
+                    .collect();
                 if gone.is_empty() {
                     return;
                 }
@@ -207,11 +242,18 @@ impl World {
     async fn enter(&mut self, client: usize, name: usize, through: &RateLimiter, is_old: bool) {
         let entered = through.namespace(NAMES[name]).await;
         let Some(incarnation) = self.current[name] else {
-            assert_eq!(entered.unwrap_err().kind(), StoreErrorKind::NotFound, "seed {}: nobody has that name", self.seed);
+            assert_eq!(
+                entered.unwrap_err().kind(),
+                StoreErrorKind::NotFound,
+                "seed {}: nobody has that name",
+                self.seed
+            );
             return;
         };
         let beside = |handle: &Handle| {
-            handle.client == client && self.incarnations[handle.incarnation].name == name && handle.incarnation != incarnation
+            handle.client == client
+                && self.incarnations[handle.incarnation].name == name
+                && handle.incarnation != incarnation
         };
         self.coverage.entered_beside_an_old_handle += u64::from(self.handles.iter().any(beside));
         self.coverage.entered_through_an_old_handle += u64::from(is_old);
@@ -223,7 +265,10 @@ impl World {
         let Handle { client, limiter, incarnation } = &self.handles[index];
         let (client, incarnation) = (*client, *incarnation);
         let Incarnation { capacity, deleted, recovered, name, .. } = self.incarnations[incarnation];
-        let context = format!("seed {} on {:?}, incarnation {incarnation} of {}", self.seed, self.on, NAMES[name]);
+        let context = format!(
+            "seed {} on {:?}, incarnation {incarnation} of {}",
+            self.seed, self.on, NAMES[name]
+        );
         let seen = match limiter.acquire(request()).await {
             Ok(lease) => {
                 let seen = lease.limits()[0].limit.capacity();
@@ -233,12 +278,18 @@ impl World {
             }
             Err(AcquireError::Exceeded(refused)) => refused.statuses()[0].limit.capacity(),
             Err(AcquireError::Invalid(Invalid::Namespace(message))) => {
-                // A process that has read of the deletion does not look again at once; whoever recovers knows.
-                let is_just_back = |(at, by): (Duration, usize)| by != client && self.since.saturating_sub(at) < REMEMBERED_MAX;
+                // A process that has read of the deletion does not look again at once; whoever
+                // recovers knows.
+                let is_just_back = |(at, by): (Duration, usize)| {
+                    by != client && self.since.saturating_sub(at) < REMEMBERED_MAX
+                };
                 let is_remembered = self.on == On::Dynamo && recovered.is_some_and(is_just_back);
                 assert!(deleted.is_some() || is_remembered, "{context}: it is there, {message}");
                 self.coverage.told_too_long += u64::from(deleted.is_none());
-                assert!(message.contains("register it again and open a new handle"), "{context}: {message}");
+                assert!(
+                    message.contains("register it again and open a new handle"),
+                    "{context}: {message}"
+                );
                 self.coverage.told += u64::from(deleted.is_some_and(|(_, by)| by != client));
                 return;
             }
@@ -247,7 +298,10 @@ impl World {
         assert_eq!(seen, capacity, "{context}: held to the limits of another");
         // Reads of a remote store may be used a moment longer; that bound has tests of its own.
         if let (Some((at, _)), false) = (deleted, self.on == On::Dynamo) {
-            assert!(self.since.saturating_sub(at) <= TTL, "{context}: admitted long after it was deleted");
+            assert!(
+                self.since.saturating_sub(at) <= TTL,
+                "{context}: admitted long after it was deleted"
+            );
         }
     }
 }

@@ -1,6 +1,6 @@
-//! The seeded simulator over the DynamoDB protocol. A failing seed prints itself, its trace and the command that replays it.
-//! `docs/protocol-simulator.md` says what is simulated, what is checked, and which guard of the protocol it misses when it
-//! is gone.
+//! The seeded simulator over the DynamoDB protocol. A failing seed prints itself, its trace and the
+//! command that replays it. `docs/protocol-simulator.md` says what is simulated, what is checked,
+//! and which guard of the protocol it misses when it is gone.
 
 use zae_limiter_dynamodb::write::{REGISTRY, Writer};
 use zae_limiter_testkit::sim::{Backend, Report, replay as replay_seed, simulate_all};
@@ -8,14 +8,20 @@ use zae_limiter_testkit::sim::{Backend, Report, replay as replay_seed, simulate_
 /// Seeds of a usual run; `ZAEL_SIM_SEEDS` asks for another number, `ZAEL_SIM_FIRST` for others.
 const SEEDS: u64 = 5_000;
 
-#[expect(clippy::disallowed_methods, reason = "the one place of the simulator that reads the environment: which seeds to run")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one place of the simulator that reads the environment: which seeds to run"
+)]
 fn setting(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+    std::env::var(name)
+        .ok()
+        .map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
 /// Runs the seeds on all cores and stops at the first broken promise.
 fn run_seeds() -> Vec<Report> {
-    let (count, first) = (setting("ZAEL_SIM_SEEDS").unwrap_or(SEEDS), setting("ZAEL_SIM_FIRST").unwrap_or(0));
+    let (count, first) =
+        (setting("ZAEL_SIM_SEEDS").unwrap_or(SEEDS), setting("ZAEL_SIM_FIRST").unwrap_or(0));
     simulate_all(first, count, Backend::Dynamo).unwrap_or_else(|failure| panic!("{failure}"))
 }
 
@@ -35,17 +41,26 @@ fn needed(writer: Writer) -> u64 {
     }
 }
 
-/// A run that meets nothing proves nothing: every writer and every kind of event must have happened often enough.
+/// A run that meets nothing proves nothing: every writer and every kind of event must have happened
+/// often enough.
 #[test]
 fn seeds() {
     let reports = run_seeds();
     let sum = |count: &dyn Fn(&Report) -> u64| reports.iter().map(count).sum::<u64>();
     let mut counts: Vec<(String, u64, u64)> = (0..)
         .zip(REGISTRY)
-        .map(|(place, rules)| (format!("landed: {:?}", rules.writer), sum(&|r| r.protocol.writers[place]), needed(rules.writer)))
+        .map(|(place, rules)| {
+            (
+                format!("landed: {:?}", rules.writer),
+                sum(&|r| r.protocol.writers[place]),
+                needed(rules.writer),
+            )
+        })
         .collect();
     // What, how often it happened, and how often it has to happen in a thousand runs.
-    let mut event = |what: &str, count: u64, per_thousand: u64| counts.push((what.to_owned(), count, per_thousand));
+    let mut event = |what: &str, count: u64, per_thousand: u64| {
+        counts.push((what.to_owned(), count, per_thousand))
+    };
     event("steps", sum(&|r| r.steps), 28_000);
     event("calls that failed, were lost or came late", sum(&|r| r.faults), 9_700);
     event("writes that landed late", sum(&|r| r.protocol.late), 200);
@@ -65,17 +80,33 @@ fn seeds() {
     event("deletions that were ordered", sum(&|r| r.protocol.deeds.deletions_ordered), 24);
     event("deletions that were resumed", sum(&|r| r.protocol.deeds.deletions_resumed), 5);
     event("deletions that came to their end", sum(&|r| r.protocol.deeds.deletions_finished), 12);
-    event("flags written after the configuration had changed", sum(&|r| r.protocol.deeds.flags_after_a_change), 35);
-    event("listings by an index more than two seconds behind", sum(&|r| r.protocol.far_behind), 130);
+    event(
+        "flags written after the configuration had changed",
+        sum(&|r| r.protocol.deeds.flags_after_a_change),
+        35,
+    );
+    event(
+        "listings by an index more than two seconds behind",
+        sum(&|r| r.protocol.far_behind),
+        130,
+    );
     event("foreign writes", sum(&|r| r.protocol.foreign), 80);
     event("damaged items", sum(&|r| r.protocol.damaged), 16);
     event("clocks that stepped", sum(&|r| r.protocol.stepped), 260);
     event("changes of the configuration", sum(&|r| r.freshness.changes), 7_300);
-    event("grants held against the history of the configuration", sum(&|r| r.freshness.checked), 2_200);
+    event(
+        "grants held against the history of the configuration",
+        sum(&|r| r.freshness.checked),
+        2_200,
+    );
     event("buckets held against it when they were made", sum(&|r| r.protocol.made), 1_900);
     event("members read again after being idle beyond all trust", sum(&|r| r.freshness.idle), 420);
     event("takes decided by what had just expired", sum(&|r| r.freshness.lent), 40);
-    event("clocks that stepped further than an instant may be off", sum(&|r| r.protocol.stepped_far), 115);
+    event(
+        "clocks that stepped further than an instant may be off",
+        sum(&|r| r.protocol.stepped_far),
+        115,
+    );
     event("takes that landed too late, and were given back", sum(&|r| r.protocol.overdue), 80);
     event("cancelled operations", sum(&|r| r.cancelled), 500);
     event("crashes", sum(&|r| r.crashes), 155);
@@ -93,7 +124,12 @@ fn seeds() {
 #[test]
 fn one_seed_is_one_run() {
     for seed in 0..50 {
-        let fingerprint = || replay_seed(seed, Backend::Dynamo).1.unwrap_or_else(|failure| panic!("{failure}")).fingerprint;
+        let fingerprint = || {
+            replay_seed(seed, Backend::Dynamo)
+                .1
+                .unwrap_or_else(|failure| panic!("{failure}"))
+                .fingerprint
+        };
         assert_eq!(fingerprint(), fingerprint(), "seed {seed} is two different runs");
     }
 }

@@ -17,7 +17,8 @@ fn after(wait_ms: u64) -> Wait {
 }
 
 fn check(headers: &[Header], expected: &[(&str, &str)]) {
-    let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let headers: Vec<(&str, &str)> =
+        headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     assert_eq!(headers, expected);
 }
 
@@ -28,13 +29,18 @@ fn value<'a>(headers: &'a [Header], name: &str) -> Option<&'a str> {
 /// The `t` of each limit, by place.
 fn waits(headers: &[Header]) -> Vec<Option<u64>> {
     let state = value(headers, "RateLimit").expect("a state");
-    let wait = |item: &str| item.split(';').find_map(|part| part.strip_prefix("t=")).map(|seconds| seconds.parse().unwrap());
+    let wait = |item: &str| {
+        item.split(';')
+            .find_map(|part| part.strip_prefix("t="))
+            .map(|seconds| seconds.parse().unwrap())
+    };
     state.split(", ").map(wait).collect()
 }
 
 #[test]
 fn a_grant_shows_the_tightest_member_of_the_chain() {
-    let statuses = [status("key", "rpm:100/min", 99, Wait::None), status("org", "rpm:60/min", 9, Wait::None)];
+    let statuses =
+        [status("key", "rpm:100/min", 99, Wait::None), status("org", "rpm:60/min", 9, Wait::None)];
     check(
         &granted(&statuses),
         &[
@@ -57,7 +63,11 @@ fn a_grant_says_when_the_next_token_comes_and_nothing_when_full() {
     assert_eq!(state("rpd:10/day", 3), "\"rpd\";r=3;t=8640");
     assert_eq!(state("tpm:10000/min", 0), "\"tpm\";r=0;t=1");
     assert_eq!(state("rpd:10/day", 10), "\"rpd\";r=10");
-    assert_eq!(state("rpd:10/day", -2), "\"rpd\";r=0;t=25920", "a debt of two comes before the next token");
+    assert_eq!(
+        state("rpd:10/day", -2),
+        "\"rpd\";r=0;t=25920",
+        "a debt of two comes before the next token"
+    );
 }
 
 #[test]
@@ -72,7 +82,8 @@ fn a_refusal_says_the_same_time_twice() {
 
 #[test]
 fn retry_after_is_never_earlier_than_any_t() {
-    // The child has less left, but the parent is to be waited for; the daily limit passed and refills last of all.
+    // The child has less left, but the parent is to be waited for; the daily limit passed and
+    // refills last of all.
     let exceeded = RateLimitExceeded::new(vec![
         status("key", "rpm:60/min", -5, after(6_000)),
         status("key", "rpd:10/day", 9, Wait::None),
@@ -93,7 +104,10 @@ fn what_can_never_pass_gets_no_retry_after() {
 
 #[test]
 fn contention_says_when_to_come_back() {
-    let headers = refused(&RateLimitExceeded::contended(vec![status("key", "rpm:60/min", 5, Wait::None)], after(150)));
+    let headers = refused(&RateLimitExceeded::contended(
+        vec![status("key", "rpm:60/min", 5, Wait::None)],
+        after(150),
+    ));
     assert_eq!((value(&headers, "Retry-After"), waits(&headers)), (Some("1"), vec![None]));
 }
 
@@ -101,28 +115,49 @@ fn contention_says_when_to_come_back() {
 fn integers_fit_structured_fields() {
     let largest = status("key", "big:1/day:1000000000000000", 1_000_000_000_000_000, Wait::None);
     let headers = granted(&[largest]);
-    assert_eq!(value(&headers, "RateLimit-Policy"), Some("\"big\";q=999999999999999;w=999999999999999"));
+    assert_eq!(
+        value(&headers, "RateLimit-Policy"),
+        Some("\"big\";q=999999999999999;w=999999999999999")
+    );
     assert_eq!(value(&headers, "RateLimit"), Some("\"big\";r=999999999999999"));
-    let exceeded = RateLimitExceeded::new(vec![status("key", "big:1/day:1000000000000000", 0, after(u64::MAX))]);
+    let exceeded = RateLimitExceeded::new(vec![status(
+        "key",
+        "big:1/day:1000000000000000",
+        0,
+        after(u64::MAX),
+    )]);
     assert_eq!(waits(&refused(&exceeded)), [Some(999_999_999_999_999)]);
 }
 
 #[test]
 fn units_and_partitions_are_said_when_given() {
-    let fields = Fields::new().unit("rpm", Unit::Requests).unit("io", Unit::ContentBytes).partition("key-1");
-    let statuses = [status("key-1", "rpm:60/min", 59, Wait::None), status("key-1", "tpm:60/min", 60, Wait::None)];
+    let fields =
+        Fields::new().unit("rpm", Unit::Requests).unit("io", Unit::ContentBytes).partition("key-1");
+    let statuses = [
+        status("key-1", "rpm:60/min", 59, Wait::None),
+        status("key-1", "tpm:60/min", 60, Wait::None),
+    ];
     let headers = fields.granted(&statuses);
     assert_eq!(
         value(&headers, "RateLimit-Policy"),
         Some("\"rpm\";q=60;w=60;qu=\"requests\";pk=:a2V5LTE=:, \"tpm\";q=60;w=60;pk=:a2V5LTE=:")
     );
-    assert_eq!(value(&headers, "RateLimit"), Some("\"rpm\";r=59;t=1;pk=:a2V5LTE=:, \"tpm\";r=60;pk=:a2V5LTE=:"));
+    assert_eq!(
+        value(&headers, "RateLimit"),
+        Some("\"rpm\";r=59;t=1;pk=:a2V5LTE=:, \"tpm\";r=60;pk=:a2V5LTE=:")
+    );
 }
 
 #[test]
 fn bytes_are_base64() {
-    for (text, encoded) in [("", "::"), ("f", ":Zg==:"), ("fo", ":Zm8=:"), ("foo", ":Zm9v:"), ("foob", ":Zm9vYg==:"), ("\u{ff}?", ":w78/:")]
-    {
+    for (text, encoded) in [
+        ("", "::"),
+        ("f", ":Zg==:"),
+        ("fo", ":Zm8=:"),
+        ("foo", ":Zm9v:"),
+        ("foob", ":Zm9vYg==:"),
+        ("\u{ff}?", ":w78/:"),
+    ] {
         let mut item = Item::list();
         item.bytes("pk", text.as_bytes());
         assert_eq!(item.text, format!(";pk={encoded}"));
@@ -138,9 +173,17 @@ fn strings_cannot_break_out_of_their_quotes() {
 
 #[test]
 fn every_error_has_its_headers() {
-    let refusal = AcquireError::from(RateLimitExceeded::new(vec![status("key", "rpm:60/min", 0, after(500))]));
+    let refusal = AcquireError::from(RateLimitExceeded::new(vec![status(
+        "key",
+        "rpm:60/min",
+        0,
+        after(500),
+    )]));
     assert_eq!(of(&refusal)[0], ("Retry-After".into(), "1".into()));
-    let unavailable =
-        crate::Unavailable { reason: crate::OutageReason::BreakerOpen, retry_after: std::time::Duration::from_millis(1001), source: None };
+    let unavailable = crate::Unavailable {
+        reason: crate::OutageReason::BreakerOpen,
+        retry_after: std::time::Duration::from_millis(1001),
+        source: None,
+    };
     check(&of(&AcquireError::Unavailable(unavailable)), &[("Retry-After", "2")]);
 }

@@ -17,7 +17,8 @@ use crate::plan::{Amounts, Plan, Settlement};
 use crate::request::Request;
 use crate::settler::Job;
 
-/// Times a decision is asked again because the configuration it was based on was older than the bucket's.
+/// Times a decision is asked again because the configuration it was based on was older than the
+/// bucket's.
 const STALE_ATTEMPTS_MAX: u32 = 4;
 /// Times `Request::wait` asks again; a bound on top of the time.
 const WAIT_ATTEMPTS_MAX: u32 = 10_000;
@@ -54,7 +55,11 @@ impl Availability {
     /// Tokens left of a limit: the least over the chain. `None` when nobody has it.
     #[must_use]
     pub fn available(&self, limit: &str) -> Option<i64> {
-        self.statuses.iter().filter(|status| status.limit.name().as_str() == limit).map(|status| status.available).min()
+        self.statuses
+            .iter()
+            .filter(|status| status.limit.name().as_str() == limit)
+            .map(|status| status.available)
+            .min()
     }
 }
 
@@ -63,14 +68,15 @@ impl RateLimiter {
     ///
     /// Cancel-safe: dropped at any point, whatever was taken is given back by the settler.
     ///
-    /// Cost: one round trip, one write per member of the chain; one more read per member whose configuration is not
-    /// cached.
+    /// Cost: one round trip, one write per member of the chain; one more read per member whose
+    /// configuration is not cached.
     pub async fn acquire(&self, request: Request) -> Result<Lease, AcquireError> {
         let span = tracing::debug_span!("acquire", outcome = tracing::field::Empty);
         let result = if span.is_disabled() {
             self.acquire_waiting(request).await
         } else {
-            // Boxed, so that an acquire that nobody watches need not carry room for a second future.
+            // Boxed, so that an acquire that nobody watches need not carry room for a second
+            // future.
             Box::pin(self.acquire_waiting(request)).instrument(span.clone()).await
         };
         let outcome = match &result {
@@ -102,8 +108,9 @@ impl RateLimiter {
         result
     }
 
-    /// Runs `work` with a lease: commit when it returns `Ok`, rollback when it returns `Err`. A panic or a cancelled future
-    /// drops the lease, which then acts as the request's `OnDrop` says: rollback, unless asked otherwise.
+    /// Runs `work` with a lease: commit when it returns `Ok`, rollback when it returns `Err`. A
+    /// panic or a cancelled future drops the lease, which then acts as the request's `OnDrop` says:
+    /// rollback, unless asked otherwise.
     ///
     /// A commit that fails does not fail the work: its charges are retried by the settler.
     pub async fn with_lease<T, E: From<AcquireError>>(
@@ -120,17 +127,26 @@ impl RateLimiter {
         result
     }
 
-    /// What `request` would find, without taking anything. Without amounts it looks at every limit there is.
+    /// What `request` would find, without taking anything. Without amounts it looks at every limit
+    /// there is.
     ///
     /// Cost: one read, plus one per member whose configuration is not cached.
     pub async fn availability(&self, request: &Request) -> Result<Availability, AcquireError> {
         let (entity, resource) = request.checked_names()?;
         let deadline = request.deadline.unwrap_or(self.shared.settings.deadline);
         let attempt = self.enter()?;
-        self.answer(attempt, within(self.clock(), deadline, self.look(request, entity, resource)).await)
+        self.answer(
+            attempt,
+            within(self.clock(), deadline, self.look(request, entity, resource)).await,
+        )
     }
 
-    async fn look(&self, request: &Request, entity: &EntityId, resource: &ResourceName) -> Result<Availability, Failure> {
+    async fn look(
+        &self,
+        request: &Request,
+        entity: &EntityId,
+        resource: &ResourceName,
+    ) -> Result<Availability, Failure> {
         for _ in 0..STALE_ATTEMPTS_MAX {
             let chain = self.chain(entity, resource).await?;
             let mut request = request.clone();
@@ -143,9 +159,13 @@ impl RateLimiter {
                 ConsumeOutcome::Granted(reports) | ConsumeOutcome::Refused(reports) => {
                     return Ok(Availability { statuses: plan.statuses(&reports) });
                 }
-                ConsumeOutcome::Disabled { member } => return Err(Failure::Answer(disabled(&plan, member))),
+                ConsumeOutcome::Disabled { member } => {
+                    return Err(Failure::Answer(disabled(&plan, member)));
+                }
                 ConsumeOutcome::Stale { .. } => self.forget(&plan),
-                ConsumeOutcome::Contended { retry_after } => return Err(Failure::Answer(contended(retry_after))),
+                ConsumeOutcome::Contended { retry_after } => {
+                    return Err(Failure::Answer(contended(retry_after)));
+                }
             }
         }
         Err(Failure::Answer(contended(self.short_wait())))
@@ -159,7 +179,9 @@ impl RateLimiter {
         };
         match decided {
             Ok(grant) => Ok(Lease::granted(self.clone(), request, grant)),
-            Err(AcquireError::Unavailable(unavailable)) if self.may_allow(&unavailable, &request) => {
+            Err(AcquireError::Unavailable(unavailable))
+                if self.may_allow(&unavailable, &request) =>
+            {
                 Ok(Lease::degraded_by(self.clone(), request, unavailable.reason))
             }
             Err(error) => Err(error),
@@ -167,7 +189,11 @@ impl RateLimiter {
     }
 
     /// Asks again after every refusal that waiting can cure.
-    async fn decide_waiting(&self, request: &Request, wait: Duration) -> Result<Grant, AcquireError> {
+    async fn decide_waiting(
+        &self,
+        request: &Request,
+        wait: Duration,
+    ) -> Result<Grant, AcquireError> {
         let started = self.clock().monotonic();
         for _ in 0..WAIT_ATTEMPTS_MAX {
             let refused = match self.decide(request).await {
@@ -183,7 +209,8 @@ impl RateLimiter {
         Err(contended(self.short_wait()))
     }
 
-    /// Only a store that is down may be passed over; a full disk, a corrupt file or a closed limiter may not.
+    /// Only a store that is down may be passed over; a full disk, a corrupt file or a closed
+    /// limiter may not.
     fn may_allow(&self, unavailable: &Unavailable, request: &Request) -> bool {
         let outage = match unavailable.reason {
             OutageReason::Deadline | OutageReason::BreakerOpen => true,
@@ -216,16 +243,26 @@ impl RateLimiter {
     /// `None` when the configuration has to be read again first.
     async fn decide_once(&self, request: &Request) -> Result<Option<Grant>, Failure> {
         let (entity, resource) = request.checked_names()?;
-        // Where a read is a round trip, limits that have just expired are used once more while they are read again, for a few
-        // seconds. They may grant; an error they would lead to is not told before they were.
-        let remembered = if self.shared.reads_are_slow { self.remembered_chain(entity, resource) } else { None };
-        let planned = remembered.and_then(|(chain, expired)| Some((self.plan(request, resource, &chain).ok()?, expired)));
+        // Where a read is a round trip, limits that have just expired are used once more while they
+        // are read again, for a few seconds. They may grant; an error they would lead to is not
+        // told before they were.
+        let remembered =
+            if self.shared.reads_are_slow { self.remembered_chain(entity, resource) } else { None };
+        let planned = remembered.and_then(|(chain, expired)| {
+            Some((self.plan(request, resource, &chain).ok()?, expired))
+        });
         let (plan, expired) = match planned {
             Some(planned) => planned,
-            None => (self.plan(request, resource, &self.chain(entity, resource).await?)?, Vec::new()),
+            None => {
+                (self.plan(request, resource, &self.chain(entity, resource).await?)?, Vec::new())
+            }
         };
         let amounts = amounts_of(request);
-        let consume = Arc::clone(&plan).consume(Arc::clone(self.store()), Amounts::from_slice(&amounts), self.clock().now());
+        let consume = Arc::clone(&plan).consume(
+            Arc::clone(self.store()),
+            Amounts::from_slice(&amounts),
+            self.clock().now(),
+        );
         let outcome = InFlight::new(consume, self.settler(), |consume| {
             let mut refund = Settlement::default();
             refund.add(&plan, &amounts.iter().map(|amount| amount.negated()).collect());
@@ -234,18 +271,28 @@ impl RateLimiter {
         let outcome = if expired.is_empty() {
             outcome.await
         } else {
-            Box::pin(beside(outcome, Box::pin(self.clone().refresh(expired, resource.clone())), self.settler())).await
+            Box::pin(beside(
+                outcome,
+                Box::pin(self.clone().refresh(expired, resource.clone())),
+                self.settler(),
+            ))
+            .await
         };
         match outcome? {
             ConsumeOutcome::Granted(reports) => Ok(Some(Grant { plan, amounts, reports })),
-            ConsumeOutcome::Refused(reports) => Err(Failure::Answer(RateLimitExceeded::new(plan.statuses(&reports)).into())),
+            ConsumeOutcome::Refused(reports) => {
+                Err(Failure::Answer(RateLimitExceeded::new(plan.statuses(&reports)).into()))
+            }
             ConsumeOutcome::Disabled { member } => {
-                // What is remembered says otherwise, or the store had not been asked: read it again, but not for every request.
+                // What is remembered says otherwise, or the store had not been asked: read it
+                // again, but not for every request.
                 let said_by = &plan.members[member].entity;
                 self.scope.cache.evict_older(said_by, resource, DISABLED_REREAD, self.clock());
                 Err(Failure::Answer(disabled(&plan, member)))
             }
-            ConsumeOutcome::Contended { retry_after } => Err(Failure::Answer(contended(retry_after))),
+            ConsumeOutcome::Contended { retry_after } => {
+                Err(Failure::Answer(contended(retry_after)))
+            }
             ConsumeOutcome::Stale { .. } => {
                 self.forget(&plan);
                 Ok(None)
@@ -254,7 +301,11 @@ impl RateLimiter {
     }
 
     /// What an attempt means to the breaker and to the caller; `None` is one that took too long.
-    fn answer<T>(&self, attempt: Attempt<'_>, result: Option<Result<T, Failure>>) -> Result<T, AcquireError> {
+    fn answer<T>(
+        &self,
+        attempt: Attempt<'_>,
+        result: Option<Result<T, Failure>>,
+    ) -> Result<T, AcquireError> {
         match result {
             Some(Ok(answer)) => {
                 attempt.answered();
@@ -278,15 +329,27 @@ impl RateLimiter {
                 source: None,
             }));
         }
-        self.shared
-            .breaker
-            .enter(self.clock())
-            .map_err(|retry_after| AcquireError::Unavailable(Unavailable { reason: OutageReason::BreakerOpen, retry_after, source: None }))
+        self.shared.breaker.enter(self.clock()).map_err(|retry_after| {
+            AcquireError::Unavailable(Unavailable {
+                reason: OutageReason::BreakerOpen,
+                retry_after,
+                source: None,
+            })
+        })
     }
 
-    fn outage(&self, attempt: Attempt<'_>, reason: OutageReason, source: Option<StoreError>) -> AcquireError {
+    fn outage(
+        &self,
+        attempt: Attempt<'_>,
+        reason: OutageReason,
+        source: Option<StoreError>,
+    ) -> AcquireError {
         attempt.failed(self.clock(), &*self.shared.entropy);
-        AcquireError::Unavailable(Unavailable { reason, retry_after: Duration::from_secs(1), source })
+        AcquireError::Unavailable(Unavailable {
+            reason,
+            retry_after: Duration::from_secs(1),
+            source,
+        })
     }
 
     /// One place that says what each kind of store error means to a caller.
@@ -316,7 +379,9 @@ impl RateLimiter {
     }
 
     fn short_wait(&self) -> Wait {
-        Wait::After(WaitMs::at_least_one(CONTENDED_WAIT_MS + self.shared.entropy.next_u64() % CONTENDED_WAIT_MS))
+        Wait::After(WaitMs::at_least_one(
+            CONTENDED_WAIT_MS + self.shared.entropy.next_u64() % CONTENDED_WAIT_MS,
+        ))
     }
 }
 

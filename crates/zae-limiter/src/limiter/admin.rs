@@ -1,12 +1,12 @@
-//! Administration: entities, limits, flags, resets. Every change is audited, and evicts what it changed from the cache of
-//! this process; other processes see it within their config-cache TTL.
+//! Administration: entities, limits, flags, resets. Every change is audited, and evicts what it
+//! changed from the cache of this process; other processes see it within their config-cache TTL.
 
 use std::time::Duration;
 
 use zae_limiter_core::{Entity, EntityId, IntoName, Limit, LimitName, ResourceName, check_limits};
 use zae_limiter_store::{
-    DeletedEntity, EntityDraft, EntityUpdate, Level, LevelConfig, LimitsChange, NewEntity, OnUnavailable, Page, PageRequest, ResetRequest,
-    StoreError, StoreErrorKind,
+    DeletedEntity, EntityDraft, EntityUpdate, Level, LevelConfig, LimitsChange, NewEntity,
+    OnUnavailable, Page, PageRequest, ResetRequest, StoreError, StoreErrorKind,
 };
 
 use super::RateLimiter;
@@ -30,9 +30,10 @@ pub struct CreatedEntity {
 pub struct Reached {
     /// Existing buckets that carry the flag now.
     pub buckets: u64,
-    /// A bucket that was not found is held to the flag within this time: zero where all of them are found. On DynamoDB it is
-    /// the config-cache TTL and the five seconds, or one more TTL if that is shorter, for which expired limits still decide a
-    /// take while they are read again: 65 s by default.
+    /// A bucket that was not found is held to the flag within this time: zero where all of them are
+    /// found. On DynamoDB it is the config-cache TTL and the five seconds, or one more TTL if that
+    /// is shorter, for which expired limits still decide a take while they are read again: 65 s by
+    /// default.
     pub binds_within: Duration,
 }
 
@@ -41,7 +42,9 @@ pub struct Reached {
 #[non_exhaustive]
 pub enum EntityWarning {
     /// It has a parent but takes do not go on to it.
-    #[error("the entity has a parent but does not cascade: the parent's limits will not be checked")]
+    #[error(
+        "the entity has a parent but does not cascade: the parent's limits will not be checked"
+    )]
     ParentWithoutCascade,
     /// It cascades but has no parent.
     #[error("the entity cascades but has no parent: there is nothing to cascade to")]
@@ -61,27 +64,37 @@ impl RateLimiter {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn create_entity(&self, entity: impl Into<EntityDraft>) -> Result<CreatedEntity, Error> {
+    pub async fn create_entity(
+        &self,
+        entity: impl Into<EntityDraft>,
+    ) -> Result<CreatedEntity, Error> {
         let entity = entity.into().build()?;
         self.create(&entity).await
     }
 
-    /// Creates an entity unless it is there: what a service calls at every start. An entity that is there keeps its name
-    /// and metadata, because an administrator may have changed them meanwhile. If its parent or its cascade is another
-    /// than described, the call fails with `AlreadyExists`: neither can be changed, and limits would bind somebody else.
+    /// Creates an entity unless it is there: what a service calls at every start. An entity that is
+    /// there keeps its name and metadata, because an administrator may have changed them meanwhile.
+    /// If its parent or its cascade is another than described, the call fails with `AlreadyExists`:
+    /// neither can be changed, and limits would bind somebody else.
     ///
     /// Cost: one read when it is there.
-    pub async fn ensure_entity(&self, entity: impl Into<EntityDraft>) -> Result<CreatedEntity, Error> {
+    pub async fn ensure_entity(
+        &self,
+        entity: impl Into<EntityDraft>,
+    ) -> Result<CreatedEntity, Error> {
         let entity = entity.into().build()?;
         if let Some(found) = self.entity(entity.id.clone()).await? {
             return as_described(found, &entity);
         }
         match self.create(&entity).await {
-            // Another process was faster. If somebody deletes it in this very moment, the answer is that it existed.
-            Err(error) if error.kind() == StoreErrorKind::AlreadyExists => match self.entity(entity.id.clone()).await? {
-                Some(found) => as_described(found, &entity),
-                None => Err(error),
-            },
+            // Another process was faster. If somebody deletes it in this very moment, the answer is
+            // that it existed.
+            Err(error) if error.kind() == StoreErrorKind::AlreadyExists => {
+                match self.entity(entity.id.clone()).await? {
+                    Some(found) => as_described(found, &entity),
+                    None => Err(error),
+                }
+            }
             answer => answer,
         }
     }
@@ -90,7 +103,8 @@ impl RateLimiter {
         Entity::check_text(&entity.name, &entity.metadata)?;
         let warnings = warnings_about(entity);
         let _evict = Evict { limiter: self, entity: Some(&entity.id) };
-        let created = self.admin("create_entity", self.store().create_entity(entity, &self.change())).await?;
+        let created =
+            self.admin("create_entity", self.store().create_entity(entity, &self.change())).await?;
         Ok(CreatedEntity { entity: created, warnings })
     }
 
@@ -101,10 +115,22 @@ impl RateLimiter {
     }
 
     /// Changes name or metadata, if the entity still has `expected_version`.
-    pub async fn update_entity(&self, id: impl IntoName<EntityId>, expected_version: u64, update: EntityUpdate) -> Result<Entity, Error> {
+    pub async fn update_entity(
+        &self,
+        id: impl IntoName<EntityId>,
+        expected_version: u64,
+        update: EntityUpdate,
+    ) -> Result<Entity, Error> {
         let id = id.into_name()?;
-        Entity::check_text(update.name.as_deref().unwrap_or("-"), update.metadata.as_ref().unwrap_or(&Default::default()))?;
-        self.admin("update_entity", self.store().update_entity(&id, expected_version, &update, &self.change())).await
+        Entity::check_text(
+            update.name.as_deref().unwrap_or("-"),
+            update.metadata.as_ref().unwrap_or(&Default::default()),
+        )?;
+        self.admin(
+            "update_entity",
+            self.store().update_entity(&id, expected_version, &update, &self.change()),
+        )
+        .await
     }
 
     /// Deletes an entity with its buckets and configuration; refused while it has children.
@@ -115,7 +141,11 @@ impl RateLimiter {
     }
 
     /// Direct children of an entity, by id.
-    pub async fn children(&self, parent: impl IntoName<EntityId>, page: &PageRequest) -> Result<Page<Entity>, Error> {
+    pub async fn children(
+        &self,
+        parent: impl IntoName<EntityId>,
+        page: &PageRequest,
+    ) -> Result<Page<Entity>, Error> {
         let parent = parent.into_name()?;
         self.admin("children", self.store().children(&parent, page)).await
     }
@@ -126,20 +156,32 @@ impl RateLimiter {
     }
 
     /// Stores limits at a level, replacing what it had; returns the level's new version.
-    pub async fn set_limits(&self, level: &Level, limits: impl IntoIterator<Item = Limit>) -> Result<u64, Error> {
+    pub async fn set_limits(
+        &self,
+        level: &Level,
+        limits: impl IntoIterator<Item = Limit>,
+    ) -> Result<u64, Error> {
         let limits = limits.into_iter().collect();
-        self.change_limits(level, LimitsChange { limits, on_unavailable: None, expected_version: None }).await
+        self.change_limits(
+            level,
+            LimitsChange { limits, on_unavailable: None, expected_version: None },
+        )
+        .await
     }
 
-    /// Stores limits and, at system level, the outage policy; with an expected version it fails with `Conflict` instead of
-    /// overwriting somebody else's change.
+    /// Stores limits and, at system level, the outage policy; with an expected version it fails
+    /// with `Conflict` instead of overwriting somebody else's change.
     pub async fn change_limits(&self, level: &Level, change: LimitsChange) -> Result<u64, Error> {
         check_limits(&change.limits)?;
         if change.limits.is_empty() {
-            return Err(Invalid::Refused("at least one limit is needed; use delete_limits to remove them".into()).into());
+            return Err(Invalid::Refused(
+                "at least one limit is needed; use delete_limits to remove them".into(),
+            )
+            .into());
         }
         let _evict = Evict { limiter: self, entity: level.entity_id() };
-        let version = self.admin("set_limits", self.store().set_limits(level, &change, &self.change())).await;
+        let version =
+            self.admin("set_limits", self.store().set_limits(level, &change, &self.change())).await;
         if *level == Level::System && version.is_ok() && change.on_unavailable.is_some() {
             self.scope.remember_policy(change.on_unavailable);
         }
@@ -153,7 +195,11 @@ impl RateLimiter {
         on_unavailable: Option<OnUnavailable>,
     ) -> Result<u64, Error> {
         let limits = limits.into_iter().collect();
-        self.change_limits(&Level::System, LimitsChange { limits, on_unavailable, expected_version: None }).await
+        self.change_limits(
+            &Level::System,
+            LimitsChange { limits, on_unavailable, expected_version: None },
+        )
+        .await
     }
 
     /// What is stored at a level.
@@ -164,7 +210,8 @@ impl RateLimiter {
     /// Removes the limits of a level; false when it had none.
     pub async fn delete_limits(&self, level: &Level) -> Result<bool, Error> {
         let _evict = Evict { limiter: self, entity: level.entity_id() };
-        let deleted = self.admin("delete_limits", self.store().delete_limits(level, &self.change())).await;
+        let deleted =
+            self.admin("delete_limits", self.store().delete_limits(level, &self.change())).await;
         if *level == Level::System && deleted.is_ok() {
             self.scope.remember_policy(None);
         }
@@ -173,17 +220,18 @@ impl RateLimiter {
 
     /// Switches a resource, an entity or an entity on a resource off.
     ///
-    /// On a store of one machine nothing it covers is admitted from now on, in any process. On DynamoDB that holds for every
-    /// bucket that was reached and for every bucket that is made from now on. Buckets are found through an index that lags
-    /// behind, usually by less than the two seconds this call waits for it: a bucket that is missing there refuses as soon as
-    /// its takers read the configuration again, within [`Reached::binds_within`]. A member of a chain without limits has no bucket
-    /// there, and is held to its flag within the same time.
+    /// On a store of one machine nothing it covers is admitted from now on, in any process. On
+    /// DynamoDB that holds for every bucket that was reached and for every bucket that is made from
+    /// now on. Buckets are found through an index that lags behind, usually by less than the two
+    /// seconds this call waits for it: a bucket that is missing there refuses as soon as its takers
+    /// read the configuration again, within [`Reached::binds_within`]. A member of a chain without
+    /// limits has no bucket there, and is held to its flag within the same time.
     pub async fn disable(&self, level: &Level) -> Result<Reached, Error> {
         self.set_disabled(level, Some(true)).await
     }
 
-    /// Switches it on explicitly, even if a weaker level is off. Other processes that know it as off notice within their
-    /// config-cache TTL.
+    /// Switches it on explicitly, even if a weaker level is off. Other processes that know it as
+    /// off notice within their config-cache TTL.
     pub async fn enable(&self, level: &Level) -> Result<Reached, Error> {
         self.set_disabled(level, Some(false)).await
     }
@@ -193,17 +241,22 @@ impl RateLimiter {
         self.set_disabled(level, None).await
     }
 
-    /// Takes as long as it takes, without a deadline: a store may have to reach every bucket, and half of them is no answer.
+    /// Takes as long as it takes, without a deadline: a store may have to reach every bucket, and
+    /// half of them is no answer.
     async fn set_disabled(&self, level: &Level, disabled: Option<bool>) -> Result<Reached, Error> {
         let _evict = Evict { limiter: self, entity: level.entity_id() };
         let buckets = self.store().set_disabled(level, disabled, &self.change()).await?;
         let ttl = self.scope.cache.ttl();
-        let binds_within = if self.store().capabilities().remote { ttl.saturating_add(ttl.min(LEND_MAX)) } else { Duration::ZERO };
+        let binds_within = if self.store().capabilities().remote {
+            ttl.saturating_add(ttl.min(LEND_MAX))
+        } else {
+            Duration::ZERO
+        };
         Ok(Reached { buckets, binds_within })
     }
 
-    /// Fills a bucket, or the named limits of it, forgiving its debt. Returns what each limit gained, in whole tokens;
-    /// `None` when there is no such bucket, which is as good as full.
+    /// Fills a bucket, or the named limits of it, forgiving its debt. Returns what each limit
+    /// gained, in whole tokens; `None` when there is no such bucket, which is as good as full.
     pub async fn reset(
         &self,
         entity: impl IntoName<EntityId>,
@@ -214,26 +267,45 @@ impl RateLimiter {
         let resource = resource.into_name()?;
         let request = ResetRequest { entity: &entity, resource: &resource, only };
         let restored = self.admin("reset", self.store().reset(&request, &self.change())).await?;
-        Ok(restored.map(|limits| limits.into_iter().map(|(name, gained)| (name, gained.floor_tokens())).collect()))
+        Ok(restored.map(|limits| {
+            limits.into_iter().map(|(name, gained)| (name, gained.floor_tokens())).collect()
+        }))
     }
 
     /// Resources with a stored configuration of their own, by name.
-    pub async fn resources_with_defaults(&self, page: &PageRequest) -> Result<Page<ResourceName>, Error> {
+    pub async fn resources_with_defaults(
+        &self,
+        page: &PageRequest,
+    ) -> Result<Page<ResourceName>, Error> {
         self.admin("resources_with_defaults", self.store().resources_with_defaults(page)).await
     }
 
-    /// Entities with a configuration of their own for `resource`, or for all resources (`None`), by id.
-    pub async fn entities_with_limits(&self, resource: Option<&ResourceName>, page: &PageRequest) -> Result<Page<EntityId>, Error> {
+    /// Entities with a configuration of their own for `resource`, or for all resources (`None`), by
+    /// id.
+    pub async fn entities_with_limits(
+        &self,
+        resource: Option<&ResourceName>,
+        page: &PageRequest,
+    ) -> Result<Page<EntityId>, Error> {
         self.admin("entities_with_limits", self.store().entities_with_limits(resource, page)).await
     }
 
-    /// Resources for which some entity has a configuration of its own; `None` stands for all resources.
-    pub async fn resources_with_entity_limits(&self, page: &PageRequest) -> Result<Page<Option<ResourceName>>, Error> {
-        self.admin("resources_with_entity_limits", self.store().resources_with_entity_limits(page)).await
+    /// Resources for which some entity has a configuration of its own; `None` stands for all
+    /// resources.
+    pub async fn resources_with_entity_limits(
+        &self,
+        page: &PageRequest,
+    ) -> Result<Page<Option<ResourceName>>, Error> {
+        self.admin("resources_with_entity_limits", self.store().resources_with_entity_limits(page))
+            .await
     }
 
     /// One administrative call within its deadline.
-    pub(super) async fn admin<T>(&self, operation: &'static str, call: impl Future<Output = Result<T, StoreError>>) -> Result<T, Error> {
+    pub(super) async fn admin<T>(
+        &self,
+        operation: &'static str,
+        call: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, Error> {
         let deadline: Duration = self.shared.settings.admin_deadline;
         let _span = tracing::debug_span!("admin", operation);
         let stopwatch = self.stopwatch();
@@ -260,7 +332,9 @@ fn as_described(found: Entity, described: &NewEntity) -> Result<CreatedEntity, E
         return Ok(CreatedEntity { entity: found, warnings: warnings_about(described) });
     }
     let lineage = |parent: &Option<EntityId>, cascade: bool| {
-        let parent = parent.as_ref().map_or_else(|| "no parent".to_owned(), |parent| format!("parent {parent}"));
+        let parent = parent
+            .as_ref()
+            .map_or_else(|| "no parent".to_owned(), |parent| format!("parent {parent}"));
         format!("{parent} and cascade {}", if cascade { "on" } else { "off" })
     };
     let message = format!(
@@ -272,7 +346,8 @@ fn as_described(found: Entity, described: &NewEntity) -> Result<CreatedEntity, E
     Err(StoreError::new(StoreErrorKind::AlreadyExists, "ensure_entity", message).into())
 }
 
-/// Forgets what a change concerns once the change is over, also when its caller went away: it may have landed all the same.
+/// Forgets what a change concerns once the change is over, also when its caller went away: it may
+/// have landed all the same.
 struct Evict<'a> {
     limiter: &'a RateLimiter,
     /// `None` for a change that concerns everybody.

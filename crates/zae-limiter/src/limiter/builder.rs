@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use zae_limiter_core::{BUCKET_TTL_MULTIPLIER, IntoName, Limit, NameError, NamespaceName, Principal, check_limits};
+use zae_limiter_core::{
+    BUCKET_TTL_MULTIPLIER, IntoName, Limit, NameError, NamespaceName, Principal, check_limits,
+};
 use zae_limiter_store::{Clock, Entropy, OnUnavailable, Store, SystemClock, SystemEntropy};
 
 use super::{RateLimiter, Settings, Shared};
@@ -43,9 +45,10 @@ impl Builder {
         }
     }
 
-    /// How long stored configuration, entities included, is trusted without asking again. Default 60 s; zero asks every
-    /// time. On a store that is far away an entry that has just expired decides one more take while it is read again, for
-    /// at most as long again and at most five seconds.
+    /// How long stored configuration, entities included, is trusted without asking again. Default
+    /// 60 s; zero asks every time. On a store that is far away an entry that has just expired
+    /// decides one more take while it is read again, for at most as long again and at most five
+    /// seconds.
     pub fn config_cache_ttl(mut self, ttl: Duration) -> Builder {
         self.settings.config_cache_ttl = ttl;
         self
@@ -57,8 +60,8 @@ impl Builder {
         self
     }
 
-    /// An idle bucket with default limits is forgotten after its slowest time to fill times this. Default 7; 0 keeps
-    /// buckets for ever.
+    /// An idle bucket with default limits is forgotten after its slowest time to fill times this.
+    /// Default 7; 0 keeps buckets for ever.
     pub fn bucket_ttl_multiplier(mut self, multiplier: u32) -> Builder {
         self.settings.bucket_ttl_multiplier = multiplier;
         self
@@ -70,7 +73,8 @@ impl Builder {
         self
     }
 
-    /// What to do when the store is down, unless the call or the stored system setting says otherwise. Default: block.
+    /// What to do when the store is down, unless the call or the stored system setting says
+    /// otherwise. Default: block.
     pub fn on_unavailable(mut self, policy: OnUnavailable) -> Builder {
         self.settings.on_unavailable = Some(policy);
         self
@@ -82,19 +86,22 @@ impl Builder {
         self
     }
 
-    /// How long the store may take for administration and queries. Default 10 s; purging and sweeping are not limited.
+    /// How long the store may take for administration and queries. Default 10 s; purging and
+    /// sweeping are not limited.
     pub fn admin_deadline(mut self, deadline: Duration) -> Builder {
         self.settings.admin_deadline = deadline;
         self
     }
 
-    /// How long `commit`, `flush` and `rollback` wait before they leave the write to the settler. Default 5 s.
+    /// How long `commit`, `flush` and `rollback` wait before they leave the write to the settler.
+    /// Default 5 s.
     pub fn settle_deadline(mut self, deadline: Duration) -> Builder {
         self.settings.settle_deadline = deadline;
         self
     }
 
-    /// How long `close` and `drain` wait for the settler. Default 60 s; what is left then is counted as pending.
+    /// How long `close` and `drain` wait for the settler. Default 60 s; what is left then is
+    /// counted as pending.
     pub fn drain_deadline(mut self, deadline: Duration) -> Builder {
         self.settings.drain_deadline = deadline;
         self

@@ -46,13 +46,15 @@ struct Shared {
     entropy: Arc<dyn Entropy>,
     breaker: Breaker,
     settler: Settler,
-    /// The last audit event's time and randomness: ids of one process are in the order they were made.
+    /// The last audit event's time and randomness: ids of one process are in the order they were
+    /// made.
     last_event: Mutex<(i64, u128)>,
     /// Scopes in use, so that two handles to one namespace share one cache.
     scopes: Mutex<Scopes>,
 }
 
-/// By name and id: a namespace that was deleted and registered again, here or elsewhere, is another one.
+/// By name and id: a namespace that was deleted and registered again, here or elsewhere, is another
+/// one.
 type Scopes = HashMap<(NamespaceName, Option<NamespaceId>), Weak<Scope>>;
 
 /// What a limiter was built with.
@@ -78,8 +80,8 @@ struct Scope {
     policy: AtomicU8,
 }
 
-/// The time of one call to the store; none while nobody wants to know, nor for a store in this process's memory, where
-/// reading the clock costs a twentieth of the call.
+/// The time of one call to the store; none while nobody wants to know, nor for a store in this
+/// process's memory, where reading the clock costs a twentieth of the call.
 #[must_use = "a stopwatch measures nothing until it is stopped"]
 pub(crate) struct Stopwatch {
     started: Option<Duration>,
@@ -99,16 +101,19 @@ impl RateLimiter {
         Builder::new(Arc::new(store))
     }
 
-    /// The embedded limiter in one line: one SQLite file, created when missing, shared with any other process that opens
-    /// it.
+    /// The embedded limiter in one line: one SQLite file, created when missing, shared with any
+    /// other process that opens it.
     #[cfg(feature = "sqlite")]
-    #[expect(clippy::unused_async, reason = "opening does I/O and may become asynchronous without breaking callers")]
+    #[expect(
+        clippy::unused_async,
+        reason = "opening does I/O and may become asynchronous without breaking callers"
+    )]
     pub async fn open(path: impl AsRef<std::path::Path>) -> Result<RateLimiter, Error> {
         RateLimiter::builder(zae_limiter_sqlite::SqliteStore::open(path)?).build()
     }
 
-    /// As [`RateLimiter::open`], with options of the file: how large it may get, how long history is kept, when a commit counts
-    /// as done.
+    /// As [`RateLimiter::open`], with options of the file: how large it may get, how long history
+    /// is kept, when a commit counts as done.
     ///
     /// ```
     /// use zae_limiter::{RateLimiter, sqlite::SqliteOptions};
@@ -122,18 +127,28 @@ impl RateLimiter {
     /// # }
     /// ```
     #[cfg(feature = "sqlite")]
-    #[expect(clippy::unused_async, reason = "opening does I/O and may become asynchronous without breaking callers")]
-    pub async fn open_with(path: impl AsRef<std::path::Path>, options: zae_limiter_sqlite::SqliteOptions) -> Result<RateLimiter, Error> {
+    #[expect(
+        clippy::unused_async,
+        reason = "opening does I/O and may become asynchronous without breaking callers"
+    )]
+    pub async fn open_with(
+        path: impl AsRef<std::path::Path>,
+        options: zae_limiter_sqlite::SqliteOptions,
+    ) -> Result<RateLimiter, Error> {
         RateLimiter::builder(zae_limiter_sqlite::SqliteStore::open_with(path, options)?).build()
     }
 
-    /// Connects to the DynamoDB table of a stack, in the namespace `default`; credentials come from the standard chain.
-    /// Never creates anything: `NotFound` when the table or the namespace is missing.
+    /// Connects to the DynamoDB table of a stack, in the namespace `default`; credentials come from
+    /// the standard chain. Never creates anything: `NotFound` when the table or the namespace is
+    /// missing.
     ///
     /// Cost: one read.
     #[cfg(feature = "dynamodb")]
     pub async fn connect(stack: &str, region: &str) -> Result<RateLimiter, Error> {
-        RateLimiter::builder(zae_limiter_dynamodb::DynamoStore::builder(stack, region).connect().await?).build()
+        RateLimiter::builder(
+            zae_limiter_dynamodb::DynamoStore::builder(stack, region).connect().await?,
+        )
+        .build()
     }
 
     /// The same limiter acting for somebody: administrative changes are audited under this name.
@@ -166,17 +181,19 @@ impl RateLimiter {
         self.shared.settler.settled()
     }
 
-    /// Waits until the settler has nothing left to do, at most the drain deadline. [`Settled::pending`] says what was left then;
-    /// it goes on in the background.
+    /// Waits until the settler has nothing left to do, at most the drain deadline.
+    /// [`Settled::pending`] says what was left then; it goes on in the background.
     ///
-    /// The settler works on the runtime that the limiter was built on. When that ends, jobs it was working on are counted as
-    /// abandoned; those that wait go on with the next job, drain or close on another runtime.
+    /// The settler works on the runtime that the limiter was built on. When that ends, jobs it was
+    /// working on are counted as abandoned; those that wait go on with the next job, drain or close
+    /// on another runtime.
     pub async fn drain(&self) -> Settled {
         self.shared.settler.drain(self.shared.settings.drain_deadline).await
     }
 
-    /// Refuses new requests, drains the settler as [`RateLimiter::drain`] does and reports what it could not settle.
-    /// Idempotent over clones: everyone who closes waits for the same drain. Leases still held settle as usual.
+    /// Refuses new requests, drains the settler as [`RateLimiter::drain`] does and reports what it
+    /// could not settle. Idempotent over clones: everyone who closes waits for the same drain.
+    /// Leases still held settle as usual.
     pub async fn close(&self) -> Settled {
         if self.shared.settler.close() {
             tracing::debug!("limiter closed");
@@ -198,7 +215,10 @@ impl RateLimiter {
 
     /// Runs until the store has answered.
     pub(crate) fn stopwatch(&self) -> Stopwatch {
-        Stopwatch { started: (self.shared.is_measured && crate::metrics::is_timed()).then(|| self.shared.clock.monotonic()) }
+        Stopwatch {
+            started: (self.shared.is_measured && crate::metrics::is_timed())
+                .then(|| self.shared.clock.monotonic()),
+        }
     }
 
     pub(crate) fn settle_deadline(&self) -> Duration {
@@ -218,8 +238,12 @@ impl RateLimiter {
             return scope;
         }
         scopes.retain(|_, scope| scope.strong_count() > 0);
-        let cache = ConfigCache::new(shared.settings.config_cache_entries_max, shared.settings.config_cache_ttl);
-        let scope = Arc::new(Scope { store, namespace: key.0.clone(), cache, policy: AtomicU8::new(0) });
+        let cache = ConfigCache::new(
+            shared.settings.config_cache_entries_max,
+            shared.settings.config_cache_ttl,
+        );
+        let scope =
+            Arc::new(Scope { store, namespace: key.0.clone(), cache, policy: AtomicU8::new(0) });
         scopes.insert(key, Arc::downgrade(&scope));
         scope
     }
@@ -228,8 +252,10 @@ impl RateLimiter {
 impl Shared {
     fn next_event(&self, at: TimeMs) -> EventId {
         let mut last = self.last_event.lock().unwrap_or_else(PoisonError::into_inner);
-        let random = u128::from(self.entropy.next_u64()) << 8 | u128::from(self.entropy.next_u64() & 0xff);
-        // The top bit stays free, so that counting up within a millisecond never overflows the 80 bits.
+        let random =
+            u128::from(self.entropy.next_u64()) << 8 | u128::from(self.entropy.next_u64() & 0xff);
+        // The top bit stays free, so that counting up within a millisecond never overflows the 80
+        // bits.
         *last = if at.0 > last.0 { (at.0, random >> 1) } else { (last.0, last.1 + 1) };
         EventId::new(TimeMs(last.0), last.1)
     }

@@ -9,35 +9,53 @@ use super::RateLimiter;
 use crate::error::Error;
 
 impl RateLimiter {
-    /// A handle for another namespace. It shares connections, breaker and settler with this one, and its cache with every
-    /// other handle for the same namespace.
+    /// A handle for another namespace. It shares connections, breaker and settler with this one,
+    /// and its cache with every other handle for the same namespace.
     ///
-    /// A handle stays with the namespace it was made for. Once that is deleted, by whomever, every call through it is an error
-    /// (a take within the config-cache TTL); when the name has been registered again, this call enters the new one, also
-    /// through the old handle.
-    pub async fn namespace(&self, name: impl IntoName<NamespaceName>) -> Result<RateLimiter, Error> {
+    /// A handle stays with the namespace it was made for. Once that is deleted, by whomever, every
+    /// call through it is an error (a take within the config-cache TTL); when the name has been
+    /// registered again, this call enters the new one, also through the old handle.
+    pub async fn namespace(
+        &self,
+        name: impl IntoName<NamespaceName>,
+    ) -> Result<RateLimiter, Error> {
         let name = name.into_name()?;
         let store = self.admin("namespace", self.store().scoped(&name)).await?;
         let scope = RateLimiter::scope(&self.shared, store);
-        Ok(RateLimiter { shared: Arc::clone(&self.shared), scope, principal: self.principal.clone() })
+        Ok(RateLimiter {
+            shared: Arc::clone(&self.shared),
+            scope,
+            principal: self.principal.clone(),
+        })
     }
 
     /// Registers a namespace; registering twice returns the one there is.
-    pub async fn register_namespace(&self, name: impl IntoName<NamespaceName>) -> Result<Namespace, Error> {
+    pub async fn register_namespace(
+        &self,
+        name: impl IntoName<NamespaceName>,
+    ) -> Result<Namespace, Error> {
         let name = name.into_name()?;
         let id = NamespaceId::from_entropy(self.shared.entropy.next_u64());
-        self.admin("register_namespace", self.store().register_namespace(&name, &id, &self.change())).await
+        self.admin(
+            "register_namespace",
+            self.store().register_namespace(&name, &id, &self.change()),
+        )
+        .await
     }
 
-    /// Registers several namespaces, in order. A name that breaks its rule is found before any is registered; if the store
-    /// fails half way, those before stay registered, and repeating the call registers the rest.
+    /// Registers several namespaces, in order. A name that breaks its rule is found before any is
+    /// registered; if the store fails half way, those before stay registered, and repeating the
+    /// call registers the rest.
     ///
     /// Cost: that of `register_namespace` for each.
     pub async fn register_namespaces<N: IntoName<NamespaceName>>(
         &self,
         names: impl IntoIterator<Item = N>,
     ) -> Result<Vec<Namespace>, Error> {
-        let names = names.into_iter().map(IntoName::into_name).collect::<Result<Vec<NamespaceName>, _>>()?;
+        let names = names
+            .into_iter()
+            .map(IntoName::into_name)
+            .collect::<Result<Vec<NamespaceName>, _>>()?;
         let mut registered = Vec::with_capacity(names.len());
         for name in names {
             registered.push(self.register_namespace(name).await?);
@@ -51,22 +69,34 @@ impl RateLimiter {
     }
 
     /// The active namespace of that name.
-    pub async fn show_namespace(&self, name: impl IntoName<NamespaceName>) -> Result<Option<Namespace>, Error> {
+    pub async fn show_namespace(
+        &self,
+        name: impl IntoName<NamespaceName>,
+    ) -> Result<Option<Namespace>, Error> {
         let name = name.into_name()?;
         self.admin("show_namespace", self.store().namespace(&name)).await
     }
 
-    /// Soft-deletes a namespace: its name is free again, its data can be recovered until it is purged. Handles to it stop
-    /// admitting within their config-cache TTL. False when there is none of that name.
-    pub async fn delete_namespace(&self, name: impl IntoName<NamespaceName>) -> Result<bool, Error> {
+    /// Soft-deletes a namespace: its name is free again, its data can be recovered until it is
+    /// purged. Handles to it stop admitting within their config-cache TTL. False when there is none
+    /// of that name.
+    pub async fn delete_namespace(
+        &self,
+        name: impl IntoName<NamespaceName>,
+    ) -> Result<bool, Error> {
         let name = name.into_name()?;
-        let deleted = self.admin("delete_namespace", self.store().delete_namespace(&name, &self.change())).await;
+        let deleted = self
+            .admin("delete_namespace", self.store().delete_namespace(&name, &self.change()))
+            .await;
         self.forget_scope(&name);
         deleted
     }
 
     /// Brings a deleted namespace back.
-    pub async fn recover_namespace(&self, id: impl IntoName<NamespaceId>) -> Result<Namespace, Error> {
+    pub async fn recover_namespace(
+        &self,
+        id: impl IntoName<NamespaceId>,
+    ) -> Result<Namespace, Error> {
         let id = id.into_name()?;
         self.admin("recover_namespace", self.store().recover_namespace(&id, &self.change())).await
     }
@@ -85,7 +115,9 @@ impl RateLimiter {
     /// Makes the handles of this process to a namespace of that name look again before they take.
     fn forget_scope(&self, name: &NamespaceName) {
         let scopes = self.shared.scopes.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        for scope in scopes.iter().filter(|((of, _), _)| of == name).filter_map(|(_, scope)| scope.upgrade()) {
+        for scope in
+            scopes.iter().filter(|((of, _), _)| of == name).filter_map(|(_, scope)| scope.upgrade())
+        {
             scope.cache.evict_all();
         }
     }

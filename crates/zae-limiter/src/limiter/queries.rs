@@ -1,7 +1,11 @@
 //! Looking at what is there: buckets, capacity, usage, audit, health.
 
-use zae_limiter_core::{AuditEvent, EntityId, IntoName, LimitName, ResourceName, UsageSnapshot, UsageSummary, UsageSums};
-use zae_limiter_store::{AuditQuery, BucketView, Page, PageRequest, StoreError, StoreErrorKind, Swept, UsageQuery};
+use zae_limiter_core::{
+    AuditEvent, EntityId, IntoName, LimitName, ResourceName, UsageSnapshot, UsageSummary, UsageSums,
+};
+use zae_limiter_store::{
+    AuditQuery, BucketView, Page, PageRequest, StoreError, StoreErrorKind, Swept, UsageQuery,
+};
 
 use super::RateLimiter;
 use crate::error::Error;
@@ -41,13 +45,21 @@ impl ResourceCapacity {
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a percentage for people")]
     pub fn utilization_pct(&self) -> f64 {
-        if self.capacity == 0 { 0.0 } else { (self.capacity as f64 - self.available as f64) / self.capacity as f64 * 100.0 }
+        if self.capacity == 0 {
+            0.0
+        } else {
+            (self.capacity as f64 - self.available as f64) / self.capacity as f64 * 100.0
+        }
     }
 }
 
 impl RateLimiter {
     /// The buckets of an entity, refilled to now, by resource.
-    pub async fn buckets(&self, entity: impl IntoName<EntityId>, page: &PageRequest) -> Result<Page<BucketView>, Error> {
+    pub async fn buckets(
+        &self,
+        entity: impl IntoName<EntityId>,
+        page: &PageRequest,
+    ) -> Result<Page<BucketView>, Error> {
         let entity = entity.into_name()?;
         let mut page = self.admin("buckets", self.store().buckets(&entity, page)).await?;
         let now = self.clock().now();
@@ -55,8 +67,8 @@ impl RateLimiter {
         Ok(page)
     }
 
-    /// How much of `limit` is left over all entities that have a bucket for `resource`; with `parents_only`, over those that
-    /// have no parent themselves.
+    /// How much of `limit` is left over all entities that have a bucket for `resource`; with
+    /// `parents_only`, over those that have no parent themselves.
     ///
     /// Cost: reads every bucket of the resource.
     pub async fn resource_capacity(
@@ -67,26 +79,41 @@ impl RateLimiter {
     ) -> Result<ResourceCapacity, Error> {
         let resource = resource.into_name()?;
         let limit = limit.into_name()?;
-        let mut total =
-            ResourceCapacity { resource: resource.clone(), limit: limit.clone(), capacity: 0, available: 0, entities: Vec::new() };
+        let mut total = ResourceCapacity {
+            resource: resource.clone(),
+            limit: limit.clone(),
+            capacity: 0,
+            available: 0,
+            entities: Vec::new(),
+        };
         let mut request = PageRequest::first(zae_limiter_store::PAGE_LIMIT_MAX);
         for _ in 0..PAGES_MAX {
-            let page = self.admin("resource_capacity", self.store().resource_buckets(&resource, &request)).await?;
+            let page = self
+                .admin("resource_capacity", self.store().resource_buckets(&resource, &request))
+                .await?;
             for mut bucket in page.items {
                 if scope == CapacityScope::ParentsOnly && self.has_parent(&bucket.entity).await? {
                     continue;
                 }
                 bucket.state.refill(self.clock().now());
-                if let Some(state) = bucket.state.limits().iter().find(|state| state.name == limit) {
-                    let capacity = u64::try_from(state.params.capacity_milli.div_euclid(1000)).unwrap_or(0);
+                if let Some(state) = bucket.state.limits().iter().find(|state| state.name == limit)
+                {
+                    let capacity =
+                        u64::try_from(state.params.capacity_milli.div_euclid(1000)).unwrap_or(0);
                     let available = state.balance.floor_tokens();
                     total.capacity = total.capacity.saturating_add(capacity);
                     total.available = total.available.saturating_add(available);
-                    total.entities.push(EntityCapacity { entity: bucket.entity, capacity, available });
+                    total.entities.push(EntityCapacity {
+                        entity: bucket.entity,
+                        capacity,
+                        available,
+                    });
                 }
             }
             match page.next {
-                Some(cursor) => request = PageRequest::after(zae_limiter_store::PAGE_LIMIT_MAX, cursor),
+                Some(cursor) => {
+                    request = PageRequest::after(zae_limiter_store::PAGE_LIMIT_MAX, cursor)
+                }
                 None => return Ok(total),
             }
         }
@@ -105,28 +132,37 @@ impl RateLimiter {
 
     /// Audit events of the whole namespace, newest first.
     ///
-    /// Cost on DynamoDB: the keys of every event that is kept, for each page; a log too long for that is refused.
+    /// Cost on DynamoDB: the keys of every event that is kept, for each page; a log too long for
+    /// that is refused.
     pub async fn audit_log(&self, page: &PageRequest) -> Result<Page<AuditEvent>, Error> {
         self.admin("audit_log", self.store().audit_log(page)).await
     }
 
-    /// Usage per window, oldest first: of an entity, of a resource, of an entity on a resource, or of the whole namespace.
+    /// Usage per window, oldest first: of an entity, of a resource, of an entity on a resource, or
+    /// of the whole namespace.
     pub async fn usage(&self, query: &UsageQuery) -> Result<Page<UsageSnapshot>, Error> {
         self.admin("usage", self.store().usage(query)).await
     }
 
     /// Totals and averages over every window the query matches, whatever its page says.
     pub async fn usage_summary(&self, query: &UsageQuery) -> Result<UsageSummary, Error> {
-        if let Some(summary) = self.admin("usage_summary", self.store().usage_summary(query)).await? {
+        if let Some(summary) =
+            self.admin("usage_summary", self.store().usage_summary(query)).await?
+        {
             return Ok(summary);
         }
-        let mut query = UsageQuery { page: PageRequest::first(zae_limiter_store::PAGE_LIMIT_MAX), ..query.clone() };
+        let mut query = UsageQuery {
+            page: PageRequest::first(zae_limiter_store::PAGE_LIMIT_MAX),
+            ..query.clone()
+        };
         let mut sums = UsageSums::default();
         for _ in 0..PAGES_MAX {
             let page = self.usage(&query).await?;
             page.items.iter().for_each(|snapshot| sums.add(snapshot));
             match page.next {
-                Some(cursor) => query.page = PageRequest::after(zae_limiter_store::PAGE_LIMIT_MAX, cursor),
+                Some(cursor) => {
+                    query.page = PageRequest::after(zae_limiter_store::PAGE_LIMIT_MAX, cursor)
+                }
                 None => return Ok(sums.summary()),
             }
         }
@@ -135,17 +171,23 @@ impl RateLimiter {
 
     /// True when the store answers within the acquire deadline. Never fails.
     pub async fn is_available(&self) -> bool {
-        within(self.clock(), self.shared.settings.deadline, self.store().ping()).await.is_some_and(|answer| answer.is_ok())
+        within(self.clock(), self.shared.settings.deadline, self.store().ping())
+            .await
+            .is_some_and(|answer| answer.is_ok())
     }
 
-    /// Forgets what may be forgotten, in at most `steps_max` bounded steps. The store also does this by itself.
+    /// Forgets what may be forgotten, in at most `steps_max` bounded steps. The store also does
+    /// this by itself.
     ///
-    /// A sweep acts on a time that sweeps before it confirm, because a wrong clock would forgive debts and delete history: one
-    /// that comes more than two minutes after the one before holds back until another confirms it, an hour to eight days later.
+    /// A sweep acts on a time that sweeps before it confirm, because a wrong clock would forgive
+    /// debts and delete history: one that comes more than two minutes after the one before holds
+    /// back until another confirms it, an hour to eight days later.
     pub async fn sweep(&self, steps_max: u32) -> Result<Swept, Error> {
         let (store, now) = (self.store(), self.clock().now());
         match store.sweep_horizon(now).await? {
-            Some(horizon) => Ok(Swept { held_back: horizon < now, ..store.sweep(horizon, steps_max).await? }),
+            Some(horizon) => {
+                Ok(Swept { held_back: horizon < now, ..store.sweep(horizon, steps_max).await? })
+            }
             None => Ok(Swept { complete: true, held_back: true, ..Swept::default() }),
         }
     }
@@ -153,8 +195,14 @@ impl RateLimiter {
 
 /// A sum over a part would be wrong, and nobody could tell.
 fn too_many(operation: &'static str, what: &str) -> Error {
-    let most = PAGES_MAX.saturating_mul(usize::try_from(zae_limiter_store::PAGE_LIMIT_MAX).unwrap_or(usize::MAX));
-    StoreError::new(StoreErrorKind::Capacity, operation, format!("there are more than {most} {what}")).into()
+    let most = PAGES_MAX
+        .saturating_mul(usize::try_from(zae_limiter_store::PAGE_LIMIT_MAX).unwrap_or(usize::MAX));
+    StoreError::new(
+        StoreErrorKind::Capacity,
+        operation,
+        format!("there are more than {most} {what}"),
+    )
+    .into()
 }
 
 /// Whose buckets a [`ResourceCapacity`] sums.
@@ -163,6 +211,7 @@ pub enum CapacityScope {
     /// Every entity's.
     #[default]
     All,
-    /// Only those of entities without a parent: with cascades a parent already counts what its children take.
+    /// Only those of entities without a parent: with cascades a parent already counts what its
+    /// children take.
     ParentsOnly,
 }

@@ -1,5 +1,9 @@
 //! Admission: names, chains, limits, refusals, waits.
-#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test that fails says where; it may spawn what it tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test that fails says where; it may spawn what it tests"
+)]
 
 use std::time::Duration;
 
@@ -20,9 +24,17 @@ fn entity(id: &str, parent: Option<&str>) -> NewEntity {
 async fn a_grant_takes_before_it_returns() {
     let bench = Bench::new();
     bench.system(&["rpm:60", "tpm:1000"]).await;
-    let lease = bench.limiter.acquire(Request::new("key", "gpt-4").take("rpm", 1).take("tpm", 900)).await.unwrap();
+    let lease = bench
+        .limiter
+        .acquire(Request::new("key", "gpt-4").take("rpm", 1).take("tpm", 900))
+        .await
+        .unwrap();
     assert_eq!(bench.left("key", "gpt-4", "tpm").await, 100);
-    let left: Vec<(String, i64)> = lease.limits().iter().map(|status| (status.limit.name().to_string(), status.available)).collect();
+    let left: Vec<(String, i64)> = lease
+        .limits()
+        .iter()
+        .map(|status| (status.limit.name().to_string(), status.available))
+        .collect();
     assert_eq!(left, [("rpm".to_owned(), 59), ("tpm".to_owned(), 100)]);
     lease.commit().await.unwrap();
 }
@@ -31,7 +43,11 @@ async fn a_grant_takes_before_it_returns() {
 async fn a_refusal_reports_every_limit_and_takes_nothing() {
     let bench = Bench::new();
     bench.system(&["rpm:60", "tpm:1000"]).await;
-    let refused = bench.limiter.acquire(Request::new("key", "gpt-4").take("rpm", 1).take("tpm", 1001)).await.unwrap_err();
+    let refused = bench
+        .limiter
+        .acquire(Request::new("key", "gpt-4").take("rpm", 1).take("tpm", 1001))
+        .await
+        .unwrap_err();
     let report = refused.exceeded().expect("a refusal");
     assert_eq!(report.statuses().len(), 2);
     assert_eq!(report.primary().unwrap().limit.name().as_str(), "tpm");
@@ -61,7 +77,11 @@ async fn a_chain_is_taken_whole_or_not_at_all() {
     for (id, parent) in [("org", None), ("project", Some("org")), ("key", Some("project"))] {
         bench.limiter.create_entity(entity(id, parent)).await.unwrap();
         let rate = if id == "org" { "rpm:3" } else { "rpm:10" };
-        bench.limiter.set_limits(&Level::Entity(id.parse().unwrap()), limits(&[rate])).await.unwrap();
+        bench
+            .limiter
+            .set_limits(&Level::Entity(id.parse().unwrap()), limits(&[rate]))
+            .await
+            .unwrap();
     }
     let request = || Request::new("key", "gpt-4").take("rpm", 2);
     let lease = bench.limiter.acquire(request()).await.unwrap();
@@ -70,7 +90,10 @@ async fn a_chain_is_taken_whole_or_not_at_all() {
     lease.commit().await.unwrap();
     let refused = bench.limiter.acquire(request()).await.unwrap_err();
     assert_eq!(refused.exceeded().unwrap().primary().unwrap().entity.as_str(), "org");
-    assert_eq!((bench.left("key", "gpt-4", "rpm").await, bench.left("org", "gpt-4", "rpm").await), (1, 1));
+    assert_eq!(
+        (bench.left("key", "gpt-4", "rpm").await, bench.left("org", "gpt-4", "rpm").await),
+        (1, 1)
+    );
 }
 
 #[tokio::test]
@@ -78,9 +101,21 @@ async fn a_limit_an_ancestor_lacks_is_not_checked_there() {
     let bench = Bench::new();
     bench.limiter.create_entity(entity("org", None)).await.unwrap();
     bench.limiter.create_entity(entity("key", Some("org"))).await.unwrap();
-    bench.limiter.set_limits(&Level::Entity("key".parse().unwrap()), limits(&["rpm:10", "tpm:100"])).await.unwrap();
-    bench.limiter.set_limits(&Level::Entity("org".parse().unwrap()), limits(&["rpm:5"])).await.unwrap();
-    let lease = bench.limiter.acquire(Request::new("key", "gpt-4").take("rpm", 1).take("tpm", 7)).await.unwrap();
+    bench
+        .limiter
+        .set_limits(&Level::Entity("key".parse().unwrap()), limits(&["rpm:10", "tpm:100"]))
+        .await
+        .unwrap();
+    bench
+        .limiter
+        .set_limits(&Level::Entity("org".parse().unwrap()), limits(&["rpm:5"]))
+        .await
+        .unwrap();
+    let lease = bench
+        .limiter
+        .acquire(Request::new("key", "gpt-4").take("rpm", 1).take("tpm", 7))
+        .await
+        .unwrap();
     assert_eq!(lease.limits().len(), 3);
     lease.rollback().await.unwrap();
 }
@@ -90,7 +125,11 @@ async fn a_member_without_limits_is_skipped_as_long_as_another_has_some() {
     let bench = Bench::new();
     bench.limiter.create_entity(entity("org", None)).await.unwrap();
     bench.limiter.create_entity(entity("key", Some("org"))).await.unwrap();
-    bench.limiter.set_limits(&Level::Entity("key".parse().unwrap()), limits(&["rpm:10"])).await.unwrap();
+    bench
+        .limiter
+        .set_limits(&Level::Entity("key".parse().unwrap()), limits(&["rpm:10"]))
+        .await
+        .unwrap();
     let lease = bench.limiter.acquire(Request::new("key", "gpt-4").take("rpm", 1)).await.unwrap();
     assert_eq!(lease.limits().len(), 1);
     lease.commit().await.unwrap();
@@ -100,8 +139,12 @@ async fn a_member_without_limits_is_skipped_as_long_as_another_has_some() {
 async fn a_name_nobody_has_is_an_error_that_lists_the_names_there_are() {
     let bench = Bench::new();
     bench.system(&["rpm:60", "tpm:1000"]).await;
-    let error = bench.limiter.acquire(Request::new("key", "gpt-4").take("rpn", 1)).await.unwrap_err();
-    assert!(matches!(&error, AcquireError::Invalid(Invalid::UnknownLimit { known, .. }) if known.len() == 2), "{error}");
+    let error =
+        bench.limiter.acquire(Request::new("key", "gpt-4").take("rpn", 1)).await.unwrap_err();
+    assert!(
+        matches!(&error, AcquireError::Invalid(Invalid::UnknownLimit { known, .. }) if known.len() == 2),
+        "{error}"
+    );
     assert_eq!(error.to_string(), "no limit is called rpn for key on gpt-4; there is rpm, tpm");
     assert_eq!(error.http_status(), 400);
 }
@@ -109,7 +152,8 @@ async fn a_name_nobody_has_is_an_error_that_lists_the_names_there_are() {
 #[tokio::test]
 async fn without_any_limit_the_error_names_the_commands() {
     let bench = Bench::new();
-    let error = bench.limiter.acquire(Request::new("key", "gpt-4").take("rpm", 1)).await.unwrap_err();
+    let error =
+        bench.limiter.acquire(Request::new("key", "gpt-4").take("rpm", 1)).await.unwrap_err();
     assert!(matches!(error, AcquireError::NoLimits(_)), "{error}");
     assert!(error.to_string().contains("system set-defaults"), "{error}");
 }
@@ -117,7 +161,11 @@ async fn without_any_limit_the_error_names_the_commands() {
 #[tokio::test]
 async fn bad_names_end_the_call_before_any_io() {
     let bench = Bench::new();
-    for request in [Request::new("a#b", "gpt-4"), Request::new("key", "gpt\n"), Request::new("key", "gpt-4").take("wcu", 1)] {
+    for request in [
+        Request::new("a#b", "gpt-4"),
+        Request::new("key", "gpt\n"),
+        Request::new("key", "gpt-4").take("wcu", 1),
+    ] {
         let error = bench.limiter.acquire(request).await.unwrap_err();
         assert!(matches!(error, AcquireError::Invalid(Invalid::Name(_))), "{error}");
     }
@@ -135,9 +183,17 @@ async fn limits_come_from_the_strongest_level_that_has_some() {
     assert_eq!(source().await, ("builder", 1));
     bench.system(&["rpm:2"]).await;
     assert_eq!(source().await, ("system", 2));
-    bench.limiter.set_limits(&Level::Resource("gpt-4".parse().unwrap()), limits(&["rpm:3"])).await.unwrap();
+    bench
+        .limiter
+        .set_limits(&Level::Resource("gpt-4".parse().unwrap()), limits(&["rpm:3"]))
+        .await
+        .unwrap();
     assert_eq!(source().await, ("resource", 3));
-    bench.limiter.set_limits(&Level::Entity("key".parse().unwrap()), limits(&["rpm:4"])).await.unwrap();
+    bench
+        .limiter
+        .set_limits(&Level::Entity("key".parse().unwrap()), limits(&["rpm:4"]))
+        .await
+        .unwrap();
     assert_eq!(source().await, ("entity_default", 4));
     bench.limiter.set_limits(&Level::EntityResource(key, gpt), limits(&["rpm:5"])).await.unwrap();
     assert_eq!(source().await, ("entity", 5));
@@ -146,7 +202,8 @@ async fn limits_come_from_the_strongest_level_that_has_some() {
 #[tokio::test]
 async fn limits_of_the_call_override_and_fallbacks_come_last() {
     let bench = Bench::new();
-    let fallback = || Request::new("key", "gpt-4").take("rpm", 1).fallback_limits(limits(&["rpm:5"]));
+    let fallback =
+        || Request::new("key", "gpt-4").take("rpm", 1).fallback_limits(limits(&["rpm:5"]));
     let lease = bench.limiter.acquire(fallback()).await.unwrap();
     assert_eq!(lease.limits()[0].limit.capacity(), 5);
     lease.rollback().await.unwrap();
@@ -181,7 +238,10 @@ async fn a_disabled_resource_refuses_in_every_process_at_once() {
     let other = bench.second();
     let request = || Request::new("key", "gpt-4").take("rpm", 1);
     other.acquire(request()).await.unwrap().commit().await.unwrap();
-    assert_eq!(bench.limiter.disable(&Level::Resource("gpt-4".parse().unwrap())).await.unwrap().buckets, 1);
+    assert_eq!(
+        bench.limiter.disable(&Level::Resource("gpt-4".parse().unwrap())).await.unwrap().buckets,
+        1
+    );
     for limiter in [&bench.limiter, &other] {
         let error = limiter.acquire(request()).await.unwrap_err();
         assert!(matches!(error, AcquireError::Disabled(_)), "{error}");
@@ -195,10 +255,20 @@ async fn a_disabled_resource_refuses_in_every_process_at_once() {
 async fn waiting_requests_sleep_exactly_as_long_as_needed() {
     let bench = Bench::new();
     bench.system(&["rpm:60"]).await;
-    bench.limiter.acquire(Request::new("key", "gpt-4").take("rpm", 60)).await.unwrap().commit().await.unwrap();
+    bench
+        .limiter
+        .acquire(Request::new("key", "gpt-4").take("rpm", 60))
+        .await
+        .unwrap()
+        .commit()
+        .await
+        .unwrap();
     let limiter = bench.limiter.clone();
-    let waiting =
-        tokio::spawn(async move { limiter.acquire(Request::new("key", "gpt-4").take("rpm", 1).wait(Duration::from_secs(5))).await });
+    let waiting = tokio::spawn(async move {
+        limiter
+            .acquire(Request::new("key", "gpt-4").take("rpm", 1).wait(Duration::from_secs(5)))
+            .await
+    });
     tokio::task::yield_now().await;
     bench.clock.advance(Duration::from_millis(999));
     tokio::task::yield_now().await;
@@ -211,10 +281,25 @@ async fn waiting_requests_sleep_exactly_as_long_as_needed() {
 async fn waiting_gives_up_at_once_when_it_can_not_help() {
     let bench = Bench::new();
     bench.system(&["rpm:60"]).await;
-    bench.limiter.acquire(Request::new("key", "gpt-4").take("rpm", 60)).await.unwrap().commit().await.unwrap();
-    let too_long = bench.limiter.acquire(Request::new("key", "gpt-4").take("rpm", 10).wait(Duration::from_secs(9))).await.unwrap_err();
+    bench
+        .limiter
+        .acquire(Request::new("key", "gpt-4").take("rpm", 60))
+        .await
+        .unwrap()
+        .commit()
+        .await
+        .unwrap();
+    let too_long = bench
+        .limiter
+        .acquire(Request::new("key", "gpt-4").take("rpm", 10).wait(Duration::from_secs(9)))
+        .await
+        .unwrap_err();
     assert_eq!(too_long.retry_after(), Some(Duration::from_secs(10)));
-    let never = bench.limiter.acquire(Request::new("key", "gpt-4").take("rpm", 61).wait(Duration::from_secs(9))).await.unwrap_err();
+    let never = bench
+        .limiter
+        .acquire(Request::new("key", "gpt-4").take("rpm", 61).wait(Duration::from_secs(9)))
+        .await
+        .unwrap_err();
     assert_eq!(never.exceeded().unwrap().retry_after(), Wait::Never);
 }
 
@@ -223,8 +308,12 @@ async fn availability_writes_nothing_and_looks_at_every_limit_when_asked_for_non
     let bench = Bench::new();
     bench.system(&["rpm:60", "tpm:1000"]).await;
     let all = bench.limiter.availability(&Request::new("key", "gpt-4")).await.unwrap();
-    assert_eq!((all.statuses().len(), all.available("rpm"), all.available("tpm"), all.allowed()), (2, Some(60), Some(1000), true));
-    let short = bench.limiter.availability(&Request::new("key", "gpt-4").take("tpm", 1001)).await.unwrap();
+    assert_eq!(
+        (all.statuses().len(), all.available("rpm"), all.available("tpm"), all.allowed()),
+        (2, Some(60), Some(1000), true)
+    );
+    let short =
+        bench.limiter.availability(&Request::new("key", "gpt-4").take("tpm", 1001)).await.unwrap();
     assert_eq!((short.allowed(), short.retry_after()), (false, Wait::Never));
     let buckets = bench.limiter.buckets("key", &Default::default()).await.unwrap();
     assert!(buckets.items.is_empty(), "a peek creates no bucket");
@@ -236,22 +325,46 @@ async fn a_warm_acquire_is_one_call_to_the_store() {
     bench.system(&["rpm:60"]).await;
     let request = || Request::new("key", "gpt-4").take("rpm", 1);
     bench.limiter.acquire(request()).await.unwrap().commit().await.unwrap();
-    let (reads, writes, adjusts) = (bench.script.calls("resolve"), bench.script.calls("consume"), bench.script.calls("adjust"));
+    let (reads, writes, adjusts) = (
+        bench.script.calls("resolve"),
+        bench.script.calls("consume"),
+        bench.script.calls("adjust"),
+    );
     bench.limiter.acquire(request()).await.unwrap().commit().await.unwrap();
-    let after = (bench.script.calls("resolve"), bench.script.calls("consume"), bench.script.calls("adjust"));
-    assert_eq!(after, (reads, writes + 1, adjusts), "no config read, one consume, nothing to settle");
+    let after = (
+        bench.script.calls("resolve"),
+        bench.script.calls("consume"),
+        bench.script.calls("adjust"),
+    );
+    assert_eq!(
+        after,
+        (reads, writes + 1, adjusts),
+        "no config read, one consume, nothing to settle"
+    );
 }
 
 #[tokio::test]
 async fn a_clock_that_goes_back_admits_nothing_more() {
     let bench = Bench::new();
     bench.system(&["rpm:60"]).await;
-    bench.limiter.acquire(Request::new("key", "gpt-4").take("rpm", 60)).await.unwrap().commit().await.unwrap();
+    bench
+        .limiter
+        .acquire(Request::new("key", "gpt-4").take("rpm", 60))
+        .await
+        .unwrap()
+        .commit()
+        .await
+        .unwrap();
     let take = || bench.limiter.acquire(Request::new("key", "gpt-4").take("rpm", 1));
     let wait = async || take().await.unwrap_err().retry_after().unwrap();
     bench.clock.step_to(START.plus_ms(-60_000));
-    assert_eq!(wait().await, Duration::from_secs(61), "a clock that is a little behind must catch up first");
-    // One that is further behind is gone on by (ADR 0013): it adds nothing, and time goes on from there.
+    assert_eq!(
+        wait().await,
+        Duration::from_secs(61),
+        "a clock that is a little behind must catch up first"
+    );
+    // One that is further behind is gone on by (ADR 0013): it adds nothing, and time goes on from
+    // there.
     bench.clock.step_to(START.plus_ms(-3_600_000));
     assert_eq!(wait().await, Duration::from_secs(1));
     bench.clock.advance(Duration::from_secs(1));

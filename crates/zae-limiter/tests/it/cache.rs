@@ -1,5 +1,10 @@
-//! The config cache: bounded in time, never stale in the process that changed something, one flight per key.
-#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test that fails says where; it may spawn what it tests")]
+//! The config cache: bounded in time, never stale in the process that changed something, one flight
+//! per key.
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test that fails says where; it may spawn what it tests"
+)]
 
 use std::time::Duration;
 
@@ -59,9 +64,20 @@ async fn a_negative_answer_is_cached_and_evicted_by_our_own_change() {
 #[tokio::test]
 async fn every_kind_of_change_is_seen_at_once_by_the_process_that_made_it() {
     let bench = Bench::new();
-    let (key, gpt): (zae_limiter::EntityId, zae_limiter::ResourceName) = ("key".parse().unwrap(), "gpt-4".parse().unwrap());
-    let capacity = async || bench.limiter.resolve("key", "gpt-4").await.unwrap().members[0].limits.first().map(|limit| limit.capacity());
-    let levels = [Level::System, Level::Resource(gpt.clone()), Level::Entity(key.clone()), Level::EntityResource(key.clone(), gpt)];
+    let (key, gpt): (zae_limiter::EntityId, zae_limiter::ResourceName) =
+        ("key".parse().unwrap(), "gpt-4".parse().unwrap());
+    let capacity = async || {
+        bench.limiter.resolve("key", "gpt-4").await.unwrap().members[0]
+            .limits
+            .first()
+            .map(|limit| limit.capacity())
+    };
+    let levels = [
+        Level::System,
+        Level::Resource(gpt.clone()),
+        Level::Entity(key.clone()),
+        Level::EntityResource(key.clone(), gpt),
+    ];
     for (capacity_set, level) in (1u64..).zip(&levels) {
         let limit = zae_limiter::Limit::per_day("rpm", capacity_set).unwrap();
         bench.limiter.set_limits(level, [limit]).await.unwrap();
@@ -72,11 +88,21 @@ async fn every_kind_of_change_is_seen_at_once_by_the_process_that_made_it() {
         assert_eq!(capacity().await, expected, "after deleting {level}");
     }
     assert_eq!(bench.limiter.resolve("key", "gpt-4").await.unwrap().members.len(), 1);
-    let org = NewEntity { id: "org".parse().unwrap(), name: "org".into(), parent: None, cascade: false, metadata: Default::default() };
+    let org = NewEntity {
+        id: "org".parse().unwrap(),
+        name: "org".into(),
+        parent: None,
+        cascade: false,
+        metadata: Default::default(),
+    };
     bench.limiter.create_entity(org.clone()).await.unwrap();
     let key = NewEntity { id: key, parent: Some(org.id), cascade: true, ..org };
     bench.limiter.create_entity(key).await.unwrap();
-    assert_eq!(bench.limiter.resolve("key", "gpt-4").await.unwrap().members.len(), 2, "the new entity cascades");
+    assert_eq!(
+        bench.limiter.resolve("key", "gpt-4").await.unwrap().members.len(),
+        2,
+        "the new entity cascades"
+    );
     bench.limiter.delete_entity("key").await.unwrap();
     assert_eq!(bench.limiter.resolve("key", "gpt-4").await.unwrap().members.len(), 1);
 }
@@ -127,7 +153,14 @@ async fn the_cache_is_bounded() {
     let bench = Bench::with(|builder| builder.config_cache_entries_max(100));
     bench.system(&["rpm:60/day"]).await;
     for index in 0..1000 {
-        bench.limiter.acquire(Request::new(format!("key-{index}"), "gpt-4").take("rpm", 1)).await.unwrap().commit().await.unwrap();
+        bench
+            .limiter
+            .acquire(Request::new(format!("key-{index}"), "gpt-4").take("rpm", 1))
+            .await
+            .unwrap()
+            .commit()
+            .await
+            .unwrap();
     }
     assert!(bench.limiter.cache_stats().entries <= 100, "{:?}", bench.limiter.cache_stats());
 }
@@ -153,10 +186,14 @@ async fn a_change_whose_caller_went_away_is_seen_too() {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     assert!(change.as_mut().poll(&mut context).is_pending());
     drop(change);
-    assert_eq!(bench.limiter.resolve("key", "gpt-4").await.unwrap().members[0].limits[0].capacity(), 7);
+    assert_eq!(
+        bench.limiter.resolve("key", "gpt-4").await.unwrap().members[0].limits[0].capacity(),
+        7
+    );
 }
 
-/// A store that says "off" against what is remembered has it read again, once it is a second old: then the answer names the level.
+/// A store that says "off" against what is remembered has it read again, once it is a second old:
+/// then the answer names the level.
 #[tokio::test]
 async fn a_key_that_turns_out_to_be_off_is_read_again_once_a_second() {
     let bench = Bench::new();

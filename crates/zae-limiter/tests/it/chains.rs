@@ -10,20 +10,32 @@ use zae_limiter::{AcquireError, Level, ManualClock, NewEntity, RateLimiter, Requ
 
 fn entity(id: &str, parent: Option<&str>) -> NewEntity {
     let parent = parent.map(|parent| parent.parse().unwrap());
-    NewEntity { id: id.parse().unwrap(), name: id.into(), cascade: parent.is_some(), parent, metadata: BTreeMap::new() }
+    NewEntity {
+        id: id.parse().unwrap(),
+        name: id.into(),
+        cascade: parent.is_some(),
+        parent,
+        metadata: BTreeMap::new(),
+    }
 }
 
 /// A process of its own on a file: its caches, its connections.
 fn open(path: &std::path::Path, clock: &ManualClock, seed: u64) -> zae_limiter::Builder {
-    RateLimiter::builder(SqliteStore::open(path).unwrap()).clock(clock.clone()).entropy(SeededEntropy::new(seed))
+    RateLimiter::builder(SqliteStore::open(path).unwrap())
+        .clock(clock.clone())
+        .entropy(SeededEntropy::new(seed))
 }
 
-/// `org` has no limits, `key` has; takes of `key` go on to `team`, which has none either, and to `org`.
+/// `org` has no limits, `key` has; takes of `key` go on to `team`, which has none either, and to
+/// `org`.
 async fn furnish(limiter: &RateLimiter) {
     for (id, parent) in [("org", None), ("team", Some("org")), ("key", Some("team"))] {
         limiter.create_entity(entity(id, parent)).await.unwrap();
     }
-    limiter.set_limits(&Level::Entity("key".parse().unwrap()), limits(&["rpm:100000"])).await.unwrap();
+    limiter
+        .set_limits(&Level::Entity("key".parse().unwrap()), limits(&["rpm:100000"]))
+        .await
+        .unwrap();
 }
 
 fn request() -> Request {
@@ -46,17 +58,32 @@ async fn disabling_a_member_without_limits_binds_other_processes_at_once() {
     furnish(&a).await;
     let call = request().limits(limits(&["rpm:100000/hour"]));
     for who in ["org", "team"] {
-        let levels = [Level::Entity(who.parse().unwrap()), Level::EntityResource(who.parse().unwrap(), "gpt-4".parse().unwrap())];
+        let levels = [
+            Level::Entity(who.parse().unwrap()),
+            Level::EntityResource(who.parse().unwrap(), "gpt-4".parse().unwrap()),
+        ];
         for level in levels {
             // B knows the chain, and that nobody in it is switched off.
             b.acquire(request()).await.unwrap().commit().await.unwrap();
             b.acquire(call.clone()).await.unwrap().rollback().await.unwrap();
             a.disable(&level).await.unwrap();
-            assert_eq!(off(b.acquire(request()).await), who, "{level} is off when disable() has returned");
-            assert_eq!(off(b.acquire(call.clone()).await), who, "also for limits given with the call");
-            assert!(matches!(b.availability(&request()).await, Err(AcquireError::Disabled(_))), "a look says the same");
+            assert_eq!(
+                off(b.acquire(request()).await),
+                who,
+                "{level} is off when disable() has returned"
+            );
+            assert_eq!(
+                off(b.acquire(call.clone()).await),
+                who,
+                "also for limits given with the call"
+            );
+            assert!(
+                matches!(b.availability(&request()).await, Err(AcquireError::Disabled(_))),
+                "a look says the same"
+            );
             a.clear_disabled(&level).await.unwrap();
-            // That it is on again is noticed within the TTL of the config cache; this test does not wait for it.
+            // That it is on again is noticed within the TTL of the config cache; this test does not
+            // wait for it.
             b.invalidate_config_cache();
         }
     }

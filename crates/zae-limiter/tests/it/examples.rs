@@ -1,4 +1,5 @@
-//! Runs every example on a file of its own, and looks at what it printed and at what it left in the store.
+//! Runs every example on a file of its own, and looks at what it printed and at what it left in the
+//! store.
 //!
 //! Where time matters the clock stands still or is turned by the example itself.
 
@@ -38,7 +39,11 @@ struct Stage {
 
 impl Stage {
     fn new() -> Stage {
-        Stage { folder: tempfile::tempdir().expect("a folder"), clock: ManualClock::new(START), out: Vec::new() }
+        Stage {
+            folder: tempfile::tempdir().expect("a folder"),
+            clock: ManualClock::new(START),
+            out: Vec::new(),
+        }
     }
 
     fn path(&self) -> PathBuf {
@@ -50,13 +55,16 @@ impl Stage {
         let out = str::from_utf8(&self.out).expect("text");
         let mut rest = out.lines();
         for line in lines {
-            assert!(rest.any(|found| found == *line), "{line:?} is missing, or not in its place, in:\n{out}");
+            assert!(
+                rest.any(|found| found == *line),
+                "{line:?} is missing, or not in its place, in:\n{out}"
+            );
         }
     }
 }
 
-/// What was used of each limit over the whole life of an entity's buckets, as a process that opens the file later sees it:
-/// `rpm 2, tpm 1500`.
+/// What was used of each limit over the whole life of an entity's buckets, as a process that opens
+/// the file later sees it: `rpm 2, tpm 1500`.
 async fn used(path: &Path, entity: &str) -> String {
     let limiter = RateLimiter::open(path).await.expect("the file can be opened again");
     used_of(&limiter, entity).await
@@ -66,8 +74,13 @@ async fn used_of(limiter: &RateLimiter, entity: &str) -> String {
     let buckets = limiter.buckets(entity, &PageRequest::default()).await.expect("buckets").items;
     let limits = buckets.iter().flat_map(|bucket| bucket.state.limits());
     // In whole tokens, and everything here is whole: a fraction would be a mistake worth seeing.
-    let whole = |milli: i64| if milli % 1000 == 0 { (milli / 1000).to_string() } else { format!("{milli}/1000") };
-    limits.map(|limit| format!("{} {}", limit.name, whole(limit.consumed.0))).collect::<Vec<_>>().join(", ")
+    let whole = |milli: i64| {
+        if milli % 1000 == 0 { (milli / 1000).to_string() } else { format!("{milli}/1000") }
+    };
+    limits
+        .map(|limit| format!("{} {}", limit.name, whole(limit.consumed.0)))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 #[tokio::test]
@@ -129,7 +142,11 @@ async fn llm_reconciliation_charges_what_was_used() {
         "a stream cut with OnDrop::Rollback is given back: the tokens were free, 1000 tokens left",
         "a stream cut with OnDrop::Commit is charged what it produced, 890 tokens left",
     ]);
-    assert_eq!(used(&stage.path(), "key-1").await, "tpm 2210", "2000, 100 and the 110 of the stream");
+    assert_eq!(
+        used(&stage.path(), "key-1").await,
+        "tpm 2210",
+        "2000, 100 and the 110 of the stream"
+    );
 }
 
 #[tokio::test]
@@ -172,7 +189,10 @@ async fn one_request(words: usize, hang_up_after: Option<usize>) -> (String, Str
     let stage = Stage::new();
     let gateway = Gateway::open(&stage.path(), stage.clock.clone()).await.expect("a gateway");
     gateway.model.add_permits(words);
-    let seen = gateway.serve(async |server| ask(server, "key", hang_up_after).await).await.expect("it serves");
+    let seen = gateway
+        .serve(async |server| ask(server, "key", hang_up_after).await)
+        .await
+        .expect("it serves");
     let settled = gateway.limiter.settled();
     assert_eq!((settled.lost, settled.abandoned, settled.pending), (0, 0, 0));
     (seen, used_of(&gateway.limiter, "key").await)
@@ -193,7 +213,10 @@ async fn a_gateway_answers_200_with_what_is_left() {
         assert!(head.lines().any(|line| line == header), "{header} is missing in:\n{head}");
     }
     assert_eq!(body, "word ".repeat(8));
-    assert_eq!(used, "rpm 1, tpm 170", "10 for the prompt and 20 for each word, not the estimate of 100");
+    assert_eq!(
+        used, "rpm 1, tpm 170",
+        "10 for the prompt and 20 for each word, not the estimate of 100"
+    );
 }
 
 #[tokio::test]
@@ -211,12 +234,25 @@ async fn a_gateway_answers_429_with_when_to_come_back() {
         Ok([first, second, refused, early, ask(server, "key", None).await?])
     });
     let answers = answers.await.expect("it serves");
-    let statuses: Vec<&str> = answers.iter().map(|answer| &answer["HTTP/1.0 ".len()..][..3]).collect();
+    let statuses: Vec<&str> =
+        answers.iter().map(|answer| &answer["HTTP/1.0 ".len()..][..3]).collect();
     assert_eq!(statuses, ["200", "200", "429", "429", "200"]);
     assert!(answers[2].lines().any(|line| line == "retry-after: 28"), "{}", answers[2]);
-    assert!(answers[2].lines().any(|line| line == "x-ratelimit-remaining-tpm: 0"), "debt shows as nothing left: {}", answers[2]);
-    assert!(answers[2].lines().any(|line| line == "ratelimit: \"rpm\";r=58, \"tpm\";r=0;t=28"), "the same time twice: {}", answers[2]);
-    assert!(answers[2].lines().any(|line| line == "content-type: application/problem+json"), "{}", answers[2]);
+    assert!(
+        answers[2].lines().any(|line| line == "x-ratelimit-remaining-tpm: 0"),
+        "debt shows as nothing left: {}",
+        answers[2]
+    );
+    assert!(
+        answers[2].lines().any(|line| line == "ratelimit: \"rpm\";r=58, \"tpm\";r=0;t=28"),
+        "the same time twice: {}",
+        answers[2]
+    );
+    assert!(
+        answers[2].lines().any(|line| line == "content-type: application/problem+json"),
+        "{}",
+        answers[2]
+    );
     let body = answers[2].split_once("\r\n\r\n").expect("a head and a body").1;
     let problem: serde_json::Value = serde_json::from_str(body).expect("JSON");
     assert_eq!(
@@ -246,7 +282,12 @@ async fn a_gateway_answers_503_while_the_store_is_down_and_recovers() {
     let [down, up] = answers.await.expect("it serves");
     assert!(down.starts_with("HTTP/1.0 503 Service Unavailable"), "{down}");
     assert!(down.lines().any(|line| line == "retry-after: 1"), "{down}");
-    assert!(down.ends_with("{\"type\":\"about:blank\",\"title\":\"Service Unavailable\",\"status\":503}"), "{down}");
+    assert!(
+        down.ends_with(
+            "{\"type\":\"about:blank\",\"title\":\"Service Unavailable\",\"status\":503}"
+        ),
+        "{down}"
+    );
     assert!(up.starts_with("HTTP/1.0 200 OK"), "{up}");
     assert_eq!(used_of(&gateway.limiter, "key").await, "rpm 1, tpm 170");
 }

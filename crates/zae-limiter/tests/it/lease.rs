@@ -1,10 +1,17 @@
 //! Leases: what is taken is kept, returned or settled, exactly once.
-#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test that fails says where; it may spawn what it tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test that fails says where; it may spawn what it tests"
+)]
 
 use crate::support::Bench;
 use zae_limiter::core::TOKENS_MAX;
 use zae_limiter::store::Fault;
-use zae_limiter::{AcquireError, Invalid, OnDrop, PageRequest, Request, Settled, StoreErrorKind, UsageQuery, UsageWindow};
+use zae_limiter::{
+    AcquireError, Invalid, OnDrop, PageRequest, Request, Settled, StoreErrorKind, UsageQuery,
+    UsageWindow,
+};
 
 fn request() -> Request {
     Request::new("key", "gpt-4").take("rpm", 1).take("tpm", 500)
@@ -24,7 +31,10 @@ async fn commit_charges_what_was_recorded() {
     lease.record("tpm", 800).unwrap();
     assert_eq!(bench.left("key", "gpt-4", "tpm").await, 500, "recording writes nothing");
     lease.commit().await.unwrap();
-    assert_eq!((bench.left("key", "gpt-4", "tpm").await, bench.left("key", "gpt-4", "rpm").await), (200, 59));
+    assert_eq!(
+        (bench.left("key", "gpt-4", "tpm").await, bench.left("key", "gpt-4", "rpm").await),
+        (200, 59)
+    );
 }
 
 #[tokio::test]
@@ -44,7 +54,10 @@ async fn debt_blocks_until_it_is_repaid() {
     lease.commit().await.unwrap();
     assert_eq!(bench.left("key", "gpt-4", "tpm").await, -2000);
     let zero = Request::new("key", "gpt-4").take("tpm", 0);
-    assert!(bench.limiter.acquire(zero).await.unwrap_err().exceeded().is_some(), "a declared limit must not be in debt");
+    assert!(
+        bench.limiter.acquire(zero).await.unwrap_err().exceeded().is_some(),
+        "a declared limit must not be in debt"
+    );
     let undeclared = Request::new("key", "gpt-4").take("rpm", 1);
     bench.limiter.acquire(undeclared).await.unwrap().commit().await.unwrap();
 }
@@ -58,7 +71,10 @@ async fn rollback_gives_everything_back() {
     lease.consume([("tpm", 50)]).await.unwrap();
     assert_eq!(bench.left("key", "gpt-4", "tpm").await, 50);
     lease.rollback().await.unwrap();
-    assert_eq!((bench.left("key", "gpt-4", "tpm").await, bench.left("key", "gpt-4", "rpm").await), (1000, 60));
+    assert_eq!(
+        (bench.left("key", "gpt-4", "tpm").await, bench.left("key", "gpt-4", "rpm").await),
+        (1000, 60)
+    );
 }
 
 #[tokio::test]
@@ -87,7 +103,8 @@ async fn consume_is_checked_and_counts_as_used() {
 async fn undeclared_limits_are_a_typed_error_everywhere() {
     let bench = bench().await;
     let lease = bench.limiter.acquire(Request::new("key", "gpt-4").take("rpm", 1)).await.unwrap();
-    let undeclared = |limit: &str| Invalid::from(zae_limiter::UndeclaredLimit { limit: limit.to_owned() });
+    let undeclared =
+        |limit: &str| Invalid::from(zae_limiter::UndeclaredLimit { limit: limit.to_owned() });
     assert_eq!(lease.record("tpm", 1).unwrap_err(), undeclared("tpm"));
     assert_eq!(lease.adjust("nope", 1).unwrap_err(), undeclared("nope"));
     let error = lease.consume([("tpm", 1)]).await.unwrap_err();
@@ -131,15 +148,20 @@ async fn with_lease_commits_on_ok_and_rolls_back_on_err_and_panic() {
     bench.limiter.with_lease(request(), used).await.unwrap();
     assert_eq!(bench.left("key", "gpt-4", "tpm").await, 900);
 
-    let failing = async |_: &zae_limiter::Lease| Err::<(), Box<dyn std::error::Error + Send + Sync>>("the model is down".into());
+    let failing = async |_: &zae_limiter::Lease| {
+        Err::<(), Box<dyn std::error::Error + Send + Sync>>("the model is down".into())
+    };
     bench.limiter.with_lease(request(), failing).await.unwrap_err();
     assert_eq!(bench.left("key", "gpt-4", "tpm").await, 900);
 
     let limiter = bench.limiter.clone();
-    let panicking =
-        tokio::spawn(
-            async move { limiter.with_lease(request(), async |_| -> Result<(), AcquireError> { panic!("a bug in the body") }).await },
-        );
+    let panicking = tokio::spawn(async move {
+        limiter
+            .with_lease(request(), async |_| -> Result<(), AcquireError> {
+                panic!("a bug in the body")
+            })
+            .await
+    });
     assert!(panicking.await.unwrap_err().is_panic());
     bench.limiter.drain().await;
     assert_eq!(bench.left("key", "gpt-4", "tpm").await, 900);
@@ -161,13 +183,21 @@ async fn a_failed_charge_is_settled_in_the_background() {
 #[tokio::test]
 async fn a_credit_of_unknown_fate_is_never_sent_twice() {
     let bench = bench().await;
-    for fault in [Fault::FailBefore(StoreErrorKind::Unavailable), Fault::FailAfter(StoreErrorKind::Unavailable)] {
-        let lease = bench.limiter.acquire(Request::new("key", "gpt-4").take("tpm", 100)).await.unwrap();
+    for fault in [
+        Fault::FailBefore(StoreErrorKind::Unavailable),
+        Fault::FailAfter(StoreErrorKind::Unavailable),
+    ] {
+        let lease =
+            bench.limiter.acquire(Request::new("key", "gpt-4").take("tpm", 100)).await.unwrap();
         bench.script.once("adjust", fault);
         lease.rollback().await.unwrap_err();
         bench.limiter.drain().await;
     }
-    assert_eq!(bench.left("key", "gpt-4", "tpm").await, 900, "the one that was applied came back once, the other not at all");
+    assert_eq!(
+        bench.left("key", "gpt-4", "tpm").await,
+        900,
+        "the one that was applied came back once, the other not at all"
+    );
     assert_eq!(bench.limiter.settled().lost, 2, "both are counted");
 }
 
@@ -204,13 +234,14 @@ async fn leases_are_send_and_static() {
     lease.commit().await.unwrap();
 }
 
-/// Found by the simulator: a rollback after a failed flush gave back the flushed charge at once, while the settler had yet
-/// to write it. In between, tokens were there that never had been.
+/// Found by the simulator: a rollback after a failed flush gave back the flushed charge at once,
+/// while the settler had yet to write it. In between, tokens were there that never had been.
 #[tokio::test]
 async fn a_rollback_never_gives_back_a_charge_that_may_not_have_landed() {
     for dropped in [false, true] {
         let bench = bench().await;
-        let lease = bench.limiter.acquire(Request::new("key", "gpt-4").take("tpm", 400)).await.unwrap();
+        let lease =
+            bench.limiter.acquire(Request::new("key", "gpt-4").take("tpm", 400)).await.unwrap();
         lease.adjust("tpm", 300).unwrap();
         if dropped {
             bench.script.once("adjust", Fault::Hang);
@@ -252,12 +283,17 @@ async fn what_is_recorded_is_bounded_like_what_is_taken() {
     let lease = bench.limiter.acquire(Request::new("key", "gpt-4").take("tpm", 5)).await.unwrap();
     let limit = || "tpm".parse().unwrap();
     for amount in [TOKENS_MAX + 1, u64::MAX] {
-        assert_eq!(lease.record("tpm", amount).unwrap_err(), Invalid::Amount { limit: limit(), amount, max: TOKENS_MAX });
+        assert_eq!(
+            lease.record("tpm", amount).unwrap_err(),
+            Invalid::Amount { limit: limit(), amount, max: TOKENS_MAX }
+        );
     }
     assert!(matches!(lease.adjust("tpm", i64::MAX), Err(Invalid::Amount { .. })));
     assert_eq!(lease.used(), [(limit(), 5)], "what was refused is not recorded");
     lease.record("tpm", TOKENS_MAX).unwrap();
-    assert!(matches!(lease.adjust("tpm", 1), Err(Invalid::Amount { amount, .. }) if amount == TOKENS_MAX + 1));
+    assert!(
+        matches!(lease.adjust("tpm", 1), Err(Invalid::Amount { amount, .. }) if amount == TOKENS_MAX + 1)
+    );
     lease.adjust("tpm", i64::MIN).unwrap();
     assert_eq!(lease.used(), [(limit(), 0)], "use never falls below zero");
     lease.record("tpm", 6).unwrap();
@@ -265,13 +301,21 @@ async fn what_is_recorded_is_bounded_like_what_is_taken() {
     assert_eq!(bench.left("key", "gpt-4", "tpm").await, 994);
 }
 
-/// Ten records of the largest amount there is, in one hour: what cannot be counted is said, and nothing else is lost.
+/// Ten records of the largest amount there is, in one hour: what cannot be counted is said, and
+/// nothing else is lost.
 #[tokio::test]
 async fn a_counter_that_is_full_says_so() {
     let bench = bench().await;
     let used = async || {
         let (entity, window) = (Some("key".parse().unwrap()), UsageWindow::Hourly);
-        let query = UsageQuery { entity, resource: None, window, from: None, until: None, page: PageRequest::default() };
+        let query = UsageQuery {
+            entity,
+            resource: None,
+            window,
+            from: None,
+            until: None,
+            page: PageRequest::default(),
+        };
         let page = bench.limiter.usage(&query).await.unwrap();
         page.items
             .iter()
@@ -284,12 +328,16 @@ async fn a_counter_that_is_full_says_so() {
     let mut counted: i64 = 0;
     for _ in 0..10 {
         bench.limiter.reset("key", "gpt-4", None).await.unwrap();
-        let lease = bench.limiter.acquire(Request::new("key", "gpt-4").take("tpm", 0)).await.unwrap();
+        let lease =
+            bench.limiter.acquire(Request::new("key", "gpt-4").take("tpm", 0)).await.unwrap();
         lease.record("tpm", TOKENS_MAX).unwrap();
         match lease.commit().await {
             Ok(()) => counted += i64::try_from(TOKENS_MAX).unwrap(),
             Err(error) => {
-                assert!(error.source.message().contains("cannot count that much more"), "{error:?}");
+                assert!(
+                    error.source.message().contains("cannot count that much more"),
+                    "{error:?}"
+                );
                 told += 1;
             }
         }
@@ -301,6 +349,13 @@ async fn a_counter_that_is_full_says_so() {
     bench.clock.advance(std::time::Duration::from_secs(3600));
     bench.limiter.drain().await;
     bench.limiter.reset("key", "gpt-4", None).await.unwrap();
-    bench.limiter.acquire(Request::new("key", "gpt-4").take("tpm", 300)).await.unwrap().commit().await.unwrap();
+    bench
+        .limiter
+        .acquire(Request::new("key", "gpt-4").take("tpm", 300))
+        .await
+        .unwrap()
+        .commit()
+        .await
+        .unwrap();
     assert_eq!(used().await, 10_000_000_000_000_300, "ten charges and a take");
 }

@@ -1,12 +1,19 @@
 //! Counters, the generated page, spans, and the JSON forms.
-#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test that fails says where; it may spawn what it tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test that fails says where; it may spawn what it tests"
+)]
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::support::Bench;
 use crate::support::START;
-use metrics::{Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit};
+use metrics::{
+    Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder,
+    SharedString, Unit,
+};
 use zae_limiter::metrics::{ALL, Kind, Metric};
 use zae_limiter::sqlite::SqliteStore;
 use zae_limiter::store::{Fault, FaultStore};
@@ -87,7 +94,10 @@ impl Recorder for Tally {
 impl Tally {
     /// Labels that are reasons are left out: one name, one number.
     fn one(&self, key: &Key) -> One {
-        let operation = key.labels().find(|label| label.key() == "operation").map(|label| format!(" {}", label.value()));
+        let operation = key
+            .labels()
+            .find(|label| label.key() == "operation")
+            .map(|label| format!(" {}", label.value()));
         One(self.clone(), format!("{}{}", key.name(), operation.unwrap_or_default()))
     }
 
@@ -96,7 +106,14 @@ impl Tally {
     }
 
     fn told(&self, name: &str) -> Vec<f64> {
-        self.0.lock().unwrap().numbers.iter().filter(|(known, _)| known == name).map(|(_, value)| *value).collect()
+        self.0
+            .lock()
+            .unwrap()
+            .numbers
+            .iter()
+            .filter(|(known, _)| known == name)
+            .map(|(_, value)| *value)
+            .collect()
     }
 }
 
@@ -118,10 +135,14 @@ fn every_metric_is_described_and_there_before_its_first_event() {
     let names: Vec<&str> = told.help.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, zae_limiter::metrics::ALL.map(|metric| metric.name));
     assert!(told.help.iter().all(|(_, help)| help.ends_with('.')));
-    let there = |name: &&str| told.numbers.iter().any(|(known, value)| known == name && *value == 0.0);
+    let there =
+        |name: &&str| told.numbers.iter().any(|(known, value)| known == name && *value == 0.0);
     let absent: Vec<&str> = names.into_iter().filter(|name| !there(name)).collect();
     // Those with a label come with their first value of it.
-    assert_eq!(absent, ["zae_limiter_degraded_total", "zae_limiter_blocked_total", "zae_limiter_store_seconds"]);
+    assert_eq!(
+        absent,
+        ["zae_limiter_degraded_total", "zae_limiter_blocked_total", "zae_limiter_store_seconds"]
+    );
 }
 
 #[test]
@@ -199,16 +220,29 @@ fn every_outcome_is_counted_once() {
             bench.script.once("consume", unavailable);
             bench.limiter.acquire(request()).await.unwrap_err();
             bench.script.once("consume", unavailable);
-            bench.limiter.acquire(request().on_unavailable(OnUnavailable::Allow)).await.unwrap().commit().await.unwrap();
+            bench
+                .limiter
+                .acquire(request().on_unavailable(OnUnavailable::Allow))
+                .await
+                .unwrap()
+                .commit()
+                .await
+                .unwrap();
             bench.script.once("consume", Fault::FailBefore(StoreErrorKind::Busy));
             bench.limiter.acquire(request()).await.unwrap_err();
-            let lease = bench.limiter.acquire(request().limits(crate::support::limits(&["rpm:2/day"]))).await.unwrap();
+            let lease = bench
+                .limiter
+                .acquire(request().limits(crate::support::limits(&["rpm:2/day"])))
+                .await
+                .unwrap();
             bench.script.once("adjust", unavailable);
             lease.rollback().await.unwrap_err();
         });
     });
-    let is_outcome = |metric: &&Metric| metric.kind == Kind::Counter && !metric.name.contains("cache");
-    let counted: Vec<(&str, f64)> = ALL.iter().filter(is_outcome).map(|metric| (metric.name, tally.of(metric.name))).collect();
+    let is_outcome =
+        |metric: &&Metric| metric.kind == Kind::Counter && !metric.name.contains("cache");
+    let counted: Vec<(&str, f64)> =
+        ALL.iter().filter(is_outcome).map(|metric| (metric.name, tally.of(metric.name))).collect();
     assert_eq!(
         counted,
         [
@@ -230,7 +264,10 @@ fn the_metrics_page_is_what_the_code_says() {
     let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/metrics.md");
     let expected = zae_limiter::metrics::reference();
     let found = std::fs::read_to_string(&page).unwrap_or_default();
-    assert_eq!(found, expected, "docs/metrics.md is generated: replace its text by the expected one");
+    assert_eq!(
+        found, expected,
+        "docs/metrics.md is generated: replace its text by the expected one"
+    );
 }
 
 #[cfg(feature = "serde")]
@@ -240,10 +277,16 @@ async fn decisions_have_a_json_form() {
     bench.system(&["rpm:2/day"]).await;
     let lease = bench.limiter.acquire(Request::new("key", "gpt-4").take("rpm", 1)).await.unwrap();
     let granted = serde_json::to_value(zae_limiter::wire::Decision::from(&lease)).unwrap();
-    assert_eq!((&granted["granted"], &granted["retry_after_ms"], &granted["limits"][0]["available"]), (&true.into(), &0.into(), &1.into()));
+    assert_eq!(
+        (&granted["granted"], &granted["retry_after_ms"], &granted["limits"][0]["available"]),
+        (&true.into(), &0.into(), &1.into())
+    );
     lease.commit().await.unwrap();
-    let refused = bench.limiter.acquire(Request::new("key", "gpt-4").take("rpm", 3)).await.unwrap_err();
-    let refused = serde_json::to_value(zae_limiter::wire::Decision::from(refused.exceeded().unwrap())).unwrap();
+    let refused =
+        bench.limiter.acquire(Request::new("key", "gpt-4").take("rpm", 3)).await.unwrap_err();
+    let refused =
+        serde_json::to_value(zae_limiter::wire::Decision::from(refused.exceeded().unwrap()))
+            .unwrap();
     assert_eq!(
         refused,
         serde_json::json!({

@@ -1,5 +1,9 @@
 //! When the store is down: deadlines, policies, the breaker, and what is never turned into "allow".
-#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test that fails says where; it may spawn what it tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test that fails says where; it may spawn what it tests"
+)]
 
 use std::time::Duration;
 
@@ -33,7 +37,8 @@ async fn an_outage_blocks_by_default_with_its_own_error() {
 async fn allow_gives_a_degraded_lease_whose_writes_do_nothing() {
     let bench = bench().await;
     bench.script.once("consume", Fault::FailBefore(StoreErrorKind::Unavailable));
-    let lease = bench.limiter.acquire(request().on_unavailable(OnUnavailable::Allow)).await.unwrap();
+    let lease =
+        bench.limiter.acquire(request().on_unavailable(OnUnavailable::Allow)).await.unwrap();
     assert_eq!(lease.degraded().unwrap().reason, OutageReason::Failed(StoreErrorKind::Unavailable));
     lease.record("rpm", 50).unwrap();
     lease.consume([("rpm", 5)]).await.unwrap();
@@ -62,17 +67,28 @@ async fn the_call_decides_before_the_store_before_the_limiter() {
         bench.limiter.acquire(request()).await.unwrap().commit().await.unwrap();
         bench.script.once("consume", Fault::FailBefore(StoreErrorKind::Unavailable));
         let request = call.map_or_else(request, |policy| request().on_unavailable(policy));
-        assert_eq!(bench.limiter.acquire(request).await.is_ok(), allowed, "{call:?} {stored:?} {built:?}");
+        assert_eq!(
+            bench.limiter.acquire(request).await.is_ok(),
+            allowed,
+            "{call:?} {stored:?} {built:?}"
+        );
     }
 }
 
 #[tokio::test]
 async fn a_stored_policy_that_was_never_read_counts_as_not_set() {
     let bench = bench().await;
-    bench.limiter.set_system_defaults(limits(&["rpm:60/day"]), Some(OnUnavailable::Allow)).await.unwrap();
+    bench
+        .limiter
+        .set_system_defaults(limits(&["rpm:60/day"]), Some(OnUnavailable::Allow))
+        .await
+        .unwrap();
     let fresh = Bench::new();
     fresh.script.always("resolve", Fault::FailBefore(StoreErrorKind::Unavailable));
-    assert!(fresh.limiter.acquire(request()).await.is_err(), "it starts during the outage and has read nothing");
+    assert!(
+        fresh.limiter.acquire(request()).await.is_err(),
+        "it starts during the outage and has read nothing"
+    );
 }
 
 #[tokio::test]
@@ -81,11 +97,16 @@ async fn a_store_that_hangs_is_given_up_at_the_deadline() {
         let bench = bench().await;
         bench.script.once("consume", fault);
         let limiter = bench.limiter.clone();
-        let call = tokio::spawn(async move { limiter.acquire(request().deadline(Duration::from_millis(200))).await });
+        let call = tokio::spawn(async move {
+            limiter.acquire(request().deadline(Duration::from_millis(200))).await
+        });
         tokio::task::yield_now().await;
         bench.clock.advance(Duration::from_millis(200));
         let error = call.await.unwrap().unwrap_err();
-        assert!(matches!(&error, AcquireError::Unavailable(unavailable) if unavailable.reason == OutageReason::Deadline), "{error}");
+        assert!(
+            matches!(&error, AcquireError::Unavailable(unavailable) if unavailable.reason == OutageReason::Deadline),
+            "{error}"
+        );
     }
 }
 
@@ -106,9 +127,15 @@ async fn the_breaker_stops_hammering_and_probes() {
     for _ in 0..20 {
         bench.limiter.acquire(request()).await.unwrap_err();
     }
-    assert_eq!(bench.script.calls("consume"), 1 + 5, "five failures open it; the rest cost the store nothing");
+    assert_eq!(
+        bench.script.calls("consume"),
+        1 + 5,
+        "five failures open it; the rest cost the store nothing"
+    );
     let error = bench.limiter.acquire(request()).await.unwrap_err();
-    assert!(matches!(&error, AcquireError::Unavailable(unavailable) if unavailable.reason == OutageReason::BreakerOpen));
+    assert!(
+        matches!(&error, AcquireError::Unavailable(unavailable) if unavailable.reason == OutageReason::BreakerOpen)
+    );
     bench.script.heal();
     bench.clock.advance(Duration::from_secs(1));
     bench.limiter.acquire(request()).await.unwrap().commit().await.unwrap();
@@ -121,19 +148,26 @@ async fn an_open_breaker_allows_when_told_to() {
     for _ in 0..6 {
         bench.limiter.acquire(request()).await.unwrap_err();
     }
-    let lease = bench.limiter.acquire(request().on_unavailable(OnUnavailable::Allow)).await.unwrap();
+    let lease =
+        bench.limiter.acquire(request().on_unavailable(OnUnavailable::Allow)).await.unwrap();
     assert_eq!(lease.degraded().unwrap().reason, OutageReason::BreakerOpen);
     lease.commit().await.unwrap();
 }
 
 #[tokio::test]
 async fn answers_are_never_turned_into_allow_and_never_open_the_breaker() {
-    use StoreErrorKind::{Busy, Capacity, Corrupt, Denied, Full, Incompatible, Internal, Invalid, ReadOnly};
+    use StoreErrorKind::{
+        Busy, Capacity, Corrupt, Denied, Full, Incompatible, Internal, Invalid, ReadOnly,
+    };
     for kind in [Busy, Capacity, Corrupt, Denied, Full, Incompatible, Internal, Invalid, ReadOnly] {
         let bench = bench().await;
         bench.script.always("consume", Fault::FailBefore(kind));
         for _ in 0..8 {
-            let error = bench.limiter.acquire(request().on_unavailable(OnUnavailable::Allow)).await.unwrap_err();
+            let error = bench
+                .limiter
+                .acquire(request().on_unavailable(OnUnavailable::Allow))
+                .await
+                .unwrap_err();
             let status = match kind {
                 Busy => 429,
                 Invalid => 400,
@@ -160,7 +194,8 @@ async fn busy_is_contention_with_a_short_wait() {
 async fn disabled_and_refused_stay_what_they_are_under_allow() {
     let bench = Bench::with(|builder| builder.on_unavailable(OnUnavailable::Allow));
     bench.system(&["rpm:60/day"]).await;
-    let error = bench.limiter.acquire(Request::new("key", "gpt-4").take("rpm", 61)).await.unwrap_err();
+    let error =
+        bench.limiter.acquire(Request::new("key", "gpt-4").take("rpm", 61)).await.unwrap_err();
     assert_eq!(error.http_status(), 429);
     bench.limiter.disable(&Level::Entity("key".parse().unwrap())).await.unwrap();
     assert_eq!(bench.limiter.acquire(request()).await.unwrap_err().http_status(), 403);
@@ -180,7 +215,8 @@ async fn administration_has_a_deadline_and_says_that_it_may_have_been_applied() 
     let bench = Bench::new();
     bench.script.once("set_limits", Fault::HangAfter);
     let limiter = bench.limiter.clone();
-    let call = tokio::spawn(async move { limiter.set_limits(&Level::System, limits(&["rpm:1"])).await });
+    let call =
+        tokio::spawn(async move { limiter.set_limits(&Level::System, limits(&["rpm:1"])).await });
     tokio::task::yield_now().await;
     bench.clock.advance(Duration::from_secs(10));
     let error = call.await.unwrap().unwrap_err();

@@ -53,7 +53,11 @@ fn a_write_that_ended_with_its_runtime_is_counted() {
     assert_eq!(bench.limiter.settled().pending, 1, "the settler is at it");
     drop(first);
     assert_eq!(bench.limiter.settled(), Settled { abandoned: 1, ..Settled::default() });
-    assert_eq!(runtime().block_on(bench.limiter.close()), Settled { abandoned: 1, ..Settled::default() }, "closing ends");
+    assert_eq!(
+        runtime().block_on(bench.limiter.close()),
+        Settled { abandoned: 1, ..Settled::default() },
+        "closing ends"
+    );
 }
 
 #[test]
@@ -70,7 +74,8 @@ fn a_second_runtime_works_like_the_first() {
     }
 }
 
-/// Whoever drains elsewhere is told when the runtime of the settler ends, and goes on with what waits.
+/// Whoever drains elsewhere is told when the runtime of the settler ends, and goes on with what
+/// waits.
 #[test]
 fn a_drain_takes_over_when_the_runtime_of_the_settler_ends() {
     let (first, second) = (runtime(), runtime());
@@ -101,7 +106,10 @@ fn a_lease_dropped_outside_of_any_runtime_is_settled_later() {
     drop(first);
     drop(lease);
     assert_eq!(bench.limiter.settled().pending, 1);
-    assert_eq!(runtime().block_on(bench.limiter.drain()), Settled { settled: 1, ..Settled::default() });
+    assert_eq!(
+        runtime().block_on(bench.limiter.drain()),
+        Settled { settled: 1, ..Settled::default() }
+    );
 }
 
 #[tokio::test]
@@ -126,7 +134,8 @@ async fn close_ends_although_the_store_never_answers() {
     assert!(polls >= 7, "it waited for its deadline, {polls} seconds");
 }
 
-/// One seed: runtimes that end at any moment, leases that are dropped on them, outside of them or held beyond them.
+/// One seed: runtimes that end at any moment, leases that are dropped on them, outside of them or
+/// held beyond them.
 fn play(seed: u64) -> Settled {
     let entropy = SeededEntropy::new(seed);
     let below = |bound: u64| entropy.next_u64() % bound;
@@ -164,12 +173,24 @@ fn play(seed: u64) -> Settled {
     current = runtime();
     let settled = current.block_on(limiter.close());
     assert_eq!(settled.pending, 0, "seed {seed}: everything has ended");
-    assert_eq!(settled.settled + settled.abandoned, dropped, "seed {seed}: every lease was settled or counted");
+    assert_eq!(
+        settled.settled + settled.abandoned,
+        dropped,
+        "seed {seed}: every lease was settled or counted"
+    );
     let left = current.block_on(limiter.availability(&request(0)));
     assert!(left.is_err(), "seed {seed}: a closed limiter admits nothing");
-    let view = current.block_on(limiter.buckets("key", &zae_limiter::PageRequest::default())).unwrap();
-    let missing = view.items.first().map_or(0, |bucket| CAPACITY - bucket.state.limits()[0].balance.floor_tokens());
-    assert_eq!(missing, i64::try_from(settled.abandoned).unwrap(), "seed {seed}: what is missing is what was counted");
+    let view =
+        current.block_on(limiter.buckets("key", &zae_limiter::PageRequest::default())).unwrap();
+    let missing = view
+        .items
+        .first()
+        .map_or(0, |bucket| CAPACITY - bucket.state.limits()[0].balance.floor_tokens());
+    assert_eq!(
+        missing,
+        i64::try_from(settled.abandoned).unwrap(),
+        "seed {seed}: what is missing is what was counted"
+    );
     settled
 }
 
@@ -184,5 +205,8 @@ fn runtimes_end_at_any_moment_and_every_lease_is_accounted_for() {
     let sum = |count: fn(&Settled) -> u64| all.iter().map(count).sum::<u64>();
     let (settled, abandoned) = (sum(|s| s.settled), sum(|s| s.abandoned));
     println!("{seeds} runs: {settled} settled, {abandoned} given up with their runtime");
-    assert!(settled >= seeds && abandoned >= seeds / 10, "{settled} settled, {abandoned} lost in {seeds} runs");
+    assert!(
+        settled >= seeds && abandoned >= seeds / 10,
+        "{settled} settled, {abandoned} lost in {seeds} runs"
+    );
 }

@@ -57,7 +57,12 @@ pub(super) struct Board {
 impl Board {
     /// An empty board for a demo of so many seconds.
     pub(super) fn new(seconds: u32) -> Board {
-        Board { seconds, elapsed: Duration::ZERO, tallies: vec![Tally::default(); MEMBERS.len()], news: Vec::new() }
+        Board {
+            seconds,
+            elapsed: Duration::ZERO,
+            tallies: vec![Tally::default(); MEMBERS.len()],
+            news: Vec::new(),
+        }
     }
 
     /// Adds what became of a call of `key`.
@@ -74,7 +79,9 @@ impl Board {
                 Cell::plain(format!("{at} granted: {estimate} tokens estimated, {used} used"))
             }
             Event::Refused { by, limit, wait } => {
-                let wait = wait.map_or("never".to_owned(), |wait| view::wait(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)));
+                let wait = wait.map_or("never".to_owned(), |wait| {
+                    view::wait(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX))
+                });
                 let tally = self.tally(&by);
                 tally.refused += 1;
                 tally.last = format!("{limit} {wait}");
@@ -86,7 +93,13 @@ impl Board {
 
     /// Takes over what is left in a bucket.
     pub(super) fn balances(&mut self, id: &str, state: &BucketState) {
-        let left = |limit: &str| state.limits().iter().find(|found| found.name == limit).map(|found| found.balance.floor_tokens());
+        let left = |limit: &str| {
+            state
+                .limits()
+                .iter()
+                .find(|found| found.name == limit)
+                .map(|found| found.balance.floor_tokens())
+        };
         let tally = self.tally(id);
         (tally.rpm, tally.tpm) = (left("rpm"), left("tpm"));
     }
@@ -141,6 +154,11 @@ impl Board {
             ]);
         }
         let elapsed = self.elapsed.as_secs().min(self.seconds.into());
-        Text::new().line(Cell::toned(format!("a gateway for {RESOURCE}: {elapsed} of {} s", self.seconds), Tone::Strong)).table(table)
+        Text::new()
+            .line(Cell::toned(
+                format!("a gateway for {RESOURCE}: {elapsed} of {} s", self.seconds),
+                Tone::Strong,
+            ))
+            .table(table)
     }
 }

@@ -1,4 +1,5 @@
-//! One key at work: it estimates, takes, calls the model, records what it really cost, and waits when it is refused.
+//! One key at work: it estimates, takes, calls the model, records what it really cost, and waits
+//! when it is refused.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -29,7 +30,12 @@ pub(super) struct Shared {
 }
 
 /// Calls until the end.
-pub(super) async fn run(shared: Shared, key: &'static str, habits: Habits, number: usize) -> anyhow::Result<()> {
+pub(super) async fn run(
+    shared: Shared,
+    key: &'static str,
+    habits: Habits,
+    number: usize,
+) -> anyhow::Result<()> {
     // The same calls every time; only the clock differs.
     let dice = SeededEntropy::new(number as u64 + 1);
     for calls in 0..CALLS_MAX {
@@ -44,7 +50,12 @@ pub(super) async fn run(shared: Shared, key: &'static str, habits: Habits, numbe
 }
 
 /// One call; returns how long to pause after it.
-async fn call(shared: &Shared, key: &'static str, habits: Habits, dice: &SeededEntropy) -> anyhow::Result<Duration> {
+async fn call(
+    shared: &Shared,
+    key: &'static str,
+    habits: Habits,
+    dice: &SeededEntropy,
+) -> anyhow::Result<Duration> {
     let estimate = between(dice, habits.estimate);
     let request = Request::new(key, RESOURCE).take("rpm", 1).take("tpm", estimate);
     let event = match shared.limiter.acquire(request).await {

@@ -1,4 +1,5 @@
-//! `demo`: a simulated LLM gateway in real time, on a fresh file, through the library as any program uses it.
+//! `demo`: a simulated LLM gateway in real time, on a fresh file, through the library as any
+//! program uses it.
 
 mod board;
 mod client;
@@ -13,7 +14,9 @@ use tokio::task::JoinSet;
 use zae_limiter::sqlite::SqliteStore;
 use zae_limiter::store::PAGE_LIMIT_MAX;
 use zae_limiter::wire::UsageForm;
-use zae_limiter::{Clock, PageRequest, RateLimiter, SystemClock, UsageQuery, UsageSnapshot, UsageWindow};
+use zae_limiter::{
+    Clock, PageRequest, RateLimiter, SystemClock, UsageQuery, UsageSnapshot, UsageWindow,
+};
 
 use crate::args::DemoArgs;
 use crate::chart::{Chart, Row};
@@ -64,13 +67,18 @@ pub(crate) async fn run(printer: &Printer, place: &Place, args: DemoArgs) -> any
 }
 
 /// Lets every client do its work until the time is over, and shows it meanwhile.
-async fn simulate(printer: &Printer, limiter: &RateLimiter, args: DemoArgs) -> anyhow::Result<Board> {
+async fn simulate(
+    printer: &Printer,
+    limiter: &RateLimiter,
+    args: DemoArgs,
+) -> anyhow::Result<Board> {
     let clock = SystemClock::new();
     let end = clock.monotonic() + Duration::from_secs(args.seconds.into());
     let board: SharedBoard = Arc::new(Mutex::new(Board::new(args.seconds)));
     let mut clients = JoinSet::new();
     for (number, (member, habits)) in world::keys().enumerate() {
-        let shared = client::Shared { limiter: limiter.clone(), board: Arc::clone(&board), clock, end };
+        let shared =
+            client::Shared { limiter: limiter.clone(), board: Arc::clone(&board), clock, end };
         clients.spawn(client::run(shared, member.id, habits, number));
     }
     let looks = printer.looks();
@@ -129,7 +137,14 @@ async fn refresh(limiter: &RateLimiter, board: &SharedBoard) -> anyhow::Result<(
 async fn usage(limiter: &RateLimiter) -> anyhow::Result<Vec<UsageSnapshot>> {
     let page = PageRequest::first(PAGE_LIMIT_MAX);
     let resource = Some(RESOURCE.parse()?);
-    let query = UsageQuery { entity: None, resource, window: UsageWindow::Hourly, from: None, until: None, page };
+    let query = UsageQuery {
+        entity: None,
+        resource,
+        window: UsageWindow::Hourly,
+        from: None,
+        until: None,
+        page,
+    };
     // An hour turns at most once in a demo: far less than a page.
     Ok(limiter.usage(&query).await?.items)
 }
@@ -140,14 +155,18 @@ fn ending(board: &Board, usage: &[UsageSnapshot], form: &Form) -> Text {
     for (limit, unit) in [("rpm", "requests"), ("tpm", "tokens")] {
         let used = |member: &world::Member| {
             let own = usage.iter().filter(|snapshot| snapshot.entity == member.id);
-            let counters = own.flat_map(|snapshot| &snapshot.counters).filter(|(name, _)| *name == limit);
+            let counters =
+                own.flat_map(|snapshot| &snapshot.counters).filter(|(name, _)| *name == limit);
             counters.fold(0, |sum: i64, (_, used)| sum.saturating_add(used.floor_tokens()))
         };
         let rows = MEMBERS.iter().map(|member| Row::Bar(member.label(), used(member))).collect();
-        text = text.chart(Chart::new(format!("{unit} used ({limit}), as stored in the file"), rows));
+        text =
+            text.chart(Chart::new(format!("{unit} used ({limit}), as stored in the file"), rows));
     }
     let mut fields = vec![("file", Cell::toned(&form.path, Tone::Strong))];
     let labels = ["try next"].into_iter().chain(std::iter::repeat(""));
-    fields.extend(labels.zip(&form.next_commands).map(|(label, command)| (label, Cell::plain(command))));
+    fields.extend(
+        labels.zip(&form.next_commands).map(|(label, command)| (label, Cell::plain(command))),
+    );
     text.fields(fields)
 }

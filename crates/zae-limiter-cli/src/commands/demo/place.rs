@@ -24,18 +24,34 @@ pub(crate) struct Place {
 
 impl Place {
     /// The file that --store names, which must not exist, or else one in a new temporary folder.
-    pub(crate) fn new(store: Option<StoreUrl>, environment: &Environment) -> Result<Place, Failure> {
+    pub(crate) fn new(
+        store: Option<StoreUrl>,
+        environment: &Environment,
+    ) -> Result<Place, Failure> {
         let named = match store {
-            Some(StoreUrl::Dynamo(_)) => return Err(Failure::usage("the demo needs a file").hint("leave --store away, or name a new file")),
-            Some(StoreUrl::Memory) => return Err(Failure::usage("the demo needs a file").hint("leave --store away, or name a new file")),
+            Some(StoreUrl::Dynamo(_)) => {
+                return Err(Failure::usage("the demo needs a file")
+                    .hint("leave --store away, or name a new file"));
+            }
+            Some(StoreUrl::Memory) => {
+                return Err(Failure::usage("the demo needs a file")
+                    .hint("leave --store away, or name a new file"));
+            }
             Some(StoreUrl::Sqlite(path)) if path.exists() => {
-                let failure = Failure::usage(format!("{} exists, and the demo begins with a fresh file", path.display()));
+                let failure = Failure::usage(format!(
+                    "{} exists, and the demo begins with a fresh file",
+                    path.display()
+                ));
                 return Err(failure.hint("leave --store away, or name a new file"));
             }
             Some(StoreUrl::Sqlite(path)) => Some(path),
             None => None,
         };
-        Ok(Place { named, temporary_directory: environment.temporary_directory().to_owned(), program: environment.program() })
+        Ok(Place {
+            named,
+            temporary_directory: environment.temporary_directory().to_owned(),
+            program: environment.program(),
+        })
     }
 
     /// The path of the file, its folder created.
@@ -57,14 +73,24 @@ impl Place {
             }
         }
         let failed = last.unwrap_or_else(|| std::io::ErrorKind::Other.into());
-        Err(failed).with_context(|| format!("no folder could be created in {}", self.temporary_directory.display()))
+        Err(failed).with_context(|| {
+            format!("no folder could be created in {}", self.temporary_directory.display())
+        })
     }
 
     /// Three commands for the file.
     pub(super) fn next_commands(&self, path: &Path) -> Vec<String> {
-        let start = format!("{} --store {}", quoted(&self.program), quoted(&format!("sqlite:{}", path.display())));
-        ["usage list -e acme -r RESOURCE --plot", "explain batch-2 RESOURCE", "available batch-2 RESOURCE -c rpm=1 -c tpm=1000"]
-            .map(|command| format!("{start} {}", command.replace("RESOURCE", RESOURCE)))
-            .to_vec()
+        let start = format!(
+            "{} --store {}",
+            quoted(&self.program),
+            quoted(&format!("sqlite:{}", path.display()))
+        );
+        [
+            "usage list -e acme -r RESOURCE --plot",
+            "explain batch-2 RESOURCE",
+            "available batch-2 RESOURCE -c rpm=1 -c tpm=1000",
+        ]
+        .map(|command| format!("{start} {}", command.replace("RESOURCE", RESOURCE)))
+        .to_vec()
     }
 }

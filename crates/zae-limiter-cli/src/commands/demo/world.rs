@@ -1,4 +1,5 @@
-//! Who calls the gateway: an org, two projects, five keys. A take goes from a key over its project to the org.
+//! Who calls the gateway: an org, two projects, five keys. A take goes from a key over its project
+//! to the org.
 
 use zae_limiter::{Level, NewEntity, RateLimiter};
 
@@ -29,14 +30,49 @@ pub(super) struct Habits {
 
 /// Parents before children.
 pub(super) const MEMBERS: [Member; 8] = [
-    Member { id: "acme", parent: None, limits: &["rpm:900/min:60", "tpm:240000/min:20000"], habits: None },
-    Member { id: "acme-web", parent: Some("acme"), limits: &["rpm:600/min:30", "tpm:180000/min:12000"], habits: None },
-    key("web-1", "acme-web", &[], Habits { estimate: (200, 900), cost_pct: (60, 120), pause_ms: 350 }),
-    key("web-2", "acme-web", &[], Habits { estimate: (100, 400), cost_pct: (80, 160), pause_ms: 200 }),
+    Member {
+        id: "acme",
+        parent: None,
+        limits: &["rpm:900/min:60", "tpm:240000/min:20000"],
+        habits: None,
+    },
+    Member {
+        id: "acme-web",
+        parent: Some("acme"),
+        limits: &["rpm:600/min:30", "tpm:180000/min:12000"],
+        habits: None,
+    },
+    key(
+        "web-1",
+        "acme-web",
+        &[],
+        Habits { estimate: (200, 900), cost_pct: (60, 120), pause_ms: 350 },
+    ),
+    key(
+        "web-2",
+        "acme-web",
+        &[],
+        Habits { estimate: (100, 400), cost_pct: (80, 160), pause_ms: 200 },
+    ),
     // Smaller than what its keys may take together: it is the project that refuses.
-    Member { id: "acme-batch", parent: Some("acme"), limits: &["rpm:300/min:30", "tpm:60000/min:5000"], habits: None },
-    key("batch-1", "acme-batch", &[], Habits { estimate: (800, 1600), cost_pct: (50, 100), pause_ms: 300 }),
-    key("batch-2", "acme-batch", &[], Habits { estimate: (600, 1200), cost_pct: (90, 220), pause_ms: 250 }),
+    Member {
+        id: "acme-batch",
+        parent: Some("acme"),
+        limits: &["rpm:300/min:30", "tpm:60000/min:5000"],
+        habits: None,
+    },
+    key(
+        "batch-1",
+        "acme-batch",
+        &[],
+        Habits { estimate: (800, 1600), cost_pct: (50, 100), pause_ms: 300 },
+    ),
+    key(
+        "batch-2",
+        "acme-batch",
+        &[],
+        Habits { estimate: (600, 1200), cost_pct: (90, 220), pause_ms: 250 },
+    ),
     key(
         "batch-3",
         "acme-batch",
@@ -48,7 +84,12 @@ pub(super) const MEMBERS: [Member; 8] = [
 /// For every key without limits of its own.
 const DEFAULTS: [&str; 2] = ["rpm:240/min:12", "tpm:90000/min:6000"];
 
-const fn key(id: &'static str, parent: &'static str, limits: &'static [&'static str], habits: Habits) -> Member {
+const fn key(
+    id: &'static str,
+    parent: &'static str,
+    limits: &'static [&'static str],
+    habits: Habits,
+) -> Member {
     Member { id, parent: Some(parent), limits, habits: Some(habits) }
 }
 
@@ -66,7 +107,8 @@ pub(super) fn keys() -> impl Iterator<Item = (Member, Habits)> {
 
 /// The parent, its parent, and so on.
 pub(super) fn ancestors(id: &str) -> impl Iterator<Item = &'static str> {
-    let parent = |id: &str| MEMBERS.iter().find(|member| member.id == id).and_then(|member| member.parent);
+    let parent =
+        |id: &str| MEMBERS.iter().find(|member| member.id == id).and_then(|member| member.parent);
     std::iter::successors(parent(id), move |id| parent(id))
 }
 
@@ -77,7 +119,15 @@ pub(super) async fn create(limiter: &RateLimiter) -> anyhow::Result<()> {
         let id = member.id.parse()?;
         let parent = member.parent.map(str::parse).transpose()?;
         let name = member.id.to_owned();
-        limiter.create_entity(NewEntity { id, name, cascade: parent.is_some(), parent, metadata: Default::default() }).await?;
+        limiter
+            .create_entity(NewEntity {
+                id,
+                name,
+                cascade: parent.is_some(),
+                parent,
+                metadata: Default::default(),
+            })
+            .await?;
         if !member.limits.is_empty() {
             let level = Level::EntityResource(member.id.parse()?, RESOURCE.parse()?);
             limiter.set_limits(&level, parsed(member.limits)?).await?;

@@ -1,4 +1,5 @@
-//! What can be wrong with a stack: each has words of its own that say what to do, and nothing of it goes to stdout.
+//! What can be wrong with a stack: each has words of its own that say what to do, and nothing of it
+//! goes to stdout.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -102,7 +103,10 @@ fn an_engine_that_does_not_run() {
 
 /// Answers every request with this error.
 pub(super) fn refusing(error: &str) -> String {
-    refusing_with(json!({"__type": format!("com.amazon.coral.service#{error}"), "message": "not you"}).to_string())
+    refusing_with(
+        json!({"__type": format!("com.amazon.coral.service#{error}"), "message": "not you"})
+            .to_string(),
+    )
 }
 
 /// Refuses every request with this body.
@@ -136,8 +140,10 @@ fn refuse(connection: TcpStream, body: &str) -> std::io::Result<()> {
             return Ok(());
         }
         reader.read_exact(&mut vec![0; length])?;
-        let head =
-            format!("HTTP/1.1 400 Bad Request\r\nContent-Type: application/x-amz-json-1.0\r\nContent-Length: {}\r\n\r\n", body.len());
+        let head = format!(
+            "HTTP/1.1 400 Bad Request\r\nContent-Type: application/x-amz-json-1.0\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
         writer.write_all(head.as_bytes())?;
         writer.write_all(body.as_bytes())?;
     }
@@ -175,7 +181,8 @@ fn not_allowed() {
 #[test]
 fn somebody_else_answers() {
     let endpoint = refusing_with("{}".to_owned());
-    let shown = Sandbox::new().run(&format!("--store dynamodb:{STACK}?endpoint={endpoint} entity list"));
+    let shown =
+        Sandbox::new().run(&format!("--store dynamodb:{STACK}?endpoint={endpoint} entity list"));
     assert_snapshot!(shown.replace(&endpoint, "[ENDPOINT]"), @"
     exit 1
     --- stderr

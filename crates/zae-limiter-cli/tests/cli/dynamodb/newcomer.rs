@@ -1,5 +1,5 @@
-//! What a newcomer meets on a stack: an engine that runs and is not named, credentials that are missing, a table that hangs,
-//! and usage that nobody writes.
+//! What a newcomer meets on a stack: an engine that runs and is not named, credentials that are
+//! missing, a table that hangs, and usage that nobody writes.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -81,7 +81,10 @@ fn a_stack_has_a_status() {
     ");
     let (exit, json) = stack.sandbox.raw("status --output json");
     let json: Value = serde_json::from_str(&json).expect("JSON");
-    assert_eq!((exit, &json["stack"], &json["sound"], &json["disabled"][0]), (0, &"cli".into(), &true.into(), &"resource gpt-4".into()));
+    assert_eq!(
+        (exit, &json["stack"], &json["sound"], &json["disabled"][0]),
+        (0, &"cli".into(), &true.into(), &"resource gpt-4".into())
+    );
     assert_snapshot!(Stack::missing().run("status"), @"
     exit 1
     --- stderr
@@ -117,13 +120,19 @@ fn credentials_that_are_missing_are_named() {
 fn a_stack_of_the_running_engine_needs_no_endpoint() {
     let data = |sandbox: Sandbox| {
         let home = sandbox.path("data").display().to_string();
-        sandbox.variable("XDG_DATA_HOME", &home).variable("ZAEL_LOCAL_ENGINE", &engine::binary().display().to_string())
+        sandbox
+            .variable("XDG_DATA_HOME", &home)
+            .variable("ZAEL_LOCAL_ENGINE", &engine::binary().display().to_string())
     };
     let sandbox = data(without_credentials());
     let (exit, json) = sandbox.raw("local up --port 0 --name demo --output json");
     assert_eq!(exit, 0, "{json}");
     let up: Value = serde_json::from_str(&json).expect("JSON");
-    let port = up["endpoint"].as_str().and_then(|endpoint| endpoint.rsplit(':').next()).expect("a port").to_owned();
+    let port = up["endpoint"]
+        .as_str()
+        .and_then(|endpoint| endpoint.rsplit(':').next())
+        .expect("a port")
+        .to_owned();
     let shown = |line: &str| sandbox.run(line).replace(&port, "[PORT]");
     let granted = shown("--name demo acquire key-1 gpt-4 -c rpm=1 -l rpm:5/day");
     let another = shown("--name other acquire key-1 gpt-4 -c rpm=1 -l rpm:5/day");
@@ -147,21 +156,28 @@ fn a_stack_of_the_running_engine_needs_no_endpoint() {
     assert!(another.contains("no AWS credentials found"), "{another}");
     assert!(named.contains("the profile nonexist") && named.contains("local env"), "{named}");
     // The port stays known.
-    assert!(env.starts_with(&format!("export AWS_ENDPOINT_URL=http://127.0.0.1:{port}\n")), "{env}");
+    assert!(
+        env.starts_with(&format!("export AWS_ENDPOINT_URL=http://127.0.0.1:{port}\n")),
+        "{env}"
+    );
 }
 
-/// Whoever has credentials is taken to AWS; that the stack is on this machine is said where AWS does not have it.
+/// Whoever has credentials is taken to AWS; that the stack is on this machine is said where AWS
+/// does not have it.
 #[test]
 fn with_credentials_the_running_engine_is_named() {
     let sandbox = without_credentials();
     let home = sandbox.path("data").display().to_string();
-    let sandbox = sandbox.variable("XDG_DATA_HOME", &home).variable("ZAEL_LOCAL_ENGINE", &engine::binary().display().to_string());
+    let sandbox = sandbox
+        .variable("XDG_DATA_HOME", &home)
+        .variable("ZAEL_LOCAL_ENGINE", &engine::binary().display().to_string());
     let (exit, json) = sandbox.raw("local up --port 0 --name demo --output json");
     assert_eq!(exit, 0, "{json}");
     let up: Value = serde_json::from_str(&json).expect("JSON");
     let endpoint = up["endpoint"].as_str().expect("an endpoint").to_owned();
     // AWS as this machine knows it: it has no such table, and after that does not know the caller.
-    let sandbox = sandbox.variable("AWS_ACCESS_KEY_ID", "key").variable("AWS_SECRET_ACCESS_KEY", "secret");
+    let sandbox =
+        sandbox.variable("AWS_ACCESS_KEY_ID", "key").variable("AWS_SECRET_ACCESS_KEY", "secret");
     std::fs::create_dir(sandbox.path(".aws")).expect("a folder");
     let aws = |error: &str| {
         let config = format!("[default]\nendpoint_url = {}\n", refusing(error));
@@ -193,7 +209,9 @@ fn a_stack_that_hangs_is_given_up() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();
     let sandbox = without_credentials();
-    let run = |line: &str| sandbox.run(&format!("{line} --name demo --endpoint-url http://127.0.0.1:{port}"));
+    let run = |line: &str| {
+        sandbox.run(&format!("{line} --name demo --endpoint-url http://127.0.0.1:{port}"))
+    };
     let clock = SystemClock::new();
     // Whether the request or the whole command gives up first depends on the machine.
     for line in ["acquire key-1 gpt-4 -c rpm=1", "status", "namespace list --output json"] {
@@ -201,9 +219,15 @@ fn a_stack_that_hangs_is_given_up() {
         let shown = run(line);
         let took = clock.monotonic().saturating_sub(began);
         assert!(took < Duration::from_secs(12), "5 s, and what a busy machine adds: {took:?}");
-        assert!(shown.starts_with("exit 1\n") && shown.contains("did not answer") && shown.contains("zae-limiter local "), "{shown}");
+        assert!(
+            shown.starts_with("exit 1\n")
+                && shown.contains("did not answer")
+                && shown.contains("zae-limiter local "),
+            "{shown}"
+        );
     }
-    let words = ["entity", "list", "--name", "demo", "--endpoint-url", &format!("http://127.0.0.1:{port}")];
+    let words =
+        ["entity", "list", "--name", "demo", "--endpoint-url", &format!("http://127.0.0.1:{port}")];
     let output = sandbox.command(&words).output().expect("the binary starts");
     let said = String::from_utf8(output.stderr).expect("UTF-8");
     assert!(said.starts_with("note: still waiting for the stack demo\nerror: "), "{said}");
@@ -214,16 +238,24 @@ fn a_stack_that_hangs_is_given_up() {
 fn an_engine_that_hangs_is_told_apart_from_one_that_does_not_run() {
     let sandbox = without_credentials();
     let home = sandbox.path("data").display().to_string();
-    let sandbox = sandbox.variable("XDG_DATA_HOME", &home).variable("ZAEL_LOCAL_ENGINE", &engine::binary().display().to_string());
+    let sandbox = sandbox
+        .variable("XDG_DATA_HOME", &home)
+        .variable("ZAEL_LOCAL_ENGINE", &engine::binary().display().to_string());
     let (exit, json) = sandbox.raw("local up --port 0 --name demo --output json");
     assert_eq!(exit, 0, "{json}");
     let up: Value = serde_json::from_str(&json).expect("JSON");
-    let (pid, endpoint) = (up["pid"].to_string(), up["endpoint"].as_str().expect("an endpoint").to_owned());
-    let signal = |signal: &str| std::process::Command::new("kill").args([signal, &pid]).status().expect("kill is there");
+    let (pid, endpoint) =
+        (up["pid"].to_string(), up["endpoint"].as_str().expect("an endpoint").to_owned());
+    let signal = |signal: &str| {
+        std::process::Command::new("kill").args([signal, &pid]).status().expect("kill is there")
+    };
     signal("-STOP");
     let shown = sandbox.run("local status").replace(&pid, "[PID]").replace(&endpoint, "[ENDPOINT]");
     // Who calls it by the name of a stack is told the same, not that credentials are missing.
-    let by_name = sandbox.run("--name demo acquire key-1 gpt-4 -c rpm=1").replace(&pid, "[PID]").replace(&endpoint, "[ENDPOINT]");
+    let by_name = sandbox
+        .run("--name demo acquire key-1 gpt-4 -c rpm=1")
+        .replace(&pid, "[PID]")
+        .replace(&endpoint, "[ENDPOINT]");
     signal("-CONT");
     assert_eq!(by_name, shown);
     assert_eq!(sandbox.raw("local down").0, 0);
@@ -240,8 +272,13 @@ fn an_engine_that_dies_while_one_waits_is_told_once() {
     let Stack { engine, sandbox } = Stack::new();
     assert_eq!(sandbox.raw("system set-defaults -l rpm:1/15sec").0, 0);
     assert_eq!(sandbox.raw("acquire key-1 gpt-4 -c rpm=1").0, 0);
-    let mut command = sandbox.command(&["acquire", "key-1", "gpt-4", "-c", "rpm=1", "--wait", "60s"]);
-    let mut child = command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().expect("it starts");
+    let mut command =
+        sandbox.command(&["acquire", "key-1", "gpt-4", "-c", "rpm=1", "--wait", "60s"]);
+    let mut child = command
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("it starts");
     // It says that it waits, and then the engine is gone.
     let mut stderr = std::io::BufReader::new(child.stderr.take().expect("a pipe"));
     let mut said = String::new();
@@ -254,6 +291,8 @@ fn an_engine_that_dies_while_one_waits_is_told_once() {
     assert_eq!(child.wait().expect("it ends").code(), Some(1));
     let error = said.lines().find(|line| line.starts_with("error: ")).expect("an error");
     assert!(error.contains("reached") && said.matches("Connection refused").count() == 1, "{said}");
-    let hint = format!("hint: `zae-limiter local up --name cli --port {port}` starts the local engine with this stack");
+    let hint = format!(
+        "hint: `zae-limiter local up --name cli --port {port}` starts the local engine with this stack"
+    );
     assert!(said.contains(&hint), "{said}");
 }

@@ -1,4 +1,5 @@
-//! Listings longer than a page: each page says how to go on, and together they are everything, once.
+//! Listings longer than a page: each page says how to go on, and together they are everything,
+//! once.
 
 use insta::assert_snapshot;
 use serde_json::Value;
@@ -9,7 +10,8 @@ use super::Stack;
 fn walk(stack: &Stack, line: &str, limit: u32) -> (Vec<Value>, usize) {
     let (mut items, mut pages, mut cursor) = (Vec::new(), 0, String::new());
     loop {
-        let (exit, json) = stack.sandbox.raw(&format!("{line} --limit {limit} --output json {cursor}"));
+        let (exit, json) =
+            stack.sandbox.raw(&format!("{line} --limit {limit} --output json {cursor}"));
         assert_eq!(exit, 0, "{line} {cursor}");
         let page: Value = serde_json::from_str(&json).expect("JSON");
         items.extend(page["items"].as_array().expect("a list").iter().cloned());
@@ -28,9 +30,14 @@ fn entities_and_what_happened_to_them() {
         assert_eq!(stack.sandbox.raw(&format!("entity create key-{index} --display-name v0")).0, 0);
     }
     for version in 1..=6 {
-        assert_eq!(stack.sandbox.raw(&format!("entity update key-3 --display-name v{version}")).0, 0);
+        assert_eq!(
+            stack.sandbox.raw(&format!("entity update key-3 --display-name v{version}")).0,
+            0
+        );
     }
-    let names = |items: &[Value], key: &str| items.iter().map(|item| item[key].as_str().unwrap_or("?").to_owned()).collect::<Vec<_>>();
+    let names = |items: &[Value], key: &str| {
+        items.iter().map(|item| item[key].as_str().unwrap_or("?").to_owned()).collect::<Vec<_>>()
+    };
     let all: Vec<String> = (0..7).map(|index| format!("key-{index}")).collect();
     for (limit, pages) in [(1, 7), (2, 4), (3, 3), (7, 1), (8, 1)] {
         let (items, found) = walk(&stack, "entity list", limit);

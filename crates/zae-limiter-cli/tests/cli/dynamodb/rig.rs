@@ -20,8 +20,10 @@ impl Stack {
     /// The engine with the stack in it.
     pub(super) fn new() -> Stack {
         let stack = Stack::missing();
-        let builder = DynamoStore::builder(STACK, "us-east-1").endpoint_url(stack.engine.endpoint());
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let builder =
+            DynamoStore::builder(STACK, "us-east-1").endpoint_url(stack.engine.endpoint());
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(builder.create()).expect("the stack is created");
         stack
     }
@@ -38,7 +40,13 @@ impl Stack {
         let port = self.engine.endpoint().rsplit(':').next().expect("a port");
         let shown = self.sandbox.run(line).replace(port, "[PORT]");
         // Ids are drawn at random, and so is the size of what names them.
-        let line = |line: &str| if line.starts_with("size  ") { "size       [..]\n".to_owned() } else { format!("{line}\n") };
+        let line = |line: &str| {
+            if line.starts_with("size  ") {
+                "size       [..]\n".to_owned()
+            } else {
+                format!("{line}\n")
+            }
+        };
         shown.lines().map(line).collect()
     }
 
@@ -75,7 +83,8 @@ impl Both {
         Both { stack: Stack::new(), file: Sandbox::with_store(), flags }
     }
 
-    /// Runs each line, an expected exit code and a command, on both, and compares what they print. Fails with all differences.
+    /// Runs each line, an expected exit code and a command, on both, and compares what they print.
+    /// Fails with all differences.
     #[track_caller]
     pub(super) fn script(&self, script: &str) {
         let (mut on_file, mut on_stack) = (Namespaces::new(), Namespaces::new());
@@ -113,7 +122,9 @@ impl Namespaces {
         for (name, id) in &self.0 {
             shown = shown.replace(id, &format!("[ID of {name}]"));
         }
-        without_delays(&without_millis(&without_versions(&without_cursors(&without_events(&without_waiting(&shown))))))
+        without_delays(&without_millis(&without_versions(&without_cursors(&without_events(
+            &without_waiting(&shown),
+        )))))
     }
 
     fn look(&mut self, sandbox: &Sandbox) {
@@ -140,7 +151,8 @@ fn without_waiting(shown: &str) -> String {
 
 /// The version of a level is a count on a file and an instant on a table; both only ever grow.
 fn without_versions(shown: &str) -> String {
-    let line = |line: &str| match (line.strip_prefix("version  "), line.rsplit_once("\"version\":")) {
+    let line = |line: &str| match (line.strip_prefix("version  "), line.rsplit_once("\"version\":"))
+    {
         (Some(_), _) => "version  [VERSION]\n".to_owned(),
         (None, Some((start, _))) => format!("{start}\"version\":[VERSION]}}\n"),
         (None, None) => format!("{line}\n"),
@@ -179,11 +191,13 @@ fn without_cursors(shown: &str) -> String {
     masked
 }
 
-/// A flag binds at once on a file, and within the time of the configuration cache on a table whose index lags. Limits from a
-/// table are lent for a while after that time.
+/// A flag binds at once on a file, and within the time of the configuration cache on a table whose
+/// index lags. Limits from a table are lent for a while after that time.
 fn without_delays(shown: &str) -> String {
     let shown = shown.replace("(60s unless set otherwise) and 5s", "(60s unless set otherwise)");
-    shown.replace("; any the index does not list yet follow within 65 s", "").replace(",\"binds_within_seconds\":65", "")
+    shown
+        .replace("; any the index does not list yet follow within 65 s", "")
+        .replace(",\"binds_within_seconds\":65", "")
 }
 
 /// Balances in whole tokens: less than that comes back between two commands.

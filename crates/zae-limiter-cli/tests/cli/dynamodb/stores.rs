@@ -17,18 +17,34 @@ fn every_way_to_name_a_stack() {
         format!("--store dynamodb:{STACK}?region=us-east-1&endpoint={endpoint}"),
         format!("--store dynamodb:{STACK}?endpoint={endpoint}"),
         format!("--store dynamodb:{STACK} --region us-east-1 --endpoint-url {endpoint}"),
-        format!("--store dynamodb:{STACK}?region=nowhere-1&endpoint=http://127.0.0.1:1 --region us-east-1 --endpoint-url {endpoint}"),
+        format!(
+            "--store dynamodb:{STACK}?region=nowhere-1&endpoint=http://127.0.0.1:1 --region us-east-1 --endpoint-url {endpoint}"
+        ),
         format!("--name {STACK} --region us-east-1 --endpoint-url {endpoint}"),
         format!("-n {STACK} --endpoint-url {endpoint}"),
     ] {
-        for line in [format!("{flags} available key-1 gpt-4 -c rpm=1"), format!("available key-1 gpt-4 -c rpm=1 {flags}")] {
-            assert!(sandbox.run(&line).starts_with("exit 0\n--- stdout\nwould be granted\n"), "{line}: {}", sandbox.run(&line));
+        for line in [
+            format!("{flags} available key-1 gpt-4 -c rpm=1"),
+            format!("available key-1 gpt-4 -c rpm=1 {flags}"),
+        ] {
+            assert!(
+                sandbox.run(&line).starts_with("exit 0\n--- stdout\nwould be granted\n"),
+                "{line}: {}",
+                sandbox.run(&line)
+            );
         }
     }
-    for (name, value) in [("ZAEL_STORE", format!("dynamodb:{STACK}")), ("ZAEL_STACK", STACK.to_owned())] {
+    for (name, value) in
+        [("ZAEL_STORE", format!("dynamodb:{STACK}")), ("ZAEL_STACK", STACK.to_owned())]
+    {
         for url in ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_DYNAMODB"] {
             let mut command = sandbox.command(&["available", "key-1", "gpt-4", "-c", "rpm=1"]);
-            let output = command.env(name, &value).env(url, &endpoint).env("AWS_REGION", "us-east-1").output().expect("the binary starts");
+            let output = command
+                .env(name, &value)
+                .env(url, &endpoint)
+                .env("AWS_REGION", "us-east-1")
+                .output()
+                .expect("the binary starts");
             assert_eq!(output.status.code(), Some(0), "{name}, {url}: {output:?}");
         }
     }
@@ -98,7 +114,8 @@ fn a_stack_is_no_file() {
     assert!(!stack.sandbox.path("copy.db").exists());
 }
 
-/// A file counts in the transaction of the take; a table is counted by an aggregator, so what it has not written is not there.
+/// A file counts in the transaction of the take; a table is counted by an aggregator, so what it
+/// has not written is not there.
 #[test]
 fn usage_is_what_an_aggregator_has_written() {
     let stack = Stack::new();
@@ -119,9 +136,11 @@ fn usage_is_what_an_aggregator_has_written() {
     note: summed over all entities: with cascades a call counts for each member of its chain
     ");
     let namespace = stack.namespace("default");
-    for (entity, window, tokens) in
-        [("key-1", "2026-01-01T14:00:00Z", 5), ("key-1", "2026-01-01T15:00:00Z", 7), ("key-2", "2026-01-01T15:00:00Z", 1)]
-    {
+    for (entity, window, tokens) in [
+        ("key-1", "2026-01-01T14:00:00Z", 5),
+        ("key-1", "2026-01-01T15:00:00Z", 7),
+        ("key-2", "2026-01-01T15:00:00Z", 1),
+    ] {
         let item = json!({
             "PK": {"S": format!("{namespace}/ENTITY#{entity}")}, "SK": {"S": format!("#USAGE#gpt-4#{window}")},
             "entity_id": {"S": entity}, "resource": {"S": "gpt-4"}, "window": {"S": "hourly"}, "window_start": {"S": window},
@@ -181,8 +200,8 @@ fn usage_is_what_an_aggregator_has_written() {
     ");
 }
 
-/// What both products record, in the words both of them read. A table is made with its namespace, which a file has from the
-/// start.
+/// What both products record, in the words both of them read. A table is made with its namespace,
+/// which a file has from the start.
 #[test]
 fn audit_events_that_the_python_product_reads_too() {
     let stack = Stack::new();
@@ -228,7 +247,9 @@ fn a_purge_leaves_nothing_behind() {
         assert_eq!(stack.sandbox.raw(line).0, 0, "{line}");
     }
     let id = stack.namespace("team");
-    let purge = |flags: &str| stack.run(&format!("namespace purge {id} --yes {flags}")).replace(&id, "[ID]");
+    let purge = |flags: &str| {
+        stack.run(&format!("namespace purge {id} --yes {flags}")).replace(&id, "[ID]")
+    };
     assert_snapshot!(purge(""), @"
     exit 0
     --- stdout
@@ -245,8 +266,11 @@ fn a_purge_leaves_nothing_behind() {
     no deleted namespaces
     ");
     let scan = stack.engine.call("Scan", &json!({"TableName": STACK})).ok();
-    let left =
-        scan["Items"].as_array().expect("items").iter().filter(|item| item["PK"]["S"].as_str().is_some_and(|pk| pk.starts_with(&id)));
+    let left = scan["Items"]
+        .as_array()
+        .expect("items")
+        .iter()
+        .filter(|item| item["PK"]["S"].as_str().is_some_and(|pk| pk.starts_with(&id)));
     assert_eq!(left.count(), 0);
 }
 

@@ -1,4 +1,5 @@
-//! The same change once more: a caller whose answer was lost asks again with the same event. And registries that are full.
+//! The same change once more: a caller whose answer was lost asks again with the same event. And
+//! registries that are full.
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use zae_limiter_core::AuditSubject;
@@ -17,13 +18,22 @@ async fn limits_set_again_after_a_lost_answer_are_no_conflict() {
         let (mut new, change) = (limits("rpm:2"), rig.change());
         new.expected_version = Some(first);
         let made = store.set_limits(&level, &new, &change).await.unwrap();
-        assert_eq!(store.set_limits(&level, &new, &change).await.unwrap(), made, "{level}: the version it made");
+        assert_eq!(
+            store.set_limits(&level, &new, &change).await.unwrap(),
+            made,
+            "{level}: the version it made"
+        );
         // Changed by somebody else since: the change was made, and stays overwritten.
         let later = store.set_limits(&level, &limits("rpm:3"), &rig.change()).await.unwrap();
         assert_eq!(store.set_limits(&level, &new, &change).await.unwrap(), made, "{level}: still");
         let stored = store.level(&level).await.unwrap().unwrap();
-        assert_eq!((stored.version, stored.limits[0].capacity()), (later, 3), "{level}: nothing was written again");
-        // Another change that saw the old version is a conflict, and the event of another change is not this one's.
+        assert_eq!(
+            (stored.version, stored.limits[0].capacity()),
+            (later, 3),
+            "{level}: nothing was written again"
+        );
+        // Another change that saw the old version is a conflict, and the event of another change is
+        // not this one's.
         let error = store.set_limits(&level, &new, &rig.change()).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Conflict, "{level}: {error}");
         new.limits = limits("rpm:9").limits;
@@ -45,13 +55,22 @@ async fn other_changes_made_again_are_answered_as_before() {
     store.create_entity(&new_entity("key", None), &rig.change()).await.unwrap();
     let change = rig.change();
     let renamed_once = store.update_entity(&id("key"), 1, &renamed("new"), &change).await.unwrap();
-    assert_eq!(store.update_entity(&id("key"), 1, &renamed("new"), &change).await.unwrap(), renamed_once);
-    let error = store.update_entity(&id("key"), 1, &renamed("new"), &rig.change()).await.unwrap_err();
+    assert_eq!(
+        store.update_entity(&id("key"), 1, &renamed("new"), &change).await.unwrap(),
+        renamed_once
+    );
+    let error =
+        store.update_entity(&id("key"), 1, &renamed("new"), &rig.change()).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Conflict, "{error}");
-    assert_eq!(audit_of(&store, AuditSubject::Entity(id("key"))).await.len(), 4, "set, deleted, created, updated");
+    assert_eq!(
+        audit_of(&store, AuditSubject::Entity(id("key"))).await.len(),
+        4,
+        "set, deleted, created, updated"
+    );
 }
 
-/// A registry is one item of at most 400 KB. Before the table refuses it, the store says what is full.
+/// A registry is one item of at most 400 KB. Before the table refuses it, the store says what is
+/// full.
 #[tokio::test]
 async fn a_registry_that_is_full_says_so() {
     let rig = Rig::new(EvalOptions::new()).await;
@@ -61,7 +80,8 @@ async fn a_registry_that_is_full_says_so() {
     store.set_limits(&on("key", "known"), &limits("rpm:1"), &rig.change()).await.unwrap();
     let names = (0..2_500).map(|index| format!("{index:0120}"));
     let fill = |mut item: Item, of_resources: bool| {
-        if let (true, Some(AttributeValue::Ss(members))) = (of_resources, item.get_mut("resources")) {
+        if let (true, Some(AttributeValue::Ss(members))) = (of_resources, item.get_mut("resources"))
+        {
             members.extend(names.clone());
         } else {
             item.extend(names.clone().map(|name| (name, AttributeValue::N("1".to_owned()))));
@@ -73,8 +93,14 @@ async fn a_registry_that_is_full_says_so() {
     for level in [resource("new"), on("key", "new")] {
         let error = store.set_limits(&level, &limits("rpm:1"), &rig.change()).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Capacity, "{error}");
-        assert!(error.message().contains("registry") && error.message().contains("300000"), "{error}");
-        assert!(store.level(&level).await.unwrap().is_none(), "nothing is stored that is not listed");
+        assert!(
+            error.message().contains("registry") && error.message().contains("300000"),
+            "{error}"
+        );
+        assert!(
+            store.level(&level).await.unwrap().is_none(),
+            "nothing is stored that is not listed"
+        );
     }
     // What is registered can be changed, and deleted, and then there is room.
     store.set_limits(&resource("known"), &limits("rpm:2"), &rig.change()).await.unwrap();

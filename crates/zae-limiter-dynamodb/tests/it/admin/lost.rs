@@ -60,11 +60,26 @@ async fn undisturbed(deed: &str) -> BTreeMap<(String, String), Item> {
 /// Everything there is without instants and drawn ids.
 fn shape(rig: &Rig) -> BTreeMap<(String, String), Item> {
     let items = rig.table.items();
-    let drawn = ["config_version", "pinc", "created_at", "deleted_at", "timestamp", "ttl", "rf", "rmf", "ca", "cv", "lw", "namespace_id"];
+    let drawn = [
+        "config_version",
+        "pinc",
+        "created_at",
+        "deleted_at",
+        "timestamp",
+        "ttl",
+        "rf",
+        "rmf",
+        "ca",
+        "cv",
+        "lw",
+        "namespace_id",
+    ];
     let named = |text: &str| text.replace(&rig.namespace, "ns");
     let shape = |mut item: Item| {
         let key = key_of(&item);
-        let of_an_instant = |name: &str| drawn.contains(&name) || ["_tk", "_rm", "_gp"].iter().any(|end| name.ends_with(end));
+        let of_an_instant = |name: &str| {
+            drawn.contains(&name) || ["_tk", "_rm", "_gp"].iter().any(|end| name.ends_with(end))
+        };
         item.retain(|name, _| !of_an_instant(name) && !name.contains("PK") && !name.contains("SK"));
         ((named(&key.0), named(&key.1)), item)
     };
@@ -86,10 +101,13 @@ async fn a_lost_reply_is_not_written_twice() {
             let rig = before(deed).await;
             let client = rig.table.client(1).with_faults(transactions(fates.clone(), Fate::Pass));
             let (store, change) = (rig.client(client, |_| {}).await, rig.change());
-            perform(&store, deed, &change).await.unwrap_or_else(|error| panic!("{deed} with {fates:?}: {error}"));
+            perform(&store, deed, &change)
+                .await
+                .unwrap_or_else(|error| panic!("{deed} with {fates:?}: {error}"));
             rig.table.land_all();
             assert_eq!(shape(&rig), expected, "{deed} with {fates:?}");
-            let events = rig.table.items().into_iter().filter(|item| is_audit(Some(item), &change)).count();
+            let events =
+                rig.table.items().into_iter().filter(|item| is_audit(Some(item), &change)).count();
             assert_eq!(events, 1, "{deed} with {fates:?}");
         }
     }
@@ -99,7 +117,10 @@ async fn a_lost_reply_is_not_written_twice() {
 #[tokio::test]
 async fn a_token_stays_with_its_transaction() {
     let rig = before("update").await;
-    let client = rig.table.client(1).with_faults(transactions(vec![Fate::LostBefore, Fate::Conflict(0), Fate::LostAfter], Fate::Pass));
+    let client = rig.table.client(1).with_faults(transactions(
+        vec![Fate::LostBefore, Fate::Conflict(0), Fate::LostAfter],
+        Fate::Pass,
+    ));
     let store = rig.client(client, |_| {}).await;
     perform(&store, "update", &rig.change()).await.unwrap();
     perform(&store, "set system", &rig.change()).await.unwrap();
@@ -109,11 +130,15 @@ async fn a_token_stays_with_its_transaction() {
     });
     let transactions: Vec<_> = transactions.collect();
     assert_eq!(transactions.len(), 4 + 1);
-    assert!(transactions[..4].windows(2).all(|pair| pair[0] == pair[1]), "the same legs, the same token: {transactions:#?}");
+    assert!(
+        transactions[..4].windows(2).all(|pair| pair[0] == pair[1]),
+        "the same legs, the same token: {transactions:#?}"
+    );
     assert_ne!(transactions[3].1, transactions[4].1);
 }
 
-/// The table remembers a token for ten minutes. Whoever comes back later finds its own event, and knows.
+/// The table remembers a token for ten minutes. Whoever comes back later finds its own event, and
+/// knows.
 #[tokio::test]
 async fn a_token_that_was_forgotten_is_replaced_by_the_event() {
     const LATER_MS: i64 = 11 * 60_000;
@@ -122,12 +147,18 @@ async fn a_token_that_was_forgotten_is_replaced_by_the_event() {
         let rig = before(deed).await;
         let (seen, table) = (AtomicU32::new(0), rig.table.clone());
         let gate = move |_, point| {
-            if point == Point::Before(Operation::Transact) && seen.fetch_add(1, Ordering::SeqCst) > 0 {
+            if point == Point::Before(Operation::Transact)
+                && seen.fetch_add(1, Ordering::SeqCst) > 0
+            {
                 table.set_now_ms(LATER_MS);
             }
             0
         };
-        let client = rig.table.client(1).with_faults(transactions(vec![Fate::LostAfter], Fate::Pass)).with_gate(Arc::new(gate));
+        let client = rig
+            .table
+            .client(1)
+            .with_faults(transactions(vec![Fate::LostAfter], Fate::Pass))
+            .with_gate(Arc::new(gate));
         let (store, change) = (rig.client(client, |_| {}).await, rig.change());
         perform(&store, deed, &change).await.unwrap_or_else(|error| panic!("{deed}: {error}"));
         assert_eq!(shape(&rig), expected, "{deed}");
@@ -160,7 +191,10 @@ async fn a_deletion_that_was_interrupted_can_be_repeated() {
         assert!(!left(&rig.bucket("org", "gpt-4")));
         let partition = format!("{}/ENTITY#org", rig.namespace);
         assert!(!rig.table.items().iter().any(|item| item["PK"].as_s().unwrap() == &partition));
-        assert!(fair.resources_with_entity_limits(&Default::default()).await.unwrap().items.is_empty(), "after {calls} writes");
+        assert!(
+            fair.resources_with_entity_limits(&Default::default()).await.unwrap().items.is_empty(),
+            "after {calls} writes"
+        );
     }
     panic!("the deletion never came to an end");
 }

@@ -1,5 +1,6 @@
-//! Deletions in every order a seed finds, beside children that come, limits that are set and calls that fail or are never
-//! answered. The oracle: as long as the record of an entity is there, nothing is decided by weaker limits than it had.
+//! Deletions in every order a seed finds, beside children that come, limits that are set and calls
+//! that fail or are never answered. The oracle: as long as the record of an entity is there,
+//! nothing is decided by weaker limits than it had.
 
 use std::sync::Arc;
 
@@ -25,7 +26,9 @@ struct Seen {
 }
 
 fn is_marked(rig: &Rig) -> Option<bool> {
-    rig.table.get(&keys::entity(&rig.namespace, &id("user"))).map(|record| record.contains_key("deleting"))
+    rig.table
+        .get(&keys::entity(&rig.namespace, &id("user")))
+        .map(|record| record.contains_key("deleting"))
 }
 
 /// Looks again and again: while the record is there, its limits decide or it is refused.
@@ -33,19 +36,30 @@ async fn watch(rig: &Rig, store: &DynamoStore, seed: u64) -> u32 {
     let (entity, resource) = (id("user"), "gpt-4".parse().unwrap());
     let mut looks_while_marked = 0;
     for _ in 0..40 {
-        let found = store.resolve(&[MemberKey { entity: &entity, resource: &resource }]).await.unwrap().members.remove(0);
-        let is_weaker = found.limits.is_none_or(|(limits, _)| limits[0].capacity() > STRICT) && found.disabled_by.is_none();
+        let found = store
+            .resolve(&[MemberKey { entity: &entity, resource: &resource }])
+            .await
+            .unwrap()
+            .members
+            .remove(0);
+        let is_weaker = found.limits.is_none_or(|(limits, _)| limits[0].capacity() > STRICT)
+            && found.disabled_by.is_none();
         let record = is_marked(rig);
-        assert!(!is_weaker || record.is_none(), "seed {seed}: weaker limits decide, and the entity is there");
+        assert!(
+            !is_weaker || record.is_none(),
+            "seed {seed}: weaker limits decide, and the entity is there"
+        );
         looks_while_marked += u32::from(record == Some(true));
         tokio::task::yield_now().await;
     }
     looks_while_marked
 }
 
-/// Calls that fail in turn, and from some write on none that gets through: a crash, as far as the table can tell.
+/// Calls that fail in turn, and from some write on none that gets through: a crash, as far as the
+/// table can tell.
 fn faults(seed: u64) -> Faults {
-    let mut left = if seed.is_multiple_of(3) { i64::MAX } else { i64::try_from(seed / 3 % 7).unwrap() };
+    let mut left =
+        if seed.is_multiple_of(3) { i64::MAX } else { i64::try_from(seed / 3 % 7).unwrap() };
     let mut turn = seed;
     Faults::by(move |asked| {
         turn = turn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -62,7 +76,10 @@ fn faults(seed: u64) -> Faults {
 #[tokio::test]
 async fn no_deletion_refused_or_unfinished_lets_weaker_limits_decide() {
     let mut seen = Seen::default();
-    #[expect(clippy::disallowed_methods, reason = "how many seeds to run is told by the environment")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "how many seeds to run is told by the environment"
+    )]
     let seeds = std::env::var("ZAEL_SIM_SEEDS").map_or(SEEDS, |text| text.parse().unwrap());
     for seed in 0..seeds {
         let rig = Rig::new(EvalOptions::new()).await;
@@ -72,12 +89,19 @@ async fn no_deletion_refused_or_unfinished_lets_weaker_limits_decide() {
         fair.set_limits(&on("user", "gpt-4"), &limits("rpm:10"), &rig.change()).await.unwrap();
         take(&rig, &fair, "user", "gpt-4").await;
         let gate = |number: u64| Arc::new(SeededGate::new(seed * 4 + number, 50, 4));
-        let admin = rig.client(rig.table.client(1).with_faults(faults(seed)).with_gate(gate(0)), |_| {}).await;
+        let admin = rig
+            .client(rig.table.client(1).with_faults(faults(seed)).with_gate(gate(0)), |_| {})
+            .await;
         let parent = rig.client(rig.table.client(2).with_gate(gate(1)), |_| {}).await;
-        let other = rig.table.client(3).with_faults(Faults::seeded(seed, Odds { lag: 0, late: 0, ..Odds::FAIR })).with_gate(gate(2));
+        let other = rig
+            .table
+            .client(3)
+            .with_faults(Faults::seeded(seed, Odds { lag: 0, late: 0, ..Odds::FAIR }))
+            .with_gate(gate(2));
         let other = rig.client(other, |_| {}).await;
         let (one, two, three) = (rig.change(), rig.change(), rig.change());
-        let (user, child, level, new) = (id("user"), new_entity("child", Some("user")), on("user", "other"), limits("rpm:7"));
+        let (user, child, level, new) =
+            (id("user"), new_entity("child", Some("user")), on("user", "other"), limits("rpm:7"));
         let brings_child = seed.is_multiple_of(2);
         let (deleted, _, _, looks) = tokio::join!(
             admin.delete_entity(&user, &one),
@@ -96,12 +120,18 @@ async fn no_deletion_refused_or_unfinished_lets_weaker_limits_decide() {
             Ok(_) => seen.finished += 1,
             Err(error) if error.kind() == StoreErrorKind::State => {
                 seen.refused += 1;
-                assert!(!is_ordered && is_marked(&rig) == Some(false), "seed {seed}: refused, and something has happened");
+                assert!(
+                    !is_ordered && is_marked(&rig) == Some(false),
+                    "seed {seed}: refused, and something has happened"
+                );
             }
             Err(_) => {
                 // It may have come to its end unheard.
                 seen.unfinished += u32::from(is_marked(&rig) == Some(true));
-                assert!(is_ordered || is_marked(&rig) == Some(false), "seed {seed}: begun, and not recorded");
+                assert!(
+                    is_ordered || is_marked(&rig) == Some(false),
+                    "seed {seed}: begun, and not recorded"
+                );
             }
         }
         watch(&rig, &fair, seed).await;
@@ -111,7 +141,9 @@ async fn no_deletion_refused_or_unfinished_lets_weaker_limits_decide() {
         }
     }
     let floor = |of_each_100: u32| u64::from(of_each_100) * seeds / 100;
-    for (count, least) in [(seen.refused, 5), (seen.unfinished, 5), (seen.finished, 5), (seen.looks_while_marked, 12)] {
+    for (count, least) in
+        [(seen.refused, 5), (seen.unfinished, 5), (seen.finished, 5), (seen.looks_while_marked, 12)]
+    {
         assert!(u64::from(count) >= floor(least), "{seen:?} in {seeds} seeds");
     }
 }

@@ -10,8 +10,8 @@ use zae_limiter_testkit::evaluator::{Asked, Fate, Faults, Operation, Point};
 
 use super::{World, unstored};
 
-/// The first attempt of a take is stuck and lands `late` after it was sent; every attempt times out until then. Returns what
-/// it was told, and all that was granted within that millisecond.
+/// The first attempt of a take is stuck and lands `late` after it was sent; every attempt times out
+/// until then. Returns what it was told, and all that was granted within that millisecond.
 async fn zombie(late: Duration) -> (ConsumeOutcome, u64) {
     let world = World::new().await;
     let limits = unstored("rps:1000/sec:1000");
@@ -25,10 +25,12 @@ async fn zombie(late: Duration) -> (ConsumeOutcome, u64) {
         (Asked::Update(_), sent) if late >= ATTEMPT_TIMEOUT * sent => Fate::LostBefore,
         _ => Fate::Pass,
     });
-    let (table, truth, clock) = (world.table.clone(), world.truth.clone(), ManualClock::new(world.truth.now()));
+    let (table, truth, clock) =
+        (world.table.clone(), world.truth.clone(), ManualClock::new(world.truth.now()));
     let mine = clock.clone();
     let gate = move |_: u32, point: Point| {
-        let advance = |by: Duration| [&truth, &mine].into_iter().for_each(|clock| clock.advance(by));
+        let advance =
+            |by: Duration| [&truth, &mine].into_iter().for_each(|clock| clock.advance(by));
         match point {
             Point::Before(Operation::Update) if counts.load(Ordering::SeqCst) => {
                 let attempt = attempts.fetch_add(1, Ordering::SeqCst) + 1;
@@ -47,7 +49,9 @@ async fn zombie(late: Duration) -> (ConsumeOutcome, u64) {
     // The bucket is full, refilled just now, and the slow process knows it.
     let other = world.process(2, 0).await;
     assert!(other.is_granted(&limits, 0).await);
-    let slow = world.process_by(world.table.client(1).with_faults(faults).with_gate(Arc::new(gate)), 1, clock).await;
+    let slow = world
+        .process_by(world.table.client(1).with_faults(faults).with_gate(Arc::new(gate)), 1, clock)
+        .await;
     assert!(slow.is_granted(&limits, 0).await);
     is_stuck.store(true, Ordering::SeqCst);
     let told = slow.take(&limits, 1_000).await.unwrap();
@@ -56,16 +60,32 @@ async fn zombie(late: Duration) -> (ConsumeOutcome, u64) {
     (told, granted + other.drain(&limits).await)
 }
 
-/// `docs/accuracy.md`: rate times 100 ms, and rate times the age of a request when it lands, at most 800 ms.
+/// `docs/accuracy.md`: rate times 100 ms, and rate times the age of a request when it lands, at
+/// most 800 ms.
 #[tokio::test]
 async fn what_is_granted_late_stays_within_the_documented_bound() {
-    assert_eq!((FAST_GRACE_MS, ATTEMPT_TIMEOUT.as_millis(), WRITE_AGE_MAX.as_millis()), (100, 400, 800), "as docs/accuracy.md says");
+    assert_eq!(
+        (FAST_GRACE_MS, ATTEMPT_TIMEOUT.as_millis(), WRITE_AGE_MAX.as_millis()),
+        (100, 400, 800),
+        "as docs/accuracy.md says"
+    );
     for late_ms in [410, 600, 700, 900, 1_000, 1_190] {
         let (told, granted) = zombie(Duration::from_millis(late_ms)).await;
-        assert!(granted <= 1_000 + 100 + 800, "{granted} granted by writes that landed within a millisecond, {late_ms} ms late");
+        assert!(
+            granted <= 1_000 + 100 + 800,
+            "{granted} granted by writes that landed within a millisecond, {late_ms} ms late"
+        );
         assert!(granted >= 1_000, "{granted} granted, {late_ms} ms late: nothing is lost");
         let is_in_time = late_ms <= 800;
-        assert_eq!(matches!(told, ConsumeOutcome::Granted(_)), is_in_time, "{told:?} at {late_ms} ms");
-        assert_eq!(matches!(told, ConsumeOutcome::Contended { .. }), !is_in_time, "{told:?} at {late_ms} ms");
+        assert_eq!(
+            matches!(told, ConsumeOutcome::Granted(_)),
+            is_in_time,
+            "{told:?} at {late_ms} ms"
+        );
+        assert_eq!(
+            matches!(told, ConsumeOutcome::Contended { .. }),
+            !is_in_time,
+            "{told:?} at {late_ms} ms"
+        );
     }
 }

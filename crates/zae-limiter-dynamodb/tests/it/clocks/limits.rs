@@ -3,26 +3,34 @@
 use std::time::Duration;
 
 use zae_limiter_core::LimitSource;
-use zae_limiter_store::{ConfigStore, ConsumeOutcome, Level, LimitsChange, LimitsInForce, MemberKey};
+use zae_limiter_store::{
+    ConfigStore, ConsumeOutcome, Level, LimitsChange, LimitsInForce, MemberKey,
+};
 
 use super::{Process, World, gpt};
 
 async fn set(world: &World, process: &Process, text: &str, number: u128) {
-    let change = LimitsChange { limits: vec![text.parse().unwrap()], on_unavailable: None, expected_version: None };
+    let change = LimitsChange {
+        limits: vec![text.parse().unwrap()],
+        on_unavailable: None,
+        expected_version: None,
+    };
     process.store.set_limits(&Level::System, &change, &world.change(number)).await.unwrap();
 }
 
 /// What a process knows that reads the configuration now.
 async fn known(process: &Process) -> LimitsInForce {
     let (entity, resource) = ("key".parse().unwrap(), gpt());
-    let found = process.store.resolve(&[MemberKey { entity: &entity, resource: &resource }]).await.unwrap();
+    let found =
+        process.store.resolve(&[MemberKey { entity: &entity, resource: &resource }]).await.unwrap();
     let (limits, source) = found.members[0].limits.clone().unwrap();
     assert_eq!(source, LimitSource::System);
     LimitsInForce::resolved(limits, source, found.stamp, 7)
 }
 
-/// The bucket's parameters are stamped with the time of the read that justified them. A syncing process whose clock is behind
-/// would stamp them too early, and one with the limits before would take its own for newer.
+/// The bucket's parameters are stamped with the time of the read that justified them. A syncing
+/// process whose clock is behind would stamp them too early, and one with the limits before would
+/// take its own for newer.
 #[tokio::test]
 async fn a_stale_process_does_not_win_against_a_clock_that_is_off() {
     for off_ms in [-86_400_000, -240_000, -15_000, -5_000, 0, 5_000, 15_000, 240_000, 86_400_000] {

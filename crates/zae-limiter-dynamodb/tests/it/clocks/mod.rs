@@ -1,5 +1,5 @@
-//! Clocks that are wrong, or are stepped while a process runs: no instant that is written is far from the table's clock, so
-//! nobody's bucket freezes, refills twice, or goes back to old limits.
+//! Clocks that are wrong, or are stepped while a process runs: no instant that is written is far
+//! from the table's clock, so nobody's bucket freezes, refills twice, or goes back to old limits.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
@@ -12,19 +12,33 @@ mod steps;
 use std::sync::Arc;
 use std::time::Duration;
 
-use zae_limiter_core::{ConfigStamp, EntityId, EventId, Limit, LimitSource, Milli, ResourceName, Take, TimeMs};
+use zae_limiter_core::{
+    ConfigStamp, EntityId, EventId, Limit, LimitSource, Milli, ResourceName, Take, TimeMs,
+};
 use zae_limiter_dynamodb::table::{Item, Key, Table};
 use zae_limiter_dynamodb::{DynamoOptions, DynamoStore, keys};
 use zae_limiter_store::{
-    BoxFuture, BucketStore, Change, Clock, ConsumeOutcome, ConsumeRequest, LimitsInForce, ManualClock, MemberTake, SeededEntropy,
-    StoreError,
+    BoxFuture, BucketStore, Change, Clock, ConsumeOutcome, ConsumeRequest, LimitsInForce,
+    ManualClock, MemberTake, SeededEntropy, StoreError,
 };
 use zae_limiter_testkit::evaluator::EvalTable;
 
 const START: TimeMs = TimeMs(1_767_261_600_250);
 
-/// Steps a clock may make, in milliseconds: below and above what is tolerated, minutes, hours, years.
-const STEPS_MS: [i64; 10] = [-315_360_000_000, -46_800_000, -240_000, -6_000, -900, 900, 6_000, 240_000, 46_800_000, 315_360_000_000];
+/// Steps a clock may make, in milliseconds: below and above what is tolerated, minutes, hours,
+/// years.
+const STEPS_MS: [i64; 10] = [
+    -315_360_000_000,
+    -46_800_000,
+    -240_000,
+    -6_000,
+    -900,
+    900,
+    6_000,
+    240_000,
+    46_800_000,
+    315_360_000_000,
+];
 
 /// The clock of one process. Who waits by it makes time pass, for this process and for the table.
 #[derive(Clone)]
@@ -64,7 +78,11 @@ struct Process {
 
 impl World {
     async fn new() -> World {
-        let world = World { table: EvalTable::new(), truth: ManualClock::new(START), namespace: String::new() };
+        let world = World {
+            table: EvalTable::new(),
+            truth: ManualClock::new(START),
+            namespace: String::new(),
+        };
         let table: Arc<dyn Table> = Arc::new(world.table.clone());
         DynamoStore::initialise(&table, &world.options(&world.truth, 0)).await.unwrap();
         let record = world.table.get(&keys::namespace_by_name("default")).unwrap();
@@ -82,7 +100,13 @@ impl World {
 
     async fn process_by(&self, table: EvalTable, number: u32, clock: ManualClock) -> Process {
         let table = table.with_dates(Arc::new(clock.clone()), Arc::new(self.truth.clone()));
-        let store = DynamoStore::on_table(Arc::new(table), self.options(&clock, number), &"default".parse().unwrap()).await.unwrap();
+        let store = DynamoStore::on_table(
+            Arc::new(table),
+            self.options(&clock, number),
+            &"default".parse().unwrap(),
+        )
+        .await
+        .unwrap();
         Process { store, clock }
     }
 
@@ -133,10 +157,15 @@ fn unstored(text: &str) -> LimitsInForce {
 }
 
 impl Process {
-    async fn take(&self, limits: &LimitsInForce, tokens: u64) -> Result<ConsumeOutcome, StoreError> {
+    async fn take(
+        &self,
+        limits: &LimitsInForce,
+        tokens: u64,
+    ) -> Result<ConsumeOutcome, StoreError> {
         let takes = [Take { limit: 0, amount: Milli::from_tokens(tokens) }];
         let (entity, resource): (EntityId, _) = ("key".parse().unwrap(), gpt());
-        let member = MemberTake { entity: &entity, resource: &resource, limits, takes: &takes, absent: &[] };
+        let member =
+            MemberTake { entity: &entity, resource: &resource, limits, takes: &takes, absent: &[] };
         self.store.consume(&ConsumeRequest { members: &[member], now: self.clock.now() }).await
     }
 

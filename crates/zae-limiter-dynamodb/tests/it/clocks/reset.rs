@@ -1,4 +1,5 @@
-//! An administrator's reset: it repairs a bucket whose time is wrong, and it succeeds on one that is written all the time.
+//! An administrator's reset: it repairs a bucket whose time is wrong, and it succeeds on one that
+//! is written all the time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,12 +13,21 @@ use super::{Process, World, gpt, unstored};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-async fn reset(world: &World, process: &Process, only: Option<&[LimitName]>, event: u128) -> Result<Option<Restored>, StoreError> {
+async fn reset(
+    world: &World,
+    process: &Process,
+    only: Option<&[LimitName]>,
+    event: u128,
+) -> Result<Option<Restored>, StoreError> {
     let (entity, resource): (EntityId, _) = ("key".parse().unwrap(), gpt());
-    process.store.reset(&ResetRequest { entity: &entity, resource: &resource, only }, &world.change(event)).await
+    process
+        .store
+        .reset(&ResetRequest { entity: &entity, resource: &resource, only }, &world.change(event))
+        .await
 }
 
-/// Somebody who does not ask the table for the time has written a refill instant years ahead: nothing refills until then.
+/// Somebody who does not ask the table for the time has written a refill instant years ahead:
+/// nothing refills until then.
 #[tokio::test]
 async fn a_reset_brings_a_refill_instant_back_from_the_future() {
     for ahead_ms in [6_000, 240_000, 46_800_000, 315_360_000_000] {
@@ -38,7 +48,8 @@ async fn a_reset_brings_a_refill_instant_back_from_the_future() {
     }
 }
 
-/// What a reset says it has restored is what the limit lacked, and what is not named keeps its balance.
+/// What a reset says it has restored is what the limit lacked, and what is not named keeps its
+/// balance.
 #[tokio::test]
 async fn a_reset_of_one_limit_leaves_the_others_alone() {
     let world = World::new().await;
@@ -46,18 +57,23 @@ async fn a_reset_of_one_limit_leaves_the_others_alone() {
     let both = unstored("rpm:60/min tpm:600/hour");
     assert!(process.is_granted(&both, 40).await);
     let name: LimitName = "rpm".parse().unwrap();
-    let restored = reset(&world, &process, Some(std::slice::from_ref(&name)), 1).await.unwrap().unwrap();
+    let restored =
+        reset(&world, &process, Some(std::slice::from_ref(&name)), 1).await.unwrap().unwrap();
     assert_eq!(restored, [(name, Milli::from_tokens(40))]);
     assert_eq!((world.number("b_rpm_tk"), world.number("b_tpm_tk")), (60_000, 600_000));
     assert_eq!(process.drain(&both).await, 60);
     // Time that passed before the reset is not paid again after it.
     world.pass(MINUTE / 2, &[&process]);
-    assert_eq!(reset(&world, &process, None, 2).await.unwrap().unwrap()[0].1, Milli::from_tokens(30));
+    assert_eq!(
+        reset(&world, &process, None, 2).await.unwrap().unwrap()[0].1,
+        Milli::from_tokens(30)
+    );
     let granted = process.drain(&both).await;
     assert_eq!(granted, 60, "full, and no more");
 }
 
-/// A thousand writes a second between every look of the reset and its write: others refill and take all the time.
+/// A thousand writes a second between every look of the reset and its write: others refill and take
+/// all the time.
 #[tokio::test]
 async fn a_reset_succeeds_on_a_bucket_under_a_thousand_writes_a_second() {
     let world = World::new().await;

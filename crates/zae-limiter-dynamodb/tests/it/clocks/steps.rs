@@ -20,13 +20,20 @@ async fn the_first_write_after_a_step_is_by_the_tables_clock() {
         world.pass(MINUTE, &[&right, &stepped]);
         stepped.step(step_ms);
         assert!(stepped.is_granted(&minutely, 10).await, "stepped by {step_ms} ms");
-        assert!(world.ahead_ms().abs() <= CLOCK_OFF_MAX_MS, "{} ms ahead after a step of {step_ms}", world.ahead_ms());
+        assert!(
+            world.ahead_ms().abs() <= CLOCK_OFF_MAX_MS,
+            "{} ms ahead after a step of {step_ms}",
+            world.ahead_ms()
+        );
         // Nobody else notices: what is left is there, and a minute later everything is.
         let left = right.drain(&minutely).await;
         assert!((45..=53).contains(&left), "{left} left after a step of {step_ms}");
         world.pass(MINUTE, &[&right, &stepped]);
         let (one, other) = (right.drain(&minutely).await, stepped.drain(&minutely).await);
-        assert!((57..=63).contains(&(one + other)), "{one} and {other} a minute after a step of {step_ms}");
+        assert!(
+            (57..=63).contains(&(one + other)),
+            "{one} and {other} a minute after a step of {step_ms}"
+        );
     }
 }
 
@@ -38,10 +45,18 @@ async fn a_bucket_made_by_a_wrong_clock_is_as_good_as_any() {
         let (wrong, right) = (world.process(1, off_ms).await, world.process(2, 0).await);
         let minutely = unstored("rpm:60/min");
         assert_eq!(wrong.drain(&minutely).await, 60, "{off_ms} ms off");
-        assert!(world.ahead_ms().abs() <= CLOCK_OFF_MAX_MS, "{} ms ahead, {off_ms} ms off", world.ahead_ms());
+        assert!(
+            world.ahead_ms().abs() <= CLOCK_OFF_MAX_MS,
+            "{} ms ahead, {off_ms} ms off",
+            world.ahead_ms()
+        );
         // Kept for an hour at least, by the clock of who will forget it.
         let kept_ms = world.number("ttl") * 1_000 - world.truth.now().0;
-        assert!((BUCKET_TTL_MIN_MS - CLOCK_OFF_MAX_MS..=BUCKET_TTL_MIN_MS + 60_000 + CLOCK_OFF_MAX_MS).contains(&kept_ms), "{kept_ms}");
+        assert!(
+            (BUCKET_TTL_MIN_MS - CLOCK_OFF_MAX_MS..=BUCKET_TTL_MIN_MS + 60_000 + CLOCK_OFF_MAX_MS)
+                .contains(&kept_ms),
+            "{kept_ms}"
+        );
         let early = right.drain(&minutely).await;
         assert!(early <= 6, "{early} out of nothing, {off_ms} ms off");
         world.pass(MINUTE, &[&wrong, &right]);
@@ -50,7 +65,8 @@ async fn a_bucket_made_by_a_wrong_clock_is_as_good_as_any() {
     }
 }
 
-/// A clock that was known to be ahead is set right while the process is idle: its next `now` must not be minutes in the past.
+/// A clock that was known to be ahead is set right while the process is idle: its next `now` must
+/// not be minutes in the past.
 #[tokio::test]
 async fn a_clock_that_is_set_right_is_not_corrected_any_more() {
     for off_ms in [240_000, -240_000] {
@@ -91,7 +107,15 @@ async fn the_time_is_asked_for_only_when_it_is_doubtful() {
     assert!(process.is_granted(&minutely, 1).await);
     let reads = |world: &World| world.table.take_counters().calls(Operation::BatchGet);
     reads(&world);
-    for (passes, step_ms, wanted) in [(1, 0, 0), (600, 0, 0), (3_601, 0, 1), (1, 900, 0), (1, 5_000, 1), (1, 0, 0), (1, -86_400_000, 1)] {
+    for (passes, step_ms, wanted) in [
+        (1, 0, 0),
+        (600, 0, 0),
+        (3_601, 0, 1),
+        (1, 900, 0),
+        (1, 5_000, 1),
+        (1, 0, 0),
+        (1, -86_400_000, 1),
+    ] {
         world.pass(Duration::from_secs(passes), &[&process]);
         process.step(step_ms);
         assert!(process.is_granted(&minutely, 1).await);

@@ -52,7 +52,13 @@ impl Rig {
     pub(crate) async fn new(options: EvalOptions) -> Rig {
         let clock = Hurried(Arc::new(AtomicI64::new(1_767_261_600_000)));
         let table = EvalTable::with_options(options);
-        let mut rig = Rig { table, clock, namespace: String::new(), clients: AtomicU64::new(1), events: AtomicU64::new(0) };
+        let mut rig = Rig {
+            table,
+            clock,
+            namespace: String::new(),
+            clients: AtomicU64::new(1),
+            events: AtomicU64::new(0),
+        };
         let table: Arc<dyn Table> = Arc::new(rig.table.clone());
         DynamoStore::initialise(&table, &rig.options()).await.unwrap();
         let record = rig.table.get(&keys::namespace_by_name("default")).unwrap();
@@ -65,12 +71,17 @@ impl Rig {
     fn options(&self) -> DynamoOptions {
         let mut options = DynamoOptions::new();
         options.clock = Arc::new(self.clock.clone());
-        options.entropy = Arc::new(SeededEntropy::new(self.clients.fetch_add(1, Ordering::Relaxed)));
+        options.entropy =
+            Arc::new(SeededEntropy::new(self.clients.fetch_add(1, Ordering::Relaxed)));
         options
     }
 
     /// A client that reaches the table in its own way and works as it is told.
-    pub(crate) async fn client(&self, table: impl Table, change: impl FnOnce(&mut DynamoOptions)) -> DynamoStore {
+    pub(crate) async fn client(
+        &self,
+        table: impl Table,
+        change: impl FnOnce(&mut DynamoOptions),
+    ) -> DynamoStore {
         let mut options = self.options();
         change(&mut options);
         DynamoStore::on_table(Arc::new(table), options, &"default".parse().unwrap()).await.unwrap()

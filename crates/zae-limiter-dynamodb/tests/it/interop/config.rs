@@ -47,9 +47,13 @@ impl Pair {
         let limits = format!("[Limit.per_day('rpd', {rate})]");
         self.python.eval(&match at {
             At::System => format!("limiter.set_system_defaults({limits}, principal='python')"),
-            At::Resource => format!("limiter.set_resource_defaults('gpt-4', {limits}, principal='python')"),
+            At::Resource => {
+                format!("limiter.set_resource_defaults('gpt-4', {limits}, principal='python')")
+            }
             At::Entity => format!("limiter.set_limits({entity:?}, {limits}, principal='python')"),
-            At::EntityResource => format!("limiter.set_limits({entity:?}, {limits}, resource='gpt-4', principal='python')"),
+            At::EntityResource => format!(
+                "limiter.set_limits({entity:?}, {limits}, resource='gpt-4', principal='python')"
+            ),
         });
     }
 
@@ -72,9 +76,10 @@ impl Pair {
     }
 }
 
-/// Whether `taker`, alone, holds a bucket that is there already to limits that somebody has changed. Whoever changes the
-/// limits of an entity writes them into its buckets, never those of a resource or of the system; we also write them when we
-/// next take from the bucket, whoever changed them.
+/// Whether `taker`, alone, holds a bucket that is there already to limits that somebody has
+/// changed. Whoever changes the limits of an entity writes them into its buckets, never those of a
+/// resource or of the system; we also write them when we next take from the bucket, whoever changed
+/// them.
 fn reaches(at: At, taker: Who) -> bool {
     taker == Who::Rust || matches!(at, At::Entity | At::EntityResource)
 }
@@ -114,7 +119,8 @@ on_both_tables! {
                         let expected = if reaches(at, taker) { rate } else { 10 };
                         assert_eq!(pair.drain(taker, &entity).await, expected, "{entity} at {rate}");
                     }
-                    // However it was before: once we have taken from the bucket, it is up to date for both.
+                    // However it was before: once we have taken from the bucket, it is up to date
+                    // for both.
                     pair.take(Who::Rust, &entity, 0).await;
                     pair.fill(&entity).await;
                     assert_eq!(pair.drain(Who::Python, &entity).await, 5, "{entity}");
@@ -180,7 +186,8 @@ on_both_tables! {
         assert_eq!(entities.items.iter().map(|id| id.as_str()).collect::<Vec<_>>(), ["key-p", "key-r"]);
     }
 
-    /// Switched off by one, refused by both: at once where there is a bucket, and where there is none.
+    /// Switched off by one, refused by both: at once where there is a bucket, and where there is
+    /// none.
     async fn disabled_by_either_is_disabled_for_both(shared: Shared) {
         let (rust, mut python) = (shared.rust().await, shared.python());
         rust.set_limits(&Level::System, limits("rpd:1000/day")).await.unwrap();
@@ -227,8 +234,8 @@ on_both_tables! {
         }
     }
 
-    /// What Python clients with their caches on get to see, and when: a change of ours after their config-cache TTL, or
-    /// after `invalidate_config_cache()`.
+    /// What Python clients with their caches on get to see, and when: a change of ours after their
+    /// config-cache TTL, or after `invalidate_config_cache()`.
     async fn python_caches_limits_for_its_ttl(shared: Shared) {
         let (rust, mut python) = (shared.rust().await, shared.unconnected_python());
         python.eval("connect(config_cache_ttl=1)");
@@ -242,10 +249,12 @@ on_both_tables! {
         assert!(python.take("third", "rpd", 50), "when told");
     }
 
-    /// Python looks at attributes it does not know and leaves them alone: remainders, gaps, retired limits, nonces.
+    /// Python looks at attributes it does not know and leaves them alone: remainders, gaps, retired
+    /// limits, nonces.
     async fn attributes_of_ours_do_not_disturb_python(shared: Shared) {
         let (rust, mut python) = (shared.rust().await, shared.python());
-        // A rate that leaves a remainder, a cut that hides tokens, a limit that is retired, and an order of our own.
+        // A rate that leaves a remainder, a cut that hides tokens, a limit that is retired, and an
+        // order of our own.
         rust.set_limits(&of_entity("key"), limits("zpd:7/day:1000 rpd:1000/day tpd:500/day")).await.unwrap();
         let all = || request("key", "zpd", 10).take("rpd", 10);
         rust.acquire(all()).await.unwrap().commit().await.unwrap();
@@ -266,7 +275,8 @@ on_both_tables! {
         for name in ["ca", "lw", "b_rpd_gp"] {
             assert_eq!(after[name], before[name], "Python has changed {name}");
         }
-        // Its refill moves `rf`; the remainder is void from then on, because it belongs to another instant.
+        // Its refill moves `rf`; the remainder is void from then on, because it belongs to another
+        // instant.
         python.eval("set_clock(repo._now_ms() + 3600_000)");
         assert!(python.take("key", "rpd", 800), "an hour later, by a refill of its own");
         python.eval("set_clock(None)");
@@ -283,5 +293,10 @@ on_both_tables! {
 
 /// How many limits an item holds, the hidden one not counted.
 fn whole_limits(bucket: &serde_json::Value) -> usize {
-    bucket.as_object().unwrap().keys().filter(|name| name.starts_with("b_") && name.ends_with("_tk") && *name != "b_wcu_tk").count()
+    bucket
+        .as_object()
+        .unwrap()
+        .keys()
+        .filter(|name| name.starts_with("b_") && name.ends_with("_tk") && *name != "b_wcu_tk")
+        .count()
 }

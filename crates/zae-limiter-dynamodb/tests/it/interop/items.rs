@@ -9,8 +9,22 @@ use crate::interop::on_both_tables;
 use crate::interop::table::{Made, Shared, limits, of_entity, request, text};
 
 /// Values that differ from one run to the next: what they are is checked, not how much.
-const VOLATILE: [&str; 14] =
-    ["PK", "SK", "GSI1PK", "GSI2PK", "GSI3PK", "GSI4PK", "GSI4SK", "created_at", "event_id", "pgen", "pinc", "rf", "timestamp", "ttl"];
+const VOLATILE: [&str; 14] = [
+    "PK",
+    "SK",
+    "GSI1PK",
+    "GSI2PK",
+    "GSI3PK",
+    "GSI4PK",
+    "GSI4SK",
+    "created_at",
+    "event_id",
+    "pgen",
+    "pinc",
+    "rf",
+    "timestamp",
+    "ttl",
+];
 
 /// Attributes that only we write, by the kind of item they are on.
 const OURS: [(&str, &[&str]); 4] = [
@@ -49,9 +63,15 @@ fn items_of(shared: &Shared, namespace: &str) -> BTreeMap<String, Vec<Value>> {
     let mut items = shared.items();
     items.sort_by_key(|item| text(&item["SK"]).to_owned());
     for item in items {
-        let Some(subject) = text(&item["PK"]).strip_prefix(&format!("{namespace}/")) else { continue };
+        let Some(subject) = text(&item["PK"]).strip_prefix(&format!("{namespace}/")) else {
+            continue;
+        };
         let sort = text(&item["SK"]);
-        let sort = if sort.starts_with("#AUDIT#") { format!("#AUDIT# {}", text(&item["action"])) } else { sort.to_owned() };
+        let sort = if sort.starts_with("#AUDIT#") {
+            format!("#AUDIT# {}", text(&item["action"]))
+        } else {
+            sort.to_owned()
+        };
         found.entry(format!("{subject} {sort}")).or_default().push(item);
     }
     found
@@ -71,21 +91,30 @@ fn differences(name: &str, theirs: &Value, ours: &Value) -> Vec<String> {
             found.push(format!("{name}: {attribute} is missing, theirs is {value}"));
             continue;
         };
-        let is_volatile = VOLATILE.contains(&attribute.as_str()) || OTHERWISE.iter().any(|(name, _)| name == attribute);
+        let is_volatile = VOLATILE.contains(&attribute.as_str())
+            || OTHERWISE.iter().any(|(name, _)| name == attribute);
         if type_of(mine) != type_of(value) || (!is_volatile && mine != value) {
             found.push(format!("{name}: {attribute} is {mine}, theirs is {value}"));
         }
     }
-    let known = OURS.iter().find(|(kind_of, _)| *kind_of == kind(sort)).map_or(&[] as &[&str], |(_, known)| known);
-    for attribute in ours.keys().filter(|attribute| !theirs.contains_key(*attribute) && !known.contains(&attribute.as_str())) {
-        found.push(format!("{name}: {attribute} is ours only, and not known to be: {}", ours[attribute]));
+    let known = OURS
+        .iter()
+        .find(|(kind_of, _)| *kind_of == kind(sort))
+        .map_or(&[] as &[&str], |(_, known)| known);
+    for attribute in ours.keys().filter(|attribute| {
+        !theirs.contains_key(*attribute) && !known.contains(&attribute.as_str())
+    }) {
+        found.push(format!(
+            "{name}: {attribute} is ours only, and not known to be: {}",
+            ours[attribute]
+        ));
     }
     found
 }
 
 on_both_tables! {
-    /// Every item Python writes, we write with every attribute, of the same type and where it means the same with the same
-    /// value; and whatever else we write is on the list above.
+    /// Every item Python writes, we write with every attribute, of the same type and where it means
+    /// the same with the same value; and whatever else we write is on the list above.
     async fn items_of_ours_have_all_that_python_writes(shared: Shared) {
         let rust = shared.rust().await;
         let mut python = shared.python();
@@ -127,7 +156,8 @@ on_both_tables! {
             rust.disable(&level).await.unwrap();
             python.eval(their_call);
         }
-        // Buckets: of an entity with a parent, of one with limits of its own, and of one that was never created.
+        // Buckets: of an entity with a parent, of one with limits of its own, and of one that was
+        // never created.
         for key in ["key", "vip", "unknown"] {
             rust.acquire(request(key, "rpm", 1).take("tpm", 500)).await.unwrap().commit().await.unwrap();
             assert_eq!(python.eval(&format!("take({key:?}, 'gpt-4', {{'rpm': 1, 'tpm': 500}})")), true);

@@ -1,7 +1,8 @@
-//! One table, two products: this crate and the Python zae-limiter 0.17.0, live, on a table made by us and on one made by it.
+//! One table, two products: this crate and the Python zae-limiter 0.17.0, live, on a table made by
+//! us and on one made by it.
 //!
-//! `ZAEL_TEST_PYTHON` names a Python that has `zae-limiter==0.17.0`; `.ci/interop` installs one and runs this. Without it
-//! every test here says SKIPPED and passes.
+//! `ZAEL_TEST_PYTHON` names a Python that has `zae-limiter==0.17.0`; `.ci/interop` installs one and
+//! runs this. Without it every test here says SKIPPED and passes.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 

@@ -15,7 +15,10 @@ const VARIABLE: &str = "ZAEL_TEST_PYTHON";
 const VERSION: &str = "0.17.0";
 
 /// The Python to use; `None`, said aloud once, when none is named.
-#[expect(clippy::disallowed_methods, reason = "which Python has the product is told by the environment")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "which Python has the product is told by the environment"
+)]
 pub(crate) fn interpreter() -> Option<OsString> {
     static SAID: Once = Once::new();
     let named = std::env::var_os(VARIABLE).filter(|path| !path.is_empty());
@@ -54,7 +57,9 @@ impl Python {
         let mut command = Command::new(interpreter);
         command.arg(agent).args([stack, endpoint]).stdin(Stdio::piped()).stdout(Stdio::piped());
         // Nothing of this machine's own configuration, and nothing that leaves it.
-        for variable in ["AWS_PROFILE", "AWS_ENDPOINT_URL", "AWS_SESSION_TOKEN", "ZAEL_STACK", "ZAEL_NAMESPACE"] {
+        for variable in
+            ["AWS_PROFILE", "AWS_ENDPOINT_URL", "AWS_SESSION_TOKEN", "ZAEL_STACK", "ZAEL_NAMESPACE"]
+        {
             command.env_remove(variable);
         }
         for (variable, value) in [
@@ -68,13 +73,17 @@ impl Python {
         ] {
             command.env(variable, value);
         }
-        let mut child =
-            command.spawn().unwrap_or_else(|error| panic!("{VARIABLE} names {interpreter:?}, which cannot be started: {error}"));
+        let mut child = command.spawn().unwrap_or_else(|error| {
+            panic!("{VARIABLE} names {interpreter:?}, which cannot be started: {error}")
+        });
         let stdin = child.stdin.take().expect("it is piped");
         let stdout = BufReader::new(child.stdout.take().expect("it is piped"));
         let mut python = Python { child, stdin, stdout };
         let version = python.receive();
-        assert_eq!(version, VERSION, "{VARIABLE} names a Python with another release of zae-limiter");
+        assert_eq!(
+            version, VERSION,
+            "{VARIABLE} names a Python with another release of zae-limiter"
+        );
         python
     }
 
@@ -107,7 +116,8 @@ impl Python {
     fn answer(&mut self) -> Result<Value, Raised> {
         let mut line = String::new();
         self.stdout.read_line(&mut line).expect("the Python process is there");
-        let mut answer: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("the Python process said {line:?}: {error}"));
+        let mut answer: Value = serde_json::from_str(&line)
+            .unwrap_or_else(|error| panic!("the Python process said {line:?}: {error}"));
         match answer.get("error") {
             None => Ok(answer["ok"].take()),
             Some(class) => Err(Raised {
@@ -120,7 +130,9 @@ impl Python {
     /// Takes `tokens` of one limit: true when granted.
     #[track_caller]
     pub(crate) fn take(&mut self, entity: &str, limit: &str, tokens: u64) -> bool {
-        self.eval(&format!("take({entity:?}, 'gpt-4', {{{limit:?}: {tokens}}})")).as_bool().expect("a bool")
+        self.eval(&format!("take({entity:?}, 'gpt-4', {{{limit:?}: {tokens}}})"))
+            .as_bool()
+            .expect("a bool")
     }
 
     /// Takes one token after the other until refused; how many there were.

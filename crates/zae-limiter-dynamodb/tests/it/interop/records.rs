@@ -2,15 +2,21 @@
 
 use serde_json::json;
 use zae_limiter_store::{AuditQuery, PageRequest, UsageQuery};
-use zae_limiter_testkit::zae_limiter::{AuditAction, AuditSubject, CapacityScope, Level, NewEntity, RateLimiter, UsageWindow};
+use zae_limiter_testkit::zae_limiter::{
+    AuditAction, AuditSubject, CapacityScope, Level, NewEntity, RateLimiter, UsageWindow,
+};
 
 use crate::interop::on_both_tables;
 use crate::interop::table::{Made, Shared, limits, of_entity, take, text};
 
 async fn events(rust: &RateLimiter, subject: &str) -> Vec<(AuditAction, Option<String>)> {
     let subject: AuditSubject = subject.parse().unwrap();
-    let page = rust.audit_events(&AuditQuery { subject, page: PageRequest::default() }).await.unwrap();
-    page.items.into_iter().map(|event| (event.action, event.principal.map(|principal| principal.to_string()))).collect()
+    let page =
+        rust.audit_events(&AuditQuery { subject, page: PageRequest::default() }).await.unwrap();
+    page.items
+        .into_iter()
+        .map(|event| (event.action, event.principal.map(|principal| principal.to_string())))
+        .collect()
 }
 
 on_both_tables! {
@@ -43,7 +49,8 @@ on_both_tables! {
         assert_eq!(children.iter().map(|child| child.id.as_str()).collect::<Vec<_>>(), ["key-p", "key-r"]);
         assert_eq!(python.eval("sorted(child.id for child in limiter.get_children('org'))"), json!(["key-p", "key-r"]));
 
-        // Neither makes what the other has made, and what one deletes is gone for both, buckets included.
+        // Neither makes what the other has made, and what one deletes is gone for both, buckets
+        // included.
         assert!(rust.create_entity(new("key-p", None)).await.is_err());
         assert_eq!(python.try_eval("limiter.create_entity('key-r', principal='python')").unwrap_err().class, "EntityExistsError");
         rust.set_limits(&Level::System, limits("rpd:1000/day")).await.unwrap();
@@ -161,8 +168,9 @@ on_both_tables! {
         }
     }
 
-    /// By-resource reads. On a table of ours GSI2 keeps keys only, which is what makes a take cost one write unit instead
-    /// of two; the price is that Python, which reads buckets and usage out of that index, finds nothing there.
+    /// By-resource reads. On a table of ours GSI2 keeps keys only, which is what makes a take cost
+    /// one write unit instead of two; the price is that Python, which reads buckets and usage out
+    /// of that index, finds nothing there.
     async fn what_a_keys_only_gsi2_costs_python(shared: Shared) {
         let (rust, mut python) = (shared.rust().await, shared.python());
         rust.set_limits(&Level::System, limits("rpd:100/day")).await.unwrap();

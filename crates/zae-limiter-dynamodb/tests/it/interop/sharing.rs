@@ -20,7 +20,8 @@ fn entity(id: &str, parent: Option<&str>) -> NewEntity {
 }
 
 on_both_tables! {
-    /// Two Python processes with two threads each and eight tasks of ours empty one bucket together.
+    /// Two Python processes with two threads each and eight tasks of ours empty one bucket
+    /// together.
     async fn together_they_get_exactly_1000_of_1000_a_day(shared: Shared) {
         let rust = shared.rust().await;
         rust.set_limits(&Level::System, limits("rpd:1000/day")).await.unwrap();
@@ -38,7 +39,8 @@ on_both_tables! {
         assert_eq!(whole(&bucket["shard_count"]), 1, "nobody has split it");
     }
 
-    /// The same on a bucket that refills all the time: never more than it held at first and has gained since.
+    /// The same on a bucket that refills all the time: never more than it held at first and has
+    /// gained since.
     async fn together_they_keep_to_a_rate(shared: Shared) {
         let rust = shared.rust().await;
         rust.set_limits(&Level::System, limits("rps:10/sec:20")).await.unwrap();
@@ -101,7 +103,8 @@ on_both_tables! {
         assert!(!python.take("key", "tpd", 1));
         assert_eq!(rust_sees().await, -10);
 
-        // More than the bucket holds is given back to nobody: Python leaves a mark, and the next write trims.
+        // More than the bucket holds is given back to nobody: Python leaves a mark, and the next
+        // write trims.
         let restored = python.eval("repo.reset_bucket('key', 'gpt-4', principal='python')")["amounts"]["tpd"].as_i64();
         assert!([Some(1009), Some(1010)].contains(&restored));
         assert_eq!(python.eval("take('key', 'gpt-4', {'tpd': 1}, adjust={'tpd': -500})"), true);
@@ -154,8 +157,9 @@ on_both_tables! {
         assert_eq!(["leaf", "middle", "top"].map(consumed), [15, 15, 10]);
     }
 
-    /// The known weakness of the Python fast path: the idle time of a full bucket is credited once more after the burst. We
-    /// refuse to do it ourselves (see `processes.rs`), and cannot undo it for them.
+    /// The known weakness of the Python fast path: the idle time of a full bucket is credited once
+    /// more after the burst. We refuse to do it ourselves (see `processes.rs`), and cannot undo it
+    /// for them.
     async fn python_credits_the_idle_time_of_a_full_bucket_again(shared: Shared) {
         let rust = shared.rust().await;
         let mut python = shared.python();

@@ -29,7 +29,8 @@ pub(crate) struct Shared {
     pub(crate) engine: Engine,
     pub(crate) made: Made,
     interpreter: OsString,
-    /// The one that made the table, for whoever asks first: starting Python takes longer than most tests.
+    /// The one that made the table, for whoever asks first: starting Python takes longer than most
+    /// tests.
     idle: Mutex<Option<Python>>,
 }
 
@@ -40,7 +41,12 @@ impl Shared {
         let shared = Shared { engine: Engine::start(), made, interpreter, idle: Mutex::new(None) };
         match made {
             Made::ByUs => {
-                shared.builder().table_options(TableOptions::new().stream(Stream::On)).create().await.expect("a table");
+                shared
+                    .builder()
+                    .table_options(TableOptions::new().stream(Stream::On))
+                    .create()
+                    .await
+                    .expect("a table");
             }
             Made::ByPython => {
                 let mut python = shared.unconnected_python();
@@ -65,8 +71,16 @@ impl Shared {
     }
 
     pub(crate) async fn rust_in(&self, namespace: &str) -> RateLimiter {
-        let store = self.builder().namespace(namespace).rejection_cache(None).connect().await.expect("the table");
-        let builder = RateLimiter::builder(store).config_cache_ttl(Duration::ZERO).deadline(Duration::from_secs(60));
+        let store = self
+            .builder()
+            .namespace(namespace)
+            .rejection_cache(None)
+            .connect()
+            .await
+            .expect("the table");
+        let builder = RateLimiter::builder(store)
+            .config_cache_ttl(Duration::ZERO)
+            .deadline(Duration::from_secs(60));
         builder.principal("rust").build().expect("a limiter")
     }
 
@@ -84,7 +98,8 @@ impl Shared {
 
     /// Every item, as the service writes them.
     pub(crate) fn items(&self) -> Vec<Value> {
-        let answer = self.engine.call("Scan", &json!({ "TableName": STACK, "ConsistentRead": true })).ok();
+        let answer =
+            self.engine.call("Scan", &json!({ "TableName": STACK, "ConsistentRead": true })).ok();
         assert!(answer.get("LastEvaluatedKey").is_none(), "one page holds them all");
         answer["Items"].as_array().expect("items").clone()
     }
@@ -93,7 +108,9 @@ impl Shared {
     #[track_caller]
     pub(crate) fn item(&self, partition_end: &str, sort: &str) -> Value {
         let items = self.items();
-        let mut found = items.into_iter().filter(|item| text(&item["PK"]).ends_with(partition_end) && text(&item["SK"]) == sort);
+        let mut found = items
+            .into_iter()
+            .filter(|item| text(&item["PK"]).ends_with(partition_end) && text(&item["SK"]) == sort);
         let item = found.next().unwrap_or_else(|| panic!("no item {partition_end} {sort}"));
         assert!(found.next().is_none(), "two items {partition_end} {sort}");
         item
@@ -121,7 +138,10 @@ pub(crate) fn text(attribute: &Value) -> &str {
 /// A number attribute.
 #[track_caller]
 pub(crate) fn whole(attribute: &Value) -> i64 {
-    attribute["N"].as_str().and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("not a number: {attribute}"))
+    attribute["N"]
+        .as_str()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or_else(|| panic!("not a number: {attribute}"))
 }
 
 pub(crate) fn limits(text: &str) -> Vec<Limit> {
@@ -144,7 +164,9 @@ pub(crate) async fn take(limiter: &RateLimiter, entity: &str, limit: &str, token
                 lease.commit().await.expect("a commit");
                 return true;
             }
-            Err(AcquireError::Exceeded(report)) if report.is_contended() => tokio::task::yield_now().await,
+            Err(AcquireError::Exceeded(report)) if report.is_contended() => {
+                tokio::task::yield_now().await
+            }
             Err(AcquireError::Exceeded(_)) => return false,
             Err(error) => panic!("{error:?}"),
         }

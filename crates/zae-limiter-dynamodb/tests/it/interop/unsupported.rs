@@ -11,7 +11,10 @@ fn says(result: Result<impl Sized, AcquireError>, words: &[&str]) {
     match result.map(|_| "granted") {
         Err(AcquireError::Incompatible(error)) => {
             let message = error.message();
-            assert!(words.iter().all(|word| message.contains(word)), "{message:?} does not say {words:?}");
+            assert!(
+                words.iter().all(|word| message.contains(word)),
+                "{message:?} does not say {words:?}"
+            );
         }
         other => panic!("{other:?}, not incompatible"),
     }
@@ -65,8 +68,8 @@ on_both_tables! {
         says(rust.acquire(request("key", "rpd", 1)).await, &["several shards"]);
     }
 
-    /// Without a `lambda_version`, as on a table of ours, Python keeps such features to itself: the table has no Lambda that
-    /// could honour them.
+    /// Without a `lambda_version`, as on a table of ours, Python keeps such features to itself: the
+    /// table has no Lambda that could honour them.
     async fn python_writes_new_kinds_only_beside_its_own_lambda(shared: Shared) {
         let mut python = shared.python();
         for call in [

@@ -23,12 +23,21 @@ impl Entry {
     pub(crate) fn read(exchange: &Exchange) -> Option<Entry> {
         let request = &exchange.request;
         let is_put = exchange.operation == "PutItem";
-        let pk = if is_put { &request["Item"]["PK"]["S"] } else { &request["Key"]["PK"]["S"] }.as_str()?.to_owned();
+        let pk = if is_put { &request["Item"]["PK"]["S"] } else { &request["Key"]["PK"]["S"] }
+            .as_str()?
+            .to_owned();
         if !exchange.is_write() || !pk.contains("/BUCKET#") {
             return None;
         }
         let (nonce, counts) = if is_put { read_put(request) } else { read_update(request) };
-        Some(Entry { pk, nonce, counts, is_put, fault: exchange.fault, landings: exchange.landings })
+        Some(Entry {
+            pk,
+            nonce,
+            counts,
+            is_put,
+            fault: exchange.fault,
+            landings: exchange.landings,
+        })
     }
 
     pub(crate) fn is_credit(&self) -> bool {
@@ -44,11 +53,15 @@ impl Entry {
 fn read_put(request: &Value) -> (Option<String>, BTreeMap<String, i64>) {
     let item = request["Item"].as_object().unwrap();
     let nonce = item.get("lw").and_then(|nonce| nonce["S"].as_str()).map(ToOwned::to_owned);
-    let counts = item.iter().filter_map(|(name, value)| Some((consumption_of(name)?, number(value)))).collect();
+    let counts = item
+        .iter()
+        .filter_map(|(name, value)| Some((consumption_of(name)?, number(value))))
+        .collect();
     (nonce, counts)
 }
 
-/// Reads `SET lw=:0,… ADD #1 :1,… REMOVE …`, the only forms that are rendered: names stand as they are or have an alias.
+/// Reads `SET lw=:0,… ADD #1 :1,… REMOVE …`, the only forms that are rendered: names stand as they
+/// are or have an alias.
 fn read_update(request: &Value) -> (Option<String>, BTreeMap<String, i64>) {
     let name = |word: &str| match word.starts_with('#') {
         true => request["ExpressionAttributeNames"][word].as_str().unwrap().to_owned(),

@@ -15,7 +15,8 @@ async fn prepared(rig: &Rig) -> [Bucket; 2] {
     chain
 }
 
-/// The parent refuses, at the second look too; the refund of the child meets a fault. The debits themselves pass.
+/// The parent refuses, at the second look too; the refund of the child meets a fault. The debits
+/// themselves pass.
 async fn refused_chain(fault: Fault) -> (Rig, [Bucket; 2]) {
     let mut rig = Rig::new(fault).await;
     let chain = prepared(&rig).await;
@@ -55,7 +56,11 @@ async fn a_refund_that_was_not_applied_and_said_so_is_sent_again() {
 async fn a_refund_repeated_by_the_wire_never_lifts_above_capacity() {
     let (rig, chain) = refused_chain(Fault::Twice(NOW)).await;
     let sent = rig.sent().await;
-    assert_eq!(sent.iter().filter(|entry| entry.is_credit()).map(|entry| entry.landings).sum::<u32>(), 1, "the second had no room");
+    assert_eq!(
+        sent.iter().filter(|entry| entry.is_credit()).map(|entry| entry.landings).sum::<u32>(),
+        1,
+        "the second had no room"
+    );
     assert_eq!(rig.balance(&chain[0]).await, (99, 1));
 }
 
@@ -68,17 +73,24 @@ async fn a_member_of_unknown_fate_has_the_others_given_back() {
         let outcome = rig.take_chain(&chain, 1).await.unwrap();
         assert!(matches!(outcome, ConsumeOutcome::Granted(_)));
         rig.script(&[]);
-        // The first write to arrive is one of the two; the plan follows its bucket by counting: all but one pass.
+        // The first write to arrive is one of the two; the plan follows its bucket by counting: all
+        // but one pass.
         let mut seen = 0;
         rig.proxy.plan(move |operation| {
             seen += u32::from(operation == "UpdateItem");
-            // Writes 1 and 2 are the members; 3 and 4 repeat the one that met the fault; what follows is the refund.
+            // Writes 1 and 2 are the members; 3 and 4 repeat the one that met the fault; what
+            // follows is the refund.
             if operation == "UpdateItem" && matches!(seen, 1 | 3 | 4) { fault } else { Fault::Pass }
         });
         let result = rig.take_chain(&chain, 20).await;
         assert_eq!(result.unwrap_err().kind(), StoreErrorKind::Unavailable);
         let sent = rig.sent().await;
-        let of = |bucket: &Bucket| sent.iter().filter(|entry| entry.pk == rig.pk(bucket)).map(|entry| entry.counted("rpm")).sum::<i64>();
+        let of = |bucket: &Bucket| {
+            sent.iter()
+                .filter(|entry| entry.pk == rig.pk(bucket))
+                .map(|entry| entry.counted("rpm"))
+                .sum::<i64>()
+        };
         let net = [of(&chain[0]), of(&chain[1])];
         let met = sent[0].pk.clone();
         for (bucket, net) in chain.iter().zip(net) {

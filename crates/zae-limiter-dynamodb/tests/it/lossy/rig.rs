@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use zae_limiter_core::{EntityId, Limit, LimitSource, Milli, ResourceName, Take, TimeMs};
 use zae_limiter_dynamodb::{Counters, DynamoStore};
 use zae_limiter_store::{
-    Adjusted, BucketDelta, BucketStore, Clock, ConsumeOutcome, ConsumeRequest, Delta, LimitsInForce, MemberTake, NamespaceStore,
-    PageRequest, StoreError, SystemClock,
+    Adjusted, BucketDelta, BucketStore, Clock, ConsumeOutcome, ConsumeRequest, Delta,
+    LimitsInForce, MemberTake, NamespaceStore, PageRequest, StoreError, SystemClock,
 };
 use zae_limiter_testkit::clocks::StillClock;
 use zae_limiter_testkit::engine::Engine;
@@ -18,7 +18,8 @@ use crate::lossy::books::Entry;
 
 pub(crate) const STACK: &str = "lossy";
 
-/// The attempt timeout of scripted cases that need one to pass; the others have all the time in the world.
+/// The attempt timeout of scripted cases that need one to pass; the others have all the time in the
+/// world.
 pub(crate) const SHORT: Duration = Duration::from_millis(1_000);
 /// Later than that.
 pub(crate) const LATE: Fault = Fault::Late(Duration::from_millis(1_500));
@@ -27,9 +28,11 @@ const LONG: Duration = Duration::from_secs(20);
 pub(crate) const NOW: Duration = Duration::ZERO;
 
 /// Faults after which nobody knows whether the write was applied: it was.
-pub(crate) const LANDED_UNHEARD: [Fault; 4] = [Fault::CloseAfter, Fault::ErrorAfter, Fault::GarbageAfter, Fault::HalfAfter];
+pub(crate) const LANDED_UNHEARD: [Fault; 4] =
+    [Fault::CloseAfter, Fault::ErrorAfter, Fault::GarbageAfter, Fault::HalfAfter];
 /// Faults after which nobody knows whether the write was applied: it was not.
-pub(crate) const LOST_UNHEARD: [Fault; 3] = [Fault::CloseBefore, Fault::ErrorBefore, Fault::GarbageBefore];
+pub(crate) const LOST_UNHEARD: [Fault; 3] =
+    [Fault::CloseBefore, Fault::ErrorBefore, Fault::GarbageBefore];
 /// Faults that prove that the write was not applied.
 pub(crate) const TOLD: [Fault; 2] = [Fault::Throttle, Fault::Conflict];
 
@@ -50,29 +53,58 @@ impl Bucket {
 
     /// 100 at 1 per second, and 1000 at 10 per second.
     pub(crate) fn new(entity: &str) -> Bucket {
-        Bucket::of(entity, &[Limit::custom("rpm", 100, 1, 1).unwrap(), Limit::custom("tpm", 1000, 10, 1).unwrap()])
+        Bucket::of(
+            entity,
+            &[Limit::custom("rpm", 100, 1, 1).unwrap(), Limit::custom("tpm", 1000, 10, 1).unwrap()],
+        )
     }
 
     pub(crate) fn member<'a>(&'a self, takes: &'a [Take]) -> MemberTake<'a> {
-        MemberTake { entity: &self.entity, resource: &self.resource, limits: &self.limits, takes, absent: &[] }
+        MemberTake {
+            entity: &self.entity,
+            resource: &self.resource,
+            limits: &self.limits,
+            takes,
+            absent: &[],
+        }
     }
 }
 
 /// Takes from the first limit of each bucket of a chain.
-pub(crate) async fn consume(store: &DynamoStore, chain: &[&Bucket], amount: Milli, now: TimeMs) -> Result<ConsumeOutcome, StoreError> {
+pub(crate) async fn consume(
+    store: &DynamoStore,
+    chain: &[&Bucket],
+    amount: Milli,
+    now: TimeMs,
+) -> Result<ConsumeOutcome, StoreError> {
     let takes = [Take { limit: 0, amount }];
     let members: Vec<MemberTake<'_>> = chain.iter().map(|bucket| bucket.member(&takes)).collect();
     store.consume(&ConsumeRequest { members: &members, now }).await
 }
 
 /// Charges (positive) or gives back (negative).
-pub(crate) async fn adjust(store: &DynamoStore, bucket: &Bucket, deltas: &[Delta], now: TimeMs) -> Result<Adjusted, StoreError> {
-    let delta = BucketDelta { entity: &bucket.entity, resource: &bucket.resource, limits: &bucket.limits, deltas, operation: 0 };
+pub(crate) async fn adjust(
+    store: &DynamoStore,
+    bucket: &Bucket,
+    deltas: &[Delta],
+    now: TimeMs,
+) -> Result<Adjusted, StoreError> {
+    let delta = BucketDelta {
+        entity: &bucket.entity,
+        resource: &bucket.resource,
+        limits: &bucket.limits,
+        deltas,
+        operation: 0,
+    };
     store.adjust(&[delta], now).await.remove(0)
 }
 
 /// Balance and consumption of one limit in millitokens, as stored; `None` without a bucket.
-pub(crate) async fn stored(store: &DynamoStore, bucket: &Bucket, limit: usize) -> Option<(i64, i64)> {
+pub(crate) async fn stored(
+    store: &DynamoStore,
+    bucket: &Bucket,
+    limit: usize,
+) -> Option<(i64, i64)> {
     let page = store.buckets(&bucket.entity, &PageRequest::first(10)).await.unwrap();
     let name = bucket.limits.limits[limit].name();
     let state = page.items.into_iter().next()?.state;
@@ -118,22 +150,38 @@ impl Rig {
         self.clock.advance(ms);
     }
 
-    pub(crate) async fn take(&self, bucket: &Bucket, tokens: i64) -> Result<ConsumeOutcome, StoreError> {
+    pub(crate) async fn take(
+        &self,
+        bucket: &Bucket,
+        tokens: i64,
+    ) -> Result<ConsumeOutcome, StoreError> {
         consume(&self.store, &[bucket], Milli(tokens * 1000), self.clock.now()).await
     }
 
-    pub(crate) async fn take_chain(&self, chain: &[Bucket; 2], tokens: i64) -> Result<ConsumeOutcome, StoreError> {
+    pub(crate) async fn take_chain(
+        &self,
+        chain: &[Bucket; 2],
+        tokens: i64,
+    ) -> Result<ConsumeOutcome, StoreError> {
         consume(&self.store, &[&chain[0], &chain[1]], Milli(tokens * 1000), self.clock.now()).await
     }
 
     pub(crate) async fn take_by_other(&self, bucket: &Bucket, tokens: i64) {
-        let outcome = consume(&self.other, &[bucket], Milli(tokens * 1000), self.clock.now()).await.unwrap();
+        let outcome =
+            consume(&self.other, &[bucket], Milli(tokens * 1000), self.clock.now()).await.unwrap();
         assert!(matches!(outcome, ConsumeOutcome::Granted(_)), "{outcome:?}");
     }
 
     /// By limit and tokens.
-    pub(crate) async fn adjust(&self, bucket: &Bucket, changes: &[(u8, i64)]) -> Result<Adjusted, StoreError> {
-        let deltas: Vec<Delta> = changes.iter().map(|(limit, tokens)| Delta { limit: *limit, amount: Milli(tokens * 1000) }).collect();
+    pub(crate) async fn adjust(
+        &self,
+        bucket: &Bucket,
+        changes: &[(u8, i64)],
+    ) -> Result<Adjusted, StoreError> {
+        let deltas: Vec<Delta> = changes
+            .iter()
+            .map(|(limit, tokens)| Delta { limit: *limit, amount: Milli(tokens * 1000) })
+            .collect();
         adjust(&self.store, bucket, &deltas, self.clock.now()).await
     }
 
@@ -178,8 +226,9 @@ impl Rig {
         ]
     }
 
-    /// The next write of the client meets the first fault. Just before the one after it another writer comes in and makes
-    /// `changes` to the bucket (as `SET` clauses), so that the client's mark is gone.
+    /// The next write of the client meets the first fault. Just before the one after it another
+    /// writer comes in and makes `changes` to the bucket (as `SET` clauses), so that the client's
+    /// mark is gone.
     pub(crate) fn interrupt(&mut self, first: Fault, pk: String, balance_milli: Option<i64>) {
         self.script(&[]);
         let engine = Arc::clone(&self.engine);

@@ -1,8 +1,9 @@
 //! Seeded random runs: several clients, a few buckets, every fault.
 //!
-//! `ZAEL_SEEDS=2000` runs more of them, `ZAEL_SEED=17` only that one. A seed fixes what each client does and what befalls its
-//! n-th request; in which order clients meet at a bucket is up to the machine, so a failure may need several runs to come
-//! again. It prints what the client did, what it believed, and what went over the wire.
+//! `ZAEL_SEEDS=2000` runs more of them, `ZAEL_SEED=17` only that one. A seed fixes what each client
+//! does and what befalls its n-th request; in which order clients meet at a bucket is up to the
+//! machine, so a failure may need several runs to come again. It prints what the client did, what
+//! it believed, and what went over the wire.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -12,7 +13,9 @@ use futures_util::stream::{self, StreamExt};
 use zae_limiter_core::{Limit, Milli};
 use zae_limiter_dynamodb::constants::{FAST_GRACE_MS, SEND_ATTEMPTS_MAX};
 use zae_limiter_dynamodb::{Counters, DynamoStore};
-use zae_limiter_store::{Adjusted, Clock, ConsumeOutcome, Delta, Entropy, SeededEntropy, StoreError, SystemClock};
+use zae_limiter_store::{
+    Adjusted, Clock, ConsumeOutcome, Delta, Entropy, SeededEntropy, StoreError, SystemClock,
+};
 use zae_limiter_testkit::engine::Engine;
 use zae_limiter_testkit::proxy::Proxy;
 use zae_limiter_testkit::zae_limiter::{AcquireError, Lease, RateLimiter, Request};
@@ -32,13 +35,16 @@ const CLIENTS: u64 = 3;
 const STEPS: u64 = 14;
 /// Tokens a bucket holds.
 const CAPACITY: u64 = 40;
-/// What the second bucket regains per second; the first and the third regain one token a day, so their sums are exact.
+/// What the second bucket regains per second; the first and the third regain one token a day, so
+/// their sums are exact.
 const RATE: u64 = 20;
 
 fn buckets(seed: u64) -> [Bucket; 3] {
     let slow = Limit::custom("rpm", CAPACITY, 1, 86_400).unwrap();
     let quick = Limit::custom("rpm", CAPACITY, RATE, 1).unwrap();
-    let bucket = |name: &str, limit: &Limit| Bucket::of(&format!("{name}-{seed}"), std::slice::from_ref(limit));
+    let bucket = |name: &str, limit: &Limit| {
+        Bucket::of(&format!("{name}-{seed}"), std::slice::from_ref(limit))
+    };
     [bucket("child", &slow), bucket("quick", &quick), bucket("parent", &slow)]
 }
 
@@ -48,21 +54,24 @@ struct Step {
     /// Indexes of the buckets, the caller first.
     chain: Vec<usize>,
     kind: Kind,
-    /// No two takes and charges of a client are for the same amount, so what went over the wire tells whose it was, whenever it
-    /// came. A credit has the amount of its take.
+    /// No two takes and charges of a client are for the same amount, so what went over the wire
+    /// tells whose it was, whenever it came. A credit has the amount of its take.
     milli: i64,
     told: Told,
     counted: Counted,
 }
 
 impl Step {
-    /// True when the client sent this for this step. Only a take that is not granted gives back by itself.
+    /// True when the client sent this for this step. Only a take that is not granted gives back by
+    /// itself.
     fn has_sent(&self, entry: &Entry) -> bool {
         let amount = entry.counts["rpm"];
         match self.kind {
             Kind::Credit => amount == -self.milli,
             Kind::Charge => amount == self.milli,
-            Kind::Take => amount == self.milli || (amount == -self.milli && self.told != Told::Done),
+            Kind::Take => {
+                amount == self.milli || (amount == -self.milli && self.told != Told::Done)
+            }
         }
     }
 }
@@ -131,7 +140,17 @@ struct Coverage {
 
 impl Coverage {
     fn add(&mut self, other: &Coverage) {
-        let Coverage { granted, refused, failed, resent, confirmed, unknown, credits_unknown, compensations, .. } = *other;
+        let Coverage {
+            granted,
+            refused,
+            failed,
+            resent,
+            confirmed,
+            unknown,
+            credits_unknown,
+            compensations,
+            ..
+        } = *other;
         self.granted += granted;
         self.refused += refused;
         self.failed += failed;
@@ -147,10 +166,31 @@ impl Coverage {
     }
 
     fn is_complete(&self) -> bool {
-        let Coverage { granted, refused, failed, resent, confirmed, unknown, credits_unknown, compensations, .. } = *self;
-        [granted, refused, failed, resent, confirmed, unknown, credits_unknown, compensations, self.doubled, self.credits_unheard]
-            .iter()
-            .all(|count| *count > 0)
+        let Coverage {
+            granted,
+            refused,
+            failed,
+            resent,
+            confirmed,
+            unknown,
+            credits_unknown,
+            compensations,
+            ..
+        } = *self;
+        [
+            granted,
+            refused,
+            failed,
+            resent,
+            confirmed,
+            unknown,
+            credits_unknown,
+            compensations,
+            self.doubled,
+            self.credits_unheard,
+        ]
+        .iter()
+        .all(|count| *count > 0)
     }
 }
 
@@ -211,7 +251,14 @@ impl Client {
         steps
     }
 
-    async fn step(&self, buckets: &[Bucket; 3], kind: Kind, chain: &[usize], milli: i64, clock: &SystemClock) -> Told {
+    async fn step(
+        &self,
+        buckets: &[Bucket; 3],
+        kind: Kind,
+        chain: &[usize],
+        milli: i64,
+        clock: &SystemClock,
+    ) -> Told {
         let members: Vec<&Bucket> = chain.iter().map(|index| &buckets[*index]).collect();
         let now = clock.now();
         match kind {
@@ -222,7 +269,10 @@ impl Client {
                 Err(error) => Told::of_error(&error),
             },
             Kind::Charge | Kind::Credit => {
-                let delta = Delta { limit: 0, amount: Milli(if kind == Kind::Charge { milli } else { -milli }) };
+                let delta = Delta {
+                    limit: 0,
+                    amount: Milli(if kind == Kind::Charge { milli } else { -milli }),
+                };
                 match adjust(&self.store, members[0], &[delta], now).await {
                     Ok(Adjusted::Applied) => Told::Done,
                     Ok(other) => panic!("the bucket is there: {other:?}"),
@@ -238,7 +288,8 @@ impl Client {
 struct Landed {
     debits: i64,
     credits: i64,
-    /// The wire itself repeated one of them: it may have landed more often than the client can know.
+    /// The wire itself repeated one of them: it may have landed more often than the client can
+    /// know.
     is_repeated: bool,
     /// A credit that the table did not take, and said so, as often as it is tried.
     is_stuck: bool,
@@ -248,8 +299,14 @@ struct Landed {
 
 fn landed(entries: &[Entry], pk: &str) -> Landed {
     let of_bucket = || entries.iter().filter(|entry| entry.pk == pk);
-    let landings = |is_credit| of_bucket().filter(|entry| entry.is_credit() == is_credit).map(|entry| i64::from(entry.landings)).sum();
-    let refusals = of_bucket().filter(|entry| entry.is_credit() && entry.fault.is_refusal()).count();
+    let landings = |is_credit| {
+        of_bucket()
+            .filter(|entry| entry.is_credit() == is_credit)
+            .map(|entry| i64::from(entry.landings))
+            .sum()
+    };
+    let refusals =
+        of_bucket().filter(|entry| entry.is_credit() && entry.fault.is_refusal()).count();
     Landed {
         debits: landings(false),
         credits: landings(true),
@@ -273,15 +330,26 @@ fn check_step(step: &Step, landed: &[Landed]) -> Result<(), String> {
         match step.kind {
             Kind::Credit => {
                 demand(debits == 0, "a credit that takes")?;
-                demand(resent == 0 && unknown == 0 && confirmed == 0, "a credit counted as a debit")?;
-                demand(credits_unknown == u64::from(step.told == Told::Unknown), "credits of unknown fate are counted, one by one")?;
+                demand(
+                    resent == 0 && unknown == 0 && confirmed == 0,
+                    "a credit counted as a debit",
+                )?;
+                demand(
+                    credits_unknown == u64::from(step.told == Told::Unknown),
+                    "credits of unknown fate are counted, one by one",
+                )?;
                 if is_repeated {
                     continue;
                 }
                 match step.told {
                     Told::Done => demand(credits == 1, "a credit that is told to have landed")?,
-                    Told::Unknown => demand(credits <= 1, "a credit of unknown fate that landed twice")?,
-                    Told::Failed | Told::Refused => demand(credits == 0, "a credit that landed although it is told not to have")?,
+                    Told::Unknown => {
+                        demand(credits <= 1, "a credit of unknown fate that landed twice")?
+                    }
+                    Told::Failed | Told::Refused => demand(
+                        credits == 0,
+                        "a credit that landed although it is told not to have",
+                    )?,
                 }
             }
             Kind::Take | Kind::Charge => {
@@ -291,13 +359,23 @@ fn check_step(step: &Step, landed: &[Landed]) -> Result<(), String> {
                     continue;
                 }
                 demand(credits <= debits, "given back more often than taken")?;
-                demand(debits <= if resent > 0 { sends } else { 1 }, "landed more often than it was sent in doubt")?;
+                demand(
+                    debits <= if resent > 0 { sends } else { 1 },
+                    "landed more often than it was sent in doubt",
+                )?;
                 if is_sure {
                     let spent = i64::from(step.told == Told::Done);
-                    demand(debits - credits == spent || is_stuck, "nothing was in doubt, and it is not as told")?;
+                    demand(
+                        debits - credits == spent || is_stuck,
+                        "nothing was in doubt, and it is not as told",
+                    )?;
                 }
-                let is_lost = step.told != Told::Done && resent > 0 && is_only && confirmed == 0 && !is_birth;
-                demand(!is_lost || unknown == 1, "an attempt without an answer, no grant, and nobody counts it")?;
+                let is_lost =
+                    step.told != Told::Done && resent > 0 && is_only && confirmed == 0 && !is_birth;
+                demand(
+                    !is_lost || unknown == 1,
+                    "an attempt without an answer, no grant, and nobody counts it",
+                )?;
                 let is_proof = step.told == Told::Failed && is_only && step.kind == Kind::Charge;
                 demand(!is_proof || debits == 0, "told that nothing was applied, and it was")?;
             }
@@ -306,7 +384,8 @@ fn check_step(step: &Step, landed: &[Landed]) -> Result<(), String> {
     Ok(())
 }
 
-/// How often a step may have landed on a bucket by what its client knows: at least, at most, of debits and credits.
+/// How often a step may have landed on a bucket by what its client knows: at least, at most, of
+/// debits and credits.
 fn believed(step: &Step) -> ([i64; 2], [i64; 2]) {
     let sends = i64::from(SEND_ATTEMPTS_MAX);
     let Counted { resent, credits_unknown, .. } = step.counted;
@@ -322,14 +401,24 @@ fn believed(step: &Step) -> ([i64; 2], [i64; 2]) {
 }
 
 /// One run.
-async fn run(engine: &Engine, direct: &DynamoStore, namespace: &str, seed: u64) -> Result<Coverage, String> {
+async fn run(
+    engine: &Engine,
+    direct: &DynamoStore,
+    namespace: &str,
+    seed: u64,
+) -> Result<Coverage, String> {
     let (clock, buckets) = (SystemClock::new(), buckets(seed));
     let started = clock.monotonic();
-    let clients = futures_util::future::join_all((0..CLIENTS).map(|index| Client::new(engine, seed, index))).await;
+    let clients =
+        futures_util::future::join_all((0..CLIENTS).map(|index| Client::new(engine, seed, index)))
+            .await;
     let work = clients.iter().map(|client| client.work(&buckets, &clock));
     let steps: Vec<Vec<Step>> = futures_util::future::join_all(work).await;
     // Without its store a client hangs up, and what it has given up meets its fate.
-    let wires: Vec<(Proxy, u64)> = clients.into_iter().map(|client| (client.proxy, client.store.counters().compensations)).collect();
+    let wires: Vec<(Proxy, u64)> = clients
+        .into_iter()
+        .map(|client| (client.proxy, client.store.counters().compensations))
+        .collect();
     for (proxy, _) in &wires {
         proxy.pass();
         proxy.hung_up().await;
@@ -345,9 +434,19 @@ async fn run(engine: &Engine, direct: &DynamoStore, namespace: &str, seed: u64) 
         coverage.requests += exchanges.len() as u64;
         coverage.compensations += compensations;
         for step in steps {
-            let entries: Vec<Entry> = all.iter().filter(|entry| step.has_sent(entry)).cloned().collect();
-            let pk = |index: usize| zae_limiter_dynamodb::keys::bucket(namespace, &buckets[index].entity, &buckets[index].resource, 0).pk;
-            let landed: Vec<Landed> = step.chain.iter().map(|index| landed(&entries, &pk(*index))).collect();
+            let entries: Vec<Entry> =
+                all.iter().filter(|entry| step.has_sent(entry)).cloned().collect();
+            let pk = |index: usize| {
+                zae_limiter_dynamodb::keys::bucket(
+                    namespace,
+                    &buckets[index].entity,
+                    &buckets[index].resource,
+                    0,
+                )
+                .pk
+            };
+            let landed: Vec<Landed> =
+                step.chain.iter().map(|index| landed(&entries, &pk(*index))).collect();
             let _ = writeln!(trace, "{step:?}\n    {landed:?}");
             if let Err(what) = check_step(step, &landed) {
                 return Err(format!("{what}: {step:?}, {landed:?}, {entries:#?}"));
@@ -359,20 +458,31 @@ async fn run(engine: &Engine, direct: &DynamoStore, namespace: &str, seed: u64) 
                 let extra = |of: i64| if landed.is_repeated { of } else { 0 };
                 let stuck = i64::from(landed.is_stuck);
                 // Not granted and not in doubt: taken and given back, or neither.
-                let is_even = step.told != Told::Done && step.counted.resent == 0 && step.counted.credits_unknown == 0;
+                let is_even = step.told != Told::Done
+                    && step.counted.resent == 0
+                    && step.counted.credits_unknown == 0;
                 let bounds = match is_even && step.kind == Kind::Take {
                     true => [-extra(landed.credits), stuck + extra(landed.debits)],
-                    false => [debits_min - credits_max - extra(landed.credits), debits_max - credits_min + extra(landed.debits)],
+                    false => [
+                        debits_min - credits_max - extra(landed.credits),
+                        debits_max - credits_min + extra(landed.debits),
+                    ],
                 };
                 told[*index][0] += bounds[0] * milli;
                 told[*index][1] += bounds[1] * milli;
                 true_count[*index] += (landed.debits - landed.credits) * milli;
-                granted[*index] += if step.kind == Kind::Take && step.told == Told::Done { milli } else { 0 };
+                granted[*index] +=
+                    if step.kind == Kind::Take && step.told == Told::Done { milli } else { 0 };
                 credits[*index] += landed.credits * milli;
                 repeated_credits[*index] += extra(landed.credits) * milli;
                 coverage.doubled += u64::from(landed.debits > 1);
-                coverage.orphans += u64::from(landed.debits > landed.credits && step.told != Told::Done && step.kind != Kind::Credit);
-                coverage.credits_unheard += u64::from(landed.credits > 0 && step.counted.credits_unknown > 0);
+                coverage.orphans += u64::from(
+                    landed.debits > landed.credits
+                        && step.told != Told::Done
+                        && step.kind != Kind::Credit,
+                );
+                coverage.credits_unheard +=
+                    u64::from(landed.credits > 0 && step.counted.credits_unknown > 0);
             }
             coverage.granted += u64::from(step.told == Told::Done && step.kind == Kind::Take);
             coverage.refused += u64::from(step.told == Told::Refused);
@@ -394,7 +504,10 @@ async fn run(engine: &Engine, direct: &DynamoStore, namespace: &str, seed: u64) 
         };
         let fail = |what: String| Err(format!("{}: {what}\n{trace}", bucket.entity));
         if consumed != true_count[index] {
-            return fail(format!("{consumed} is stored as consumed, {} went over the wire", true_count[index]));
+            return fail(format!(
+                "{consumed} is stored as consumed, {} went over the wire",
+                true_count[index]
+            ));
         }
         let [least, most] = told[index];
         if !(least..=most).contains(&consumed) {
@@ -403,14 +516,24 @@ async fn run(engine: &Engine, direct: &DynamoStore, namespace: &str, seed: u64) 
         // A payload may land as late as an attempt is waited for, or as late as the wire delays it.
         let age_ms = i64::try_from(3 * ATTEMPT.as_millis()).unwrap();
         let elapsed_ms = i64::try_from(elapsed.as_millis()).unwrap();
-        let refilled = if index == 1 { Milli::from_tokens(RATE).0 * (elapsed_ms + FAST_GRACE_MS + age_ms) / 1000 } else { 0 };
+        let refilled = if index == 1 {
+            Milli::from_tokens(RATE).0 * (elapsed_ms + FAST_GRACE_MS + age_ms) / 1000
+        } else {
+            0
+        };
         if granted[index] > capacity + refilled + credits[index] {
-            return fail(format!("{} granted of {capacity} + {refilled} refilled + {} given back", granted[index], credits[index]));
+            return fail(format!(
+                "{} granted of {capacity} + {refilled} refilled + {} given back",
+                granted[index], credits[index]
+            ));
         }
         if balance > capacity || balance + consumed > capacity + refilled {
-            return fail(format!("{balance} left and {consumed} consumed of {capacity} + {refilled} refilled"));
+            return fail(format!(
+                "{balance} left and {consumed} consumed of {capacity} + {refilled} refilled"
+            ));
         }
-        // Slow buckets: every token is somewhere, unless the wire repeated a credit that then had no room.
+        // Slow buckets: every token is somewhere, unless the wire repeated a credit that then had
+        // no room.
         if index != 1 && repeated_credits[index] == 0 && balance + consumed != capacity {
             return fail(format!("{balance} left and {consumed} consumed of {capacity}"));
         }
@@ -421,7 +544,11 @@ async fn run(engine: &Engine, direct: &DynamoStore, namespace: &str, seed: u64) 
 /// The seeds to run.
 #[expect(clippy::disallowed_methods, reason = "how many seeds to run is told by the environment")]
 fn seeds() -> Vec<u64> {
-    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap_or_else(|error| panic!("{name}: {error}")));
+    let number = |name: &str| {
+        std::env::var(name)
+            .ok()
+            .map(|text| text.parse::<u64>().unwrap_or_else(|error| panic!("{name}: {error}")))
+    };
     match (number("ZAEL_SEED"), number("ZAEL_SEEDS")) {
         (Some(seed), _) => vec![seed],
         (None, count) => (1..=count.unwrap_or(SEEDS)).collect(),
@@ -431,7 +558,8 @@ fn seeds() -> Vec<u64> {
 async fn table() -> (Engine, DynamoStore, String) {
     let engine = Engine::start();
     let builder = DynamoStore::builder(STACK, "us-east-1").endpoint_url(engine.endpoint());
-    let direct = builder.timeouts(Duration::from_secs(30), Duration::from_secs(30)).create().await.unwrap();
+    let direct =
+        builder.timeouts(Duration::from_secs(30), Duration::from_secs(30)).create().await.unwrap();
     let page = zae_limiter_store::PageRequest::first(1);
     let namespaces = zae_limiter_store::NamespaceStore::namespaces(&direct, &page).await.unwrap();
     let namespace = namespaces.items[0].id.to_string();
@@ -442,8 +570,10 @@ async fn table() -> (Engine, DynamoStore, String) {
 async fn no_fault_admits_too_much_loses_a_debit_or_goes_uncounted() {
     let (engine, direct, namespace) = table().await;
     let seeds = seeds();
-    let runs = stream::iter(seeds.iter().copied()).map(async |seed| (seed, run(&engine, &direct, &namespace, seed).await));
-    let results: Vec<(u64, Result<Coverage, String>)> = runs.buffer_unordered(AT_ONCE).collect().await;
+    let runs = stream::iter(seeds.iter().copied())
+        .map(async |seed| (seed, run(&engine, &direct, &namespace, seed).await));
+    let results: Vec<(u64, Result<Coverage, String>)> =
+        runs.buffer_unordered(AT_ONCE).collect().await;
     let mut coverage = Coverage::default();
     let mut failures = Vec::new();
     for (seed, result) in &results {
@@ -460,23 +590,35 @@ async fn no_fault_admits_too_much_loses_a_debit_or_goes_uncounted() {
     assert!(coverage.is_complete() || seeds.len() < 20, "something was never seen: {coverage:?}");
 }
 
-// --------------------------------------------------------------------------------------------------------- the library
+// ------------------------------------------------------------------------------------- the library
 
-/// The same through the public library: leases that are committed with more or less than was taken, rolled back or dropped;
-/// what fails goes to the settler.
+/// The same through the public library: leases that are committed with more or less than was taken,
+/// rolled back or dropped; what fails goes to the settler.
 async fn lease_run(engine: &Engine, direct: &DynamoStore, seed: u64) -> Result<u64, String> {
     let (clock, limit) = (SystemClock::new(), Limit::custom("rpm", CAPACITY, 1, 86_400).unwrap());
     let bucket = Bucket::of(&format!("lease-{seed}"), std::slice::from_ref(&limit));
-    let clients = futures_util::future::join_all((0..CLIENTS).map(|index| Client::new(engine, seed ^ 0x5EED, index))).await;
+    let clients = futures_util::future::join_all(
+        (0..CLIENTS).map(|index| Client::new(engine, seed ^ 0x5EED, index)),
+    )
+    .await;
     let limiters: Vec<RateLimiter> = clients
         .iter()
-        .map(|client| RateLimiter::builder(client.store.clone()).clock(clock).default_limits([limit.clone()]).build().unwrap())
+        .map(|client| {
+            RateLimiter::builder(client.store.clone())
+                .clock(clock)
+                .default_limits([limit.clone()])
+                .build()
+                .unwrap()
+        })
         .collect();
     let work = clients.iter().zip(&limiters).map(async |(client, limiter)| {
         let (mut granted, mut used) = (0, 0);
         for _ in 0..STEPS {
             let tokens = 1 + client.choose(5);
-            match limiter.acquire(Request::new(bucket.entity.clone(), "gpt-4").take("rpm", tokens)).await {
+            match limiter
+                .acquire(Request::new(bucket.entity.clone(), "gpt-4").take("rpm", tokens))
+                .await
+            {
                 Ok(lease) => {
                     granted += tokens;
                     used += settle(client, lease, tokens).await;
@@ -512,7 +654,9 @@ async fn lease_run(engine: &Engine, direct: &DynamoStore, seed: u64) -> Result<u
     };
     let (granted, used) = (Milli::from_tokens(granted).0, Milli::from_tokens(used).0);
     let capacity = Milli::from_tokens(CAPACITY).0;
-    let sums = format!("{granted} granted, {used} used, {consumed} consumed, {balance} left, {credits} given back, {repeated} repeated");
+    let sums = format!(
+        "{granted} granted, {used} used, {consumed} consumed, {balance} left, {credits} given back, {repeated} repeated"
+    );
     if consumed != counted {
         return Err(format!("{counted} went over the wire: {sums}"));
     }
@@ -554,11 +698,13 @@ async fn settle(client: &Client, lease: Lease, taken: u64) -> u64 {
 async fn leases_are_charged_for_what_they_used() {
     let (engine, direct, _) = table().await;
     let seeds: Vec<u64> = seeds().into_iter().step_by(2).collect();
-    let runs = stream::iter(seeds.iter().copied()).map(async |seed| (seed, lease_run(&engine, &direct, seed).await));
+    let runs = stream::iter(seeds.iter().copied())
+        .map(async |seed| (seed, lease_run(&engine, &direct, seed).await));
     let results: Vec<(u64, Result<u64, String>)> = runs.buffer_unordered(AT_ONCE).collect().await;
     let mut granted = 0;
     for (seed, result) in results {
-        granted += result.unwrap_or_else(|what| panic!("seed {seed} (ZAEL_SEED={seed} runs it alone): {what}"));
+        granted += result
+            .unwrap_or_else(|what| panic!("seed {seed} (ZAEL_SEED={seed} runs it alone): {what}"));
     }
     println!("{} runs, {granted} tokens granted", seeds.len());
     assert!(granted > 0);

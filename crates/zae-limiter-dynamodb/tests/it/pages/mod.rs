@@ -1,5 +1,5 @@
-//! Listings on pages that end when the table likes: however small its pages are, whatever it withholds, a listing is
-//! everything, once, in order.
+//! Listings on pages that end when the table likes: however small its pages are, whatever it
+//! withholds, a listing is everything, once, in order.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
@@ -11,10 +11,13 @@ use std::sync::Mutex;
 
 use zae_limiter_core::{AuditSubject, Milli, Take};
 use zae_limiter_dynamodb::DynamoStore;
-use zae_limiter_dynamodb::table::{BatchPage, Item, Key, Put, Query, QueryPage, Table, TableError, Update, Write, number};
+use zae_limiter_dynamodb::table::{
+    BatchPage, Item, Key, Put, Query, QueryPage, Table, TableError, Update, Write, number,
+};
 use zae_limiter_store::{
-    AuditQuery, BoxFuture, BucketStore, Clock, ConfigStore, ConsumeOutcome, ConsumeRequest, HistoryStore, Level, LimitsInForce, MemberTake,
-    NamespaceStore, NewEntity, Page, PageRequest, StoreError,
+    AuditQuery, BoxFuture, BucketStore, Clock, ConfigStore, ConsumeOutcome, ConsumeRequest,
+    HistoryStore, Level, LimitsInForce, MemberTake, NamespaceStore, NewEntity, Page, PageRequest,
+    StoreError,
 };
 use zae_limiter_testkit::evaluator::{EvalOptions, EvalTable, Fate, Faults, Gsi2, Operation};
 
@@ -44,29 +47,53 @@ fn name(kind: &str, index: usize) -> String {
 }
 
 /// One page of a listing, by what its items are called.
-async fn page(store: &DynamoStore, listing: &str, request: &PageRequest) -> Result<Page<String>, StoreError> {
+async fn page(
+    store: &DynamoStore,
+    listing: &str,
+    request: &PageRequest,
+) -> Result<Page<String>, StoreError> {
     fn named<T>(page: Page<T>, name: impl Fn(&T) -> String) -> Page<String> {
         Page { items: page.items.iter().map(name).collect(), next: page.next }
     }
     let (parent, resource) = ("org".parse().unwrap(), "gpt-4".parse().unwrap());
     Ok(match listing {
         "entities" => named(store.entities(request).await?, |entity| entity.id.to_string()),
-        "children" => named(store.children(&parent, request).await?, |entity| entity.id.to_string()),
-        "entities with limits" => named(store.entities_with_limits(Some(&resource), request).await?, ToString::to_string),
-        "entities with limits for all resources" => named(store.entities_with_limits(None, request).await?, ToString::to_string),
-        "resources with defaults" => named(store.resources_with_defaults(request).await?, ToString::to_string),
-        "resources with entity limits" => named(store.resources_with_entity_limits(request).await?, |resource| format!("{resource:?}")),
-        "buckets" => named(store.buckets(&parent, request).await?, |bucket| format!("{} {}", bucket.resource, balance(&bucket.state))),
-        "resource buckets" => {
-            named(store.resource_buckets(&resource, request).await?, |bucket| format!("{} {}", bucket.entity, balance(&bucket.state)))
+        "children" => {
+            named(store.children(&parent, request).await?, |entity| entity.id.to_string())
         }
-        "namespaces" => named(store.namespaces(request).await?, |namespace| namespace.name.to_string()),
-        "orphans" => named(store.orphan_namespaces(request).await?, |namespace| namespace.id.to_string()),
+        "entities with limits" => {
+            named(store.entities_with_limits(Some(&resource), request).await?, ToString::to_string)
+        }
+        "entities with limits for all resources" => {
+            named(store.entities_with_limits(None, request).await?, ToString::to_string)
+        }
+        "resources with defaults" => {
+            named(store.resources_with_defaults(request).await?, ToString::to_string)
+        }
+        "resources with entity limits" => {
+            named(store.resources_with_entity_limits(request).await?, |resource| {
+                format!("{resource:?}")
+            })
+        }
+        "buckets" => named(store.buckets(&parent, request).await?, |bucket| {
+            format!("{} {}", bucket.resource, balance(&bucket.state))
+        }),
+        "resource buckets" => named(store.resource_buckets(&resource, request).await?, |bucket| {
+            format!("{} {}", bucket.entity, balance(&bucket.state))
+        }),
+        "namespaces" => {
+            named(store.namespaces(request).await?, |namespace| namespace.name.to_string())
+        }
+        "orphans" => {
+            named(store.orphan_namespaces(request).await?, |namespace| namespace.id.to_string())
+        }
         "audit" => {
             let query = AuditQuery { subject: AuditSubject::Entity(parent), page: request.clone() };
             named(store.audit_events(&query).await?, |event| event.id.to_string())
         }
-        "audit log" => named(store.audit_log(request).await?, |event| format!("{} {}", event.id, event.subject)),
+        "audit log" => named(store.audit_log(request).await?, |event| {
+            format!("{} {}", event.id, event.subject)
+        }),
         other => panic!("{other} is no listing"),
     })
 }
@@ -81,8 +108,14 @@ async fn walk(store: &DynamoStore, listing: &str, size: u32) -> Vec<String> {
     let mut request = PageRequest::first(size);
     let mut items = Vec::new();
     for _ in 0..PAGES_MAX {
-        let page = page(store, listing, &request).await.unwrap_or_else(|error| panic!("{listing}: {error}"));
-        assert!(page.items.len() <= size as usize, "{listing}: {} on a page of {size}", page.items.len());
+        let page = page(store, listing, &request)
+            .await
+            .unwrap_or_else(|error| panic!("{listing}: {error}"));
+        assert!(
+            page.items.len() <= size as usize,
+            "{listing}: {} on a page of {size}",
+            page.items.len()
+        );
         items.extend(page.items);
         match page.next {
             Some(cursor) => request = PageRequest::after(size, cursor),
@@ -93,11 +126,19 @@ async fn walk(store: &DynamoStore, listing: &str, size: u32) -> Vec<String> {
 }
 
 async fn take(rig: &Rig, store: &DynamoStore, entity: &str, resource: &str) {
-    let in_force = LimitsInForce::new(limits("rpm:100/day").limits, zae_limiter_core::LimitSource::Builder);
+    let in_force =
+        LimitsInForce::new(limits("rpm:100/day").limits, zae_limiter_core::LimitSource::Builder);
     let (entity, resource) = (entity.parse().unwrap(), resource.parse().unwrap());
     let takes = [Take { limit: 0, amount: Milli(1000) }];
-    let members = [MemberTake { entity: &entity, resource: &resource, limits: &in_force, takes: &takes, absent: &[] }];
-    let outcome = store.consume(&ConsumeRequest { members: &members, now: rig.clock.now() }).await.unwrap();
+    let members = [MemberTake {
+        entity: &entity,
+        resource: &resource,
+        limits: &in_force,
+        takes: &takes,
+        absent: &[],
+    }];
+    let outcome =
+        store.consume(&ConsumeRequest { members: &members, now: rig.clock.now() }).await.unwrap();
     assert!(matches!(outcome, ConsumeOutcome::Granted(_)), "{outcome:?}");
 }
 
@@ -113,22 +154,45 @@ async fn filled(options: EvalOptions) -> Rig {
     for index in 0..COUNT {
         let (key, resource) = (name("key", index), name("resource", index));
         store.create_entity(&new(&key, Some("org")), &rig.change()).await.unwrap();
-        let on = |resource: &str| Level::EntityResource(key.parse().unwrap(), resource.parse().unwrap());
-        for level in [Level::Entity(key.parse().unwrap()), on("gpt-4"), on(&resource), Level::Resource(resource.parse().unwrap())] {
+        let on =
+            |resource: &str| Level::EntityResource(key.parse().unwrap(), resource.parse().unwrap());
+        for level in [
+            Level::Entity(key.parse().unwrap()),
+            on("gpt-4"),
+            on(&resource),
+            Level::Resource(resource.parse().unwrap()),
+        ] {
             store.set_limits(&level, &limits("rpm:5"), &rig.change()).await.unwrap();
         }
         // Somebody nobody registered: records, but no entity.
-        store.set_limits(&Level::Entity(name("kez", index).parse().unwrap()), &limits("rpm:5"), &rig.change()).await.unwrap();
+        store
+            .set_limits(
+                &Level::Entity(name("kez", index).parse().unwrap()),
+                &limits("rpm:5"),
+                &rig.change(),
+            )
+            .await
+            .unwrap();
         take(&rig, &store, &key, "gpt-4").await;
         take(&rig, &store, "org", &resource).await;
         for (kind, deleted) in [("team", false), ("gone", true)] {
             let team = name(kind, index);
-            store.register_namespace(&team.parse().unwrap(), &format!("id-{team}").parse().unwrap(), &rig.change()).await.unwrap();
+            store
+                .register_namespace(
+                    &team.parse().unwrap(),
+                    &format!("id-{team}").parse().unwrap(),
+                    &rig.change(),
+                )
+                .await
+                .unwrap();
             if deleted {
                 store.delete_namespace(&team.parse().unwrap(), &rig.change()).await.unwrap();
             }
         }
-        store.set_limits(&Level::Entity("org".parse().unwrap()), &limits("rpm:5"), &rig.change()).await.unwrap();
+        store
+            .set_limits(&Level::Entity("org".parse().unwrap()), &limits("rpm:5"), &rig.change())
+            .await
+            .unwrap();
     }
     rig
 }
@@ -157,7 +221,8 @@ fn withholding() -> Faults {
     })
 }
 
-/// Every page size of ours over every page size of the table, on an index that holds keys and on one that holds items.
+/// Every page size of ours over every page size of the table, on an index that holds keys and on
+/// one that holds items.
 #[tokio::test]
 async fn a_listing_is_everything_once_whatever_the_pages() {
     let expected = expected().await;
@@ -168,14 +233,18 @@ async fn a_listing_is_everything_once_whatever_the_pages() {
             for (listing, expected) in LISTINGS.iter().zip(&expected) {
                 for size in [1, 5, 12, 100] {
                     let found = walk(&store, listing, size).await;
-                    assert_eq!(found, *expected, "{listing}, {gsi2:?}, pages of {page_max}, asked for {size}");
+                    assert_eq!(
+                        found, *expected,
+                        "{listing}, {gsi2:?}, pages of {page_max}, asked for {size}"
+                    );
                 }
             }
         }
     }
 }
 
-/// A table that first answers every page with nothing but a key to go on from, as one that filters would.
+/// A table that first answers every page with nothing but a key to go on from, as one that filters
+/// would.
 struct Empty {
     table: EvalTable,
     /// What to go on from after an empty page, by the number it was given.
@@ -215,11 +284,19 @@ impl Table for Empty {
         self.table.put(put)
     }
 
-    fn transact<'a>(&'a self, writes: &'a [Write], token: &'a str) -> BoxFuture<'a, Result<(), TableError>> {
+    fn transact<'a>(
+        &'a self,
+        writes: &'a [Write],
+        token: &'a str,
+    ) -> BoxFuture<'a, Result<(), TableError>> {
         self.table.transact(writes, token)
     }
 
-    fn batch_get<'a>(&'a self, keys: &'a [Key], consistent: bool) -> BoxFuture<'a, Result<BatchPage, TableError>> {
+    fn batch_get<'a>(
+        &'a self,
+        keys: &'a [Key],
+        consistent: bool,
+    ) -> BoxFuture<'a, Result<BatchPage, TableError>> {
         self.table.batch_get(keys, consistent)
     }
 
@@ -232,7 +309,8 @@ impl Table for Empty {
 async fn a_page_without_items_is_not_the_end() {
     let expected = expected().await;
     let rig = filled(EvalOptions::new().page_max(5)).await;
-    let store = rig.client(Empty { table: rig.table.clone(), starts: Mutex::default() }, |_| {}).await;
+    let store =
+        rig.client(Empty { table: rig.table.clone(), starts: Mutex::default() }, |_| {}).await;
     for (listing, expected) in LISTINGS.iter().zip(&expected) {
         for size in [1, 7, 100] {
             assert_eq!(walk(&store, listing, size).await, *expected, "{listing}, asked for {size}");

@@ -48,12 +48,20 @@ impl Rig {
 }
 
 fn query(entity: Option<&str>, resource: Option<&str>, page: PageRequest) -> UsageQuery {
-    let (entity, resource) = (entity.map(|entity| entity.parse().unwrap()), resource.map(|resource| resource.parse().unwrap()));
+    let (entity, resource) = (
+        entity.map(|entity| entity.parse().unwrap()),
+        resource.map(|resource| resource.parse().unwrap()),
+    );
     UsageQuery { entity, resource, window: UsageWindow::Daily, from: None, until: None, page }
 }
 
 /// Everything a query finds, page by page: day, entity, resource, millitokens.
-async fn walk(store: &DynamoStore, entity: Option<&str>, resource: Option<&str>, size: u32) -> Vec<String> {
+async fn walk(
+    store: &DynamoStore,
+    entity: Option<&str>,
+    resource: Option<&str>,
+    size: u32,
+) -> Vec<String> {
     const PAGES_MAX: usize = 1000;
     let mut page = PageRequest::first(size);
     let mut found = Vec::new();
@@ -79,7 +87,9 @@ async fn walk_first(store: &DynamoStore) -> Cursor {
 #[tokio::test]
 async fn both_products_count_in_one_window() {
     let rig = Rig::new(EvalOptions::new()).await;
-    let record = |key, window, tokens, milli| rig.record(&Record { entity: "a", resource: "gpt", key, window, tokens, milli });
+    let record = |key, window, tokens, milli| {
+        rig.record(&Record { entity: "a", resource: "gpt", key, window, tokens, milli })
+    };
     record("2026-01-01T14:00:00Z", "hourly", 5, None);
     record("2026-01-01T00:00:00Z", "daily", 7, None);
     record("2026-01-01", "daily", 1, Some(1500));
@@ -90,7 +100,12 @@ async fn both_products_count_in_one_window() {
     let store = rig.store().await;
     let of_entity = ["2026-01-01 a gpt 8500", "2026-01-02 a aaa 3000", "2026-01-03 a gpt 4000"];
     let of_resource = ["2026-01-01 a gpt 8500", "2026-01-01 b gpt 2000", "2026-01-03 a gpt 4000"];
-    let of_all = ["2026-01-01 a gpt 8500", "2026-01-01 b gpt 2000", "2026-01-02 a aaa 3000", "2026-01-03 a gpt 4000"];
+    let of_all = [
+        "2026-01-01 a gpt 8500",
+        "2026-01-01 b gpt 2000",
+        "2026-01-02 a aaa 3000",
+        "2026-01-03 a gpt 4000",
+    ];
     let of_both = ["2026-01-01 a gpt 8500", "2026-01-03 a gpt 4000"];
     for size in [1, 2, 3, 100] {
         assert_eq!(walk(&store, Some("a"), None, size).await, of_entity);
@@ -108,18 +123,30 @@ async fn both_products_count_in_one_window() {
         (at("2026-01-03"), at("2026-01-03"), 0),
         (at("2026-01-03"), at("2026-01-01"), 0),
     ] {
-        let of_resource = UsageQuery { from, until, ..query(None, Some("gpt"), PageRequest::default()) };
-        assert_eq!(store.usage(&of_resource).await.unwrap().items.len(), windows, "{from:?} {until:?}");
+        let of_resource =
+            UsageQuery { from, until, ..query(None, Some("gpt"), PageRequest::default()) };
+        assert_eq!(
+            store.usage(&of_resource).await.unwrap().items.len(),
+            windows,
+            "{from:?} {until:?}"
+        );
         let of_entity = UsageQuery { entity: Some("b".parse().unwrap()), ..of_resource };
-        assert!(store.usage(&of_entity).await.unwrap().items.len() <= windows, "{from:?} {until:?}");
+        assert!(
+            store.usage(&of_entity).await.unwrap().items.len() <= windows,
+            "{from:?} {until:?}"
+        );
     }
     // A cursor from behind the end.
     let after = walk_first(&store).await;
-    let behind = UsageQuery { until: at("2026-01-01"), ..query(None, Some("gpt"), PageRequest::after(5, after)) };
+    let behind = UsageQuery {
+        until: at("2026-01-01"),
+        ..query(None, Some("gpt"), PageRequest::after(5, after))
+    };
     assert_eq!(store.usage(&behind).await.unwrap(), Page::empty());
 }
 
-/// 9 days of 5 entities on 3 resources, on tables with pages of every size, by keys and by whole items.
+/// 9 days of 5 entities on 3 resources, on tables with pages of every size, by keys and by whole
+/// items.
 #[tokio::test]
 async fn many_windows_over_many_pages() {
     let (entities, resources) = (["a", "b", "c", "d", "e"], ["chat", "chat-2", "embed"]);
@@ -133,24 +160,42 @@ async fn many_windows_over_many_pages() {
     }
     let of = |wanted: &dyn Fn(&str, &str) -> bool| -> Vec<String> {
         let found = expected.iter().filter(|(_, entity, resource, _)| wanted(entity, resource));
-        found.map(|(day, entity, resource, milli)| format!("{day} {entity} {resource} {milli}")).collect()
+        found
+            .map(|(day, entity, resource, milli)| format!("{day} {entity} {resource} {milli}"))
+            .collect()
     };
     for gsi2 in [Gsi2::KeysOnly, Gsi2::All] {
         for page_max in [1, 13, 1000] {
             let rig = Rig::new(EvalOptions::new().gsi2(gsi2).page_max(page_max)).await;
             for (day, entity, resource, milli) in &expected {
                 rig.daily(entity, resource, day, milli / 1000);
-                rig.record(&Record { entity, resource, key: &format!("{day}T05:00:00Z"), window: "hourly", tokens: 1, milli: None });
+                rig.record(&Record {
+                    entity,
+                    resource,
+                    key: &format!("{day}T05:00:00Z"),
+                    window: "hourly",
+                    tokens: 1,
+                    milli: None,
+                });
             }
             let store = rig.client(rig.table.client(1).with_faults(withholding()), |_| {}).await;
             for size in [7, 1000] {
-                let told = format!("the namespace, {gsi2:?}, pages of {page_max}, asked for {size}");
+                let told =
+                    format!("the namespace, {gsi2:?}, pages of {page_max}, asked for {size}");
                 assert_eq!(walk(&store, None, None, size).await, of(&|_, _| true), "{told}");
             }
             for size in [1, 7, 1000] {
                 let told = format!("{gsi2:?}, pages of {page_max}, asked for {size}");
-                assert_eq!(walk(&store, None, Some("chat"), size).await, of(&|_, resource| resource == "chat"), "{told}");
-                assert_eq!(walk(&store, Some("c"), None, size).await, of(&|entity, _| entity == "c"), "{told}");
+                assert_eq!(
+                    walk(&store, None, Some("chat"), size).await,
+                    of(&|_, resource| resource == "chat"),
+                    "{told}"
+                );
+                assert_eq!(
+                    walk(&store, Some("c"), None, size).await,
+                    of(&|entity, _| entity == "c"),
+                    "{told}"
+                );
                 assert_eq!(
                     walk(&store, Some("c"), Some("chat"), size).await,
                     of(&|entity, resource| (entity, resource) == ("c", "chat")),

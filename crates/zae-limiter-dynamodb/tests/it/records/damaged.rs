@@ -1,4 +1,5 @@
-//! Records of the configuration with something wrong in them: an error that names the record and the attribute, never a guess.
+//! Records of the configuration with something wrong in them: an error that names the record and
+//! the attribute, never a guess.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +9,10 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use zae_limiter_core::Limit;
 use zae_limiter_dynamodb::table::{Item, Key};
 use zae_limiter_dynamodb::{DynamoStore, keys};
-use zae_limiter_store::{ConfigStore, Level, LimitsChange, MemberKey, NewEntity, OnUnavailable, StoreError, StoreErrorKind};
+use zae_limiter_store::{
+    ConfigStore, Level, LimitsChange, MemberKey, NewEntity, OnUnavailable, StoreError,
+    StoreErrorKind,
+};
 use zae_limiter_testkit::evaluator::EvalOptions;
 use zae_limiter_testkit::zae_limiter::{AcquireError, RateLimiter, Request};
 
@@ -36,7 +40,9 @@ fn limits(texts: &[&str], on_unavailable: Option<OnUnavailable>) -> LimitsChange
 
 fn of_key(resource: Option<&str>) -> Level {
     let entity = "key".parse().unwrap();
-    resource.map_or(Level::Entity("key".parse().unwrap()), |resource| Level::EntityResource(entity, resource.parse().unwrap()))
+    resource.map_or(Level::Entity("key".parse().unwrap()), |resource| {
+        Level::EntityResource(entity, resource.parse().unwrap())
+    })
 }
 
 /// `key` under `org`: `key` may take three, by a configuration at `level`, and `org` two.
@@ -46,16 +52,27 @@ async fn world(level: &Level) -> Rig {
     for (name, parent) in [("org", None), ("key", Some("org"))] {
         let parent = parent.map(|parent: &str| parent.parse().unwrap());
         let (id, cascade) = (name.parse().unwrap(), parent.is_some());
-        let new = NewEntity { id, name: name.to_owned(), parent, cascade, metadata: BTreeMap::new() };
+        let new =
+            NewEntity { id, name: name.to_owned(), parent, cascade, metadata: BTreeMap::new() };
         store.create_entity(&new, &rig.change()).await.unwrap();
     }
     let policy = (*level == Level::System).then_some(OnUnavailable::Block);
     // Not in the order of their names, so that the order is stored as well.
-    store.set_limits(level, &limits(&["tpm:1/hour:8", "rpm:1/hour:3"], policy), &rig.change()).await.unwrap();
+    store
+        .set_limits(level, &limits(&["tpm:1/hour:8", "rpm:1/hour:3"], policy), &rig.change())
+        .await
+        .unwrap();
     if policy.is_none() {
         store.set_disabled(level, Some(false), &rig.change()).await.unwrap();
     }
-    store.set_limits(&Level::Entity("org".parse().unwrap()), &limits(&["rpm:1/hour:2"], None), &rig.change()).await.unwrap();
+    store
+        .set_limits(
+            &Level::Entity("org".parse().unwrap()),
+            &limits(&["rpm:1/hour:2"], None),
+            &rig.change(),
+        )
+        .await
+        .unwrap();
     rig
 }
 
@@ -88,7 +105,10 @@ async fn outcome(rig: &Rig) -> Result<Outcome, AcquireError> {
     let mut parameters = BTreeMap::new();
     for entity in ["key", "org"] {
         let item = rig.table.get(&rig.bucket(entity, "gpt-4")).unwrap_or_default();
-        for (name, value) in item.iter().filter(|(name, _)| ["_cp", "_ra", "_rp"].iter().any(|field| name.ends_with(field))) {
+        for (name, value) in item
+            .iter()
+            .filter(|(name, _)| ["_cp", "_ra", "_rp"].iter().any(|field| name.ends_with(field)))
+        {
             parameters.insert(format!("{entity} {name}"), value.as_n().unwrap().clone());
         }
     }
@@ -96,8 +116,15 @@ async fn outcome(rig: &Rig) -> Result<Outcome, AcquireError> {
 }
 
 async fn resolve(store: &DynamoStore) -> Result<(), StoreError> {
-    let (key, org, resource) = ("key".parse().unwrap(), "org".parse().unwrap(), "gpt-4".parse().unwrap());
-    store.resolve(&[MemberKey { entity: &key, resource: &resource }, MemberKey { entity: &org, resource: &resource }]).await.map(drop)
+    let (key, org, resource) =
+        ("key".parse().unwrap(), "org".parse().unwrap(), "gpt-4".parse().unwrap());
+    store
+        .resolve(&[
+            MemberKey { entity: &key, resource: &resource },
+            MemberKey { entity: &org, resource: &resource },
+        ])
+        .await
+        .map(drop)
 }
 
 /// Puts one attribute of one record to `value`, or away, and looks at what comes of it.
@@ -122,7 +149,10 @@ impl Damage<'_> {
 
     /// Namespaces have another id in every world.
     fn key_in(&self, rig: &Rig) -> Key {
-        Key { pk: self.key.pk.replace("NAMESPACE", &rig.namespace), sk: self.key.sk.replace("NAMESPACE", &rig.namespace).into() }
+        Key {
+            pk: self.key.pk.replace("NAMESPACE", &rig.namespace),
+            sk: self.key.sk.replace("NAMESPACE", &rig.namespace).into(),
+        }
     }
 
     fn words(&self) -> String {
@@ -139,8 +169,16 @@ impl Damage<'_> {
             assert!(error.message().contains(&part), "{words}: {error}");
         }
         let granted = outcome(&rig).await;
-        assert!(matches!(granted, Err(AcquireError::Unavailable(_) | AcquireError::Incompatible(_))), "{words}: {granted:?}");
-        let buckets = rig.table.items().iter().filter(|item| item["PK"].as_s().unwrap().contains("/BUCKET#")).count();
+        assert!(
+            matches!(granted, Err(AcquireError::Unavailable(_) | AcquireError::Incompatible(_))),
+            "{words}: {granted:?}"
+        );
+        let buckets = rig
+            .table
+            .items()
+            .iter()
+            .filter(|item| item["PK"].as_s().unwrap().contains("/BUCKET#"))
+            .count();
         assert_eq!(buckets, 0, "{words}: taken from");
     }
 
@@ -177,15 +215,23 @@ async fn damage_all(level: &Level, key: impl Fn(&str) -> Key) {
         }
         let others = values().into_iter().filter(|value| !is_same_type(value, stored));
         for value in std::iter::once(None).chain(others.map(Some)) {
-            let is_unset = OPTIONAL.contains(&attribute.as_str()) && matches!(value, None | Some(AttributeValue::Null(_)));
+            let is_unset = OPTIONAL.contains(&attribute.as_str())
+                && matches!(value, None | Some(AttributeValue::Null(_)));
             let damage = Damage { level, key: key("NAMESPACE"), attribute, value };
             if is_unset {
                 continue;
             }
             if is_decisive(attribute) {
                 // A flag that is a text is a feature of the Python product.
-                let is_feature = attribute == "disabled" && matches!(damage.value, Some(AttributeValue::S(_)));
-                damage.is_an_error(if is_feature { StoreErrorKind::Incompatible } else { StoreErrorKind::Corrupt }).await;
+                let is_feature =
+                    attribute == "disabled" && matches!(damage.value, Some(AttributeValue::S(_)));
+                damage
+                    .is_an_error(if is_feature {
+                        StoreErrorKind::Incompatible
+                    } else {
+                        StoreErrorKind::Corrupt
+                    })
+                    .await;
                 errors += 1;
             } else {
                 damage.is_harmless(&expected).await;
@@ -193,7 +239,10 @@ async fn damage_all(level: &Level, key: impl Fn(&str) -> Key) {
             }
         }
     }
-    assert!(errors >= 8 && harmless >= 8, "{errors} errors, {harmless} harmless: nothing was tried");
+    assert!(
+        errors >= 8 && harmless >= 8,
+        "{errors} errors, {harmless} harmless: nothing was tried"
+    );
 }
 
 #[tokio::test]
@@ -201,12 +250,18 @@ async fn damaged_limits_of_a_level_are_an_error() {
     damage_all(&Level::System, keys::system_config).await;
     let resource = Level::Resource("gpt-4".parse().unwrap());
     damage_all(&resource, |namespace| keys::resource_config_of(namespace, "gpt-4")).await;
-    damage_all(&of_key(None), |namespace| keys::entity_config(namespace, &"key".parse().unwrap(), None)).await;
-    let own = |namespace: &str| keys::entity_config(namespace, &"key".parse().unwrap(), Some(&"gpt-4".parse().unwrap()));
+    damage_all(&of_key(None), |namespace| {
+        keys::entity_config(namespace, &"key".parse().unwrap(), None)
+    })
+    .await;
+    let own = |namespace: &str| {
+        keys::entity_config(namespace, &"key".parse().unwrap(), Some(&"gpt-4".parse().unwrap()))
+    };
     damage_all(&of_key(Some("gpt-4")), own).await;
 }
 
-/// Who goes on to whose bucket is part of what is asked: a flag that cannot be read must not end a chain.
+/// Who goes on to whose bucket is part of what is asked: a flag that cannot be read must not end a
+/// chain.
 #[tokio::test]
 async fn a_damaged_entity_is_an_error() {
     damage_all(&of_key(None), |namespace| keys::entity(namespace, &"key".parse().unwrap())).await;
@@ -215,9 +270,21 @@ async fn a_damaged_entity_is_an_error() {
 /// A level may overrule the cascade of an entity.
 #[tokio::test]
 async fn a_damaged_cascade_of_a_level_is_an_error() {
-    for value in values().into_iter().filter(|value| !matches!(value, AttributeValue::Bool(_) | AttributeValue::Null(_))) {
-        let own = keys::entity_config("NAMESPACE", &"key".parse().unwrap(), Some(&"gpt-4".parse().unwrap()));
-        let damage = Damage { level: &of_key(Some("gpt-4")), key: own, attribute: "cascade", value: Some(value) };
+    for value in values()
+        .into_iter()
+        .filter(|value| !matches!(value, AttributeValue::Bool(_) | AttributeValue::Null(_)))
+    {
+        let own = keys::entity_config(
+            "NAMESPACE",
+            &"key".parse().unwrap(),
+            Some(&"gpt-4".parse().unwrap()),
+        );
+        let damage = Damage {
+            level: &of_key(Some("gpt-4")),
+            key: own,
+            attribute: "cascade",
+            value: Some(value),
+        };
         damage.is_an_error(StoreErrorKind::Corrupt).await;
     }
 }
@@ -228,14 +295,21 @@ async fn numbers_no_limit_can_have_are_an_error() {
     for field in ["cp", "ra", "rp"] {
         for digits in ["-1", "0", "0.5", "1e3", &"9".repeat(38)] {
             let value = Some(AttributeValue::N(digits.to_owned()));
-            let damage =
-                Damage { level: &Level::System, key: keys::system_config("NAMESPACE"), attribute: &format!("l_rpm_{field}"), value };
+            let damage = Damage {
+                level: &Level::System,
+                key: keys::system_config("NAMESPACE"),
+                attribute: &format!("l_rpm_{field}"),
+                value,
+            };
             let rig = damage.done().await;
             let error = resolve(&rig.store().await).await.map(|()| digits);
             // DynamoDB hands 1e3 out as 1000, and that is a number like any other.
             if let Err(error) = error {
                 assert_eq!(error.kind(), StoreErrorKind::Incompatible, "{digits}: {error}");
-                assert!(error.message().contains("\"l_rpm_") && error.message().contains("#CONFIG"), "{digits}: {error}");
+                assert!(
+                    error.message().contains("\"l_rpm_") && error.message().contains("#CONFIG"),
+                    "{digits}: {error}"
+                );
                 assert!(outcome(&rig).await.is_err(), "{digits}");
             } else {
                 assert_eq!(digits, "1e3", "read as a number: {error:?}");
@@ -249,11 +323,15 @@ async fn numbers_no_limit_can_have_are_an_error() {
 async fn a_damaged_namespace_is_an_error() {
     for value in [None, Some(AttributeValue::N("1".to_owned())), Some(AttributeValue::Null(true))] {
         let by_id = keys::namespace_by_id("NAMESPACE");
-        let damage = Damage { level: &Level::System, key: by_id, attribute: "status", value: value.clone() };
+        let damage =
+            Damage { level: &Level::System, key: by_id, attribute: "status", value: value.clone() };
         let rig = damage.done().await;
         let error = resolve(&rig.store().await).await.expect_err("a damaged namespace");
         assert_eq!(error.kind(), StoreErrorKind::Corrupt, "{error}");
-        assert!(error.message().contains("\"status\"") && error.message().contains("#NSID#"), "{error}");
+        assert!(
+            error.message().contains("\"status\"") && error.message().contains("#NSID#"),
+            "{error}"
+        );
         assert!(outcome(&rig).await.is_err());
     }
 }
@@ -261,24 +339,48 @@ async fn a_damaged_namespace_is_an_error() {
 /// A registry that cannot be counted in names itself; limits, flags and takes do not need it.
 #[tokio::test]
 async fn a_damaged_registry_is_an_error_of_those_who_count_in_it() {
-    let (own, other) = (of_key(Some("gpt-4")), Level::EntityResource("other".parse().unwrap(), "gpt-4".parse().unwrap()));
+    let (own, other) = (
+        of_key(Some("gpt-4")),
+        Level::EntityResource("other".parse().unwrap(), "gpt-4".parse().unwrap()),
+    );
     let (rig, new) = (world(&own).await, limits(&["rpm:1"], None));
     let store = rig.store().await;
     // With the limits everything goes, and is counted out.
     store.set_disabled(&own, None, &rig.change()).await.unwrap();
-    for value in [AttributeValue::S("1".to_owned()), AttributeValue::Bool(true), AttributeValue::L(Vec::new())] {
-        let registry = damage_registry(&rig, keys::entity_config_resources(&rig.namespace), "gpt-4", value);
+    for value in [
+        AttributeValue::S("1".to_owned()),
+        AttributeValue::Bool(true),
+        AttributeValue::L(Vec::new()),
+    ] {
+        let registry =
+            damage_registry(&rig, keys::entity_config_resources(&rig.namespace), "gpt-4", value);
         is_named(store.set_limits(&other, &new, &rig.change()).await, "gpt-4", &registry);
         is_named(store.delete_limits(&own, &rig.change()).await, "gpt-4", &registry);
-        is_named(store.delete_entity(&"key".parse().unwrap(), &rig.change()).await, "gpt-4", &registry);
+        is_named(
+            store.delete_entity(&"key".parse().unwrap(), &rig.change()).await,
+            "gpt-4",
+            &registry,
+        );
         // What stays is not counted.
         store.set_limits(&own, &new, &rig.change()).await.unwrap();
-        store.set_disabled(&Level::Resource("other".parse().unwrap()), Some(true), &rig.change()).await.unwrap();
+        store
+            .set_disabled(&Level::Resource("other".parse().unwrap()), Some(true), &rig.change())
+            .await
+            .unwrap();
     }
     let everybody = Level::Resource("gpt-4".parse().unwrap());
-    let registry = damage_registry(&rig, keys::resources(&rig.namespace), "resources", AttributeValue::S("gpt-4".to_owned()));
+    let registry = damage_registry(
+        &rig,
+        keys::resources(&rig.namespace),
+        "resources",
+        AttributeValue::S("gpt-4".to_owned()),
+    );
     is_named(store.set_limits(&everybody, &new, &rig.change()).await, "resources", &registry);
-    is_named(store.set_disabled(&everybody, Some(true), &rig.change()).await, "resources", &registry);
+    is_named(
+        store.set_disabled(&everybody, Some(true), &rig.change()).await,
+        "resources",
+        &registry,
+    );
     assert_eq!(outcome(&rig).await.unwrap().granted, [true, false, false]);
 }
 

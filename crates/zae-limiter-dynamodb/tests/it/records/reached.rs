@@ -8,8 +8,8 @@ use zae_limiter_testkit::evaluator::EvalOptions;
 
 use crate::evaluated::Rig;
 
-/// Who has buckets, and of how many shards. The last name is one of another writer: an index lists it before `a`, though it is
-/// the longer one.
+/// Who has buckets, and of how many shards. The last name is one of another writer: an index lists
+/// it before `a`, though it is the longer one.
 const BUCKETS: [(&str, u32); 5] = [("a", 2), ("b", 3), ("c", 11), ("d", 1), ("a!", 3)];
 
 fn resource() -> ResourceName {
@@ -29,7 +29,8 @@ async fn sharded(page_max: usize) -> Rig {
                 ("GSI3PK", format!("{namespace}/ENTITY#{entity}")),
                 ("GSI3SK", format!("BUCKET#gpt-4#{shard}")),
             ];
-            let mut item: Item = keys.into_iter().map(|(name, value)| (name.to_owned(), text(value))).collect();
+            let mut item: Item =
+                keys.into_iter().map(|(name, value)| (name.to_owned(), text(value))).collect();
             item.insert("shard_count".to_owned(), number(i64::from(shards)));
             rig.table.insert(&item);
         }
@@ -57,10 +58,18 @@ async fn a_bucket_of_several_shards_is_one_wherever_a_page_ends() {
         }
         for (entity, shards) in BUCKETS.into_iter().filter(|(entity, _)| *entity != "a!") {
             let own = Level::EntityResource(entity.parse().unwrap(), resource());
-            assert_eq!(store.set_disabled(&own, Some(false), &rig.change()).await.unwrap(), 1, "{entity}, pages of {page_max}");
+            assert_eq!(
+                store.set_disabled(&own, Some(false), &rig.change()).await.unwrap(),
+                1,
+                "{entity}, pages of {page_max}"
+            );
             assert_eq!(off(&rig, entity), 0, "{entity} has {shards} shards, pages of {page_max}");
         }
-        assert_eq!(store.set_disabled(&everybody, None, &rig.change()).await.unwrap(), 5, "pages of {page_max}");
+        assert_eq!(
+            store.set_disabled(&everybody, None, &rig.change()).await.unwrap(),
+            5,
+            "pages of {page_max}"
+        );
     }
 }
 
@@ -72,8 +81,17 @@ async fn a_shard_that_is_gone_is_not_counted() {
         let store = rig.store().await;
         let state = |pk: String| Key { pk, sk: "#STATE".into() };
         for (entity, shard) in [("d", 0), ("b", 0), ("a", 1)] {
-            assert!(rig.table.remove(&state(format!("{}/BUCKET#{entity}#gpt-4#{shard}", rig.namespace))));
+            assert!(
+                rig.table
+                    .remove(&state(format!("{}/BUCKET#{entity}#gpt-4#{shard}", rig.namespace)))
+            );
         }
-        assert_eq!(store.set_disabled(&Level::Resource(resource()), Some(true), &rig.change()).await.unwrap(), 4);
+        assert_eq!(
+            store
+                .set_disabled(&Level::Resource(resource()), Some(true), &rig.change())
+                .await
+                .unwrap(),
+            4
+        );
     }
 }

@@ -8,7 +8,8 @@ use zae_limiter_core::TimeMs;
 use zae_limiter_dynamodb::clock::{Span, TableTime};
 use zae_limiter_dynamodb::sdk::CallLog;
 use zae_limiter_dynamodb::table::{
-    Action, Comparison, Condition, Index, Item, Key, Query, Sort, Table, Update, compare, compare_with, text,
+    Action, Comparison, Condition, Index, Item, Key, Query, Sort, Table, Update, compare,
+    compare_with, text,
 };
 use zae_limiter_store::ManualClock;
 
@@ -22,7 +23,10 @@ fn key(pk: &str) -> Key {
 fn update() -> Update {
     Update {
         key: key("p"),
-        actions: vec![Action::Add("b_rpm_tk".into(), -1000), Action::Set("lw".into(), text("nonce"))],
+        actions: vec![
+            Action::Add("b_rpm_tk".into(), -1000),
+            Action::Set("lw".into(), text("nonce")),
+        ],
         conditions: vec![
             compare("b_rpm_tk", Comparison::Ge, 1000),
             Condition::Absent("ttl".into()),
@@ -72,7 +76,10 @@ async fn the_price_includes_the_indexes() {
     let calls = log.take();
     assert_eq!(calls.len(), 1);
     let call = &calls[0];
-    assert_eq!((call.operation, call.failure, call.read_units, call.write_units, call.index_units), ("UpdateItem", None, 0.0, 3.0, 2.0));
+    assert_eq!(
+        (call.operation, call.failure, call.read_units, call.write_units, call.index_units),
+        ("UpdateItem", None, 0.0, 3.0, 2.0)
+    );
 }
 
 #[tokio::test]
@@ -81,7 +88,10 @@ async fn a_failure_is_observed_too() {
     let log = Arc::new(CallLog::new());
     let table = builder(&server.endpoint).observer(log.clone()).table().await.unwrap();
     table.update(&update()).await.unwrap_err();
-    assert_eq!(log.take().iter().map(|call| call.failure).collect::<Vec<_>>(), [Some("not_applied")]);
+    assert_eq!(
+        log.take().iter().map(|call| call.failure).collect::<Vec<_>>(),
+        [Some("not_applied")]
+    );
 }
 
 #[tokio::test]
@@ -92,7 +102,10 @@ async fn keys_the_table_did_not_get_to_come_back() {
     })));
     let table = builder(&server.endpoint).table().await.unwrap();
     let page = table.batch_get(&[key("a"), key("b")], true).await.unwrap();
-    assert_eq!(page.items, [Item::from([("PK".to_owned(), text("a")), ("SK".to_owned(), text("#STATE"))])]);
+    assert_eq!(
+        page.items,
+        [Item::from([("PK".to_owned(), text("a")), ("SK".to_owned(), text("#STATE"))])]
+    );
     assert_eq!(page.unprocessed, [key("b")]);
     assert_eq!(server.seen()[0].body["RequestItems"]["test"]["ConsistentRead"], true);
 }
@@ -128,13 +141,20 @@ async fn an_index_is_never_read_consistently() {
     assert_eq!(seen[1].body["IndexName"], "GSI3");
     assert_eq!(seen[1].body["KeyConditionExpression"], "GSI3PK=:p AND begins_with(GSI3SK,:s)");
     assert_eq!(seen[1].body["ExclusiveStartKey"], json!({"PK": {"S": "x"}}));
-    assert_eq!((&seen[1].body["Limit"], &seen[1].body["ScanIndexForward"]), (&json!(7), &json!(false)));
+    assert_eq!(
+        (&seen[1].body["Limit"], &seen[1].body["ScanIndexForward"]),
+        (&json!(7), &json!(false))
+    );
 }
 
 #[tokio::test]
 async fn connections_are_used_again_by_takes_and_by_administration() {
     let server = Server::start(Reply::ok(&json!({})));
-    let table = builder(&server.endpoint).timeouts(Duration::from_secs(5), Duration::from_secs(2)).table().await.unwrap();
+    let table = builder(&server.endpoint)
+        .timeouts(Duration::from_secs(5), Duration::from_secs(2))
+        .table()
+        .await
+        .unwrap();
     const CALLS: usize = 64;
     for _ in 0..3 {
         let update = update();
@@ -145,14 +165,23 @@ async fn connections_are_used_again_by_takes_and_by_administration() {
         table.delete_batch(&[key("a")]).await.unwrap();
     }
     assert_eq!(server.seen().len(), 3 * (CALLS + 1));
-    assert!(server.connections() <= CALLS + 1, "{} connections for {CALLS} calls at once", server.connections());
+    assert!(
+        server.connections() <= CALLS + 1,
+        "{} connections for {CALLS} calls at once",
+        server.connections()
+    );
 }
 
 #[tokio::test]
 async fn the_first_request_may_take_longer() {
-    // Until there was an answer, the timeout of a take does not count; what is not answered then takes that of administration.
+    // Until there was an answer, the timeout of a take does not count; what is not answered then
+    // takes that of administration.
     let server = Server::start(Reply::ok(&json!({})));
-    let table = builder(&server.endpoint).timeouts(Duration::from_secs(1), Duration::from_nanos(1)).table().await.unwrap();
+    let table = builder(&server.endpoint)
+        .timeouts(Duration::from_secs(1), Duration::from_nanos(1))
+        .table()
+        .await
+        .unwrap();
     table.update(&update()).await.unwrap();
     assert!(table.update(&update()).await.is_err());
     assert_eq!(table.delete_batch(&[key("a")]).await.unwrap(), []);
@@ -163,7 +192,8 @@ const DATE: &str = "Thu, 01 Jan 2026 10:00:00 GMT";
 const DATE_MS: i64 = 1_767_261_600_000;
 
 async fn corrected_at(now_ms: i64) -> TimeMs {
-    let server = Server::start(Reply::Answer { status: 200, body: "{}".to_owned(), date: Some(DATE) });
+    let server =
+        Server::start(Reply::Answer { status: 200, body: "{}".to_owned(), date: Some(DATE) });
     let clock = Arc::new(ManualClock::new(TimeMs(now_ms)));
     let table = builder(&server.endpoint).clock(clock).table().await.unwrap();
     assert_eq!(table.time(), TableTime::Doubtful(None));
@@ -180,10 +210,16 @@ async fn the_clock_is_compared_with_the_tables() {
 
 #[tokio::test]
 async fn the_latest_answer_counts_and_a_trusted_clock_is_left_alone() {
-    let server = Server::start(Reply::Answer { status: 200, body: "{}".to_owned(), date: Some(DATE) });
+    let server =
+        Server::start(Reply::Answer { status: 200, body: "{}".to_owned(), date: Some(DATE) });
     let clock = ManualClock::new(TimeMs(DATE_MS + 10_000));
     let table = builder(&server.endpoint).clock(Arc::new(clock.clone())).table().await.unwrap();
-    let trusting = builder(&server.endpoint).clock(Arc::new(clock.clone())).trust_local_clock().table().await.unwrap();
+    let trusting = builder(&server.endpoint)
+        .clock(Arc::new(clock.clone()))
+        .trust_local_clock()
+        .table()
+        .await
+        .unwrap();
     table.update(&update()).await.unwrap();
     clock.step_to(TimeMs(DATE_MS));
     assert!(matches!(table.time(), TableTime::Doubtful(Some(_))), "stepped since");
@@ -197,9 +233,20 @@ async fn the_latest_answer_counts_and_a_trusted_clock_is_left_alone() {
 async fn what_can_not_be_right_fails_before_anything_is_sent() {
     let endpoint = "http://localhost:8000";
     for (builder, wanted) in [
-        (zae_limiter_dynamodb::DynamoStore::builder("my_stack", "us-east-1").endpoint_url(endpoint), "my_stack"),
-        (zae_limiter_dynamodb::DynamoStore::builder("stack", "US East").endpoint_url(endpoint), "US East"),
-        (zae_limiter_dynamodb::DynamoStore::builder("stack", "us-east-1").endpoint_url("localhost:8000"), "localhost:8000"),
+        (
+            zae_limiter_dynamodb::DynamoStore::builder("my_stack", "us-east-1")
+                .endpoint_url(endpoint),
+            "my_stack",
+        ),
+        (
+            zae_limiter_dynamodb::DynamoStore::builder("stack", "US East").endpoint_url(endpoint),
+            "US East",
+        ),
+        (
+            zae_limiter_dynamodb::DynamoStore::builder("stack", "us-east-1")
+                .endpoint_url("localhost:8000"),
+            "localhost:8000",
+        ),
         (builder(endpoint).timeouts(Duration::ZERO, Duration::ZERO), "timeouts"),
     ] {
         let error = builder.table().await.unwrap_err();

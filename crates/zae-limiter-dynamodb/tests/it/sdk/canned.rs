@@ -1,4 +1,5 @@
-//! A tiny HTTP server that answers what the test says, so that the SDK itself makes the errors that are classified.
+//! A tiny HTTP server that answers what the test says, so that the SDK itself makes the errors that
+//! are classified.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -33,7 +34,12 @@ impl Reply {
 
     /// An error as DynamoDB sends it.
     pub(crate) fn error(status: u16, code: &str) -> Reply {
-        Reply::answer(status, format!(r#"{{"__type":"com.amazonaws.dynamodb.v20120810#{code}","message":"told by {code}"}}"#))
+        Reply::answer(
+            status,
+            format!(
+                r#"{{"__type":"com.amazonaws.dynamodb.v20120810#{code}","message":"told by {code}"}}"#
+            ),
+        )
     }
 }
 
@@ -58,7 +64,8 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
         let (seen, connections) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicUsize::new(0)));
-        let server = Server { endpoint, seen: Arc::clone(&seen), connections: Arc::clone(&connections) };
+        let server =
+            Server { endpoint, seen: Arc::clone(&seen), connections: Arc::clone(&connections) };
         in_thread(move || {
             for stream in listener.incoming() {
                 connections.fetch_add(1, Ordering::SeqCst);
@@ -100,7 +107,8 @@ fn serve(mut stream: TcpStream, reply: &Reply, seen: &Mutex<Vec<Seen>>) {
                 stream.write_all((head + body).as_bytes())
             }
             Reply::Half => {
-                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{\"Attributes\":");
+                let _ = stream
+                    .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{\"Attributes\":");
                 return;
             }
             Reply::Close | Reply::Slam => return,
@@ -132,8 +140,11 @@ fn read(reader: &mut impl BufRead) -> Option<Seen> {
             match name.to_ascii_lowercase().as_str() {
                 "x-amz-target" => operation = value.rsplit('.').next().unwrap().to_owned(),
                 "authorization" => {
-                    access_key =
-                        value.split_once("Credential=").and_then(|(_, scope)| scope.split('/').next()).unwrap_or_default().to_owned();
+                    access_key = value
+                        .split_once("Credential=")
+                        .and_then(|(_, scope)| scope.split('/').next())
+                        .unwrap_or_default()
+                        .to_owned();
                 }
                 "content-length" => length = value.parse().unwrap(),
                 _ => {}

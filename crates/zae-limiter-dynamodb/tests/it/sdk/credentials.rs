@@ -24,7 +24,8 @@ const SLOW: Duration = Duration::from_millis(500);
 /// After this long a renewal may follow another.
 const LATER: Duration = Duration::from_secs(11);
 
-/// What is handed out when: how long it takes, and in how many seconds the credentials expire; `None` for a failure.
+/// What is handed out when: how long it takes, and in how many seconds the credentials expire;
+/// `None` for a failure.
 type Script = &'static [(Duration, Option<u64>)];
 
 /// Hands out `key-0`, `key-1` and so on; the last line of the script for ever.
@@ -47,7 +48,8 @@ impl Desk {
         let number = self.asked.fetch_add(1, Ordering::SeqCst);
         let (delay, lifetime) = self.script[number.min(self.script.len() - 1)];
         SystemClock::new().sleep(delay).await;
-        let lifetime = lifetime.ok_or_else(|| CredentialsError::provider_error("the desk is closed"))?;
+        let lifetime =
+            lifetime.ok_or_else(|| CredentialsError::provider_error("the desk is closed"))?;
         let now = Duration::from_millis(SystemClock::new().now().0.unsigned_abs());
         let expiry = UNIX_EPOCH + now + Duration::from_secs(lifetime);
         Ok(Credentials::new(format!("key-{number}"), "secret", None, Some(expiry), "desk"))
@@ -73,10 +75,18 @@ struct Bench {
 
 impl Bench {
     async fn new(script: Script) -> Bench {
-        let (server, desk) = (Server::start(Reply::ok(&json!({"Attributes": {}}))), Desk::new(script));
+        let (server, desk) =
+            (Server::start(Reply::ok(&json!({"Attributes": {}}))), Desk::new(script));
         let clock = ManualClock::new(SystemClock::new().now());
-        let builder = DynamoStore::builder("test", "us-east-1").endpoint_url(&server.endpoint).timeouts(ATTEMPT, ATTEMPT);
-        let table = builder.credentials_provider(desk.clone()).clock(Arc::new(clock.clone())).table().await.unwrap();
+        let builder = DynamoStore::builder("test", "us-east-1")
+            .endpoint_url(&server.endpoint)
+            .timeouts(ATTEMPT, ATTEMPT);
+        let table = builder
+            .credentials_provider(desk.clone())
+            .clock(Arc::new(clock.clone()))
+            .table()
+            .await
+            .unwrap();
         let bench = Bench { server, desk, clock, table };
         bench.update().await.unwrap();
         bench
@@ -84,7 +94,13 @@ impl Bench {
 
     async fn update(&self) -> Result<Item, TableError> {
         let key = Key { pk: "a/BUCKET#e#r#0".to_owned(), sk: "#STATE".into() };
-        self.table.update(&Update { key, actions: vec![Action::Add("b_rpm_tk".into(), -1000)], conditions: vec![] }).await
+        self.table
+            .update(&Update {
+                key,
+                actions: vec![Action::Add("b_rpm_tk".into(), -1000)],
+                conditions: vec![],
+            })
+            .await
     }
 
     /// How often the desk was asked after this many takes, and whose key the last one used.
@@ -137,7 +153,12 @@ async fn a_renewal_that_is_slower_than_a_take_may_be_ends_all_the_same() {
 /// Whoever was asked may never answer, and must not be waited for until the process ends.
 #[tokio::test]
 async fn a_renewal_that_never_ends_is_begun_anew() {
-    let bench = Bench::new(&[(Duration::ZERO, Some(0)), (Duration::MAX, None), (Duration::ZERO, Some(3600))]).await;
+    let bench = Bench::new(&[
+        (Duration::ZERO, Some(0)),
+        (Duration::MAX, None),
+        (Duration::ZERO, Some(3600)),
+    ])
+    .await;
     bench.clock.advance(LATER);
     for _ in 0..2 {
         assert!(matches!(bench.update().await, Err(TableError::Unknown(_))));
@@ -174,7 +195,10 @@ async fn a_failure_without_credentials_is_told() {
     bench.clock.advance(LATER);
     for _ in 0..2 {
         let error = bench.update().await.unwrap_err();
-        assert!(matches!(&error, TableError::Denied(why) if why.contains("the desk is closed")), "{error}");
+        assert!(
+            matches!(&error, TableError::Denied(why) if why.contains("the desk is closed")),
+            "{error}"
+        );
     }
     assert_eq!(bench.server.seen().len(), 1, "sent with credentials that have expired");
 }

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use zae_limiter_dynamodb::sdk::{CallLog, Gsi2Projection, SdkTable, Stream, TableOptions, create_table, delete_table};
+use zae_limiter_dynamodb::sdk::{
+    CallLog, Gsi2Projection, SdkTable, Stream, TableOptions, create_table, delete_table,
+};
 use zae_limiter_dynamodb::table::{
-    Action, Cancellation, Check, Comparison, Condition, Delete, Index, Item, Key, Put, Query, QueryPage, Sort, Table, TableError, Update,
-    Write, compare, number, text,
+    Action, Cancellation, Check, Comparison, Condition, Delete, Index, Item, Key, Put, Query,
+    QueryPage, Sort, Table, TableError, Update, Write, compare, number, text,
 };
 use zae_limiter_store::{Clock, StoreErrorKind, SystemClock};
 use zae_limiter_testkit::engine::Engine;
@@ -27,7 +29,10 @@ fn key(pk: &str, sk: &'static str) -> Key {
 
 fn item(pk: &str, sk: &str, more: &[(&str, aws_sdk_dynamodb::types::AttributeValue)]) -> Item {
     let keys = [("PK", text(pk)), ("SK", text(sk))];
-    keys.into_iter().chain(more.iter().cloned()).map(|(name, value)| (name.to_owned(), value)).collect()
+    keys.into_iter()
+        .chain(more.iter().cloned())
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
 }
 
 fn put(item: Item) -> Put {
@@ -37,15 +42,26 @@ fn put(item: Item) -> Put {
 fn bucket(tk: i64) -> Item {
     let resource = [("GSI2PK", text("n/RESOURCE#r")), ("GSI2SK", text("BUCKET#e#0"))];
     let entity = [("GSI3PK", text("n/ENTITY#e")), ("GSI3SK", text("BUCKET#r#0"))];
-    let all = [("GSI4PK", text("n")), ("GSI4SK", text("BUCKET#e#r#0")), ("b_rpm_tk", number(tk)), ("rf", number(1))];
+    let all = [
+        ("GSI4PK", text("n")),
+        ("GSI4SK", text("BUCKET#e#r#0")),
+        ("b_rpm_tk", number(tk)),
+        ("rf", number(1)),
+    ];
     item("n/BUCKET#e#r#0", "#STATE", &[resource.to_vec(), entity.to_vec(), all.to_vec()].concat())
 }
 
 fn take(amount: i64) -> Update {
     Update {
         key: key("n/BUCKET#e#r#0", "#STATE"),
-        actions: vec![Action::Add("b_rpm_tk".into(), -amount), Action::Add("b_rpm_tc".into(), amount)],
-        conditions: vec![Condition::Exists("PK".into()), compare("b_rpm_tk", Comparison::Ge, amount)],
+        actions: vec![
+            Action::Add("b_rpm_tk".into(), -amount),
+            Action::Add("b_rpm_tc".into(), amount),
+        ],
+        conditions: vec![
+            Condition::Exists("PK".into()),
+            compare("b_rpm_tk", Comparison::Ge, amount),
+        ],
     }
 }
 
@@ -55,10 +71,16 @@ async fn an_update_hands_back_the_new_image_and_costs_one_unit() {
     table.put(&put(bucket(10))).await.unwrap();
     log.take();
     let image = table.update(&take(3)).await.unwrap();
-    assert_eq!((&image["b_rpm_tk"], &image["b_rpm_tc"], &image["rf"]), (&number(7), &number(3), &number(1)));
+    assert_eq!(
+        (&image["b_rpm_tk"], &image["b_rpm_tc"], &image["rf"]),
+        (&number(7), &number(3), &number(1))
+    );
     let calls = log.take();
     assert_eq!(calls.len(), 1);
-    assert_eq!((calls[0].operation, calls[0].write_units, calls[0].read_units), ("UpdateItem", 1.0, 0.0));
+    assert_eq!(
+        (calls[0].operation, calls[0].write_units, calls[0].read_units),
+        ("UpdateItem", 1.0, 0.0)
+    );
 }
 
 #[tokio::test]
@@ -104,12 +126,18 @@ async fn every_action_does_what_it_says() {
     ];
     let mut image = Item::new();
     for actions in [first.to_vec(), second.to_vec()] {
-        image = table.update(&Update { key: key("p", "s"), actions, conditions: vec![] }).await.unwrap();
+        image = table
+            .update(&Update { key: key("p", "s"), actions, conditions: vec![] })
+            .await
+            .unwrap();
     }
     let mut others = image.remove("others").unwrap().as_ss().unwrap().clone();
     others.sort();
     assert_eq!(others, ["y", "z"]);
-    assert_eq!(image, item("p", "s", &[("a.b-c", text("set")), ("kept", number(1)), ("count", number(-2))]));
+    assert_eq!(
+        image,
+        item("p", "s", &[("a.b-c", text("set")), ("kept", number(1)), ("count", number(-2))])
+    );
 }
 
 #[tokio::test]
@@ -135,15 +163,36 @@ async fn every_condition_means_what_it_says() {
         (missing(Comparison::Lt), false),
         (compare("t", Comparison::Gt, 0), false),
         (Condition::Any(vec![never.clone(), always.clone()]), true),
-        (Condition::Any(vec![never.clone(), Condition::All(vec![always.clone(), never.clone()])]), false),
-        (Condition::All(vec![always.clone(), Condition::Any(vec![never.clone(), always.clone()])]), true),
+        (
+            Condition::Any(vec![
+                never.clone(),
+                Condition::All(vec![always.clone(), never.clone()]),
+            ]),
+            false,
+        ),
+        (
+            Condition::All(vec![
+                always.clone(),
+                Condition::Any(vec![never.clone(), always.clone()]),
+            ]),
+            true,
+        ),
         (Condition::Any(vec![]), false),
         (Condition::All(vec![]), true),
     ] {
-        let update =
-            Update { key: key("p", "s"), actions: vec![Action::Set("seen".into(), number(1))], conditions: vec![condition.clone()] };
+        let update = Update {
+            key: key("p", "s"),
+            actions: vec![Action::Set("seen".into(), number(1))],
+            conditions: vec![condition.clone()],
+        };
         let result = table.update(&update).await;
-        assert!(matches!((&result, holds), (Ok(_), true) | (Err(TableError::Condition(Some(_))), false)), "{condition:?}: {result:?}");
+        assert!(
+            matches!(
+                (&result, holds),
+                (Ok(_), true) | (Err(TableError::Condition(Some(_))), false)
+            ),
+            "{condition:?}: {result:?}"
+        );
     }
 }
 
@@ -167,15 +216,27 @@ async fn a_transaction_applies_all_legs_once_or_none() {
     let legs = |check: &str| {
         vec![
             Write::Update(take(3)),
-            Write::Put(Put { item: item("new", "s", &[]), conditions: vec![Condition::Absent("PK".into())] }),
-            Write::Delete(Delete { key: key("old", "s"), conditions: vec![Condition::Exists("PK".into())] }),
-            Write::Check(Check { key: key(check, "s"), conditions: vec![Condition::Exists("PK".into())] }),
+            Write::Put(Put {
+                item: item("new", "s", &[]),
+                conditions: vec![Condition::Absent("PK".into())],
+            }),
+            Write::Delete(Delete {
+                key: key("old", "s"),
+                conditions: vec![Condition::Exists("PK".into())],
+            }),
+            Write::Check(Check {
+                key: key(check, "s"),
+                conditions: vec![Condition::Exists("PK".into())],
+            }),
         ]
     };
     match table.transact(&legs("not there"), "token-0").await.unwrap_err() {
         TableError::Canceled(reasons) => {
             let innocent = Cancellation::Innocent;
-            assert_eq!(reasons, [innocent.clone(), innocent.clone(), innocent, Cancellation::Condition(None)]);
+            assert_eq!(
+                reasons,
+                [innocent.clone(), innocent.clone(), innocent, Cancellation::Condition(None)]
+            );
         }
         other => panic!("{other:?}"),
     }
@@ -184,13 +245,23 @@ async fn a_transaction_applies_all_legs_once_or_none() {
     assert!(log.write_units() > 0.0);
     // The same token again: the same answer, and nothing is taken twice.
     table.transact(&legs("there"), "token-1").await.unwrap();
-    let page = table.batch_get(&[key("n/BUCKET#e#r#0", "#STATE"), key("old", "s"), key("new", "s")], true).await.unwrap();
-    let mut found: Vec<_> = page.items.iter().map(|item| (item["PK"].as_s().unwrap().as_str(), item.get("b_rpm_tk"))).collect();
+    let page = table
+        .batch_get(&[key("n/BUCKET#e#r#0", "#STATE"), key("old", "s"), key("new", "s")], true)
+        .await
+        .unwrap();
+    let mut found: Vec<_> = page
+        .items
+        .iter()
+        .map(|item| (item["PK"].as_s().unwrap().as_str(), item.get("b_rpm_tk")))
+        .collect();
     found.sort_by_key(|(pk, _)| *pk);
     assert_eq!(found, [("n/BUCKET#e#r#0", Some(&number(7))), ("new", None)]);
     match table.transact(&legs("there"), "token-2").await.unwrap_err() {
         TableError::Canceled(reasons) => {
-            assert!(matches!(&reasons[1], Cancellation::Condition(Some(image)) if image["PK"] == text("new")), "{reasons:?}");
+            assert!(
+                matches!(&reasons[1], Cancellation::Condition(Some(image)) if image["PK"] == text("new")),
+                "{reasons:?}"
+            );
             assert_eq!(reasons[2], Cancellation::Condition(None));
         }
         other => panic!("{other:?}"),
@@ -214,11 +285,23 @@ async fn pages(table: &SdkTable, mut query: Query) -> Vec<QueryPage> {
 }
 
 fn sort_keys(pages: &[QueryPage]) -> Vec<&str> {
-    pages.iter().flat_map(|page| &page.items).map(|item| item["SK"].as_s().unwrap().as_str()).collect()
+    pages
+        .iter()
+        .flat_map(|page| &page.items)
+        .map(|item| item["SK"].as_s().unwrap().as_str())
+        .collect()
 }
 
 fn all(partition: &str) -> Query {
-    Query { index: None, partition: partition.to_owned(), sort: Sort::All, start: None, limit: None, ascending: true, consistent: true }
+    Query {
+        index: None,
+        partition: partition.to_owned(),
+        sort: Sort::All,
+        start: None,
+        limit: None,
+        ascending: true,
+        consistent: true,
+    }
 }
 
 #[tokio::test]
@@ -235,7 +318,9 @@ async fn a_query_pages_through_a_partition() {
     assert_eq!(sort_keys(&backwards), ["c1", "b1", "a3", "a2", "a1"]);
     let prefix = pages(&table, Query { sort: Sort::Prefix("a".to_owned()), ..all("p") }).await;
     assert_eq!(sort_keys(&prefix), ["a1", "a2", "a3"]);
-    let between = pages(&table, Query { sort: Sort::Between("a2".to_owned(), "b1".to_owned()), ..all("p") }).await;
+    let between =
+        pages(&table, Query { sort: Sort::Between("a2".to_owned(), "b1".to_owned()), ..all("p") })
+            .await;
     assert_eq!(sort_keys(&between), ["a2", "a3", "b1"]);
     assert_eq!(sort_keys(&pages(&table, all("empty")).await), [""; 0]);
 }
@@ -244,7 +329,8 @@ async fn a_query_pages_through_a_partition() {
 async fn the_indexes_keep_what_the_schema_says() {
     let (_engine, table, _) = fresh(TableOptions::new()).await;
     table.put(&put(bucket(10))).await.unwrap();
-    let child = [("GSI1PK", text("n/PARENT#p")), ("GSI1SK", text("CHILD#e")), ("name", text("child"))];
+    let child =
+        [("GSI1PK", text("n/PARENT#p")), ("GSI1SK", text("CHILD#e")), ("name", text("child"))];
     table.put(&put(item("n/ENTITY#e", "#META", &child))).await.unwrap();
     for (index, partition, full) in [
         (Index::Gsi1, "n/PARENT#p", Some("name")),
@@ -252,22 +338,35 @@ async fn the_indexes_keep_what_the_schema_says() {
         (Index::Gsi3, "n/ENTITY#e", None),
         (Index::Gsi4, "n", None),
     ] {
-        let found = pages(&table, Query { index: Some(index), consistent: false, ..all(partition) }).await;
+        let found =
+            pages(&table, Query { index: Some(index), consistent: false, ..all(partition) }).await;
         let items: Vec<&Item> = found.iter().flat_map(|page| &page.items).collect();
         assert_eq!(items.len(), 1, "{index:?}");
         assert!(items[0].contains_key("PK") && items[0].contains_key("SK"));
-        assert_eq!(items[0].contains_key("name") || items[0].contains_key("b_rpm_tk"), full.is_some(), "{index:?}");
+        assert_eq!(
+            items[0].contains_key("name") || items[0].contains_key("b_rpm_tk"),
+            full.is_some(),
+            "{index:?}"
+        );
     }
 }
 
 #[tokio::test]
 async fn a_python_like_gsi2_keeps_everything() {
-    let (_engine, table, _) = fresh(TableOptions::new().gsi2(Gsi2Projection::All).stream(Stream::On)).await;
+    let (_engine, table, _) =
+        fresh(TableOptions::new().gsi2(Gsi2Projection::All).stream(Stream::On)).await;
     table.put(&put(bucket(10))).await.unwrap();
-    let found = table.query(&Query { index: Some(Index::Gsi2), consistent: false, ..all("n/RESOURCE#r") }).await.unwrap();
+    let found = table
+        .query(&Query { index: Some(Index::Gsi2), consistent: false, ..all("n/RESOURCE#r") })
+        .await
+        .unwrap();
     assert_eq!(found.items, [bucket(10)]);
-    let description = table.client().describe_table().table_name("test").send().await.unwrap().table.unwrap();
-    assert_eq!(description.stream_specification.unwrap().stream_view_type.unwrap().as_str(), "NEW_AND_OLD_IMAGES");
+    let description =
+        table.client().describe_table().table_name("test").send().await.unwrap().table.unwrap();
+    assert_eq!(
+        description.stream_specification.unwrap().stream_view_type.unwrap().as_str(),
+        "NEW_AND_OLD_IMAGES"
+    );
 }
 
 #[tokio::test]
@@ -300,7 +399,10 @@ async fn creating_and_deleting_twice_is_the_same_as_once() {
     let clock = SystemClock::new();
     table.put(&put(bucket(10))).await.unwrap();
     create_table(&table, &TableOptions::new(), &clock).await.unwrap();
-    assert_eq!(table.batch_get(&[key("n/BUCKET#e#r#0", "#STATE")], true).await.unwrap().items.len(), 1);
+    assert_eq!(
+        table.batch_get(&[key("n/BUCKET#e#r#0", "#STATE")], true).await.unwrap().items.len(),
+        1
+    );
     assert!(delete_table(&table, &clock).await.unwrap());
     assert!(!delete_table(&table, &clock).await.unwrap());
     assert!(matches!(table.update(&take(1)).await.unwrap_err(), TableError::NoTable(_)));
@@ -308,12 +410,20 @@ async fn creating_and_deleting_twice_is_the_same_as_once() {
 
 #[tokio::test]
 async fn a_table_of_somebody_else_is_left_alone() {
-    use aws_sdk_dynamodb::types::{AttributeDefinition, BillingMode, KeySchemaElement, KeyType, ScalarAttributeType};
+    use aws_sdk_dynamodb::types::{
+        AttributeDefinition, BillingMode, KeySchemaElement, KeyType, ScalarAttributeType,
+    };
     let engine = Engine::start();
     let table = builder(engine.endpoint()).table().await.unwrap();
-    let attribute = AttributeDefinition::builder().attribute_name("id").attribute_type(ScalarAttributeType::S).build().unwrap();
-    let key = KeySchemaElement::builder().attribute_name("id").key_type(KeyType::Hash).build().unwrap();
-    let request = table.client().create_table().table_name("test").billing_mode(BillingMode::PayPerRequest);
+    let attribute = AttributeDefinition::builder()
+        .attribute_name("id")
+        .attribute_type(ScalarAttributeType::S)
+        .build()
+        .unwrap();
+    let key =
+        KeySchemaElement::builder().attribute_name("id").key_type(KeyType::Hash).build().unwrap();
+    let request =
+        table.client().create_table().table_name("test").billing_mode(BillingMode::PayPerRequest);
     request.attribute_definitions(attribute).key_schema(key).send().await.unwrap();
     let error = create_table(&table, &TableOptions::new(), &SystemClock::new()).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Incompatible);
@@ -325,7 +435,11 @@ async fn the_engines_clock_is_this_machines() {
     let (_engine, table, _) = fresh(TableOptions::new()).await;
     table.put(&put(bucket(10))).await.unwrap();
     let now = SystemClock::new().now();
-    assert!(table.time().span().is_some_and(|span| span.correct(now) == now), "{:?} at {now:?}", table.time());
+    assert!(
+        table.time().span().is_some_and(|span| span.correct(now) == now),
+        "{:?} at {now:?}",
+        table.time()
+    );
 }
 
 #[tokio::test]
@@ -347,5 +461,9 @@ async fn a_store_is_created_once_and_connected_to_afterwards() {
 #[tokio::test]
 async fn a_local_engine_needs_no_credentials() {
     let engine = Engine::start();
-    zae_limiter_dynamodb::DynamoStore::builder("test", "us-east-1").endpoint_url(engine.endpoint()).create().await.unwrap();
+    zae_limiter_dynamodb::DynamoStore::builder("test", "us-east-1")
+        .endpoint_url(engine.endpoint())
+        .create()
+        .await
+        .unwrap();
 }

@@ -1,4 +1,5 @@
-//! What becomes of buckets without anybody taking: the table forgets them, administrators change their limits.
+//! What becomes of buckets without anybody taking: the table forgets them, administrators change
+//! their limits.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 

@@ -1,4 +1,5 @@
-//! Changed limits of an entity are written into its buckets, so that those who go by the bucket hold to them too.
+//! Changed limits of an entity are written into its buckets, so that those who go by the bucket
+//! hold to them too.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +32,13 @@ impl World {
     }
 
     async fn touch(&self, resource: &str) {
-        self.limiter.acquire(Request::new("user", resource).take("rpm", 1)).await.unwrap().commit().await.unwrap();
+        self.limiter
+            .acquire(Request::new("user", resource).take("rpm", 1))
+            .await
+            .unwrap()
+            .commit()
+            .await
+            .unwrap();
     }
 }
 
@@ -63,7 +70,10 @@ async fn limits_of_all_resources_reach_every_bucket_that_has_none_of_its_own() {
     world.set(&own(), &["rpm:7/hour"]).await;
     world.set(&everywhere(), &["rpm:50/hour", "tpm:10/min"]).await;
     for resource in &resources {
-        assert_eq!(world.capacities(resource).await, BTreeMap::from([("rpm".to_owned(), 50), ("tpm".to_owned(), 10)]));
+        assert_eq!(
+            world.capacities(resource).await,
+            BTreeMap::from([("rpm".to_owned(), 50), ("tpm".to_owned(), 10)])
+        );
     }
     assert_eq!(world.capacities("gpt-4").await, BTreeMap::from([("rpm".to_owned(), 7)]));
 
@@ -110,7 +120,8 @@ async fn a_disabled_bucket_gets_its_limits_when_it_is_used_again() {
     assert_eq!(world.capacity("gpt-4").await, 9);
 }
 
-/// One bucket that this version cannot read is no reason to leave the others behind, nor to fail a change that is made.
+/// One bucket that this version cannot read is no reason to leave the others behind, nor to fail a
+/// change that is made.
 #[tokio::test]
 async fn one_bucket_that_can_not_be_read_does_not_stop_the_others() {
     let world = World::with(&["rpm:100/hour"]).await;
@@ -118,13 +129,18 @@ async fn one_bucket_that_can_not_be_read_does_not_stop_the_others() {
         world.touch(resource).await;
     }
     let key = keys::bucket(&world.namespace, &"user".parse().unwrap(), &"b".parse().unwrap(), 0);
-    let spoil = Update { key, actions: vec![Action::Set("b_rpm_cp".into(), AttributeValue::S("many".to_owned()))], conditions: vec![] };
+    let spoil = Update {
+        key,
+        actions: vec![Action::Set("b_rpm_cp".into(), AttributeValue::S("many".to_owned()))],
+        conditions: vec![],
+    };
     world.table.update(&spoil).await.unwrap();
     world.set(&everywhere(), &["rpm:9/hour"]).await;
     assert_eq!((world.capacity("a").await, world.capacity("c").await), (9, 9));
 }
 
-/// Limits are cut while sixteen tasks take: nobody gets past what the two limits allow together, and the new one stands.
+/// Limits are cut while sixteen tasks take: nobody gets past what the two limits allow together,
+/// and the new one stands.
 #[tokio::test]
 async fn limits_change_under_those_who_take() {
     let world = World::with(&["rpm:200/day"]).await;
@@ -148,7 +164,8 @@ async fn limits_change_under_those_who_take() {
             world.set(&own(), &[limit]).await;
         }
     };
-    let (granted, ()) = futures_util::future::join(join_all((0..16).map(|_| taker())), changes).await;
+    let (granted, ()) =
+        futures_util::future::join(join_all((0..16).map(|_| taker())), changes).await;
     let granted: i64 = granted.into_iter().sum();
     let item = world.bucket().await.unwrap();
     assert!(granted <= 200, "{granted} of 200");

@@ -1,5 +1,5 @@
-//! What the table forgets on its own: a bucket may go only when nobody could tell it from a new one. The sweep of expired
-//! items runs when the engine is told to, at the instant it is told.
+//! What the table forgets on its own: a bucket may go only when nobody could tell it from a new
+//! one. The sweep of expired items runs when the engine is told to, at the instant it is told.
 
 use std::collections::BTreeSet;
 
@@ -29,7 +29,10 @@ async fn an_idle_bucket_is_forgotten_when_it_has_long_been_full() {
 async fn a_fast_limit_is_kept_an_hour() {
     let world = World::with(&["rpm:100/sec"]).await;
     world.take(60).await;
-    assert_eq!(world.expiry().await.unwrap(), (world.clock.now().0 + HOUR_MS + 999).div_euclid(1000));
+    assert_eq!(
+        world.expiry().await.unwrap(),
+        (world.clock.now().0 + HOUR_MS + 999).div_euclid(1000)
+    );
 }
 
 /// The debt of a week on a limit of an hour: the bucket outlives its usual time by what it owes.
@@ -69,7 +72,8 @@ async fn many_small_charges_do_not_outrun_the_expiry() {
     assert!(world.acquire(1).await.is_err());
 }
 
-/// A sweep that is late is not worse than one in time: what has expired but is still there is used and lives on.
+/// A sweep that is late is not worse than one in time: what has expired but is still there is used
+/// and lives on.
 #[tokio::test]
 async fn what_has_expired_but_is_there_is_used_and_lives_on() {
     let world = World::with(&["rpm:100/hour"]).await;
@@ -91,7 +95,8 @@ async fn what_has_expired_but_is_there_is_used_and_lives_on() {
     assert_eq!(world.available().await, -10, "full again, and then 110 more than was taken");
 }
 
-/// The lease outlived its bucket: what was used is charged to a new one, what was not is dropped with the old one.
+/// The lease outlived its bucket: what was used is charged to a new one, what was not is dropped
+/// with the old one.
 #[tokio::test]
 async fn a_lease_that_outlives_its_bucket() {
     for (used, left) in [(140, 60), (10, 100)] {
@@ -106,7 +111,8 @@ async fn a_lease_that_outlives_its_bucket() {
     }
 }
 
-/// Lowered while it was empty, and raised again after the table had its chance to forget: the cut must not turn into tokens.
+/// Lowered while it was empty, and raised again after the table had its chance to forget: the cut
+/// must not turn into tokens.
 #[tokio::test]
 async fn a_lowered_limit_is_not_a_way_to_be_forgotten_early() {
     let world = World::with(&["rpm:1000/day"]).await;
@@ -122,7 +128,8 @@ async fn a_lowered_limit_is_not_a_way_to_be_forgotten_early() {
     assert!(world.acquire(500).await.is_err(), "eight tokens have come back since, not a thousand");
 }
 
-/// The limits of one's own are for ever, and so is their bucket; the expiry comes and goes with them.
+/// The limits of one's own are for ever, and so is their bucket; the expiry comes and goes with
+/// them.
 #[tokio::test]
 async fn limits_of_ones_own_keep_their_bucket() {
     let world = World::with(&["rpm:100/hour"]).await;
@@ -146,8 +153,13 @@ async fn limits_of_ones_own_keep_their_bucket() {
 #[tokio::test]
 async fn only_buckets_and_history_are_forgotten() {
     let world = World::with(&["rpm:100/hour"]).await;
-    let entity =
-        NewEntity { id: "user".parse().unwrap(), name: "User".to_owned(), parent: None, cascade: false, metadata: Default::default() };
+    let entity = NewEntity {
+        id: "user".parse().unwrap(),
+        name: "User".to_owned(),
+        parent: None,
+        cascade: false,
+        metadata: Default::default(),
+    };
     world.limiter.create_entity(entity).await.unwrap();
     world.set(&own(), &["rpm:50/hour"]).await;
     world.set(&Level::Resource("gpt-4".parse().unwrap()), &["rpm:70/hour"]).await;
@@ -164,7 +176,9 @@ async fn only_buckets_and_history_are_forgotten() {
                 consistent: false,
             };
             let items = world.table.query(&query).await.unwrap().items;
-            kinds.extend(items.iter().map(|item| format!("{} {}", item["PK"].as_s().unwrap(), item["SK"].as_s().unwrap())));
+            kinds.extend(items.iter().map(|item| {
+                format!("{} {}", item["PK"].as_s().unwrap(), item["SK"].as_s().unwrap())
+            }));
         }
         kinds
     };
@@ -177,7 +191,8 @@ async fn only_buckets_and_history_are_forgotten() {
     assert!(world.limiter.level(&own()).await.unwrap().is_some());
 }
 
-/// Whatever happens to a bucket, when the table forgets it nobody can tell it from a new one: full, and nothing hidden.
+/// Whatever happens to a bucket, when the table forgets it nobody can tell it from a new one: full,
+/// and nothing hidden.
 #[tokio::test]
 async fn nothing_is_gained_by_being_forgotten() {
     let world = World::with(&["rpm:100/hour"]).await;
@@ -199,7 +214,8 @@ async fn nothing_is_gained_by_being_forgotten() {
                 }
             }
             6 => {
-                let text = ["rpm:100/hour", "rpm:10/hour", "rpm:7/day", "rpm:300/hour:50"][usize::try_from(pick(4)).unwrap()];
+                let text = ["rpm:100/hour", "rpm:10/hour", "rpm:7/day", "rpm:300/hour:50"]
+                    [usize::try_from(pick(4)).unwrap()];
                 world.set(&Level::System, &[text]).await;
             }
             _ => world.clock.advance(i64::try_from(pick(72 * 3_600_000)).unwrap()),
@@ -209,7 +225,8 @@ async fn nothing_is_gained_by_being_forgotten() {
         if let (Some(before), None) = (before, world.bucket().await) {
             forgotten += 1;
             let field = |name: &str| i128::from(number(&before[name]));
-            let earned = (i128::from(world.clock.now().0) - field("rf")) * field("b_rpm_ra") / field("b_rpm_rp");
+            let earned = (i128::from(world.clock.now().0) - field("rf")) * field("b_rpm_ra")
+                / field("b_rpm_rp");
             assert!(field("b_rpm_tk") + earned >= field("b_rpm_cp"), "not full: {before:?}");
             assert!(!before.contains_key("b_rpm_gp"), "something is hidden: {before:?}");
         }

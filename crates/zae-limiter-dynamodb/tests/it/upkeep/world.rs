@@ -39,7 +39,8 @@ impl World {
         let builder = builder(&engine, &clock);
         let store = builder.clone().create().await.unwrap();
         let limiter = RateLimiter::builder(store).clock(clock.clone()).build().unwrap();
-        let namespace = limiter.namespaces(&PageRequest::first(1)).await.unwrap().items[0].id.to_string();
+        let namespace =
+            limiter.namespaces(&PageRequest::first(1)).await.unwrap().items[0].id.to_string();
         World { engine, clock, table: builder.table().await.unwrap(), limiter, namespace }
     }
 
@@ -81,7 +82,8 @@ impl World {
     }
 
     pub(crate) async fn bucket_of(&self, resource: &str) -> Option<Item> {
-        let key = keys::bucket(&self.namespace, &"user".parse().unwrap(), &resource.parse().unwrap(), 0);
+        let key =
+            keys::bucket(&self.namespace, &"user".parse().unwrap(), &resource.parse().unwrap(), 0);
         self.table.batch_get(&[key], true).await.unwrap().items.pop()
     }
 

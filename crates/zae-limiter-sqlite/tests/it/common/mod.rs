@@ -2,10 +2,13 @@
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use zae_limiter_core::{ConfigStamp, EntityId, EventId, Limit, LimitSource, Milli, ResourceName, Take, TimeMs};
+use zae_limiter_core::{
+    ConfigStamp, EntityId, EventId, Limit, LimitSource, Milli, ResourceName, Take, TimeMs,
+};
 use zae_limiter_sqlite::{SqliteOptions, SqliteStore};
 use zae_limiter_store::{
-    BucketStore, BucketView, Change, ConsumeOutcome, ConsumeRequest, LimitsInForce, MemberTake, PageRequest, StoreError,
+    BucketStore, BucketView, Change, ConsumeOutcome, ConsumeRequest, LimitsInForce, MemberTake,
+    PageRequest, StoreError,
 };
 
 /// 2026-01-01T10:00:00Z, where every test begins.
@@ -24,7 +27,8 @@ pub(crate) fn gpt() -> ResourceName {
 }
 
 pub(crate) fn limits(text: &str) -> LimitsInForce {
-    let limits: Vec<Limit> = text.split_whitespace().map(|limit| limit.parse().expect("a valid limit")).collect();
+    let limits: Vec<Limit> =
+        text.split_whitespace().map(|limit| limit.parse().expect("a valid limit")).collect();
     LimitsInForce::resolved(limits, LimitSource::System, ConfigStamp(0), 7)
 }
 
@@ -70,12 +74,19 @@ pub(crate) async fn try_take(
 ) -> Result<ConsumeOutcome, StoreError> {
     let (entity, resource) = (entity(id), gpt());
     let takes = [Take { limit: 0, amount: Milli::from_tokens(tokens) }];
-    let member = MemberTake { entity: &entity, resource: &resource, limits, takes: &takes, absent: &[] };
+    let member =
+        MemberTake { entity: &entity, resource: &resource, limits, takes: &takes, absent: &[] };
     store.consume(&ConsumeRequest { members: &[member], now }).await
 }
 
 /// As [`try_take`], for what must succeed: `Some(balance)` in tokens when granted.
-pub(crate) async fn take(store: &SqliteStore, id: &str, limits: &LimitsInForce, tokens: u64, now: TimeMs) -> Option<i64> {
+pub(crate) async fn take(
+    store: &SqliteStore,
+    id: &str,
+    limits: &LimitsInForce,
+    tokens: u64,
+    now: TimeMs,
+) -> Option<i64> {
     match try_take(store, id, limits, tokens, now).await.expect("a decision") {
         ConsumeOutcome::Granted(reports) => Some(reports[0].balance.floor_tokens()),
         ConsumeOutcome::Refused(_) => None,

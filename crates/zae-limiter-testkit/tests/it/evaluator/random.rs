@@ -3,14 +3,16 @@
 use aws_sdk_dynamodb::primitives::Blob;
 use aws_sdk_dynamodb::types::AttributeValue;
 use zae_limiter_dynamodb::table::{
-    Action, Check, Comparison, Condition, Delete, Index, Item, Key, Put, Query, Sort, Update, Write, compare_with, number, text,
+    Action, Check, Comparison, Condition, Delete, Index, Item, Key, Put, Query, Sort, Update,
+    Write, compare_with, number, text,
 };
 use zae_limiter_store::{Entropy, SeededEntropy};
 
 const PARTITIONS: [&str; 3] = ["p1", "p2", "ns/ENTITY#é"];
 const SORTS: [&str; 3] = ["#STATE", "#CONFIG#a", "#CONFIG#b"];
 const ATTRS: [&str; 9] = ["n", "m", "b_a.b-c_tk", "s", "flag", "set", "any", "GSI1PK", "GSI1SK"];
-const INDEX_ATTRS: [&str; 8] = ["GSI1PK", "GSI1SK", "GSI2PK", "GSI2SK", "GSI3PK", "GSI3SK", "GSI4PK", "GSI4SK"];
+const INDEX_ATTRS: [&str; 8] =
+    ["GSI1PK", "GSI1SK", "GSI2PK", "GSI2SK", "GSI3PK", "GSI3SK", "GSI4PK", "GSI4SK"];
 const INDEX_TEXTS: [&str; 4] = ["x", "y", "xx", "ns"];
 const TEXTS: [&str; 5] = ["a", "b", "ab", "", "z"];
 const NUMBERS: [&str; 14] = [
@@ -29,7 +31,8 @@ const NUMBERS: [&str; 14] = [
     "99999999999999999999999999999999999999",
     "1767261600000",
 ];
-const INDEXES: [Option<Index>; 5] = [None, Some(Index::Gsi1), Some(Index::Gsi2), Some(Index::Gsi3), Some(Index::Gsi4)];
+const INDEXES: [Option<Index>; 5] =
+    [None, Some(Index::Gsi1), Some(Index::Gsi2), Some(Index::Gsi3), Some(Index::Gsi4)];
 
 /// One call.
 #[derive(Clone, Debug)]
@@ -73,7 +76,10 @@ impl Random {
             8..12 => Step::Put(self.put()),
             12..16 => {
                 self.tokens += 1;
-                Step::Transact(self.some(1, 4, Random::write), format!("{}-{}", self.seed, self.tokens))
+                Step::Transact(
+                    self.some(1, 4, Random::write),
+                    format!("{}-{}", self.seed, self.tokens),
+                )
             }
             16 => Step::BatchGet(self.some(1, 4, Random::key), self.chance(50)),
             17 => Step::DeleteBatch(self.some(1, 2, Random::key)),
@@ -86,7 +92,9 @@ impl Random {
 
     /// Every key there can be.
     pub(crate) fn keys(&self) -> Vec<Key> {
-        let keys = PARTITIONS.iter().flat_map(|pk| SORTS.map(|sk| Key { pk: (*pk).to_owned(), sk: sk.into() }));
+        let keys = PARTITIONS
+            .iter()
+            .flat_map(|pk| SORTS.map(|sk| Key { pk: (*pk).to_owned(), sk: sk.into() }));
         keys.collect()
     }
 
@@ -96,8 +104,13 @@ impl Random {
         for index in INDEXES {
             let partitions: &[&str] = if index.is_some() { &INDEX_TEXTS } else { &PARTITIONS };
             for (number, partition) in partitions.iter().enumerate() {
-                let (low, high) = if index.is_some() { ("x", "xx") } else { ("#CONFIG#a", "#CONFIG#b") };
-                for sort in [Sort::All, Sort::Prefix(low.to_owned()), Sort::Between(low.to_owned(), high.to_owned())] {
+                let (low, high) =
+                    if index.is_some() { ("x", "xx") } else { ("#CONFIG#a", "#CONFIG#b") };
+                for sort in [
+                    Sort::All,
+                    Sort::Prefix(low.to_owned()),
+                    Sort::Between(low.to_owned(), high.to_owned()),
+                ] {
                     queries.push(Query {
                         index,
                         partition: (*partition).to_owned(),
@@ -131,7 +144,9 @@ impl Random {
 
     fn put(&mut self) -> Put {
         let key = self.key();
-        let mut item: Item = [("PK", key.pk), ("SK", key.sk.into_owned())].map(|(name, value)| (name.to_owned(), text(value))).into();
+        let mut item: Item = [("PK", key.pk), ("SK", key.sk.into_owned())]
+            .map(|(name, value)| (name.to_owned(), text(value)))
+            .into();
         for _ in 0..self.below(7) {
             let attr = self.attr();
             let value = self.value_for(&attr);
@@ -172,8 +187,12 @@ impl Random {
                 Action::SetIfAbsent(attr.into(), value)
             }
             3 | 4 => {
-                let attr = if self.chance(85) { *self.pick(&["n", "m", "b_a.b-c_tk"]) } else { "s" };
-                Action::Add(attr.into(), *self.pick(&[1, -1, 0, 1_000, -59_000, i64::MAX, i64::MIN]))
+                let attr =
+                    if self.chance(85) { *self.pick(&["n", "m", "b_a.b-c_tk"]) } else { "s" };
+                Action::Add(
+                    attr.into(),
+                    *self.pick(&[1, -1, 0, 1_000, -59_000, i64::MAX, i64::MIN]),
+                )
             }
             5 => Action::AddMember(self.set_attr(), self.pick(&["a", "b", "c"]).to_string()),
             6 => Action::DeleteMember(self.set_attr(), self.pick(&["a", "b", "c"]).to_string()),
@@ -205,11 +224,19 @@ impl Random {
 
     /// One the type has: DynamoDB does not accept others, the engine does.
     fn comparison(&mut self, value: &AttributeValue) -> Comparison {
-        let ordered = matches!(value, AttributeValue::N(_) | AttributeValue::S(_) | AttributeValue::B(_));
+        let ordered =
+            matches!(value, AttributeValue::N(_) | AttributeValue::S(_) | AttributeValue::B(_));
         if !ordered {
             return *self.pick(&[Comparison::Eq, Comparison::Ne]);
         }
-        *self.pick(&[Comparison::Eq, Comparison::Ne, Comparison::Lt, Comparison::Le, Comparison::Gt, Comparison::Ge])
+        *self.pick(&[
+            Comparison::Eq,
+            Comparison::Ne,
+            Comparison::Lt,
+            Comparison::Le,
+            Comparison::Gt,
+            Comparison::Ge,
+        ])
     }
 
     fn value_for(&mut self, attr: &str) -> AttributeValue {
@@ -233,7 +260,9 @@ impl Random {
             5 => self.set(),
             6 => AttributeValue::B(Blob::new(self.pick(&TEXTS).as_bytes())),
             7 => AttributeValue::L(vec![number(1), text("a"), AttributeValue::L(vec![])]),
-            8 => AttributeValue::M([("k".to_owned(), number(1)), ("l".to_owned(), text("a"))].into()),
+            8 => {
+                AttributeValue::M([("k".to_owned(), number(1)), ("l".to_owned(), text("a"))].into())
+            }
             _ => AttributeValue::Ns(vec!["10".to_owned(), "2.0".to_owned(), "-1".to_owned()]),
         }
     }

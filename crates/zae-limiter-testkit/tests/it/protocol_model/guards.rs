@@ -1,5 +1,5 @@
-//! Every guard of the protocol, as a switch: a model with one of them off has to break a property. The rules that the guards
-//! keep are in `docs/protocol.md`, which names the guards of each.
+//! Every guard of the protocol, as a switch: a model with one of them off has to break a property.
+//! The rules that the guards keep are in `docs/protocol.md`, which names the guards of each.
 
 macro_rules! guards {
     ($($(#[$text:meta])* $name:ident,)*) => {

@@ -1,4 +1,5 @@
-//! The ideal bucket: exact, never deleted, fed with the same operations at true time, and the meters that judge grants alone.
+//! The ideal bucket: exact, never deleted, fed with the same operations at true time, and the
+//! meters that judge grants alone.
 
 use crate::protocol_model::item::Params;
 
@@ -7,10 +8,11 @@ use crate::protocol_model::item::Params;
 pub(crate) struct Ideal {
     pub(crate) params: Params,
     pub(crate) tk: i8,
-    /// What the limit lacks beyond its balance because its capacity was lowered, exactly (core's `BucketState::gap`).
+    /// What the limit lacks beyond its balance because its capacity was lowered, exactly (core's
+    /// `BucketState::gap`).
     pub(crate) gap: i8,
-    /// A leaky meter of grants per capacity the limit ever has: `meters[k]` looks at windows in which no capacity above
-    /// `caps[k]` was in force.
+    /// A leaky meter of grants per capacity the limit ever has: `meters[k]` looks at windows in
+    /// which no capacity above `caps[k]` was in force.
     pub(crate) meters: [i8; 2],
 }
 
@@ -19,7 +21,8 @@ impl Ideal {
         Ideal { params, tk: params.cp, gap: 0, meters: [0; 2] }
     }
 
-    /// What it lacks to be full at every capacity it ever had. At 0, forgetting it and starting it anew is the same.
+    /// What it lacks to be full at every capacity it ever had. At 0, forgetting it and starting it
+    /// anew is the same.
     pub(crate) fn lack(&self) -> i8 {
         self.params.cp - self.tk + self.gap
     }
@@ -46,7 +49,8 @@ impl Ideal {
         self.lift(amount);
     }
 
-    /// Other parameters for a limit that is in force: cut, never raised, and what the cut hides is remembered.
+    /// Other parameters for a limit that is in force: cut, never raised, and what the cut hides is
+    /// remembered.
     pub(crate) fn sync(&mut self, params: Params, caps: [i8; 2]) {
         let lacked = self.lack();
         self.tk = self.tk.min(params.cp);
@@ -59,7 +63,8 @@ impl Ideal {
         }
     }
 
-    /// A limit that was forgotten starts anew. If it was not whole, the ideal bucket has not forgotten.
+    /// A limit that was forgotten starts anew. If it was not whole, the ideal bucket has not
+    /// forgotten.
     pub(crate) fn restart(&mut self, params: Params, caps: [i8; 2]) {
         let was_whole = self.lack() <= 0;
         self.sync(params, caps);

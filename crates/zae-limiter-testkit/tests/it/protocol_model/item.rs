@@ -25,8 +25,8 @@ pub(crate) fn ticks(tokens: i8, ra: i8) -> i8 {
 /// The limits of one version of the configuration.
 pub(crate) type Config = [Option<Params>; NAMES];
 
-/// A refill instant. A tick is long beside a millisecond: writes that must move `rf` by at least 1 ms move `order`, which
-/// accrues nothing.
+/// A refill instant. A tick is long beside a millisecond: writes that must move `rf` by at least 1
+/// ms move `order`, which accrues nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Instant {
     pub(crate) tick: i8,
@@ -55,7 +55,8 @@ pub(crate) struct Item {
     pub(crate) ca: Instant,
     /// True while `vu` is 0: "look at the configuration again", set by a foreign writer.
     pub(crate) vu: bool,
-    /// True while `lw` is the nonce of the one write whose reply was lost; all other nonces are alike.
+    /// True while `lw` is the nonce of the one write whose reply was lost; all other nonces are
+    /// alike.
     pub(crate) lw_is_lost: bool,
     /// True for an item that a credit made out of nothing.
     pub(crate) stub: bool,

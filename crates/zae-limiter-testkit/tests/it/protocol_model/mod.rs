@@ -1,6 +1,7 @@
-//! A model check of the DynamoDB bucket protocol, one shard: every interleaving of a few clients in a small world, judged
-//! after each step against an ideal bucket. With all guards on nothing breaks; with any one off something does.
-//! `docs/protocol-model.md` says what is modelled and shows the counterexamples.
+//! A model check of the DynamoDB bucket protocol, one shard: every interleaving of a few clients in
+//! a small world, judged after each step against an ideal bucket. With all guards on nothing
+//! breaks; with any one off something does. `docs/protocol-model.md` says what is modelled and
+//! shows the counterexamples.
 
 mod guards;
 mod ideal;
@@ -14,7 +15,9 @@ mod writes;
 use guards::Guard;
 use model::Protocol;
 use properties::Rule;
-use setups::{CONFIG, CUT, DEBITS, DEBT, FOREIGN, GAP, GAP_DEBT, LOSSES, NAMES, SKEW, STAMPS, Setup};
+use setups::{
+    CONFIG, CUT, DEBITS, DEBT, FOREIGN, GAP, GAP_DEBT, LOSSES, NAMES, SKEW, STAMPS, Setup,
+};
 use stateright::{Checker, HasDiscoveries, Model};
 
 /// More states than any setup has: a setup that grows beyond is a mistake, not a long run.
@@ -66,7 +69,8 @@ const NEEDED: &[(&[Guard], &Setup, Rule)] = &[
     (&[Guard::GapKeepsRemoved], &NAMES, Rule::Window),
 ];
 
-/// Guards that another one makes redundant, and where that was looked at. They stay as a second line of defence.
+/// Guards that another one makes redundant, and where that was looked at. They stay as a second
+/// line of defence.
 const DEFENCE: &[(&[Guard], &Setup)] = &[
     (&[Guard::FastTtl], &DEBT),
     (&[Guard::RefillPinsCp], &FOREIGN),
@@ -81,10 +85,24 @@ const DEFENCE: &[(&[Guard], &Setup)] = &[
 #[expect(clippy::print_stdout, reason = "the sizes are part of the documentation")]
 fn check(setup: &'static Setup, off: &'static [Guard]) {
     let model = Protocol { setup, off, only: None };
-    let checker = model.checker().threads(2).target_state_count(STATES_MAX).finish_when(HasDiscoveries::Any).spawn_bfs().join();
+    let checker = model
+        .checker()
+        .threads(2)
+        .target_state_count(STATES_MAX)
+        .finish_when(HasDiscoveries::Any)
+        .spawn_bfs()
+        .join();
     let (states, unique) = (checker.state_count(), checker.unique_state_count());
-    println!("{}: {states} states, {unique} of them different, depth {}", setup.name, checker.max_depth());
-    let broken: Vec<_> = checker.discoveries().into_iter().map(|(rule, path)| format!("{rule}: {:?}", path.into_actions())).collect();
+    println!(
+        "{}: {states} states, {unique} of them different, depth {}",
+        setup.name,
+        checker.max_depth()
+    );
+    let broken: Vec<_> = checker
+        .discoveries()
+        .into_iter()
+        .map(|(rule, path)| format!("{rule}: {:?}", path.into_actions()))
+        .collect();
     assert!(broken.is_empty(), "{} without {off:?}: {broken:#?}", setup.name);
     assert!(states < STATES_MAX, "{}: not explored to the end", setup.name);
 }
@@ -93,7 +111,13 @@ fn check(setup: &'static Setup, off: &'static [Guard]) {
 fn shortest(off: &'static [Guard], setup: &'static Setup, rule: Rule) -> Option<String> {
     let model = Protocol { setup, off, only: Some(rule) };
     // One thread, so that breadth first is strict and the path is the same on every run.
-    let checker = model.checker().threads(1).target_state_count(STATES_MAX).finish_when(HasDiscoveries::Any).spawn_bfs().join();
+    let checker = model
+        .checker()
+        .threads(1)
+        .target_state_count(STATES_MAX)
+        .finish_when(HasDiscoveries::Any)
+        .spawn_bfs()
+        .join();
     let actions = checker.discovery(rule.name())?.into_actions();
     Some(actions.iter().map(|action| format!("{action:?}")).collect::<Vec<_>>().join(" > "))
 }
@@ -176,6 +200,7 @@ fn some_guards_are_defence_only() {
 fn no_guard_is_left_out() {
     let switched = NEEDED.iter().map(|(off, ..)| *off).chain(DEFENCE.iter().map(|(off, _)| *off));
     let switched: Vec<Guard> = switched.flatten().copied().collect();
-    let left_out: Vec<&Guard> = Guard::ALL.iter().filter(|guard| !switched.contains(guard)).collect();
+    let left_out: Vec<&Guard> =
+        Guard::ALL.iter().filter(|guard| !switched.contains(guard)).collect();
     assert!(left_out.is_empty(), "{left_out:?}");
 }

@@ -36,7 +36,8 @@ impl Model for Protocol {
             vu: false,
             lw_is_lost: false,
             stub: false,
-            limits: config.map(|params| params.map(|params| Limit { params, tk: params.cp, gp: 0 })),
+            limits: config
+                .map(|params| params.map(|params| Limit { params, tk: params.cp, gp: 0 })),
         };
         vec![World {
             tick: 0,
@@ -97,7 +98,9 @@ impl Model for Protocol {
                 client.read_at = world.tick + self.setup.skew[index];
                 client.causal = client.seen.item().is_some();
             }
-            Action::Debit(index, form, charge, reply) => self.debit(&mut next, index, (form, charge), reply)?,
+            Action::Debit(index, form, charge, reply) => {
+                self.debit(&mut next, index, (form, charge), reply)?
+            }
             Action::Sync(index) => self.sync(&mut next, index)?,
             Action::Clear(index) => self.clear(&mut next, index)?,
             Action::Refund(index, reply) => {
@@ -135,7 +138,8 @@ impl Protocol {
 
     /// The smallest and the largest capacity the limit ever has.
     pub(crate) fn caps(&self, name: usize) -> [i8; 2] {
-        let caps = || self.setup.versions.iter().filter_map(|config| config[name]).map(|params| params.cp);
+        let caps =
+            || self.setup.versions.iter().filter_map(|config| config[name]).map(|params| params.cp);
         [caps().min().unwrap_or(0), caps().max().unwrap_or(0)]
     }
 
@@ -147,7 +151,13 @@ impl Protocol {
     fn sender(&self, world: &World, index: usize) -> Sender<'_> {
         let client = &world.clients[index];
         let now = world.tick + self.setup.skew[index];
-        Sender { model: self, now, config: self.config(client), read_at: client.read_at, seen: client.seen }
+        Sender {
+            model: self,
+            now,
+            config: self.config(client),
+            read_at: client.read_at,
+            seen: client.seen,
+        }
     }
 
     fn client_actions(&self, world: &World, index: usize, actions: &mut Vec<Action>) {
@@ -165,8 +175,12 @@ impl Protocol {
         actions.push(Action::Look(index));
         if self.setup.versions.len() > 1 {
             let image = client.seen.item();
-            let is_odd = image.is_some_and(|image| image.vu || !self.sender(world, index).is_synced(image));
-            if client.version != world.version || (is_odd && !client.causal) || self.setup.reads_by_age() {
+            let is_odd =
+                image.is_some_and(|image| image.vu || !self.sender(world, index).is_synced(image));
+            if client.version != world.version
+                || (is_odd && !client.causal)
+                || self.setup.reads_by_age()
+            {
                 actions.push(Action::ReadConfig(index));
             }
             actions.push(Action::Sync(index));
@@ -204,7 +218,9 @@ impl Protocol {
         next.foreign -= 1;
         let before = next.item?;
         let mut after = before;
-        for (limit, params) in after.limits.iter_mut().zip(self.setup.versions[usize::from(next.version)]) {
+        for (limit, params) in
+            after.limits.iter_mut().zip(self.setup.versions[usize::from(next.version)])
+        {
             if let (Some(limit), Some(params)) = (limit.as_mut(), params) {
                 limit.params = params;
             }
@@ -233,7 +249,13 @@ impl Protocol {
     }
 
     /// Lands a debit or fails; a failed one only shows its sender the item, which is `Look`.
-    fn debit(&self, next: &mut World, index: usize, (form, charge): (Form, Charge), reply: Reply) -> Option<()> {
+    fn debit(
+        &self,
+        next: &mut World,
+        index: usize,
+        (form, charge): (Form, Charge),
+        reply: Reply,
+    ) -> Option<()> {
         let sender = self.sender(next, index);
         let client = next.clients[index];
         if let (Charge::Adjust(amount), None) = (charge, next.item) {
@@ -292,8 +314,10 @@ impl Protocol {
             } else {
                 client.read_at > image.ca.tick + self.setup.margin
             };
-        // A limit that is no longer configured is a reason to write only for a protocol that drops it at once.
-        let drops = !self.on(Guard::RemovedKept) && (0..NAMES).any(|n| sender.config[n].is_none() && image.limits[n].is_some());
+        // A limit that is no longer configured is a reason to write only for a protocol that drops
+        // it at once.
+        let drops = !self.on(Guard::RemovedKept)
+            && (0..NAMES).any(|n| sender.config[n].is_none() && image.limits[n].is_some());
         let is_stamped = image.vu && self.on(Guard::SyncNeedsNoVu);
         if !(is_new || drops) || !is_fresh || is_stamped {
             return None;
@@ -320,12 +344,25 @@ impl Protocol {
     /// `ADD tk +x` below the capacity, `SET tk = C` above it; neither `rf` nor `lw`.
     fn credit(&self, next: &mut World, index: usize, amount: i8) -> Option<()> {
         let client = next.clients[index];
-        let known = client.seen.item().and_then(|image| image.limits[LEASED]).map(|limit| limit.params).or(self.config(&client)[LEASED])?;
+        let known = client
+            .seen
+            .item()
+            .and_then(|image| image.limits[LEASED])
+            .map(|limit| limit.params)
+            .or(self.config(&client)[LEASED])?;
         let Some(item) = &mut next.item else {
             if !self.on(Guard::CreditExists) {
                 let limits = [Some(Limit { params: known, tk: amount, gp: 0 }), None];
                 let rf = Instant::at(0);
-                next.item = Some(Item { rf, ttl: i8::MAX, ca: rf, vu: false, lw_is_lost: false, stub: true, limits });
+                next.item = Some(Item {
+                    rf,
+                    ttl: i8::MAX,
+                    ca: rf,
+                    vu: false,
+                    lw_is_lost: false,
+                    stub: true,
+                    limits,
+                });
             }
             return Some(());
         };
@@ -338,7 +375,8 @@ impl Protocol {
         Some(())
     }
 
-    /// The lost write goes out again, with the same nonce. It landed before, so it should land no second time.
+    /// The lost write goes out again, with the same nonce. It landed before, so it should land no
+    /// second time.
     fn resend(&self, next: &mut World, index: usize) -> Option<()> {
         let lost = next.clients[index].lost.take()?;
         let mut sender = self.sender(next, index);
@@ -373,9 +411,13 @@ impl Protocol {
         self.land(next, after);
         let config = self.config(&next.clients[index]);
         for name in 0..NAMES {
-            if let (Some(amount), Some(ideal)) = (lost.charge.of(name, &config), &mut next.ideal[name]) {
+            if let (Some(amount), Some(ideal)) =
+                (lost.charge.of(name, &config), &mut next.ideal[name])
+            {
                 ideal.charge(amount);
-                if matches!(lost.charge, Charge::Take(_)) && after.limits[name].is_some_and(|limit| limit.tk < 0) {
+                if matches!(lost.charge, Charge::Take(_))
+                    && after.limits[name].is_some_and(|limit| limit.tk < 0)
+                {
                     next.broken |= Rule::Gate.bit();
                 }
             }
@@ -387,14 +429,20 @@ impl Protocol {
     /// Two worlds that differ only in what can no longer matter are one.
     fn forget_the_irrelevant(&self, next: &mut World) {
         for client in &mut next.clients {
-            if client.ops == 0 && (client.held == 0 || !self.setup.refunds) && client.lost.is_none() && client.credit_lost == 0 {
+            if client.ops == 0
+                && (client.held == 0 || !self.setup.refunds)
+                && client.lost.is_none()
+                && client.credit_lost == 0
+            {
                 *client = Client { own: client.own, version: client.version, ..Client::default() };
             }
             if !self.setup.reads_by_age() {
                 (client.read_at, client.own) = (0, 0);
             }
         }
-        if let (true, Some(item)) = (next.clients.iter().all(|client| client.lost.is_none()), &mut next.item) {
+        if let (true, Some(item)) =
+            (next.clients.iter().all(|client| client.lost.is_none()), &mut next.item)
+        {
             item.lw_is_lost = false;
         }
     }

@@ -11,7 +11,8 @@ use crate::protocol_model::world::{Client, World};
 pub(crate) enum Rule {
     /// The stored item, projected to now, is the ideal bucket.
     Exact,
-    /// Granted in any window <= largest capacity in force in it + rate · length (+ rate · clock spread).
+    /// Granted in any window <= largest capacity in force in it + rate · length (+ rate · clock
+    /// spread).
     Window,
     /// A gated debit never leaves debt.
     Gate,
@@ -87,7 +88,8 @@ impl Rule {
     }
 }
 
-/// The rules to check: one, or all that the world promises. With clocks that disagree nothing is exact.
+/// The rules to check: one, or all that the world promises. With clocks that disagree nothing is
+/// exact.
 pub(crate) fn of(model: &Protocol) -> Vec<Property<Protocol>> {
     let promised = |rule: &Rule| match rule {
         // A foreign writer that raises a limit without refilling mints.
@@ -111,14 +113,17 @@ fn spread(model: &Protocol) -> i8 {
 
 /// What clocks that disagree may let through: once the spread, at the fastest rate there is.
 fn slack(model: &Protocol, name: usize) -> i8 {
-    let rates = model.setup.versions.iter().filter_map(|config| config[name]).map(|params| params.ra);
+    let rates =
+        model.setup.versions.iter().filter_map(|config| config[name]).map(|params| params.ra);
     rates.max().unwrap_or(0) * spread(model)
 }
 
 fn exact(_: &Protocol, world: &World) -> bool {
     let Some(item) = &world.item else { return true };
     (0..NAMES).all(|name| match (&item.limits[name], &world.ideal[name]) {
-        (Some(limit), Some(ideal)) => item.accrued(limit, world.tick).min(limit.params.cp) == ideal.tk,
+        (Some(limit), Some(ideal)) => {
+            item.accrued(limit, world.tick).min(limit.params.cp) == ideal.tk
+        }
         _ => true,
     })
 }
@@ -127,13 +132,17 @@ fn window(model: &Protocol, world: &World) -> bool {
     (0..NAMES).all(|name| {
         world.ideal[name].is_none_or(|ideal| {
             let pairs = ideal.meters.iter().zip(model.caps(name));
-            pairs.into_iter().all(|(meter, cap)| ideal.params.cp > cap || *meter <= cap + slack(model, name))
+            pairs
+                .into_iter()
+                .all(|(meter, cap)| ideal.params.cp > cap || *meter <= cap + slack(model, name))
         })
     })
 }
 
 fn ceiling(_: &Protocol, world: &World) -> bool {
-    world.item.is_none_or(|item| item.limits.iter().flatten().all(|limit| limit.tk <= limit.params.cp))
+    world
+        .item
+        .is_none_or(|item| item.limits.iter().flatten().all(|limit| limit.tk <= limit.params.cp))
 }
 
 fn forget(model: &Protocol, world: &World) -> bool {
@@ -146,12 +155,18 @@ fn forget(model: &Protocol, world: &World) -> bool {
 fn gap(_: &Protocol, world: &World) -> bool {
     let Some(item) = &world.item else { return true };
     (0..NAMES).all(|name| match (&item.limits[name], &world.ideal[name]) {
-        (Some(limit), Some(ideal)) => (limit.gp - (item.accrued(limit, world.tick) - limit.params.cp).max(0)).max(0) >= ideal.gap,
+        (Some(limit), Some(ideal)) => {
+            (limit.gp - (item.accrued(limit, world.tick) - limit.params.cp).max(0)).max(0)
+                >= ideal.gap
+        }
         _ => true,
     })
 }
 
 fn own_limit(model: &Protocol, world: &World) -> bool {
-    let fits = |client: &Client| model.config(client)[0].is_none_or(|params| client.own <= params.cp + params.ra * spread(model));
+    let fits = |client: &Client| {
+        model.config(client)[0]
+            .is_none_or(|params| client.own <= params.cp + params.ra * spread(model))
+    };
     world.clients[..model.setup.ops.len()].iter().all(fits)
 }

@@ -31,7 +31,8 @@ pub(crate) struct Setup {
     pub(crate) exists: bool,
 }
 
-/// A margin so long that only causal reads count: the age of reads then does not matter and is not kept.
+/// A margin so long that only causal reads count: the age of reads then does not matter and is not
+/// kept.
 const NEVER: i8 = i8::MAX;
 
 impl Setup {

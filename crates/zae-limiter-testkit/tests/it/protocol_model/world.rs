@@ -1,4 +1,5 @@
-//! The world: clients with their clocks and images, one item, the configuration, time; and the names of the steps.
+//! The world: clients with their clocks and images, one item, the configuration, time; and the
+//! names of the steps.
 
 use std::fmt;
 

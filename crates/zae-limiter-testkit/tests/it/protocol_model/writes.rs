@@ -1,4 +1,5 @@
-//! The writes of rules D1, C3, T1-T3 and G of `docs/protocol.md`: what each form's condition asks of the stored item, and what it leaves.
+//! The writes of rules D1, C3, T1-T3 and G of `docs/protocol.md`: what each form's condition asks
+//! of the stored item, and what it leaves.
 
 use crate::protocol_model::guards::Guard;
 use crate::protocol_model::item::{Config, Instant, Item, Limit, NAMES, Params, ticks};
@@ -93,10 +94,14 @@ impl Sender<'_> {
 
     /// `ADD tk -c`, `rf` untouched.
     fn fast(&self, item: &Item, charge: Charge) -> Option<Item> {
-        let debits = |name: usize| Some((name, charge.of(name, &self.config)?, self.known(name, charge)?));
+        let debits =
+            |name: usize| Some((name, charge.of(name, &self.config)?, self.known(name, charge)?));
         let shortest = (0..NAMES).filter_map(debits).map(|(_, _, params)| params.fill()).min()?;
         let r0 = self.seen.item().map_or(self.now - shortest / 2, |image| image.rf.tick);
-        if item.vu || (self.on(Guard::FastTtl) && item.ttl <= self.now) || (self.on(Guard::FastRfFloor) && item.rf.tick < r0) {
+        if item.vu
+            || (self.on(Guard::FastTtl) && item.ttl <= self.now)
+            || (self.on(Guard::FastRfFloor) && item.rf.tick < r0)
+        {
             return None;
         }
         let mut after = *item;
@@ -105,11 +110,20 @@ impl Sender<'_> {
             let up = params.ra * (self.now - r0).max(0);
             let covered = (1 - self.model.setup.ttl_fills) * params.cp;
             let (ceiling, floor) = match charge {
-                Charge::Take(_) => (Guard::FastCeiling, self.on(Guard::FastFloor).then_some(amount)),
-                _ => (Guard::AdjustCeiling, (self.model.setup.ttl_fills > 0 && self.on(Guard::FastDebt)).then_some(amount + covered)),
+                Charge::Take(_) => {
+                    (Guard::FastCeiling, self.on(Guard::FastFloor).then_some(amount))
+                }
+                _ => (
+                    Guard::AdjustCeiling,
+                    (self.model.setup.ttl_fills > 0 && self.on(Guard::FastDebt))
+                        .then_some(amount + covered),
+                ),
             };
             let other = self.on(Guard::FastPinsCp) && limit.params != params;
-            if other || (self.on(ceiling) && limit.tk > params.cp - up) || floor.is_some_and(|floor| limit.tk < floor) {
+            if other
+                || (self.on(ceiling) && limit.tk > params.cp - up)
+                || floor.is_some_and(|floor| limit.tk < floor)
+            {
                 return None;
             }
             limit.tk -= amount;
@@ -117,7 +131,8 @@ impl Sender<'_> {
         Some(after)
     }
 
-    /// The parameters a debit is pinned on: takes on the resolved limits, corrections on what the item is known to carry.
+    /// The parameters a debit is pinned on: takes on the resolved limits, corrections on what the
+    /// item is known to carry.
     fn known(&self, name: usize, charge: Charge) -> Option<Params> {
         let image = self.seen.item().and_then(|image| image.limits[name]).map(|limit| limit.params);
         if charge.is_take() { self.config[name] } else { image.or(self.config[name]) }
@@ -134,7 +149,10 @@ impl Sender<'_> {
 
     /// True when the item carries the resolved limits.
     pub(crate) fn is_synced(&self, image: &Item) -> bool {
-        let same = |name: usize| self.config[name].is_none() || image.limits[name].map(|limit| limit.params) == self.config[name];
+        let same = |name: usize| {
+            self.config[name].is_none()
+                || image.limits[name].map(|limit| limit.params) == self.config[name]
+        };
         (0..NAMES).all(same)
     }
 
@@ -147,7 +165,8 @@ impl Sender<'_> {
     pub(crate) fn clear(&self, item: &Item) -> Option<Item> {
         let image = self.seen.item()?;
         let config = image.limits.map(|limit| limit.map(|limit| limit.params));
-        Sender { model: self.model, now: self.now, config, read_at: self.read_at, seen: self.seen }.sync(item)
+        Sender { model: self.model, now: self.now, config, read_at: self.read_at, seen: self.seen }
+            .sync(item)
     }
 
     fn rewrite(&self, item: &Item, charge: Charge) -> Option<Item> {
@@ -173,12 +192,19 @@ impl Sender<'_> {
                 (Some(stored), Some(image_limit)) => {
                     let params = wanted.filter(|_| is_sync).unwrap_or(image_limit.params);
                     let add = image_limit.params.ra * (self.now - image.rf.tick).max(0);
-                    let line = Line { image: image_limit, params, add, debit: charge.of(name, &self.config), charge };
+                    let line = Line {
+                        image: image_limit,
+                        params,
+                        add,
+                        debit: charge.of(name, &self.config),
+                        charge,
+                    };
                     let mut refilled = self.refill_limit(stored, &line)?;
                     // Only a parameter write names parameters in its update.
                     refilled.limit.params = if is_sync { params } else { stored.params };
                     let is_removed = wanted.is_none() && !matches!(charge, Charge::Adjust(_));
-                    let is_dropped = is_removed && (refilled.is_whole || (is_sync && !self.on(Guard::RemovedKept)));
+                    let is_dropped = is_removed
+                        && (refilled.is_whole || (is_sync && !self.on(Guard::RemovedKept)));
                     after.limits[name] = (!is_dropped).then_some(refilled.limit);
                     if !is_dropped {
                         ttl = ttl.max(self.ttl(params, refilled.debt, refilled.limit.gp));
@@ -186,7 +212,8 @@ impl Sender<'_> {
                 }
                 (None, Some(_)) => return None,
                 (None, None) if is_sync => {
-                    after.limits[name] = wanted.map(|params| Limit { params, tk: params.cp, gp: 0 });
+                    after.limits[name] =
+                        wanted.map(|params| Limit { params, tk: params.cp, gp: 0 });
                     ttl = wanted.map_or(ttl, |params| ttl.max(self.ttl(params, 0, 0)));
                 }
                 _ => {}
@@ -197,7 +224,8 @@ impl Sender<'_> {
             after.ttl = item.ttl;
         }
         after.vu = item.vu && !is_sync && !image.vu;
-        let must_move = (is_sync && self.on(Guard::SyncMovesRf)) || (image.vu && self.on(Guard::VuMovesRf));
+        let must_move =
+            (is_sync && self.on(Guard::SyncMovesRf)) || (image.vu && self.on(Guard::VuMovesRf));
         after.rf = self.moved(item.rf, must_move);
         if is_sync || (image.vu && self.on(Guard::VuStampsCa)) {
             let moved = Instant { order: item.ca.order + 1, ..item.ca };
@@ -223,11 +251,16 @@ impl Sender<'_> {
         }
         if !self.on(Guard::TwoModes) {
             let lacking = (target - image.tk).min(add).max(0);
-            let fails = stored.tk > image.tk || gated.is_some_and(|amount| stored.tk < amount - lacking);
+            let fails =
+                stored.tk > image.tk || gated.is_some_and(|amount| stored.tk < amount - lacking);
             let limit = Limit { params, tk: stored.tk + lacking - amount, gp: stored.gp };
             return (!fails).then_some(Refilled { limit, debt: 0, is_whole: false });
         }
-        let gap = if self.on(Guard::GapRecorded) { (image.gp + image.params.cp - params.cp).max(0) } else { 0 };
+        let gap = if self.on(Guard::GapRecorded) {
+            (image.gp + image.params.cp - params.cp).max(0)
+        } else {
+            0
+        };
         let surplus = image.tk + add - target;
         if surplus >= 0 {
             let may_repay = charge != Charge::Nothing || self.on(Guard::SyncRepaysGap);
@@ -247,10 +280,12 @@ impl Sender<'_> {
         (!fails).then_some(Refilled { limit, debt, is_whole: false })
     }
 
-    /// Every limit to its capacity, whatever the exact `rf`, if even the accrual since `r1` fills it.
+    /// Every limit to its capacity, whatever the exact `rf`, if even the accrual since `r1` fills
+    /// it.
     fn blind(&self, item: &Item, charge: Charge, r1: i8) -> Option<Item> {
         let image = self.seen.item()?;
-        let latest = if r1 == image.rf.tick { image.rf } else { Instant { tick: r1, order: u8::MAX } };
+        let latest =
+            if r1 == image.rf.tick { image.rf } else { Instant { tick: r1, order: u8::MAX } };
         if (charge.is_take() && !self.is_synced(image))
             || item.vu
             || (self.on(Guard::BlindRf) && item.rf > latest)
@@ -266,13 +301,18 @@ impl Sender<'_> {
             let debit = charge.of(name, &self.config);
             let too_much = charge.is_take() && debit.is_some_and(|amount| amount > params.cp);
             let floor = params.cp - params.ra * (self.now - r1).max(0);
-            if too_much || limit.params != params || limit.tk < floor || (self.on(Guard::GapStopsBlind) && limit.gp > 0) {
+            if too_much
+                || limit.params != params
+                || limit.tk < floor
+                || (self.on(Guard::GapStopsBlind) && limit.gp > 0)
+            {
                 return None;
             }
             limit.tk = params.cp - debit.unwrap_or(0);
             ttl = ttl.max(self.ttl(params, (-limit.tk).max(0), 0));
         }
-        // The stored `ttl` is not known here, so it cannot be the larger of both; this one is enough by itself.
+        // The stored `ttl` is not known here, so it cannot be the larger of both; this one is
+        // enough by itself.
         after.ttl = ttl;
         after.rf = self.moved(item.rf, false);
         Some(after)
@@ -292,7 +332,15 @@ impl Sender<'_> {
             ttl = ttl.max(self.ttl(params, (-tk).max(0), 0));
         }
         let rf = Instant::at(self.now);
-        Some(Item { rf, ttl, ca: Instant::at(self.read_at), vu: false, lw_is_lost: false, stub: false, limits })
+        Some(Item {
+            rf,
+            ttl,
+            ca: Instant::at(self.read_at),
+            vu: false,
+            lw_is_lost: false,
+            stub: false,
+            limits,
+        })
     }
 
     /// When the limit is full and has repaid its gap, with `ttl_fills` to spare.

@@ -1,4 +1,5 @@
-//! What the tests share: a limiter on a memory store with a clock that stands still and faults on demand.
+//! What the tests share: a limiter on a memory store with a clock that stands still and faults on
+//! demand.
 #![allow(clippy::unwrap_used, reason = "each test file uses its own part")]
 
 use std::collections::VecDeque;
@@ -52,7 +53,11 @@ impl Script {
         if let Some(index) = state.queued.iter().position(|(queued, _)| *queued == operation) {
             return state.queued.remove(index).map_or(Fault::None, |(_, fault)| fault);
         }
-        state.always.iter().find(|(always, _)| *always == operation).map_or(Fault::None, |(_, fault)| *fault)
+        state
+            .always
+            .iter()
+            .find(|(always, _)| *always == operation)
+            .map_or(Fault::None, |(_, fault)| *fault)
     }
 }
 
@@ -70,16 +75,24 @@ impl Bench {
     }
 
     pub(crate) fn with(options: impl FnOnce(Builder) -> Builder) -> Bench {
-        let (clock, script, store) = (ManualClock::new(START), Script::default(), MemoryStore::new());
+        let (clock, script, store) =
+            (ManualClock::new(START), Script::default(), MemoryStore::new());
         let plan = script.clone();
-        let faulty = FaultStore::new(Arc::new(store.clone()), move |operation: &'static str| plan.next(operation));
-        let builder = RateLimiter::builder(faulty).clock(clock.clone()).entropy(SeededEntropy::new(7));
+        let faulty = FaultStore::new(Arc::new(store.clone()), move |operation: &'static str| {
+            plan.next(operation)
+        });
+        let builder =
+            RateLimiter::builder(faulty).clock(clock.clone()).entropy(SeededEntropy::new(7));
         Bench { limiter: options(builder).build().expect("limiter"), clock, script, store }
     }
 
     /// Another process: its own caches over the same store.
     pub(crate) fn second(&self) -> RateLimiter {
-        RateLimiter::builder(self.store.clone()).clock(self.clock.clone()).entropy(SeededEntropy::new(8)).build().expect("limiter")
+        RateLimiter::builder(self.store.clone())
+            .clock(self.clock.clone())
+            .entropy(SeededEntropy::new(8))
+            .build()
+            .expect("limiter")
     }
 
     pub(crate) async fn system(&self, texts: &[&str]) {
