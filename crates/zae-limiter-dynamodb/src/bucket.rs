@@ -22,9 +22,8 @@ use crate::item::{key_of, text_of};
 use crate::keys;
 use crate::options::CascadeWrites;
 use crate::page::Listing;
-use crate::refill::{Amount, balance_at};
 use crate::table::{Index, Item, Key};
-use crate::take::{Asked, Moment, SecondLook, Taken, count};
+use crate::take::{Asked, Moment, SecondLook, Taken, amounts_of, count};
 
 impl BucketStore for DynamoStore {
     fn consume<'a>(
@@ -181,7 +180,7 @@ impl DynamoStore {
             let moment = self.moment(request.now);
             let time = self.shared.ask_the_time().await.map_err(|error| error.during("consume"))?;
             // A refusal from memory is a matter of a microsecond: the clocks are read once for it.
-            let now = time.map_or_else(|| self.now(moment), |time| time.correct(request.now).0);
+            let now = time.map_or_else(|| self.now(moment), |time| time.correct(request.now));
             let asked = |member: &'r MemberTake<'r>| Asked {
                 is_ancestor: member.entity != caller,
                 ..self.asked(member)
@@ -301,7 +300,7 @@ impl DynamoStore {
     ) -> Result<Taken, StoreError> {
         let Some(image) = &look.image else {
             // It is refused either way: what was read a moment ago is good enough to say why.
-            let configured = self.member(asked.member, Trust::BEFORE_BIRTH).await?;
+            let configured = self.member(asked.member, Trust::BEFORE_CREATE).await?;
             return Ok(if configured.disabled_by.is_some() {
                 Taken::Disabled
             } else {
@@ -309,7 +308,7 @@ impl DynamoStore {
             });
         };
         image.check_supported(&asked.key.pk)?;
-        if image.disabled || image.vu.is_some() || !image.carries(&asked.member.limits.limits) {
+        if image.disabled || image.mark.is_some() || !image.carries(&asked.member.limits.limits) {
             // A take brings it up to date, or says why not.
             let Asked { member, is_ancestor, .. } = *asked;
             let spared = Asked {
@@ -329,7 +328,7 @@ impl DynamoStore {
 
     /// Refuses without a write when a bucket of the chain was seen short a moment ago. The memory
     /// may only ever refuse.
-    fn refuse_from_memory<'a>(&self, asked: &'a [Asked<'_>], now: i64) -> Option<Reports> {
+    fn refuse_from_memory<'a>(&self, asked: &'a [Asked<'_>], now: TimeMs) -> Option<Reports> {
         if !self.shared.options.speculative {
             return None;
         }
@@ -364,7 +363,7 @@ impl DynamoStore {
             .map(|(asked, (_, image))| state_of(asked.member, Some(image), now))
             .collect();
         let mut reports =
-            assess(states.iter().zip(asked.iter().map(|asked| asked.member.takes)), TimeMs(now));
+            assess(states.iter().zip(asked.iter().map(|asked| asked.member.takes)), now);
         for (index, (asked, (look, _))) in (0u8..).zip(asked.iter().zip(&known)) {
             hold(&mut reports, index, asked.member, look, now);
         }
@@ -426,11 +425,7 @@ impl DynamoStore {
         moment: Moment,
     ) -> Result<Adjusted, StoreError> {
         let key = keys::bucket(&self.id, member.entity, member.resource, 0);
-        let limits = &member.limits.limits;
-        let taken = member.takes.iter().filter(|take| take.amount.0 > 0);
-        let amounts: SmallVec<[Amount<'_>; 2]> = taken
-            .map(|take| Amount { limit: &limits[usize::from(take.limit)], milli: take.amount.0 })
-            .collect();
+        let amounts = amounts_of(member, |milli| milli > 0);
         if amounts.is_empty() {
             return Ok(Adjusted::Applied);
         }
@@ -453,7 +448,7 @@ impl DynamoStore {
                 let balance = look
                     .image
                     .as_ref()
-                    .and_then(|image| balance_at(image, limit.name(), now))
+                    .and_then(|image| image.balance_at(limit.name(), now))
                     .unwrap_or(0);
                 reports.push(LimitReport {
                     member: index,
@@ -504,8 +499,7 @@ impl DynamoStore {
                 }
             })
             .collect();
-        let mut reports =
-            assess(states.iter().zip(members.iter().map(|member| member.takes)), TimeMs(now));
+        let mut reports = assess(states.iter().zip(members.iter().map(|member| member.takes)), now);
         for (index, (member, taken)) in (0u8..).zip(members.iter().zip(taken)) {
             if let Some(Ok(Taken::Refused(refusal))) = taken {
                 hold(&mut reports, index, member, &refusal.look, now);
@@ -553,10 +547,8 @@ impl DynamoStore {
             }
             states.push(state_of(member, Some(image), now));
         }
-        let reports = assess(
-            states.iter().zip(request.members.iter().map(|member| member.takes)),
-            TimeMs(now),
-        );
+        let reports =
+            assess(states.iter().zip(request.members.iter().map(|member| member.takes)), now);
         let is_short = reports.iter().any(|report| report.wait != Wait::None);
         Ok(if is_short {
             ConsumeOutcome::Refused(reports)
@@ -609,29 +601,28 @@ impl DynamoStore {
 
 /// A bucket in the words of the core, under the limits of a member: as it is, as the change of
 /// parameters would leave it, or as a new one would start.
-fn state_of(member: &MemberTake<'_>, image: Option<&Image>, now: i64) -> BucketState {
+fn state_of(member: &MemberTake<'_>, image: Option<&Image>, now: TimeMs) -> BucketState {
     let limits = &member.limits.limits;
     let Some(image) = image else {
-        return BucketState::full(limits, member.limits.stamp, TimeMs(now));
+        return BucketState::full(limits, member.limits.stamp, now);
     };
     let mut state = image.state(limits);
     if !state.matches(limits) {
         // Too many limits is an error of the write; the balances are the same.
-        let _ = state.sync(limits, member.limits.stamp, TimeMs(now));
+        let _ = state.sync(limits, member.limits.stamp, now);
     }
     if state.active() < limits.len() {
-        BucketState::full(limits, member.limits.stamp, TimeMs(now))
+        BucketState::full(limits, member.limits.stamp, now)
     } else {
         state
     }
 }
 
 /// Lengthens the waits of the limits that a crowd drains to as long as the refusal holds.
-fn hold(reports: &mut Reports, index: u8, member: &MemberTake<'_>, look: &Seen, now: i64) {
+fn hold(reports: &mut Reports, index: u8, member: &MemberTake<'_>, look: &Seen, now: TimeMs) {
     let Some(quiet) = look.quiet(now) else { return };
-    let held = Wait::After(WaitMs::at_least_one(
-        u64::try_from(quiet.until.saturating_sub(now)).unwrap_or(0),
-    ));
+    let held =
+        Wait::After(WaitMs::at_least_one(u64::try_from(quiet.until.since(now)).unwrap_or(0)));
     for report in reports.iter_mut().filter(|report| report.member == index) {
         let name = member.limits.limits[usize::from(report.limit)].name();
         if quiet.short.iter().any(|(short, least)| short == name && report.requested.0 >= *least) {
@@ -646,7 +637,7 @@ fn untaken(image: &Image, member: &MemberTake<'_>) -> Image {
     for take in member.takes {
         let name = member.limits.limits[usize::from(take.limit)].name();
         if let Some(limit) = image.limits.iter_mut().find(|limit| limit.name == *name) {
-            limit.tk = limit.tk.saturating_add(take.amount.0);
+            limit.balance = limit.balance.saturating_add(take.amount.0);
         }
     }
     image

@@ -55,15 +55,15 @@ pub(crate) struct OwnWrites {
 
 impl OwnWrites {
     /// Leaves failed conditions to the next write that lands.
-    pub(crate) fn leave(&self, conditions: u32, now: i64) {
+    pub(crate) fn leave(&self, conditions: u32, now: TimeMs) {
         let mut unreported = self.unreported.lock().unwrap_or_else(PoisonError::into_inner);
         let before = if is_lately(unreported.0, now) { unreported.1 } else { 0 };
         *unreported =
-            (now.div_euclid(1_000), before.saturating_add(conditions).min(UNREPORTED_MAX));
+            (now.0.div_euclid(1_000), before.saturating_add(conditions).min(UNREPORTED_MAX));
     }
 
     /// Those that are left, once.
-    pub(crate) fn collect(&self, now: i64) -> u32 {
+    pub(crate) fn collect(&self, now: TimeMs) -> u32 {
         let (second, conditions) =
             std::mem::take(&mut *self.unreported.lock().unwrap_or_else(PoisonError::into_inner));
         if is_lately(second, now) { conditions } else { 0 }
@@ -75,14 +75,14 @@ impl OwnWrites {
     }
 }
 
-fn is_lately(second: i64, now: i64) -> bool {
-    now.div_euclid(1_000).saturating_sub(second) <= 1
+fn is_lately(second: i64, now: TimeMs) -> bool {
+    now.0.div_euclid(1_000).saturating_sub(second) <= 1
 }
 
 /// A refusal that holds for a while, because a crowd takes what the bucket regains.
 #[derive(Debug)]
 pub(crate) struct Quiet {
-    pub(crate) until: i64,
+    pub(crate) until: TimeMs,
     /// The limits that were short, and the least amounts that are refused.
     pub(crate) short: SmallVec<[(LimitName, i64); 1]>,
 }
@@ -122,12 +122,12 @@ impl Seen {
     }
 
     /// The refusal that still holds, if one does.
-    pub(crate) fn quiet(&self, now: i64) -> Option<&Quiet> {
+    pub(crate) fn quiet(&self, now: TimeMs) -> Option<&Quiet> {
         self.quiet.get().filter(|quiet| now < quiet.until)
     }
 
     /// Whether a refusal still holds for a request like this.
-    pub(crate) fn is_quiet(&self, debit: &Debit<'_>, now: i64) -> bool {
+    pub(crate) fn is_quiet(&self, debit: &Debit<'_>, now: TimeMs) -> bool {
         let Some(quiet) = self.quiet(now) else { return false };
         debit.asked().any(|(limit, milli)| {
             quiet.short.iter().any(|(short, least)| short == limit.name() && milli >= *least)
@@ -141,7 +141,8 @@ pub(crate) fn writes_between(before: &Seen, after: &Seen) -> i64 {
     let (Some(old), Some(new)) = (&before.image, &after.image) else { return 0 };
     let own_milli =
         after.own_then_milli.saturating_sub(before.own_then_milli).max(WCU_PER_WRITE_MILLI);
-    new.wcu_tc.saturating_sub(old.wcu_tc).saturating_sub(own_milli) / WCU_PER_WRITE_MILLI
+    new.writes_milli.saturating_sub(old.writes_milli).saturating_sub(own_milli)
+        / WCU_PER_WRITE_MILLI
 }
 
 /// Whether others wrote a bucket often between two looks at it.

@@ -2,14 +2,18 @@
 //! refused: it may lead into debt, and when every exact form has lost its race it is made without
 //! looking.
 
-use zae_limiter_core::{CounterFull, LimitParams};
+use smallvec::SmallVec;
+use zae_limiter_core::{CounterFull, LimitParams, TimeMs};
 use zae_limiter_store::StoreError;
 
-use crate::debit::View;
-use crate::image::{Image, attr, limit_attr};
-use crate::refill::{self, Amount, Refill, pin_parameters};
-use crate::table::{Action, Comparison, Condition, Key, Update, compare, text};
-use crate::write::{BucketWrite, Writer};
+use crate::debit::{View, cold_bound, seconds};
+use crate::image::Image;
+use crate::refill::{Amount, Refill, Unknown, spends};
+use crate::table::Key;
+use crate::write::{
+    BucketWrite, Ceiling, Change, ExpiryPin, FlagPin, ItemChange, Line, LineForm, Nonce, Pin, Pins,
+    Purpose, RefilledAt, To,
+};
 
 /// Debt, in capacities, that charges may add without touching the expiry: what the seven fill times
 /// of a bucket allow for.
@@ -29,22 +33,21 @@ pub(crate) enum Step {
 pub(crate) struct Charge<'a> {
     pub(crate) key: &'a Key,
     pub(crate) amounts: &'a [Amount<'a>],
-    pub(crate) nonce: &'a str,
-    /// What the write counts in `wcu`.
+    pub(crate) nonce: &'a Nonce,
+    /// What the write counts of the hidden limit.
     pub(crate) units_milli: i64,
 }
 
 impl Charge<'_> {
     /// The next write. `is_last` gives up being exact.
-    pub(crate) fn plan(&self, view: View<'_>, is_last: bool, now: i64) -> Result<Step, StoreError> {
+    pub(crate) fn plan(
+        &self,
+        view: View<'_>,
+        is_last: bool,
+        now: TimeMs,
+    ) -> Result<Step, StoreError> {
         let image = match view {
-            View::Unknown => {
-                let since = refill::cold_bound(
-                    self.amounts.iter().map(|amount| amount.limit.params()),
-                    now,
-                );
-                return Ok(Step::Charge(self.fast(since, 1, |amount| amount.limit.params(), now)));
-            }
+            View::Unknown => return Ok(Step::Charge(self.fast(None, now))),
             // Forgotten full, or deleted: what was used was used.
             View::Absent => return Ok(Step::Recreate),
             View::Known { image, .. } => image,
@@ -56,93 +59,94 @@ impl Charge<'_> {
             return Ok(Step::Charge(self.plain(image)));
         }
         if self.fits_fast(image, now) {
-            let params = |amount: &Amount<'_>| {
-                image.limit(amount.limit.name()).map_or(amount.limit.params(), |found| found.params)
-            };
-            return Ok(Step::Charge(self.fast(image.rf, image.shard_count, params, now)));
+            return Ok(Step::Charge(self.fast(Some(image), now)));
         }
         let refill = Refill {
             key: self.key,
+            purpose: Purpose::Charge,
             image,
             target: None,
             amounts: self.amounts,
             nonce: Some(self.nonce),
-            has_floor: false,
-            clears_mark: false,
+            unknown: Unknown::default(),
             units_milli: self.units_milli,
             now,
         };
-        Ok(Step::Charge(BucketWrite::update(Writer::ChargeRefill, refill.build()?)))
+        Ok(Step::Charge(refill.build()?))
     }
 
-    fn fits_fast(&self, image: &Image, now: i64) -> bool {
-        let is_alive = image.ttl.is_none_or(|ttl| ttl > now.div_euclid(1000));
+    fn fits_fast(&self, image: &Image, now: TimeMs) -> bool {
+        let is_alive = image.expires_s.is_none_or(|second| second > seconds(now));
         let fits = |amount: &Amount<'_>| {
             image.limit(amount.limit.name()).is_some_and(|found| {
-                found.tk <= ceiling(found.params, image.rf, now)
-                    && (image.ttl.is_none() || found.tk >= debt_floor(found.params, amount.milli))
+                found.balance <= ceiling(found.effective, image.refilled_at, now)
+                    && (image.expires_s.is_none()
+                        || found.balance >= debt_floor(found.effective, amount.milli))
             })
         };
         is_alive && self.amounts.iter().all(fits)
     }
 
-    fn fast(
-        &self,
-        since: i64,
-        shard_count: i64,
-        params: impl Fn(&Amount<'_>) -> LimitParams,
-        now: i64,
-    ) -> BucketWrite {
-        let mut conditions = vec![Condition::Exists(attr::PK.into())];
-        let mut actions = Vec::new();
-        let mut alive = vec![compare(attr::TTL, Comparison::Gt, now.div_euclid(1000))];
-        for amount in self.amounts {
-            let (name, params) = (amount.limit.name(), params(amount));
-            let tk = limit_attr(name, "tk");
-            pin_parameters(name, params, &mut conditions);
-            conditions.push(compare(tk.clone(), Comparison::Le, ceiling(params, since, now)));
-            alive.push(compare(tk.clone(), Comparison::Ge, debt_floor(params, amount.milli)));
-            actions.push(Action::Add(tk, amount.milli.saturating_neg()));
-            actions.push(Action::Add(limit_attr(name, "tc"), amount.milli));
-        }
-        conditions.push(compare(attr::RF, Comparison::Ge, since));
-        conditions.push(compare(attr::SHARD_COUNT, Comparison::Eq, shard_count));
-        conditions
-            .push(Condition::Any(vec![Condition::Absent(attr::TTL.into()), Condition::All(alive)]));
-        conditions.push(refill::not_ours_yet(self.nonce));
-        actions.push(Action::Set(attr::LW.into(), text(self.nonce)));
-        actions.extend(refill::heat(self.units_milli));
-        BucketWrite::update(
-            Writer::ChargeFast,
-            Update { key: self.key.clone(), actions, conditions },
-        )
+    fn fast(&self, image: Option<&Image>, now: TimeMs) -> BucketWrite {
+        let since = image.map_or_else(
+            || cold_bound(self.amounts.iter().map(|amount| amount.limit.params()), now),
+            |image| image.refilled_at,
+        );
+        let line = |amount: &Amount<'_>| {
+            let found = image.and_then(|image| image.limit(amount.limit.name()));
+            let params = amount.limit.params();
+            let (stored, effective) =
+                found.map_or((params, params), |found| (found.stored, found.effective));
+            let form = LineForm::Fast {
+                stored,
+                amount: amount.milli,
+                // A charge may lead into debt.
+                at_least: None,
+                at_most: Some(Ceiling { since: ceiling(effective, since, now), or: None }),
+                floor_if_expiring: Some(debt_floor(effective, amount.milli)),
+            };
+            Line { name: amount.limit.name().clone(), form }
+        };
+        let pins = Pins {
+            refilled_at: RefilledAt::NotBefore { since: since.0, or: None },
+            shard_count: Some(image.map_or(1, |image| image.shard_count)),
+            // What was used was used, on a disabled bucket too.
+            flag: FlagPin::Any,
+            mark: Pin::Any,
+            config_read_at: Pin::Any,
+            expiry: ExpiryPin::NoneOrAfter(seconds(now)),
+            has_room: false,
+            unknown: SmallVec::new(),
+        };
+        let change = Change {
+            nonce: Some(self.nonce.clone()),
+            pins,
+            lines: self.amounts.iter().map(line).collect(),
+            item: ItemChange::only(spends(self.units_milli)),
+        };
+        BucketWrite::change(self.key.clone(), Purpose::Charge, change)
     }
 
-    /// How many of the amounts [`Writer::ChargePlain`] cannot charge: limits that the image lacks.
+    /// How many of the amounts a charge of the last resort cannot charge: limits that the image lacks.
     pub(crate) fn left_out(&self, image: &Image) -> usize {
         self.amounts.iter().filter(|amount| image.limit(amount.limit.name()).is_none()).count()
     }
 
     fn plain(&self, image: &Image) -> BucketWrite {
-        let mut conditions: Vec<Condition> =
-            vec![Condition::Exists(attr::PK.into()), refill::not_ours_yet(self.nonce)];
-        // Without a look at the debt there is no saying when it is paid: the next refill gives the
-        // bucket an expiry again.
-        let mut actions =
-            vec![Action::Set(attr::LW.into(), text(self.nonce)), Action::Remove(attr::TTL.into())];
-        for amount in
-            self.amounts.iter().filter(|amount| image.limit(amount.limit.name()).is_some())
-        {
-            let tk = limit_attr(amount.limit.name(), "tk");
-            conditions.push(Condition::Exists(tk.clone()));
-            actions.push(Action::Add(tk, amount.milli.saturating_neg()));
-            actions.push(Action::Add(limit_attr(amount.limit.name(), "tc"), amount.milli));
-        }
-        actions.extend(refill::heat(self.units_milli));
-        BucketWrite::update(
-            Writer::ChargePlain,
-            Update { key: self.key.clone(), actions, conditions },
-        )
+        let held = self.amounts.iter().filter(|amount| image.limit(amount.limit.name()).is_some());
+        let owe = |amount: &Amount<'_>| Line {
+            name: amount.limit.name().clone(),
+            form: LineForm::Owe { amount: amount.milli },
+        };
+        let change = Change {
+            nonce: Some(self.nonce.clone()),
+            pins: Pins::THERE,
+            lines: held.map(owe).collect(),
+            // Without a look at the debt there is no saying when it is paid: the next refill gives
+            // the bucket an expiry again.
+            item: ItemChange { expiry: To::Remove, ..ItemChange::only(spends(self.units_milli)) },
+        };
+        BucketWrite::change(self.key.clone(), Purpose::Charge, change)
     }
 }
 
@@ -150,16 +154,16 @@ impl Charge<'_> {
 fn holds(image: &Image, amount: &Amount<'_>) -> bool {
     image
         .limit(amount.limit.name())
-        .is_none_or(|found| found.tk.checked_sub(amount.milli).is_some())
+        .is_none_or(|found| found.balance.checked_sub(amount.milli).is_some())
 }
 
 /// The largest balance that has not overflowed since `since`. Without grace: a charge can wait for
 /// its refill.
-fn ceiling(params: LimitParams, since: i64, now: i64) -> i64 {
-    params.capacity_milli.saturating_sub(params.accrual_at_most(now.saturating_sub(since)))
+fn ceiling(effective: LimitParams, since: TimeMs, now: TimeMs) -> i64 {
+    effective.capacity_milli.saturating_sub(effective.accrual_at_most(now.since(since)))
 }
 
 /// The smallest balance from which `amount` may be charged without a later expiry.
-fn debt_floor(params: LimitParams, amount: i64) -> i64 {
-    amount.saturating_sub(params.capacity_milli.saturating_mul(DEBT_IN_CAPACITIES))
+fn debt_floor(effective: LimitParams, amount: i64) -> i64 {
+    amount.saturating_sub(effective.capacity_milli.saturating_mul(DEBT_IN_CAPACITIES))
 }

@@ -1,116 +1,121 @@
-//! The item of a new bucket.
+//! Making a bucket that is not there, without making it behind the back of an administrator who
+//! disables it.
 
-use aws_sdk_dynamodb::types::AttributeValue;
-use zae_limiter_core::{EntityId, LimitSource, ResourceName};
-use zae_limiter_store::LimitsInForce;
+use std::sync::Arc;
 
-use crate::constants::{WCU_MILLI, WCU_PERIOD_MS};
+use zae_limiter_core::{ConfigStamp, TimeMs};
+use zae_limiter_store::{LimitsInForce, MemberKey, MemberTake, StoreError, StoreErrorKind};
+
+use crate::DynamoStore;
+use crate::config::{Member, Trust, Verdict};
 use crate::entity::Owner;
-use crate::image::{attr, limit_attr};
 use crate::keys;
-use crate::refill::{Amount, expiry_s, keep_ms};
-use crate::table::{Condition, Item, Put, number, text};
-use crate::write::{BucketWrite, Writer};
+use crate::refill::Amount;
+use crate::table::Key;
+use crate::take::{Moment, Taken, amounts_of, count};
+use crate::write::{BucketWrite, Form, NewBucket, Nonce, Purpose};
 
-/// A bucket to make.
-pub(crate) struct Birth<'a> {
-    pub(crate) namespace: &'a str,
-    pub(crate) entity: &'a EntityId,
-    pub(crate) resource: &'a ResourceName,
+/// What a bucket begins with.
+pub(crate) struct New<'a> {
     /// `None` when the entity has no record.
-    pub(crate) owner: Option<&'a Owner>,
+    pub(crate) owner: Option<&'a Arc<Owner>>,
     pub(crate) limits: &'a LimitsInForce,
     /// Taken or charged on the way.
     pub(crate) amounts: &'a [Amount<'a>],
-    /// Switched off from its first moment.
     pub(crate) disabled: bool,
-    pub(crate) nonce: &'a str,
-    pub(crate) now: i64,
+    pub(crate) nonce: &'a Nonce,
+    pub(crate) now: TimeMs,
 }
 
-impl Birth<'_> {
-    /// The write that makes it, if it is not there.
-    pub(crate) fn build(&self, writer: Writer) -> BucketWrite {
-        let put = Put { item: self.item(), conditions: vec![Condition::Absent(attr::PK.into())] };
-        BucketWrite::put(writer, put)
-    }
+/// Whether a bucket may be made.
+pub(crate) enum MayCreate {
+    /// It may, and whose it will be; `None` for an entity without a record.
+    Yes(Option<Arc<Owner>>),
+    Disabled,
+    /// The configuration has changed since the caller read its limits.
+    Stale,
+}
 
-    fn item(&self) -> Item {
-        let Birth { namespace, entity, resource, .. } = *self;
-        let key = keys::bucket(namespace, entity, resource, 0);
-        let mut item = Item::with_capacity(24 + 5 * self.limits.limits.len());
-        let mut put = |name: &str, value: AttributeValue| {
-            item.insert(name.to_owned(), value);
+impl DynamoStore {
+    /// The write that makes a bucket, if it is not there, and takes or charges on the way.
+    pub(crate) fn create(
+        &self,
+        purpose: Purpose,
+        member: MemberKey<'_>,
+        bucket: New<'_>,
+    ) -> BucketWrite {
+        let amounts = bucket.amounts.iter();
+        let bucket = NewBucket {
+            namespace: Arc::clone(&self.id),
+            entity: member.entity.clone(),
+            resource: member.resource.clone(),
+            owner: bucket.owner.cloned(),
+            limits: bucket.limits.clone(),
+            amounts: amounts.map(|amount| (amount.limit.name().clone(), amount.milli)).collect(),
+            disabled: bucket.disabled,
+            nonce: bucket.nonce.clone(),
+            now: bucket.now,
         };
-        put("PK", text(key.pk));
-        put("SK", text(key.sk));
-        put("GSI2PK", text(keys::index::resource(namespace, resource)));
-        put("GSI2SK", text(keys::index::resource_bucket(entity, 0)));
-        put("GSI3PK", text(keys::index::entity(namespace, entity)));
-        put("GSI3SK", text(keys::index::entity_bucket(resource, 0)));
-        put("GSI4PK", text(namespace));
-        put("GSI4SK", text(keys::index::namespace_bucket(entity, resource, 0)));
-        put("entity_id", text(entity.as_str()));
-        put("resource", text(resource.as_str()));
-        put(
-            "cascade",
-            AttributeValue::Bool(
-                self.owner.is_some_and(|owner| owner.cascade && owner.parent.is_some()),
-            ),
-        );
-        if let Some(owner) = self.owner {
-            if let Some(parent) = &owner.parent {
-                put("parent_id", text(parent.as_str()));
-            }
-            if let Some(pgen) = owner.pgen {
-                put("pgen", number(pgen));
-            }
-            if let Some(pinc) = &owner.pinc {
-                put("pinc", text(pinc.as_str()));
-            }
-        }
-        if self.disabled {
-            put(attr::DISABLED, AttributeValue::Bool(true));
-            // A delayed write of a flag that was meant for a bucket before this one must not switch
-            // this one on.
-            put(attr::FV, number(1));
-        }
-        put(attr::RF, number(self.now));
-        put(attr::SHARD_COUNT, number(1));
-        put(attr::LW, text(self.nonce));
-        put(attr::CA, number(self.read_at()));
-        put("b_wcu_tk", number(WCU_MILLI));
-        put("b_wcu_cp", number(WCU_MILLI));
-        put("b_wcu_ra", number(WCU_MILLI));
-        put("b_wcu_rp", number(WCU_PERIOD_MS));
-        put("b_wcu_tc", number(0));
-        let mut kept_ms = 0;
-        for limit in self.limits.limits.iter() {
-            let (name, params) = (limit.name(), limit.params());
-            let amount = self
-                .amounts
-                .iter()
-                .find(|amount| amount.limit.name() == name)
-                .map_or(0, |amount| amount.milli);
-            let after = params.capacity_milli.saturating_sub(amount);
-            put(&limit_attr(name, "tk"), number(after));
-            put(&limit_attr(name, "cp"), number(params.capacity_milli));
-            put(&limit_attr(name, "ra"), number(params.refill_milli));
-            put(&limit_attr(name, "rp"), number(params.period_ms));
-            put(&limit_attr(name, "tc"), number(amount));
-            kept_ms = kept_ms.max(keep_ms(params, after, 0));
-        }
-        if let Some(own_ttl_ms) = self.limits.ttl_ms {
-            put(attr::TTL, number(expiry_s(self.now, own_ttl_ms, kept_ms)));
-        }
-        item
+        let key = keys::bucket(&self.id, member.entity, member.resource, 0);
+        BucketWrite { key, purpose, form: Form::Make(Box::new(bucket)) }
     }
 
-    fn read_at(&self) -> i64 {
-        if self.limits.source == LimitSource::Call {
-            self.now
-        } else {
-            i64::try_from(self.limits.stamp.0 / 1000).unwrap_or(i64::MAX)
+    /// Whose bucket it will be, that nobody has switched it off, and that its limits are those in
+    /// force: from memory as far as that was read just now. A bucket made from limits that have
+    /// been replaced would be full by the old capacity.
+    pub(crate) async fn may_create(
+        &self,
+        member: &MemberTake<'_>,
+    ) -> Result<MayCreate, StoreError> {
+        zae_limiter_core::check_limits(&member.limits.limits).map_err(|error| {
+            StoreError::new(StoreErrorKind::Invalid, "consume", error.to_string())
+        })?;
+        let found = self.member(member, Trust::BEFORE_CREATE).await?;
+        Ok(match verdict(&found, member) {
+            Verdict::Disabled => MayCreate::Disabled,
+            Verdict::Different => MayCreate::Stale,
+            Verdict::Same => MayCreate::Yes(found.owner),
+        })
+    }
+
+    /// Looks once more after a bucket was made. Whoever switches off writes the flag, then looks
+    /// for buckets; whoever makes a bucket writes it, then looks for the flag: one of the two sees
+    /// the other. `Some` is the answer when what was taken is given back: the bucket is off, or its
+    /// limits were replaced meanwhile.
+    pub(crate) async fn confirm_created(
+        &self,
+        member: &MemberTake<'_>,
+        key: &Key,
+        moment: Moment,
+    ) -> Result<Option<Taken>, StoreError> {
+        let found =
+            self.member(member, Trust::AFTER_CREATE).await.map(|found| verdict(&found, member));
+        if matches!(found, Ok(Verdict::Same)) {
+            return Ok(None);
         }
+        let amounts = amounts_of(member, |milli| milli > 0);
+        // Off first: that what was taken stays taken is the smaller harm of the two.
+        let answer = match found {
+            Ok(Verdict::Disabled) => {
+                self.disable_new_bucket(member, key).await.map(|()| Some(Taken::Disabled))
+            }
+            Ok(Verdict::Same | Verdict::Different) => Ok(Some(Taken::Stale)),
+            Err(error) => Err(error),
+        };
+        if !amounts.is_empty() {
+            let credited = self.credit(key, &amounts, moment).await;
+            credited.inspect_err(|_| count(&self.shared.caches.tally.credits_lost))?;
+        }
+        self.shared.caches.forget(&key.pk);
+        answer
+    }
+}
+
+/// What a configuration says about the limits of a bucket that is made. Limits without a stamp were
+/// not read from a store: nothing that was read can contradict them.
+fn verdict(found: &Member, member: &MemberTake<'_>) -> Verdict {
+    match found.verdict_on(member) {
+        Verdict::Different if member.limits.stamp == ConfigStamp::default() => Verdict::Same,
+        verdict => verdict,
     }
 }

@@ -1,13 +1,16 @@
 //! Which write gives back to a bucket, given what is known of it. Pure. Never above capacity, never
 //! twice.
 
-use zae_limiter_core::LimitName;
+use smallvec::SmallVec;
+use zae_limiter_core::{LimitName, LimitParams};
 
 use crate::debit::View;
-use crate::image::{attr, limit_attr};
-use crate::refill::{Amount, heat};
-use crate::table::{Action, Comparison, Condition, Key, Update, compare, number};
-use crate::write::{BucketWrite, Writer};
+use crate::refill::{Amount, spends};
+use crate::table::Key;
+use crate::write::{
+    BucketWrite, Change, ExpiryPin, FlagPin, ItemChange, Line, LineForm, Pin, Pins, Purpose,
+    RefilledAt,
+};
 
 /// What to do next.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,88 +26,73 @@ pub(crate) enum Step {
 pub(crate) struct Credit<'a> {
     pub(crate) key: &'a Key,
     pub(crate) amounts: &'a [Amount<'a>],
-    /// What the write counts in `wcu`.
+    /// What the write counts of the hidden limit.
     pub(crate) units_milli: i64,
 }
 
 impl Credit<'_> {
     /// The next write. A failed condition proves that the one before was not applied.
     pub(crate) fn plan(&self, view: View<'_>) -> Step {
-        let mut update = Update {
-            key: self.key.clone(),
-            actions: Vec::new(),
-            conditions: vec![Condition::Exists(attr::PK.into())],
-        };
-        let shard_count = match view {
+        let (image, is_recent) = match view {
             View::Absent => return Step::Drop,
-            View::Unknown => {
-                for amount in self.amounts {
-                    add(
-                        amount.limit.name(),
-                        amount.limit.params().capacity_milli,
-                        amount.milli,
-                        false,
-                        &mut update,
-                    );
+            View::Unknown => (None, false),
+            View::Known { image, is_recent, .. } => (Some(image), is_recent),
+        };
+        let line = |amount: &Amount<'_>| {
+            let name = amount.limit.name();
+            match image.and_then(|image| image.limit(name)) {
+                Some(found) => {
+                    let room = found.effective.capacity_milli.saturating_sub(amount.milli);
+                    let overflows = found.balance > room;
+                    Some(give_back(name, (found.stored, found.effective), amount.milli, overflows))
                 }
-                1
-            }
-            View::Known { image, is_recent, .. } => {
-                for amount in self.amounts {
-                    // A name the item lacks must be left out, or ADD would make half a limit. But
-                    // an image of before may lack one that is there by now: the condition then
-                    // tells.
-                    match image.limit(amount.limit.name()) {
-                        Some(found) => {
-                            let capacity = found.params.capacity_milli;
-                            let overflows = found.tk > capacity.saturating_sub(amount.milli);
-                            add(&found.name, capacity, amount.milli, overflows, &mut update);
-                        }
-                        None if !is_recent => {
-                            add(
-                                amount.limit.name(),
-                                amount.limit.params().capacity_milli,
-                                amount.milli,
-                                false,
-                                &mut update,
-                            );
-                        }
-                        None => {}
-                    }
+                // A name the item lacks must be left out, or ADD would make half a limit. But an
+                // image of before may lack one that is there by now: the condition then tells.
+                None if is_recent => None,
+                None => {
+                    let params = amount.limit.params();
+                    Some(give_back(name, (params, params), amount.milli, false))
                 }
-                image.shard_count
             }
         };
-        if update.actions.is_empty() {
+        let lines: SmallVec<[Line; 2]> = self.amounts.iter().filter_map(line).collect();
+        if lines.is_empty() {
             return Step::Drop;
         }
-        update.conditions.push(compare(attr::SHARD_COUNT, Comparison::Eq, shard_count));
-        update.actions.extend(heat(self.units_milli));
-        Step::Credit(BucketWrite::update(Writer::Credit, update))
+        let pins = Pins {
+            refilled_at: RefilledAt::Any,
+            shard_count: Some(image.map_or(1, |image| image.shard_count)),
+            flag: FlagPin::Any,
+            mark: Pin::Any,
+            config_read_at: Pin::Any,
+            expiry: ExpiryPin::Any,
+            has_room: false,
+            unknown: SmallVec::new(),
+        };
+        let item = ItemChange::only(spends(self.units_milli));
+        let change = Change { nonce: None, pins, lines, item };
+        Step::Credit(BucketWrite::change(self.key.clone(), Purpose::GiveBack, change))
     }
 }
 
-fn add(name: &LimitName, capacity: i64, amount: i64, overflows: bool, update: &mut Update) {
-    let tk = limit_attr(name, "tk");
-    let room = capacity.saturating_sub(amount);
-    update.conditions.push(compare(limit_attr(name, "cp"), Comparison::Eq, capacity));
-    if overflows {
-        update.conditions.push(compare(tk.clone(), Comparison::Gt, room));
-        update.actions.push(Action::Set(tk, number(capacity)));
-    } else {
-        update.conditions.push(compare(tk.clone(), Comparison::Le, room));
-        update.actions.push(Action::Add(tk, amount));
-    }
-    update.actions.push(Action::Add(limit_attr(name, "tc"), amount.saturating_neg()));
+fn give_back(
+    name: &LimitName,
+    (stored, effective): (LimitParams, LimitParams),
+    amount: i64,
+    overflows: bool,
+) -> Line {
+    let (stored_capacity, full) = (stored.capacity_milli, effective.capacity_milli);
+    let form = LineForm::GiveBack { stored_capacity, full, amount, overflows };
+    Line { name: name.clone(), form }
 }
 
 #[cfg(test)]
 mod tests {
-    use zae_limiter_core::Limit;
+    use zae_limiter_core::{Limit, TimeMs};
 
     use super::*;
     use crate::image::Image;
-    use crate::table::Item;
+    use crate::table::{Item, number};
 
     /// Found by the simulator: an image of before the limit was added made a credit vanish,
     /// uncounted.
@@ -136,7 +124,7 @@ mod tests {
             may_sync: false,
             is_crowded: false,
             is_outdated: false,
-            judged_at: 0,
+            judged_at: TimeMs(0),
         };
         let plan = |is_recent| credit.plan(view(is_recent));
         assert!(matches!(plan(false), Step::Credit(_)), "the condition decides");

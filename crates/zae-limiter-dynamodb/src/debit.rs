@@ -6,15 +6,18 @@
 //! each one by ADD (still below its capacity) or FILL (full).
 
 use smallvec::SmallVec;
-use zae_limiter_core::{Limit, LimitName, LimitSource, Take};
+use zae_limiter_core::{Limit, LimitName, LimitParams, LimitSource, Take, TimeMs, time_to_fill_ms};
 use zae_limiter_store::{LimitsInForce, StoreError};
 
 use crate::constants::{WCU_NEEDED_MILLI, WCU_PER_WRITE_MILLI};
-use crate::image::{Image, attr, limit_attr};
-use crate::refill::{self, Amount, Refill, wcu_after};
-use crate::table::{Action, Comparison, Condition, Key, Update, compare, text};
+use crate::image::Image;
+use crate::refill::{Amount, Refill, Unknown, spends};
+use crate::table::Key;
 use crate::take::Asked;
-use crate::write::{BucketWrite, Writer};
+use crate::write::{
+    BucketWrite, Ceiling, Change, ExpiryPin, FlagPin, ItemChange, Line, LineForm, Nonce, Pin, Pins,
+    Purpose, RefilledAt,
+};
 
 /// What is known of a bucket.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +38,7 @@ pub(crate) enum View<'a> {
         /// They have probably done so since.
         is_outdated: bool,
         /// The instant a shortage is judged by; not before the operation began.
-        judged_at: i64,
+        judged_at: TimeMs,
     },
 }
 
@@ -68,17 +71,18 @@ pub(crate) struct Debit<'a> {
     pub(crate) takes: &'a [Take],
     /// See [`zae_limiter_store::MemberTake::absent`].
     pub(crate) absent: &'a [LimitName],
-    pub(crate) nonce: &'a str,
+    /// `None` for looking only: never sent.
+    pub(crate) nonce: Option<&'a Nonce>,
     /// See [`crate::constants::FAST_GRACE_MS`].
     pub(crate) grace_ms: i64,
-    /// What the write counts in `wcu`.
+    /// What the write counts of the hidden limit.
     pub(crate) units_milli: i64,
     /// See [`Asked::is_spared`].
     pub(crate) is_spared: bool,
 }
 
 impl<'a> Debit<'a> {
-    /// What is asked, for looking only: without a nonce it is never sent.
+    /// What is asked, for looking only.
     pub(crate) fn of(asked: &'a Asked<'_>) -> Debit<'a> {
         let Asked { member, key, .. } = asked;
         Debit {
@@ -86,7 +90,7 @@ impl<'a> Debit<'a> {
             limits: member.limits,
             takes: member.takes,
             absent: member.absent,
-            nonce: "",
+            nonce: None,
             grace_ms: 0,
             units_milli: WCU_PER_WRITE_MILLI,
             is_spared: asked.is_spared,
@@ -94,7 +98,7 @@ impl<'a> Debit<'a> {
     }
 
     /// The next write, chosen from what is known, without another read.
-    pub(crate) fn plan(&self, view: View<'_>, now: i64) -> Result<Step, StoreError> {
+    pub(crate) fn plan(&self, view: View<'_>, now: TimeMs) -> Result<Step, StoreError> {
         let (image, is_recent, may_sync, is_crowded, is_outdated, judged_at) = match view {
             View::Unknown => return Ok(Step::Take(self.fast(None, false, now))),
             View::Absent if self.is_spared => return Ok(Step::Nothing),
@@ -115,7 +119,7 @@ impl<'a> Debit<'a> {
                 self.probed(image, may_sync, is_outdated, now)
             });
         }
-        if !image.carries(&self.limits.limits) || image.vu.is_some() {
+        if !image.carries(&self.limits.limits) || image.mark.is_some() {
             return self.synced(image, may_sync, now);
         }
         if self.is_spared {
@@ -128,7 +132,7 @@ impl<'a> Debit<'a> {
                 self.probed(image, may_sync, is_outdated, now)
             });
         }
-        if wcu_after(image, now) < WCU_NEEDED_MILLI && is_recent {
+        if image.room_at(now) < WCU_NEEDED_MILLI && is_recent {
             return Ok(Step::Contended);
         }
         if !self.is_settled(image) && !may_sync {
@@ -141,12 +145,12 @@ impl<'a> Debit<'a> {
         if self.is_settled(image) && is_fast {
             return Ok(Step::Take(self.fast(Some(image), is_outdated, now)));
         }
-        Ok(Step::Take(self.refill(image, now)?))
+        Ok(Step::Take(self.refilled(image, now)?))
     }
 
     /// An old image says no: the write itself asks again. It may well land, so the caller must know
     /// the limits of the bucket.
-    fn probed(&self, image: &Image, may_sync: bool, is_outdated: bool, now: i64) -> Step {
+    fn probed(&self, image: &Image, may_sync: bool, is_outdated: bool, now: TimeMs) -> Step {
         if may_sync || self.is_settled(image) {
             Step::Take(self.fast(Some(image), is_outdated, now))
         } else {
@@ -156,19 +160,23 @@ impl<'a> Debit<'a> {
 
     /// Whether [`plan`](Debit::plan) would refuse on this image, were it recent. Builds no write:
     /// every take asks.
-    pub(crate) fn is_refused_by(&self, image: &Image, now: i64) -> bool {
-        let is_plain = image.unsupported.is_none() && !image.disabled && image.vu.is_none();
+    pub(crate) fn is_refused_by(&self, image: &Image, now: TimeMs) -> bool {
+        let is_plain = image.unsupported.is_none() && !image.disabled && image.mark.is_none();
         is_plain && image.carries(&self.limits.limits) && self.is_short(image, now)
     }
 
-    fn is_short(&self, image: &Image, now: i64) -> bool {
+    fn is_short(&self, image: &Image, now: TimeMs) -> bool {
         self.short(image, now).next().is_some()
     }
 
     /// The limits that are short at an instant, with the amounts asked of them.
-    pub(crate) fn short(&self, image: &Image, now: i64) -> impl Iterator<Item = (&'a Limit, i64)> {
+    pub(crate) fn short(
+        &self,
+        image: &Image,
+        now: TimeMs,
+    ) -> impl Iterator<Item = (&'a Limit, i64)> {
         self.asked().filter(move |(limit, amount)| {
-            refill::balance_at(image, limit.name(), now).is_none_or(|balance| balance < *amount)
+            image.balance_at(limit.name(), now).is_none_or(|balance| balance < *amount)
         })
     }
 
@@ -179,100 +187,81 @@ impl<'a> Debit<'a> {
     }
 
     /// A refill that also brings the parameters up to date; it takes only if the amounts pass.
-    fn synced(&self, image: &Image, may_sync: bool, now: i64) -> Result<Step, StoreError> {
-        let is_settled = image.carries(&self.limits.limits) && self.is_settled(image);
-        if image.vu.is_some() && !image.carries(&self.limits.limits) {
+    fn synced(&self, image: &Image, may_sync: bool, now: TimeMs) -> Result<Step, StoreError> {
+        let carries = image.carries(&self.limits.limits);
+        if image.mark.is_some() && !carries {
             // Somebody has changed the parameters and left no stamp: note that first, then compare.
-            let refill = Refill {
-                key: self.key,
-                image,
-                target: None,
-                amounts: &[],
-                nonce: None,
-                has_floor: true,
-                clears_mark: true,
-                units_milli: self.units_milli,
-                now,
-            };
-            return Ok(Step::Prepare(BucketWrite::update(Writer::SyncOnly, refill.build()?)));
+            let noted = Refill { target: None, ..self.sync(image, now) };
+            return Ok(Step::Prepare(noted.build()?));
         }
-        if !may_sync && !is_settled {
+        if !may_sync && !(carries && self.is_settled(image)) {
             return Ok(Step::Reread);
         }
         let passes = !self.is_spared
             && self.asked().all(|(limit, amount)| {
-                let capacity = limit.params().capacity_milli;
-                let first_seen = || refill::first_seen(image, limit, now);
-                refill::balance_at(image, limit.name(), now)
-                    .unwrap_or_else(first_seen)
-                    .min(capacity)
-                    >= amount
+                let first_seen = || image.first_seen(limit, now);
+                let balance = image.balance_at(limit.name(), now).unwrap_or_else(first_seen);
+                balance.min(image.effective(limit.params()).capacity_milli) >= amount
             });
-        let amounts = if passes { self.amounts() } else { SmallVec::new() };
-        let refill = Refill {
-            key: self.key,
-            image,
-            target: Some(self.limits),
-            amounts: &amounts,
-            nonce: passes.then_some(self.nonce),
-            has_floor: true,
-            clears_mark: true,
-            units_milli: self.units_milli,
-            now,
-        };
         Ok(if passes {
-            Step::Take(self.over(image, Writer::Sync, refill.build()?))
+            Step::Take(self.refill(image, &self.amounts(), now).build()?)
         } else {
-            Step::Prepare(BucketWrite::update(Writer::SyncOnly, refill.build()?))
+            Step::Prepare(self.sync(image, now).build()?)
         })
     }
 
-    fn refill(&self, image: &Image, now: i64) -> Result<BucketWrite, StoreError> {
-        let amounts = self.amounts();
-        let refill = Refill {
-            key: self.key,
-            image,
-            target: Some(self.limits),
-            amounts: &amounts,
-            nonce: Some(self.nonce),
-            has_floor: true,
-            clears_mark: true,
-            units_milli: self.units_milli,
-            now,
-        };
-        if self.is_settled(image) {
-            if let Some(update) = refill.build_blind()? {
-                return Ok(self.over(image, Writer::BlindFill, update));
-            }
-            return Ok(self.over(image, Writer::Refill, refill.build()?));
+    /// Brings the bucket up to date and takes nothing. It has no nonce: landing twice changes
+    /// nothing, and the take that may follow needs its own.
+    fn sync<'r>(&'r self, image: &'r Image, now: TimeMs) -> Refill<'r> {
+        Refill {
+            purpose: Purpose::Sync,
+            nonce: None,
+            unknown: Unknown::default(),
+            ..self.refill(image, &[], now)
         }
-        Ok(self.over(image, Writer::Sync, refill.build()?))
     }
 
-    /// A refill that takes, with what every take pins beside it.
-    fn over(&self, image: &Image, writer: Writer, mut update: Update) -> BucketWrite {
-        self.pin_absent(Some(image), &mut update.conditions);
-        BucketWrite::update(writer, update)
+    fn refill<'r>(
+        &'r self,
+        image: &'r Image,
+        amounts: &'r [Amount<'r>],
+        now: TimeMs,
+    ) -> Refill<'r> {
+        Refill {
+            key: self.key,
+            purpose: Purpose::Take,
+            image,
+            target: Some(self.limits),
+            amounts,
+            nonce: self.nonce,
+            unknown: self.unknown(Some(image)),
+            units_milli: self.units_milli,
+            now,
+        }
+    }
+
+    /// A refill that takes.
+    fn refilled(&self, image: &Image, now: TimeMs) -> Result<BucketWrite, StoreError> {
+        let amounts = self.amounts();
+        let refill = self.refill(image, &amounts, now);
+        match self.is_settled(image).then(|| refill.build_blind()).flatten() {
+            Some(write) => Ok(write),
+            None => refill.build(),
+        }
     }
 
     /// A limit that is asked for and that the caller does not know of must not have come to the
     /// bucket meanwhile: it would not be held to. A limit has parameters; a balance alone is what
-    /// another writer left of one. One that is retired comes back by a change of parameters, which
-    /// moves `ca`.
-    fn pin_absent(&self, image: Option<&Image>, conditions: &mut Vec<Condition>) {
+    /// another writer left of one.
+    fn unknown(&self, image: Option<&Image>) -> Unknown {
         // Limits given with the call are all that the caller wants to be held to.
         if self.limits.source == LimitSource::Call {
-            return;
+            return Unknown::default();
         }
         let has = |name: &&LimitName| image.is_some_and(|image| image.limit(name).is_some());
-        conditions.extend(
-            self.absent
-                .iter()
-                .filter(|name| !has(name))
-                .map(|name| Condition::Absent(limit_attr(name, "cp"))),
-        );
-        if let Some(image) = image.filter(|_| self.absent.iter().any(|name| has(&name))) {
-            conditions.push(refill::pin_stamp(image));
+        Unknown {
+            absent: self.absent.iter().filter(|name| !has(name)).cloned().collect(),
+            pins_config: self.absent.iter().any(|name| has(&name)),
         }
     }
 
@@ -285,52 +274,36 @@ impl<'a> Debit<'a> {
     fn is_settled(&self, image: &Image) -> bool {
         let names =
             self.limits.source == LimitSource::Call || image.is_in_force(&self.limits.limits);
-        names && image.ttl.is_some() == self.limits.ttl_ms.is_some()
+        names && image.expires_s.is_some() == self.limits.ttl_ms.is_some()
     }
 
-    fn fits_fast(&self, image: &Image, now: i64) -> bool {
-        let is_alive = image.ttl.is_none_or(|ttl| ttl > now.div_euclid(1000));
+    fn fits_fast(&self, image: &Image, now: TimeMs) -> bool {
+        let is_alive = image.expires_s.is_none_or(|second| second > seconds(now));
         let fits = |(limit, amount): (&Limit, i64)| {
             image.limit(limit.name()).is_some_and(|found| {
-                found.tk >= amount
-                    && (amount == 0 || found.tk <= self.ceiling(limit, image.rf, now))
+                let ceiling = self.ceiling(found.effective, image.refilled_at, now);
+                found.balance >= amount && (amount == 0 || found.balance <= ceiling)
             })
         };
-        is_alive && image.wcu_tk >= WCU_NEEDED_MILLI && self.asked().all(fits)
+        is_alive && image.room_milli >= WCU_NEEDED_MILLI && self.asked().all(fits)
     }
 
     /// Whether the bucket is rather full and was refilled longer ago than the grace: FAST would
     /// land for who knows the instant of the refill, and fail for a crowd that does not. The first
     /// to know refills for all.
-    fn is_due(&self, image: &Image, now: i64) -> bool {
-        let is_old = self.grace_ms > 0 && now.saturating_sub(image.rf) > self.grace_ms;
+    fn is_due(&self, image: &Image, now: TimeMs) -> bool {
+        let is_old = self.grace_ms > 0 && now.since(image.refilled_at) > self.grace_ms;
         let is_high = |(limit, _): (&Limit, i64)| {
-            refill::balance_at(image, limit.name(), now)
-                .is_some_and(|balance| balance >= limit.params().capacity_milli / 2)
+            let half = image.effective(limit.params()).capacity_milli / 2;
+            image.balance_at(limit.name(), now).is_some_and(|balance| balance >= half)
         };
         is_old && self.asked().all(is_high)
     }
 
     /// The largest balance that has not overflowed since `since`.
-    fn ceiling(&self, limit: &Limit, since: i64, now: i64) -> i64 {
-        let params = limit.params();
-        params.capacity_milli.saturating_sub(
-            params.accrual_at_most(now.saturating_sub(self.grace_ms).saturating_sub(since)),
-        )
-    }
-
-    /// Nothing has overflowed, if the bucket was refilled no earlier than `since`.
-    fn unspilt(&self, since: i64, now: i64) -> impl Iterator<Item = Condition> {
-        let debited = self.asked().filter(|(_, amount)| *amount > 0);
-        let low = debited.map(move |(limit, _)| {
-            compare(limit_attr(limit.name(), "tk"), Comparison::Le, self.ceiling(limit, since, now))
-        });
-        low.chain(std::iter::once(compare(attr::RF, Comparison::Ge, since)))
-    }
-
-    /// Without an image, a bucket that was refilled at least this recently is taken from at once.
-    fn cold_bound(&self, now: i64) -> i64 {
-        refill::cold_bound(self.asked().map(|(limit, _)| limit.params()), now)
+    fn ceiling(&self, effective: LimitParams, since: TimeMs, now: TimeMs) -> i64 {
+        let passed = now.0.saturating_sub(self.grace_ms).saturating_sub(since.0);
+        effective.capacity_milli.saturating_sub(effective.accrual_at_most(passed))
     }
 
     /// FAST: takes if the balance suffices and nothing has overflowed since a lower bound of the
@@ -340,43 +313,60 @@ impl<'a> Debit<'a> {
     /// grace of 100 ms, has not overflowed if it was refilled 400 ms ago and has at most 700, nor
     /// if it was refilled 150 ms ago and has at most 950. So a write whose image is probably
     /// outdated names a second bound: refilled within the grace, and however full.
-    fn fast(&self, image: Option<&Image>, is_outdated: bool, now: i64) -> BucketWrite {
-        let (since, shard_count) =
-            image.map_or_else(|| (self.cold_bound(now), 1), |image| (image.rf, image.shard_count));
-        let mut actions = Vec::with_capacity(2 * self.takes.len() + 3);
-        let mut conditions = Vec::with_capacity(5 * self.takes.len() + 8);
-        conditions.push(Condition::Exists(attr::PK.into()));
-        for (limit, amount) in self.asked() {
-            let name: &LimitName = limit.name();
-            let tk = limit_attr(name, "tk");
-            refill::pin_parameters(name, limit.params(), &mut conditions);
-            conditions.push(compare(tk.clone(), Comparison::Ge, amount));
-            if amount > 0 {
-                actions.push(Action::Add(tk, -amount));
-                actions.push(Action::Add(limit_attr(name, "tc"), amount));
-            }
-        }
-        let later = now.saturating_sub(self.grace_ms);
-        if is_outdated && later > since {
-            let bounds =
-                [since, later].map(|bound| Condition::All(self.unspilt(bound, now).collect()));
-            conditions.push(Condition::Any(bounds.into()));
-        } else {
-            conditions.extend(self.unspilt(since, now));
-        }
-        conditions.push(compare(attr::SHARD_COUNT, Comparison::Eq, shard_count));
-        conditions.push(Condition::Absent(attr::DISABLED.into()));
-        conditions.push(Condition::Absent(attr::VU.into()));
-        conditions.push(Condition::Any(vec![
-            Condition::Absent(attr::TTL.into()),
-            compare(attr::TTL, Comparison::Gt, now.div_euclid(1000)),
-        ]));
-        conditions.push(compare(attr::WCU_TK, Comparison::Ge, WCU_NEEDED_MILLI));
-        conditions.push(refill::not_ours_yet(self.nonce));
-        self.pin_absent(image, &mut conditions);
-        actions.push(Action::Add(attr::WCU_TK.into(), -self.units_milli));
-        actions.push(Action::Add(attr::WCU_TC.into(), self.units_milli));
-        actions.push(Action::Set(attr::LW.into(), text(self.nonce)));
-        BucketWrite::update(Writer::Fast, Update { key: self.key.clone(), actions, conditions })
+    fn fast(&self, image: Option<&Image>, is_outdated: bool, now: TimeMs) -> BucketWrite {
+        let since = image.map_or_else(
+            || cold_bound(self.asked().map(|(limit, _)| limit.params()), now),
+            |image| image.refilled_at,
+        );
+        let later = TimeMs(now.0.saturating_sub(self.grace_ms));
+        let or = Some(later).filter(|later| is_outdated && *later > since);
+        let line = |(limit, amount): (&Limit, i64)| {
+            let stored = limit.params();
+            let effective = image.map_or(stored, |image| image.effective(stored));
+            let ceiling = |since| self.ceiling(effective, since, now);
+            let at_most =
+                (amount > 0).then(|| Ceiling { since: ceiling(since), or: or.map(ceiling) });
+            let form = LineForm::Fast {
+                stored,
+                amount,
+                at_least: Some(amount),
+                at_most,
+                floor_if_expiring: None,
+            };
+            Line { name: limit.name().clone(), form }
+        };
+        let unknown = self.unknown(image);
+        let pins = Pins {
+            refilled_at: RefilledAt::NotBefore { since: since.0, or: or.map(|or| or.0) },
+            shard_count: Some(image.map_or(1, |image| image.shard_count)),
+            flag: FlagPin::Enabled,
+            mark: Pin::Absent,
+            config_read_at: match image {
+                Some(image) if unknown.pins_config => image.config_pin(),
+                _ => Pin::Any,
+            },
+            expiry: ExpiryPin::NoneOrAfter(seconds(now)),
+            has_room: true,
+            unknown: unknown.absent,
+        };
+        let change = Change {
+            nonce: self.nonce.cloned(),
+            pins,
+            lines: self.asked().map(line).collect(),
+            item: ItemChange::only(spends(self.units_milli)),
+        };
+        BucketWrite::change(self.key.clone(), Purpose::Take, change)
     }
+}
+
+/// The second an instant lies in.
+pub(crate) fn seconds(now: TimeMs) -> i64 {
+    now.0.div_euclid(1000)
+}
+
+/// A lower bound of the refill instant to try without an image: half the time the fastest limit
+/// needs to fill.
+pub(crate) fn cold_bound(params: impl Iterator<Item = LimitParams>, now: TimeMs) -> TimeMs {
+    let shortest = params.map(time_to_fill_ms).min().unwrap_or(0);
+    TimeMs(now.0.saturating_sub(shortest / 2))
 }

@@ -10,7 +10,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use zae_limiter_store::{BoxFuture, StoreError};
+use zae_limiter_core::TimeMs;
+use zae_limiter_store::StoreError;
 
 use crate::DynamoStore;
 use crate::cache::Seen;
@@ -20,9 +21,9 @@ use crate::constants::{
 use crate::debit::View;
 use crate::error::failed;
 use crate::image::Image;
-use crate::table::{Item, Key, TableError, Write};
+use crate::table::{Item, Key, TableError};
 use crate::take::{Moment, count};
-use crate::write::{BucketWrite, Writer};
+use crate::write::{BucketWrite, Nonce, Purpose};
 
 /// One operation on one bucket, until it has an answer.
 pub(crate) struct Exchange<'a> {
@@ -32,7 +33,7 @@ pub(crate) struct Exchange<'a> {
     key: &'a Key,
     pub(crate) moment: Moment,
     /// `None` for a credit.
-    nonce: Option<&'a str>,
+    nonce: Option<&'a Nonce>,
     /// The last look at the bucket.
     pub(crate) seen: Option<Arc<Seen>>,
     /// Whether the last look is one of this very operation, and so as recent as can be.
@@ -101,13 +102,13 @@ impl<'a> Exchange<'a> {
     }
 
     /// For a debit, which may be sent again because it carries a nonce.
-    pub(crate) fn with_nonce(mut self, nonce: &'a str) -> Exchange<'a> {
+    pub(crate) fn with_nonce(mut self, nonce: &'a Nonce) -> Exchange<'a> {
         self.nonce = Some(nonce);
         self
     }
 
     /// The time for a write that is sent now.
-    pub(crate) fn now(&self) -> i64 {
+    pub(crate) fn now(&self) -> TimeMs {
         self.store.now(self.moment)
     }
 
@@ -153,7 +154,7 @@ impl<'a> Exchange<'a> {
         write: BucketWrite,
     ) -> impl Future<Output = Result<Heard, StoreError>> {
         // A write that only prepares carries no nonce: landing twice changes nothing.
-        let prepares = write.writer == Writer::SyncOnly;
+        let prepares = write.purpose == Purpose::Sync;
         let sent_at = self.store.shared.options.clock.monotonic();
         let answer = dispatch(self.store, self.operation, write);
         async move {
@@ -214,7 +215,7 @@ impl<'a> Exchange<'a> {
     fn lost(&mut self, item: Option<&Item>) -> Result<Heard, StoreError> {
         self.uncounted = self.uncounted.saturating_add(1).min(UNREPORTED_MAX);
         let look = self.store.note(self.key, item, self.moment)?;
-        let landed = look.image.as_ref().and_then(|image| image.lw.as_deref());
+        let landed = look.image.as_ref().and_then(|image| image.last_nonce.as_ref());
         if self.nonce.is_some() && landed == self.nonce {
             count(&self.store.shared.caches.tally.debits_confirmed);
             self.is_ambiguous = false;
@@ -269,16 +270,7 @@ fn dispatch(
     operation: &'static str,
     write: BucketWrite,
 ) -> impl Future<Output = Result<Sent, StoreError>> {
-    debug_assert!(write.breaches().is_empty(), "{:?}", write.breaches());
-    let answer: BoxFuture<'_, Result<Item, TableError>> = match write.write {
-        Write::Update(update) => store.table().update_owned(update),
-        Write::Put(put) => {
-            Box::pin(async move { store.table().put(&put).await.map(|()| put.item) })
-        }
-        Write::Delete(_) | Write::Check(_) => Box::pin(std::future::ready(Err(
-            TableError::Rejected("not a write of a bucket".to_owned()),
-        ))),
-    };
+    let answer = store.table().write_bucket(write);
     async move {
         match answer.await {
             Ok(item) => Ok(Sent::Landed(item)),

@@ -7,13 +7,14 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use smallvec::SmallVec;
 use smol_str::{SmolStr, SmolStrBuilder};
 use zae_limiter_core::{
-    BucketState, ConfigStamp, Limit, LimitName, LimitParams, LimitState, Milli, TimeMs,
+    BucketState, ConfigStamp, Limit, LimitName, LimitParams, LimitState, Milli, TimeMs, is_fold,
 };
 use zae_limiter_store::{StoreError, StoreErrorKind};
 
-use crate::constants::WCU_NEEDED_MILLI;
+use crate::constants::{WCU_MILLI, WCU_NEEDED_MILLI, WCU_PERIOD_MS};
 use crate::item::{corrupt, shown};
 use crate::table::{Attr, Item};
+use crate::write::{Pin, Room};
 
 /// Names of the attributes of a bucket.
 pub(crate) mod attr {
@@ -93,7 +94,9 @@ enum Field {
     Gp,
 }
 
-const FIELDS: usize = 7;
+/// The attributes of a limit, in the order of [`Field`]: balance, use, capacity, refill, period,
+/// remainder, gap.
+pub(crate) const LIMIT_FIELDS: [&str; 7] = ["tk", "tc", "cp", "ra", "rp", "rm", "gp"];
 
 impl Field {
     fn of(word: &str) -> Option<Field> {
@@ -102,15 +105,7 @@ impl Field {
     }
 
     fn word(self) -> &'static str {
-        match self {
-            Field::Tk => "tk",
-            Field::Tc => "tc",
-            Field::Cp => "cp",
-            Field::Ra => "ra",
-            Field::Rp => "rp",
-            Field::Rm => "rm",
-            Field::Gp => "gp",
-        }
+        LIMIT_FIELDS[self as usize]
     }
 }
 
@@ -119,7 +114,7 @@ struct Found<'a> {
     item: &'a Item,
     name: &'a str,
     /// Attribute and value, by field.
-    values: [Option<(&'a str, &'a AttributeValue)>; FIELDS],
+    values: [Option<(&'a str, &'a AttributeValue)>; LIMIT_FIELDS.len()],
 }
 
 impl Found<'_> {
@@ -144,15 +139,20 @@ impl Found<'_> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ImageLimit {
     pub(crate) name: LimitName,
-    pub(crate) params: LimitParams,
-    pub(crate) tk: i64,
-    pub(crate) tc: i64,
+    /// The parameters of the whole bucket, as the item has them: what a write pins.
+    pub(crate) stored: LimitParams,
+    /// The share of this shard: what every formula goes by.
+    pub(crate) effective: LimitParams,
+    /// In millitokens; negative is debt.
+    pub(crate) balance: i64,
+    /// All that was ever taken and not given back, in millitokens.
+    pub(crate) used: i64,
     /// Zero unless the remainders belong to the present refill instant.
-    pub(crate) rm: i64,
+    pub(crate) remainder: i64,
     /// Whether the attribute is there, whatever it is worth.
-    pub(crate) has_rm: bool,
-    /// What a lowered capacity hides.
-    pub(crate) gp: i64,
+    pub(crate) has_remainder: bool,
+    /// What a lowered capacity hides, in millitokens.
+    pub(crate) gap: i64,
     pub(crate) retired: bool,
 }
 
@@ -161,24 +161,30 @@ pub(crate) struct ImageLimit {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stub {
     pub(crate) name: LimitName,
-    pub(crate) tk: i64,
+    pub(crate) balance: i64,
 }
 
 /// A bucket item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Image {
-    pub(crate) rf: i64,
+    pub(crate) refilled_at: TimeMs,
     pub(crate) shard_count: i64,
-    pub(crate) ttl: Option<i64>,
-    pub(crate) vu: Option<i64>,
+    pub(crate) expires_s: Option<i64>,
+    /// Left by a foreign writer of parameters.
+    pub(crate) mark: Option<i64>,
     pub(crate) disabled: bool,
-    pub(crate) fv: Option<i64>,
-    pub(crate) lw: Option<SmolStr>,
-    pub(crate) ca: Option<i64>,
-    pub(crate) has_rmf: bool,
-    pub(crate) wcu_tk: i64,
+    /// How often `disabled` was written.
+    pub(crate) flag_count: Option<i64>,
+    /// The nonce of the last take or charge.
+    pub(crate) last_nonce: Option<SmolStr>,
+    /// When the configuration behind the parameters was read, in ms.
+    pub(crate) config_read_at: Option<i64>,
+    /// Whether limits have remainders, whatever they are worth.
+    pub(crate) has_remainders: bool,
+    /// What the hidden limit has: room for writes, in thousandths.
+    pub(crate) room_milli: i64,
     /// Writes that have reached the item, in thousandths.
-    pub(crate) wcu_tc: i64,
+    pub(crate) writes_milli: i64,
     /// By name.
     pub(crate) limits: SmallVec<[ImageLimit; 3]>,
     /// Nothing is held to these; the next refill takes them away.
@@ -258,7 +264,7 @@ impl<'a> Parts<'a> {
             return;
         }
         let place = self.limits.iter().position(|limit| limit.name == name).unwrap_or_else(|| {
-            self.limits.push(Found { item, name, values: [None; FIELDS] });
+            self.limits.push(Found { item, name, values: [None; LIMIT_FIELDS.len()] });
             self.limits.len() - 1
         });
         self.limits[place].values[field as usize] = Some((key, value));
@@ -279,7 +285,7 @@ impl Image {
         };
         let required =
             |name, value| number(name, value)?.ok_or_else(|| corrupt(item, name, "is missing"));
-        let rf = required(attr::RF, parts.rf)?;
+        let refilled_at = required(attr::RF, parts.rf)?;
         // Every write pins it, so an item without it would be one that nobody can write.
         let shard_count = required(attr::SHARD_COUNT, parts.shard_count)?;
         if shard_count < 1 {
@@ -290,19 +296,19 @@ impl Image {
             ));
         }
         let mut image = Image {
-            rf,
+            refilled_at: TimeMs(refilled_at),
             shard_count,
-            ttl: number(attr::TTL, parts.ttl)?,
-            vu: number(attr::VU, parts.vu)?,
+            expires_s: number(attr::TTL, parts.ttl)?,
+            mark: number(attr::VU, parts.vu)?,
             disabled: disabled(item, parts.disabled)?,
-            fv: number(attr::FV, parts.fv)?,
-            lw: parts.lw.and_then(|value| value.as_s().ok()).map(SmolStr::new),
-            ca: number(attr::CA, parts.ca)?,
-            has_rmf: parts.rmf.is_some(),
+            flag_count: number(attr::FV, parts.fv)?,
+            last_nonce: parts.lw.and_then(|value| value.as_s().ok()).map(SmolStr::new),
+            config_read_at: number(attr::CA, parts.ca)?,
+            has_remainders: parts.rmf.is_some(),
             // One that is missing keeps FAST away, which would fail on it for ever; the next refill
             // brings it back.
-            wcu_tk: number(attr::WCU_TK, parts.wcu_tk)?.unwrap_or(WCU_NEEDED_MILLI - 1),
-            wcu_tc: number(attr::WCU_TC, parts.wcu_tc)?.unwrap_or(0),
+            room_milli: number(attr::WCU_TK, parts.wcu_tk)?.unwrap_or(WCU_NEEDED_MILLI - 1),
+            writes_milli: number(attr::WCU_TC, parts.wcu_tc)?.unwrap_or(0),
             limits: SmallVec::new(),
             stubs: Vec::new(),
             unsupported: parts.unsupported.map(|(key, feature)| (key.to_owned(), feature)),
@@ -310,7 +316,7 @@ impl Image {
         if shard_count > 1 {
             image.unsupported = Some((attr::SHARD_COUNT.to_owned(), "buckets of several shards"));
         }
-        let remainders_count = number(attr::RMF, parts.rmf)? == Some(rf);
+        let remainders_count = number(attr::RMF, parts.rmf)? == Some(refilled_at);
         let retired = parts.ret.and_then(|value| value.as_ss().ok());
         for limit in parts.limits {
             // Every limit has a balance; what belongs to none is no limit.
@@ -325,27 +331,31 @@ impl Image {
                 })?,
             };
             if limit.has_no_parameters() {
-                image.stubs.push(Stub { name, tk: limit.required(Field::Tk)? });
+                image.stubs.push(Stub { name, balance: limit.required(Field::Tk)? });
                 continue;
             }
-            let params = LimitParams {
+            let stored = LimitParams {
                 capacity_milli: limit.required(Field::Cp)?,
                 refill_milli: limit.required(Field::Ra)?,
                 period_ms: limit.required(Field::Rp)?,
             };
-            if params.refill_milli <= 0 {
+            if stored.refill_milli <= 0 {
                 image.unsupported = Some((limit_attr(&name, "ra").into(), "quotas"));
             }
-            let rm = limit.number(Field::Rm)?;
+            let effective = image.effective(stored);
+            let remainder = limit.number(Field::Rm)?;
             image.limits.push(ImageLimit {
-                params,
-                tk: limit.required(Field::Tk)?,
-                tc: limit.number(Field::Tc)?.unwrap_or(0),
-                rm: rm
-                    .filter(|rm| remainders_count && (0..params.period_ms).contains(rm))
+                stored,
+                effective,
+                balance: limit.required(Field::Tk)?,
+                used: limit.number(Field::Tc)?.unwrap_or(0),
+                remainder: remainder
+                    .filter(|remainder| {
+                        remainders_count && (0..effective.period_ms).contains(remainder)
+                    })
                     .unwrap_or(0),
-                has_rm: rm.is_some(),
-                gp: limit.number(Field::Gp)?.unwrap_or(0).max(0),
+                has_remainder: remainder.is_some(),
+                gap: limit.number(Field::Gp)?.unwrap_or(0).max(0),
                 retired: retired
                     .is_some_and(|names| names.iter().any(|retired| name.as_str() == retired)),
                 name,
@@ -382,14 +392,75 @@ impl Image {
     /// What a limit that is not here starts with: full, less what was charged to it while it was
     /// gone.
     pub(crate) fn start_of(&self, limit: &Limit) -> i64 {
-        let owed = self.stub(limit.name()).map_or(0, |stub| stub.tk.min(0));
-        limit.params().capacity_milli.saturating_add(owed)
+        let owed = self.stub(limit.name()).map_or(0, |stub| stub.balance.min(0));
+        self.effective(limit.params()).capacity_milli.saturating_add(owed)
+    }
+
+    /// What this shard has of the parameters of a bucket: all of it, since there is one shard.
+    pub(crate) fn effective(&self, stored: LimitParams) -> LimitParams {
+        stored
+    }
+
+    /// The balance of a limit at `now`, `None` when the bucket does not have it.
+    pub(crate) fn balance_at(&self, name: &LimitName, now: TimeMs) -> Option<i64> {
+        self.limit(name).map(|limit| self.accrued(limit, now).min(limit.effective.capacity_milli))
+    }
+
+    /// The balance of a limit at `now`, its capacity aside.
+    pub(crate) fn accrued(&self, limit: &ImageLimit, now: TimeMs) -> i64 {
+        let gained = limit.effective.accrual(now.since(self.refilled_at), limit.remainder).0;
+        limit.balance.saturating_add(gained)
+    }
+
+    /// What a limit starts with that the bucket does not have. While some that were folded may not
+    /// be full it may be one of them, and starts with nothing but what it owes.
+    pub(crate) fn first_seen(&self, limit: &Limit, now: TimeMs) -> i64 {
+        let is_folding = |limit: &ImageLimit| {
+            is_fold(&limit.name) && self.accrued(limit, now) < limit.effective.capacity_milli
+        };
+        let start = self.start_of(limit);
+        if self.limits.iter().any(is_folding) {
+            start.saturating_sub(self.effective(limit.params()).capacity_milli).min(0)
+        } else {
+            start
+        }
+    }
+
+    /// The room for writes at `now`.
+    pub(crate) fn room_at(&self, now: TimeMs) -> i64 {
+        self.room_milli.saturating_add(self.room_gained(now)).min(WCU_MILLI)
+    }
+
+    /// What a refill that costs so many units leaves of the room. Not a limit but a measure:
+    /// exactness is not needed, so it is neither pinned nor a reason to conflict.
+    pub(crate) fn room_after(&self, units_milli: i64, now: TimeMs) -> Room {
+        let gained_milli = self.room_gained(now);
+        if self.room_milli.saturating_add(gained_milli) >= WCU_MILLI {
+            Room::Full { units_milli }
+        } else {
+            Room::Less { units_milli, gained_milli }
+        }
+    }
+
+    fn room_gained(&self, now: TimeMs) -> i64 {
+        const WRITES: LimitParams = LimitParams {
+            capacity_milli: WCU_MILLI,
+            refill_milli: WCU_MILLI,
+            period_ms: WCU_PERIOD_MS,
+        };
+        WRITES.accrual(now.since(self.refilled_at), 0).0
+    }
+
+    /// Pins the set of limits and their parameters as they are here: every change of ours moves the
+    /// stamp.
+    pub(crate) fn config_pin(&self) -> Pin {
+        Pin::seen(self.config_read_at)
     }
 
     /// True when every one of `limits` is here with these parameters.
     pub(crate) fn carries(&self, limits: &[Limit]) -> bool {
         limits.iter().all(|limit| {
-            self.limit(limit.name()).is_some_and(|found| found.params == limit.params())
+            self.limit(limit.name()).is_some_and(|found| found.stored == limit.params())
         })
     }
 
@@ -403,14 +474,14 @@ impl Image {
 
     /// True when nobody has changed parameters between the two images.
     pub(crate) fn same_parameters(&self, other: &Image) -> bool {
-        self.ca == other.ca
-            && self.vu == other.vu
+        self.config_read_at == other.config_read_at
+            && self.mark == other.mark
             && self.limits.len() == other.limits.len()
             && self
                 .limits
                 .iter()
                 .zip(&other.limits)
-                .all(|(a, b)| a.name == b.name && a.params == b.params)
+                .all(|(a, b)| a.name == b.name && a.stored == b.stored)
     }
 
     /// The bucket in the words of the core, the limits of `order` first.
@@ -428,15 +499,15 @@ impl Image {
     fn with_stubs_as(&self, order: &[Limit]) -> Image {
         let mut image = self.clone();
         for limit in order.iter().filter(|limit| self.stub(limit.name()).is_some()) {
-            let (name, params, tk) = (limit.name().clone(), limit.params(), self.start_of(limit));
             image.limits.push(ImageLimit {
-                name,
-                params,
-                tk,
-                tc: 0,
-                rm: 0,
-                has_rm: false,
-                gp: 0,
+                name: limit.name().clone(),
+                stored: limit.params(),
+                effective: self.effective(limit.params()),
+                balance: self.start_of(limit),
+                used: 0,
+                remainder: 0,
+                has_remainder: false,
+                gap: 0,
                 retired: false,
             });
         }
@@ -459,13 +530,14 @@ impl Image {
             .filter(|limit| !active.iter().any(|active| active.name == limit.name));
         let limits: SmallVec<[LimitState; 2]> =
             active.iter().copied().chain(others).map(ImageLimit::state).collect();
-        let stamp =
-            ConfigStamp(u64::try_from(self.ca.unwrap_or(0)).unwrap_or(0).saturating_mul(1000));
-        let mut state = BucketState::restore(limits, active.len(), TimeMs(self.rf), stamp);
-        for limit in self.limits.iter().filter(|limit| limit.gp > 0) {
-            state.restore_gap(&limit.name, Milli(limit.gp));
+        let stamp = ConfigStamp(
+            u64::try_from(self.config_read_at.unwrap_or(0)).unwrap_or(0).saturating_mul(1000),
+        );
+        let mut state = BucketState::restore(limits, active.len(), self.refilled_at, stamp);
+        for limit in self.limits.iter().filter(|limit| limit.gap > 0) {
+            state.restore_gap(&limit.name, Milli(limit.gap));
         }
-        state.set_expires_at(self.ttl.map(|seconds| TimeMs(seconds.saturating_mul(1000))));
+        state.set_expires_at(self.expires_s.map(|seconds| TimeMs(seconds.saturating_mul(1000))));
         state.disabled = self.disabled;
         state
     }
@@ -475,16 +547,16 @@ impl ImageLimit {
     fn state(&self) -> LimitState {
         LimitState {
             name: self.name.clone(),
-            params: self.params,
-            balance: Milli(self.tk),
-            remainder: self.rm,
-            consumed: Milli(self.tc),
-            hour_base: Milli(self.tc),
+            params: self.stored,
+            balance: Milli(self.balance),
+            remainder: self.remainder,
+            consumed: Milli(self.used),
+            hour_base: Milli(self.used),
         }
     }
 }
 
-/// Every take pins that it is not there, so that a bucket is on is said by its absence alone.
+/// A bucket is enabled when it has no attribute `disabled`; every take pins that absence.
 fn disabled(item: &Item, found: Option<&AttributeValue>) -> Result<bool, StoreError> {
     match found {
         None => Ok(false),

@@ -9,7 +9,6 @@
 //! Cost of a warm take: one `UpdateItem` per member of the chain, in parallel, no read; one write
 //! unit each up to ids of 64 bytes and three short limits (`docs/dynamodb.md`).
 
-mod birth;
 mod bucket;
 mod cache;
 mod change;
@@ -23,6 +22,7 @@ mod debit;
 mod entity;
 mod error;
 mod exchange;
+mod expiry;
 mod history;
 mod image;
 mod item;
@@ -31,6 +31,7 @@ mod namespace;
 mod options;
 mod page;
 mod refill;
+mod render;
 mod reset;
 mod retry;
 pub mod sdk;
@@ -39,6 +40,7 @@ pub mod table;
 mod take;
 mod version;
 pub mod write;
+pub mod writers;
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,18 +1,22 @@
 //! Filling a bucket by order of an administrator, with the audit event in the same transaction.
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use zae_limiter_core::{AuditAction, AuditSubject, LimitName, Milli};
-use zae_limiter_store::{Change, ResetRequest, Restored, StoreError};
+use smallvec::SmallVec;
+use zae_limiter_core::{AuditAction, AuditSubject, LimitName, Milli, TimeMs};
+use zae_limiter_store::{Change as Order, ResetRequest, Restored, StoreError};
 
 use crate::DynamoStore;
 use crate::change::{Outcome, too_busy};
 use crate::constants::{ADMIN_ATTEMPTS_MAX, REFILL_AHEAD_MAX_MS, WCU_PER_WRITE_MILLI};
-use crate::image::{Image, attr, limit_attr};
+use crate::image::Image;
 use crate::item::Event;
 use crate::keys;
-use crate::refill::balance_at;
-use crate::table::{Action, Comparison, Condition, Key, Update, compare, number};
-use crate::write::{BucketWrite, Writer};
+use crate::refill::spends;
+use crate::table::{Key, Write, number};
+use crate::write::{
+    BucketWrite, Change, ExpiryPin, FlagPin, ItemChange, Line, LineForm, Pin, Pins, Purpose,
+    RefilledAt,
+};
 
 /// Attempts that report what was restored to the millitoken. A bucket that changes faster than that
 /// is filled all the same, and what it lacked is told as of the look before.
@@ -21,7 +25,7 @@ const EXACT_ATTEMPTS: u32 = 2;
 /// When a bucket is filled, and how it is to be reported.
 #[derive(Clone, Copy)]
 struct At {
-    now: i64,
+    now: TimeMs,
     is_exact: bool,
 }
 
@@ -29,7 +33,7 @@ impl DynamoStore {
     pub(crate) async fn reset_bucket(
         &self,
         request: &ResetRequest<'_>,
-        change: &Change,
+        change: &Order,
     ) -> Result<Option<Restored>, StoreError> {
         let key = keys::bucket(&self.id, request.entity, request.resource, 0);
         let moment = self.moment(change.at);
@@ -44,7 +48,6 @@ impl DynamoStore {
             let now = self.now(moment);
             let (write, restored) =
                 fill(&key, image, request.only, At { now, is_exact: attempt < EXACT_ATTEMPTS });
-            debug_assert!(write.breaches().is_empty(), "{:?}", write.breaches());
             let amounts = restored
                 .iter()
                 .map(|(name, gained)| (name.to_string(), number(gained.floor_tokens())))
@@ -60,8 +63,10 @@ impl DynamoStore {
                 .into(),
                 version: None,
             };
-            let outcome =
-                self.shared.change("reset", &self.id, vec![write.write], (change, event)).await?;
+            let outcome = self
+                .shared
+                .change("reset", &self.id, vec![Write::Bucket(Box::new(write))], (change, event))
+                .await?;
             self.shared.caches.forget(&key.pk);
             if matches!(outcome, Outcome::Made) {
                 return Ok(Some(restored));
@@ -80,39 +85,41 @@ impl DynamoStore {
 /// was wrong, is brought back to now, or nothing would refill until then.
 fn fill(key: &Key, image: &Image, only: Option<&[LimitName]>, at: At) -> (BucketWrite, Restored) {
     let At { now, is_exact } = at;
-    let mut restored = Restored::new();
-    let (mut actions, mut conditions) = (Vec::new(), vec![Condition::Exists(attr::PK.into())]);
-    for limit in
-        image.limits.iter().filter(|limit| only.is_none_or(|names| names.contains(&limit.name)))
-    {
-        let tk = limit_attr(&limit.name, "tk");
-        let capacity = limit.params.capacity_milli;
-        conditions.push(compare(limit_attr(&limit.name, "cp"), Comparison::Eq, capacity));
-        if is_exact {
-            conditions.push(compare(tk.clone(), Comparison::Eq, limit.tk));
-        }
-        actions.push(Action::Set(tk, number(capacity)));
-        let balance = balance_at(image, &limit.name, now).unwrap_or(capacity);
-        restored.push((limit.name.clone(), Milli(capacity.saturating_sub(balance))));
+    let is_named = |name: &LimitName| only.is_none_or(|names| names.contains(name));
+    let (mut restored, mut lines) = (Restored::new(), SmallVec::new());
+    for limit in image.limits.iter().filter(|limit| is_named(&limit.name)) {
+        let full = limit.effective.capacity_milli;
+        let form = LineForm::Top {
+            stored_capacity: limit.stored.capacity_milli,
+            full,
+            exactly: is_exact.then_some(limit.balance),
+        };
+        lines.push(Line { name: limit.name.clone(), form });
+        let balance = image.balance_at(&limit.name, now).unwrap_or(full);
+        restored.push((limit.name.clone(), Milli(full.saturating_sub(balance))));
     }
     // What is left of a limit that is gone would be owed when it comes back.
-    for stub in
-        image.stubs.iter().filter(|stub| only.is_none_or(|names| names.contains(&stub.name)))
-    {
-        conditions.push(Condition::Absent(limit_attr(&stub.name, "cp")));
-        actions.extend(["tk", "tc"].map(|field| Action::Remove(limit_attr(&stub.name, field))));
-    }
-    conditions.push(compare(attr::SHARD_COUNT, Comparison::Eq, image.shard_count));
-    let far = now.saturating_add(REFILL_AHEAD_MAX_MS);
-    if image.rf > far {
-        conditions.push(compare(attr::RF, Comparison::Gt, far));
-        actions.push(Action::Set(attr::RF.into(), number(now)));
+    let stubs = image.stubs.iter().filter(|stub| is_named(&stub.name));
+    lines.extend(stubs.map(|stub| Line { name: stub.name.clone(), form: LineForm::Clear }));
+    let far = now.0.saturating_add(REFILL_AHEAD_MAX_MS);
+    let (refilled_at, sets) = if image.refilled_at.0 > far {
+        (RefilledAt::After(far), Some(now.0))
     } else if is_exact {
-        conditions.push(compare(attr::RF, Comparison::Eq, image.rf));
+        (RefilledAt::Exactly(image.refilled_at.0), None)
     } else {
-        conditions.push(compare(attr::RF, Comparison::Le, far));
-    }
-    actions.push(Action::Add(attr::WCU_TK.into(), -WCU_PER_WRITE_MILLI));
-    actions.push(Action::Add(attr::WCU_TC.into(), WCU_PER_WRITE_MILLI));
-    (BucketWrite::update(Writer::Reset, Update { key: key.clone(), actions, conditions }), restored)
+        (RefilledAt::NotAfter(far), None)
+    };
+    let pins = Pins {
+        refilled_at,
+        shard_count: Some(image.shard_count),
+        flag: FlagPin::Any,
+        mark: Pin::Any,
+        config_read_at: Pin::Any,
+        expiry: ExpiryPin::Any,
+        has_room: false,
+        unknown: SmallVec::new(),
+    };
+    let item = ItemChange { refilled_at: sets, ..ItemChange::only(spends(WCU_PER_WRITE_MILLI)) };
+    let change = Change { nonce: None, pins, lines, item };
+    (BucketWrite::change(key.clone(), Purpose::Reset, change), restored)
 }

@@ -9,7 +9,7 @@ use crate::DynamoStore;
 use crate::charge::{self, Charge};
 use crate::config::{self, Trust};
 use crate::constants::REFILL_ATTEMPTS_MAX;
-use crate::create::Birth;
+use crate::create::New;
 use crate::credit::{self, Credit};
 use crate::error::failed;
 use crate::exchange::{Exchange, Heard};
@@ -17,7 +17,8 @@ use crate::keys;
 use crate::refill::Amount;
 use crate::table::{Key, TableError};
 use crate::take::{Moment, count};
-use crate::write::Writer;
+use crate::write::Purpose;
+use crate::writers::Writer;
 
 /// Amounts of one bucket.
 pub(crate) type Amounts<'a> = SmallVec<[Amount<'a>; 2]>;
@@ -140,11 +141,8 @@ impl DynamoStore {
                         let stays = !found.owner.as_ref().is_some_and(|owner| owner.is_leaving);
                         let limits =
                             delta.made_again(found.limits.as_ref().filter(|_| stays), stamp);
-                        let birth = Birth {
-                            namespace: &self.id,
-                            entity: delta.entity,
-                            resource: delta.resource,
-                            owner: found.owner.as_deref(),
+                        let bucket = New {
+                            owner: found.owner.as_ref(),
                             limits: &limits,
                             amounts: charge.amounts,
                             disabled: found.disabled_by.is_some(),
@@ -152,12 +150,12 @@ impl DynamoStore {
                             // Reading took its time: it was full as of now, not as of then.
                             now: exchange.now(),
                         };
-                        (birth.build(Writer::Recreate), Adjusted::Recreated)
+                        (self.create(Purpose::Charge, key, bucket), Adjusted::Recreated)
                     }
                 };
             // Amounts that the write of the last resort cannot charge.
             let left_out = match exchange.image() {
-                Some(image) if write.writer == Writer::ChargePlain => charge.left_out(image),
+                Some(image) if write.writer() == Writer::ChargePlain => charge.left_out(image),
                 _ => 0,
             };
             let outcome = match exchange.send(write).await? {

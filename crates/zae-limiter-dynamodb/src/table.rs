@@ -11,6 +11,8 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use zae_limiter_store::BoxFuture;
 
 use crate::clock::TableTime;
+use crate::render::{self, Request};
+use crate::write::BucketWrite;
 
 /// The attributes of one item.
 pub type Item = HashMap<String, AttributeValue>;
@@ -43,6 +45,21 @@ pub enum Action {
     DeleteMember(Attr, String),
     /// `REMOVE attr`.
     Remove(Attr),
+}
+
+impl Action {
+    /// The attribute it writes.
+    #[must_use]
+    pub fn attr(&self) -> &Attr {
+        match self {
+            Action::Set(attr, _)
+            | Action::SetIfAbsent(attr, _)
+            | Action::Add(attr, _)
+            | Action::AddMember(attr, _)
+            | Action::DeleteMember(attr, _)
+            | Action::Remove(attr) => attr,
+        }
+    }
 }
 
 /// How a condition compares.
@@ -129,6 +146,19 @@ pub enum Write {
     Delete(Delete),
     /// See [`Check`].
     Check(Check),
+    /// A write of a bucket.
+    Bucket(Box<BucketWrite>),
+}
+
+impl Write {
+    /// The same without words of the domain: the write of a bucket as an update or a put.
+    #[must_use]
+    pub fn rendered(&self) -> Cow<'_, Write> {
+        match self {
+            Write::Bucket(bucket) => Cow::Owned(bucket.rendered()),
+            plain => Cow::Borrowed(plain),
+        }
+    }
 }
 
 /// The indexes of the schema.
@@ -247,10 +277,13 @@ pub trait Table: Send + Sync + 'static {
     /// `UpdateItem` with `ALL_NEW`; on a failed condition `ALL_OLD`.
     fn update<'a>(&'a self, update: &'a Update) -> BoxFuture<'a, Result<Item, TableError>>;
 
-    /// The same for who does not need the update any more: nothing of it has to be copied. Every
-    /// take is one.
-    fn update_owned(&self, update: Update) -> BoxFuture<'_, Result<Item, TableError>> {
-        Box::pin(async move { self.update(&update).await })
+    /// A write of a bucket, as an `UpdateItem` or a `PutItem`. Every take is one; nothing else
+    /// writes a bucket outside of a transaction.
+    fn write_bucket(&self, write: BucketWrite) -> BoxFuture<'_, Result<Item, TableError>> {
+        match render::request(write) {
+            Request::Update(update) => Box::pin(async move { self.update(&update).await }),
+            Request::Put(put) => Box::pin(async move { self.put(&put).await.map(|()| put.item) }),
+        }
     }
 
     /// `PutItem`; on a failed condition `ALL_OLD`.

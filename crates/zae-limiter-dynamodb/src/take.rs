@@ -5,24 +5,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use zae_limiter_core::{LimitSource, TimeMs, Wait, WaitMs, time_to_fill_ms};
+use zae_limiter_core::{LimitSource, Take, TimeMs, Wait, WaitMs, time_to_fill_ms};
 use zae_limiter_store::{MemberKey, MemberTake, StoreError};
 
 use crate::DynamoStore;
-use crate::birth::Vouched;
 use crate::cache::{Quiet, Seen, writes_between};
 use crate::config::{self, Trust, Verdict};
 use crate::constants::{
     CONFIG_MARGIN_MS, CONTENDED_WAIT_MS, OUTDATED_MS, QUIET_PACES, QUIET_WRITES_MIN,
     REFILL_ATTEMPTS_MAX, SECOND_LOOK,
 };
+use crate::create::{MayCreate, New};
 use crate::debit::{Debit, Step, View};
 use crate::exchange::{Exchange, Heard};
 use crate::image::Image;
 use crate::keys;
-use crate::refill::balance_at;
+use crate::refill::Amount;
 use crate::table::{Item, Key};
-use crate::write::Writer;
+use crate::write::{Form, Nonce, Purpose};
 
 /// What became of a take.
 pub(crate) enum Taken {
@@ -56,7 +56,7 @@ pub(crate) struct Asked<'a> {
 /// A bucket that was short, and when.
 pub(crate) struct Refusal {
     pub(crate) look: Arc<Seen>,
-    pub(crate) at: i64,
+    pub(crate) at: TimeMs,
 }
 
 /// The time of one operation: the caller's `now`, and what has passed since.
@@ -74,11 +74,10 @@ impl DynamoStore {
 
     /// What time it is for a write that is sent now. Every attempt takes a fresh one: an old `now`
     /// would let more pass.
-    pub(crate) fn now(&self, moment: Moment) -> i64 {
+    pub(crate) fn now(&self, moment: Moment) -> TimeMs {
         let passed = self.shared.options.clock.monotonic().saturating_sub(moment.started);
         self.shared
             .corrected(moment.now.plus_ms(i64::try_from(passed.as_millis()).unwrap_or(i64::MAX)))
-            .0
     }
 
     /// What is remembered of a bucket.
@@ -87,8 +86,8 @@ impl DynamoStore {
     }
 
     /// Recent enough to refuse on, or to believe that a bucket is not there.
-    pub(crate) fn is_recent(&self, seen: &Seen, now: i64) -> bool {
-        (0..self.shared.options.rejection_cache_ttl_ms).contains(&now.saturating_sub(seen.at.0))
+    pub(crate) fn is_recent(&self, seen: &Seen, now: TimeMs) -> bool {
+        (0..self.shared.options.rejection_cache_ttl_ms).contains(&now.since(seen.at))
     }
 
     /// What a take begins with.
@@ -111,7 +110,7 @@ impl DynamoStore {
             &key.pk,
             image,
             before.as_deref(),
-            TimeMs(self.now(moment)),
+            self.now(moment),
             self.shared.wall(),
         ))
     }
@@ -124,7 +123,7 @@ impl DynamoStore {
             Err(error) => {
                 tracing::warn!(%error, pk = key.pk, "a write has landed on a bucket that cannot be read");
                 self.shared.caches.forget(&key.pk);
-                self.shared.caches.unread(TimeMs(self.now(moment)), self.shared.wall())
+                self.shared.caches.unread(self.now(moment), self.shared.wall())
             }
         }
     }
@@ -149,13 +148,16 @@ impl DynamoStore {
     async fn take_until_answered(
         &self,
         asked: &Asked<'_>,
-        nonce: &str,
+        nonce: &Nonce,
         exchange: &mut Exchange<'_>,
         moment: Moment,
     ) -> Result<Taken, StoreError> {
         let Asked { member, key, .. } = asked;
-        let mut debit =
-            Debit { nonce, grace_ms: self.shared.options.fast_grace_ms, ..Debit::of(asked) };
+        let mut debit = Debit {
+            nonce: Some(nonce),
+            grace_ms: self.shared.options.fast_grace_ms,
+            ..Debit::of(asked)
+        };
         if !self.shared.options.speculative {
             exchange.seen = Some(Box::pin(self.look(key, moment)).await?);
             exchange.is_fresh = true;
@@ -175,7 +177,7 @@ impl DynamoStore {
             debit.units_milli = exchange.units_milli();
             let is_doubted = second_look == SecondLook::Now;
             let judged_at = if exchange.races > 0 {
-                exchange.image().map_or(now, |image| image.rf.max(asked_at).min(now))
+                exchange.image().map_or(now, |image| image.refilled_at.max(asked_at).min(now))
             } else {
                 now
             };
@@ -187,15 +189,23 @@ impl DynamoStore {
                     // A bucket that is made behind the back of an administrator's switch would be
                     // on.
                     if owner.is_none() {
-                        match Box::pin(self.vouch_for_birth(member)).await? {
-                            Vouched::For(found) => owner = Some(found),
-                            Vouched::Disabled => return Ok(Taken::Disabled),
-                            Vouched::Stale => return Ok(Taken::Stale),
+                        match Box::pin(self.may_create(member)).await? {
+                            MayCreate::Yes(found) => owner = Some(found),
+                            MayCreate::Disabled => return Ok(Taken::Disabled),
+                            MayCreate::Stale => return Ok(Taken::Stale),
                         }
                     }
-                    let owner = owner.as_ref().and_then(|owner| owner.as_deref());
-                    // Reading took its time: the bucket is full as of now, not as of then.
-                    self.birth(member, owner, nonce, exchange.now())
+                    let bucket = New {
+                        owner: owner.as_ref().and_then(|owner| owner.as_ref()),
+                        limits: member.limits,
+                        amounts: &amounts_of(member, |_| true),
+                        disabled: false,
+                        nonce,
+                        // Reading took its time: the bucket is full as of now, not as of then.
+                        now: exchange.now(),
+                    };
+                    let key = MemberKey { entity: member.entity, resource: member.resource };
+                    self.create(Purpose::Take, key, bucket)
                 }
                 Step::Refuse => {
                     if second_look == SecondLook::Needed && exchange.is_fresh {
@@ -230,7 +240,7 @@ impl DynamoStore {
                 Step::Nothing => return Ok(Taken::Spared(self.look_of(key, exchange)?)),
                 Step::Contended => break,
             };
-            let creates = write.writer == Writer::Create;
+            let creates = matches!(write.form, Form::Make(_));
             match exchange.send(write).await? {
                 Heard::AlreadyOurs(_) if exchange.is_overdue() => {
                     Box::pin(self.take_back(member, moment)).await;
@@ -238,7 +248,8 @@ impl DynamoStore {
                 }
                 Heard::Landed(look) | Heard::AlreadyOurs(look) => {
                     if creates
-                        && let Some(taken) = Box::pin(self.look_again(member, key, moment)).await?
+                        && let Some(taken) =
+                            Box::pin(self.confirm_created(member, key, moment)).await?
                     {
                         return Ok(taken);
                     }
@@ -266,7 +277,7 @@ impl DynamoStore {
         asked: &Asked<'_>,
         debit: &Debit<'_>,
         exchange: &Exchange<'_>,
-        at: i64,
+        at: TimeMs,
     ) -> Result<Arc<Seen>, StoreError> {
         if !exchange.is_fresh && exchange.sends == 0 {
             count(&self.shared.caches.tally.local_refusals);
@@ -293,7 +304,7 @@ impl DynamoStore {
         asked: &Asked<'_>,
         exchange: &'a Exchange<'_>,
         standing: Standing,
-        now: i64,
+        now: TimeMs,
     ) -> View<'a> {
         let Some(look) = exchange.seen.as_deref() else { return View::Unknown };
         let is_recent = exchange.is_fresh || self.is_recent(look, now);
@@ -315,16 +326,15 @@ impl DynamoStore {
 
     /// Whether others have probably written the bucket since. Without a grace there is no bound
     /// that a crowd could name.
-    fn is_outdated(&self, exchange: &Exchange<'_>, look: &Seen, now: i64) -> bool {
-        let is_old = now.saturating_sub(look.at.0) > OUTDATED_MS;
+    fn is_outdated(&self, exchange: &Exchange<'_>, look: &Seen, now: TimeMs) -> bool {
+        let is_old = now.since(look.at) > OUTDATED_MS;
         !exchange.is_fresh && look.is_crowded && is_old && self.shared.options.fast_grace_ms > 0
     }
 
     /// Whether a bucket that turns out to be short is looked at once more.
-    pub(crate) fn second_look(&self, asked: &Asked<'_>, now: i64) -> SecondLook {
-        let is_lately = |look: &Seen| {
-            now.saturating_sub(look.at.0) < 2 * self.shared.options.rejection_cache_ttl_ms
-        };
+    pub(crate) fn second_look(&self, asked: &Asked<'_>, now: TimeMs) -> SecondLook {
+        let is_lately =
+            |look: &Seen| now.since(look.at) < 2 * self.shared.options.rejection_cache_ttl_ms;
         let is_confirmed =
             asked.seen.as_deref().is_some_and(|look| look.is_confirmed() && is_lately(look));
         if asked.is_ancestor && !is_confirmed { SecondLook::Needed } else { SecondLook::Spared }
@@ -341,7 +351,7 @@ impl DynamoStore {
     /// refused would be told to come back within moments, by which time the crowd has been there
     /// again. So the refusal holds for some times as long as the bucket needs for what the crowd
     /// took, drawn at random: see [`QUIET_PACES`]. The waits told are as long.
-    fn keep_quiet(&self, debit: &Debit<'_>, before: Option<&Seen>, look: &Seen, at: i64) {
+    fn keep_quiet(&self, debit: &Debit<'_>, before: Option<&Seen>, look: &Seen, at: TimeMs) {
         let (Some(before), Some(image)) = (before, &look.image) else { return };
         let Some(old) = &before.image else { return };
         if writes_between(before, look) < QUIET_WRITES_MIN {
@@ -354,11 +364,11 @@ impl DynamoStore {
             let (Some(was), Some(is)) = (old.limit(limit.name()), image.limit(limit.name())) else {
                 continue;
             };
-            let regained_ms = is.params.time_to_gain_ms(is.tc.saturating_sub(was.tc).max(0));
+            let regained_ms = is.effective.time_to_gain_ms(is.used.saturating_sub(was.used).max(0));
             pace_ms = regained_ms.min(since_ms).max(pace_ms);
-            let lacks = amount.saturating_sub(balance_at(image, limit.name(), at).unwrap_or(0));
-            wait_ms = is.params.time_to_gain_ms(lacks).max(wait_ms);
-            held_max_ms = held_max_ms.min(time_to_fill_ms(is.params));
+            let lacks = amount.saturating_sub(image.balance_at(limit.name(), at).unwrap_or(0));
+            wait_ms = is.effective.time_to_gain_ms(lacks).max(wait_ms);
+            held_max_ms = held_max_ms.min(time_to_fill_ms(is.effective));
             short.push((limit.name().clone(), amount));
         }
         let pace_ms = u64::try_from(pace_ms).unwrap_or(0);
@@ -369,7 +379,7 @@ impl DynamoStore {
             self.shared.options.entropy.next_u64() % (pace_ms * (QUIET_PACES.1 - QUIET_PACES.0));
         let held_ms = i64::try_from(pace_ms * QUIET_PACES.0 + drawn).unwrap_or(i64::MAX);
         look.keep_quiet(Quiet {
-            until: look.at.0.saturating_add(wait_ms.saturating_add(held_ms).min(held_max_ms)),
+            until: look.at.plus_ms(wait_ms.saturating_add(held_ms).min(held_max_ms)),
             short,
         });
     }
@@ -421,13 +431,13 @@ impl DynamoStore {
     }
 
     /// A nonce that is used by one operation only.
-    pub(crate) fn nonce(&self) -> String {
+    pub(crate) fn nonce(&self) -> Nonce {
         spell(self.shared.options.entropy.next_u64())
     }
 
     /// The nonce of an operation of this process, the same whenever it is asked for; of one that
     /// has no number, a new one.
-    pub(crate) fn nonce_of(&self, operation: u64) -> String {
+    pub(crate) fn nonce_of(&self, operation: u64) -> Nonce {
         if operation == 0 {
             return self.nonce();
         }
@@ -452,7 +462,7 @@ struct Standing {
     is_proven: bool,
     /// The image may show what a refused chain holds for a moment.
     is_doubted: bool,
-    judged_at: i64,
+    judged_at: TimeMs,
 }
 
 /// An ancestor that is short is looked at twice before it refuses: a chain that is refused
@@ -480,18 +490,29 @@ fn knows_more(member: &MemberTake<'_>, look: &Seen, image: &Image) -> bool {
     let read_at_ms = i64::try_from(limits.stamp.0 / 1000).unwrap_or(i64::MAX);
     limits.source == LimitSource::Call
         || limits.stamp.0 > look.parameters_since
-        || read_at_ms >= image.ca.unwrap_or(0).saturating_add(CONFIG_MARGIN_MS)
+        || read_at_ms >= image.config_read_at.unwrap_or(0).saturating_add(CONFIG_MARGIN_MS)
 }
 
 /// Eleven characters of six bits.
-fn spell(mut bits: u64) -> String {
+fn spell(mut bits: u64) -> Nonce {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-    let mut nonce = String::with_capacity(11);
-    for _ in 0..11 {
-        nonce.push(char::from(ALPHABET[usize::try_from(bits % 64).unwrap_or(0)]));
+    let digit = |_| {
+        let digit = char::from(ALPHABET[usize::try_from(bits % 64).unwrap_or(0)]);
         bits /= 64;
-    }
-    nonce
+        digit
+    };
+    (0..11).map(digit).collect()
+}
+
+/// The amounts of a take, those that `counts`.
+pub(crate) fn amounts_of<'a>(
+    member: &MemberTake<'a>,
+    counts: impl Fn(i64) -> bool,
+) -> SmallVec<[Amount<'a>; 2]> {
+    let limits = &member.limits.limits;
+    let amount =
+        |take: &Take| Amount { limit: &limits[usize::from(take.limit)], milli: take.amount.0 };
+    member.takes.iter().map(amount).filter(|amount| counts(amount.milli)).collect()
 }
 
 pub(crate) fn count(counter: &AtomicU64) {

@@ -1,382 +1,463 @@
-//! Every write a bucket can receive from us, as data, and the registry of them.
+//! Every write that a bucket can receive from us, as a value of the domain.
 //!
 //! Most bugs of a limiter on one item are one writer that another writer's condition did not pin.
-//! So there is one list of writers, with what each one writes and what it pins, and a test that
-//! holds every write ever built to it.
+//! So a write says what it is for, what it demands of the item ([`Pins`]: each field must be given,
+//! so a forgotten pin does not compile) and what it does to each limit ([`Line`]). `render.rs` alone
+//! turns that into a DynamoDB request, and `writers.rs` holds every request to the registry.
 
-#[cfg(test)]
-mod tests;
+use std::sync::Arc;
 
-use crate::image::attr;
-use crate::table::{Action, Attr, Condition, Put, Update, Write};
+use smallvec::SmallVec;
+use smol_str::SmolStr;
+use zae_limiter_core::{EntityId, LimitName, LimitParams, ResourceName, TimeMs};
+use zae_limiter_store::LimitsInForce;
 
-/// Who writes a bucket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Writer {
-    /// Takes without refilling.
-    Fast,
-    /// Refills every limit and takes.
-    Refill,
-    /// Takes from a bucket that is full whatever its last refill was.
-    BlindFill,
-    /// Refills, changes parameters and takes.
-    Sync,
-    /// Refills and changes parameters for a request that is refused: takes nothing.
-    SyncOnly,
-    /// Makes a bucket that was not there.
-    Create,
-    /// Charges after the fact without refilling.
-    ChargeFast,
-    /// Charges after the fact and refills.
-    ChargeRefill,
-    /// Charges after the fact when every other form lost its race.
-    ChargePlain,
-    /// Makes a forgotten bucket again to charge it.
-    Recreate,
-    /// Gives back.
-    Credit,
-    /// Fills by order of an administrator.
-    Reset,
-    /// Switches a bucket off or on.
-    Flag,
-}
+use crate::entity::Owner;
+use crate::table::Key;
+use crate::writers::Writer;
 
-/// A kind of attribute; those of limits without the limit's name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[expect(missing_docs, reason = "named as the attributes are")]
-pub enum Field {
-    Pk,
-    Tk,
-    Tc,
-    Cp,
-    Ra,
-    Rp,
-    Rm,
-    Gp,
-    Rf,
-    Rmf,
-    Ca,
-    Lw,
-    Vu,
-    Ttl,
-    Disabled,
-    Fv,
-    ShardCount,
-    Ret,
-    WcuTk,
-    WcuTc,
-    /// Attributes that only a create writes: keys of the indexes, names, owner.
-    Birth,
-}
-
-impl Field {
-    /// The kind an attribute of a bucket belongs to.
-    #[must_use]
-    pub fn of(name: &str) -> Field {
-        match name {
-            attr::PK => Field::Pk,
-            attr::RF => Field::Rf,
-            attr::RMF => Field::Rmf,
-            attr::CA => Field::Ca,
-            attr::LW => Field::Lw,
-            attr::VU => Field::Vu,
-            attr::TTL => Field::Ttl,
-            attr::DISABLED => Field::Disabled,
-            attr::FV => Field::Fv,
-            attr::SHARD_COUNT => Field::ShardCount,
-            attr::RET => Field::Ret,
-            attr::WCU_TK => Field::WcuTk,
-            attr::WCU_TC => Field::WcuTc,
-            _ => match name.strip_prefix("b_").and_then(|rest| rest.rsplit_once('_')) {
-                Some((limit, _)) if limit == attr::WCU => Field::Birth,
-                Some((_, "tk")) => Field::Tk,
-                Some((_, "tc")) => Field::Tc,
-                Some((_, "cp")) => Field::Cp,
-                Some((_, "ra")) => Field::Ra,
-                Some((_, "rp")) => Field::Rp,
-                Some((_, "rm")) => Field::Rm,
-                Some((_, "gp")) => Field::Gp,
-                _ => Field::Birth,
-            },
-        }
-    }
-}
-
-/// What one writer may write and must pin.
-#[derive(Clone, Copy, Debug)]
-pub struct Rules {
-    /// Whose rules.
-    pub writer: Writer,
-    /// All it may write.
-    pub writes: &'static [Field],
-    /// What its condition always looks at.
-    pub pins: &'static [Field],
-    /// Why that is enough.
-    pub reason: &'static str,
-}
-
-const REFILLED: &[Field] = &[
-    Field::Tk,
-    Field::Tc,
-    Field::Cp,
-    Field::Ra,
-    Field::Rp,
-    Field::Rm,
-    Field::Gp,
-    Field::Rf,
-    Field::Rmf,
-    Field::Ca,
-    Field::Lw,
-    Field::Vu,
-    Field::Ttl,
-    Field::Ret,
-    Field::WcuTk,
-    Field::WcuTc,
-];
-
-const BORN: &[Field] = &[
-    Field::Pk,
-    Field::Tk,
-    Field::Tc,
-    Field::Cp,
-    Field::Ra,
-    Field::Rp,
-    Field::Rf,
-    Field::Ca,
-    Field::Lw,
-    Field::Ttl,
-    Field::Disabled,
-    Field::Fv,
-    Field::ShardCount,
-    Field::WcuTk,
-    Field::WcuTc,
-    Field::Birth,
-];
-
-/// What a writer looks at of each limit whose balance it changes.
-const LIMIT_FIELDS: &[Field] = &[Field::Tk, Field::Cp, Field::Ra, Field::Rp];
-
-/// The registry: every writer of a bucket.
-pub const REGISTRY: &[Rules] = &[
-    Rules {
-        writer: Writer::Fast,
-        writes: &[Field::Tk, Field::Tc, Field::WcuTk, Field::WcuTc, Field::Lw],
-        pins: &[
-            Field::Pk,
-            Field::Tk,
-            Field::Cp,
-            Field::Ra,
-            Field::Rp,
-            Field::Rf,
-            Field::ShardCount,
-            Field::Disabled,
-            Field::Vu,
-            Field::Ttl,
-            Field::Lw,
-            Field::WcuTk,
-        ],
-        reason: "the balance suffices, and nothing has overflowed that a later refill would credit again; rf only grows, so a lower bound does",
-    },
-    Rules {
-        writer: Writer::Refill,
-        writes: REFILLED,
-        pins: &[
-            Field::Pk,
-            Field::Tk,
-            Field::Cp,
-            Field::Ra,
-            Field::Rp,
-            Field::Rf,
-            Field::ShardCount,
-            Field::Disabled,
-            Field::Vu,
-            Field::Lw,
-        ],
-        reason: "everything the new balance is computed from, except the balance itself: ADD and FILL are exact for every balance of their mode",
-    },
-    Rules {
-        writer: Writer::BlindFill,
-        writes: REFILLED,
-        pins: &[
-            Field::Pk,
-            Field::Tk,
-            Field::Cp,
-            Field::Ra,
-            Field::Rp,
-            Field::Rf,
-            Field::ShardCount,
-            Field::Disabled,
-            Field::Vu,
-            Field::Ca,
-            Field::Gp,
-            Field::Lw,
-        ],
-        reason: "full at this instant whatever the last refill was, and the same limits as known (ca)",
-    },
-    Rules {
-        writer: Writer::Sync,
-        writes: REFILLED,
-        pins: &[Field::Pk, Field::Rf, Field::ShardCount, Field::Disabled, Field::Vu, Field::Lw],
-        reason: "the image it was computed from, whole; rf moves, so every writer with an older image loses",
-    },
-    Rules {
-        writer: Writer::SyncOnly,
-        writes: REFILLED,
-        pins: &[Field::Pk, Field::Rf, Field::ShardCount, Field::Disabled, Field::Vu],
-        reason: "as a sync; without a nonce, because landing twice changes nothing and the take that may follow needs its own",
-    },
-    Rules {
-        writer: Writer::Create,
-        writes: BORN,
-        pins: &[Field::Pk],
-        reason: "only what is not there is made, and what is not there is full",
-    },
-    Rules {
-        writer: Writer::ChargeFast,
-        writes: &[Field::Tk, Field::Tc, Field::WcuTk, Field::WcuTc, Field::Lw],
-        pins: &[
-            Field::Pk,
-            Field::Tk,
-            Field::Cp,
-            Field::Ra,
-            Field::Rp,
-            Field::Rf,
-            Field::ShardCount,
-            Field::Ttl,
-            Field::Lw,
-        ],
-        reason: "no floor, because a charge may lead into debt; the ceiling, or the charge would vanish into what overflowed",
-    },
-    Rules {
-        writer: Writer::ChargeRefill,
-        writes: REFILLED,
-        pins: &[Field::Pk, Field::Rf, Field::ShardCount, Field::Vu, Field::Lw],
-        reason: "as a refill, without a floor, on a disabled bucket too: what was used was used",
-    },
-    Rules {
-        writer: Writer::ChargePlain,
-        writes: &[Field::Tk, Field::Tc, Field::WcuTk, Field::WcuTc, Field::Lw, Field::Ttl],
-        pins: &[Field::Pk, Field::Tk, Field::Lw],
-        reason: "the last resort of a charge that must not be lost; it may be paid from overflow, which is the safe loss of the two",
-    },
-    Rules {
-        writer: Writer::Recreate,
-        writes: BORN,
-        pins: &[Field::Pk],
-        reason: "what is not there was forgotten full",
-    },
-    Rules {
-        writer: Writer::Credit,
-        writes: &[Field::Tk, Field::Tc, Field::WcuTk, Field::WcuTc],
-        pins: &[Field::Pk, Field::Tk, Field::Cp, Field::ShardCount],
-        reason: "never above the capacity of this instant; touches neither rf nor lw, so it is sent at most once",
-    },
-    Rules {
-        writer: Writer::Reset,
-        writes: &[Field::Tk, Field::Tc, Field::Rf, Field::WcuTk, Field::WcuTc],
-        pins: &[Field::Pk, Field::Cp, Field::Rf, Field::ShardCount],
-        reason: "full is full whatever the balance was, and a refill that is still due adds nothing to it; rf only ever goes back from a future nobody may write",
-    },
-    Rules {
-        writer: Writer::Flag,
-        writes: &[Field::Disabled, Field::Fv],
-        pins: &[Field::Pk, Field::Disabled, Field::Fv],
-        reason: "a flag says nothing about balances, and every debit pins it; the configuration was read after the flag it replaces, so whoever read it earlier loses",
-    },
-];
+/// The mark of one operation, the same over all its attempts.
+pub type Nonce = SmolStr;
 
 /// One write of a bucket.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BucketWrite {
-    /// Who.
-    pub writer: Writer,
-    /// What; an update or a put.
-    pub write: Write,
+    /// Which shard of which bucket.
+    pub key: Key,
+    /// What it is for.
+    pub purpose: Purpose,
+    /// What it does.
+    pub form: Form,
+}
+
+/// What a write is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Purpose {
+    /// Takes, if every limit that is asked for has enough.
+    Take,
+    /// Brings the parameters of a bucket up to date and takes nothing.
+    Sync,
+    /// Charges after the fact, into debt if need be.
+    Charge,
+    /// Gives back, never above capacity.
+    GiveBack,
+    /// Fills by order of an administrator.
+    Reset,
+    /// Disables a bucket, or enables it.
+    Flag,
+}
+
+/// What a write does.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Form {
+    /// Changes a bucket that is there.
+    Change(Box<Change>),
+    /// Makes a bucket that is not there.
+    Make(Box<NewBucket>),
+}
+
+/// A change of a bucket that is there.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change {
+    /// Refuses a second landing of the same operation. `None` for a write that may land twice, or is
+    /// sent once.
+    pub nonce: Option<Nonce>,
+    /// What must hold of the item.
+    pub pins: Pins,
+    /// One per limit that is looked at or changed.
+    pub lines: SmallVec<[Line; 2]>,
+    /// What changes of the item beside its limits.
+    pub item: ItemChange,
+}
+
+/// What must hold of the item for a change to land, its limits aside.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pins {
+    /// When the bucket was refilled last.
+    pub refilled_at: RefilledAt,
+    /// How many shards the bucket has.
+    pub shard_count: Option<i64>,
+    /// Whether the bucket is disabled.
+    pub flag: FlagPin,
+    /// The mark that a foreign writer of parameters leaves.
+    pub mark: Pin,
+    /// When the configuration behind the parameters was read: every change of ours moves it.
+    pub config_read_at: Pin,
+    /// When the item expires.
+    pub expiry: ExpiryPin,
+    /// Whether the item must have room for another write.
+    pub has_room: bool,
+    /// Limits that must not be there: the caller asks for them and does not know them here.
+    pub unknown: SmallVec<[LimitName; 1]>,
+}
+
+impl Pins {
+    /// Only that the item is there.
+    pub(crate) const THERE: Pins = Pins {
+        refilled_at: RefilledAt::Any,
+        shard_count: None,
+        flag: FlagPin::Any,
+        mark: Pin::Any,
+        config_read_at: Pin::Any,
+        expiry: ExpiryPin::Any,
+        has_room: false,
+        unknown: SmallVec::new_const(),
+    };
+}
+
+/// What must hold of one number of the item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pin {
+    /// Nothing.
+    Any,
+    /// It is not there.
+    Absent,
+    /// It is this.
+    Is(i64),
+}
+
+impl Pin {
+    /// As it was seen.
+    pub(crate) fn seen(value: Option<i64>) -> Pin {
+        value.map_or(Pin::Absent, Pin::Is)
+    }
+}
+
+/// What must hold of the instant of the last refill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefilledAt {
+    /// Nothing.
+    Any,
+    /// This very instant: the write is computed from it.
+    Exactly(i64),
+    /// At `since` or later, and then no limit is above its ceiling for `since`. Or the same of a
+    /// second, later bound.
+    NotBefore {
+        /// The lower bound.
+        since: i64,
+        /// Another one.
+        or: Option<i64>,
+    },
+    /// Then or earlier.
+    NotAfter(i64),
+    /// Later than this.
+    After(i64),
+}
+
+/// What must hold of the flag `disabled`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlagPin {
+    /// Nothing.
+    Any,
+    /// The bucket is enabled.
+    Enabled,
+    /// As it was seen, with the count of its writes.
+    Seen {
+        /// Whether the bucket was disabled.
+        is_set: bool,
+        /// How often the flag had been written.
+        count: Option<i64>,
+    },
+}
+
+/// What must hold of the expiry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExpiryPin {
+    /// Nothing.
+    Any,
+    /// There is none.
+    Absent,
+    /// There is one, at this second or later.
+    NotBefore(i64),
+    /// There is none, or it is later than this second and no balance falls below the floor of its
+    /// line ([`LineForm::Fast`]).
+    NoneOrAfter(i64),
+}
+
+/// What changes of an item beside its limits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ItemChange {
+    /// The instant of the refill.
+    pub refilled_at: Option<i64>,
+    /// When the configuration behind the new parameters was read.
+    pub config_read_at: Option<i64>,
+    /// The refill that the remainders of the limits belong to.
+    pub remainders_at: To<i64>,
+    /// When the item expires, in seconds.
+    pub expiry: To<i64>,
+    /// Takes the mark off that a foreign writer of parameters left.
+    pub clears_mark: bool,
+    /// The limits that are no longer configured.
+    pub retired: To<Vec<String>>,
+    /// Disables or enables, and counts that.
+    pub flag: Option<FlagChange>,
+    /// How much room for writes there is afterwards.
+    pub room: Room,
+}
+
+impl ItemChange {
+    /// Nothing but the room for writes.
+    pub(crate) const fn only(room: Room) -> ItemChange {
+        ItemChange {
+            refilled_at: None,
+            config_read_at: None,
+            remainders_at: To::Keep,
+            expiry: To::Keep,
+            clears_mark: false,
+            retired: To::Keep,
+            flag: None,
+            room,
+        }
+    }
+}
+
+/// What an attribute changes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum To<T> {
+    /// It stays as it is.
+    Keep,
+    /// It gets this value.
+    Set(T),
+    /// It goes.
+    Remove,
+}
+
+/// A new value of the flag `disabled`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlagChange {
+    /// Whether the bucket is disabled from now on.
+    pub disabled: bool,
+    /// How often the flag has been written, this write included.
+    pub count: i64,
+}
+
+/// What a write does to the hidden limit that counts writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// Nothing: the write does not count.
+    Uncounted,
+    /// Takes the units of the write, and regains what time has brought.
+    Less {
+        /// The units of the write.
+        units_milli: i64,
+        /// What the item regains.
+        gained_milli: i64,
+    },
+    /// Full, less the units of the write.
+    Full {
+        /// The units of the write.
+        units_milli: i64,
+    },
+}
+
+/// What a write does to one limit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Line {
+    /// Which limit.
+    pub name: LimitName,
+    /// What.
+    pub form: LineForm,
+}
+
+/// What a write does to one limit. Each form is exact for every balance that meets its condition.
+#[derive(Clone, Debug, PartialEq)]
+pub enum LineForm {
+    /// Takes or charges and leaves the refill alone.
+    Fast {
+        /// The parameters the limit must have.
+        stored: LimitParams,
+        /// What is taken.
+        amount: i64,
+        /// The least balance; `None` for a charge.
+        at_least: Option<i64>,
+        /// The largest balance that has not overflowed since the bound of [`RefilledAt`]; `None`
+        /// when nothing is taken.
+        at_most: Option<Ceiling>,
+        /// The least balance on an item that expires: a deeper debt needs a later expiry.
+        floor_if_expiring: Option<i64>,
+    },
+    /// Refills a limit that is not full by then.
+    Add {
+        /// The parameters the limit must have.
+        stored: LimitParams,
+        /// What it regains.
+        gained: i64,
+        /// What is taken or charged.
+        amount: i64,
+        /// The balance must be less than this: it is not full by then.
+        below: i64,
+        /// And at least this.
+        at_least: i64,
+        /// What else changes.
+        becomes: Becomes,
+    },
+    /// Fills a limit that is full by then.
+    Fill {
+        /// The parameters the limit must have.
+        stored: LimitParams,
+        /// What full is.
+        full: i64,
+        /// What is taken or charged.
+        amount: i64,
+        /// The balance must be at least this: it is full by then.
+        at_least: i64,
+        /// Whether the limit must hide nothing.
+        has_no_gap: bool,
+        /// What else changes.
+        becomes: Becomes,
+    },
+    /// Adds a limit that is not there.
+    Seed {
+        /// Its parameters.
+        params: LimitParams,
+        /// What it starts with, before the amount.
+        start: i64,
+        /// What is taken or charged.
+        amount: i64,
+        /// The balance that a limit of this name has left behind.
+        stub: Option<i64>,
+    },
+    /// Takes a limit away that may be forgotten.
+    Drop {
+        /// The parameters the limit must have.
+        stored: LimitParams,
+        /// The least balance.
+        at_least: i64,
+    },
+    /// Takes away the balance that a limit has left behind.
+    Clear,
+    /// Remembers limits that were dropped before they were full, in the place of `before`.
+    Fold {
+        /// Parameters and least balance of what is replaced.
+        before: Option<(LimitParams, i64)>,
+        /// How long the last of them is not full, in the words of a limit.
+        params: LimitParams,
+    },
+    /// Charges without looking at anything.
+    Owe {
+        /// What is charged.
+        amount: i64,
+    },
+    /// Gives back.
+    GiveBack {
+        /// The capacity the limit must have.
+        stored_capacity: i64,
+        /// What full is.
+        full: i64,
+        /// What is given back.
+        amount: i64,
+        /// Whether the limit is full afterwards.
+        overflows: bool,
+    },
+    /// Fills by order.
+    Top {
+        /// The capacity the limit must have.
+        stored_capacity: i64,
+        /// What full is.
+        full: i64,
+        /// The balance it must have, for a report to the millitoken.
+        exactly: Option<i64>,
+    },
+}
+
+/// The largest balance of a FAST line, for one or two bounds of the refill instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ceiling {
+    /// For `since` of [`RefilledAt::NotBefore`].
+    pub since: i64,
+    /// For `or`, if there is one.
+    pub or: Option<i64>,
+}
+
+/// What a refill changes of a limit beside its balance.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Becomes {
+    /// The parameters it has afterwards.
+    pub stored: LimitParams,
+    /// The remainder of the refill.
+    pub remainder: To<i64>,
+    /// What a lowered capacity hides.
+    pub gap: To<i64>,
+}
+
+/// A bucket to make.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewBucket {
+    pub(crate) namespace: Arc<str>,
+    pub(crate) entity: EntityId,
+    pub(crate) resource: ResourceName,
+    /// `None` when the entity has no record.
+    pub(crate) owner: Option<Arc<Owner>>,
+    pub(crate) limits: LimitsInForce,
+    /// Taken or charged on the way.
+    pub(crate) amounts: SmallVec<[(LimitName, i64); 2]>,
+    /// Disabled from its first moment.
+    pub(crate) disabled: bool,
+    pub(crate) nonce: Nonce,
+    pub(crate) now: TimeMs,
 }
 
 impl BucketWrite {
-    /// An update.
-    pub(crate) fn update(writer: Writer, update: Update) -> BucketWrite {
-        BucketWrite { writer, write: Write::Update(update) }
+    pub(crate) fn change(key: Key, purpose: Purpose, change: Change) -> BucketWrite {
+        BucketWrite { key, purpose, form: Form::Change(Box::new(change)) }
     }
 
-    /// A put.
-    pub(crate) fn put(writer: Writer, put: Put) -> BucketWrite {
-        BucketWrite { writer, write: Write::Put(put) }
-    }
-
-    /// The kinds of attributes it writes.
+    /// The writer of the registry.
     #[must_use]
-    pub fn writes(&self) -> Vec<Field> {
-        let mut fields: Vec<Field> = match &self.write {
-            Write::Update(update) => {
-                update.actions.iter().map(|action| Field::of(written(action))).collect()
-            }
-            Write::Put(put) => put.item.keys().map(|name| Field::of(name)).collect(),
-            Write::Delete(_) | Write::Check(_) => Vec::new(),
+    pub fn writer(&self) -> Writer {
+        let change = match (&self.form, self.purpose) {
+            (Form::Make(_), Purpose::Charge) => return Writer::Recreate,
+            (Form::Make(_), _) => return Writer::Create,
+            (Form::Change(change), _) => change,
         };
-        fields.sort_unstable();
-        fields.dedup();
-        fields
+        match (self.purpose, change.pins.refilled_at) {
+            (Purpose::Sync, _) => Writer::SyncOnly,
+            (Purpose::GiveBack, _) => Writer::Credit,
+            (Purpose::Reset, _) => Writer::Reset,
+            (Purpose::Flag, _) => Writer::Flag,
+            (Purpose::Take, RefilledAt::NotBefore { .. }) => Writer::Fast,
+            (Purpose::Take, RefilledAt::NotAfter(_)) => Writer::BlindFill,
+            (Purpose::Take, _) if change.item.config_read_at.is_some() => Writer::Sync,
+            (Purpose::Take, _) => Writer::Refill,
+            (Purpose::Charge, RefilledAt::NotBefore { .. }) => Writer::ChargeFast,
+            (Purpose::Charge, RefilledAt::Any) => Writer::ChargePlain,
+            (Purpose::Charge, _) => Writer::ChargeRefill,
+        }
     }
 
-    /// The kinds of attributes its condition looks at.
+    /// The nonce it carries.
     #[must_use]
-    pub fn pins(&self) -> Vec<Field> {
-        let mut fields = Vec::new();
-        let conditions = match &self.write {
-            Write::Update(update) => &update.conditions,
-            Write::Put(put) => &put.conditions,
-            Write::Delete(delete) => &delete.conditions,
-            Write::Check(check) => &check.conditions,
-        };
-        conditions.iter().for_each(|condition| pinned(condition, &mut fields));
-        fields.sort_unstable();
-        fields.dedup();
-        fields
+    pub fn nonce(&self) -> Option<&Nonce> {
+        match &self.form {
+            Form::Change(change) => change.nonce.as_ref(),
+            Form::Make(bucket) => Some(&bucket.nonce),
+        }
     }
 
-    /// What of the registry this write breaks, in words.
-    #[must_use]
-    pub fn breaches(&self) -> Vec<String> {
-        let Some(rules) = REGISTRY.iter().find(|rules| rules.writer == self.writer) else {
-            return vec![format!("{:?} is not in the registry", self.writer)];
+    /// The limits of a change whose use it counts.
+    pub fn counted(&self) -> impl Iterator<Item = &LimitName> {
+        let lines = match &self.form {
+            Form::Change(change) => &change.lines[..],
+            Form::Make(_) => &[],
         };
-        let (writes, pins) = (self.writes(), self.pins());
-        let stray = writes
-            .iter()
-            .filter(|field| !rules.writes.contains(field))
-            .map(|field| format!("{:?} writes {field:?}", self.writer));
-        // A member of a chain may have none of the limits asked for: a write that changes no
-        // balance has none to look at.
-        let is_needed =
-            |field: &Field| !LIMIT_FIELDS.contains(field) || writes.contains(&Field::Tk);
-        let missing = rules.pins.iter().filter(|field| !pins.contains(field) && is_needed(field));
-        let loose = missing.map(|field| format!("{:?} does not pin {field:?}", self.writer));
-        stray.chain(loose).collect()
+        lines.iter().filter(|line| line.form.counts()).map(|line| &line.name)
     }
 }
 
-/// The attribute an action writes.
-fn written(action: &Action) -> &Attr {
-    match action {
-        Action::Set(attr, _)
-        | Action::SetIfAbsent(attr, _)
-        | Action::Add(attr, _)
-        | Action::AddMember(attr, _)
-        | Action::DeleteMember(attr, _)
-        | Action::Remove(attr) => attr,
-    }
-}
-
-fn pinned(condition: &Condition, fields: &mut Vec<Field>) {
-    match condition {
-        Condition::Exists(attr)
-        | Condition::Absent(attr)
-        | Condition::Compare(attr, ..)
-        | Condition::CompareNumber(attr, ..) => fields.push(Field::of(attr)),
-        Condition::All(parts) | Condition::Any(parts) => {
-            parts.iter().for_each(|part| pinned(part, fields))
+impl LineForm {
+    /// Whether what was used of the limit changes.
+    fn counts(&self) -> bool {
+        match self {
+            LineForm::Fast { amount, .. }
+            | LineForm::Add { amount, .. }
+            | LineForm::Fill { amount, .. }
+            | LineForm::Seed { amount, stub: Some(_), .. } => *amount != 0,
+            LineForm::Owe { .. } | LineForm::GiveBack { .. } => true,
+            LineForm::Seed { stub: None, .. }
+            | LineForm::Drop { .. }
+            | LineForm::Clear
+            | LineForm::Fold { .. }
+            | LineForm::Top { .. } => false,
         }
     }
 }

@@ -29,9 +29,10 @@ impl Trust {
     /// Everything is read.
     pub(crate) const NOTHING: Trust = Trust { namespace: Duration::ZERO, rest: Duration::ZERO };
     /// For a bucket that is about to be made.
-    pub(crate) const BEFORE_BIRTH: Trust = Trust { namespace: NAMESPACE_TRUST, rest: CREATE_TRUST };
+    pub(crate) const BEFORE_CREATE: Trust =
+        Trust { namespace: NAMESPACE_TRUST, rest: CREATE_TRUST };
     /// For a bucket that was just made: whoever switches off must be seen now.
-    pub(crate) const AFTER_BIRTH: Trust =
+    pub(crate) const AFTER_CREATE: Trust =
         Trust { namespace: NAMESPACE_TRUST, rest: Duration::ZERO };
 }
 

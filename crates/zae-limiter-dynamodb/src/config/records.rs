@@ -121,7 +121,7 @@ impl<'a> Changing<'a> {
             Write::Update(update) => Some(update.key.clone()),
             Write::Put(put) => key_of(&put.item),
             Write::Delete(delete) => Some(delete.key.clone()),
-            Write::Check(_) => None,
+            Write::Check(_) | Write::Bucket(_) => None,
         };
         Changing { records, keys: writes.iter().filter_map(key).collect() }
     }

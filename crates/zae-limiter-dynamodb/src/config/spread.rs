@@ -91,8 +91,8 @@ async fn reach(
         let limits = found.members.into_iter().next().and_then(|member| member.limits);
         let (Some(image), Some((limits, source))) = (&look.image, limits) else { return Ok(()) };
         let limits = LimitsInForce::resolved(limits, source, stamp, BUCKET_TTL_MULTIPLIER);
-        let is_up_to_date =
-            image.is_in_force(&limits.limits) && image.ttl.is_some() == limits.ttl_ms.is_some();
+        let is_up_to_date = image.is_in_force(&limits.limits)
+            && image.expires_s.is_some() == limits.ttl_ms.is_some();
         if image.disabled || is_up_to_date {
             return Ok(());
         }

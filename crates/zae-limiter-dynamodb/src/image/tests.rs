@@ -63,7 +63,11 @@ fn remainders_count_only_at_their_own_refill_instant() {
         [("1000", "59999", 59_999), ("999", "59999", 0), ("1000", "60000", 0), ("1000", "-1", 0)]
     {
         let image = Image::parse(&item([("rmf", n(rmf)), ("b_rpm_rm", n(rm))])).unwrap();
-        assert_eq!((image.limits[0].rm, image.limits[0].has_rm), (counts, true), "{rm} of {rmf}");
+        assert_eq!(
+            (image.limits[0].remainder, image.limits[0].has_remainder),
+            (counts, true),
+            "{rm} of {rmf}"
+        );
     }
 }
 
@@ -71,7 +75,7 @@ fn remainders_count_only_at_their_own_refill_instant() {
 fn numbers_of_any_size_are_read_or_refused() {
     let balance = |text| {
         Image::parse(&item([("b_rpm_tk", n(text))]))
-            .map(|image| image.limits[0].tk)
+            .map(|image| image.limits[0].balance)
             .map_err(|error| error.kind())
     };
     assert_eq!(balance("-12"), Ok(-12));
@@ -124,7 +128,7 @@ fn a_bucket_without_its_measure_of_writes_has_none_left() {
     let mut item = item([]);
     item.remove("b_wcu_tk");
     assert!(
-        Image::parse(&item).unwrap().wcu_tk < WCU_NEEDED_MILLI,
+        Image::parse(&item).unwrap().room_milli < WCU_NEEDED_MILLI,
         "FAST would fail on it for ever"
     );
 }

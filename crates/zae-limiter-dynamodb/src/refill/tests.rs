@@ -4,7 +4,8 @@ use zae_limiter_core::ConfigStamp;
 
 use super::*;
 use crate::keys::bucket_of;
-use crate::table::Item;
+use crate::table::{Item, number};
+use crate::write::Form;
 
 const NOW: i64 = 1_000_000;
 
@@ -27,7 +28,7 @@ fn image(ttl: Option<i64>) -> Image {
 }
 
 /// A charge of one token, by somebody whose limits come from `source`.
-fn charge(image: &Image, source: LimitSource) -> Update {
+fn charge(image: &Image, source: LimitSource) -> Change {
     let limits = LimitsInForce::resolved(
         [Limit::per_minute("rpm", 60).expect("a limit")],
         source,
@@ -38,20 +39,19 @@ fn charge(image: &Image, source: LimitSource) -> Update {
     let amounts = [Amount { limit: &limits.limits[0], milli: 1_000 }];
     let refill = Refill {
         key: &key,
+        purpose: Purpose::Charge,
         image,
         target: Some(&limits),
         amounts: &amounts,
-        nonce: Some("n"),
-        has_floor: false,
-        clears_mark: false,
+        nonce: Some(&"n".into()),
+        unknown: Unknown::default(),
         units_milli: 1_000,
-        now: NOW,
+        now: TimeMs(NOW),
     };
-    refill.build().expect("a write")
-}
-
-fn sets_expiry(update: &Update) -> bool {
-    update.actions.iter().any(|action| matches!(action, Action::Set(name, _) if name == attr::TTL))
+    match refill.build().expect("a write").form {
+        Form::Change(change) => *change,
+        Form::Make(_) => panic!("a bucket that is there is not made"),
+    }
 }
 
 /// Found by the simulator: an expiry that another process sets within the millisecond of the image
@@ -59,18 +59,16 @@ fn sets_expiry(update: &Update) -> bool {
 #[test]
 fn an_expiry_that_is_left_alone_is_pinned() {
     let no_expiry = charge(&image(None), LimitSource::Entity);
-    assert!(!sets_expiry(&no_expiry));
-    assert!(no_expiry.conditions.contains(&Condition::Absent(attr::TTL.into())), "{no_expiry:?}");
+    assert_eq!((no_expiry.item.expiry, no_expiry.pins.expiry), (To::Keep, ExpiryPin::Absent));
 
     let late_enough = charge(&image(Some(NOW)), LimitSource::System);
-    assert!(!sets_expiry(&late_enough));
-    let is_pinned = |condition: &Condition| matches!(condition, Condition::CompareNumber(name, Comparison::Ge, _) if name == attr::TTL);
-    assert!(late_enough.conditions.iter().any(is_pinned), "{late_enough:?}");
+    assert_eq!(late_enough.item.expiry, To::Keep);
+    assert!(matches!(late_enough.pins.expiry, ExpiryPin::NotBefore(_)), "{late_enough:?}");
 }
 
 #[test]
 fn an_expiry_that_is_too_early_or_not_wanted_is_written() {
-    assert!(sets_expiry(&charge(&image(Some(1_001)), LimitSource::System)));
-    let kept = charge(&image(Some(1_001)), LimitSource::Entity);
-    assert!(kept.actions.contains(&Action::Remove(attr::TTL.into())), "{kept:?}");
+    let too_early = charge(&image(Some(1_001)), LimitSource::System);
+    assert!(matches!(too_early.item.expiry, To::Set(_)), "{too_early:?}");
+    assert_eq!(charge(&image(Some(1_001)), LimitSource::Entity).item.expiry, To::Remove);
 }

@@ -82,6 +82,7 @@ pub fn render_write(write: &Write) -> Rendered {
         Write::Put(put) => render(&[], &put.conditions),
         Write::Delete(delete) => render(&[], &delete.conditions),
         Write::Check(check) => render(&[], &check.conditions),
+        Write::Bucket(bucket) => render_write(&bucket.rendered()),
     }
 }
 

@@ -37,9 +37,11 @@ pub use status::StackStatus;
 
 use crate::clock::TableTime;
 use crate::constants::{BATCH_GET_MAX, BATCH_WRITE_MAX, TRANSACTION_MAX};
+use crate::render::{self, Request};
 use crate::table::{
     BatchPage, Index, Item, Key, Put, Query, QueryPage, Sort, Table, TableError, Update, Write,
 };
+use crate::write::BucketWrite;
 use classify::{Decision, classify};
 use observe::Spends;
 use skew::SkewWatch;
@@ -133,32 +135,15 @@ macro_rules! send_dated {
 
 impl Table for SdkTable {
     fn update<'a>(&'a self, update: &'a Update) -> BoxFuture<'a, Result<Item, TableError>> {
-        self.update_owned(update.clone())
+        Box::pin(self.send_update(update.clone()))
     }
 
-    fn update_owned(&self, update: Update) -> BoxFuture<'_, Result<Item, TableError>> {
-        Box::pin(async move {
-            let rendered = expression::render_owned(update.actions, update.conditions);
-            let request = self
-                .hot()
-                .update_item()
-                .table_name(&*self.name)
-                .set_key(Some(key_item(update.key)))
-                .set_update_expression(rendered.update)
-                .set_condition_expression(rendered.condition)
-                .set_expression_attribute_names(rendered.names)
-                .set_expression_attribute_values(rendered.values)
-                .return_values(ReturnValue::AllNew)
-                .return_values_on_condition_check_failure(
-                    ReturnValuesOnConditionCheckFailure::AllOld,
-                )
-                .set_return_consumed_capacity(self.return_capacity());
-            let result = send_dated!(self, request);
-            let output = self.ended(("UpdateItem", Spends::Writes), result, |output| {
-                output.consumed_capacity.as_slice()
-            })?;
-            Ok(output.attributes.unwrap_or_default())
-        })
+    /// Nothing of the write is copied: every take is one.
+    fn write_bucket(&self, write: BucketWrite) -> BoxFuture<'_, Result<Item, TableError>> {
+        match render::request(write) {
+            Request::Update(update) => Box::pin(self.send_update(update)),
+            Request::Put(put) => Box::pin(async move { self.put(&put).await.map(|()| put.item) }),
+        }
     }
 
     fn put<'a>(&'a self, put: &'a Put) -> BoxFuture<'a, Result<(), TableError>> {
@@ -306,6 +291,27 @@ impl Table for SdkTable {
 }
 
 impl SdkTable {
+    async fn send_update(&self, update: Update) -> Result<Item, TableError> {
+        let rendered = expression::render_owned(update.actions, update.conditions);
+        let request = self
+            .hot()
+            .update_item()
+            .table_name(&*self.name)
+            .set_key(Some(key_item(update.key)))
+            .set_update_expression(rendered.update)
+            .set_condition_expression(rendered.condition)
+            .set_expression_attribute_names(rendered.names)
+            .set_expression_attribute_values(rendered.values)
+            .return_values(ReturnValue::AllNew)
+            .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
+            .set_return_consumed_capacity(self.return_capacity());
+        let result = send_dated!(self, request);
+        let output = self.ended(("UpdateItem", Spends::Writes), result, |output| {
+            output.consumed_capacity.as_slice()
+        })?;
+        Ok(output.attributes.unwrap_or_default())
+    }
+
     fn leg(&self, write: &Write) -> Result<TransactWriteItem, BuildError> {
         let rendered = expression::render_write(write);
         let old = ReturnValuesOnConditionCheckFailure::AllOld;
@@ -353,6 +359,7 @@ impl SdkTable {
                     .return_values_on_condition_check_failure(old)
                     .build()?,
             ),
+            Write::Bucket(bucket) => return self.leg(&bucket.rendered()),
         }
         .build())
     }

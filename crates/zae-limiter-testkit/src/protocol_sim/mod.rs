@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use zae_limiter_dynamodb::constants::CLOCK_OFF_MAX_MS;
 use zae_limiter_dynamodb::table::{Key, Table};
-use zae_limiter_dynamodb::write::REGISTRY;
+use zae_limiter_dynamodb::writers::REGISTRY;
 use zae_limiter_dynamodb::{CascadeWrites, DynamoOptions, DynamoStore};
 use zae_limiter_store::{Clock, ManualClock, SeededEntropy, Store};
 

@@ -1,11 +1,11 @@
 //! The registry is complete, and a write that breaks it is told.
 
-use zae_limiter_core::{Limit, LimitSource};
+use zae_limiter_core::{Limit, LimitSource, TimeMs};
 use zae_limiter_store::LimitsInForce;
 
 use super::*;
 use crate::debit::{Debit, Step, View};
-use crate::table::{Comparison, Key, compare};
+use crate::table::{Action, Comparison, Key, Update, compare};
 
 const ALL: [Writer; 13] = [
     Writer::Fast,
@@ -63,8 +63,9 @@ fn a_write_that_strays_or_does_not_pin_is_told() {
         compare("b_rpm_tk", Comparison::Le, 1),
         compare("b_rpm_cp", Comparison::Eq, 9),
     ];
-    let credit = BucketWrite::update(Writer::Credit, Update { key, actions, conditions });
-    assert_eq!(credit.breaches(), ["Credit writes Rf", "Credit does not pin ShardCount"]);
+    let write = Write::Update(Update { key, actions, conditions });
+    let told = ["Credit writes Rf", "Credit does not pin ShardCount"];
+    assert_eq!(breaches(Writer::Credit, &write), told);
 }
 
 /// Found by the simulator: a take of names that an ancestor does not have panicked in debug builds.
@@ -78,15 +79,16 @@ fn a_take_of_no_limit_breaks_no_rule() {
         limits: &limits,
         takes: &[],
         absent: &[],
-        nonce: "n",
+        nonce: Some(&"n".into()),
         grace_ms: 0,
         units_milli: 1_000,
         is_spared: false,
     };
-    let Ok(Step::Take(write)) = debit.plan(View::Unknown, 1) else {
+    let Ok(Step::Take(write)) = debit.plan(View::Unknown, TimeMs(1)) else {
         panic!("a write that looks whether it is switched off")
     };
-    assert_eq!((write.writer, write.breaches()), (Writer::Fast, Vec::new()));
+    assert_eq!(write.writer(), Writer::Fast);
+    assert_eq!(breaches(Writer::Fast, &write.rendered()), [""; 0]);
 }
 
 #[test]
@@ -94,9 +96,9 @@ fn attributes_are_known_by_their_kind() {
     for (name, field) in [
         ("b_a_b_tk", Field::Tk),
         ("b_wcu_tk", Field::WcuTk),
-        ("b_wcu_cp", Field::Birth),
-        ("GSI4PK", Field::Birth),
-        ("gp", Field::Birth),
+        ("b_wcu_cp", Field::Made),
+        ("GSI4PK", Field::Made),
+        ("gp", Field::Made),
     ] {
         assert_eq!(Field::of(name), field, "{name}");
     }
