@@ -45,7 +45,7 @@ const fn goal(what: &'static str, measure: Measure, bound: Bound) -> Goal {
 use Bound::{AtLeast, AtMost};
 use Measure::{Cpu, Figure, P50, Rate};
 
-/// In the order of the issue that set them.
+/// In the order of the tables in `docs/benchmarks.md`.
 pub(crate) const EMBEDDED: [Goal; 23] = [
     goal("SQLite, store: CPU of a bare UPDATE", Cpu("sqlite-store", "bare-update"), AtMost(1.3)),
     goal(
