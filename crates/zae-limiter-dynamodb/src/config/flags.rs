@@ -8,15 +8,19 @@ use smallvec::SmallVec;
 use zae_limiter_store::{Level, MemberTake, StoreError, StoreErrorKind};
 
 use super::{Trust, decisive_flag};
-use crate::change::too_busy;
+use crate::DynamoStore;
+use crate::admin::change::too_busy;
+use crate::bucket::image::Image;
+use crate::bucket::write::{
+    BucketWrite, Change, FlagChange, FlagPin, ItemChange, Pins, Purpose, Room,
+};
 use crate::constants::{ADMIN_ATTEMPTS_MAX, FLAG_PAUSE};
-use crate::image::{Image, attr::FV};
-use crate::item::{attr, integer_of, key_of};
-use crate::page::{Listing, Walk};
-use crate::retry::Refused;
+use crate::records::attr;
+use crate::records::item::{integer_of, key_of};
+use crate::records::keys;
+use crate::table::page::{Listing, Walk};
+use crate::table::retry::Refused;
 use crate::table::{Index, Item, Key};
-use crate::write::{BucketWrite, Change, FlagChange, FlagPin, ItemChange, Pins, Purpose, Room};
-use crate::{DynamoStore, keys};
 
 const OPERATION: &str = "set_disabled";
 
@@ -37,7 +41,10 @@ pub(crate) struct SeenFlag {
 impl SeenFlag {
     /// That of an item.
     fn of(item: &Item) -> SeenFlag {
-        SeenFlag { is_set: item.contains_key(attr::DISABLED), count: integer_of(item, FV) }
+        SeenFlag {
+            is_set: item.contains_key(attr::DISABLED),
+            count: integer_of(item, attr::FLAG_COUNT),
+        }
     }
 
     /// That of an image.

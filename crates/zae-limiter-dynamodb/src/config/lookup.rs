@@ -10,11 +10,12 @@ use zae_limiter_store::{Ancestor, MemberConfig, MemberKey, OnUnavailable, Resolu
 
 use super::records::{Record, Wanted};
 use super::{Member, resolve_member};
-use crate::change::check_active;
+use crate::Shared;
+use crate::admin::change::check_active;
+use crate::admin::entity::Owner;
 use crate::constants::{CREATE_TRUST, DISABLED_TRUST, NAMESPACE_TRUST};
-use crate::entity::Owner;
+use crate::records::{item, keys};
 use crate::table::{Item, Key};
-use crate::{Shared, item, keys};
 
 /// How old what is remembered may be to be used again.
 #[derive(Clone, Copy, Debug)]

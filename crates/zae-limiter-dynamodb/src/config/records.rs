@@ -16,7 +16,7 @@ use zae_limiter_store::StoreError;
 
 use crate::Shared;
 use crate::constants::RECORDS_MAX;
-use crate::item::key_of;
+use crate::records::item::key_of;
 use crate::table::{Item, Key, Write};
 
 /// Records are spread over this many epochs, so that a change of one invalidates few others.

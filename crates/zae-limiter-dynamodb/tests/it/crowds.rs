@@ -13,10 +13,10 @@ use zae_limiter_core::{
     ConfigStamp, EntityId, Limit, LimitSource, Milli, ResourceName, Take, TimeMs,
 };
 use zae_limiter_dynamodb::DynamoStore;
+use zae_limiter_dynamodb::bucket::write::{BucketWrite, Form};
 use zae_limiter_dynamodb::table::{
     BatchPage, Item, Key, Put, Query, QueryPage, Table, TableError, Update, Write, number,
 };
-use zae_limiter_dynamodb::write::{BucketWrite, Form};
 use zae_limiter_store::{
     Adjusted, BoxFuture, BucketDelta, BucketStore, Clock, ConsumeOutcome, ConsumeRequest, Delta,
     LimitsInForce, MemberTake, StoreError,

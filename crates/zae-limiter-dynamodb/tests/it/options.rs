@@ -5,9 +5,10 @@
 use std::time::Duration;
 
 use zae_limiter_core::{EntityId, LimitSource, Milli, ResourceName, Take};
+use zae_limiter_dynamodb::bucket::write::Form;
+use zae_limiter_dynamodb::records::keys;
 use zae_limiter_dynamodb::table::number;
-use zae_limiter_dynamodb::write::Form;
-use zae_limiter_dynamodb::{CascadeWrites, DynamoOptions, DynamoStore, keys};
+use zae_limiter_dynamodb::{CascadeWrites, DynamoOptions, DynamoStore};
 use zae_limiter_store::{
     BucketDelta, BucketStore, Clock, ConfigStore, ConsumeOutcome, ConsumeRequest, Delta, Level,
     LimitsInForce, MemberTake, PageRequest,

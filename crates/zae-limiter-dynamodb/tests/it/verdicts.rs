@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::evaluated::Rig;
 use aws_sdk_dynamodb::types::AttributeValue;
 use zae_limiter_core::{ConfigStamp, EntityId, Limit, LimitSource, Milli, ResourceName, Take};
+use zae_limiter_dynamodb::DynamoStore;
+use zae_limiter_dynamodb::bucket::write::Purpose;
+use zae_limiter_dynamodb::records::keys;
 use zae_limiter_dynamodb::table::number;
-use zae_limiter_dynamodb::write::Purpose;
-use zae_limiter_dynamodb::{DynamoStore, keys};
 use zae_limiter_store::{
     Adjusted, BucketDelta, BucketStore, Clock, ConfigStore, ConsumeOutcome, ConsumeRequest, Delta,
     Level, LimitsChange, LimitsInForce, MemberKey, MemberTake, PageRequest, StoreError,

@@ -1,7 +1,7 @@
 //! Calls as data: what was asked, what landed, what was told.
 
+use zae_limiter_dynamodb::bucket::write::{BucketWrite, Form};
 use zae_limiter_dynamodb::table::{Item, Key, Put, Query, TableError, Update, Write};
-use zae_limiter_dynamodb::write::{BucketWrite, Form};
 
 use super::faults::Fate;
 

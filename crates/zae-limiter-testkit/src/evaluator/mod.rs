@@ -37,12 +37,12 @@ mod value;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use zae_limiter_dynamodb::clock::{DateWatch, TableTime};
+use zae_limiter_dynamodb::bucket::write::BucketWrite;
 use zae_limiter_dynamodb::constants::ATTEMPT_TIMEOUT;
+use zae_limiter_dynamodb::table::clock::{DateWatch, TableTime};
 use zae_limiter_dynamodb::table::{
     BatchPage, Item, Key, Put, Query, QueryPage, Table, TableError, Update, Write,
 };
-use zae_limiter_dynamodb::write::BucketWrite;
 use zae_limiter_store::{BoxFuture, Clock};
 
 pub use call::{Asked, Call, Change, Operation, Request, Told, Units};

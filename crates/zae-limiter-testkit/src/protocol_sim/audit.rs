@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use zae_limiter_core::{EntityId, ResourceName};
+use zae_limiter_dynamodb::bucket::write::BucketWrite;
+use zae_limiter_dynamodb::bucket::writers::Writer;
 use zae_limiter_dynamodb::constants::CREATE_TRUST;
 use zae_limiter_dynamodb::table::{Item, Write};
-use zae_limiter_dynamodb::write::BucketWrite;
-use zae_limiter_dynamodb::writers::Writer;
 use zae_limiter_store::{Clock, LimitsInForce};
 
 use super::configured::MadeAgain;

@@ -10,9 +10,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use zae_limiter_dynamodb::bucket::write::BucketWrite;
 use zae_limiter_dynamodb::constants::ATTEMPT_TIMEOUT;
 use zae_limiter_dynamodb::table::Table;
-use zae_limiter_dynamodb::write::BucketWrite;
 
 use crate::evaluator::EvalTable;
 use crate::journal::finish;

@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 
 use zae_limiter_core::{Limit, LimitSource};
+use zae_limiter_dynamodb::bucket::writers::Writer;
 use zae_limiter_dynamodb::constants::{REFILL_AHEAD_MAX_MS, UNREPORTED_MAX, WCU_PER_WRITE_MILLI};
-use zae_limiter_dynamodb::writers::Writer;
 use zae_limiter_store::LimitsInForce;
 
 use super::instant::Instant;

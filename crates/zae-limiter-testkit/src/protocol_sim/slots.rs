@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 use zae_limiter_core::LIMITS_MAX;
+use zae_limiter_dynamodb::bucket::writers::Writer;
 use zae_limiter_dynamodb::constants::{REFILL_ATTEMPTS_MAX, WRITE_AGE_MAX};
-use zae_limiter_dynamodb::writers::Writer;
 use zae_limiter_store::ConsumeOutcome;
 
 use super::due::Due;

@@ -3,11 +3,11 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use zae_limiter_dynamodb::clock::TableTime;
+use zae_limiter_dynamodb::bucket::write::{BucketWrite, Purpose};
+use zae_limiter_dynamodb::table::clock::TableTime;
 use zae_limiter_dynamodb::table::{
     BatchPage, Item, Key, Put, Query, QueryPage, Table, TableError, Update, Write,
 };
-use zae_limiter_dynamodb::write::{BucketWrite, Purpose};
 use zae_limiter_store::{BoxFuture, Clock, ManualClock};
 
 use super::echo::Echoes;

@@ -1,6 +1,6 @@
 //! What the writers of the registry do.
 
-use zae_limiter_dynamodb::writers::{REGISTRY, Writer};
+use zae_limiter_dynamodb::bucket::writers::{REGISTRY, Writer};
 
 /// The place of a writer in the registry.
 pub(crate) fn place(writer: Writer) -> usize {
