@@ -12,7 +12,8 @@ use zae_limiter_store::{
 use crate::DynamoStore;
 use crate::bucket::cache::Seen;
 use crate::bucket::debit::Debit;
-use crate::bucket::take::{Asked, Moment, SecondLook, Taken, amounts_of, count};
+use crate::bucket::operation::{Moment, amounts_of, count};
+use crate::bucket::take::{Asked, SecondLook, Taken};
 use crate::config::Trust;
 use crate::options::CascadeWrites;
 use crate::records::keys;

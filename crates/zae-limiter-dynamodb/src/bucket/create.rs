@@ -8,8 +8,9 @@ use zae_limiter_store::{LimitsInForce, MemberKey, MemberTake, StoreError, StoreE
 
 use crate::DynamoStore;
 use crate::admin::entity::Owner;
+use crate::bucket::operation::{Moment, amounts_of, count};
 use crate::bucket::refill::Amount;
-use crate::bucket::take::{Moment, Taken, amounts_of, count};
+use crate::bucket::take::Taken;
 use crate::bucket::write::{BucketWrite, Form, NewBucket, Nonce, Purpose};
 use crate::config::{Member, Trust, Verdict};
 use crate::records::keys;

@@ -17,7 +17,7 @@ use crate::DynamoStore;
 use crate::bucket::cache::Seen;
 use crate::bucket::debit::View;
 use crate::bucket::image::Image;
-use crate::bucket::take::{Moment, count};
+use crate::bucket::operation::{Moment, count};
 use crate::bucket::write::{BucketWrite, Nonce, Purpose};
 use crate::constants::{
     RACE_PAUSE_FIRST, RACES_AT_ONCE, SEND_ATTEMPTS_MAX, UNREPORTED_MAX, WCU_PER_WRITE_MILLI,

@@ -5,6 +5,7 @@
 //! | `chain.rs` | takes from every bucket of a chain or from none |
 //! | `take.rs` | one bucket: sends what `debit.rs` chooses until there is an answer |
 //! | `debit.rs`, `refill.rs` | which write takes, given what is known of the bucket; pure |
+//! | `operation.rs` | the time, the nonce and the memory of an operation |
 //! | `exchange.rs` | sends a write and hears what its answer proves |
 //! | `write.rs`, `render.rs` | a write as a value, and as a request; `writers.rs` is the registry |
 //! | `image.rs`, `cache.rs` | a bucket as it was seen, and what the process remembers |
@@ -21,6 +22,7 @@ mod debit;
 mod exchange;
 mod expiry;
 pub(crate) mod image;
+pub(crate) mod operation;
 mod refill;
 pub(crate) mod render;
 mod report;

@@ -11,7 +11,8 @@ use crate::DynamoStore;
 use crate::bucket::cache::Seen;
 use crate::bucket::debit::Debit;
 use crate::bucket::image::Image;
-use crate::bucket::take::{Asked, Moment, Taken};
+use crate::bucket::operation::Moment;
+use crate::bucket::take::{Asked, Taken};
 use crate::records::keys;
 use crate::table::Key;
 
@@ -158,7 +159,7 @@ impl DynamoStore {
         {
             let look = self.note(key, item.as_ref(), moment)?;
             let Some(image) = &look.image else {
-                if self.is_switched_off(member).await? {
+                if self.is_disabled(member).await? {
                     return Ok(ConsumeOutcome::Disabled { member: index });
                 }
                 states.push(state_of(member, None, now));
@@ -166,7 +167,7 @@ impl DynamoStore {
             };
             image.check_supported(&key.pk)?;
             if image.disabled {
-                if self.is_switched_off(member).await? {
+                if self.is_disabled(member).await? {
                     return Ok(ConsumeOutcome::Disabled { member: index });
                 }
                 // As a take does: a flag that was left behind does not count. Nor is it remembered,

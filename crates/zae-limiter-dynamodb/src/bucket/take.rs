@@ -1,28 +1,27 @@
 //! Taking from one bucket: sends what `debit.rs` chooses until there is an answer.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use smallvec::SmallVec;
-use zae_limiter_core::{LimitSource, Take, TimeMs, Wait, WaitMs, time_to_fill_ms};
+use zae_limiter_core::{LimitSource, TimeMs, Wait, WaitMs, time_to_fill_ms};
 use zae_limiter_store::{MemberKey, MemberTake, StoreError};
 
 use crate::DynamoStore;
+use crate::admin::entity::Owner;
 use crate::bucket::cache::{Quiet, Seen, writes_between};
 use crate::bucket::create::{MayCreate, New};
 use crate::bucket::debit::{Debit, Step, View};
 use crate::bucket::exchange::{Exchange, Heard};
 use crate::bucket::image::Image;
-use crate::bucket::refill::Amount;
-use crate::bucket::write::{Form, Nonce, Purpose};
+use crate::bucket::operation::{Moment, amounts_of, count};
+use crate::bucket::write::{BucketWrite, Form, Nonce, Purpose};
 use crate::config::{self, Trust, Verdict};
 use crate::constants::{
     CONFIG_MARGIN_MS, CONTENDED_WAIT_MS, OUTDATED_MS, QUIET_PACES, QUIET_WRITES_MIN,
     REFILL_ATTEMPTS_MAX, SECOND_LOOK,
 };
 use crate::records::keys;
-use crate::table::{Item, Key};
+use crate::table::Key;
 
 /// What became of a take.
 pub(crate) enum Taken {
@@ -30,7 +29,7 @@ pub(crate) enum Taken {
     Granted(Arc<Seen>),
     /// A limit is short.
     Refused(Refusal),
-    /// Switched off.
+    /// The bucket is disabled.
     Disabled,
     /// The caller's limits are older than the bucket's.
     Stale,
@@ -59,73 +58,12 @@ pub(crate) struct Refusal {
     pub(crate) at: TimeMs,
 }
 
-/// The time of one operation: the caller's `now`, and what has passed since.
-#[derive(Clone, Copy)]
-pub(crate) struct Moment {
-    now: TimeMs,
-    started: Duration,
-}
-
 impl DynamoStore {
-    /// Starts the clock of an operation.
-    pub(crate) fn moment(&self, now: TimeMs) -> Moment {
-        Moment { now, started: self.shared.options.clock.monotonic() }
-    }
-
-    /// What time it is for a write that is sent now. Every attempt takes a fresh one: an old `now`
-    /// would let more pass.
-    pub(crate) fn now(&self, moment: Moment) -> TimeMs {
-        let passed = self.shared.options.clock.monotonic().saturating_sub(moment.started);
-        self.shared
-            .corrected(moment.now.plus_ms(i64::try_from(passed.as_millis()).unwrap_or(i64::MAX)))
-    }
-
-    /// What is remembered of a bucket.
-    pub(crate) fn recall(&self, key: &Key) -> Option<Arc<Seen>> {
-        self.shared.caches.image(&key.pk)
-    }
-
-    /// Recent enough to refuse on, or to believe that a bucket is not there.
-    pub(crate) fn is_recent(&self, seen: &Seen, now: TimeMs) -> bool {
-        (0..self.shared.options.rejection_cache_ttl_ms).contains(&now.since(seen.at))
-    }
-
     /// What a take begins with.
     pub(crate) fn asked<'a>(&self, member: &'a MemberTake<'a>) -> Asked<'a> {
         let key = keys::bucket(&self.id, member.entity, member.resource, 0);
         let seen = self.recall(&key);
         Asked { member, key, seen, is_ancestor: false, is_spared: false }
-    }
-
-    pub(crate) fn note(
-        &self,
-        key: &Key,
-        item: Option<&Item>,
-        moment: Moment,
-    ) -> Result<Arc<Seen>, StoreError> {
-        let before = self.recall(key);
-        let known = before.as_ref().and_then(|before| before.image.as_ref());
-        let image = item.map(|item| Image::parse_after(item, known)).transpose()?;
-        Ok(self.shared.caches.remember(
-            &key.pk,
-            image,
-            before.as_deref(),
-            self.now(moment),
-            self.shared.wall(),
-        ))
-    }
-
-    /// What is known of a bucket after a write has landed. Landed is landed: an image that cannot
-    /// be read changes nothing about that, and an error would have the write sent again.
-    pub(crate) fn note_landed(&self, key: &Key, item: &Item, moment: Moment) -> Arc<Seen> {
-        match self.note(key, Some(item), moment) {
-            Ok(look) => look,
-            Err(error) => {
-                tracing::warn!(%error, pk = key.pk, "a write has landed on a bucket that cannot be read");
-                self.shared.caches.forget(&key.pk);
-                self.shared.caches.unread(self.now(moment), self.shared.wall())
-            }
-        }
     }
 
     /// Takes from one bucket.
@@ -135,200 +73,13 @@ impl DynamoStore {
         moment: Moment,
     ) -> Result<Taken, StoreError> {
         let nonce = self.nonce();
-        let mut exchange = Exchange::new(self, "consume", &asked.key, moment, asked.seen.clone())
-            .with_nonce(&nonce);
-        let taken = self.take_until_answered(asked, &nonce, &mut exchange, moment).await;
-        if exchange.is_ambiguous && !matches!(taken, Ok(Taken::Granted(_))) {
+        let mut take = OneTake::new(self, asked, &nonce, moment);
+        let taken = take.until_answered().await;
+        if take.exchange.is_ambiguous && !matches!(taken, Ok(Taken::Granted(_))) {
             // Whatever the last word was, an earlier attempt may have landed unheard.
             count(&self.shared.caches.tally.debits_unknown);
         }
         taken
-    }
-
-    async fn take_until_answered(
-        &self,
-        asked: &Asked<'_>,
-        nonce: &Nonce,
-        exchange: &mut Exchange<'_>,
-        moment: Moment,
-    ) -> Result<Taken, StoreError> {
-        let Asked { member, key, .. } = asked;
-        let mut debit = Debit {
-            nonce: Some(nonce),
-            grace_ms: self.shared.options.fast_grace_ms,
-            ..Debit::of(asked)
-        };
-        if !self.shared.options.speculative {
-            exchange.seen = Some(Box::pin(self.look(key, moment)).await?);
-            exchange.is_fresh = true;
-        }
-        exchange.is_fresh |= asked.is_spared;
-        let (mut is_proven, mut owner) = (false, None);
-        // A bucket that was short at any instant since was short: by the next one somebody else may
-        // have been faster again.
-        let mut asked_at = exchange.now();
-        let mut second_look = self.second_look(asked, asked_at);
-        while exchange.races < REFILL_ATTEMPTS_MAX {
-            if exchange.races + exchange.sends > 0 {
-                // The machine may have slept since.
-                self.shared.ask_the_time().await.map_err(|error| error.during("consume"))?;
-            }
-            let now = exchange.now();
-            debit.units_milli = exchange.units_milli();
-            let is_doubted = second_look == SecondLook::Now;
-            let judged_at = if exchange.races > 0 {
-                exchange.image().map_or(now, |image| image.refilled_at.max(asked_at).min(now))
-            } else {
-                now
-            };
-            let view =
-                self.view(asked, exchange, Standing { is_proven, is_doubted, judged_at }, now);
-            let write = match debit.plan(view, now)? {
-                Step::Take(write) | Step::Prepare(write) => write,
-                Step::Create => {
-                    // A bucket that is made behind the back of an administrator's switch would be
-                    // on.
-                    if owner.is_none() {
-                        match Box::pin(self.may_create(member)).await? {
-                            MayCreate::Yes(found) => owner = Some(found),
-                            MayCreate::Disabled => return Ok(Taken::Disabled),
-                            MayCreate::Stale => return Ok(Taken::Stale),
-                        }
-                    }
-                    let bucket = New {
-                        owner: owner.as_ref().and_then(|owner| owner.as_ref()),
-                        limits: member.limits,
-                        amounts: &amounts_of(member, |_| true),
-                        disabled: false,
-                        nonce,
-                        // Reading took its time: the bucket is full as of now, not as of then.
-                        now: exchange.now(),
-                    };
-                    let key = MemberKey { entity: member.entity, resource: member.resource };
-                    self.create(Purpose::Take, key, bucket)
-                }
-                Step::Refuse => {
-                    if second_look == SecondLook::Needed && exchange.is_fresh {
-                        second_look = SecondLook::Now;
-                        Box::pin(self.wait_for_second_look(moment)).await;
-                        asked_at = exchange.now();
-                        continue;
-                    }
-                    let look = self.refuse(asked, &debit, exchange, judged_at)?;
-                    return Ok(Taken::Refused(Refusal { look, at: judged_at }));
-                }
-                Step::Disabled => {
-                    // From memory it is just said; whoever has asked the bucket also asks the
-                    // configuration, which is what counts.
-                    let image = exchange.image().filter(|_| exchange.is_fresh);
-                    let Some(image) = image else { return Ok(Taken::Disabled) };
-                    if Box::pin(self.is_off_by_configuration(member, key, image)).await? {
-                        return Ok(Taken::Disabled);
-                    }
-                    exchange.seen = Some(Box::pin(self.look(key, moment)).await?);
-                    exchange.races += 1;
-                    continue;
-                }
-                Step::Reread => {
-                    match Box::pin(self.reread(member)).await? {
-                        Verdict::Same => is_proven = true,
-                        Verdict::Different => return Ok(Taken::Stale),
-                        Verdict::Disabled => return Ok(Taken::Disabled),
-                    }
-                    continue;
-                }
-                Step::Nothing => return Ok(Taken::Spared(self.look_of(key, exchange)?)),
-                Step::Contended => break,
-            };
-            let creates = matches!(write.form, Form::Make(_));
-            match exchange.send(write).await? {
-                Heard::AlreadyOurs(_) if exchange.is_overdue() => {
-                    Box::pin(self.take_back(member, moment)).await;
-                    break;
-                }
-                Heard::Landed(look) | Heard::AlreadyOurs(look) => {
-                    if creates
-                        && let Some(taken) =
-                            Box::pin(self.confirm_created(member, key, moment)).await?
-                    {
-                        return Ok(taken);
-                    }
-                    return Ok(Taken::Granted(look));
-                }
-                // What was proven was proven of the image before.
-                Heard::Prepared => is_proven = false,
-                Heard::Lost => {
-                    is_proven = false;
-                    if second_look == SecondLook::Now {
-                        second_look = SecondLook::Done;
-                    }
-                }
-                Heard::Again => {}
-            }
-        }
-        count(&self.shared.caches.tally.contended);
-        Ok(Taken::Contended)
-    }
-
-    /// The look that refuses. One of this very operation is kept as such; an ancestor's is the
-    /// second of two by now.
-    fn refuse(
-        &self,
-        asked: &Asked<'_>,
-        debit: &Debit<'_>,
-        exchange: &Exchange<'_>,
-        at: TimeMs,
-    ) -> Result<Arc<Seen>, StoreError> {
-        if !exchange.is_fresh && exchange.sends == 0 {
-            count(&self.shared.caches.tally.local_refusals);
-        }
-        let look = self.look_of(&asked.key, exchange)?;
-        if exchange.is_fresh {
-            look.refuse(asked.is_ancestor);
-            self.keep_quiet(debit, asked.seen.as_deref(), &look, at);
-        }
-        Ok(look)
-    }
-
-    /// The last look of an exchange.
-    fn look_of(&self, key: &Key, exchange: &Exchange<'_>) -> Result<Arc<Seen>, StoreError> {
-        exchange
-            .seen
-            .as_ref()
-            .map_or_else(|| self.note(key, None, exchange.moment), |look| Ok(Arc::clone(look)))
-    }
-
-    /// What a take goes by.
-    fn view<'a>(
-        &self,
-        asked: &Asked<'_>,
-        exchange: &'a Exchange<'_>,
-        standing: Standing,
-        now: TimeMs,
-    ) -> View<'a> {
-        let Some(look) = exchange.seen.as_deref() else { return View::Unknown };
-        let is_recent = exchange.is_fresh || self.is_recent(look, now);
-        match &look.image {
-            Some(image) => View::Known {
-                image,
-                is_recent: is_recent
-                    && (image.disabled
-                        || !standing.is_doubted && (exchange.is_fresh || asked.may_refuse(look))),
-                may_sync: standing.is_proven || knows_more(asked.member, look, image),
-                is_crowded: look.is_crowded,
-                is_outdated: self.is_outdated(exchange, look, now),
-                judged_at: standing.judged_at,
-            },
-            None if is_recent => View::Absent,
-            None => View::Unknown,
-        }
-    }
-
-    /// Whether others have probably written the bucket since. Without a grace there is no bound
-    /// that a crowd could name.
-    fn is_outdated(&self, exchange: &Exchange<'_>, look: &Seen, now: TimeMs) -> bool {
-        let is_old = now.since(look.at) > OUTDATED_MS;
-        !exchange.is_fresh && look.is_crowded && is_old && self.shared.options.fast_grace_ms > 0
     }
 
     /// Whether a bucket that turns out to be short is looked at once more.
@@ -384,20 +135,6 @@ impl DynamoStore {
         });
     }
 
-    /// Gives back what landed too late to be granted.
-    async fn take_back(&self, member: &MemberTake<'_>, moment: Moment) {
-        if let Err(error) = self.give_back(member, moment).await {
-            count(&self.shared.caches.tally.credits_lost);
-            tracing::warn!(%error, "what landed too late to be granted could not be given back");
-        }
-    }
-
-    /// Reads a bucket as it is.
-    pub(crate) async fn look(&self, key: &Key, moment: Moment) -> Result<Arc<Seen>, StoreError> {
-        let found = self.shared.read_all("consume", std::slice::from_ref(key), true).await?;
-        self.note(key, found.into_iter().next().flatten().as_ref(), moment)
-    }
-
     /// Reads the configuration of a member again, after its bucket was seen.
     async fn reread(&self, member: &MemberTake<'_>) -> Result<Verdict, StoreError> {
         Ok(self.member(member, Trust::NOTHING).await?.verdict_on(member))
@@ -413,11 +150,8 @@ impl DynamoStore {
         Ok(knows_more(member, look, image) || matches!(self.reread(member).await?, Verdict::Same))
     }
 
-    /// True when the bucket of a member that is not there would be made switched off.
-    pub(crate) async fn is_switched_off(
-        &self,
-        member: &MemberTake<'_>,
-    ) -> Result<bool, StoreError> {
+    /// True when a bucket of this member would be made disabled.
+    pub(crate) async fn is_disabled(&self, member: &MemberTake<'_>) -> Result<bool, StoreError> {
         Ok(self.member(member, Trust::NOTHING).await?.disabled_by.is_some())
     }
 
@@ -430,24 +164,6 @@ impl DynamoStore {
         config::member(&self.shared, &self.id, key, trust).await
     }
 
-    /// A nonce that is used by one operation only.
-    pub(crate) fn nonce(&self) -> Nonce {
-        spell(self.shared.options.entropy.next_u64())
-    }
-
-    /// The nonce of an operation of this process, the same whenever it is asked for; of one that
-    /// has no number, a new one.
-    pub(crate) fn nonce_of(&self, operation: u64) -> Nonce {
-        if operation == 0 {
-            return self.nonce();
-        }
-        // The finaliser of SplitMix64: numbers in a row become as different as random ones.
-        let mut bits = self.shared.seed.wrapping_add(operation.wrapping_mul(0x9E37_79B9_7F4A_7C15));
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        spell(bits ^ (bits >> 31))
-    }
-
     pub(crate) fn short_wait(&self) -> Wait {
         Wait::After(WaitMs::at_least_one(
             CONTENDED_WAIT_MS + self.shared.options.entropy.next_u64() % CONTENDED_WAIT_MS,
@@ -455,14 +171,254 @@ impl DynamoStore {
     }
 }
 
-/// What a take has found out about what it goes by.
-#[derive(Clone, Copy)]
-struct Standing {
+/// A take from one bucket on its way.
+struct OneTake<'a> {
+    store: &'a DynamoStore,
+    asked: &'a Asked<'a>,
+    nonce: &'a Nonce,
+    moment: Moment,
+    exchange: Exchange<'a>,
     /// The caller's limits were read again and are those of the bucket.
     is_proven: bool,
-    /// The image may show what a refused chain holds for a moment.
-    is_doubted: bool,
+    /// Whose bucket it will be, once that was read.
+    owner: Option<Option<Arc<Owner>>>,
+    /// A bucket that was short at any instant since was short: by the next one somebody else may
+    /// have been faster again.
+    asked_at: TimeMs,
+    /// The instant of the last choice, and so that of a refusal: a moment later the amounts might
+    /// pass.
     judged_at: TimeMs,
+    second_look: SecondLook,
+}
+
+/// What a take does next.
+enum Next {
+    Send(BucketWrite),
+    Answer(Taken),
+    /// Something new is known: choose again.
+    Choose,
+    GiveUp,
+}
+
+impl<'a> OneTake<'a> {
+    fn new(
+        store: &'a DynamoStore,
+        asked: &'a Asked<'a>,
+        nonce: &'a Nonce,
+        moment: Moment,
+    ) -> OneTake<'a> {
+        let exchange = Exchange::new(store, "consume", &asked.key, moment, asked.seen.clone())
+            .with_nonce(nonce);
+        let asked_at = exchange.now();
+        let second_look = store.second_look(asked, asked_at);
+        OneTake {
+            store,
+            asked,
+            nonce,
+            moment,
+            exchange,
+            is_proven: false,
+            owner: None,
+            asked_at,
+            judged_at: asked_at,
+            second_look,
+        }
+    }
+
+    async fn until_answered(&mut self) -> Result<Taken, StoreError> {
+        if !self.store.shared.options.speculative {
+            self.look().await?;
+        }
+        self.exchange.is_fresh |= self.asked.is_spared;
+        while self.exchange.races < REFILL_ATTEMPTS_MAX {
+            if self.exchange.races + self.exchange.sends > 0 {
+                // The machine may have slept since.
+                let asked = self.store.shared.ask_the_time().await;
+                asked.map_err(|error| error.during("consume"))?;
+            }
+            let next = match self.choose()? {
+                Step::Take(write) | Step::Prepare(write) => Next::Send(write),
+                Step::Create => Box::pin(self.create()).await?,
+                Step::Refuse => Box::pin(self.refuse()).await?,
+                Step::Disabled => Box::pin(self.disabled()).await?,
+                Step::Reread => Box::pin(self.reread()).await?,
+                Step::Nothing => Next::Answer(Taken::Spared(self.last_look()?)),
+                Step::Contended => Next::GiveUp,
+            };
+            let next = match next {
+                Next::Send(write) => self.send(write).await?,
+                next => next,
+            };
+            match next {
+                Next::Answer(taken) => return Ok(taken),
+                Next::GiveUp => break,
+                Next::Choose | Next::Send(_) => {}
+            }
+        }
+        count(&self.store.shared.caches.tally.contended);
+        Ok(Taken::Contended)
+    }
+
+    /// The next step, by what is known now.
+    fn choose(&mut self) -> Result<Step, StoreError> {
+        let debit = Debit {
+            nonce: Some(self.nonce),
+            grace_ms: self.store.shared.options.fast_grace_ms,
+            units_milli: self.exchange.units_milli(),
+            ..Debit::of(self.asked)
+        };
+        let now = self.exchange.now();
+        let raced = self.exchange.image().filter(|_| self.exchange.races > 0);
+        self.judged_at = raced.map_or(now, |image| image.refilled_at.max(self.asked_at).min(now));
+        debit.plan(self.view(now), now)
+    }
+
+    /// What the take goes by.
+    fn view(&self, now: TimeMs) -> View<'_> {
+        let Some(look) = self.exchange.seen.as_deref() else { return View::Unknown };
+        let is_fresh = self.exchange.is_fresh;
+        let is_recent = is_fresh || self.store.is_recent(look, now);
+        let Some(image) = &look.image else {
+            return if is_recent { View::Absent } else { View::Unknown };
+        };
+        // The image may show what a refused chain holds for a moment.
+        let is_doubted = self.second_look == SecondLook::Now;
+        let may_refuse = !is_doubted && (is_fresh || self.asked.may_refuse(look));
+        // Without a grace there is no bound that a crowd could name.
+        let is_outdated = !is_fresh
+            && look.is_crowded
+            && now.since(look.at) > OUTDATED_MS
+            && self.store.shared.options.fast_grace_ms > 0;
+        View::Known {
+            image,
+            is_recent: is_recent && (image.disabled || may_refuse),
+            may_sync: self.is_proven || knows_more(self.asked.member, look, image),
+            is_crowded: look.is_crowded,
+            is_outdated,
+            judged_at: self.judged_at,
+        }
+    }
+
+    async fn send(&mut self, write: BucketWrite) -> Result<Next, StoreError> {
+        let creates = matches!(write.form, Form::Make(_));
+        match self.exchange.send(write).await? {
+            Heard::AlreadyOurs(_) if self.exchange.is_overdue() => {
+                Box::pin(self.take_back()).await;
+                return Ok(Next::GiveUp);
+            }
+            Heard::Landed(look) | Heard::AlreadyOurs(look) => {
+                let Asked { member, key, .. } = self.asked;
+                let undone = match creates {
+                    true => Box::pin(self.store.confirm_created(member, key, self.moment)).await?,
+                    false => None,
+                };
+                return Ok(Next::Answer(undone.unwrap_or(Taken::Granted(look))));
+            }
+            // What was proven was proven of the image before.
+            Heard::Prepared => self.is_proven = false,
+            Heard::Lost => {
+                self.is_proven = false;
+                if self.second_look == SecondLook::Now {
+                    self.second_look = SecondLook::Done;
+                }
+            }
+            Heard::Again => {}
+        }
+        Ok(Next::Choose)
+    }
+
+    /// The bucket is not there. One that is made behind the back of an administrator who disables
+    /// it would be enabled, so the configuration is read first.
+    async fn create(&mut self) -> Result<Next, StoreError> {
+        let member = self.asked.member;
+        if self.owner.is_none() {
+            match self.store.may_create(member).await? {
+                MayCreate::Yes(found) => self.owner = Some(found),
+                MayCreate::Disabled => return Ok(Next::Answer(Taken::Disabled)),
+                MayCreate::Stale => return Ok(Next::Answer(Taken::Stale)),
+            }
+        }
+        let bucket = New {
+            owner: self.owner.as_ref().and_then(|owner| owner.as_ref()),
+            limits: member.limits,
+            amounts: &amounts_of(member, |_| true),
+            disabled: false,
+            nonce: self.nonce,
+            // Reading took its time: the bucket is full as of now, not as of then.
+            now: self.exchange.now(),
+        };
+        let key = MemberKey { entity: member.entity, resource: member.resource };
+        Ok(Next::Send(self.store.create(Purpose::Take, key, bucket)))
+    }
+
+    /// A limit is short. An ancestor's is looked at once more; a look of this very operation is kept
+    /// as one that refused.
+    async fn refuse(&mut self) -> Result<Next, StoreError> {
+        if self.second_look == SecondLook::Needed && self.exchange.is_fresh {
+            self.second_look = SecondLook::Now;
+            self.store.wait_for_second_look(self.moment).await;
+            self.asked_at = self.exchange.now();
+            return Ok(Next::Choose);
+        }
+        if !self.exchange.is_fresh && self.exchange.sends == 0 {
+            count(&self.store.shared.caches.tally.local_refusals);
+        }
+        let (look, at) = (self.last_look()?, self.judged_at);
+        if self.exchange.is_fresh {
+            look.refuse(self.asked.is_ancestor);
+            let debit = Debit::of(self.asked);
+            self.store.keep_quiet(&debit, self.asked.seen.as_deref(), &look, at);
+        }
+        Ok(Next::Answer(Taken::Refused(Refusal { look, at })))
+    }
+
+    /// The bucket says that it is disabled. From memory that is just passed on; an operation that
+    /// has asked the bucket also asks the configuration, which is what counts.
+    async fn disabled(&mut self) -> Result<Next, StoreError> {
+        let Asked { member, key, .. } = self.asked;
+        let image = self.exchange.image().filter(|_| self.exchange.is_fresh);
+        let Some(image) = image else { return Ok(Next::Answer(Taken::Disabled)) };
+        if self.store.reconcile_flag(member, key, image).await? {
+            return Ok(Next::Answer(Taken::Disabled));
+        }
+        self.look().await?;
+        self.exchange.races += 1;
+        Ok(Next::Choose)
+    }
+
+    /// The bucket has other limits than the caller: the configuration decides who is right.
+    async fn reread(&mut self) -> Result<Next, StoreError> {
+        Ok(match self.store.reread(self.asked.member).await? {
+            Verdict::Same => {
+                self.is_proven = true;
+                Next::Choose
+            }
+            Verdict::Different => Next::Answer(Taken::Stale),
+            Verdict::Disabled => Next::Answer(Taken::Disabled),
+        })
+    }
+
+    /// Reads the bucket.
+    async fn look(&mut self) -> Result<(), StoreError> {
+        let look = Box::pin(self.store.look(&self.asked.key, self.moment)).await?;
+        (self.exchange.seen, self.exchange.is_fresh) = (Some(look), true);
+        Ok(())
+    }
+
+    fn last_look(&self) -> Result<Arc<Seen>, StoreError> {
+        match &self.exchange.seen {
+            Some(look) => Ok(Arc::clone(look)),
+            None => self.store.note(&self.asked.key, None, self.moment),
+        }
+    }
+
+    /// Gives back what landed too late to be granted.
+    async fn take_back(&self) {
+        if let Err(error) = self.store.give_back(self.asked.member, self.moment).await {
+            count(&self.store.shared.caches.tally.credits_lost);
+            tracing::warn!(%error, "what landed too late to be granted could not be given back");
+        }
+    }
 }
 
 /// An ancestor that is short is looked at twice before it refuses: a chain that is refused
@@ -491,30 +447,4 @@ fn knows_more(member: &MemberTake<'_>, look: &Seen, image: &Image) -> bool {
     limits.source == LimitSource::Call
         || limits.stamp.0 > look.parameters_since
         || read_at_ms >= image.config_read_at.unwrap_or(0).saturating_add(CONFIG_MARGIN_MS)
-}
-
-/// Eleven characters of six bits.
-fn spell(mut bits: u64) -> Nonce {
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-    let digit = |_| {
-        let digit = char::from(ALPHABET[usize::try_from(bits % 64).unwrap_or(0)]);
-        bits /= 64;
-        digit
-    };
-    (0..11).map(digit).collect()
-}
-
-/// The amounts of a take, those that `counts`.
-pub(crate) fn amounts_of<'a>(
-    member: &MemberTake<'a>,
-    counts: impl Fn(i64) -> bool,
-) -> SmallVec<[Amount<'a>; 2]> {
-    let limits = &member.limits.limits;
-    let amount =
-        |take: &Take| Amount { limit: &limits[usize::from(take.limit)], milli: take.amount.0 };
-    member.takes.iter().map(amount).filter(|amount| counts(amount.milli)).collect()
-}
-
-pub(crate) fn count(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
 }

@@ -80,7 +80,7 @@ impl DynamoStore {
     /// Looks at the configuration of a bucket that says it is switched off. True when the
     /// configuration says so too; when not, the flag was left behind, and is taken away unless
     /// somebody is faster.
-    pub(crate) async fn is_off_by_configuration(
+    pub(crate) async fn reconcile_flag(
         &self,
         member: &MemberTake<'_>,
         key: &Key,

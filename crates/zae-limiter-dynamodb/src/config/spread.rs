@@ -8,7 +8,8 @@ use zae_limiter_store::{Level, LimitsInForce, MemberKey, MemberTake, StoreError}
 use super::flags::{PARALLEL_MAX, covered_by};
 use super::{Trust, members};
 use crate::DynamoStore;
-use crate::bucket::take::{Moment, Taken};
+use crate::bucket::operation::Moment;
+use crate::bucket::take::Taken;
 use crate::constants::{ADMIN_ATTEMPTS_MAX, SPREAD_MAX};
 use crate::records::item::key_of;
 use crate::records::keys;
