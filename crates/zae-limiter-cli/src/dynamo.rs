@@ -7,7 +7,8 @@ use zae_limiter::dynamodb::sdk::{Builder, StackStatus};
 use zae_limiter::{Clock as _, Error, StoreError, StoreErrorKind, SystemClock};
 
 use crate::again::Again;
-use crate::args::{DynamoPlace, PORT};
+use crate::args::local::PORT;
+use crate::args::value::DynamoPlace;
 use crate::engine::{self, Presence};
 use crate::error::Failure;
 use crate::printer::Printer;

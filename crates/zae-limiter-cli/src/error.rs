@@ -226,13 +226,8 @@ fn told(error: &AcquireError, again: &Again) -> Report {
                 again.command(&["resource", "set-defaults", resource.as_str(), "-l", "..."]),
                 again.command(&["entity", "set-limits", entity.as_str(), "-l", "..."]),
             );
-            Report {
-                hint: Some(hint),
-                ..Report::new(
-                    "no_limits",
-                    format!("no limits are configured for {entity} on {resource}"),
-                )
-            }
+            let message = format!("no limits are configured for {entity} on {resource}");
+            Report { hint: Some(hint), ..Report::new("no_limits", message) }
         }
         AcquireError::Disabled(disabled) => {
             let look = || {

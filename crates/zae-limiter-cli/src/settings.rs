@@ -11,7 +11,8 @@ use terminal_size::{Width, terminal_size_of};
 use zae_limiter::{NamespaceName, Principal};
 
 use crate::again::Again;
-use crate::args::{Color, DynamoPlace, Globals, Output, StoreUrl};
+use crate::args::value::{DynamoPlace, StoreUrl};
+use crate::args::{Color, Globals, Output};
 #[cfg(feature = "dynamodb")]
 use crate::engine::{Folder, Search};
 use crate::error::Failure;

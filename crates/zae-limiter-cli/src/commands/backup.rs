@@ -3,7 +3,7 @@
 use anyhow::Context as _;
 use serde::Serialize;
 
-use crate::args::BackupArgs;
+use crate::args::file::BackupArgs;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::progress::Progress;

@@ -2,9 +2,9 @@
 
 use zae_limiter::EntityId;
 
-use super::entity_list::{FlaggedForm, flagged};
-use super::listing::{self, Listing};
-use crate::args::EntityPageArgs;
+use super::shared::entities::{FlaggedForm, flagged};
+use super::shared::listing::{self, Listing};
+use crate::args::entity::EntityPageArgs;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::view;

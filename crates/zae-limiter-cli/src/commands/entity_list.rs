@@ -1,12 +1,11 @@
 //! `entity list`.
 
 use serde::Serialize;
-use zae_limiter::wire::EntityForm;
-use zae_limiter::{Entity, EntityId, Error, Page, RateLimiter};
+use zae_limiter::{EntityId, Page};
 
-use super::flags;
-use super::listing::{self, Listing};
-use crate::args::EntityListArgs;
+use super::shared::entities::{FlaggedForm, flagged};
+use super::shared::listing::{self, Listing};
+use crate::args::entity::EntityListArgs;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::table::{Align, Cell, Table};
@@ -16,30 +15,6 @@ use crate::view;
 #[derive(Serialize)]
 struct IdForm {
     entity_id: String,
-}
-
-/// An entity with its flag for every resource; null inherits.
-#[derive(Serialize)]
-pub(super) struct FlaggedForm {
-    #[serde(flatten)]
-    entity: EntityForm,
-    disabled: Option<bool>,
-}
-
-impl From<&(Entity, Option<bool>)> for FlaggedForm {
-    fn from((entity, disabled): &(Entity, Option<bool>)) -> FlaggedForm {
-        FlaggedForm { entity: EntityForm::from(entity), disabled: *disabled }
-    }
-}
-
-/// A page of entities with their flags.
-pub(super) async fn flagged(
-    limiter: &RateLimiter,
-    page: Page<Entity>,
-) -> Result<Page<(Entity, Option<bool>)>, Error> {
-    let ids: Vec<EntityId> = page.items.iter().map(|entity| entity.id.clone()).collect();
-    let flags = flags::of_entities(limiter, &ids).await?;
-    Ok(Page { items: page.items.into_iter().zip(flags).collect(), next: page.next })
 }
 
 pub(crate) async fn run(context: &Context<'_>, args: EntityListArgs) -> anyhow::Result<Exit> {

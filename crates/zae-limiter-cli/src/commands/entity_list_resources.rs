@@ -4,8 +4,8 @@ use serde::Serialize;
 use zae_limiter::ResourceName;
 use zae_limiter::core::DEFAULT_RESOURCE;
 
-use super::listing::{self, Listing};
-use crate::args::PageArgs;
+use super::shared::listing::{self, Listing};
+use crate::args::shared::PageArgs;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::table::{Align, Cell, Table};

@@ -4,7 +4,7 @@ use serde::Serialize;
 use zae_limiter::store::PAGE_LIMIT_MAX;
 use zae_limiter::{EntityId, LimitName, PageRequest, RateLimiter, ResourceName};
 
-use crate::args::EntityResetArgs;
+use crate::args::entity::EntityResetArgs;
 use crate::confirm::{Question, confirm};
 use crate::context::Context;
 use crate::error::Failure;
@@ -23,11 +23,11 @@ struct Form {
 #[derive(Serialize)]
 struct BucketForm {
     resource: String,
-    limits: Vec<LimitForm>,
+    limits: Vec<GainForm>,
 }
 
 #[derive(Serialize)]
-struct LimitForm {
+struct GainForm {
     limit_name: String,
     /// Whole tokens.
     gained: i64,
@@ -79,7 +79,7 @@ async fn resources_of(
 
 fn bucket(resource: &ResourceName, gained: Vec<(LimitName, i64)>) -> BucketForm {
     let limit =
-        |(name, gained): (LimitName, i64)| LimitForm { limit_name: name.to_string(), gained };
+        |(name, gained): (LimitName, i64)| GainForm { limit_name: name.to_string(), gained };
     BucketForm { resource: resource.to_string(), limits: gained.into_iter().map(limit).collect() }
 }
 

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::local::Local;
+use super::shared::local::Local;
 use crate::engine::{self, Presence};
 use crate::exit::Exit;
 use crate::progress::Progress;
@@ -16,7 +16,7 @@ struct Form {
     data: Option<String>,
 }
 
-pub(super) async fn run(local: &Local<'_>) -> anyhow::Result<Exit> {
+pub(crate) async fn run(local: &Local<'_>) -> anyhow::Result<Exit> {
     let folder = local.folder()?;
     // Who has never started one has no folder, and needs none to be told so.
     let found = if folder.state()?.is_some() { Some(folder.lock()?) } else { None };

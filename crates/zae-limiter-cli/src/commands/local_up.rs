@@ -8,8 +8,9 @@ use anyhow::Context as _;
 use serde::Serialize;
 use zae_limiter::{Clock, SystemClock};
 
-use super::local::{Local, REGION};
-use crate::args::{DynamoPlace, LocalUpArgs, PORT};
+use super::shared::local::{Local, REGION};
+use crate::args::local::{LocalUpArgs, PORT};
+use crate::args::value::DynamoPlace;
 use crate::dynamo;
 use crate::engine::{self, Folder, Follower, Health, Order, Presence, Started, State, Tie};
 use crate::error::Failure;
@@ -36,7 +37,7 @@ struct Form {
     next_commands: Vec<String>,
 }
 
-pub(super) async fn run(local: &Local<'_>, args: &LocalUpArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn run(local: &Local<'_>, args: &LocalUpArgs) -> anyhow::Result<Exit> {
     let stack = local.globals.stack.as_deref();
     stack.map_or(Ok(()), check_stack)?;
     let folder = local.folder()?;

@@ -3,8 +3,9 @@
 
 use serde::Serialize;
 
-use super::namespaces;
-use crate::args::{ConfirmArgs, NamespaceDeleteArgs};
+use super::shared::namespaces;
+use crate::args::namespace::NamespaceDeleteArgs;
+use crate::args::shared::ConfirmArgs;
 use crate::confirm::{Question, confirm};
 use crate::context::Context;
 use crate::exit::Exit;

@@ -3,9 +3,9 @@
 use zae_limiter::NamespaceId;
 use zae_limiter::wire::NamespaceForm;
 
-use super::listing::{self, Listing};
-use super::namespaces;
-use crate::args::PageArgs;
+use super::shared::listing::{self, Listing};
+use super::shared::namespaces;
+use crate::args::shared::PageArgs;
 use crate::context::Context;
 use crate::exit::Exit;
 

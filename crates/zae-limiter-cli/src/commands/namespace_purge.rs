@@ -3,8 +3,8 @@
 use serde::Serialize;
 use zae_limiter::{NamespaceId, RateLimiter};
 
-use super::namespaces;
-use crate::args::NamespacePurgeArgs;
+use super::shared::namespaces;
+use crate::args::namespace::NamespacePurgeArgs;
 use crate::confirm::{Question, confirm};
 use crate::context::Context;
 use crate::error::Failure;

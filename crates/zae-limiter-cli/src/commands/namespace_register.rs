@@ -3,9 +3,9 @@
 use zae_limiter::wire::NamespaceForm;
 use zae_limiter::{Error, NamespaceName, Page};
 
-use super::listing::{self, Listing};
-use super::namespaces;
-use crate::args::NamespaceRegisterArgs;
+use super::shared::listing::{self, Listing};
+use super::shared::namespaces;
+use crate::args::namespace::NamespaceRegisterArgs;
 use crate::context::Context;
 use crate::error::Failure;
 use crate::exit::Exit;

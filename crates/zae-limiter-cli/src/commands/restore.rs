@@ -3,7 +3,7 @@
 use serde::Serialize;
 use zae_limiter::sqlite::{Restored, SqliteOptions, SqliteStore};
 
-use crate::args::RestoreArgs;
+use crate::args::file::RestoreArgs;
 use crate::confirm::{Question, confirm};
 use crate::context::Context;
 use crate::exit::Exit;

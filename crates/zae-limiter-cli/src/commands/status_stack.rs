@@ -3,8 +3,8 @@
 use serde::Serialize;
 use zae_limiter::dynamodb::sdk::StackStatus;
 
-use super::flags::{self, Flags};
-use crate::args::DynamoPlace;
+use super::shared::flags::{self, Flags};
+use crate::args::value::DynamoPlace;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::table::{Align, Cell, Table, Text, Tone};

@@ -8,8 +8,10 @@ use zae_limiter::{
     LimitName, Page, PageRequest, RateLimiter, TimeMs, UsageQuery, UsageSnapshot, UsageWindow,
 };
 
-use super::listing::{self, Listing};
-use crate::args::{Output, UsageListArgs};
+use super::shared::listing::{self, Listing};
+use super::shared::usage;
+use crate::args::Output;
+use crate::args::history::UsageListArgs;
 use crate::chart::{Chart, Row};
 use crate::context::Context;
 use crate::exit::Exit;
@@ -24,7 +26,7 @@ const WINDOWS_MAX: usize = 60;
 const EMPTY_MIN: usize = 3;
 
 pub(crate) async fn run(context: &Context<'_>, args: UsageListArgs) -> anyhow::Result<Exit> {
-    let query = super::usage::query(args.query, args.page.request())?;
+    let query = usage::query(args.query, args.page.request())?;
     let limiter = context.open().await?;
     if args.plot {
         return plot(context, &limiter, query).await;
@@ -37,7 +39,7 @@ pub(crate) async fn run(context: &Context<'_>, args: UsageListArgs) -> anyhow::R
 
 /// What to say about an answer without any usage in it.
 fn note(context: &Context<'_>, is_empty: bool) -> Option<&'static str> {
-    if is_empty { super::usage::why_empty(context) } else { None }
+    if is_empty { usage::why_empty(context) } else { None }
 }
 
 /// One row per window and limit.
@@ -100,7 +102,7 @@ async fn plot(
     if let (Some(note), Output::Table) = (note, context.printer.looks().output) {
         context.printer.note(note);
     }
-    super::usage::note_about_cascades(context, &query);
+    usage::note_about_cascades(context, &query);
     Ok(Exit::Ok)
 }
 

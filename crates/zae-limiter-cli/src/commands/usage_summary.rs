@@ -3,7 +3,9 @@
 use serde::Serialize;
 use zae_limiter::{PageRequest, UsageSummary, UsageWindow};
 
-use crate::args::{Output, UsageQueryArgs};
+use super::shared::usage;
+use crate::args::Output;
+use crate::args::history::UsageQueryArgs;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::progress::Progress;
@@ -17,21 +19,21 @@ struct Form {
     snapshots: u64,
     first_window: Option<String>,
     last_window: Option<String>,
-    limits: Vec<LimitForm>,
+    limits: Vec<UsedForm>,
     /// What whoever reads it should know.
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<&'static str>,
 }
 
 #[derive(Serialize)]
-struct LimitForm {
+struct UsedForm {
     limit_name: String,
     total: i64,
     average: i64,
 }
 
 pub(crate) async fn run(context: &Context<'_>, args: UsageQueryArgs) -> anyhow::Result<Exit> {
-    let query = super::usage::query(args, PageRequest::default())?;
+    let query = usage::query(args, PageRequest::default())?;
     let limiter = context.open().await?;
     let progress = Progress::start(context.printer, "reading usage");
     let summary = limiter.usage_summary(&query).await;
@@ -39,17 +41,17 @@ pub(crate) async fn run(context: &Context<'_>, args: UsageQueryArgs) -> anyhow::
     let mut form = form(&summary?, query.window);
     form.entity_id = query.entity.as_ref().map(ToString::to_string);
     form.resource = query.resource.as_ref().map(ToString::to_string);
-    form.note = if form.snapshots == 0 { super::usage::why_empty(context) } else { None };
+    form.note = if form.snapshots == 0 { usage::why_empty(context) } else { None };
     context.printer.answer(&form, &text(&form))?;
     if let (Some(note), Output::Table) = (form.note, context.printer.looks().output) {
         context.printer.note(note);
     }
-    super::usage::note_about_cascades(context, &query);
+    usage::note_about_cascades(context, &query);
     Ok(Exit::Ok)
 }
 
 fn form(summary: &UsageSummary, window: UsageWindow) -> Form {
-    let limits = summary.limits.iter().map(|limit| LimitForm {
+    let limits = summary.limits.iter().map(|limit| UsedForm {
         limit_name: limit.limit.to_string(),
         total: limit.total.floor_tokens(),
         average: limit.average.floor_tokens(),

@@ -18,7 +18,7 @@ use zae_limiter::{
     Clock, PageRequest, RateLimiter, SystemClock, UsageQuery, UsageSnapshot, UsageWindow,
 };
 
-use crate::args::DemoArgs;
+use crate::args::file::DemoArgs;
 use crate::chart::{Chart, Row};
 use crate::exit::Exit;
 use crate::printer::Printer;

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use zae_limiter::{Clock, SystemClock};
 
 use super::world::RESOURCE;
-use crate::args::StoreUrl;
+use crate::args::value::StoreUrl;
 use crate::error::Failure;
 use crate::escape::quoted;
 use crate::settings::Environment;

@@ -61,20 +61,20 @@ pub(crate) async fn missing(
 }
 
 /// The namespace in use that is called so.
-pub(super) async fn in_use(limiter: &RateLimiter, name: &str) -> Option<Namespace> {
+pub(crate) async fn in_use(limiter: &RateLimiter, name: &str) -> Option<Namespace> {
     let name = name.parse::<NamespaceName>().ok()?;
     limiter.show_namespace(name).await.ok().flatten()
 }
 
 /// When it was deleted.
-pub(super) fn deleted(orphan: &Namespace) -> String {
+pub(crate) fn deleted(orphan: &Namespace) -> String {
     orphan
         .deleted_at
         .map_or_else(|| "deleted".to_owned(), |at| format!("deleted at {}", rfc3339(at)))
 }
 
 /// Namespaces, one per row.
-pub(super) fn table(namespaces: &[Namespace]) -> Table {
+pub(crate) fn table(namespaces: &[Namespace]) -> Table {
     let mut table = Table::new([
         ("NAMESPACE", Align::Left),
         ("ID", Align::Left),
@@ -98,7 +98,7 @@ pub(super) fn table(namespaces: &[Namespace]) -> Table {
 }
 
 /// One namespace.
-pub(super) fn text(form: &NamespaceForm) -> Text {
+pub(crate) fn text(form: &NamespaceForm) -> Text {
     Text::new().fields(vec![
         ("namespace", Cell::plain(&form.name)),
         ("id", Cell::plain(&form.namespace_id)),

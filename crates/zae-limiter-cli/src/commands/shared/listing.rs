@@ -14,7 +14,7 @@ use crate::table::{Cell, Table, Text};
 
 /// A page as JSON. `next` is what --cursor takes, null on the last page.
 #[derive(Serialize)]
-pub(super) struct Form<F> {
+pub(crate) struct Form<F> {
     items: Vec<F>,
     next: Option<String>,
     /// What whoever reads the items should know.
@@ -24,7 +24,7 @@ pub(super) struct Form<F> {
 
 impl<F> Form<F> {
     /// The form of a page whose items have this form.
-    pub(super) fn new<'a, T>(page: &'a Page<T>, form: impl Fn(&'a T) -> F) -> Form<F> {
+    pub(crate) fn new<'a, T>(page: &'a Page<T>, form: impl Fn(&'a T) -> F) -> Form<F> {
         Form {
             items: page.items.iter().map(form).collect(),
             next: page.next.as_ref().map(|cursor| cursor.0.clone()),
@@ -33,20 +33,20 @@ impl<F> Form<F> {
     }
 
     /// The same with what whoever reads it should know.
-    pub(super) fn noted(mut self, note: Option<&'static str>) -> Form<F> {
+    pub(crate) fn noted(mut self, note: Option<&'static str>) -> Form<F> {
         self.note = note;
         self
     }
 }
 
 /// A page for people: a table of its items, or a line that says that there are none.
-pub(super) struct Listing {
-    pub(super) table: Table,
-    pub(super) nothing: &'static str,
+pub(crate) struct Listing {
+    pub(crate) table: Table,
+    pub(crate) nothing: &'static str,
 }
 
 /// Prints a page; a note says how to go on.
-pub(super) fn answer<'a, T, F: Serialize>(
+pub(crate) fn answer<'a, T, F: Serialize>(
     context: &Context<'_>,
     page: &'a Page<T>,
     form: impl Fn(&'a T) -> F,
@@ -56,7 +56,7 @@ pub(super) fn answer<'a, T, F: Serialize>(
 }
 
 /// Prints a page in its form.
-pub(super) fn print<F: Serialize>(
+pub(crate) fn print<F: Serialize>(
     context: &Context<'_>,
     form: &Form<F>,
     listing: Listing,
@@ -79,7 +79,7 @@ pub(super) fn print<F: Serialize>(
 
 /// Warns of a cursor that names nothing. Such a page begins where the name would be: what it named
 /// may have been deleted since the page before, so this is no error.
-pub(super) async fn check_cursor<Name: FromStr + Display + Clone, T>(
+pub(crate) async fn check_cursor<Name: FromStr + Display + Clone, T>(
     context: &Context<'_>,
     page: &PageRequest,
     find: impl AsyncFnOnce(Name) -> Result<Option<T>, Error>,
