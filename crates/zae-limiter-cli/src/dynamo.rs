@@ -35,7 +35,7 @@ const NO_CREDENTIALS: &str = "no AWS credentials found";
 /// with `--endpoint-url`, or with `local env`.
 pub(crate) fn prefer_local(settings: &mut Settings, environment: &Environment, printer: &Printer) {
     let StorePlace::Dynamo(place) = &mut settings.store else { return };
-    if place.endpoint_url.is_some() || environment.knows_aws() {
+    if place.endpoint_url.is_some() || environment.knows_aws {
         return;
     }
     let Some(Ok(presence)) = environment.engine_folder().map(|folder| engine::look(&folder)) else {

@@ -97,6 +97,13 @@ pub(crate) enum StoreUrl {
     Dynamo(DynamoPlace),
 }
 
+impl StoreUrl {
+    /// A stack, of which no more is known.
+    pub(crate) fn stack(stack: String) -> StoreUrl {
+        StoreUrl::Dynamo(DynamoPlace { stack, ..DynamoPlace::default() })
+    }
+}
+
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -172,7 +172,7 @@ fn absolute(data: &Path) -> anyhow::Result<String> {
 }
 
 async fn start(local: &Local<'_>, folder: &Folder, args: &LocalUpArgs) -> anyhow::Result<Started> {
-    let binary = local.environment.engine().find()?;
+    let binary = local.environment.engine.find()?;
     let data = absolute(&args.data.clone().unwrap_or_else(|| folder.data()))?;
     if let Some(folder) = Path::new(&data).parent().filter(|folder| !folder.is_dir()) {
         let failure =

@@ -49,7 +49,7 @@ impl Place {
         };
         Ok(Place {
             named,
-            temporary_directory: environment.temporary_directory().to_owned(),
+            temporary_directory: environment.temporary_directory.clone(),
             program: environment.program(),
         })
     }
