@@ -4,6 +4,7 @@ use crate::context::Context;
 #[cfg(not(feature = "sqlite"))]
 use crate::error::Failure;
 use crate::exit::Exit;
+#[cfg(feature = "dynamodb")]
 use crate::settings::StorePlace;
 
 pub(crate) async fn run(context: &Context<'_>) -> anyhow::Result<Exit> {
