@@ -28,14 +28,7 @@ impl PageArgs {
     /// of it.
     pub(crate) fn request_after<Name: FromStr>(self) -> Result<PageRequest, Failure> {
         match &self.cursor {
-            Some(cursor) if cursor.parse::<Name>().is_err() => {
-                let failure = Failure::usage(format!(
-                    "invalid value '{cursor}' for '--cursor <CURSOR>': this listing prints no such cursor"
-                ));
-                Err(failure.hint(
-                    "give the cursor that the page before printed, or begin without --cursor",
-                ))
-            }
+            Some(cursor) if cursor.parse::<Name>().is_err() => Err(no_such_cursor(cursor)),
             _ => Ok(self.request()),
         }
     }
@@ -47,6 +40,14 @@ impl PageArgs {
             None => PageRequest::first(self.limit),
         }
     }
+}
+
+/// A cursor that no page of the listing ends with.
+pub(crate) fn no_such_cursor(cursor: &str) -> Failure {
+    let failure = Failure::usage(format!(
+        "invalid value '{cursor}' for '--cursor <CURSOR>': this listing prints no such cursor"
+    ));
+    failure.hint("give the cursor that the page before printed, or begin without --cursor")
 }
 
 /// Whether to ask before something is destroyed.

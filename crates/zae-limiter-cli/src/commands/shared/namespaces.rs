@@ -3,31 +3,49 @@
 use zae_limiter::core::rfc3339;
 use zae_limiter::store::PAGE_LIMIT_MAX;
 use zae_limiter::wire::NamespaceForm;
-use zae_limiter::{Error, Namespace, NamespaceName, NamespaceStatus, PageRequest, RateLimiter};
+use zae_limiter::{
+    Error, Namespace, NamespaceName, NamespaceStatus, Page, PageRequest, RateLimiter,
+};
 
 use crate::context::Context;
 use crate::error::Failure;
 use crate::table::{Align, Cell, Table, Text};
 use crate::view;
 
-/// Pages of deleted namespaces that are looked through for a name.
+/// Pages of namespaces that are looked through for one.
 const PAGES_MAX: usize = 20;
 
 /// The deleted namespaces that can be recovered.
 pub(crate) async fn orphans(limiter: &RateLimiter) -> Result<Vec<Namespace>, Error> {
+    let (mut found, _) = first(async |page| limiter.orphan_namespaces(&page).await).await?;
+    found.retain(|orphan| orphan.status == NamespaceStatus::Deleted);
+    Ok(found)
+}
+
+/// Whether some namespace, deleted or in use, has this id; true where there are too many to tell.
+pub(crate) async fn is_known(limiter: &RateLimiter, id: &str) -> Result<bool, Error> {
+    let is_among = |(found, is_all): (Vec<Namespace>, bool)| {
+        !is_all || found.iter().any(|namespace| namespace.id == id)
+    };
+    Ok(is_among(first(async |page| limiter.orphan_namespaces(&page).await).await?)
+        || is_among(first(async |page| limiter.namespaces(&page).await).await?))
+}
+
+/// The namespaces on the first pages of a listing, and whether these are all.
+async fn first(
+    list: impl AsyncFn(PageRequest) -> Result<Page<Namespace>, Error>,
+) -> Result<(Vec<Namespace>, bool), Error> {
     let mut found = Vec::new();
     let mut request = PageRequest::first(PAGE_LIMIT_MAX);
     for _ in 0..PAGES_MAX {
-        let page = limiter.orphan_namespaces(&request).await?;
-        found.extend(
-            page.items.into_iter().filter(|orphan| orphan.status == NamespaceStatus::Deleted),
-        );
+        let page = list(request).await?;
+        found.extend(page.items);
         match page.next {
             Some(cursor) => request = PageRequest::after(PAGE_LIMIT_MAX, cursor),
-            None => break,
+            None => return Ok((found, true)),
         }
     }
-    Ok(found)
+    Ok((found, false))
 }
 
 /// No namespace in use is called so. Where a deleted one was, it is named: who registers the name
