@@ -64,7 +64,7 @@ impl Failure {
     pub(crate) fn store(error: &StoreError) -> Failure {
         Failure {
             kind: error.kind().as_str(),
-            message: without_methods(error.message()),
+            message: for_people(error.message()),
             hint: None,
             exit: Exit::Error,
         }
@@ -112,7 +112,7 @@ impl Report {
             known(error, again).unwrap_or_else(|| Report::new("error", error.to_string()));
         // Some errors say their cause themselves; nobody wants to read it twice.
         let mut said = format!("{}\n{error}", report.message);
-        for cause in error.chain().skip(1).map(ToString::to_string) {
+        for cause in error.chain().skip(1).map(|cause| for_people(&cause.to_string())) {
             // Nor what an operation was called, around words that were said.
             let inner = cause.split_once(": ").map_or(cause.as_str(), |(_, inner)| inner);
             let is_said = said.contains(&cause)
@@ -151,19 +151,23 @@ impl Report {
     }
 }
 
-/// Advice of the library that only programs can follow.
-const METHODS: [&str; 6] = [
-    ", or open it with read_only()",
-    ", or open with read_only()",
-    "; open it without read_only() to write",
-    ", or raise busy_deadline",
-    ", or raise take_deadline",
-    ", `Builder::create` for any other",
+/// Advice of the library that only programs can follow, and the same for people.
+const ADVICE: [(&str, &str); 8] = [
+    (", or open it with read_only()", ""),
+    (", or open with read_only()", ""),
+    ("; open it without read_only() to write", ""),
+    (", or raise busy_deadline", ""),
+    (", or raise take_deadline", ""),
+    (", `Builder::create` for any other", ""),
+    ("the namespace of this handle", "the namespace"),
+    ("open a new handle", "run the command again"),
 ];
 
-/// The words of the store without advice to call methods, which nobody can do on a command line.
-fn without_methods(message: &str) -> String {
-    METHODS.iter().fold(message.to_owned(), |message, advice| message.replace(advice, ""))
+/// The words of the library as somebody at a terminal can follow them: nobody calls methods there.
+fn for_people(message: &str) -> String {
+    ADVICE
+        .iter()
+        .fold(message.to_owned(), |message, (program, person)| message.replace(program, person))
 }
 
 /// The outermost error of the chain that has words of its own. Context around it stays the message.
@@ -194,7 +198,7 @@ fn of_failure(failure: &Failure) -> Report {
 fn of_error(error: &Error, again: &Again) -> Report {
     let message = match error {
         // The name of the operation is for programmers.
-        Error::Store(error) => without_methods(error.message()),
+        Error::Store(error) => for_people(error.message()),
         other => other.to_string(),
     };
     Report {
@@ -209,7 +213,7 @@ fn exit_of(kind: StoreErrorKind) -> Exit {
 
 fn of_acquire(error: &AcquireError, again: &Again) -> Report {
     let report = told(error, again);
-    Report { message: again.completed(&report.message), ..report }
+    Report { message: again.completed(&for_people(&report.message)), ..report }
 }
 
 fn told(error: &AcquireError, again: &Again) -> Report {
@@ -246,10 +250,7 @@ fn told(error: &AcquireError, again: &Again) -> Report {
             // What the store says is the news, not that it said it.
             OutageReason::Failed(kind) => Report::new(
                 kind.as_str(),
-                unavailable
-                    .source
-                    .as_ref()
-                    .map_or(message, |error| without_methods(error.message())),
+                unavailable.source.as_ref().map_or(message, |error| for_people(error.message())),
             ),
             OutageReason::Deadline => {
                 Report::new("unavailable", "the store did not answer in time".to_owned())
@@ -319,6 +320,24 @@ mod tests {
             ("full", "the disk is full", Exit::Error)
         );
         assert_eq!(report.causes, ["no space"]);
+    }
+
+    /// Nobody holds a handle at a terminal.
+    #[test]
+    fn advice_to_programs_is_advice_to_people() {
+        const GONE: &str = "the namespace of this handle was deleted; recover it, or register it again and open a new handle";
+        let store = || StoreError::new(StoreErrorKind::NotFound, "set_limits", GONE);
+        for error in [
+            anyhow::Error::from(Error::from(store())),
+            AcquireError::from(Invalid::Namespace(GONE.into())).into(),
+        ] {
+            let report = of(&error);
+            assert_eq!(
+                report.message,
+                "the namespace was deleted; recover it, or register it again and run the command again"
+            );
+            assert_eq!((report.causes.as_slice(), report.exit), (&[][..], Exit::Error));
+        }
     }
 
     #[test]
