@@ -2,10 +2,9 @@
 
 use std::fmt;
 
-#[cfg(feature = "dynamodb")]
-use zae_limiter::StoreError;
 use zae_limiter::{
-    AcquireError, CommitError, EntityId, Error, Invalid, OutageReason, ResourceName, StoreErrorKind,
+    AcquireError, CommitError, EntityId, Error, Invalid, OutageReason, ResourceName, StoreError,
+    StoreErrorKind,
 };
 
 use crate::again::Again;
@@ -152,7 +151,7 @@ impl Report {
 }
 
 /// Advice of the library that only programs can follow, and the same for people.
-const ADVICE: [(&str, &str); 8] = [
+const ADVICE: [(&str, &str); 9] = [
     (", or open it with read_only()", ""),
     (", or open with read_only()", ""),
     ("; open it without read_only() to write", ""),
@@ -161,6 +160,7 @@ const ADVICE: [(&str, &str); 8] = [
     (", `Builder::create` for any other", ""),
     ("the namespace of this handle", "the namespace"),
     ("open a new handle", "run the command again"),
+    ("restart the process, or open the store anew", "run the command again"),
 ];
 
 /// The words of the library as somebody at a terminal can follow them: nobody calls methods there.
@@ -196,15 +196,24 @@ fn of_failure(failure: &Failure) -> Report {
 }
 
 fn of_error(error: &Error, again: &Again) -> Report {
-    let message = match error {
-        // The name of the operation is for programmers.
-        Error::Store(error) => for_people(error.message()),
-        other => other.to_string(),
+    let report = match error {
+        Error::Store(error) => of_store(error),
+        other => Report {
+            exit: exit_of(other.kind()),
+            ..Report::new(other.kind().as_str(), other.to_string())
+        },
     };
-    Report {
-        exit: exit_of(error.kind()),
-        ..Report::new(error.kind().as_str(), again.completed(&message))
-    }
+    Report { message: again.completed(&report.message), ..report }
+}
+
+/// What the store says of a file that was replaced, as `restore` does it.
+const REPLACED: &str = "the file was deleted or replaced while this process had it open";
+
+/// What the store says. The name of the operation is for programmers.
+fn of_store(error: &StoreError) -> Report {
+    // Nothing was decided, and the next command opens the new file: others are in the way.
+    let kind = if error.message().contains(REPLACED) { StoreErrorKind::Busy } else { error.kind() };
+    Report { exit: exit_of(kind), ..Report::new(kind.as_str(), for_people(error.message())) }
 }
 
 fn exit_of(kind: StoreErrorKind) -> Exit {
@@ -246,21 +255,16 @@ fn told(error: &AcquireError, again: &Again) -> Report {
                 ..Report::new("disabled", message)
             }
         }
-        AcquireError::Unavailable(unavailable) => match unavailable.reason {
+        AcquireError::Unavailable(unavailable) => match (unavailable.reason, &unavailable.source) {
             // What the store says is the news, not that it said it.
-            OutageReason::Failed(kind) => Report::new(
-                kind.as_str(),
-                unavailable.source.as_ref().map_or(message, |error| for_people(error.message())),
-            ),
-            OutageReason::Deadline => {
+            (OutageReason::Failed(_), Some(error)) => of_store(error),
+            (OutageReason::Failed(kind), None) => Report::new(kind.as_str(), message),
+            (OutageReason::Deadline, _) => {
                 Report::new("unavailable", "the store did not answer in time".to_owned())
             }
             _ => Report::new("unavailable", message),
         },
-        AcquireError::Denied(error) => Report::new("denied", error.message().to_owned()),
-        AcquireError::Incompatible(error) => {
-            Report::new("incompatible", error.message().to_owned())
-        }
+        AcquireError::Denied(error) | AcquireError::Incompatible(error) => of_store(error),
         AcquireError::Exceeded(_) => {
             Report { exit: Exit::Refused, ..Report::new("refused", message) }
         }
@@ -288,10 +292,8 @@ fn of_commit(error: &CommitError) -> Report {
 
 #[cfg(test)]
 mod tests {
-    use anyhow::Context as _;
-    use zae_limiter::{StoreError, StoreErrorKind};
-
     use super::*;
+    use anyhow::Context as _;
 
     fn of(error: &anyhow::Error) -> Report {
         Report::of(error, &Again::default())
