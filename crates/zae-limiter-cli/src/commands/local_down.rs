@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::shared::local::Local;
-use crate::engine::{self, Presence};
+use crate::engine::{self, Presence, State};
 use crate::exit::Exit;
 use crate::progress::Progress;
 use crate::table::{Cell, Text};
@@ -24,8 +24,15 @@ pub(crate) async fn run(local: &Local<'_>) -> anyhow::Result<Exit> {
     let state = match presence {
         Presence::Running(state, _) | Presence::Silent(state, _) => state,
         Presence::Stopped => {
+            let gone = folder.state()?;
+            gone.iter().for_each(|state| folder.forget(state.pid));
             local.printer.answer(&Form { stopped: false, pid: None, data: None }, &Text::new())?;
-            local.printer.note("the engine is not running");
+            local.printer.note(&gone.map_or_else(
+                || "the engine is not running".to_owned(),
+                |State { pid, data, .. }| {
+                    format!("the engine (process {pid}) had already gone; its data stays in {data}")
+                },
+            ));
             return Ok(Exit::Ok);
         }
     };
