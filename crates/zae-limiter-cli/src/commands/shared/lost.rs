@@ -40,7 +40,8 @@ pub(crate) fn consequence(lost: &[Lost]) -> Option<String> {
     let names = names.join(", ");
     let text = || {
         format!(
-            "calls that still name {names} fail here; buckets remember what was used of {it} until refilled"
+            "calls that still name {names} fail here, unless they cascade to an entity that has {it}; \
+             buckets remember what was used of {it} until refilled"
         )
     };
     (!names.is_empty()).then(text)
