@@ -236,8 +236,8 @@ fn told(error: &AcquireError, again: &Again) -> Report {
             let hint = format!(
                 "set some with {}, {} or {}, or pass --limit to acquire",
                 again.command(&["system", "set-defaults", "-l", "rpm:100"]),
-                again.command(&["resource", "set-defaults", resource.as_str(), "-l", "..."]),
-                again.command(&["entity", "set-limits", entity.as_str(), "-l", "..."]),
+                again.command(&["resource", "set-defaults", resource.as_str(), "-l", "rpm:100"]),
+                again.command(&["entity", "set-limits", entity.as_str(), "-l", "rpm:100"]),
             );
             let message = format!("no limits are configured for {entity} on {resource}");
             Report { hint: Some(hint), ..Report::new("no_limits", message) }
