@@ -63,12 +63,7 @@ pub(crate) async fn registry(
     place: &DynamoPlace,
     settings: &Settings,
 ) -> anyhow::Result<DynamoStore> {
-    match within(builder(place).connect_registry()).await {
-        Some(store) => {
-            Ok(store.map_err(|error| or_local(place, settings, told(place, settings, &error)))?)
-        }
-        None => Err(or_local(place, settings, silent(place)).into()),
-    }
+    reach(place, settings, builder(place).connect_registry()).await
 }
 
 /// The table of a stack as a whole.
@@ -76,12 +71,21 @@ pub(crate) async fn status(
     place: &DynamoPlace,
     settings: &Settings,
 ) -> anyhow::Result<StackStatus> {
-    match within(builder(place).status()).await {
-        Some(status) => {
-            Ok(status.map_err(|error| or_local(place, settings, told(place, settings, &error)))?)
-        }
-        None => Err(or_local(place, settings, silent(place)).into()),
-    }
+    reach(place, settings, builder(place).status()).await
+}
+
+/// What comes of asking a stack, or what stands in the way.
+async fn reach<T>(
+    place: &DynamoPlace,
+    settings: &Settings,
+    work: impl Future<Output = Result<T, StoreError>>,
+) -> anyhow::Result<T> {
+    let failure = match within(work).await {
+        Some(Ok(found)) => return Ok(found),
+        Some(Err(error)) => told(place, settings, &error),
+        None => silent(place),
+    };
+    Err(or_local(place, settings, failure).into())
 }
 
 /// Makes the table of a stack with its version record and its first namespace, where they are

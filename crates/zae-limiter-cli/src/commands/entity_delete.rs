@@ -9,7 +9,7 @@ use crate::confirm::{Question, confirm};
 use crate::context::Context;
 use crate::error::Failure;
 use crate::exit::Exit;
-use crate::table::{Cell, Text};
+use crate::table::Text;
 
 #[derive(Serialize)]
 struct Form {
@@ -43,6 +43,6 @@ pub(crate) async fn run(
         "deleted {what} (buckets: {}, levels with limits or flags: {})",
         form.buckets, form.configs
     );
-    context.printer.answer(&form, &Text::new().line(Cell::plain(line)))?;
+    context.printer.answer(&form, &Text::of(line))?;
     Ok(Exit::Ok)
 }

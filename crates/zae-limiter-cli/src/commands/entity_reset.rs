@@ -1,9 +1,9 @@
 //! `entity reset`.
 
 use serde::Serialize;
-use zae_limiter::store::PAGE_LIMIT_MAX;
-use zae_limiter::{EntityId, LimitName, PageRequest, RateLimiter, ResourceName};
+use zae_limiter::{LimitName, ResourceName};
 
+use super::shared::listing::walk;
 use crate::args::entity::EntityResetArgs;
 use crate::confirm::{Question, confirm};
 use crate::context::Context;
@@ -46,7 +46,11 @@ pub(crate) async fn run(context: &Context<'_>, args: EntityResetArgs) -> anyhow:
     let limiter = context.open().await?;
     let resources = match args.resource {
         Some(resource) => vec![resource],
-        None => resources_of(&limiter, &args.id).await?,
+        None => {
+            let list = async |page| limiter.buckets(args.id.clone(), &page).await;
+            let (buckets, _) = walk(PAGES_MAX, list).await?;
+            buckets.into_iter().map(|bucket| bucket.resource).collect()
+        }
     };
     let only = (!args.limit_names.is_empty()).then_some(args.limit_names.as_slice());
     let mut form = Form { entity_id: args.id.to_string(), buckets: Vec::new() };
@@ -58,23 +62,6 @@ pub(crate) async fn run(context: &Context<'_>, args: EntityResetArgs) -> anyhow:
     check_names(context, &args.limit_names, &form)?;
     context.printer.answer(&form, &text(&form))?;
     Ok(Exit::Ok)
-}
-
-async fn resources_of(
-    limiter: &RateLimiter,
-    entity: &EntityId,
-) -> anyhow::Result<Vec<ResourceName>> {
-    let mut resources = Vec::new();
-    let mut request = PageRequest::first(PAGE_LIMIT_MAX);
-    for _ in 0..PAGES_MAX {
-        let page = limiter.buckets(entity.clone(), &request).await?;
-        resources.extend(page.items.into_iter().map(|bucket| bucket.resource));
-        match page.next {
-            Some(cursor) => request = PageRequest::after(PAGE_LIMIT_MAX, cursor),
-            None => break,
-        }
-    }
-    Ok(resources)
 }
 
 fn bucket(resource: &ResourceName, gained: Vec<(LimitName, i64)>) -> BucketForm {
@@ -119,7 +106,7 @@ fn text(form: &Form) -> Text {
         }
     }
     if table.is_empty() {
-        Text::new().line(Cell::plain("nothing to fill: there is no such bucket"))
+        Text::of("nothing to fill: there is no such bucket")
     } else {
         Text::new().table(table)
     }

@@ -16,7 +16,7 @@ use crate::context::Context;
 use crate::error::Failure;
 use crate::exit::Exit;
 use crate::settings::StorePlace;
-use crate::table::{Cell, Text};
+use crate::table::Text;
 use crate::view;
 
 /// Attempts to change limits that somebody else changes at the same time.
@@ -139,31 +139,25 @@ pub(crate) async fn delete(
     level: Level,
     args: ConfirmArgs,
 ) -> anyhow::Result<Exit> {
-    let namespace = &context.settings.namespace;
-    let (what, name, nothing) = match &level {
-        Level::System => {
-            let what = format!("the system defaults of namespace {namespace}");
-            let nothing = format!("{what} are not set");
-            (what, namespace.as_str(), nothing)
-        }
-        Level::Resource(resource) => (
-            format!("the limits stored for {level}"),
-            resource.as_str(),
-            format!("no limits are stored for {level}"),
-        ),
-        Level::Entity(entity) | Level::EntityResource(entity, _) => (
-            format!("the limits stored for {level}"),
-            entity.as_str(),
-            format!("no limits are stored for {level}"),
-        ),
+    let namespace = context.settings.namespace.as_str();
+    let name = match &level {
+        Level::System => namespace,
+        Level::Resource(resource) => resource.as_str(),
+        Level::Entity(entity) | Level::EntityResource(entity, _) => entity.as_str(),
+    };
+    let (what, none) = if level == Level::System {
+        let what = format!("the system defaults of namespace {namespace}");
+        (what.clone(), what + " are not set")
+    } else {
+        (format!("the limits stored for {level}"), format!("no limits are stored for {level}"))
     };
     confirm(context, &Question { deed: "deletes", what: &what, name }, args)?;
     let limiter = context.open().await?;
     let deleted = limiter.delete_limits(&level).await?;
     let name = (level != Level::System).then(|| NameForm::from(&level));
     let line =
-        if deleted { format!("deleted {what}") } else { format!("nothing to delete: {nothing}") };
-    context.printer.answer(&DeletedForm { name, deleted }, &Text::new().line(Cell::plain(line)))?;
+        if deleted { format!("deleted {what}") } else { format!("nothing to delete: {none}") };
+    context.printer.answer(&DeletedForm { name, deleted }, &Text::of(line))?;
     if deleted {
         note_about_caches(context);
     }
@@ -223,7 +217,7 @@ pub(crate) async fn flag(
         format!("; any the index does not list yet follow within {seconds} s")
     });
     let line = format!("{done} {level} ({} existing {noun}{rest})", form.buckets);
-    context.printer.answer(&form, &Text::new().line(Cell::plain(line)))?;
+    context.printer.answer(&form, &Text::of(line))?;
     for who in &form.still_disabled {
         context.printer.warning(&format!("{who}: its calls are still refused"));
     }

@@ -6,7 +6,7 @@ use super::shared::local::Local;
 use crate::engine::{self, Presence, State};
 use crate::exit::Exit;
 use crate::progress::Progress;
-use crate::table::{Cell, Text};
+use crate::table::Text;
 
 #[derive(Serialize)]
 struct Form {
@@ -40,10 +40,8 @@ pub(crate) async fn run(local: &Local<'_>) -> anyhow::Result<Exit> {
     let stopped = engine::stop(&folder, &state).await;
     drop(progress);
     stopped?;
-    let text = Text::new().line(Cell::plain(format!(
-        "stopped (process {}); its data stays in {}",
-        state.pid, state.data
-    )));
+    let text =
+        Text::of(format!("stopped (process {}); its data stays in {}", state.pid, state.data));
     local
         .printer
         .answer(&Form { stopped: true, pid: Some(state.pid), data: Some(state.data) }, &text)?;

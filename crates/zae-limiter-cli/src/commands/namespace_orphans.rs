@@ -1,9 +1,7 @@
 //! `namespace orphans`.
 
 use zae_limiter::NamespaceId;
-use zae_limiter::wire::NamespaceForm;
 
-use super::shared::listing::{self, Listing};
 use super::shared::namespaces;
 use crate::args::shared::{PageArgs, no_such_cursor};
 use crate::context::Context;
@@ -17,8 +15,5 @@ pub(crate) async fn run(context: &Context<'_>, args: PageArgs) -> anyhow::Result
     {
         return Err(no_such_cursor(&cursor.0).into());
     }
-    let page = limiter.orphan_namespaces(&page).await?;
-    let listing =
-        Listing { table: namespaces::table(&page.items), nothing: "no deleted namespaces" };
-    listing::answer(context, &page, NamespaceForm::from, listing)
+    namespaces::answer(context, &limiter.orphan_namespaces(&page).await?, "no deleted namespaces")
 }

@@ -1,9 +1,7 @@
 //! `namespace register`.
 
-use zae_limiter::wire::NamespaceForm;
 use zae_limiter::{Error, NamespaceName, Page};
 
-use super::shared::listing::{self, Listing};
 use super::shared::namespaces;
 use crate::args::namespace::NamespaceRegisterArgs;
 use crate::context::Context;
@@ -37,8 +35,7 @@ pub(crate) async fn run(
             ));
         }
     }
-    let listing = Listing { table: namespaces::table(&registered.items), nothing: "no namespaces" };
-    listing::answer(context, &registered, NamespaceForm::from, listing)
+    namespaces::answer(context, &registered, "no namespaces")
 }
 
 /// Each is registered by a write of its own: what a store says about the one that failed is not

@@ -4,7 +4,6 @@ use serde::Serialize;
 use zae_limiter::{PageRequest, UsageSummary, UsageWindow};
 
 use super::shared::usage;
-use crate::args::Output;
 use crate::args::history::UsageQueryArgs;
 use crate::context::Context;
 use crate::exit::Exit;
@@ -43,9 +42,7 @@ pub(crate) async fn run(context: &Context<'_>, args: UsageQueryArgs) -> anyhow::
     form.resource = query.resource.as_ref().map(ToString::to_string);
     form.note = if form.snapshots == 0 { usage::why_empty(context) } else { None };
     context.printer.answer(&form, &text(&form))?;
-    if let (Some(note), Output::Table) = (form.note, context.printer.looks().output) {
-        context.printer.note(note);
-    }
+    context.printer.note_beside(form.note);
     usage::note_about_cascades(context, &query);
     Ok(Exit::Ok)
 }
@@ -70,7 +67,7 @@ fn form(summary: &UsageSummary, window: UsageWindow) -> Form {
 
 fn text(form: &Form) -> Text {
     let (Some(first), Some(last)) = (&form.first_window, &form.last_window) else {
-        return Text::new().line(Cell::plain("no usage"));
+        return Text::of("no usage");
     };
     let text = Text::new().fields(vec![
         ("entity", Cell::plain(form.entity_id.as_deref().unwrap_or("all"))),

@@ -109,7 +109,7 @@ async fn simulate(
         // The last word says it all again.
         printer.redraw(lines, &Text::new())?;
     } else if plain {
-        printer.redraw(0, &Text::new().line(Cell::plain("")))?;
+        printer.redraw(0, &Text::of(""))?;
     }
     let board = board.lock().unwrap_or_else(PoisonError::into_inner).clone();
     Ok(board)

@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use zae_limiter::wire::EntityForm;
-use zae_limiter::{Entity, EntityId, Error, Page, RateLimiter};
+use zae_limiter::{Entity, EntityId, Page, RateLimiter};
 
 use super::flags;
+use super::listing::{self, Listing};
 use crate::args::level::LevelArgs;
 use crate::args::value::Pair;
 use crate::context::Context;
 use crate::error::Failure;
+use crate::exit::Exit;
+use crate::view;
 
 /// Nothing is called so.
 pub(crate) fn missing(context: &Context<'_>, id: &EntityId) -> Failure {
@@ -64,7 +67,7 @@ pub(crate) fn metadata(pairs: Vec<Pair>) -> Result<BTreeMap<String, String>, Fai
 
 /// An entity with its flag for every resource; null inherits.
 #[derive(Serialize)]
-pub(crate) struct FlaggedForm {
+struct FlaggedForm {
     #[serde(flatten)]
     entity: EntityForm,
     disabled: Option<bool>,
@@ -76,12 +79,16 @@ impl From<&(Entity, Option<bool>)> for FlaggedForm {
     }
 }
 
-/// A page of entities with their flags.
-pub(crate) async fn flagged(
+/// Answers with a page of entities and their flags.
+pub(crate) async fn answer(
+    context: &Context<'_>,
     limiter: &RateLimiter,
     page: Page<Entity>,
-) -> Result<Page<(Entity, Option<bool>)>, Error> {
+    nothing: &'static str,
+) -> anyhow::Result<Exit> {
     let ids: Vec<EntityId> = page.items.iter().map(|entity| entity.id.clone()).collect();
     let flags = flags::of_entities(limiter, &ids).await?;
-    Ok(Page { items: page.items.into_iter().zip(flags).collect(), next: page.next })
+    let page = Page { items: page.items.into_iter().zip(flags).collect(), next: page.next };
+    let listing = Listing { table: view::entities(&page.items), nothing };
+    listing::answer(context, &page, FlaggedForm::from, listing)
 }

@@ -1,14 +1,13 @@
 //! What the commands for namespaces share.
 
 use zae_limiter::core::rfc3339;
-use zae_limiter::store::PAGE_LIMIT_MAX;
 use zae_limiter::wire::NamespaceForm;
-use zae_limiter::{
-    Error, Namespace, NamespaceName, NamespaceStatus, Page, PageRequest, RateLimiter,
-};
+use zae_limiter::{Error, Namespace, NamespaceName, NamespaceStatus, Page, RateLimiter};
 
+use super::listing::{self, Listing, walk};
 use crate::context::Context;
 use crate::error::Failure;
+use crate::exit::Exit;
 use crate::table::{Align, Cell, Table, Text};
 use crate::view;
 
@@ -17,7 +16,8 @@ const PAGES_MAX: usize = 20;
 
 /// The deleted namespaces that can be recovered.
 pub(crate) async fn orphans(limiter: &RateLimiter) -> Result<Vec<Namespace>, Error> {
-    let (mut found, _) = first(async |page| limiter.orphan_namespaces(&page).await).await?;
+    let (mut found, _) =
+        walk(PAGES_MAX, async |page| limiter.orphan_namespaces(&page).await).await?;
     found.retain(|orphan| orphan.status == NamespaceStatus::Deleted);
     Ok(found)
 }
@@ -27,25 +27,8 @@ pub(crate) async fn is_known(limiter: &RateLimiter, id: &str) -> Result<bool, Er
     let is_among = |(found, is_all): (Vec<Namespace>, bool)| {
         !is_all || found.iter().any(|namespace| namespace.id == id)
     };
-    Ok(is_among(first(async |page| limiter.orphan_namespaces(&page).await).await?)
-        || is_among(first(async |page| limiter.namespaces(&page).await).await?))
-}
-
-/// The namespaces on the first pages of a listing, and whether these are all.
-async fn first(
-    list: impl AsyncFn(PageRequest) -> Result<Page<Namespace>, Error>,
-) -> Result<(Vec<Namespace>, bool), Error> {
-    let mut found = Vec::new();
-    let mut request = PageRequest::first(PAGE_LIMIT_MAX);
-    for _ in 0..PAGES_MAX {
-        let page = list(request).await?;
-        found.extend(page.items);
-        match page.next {
-            Some(cursor) => request = PageRequest::after(PAGE_LIMIT_MAX, cursor),
-            None => return Ok((found, true)),
-        }
-    }
-    Ok((found, false))
+    Ok(is_among(walk(PAGES_MAX, async |page| limiter.orphan_namespaces(&page).await).await?)
+        || is_among(walk(PAGES_MAX, async |page| limiter.namespaces(&page).await).await?))
 }
 
 /// No namespace in use is called so. Where a deleted one was, it is named: who registers the name
@@ -91,8 +74,22 @@ pub(crate) fn deleted(orphan: &Namespace) -> String {
         .map_or_else(|| "deleted".to_owned(), |at| format!("deleted at {}", rfc3339(at)))
 }
 
+/// Answers with a page of namespaces.
+pub(crate) fn answer(
+    context: &Context<'_>,
+    page: &Page<Namespace>,
+    nothing: &'static str,
+) -> anyhow::Result<Exit> {
+    listing::answer(
+        context,
+        page,
+        NamespaceForm::from,
+        Listing { table: table(&page.items), nothing },
+    )
+}
+
 /// Namespaces, one per row.
-pub(crate) fn table(namespaces: &[Namespace]) -> Table {
+fn table(namespaces: &[Namespace]) -> Table {
     let mut table = Table::new([
         ("NAMESPACE", Align::Left),
         ("ID", Align::Left),
