@@ -158,7 +158,7 @@ impl Context<'_> {
 
     #[cfg(feature = "dynamodb")]
     async fn connect(&self, place: &DynamoPlace) -> anyhow::Result<Builder> {
-        Ok(RateLimiter::builder(crate::dynamo::registry(place, self.settings).await?))
+        Ok(RateLimiter::builder(crate::dynamodb::registry(place, self.settings).await?))
     }
 
     #[cfg(not(feature = "dynamodb"))]

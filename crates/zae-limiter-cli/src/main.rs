@@ -11,7 +11,7 @@ mod commands;
 mod confirm;
 mod context;
 #[cfg(feature = "dynamodb")]
-mod dynamo;
+mod dynamodb;
 #[cfg(feature = "dynamodb")]
 mod engine;
 mod error;

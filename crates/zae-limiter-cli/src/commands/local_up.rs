@@ -11,7 +11,7 @@ use zae_limiter::{Clock, SystemClock};
 use super::shared::local::{Local, REGION};
 use crate::args::local::{LocalUpArgs, PORT};
 use crate::args::value::DynamoPlace;
-use crate::dynamo;
+use crate::dynamodb;
 use crate::engine::{self, Folder, Follower, Health, Order, Presence, Started, State, Tie};
 use crate::error::Failure;
 use crate::escape::quoted;
@@ -228,7 +228,7 @@ async fn create(local: &Local<'_>, stack: &str, state: &State) -> anyhow::Result
         endpoint_url: Some(endpoint.clone()),
     };
     let progress = Progress::start(local.printer, "creating the stack");
-    let created = dynamo::create_stack(&place).await;
+    let created = dynamodb::create_stack(&place).await;
     drop(progress);
     created.with_context(|| {
         format!("the engine runs at {endpoint}, but the stack {stack} could not be created in it")

@@ -103,8 +103,8 @@ pub(crate) fn run(cli: Cli, environment: &Environment, printer: &Printer) -> Res
         match place {
             #[cfg(feature = "dynamodb")]
             Some(StorePlace::Dynamo(place)) if report.kind == "unavailable" => {
-                let message = format!("{}: {}", crate::dynamo::place(&place), report.message);
-                Report { message, ..report }.or_hint(|| crate::dynamo::hint(&place))
+                let message = format!("{}: {}", crate::dynamodb::place(&place), report.message);
+                Report { message, ..report }.or_hint(|| crate::dynamodb::hint(&place))
             }
             _ => report,
         }
@@ -143,7 +143,7 @@ fn dispatch(
             let _patience =
                 Patience::start(printer, format!("still waiting for {}", settings.store));
             #[cfg(feature = "dynamodb")]
-            crate::dynamo::prefer_local(&mut settings, environment, printer);
+            crate::dynamodb::prefer_local(&mut settings, environment, printer);
             *place = Some(settings.store.clone());
             settings.check_place()?;
             let context = Context { settings: &settings, printer, access: command.access() };
