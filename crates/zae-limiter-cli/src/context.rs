@@ -135,7 +135,7 @@ impl Context<'_> {
             return Ok(RateLimiter::builder(self.look_at_file()?));
         }
         let is_new = !path.exists();
-        // Whoever types a command waits as long for a busy file as for a busy disk.
+        // A person at a terminal waits as long for a busy file as for a busy disk.
         let mut options = SqliteOptions::new().take_deadline(zae_limiter::sqlite::BUSY_DEADLINE);
         if let Some(megabytes) = self.settings.file_max_mb {
             options = options.pages_max(u32::from(megabytes.get()) * PAGES_PER_MB);

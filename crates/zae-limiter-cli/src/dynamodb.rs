@@ -30,9 +30,9 @@ const LOCAL: [&str; 2] = ["http://127.0.0.1:", "http://localhost:"];
 /// What the store says first when it found nobody to be.
 const NO_CREDENTIALS: &str = "no AWS credentials found";
 
-/// Points the settings at the local engine, where that has the stack and nothing on this machine
-/// says who to be on AWS: then nothing else can be meant. Whoever has credentials names the engine
-/// with `--endpoint-url`, or with `local env`.
+/// Points the settings at the local engine if that has the stack and this machine has no AWS
+/// credentials: nothing else can be meant then. With credentials the engine is named by
+/// `--endpoint-url` or by `local env`.
 pub(crate) fn prefer_local(settings: &mut Settings, environment: &Environment, printer: &Printer) {
     let StorePlace::Dynamo(place) = &mut settings.store else { return };
     if place.endpoint_url.is_some() || environment.knows_aws {
@@ -160,7 +160,7 @@ async fn within<T>(work: impl Future<Output = T>) -> Option<T> {
 /// The same failure with a hint at the local engine, where that has a stack of this name. AWS was
 /// asked because this machine knows who to be there; a typical one has both.
 fn or_local(place: &DynamoPlace, settings: &Settings, failure: Failure) -> Failure {
-    // Whoever has no credentials is told of `local env` already.
+    // The hint at missing credentials names `local env` already.
     if place.endpoint_url.is_some()
         || !settings.knows_aws
         || failure.to_string().starts_with(NO_CREDENTIALS)

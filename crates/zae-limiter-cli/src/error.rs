@@ -52,7 +52,7 @@ impl Failure {
         Failure { kind: "unavailable", message: message.into(), hint: None, exit: Exit::Error }
     }
 
-    /// Nobody may do it as long as nobody is known to ask.
+    /// The store knows nobody who asks, and so allows nothing.
     #[cfg(feature = "dynamodb")]
     pub(crate) fn denied(message: impl Into<String>) -> Failure {
         Failure { kind: "denied", message: message.into(), hint: None, exit: Exit::Error }

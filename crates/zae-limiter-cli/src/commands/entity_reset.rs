@@ -70,7 +70,8 @@ fn bucket(resource: &ResourceName, gained: Vec<(LimitName, i64)>) -> BucketForm 
     BucketForm { resource: resource.to_string(), limits: gained.into_iter().map(limit).collect() }
 }
 
-/// A name that no bucket has is a typo: whoever gave it believes something was filled.
+/// Refuses a name that no bucket has: it is a typo, and the caller believes that something was
+/// filled.
 fn check_names(context: &Context<'_>, names: &[LimitName], form: &Form) -> Result<(), Failure> {
     let has = |name: &&LimitName| {
         form.buckets

@@ -80,7 +80,7 @@ pub(crate) async fn set(
             return Err(last_one(context, &level).into());
         }
         let lost = lost(&limiter, &level, &before.limits, &limits).await?;
-        // Whoever keeps what is there must not keep what somebody else has changed meanwhile.
+        // A change that keeps other limits keeps them as they were read, or is tried again.
         let expected_version = edits.then_some(before.version);
         match limiter
             .change_limits(&level, LimitsChange { limits, on_unavailable, expected_version })
@@ -133,7 +133,7 @@ struct DeletedForm {
     deleted: bool,
 }
 
-/// Deletes the limits of a level, once whoever is asked typed its name.
+/// Deletes the limits of a level, once its name was typed.
 pub(crate) async fn delete(
     context: &Context<'_>,
     level: Level,
@@ -181,7 +181,7 @@ struct FlagForm {
 
 /// Disables (`Some(true)`), enables (`Some(false)`) or lets a level inherit (`None`).
 ///
-/// Nobody is asked: it can be undone, and whoever stops a runaway client is in a hurry.
+/// The command does not ask: it can be undone, and a runaway client has to be stopped in a hurry.
 pub(crate) async fn flag(
     context: &Context<'_>,
     args: LevelArgs,
@@ -227,8 +227,8 @@ pub(crate) async fn flag(
     Ok(Exit::Ok)
 }
 
-/// Whoever of the chain is off, as far as the level names an entity and a resource. What was asked
-/// for is done, so a store that cannot tell changes nothing.
+/// The members of the chain that are disabled, if the level names an entity and a resource. The
+/// flag is stored, so a store that cannot answer changes nothing.
 async fn still_disabled(limiter: &RateLimiter, level: &Level) -> Vec<String> {
     let Level::EntityResource(entity, resource) = level else { return Vec::new() };
     let Ok(resolved) = limiter.resolve(entity.clone(), resource.clone()).await else {

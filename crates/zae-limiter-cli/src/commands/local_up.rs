@@ -196,8 +196,8 @@ fn usual_port(folder: &Folder) -> u16 {
     folder.last_port().filter(is_free).unwrap_or(PORT)
 }
 
-/// Looks before the engine does, to say it in our words. Whoever takes the port in between makes
-/// the engine complain.
+/// Looks before the engine does, to say in our words that the port is taken. If another program
+/// takes the port in between, the engine says so.
 fn check_port(port: u16) -> Result<(), Failure> {
     match TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
         Ok(_) => Ok(()),

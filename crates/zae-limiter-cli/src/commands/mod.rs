@@ -147,7 +147,7 @@ fn dispatch(
             *place = Some(settings.store.clone());
             settings.check_place()?;
             let context = Context { settings: &settings, printer, access: command.access() };
-            // Nobody is asked to confirm a change of what is not there.
+            // A file that is missing is an error before a question is asked about it.
             if context.access == Access::Changes {
                 context.require_file()?;
             }

@@ -1,5 +1,5 @@
-//! `namespace delete`. Nobody is asked, because it can be undone; but without the namespace
-//! `default` every command that names none fails, so that one is asked about.
+//! `namespace delete`. The command does not ask, because `namespace recover` undoes it. It asks
+//! about the namespace `default`: without that one, every command that names none fails.
 
 use serde::Serialize;
 

@@ -19,7 +19,7 @@ struct Form {
     first_window: Option<String>,
     last_window: Option<String>,
     limits: Vec<UsedForm>,
-    /// What whoever reads it should know.
+    /// What a reader should know.
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<&'static str>,
 }

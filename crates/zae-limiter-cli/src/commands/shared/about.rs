@@ -1,5 +1,5 @@
-//! What whoever asks for a decision should know about whom it was made for: a typo is granted by
-//! defaults like anybody else.
+//! What an answer says about the entity and the resource of its decision: a typo is granted by
+//! defaults like any other name.
 
 use serde::Serialize;
 use zae_limiter::wire::Decision;
@@ -24,7 +24,7 @@ pub(crate) struct Form {
     created: Option<bool>,
 }
 
-/// What a decision means to whoever called the process.
+/// The exit code that says the same as a decision.
 pub(crate) fn exit(decision: &Decision) -> Exit {
     match decision {
         Decision { granted: true, .. } => Exit::Ok,

@@ -18,7 +18,7 @@ use crate::table::{Align, Cell, Table, Text};
 pub(crate) struct Form<F> {
     items: Vec<F>,
     next: Option<String>,
-    /// What whoever reads the items should know.
+    /// What a reader of the items should know.
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<&'static str>,
 }
@@ -33,7 +33,7 @@ impl<F> Form<F> {
         }
     }
 
-    /// The same with what whoever reads it should know.
+    /// The same with a note for its readers.
     pub(crate) fn noted(mut self, note: Option<&'static str>) -> Form<F> {
         self.note = note;
         self

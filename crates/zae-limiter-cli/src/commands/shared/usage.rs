@@ -33,8 +33,7 @@ pub(crate) fn why_empty(context: &Context<'_>) -> Option<&'static str> {
     )
 }
 
-/// A sum over entities counts a call once for each member of its chain; whoever reads it should
-/// know.
+/// Says that a sum over all entities counts a call once for each member of its chain.
 pub(crate) fn note_about_cascades(context: &Context<'_>, query: &UsageQuery) {
     if query.entity.is_none() {
         context.printer.note(
