@@ -2,13 +2,13 @@
 
 use zae_limiter::{PageRequest, UsageQuery};
 
-use crate::args::UsageQueryArgs;
+use crate::args::history::UsageQueryArgs;
 use crate::context::Context;
 use crate::error::Failure;
 use crate::settings::StorePlace;
 
 /// The query as the library asks it.
-pub(super) fn query(args: UsageQueryArgs, page: PageRequest) -> Result<UsageQuery, Failure> {
+pub(crate) fn query(args: UsageQueryArgs, page: PageRequest) -> Result<UsageQuery, Failure> {
     let (from, until) = (args.start.map(|start| start.first), args.end.map(|end| end.end));
     if let (Some(from), Some(until)) = (from, until)
         && until <= from
@@ -18,7 +18,7 @@ pub(super) fn query(args: UsageQueryArgs, page: PageRequest) -> Result<UsageQuer
     Ok(UsageQuery {
         entity: args.entity_id,
         resource: args.resource,
-        window: args.window.into(),
+        window: args.window,
         from,
         until,
         page,
@@ -26,16 +26,15 @@ pub(super) fn query(args: UsageQueryArgs, page: PageRequest) -> Result<UsageQuer
 }
 
 /// Why there is no usage where none is found: on DynamoDB somebody else has to write it.
-pub(super) fn why_empty(context: &Context<'_>) -> Option<&'static str> {
+pub(crate) fn why_empty(context: &Context<'_>) -> Option<&'static str> {
     matches!(context.settings.store, StorePlace::Dynamo(_)).then_some(
         "on DynamoDB usage is written by an aggregator, which is not built yet: nothing is counted unless the Lambda of the Python \
          package serves this table",
     )
 }
 
-/// A sum over entities counts a call once for each member of its chain; whoever reads it should
-/// know.
-pub(super) fn note_about_cascades(context: &Context<'_>, query: &UsageQuery) {
+/// Says that a sum over all entities counts a call once for each member of its chain.
+pub(crate) fn note_about_cascades(context: &Context<'_>, query: &UsageQuery) {
     if query.entity.is_none() {
         context.printer.note(
             "summed over all entities: with cascades a call counts for each member of its chain",

@@ -1,4 +1,4 @@
-//! What the commands that switch something off and on, and those that show it, share.
+//! What is switched off and on, for the commands that show it.
 
 use std::pin::Pin;
 use std::task::Poll;
@@ -8,121 +8,17 @@ use zae_limiter::{
     EntityId, Error, Level, LevelConfig, Page, PageRequest, RateLimiter, ResourceName,
 };
 
-use crate::context::Context;
-use crate::exit::Exit;
-use crate::settings::StorePlace;
-use crate::table::{Cell, Text, Tone};
+use crate::args::level::of_entity;
+use crate::table::{Cell, Tone};
 
 /// The most levels that are read to find what is switched off.
 const LEVELS_MAX: usize = 500;
 /// How many levels are read at once: on DynamoDB each is a round trip.
 const AT_ONCE: usize = 16;
 
-#[derive(Serialize)]
-struct Form {
-    level: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    entity_id: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    resource: Option<String>,
-    disabled: Option<bool>,
-    buckets: u64,
-    /// Left out where every bucket there is was reached.
-    #[serde(skip_serializing_if = "is_zero")]
-    binds_within_seconds: u64,
-    /// Members of the chain that are still off, and so refuse the calls of the one that was
-    /// enabled.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    still_disabled: Vec<String>,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over references")]
-fn is_zero(seconds: &u64) -> bool {
-    *seconds == 0
-}
-
-/// Disables (`Some(true)`), enables (`Some(false)`) or lets a level inherit (`None`).
-///
-/// Nobody is asked: it can be undone, and whoever stops a runaway client is in a hurry.
-pub(super) async fn set(
-    context: &Context<'_>,
-    level: Level,
-    disabled: Option<bool>,
-    must_exist: bool,
-) -> anyhow::Result<Exit> {
-    let limiter = context.open().await?;
-    if let Some(entity) = level.entity_id() {
-        super::entity_show::check(context, &limiter, entity, must_exist).await?;
-    }
-    if matches!(context.settings.store, StorePlace::Dynamo(_)) {
-        context
-            .printer
-            .note("this takes 2s: buckets are looked for twice, because their index lags behind");
-        crate::patience::told();
-    }
-    let reached = match disabled {
-        Some(true) => limiter.disable(&level).await?,
-        Some(false) => limiter.enable(&level).await?,
-        None => limiter.clear_disabled(&level).await?,
-    };
-    let (buckets, binds_within_seconds) = (reached.buckets, reached.binds_within.as_secs());
-    let form = Form {
-        level: level.source().as_str(),
-        entity_id: level.entity_id().map(ToString::to_string),
-        resource: level.resource_name().map(ToString::to_string),
-        disabled,
-        buckets,
-        binds_within_seconds,
-        still_disabled: if disabled == Some(true) {
-            Vec::new()
-        } else {
-            still_disabled(&limiter, &level).await
-        },
-    };
-    let done = match disabled {
-        Some(true) => "disabled",
-        Some(false) => "enabled",
-        None => "cleared the flag of",
-    };
-    let noun = if buckets == 1 { "bucket" } else { "buckets" };
-    let rest = match binds_within_seconds {
-        0 => String::new(),
-        seconds => format!("; any the index does not list yet follow within {seconds} s"),
-    };
-    let line = format!("{done} {level} ({buckets} existing {noun}{rest})");
-    context.printer.answer(&form, &Text::new().line(Cell::plain(line)))?;
-    for who in &form.still_disabled {
-        context.printer.warning(&format!("{who}: its calls are still refused"));
-    }
-    if disabled != Some(true) {
-        super::limits::note_about_caches(context);
-    }
-    Ok(Exit::Ok)
-}
-
-/// Whoever of the chain is off, as far as the level names an entity and a resource. What was asked
-/// for is done, so a store that cannot tell changes nothing.
-async fn still_disabled(limiter: &RateLimiter, level: &Level) -> Vec<String> {
-    let (Some(entity), Some(resource)) = (level.entity_id(), level.resource_name()) else {
-        return Vec::new();
-    };
-    let Ok(resolved) = limiter.resolve(entity.clone(), resource.clone()).await else {
-        return Vec::new();
-    };
-    let off =
-        resolved.members.iter().filter_map(|member| Some((member, member.disabled_by.as_ref()?)));
-    off.map(|(member, by)| match member.entity == *entity {
-        true => format!("{entity} is disabled at level: {by}"),
-        false => {
-            format!("{entity} cascades to {}, which is disabled at level: {by}", member.entity)
-        }
-    })
-    .collect()
-}
-
 /// What is switched off in a namespace, and what is switched on against a weaker level.
 #[derive(Debug, Default, Serialize)]
-pub(super) struct Flags {
+pub(crate) struct Flags {
     disabled: Vec<String>,
     enabled: Vec<String>,
     /// False when there are more levels than were looked at.
@@ -132,7 +28,7 @@ pub(super) struct Flags {
 
 impl Flags {
     /// One line for each kind of flag there is.
-    pub(super) fn fields(&self) -> Vec<(&'static str, Cell)> {
+    pub(crate) fn fields(&self) -> Vec<(&'static str, Cell)> {
         let listed = |levels: &[String]| {
             if levels.is_empty() { "nothing".to_owned() } else { levels.join(", ") }
         };
@@ -155,7 +51,7 @@ impl Flags {
 }
 
 /// Looks at the levels of the namespace that have something stored, [`LEVELS_MAX`] of them.
-pub(super) async fn of_namespace(limiter: &RateLimiter) -> Result<Flags, Error> {
+pub(crate) async fn of_namespace(limiter: &RateLimiter) -> Result<Flags, Error> {
     let mut levels: Vec<Level> = Vec::new();
     let resources = first(async |page| limiter.resources_with_defaults(&page).await).await?;
     levels.extend(resources.into_iter().map(Level::Resource));
@@ -166,9 +62,7 @@ pub(super) async fn of_namespace(limiter: &RateLimiter) -> Result<Flags, Error> 
         let entities =
             first(async |page| limiter.entities_with_limits(resource.as_ref(), &page).await)
                 .await?;
-        levels.extend(
-            entities.into_iter().map(|entity| super::limits::of_entity(entity, resource.clone())),
-        );
+        levels.extend(entities.into_iter().map(|entity| of_entity(entity, resource.clone())));
     }
     let is_complete = levels.len() <= LEVELS_MAX;
     levels.truncate(LEVELS_MAX);
@@ -184,7 +78,7 @@ pub(super) async fn of_namespace(limiter: &RateLimiter) -> Result<Flags, Error> 
 }
 
 /// The flag that each entity has for every resource.
-pub(super) async fn of_entities(
+pub(crate) async fn of_entities(
     limiter: &RateLimiter,
     entities: &[EntityId],
 ) -> Result<Vec<Option<bool>>, Error> {
@@ -194,7 +88,7 @@ pub(super) async fn of_entities(
 }
 
 /// The flags that an entity has for single resources.
-pub(super) async fn on_resources(
+pub(crate) async fn on_resources(
     limiter: &RateLimiter,
     entity: &EntityId,
 ) -> Result<Vec<(ResourceName, bool)>, Error> {

@@ -1,11 +1,12 @@
-//! What whoever asks for a decision should know about whom it was made for: a typo is granted by
-//! defaults like anybody else.
+//! What an answer says about the entity and the resource of its decision: a typo is granted by
+//! defaults like any other name.
 
 use serde::Serialize;
 use zae_limiter::wire::Decision;
 use zae_limiter::{EntityId, LimitSource, PageRequest, RateLimiter, ResourceName};
 
 use crate::context::Context;
+use crate::exit::Exit;
 
 /// How many resources a name is compared with.
 const RESOURCES_MAX: u32 = 200;
@@ -14,27 +15,36 @@ const TYPO_MAX: usize = 2;
 
 /// A decision, and where the limits it was made by come from.
 #[derive(Serialize)]
-pub(super) struct Form {
+pub(crate) struct Form {
     #[serde(flatten)]
-    pub(super) decision: Decision,
+    pub(crate) decision: Decision,
     /// The level that supplied the limits of the entity; null when it is not known.
     source: Option<&'static str>,
     /// Whether the entity was created; null when it is not known.
     created: Option<bool>,
 }
 
+/// The exit code that says the same as a decision.
+pub(crate) fn exit(decision: &Decision) -> Exit {
+    match decision {
+        Decision { granted: true, .. } => Exit::Ok,
+        Decision { contended: true, .. } => Exit::Busy,
+        _ => Exit::Refused,
+    }
+}
+
 /// Who asks, and for what.
-pub(super) struct Asker {
-    pub(super) entity: EntityId,
-    pub(super) resource: ResourceName,
+pub(crate) struct Asker {
+    pub(crate) entity: EntityId,
+    pub(crate) resource: ResourceName,
     /// Limits were given with the call.
-    pub(super) brings_limits: bool,
+    pub(crate) brings_limits: bool,
 }
 
 impl Form {
     /// Looks up what there is to know. The decision stands, so a store that cannot tell changes
     /// nothing. Says aloud what looks like a typo.
-    pub(super) async fn new(
+    pub(crate) async fn new(
         context: &Context<'_>,
         limiter: &RateLimiter,
         asker: &Asker,
@@ -83,7 +93,7 @@ fn words(source: Option<LimitSource>, asker: &Asker) -> String {
 }
 
 /// A resource with limits of its own whose name is nearly the one that was typed.
-pub(super) async fn meant(limiter: &RateLimiter, typed: &ResourceName) -> Option<ResourceName> {
+pub(crate) async fn meant(limiter: &RateLimiter, typed: &ResourceName) -> Option<ResourceName> {
     let known =
         limiter.resources_with_defaults(&PageRequest::first(RESOURCES_MAX)).await.ok()?.items;
     if known.contains(typed) {

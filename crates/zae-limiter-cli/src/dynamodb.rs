@@ -7,7 +7,8 @@ use zae_limiter::dynamodb::sdk::{Builder, StackStatus};
 use zae_limiter::{Clock as _, Error, StoreError, StoreErrorKind, SystemClock};
 
 use crate::again::Again;
-use crate::args::{DynamoPlace, PORT};
+use crate::args::local::PORT;
+use crate::args::value::DynamoPlace;
 use crate::engine::{self, Presence};
 use crate::error::Failure;
 use crate::printer::Printer;
@@ -29,12 +30,12 @@ const LOCAL: [&str; 2] = ["http://127.0.0.1:", "http://localhost:"];
 /// What the store says first when it found nobody to be.
 const NO_CREDENTIALS: &str = "no AWS credentials found";
 
-/// Points the settings at the local engine, where that has the stack and nothing on this machine
-/// says who to be on AWS: then nothing else can be meant. Whoever has credentials names the engine
-/// with `--endpoint-url`, or with `local env`.
+/// Points the settings at the local engine if that has the stack and this machine has no AWS
+/// credentials: nothing else can be meant then. With credentials the engine is named by
+/// `--endpoint-url` or by `local env`.
 pub(crate) fn prefer_local(settings: &mut Settings, environment: &Environment, printer: &Printer) {
     let StorePlace::Dynamo(place) = &mut settings.store else { return };
-    if place.endpoint_url.is_some() || environment.knows_aws() {
+    if place.endpoint_url.is_some() || environment.knows_aws {
         return;
     }
     let Some(Ok(presence)) = environment.engine_folder().map(|folder| engine::look(&folder)) else {
@@ -62,12 +63,7 @@ pub(crate) async fn registry(
     place: &DynamoPlace,
     settings: &Settings,
 ) -> anyhow::Result<DynamoStore> {
-    match within(builder(place).connect_registry()).await {
-        Some(store) => {
-            Ok(store.map_err(|error| or_local(place, settings, told(place, settings, &error)))?)
-        }
-        None => Err(or_local(place, settings, silent(place)).into()),
-    }
+    reach(place, settings, builder(place).connect_registry()).await
 }
 
 /// The table of a stack as a whole.
@@ -75,12 +71,21 @@ pub(crate) async fn status(
     place: &DynamoPlace,
     settings: &Settings,
 ) -> anyhow::Result<StackStatus> {
-    match within(builder(place).status()).await {
-        Some(status) => {
-            Ok(status.map_err(|error| or_local(place, settings, told(place, settings, &error)))?)
-        }
-        None => Err(or_local(place, settings, silent(place)).into()),
-    }
+    reach(place, settings, builder(place).status()).await
+}
+
+/// What comes of asking a stack, or what stands in the way.
+async fn reach<T>(
+    place: &DynamoPlace,
+    settings: &Settings,
+    work: impl Future<Output = Result<T, StoreError>>,
+) -> anyhow::Result<T> {
+    let failure = match within(work).await {
+        Some(Ok(found)) => return Ok(found),
+        Some(Err(error)) => told(place, settings, &error),
+        None => silent(place),
+    };
+    Err(or_local(place, settings, failure).into())
 }
 
 /// Makes the table of a stack with its version record and its first namespace, where they are
@@ -155,7 +160,7 @@ async fn within<T>(work: impl Future<Output = T>) -> Option<T> {
 /// The same failure with a hint at the local engine, where that has a stack of this name. AWS was
 /// asked because this machine knows who to be there; a typical one has both.
 fn or_local(place: &DynamoPlace, settings: &Settings, failure: Failure) -> Failure {
-    // Whoever has no credentials is told of `local env` already.
+    // The hint at missing credentials names `local env` already.
     if place.endpoint_url.is_some()
         || !settings.knows_aws
         || failure.to_string().starts_with(NO_CREDENTIALS)

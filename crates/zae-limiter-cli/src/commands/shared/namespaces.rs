@@ -1,33 +1,34 @@
 //! What the commands for namespaces share.
 
 use zae_limiter::core::rfc3339;
-use zae_limiter::store::PAGE_LIMIT_MAX;
 use zae_limiter::wire::NamespaceForm;
-use zae_limiter::{Error, Namespace, NamespaceName, NamespaceStatus, PageRequest, RateLimiter};
+use zae_limiter::{Error, Namespace, NamespaceName, NamespaceStatus, Page, RateLimiter};
 
+use super::listing::{self, Listing, walk};
 use crate::context::Context;
 use crate::error::Failure;
+use crate::exit::Exit;
 use crate::table::{Align, Cell, Table, Text};
 use crate::view;
 
-/// Pages of deleted namespaces that are looked through for a name.
+/// Pages of namespaces that are looked through for one.
 const PAGES_MAX: usize = 20;
 
 /// The deleted namespaces that can be recovered.
 pub(crate) async fn orphans(limiter: &RateLimiter) -> Result<Vec<Namespace>, Error> {
-    let mut found = Vec::new();
-    let mut request = PageRequest::first(PAGE_LIMIT_MAX);
-    for _ in 0..PAGES_MAX {
-        let page = limiter.orphan_namespaces(&request).await?;
-        found.extend(
-            page.items.into_iter().filter(|orphan| orphan.status == NamespaceStatus::Deleted),
-        );
-        match page.next {
-            Some(cursor) => request = PageRequest::after(PAGE_LIMIT_MAX, cursor),
-            None => break,
-        }
-    }
+    let (mut found, _) =
+        walk(PAGES_MAX, async |page| limiter.orphan_namespaces(&page).await).await?;
+    found.retain(|orphan| orphan.status == NamespaceStatus::Deleted);
     Ok(found)
+}
+
+/// Whether some namespace, deleted or in use, has this id; true where there are too many to tell.
+pub(crate) async fn is_known(limiter: &RateLimiter, id: &str) -> Result<bool, Error> {
+    let is_among = |(found, is_all): (Vec<Namespace>, bool)| {
+        !is_all || found.iter().any(|namespace| namespace.id == id)
+    };
+    Ok(is_among(walk(PAGES_MAX, async |page| limiter.orphan_namespaces(&page).await).await?)
+        || is_among(walk(PAGES_MAX, async |page| limiter.namespaces(&page).await).await?))
 }
 
 /// No namespace in use is called so. Where a deleted one was, it is named: who registers the name
@@ -61,20 +62,34 @@ pub(crate) async fn missing(
 }
 
 /// The namespace in use that is called so.
-pub(super) async fn in_use(limiter: &RateLimiter, name: &str) -> Option<Namespace> {
+pub(crate) async fn in_use(limiter: &RateLimiter, name: &str) -> Option<Namespace> {
     let name = name.parse::<NamespaceName>().ok()?;
     limiter.show_namespace(name).await.ok().flatten()
 }
 
 /// When it was deleted.
-pub(super) fn deleted(orphan: &Namespace) -> String {
+pub(crate) fn deleted(orphan: &Namespace) -> String {
     orphan
         .deleted_at
         .map_or_else(|| "deleted".to_owned(), |at| format!("deleted at {}", rfc3339(at)))
 }
 
+/// Answers with a page of namespaces.
+pub(crate) fn answer(
+    context: &Context<'_>,
+    page: &Page<Namespace>,
+    nothing: &'static str,
+) -> anyhow::Result<Exit> {
+    listing::answer(
+        context,
+        page,
+        NamespaceForm::from,
+        Listing { table: table(&page.items), nothing },
+    )
+}
+
 /// Namespaces, one per row.
-pub(super) fn table(namespaces: &[Namespace]) -> Table {
+fn table(namespaces: &[Namespace]) -> Table {
     let mut table = Table::new([
         ("NAMESPACE", Align::Left),
         ("ID", Align::Left),
@@ -98,7 +113,7 @@ pub(super) fn table(namespaces: &[Namespace]) -> Table {
 }
 
 /// One namespace.
-pub(super) fn text(form: &NamespaceForm) -> Text {
+pub(crate) fn text(form: &NamespaceForm) -> Text {
     Text::new().fields(vec![
         ("namespace", Cell::plain(&form.name)),
         ("id", Cell::plain(&form.namespace_id)),
