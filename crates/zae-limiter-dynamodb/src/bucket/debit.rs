@@ -194,7 +194,8 @@ impl<'a> Debit<'a> {
             let noted = Refill { target: None, ..self.sync(image, now) };
             return Ok(Step::Prepare(noted.build()?));
         }
-        if !may_sync && !(carries && self.is_settled(image)) {
+        let is_settled = carries && self.is_settled(image);
+        if !may_sync && !is_settled {
             return Ok(Step::Reread);
         }
         let passes = !self.is_spared
