@@ -18,7 +18,7 @@ use crate::error::Failure;
 use crate::user;
 
 /// The namespace of commands that name none.
-pub(crate) const NAMESPACE: &str = "default";
+pub(crate) const NAMESPACE: &str = zae_limiter::store::DEFAULT_NAMESPACE;
 /// Below the user's data directory.
 const FILE: &str = "zae-limiter/limits.db";
 /// How wide help is where no terminal says otherwise, and at most.

@@ -1,4 +1,4 @@
-//! The wire forms of this backend: how values look in a row.
+//! How values look in a row.
 //!
 //! The limits of a bucket are one BLOB, because they are read and written together on every take:
 //!
@@ -79,7 +79,7 @@ pub(crate) fn pack_limits(bucket: &BucketState, out: &mut Vec<u8>) {
 /// What [`pack_limits`] packs.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Unpacked {
-    limits: SmallVec<[LimitState; 2]>,
+    pub(crate) limits: SmallVec<[LimitState; 2]>,
     /// What lowered limits hide; nearly always nothing.
     gaps: Vec<(LimitName, Milli)>,
     /// See [`BucketState::lead_ms`].
@@ -90,7 +90,12 @@ pub(crate) struct Unpacked {
 
 impl Unpacked {
     /// The bucket these limits belong to, the first `active` of them in force.
-    fn into_bucket(self, active: usize, refilled_at: TimeMs, stamp: ConfigStamp) -> BucketState {
+    pub(crate) fn into_bucket(
+        self,
+        active: usize,
+        refilled_at: TimeMs,
+        stamp: ConfigStamp,
+    ) -> BucketState {
         let mut bucket = BucketState::restore(self.limits, active, refilled_at, stamp);
         for (limit, gap) in self.gaps {
             bucket.restore_gap(&limit, gap);
@@ -122,48 +127,6 @@ pub(crate) fn unpack_limits(bytes: &[u8], known: &[Limit]) -> Result<Unpacked, M
         unpacked.limits.push(limit);
     }
     if reader.0.is_empty() { Ok(unpacked) } else { Err(Malformed::Long) }
-}
-
-/// The columns [`bucket_from_row`] reads, in its order.
-macro_rules! bucket_columns {
-    () => {
-        "b.refilled_at,b.stamp,b.expires_at,b.disabled,b.hour,b.events,b.active,b.limits"
-    };
-}
-pub(crate) use bucket_columns;
-
-/// A bucket from the columns of [`bucket_columns`], which begin at `first`.
-pub(crate) fn bucket_from_row(
-    row: &Row<'_>,
-    first: usize,
-    known: &[Limit],
-) -> Outcome<BucketState> {
-    let blob_at = first + 7;
-    let blob = match row.get_ref(blob_at)? {
-        ValueRef::Blob(blob) => blob,
-        other => {
-            return Err(corrupt_value(
-                blob_at,
-                "limits of a bucket",
-                format!("{:?}", other.data_type()),
-            )
-            .into());
-        }
-    };
-    let unpacked = unpack_limits(blob, known)
-        .map_err(|error| corrupt_value(blob_at, "limits of a bucket", error))?;
-    let active: u8 = row.get(first + 6)?;
-    if usize::from(active) > unpacked.limits.len() {
-        return Err(corrupt_value(first + 6, "limits in force", active).into());
-    }
-    let stamp: i64 = row.get(first + 1)?;
-    let stamp = ConfigStamp(u64::try_from(stamp).unwrap_or(0));
-    let mut bucket = unpacked.into_bucket(usize::from(active), TimeMs(row.get(first)?), stamp);
-    bucket.set_expires_at(row.get::<_, Option<i64>>(first + 2)?.map(TimeMs));
-    bucket.disabled = row.get(first + 3)?;
-    bucket.hour = row.get(first + 4)?;
-    bucket.events = row.get(first + 5)?;
-    Ok(bucket)
 }
 
 /// A name, or anything else that is stored as its text.

@@ -14,30 +14,19 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 use rusqlite::{Connection, DEFAULT_NAME, FileControl};
 use smallvec::SmallVec;
 use zae_limiter_core::{
-    BucketState, ClosedHour, Decision, EntityId, Limit, Member, ResourceName, TimeMs, check_limits,
-    decide,
+    BucketState, ClosedHour, ConfigStamp, EntityId, Limit, ResourceName, TimeMs,
 };
-use zae_limiter_store::{
-    Adjusted, BucketDelta, ConsumeOutcome, MemberTake, Readiness, StoreError, StoreErrorKind,
-    bring_up_to_date,
-};
+use zae_limiter_store::chain::{self, HeldChain};
+use zae_limiter_store::{Adjusted, BucketDelta, ConsumeOutcome, MemberConfig, MemberTake};
 
-use crate::bucket::{self, Found};
 use crate::config;
-use crate::error::{Outcome, refused};
+use crate::error::{Failure, Outcome, namespace_gone};
+use crate::rows::{self, Found, Key};
 use crate::usage;
 
 /// Buckets remembered from one transaction to the next, about a megabyte. Beyond that all are
 /// forgotten: whoever has more than these in use reads most of them anyway.
 const REMEMBERED_MAX: usize = 4_096;
-
-/// Which bucket.
-#[derive(Clone, Copy)]
-pub(crate) struct Key<'a> {
-    pub(crate) ns: i64,
-    pub(crate) entity: &'a EntityId,
-    pub(crate) resource: &'a ResourceName,
-}
 
 struct Slot {
     hash: u64,
@@ -51,7 +40,7 @@ struct Slot {
     /// The hour of the row to update, or `None` when there is one to insert.
     stored: Option<u32>,
     dirty: bool,
-    /// What the stored flags say of the key, once somebody without limits has asked.
+    /// What the stored flags say of the key, once it was asked.
     off: Option<bool>,
 }
 
@@ -67,7 +56,7 @@ impl Slot {
 
 /// What is read and changed in one transaction, and remembered for the next.
 #[derive(Default)]
-pub(crate) struct Working {
+pub(crate) struct Transaction {
     slots: Vec<Slot>,
     /// The slots to write, each once.
     dirty: Vec<usize>,
@@ -83,19 +72,7 @@ pub(crate) struct Working {
     blob: Vec<u8>,
 }
 
-/// A member's bucket on its way through a decision.
-enum Prepared {
-    /// In its slot, under the caller's limits.
-    InPlace,
-    /// A copy with new limits: kept even if the decision is a refusal.
-    Synced(BucketState),
-    /// Not stored yet: kept only if the decision is a grant.
-    New(BucketState),
-    /// A member without limits: nothing to take from, nothing to keep.
-    Unlimited(BucketState),
-}
-
-impl Working {
+impl Transaction {
     /// To be called when a transaction has begun: forgets what somebody else may have changed.
     /// False when nobody has written since the last transaction here.
     pub(crate) fn begin(&mut self, conn: &Connection) -> bool {
@@ -138,114 +115,18 @@ impl Working {
         members: &[MemberTake<'_>],
         now: TimeMs,
     ) -> Outcome<ConsumeOutcome> {
-        let mut places: SmallVec<[usize; 4]> = SmallVec::new();
-        let mut prepared: SmallVec<[Prepared; 4]> = SmallVec::new();
-        for (member, take) in members.iter().enumerate() {
-            let key = Key { ns, entity: take.entity, resource: take.resource };
-            let place = self.find_or_load(conn, &key, &take.limits.limits)?;
-            let slot = &self.slots[place];
-            if !slot.open {
-                return Err(namespace_gone());
-            }
-            let ready = match &slot.state {
-                _ if take.is_unlimited() => {
-                    if self.is_off(conn, &key, place)? {
-                        return Ok(ConsumeOutcome::Disabled { member });
-                    }
-                    Prepared::Unlimited(BucketState::full(&[], take.limits.stamp, now))
-                }
-                Some(state)
-                    if !state.disabled
-                        && state.matches(&take.limits.limits)
-                        && !state.is_far_ahead_of(now) =>
-                {
-                    Prepared::InPlace
-                }
-                Some(state) => {
-                    check_limits(&take.limits.limits)
-                        .map_err(|error| refused(StoreErrorKind::Invalid, error.to_string()))?;
-                    // A copy, because an error or a later member may leave it unusable.
-                    let mut copy = state.clone();
-                    match bring_up_to_date(&mut copy, take, now).map_err(StoreError::from)? {
-                        Readiness::Ready => Prepared::InPlace,
-                        Readiness::Synced => Prepared::Synced(copy),
-                        Readiness::Stale => return Ok(ConsumeOutcome::Stale { member }),
-                        Readiness::Disabled => return Ok(ConsumeOutcome::Disabled { member }),
-                    }
-                }
-                None => {
-                    let state = bucket::created(conn, &key, take.limits, now)?;
-                    if state.disabled {
-                        return Ok(ConsumeOutcome::Disabled { member });
-                    }
-                    Prepared::New(state)
-                }
-            };
-            places.push(place);
-            prepared.push(ready);
-        }
-        self.decide(conn, members, &places, prepared, now)
+        chain::consume(&mut self.hold_members(conn, ns, members), members, now)
     }
 
-    fn decide(
+    /// What a take would find.
+    pub(crate) fn peek(
         &mut self,
         conn: &Connection,
+        ns: i64,
         members: &[MemberTake<'_>],
-        places: &[usize],
-        mut prepared: SmallVec<[Prepared; 4]>,
         now: TimeMs,
     ) -> Outcome<ConsumeOutcome> {
-        // The states leave their slots while the core looks at them all at once.
-        let mut in_place: SmallVec<[Option<BucketState>; 4]> = SmallVec::new();
-        for (ready, &place) in prepared.iter().zip(places) {
-            in_place.push(if matches!(ready, Prepared::InPlace) {
-                self.slots[place].state.take()
-            } else {
-                None
-            });
-        }
-        let decision = {
-            let mut chain: SmallVec<[Member<'_>; 4]> = SmallVec::new();
-            for ((ready, moved), take) in prepared.iter_mut().zip(&mut in_place).zip(members) {
-                let bucket = match ready {
-                    Prepared::Synced(state) | Prepared::New(state) | Prepared::Unlimited(state) => {
-                        state
-                    }
-                    Prepared::InPlace => {
-                        moved.as_mut().expect("a bucket that is ready is in its slot")
-                    }
-                };
-                chain.push(Member { bucket, takes: take.takes });
-            }
-            decide(&mut chain, now)
-        };
-        let (outcome, closed, granted) = match decision {
-            Decision::Granted { reports, closed } => {
-                (ConsumeOutcome::Granted(reports), closed, true)
-            }
-            Decision::Refused { reports } => (ConsumeOutcome::Refused(reports), Vec::new(), false),
-        };
-        for (((ready, moved), take), &place) in
-            prepared.into_iter().zip(in_place).zip(members).zip(places)
-        {
-            let slot = &mut self.slots[place];
-            let expires_at = take.limits.ttl_ms.map(|ttl_ms| now.plus_ms(ttl_ms));
-            let (state, write) = match (ready, moved) {
-                (Prepared::Unlimited(_), _) => continue,
-                (Prepared::InPlace, moved) => (moved, granted),
-                (Prepared::Synced(state), _) => (Some(state), true),
-                (Prepared::New(state), _) => (granted.then_some(state), granted),
-            };
-            slot.state = state;
-            if write && let Some(state) = &mut slot.state {
-                state.set_expires_at(expires_at);
-                mark(&mut self.dirty, slot, place);
-            }
-        }
-        for (member, hour) in closed {
-            usage::spill(conn, &self.slots[places[usize::from(member)]].key(), &hour)?;
-        }
-        Ok(outcome)
+        chain::peek(&mut self.hold_members(conn, ns, members), members, now)
     }
 
     /// Charges and gives back after the fact.
@@ -256,86 +137,47 @@ impl Working {
         delta: &BucketDelta<'_>,
         now: TimeMs,
     ) -> Outcome<Adjusted> {
-        let receipt = &delta.limits.limits;
-        if delta.deltas.iter().any(|change| usize::from(change.limit) >= receipt.len()) {
-            let message =
-                format!("a change of {} names a limit that is not on its receipt", delta.entity);
-            return Err(refused(StoreErrorKind::Invalid, message));
-        }
         let key = Key { ns, entity: delta.entity, resource: delta.resource };
-        let place = self.find_or_load(conn, &key, receipt)?;
-        let slot = &mut self.slots[place];
-        if let Some(state) = &slot.state {
-            for change in delta.deltas {
-                state
-                    .check_adjust(&receipt[usize::from(change.limit)], change.amount, now)
-                    .map_err(StoreError::from)?;
-            }
-        }
-        let expires_at = delta.limits.ttl_ms.map(|ttl_ms| now.plus_ms(ttl_ms));
-        let (mut state, adjusted) = match slot.state.take() {
-            Some(mut state) => {
-                if state.expires_at().is_some() {
-                    state.set_expires_at(expires_at.or(state.expires_at()));
-                }
-                (state, Adjusted::Applied)
-            }
-            // Forgotten means it was full: a refund has nothing to fill, a charge must not be
-            // forgotten with it.
-            None if delta.deltas.iter().all(|change| change.amount.0 <= 0) => {
-                return Ok(Adjusted::Dropped);
-            }
-            None if !slot.open => return Err(namespace_gone()),
-            None => {
-                let (configured, stamp) = config::resolve_one(conn, &key)?;
-                let limits = delta.made_again(configured.limits.as_ref(), stamp);
-                let mut state = bucket::created(conn, &key, &limits, now)?;
-                state.set_expires_at(limits.ttl_ms.map(|ttl_ms| now.plus_ms(ttl_ms)));
-                (state, Adjusted::Recreated)
-            }
-        };
-        let mut closed: SmallVec<[ClosedHour; 1]> = SmallVec::new();
-        for change in delta.deltas {
-            closed.extend(state.adjust(&receipt[usize::from(change.limit)], change.amount, now));
-        }
-        slot.state = Some(state);
-        mark(&mut self.dirty, slot, place);
-        for hour in closed {
-            usage::spill(conn, &key, &hour)?;
-        }
-        Ok(adjusted)
+        let keys = SmallVec::from_iter([key]);
+        let places = SmallVec::new();
+        chain::adjust(
+            &mut Held { transaction: self, conn, keys, places, is_take: false },
+            delta,
+            now,
+        )
+    }
+
+    fn hold_members<'a>(
+        &'a mut self,
+        conn: &'a Connection,
+        ns: i64,
+        members: &[MemberTake<'a>],
+    ) -> Held<'a> {
+        let key = |take: &MemberTake<'a>| Key { ns, entity: take.entity, resource: take.resource };
+        let keys = members.iter().map(key).collect();
+        Held { transaction: self, conn, keys, places: SmallVec::new(), is_take: true }
     }
 
     /// Writes what changed, each row once. Returns how many rows that were.
     pub(crate) fn flush(&mut self, conn: &Connection) -> Outcome<u64> {
-        let Working { slots, dirty, blob, .. } = self;
+        let Transaction { slots, dirty, blob, .. } = self;
         let mut rows = 0;
         // Looked up once for the whole batch.
-        let mut update = conn.prepare_cached(bucket::UPDATE_IN_HOUR)?;
+        let mut update = conn.prepare_cached(rows::UPDATE_IN_HOUR)?;
         for place in dirty.drain(..) {
             let slot = &mut slots[place];
             slot.dirty = false;
             if let Some(state) = &slot.state {
                 if slot.stored == Some(state.hour) {
-                    bucket::write(&mut update, &slot.key(), state, true, blob)?;
+                    rows::write(&mut update, &slot.key(), state, true, blob)?;
                 } else {
-                    bucket::save(conn, &slot.key(), state, slot.stored.is_some(), blob)?;
+                    rows::save(conn, &slot.key(), state, slot.stored.is_some(), blob)?;
                 }
                 slot.stored = Some(state.hour);
                 rows += 1;
             }
         }
         Ok(rows)
-    }
-
-    /// Whether the configuration has switched a key off, remembered like its row: whoever writes a
-    /// flag here or elsewhere makes all slots be read again.
-    fn is_off(&mut self, conn: &Connection, key: &Key<'_>, place: usize) -> Outcome<bool> {
-        let slot = &mut self.slots[place];
-        match slot.off {
-            Some(off) => Ok(off),
-            None => Ok(*slot.off.insert(config::is_disabled(conn, key)?)),
-        }
     }
 
     fn find_or_load(
@@ -350,10 +192,10 @@ impl Working {
         }
         let (state, open) = match self.namespace {
             Some((ns, open, spreading)) if ns == key.ns => {
-                (bucket::find(conn, key, known, spreading)?, open)
+                (rows::find(conn, key, known, spreading)?, open)
             }
             _ => {
-                let Found { state, open, spreading } = bucket::load(conn, key, known)?;
+                let Found { state, open, spreading } = rows::load(conn, key, known)?;
                 self.namespace = Some((key.ns, open, spreading));
                 (state, open)
             }
@@ -378,10 +220,75 @@ impl Working {
     }
 }
 
-/// Puts a slot on the list of those to write.
-fn mark(dirty: &mut Vec<usize>, slot: &mut Slot, place: usize) {
-    if !std::mem::replace(&mut slot.dirty, true) {
-        dirty.push(place);
+/// The buckets of one chain in the slots of the transaction that decides about them.
+struct Held<'a> {
+    transaction: &'a mut Transaction,
+    conn: &'a Connection,
+    /// Of each member.
+    keys: SmallVec<[Key<'a>; 4]>,
+    /// The slot of each member that was loaded.
+    places: SmallVec<[usize; 4]>,
+    /// A take needs an active namespace; an adjustment of a bucket that is there does not.
+    is_take: bool,
+}
+
+/// Why a bucket can be counted on.
+const LOADED: &str = "a bucket that was loaded stays in its slot";
+
+impl Held<'_> {
+    fn slot(&self, member: usize) -> &Slot {
+        &self.transaction.slots[self.places[member]]
+    }
+
+    /// The slot of a member, put on the list of those to write.
+    fn slot_to_write(&mut self, member: usize) -> &mut Slot {
+        let place = self.places[member];
+        let Transaction { slots, dirty, .. } = &mut *self.transaction;
+        let slot = &mut slots[place];
+        if !std::mem::replace(&mut slot.dirty, true) {
+            dirty.push(place);
+        }
+        slot
+    }
+}
+
+impl HeldChain for Held<'_> {
+    type Error = Failure;
+
+    fn load(&mut self, member: usize, limits: &[Limit]) -> Outcome<Option<&BucketState>> {
+        let place = self.transaction.find_or_load(self.conn, &self.keys[member], limits)?;
+        self.places.push(place);
+        let slot = &self.transaction.slots[place];
+        if self.is_take && !slot.open { Err(namespace_gone()) } else { Ok(slot.state.as_ref()) }
+    }
+
+    fn loaded(&self, member: usize) -> &BucketState {
+        self.slot(member).state.as_ref().expect(LOADED)
+    }
+
+    fn loaded_mut(&mut self, member: usize) -> &mut BucketState {
+        self.slot_to_write(member).state.as_mut().expect(LOADED)
+    }
+
+    /// Remembered like a row: a change of a flag, here or elsewhere, makes all slots be read again.
+    fn is_disabled(&mut self, member: usize) -> Outcome<bool> {
+        let slot = &mut self.transaction.slots[self.places[member]];
+        match slot.off {
+            Some(off) => Ok(off),
+            None => Ok(*slot.off.insert(config::is_disabled(self.conn, &self.keys[member])?)),
+        }
+    }
+
+    fn save(&mut self, member: usize, bucket: BucketState) {
+        self.slot_to_write(member).state = Some(bucket);
+    }
+
+    fn add_usage(&mut self, member: usize, hour: &ClosedHour) -> Outcome<()> {
+        usage::spill(self.conn, &self.slot(member).key(), hour)
+    }
+
+    fn configured(&mut self, member: usize) -> Outcome<(MemberConfig, ConfigStamp)> {
+        config::resolve_one(self.conn, &self.keys[member])
     }
 }
 
@@ -391,10 +298,4 @@ fn data_version(conn: &Connection) -> Option<u32> {
     let mut version = 0;
     // Without an answer nothing is remembered, which is only slower.
     conn.file_control(DEFAULT_NAME, FileControl::DataVersion(&mut version)).ok().map(|()| version)
-}
-
-/// What every operation of a handle says whose namespace was deleted or purged.
-pub(crate) fn namespace_gone() -> crate::error::Failure {
-    let message = "the namespace of this handle was deleted; recover it, or register it again and open a new handle";
-    refused(StoreErrorKind::NotFound, message)
 }
