@@ -142,7 +142,7 @@ fn reset(
 ) -> Outcome<Option<Restored>> {
     let key = Key { ns, entity: request.entity, resource: request.resource };
     let found = rows::load(conn, &key, &[])?;
-    if !found.open {
+    if !found.is_active {
         return Err(namespace_gone());
     }
     let Some(mut state) = found.state else { return Ok(None) };

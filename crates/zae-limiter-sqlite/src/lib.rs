@@ -21,7 +21,7 @@
 //! ```
 //!
 //! The key decision: SQLite keeps the rows and the locks, the core decides. A take reads its
-//! buckets, asks [`zae_limiter_core::decide`] and writes them back inside one `BEGIN IMMEDIATE`
+//! buckets, asks [`zae_limiter_store::chain`] and writes them back inside one `BEGIN IMMEDIATE`
 //! transaction, so there is one copy of the maths and nothing to undo. Callers that would wait for
 //! each other share a transaction (`writer.rs`).
 //!

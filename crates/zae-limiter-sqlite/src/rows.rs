@@ -65,7 +65,7 @@ pub(crate) fn bucket_from_row(
 /// What a look at one key found: the bucket, if it exists, and whether the namespace is active.
 pub(crate) struct Found {
     pub(crate) state: Option<BucketState>,
-    pub(crate) open: bool,
+    pub(crate) is_active: bool,
     /// Buckets of the namespace may not have the flags of their levels yet.
     pub(crate) spreading: bool,
 }
@@ -81,15 +81,15 @@ pub(crate) fn load(conn: &Connection, key: &Key<'_>, known: &[Limit]) -> Outcome
     let mut statement = conn.prepare_cached(LOAD)?;
     let mut rows = statement.query((key.ns, key.entity.as_str(), key.resource.as_str()))?;
     let Some(row) = rows.next()? else {
-        return Ok(Found { state: None, open: false, spreading: false });
+        return Ok(Found { state: None, is_active: false, spreading: false });
     };
-    let (open, spreading) = (row.get(0)?, row.get(1)?);
+    let (is_active, spreading) = (row.get(0)?, row.get(1)?);
     let exists = row.get::<_, Option<i64>>(2)?.is_some();
     let mut state = exists.then(|| bucket_from_row(row, 3, known)).transpose()?;
     if spreading && let Some(state) = &mut state {
         state.disabled = config::is_disabled(conn, key)?;
     }
-    Ok(Found { state, open, spreading })
+    Ok(Found { state, is_active, spreading })
 }
 
 /// Reads a bucket of a namespace that has been looked at before in this transaction, and found to

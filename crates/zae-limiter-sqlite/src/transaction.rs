@@ -36,12 +36,12 @@ struct Slot {
     /// `None` while there is no such bucket.
     state: Option<BucketState>,
     /// False when the namespace was not active: nothing may be created in it.
-    open: bool,
+    is_active: bool,
     /// The hour of the row to update, or `None` when there is one to insert.
     stored: Option<u32>,
     dirty: bool,
     /// What the stored flags say of the key, once it was asked.
-    off: Option<bool>,
+    is_disabled: Option<bool>,
 }
 
 impl Slot {
@@ -190,14 +190,14 @@ impl Transaction {
         if let Some(&place) = self.index.find(hash, |&place| self.slots[place].is(key)) {
             return Ok(place);
         }
-        let (state, open) = match self.namespace {
-            Some((ns, open, spreading)) if ns == key.ns => {
-                (rows::find(conn, key, known, spreading)?, open)
+        let (state, is_active) = match self.namespace {
+            Some((ns, is_active, spreading)) if ns == key.ns => {
+                (rows::find(conn, key, known, spreading)?, is_active)
             }
             _ => {
-                let Found { state, open, spreading } = rows::load(conn, key, known)?;
-                self.namespace = Some((key.ns, open, spreading));
-                (state, open)
+                let Found { state, is_active, spreading } = rows::load(conn, key, known)?;
+                self.namespace = Some((key.ns, is_active, spreading));
+                (state, is_active)
             }
         };
         let place = self.slots.len();
@@ -209,10 +209,10 @@ impl Transaction {
             entity,
             resource,
             state,
-            open,
+            is_active,
             stored,
             dirty: false,
-            off: None,
+            is_disabled: None,
         });
         let slots = &self.slots;
         self.index.insert_unique(hash, place, |&place| slots[place].hash);
@@ -259,7 +259,11 @@ impl HeldChain for Held<'_> {
         let place = self.transaction.find_or_load(self.conn, &self.keys[member], limits)?;
         self.places.push(place);
         let slot = &self.transaction.slots[place];
-        if self.is_take && !slot.open { Err(namespace_gone()) } else { Ok(slot.state.as_ref()) }
+        if self.is_take && !slot.is_active {
+            Err(namespace_gone())
+        } else {
+            Ok(slot.state.as_ref())
+        }
     }
 
     fn loaded(&self, member: usize) -> &BucketState {
@@ -273,9 +277,11 @@ impl HeldChain for Held<'_> {
     /// Remembered like a row: a change of a flag, here or elsewhere, makes all slots be read again.
     fn is_disabled(&mut self, member: usize) -> Outcome<bool> {
         let slot = &mut self.transaction.slots[self.places[member]];
-        match slot.off {
-            Some(off) => Ok(off),
-            None => Ok(*slot.off.insert(config::is_disabled(self.conn, &self.keys[member])?)),
+        match slot.is_disabled {
+            Some(is_disabled) => Ok(is_disabled),
+            None => {
+                Ok(*slot.is_disabled.insert(config::is_disabled(self.conn, &self.keys[member])?))
+            }
         }
     }
 

@@ -37,7 +37,7 @@ pub trait HeldChain {
     fn is_disabled(&mut self, member: usize) -> Result<bool, Self::Error>;
 
     /// Fails when no bucket may come into being for the member: its namespace is gone.
-    fn check_open(&mut self, _member: usize) -> Result<(), Self::Error> {
+    fn check_namespace(&mut self, _member: usize) -> Result<(), Self::Error> {
         Ok(())
     }
 
@@ -276,7 +276,7 @@ fn new_bucket<C: HeldChain>(
     now: TimeMs,
 ) -> Result<BucketState, C::Error> {
     check(&limits.limits)?;
-    chain.check_open(member)?;
+    chain.check_namespace(member)?;
     let mut bucket = BucketState::full(&limits.limits, limits.stamp, now);
     bucket.disabled = chain.is_disabled(member)?;
     Ok(bucket)

@@ -5,9 +5,10 @@
 //! `conformance`). Methods speak intent, never rows or items, and `now` is always an argument.
 //! [`MemoryStore`] is the reference backend.
 //!
-//! The key decision: the backend owns atomicity and nothing else. It brings the buckets of a chain
-//! together under its own kind of lock and calls [`zae_limiter_core::decide`], the same pure
-//! function everywhere.
+//! The key decision: the backend owns atomicity and nothing else. It loads the buckets of a chain
+//! under its own kind of lock, hands them to [`chain::consume`] and saves what that says, the same
+//! decision everywhere. The rules of the configuration, the texts of refusals and the [`audit`]
+//! events are here too, once for all backends.
 //!
 //! ```
 //! use zae_limiter_core::{Limit, LimitSource, Milli, Take, TimeMs};

@@ -267,9 +267,9 @@ impl HeldChain for LockedChain<'_, '_> {
         Ok(directory.tenant(self.store.number).config.is_disabled(entity.as_str(), resource))
     }
 
-    fn check_open(&mut self, _: usize) -> Result<(), Halt> {
+    fn check_namespace(&mut self, _: usize) -> Result<(), Halt> {
         let directory = self.store.shared.read_directory();
-        match directory.tenant(self.store.number).is_open_to_buckets() {
+        match directory.tenant(self.store.number).may_create_buckets() {
             true => Ok(()),
             false => Err(StoreError::namespace_gone("consume").into()),
         }

@@ -75,7 +75,7 @@ impl Tenant {
 
     /// True while buckets may come into being: a deleted namespace can be recovered, one that is
     /// being purged cannot.
-    pub(super) fn is_open_to_buckets(&self) -> bool {
+    pub(super) fn may_create_buckets(&self) -> bool {
         self.namespace
             .as_ref()
             .is_some_and(|namespace| namespace.status != NamespaceStatus::Purging)
