@@ -45,7 +45,7 @@ const fn goal(what: &'static str, measure: Measure, bound: Bound) -> Goal {
 use Bound::{AtLeast, AtMost};
 use Measure::{Cpu, Figure, P50, Rate};
 
-/// In the order of the issue that set them.
+/// In the order of the tables in `docs/benchmarks.md`.
 pub(crate) const EMBEDDED: [Goal; 23] = [
     goal("SQLite, store: CPU of a bare UPDATE", Cpu("sqlite-store", "bare-update"), AtMost(1.3)),
     goal(
@@ -132,8 +132,7 @@ pub(crate) const EMBEDDED: [Goal; 23] = [
     goal("memory: bytes per key", Figure("memory-weight", "bytes per key"), AtMost(320.0)),
 ];
 
-/// Those of the limiter on DynamoDB: the issue's own, then what follows from them for other ways to
-/// call.
+/// Those of the limiter on DynamoDB, in the order of the table in `docs/benchmarks-dynamodb.md`.
 pub(crate) const DYNAMODB: [Goal; 14] = [
     goal("acquire + commit: CPU of a bare UpdateItem", Cpu("acquire", "bare"), AtMost(1.25)),
     goal(

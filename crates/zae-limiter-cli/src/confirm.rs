@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead};
 
-use crate::args::ConfirmArgs;
+use crate::args::shared::ConfirmArgs;
 use crate::context::Context;
 use crate::error::Failure;
 

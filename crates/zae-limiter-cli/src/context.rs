@@ -9,8 +9,8 @@ use anyhow::Context as _;
 use zae_limiter::sqlite::{SqliteOptions, SqliteStore};
 use zae_limiter::{Builder, MemoryStore, RateLimiter, StoreErrorKind};
 
-use crate::args::{Access, DynamoPlace};
-use crate::commands::namespaces;
+use crate::args::value::DynamoPlace;
+use crate::commands::shared::namespaces;
 use crate::error::Failure;
 use crate::printer::Printer;
 use crate::settings::{NAMESPACE, Settings, StorePlace};
@@ -22,6 +22,25 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// Pages of 4 KiB.
 #[cfg(feature = "sqlite")]
 const PAGES_PER_MB: u32 = 256;
+
+/// What a command does to a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// It never writes: it needs no more than permission to read, and creates no file.
+    Looks,
+    /// It changes or deletes what is there. A file that is not there was named by mistake, and is
+    /// not created.
+    Changes,
+    /// It stores something new, and creates the file if need be.
+    SetsUp,
+}
+
+impl Access {
+    /// That of a command which may need an entity: a new file has none to find.
+    pub(crate) fn with_entity(is_needed: bool) -> Access {
+        if is_needed { Access::Changes } else { Access::SetsUp }
+    }
+}
 
 /// What every command gets.
 pub(crate) struct Context<'a> {
@@ -116,7 +135,7 @@ impl Context<'_> {
             return Ok(RateLimiter::builder(self.look_at_file()?));
         }
         let is_new = !path.exists();
-        // Whoever types a command waits as long for a busy file as for a busy disk.
+        // A person at a terminal waits as long for a busy file as for a busy disk.
         let mut options = SqliteOptions::new().take_deadline(zae_limiter::sqlite::BUSY_DEADLINE);
         if let Some(megabytes) = self.settings.file_max_mb {
             options = options.pages_max(u32::from(megabytes.get()) * PAGES_PER_MB);
@@ -139,7 +158,7 @@ impl Context<'_> {
 
     #[cfg(feature = "dynamodb")]
     async fn connect(&self, place: &DynamoPlace) -> anyhow::Result<Builder> {
-        Ok(RateLimiter::builder(crate::dynamo::registry(place, self.settings).await?))
+        Ok(RateLimiter::builder(crate::dynamodb::registry(place, self.settings).await?))
     }
 
     #[cfg(not(feature = "dynamodb"))]

@@ -2,10 +2,9 @@
 
 use std::fmt;
 
-#[cfg(feature = "dynamodb")]
-use zae_limiter::StoreError;
 use zae_limiter::{
-    AcquireError, CommitError, EntityId, Error, Invalid, OutageReason, ResourceName, StoreErrorKind,
+    AcquireError, CommitError, EntityId, Error, Invalid, OutageReason, ResourceName, StoreError,
+    StoreErrorKind,
 };
 
 use crate::again::Again;
@@ -53,7 +52,7 @@ impl Failure {
         Failure { kind: "unavailable", message: message.into(), hint: None, exit: Exit::Error }
     }
 
-    /// Nobody may do it as long as nobody is known to ask.
+    /// The store knows nobody who asks, and so allows nothing.
     #[cfg(feature = "dynamodb")]
     pub(crate) fn denied(message: impl Into<String>) -> Failure {
         Failure { kind: "denied", message: message.into(), hint: None, exit: Exit::Error }
@@ -64,7 +63,7 @@ impl Failure {
     pub(crate) fn store(error: &StoreError) -> Failure {
         Failure {
             kind: error.kind().as_str(),
-            message: without_methods(error.message()),
+            message: for_people(error.message()),
             hint: None,
             exit: Exit::Error,
         }
@@ -112,7 +111,7 @@ impl Report {
             known(error, again).unwrap_or_else(|| Report::new("error", error.to_string()));
         // Some errors say their cause themselves; nobody wants to read it twice.
         let mut said = format!("{}\n{error}", report.message);
-        for cause in error.chain().skip(1).map(ToString::to_string) {
+        for cause in error.chain().skip(1).map(|cause| for_people(&cause.to_string())) {
             // Nor what an operation was called, around words that were said.
             let inner = cause.split_once(": ").map_or(cause.as_str(), |(_, inner)| inner);
             let is_said = said.contains(&cause)
@@ -151,19 +150,24 @@ impl Report {
     }
 }
 
-/// Advice of the library that only programs can follow.
-const METHODS: [&str; 6] = [
-    ", or open it with read_only()",
-    ", or open with read_only()",
-    "; open it without read_only() to write",
-    ", or raise busy_deadline",
-    ", or raise take_deadline",
-    ", `Builder::create` for any other",
+/// Advice of the library that only programs can follow, and the same for people.
+const ADVICE: [(&str, &str); 9] = [
+    (", or open it with read_only()", ""),
+    (", or open with read_only()", ""),
+    ("; open it without read_only() to write", ""),
+    (", or raise busy_deadline", ""),
+    (", or raise take_deadline", ""),
+    (", `Builder::create` for any other", ""),
+    ("the namespace of this handle", "the namespace"),
+    ("open a new handle", "run the command again"),
+    ("restart the process, or open the store anew", "run the command again"),
 ];
 
-/// The words of the store without advice to call methods, which nobody can do on a command line.
-fn without_methods(message: &str) -> String {
-    METHODS.iter().fold(message.to_owned(), |message, advice| message.replace(advice, ""))
+/// The words of the library as somebody at a terminal can follow them: nobody calls methods there.
+fn for_people(message: &str) -> String {
+    ADVICE
+        .iter()
+        .fold(message.to_owned(), |message, (program, person)| message.replace(program, person))
 }
 
 /// The outermost error of the chain that has words of its own. Context around it stays the message.
@@ -192,15 +196,24 @@ fn of_failure(failure: &Failure) -> Report {
 }
 
 fn of_error(error: &Error, again: &Again) -> Report {
-    let message = match error {
-        // The name of the operation is for programmers.
-        Error::Store(error) => without_methods(error.message()),
-        other => other.to_string(),
+    let report = match error {
+        Error::Store(error) => of_store(error),
+        other => Report {
+            exit: exit_of(other.kind()),
+            ..Report::new(other.kind().as_str(), other.to_string())
+        },
     };
-    Report {
-        exit: exit_of(error.kind()),
-        ..Report::new(error.kind().as_str(), again.completed(&message))
-    }
+    Report { message: again.completed(&report.message), ..report }
+}
+
+/// What the store says of a file that was replaced, as `restore` does it.
+const REPLACED: &str = "the file was deleted or replaced while this process had it open";
+
+/// What the store says. The name of the operation is for programmers.
+fn of_store(error: &StoreError) -> Report {
+    // Nothing was decided, and the next command opens the new file: others are in the way.
+    let kind = if error.message().contains(REPLACED) { StoreErrorKind::Busy } else { error.kind() };
+    Report { exit: exit_of(kind), ..Report::new(kind.as_str(), for_people(error.message())) }
 }
 
 fn exit_of(kind: StoreErrorKind) -> Exit {
@@ -209,7 +222,7 @@ fn exit_of(kind: StoreErrorKind) -> Exit {
 
 fn of_acquire(error: &AcquireError, again: &Again) -> Report {
     let report = told(error, again);
-    Report { message: again.completed(&report.message), ..report }
+    Report { message: again.completed(&for_people(&report.message)), ..report }
 }
 
 fn told(error: &AcquireError, again: &Again) -> Report {
@@ -223,16 +236,11 @@ fn told(error: &AcquireError, again: &Again) -> Report {
             let hint = format!(
                 "set some with {}, {} or {}, or pass --limit to acquire",
                 again.command(&["system", "set-defaults", "-l", "rpm:100"]),
-                again.command(&["resource", "set-defaults", resource.as_str(), "-l", "..."]),
-                again.command(&["entity", "set-limits", entity.as_str(), "-l", "..."]),
+                again.command(&["resource", "set-defaults", resource.as_str(), "-l", "rpm:100"]),
+                again.command(&["entity", "set-limits", entity.as_str(), "-l", "rpm:100"]),
             );
-            Report {
-                hint: Some(hint),
-                ..Report::new(
-                    "no_limits",
-                    format!("no limits are configured for {entity} on {resource}"),
-                )
-            }
+            let message = format!("no limits are configured for {entity} on {resource}");
+            Report { hint: Some(hint), ..Report::new("no_limits", message) }
         }
         AcquireError::Disabled(disabled) => {
             let look = || {
@@ -247,24 +255,16 @@ fn told(error: &AcquireError, again: &Again) -> Report {
                 ..Report::new("disabled", message)
             }
         }
-        AcquireError::Unavailable(unavailable) => match unavailable.reason {
+        AcquireError::Unavailable(unavailable) => match (unavailable.reason, &unavailable.source) {
             // What the store says is the news, not that it said it.
-            OutageReason::Failed(kind) => Report::new(
-                kind.as_str(),
-                unavailable
-                    .source
-                    .as_ref()
-                    .map_or(message, |error| without_methods(error.message())),
-            ),
-            OutageReason::Deadline => {
+            (OutageReason::Failed(_), Some(error)) => of_store(error),
+            (OutageReason::Failed(kind), None) => Report::new(kind.as_str(), message),
+            (OutageReason::Deadline, _) => {
                 Report::new("unavailable", "the store did not answer in time".to_owned())
             }
             _ => Report::new("unavailable", message),
         },
-        AcquireError::Denied(error) => Report::new("denied", error.message().to_owned()),
-        AcquireError::Incompatible(error) => {
-            Report::new("incompatible", error.message().to_owned())
-        }
+        AcquireError::Denied(error) | AcquireError::Incompatible(error) => of_store(error),
         AcquireError::Exceeded(_) => {
             Report { exit: Exit::Refused, ..Report::new("refused", message) }
         }
@@ -292,10 +292,8 @@ fn of_commit(error: &CommitError) -> Report {
 
 #[cfg(test)]
 mod tests {
-    use anyhow::Context as _;
-    use zae_limiter::{StoreError, StoreErrorKind};
-
     use super::*;
+    use anyhow::Context as _;
 
     fn of(error: &anyhow::Error) -> Report {
         Report::of(error, &Again::default())
@@ -324,6 +322,24 @@ mod tests {
             ("full", "the disk is full", Exit::Error)
         );
         assert_eq!(report.causes, ["no space"]);
+    }
+
+    /// Nobody holds a handle at a terminal.
+    #[test]
+    fn advice_to_programs_is_advice_to_people() {
+        const GONE: &str = "the namespace of this handle was deleted; recover it, or register it again and open a new handle";
+        let store = || StoreError::new(StoreErrorKind::NotFound, "set_limits", GONE);
+        for error in [
+            anyhow::Error::from(Error::from(store())),
+            AcquireError::from(Invalid::Namespace(GONE.into())).into(),
+        ] {
+            let report = of(&error);
+            assert_eq!(
+                report.message,
+                "the namespace was deleted; recover it, or register it again and run the command again"
+            );
+            assert_eq!((report.causes.as_slice(), report.exit), (&[][..], Exit::Error));
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ mod commands;
 mod confirm;
 mod context;
 #[cfg(feature = "dynamodb")]
-mod dynamo;
+mod dynamodb;
 #[cfg(feature = "dynamodb")]
 mod engine;
 mod error;
@@ -29,6 +29,7 @@ mod view;
 use std::process::ExitCode;
 
 use again::Again;
+use args::Globals;
 use error::Report;
 use printer::Printer;
 use settings::{Environment, Looks};
@@ -36,27 +37,22 @@ use settings::{Environment, Looks};
 fn main() -> ExitCode {
     let environment = Environment::read();
     let arguments: Vec<_> = std::env::args_os().collect();
+    // What is wrong is said in the form that was asked for.
+    let in_any_case = || {
+        let output = args::output_in(arguments.clone());
+        Printer::new(Looks::new(&Globals { output, ..Globals::default() }, &environment))
+    };
     if let Some(command) = args::coming(&arguments) {
-        let globals =
-            args::Globals { output: args::output_in(arguments), ..args::Globals::default() };
-        let printer = Printer::new(Looks::new(&globals, &environment));
-        return printer
-            .error(&Report::of(&commands::coming(command).into(), &Again::default()))
-            .into();
+        let report = Report::of(&commands::coming(command).into(), &Again::default());
+        return in_any_case().error(&report).into();
     }
-    let exit = match args::parse(arguments, environment.help_width()) {
+    let exit = match args::parse(arguments.clone(), environment.help_width()) {
         Ok(cli) => {
             let printer = Printer::new(Looks::new(&cli.globals, &environment));
             commands::run(cli, &environment, &printer)
                 .unwrap_or_else(|report| printer.error(&report))
         }
-        Err(error) => {
-            let globals = args::Globals {
-                output: args::output_in(std::env::args_os()),
-                ..args::Globals::default()
-            };
-            Printer::new(Looks::new(&globals, &environment)).parsing(&error)
-        }
+        Err(error) => in_any_case().parsing(&error),
     };
     exit.into()
 }

@@ -1,5 +1,5 @@
-//! A word on stderr about what takes long, for whoever is not watching a progress line. A thread of
-//! its own says it: the work may block.
+//! A word on stderr about work that takes long and has no progress line. A thread of its own says
+//! the word, because the work may block.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};

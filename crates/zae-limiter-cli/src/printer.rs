@@ -102,6 +102,13 @@ impl Printer {
         self.talk(Tone::Dim, "note", text);
     }
 
+    /// A note on an answer that has it too, as JSON.
+    pub(crate) fn note_beside(&self, text: Option<&str>) {
+        if let (Some(text), Output::Table) = (text, self.looks.output) {
+            self.note(text);
+        }
+    }
+
     /// Something that is probably not meant.
     pub(crate) fn warning(&self, text: &str) {
         self.talk(Tone::Warning, "warning", text);

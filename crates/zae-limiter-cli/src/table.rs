@@ -269,6 +269,11 @@ impl Text {
         Text::default()
     }
 
+    /// One plain line.
+    pub(crate) fn of(line: impl ToString) -> Text {
+        Text::new().line(Cell::plain(line))
+    }
+
     /// Adds a line.
     pub(crate) fn line(mut self, line: Cell) -> Text {
         self.parts.push(Part::Line(line));

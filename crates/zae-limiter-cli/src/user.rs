@@ -1,5 +1,5 @@
 //! Who runs this process, when no variable says it: containers, timers and services have a user and
-//! often no `USER`. The audit log names whoever changed something, so nobody is the worst answer.
+//! often no `USER`. An audit event without a name is of little use.
 
 #[cfg(unix)]
 use std::process::{Command, Stdio};

@@ -3,42 +3,27 @@
 //!
 //! The key decision: nothing is read before it is written. A take is one conditional `UpdateItem`
 //! whose condition is the decision; when it fails, the image that comes back decides the next
-//! write. Every write of a bucket is built as a value (`write.rs`), so tests inspect it and the
-//! simulator replays it; `debit.rs` and `credit.rs` choose it and are pure, `bucket.rs` sends it.
+//! write. Every write of a bucket is a value (`bucket/write.rs`), so tests inspect it and the
+//! simulator replays it.
+//!
+//! Five rooms, each used by those before it: `bucket` (takes, charges, credits), `config` (limits
+//! and flags), `admin` (entities, namespaces, history), `records` (keys, attributes, items), `table`
+//! (requests, retries, the AWS SDK).
 //!
 //! Cost of a warm take: one `UpdateItem` per member of the chain, in parallel, no read; one write
 //! unit each up to ids of 64 bytes and three short limits (`docs/dynamodb.md`).
 
-mod birth;
-mod bucket;
-mod cache;
-mod change;
-mod charge;
-pub mod clock;
+mod admin;
+#[doc(hidden)]
+pub mod bucket;
 mod config;
+#[doc(hidden)]
 pub mod constants;
-mod create;
-mod credit;
-mod debit;
-mod entity;
-mod error;
-mod exchange;
-mod history;
-mod image;
-mod item;
-pub mod keys;
-mod namespace;
 mod options;
-mod page;
-mod refill;
-mod reset;
-mod retry;
-pub mod sdk;
-mod settle;
+#[doc(hidden)]
+pub mod records;
+#[doc(hidden)]
 pub mod table;
-mod take;
-mod version;
-pub mod write;
 
 use std::fmt;
 use std::sync::Arc;
@@ -46,12 +31,14 @@ use std::sync::Arc;
 use zae_limiter_core::{NamespaceName, TimeMs};
 use zae_limiter_store::{Capabilities, DEFAULT_NAMESPACE, Store, StoreError, StoreFuture, Swept};
 
+pub use bucket::Counters;
 pub use options::{CascadeWrites, DynamoOptions};
+pub use table::sdk;
 
-pub use cache::Counters;
-
-use cache::Caches;
-use table::Table;
+use admin::version;
+use bucket::Caches;
+use records::keys;
+use table::{Table, clock};
 
 /// The DynamoDB backend, bound to one namespace. A clone is another handle to the same table.
 #[derive(Clone)]

@@ -1,4 +1,4 @@
-//! How the store works on its table. How it reaches the table is said in [`crate::sdk`].
+//! How the store works on its table. How it reaches the table is said in [`crate::table::sdk`].
 
 use std::fmt;
 use std::sync::Arc;

@@ -143,7 +143,7 @@ impl Lease {
     }
 
     /// Adds `delta` tokens to what was used; the signed form of [`Lease::record`]. Use never falls
-    /// below zero: more can not be given back than was taken. Use beyond [`TOKENS_MAX`] is an
+    /// below zero: more cannot be given back than was taken. Use beyond [`TOKENS_MAX`] is an
     /// error, and then nothing is changed.
     pub fn adjust(&self, limit: &str, delta: i64) -> Result<(), Invalid> {
         let index = self.index(limit)?;

@@ -12,8 +12,9 @@ use anyhow::{Context as _, Result, bail, ensure};
 use aws_sdk_dynamodb::primitives::{DateTime, DateTimeFormat};
 use serde_json::{Value, json};
 use zae_limiter::{Clock, SystemClock};
+use zae_limiter_dynamodb::constants;
+use zae_limiter_dynamodb::records::keys as schema;
 use zae_limiter_dynamodb::table::Key;
-use zae_limiter_dynamodb::{constants, keys as schema};
 
 use super::{CHILDREN_MAX, NAMESPACE_ID, PARENT, REFUSING, STACK, child, limits};
 use crate::keys;

@@ -15,7 +15,8 @@ mod watch;
 
 use anyhow::{Result, anyhow};
 use zae_limiter::{EntityId, Limit};
-use zae_limiter_dynamodb::{DynamoStore, keys as schema, sdk::Builder};
+use zae_limiter_dynamodb::records::keys as schema;
+use zae_limiter_dynamodb::{DynamoStore, sdk::Builder};
 
 use crate::keys::{KEYS, resource};
 use crate::rows::{Context, Entry};

@@ -1,4 +1,4 @@
-"""Acquires with the Python product for as long as it is told: one order per line of JSON in, one answer per line out."""
+"""Acquires with the Python package for as long as it is told: one order per line of JSON in, one answer per line out."""
 
 import asyncio
 import importlib.metadata

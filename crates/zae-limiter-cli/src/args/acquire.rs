@@ -1,12 +1,11 @@
-//! `acquire` and `available`.
+//! `acquire`, `available` and `explain`.
 
 use std::time::Duration;
 
 use clap::Args;
 use zae_limiter::{EntityId, Limit, ResourceName};
 
-use super::Amount;
-use super::value::duration;
+use super::value::{Amount, duration};
 
 /// `acquire`.
 #[derive(Args, Clone, Debug)]
@@ -57,4 +56,13 @@ pub(crate) struct AvailableArgs {
     /// What would be taken, as in rpm=1; may be repeated; exit code 3 if it would be refused
     #[arg(long = "consume", short, value_name = "NAME=AMOUNT", value_delimiter = ',')]
     pub(crate) consume: Vec<Amount>,
+}
+
+/// `explain`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ExplainArgs {
+    /// Who would call
+    pub(crate) entity: EntityId,
+    /// What would be called
+    pub(crate) resource: ResourceName,
 }

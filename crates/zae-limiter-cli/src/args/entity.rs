@@ -3,8 +3,15 @@
 use clap::{ArgGroup, Args, Subcommand};
 use zae_limiter::{EntityId, LimitName, ResourceName};
 
-use super::value::{ResourceOrAll, version};
-use super::{ConfirmArgs, LimitsArgs, PageArgs, Pair};
+use super::level::{EntityFlagArgs, EntityLevelArgs, LevelArgs, LimitsArgs, of_entity};
+use super::shared::{ConfirmArgs, Confirmed, PageArgs};
+use super::value::{Pair, ResourceOrAll, version};
+use crate::commands::{
+    entity_buckets, entity_children, entity_create, entity_delete, entity_list,
+    entity_list_resources, entity_reset, entity_show, entity_update, level,
+};
+use crate::context::{Access, Context};
+use crate::exit::Exit;
 
 /// What to do with an entity.
 #[derive(Clone, Debug, Subcommand)]
@@ -20,7 +27,7 @@ pub(crate) enum EntityCommand {
     /// Change the display name or the metadata of an entity
     Update(EntityUpdateArgs),
     /// Delete an entity with its buckets and limits; refused while it has children
-    Delete(EntityDeleteArgs),
+    Delete(Confirmed<EntityIdArgs>),
     /// List the children of an entity
     Children(EntityPageArgs),
     /// Store limits of an entity, replacing those it had at this level and hiding those of weaker
@@ -30,7 +37,7 @@ pub(crate) enum EntityCommand {
     /// Show the limits stored for an entity
     GetLimits(EntityLevelArgs),
     /// Delete the limits stored for an entity at this level
-    DeleteLimits(EntityDeleteLimitsArgs),
+    DeleteLimits(Confirmed<EntityLevelArgs>),
     /// List the resources for which some entity has limits of its own
     ListResources(PageArgs),
     /// Show the buckets of an entity as they are now
@@ -46,6 +53,54 @@ pub(crate) enum EntityCommand {
     Enable(EntityFlagArgs),
     /// Forget that an entity was disabled or enabled: the resource decides
     ClearDisabled(EntityFlagArgs),
+}
+
+impl EntityCommand {
+    pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<Exit> {
+        match self {
+            EntityCommand::Create(args) => entity_create::run(context, args).await,
+            EntityCommand::Show(args) => entity_show::run(context, args).await,
+            EntityCommand::List(args) => entity_list::run(context, args).await,
+            EntityCommand::Update(args) => entity_update::run(context, args).await,
+            EntityCommand::Delete(args) => entity_delete::run(context, args).await,
+            EntityCommand::Children(args) => entity_children::run(context, args).await,
+            EntityCommand::SetLimits(EntitySetLimitsArgs { id, resource, limits, must_exist }) => {
+                let level = LevelArgs { level: of_entity(id, resource), must_exist };
+                level::set(context, level, limits, None).await
+            }
+            EntityCommand::GetLimits(args) => level::get(context, args.into()).await,
+            EntityCommand::DeleteLimits(args) => {
+                level::delete(context, args.what.into(), args.confirm).await
+            }
+            EntityCommand::ListResources(args) => entity_list_resources::run(context, args).await,
+            EntityCommand::Buckets(args) => entity_buckets::run(context, args).await,
+            EntityCommand::Reset(args) => entity_reset::run(context, args).await,
+            EntityCommand::Disable(args) => level::flag(context, args.into(), Some(true)).await,
+            EntityCommand::Enable(args) => level::flag(context, args.into(), Some(false)).await,
+            EntityCommand::ClearDisabled(args) => level::flag(context, args.into(), None).await,
+        }
+    }
+
+    pub(super) fn access(&self) -> Access {
+        match self {
+            EntityCommand::Show(_)
+            | EntityCommand::List(_)
+            | EntityCommand::Children(_)
+            | EntityCommand::GetLimits(_)
+            | EntityCommand::ListResources(_)
+            | EntityCommand::Buckets(_) => Access::Looks,
+            EntityCommand::Create(args) => Access::with_entity(args.parent.is_some()),
+            EntityCommand::SetLimits(args) if args.must_exist => Access::Changes,
+            EntityCommand::SetLimits(args) => args.limits.access(),
+            EntityCommand::Update(_)
+            | EntityCommand::Delete(_)
+            | EntityCommand::DeleteLimits(_)
+            | EntityCommand::Reset(_)
+            | EntityCommand::Disable(_)
+            | EntityCommand::Enable(_)
+            | EntityCommand::ClearDisabled(_) => Access::Changes,
+        }
+    }
 }
 
 /// `entity create`.
@@ -71,7 +126,7 @@ pub(crate) struct EntityCreateArgs {
     pub(crate) metadata: Vec<Pair>,
 }
 
-/// `entity show`.
+/// `entity show`, `entity delete`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct EntityIdArgs {
     /// Which entity
@@ -114,16 +169,6 @@ pub(crate) struct EntityUpdateArgs {
     pub(crate) version: Option<u64>,
 }
 
-/// `entity delete`.
-#[derive(Args, Clone, Debug)]
-pub(crate) struct EntityDeleteArgs {
-    /// Which entity
-    pub(crate) id: EntityId,
-
-    #[command(flatten)]
-    pub(crate) confirm: ConfirmArgs,
-}
-
 /// `entity children`, `entity buckets`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct EntityPageArgs {
@@ -153,27 +198,6 @@ pub(crate) struct EntitySetLimitsArgs {
     pub(crate) must_exist: bool,
 }
 
-/// `entity get-limits`.
-#[derive(Args, Clone, Debug)]
-pub(crate) struct EntityLevelArgs {
-    /// Whose limits
-    pub(crate) id: EntityId,
-
-    /// Those for this resource [default: those for every resource]
-    #[arg(long, short, value_name = "RESOURCE")]
-    pub(crate) resource: Option<ResourceName>,
-}
-
-/// `entity delete-limits`.
-#[derive(Args, Clone, Debug)]
-pub(crate) struct EntityDeleteLimitsArgs {
-    #[command(flatten)]
-    pub(crate) level: EntityLevelArgs,
-
-    #[command(flatten)]
-    pub(crate) confirm: ConfirmArgs,
-}
-
 /// `entity reset`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct EntityResetArgs {
@@ -190,19 +214,4 @@ pub(crate) struct EntityResetArgs {
 
     #[command(flatten)]
     pub(crate) confirm: ConfirmArgs,
-}
-
-/// `entity disable`, `entity enable`, `entity clear-disabled`.
-#[derive(Args, Clone, Debug)]
-pub(crate) struct EntityFlagArgs {
-    /// Which entity; it need not be created
-    pub(crate) id: EntityId,
-
-    /// Only on this resource [default: on every resource]
-    #[arg(long, short, value_name = "RESOURCE")]
-    pub(crate) resource: Option<ResourceName>,
-
-    /// Refuse an entity that was not created
-    #[arg(long)]
-    pub(crate) must_exist: bool,
 }

@@ -19,7 +19,7 @@ pub(crate) struct RestoreArgs {
     pub(crate) path: std::path::PathBuf,
 
     #[command(flatten)]
-    pub(crate) confirm: super::ConfirmArgs,
+    pub(crate) confirm: super::shared::ConfirmArgs,
 }
 
 /// `demo`.

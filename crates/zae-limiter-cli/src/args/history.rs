@@ -1,10 +1,13 @@
 //! `audit …` and `usage …`.
 
-use clap::{ArgGroup, Args, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Subcommand};
 use zae_limiter::{EntityId, ResourceName, UsageWindow};
 
-use super::PageArgs;
-use super::value::{Moment, moment};
+use super::shared::PageArgs;
+use super::value::{Moment, moment, word};
+use crate::commands::{audit_list, usage_list, usage_summary};
+use crate::context::Context;
+use crate::exit::Exit;
 
 /// What to do with the audit log.
 #[derive(Clone, Debug, Subcommand)]
@@ -12,6 +15,14 @@ pub(crate) enum AuditCommand {
     /// List who changed what, newest first; without a filter in the whole namespace
     #[command(after_long_help = super::examples::AUDIT_LIST)]
     List(AuditListArgs),
+}
+
+impl AuditCommand {
+    pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<Exit> {
+        match self {
+            AuditCommand::List(args) => audit_list::run(context, args).await,
+        }
+    }
 }
 
 /// `audit list`.
@@ -44,6 +55,15 @@ pub(crate) enum UsageCommand {
     Summary(UsageQueryArgs),
 }
 
+impl UsageCommand {
+    pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<Exit> {
+        match self {
+            UsageCommand::List(args) => usage_list::run(context, args).await,
+            UsageCommand::Summary(args) => usage_summary::run(context, args).await,
+        }
+    }
+}
+
 /// `usage summary`, and what `usage list` shares with it.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct UsageQueryArgs {
@@ -56,8 +76,8 @@ pub(crate) struct UsageQueryArgs {
     pub(crate) resource: Option<ResourceName>,
 
     /// How long a window is
-    #[arg(long, short, value_name = "WINDOW", default_value = "hourly")]
-    pub(crate) window: Window,
+    #[arg(long, short, value_name = "WINDOW", default_value = "hourly", value_parser = word::<UsageWindow>(UsageWindow::ALL.map(UsageWindow::as_str)))]
+    pub(crate) window: UsageWindow,
 
     /// Windows that start at this time or later: 2026-01-31 or 2026-01-31T14:00:00Z
     #[arg(long, value_name = "TIME", value_parser = moment)]
@@ -80,22 +100,4 @@ pub(crate) struct UsageListArgs {
 
     #[command(flatten)]
     pub(crate) page: PageArgs,
-}
-
-/// The windows of the calendar in UTC.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Window {
-    Hourly,
-    Daily,
-    Monthly,
-}
-
-impl From<Window> for UsageWindow {
-    fn from(window: Window) -> UsageWindow {
-        match window {
-            Window::Hourly => UsageWindow::Hourly,
-            Window::Daily => UsageWindow::Daily,
-            Window::Monthly => UsageWindow::Monthly,
-        }
-    }
 }

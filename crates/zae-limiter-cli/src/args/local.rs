@@ -5,6 +5,9 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::value::{count, port};
+use crate::commands::shared::local::Local;
+use crate::commands::{local_down, local_env, local_logs, local_status, local_up};
+use crate::exit::Exit;
 
 /// The most lines `local logs` begins with.
 const TAIL_MAX: u32 = 10_000;
@@ -25,6 +28,26 @@ pub(crate) enum LocalCommand {
     Down,
     /// Print the variables that point AWS tools at the engine, for a shell to evaluate
     Env(LocalEnvArgs),
+}
+
+impl LocalCommand {
+    pub(crate) async fn run(self, local: &Local<'_>) -> anyhow::Result<Exit> {
+        match self {
+            LocalCommand::Up(args) => local_up::run(local, &args).await,
+            LocalCommand::Status => local_status::run(local),
+            LocalCommand::Logs(args) => local_logs::run(local, args).await,
+            LocalCommand::Down => local_down::run(local).await,
+            LocalCommand::Env(args) => local_env::run(local, args),
+        }
+    }
+
+    /// True for a command that goes on while the engine speaks.
+    pub(crate) fn follows(&self) -> bool {
+        matches!(
+            self,
+            LocalCommand::Logs(_) | LocalCommand::Up(LocalUpArgs { foreground: true, .. })
+        )
+    }
 }
 
 /// `local up`.

@@ -1,52 +1,44 @@
-//! The command line as typed: clap types only, one file per noun. Nothing here reads the
-//! environment or does I/O.
+//! The command line as typed: clap types only, one file per noun, and beside the verbs of each noun
+//! the commands that run them and what they do to a file. Nothing here reads the environment or
+//! does I/O.
 
-mod access;
-mod acquire;
+pub(crate) mod acquire;
 mod coming;
-mod entity;
+pub(crate) mod entity;
 mod examples;
-mod file;
-mod history;
+pub(crate) mod file;
+pub(crate) mod history;
+pub(crate) mod level;
 #[cfg(feature = "dynamodb")]
-mod local;
-mod namespace;
-mod resource;
-mod shared;
-mod system;
-mod value;
+pub(crate) mod local;
+pub(crate) mod namespace;
+pub(crate) mod resource;
+pub(crate) mod shared;
+pub(crate) mod system;
+pub(crate) mod value;
 
 use std::ffi::OsString;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
-use zae_limiter::{EntityId, NamespaceName, Principal, ResourceName};
+use zae_limiter::{NamespaceName, Principal};
 
-pub(crate) use access::Access;
-pub(crate) use acquire::{AcquireArgs, AvailableArgs};
-pub(crate) use entity::{
-    EntityCommand, EntityCreateArgs, EntityDeleteArgs, EntityDeleteLimitsArgs, EntityFlagArgs,
-    EntityIdArgs, EntityLevelArgs, EntityListArgs, EntityPageArgs, EntityResetArgs,
-    EntitySetLimitsArgs, EntityUpdateArgs,
-};
-pub(crate) use file::CompletionsArgs;
+use self::acquire::{AcquireArgs, AvailableArgs, ExplainArgs};
+use self::entity::EntityCommand;
+use self::file::CompletionsArgs;
 #[cfg(feature = "sqlite")]
-pub(crate) use file::{BackupArgs, DemoArgs, RestoreArgs};
-pub(crate) use history::{
-    AuditCommand, AuditListArgs, UsageCommand, UsageListArgs, UsageQueryArgs,
-};
+use self::file::{BackupArgs, DemoArgs, RestoreArgs};
+use self::history::{AuditCommand, UsageCommand};
 #[cfg(feature = "dynamodb")]
-pub(crate) use local::{EnvFormat, LocalCommand, LocalEnvArgs, LocalLogsArgs, LocalUpArgs, PORT};
-pub(crate) use namespace::{
-    NamespaceCommand, NamespaceDeleteArgs, NamespaceNameArgs, NamespacePurgeArgs,
-    NamespaceRecoverArgs, NamespaceRegisterArgs,
-};
-pub(crate) use resource::{
-    ResourceCapacityArgs, ResourceCommand, ResourceDeleteDefaultsArgs, ResourceNameArgs,
-    ResourceSetDefaultsArgs,
-};
-pub(crate) use shared::{ConfirmArgs, LimitsArgs, PageArgs};
-pub(crate) use system::{SystemCommand, SystemDeleteDefaultsArgs, SystemSetDefaultsArgs};
-pub(crate) use value::{Amount, DynamoPlace, Pair, StoreUrl};
+use self::local::LocalCommand;
+use self::namespace::NamespaceCommand;
+use self::resource::ResourceCommand;
+use self::system::SystemCommand;
+use self::value::StoreUrl;
+use crate::commands::{self, available, explain, status, sweep};
+#[cfg(feature = "sqlite")]
+use crate::commands::{backup, restore};
+use crate::context::{Access, Context};
+use crate::exit::Exit;
 
 const GLOBAL: &str = "Global options";
 
@@ -204,13 +196,47 @@ pub(crate) enum StoreCommand {
     Sweep,
 }
 
-/// `explain`.
-#[derive(Args, Clone, Debug)]
-pub(crate) struct ExplainArgs {
-    /// Who would call
-    pub(crate) entity: EntityId,
-    /// What would be called
-    pub(crate) resource: ResourceName,
+impl StoreCommand {
+    pub(crate) async fn run(self, context: &Context<'_>) -> anyhow::Result<Exit> {
+        match self {
+            StoreCommand::Acquire(args) => commands::acquire::run(context, args).await,
+            StoreCommand::Available(args) => available::run(context, args).await,
+            StoreCommand::Explain(args) => explain::run(context, args).await,
+            StoreCommand::Entity(command) => command.run(context).await,
+            StoreCommand::Resource(command) => command.run(context).await,
+            StoreCommand::System(command) => command.run(context).await,
+            StoreCommand::Namespace(command) => command.run(context).await,
+            StoreCommand::Audit(command) => command.run(context).await,
+            StoreCommand::Usage(command) => command.run(context).await,
+            StoreCommand::Status => status::run(context).await,
+            #[cfg(feature = "sqlite")]
+            StoreCommand::Backup(args) => backup::run(context, &args),
+            #[cfg(feature = "sqlite")]
+            StoreCommand::Restore(args) => restore::run(context, &args),
+            StoreCommand::Sweep => sweep::run(context).await,
+        }
+    }
+
+    /// What the command does to a file.
+    pub(crate) fn access(&self) -> Access {
+        match self {
+            StoreCommand::Available(_)
+            | StoreCommand::Explain(_)
+            | StoreCommand::Audit(_)
+            | StoreCommand::Usage(_)
+            | StoreCommand::Status => Access::Looks,
+            StoreCommand::Acquire(args) => Access::with_entity(args.must_exist),
+            StoreCommand::Entity(command) => command.access(),
+            StoreCommand::Resource(command) => command.access(),
+            StoreCommand::System(command) => command.access(),
+            StoreCommand::Namespace(command) => command.access(),
+            StoreCommand::Sweep => Access::Changes,
+            #[cfg(feature = "sqlite")]
+            StoreCommand::Backup(_) => Access::Looks,
+            #[cfg(feature = "sqlite")]
+            StoreCommand::Restore(_) => Access::SetsUp,
+        }
+    }
 }
 
 /// The command that was called, if it is one of those that are not built yet.

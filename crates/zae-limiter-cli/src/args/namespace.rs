@@ -4,7 +4,13 @@
 use clap::{Args, Subcommand};
 use zae_limiter::NamespaceName;
 
-use super::{ConfirmArgs, PageArgs};
+use super::shared::{ConfirmArgs, PageArgs};
+use crate::commands::{
+    namespace_delete, namespace_list, namespace_orphans, namespace_purge, namespace_recover,
+    namespace_register, namespace_show,
+};
+use crate::context::{Access, Context};
+use crate::exit::Exit;
 
 /// What to do with a tenant.
 #[derive(Clone, Debug, Subcommand)]
@@ -24,6 +30,32 @@ pub(crate) enum NamespaceCommand {
     Orphans(PageArgs),
     /// Erase the data of a deleted namespace for good
     Purge(NamespacePurgeArgs),
+}
+
+impl NamespaceCommand {
+    pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<Exit> {
+        match self {
+            NamespaceCommand::Register(args) => namespace_register::run(context, args).await,
+            NamespaceCommand::List(args) => namespace_list::run(context, args).await,
+            NamespaceCommand::Show(args) => namespace_show::run(context, args).await,
+            NamespaceCommand::Delete(args) => namespace_delete::run(context, args).await,
+            NamespaceCommand::Recover(args) => namespace_recover::run(context, args).await,
+            NamespaceCommand::Orphans(args) => namespace_orphans::run(context, args).await,
+            NamespaceCommand::Purge(args) => namespace_purge::run(context, args).await,
+        }
+    }
+
+    pub(super) fn access(&self) -> Access {
+        match self {
+            NamespaceCommand::List(_)
+            | NamespaceCommand::Show(_)
+            | NamespaceCommand::Orphans(_) => Access::Looks,
+            NamespaceCommand::Register(_) => Access::SetsUp,
+            NamespaceCommand::Delete(_)
+            | NamespaceCommand::Recover(_)
+            | NamespaceCommand::Purge(_) => Access::Changes,
+        }
+    }
 }
 
 /// `namespace register`.

@@ -1,10 +1,14 @@
 //! `resource …`.
 
 use clap::{ArgGroup, Args, Subcommand};
-use zae_limiter::{LimitName, ResourceName};
+use zae_limiter::{Level, LimitName, ResourceName};
 
+use super::level::{LimitsArgs, ResourceLevelArgs};
+use super::shared::{Confirmed, PageArgs};
 use super::value::count;
-use super::{ConfirmArgs, LimitsArgs, PageArgs};
+use crate::commands::{level, resource_capacity, resource_list};
+use crate::context::{Access, Context};
+use crate::exit::Exit;
 
 /// What to do with a resource.
 #[derive(Clone, Debug, Subcommand)]
@@ -13,19 +17,54 @@ pub(crate) enum ResourceCommand {
     #[command(after_long_help = super::examples::RESOURCE_SET_DEFAULTS)]
     SetDefaults(ResourceSetDefaultsArgs),
     /// Show the limits stored for a resource
-    GetDefaults(ResourceNameArgs),
+    GetDefaults(ResourceLevelArgs),
     /// Delete the limits stored for a resource
-    DeleteDefaults(ResourceDeleteDefaultsArgs),
+    DeleteDefaults(Confirmed<ResourceLevelArgs>),
     /// List the resources with limits or a flag of their own
     List(PageArgs),
     /// Sum up what is left of a limit over all entities; reads every bucket of the resource
     Capacity(ResourceCapacityArgs),
     /// Refuse every call of a resource from now on
-    Disable(ResourceNameArgs),
+    Disable(ResourceLevelArgs),
     /// Admit calls of a resource again
-    Enable(ResourceNameArgs),
+    Enable(ResourceLevelArgs),
     /// Forget that a resource was disabled or enabled
-    ClearDisabled(ResourceNameArgs),
+    ClearDisabled(ResourceLevelArgs),
+}
+
+impl ResourceCommand {
+    pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<Exit> {
+        let flag = async |args: ResourceLevelArgs, disabled| {
+            level::flag(context, Level::from(args).into(), disabled).await
+        };
+        match self {
+            ResourceCommand::SetDefaults(args) => {
+                level::set(context, Level::Resource(args.name).into(), args.limits, None).await
+            }
+            ResourceCommand::GetDefaults(args) => level::get(context, args.into()).await,
+            ResourceCommand::DeleteDefaults(args) => {
+                level::delete(context, args.what.into(), args.confirm).await
+            }
+            ResourceCommand::List(args) => resource_list::run(context, args).await,
+            ResourceCommand::Capacity(args) => resource_capacity::run(context, args).await,
+            ResourceCommand::Disable(args) => flag(args, Some(true)).await,
+            ResourceCommand::Enable(args) => flag(args, Some(false)).await,
+            ResourceCommand::ClearDisabled(args) => flag(args, None).await,
+        }
+    }
+
+    pub(super) fn access(&self) -> Access {
+        match self {
+            ResourceCommand::GetDefaults(_)
+            | ResourceCommand::List(_)
+            | ResourceCommand::Capacity(_) => Access::Looks,
+            ResourceCommand::SetDefaults(args) => args.limits.access(),
+            ResourceCommand::DeleteDefaults(_)
+            | ResourceCommand::Disable(_)
+            | ResourceCommand::Enable(_)
+            | ResourceCommand::ClearDisabled(_) => Access::Changes,
+        }
+    }
 }
 
 /// `resource set-defaults`.
@@ -37,23 +76,6 @@ pub(crate) struct ResourceSetDefaultsArgs {
 
     #[command(flatten)]
     pub(crate) limits: LimitsArgs,
-}
-
-/// `resource get-defaults`, `resource disable`, `resource enable`, `resource clear-disabled`.
-#[derive(Args, Clone, Debug)]
-pub(crate) struct ResourceNameArgs {
-    /// Which resource
-    pub(crate) name: ResourceName,
-}
-
-/// `resource delete-defaults`.
-#[derive(Args, Clone, Debug)]
-pub(crate) struct ResourceDeleteDefaultsArgs {
-    /// Which resource
-    pub(crate) name: ResourceName,
-
-    #[command(flatten)]
-    pub(crate) confirm: ConfirmArgs,
 }
 
 /// `resource capacity`.

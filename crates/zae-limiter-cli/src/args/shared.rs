@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use clap::Args;
 use zae_limiter::store::PAGE_LIMIT_MAX;
-use zae_limiter::{Cursor, Limit, LimitName, PageRequest};
+use zae_limiter::{Cursor, PageRequest};
 
 use super::value::count;
 use crate::error::Failure;
@@ -28,14 +28,7 @@ impl PageArgs {
     /// of it.
     pub(crate) fn request_after<Name: FromStr>(self) -> Result<PageRequest, Failure> {
         match &self.cursor {
-            Some(cursor) if cursor.parse::<Name>().is_err() => {
-                let failure = Failure::usage(format!(
-                    "invalid value '{cursor}' for '--cursor <CURSOR>': this listing prints no such cursor"
-                ));
-                Err(failure.hint(
-                    "give the cursor that the page before printed, or begin without --cursor",
-                ))
-            }
+            Some(cursor) if cursor.parse::<Name>().is_err() => Err(no_such_cursor(cursor)),
             _ => Ok(self.request()),
         }
     }
@@ -49,6 +42,14 @@ impl PageArgs {
     }
 }
 
+/// A cursor that no page of the listing ends with.
+pub(crate) fn no_such_cursor(cursor: &str) -> Failure {
+    let failure = Failure::usage(format!(
+        "invalid value '{cursor}' for '--cursor <CURSOR>': this listing prints no such cursor"
+    ));
+    failure.hint("give the cursor that the page before printed, or begin without --cursor")
+}
+
 /// Whether to ask before something is destroyed.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct ConfirmArgs {
@@ -57,42 +58,12 @@ pub(crate) struct ConfirmArgs {
     pub(crate) yes: bool,
 }
 
-/// Limits to store at a level.
+/// What a command destroys, and whether to ask first.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct LimitsArgs {
-    /// A limit as name:rate[/period][:burst], as in tpm:10000/min:15000; may be repeated
-    #[arg(long = "limit", short, value_name = "LIMIT", value_delimiter = ',')]
-    pub(crate) limits: Vec<Limit>,
+pub(crate) struct Confirmed<What: Args> {
+    #[command(flatten)]
+    pub(crate) what: What,
 
-    /// Keep the other limits of the level: change or add only those given with -l
-    #[arg(long)]
-    pub(crate) add: bool,
-
-    /// Remove a limit from the level and keep the others; may be repeated
-    #[arg(long, value_name = "NAME", value_delimiter = ',')]
-    pub(crate) remove: Vec<LimitName>,
-}
-
-impl LimitsArgs {
-    /// True when what the level has is changed or kept, not replaced.
-    pub(crate) fn edits(&self) -> bool {
-        self.add || !self.remove.is_empty() || self.limits.is_empty()
-    }
-
-    /// The limits of a level after this change of those it had, or the name of one that is to be
-    /// removed and not there.
-    pub(crate) fn applied_to(&self, before: &[Limit]) -> Result<Vec<Limit>, LimitName> {
-        if !self.edits() {
-            return Ok(self.limits.clone());
-        }
-        if let Some(name) =
-            self.remove.iter().find(|name| before.iter().all(|limit| limit.name() != *name))
-        {
-            return Err(name.clone());
-        }
-        let given = |limit: &Limit| self.limits.iter().any(|given| given.name() == limit.name());
-        let kept =
-            before.iter().filter(|limit| !self.remove.contains(limit.name()) && !given(limit));
-        Ok(kept.chain(&self.limits).cloned().collect())
-    }
+    #[command(flatten)]
+    pub(crate) confirm: ConfirmArgs,
 }

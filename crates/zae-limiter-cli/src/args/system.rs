@@ -1,9 +1,14 @@
 //! `system …`.
 
-use clap::{ArgGroup, Args, Subcommand, ValueEnum};
-use zae_limiter::OnUnavailable;
+use clap::{ArgGroup, Args, Subcommand};
+use zae_limiter::{Level, OnUnavailable};
 
-use super::{ConfirmArgs, LimitsArgs};
+use super::level::LimitsArgs;
+use super::shared::ConfirmArgs;
+use super::value::word;
+use crate::commands::level;
+use crate::context::{Access, Context};
+use crate::exit::Exit;
 
 /// What to do with the whole namespace.
 #[derive(Clone, Debug, Subcommand)]
@@ -15,7 +20,29 @@ pub(crate) enum SystemCommand {
     /// Show the limits stored for everyone
     GetDefaults,
     /// Delete the limits and the outage policy stored for everyone
-    DeleteDefaults(SystemDeleteDefaultsArgs),
+    DeleteDefaults(ConfirmArgs),
+}
+
+impl SystemCommand {
+    pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<Exit> {
+        match self {
+            SystemCommand::SetDefaults(args) => {
+                level::set(context, Level::System.into(), args.limits, args.on_unavailable).await
+            }
+            SystemCommand::GetDefaults => level::get(context, Level::System).await,
+            SystemCommand::DeleteDefaults(args) => {
+                level::delete(context, Level::System, args).await
+            }
+        }
+    }
+
+    pub(super) fn access(&self) -> Access {
+        match self {
+            SystemCommand::GetDefaults => Access::Looks,
+            SystemCommand::SetDefaults(args) => args.limits.access(),
+            SystemCommand::DeleteDefaults(_) => Access::Changes,
+        }
+    }
 }
 
 /// `system set-defaults`.
@@ -27,29 +54,6 @@ pub(crate) struct SystemSetDefaultsArgs {
 
     /// What to do with calls while the store is down; without limits it keeps those there are
     /// [default: as stored, else block]
-    #[arg(long, value_name = "POLICY")]
-    pub(crate) on_unavailable: Option<Policy>,
-}
-
-/// `system delete-defaults`.
-#[derive(Args, Clone, Debug)]
-pub(crate) struct SystemDeleteDefaultsArgs {
-    #[command(flatten)]
-    pub(crate) confirm: ConfirmArgs,
-}
-
-/// What to do while the store is down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Policy {
-    Allow,
-    Block,
-}
-
-impl From<Policy> for OnUnavailable {
-    fn from(policy: Policy) -> OnUnavailable {
-        match policy {
-            Policy::Allow => OnUnavailable::Allow,
-            Policy::Block => OnUnavailable::Block,
-        }
-    }
+    #[arg(long, value_name = "POLICY", value_parser = word::<OnUnavailable>(["allow", "block"]))]
+    pub(crate) on_unavailable: Option<OnUnavailable>,
 }

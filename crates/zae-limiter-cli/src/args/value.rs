@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use zae_limiter::core::{DEFAULT_RESOURCE, TOKENS_MAX, parse_rfc3339, parse_tokens};
 use zae_limiter::{LimitName, NameError, ResourceName, TimeMs};
 
@@ -96,6 +97,13 @@ pub(crate) enum StoreUrl {
     Dynamo(DynamoPlace),
 }
 
+impl StoreUrl {
+    /// A stack, of which no more is known.
+    pub(crate) fn stack(stack: String) -> StoreUrl {
+        StoreUrl::Dynamo(DynamoPlace { stack, ..DynamoPlace::default() })
+    }
+}
+
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -171,6 +179,16 @@ impl FromStr for StoreUrl {
             _ => Err("use sqlite:PATH, dynamodb:STACK or memory:".into()),
         }
     }
+}
+
+/// One of the words that the library has for the values of a type.
+pub(crate) fn word<T>(
+    words: impl IntoIterator<Item = &'static str>,
+) -> impl TypedValueParser<Value = T>
+where
+    T: FromStr<Err: std::error::Error + Send + Sync + 'static> + Clone + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(words).try_map(|word| word.parse())
 }
 
 /// A duration: a whole number and `ms`, `s`, `m` or `h`.

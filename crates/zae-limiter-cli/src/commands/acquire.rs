@@ -6,8 +6,11 @@ use anyhow::Context as _;
 use zae_limiter::wire::Decision;
 use zae_limiter::{AcquireError, Clock as _, Lease, RateLimiter, Request, SystemClock};
 
-use super::about::{Asker, Form};
-use crate::args::{AcquireArgs, Amount};
+use super::shared::about::{Asker, Form, exit};
+use super::shared::entities;
+use crate::args::acquire::AcquireArgs;
+use crate::args::level::check_limits;
+use crate::args::value::Amount;
 use crate::context::Context;
 use crate::error::Failure;
 use crate::exit::Exit;
@@ -16,18 +19,17 @@ use crate::{patience, view};
 
 pub(crate) async fn run(context: &Context<'_>, args: AcquireArgs) -> anyhow::Result<Exit> {
     check_recorded(&args)?;
-    super::limits::check(&args.limits)?;
+    check_limits(&args.limits)?;
     let request = request(&args);
     let limiter = context.open().await?;
     if args.must_exist {
-        super::entity_show::check(context, &limiter, &args.entity, true).await?;
+        entities::require(context, &limiter, &args.entity).await?;
     }
     let decision = match acquire(context, &limiter, request.clone(), args.wait).await {
         Ok(lease) => {
             // It may have been deleted while this waited.
             if args.must_exist
-                && let Err(error) =
-                    super::entity_show::check(context, &limiter, &args.entity, true).await
+                && let Err(error) = entities::require(context, &limiter, &args.entity).await
             {
                 lease.rollback().await.ok();
                 limiter.close().await;
@@ -50,15 +52,6 @@ pub(crate) async fn run(context: &Context<'_>, args: AcquireArgs) -> anyhow::Res
     let form = Form::new(context, &limiter, &asker, decision).await;
     context.printer.answer(&form, &text(&form.decision, args.wait))?;
     Ok(exit(&form.decision))
-}
-
-/// What a decision means to whoever called the process.
-pub(super) fn exit(decision: &Decision) -> Exit {
-    match decision {
-        Decision { granted: true, .. } => Exit::Ok,
-        Decision { contended: true, .. } => Exit::Busy,
-        _ => Exit::Refused,
-    }
 }
 
 /// Asks once; says what is waited for, then waits if it may.

@@ -3,8 +3,8 @@
 use zae_limiter::wire::AuditForm;
 use zae_limiter::{AuditEvent, AuditQuery, AuditSubject};
 
-use super::listing::{self, Listing};
-use crate::args::AuditListArgs;
+use super::shared::listing::{self, Listing};
+use crate::args::history::AuditListArgs;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::table::{Align, Cell, Table};

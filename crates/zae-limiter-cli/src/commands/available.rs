@@ -3,8 +3,8 @@
 use zae_limiter::wire::Decision;
 use zae_limiter::{AcquireError, Request};
 
-use super::about::{Asker, Form};
-use crate::args::AvailableArgs;
+use super::shared::about::{Asker, Form, exit};
+use crate::args::acquire::AvailableArgs;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::table::{Cell, Text, Tone};
@@ -31,7 +31,7 @@ pub(crate) async fn run(context: &Context<'_>, args: AvailableArgs) -> anyhow::R
     let form = Form::new(context, &limiter, &asker, decision).await;
     context.printer.answer(&form, &text(&form.decision, asks))?;
     // Without amounts nothing was asked that could be refused.
-    Ok(if asks { super::acquire::exit(&form.decision) } else { Exit::Ok })
+    Ok(if asks { exit(&form.decision) } else { Exit::Ok })
 }
 
 fn text(decision: &Decision, asks: bool) -> Text {

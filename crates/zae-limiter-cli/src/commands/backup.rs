@@ -3,11 +3,11 @@
 use anyhow::Context as _;
 use serde::Serialize;
 
-use crate::args::BackupArgs;
+use crate::args::file::BackupArgs;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::progress::Progress;
-use crate::table::{Cell, Text};
+use crate::table::Text;
 use crate::view;
 
 #[derive(Serialize)]
@@ -26,7 +26,7 @@ pub(crate) fn run(context: &Context<'_>, args: &BackupArgs) -> anyhow::Result<Ex
         std::fs::metadata(&args.path).context("the copy is there and cannot be looked at")?.len();
     let form = Form { path: args.path.display().to_string(), bytes };
     let line = format!("copied to {} ({})", form.path, view::bytes(bytes));
-    context.printer.answer(&form, &Text::new().line(Cell::plain(line)))?;
+    context.printer.answer(&form, &Text::of(line))?;
     context.printer.note(&format!("{} brings it back", context.command(&["restore", &form.path])));
     Ok(Exit::Ok)
 }

@@ -2,7 +2,7 @@
 
 use clap_complete::Shell;
 
-use crate::args::{self, CompletionsArgs};
+use crate::args::{self, file::CompletionsArgs};
 use crate::exit::Exit;
 use crate::printer::Printer;
 

@@ -3,8 +3,8 @@
 use zae_limiter::wire::BucketForm;
 use zae_limiter::{BucketView, Milli};
 
-use super::listing::{self, Listing};
-use crate::args::EntityPageArgs;
+use super::shared::listing::{self, Listing};
+use crate::args::entity::EntityPageArgs;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::table::{Align, Cell, Table, Tone};

@@ -1,11 +1,10 @@
 //! `entity create`.
 
-use std::collections::BTreeMap;
-
 use zae_limiter::wire::EntityForm;
 use zae_limiter::{Entity, NewEntity};
 
-use crate::args::{EntityCreateArgs, Pair};
+use super::shared::entities::metadata;
+use crate::args::entity::EntityCreateArgs;
 use crate::context::Context;
 use crate::error::Failure;
 use crate::exit::Exit;
@@ -24,17 +23,4 @@ pub(crate) async fn run(context: &Context<'_>, args: EntityCreateArgs) -> anyhow
     }
     context.printer.answer(&EntityForm::from(&created.entity), &view::entity(&created.entity))?;
     Ok(Exit::Ok)
-}
-
-/// The pairs as a map, each key once.
-pub(super) fn metadata(pairs: Vec<Pair>) -> Result<BTreeMap<String, String>, Failure> {
-    let mut metadata = BTreeMap::new();
-    for Pair { key, value } in pairs {
-        if metadata.insert(key.clone(), value).is_some() {
-            return Err(Failure::usage(format!(
-                "--metadata gives {key} twice; give each key once"
-            )));
-        }
-    }
-    Ok(metadata)
 }

@@ -3,12 +3,13 @@
 use serde::Serialize;
 use zae_limiter::StoreErrorKind;
 
-use crate::args::EntityDeleteArgs;
+use crate::args::entity::EntityIdArgs;
+use crate::args::shared::Confirmed;
 use crate::confirm::{Question, confirm};
 use crate::context::Context;
 use crate::error::Failure;
 use crate::exit::Exit;
-use crate::table::{Cell, Text};
+use crate::table::Text;
 
 #[derive(Serialize)]
 struct Form {
@@ -18,22 +19,22 @@ struct Form {
     configs: u64,
 }
 
-pub(crate) async fn run(context: &Context<'_>, args: EntityDeleteArgs) -> anyhow::Result<Exit> {
-    let what = format!("entity {} with its buckets and limits", args.id);
-    confirm(
-        context,
-        &Question { deed: "deletes", what: &what, name: args.id.as_str() },
-        args.confirm,
-    )?;
+pub(crate) async fn run(
+    context: &Context<'_>,
+    args: Confirmed<EntityIdArgs>,
+) -> anyhow::Result<Exit> {
+    let id = args.what.id;
+    let what = format!("entity {id} with its buckets and limits");
+    confirm(context, &Question { deed: "deletes", what: &what, name: id.as_str() }, args.confirm)?;
     let limiter = context.open().await?;
-    let deleted = match limiter.delete_entity(args.id.clone()).await {
+    let deleted = match limiter.delete_entity(id.clone()).await {
         Err(error) if error.kind() == StoreErrorKind::NotFound => {
-            return Err(Failure::not_found(format!("there is no entity {}", args.id)).into());
+            return Err(Failure::not_found(format!("there is no entity {id}")).into());
         }
         deleted => deleted?,
     };
     let form = Form {
-        entity_id: args.id.to_string(),
+        entity_id: id.to_string(),
         deleted: true,
         buckets: deleted.buckets,
         configs: deleted.configs,
@@ -42,6 +43,6 @@ pub(crate) async fn run(context: &Context<'_>, args: EntityDeleteArgs) -> anyhow
         "deleted {what} (buckets: {}, levels with limits or flags: {})",
         form.buckets, form.configs
     );
-    context.printer.answer(&form, &Text::new().line(Cell::plain(line)))?;
+    context.printer.answer(&form, &Text::of(line))?;
     Ok(Exit::Ok)
 }

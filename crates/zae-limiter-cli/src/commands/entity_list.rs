@@ -1,46 +1,11 @@
 //! `entity list`.
 
-use serde::Serialize;
-use zae_limiter::wire::EntityForm;
-use zae_limiter::{Entity, EntityId, Error, Page, RateLimiter};
+use zae_limiter::EntityId;
 
-use super::flags;
-use super::listing::{self, Listing};
-use crate::args::EntityListArgs;
+use super::shared::{entities, listing};
+use crate::args::entity::EntityListArgs;
 use crate::context::Context;
 use crate::exit::Exit;
-use crate::table::{Align, Cell, Table};
-use crate::view;
-
-/// An entity with limits of its own; it need not be created, so its id is all there is.
-#[derive(Serialize)]
-struct IdForm {
-    entity_id: String,
-}
-
-/// An entity with its flag for every resource; null inherits.
-#[derive(Serialize)]
-pub(super) struct FlaggedForm {
-    #[serde(flatten)]
-    entity: EntityForm,
-    disabled: Option<bool>,
-}
-
-impl From<&(Entity, Option<bool>)> for FlaggedForm {
-    fn from((entity, disabled): &(Entity, Option<bool>)) -> FlaggedForm {
-        FlaggedForm { entity: EntityForm::from(entity), disabled: *disabled }
-    }
-}
-
-/// A page of entities with their flags.
-pub(super) async fn flagged(
-    limiter: &RateLimiter,
-    page: Page<Entity>,
-) -> Result<Page<(Entity, Option<bool>)>, Error> {
-    let ids: Vec<EntityId> = page.items.iter().map(|entity| entity.id.clone()).collect();
-    let flags = flags::of_entities(limiter, &ids).await?;
-    Ok(Page { items: page.items.into_iter().zip(flags).collect(), next: page.next })
-}
 
 pub(crate) async fn run(context: &Context<'_>, args: EntityListArgs) -> anyhow::Result<Exit> {
     let page = args.page.request_after::<EntityId>()?;
@@ -49,20 +14,14 @@ pub(crate) async fn run(context: &Context<'_>, args: EntityListArgs) -> anyhow::
         None => {
             listing::check_cursor(context, &page, async |id: EntityId| limiter.entity(id).await)
                 .await?;
-            let page = flagged(&limiter, limiter.entities(&page).await?).await?;
-            let listing = Listing { table: view::entities(&page.items), nothing: "no entities" };
-            listing::answer(context, &page, FlaggedForm::from, listing)
+            let page = limiter.entities(&page).await?;
+            entities::answer(context, &limiter, page, "no entities").await
         }
+        // They need not be created, so the id is all there is.
         Some(resource) => {
-            let page: Page<EntityId> =
-                limiter.entities_with_limits(resource.0.as_ref(), &page).await?;
-            let mut table = Table::new([("ENTITY", Align::Left)]);
-            page.items.iter().for_each(|id| table.row([Cell::plain(id)]));
-            let listing = Listing {
-                table,
-                nothing: "no entities with limits of their own for this resource",
-            };
-            listing::answer(context, &page, |id| IdForm { entity_id: id.to_string() }, listing)
+            let page = limiter.entities_with_limits(resource.0.as_ref(), &page).await?;
+            let nothing = "no entities with limits of their own for this resource";
+            listing::names(context, &page, listing::ENTITY, nothing, ToString::to_string)
         }
     }
 }

@@ -1,10 +1,10 @@
 //! `entity reset`.
 
 use serde::Serialize;
-use zae_limiter::store::PAGE_LIMIT_MAX;
-use zae_limiter::{EntityId, LimitName, PageRequest, RateLimiter, ResourceName};
+use zae_limiter::{LimitName, ResourceName};
 
-use crate::args::EntityResetArgs;
+use super::shared::listing::walk;
+use crate::args::entity::EntityResetArgs;
 use crate::confirm::{Question, confirm};
 use crate::context::Context;
 use crate::error::Failure;
@@ -23,11 +23,11 @@ struct Form {
 #[derive(Serialize)]
 struct BucketForm {
     resource: String,
-    limits: Vec<LimitForm>,
+    limits: Vec<GainForm>,
 }
 
 #[derive(Serialize)]
-struct LimitForm {
+struct GainForm {
     limit_name: String,
     /// Whole tokens.
     gained: i64,
@@ -46,7 +46,11 @@ pub(crate) async fn run(context: &Context<'_>, args: EntityResetArgs) -> anyhow:
     let limiter = context.open().await?;
     let resources = match args.resource {
         Some(resource) => vec![resource],
-        None => resources_of(&limiter, &args.id).await?,
+        None => {
+            let list = async |page| limiter.buckets(args.id.clone(), &page).await;
+            let (buckets, _) = walk(PAGES_MAX, list).await?;
+            buckets.into_iter().map(|bucket| bucket.resource).collect()
+        }
     };
     let only = (!args.limit_names.is_empty()).then_some(args.limit_names.as_slice());
     let mut form = Form { entity_id: args.id.to_string(), buckets: Vec::new() };
@@ -60,30 +64,14 @@ pub(crate) async fn run(context: &Context<'_>, args: EntityResetArgs) -> anyhow:
     Ok(Exit::Ok)
 }
 
-async fn resources_of(
-    limiter: &RateLimiter,
-    entity: &EntityId,
-) -> anyhow::Result<Vec<ResourceName>> {
-    let mut resources = Vec::new();
-    let mut request = PageRequest::first(PAGE_LIMIT_MAX);
-    for _ in 0..PAGES_MAX {
-        let page = limiter.buckets(entity.clone(), &request).await?;
-        resources.extend(page.items.into_iter().map(|bucket| bucket.resource));
-        match page.next {
-            Some(cursor) => request = PageRequest::after(PAGE_LIMIT_MAX, cursor),
-            None => break,
-        }
-    }
-    Ok(resources)
-}
-
 fn bucket(resource: &ResourceName, gained: Vec<(LimitName, i64)>) -> BucketForm {
     let limit =
-        |(name, gained): (LimitName, i64)| LimitForm { limit_name: name.to_string(), gained };
+        |(name, gained): (LimitName, i64)| GainForm { limit_name: name.to_string(), gained };
     BucketForm { resource: resource.to_string(), limits: gained.into_iter().map(limit).collect() }
 }
 
-/// A name that no bucket has is a typo: whoever gave it believes something was filled.
+/// Refuses a name that no bucket has: it is a typo, and the caller believes that something was
+/// filled.
 fn check_names(context: &Context<'_>, names: &[LimitName], form: &Form) -> Result<(), Failure> {
     let has = |name: &&LimitName| {
         form.buckets
@@ -119,7 +107,7 @@ fn text(form: &Form) -> Text {
         }
     }
     if table.is_empty() {
-        Text::new().line(Cell::plain("nothing to fill: there is no such bucket"))
+        Text::of("nothing to fill: there is no such bucket")
     } else {
         Text::new().table(table)
     }

@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use zae_limiter::ResourceName;
 use zae_limiter::wire::EntityForm;
-use zae_limiter::{EntityId, RateLimiter, ResourceName};
 
-use super::flags;
-use crate::args::EntityIdArgs;
+use super::shared::{entities, flags};
+use crate::args::entity::EntityIdArgs;
 use crate::context::Context;
-use crate::error::Failure;
 use crate::exit::Exit;
 use crate::table::{Cell, Text};
 use crate::view;
@@ -17,7 +16,7 @@ use crate::view;
 pub(crate) async fn run(context: &Context<'_>, args: EntityIdArgs) -> anyhow::Result<Exit> {
     let limiter = context.open().await?;
     let Some(entity) = limiter.entity(args.id.clone()).await? else {
-        return Err(missing(context, &args.id).into());
+        return Err(entities::missing(context, &args.id).into());
     };
     let disabled =
         flags::of_entities(&limiter, std::slice::from_ref(&args.id)).await?.pop().flatten();
@@ -44,27 +43,4 @@ struct Form {
     disabled: Option<bool>,
     /// On single resources.
     disabled_on: BTreeMap<String, bool>,
-}
-
-/// Nothing is called so.
-pub(super) fn missing(context: &Context<'_>, id: &EntityId) -> Failure {
-    let create = context.command(&["entity", "create", id.as_str()]);
-    Failure::not_found(format!("there is no entity {id}")).hint(format!("create it with {create}"))
-}
-
-/// Whether an entity was created: it need not be, but a name nobody created is often a typo.
-pub(super) async fn check(
-    context: &Context<'_>,
-    limiter: &RateLimiter,
-    id: &EntityId,
-    must_exist: bool,
-) -> anyhow::Result<()> {
-    match limiter.entity(id.clone()).await? {
-        Some(_) => {}
-        None if must_exist => return Err(missing(context, id).into()),
-        None => context.printer.note(&format!(
-            "{id} is not a created entity; it is remembered under this name all the same"
-        )),
-    }
-    Ok(())
 }

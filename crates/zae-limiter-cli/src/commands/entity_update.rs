@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use zae_limiter::wire::EntityForm;
 use zae_limiter::{Entity, EntityUpdate, StoreErrorKind};
 
-use super::entity_create::metadata;
-use super::entity_show::missing;
-use crate::args::EntityUpdateArgs;
+use super::shared::entities::{metadata, missing};
+use crate::args::entity::EntityUpdateArgs;
 use crate::context::Context;
 use crate::error::Failure;
 use crate::exit::Exit;

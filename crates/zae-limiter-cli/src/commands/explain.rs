@@ -3,7 +3,7 @@
 use serde::Serialize;
 use zae_limiter::wire::{self, ResolvedForm};
 
-use crate::args::ExplainArgs;
+use crate::args::acquire::ExplainArgs;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::view;

@@ -2,11 +2,11 @@
 
 use serde::Serialize;
 
-use super::local::Local;
-use crate::engine::{self, Presence};
+use super::shared::local::Local;
+use crate::engine::{self, Presence, State};
 use crate::exit::Exit;
 use crate::progress::Progress;
-use crate::table::{Cell, Text};
+use crate::table::Text;
 
 #[derive(Serialize)]
 struct Form {
@@ -16,7 +16,7 @@ struct Form {
     data: Option<String>,
 }
 
-pub(super) async fn run(local: &Local<'_>) -> anyhow::Result<Exit> {
+pub(crate) async fn run(local: &Local<'_>) -> anyhow::Result<Exit> {
     let folder = local.folder()?;
     // Who has never started one has no folder, and needs none to be told so.
     let found = if folder.state()?.is_some() { Some(folder.lock()?) } else { None };
@@ -24,8 +24,15 @@ pub(super) async fn run(local: &Local<'_>) -> anyhow::Result<Exit> {
     let state = match presence {
         Presence::Running(state, _) | Presence::Silent(state, _) => state,
         Presence::Stopped => {
+            let gone = folder.state()?;
+            gone.iter().for_each(|state| folder.forget(state.pid));
             local.printer.answer(&Form { stopped: false, pid: None, data: None }, &Text::new())?;
-            local.printer.note("the engine is not running");
+            local.printer.note(&gone.map_or_else(
+                || "the engine is not running".to_owned(),
+                |State { pid, data, .. }| {
+                    format!("the engine (process {pid}) had already gone; its data stays in {data}")
+                },
+            ));
             return Ok(Exit::Ok);
         }
     };
@@ -33,10 +40,8 @@ pub(super) async fn run(local: &Local<'_>) -> anyhow::Result<Exit> {
     let stopped = engine::stop(&folder, &state).await;
     drop(progress);
     stopped?;
-    let text = Text::new().line(Cell::plain(format!(
-        "stopped (process {}); its data stays in {}",
-        state.pid, state.data
-    )));
+    let text =
+        Text::of(format!("stopped (process {}); its data stays in {}", state.pid, state.data));
     local
         .printer
         .answer(&Form { stopped: true, pid: Some(state.pid), data: Some(state.data) }, &text)?;

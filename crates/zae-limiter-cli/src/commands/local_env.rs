@@ -2,8 +2,9 @@
 
 use serde::Serialize;
 
-use super::local::{Local, REGION};
-use crate::args::{EnvFormat, LocalEnvArgs, Output, PORT};
+use super::shared::local::{Local, REGION};
+use crate::args::Output;
+use crate::args::local::{EnvFormat, LocalEnvArgs, PORT};
 use crate::engine::{self, Folder, Presence};
 use crate::escape::quoted;
 use crate::exit::Exit;
@@ -22,7 +23,7 @@ struct Form {
     aws_region: String,
 }
 
-pub(super) fn run(local: &Local<'_>, args: LocalEnvArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(local: &Local<'_>, args: LocalEnvArgs) -> anyhow::Result<Exit> {
     let folder = local.environment.engine_folder();
     let running = match (args.port, &folder) {
         (None, Some(folder)) => match engine::look(folder)? {

@@ -7,8 +7,9 @@ use anyhow::Context as _;
 use serde::Serialize;
 use zae_limiter::{Clock, SystemClock};
 
-use super::local::Local;
-use crate::args::{LocalLogsArgs, Output};
+use super::shared::local::Local;
+use crate::args::Output;
+use crate::args::local::LocalLogsArgs;
 use crate::engine::{self, Folder, Follower, Presence};
 use crate::error::Failure;
 use crate::exit::Exit;
@@ -25,7 +26,7 @@ struct Form {
     lines: Vec<String>,
 }
 
-pub(super) async fn run(local: &Local<'_>, args: LocalLogsArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn run(local: &Local<'_>, args: LocalLogsArgs) -> anyhow::Result<Exit> {
     let folder = local.folder()?;
     let log = folder.log();
     let (mut lines, follower) = match engine::tail(&log, args.tail.try_into().unwrap_or(usize::MAX))

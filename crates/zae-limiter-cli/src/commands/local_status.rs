@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::local::Local;
+use super::shared::local::Local;
 use crate::engine::{self, Folder, Health, Presence, State, TableForm};
 use crate::exit::Exit;
 use crate::table::{Align, Cell, Table, Text, Tone};
@@ -25,7 +25,7 @@ struct Form {
     log: String,
 }
 
-pub(super) fn run(local: &Local<'_>) -> anyhow::Result<Exit> {
+pub(crate) fn run(local: &Local<'_>) -> anyhow::Result<Exit> {
     let folder = local.folder()?;
     let form = match engine::look(&folder)? {
         Presence::Running(state, health) => Form::new(&folder, Some((&state, health))),

@@ -8,9 +8,10 @@ use anyhow::Context as _;
 use serde::Serialize;
 use zae_limiter::{Clock, SystemClock};
 
-use super::local::{Local, REGION};
-use crate::args::{DynamoPlace, LocalUpArgs, PORT};
-use crate::dynamo;
+use super::shared::local::{Local, REGION};
+use crate::args::local::{LocalUpArgs, PORT};
+use crate::args::value::DynamoPlace;
+use crate::dynamodb;
 use crate::engine::{self, Folder, Follower, Health, Order, Presence, Started, State, Tie};
 use crate::error::Failure;
 use crate::escape::quoted;
@@ -36,7 +37,7 @@ struct Form {
     next_commands: Vec<String>,
 }
 
-pub(super) async fn run(local: &Local<'_>, args: &LocalUpArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn run(local: &Local<'_>, args: &LocalUpArgs) -> anyhow::Result<Exit> {
     let stack = local.globals.stack.as_deref();
     stack.map_or(Ok(()), check_stack)?;
     let folder = local.folder()?;
@@ -171,7 +172,7 @@ fn absolute(data: &Path) -> anyhow::Result<String> {
 }
 
 async fn start(local: &Local<'_>, folder: &Folder, args: &LocalUpArgs) -> anyhow::Result<Started> {
-    let binary = local.environment.engine().find()?;
+    let binary = local.environment.engine.find()?;
     let data = absolute(&args.data.clone().unwrap_or_else(|| folder.data()))?;
     if let Some(folder) = Path::new(&data).parent().filter(|folder| !folder.is_dir()) {
         let failure =
@@ -195,8 +196,8 @@ fn usual_port(folder: &Folder) -> u16 {
     folder.last_port().filter(is_free).unwrap_or(PORT)
 }
 
-/// Looks before the engine does, to say it in our words. Whoever takes the port in between makes
-/// the engine complain.
+/// Looks before the engine does, to say in our words that the port is taken. If another program
+/// takes the port in between, the engine says so.
 fn check_port(port: u16) -> Result<(), Failure> {
     match TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
         Ok(_) => Ok(()),
@@ -227,7 +228,7 @@ async fn create(local: &Local<'_>, stack: &str, state: &State) -> anyhow::Result
         endpoint_url: Some(endpoint.clone()),
     };
     let progress = Progress::start(local.printer, "creating the stack");
-    let created = dynamo::create_stack(&place).await;
+    let created = dynamodb::create_stack(&place).await;
     drop(progress);
     created.with_context(|| {
         format!("the engine runs at {endpoint}, but the stack {stack} could not be created in it")

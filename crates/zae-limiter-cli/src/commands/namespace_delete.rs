@@ -1,15 +1,16 @@
-//! `namespace delete`. Nobody is asked, because it can be undone; but without the namespace
-//! `default` every command that names none fails, so that one is asked about.
+//! `namespace delete`. The command does not ask, because `namespace recover` undoes it. It asks
+//! about the namespace `default`: without that one, every command that names none fails.
 
 use serde::Serialize;
 
-use super::namespaces;
-use crate::args::{ConfirmArgs, NamespaceDeleteArgs};
+use super::shared::namespaces;
+use crate::args::namespace::NamespaceDeleteArgs;
+use crate::args::shared::ConfirmArgs;
 use crate::confirm::{Question, confirm};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::settings::NAMESPACE;
-use crate::table::{Cell, Text};
+use crate::table::Text;
 
 /// What is deleted with the namespace [`NAMESPACE`].
 const DEFAULT: &str = "namespace default (commands use it that name no other; it can be recovered until it is purged)";
@@ -41,7 +42,7 @@ pub(crate) async fn run(context: &Context<'_>, args: NamespaceDeleteArgs) -> any
         Form { name: args.name.to_string(), namespace_id: namespace.id.to_string(), deleted: true };
     let recover = context.command(&["namespace", "recover", &form.namespace_id]);
     let line = format!("deleted namespace {}; {recover} brings it back", form.name);
-    context.printer.answer(&form, &Text::new().line(Cell::plain(line)))?;
+    context.printer.answer(&form, &Text::of(line))?;
     Ok(Exit::Ok)
 }
 

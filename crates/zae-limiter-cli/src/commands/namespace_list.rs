@@ -1,11 +1,9 @@
 //! `namespace list`.
 
 use zae_limiter::NamespaceName;
-use zae_limiter::wire::NamespaceForm;
 
-use super::listing::{self, Listing};
-use super::namespaces;
-use crate::args::PageArgs;
+use super::shared::{listing, namespaces};
+use crate::args::shared::PageArgs;
 use crate::context::Context;
 use crate::exit::Exit;
 
@@ -16,7 +14,5 @@ pub(crate) async fn run(context: &Context<'_>, args: PageArgs) -> anyhow::Result
         limiter.show_namespace(name).await
     })
     .await?;
-    let page = limiter.namespaces(&page).await?;
-    let listing = Listing { table: namespaces::table(&page.items), nothing: "no namespaces" };
-    listing::answer(context, &page, NamespaceForm::from, listing)
+    namespaces::answer(context, &limiter.namespaces(&page).await?, "no namespaces")
 }

@@ -3,14 +3,14 @@
 use serde::Serialize;
 use zae_limiter::{NamespaceId, RateLimiter};
 
-use super::namespaces;
-use crate::args::NamespacePurgeArgs;
+use super::shared::namespaces;
+use crate::args::namespace::NamespacePurgeArgs;
 use crate::confirm::{Question, confirm};
 use crate::context::Context;
 use crate::error::Failure;
 use crate::exit::Exit;
 use crate::progress::Progress;
-use crate::table::{Cell, Text};
+use crate::table::Text;
 
 #[derive(Serialize)]
 struct Form {
@@ -29,7 +29,7 @@ pub(crate) async fn run(context: &Context<'_>, args: NamespacePurgeArgs) -> anyh
     drop(progress);
     let form = Form { namespace_id: id.to_string(), purged: true, records: purged?.records };
     let line = format!("purged namespace {} (records: {})", form.namespace_id, form.records);
-    context.printer.answer(&form, &Text::new().line(Cell::plain(line)))?;
+    context.printer.answer(&form, &Text::of(line))?;
     Ok(Exit::Ok)
 }
 

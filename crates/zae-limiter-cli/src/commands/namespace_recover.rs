@@ -3,8 +3,8 @@
 use zae_limiter::wire::NamespaceForm;
 use zae_limiter::{NamespaceId, RateLimiter};
 
-use super::namespaces;
-use crate::args::NamespaceRecoverArgs;
+use super::shared::namespaces;
+use crate::args::namespace::NamespaceRecoverArgs;
 use crate::context::Context;
 use crate::error::Failure;
 use crate::exit::Exit;

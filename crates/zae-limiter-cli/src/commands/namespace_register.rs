@@ -1,11 +1,9 @@
 //! `namespace register`.
 
-use zae_limiter::wire::NamespaceForm;
 use zae_limiter::{Error, NamespaceName, Page};
 
-use super::listing::{self, Listing};
-use super::namespaces;
-use crate::args::NamespaceRegisterArgs;
+use super::shared::namespaces;
+use crate::args::namespace::NamespaceRegisterArgs;
 use crate::context::Context;
 use crate::error::Failure;
 use crate::exit::Exit;
@@ -37,8 +35,7 @@ pub(crate) async fn run(
             ));
         }
     }
-    let listing = Listing { table: namespaces::table(&registered.items), nothing: "no namespaces" };
-    listing::answer(context, &registered, NamespaceForm::from, listing)
+    namespaces::answer(context, &registered, "no namespaces")
 }
 
 /// Each is registered by a write of its own: what a store says about the one that failed is not

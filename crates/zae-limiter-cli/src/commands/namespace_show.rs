@@ -2,8 +2,8 @@
 
 use zae_limiter::wire::NamespaceForm;
 
-use super::namespaces;
-use crate::args::NamespaceNameArgs;
+use super::shared::namespaces;
+use crate::args::namespace::NamespaceNameArgs;
 use crate::context::Context;
 use crate::exit::Exit;
 

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use zae_limiter::{CapacityScope, EntityCapacity, ResourceCapacity};
 
-use crate::args::ResourceCapacityArgs;
+use crate::args::resource::ResourceCapacityArgs;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::progress::Progress;
@@ -37,7 +37,7 @@ pub(crate) async fn run(context: &Context<'_>, args: ResourceCapacityArgs) -> an
     let form = form(&capacity?, usize::try_from(args.limit).unwrap_or(usize::MAX));
     context.printer.answer(&form, &text(&form))?;
     if form.entity_count == 0 {
-        let meant = super::about::meant(&limiter, &args.name).await;
+        let meant = super::shared::about::meant(&limiter, &args.name).await;
         let meant = meant
             .map_or_else(String::new, |meant| format!("; is {meant} meant, which has limits?"));
         let warning = format!(

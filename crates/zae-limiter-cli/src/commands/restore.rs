@@ -3,7 +3,7 @@
 use serde::Serialize;
 use zae_limiter::sqlite::{Restored, SqliteOptions, SqliteStore};
 
-use crate::args::RestoreArgs;
+use crate::args::file::RestoreArgs;
 use crate::confirm::{Question, confirm};
 use crate::context::Context;
 use crate::exit::Exit;
@@ -46,7 +46,7 @@ pub(crate) fn run(context: &Context<'_>, args: &RestoreArgs) -> anyhow::Result<E
     drop(progress);
     let form = Form::new(context, args, &restored.map_err(zae_limiter::Error::from)?)?;
     let line = format!("restored {} from {} ({})", form.path, form.from, view::bytes(form.bytes));
-    let mut text = Text::new().line(Cell::plain(line));
+    let mut text = Text::of(line);
     if let Some(replaced) = &form.replaced {
         text = text.line(Cell::plain(format!("the file it replaced is kept as {replaced}")));
     }

@@ -3,12 +3,12 @@
 use serde::Serialize;
 use zae_limiter::dynamodb::sdk::StackStatus;
 
-use super::flags::{self, Flags};
-use crate::args::DynamoPlace;
+use super::shared::flags::{self, Flags};
+use crate::args::value::DynamoPlace;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::table::{Align, Cell, Table, Text, Tone};
-use crate::{dynamo, view};
+use crate::{dynamodb, view};
 
 /// What the table says when it serves requests.
 const ACTIVE: &str = "ACTIVE";
@@ -40,7 +40,7 @@ struct IndexForm {
 }
 
 pub(crate) async fn run(context: &Context<'_>, place: &DynamoPlace) -> anyhow::Result<Exit> {
-    let status = dynamo::status(place, context.settings).await?;
+    let status = dynamodb::status(place, context.settings).await?;
     // A table that was never initialised has no namespaces to look into, and its state is worth
     // knowing all the same.
     let flags = match status.schema_version {
@@ -62,7 +62,7 @@ fn form(context: &Context<'_>, place: &DynamoPlace, status: StackStatus, flags: 
         && status.indexes.iter().all(|(_, state)| is_active(state));
     Form {
         stack: place.stack.clone(),
-        region: dynamo::region(place).to_owned(),
+        region: dynamodb::region(place).to_owned(),
         endpoint: place.endpoint_url.clone(),
         state: status.state,
         schema_version: status.schema_version,

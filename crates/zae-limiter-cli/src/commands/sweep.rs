@@ -6,7 +6,7 @@ use zae_limiter::Swept;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::progress::Progress;
-use crate::table::{Cell, Text};
+use crate::table::Text;
 
 /// Steps between two words about how far it is.
 const STEPS: u32 = 50;
@@ -52,9 +52,7 @@ pub(crate) async fn run(context: &Context<'_>) -> anyhow::Result<Exit> {
         progress.say(form.words());
     }
     drop(progress);
-    context
-        .printer
-        .answer(&form, &Text::new().line(Cell::plain(format!("forgotten ({})", form.words()))))?;
+    context.printer.answer(&form, &Text::of(format!("forgotten ({})", form.words())))?;
     if is_held_back {
         context.printer.warning(
             "no sweep has confirmed the time yet, so little was forgotten; sweep again in an hour",

@@ -2,14 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use zae_limiter::store::PAGE_LIMIT_MAX;
 use zae_limiter::wire::UsageForm;
-use zae_limiter::{
-    LimitName, Page, PageRequest, RateLimiter, TimeMs, UsageQuery, UsageSnapshot, UsageWindow,
-};
+use zae_limiter::{LimitName, Page, RateLimiter, TimeMs, UsageQuery, UsageSnapshot, UsageWindow};
 
-use super::listing::{self, Listing};
-use crate::args::{Output, UsageListArgs};
+use super::shared::listing::{self, Listing};
+use super::shared::usage;
+use crate::args::history::UsageListArgs;
 use crate::chart::{Chart, Row};
 use crate::context::Context;
 use crate::exit::Exit;
@@ -24,7 +22,7 @@ const WINDOWS_MAX: usize = 60;
 const EMPTY_MIN: usize = 3;
 
 pub(crate) async fn run(context: &Context<'_>, args: UsageListArgs) -> anyhow::Result<Exit> {
-    let query = super::usage::query(args.query, args.page.request())?;
+    let query = usage::query(args.query, args.page.request())?;
     let limiter = context.open().await?;
     if args.plot {
         return plot(context, &limiter, query).await;
@@ -37,7 +35,7 @@ pub(crate) async fn run(context: &Context<'_>, args: UsageListArgs) -> anyhow::R
 
 /// What to say about an answer without any usage in it.
 fn note(context: &Context<'_>, is_empty: bool) -> Option<&'static str> {
-    if is_empty { super::usage::why_empty(context) } else { None }
+    if is_empty { usage::why_empty(context) } else { None }
 }
 
 /// One row per window and limit.
@@ -76,31 +74,23 @@ fn table(snapshots: &[UsageSnapshot]) -> Table {
 async fn plot(
     context: &Context<'_>,
     limiter: &RateLimiter,
-    mut query: UsageQuery,
+    query: UsageQuery,
 ) -> anyhow::Result<Exit> {
     let progress = Progress::start(context.printer, "reading usage");
-    let mut all = Page::empty();
-    query.page = PageRequest::first(PAGE_LIMIT_MAX);
-    for _ in 0..PAGES_MAX {
-        let page = limiter.usage(&query).await?;
-        all.items.extend(page.items);
-        match page.next {
-            Some(cursor) => query.page = PageRequest::after(PAGE_LIMIT_MAX, cursor),
-            None => break,
-        }
-    }
+    let list = async |page| limiter.usage(&UsageQuery { page, ..query.clone() }).await;
+    let (items, _) = listing::walk(PAGES_MAX, list).await?;
     drop(progress);
-    let charts = charts(&all.items, &query);
-    let note = note(context, all.items.is_empty());
-    let listing = listing::Form::new(&all, UsageForm::from).noted(note);
-    let none = || Text::new().line(Cell::plain("no usage"));
-    let text =
-        if charts.is_empty() { none() } else { charts.into_iter().fold(Text::new(), Text::chart) };
-    context.printer.answer(&listing, &text)?;
-    if let (Some(note), Output::Table) = (note, context.printer.looks().output) {
-        context.printer.note(note);
-    }
-    super::usage::note_about_cascades(context, &query);
+    let charts = charts(&items, &query);
+    let note = note(context, items.is_empty());
+    let form = listing::Form::new(&Page { items, next: None }, UsageForm::from).noted(note);
+    let text = if charts.is_empty() {
+        Text::of("no usage")
+    } else {
+        charts.into_iter().fold(Text::new(), Text::chart)
+    };
+    context.printer.answer(&form, &text)?;
+    context.printer.note_beside(note);
+    usage::note_about_cascades(context, &query);
     Ok(Exit::Ok)
 }
 
@@ -169,6 +159,7 @@ fn label(start: TimeMs, window: UsageWindow) -> String {
 
 #[cfg(test)]
 mod tests {
+    use zae_limiter::PageRequest;
     use zae_limiter::core::parse_rfc3339;
 
     use super::*;

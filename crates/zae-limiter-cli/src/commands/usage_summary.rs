@@ -3,7 +3,8 @@
 use serde::Serialize;
 use zae_limiter::{PageRequest, UsageSummary, UsageWindow};
 
-use crate::args::{Output, UsageQueryArgs};
+use super::shared::usage;
+use crate::args::history::UsageQueryArgs;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::progress::Progress;
@@ -17,21 +18,21 @@ struct Form {
     snapshots: u64,
     first_window: Option<String>,
     last_window: Option<String>,
-    limits: Vec<LimitForm>,
-    /// What whoever reads it should know.
+    limits: Vec<UsedForm>,
+    /// What a reader should know.
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<&'static str>,
 }
 
 #[derive(Serialize)]
-struct LimitForm {
+struct UsedForm {
     limit_name: String,
     total: i64,
     average: i64,
 }
 
 pub(crate) async fn run(context: &Context<'_>, args: UsageQueryArgs) -> anyhow::Result<Exit> {
-    let query = super::usage::query(args, PageRequest::default())?;
+    let query = usage::query(args, PageRequest::default())?;
     let limiter = context.open().await?;
     let progress = Progress::start(context.printer, "reading usage");
     let summary = limiter.usage_summary(&query).await;
@@ -39,17 +40,15 @@ pub(crate) async fn run(context: &Context<'_>, args: UsageQueryArgs) -> anyhow::
     let mut form = form(&summary?, query.window);
     form.entity_id = query.entity.as_ref().map(ToString::to_string);
     form.resource = query.resource.as_ref().map(ToString::to_string);
-    form.note = if form.snapshots == 0 { super::usage::why_empty(context) } else { None };
+    form.note = if form.snapshots == 0 { usage::why_empty(context) } else { None };
     context.printer.answer(&form, &text(&form))?;
-    if let (Some(note), Output::Table) = (form.note, context.printer.looks().output) {
-        context.printer.note(note);
-    }
-    super::usage::note_about_cascades(context, &query);
+    context.printer.note_beside(form.note);
+    usage::note_about_cascades(context, &query);
     Ok(Exit::Ok)
 }
 
 fn form(summary: &UsageSummary, window: UsageWindow) -> Form {
-    let limits = summary.limits.iter().map(|limit| LimitForm {
+    let limits = summary.limits.iter().map(|limit| UsedForm {
         limit_name: limit.limit.to_string(),
         total: limit.total.floor_tokens(),
         average: limit.average.floor_tokens(),
@@ -68,7 +67,7 @@ fn form(summary: &UsageSummary, window: UsageWindow) -> Form {
 
 fn text(form: &Form) -> Text {
     let (Some(first), Some(last)) = (&form.first_window, &form.last_window) else {
-        return Text::new().line(Cell::plain("no usage"));
+        return Text::of("no usage");
     };
     let text = Text::new().fields(vec![
         ("entity", Cell::plain(form.entity_id.as_deref().unwrap_or("all"))),

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::exit::Exit;
 use crate::printer::Printer;
-use crate::table::{Cell, Text};
+use crate::table::Text;
 
 #[derive(Serialize)]
 struct Form {
@@ -14,7 +14,6 @@ struct Form {
 
 pub(crate) fn run(printer: &Printer) -> anyhow::Result<Exit> {
     let form = Form { name: "zae-limiter", version: env!("CARGO_PKG_VERSION") };
-    printer
-        .answer(&form, &Text::new().line(Cell::plain(format!("{} {}", form.name, form.version))))?;
+    printer.answer(&form, &Text::of(format!("{} {}", form.name, form.version)))?;
     Ok(Exit::Ok)
 }

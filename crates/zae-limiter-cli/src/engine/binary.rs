@@ -21,7 +21,7 @@ pub(crate) struct Search {
 }
 
 impl Search {
-    /// The first that is there. Whoever names one does not get another.
+    /// The named engine if one is named, else the first that is found.
     pub(crate) fn find(&self) -> Result<PathBuf, Failure> {
         if let Some(named) = &self.named {
             let path = PathBuf::from(named);

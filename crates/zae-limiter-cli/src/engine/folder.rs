@@ -82,8 +82,8 @@ impl Folder {
         Ok(Some(serde_json::from_slice(&text).map_err(wrong)?))
     }
 
-    /// Remembers an engine. Whoever reads the file reads all of it: it gets its name once it is
-    /// complete.
+    /// Remembers an engine. The file gets its name once it is complete, so no reader sees a part of
+    /// it.
     pub(super) fn remember(&self, state: &State) -> anyhow::Result<()> {
         let path = self.state_file();
         let partial = path.with_extension(format!("json.{}", std::process::id()));
@@ -117,7 +117,7 @@ impl Folder {
                 .truncate(true)
                 .open(self.port_file())
                 .and_then(|mut file| writeln!(file, "{}", state.port));
-            // What stays is found to be wrong by whoever asks that engine.
+            // A file that stays does no harm: the engine that it names does not answer.
             let _ =
                 fs::remove_file(self.state_file()).and_then(|()| fs::remove_file(self.address()));
         }

@@ -261,18 +261,18 @@ fn without_any_limits_nothing_is_granted() {
     exit 1
     --- stderr
     error: no limits are configured for key-1 on gpt-4
-    hint: set some with `zae-limiter system set-defaults -l rpm:100`, `zae-limiter resource set-defaults gpt-4 -l ...` or `zae-limiter entity set-limits key-1 -l ...`, or pass --limit to acquire
+    hint: set some with `zae-limiter system set-defaults -l rpm:100`, `zae-limiter resource set-defaults gpt-4 -l rpm:100` or `zae-limiter entity set-limits key-1 -l rpm:100`, or pass --limit to acquire
     ");
     assert_snapshot!(sandbox.run("acquire key-1 gpt-4 -c rpm=1 --output json"), @r#"
     exit 1
     --- stderr
-    {"error":{"kind":"no_limits","message":"no limits are configured for key-1 on gpt-4","hint":"set some with `zae-limiter system set-defaults -l rpm:100`, `zae-limiter resource set-defaults gpt-4 -l ...` or `zae-limiter entity set-limits key-1 -l ...`, or pass --limit to acquire"}}
+    {"error":{"kind":"no_limits","message":"no limits are configured for key-1 on gpt-4","hint":"set some with `zae-limiter system set-defaults -l rpm:100`, `zae-limiter resource set-defaults gpt-4 -l rpm:100` or `zae-limiter entity set-limits key-1 -l rpm:100`, or pass --limit to acquire"}}
     "#);
     assert_snapshot!(sandbox.run("available key-1 gpt-4"), @"
     exit 1
     --- stderr
     error: no limits are configured for key-1 on gpt-4
-    hint: set some with `zae-limiter system set-defaults -l rpm:100`, `zae-limiter resource set-defaults gpt-4 -l ...` or `zae-limiter entity set-limits key-1 -l ...`, or pass --limit to acquire
+    hint: set some with `zae-limiter system set-defaults -l rpm:100`, `zae-limiter resource set-defaults gpt-4 -l rpm:100` or `zae-limiter entity set-limits key-1 -l rpm:100`, or pass --limit to acquire
     ");
 }
 

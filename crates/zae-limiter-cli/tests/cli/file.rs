@@ -1,5 +1,8 @@
 //! `status`, `backup`, `restore`, `sweep`, and who may look at a file.
 
+use std::io::{BufRead, BufReader, Read};
+use std::process::Stdio;
+
 use insta::assert_snapshot;
 use zae_limiter::Request;
 
@@ -274,6 +277,29 @@ fn a_file_in_use_is_not_restored() {
     limiter.close();
     drop(limiter);
     assert_eq!(sandbox.raw("restore copy.db --yes").0, 0);
+}
+
+/// A command that has the file open may lose it to `restore` before it asks for a lock. Nothing was
+/// decided then, and the same command works on the new file.
+#[test]
+fn a_command_whose_file_is_replaced_can_be_repeated() {
+    let sandbox = Sandbox::with_defaults("rps:1/2sec");
+    sandbox.run("backup copy.db");
+    sandbox.run("acquire key-1 gpt-4 -c rps=1");
+    let words = ["acquire", "key-1", "gpt-4", "-c", "rps=1", "--wait", "20s"];
+    let mut waiting = sandbox.command(&words).stderr(Stdio::piped()).spawn().expect("it runs");
+    let mut stderr = BufReader::new(waiting.stderr.take().expect("its notes"));
+    let mut note = String::new();
+    stderr.read_line(&mut note).expect("a note");
+    assert!(note.contains("waiting"), "{note}");
+    std::fs::rename(sandbox.path("copy.db"), sandbox.path("limits.db")).expect("it is replaced");
+    let mut output = waiting.wait_with_output().expect("it ends");
+    stderr.read_to_end(&mut output.stderr).expect("an error");
+    assert_snapshot!(sandbox.shown(&output), @"
+    exit 5
+    --- stderr
+    error: [FOLDER]/limits.db: the file was deleted or replaced while this process had it open; run the command again
+    ");
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn setting_limits_says_what_is_no_longer_limited() {
     rpm    60/5day     60
     --- stderr
     note: no longer limited here: tpm (was 10000/day)
-    note: calls that still name tpm fail here; buckets remember what was used of it until refilled
+    note: calls that still name tpm fail here, unless they cascade to an entity that has it; buckets remember what was used of it until refilled
     note: running processes see this within their config-cache TTL (60s unless set otherwise)
     ");
     sandbox.run("system set-defaults -l rpm:60/day -l tpm:10000/day -q");
@@ -33,7 +33,7 @@ fn setting_limits_says_what_is_no_longer_limited() {
     rpm    5/day      5
     --- stderr
     note: no longer limited here: tpm (10000/day at level: system is hidden by this level)
-    note: calls that still name tpm fail here; buckets remember what was used of it until refilled
+    note: calls that still name tpm fail here, unless they cascade to an entity that has it; buckets remember what was used of it until refilled
     note: running processes see this within their config-cache TTL (60s unless set otherwise)
     ");
     assert_snapshot!(sandbox.run("entity set-limits key-1 -r gpt-4 -l rpm:5/day --output json"), @r#"
@@ -42,7 +42,7 @@ fn setting_limits_says_what_is_no_longer_limited() {
     {"level":"entity","entity_id":"key-1","resource":"gpt-4","limits":[{"name":"rpm","capacity":5,"refill_amount":5,"refill_period_seconds":86400,"text":"rpm:5/day"}],"disabled":null,"on_unavailable":null,"version":6,"no_longer_limited":[{"limit_name":"tpm","was":"10000/day","level":"system","hidden":true}]}
     --- stderr
     {"note":"no longer limited here: tpm (10000/day at level: system is hidden by this level)"}
-    {"note":"calls that still name tpm fail here; buckets remember what was used of it until refilled"}
+    {"note":"calls that still name tpm fail here, unless they cascade to an entity that has it; buckets remember what was used of it until refilled"}
     {"note":"running processes see this within their config-cache TTL (60s unless set otherwise)"}
     "#);
     // Of weaker levels only the one that would bind counts.
@@ -56,7 +56,7 @@ fn setting_limits_says_what_is_no_longer_limited() {
     rpm    6/day      6
     --- stderr
     note: no longer limited here: rph (7/day at level: resource gpt-4 is hidden by this level)
-    note: calls that still name rph fail here; buckets remember what was used of it until refilled
+    note: calls that still name rph fail here, unless they cascade to an entity that has it; buckets remember what was used of it until refilled
     note: running processes see this within their config-cache TTL (60s unless set otherwise)
     ");
     assert_snapshot!(sandbox.run("entity set-limits key-1 -l rpm:6/day"), @"
@@ -69,7 +69,7 @@ fn setting_limits_says_what_is_no_longer_limited() {
     --- stderr
     note: no longer limited here: rph (7/day at level: resource gpt-4 is hidden by this level)
     note: no longer limited here: tpm (10000/day at level: system is hidden by this level)
-    note: calls that still name rph, tpm fail here; buckets remember what was used of them until refilled
+    note: calls that still name rph, tpm fail here, unless they cascade to an entity that has them; buckets remember what was used of them until refilled
     note: running processes see this within their config-cache TTL (60s unless set otherwise)
     ");
     // Nothing is lost, nothing is said about it.
@@ -85,6 +85,21 @@ fn setting_limits_says_what_is_no_longer_limited() {
     --- stderr
     note: running processes see this within their config-cache TTL (60s unless set otherwise)
     ");
+}
+
+/// An ancestor may still have the limit, and then calls that name it are held to it there.
+#[test]
+fn a_limit_that_an_ancestor_has_can_still_be_named() {
+    let sandbox = Sandbox::with_defaults("rpm:60/day tpm:10/day");
+    sandbox.run("entity create org-1");
+    sandbox.run("entity create key-1 --parent org-1 --cascade");
+    let shown = sandbox.run("entity set-limits key-1 -l rpm:5/day");
+    let note = "note: calls that still name tpm fail here, unless they cascade to an entity that has it; buckets remember";
+    assert!(shown.contains(note), "{shown}");
+    assert_eq!(sandbox.raw("acquire key-1 gpt-4 -c tpm=1").0, 0);
+    assert_eq!(sandbox.raw("acquire key-1 gpt-4 -c tpm=10").0, 3);
+    sandbox.run("entity set-limits org-1 -l rpm:5/day");
+    assert_eq!(sandbox.raw("acquire key-1 gpt-4 -c tpm=1").0, 1);
 }
 
 #[test]
@@ -112,7 +127,7 @@ fn limits_are_added_and_removed_one_by_one() {
     rph    5/hour      5
     --- stderr
     note: no longer limited here: tpm (was 10000/day)
-    note: calls that still name tpm fail here; buckets remember what was used of it until refilled
+    note: calls that still name tpm fail here, unless they cascade to an entity that has it; buckets remember what was used of it until refilled
     note: running processes see this within their config-cache TTL (60s unless set otherwise)
     ");
     assert_snapshot!(sandbox.run("system set-defaults --remove tpm"), @"

@@ -47,7 +47,7 @@ fn setting_replaces_the_limits_and_keeps_the_policy() {
     {"level":"system","limits":[{"name":"rpm","capacity":200,"refill_amount":200,"refill_period_seconds":60,"text":"rpm:200/min"}],"disabled":null,"on_unavailable":"allow","version":2,"no_longer_limited":[{"limit_name":"tpm","was":"10/min","level":"system","hidden":false}]}
     --- stderr
     {"note":"no longer limited here: tpm (was 10/min)"}
-    {"note":"calls that still name tpm fail here; buckets remember what was used of it until refilled"}
+    {"note":"calls that still name tpm fail here, unless they cascade to an entity that has it; buckets remember what was used of it until refilled"}
     {"note":"running processes see this within their config-cache TTL (60s unless set otherwise)"}
     "#);
     assert_snapshot!(sandbox.run("system set-defaults -l rpm:200 --on-unavailable block"), @"
@@ -140,7 +140,7 @@ fn resource_defaults() {
     {"level":"resource","resource":"gpt-4","limits":[{"name":"rpm","capacity":50,"refill_amount":50,"refill_period_seconds":60,"text":"rpm:50/min"}],"disabled":null,"on_unavailable":null,"version":2,"no_longer_limited":[{"limit_name":"x","was":"5/30sec","level":"resource gpt-4","hidden":false}]}
     --- stderr
     {"note":"no longer limited here: x (was 5/30sec)"}
-    {"note":"calls that still name x fail here; buckets remember what was used of it until refilled"}
+    {"note":"calls that still name x fail here, unless they cascade to an entity that has it; buckets remember what was used of it until refilled"}
     {"note":"running processes see this within their config-cache TTL (60s unless set otherwise)"}
     "#);
     assert_snapshot!(sandbox.run("resource get-defaults gpt-4"), @"

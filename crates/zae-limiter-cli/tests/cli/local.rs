@@ -606,6 +606,31 @@ fn in_the_foreground_the_engine_does_not_outlive_the_command() {
     assert_eq!(local.json("local up --detach --port 0")["started"], true);
 }
 
+#[cfg(unix)]
+#[test]
+fn an_engine_that_was_killed_is_forgotten() {
+    let local = Local::up();
+    let state = local.state();
+    let pid = state["pid"].to_string();
+    let killed = std::process::Command::new("kill").args(["-9", &pid]).status().expect("kill");
+    assert!(killed.success());
+    local.eventually("the end", |local| local.0.raw("local status").0 == 1);
+    assert_snapshot!(masked(&local.0.run("local down"), Some(&state)), @"
+    exit 0
+    --- stderr
+    note: the engine (process [PID]) had already gone; its data stays in [FOLDER]/data/zae-limiter/local/dynamodb.db
+    ");
+    assert!(!local.path("state.json").exists() && !local.path("address").exists());
+    assert_snapshot!(local.0.run("local down"), @"
+    exit 0
+    --- stderr
+    note: the engine is not running
+    ");
+    // The next one is where shells look for it.
+    let again = local.json("local up --detach");
+    assert_eq!(again["endpoint"], format!("http://127.0.0.1:{}", state["port"]));
+}
+
 #[test]
 fn following_ends_with_the_engine() {
     let local = Local::up();

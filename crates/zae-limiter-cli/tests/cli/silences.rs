@@ -48,6 +48,29 @@ fn a_cursor_that_names_nothing_is_told() {
     }
 }
 
+/// Ids are in no order that anybody knows: a page after one that does not exist would leave out some
+/// deleted namespaces, and nobody could say which.
+#[test]
+fn a_cursor_that_is_the_id_of_no_namespace_is_refused() {
+    let sandbox = Sandbox::with_store();
+    for line in ["namespace register team-a team-b", "namespace delete team-a"] {
+        assert_eq!(sandbox.raw(line).0, 0);
+    }
+    let (_, orphans) = sandbox.raw("namespace orphans --output json");
+    let orphans: serde_json::Value = serde_json::from_str(&orphans).expect("JSON");
+    let deleted = orphans["items"][0]["namespace_id"].as_str().expect("an id").to_owned();
+    assert_snapshot!(sandbox.run("namespace orphans --cursor bogus"), @"
+    exit 2
+    --- stderr
+    error: invalid value 'bogus' for '--cursor <CURSOR>': this listing prints no such cursor
+    hint: give the cursor that the page before printed, or begin without --cursor
+    ");
+    assert_eq!(sandbox.raw(&format!("namespace orphans --cursor {deleted}")).0, 0);
+    // It may have been recovered since the page before.
+    assert_eq!(sandbox.raw(&format!("namespace recover {deleted}")).0, 0);
+    assert_eq!(sandbox.raw(&format!("namespace orphans --cursor {deleted}")).0, 0);
+}
+
 #[test]
 fn the_capacity_of_a_typo_is_told() {
     let sandbox = Sandbox::with_store();

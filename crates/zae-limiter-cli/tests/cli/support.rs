@@ -97,6 +97,11 @@ impl Sandbox {
         self.run_words(&line.split_whitespace().collect::<Vec<_>>())
     }
 
+    /// The help of a command. The options that every command has are shown as `[GLOBAL OPTIONS]`.
+    pub(crate) fn help(&self, command: &str) -> String {
+        without_globals(&self.run(&format!("{command} --help")))
+    }
+
     /// Runs words that may have spaces in them.
     pub(crate) fn run_words<S: AsRef<str>>(&self, words: &[S]) -> String {
         let output = self.command(words).output().expect("the binary starts");
@@ -177,6 +182,16 @@ fn without_patience(text: &str) -> String {
     text.split_inclusive('\n').filter(|line| !is_patience(line)).collect()
 }
 
+/// The options that every command has, from their heading to the blank line before what follows,
+/// become `[GLOBAL OPTIONS]`.
+fn without_globals(text: &str) -> String {
+    let (before, rest) = text.split_once("Global options:\n").expect("global options");
+    let is_below = |line: &&str| line.starts_with(' ') || line.trim().is_empty();
+    let after: String = rest.split_inclusive('\n').skip_while(is_below).collect();
+    let gap = if after.is_empty() { "" } else { "\n" };
+    format!("{before}[GLOBAL OPTIONS]\n{gap}{after}")
+}
+
 /// Exact waits in JSON become `[MS]`; 0 and null stay.
 fn without_waits(text: &str) -> String {
     const KEY: &str = "\"retry_after_ms\":";
@@ -197,6 +212,10 @@ fn filters_hide_what_differs_and_nothing_else() {
     assert_eq!(
         without_times("2026-01-02T03:04:05Z      x 2026-01-02T03:00:00Z"),
         "[TIME]  x 2026-01-02T03:00:00Z"
+    );
+    assert_eq!(
+        without_globals("a\n\nGlobal options:\n      --x\n          y\n\n  -q\n\nb\n  c\n"),
+        "a\n\n[GLOBAL OPTIONS]\n\nb\n  c\n"
     );
     assert_eq!(
         without_waits(

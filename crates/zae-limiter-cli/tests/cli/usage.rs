@@ -88,7 +88,7 @@ fn help() {
 
     -h is short, --help also shows the global options and examples.
     ");
-    assert_snapshot!(sandbox.run("acquire --help"), @"
+    assert_snapshot!(sandbox.help("acquire"), @"
     exit 0
     --- stdout
     Take from every limit of the chain, or from none
@@ -125,38 +125,7 @@ fn help() {
       -h, --help
               Print help (see a summary with '-h')
 
-    Global options:
-          --store <URL>
-              Where limits live: sqlite:PATH, dynamodb:STACK or memory: [env: ZAEL_STORE] [default: a
-              file in your data directory]
-
-      -n, --name <STACK>
-              Short for --store dynamodb:STACK [env: ZAEL_STACK]
-
-          --region <REGION>
-              The AWS region of the stack [env: AWS_REGION] [default: us-east-1]
-
-          --endpoint-url <URL>
-              Custom DynamoDB endpoint, e.g. http://127.0.0.1:8000 [env: AWS_ENDPOINT_URL]
-
-      -N, --namespace <NAME>
-              The tenant to work in [env: ZAEL_NAMESPACE] [default: default]
-
-          --output <FORM>
-              How answers are printed [default: table]
-
-              [possible values: table, json]
-
-      -q, --quiet
-              Print answers and errors only: no notes, warnings or hints
-
-          --color <WHEN>
-              When to use colours [env: NO_COLOR] [default: auto]
-
-              [possible values: auto, always, never]
-
-          --principal <NAME>
-              Who changes something, for the audit log [default: the user of the operating system]
+    [GLOBAL OPTIONS]
 
     Examples:
       zae-limiter acquire key-1 gpt-4 -c rpm=1 -c tpm=500
@@ -164,7 +133,7 @@ fn help() {
       zae-limiter acquire key-1 gpt-4 -c tpm=500 --record tpm=730 --output json
       zae-limiter acquire key-1 gpt-4 -c rpm=1 -l rpm:60/min --must-exist
     ");
-    assert_snapshot!(sandbox.run("system --help"), @"
+    assert_snapshot!(sandbox.help("system"), @"
     exit 0
     --- stdout
     Limits of the whole namespace
@@ -181,38 +150,7 @@ fn help() {
       -h, --help
               Print help (see a summary with '-h')
 
-    Global options:
-          --store <URL>
-              Where limits live: sqlite:PATH, dynamodb:STACK or memory: [env: ZAEL_STORE] [default: a
-              file in your data directory]
-
-      -n, --name <STACK>
-              Short for --store dynamodb:STACK [env: ZAEL_STACK]
-
-          --region <REGION>
-              The AWS region of the stack [env: AWS_REGION] [default: us-east-1]
-
-          --endpoint-url <URL>
-              Custom DynamoDB endpoint, e.g. http://127.0.0.1:8000 [env: AWS_ENDPOINT_URL]
-
-      -N, --namespace <NAME>
-              The tenant to work in [env: ZAEL_NAMESPACE] [default: default]
-
-          --output <FORM>
-              How answers are printed [default: table]
-
-              [possible values: table, json]
-
-      -q, --quiet
-              Print answers and errors only: no notes, warnings or hints
-
-          --color <WHEN>
-              When to use colours [env: NO_COLOR] [default: auto]
-
-              [possible values: auto, always, never]
-
-          --principal <NAME>
-              Who changes something, for the audit log [default: the user of the operating system]
+    [GLOBAL OPTIONS]
     ");
 }
 

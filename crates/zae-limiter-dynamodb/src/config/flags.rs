@@ -3,22 +3,24 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use aws_sdk_dynamodb::types::AttributeValue;
 use futures_util::future::join_all;
+use smallvec::SmallVec;
 use zae_limiter_store::{Level, MemberTake, StoreError, StoreErrorKind};
 
 use super::{Trust, decisive_flag};
-use crate::change::too_busy;
-use crate::constants::{ADMIN_ATTEMPTS_MAX, FLAG_PAUSE};
-use crate::image::{Image, attr::FV};
-use crate::item::{attr, integer_of, key_of};
-use crate::page::{Listing, Walk};
-use crate::retry::Refused;
-use crate::table::{
-    Action, Comparison, Condition, Index, Item, Key, Update, Write, compare, number,
+use crate::DynamoStore;
+use crate::admin::change::too_busy;
+use crate::bucket::image::Image;
+use crate::bucket::write::{
+    BucketWrite, Change, FlagChange, FlagPin, ItemChange, Pins, Purpose, Room,
 };
-use crate::write::{BucketWrite, Writer};
-use crate::{DynamoStore, keys};
+use crate::constants::{ADMIN_ATTEMPTS_MAX, FLAG_PAUSE};
+use crate::records::attr;
+use crate::records::item::{integer_of, key_of};
+use crate::records::keys;
+use crate::table::page::{Listing, Walk};
+use crate::table::retry::Refused;
+use crate::table::{Index, Item, Key};
 
 const OPERATION: &str = "set_disabled";
 
@@ -39,12 +41,15 @@ pub(crate) struct SeenFlag {
 impl SeenFlag {
     /// That of an item.
     fn of(item: &Item) -> SeenFlag {
-        SeenFlag { is_set: item.contains_key(attr::DISABLED), count: integer_of(item, FV) }
+        SeenFlag {
+            is_set: item.contains_key(attr::DISABLED),
+            count: integer_of(item, attr::FLAG_COUNT),
+        }
     }
 
     /// That of an image.
     pub(crate) fn in_image(image: &Image) -> SeenFlag {
-        SeenFlag { is_set: image.disabled, count: image.fv }
+        SeenFlag { is_set: image.disabled, count: image.flag_count }
     }
 
     /// That of a bucket which was made, switched on, a moment ago.
@@ -59,40 +64,23 @@ impl SeenFlag {
 /// configuration, finds another count and fails. Example: an administrator switches off and sees
 /// count 3; another one switches on, sees count 3 as well and writes 4; the first write arrives now
 /// and is refused.
-pub(crate) fn write_flag(key: Key, seen: SeenFlag, disabled: bool) -> Update {
-    let name = || attr::DISABLED.into();
-    let action = if disabled {
-        Action::Set(name(), AttributeValue::Bool(true))
-    } else {
-        Action::Remove(name())
+pub(crate) fn write_flag(key: Key, seen: SeenFlag, disabled: bool) -> BucketWrite {
+    let SeenFlag { is_set, count } = seen;
+    let flag = FlagChange { disabled, count: count.unwrap_or(0).saturating_add(1) };
+    let change = Change {
+        nonce: None,
+        pins: Pins { flag: FlagPin::Seen { is_set, count }, ..Pins::THERE },
+        lines: SmallVec::new(),
+        item: ItemChange { flag: Some(flag), ..ItemChange::only(Room::Uncounted) },
     };
-    let count = number(seen.count.unwrap_or(0).saturating_add(1));
-    let conditions = vec![
-        Condition::Exists(attr::PK.into()),
-        if seen.is_set { Condition::Exists(name()) } else { Condition::Absent(name()) },
-        match seen.count {
-            Some(count) => compare(FV, Comparison::Eq, count),
-            None => Condition::Absent(FV.into()),
-        },
-    ];
-    let write = BucketWrite::update(
-        Writer::Flag,
-        Update { key, actions: vec![action, Action::Set(FV.into(), count)], conditions },
-    );
-    debug_assert!(write.breaches().is_empty(), "{:?}", write.breaches());
-    match write.write {
-        Write::Update(update) => update,
-        Write::Put(_) | Write::Delete(_) | Write::Check(_) => {
-            unreachable!("it was built as an update")
-        }
-    }
+    BucketWrite::change(key, Purpose::Flag, change)
 }
 
 impl DynamoStore {
     /// Looks at the configuration of a bucket that says it is switched off. True when the
     /// configuration says so too; when not, the flag was left behind, and is taken away unless
     /// somebody is faster.
-    pub(crate) async fn is_off_by_configuration(
+    pub(crate) async fn reconcile_flag(
         &self,
         member: &MemberTake<'_>,
         key: &Key,
@@ -101,8 +89,8 @@ impl DynamoStore {
         if self.member(member, Trust::NOTHING).await?.disabled_by.is_some() {
             return Ok(true);
         }
-        let update = write_flag(key.clone(), SeenFlag::in_image(image), false);
-        match self.shared.persist("consume", || self.table().update(&update)).await {
+        let write = write_flag(key.clone(), SeenFlag::in_image(image), false);
+        match self.shared.persist("consume", || self.table().write_bucket(write.clone())).await {
             Ok(_) => tracing::warn!(
                 pk = key.pk,
                 "a bucket was switched off against its configuration, and is on again"
@@ -115,15 +103,18 @@ impl DynamoStore {
     }
 
     /// Switches a bucket off that was made a moment ago, if its configuration still says so.
-    pub(crate) async fn switch_off_newborn(
+    pub(crate) async fn disable_new_bucket(
         &self,
         member: &MemberTake<'_>,
         key: &Key,
     ) -> Result<(), StoreError> {
         let mut seen = SeenFlag::OF_A_NEW_BUCKET;
         for attempt in 1..=ADMIN_ATTEMPTS_MAX {
-            let update = write_flag(key.clone(), seen, true);
-            let found = match self.shared.persist("consume", || self.table().update(&update)).await
+            let write = write_flag(key.clone(), seen, true);
+            let found = match self
+                .shared
+                .persist("consume", || self.table().write_bucket(write.clone()))
+                .await
             {
                 Ok(_) => return Ok(()),
                 Err(Refused::Condition(found)) => found,
@@ -280,17 +271,17 @@ async fn flag_once(
     let mut lost = Vec::new();
     for chunk in writes.chunks(PARALLEL_MAX) {
         // The same write twice is the same write: it may be repeated.
-        let sent = chunk
-            .iter()
-            .map(|(_, update)| store.shared.persist(OPERATION, || store.table().update(update)));
-        for ((bucket, update), result) in chunk.iter().zip(join_all(sent).await) {
+        let sent = chunk.iter().map(|(_, write)| {
+            store.shared.persist(OPERATION, || store.table().write_bucket(write.clone()))
+        });
+        for ((bucket, write), result) in chunk.iter().zip(join_all(sent).await) {
             match result {
                 Ok(_) => drop(reached.insert(bucket.clone())),
                 Err(Refused::Condition(None)) => {}
-                Err(Refused::Condition(Some(_))) => lost.push((bucket.clone(), update.key.clone())),
+                Err(Refused::Condition(Some(_))) => lost.push((bucket.clone(), write.key.clone())),
                 Err(refused) => return Err(unreached(refused.into_error(OPERATION))),
             }
-            store.shared.caches.forget(&update.key.pk);
+            store.shared.caches.forget(&write.key.pk);
         }
     }
     Ok(lost)

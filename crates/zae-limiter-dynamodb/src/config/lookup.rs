@@ -10,11 +10,12 @@ use zae_limiter_store::{Ancestor, MemberKey, OnUnavailable, Resolution, StoreErr
 
 use super::records::{Record, Wanted};
 use super::{Member, resolve_member};
-use crate::change::check_active;
+use crate::Shared;
+use crate::admin::change::check_active;
+use crate::admin::entity::Owner;
 use crate::constants::{CREATE_TRUST, DISABLED_TRUST, NAMESPACE_TRUST};
-use crate::entity::Owner;
+use crate::records::{item, keys};
 use crate::table::{Item, Key};
-use crate::{Shared, item, keys};
 
 /// How old what is remembered may be to be used again.
 #[derive(Clone, Copy, Debug)]
@@ -29,9 +30,10 @@ impl Trust {
     /// Everything is read.
     pub(crate) const NOTHING: Trust = Trust { namespace: Duration::ZERO, rest: Duration::ZERO };
     /// For a bucket that is about to be made.
-    pub(crate) const BEFORE_BIRTH: Trust = Trust { namespace: NAMESPACE_TRUST, rest: CREATE_TRUST };
+    pub(crate) const BEFORE_CREATE: Trust =
+        Trust { namespace: NAMESPACE_TRUST, rest: CREATE_TRUST };
     /// For a bucket that was just made: whoever switches off must be seen now.
-    pub(crate) const AFTER_BIRTH: Trust =
+    pub(crate) const AFTER_CREATE: Trust =
         Trust { namespace: NAMESPACE_TRUST, rest: Duration::ZERO };
 }
 

@@ -16,7 +16,7 @@ use zae_limiter_store::StoreError;
 
 use crate::Shared;
 use crate::constants::RECORDS_MAX;
-use crate::item::key_of;
+use crate::records::item::key_of;
 use crate::table::{Item, Key, Write};
 
 /// Records are spread over this many epochs, so that a change of one invalidates few others.
@@ -121,7 +121,7 @@ impl<'a> Changing<'a> {
             Write::Update(update) => Some(update.key.clone()),
             Write::Put(put) => key_of(&put.item),
             Write::Delete(delete) => Some(delete.key.clone()),
-            Write::Check(_) => None,
+            Write::Check(_) | Write::Bucket(_) => None,
         };
         Changing { records, keys: writes.iter().filter_map(key).collect() }
     }

@@ -4,9 +4,11 @@
 use aws_sdk_dynamodb::types::AttributeValue;
 use zae_limiter_store::{Level, StoreError, StoreErrorKind};
 
-use crate::item::{attr, corrupt, index_actions, integer_of, whole_number};
+use crate::DynamoStore;
+use crate::records::attr;
+use crate::records::item::{corrupt, index_actions, integer_of, whole_number};
+use crate::records::keys;
 use crate::table::{Action, Comparison, Condition, Delete, Item, Key, Update, Write, compare};
-use crate::{DynamoStore, keys};
 
 /// The size from which a registry takes no more names, in bytes. A table refuses items of 400 KB;
 /// before that every change of a registry costs a write unit per KB, twice.

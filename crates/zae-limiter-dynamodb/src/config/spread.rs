@@ -7,11 +7,13 @@ use zae_limiter_store::{Level, LimitsInForce, MemberKey, MemberTake, StoreError}
 
 use super::flags::{PARALLEL_MAX, covered_by};
 use super::{Trust, members};
+use crate::DynamoStore;
+use crate::bucket::operation::Moment;
+use crate::bucket::take::Taken;
 use crate::constants::{ADMIN_ATTEMPTS_MAX, SPREAD_MAX};
-use crate::item::key_of;
-use crate::page::Walk;
-use crate::take::{Moment, Taken};
-use crate::{DynamoStore, keys};
+use crate::records::item::key_of;
+use crate::records::keys;
+use crate::table::page::Walk;
 
 /// Nothing is wrong when this fails: the limits are stored, and bind every taker of ours. So it
 /// warns, and that is all.
@@ -91,8 +93,8 @@ async fn reach(
         let limits = found.members.into_iter().next().and_then(|member| member.config.limits);
         let (Some(image), Some((limits, source))) = (&look.image, limits) else { return Ok(()) };
         let limits = LimitsInForce::resolved(limits, source, stamp, BUCKET_TTL_MULTIPLIER);
-        let is_up_to_date =
-            image.is_in_force(&limits.limits) && image.ttl.is_some() == limits.ttl_ms.is_some();
+        let is_up_to_date = image.is_in_force(&limits.limits)
+            && image.expires_s.is_some() == limits.ttl_ms.is_some();
         if image.disabled || is_up_to_date {
             return Ok(());
         }
@@ -109,5 +111,5 @@ async fn reach(
             Taken::Stale | Taken::Contended => store.shared.back_off(attempt).await,
         }
     }
-    Err(crate::change::too_busy("set_limits"))
+    Err(crate::admin::change::too_busy("set_limits"))
 }

@@ -6,15 +6,17 @@ use zae_limiter_core::AuditAction;
 use zae_limiter_store::{Change, Level, LevelConfig, LimitsChange, StoreError};
 
 use super::registry::{self, Presence};
-use crate::change::{Outcome, check_active, is_same_event, too_busy};
+use crate::DynamoStore;
+use crate::admin::change::{Outcome, check_active, is_same_event, too_busy};
+use crate::admin::entity::{check_staying, is_staying};
 use crate::constants::ADMIN_ATTEMPTS_MAX;
-use crate::entity::{check_staying, is_staying};
-use crate::item::config::{self as stored, CONFIG_VERSION, ON_UNAVAILABLE};
-use crate::item::{Event, attr, audit_item, details, stored_version, version_of};
+use crate::records::attr;
+use crate::records::item::config::{self as stored, CONFIG_VERSION, ON_UNAVAILABLE};
+use crate::records::item::{Event, audit_item, details, stored_version, version_of};
+use crate::records::keys;
 use crate::table::{
     Action, Comparison, Condition, Delete, Item, Key, Update, Write, compare_with, number, text,
 };
-use crate::{DynamoStore, keys};
 
 /// A level as it was read, to be changed.
 struct Found<'a> {
@@ -146,14 +148,15 @@ impl<'a> Found<'a> {
         &self,
         change: &Change,
         action: AuditAction,
-        details: Option<crate::item::Details>,
+        details: Option<crate::records::item::Details>,
     ) -> bool {
         let Some(told) = &self.told else { return false };
-        let as_stored = details.or_else(|| crate::item::details_of(told)).unwrap_or_default();
+        let as_stored =
+            details.or_else(|| crate::records::item::details_of(told)).unwrap_or_default();
         is_same_event(told, &audit_item(&self.store.id, change, self.event(action, as_stored), 0))
     }
 
-    fn event(&self, action: AuditAction, details: crate::item::Details) -> Event<'a> {
+    fn event(&self, action: AuditAction, details: crate::records::item::Details) -> Event<'a> {
         Event {
             subject: self.level.subject(),
             action,

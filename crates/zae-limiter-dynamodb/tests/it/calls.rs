@@ -9,9 +9,10 @@ use std::time::Duration;
 use aws_sdk_dynamodb::types::AttributeValue;
 use futures_util::future::join_all;
 use zae_limiter_core::{EntityId, Limit, LimitSource, Milli, ResourceName, Take};
+use zae_limiter_dynamodb::records::keys;
 use zae_limiter_dynamodb::sdk::{Builder, Call, CallLog, Gsi2Projection, SdkTable, TableOptions};
 use zae_limiter_dynamodb::table::{Item, Table};
-use zae_limiter_dynamodb::{CascadeWrites, DynamoStore, keys};
+use zae_limiter_dynamodb::{CascadeWrites, DynamoStore};
 use zae_limiter_store::{
     Adjusted, BucketDelta, BucketStore, Clock, ConsumeOutcome, ConsumeRequest, Delta, Level,
     LimitsInForce, MemberTake, NewEntity,

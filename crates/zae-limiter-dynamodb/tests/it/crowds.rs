@@ -13,6 +13,7 @@ use zae_limiter_core::{
     ConfigStamp, EntityId, Limit, LimitSource, Milli, ResourceName, Take, TimeMs,
 };
 use zae_limiter_dynamodb::DynamoStore;
+use zae_limiter_dynamodb::bucket::write::{BucketWrite, Form};
 use zae_limiter_dynamodb::table::{
     BatchPage, Item, Key, Put, Query, QueryPage, Table, TableError, Update, Write, number,
 };
@@ -20,7 +21,9 @@ use zae_limiter_store::{
     Adjusted, BoxFuture, BucketDelta, BucketStore, Clock, ConsumeOutcome, ConsumeRequest, Delta,
     LimitsInForce, MemberTake, StoreError,
 };
-use zae_limiter_testkit::evaluator::{Asked, EvalOptions, EvalTable, Fate, Faults, Request};
+use zae_limiter_testkit::evaluator::{
+    Asked, EvalOptions, EvalTable, Fate, Faults, Operation, Request,
+};
 
 fn unstored(text: &str) -> LimitsInForce {
     let limit: Limit = text.parse().unwrap();
@@ -113,15 +116,19 @@ struct Outraced {
 
 impl Table for Outraced {
     fn update<'a>(&'a self, update: &'a Update) -> BoxFuture<'a, Result<Item, TableError>> {
+        self.table.update(update)
+    }
+
+    fn write_bucket(&self, write: BucketWrite) -> BoxFuture<'_, Result<Item, TableError>> {
         let less = |left: u32| left.checked_sub(1);
-        if update.key.pk.contains("/BUCKET#")
+        if matches!(write.form, Form::Change(_))
             && self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
         {
             return Box::pin(std::future::ready(Err(TableError::Condition(
-                self.table.get(&update.key),
+                self.table.get(&write.key),
             ))));
         }
-        self.table.update(update)
+        self.table.write_bucket(write)
     }
 
     fn put<'a>(&'a self, put: &'a Put) -> BoxFuture<'a, Result<(), TableError>> {
@@ -169,7 +176,7 @@ async fn a_write_that_was_not_answered_is_sent_again_after_a_pause() {
     assert!(is_granted(&take(&rig.store().await, &[("key", &ten)], 1, rig.clock.now()).await));
     let mut failures = 2;
     let faults = Faults::by(move |asked: &Asked<'_>| {
-        let fails = matches!(asked, Asked::Update(_)) && failures > 0;
+        let fails = asked.operation() == Operation::Update && failures > 0;
         failures -= u32::from(fails);
         if fails { Fate::LostBefore } else { Fate::Pass }
     });
@@ -249,7 +256,7 @@ fn writes_to(rig: &Rig, entity: &str) -> usize {
     let journal = rig.table.take_journal();
     journal
         .iter()
-        .filter(|call| matches!(&call.request, Request::Update(update) if update.key == key))
+        .filter(|call| matches!(&call.request, Request::Bucket(write) if write.key == key))
         .count()
 }
 

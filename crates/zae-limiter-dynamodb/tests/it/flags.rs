@@ -56,7 +56,7 @@ fn is_flagged(rig: &Rig) -> bool {
 fn delayed(nth: u32) -> Faults {
     let mut seen = 0;
     Faults::by(move |asked| match asked {
-        Asked::Update(update) if update.key.pk.contains("/BUCKET#") => {
+        Asked::Bucket(_) => {
             seen += 1;
             if seen == nth { Fate::Late(u32::MAX) } else { Fate::Pass }
         }
@@ -99,7 +99,7 @@ async fn a_delayed_flag_does_not_undo_that_of_another_product() {
     let mut is_sent = false;
     let faults = Faults::by(move |asked| match asked {
         _ if is_sent => Fate::Unreachable,
-        Asked::Update(update) if update.key.pk.contains("/BUCKET#") => {
+        Asked::Bucket(_) => {
             is_sent = true;
             Fate::Late(u32::MAX)
         }

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use zae_limiter_core::Limit;
-use zae_limiter_dynamodb::{DynamoStore, keys};
+use zae_limiter_dynamodb::DynamoStore;
+use zae_limiter_dynamodb::records::keys;
 use zae_limiter_store::{Level, NewEntity};
 use zae_limiter_testkit::evaluator::{EvalOptions, Operation, Point};
 use zae_limiter_testkit::zae_limiter::{AcquireError, RateLimiter, Request};

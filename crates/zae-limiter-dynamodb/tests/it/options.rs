@@ -5,8 +5,10 @@
 use std::time::Duration;
 
 use zae_limiter_core::{EntityId, LimitSource, Milli, ResourceName, Take};
+use zae_limiter_dynamodb::bucket::write::Form;
+use zae_limiter_dynamodb::records::keys;
 use zae_limiter_dynamodb::table::number;
-use zae_limiter_dynamodb::{CascadeWrites, DynamoOptions, DynamoStore, keys};
+use zae_limiter_dynamodb::{CascadeWrites, DynamoOptions, DynamoStore};
 use zae_limiter_store::{
     BucketDelta, BucketStore, Clock, ConfigStore, ConsumeOutcome, ConsumeRequest, Delta, Level,
     LimitsInForce, MemberTake, PageRequest,
@@ -186,7 +188,7 @@ async fn order(process: &Process) -> Vec<String> {
     assert!(is_granted(&process.take(&CHAIN, 1).await));
     let updates =
         process.rig.table.take_journal().into_iter().filter_map(|call| match call.request {
-            Request::Update(update) => Some(update.key.pk.rsplit_once('/').unwrap().1.to_owned()),
+            Request::Bucket(write) => Some(write.key.pk.rsplit_once('/').unwrap().1.to_owned()),
             _ => None,
         });
     updates.collect()
@@ -226,10 +228,11 @@ async fn the_grace_saves_refills_of_a_bucket_that_is_nearly_full() {
         process.rig.clock.sleep(Duration::from_millis(1_050)).await;
         process.calls();
         assert!(is_granted(&process.take(&["org"], 1).await));
-        let Request::Update(update) = &process.rig.table.take_journal().remove(0).request else {
+        let Request::Bucket(write) = &process.rig.table.take_journal().remove(0).request else {
             panic!("not one write")
         };
-        let moves = format!("{:?}", update.actions).contains("\"rf\"");
+        let moves =
+            matches!(&write.form, Form::Change(change) if change.item.refilled_at.is_some());
         assert_eq!(moves, moved, "{grace_ms} ms of grace");
     }
 }

@@ -1,5 +1,6 @@
 //! Calls as data: what was asked, what landed, what was told.
 
+use zae_limiter_dynamodb::bucket::write::{BucketWrite, Form};
 use zae_limiter_dynamodb::table::{Item, Key, Put, Query, TableError, Update, Write};
 
 use super::faults::Fate;
@@ -42,6 +43,8 @@ impl Operation {
 /// What is asked of the table, borrowed.
 #[derive(Clone, Copy, Debug)]
 pub enum Asked<'a> {
+    /// A write of a bucket, as an update or a put.
+    Bucket(&'a BucketWrite),
     /// A conditional update.
     Update(&'a Update),
     /// A conditional put.
@@ -61,6 +64,8 @@ impl Asked<'_> {
     #[must_use]
     pub fn operation(&self) -> Operation {
         match self {
+            Asked::Bucket(BucketWrite { form: Form::Make(_), .. }) => Operation::Put,
+            Asked::Bucket(_) => Operation::Update,
             Asked::Update(_) => Operation::Update,
             Asked::Put(_) => Operation::Put,
             Asked::Transact(..) => Operation::Transact,
@@ -74,6 +79,7 @@ impl Asked<'_> {
     #[must_use]
     pub fn to_request(&self) -> Request {
         match *self {
+            Asked::Bucket(write) => Request::Bucket(write.clone()),
             Asked::Update(update) => Request::Update(update.clone()),
             Asked::Put(put) => Request::Put(put.clone()),
             Asked::Transact(writes, token) => Request::Transact(writes.to_vec(), token.to_owned()),
@@ -87,6 +93,8 @@ impl Asked<'_> {
 /// What was asked of the table.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
+    /// A write of a bucket, as an update or a put.
+    Bucket(BucketWrite),
     /// A conditional update.
     Update(Update),
     /// A conditional put.
@@ -106,6 +114,7 @@ impl Request {
     #[must_use]
     pub fn as_asked(&self) -> Asked<'_> {
         match self {
+            Request::Bucket(write) => Asked::Bucket(write),
             Request::Update(update) => Asked::Update(update),
             Request::Put(put) => Asked::Put(put),
             Request::Transact(writes, token) => Asked::Transact(writes, token),

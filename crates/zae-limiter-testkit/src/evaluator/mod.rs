@@ -37,8 +37,9 @@ mod value;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use zae_limiter_dynamodb::clock::{DateWatch, TableTime};
+use zae_limiter_dynamodb::bucket::write::BucketWrite;
 use zae_limiter_dynamodb::constants::ATTEMPT_TIMEOUT;
+use zae_limiter_dynamodb::table::clock::{DateWatch, TableTime};
 use zae_limiter_dynamodb::table::{
     BatchPage, Item, Key, Put, Query, QueryPage, Table, TableError, Update, Write,
 };
@@ -309,7 +310,7 @@ impl EvalTable {
             .map(|dates| dates.watch.sent());
         gate::pause(polls(Point::Before(asked.operation()))).await;
         let caller = Caller { client: self.client, tag: self.tag };
-        let is_single = matches!(asked, Asked::Update(_) | Asked::Put(_));
+        let is_single = matches!(asked, Asked::Bucket(_) | Asked::Update(_) | Asked::Put(_));
         let is_late = is_single
             && began.zip(waiter).is_some_and(|(began, waiter)| {
                 waiter.monotonic().saturating_sub(began) > ATTEMPT_TIMEOUT
@@ -370,6 +371,19 @@ impl Table for EvalTable {
     fn update<'a>(&'a self, update: &'a Update) -> BoxFuture<'a, Result<Item, TableError>> {
         Box::pin(async move {
             expect_answer!(self.call(Asked::Update(update)).await?, Answer::Item(item) => item)
+        })
+    }
+
+    fn write_bucket(&self, write: BucketWrite) -> BoxFuture<'_, Result<Item, TableError>> {
+        Box::pin(async move {
+            match self.call(Asked::Bucket(&write)).await? {
+                Answer::Item(item) => Ok(item),
+                Answer::Done => match write.rendered() {
+                    Write::Put(put) => Ok(put.item),
+                    _ => unreachable!("only a put is answered without an item"),
+                },
+                _ => unreachable!("every operation has one kind of answer"),
+            }
         })
     }
 

@@ -251,6 +251,7 @@ impl State {
 
     fn carry_out(&mut self, asked: &Asked<'_>, fate: Fate) -> Landed {
         match *asked {
+            Asked::Bucket(write) => self.single(&write.rendered()),
             Asked::Update(update) => self.single(&Write::Update(update.clone())),
             Asked::Put(put) => self.single(&Write::Put(put.clone())),
             Asked::Transact(writes, token) => self.transact(writes, token),
@@ -268,7 +269,7 @@ impl State {
             // All of the item is known before the condition is looked at.
             check_item(&wanted.item).map_err(Refusal::Item)?;
         }
-        if !hold(conditions_of(write), before) {
+        if !hold(conditions_of(&write.rendered()), before) {
             return Err(Refusal::Condition(before.cloned()));
         }
         match write {
@@ -278,6 +279,7 @@ impl State {
             Write::Put(wanted) => put(&wanted.item).map(Some).map_err(Refusal::Item),
             Write::Delete(_) => Ok(None),
             Write::Check(_) => Ok(before.cloned()),
+            Write::Bucket(bucket) => self.decided(key, &bucket.rendered()),
         }
     }
 
@@ -322,7 +324,8 @@ impl State {
         let mut keys: Vec<Key> = Vec::with_capacity(writes.len());
         for write in writes {
             match key_and_check(write) {
-                Ok(key) if matches!(write, Write::Update(update) if update.actions.is_empty()) => {
+                Ok(key) if matches!(&*write.rendered(), Write::Update(update) if update.actions.is_empty()) =>
+                {
                     return Landed::rejected(format!("a leg that updates nothing of {key:?}"));
                 }
                 Ok(key) if keys.contains(&key) => {
@@ -529,6 +532,7 @@ fn conditions_of(write: &Write) -> &[Condition] {
         Write::Put(put) => &put.conditions,
         Write::Delete(delete) => &delete.conditions,
         Write::Check(check) => &check.conditions,
+        Write::Bucket(_) => &[],
     }
 }
 
@@ -547,6 +551,7 @@ fn key_and_check(write: &Write) -> Result<Key, String> {
             return Err("a check of nothing".to_owned());
         }
         Write::Check(check) => check.key.clone(),
+        Write::Bucket(bucket) => return key_and_check(&bucket.rendered()),
     };
     check_key(&key)?;
     Ok(key)

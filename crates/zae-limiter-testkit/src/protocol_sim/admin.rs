@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use aws_sdk_dynamodb::types::AttributeValue;
+use zae_limiter_dynamodb::bucket::writers::Writer;
 use zae_limiter_dynamodb::table::{Item, Key};
-use zae_limiter_dynamodb::write::Writer;
 
 use super::bucket_of;
 use crate::evaluator::{Call, Change};

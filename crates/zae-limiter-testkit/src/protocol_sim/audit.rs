@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use zae_limiter_core::{EntityId, ResourceName};
+use zae_limiter_dynamodb::bucket::write::BucketWrite;
+use zae_limiter_dynamodb::bucket::writers::Writer;
 use zae_limiter_dynamodb::constants::CREATE_TRUST;
 use zae_limiter_dynamodb::table::{Item, Write};
-use zae_limiter_dynamodb::write::Writer;
 use zae_limiter_store::{Clock, LimitsInForce};
 
 use super::configured::MadeAgain;
@@ -14,7 +15,7 @@ use super::ledger::{Amounts, Landing};
 use super::slots::Landed;
 use super::stored::{self, Stored, StoredLimit};
 use super::tap::Sent;
-use super::writer::{classify, debits, nonce, place};
+use super::writer::{debits, place};
 use super::{Knowledge, Scene, bucket_of, events};
 use crate::books::{Asked, Books, Call as StoreCall, Part, PlannedMember, State};
 use crate::evaluator::{Call, Change, Request, SWEEPER, Told};
@@ -73,9 +74,7 @@ impl Scene {
                 }
             };
             if self.is_traced {
-                let writer = write
-                    .as_ref()
-                    .and_then(|write| classify(asked.map_or("", |asked| asked.operation), write));
+                let writer = write.map(BucketWrite::writer);
                 let truth = self.truth.now().0;
                 lines.push(format!(
                     "    landed on {entity}/{resource} at {truth}: {} ({})",
@@ -83,31 +82,31 @@ impl Scene {
                     words(writer, change)
                 ));
             }
-            let verdict = self.check(&mut known, call, (write.as_ref(), change), (sent, asked));
+            let verdict = self.check(&mut known, call, (write, change), (sent, asked));
             verdict.map_err(|broken| format!("{entity}/{resource}, {}: {broken}", what()))?;
-            if let (Some(asked), Some(write)) = (asked, &write) {
-                self.check_birth(&mut known, asked, write, change)?;
+            if let (Some(asked), Some(write)) = (asked, write) {
+                self.check_created(&mut known, asked, write, change)?;
             }
         }
-        if let (Some(id), Some(asked), false) = (id, asked, is_copy) {
+        if let (Some(id), false) = (id, is_copy) {
             let Knowledge { slots, ideals, .. } = &mut *known;
-            slots.heard(id, asked, call, ideals);
+            slots.heard(id, call, ideals);
         }
         Ok(())
     }
 
-    fn check_birth(
+    fn check_created(
         &self,
         known: &mut Knowledge,
         asked: &StoreCall,
-        write: &Write,
+        write: &BucketWrite,
         change: &Change,
     ) -> Result<(), Broken> {
-        match (&asked.asked, classify(asked.operation, write)) {
-            (Asked::Consume { members }, Some(Writer::Create)) => {
+        match (&asked.asked, write.writer()) {
+            (Asked::Consume { members }, Writer::Create) => {
                 check_made(known, asked, members, change)
             }
-            (Asked::Adjust { parts }, Some(Writer::Recreate)) => {
+            (Asked::Adjust { parts }, Writer::Recreate) => {
                 check_made_again(known, asked, parts, change)
             }
             _ => Ok(()),
@@ -118,7 +117,7 @@ impl Scene {
         &self,
         known: &mut Knowledge,
         call: &Call,
-        (write, change): (Option<&Write>, &Change),
+        (write, change): (Option<&BucketWrite>, &Change),
         (sent, asked): (Option<Sent>, Option<&StoreCall>),
     ) -> Result<(), Broken> {
         let truth = self.truth.now().0;
@@ -158,16 +157,14 @@ impl Scene {
             known.instants.entry(pk.clone()).or_default().note(&after);
             return Ok(());
         }
-        let write = write.ok_or("a bucket was changed by no write")?;
-        let operation = asked.map_or("", |asked| asked.operation);
-        let writer = classify(operation, write)
-            .ok_or_else(|| format!("no writer of the registry does {write:?}"))?;
+        let write = write.ok_or("a bucket was changed by no writer of the registry")?;
+        let writer = write.writer();
         let wanted = asked.map_or_else(Wanted::default, |asked| wanted(asked, change, writer));
         let landing = Landing {
             writer,
             before: before.as_ref(),
             after: &after,
-            nonce: nonce(write),
+            nonce: write.nonce().map(|nonce| nonce.as_str()),
             now: sent.and_then(|sent| sent.now),
             asked: &wanted.amounts,
             limits: wanted.limits.as_ref(),
@@ -281,32 +278,21 @@ fn names_of(change: &Change) -> Option<(&str, EntityId, ResourceName)> {
 }
 
 /// The writes of a call to buckets, each with what it changed; a sweep has none.
-fn writes(call: &Call) -> Vec<(Option<Write>, &Change)> {
+fn writes(call: &Call) -> Vec<(Option<&BucketWrite>, &Change)> {
     let changes = call.changes.iter().filter(|change| bucket_of(&change.key).is_some());
     changes
         .map(|change| {
             let write = match &call.request {
-                Request::Update(update) => Some(Write::Update(update.clone())),
-                Request::Put(put) => Some(Write::Put(put.clone())),
-                Request::Transact(writes, _) => {
-                    writes.iter().find(|write| is_about(write, &change.key.pk)).cloned()
-                }
-                Request::BatchGet(..) | Request::Query(_) | Request::DeleteBatch(_) => None,
+                Request::Bucket(write) => Some(write),
+                Request::Transact(writes, _) => writes.iter().find_map(|write| match write {
+                    Write::Bucket(write) if write.key == change.key => Some(&**write),
+                    _ => None,
+                }),
+                _ => None,
             };
             (write, change)
         })
         .collect()
-}
-
-fn is_about(write: &Write, pk: &str) -> bool {
-    match write {
-        Write::Update(update) => update.key.pk == pk,
-        Write::Delete(delete) => delete.key.pk == pk,
-        Write::Put(put) => {
-            put.item.get("PK").and_then(|value| value.as_s().ok()).is_some_and(|found| found == pk)
-        }
-        Write::Check(_) => false,
-    }
 }
 
 /// What a call wants of a bucket.

@@ -10,8 +10,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use zae_limiter_dynamodb::bucket::write::BucketWrite;
 use zae_limiter_dynamodb::constants::ATTEMPT_TIMEOUT;
-use zae_limiter_dynamodb::table::{Table, Write};
+use zae_limiter_dynamodb::table::Table;
 
 use crate::evaluator::EvalTable;
 use crate::journal::finish;
@@ -24,7 +25,7 @@ const ARRIVES: u64 = 20;
 struct Copy {
     /// The handle that marks it; nothing happens to a copy but that it is late.
     table: EvalTable,
-    write: Write,
+    write: BucketWrite,
     /// When the request was sent, truly.
     sent_ms: i64,
 }
@@ -53,7 +54,7 @@ impl Echoes {
     }
 
     /// A request is sent, and will be delivered once more.
-    pub(crate) fn add(&self, table: EvalTable, write: Write, sent_ms: i64) {
+    pub(crate) fn add(&self, table: EvalTable, write: BucketWrite, sent_ms: i64) {
         self.lock().waiting.push(Copy { table, write, sent_ms });
     }
 
@@ -82,13 +83,9 @@ impl Echoes {
                 if chosen(rng) { arrived.push(copy) } else { waiting.push(copy) }
             }
         }
-        for Copy { table, write, .. } in &arrived {
+        for Copy { table, write, .. } in arrived {
             // Nobody is there to be told.
-            match write {
-                Write::Update(update) => drop(finish(table.update(update))),
-                Write::Put(put) => drop(finish(table.put(put))),
-                Write::Delete(_) | Write::Check(_) => {}
-            }
+            drop(finish(table.write_bucket(write)));
         }
     }
 

@@ -1,6 +1,6 @@
 //! When an item may be forgotten: never before it is full, or a debt would be forgiven.
 
-use zae_limiter_dynamodb::write::Writer;
+use zae_limiter_dynamodb::bucket::writers::Writer;
 
 use super::ledger::Landing;
 use super::stored::StoredLimit;

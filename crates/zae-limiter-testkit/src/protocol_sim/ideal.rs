@@ -9,8 +9,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use zae_limiter_dynamodb::bucket::writers::Writer;
 use zae_limiter_dynamodb::constants::{CLOCK_OFF_MAX_MS, WRITE_AGE_MAX};
-use zae_limiter_dynamodb::write::Writer;
 
 use super::ledger::Amounts;
 use super::stored::{Stored, StoredLimit};

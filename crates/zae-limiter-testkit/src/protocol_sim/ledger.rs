@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 
 use zae_limiter_core::{Limit, LimitSource};
+use zae_limiter_dynamodb::bucket::writers::Writer;
 use zae_limiter_dynamodb::constants::{REFILL_AHEAD_MAX_MS, UNREPORTED_MAX, WCU_PER_WRITE_MILLI};
-use zae_limiter_dynamodb::write::Writer;
 use zae_limiter_store::LimitsInForce;
 
 use super::instant::Instant;
@@ -102,7 +102,7 @@ impl Landing<'_> {
     pub(crate) fn check(&self) -> Result<(), Broken> {
         self.check_amounts()?;
         match self.before {
-            None => self.check_birth()?,
+            None => self.check_create()?,
             Some(before) => self.check_update(before)?,
         }
         for (name, limit) in &self.after.limits {
@@ -147,7 +147,7 @@ impl Landing<'_> {
         Err(format!("{:?} counts {amounts:?}, asked was one of {:?}", self.writer, self.asked))
     }
 
-    fn check_birth(&self) -> Result<(), Broken> {
+    fn check_create(&self) -> Result<(), Broken> {
         if !matches!(self.writer, Writer::Create | Writer::Recreate) {
             return Err(format!("{:?} made a bucket", self.writer));
         }

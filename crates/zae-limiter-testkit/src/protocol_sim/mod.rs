@@ -26,9 +26,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use zae_limiter_dynamodb::bucket::writers::REGISTRY;
 use zae_limiter_dynamodb::constants::CLOCK_OFF_MAX_MS;
 use zae_limiter_dynamodb::table::{Key, Table};
-use zae_limiter_dynamodb::write::REGISTRY;
 use zae_limiter_dynamodb::{CascadeWrites, DynamoOptions, DynamoStore};
 use zae_limiter_store::{Clock, ManualClock, SeededEntropy, Store};
 
@@ -301,7 +301,8 @@ impl Scene {
     }
 
     fn namespace_id(&self, name: &str) -> Option<String> {
-        let record = self.table.get(&zae_limiter_dynamodb::keys::namespace_by_name(name))?;
+        let record =
+            self.table.get(&zae_limiter_dynamodb::records::keys::namespace_by_name(name))?;
         record.get("namespace_id").and_then(|id| id.as_s().ok()).cloned()
     }
 

@@ -4,15 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 use zae_limiter_core::LIMITS_MAX;
+use zae_limiter_dynamodb::bucket::writers::Writer;
 use zae_limiter_dynamodb::constants::{REFILL_ATTEMPTS_MAX, WRITE_AGE_MAX};
-use zae_limiter_dynamodb::table::Write;
-use zae_limiter_dynamodb::write::Writer;
 use zae_limiter_store::ConsumeOutcome;
 
 use super::due::Due;
 use super::ideal::IdealBucket;
 use super::ledger::Amounts;
-use super::writer::{classify, counted, debits, nonce};
+use super::writer::debits;
 use super::{Coverage, bucket_of};
 use crate::books::{Asked, Call as StoreCall, CallId, Part, PlannedMember, State, Told as Said};
 use crate::evaluator::{Call, Request, Told};
@@ -133,34 +132,20 @@ impl Slots {
     pub(crate) fn heard(
         &mut self,
         id: CallId,
-        asked: &StoreCall,
         call: &Call,
         ideals: &BTreeMap<String, IdealBucket>,
     ) {
-        let (write, key) = match &call.request {
-            Request::Update(update) => (Write::Update(update.clone()), update.key.clone()),
-            Request::Put(put) => (
-                Write::Put(put.clone()),
-                zae_limiter_dynamodb::table::Key {
-                    pk: text(put, "PK"),
-                    sk: text(put, "SK").into(),
-                },
-            ),
-            _ => return,
-        };
-        let (Some((entity, _)), Some(writer)) =
-            (bucket_of(&key), classify(asked.operation, &write))
-        else {
-            return;
-        };
+        let Request::Bucket(write) = &call.request else { return };
+        let Some((entity, _)) = bucket_of(&write.key) else { return };
+        let writer = write.writer();
         if call.told != Told::Nobody {
             let slot = self.slots.entry((id, entity.to_owned())).or_default();
             let is_gone = ideals
-                .get(&key.pk)
-                .is_none_or(|ideal| !counted(&write).any(|name| ideal.has(name)));
+                .get(&write.key.pk)
+                .is_none_or(|ideal| !write.counted().any(|name| ideal.has(name.as_str())));
             slot.heard.push(Heard { writer, told: call.told, is_gone });
             if call.told == Told::Condition && debits(writer) {
-                slot.failed.extend(nonce(&write).map(ToOwned::to_owned));
+                slot.failed.extend(write.nonce().map(ToString::to_string));
             }
         }
     }
@@ -451,8 +436,4 @@ fn check_adjusted(
         return Err(format!("said to have failed, and known to have landed: {slot:?}"));
     }
     Ok(())
-}
-
-fn text(put: &zae_limiter_dynamodb::table::Put, name: &str) -> String {
-    put.item.get(name).and_then(|value| value.as_s().ok()).cloned().unwrap_or_default()
 }

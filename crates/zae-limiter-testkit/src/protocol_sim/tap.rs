@@ -3,15 +3,14 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use zae_limiter_dynamodb::clock::TableTime;
+use zae_limiter_dynamodb::bucket::write::{BucketWrite, Purpose};
+use zae_limiter_dynamodb::table::clock::TableTime;
 use zae_limiter_dynamodb::table::{
     BatchPage, Item, Key, Put, Query, QueryPage, Table, TableError, Update, Write,
 };
-use zae_limiter_dynamodb::write::Writer;
 use zae_limiter_store::{BoxFuture, Clock, ManualClock};
 
 use super::echo::Echoes;
-use super::writer::classify;
 use crate::books::{Books, CallId};
 use crate::evaluator::EvalTable;
 
@@ -84,16 +83,13 @@ impl Tap {
         (self.table.clone().with_tag(self.outbox.push(sent)), sent)
     }
 
-    /// Sends a write of one item, which the network may deliver twice.
-    fn send_write(&self, write: impl FnOnce() -> Write) -> EvalTable {
+    /// Sends a write of a bucket, which the network may deliver twice.
+    fn send_write(&self, write: &BucketWrite) -> EvalTable {
         let (table, sent) = self.send();
-        if self.echoes.wants() {
-            let write = write();
-            let operation = sent.call.map_or("", |id| self.books.lock().calls[id].operation);
-            if classify(operation, &write).is_none_or(|writer| writer != Writer::Credit) {
-                let tag = self.outbox.push(Sent { is_copy: true, ..sent });
-                self.echoes.add(self.beyond.clone().with_tag(tag), write, self.truth.now().0);
-            }
+        if self.echoes.wants() && write.purpose != Purpose::GiveBack {
+            let tag = self.outbox.push(Sent { is_copy: true, ..sent });
+            let beyond = self.beyond.clone().with_tag(tag);
+            self.echoes.add(beyond, write.clone(), self.truth.now().0);
         }
         table
     }
@@ -101,13 +97,15 @@ impl Tap {
 
 impl Table for Tap {
     fn update<'a>(&'a self, update: &'a Update) -> BoxFuture<'a, Result<Item, TableError>> {
-        Box::pin(
-            async move { self.send_write(|| Write::Update(update.clone())).update(update).await },
-        )
+        Box::pin(async move { self.send().0.update(update).await })
+    }
+
+    fn write_bucket(&self, write: BucketWrite) -> BoxFuture<'_, Result<Item, TableError>> {
+        Box::pin(async move { self.send_write(&write).write_bucket(write).await })
     }
 
     fn put<'a>(&'a self, put: &'a Put) -> BoxFuture<'a, Result<(), TableError>> {
-        Box::pin(async move { self.send_write(|| Write::Put(put.clone())).put(put).await })
+        Box::pin(async move { self.send().0.put(put).await })
     }
 
     fn transact<'a>(

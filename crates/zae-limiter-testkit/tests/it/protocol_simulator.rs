@@ -2,7 +2,7 @@
 //! command that replays it. `docs/protocol-simulator.md` says what is simulated, what is checked,
 //! and which guard of the protocol it misses when it is gone.
 
-use zae_limiter_dynamodb::write::{REGISTRY, Writer};
+use zae_limiter_dynamodb::bucket::writers::{REGISTRY, Writer};
 use zae_limiter_testkit::sim::{Backend, Report, replay as replay_seed, simulate_all};
 
 /// Seeds of a usual run; `ZAEL_SIM_SEEDS` asks for another number, `ZAEL_SIM_FIRST` for others.

@@ -18,7 +18,7 @@ use zae_limiter::{
     Clock, PageRequest, RateLimiter, SystemClock, UsageQuery, UsageSnapshot, UsageWindow,
 };
 
-use crate::args::DemoArgs;
+use crate::args::file::DemoArgs;
 use crate::chart::{Chart, Row};
 use crate::exit::Exit;
 use crate::printer::Printer;
@@ -109,7 +109,7 @@ async fn simulate(
         // The last word says it all again.
         printer.redraw(lines, &Text::new())?;
     } else if plain {
-        printer.redraw(0, &Text::new().line(Cell::plain("")))?;
+        printer.redraw(0, &Text::of(""))?;
     }
     let board = board.lock().unwrap_or_else(PoisonError::into_inner).clone();
     Ok(board)

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use zae_limiter::{Clock, SystemClock};
 
 use super::world::RESOURCE;
-use crate::args::StoreUrl;
+use crate::args::value::StoreUrl;
 use crate::error::Failure;
 use crate::escape::quoted;
 use crate::settings::Environment;
@@ -49,7 +49,7 @@ impl Place {
         };
         Ok(Place {
             named,
-            temporary_directory: environment.temporary_directory().to_owned(),
+            temporary_directory: environment.temporary_directory.clone(),
             program: environment.program(),
         })
     }

@@ -13,8 +13,9 @@ mod seeds;
 use std::sync::Arc;
 
 use zae_limiter_core::{AuditEvent, AuditSubject, EntityId, Milli, Take};
+use zae_limiter_dynamodb::records::keys;
 use zae_limiter_dynamodb::table::{Item, Table};
-use zae_limiter_dynamodb::{DynamoOptions, DynamoStore, keys};
+use zae_limiter_dynamodb::{DynamoOptions, DynamoStore};
 use zae_limiter_store::{
     AuditQuery, BucketStore, Change, ConfigStore, ConsumeOutcome, ConsumeRequest, EntityUpdate,
     HistoryStore, Level, LimitsInForce, MemberTake, NamespaceStore, NewEntity, PageRequest,

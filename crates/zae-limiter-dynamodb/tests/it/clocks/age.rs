@@ -21,8 +21,8 @@ async fn zombie(late: Duration) -> (ConsumeOutcome, u64) {
     let sent = Arc::clone(&attempts);
     let faults = Faults::by(move |asked: &Asked<'_>| match (asked, sent.load(Ordering::SeqCst)) {
         (_, 0) => Fate::Pass,
-        (Asked::Update(_), 1) => Fate::Late(1_000),
-        (Asked::Update(_), sent) if late >= ATTEMPT_TIMEOUT * sent => Fate::LostBefore,
+        (Asked::Bucket(_), 1) => Fate::Late(1_000),
+        (Asked::Bucket(_), sent) if late >= ATTEMPT_TIMEOUT * sent => Fate::LostBefore,
         _ => Fate::Pass,
     });
     let (table, truth, clock) =

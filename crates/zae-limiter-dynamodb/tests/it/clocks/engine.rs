@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use zae_limiter_core::TimeMs;
+use zae_limiter_dynamodb::DynamoStore;
 use zae_limiter_dynamodb::constants::CLOCK_OFF_MAX_MS;
+use zae_limiter_dynamodb::records::keys;
 use zae_limiter_dynamodb::table::Table;
-use zae_limiter_dynamodb::{DynamoStore, keys};
 use zae_limiter_store::{BoxFuture, Clock, PageRequest, SystemClock};
 use zae_limiter_testkit::engine::Engine;
 use zae_limiter_testkit::zae_limiter::{RateLimiter, Request};

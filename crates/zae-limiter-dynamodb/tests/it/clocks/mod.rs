@@ -15,8 +15,9 @@ use std::time::Duration;
 use zae_limiter_core::{
     ConfigStamp, EntityId, EventId, Limit, LimitSource, Milli, ResourceName, Take, TimeMs,
 };
+use zae_limiter_dynamodb::records::keys;
 use zae_limiter_dynamodb::table::{Item, Key, Table};
-use zae_limiter_dynamodb::{DynamoOptions, DynamoStore, keys};
+use zae_limiter_dynamodb::{DynamoOptions, DynamoStore};
 use zae_limiter_store::{
     BoxFuture, BucketStore, Change, Clock, ConsumeOutcome, ConsumeRequest, LimitsInForce,
     ManualClock, MemberTake, SeededEntropy, StoreError,

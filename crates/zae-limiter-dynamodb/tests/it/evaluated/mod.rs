@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use zae_limiter_core::{EventId, Limit, TimeMs};
+use zae_limiter_dynamodb::records::keys;
 use zae_limiter_dynamodb::table::{Key, Table};
-use zae_limiter_dynamodb::{DynamoOptions, DynamoStore, keys};
+use zae_limiter_dynamodb::{DynamoOptions, DynamoStore};
 use zae_limiter_store::{BoxFuture, Change, Clock, LimitsChange, SeededEntropy};
 use zae_limiter_testkit::evaluator::{EvalOptions, EvalTable};
 

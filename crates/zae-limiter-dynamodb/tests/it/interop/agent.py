@@ -1,4 +1,4 @@
-"""The Python product, told what to do by the tests: one expression per line of JSON in, one answer per line out.
+"""The Python package, told what to do by the tests: one expression per line of JSON in, one answer per line out.
 
 An expression sees what an application sees, `repo` (a SyncRepository), `limiter` (a SyncRateLimiter), the package's own
 names, and the functions below. An exception is an answer too.
@@ -29,7 +29,7 @@ repo = limiter = None
 
 
 def make_table():
-    """A table as the product makes it, with what its deployment writes into it."""
+    """A table as the Python package makes it, with what its deployment writes into it."""
     maker = SyncRepository(name=stack, region=region, endpoint_url=endpoint)
     maker.create_table()
     maker.register_namespace("default")

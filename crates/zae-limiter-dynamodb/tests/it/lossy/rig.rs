@@ -193,7 +193,13 @@ impl Rig {
 
     /// The key of a bucket.
     pub(crate) fn pk(&self, bucket: &Bucket) -> String {
-        zae_limiter_dynamodb::keys::bucket(&self.namespace, &bucket.entity, &bucket.resource, 0).pk
+        zae_limiter_dynamodb::records::keys::bucket(
+            &self.namespace,
+            &bucket.entity,
+            &bucket.resource,
+            0,
+        )
+        .pk
     }
 
     /// Forgets what came before: the next writes meet these faults.

@@ -437,7 +437,7 @@ async fn run(
             let entries: Vec<Entry> =
                 all.iter().filter(|entry| step.has_sent(entry)).cloned().collect();
             let pk = |index: usize| {
-                zae_limiter_dynamodb::keys::bucket(
+                zae_limiter_dynamodb::records::keys::bucket(
                     namespace,
                     &buckets[index].entity,
                     &buckets[index].resource,

@@ -7,8 +7,9 @@ use std::time::Duration;
 use aws_sdk_dynamodb::primitives::Blob;
 use aws_sdk_dynamodb::types::AttributeValue;
 use zae_limiter_core::Limit;
+use zae_limiter_dynamodb::DynamoStore;
+use zae_limiter_dynamodb::records::keys;
 use zae_limiter_dynamodb::table::{Item, Key};
-use zae_limiter_dynamodb::{DynamoStore, keys};
 use zae_limiter_store::{
     ConfigStore, Level, LimitsChange, MemberKey, NewEntity, OnUnavailable, StoreError,
     StoreErrorKind,

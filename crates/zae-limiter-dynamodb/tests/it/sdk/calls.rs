@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use zae_limiter_core::TimeMs;
-use zae_limiter_dynamodb::clock::{Span, TableTime};
 use zae_limiter_dynamodb::sdk::CallLog;
+use zae_limiter_dynamodb::table::clock::{Span, TableTime};
 use zae_limiter_dynamodb::table::{
     Action, Comparison, Condition, Index, Item, Key, Query, Sort, Table, Update, compare,
     compare_with, text,

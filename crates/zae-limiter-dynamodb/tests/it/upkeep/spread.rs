@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use futures_util::future::join_all;
-use zae_limiter_dynamodb::keys;
+use zae_limiter_dynamodb::records::keys;
 use zae_limiter_dynamodb::table::{Action, Table, Update};
 use zae_limiter_store::Level;
 use zae_limiter_testkit::zae_limiter::{AcquireError, Request};

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use zae_limiter_core::Limit;
+use zae_limiter_dynamodb::DynamoStore;
+use zae_limiter_dynamodb::records::keys;
 use zae_limiter_dynamodb::sdk::{Builder, SdkTable};
 use zae_limiter_dynamodb::table::{Item, Table};
-use zae_limiter_dynamodb::{DynamoStore, keys};
 use zae_limiter_store::{Clock, Level, PageRequest};
 use zae_limiter_testkit::clocks::StillClock;
 use zae_limiter_testkit::engine::Engine;

@@ -1,0 +1,148 @@
+//! What is switched off and on, for the commands that show it.
+
+use std::pin::Pin;
+use std::task::Poll;
+
+use serde::Serialize;
+use zae_limiter::{
+    EntityId, Error, Level, LevelConfig, Page, PageRequest, RateLimiter, ResourceName,
+};
+
+use crate::args::level::of_entity;
+use crate::table::{Cell, Tone};
+
+/// The most levels that are read to find what is switched off.
+const LEVELS_MAX: usize = 500;
+/// How many levels are read at once: on DynamoDB each is a round trip.
+const AT_ONCE: usize = 16;
+
+/// What is switched off in a namespace, and what is switched on against a weaker level.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Flags {
+    disabled: Vec<String>,
+    enabled: Vec<String>,
+    /// False when there are more levels than were looked at.
+    #[serde(rename = "flags_complete")]
+    is_complete: bool,
+}
+
+impl Flags {
+    /// One line for each kind of flag there is.
+    pub(crate) fn fields(&self) -> Vec<(&'static str, Cell)> {
+        let listed = |levels: &[String]| {
+            if levels.is_empty() { "nothing".to_owned() } else { levels.join(", ") }
+        };
+        let tone = if self.disabled.is_empty() { Tone::Plain } else { Tone::Bad };
+        let mut fields = vec![("disabled", Cell::toned(listed(&self.disabled), tone))];
+        if !self.enabled.is_empty() {
+            fields.push(("enabled", Cell::plain(listed(&self.enabled))));
+        }
+        if !self.is_complete {
+            fields.push((
+                "",
+                Cell::toned(
+                    format!("only the first {LEVELS_MAX} levels were looked at"),
+                    Tone::Dim,
+                ),
+            ));
+        }
+        fields
+    }
+}
+
+/// Looks at the levels of the namespace that have something stored, [`LEVELS_MAX`] of them.
+pub(crate) async fn of_namespace(limiter: &RateLimiter) -> Result<Flags, Error> {
+    let mut levels: Vec<Level> = Vec::new();
+    let resources = first(async |page| limiter.resources_with_defaults(&page).await).await?;
+    levels.extend(resources.into_iter().map(Level::Resource));
+    for resource in first(async |page| limiter.resources_with_entity_limits(&page).await).await? {
+        if levels.len() > LEVELS_MAX {
+            break;
+        }
+        let entities =
+            first(async |page| limiter.entities_with_limits(resource.as_ref(), &page).await)
+                .await?;
+        levels.extend(entities.into_iter().map(|entity| of_entity(entity, resource.clone())));
+    }
+    let is_complete = levels.len() <= LEVELS_MAX;
+    levels.truncate(LEVELS_MAX);
+    let mut flags = Flags { is_complete, ..Flags::default() };
+    for (level, config) in configs(limiter, levels).await? {
+        match config.and_then(|config| config.disabled) {
+            Some(true) => flags.disabled.push(level.to_string()),
+            Some(false) => flags.enabled.push(level.to_string()),
+            None => {}
+        }
+    }
+    Ok(flags)
+}
+
+/// The flag that each entity has for every resource.
+pub(crate) async fn of_entities(
+    limiter: &RateLimiter,
+    entities: &[EntityId],
+) -> Result<Vec<Option<bool>>, Error> {
+    let levels = entities.iter().cloned().map(Level::Entity).collect();
+    let configs = configs(limiter, levels).await?;
+    Ok(configs.into_iter().map(|(_, config)| config.and_then(|config| config.disabled)).collect())
+}
+
+/// The flags that an entity has for single resources.
+pub(crate) async fn on_resources(
+    limiter: &RateLimiter,
+    entity: &EntityId,
+) -> Result<Vec<(ResourceName, bool)>, Error> {
+    let resources = first(async |page| limiter.resources_with_entity_limits(&page).await).await?;
+    let levels = resources
+        .into_iter()
+        .flatten()
+        .map(|resource| Level::EntityResource(entity.clone(), resource));
+    let configs = configs(limiter, levels.take(LEVELS_MAX).collect()).await?;
+    let flagged = configs
+        .into_iter()
+        .filter_map(|(level, config)| Some((level.resource_name()?.clone(), config?.disabled?)));
+    Ok(flagged.collect())
+}
+
+/// One more than [`LEVELS_MAX`] of a listing, to know whether there are more.
+async fn first<T>(
+    list: impl AsyncFn(PageRequest) -> Result<Page<T>, Error>,
+) -> Result<Vec<T>, Error> {
+    let size = u32::try_from(LEVELS_MAX + 1).unwrap_or(u32::MAX);
+    Ok(list(PageRequest::first(size)).await?.items)
+}
+
+/// What is stored at each level, some read at once.
+async fn configs(
+    limiter: &RateLimiter,
+    levels: Vec<Level>,
+) -> Result<Vec<(Level, Option<LevelConfig>)>, Error> {
+    let mut found = Vec::with_capacity(levels.len());
+    for chunk in levels.chunks(AT_ONCE) {
+        let read = all(chunk.iter().map(|level| limiter.level(level))).await;
+        for (level, config) in chunk.iter().zip(read) {
+            found.push((level.clone(), config?));
+        }
+    }
+    Ok(found)
+}
+
+/// What comes of futures that are polled together, in their order.
+async fn all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
+    let mut pending: Vec<Result<Pin<Box<F>>, F::Output>> =
+        futures.map(|future| Ok(Box::pin(future))).collect();
+    std::future::poll_fn(|context| {
+        let mut is_over = true;
+        for slot in &mut pending {
+            if let Ok(future) = slot {
+                match future.as_mut().poll(context) {
+                    Poll::Ready(output) => *slot = Err(output),
+                    Poll::Pending => is_over = false,
+                }
+            }
+        }
+        if is_over { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    pending.into_iter().filter_map(Result::err).collect()
+}

@@ -1,0 +1,11 @@
+//! What several commands need.
+
+pub(crate) mod about;
+pub(crate) mod entities;
+pub(crate) mod flags;
+pub(crate) mod listing;
+#[cfg(feature = "dynamodb")]
+pub(crate) mod local;
+pub(crate) mod lost;
+pub(crate) mod namespaces;
+pub(crate) mod usage;

@@ -1,0 +1,243 @@
+//! The way to a DynamoDB table: the only file of the command line that knows the backend.
+
+use std::time::Duration;
+
+use zae_limiter::dynamodb::DynamoStore;
+use zae_limiter::dynamodb::sdk::{Builder, StackStatus};
+use zae_limiter::{Clock as _, Error, StoreError, StoreErrorKind, SystemClock};
+
+use crate::again::Again;
+use crate::args::local::PORT;
+use crate::args::value::DynamoPlace;
+use crate::engine::{self, Presence};
+use crate::error::Failure;
+use crate::printer::Printer;
+use crate::settings::{Environment, Settings, StorePlace};
+
+/// Where a stack is when nobody says it.
+const REGION: &str = "us-east-1";
+
+/// How long connecting, and one request, may take. A service gives up sooner; a person at a
+/// terminal, perhaps far from the region, would rather wait.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// How long reaching a stack may take in all, credentials and retries included.
+const REACH_MAX: Duration = Duration::from_secs(5);
+
+/// What the address of an engine on this machine begins with.
+const LOCAL: [&str; 2] = ["http://127.0.0.1:", "http://localhost:"];
+
+/// What the store says first when it found nobody to be.
+const NO_CREDENTIALS: &str = "no AWS credentials found";
+
+/// Points the settings at the local engine if that has the stack and this machine has no AWS
+/// credentials: nothing else can be meant then. With credentials the engine is named by
+/// `--endpoint-url` or by `local env`.
+pub(crate) fn prefer_local(settings: &mut Settings, environment: &Environment, printer: &Printer) {
+    let StorePlace::Dynamo(place) = &mut settings.store else { return };
+    if place.endpoint_url.is_some() || environment.knows_aws {
+        return;
+    }
+    let Some(Ok(presence)) = environment.engine_folder().map(|folder| engine::look(&folder)) else {
+        return;
+    };
+    match presence {
+        Presence::Running(state, health)
+            if health.tables.iter().any(|table| table.name == place.stack) =>
+        {
+            let endpoint = engine::endpoint(state.port);
+            let stack = &place.stack;
+            printer
+                .note(&format!("{stack} is a stack of the local engine at {endpoint}; AWS credentials, or --endpoint-url, choose another"));
+            place.endpoint_url = Some(endpoint);
+        }
+        // It may have the stack, and cannot say so. That is told if the stack is not found
+        // elsewhere.
+        Presence::Silent(state, why) => settings.silent_engine = Some(engine::silent(&state, &why)),
+        Presence::Running(..) | Presence::Stopped => {}
+    }
+}
+
+/// A handle on the table of a stack, bound to no namespace yet.
+pub(crate) async fn registry(
+    place: &DynamoPlace,
+    settings: &Settings,
+) -> anyhow::Result<DynamoStore> {
+    reach(place, settings, builder(place).connect_registry()).await
+}
+
+/// The table of a stack as a whole.
+pub(crate) async fn status(
+    place: &DynamoPlace,
+    settings: &Settings,
+) -> anyhow::Result<StackStatus> {
+    reach(place, settings, builder(place).status()).await
+}
+
+/// What comes of asking a stack, or what stands in the way.
+async fn reach<T>(
+    place: &DynamoPlace,
+    settings: &Settings,
+    work: impl Future<Output = Result<T, StoreError>>,
+) -> anyhow::Result<T> {
+    let failure = match within(work).await {
+        Some(Ok(found)) => return Ok(found),
+        Some(Err(error)) => told(place, settings, &error),
+        None => silent(place),
+    };
+    Err(or_local(place, settings, failure).into())
+}
+
+/// Makes the table of a stack with its version record and its first namespace, where they are
+/// missing.
+pub(crate) async fn create_stack(place: &DynamoPlace) -> anyhow::Result<()> {
+    builder(place).create().await.map_err(Error::from)?;
+    Ok(())
+}
+
+/// Where a stack is, in words.
+pub(crate) fn region(place: &DynamoPlace) -> &str {
+    place.region.as_deref().unwrap_or(REGION)
+}
+
+/// Which stack was asked, and where.
+pub(crate) fn place(place: &DynamoPlace) -> String {
+    match &place.endpoint_url {
+        Some(url) => format!("stack {} at {url}", place.stack),
+        None => format!("stack {} at dynamodb.{}.amazonaws.com", place.stack, region(place)),
+    }
+}
+
+/// What to try when a stack does not answer.
+pub(crate) fn hint(place: &DynamoPlace) -> String {
+    match &place.endpoint_url {
+        Some(url) if is_local(url) => {
+            format!("{} starts the local engine with this stack", up(place))
+        }
+        Some(_) => "check the network and --endpoint-url".to_owned(),
+        None => "check the network and --region".to_owned(),
+    }
+}
+
+/// The command that starts the local engine where the stack is looked for.
+fn up(place: &DynamoPlace) -> String {
+    let port = place
+        .endpoint_url
+        .as_deref()
+        .and_then(|url| url.trim_end_matches('/').rsplit(':').next()?.parse::<u16>().ok());
+    let port = port.filter(|port| *port != PORT).map(|port| port.to_string());
+    let words = ["local", "up", "--name", &place.stack]
+        .into_iter()
+        .chain(port.iter().flat_map(|port| ["--port", port]));
+    Again::default().command(&words.collect::<Vec<_>>())
+}
+
+fn is_local(url: &str) -> bool {
+    LOCAL.iter().any(|host| url.starts_with(host))
+}
+
+fn builder(place: &DynamoPlace) -> Builder {
+    let builder = DynamoStore::builder(&place.stack, region(place)).timeouts(PATIENCE, PATIENCE);
+    match &place.endpoint_url {
+        Some(url) => builder.endpoint_url(url),
+        None => builder,
+    }
+}
+
+/// What comes of it within [`REACH_MAX`].
+async fn within<T>(work: impl Future<Output = T>) -> Option<T> {
+    let clock = SystemClock::new();
+    let (mut work, mut late) = (std::pin::pin!(work), clock.sleep(REACH_MAX));
+    std::future::poll_fn(|context| {
+        if let std::task::Poll::Ready(answer) = work.as_mut().poll(context) {
+            return std::task::Poll::Ready(Some(answer));
+        }
+        late.as_mut().poll(context).map(|()| None)
+    })
+    .await
+}
+
+/// The same failure with a hint at the local engine, where that has a stack of this name. AWS was
+/// asked because this machine knows who to be there; a typical one has both.
+fn or_local(place: &DynamoPlace, settings: &Settings, failure: Failure) -> Failure {
+    // The hint at missing credentials names `local env` already.
+    if place.endpoint_url.is_some()
+        || !settings.knows_aws
+        || failure.to_string().starts_with(NO_CREDENTIALS)
+    {
+        return failure;
+    }
+    match settings.engine_folder.as_ref().map(engine::look) {
+        Some(Ok(Presence::Running(state, health)))
+            if health.tables.iter().any(|table| table.name == place.stack) =>
+        {
+            let (stack, endpoint) = (&place.stack, engine::endpoint(state.port));
+            failure.hint(format!(
+                "AWS was asked, because this machine has AWS credentials or profiles. The local engine has a stack {stack}: add \
+                 --endpoint-url {endpoint}, or run `eval \"$(zae-limiter local env)\"`"
+            ))
+        }
+        _ => failure,
+    }
+}
+
+fn silent(place: &DynamoPlace) -> Failure {
+    let failure =
+        Failure::unavailable(format!("the table did not answer within {}s", REACH_MAX.as_secs()));
+    match &place.endpoint_url {
+        Some(url) if is_local(url) => {
+            failure.hint("`zae-limiter local status` says whether the local engine hangs")
+        }
+        _ => failure.hint(hint(place)),
+    }
+}
+
+/// What stands in the way of reaching a stack, with what to try: a place that cannot be was typed
+/// wrong, one on this machine may not have been started.
+fn told(place: &DynamoPlace, settings: &Settings, error: &StoreError) -> Failure {
+    let is_local = place.endpoint_url.as_deref().is_some_and(is_local);
+    let is_without_credentials =
+        error.kind() == StoreErrorKind::Denied && error.message().starts_with(NO_CREDENTIALS);
+    match (&settings.silent_engine, error.kind()) {
+        (Some(silent), kind) if is_without_credentials || kind == StoreErrorKind::NotFound => {
+            return silent.clone();
+        }
+        _ => {}
+    }
+    match error.kind() {
+        StoreErrorKind::Invalid => Failure::usage(error.message()),
+        StoreErrorKind::Unavailable => Failure::store(error).hint(hint(place)),
+        StoreErrorKind::NotFound if is_local => Failure::store(error).hint(hint(place)),
+        StoreErrorKind::Internal if let Some(url) = &place.endpoint_url => Failure::store(error)
+            .hint(format!("check --endpoint-url: is it DynamoDB that answers at {url}?")),
+        _ if is_without_credentials => no_credentials(place, settings),
+        _ => Failure::store(error),
+    }
+}
+
+fn no_credentials(place: &DynamoPlace, settings: &Settings) -> Failure {
+    let local = match settings.knows_aws {
+        true => "for the local engine, `eval \"$(zae-limiter local env)\"` sets what is needed"
+            .to_owned(),
+        // Then a stack of the engine is found without any variable: either is missing.
+        false => format!("or start the local engine with this stack: {}", up(place)),
+    };
+    match &settings.profile {
+        Some(profile) => {
+            let failure = Failure::denied(format!(
+                "{NO_CREDENTIALS}: the profile {profile}, which AWS_PROFILE names, has none or is not there"
+            ));
+            failure.hint(format!(
+                "check ~/.aws/config and ~/.aws/credentials, or unset AWS_PROFILE; {local}"
+            ))
+        }
+        None => {
+            let failure = Failure::denied(format!(
+                "{NO_CREDENTIALS}: not in variables, not in profiles, and no role is attached to this machine"
+            ));
+            failure.hint(format!(
+                "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; {local}"
+            ))
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! Taking from the buckets of a chain: from all of them or from none.
+
+use std::sync::Arc;
+
+use futures_util::future::{join, join_all};
+use smallvec::SmallVec;
+use zae_limiter_core::{EntityId, Reports};
+use zae_limiter_store::{
+    Adjusted, BoxFuture, ConsumeOutcome, ConsumeRequest, MemberTake, StoreError,
+};
+
+use crate::DynamoStore;
+use crate::bucket::cache::Seen;
+use crate::bucket::debit::Debit;
+use crate::bucket::operation::{Moment, amounts_of, count};
+use crate::bucket::take::{Asked, SecondLook, Taken};
+use crate::config::Trust;
+use crate::options::CascadeWrites;
+use crate::records::keys;
+use crate::table::Key;
+
+/// What became of each bucket of a chain; `None` for one that was not asked.
+pub(super) type ChainTaken = SmallVec<[Option<Result<Taken, StoreError>>; 1]>;
+
+fn is_granted(taken: &Option<Result<Taken, StoreError>>) -> bool {
+    matches!(taken, Some(Ok(Taken::Granted(_))))
+}
+
+fn is_refused(taken: &Option<Result<Taken, StoreError>>) -> bool {
+    matches!(taken, Some(Ok(Taken::Refused(_))))
+}
+
+impl DynamoStore {
+    /// Asks the members that have limits. The others have no bucket that could carry a flag, and a
+    /// read for each take would cost more than the take: their flags are as old as the caller's
+    /// configuration.
+    pub(super) async fn with_limited_members(
+        &self,
+        request: &ConsumeRequest<'_>,
+        ask: for<'r> fn(
+            &'r DynamoStore,
+            &'r ConsumeRequest<'r>,
+            &'r EntityId,
+        ) -> BoxFuture<'r, Result<ConsumeOutcome, StoreError>>,
+    ) -> Result<ConsumeOutcome, StoreError> {
+        request.check("consume")?;
+        let places: SmallVec<[usize; 4]> = (0..request.members.len())
+            .filter(|place| !request.members[*place].is_unlimited())
+            .collect();
+        if places.is_empty() {
+            return Ok(ConsumeOutcome::Granted(Reports::new()));
+        }
+        let members: SmallVec<[MemberTake<'_>; 4]> =
+            places.iter().map(|place| request.members[*place]).collect();
+        let in_the_chain = |mut reports: Reports| {
+            for report in &mut reports {
+                report.member = u8::try_from(places[usize::from(report.member)]).unwrap_or(u8::MAX);
+            }
+            reports
+        };
+        Ok(
+            match ask(
+                self,
+                &ConsumeRequest { members: &members, now: request.now },
+                request.members[0].entity,
+            )
+            .await?
+            {
+                ConsumeOutcome::Granted(reports) => ConsumeOutcome::Granted(in_the_chain(reports)),
+                ConsumeOutcome::Refused(reports) => ConsumeOutcome::Refused(in_the_chain(reports)),
+                ConsumeOutcome::Stale { member } => {
+                    ConsumeOutcome::Stale { member: places[member] }
+                }
+                ConsumeOutcome::Disabled { member } => {
+                    ConsumeOutcome::Disabled { member: places[member] }
+                }
+                ConsumeOutcome::Contended { retry_after } => {
+                    ConsumeOutcome::Contended { retry_after }
+                }
+            },
+        )
+    }
+
+    /// Takes from the buckets of members that all have limits. The buckets of `caller` are its own,
+    /// all others an ancestor's, also when the caller itself has no limits and so no bucket.
+    pub(super) fn consume_limited<'r>(
+        &'r self,
+        request: &'r ConsumeRequest<'r>,
+        caller: &'r EntityId,
+    ) -> BoxFuture<'r, Result<ConsumeOutcome, StoreError>> {
+        Box::pin(async move {
+            request.check("consume")?;
+            let moment = self.moment(request.now);
+            let time = self.shared.ask_the_time().await.map_err(|error| error.during("consume"))?;
+            // A refusal from memory is a matter of a microsecond: the clocks are read once for it.
+            let now = time.map_or_else(|| self.now(moment), |time| time.correct(request.now));
+            let asked = |member: &'r MemberTake<'r>| Asked {
+                is_ancestor: member.entity != caller,
+                ..self.asked(member)
+            };
+            let asked: SmallVec<[Asked<'_>; 1]> = request.members.iter().map(asked).collect();
+            if let Some(reports) = self.refuse_from_memory(&asked, now) {
+                count(&self.shared.caches.tally.local_refusals);
+                return Ok(ConsumeOutcome::Refused(reports));
+            }
+            let taken = match &asked[..] {
+                [only] => SmallVec::from_iter([Some(self.take(only, moment).await)]),
+                _ => Box::pin(self.take_chain(&asked, moment)).await,
+            };
+            self.conclude(request.members, &asked, taken, moment).await
+        })
+    }
+
+    /// Takes from the buckets of a chain, all at once but for those that will probably refuse: they
+    /// are asked first, one after the other, the caller's own before all. A refusal by them costs
+    /// the others nothing; a chain that is refused after it has taken holds tokens of its ancestors
+    /// for two round trips, and others are refused for it.
+    async fn take_chain(&self, asked: &[Asked<'_>], moment: Moment) -> ChainTaken {
+        let now = self.now(moment);
+        let is_serial = self.shared.options.cascade_writes == CascadeWrites::Serial;
+        let will_refuse = |asked: &Asked<'_>| {
+            let refuses = |look: &Seen| {
+                look.has_refused()
+                    || look
+                        .image
+                        .as_ref()
+                        .is_some_and(|image| Debit::of(asked).is_refused_by(image, now))
+            };
+            is_serial || asked.seen.as_deref().is_some_and(refuses)
+        };
+        let mut taken: ChainTaken = asked.iter().map(|_| None).collect();
+        let (first, rest): (Vec<usize>, Vec<usize>) =
+            (0..asked.len()).partition(|index| will_refuse(&asked[*index]));
+        for index in first {
+            taken[index] = Some(self.take(&asked[index], moment).await);
+            if !is_granted(&taken[index]) {
+                return taken;
+            }
+        }
+        let answers = join_all(rest.iter().map(|index| self.take(&asked[*index], moment))).await;
+        for (index, answer) in rest.into_iter().zip(answers) {
+            taken[index] = Some(answer);
+        }
+        taken
+    }
+
+    /// A bucket has refused: the others are not asked any more, but what they have belongs to the
+    /// answer, one that is switched off is said first, and new limits count from now on.
+    async fn look_at_the_others(
+        &self,
+        asked: &[Asked<'_>],
+        taken: &ChainTaken,
+        moment: Moment,
+    ) -> Vec<(usize, Result<Taken, StoreError>)> {
+        let mut told = Vec::new();
+        if !taken.iter().any(is_refused) {
+            return told;
+        }
+        let others: SmallVec<[usize; 4]> =
+            (0..asked.len()).filter(|index| taken[*index].is_none()).collect();
+        let keys: SmallVec<[Key; 4]> =
+            others.iter().map(|index| asked[*index].key.clone()).collect();
+        if keys.is_empty() {
+            return told;
+        }
+        let looks = match self.look_at_without_doubt(asked, &others, &keys, moment).await {
+            Ok(looks) => looks,
+            Err(error) => {
+                // What has refused stands; of the others, what is remembered has to do.
+                tracing::debug!(%error, "the other buckets of a refused chain could not be read");
+                return told;
+            }
+        };
+        for (index, look) in others.into_iter().zip(looks) {
+            told.push((index, Box::pin(self.spare(&asked[index], look, moment)).await));
+        }
+        told
+    }
+
+    /// Reads the buckets, twice if an ancestor is short that was not so before.
+    async fn look_at_without_doubt(
+        &self,
+        asked: &[Asked<'_>],
+        others: &[usize],
+        keys: &[Key],
+        moment: Moment,
+    ) -> Result<Vec<Arc<Seen>>, StoreError> {
+        let looks = self.look_at(keys, moment).await?;
+        let is_doubted = |(index, look): (&usize, &Arc<Seen>)| {
+            let (asked, now) = (&asked[*index], self.now(moment));
+            let is_short =
+                look.image.as_ref().is_some_and(|image| Debit::of(asked).is_refused_by(image, now));
+            is_short && self.second_look(asked, now) == SecondLook::Needed
+        };
+        if !others.iter().zip(&looks).any(is_doubted) {
+            return Ok(looks);
+        }
+        self.wait_for_second_look(moment).await;
+        self.look_at(keys, moment).await
+    }
+
+    async fn look_at(&self, keys: &[Key], moment: Moment) -> Result<Vec<Arc<Seen>>, StoreError> {
+        let items = self.shared.read_all("consume", keys, true).await?;
+        keys.iter().zip(items).map(|(key, item)| self.note(key, item.as_ref(), moment)).collect()
+    }
+
+    /// What a bucket that is not asked has to say.
+    async fn spare(
+        &self,
+        asked: &Asked<'_>,
+        look: Arc<Seen>,
+        moment: Moment,
+    ) -> Result<Taken, StoreError> {
+        let Some(image) = &look.image else {
+            // It is refused either way: what was read a moment ago is good enough to say why.
+            let configured = self.member(asked.member, Trust::BEFORE_CREATE).await?;
+            return Ok(if configured.disabled_by.is_some() {
+                Taken::Disabled
+            } else {
+                Taken::Spared(look)
+            });
+        };
+        image.check_supported(&asked.key.pk)?;
+        if image.disabled || image.mark.is_some() || !image.carries(&asked.member.limits.limits) {
+            // A take brings it up to date, or says why not.
+            let Asked { member, is_ancestor, .. } = *asked;
+            let spared = Asked {
+                member,
+                key: asked.key.clone(),
+                seen: Some(look),
+                is_ancestor,
+                is_spared: true,
+            };
+            return self.take(&spared, moment).await;
+        }
+        if Debit::of(asked).is_refused_by(image, self.now(moment)) {
+            look.refuse(asked.is_ancestor);
+        }
+        Ok(Taken::Spared(look))
+    }
+
+    /// One answer for the whole chain; what landed of a refused one is given back.
+    async fn conclude(
+        &self,
+        members: &[MemberTake<'_>],
+        asked: &[Asked<'_>],
+        mut taken: ChainTaken,
+        moment: Moment,
+    ) -> Result<ConsumeOutcome, StoreError> {
+        if taken.iter().all(is_granted) {
+            return Ok(ConsumeOutcome::Granted(self.granted(members, &taken, moment)));
+        }
+        let landed: Vec<&MemberTake<'_>> = members
+            .iter()
+            .zip(&taken)
+            .filter(|(_, taken)| is_granted(taken))
+            .map(|(member, _)| member)
+            .collect();
+        // At once: whoever shares a bucket with this chain is short of what it holds.
+        let refunds = join_all(landed.iter().map(|member| self.give_back(member, moment)));
+        let (refunds, told) =
+            Box::pin(join(refunds, self.look_at_the_others(asked, &taken, moment))).await;
+        for (index, told) in told {
+            taken[index] = Some(told);
+        }
+        for error in refunds.into_iter().filter_map(Result::err) {
+            // The tokens stay taken until they refill: the safe side of all or nothing.
+            count(&self.shared.caches.tally.credits_lost);
+            tracing::warn!(%error, "what a refused chain had taken could not be given back");
+        }
+        let position =
+            |of: fn(&Option<Result<Taken, StoreError>>) -> bool| taken.iter().position(of);
+        if let Some(member) = position(|taken| matches!(taken, Some(Ok(Taken::Disabled)))) {
+            return Ok(ConsumeOutcome::Disabled { member });
+        }
+        // What one member has decided stands, whatever became of the others: an outage elsewhere
+        // must not let it pass.
+        let is_certain = taken.iter().all(|taken| !matches!(taken, Some(Ok(Taken::Stale))));
+        if is_certain && taken.iter().any(is_refused) {
+            return Ok(ConsumeOutcome::Refused(self.refused(members, &taken, moment)));
+        }
+        if let Some(member) = position(|taken| matches!(taken, Some(Ok(Taken::Stale)))) {
+            return Ok(ConsumeOutcome::Stale { member });
+        }
+        match taken.into_iter().flatten().find_map(Result::err) {
+            Some(error) => Err(error),
+            None => Ok(ConsumeOutcome::Contended { retry_after: self.short_wait() }),
+        }
+    }
+
+    pub(crate) async fn give_back(
+        &self,
+        member: &MemberTake<'_>,
+        moment: Moment,
+    ) -> Result<Adjusted, StoreError> {
+        let key = keys::bucket(&self.id, member.entity, member.resource, 0);
+        let amounts = amounts_of(member, |milli| milli > 0);
+        if amounts.is_empty() {
+            return Ok(Adjusted::Applied);
+        }
+        count(&self.shared.caches.tally.compensations);
+        self.credit(&key, &amounts, moment).await
+    }
+}

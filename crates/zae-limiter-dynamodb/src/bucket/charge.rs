@@ -1,0 +1,169 @@
+//! Which write charges a bucket after the fact, given what is known of it. Pure. A charge is never
+//! refused: it may lead into debt, and when every exact form has lost its race it is made without
+//! looking.
+
+use smallvec::SmallVec;
+use zae_limiter_core::{CounterFull, LimitParams, TimeMs};
+use zae_limiter_store::StoreError;
+
+use crate::bucket::debit::{View, cold_bound, seconds};
+use crate::bucket::image::Image;
+use crate::bucket::refill::{Amount, Refill, Unknown, spends};
+use crate::bucket::write::{
+    BucketWrite, Ceiling, Change, ExpiryPin, FlagPin, ItemChange, Line, LineForm, Nonce, Pin, Pins,
+    Purpose, RefilledAt, To,
+};
+use crate::table::Key;
+
+/// Debt, in capacities, that charges may add without touching the expiry: what the seven fill times
+/// of a bucket allow for.
+const DEBT_IN_CAPACITIES: i64 = 6;
+
+/// What to do next.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Step {
+    /// Send this; when it lands the bucket is charged.
+    Charge(BucketWrite),
+    /// Make the forgotten bucket again, charged.
+    Recreate,
+}
+
+/// What one bucket is charged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Charge<'a> {
+    pub(crate) key: &'a Key,
+    pub(crate) amounts: &'a [Amount<'a>],
+    pub(crate) nonce: &'a Nonce,
+    /// What the write counts of the hidden limit.
+    pub(crate) units_milli: i64,
+}
+
+impl Charge<'_> {
+    /// The next write. `is_last` gives up being exact.
+    pub(crate) fn plan(
+        &self,
+        view: View<'_>,
+        is_last: bool,
+        now: TimeMs,
+    ) -> Result<Step, StoreError> {
+        let image = match view {
+            View::Unknown => return Ok(Step::Charge(self.fast(None, now))),
+            // Forgotten full, or deleted: what was used was used.
+            View::Absent => return Ok(Step::Recreate),
+            View::Known { image, .. } => image,
+        };
+        if let Some(amount) = self.amounts.iter().find(|amount| !holds(image, amount)) {
+            return Err(CounterFull { limit: amount.limit.name().clone() }.into());
+        }
+        if is_last || image.unsupported.is_some() {
+            return Ok(Step::Charge(self.plain(image)));
+        }
+        if self.fits_fast(image, now) {
+            return Ok(Step::Charge(self.fast(Some(image), now)));
+        }
+        let refill = Refill {
+            key: self.key,
+            purpose: Purpose::Charge,
+            image,
+            target: None,
+            amounts: self.amounts,
+            nonce: Some(self.nonce),
+            unknown: Unknown::default(),
+            units_milli: self.units_milli,
+            now,
+        };
+        Ok(Step::Charge(refill.build()?))
+    }
+
+    fn fits_fast(&self, image: &Image, now: TimeMs) -> bool {
+        let is_alive = image.expires_s.is_none_or(|second| second > seconds(now));
+        let fits = |amount: &Amount<'_>| {
+            image.limit(amount.limit.name()).is_some_and(|found| {
+                found.balance <= ceiling(found.effective, image.refilled_at, now)
+                    && (image.expires_s.is_none()
+                        || found.balance >= debt_floor(found.effective, amount.milli))
+            })
+        };
+        is_alive && self.amounts.iter().all(fits)
+    }
+
+    fn fast(&self, image: Option<&Image>, now: TimeMs) -> BucketWrite {
+        let since = image.map_or_else(
+            || cold_bound(self.amounts.iter().map(|amount| amount.limit.params()), now),
+            |image| image.refilled_at,
+        );
+        let line = |amount: &Amount<'_>| {
+            let found = image.and_then(|image| image.limit(amount.limit.name()));
+            let params = amount.limit.params();
+            let (stored, effective) =
+                found.map_or((params, params), |found| (found.stored, found.effective));
+            let form = LineForm::Fast {
+                stored,
+                amount: amount.milli,
+                // A charge may lead into debt.
+                at_least: None,
+                at_most: Some(Ceiling { since: ceiling(effective, since, now), or: None }),
+                floor_if_expiring: Some(debt_floor(effective, amount.milli)),
+            };
+            Line { name: amount.limit.name().clone(), form }
+        };
+        let pins = Pins {
+            refilled_at: RefilledAt::NotBefore { since: since.0, or: None },
+            shard_count: Some(image.map_or(1, |image| image.shard_count)),
+            // What was used was used, on a disabled bucket too.
+            flag: FlagPin::Any,
+            mark: Pin::Any,
+            config_read_at: Pin::Any,
+            expiry: ExpiryPin::NoneOrAfter(seconds(now)),
+            has_room: false,
+            unknown: SmallVec::new(),
+        };
+        let change = Change {
+            nonce: Some(self.nonce.clone()),
+            pins,
+            lines: self.amounts.iter().map(line).collect(),
+            item: ItemChange::only(spends(self.units_milli)),
+        };
+        BucketWrite::change(self.key.clone(), Purpose::Charge, change)
+    }
+
+    /// How many of the amounts a charge of the last resort cannot charge: limits that the image lacks.
+    pub(crate) fn left_out(&self, image: &Image) -> usize {
+        self.amounts.iter().filter(|amount| image.limit(amount.limit.name()).is_none()).count()
+    }
+
+    fn plain(&self, image: &Image) -> BucketWrite {
+        let held = self.amounts.iter().filter(|amount| image.limit(amount.limit.name()).is_some());
+        let owe = |amount: &Amount<'_>| Line {
+            name: amount.limit.name().clone(),
+            form: LineForm::Owe { amount: amount.milli },
+        };
+        let change = Change {
+            nonce: Some(self.nonce.clone()),
+            pins: Pins::THERE,
+            lines: held.map(owe).collect(),
+            // Without a look at the debt there is no saying when it is paid: the next refill gives
+            // the bucket an expiry again.
+            item: ItemChange { expiry: To::Remove, ..ItemChange::only(spends(self.units_milli)) },
+        };
+        BucketWrite::change(self.key.clone(), Purpose::Charge, change)
+    }
+}
+
+/// Whether the debt after a charge is one that can be read again. The table itself counts further.
+fn holds(image: &Image, amount: &Amount<'_>) -> bool {
+    image
+        .limit(amount.limit.name())
+        .is_none_or(|found| found.balance.checked_sub(amount.milli).is_some())
+}
+
+/// The largest balance that has not overflowed since `since`. Without grace: a charge can wait for
+/// its refill.
+fn ceiling(effective: LimitParams, since: TimeMs, now: TimeMs) -> i64 {
+    effective.capacity_milli.saturating_sub(effective.accrual_at_most(now.since(since)))
+}
+
+/// The smallest balance from which `amount` may be charged without a later expiry.
+fn debt_floor(effective: LimitParams, amount: i64) -> i64 {
+    amount.saturating_sub(effective.capacity_milli.saturating_mul(DEBT_IN_CAPACITIES))
+}

@@ -1,0 +1,122 @@
+//! Making a bucket that is not there, without making it behind the back of an administrator who
+//! disables it.
+
+use std::sync::Arc;
+
+use zae_limiter_core::{ConfigStamp, TimeMs};
+use zae_limiter_store::{LimitsInForce, MemberKey, MemberTake, StoreError, StoreErrorKind};
+
+use crate::DynamoStore;
+use crate::admin::entity::Owner;
+use crate::bucket::operation::{Moment, amounts_of, count};
+use crate::bucket::refill::Amount;
+use crate::bucket::take::Taken;
+use crate::bucket::write::{BucketWrite, Form, NewBucket, Nonce, Purpose};
+use crate::config::{Member, Trust, Verdict};
+use crate::records::keys;
+use crate::table::Key;
+
+/// What a bucket begins with.
+pub(crate) struct New<'a> {
+    /// `None` when the entity has no record.
+    pub(crate) owner: Option<&'a Arc<Owner>>,
+    pub(crate) limits: &'a LimitsInForce,
+    /// Taken or charged on the way.
+    pub(crate) amounts: &'a [Amount<'a>],
+    pub(crate) disabled: bool,
+    pub(crate) nonce: &'a Nonce,
+    pub(crate) now: TimeMs,
+}
+
+/// Whether a bucket may be made.
+pub(crate) enum MayCreate {
+    /// It may, and whose it will be; `None` for an entity without a record.
+    Yes(Option<Arc<Owner>>),
+    Disabled,
+    /// The configuration has changed since the caller read its limits.
+    Stale,
+}
+
+impl DynamoStore {
+    /// The write that makes a bucket, if it is not there, and takes or charges on the way.
+    pub(crate) fn create(
+        &self,
+        purpose: Purpose,
+        member: MemberKey<'_>,
+        bucket: New<'_>,
+    ) -> BucketWrite {
+        let amounts = bucket.amounts.iter();
+        let bucket = NewBucket {
+            namespace: Arc::clone(&self.id),
+            entity: member.entity.clone(),
+            resource: member.resource.clone(),
+            owner: bucket.owner.cloned(),
+            limits: bucket.limits.clone(),
+            amounts: amounts.map(|amount| (amount.limit.name().clone(), amount.milli)).collect(),
+            disabled: bucket.disabled,
+            nonce: bucket.nonce.clone(),
+            now: bucket.now,
+        };
+        let key = keys::bucket(&self.id, member.entity, member.resource, 0);
+        BucketWrite { key, purpose, form: Form::Make(Box::new(bucket)) }
+    }
+
+    /// Whose bucket it will be, that nobody has switched it off, and that its limits are those in
+    /// force: from memory as far as that was read just now. A bucket made from limits that have
+    /// been replaced would be full by the old capacity.
+    pub(crate) async fn may_create(
+        &self,
+        member: &MemberTake<'_>,
+    ) -> Result<MayCreate, StoreError> {
+        zae_limiter_core::check_limits(&member.limits.limits).map_err(|error| {
+            StoreError::new(StoreErrorKind::Invalid, "consume", error.to_string())
+        })?;
+        let found = self.member(member, Trust::BEFORE_CREATE).await?;
+        Ok(match verdict(&found, member) {
+            Verdict::Disabled => MayCreate::Disabled,
+            Verdict::Different => MayCreate::Stale,
+            Verdict::Same => MayCreate::Yes(found.owner),
+        })
+    }
+
+    /// Looks once more after a bucket was made. Whoever switches off writes the flag, then looks
+    /// for buckets; whoever makes a bucket writes it, then looks for the flag: one of the two sees
+    /// the other. `Some` is the answer when what was taken is given back: the bucket is off, or its
+    /// limits were replaced meanwhile.
+    pub(crate) async fn confirm_created(
+        &self,
+        member: &MemberTake<'_>,
+        key: &Key,
+        moment: Moment,
+    ) -> Result<Option<Taken>, StoreError> {
+        let found =
+            self.member(member, Trust::AFTER_CREATE).await.map(|found| verdict(&found, member));
+        if matches!(found, Ok(Verdict::Same)) {
+            return Ok(None);
+        }
+        let amounts = amounts_of(member, |milli| milli > 0);
+        // Off first: that what was taken stays taken is the smaller harm of the two.
+        let answer = match found {
+            Ok(Verdict::Disabled) => {
+                self.disable_new_bucket(member, key).await.map(|()| Some(Taken::Disabled))
+            }
+            Ok(Verdict::Same | Verdict::Different) => Ok(Some(Taken::Stale)),
+            Err(error) => Err(error),
+        };
+        if !amounts.is_empty() {
+            let credited = self.credit(key, &amounts, moment).await;
+            credited.inspect_err(|_| count(&self.shared.caches.tally.credits_lost))?;
+        }
+        self.shared.caches.forget(&key.pk);
+        answer
+    }
+}
+
+/// What a configuration says about the limits of a bucket that is made. Limits without a stamp were
+/// not read from a store: nothing that was read can contradict them.
+fn verdict(found: &Member, member: &MemberTake<'_>) -> Verdict {
+    match found.verdict_on(member) {
+        Verdict::Different if member.limits.stamp == ConfigStamp::default() => Verdict::Same,
+        verdict => verdict,
+    }
+}

@@ -1,0 +1,133 @@
+//! Which write gives back to a bucket, given what is known of it. Pure. Never above capacity, never
+//! twice.
+
+use smallvec::SmallVec;
+use zae_limiter_core::{LimitName, LimitParams};
+
+use crate::bucket::debit::View;
+use crate::bucket::refill::{Amount, spends};
+use crate::bucket::write::{
+    BucketWrite, Change, ExpiryPin, FlagPin, ItemChange, Line, LineForm, Pin, Pins, Purpose,
+    RefilledAt,
+};
+use crate::table::Key;
+
+/// What to do next.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Step {
+    /// Send this; when it lands the amounts are back.
+    Credit(BucketWrite),
+    /// The bucket, or every limit named, is gone: it was full when it went.
+    Drop,
+}
+
+/// What is given back to one bucket; amounts are positive.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Credit<'a> {
+    pub(crate) key: &'a Key,
+    pub(crate) amounts: &'a [Amount<'a>],
+    /// What the write counts of the hidden limit.
+    pub(crate) units_milli: i64,
+}
+
+impl Credit<'_> {
+    /// The next write. A failed condition proves that the one before was not applied.
+    pub(crate) fn plan(&self, view: View<'_>) -> Step {
+        let (image, is_recent) = match view {
+            View::Absent => return Step::Drop,
+            View::Unknown => (None, false),
+            View::Known { image, is_recent, .. } => (Some(image), is_recent),
+        };
+        let line = |amount: &Amount<'_>| {
+            let name = amount.limit.name();
+            match image.and_then(|image| image.limit(name)) {
+                Some(found) => {
+                    let room = found.effective.capacity_milli.saturating_sub(amount.milli);
+                    let overflows = found.balance > room;
+                    Some(give_back(name, (found.stored, found.effective), amount.milli, overflows))
+                }
+                // A name the item lacks must be left out, or ADD would make half a limit. But an
+                // image of before may lack one that is there by now: the condition then tells.
+                None if is_recent => None,
+                None => {
+                    let params = amount.limit.params();
+                    Some(give_back(name, (params, params), amount.milli, false))
+                }
+            }
+        };
+        let lines: SmallVec<[Line; 2]> = self.amounts.iter().filter_map(line).collect();
+        if lines.is_empty() {
+            return Step::Drop;
+        }
+        let pins = Pins {
+            refilled_at: RefilledAt::Any,
+            shard_count: Some(image.map_or(1, |image| image.shard_count)),
+            flag: FlagPin::Any,
+            mark: Pin::Any,
+            config_read_at: Pin::Any,
+            expiry: ExpiryPin::Any,
+            has_room: false,
+            unknown: SmallVec::new(),
+        };
+        let item = ItemChange::only(spends(self.units_milli));
+        let change = Change { nonce: None, pins, lines, item };
+        Step::Credit(BucketWrite::change(self.key.clone(), Purpose::GiveBack, change))
+    }
+}
+
+fn give_back(
+    name: &LimitName,
+    (stored, effective): (LimitParams, LimitParams),
+    amount: i64,
+    overflows: bool,
+) -> Line {
+    let (stored_capacity, full) = (stored.capacity_milli, effective.capacity_milli);
+    let form = LineForm::GiveBack { stored_capacity, full, amount, overflows };
+    Line { name: name.clone(), form }
+}
+
+#[cfg(test)]
+mod tests {
+    use zae_limiter_core::{Limit, TimeMs};
+
+    use super::*;
+    use crate::bucket::image::Image;
+    use crate::table::{Item, number};
+
+    /// Found by the simulator: an image of before the limit was added made a credit vanish,
+    /// uncounted.
+    #[test]
+    fn a_limit_that_an_older_image_lacks_is_given_back_to() {
+        let (key, limit) = (
+            crate::records::keys::bucket_of("ns", "key", "gpt-4", 0),
+            Limit::per_minute("tpm", 10).expect("a limit"),
+        );
+        let item: Item = [
+            ("rf", 1),
+            ("shard_count", 1),
+            ("b_rpm_tk", 5),
+            ("b_rpm_cp", 5),
+            ("b_rpm_ra", 5),
+            ("b_rpm_rp", 5),
+        ]
+        .map(|(name, value)| (name.to_owned(), number(value)))
+        .into();
+        let image = Image::parse(&item).expect("a bucket");
+        let credit = Credit {
+            key: &key,
+            amounts: &[Amount { limit: &limit, milli: 7_000 }],
+            units_milli: 1_000,
+        };
+        let view = |is_recent| View::Known {
+            image: &image,
+            is_recent,
+            may_sync: false,
+            is_crowded: false,
+            is_outdated: false,
+            judged_at: TimeMs(0),
+        };
+        let plan = |is_recent| credit.plan(view(is_recent));
+        assert!(matches!(plan(false), Step::Credit(_)), "the condition decides");
+        assert_eq!(plan(true), Step::Drop, "it has just been seen to be gone");
+    }
+}

@@ -1,0 +1,372 @@
+//! Which write takes from a bucket, given what is known of it. Pure: no clock, no table.
+//!
+//! A debit has one of three forms, each exact for whatever balance it meets. FAST takes and leaves
+//! the refill instant alone; it is allowed only while nothing has overflowed, or the overflow would
+//! be credited once more later. A refill moves the instant and credits every limit of the item,
+//! each one by ADD (still below its capacity) or FILL (full).
+
+use smallvec::SmallVec;
+use zae_limiter_core::{Limit, LimitName, LimitParams, LimitSource, Take, TimeMs, time_to_fill_ms};
+use zae_limiter_store::{LimitsInForce, StoreError};
+
+use crate::bucket::image::Image;
+use crate::bucket::refill::{Amount, Refill, Unknown, spends};
+use crate::bucket::take::Asked;
+use crate::bucket::write::{
+    BucketWrite, Ceiling, Change, ExpiryPin, FlagPin, ItemChange, Line, LineForm, Nonce, Pin, Pins,
+    Purpose, RefilledAt,
+};
+use crate::constants::{WCU_NEEDED_MILLI, WCU_PER_WRITE_MILLI};
+use crate::table::Key;
+
+/// What is known of a bucket.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum View<'a> {
+    /// Nothing.
+    Unknown,
+    /// It is not there.
+    Absent,
+    /// It was like this.
+    Known {
+        image: &'a Image,
+        /// Recent enough to refuse on.
+        is_recent: bool,
+        /// The caller's limits are proven to be as new as the bucket's parameters.
+        may_sync: bool,
+        /// Others write the bucket all the time.
+        is_crowded: bool,
+        /// They have probably done so since.
+        is_outdated: bool,
+        /// The instant a shortage is judged by; not before the operation began.
+        judged_at: TimeMs,
+    },
+}
+
+/// What to do next.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Step {
+    /// Send this; when it lands the amounts are taken.
+    Take(BucketWrite),
+    /// Send this, which takes nothing, and look again.
+    Prepare(BucketWrite),
+    /// Make the bucket, taking the amounts; the item is built by whoever knows its owner.
+    Create,
+    /// A limit is short.
+    Refuse,
+    /// The bucket is switched off.
+    Disabled,
+    /// The bucket has other parameters than the caller: read the configuration again.
+    Reread,
+    /// The item takes no more writes for now.
+    Contended,
+    /// The bucket is spared, and up to date.
+    Nothing,
+}
+
+/// What one operation asks of one bucket.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Debit<'a> {
+    pub(crate) key: &'a Key,
+    pub(crate) limits: &'a LimitsInForce,
+    pub(crate) takes: &'a [Take],
+    /// See [`zae_limiter_store::MemberTake::absent`].
+    pub(crate) absent: &'a [LimitName],
+    /// `None` for looking only: never sent.
+    pub(crate) nonce: Option<&'a Nonce>,
+    /// See [`crate::constants::FAST_GRACE_MS`].
+    pub(crate) grace_ms: i64,
+    /// What the write counts of the hidden limit.
+    pub(crate) units_milli: i64,
+    /// See [`Asked::is_spared`].
+    pub(crate) is_spared: bool,
+}
+
+impl<'a> Debit<'a> {
+    /// What is asked, for looking only.
+    pub(crate) fn of(asked: &'a Asked<'_>) -> Debit<'a> {
+        let Asked { member, key, .. } = asked;
+        Debit {
+            key,
+            limits: member.limits,
+            takes: member.takes,
+            absent: member.absent,
+            nonce: None,
+            grace_ms: 0,
+            units_milli: WCU_PER_WRITE_MILLI,
+            is_spared: asked.is_spared,
+        }
+    }
+
+    /// The next write, chosen from what is known, without another read.
+    pub(crate) fn plan(&self, view: View<'_>, now: TimeMs) -> Result<Step, StoreError> {
+        let (image, is_recent, may_sync, is_crowded, is_outdated, judged_at) = match view {
+            View::Unknown => return Ok(Step::Take(self.fast(None, false, now))),
+            View::Absent if self.is_spared => return Ok(Step::Nothing),
+            View::Absent => {
+                let fits =
+                    self.asked().all(|(limit, amount)| amount <= limit.params().capacity_milli);
+                return Ok(if fits { Step::Create } else { Step::Refuse });
+            }
+            View::Known { image, is_recent, may_sync, is_crowded, is_outdated, judged_at } => {
+                (image, is_recent, may_sync, is_crowded, is_outdated, judged_at)
+            }
+        };
+        image.check_supported(&self.key.pk)?;
+        if image.disabled {
+            return Ok(if is_recent {
+                Step::Disabled
+            } else {
+                self.probed(image, may_sync, is_outdated, now)
+            });
+        }
+        if !image.carries(&self.limits.limits) || image.mark.is_some() {
+            return self.synced(image, may_sync, now);
+        }
+        if self.is_spared {
+            return Ok(Step::Nothing);
+        }
+        if self.is_short(image, judged_at) {
+            return Ok(if is_recent {
+                Step::Refuse
+            } else {
+                self.probed(image, may_sync, is_outdated, now)
+            });
+        }
+        if image.room_at(now) < WCU_NEEDED_MILLI && is_recent {
+            return Ok(Step::Contended);
+        }
+        if !self.is_settled(image) && !may_sync {
+            // Whether a name the bucket has and the caller does not know of is gone or new: an old
+            // reader must not say.
+            return Ok(Step::Reread);
+        }
+        let is_fast =
+            is_outdated || self.fits_fast(image, now) && !(is_crowded && self.is_due(image, now));
+        if self.is_settled(image) && is_fast {
+            return Ok(Step::Take(self.fast(Some(image), is_outdated, now)));
+        }
+        Ok(Step::Take(self.refilled(image, now)?))
+    }
+
+    /// An old image says no: the write itself asks again. It may well land, so the caller must know
+    /// the limits of the bucket.
+    fn probed(&self, image: &Image, may_sync: bool, is_outdated: bool, now: TimeMs) -> Step {
+        if may_sync || self.is_settled(image) {
+            Step::Take(self.fast(Some(image), is_outdated, now))
+        } else {
+            Step::Reread
+        }
+    }
+
+    /// Whether [`plan`](Debit::plan) would refuse on this image, were it recent. Builds no write:
+    /// every take asks.
+    pub(crate) fn is_refused_by(&self, image: &Image, now: TimeMs) -> bool {
+        let is_plain = image.unsupported.is_none() && !image.disabled && image.mark.is_none();
+        is_plain && image.carries(&self.limits.limits) && self.is_short(image, now)
+    }
+
+    fn is_short(&self, image: &Image, now: TimeMs) -> bool {
+        self.short(image, now).next().is_some()
+    }
+
+    /// The limits that are short at an instant, with the amounts asked of them.
+    pub(crate) fn short(
+        &self,
+        image: &Image,
+        now: TimeMs,
+    ) -> impl Iterator<Item = (&'a Limit, i64)> {
+        self.asked().filter(move |(limit, amount)| {
+            image.balance_at(limit.name(), now).is_none_or(|balance| balance < *amount)
+        })
+    }
+
+    /// The limits asked for, with their amounts in millitokens.
+    pub(crate) fn asked(&self) -> impl Iterator<Item = (&'a Limit, i64)> {
+        let limits = &self.limits.limits;
+        self.takes.iter().map(move |take| (&limits[usize::from(take.limit)], take.amount.0))
+    }
+
+    /// A refill that also brings the parameters up to date; it takes only if the amounts pass.
+    fn synced(&self, image: &Image, may_sync: bool, now: TimeMs) -> Result<Step, StoreError> {
+        let carries = image.carries(&self.limits.limits);
+        if image.mark.is_some() && !carries {
+            // Somebody has changed the parameters and left no stamp: note that first, then compare.
+            let noted = Refill { target: None, ..self.sync(image, now) };
+            return Ok(Step::Prepare(noted.build()?));
+        }
+        if !may_sync && !(carries && self.is_settled(image)) {
+            return Ok(Step::Reread);
+        }
+        let passes = !self.is_spared
+            && self.asked().all(|(limit, amount)| {
+                let first_seen = || image.first_seen(limit, now);
+                let balance = image.balance_at(limit.name(), now).unwrap_or_else(first_seen);
+                balance.min(image.effective(limit.params()).capacity_milli) >= amount
+            });
+        Ok(if passes {
+            Step::Take(self.refill(image, &self.amounts(), now).build()?)
+        } else {
+            Step::Prepare(self.sync(image, now).build()?)
+        })
+    }
+
+    /// Brings the bucket up to date and takes nothing. It has no nonce: landing twice changes
+    /// nothing, and the take that may follow needs its own.
+    fn sync<'r>(&'r self, image: &'r Image, now: TimeMs) -> Refill<'r> {
+        Refill {
+            purpose: Purpose::Sync,
+            nonce: None,
+            unknown: Unknown::default(),
+            ..self.refill(image, &[], now)
+        }
+    }
+
+    fn refill<'r>(
+        &'r self,
+        image: &'r Image,
+        amounts: &'r [Amount<'r>],
+        now: TimeMs,
+    ) -> Refill<'r> {
+        Refill {
+            key: self.key,
+            purpose: Purpose::Take,
+            image,
+            target: Some(self.limits),
+            amounts,
+            nonce: self.nonce,
+            unknown: self.unknown(Some(image)),
+            units_milli: self.units_milli,
+            now,
+        }
+    }
+
+    /// A refill that takes.
+    fn refilled(&self, image: &Image, now: TimeMs) -> Result<BucketWrite, StoreError> {
+        let amounts = self.amounts();
+        let refill = self.refill(image, &amounts, now);
+        match self.is_settled(image).then(|| refill.build_blind()).flatten() {
+            Some(write) => Ok(write),
+            None => refill.build(),
+        }
+    }
+
+    /// A limit that is asked for and that the caller does not know of must not have come to the
+    /// bucket meanwhile: it would not be held to. A limit has parameters; a balance alone is what
+    /// another writer left of one.
+    fn unknown(&self, image: Option<&Image>) -> Unknown {
+        // Limits given with the call are all that the caller wants to be held to.
+        if self.limits.source == LimitSource::Call {
+            return Unknown::default();
+        }
+        let has = |name: &&LimitName| image.is_some_and(|image| image.limit(name).is_some());
+        Unknown {
+            absent: self.absent.iter().filter(|name| !has(name)).cloned().collect(),
+            pins_config: self.absent.iter().any(|name| has(&name)),
+        }
+    }
+
+    fn amounts(&self) -> SmallVec<[Amount<'a>; 2]> {
+        self.asked().map(|(limit, milli)| Amount { limit, milli }).collect()
+    }
+
+    /// True when nothing but balances needs to change: names, their being in force, and whether the
+    /// bucket expires.
+    fn is_settled(&self, image: &Image) -> bool {
+        let names =
+            self.limits.source == LimitSource::Call || image.is_in_force(&self.limits.limits);
+        names && image.expires_s.is_some() == self.limits.ttl_ms.is_some()
+    }
+
+    fn fits_fast(&self, image: &Image, now: TimeMs) -> bool {
+        let is_alive = image.expires_s.is_none_or(|second| second > seconds(now));
+        let fits = |(limit, amount): (&Limit, i64)| {
+            image.limit(limit.name()).is_some_and(|found| {
+                let ceiling = self.ceiling(found.effective, image.refilled_at, now);
+                found.balance >= amount && (amount == 0 || found.balance <= ceiling)
+            })
+        };
+        is_alive && image.room_milli >= WCU_NEEDED_MILLI && self.asked().all(fits)
+    }
+
+    /// Whether the bucket is rather full and was refilled longer ago than the grace: FAST would
+    /// land for who knows the instant of the refill, and fail for a crowd that does not. The first
+    /// to know refills for all.
+    fn is_due(&self, image: &Image, now: TimeMs) -> bool {
+        let is_old = self.grace_ms > 0 && now.since(image.refilled_at) > self.grace_ms;
+        let is_high = |(limit, _): (&Limit, i64)| {
+            let half = image.effective(limit.params()).capacity_milli / 2;
+            image.balance_at(limit.name(), now).is_some_and(|balance| balance >= half)
+        };
+        is_old && self.asked().all(is_high)
+    }
+
+    /// The largest balance that has not overflowed since `since`.
+    fn ceiling(&self, effective: LimitParams, since: TimeMs, now: TimeMs) -> i64 {
+        let passed = now.0.saturating_sub(self.grace_ms).saturating_sub(since.0);
+        effective.capacity_milli.saturating_sub(effective.accrual_at_most(passed))
+    }
+
+    /// FAST: takes if the balance suffices and nothing has overflowed since a lower bound of the
+    /// refill instant.
+    ///
+    /// Any lower bound is sound by itself: a bucket of 1 000 that regains 1 a millisecond, with a
+    /// grace of 100 ms, has not overflowed if it was refilled 400 ms ago and has at most 700, nor
+    /// if it was refilled 150 ms ago and has at most 950. So a write whose image is probably
+    /// outdated names a second bound: refilled within the grace, and however full.
+    fn fast(&self, image: Option<&Image>, is_outdated: bool, now: TimeMs) -> BucketWrite {
+        let since = image.map_or_else(
+            || cold_bound(self.asked().map(|(limit, _)| limit.params()), now),
+            |image| image.refilled_at,
+        );
+        let later = TimeMs(now.0.saturating_sub(self.grace_ms));
+        let or = Some(later).filter(|later| is_outdated && *later > since);
+        let line = |(limit, amount): (&Limit, i64)| {
+            let stored = limit.params();
+            let effective = image.map_or(stored, |image| image.effective(stored));
+            let ceiling = |since| self.ceiling(effective, since, now);
+            let at_most =
+                (amount > 0).then(|| Ceiling { since: ceiling(since), or: or.map(ceiling) });
+            let form = LineForm::Fast {
+                stored,
+                amount,
+                at_least: Some(amount),
+                at_most,
+                floor_if_expiring: None,
+            };
+            Line { name: limit.name().clone(), form }
+        };
+        let unknown = self.unknown(image);
+        let pins = Pins {
+            refilled_at: RefilledAt::NotBefore { since: since.0, or: or.map(|or| or.0) },
+            shard_count: Some(image.map_or(1, |image| image.shard_count)),
+            flag: FlagPin::Enabled,
+            mark: Pin::Absent,
+            config_read_at: match image {
+                Some(image) if unknown.pins_config => image.config_pin(),
+                _ => Pin::Any,
+            },
+            expiry: ExpiryPin::NoneOrAfter(seconds(now)),
+            has_room: true,
+            unknown: unknown.absent,
+        };
+        let change = Change {
+            nonce: self.nonce.cloned(),
+            pins,
+            lines: self.asked().map(line).collect(),
+            item: ItemChange::only(spends(self.units_milli)),
+        };
+        BucketWrite::change(self.key.clone(), Purpose::Take, change)
+    }
+}
+
+/// The second an instant lies in.
+pub(crate) fn seconds(now: TimeMs) -> i64 {
+    now.0.div_euclid(1000)
+}
+
+/// A lower bound of the refill instant to try without an image: half the time the fastest limit
+/// needs to fill.
+pub(crate) fn cold_bound(params: impl Iterator<Item = LimitParams>, now: TimeMs) -> TimeMs {
+    let shortest = params.map(time_to_fill_ms).min().unwrap_or(0);
+    TimeMs(now.0.saturating_sub(shortest / 2))
+}

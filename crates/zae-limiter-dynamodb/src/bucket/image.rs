@@ -1,0 +1,547 @@
+//! A bucket item as it came back from the table, parsed once.
+
+#[cfg(test)]
+mod tests;
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use smallvec::SmallVec;
+use smol_str::SmolStr;
+use zae_limiter_core::{
+    BucketState, ConfigStamp, Limit, LimitName, LimitParams, LimitState, Milli, TimeMs, is_fold,
+};
+use zae_limiter_store::{StoreError, StoreErrorKind};
+
+use crate::bucket::write::{Pin, Room};
+use crate::constants::{WCU_MILLI, WCU_NEEDED_MILLI, WCU_PERIOD_MS};
+use crate::records::attr;
+use crate::records::item::{corrupt, shown};
+use crate::table::Item;
+
+/// Item-level attributes of features this version does not have.
+const UNSUPPORTED: [(&str, &str); 4] = [
+    ("sched", "schedules"),
+    ("rsched", "calendar quotas"),
+    ("sched_tz", "schedules"),
+    ("bypass", "bypass"),
+];
+
+/// Limit-level attributes of features this version does not have.
+const UNSUPPORTED_FIELDS: [(&str, &str); 9] = [
+    ("sched", "schedules"),
+    ("rsched", "calendar quotas"),
+    ("gc", "quotas"),
+    ("tu", "top-ups"),
+    ("rn", "quotas"),
+    ("rsa", "session quotas"),
+    ("ws", "session quotas"),
+    ("wa", "session quotas"),
+    ("soft", "soft limits"),
+];
+
+/// What the Python product writes beside a limit it adds to a bucket: it has no schedule.
+const NO_SCHEDULE: &str = "-";
+
+/// The numbers of a limit, in the order of [`attr::LIMIT`].
+#[derive(Clone, Copy)]
+enum Field {
+    Tk,
+    Tc,
+    Cp,
+    Ra,
+    Rp,
+    Rm,
+    Gp,
+}
+
+impl Field {
+    fn of(word: &str) -> Option<Field> {
+        let known = [Field::Tk, Field::Tc, Field::Cp, Field::Ra, Field::Rp, Field::Rm, Field::Gp];
+        known.into_iter().find(|field| field.word() == word)
+    }
+
+    fn word(self) -> &'static str {
+        attr::LIMIT[self as usize]
+    }
+}
+
+/// What an item has of one limit.
+struct Found<'a> {
+    item: &'a Item,
+    name: &'a str,
+    /// Attribute and value, by field.
+    values: [Option<(&'a str, &'a AttributeValue)>; attr::LIMIT.len()],
+}
+
+impl Found<'_> {
+    fn number(&self, field: Field) -> Result<Option<i64>, StoreError> {
+        self.values[field as usize]
+            .map(|(name, value)| number_in(self.item, name, value))
+            .transpose()
+    }
+
+    fn has_no_parameters(&self) -> bool {
+        [Field::Cp, Field::Ra, Field::Rp].iter().all(|field| self.values[*field as usize].is_none())
+    }
+
+    fn required(&self, field: Field) -> Result<i64, StoreError> {
+        self.number(field)?.ok_or_else(|| {
+            corrupt(self.item, &format!("b_{}_{}", self.name, field.word()), "is missing")
+        })
+    }
+}
+
+/// One limit of an item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ImageLimit {
+    pub(crate) name: LimitName,
+    /// The parameters of the whole bucket, as the item has them: what a write pins.
+    pub(crate) stored: LimitParams,
+    /// The share of this shard: what every formula goes by.
+    pub(crate) effective: LimitParams,
+    /// In millitokens; negative is debt.
+    pub(crate) balance: i64,
+    /// All that was ever taken and not given back, in millitokens.
+    pub(crate) used: i64,
+    /// Zero unless the remainders belong to the present refill instant.
+    pub(crate) remainder: i64,
+    /// Whether the attribute is there, whatever it is worth.
+    pub(crate) has_remainder: bool,
+    /// What a lowered capacity hides, in millitokens.
+    pub(crate) gap: i64,
+    pub(crate) retired: bool,
+}
+
+/// What is left of a limit that is gone: a balance and a count without parameters. The lease of the
+/// Python product ends with `ADD tk -d, tc +d`, whatever has become of the limit meanwhile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Stub {
+    pub(crate) name: LimitName,
+    pub(crate) balance: i64,
+}
+
+/// A bucket item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Image {
+    pub(crate) refilled_at: TimeMs,
+    pub(crate) shard_count: i64,
+    pub(crate) expires_s: Option<i64>,
+    /// Left by a foreign writer of parameters.
+    pub(crate) mark: Option<i64>,
+    pub(crate) disabled: bool,
+    /// How often `disabled` was written.
+    pub(crate) flag_count: Option<i64>,
+    /// The nonce of the last take or charge.
+    pub(crate) last_nonce: Option<SmolStr>,
+    /// When the configuration behind the parameters was read, in ms.
+    pub(crate) config_read_at: Option<i64>,
+    /// Whether limits have remainders, whatever they are worth.
+    pub(crate) has_remainders: bool,
+    /// What the hidden limit has: room for writes, in thousandths.
+    pub(crate) room_milli: i64,
+    /// Writes that have reached the item, in thousandths.
+    pub(crate) writes_milli: i64,
+    /// By name.
+    pub(crate) limits: SmallVec<[ImageLimit; 3]>,
+    /// Nothing is held to these; the next refill takes them away.
+    pub(crate) stubs: Vec<Stub>,
+    /// A feature this version cannot honour, and the attribute that says so.
+    pub(crate) unsupported: Option<(String, &'static str)>,
+}
+
+/// The attributes of an item, sorted in one pass: every look into its map would cost a hash.
+#[derive(Default)]
+struct Parts<'a> {
+    rf: Option<&'a AttributeValue>,
+    shard_count: Option<&'a AttributeValue>,
+    ttl: Option<&'a AttributeValue>,
+    vu: Option<&'a AttributeValue>,
+    disabled: Option<&'a AttributeValue>,
+    fv: Option<&'a AttributeValue>,
+    lw: Option<&'a AttributeValue>,
+    ca: Option<&'a AttributeValue>,
+    rmf: Option<&'a AttributeValue>,
+    ret: Option<&'a AttributeValue>,
+    wcu_tk: Option<&'a AttributeValue>,
+    wcu_tc: Option<&'a AttributeValue>,
+    limits: SmallVec<[Found<'a>; 4]>,
+    unsupported: Option<(&'a str, &'static str)>,
+}
+
+impl<'a> Parts<'a> {
+    fn of(item: &'a Item) -> Parts<'a> {
+        let mut parts = Parts::default();
+        for (key, value) in item {
+            let part = match key.as_str() {
+                attr::REFILLED_AT => &mut parts.rf,
+                attr::SHARD_COUNT => &mut parts.shard_count,
+                attr::TTL => &mut parts.ttl,
+                attr::MARK => &mut parts.vu,
+                attr::DISABLED => &mut parts.disabled,
+                attr::FLAG_COUNT => &mut parts.fv,
+                attr::LAST_NONCE => &mut parts.lw,
+                attr::CONFIG_READ_AT => &mut parts.ca,
+                attr::REMAINDERS_AT => &mut parts.rmf,
+                attr::RETIRED => &mut parts.ret,
+                attr::ROOM => &mut parts.wcu_tk,
+                attr::WRITES => &mut parts.wcu_tc,
+                key => {
+                    parts.other(item, key, value);
+                    continue;
+                }
+            };
+            *part = Some(value);
+        }
+        parts
+    }
+
+    /// An attribute of a limit, of a feature we do not have, or of nothing that matters.
+    fn other(&mut self, item: &'a Item, key: &'a str, value: &'a AttributeValue) {
+        let Some((name, field)) = key.strip_prefix("b_").and_then(|rest| rest.rsplit_once('_'))
+        else {
+            if let Some((_, feature)) =
+                UNSUPPORTED.iter().find(|(unsupported, _)| *unsupported == key)
+            {
+                self.unsupported = Some((key, feature));
+            }
+            return;
+        };
+        let Some(field) = Field::of(field) else {
+            let says_none = matches!(value, AttributeValue::S(text) if text == NO_SCHEDULE);
+            if let Some((_, feature)) = UNSUPPORTED_FIELDS
+                .iter()
+                .find(|(unsupported, _)| *unsupported == field && !says_none)
+            {
+                self.unsupported = Some((key, feature));
+            }
+            return;
+        };
+        if name == attr::WCU {
+            return;
+        }
+        let place = self.limits.iter().position(|limit| limit.name == name).unwrap_or_else(|| {
+            self.limits.push(Found { item, name, values: [None; attr::LIMIT.len()] });
+            self.limits.len() - 1
+        });
+        self.limits[place].values[field as usize] = Some((key, value));
+    }
+}
+
+impl Image {
+    /// Parses an item. `Corrupt` for one that no writer of this protocol leaves.
+    pub(crate) fn parse(item: &Item) -> Result<Image, StoreError> {
+        Image::parse_after(item, None)
+    }
+
+    /// The same for a bucket that was seen before: names it had then need not be made again.
+    pub(crate) fn parse_after(item: &Item, before: Option<&Image>) -> Result<Image, StoreError> {
+        let parts = Parts::of(item);
+        let number = |name, value: Option<&AttributeValue>| {
+            value.map(|value| number_in(item, name, value)).transpose()
+        };
+        let required =
+            |name, value| number(name, value)?.ok_or_else(|| corrupt(item, name, "is missing"));
+        let refilled_at = required(attr::REFILLED_AT, parts.rf)?;
+        // Every write pins it, so an item without it would be one that nobody can write.
+        let shard_count = required(attr::SHARD_COUNT, parts.shard_count)?;
+        if shard_count < 1 {
+            return Err(corrupt(
+                item,
+                attr::SHARD_COUNT,
+                format_args!("is {shard_count}; a bucket has at least one shard"),
+            ));
+        }
+        let mut image = Image {
+            refilled_at: TimeMs(refilled_at),
+            shard_count,
+            expires_s: number(attr::TTL, parts.ttl)?,
+            mark: number(attr::MARK, parts.vu)?,
+            disabled: disabled(item, parts.disabled)?,
+            flag_count: number(attr::FLAG_COUNT, parts.fv)?,
+            last_nonce: parts.lw.and_then(|value| value.as_s().ok()).map(SmolStr::new),
+            config_read_at: number(attr::CONFIG_READ_AT, parts.ca)?,
+            has_remainders: parts.rmf.is_some(),
+            // One that is missing keeps FAST away, which would fail on it for ever; the next refill
+            // brings it back.
+            room_milli: number(attr::ROOM, parts.wcu_tk)?.unwrap_or(WCU_NEEDED_MILLI - 1),
+            writes_milli: number(attr::WRITES, parts.wcu_tc)?.unwrap_or(0),
+            limits: SmallVec::new(),
+            stubs: Vec::new(),
+            unsupported: parts.unsupported.map(|(key, feature)| (key.to_owned(), feature)),
+        };
+        if shard_count > 1 {
+            image.unsupported = Some((attr::SHARD_COUNT.to_owned(), "buckets of several shards"));
+        }
+        let remainders_count = number(attr::REMAINDERS_AT, parts.rmf)? == Some(refilled_at);
+        let retired = parts.ret.and_then(|value| value.as_ss().ok());
+        for limit in parts.limits {
+            // Every limit has a balance; what belongs to none is no limit.
+            let Some((key, _)) = limit.values[Field::Tk as usize] else { continue };
+            let known = before.and_then(|before| {
+                before.limits.iter().find(|known| known.name.as_str() == limit.name)
+            });
+            let name: LimitName = match known {
+                Some(known) => known.name.clone(),
+                None => limit.name.parse().map_err(|error| {
+                    corrupt(item, key, format_args!("is not named after a limit: {error}"))
+                })?,
+            };
+            if limit.has_no_parameters() {
+                image.stubs.push(Stub { name, balance: limit.required(Field::Tk)? });
+                continue;
+            }
+            let stored = LimitParams {
+                capacity_milli: limit.required(Field::Cp)?,
+                refill_milli: limit.required(Field::Ra)?,
+                period_ms: limit.required(Field::Rp)?,
+            };
+            if stored.refill_milli <= 0 {
+                image.unsupported = Some((attr::of_limit(&name, attr::REFILL).into(), "quotas"));
+            }
+            let effective = image.effective(stored);
+            let remainder = limit.number(Field::Rm)?;
+            image.limits.push(ImageLimit {
+                stored,
+                effective,
+                balance: limit.required(Field::Tk)?,
+                used: limit.number(Field::Tc)?.unwrap_or(0),
+                remainder: remainder
+                    .filter(|remainder| {
+                        remainders_count && (0..effective.period_ms).contains(remainder)
+                    })
+                    .unwrap_or(0),
+                has_remainder: remainder.is_some(),
+                gap: limit.number(Field::Gp)?.unwrap_or(0).max(0),
+                retired: retired
+                    .is_some_and(|names| names.iter().any(|retired| name.as_str() == retired)),
+                name,
+            });
+        }
+        image.limits.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        Ok(image)
+    }
+
+    /// Refuses an item with features this version cannot honour.
+    pub(crate) fn check_supported(&self, pk: &str) -> Result<(), StoreError> {
+        match &self.unsupported {
+            None => Ok(()),
+            Some((attribute, feature)) => Err(StoreError::new(
+                StoreErrorKind::Incompatible,
+                "consume",
+                format!(
+                    "the bucket {pk} uses {feature} (attribute {attribute:?}), which this version does not support"
+                ),
+            )),
+        }
+    }
+
+    /// The limit of that name.
+    pub(crate) fn limit(&self, name: &LimitName) -> Option<&ImageLimit> {
+        self.limits.iter().find(|limit| limit.name == *name)
+    }
+
+    /// What is left of a limit of that name that is gone.
+    pub(crate) fn stub(&self, name: &LimitName) -> Option<&Stub> {
+        self.stubs.iter().find(|stub| stub.name == *name)
+    }
+
+    /// What a limit that is not here starts with: full, less what was charged to it while it was
+    /// gone.
+    pub(crate) fn start_of(&self, limit: &Limit) -> i64 {
+        let owed = self.stub(limit.name()).map_or(0, |stub| stub.balance.min(0));
+        self.effective(limit.params()).capacity_milli.saturating_add(owed)
+    }
+
+    /// What this shard has of the parameters of a bucket: all of it, since there is one shard.
+    pub(crate) fn effective(&self, stored: LimitParams) -> LimitParams {
+        stored
+    }
+
+    /// The balance of a limit at `now`, `None` when the bucket does not have it.
+    pub(crate) fn balance_at(&self, name: &LimitName, now: TimeMs) -> Option<i64> {
+        self.limit(name).map(|limit| self.accrued(limit, now).min(limit.effective.capacity_milli))
+    }
+
+    /// The balance of a limit at `now`, its capacity aside.
+    pub(crate) fn accrued(&self, limit: &ImageLimit, now: TimeMs) -> i64 {
+        let gained = limit.effective.accrual(now.since(self.refilled_at), limit.remainder).0;
+        limit.balance.saturating_add(gained)
+    }
+
+    /// What a limit starts with that the bucket does not have. While some that were folded may not
+    /// be full it may be one of them, and starts with nothing but what it owes.
+    pub(crate) fn first_seen(&self, limit: &Limit, now: TimeMs) -> i64 {
+        let is_folding = |limit: &ImageLimit| {
+            is_fold(&limit.name) && self.accrued(limit, now) < limit.effective.capacity_milli
+        };
+        let start = self.start_of(limit);
+        if self.limits.iter().any(is_folding) {
+            start.saturating_sub(self.effective(limit.params()).capacity_milli).min(0)
+        } else {
+            start
+        }
+    }
+
+    /// The room for writes at `now`.
+    pub(crate) fn room_at(&self, now: TimeMs) -> i64 {
+        self.room_milli.saturating_add(self.room_gained(now)).min(WCU_MILLI)
+    }
+
+    /// What a refill that costs so many units leaves of the room. Not a limit but a measure:
+    /// exactness is not needed, so it is neither pinned nor a reason to conflict.
+    pub(crate) fn room_after(&self, units_milli: i64, now: TimeMs) -> Room {
+        let gained_milli = self.room_gained(now);
+        if self.room_milli.saturating_add(gained_milli) >= WCU_MILLI {
+            Room::Full { units_milli }
+        } else {
+            Room::Less { units_milli, gained_milli }
+        }
+    }
+
+    fn room_gained(&self, now: TimeMs) -> i64 {
+        const WRITES: LimitParams = LimitParams {
+            capacity_milli: WCU_MILLI,
+            refill_milli: WCU_MILLI,
+            period_ms: WCU_PERIOD_MS,
+        };
+        WRITES.accrual(now.since(self.refilled_at), 0).0
+    }
+
+    /// Pins the set of limits and their parameters as they are here: every change of ours moves the
+    /// stamp.
+    pub(crate) fn config_pin(&self) -> Pin {
+        Pin::seen(self.config_read_at)
+    }
+
+    /// True when every one of `limits` is here with these parameters.
+    pub(crate) fn carries(&self, limits: &[Limit]) -> bool {
+        limits.iter().all(|limit| {
+            self.limit(limit.name()).is_some_and(|found| found.stored == limit.params())
+        })
+    }
+
+    /// True when the limits that count as in force are exactly `limits`, in any order.
+    pub(crate) fn is_in_force(&self, limits: &[Limit]) -> bool {
+        self.carries(limits)
+            && self.limits.iter().all(|found| {
+                found.retired != limits.iter().any(|limit| *limit.name() == found.name)
+            })
+    }
+
+    /// True when nobody has changed parameters between the two images.
+    pub(crate) fn same_parameters(&self, other: &Image) -> bool {
+        self.config_read_at == other.config_read_at
+            && self.mark == other.mark
+            && self.limits.len() == other.limits.len()
+            && self
+                .limits
+                .iter()
+                .zip(&other.limits)
+                .all(|(a, b)| a.name == b.name && a.stored == b.stored)
+    }
+
+    /// The bucket in the words of the core, the limits of `order` first.
+    pub(crate) fn state(&self, order: &[Limit]) -> BucketState {
+        if order.iter().any(|limit| self.stub(limit.name()).is_some()) {
+            return self.with_stubs_as(order).state(order);
+        }
+        let in_order = order.iter().filter_map(|limit| self.limit(limit.name()));
+        let active: SmallVec<[&ImageLimit; 3]> = in_order.collect();
+        self.state_of(&active)
+    }
+
+    /// The bucket as it is once the limits of `order` that have left something behind are here
+    /// again.
+    fn with_stubs_as(&self, order: &[Limit]) -> Image {
+        let mut image = self.clone();
+        for limit in order.iter().filter(|limit| self.stub(limit.name()).is_some()) {
+            image.limits.push(ImageLimit {
+                name: limit.name().clone(),
+                stored: limit.params(),
+                effective: self.effective(limit.params()),
+                balance: self.start_of(limit),
+                used: 0,
+                remainder: 0,
+                has_remainder: false,
+                gap: 0,
+                retired: false,
+            });
+        }
+        image.stubs.retain(|stub| !order.iter().any(|limit| *limit.name() == stub.name));
+        image.limits.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        image
+    }
+
+    /// The bucket as listings show it: limits in force by name, then retired ones.
+    pub(crate) fn view(&self) -> BucketState {
+        let active: SmallVec<[&ImageLimit; 3]> =
+            self.limits.iter().filter(|limit| !limit.retired).collect();
+        self.state_of(&active)
+    }
+
+    fn state_of(&self, active: &[&ImageLimit]) -> BucketState {
+        let others = self
+            .limits
+            .iter()
+            .filter(|limit| !active.iter().any(|active| active.name == limit.name));
+        let limits: SmallVec<[LimitState; 2]> =
+            active.iter().copied().chain(others).map(ImageLimit::state).collect();
+        let stamp = ConfigStamp(
+            u64::try_from(self.config_read_at.unwrap_or(0)).unwrap_or(0).saturating_mul(1000),
+        );
+        let mut state = BucketState::restore(limits, active.len(), self.refilled_at, stamp);
+        for limit in self.limits.iter().filter(|limit| limit.gap > 0) {
+            state.restore_gap(&limit.name, Milli(limit.gap));
+        }
+        state.set_expires_at(self.expires_s.map(|seconds| TimeMs(seconds.saturating_mul(1000))));
+        state.disabled = self.disabled;
+        state
+    }
+}
+
+impl ImageLimit {
+    fn state(&self) -> LimitState {
+        LimitState {
+            name: self.name.clone(),
+            params: self.stored,
+            balance: Milli(self.balance),
+            remainder: self.remainder,
+            consumed: Milli(self.used),
+            hour_base: Milli(self.used),
+        }
+    }
+}
+
+/// A bucket is enabled when it has no attribute `disabled`; every take pins that absence.
+fn disabled(item: &Item, found: Option<&AttributeValue>) -> Result<bool, StoreError> {
+    match found {
+        None => Ok(false),
+        Some(AttributeValue::Bool(true)) => Ok(true),
+        Some(other) => {
+            let problem = format!(
+                "is {}, not true; enable its entity or resource again to take it away",
+                shown(other)
+            );
+            Err(corrupt(item, attr::DISABLED, problem))
+        }
+    }
+}
+
+fn number_in(item: &Item, name: &str, value: &AttributeValue) -> Result<i64, StoreError> {
+    let Ok(text) = value.as_n() else { return Err(corrupt(item, name, "is not a number")) };
+    if let Ok(number) = text.parse() {
+        return Ok(number);
+    }
+    // Beyond 64 bits a balance or a count is as good as at their end.
+    if let Ok(number) = text.parse::<i128>() {
+        return Ok(if number < 0 { i64::MIN } else { i64::MAX });
+    }
+    // Whole numbers may be written as decimals or with an exponent.
+    match text.parse::<f64>() {
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "checked to be a whole number of at most 53 bits"
+        )]
+        Ok(number) if number.fract() == 0.0 && number.abs() < 9.0e15 => Ok(number as i64),
+        _ => Err(corrupt(item, name, format_args!("is {text:?}, not a whole number"))),
+    }
+}

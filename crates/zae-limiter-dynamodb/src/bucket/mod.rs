@@ -1,0 +1,174 @@
+//! Buckets: the hot path. A take goes down this list and the answer comes back up.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `chain.rs` | takes from every bucket of a chain or from none |
+//! | `take.rs` | one bucket: sends what `debit.rs` chooses until there is an answer |
+//! | `debit.rs`, `refill.rs` | which write takes, given what is known of the bucket; pure |
+//! | `operation.rs` | the time, the nonce and the memory of an operation |
+//! | `exchange.rs` | sends a write and hears what its answer proves |
+//! | `write.rs`, `render.rs` | a write as a value, and as a request; `writers.rs` is the registry |
+//! | `image.rs`, `cache.rs` | a bucket as it was seen, and what the process remembers |
+//! | `settle.rs`, `charge.rs`, `credit.rs` | after the fact: charging and giving back |
+//! | `create.rs`, `reset.rs` | a bucket that is not there; filling one by order |
+//! | `report.rs` | balances and waits for the caller; looking without taking |
+
+mod cache;
+mod chain;
+mod charge;
+mod create;
+mod credit;
+mod debit;
+mod exchange;
+mod expiry;
+pub(crate) mod image;
+pub(crate) mod operation;
+mod refill;
+pub(crate) mod render;
+mod report;
+mod reset;
+mod settle;
+pub(crate) mod take;
+pub mod write;
+pub mod writers;
+
+use futures_util::future::join_all;
+use zae_limiter_core::{EntityId, Reports, ResourceName, TimeMs};
+use zae_limiter_store::{
+    Adjusted, BoxFuture, BucketDelta, BucketStore, BucketView, Change, ConsumeOutcome,
+    ConsumeRequest, MemberTake, Page, PageRequest, ResetRequest, Restored, StoreError,
+};
+
+pub(crate) use cache::Caches;
+pub use cache::Counters;
+
+use crate::DynamoStore;
+use crate::records::item::{key_of, text_of};
+use crate::records::{attr, keys};
+use crate::table::page::Listing;
+use crate::table::{Index, Item, Key};
+use image::Image;
+
+impl BucketStore for DynamoStore {
+    fn consume<'a>(
+        &'a self,
+        request: &'a ConsumeRequest<'a>,
+    ) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>> {
+        let Some(caller) = request.members.first().map(|member| member.entity) else {
+            return Box::pin(async {
+                request.check("consume").map(|()| ConsumeOutcome::Granted(Reports::new()))
+            });
+        };
+        if request.members.iter().any(MemberTake::is_unlimited) {
+            return Box::pin(self.with_limited_members(request, DynamoStore::consume_limited));
+        }
+        self.consume_limited(request, caller)
+    }
+
+    fn peek<'a>(
+        &'a self,
+        request: &'a ConsumeRequest<'a>,
+    ) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>> {
+        if request.members.iter().any(MemberTake::is_unlimited) {
+            return Box::pin(
+                self.with_limited_members(request, |store, limited, _| store.peek(limited)),
+            );
+        }
+        Box::pin(async move {
+            request.check("peek")?;
+            self.peek_chain(request).await
+        })
+    }
+
+    fn adjust<'a>(
+        &'a self,
+        deltas: &'a [BucketDelta<'a>],
+        now: TimeMs,
+    ) -> BoxFuture<'a, Vec<Result<Adjusted, StoreError>>> {
+        Box::pin(async move {
+            let moment = self.moment(now);
+            if let Err(error) = self.shared.ask_the_time().await {
+                // What was used is charged all the same, at the time that was last heard of.
+                tracing::debug!(%error, "the table did not tell its time");
+            }
+            join_all(deltas.iter().map(|delta| self.settle(delta, moment))).await
+        })
+    }
+
+    fn reset<'a>(
+        &'a self,
+        request: &'a ResetRequest<'a>,
+        change: &'a Change,
+    ) -> BoxFuture<'a, Result<Option<Restored>, StoreError>> {
+        Box::pin(self.reset_bucket(request, change))
+    }
+
+    fn buckets<'a>(
+        &'a self,
+        entity: &'a EntityId,
+        page: &'a PageRequest,
+    ) -> BoxFuture<'a, Result<Page<BucketView>, StoreError>> {
+        let partition = keys::index::entity(&self.id, entity);
+        Box::pin(self.list_buckets(
+            "buckets",
+            Listing { index: Some(Index::Gsi3), partition, prefix: keys::index::BUCKET.to_owned() },
+            page,
+        ))
+    }
+
+    fn resource_buckets<'a>(
+        &'a self,
+        resource: &'a ResourceName,
+        page: &'a PageRequest,
+    ) -> BoxFuture<'a, Result<Page<BucketView>, StoreError>> {
+        let partition = keys::index::resource(&self.id, resource);
+        Box::pin(self.list_buckets(
+            "resource_buckets",
+            Listing { index: Some(Index::Gsi2), partition, prefix: keys::index::BUCKET.to_owned() },
+            page,
+        ))
+    }
+}
+
+impl DynamoStore {
+    /// One page of buckets: keys from an index, then the items themselves, because indexes lag and
+    /// may hold only keys.
+    async fn list_buckets(
+        &self,
+        operation: &'static str,
+        listing: Listing,
+        page: &PageRequest,
+    ) -> Result<Page<BucketView>, StoreError> {
+        let sort_key = if listing.index == Some(Index::Gsi2) { attr::GSI2SK } else { attr::GSI3SK };
+        let named = |item: &Item| {
+            let name = text_of(item, sort_key)
+                .and_then(|sort| sort.strip_prefix(keys::index::BUCKET))
+                .unwrap_or_default();
+            Ok((name.to_owned(), key_of(item).filter(|_| name.ends_with("#0"))))
+        };
+        let found = self.shared.list(operation, &listing, page, named).await?;
+        let items = self.shared.read_all(operation, &found.items, true).await?;
+        let mut views = Vec::with_capacity(items.len());
+        for (key, item) in found.items.iter().zip(&items) {
+            let view = item
+                .as_ref()
+                .map(|item| self.bucket_view(key, item))
+                .transpose()
+                .map_err(|error| error.during(operation))?;
+            views.extend(view.flatten());
+        }
+        Ok(Page { items: views, next: found.next })
+    }
+
+    /// `None` for a bucket whose names this version does not accept.
+    fn bucket_view(&self, key: &Key, item: &Item) -> Result<Option<BucketView>, StoreError> {
+        let Some((entity, resource, _)) = keys::parse_bucket(&self.id, &key.pk) else {
+            return Ok(None);
+        };
+        let (Ok(entity), Ok(resource)) = (entity.parse(), resource.parse()) else {
+            tracing::warn!(pk = %key.pk, "a bucket with names this version does not accept is left out");
+            return Ok(None);
+        };
+        Ok(Some(BucketView { entity, resource, state: Image::parse(item)?.view() }))
+    }
+}

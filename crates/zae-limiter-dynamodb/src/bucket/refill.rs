@@ -1,0 +1,441 @@
+//! The write that brings every limit of a bucket to now, changes its parameters where they differ,
+//! and takes or charges on the way. One builder for refills, parameter changes and charges, because
+//! whoever moves the refill instant owes every limit its due.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashSet;
+
+use smallvec::SmallVec;
+use zae_limiter_core::{
+    FOLDED, LIMITS_MAX, Limit, LimitName, LimitParams, LimitSource, TimeMs, TooManyLimits,
+    fold_params, is_fold,
+};
+use zae_limiter_store::{LimitsInForce, StoreError};
+
+use crate::bucket::expiry::{expiry_s, keep_ms};
+use crate::bucket::image::{Image, ImageLimit};
+use crate::bucket::write::{
+    Becomes, BucketWrite, Change, ExpiryPin, FlagPin, ItemChange, Line, LineForm, Nonce, Pin, Pins,
+    Purpose, RefilledAt, Room, To,
+};
+use crate::table::Key;
+
+/// An amount asked or charged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Amount<'a> {
+    pub(crate) limit: &'a Limit,
+    pub(crate) milli: i64,
+}
+
+/// A refill to build.
+pub(crate) struct Refill<'a> {
+    pub(crate) key: &'a Key,
+    /// [`Purpose::Take`], [`Purpose::Sync`] or [`Purpose::Charge`].
+    pub(crate) purpose: Purpose,
+    pub(crate) image: &'a Image,
+    /// The limits the bucket shall have; `None` leaves its parameters alone.
+    pub(crate) target: Option<&'a LimitsInForce>,
+    pub(crate) amounts: &'a [Amount<'a>],
+    /// `None` for a write that takes nothing.
+    pub(crate) nonce: Option<&'a Nonce>,
+    /// Limits that must not be there, and whether the limits must be those of the image.
+    pub(crate) unknown: Unknown,
+    /// What the write counts of the hidden limit.
+    pub(crate) units_milli: i64,
+    pub(crate) now: TimeMs,
+}
+
+/// What a take pins of limits that are asked for and that its caller does not know of: a limit that
+/// has come to the bucket meanwhile would not be held to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Unknown {
+    /// Limits the bucket did not have.
+    pub(crate) absent: SmallVec<[LimitName; 1]>,
+    /// Whether it had some of them, retired: these come back by a change of parameters, which moves
+    /// the stamp.
+    pub(crate) pins_config: bool,
+}
+
+/// The write as it grows.
+#[derive(Default)]
+struct Draft {
+    lines: SmallVec<[Line; 2]>,
+    /// Parameters, names or their being in force change.
+    reshapes: bool,
+    has_remainder: bool,
+    retired: Vec<String>,
+    /// How long the worst limit needs until it may be forgotten.
+    keep_ms: i64,
+    /// How many limits there are afterwards, without the one that remembers others.
+    names: usize,
+}
+
+impl Refill<'_> {
+    /// Pinned on the refill instant of the image.
+    pub(crate) fn build(self) -> Result<BucketWrite, StoreError> {
+        let mut draft = Draft::default();
+        let folded = self.to_fold();
+        let replaces = |limit: &ImageLimit| !folded.is_empty() && is_fold(&limit.name);
+        for limit in self.image.limits.iter().filter(|limit| !replaces(limit)) {
+            if folded.iter().any(|folded| folded.name == limit.name) {
+                // Provided that it lacks no more than the image says.
+                draft.drop(limit, limit.balance);
+            } else {
+                self.limit(limit, &mut draft);
+            }
+        }
+        self.seeds(&mut draft);
+        self.remember(&folded, &mut draft);
+        if draft.names > LIMITS_MAX {
+            return Err(TooManyLimits { count: draft.names }.into());
+        }
+        Ok(self.finish(draft, RefilledAt::Exactly(self.image.refilled_at.0)))
+    }
+
+    /// The same for a bucket that is full at this instant even if others have refilled it since the
+    /// image: not pinned on the refill instant, so that it does not conflict with them. `None` when
+    /// that cannot be said.
+    pub(crate) fn build_blind(&self) -> Option<BucketWrite> {
+        // A retired limit wants to be dropped, and a gap to be repaid: both need the exact form.
+        if self.image.limits.iter().any(|limit| limit.gap > 0 || limit.retired) {
+            return None;
+        }
+        let due = |limit: &ImageLimit| {
+            let lack = limit
+                .effective
+                .capacity_milli
+                .saturating_sub(limit.balance)
+                .max(self.amount(&limit.name).unwrap_or(0));
+            self.now.0.saturating_sub(limit.effective.time_to_gain_ms(lack))
+        };
+        let latest = self.image.limits.iter().map(due).min().unwrap_or(self.now.0);
+        if latest < self.image.refilled_at.0 {
+            return None;
+        }
+        let mut draft = Draft::default();
+        for limit in &self.image.limits {
+            let full = limit.effective.capacity_milli;
+            let amount = self.amount(&limit.name).unwrap_or(0);
+            let gained = limit.effective.accrual(self.now.since(TimeMs(latest)), 0).0;
+            let form = LineForm::Fill {
+                stored: limit.stored,
+                full,
+                amount,
+                at_least: full.saturating_sub(gained),
+                has_no_gap: true,
+                becomes: Becomes {
+                    stored: limit.stored,
+                    remainder: if limit.has_remainder { To::Remove } else { To::Keep },
+                    gap: To::Keep,
+                },
+            };
+            draft.lines.push(Line { name: limit.name.clone(), form });
+            draft.keep(limit.effective, full - amount, 0);
+            draft.names += 1;
+        }
+        Some(self.finish(draft, RefilledAt::NotAfter(latest)))
+    }
+
+    fn amount(&self, name: &LimitName) -> Option<i64> {
+        self.amounts.iter().find(|amount| amount.limit.name() == name).map(|amount| amount.milli)
+    }
+
+    fn target_of(&self, name: &LimitName) -> Option<LimitParams> {
+        self.target?.limits.iter().find(|limit| limit.name() == name).map(Limit::params)
+    }
+
+    /// Limits given with the call say nothing about the limits they do not name.
+    fn retires(&self) -> bool {
+        self.target.is_some_and(|target| target.source != LimitSource::Call)
+    }
+
+    /// A take never leads into debt; a charge may, and a disabled bucket does not stop it.
+    fn may_owe(&self) -> bool {
+        self.purpose == Purpose::Charge
+    }
+
+    fn limit(&self, limit: &ImageLimit, draft: &mut Draft) {
+        let amount = self.amount(&limit.name);
+        let wanted = self.target_of(&limit.name);
+        let stored = wanted.unwrap_or(limit.stored);
+        let effective = self.image.effective(stored);
+        let full = effective.capacity_milli.min(limit.effective.capacity_milli);
+        let since = self.now.since(self.image.refilled_at);
+        let (gained, remainder) = limit.effective.accrual(since, limit.remainder);
+
+        // Mode by mode the result is exact for every balance that meets its condition, so the
+        // balance itself is not pinned.
+        let surplus = limit.balance.saturating_add(gained).saturating_sub(full);
+        let is_full = surplus >= 0;
+        // What a lower capacity hides, less what overflows and is proven to.
+        let hidden = limit
+            .gap
+            .saturating_add(limit.effective.capacity_milli)
+            .saturating_sub(effective.capacity_milli)
+            .max(0);
+        let repaid = hidden.min(surplus.max(0));
+        let gap = hidden.saturating_sub(repaid);
+        let full_at_least = full.saturating_sub(gained).saturating_add(repaid);
+
+        let is_retired =
+            if self.retires() { wanted.is_none() } else { limit.retired && wanted.is_none() };
+        if is_retired && is_full && gap == 0 && amount.is_none() && self.target.is_some() {
+            // Full and not configured: starting it anew would be the same.
+            return draft.drop(limit, full_at_least);
+        }
+        let same_rate = (stored.refill_milli, stored.period_ms)
+            == (limit.stored.refill_milli, limit.stored.period_ms);
+        let remainder = if is_full || !same_rate { 0 } else { remainder };
+        let becomes = Becomes {
+            stored,
+            remainder: match remainder {
+                0 if limit.has_remainder => To::Remove,
+                0 => To::Keep,
+                remainder => To::Set(remainder),
+            },
+            gap: match gap {
+                gap if gap == limit.gap => To::Keep,
+                0 => To::Remove,
+                gap => To::Set(gap),
+            },
+        };
+        draft.has_remainder |= remainder != 0;
+        draft.reshapes |= stored != limit.stored || is_retired != limit.retired;
+        if is_retired {
+            draft.retired.push(limit.name.to_string());
+        }
+        let taken = amount.unwrap_or(0);
+        let form = if is_full {
+            LineForm::Fill {
+                stored: limit.stored,
+                full,
+                amount: taken,
+                at_least: full_at_least,
+                has_no_gap: false,
+                becomes,
+            }
+        } else {
+            // The expiry is reckoned from the debt of the image, so a deeper one must not slip in.
+            let at_least = match amount.filter(|_| !self.may_owe()) {
+                Some(amount) => amount.saturating_sub(gained),
+                None => limit.balance.min(0),
+            };
+            let below = full.saturating_sub(gained);
+            LineForm::Add { stored: limit.stored, gained, amount: taken, below, at_least, becomes }
+        };
+        draft.lines.push(Line { name: limit.name.clone(), form });
+        let after = if is_full { full } else { limit.balance.saturating_add(gained) };
+        draft.keep(effective, after.saturating_sub(taken), gap);
+        draft.names += usize::from(!is_fold(&limit.name));
+    }
+
+    /// Retired limits to give up, the nearest to full first, so that the rest fit one item: a write
+    /// of more would be longer than DynamoDB takes. See [`zae_limiter_core::FOLDED`].
+    fn to_fold(&self) -> Vec<&ImageLimit> {
+        let wanted = self.target.map_or(0, |target| target.limits.len());
+        if self.image.limits.len() + wanted + self.amounts.len() <= LIMITS_MAX {
+            return Vec::new();
+        }
+        let is_wanted = |name: &LimitName| self.target_of(name).is_some();
+        let is_retired =
+            |limit: &ImageLimit| !is_wanted(&limit.name) && (self.retires() || limit.retired);
+        let is_whole = |limit: &ImageLimit| {
+            is_retired(limit) && self.target.is_some() && self.whole_in_ms(limit) == 0
+        };
+        let kept: Vec<&ImageLimit> = self
+            .image
+            .limits
+            .iter()
+            .filter(|limit| self.amount(&limit.name).is_some() || !is_whole(limit))
+            .collect();
+        let is_new = |name: &LimitName| self.image.limit(name).is_none();
+        let charged =
+            self.amounts.iter().map(|amount| amount.limit.name()).filter(|name| !is_wanted(name));
+        let names = self
+            .target
+            .into_iter()
+            .flat_map(|target| target.limits.iter().map(Limit::name))
+            .chain(charged);
+        let carried = kept.iter().filter(|limit| !is_fold(&limit.name)).count();
+        let excess =
+            (carried + names.filter(|name| is_new(name)).count()).saturating_sub(LIMITS_MAX);
+        // A debt would be forgiven.
+        let may_go = |limit: &&ImageLimit| {
+            is_retired(limit)
+                && !is_fold(&limit.name)
+                && self.amount(&limit.name).is_none()
+                && self.image.accrued(limit, self.now) >= 0
+        };
+        let mut folded: Vec<&ImageLimit> = kept.into_iter().filter(may_go).collect();
+        folded.sort_by_key(|limit| self.whole_in_ms(limit));
+        folded.truncate(excess);
+        folded
+    }
+
+    /// How long until a limit is full and hides nothing.
+    fn whole_in_ms(&self, limit: &ImageLimit) -> i64 {
+        let whole = limit.effective.capacity_milli.saturating_add(limit.gap);
+        limit.effective.time_to_gain_ms(whole.saturating_sub(self.image.accrued(limit, self.now)))
+    }
+
+    /// Remembers, in the place of those that are folded, how long the last of them is not full.
+    fn remember(&self, folded: &[&ImageLimit], draft: &mut Draft) {
+        if folded.is_empty() {
+            return;
+        }
+        let before = self.image.limits.iter().find(|limit| is_fold(&limit.name));
+        let longest = folded
+            .iter()
+            .copied()
+            .chain(before)
+            .map(|limit| self.whole_in_ms(limit))
+            .max()
+            .unwrap_or(0);
+        let params = fold_params(longest);
+        let name: LimitName = FOLDED.parse().expect("the word is a valid name of a limit");
+        let before = before.map(|limit| (limit.stored, limit.balance));
+        draft.retired.push(name.to_string());
+        draft.lines.push(Line { name, form: LineForm::Fold { before, params } });
+        draft.keep(params, 0, 0);
+        draft.reshapes = true;
+    }
+
+    /// Limits the bucket does not have yet start as [`Image::first_seen`] says; a charge brings back
+    /// one that was forgotten, as retired.
+    fn seeds(&self, draft: &mut Draft) {
+        let wanted = self.target.map(|target| target.limits.iter()).into_iter().flatten();
+        let charged = self
+            .amounts
+            .iter()
+            .map(|amount| amount.limit)
+            .filter(|limit| self.target_of(limit.name()).is_none());
+        let mut seeded: HashSet<&LimitName> = HashSet::new();
+        for limit in wanted.chain(charged) {
+            let (name, params) = (limit.name(), limit.params());
+            if self.image.limit(name).is_some() || !seeded.insert(name) {
+                continue;
+            }
+            let start = self.image.first_seen(limit, self.now);
+            let amount = self.amount(name).unwrap_or(0);
+            let stub = self.image.stub(name).map(|stub| stub.balance);
+            let form = LineForm::Seed { params, start, amount, stub };
+            draft.lines.push(Line { name: name.clone(), form });
+            if self.target_of(name).is_none() {
+                draft.retired.push(name.to_string());
+            }
+            draft.keep(self.image.effective(params), start.saturating_sub(amount), 0);
+            draft.names += 1;
+            draft.reshapes = true;
+        }
+    }
+
+    fn finish(&self, mut draft: Draft, refilled_at: RefilledAt) -> BucketWrite {
+        let image = self.image;
+        self.clear_stubs(&mut draft);
+        // A charge leaves the mark to whoever looks at the limits afterwards.
+        let clears_mark = !self.may_owe() && image.mark.is_some();
+        let moves = draft.reshapes || clears_mark;
+        // Whoever holds an older image must lose, even within the same millisecond.
+        let at = self.now.0.max(image.refilled_at.0.saturating_add(i64::from(moves)));
+        let is_blind = matches!(refilled_at, RefilledAt::NotAfter(_));
+        let (expiry_pin, expiry) = self.expiry(&draft, is_blind);
+        let was_retired = image.limits.iter().any(|limit| limit.retired);
+        let item = ItemChange {
+            refilled_at: (at != image.refilled_at.0).then_some(at),
+            config_read_at: moves.then(|| self.config_read_at(clears_mark)),
+            remainders_at: match draft.has_remainder {
+                true => To::Set(at),
+                false if image.has_remainders => To::Remove,
+                false => To::Keep,
+            },
+            expiry,
+            clears_mark,
+            retired: match draft.reshapes {
+                true if !draft.retired.is_empty() => To::Set(draft.retired),
+                true if was_retired => To::Remove,
+                _ => To::Keep,
+            },
+            flag: None,
+            room: image.room_after(self.units_milli, self.now),
+        };
+        let pins_config = is_blind || self.unknown.pins_config;
+        let pins = Pins {
+            refilled_at,
+            shard_count: Some(image.shard_count),
+            flag: if self.may_owe() { FlagPin::Any } else { FlagPin::Enabled },
+            mark: Pin::seen(image.mark),
+            config_read_at: if pins_config { image.config_pin() } else { Pin::Any },
+            expiry: expiry_pin,
+            has_room: false,
+            unknown: self.unknown.absent.clone(),
+        };
+        let change = Change { nonce: self.nonce.cloned(), pins, lines: draft.lines, item };
+        BucketWrite::change(self.key.clone(), self.purpose, change)
+    }
+
+    /// A foreign change leaves no stamp, so whoever takes note of it stamps it as of now: an older
+    /// read must not undo it.
+    fn config_read_at(&self, clears_mark: bool) -> i64 {
+        let read_at = match self.target {
+            Some(target) if target.source != LimitSource::Call && !clears_mark => {
+                i64::try_from(target.stamp.0 / 1000).unwrap_or(i64::MAX)
+            }
+            _ => self.now.0,
+        };
+        self.image.config_read_at.map_or(read_at, |before| read_at.max(before.saturating_add(1)))
+    }
+
+    /// Takes away what is left of limits that are gone, unless one of them is on its way back.
+    fn clear_stubs(&self, draft: &mut Draft) {
+        let is_seeded =
+            |name: &LimitName| self.target_of(name).is_some() || self.amount(name).is_some();
+        let stubs = self.image.stubs.iter().filter(|stub| !is_seeded(&stub.name));
+        draft
+            .lines
+            .extend(stubs.map(|stub| Line { name: stub.name.clone(), form: LineForm::Clear }));
+    }
+
+    /// Forgotten no earlier than everything it owes has been refilled. An expiry that is left as it
+    /// is must be as the image says: one that was set meanwhile, within the same millisecond, would
+    /// forget what is taken or charged now.
+    fn expiry(&self, draft: &Draft, is_blind: bool) -> (ExpiryPin, To<i64>) {
+        let own_ttl = match self.target {
+            Some(target) => target.ttl_ms,
+            None => self.image.expires_s.map(|_| 0),
+        };
+        let Some(own_ttl_ms) = own_ttl else {
+            return match self.image.expires_s {
+                None if !is_blind => (ExpiryPin::Absent, To::Keep),
+                _ => (ExpiryPin::Any, To::Remove),
+            };
+        };
+        let expires_s = expiry_s(self.now, own_ttl_ms, draft.keep_ms);
+        if !is_blind && self.image.expires_s.is_some_and(|stored| stored >= expires_s) {
+            (ExpiryPin::NotBefore(expires_s), To::Keep)
+        } else {
+            (ExpiryPin::Any, To::Set(expires_s))
+        }
+    }
+}
+
+impl Draft {
+    /// Keeps the item until a limit that is left with `balance`, and hides `gap`, has long been
+    /// full.
+    fn keep(&mut self, params: LimitParams, balance: i64, gap: i64) {
+        self.keep_ms = self.keep_ms.max(keep_ms(params, balance, gap));
+    }
+
+    /// Takes a limit away that has at least this balance.
+    fn drop(&mut self, limit: &ImageLimit, at_least: i64) {
+        let form = LineForm::Drop { stored: limit.stored, at_least };
+        self.lines.push(Line { name: limit.name.clone(), form });
+        self.reshapes = true;
+    }
+}
+
+/// The room for writes of a write that refills nothing.
+pub(crate) const fn spends(units_milli: i64) -> Room {
+    Room::Less { units_milli, gained_milli: 0 }
+}

@@ -1,0 +1,474 @@
+//! A write of a bucket as DynamoDB reads it. The only place where a [`BucketWrite`] becomes
+//! conditions and actions on attributes.
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use zae_limiter_core::{LimitName, LimitParams, LimitSource};
+
+use crate::bucket::expiry::{expiry_s, keep_ms};
+use crate::constants::{WCU_MILLI, WCU_NEEDED_MILLI, WCU_PERIOD_MS};
+use crate::records::attr::{self, of_limit};
+use crate::records::keys;
+
+use crate::bucket::write::{
+    Becomes, BucketWrite, Ceiling, Change, ExpiryPin, FlagPin, Form, ItemChange, Line, LineForm,
+    NewBucket, Pin, Pins, RefilledAt, Room, To,
+};
+use crate::bucket::writers::breaches;
+use crate::table::{
+    Action, Comparison, Condition, Item, Put, Update, Write, compare, compare_with, number, text,
+};
+
+/// A write of one item.
+pub(crate) enum Request {
+    Update(Update),
+    Put(Put),
+}
+
+/// The request of a write that is sent alone.
+pub(crate) fn request(write: BucketWrite) -> Request {
+    let writer = write.writer();
+    let request = match write.form {
+        Form::Make(bucket) => Request::Put(Put {
+            item: item(&bucket),
+            conditions: vec![Condition::Absent(attr::PK.into())],
+        }),
+        Form::Change(change) => {
+            let limits = change.lines.len();
+            let mut draft = Draft {
+                actions: Vec::with_capacity(2 * limits + 3),
+                conditions: Vec::with_capacity(5 * limits + 8),
+            };
+            draft.change(*change);
+            let Draft { actions, conditions } = draft;
+            Request::Update(Update { key: write.key, actions, conditions })
+        }
+    };
+    debug_assert!(
+        breaches(writer, &request.clone().into()).is_empty(),
+        "{:?}",
+        breaches(writer, &request.clone().into())
+    );
+    request
+}
+
+impl BucketWrite {
+    /// The write in the words of the table: an update or a put.
+    #[must_use]
+    pub fn rendered(&self) -> Write {
+        request(self.clone()).into()
+    }
+}
+
+impl Clone for Request {
+    fn clone(&self) -> Request {
+        match self {
+            Request::Update(update) => Request::Update(update.clone()),
+            Request::Put(put) => Request::Put(put.clone()),
+        }
+    }
+}
+
+impl From<Request> for Write {
+    fn from(request: Request) -> Write {
+        match request {
+            Request::Update(update) => Write::Update(update),
+            Request::Put(put) => Write::Put(put),
+        }
+    }
+}
+
+/// An update as it grows.
+struct Draft {
+    actions: Vec<Action>,
+    conditions: Vec<Condition>,
+}
+
+impl Draft {
+    fn change(&mut self, change: Change) {
+        let Change { nonce, pins, lines, item } = change;
+        self.conditions.push(Condition::Exists(attr::PK.into()));
+        lines.iter().for_each(|line| self.line(line));
+        self.pins(pins, &lines);
+        self.item(item);
+        if let Some(nonce) = nonce {
+            self.conditions.push(Condition::Any(vec![
+                Condition::Absent(attr::LAST_NONCE.into()),
+                compare_with(attr::LAST_NONCE, Comparison::Ne, text(nonce.as_str())),
+            ]));
+            self.set(attr::LAST_NONCE, text(nonce.as_str()));
+        }
+    }
+
+    fn set(&mut self, name: &'static str, value: AttributeValue) {
+        self.actions.push(Action::Set(name.into(), value));
+    }
+
+    fn require(&mut self, name: &LimitName, field: &'static str, by: Comparison, value: i64) {
+        self.conditions.push(compare(of_limit(name, field), by, value));
+    }
+
+    fn add(&mut self, name: &LimitName, field: &'static str, amount: i64) {
+        if amount != 0 {
+            self.actions.push(Action::Add(of_limit(name, field), amount));
+        }
+    }
+
+    fn put(&mut self, name: &LimitName, field: &'static str, value: i64) {
+        self.actions.push(Action::Set(of_limit(name, field), number(value)));
+    }
+
+    fn put_parameters(&mut self, name: &LimitName, params: LimitParams) {
+        self.put(name, attr::CAPACITY, params.capacity_milli);
+        self.put(name, attr::REFILL, params.refill_milli);
+        self.put(name, attr::PERIOD, params.period_ms);
+    }
+
+    fn remove(&mut self, name: &LimitName, fields: &[&'static str]) {
+        self.actions.extend(fields.iter().map(|field| Action::Remove(of_limit(name, field))));
+    }
+
+    fn require_parameters(&mut self, name: &LimitName, params: LimitParams) {
+        self.require(name, attr::CAPACITY, Comparison::Eq, params.capacity_milli);
+        self.require(name, attr::REFILL, Comparison::Eq, params.refill_milli);
+        self.require(name, attr::PERIOD, Comparison::Eq, params.period_ms);
+    }
+
+    fn absent(&mut self, name: &LimitName, field: &'static str) {
+        self.conditions.push(Condition::Absent(of_limit(name, field)));
+    }
+
+    // ------------------------------------------------------------------------------------- limits
+
+    fn line(&mut self, line: &Line) {
+        let name = &line.name;
+        match &line.form {
+            LineForm::Fast { stored, amount, at_least, .. } => {
+                self.require_parameters(name, *stored);
+                if let Some(at_least) = at_least {
+                    self.require(name, attr::BALANCE, Comparison::Ge, *at_least);
+                }
+                self.add(name, attr::BALANCE, amount.saturating_neg());
+                self.add(name, attr::USED, *amount);
+            }
+            LineForm::Add { stored, gained, amount, below, at_least, becomes } => {
+                self.require_parameters(name, *stored);
+                self.require(name, attr::BALANCE, Comparison::Lt, *below);
+                self.require(name, attr::BALANCE, Comparison::Ge, *at_least);
+                self.add(name, attr::BALANCE, gained.saturating_sub(*amount));
+                self.add(name, attr::USED, *amount);
+                self.becomes(name, *stored, becomes);
+            }
+            LineForm::Fill { stored, full, amount, at_least, has_no_gap, becomes } => {
+                self.require_parameters(name, *stored);
+                self.require(name, attr::BALANCE, Comparison::Ge, *at_least);
+                if *has_no_gap {
+                    self.absent(name, attr::GAP);
+                }
+                self.put(name, attr::BALANCE, full.saturating_sub(*amount));
+                self.add(name, attr::USED, *amount);
+                self.becomes(name, *stored, becomes);
+            }
+            LineForm::Seed { params, start, amount, stub } => {
+                self.seed(name, *params, start.saturating_sub(*amount), *amount, *stub);
+            }
+            LineForm::Drop { stored, at_least } => {
+                self.require_parameters(name, *stored);
+                self.require(name, attr::BALANCE, Comparison::Ge, *at_least);
+                self.remove(name, &attr::LIMIT);
+            }
+            LineForm::Clear => {
+                self.absent(name, attr::CAPACITY);
+                self.remove(name, &[attr::BALANCE, attr::USED]);
+            }
+            LineForm::Fold { before, params } => {
+                match before {
+                    Some((stored, at_least)) => {
+                        self.require_parameters(name, *stored);
+                        self.require(name, attr::BALANCE, Comparison::Ge, *at_least);
+                    }
+                    None => self.absent(name, attr::BALANCE),
+                }
+                self.put(name, attr::BALANCE, 0);
+                self.put(name, attr::USED, 0);
+                self.put_parameters(name, *params);
+            }
+            LineForm::Owe { amount } => {
+                self.conditions.push(Condition::Exists(of_limit(name, attr::BALANCE)));
+                self.add(name, attr::BALANCE, amount.saturating_neg());
+                self.add(name, attr::USED, *amount);
+            }
+            LineForm::GiveBack { stored_capacity, full, amount, overflows } => {
+                let room = full.saturating_sub(*amount);
+                self.require(name, attr::CAPACITY, Comparison::Eq, *stored_capacity);
+                if *overflows {
+                    self.require(name, attr::BALANCE, Comparison::Gt, room);
+                    self.put(name, attr::BALANCE, *full);
+                } else {
+                    self.require(name, attr::BALANCE, Comparison::Le, room);
+                    self.add(name, attr::BALANCE, *amount);
+                }
+                self.add(name, attr::USED, amount.saturating_neg());
+            }
+            LineForm::Top { stored_capacity, full, exactly } => {
+                self.require(name, attr::CAPACITY, Comparison::Eq, *stored_capacity);
+                if let Some(balance) = exactly {
+                    self.require(name, attr::BALANCE, Comparison::Eq, *balance);
+                }
+                self.put(name, attr::BALANCE, *full);
+            }
+        }
+    }
+
+    fn becomes(&mut self, name: &LimitName, before: LimitParams, becomes: &Becomes) {
+        let Becomes { stored, remainder, gap } = becomes;
+        let changes = [
+            (attr::CAPACITY, before.capacity_milli, stored.capacity_milli),
+            (attr::REFILL, before.refill_milli, stored.refill_milli),
+            (attr::PERIOD, before.period_ms, stored.period_ms),
+        ];
+        for (field, _, new) in changes.into_iter().filter(|(_, old, new)| old != new) {
+            self.put(name, field, new);
+        }
+        for (field, to) in [(attr::REMAINDER, remainder), (attr::GAP, gap)] {
+            match to {
+                To::Keep => {}
+                To::Set(value) => self.put(name, field, *value),
+                To::Remove => self.remove(name, &[field]),
+            }
+        }
+    }
+
+    fn seed(
+        &mut self,
+        name: &LimitName,
+        params: LimitParams,
+        balance: i64,
+        amount: i64,
+        stub: Option<i64>,
+    ) {
+        self.put(name, attr::BALANCE, balance);
+        self.put_parameters(name, params);
+        match stub {
+            // What is owed was read: a further charge by somebody who does not look must not be
+            // lost.
+            Some(owed) => {
+                self.require(name, attr::BALANCE, Comparison::Eq, owed);
+                self.absent(name, attr::CAPACITY);
+                self.add(name, attr::USED, amount);
+            }
+            None => {
+                self.put(name, attr::USED, amount);
+                self.absent(name, attr::BALANCE);
+            }
+        }
+    }
+
+    // --------------------------------------------------------------------------------------- item
+
+    fn pins(&mut self, pins: Pins, lines: &[Line]) {
+        match pins.refilled_at {
+            RefilledAt::Any => {}
+            RefilledAt::Exactly(at) => self.pin(attr::REFILLED_AT, Comparison::Eq, at),
+            RefilledAt::NotAfter(at) => self.pin(attr::REFILLED_AT, Comparison::Le, at),
+            RefilledAt::After(at) => self.pin(attr::REFILLED_AT, Comparison::Gt, at),
+            RefilledAt::NotBefore { since, or: None } => {
+                self.conditions.extend(unspilt(lines, since, |ceiling| Some(ceiling.since)));
+            }
+            RefilledAt::NotBefore { since, or: Some(later) } => {
+                let either = [
+                    Condition::All(unspilt(lines, since, |ceiling| Some(ceiling.since)).collect()),
+                    Condition::All(unspilt(lines, later, |ceiling| ceiling.or).collect()),
+                ];
+                self.conditions.push(Condition::Any(either.into()));
+            }
+        }
+        self.pin_number(attr::CONFIG_READ_AT, pins.config_read_at);
+        self.pin_number(attr::MARK, pins.mark);
+        if let Some(count) = pins.shard_count {
+            self.pin(attr::SHARD_COUNT, Comparison::Eq, count);
+        }
+        match pins.flag {
+            FlagPin::Any => {}
+            FlagPin::Enabled => self.conditions.push(Condition::Absent(attr::DISABLED.into())),
+            FlagPin::Seen { is_set, count } => {
+                let name = attr::DISABLED.into();
+                self.conditions.push(if is_set {
+                    Condition::Exists(name)
+                } else {
+                    Condition::Absent(name)
+                });
+                self.pin_number(attr::FLAG_COUNT, Pin::seen(count));
+            }
+        }
+        match pins.expiry {
+            ExpiryPin::Any => {}
+            ExpiryPin::Absent => self.pin_number(attr::TTL, Pin::Absent),
+            ExpiryPin::NotBefore(second) => self.pin(attr::TTL, Comparison::Ge, second),
+            ExpiryPin::NoneOrAfter(second) => self.conditions.push(Condition::Any(vec![
+                Condition::Absent(attr::TTL.into()),
+                alive(lines, second),
+            ])),
+        }
+        if pins.has_room {
+            self.pin(attr::ROOM, Comparison::Ge, WCU_NEEDED_MILLI);
+        }
+        pins.unknown.iter().for_each(|name| self.absent(name, attr::CAPACITY));
+    }
+
+    fn pin(&mut self, name: &'static str, by: Comparison, value: i64) {
+        self.conditions.push(compare(name, by, value));
+    }
+
+    fn pin_number(&mut self, name: &'static str, pin: Pin) {
+        match pin {
+            Pin::Any => {}
+            Pin::Absent => self.conditions.push(Condition::Absent(name.into())),
+            Pin::Is(value) => self.pin(name, Comparison::Eq, value),
+        }
+    }
+
+    fn item(&mut self, item: ItemChange) {
+        if let Some(at) = item.refilled_at {
+            self.set(attr::REFILLED_AT, number(at));
+        }
+        if let Some(at) = item.config_read_at {
+            self.set(attr::CONFIG_READ_AT, number(at));
+        }
+        self.to(attr::REMAINDERS_AT, item.remainders_at, number);
+        self.to(attr::TTL, item.expiry, number);
+        self.to(attr::RETIRED, item.retired, AttributeValue::Ss);
+        if item.clears_mark {
+            self.actions.push(Action::Remove(attr::MARK.into()));
+        }
+        if let Some(flag) = item.flag {
+            let disabled = if flag.disabled { To::Set(true) } else { To::Remove };
+            self.to(attr::DISABLED, disabled, AttributeValue::Bool);
+            self.set(attr::FLAG_COUNT, number(flag.count));
+        }
+        match item.room {
+            Room::Uncounted => {}
+            Room::Less { units_milli, gained_milli } => {
+                let change = gained_milli - units_milli;
+                if change != 0 {
+                    self.actions.push(Action::Add(attr::ROOM.into(), change));
+                }
+                self.actions.push(Action::Add(attr::WRITES.into(), units_milli));
+            }
+            Room::Full { units_milli } => {
+                self.set(attr::ROOM, number(WCU_MILLI - units_milli));
+                self.actions.push(Action::Add(attr::WRITES.into(), units_milli));
+            }
+        }
+    }
+
+    fn to<T>(&mut self, name: &'static str, to: To<T>, value: impl Fn(T) -> AttributeValue) {
+        match to {
+            To::Keep => {}
+            To::Set(to) => self.set(name, value(to)),
+            To::Remove => self.actions.push(Action::Remove(name.into())),
+        }
+    }
+}
+
+/// Nothing has overflowed, if the bucket was refilled no earlier than `since`.
+fn unspilt(
+    lines: &[Line],
+    since: i64,
+    bound: impl Fn(&Ceiling) -> Option<i64>,
+) -> impl Iterator<Item = Condition> {
+    let low = lines.iter().filter_map(move |line| match &line.form {
+        LineForm::Fast { at_most: Some(ceiling), .. } => Some(compare(
+            of_limit(&line.name, attr::BALANCE),
+            Comparison::Le,
+            bound(ceiling).unwrap_or(ceiling.since),
+        )),
+        _ => None,
+    });
+    low.chain(std::iter::once(compare(attr::REFILLED_AT, Comparison::Ge, since)))
+}
+
+/// The item expires later than a second, and no debt outlives it.
+fn alive(lines: &[Line], second: i64) -> Condition {
+    let later = compare(attr::TTL, Comparison::Gt, second);
+    let floors = lines.iter().filter_map(|line| match line.form {
+        LineForm::Fast { floor_if_expiring: Some(floor), .. } => {
+            Some(compare(of_limit(&line.name, attr::BALANCE), Comparison::Ge, floor))
+        }
+        _ => None,
+    });
+    Condition::All(std::iter::once(later).chain(floors).collect())
+}
+
+// ---------------------------------------------------------------------------------------- new item
+
+/// The item of a new bucket.
+fn item(bucket: &NewBucket) -> Item {
+    let NewBucket { namespace, entity, resource, limits, .. } = bucket;
+    let key = keys::bucket(namespace, entity, resource, 0);
+    let mut item = Item::with_capacity(24 + 5 * limits.limits.len());
+    let mut put = |name: &str, value: AttributeValue| {
+        item.insert(name.to_owned(), value);
+    };
+    put(attr::PK, text(key.pk));
+    put(attr::SK, text(key.sk));
+    put(attr::GSI2PK, text(keys::index::resource(namespace, resource)));
+    put(attr::GSI2SK, text(keys::index::resource_bucket(entity, 0)));
+    put(attr::GSI3PK, text(keys::index::entity(namespace, entity)));
+    put(attr::GSI3SK, text(keys::index::entity_bucket(resource, 0)));
+    put(attr::GSI4PK, text(&**namespace));
+    put(attr::GSI4SK, text(keys::index::namespace_bucket(entity, resource, 0)));
+    put(attr::ENTITY_ID, text(entity.as_str()));
+    put(attr::RESOURCE, text(resource.as_str()));
+    let owner = bucket.owner.as_deref();
+    let cascade = owner.is_some_and(|owner| owner.cascade && owner.parent.is_some());
+    put(attr::CASCADE, AttributeValue::Bool(cascade));
+    if let Some(parent) = owner.and_then(|owner| owner.parent.as_ref()) {
+        put(attr::PARENT_ID, text(parent.as_str()));
+    }
+    if let Some(pgen) = owner.and_then(|owner| owner.pgen) {
+        put(attr::PGEN, number(pgen));
+    }
+    if let Some(pinc) = owner.and_then(|owner| owner.pinc.as_ref()) {
+        put(attr::PINC, text(pinc.as_str()));
+    }
+    if bucket.disabled {
+        put(attr::DISABLED, AttributeValue::Bool(true));
+        // A delayed write of a flag that was meant for a bucket before this one must not enable
+        // this one.
+        put(attr::FLAG_COUNT, number(1));
+    }
+    put(attr::REFILLED_AT, number(bucket.now.0));
+    put(attr::SHARD_COUNT, number(1));
+    put(attr::LAST_NONCE, text(bucket.nonce.as_str()));
+    put(attr::CONFIG_READ_AT, number(config_read_at(bucket)));
+    put(attr::ROOM, number(WCU_MILLI));
+    put("b_wcu_cp", number(WCU_MILLI));
+    put("b_wcu_ra", number(WCU_MILLI));
+    put("b_wcu_rp", number(WCU_PERIOD_MS));
+    put(attr::WRITES, number(0));
+    let mut kept_ms = 0;
+    for limit in limits.limits.iter() {
+        let (name, params) = (limit.name(), limit.params());
+        let amount =
+            bucket.amounts.iter().find(|(of, _)| of == name).map_or(0, |(_, amount)| *amount);
+        let after = params.capacity_milli.saturating_sub(amount);
+        put(&of_limit(name, attr::BALANCE), number(after));
+        put(&of_limit(name, attr::CAPACITY), number(params.capacity_milli));
+        put(&of_limit(name, attr::REFILL), number(params.refill_milli));
+        put(&of_limit(name, attr::PERIOD), number(params.period_ms));
+        put(&of_limit(name, attr::USED), number(amount));
+        kept_ms = kept_ms.max(keep_ms(params, after, 0));
+    }
+    if let Some(own_ttl_ms) = limits.ttl_ms {
+        put(attr::TTL, number(expiry_s(bucket.now, own_ttl_ms, kept_ms)));
+    }
+    item
+}
+
+fn config_read_at(bucket: &NewBucket) -> i64 {
+    if bucket.limits.source == LimitSource::Call {
+        bucket.now.0
+    } else {
+        i64::try_from(bucket.limits.stamp.0 / 1000).unwrap_or(i64::MAX)
+    }
+}

@@ -1,0 +1,238 @@
+//! What a caller is told of the buckets: balances and waits of a grant and of a refusal, a refusal
+//! from memory, and a look that takes nothing.
+
+use smallvec::SmallVec;
+use zae_limiter_core::{
+    BucketState, LimitReport, LimitSource, Milli, Reports, TimeMs, Wait, WaitMs, assess,
+};
+use zae_limiter_store::{ConsumeOutcome, ConsumeRequest, MemberTake, StoreError};
+
+use crate::DynamoStore;
+use crate::bucket::cache::Seen;
+use crate::bucket::debit::Debit;
+use crate::bucket::image::Image;
+use crate::bucket::operation::Moment;
+use crate::bucket::take::{Asked, Taken};
+use crate::records::keys;
+use crate::table::Key;
+
+impl DynamoStore {
+    /// Refuses without a write when a bucket of the chain was seen short a moment ago. The memory
+    /// may only ever refuse.
+    pub(super) fn refuse_from_memory<'a>(
+        &self,
+        asked: &'a [Asked<'_>],
+        now: TimeMs,
+    ) -> Option<Reports> {
+        if !self.shared.options.speculative {
+            return None;
+        }
+        // Every member must be known, or a switched-off one would go unsaid.
+        let recent = |asked: &'a Asked<'_>| {
+            let look = asked.seen.as_deref().filter(|look| self.is_recent(look, now))?;
+            let image = look
+                .image
+                .as_ref()
+                .filter(|image| !image.disabled && image.carries(&asked.member.limits.limits))?;
+            Some((look, image))
+        };
+        let known: SmallVec<[(&Seen, &Image); 2]> = asked.iter().map_while(recent).collect();
+        if known.len() < asked.len() {
+            return None;
+        }
+        let refuses = |(asked, (look, image)): (&Asked<'_>, &(&Seen, &Image))| {
+            let debit = Debit::of(asked);
+            asked.may_refuse(look)
+                && (debit.is_refused_by(image, now) || look.is_quiet(&debit, now))
+        };
+        // What a refused chain held for a moment is not told as a wait either.
+        let is_doubted = |(asked, (look, image)): (&Asked<'_>, &(&Seen, &Image))| {
+            !asked.may_refuse(look) && Debit::of(asked).is_refused_by(image, now)
+        };
+        if !asked.iter().zip(&known).any(refuses) || asked.iter().zip(&known).any(is_doubted) {
+            return None;
+        }
+        let states: Vec<BucketState> = asked
+            .iter()
+            .zip(&known)
+            .map(|(asked, (_, image))| state_of(asked.member, Some(image), now))
+            .collect();
+        let mut reports =
+            assess(states.iter().zip(asked.iter().map(|asked| asked.member.takes)), now);
+        for (index, (asked, (look, _))) in (0u8..).zip(asked.iter().zip(&known)) {
+            hold(&mut reports, index, asked.member, look, now);
+        }
+        Some(reports)
+    }
+
+    pub(super) fn granted(
+        &self,
+        members: &[MemberTake<'_>],
+        taken: &[Option<Result<Taken, StoreError>>],
+        moment: Moment,
+    ) -> Reports {
+        let now = self.now(moment);
+        let mut reports = Reports::new();
+        for (index, (member, taken)) in (0u8..).zip(members.iter().zip(taken)) {
+            let Some(Ok(Taken::Granted(look))) = taken else { continue };
+            for take in member.takes {
+                let limit = &member.limits.limits[usize::from(take.limit)];
+                let balance = look
+                    .image
+                    .as_ref()
+                    .and_then(|image| image.balance_at(limit.name(), now))
+                    .unwrap_or(0);
+                reports.push(LimitReport {
+                    member: index,
+                    limit: take.limit,
+                    balance: Milli(balance),
+                    requested: take.amount,
+                    wait: Wait::None,
+                });
+            }
+        }
+        reports
+    }
+
+    /// The balances there are, those that were taken from and given back included, as of the
+    /// refusal: while the others were waited for and given back, time has passed, and by now the
+    /// amounts might pass.
+    pub(super) fn refused(
+        &self,
+        members: &[MemberTake<'_>],
+        taken: &[Option<Result<Taken, StoreError>>],
+        moment: Moment,
+    ) -> Reports {
+        let refusal = |taken: &'_ Option<Result<Taken, StoreError>>| match taken {
+            Some(Ok(Taken::Refused(refusal))) => Some(refusal.at),
+            _ => None,
+        };
+        let now = taken.iter().filter_map(refusal).min().unwrap_or_else(|| self.now(moment));
+        let states: Vec<BucketState> = members
+            .iter()
+            .enumerate()
+            .map(|(index, member)| match taken.get(index) {
+                Some(Some(Ok(Taken::Granted(look)))) => state_of(
+                    member,
+                    look.image.as_ref().map(|image| untaken(image, member)).as_ref(),
+                    now,
+                ),
+                Some(Some(Ok(Taken::Refused(refusal)))) => {
+                    state_of(member, refusal.look.image.as_ref(), now)
+                }
+                Some(Some(Ok(Taken::Spared(look)))) => state_of(member, look.image.as_ref(), now),
+                _ => {
+                    let key = keys::bucket(&self.id, member.entity, member.resource, 0);
+                    state_of(
+                        member,
+                        self.recall(&key).as_deref().and_then(|look: &Seen| look.image.as_ref()),
+                        now,
+                    )
+                }
+            })
+            .collect();
+        let mut reports = assess(states.iter().zip(members.iter().map(|member| member.takes)), now);
+        for (index, (member, taken)) in (0u8..).zip(members.iter().zip(taken)) {
+            if let Some(Ok(Taken::Refused(refusal))) = taken {
+                hold(&mut reports, index, member, &refusal.look, now);
+            }
+        }
+        reports
+    }
+
+    pub(super) async fn peek_chain(
+        &self,
+        request: &ConsumeRequest<'_>,
+    ) -> Result<ConsumeOutcome, StoreError> {
+        let moment = self.moment(request.now);
+        self.shared.ask_the_time().await.map_err(|error| error.during("peek"))?;
+        let keys: Vec<Key> = request
+            .members
+            .iter()
+            .map(|member| keys::bucket(&self.id, member.entity, member.resource, 0))
+            .collect();
+        let items = self.shared.read_all("peek", &keys, true).await?;
+        let now = self.now(moment);
+        let mut states = Vec::with_capacity(items.len());
+        for (index, ((member, key), item)) in
+            request.members.iter().zip(&keys).zip(&items).enumerate()
+        {
+            let look = self.note(key, item.as_ref(), moment)?;
+            let Some(image) = &look.image else {
+                if self.is_disabled(member).await? {
+                    return Ok(ConsumeOutcome::Disabled { member: index });
+                }
+                states.push(state_of(member, None, now));
+                continue;
+            };
+            image.check_supported(&key.pk)?;
+            if image.disabled {
+                if self.is_disabled(member).await? {
+                    return Ok(ConsumeOutcome::Disabled { member: index });
+                }
+                // As a take does: a flag that was left behind does not count. Nor is it remembered,
+                // or the next take would be told.
+                self.shared.caches.forget(&key.pk);
+            }
+            if !image.carries(&member.limits.limits)
+                && member.limits.source != LimitSource::Call
+                && !self.is_up_to_date(member, &look, image).await?
+            {
+                return Ok(ConsumeOutcome::Stale { member: index });
+            }
+            states.push(state_of(member, Some(image), now));
+        }
+        let reports =
+            assess(states.iter().zip(request.members.iter().map(|member| member.takes)), now);
+        let is_short = reports.iter().any(|report| report.wait != Wait::None);
+        Ok(if is_short {
+            ConsumeOutcome::Refused(reports)
+        } else {
+            ConsumeOutcome::Granted(reports)
+        })
+    }
+}
+
+/// A bucket in the words of the core, under the limits of a member: as it is, as the change of
+/// parameters would leave it, or as a new one would start.
+fn state_of(member: &MemberTake<'_>, image: Option<&Image>, now: TimeMs) -> BucketState {
+    let limits = &member.limits.limits;
+    let Some(image) = image else {
+        return BucketState::full(limits, member.limits.stamp, now);
+    };
+    let mut state = image.state(limits);
+    if !state.matches(limits) {
+        // Too many limits is an error of the write; the balances are the same.
+        let _ = state.sync(limits, member.limits.stamp, now);
+    }
+    if state.active() < limits.len() {
+        BucketState::full(limits, member.limits.stamp, now)
+    } else {
+        state
+    }
+}
+
+/// Lengthens the waits of the limits that a crowd drains to as long as the refusal holds.
+fn hold(reports: &mut Reports, index: u8, member: &MemberTake<'_>, look: &Seen, now: TimeMs) {
+    let Some(quiet) = look.quiet(now) else { return };
+    let held =
+        Wait::After(WaitMs::at_least_one(u64::try_from(quiet.until.since(now)).unwrap_or(0)));
+    for report in reports.iter_mut().filter(|report| report.member == index) {
+        let name = member.limits.limits[usize::from(report.limit)].name();
+        if quiet.short.iter().any(|(short, least)| short == name && report.requested.0 >= *least) {
+            report.wait = report.wait.max(held);
+        }
+    }
+}
+
+/// The image as it was before the member's amounts were taken.
+fn untaken(image: &Image, member: &MemberTake<'_>) -> Image {
+    let mut image = image.clone();
+    for take in member.takes {
+        let name = member.limits.limits[usize::from(take.limit)].name();
+        if let Some(limit) = image.limits.iter_mut().find(|limit| limit.name == *name) {
+            limit.balance = limit.balance.saturating_add(take.amount.0);
+        }
+    }
+    image
+}

@@ -1,0 +1,125 @@
+//! Filling a bucket by order of an administrator, with the audit event in the same transaction.
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use smallvec::SmallVec;
+use zae_limiter_core::{AuditAction, AuditSubject, LimitName, Milli, TimeMs};
+use zae_limiter_store::{Change as Order, ResetRequest, Restored, StoreError};
+
+use crate::DynamoStore;
+use crate::admin::change::{Outcome, too_busy};
+use crate::bucket::image::Image;
+use crate::bucket::refill::spends;
+use crate::bucket::write::{
+    BucketWrite, Change, ExpiryPin, FlagPin, ItemChange, Line, LineForm, Pin, Pins, Purpose,
+    RefilledAt,
+};
+use crate::constants::{ADMIN_ATTEMPTS_MAX, REFILL_AHEAD_MAX_MS, WCU_PER_WRITE_MILLI};
+use crate::records::item::Event;
+use crate::records::keys;
+use crate::table::{Key, Write, number};
+
+/// Attempts that report what was restored to the millitoken. A bucket that changes faster than that
+/// is filled all the same, and what it lacked is told as of the look before.
+const EXACT_ATTEMPTS: u32 = 2;
+
+/// When a bucket is filled, and how it is to be reported.
+#[derive(Clone, Copy)]
+struct At {
+    now: TimeMs,
+    is_exact: bool,
+}
+
+impl DynamoStore {
+    pub(crate) async fn reset_bucket(
+        &self,
+        request: &ResetRequest<'_>,
+        change: &Order,
+    ) -> Result<Option<Restored>, StoreError> {
+        let key = keys::bucket(&self.id, request.entity, request.resource, 0);
+        let moment = self.moment(change.at);
+        self.shared.ask_the_time().await.map_err(|error| error.during("reset"))?;
+        for attempt in 0..ADMIN_ATTEMPTS_MAX {
+            if attempt > 0 {
+                self.shared.back_off(attempt).await;
+            }
+            let look = self.look(&key, moment).await?;
+            let Some(image) = &look.image else { return Ok(None) };
+            image.check_supported(&key.pk).map_err(|error| error.during("reset"))?;
+            let now = self.now(moment);
+            let (write, restored) =
+                fill(&key, image, request.only, At { now, is_exact: attempt < EXACT_ATTEMPTS });
+            let amounts = restored
+                .iter()
+                .map(|(name, gained)| (name.to_string(), number(gained.floor_tokens())))
+                .collect();
+            let event = Event {
+                subject: AuditSubject::Entity(request.entity.clone()),
+                action: AuditAction::BucketReset,
+                resource: Some(request.resource.as_str()),
+                details: [
+                    ("amounts".to_owned(), AttributeValue::M(amounts)),
+                    ("shards".to_owned(), number(1)),
+                ]
+                .into(),
+                version: None,
+            };
+            let outcome = self
+                .shared
+                .change("reset", &self.id, vec![Write::Bucket(Box::new(write))], (change, event))
+                .await?;
+            self.shared.caches.forget(&key.pk);
+            if matches!(outcome, Outcome::Made) {
+                return Ok(Some(restored));
+            }
+        }
+        Err(too_busy("reset"))
+    }
+}
+
+/// The write that fills the named limits, or all, and says what each one lacked.
+///
+/// It leaves the refill instant alone, as a credit does: a full limit whose refill is still due
+/// stays full. So it needs no pin on the balances, which a hot bucket changes a thousand times a
+/// second; `is_exact` pins them all the same, so that what is reported as restored is what was
+/// restored. One thing it does set: an instant that lies far in the future, written by a clock that
+/// was wrong, is brought back to now, or nothing would refill until then.
+fn fill(key: &Key, image: &Image, only: Option<&[LimitName]>, at: At) -> (BucketWrite, Restored) {
+    let At { now, is_exact } = at;
+    let is_named = |name: &LimitName| only.is_none_or(|names| names.contains(name));
+    let (mut restored, mut lines) = (Restored::new(), SmallVec::new());
+    for limit in image.limits.iter().filter(|limit| is_named(&limit.name)) {
+        let full = limit.effective.capacity_milli;
+        let form = LineForm::Top {
+            stored_capacity: limit.stored.capacity_milli,
+            full,
+            exactly: is_exact.then_some(limit.balance),
+        };
+        lines.push(Line { name: limit.name.clone(), form });
+        let balance = image.balance_at(&limit.name, now).unwrap_or(full);
+        restored.push((limit.name.clone(), Milli(full.saturating_sub(balance))));
+    }
+    // What is left of a limit that is gone would be owed when it comes back.
+    let stubs = image.stubs.iter().filter(|stub| is_named(&stub.name));
+    lines.extend(stubs.map(|stub| Line { name: stub.name.clone(), form: LineForm::Clear }));
+    let far = now.0.saturating_add(REFILL_AHEAD_MAX_MS);
+    let (refilled_at, sets) = if image.refilled_at.0 > far {
+        (RefilledAt::After(far), Some(now.0))
+    } else if is_exact {
+        (RefilledAt::Exactly(image.refilled_at.0), None)
+    } else {
+        (RefilledAt::NotAfter(far), None)
+    };
+    let pins = Pins {
+        refilled_at,
+        shard_count: Some(image.shard_count),
+        flag: FlagPin::Any,
+        mark: Pin::Any,
+        config_read_at: Pin::Any,
+        expiry: ExpiryPin::Any,
+        has_room: false,
+        unknown: SmallVec::new(),
+    };
+    let item = ItemChange { refilled_at: sets, ..ItemChange::only(spends(WCU_PER_WRITE_MILLI)) };
+    let change = Change { nonce: None, pins, lines, item };
+    (BucketWrite::change(key.clone(), Purpose::Reset, change), restored)
+}

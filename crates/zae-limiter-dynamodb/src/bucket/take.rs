@@ -1,0 +1,450 @@
+//! Taking from one bucket: sends what `debit.rs` chooses until there is an answer.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use zae_limiter_core::{LimitSource, TimeMs, Wait, WaitMs, time_to_fill_ms};
+use zae_limiter_store::{MemberKey, MemberTake, StoreError};
+
+use crate::DynamoStore;
+use crate::admin::entity::Owner;
+use crate::bucket::cache::{Quiet, Seen, writes_between};
+use crate::bucket::create::{MayCreate, New};
+use crate::bucket::debit::{Debit, Step, View};
+use crate::bucket::exchange::{Exchange, Heard};
+use crate::bucket::image::Image;
+use crate::bucket::operation::{Moment, amounts_of, count};
+use crate::bucket::write::{BucketWrite, Form, Nonce, Purpose};
+use crate::config::{self, Trust, Verdict};
+use crate::constants::{
+    CONFIG_MARGIN_MS, CONTENDED_WAIT_MS, OUTDATED_MS, QUIET_PACES, QUIET_WRITES_MIN,
+    REFILL_ATTEMPTS_MAX, SECOND_LOOK,
+};
+use crate::records::keys;
+use crate::table::Key;
+
+/// What became of a take.
+pub(crate) enum Taken {
+    /// The amounts are taken; the bucket as it is now.
+    Granted(Arc<Seen>),
+    /// A limit is short.
+    Refused(Refusal),
+    /// The bucket is disabled.
+    Disabled,
+    /// The caller's limits are older than the bucket's.
+    Stale,
+    /// Others were faster, again and again.
+    Contended,
+    /// Not asked, because another bucket of the chain has refused; the bucket as it is.
+    Spared(Arc<Seen>),
+}
+
+/// What is asked of a bucket, and what is remembered of it.
+pub(crate) struct Asked<'a> {
+    pub(crate) member: &'a MemberTake<'a>,
+    pub(crate) key: Key,
+    pub(crate) seen: Option<Arc<Seen>>,
+    /// Whether it is the bucket of an ancestor of the caller: chains of others hold tokens of it
+    /// for a moment.
+    pub(crate) is_ancestor: bool,
+    /// Whether another bucket of the chain has refused: this one was read just now, and is only
+    /// brought up to date.
+    pub(crate) is_spared: bool,
+}
+
+/// A bucket that was short, and when.
+pub(crate) struct Refusal {
+    pub(crate) look: Arc<Seen>,
+    pub(crate) at: TimeMs,
+}
+
+impl DynamoStore {
+    /// What a take begins with.
+    pub(crate) fn asked<'a>(&self, member: &'a MemberTake<'a>) -> Asked<'a> {
+        let key = keys::bucket(&self.id, member.entity, member.resource, 0);
+        let seen = self.recall(&key);
+        Asked { member, key, seen, is_ancestor: false, is_spared: false }
+    }
+
+    /// Takes from one bucket.
+    pub(crate) async fn take(
+        &self,
+        asked: &Asked<'_>,
+        moment: Moment,
+    ) -> Result<Taken, StoreError> {
+        let nonce = self.nonce();
+        let mut take = OneTake::new(self, asked, &nonce, moment);
+        let taken = take.until_answered().await;
+        if take.exchange.is_ambiguous && !matches!(taken, Ok(Taken::Granted(_))) {
+            // Whatever the last word was, an earlier attempt may have landed unheard.
+            count(&self.shared.caches.tally.debits_unknown);
+        }
+        taken
+    }
+
+    /// Whether a bucket that turns out to be short is looked at once more.
+    pub(crate) fn second_look(&self, asked: &Asked<'_>, now: TimeMs) -> SecondLook {
+        let is_lately =
+            |look: &Seen| now.since(look.at) < 2 * self.shared.options.rejection_cache_ttl_ms;
+        let is_confirmed =
+            asked.seen.as_deref().is_some_and(|look| look.is_confirmed() && is_lately(look));
+        if asked.is_ancestor && !is_confirmed { SecondLook::Needed } else { SecondLook::Spared }
+    }
+
+    /// About two round trips, by what this operation has taken so far: for so long a refused chain
+    /// holds what it took.
+    pub(crate) async fn wait_for_second_look(&self, moment: Moment) {
+        let passed = self.shared.options.clock.monotonic().saturating_sub(moment.started);
+        self.shared.options.clock.sleep((2 * passed).clamp(SECOND_LOOK.0, SECOND_LOOK.1)).await;
+    }
+
+    /// Where many others have taken what the bucket regained since the last look, whoever is
+    /// refused would be told to come back within moments, by which time the crowd has been there
+    /// again. So the refusal holds for some times as long as the bucket needs for what the crowd
+    /// took, drawn at random: see [`QUIET_PACES`]. The waits told are as long.
+    fn keep_quiet(&self, debit: &Debit<'_>, before: Option<&Seen>, look: &Seen, at: TimeMs) {
+        let (Some(before), Some(image)) = (before, &look.image) else { return };
+        let Some(old) = &before.image else { return };
+        if writes_between(before, look) < QUIET_WRITES_MIN {
+            return;
+        }
+        let since_ms = look.at.0.saturating_sub(before.at.0);
+        let (mut pace_ms, mut wait_ms, mut short) = (0, 0, SmallVec::new());
+        let mut held_max_ms = self.shared.options.rejection_cache_ttl_ms;
+        for (limit, amount) in debit.short(image, at) {
+            let (Some(was), Some(is)) = (old.limit(limit.name()), image.limit(limit.name())) else {
+                continue;
+            };
+            let regained_ms = is.effective.time_to_gain_ms(is.used.saturating_sub(was.used).max(0));
+            pace_ms = regained_ms.min(since_ms).max(pace_ms);
+            let lacks = amount.saturating_sub(image.balance_at(limit.name(), at).unwrap_or(0));
+            wait_ms = is.effective.time_to_gain_ms(lacks).max(wait_ms);
+            held_max_ms = held_max_ms.min(time_to_fill_ms(is.effective));
+            short.push((limit.name().clone(), amount));
+        }
+        let pace_ms = u64::try_from(pace_ms).unwrap_or(0);
+        if pace_ms == 0 {
+            return;
+        }
+        let drawn =
+            self.shared.options.entropy.next_u64() % (pace_ms * (QUIET_PACES.1 - QUIET_PACES.0));
+        let held_ms = i64::try_from(pace_ms * QUIET_PACES.0 + drawn).unwrap_or(i64::MAX);
+        look.keep_quiet(Quiet {
+            until: look.at.plus_ms(wait_ms.saturating_add(held_ms).min(held_max_ms)),
+            short,
+        });
+    }
+
+    /// Reads the configuration of a member again, after its bucket was seen.
+    async fn reread(&self, member: &MemberTake<'_>) -> Result<Verdict, StoreError> {
+        Ok(self.member(member, Trust::NOTHING).await?.verdict_on(member))
+    }
+
+    /// True when the caller's limits may replace the bucket's.
+    pub(crate) async fn is_up_to_date(
+        &self,
+        member: &MemberTake<'_>,
+        look: &Seen,
+        image: &Image,
+    ) -> Result<bool, StoreError> {
+        Ok(knows_more(member, look, image) || matches!(self.reread(member).await?, Verdict::Same))
+    }
+
+    /// True when a bucket of this member would be made disabled.
+    pub(crate) async fn is_disabled(&self, member: &MemberTake<'_>) -> Result<bool, StoreError> {
+        Ok(self.member(member, Trust::NOTHING).await?.disabled_by.is_some())
+    }
+
+    pub(crate) async fn member(
+        &self,
+        member: &MemberTake<'_>,
+        trust: Trust,
+    ) -> Result<config::Member, StoreError> {
+        let key = MemberKey { entity: member.entity, resource: member.resource };
+        config::member(&self.shared, &self.id, key, trust).await
+    }
+
+    pub(crate) fn short_wait(&self) -> Wait {
+        Wait::After(WaitMs::at_least_one(
+            CONTENDED_WAIT_MS + self.shared.options.entropy.next_u64() % CONTENDED_WAIT_MS,
+        ))
+    }
+}
+
+/// A take from one bucket on its way.
+struct OneTake<'a> {
+    store: &'a DynamoStore,
+    asked: &'a Asked<'a>,
+    nonce: &'a Nonce,
+    moment: Moment,
+    exchange: Exchange<'a>,
+    /// The caller's limits were read again and are those of the bucket.
+    is_proven: bool,
+    /// Whose bucket it will be, once that was read.
+    owner: Option<Option<Arc<Owner>>>,
+    /// A bucket that was short at any instant since was short: by the next one somebody else may
+    /// have been faster again.
+    asked_at: TimeMs,
+    /// The instant of the last choice, and so that of a refusal: a moment later the amounts might
+    /// pass.
+    judged_at: TimeMs,
+    second_look: SecondLook,
+}
+
+/// What a take does next.
+enum Next {
+    Send(BucketWrite),
+    Answer(Taken),
+    /// Something new is known: choose again.
+    Choose,
+    GiveUp,
+}
+
+impl<'a> OneTake<'a> {
+    fn new(
+        store: &'a DynamoStore,
+        asked: &'a Asked<'a>,
+        nonce: &'a Nonce,
+        moment: Moment,
+    ) -> OneTake<'a> {
+        let exchange = Exchange::new(store, "consume", &asked.key, moment, asked.seen.clone())
+            .with_nonce(nonce);
+        let asked_at = exchange.now();
+        let second_look = store.second_look(asked, asked_at);
+        OneTake {
+            store,
+            asked,
+            nonce,
+            moment,
+            exchange,
+            is_proven: false,
+            owner: None,
+            asked_at,
+            judged_at: asked_at,
+            second_look,
+        }
+    }
+
+    async fn until_answered(&mut self) -> Result<Taken, StoreError> {
+        if !self.store.shared.options.speculative {
+            self.look().await?;
+        }
+        self.exchange.is_fresh |= self.asked.is_spared;
+        while self.exchange.races < REFILL_ATTEMPTS_MAX {
+            if self.exchange.races + self.exchange.sends > 0 {
+                // The machine may have slept since.
+                let asked = self.store.shared.ask_the_time().await;
+                asked.map_err(|error| error.during("consume"))?;
+            }
+            let next = match self.choose()? {
+                Step::Take(write) | Step::Prepare(write) => Next::Send(write),
+                Step::Create => Box::pin(self.create()).await?,
+                Step::Refuse => Box::pin(self.refuse()).await?,
+                Step::Disabled => Box::pin(self.disabled()).await?,
+                Step::Reread => Box::pin(self.reread()).await?,
+                Step::Nothing => Next::Answer(Taken::Spared(self.last_look()?)),
+                Step::Contended => Next::GiveUp,
+            };
+            let next = match next {
+                Next::Send(write) => self.send(write).await?,
+                next => next,
+            };
+            match next {
+                Next::Answer(taken) => return Ok(taken),
+                Next::GiveUp => break,
+                Next::Choose | Next::Send(_) => {}
+            }
+        }
+        count(&self.store.shared.caches.tally.contended);
+        Ok(Taken::Contended)
+    }
+
+    /// The next step, by what is known now.
+    fn choose(&mut self) -> Result<Step, StoreError> {
+        let debit = Debit {
+            nonce: Some(self.nonce),
+            grace_ms: self.store.shared.options.fast_grace_ms,
+            units_milli: self.exchange.units_milli(),
+            ..Debit::of(self.asked)
+        };
+        let now = self.exchange.now();
+        let raced = self.exchange.image().filter(|_| self.exchange.races > 0);
+        self.judged_at = raced.map_or(now, |image| image.refilled_at.max(self.asked_at).min(now));
+        debit.plan(self.view(now), now)
+    }
+
+    /// What the take goes by.
+    fn view(&self, now: TimeMs) -> View<'_> {
+        let Some(look) = self.exchange.seen.as_deref() else { return View::Unknown };
+        let is_fresh = self.exchange.is_fresh;
+        let is_recent = is_fresh || self.store.is_recent(look, now);
+        let Some(image) = &look.image else {
+            return if is_recent { View::Absent } else { View::Unknown };
+        };
+        // The image may show what a refused chain holds for a moment.
+        let is_doubted = self.second_look == SecondLook::Now;
+        let may_refuse = !is_doubted && (is_fresh || self.asked.may_refuse(look));
+        // Without a grace there is no bound that a crowd could name.
+        let is_outdated = !is_fresh
+            && look.is_crowded
+            && now.since(look.at) > OUTDATED_MS
+            && self.store.shared.options.fast_grace_ms > 0;
+        View::Known {
+            image,
+            is_recent: is_recent && (image.disabled || may_refuse),
+            may_sync: self.is_proven || knows_more(self.asked.member, look, image),
+            is_crowded: look.is_crowded,
+            is_outdated,
+            judged_at: self.judged_at,
+        }
+    }
+
+    async fn send(&mut self, write: BucketWrite) -> Result<Next, StoreError> {
+        let creates = matches!(write.form, Form::Make(_));
+        match self.exchange.send(write).await? {
+            Heard::AlreadyOurs(_) if self.exchange.is_overdue() => {
+                Box::pin(self.take_back()).await;
+                return Ok(Next::GiveUp);
+            }
+            Heard::Landed(look) | Heard::AlreadyOurs(look) => {
+                let Asked { member, key, .. } = self.asked;
+                let undone = match creates {
+                    true => Box::pin(self.store.confirm_created(member, key, self.moment)).await?,
+                    false => None,
+                };
+                return Ok(Next::Answer(undone.unwrap_or(Taken::Granted(look))));
+            }
+            // What was proven was proven of the image before.
+            Heard::Prepared => self.is_proven = false,
+            Heard::Lost => {
+                self.is_proven = false;
+                if self.second_look == SecondLook::Now {
+                    self.second_look = SecondLook::Done;
+                }
+            }
+            Heard::Again => {}
+        }
+        Ok(Next::Choose)
+    }
+
+    /// The bucket is not there. One that is made behind the back of an administrator who disables
+    /// it would be enabled, so the configuration is read first.
+    async fn create(&mut self) -> Result<Next, StoreError> {
+        let member = self.asked.member;
+        if self.owner.is_none() {
+            match self.store.may_create(member).await? {
+                MayCreate::Yes(found) => self.owner = Some(found),
+                MayCreate::Disabled => return Ok(Next::Answer(Taken::Disabled)),
+                MayCreate::Stale => return Ok(Next::Answer(Taken::Stale)),
+            }
+        }
+        let bucket = New {
+            owner: self.owner.as_ref().and_then(|owner| owner.as_ref()),
+            limits: member.limits,
+            amounts: &amounts_of(member, |_| true),
+            disabled: false,
+            nonce: self.nonce,
+            // Reading took its time: the bucket is full as of now, not as of then.
+            now: self.exchange.now(),
+        };
+        let key = MemberKey { entity: member.entity, resource: member.resource };
+        Ok(Next::Send(self.store.create(Purpose::Take, key, bucket)))
+    }
+
+    /// A limit is short. An ancestor's is looked at once more; a look of this very operation is kept
+    /// as one that refused.
+    async fn refuse(&mut self) -> Result<Next, StoreError> {
+        if self.second_look == SecondLook::Needed && self.exchange.is_fresh {
+            self.second_look = SecondLook::Now;
+            self.store.wait_for_second_look(self.moment).await;
+            self.asked_at = self.exchange.now();
+            return Ok(Next::Choose);
+        }
+        if !self.exchange.is_fresh && self.exchange.sends == 0 {
+            count(&self.store.shared.caches.tally.local_refusals);
+        }
+        let (look, at) = (self.last_look()?, self.judged_at);
+        if self.exchange.is_fresh {
+            look.refuse(self.asked.is_ancestor);
+            let debit = Debit::of(self.asked);
+            self.store.keep_quiet(&debit, self.asked.seen.as_deref(), &look, at);
+        }
+        Ok(Next::Answer(Taken::Refused(Refusal { look, at })))
+    }
+
+    /// The bucket says that it is disabled. From memory that is just passed on; an operation that
+    /// has asked the bucket also asks the configuration, which is what counts.
+    async fn disabled(&mut self) -> Result<Next, StoreError> {
+        let Asked { member, key, .. } = self.asked;
+        let image = self.exchange.image().filter(|_| self.exchange.is_fresh);
+        let Some(image) = image else { return Ok(Next::Answer(Taken::Disabled)) };
+        if self.store.reconcile_flag(member, key, image).await? {
+            return Ok(Next::Answer(Taken::Disabled));
+        }
+        self.look().await?;
+        self.exchange.races += 1;
+        Ok(Next::Choose)
+    }
+
+    /// The bucket has other limits than the caller: the configuration decides who is right.
+    async fn reread(&mut self) -> Result<Next, StoreError> {
+        Ok(match self.store.reread(self.asked.member).await? {
+            Verdict::Same => {
+                self.is_proven = true;
+                Next::Choose
+            }
+            Verdict::Different => Next::Answer(Taken::Stale),
+            Verdict::Disabled => Next::Answer(Taken::Disabled),
+        })
+    }
+
+    /// Reads the bucket.
+    async fn look(&mut self) -> Result<(), StoreError> {
+        let look = Box::pin(self.store.look(&self.asked.key, self.moment)).await?;
+        (self.exchange.seen, self.exchange.is_fresh) = (Some(look), true);
+        Ok(())
+    }
+
+    fn last_look(&self) -> Result<Arc<Seen>, StoreError> {
+        match &self.exchange.seen {
+            Some(look) => Ok(Arc::clone(look)),
+            None => self.store.note(&self.asked.key, None, self.moment),
+        }
+    }
+
+    /// Gives back what landed too late to be granted.
+    async fn take_back(&self) {
+        if let Err(error) = self.store.give_back(self.asked.member, self.moment).await {
+            count(&self.store.shared.caches.tally.credits_lost);
+            tracing::warn!(%error, "what landed too late to be granted could not be given back");
+        }
+    }
+}
+
+/// An ancestor that is short is looked at twice before it refuses: a chain that is refused
+/// elsewhere may hold its tokens.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SecondLook {
+    /// Not an ancestor, or its last refusal was confirmed a moment ago.
+    Spared,
+    Needed,
+    Now,
+    Done,
+}
+
+impl Asked<'_> {
+    /// Whether an image of a moment ago may refuse without a write.
+    pub(crate) fn may_refuse(&self, look: &Seen) -> bool {
+        !self.is_ancestor || look.is_confirmed()
+    }
+}
+
+/// True when the member's limits were read after its bucket's parameters were seen, or clearly
+/// later than what justified them.
+fn knows_more(member: &MemberTake<'_>, look: &Seen, image: &Image) -> bool {
+    let limits = member.limits;
+    let read_at_ms = i64::try_from(limits.stamp.0 / 1000).unwrap_or(i64::MAX);
+    limits.source == LimitSource::Call
+        || limits.stamp.0 > look.parameters_since
+        || read_at_ms >= image.config_read_at.unwrap_or(0).saturating_add(CONFIG_MARGIN_MS)
+}

@@ -1,0 +1,463 @@
+//! Every write that a bucket can receive from us, as a value of the domain.
+//!
+//! Most bugs of a limiter on one item are one writer that another writer's condition did not pin.
+//! So a write says what it is for, what it demands of the item ([`Pins`]: each field must be given,
+//! so a forgotten pin does not compile) and what it does to each limit ([`Line`]). `render.rs` alone
+//! turns that into a DynamoDB request, and `writers.rs` holds every request to the registry.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use smol_str::SmolStr;
+use zae_limiter_core::{EntityId, LimitName, LimitParams, ResourceName, TimeMs};
+use zae_limiter_store::LimitsInForce;
+
+use crate::admin::entity::Owner;
+use crate::bucket::writers::Writer;
+use crate::table::Key;
+
+/// The mark of one operation, the same over all its attempts.
+pub type Nonce = SmolStr;
+
+/// One write of a bucket.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BucketWrite {
+    /// Which shard of which bucket.
+    pub key: Key,
+    /// What it is for.
+    pub purpose: Purpose,
+    /// What it does.
+    pub form: Form,
+}
+
+/// What a write is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Purpose {
+    /// Takes, if every limit that is asked for has enough.
+    Take,
+    /// Brings the parameters of a bucket up to date and takes nothing.
+    Sync,
+    /// Charges after the fact, into debt if need be.
+    Charge,
+    /// Gives back, never above capacity.
+    GiveBack,
+    /// Fills by order of an administrator.
+    Reset,
+    /// Disables a bucket, or enables it.
+    Flag,
+}
+
+/// What a write does.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Form {
+    /// Changes a bucket that is there.
+    Change(Box<Change>),
+    /// Makes a bucket that is not there.
+    Make(Box<NewBucket>),
+}
+
+/// A change of a bucket that is there.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change {
+    /// Refuses a second landing of the same operation. `None` for a write that may land twice, or is
+    /// sent once.
+    pub nonce: Option<Nonce>,
+    /// What must hold of the item.
+    pub pins: Pins,
+    /// One per limit that is looked at or changed.
+    pub lines: SmallVec<[Line; 2]>,
+    /// What changes of the item beside its limits.
+    pub item: ItemChange,
+}
+
+/// What must hold of the item for a change to land, its limits aside.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pins {
+    /// When the bucket was refilled last.
+    pub refilled_at: RefilledAt,
+    /// How many shards the bucket has.
+    pub shard_count: Option<i64>,
+    /// Whether the bucket is disabled.
+    pub flag: FlagPin,
+    /// The mark that a foreign writer of parameters leaves.
+    pub mark: Pin,
+    /// When the configuration behind the parameters was read: every change of ours moves it.
+    pub config_read_at: Pin,
+    /// When the item expires.
+    pub expiry: ExpiryPin,
+    /// Whether the item must have room for another write.
+    pub has_room: bool,
+    /// Limits that must not be there: the caller asks for them and does not know them here.
+    pub unknown: SmallVec<[LimitName; 1]>,
+}
+
+impl Pins {
+    /// Only that the item is there.
+    pub(crate) const THERE: Pins = Pins {
+        refilled_at: RefilledAt::Any,
+        shard_count: None,
+        flag: FlagPin::Any,
+        mark: Pin::Any,
+        config_read_at: Pin::Any,
+        expiry: ExpiryPin::Any,
+        has_room: false,
+        unknown: SmallVec::new_const(),
+    };
+}
+
+/// What must hold of one number of the item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pin {
+    /// Nothing.
+    Any,
+    /// It is not there.
+    Absent,
+    /// It is this.
+    Is(i64),
+}
+
+impl Pin {
+    /// As it was seen.
+    pub(crate) fn seen(value: Option<i64>) -> Pin {
+        value.map_or(Pin::Absent, Pin::Is)
+    }
+}
+
+/// What must hold of the instant of the last refill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefilledAt {
+    /// Nothing.
+    Any,
+    /// This very instant: the write is computed from it.
+    Exactly(i64),
+    /// At `since` or later, and then no limit is above its ceiling for `since`. Or the same of a
+    /// second, later bound.
+    NotBefore {
+        /// The lower bound.
+        since: i64,
+        /// Another one.
+        or: Option<i64>,
+    },
+    /// Then or earlier.
+    NotAfter(i64),
+    /// Later than this.
+    After(i64),
+}
+
+/// What must hold of the flag `disabled`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlagPin {
+    /// Nothing.
+    Any,
+    /// The bucket is enabled.
+    Enabled,
+    /// As it was seen, with the count of its writes.
+    Seen {
+        /// Whether the bucket was disabled.
+        is_set: bool,
+        /// How often the flag had been written.
+        count: Option<i64>,
+    },
+}
+
+/// What must hold of the expiry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExpiryPin {
+    /// Nothing.
+    Any,
+    /// There is none.
+    Absent,
+    /// There is one, at this second or later.
+    NotBefore(i64),
+    /// There is none, or it is later than this second and no balance falls below the floor of its
+    /// line ([`LineForm::Fast`]).
+    NoneOrAfter(i64),
+}
+
+/// What changes of an item beside its limits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ItemChange {
+    /// The instant of the refill.
+    pub refilled_at: Option<i64>,
+    /// When the configuration behind the new parameters was read.
+    pub config_read_at: Option<i64>,
+    /// The refill that the remainders of the limits belong to.
+    pub remainders_at: To<i64>,
+    /// When the item expires, in seconds.
+    pub expiry: To<i64>,
+    /// Takes the mark off that a foreign writer of parameters left.
+    pub clears_mark: bool,
+    /// The limits that are no longer configured.
+    pub retired: To<Vec<String>>,
+    /// Disables or enables, and counts that.
+    pub flag: Option<FlagChange>,
+    /// How much room for writes there is afterwards.
+    pub room: Room,
+}
+
+impl ItemChange {
+    /// Nothing but the room for writes.
+    pub(crate) const fn only(room: Room) -> ItemChange {
+        ItemChange {
+            refilled_at: None,
+            config_read_at: None,
+            remainders_at: To::Keep,
+            expiry: To::Keep,
+            clears_mark: false,
+            retired: To::Keep,
+            flag: None,
+            room,
+        }
+    }
+}
+
+/// What an attribute changes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum To<T> {
+    /// It stays as it is.
+    Keep,
+    /// It gets this value.
+    Set(T),
+    /// It goes.
+    Remove,
+}
+
+/// A new value of the flag `disabled`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlagChange {
+    /// Whether the bucket is disabled from now on.
+    pub disabled: bool,
+    /// How often the flag has been written, this write included.
+    pub count: i64,
+}
+
+/// What a write does to the hidden limit that counts writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// Nothing: the write does not count.
+    Uncounted,
+    /// Takes the units of the write, and regains what time has brought.
+    Less {
+        /// The units of the write.
+        units_milli: i64,
+        /// What the item regains.
+        gained_milli: i64,
+    },
+    /// Full, less the units of the write.
+    Full {
+        /// The units of the write.
+        units_milli: i64,
+    },
+}
+
+/// What a write does to one limit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Line {
+    /// Which limit.
+    pub name: LimitName,
+    /// What.
+    pub form: LineForm,
+}
+
+/// What a write does to one limit. Each form is exact for every balance that meets its condition.
+#[derive(Clone, Debug, PartialEq)]
+pub enum LineForm {
+    /// Takes or charges and leaves the refill alone.
+    Fast {
+        /// The parameters the limit must have.
+        stored: LimitParams,
+        /// What is taken.
+        amount: i64,
+        /// The least balance; `None` for a charge.
+        at_least: Option<i64>,
+        /// The largest balance that has not overflowed since the bound of [`RefilledAt`]; `None`
+        /// when nothing is taken.
+        at_most: Option<Ceiling>,
+        /// The least balance on an item that expires: a deeper debt needs a later expiry.
+        floor_if_expiring: Option<i64>,
+    },
+    /// Refills a limit that is not full by then.
+    Add {
+        /// The parameters the limit must have.
+        stored: LimitParams,
+        /// What it regains.
+        gained: i64,
+        /// What is taken or charged.
+        amount: i64,
+        /// The balance must be less than this: it is not full by then.
+        below: i64,
+        /// And at least this.
+        at_least: i64,
+        /// What else changes.
+        becomes: Becomes,
+    },
+    /// Fills a limit that is full by then.
+    Fill {
+        /// The parameters the limit must have.
+        stored: LimitParams,
+        /// What full is.
+        full: i64,
+        /// What is taken or charged.
+        amount: i64,
+        /// The balance must be at least this: it is full by then.
+        at_least: i64,
+        /// Whether the limit must hide nothing.
+        has_no_gap: bool,
+        /// What else changes.
+        becomes: Becomes,
+    },
+    /// Adds a limit that is not there.
+    Seed {
+        /// Its parameters.
+        params: LimitParams,
+        /// What it starts with, before the amount.
+        start: i64,
+        /// What is taken or charged.
+        amount: i64,
+        /// The balance that a limit of this name has left behind.
+        stub: Option<i64>,
+    },
+    /// Takes a limit away that may be forgotten.
+    Drop {
+        /// The parameters the limit must have.
+        stored: LimitParams,
+        /// The least balance.
+        at_least: i64,
+    },
+    /// Takes away the balance that a limit has left behind.
+    Clear,
+    /// Remembers limits that were dropped before they were full, in the place of `before`.
+    Fold {
+        /// Parameters and least balance of what is replaced.
+        before: Option<(LimitParams, i64)>,
+        /// How long the last of them is not full, in the words of a limit.
+        params: LimitParams,
+    },
+    /// Charges without looking at anything.
+    Owe {
+        /// What is charged.
+        amount: i64,
+    },
+    /// Gives back.
+    GiveBack {
+        /// The capacity the limit must have.
+        stored_capacity: i64,
+        /// What full is.
+        full: i64,
+        /// What is given back.
+        amount: i64,
+        /// Whether the limit is full afterwards.
+        overflows: bool,
+    },
+    /// Fills by order.
+    Top {
+        /// The capacity the limit must have.
+        stored_capacity: i64,
+        /// What full is.
+        full: i64,
+        /// The balance it must have, for a report to the millitoken.
+        exactly: Option<i64>,
+    },
+}
+
+/// The largest balance of a FAST line, for one or two bounds of the refill instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ceiling {
+    /// For `since` of [`RefilledAt::NotBefore`].
+    pub since: i64,
+    /// For `or`, if there is one.
+    pub or: Option<i64>,
+}
+
+/// What a refill changes of a limit beside its balance.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Becomes {
+    /// The parameters it has afterwards.
+    pub stored: LimitParams,
+    /// The remainder of the refill.
+    pub remainder: To<i64>,
+    /// What a lowered capacity hides.
+    pub gap: To<i64>,
+}
+
+/// A bucket to make.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewBucket {
+    pub(crate) namespace: Arc<str>,
+    pub(crate) entity: EntityId,
+    pub(crate) resource: ResourceName,
+    /// `None` when the entity has no record.
+    pub(crate) owner: Option<Arc<Owner>>,
+    pub(crate) limits: LimitsInForce,
+    /// Taken or charged on the way.
+    pub(crate) amounts: SmallVec<[(LimitName, i64); 2]>,
+    /// Disabled from its first moment.
+    pub(crate) disabled: bool,
+    pub(crate) nonce: Nonce,
+    pub(crate) now: TimeMs,
+}
+
+impl BucketWrite {
+    pub(crate) fn change(key: Key, purpose: Purpose, change: Change) -> BucketWrite {
+        BucketWrite { key, purpose, form: Form::Change(Box::new(change)) }
+    }
+
+    /// The writer of the registry.
+    #[must_use]
+    pub fn writer(&self) -> Writer {
+        let change = match (&self.form, self.purpose) {
+            (Form::Make(_), Purpose::Charge) => return Writer::Recreate,
+            (Form::Make(_), _) => return Writer::Create,
+            (Form::Change(change), _) => change,
+        };
+        match (self.purpose, change.pins.refilled_at) {
+            (Purpose::Sync, _) => Writer::SyncOnly,
+            (Purpose::GiveBack, _) => Writer::Credit,
+            (Purpose::Reset, _) => Writer::Reset,
+            (Purpose::Flag, _) => Writer::Flag,
+            (Purpose::Take, RefilledAt::NotBefore { .. }) => Writer::Fast,
+            (Purpose::Take, RefilledAt::NotAfter(_)) => Writer::BlindFill,
+            (Purpose::Take, _) if change.item.config_read_at.is_some() => Writer::Sync,
+            (Purpose::Take, _) => Writer::Refill,
+            (Purpose::Charge, RefilledAt::NotBefore { .. }) => Writer::ChargeFast,
+            (Purpose::Charge, RefilledAt::Any) => Writer::ChargePlain,
+            (Purpose::Charge, _) => Writer::ChargeRefill,
+        }
+    }
+
+    /// The nonce it carries.
+    #[must_use]
+    pub fn nonce(&self) -> Option<&Nonce> {
+        match &self.form {
+            Form::Change(change) => change.nonce.as_ref(),
+            Form::Make(bucket) => Some(&bucket.nonce),
+        }
+    }
+
+    /// The limits of a change whose use it counts.
+    pub fn counted(&self) -> impl Iterator<Item = &LimitName> {
+        let lines = match &self.form {
+            Form::Change(change) => &change.lines[..],
+            Form::Make(_) => &[],
+        };
+        lines.iter().filter(|line| line.form.counts()).map(|line| &line.name)
+    }
+}
+
+impl LineForm {
+    /// Whether what was used of the limit changes.
+    fn counts(&self) -> bool {
+        match self {
+            LineForm::Fast { amount, .. }
+            | LineForm::Add { amount, .. }
+            | LineForm::Fill { amount, .. }
+            | LineForm::Seed { amount, stub: Some(_), .. } => *amount != 0,
+            LineForm::Owe { .. } | LineForm::GiveBack { .. } => true,
+            LineForm::Seed { stub: None, .. }
+            | LineForm::Drop { .. }
+            | LineForm::Clear
+            | LineForm::Fold { .. }
+            | LineForm::Top { .. } => false,
+        }
+    }
+}

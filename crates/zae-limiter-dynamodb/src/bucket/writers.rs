@@ -1,0 +1,344 @@
+//! The registry of all writers of a bucket: for each one, which attributes it may write, which it
+//! must pin, and why that is enough. Every request that is rendered is held to it in debug builds.
+
+#[cfg(test)]
+mod tests;
+
+use crate::records::attr;
+use crate::table::{Condition, Write};
+
+/// Who writes a bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Writer {
+    /// Takes without refilling.
+    Fast,
+    /// Refills every limit and takes.
+    Refill,
+    /// Takes from a bucket that is full whatever its last refill was.
+    BlindFill,
+    /// Refills, changes parameters and takes.
+    Sync,
+    /// Refills and changes parameters for a request that is refused: takes nothing.
+    SyncOnly,
+    /// Makes a bucket that was not there.
+    Create,
+    /// Charges after the fact without refilling.
+    ChargeFast,
+    /// Charges after the fact and refills.
+    ChargeRefill,
+    /// Charges after the fact when every other form lost its race.
+    ChargePlain,
+    /// Makes a forgotten bucket again to charge it.
+    Recreate,
+    /// Gives back.
+    Credit,
+    /// Fills by order of an administrator.
+    Reset,
+    /// Switches a bucket off or on.
+    Flag,
+}
+
+/// A kind of attribute; those of limits without the limit's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[expect(missing_docs, reason = "named as the attributes are")]
+pub enum Field {
+    Pk,
+    Tk,
+    Tc,
+    Cp,
+    Ra,
+    Rp,
+    Rm,
+    Gp,
+    Rf,
+    Rmf,
+    Ca,
+    Lw,
+    Vu,
+    Ttl,
+    Disabled,
+    Fv,
+    ShardCount,
+    Ret,
+    WcuTk,
+    WcuTc,
+    /// Attributes that only a create writes: keys of the indexes, names, owner.
+    Made,
+}
+
+impl Field {
+    /// The kind an attribute of a bucket belongs to.
+    #[must_use]
+    pub fn of(name: &str) -> Field {
+        match name {
+            attr::PK => Field::Pk,
+            attr::REFILLED_AT => Field::Rf,
+            attr::REMAINDERS_AT => Field::Rmf,
+            attr::CONFIG_READ_AT => Field::Ca,
+            attr::LAST_NONCE => Field::Lw,
+            attr::MARK => Field::Vu,
+            attr::TTL => Field::Ttl,
+            attr::DISABLED => Field::Disabled,
+            attr::FLAG_COUNT => Field::Fv,
+            attr::SHARD_COUNT => Field::ShardCount,
+            attr::RETIRED => Field::Ret,
+            attr::ROOM => Field::WcuTk,
+            attr::WRITES => Field::WcuTc,
+            _ => match name.strip_prefix("b_").and_then(|rest| rest.rsplit_once('_')) {
+                Some((limit, _)) if limit == attr::WCU => Field::Made,
+                Some((_, "tk")) => Field::Tk,
+                Some((_, "tc")) => Field::Tc,
+                Some((_, "cp")) => Field::Cp,
+                Some((_, "ra")) => Field::Ra,
+                Some((_, "rp")) => Field::Rp,
+                Some((_, "rm")) => Field::Rm,
+                Some((_, "gp")) => Field::Gp,
+                _ => Field::Made,
+            },
+        }
+    }
+}
+
+/// What one writer may write and must pin.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// Whose rules.
+    pub writer: Writer,
+    /// All it may write.
+    pub writes: &'static [Field],
+    /// What its condition always looks at.
+    pub pins: &'static [Field],
+    /// Why that is enough.
+    pub reason: &'static str,
+}
+
+const REFILLED: &[Field] = &[
+    Field::Tk,
+    Field::Tc,
+    Field::Cp,
+    Field::Ra,
+    Field::Rp,
+    Field::Rm,
+    Field::Gp,
+    Field::Rf,
+    Field::Rmf,
+    Field::Ca,
+    Field::Lw,
+    Field::Vu,
+    Field::Ttl,
+    Field::Ret,
+    Field::WcuTk,
+    Field::WcuTc,
+];
+
+const MADE: &[Field] = &[
+    Field::Pk,
+    Field::Tk,
+    Field::Tc,
+    Field::Cp,
+    Field::Ra,
+    Field::Rp,
+    Field::Rf,
+    Field::Ca,
+    Field::Lw,
+    Field::Ttl,
+    Field::Disabled,
+    Field::Fv,
+    Field::ShardCount,
+    Field::WcuTk,
+    Field::WcuTc,
+    Field::Made,
+];
+
+/// What a writer looks at of each limit whose balance it changes.
+const LIMIT_FIELDS: &[Field] = &[Field::Tk, Field::Cp, Field::Ra, Field::Rp];
+
+/// The registry: every writer of a bucket.
+pub const REGISTRY: &[Rules] = &[
+    Rules {
+        writer: Writer::Fast,
+        writes: &[Field::Tk, Field::Tc, Field::WcuTk, Field::WcuTc, Field::Lw],
+        pins: &[
+            Field::Pk,
+            Field::Tk,
+            Field::Cp,
+            Field::Ra,
+            Field::Rp,
+            Field::Rf,
+            Field::ShardCount,
+            Field::Disabled,
+            Field::Vu,
+            Field::Ttl,
+            Field::Lw,
+            Field::WcuTk,
+        ],
+        reason: "the balance suffices, and nothing has overflowed that a later refill would credit again; rf only grows, so a lower bound does",
+    },
+    Rules {
+        writer: Writer::Refill,
+        writes: REFILLED,
+        pins: &[
+            Field::Pk,
+            Field::Tk,
+            Field::Cp,
+            Field::Ra,
+            Field::Rp,
+            Field::Rf,
+            Field::ShardCount,
+            Field::Disabled,
+            Field::Vu,
+            Field::Lw,
+        ],
+        reason: "everything the new balance is computed from, except the balance itself: ADD and FILL are exact for every balance of their mode",
+    },
+    Rules {
+        writer: Writer::BlindFill,
+        writes: REFILLED,
+        pins: &[
+            Field::Pk,
+            Field::Tk,
+            Field::Cp,
+            Field::Ra,
+            Field::Rp,
+            Field::Rf,
+            Field::ShardCount,
+            Field::Disabled,
+            Field::Vu,
+            Field::Ca,
+            Field::Gp,
+            Field::Lw,
+        ],
+        reason: "full at this instant whatever the last refill was, and the same limits as known (ca)",
+    },
+    Rules {
+        writer: Writer::Sync,
+        writes: REFILLED,
+        pins: &[Field::Pk, Field::Rf, Field::ShardCount, Field::Disabled, Field::Vu, Field::Lw],
+        reason: "the image it was computed from, whole; rf moves, so every writer with an older image loses",
+    },
+    Rules {
+        writer: Writer::SyncOnly,
+        writes: REFILLED,
+        pins: &[Field::Pk, Field::Rf, Field::ShardCount, Field::Disabled, Field::Vu],
+        reason: "as a sync; without a nonce, because landing twice changes nothing and the take that may follow needs its own",
+    },
+    Rules {
+        writer: Writer::Create,
+        writes: MADE,
+        pins: &[Field::Pk],
+        reason: "only what is not there is made, and what is not there is full",
+    },
+    Rules {
+        writer: Writer::ChargeFast,
+        writes: &[Field::Tk, Field::Tc, Field::WcuTk, Field::WcuTc, Field::Lw],
+        pins: &[
+            Field::Pk,
+            Field::Tk,
+            Field::Cp,
+            Field::Ra,
+            Field::Rp,
+            Field::Rf,
+            Field::ShardCount,
+            Field::Ttl,
+            Field::Lw,
+        ],
+        reason: "no floor, because a charge may lead into debt; the ceiling, or the charge would vanish into what overflowed",
+    },
+    Rules {
+        writer: Writer::ChargeRefill,
+        writes: REFILLED,
+        pins: &[Field::Pk, Field::Rf, Field::ShardCount, Field::Vu, Field::Lw],
+        reason: "as a refill, without a floor, on a disabled bucket too: what was used was used",
+    },
+    Rules {
+        writer: Writer::ChargePlain,
+        writes: &[Field::Tk, Field::Tc, Field::WcuTk, Field::WcuTc, Field::Lw, Field::Ttl],
+        pins: &[Field::Pk, Field::Tk, Field::Lw],
+        reason: "the last resort of a charge that must not be lost; it may be paid from overflow, which is the safe loss of the two",
+    },
+    Rules {
+        writer: Writer::Recreate,
+        writes: MADE,
+        pins: &[Field::Pk],
+        reason: "what is not there was forgotten full",
+    },
+    Rules {
+        writer: Writer::Credit,
+        writes: &[Field::Tk, Field::Tc, Field::WcuTk, Field::WcuTc],
+        pins: &[Field::Pk, Field::Tk, Field::Cp, Field::ShardCount],
+        reason: "never above the capacity of this instant; touches neither rf nor lw, so it is sent at most once",
+    },
+    Rules {
+        writer: Writer::Reset,
+        writes: &[Field::Tk, Field::Tc, Field::Rf, Field::WcuTk, Field::WcuTc],
+        pins: &[Field::Pk, Field::Cp, Field::Rf, Field::ShardCount],
+        reason: "full is full whatever the balance was, and a refill that is still due adds nothing to it; rf only ever goes back from a future nobody may write",
+    },
+    Rules {
+        writer: Writer::Flag,
+        writes: &[Field::Disabled, Field::Fv],
+        pins: &[Field::Pk, Field::Disabled, Field::Fv],
+        reason: "a flag says nothing about balances, and every debit pins it; the configuration was read after the flag it replaces, so whoever read it earlier loses",
+    },
+];
+
+/// What of the registry a request breaks, in words: what `writer` writes beyond it, and what it does
+/// not pin.
+pub(crate) fn breaches(writer: Writer, write: &Write) -> Vec<String> {
+    let Some(rules) = REGISTRY.iter().find(|rules| rules.writer == writer) else {
+        return vec![format!("{writer:?} is not in the registry")];
+    };
+    let (writes, pins) = (written(write), pinned(write));
+    let stray = writes
+        .iter()
+        .filter(|field| !rules.writes.contains(field))
+        .map(|field| format!("{writer:?} writes {field:?}"));
+    // A member of a chain may have none of the limits asked for: a write that changes no balance has
+    // none to look at.
+    let is_needed = |field: &Field| !LIMIT_FIELDS.contains(field) || writes.contains(&Field::Tk);
+    let missing = rules.pins.iter().filter(|field| !pins.contains(field) && is_needed(field));
+    let loose = missing.map(|field| format!("{writer:?} does not pin {field:?}"));
+    stray.chain(loose).collect()
+}
+
+/// The kinds of attributes a request writes.
+fn written(write: &Write) -> Vec<Field> {
+    let mut fields: Vec<Field> = match write {
+        Write::Update(update) => {
+            update.actions.iter().map(|action| Field::of(action.attr())).collect()
+        }
+        Write::Put(put) => put.item.keys().map(|name| Field::of(name)).collect(),
+        Write::Delete(_) | Write::Check(_) | Write::Bucket(_) => Vec::new(),
+    };
+    fields.sort_unstable();
+    fields.dedup();
+    fields
+}
+
+/// The kinds of attributes its condition looks at.
+fn pinned(write: &Write) -> Vec<Field> {
+    let conditions = match write {
+        Write::Update(update) => &update.conditions[..],
+        Write::Put(put) => &put.conditions,
+        Write::Delete(delete) => &delete.conditions,
+        Write::Check(check) => &check.conditions,
+        Write::Bucket(_) => &[],
+    };
+    let mut fields = Vec::new();
+    conditions.iter().for_each(|condition| collect(condition, &mut fields));
+    fields.sort_unstable();
+    fields.dedup();
+    fields
+}
+
+fn collect(condition: &Condition, fields: &mut Vec<Field>) {
+    match condition {
+        Condition::Exists(attr)
+        | Condition::Absent(attr)
+        | Condition::Compare(attr, ..)
+        | Condition::CompareNumber(attr, ..) => fields.push(Field::of(attr)),
+        Condition::All(parts) | Condition::Any(parts) => {
+            parts.iter().for_each(|part| collect(part, fields))
+        }
+    }
+}

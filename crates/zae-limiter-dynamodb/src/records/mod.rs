@@ -1,0 +1,5 @@
+//! How things are stored: keys, names of attributes, items.
+
+pub(crate) mod attr;
+pub(crate) mod item;
+pub mod keys;

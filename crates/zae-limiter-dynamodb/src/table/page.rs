@@ -1,0 +1,140 @@
+//! Paging. A cursor is the last name of a page, so it outlives the process, and what is deleted or
+//! added between two pages moves nothing.
+
+use zae_limiter_store::{Cursor, Page, PageRequest, StoreError, StoreErrorKind};
+
+use crate::Shared;
+use crate::records::keys::END;
+use crate::table::{Index, Item, Query, Sort};
+
+/// Requests that found something, for one page of a listing, at most. Listings that skip much
+/// (deleted namespaces among active ones) end with a short page and a cursor instead.
+const QUERIES_MAX: u32 = 32;
+
+/// Pages one walk over everything goes through at most: at 1 MB each, more than a partition of a
+/// table of ours ever holds.
+const WALK_PAGES_MAX: u32 = 100_000;
+
+/// The longest text of a cursor, in bytes: that of the longest name, and the number of a shard
+/// behind it.
+const CURSOR_BYTES_MAX: usize = 256 + 11;
+
+/// A part of a partition whose sort keys are a prefix and a name, one item each.
+pub(crate) struct Listing {
+    pub(crate) index: Option<Index>,
+    pub(crate) partition: String,
+    pub(crate) prefix: String,
+}
+
+impl Listing {
+    /// A query for everything after a name, or for everything.
+    pub(crate) fn after(&self, name: Option<&str>) -> Query {
+        let sort = match name {
+            // Every character of a name sorts behind the exclamation mark.
+            Some(name) => {
+                Sort::Between(format!("{}{name}!", self.prefix), format!("{}{END}", self.prefix))
+            }
+            None if self.prefix.is_empty() => Sort::All,
+            None => Sort::Prefix(self.prefix.clone()),
+        };
+        let (index, partition) = (self.index, self.partition.clone());
+        Query {
+            index,
+            partition,
+            sort,
+            start: None,
+            limit: None,
+            ascending: true,
+            consistent: index.is_none(),
+        }
+    }
+}
+
+/// The name a page begins after.
+pub(crate) fn position<'a>(
+    page: &'a PageRequest,
+    operation: &'static str,
+) -> Result<Option<&'a str>, StoreError> {
+    let Some(cursor) = page.cursor() else { return Ok(None) };
+    let text = cursor.0.as_str();
+    let plausible = !text.is_empty()
+        && text.len() <= CURSOR_BYTES_MAX
+        && text.bytes().all(|byte| byte.is_ascii_graphic());
+    if plausible { Ok(Some(text)) } else { Err(StoreError::foreign_cursor(operation)) }
+}
+
+pub(crate) fn size_of(page: &PageRequest) -> usize {
+    usize::try_from(page.limit()).unwrap_or(usize::MAX)
+}
+
+impl Shared {
+    /// One page of a listing. `read` gives the name of an item, and what is listed of it, if
+    /// anything is.
+    pub(crate) async fn list<T>(
+        &self,
+        operation: &'static str,
+        listing: &Listing,
+        page: &PageRequest,
+        read: impl Fn(&Item) -> Result<(String, Option<T>), StoreError>,
+    ) -> Result<Page<T>, StoreError> {
+        let size = size_of(page);
+        let mut query = listing.after(position(page, operation)?);
+        let mut items: Vec<(String, T)> = Vec::new();
+        let mut seen: Option<String> = None;
+        let mut queries = 0;
+        // A page without items moves no cursor of ours, so it is not where a listing may end.
+        while queries < QUERIES_MAX {
+            query.limit = i32::try_from((size + 1).saturating_sub(items.len())).ok();
+            let found = self.query(operation, &query).await?;
+            for item in &found.items {
+                let (name, listed) = read(item).map_err(|error| error.during(operation))?;
+                items.extend(listed.map(|listed| (name.clone(), listed)));
+                seen = Some(name);
+            }
+            queries += u32::from(!found.items.is_empty());
+            query.start = found.last;
+            if query.start.is_none() || items.len() > size {
+                let page = Page::cut(items, page, |(name, _)| name.clone());
+                return Ok(Page {
+                    items: page.items.into_iter().map(|(_, item)| item).collect(),
+                    next: page.next,
+                });
+            }
+        }
+        Ok(Page {
+            items: items.into_iter().map(|(_, item)| item).collect(),
+            next: seen.map(Cursor),
+        })
+    }
+}
+
+/// Goes over everything a query finds, page by page.
+pub(crate) struct Walk<'a> {
+    shared: &'a Shared,
+    operation: &'static str,
+    query: Query,
+    pages: u32,
+    is_over: bool,
+}
+
+impl<'a> Walk<'a> {
+    pub(crate) fn new(shared: &'a Shared, operation: &'static str, query: Query) -> Walk<'a> {
+        Walk { shared, operation, query, pages: 0, is_over: false }
+    }
+
+    /// The next page; it may be empty. `None` after the last.
+    pub(crate) async fn next(&mut self) -> Result<Option<Vec<Item>>, StoreError> {
+        if self.is_over {
+            return Ok(None);
+        }
+        self.pages += 1;
+        if self.pages > WALK_PAGES_MAX {
+            let message = format!("a query went on for more than {WALK_PAGES_MAX} pages");
+            return Err(StoreError::new(StoreErrorKind::Internal, self.operation, message));
+        }
+        let page = self.shared.query(self.operation, &self.query).await?;
+        self.query.start = page.last;
+        self.is_over = self.query.start.is_none();
+        Ok(Some(page.items))
+    }
+}

@@ -1,0 +1,317 @@
+//! Making the table, for engines without CloudFormation.
+
+use std::time::Duration;
+
+use aws_sdk_dynamodb::error::BuildError;
+use aws_sdk_dynamodb::types::{
+    AttributeDefinition, BillingMode, GlobalSecondaryIndex, KeySchemaElement, KeyType, Projection,
+    ProjectionType, ScalarAttributeType, StreamSpecification, StreamViewType, TableDescription,
+    TableStatus, TimeToLiveSpecification, TimeToLiveStatus,
+};
+use zae_limiter_store::{Clock, StoreError, StoreErrorKind};
+
+use super::classify::classify;
+use super::{SdkTable, index_name, key_names};
+use crate::table::error::failed;
+use crate::table::{Index, TableError};
+
+/// The attribute DynamoDB forgets items by.
+const TTL_ATTRIBUTE: &str = "ttl";
+
+/// Times the table is asked whether it is ready.
+const READY_POLLS_MAX: u32 = 120;
+
+/// First pause between two such questions; doubles.
+const READY_PAUSE_FIRST: Duration = Duration::from_millis(100);
+
+/// Longest pause between two such questions.
+const READY_PAUSE_MAX: Duration = Duration::from_millis(1_000);
+
+const INDEXES: [Index; 4] = [Index::Gsi1, Index::Gsi2, Index::Gsi3, Index::Gsi4];
+
+/// Which attributes GSI2 keeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Gsi2Projection {
+    /// Only keys: a take costs one write unit, and buckets found by resource are read by key.
+    #[default]
+    KeysOnly,
+    /// Everything, as the Python product does: every take also rewrites the index.
+    All,
+}
+
+/// Whether the table has a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Stream {
+    /// No stream.
+    #[default]
+    Off,
+    /// Old and new images, for the aggregator.
+    On,
+}
+
+/// What [`create_table`] makes.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct TableOptions {
+    /// Which attributes GSI2 keeps.
+    pub gsi2: Gsi2Projection,
+    /// Whether the table has a stream.
+    pub stream: Stream,
+}
+
+impl TableOptions {
+    /// The defaults.
+    #[must_use]
+    pub fn new() -> TableOptions {
+        TableOptions::default()
+    }
+
+    /// Which attributes GSI2 keeps.
+    #[must_use]
+    pub fn gsi2(mut self, projection: Gsi2Projection) -> TableOptions {
+        self.gsi2 = projection;
+        self
+    }
+
+    /// Whether the table has a stream.
+    #[must_use]
+    pub fn stream(mut self, stream: Stream) -> TableOptions {
+        self.stream = stream;
+        self
+    }
+}
+
+/// Makes the table with its indexes, pay per request, expiry by `ttl` switched on, and waits until
+/// it is ready. No local indexes: they would tie all items of a partition to one machine. A table
+/// that is there already stays as it is, apart from `ttl`; `Incompatible` when it has other keys or
+/// lacks an index.
+///
+/// Cost: three or four requests, and more while the table is not ready.
+pub async fn create_table(
+    table: &SdkTable,
+    options: &TableOptions,
+    clock: &dyn Clock,
+) -> Result<(), StoreError> {
+    let operation = "create_table";
+    match request(table, options)
+        .map_err(|error| failed(operation, TableError::Rejected(error.to_string())))?
+        .send()
+        .await
+        .map_err(classify)
+    {
+        Ok(_) => {}
+        // It is there, or somebody else is making it.
+        Err(TableError::NotApplied(why)) if why.starts_with("ResourceInUseException") => {}
+        Err(error) => return Err(failed(operation, error)),
+    }
+    let description = wait_until_ready(table, clock).await?;
+    check_schema(table, &description)?;
+    enable_ttl(table).await.map_err(|error| failed(operation, error))
+}
+
+/// Deletes the table with everything in it, and waits until it is gone. False when there was none.
+///
+/// Cost: two requests, and more while it is not gone.
+pub async fn delete_table(table: &SdkTable, clock: &dyn Clock) -> Result<bool, StoreError> {
+    let operation = "delete_table";
+    match table.client().delete_table().table_name(table.name()).send().await.map_err(classify) {
+        Ok(_) => {}
+        Err(TableError::NoTable(_)) => return Ok(false),
+        Err(error) => return Err(failed(operation, error)),
+    }
+    for poll in 0..READY_POLLS_MAX {
+        match describe(table).await {
+            Err(TableError::NoTable(_)) => return Ok(true),
+            Ok(_)
+            | Err(
+                TableError::NotApplied(_) | TableError::Unreachable(_) | TableError::Unknown(_),
+            ) => {}
+            Err(error) => return Err(failed(operation, error)),
+        }
+        clock.sleep(pause(poll)).await;
+    }
+    Err(StoreError::new(
+        StoreErrorKind::Busy,
+        operation,
+        format!("table {:?} is still being deleted; look again later", table.name()),
+    ))
+}
+
+fn request(
+    table: &SdkTable,
+    options: &TableOptions,
+) -> Result<aws_sdk_dynamodb::operation::create_table::builders::CreateTableFluentBuilder, BuildError>
+{
+    let mut request = table
+        .client()
+        .create_table()
+        .table_name(table.name())
+        .billing_mode(BillingMode::PayPerRequest)
+        .set_key_schema(Some(key_schema(None)?))
+        .set_attribute_definitions(Some(attributes(None)?));
+    for index in INDEXES {
+        for attribute in attributes(Some(index))? {
+            request = request.attribute_definitions(attribute);
+        }
+        let projection = match (index, options.gsi2) {
+            (Index::Gsi1, _) | (Index::Gsi2, Gsi2Projection::All) => ProjectionType::All,
+            (Index::Gsi2, Gsi2Projection::KeysOnly) | (Index::Gsi3 | Index::Gsi4, _) => {
+                ProjectionType::KeysOnly
+            }
+        };
+        let index = GlobalSecondaryIndex::builder()
+            .index_name(index_name(index))
+            .set_key_schema(Some(key_schema(Some(index))?))
+            .projection(Projection::builder().projection_type(projection).build());
+        request = request.global_secondary_indexes(index.build()?);
+    }
+    if options.stream == Stream::On {
+        let stream = StreamSpecification::builder()
+            .stream_enabled(true)
+            .stream_view_type(StreamViewType::NewAndOldImages);
+        request = request.stream_specification(stream.build()?);
+    }
+    Ok(request)
+}
+
+fn key_schema(index: Option<Index>) -> Result<Vec<KeySchemaElement>, BuildError> {
+    let (partition, sort) = key_names(index);
+    [(partition, KeyType::Hash), (sort, KeyType::Range)]
+        .into_iter()
+        .map(|(name, kind)| KeySchemaElement::builder().attribute_name(name).key_type(kind).build())
+        .collect()
+}
+
+fn attributes(index: Option<Index>) -> Result<Vec<AttributeDefinition>, BuildError> {
+    let (partition, sort) = key_names(index);
+    [partition, sort]
+        .into_iter()
+        .map(|name| {
+            AttributeDefinition::builder()
+                .attribute_name(name)
+                .attribute_type(ScalarAttributeType::S)
+                .build()
+        })
+        .collect()
+}
+
+pub(super) async fn describe(table: &SdkTable) -> Result<TableDescription, TableError> {
+    let output =
+        table.client().describe_table().table_name(table.name()).send().await.map_err(classify)?;
+    output
+        .table
+        .ok_or_else(|| TableError::Unknown("DescribeTable answered without a table".to_owned()))
+}
+
+async fn wait_until_ready(
+    table: &SdkTable,
+    clock: &dyn Clock,
+) -> Result<TableDescription, StoreError> {
+    let operation = "create_table";
+    for poll in 0..READY_POLLS_MAX {
+        match describe(table).await {
+            // A table that is being changed serves requests.
+            Ok(description)
+                if matches!(
+                    description.table_status,
+                    Some(TableStatus::Active | TableStatus::Updating)
+                ) =>
+            {
+                return Ok(description);
+            }
+            // Right after its creation not every machine knows the table yet.
+            Ok(_)
+            | Err(
+                TableError::NoTable(_)
+                | TableError::NotApplied(_)
+                | TableError::Unreachable(_)
+                | TableError::Unknown(_),
+            ) => {}
+            Err(error) => return Err(failed(operation, error)),
+        }
+        clock.sleep(pause(poll)).await;
+    }
+    Err(StoreError::new(
+        StoreErrorKind::Busy,
+        operation,
+        format!("table {:?} is still not ready; look again later", table.name()),
+    ))
+}
+
+fn pause(poll: u32) -> Duration {
+    READY_PAUSE_FIRST.saturating_mul(1 << poll.min(8)).min(READY_PAUSE_MAX)
+}
+
+fn check_schema(table: &SdkTable, description: &TableDescription) -> Result<(), StoreError> {
+    let incompatible = |what: &str| {
+        let message = format!(
+            "table {:?} exists and is not one of ours: {what}; choose another stack name",
+            table.name()
+        );
+        Err(StoreError::new(StoreErrorKind::Incompatible, "create_table", message))
+    };
+    if !has_keys(description.key_schema(), None) {
+        return incompatible("its keys are not PK and SK");
+    }
+    for index in INDEXES {
+        let found = description
+            .global_secondary_indexes()
+            .iter()
+            .find(|found| found.index_name() == Some(index_name(index)));
+        if !found.is_some_and(|found| has_keys(found.key_schema(), Some(index))) {
+            return incompatible(&format!(
+                "it lacks the index {}, or that has other keys",
+                index_name(index)
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn has_keys(schema: &[KeySchemaElement], index: Option<Index>) -> bool {
+    let (partition, sort) = key_names(index);
+    let has = |name: &str, kind: &KeyType| {
+        schema.iter().any(|element| element.attribute_name() == name && element.key_type() == kind)
+    };
+    schema.len() == 2 && has(partition, &KeyType::Hash) && has(sort, &KeyType::Range)
+}
+
+async fn enable_ttl(table: &SdkTable) -> Result<(), TableError> {
+    if has_ttl(table).await? {
+        return Ok(());
+    }
+    let specification =
+        TimeToLiveSpecification::builder().enabled(true).attribute_name(TTL_ATTRIBUTE).build();
+    let specification = specification.map_err(|error| TableError::Rejected(error.to_string()))?;
+    let result = table
+        .client()
+        .update_time_to_live()
+        .table_name(table.name())
+        .time_to_live_specification(specification)
+        .send()
+        .await;
+    match result.map_err(classify) {
+        Ok(_) => Ok(()),
+        // Somebody else may have done it meanwhile, which DynamoDB calls a mistake of ours.
+        Err(error) => match has_ttl(table).await {
+            Ok(true) => Ok(()),
+            _ => Err(error),
+        },
+    }
+}
+
+pub(super) async fn has_ttl(table: &SdkTable) -> Result<bool, TableError> {
+    let output = table
+        .client()
+        .describe_time_to_live()
+        .table_name(table.name())
+        .send()
+        .await
+        .map_err(classify)?;
+    let Some(description) = output.time_to_live_description else { return Ok(false) };
+    let enabled = matches!(
+        description.time_to_live_status,
+        Some(TimeToLiveStatus::Enabled | TimeToLiveStatus::Enabling)
+    );
+    Ok(enabled && description.attribute_name.as_deref() == Some(TTL_ATTRIBUTE))
+}
