@@ -96,7 +96,12 @@ wrapper! {
     ConfigStore {
         create_entity(entity: &'a NewEntity, change: &'a Change) -> Entity;
         entity(id: &'a EntityId) -> Option<Entity>;
-        update_entity(id: &'a EntityId, expected_version: u64, update: &'a EntityUpdate, change: &'a Change) -> Entity;
+        update_entity(
+            id: &'a EntityId,
+            expected_version: u64,
+            update: &'a EntityUpdate,
+            change: &'a Change
+        ) -> Entity;
         delete_entity(id: &'a EntityId, change: &'a Change) -> DeletedEntity;
         children(parent: &'a EntityId, page: &'a PageRequest) -> Page<Entity>;
         entities(page: &'a PageRequest) -> Page<Entity>;
@@ -106,7 +111,8 @@ wrapper! {
         level(level: &'a Level) -> Option<LevelConfig>;
         resolve(keys: &'a [MemberKey<'a>]) -> Resolution;
         resources_with_defaults(page: &'a PageRequest) -> Page<ResourceName>;
-        entities_with_limits(resource: Option<&'a ResourceName>, page: &'a PageRequest) -> Page<EntityId>;
+        entities_with_limits(resource: Option<&'a ResourceName>, page: &'a PageRequest)
+            -> Page<EntityId>;
         resources_with_entity_limits(page: &'a PageRequest) -> Page<Option<ResourceName>>;
     } and {
         fn resolve_within<'a>(
@@ -127,7 +133,8 @@ wrapper! {
         usage(query: &'a UsageQuery) -> Page<UsageSnapshot>;
     } and {}
     NamespaceStore {
-        register_namespace(name: &'a NamespaceName, id: &'a NamespaceId, change: &'a Change) -> Namespace;
+        register_namespace(name: &'a NamespaceName, id: &'a NamespaceId, change: &'a Change)
+            -> Namespace;
         namespaces(page: &'a PageRequest) -> Page<Namespace>;
         namespace(name: &'a NamespaceName) -> Option<Namespace>;
         delete_namespace(name: &'a NamespaceName, change: &'a Change) -> bool;

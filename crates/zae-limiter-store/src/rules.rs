@@ -178,7 +178,7 @@ impl EntityUpdate {
 ///     assert_eq!(id.as_str(), "org-1");
 ///     lineage.found(Some(None))?;
 /// }
-/// assert_eq!(lineage.into_ancestors(), ["org-1".parse()?]);
+/// assert_eq!(lineage.into_ancestors().len(), 1);
 /// # Ok::<_, Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
