@@ -117,7 +117,7 @@ pub(crate) fn level(level: &Level, config: &LevelConfig) -> Text {
     }
     let mut table =
         Table::new([("LIMIT", Align::Left), ("RATE", Align::Right), ("BURST", Align::Right)]);
-    for limit in &config.limits {
+    for limit in config.limits.iter() {
         table.row([
             Cell::plain(limit.name()),
             Cell::plain(rate(limit)),

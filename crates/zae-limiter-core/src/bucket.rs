@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 
 use crate::fold;
 use crate::gaps::Gaps;
-use crate::{ConfigStamp, LIMITS_MAX, Limit, LimitName, Milli, TimeMs, UsageWindow, WaitMs};
+use crate::{ConfigStamp, LIMITS_MAX, Limit, LimitName, Milli, Take, TimeMs, UsageWindow, WaitMs};
 
 /// The three numbers a bucket keeps of a [`Limit`], in the units it computes with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -480,20 +480,16 @@ impl BucketState {
         Ok(())
     }
 
-    /// Takes what a decision granted. `amounts` are (index, amount) pairs; the balance was checked
-    /// before.
-    pub(crate) fn take(
-        &mut self,
-        amounts: impl Iterator<Item = (usize, Milli)>,
-        now: TimeMs,
-    ) -> Option<ClosedHour> {
+    /// Takes what [`assess`](crate::assess) has found to be there at `now`, without looking again.
+    /// [`decide`](crate::decide) does both for buckets that can be lent all at once.
+    pub fn take(&mut self, takes: &[Take], now: TimeMs) -> Option<ClosedHour> {
         let closed = self.roll_hour(now);
         self.refill(now);
         self.forget_full_retired();
-        for (index, amount) in amounts {
-            let limit = &mut self.limits[index];
-            limit.balance = limit.balance.saturating_sub(amount);
-            let counted = limit.count(amount);
+        for take in takes {
+            let limit = &mut self.limits[usize::from(take.limit)];
+            limit.balance = limit.balance.saturating_sub(take.amount);
+            let counted = limit.count(take.amount);
             debug_assert!(counted, "what an hour cannot count was refused before");
         }
         self.events = self.events.saturating_add(1);

@@ -69,8 +69,7 @@ pub fn decide(members: &mut [Member<'_>], now: TimeMs) -> Decision {
     }
     let mut closed = Vec::new();
     for (index, member) in (0u8..).zip(members.iter_mut()) {
-        let amounts = member.takes.iter().map(|take| (usize::from(take.limit), take.amount));
-        closed.extend(member.bucket.take(amounts, now).map(|hour| (index, hour)));
+        closed.extend(member.bucket.take(member.takes, now).map(|hour| (index, hour)));
     }
     for report in &mut reports {
         report.balance = report.balance.saturating_sub(report.requested);

@@ -47,6 +47,12 @@ impl Entity {
         self.parent.is_some()
     }
 
+    /// The parent its takes go on to.
+    #[must_use]
+    pub fn cascades_to(&self) -> Option<&EntityId> {
+        self.parent.as_ref().filter(|_| self.cascade)
+    }
+
     /// Checks the free texts of an entity, so that every backend can store them and every terminal
     /// show them.
     pub fn check_text(

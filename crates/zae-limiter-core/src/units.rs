@@ -54,6 +54,20 @@ impl Milli {
     }
 }
 
+impl fmt::Display for Milli {
+    /// As tokens, exactly: `1.500` for 1500 millitokens, `-0.001` for −1.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let milli = self.0.unsigned_abs();
+        let unit = MILLI_PER_TOKEN.unsigned_abs();
+        let sign = if self.is_negative() { "-" } else { "" };
+        write!(f, "{sign}{}", milli.div_euclid(unit))?;
+        match milli.rem_euclid(unit) {
+            0 => Ok(()),
+            rest => write!(f, ".{rest:03}"),
+        }
+    }
+}
+
 /// An instant: milliseconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TimeMs(pub i64);
@@ -158,6 +172,21 @@ mod tests {
             (i64::MIN, -9_223_372_036_854_776),
         ] {
             assert_eq!(Milli(milli).floor_tokens(), tokens, "{milli}");
+        }
+    }
+
+    #[test]
+    fn amounts_are_printed_exactly() {
+        for (milli, text) in [
+            (0, "0"),
+            (1, "0.001"),
+            (1_500, "1.500"),
+            (2_000, "2"),
+            (-1, "-0.001"),
+            (-1_020, "-1.020"),
+            (i64::MIN, "-9223372036854775.808"),
+        ] {
+            assert_eq!(Milli(milli).to_string(), text);
         }
     }
 

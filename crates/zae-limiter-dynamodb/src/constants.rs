@@ -118,7 +118,7 @@ pub const BUCKET_TTL_MIN_MS: i64 = 3_600_000;
 pub const SPREAD_MAX: Duration = Duration::from_secs(5);
 
 /// Audit events are kept this long.
-pub const AUDIT_RETENTION_S: i64 = 90 * 86_400;
+pub const AUDIT_RETENTION_S: i64 = zae_limiter_store::RETENTION_MS / 1_000;
 
 /// Connecting may take this long. It counts within the attempt, so only administrative requests
 /// have all of it; the first request of a process is one of those, and leaves its connection to the

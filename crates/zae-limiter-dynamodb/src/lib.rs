@@ -29,7 +29,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use zae_limiter_core::{NamespaceName, TimeMs};
-use zae_limiter_store::{BoxFuture, Capabilities, Store, StoreError, Swept};
+use zae_limiter_store::{Capabilities, DEFAULT_NAMESPACE, Store, StoreError, StoreFuture, Swept};
 
 pub use bucket::Counters;
 pub use options::{CascadeWrites, DynamoOptions};
@@ -118,7 +118,7 @@ impl DynamoStore {
         options: DynamoOptions,
     ) -> Result<DynamoStore, StoreError> {
         let shared = Arc::new(Shared::new(table, options));
-        let name = version::DEFAULT_NAMESPACE.parse().expect("the word is a valid namespace name");
+        let name = DEFAULT_NAMESPACE.parse().expect("the word is a valid namespace name");
         let id = version::check_and_look_for(&shared, &name)
             .await?
             .unwrap_or_else(|| Arc::from(keys::NO_NAMESPACE));
@@ -155,13 +155,13 @@ impl Store for DynamoStore {
         capabilities
     }
 
-    fn ping(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+    fn ping(&self) -> StoreFuture<'_, ()> {
         Box::pin(async move { version::ping(&self.shared).await })
     }
 
     /// DynamoDB forgets expired items by itself, within two days of their `ttl`. Nothing is left to
     /// do here.
-    fn sweep(&self, _now: TimeMs, _steps_max: u32) -> BoxFuture<'_, Result<Swept, StoreError>> {
+    fn sweep(&self, _now: TimeMs, _steps_max: u32) -> StoreFuture<'_, Swept> {
         Box::pin(async { Ok(Swept { complete: true, ..Swept::default() }) })
     }
 }

@@ -3,23 +3,21 @@
 use std::sync::Arc;
 
 use rusqlite::{Connection, Row};
-use zae_limiter_core::{
-    AuditAction, ConfigStamp, Entity, EntityId, Limit, LimitSource, ResourceName, check_limits,
-};
+use zae_limiter_core::{ConfigStamp, Entity, EntityId, Limit, ResourceName};
 use zae_limiter_store::{
-    BoxFuture, Change, ConfigStore, DeletedEntity, EntityUpdate, Level, LevelConfig, LimitsChange,
-    MemberConfig, MemberKey, NewEntity, Page, PageRequest, Resolution, StoreError, StoreErrorKind,
-    details,
+    Change, ConfigStore, DeletedEntity, EntityUpdate, Level, LevelConfig, LimitsChange,
+    MemberConfig, MemberKey, NewEntity, Page, PageRequest, Resolution, StoreError, StoreFuture,
+    audit,
 };
 
 use crate::SqliteStore;
 use crate::entity;
-use crate::error::{Failure, Outcome, corrupt_value, optional, refused};
-use crate::history::{self, Event};
+use crate::error::{Outcome, corrupt_value, namespace_gone, optional};
+use crate::history;
+use crate::pack::{limits_from_text, limits_to_text, name_at, optional_name_at};
 use crate::page::paged;
-use crate::rows::{limits_from_text, limits_to_text, name_at, optional_name_at};
+use crate::rows::{self, Key};
 use crate::spread;
-use crate::working::{Key, namespace_gone};
 
 /// The columns that name a level: entity and resource, empty where the level is about none.
 pub(crate) fn columns_of(level: &Level) -> (&str, &str) {
@@ -28,11 +26,6 @@ pub(crate) fn columns_of(level: &Level) -> (&str, &str) {
         level.resource_name().map_or("", ResourceName::as_str),
     )
 }
-
-/// The levels of one (entity, resource), strongest first. The order in which their rows are looked
-/// at.
-const SOURCES: [LimitSource; 4] =
-    [LimitSource::EntityResource, LimitSource::Entity, LimitSource::Resource, LimitSource::System];
 
 /// The configuration's generation, after it has grown by one. `NotFound` when the namespace is no
 /// longer active: so no change can ever be made in one that is gone.
@@ -68,7 +61,7 @@ impl ConfigStore for SqliteStore {
         &'a self,
         entity: &'a NewEntity,
         change: &'a Change,
-    ) -> BoxFuture<'a, Result<Entity, StoreError>> {
+    ) -> StoreFuture<'a, Entity> {
         let (ns, new, change) = (self.key, entity.clone(), change.clone());
         Box::pin(async move {
             new.check()?;
@@ -76,7 +69,7 @@ impl ConfigStore for SqliteStore {
         })
     }
 
-    fn entity<'a>(&'a self, id: &'a EntityId) -> BoxFuture<'a, Result<Option<Entity>, StoreError>> {
+    fn entity<'a>(&'a self, id: &'a EntityId) -> StoreFuture<'a, Option<Entity>> {
         Box::pin(async move { self.read_active("entity", |conn| entity::find(conn, self.key, id)) })
     }
 
@@ -86,7 +79,7 @@ impl ConfigStore for SqliteStore {
         expected_version: u64,
         update: &'a EntityUpdate,
         change: &'a Change,
-    ) -> BoxFuture<'a, Result<Entity, StoreError>> {
+    ) -> StoreFuture<'a, Entity> {
         let (ns, id, update, change) = (self.key, id.clone(), update.clone(), change.clone());
         Box::pin(self.write("update_entity", move |conn| {
             entity::update(conn, ns, (&id, expected_version), &update, &change)
@@ -97,7 +90,7 @@ impl ConfigStore for SqliteStore {
         &'a self,
         id: &'a EntityId,
         change: &'a Change,
-    ) -> BoxFuture<'a, Result<DeletedEntity, StoreError>> {
+    ) -> StoreFuture<'a, DeletedEntity> {
         Box::pin(self.delete_in_steps(id, change))
     }
 
@@ -105,7 +98,7 @@ impl ConfigStore for SqliteStore {
         &'a self,
         parent: &'a EntityId,
         page: &'a PageRequest,
-    ) -> BoxFuture<'a, Result<Page<Entity>, StoreError>> {
+    ) -> StoreFuture<'a, Page<Entity>> {
         let (ns, parent, page) = (self.key, parent.clone(), page.clone());
         Box::pin(self.read_active_apart("children", move |conn| {
             let fetch = |after: &str, limit| entity::children(conn, ns, &parent, after, limit);
@@ -113,10 +106,7 @@ impl ConfigStore for SqliteStore {
         }))
     }
 
-    fn entities<'a>(
-        &'a self,
-        page: &'a PageRequest,
-    ) -> BoxFuture<'a, Result<Page<Entity>, StoreError>> {
+    fn entities<'a>(&'a self, page: &'a PageRequest) -> StoreFuture<'a, Page<Entity>> {
         let (ns, page) = (self.key, page.clone());
         Box::pin(self.read_active_apart("entities", move |conn| {
             paged(
@@ -132,18 +122,14 @@ impl ConfigStore for SqliteStore {
         level: &'a Level,
         limits: &'a LimitsChange,
         change: &'a Change,
-    ) -> BoxFuture<'a, Result<u64, StoreError>> {
+    ) -> StoreFuture<'a, u64> {
         let (ns, level, limits, change) = (self.key, level.clone(), limits.clone(), change.clone());
         Box::pin(
             self.write("set_limits", move |conn| set_limits(conn, ns, &level, &limits, &change)),
         )
     }
 
-    fn delete_limits<'a>(
-        &'a self,
-        level: &'a Level,
-        change: &'a Change,
-    ) -> BoxFuture<'a, Result<bool, StoreError>> {
+    fn delete_limits<'a>(&'a self, level: &'a Level, change: &'a Change) -> StoreFuture<'a, bool> {
         let (ns, level, change) = (self.key, level.clone(), change.clone());
         Box::pin(self.write("delete_limits", move |conn| delete_limits(conn, ns, &level, &change)))
     }
@@ -153,28 +139,22 @@ impl ConfigStore for SqliteStore {
         level: &'a Level,
         disabled: Option<bool>,
         change: &'a Change,
-    ) -> BoxFuture<'a, Result<u64, StoreError>> {
+    ) -> StoreFuture<'a, u64> {
         Box::pin(self.disable_in_steps(level, disabled, change))
     }
 
-    fn level<'a>(
-        &'a self,
-        level: &'a Level,
-    ) -> BoxFuture<'a, Result<Option<LevelConfig>, StoreError>> {
+    fn level<'a>(&'a self, level: &'a Level) -> StoreFuture<'a, Option<LevelConfig>> {
         Box::pin(async move { self.read_active("level", |conn| stored(conn, self.key, level)) })
     }
 
-    fn resolve<'a>(
-        &'a self,
-        keys: &'a [MemberKey<'a>],
-    ) -> BoxFuture<'a, Result<Resolution, StoreError>> {
+    fn resolve<'a>(&'a self, keys: &'a [MemberKey<'a>]) -> StoreFuture<'a, Resolution> {
         Box::pin(async move { self.read("resolve", |conn| resolve(conn, self.key, keys)) })
     }
 
     fn resources_with_defaults<'a>(
         &'a self,
         page: &'a PageRequest,
-    ) -> BoxFuture<'a, Result<Page<ResourceName>, StoreError>> {
+    ) -> StoreFuture<'a, Page<ResourceName>> {
         const SQL: &str = "SELECT resource FROM config WHERE ns=?1 AND entity='' AND resource>?2 ORDER BY resource LIMIT ?3";
         let (ns, page) = (self.key, page.clone());
         Box::pin(self.read_active_apart("resources_with_defaults", move |conn| {
@@ -190,7 +170,7 @@ impl ConfigStore for SqliteStore {
         &'a self,
         resource: Option<&'a ResourceName>,
         page: &'a PageRequest,
-    ) -> BoxFuture<'a, Result<Page<EntityId>, StoreError>> {
+    ) -> StoreFuture<'a, Page<EntityId>> {
         const SQL: &str = "SELECT entity FROM config WHERE ns=?1 AND resource=?2 AND entity>?3 ORDER BY entity LIMIT ?4";
         let (ns, resource, page) =
             (self.key, resource.map(ToString::to_string).unwrap_or_default(), page.clone());
@@ -206,7 +186,7 @@ impl ConfigStore for SqliteStore {
     fn resources_with_entity_limits<'a>(
         &'a self,
         page: &'a PageRequest,
-    ) -> BoxFuture<'a, Result<Page<Option<ResourceName>>, StoreError>> {
+    ) -> StoreFuture<'a, Page<Option<ResourceName>>> {
         // "All resources" comes first, as the empty text; so the start of the listing is before it,
         // not after it.
         const SQL: &str = "SELECT DISTINCT nullif(resource,'') FROM config WHERE ns=?1 AND entity>'' AND (?2 IS NULL OR resource>?2) \
@@ -242,19 +222,18 @@ fn stored(conn: &Connection, ns: i64, level: &Level) -> Outcome<Option<LevelConf
     let mut statement = conn.prepare_cached(SQL)?;
     let mut rows = statement.query((ns, entity, resource))?;
     let Some(row) = rows.next()? else { return Ok(None) };
-    let limits = limits_at(row, 0)?;
+    let text: String = row.get(0)?;
     Ok(Some(LevelConfig {
-        limits,
+        limits: read_limits(&text, 0)?,
         disabled: row.get(1)?,
         on_unavailable: optional_name_at(row, 2)?,
         version: version_at(row, 3)?,
     }))
 }
 
-fn limits_at(row: &Row<'_>, column: usize) -> Outcome<Vec<Limit>> {
-    let text =
-        row.get_ref(column)?.as_str().map_err(|error| corrupt_value(column, "limits", error))?;
-    Ok(limits_from_text(text).map_err(|error| corrupt_value(column, "limits", error))?)
+fn read_limits(text: &str, column: usize) -> Outcome<Arc<[Limit]>> {
+    let limits = limits_from_text(text).map_err(|error| corrupt_value(column, "limits", error))?;
+    Ok(limits.into())
 }
 
 pub(crate) fn version_at(row: &Row<'_>, column: usize) -> Outcome<u64> {
@@ -269,7 +248,7 @@ pub(crate) fn as_stored(version: u64) -> i64 {
 
 fn store(conn: &Connection, ns: i64, level: &Level, config: &LevelConfig) -> Outcome<()> {
     let (entity, resource) = columns_of(level);
-    if config.limits.is_empty() && config.disabled.is_none() {
+    if config.is_empty() {
         let mut statement =
             conn.prepare_cached("DELETE FROM config WHERE ns=?1 AND entity=?2 AND resource=?3")?;
         statement.execute((ns, entity, resource))?;
@@ -297,31 +276,17 @@ fn set_limits(
     new: &LimitsChange,
     change: &Change,
 ) -> Outcome<u64> {
-    if new.limits.is_empty() {
-        let message = "no limits are given; give at least one, or delete the limits of the level";
-        return Err(refused(StoreErrorKind::Invalid, message));
-    }
-    check_limits(&new.limits)
-        .map_err(|error| refused(StoreErrorKind::Invalid, error.to_string()))?;
-    if new.on_unavailable.is_some() && *level != Level::System {
-        return Err(refused(
-            StoreErrorKind::Invalid,
-            format!("on_unavailable is stored at system level only, not for {level}"),
-        ));
-    }
+    new.check(level)?;
     // The version of a level is the generation of its last change: it never comes back with another
     // meaning, not even when the level is deleted and stored anew.
     let version = next_generation(conn, ns)?;
     let mut config = stored(conn, ns, level)?.unwrap_or_default();
-    if let Some(expected) = new.expected_version.filter(|expected| *expected != config.version) {
-        return Err(conflict(&format!("the configuration of {level}"), expected, config.version));
-    }
-    let details = details::limits_set(new, &config);
-    config.limits.clone_from(&new.limits);
-    config.on_unavailable = new.on_unavailable.or(config.on_unavailable);
+    new.check_version(level, config.version)?;
+    let event = audit::limits_set(change, level, new, &config);
+    config.replace_limits(new);
     config.version = version;
     store(conn, ns, level, &config)?;
-    record(conn, ns, change, level, (AuditAction::LimitsSet, details))?;
+    history::record(conn, ns, &event)?;
     Ok(version)
 }
 
@@ -331,12 +296,11 @@ fn delete_limits(conn: &Connection, ns: i64, level: &Level, change: &Change) -> 
     else {
         return Ok(false);
     };
-    let details = details::limits(&config.limits);
-    config.limits.clear();
-    config.on_unavailable = None;
+    let event = audit::limits_deleted(change, level, &config);
+    config.clear_limits();
     config.version = next_generation(conn, ns)?;
     store(conn, ns, level, &config)?;
-    record(conn, ns, change, level, (AuditAction::LimitsDeleted, details))?;
+    history::record(conn, ns, &event)?;
     Ok(true)
 }
 
@@ -360,7 +324,7 @@ impl SqliteStore {
             self.writer(OPERATION)?.spread();
         }
         let level = level.clone();
-        self.read_apart(OPERATION, move |conn| count_covered(conn, ns, &level)).await
+        self.read_apart(OPERATION, move |conn| rows::count_covered(conn, ns, &level)).await
     }
 
     /// The entity and its limits go at once; of its buckets those that fit into the same
@@ -377,7 +341,7 @@ impl SqliteStore {
         let ns = self.key;
         let level = Level::Entity(id.clone());
         let buckets =
-            self.read_apart(OPERATION, move |conn| count_covered(conn, ns, &level)).await?;
+            self.read_apart(OPERATION, move |conn| rows::count_covered(conn, ns, &level)).await?;
         let (gone, change) = (id.clone(), change.clone());
         let (deleted, mut is_left) = self
             .write(OPERATION, move |conn| entity::delete(conn, ns, &gone, buckets, &change))
@@ -403,34 +367,14 @@ fn set_disabled(
     disabled: Option<bool>,
     change: &Change,
 ) -> Outcome<bool> {
-    if *level == Level::System {
-        return Err(refused(
-            StoreErrorKind::Invalid,
-            "the system level cannot be disabled; disable a resource or an entity",
-        ));
-    }
+    level.check_flag()?;
     let mut config = stored(conn, ns, level)?.unwrap_or_default();
-    let details = details::flag(disabled, config.disabled);
+    let event = audit::flag_set(change, level, disabled, config.disabled);
     config.disabled = disabled;
     config.version = next_generation(conn, ns)?;
     store(conn, ns, level, &config)?;
-    record(conn, ns, change, level, (AuditAction::FlagsSet, details))?;
+    history::record(conn, ns, &event)?;
     spread::begin_flag(conn, ns, level)
-}
-
-/// How many buckets a level covers.
-fn count_covered(conn: &Connection, ns: i64, level: &Level) -> Outcome<u64> {
-    let covered = match level {
-        Level::EntityResource(..) => "ns=?1 AND entity=?2 AND resource=?3",
-        Level::Entity(_) => "ns=?1 AND entity=?2 AND ?3=''",
-        Level::Resource(_) => "ns=?1 AND ?2='' AND resource=?3",
-        Level::System => return Ok(0),
-    };
-    let (entity, resource) = columns_of(level);
-    let sql = format!("SELECT count(*) FROM bucket WHERE {covered}");
-    let count: i64 =
-        conn.prepare_cached(&sql)?.query_row((ns, entity, resource), |row| row.get(0))?;
-    Ok(u64::try_from(count).unwrap_or(0))
 }
 
 fn resolve(conn: &Connection, ns: i64, keys: &[MemberKey<'_>]) -> Outcome<Resolution> {
@@ -453,60 +397,25 @@ pub(crate) fn resolve_one(
 }
 
 fn resolve_member(conn: &Connection, ns: i64, key: &MemberKey<'_>) -> Outcome<MemberConfig> {
-    // Strongest first: names sort behind the empty text.
-    const SQL: &str = "SELECT entity<>'',resource<>'',limits,disabled FROM config WHERE ns=?1 AND entity IN ('',?2) AND resource IN ('',?3) \
-                       ORDER BY entity DESC,resource DESC";
+    const SQL: &str = "SELECT entity<>'',resource<>'',limits,disabled FROM config WHERE ns=?1 AND entity IN ('',?2) AND resource IN ('',?3)";
     let mut statement = conn.prepare_cached(SQL)?;
     let mut rows = statement.query((ns, key.entity.as_str(), key.resource.as_str()))?;
-    let mut limits: Option<(Arc<[Limit]>, LimitSource)> = None;
-    let mut flag: Option<(bool, LimitSource)> = None;
+    let mut levels: [Option<(String, Option<bool>)>; 4] = Default::default();
     while let Some(row) = rows.next()? {
-        let source = match (row.get(0)?, row.get(1)?) {
-            (true, true) => SOURCES[0],
-            (true, false) => SOURCES[1],
-            (false, true) => SOURCES[2],
-            (false, false) => SOURCES[3],
+        let place = match (row.get(0)?, row.get(1)?) {
+            (true, true) => 0,
+            (true, false) => 1,
+            (false, true) => 2,
+            (false, false) => 3,
         };
-        if limits.is_none() {
-            let found = limits_at(row, 2)?;
-            limits = (!found.is_empty()).then(|| (found.into(), source));
-        }
-        if flag.is_none() && source != LimitSource::System {
-            flag = row.get::<_, Option<bool>>(3)?.map(|flag| (flag, source));
-        }
+        levels[place] = Some((row.get(2)?, row.get(3)?));
     }
-    let disabled_by = flag.filter(|(disabled, _)| *disabled).map(|(_, source)| match source {
-        LimitSource::EntityResource => {
-            Level::EntityResource(key.entity.clone(), key.resource.clone())
-        }
-        LimitSource::Entity => Level::Entity(key.entity.clone()),
-        _ => Level::Resource(key.resource.clone()),
-    });
-    Ok(MemberConfig {
-        cascades_to: entity::cascades_to(conn, ns, key.entity)?,
-        limits,
-        disabled_by,
-    })
-}
-
-fn record(
-    conn: &Connection,
-    ns: i64,
-    change: &Change,
-    level: &Level,
-    (action, details): (AuditAction, Vec<(String, String)>),
-) -> Outcome<()> {
-    history::record(
-        conn,
-        ns,
-        change,
-        Event { subject: level.subject(), action, resource: level.resource_name(), details },
+    let cascades_to = entity::cascades_to(conn, ns, key.entity)?;
+    MemberConfig::resolve(
+        key,
+        cascades_to,
+        &levels,
+        |(text, _)| Ok(Some(read_limits(text, 2)?).filter(|limits| !limits.is_empty())),
+        |(_, flag)| Ok(*flag),
     )
-}
-
-pub(crate) fn conflict(what: &str, expected: u64, found: u64) -> Failure {
-    let message = format!(
-        "{what} is at version {found}, not {expected}: somebody changed it; read it again, then decide again"
-    );
-    refused(StoreErrorKind::Conflict, message)
 }

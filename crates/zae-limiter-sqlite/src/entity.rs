@@ -3,17 +3,16 @@
 use std::collections::BTreeMap;
 
 use rusqlite::{Connection, Row};
-use zae_limiter_core::{AuditAction, AuditSubject, CHAIN_MAX, Entity, EntityId, TimeMs};
-use zae_limiter_store::{Change, DeletedEntity, EntityUpdate, NewEntity, StoreErrorKind, details};
+use zae_limiter_core::{Entity, EntityId, TimeMs};
+use zae_limiter_store::{
+    CHILDREN_NAMED_MAX, Change, DeletedEntity, EntityUpdate, Lineage, NewEntity, StoreError, audit,
+};
 
-use crate::config::{as_stored, conflict, next_generation, version_at};
-use crate::error::{Failure, Outcome, corrupt_value, optional, refused};
-use crate::history::{self, Event};
-use crate::rows::{name_at, optional_name_at, pairs_from_text, pairs_to_text};
+use crate::config::{as_stored, next_generation, version_at};
+use crate::error::{Outcome, corrupt_value, optional};
+use crate::history;
+use crate::pack::{name_at, optional_name_at, pairs_from_text, pairs_to_text};
 use crate::spread;
-
-/// How many children the refusal to delete their parent names.
-const CHILDREN_NAMED_MAX: u32 = 10;
 
 pub(crate) fn create(
     conn: &Connection,
@@ -23,17 +22,17 @@ pub(crate) fn create(
 ) -> Outcome<Entity> {
     next_generation(conn, ns)?;
     if find(conn, ns, &new.id)?.is_some() {
-        let message = format!("entity {} exists already; update it, or choose another id", new.id);
-        return Err(refused(StoreErrorKind::AlreadyExists, message));
+        return Err(StoreError::entity_exists(&new.id).into());
     }
-    check_chain(conn, ns, new)?;
+    let mut lineage = Lineage::of(new);
+    while let Some(id) = lineage.wanted() {
+        let found = find(conn, ns, id)?;
+        lineage.found(found.map(|entity| entity.cascades_to().cloned()))?;
+    }
     spread::stop_delete(conn, ns, &new.id)?;
     let entity = new.created_at(change.at, versions_gone(conn)? + 1);
     store(conn, ns, &entity)?;
-    let mut details = details::entity(&entity);
-    details.extend(new.parent.iter().map(|parent| ("parent".to_owned(), parent.to_string())));
-    details.push(("cascade".to_owned(), new.cascade.to_string()));
-    record(conn, ns, change, &new.id, (AuditAction::EntityCreated, details))?;
+    history::record(conn, ns, &audit::entity_created(change, &entity))?;
     Ok(entity)
 }
 
@@ -45,24 +44,11 @@ pub(crate) fn update(
     change: &Change,
 ) -> Outcome<Entity> {
     next_generation(conn, ns)?;
-    let before = find(conn, ns, id)?.ok_or_else(|| missing(id))?;
-    if before.version != expected_version {
-        return Err(conflict(&format!("entity {id}"), expected_version, before.version));
-    }
-    let mut entity = before.clone();
-    entity.name = update.name.clone().unwrap_or(entity.name);
-    entity.metadata = update.metadata.clone().unwrap_or(entity.metadata);
-    Entity::check_text(&entity.name, &entity.metadata)
-        .map_err(|error| refused(StoreErrorKind::Invalid, error.to_string()))?;
-    entity.version += 1;
+    let missing = || StoreError::entity_missing("update_entity", id);
+    let before = find(conn, ns, id)?.ok_or_else(missing)?;
+    let entity = update.apply(&before, expected_version)?;
     store(conn, ns, &entity)?;
-    record(
-        conn,
-        ns,
-        change,
-        id,
-        (AuditAction::EntityUpdated, details::entity_updated(&entity, &before)),
-    )?;
+    history::record(conn, ns, &audit::entity_updated(change, &entity, &before))?;
     Ok(entity)
 }
 
@@ -76,21 +62,20 @@ pub(crate) fn delete(
     change: &Change,
 ) -> Outcome<(DeletedEntity, bool)> {
     next_generation(conn, ns)?;
-    let entity = find(conn, ns, id)?.ok_or_else(|| missing(id))?;
-    let named = children(conn, ns, id, "", CHILDREN_NAMED_MAX + 1)?;
+    let missing = || StoreError::entity_missing("delete_entity", id);
+    let entity = find(conn, ns, id)?.ok_or_else(missing)?;
+    let enough = u32::try_from(CHILDREN_NAMED_MAX + 1).unwrap_or(u32::MAX);
+    let named = children(conn, ns, id, "", enough)?;
     if !named.is_empty() {
-        return Err(has_children(id, &named));
+        return Err(StoreError::has_children(id, named.iter().map(|child| &child.id)).into());
     }
     let configs =
         conn.execute("DELETE FROM config WHERE ns=?1 AND entity=?2", (ns, id.as_str()))?;
     conn.execute("DELETE FROM entity WHERE ns=?1 AND id=?2", (ns, id.as_str()))?;
     note_version_gone(conn, entity.version)?;
     let deleted = DeletedEntity { buckets, configs: configs as u64 };
-    let details = vec![
-        ("configs".to_owned(), deleted.configs.to_string()),
-        ("buckets".to_owned(), deleted.buckets.to_string()),
-    ];
-    record(conn, ns, change, id, (AuditAction::EntityDeleted, details))?;
+    let removed = [("configs", deleted.configs), ("buckets", deleted.buckets)];
+    history::record(conn, ns, &audit::entity_deleted(change, id, &removed))?;
     Ok((deleted, spread::begin_delete(conn, ns, id)?))
 }
 
@@ -180,54 +165,4 @@ fn store(conn: &Connection, ns: i64, entity: &Entity) -> Outcome<()> {
         as_stored(entity.version),
     ))?;
     Ok(())
-}
-
-/// The parent must exist, and a take must not go on further than a chain may be long.
-fn check_chain(conn: &Connection, ns: i64, new: &NewEntity) -> Outcome<()> {
-    let Some(parent) = &new.parent else { return Ok(()) };
-    find(conn, ns, parent)?.ok_or_else(|| missing(parent))?;
-    let mut ancestor = new.cascade.then(|| parent.clone());
-    let mut length = 1;
-    while let Some(id) = ancestor {
-        length += 1;
-        if length > CHAIN_MAX {
-            let message = format!(
-                "entity {} would cascade to more than {} ancestors; attach it higher up",
-                new.id,
-                CHAIN_MAX - 1
-            );
-            return Err(refused(StoreErrorKind::Invalid, message));
-        }
-        ancestor = cascades_to(conn, ns, &id)?;
-    }
-    Ok(())
-}
-
-fn missing(id: &EntityId) -> Failure {
-    refused(StoreErrorKind::NotFound, format!("entity {id} does not exist; create it first"))
-}
-
-fn has_children(id: &EntityId, named: &[Entity]) -> Failure {
-    let shown = usize::try_from(CHILDREN_NAMED_MAX).unwrap_or(usize::MAX);
-    let names: Vec<&str> = named.iter().take(shown).map(|child| child.id.as_str()).collect();
-    let more = if named.len() > shown { " and more" } else { "" };
-    refused(
-        StoreErrorKind::State,
-        format!("entity {id} has children ({}{more}); delete them first", names.join(", ")),
-    )
-}
-
-fn record(
-    conn: &Connection,
-    ns: i64,
-    change: &Change,
-    id: &EntityId,
-    (action, details): (AuditAction, Vec<(String, String)>),
-) -> Outcome<()> {
-    history::record(
-        conn,
-        ns,
-        change,
-        Event { subject: AuditSubject::Entity(id.clone()), action, resource: None, details },
-    )
 }

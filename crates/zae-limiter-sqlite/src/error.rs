@@ -77,9 +77,17 @@ pub(crate) fn split<T>(
     }
 }
 
-/// A refusal without an operation yet: [`Failure::into_store_error`] names it.
+/// The operation of a refusal inside a transaction, until [`Failure::into_store_error`] names it.
+const HERE: &str = "sqlite";
+
+/// A refusal without an operation yet.
 pub(crate) fn refused(kind: StoreErrorKind, message: impl Into<String>) -> Failure {
-    Failure::Refused(StoreError::new(kind, "sqlite", message))
+    Failure::Refused(StoreError::new(kind, HERE, message))
+}
+
+/// What every operation of a handle says whose namespace was deleted or purged.
+pub(crate) fn namespace_gone() -> Failure {
+    StoreError::namespace_gone(HERE).into()
 }
 
 /// The same error for another caller of a failed batch. Its cause stays with the first.

@@ -13,7 +13,7 @@ use crate::error::Outcome;
 use crate::job::Job;
 use crate::queue::{QUEUE_MAX, Waiting};
 use crate::sweep::Sweeper;
-use crate::working::Working;
+use crate::transaction::Transaction;
 use crate::writer::{Writer, WriterStats, lock};
 
 /// Starts the threads when they are first needed, and ends them: a lone caller needs the one that
@@ -50,7 +50,7 @@ impl WriterHandle {
     pub(crate) fn inline<T>(
         &self,
         now: TimeMs,
-        work: impl FnOnce(&Connection, &mut Working) -> Outcome<T>,
+        work: impl FnOnce(&Connection, &mut Transaction) -> Outcome<T>,
     ) -> Option<Outcome<T>> {
         if let Err(failure) = self.0.writer.place.look_now_and_then(now) {
             return Some(Err(failure));

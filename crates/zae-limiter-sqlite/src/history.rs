@@ -2,68 +2,48 @@
 //! and of usage.
 
 use rusqlite::Connection;
-use zae_limiter_core::{
-    AuditAction, AuditEvent, AuditSubject, EventId, ResourceName, TimeMs, UsageSnapshot,
-};
+use zae_limiter_core::{AuditEvent, AuditSubject, EventId, TimeMs, UsageSnapshot};
 use zae_limiter_store::{
-    AuditQuery, BoxFuture, Change, Cursor, HistoryStore, Page, PageRequest, StoreError,
-    StoreErrorKind, UsageQuery,
+    AuditQuery, Cursor, HistoryStore, Page, PageRequest, StoreError, StoreFuture, UsageQuery,
 };
 
 use crate::SqliteStore;
-use crate::error::{Outcome, corrupt_value, refused};
-use crate::rows::{name_at, optional_name_at, pairs_from_text, pairs_to_text};
+use crate::error::{Outcome, corrupt_value};
+use crate::pack::{name_at, optional_name_at, pairs_from_text, pairs_to_text};
 use crate::usage;
 
-/// What an audit event says beside who and when.
-pub(crate) struct Event<'a> {
-    pub(crate) subject: AuditSubject,
-    pub(crate) action: AuditAction,
-    pub(crate) resource: Option<&'a ResourceName>,
-    pub(crate) details: Vec<(String, String)>,
-}
-
 /// Appends an audit event.
-pub(crate) fn record(conn: &Connection, ns: i64, change: &Change, event: Event<'_>) -> Outcome<()> {
+pub(crate) fn record(conn: &Connection, ns: i64, event: &AuditEvent) -> Outcome<()> {
     const SQL: &str = "INSERT INTO audit(ns,subject,id,at,action,principal,resource,details) VALUES(?1,?2,?3,?4,?5,?6,?7,?8)";
     let details =
         pairs_to_text(event.details.iter().map(|(key, value)| (key.as_str(), value.as_str())));
     conn.prepare_cached(SQL)?.execute((
         ns,
         event.subject.to_string(),
-        change.event.to_string(),
-        change.at.0,
+        event.id.to_string(),
+        event.at.0,
         event.action.as_str(),
-        change.principal.as_ref().map(|principal| principal.as_str()),
-        event.resource.map(ResourceName::as_str),
+        event.principal.as_ref().map(|principal| principal.as_str()),
+        event.resource.as_ref().map(|resource| resource.as_str()),
         details,
     ))?;
     Ok(())
 }
 
 impl HistoryStore for SqliteStore {
-    fn audit_events<'a>(
-        &'a self,
-        query: &'a AuditQuery,
-    ) -> BoxFuture<'a, Result<Page<AuditEvent>, StoreError>> {
+    fn audit_events<'a>(&'a self, query: &'a AuditQuery) -> StoreFuture<'a, Page<AuditEvent>> {
         let (ns, query) = (self.key, query.clone());
         Box::pin(self.read_apart("audit_events", move |conn| {
             audit_events(conn, ns, &query.page, Some(&query.subject))
         }))
     }
 
-    fn audit_log<'a>(
-        &'a self,
-        page: &'a PageRequest,
-    ) -> BoxFuture<'a, Result<Page<AuditEvent>, StoreError>> {
+    fn audit_log<'a>(&'a self, page: &'a PageRequest) -> StoreFuture<'a, Page<AuditEvent>> {
         let (ns, page) = (self.key, page.clone());
         Box::pin(self.read_apart("audit_log", move |conn| audit_events(conn, ns, &page, None)))
     }
 
-    fn usage<'a>(
-        &'a self,
-        query: &'a UsageQuery,
-    ) -> BoxFuture<'a, Result<Page<UsageSnapshot>, StoreError>> {
+    fn usage<'a>(&'a self, query: &'a UsageQuery) -> StoreFuture<'a, Page<UsageSnapshot>> {
         let (ns, query) = (self.key, query.clone());
         Box::pin(self.read_apart("usage", move |conn| usage::page(conn, ns, &query)))
     }
@@ -108,9 +88,5 @@ fn audit_events(
 fn audit_position(cursor: &Cursor) -> Outcome<(EventId, i64)> {
     let position =
         cursor.0.split_once('/').and_then(|(id, seq)| Some((id.parse().ok()?, seq.parse().ok()?)));
-    position.ok_or_else(foreign_cursor)
-}
-
-fn foreign_cursor() -> crate::error::Failure {
-    refused(StoreErrorKind::Invalid, "the cursor is not one of this listing; begin without one")
+    Ok(position.ok_or_else(|| StoreError::foreign_cursor("audit_events"))?)
 }

@@ -12,7 +12,7 @@ use zae_limiter_store::{
 };
 
 use crate::error::{Outcome, split};
-use crate::working::Working;
+use crate::transaction::Transaction;
 
 /// Something for the writer thread. Owns what it needs: its caller may have gone.
 pub(crate) enum Job {
@@ -75,7 +75,7 @@ impl ConsumeJob {
         )
     }
 
-    fn decide(&self, conn: &Connection, working: &mut Working) -> Outcome<ConsumeOutcome> {
+    fn decide(&self, conn: &Connection, transaction: &mut Transaction) -> Outcome<ConsumeOutcome> {
         let members: SmallVec<[MemberTake<'_>; 2]> = self
             .members
             .iter()
@@ -87,7 +87,7 @@ impl ConsumeJob {
                 absent: &[],
             })
             .collect();
-        working.consume(conn, self.ns, &members, self.now)
+        transaction.consume(conn, self.ns, &members, self.now)
     }
 }
 
@@ -127,7 +127,7 @@ impl AdjustJob {
     fn apply(
         &self,
         conn: &Connection,
-        working: &mut Working,
+        transaction: &mut Transaction,
         path: &Path,
     ) -> Outcome<Vec<Result<Adjusted, StoreError>>> {
         let mut results = Vec::with_capacity(self.deltas.len());
@@ -136,7 +136,7 @@ impl AdjustJob {
             // Only stores that lose answers look at the operation.
             let borrowed = BucketDelta { entity, resource, limits, deltas, operation: 0 };
             results.push(split(
-                working.adjust(conn, self.ns, &borrowed, self.now),
+                transaction.adjust(conn, self.ns, &borrowed, self.now),
                 "adjust",
                 path,
             )?);
@@ -222,16 +222,16 @@ impl Answer {
     pub(crate) fn decide(
         job: Job,
         conn: &Connection,
-        working: &mut Working,
+        transaction: &mut Transaction,
         path: &Path,
     ) -> (Answer, Outcome<()>) {
         match job {
             Job::Consume(mut job, reply) => {
-                let decided = split(job.decide(conn, working), "consume", path)
+                let decided = split(job.decide(conn, transaction), "consume", path)
                     .map(|result| job.result = Some(result));
                 (Answer::Consume(job, reply), decided)
             }
-            Job::Adjust(job) => match job.apply(conn, working, path) {
+            Job::Adjust(job) => match job.apply(conn, transaction, path) {
                 Ok(results) => (Answer::Adjust(job.reply, Some(Ok(results))), Ok(())),
                 Err(failure) => (Answer::Adjust(job.reply, None), Err(failure)),
             },

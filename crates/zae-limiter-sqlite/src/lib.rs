@@ -3,7 +3,7 @@
 //! ```
 //! use zae_limiter_core::{Limit, LimitSource, Milli, Take, TimeMs};
 //! use zae_limiter_sqlite::SqliteStore;
-//! use zae_limiter_store::{BucketStore, ConsumeOutcome, ConsumeRequest, LimitsInForce, MemberTake};
+//! use zae_limiter_store::{DEFAULT_NAMESPACE, BucketStore, ConsumeOutcome, ConsumeRequest, LimitsInForce, MemberTake};
 //!
 //! # let directory = tempfile::tempdir()?;
 //! # let path = directory.path().join("limits.db");
@@ -21,13 +21,13 @@
 //! ```
 //!
 //! The key decision: SQLite keeps the rows and the locks, the core decides. A take reads its
-//! buckets, asks [`zae_limiter_core::decide`] and writes them back inside one `BEGIN IMMEDIATE`
+//! buckets, asks [`zae_limiter_store::chain`] and writes them back inside one `BEGIN IMMEDIATE`
 //! transaction, so there is one copy of the maths and nothing to undo. Callers that would wait for
 //! each other share a transaction (`writer.rs`).
 //!
 //! Cost of a take by a lone caller: one transaction with one write per member, about 10 µs, and one
 //! read per member unless this store was the last to write to the file and remembers the bucket
-//! (`working.rs`). A refusal writes nothing. Reads use connections of their own and never wait for
+//! (`transaction.rs`). A refusal writes nothing. Reads use connections of their own and never wait for
 //! writers. Lookups and a lone caller's takes run in the poll of their future and block it for
 //! microseconds. Listings and usage run on a thread of their own, page by page, and end when nobody
 //! waits.
@@ -51,6 +51,7 @@ mod inspect;
 mod job;
 mod namespace;
 mod options;
+mod pack;
 mod page;
 mod queue;
 mod reader;
@@ -58,8 +59,8 @@ mod rows;
 mod schema;
 mod spread;
 mod sweep;
+mod transaction;
 mod usage;
-mod working;
 mod writer;
 
 use std::fmt;
@@ -68,13 +69,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rusqlite::Connection;
 use zae_limiter_core::{NamespaceId, NamespaceName, TimeMs};
-use zae_limiter_store::{BoxFuture, Capabilities, Store, StoreError, StoreErrorKind, Swept};
+use zae_limiter_store::{
+    Capabilities, DEFAULT_NAMESPACE, Store, StoreError, StoreErrorKind, StoreFuture, Swept,
+};
 
 pub use copy::Restored;
 pub use inspect::FileStatus;
-pub use options::{
-    BUSY_DEADLINE, RETENTION_MS, SqliteOptions, Synchronous, TAKE_DEADLINE, USAGE_ROWS_MAX,
-};
+pub use options::{BUSY_DEADLINE, SqliteOptions, Synchronous, TAKE_DEADLINE, USAGE_ROWS_MAX};
 pub use writer::WriterStats;
 
 use connection::{Place, finish};
@@ -146,7 +147,7 @@ impl SqliteStore {
             writer,
         };
         let name: NamespaceName =
-            schema::DEFAULT_NAMESPACE.parse().expect("the word is a valid namespace name");
+            DEFAULT_NAMESPACE.parse().expect("the word is a valid namespace name");
         let mut store = SqliteStore { shared: Arc::new(shared), key: NO_NAMESPACE, name, id: None };
         // Somebody may have deleted it; then this handle still serves to register, recover and look
         // at namespaces.
@@ -262,7 +263,7 @@ impl Store for SqliteStore {
         capabilities
     }
 
-    fn ping(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+    fn ping(&self) -> StoreFuture<'_, ()> {
         Box::pin(async move {
             self.read("ping", |conn| {
                 let alive: i64 = conn
@@ -281,11 +282,11 @@ impl Store for SqliteStore {
         })
     }
 
-    fn sweep_horizon(&self, now: TimeMs) -> BoxFuture<'_, Result<Option<TimeMs>, StoreError>> {
+    fn sweep_horizon(&self, now: TimeMs) -> StoreFuture<'_, Option<TimeMs>> {
         Box::pin(self.write("sweep", move |conn| sweep::horizon(conn, now, false)))
     }
 
-    fn sweep(&self, now: TimeMs, steps_max: u32) -> BoxFuture<'_, Result<Swept, StoreError>> {
+    fn sweep(&self, now: TimeMs, steps_max: u32) -> StoreFuture<'_, Swept> {
         Box::pin(self.sweep_steps(now, steps_max))
     }
 }

@@ -4,17 +4,17 @@ use std::sync::Arc;
 
 use rusqlite::types::Value;
 use rusqlite::{Connection, Row, params_from_iter};
-use zae_limiter_core::{AuditAction, AuditSubject, NamespaceId, NamespaceName, TimeMs};
+use zae_limiter_core::{AuditAction, NamespaceId, NamespaceName, TimeMs};
 use zae_limiter_store::{
-    BoxFuture, Change, Namespace, NamespaceStatus, NamespaceStore, Page, PageRequest, Purged,
-    Store, StoreError, StoreErrorKind,
+    Change, Namespace, NamespaceStatus, NamespaceStore, Page, PageRequest, Purged, Store,
+    StoreError, StoreFuture, audit,
 };
 
 use crate::SqliteStore;
-use crate::error::{Outcome, corrupt_value, refused};
-use crate::history::{self, Event};
+use crate::error::{Outcome, corrupt_value};
+use crate::history;
+use crate::pack::name_at;
 use crate::page::paged;
-use crate::rows::name_at;
 
 /// Rows that one transaction of a purge removes at most.
 const PURGE_ROWS_MAX: u32 = 500;
@@ -40,15 +40,12 @@ impl NamespaceStore for SqliteStore {
         name: &'a NamespaceName,
         id: &'a NamespaceId,
         change: &'a Change,
-    ) -> BoxFuture<'a, Result<Namespace, StoreError>> {
+    ) -> StoreFuture<'a, Namespace> {
         let (name, id, change) = (name.clone(), id.clone(), change.clone());
         Box::pin(self.write("register_namespace", move |conn| register(conn, &name, &id, &change)))
     }
 
-    fn namespaces<'a>(
-        &'a self,
-        page: &'a PageRequest,
-    ) -> BoxFuture<'a, Result<Page<Namespace>, StoreError>> {
+    fn namespaces<'a>(&'a self, page: &'a PageRequest) -> StoreFuture<'a, Page<Namespace>> {
         const SQL: &str = "SELECT key,id,name,status,created_at,deleted_at FROM namespace \
                            WHERE deleted_at IS NULL AND name>?1 ORDER BY name LIMIT ?2";
         let page = page.clone();
@@ -61,10 +58,7 @@ impl NamespaceStore for SqliteStore {
         }))
     }
 
-    fn namespace<'a>(
-        &'a self,
-        name: &'a NamespaceName,
-    ) -> BoxFuture<'a, Result<Option<Namespace>, StoreError>> {
+    fn namespace<'a>(&'a self, name: &'a NamespaceName) -> StoreFuture<'a, Option<Namespace>> {
         Box::pin(async move {
             self.read("namespace", |conn| Ok(active(conn, name)?.map(|(_, namespace)| namespace)))
         })
@@ -74,7 +68,7 @@ impl NamespaceStore for SqliteStore {
         &'a self,
         name: &'a NamespaceName,
         change: &'a Change,
-    ) -> BoxFuture<'a, Result<bool, StoreError>> {
+    ) -> StoreFuture<'a, bool> {
         let (name, change) = (name.clone(), change.clone());
         Box::pin(self.write("delete_namespace", move |conn| delete(conn, &name, &change)))
     }
@@ -83,15 +77,12 @@ impl NamespaceStore for SqliteStore {
         &'a self,
         id: &'a NamespaceId,
         change: &'a Change,
-    ) -> BoxFuture<'a, Result<Namespace, StoreError>> {
+    ) -> StoreFuture<'a, Namespace> {
         let (id, change) = (id.clone(), change.clone());
         Box::pin(self.write("recover_namespace", move |conn| recover(conn, &id, &change)))
     }
 
-    fn orphan_namespaces<'a>(
-        &'a self,
-        page: &'a PageRequest,
-    ) -> BoxFuture<'a, Result<Page<Namespace>, StoreError>> {
+    fn orphan_namespaces<'a>(&'a self, page: &'a PageRequest) -> StoreFuture<'a, Page<Namespace>> {
         const SQL: &str = "SELECT key,id,name,status,created_at,deleted_at FROM namespace \
                            WHERE deleted_at IS NOT NULL AND id>?1 ORDER BY id LIMIT ?2";
         let page = page.clone();
@@ -108,7 +99,7 @@ impl NamespaceStore for SqliteStore {
         &'a self,
         id: &'a NamespaceId,
         change: &'a Change,
-    ) -> BoxFuture<'a, Result<Purged, StoreError>> {
+    ) -> StoreFuture<'a, Purged> {
         Box::pin(self.purge(id.clone(), change.clone()))
     }
 
@@ -120,10 +111,7 @@ impl NamespaceStore for SqliteStore {
         self.id.clone()
     }
 
-    fn scoped<'a>(
-        &'a self,
-        name: &'a NamespaceName,
-    ) -> BoxFuture<'a, Result<Arc<dyn Store>, StoreError>> {
+    fn scoped<'a>(&'a self, name: &'a NamespaceName) -> StoreFuture<'a, Arc<dyn Store>> {
         Box::pin(async move {
             let handle: Arc<dyn Store> = Arc::new(self.in_namespace(name)?);
             Ok(handle)
@@ -135,8 +123,8 @@ impl SqliteStore {
     /// A handle bound to another namespace, as [`NamespaceStore::scoped`], with its own type.
     pub fn in_namespace(&self, name: &NamespaceName) -> Result<SqliteStore, StoreError> {
         let (key, id) = self.read("scoped", |conn| {
-            let message = || format!("namespace \"{name}\" is not registered; register it first");
-            find(conn, name)?.ok_or_else(|| refused(StoreErrorKind::NotFound, message()))
+            let missing = || StoreError::namespace_not_registered("scoped", name);
+            Ok(find(conn, name)?.ok_or_else(missing)?)
         })?;
         Ok(SqliteStore { shared: Arc::clone(&self.shared), key, name: name.clone(), id: Some(id) })
     }
@@ -199,12 +187,7 @@ fn by_id(conn: &Connection, id: &NamespaceId) -> Outcome<(i64, Namespace)> {
     let mut statement = conn.prepare_cached(SQL)?;
     let mut rows = statement.query([id.as_str()])?;
     let found = rows.next()?.map(from_row).transpose()?;
-    found.ok_or_else(|| {
-        refused(
-            StoreErrorKind::NotFound,
-            format!("there is no namespace {id}; list the orphans to see those there are"),
-        )
-    })
+    Ok(found.ok_or_else(|| StoreError::namespace_missing("namespace", id))?)
 }
 
 fn register(
@@ -218,9 +201,7 @@ fn register(
     }
     const USED: &str = "SELECT EXISTS (SELECT 1 FROM namespace WHERE id=?1) OR EXISTS (SELECT 1 FROM namespace_purged WHERE id=?1)";
     if conn.query_row(USED, [id.as_str()], |row| row.get(0))? {
-        let message =
-            format!("namespace id {id} has been used; ids are never used again, choose another");
-        return Err(refused(StoreErrorKind::AlreadyExists, message));
+        return Err(StoreError::namespace_id_used(id).into());
     }
     const SQL: &str = "INSERT INTO namespace(id,name,status,created_at) VALUES(?1,?2,'active',?3)";
     conn.execute(SQL, (id.as_str(), name.as_str(), change.at.0))?;
@@ -248,22 +229,7 @@ fn delete(conn: &Connection, name: &NamespaceName, change: &Change) -> Outcome<b
 
 fn recover(conn: &Connection, id: &NamespaceId, change: &Change) -> Outcome<Namespace> {
     let (key, namespace) = by_id(conn, id)?;
-    let refusal = match namespace.status {
-        NamespaceStatus::Active => {
-            Some(format!("namespace {id} is active; there is nothing to recover"))
-        }
-        NamespaceStatus::Purging => {
-            Some(format!("namespace {id} is being purged; it cannot be recovered any more"))
-        }
-        NamespaceStatus::Deleted if find(conn, &namespace.name)?.is_some() => Some(format!(
-            "the name \"{}\" of namespace {id} has been taken; delete its present holder first",
-            namespace.name
-        )),
-        NamespaceStatus::Deleted => None,
-    };
-    if let Some(message) = refusal {
-        return Err(refused(StoreErrorKind::State, message));
-    }
+    namespace.check_recoverable(find(conn, &namespace.name)?.is_some())?;
     const SQL: &str =
         "UPDATE namespace SET status='active',deleted_at=NULL,generation=generation+1 WHERE key=?1";
     conn.execute(SQL, [key])?;
@@ -274,13 +240,7 @@ fn recover(conn: &Connection, id: &NamespaceId, change: &Change) -> Outcome<Name
 
 fn mark_purging(conn: &Connection, id: &NamespaceId, here: i64, change: &Change) -> Outcome<i64> {
     let (key, namespace) = by_id(conn, id)?;
-    if namespace.status == NamespaceStatus::Active {
-        let message = format!(
-            "namespace {id} (\"{}\") is active; delete it before purging it",
-            namespace.name
-        );
-        return Err(refused(StoreErrorKind::State, message));
-    }
+    namespace.check_purgeable()?;
     conn.execute("UPDATE namespace SET status='purging' WHERE key=?1", [key])?;
     // Its own log goes with it, so the deed is told where the order was given.
     let is_active: bool = conn.query_row(
@@ -343,14 +303,5 @@ fn record(
     namespace: &Namespace,
     change: &Change,
 ) -> Outcome<()> {
-    let details = vec![
-        ("namespace".to_owned(), namespace.name.to_string()),
-        ("id".to_owned(), namespace.id.to_string()),
-    ];
-    history::record(
-        conn,
-        ns,
-        change,
-        Event { subject: AuditSubject::System, action, resource: None, details },
-    )
+    history::record(conn, ns, &audit::of_namespace(change, action, namespace))
 }

@@ -4,12 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use zae_limiter_store::{Clock, Entropy, SystemClock, SystemEntropy};
-
-const DAY_MS: i64 = 86_400_000;
-
-/// How long history is kept unless told otherwise: 90 days.
-pub const RETENTION_MS: i64 = 90 * DAY_MS;
+use zae_limiter_store::{Clock, Entropy, RETENTION_MS, SystemClock, SystemEntropy};
 
 /// How long an operation waits for other processes unless told otherwise.
 pub const BUSY_DEADLINE: Duration = Duration::from_secs(5);

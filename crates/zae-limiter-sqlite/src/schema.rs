@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rusqlite::Connection;
 use zae_limiter_core::{NamespaceId, NamespaceName};
-use zae_limiter_store::StoreErrorKind;
+use zae_limiter_store::{DEFAULT_NAMESPACE, StoreErrorKind};
 
 use crate::connection::Place;
 use crate::error::{Outcome, refused};
@@ -16,9 +16,6 @@ const APPLICATION_ID: i32 = i32::from_be_bytes(*b"zael");
 /// Step `n` brings a file from version `n` to version `n + 1`. Steps are never changed once
 /// released, only added.
 const STEPS: &[&str] = &[include_str!("schema.sql"), include_str!("schema_2.sql")];
-
-/// The namespace every new file begins with.
-pub(crate) const DEFAULT_NAMESPACE: &str = "default";
 
 /// The version this code reads and writes.
 pub(crate) fn current_version() -> u32 {

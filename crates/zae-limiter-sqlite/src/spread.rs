@@ -10,11 +10,10 @@ use rusqlite::Connection;
 use zae_limiter_core::{EntityId, ResourceName};
 use zae_limiter_store::Level;
 
-use crate::bucket;
 use crate::config::columns_of;
 use crate::error::{Outcome, optional};
-use crate::rows::{bucket_columns, bucket_from_row, name_at};
-use crate::working::Key;
+use crate::pack::name_at;
+use crate::rows::{self, Key, bucket_columns, bucket_from_row};
 
 /// Buckets that one transaction changes at most.
 pub(crate) const STEP_ROWS: u32 = 1_000;
@@ -180,7 +179,7 @@ fn remove_buckets(
     }
     drop(rows);
     for (entity, resource, state) in &doomed {
-        bucket::remove(conn, &Key { ns, entity, resource }, state)?;
+        rows::remove(conn, &Key { ns, entity, resource }, state)?;
     }
     let is_end = doomed.len() < usize::try_from(STEP_ROWS / 2).unwrap_or(usize::MAX);
     Ok(doomed.pop().filter(|_| !is_end).map(|(_, resource, _)| resource.to_string()))

@@ -15,13 +15,12 @@ use zae_limiter_core::{BucketState, EntityId, ResourceName, SweepHorizon, TimeMs
 use zae_limiter_store::{StoreError, Swept};
 
 use crate::SqliteStore;
-use crate::bucket;
 use crate::error::{Outcome, optional};
 use crate::job::{Job, Work};
 use crate::options::SqliteOptions;
-use crate::rows::{bucket_columns, bucket_from_row, name_at};
+use crate::pack::name_at;
+use crate::rows::{self, Key, bucket_columns, bucket_from_row};
 use crate::usage;
-use crate::working::Key;
 
 /// Rows looked at in one step.
 const STEP_ROWS_MAX: u32 = 200;
@@ -399,7 +398,7 @@ fn sweep_buckets(
     }
     drop(rows);
     for (ns, entity, resource, state) in &expired {
-        bucket::remove(conn, &Key { ns: *ns, entity, resource }, state)?;
+        rows::remove(conn, &Key { ns: *ns, entity, resource }, state)?;
     }
     Ok((expired.len() as u64, last.filter(|_| seen == STEP_ROWS_MAX)))
 }

@@ -16,8 +16,8 @@ use zae_limiter_core::{
 use zae_limiter_store::{Page, UsageQuery, UsageWindows};
 
 use crate::error::{Outcome, corrupt_value, optional};
-use crate::rows::{bucket_columns, bucket_from_row, name_at};
-use crate::working::Key;
+use crate::pack::name_at;
+use crate::rows::{Key, bucket_columns, bucket_from_row};
 
 const HOUR_MS: i64 = 3_600_000;
 

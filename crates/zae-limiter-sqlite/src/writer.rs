@@ -25,7 +25,7 @@ use crate::queue::{Queue, Todo, Waiting};
 use crate::schema;
 use crate::spread;
 use crate::sweep::{self, Sweeper};
-use crate::working::Working;
+use crate::transaction::Transaction;
 
 /// Time spent deciding in one transaction, so that other processes get their turn.
 const BATCH_TIME_MAX: Duration = Duration::from_millis(5);
@@ -97,7 +97,7 @@ pub(crate) struct Writer {
 /// What only the holder of the lock may use.
 struct Session {
     conn: Connection,
-    working: Working,
+    transaction: Transaction,
     /// The operations of the batch that is being worked off; kept for its memory.
     batch: VecDeque<Waiting>,
     /// Batches with one caller since the last with more.
@@ -115,7 +115,7 @@ impl Writer {
             place,
             session: Mutex::new(Session {
                 conn,
-                working: Working::default(),
+                transaction: Transaction::default(),
                 batch: VecDeque::new(),
                 calm: CALM_BATCHES,
             }),
@@ -139,7 +139,7 @@ impl Writer {
     /// Works at once if nothing stands in the way; `None` when the work must queue.
     pub(crate) fn inline<T>(
         &self,
-        work: impl FnOnce(&Connection, &mut Working) -> Outcome<T>,
+        work: impl FnOnce(&Connection, &mut Transaction) -> Outcome<T>,
     ) -> Option<Outcome<T>> {
         let must_queue = self.place.options.synchronous != Synchronous::Normal
             || self.crowded.load(Ordering::Relaxed);
@@ -157,13 +157,13 @@ impl Writer {
             Err(failure) => return Some(Err(failure)),
         }
         self.inline.fetch_add(1, Ordering::Relaxed);
-        let Session { conn, working, .. } = &mut *session;
+        let Session { conn, transaction, .. } = &mut *session;
         let path = &self.place.path;
         let current =
-            if working.begin(conn) { schema::require_current(conn, path) } else { Ok(()) };
-        let result = current.and_then(|()| work(conn, working));
-        let result = self.conclude(conn, working, result);
-        self.note_spreading(working);
+            if transaction.begin(conn) { schema::require_current(conn, path) } else { Ok(()) };
+        let result = current.and_then(|()| work(conn, transaction));
+        let result = self.conclude(conn, transaction, result);
+        self.note_spreading(transaction);
         Some(result)
     }
 
@@ -328,18 +328,18 @@ impl Writer {
         if let Some(task) = task {
             return self.transact_task(session, task.job);
         }
-        let Session { conn, working, batch, calm } = session;
-        working.begin(conn);
+        let Session { conn, transaction, batch, calm } = session;
+        transaction.begin(conn);
         lock(&self.queue).take_batch(batch);
         let mut answers = Vec::with_capacity(batch.len());
-        let result = self.work_off(conn, working, batch, &mut answers);
+        let result = self.work_off(conn, transaction, batch, &mut answers);
         self.put_back(batch);
         *calm = if answers.len() > 1 { 0 } else { calm.saturating_add(1) };
         self.crowded.store(*calm < CALM_BATCHES, Ordering::Relaxed);
         self.batches.fetch_add(1, Ordering::Relaxed);
         self.queued.fetch_add(answers.len() as u64, Ordering::Relaxed);
-        let result = self.conclude(conn, working, result);
-        self.note_spreading(working);
+        let result = self.conclude(conn, transaction, result);
+        self.note_spreading(transaction);
         match result {
             Ok(()) => answers,
             Err(failure) => self.fail(answers, failure),
@@ -347,8 +347,8 @@ impl Writer {
     }
 
     /// Whoever comes across something that is still to reach many buckets goes on with it.
-    fn note_spreading(&self, working: &Working) {
-        if working.is_spreading() {
+    fn note_spreading(&self, transaction: &Transaction) {
+        if transaction.is_spreading() {
             self.spreading.store(true, Ordering::Relaxed);
         }
     }
@@ -367,9 +367,9 @@ impl Writer {
 
     /// Alone in its transaction: whatever it did before it failed is rolled back.
     fn transact_task(&self, session: &mut Session, task: Job) -> Vec<Answer> {
-        let Session { conn, working, .. } = session;
+        let Session { conn, transaction, .. } = session;
         self.tasks.fetch_add(1, Ordering::Relaxed);
-        working.forget();
+        transaction.forget();
         let mut answer = Answer::unfinished(task);
         let before = conn.total_changes();
         let result = answer.run_task(conn);
@@ -393,7 +393,7 @@ impl Writer {
     fn work_off(
         &self,
         conn: &Connection,
-        working: &mut Working,
+        transaction: &mut Transaction,
         batch: &mut VecDeque<Waiting>,
         answers: &mut Vec<Answer>,
     ) -> Outcome<()> {
@@ -406,7 +406,7 @@ impl Writer {
                 answers.push(self.turn_away(job, late));
                 continue;
             }
-            let (answer, result) = Answer::decide(job, conn, working, &self.place.path);
+            let (answer, result) = Answer::decide(job, conn, transaction, &self.place.path);
             answers.push(answer);
             result?;
             if self.now().saturating_sub(started) >= BATCH_TIME_MAX {
@@ -457,17 +457,17 @@ impl Writer {
     fn conclude<T>(
         &self,
         conn: &Connection,
-        working: &mut Working,
+        transaction: &mut Transaction,
         result: Outcome<T>,
     ) -> Outcome<T> {
-        if result.is_ok() && !working.is_dirty() {
+        if result.is_ok() && !transaction.is_dirty() {
             roll_back(conn);
-            working.keep(conn);
+            transaction.keep(conn);
             return result;
         }
-        let flushed = result.and_then(|value| Ok((value, working.flush(conn)?)));
+        let flushed = result.and_then(|value| Ok((value, transaction.flush(conn)?)));
         let (value, rows) = finish(conn, flushed)?;
-        working.keep(conn);
+        transaction.keep(conn);
         self.rows_written.fetch_add(rows, Ordering::Relaxed);
         Ok(value)
     }

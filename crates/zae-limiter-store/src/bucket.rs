@@ -8,7 +8,7 @@ use zae_limiter_core::{
     LimitSource, Milli, Reports, ResourceName, Take, TimeMs, TooManyLimits, Wait, bucket_ttl_ms,
 };
 
-use crate::{BoxFuture, Change, Page, PageRequest, StoreError, StoreErrorKind};
+use crate::{BoxFuture, Change, Page, PageRequest, StoreError, StoreFuture};
 
 /// The limits one member of a chain is held to, and why. Cheap to clone: resolved once, used by
 /// many calls.
@@ -54,6 +54,12 @@ impl LimitsInForce {
         let limits = limits.into();
         let ttl_ms = if source.expires() { bucket_ttl_ms(&limits, ttl_multiplier) } else { None };
         LimitsInForce { limits, source, stamp, ttl_ms }
+    }
+
+    /// Until when a bucket that is used at `now` is kept; `None` for ever.
+    #[must_use]
+    pub fn expiry(&self, now: TimeMs) -> Option<TimeMs> {
+        self.ttl_ms.map(|ttl_ms| now.plus_ms(ttl_ms))
     }
 }
 
@@ -102,8 +108,7 @@ pub struct ConsumeRequest<'a> {
 impl ConsumeRequest<'_> {
     /// Refuses a request no backend could decide; for backends to call first.
     pub fn check(&self, operation: &'static str) -> Result<(), StoreError> {
-        let invalid =
-            |message: String| Err(StoreError::new(StoreErrorKind::Invalid, operation, message));
+        let invalid = |message: String| Err(StoreError::invalid(operation, message));
         if self.members.is_empty() || self.members.len() > CHAIN_MAX {
             return invalid(format!(
                 "a chain has 1 to {CHAIN_MAX} members, this one has {}",
@@ -274,17 +279,11 @@ pub trait BucketStore: Send + Sync {
     /// may or may not be applied, so whoever must know polls it to its end.
     ///
     /// Cost: one round trip, one write per member; a refusal writes nothing unless limits changed.
-    fn consume<'a>(
-        &'a self,
-        request: &'a ConsumeRequest<'a>,
-    ) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>>;
+    fn consume<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> StoreFuture<'a, ConsumeOutcome>;
 
     /// What [`BucketStore::consume`] would answer, without writing anything. `Granted` carries the
     /// balances there are.
-    fn peek<'a>(
-        &'a self,
-        request: &'a ConsumeRequest<'a>,
-    ) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>>;
+    fn peek<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> StoreFuture<'a, ConsumeOutcome>;
 
     /// Charges and gives back, each bucket on its own. Never refused: a charge may lead into debt,
     /// a credit never lifts a balance above capacity. One result per delta, in order. `Invalid`,
@@ -303,21 +302,21 @@ pub trait BucketStore: Send + Sync {
         &'a self,
         request: &'a ResetRequest<'a>,
         change: &'a Change,
-    ) -> BoxFuture<'a, Result<Option<Restored>, StoreError>>;
+    ) -> StoreFuture<'a, Option<Restored>>;
 
     /// The buckets of one entity, ordered by resource.
     fn buckets<'a>(
         &'a self,
         entity: &'a EntityId,
         page: &'a PageRequest,
-    ) -> BoxFuture<'a, Result<Page<BucketView>, StoreError>>;
+    ) -> StoreFuture<'a, Page<BucketView>>;
 
     /// The buckets of one resource, ordered by entity.
     fn resource_buckets<'a>(
         &'a self,
         resource: &'a ResourceName,
         page: &'a PageRequest,
-    ) -> BoxFuture<'a, Result<Page<BucketView>, StoreError>>;
+    ) -> StoreFuture<'a, Page<BucketView>>;
 }
 
 /// Whether a bucket can take part in a decision.

@@ -11,7 +11,7 @@ use zae_limiter_core::{
     Principal, ResourceName, TimeMs,
 };
 
-use crate::{BoxFuture, Page, PageRequest, StoreError, StoreErrorKind};
+use crate::{Page, PageRequest, StoreError, StoreFuture};
 
 /// Who changes something, and when. The backend appends the audit event atomically with the change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -163,7 +163,7 @@ impl fmt::Display for Level {
 pub struct LevelConfig {
     /// The limits; empty when only a flag is stored, and then the level does not take part in the
     /// choice of limits.
-    pub limits: Vec<Limit>,
+    pub limits: Arc<[Limit]>,
     /// `Some(true)` disabled, `Some(false)` explicitly enabled although a weaker level is disabled,
     /// `None` inherited.
     pub disabled: Option<bool>,
@@ -277,11 +277,10 @@ impl NewEntity {
 
     /// Refuses what no backend may store; for backends to call first.
     pub fn check(&self) -> Result<(), StoreError> {
-        let invalid = |message| StoreError::new(StoreErrorKind::Invalid, "create_entity", message);
-        Entity::check_text(&self.name, &self.metadata)
-            .map_err(|error| invalid(error.to_string()))?;
+        let invalid = |message: &dyn fmt::Display| StoreError::invalid("create_entity", message);
+        Entity::check_text(&self.name, &self.metadata).map_err(|error| invalid(&error))?;
         if self.parent.as_ref() == Some(&self.id) {
-            return Err(invalid(format!(
+            return Err(invalid(&format_args!(
                 "entity {} cannot be its own parent; name another, or none",
                 self.id
             )));
@@ -389,10 +388,10 @@ pub trait ConfigStore: Send + Sync {
         &'a self,
         entity: &'a NewEntity,
         change: &'a Change,
-    ) -> BoxFuture<'a, Result<Entity, StoreError>>;
+    ) -> StoreFuture<'a, Entity>;
 
     /// Looks an entity up.
-    fn entity<'a>(&'a self, id: &'a EntityId) -> BoxFuture<'a, Result<Option<Entity>, StoreError>>;
+    fn entity<'a>(&'a self, id: &'a EntityId) -> StoreFuture<'a, Option<Entity>>;
 
     /// Changes name or metadata if the entity still has `expected_version`; otherwise `Conflict`. A
     /// version never comes back, not even when the entity is deleted and created anew.
@@ -402,7 +401,7 @@ pub trait ConfigStore: Send + Sync {
         expected_version: u64,
         update: &'a EntityUpdate,
         change: &'a Change,
-    ) -> BoxFuture<'a, Result<Entity, StoreError>>;
+    ) -> StoreFuture<'a, Entity>;
 
     /// Deletes an entity with its buckets and configuration. `NotFound`; `State` while it has
     /// children, naming some. A deletion that is refused has changed nothing; one that fails half
@@ -412,20 +411,17 @@ pub trait ConfigStore: Send + Sync {
         &'a self,
         id: &'a EntityId,
         change: &'a Change,
-    ) -> BoxFuture<'a, Result<DeletedEntity, StoreError>>;
+    ) -> StoreFuture<'a, DeletedEntity>;
 
     /// Direct children, by id.
     fn children<'a>(
         &'a self,
         parent: &'a EntityId,
         page: &'a PageRequest,
-    ) -> BoxFuture<'a, Result<Page<Entity>, StoreError>>;
+    ) -> StoreFuture<'a, Page<Entity>>;
 
     /// All entities, by id.
-    fn entities<'a>(
-        &'a self,
-        page: &'a PageRequest,
-    ) -> BoxFuture<'a, Result<Page<Entity>, StoreError>>;
+    fn entities<'a>(&'a self, page: &'a PageRequest) -> StoreFuture<'a, Page<Entity>>;
 
     /// Stores limits at a level; returns the level's new version. `Conflict` when the version
     /// expected is not the one there is; `Capacity` when a registry of the backend can name no more
@@ -435,15 +431,11 @@ pub trait ConfigStore: Send + Sync {
         level: &'a Level,
         limits: &'a LimitsChange,
         change: &'a Change,
-    ) -> BoxFuture<'a, Result<u64, StoreError>>;
+    ) -> StoreFuture<'a, u64>;
 
     /// Removes the limits of a level (and the system's outage policy); a flag stays. False when
     /// there were none.
-    fn delete_limits<'a>(
-        &'a self,
-        level: &'a Level,
-        change: &'a Change,
-    ) -> BoxFuture<'a, Result<bool, StoreError>>;
+    fn delete_limits<'a>(&'a self, level: &'a Level, change: &'a Change) -> StoreFuture<'a, bool>;
 
     /// Disables (`Some(true)`), explicitly enables (`Some(false)`) or un-flags (`None`) a level.
     /// From its return on no bucket it reached and no bucket made later grants anything while
@@ -455,20 +447,14 @@ pub trait ConfigStore: Send + Sync {
         level: &'a Level,
         disabled: Option<bool>,
         change: &'a Change,
-    ) -> BoxFuture<'a, Result<u64, StoreError>>;
+    ) -> StoreFuture<'a, u64>;
 
     /// What is stored at a level.
-    fn level<'a>(
-        &'a self,
-        level: &'a Level,
-    ) -> BoxFuture<'a, Result<Option<LevelConfig>, StoreError>>;
+    fn level<'a>(&'a self, level: &'a Level) -> StoreFuture<'a, Option<LevelConfig>>;
 
     /// Everything an acquire needs to know about these members, in one round trip. `NotFound` when
     /// the namespace is no longer active.
-    fn resolve<'a>(
-        &'a self,
-        keys: &'a [MemberKey<'a>],
-    ) -> BoxFuture<'a, Result<Resolution, StoreError>>;
+    fn resolve<'a>(&'a self, keys: &'a [MemberKey<'a>]) -> StoreFuture<'a, Resolution>;
 
     /// As [`ConfigStore::resolve`], for who keeps the answer: parts of it may have been read
     /// before, but less than `age_max` ago, and ancestors may come along. A store that remembers no
@@ -477,7 +463,7 @@ pub trait ConfigStore: Send + Sync {
         &'a self,
         keys: &'a [MemberKey<'a>],
         age_max: Duration,
-    ) -> BoxFuture<'a, Result<Resolution, StoreError>> {
+    ) -> StoreFuture<'a, Resolution> {
         let _ = age_max;
         self.resolve(keys)
     }
@@ -490,7 +476,7 @@ pub trait ConfigStore: Send + Sync {
     fn resources_with_defaults<'a>(
         &'a self,
         page: &'a PageRequest,
-    ) -> BoxFuture<'a, Result<Page<ResourceName>, StoreError>>;
+    ) -> StoreFuture<'a, Page<ResourceName>>;
 
     /// Entities with a stored configuration for `resource` (`None`: for all resources,
     /// `_default_`), by id.
@@ -498,12 +484,12 @@ pub trait ConfigStore: Send + Sync {
         &'a self,
         resource: Option<&'a ResourceName>,
         page: &'a PageRequest,
-    ) -> BoxFuture<'a, Result<Page<EntityId>, StoreError>>;
+    ) -> StoreFuture<'a, Page<EntityId>>;
 
     /// Resources for which some entity has a stored configuration, by name; `None` stands for all
     /// resources.
     fn resources_with_entity_limits<'a>(
         &'a self,
         page: &'a PageRequest,
-    ) -> BoxFuture<'a, Result<Page<Option<ResourceName>>, StoreError>>;
+    ) -> StoreFuture<'a, Page<Option<ResourceName>>>;
 }

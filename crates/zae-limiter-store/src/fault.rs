@@ -7,7 +7,7 @@ use std::task::Poll;
 
 use zae_limiter_core::TimeMs;
 
-use crate::{Adjusted, BoxFuture, BucketDelta, ConsumeOutcome, Store, StoreError, StoreErrorKind};
+use crate::{Adjusted, BoxFuture, BucketDelta, Store, StoreError, StoreErrorKind, StoreFuture};
 
 /// What happens to one call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -100,24 +100,24 @@ impl<S: Store + ?Sized> FaultStore<S> {
             }
         })
     }
+}
+
+impl<S: Store + ?Sized> crate::StoreWrapper for FaultStore<S> {
+    type Inner = S;
+
+    fn inner(&self) -> &S {
+        &self.inner
+    }
 
     fn around<'a, T: Send + 'a>(
         &'a self,
         operation: &'static str,
-        call: impl FnOnce(&'a S) -> BoxFuture<'a, Result<T, StoreError>> + Send + 'a,
-    ) -> BoxFuture<'a, Result<T, StoreError>> {
+        call: impl FnOnce(&'a S) -> StoreFuture<'a, T> + Send + 'a,
+    ) -> StoreFuture<'a, T> {
         self.disturb(operation, call, move |kind| Err(injected(kind, operation)))
     }
 
-    fn around_decision<'a>(
-        &'a self,
-        operation: &'static str,
-        call: impl FnOnce(&'a S) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>> + Send + 'a,
-    ) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>> {
-        self.around(operation, call)
-    }
-
-    fn around_adjust<'a>(
+    fn adjust<'a>(
         &'a self,
         deltas: &'a [BucketDelta<'a>],
         now: TimeMs,
@@ -160,143 +160,6 @@ async fn yield_times(times: u32) {
     .await;
 }
 
-/// Writes the traits of a [`Store`] for a wrapper around one. The wrapper has a field
-/// `inner: Arc<S>` and decides in four methods of its own: `around` (a call and its name),
-/// `around_decision` (the same for `consume` and `peek`), `around_adjust`, and `wrap` (a handle to
-/// another namespace).
-macro_rules! forward_store {
-    ($wrapper:ident) => {
-        impl<S: $crate::Store + ?Sized> $crate::BucketStore for $wrapper<S> {
-            fn adjust<'a>(
-                &'a self,
-                deltas: &'a [$crate::BucketDelta<'a>],
-                now: zae_limiter_core::TimeMs,
-            ) -> $crate::BoxFuture<'a, Vec<Result<$crate::Adjusted, $crate::StoreError>>> {
-                self.around_adjust(deltas, now)
-            }
-
-            $crate::fault::forward! { around_decision:
-                consume(request: &'a $crate::ConsumeRequest<'a>) -> $crate::ConsumeOutcome;
-                peek(request: &'a $crate::ConsumeRequest<'a>) -> $crate::ConsumeOutcome;
-            }
-            $crate::fault::forward! { around:
-                reset(request: &'a $crate::ResetRequest<'a>, change: &'a $crate::Change)
-                    -> Option<Vec<(zae_limiter_core::LimitName, zae_limiter_core::Milli)>>;
-                buckets(entity: &'a zae_limiter_core::EntityId, page: &'a $crate::PageRequest) -> $crate::Page<$crate::BucketView>;
-                resource_buckets(resource: &'a zae_limiter_core::ResourceName, page: &'a $crate::PageRequest)
-                    -> $crate::Page<$crate::BucketView>;
-            }
-        }
-
-        impl<S: $crate::Store + ?Sized> $crate::ConfigStore for $wrapper<S> {
-            fn resolve_within<'a>(
-                &'a self,
-                keys: &'a [$crate::MemberKey<'a>],
-                age_max: std::time::Duration,
-            ) -> $crate::BoxFuture<'a, Result<$crate::Resolution, $crate::StoreError>> {
-                self.around("resolve", move |inner| inner.resolve_within(keys, age_max))
-            }
-
-            fn forget_config(&self) {
-                self.inner.forget_config();
-            }
-
-            $crate::fault::forward! { around:
-                create_entity(entity: &'a $crate::NewEntity, change: &'a $crate::Change) -> zae_limiter_core::Entity;
-                entity(id: &'a zae_limiter_core::EntityId) -> Option<zae_limiter_core::Entity>;
-                update_entity(
-                    id: &'a zae_limiter_core::EntityId,
-                    expected_version: u64,
-                    update: &'a $crate::EntityUpdate,
-                    change: &'a $crate::Change
-                ) -> zae_limiter_core::Entity;
-                delete_entity(id: &'a zae_limiter_core::EntityId, change: &'a $crate::Change) -> $crate::DeletedEntity;
-                children(parent: &'a zae_limiter_core::EntityId, page: &'a $crate::PageRequest)
-                    -> $crate::Page<zae_limiter_core::Entity>;
-                entities(page: &'a $crate::PageRequest) -> $crate::Page<zae_limiter_core::Entity>;
-                set_limits(level: &'a $crate::Level, limits: &'a $crate::LimitsChange, change: &'a $crate::Change) -> u64;
-                delete_limits(level: &'a $crate::Level, change: &'a $crate::Change) -> bool;
-                set_disabled(level: &'a $crate::Level, disabled: Option<bool>, change: &'a $crate::Change) -> u64;
-                level(level: &'a $crate::Level) -> Option<$crate::LevelConfig>;
-                resolve(keys: &'a [$crate::MemberKey<'a>]) -> $crate::Resolution;
-                resources_with_defaults(page: &'a $crate::PageRequest) -> $crate::Page<zae_limiter_core::ResourceName>;
-                entities_with_limits(resource: Option<&'a zae_limiter_core::ResourceName>, page: &'a $crate::PageRequest)
-                    -> $crate::Page<zae_limiter_core::EntityId>;
-                resources_with_entity_limits(page: &'a $crate::PageRequest) -> $crate::Page<Option<zae_limiter_core::ResourceName>>;
-            }
-        }
-
-        impl<S: $crate::Store + ?Sized> $crate::HistoryStore for $wrapper<S> {
-            $crate::fault::forward! { around:
-                audit_events(query: &'a $crate::AuditQuery) -> $crate::Page<zae_limiter_core::AuditEvent>;
-                audit_log(page: &'a $crate::PageRequest) -> $crate::Page<zae_limiter_core::AuditEvent>;
-                usage(query: &'a $crate::UsageQuery) -> $crate::Page<zae_limiter_core::UsageSnapshot>;
-            }
-        }
-
-        impl<S: $crate::Store + ?Sized> $crate::NamespaceStore for $wrapper<S> {
-            $crate::fault::forward! { around:
-                register_namespace(
-                    name: &'a zae_limiter_core::NamespaceName,
-                    id: &'a zae_limiter_core::NamespaceId,
-                    change: &'a $crate::Change
-                ) -> $crate::Namespace;
-                namespaces(page: &'a $crate::PageRequest) -> $crate::Page<$crate::Namespace>;
-                namespace(name: &'a zae_limiter_core::NamespaceName) -> Option<$crate::Namespace>;
-                delete_namespace(name: &'a zae_limiter_core::NamespaceName, change: &'a $crate::Change) -> bool;
-                recover_namespace(id: &'a zae_limiter_core::NamespaceId, change: &'a $crate::Change) -> $crate::Namespace;
-                orphan_namespaces(page: &'a $crate::PageRequest) -> $crate::Page<$crate::Namespace>;
-                purge_namespace(id: &'a zae_limiter_core::NamespaceId, change: &'a $crate::Change) -> $crate::Purged;
-            }
-
-            fn current_namespace(&self) -> zae_limiter_core::NamespaceName {
-                self.inner.current_namespace()
-            }
-
-            fn current_namespace_id(&self) -> Option<zae_limiter_core::NamespaceId> {
-                self.inner.current_namespace_id()
-            }
-
-            fn scoped<'a>(
-                &'a self,
-                name: &'a zae_limiter_core::NamespaceName,
-            ) -> $crate::BoxFuture<'a, Result<std::sync::Arc<dyn $crate::Store>, $crate::StoreError>> {
-                Box::pin(async move {
-                    let scoped = self.around("scoped", move |inner| inner.scoped(name)).await?;
-                    Ok(self.wrap(scoped))
-                })
-            }
-        }
-
-        impl<S: $crate::Store + ?Sized> $crate::Store for $wrapper<S> {
-            fn capabilities(&self) -> $crate::Capabilities {
-                self.inner.capabilities()
-            }
-
-            $crate::fault::forward! { around:
-                ping() -> ();
-                sweep(now: zae_limiter_core::TimeMs, steps_max: u32) -> $crate::Swept;
-                sweep_horizon(now: zae_limiter_core::TimeMs) -> Option<zae_limiter_core::TimeMs>;
-            }
-        }
-    };
-}
-
-/// Methods that hand their call to `self.$around`, with their name.
-macro_rules! forward {
-    ($around:ident: $($method:ident($($argument:ident: $kind:ty),*) -> $answer:ty;)*) => {
-        $(
-            fn $method<'a>(&'a self, $($argument: $kind),*) -> $crate::BoxFuture<'a, Result<$answer, $crate::StoreError>> {
-                self.$around(stringify!($method), move |inner| inner.$method($($argument),*))
-            }
-        )*
-    };
-}
-
-pub(crate) use {forward, forward_store};
-
-forward_store!(FaultStore);
-
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
@@ -306,8 +169,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        BucketStore, ConsumeRequest, Delta, LimitsInForce, MemberTake, MemoryStore, NamespaceStore,
-        PageRequest,
+        BucketStore, ConsumeOutcome, ConsumeRequest, Delta, LimitsInForce, MemberTake, MemoryStore,
+        NamespaceStore, PageRequest,
     };
 
     /// Takes one token under a fault, polling at most `polls` times.

@@ -6,7 +6,10 @@ use zae_limiter_core::{
     UsageWindow,
 };
 
-use crate::{BoxFuture, Page, PageRequest, StoreError};
+use crate::{Page, PageRequest, StoreFuture};
+
+/// How long usage and audit events are kept by default: 90 days.
+pub const RETENTION_MS: i64 = 90 * 24 * 3_600_000;
 
 /// Which audit events, newest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,29 +40,17 @@ pub struct UsageQuery {
 /// Queries of the history.
 pub trait HistoryStore: Send + Sync {
     /// Audit events of one subject, newest first.
-    fn audit_events<'a>(
-        &'a self,
-        query: &'a AuditQuery,
-    ) -> BoxFuture<'a, Result<Page<AuditEvent>, StoreError>>;
+    fn audit_events<'a>(&'a self, query: &'a AuditQuery) -> StoreFuture<'a, Page<AuditEvent>>;
 
     /// Audit events of every subject of the namespace, newest first.
-    fn audit_log<'a>(
-        &'a self,
-        page: &'a PageRequest,
-    ) -> BoxFuture<'a, Result<Page<AuditEvent>, StoreError>>;
+    fn audit_log<'a>(&'a self, page: &'a PageRequest) -> StoreFuture<'a, Page<AuditEvent>>;
 
     /// Usage snapshots, the open hour included where usage is immediate.
-    fn usage<'a>(
-        &'a self,
-        query: &'a UsageQuery,
-    ) -> BoxFuture<'a, Result<Page<UsageSnapshot>, StoreError>>;
+    fn usage<'a>(&'a self, query: &'a UsageQuery) -> StoreFuture<'a, Page<UsageSnapshot>>;
 
     /// The sums over everything a query matches, whatever its page says, where the backend has a
     /// cheaper way than all pages one after the other. `None` where it has not.
-    fn usage_summary<'a>(
-        &'a self,
-        query: &'a UsageQuery,
-    ) -> BoxFuture<'a, Result<Option<UsageSummary>, StoreError>> {
+    fn usage_summary<'a>(&'a self, query: &'a UsageQuery) -> StoreFuture<'a, Option<UsageSummary>> {
         let _ = query;
         Box::pin(async { Ok(None) })
     }

@@ -5,9 +5,10 @@
 //! `conformance`). Methods speak intent, never rows or items, and `now` is always an argument.
 //! [`MemoryStore`] is the reference backend.
 //!
-//! The key decision: the backend owns atomicity and nothing else. It brings the buckets of a chain
-//! together under its own kind of lock and calls [`zae_limiter_core::decide`], the same pure
-//! function everywhere.
+//! The key decision: the backend owns atomicity and nothing else. It loads the buckets of a chain
+//! under its own kind of lock, hands them to [`chain::consume`] and saves what that says, the same
+//! decision everywhere. The rules of the configuration, the texts of refusals and the [`audit`]
+//! events are here too, once for all backends.
 //!
 //! ```
 //! use zae_limiter_core::{Limit, LimitSource, Milli, Take, TimeMs};
@@ -23,21 +24,24 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod audit;
 mod bucket;
 mod capabilities;
+pub mod chain;
 mod clock;
 mod config;
 #[cfg(feature = "conformance")]
 pub mod conformance;
-pub mod details;
 mod entropy;
 mod error;
 mod fault;
+mod forward;
 mod history;
 mod memory;
 mod namespace;
 mod page;
-mod traced;
+mod refusals;
+mod rules;
 mod usage;
 
 use std::pin::Pin;
@@ -55,17 +59,23 @@ pub use config::{
 pub use entropy::{Entropy, SeededEntropy, SystemEntropy};
 pub use error::{StoreError, StoreErrorKind};
 pub use fault::{Fault, FaultPlan, FaultStore};
-pub use history::{AuditQuery, HistoryStore, UsageQuery};
+#[doc(hidden)]
+pub use forward::StoreWrapper;
+pub use history::{AuditQuery, HistoryStore, RETENTION_MS, UsageQuery};
 pub use memory::{MemoryOptions, MemoryStore};
-pub use namespace::{Namespace, NamespaceStatus, NamespaceStore, Purged};
+pub use namespace::{DEFAULT_NAMESPACE, Namespace, NamespaceStatus, NamespaceStore, Purged};
 pub use page::{Cursor, PAGE_LIMIT_MAX, Page, PageRequest};
-pub use traced::TracedStore;
+pub use refusals::CHILDREN_NAMED_MAX;
+pub use rules::{Lineage, decisive_flag};
 pub use usage::{UsageTotals, UsageWindows};
 
 use zae_limiter_core::TimeMs;
 
 /// A boxed future: what makes the traits object-safe.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// The future of a call that may fail: of nearly every method of the traits.
+pub type StoreFuture<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 
 /// What one call to [`Store::sweep`] removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -89,13 +99,13 @@ pub trait Store: BucketStore + ConfigStore + HistoryStore + NamespaceStore {
     fn capabilities(&self) -> Capabilities;
 
     /// Answers when the backend is reachable. Cost: one trivial read.
-    fn ping(&self) -> BoxFuture<'_, Result<(), StoreError>>;
+    fn ping(&self) -> StoreFuture<'_, ()>;
 
     /// Forgets what may be forgotten, in at most `steps_max` bounded steps: expired buckets that
     /// are full (never one that is drained or in debt), usage and audit past their retention.
     /// Backends also do this by themselves; operators and tests can ask. Covers every namespace of
     /// the backend.
-    fn sweep(&self, now: TimeMs, steps_max: u32) -> BoxFuture<'_, Result<Swept, StoreError>>;
+    fn sweep(&self, now: TimeMs, steps_max: u32) -> StoreFuture<'_, Swept>;
 
     /// Looks at the clock for a sweep: up to when one may act, by all that sweeps of this store
     /// have seen of clocks, `None` when nothing is certain yet. See
@@ -103,7 +113,7 @@ pub trait Store: BucketStore + ConfigStore + HistoryStore + NamespaceStore {
     /// believes the time it is told.
     ///
     /// A store that forgets by a clock of its own has nothing to look at: the default is `now`.
-    fn sweep_horizon(&self, now: TimeMs) -> BoxFuture<'_, Result<Option<TimeMs>, StoreError>> {
+    fn sweep_horizon(&self, now: TimeMs) -> StoreFuture<'_, Option<TimeMs>> {
         Box::pin(std::future::ready(Ok(Some(now))))
     }
 }

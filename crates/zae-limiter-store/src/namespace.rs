@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use zae_limiter_core::{NamespaceId, NamespaceName, TimeMs};
 
-use crate::{BoxFuture, Change, Page, PageRequest, Store, StoreError};
+use crate::{Change, Page, PageRequest, Store, StoreFuture};
+
+/// The name of the namespace that every store begins with.
+pub const DEFAULT_NAMESPACE: &str = "default";
 
 /// The life of a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -63,26 +66,20 @@ pub trait NamespaceStore: Send + Sync {
         name: &'a NamespaceName,
         id: &'a NamespaceId,
         change: &'a Change,
-    ) -> BoxFuture<'a, Result<Namespace, StoreError>>;
+    ) -> StoreFuture<'a, Namespace>;
 
     /// Active namespaces by name.
-    fn namespaces<'a>(
-        &'a self,
-        page: &'a PageRequest,
-    ) -> BoxFuture<'a, Result<Page<Namespace>, StoreError>>;
+    fn namespaces<'a>(&'a self, page: &'a PageRequest) -> StoreFuture<'a, Page<Namespace>>;
 
     /// The active namespace of that name.
-    fn namespace<'a>(
-        &'a self,
-        name: &'a NamespaceName,
-    ) -> BoxFuture<'a, Result<Option<Namespace>, StoreError>>;
+    fn namespace<'a>(&'a self, name: &'a NamespaceName) -> StoreFuture<'a, Option<Namespace>>;
 
     /// Soft-deletes; false when there is no active namespace of that name.
     fn delete_namespace<'a>(
         &'a self,
         name: &'a NamespaceName,
         change: &'a Change,
-    ) -> BoxFuture<'a, Result<bool, StoreError>>;
+    ) -> StoreFuture<'a, bool>;
 
     /// Brings a deleted namespace back under its name. Fails with `NotFound`, or with `State` when
     /// it is active, being purged, or its name has been taken meanwhile.
@@ -90,13 +87,10 @@ pub trait NamespaceStore: Send + Sync {
         &'a self,
         id: &'a NamespaceId,
         change: &'a Change,
-    ) -> BoxFuture<'a, Result<Namespace, StoreError>>;
+    ) -> StoreFuture<'a, Namespace>;
 
     /// Deleted namespaces whose data is still there, by id.
-    fn orphan_namespaces<'a>(
-        &'a self,
-        page: &'a PageRequest,
-    ) -> BoxFuture<'a, Result<Page<Namespace>, StoreError>>;
+    fn orphan_namespaces<'a>(&'a self, page: &'a PageRequest) -> StoreFuture<'a, Page<Namespace>>;
 
     /// Removes all data of a deleted namespace, in bounded steps, and then its record. The order is
     /// recorded before anything is gone. Can be repeated after a crash. Fails with `State` for an
@@ -105,7 +99,7 @@ pub trait NamespaceStore: Send + Sync {
         &'a self,
         id: &'a NamespaceId,
         change: &'a Change,
-    ) -> BoxFuture<'a, Result<Purged, StoreError>>;
+    ) -> StoreFuture<'a, Purged>;
 
     /// The namespace this handle is bound to.
     fn current_namespace(&self) -> NamespaceName;
@@ -116,8 +110,5 @@ pub trait NamespaceStore: Send + Sync {
 
     /// A handle bound to another namespace; shares connections with this one. `NotFound` when it is
     /// not registered.
-    fn scoped<'a>(
-        &'a self,
-        name: &'a NamespaceName,
-    ) -> BoxFuture<'a, Result<Arc<dyn Store>, StoreError>>;
+    fn scoped<'a>(&'a self, name: &'a NamespaceName) -> StoreFuture<'a, Arc<dyn Store>>;
 }

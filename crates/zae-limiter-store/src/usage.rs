@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use zae_limiter_core::{EntityId, LimitName, Milli, ResourceName, TimeMs, UsageSnapshot};
 
-use crate::{Cursor, Page, StoreError, StoreErrorKind, UsageQuery};
+use crate::{Cursor, Page, StoreError, UsageQuery};
 
 /// Between the parts of a cursor: no name contains it, and a shell takes it as a part of a word.
 const SEPARATOR: char = '#';
@@ -73,13 +73,9 @@ pub struct UsageWindows<'a> {
 impl<'a> UsageWindows<'a> {
     /// Nothing added yet. Refuses a cursor that is not one of its own.
     pub fn new(query: &'a UsageQuery) -> Result<UsageWindows<'a>, StoreError> {
-        let invalid = |message| StoreError::new(StoreErrorKind::Invalid, "usage", message);
-        let after = match query.page.cursor() {
-            Some(cursor) => Some(Position::parse(cursor).ok_or_else(|| {
-                invalid("the cursor is not one of this listing; begin without one")
-            })?),
-            None => None,
-        };
+        let position =
+            |cursor| Position::parse(cursor).ok_or_else(|| StoreError::foreign_cursor("usage"));
+        let after = query.page.cursor().map(position).transpose()?;
         let size = usize::try_from(query.page.limit()).unwrap_or(usize::MAX);
         Ok(UsageWindows { query, after, size, totals: BTreeMap::new() })
     }

@@ -6,16 +6,11 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 
-use zae_limiter_core::{
-    AuditEvent, Entity, EntityId, LimitName, Milli, NamespaceId, NamespaceName, ResourceName,
-    TimeMs, UsageSnapshot,
-};
+use zae_limiter_core::{Entity, EntityId, TimeMs};
 use zae_limiter_store::{
-    Adjusted, Ancestor, AuditQuery, BoxFuture, BucketDelta, BucketStore, BucketView, Capabilities,
-    Change, Clock, ConfigStore, ConsumeOutcome, ConsumeRequest, DeletedEntity, EntityUpdate,
-    HistoryStore, Level, LevelConfig, LimitsChange, ManualClock, MemberKey, Namespace,
-    NamespaceStore, NewEntity, Page, PageRequest, Purged, ResetRequest, Resolution, Store,
-    StoreError, Swept, UsageQuery,
+    Adjusted, Ancestor, BoxFuture, BucketDelta, Change, Clock, ConsumeOutcome, ConsumeRequest,
+    DeletedEntity, Level, LimitsChange, ManualClock, MemberKey, NewEntity, ResetRequest,
+    Resolution, Restored, Store, StoreError, StoreFuture, StoreWrapper, Swept,
 };
 
 use crate::books::{Age, Books, CallId, Told, lent_max};
@@ -79,14 +74,6 @@ impl JournalStore {
     pub(crate) fn new(inner: Arc<dyn Store>, party: Party) -> JournalStore {
         let namespace = inner.current_namespace().to_string();
         JournalStore { inner, namespace, party, told: Arc::default() }
-    }
-
-    fn plain<'a, T: Send + 'a>(
-        &'a self,
-        _operation: &'static str,
-        call: impl FnOnce(&'a dyn Store) -> BoxFuture<'a, Result<T, StoreError>> + Send + 'a,
-    ) -> BoxFuture<'a, Result<T, StoreError>> {
-        Box::pin(async move { finish(call(&*self.inner)) })
     }
 
     /// A call that landed: check it, then compare what is stored.
@@ -162,12 +149,20 @@ impl CallLog {
         books.lock().tell(call, told(&answer));
         answer
     }
+}
 
-    fn plain<'a, T: Send + 'a>(
+impl StoreWrapper for CallLog {
+    type Inner = dyn Store;
+
+    fn inner(&self) -> &Self::Inner {
+        &*self.inner
+    }
+
+    fn around<'a, T: Send + 'a>(
         &'a self,
         operation: &'static str,
-        call: impl FnOnce(&'a dyn Store) -> BoxFuture<'a, Result<T, StoreError>> + Send + 'a,
-    ) -> BoxFuture<'a, Result<T, StoreError>> {
+        call: impl FnOnce(&'a Self::Inner) -> StoreFuture<'a, T> + Send + 'a,
+    ) -> StoreFuture<'a, T> {
         Box::pin(async move {
             let id = self.party.books.lock().begin_other(self.party.client, operation);
             self.logged(id, call(&*self.inner), |answer| match answer {
@@ -177,67 +172,12 @@ impl CallLog {
             .await
         })
     }
-}
 
-/// Methods that are handed on as they are.
-macro_rules! forward {
-    ($($method:ident($($argument:ident: $kind:ty),*) -> $answer:ty;)*) => {
-        $(
-            fn $method<'a>(&'a self, $($argument: $kind),*) -> BoxFuture<'a, Result<$answer, StoreError>> {
-                self.plain(stringify!($method), move |inner| inner.$method($($argument),*))
-            }
-        )*
-    };
-}
+    fn wrap(&self, scoped: Arc<dyn Store>) -> Arc<dyn Store> {
+        Arc::new(CallLog::new(scoped, self.party.clone()))
+    }
 
-/// What neither wrapper looks into.
-macro_rules! forward_the_rest {
-    ($wrapper:ident) => {
-        impl HistoryStore for $wrapper {
-            forward! {
-                audit_events(query: &'a AuditQuery) -> Page<AuditEvent>;
-                audit_log(page: &'a PageRequest) -> Page<AuditEvent>;
-                usage(query: &'a UsageQuery) -> Page<UsageSnapshot>;
-            }
-        }
-
-        impl NamespaceStore for $wrapper {
-            forward! {
-                register_namespace(name: &'a NamespaceName, id: &'a NamespaceId, change: &'a Change) -> Namespace;
-                namespaces(page: &'a PageRequest) -> Page<Namespace>;
-                namespace(name: &'a NamespaceName) -> Option<Namespace>;
-                delete_namespace(name: &'a NamespaceName, change: &'a Change) -> bool;
-                recover_namespace(id: &'a NamespaceId, change: &'a Change) -> Namespace;
-                orphan_namespaces(page: &'a PageRequest) -> Page<Namespace>;
-                purge_namespace(id: &'a NamespaceId, change: &'a Change) -> Purged;
-            }
-
-            fn current_namespace(&self) -> NamespaceName {
-                self.inner.current_namespace()
-            }
-
-            fn current_namespace_id(&self) -> Option<NamespaceId> {
-                self.inner.current_namespace_id()
-            }
-
-            fn scoped<'a>(&'a self, name: &'a NamespaceName) -> BoxFuture<'a, Result<Arc<dyn Store>, StoreError>> {
-                Box::pin(async move {
-                    let scoped = self.plain("scoped", move |inner| inner.scoped(name)).await?;
-                    Ok(Arc::new($wrapper::new(scoped, self.party.clone())) as Arc<dyn Store>)
-                })
-            }
-        }
-    };
-}
-
-forward_the_rest!(JournalStore);
-forward_the_rest!(CallLog);
-
-impl BucketStore for CallLog {
-    fn consume<'a>(
-        &'a self,
-        request: &'a ConsumeRequest<'a>,
-    ) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>> {
+    fn consume<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> StoreFuture<'a, ConsumeOutcome> {
         Box::pin(async move {
             let Party { books, client, clock, config_age_max, .. } = &self.party;
             let lends = self.inner.capabilities().remote;
@@ -287,19 +227,7 @@ impl BucketStore for CallLog {
         })
     }
 
-    forward! {
-        peek(request: &'a ConsumeRequest<'a>) -> ConsumeOutcome;
-        reset(request: &'a ResetRequest<'a>, change: &'a Change) -> Option<Vec<(LimitName, Milli)>>;
-        buckets(entity: &'a EntityId, page: &'a PageRequest) -> Page<BucketView>;
-        resource_buckets(resource: &'a ResourceName, page: &'a PageRequest) -> Page<BucketView>;
-    }
-}
-
-impl ConfigStore for CallLog {
-    fn resolve<'a>(
-        &'a self,
-        keys: &'a [MemberKey<'a>],
-    ) -> BoxFuture<'a, Result<Resolution, StoreError>> {
+    fn resolve<'a>(&'a self, keys: &'a [MemberKey<'a>]) -> StoreFuture<'a, Resolution> {
         self.resolve_within(keys, Duration::ZERO)
     }
 
@@ -307,12 +235,12 @@ impl ConfigStore for CallLog {
         &'a self,
         keys: &'a [MemberKey<'a>],
         age_max: Duration,
-    ) -> BoxFuture<'a, Result<Resolution, StoreError>> {
+    ) -> StoreFuture<'a, Resolution> {
         Box::pin(async move {
             let Party { books, client, clock, config_age_max, .. } = &self.party;
             let asked_at = clock.monotonic();
             let resolution =
-                self.plain("resolve", move |inner| inner.resolve_within(keys, age_max)).await?;
+                self.around("resolve", move |inner| inner.resolve_within(keys, age_max)).await?;
             let mut state = books.lock();
             for key in keys {
                 state.note_idle(
@@ -344,45 +272,28 @@ impl ConfigStore for CallLog {
             Ok(resolution)
         })
     }
-
-    fn forget_config(&self) {
-        self.inner.forget_config();
-    }
-
-    forward! {
-        create_entity(entity: &'a NewEntity, change: &'a Change) -> Entity;
-        entity(id: &'a EntityId) -> Option<Entity>;
-        update_entity(id: &'a EntityId, expected_version: u64, update: &'a EntityUpdate, change: &'a Change) -> Entity;
-        delete_entity(id: &'a EntityId, change: &'a Change) -> DeletedEntity;
-        children(parent: &'a EntityId, page: &'a PageRequest) -> Page<Entity>;
-        entities(page: &'a PageRequest) -> Page<Entity>;
-        set_limits(level: &'a Level, limits: &'a LimitsChange, change: &'a Change) -> u64;
-        delete_limits(level: &'a Level, change: &'a Change) -> bool;
-        set_disabled(level: &'a Level, disabled: Option<bool>, change: &'a Change) -> u64;
-        level(level: &'a Level) -> Option<LevelConfig>;
-        resources_with_defaults(page: &'a PageRequest) -> Page<ResourceName>;
-        entities_with_limits(resource: Option<&'a ResourceName>, page: &'a PageRequest) -> Page<EntityId>;
-        resources_with_entity_limits(page: &'a PageRequest) -> Page<Option<ResourceName>>;
-    }
 }
 
-impl Store for CallLog {
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
+impl StoreWrapper for JournalStore {
+    type Inner = dyn Store;
+
+    fn inner(&self) -> &Self::Inner {
+        &*self.inner
     }
 
-    forward! {
-        ping() -> ();
-        sweep(now: TimeMs, steps_max: u32) -> Swept;
-        sweep_horizon(now: TimeMs) -> Option<TimeMs>;
-    }
-}
-
-impl BucketStore for JournalStore {
-    fn consume<'a>(
+    fn around<'a, T: Send + 'a>(
         &'a self,
-        request: &'a ConsumeRequest<'a>,
-    ) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>> {
+        _operation: &'static str,
+        call: impl FnOnce(&'a Self::Inner) -> StoreFuture<'a, T> + Send + 'a,
+    ) -> StoreFuture<'a, T> {
+        Box::pin(async move { finish(call(&*self.inner)) })
+    }
+
+    fn wrap(&self, scoped: Arc<dyn Store>) -> Arc<dyn Store> {
+        Arc::new(JournalStore::new(scoped, self.party.clone()))
+    }
+
+    fn consume<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> StoreFuture<'a, ConsumeOutcome> {
         Box::pin(async move {
             self.settle_background(request.now);
             let answer = finish(self.inner.consume(request));
@@ -402,10 +313,7 @@ impl BucketStore for JournalStore {
         })
     }
 
-    fn peek<'a>(
-        &'a self,
-        request: &'a ConsumeRequest<'a>,
-    ) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>> {
+    fn peek<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> StoreFuture<'a, ConsumeOutcome> {
         Box::pin(async move {
             let answer = finish(self.inner.peek(request));
             self.landed(request.now, |state| {
@@ -451,7 +359,7 @@ impl BucketStore for JournalStore {
         &'a self,
         request: &'a ResetRequest<'a>,
         change: &'a Change,
-    ) -> BoxFuture<'a, Result<Option<Vec<(LimitName, Milli)>>, StoreError>> {
+    ) -> StoreFuture<'a, Option<Restored>> {
         Box::pin(async move {
             let answer = finish(self.inner.reset(request, change))?;
             let said = answer.as_ref().map(|gained| {
@@ -472,18 +380,11 @@ impl BucketStore for JournalStore {
         })
     }
 
-    forward! {
-        buckets(entity: &'a EntityId, page: &'a PageRequest) -> Page<BucketView>;
-        resource_buckets(resource: &'a ResourceName, page: &'a PageRequest) -> Page<BucketView>;
-    }
-}
-
-impl ConfigStore for JournalStore {
     fn create_entity<'a>(
         &'a self,
         entity: &'a NewEntity,
         change: &'a Change,
-    ) -> BoxFuture<'a, Result<Entity, StoreError>> {
+    ) -> StoreFuture<'a, Entity> {
         Box::pin(async move {
             let answer = finish(self.inner.create_entity(entity, change));
             let said = answer.as_ref().map(|_| ()).map_err(StoreError::kind);
@@ -506,7 +407,7 @@ impl ConfigStore for JournalStore {
         &'a self,
         id: &'a EntityId,
         change: &'a Change,
-    ) -> BoxFuture<'a, Result<DeletedEntity, StoreError>> {
+    ) -> StoreFuture<'a, DeletedEntity> {
         Box::pin(async move {
             let answer = finish(self.inner.delete_entity(id, change));
             let said = answer.as_ref().map(|deleted| *deleted).map_err(StoreError::kind);
@@ -524,7 +425,7 @@ impl ConfigStore for JournalStore {
         level: &'a Level,
         limits: &'a LimitsChange,
         change: &'a Change,
-    ) -> BoxFuture<'a, Result<u64, StoreError>> {
+    ) -> StoreFuture<'a, u64> {
         Box::pin(async move {
             let answer = finish(self.inner.set_limits(level, limits, change))?;
             self.landed(change.at, |state| {
@@ -539,11 +440,7 @@ impl ConfigStore for JournalStore {
         })
     }
 
-    fn delete_limits<'a>(
-        &'a self,
-        level: &'a Level,
-        change: &'a Change,
-    ) -> BoxFuture<'a, Result<bool, StoreError>> {
+    fn delete_limits<'a>(&'a self, level: &'a Level, change: &'a Change) -> StoreFuture<'a, bool> {
         Box::pin(async move {
             let answer = finish(self.inner.delete_limits(level, change))?;
             self.landed(change.at, |state| {
@@ -563,7 +460,7 @@ impl ConfigStore for JournalStore {
         level: &'a Level,
         disabled: Option<bool>,
         change: &'a Change,
-    ) -> BoxFuture<'a, Result<u64, StoreError>> {
+    ) -> StoreFuture<'a, u64> {
         Box::pin(async move {
             let answer = finish(self.inner.set_disabled(level, disabled, change))?;
             self.landed(change.at, |state| {
@@ -578,10 +475,7 @@ impl ConfigStore for JournalStore {
         })
     }
 
-    fn resolve<'a>(
-        &'a self,
-        keys: &'a [MemberKey<'a>],
-    ) -> BoxFuture<'a, Result<Resolution, StoreError>> {
+    fn resolve<'a>(&'a self, keys: &'a [MemberKey<'a>]) -> StoreFuture<'a, Resolution> {
         Box::pin(async move {
             let answer = finish(self.inner.resolve(keys))?;
             let verdict = self.party.books.lock().oracle.resolve(&self.namespace, keys, &answer);
@@ -590,29 +484,15 @@ impl ConfigStore for JournalStore {
         })
     }
 
-    forward! {
-        entity(id: &'a EntityId) -> Option<Entity>;
-        update_entity(id: &'a EntityId, expected_version: u64, update: &'a EntityUpdate, change: &'a Change) -> Entity;
-        children(parent: &'a EntityId, page: &'a PageRequest) -> Page<Entity>;
-        entities(page: &'a PageRequest) -> Page<Entity>;
-        level(level: &'a Level) -> Option<LevelConfig>;
-        resources_with_defaults(page: &'a PageRequest) -> Page<ResourceName>;
-        entities_with_limits(resource: Option<&'a ResourceName>, page: &'a PageRequest) -> Page<EntityId>;
-        resources_with_entity_limits(page: &'a PageRequest) -> Page<Option<ResourceName>>;
-    }
-}
-
-impl Store for JournalStore {
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
+    fn resolve_within<'a>(
+        &'a self,
+        keys: &'a [MemberKey<'a>],
+        _age_max: Duration,
+    ) -> StoreFuture<'a, Resolution> {
+        self.resolve(keys)
     }
 
-    forward! {
-        ping() -> ();
-        sweep_horizon(now: TimeMs) -> Option<TimeMs>;
-    }
-
-    fn sweep(&self, now: TimeMs, steps_max: u32) -> BoxFuture<'_, Result<Swept, StoreError>> {
+    fn sweep<'a>(&'a self, now: TimeMs, steps_max: u32) -> StoreFuture<'a, Swept> {
         Box::pin(async move {
             let answer = finish(self.inner.sweep(now, steps_max))?;
             self.landed(now, |state| {

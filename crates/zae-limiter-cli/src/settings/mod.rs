@@ -22,7 +22,7 @@ use crate::engine::Folder;
 use crate::error::Failure;
 
 /// The namespace of commands that name none.
-pub(crate) const NAMESPACE: &str = "default";
+pub(crate) const NAMESPACE: &str = zae_limiter::store::DEFAULT_NAMESPACE;
 /// Below the user's data directory.
 const FILE: &str = "zae-limiter/limits.db";
 

@@ -38,7 +38,7 @@ impl Shared {
             Outcome::Lost(reasons) => reasons,
         };
         if matches!(reasons.remove(0), Cancellation::Condition(_)) {
-            return Err(namespace_gone(operation));
+            return Err(StoreError::namespace_gone(operation));
         }
         Ok(Outcome::Lost(reasons))
     }
@@ -118,17 +118,12 @@ pub(crate) fn check_active(
     operation: &'static str,
     record: Option<&Item>,
 ) -> Result<(), StoreError> {
-    let Some(record) = record else { return Err(namespace_gone(operation)) };
+    let Some(record) = record else { return Err(StoreError::namespace_gone(operation)) };
     match text_of(record, attr::STATUS) {
         Some("active") => Ok(()),
-        Some(_) => Err(namespace_gone(operation)),
+        Some(_) => Err(StoreError::namespace_gone(operation)),
         None => Err(corrupt(record, attr::STATUS, "is missing, or not a text").during(operation)),
     }
-}
-
-pub(crate) fn namespace_gone(operation: &'static str) -> StoreError {
-    let message = "the namespace of this handle was deleted; recover it, or register it again and open a new handle";
-    StoreError::new(StoreErrorKind::NotFound, operation, message)
 }
 
 /// Every attempt lost its race.

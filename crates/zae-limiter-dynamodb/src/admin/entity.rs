@@ -4,14 +4,12 @@ mod delete;
 
 use std::collections::BTreeSet;
 
-use zae_limiter_core::{AuditAction, AuditSubject, CHAIN_MAX, Entity, EntityId};
-use zae_limiter_store::{
-    Change, EntityUpdate, NewEntity, Page, PageRequest, StoreError, StoreErrorKind,
-};
+use zae_limiter_core::{AuditAction, AuditSubject, Entity, EntityId};
+use zae_limiter_store::{Change, EntityUpdate, Lineage, NewEntity, Page, PageRequest, StoreError};
 
 use crate::DynamoStore;
 use crate::admin::change::{Outcome, is_same_event, too_busy};
-use crate::config::{accepted, conflict};
+use crate::config::accepted;
 use crate::constants::ADMIN_ATTEMPTS_MAX;
 use crate::records::attr;
 use crate::records::item::{
@@ -44,22 +42,6 @@ pub(crate) struct Owner {
     pub(crate) ancestors: Vec<EntityId>,
 }
 
-fn refused(
-    kind: StoreErrorKind,
-    operation: &'static str,
-    message: impl Into<String>,
-) -> StoreError {
-    StoreError::new(kind, operation, message)
-}
-
-pub(crate) fn missing(operation: &'static str, id: &EntityId) -> StoreError {
-    refused(
-        StoreErrorKind::NotFound,
-        operation,
-        format!("entity {id} does not exist; create it first"),
-    )
-}
-
 fn event<'a>(id: &EntityId, action: AuditAction, details: item::Details) -> Event<'a> {
     Event {
         subject: AuditSubject::Entity(id.clone()),
@@ -77,7 +59,7 @@ pub(crate) async fn create(
 ) -> Result<Entity, StoreError> {
     const OPERATION: &str = "create_entity";
     new.check()?;
-    let ancestors = check_chain(store, new, OPERATION).await?;
+    let ancestors = read_lineage(store, new, OPERATION).await?;
     let incarnation = format!("{:016x}", store.shared.options.entropy.next_u64());
     for attempt in 1..=ADMIN_ATTEMPTS_MAX {
         let (gone, unchanged) = versions_gone(store, OPERATION).await?;
@@ -110,14 +92,12 @@ pub(crate) async fn create(
         };
         if let Some(Cancellation::Condition(found)) = reasons.first() {
             check_staying(OPERATION, &new.id, found.as_ref())?;
-            let message =
-                format!("entity {} exists already; update it, or choose another id", new.id);
-            return Err(refused(StoreErrorKind::AlreadyExists, OPERATION, message));
+            return Err(StoreError::entity_exists(&new.id));
         }
         if let (Some(Cancellation::Condition(found)), Some(parent)) = (reasons.get(1), &new.parent)
         {
             check_staying(OPERATION, parent, found.as_ref())?;
-            return Err(missing(OPERATION, parent));
+            return Err(StoreError::entity_missing(OPERATION, parent));
         }
         store.shared.back_off(attempt).await;
     }
@@ -142,37 +122,23 @@ async fn versions_gone(
     Ok((gone, Write::Check(Check { key, conditions: vec![same] })))
 }
 
-/// The parent must exist, and a take must not go on further than a chain may be long. Returns the
-/// ancestors it goes on to.
-async fn check_chain(
+/// Reads the ancestors of a new entity, and checks that there are not too many.
+async fn read_lineage(
     store: &DynamoStore,
     new: &NewEntity,
     operation: &'static str,
 ) -> Result<Vec<EntityId>, StoreError> {
-    let mut next = new.parent.clone();
-    let mut ancestors = Vec::new();
-    while let Some(id) = next {
-        let Some(item) = store.read_active(operation, keys::entity(&store.id, &id)).await? else {
-            // An orphan of the Python product ends the chain; a missing parent of our own does not
-            // begin one.
-            return if ancestors.is_empty() { Err(missing(operation, &id)) } else { Ok(ancestors) };
+    let mut lineage = Lineage::of(new);
+    while let Some(id) = lineage.wanted() {
+        let record = store.read_active(operation, keys::entity(&store.id, id)).await?;
+        let cascades_to = |item: Item| match new.cascade {
+            true => Owner::read(&item).map(|owner| owner.parent.filter(|_| owner.cascade)),
+            false => Ok(None),
         };
-        if !new.cascade {
-            return Ok(Vec::new());
-        }
-        ancestors.push(id);
-        if ancestors.len() >= CHAIN_MAX {
-            let message = format!(
-                "entity {} would cascade to more than {} ancestors; attach it higher up",
-                new.id,
-                CHAIN_MAX - 1
-            );
-            return Err(refused(StoreErrorKind::Invalid, operation, message));
-        }
-        let owner = Owner::read(&item).map_err(|error| error.during(operation))?;
-        next = owner.parent.filter(|_| owner.cascade);
+        let found = record.map(cascades_to).transpose();
+        lineage.found(found.map_err(|error| error.during(operation))?)?;
     }
-    Ok(ancestors)
+    Ok(lineage.into_ancestors())
 }
 
 pub(crate) async fn update(
@@ -187,36 +153,22 @@ pub(crate) async fn update(
         let item = store
             .read_active(OPERATION, key.clone())
             .await?
-            .ok_or_else(|| missing(OPERATION, id))?;
+            .ok_or_else(|| StoreError::entity_missing(OPERATION, id))?;
         // Its version was counted when the deletion was ordered: a later one could come back.
         check_staying(OPERATION, id, Some(&item))?;
-        let mut entity = item::entity(&item).map_err(|error| error.during(OPERATION))?;
-        let before = entity.clone();
-        if entity.version != expected_version {
-            if is_told(store, id, change, OPERATION).await? {
-                // An earlier attempt of this caller has landed, and its answer was lost.
-                return Ok(entity);
-            }
-            return Err(conflict(
-                OPERATION,
-                &format!("entity {id}"),
-                expected_version,
-                entity.version,
-            ));
+        let before = item::entity(&item).map_err(|error| error.during(OPERATION))?;
+        if before.version != expected_version && is_told(store, id, change, OPERATION).await? {
+            // An earlier attempt of this caller has landed, and its answer was lost.
+            return Ok(before);
         }
-        let mut actions = Vec::with_capacity(3);
-        if let Some(name) = &update.name {
-            entity.name.clone_from(name);
-            actions.push(Action::Set(attr::NAME.into(), text(name.as_str())));
-        }
+        let entity = update.apply(&before, expected_version)?;
+        let version = number(stored_version(entity.version));
+        let mut actions = vec![Action::Set(attr::VERSION.into(), version)];
         // Only what is changed is written: values of others that are no text stay as they are.
-        if let Some(metadata) = &update.metadata {
-            entity.metadata.clone_from(metadata);
-            actions.push(Action::Set(attr::METADATA.into(), metadata_value(metadata)));
-        }
-        check_update(&entity, update, OPERATION)?;
-        entity.version += 1;
-        actions.push(Action::Set(attr::VERSION.into(), number(stored_version(entity.version))));
+        let name = update.name.as_deref().map(text);
+        actions.extend(name.map(|name| Action::Set(attr::NAME.into(), name)));
+        let metadata = update.metadata.as_ref().map(metadata_value);
+        actions.extend(metadata.map(|pairs| Action::Set(attr::METADATA.into(), pairs)));
         let same_version = match item.get(attr::VERSION) {
             Some(_) => compare(attr::VERSION, Comparison::Eq, stored_version(expected_version)),
             None => Condition::Absent(attr::VERSION.into()),
@@ -254,20 +206,6 @@ async fn is_told(
         found,
         &item::audit_item(&store.id, change, event(id, AuditAction::EntityUpdated, details), 0),
     ))
-}
-
-/// Checks what is new. What another writer stored before may break our rules and is none of this
-/// call's business.
-fn check_update(
-    entity: &Entity,
-    update: &EntityUpdate,
-    operation: &'static str,
-) -> Result<(), StoreError> {
-    let name = update.name.as_deref().unwrap_or("kept");
-    let metadata =
-        update.metadata.as_ref().map_or_else(Default::default, |_| entity.metadata.clone());
-    Entity::check_text(name, &metadata)
-        .map_err(|error| refused(StoreErrorKind::Invalid, operation, error.to_string()))
 }
 
 /// Direct children, by id.

@@ -8,15 +8,15 @@ use zae_limiter_core::{
     AuditEvent, EntityId, EventId, ResourceName, TimeMs, UsageSnapshot, parse_rfc3339, rfc3339,
 };
 use zae_limiter_store::{
-    AuditQuery, BoxFuture, HistoryStore, Page, PageRequest, StoreError, StoreErrorKind, UsageQuery,
-    UsageWindows,
+    AuditQuery, HistoryStore, Page, PageRequest, StoreError, StoreErrorKind, StoreFuture,
+    UsageQuery, UsageWindows,
 };
 
 use crate::DynamoStore;
 use crate::records::attr;
 use crate::records::item::{Shape, audit_event, key_of, shape_of, text_of, usage_item};
 use crate::records::keys;
-use crate::table::page::{Walk, foreign_cursor, size_of};
+use crate::table::page::{Walk, size_of};
 use crate::table::{Index, Item, Key, Query, Sort};
 
 /// Keys one listing of a whole namespace goes over: about 100 MB of the index.
@@ -30,24 +30,15 @@ const KEYS_READ: usize = 300;
 const KEYS_PAGE: i32 = 300;
 
 impl HistoryStore for DynamoStore {
-    fn audit_events<'a>(
-        &'a self,
-        query: &'a AuditQuery,
-    ) -> BoxFuture<'a, Result<Page<AuditEvent>, StoreError>> {
+    fn audit_events<'a>(&'a self, query: &'a AuditQuery) -> StoreFuture<'a, Page<AuditEvent>> {
         Box::pin(audit_events(self, query))
     }
 
-    fn audit_log<'a>(
-        &'a self,
-        page: &'a PageRequest,
-    ) -> BoxFuture<'a, Result<Page<AuditEvent>, StoreError>> {
+    fn audit_log<'a>(&'a self, page: &'a PageRequest) -> StoreFuture<'a, Page<AuditEvent>> {
         Box::pin(audit_log(self, page))
     }
 
-    fn usage<'a>(
-        &'a self,
-        query: &'a UsageQuery,
-    ) -> BoxFuture<'a, Result<Page<UsageSnapshot>, StoreError>> {
+    fn usage<'a>(&'a self, query: &'a UsageQuery) -> StoreFuture<'a, Page<UsageSnapshot>> {
         Box::pin(usage(self, query))
     }
 }
@@ -63,7 +54,7 @@ async fn audit_events(
         .cursor()
         .map(|cursor| cursor.0.parse())
         .transpose()
-        .map_err(|_| foreign_cursor(OPERATION))?;
+        .map_err(|_| StoreError::foreign_cursor(OPERATION))?;
     let sort = match before {
         Some(id) => Sort::Between(keys::AUDIT.to_owned(), format!("{}{id}", keys::AUDIT)),
         None => Sort::Prefix(keys::AUDIT.to_owned()),
@@ -105,7 +96,7 @@ async fn audit_log(
     const OPERATION: &str = "audit_log";
     let after = page
         .cursor()
-        .map(|cursor| position_of(&cursor.0).ok_or_else(|| foreign_cursor(OPERATION)))
+        .map(|cursor| position_of(&cursor.0).ok_or_else(|| StoreError::foreign_cursor(OPERATION)))
         .transpose()?;
     let prefix = keys::index::audit(&store.id);
     let mut newest: BTreeSet<Position> = BTreeSet::new();

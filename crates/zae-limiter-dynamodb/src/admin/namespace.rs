@@ -6,8 +6,8 @@ use std::sync::Arc;
 use aws_sdk_dynamodb::types::AttributeValue;
 use zae_limiter_core::{AuditAction, AuditSubject, NamespaceId, NamespaceName, rfc3339};
 use zae_limiter_store::{
-    BoxFuture, Change, Namespace, NamespaceStatus, NamespaceStore, Page, PageRequest, Purged,
-    Store, StoreError, StoreErrorKind,
+    Change, Namespace, NamespaceStatus, NamespaceStore, Page, PageRequest, Purged, Store,
+    StoreError, StoreErrorKind, StoreFuture,
 };
 
 use crate::admin::change::{Outcome, is_active, too_busy};
@@ -37,21 +37,15 @@ impl NamespaceStore for DynamoStore {
         name: &'a NamespaceName,
         id: &'a NamespaceId,
         change: &'a Change,
-    ) -> BoxFuture<'a, Result<Namespace, StoreError>> {
+    ) -> StoreFuture<'a, Namespace> {
         Box::pin(register(&self.shared, name, id, change))
     }
 
-    fn namespaces<'a>(
-        &'a self,
-        page: &'a PageRequest,
-    ) -> BoxFuture<'a, Result<Page<Namespace>, StoreError>> {
+    fn namespaces<'a>(&'a self, page: &'a PageRequest) -> StoreFuture<'a, Page<Namespace>> {
         Box::pin(list(self, "namespaces", keys::NAMESPACE, page, |_| true))
     }
 
-    fn namespace<'a>(
-        &'a self,
-        name: &'a NamespaceName,
-    ) -> BoxFuture<'a, Result<Option<Namespace>, StoreError>> {
+    fn namespace<'a>(&'a self, name: &'a NamespaceName) -> StoreFuture<'a, Option<Namespace>> {
         Box::pin(async move {
             let found =
                 read(&self.shared, "namespace", keys::namespace_by_name(name.as_str())).await?;
@@ -67,7 +61,7 @@ impl NamespaceStore for DynamoStore {
         &'a self,
         name: &'a NamespaceName,
         change: &'a Change,
-    ) -> BoxFuture<'a, Result<bool, StoreError>> {
+    ) -> StoreFuture<'a, bool> {
         Box::pin(delete(&self.shared, name, change))
     }
 
@@ -75,14 +69,11 @@ impl NamespaceStore for DynamoStore {
         &'a self,
         id: &'a NamespaceId,
         change: &'a Change,
-    ) -> BoxFuture<'a, Result<Namespace, StoreError>> {
+    ) -> StoreFuture<'a, Namespace> {
         Box::pin(recover(&self.shared, id, change))
     }
 
-    fn orphan_namespaces<'a>(
-        &'a self,
-        page: &'a PageRequest,
-    ) -> BoxFuture<'a, Result<Page<Namespace>, StoreError>> {
+    fn orphan_namespaces<'a>(&'a self, page: &'a PageRequest) -> StoreFuture<'a, Page<Namespace>> {
         let is_orphan = |namespace: &Namespace| namespace.status != NamespaceStatus::Active;
         Box::pin(list(self, "orphan_namespaces", keys::NAMESPACE_ID, page, is_orphan))
     }
@@ -91,7 +82,7 @@ impl NamespaceStore for DynamoStore {
         &'a self,
         id: &'a NamespaceId,
         change: &'a Change,
-    ) -> BoxFuture<'a, Result<Purged, StoreError>> {
+    ) -> StoreFuture<'a, Purged> {
         Box::pin(purge(self, id, change))
     }
 
@@ -104,10 +95,7 @@ impl NamespaceStore for DynamoStore {
         (*self.id != *keys::NO_NAMESPACE).then(|| self.id.parse().ok()).flatten()
     }
 
-    fn scoped<'a>(
-        &'a self,
-        name: &'a NamespaceName,
-    ) -> BoxFuture<'a, Result<Arc<dyn Store>, StoreError>> {
+    fn scoped<'a>(&'a self, name: &'a NamespaceName) -> StoreFuture<'a, Arc<dyn Store>> {
         Box::pin(async move {
             let handle: Arc<dyn Store> = Arc::new(self.in_namespace(name).await?);
             Ok(handle)
@@ -209,10 +197,7 @@ pub(crate) async fn register(
             return item::namespace(record).map_err(|error| error.during(OPERATION));
         }
         if found[1..].iter().any(Option::is_some) {
-            let message = format!(
-                "namespace id {id} has been used; ids are never used again, choose another"
-            );
-            return Err(StoreError::new(StoreErrorKind::AlreadyExists, OPERATION, message));
+            return Err(StoreError::namespace_id_used(id));
         }
         let status = NamespaceStatus::Active;
         let namespace = Namespace {
@@ -289,17 +274,8 @@ async fn by_id(
 ) -> Result<Namespace, StoreError> {
     let record = read(shared, operation, keys::namespace_by_id(id.as_str()))
         .await?
-        .ok_or_else(|| no_namespace(operation, id))?;
+        .ok_or_else(|| StoreError::namespace_missing(operation, id))?;
     item::namespace(&record).map_err(|error| error.during(operation))
-}
-
-fn no_namespace(operation: &'static str, id: &NamespaceId) -> StoreError {
-    let message = format!("there is no namespace {id}; list the orphans to see those there are");
-    StoreError::new(StoreErrorKind::NotFound, operation, message)
-}
-
-fn wrong_state(operation: &'static str, message: String) -> StoreError {
-    StoreError::new(StoreErrorKind::State, operation, message)
 }
 
 async fn recover(
@@ -310,29 +286,11 @@ async fn recover(
     const OPERATION: &str = "recover_namespace";
     for attempt in 1..=ADMIN_ATTEMPTS_MAX {
         let namespace = by_id(shared, OPERATION, id).await?;
-        match namespace.status {
-            NamespaceStatus::Active => {
-                return Err(wrong_state(
-                    OPERATION,
-                    format!("namespace {id} is active; there is nothing to recover"),
-                ));
-            }
-            NamespaceStatus::Purging => {
-                return Err(wrong_state(
-                    OPERATION,
-                    format!("namespace {id} is being purged; it cannot be recovered any more"),
-                ));
-            }
-            NamespaceStatus::Deleted => {}
-        }
+        // Before its name is looked up: whether that is taken matters to a deleted one only.
+        namespace.check_recoverable(false)?;
         let name_key = keys::namespace_by_name(namespace.name.as_str());
-        if read(shared, OPERATION, name_key.clone()).await?.is_some() {
-            let message = format!(
-                "the name \"{}\" of namespace {id} has been taken; delete its present holder first",
-                namespace.name
-            );
-            return Err(wrong_state(OPERATION, message));
-        }
+        let is_taken = read(shared, OPERATION, name_key.clone()).await?.is_some();
+        namespace.check_recoverable(is_taken)?;
         let namespace =
             Namespace { status: NamespaceStatus::Active, deleted_at: None, ..namespace };
         let actions = vec![
@@ -413,16 +371,10 @@ async fn order_purge(
         let Some(record) = record else {
             // An earlier attempt at this very order whose answer was lost.
             let done = told.map(|told| Ordered::Done(Purged { records: item::purged_of(&told) }));
-            return done.ok_or_else(|| no_namespace(operation, id));
+            return done.ok_or_else(|| StoreError::namespace_missing(operation, id));
         };
         let namespace = item::namespace(&record).map_err(|error| error.during(operation))?;
-        if namespace.status == NamespaceStatus::Active {
-            let message = format!(
-                "namespace {id} (\"{}\") is active; delete it before purging it",
-                namespace.name
-            );
-            return Err(wrong_state(operation, message));
-        }
+        namespace.check_purgeable()?;
         let signature = vec![
             ("purge_event", text(change.event.to_string())),
             (

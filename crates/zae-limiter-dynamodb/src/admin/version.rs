@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use zae_limiter_core::{EventId, NamespaceId, NamespaceName};
-use zae_limiter_store::{Change, StoreError, StoreErrorKind};
+use zae_limiter_store::{Change, DEFAULT_NAMESPACE, StoreError, StoreErrorKind};
 
 use crate::admin::namespace::{self, id_of};
 use crate::constants::SCHEMA_VERSION;
@@ -13,9 +13,6 @@ use crate::records::keys;
 use crate::table::retry::Refused;
 use crate::table::{Condition, Item, Put, Table};
 use crate::{DynamoOptions, DynamoStore, Shared};
-
-/// The namespace every table begins with.
-pub(crate) const DEFAULT_NAMESPACE: &str = "default";
 
 impl DynamoStore {
     /// Makes an empty table ready: writes the version record and registers the namespace `default`.
@@ -65,10 +62,8 @@ pub(crate) async fn check_and_find(
     shared: &Shared,
     name: &NamespaceName,
 ) -> Result<Arc<str>, StoreError> {
-    check_and_look_for(shared, name).await?.ok_or_else(|| {
-        let message = format!("namespace \"{name}\" is not registered; register it first");
-        StoreError::new(StoreErrorKind::NotFound, OPEN, message)
-    })
+    let found = check_and_look_for(shared, name).await?;
+    found.ok_or_else(|| StoreError::namespace_not_registered(OPEN, name))
 }
 
 /// The same for a namespace that need not be there.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use zae_limiter_core::{CHAIN_MAX, ConfigStamp, EntityId, ResourceName};
-use zae_limiter_store::{Ancestor, MemberConfig, MemberKey, OnUnavailable, Resolution, StoreError};
+use zae_limiter_store::{Ancestor, MemberKey, OnUnavailable, Resolution, StoreError};
 
 use super::records::{Record, Wanted};
 use super::{Member, resolve_member};
@@ -49,15 +49,8 @@ pub(crate) struct Members {
 impl Members {
     pub(super) fn into_resolution(self, ancestors: Vec<Ancestor>) -> Resolution {
         let Members { members, on_unavailable, stamp, age } = self;
-        let members = members.into_iter().map(MemberConfig::from).collect();
+        let members = members.into_iter().map(|member| member.config).collect();
         Resolution { members, ancestors, on_unavailable, stamp, age }
-    }
-}
-
-impl From<Member> for MemberConfig {
-    fn from(member: Member) -> MemberConfig {
-        let Member { limits, disabled_by, cascades_to, .. } = member;
-        MemberConfig { cascades_to, limits, disabled_by }
     }
 }
 
@@ -138,7 +131,8 @@ pub(super) async fn chains(
             }
             let ancestor = lookup.answer(&[MemberKey { entity: &entity, ..*key }])?;
             let (stamp, age) = (ancestor.stamp, ancestor.age);
-            let Some(config) = ancestor.members.into_iter().next().map(MemberConfig::from) else {
+            let Some(config) = ancestor.members.into_iter().next().map(|member| member.config)
+            else {
                 break;
             };
             next = config.cascades_to.clone();
@@ -254,7 +248,7 @@ impl<'a> Lookup<'a> {
             let Ok(member) = self.member(&MemberKey { entity: &entity, ..*key }) else {
                 return Vec::new();
             };
-            let Some(parent) = member.cascades_to else { return Vec::new() };
+            let Some(parent) = member.config.cascades_to else { return Vec::new() };
             if let Some(owner) = member.owner.filter(|owner| !owner.ancestors.is_empty()) {
                 hints.clone_from(&owner.ancestors);
             }
@@ -272,8 +266,7 @@ impl<'a> Lookup<'a> {
         let Places { entity, levels } = Places::of(self.namespace, key);
         let owner = self.item(&entity).map(Owner::read).transpose().map_err(told)?.map(Arc::new);
         let levels = levels.each_ref().map(|level| self.item(level));
-        resolve_member(key, owner, levels, self.item(&keys::system_config(self.namespace)))
-            .map_err(told)
+        resolve_member(key, owner, levels).map_err(told)
     }
 
     /// What was read comes to, for these members.
@@ -309,19 +302,15 @@ impl<'a> Lookup<'a> {
 /// The records of one member.
 struct Places {
     entity: Key,
-    /// Strongest first: (entity, resource), entity, resource.
-    levels: [Key; 3],
+    /// Strongest first.
+    levels: [Key; 4],
 }
 
 impl Places {
     fn of(namespace: &str, key: &MemberKey<'_>) -> Places {
         Places {
             entity: keys::entity(namespace, key.entity),
-            levels: [
-                keys::entity_config(namespace, key.entity, Some(key.resource)),
-                keys::entity_config(namespace, key.entity, None),
-                keys::resource_config(namespace, key.resource),
-            ],
+            levels: key.levels().map(|level| item::config::key(namespace, &level)),
         }
     }
 }

@@ -8,14 +8,16 @@ mod spread;
 mod write;
 
 use std::collections::BTreeSet;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use zae_limiter_core::{Entity, EntityId, Limit, LimitSource, ResourceName};
+use zae_limiter_core::{Entity, EntityId, LimitSource, ResourceName};
 use zae_limiter_store::{
-    BoxFuture, Change, ConfigStore, DeletedEntity, EntityUpdate, Level, LevelConfig, LimitsChange,
-    MemberKey, MemberTake, NewEntity, Page, PageRequest, Resolution, StoreError,
+    Change, ConfigStore, DeletedEntity, EntityUpdate, Level, LevelConfig, LimitsChange,
+    MemberConfig, MemberKey, MemberTake, NewEntity, Page, PageRequest, Resolution, StoreError,
+    StoreFuture,
 };
 
 use crate::DynamoStore;
@@ -30,19 +32,21 @@ use crate::table::{Index, Item, Key};
 pub(crate) use lookup::{Trust, member, members};
 pub(crate) use records::{Changing, Records};
 pub(crate) use registry::count_out;
-pub(crate) use write::conflict;
 
-/// What is stored about one (entity, resource).
+/// What is stored about one (entity, resource), and whose buckets it has.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
-    /// Whose buckets it has; `None` for an entity without a record.
+    /// `None` for an entity without a record.
     pub(crate) owner: Option<Arc<Owner>>,
-    /// The strongest level with limits, and those limits.
-    pub(crate) limits: Option<(Arc<[Limit]>, LimitSource)>,
-    /// The level that has switched it off, when it is off.
-    pub(crate) disabled_by: Option<Level>,
-    /// The parent takes go on to.
-    pub(crate) cascades_to: Option<EntityId>,
+    pub(crate) config: MemberConfig,
+}
+
+impl Deref for Member {
+    type Target = MemberConfig;
+
+    fn deref(&self) -> &MemberConfig {
+        &self.config
+    }
 }
 
 /// What a configuration says about the limits somebody came with.
@@ -78,54 +82,38 @@ impl Member {
     }
 }
 
-/// The sources of the levels of a member, strongest first.
-const SOURCES: [LimitSource; 4] =
-    [LimitSource::EntityResource, LimitSource::Entity, LimitSource::Resource, LimitSource::System];
-
-/// What the levels of a member come to. A level that another one outweighs is not even read: what
-/// we cannot honour there does not matter.
+/// What the levels of a member come to, and what its owner adds to them.
 fn resolve_member(
     key: &MemberKey<'_>,
     owner: Option<Arc<Owner>>,
-    levels: [Option<&Item>; 3],
-    system: Option<&Item>,
+    levels: [Option<&Item>; 4],
 ) -> Result<Member, StoreError> {
-    let mut limits = None;
-    for (item, source) in levels.into_iter().chain([system]).zip(SOURCES) {
-        if let Some(item) = item.filter(|item| item::config::has_limits(item)) {
-            limits = Some((item::config::limits(item)?.into(), source));
-            break;
-        }
-    }
-    let disabled_by = match decisive_flag(levels)? {
-        // Its limits are going: those that are left, or the defaults behind them, may be weaker.
-        _ if owner.as_ref().is_some_and(|owner| owner.is_leaving) => {
-            Some(Level::Entity(key.entity.clone()))
-        }
-        Some((true, 0)) => Some(Level::EntityResource(key.entity.clone(), key.resource.clone())),
-        Some((true, 1)) => Some(Level::Entity(key.entity.clone())),
-        Some((true, _)) => Some(Level::Resource(key.resource.clone())),
-        Some((false, _)) | None => None,
-    };
     // A level may overrule what the entity says about its cascade, strongest first as well.
-    let overruled = levels
-        .into_iter()
-        .flatten()
-        .find_map(|item| item::config::cascade(item).transpose())
-        .transpose()?;
+    let cascade = |item: &Item| item::config::cascade(item).transpose();
+    let overruled = levels[..3].iter().copied().flatten().find_map(cascade);
+    let mut config = MemberConfig::resolve(
+        key,
+        None,
+        &levels,
+        |item| match item::config::has_limits(item) {
+            true => Ok(Some(item::config::limits(item)?.into())),
+            false => Ok(None),
+        },
+        |item| item::config::flag(item),
+    )?;
+    let overruled = overruled.transpose()?;
     let cascades = |owner: &&Arc<Owner>| overruled.unwrap_or(owner.cascade);
-    let cascades_to = owner.as_ref().filter(cascades).and_then(|owner| owner.parent.clone());
-    Ok(Member { owner, limits, disabled_by, cascades_to })
+    config.cascades_to = owner.as_ref().filter(cascades).and_then(|owner| owner.parent.clone());
+    if owner.as_ref().is_some_and(|owner| owner.is_leaving) {
+        // Its limits are going: those that are left, or the defaults behind them, may be weaker.
+        config.disabled_by = Some(Level::Entity(key.entity.clone()));
+    }
+    Ok(Member { owner, config })
 }
 
 /// The flag of the strongest level that has one, and which level that is.
 fn decisive_flag(levels: [Option<&Item>; 3]) -> Result<Option<(bool, usize)>, StoreError> {
-    for (index, item) in levels.into_iter().enumerate() {
-        if let Some(flag) = item.map(item::config::flag).transpose()?.flatten() {
-            return Ok(Some((flag, index)));
-        }
-    }
-    Ok(None)
+    zae_limiter_store::decisive_flag(levels, item::config::flag)
 }
 
 impl DynamoStore {
@@ -155,11 +143,11 @@ impl ConfigStore for DynamoStore {
         &'a self,
         entity: &'a NewEntity,
         change: &'a Change,
-    ) -> BoxFuture<'a, Result<Entity, StoreError>> {
+    ) -> StoreFuture<'a, Entity> {
         Box::pin(entity::create(self, entity, change))
     }
 
-    fn entity<'a>(&'a self, id: &'a EntityId) -> BoxFuture<'a, Result<Option<Entity>, StoreError>> {
+    fn entity<'a>(&'a self, id: &'a EntityId) -> StoreFuture<'a, Option<Entity>> {
         Box::pin(async move {
             let item = self.read_active("entity", keys::entity(&self.id, id)).await?;
             item.as_ref().map(item::entity).transpose().map_err(|error| error.during("entity"))
@@ -172,7 +160,7 @@ impl ConfigStore for DynamoStore {
         expected_version: u64,
         update: &'a EntityUpdate,
         change: &'a Change,
-    ) -> BoxFuture<'a, Result<Entity, StoreError>> {
+    ) -> StoreFuture<'a, Entity> {
         Box::pin(entity::update(self, (id, expected_version), update, change))
     }
 
@@ -180,7 +168,7 @@ impl ConfigStore for DynamoStore {
         &'a self,
         id: &'a EntityId,
         change: &'a Change,
-    ) -> BoxFuture<'a, Result<DeletedEntity, StoreError>> {
+    ) -> StoreFuture<'a, DeletedEntity> {
         Box::pin(entity::delete(self, id, change))
     }
 
@@ -188,14 +176,11 @@ impl ConfigStore for DynamoStore {
         &'a self,
         parent: &'a EntityId,
         page: &'a PageRequest,
-    ) -> BoxFuture<'a, Result<Page<Entity>, StoreError>> {
+    ) -> StoreFuture<'a, Page<Entity>> {
         Box::pin(entity::children(self, parent, page))
     }
 
-    fn entities<'a>(
-        &'a self,
-        page: &'a PageRequest,
-    ) -> BoxFuture<'a, Result<Page<Entity>, StoreError>> {
+    fn entities<'a>(&'a self, page: &'a PageRequest) -> StoreFuture<'a, Page<Entity>> {
         Box::pin(entity::list(self, page))
     }
 
@@ -204,7 +189,7 @@ impl ConfigStore for DynamoStore {
         level: &'a Level,
         limits: &'a LimitsChange,
         change: &'a Change,
-    ) -> BoxFuture<'a, Result<u64, StoreError>> {
+    ) -> StoreFuture<'a, u64> {
         Box::pin(async move {
             let moment = self.moment(change.at);
             let version = write::set_limits(self, level, limits, change).await?;
@@ -213,11 +198,7 @@ impl ConfigStore for DynamoStore {
         })
     }
 
-    fn delete_limits<'a>(
-        &'a self,
-        level: &'a Level,
-        change: &'a Change,
-    ) -> BoxFuture<'a, Result<bool, StoreError>> {
+    fn delete_limits<'a>(&'a self, level: &'a Level, change: &'a Change) -> StoreFuture<'a, bool> {
         Box::pin(async move {
             let moment = self.moment(change.at);
             let was_there = write::delete_limits(self, level, change).await?;
@@ -233,17 +214,14 @@ impl ConfigStore for DynamoStore {
         level: &'a Level,
         disabled: Option<bool>,
         change: &'a Change,
-    ) -> BoxFuture<'a, Result<u64, StoreError>> {
+    ) -> StoreFuture<'a, u64> {
         Box::pin(async move {
             write::set_flag(self, level, disabled, change).await?;
             flags::reach_buckets(self, level).await
         })
     }
 
-    fn level<'a>(
-        &'a self,
-        level: &'a Level,
-    ) -> BoxFuture<'a, Result<Option<LevelConfig>, StoreError>> {
+    fn level<'a>(&'a self, level: &'a Level) -> StoreFuture<'a, Option<LevelConfig>> {
         Box::pin(async move {
             let item = self.read_active("level", item::config::key(&self.id, level)).await?;
             item.as_ref()
@@ -253,10 +231,7 @@ impl ConfigStore for DynamoStore {
         })
     }
 
-    fn resolve<'a>(
-        &'a self,
-        keys: &'a [MemberKey<'a>],
-    ) -> BoxFuture<'a, Result<Resolution, StoreError>> {
+    fn resolve<'a>(&'a self, keys: &'a [MemberKey<'a>]) -> StoreFuture<'a, Resolution> {
         Box::pin(async move {
             let found = members(&self.shared, &self.id, keys, Trust::NOTHING, "resolve").await?;
             Ok(found.into_resolution(Vec::new()))
@@ -267,7 +242,7 @@ impl ConfigStore for DynamoStore {
         &'a self,
         keys: &'a [MemberKey<'a>],
         age_max: Duration,
-    ) -> BoxFuture<'a, Result<Resolution, StoreError>> {
+    ) -> StoreFuture<'a, Resolution> {
         Box::pin(lookup::chains(&self.shared, &self.id, keys, age_max))
     }
 
@@ -278,7 +253,7 @@ impl ConfigStore for DynamoStore {
     fn resources_with_defaults<'a>(
         &'a self,
         page: &'a PageRequest,
-    ) -> BoxFuture<'a, Result<Page<ResourceName>, StoreError>> {
+    ) -> StoreFuture<'a, Page<ResourceName>> {
         const OPERATION: &str = "resources_with_defaults";
         Box::pin(async move {
             let after = position(page, OPERATION)?;
@@ -300,7 +275,7 @@ impl ConfigStore for DynamoStore {
         &'a self,
         resource: Option<&'a ResourceName>,
         page: &'a PageRequest,
-    ) -> BoxFuture<'a, Result<Page<EntityId>, StoreError>> {
+    ) -> StoreFuture<'a, Page<EntityId>> {
         const OPERATION: &str = "entities_with_limits";
         Box::pin(async move {
             self.check_namespace(OPERATION).await?;
@@ -317,7 +292,7 @@ impl ConfigStore for DynamoStore {
     fn resources_with_entity_limits<'a>(
         &'a self,
         page: &'a PageRequest,
-    ) -> BoxFuture<'a, Result<Page<Option<ResourceName>>, StoreError>> {
+    ) -> StoreFuture<'a, Page<Option<ResourceName>>> {
         const OPERATION: &str = "resources_with_entity_limits";
         Box::pin(async move {
             let after = position(page, OPERATION)?;

@@ -90,7 +90,7 @@ async fn reach(
         )
         .await?;
         let stamp = found.stamp;
-        let limits = found.members.into_iter().next().and_then(|member| member.limits);
+        let limits = found.members.into_iter().next().and_then(|member| member.config.limits);
         let (Some(image), Some((limits, source))) = (&look.image, limits) else { return Ok(()) };
         let limits = LimitsInForce::resolved(limits, source, stamp, BUCKET_TTL_MULTIPLIER);
         let is_up_to_date = image.is_in_force(&limits.limits)

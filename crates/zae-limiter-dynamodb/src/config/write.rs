@@ -2,8 +2,8 @@
 //! read. Whoever loses a race reads again.
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use zae_limiter_core::{AuditAction, check_limits};
-use zae_limiter_store::{Change, Level, LevelConfig, LimitsChange, StoreError, StoreErrorKind};
+use zae_limiter_core::AuditAction;
+use zae_limiter_store::{Change, Level, LevelConfig, LimitsChange, StoreError};
 
 use super::registry::{self, Presence};
 use crate::DynamoStore;
@@ -171,10 +171,6 @@ fn version_action(version: u64) -> Action {
     Action::Set(CONFIG_VERSION.into(), number(stored_version(version)))
 }
 
-fn invalid(operation: &'static str, message: impl Into<String>) -> StoreError {
-    StoreError::new(StoreErrorKind::Invalid, operation, message)
-}
-
 /// Stores limits at a level. Flags and attributes of others stay.
 pub(super) async fn set_limits(
     store: &DynamoStore,
@@ -183,19 +179,7 @@ pub(super) async fn set_limits(
     change: &Change,
 ) -> Result<u64, StoreError> {
     const OPERATION: &str = "set_limits";
-    if new.limits.is_empty() {
-        return Err(invalid(
-            OPERATION,
-            "no limits are given; give at least one, or delete the limits of the level",
-        ));
-    }
-    check_limits(&new.limits).map_err(|error| invalid(OPERATION, error.to_string()))?;
-    if new.on_unavailable.is_some() && *level != Level::System {
-        return Err(invalid(
-            OPERATION,
-            format!("on_unavailable is stored at system level only, not for {level}"),
-        ));
-    }
+    new.check(level)?;
     for attempt in 1..=ADMIN_ATTEMPTS_MAX {
         let found = Found::read(store, level, change, OPERATION).await?;
         // Before the version is compared: it is the one this change has made.
@@ -207,15 +191,7 @@ pub(super) async fn set_limits(
         {
             return Ok(version_of(told, CONFIG_VERSION));
         }
-        if let Some(expected) = new.expected_version.filter(|expected| *expected != found.version())
-        {
-            return Err(conflict(
-                OPERATION,
-                &format!("the configuration of {level}"),
-                expected,
-                found.version(),
-            ));
-        }
+        new.check_version(level, found.version())?;
         let version = found.next_version();
         let mut actions = stored::limit_actions(found.item.as_ref(), &new.limits);
         actions.push(version_action(version));
@@ -280,12 +256,7 @@ pub(super) async fn set_flag(
     change: &Change,
 ) -> Result<(), StoreError> {
     const OPERATION: &str = "set_disabled";
-    if *level == Level::System {
-        return Err(invalid(
-            OPERATION,
-            "the system level cannot be disabled; disable a resource or an entity",
-        ));
-    }
+    level.check_flag()?;
     for attempt in 1..=ADMIN_ATTEMPTS_MAX {
         let found = Found::read(store, level, change, OPERATION).await?;
         if found.is_told(change, AuditAction::FlagsSet, Some(details::flag(disabled, None))) {
@@ -312,16 +283,4 @@ pub(super) async fn set_flag(
         }
     }
     Err(too_busy(OPERATION))
-}
-
-pub(crate) fn conflict(
-    operation: &'static str,
-    what: &str,
-    expected: u64,
-    found: u64,
-) -> StoreError {
-    let message = format!(
-        "{what} is at version {found}, not {expected}: somebody changed it; read it again, then decide again"
-    );
-    StoreError::new(StoreErrorKind::Conflict, operation, message)
 }

@@ -18,7 +18,7 @@ pub const REGISTRY: &str = "_";
 pub const NO_NAMESPACE: &str = "-";
 
 /// The resource under which limits for all resources of an entity are stored.
-pub const ALL_RESOURCES: &str = "_default_";
+pub const ALL_RESOURCES: &str = zae_limiter_core::DEFAULT_RESOURCE;
 
 /// Sort key of a bucket.
 pub const STATE: &str = "#STATE";
@@ -133,20 +133,10 @@ pub fn entity_versions(namespace: &str) -> Key {
     Key { pk: system_partition(namespace), sk: Cow::Borrowed(ENTITY_VERSIONS) }
 }
 
-/// How a subject is called in the audit log.
-#[must_use]
-pub fn audit_subject(subject: &AuditSubject) -> String {
-    match subject {
-        AuditSubject::System => "$SYSTEM".to_owned(),
-        AuditSubject::Resource(resource) => format!("$RESOURCE:{resource}"),
-        AuditSubject::Entity(entity) => entity.to_string(),
-    }
-}
-
 /// The partition of a subject's audit events.
 #[must_use]
 pub fn audit_partition(namespace: &str, subject: &AuditSubject) -> String {
-    format!("{namespace}/AUDIT#{}", audit_subject(subject))
+    format!("{namespace}/AUDIT#{subject}")
 }
 
 /// One audit event.

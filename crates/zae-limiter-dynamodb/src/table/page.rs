@@ -60,15 +60,7 @@ pub(crate) fn position<'a>(
     let plausible = !text.is_empty()
         && text.len() <= CURSOR_BYTES_MAX
         && text.bytes().all(|byte| byte.is_ascii_graphic());
-    if plausible { Ok(Some(text)) } else { Err(foreign_cursor(operation)) }
-}
-
-pub(crate) fn foreign_cursor(operation: &'static str) -> StoreError {
-    StoreError::new(
-        StoreErrorKind::Invalid,
-        operation,
-        "the cursor is not one of this listing; begin without one",
-    )
+    if plausible { Ok(Some(text)) } else { Err(StoreError::foreign_cursor(operation)) }
 }
 
 pub(crate) fn size_of(page: &PageRequest) -> usize {

@@ -107,7 +107,11 @@ pub(super) async fn setting_replaces_the_whole_level(f: Fixture) {
     f.set(&on_gpt(), "rpm:1/min tpm:100/min").await;
     f.set(&on_gpt(), "tpm:200/min day:5/day").await;
     let stored = f.store.level(&on_gpt()).await.expect("a read").expect("the level is there");
-    assert_eq!(stored.limits, limit_list("tpm:200/min day:5/day"), "what is not named is gone");
+    assert_eq!(
+        stored.limits,
+        limit_list("tpm:200/min day:5/day").into(),
+        "what is not named is gone"
+    );
 }
 
 pub(super) async fn limits_come_back_as_they_were_set(f: Fixture) {
@@ -115,7 +119,7 @@ pub(super) async fn limits_come_back_as_they_were_set(f: Fixture) {
         "z:1/sec a:10000/min:15000 m.x-y_z:7/90sec b:1000000000000000/1000000000sec:1 Rpm:5/day";
     f.set(&on_gpt(), text).await;
     let stored = f.store.level(&on_gpt()).await.expect("a read").expect("the level is there");
-    assert_eq!(stored.limits, limit_list(text), "numbers and order");
+    assert_eq!(stored.limits, limit_list(text).into(), "numbers and order");
     let (limits, _) = f.resolve("key", GPT).await.limits.expect("limits are stored");
     assert_eq!(limits[..], limit_list(text), "the same when resolved");
 }
@@ -127,7 +131,7 @@ pub(super) async fn versions_grow_with_every_change(f: Fixture) {
     f.flag(&on_gpt(), Some(true)).await;
     let LevelConfig { limits, disabled, version, .. } =
         f.store.level(&on_gpt()).await.expect("a read").expect("the level is there");
-    assert_eq!((limits, disabled), (limit_list("rpm:1"), Some(true)));
+    assert_eq!((limits, disabled), (limit_list("rpm:1").into(), Some(true)));
     assert!(second < version, "a flag is a change too, found {second} and then {version}");
 }
 
@@ -143,7 +147,7 @@ pub(super) async fn a_change_of_another_version_is_a_conflict(f: Fixture) {
     let stored = f.store.level(&on_gpt()).await.expect("a read").expect("the level is there");
     assert_eq!(
         (stored.limits, stored.version),
-        (limit_list("rpm:3"), second),
+        (limit_list("rpm:3").into(), second),
         "a lost race changes nothing"
     );
 }
@@ -161,7 +165,7 @@ pub(super) async fn deleting_limits_keeps_the_flag(f: Fixture) {
     f.flag(&on_gpt(), Some(true)).await;
     assert!(f.unset(&on_gpt()).await, "there were limits to delete");
     let stored = f.store.level(&on_gpt()).await.expect("a read").expect("the flag is still there");
-    assert_eq!((stored.limits, stored.disabled), (vec![], Some(true)));
+    assert_eq!((stored.limits, stored.disabled), ([].into(), Some(true)));
     assert!(!f.unset(&on_gpt()).await, "no limits are left to delete");
     assert_eq!(f.resolve("key", GPT).await.disabled_by, Some(on_gpt()));
 }

@@ -2,20 +2,13 @@
 //! around it makes each write and its audit event one step.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::convert::Infallible;
 
 use zae_limiter_core::{
-    AuditAction, AuditEvent, AuditSubject, Entity, EntityId, EventId, Limit, NamespaceId,
-    NamespaceName, ResourceName, TimeMs,
+    AuditEvent, Entity, EntityId, EventId, NamespaceId, NamespaceName, ResourceName, TimeMs,
 };
 
-use crate::{
-    Change, Level, LevelConfig, Namespace, NamespaceStatus, OnUnavailable, StoreError,
-    StoreErrorKind,
-};
-
-/// Name and id of the namespace there is from the start.
-const DEFAULT_NAMESPACE: &str = "default";
+use crate::{DEFAULT_NAMESPACE, Level, LevelConfig, Namespace, NamespaceStatus, decisive_flag};
 
 /// All namespaces there ever were.
 #[derive(Default)]
@@ -82,19 +75,11 @@ impl Tenant {
 
     /// True while buckets may come into being: a deleted namespace can be recovered, one that is
     /// being purged cannot.
-    pub(super) fn is_open_to_buckets(&self) -> bool {
+    pub(super) fn may_create_buckets(&self) -> bool {
         self.namespace
             .as_ref()
             .is_some_and(|namespace| namespace.status != NamespaceStatus::Purging)
     }
-}
-
-/// The error of everything that needs an active namespace.
-pub(super) fn not_active(name: &NamespaceName, operation: &'static str) -> StoreError {
-    let message = format!(
-        "namespace \"{name}\" is not active any more; recover it, or register it again and open a new handle"
-    );
-    StoreError::new(StoreErrorKind::NotFound, operation, message)
 }
 
 /// Entities, limits and flags of one namespace.
@@ -107,8 +92,8 @@ pub(super) struct Config {
     versions_gone: u64,
     /// The same for entities that were deleted.
     pub(super) entity_versions_gone: u64,
-    pub(super) system: Option<Stored>,
-    pub(super) resources: BTreeMap<ResourceName, Stored>,
+    pub(super) system: Option<LevelConfig>,
+    pub(super) resources: BTreeMap<ResourceName, LevelConfig>,
     pub(super) owners: BTreeMap<EntityId, OwnerConfig>,
     pub(super) entities: BTreeMap<EntityId, Entity>,
     pub(super) children: BTreeMap<EntityId, BTreeSet<EntityId>>,
@@ -118,36 +103,12 @@ pub(super) struct Config {
 #[derive(Default)]
 pub(super) struct OwnerConfig {
     /// For all resources.
-    pub(super) all: Option<Stored>,
-    pub(super) resources: BTreeMap<ResourceName, Stored>,
-}
-
-/// What is stored at one level.
-#[derive(Clone)]
-pub(super) struct Stored {
-    pub(super) limits: Arc<[Limit]>,
-    pub(super) disabled: Option<bool>,
-    pub(super) on_unavailable: Option<OnUnavailable>,
-    pub(super) version: u64,
-}
-
-impl Stored {
-    fn is_empty(&self) -> bool {
-        self.limits.is_empty() && self.disabled.is_none() && self.on_unavailable.is_none()
-    }
-
-    pub(super) fn to_level_config(&self) -> LevelConfig {
-        LevelConfig {
-            limits: self.limits.to_vec(),
-            disabled: self.disabled,
-            on_unavailable: self.on_unavailable,
-            version: self.version,
-        }
-    }
+    pub(super) all: Option<LevelConfig>,
+    pub(super) resources: BTreeMap<ResourceName, LevelConfig>,
 }
 
 impl Config {
-    pub(super) fn get(&self, level: &Level) -> Option<&Stored> {
+    pub(super) fn get(&self, level: &Level) -> Option<&LevelConfig> {
         match level {
             Level::System => self.system.as_ref(),
             Level::Resource(resource) => self.resources.get(resource),
@@ -160,13 +121,8 @@ impl Config {
 
     /// Changes a level, creating it if need be and dropping it when nothing is left. Returns its
     /// new version.
-    pub(super) fn edit(&mut self, level: &Level, change: impl FnOnce(&mut Stored)) -> u64 {
-        let fresh = || Stored {
-            limits: Arc::default(),
-            disabled: None,
-            on_unavailable: None,
-            version: self.versions_gone,
-        };
+    pub(super) fn edit(&mut self, level: &Level, change: impl FnOnce(&mut LevelConfig)) -> u64 {
+        let fresh = || LevelConfig { version: self.versions_gone, ..LevelConfig::default() };
         let mut stored = self.get(level).cloned().unwrap_or_else(fresh);
         change(&mut stored);
         stored.version += 1;
@@ -175,7 +131,7 @@ impl Config {
         version
     }
 
-    fn put(&mut self, level: &Level, stored: Stored) {
+    fn put(&mut self, level: &Level, stored: LevelConfig) {
         if stored.is_empty() {
             self.versions_gone = self.versions_gone.max(stored.version);
         }
@@ -224,35 +180,34 @@ impl Config {
             as u64
     }
 
-    /// The level that switches this bucket off, if one does. The strongest level with an explicit
-    /// flag decides.
-    pub(super) fn disabled_by(&self, entity: &str, resource: &ResourceName) -> Option<Source> {
+    /// What is stored about an entity and a resource, strongest level first.
+    pub(super) fn levels(
+        &self,
+        entity: &str,
+        resource: &ResourceName,
+    ) -> [Option<&LevelConfig>; 4] {
         let owner = self.owners.get(entity);
-        let own = owner.and_then(|owner| owner.resources.get(resource));
-        let all = owner.and_then(|owner| owner.all.as_ref());
-        let levels = [
-            (Source::EntityResource, own),
-            (Source::Entity, all),
-            (Source::Resource, self.resources.get(resource)),
-        ];
-        let explicit =
-            levels.into_iter().find_map(|(source, stored)| Some((source, stored?.disabled?)));
-        explicit.filter(|(_, disabled)| *disabled).map(|(source, _)| source)
+        [
+            owner.and_then(|owner| owner.resources.get(resource)),
+            owner.and_then(|owner| owner.all.as_ref()),
+            self.resources.get(resource),
+            self.system.as_ref(),
+        ]
+    }
+
+    /// Whether the stored flags disable a bucket.
+    pub(super) fn is_disabled(&self, entity: &str, resource: &ResourceName) -> bool {
+        let [own, all, of_resource, _] = self.levels(entity, resource);
+        let flag = |level: &LevelConfig| Ok::<_, Infallible>(level.disabled);
+        let Ok(decisive) = decisive_flag([own, all, of_resource], flag);
+        decisive.is_some_and(|(disabled, _)| disabled)
     }
 }
 
-/// Which level a flag came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
-    EntityResource,
-    Entity,
-    Resource,
-}
-
 fn put_or_remove(
-    map: &mut BTreeMap<ResourceName, Stored>,
+    map: &mut BTreeMap<ResourceName, LevelConfig>,
     resource: &ResourceName,
-    stored: Option<Stored>,
+    stored: Option<LevelConfig>,
 ) {
     match stored {
         Some(stored) => {
@@ -272,26 +227,8 @@ pub(super) struct AuditLog {
     recorded: u64,
 }
 
-/// What an audit event says beside who and when.
-pub(super) struct Deed {
-    pub(super) action: AuditAction,
-    pub(super) subject: AuditSubject,
-    pub(super) resource: Option<ResourceName>,
-    pub(super) details: Vec<(String, String)>,
-}
-
 impl AuditLog {
-    pub(super) fn record(&mut self, change: &Change, deed: Deed, events_max: usize) {
-        let Deed { action, subject, resource, details } = deed;
-        let event = AuditEvent {
-            id: change.event,
-            at: change.at,
-            subject,
-            action,
-            principal: change.principal.clone(),
-            resource,
-            details,
-        };
+    pub(super) fn record(&mut self, event: AuditEvent, events_max: usize) {
         self.recorded += 1;
         self.events.insert((event.id, self.recorded), event);
         while self.events.len() > events_max.max(1) {

@@ -5,40 +5,28 @@ use zae_limiter_core::{
     UsageSnapshot, UsageSummary, UsageSums,
 };
 
-use super::config::paged;
+use super::page::paged;
 use super::table::{Entry, Shard, UsageKey};
-use super::{MemoryStore, invalid, lazily};
+use super::{MemoryStore, lazily};
 use crate::{
-    AuditQuery, BoxFuture, Cursor, HistoryStore, Page, PageRequest, StoreError, UsageQuery,
+    AuditQuery, Cursor, HistoryStore, Page, PageRequest, StoreError, StoreFuture, UsageQuery,
     UsageWindows,
 };
 
 impl HistoryStore for MemoryStore {
-    fn audit_events<'a>(
-        &'a self,
-        query: &'a AuditQuery,
-    ) -> BoxFuture<'a, Result<Page<AuditEvent>, StoreError>> {
+    fn audit_events<'a>(&'a self, query: &'a AuditQuery) -> StoreFuture<'a, Page<AuditEvent>> {
         lazily(move || self.audit_now(&query.page, Some(&query.subject)))
     }
 
-    fn audit_log<'a>(
-        &'a self,
-        page: &'a PageRequest,
-    ) -> BoxFuture<'a, Result<Page<AuditEvent>, StoreError>> {
+    fn audit_log<'a>(&'a self, page: &'a PageRequest) -> StoreFuture<'a, Page<AuditEvent>> {
         lazily(move || self.audit_now(page, None))
     }
 
-    fn usage<'a>(
-        &'a self,
-        query: &'a UsageQuery,
-    ) -> BoxFuture<'a, Result<Page<UsageSnapshot>, StoreError>> {
+    fn usage<'a>(&'a self, query: &'a UsageQuery) -> StoreFuture<'a, Page<UsageSnapshot>> {
         lazily(move || self.usage_now(query))
     }
 
-    fn usage_summary<'a>(
-        &'a self,
-        query: &'a UsageQuery,
-    ) -> BoxFuture<'a, Result<Option<UsageSummary>, StoreError>> {
+    fn usage_summary<'a>(&'a self, query: &'a UsageQuery) -> StoreFuture<'a, Option<UsageSummary>> {
         lazily(move || self.usage_summary_now(query).map(Some))
     }
 }
@@ -134,12 +122,5 @@ fn audit_position(cursor: &Cursor) -> Result<(EventId, u64), StoreError> {
         .0
         .split_once('/')
         .and_then(|(id, number)| Some((id.parse().ok()?, number.parse().ok()?)));
-    position.ok_or_else(|| foreign_cursor("audit_events"))
-}
-
-fn foreign_cursor(operation: &'static str) -> StoreError {
-    invalid(
-        operation,
-        "the cursor is not one of this listing; use the one its last page ended with",
-    )
+    position.ok_or_else(|| StoreError::foreign_cursor("audit_events"))
 }

@@ -13,11 +13,14 @@
 //! and then visits every shard. So either the new bucket sees the flag, or the visit sees the
 //! bucket.
 
-mod buckets;
+mod bucket;
 mod config;
 mod directory;
+mod entity;
 mod history;
 mod namespace;
+mod options;
+mod page;
 mod room;
 mod table;
 #[cfg(test)]
@@ -30,44 +33,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 use foldhash::fast::SeedableRandomState;
 use zae_limiter_core::{NamespaceId, NamespaceName, SweepHorizon, TimeMs};
 
-use crate::{BoxFuture, Capabilities, Namespace, Store, StoreError, StoreErrorKind, Swept};
+use crate::{BoxFuture, Capabilities, Namespace, Store, StoreFuture, Swept};
 use directory::Directory;
+pub use options::MemoryOptions;
 use table::{SHARDS, Scopes, Shard};
-
-/// Bounds and retention of a [`MemoryStore`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MemoryOptions {
-    /// The most buckets there may be, over all namespaces. At the bound a new bucket takes the
-    /// place of one that is full again (forgetting that one changes nothing); when none can be
-    /// found the take fails with [`StoreErrorKind::Capacity`].
-    pub buckets_max: usize,
-    /// How long hours of usage are kept; [`Store::sweep`] removes older ones.
-    pub usage_retention_ms: i64,
-    /// How long audit events are kept; [`Store::sweep`] removes older ones.
-    pub audit_retention_ms: i64,
-    /// About the most hours of usage kept, one per bucket and hour; beyond it the oldest go first.
-    pub usage_rows_max: usize,
-    /// The most audit events kept per namespace; beyond it the oldest go first.
-    pub audit_events_max: usize,
-    /// Spread buckets over the table the same way in every run. For simulations that must replay
-    /// exactly; leave it off where callers choose the names, or they can choose ones that collide.
-    pub repeatable_layout: bool,
-}
-
-const RETENTION_MS_DEFAULT: i64 = 90 * 24 * 3_600_000;
-
-impl Default for MemoryOptions {
-    fn default() -> Self {
-        MemoryOptions {
-            buckets_max: 1_000_000,
-            usage_retention_ms: RETENTION_MS_DEFAULT,
-            audit_retention_ms: RETENTION_MS_DEFAULT,
-            usage_rows_max: 1_000_000,
-            audit_events_max: 100_000,
-            repeatable_layout: false,
-        }
-    }
-}
 
 /// The in-memory backend, bound to one namespace (`default` at first). A clone is another handle to
 /// the same state.
@@ -193,16 +162,16 @@ impl Store for MemoryStore {
         }
     }
 
-    fn ping(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+    fn ping(&self) -> StoreFuture<'_, ()> {
         lazily(|| Ok(()))
     }
 
-    fn sweep_horizon(&self, now: TimeMs) -> BoxFuture<'_, Result<Option<TimeMs>, StoreError>> {
+    fn sweep_horizon(&self, now: TimeMs) -> StoreFuture<'_, Option<TimeMs>> {
         let horizon = lock(&self.shared.sweep).horizon.observe(now);
         Box::pin(std::future::ready(Ok(horizon)))
     }
 
-    fn sweep(&self, now: TimeMs, steps_max: u32) -> BoxFuture<'_, Result<Swept, StoreError>> {
+    fn sweep(&self, now: TimeMs, steps_max: u32) -> StoreFuture<'_, Swept> {
         lazily(move || Ok(self.sweep_now(now, steps_max)))
     }
 }
@@ -230,8 +199,4 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// A future that does its work when it is first polled, as a remote backend's would.
 fn lazily<'a, T: 'a>(work: impl FnOnce() -> T + Send + 'a) -> BoxFuture<'a, T> {
     Box::pin(async move { work() })
-}
-
-fn invalid(operation: &'static str, message: impl Into<String>) -> StoreError {
-    StoreError::new(StoreErrorKind::Invalid, operation, message)
 }

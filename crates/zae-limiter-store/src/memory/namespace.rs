@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use zae_limiter_core::{AuditAction, AuditSubject, NamespaceId, NamespaceName};
+use zae_limiter_core::{AuditAction, NamespaceId, NamespaceName};
 
-use super::config::{after, paged};
-use super::directory::{Deed, Directory, Tenant};
+use super::directory::{Directory, Tenant};
+use super::page::{after, paged};
 use super::{MemoryStore, lazily, lock};
 use crate::{
-    BoxFuture, Change, Namespace, NamespaceStatus, NamespaceStore, Page, PageRequest, Purged,
-    Store, StoreError, StoreErrorKind,
+    Change, Namespace, NamespaceStatus, NamespaceStore, Page, PageRequest, Purged, Store,
+    StoreError, StoreFuture, audit,
 };
 
 impl NamespaceStore for MemoryStore {
@@ -18,14 +18,11 @@ impl NamespaceStore for MemoryStore {
         name: &'a NamespaceName,
         id: &'a NamespaceId,
         change: &'a Change,
-    ) -> BoxFuture<'a, Result<Namespace, StoreError>> {
+    ) -> StoreFuture<'a, Namespace> {
         lazily(move || self.register_now(name, id, change))
     }
 
-    fn namespaces<'a>(
-        &'a self,
-        page: &'a PageRequest,
-    ) -> BoxFuture<'a, Result<Page<Namespace>, StoreError>> {
+    fn namespaces<'a>(&'a self, page: &'a PageRequest) -> StoreFuture<'a, Page<Namespace>> {
         lazily(move || {
             let directory = self.shared.read_directory();
             let active = directory
@@ -38,10 +35,7 @@ impl NamespaceStore for MemoryStore {
         })
     }
 
-    fn namespace<'a>(
-        &'a self,
-        name: &'a NamespaceName,
-    ) -> BoxFuture<'a, Result<Option<Namespace>, StoreError>> {
+    fn namespace<'a>(&'a self, name: &'a NamespaceName) -> StoreFuture<'a, Option<Namespace>> {
         lazily(move || {
             let directory = self.shared.read_directory();
             Ok(directory
@@ -55,7 +49,7 @@ impl NamespaceStore for MemoryStore {
         &'a self,
         name: &'a NamespaceName,
         change: &'a Change,
-    ) -> BoxFuture<'a, Result<bool, StoreError>> {
+    ) -> StoreFuture<'a, bool> {
         lazily(move || Ok(self.delete_now(name, change)))
     }
 
@@ -63,14 +57,11 @@ impl NamespaceStore for MemoryStore {
         &'a self,
         id: &'a NamespaceId,
         change: &'a Change,
-    ) -> BoxFuture<'a, Result<Namespace, StoreError>> {
+    ) -> StoreFuture<'a, Namespace> {
         lazily(move || self.recover_now(id, change))
     }
 
-    fn orphan_namespaces<'a>(
-        &'a self,
-        page: &'a PageRequest,
-    ) -> BoxFuture<'a, Result<Page<Namespace>, StoreError>> {
+    fn orphan_namespaces<'a>(&'a self, page: &'a PageRequest) -> StoreFuture<'a, Page<Namespace>> {
         lazily(move || {
             let directory = self.shared.read_directory();
             let stored = directory
@@ -89,7 +80,7 @@ impl NamespaceStore for MemoryStore {
         &'a self,
         id: &'a NamespaceId,
         change: &'a Change,
-    ) -> BoxFuture<'a, Result<Purged, StoreError>> {
+    ) -> StoreFuture<'a, Purged> {
         lazily(move || self.purge_now(id, change))
     }
 
@@ -101,22 +92,14 @@ impl NamespaceStore for MemoryStore {
         Some(self.id.clone())
     }
 
-    fn scoped<'a>(
-        &'a self,
-        name: &'a NamespaceName,
-    ) -> BoxFuture<'a, Result<Arc<dyn Store>, StoreError>> {
+    fn scoped<'a>(&'a self, name: &'a NamespaceName) -> StoreFuture<'a, Arc<dyn Store>> {
         lazily(move || {
             let directory = self.shared.read_directory();
             let number = directory.active.get(name).copied();
             let found = number
                 .and_then(|number| Some((number, directory.tenant(number).namespace.as_ref()?)));
-            let (number, namespace) = found.ok_or_else(|| {
-                StoreError::new(
-                    StoreErrorKind::NotFound,
-                    "scoped",
-                    format!("namespace \"{name}\" is not registered; register it first"),
-                )
-            })?;
+            let missing = || StoreError::namespace_not_registered("scoped", name);
+            let (number, namespace) = found.ok_or_else(missing)?;
             let handle: Arc<dyn Store> = Arc::new(self.bound_to(number, namespace));
             Ok(handle)
         })
@@ -139,14 +122,7 @@ impl MemoryStore {
             return Ok(namespace);
         }
         if directory.ids.contains_key(id) {
-            let message = format!(
-                "namespace id {id} has been used; ids are never used again, choose another"
-            );
-            return Err(StoreError::new(
-                StoreErrorKind::AlreadyExists,
-                "register_namespace",
-                message,
-            ));
+            return Err(StoreError::namespace_id_used(id));
         }
         let status = NamespaceStatus::Active;
         let namespace = Namespace {
@@ -179,27 +155,9 @@ impl MemoryStore {
     }
 
     fn recover_now(&self, id: &NamespaceId, change: &Change) -> Result<Namespace, StoreError> {
-        const OPERATION: &str = "recover_namespace";
         let mut directory = self.shared.write_directory();
-        let (number, mut namespace) = stored(&directory, id, OPERATION)?;
-        let refusal = match namespace.status {
-            NamespaceStatus::Active => {
-                Some(format!("namespace {id} is active; there is nothing to recover"))
-            }
-            NamespaceStatus::Purging => {
-                Some(format!("namespace {id} is being purged; it cannot be recovered any more"))
-            }
-            NamespaceStatus::Deleted if directory.active.contains_key(&namespace.name) => {
-                Some(format!(
-                    "the name \"{}\" of namespace {id} has been taken; delete its present holder first",
-                    namespace.name
-                ))
-            }
-            NamespaceStatus::Deleted => None,
-        };
-        if let Some(message) = refusal {
-            return Err(StoreError::new(StoreErrorKind::State, OPERATION, message));
-        }
+        let (number, mut namespace) = stored(&directory, id, "recover_namespace")?;
+        namespace.check_recoverable(directory.active.contains_key(&namespace.name))?;
         namespace.status = NamespaceStatus::Active;
         namespace.deleted_at = None;
         directory.active.insert(namespace.name.clone(), number);
@@ -233,16 +191,9 @@ impl MemoryStore {
     /// The order is recorded before anything is gone, and where it was given: its own log goes with
     /// the namespace.
     fn mark_purging(&self, id: &NamespaceId, change: &Change) -> Result<u32, StoreError> {
-        const OPERATION: &str = "purge_namespace";
         let mut directory = self.shared.write_directory();
-        let (number, namespace) = stored(&directory, id, OPERATION)?;
-        if namespace.status == NamespaceStatus::Active {
-            let message = format!(
-                "namespace {id} (\"{}\") is active; delete it before purging it",
-                namespace.name
-            );
-            return Err(StoreError::new(StoreErrorKind::State, OPERATION, message));
-        }
+        let (number, namespace) = stored(&directory, id, "purge_namespace")?;
+        namespace.check_purgeable()?;
         directory.tenant_mut(number).namespace =
             Some(Namespace { status: NamespaceStatus::Purging, ..namespace.clone() });
         let here = directory.tenant_mut(self.number);
@@ -259,12 +210,8 @@ impl MemoryStore {
         namespace: &Namespace,
         change: &Change,
     ) {
-        let details = vec![
-            ("namespace".to_owned(), namespace.name.to_string()),
-            ("id".to_owned(), namespace.id.to_string()),
-        ];
-        let deed = Deed { action, subject: AuditSubject::System, resource: None, details };
-        tenant.audit.record(change, deed, self.shared.options.audit_events_max);
+        let event = audit::of_namespace(change, action, namespace);
+        tenant.audit.record(event, self.shared.options.audit_events_max);
     }
 }
 
@@ -277,11 +224,5 @@ fn stored(
     let number = directory.ids.get(id).copied();
     let found =
         number.and_then(|number| Some((number, directory.tenant(number).namespace.clone()?)));
-    found.ok_or_else(|| {
-        StoreError::new(
-            StoreErrorKind::NotFound,
-            operation,
-            format!("there is no namespace {id}; list the orphans to see those there are"),
-        )
-    })
+    found.ok_or_else(|| StoreError::namespace_missing(operation, id))
 }

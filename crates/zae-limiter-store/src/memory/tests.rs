@@ -12,7 +12,7 @@ use super::*;
 use crate::{
     Adjusted, AuditQuery, BucketDelta, BucketStore, Change, ConfigStore, ConsumeOutcome,
     ConsumeRequest, Delta, HistoryStore, Level, LimitsChange, LimitsInForce, MemberTake,
-    NamespaceStore, PageRequest, UsageQuery,
+    NamespaceStore, PageRequest, StoreError, StoreErrorKind, UsageQuery,
 };
 
 const HOUR: i64 = 3_600_000;
@@ -330,7 +330,7 @@ async fn old_handles_of_a_namespace_that_is_gone_bring_nothing_back() {
     );
     let error = store.resolve(&[]).await.expect_err("it is not active");
     assert_eq!(
-        (error.kind(), error.message().contains("\"default\"")),
+        (error.kind(), error.message().contains("of this handle was deleted")),
         (StoreErrorKind::NotFound, true)
     );
     // Deleted is not purged: what is there may come back, and goes on being counted meanwhile.

@@ -118,7 +118,7 @@ async fn a_lost_update_is_an_error_to_retry() {
     bench.limiter.change_limits(&Level::System, change("rpm:3", Some(first))).await.unwrap();
     assert_eq!(
         bench.limiter.level(&Level::System).await.unwrap().unwrap().limits,
-        limits(&["rpm:3"])
+        limits(&["rpm:3"]).into()
     );
 }
 

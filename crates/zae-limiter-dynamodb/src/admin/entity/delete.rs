@@ -10,11 +10,11 @@ use std::collections::BTreeMap;
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use zae_limiter_core::{AuditAction, AuditSubject, EntityId};
-use zae_limiter_store::{Change, DeletedEntity, StoreError, StoreErrorKind};
+use zae_limiter_store::{CHILDREN_NAMED_MAX, Change, DeletedEntity, StoreError, StoreErrorKind};
 
-use super::{children_of, event, missing, refused};
+use super::{children_of, event};
 use crate::DynamoStore;
-use crate::admin::change::{Outcome, check_active, is_active, namespace_gone, too_busy};
+use crate::admin::change::{Outcome, check_active, is_active, too_busy};
 use crate::config::count_out;
 use crate::constants::{ADMIN_ATTEMPTS_MAX, BATCH_WRITE_MAX};
 use crate::records::attr;
@@ -30,9 +30,6 @@ use crate::table::{
 };
 
 const OPERATION: &str = "delete_entity";
-
-/// How many children the refusal to delete their parent names.
-const CHILDREN_NAMED_MAX: usize = 10;
 
 /// The most shards a bucket can have.
 const SHARDS_MAX: u32 = 32;
@@ -110,7 +107,7 @@ async fn order(store: &DynamoStore, id: &EntityId, change: &Change) -> Result<Or
                 None => Ordered::Done(deleted_of(&told)),
             });
         }
-        let record = record.ok_or_else(|| missing(OPERATION, id))?;
+        let record = record.ok_or_else(|| StoreError::entity_missing(OPERATION, id))?;
         // After the record was read: a child that comes later changes the record, and the mark is
         // not set.
         refuse_children(store, id).await?;
@@ -178,11 +175,7 @@ async fn refuse_children(store: &DynamoStore, id: &EntityId) -> Result<(), Store
     if names.is_empty() {
         return Ok(());
     }
-    let more = if names.len() > CHILDREN_NAMED_MAX { " and more" } else { "" };
-    names.truncate(CHILDREN_NAMED_MAX);
-    let message =
-        format!("entity {id} has children ({}{more}); delete them first", names.join(", "));
-    Err(refused(StoreErrorKind::State, OPERATION, message))
+    Err(StoreError::has_children(id, names))
 }
 
 impl Deletion<'_> {
@@ -364,7 +357,7 @@ impl Deletion<'_> {
         };
         match (reasons.first(), reasons.last()) {
             (Some(Cancellation::Condition(_)), _) => Ok(Some(Err(Overtaken))),
-            (_, Some(Cancellation::Condition(_))) => Err(namespace_gone(OPERATION)),
+            (_, Some(Cancellation::Condition(_))) => Err(StoreError::namespace_gone(OPERATION)),
             _ => Ok(None),
         }
     }
@@ -418,7 +411,7 @@ pub(crate) fn check_staying(
             let message = format!(
                 "entity {id} is being deleted, and that was interrupted or is under way; delete it again to finish"
             );
-            Err(refused(StoreErrorKind::State, operation, message))
+            Err(StoreError::new(StoreErrorKind::State, operation, message))
         }
     }
 }

@@ -51,7 +51,7 @@ pub(crate) fn audit_item(
     // has no other word.
     let action =
         if event.action == AuditAction::FlagsSet { AuditAction::LimitsSet } else { event.action };
-    put(&mut item, attr::ENTITY_ID, text(keys::audit_subject(&event.subject)));
+    put(&mut item, attr::ENTITY_ID, text(event.subject.to_string()));
     put(&mut item, EVENT_ID, text(id));
     put(&mut item, TIMESTAMP, text(rfc3339(change.at)));
     put(&mut item, ACTION, text(action.as_str()));

@@ -140,7 +140,7 @@ pub(crate) fn is_switched_off(item: &Item) -> bool {
 pub(crate) fn level_config(item: &Item) -> Result<LevelConfig, StoreError> {
     let version = version_of(item, CONFIG_VERSION);
     Ok(LevelConfig {
-        limits: limits(item)?,
+        limits: limits(item)?.into(),
         disabled: flag(item)?,
         on_unavailable: on_unavailable(item)?,
         version,

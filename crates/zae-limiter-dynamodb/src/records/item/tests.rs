@@ -104,9 +104,9 @@ fn golden_configurations_are_read() {
     let system = item(
         "PK=ns/SYSTEM# SK=#CONFIG n:config_version=1 n:l_rpm_cp=60 n:l_rpm_ra=60 n:l_rpm_rp=60 on_unavailable=allow GSI4PK=ns GSI4SK=ns/SYSTEM#",
     );
-    let limits = vec![Limit::per_minute("rpm", 60).expect("a limit")];
+    let limits = [Limit::per_minute("rpm", 60).expect("a limit")];
     let expected = LevelConfig {
-        limits,
+        limits: limits.into(),
         disabled: None,
         on_unavailable: Some(OnUnavailable::Allow),
         version: 1,
@@ -115,7 +115,7 @@ fn golden_configurations_are_read() {
 
     let stub = item("PK=ns/RESOURCE#old-model SK=#CONFIG b:disabled=true resource=old-model");
     let expected =
-        LevelConfig { limits: vec![], disabled: Some(true), on_unavailable: None, version: 1 };
+        LevelConfig { limits: [].into(), disabled: Some(true), on_unavailable: None, version: 1 };
     assert_eq!(config::level_config(&stub).expect("a golden item"), expected);
     assert!(
         !config::has_limits(&stub)

@@ -16,7 +16,7 @@ use aws_sdk_dynamodb::config::timeout::TimeoutConfig;
 use aws_sdk_dynamodb::config::{IdentityCache, SharedHttpClient, StalledStreamProtectionConfig};
 use aws_smithy_http_client::tls;
 use zae_limiter_core::NamespaceName;
-use zae_limiter_store::{Clock, Entropy, StoreError, StoreErrorKind};
+use zae_limiter_store::{Clock, DEFAULT_NAMESPACE, Entropy, StoreError, StoreErrorKind};
 
 use super::create::{TableOptions, create_table};
 use super::credentials::{RENEW_AHEAD, Steady};
@@ -34,9 +34,6 @@ const IDLE_CONNECTIONS_MAX: usize = 256;
 /// An idle connection is closed after this long, before DynamoDB or a firewall on the way does it
 /// without saying so.
 const IDLE_CONNECTION_MAX_AGE: Duration = Duration::from_secs(50);
-
-/// The namespace used when none is named.
-const DEFAULT_NAMESPACE: &str = "default";
 
 impl DynamoStore {
     /// Reaches the table of a stack. Nothing is sent before [`Builder::connect`].

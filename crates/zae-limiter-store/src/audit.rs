@@ -1,0 +1,128 @@
+//! The audit events of every change, for those who implement a store: the same words, in the same
+//! order, in every store. A backend appends the event in the transaction of its change.
+
+use zae_limiter_core::{
+    AuditAction, AuditEvent, AuditSubject, Entity, EntityId, Limit, ResourceName,
+};
+
+use crate::{Change, Level, LevelConfig, LimitsChange, Namespace, ResetRequest, Restored};
+
+/// Names and values, in the order in which they are told. A name may occur again.
+type Details = Vec<(String, String)>;
+
+/// An entity was created.
+#[must_use]
+pub fn entity_created(change: &Change, entity: &Entity) -> AuditEvent {
+    let mut details = name_and_metadata(entity);
+    details.extend(entity.parent.iter().map(|parent| ("parent".to_owned(), parent.to_string())));
+    details.push(("cascade".to_owned(), entity.cascade.to_string()));
+    of_entity(change, AuditAction::EntityCreated, &entity.id, details)
+}
+
+/// Name or metadata of an entity changed; told with what is gone.
+#[must_use]
+pub fn entity_updated(change: &Change, after: &Entity, before: &Entity) -> AuditEvent {
+    let mut details = name_and_metadata(after);
+    let gone =
+        before.metadata.iter().filter(|(key, value)| after.metadata.get(*key) != Some(*value));
+    details.extend(gone.map(|(key, value)| (format!("was_metadata.{key}"), value.clone())));
+    details
+        .extend((before.name != after.name).then(|| ("was_name".to_owned(), before.name.clone())));
+    of_entity(change, AuditAction::EntityUpdated, &after.id, details)
+}
+
+/// An entity was deleted; `removed` names what went with it, with how many that were.
+#[must_use]
+pub fn entity_deleted(change: &Change, id: &EntityId, removed: &[(&str, u64)]) -> AuditEvent {
+    let details = removed.iter().map(|(what, count)| ((*what).to_owned(), count.to_string()));
+    of_entity(change, AuditAction::EntityDeleted, id, details.collect())
+}
+
+/// Limits replaced those of a level.
+#[must_use]
+pub fn limits_set(
+    change: &Change,
+    level: &Level,
+    new: &LimitsChange,
+    before: &LevelConfig,
+) -> AuditEvent {
+    let mut details = named("limit", &new.limits);
+    details
+        .extend(new.on_unavailable.map(|policy| ("on_unavailable".to_owned(), policy.to_string())));
+    details.extend(named("was", &before.limits));
+    let replaced =
+        before.on_unavailable.filter(|policy| new.on_unavailable.is_some_and(|new| new != *policy));
+    details.extend(replaced.map(|policy| ("was_on_unavailable".to_owned(), policy.to_string())));
+    of_level(change, AuditAction::LimitsSet, level, details)
+}
+
+/// The limits of a level were deleted.
+#[must_use]
+pub fn limits_deleted(change: &Change, level: &Level, before: &LevelConfig) -> AuditEvent {
+    of_level(change, AuditAction::LimitsDeleted, level, named("limit", &before.limits))
+}
+
+/// A flag replaced that of a level.
+#[must_use]
+pub fn flag_set(
+    change: &Change,
+    level: &Level,
+    disabled: Option<bool>,
+    before: Option<bool>,
+) -> AuditEvent {
+    let word = |flag: Option<bool>| flag.map_or("inherited".to_owned(), |flag| flag.to_string());
+    let details = vec![("disabled".to_owned(), word(disabled)), ("was".to_owned(), word(before))];
+    of_level(change, AuditAction::FlagsSet, level, details)
+}
+
+/// A bucket was filled up; told with what each limit gained.
+#[must_use]
+pub fn bucket_reset(
+    change: &Change,
+    request: &ResetRequest<'_>,
+    restored: &Restored,
+) -> AuditEvent {
+    let gained = restored.iter().map(|(name, gained)| (name.to_string(), gained.to_string()));
+    let event = of_entity(change, AuditAction::BucketReset, request.entity, gained.collect());
+    AuditEvent { resource: Some(request.resource.clone()), ..event }
+}
+
+/// Something became of a namespace.
+#[must_use]
+pub fn of_namespace(change: &Change, action: AuditAction, namespace: &Namespace) -> AuditEvent {
+    let details = vec![
+        ("namespace".to_owned(), namespace.name.to_string()),
+        ("id".to_owned(), namespace.id.to_string()),
+    ];
+    event(change, action, AuditSubject::System, None, details)
+}
+
+fn of_entity(change: &Change, action: AuditAction, id: &EntityId, details: Details) -> AuditEvent {
+    event(change, action, AuditSubject::Entity(id.clone()), None, details)
+}
+
+fn of_level(change: &Change, action: AuditAction, level: &Level, details: Details) -> AuditEvent {
+    event(change, action, level.subject(), level.resource_name().cloned(), details)
+}
+
+fn event(
+    change: &Change,
+    action: AuditAction,
+    subject: AuditSubject,
+    resource: Option<ResourceName>,
+    details: Details,
+) -> AuditEvent {
+    let Change { principal, at, event } = change;
+    let (id, at, principal) = (*event, *at, principal.clone());
+    AuditEvent { id, at, subject, action, principal, resource, details }
+}
+
+fn name_and_metadata(entity: &Entity) -> Details {
+    let metadata =
+        entity.metadata.iter().map(|(key, value)| (format!("metadata.{key}"), value.clone()));
+    std::iter::once(("name".to_owned(), entity.name.clone())).chain(metadata).collect()
+}
+
+fn named(name: &str, limits: &[Limit]) -> Details {
+    limits.iter().map(|limit| (name.to_owned(), limit.to_string())).collect()
+}

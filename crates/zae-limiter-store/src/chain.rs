@@ -1,0 +1,317 @@
+//! Decisions over the buckets of a chain, for backends that hold a lock while they decide: loading,
+//! bringing up to date, deciding and writing in the order that is the same everywhere. A backend
+//! loads, saves and owns the atomicity; see [`HeldChain`].
+
+use smallvec::SmallVec;
+use zae_limiter_core::{
+    BucketState, ClosedHour, ConfigStamp, Limit, Milli, Reports, TimeMs, Wait, assess, check_limits,
+};
+
+use crate::{
+    Adjusted, BucketDelta, ConsumeOutcome, LimitsInForce, MemberConfig, MemberTake, Readiness,
+    StoreError, bring_up_to_date,
+};
+
+/// The buckets of one chain, held by their backend: nobody else reads or writes them until the
+/// decision is saved. `member` is an index into the members of the request.
+pub trait HeldChain {
+    /// A [`StoreError`], or what else ends the decision.
+    type Error: From<StoreError>;
+
+    /// Reads the bucket of a member; `None` when there is none. Called once per member, in order,
+    /// until a member stops the chain. `limits` are the caller's, to share their names.
+    fn load(
+        &mut self,
+        member: usize,
+        limits: &[Limit],
+    ) -> Result<Option<&BucketState>, Self::Error>;
+
+    /// The bucket that was loaded, once more.
+    fn loaded(&self, member: usize) -> &BucketState;
+
+    /// The bucket that was loaded, to be changed: the backend saves it.
+    fn loaded_mut(&mut self, member: usize) -> &mut BucketState;
+
+    /// Whether the stored flags disable the member. Asked for a bucket that is not there yet, and
+    /// for a member without limits.
+    fn is_disabled(&mut self, member: usize) -> Result<bool, Self::Error>;
+
+    /// Fails when no bucket may come into being for the member: its namespace is gone.
+    fn check_namespace(&mut self, _member: usize) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    /// Fails when there is no room for that many more buckets. Nothing was changed yet.
+    fn reserve(&mut self, _buckets: usize) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    /// Saves a bucket whole, in the place of the one that was loaded or as a new one.
+    fn save(&mut self, member: usize, bucket: BucketState);
+
+    /// Adds an hour that has ended to the usage history of a bucket that was saved.
+    fn add_usage(&mut self, member: usize, hour: &ClosedHour) -> Result<(), Self::Error>;
+
+    /// What is configured for a member by now; asked when a charge finds its bucket forgotten.
+    fn configured(&mut self, member: usize) -> Result<(MemberConfig, ConfigStamp), Self::Error>;
+}
+
+/// What becomes of one bucket of a chain.
+pub(crate) enum Prepared {
+    /// It is there and fits.
+    Loaded,
+    /// It is there under other limits, or its time was wrong: this is how it continues, granted or
+    /// not. Otherwise the old rate would go on for as long as requests are refused.
+    Synced(Box<BucketState>),
+    /// It is not there: this is how it begins, if granted.
+    New(Box<BucketState>),
+    /// The member has no limits, so there is none.
+    Unlimited,
+}
+
+/// Why a chain is not decided.
+pub(crate) enum Stop<E> {
+    Stale,
+    Disabled,
+    Failed(E),
+}
+
+impl<E> From<E> for Stop<E> {
+    fn from(error: E) -> Stop<E> {
+        Stop::Failed(error)
+    }
+}
+
+impl<E> Stop<E> {
+    pub(crate) fn answer(self, member: usize) -> Result<ConsumeOutcome, E> {
+        match self {
+            Stop::Stale => Ok(ConsumeOutcome::Stale { member }),
+            Stop::Disabled => Ok(ConsumeOutcome::Disabled { member }),
+            Stop::Failed(error) => Err(error),
+        }
+    }
+}
+
+/// Takes from every bucket of the chain or from none.
+pub fn consume<C: HeldChain>(
+    chain: &mut C,
+    members: &[MemberTake<'_>],
+    now: TimeMs,
+) -> Result<ConsumeOutcome, C::Error> {
+    let prepared = match prepare_all(chain, members, now) {
+        Ok(prepared) => prepared,
+        Err((member, stop)) => return stop.answer(member),
+    };
+    let mut reports = assess_all(chain, members, &prepared, now);
+    let is_granted = !is_refusal(&reports);
+    if is_granted {
+        let new = prepared.iter().filter(|ready| matches!(ready, Prepared::New(_))).count();
+        chain.reserve(new)?;
+    }
+    for (member, (ready, take)) in prepared.into_iter().zip(members).enumerate() {
+        let closed = match ready {
+            Prepared::Loaded if is_granted => take_granted(chain.loaded_mut(member), take, now),
+            Prepared::Synced(mut bucket) if !is_granted => {
+                bucket.set_expires_at(take.limits.expiry(now));
+                chain.save(member, *bucket);
+                None
+            }
+            Prepared::Synced(mut bucket) | Prepared::New(mut bucket) if is_granted => {
+                let closed = take_granted(&mut bucket, take, now);
+                chain.save(member, *bucket);
+                closed
+            }
+            _ => None,
+        };
+        if let Some(hour) = closed {
+            chain.add_usage(member, &hour)?;
+        }
+    }
+    if !is_granted {
+        return Ok(ConsumeOutcome::Refused(reports));
+    }
+    for report in &mut reports {
+        report.balance = report.balance.saturating_sub(report.requested);
+    }
+    Ok(ConsumeOutcome::Granted(reports))
+}
+
+/// What [`consume`] would answer. Writes nothing.
+pub fn peek<C: HeldChain>(
+    chain: &mut C,
+    members: &[MemberTake<'_>],
+    now: TimeMs,
+) -> Result<ConsumeOutcome, C::Error> {
+    match prepare_all(chain, members, now) {
+        Ok(prepared) => {
+            let reports = assess_all(chain, members, &prepared, now);
+            Ok(if is_refusal(&reports) {
+                ConsumeOutcome::Refused(reports)
+            } else {
+                ConsumeOutcome::Granted(reports)
+            })
+        }
+        Err((member, stop)) => stop.answer(member),
+    }
+}
+
+/// Charges and gives back after the fact. The bucket of `delta` is member 0 of the chain.
+pub fn adjust<C: HeldChain>(
+    chain: &mut C,
+    delta: &BucketDelta<'_>,
+    now: TimeMs,
+) -> Result<Adjusted, C::Error> {
+    let receipt = &delta.limits.limits;
+    if delta.deltas.iter().any(|change| usize::from(change.limit) >= receipt.len()) {
+        let message =
+            format!("a change of {} names a limit that is not on its receipt", delta.entity);
+        return Err(StoreError::invalid("adjust", message).into());
+    }
+    let limit = |index: u8| &receipt[usize::from(index)];
+    let charge = |bucket: &mut BucketState| -> SmallVec<[ClosedHour; 1]> {
+        let changes = delta.deltas.iter();
+        changes.filter_map(|it| bucket.adjust(limit(it.limit), it.amount, now)).collect()
+    };
+    let (closed, adjusted) = if let Some(bucket) = chain.load(0, receipt)? {
+        for change in delta.deltas {
+            let counted = bucket.check_adjust(limit(change.limit), change.amount, now);
+            counted.map_err(StoreError::from)?;
+        }
+        let bucket = chain.loaded_mut(0);
+        if let Some(last) = bucket.expires_at() {
+            bucket.set_expires_at(delta.limits.expiry(now).or(Some(last)));
+        }
+        (charge(bucket), Adjusted::Applied)
+    } else if delta.deltas.iter().all(|change| change.amount <= Milli::ZERO) {
+        // Forgotten means it was full: a refund has nothing to fill, a charge must not be forgotten
+        // with it.
+        return Ok(Adjusted::Dropped);
+    } else {
+        let (configured, stamp) = chain.configured(0)?;
+        let limits = delta.made_again(configured.limits.as_ref(), stamp);
+        let mut bucket = new_bucket(chain, 0, &limits, now)?;
+        bucket.set_expires_at(limits.expiry(now));
+        let closed = charge(&mut bucket);
+        chain.reserve(1)?;
+        chain.save(0, bucket);
+        (closed, Adjusted::Recreated)
+    };
+    for hour in &closed {
+        chain.add_usage(0, hour)?;
+    }
+    Ok(adjusted)
+}
+
+/// What to do with each bucket of the chain; or which member stops it, and why. Writes nothing.
+#[expect(clippy::type_complexity, reason = "the member is only of use to the caller")]
+fn prepare_all<C: HeldChain>(
+    chain: &mut C,
+    members: &[MemberTake<'_>],
+    now: TimeMs,
+) -> Result<SmallVec<[Prepared; 4]>, (usize, Stop<C::Error>)> {
+    let mut prepared = SmallVec::new();
+    for (member, take) in members.iter().enumerate() {
+        prepared.push(prepare_one(chain, member, take, now).map_err(|stop| (member, stop))?);
+    }
+    Ok(prepared)
+}
+
+fn prepare_one<C: HeldChain>(
+    chain: &mut C,
+    member: usize,
+    take: &MemberTake<'_>,
+    now: TimeMs,
+) -> Result<Prepared, Stop<C::Error>> {
+    match chain.load(member, &take.limits.limits)? {
+        Some(bucket) if !take.is_unlimited() => {
+            return prepare(bucket, take, now);
+        }
+        _ => {}
+    }
+    if take.is_unlimited() {
+        let is_disabled = chain.is_disabled(member)?;
+        return if is_disabled { Err(Stop::Disabled) } else { Ok(Prepared::Unlimited) };
+    }
+    let bucket = new_bucket(chain, member, take.limits, now)?;
+    if bucket.disabled { Err(Stop::Disabled) } else { Ok(Prepared::New(Box::new(bucket))) }
+}
+
+/// What to do with a stored bucket. Does not touch it.
+#[inline]
+pub(crate) fn prepare<E: From<StoreError>>(
+    bucket: &BucketState,
+    take: &MemberTake<'_>,
+    now: TimeMs,
+) -> Result<Prepared, Stop<E>> {
+    // The usual case without the copy.
+    if !bucket.disabled && bucket.matches(&take.limits.limits) && !bucket.is_far_ahead_of(now) {
+        return Ok(Prepared::Loaded);
+    }
+    prepare_copy(bucket, take, now)
+}
+
+/// A sync that fails leaves its bucket unusable, so it works on a copy.
+#[cold]
+fn prepare_copy<E: From<StoreError>>(
+    bucket: &BucketState,
+    take: &MemberTake<'_>,
+    now: TimeMs,
+) -> Result<Prepared, Stop<E>> {
+    check(&take.limits.limits).map_err(E::from)?;
+    let mut copy = Box::new(bucket.clone());
+    let readiness = bring_up_to_date(&mut copy, take, now).map_err(StoreError::from);
+    match readiness.map_err(E::from)? {
+        Readiness::Ready => Ok(Prepared::Loaded),
+        Readiness::Synced => Ok(Prepared::Synced(copy)),
+        Readiness::Stale => Err(Stop::Stale),
+        Readiness::Disabled => Err(Stop::Disabled),
+    }
+}
+
+/// A bucket that is not there yet, with the flag that is stored for it.
+fn new_bucket<C: HeldChain>(
+    chain: &mut C,
+    member: usize,
+    limits: &LimitsInForce,
+    now: TimeMs,
+) -> Result<BucketState, C::Error> {
+    check(&limits.limits)?;
+    chain.check_namespace(member)?;
+    let mut bucket = BucketState::full(&limits.limits, limits.stamp, now);
+    bucket.disabled = chain.is_disabled(member)?;
+    Ok(bucket)
+}
+
+fn check(limits: &[Limit]) -> Result<(), StoreError> {
+    check_limits(limits).map_err(|error| StoreError::invalid("consume", error))
+}
+
+/// Takes what was found to be there, and sets the expiry anew.
+pub(crate) fn take_granted(
+    bucket: &mut BucketState,
+    take: &MemberTake<'_>,
+    now: TimeMs,
+) -> Option<ClosedHour> {
+    let closed = bucket.take(take.takes, now);
+    bucket.set_expires_at(take.limits.expiry(now));
+    closed
+}
+
+fn assess_all<C: HeldChain>(
+    chain: &C,
+    members: &[MemberTake<'_>],
+    prepared: &[Prepared],
+    now: TimeMs,
+) -> Reports {
+    let none = BucketState::full(&[], ConfigStamp::default(), now);
+    let buckets = prepared.iter().enumerate().map(|(member, ready)| match ready {
+        Prepared::Unlimited => &none,
+        Prepared::Loaded => chain.loaded(member),
+        Prepared::Synced(bucket) | Prepared::New(bucket) => &**bucket,
+    });
+    assess(buckets.zip(members.iter().map(|take| take.takes)), now)
+}
+
+fn is_refusal(reports: &Reports) -> bool {
+    reports.iter().any(|report| report.wait != Wait::None)
+}

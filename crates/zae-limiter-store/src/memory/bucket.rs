@@ -1,0 +1,308 @@
+//! Takes, adjustments and views of buckets.
+
+use std::collections::BTreeMap;
+
+use smallvec::SmallVec;
+use zae_limiter_core::{
+    BucketState, ClosedHour, ConfigStamp, Decision, EntityId, Limit, Member, ResourceName, TimeMs,
+    decide,
+};
+
+use super::config::resolve_member;
+use super::room::{ROOM_ATTEMPTS_MAX, Room, too_contended};
+use super::table::{Entry, Key, Locked, UsageLog};
+use super::{MemoryStore, lazily};
+use crate::chain::{self, HeldChain, Prepared, prepare};
+use crate::{
+    Adjusted, BoxFuture, BucketDelta, BucketStore, BucketView, Change, ConsumeOutcome,
+    ConsumeRequest, Cursor, MemberConfig, MemberKey, MemberTake, Page, PageRequest, ResetRequest,
+    Restored, StoreError, StoreFuture, audit,
+};
+
+impl BucketStore for MemoryStore {
+    fn consume<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> StoreFuture<'a, ConsumeOutcome> {
+        lazily(move || self.consume_now(request))
+    }
+
+    fn peek<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> StoreFuture<'a, ConsumeOutcome> {
+        lazily(move || self.peek_now(request))
+    }
+
+    fn adjust<'a>(
+        &'a self,
+        deltas: &'a [BucketDelta<'a>],
+        now: TimeMs,
+    ) -> BoxFuture<'a, Vec<Result<Adjusted, StoreError>>> {
+        lazily(move || deltas.iter().map(|delta| self.adjust_one(delta, now)).collect())
+    }
+
+    fn reset<'a>(
+        &'a self,
+        request: &'a ResetRequest<'a>,
+        change: &'a Change,
+    ) -> StoreFuture<'a, Option<Restored>> {
+        lazily(move || self.reset_now(request, change))
+    }
+
+    fn buckets<'a>(
+        &'a self,
+        entity: &'a EntityId,
+        page: &'a PageRequest,
+    ) -> StoreFuture<'a, Page<BucketView>> {
+        lazily(move || {
+            Ok(self.list(page, |entry| {
+                (entry.entity() == entity.as_str()).then(|| entry.scope.resource.as_str())
+            }))
+        })
+    }
+
+    fn resource_buckets<'a>(
+        &'a self,
+        resource: &'a ResourceName,
+        page: &'a PageRequest,
+    ) -> StoreFuture<'a, Page<BucketView>> {
+        lazily(move || {
+            Ok(self.list(page, |entry| (entry.scope.resource == *resource).then(|| entry.entity())))
+        })
+    }
+}
+
+impl MemoryStore {
+    /// [`BucketStore::consume`] without the future. For one existing bucket: one hash, one lock, no
+    /// allocation.
+    pub fn consume_now(&self, request: &ConsumeRequest<'_>) -> Result<ConsumeOutcome, StoreError> {
+        request.check("consume")?;
+        if let [member] = request.members
+            && !member.is_unlimited()
+            && let Some(outcome) = self.consume_existing(member, request.now)?
+        {
+            return Ok(outcome);
+        }
+        self.decide("consume", &self.keys(request), request.now, |chain| {
+            chain::consume(chain, request.members, request.now)
+        })
+    }
+
+    /// The usual case, made cheap: one member whose bucket is there. `None` when it is not.
+    fn consume_existing(
+        &self,
+        member: &MemberTake<'_>,
+        now: TimeMs,
+    ) -> Result<Option<ConsumeOutcome>, StoreError> {
+        let key = self.key(member.entity, member.resource);
+        let mut shard = self.shared.lock_of(&key);
+        let Some((entry, usage)) = shard.find_mut(&key) else { return Ok(None) };
+        let expires_at = member.limits.expiry(now);
+        match prepare(&entry.state, member, now) {
+            Ok(Prepared::Synced(mut state)) => {
+                state.set_expires_at(expires_at);
+                entry.state = *state;
+            }
+            Ok(_) => {}
+            Err(stop) => return stop.answer(0).map(Some),
+        }
+        Ok(Some(
+            match decide(&mut [Member { bucket: &mut entry.state, takes: member.takes }], now) {
+                Decision::Granted { reports, closed } => {
+                    entry.state.set_expires_at(expires_at);
+                    for (_, hour) in closed {
+                        usage.add(entry, &hour, self.shared.options.usage_rows_max);
+                    }
+                    ConsumeOutcome::Granted(reports)
+                }
+                Decision::Refused { reports } => ConsumeOutcome::Refused(reports),
+            },
+        ))
+    }
+
+    /// Decides over buckets whose shards are locked: one step for everybody else. When there is no
+    /// room for a new bucket, others are forgotten and the decision is made afresh.
+    fn decide<T>(
+        &self,
+        operation: &'static str,
+        keys: &[Key<'_>],
+        now: TimeMs,
+        decide: impl Fn(&mut LockedChain<'_, '_>) -> Result<T, Halt>,
+    ) -> Result<T, StoreError> {
+        let mut room = Room::none(&self.shared);
+        for _ in 0..ROOM_ATTEMPTS_MAX {
+            let locked = self.shared.lock_all(keys);
+            let mut chain = LockedChain { store: self, locked, keys, room: &mut room };
+            match decide(&mut chain) {
+                Ok(answer) => return Ok(answer),
+                Err(Halt::Failed(error)) => return Err(error.during(operation)),
+                Err(Halt::NoRoom { buckets }) => {
+                    // Looking for buckets to forget locks other shards, so these are let go.
+                    drop(chain);
+                    room.evict(buckets, now, operation)?;
+                }
+            }
+        }
+        Err(too_contended(operation))
+    }
+
+    fn peek_now(&self, request: &ConsumeRequest<'_>) -> Result<ConsumeOutcome, StoreError> {
+        request.check("peek")?;
+        self.decide("peek", &self.keys(request), request.now, |chain| {
+            chain::peek(chain, request.members, request.now)
+        })
+    }
+
+    pub(super) fn adjust_one(
+        &self,
+        delta: &BucketDelta<'_>,
+        now: TimeMs,
+    ) -> Result<Adjusted, StoreError> {
+        let key = self.key(delta.entity, delta.resource);
+        self.decide("adjust", &[key], now, |chain| chain::adjust(chain, delta, now))
+    }
+
+    fn reset_now(
+        &self,
+        request: &ResetRequest<'_>,
+        change: &Change,
+    ) -> Result<Option<Restored>, StoreError> {
+        let key = self.key(request.entity, request.resource);
+        let mut shard = self.shared.lock_of(&key);
+        let mut directory = self.shared.write_directory();
+        let tenant = directory.tenant_mut(self.number);
+        if !tenant.is_active() {
+            return Err(StoreError::namespace_gone("reset"));
+        }
+        let Some((entry, _)) = shard.find_mut(&key) else { return Ok(None) };
+        let restored = entry.state.reset(request.only, change.at);
+        let event = audit::bucket_reset(change, request, &restored);
+        tenant.audit.record(event, self.shared.options.audit_events_max);
+        Ok(Some(restored))
+    }
+
+    /// The buckets for which `sort_key` has one, in its order. Keeps no more of them in memory than
+    /// the page holds.
+    fn list(
+        &self,
+        page: &PageRequest,
+        sort_key: impl for<'e> Fn(&'e Entry) -> Option<&'e str>,
+    ) -> Page<BucketView> {
+        let after = page.cursor().map_or("", |cursor| cursor.0.as_str());
+        let size = usize::try_from(page.limit()).unwrap_or(usize::MAX);
+        let mut found: BTreeMap<String, BucketView> = BTreeMap::new();
+        let mut is_last = true;
+        self.shared.each_shard(|shard| {
+            for entry in shard.table.iter().filter(|entry| entry.scope.number == self.number) {
+                let Some(key) = sort_key(entry).filter(|key| *key > after) else { continue };
+                if found.len() < size
+                    || found.last_key_value().is_some_and(|(last, _)| key < last.as_str())
+                {
+                    found.insert(key.to_owned(), entry.view());
+                } else {
+                    is_last = false;
+                }
+                if found.len() > size {
+                    found.pop_last();
+                    is_last = false;
+                }
+            }
+        });
+        let next =
+            found.last_key_value().filter(|_| !is_last).map(|(last, _)| Cursor(last.clone()));
+        Page { items: found.into_values().collect(), next }
+    }
+
+    fn keys<'a>(&self, request: &ConsumeRequest<'a>) -> SmallVec<[Key<'a>; 4]> {
+        request.members.iter().map(|member| self.key(member.entity, member.resource)).collect()
+    }
+}
+
+/// The buckets of a chain, with their shards locked.
+struct LockedChain<'c, 's> {
+    store: &'c MemoryStore,
+    locked: Locked<'c>,
+    keys: &'c [Key<'c>],
+    room: &'c mut Room<'s>,
+}
+
+/// Why a decision ends early.
+enum Halt {
+    NoRoom { buckets: usize },
+    Failed(StoreError),
+}
+
+impl From<StoreError> for Halt {
+    fn from(error: StoreError) -> Halt {
+        Halt::Failed(error)
+    }
+}
+
+/// Why a bucket can be counted on.
+const THERE: &str = "a bucket that was there stays there while its shard is locked";
+
+impl LockedChain<'_, '_> {
+    fn entry_mut(&mut self, member: usize) -> (&mut Entry, &mut UsageLog) {
+        let key = &self.keys[member];
+        self.locked.shard_mut(key).find_mut(key).expect(THERE)
+    }
+}
+
+impl HeldChain for LockedChain<'_, '_> {
+    type Error = Halt;
+
+    fn load(&mut self, member: usize, _: &[Limit]) -> Result<Option<&BucketState>, Halt> {
+        let key = &self.keys[member];
+        Ok(self.locked.shard(key).find(key).map(|entry| &entry.state))
+    }
+
+    fn loaded(&self, member: usize) -> &BucketState {
+        let key = &self.keys[member];
+        &self.locked.shard(key).find(key).expect(THERE).state
+    }
+
+    fn loaded_mut(&mut self, member: usize) -> &mut BucketState {
+        &mut self.entry_mut(member).0.state
+    }
+
+    /// Whoever disables a member has written the directory before it says so.
+    fn is_disabled(&mut self, member: usize) -> Result<bool, Halt> {
+        let Key { entity, resource, .. } = self.keys[member];
+        let directory = self.store.shared.read_directory();
+        Ok(directory.tenant(self.store.number).config.is_disabled(entity.as_str(), resource))
+    }
+
+    fn check_namespace(&mut self, _: usize) -> Result<(), Halt> {
+        let directory = self.store.shared.read_directory();
+        match directory.tenant(self.store.number).may_create_buckets() {
+            true => Ok(()),
+            false => Err(StoreError::namespace_gone("consume").into()),
+        }
+    }
+
+    fn reserve(&mut self, buckets: usize) -> Result<(), Halt> {
+        if self.room.reserve(buckets) { Ok(()) } else { Err(Halt::NoRoom { buckets }) }
+    }
+
+    fn save(&mut self, member: usize, bucket: BucketState) {
+        let key = &self.keys[member];
+        let shard = self.locked.shard_mut(key);
+        match shard.find_mut(key) {
+            Some((entry, _)) => entry.state = bucket,
+            None => {
+                self.room.spend();
+                shard.insert(key, self.store.shared.scope(key), bucket);
+            }
+        }
+    }
+
+    fn add_usage(&mut self, member: usize, hour: &ClosedHour) -> Result<(), Halt> {
+        let rows_max = self.store.shared.options.usage_rows_max;
+        let (entry, usage) = self.entry_mut(member);
+        usage.add(entry, hour, rows_max);
+        Ok(())
+    }
+
+    fn configured(&mut self, member: usize) -> Result<(MemberConfig, ConfigStamp), Halt> {
+        let Key { entity, resource, .. } = self.keys[member];
+        let directory = self.store.shared.read_directory();
+        let config = &directory.tenant(self.store.number).config;
+        let member = resolve_member(config, &MemberKey { entity, resource });
+        Ok((member, ConfigStamp(config.generation)))
+    }
+}
