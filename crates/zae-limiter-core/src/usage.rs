@@ -5,12 +5,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::name::{EntityId, LimitName, ResourceName, shown};
+use crate::time::{DAY_MS, Date, HOUR_MS, SECOND_MS, Year, rfc3339};
 use crate::units::{Milli, TimeMs};
-
-mod calendar;
-
-use calendar::{DAY_MS, Date, HOUR_MS, SECOND_MS, Year};
-pub use calendar::{TimeTextError, parse_rfc3339, rfc3339};
 
 /// The span of time one usage snapshot covers. Windows are those of the calendar in UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -224,6 +220,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::time::parse_rfc3339;
 
     fn at(text: &str) -> TimeMs {
         parse_rfc3339(text).expect("a valid time")
