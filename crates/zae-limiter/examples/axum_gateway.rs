@@ -53,7 +53,7 @@ async fn chat(
         Request::new(key, "gpt-4").take("rpm", 1).take("tpm", ESTIMATE).on_drop(OnDrop::Commit);
     let lease = gateway.limiter.acquire(request).await?;
     Ok((
-        AppendHeaders(headers::granted(lease.limits())),
+        AppendHeaders(headers::granted(lease.statuses())),
         Body::from_stream(answer(gateway.model, lease)),
     ))
 }

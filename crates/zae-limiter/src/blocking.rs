@@ -29,7 +29,7 @@ use zae_limiter_store::{
     LimitsChange, Namespace, OnUnavailable, Page, PageRequest, Purged, Swept, UsageQuery,
 };
 
-use crate::inflight::within;
+use crate::deadline::timeout;
 use crate::{
     AcquireError, Availability, Builder, CacheStats, CapacityScope, CommitError, CreatedEntity,
     Degraded, Error, IntoName, Invalid, Reached, Request, Resolved, ResourceCapacity, Settled,
@@ -80,7 +80,7 @@ impl Runtime {
         let (stop, stopped) = oneshot::channel::<crate::RateLimiter>();
         let run = async move {
             if let Ok(limiter) = stopped.await {
-                within(limiter.clock(), DRAIN_AT_END, limiter.drain()).await;
+                timeout(limiter.clock(), DRAIN_AT_END, limiter.drain()).await;
             }
         };
         std::thread::Builder::new()
@@ -560,9 +560,10 @@ impl Lease {
         self.runtime.wait(async move { lease.flush().await })
     }
 
-    /// See [`crate::Lease::limits`].
-    pub fn limits(&self) -> &[LimitStatus] {
-        self.lease.limits()
+    /// See [`crate::Lease::statuses`].
+    #[must_use]
+    pub fn statuses(&self) -> &[LimitStatus] {
+        self.lease.statuses()
     }
 
     /// See [`crate::Lease::used`].

@@ -56,32 +56,24 @@
 #[cfg(feature = "axum")]
 pub mod axum;
 pub mod blocking;
-mod breaker;
-mod cache;
+mod deadline;
 mod error;
 pub mod headers;
-mod inflight;
 mod lease;
 mod limiter;
 pub mod metrics;
-mod plan;
-mod request;
-mod settler;
 #[cfg(feature = "serde")]
 pub mod wire;
 
-pub use cache::CacheStats;
 pub use error::{
     AcquireError, CommitError, Disabled, Error, Invalid, NoLimits, OutageReason, Unavailable,
     UndeclaredLimit,
 };
-pub use lease::{Degraded, Lease};
+pub use lease::{Degraded, Lease, Settled};
 pub use limiter::{
-    Availability, Builder, CapacityScope, CreatedEntity, EntityCapacity, EntityWarning,
-    RateLimiter, Reached, Resolved, ResolvedMember, ResourceCapacity,
+    Availability, Builder, CacheStats, CapacityScope, CreatedEntity, EntityCapacity, EntityWarning,
+    OnDrop, RateLimiter, Reached, Request, Resolved, ResolvedMember, ResourceCapacity,
 };
-pub use request::{OnDrop, Request};
-pub use settler::Settled;
 
 pub use zae_limiter_core as core;
 pub use zae_limiter_core::{

@@ -91,7 +91,7 @@ impl From<&Lease> for Decision {
             degraded: lease.degraded().is_some(),
             contended: false,
             retry_after_ms: Some(0),
-            limits: lease.limits().iter().map(Status::from).collect(),
+            limits: lease.statuses().iter().map(Status::from).collect(),
         }
     }
 }

@@ -271,7 +271,7 @@ impl World {
         );
         let seen = match limiter.acquire(request()).await {
             Ok(lease) => {
-                let seen = lease.limits()[0].limit.capacity();
+                let seen = lease.statuses()[0].limit.capacity();
                 lease.commit().await.unwrap();
                 self.coverage.granted += 1;
                 seen

@@ -10,9 +10,9 @@ use zae_limiter_store::{
 };
 
 use super::RateLimiter;
-use crate::cache::LEND_MAX;
+use super::cache::LEND_MAX;
+use crate::deadline::timeout;
 use crate::error::{Error, Invalid};
-use crate::inflight::within;
 use crate::metrics;
 
 /// An entity as created, and what looks odd about it.
@@ -309,7 +309,7 @@ impl RateLimiter {
         let deadline: Duration = self.shared.settings.admin_deadline;
         let _span = tracing::debug_span!("admin", operation);
         let stopwatch = self.stopwatch();
-        let answer = within(self.clock(), deadline, call).await;
+        let answer = timeout(self.clock(), deadline, call).await;
         stopwatch.stop(self.clock(), metrics::admin_took);
         match answer {
             Some(result) => Ok(result?),

@@ -9,10 +9,10 @@ use zae_limiter_core::{
 };
 use zae_limiter_store::{Clock, Entropy, OnUnavailable, Store, SystemClock, SystemEntropy};
 
+use super::breaker::Breaker;
 use super::{RateLimiter, Settings, Shared};
-use crate::breaker::Breaker;
 use crate::error::Error;
-use crate::settler::Settler;
+use crate::lease::Settler;
 
 /// Options of a [`RateLimiter`]. Nothing here is stored.
 #[must_use = "a builder does nothing until build() is called"]

@@ -8,8 +8,8 @@ use zae_limiter_store::{
 };
 
 use super::RateLimiter;
+use crate::deadline::timeout;
 use crate::error::Error;
-use crate::inflight::within;
 
 /// Pages a query that has to see everything may read: a hundred million windows or buckets.
 const PAGES_MAX: usize = 100_000;
@@ -171,7 +171,7 @@ impl RateLimiter {
 
     /// True when the store answers within the acquire deadline. Never fails.
     pub async fn is_available(&self) -> bool {
-        within(self.clock(), self.shared.settings.deadline, self.store().ping())
+        timeout(self.clock(), self.shared.settings.deadline, self.store().ping())
             .await
             .is_some_and(|answer| answer.is_ok())
     }

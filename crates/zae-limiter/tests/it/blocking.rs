@@ -23,7 +23,7 @@ fn left(limiter: &RateLimiter) -> i64 {
 fn a_lease_from_a_plain_thread() {
     let limiter = limiter();
     let lease = limiter.acquire(Request::new("key", "gpt-4").take("tpd", 100)).unwrap();
-    assert_eq!(lease.limits()[0].available, 900);
+    assert_eq!(lease.statuses()[0].available, 900);
     lease.consume([("tpd", 50)]).unwrap();
     lease.record("tpd", 120).unwrap();
     lease.flush().unwrap();

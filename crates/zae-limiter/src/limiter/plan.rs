@@ -2,25 +2,27 @@
 //! its lease as the receipt.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 use zae_limiter_core::{
-    EntityId, LimitName, LimitStatus, Milli, Reports, ResourceName, Take, TimeMs,
+    EntityId, Limit, LimitName, LimitSource, LimitStatus, Milli, Reports, ResourceName, Take,
+    TimeMs,
 };
 use zae_limiter_store::{
-    Adjusted, BoxFuture, BucketDelta, ConsumeOutcome, ConsumeRequest, Delta, LimitsInForce,
-    MemberTake, Store, StoreError,
+    BoxFuture, ConsumeOutcome, ConsumeRequest, LimitsInForce, MemberTake, Store, StoreError,
 };
+
+use super::RateLimiter;
+use super::chain::Chain;
+use super::request::Request;
+use crate::error::{AcquireError, Disabled, Invalid, NoLimits};
+use crate::metrics;
 
 /// Signed amounts, one per declared limit.
 pub(crate) type Amounts = SmallVec<[Milli; 2]>;
 
-/// A consume on its way; it outlives the caller that asked for it.
+/// A consume that was started; it outlives the caller that asked for it.
 pub(crate) type ConsumeInFlight = BoxFuture<'static, Result<ConsumeOutcome, StoreError>>;
-
-/// An adjust on its way.
-pub(crate) type AdjustInFlight = BoxFuture<'static, Vec<Result<Adjusted, StoreError>>>;
 
 /// The buckets of one request.
 #[derive(Debug)]
@@ -28,8 +30,7 @@ pub(crate) struct Plan {
     pub(crate) resource: ResourceName,
     /// Leave limits with no amount out of the decision instead of asking whether they are in debt.
     pub(crate) skip_zero: bool,
-    /// The caller first, then its ancestors, those without limits included: they may be switched
-    /// off.
+    /// The caller first, then its ancestors, those without limits included: they may be disabled.
     pub(crate) members: SmallVec<[PlannedMember; 1]>,
 }
 
@@ -39,7 +40,7 @@ pub(crate) struct PlannedMember {
     pub(crate) entity: EntityId,
     pub(crate) limits: LimitsInForce,
     pub(crate) shares: SmallVec<[Share; 2]>,
-    /// The declared limits it does not have.
+    /// The declared limits that this member does not have.
     pub(crate) absent: SmallVec<[LimitName; 1]>,
 }
 
@@ -109,7 +110,7 @@ impl Plan {
         self.members.iter().zip(takes).map(member_take).collect()
     }
 
-    /// What the reports of a decision mean in words.
+    /// The reports of a decision, with names instead of indices.
     pub(crate) fn statuses(&self, reports: &Reports) -> Vec<LimitStatus> {
         let status = |report: &zae_limiter_core::LimitReport| {
             let member = &self.members[usize::from(report.member)];
@@ -151,101 +152,97 @@ impl Plan {
     }
 }
 
-/// Bucket writes that settle a lease: each is independent of the others.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Settlement {
-    pub(crate) parts: SmallVec<[Part; 1]>,
-    /// Credits left out because their charge may not have landed: counted as lost by whoever sends
-    /// the rest.
-    pub(crate) withheld: usize,
-}
-
-/// The write to one bucket.
-#[derive(Clone, Debug)]
-pub(crate) struct Part {
-    pub(crate) plan: Arc<Plan>,
-    pub(crate) member: usize,
-    pub(crate) deltas: SmallVec<[Delta; 2]>,
-    /// The same for every attempt.
-    operation: u64,
-}
-
-/// Numbers the changes of this process; 0 is none.
-static OPERATIONS: AtomicU64 = AtomicU64::new(1);
-
-impl Settlement {
-    /// Adds `amounts` (positive charges, negative gives back) to every bucket of `plan`. Zeroes are
-    /// left out.
-    pub(crate) fn add(&mut self, plan: &Arc<Plan>, amounts: &Amounts) {
-        for (index, member) in plan.members.iter().enumerate() {
-            let delta = |share: &Share| Delta {
-                limit: share.limit,
-                amount: amounts[usize::from(share.declared)],
-            };
-            let deltas: SmallVec<[Delta; 2]> = member
-                .shares
-                .iter()
-                .map(delta)
-                .filter(|delta| delta.amount != Milli::ZERO)
-                .collect();
-            if !deltas.is_empty() {
-                // Only different from all others: no ordering needed.
-                let operation = OPERATIONS.fetch_add(1, Ordering::Relaxed);
-                self.parts.push(Part { plan: Arc::clone(plan), member: index, deltas, operation });
-            }
+impl RateLimiter {
+    /// Which buckets `request` takes from.
+    pub(super) fn plan(
+        &self,
+        request: &Request,
+        resource: &ResourceName,
+        chain: &Chain,
+    ) -> Result<Arc<Plan>, AcquireError> {
+        if let Some((entity, cached)) =
+            chain.iter().find(|(_, cached)| cached.config.disabled_by.is_some())
+        {
+            let level = cached.config.disabled_by.clone();
+            return Err(
+                Disabled { entity: entity.clone(), resource: resource.clone(), level }.into()
+            );
         }
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.parts.is_empty()
-    }
-
-    /// Starts the writes. The future owns everything it needs.
-    pub(crate) fn send(&self, store: Arc<dyn Store>, now: TimeMs) -> AdjustInFlight {
-        let parts = self.parts.clone();
-        Box::pin(async move {
-            let deltas: SmallVec<[BucketDelta<'_>; 2]> = parts.iter().map(Part::as_delta).collect();
-            store.adjust(&deltas, now).await
-        })
-    }
-
-    /// What is left to do after these results, and how many credits had to be given up. A charge of
-    /// unknown fate is sent again (over-charging is the safe direction), a credit of unknown fate
-    /// is not (giving back twice would mint).
-    pub(crate) fn after(mut self, results: &[Result<Adjusted, StoreError>]) -> (Settlement, usize) {
-        let mut given_up = 0;
-        let mut index = 0;
-        self.parts.retain(|part| {
-            // A store that answers with too few results has not told us the fate of the rest.
-            let result = results.get(index);
-            index += 1;
-            match result {
-                Some(Ok(_)) => false,
-                Some(Err(error)) if !error.fate_unknown() => true,
-                _ => {
-                    part.deltas.retain(|delta| {
-                        delta.amount > Milli::ZERO || {
-                            given_up += 1;
-                            false
-                        }
-                    });
-                    !part.deltas.is_empty()
+        let mut members: SmallVec<[PlannedMember; 1]> = SmallVec::new();
+        for (index, (entity, cached)) in chain.iter().enumerate() {
+            let call = if index == 0 { request.limits.as_ref() } else { None };
+            let fallback = if index == 0 { request.fallback_limits.as_ref() } else { None };
+            let limits = match call {
+                Some(limits) => {
+                    metrics::overrides();
+                    Some(self.unstored(limits, LimitSource::Call, cached))
                 }
-            }
-        });
-        (self, given_up)
+                None => self.limits_of(cached).or_else(|| {
+                    fallback.map(|limits| self.unstored(limits, LimitSource::Fallback, cached))
+                }),
+            };
+            // A member without limits goes with the others: the store looks whether it is disabled.
+            let (limits, (shares, absent)) = match limits {
+                Some(limits) => {
+                    let parts = shares(&request.amounts, &limits.limits);
+                    (limits, parts)
+                }
+                None => (LimitsInForce::none(cached.stamp), Default::default()),
+            };
+            members.push(PlannedMember { entity: entity.clone(), limits, shares, absent });
+        }
+        let plan = Plan { resource: resource.clone(), skip_zero: request.skip_zero, members };
+        check_names(&plan, &request.amounts, &chain[0].0)?;
+        Ok(Arc::new(plan))
     }
 }
 
-impl Part {
-    fn as_delta(&self) -> BucketDelta<'_> {
-        let member = &self.plan.members[self.member];
-        BucketDelta {
-            entity: &member.entity,
-            resource: &self.plan.resource,
-            limits: &member.limits,
-            deltas: &self.deltas,
-            operation: self.operation,
+/// The declared limits that are among `limits`, and those that are not.
+fn shares(
+    declared: &[(LimitName, Milli)],
+    limits: &[Limit],
+) -> (SmallVec<[Share; 2]>, SmallVec<[LimitName; 1]>) {
+    let (mut shares, mut absent) = (SmallVec::new(), SmallVec::new());
+    for (declared, (name, _)) in (0u8..).zip(declared) {
+        match (0u8..).zip(limits).find(|(_, limit)| limit.name() == name) {
+            Some((limit, _)) => shares.push(Share { declared, limit }),
+            None => absent.push(name.clone()),
         }
     }
+    (shares, absent)
+}
+
+/// Every declared name must be known to somebody: a typo must not mean "unlimited".
+fn check_names(
+    plan: &Plan,
+    declared: &[(LimitName, Milli)],
+    entity: &EntityId,
+) -> Result<(), AcquireError> {
+    if plan.members.iter().all(|member| member.limits.limits.is_empty()) {
+        return Err(NoLimits { entity: entity.clone(), resource: plan.resource.clone() }.into());
+    }
+    for (index, (limit, _)) in (0u8..).zip(declared) {
+        if !plan
+            .members
+            .iter()
+            .any(|member| member.shares.iter().any(|share| share.declared == index))
+        {
+            let mut known: Vec<LimitName> = plan
+                .members
+                .iter()
+                .flat_map(|member| member.limits.limits.iter())
+                .map(|limit| limit.name().clone())
+                .collect();
+            known.sort();
+            known.dedup();
+            let unknown = Invalid::UnknownLimit {
+                limit: limit.clone(),
+                entity: entity.clone(),
+                resource: plan.resource.clone(),
+                known,
+            };
+            return Err(unknown.into());
+        }
+    }
+    Ok(())
 }
