@@ -5,7 +5,8 @@ use std::fmt;
 #[cfg(feature = "dynamodb")]
 use zae_limiter::StoreError;
 use zae_limiter::{
-    AcquireError, CommitError, EntityId, Error, Invalid, OutageReason, ResourceName, StoreErrorKind,
+    AcquireError, CommitError, EntityId, Error, ErrorKind, Invalid, OutageReason, ResourceName,
+    StoreErrorKind,
 };
 
 use crate::again::Again;
@@ -70,8 +71,9 @@ impl Failure {
         }
     }
 
-    /// The store failed, and there is more to say about it than the store knows.
-    pub(crate) fn of_store(kind: StoreErrorKind, message: impl Into<String>) -> Failure {
+    /// A call failed, and there is more to say about it than the library knows.
+    pub(crate) fn of_error(error: &Error, message: impl Into<String>) -> Failure {
+        let kind = kind_of(error);
         Failure { kind: kind.as_str(), message: message.into(), hint: None, exit: exit_of(kind) }
     }
 
@@ -197,9 +199,17 @@ fn of_error(error: &Error, again: &Again) -> Report {
         Error::Store(error) => without_methods(error.message()),
         other => other.to_string(),
     };
-    Report {
-        exit: exit_of(error.kind()),
-        ..Report::new(error.kind().as_str(), again.completed(&message))
+    let kind = kind_of(error);
+    Report { exit: exit_of(kind), ..Report::new(kind.as_str(), again.completed(&message)) }
+}
+
+/// The kind that output names: an error that no store made is named like those of a store.
+fn kind_of(error: &Error) -> StoreErrorKind {
+    match error.kind() {
+        ErrorKind::Store(kind) => kind,
+        ErrorKind::Invalid => StoreErrorKind::Invalid,
+        ErrorKind::Deadline => StoreErrorKind::Unavailable,
+        _ => StoreErrorKind::State,
     }
 }
 

@@ -21,12 +21,12 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use zae_limiter_core::{
-    AuditEvent, Entity, EntityId, Limit, LimitName, LimitStatus, NamespaceId, NamespaceName,
-    Principal, ResourceName, UsageSnapshot, UsageSummary,
+    AuditEvent, Entity, EntityId, LimitName, LimitStatus, NamespaceId, NamespaceName, Principal,
+    ResourceName, UsageSnapshot, UsageSummary,
 };
 use zae_limiter_store::{
     AuditQuery, BucketView, DeletedEntity, EntityDraft, EntityUpdate, Level, LevelConfig,
-    LimitsChange, Namespace, OnUnavailable, Page, PageRequest, Purged, Swept, UsageQuery,
+    LimitsChange, Namespace, Page, PageRequest, Purged, Swept, UsageQuery,
 };
 
 use crate::deadline::timeout;
@@ -309,31 +309,9 @@ impl RateLimiter {
     }
 
     /// See [`crate::RateLimiter::set_limits`].
-    pub fn set_limits(
-        &self,
-        level: &Level,
-        limits: impl IntoIterator<Item = Limit>,
-    ) -> Result<u64, Error> {
-        let (level, limits) = (level.clone(), limits.into_iter().collect::<Vec<_>>());
-        self.wait(|limiter| async move { limiter.set_limits(&level, limits).await })
-    }
-
-    /// See [`crate::RateLimiter::change_limits`].
-    pub fn change_limits(&self, level: &Level, change: LimitsChange) -> Result<u64, Error> {
-        let level = level.clone();
-        self.wait(|limiter| async move { limiter.change_limits(&level, change).await })
-    }
-
-    /// See [`crate::RateLimiter::set_system_defaults`].
-    pub fn set_system_defaults(
-        &self,
-        limits: impl IntoIterator<Item = Limit>,
-        on_unavailable: Option<OnUnavailable>,
-    ) -> Result<u64, Error> {
-        let limits = limits.into_iter().collect::<Vec<_>>();
-        self.wait(
-            |limiter| async move { limiter.set_system_defaults(limits, on_unavailable).await },
-        )
+    pub fn set_limits(&self, level: &Level, change: impl Into<LimitsChange>) -> Result<u64, Error> {
+        let (level, change) = (level.clone(), change.into());
+        self.wait(|limiter| async move { limiter.set_limits(&level, change).await })
     }
 
     /// See [`crate::RateLimiter::level`].
@@ -432,13 +410,13 @@ impl RateLimiter {
         self.wait(|limiter| async move { limiter.namespaces(&page).await })
     }
 
-    /// See [`crate::RateLimiter::show_namespace`].
-    pub fn show_namespace(
+    /// See [`crate::RateLimiter::namespace_info`].
+    pub fn namespace_info(
         &self,
         name: impl IntoName<NamespaceName>,
     ) -> Result<Option<Namespace>, Error> {
         let name = name.into_name()?;
-        self.wait(|limiter| async move { limiter.show_namespace(name).await })
+        self.wait(|limiter| async move { limiter.namespace_info(name).await })
     }
 
     /// See [`crate::RateLimiter::delete_namespace`].

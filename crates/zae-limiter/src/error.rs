@@ -278,15 +278,30 @@ pub enum Error {
     NoRuntime,
 }
 
+/// The kind of an [`Error`], for callers that act on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The call cannot be right, and no store was asked. Fix the call.
+    Invalid,
+    /// The store refused or failed. Its kind says what to do.
+    Store(StoreErrorKind),
+    /// The store did not answer in time. A write may have been applied: look before you repeat it.
+    Deadline,
+    /// The limiter was built outside of a tokio runtime. Build it inside one, or use
+    /// [`crate::blocking`].
+    NoRuntime,
+}
+
 impl Error {
-    /// What to act on.
+    /// The kind of error, by what to do about it.
     #[must_use]
-    pub fn kind(&self) -> StoreErrorKind {
+    pub fn kind(&self) -> ErrorKind {
         match self {
-            Error::Invalid(_) => StoreErrorKind::Invalid,
-            Error::Store(error) => error.kind(),
-            Error::Deadline { .. } => StoreErrorKind::Unavailable,
-            Error::NoRuntime => StoreErrorKind::State,
+            Error::Invalid(_) => ErrorKind::Invalid,
+            Error::Store(error) => ErrorKind::Store(error.kind()),
+            Error::Deadline { .. } => ErrorKind::Deadline,
+            Error::NoRuntime => ErrorKind::NoRuntime,
         }
     }
 }

@@ -66,8 +66,8 @@ pub mod metrics;
 pub mod wire;
 
 pub use error::{
-    AcquireError, CommitError, Disabled, Error, Invalid, NoLimits, OutageReason, Unavailable,
-    UndeclaredLimit,
+    AcquireError, CommitError, Disabled, Error, ErrorKind, Invalid, NoLimits, OutageReason,
+    Unavailable, UndeclaredLimit,
 };
 pub use lease::{Degraded, Lease, Settled};
 pub use limiter::{
@@ -75,7 +75,7 @@ pub use limiter::{
     OnDrop, RateLimiter, Reached, Request, Resolved, ResolvedMember, ResourceCapacity,
 };
 
-pub use zae_limiter_core as core;
+pub use zae_limiter_core as domain;
 pub use zae_limiter_core::{
     AuditAction, AuditEvent, AuditSubject, Entity, EntityId, EventId, IntoName, Limit, LimitError,
     LimitName, LimitSource, LimitStatus, Milli, NameError, NamespaceId, NamespaceName, Principal,

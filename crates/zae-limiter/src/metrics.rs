@@ -1,6 +1,6 @@
 //! The metrics, in one place: counters, gauges and one histogram through the
-//! [`metrics`](https://docs.rs/metrics) facade. `docs/metrics.md` is generated from [`ALL`] and
-//! checked by a test.
+//! [`metrics`](https://docs.rs/metrics) facade. `docs/metrics.md` lists them; a test compares the page
+//! with this file.
 //!
 //! Without a recorder nothing is kept. With one, for example `metrics-exporter-prometheus`:
 //!
@@ -14,6 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// What kind of number a metric is.
+#[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
@@ -25,19 +26,8 @@ pub enum Kind {
     Histogram,
 }
 
-impl Kind {
-    /// The word used in the reference.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram => "histogram",
-        }
-    }
-}
-
 /// One metric.
+#[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metric {
     /// Its name.
@@ -101,7 +91,8 @@ const STORE_SECONDS: Metric = Metric {
            `admin`. Timed from `describe` on, and not for the in-memory store.",
 };
 
-/// Every metric there is.
+/// Every metric; for the page in the documentation.
+#[doc(hidden)]
 pub const ALL: [Metric; 14] = [
     GRANTED,
     REFUSED,
@@ -245,27 +236,4 @@ pub(crate) fn settle_took(time: Duration) {
 
 pub(crate) fn admin_took(time: Duration) {
     metrics::histogram!(STORE_SECONDS.name, "operation" => "admin").record(time);
-}
-
-/// The page `docs/metrics.md`.
-#[must_use]
-pub fn reference() -> String {
-    let mut page = String::from(
-        "# Metrics\n\nThe library reports through the [`metrics`](https://docs.rs/metrics) facade and keeps nothing itself. Install any \
-         recorder\nand describe the metrics to it. With `metrics-exporter-prometheus`:\n\n```rust,ignore\n\
-         metrics_exporter_prometheus::PrometheusBuilder::new().install()?; // serves :9000/metrics\n\
-         zae_limiter::metrics::describe();                                 // after the recorder is installed\n```\n\n\
-         `describe` also sets the counters without a label to zero, so that they are there before their first event,\n\
-         and answers of the store are timed only after it: a program without a recorder should not pay for reading the clock.\n\
-         No label carries an entity, a resource or a namespace.\n\n| metric | kind | what it says |\n|---|---|---|\n",
-    );
-    for metric in ALL {
-        page.push_str(&format!(
-            "| `{}` | {} | {} |\n",
-            metric.name,
-            metric.kind.as_str(),
-            metric.help
-        ));
-    }
-    page
 }

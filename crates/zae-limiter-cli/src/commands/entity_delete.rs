@@ -1,7 +1,7 @@
 //! `entity delete`.
 
 use serde::Serialize;
-use zae_limiter::StoreErrorKind;
+use zae_limiter::{ErrorKind, StoreErrorKind};
 
 use crate::args::EntityDeleteArgs;
 use crate::confirm::{Question, confirm};
@@ -27,7 +27,7 @@ pub(crate) async fn run(context: &Context<'_>, args: EntityDeleteArgs) -> anyhow
     )?;
     let limiter = context.open().await?;
     let deleted = match limiter.delete_entity(args.id.clone()).await {
-        Err(error) if error.kind() == StoreErrorKind::NotFound => {
+        Err(error) if error.kind() == ErrorKind::Store(StoreErrorKind::NotFound) => {
             return Err(Failure::not_found(format!("there is no entity {}", args.id)).into());
         }
         deleted => deleted?,

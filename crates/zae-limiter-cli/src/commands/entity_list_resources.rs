@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use zae_limiter::ResourceName;
-use zae_limiter::core::DEFAULT_RESOURCE;
+use zae_limiter::domain::DEFAULT_RESOURCE;
 
 use super::listing::{self, Listing};
 use crate::args::PageArgs;

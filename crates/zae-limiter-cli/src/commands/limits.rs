@@ -1,10 +1,10 @@
 //! What the commands for limits at the four levels share.
 
 use serde::Serialize;
-use zae_limiter::core::check_limits;
+use zae_limiter::domain::check_limits;
 use zae_limiter::wire::LevelForm;
 use zae_limiter::{
-    EntityId, Error, Level, Limit, LimitName, LimitsChange, OnUnavailable, PageRequest,
+    EntityId, Error, ErrorKind, Level, Limit, LimitName, LimitsChange, OnUnavailable, PageRequest,
     RateLimiter, ResourceName, StoreErrorKind,
 };
 
@@ -112,10 +112,12 @@ pub(super) async fn set(context: &Context<'_>, order: Order) -> anyhow::Result<E
         // Whoever keeps what is there must not keep what somebody else has changed meanwhile.
         let expected_version = edits.then_some(before.version);
         match limiter
-            .change_limits(&level, LimitsChange { limits, on_unavailable, expected_version })
+            .set_limits(&level, LimitsChange { limits, on_unavailable, expected_version })
             .await
         {
-            Err(error) if error.kind() == StoreErrorKind::Conflict && tries < TRIES_MAX => {}
+            Err(error)
+                if error.kind() == ErrorKind::Store(StoreErrorKind::Conflict)
+                    && tries < TRIES_MAX => {}
             changed => break changed.map(|_| lost)?,
         }
     };

@@ -169,7 +169,7 @@ fn label(start: TimeMs, window: UsageWindow) -> String {
 
 #[cfg(test)]
 mod tests {
-    use zae_limiter::core::parse_rfc3339;
+    use zae_limiter::domain::parse_rfc3339;
 
     use super::*;
 

@@ -3,16 +3,17 @@
 
 use std::time::Duration;
 
-use zae_limiter_core::{Entity, EntityId, IntoName, Limit, LimitName, ResourceName, check_limits};
+use tracing::{Instrument, Span};
+use zae_limiter_core::{Entity, EntityId, IntoName, LimitName, ResourceName, check_limits};
 use zae_limiter_store::{
-    DeletedEntity, EntityDraft, EntityUpdate, Level, LevelConfig, LimitsChange, NewEntity,
-    OnUnavailable, Page, PageRequest, ResetRequest, StoreError, StoreErrorKind,
+    DeletedEntity, EntityDraft, EntityUpdate, Level, LevelConfig, LimitsChange, NewEntity, Page,
+    PageRequest, ResetRequest, StoreError, StoreErrorKind,
 };
 
 use super::RateLimiter;
 use super::cache::LEND_MAX;
 use crate::deadline::timeout;
-use crate::error::{Error, Invalid};
+use crate::error::{Error, ErrorKind, Invalid};
 use crate::metrics;
 
 /// An entity as created, and what looks odd about it.
@@ -89,7 +90,7 @@ impl RateLimiter {
         match self.create(&entity).await {
             // Another process was faster. If somebody deletes it in this very moment, the answer is
             // that it existed.
-            Err(error) if error.kind() == StoreErrorKind::AlreadyExists => {
+            Err(error) if error.kind() == ErrorKind::Store(StoreErrorKind::AlreadyExists) => {
                 match self.entity(entity.id.clone()).await? {
                     Some(found) => as_described(found, &entity),
                     None => Err(error),
@@ -155,23 +156,33 @@ impl RateLimiter {
         self.admin("entities", self.store().entities(page)).await
     }
 
-    /// Stores limits at a level, replacing what it had; returns the level's new version.
+    /// Stores limits at a level in place of those it had; returns the level's new version.
+    ///
+    /// A list of limits is enough. A [`LimitsChange`] also stores the outage policy, at system
+    /// level, and can expect a version: then the call fails with `Conflict` instead of overwriting
+    /// a change that came in between.
+    ///
+    /// ```
+    /// # use zae_limiter::{Level, LimitsChange, MemoryStore, OnUnavailable, RateLimiter};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = RateLimiter::builder(MemoryStore::new()).build()?;
+    /// let version = limiter.set_limits(&Level::System, ["rpm:60/min".parse()?]).await?;
+    /// let change = LimitsChange {
+    ///     on_unavailable: Some(OnUnavailable::Allow),
+    ///     expected_version: Some(version),
+    ///     ..["rpm:90/min".parse()?].into()
+    /// };
+    /// limiter.set_limits(&Level::System, change).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn set_limits(
         &self,
         level: &Level,
-        limits: impl IntoIterator<Item = Limit>,
+        change: impl Into<LimitsChange>,
     ) -> Result<u64, Error> {
-        let limits = limits.into_iter().collect();
-        self.change_limits(
-            level,
-            LimitsChange { limits, on_unavailable: None, expected_version: None },
-        )
-        .await
-    }
-
-    /// Stores limits and, at system level, the outage policy; with an expected version it fails
-    /// with `Conflict` instead of overwriting somebody else's change.
-    pub async fn change_limits(&self, level: &Level, change: LimitsChange) -> Result<u64, Error> {
+        let change = change.into();
         check_limits(&change.limits)?;
         if change.limits.is_empty() {
             return Err(Invalid::Refused(
@@ -186,20 +197,6 @@ impl RateLimiter {
             self.scope.remember_policy(change.on_unavailable);
         }
         version
-    }
-
-    /// Stores system limits together with the outage policy.
-    pub async fn set_system_defaults(
-        &self,
-        limits: impl IntoIterator<Item = Limit>,
-        on_unavailable: Option<OnUnavailable>,
-    ) -> Result<u64, Error> {
-        let limits = limits.into_iter().collect();
-        self.change_limits(
-            &Level::System,
-            LimitsChange { limits, on_unavailable, expected_version: None },
-        )
-        .await
     }
 
     /// What is stored at a level.
@@ -245,7 +242,9 @@ impl RateLimiter {
     /// half of them is no answer.
     async fn set_disabled(&self, level: &Level, disabled: Option<bool>) -> Result<Reached, Error> {
         let _evict = Evict { limiter: self, entity: level.entity_id() };
-        let buckets = self.store().set_disabled(level, disabled, &self.change()).await?;
+        let change = self.change();
+        let spread = self.store().set_disabled(level, disabled, &change);
+        let buckets = spread.instrument(admin_span("set_disabled")).await?;
         let ttl = self.scope.cache.ttl();
         let binds_within = if self.store().capabilities().remote {
             ttl.saturating_add(ttl.min(LEND_MAX))
@@ -306,16 +305,20 @@ impl RateLimiter {
         operation: &'static str,
         call: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, Error> {
-        let deadline: Duration = self.shared.settings.admin_deadline;
-        let _span = tracing::debug_span!("admin", operation);
+        let deadline = self.shared.settings.admin_deadline;
         let stopwatch = self.stopwatch();
-        let answer = timeout(self.clock(), deadline, call).await;
+        let answer = timeout(self.clock(), deadline, call).instrument(admin_span(operation)).await;
         stopwatch.stop(self.clock(), metrics::admin_took);
         match answer {
             Some(result) => Ok(result?),
             None => Err(Error::Deadline { operation, after: deadline }),
         }
     }
+}
+
+/// The span of an administrative call.
+pub(super) fn admin_span(operation: &'static str) -> Span {
+    tracing::debug_span!("admin", operation)
 }
 
 fn warnings_about(entity: &NewEntity) -> Vec<EntityWarning> {

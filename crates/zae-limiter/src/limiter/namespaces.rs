@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use tracing::Instrument;
 use zae_limiter_core::{IntoName, NamespaceId, NamespaceName};
 use zae_limiter_store::{Namespace, Page, PageRequest, Purged};
 
 use super::RateLimiter;
+use super::admin::admin_span;
 use crate::error::Error;
 
 impl RateLimiter {
@@ -68,13 +70,13 @@ impl RateLimiter {
         self.admin("namespaces", self.store().namespaces(page)).await
     }
 
-    /// The active namespace of that name.
-    pub async fn show_namespace(
+    /// The active namespace of that name, as registered; `None` when there is none.
+    pub async fn namespace_info(
         &self,
         name: impl IntoName<NamespaceName>,
     ) -> Result<Option<Namespace>, Error> {
         let name = name.into_name()?;
-        self.admin("show_namespace", self.store().namespace(&name)).await
+        self.admin("namespace_info", self.store().namespace(&name)).await
     }
 
     /// Soft-deletes a namespace: its name is free again, its data can be recovered until it is
@@ -109,7 +111,9 @@ impl RateLimiter {
     /// Removes all data of a deleted namespace for good. Takes as long as it takes: no deadline.
     pub async fn purge_namespace(&self, id: impl IntoName<NamespaceId>) -> Result<Purged, Error> {
         let id = id.into_name()?;
-        Ok(self.store().purge_namespace(&id, &self.change()).await?)
+        let change = self.change();
+        let purge = self.store().purge_namespace(&id, &change);
+        Ok(purge.instrument(admin_span("purge_namespace")).await?)
     }
 
     /// Makes the handles of this process to a namespace of that name look again before they take.

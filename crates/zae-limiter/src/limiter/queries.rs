@@ -1,5 +1,6 @@
 //! Looking at what is there: buckets, capacity, usage, audit, health.
 
+use tracing::Instrument;
 use zae_limiter_core::{
     AuditEvent, EntityId, IntoName, LimitName, ResourceName, UsageSnapshot, UsageSummary, UsageSums,
 };
@@ -8,6 +9,7 @@ use zae_limiter_store::{
 };
 
 use super::RateLimiter;
+use super::admin::admin_span;
 use crate::deadline::timeout;
 use crate::error::Error;
 
@@ -184,12 +186,15 @@ impl RateLimiter {
     /// back until another confirms it, an hour to eight days later.
     pub async fn sweep(&self, steps_max: u32) -> Result<Swept, Error> {
         let (store, now) = (self.store(), self.clock().now());
-        match store.sweep_horizon(now).await? {
-            Some(horizon) => {
-                Ok(Swept { held_back: horizon < now, ..store.sweep(horizon, steps_max).await? })
+        let sweep = async {
+            match store.sweep_horizon(now).await? {
+                Some(horizon) => {
+                    Ok(Swept { held_back: horizon < now, ..store.sweep(horizon, steps_max).await? })
+                }
+                None => Ok(Swept { complete: true, held_back: true, ..Swept::default() }),
             }
-            None => Ok(Swept { complete: true, held_back: true, ..Swept::default() }),
-        }
+        };
+        sweep.instrument(admin_span("sweep")).await
     }
 }
 
