@@ -121,8 +121,8 @@ impl BucketState {
     }
 
     /// The amount that the limit would lack at its old capacity beyond what its balance lacks now,
-    /// since its capacity was lowered. A full limit with a gap is not forgotten: at its old capacity
-    /// it would come back with more than it had.
+    /// since its capacity was lowered. A full limit with a gap is not forgotten: at its old
+    /// capacity it would come back with more than it had.
     #[must_use]
     pub fn gap(&self, limit: &LimitName) -> Milli {
         self.gaps.of(limit)
@@ -186,7 +186,8 @@ impl BucketState {
         self.refilled_at = own;
     }
 
-    /// Takes the amounts of a grant, as (index, amount) pairs. The decision has checked the balances.
+    /// Takes the amounts of a grant, as (index, amount) pairs. The decision has checked the
+    /// balances.
     pub(crate) fn take(
         &mut self,
         amounts: impl Iterator<Item = (usize, Milli)>,
@@ -205,9 +206,9 @@ impl BucketState {
         closed
     }
 
-    /// Whether [`BucketState::adjust`] can count `delta`. A caller asks for every change of a bucket
-    /// before it makes the first; an adjustment that was not checked may change a balance that no
-    /// usage accounts for.
+    /// Whether [`BucketState::adjust`] can count `delta`. A caller asks for every change of a
+    /// bucket before it makes the first; an adjustment that was not checked may change a balance
+    /// that no usage accounts for.
     pub fn check_adjust(
         &self,
         receipt: &Limit,

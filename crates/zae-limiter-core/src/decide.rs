@@ -13,7 +13,7 @@ use crate::{BucketState, ClosedHour, LimitState, Milli, TimeMs, Wait, WaitMs};
 pub struct Take {
     /// Index into the limits in force of the bucket.
     pub limit: u8,
-    /// How much; never negative.
+    /// The amount; never negative.
     pub amount: Milli,
 }
 
@@ -79,8 +79,7 @@ pub fn decide(members: &mut [Member<'_>], now: TimeMs) -> Decision {
     Decision::Granted { reports, closed }
 }
 
-/// What [`decide`] would find, without taking anything: balances as refilled to `now`, and the
-/// waits.
+/// The reports of [`decide`] without a take: balances as refilled to `now`, and the waits.
 pub fn assess<'a>(
     members: impl Iterator<Item = (&'a BucketState, &'a [Take])>,
     now: TimeMs,

@@ -4,7 +4,9 @@
 //! inputs always give the same answer, and every backend shares one copy of the arithmetic.
 //!
 //! ```
-//! use zae_limiter_core::{BucketState, ConfigStamp, Decision, Limit, Member, Milli, Take, TimeMs, decide};
+//! use zae_limiter_core::{
+//!     BucketState, ConfigStamp, Decision, Limit, Member, Milli, Take, TimeMs, decide,
+//! };
 //!
 //! let limits = ["rpm:60/min".parse::<Limit>()?];
 //! let mut bucket = BucketState::full(&limits, ConfigStamp(1), TimeMs(0));

@@ -94,7 +94,7 @@ impl Limit {
         Limit::new(self.name, capacity, self.refill_amount, self.refill_period_s)
     }
 
-    /// What is counted.
+    /// The name of the limit.
     #[must_use]
     pub fn name(&self) -> &LimitName {
         &self.name
@@ -118,8 +118,8 @@ impl Limit {
         self.refill_period_s
     }
 
-    /// The limit in the units buckets reckon with. Exact: the bounds keep a thousandfold within an
-    /// `i64`.
+    /// The limit in the units that buckets compute with. The numbers are exact: the bounds keep a
+    /// thousandfold within an `i64`.
     #[must_use]
     #[inline]
     pub fn params(&self) -> LimitParams {
@@ -181,7 +181,7 @@ pub enum LimitError {
     Syntax {
         /// The refused text, escaped and cut to 50 characters.
         text: String,
-        /// What is wrong with it.
+        /// The part that cannot be read.
         problem: SyntaxProblem,
     },
     /// Two limits of one list have the same name.
@@ -190,7 +190,7 @@ pub enum LimitError {
         /// The name they share.
         limit: LimitName,
     },
-    /// A name that buckets use themselves.
+    /// The name is kept for buckets themselves.
     #[error(
         "limit \"{limit}\" has a name that is kept for what buckets remember of renamed limits; choose another name"
     )]

@@ -137,7 +137,7 @@ macro_rules! name {
 }
 
 name! {
-    /// Who is limited: a user, an API key, a project. Up to 256 bytes of
+    /// The id of an entity: a user, an API key, a project. Up to 256 bytes of
     /// `[a-zA-Z0-9][a-zA-Z0-9_.\-:@]*`.
     EntityId = Grammar {
         field: "entity id",
@@ -151,9 +151,9 @@ name! {
 }
 
 name! {
-    /// What is counted: `rpm`, `tpm`. Up to 64 bytes of `[a-zA-Z][a-zA-Z0-9_.\-]*`. Some words are
-    /// reserved, compared exactly in upper and lower case: `wcu`, `PK`, `ttl` and other names of
-    /// stored attributes.
+    /// The name of a limit: `rpm`, `tpm`. Up to 64 bytes of `[a-zA-Z][a-zA-Z0-9_.\-]*`. Some words
+    /// are reserved, compared exactly in upper and lower case: `wcu`, `PK`, `ttl` and other names
+    /// of stored attributes.
     LimitName = Grammar {
         field: "limit name",
         bytes_max: 64,
@@ -170,7 +170,7 @@ name! {
 }
 
 name! {
-    /// What is called: `gpt-4`, `api/v1`. Up to 64 bytes of `[a-zA-Z][a-zA-Z0-9_.\-/:]*`.
+    /// The name of a resource: `gpt-4`, `api/v1`. Up to 64 bytes of `[a-zA-Z][a-zA-Z0-9_.\-/:]*`.
     /// Some words are reserved: [`DEFAULT_RESOURCE`], `PK`, `ttl` and other names of stored
     /// attributes.
     ResourceName = Grammar {
@@ -189,8 +189,8 @@ name! {
 }
 
 name! {
-    /// A tenant as people call it. Up to 64 bytes of `[a-zA-Z0-9][a-zA-Z0-9_.\-]*`; `_` is kept for
-    /// the system itself.
+    /// The name of a namespace, for people. Up to 64 bytes of `[a-zA-Z0-9][a-zA-Z0-9_.\-]*`; `_` is
+    /// kept for the system itself.
     NamespaceName = Grammar {
         field: "namespace",
         bytes_max: 64,
@@ -203,7 +203,7 @@ name! {
 }
 
 name! {
-    /// A tenant as keys name it: opaque and never reused. Up to 64 bytes of
+    /// The id of a namespace, for keys: opaque and never reused. Up to 64 bytes of
     /// `[A-Za-z0-9_][A-Za-z0-9_-]*`, not `_`.
     NamespaceId = Grammar {
         field: "namespace id",
@@ -236,7 +236,7 @@ impl NamespaceId {
 }
 
 name! {
-    /// Who made a change, as the audit log names them: a user, a service, an ARN.
+    /// The author of a change in the audit log: a user, a service, an ARN.
     /// Up to 256 bytes of `[a-zA-Z0-9][a-zA-Z0-9_.\-:@/+=,]*`.
     Principal = Grammar {
         field: "principal",

@@ -137,9 +137,9 @@ pub enum TimeTextError {
     NoSuchTime {
         /// The refused text, escaped and cut to 50 characters.
         text: String,
-        /// Which part of it, in words.
+        /// The part that does not exist, in words.
         field: &'static str,
-        /// What it says there.
+        /// The number found there.
         value: i64,
     },
 }

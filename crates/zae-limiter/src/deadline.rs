@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use zae_limiter_store::{BoxFuture, Clock};
 
-/// Waits for `future`, at most `deadline`. A future that took too long is dropped, and the answer is
-/// `None`; a write that it had started goes on with the settler.
+/// Waits for `future`, at most `deadline`. A future that took too long is dropped, and the answer
+/// is `None`; a write that it had started goes on with the settler.
 pub(crate) async fn timeout<T>(
     clock: &dyn Clock,
     deadline: Duration,

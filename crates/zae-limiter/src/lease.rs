@@ -20,14 +20,14 @@ use crate::error::{AcquireError, CommitError, Invalid, OutageReason, UndeclaredL
 use crate::limiter::{Amounts, OnDrop, Plan, RateLimiter, Request};
 use ledger::{Ledger, Settling};
 
-/// A grant that was given without a decision, because the store was down and the policy is "allow".
+/// A grant without a decision, because the store was down and the policy is "allow".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Degraded {
     /// How the outage was noticed.
     pub reason: OutageReason,
 }
 
-/// What a decision gave.
+/// The result of a granted decision.
 pub(crate) struct Grant {
     pub(crate) plan: Arc<Plan>,
     pub(crate) amounts: Amounts,
@@ -36,20 +36,19 @@ pub(crate) struct Grant {
 
 /// Tokens taken, to be settled when the work is done.
 ///
-/// `record` what was really used, then `commit`; or `rollback` when the work failed. Dropped
-/// unfinished it acts as the request's [`OnDrop`] says, in the background.
+/// `record` what was really used, then `commit`; or `rollback` when the work failed. A lease that
+/// is dropped unfinished acts as the request's [`OnDrop`] says, in the background.
 #[must_use = "a dropped lease is rolled back; call commit() when the work is done"]
 #[derive(Debug)]
 pub struct Lease {
-    /// Boxed: a lease is moved through several futures, and a pointer is cheaper to move than what
-    /// it holds.
+    /// Boxed: a lease is moved through several futures, and a pointer is cheap to move.
     inner: Box<Inner>,
 }
 
 #[derive(Debug)]
 struct Inner {
     limiter: RateLimiter,
-    /// What to ask again in `consume`.
+    /// The request, which `consume` repeats with other amounts.
     request: Request,
     reports: Reports,
     statuses: OnceLock<Vec<LimitStatus>>,
@@ -84,10 +83,10 @@ impl Lease {
         Lease { inner: Box::new(inner) }
     }
 
-    /// Says what was really used of a limit, in total and including what was taken. The last call
-    /// wins. Buffered: no I/O, fit for every chunk of a stream. As for a take, more than
-    /// [`TOKENS_MAX`] tokens is an error, and then nothing is recorded: it is nearly always a
-    /// difference that fell below zero.
+    /// Records how much of a limit was really used, in total, the amount taken included. The last
+    /// call wins. A record is buffered and does no I/O: fit for every chunk of a stream. More than
+    /// [`TOKENS_MAX`] tokens is an error, as for a take, and nothing is recorded then: such a
+    /// number is nearly always a difference that fell below zero.
     pub fn record(&self, limit: &str, used_in_total: u64) -> Result<(), Invalid> {
         let index = self.index(limit)?;
         if used_in_total > TOKENS_MAX {
@@ -97,9 +96,9 @@ impl Lease {
         Ok(())
     }
 
-    /// Adds `delta` tokens to what was used; the signed form of [`Lease::record`]. Use never falls
-    /// below zero: more cannot be given back than was taken. Use beyond [`TOKENS_MAX`] is an
-    /// error, and then nothing is changed.
+    /// Adds `delta` tokens to the amount used; the signed form of [`Lease::record`]. The amount
+    /// used never falls below zero: no more can be given back than was taken. An amount beyond
+    /// [`TOKENS_MAX`] is an error, and nothing is changed then.
     pub fn adjust(&self, limit: &str, delta: i64) -> Result<(), Invalid> {
         let index = self.index(limit)?;
         let mut ledger = self.ledger();
@@ -142,15 +141,16 @@ impl Lease {
         Ok(())
     }
 
-    /// Writes what is buffered and keeps the lease.
+    /// Writes the buffered records and keeps the lease.
     ///
     /// A flush that fails or is dropped leaves its writes to the settler; a later rollback then
-    /// keeps their charges, because nobody knows when they land.
+    /// keeps their charges, because it is unknown when they land.
     ///
-    /// Cost: one write per bucket whose use differs from what is written; none otherwise.
+    /// Cost: one write per bucket whose amounts written and used differ; none otherwise.
     pub async fn flush(&self) -> Result<(), CommitError> {
         let Settling { mut settlement, charged } = self.ledger().settle_use();
-        // Not lost yet: once its charge is confirmed, a later flush or the end gives it back.
+        // A withheld credit is not lost yet: once its charge is confirmed, a later flush or the end
+        // of the lease gives it back.
         settlement.withheld = 0;
         self.write(settlement).await?;
         self.ledger().confirm(&charged);
@@ -165,14 +165,14 @@ impl Lease {
         })
     }
 
-    /// `Some` when the store was down and the policy let this call pass: nothing is counted, its
-    /// writes do nothing.
+    /// `Some` when the store was down and the policy let this call pass: nothing is counted, and
+    /// writes of this lease do nothing.
     #[must_use]
     pub fn degraded(&self) -> Option<&Degraded> {
         self.inner.degraded.as_ref()
     }
 
-    /// What was used so far, in whole tokens per declared limit.
+    /// The whole tokens used so far, per declared limit.
     #[must_use]
     pub fn used(&self) -> Vec<(LimitName, i64)> {
         let ledger = self.ledger();
@@ -180,10 +180,10 @@ impl Lease {
         names.zip(ledger.used.iter().map(|used| used.floor_tokens())).collect()
     }
 
-    /// Settles: writes the difference between what was taken and what was used. Failed charges are
+    /// Settles: writes the difference between the amounts taken and used. Failed charges are
     /// retried in the background; the error is informational.
     ///
-    /// Cost: one write per bucket whose use differs from what was taken; none otherwise.
+    /// Cost: one write per bucket whose amounts taken and used differ; none otherwise.
     pub async fn commit(self) -> Result<(), CommitError> {
         match self.conclude() {
             Some(settlement) => self.write(settlement).await,
@@ -191,8 +191,7 @@ impl Lease {
         }
     }
 
-    /// Ends the lease with what was used; `None` when that is what was taken and nothing is left to
-    /// write.
+    /// Ends the lease with the amounts used; `None` when nothing is left to write.
     pub(crate) fn conclude(&self) -> Option<Settlement> {
         let settlement = self.ledger().commit();
         (!settlement.is_empty() || settlement.withheld != 0).then_some(settlement)

@@ -1,6 +1,6 @@
 //! The metrics, in one place: counters, gauges and one histogram through the
-//! [`metrics`](https://docs.rs/metrics) facade. `docs/metrics.md` lists them; a test compares the page
-//! with this file.
+//! [`metrics`](https://docs.rs/metrics) facade. `docs/metrics.md` lists them; a test compares the
+//! page with this file.
 //!
 //! Without a recorder nothing is kept. With one, for example `metrics-exporter-prometheus`:
 //!
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// What kind of number a metric is.
+/// The kind of number that a metric is.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -32,9 +32,9 @@ pub enum Kind {
 pub struct Metric {
     /// Its name.
     pub name: &'static str,
-    /// What kind of number it is.
+    /// Its kind.
     pub kind: Kind,
-    /// What it says, as exporters print it.
+    /// The help text that exporters print.
     pub help: &'static str,
 }
 
@@ -110,10 +110,10 @@ pub const ALL: [Metric; 14] = [
     STORE_SECONDS,
 ];
 
-/// Those that have a label, which would be missing if they were set to zero.
+/// The metrics that have a label, which would be missing if they were set to zero.
 const LABELLED: [&str; 3] = [DEGRADED.name, BLOCKED.name, STORE_SECONDS.name];
 
-/// Whether somebody wants to know how long the store takes.
+/// True once `describe` was called: only then are answers of the store timed.
 static IS_TIMED: AtomicBool = AtomicBool::new(false);
 
 /// Tells the installed recorder what each metric means, and sets those without a label to zero, so
@@ -133,7 +133,7 @@ pub fn describe() {
         if !LABELLED.contains(&metric.name) {
             match metric.kind {
                 Kind::Counter => metrics::counter!(metric.name).increment(0),
-                // Not set: a limiter that was built before may have counted already.
+                // Not `set`: a limiter that was built before may have counted already.
                 Kind::Gauge => metrics::gauge!(metric.name).increment(0.0),
                 Kind::Histogram => {}
             }
@@ -191,8 +191,8 @@ pub(crate) fn settler_job_ended() {
     metrics::gauge!(SETTLER_JOBS.name).decrement(1.0);
 }
 
-/// What a config cache has said about itself. Only differences are reported, because several caches
-/// of a process share the metrics.
+/// The numbers that a config cache has published. Only differences are published, because several
+/// caches of a process share the metrics.
 #[derive(Debug, Default)]
 pub(crate) struct CacheReport {
     said: Mutex<CacheNumbers>,
@@ -207,8 +207,7 @@ pub(crate) struct CacheNumbers {
 
 impl CacheReport {
     pub(crate) fn publish(&self, now: CacheNumbers) {
-        // Poisoned by nobody: nothing in here can panic but a recorder, whose numbers are then
-        // late.
+        // Only a recorder can panic under this lock; its numbers are late then.
         let said =
             std::mem::replace(&mut *self.said.lock().unwrap_or_else(PoisonError::into_inner), now);
         metrics::counter!(CACHE_HITS.name).increment(now.hits.saturating_sub(said.hits));

@@ -24,7 +24,7 @@ pub struct LimitState {
 }
 
 impl LimitState {
-    /// A limit nobody has used yet: full.
+    /// A limit that was not used yet: full.
     #[must_use]
     pub fn full(name: LimitName, params: LimitParams) -> LimitState {
         LimitState {

@@ -18,16 +18,16 @@ const CARRIED_MAX: usize = 15 * LIMITS_MAX;
      this hour; keep to the same names until the hour is over, and reset the bucket if debts are left then"
 )]
 pub struct TooManyLimits {
-    /// How many it would have been.
+    /// The number of limits it would carry.
     pub count: usize,
 }
 
 impl BucketState {
     /// Makes `limits` the limits in force: refills to `now` at the old rate, cuts each balance to
     /// the smaller of the old and the new capacity, and keeps limits that are no longer configured
-    /// as retired. A limit the bucket has never carried starts full; a limit it carries goes on from
-    /// its balance, so that a change mints nothing. Beyond 64 limits retired ones are folded, see
-    /// [`crate::FOLDED`]. An error leaves the bucket as it was, refilled to `now`.
+    /// as retired. A limit the bucket has never carried starts full; a limit it carries goes on
+    /// from its balance, so that a change mints nothing. Beyond 64 limits retired ones are folded,
+    /// see [`crate::FOLDED`]. An error leaves the bucket as it was, refilled to `now`.
     pub fn sync(
         &mut self,
         limits: &[Limit],

@@ -8,25 +8,26 @@ use zae_limiter_core::Milli;
 use super::settlement::Settlement;
 use crate::limiter::{Amounts, Plan};
 
-/// What was taken and what was used.
+/// The amounts that a lease has taken and used.
 #[derive(Debug)]
 pub(super) struct Ledger {
-    /// What has been written, per plan. More than one only when the chain changed under a long
-    /// lease.
+    /// One receipt per plan. There is more than one only when the chain changed under a long lease.
     receipts: SmallVec<[Receipt; 1]>,
-    /// What was really used, per declared limit.
+    /// The amounts really used, per declared limit.
     pub(super) used: Amounts,
     pub(super) finished: bool,
 }
 
+/// The amounts written to the buckets of one plan.
 #[derive(Debug)]
 struct Receipt {
     plan: Arc<Plan>,
-    /// What was written, charges that may not have landed yet included; credits count as soon as
-    /// they are sent.
+    /// The amounts written. A charge counts although it may not have landed yet, a credit as soon
+    /// as it is sent.
     written: Amounts,
-    /// Charges that were sent and not confirmed: the settler may still be at it. They are never
-    /// given back, because a credit that lands before its charge would mint.
+    /// Charges that were sent and not confirmed; the settler may still be retrying them. They are
+    /// never given back: if 100 were charged and given back, and the credit landed first, the
+    /// bucket would have 100 tokens out of nothing until the charge lands.
     doubtful: Amounts,
 }
 
@@ -36,7 +37,7 @@ impl Receipt {
         Receipt { plan, written, doubtful }
     }
 
-    /// What may be given back of one limit: what certainly was taken and not given back yet.
+    /// The amount of one limit that may be given back: taken for certain, and not given back yet.
     fn returnable(&self, declared: usize) -> Milli {
         self.written[declared].saturating_sub(self.doubtful[declared]).max(Milli::ZERO)
     }
@@ -67,7 +68,7 @@ impl Ledger {
         self.receipts.first().map(|receipt| &*receipt.plan)
     }
 
-    /// Takes over what another lease with the same declared limits was granted.
+    /// Takes over the receipts of another lease with the same declared limits.
     pub(super) fn absorb(&mut self, more: &mut Ledger) {
         more.finished = true;
         for receipt in more.receipts.drain(..) {
@@ -81,8 +82,9 @@ impl Ledger {
         }
     }
 
-    /// The difference between use and what is written. A charge goes to the last plan that has the
-    /// limit, a credit back to where tokens are known to have come from, and never more of them.
+    /// The writes for the difference between the amounts used and the amounts written. A charge
+    /// goes to the last plan that has the limit. A credit goes back to the plans that tokens
+    /// certainly came from, and never exceeds what they gave.
     pub(super) fn settle_use(&mut self) -> Settling {
         let mut changes: SmallVec<[Amounts; 1]> =
             self.receipts.iter().map(|receipt| zeroes(&receipt.written)).collect();
@@ -122,7 +124,7 @@ impl Ledger {
         Settling { settlement, charged }
     }
 
-    /// The charges of a flush have landed: from now on they may be given back.
+    /// Notes that the charges of a flush have landed: from now on they may be given back.
     pub(super) fn confirm(&mut self, charged: &[Amounts]) {
         for (receipt, charged) in self.receipts.iter_mut().zip(charged) {
             for (doubtful, charged) in receipt.doubtful.iter_mut().zip(charged) {
@@ -133,7 +135,7 @@ impl Ledger {
 
     pub(super) fn commit(&mut self) -> Settlement {
         self.finished = true;
-        // The usual case, made cheap: what was taken was used.
+        // The usual case, made cheap: the amounts taken were used.
         if let [receipt] = &self.receipts[..]
             && receipt.written == self.used
         {

@@ -1,5 +1,6 @@
-//! The settler: the one background task of a limiter. It finishes the work that callers left: leases
-//! dropped without commit or rollback, writes in flight whose caller went away, charges that failed.
+//! The settler: the one background task of a limiter. It finishes the work that callers left:
+//! leases dropped without commit or rollback, writes in flight whose caller went away, charges that
+//! failed.
 //!
 //! The queue of the settler is bounded. A job that does not fit is counted as abandoned, and its
 //! tokens stay spent: a lost job never mints.
@@ -302,8 +303,8 @@ impl Shift {
     }
 }
 
-/// A task ends with its runtime, or when nothing is left to do. The jobs it was working on cannot go
-/// on elsewhere and are counted as abandoned; the jobs that wait are left to the next task.
+/// A task ends with its runtime, or when nothing is left to do. The jobs it was working on cannot
+/// go on elsewhere and are counted as abandoned; the jobs that wait are left to the next task.
 impl Drop for Shift {
     fn drop(&mut self) {
         let (waker, reads) = {

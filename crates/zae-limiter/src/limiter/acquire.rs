@@ -44,7 +44,7 @@ impl RateLimiter {
         let result = if span.is_disabled() {
             self.admit_or_degrade(request).await
         } else {
-            // Boxed, so that an acquire that nobody watches need not carry room for a second
+            // Boxed, so that an acquire without a subscriber need not carry room for a second
             // future.
             Box::pin(self.admit_or_degrade(request)).instrument(span.clone()).await
         };

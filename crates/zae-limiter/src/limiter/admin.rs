@@ -16,38 +16,38 @@ use crate::deadline::timeout;
 use crate::error::{Error, ErrorKind, Invalid};
 use crate::metrics;
 
-/// An entity as created, and what looks odd about it.
+/// An entity as created, with warnings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CreatedEntity {
     /// The entity.
     pub entity: Entity,
-    /// What is probably not meant.
+    /// Properties that are allowed and probably not meant.
     pub warnings: Vec<EntityWarning>,
 }
 
-/// How far a flag has come when the call that stores it returns.
+/// How many buckets a flag has reached when the call that stores it returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reached {
     /// Existing buckets that carry the flag now.
     pub buckets: u64,
-    /// A bucket that was not found is held to the flag within this time: zero where all of them are
-    /// found. On DynamoDB it is the config-cache TTL and the five seconds, or one more TTL if that
-    /// is shorter, for which expired limits still decide a take while they are read again: 65 s by
-    /// default.
+    /// The time within which the flag binds a bucket that was not found: zero on a store that finds
+    /// all of them. On DynamoDB it is the config-cache TTL plus the time for which expired limits
+    /// still decide a take while they are read again (five seconds, or one more TTL if that is
+    /// shorter): 65 s by default.
     pub binds_within: Duration,
 }
 
-/// Something allowed that is probably not meant.
+/// A property of an entity that is allowed and probably not meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum EntityWarning {
-    /// It has a parent but takes do not go on to it.
+    /// The entity has a parent, but its takes do not go on to the parent.
     #[error(
         "the entity has a parent but does not cascade: the parent's limits will not be checked"
     )]
     ParentWithoutCascade,
-    /// It cascades but has no parent.
+    /// The entity cascades but has no parent.
     #[error("the entity cascades but has no parent: there is nothing to cascade to")]
     CascadeWithoutParent,
 }
@@ -76,7 +76,7 @@ impl RateLimiter {
     /// Creates an entity unless it is there: what a service calls at every start. An entity that is
     /// there keeps its name and metadata, because an administrator may have changed them meanwhile.
     /// If its parent or its cascade is another than described, the call fails with `AlreadyExists`:
-    /// neither can be changed, and limits would bind somebody else.
+    /// neither can be changed, and the limits of another entity would apply.
     ///
     /// Cost: one read when it is there.
     pub async fn ensure_entity(
@@ -88,8 +88,8 @@ impl RateLimiter {
             return as_described(found, &entity);
         }
         match self.create(&entity).await {
-            // Another process was faster. If somebody deletes it in this very moment, the answer is
-            // that it existed.
+            // Another process was faster. If the entity is deleted in this very moment, the answer
+            // is that it existed.
             Err(error) if error.kind() == ErrorKind::Store(StoreErrorKind::AlreadyExists) => {
                 match self.entity(entity.id.clone()).await? {
                     Some(found) => as_described(found, &entity),
@@ -199,7 +199,7 @@ impl RateLimiter {
         version
     }
 
-    /// What is stored at a level.
+    /// The configuration stored at a level.
     pub async fn level(&self, level: &Level) -> Result<Option<LevelConfig>, Error> {
         self.admin("level", self.store().level(level)).await
     }
@@ -215,31 +215,32 @@ impl RateLimiter {
         deleted
     }
 
-    /// Switches a resource, an entity or an entity on a resource off.
+    /// Disables a resource, an entity, or an entity on a resource.
     ///
-    /// On a store of one machine nothing it covers is admitted from now on, in any process. On
-    /// DynamoDB that holds for every bucket that was reached and for every bucket that is made from
-    /// now on. Buckets are found through an index that lags behind, usually by less than the two
-    /// seconds this call waits for it: a bucket that is missing there refuses as soon as its takers
-    /// read the configuration again, within [`Reached::binds_within`]. A member of a chain without
-    /// limits has no bucket there, and is held to its flag within the same time.
+    /// On a store of one machine nothing that the level covers is admitted from now on, in any
+    /// process. On DynamoDB that holds for every bucket that was reached, and for every bucket that
+    /// is made from now on. DynamoDB finds buckets through an index that lags behind, usually by
+    /// less than the two seconds this call waits for it. A bucket that is missing in the index
+    /// refuses as soon as its takers read the configuration again, within
+    /// [`Reached::binds_within`]. A member of a chain without limits has no bucket there, and its
+    /// flag binds within the same time.
     pub async fn disable(&self, level: &Level) -> Result<Reached, Error> {
         self.set_disabled(level, Some(true)).await
     }
 
-    /// Switches it on explicitly, even if a weaker level is off. Other processes that know it as
-    /// off notice within their config-cache TTL.
+    /// Enables a level explicitly, even if a weaker level is disabled. Other processes that have
+    /// the level cached as disabled notice within their config-cache TTL.
     pub async fn enable(&self, level: &Level) -> Result<Reached, Error> {
         self.set_disabled(level, Some(false)).await
     }
 
-    /// Removes the flag: the level inherits again.
+    /// Removes the flag of a level, which then inherits again.
     pub async fn clear_disabled(&self, level: &Level) -> Result<Reached, Error> {
         self.set_disabled(level, None).await
     }
 
-    /// Takes as long as it takes, without a deadline: a store may have to reach every bucket, and
-    /// half of them is no answer.
+    /// Stores a flag. Without a deadline: a store may have to reach every bucket, and half of them
+    /// is no answer.
     async fn set_disabled(&self, level: &Level, disabled: Option<bool>) -> Result<Reached, Error> {
         let _evict = Evict { limiter: self, entity: level.entity_id() };
         let change = self.change();
@@ -254,8 +255,8 @@ impl RateLimiter {
         Ok(Reached { buckets, binds_within })
     }
 
-    /// Fills a bucket, or the named limits of it, forgiving its debt. Returns what each limit
-    /// gained, in whole tokens; `None` when there is no such bucket, which is as good as full.
+    /// Fills a bucket, or the named limits of it, and forgives its debt. Returns the whole tokens
+    /// that each limit gained; `None` when there is no such bucket, which is as good as full.
     pub async fn reset(
         &self,
         entity: impl IntoName<EntityId>,
@@ -329,7 +330,7 @@ fn warnings_about(entity: &NewEntity) -> Vec<EntityWarning> {
     }
 }
 
-/// An entity that is there, if requests of it are charged to those who were described.
+/// The stored entity, if its parent and its cascade are those of the description.
 fn as_described(found: Entity, described: &NewEntity) -> Result<CreatedEntity, Error> {
     if (&found.parent, found.cascade) == (&described.parent, described.cascade) {
         return Ok(CreatedEntity { entity: found, warnings: warnings_about(described) });
@@ -349,11 +350,11 @@ fn as_described(found: Entity, described: &NewEntity) -> Result<CreatedEntity, E
     Err(StoreError::new(StoreErrorKind::AlreadyExists, "ensure_entity", message).into())
 }
 
-/// Forgets what a change concerns once the change is over, also when its caller went away: it may
-/// have landed all the same.
+/// Empties the cache for a change once the change is over, also when its caller went away: the
+/// change may have landed all the same.
 struct Evict<'a> {
     limiter: &'a RateLimiter,
-    /// `None` for a change that concerns everybody.
+    /// `None` for a change that concerns every entity.
     entity: Option<&'a EntityId>,
 }
 

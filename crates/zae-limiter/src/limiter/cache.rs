@@ -317,8 +317,8 @@ impl ConfigCache {
         }
     }
 
-    /// Counts a miss, and publishes all numbers: beside the read of a miss that costs nothing, which
-    /// is not true of a hit.
+    /// Counts a miss, and publishes all numbers: beside the read of a miss that costs nothing,
+    /// which is not true of a hit.
     fn count_miss(&self) {
         self.misses.fetch_add(1, Ordering::Relaxed);
         self.report.publish(self.numbers());

@@ -1,5 +1,5 @@
-//! The chain of a request: the entity and its ancestors, each with its configuration, from the cache
-//! or from the store.
+//! The chain of a request: the entity and its ancestors, each with its configuration, from the
+//! cache or from the store.
 
 use std::sync::Arc;
 use std::time::Duration;

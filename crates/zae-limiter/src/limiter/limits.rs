@@ -33,8 +33,8 @@ pub struct ResolvedMember {
 }
 
 impl RateLimiter {
-    /// Which limits are in force for `entity` on `resource`, for each member of its chain, and which
-    /// level supplied them.
+    /// Which limits are in force for `entity` on `resource`, for each member of its chain, and
+    /// which level supplied them.
     ///
     /// Cost: none when cached, else one read per member.
     pub async fn resolve(

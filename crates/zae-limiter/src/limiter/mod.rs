@@ -164,7 +164,7 @@ impl RateLimiter {
         .build()
     }
 
-    /// The same limiter acting for somebody: administrative changes are audited under this name.
+    /// The same limiter with another author: administrative changes are audited under this name.
     #[must_use]
     pub fn with_principal(&self, principal: Principal) -> RateLimiter {
         RateLimiter { principal: Some(principal), ..self.clone() }

@@ -197,7 +197,7 @@ impl RateLimiter {
     }
 }
 
-/// The declared limits that are among `limits`, and those that are not.
+/// The declared limits that are among `limits`, and the names of those that are not.
 fn shares(
     declared: &[(LimitName, Milli)],
     limits: &[Limit],
@@ -212,7 +212,7 @@ fn shares(
     (shares, absent)
 }
 
-/// Every declared name must be known to somebody: a typo must not mean "unlimited".
+/// Checks that some member has every declared limit: a typo must not mean "unlimited".
 fn check_names(
     plan: &Plan,
     declared: &[(LimitName, Milli)],

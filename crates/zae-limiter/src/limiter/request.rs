@@ -25,8 +25,8 @@ pub enum OnDrop {
     Keep,
 }
 
-/// A call to be admitted: who, for what, how much. Mistakes surface at `acquire`, so building one
-/// never fails.
+/// A call to be admitted: an entity, a resource and amounts. Building a request never fails; a
+/// mistake surfaces at `acquire`.
 ///
 /// ```
 /// use zae_limiter::Request;
@@ -72,8 +72,8 @@ impl Request {
         }
     }
 
-    /// Takes `amount` tokens of `limit`. An amount of zero declares the limit: the limit must not be
-    /// in debt, and its use can be recorded later. Amounts for the same limit add up.
+    /// Takes `amount` tokens of `limit`. An amount of zero declares the limit: the limit must not
+    /// be in debt, and its use can be recorded later. Amounts for the same limit add up.
     pub fn take(mut self, limit: impl IntoName<LimitName>, amount: u64) -> Request {
         match limit.into_name() {
             Err(error) => self.mistaken(error.into()),
@@ -97,7 +97,7 @@ impl Request {
         self
     }
 
-    /// Limits for the entity when no level has any.
+    /// Limits for the entity when no level has limits.
     pub fn fallback_limits(mut self, limits: impl IntoIterator<Item = Limit>) -> Request {
         let limits: Arc<[Limit]> = limits.into_iter().collect();
         self.checked(&limits);
@@ -105,7 +105,7 @@ impl Request {
         self
     }
 
-    /// What to do when the store is down, for this call.
+    /// The policy while the store is down, for this call.
     pub fn on_unavailable(mut self, policy: OnUnavailable) -> Request {
         self.on_unavailable = Some(policy);
         self
@@ -123,8 +123,8 @@ impl Request {
         self
     }
 
-    /// Waits for the limits instead of being refused, at most this long in total. A request that
-    /// can never pass, or not within this time, is refused at once.
+    /// Waits for the limits, at most this long in total, before the request is refused. A request
+    /// that can never pass, or not within this time, is refused at once.
     pub fn wait(mut self, at_most: Duration) -> Request {
         self.wait = Some(at_most);
         self
