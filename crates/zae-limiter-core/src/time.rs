@@ -13,7 +13,7 @@ pub(crate) const DAY_MS: i64 = 24 * HOUR_MS;
 
 /// A day of the Gregorian calendar, carried backwards before its invention. The year 0 is the one
 /// before year 1.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Date {
     pub(crate) year: i64,
     pub(crate) month: i64,
@@ -145,6 +145,7 @@ pub enum TimeTextError {
 }
 
 /// The parts of a time as they stand in the text, not yet checked.
+#[derive(Default)]
 struct Written {
     date: Date,
     hour: i64,
@@ -166,16 +167,7 @@ impl Reader<'_> {
         let month = self.number(2)?;
         self.byte(b'-')?;
         let date = Date { year, month, day: self.number(2)? };
-        let mut written = Written {
-            date,
-            hour: 0,
-            minute: 0,
-            second: 0,
-            milli: 0,
-            offset_sign: 1,
-            offset_hour: 0,
-            offset_minute: 0,
-        };
+        let mut written = Written { date, offset_sign: 1, ..Written::default() };
         if self.0.is_empty() {
             return Some(written);
         }

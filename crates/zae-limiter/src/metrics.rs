@@ -42,10 +42,11 @@ const fn counter(name: &'static str, help: &'static str) -> Metric {
     Metric { name, kind: Kind::Counter, help }
 }
 
-const GRANTED: Metric =
+pub(crate) const GRANTED: Metric =
     counter("zae_limiter_granted_total", "Requests admitted, degraded ones excluded.");
-const REFUSED: Metric = counter("zae_limiter_refused_total", "Requests refused by a limit.");
-const CONTENDED: Metric = counter(
+pub(crate) const REFUSED: Metric =
+    counter("zae_limiter_refused_total", "Requests refused by a limit.");
+pub(crate) const CONTENDED: Metric = counter(
     "zae_limiter_contended_total",
     "Requests refused because too many writers fought for a bucket.",
 );
@@ -57,8 +58,9 @@ const BLOCKED: Metric = counter(
     "zae_limiter_blocked_total",
     "Requests refused because the store was down and the policy is `block`. Label `reason`.",
 );
-const SETTLED: Metric = counter("zae_limiter_settled_total", "Background settlements completed.");
-const ABANDONED: Metric = counter(
+pub(crate) const SETTLED: Metric =
+    counter("zae_limiter_settled_total", "Background settlements completed.");
+pub(crate) const ABANDONED: Metric = counter(
     "zae_limiter_abandoned_total",
     "Leases or writes that found the settler's queue full or lost its runtime: what they held stays spent.",
 );
@@ -66,7 +68,7 @@ const LOST: Metric = counter(
     "zae_limiter_lost_total",
     "Bucket updates dropped: refunds of unknown outcome, and writes that ran out of retries.",
 );
-const OVERRIDES: Metric =
+pub(crate) const OVERRIDES: Metric =
     counter("zae_limiter_overrides_total", "Requests that brought limits of their own.");
 const CACHE_HITS: Metric = counter(
     "zae_limiter_config_cache_hits_total",
@@ -145,16 +147,9 @@ pub(crate) fn is_timed() -> bool {
     IS_TIMED.load(Ordering::Relaxed)
 }
 
-pub(crate) fn granted() {
-    metrics::counter!(GRANTED.name).increment(1);
-}
-
-pub(crate) fn refused() {
-    metrics::counter!(REFUSED.name).increment(1);
-}
-
-pub(crate) fn contended() {
-    metrics::counter!(CONTENDED.name).increment(1);
+/// Counts one event of a metric without a label.
+pub(crate) fn count(metric: Metric) {
+    metrics::counter!(metric.name).increment(1);
 }
 
 pub(crate) fn degraded(reason: &'static str) {
@@ -165,20 +160,8 @@ pub(crate) fn blocked(reason: &'static str) {
     metrics::counter!(BLOCKED.name, "reason" => reason).increment(1);
 }
 
-pub(crate) fn settled() {
-    metrics::counter!(SETTLED.name).increment(1);
-}
-
-pub(crate) fn abandoned() {
-    metrics::counter!(ABANDONED.name).increment(1);
-}
-
 pub(crate) fn lost(count: u64) {
     metrics::counter!(LOST.name).increment(count);
-}
-
-pub(crate) fn overrides() {
-    metrics::counter!(OVERRIDES.name).increment(1);
 }
 
 /// A job came to the settler.

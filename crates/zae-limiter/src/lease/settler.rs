@@ -227,7 +227,7 @@ impl Desk {
     fn abandon(&self, is_read: bool) {
         if !is_read {
             self.tally.abandoned.fetch_add(1, Ordering::AcqRel);
-            metrics::abandoned();
+            metrics::count(metrics::ABANDONED);
         }
         self.tally.done();
     }
@@ -361,7 +361,7 @@ impl Worker {
             }
         }
         self.desk.tally.settled.fetch_add(1, Ordering::AcqRel);
-        metrics::settled();
+        metrics::count(metrics::SETTLED);
         self.desk.tally.done();
     }
 

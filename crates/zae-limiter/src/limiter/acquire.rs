@@ -215,16 +215,16 @@ fn counted(result: &Result<Lease, AcquireError>) -> &'static str {
                 "degraded"
             }
             None => {
-                metrics::granted();
+                metrics::count(metrics::GRANTED);
                 "granted"
             }
         },
         Err(AcquireError::Exceeded(report)) if report.is_contended() => {
-            metrics::contended();
+            metrics::count(metrics::CONTENDED);
             "contended"
         }
         Err(AcquireError::Exceeded(_)) => {
-            metrics::refused();
+            metrics::count(metrics::REFUSED);
             "refused"
         }
         Err(AcquireError::Unavailable(unavailable)) => {

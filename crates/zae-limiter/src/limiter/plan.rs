@@ -174,7 +174,7 @@ impl RateLimiter {
             let fallback = if index == 0 { request.fallback_limits.as_ref() } else { None };
             let limits = match call {
                 Some(limits) => {
-                    metrics::overrides();
+                    metrics::count(metrics::OVERRIDES);
                     Some(self.unstored(limits, LimitSource::Call, cached))
                 }
                 None => self.limits_of(cached).or_else(|| {

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use zae_limiter_store::SystemClock;
-use zae_limiter_testkit::zae_limiter::{AcquireError, Clock, Level, LimitsChange, OnUnavailable, RateLimiter};
+use zae_limiter_testkit::zae_limiter::{
+    AcquireError, Clock, Level, LimitsChange, OnUnavailable, RateLimiter,
+};
 
 use crate::interop::on_both_tables;
 use crate::interop::python::Python;
