@@ -80,16 +80,7 @@ impl RateLimiter {
     pub(super) fn limits_of(&self, cached: &CachedConfig) -> Option<LimitsInForce> {
         cached.limits.clone().or_else(|| {
             let limits = self.shared.settings.default_limits.as_ref()?;
-            Some(self.unstored(limits, LimitSource::Builder, cached))
+            Some(self.in_force(limits, LimitSource::Builder, cached.stamp))
         })
-    }
-
-    pub(super) fn unstored(
-        &self,
-        limits: &Arc<[Limit]>,
-        source: LimitSource,
-        cached: &CachedConfig,
-    ) -> LimitsInForce {
-        self.in_force(limits, source, cached.stamp)
     }
 }

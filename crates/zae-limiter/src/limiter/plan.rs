@@ -1,6 +1,7 @@
 //! A plan: which buckets a request takes from, under which limits. Made once per request, kept by
 //! its lease as the receipt.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -137,18 +138,15 @@ impl Plan {
     /// True when `other` takes the same declared limits from the very same buckets: only then can
     /// one settle for the other.
     pub(crate) fn takes_the_same(&self, other: &Plan) -> bool {
-        let parts = |plan: &Plan| -> Vec<(EntityId, Vec<u8>)> {
-            plan.members
-                .iter()
-                .map(|member| {
-                    (
-                        member.entity.clone(),
-                        member.shares.iter().map(|share| share.declared).collect(),
-                    )
-                })
-                .collect()
+        let is_same = |(ours, theirs): (&PlannedMember, &PlannedMember)| {
+            let declared = |member: &PlannedMember| -> SmallVec<[u8; 2]> {
+                member.shares.iter().map(|share| share.declared).collect()
+            };
+            ours.entity == theirs.entity && declared(ours) == declared(theirs)
         };
-        self.resource == other.resource && parts(self) == parts(other)
+        self.resource == other.resource
+            && self.members.len() == other.members.len()
+            && self.members.iter().zip(&other.members).all(is_same)
     }
 }
 
@@ -175,10 +173,11 @@ impl RateLimiter {
             let limits = match call {
                 Some(limits) => {
                     metrics::count(metrics::OVERRIDES);
-                    Some(self.unstored(limits, LimitSource::Call, cached))
+                    Some(self.in_force(limits, LimitSource::Call, cached.stamp))
                 }
                 None => self.limits_of(cached).or_else(|| {
-                    fallback.map(|limits| self.unstored(limits, LimitSource::Fallback, cached))
+                    fallback
+                        .map(|limits| self.in_force(limits, LimitSource::Fallback, cached.stamp))
                 }),
             };
             // A member without limits goes with the others: the store looks whether it is disabled.
@@ -221,28 +220,15 @@ fn check_names(
     if plan.members.iter().all(|member| member.limits.limits.is_empty()) {
         return Err(NoLimits { entity: entity.clone(), resource: plan.resource.clone() }.into());
     }
-    for (index, (limit, _)) in (0u8..).zip(declared) {
-        if !plan
-            .members
-            .iter()
-            .any(|member| member.shares.iter().any(|share| share.declared == index))
-        {
-            let mut known: Vec<LimitName> = plan
-                .members
-                .iter()
-                .flat_map(|member| member.limits.limits.iter())
-                .map(|limit| limit.name().clone())
-                .collect();
-            known.sort();
-            known.dedup();
-            let unknown = Invalid::UnknownLimit {
-                limit: limit.clone(),
-                entity: entity.clone(),
-                resource: plan.resource.clone(),
-                known,
-            };
-            return Err(unknown.into());
-        }
-    }
-    Ok(())
+    let missing = declared.iter().enumerate().find(|(index, _)| !plan.has(*index));
+    let Some((_, (limit, _))) = missing else { return Ok(()) };
+    let limits = plan.members.iter().flat_map(|member| member.limits.limits.iter());
+    let known: BTreeSet<LimitName> = limits.map(|limit| limit.name().clone()).collect();
+    let unknown = Invalid::UnknownLimit {
+        limit: limit.clone(),
+        entity: entity.clone(),
+        resource: plan.resource.clone(),
+        known: known.into_iter().collect(),
+    };
+    Err(unknown.into())
 }
