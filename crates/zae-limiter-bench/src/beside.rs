@@ -107,7 +107,7 @@ impl File {
             takes.beside("namespace delete and purge", || {
                 runtime.block_on(async {
                     let namespace =
-                        self.admin.show_namespace(TENANT).await?.context("the namespace")?;
+                        self.admin.namespace_info(TENANT).await?.context("the namespace")?;
                     ensure!(self.admin.delete_namespace(TENANT).await?, "the namespace was there");
                     Ok(self.admin.purge_namespace(namespace.id).await.map(drop)?)
                 })

@@ -172,7 +172,7 @@ fn weigh(what: &str, keys: usize) -> Result<f64> {
             });
             let limits = LimitsInForce::new(keys::wide(), LimitSource::System);
             let (resource, takes) = (keys::resource(), [(0, REQUESTS), (1, TOKENS)]);
-            let takes = takes.map(|(limit, tokens)| zae_limiter::core::Take {
+            let takes = takes.map(|(limit, tokens)| zae_limiter::domain::Take {
                 limit,
                 amount: zae_limiter::Milli::from_tokens(tokens),
             });

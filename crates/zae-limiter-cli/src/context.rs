@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 #[cfg(feature = "sqlite")]
 use zae_limiter::sqlite::{SqliteOptions, SqliteStore};
-use zae_limiter::{Builder, MemoryStore, RateLimiter, StoreErrorKind};
+use zae_limiter::{Builder, ErrorKind, MemoryStore, RateLimiter, StoreErrorKind};
 
 use crate::args::value::DynamoPlace;
 use crate::commands::shared::namespaces;
@@ -62,7 +62,7 @@ impl Context<'_> {
         }
         let registry = self.open_registry().await?;
         match registry.namespace(self.settings.namespace.clone()).await {
-            Err(error) if error.kind() == StoreErrorKind::NotFound => {
+            Err(error) if error.kind() == ErrorKind::Store(StoreErrorKind::NotFound) => {
                 Err(namespaces::missing(self, &registry, &self.settings.namespace).await.into())
             }
             opened => Ok(opened?),

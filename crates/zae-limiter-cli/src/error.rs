@@ -3,8 +3,8 @@
 use std::fmt;
 
 use zae_limiter::{
-    AcquireError, CommitError, EntityId, Error, Invalid, OutageReason, ResourceName, StoreError,
-    StoreErrorKind,
+    AcquireError, CommitError, EntityId, Error, ErrorKind, Invalid, OutageReason, ResourceName,
+    StoreError, StoreErrorKind,
 };
 
 use crate::again::Again;
@@ -69,8 +69,9 @@ impl Failure {
         }
     }
 
-    /// The store failed, and there is more to say about it than the store knows.
-    pub(crate) fn of_store(kind: StoreErrorKind, message: impl Into<String>) -> Failure {
+    /// A call failed, and there is more to say about it than the library knows.
+    pub(crate) fn of_error(error: &Error, message: impl Into<String>) -> Failure {
+        let kind = kind_of(error);
         Failure { kind: kind.as_str(), message: message.into(), hint: None, exit: exit_of(kind) }
     }
 
@@ -199,8 +200,8 @@ fn of_error(error: &Error, again: &Again) -> Report {
     let report = match error {
         Error::Store(error) => of_store(error),
         other => Report {
-            exit: exit_of(other.kind()),
-            ..Report::new(other.kind().as_str(), other.to_string())
+            exit: exit_of(kind_of(other)),
+            ..Report::new(kind_of(other).as_str(), other.to_string())
         },
     };
     Report { message: again.completed(&report.message), ..report }
@@ -214,6 +215,16 @@ fn of_store(error: &StoreError) -> Report {
     // Nothing was decided, and the next command opens the new file: others are in the way.
     let kind = if error.message().contains(REPLACED) { StoreErrorKind::Busy } else { error.kind() };
     Report { exit: exit_of(kind), ..Report::new(kind.as_str(), for_people(error.message())) }
+}
+
+/// The kind that output names: an error that no store made is named like those of a store.
+fn kind_of(error: &Error) -> StoreErrorKind {
+    match error.kind() {
+        ErrorKind::Store(kind) => kind,
+        ErrorKind::Invalid => StoreErrorKind::Invalid,
+        ErrorKind::Deadline => StoreErrorKind::Unavailable,
+        _ => StoreErrorKind::State,
+    }
 }
 
 fn exit_of(kind: StoreErrorKind) -> Exit {

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use crate::name::{EntityId, NameError, Principal, ResourceName, shown};
 use crate::units::TimeMs;
 
-/// What an administrator did.
+/// The action of an administrator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum AuditAction {
@@ -36,7 +36,7 @@ pub enum AuditAction {
     EntityParentChanged,
     /// A bucket was given more than it holds, by the Python product.
     BucketToppedUp,
-    /// Something that this version has no word for; the details name it.
+    /// An action that this version has no word for; the details name it.
     Other,
 }
 
@@ -96,7 +96,7 @@ impl FromStr for AuditAction {
     }
 }
 
-/// What was changed. Events are kept and queried per subject.
+/// The subject of a change. Events are kept and queried per subject.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum AuditSubject {
     /// The namespace as a whole: `$SYSTEM`.
@@ -200,15 +200,15 @@ pub struct AuditEvent {
     pub id: EventId,
     /// When it happened.
     pub at: TimeMs,
-    /// What was changed.
+    /// The subject of the change.
     pub subject: AuditSubject,
-    /// What was done.
+    /// The action.
     pub action: AuditAction,
-    /// Who did it, if known.
+    /// The author, if known.
     pub principal: Option<Principal>,
     /// The resource concerned, if any.
     pub resource: Option<ResourceName>,
-    /// What else there is to know, such as the new limits; the keys depend on the action.
+    /// Details such as the new limits; the keys depend on the action.
     pub details: Vec<(String, String)>,
 }
 

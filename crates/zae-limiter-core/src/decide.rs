@@ -1,23 +1,24 @@
 //! The decision: may these amounts be taken from these buckets, all or none?
 //!
-//! One pure function for every backend. What DynamoDB does with a condition expression is a
+//! One pure function decides for every backend. The condition expressions of DynamoDB are a
 //! translation of it.
 
 use smallvec::SmallVec;
 
 use crate::{BucketState, ClosedHour, LimitState, Milli, TimeMs, Wait, WaitMs};
 
-/// An amount asked of one limit. Zero declares the limit: it must not be in debt, and it can be
-/// adjusted later.
+/// An amount asked of one limit. An amount of zero declares the limit: the limit must not be in
+/// debt, and it can be adjusted later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Take {
     /// Index into the limits in force of the bucket.
     pub limit: u8,
-    /// How much; never negative.
+    /// The amount; never negative.
     pub amount: Milli,
 }
 
-/// One bucket of a chain and what is asked of it. A limit not named is refilled, not checked.
+/// One bucket of a chain and the amounts asked of it. A limit that is not named is refilled, not
+/// checked.
 #[derive(Debug)]
 pub struct Member<'a> {
     /// The bucket; changed only by a grant.
@@ -26,7 +27,7 @@ pub struct Member<'a> {
     pub takes: &'a [Take],
 }
 
-/// What one decision found out about one limit.
+/// The result of one decision for one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitReport {
     /// Which bucket of the chain.
@@ -35,9 +36,9 @@ pub struct LimitReport {
     pub limit: u8,
     /// The balance: after the take on a grant, as refilled to now on a refusal.
     pub balance: Milli,
-    /// What was asked.
+    /// The amount asked.
     pub requested: Milli,
-    /// When it could pass.
+    /// When the limit could pass.
     pub wait: Wait,
 }
 
@@ -77,8 +78,7 @@ pub fn decide(members: &mut [Member<'_>], now: TimeMs) -> Decision {
     Decision::Granted { reports, closed }
 }
 
-/// What [`decide`] would find, without taking anything: balances as refilled to `now`, and the
-/// waits.
+/// The reports of [`decide`] without a take: balances as refilled to `now`, and the waits.
 pub fn assess<'a>(
     members: impl Iterator<Item = (&'a BucketState, &'a [Take])>,
     now: TimeMs,
@@ -94,11 +94,10 @@ pub fn assess<'a>(
             let limit = &bucket.limits()[usize::from(take.limit)];
             let (balance, remainder) = limit.accrued(elapsed_ms);
             let wait = if balance >= take.amount {
-                // An hour that has counted all it can, after 9.2 · 10^15 tokens, refuses until the
-                // next one.
+                // An hour counts at most 9.2 · 10^15 tokens and refuses more until the next hour.
                 bucket.wait_to_count(limit, take.amount, now).map_or(Wait::None, Wait::After)
             } else {
-                // Behind the refill instant nothing accrues until the clock has caught up with it.
+                // Nothing accrues until a clock behind the refill instant has caught up with it.
                 let behind_ms = elapsed_ms.saturating_neg().max(0);
                 wait_for(limit, balance, remainder, take.amount, behind_ms)
             };
@@ -114,8 +113,8 @@ pub fn assess<'a>(
     reports
 }
 
-/// The exact wait until `amount` fits, rounded up to the millisecond: one millisecond less is too
-/// early.
+/// The exact wait until `amount` fits, rounded up to the millisecond: a request one millisecond
+/// earlier is refused.
 #[must_use]
 pub fn wait_for(
     limit: &LimitState,
@@ -130,10 +129,6 @@ pub fn wait_for(
         return Wait::Never;
     }
     let deficit = i128::from(amount.0) - i128::from(balance.0);
-    let units = deficit * i128::from(params.period_ms) - i128::from(remainder);
-    let refill = i128::from(params.refill_milli);
-    let ms = units.div_euclid(refill)
-        + i128::from(units.rem_euclid(refill) != 0)
-        + i128::from(behind_ms);
+    let ms = params.time_for_ms(deficit, remainder) + i128::from(behind_ms);
     Wait::After(WaitMs::at_least_one(u64::try_from(ms.max(1)).unwrap_or(u64::MAX)))
 }

@@ -1,4 +1,4 @@
-//! Entities: those who are limited, and whom they belong to.
+//! Entities: users, keys, projects that are limited, and their parents.
 
 use std::collections::BTreeMap;
 
@@ -20,28 +20,28 @@ pub const METADATA_KEY_BYTES_MAX: usize = 64;
 /// The longest metadata value, in bytes.
 pub const METADATA_VALUE_BYTES_MAX: usize = 1_024;
 
-/// Someone who is limited, as stored.
+/// A user, a key or a project that is limited, as stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entity {
-    /// What requests call it.
+    /// The id that requests use.
     pub id: EntityId,
-    /// What people call it.
+    /// The name for people.
     pub name: String,
-    /// Whom it belongs to. Set at creation.
+    /// The entity it belongs to. Set at creation.
     pub parent: Option<EntityId>,
-    /// Whether what it takes is taken from its parent too. Set at creation.
+    /// True when its takes go on to the parent. Set at creation.
     pub cascade: bool,
-    /// What its owner wants to remember about it. The limiter never reads it.
+    /// Notes of its owner. The limiter never reads them.
     pub metadata: BTreeMap<String, String>,
     /// When it was created.
     pub created_at: TimeMs,
-    /// Grows with every update; an update says which version it was made from, so that none is
-    /// lost.
+    /// Grows with every update. An update names the version it was made from, so that no other
+    /// update is lost.
     pub version: u64,
 }
 
 impl Entity {
-    /// Whether it belongs to another entity.
+    /// True when the entity belongs to another one.
     #[must_use]
     pub fn is_child(&self) -> bool {
         self.parent.is_some()

@@ -1,15 +1,14 @@
-//! Up to when a sweep may act.
+//! The time up to which a sweep may act.
 //!
-//! Forgetting cannot be undone, and a wrong clock asks for it as well as a right one: by a clock
-//! that is thirteen hours ahead every drained bucket is full, by one that is three months ahead
-//! every audit event is old. So a sweep acts on a time that more than one look at the clock
-//! confirms. Small steps are believed: a sweep every minute sees time pass. A leap is believed once
-//! another sweep, an hour to eight days later, sees that time has gone on from there, and none has
-//! seen an earlier one.
+//! A sweep deletes, and a deletion cannot be undone. By a clock that is thirteen hours ahead every
+//! drained bucket is full; by a clock that is three months ahead every audit event is old. So a
+//! sweep acts on a time that more than one look at the clock confirms. A small step is believed: a
+//! sweep every minute sees time pass. A leap is believed once another sweep, an hour to eight days
+//! later, sees that time has gone on from there, and no sweep in between has seen an earlier time.
 
 use crate::TimeMs;
 
-/// A sweep that comes no later than this after the one before believes its clock.
+/// A sweep believes its clock when it comes no later than this after the sweep before.
 pub const SWEEP_STEP_MAX_MS: i64 = 120_000;
 
 /// A clock that has leapt is believed after this long.
@@ -19,7 +18,7 @@ pub const SWEEP_LEAP_CONFIRMED_MS: i64 = 3_600_000;
 /// a careful operator.
 pub const SWEEP_LEAP_CONFIRMED_MAX_MS: i64 = 8 * 24 * 3_600_000;
 
-/// What sweeps have seen of the clock.
+/// The observations of the clock by sweeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SweepHorizon {
     /// The latest time that is believed.
@@ -29,16 +28,18 @@ pub struct SweepHorizon {
 }
 
 impl SweepHorizon {
-    /// Looks at the clock. Returns up to when a sweep may act: `None` when nothing is certain yet.
+    /// Looks at the clock. Returns the time up to which a sweep may act; `None` when no time is
+    /// confirmed yet.
     ///
     /// ```
     /// use zae_limiter_core::{SweepHorizon, TimeMs};
     ///
     /// let mut horizon = SweepHorizon { proven: Some(TimeMs(0)), leapt_to: None };
     /// assert_eq!(horizon.observe(TimeMs(60_000)), Some(TimeMs(60_000)), "a minute later");
-    /// let day = 86_400_000;
-    /// assert_eq!(horizon.observe(TimeMs(day)), Some(TimeMs(60_000)), "a day later: not yet");
-    /// assert_eq!(horizon.observe(TimeMs(day + 3_600_000)), Some(TimeMs(day + 3_600_000)), "an hour after that");
+    /// let day = TimeMs(86_400_000);
+    /// assert_eq!(horizon.observe(day), Some(TimeMs(60_000)), "a day later: not yet");
+    /// let hour_later = day.plus_ms(3_600_000);
+    /// assert_eq!(horizon.observe(hour_later), Some(hour_later), "an hour after that");
     /// ```
     pub fn observe(&mut self, now: TimeMs) -> Option<TimeMs> {
         let is_step = self.proven.is_some_and(|proven| now.since(proven) <= SWEEP_STEP_MAX_MS);
@@ -46,7 +47,7 @@ impl SweepHorizon {
         let confirmed = SWEEP_LEAP_CONFIRMED_MS..=SWEEP_LEAP_CONFIRMED_MAX_MS;
         let is_confirmed = since_leap_ms.is_some_and(|ms| confirmed.contains(&ms));
         if is_step || is_confirmed {
-            // Going back is believed at once: nothing is forgotten by it.
+            // A step back is believed at once: it deletes nothing.
             *self = SweepHorizon { proven: Some(now), leapt_to: None };
         } else {
             let is_same_leap =

@@ -32,28 +32,25 @@ where
     }
 }
 
-/// The resource that stands for "every resource of this entity" where limits are stored. No user
-/// can name a resource so.
+/// The word that stands for "every resource of this entity" where limits are stored. No resource
+/// can have this name.
 pub const DEFAULT_RESOURCE: &str = "_default_";
 
-/// Attributes that a stored item may use as a key of the table or of one of its indexes.
-///
-/// Limits (in usage snapshots) and resources (in the registry of entity configs) are stored as
-/// attributes named like them, next to these; a user's name equal to one of them would overwrite
-/// the item's key.
-pub const KEY_ATTRIBUTES: &[&str] = &[
+/// Words that no limit and no resource may be called, because stored items name them by an
+/// attribute of the same name: a limit called `PK` would overwrite the key of a usage snapshot.
+/// They are refused on every backend, so that a move to another one never fails on a name.
+const KEY_WORDS: &[&str] = &[
     "PK", "SK", "GSI1PK", "GSI1SK", "GSI2PK", "GSI2SK", "GSI3PK", "GSI3SK", "GSI4PK", "GSI4SK",
     "LSI1SK", "LSI2SK", "LSI3SK", "LSI4SK", "LSI5SK",
 ];
 
-/// Attributes of a usage snapshot that are not keys: a limit may not be called like one of them
-/// either.
-pub const USAGE_ATTRIBUTES: &[&str] =
+/// Words that no limit may be called either: the other attributes of a usage snapshot.
+const USAGE_WORDS: &[&str] =
     &["ttl", "entity_id", "resource", "window", "window_start", "total_events"];
 
-/// The attribute that expires an item. A resource of this name would put a date of expiry on the
-/// registry.
-const EXPIRY_ATTRIBUTES: &[&str] = &["ttl"];
+/// The word that expires an item. A resource of this name would put a date of expiry on the list of
+/// resources.
+const EXPIRY_WORDS: &[&str] = &["ttl"];
 
 const IS_ATTRIBUTE: &str = "reserved: stored items have an attribute of this name";
 
@@ -140,7 +137,7 @@ macro_rules! name {
 }
 
 name! {
-    /// Who is limited: a user, an API key, a project. Up to 256 bytes of
+    /// The id of an entity: a user, an API key, a project. Up to 256 bytes of
     /// `[a-zA-Z0-9][a-zA-Z0-9_.\-:@]*`.
     EntityId = Grammar {
         field: "entity id",
@@ -154,9 +151,9 @@ name! {
 }
 
 name! {
-    /// What is counted: `rpm`, `tpm`. Up to 64 bytes of `[a-zA-Z][a-zA-Z0-9_.\-]*`, without `wcu`,
-    /// [`KEY_ATTRIBUTES`] and [`USAGE_ATTRIBUTES`] (compared exactly: attribute names know upper
-    /// and lower case).
+    /// The name of a limit: `rpm`, `tpm`. Up to 64 bytes of `[a-zA-Z][a-zA-Z0-9_.\-]*`. Some words
+    /// are reserved, compared exactly in upper and lower case: `wcu`, `PK`, `ttl` and other names
+    /// of stored attributes.
     LimitName = Grammar {
         field: "limit name",
         bytes_max: 64,
@@ -166,15 +163,16 @@ name! {
         rest_words: "letters, digits and _ . -",
         reserved: &[
             (&["wcu"], "reserved for the hidden limit that measures write pressure"),
-            (KEY_ATTRIBUTES, IS_ATTRIBUTE),
-            (USAGE_ATTRIBUTES, IS_ATTRIBUTE),
+            (KEY_WORDS, IS_ATTRIBUTE),
+            (USAGE_WORDS, IS_ATTRIBUTE),
         ],
     }
 }
 
 name! {
-    /// What is called: `gpt-4`, `api/v1`. Up to 64 bytes of `[a-zA-Z][a-zA-Z0-9_.\-/:]*`, without
-    /// [`KEY_ATTRIBUTES`], `ttl` and [`DEFAULT_RESOURCE`].
+    /// The name of a resource: `gpt-4`, `api/v1`. Up to 64 bytes of `[a-zA-Z][a-zA-Z0-9_.\-/:]*`.
+    /// Some words are reserved: [`DEFAULT_RESOURCE`], `PK`, `ttl` and other names of stored
+    /// attributes.
     ResourceName = Grammar {
         field: "resource",
         bytes_max: 64,
@@ -184,15 +182,15 @@ name! {
         rest_words: "letters, digits and _ . - / :",
         reserved: &[
             (&[DEFAULT_RESOURCE], "reserved for limits on every resource of an entity"),
-            (KEY_ATTRIBUTES, IS_ATTRIBUTE),
-            (EXPIRY_ATTRIBUTES, IS_ATTRIBUTE),
+            (KEY_WORDS, IS_ATTRIBUTE),
+            (EXPIRY_WORDS, IS_ATTRIBUTE),
         ],
     }
 }
 
 name! {
-    /// A tenant as people call it. Up to 64 bytes of `[a-zA-Z0-9][a-zA-Z0-9_.\-]*`; `_` is kept for
-    /// the system itself.
+    /// The name of a namespace, for people. Up to 64 bytes of `[a-zA-Z0-9][a-zA-Z0-9_.\-]*`; `_` is
+    /// kept for the system itself.
     NamespaceName = Grammar {
         field: "namespace",
         bytes_max: 64,
@@ -205,7 +203,7 @@ name! {
 }
 
 name! {
-    /// A tenant as keys name it: opaque and never reused. Up to 64 bytes of
+    /// The id of a namespace, for keys: opaque and never reused. Up to 64 bytes of
     /// `[A-Za-z0-9_][A-Za-z0-9_-]*`, not `_`.
     NamespaceId = Grammar {
         field: "namespace id",
@@ -238,21 +236,7 @@ impl NamespaceId {
 }
 
 name! {
-    /// An installation on AWS, named like its CloudFormation stack. Up to 55 bytes of
-    /// `[A-Za-z][A-Za-z0-9-]*`.
-    StackName = Grammar {
-        field: "stack name",
-        bytes_max: 55,
-        first: AsciiSet::LETTERS,
-        first_words: "a letter",
-        rest: AsciiSet::LETTERS_DIGITS.and(b"-"),
-        rest_words: "letters, digits and -",
-        reserved: &[],
-    }
-}
-
-name! {
-    /// Who made a change, as the audit log names them: a user, a service, an ARN.
+    /// The author of a change in the audit log: a user, a service, an ARN.
     /// Up to 256 bytes of `[a-zA-Z0-9][a-zA-Z0-9_.\-:@/+=,]*`.
     Principal = Grammar {
         field: "principal",
@@ -282,13 +266,12 @@ mod tests {
 
     /// Every kind with what its documentation promises: first characters and later ones beside
     /// letters, length.
-    const KINDS: [(Parse, &str, &str, usize); 7] = [
+    const KINDS: [(Parse, &str, &str, usize); 6] = [
         (parse::<EntityId>, "0123456789", "0123456789_.-:@", 256),
         (parse::<LimitName>, "", "0123456789_.-", 64),
         (parse::<ResourceName>, "", "0123456789_.-/:", 64),
         (parse::<NamespaceName>, "0123456789", "0123456789_.-", 64),
         (parse::<NamespaceId>, "0123456789_", "0123456789_-", 64),
-        (parse::<StackName>, "", "0123456789-", 55),
         (parse::<Principal>, "0123456789", "0123456789_.-:@/+=,", 256),
     ];
 
@@ -364,10 +347,6 @@ mod tests {
             "a\tb",
             Err("entity id \"a\\tb\" contains '\\t'; use letters, digits and _ . - : @"),
         );
-        check::<StackName>(
-            "my_app",
-            Err("stack name \"my_app\" contains '_'; use letters, digits and -"),
-        );
         check::<LimitName>(
             "wcu",
             Err(
@@ -400,7 +379,7 @@ mod tests {
         let reserved = |parse: Parse, name: &str| {
             matches!(parse(name), Err(NameError { rule: NameRule::Reserved { .. }, .. }))
         };
-        for name in KEY_ATTRIBUTES {
+        for name in KEY_WORDS {
             assert!(
                 reserved(parse::<LimitName>, name) && reserved(parse::<ResourceName>, name),
                 "{name}"
@@ -410,7 +389,7 @@ mod tests {
                 "{name}"
             );
         }
-        for name in USAGE_ATTRIBUTES {
+        for name in USAGE_WORDS {
             assert!(reserved(parse::<LimitName>, name), "{name}");
             assert_eq!(reserved(parse::<ResourceName>, name), *name == "ttl", "{name}");
         }

@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-/// The level that supplied a set of limits. First non-empty level wins whole, in the order of
-/// [`LimitSource::ORDER`].
+/// The level that supplied a set of limits. The first level that has limits supplies all of them,
+/// in the order of [`LimitSource::ORDER`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LimitSource {
-    /// Given with the call by `.limits(..)`: overrides everything stored.
+    /// Given with the call by `.limits(..)`; overrides the stored limits.
     Call,
     /// Stored for this entity and this resource.
     EntityResource,
@@ -18,7 +18,7 @@ pub enum LimitSource {
     System,
     /// The limiter's own `default_limits`, not stored.
     Builder,
-    /// Given with the call by `.fallback_limits(..)`: used when there is nothing else.
+    /// Given with the call by `.fallback_limits(..)`; used when no other source has limits.
     Fallback,
 }
 
@@ -35,7 +35,7 @@ impl LimitSource {
     ];
 
     /// True when a bucket with limits from here may be forgotten once it is full and idle. Entities
-    /// with limits of their own keep their buckets: somebody configured them, so somebody looks at
+    /// with limits of their own keep their buckets: an operator has configured them, and looks at
     /// them.
     #[must_use]
     pub fn expires(self) -> bool {
@@ -63,8 +63,8 @@ impl fmt::Display for LimitSource {
     }
 }
 
-/// How fresh a read of the stored configuration is. Backends hand it out with every read and
-/// compare it, so that a process with an old read cannot push old limits back onto a bucket. Only
-/// its order means anything.
+/// How fresh a read of the stored configuration is. Backends hand out a stamp with every read and
+/// compare stamps, so that a process with an old read cannot push old limits back onto a bucket.
+/// Only the order of stamps means anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConfigStamp(pub u64);

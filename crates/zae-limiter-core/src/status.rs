@@ -1,4 +1,4 @@
-//! What a caller is told about each limit, on a grant and on a refusal.
+//! The status of each limit that a caller is told, on a grant and on a refusal.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ pub struct LimitStatus {
     pub available: i64,
     /// Tokens asked for.
     pub requested: u64,
-    /// When it could pass: `Wait::None` unless this limit refused.
+    /// When this limit could pass: `Wait::None` unless it refused.
     pub retry_after: Wait,
 }
 

@@ -1,8 +1,9 @@
-//! When a bucket may be forgotten.
+//! How long an idle bucket is kept.
 //!
-//! Only ever a bucket that refill has made full: then forgetting it and creating it anew is the
-//! same thing.
+//! A bucket is forgotten only when refill has made it full, because a new bucket is full too. The
+//! times here say when that can be; [`crate::BucketState::is_expired_at`] checks it.
 
+use crate::bucket::saturated;
 use crate::{Limit, LimitParams};
 
 /// Default number of fill times after which an idle bucket expires.
@@ -11,14 +12,11 @@ pub const BUCKET_TTL_MULTIPLIER: u32 = 7;
 /// Milliseconds an empty bucket with these parameters needs to be full, rounded up.
 #[must_use]
 pub fn time_to_fill_ms(params: LimitParams) -> i64 {
-    let numerator = i128::from(params.capacity_milli) * i128::from(params.period_ms);
-    let refill = i128::from(params.refill_milli.max(1));
-    i64::try_from(numerator.div_euclid(refill) + i128::from(numerator.rem_euclid(refill) != 0))
-        .unwrap_or(i64::MAX)
+    saturated(params.time_for_ms(i128::from(params.capacity_milli), 0))
 }
 
 /// How long an untouched bucket with these limits is kept: the slowest time to fill times
-/// `multiplier`. `None` when `multiplier` is 0, which keeps buckets for ever.
+/// `multiplier`. `None` when `multiplier` is 0: such buckets are kept for ever.
 #[must_use]
 pub fn bucket_ttl_ms(limits: &[Limit], multiplier: u32) -> Option<i64> {
     if multiplier == 0 {

@@ -113,14 +113,14 @@ impl WaitMs {
     }
 }
 
-/// How long until a limit could pass, in the order of how bad the news is.
+/// How long until a request could pass. A longer wait is greater, and `Never` is the greatest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Wait {
-    /// It passes now.
+    /// The request passes now.
     None,
-    /// It passes after this wait, if nobody else takes from the bucket.
+    /// The request passes after this wait, if no other caller takes from the bucket.
     After(WaitMs),
-    /// It can never pass: the request is larger than the capacity.
+    /// The request can never pass: it is larger than the capacity.
     Never,
 }
 

@@ -5,12 +5,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::name::{EntityId, LimitName, ResourceName, shown};
+use crate::time::{DAY_MS, Date, HOUR_MS, SECOND_MS, Year, rfc3339};
 use crate::units::{Milli, TimeMs};
-
-mod calendar;
-
-use calendar::{DAY_MS, Date, HOUR_MS, SECOND_MS, Year};
-pub use calendar::{TimeTextError, parse_rfc3339, rfc3339};
 
 /// The span of time one usage snapshot covers. Windows are those of the calendar in UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -50,8 +46,7 @@ impl UsageWindow {
         self.begin(self.index(start) + 1)
     }
 
-    /// The last full second of the window that contains `start`: its end, for those who count it
-    /// in.
+    /// The last full second of the window that contains `start`: its end, inclusive.
     #[must_use]
     pub fn last_second(self, start: TimeMs) -> TimeMs {
         self.next_start(start).plus_ms(-SECOND_MS)
@@ -124,18 +119,19 @@ pub struct UnknownUsageWindow {
     pub text: String,
 }
 
-/// What one entity used of one resource in one window.
+/// The usage of one resource by one entity in one window.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UsageSnapshot {
-    /// Who used it.
+    /// The entity.
     pub entity: EntityId,
-    /// What was called.
+    /// The resource.
     pub resource: ResourceName,
-    /// How long the window is.
+    /// The kind of window.
     pub window: UsageWindow,
     /// When the window began.
     pub start: TimeMs,
-    /// The amount used per limit. Below zero when more was given back than taken within the window.
+    /// The amount used per limit. The amount is below zero when more was given back than taken
+    /// within the window.
     pub counters: Vec<(LimitName, Milli)>,
     /// How many changes were counted.
     pub events: u64,
@@ -157,7 +153,7 @@ pub struct UsageSummary {
 /// The usage of one limit over several snapshots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UsageTotal {
-    /// What was counted.
+    /// The limit.
     pub limit: LimitName,
     /// The sum. It stays at the bounds of `i64` instead of wrapping.
     pub total: Milli,
@@ -167,8 +163,8 @@ pub struct UsageTotal {
 }
 
 impl UsageSummary {
-    /// Sums up snapshots. They should be of one kind of window, or the same use is counted several
-    /// times.
+    /// Sums up snapshots of one kind of window; with several kinds the same use would be counted
+    /// several times.
     #[must_use]
     pub fn of<'a>(snapshots: impl IntoIterator<Item = &'a UsageSnapshot>) -> UsageSummary {
         let mut sums = UsageSums::default();
@@ -177,7 +173,7 @@ impl UsageSummary {
     }
 }
 
-/// The sums of a [`UsageSummary`] on their way: snapshots are added one by one and need not be
+/// The sums of a [`UsageSummary`] in the making: snapshots are added one by one and need not be
 /// kept.
 #[derive(Debug, Clone, Default)]
 pub struct UsageSums {
@@ -201,7 +197,7 @@ impl UsageSums {
         }
     }
 
-    /// The summary of what was added.
+    /// The summary of the snapshots added.
     #[must_use]
     pub fn summary(self) -> UsageSummary {
         let count = i128::from(self.snapshots.max(1));
@@ -224,6 +220,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::time::parse_rfc3339;
 
     fn at(text: &str) -> TimeMs {
         parse_rfc3339(text).expect("a valid time")

@@ -185,6 +185,14 @@ pub struct LimitsChange {
     pub expected_version: Option<u64>,
 }
 
+/// Limits alone: the outage policy stays as it is, and the version is not looked at.
+impl<L: IntoIterator<Item = Limit>> From<L> for LimitsChange {
+    fn from(limits: L) -> LimitsChange {
+        let limits = limits.into_iter().collect();
+        LimitsChange { limits, on_unavailable: None, expected_version: None }
+    }
+}
+
 /// A description of an entity to create. The first name that breaks its rule surfaces when the
 /// entity is created, so that describing one never fails.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -47,13 +47,13 @@ async fn chat(
     headers: HeaderMap,
 ) -> Result<impl IntoResponse, AcquireError> {
     let key = headers.get("x-api-key").and_then(|key| key.to_str().ok()).unwrap_or("anonymous");
-    // By default a dropped lease gives everything back: whoever hung up just before the end would
-    // pay nothing.
+    // By default a dropped lease gives everything back: a client that hung up just before the end
+    // would pay nothing.
     let request =
         Request::new(key, "gpt-4").take("rpm", 1).take("tpm", ESTIMATE).on_drop(OnDrop::Commit);
     let lease = gateway.limiter.acquire(request).await?;
     Ok((
-        AppendHeaders(headers::granted(lease.limits())),
+        AppendHeaders(headers::granted(lease.statuses())),
         Body::from_stream(answer(gateway.model, lease)),
     ))
 }

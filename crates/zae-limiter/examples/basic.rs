@@ -31,7 +31,7 @@ pub(crate) async fn run(
     let request = Request::new("key-1", "gpt-4").take("rpm", 1).take("tpm", 900);
     let answer = limiter
         .with_lease(request, async |lease| {
-            writeln!(out, "granted on an estimate of 900 tokens, {}", left(lease.limits()))?;
+            writeln!(out, "granted on an estimate of 900 tokens, {}", left(lease.statuses()))?;
             let (answer, tokens_used) = call_the_model("Tell me a long story", 1200);
             lease.record("tpm", tokens_used)?;
             Ok::<_, Box<dyn Error>>(answer)
@@ -42,7 +42,7 @@ pub(crate) async fn run(
     // The same by hand, for code that does not fit into a closure.
     let lease =
         limiter.acquire(Request::new("key-1", "gpt-4").take("rpm", 1).take("tpm", 500)).await?;
-    writeln!(out, "granted on an estimate of 500 tokens, {}", left(lease.limits()))?;
+    writeln!(out, "granted on an estimate of 500 tokens, {}", left(lease.statuses()))?;
     lease.record("tpm", 300)?;
     lease.commit().await?;
     writeln!(out, "only 300 were used: the other 200 are given back")?;

@@ -83,7 +83,7 @@ async fn call(
     match limiter.acquire(Request::new(key, "gpt-4").take("rpm", 1).take("tpm", tokens)).await {
         Ok(lease) => {
             writeln!(out, "{key} takes {tokens} tokens")?;
-            for status in lease.limits() {
+            for status in lease.statuses() {
                 writeln!(
                     out,
                     "  {} has {} {} left",

@@ -38,8 +38,8 @@ pub(crate) async fn run(
     let limiter = RateLimiter::builder(SqliteStore::open(path)?).clock(clock.clone()).build()?;
     limiter.set_limits(&Level::System, ["tpm:1000/min".parse()?]).await?;
 
-    // Nobody can know how long an answer gets. It is never cut off by the limiter: what it used is
-    // charged, and whoever asks next pays for it by waiting.
+    // The length of an answer is unknown before it ends, and the limiter never cuts it off: the
+    // tokens it used are charged, and the next caller pays for them by waiting.
     let lease = limiter.acquire(ask(500)).await?;
     lease.record("tpm", 2000)?;
     lease.commit().await?;

@@ -5,8 +5,9 @@
 //! use zae_limiter::{AcquireError, RateLimiter, Request as Admission, headers};
 //!
 //! async fn chat(limiter: RateLimiter) -> Result<impl IntoResponse, AcquireError> {
-//!     let lease = limiter.acquire(Admission::new("key-1", "gpt-4").take("rpm", 1)).await?; // 429, 503, ...
-//!     let left = headers::granted(lease.limits());
+//!     let request = Admission::new("key-1", "gpt-4").take("rpm", 1);
+//!     let lease = limiter.acquire(request).await?; // 429, 503, ...
+//!     let left = headers::granted(lease.statuses());
 //!     if let Err(error) = lease.commit().await {
 //!         eprintln!("settled in the background: {error}");
 //!     }

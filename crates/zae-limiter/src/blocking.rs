@@ -1,9 +1,9 @@
 //! The same limiter for code that is not async.
 //!
-//! Every verb of [`crate::RateLimiter`] and [`crate::Lease`] under the same name. The work happens
-//! on one runtime thread of its own; the caller's thread waits. It holds no logic. It works in
-//! plain threads and in `spawn_blocking`; called on an async worker thread it panics, because
-//! waiting there would stall every other task: use [`crate::RateLimiter`] there.
+//! Every verb of [`crate::RateLimiter`] and [`crate::Lease`] has the same name here, and no logic
+//! of its own. The work happens on one runtime thread; the caller's thread waits. A blocking
+//! limiter works in plain threads and in `spawn_blocking`. A call on an async worker thread panics,
+//! because waiting there would stall every other task: use [`crate::RateLimiter`] there.
 //!
 //! ```
 //! use zae_limiter::{Level, Request, blocking::RateLimiter};
@@ -16,27 +16,27 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::sync::Arc;
 
-use tokio::sync::oneshot;
 use zae_limiter_core::{
-    AuditEvent, Entity, EntityId, Limit, LimitName, LimitStatus, NamespaceId, NamespaceName,
-    Principal, ResourceName, UsageSnapshot, UsageSummary,
+    AuditEvent, Entity, EntityId, LimitName, NamespaceId, NamespaceName, Principal, ResourceName,
+    UsageSnapshot, UsageSummary,
 };
 use zae_limiter_store::{
     AuditQuery, BucketView, DeletedEntity, EntityDraft, EntityUpdate, Level, LevelConfig,
-    LimitsChange, Namespace, OnUnavailable, Page, PageRequest, Purged, Swept, UsageQuery,
+    LimitsChange, Namespace, Page, PageRequest, Purged, Swept, UsageQuery,
 };
 
-use crate::inflight::within;
+mod lease;
+mod runtime;
+
+pub use lease::Lease;
+use runtime::Runtime;
+
 use crate::{
-    AcquireError, Availability, Builder, CacheStats, CapacityScope, CommitError, CreatedEntity,
-    Degraded, Error, IntoName, Invalid, Reached, Request, Resolved, ResourceCapacity, Settled,
+    AcquireError, Availability, Builder, CacheStats, CapacityScope, CreatedEntity, Error, IntoName,
+    Reached, Request, Resolved, ResourceCapacity, Settled,
 };
-
-/// How long the thread works on what is left to settle after the last handle is gone.
-const DRAIN_AT_END: Duration = Duration::from_secs(30);
 
 /// A [`crate::RateLimiter`] whose verbs wait.
 #[derive(Clone, Debug)]
@@ -45,66 +45,13 @@ pub struct RateLimiter {
     runtime: Arc<Runtime>,
 }
 
-/// The thread that runs the futures. When the last limiter and lease are gone it settles what they
-/// left, then ends; a process that must be sure calls [`RateLimiter::close`] before it exits.
-#[derive(Debug)]
-struct Runtime {
-    handle: tokio::runtime::Handle,
-    /// Set once the limiter is built: what is drained at the end.
-    limiter: OnceLock<crate::RateLimiter>,
-    stop: Option<oneshot::Sender<crate::RateLimiter>>,
-}
-
-impl Drop for Runtime {
-    fn drop(&mut self) {
-        if let (Some(stop), Some(limiter)) = (self.stop.take(), self.limiter.take()) {
-            drop(stop.send(limiter));
-        }
-    }
-}
-
-impl Runtime {
-    fn start() -> Result<Runtime, Error> {
-        let failed = |error: std::io::Error| {
-            let kind = zae_limiter_store::StoreErrorKind::Unavailable;
-            zae_limiter_store::StoreError::new(
-                kind,
-                "start",
-                "could not start the limiter's thread",
-            )
-            .with_source(error)
-        };
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-        let handle = runtime.handle().clone();
-        let (stop, stopped) = oneshot::channel::<crate::RateLimiter>();
-        let run = async move {
-            if let Ok(limiter) = stopped.await {
-                within(limiter.clock(), DRAIN_AT_END, limiter.drain()).await;
-            }
-        };
-        std::thread::Builder::new()
-            .name("zae-limiter".into())
-            .spawn(move || runtime.block_on(run))
-            .map_err(failed)?;
-        Ok(Runtime { handle, limiter: OnceLock::new(), stop: Some(stop) })
-    }
-
-    /// Runs a future on the runtime thread and waits for it.
-    fn wait<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> T {
-        let (reply, answer) = oneshot::channel();
-        self.handle.spawn(async move { drop(reply.send(work.await)) });
-        answer.blocking_recv().expect("the runtime thread lives as long as this handle")
-    }
-}
-
 impl RateLimiter {
     /// Builds a blocking limiter.
     pub fn build(builder: Builder) -> Result<RateLimiter, Error> {
         RateLimiter::made_by(async move { builder.build() })
     }
 
-    /// Builds a blocking limiter on a store that has to be connected to first; that is waited for.
+    /// Builds a blocking limiter on a store that has to be connected first, and waits for that.
     ///
     /// ```no_run
     /// # #[cfg(feature = "dynamodb")]
@@ -112,7 +59,8 @@ impl RateLimiter {
     /// use zae_limiter::{RateLimiter, blocking, dynamodb::DynamoStore};
     ///
     /// let limiter = blocking::RateLimiter::build_from(async {
-    ///     let store = DynamoStore::builder("my-app", "eu-west-1").namespace("tenant-1").connect().await?;
+    ///     let builder = DynamoStore::builder("my-app", "eu-west-1").namespace("tenant-1");
+    ///     let store = builder.connect().await?;
     ///     Ok(RateLimiter::builder(store))
     /// })?;
     /// # Ok(())
@@ -309,31 +257,9 @@ impl RateLimiter {
     }
 
     /// See [`crate::RateLimiter::set_limits`].
-    pub fn set_limits(
-        &self,
-        level: &Level,
-        limits: impl IntoIterator<Item = Limit>,
-    ) -> Result<u64, Error> {
-        let (level, limits) = (level.clone(), limits.into_iter().collect::<Vec<_>>());
-        self.wait(|limiter| async move { limiter.set_limits(&level, limits).await })
-    }
-
-    /// See [`crate::RateLimiter::change_limits`].
-    pub fn change_limits(&self, level: &Level, change: LimitsChange) -> Result<u64, Error> {
-        let level = level.clone();
-        self.wait(|limiter| async move { limiter.change_limits(&level, change).await })
-    }
-
-    /// See [`crate::RateLimiter::set_system_defaults`].
-    pub fn set_system_defaults(
-        &self,
-        limits: impl IntoIterator<Item = Limit>,
-        on_unavailable: Option<OnUnavailable>,
-    ) -> Result<u64, Error> {
-        let limits = limits.into_iter().collect::<Vec<_>>();
-        self.wait(
-            |limiter| async move { limiter.set_system_defaults(limits, on_unavailable).await },
-        )
+    pub fn set_limits(&self, level: &Level, change: impl Into<LimitsChange>) -> Result<u64, Error> {
+        let (level, change) = (level.clone(), change.into());
+        self.wait(|limiter| async move { limiter.set_limits(&level, change).await })
     }
 
     /// See [`crate::RateLimiter::level`].
@@ -432,13 +358,13 @@ impl RateLimiter {
         self.wait(|limiter| async move { limiter.namespaces(&page).await })
     }
 
-    /// See [`crate::RateLimiter::show_namespace`].
-    pub fn show_namespace(
+    /// See [`crate::RateLimiter::namespace_info`].
+    pub fn namespace_info(
         &self,
         name: impl IntoName<NamespaceName>,
     ) -> Result<Option<Namespace>, Error> {
         let name = name.into_name()?;
-        self.wait(|limiter| async move { limiter.show_namespace(name).await })
+        self.wait(|limiter| async move { limiter.namespace_info(name).await })
     }
 
     /// See [`crate::RateLimiter::delete_namespace`].
@@ -519,75 +445,5 @@ impl RateLimiter {
     /// See [`crate::RateLimiter::sweep`].
     pub fn sweep(&self, steps_max: u32) -> Result<Swept, Error> {
         self.wait(|limiter| async move { limiter.sweep(steps_max).await })
-    }
-}
-
-/// A [`crate::Lease`] whose verbs wait.
-#[must_use = "a dropped lease is rolled back; call commit() when the work is done"]
-#[derive(Debug)]
-pub struct Lease {
-    /// Shared with the runtime thread only while a verb runs, so that finishing can take it back.
-    lease: Arc<crate::Lease>,
-    runtime: Arc<Runtime>,
-}
-
-impl Lease {
-    /// See [`crate::Lease::record`].
-    pub fn record(&self, limit: &str, used_in_total: u64) -> Result<(), Invalid> {
-        self.lease.record(limit, used_in_total)
-    }
-
-    /// See [`crate::Lease::adjust`].
-    pub fn adjust(&self, limit: &str, delta: i64) -> Result<(), Invalid> {
-        self.lease.adjust(limit, delta)
-    }
-
-    /// See [`crate::Lease::consume`].
-    pub fn consume<L: IntoName<LimitName>>(
-        &self,
-        amounts: impl IntoIterator<Item = (L, u64)>,
-    ) -> Result<(), AcquireError> {
-        let amounts: Result<Vec<(LimitName, u64)>, _> =
-            amounts.into_iter().map(|(limit, amount)| Ok((limit.into_name()?, amount))).collect();
-        let amounts = amounts.map_err(crate::Invalid::Name)?;
-        let lease = Arc::clone(&self.lease);
-        self.runtime.wait(async move { lease.consume(amounts).await })
-    }
-
-    /// See [`crate::Lease::flush`].
-    pub fn flush(&self) -> Result<(), CommitError> {
-        let lease = Arc::clone(&self.lease);
-        self.runtime.wait(async move { lease.flush().await })
-    }
-
-    /// See [`crate::Lease::limits`].
-    pub fn limits(&self) -> &[LimitStatus] {
-        self.lease.limits()
-    }
-
-    /// See [`crate::Lease::used`].
-    #[must_use]
-    pub fn used(&self) -> Vec<(LimitName, i64)> {
-        self.lease.used()
-    }
-
-    /// See [`crate::Lease::degraded`].
-    #[must_use]
-    pub fn degraded(&self) -> Option<&Degraded> {
-        self.lease.degraded()
-    }
-
-    /// See [`crate::Lease::commit`].
-    pub fn commit(self) -> Result<(), CommitError> {
-        let Lease { lease, runtime } = self;
-        // Nearly always there is nothing to write, which is no reason to wake another thread.
-        let Some(settlement) = lease.conclude() else { return Ok(()) };
-        runtime.wait(async move { lease.write(settlement).await })
-    }
-
-    /// See [`crate::Lease::rollback`].
-    pub fn rollback(self) -> Result<(), CommitError> {
-        let Lease { lease, runtime } = self;
-        runtime.wait(async move { lease.rollback_shared().await })
     }
 }

@@ -1,4 +1,4 @@
-//! What can go wrong, by what the caller should do about it.
+//! Errors, by what the caller should do about them.
 
 use std::fmt;
 use std::time::Duration;
@@ -25,21 +25,21 @@ pub enum Invalid {
     /// More tokens than any limit can hold.
     #[error("amount {amount} of limit {limit} is more than any limit can hold; use at most {max}")]
     Amount {
-        /// For which limit.
+        /// The limit.
         limit: LimitName,
-        /// How many tokens.
+        /// The tokens asked for.
         amount: u64,
         /// The most there can be.
         max: u64,
     },
-    /// Amounts for a limit that nobody in the chain has: a typo must not mean "unlimited".
+    /// Amounts for a limit that no member of the chain has: a typo must not mean "unlimited".
     #[error("no limit is called {limit} for {entity} on {resource}; there is {}", listed(known))]
     UnknownLimit {
         /// The name asked for.
         limit: LimitName,
-        /// Who asked.
+        /// The entity of the request.
         entity: EntityId,
-        /// For what.
+        /// The resource of the request.
         resource: ResourceName,
         /// The names there are.
         known: Vec<LimitName>,
@@ -76,20 +76,20 @@ pub struct UndeclaredLimit {
      `zae-limiter resource set-defaults {resource} -l ...` or `zae-limiter entity set-limits {entity} -l ...`, or pass .limits(..)"
 )]
 pub struct NoLimits {
-    /// Who asked.
+    /// The entity of the request.
     pub entity: EntityId,
-    /// For what.
+    /// The resource of the request.
     pub resource: ResourceName,
 }
 
-/// An administrator has switched this off.
+/// An administrator has disabled this.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disabled {
-    /// The member of the chain that is off.
+    /// The member of the chain that is disabled.
     pub entity: EntityId,
     /// The resource asked for.
     pub resource: ResourceName,
-    /// The level that says so, when the configuration said it and not the bucket.
+    /// The level that is disabled; `None` when the bucket said so and not the configuration.
     pub level: Option<Level>,
 }
 
@@ -112,9 +112,9 @@ impl std::error::Error for Disabled {}
 pub struct Unavailable {
     /// Why.
     pub reason: OutageReason,
-    /// When it makes sense to try again.
+    /// When to try again.
     pub retry_after: Duration,
-    /// What the store said, if it said anything.
+    /// The error of the store, if it answered.
     #[source]
     pub source: Option<StoreError>,
 }
@@ -125,7 +125,7 @@ pub struct Unavailable {
 pub enum OutageReason {
     /// No answer within the deadline.
     Deadline,
-    /// The circuit breaker is open: the store failed repeatedly and is left alone for a while.
+    /// The circuit breaker is open: the store failed repeatedly, and is left alone for a while.
     BreakerOpen,
     /// The store answered with an error.
     Failed(StoreErrorKind),
@@ -166,7 +166,7 @@ pub enum AcquireError {
     /// Nothing is configured for this call. Configure a limit.
     #[error(transparent)]
     NoLimits(#[from] NoLimits),
-    /// Switched off by an administrator; never turned into "allow".
+    /// An administrator has disabled the entity or the resource. No outage policy allows the call.
     #[error(transparent)]
     Disabled(#[from] Disabled),
     /// The store is down and the policy is to block. Retry later.
@@ -190,7 +190,7 @@ impl AcquireError {
         }
     }
 
-    /// The HTTP status that says the same.
+    /// The HTTP status for this error.
     #[must_use]
     pub fn http_status(&self) -> u16 {
         match self {
@@ -266,9 +266,9 @@ pub enum Error {
         "{operation} got no answer within {after:?}; it may have been applied, look before you repeat it"
     )]
     Deadline {
-        /// What was asked.
+        /// The operation.
         operation: &'static str,
-        /// How long it was waited for.
+        /// The deadline.
         after: Duration,
     },
     /// A limiter needs a tokio runtime for its background settler.
@@ -278,15 +278,30 @@ pub enum Error {
     NoRuntime,
 }
 
+/// The kind of an [`Error`], for callers that act on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The call cannot be right, and no store was asked. Fix the call.
+    Invalid,
+    /// The store refused or failed. Its kind says what to do.
+    Store(StoreErrorKind),
+    /// The store did not answer in time. A write may have been applied: look before you repeat it.
+    Deadline,
+    /// The limiter was built outside of a tokio runtime. Build it inside one, or use
+    /// [`crate::blocking`].
+    NoRuntime,
+}
+
 impl Error {
-    /// What to act on.
+    /// The kind of error, by what to do about it.
     #[must_use]
-    pub fn kind(&self) -> StoreErrorKind {
+    pub fn kind(&self) -> ErrorKind {
         match self {
-            Error::Invalid(_) => StoreErrorKind::Invalid,
-            Error::Store(error) => error.kind(),
-            Error::Deadline { .. } => StoreErrorKind::Unavailable,
-            Error::NoRuntime => StoreErrorKind::State,
+            Error::Invalid(_) => ErrorKind::Invalid,
+            Error::Store(error) => ErrorKind::Store(error.kind()),
+            Error::Deadline { .. } => ErrorKind::Deadline,
+            Error::NoRuntime => ErrorKind::NoRuntime,
         }
     }
 }

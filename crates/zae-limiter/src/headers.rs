@@ -3,9 +3,9 @@
 //!
 //! `Retry-After` (RFC 9110), `RateLimit` and `RateLimit-Policy`
 //! (draft-ietf-httpapi-ratelimit-headers-10), and one `x-ratelimit-*` triple per limit, as LLM
-//! providers send them. Where several members of a chain have a limit of the same name, the one
-//! that matters to the client speaks: the one to wait for longest, else the one with the least
-//! left.
+//! providers send them. Where several members of a chain have a limit of the same name, the headers
+//! show the one that matters to the client: the one to wait for longest, else the one with the
+//! least left.
 //!
 //! A handler needs two calls for a request that got no lease, [`of`] and
 //! [`http_status`](crate::AcquireError::http_status); with the feature `axum`, `?` alone does both.
@@ -65,12 +65,15 @@ impl Unit {
     }
 }
 
-/// What the headers say beyond what the limiter knows. [`granted`], [`refused`] and [`of`] say
-/// nothing beyond it.
+/// Additions to the headers that only the server knows: units and partitions. [`granted`],
+/// [`refused`] and [`of`] add nothing.
 ///
 /// ```
 /// # use zae_limiter::headers::{Fields, Unit};
-/// let fields = Fields::new().unit("rpm", Unit::Requests).unit("bandwidth", Unit::ContentBytes).partition("key-1");
+/// let fields = Fields::new()
+///     .unit("rpm", Unit::Requests)
+///     .unit("bandwidth", Unit::ContentBytes)
+///     .partition("key-1");
 /// ```
 #[derive(Clone, Debug, Default)]
 #[must_use = "fields do nothing until they are asked for headers"]
@@ -80,7 +83,7 @@ pub struct Fields {
 }
 
 impl Fields {
-    /// Nothing beyond what the limiter knows.
+    /// No additions.
     pub fn new() -> Fields {
         Fields::default()
     }
@@ -91,7 +94,8 @@ impl Fields {
         self
     }
 
-    /// Whose quota it is. Clients see this text, and so does everybody between you and them.
+    /// The owner of the quota. Clients see this text, and so does every machine between you and
+    /// them.
     pub fn partition(mut self, key: impl Into<String>) -> Fields {
         self.partition = Some(key.into());
         self

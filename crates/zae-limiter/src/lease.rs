@@ -2,25 +2,32 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
-use smallvec::SmallVec;
 use zae_limiter_core::{IntoName, LimitName, LimitStatus, Milli, Reports, TOKENS_MAX};
-use zae_limiter_store::{Adjusted, StoreError};
+use zae_limiter_store::{Adjusted, StoreError, StoreErrorKind};
 
+mod in_flight;
+mod ledger;
+mod settlement;
+mod settler;
+
+pub(crate) use in_flight::{InFlight, with_read_alongside};
+pub(crate) use settlement::Settlement;
+pub use settler::Settled;
+pub(crate) use settler::{Job, Settler};
+
+use crate::deadline::timeout;
 use crate::error::{AcquireError, CommitError, Invalid, OutageReason, UndeclaredLimit};
-use crate::inflight::{InFlight, within};
-use crate::limiter::RateLimiter;
-use crate::plan::{Amounts, Plan, Settlement};
-use crate::request::{OnDrop, Request};
-use crate::settler::Job;
+use crate::limiter::{Amounts, OnDrop, Plan, RateLimiter, Request};
+use ledger::{Ledger, Settling};
 
-/// A grant that was given without a decision, because the store was down and the policy is "allow".
+/// A grant without a decision, because the store was down and the policy is "allow".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Degraded {
     /// How the outage was noticed.
     pub reason: OutageReason,
 }
 
-/// What a decision gave.
+/// The result of a granted decision.
 pub(crate) struct Grant {
     pub(crate) plan: Arc<Plan>,
     pub(crate) amounts: Amounts,
@@ -29,20 +36,19 @@ pub(crate) struct Grant {
 
 /// Tokens taken, to be settled when the work is done.
 ///
-/// `record` what was really used, then `commit`; or `rollback` when the work failed. Dropped
-/// unfinished it acts as the request's [`OnDrop`] says, in the background.
+/// `record` what was really used, then `commit`; or `rollback` when the work failed. A lease that
+/// is dropped unfinished acts as the request's [`OnDrop`] says, in the background.
 #[must_use = "a dropped lease is rolled back; call commit() when the work is done"]
 #[derive(Debug)]
 pub struct Lease {
-    /// Boxed: a lease is moved through several futures, and a pointer is cheaper to move than what
-    /// it holds.
+    /// Boxed: a lease is moved through several futures, and a pointer is cheap to move.
     inner: Box<Inner>,
 }
 
 #[derive(Debug)]
 struct Inner {
     limiter: RateLimiter,
-    /// What to ask again in `consume`.
+    /// The request, which `consume` repeats with other amounts.
     request: Request,
     reports: Reports,
     statuses: OnceLock<Vec<LimitStatus>>,
@@ -50,62 +56,10 @@ struct Inner {
     degraded: Option<Degraded>,
 }
 
-/// What was taken and what was used.
-#[derive(Debug)]
-struct Ledger {
-    /// What has been written, per plan. More than one only when the chain changed under a long
-    /// lease.
-    receipts: SmallVec<[Receipt; 1]>,
-    /// What was really used, per declared limit.
-    used: Amounts,
-    finished: bool,
-}
-
-#[derive(Debug)]
-struct Receipt {
-    plan: Arc<Plan>,
-    /// What was written, charges that may not have landed yet included; credits count as soon as
-    /// they are sent.
-    written: Amounts,
-    /// Charges that were sent and not confirmed: the settler may still be at it. They are never
-    /// given back, because a credit that lands before its charge would mint.
-    doubtful: Amounts,
-}
-
-impl Receipt {
-    fn new(plan: Arc<Plan>, written: Amounts) -> Receipt {
-        let doubtful = zeroes(&written);
-        Receipt { plan, written, doubtful }
-    }
-
-    /// What may be given back of one limit: what certainly was taken and not given back yet.
-    fn returnable(&self, declared: usize) -> Milli {
-        self.written[declared].saturating_sub(self.doubtful[declared]).max(Milli::ZERO)
-    }
-}
-
-/// The writes that settle the use of a lease, and the charges among them, per receipt.
-struct Settling {
-    settlement: Settlement,
-    charged: SmallVec<[Amounts; 1]>,
-}
-
 impl Lease {
     pub(crate) fn granted(limiter: RateLimiter, request: Request, grant: Grant) -> Lease {
         let Grant { plan, amounts, reports } = grant;
-        let mut receipts = SmallVec::new();
-        receipts.push(Receipt::new(plan, Amounts::from_slice(&amounts)));
-        let ledger = Ledger { receipts, used: amounts, finished: false };
-        Lease {
-            inner: Box::new(Inner {
-                limiter,
-                request,
-                reports,
-                statuses: OnceLock::new(),
-                ledger: Mutex::new(ledger),
-                degraded: None,
-            }),
-        }
+        Lease::new(limiter, request, reports, Ledger::granted(plan, amounts), None)
     }
 
     pub(crate) fn degraded_by(
@@ -113,26 +67,26 @@ impl Lease {
         request: Request,
         reason: OutageReason,
     ) -> Lease {
-        let used = request.amounts.iter().map(|(_, amount)| *amount).collect();
-        let ledger = Ledger { receipts: SmallVec::new(), used, finished: false };
-        let degraded = Some(Degraded { reason });
-        let reports = Reports::new();
-        Lease {
-            inner: Box::new(Inner {
-                limiter,
-                request,
-                reports,
-                statuses: OnceLock::new(),
-                ledger: Mutex::new(ledger),
-                degraded,
-            }),
-        }
+        let ledger = Ledger::without_receipt(request.amounts());
+        Lease::new(limiter, request, Reports::new(), ledger, Some(Degraded { reason }))
     }
 
-    /// Says what was really used of a limit, in total and including what was taken. The last call
-    /// wins. Buffered: no I/O, fit for every chunk of a stream. As for a take, more than
-    /// [`TOKENS_MAX`] tokens is an error, and then nothing is recorded: it is nearly always a
-    /// difference that fell below zero.
+    fn new(
+        limiter: RateLimiter,
+        request: Request,
+        reports: Reports,
+        ledger: Ledger,
+        degraded: Option<Degraded>,
+    ) -> Lease {
+        let (statuses, ledger) = (OnceLock::new(), Mutex::new(ledger));
+        let inner = Inner { limiter, request, reports, statuses, ledger, degraded };
+        Lease { inner: Box::new(inner) }
+    }
+
+    /// Records how much of a limit was really used, in total, the amount taken included. The last
+    /// call wins. A record is buffered and does no I/O: fit for every chunk of a stream. More than
+    /// [`TOKENS_MAX`] tokens is an error, as for a take, and nothing is recorded then: such a
+    /// number is nearly always a difference that fell below zero.
     pub fn record(&self, limit: &str, used_in_total: u64) -> Result<(), Invalid> {
         let index = self.index(limit)?;
         if used_in_total > TOKENS_MAX {
@@ -142,9 +96,9 @@ impl Lease {
         Ok(())
     }
 
-    /// Adds `delta` tokens to what was used; the signed form of [`Lease::record`]. Use never falls
-    /// below zero: more cannot be given back than was taken. Use beyond [`TOKENS_MAX`] is an
-    /// error, and then nothing is changed.
+    /// Adds `delta` tokens to the amount used; the signed form of [`Lease::record`]. The amount
+    /// used never falls below zero: no more can be given back than was taken. An amount beyond
+    /// [`TOKENS_MAX`] is an error, and nothing is changed then.
     pub fn adjust(&self, limit: &str, delta: i64) -> Result<(), Invalid> {
         let index = self.index(limit)?;
         let mut ledger = self.ledger();
@@ -183,60 +137,42 @@ impl Lease {
             return Ok(());
         }
         let more = self.inner.limiter.acquire(request).await?;
-        self.absorb(&more);
+        self.ledger().absorb(&mut more.ledger());
         Ok(())
     }
 
-    /// Takes over what another lease with the same declared limits was granted.
-    fn absorb(&self, more: &Lease) {
-        let mut theirs = more.ledger();
-        theirs.finished = true;
-        let mut ours = self.ledger();
-        for receipt in theirs.receipts.drain(..) {
-            add_to(&mut ours.used, &receipt.written);
-            match ours.receipts.last_mut() {
-                Some(last) if last.plan.takes_the_same(&receipt.plan) => {
-                    add_to(&mut last.written, &receipt.written)
-                }
-                _ => ours.receipts.push(receipt),
-            }
-        }
-    }
-
-    /// Writes what is buffered and keeps the lease.
+    /// Writes the buffered records and keeps the lease.
     ///
     /// A flush that fails or is dropped leaves its writes to the settler; a later rollback then
-    /// keeps their charges, because nobody knows when they land.
+    /// keeps their charges, because it is unknown when they land.
     ///
-    /// Cost: one write per bucket whose use differs from what is written; none otherwise.
+    /// Cost: one write per bucket whose amounts written and used differ; none otherwise.
     pub async fn flush(&self) -> Result<(), CommitError> {
         let Settling { mut settlement, charged } = self.ledger().settle_use();
-        // Not lost yet: once its charge is confirmed, a later flush or the end gives it back.
+        // A withheld credit is not lost yet: once its charge is confirmed, a later flush or the end
+        // of the lease gives it back.
         settlement.withheld = 0;
         self.write(settlement).await?;
         self.ledger().confirm(&charged);
         Ok(())
     }
 
-    /// The limits that were checked, per member of the chain, with what is left of each.
-    pub fn limits(&self) -> &[LimitStatus] {
+    /// The status of every limit that was checked, the caller's own first.
+    #[must_use]
+    pub fn statuses(&self) -> &[LimitStatus] {
         self.inner.statuses.get_or_init(|| {
-            self.ledger()
-                .receipts
-                .first()
-                .map(|receipt| receipt.plan.statuses(&self.inner.reports))
-                .unwrap_or_default()
+            self.ledger().plan().map(|plan| plan.statuses(&self.inner.reports)).unwrap_or_default()
         })
     }
 
-    /// `Some` when the store was down and the policy let this call pass: nothing is counted, its
-    /// writes do nothing.
+    /// `Some` when the store was down and the policy let this call pass: nothing is counted, and
+    /// writes of this lease do nothing.
     #[must_use]
     pub fn degraded(&self) -> Option<&Degraded> {
         self.inner.degraded.as_ref()
     }
 
-    /// What was used so far, in whole tokens per declared limit.
+    /// The whole tokens used so far, per declared limit.
     #[must_use]
     pub fn used(&self) -> Vec<(LimitName, i64)> {
         let ledger = self.ledger();
@@ -244,10 +180,10 @@ impl Lease {
         names.zip(ledger.used.iter().map(|used| used.floor_tokens())).collect()
     }
 
-    /// Settles: writes the difference between what was taken and what was used. Failed charges are
+    /// Settles: writes the difference between the amounts taken and used. Failed charges are
     /// retried in the background; the error is informational.
     ///
-    /// Cost: one write per bucket whose use differs from what was taken; none otherwise.
+    /// Cost: one write per bucket whose amounts taken and used differ; none otherwise.
     pub async fn commit(self) -> Result<(), CommitError> {
         match self.conclude() {
             Some(settlement) => self.write(settlement).await,
@@ -255,8 +191,7 @@ impl Lease {
         }
     }
 
-    /// Ends the lease with what was used; `None` when that is what was taken and nothing is left to
-    /// write.
+    /// Ends the lease with the amounts used; `None` when nothing is left to write.
     pub(crate) fn conclude(&self) -> Option<Settlement> {
         let settlement = self.ledger().commit();
         (!settlement.is_empty() || settlement.withheld != 0).then_some(settlement)
@@ -290,12 +225,12 @@ impl Lease {
         });
         let writes = settlement.parts.len();
         let stopwatch = self.inner.limiter.stopwatch();
-        let results = within(clock, self.inner.limiter.settle_deadline(), write).await;
+        let results = timeout(clock, self.inner.limiter.settle_deadline(), write).await;
         stopwatch.stop(clock, crate::metrics::settle_took);
         let Some(results) = results else {
             // The write went to the settler, which learns its fate.
             let source = StoreError::new(
-                zae_limiter_store::StoreErrorKind::Unavailable,
+                StoreErrorKind::Unavailable,
                 "adjust",
                 "no answer within the deadline",
             );
@@ -332,16 +267,6 @@ fn failures(results: Vec<Result<Adjusted, StoreError>>) -> Result<(), CommitErro
     }
 }
 
-fn zeroes(like: &Amounts) -> Amounts {
-    Amounts::from_elem(Milli::ZERO, like.len())
-}
-
-fn add_to(totals: &mut Amounts, amounts: &Amounts) {
-    for (total, amount) in totals.iter_mut().zip(amounts) {
-        *total = total.saturating_add(*amount);
-    }
-}
-
 impl Drop for Lease {
     fn drop(&mut self) {
         let on_drop = self.inner.request.on_drop;
@@ -362,82 +287,5 @@ impl Drop for Lease {
             let store = Arc::clone(self.inner.limiter.store());
             self.inner.limiter.settler().submit(Job::Settle { store, settlement });
         }
-    }
-}
-
-impl Ledger {
-    /// The difference between use and what is written. A charge goes to the last plan that has the
-    /// limit, a credit back to where tokens are known to have come from, and never more of them.
-    fn settle_use(&mut self) -> Settling {
-        let mut changes: SmallVec<[Amounts; 1]> =
-            self.receipts.iter().map(|receipt| zeroes(&receipt.written)).collect();
-        let mut charged = changes.clone();
-        let mut settlement = Settlement::default();
-        for declared in 0..self.used.len() {
-            let written = self
-                .receipts
-                .iter()
-                .fold(Milli::ZERO, |sum, receipt| sum.saturating_add(receipt.written[declared]));
-            let difference = self.used[declared].saturating_sub(written);
-            if difference > Milli::ZERO {
-                if let Some(place) =
-                    self.receipts.iter().rposition(|receipt| receipt.plan.has(declared))
-                {
-                    let receipt = &mut self.receipts[place];
-                    receipt.written[declared] =
-                        receipt.written[declared].saturating_add(difference);
-                    receipt.doubtful[declared] =
-                        receipt.doubtful[declared].saturating_add(difference);
-                    (changes[place][declared], charged[place][declared]) = (difference, difference);
-                }
-                continue;
-            }
-            let mut surplus = difference.negated();
-            for (receipt, changes) in self.receipts.iter_mut().zip(&mut changes).rev() {
-                let given = surplus.min(receipt.returnable(declared));
-                receipt.written[declared] = receipt.written[declared].saturating_sub(given);
-                changes[declared] = given.negated();
-                surplus = surplus.saturating_sub(given);
-            }
-            settlement.withheld += usize::from(surplus > Milli::ZERO);
-        }
-        for (receipt, changes) in self.receipts.iter().zip(&changes) {
-            settlement.add(&receipt.plan, changes);
-        }
-        Settling { settlement, charged }
-    }
-
-    /// The charges of a flush have landed: from now on they may be given back.
-    fn confirm(&mut self, charged: &[Amounts]) {
-        for (receipt, charged) in self.receipts.iter_mut().zip(charged) {
-            for (doubtful, charged) in receipt.doubtful.iter_mut().zip(charged) {
-                *doubtful = doubtful.saturating_sub(*charged);
-            }
-        }
-    }
-
-    fn commit(&mut self) -> Settlement {
-        self.finished = true;
-        // The usual case, made cheap: what was taken was used.
-        if let [receipt] = &self.receipts[..]
-            && receipt.written == self.used
-        {
-            return Settlement::default();
-        }
-        self.settle_use().settlement
-    }
-
-    fn rollback(&mut self) -> Settlement {
-        self.finished = true;
-        let mut settlement = Settlement::default();
-        for receipt in self.receipts.drain(..) {
-            let back: Amounts = (0..receipt.written.len())
-                .map(|declared| receipt.returnable(declared).negated())
-                .collect();
-            settlement.add(&receipt.plan, &back);
-            settlement.withheld +=
-                receipt.doubtful.iter().filter(|doubtful| **doubtful > Milli::ZERO).count();
-        }
-        settlement
     }
 }

@@ -28,8 +28,8 @@
 //! # }
 //! ```
 //!
-//! To test code that uses it, nothing has to be mocked: [`MemoryStore`] keeps everything in memory,
-//! and [`ManualClock`] moves only when told, waking whoever waits for it.
+//! Tests of your code need no mock: [`MemoryStore`] keeps everything in memory, and [`ManualClock`]
+//! moves only when told, and wakes the tasks that wait for it.
 //!
 //! ```
 //! use std::time::Duration;
@@ -42,7 +42,8 @@
 //! limiter.set_limits(&Level::System, ["rpm:1/min".parse()?]).await?;
 //! let request = || Request::new("key-1", "gpt-4").take("rpm", 1);
 //! limiter.acquire(request()).await?.commit().await?;
-//! assert_eq!(limiter.acquire(request()).await.unwrap_err().retry_after(), Some(Duration::from_secs(60)));
+//! let refused = limiter.acquire(request()).await.unwrap_err();
+//! assert_eq!(refused.retry_after(), Some(Duration::from_secs(60)));
 //! clock.advance(Duration::from_secs(60));
 //! limiter.acquire(request()).await?.commit().await?;
 //! # Ok(())
@@ -50,40 +51,32 @@
 //! ```
 //!
 //! The key decision: tokens are taken **before** the work, from every bucket of the chain or from
-//! none, and reconciled after it. Debt is allowed only in the reconciliation and repaid by refill,
-//! so nobody gets past a limit twice.
+//! none, and settled after it. Only a settlement may lead into debt. Refill repays debt before
+//! anything else is granted, so no caller gets past a limit twice.
 
 #[cfg(feature = "axum")]
 pub mod axum;
 pub mod blocking;
-mod breaker;
-mod cache;
+mod deadline;
 mod error;
 pub mod headers;
-mod inflight;
 mod lease;
 mod limiter;
 pub mod metrics;
-mod plan;
-mod request;
-mod settler;
 #[cfg(feature = "serde")]
 pub mod wire;
 
-pub use cache::CacheStats;
 pub use error::{
-    AcquireError, CommitError, Disabled, Error, Invalid, NoLimits, OutageReason, Unavailable,
-    UndeclaredLimit,
+    AcquireError, CommitError, Disabled, Error, ErrorKind, Invalid, NoLimits, OutageReason,
+    Unavailable, UndeclaredLimit,
 };
-pub use lease::{Degraded, Lease};
+pub use lease::{Degraded, Lease, Settled};
 pub use limiter::{
-    Availability, Builder, CapacityScope, CreatedEntity, EntityCapacity, EntityWarning,
-    RateLimiter, Reached, Resolved, ResolvedMember, ResourceCapacity,
+    Availability, Builder, CacheStats, CapacityScope, CreatedEntity, EntityCapacity, EntityWarning,
+    OnDrop, RateLimiter, Reached, Request, Resolved, ResolvedMember, ResourceCapacity,
 };
-pub use request::{OnDrop, Request};
-pub use settler::Settled;
 
-pub use zae_limiter_core as core;
+pub use zae_limiter_core as domain;
 pub use zae_limiter_core::{
     AuditAction, AuditEvent, AuditSubject, Entity, EntityId, EventId, IntoName, Limit, LimitError,
     LimitName, LimitSource, LimitStatus, Milli, NameError, NamespaceId, NamespaceName, Principal,

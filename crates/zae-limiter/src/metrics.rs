@@ -1,6 +1,6 @@
 //! The metrics, in one place: counters, gauges and one histogram through the
-//! [`metrics`](https://docs.rs/metrics) facade. `docs/metrics.md` is generated from [`ALL`] and
-//! checked by a test.
+//! [`metrics`](https://docs.rs/metrics) facade. `docs/metrics.md` lists them; a test compares the
+//! page with this file.
 //!
 //! Without a recorder nothing is kept. With one, for example `metrics-exporter-prometheus`:
 //!
@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// What kind of number a metric is.
+/// The kind of number that a metric is.
+#[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
@@ -25,26 +26,15 @@ pub enum Kind {
     Histogram,
 }
 
-impl Kind {
-    /// The word used in the reference.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram => "histogram",
-        }
-    }
-}
-
 /// One metric.
+#[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metric {
     /// Its name.
     pub name: &'static str,
-    /// What kind of number it is.
+    /// Its kind.
     pub kind: Kind,
-    /// What it says, as exporters print it.
+    /// The help text that exporters print.
     pub help: &'static str,
 }
 
@@ -52,10 +42,11 @@ const fn counter(name: &'static str, help: &'static str) -> Metric {
     Metric { name, kind: Kind::Counter, help }
 }
 
-const GRANTED: Metric =
+pub(crate) const GRANTED: Metric =
     counter("zae_limiter_granted_total", "Requests admitted, degraded ones excluded.");
-const REFUSED: Metric = counter("zae_limiter_refused_total", "Requests refused by a limit.");
-const CONTENDED: Metric = counter(
+pub(crate) const REFUSED: Metric =
+    counter("zae_limiter_refused_total", "Requests refused by a limit.");
+pub(crate) const CONTENDED: Metric = counter(
     "zae_limiter_contended_total",
     "Requests refused because too many writers fought for a bucket.",
 );
@@ -67,8 +58,9 @@ const BLOCKED: Metric = counter(
     "zae_limiter_blocked_total",
     "Requests refused because the store was down and the policy is `block`. Label `reason`.",
 );
-const SETTLED: Metric = counter("zae_limiter_settled_total", "Background settlements completed.");
-const ABANDONED: Metric = counter(
+pub(crate) const SETTLED: Metric =
+    counter("zae_limiter_settled_total", "Background settlements completed.");
+pub(crate) const ABANDONED: Metric = counter(
     "zae_limiter_abandoned_total",
     "Leases or writes that found the settler's queue full or lost its runtime: what they held stays spent.",
 );
@@ -76,7 +68,7 @@ const LOST: Metric = counter(
     "zae_limiter_lost_total",
     "Bucket updates dropped: refunds of unknown outcome, and writes that ran out of retries.",
 );
-const OVERRIDES: Metric =
+pub(crate) const OVERRIDES: Metric =
     counter("zae_limiter_overrides_total", "Requests that brought limits of their own.");
 const CACHE_HITS: Metric = counter(
     "zae_limiter_config_cache_hits_total",
@@ -101,7 +93,8 @@ const STORE_SECONDS: Metric = Metric {
            `admin`. Timed from `describe` on, and not for the in-memory store.",
 };
 
-/// Every metric there is.
+/// Every metric; for the page in the documentation.
+#[doc(hidden)]
 pub const ALL: [Metric; 14] = [
     GRANTED,
     REFUSED,
@@ -119,10 +112,10 @@ pub const ALL: [Metric; 14] = [
     STORE_SECONDS,
 ];
 
-/// Those that have a label, which would be missing if they were set to zero.
+/// The metrics that have a label, which would be missing if they were set to zero.
 const LABELLED: [&str; 3] = [DEGRADED.name, BLOCKED.name, STORE_SECONDS.name];
 
-/// Whether somebody wants to know how long the store takes.
+/// True once `describe` was called: only then are answers of the store timed.
 static IS_TIMED: AtomicBool = AtomicBool::new(false);
 
 /// Tells the installed recorder what each metric means, and sets those without a label to zero, so
@@ -142,7 +135,7 @@ pub fn describe() {
         if !LABELLED.contains(&metric.name) {
             match metric.kind {
                 Kind::Counter => metrics::counter!(metric.name).increment(0),
-                // Not set: a limiter that was built before may have counted already.
+                // Not `set`: a limiter that was built before may have counted already.
                 Kind::Gauge => metrics::gauge!(metric.name).increment(0.0),
                 Kind::Histogram => {}
             }
@@ -154,16 +147,9 @@ pub(crate) fn is_timed() -> bool {
     IS_TIMED.load(Ordering::Relaxed)
 }
 
-pub(crate) fn granted() {
-    metrics::counter!(GRANTED.name).increment(1);
-}
-
-pub(crate) fn refused() {
-    metrics::counter!(REFUSED.name).increment(1);
-}
-
-pub(crate) fn contended() {
-    metrics::counter!(CONTENDED.name).increment(1);
+/// Counts one event of a metric without a label.
+pub(crate) fn count(metric: Metric) {
+    metrics::counter!(metric.name).increment(1);
 }
 
 pub(crate) fn degraded(reason: &'static str) {
@@ -174,20 +160,8 @@ pub(crate) fn blocked(reason: &'static str) {
     metrics::counter!(BLOCKED.name, "reason" => reason).increment(1);
 }
 
-pub(crate) fn settled() {
-    metrics::counter!(SETTLED.name).increment(1);
-}
-
-pub(crate) fn abandoned() {
-    metrics::counter!(ABANDONED.name).increment(1);
-}
-
 pub(crate) fn lost(count: u64) {
     metrics::counter!(LOST.name).increment(count);
-}
-
-pub(crate) fn overrides() {
-    metrics::counter!(OVERRIDES.name).increment(1);
 }
 
 /// A job came to the settler.
@@ -200,8 +174,8 @@ pub(crate) fn settler_job_ended() {
     metrics::gauge!(SETTLER_JOBS.name).decrement(1.0);
 }
 
-/// What a config cache has said about itself. Only differences are reported, because several caches
-/// of a process share the metrics.
+/// The numbers that a config cache has published. Only differences are published, because several
+/// caches of a process share the metrics.
 #[derive(Debug, Default)]
 pub(crate) struct CacheReport {
     said: Mutex<CacheNumbers>,
@@ -216,8 +190,7 @@ pub(crate) struct CacheNumbers {
 
 impl CacheReport {
     pub(crate) fn publish(&self, now: CacheNumbers) {
-        // Poisoned by nobody: nothing in here can panic but a recorder, whose numbers are then
-        // late.
+        // Only a recorder can panic under this lock; its numbers are late then.
         let said =
             std::mem::replace(&mut *self.said.lock().unwrap_or_else(PoisonError::into_inner), now);
         metrics::counter!(CACHE_HITS.name).increment(now.hits.saturating_sub(said.hits));
@@ -245,27 +218,4 @@ pub(crate) fn settle_took(time: Duration) {
 
 pub(crate) fn admin_took(time: Duration) {
     metrics::histogram!(STORE_SECONDS.name, "operation" => "admin").record(time);
-}
-
-/// The page `docs/metrics.md`.
-#[must_use]
-pub fn reference() -> String {
-    let mut page = String::from(
-        "# Metrics\n\nThe library reports through the [`metrics`](https://docs.rs/metrics) facade and keeps nothing itself. Install any \
-         recorder\nand describe the metrics to it. With `metrics-exporter-prometheus`:\n\n```rust,ignore\n\
-         metrics_exporter_prometheus::PrometheusBuilder::new().install()?; // serves :9000/metrics\n\
-         zae_limiter::metrics::describe();                                 // after the recorder is installed\n```\n\n\
-         `describe` also sets the counters without a label to zero, so that they are there before their first event,\n\
-         and answers of the store are timed only after it: a program without a recorder should not pay for reading the clock.\n\
-         No label carries an entity, a resource or a namespace.\n\n| metric | kind | what it says |\n|---|---|---|\n",
-    );
-    for metric in ALL {
-        page.push_str(&format!(
-            "| `{}` | {} | {} |\n",
-            metric.name,
-            metric.kind.as_str(),
-            metric.help
-        ));
-    }
-    page
 }

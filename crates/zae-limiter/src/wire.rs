@@ -1,5 +1,5 @@
-//! The JSON forms of what the limiter says, for HTTP bodies and the CLI. Separate types, so that
-//! the domain can change without changing what clients parse.
+//! The JSON forms of answers, for HTTP bodies and the CLI. The types are separate from those of the
+//! domain, so that the domain can change without changing what clients parse.
 
 use std::collections::BTreeMap;
 
@@ -14,15 +14,15 @@ use crate::{Availability, Lease, Resolved};
 /// The answer to a request: granted or refused, and the status of every limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Decision {
-    /// True when it passed.
+    /// True when the request passed.
     pub granted: bool,
-    /// True when it passed without a decision, because the store was down.
+    /// True when the request passed without a decision, because the store was down.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub degraded: bool,
     /// True when writers fought for the bucket, not a limit refused.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub contended: bool,
-    /// How long to wait: 0 when granted, null when it can never pass.
+    /// How long to wait: 0 when granted, null when the request can never pass.
     pub retry_after_ms: Option<u64>,
     /// Every limit checked.
     pub limits: Vec<Status>,
@@ -31,21 +31,21 @@ pub struct Decision {
 /// One limit of one member of the chain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Status {
-    /// Whose bucket.
+    /// The owner of the bucket.
     pub entity_id: String,
-    /// For which resource.
+    /// The resource of the bucket.
     pub resource: String,
-    /// Which limit.
+    /// The name of the limit.
     pub limit_name: String,
     /// The most there can be.
     pub capacity: u64,
-    /// What is left; negative is debt.
+    /// Tokens left; negative is debt.
     pub available: i64,
-    /// What was asked.
+    /// Tokens asked for.
     pub requested: u64,
     /// True when this limit refused.
     pub exceeded: bool,
-    /// How long until it could pass: 0 now, null never.
+    /// How long until the limit could pass: 0 now, null never.
     pub retry_after_ms: Option<u64>,
 }
 
@@ -91,7 +91,7 @@ impl From<&Lease> for Decision {
             degraded: lease.degraded().is_some(),
             contended: false,
             retry_after_ms: Some(0),
-            limits: lease.limits().iter().map(Status::from).collect(),
+            limits: lease.statuses().iter().map(Status::from).collect(),
         }
     }
 }
@@ -135,7 +135,7 @@ impl From<&Limit> for LimitForm {
     }
 }
 
-/// What is stored at one level.
+/// The configuration stored at one level.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LevelForm {
     /// The limits.
@@ -159,16 +159,16 @@ impl From<&LevelConfig> for LevelForm {
     }
 }
 
-/// Which limits apply to one member of a chain.
+/// The limits in force for one member of a chain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ResolvedForm {
-    /// Who.
+    /// The entity.
     pub entity_id: String,
     /// The limits.
     pub limits: Vec<LimitForm>,
     /// The level that supplied them.
     pub source: Option<&'static str>,
-    /// The level that has switched it off.
+    /// The level that has disabled the member.
     pub disabled_by: Option<String>,
 }
 
@@ -220,15 +220,15 @@ impl From<&Entity> for EntityForm {
 /// A bucket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct BucketForm {
-    /// Whose.
+    /// The owner of the bucket.
     pub entity_id: String,
-    /// For which resource.
+    /// The resource of the bucket.
     pub resource: String,
-    /// True while switched off.
+    /// True while the bucket is disabled.
     pub disabled: bool,
     /// The instant of the balances below.
     pub refilled_at: String,
-    /// From when on it may be forgotten once full.
+    /// From when on the bucket may be forgotten once it is full.
     pub expires_at: Option<String>,
     /// Its limits in force.
     pub limits: Vec<BucketLimitForm>,
@@ -237,11 +237,11 @@ pub struct BucketForm {
 /// One limit of a bucket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct BucketLimitForm {
-    /// Which.
+    /// The name of the limit.
     pub limit_name: String,
     /// The most there can be, in millitokens.
     pub capacity_milli: i64,
-    /// What is left, in millitokens.
+    /// Millitokens left.
     pub available_milli: i64,
     /// Net consumption since the bucket exists, in millitokens.
     pub consumed_milli: i64,
@@ -273,7 +273,7 @@ pub struct NamespaceForm {
     pub name: String,
     /// The opaque id.
     pub namespace_id: String,
-    /// Where in its life it is.
+    /// Its status.
     pub status: &'static str,
     /// When it was registered.
     pub created_at: String,
@@ -298,18 +298,18 @@ impl From<&Namespace> for NamespaceForm {
 pub struct AuditForm {
     /// Its id; ids sort by time.
     pub event_id: String,
-    /// When.
+    /// When it happened.
     pub timestamp: String,
-    /// Whom it concerns.
+    /// The subject: an entity, a resource or the system.
     pub entity_id: String,
-    /// What was done.
+    /// The action.
     pub action: &'static str,
-    /// Who did it.
+    /// The author of the change.
     pub principal: Option<String>,
-    /// Which resource.
+    /// The resource concerned.
     pub resource: Option<String>,
-    /// What exactly. What there are several of, such as limits that were set together, is joined by
-    /// commas.
+    /// The details of the action. Several values of one name, such as limits that were set
+    /// together, are joined by commas.
     pub details: BTreeMap<String, String>,
 }
 
@@ -342,9 +342,9 @@ fn joined(details: &[(String, String)]) -> BTreeMap<String, String> {
 /// Usage in one window, in whole tokens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct UsageForm {
-    /// Who.
+    /// The entity.
     pub entity_id: String,
-    /// Of what.
+    /// The resource.
     pub resource: String,
     /// Hourly, daily or monthly.
     pub window: &'static str,

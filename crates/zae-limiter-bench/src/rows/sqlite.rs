@@ -133,9 +133,9 @@ impl Op for StoreOp {
     }
 }
 
-pub(crate) fn takes() -> [zae_limiter::core::Take; 2] {
+pub(crate) fn takes() -> [zae_limiter::domain::Take; 2] {
     let take =
-        |limit, tokens| zae_limiter::core::Take { limit, amount: Milli::from_tokens(tokens) };
+        |limit, tokens| zae_limiter::domain::Take { limit, amount: Milli::from_tokens(tokens) };
     [take(0, REQUESTS), take(1, TOKENS)]
 }
 

@@ -1,7 +1,7 @@
 //! A level of limits, as `system`, `resource` and `entity` name it, and what a command stores there.
 
 use clap::Args;
-use zae_limiter::core;
+use zae_limiter::domain;
 use zae_limiter::{EntityId, Level, Limit, LimitName, ResourceName};
 
 use crate::context::Access;
@@ -128,6 +128,6 @@ impl LimitsArgs {
 
 /// What each limit on its own cannot tell: that a name is given twice.
 pub(crate) fn check_limits(limits: &[Limit]) -> Result<(), Failure> {
-    core::check_limits(limits)
+    domain::check_limits(limits)
         .map_err(|error| Failure::usage(format!("invalid values for --limit: {error}")))
 }

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use zae_limiter::core::{DEFAULT_RESOURCE, TOKENS_MAX, parse_rfc3339, parse_tokens};
+use zae_limiter::domain::{DEFAULT_RESOURCE, TOKENS_MAX, parse_rfc3339, parse_tokens};
 use zae_limiter::{LimitName, NameError, ResourceName, TimeMs};
 
 /// `NAME=AMOUNT`: a limit and whole tokens. `NAME:AMOUNT` means the same: limits are written so.

@@ -1,7 +1,7 @@
 //! `entity delete`.
 
 use serde::Serialize;
-use zae_limiter::StoreErrorKind;
+use zae_limiter::{ErrorKind, StoreErrorKind};
 
 use crate::args::entity::EntityIdArgs;
 use crate::args::shared::Confirmed;
@@ -28,7 +28,7 @@ pub(crate) async fn run(
     confirm(context, &Question { deed: "deletes", what: &what, name: id.as_str() }, args.confirm)?;
     let limiter = context.open().await?;
     let deleted = match limiter.delete_entity(id.clone()).await {
-        Err(error) if error.kind() == StoreErrorKind::NotFound => {
+        Err(error) if error.kind() == ErrorKind::Store(StoreErrorKind::NotFound) => {
             return Err(Failure::not_found(format!("there is no entity {id}")).into());
         }
         deleted => deleted?,

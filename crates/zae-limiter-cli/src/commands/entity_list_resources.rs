@@ -1,7 +1,7 @@
 //! `entity list-resources`.
 
 use zae_limiter::ResourceName;
-use zae_limiter::core::DEFAULT_RESOURCE;
+use zae_limiter::domain::DEFAULT_RESOURCE;
 
 use super::shared::listing;
 use crate::args::shared::PageArgs;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use zae_limiter::wire::EntityForm;
-use zae_limiter::{Entity, EntityUpdate, StoreErrorKind};
+use zae_limiter::{Entity, EntityUpdate, ErrorKind, StoreErrorKind};
 
 use super::shared::entities::{metadata, missing};
 use crate::args::entity::EntityUpdateArgs;
@@ -31,7 +31,7 @@ pub(crate) async fn run(context: &Context<'_>, args: EntityUpdateArgs) -> anyhow
     let update = EntityUpdate { name: args.display_name, metadata: changed };
     let version = args.version.unwrap_or(entity.version);
     let updated = match limiter.update_entity(args.id.clone(), version, update).await {
-        Err(error) if error.kind() == StoreErrorKind::Conflict => {
+        Err(error) if error.kind() == ErrorKind::Store(StoreErrorKind::Conflict) => {
             return Err(conflict(
                 context.command(&["entity", "show", args.id.as_str()]),
                 &entity,

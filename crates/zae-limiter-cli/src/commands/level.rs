@@ -4,7 +4,7 @@
 use serde::Serialize;
 use zae_limiter::wire::LevelForm;
 use zae_limiter::{
-    Level, Limit, LimitName, LimitsChange, OnUnavailable, RateLimiter, StoreErrorKind,
+    ErrorKind, Level, Limit, LimitName, LimitsChange, OnUnavailable, RateLimiter, StoreErrorKind,
 };
 
 use super::shared::entities;
@@ -83,10 +83,12 @@ pub(crate) async fn set(
         // A change that keeps other limits keeps them as they were read, or is tried again.
         let expected_version = edits.then_some(before.version);
         match limiter
-            .change_limits(&level, LimitsChange { limits, on_unavailable, expected_version })
+            .set_limits(&level, LimitsChange { limits, on_unavailable, expected_version })
             .await
         {
-            Err(error) if error.kind() == StoreErrorKind::Conflict && tries < TRIES_MAX => {}
+            Err(error)
+                if error.kind() == ErrorKind::Store(StoreErrorKind::Conflict)
+                    && tries < TRIES_MAX => {}
             changed => break changed.map(|_| lost)?,
         }
     };

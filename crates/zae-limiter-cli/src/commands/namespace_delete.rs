@@ -32,7 +32,7 @@ pub(crate) async fn run(context: &Context<'_>, args: NamespaceDeleteArgs) -> any
     }
     let limiter = context.open_registry().await?;
     // Its id is what recovers it, so it is told now.
-    let Some(namespace) = limiter.show_namespace(args.name.clone()).await? else {
+    let Some(namespace) = limiter.namespace_info(args.name.clone()).await? else {
         return Err(namespaces::missing(context, &limiter, &args.name).await.into());
     };
     if !limiter.delete_namespace(args.name.clone()).await? {

@@ -11,7 +11,7 @@ pub(crate) async fn run(context: &Context<'_>, args: PageArgs) -> anyhow::Result
     let page = args.request_after::<NamespaceName>()?;
     let limiter = context.open_registry().await?;
     listing::check_cursor(context, &page, async |name: NamespaceName| {
-        limiter.show_namespace(name).await
+        limiter.namespace_info(name).await
     })
     .await?;
     namespaces::answer(context, &limiter.namespaces(&page).await?, "no namespaces")

@@ -50,5 +50,5 @@ fn half_way(names: &[NamespaceName], done: usize, error: &Error) -> Failure {
         "{done} of {all} namespaces were registered, in their order; repeat the command for the rest: those that are registered stay as \
          they are. {name} failed: {why}"
     );
-    Failure::of_store(error.kind(), message)
+    Failure::of_error(error, message)
 }

@@ -9,7 +9,7 @@ use crate::exit::Exit;
 
 pub(crate) async fn run(context: &Context<'_>, args: NamespaceNameArgs) -> anyhow::Result<Exit> {
     let limiter = context.open_registry().await?;
-    let Some(namespace) = limiter.show_namespace(args.name.clone()).await? else {
+    let Some(namespace) = limiter.namespace_info(args.name.clone()).await? else {
         return Err(namespaces::missing(context, &limiter, &args.name).await.into());
     };
     let form = NamespaceForm::from(&namespace);

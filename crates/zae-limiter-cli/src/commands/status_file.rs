@@ -1,7 +1,7 @@
 //! `status` of a file as a whole.
 
 use serde::Serialize;
-use zae_limiter::core::rfc3339;
+use zae_limiter::domain::rfc3339;
 use zae_limiter::sqlite::FileStatus;
 use zae_limiter::{Clock as _, RateLimiter, SystemClock};
 

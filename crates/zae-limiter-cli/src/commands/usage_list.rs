@@ -160,7 +160,7 @@ fn label(start: TimeMs, window: UsageWindow) -> String {
 #[cfg(test)]
 mod tests {
     use zae_limiter::PageRequest;
-    use zae_limiter::core::parse_rfc3339;
+    use zae_limiter::domain::parse_rfc3339;
 
     use super::*;
 

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use zae_limiter::core::rfc3339;
+use zae_limiter::domain::rfc3339;
 use zae_limiter::{Clock, SystemClock};
 
 use super::control::{self, Health, Silence};

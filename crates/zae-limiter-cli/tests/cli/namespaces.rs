@@ -22,7 +22,7 @@ fn run(sandbox: &Sandbox, line: &str) -> String {
 fn id_of(sandbox: &Sandbox, name: &str) -> String {
     sandbox
         .limiter()
-        .show_namespace(name)
+        .namespace_info(name)
         .expect("an answer")
         .expect("it is registered")
         .id

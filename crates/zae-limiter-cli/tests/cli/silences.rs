@@ -131,7 +131,7 @@ fn a_limit_that_is_not_there_leads_to_those_that_are() {
 fn purging_by_name_leads_to_the_id() {
     let sandbox = Sandbox::with_store();
     assert_eq!(sandbox.raw("namespace register team.a").0, 0);
-    let id = sandbox.limiter().show_namespace("team.a").unwrap().unwrap().id.to_string();
+    let id = sandbox.limiter().namespace_info("team.a").unwrap().unwrap().id.to_string();
     let run = |line: &str| sandbox.run(line).replace(&id, "[ID]");
     assert_snapshot!(run("namespace purge team.a --yes"), @"
     exit 2

@@ -9,7 +9,7 @@ use std::str::FromStr;
 use tempfile::TempDir;
 use zae_limiter::ManualClock;
 use zae_limiter::blocking::RateLimiter;
-use zae_limiter::core::parse_rfc3339;
+use zae_limiter::domain::parse_rfc3339;
 use zae_limiter::sqlite::SqliteStore;
 use zae_limiter::store::SeededEntropy;
 

@@ -1,6 +1,6 @@
-//! What names look like, and why a text is none.
+//! The grammar of names, and the errors of texts that break it.
 
-/// Why a text is not a name of the wanted kind, and what would be.
+/// Why a text is not a name of the wanted kind, and how to mend it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field} \"{value}\" {rule}")]
 #[non_exhaustive]
@@ -40,7 +40,7 @@ pub enum NameRule {
     /// The text has a meaning of its own and cannot be used as a name.
     #[error("is {why}; choose another name")]
     Reserved {
-        /// What the text is kept for.
+        /// The purpose the text is kept for.
         why: &'static str,
     },
     /// The first character may not begin a name.
@@ -48,7 +48,7 @@ pub enum NameRule {
     Start {
         /// The character found.
         found: char,
-        /// What a name of this kind may start with.
+        /// The characters a name of this kind may start with.
         allowed: &'static str,
     },
     /// A later character may not be part of a name.
@@ -97,7 +97,7 @@ impl AsciiSet {
     }
 }
 
-/// What one kind of name looks like.
+/// The grammar of one kind of name.
 pub(super) struct Grammar {
     pub(super) field: &'static str,
     pub(super) bytes_max: usize,

@@ -61,8 +61,8 @@ fn a_clock_that_comes_back_to_the_future_is_not_paid_again() {
     for ahead in [3 * MINUTE, 13 * HOUR, 10 * YEAR] {
         let mut bucket = full();
         let mut granted = drain(&mut bucket, at(0)) + drain(&mut bucket, at(ahead));
-        // Two processes take turns, one of them ahead, for two minutes: one time passes, whoever
-        // looks.
+        // Two processes take turns, one of them ahead, for two minutes: time passes once, not once
+        // for each of them.
         for second in 1..=120 {
             let lead = if second % 2 == 0 { ahead } else { 0 };
             granted += drain(&mut bucket, at(lead + second * 1_000));

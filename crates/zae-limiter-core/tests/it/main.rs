@@ -4,5 +4,6 @@ mod bucket;
 mod clocks;
 mod decide;
 mod ledger;
+mod refill;
 mod renamed;
 mod support;

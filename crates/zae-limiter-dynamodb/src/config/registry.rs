@@ -17,6 +17,13 @@ pub(crate) const REGISTRY_BYTES_MAX: usize = 300_000;
 /// The size from which every new name is a warning.
 const REGISTRY_BYTES_WARNED: usize = REGISTRY_BYTES_MAX / 4 * 3;
 
+/// Attributes that an item may use as a key of the table or of one of its indexes. No resource can
+/// have one of these names.
+const KEY_ATTRIBUTES: &[&str] = &[
+    "PK", "SK", "GSI1PK", "GSI1SK", "GSI2PK", "GSI2SK", "GSI3PK", "GSI3SK", "GSI4PK", "GSI4SK",
+    "LSI1SK", "LSI2SK", "LSI3SK", "LSI4SK", "LSI5SK",
+];
+
 /// What a change does to the configuration of a level, as its registry sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Presence {
@@ -41,7 +48,7 @@ pub(super) fn key(namespace: &str, level: &Level) -> Option<Key> {
 
 /// The resources some entity has a configuration for, as stored.
 pub(super) fn counted(registry: &Item) -> impl Iterator<Item = &str> {
-    let is_key = |name: &str| zae_limiter_core::KEY_ATTRIBUTES.contains(&name);
+    let is_key = |name: &str| KEY_ATTRIBUTES.contains(&name);
     registry.keys().map(String::as_str).filter(move |name| {
         !is_key(name) && integer_of(registry, name).is_some_and(|count| count > 0)
     })
@@ -208,4 +215,19 @@ pub(super) fn registered(counted: bool) -> Condition {
     let listed = attr::GSI3PK.into();
     let listed = if counted { Condition::Exists(listed) } else { Condition::Absent(listed) };
     Condition::All(vec![Condition::Exists(attr::PK.into()), listed])
+}
+
+#[cfg(test)]
+mod tests {
+    use zae_limiter_core::{LimitName, ResourceName};
+
+    use super::*;
+
+    #[test]
+    fn no_limit_and_no_resource_is_called_like_a_key() {
+        for name in KEY_ATTRIBUTES {
+            assert!(name.parse::<ResourceName>().is_err(), "{name}");
+            assert!(name.parse::<LimitName>().is_err(), "{name}");
+        }
+    }
 }

@@ -123,7 +123,7 @@ impl Run {
             _ => None,
         });
         let (members, reports) = granted.ok_or("a lease was granted by a take")?;
-        check_statuses(members, reports, lease.limits())
+        check_statuses(members, reports, lease.statuses())
     }
 
     /// A settlement says that it went through exactly when it did.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use zae_limiter::{
-    AcquireError, Invalid, Level, Limit, ManualClock, MemoryStore, RateLimiter, Request,
+    AcquireError, ErrorKind, Invalid, Level, Limit, ManualClock, MemoryStore, RateLimiter, Request,
     StoreErrorKind, TimeMs,
 };
 use zae_limiter_core::NamespaceId;
@@ -175,7 +175,7 @@ impl World {
     /// Writes down the namespace that now has this name, and gives it limits of its own.
     async fn furnish(&mut self, name: usize, client: usize) {
         let limiter = self.some_root(client).namespace(NAMES[name]).await.unwrap();
-        let id = limiter.show_namespace(NAMES[name]).await.unwrap().unwrap().id;
+        let id = limiter.namespace_info(NAMES[name]).await.unwrap().unwrap().id;
         let capacity = 10 + 7 * self.incarnations.len() as u64;
         let limit: Limit = format!("rpm:{capacity}/day").parse().unwrap();
         limiter.set_limits(&Level::System, [limit]).await.unwrap();
@@ -244,7 +244,7 @@ impl World {
         let Some(incarnation) = self.current[name] else {
             assert_eq!(
                 entered.unwrap_err().kind(),
-                StoreErrorKind::NotFound,
+                ErrorKind::Store(StoreErrorKind::NotFound),
                 "seed {}: nobody has that name",
                 self.seed
             );
@@ -271,7 +271,7 @@ impl World {
         );
         let seen = match limiter.acquire(request()).await {
             Ok(lease) => {
-                let seen = lease.limits()[0].limit.capacity();
+                let seen = lease.statuses()[0].limit.capacity();
                 lease.commit().await.unwrap();
                 self.coverage.granted += 1;
                 seen

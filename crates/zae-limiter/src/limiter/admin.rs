@@ -3,50 +3,51 @@
 
 use std::time::Duration;
 
-use zae_limiter_core::{Entity, EntityId, IntoName, Limit, LimitName, ResourceName, check_limits};
+use tracing::{Instrument, Span};
+use zae_limiter_core::{Entity, EntityId, IntoName, LimitName, ResourceName, check_limits};
 use zae_limiter_store::{
-    DeletedEntity, EntityDraft, EntityUpdate, Level, LevelConfig, LimitsChange, NewEntity,
-    OnUnavailable, Page, PageRequest, ResetRequest, StoreError, StoreErrorKind,
+    DeletedEntity, EntityDraft, EntityUpdate, Level, LevelConfig, LimitsChange, NewEntity, Page,
+    PageRequest, ResetRequest, StoreError, StoreErrorKind,
 };
 
 use super::RateLimiter;
-use crate::cache::LEND_MAX;
-use crate::error::{Error, Invalid};
-use crate::inflight::within;
+use super::cache::LEND_MAX;
+use crate::deadline::timeout;
+use crate::error::{Error, ErrorKind, Invalid};
 use crate::metrics;
 
-/// An entity as created, and what looks odd about it.
+/// An entity as created, with warnings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CreatedEntity {
     /// The entity.
     pub entity: Entity,
-    /// What is probably not meant.
+    /// Properties that are allowed and probably not meant.
     pub warnings: Vec<EntityWarning>,
 }
 
-/// How far a flag has come when the call that stores it returns.
+/// How many buckets a flag has reached when the call that stores it returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reached {
     /// Existing buckets that carry the flag now.
     pub buckets: u64,
-    /// A bucket that was not found is held to the flag within this time: zero where all of them are
-    /// found. On DynamoDB it is the config-cache TTL and the five seconds, or one more TTL if that
-    /// is shorter, for which expired limits still decide a take while they are read again: 65 s by
-    /// default.
+    /// The time within which the flag binds a bucket that was not found: zero on a store that finds
+    /// all of them. On DynamoDB it is the config-cache TTL plus the time for which expired limits
+    /// still decide a take while they are read again (five seconds, or one more TTL if that is
+    /// shorter): 65 s by default.
     pub binds_within: Duration,
 }
 
-/// Something allowed that is probably not meant.
+/// A property of an entity that is allowed and probably not meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum EntityWarning {
-    /// It has a parent but takes do not go on to it.
+    /// The entity has a parent, but its takes do not go on to the parent.
     #[error(
         "the entity has a parent but does not cascade: the parent's limits will not be checked"
     )]
     ParentWithoutCascade,
-    /// It cascades but has no parent.
+    /// The entity cascades but has no parent.
     #[error("the entity cascades but has no parent: there is nothing to cascade to")]
     CascadeWithoutParent,
 }
@@ -75,7 +76,7 @@ impl RateLimiter {
     /// Creates an entity unless it is there: what a service calls at every start. An entity that is
     /// there keeps its name and metadata, because an administrator may have changed them meanwhile.
     /// If its parent or its cascade is another than described, the call fails with `AlreadyExists`:
-    /// neither can be changed, and limits would bind somebody else.
+    /// neither can be changed, and the limits of another entity would apply.
     ///
     /// Cost: one read when it is there.
     pub async fn ensure_entity(
@@ -87,9 +88,9 @@ impl RateLimiter {
             return as_described(found, &entity);
         }
         match self.create(&entity).await {
-            // Another process was faster. If somebody deletes it in this very moment, the answer is
-            // that it existed.
-            Err(error) if error.kind() == StoreErrorKind::AlreadyExists => {
+            // Another process was faster. If the entity is deleted in this very moment, the answer
+            // is that it existed.
+            Err(error) if error.kind() == ErrorKind::Store(StoreErrorKind::AlreadyExists) => {
                 match self.entity(entity.id.clone()).await? {
                     Some(found) => as_described(found, &entity),
                     None => Err(error),
@@ -155,23 +156,33 @@ impl RateLimiter {
         self.admin("entities", self.store().entities(page)).await
     }
 
-    /// Stores limits at a level, replacing what it had; returns the level's new version.
+    /// Stores limits at a level in place of those it had; returns the level's new version.
+    ///
+    /// A list of limits is enough. A [`LimitsChange`] also stores the outage policy, at system
+    /// level, and can expect a version: then the call fails with `Conflict` instead of overwriting
+    /// a change that came in between.
+    ///
+    /// ```
+    /// # use zae_limiter::{Level, LimitsChange, MemoryStore, OnUnavailable, RateLimiter};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = RateLimiter::builder(MemoryStore::new()).build()?;
+    /// let version = limiter.set_limits(&Level::System, ["rpm:60/min".parse()?]).await?;
+    /// let change = LimitsChange {
+    ///     on_unavailable: Some(OnUnavailable::Allow),
+    ///     expected_version: Some(version),
+    ///     ..["rpm:90/min".parse()?].into()
+    /// };
+    /// limiter.set_limits(&Level::System, change).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn set_limits(
         &self,
         level: &Level,
-        limits: impl IntoIterator<Item = Limit>,
+        change: impl Into<LimitsChange>,
     ) -> Result<u64, Error> {
-        let limits = limits.into_iter().collect();
-        self.change_limits(
-            level,
-            LimitsChange { limits, on_unavailable: None, expected_version: None },
-        )
-        .await
-    }
-
-    /// Stores limits and, at system level, the outage policy; with an expected version it fails
-    /// with `Conflict` instead of overwriting somebody else's change.
-    pub async fn change_limits(&self, level: &Level, change: LimitsChange) -> Result<u64, Error> {
+        let change = change.into();
         check_limits(&change.limits)?;
         if change.limits.is_empty() {
             return Err(Invalid::Refused(
@@ -188,21 +199,7 @@ impl RateLimiter {
         version
     }
 
-    /// Stores system limits together with the outage policy.
-    pub async fn set_system_defaults(
-        &self,
-        limits: impl IntoIterator<Item = Limit>,
-        on_unavailable: Option<OnUnavailable>,
-    ) -> Result<u64, Error> {
-        let limits = limits.into_iter().collect();
-        self.change_limits(
-            &Level::System,
-            LimitsChange { limits, on_unavailable, expected_version: None },
-        )
-        .await
-    }
-
-    /// What is stored at a level.
+    /// The configuration stored at a level.
     pub async fn level(&self, level: &Level) -> Result<Option<LevelConfig>, Error> {
         self.admin("level", self.store().level(level)).await
     }
@@ -218,34 +215,37 @@ impl RateLimiter {
         deleted
     }
 
-    /// Switches a resource, an entity or an entity on a resource off.
+    /// Disables a resource, an entity, or an entity on a resource.
     ///
-    /// On a store of one machine nothing it covers is admitted from now on, in any process. On
-    /// DynamoDB that holds for every bucket that was reached and for every bucket that is made from
-    /// now on. Buckets are found through an index that lags behind, usually by less than the two
-    /// seconds this call waits for it: a bucket that is missing there refuses as soon as its takers
-    /// read the configuration again, within [`Reached::binds_within`]. A member of a chain without
-    /// limits has no bucket there, and is held to its flag within the same time.
+    /// On a store of one machine nothing that the level covers is admitted from now on, in any
+    /// process. On DynamoDB that holds for every bucket that was reached, and for every bucket that
+    /// is made from now on. DynamoDB finds buckets through an index that lags behind, usually by
+    /// less than the two seconds this call waits for it. A bucket that is missing in the index
+    /// refuses as soon as its takers read the configuration again, within
+    /// [`Reached::binds_within`]. A member of a chain without limits has no bucket there, and its
+    /// flag binds within the same time.
     pub async fn disable(&self, level: &Level) -> Result<Reached, Error> {
         self.set_disabled(level, Some(true)).await
     }
 
-    /// Switches it on explicitly, even if a weaker level is off. Other processes that know it as
-    /// off notice within their config-cache TTL.
+    /// Enables a level explicitly, even if a weaker level is disabled. Other processes that have
+    /// the level cached as disabled notice within their config-cache TTL.
     pub async fn enable(&self, level: &Level) -> Result<Reached, Error> {
         self.set_disabled(level, Some(false)).await
     }
 
-    /// Removes the flag: the level inherits again.
+    /// Removes the flag of a level, which then inherits again.
     pub async fn clear_disabled(&self, level: &Level) -> Result<Reached, Error> {
         self.set_disabled(level, None).await
     }
 
-    /// Takes as long as it takes, without a deadline: a store may have to reach every bucket, and
-    /// half of them is no answer.
+    /// Stores a flag. Without a deadline: a store may have to reach every bucket, and half of them
+    /// is no answer.
     async fn set_disabled(&self, level: &Level, disabled: Option<bool>) -> Result<Reached, Error> {
         let _evict = Evict { limiter: self, entity: level.entity_id() };
-        let buckets = self.store().set_disabled(level, disabled, &self.change()).await?;
+        let change = self.change();
+        let spread = self.store().set_disabled(level, disabled, &change);
+        let buckets = spread.instrument(admin_span("set_disabled")).await?;
         let ttl = self.scope.cache.ttl();
         let binds_within = if self.store().capabilities().remote {
             ttl.saturating_add(ttl.min(LEND_MAX))
@@ -255,8 +255,8 @@ impl RateLimiter {
         Ok(Reached { buckets, binds_within })
     }
 
-    /// Fills a bucket, or the named limits of it, forgiving its debt. Returns what each limit
-    /// gained, in whole tokens; `None` when there is no such bucket, which is as good as full.
+    /// Fills a bucket, or the named limits of it, and forgives its debt. Returns the whole tokens
+    /// that each limit gained; `None` when there is no such bucket, which is as good as full.
     pub async fn reset(
         &self,
         entity: impl IntoName<EntityId>,
@@ -306,16 +306,20 @@ impl RateLimiter {
         operation: &'static str,
         call: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, Error> {
-        let deadline: Duration = self.shared.settings.admin_deadline;
-        let _span = tracing::debug_span!("admin", operation);
+        let deadline = self.shared.settings.admin_deadline;
         let stopwatch = self.stopwatch();
-        let answer = within(self.clock(), deadline, call).await;
+        let answer = timeout(self.clock(), deadline, call).instrument(admin_span(operation)).await;
         stopwatch.stop(self.clock(), metrics::admin_took);
         match answer {
             Some(result) => Ok(result?),
             None => Err(Error::Deadline { operation, after: deadline }),
         }
     }
+}
+
+/// The span of an administrative call.
+pub(super) fn admin_span(operation: &'static str) -> Span {
+    tracing::debug_span!("admin", operation)
 }
 
 fn warnings_about(entity: &NewEntity) -> Vec<EntityWarning> {
@@ -326,7 +330,7 @@ fn warnings_about(entity: &NewEntity) -> Vec<EntityWarning> {
     }
 }
 
-/// An entity that is there, if requests of it are charged to those who were described.
+/// The stored entity, if its parent and its cascade are those of the description.
 fn as_described(found: Entity, described: &NewEntity) -> Result<CreatedEntity, Error> {
     if (&found.parent, found.cascade) == (&described.parent, described.cascade) {
         return Ok(CreatedEntity { entity: found, warnings: warnings_about(described) });
@@ -346,11 +350,11 @@ fn as_described(found: Entity, described: &NewEntity) -> Result<CreatedEntity, E
     Err(StoreError::new(StoreErrorKind::AlreadyExists, "ensure_entity", message).into())
 }
 
-/// Forgets what a change concerns once the change is over, also when its caller went away: it may
-/// have landed all the same.
+/// Empties the cache for a change once the change is over, also when its caller went away: the
+/// change may have landed all the same.
 struct Evict<'a> {
     limiter: &'a RateLimiter,
-    /// `None` for a change that concerns everybody.
+    /// `None` for a change that concerns every entity.
     entity: Option<&'a EntityId>,
 }
 

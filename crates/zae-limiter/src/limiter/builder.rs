@@ -1,4 +1,4 @@
-//! How a limiter is put together.
+//! The builder of a limiter, and its options.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -9,10 +9,10 @@ use zae_limiter_core::{
 };
 use zae_limiter_store::{Clock, Entropy, OnUnavailable, Store, SystemClock, SystemEntropy};
 
+use super::breaker::Breaker;
 use super::{RateLimiter, Settings, Shared};
-use crate::breaker::Breaker;
 use crate::error::Error;
-use crate::settler::Settler;
+use crate::lease::Settler;
 
 /// Options of a [`RateLimiter`]. Nothing here is stored.
 #[must_use = "a builder does nothing until build() is called"]
@@ -45,36 +45,35 @@ impl Builder {
         }
     }
 
-    /// How long stored configuration, entities included, is trusted without asking again. Default
-    /// 60 s; zero asks every time. On a store that is far away an entry that has just expired
-    /// decides one more take while it is read again, for at most as long again and at most five
-    /// seconds.
+    /// How long stored configuration, entities included, is trusted without a read. Default 60 s;
+    /// zero reads every time. On a remote store an entry that has just expired decides one more
+    /// take while it is read again, at most five seconds, or one more TTL, after its time.
     pub fn config_cache_ttl(mut self, ttl: Duration) -> Builder {
         self.settings.config_cache_ttl = ttl;
         self
     }
 
-    /// How many (entity, resource) pairs are remembered per namespace. Default 10 000.
+    /// How many (entity, resource) pairs are cached per namespace. Default 10 000.
     pub fn config_cache_entries_max(mut self, entries: usize) -> Builder {
         self.settings.config_cache_entries_max = entries;
         self
     }
 
-    /// An idle bucket with default limits is forgotten after its slowest time to fill times this.
-    /// Default 7; 0 keeps buckets for ever.
+    /// An idle bucket with default limits is forgotten after its slowest time to fill times this
+    /// number. Default 7; 0 keeps buckets for ever.
     pub fn bucket_ttl_multiplier(mut self, multiplier: u32) -> Builder {
         self.settings.bucket_ttl_multiplier = multiplier;
         self
     }
 
-    /// Limits for members for whom no level has any.
+    /// Limits for members without stored limits.
     pub fn default_limits(mut self, limits: impl IntoIterator<Item = Limit>) -> Builder {
         self.settings.default_limits = Some(limits.into_iter().collect());
         self
     }
 
-    /// What to do when the store is down, unless the call or the stored system setting says
-    /// otherwise. Default: block.
+    /// The policy while the store is down, unless the call or the stored system setting has
+    /// another. Default: block.
     pub fn on_unavailable(mut self, policy: OnUnavailable) -> Builder {
         self.settings.on_unavailable = Some(policy);
         self
@@ -100,26 +99,26 @@ impl Builder {
         self
     }
 
-    /// How long `close` and `drain` wait for the settler. Default 60 s; what is left then is
-    /// counted as pending.
+    /// How long `close` and `drain` wait for the settler. Default 60 s; jobs that are left then
+    /// count as pending.
     pub fn drain_deadline(mut self, deadline: Duration) -> Builder {
         self.settings.drain_deadline = deadline;
         self
     }
 
-    /// Where time comes from; tests pass a [`zae_limiter_store::ManualClock`].
+    /// The source of time; tests pass a [`zae_limiter_store::ManualClock`].
     pub fn clock(mut self, clock: impl Clock + 'static) -> Builder {
         self.clock = Arc::new(clock);
         self
     }
 
-    /// Where randomness comes from; tests pass a [`zae_limiter_store::SeededEntropy`].
+    /// The source of randomness; tests pass a [`zae_limiter_store::SeededEntropy`].
     pub fn entropy(mut self, entropy: impl Entropy + 'static) -> Builder {
         self.entropy = Arc::new(entropy);
         self
     }
 
-    /// Who administrative changes are audited under.
+    /// The name under which administrative changes are audited.
     pub fn principal(mut self, principal: impl IntoName<Principal>) -> Builder {
         self.principal = Some(principal.into_name());
         self

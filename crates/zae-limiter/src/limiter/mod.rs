@@ -1,11 +1,21 @@
 //! The limiter: one handle for admission, administration and queries.
+//!
+//! Admission is a path through `request`, `acquire`, `chain` with `cache`, `limits`, `plan`, and
+//! `outage` with `breaker`; `admin`, `namespaces` and `queries` are administration.
 
 mod acquire;
 mod admin;
+mod availability;
+mod breaker;
 mod builder;
+mod cache;
 mod chain;
+mod limits;
 mod namespaces;
+mod outage;
+mod plan;
 mod queries;
+mod request;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,19 +23,22 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-pub use acquire::Availability;
 pub use admin::{CreatedEntity, EntityWarning, Reached};
+pub use availability::Availability;
 pub use builder::Builder;
-pub use chain::{Resolved, ResolvedMember};
+pub use cache::CacheStats;
+pub use limits::{Resolved, ResolvedMember};
+pub(crate) use plan::{Amounts, ConsumeInFlight, Plan, Share};
 pub use queries::{CapacityScope, EntityCapacity, ResourceCapacity};
+pub use request::{OnDrop, Request};
 use zae_limiter_core::{EventId, Limit, NamespaceId, NamespaceName, Principal, TimeMs};
 use zae_limiter_store::{Change, Clock, Entropy, OnUnavailable, Store};
 
-use crate::breaker::Breaker;
-use crate::cache::{CacheStats, ConfigCache};
 #[cfg(any(feature = "sqlite", feature = "dynamodb"))]
 use crate::error::Error;
-use crate::settler::{Settled, Settler};
+use crate::lease::{Settled, Settler};
+use breaker::Breaker;
+use cache::ConfigCache;
 
 /// A rate limiter. Cheap to clone; clones share everything.
 #[derive(Clone)]
@@ -35,29 +48,29 @@ pub struct RateLimiter {
     principal: Option<Principal>,
 }
 
-/// What all namespaces of a limiter share.
+/// The state that all namespaces of a limiter share.
 struct Shared {
     settings: Settings,
-    /// Reading the configuration is a round trip.
+    /// True when a read of the configuration is a round trip.
     reads_are_slow: bool,
-    /// The store is outside of this process's memory, so the time it takes is worth measuring.
+    /// True when the store is outside of this process's memory, and its time worth measuring.
     is_measured: bool,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     breaker: Breaker,
     settler: Settler,
-    /// The last audit event's time and randomness: ids of one process are in the order they were
-    /// made.
+    /// Time and randomness of the last audit event: the ids of one process sort in the order of
+    /// their events.
     last_event: Mutex<(i64, u128)>,
-    /// Scopes in use, so that two handles to one namespace share one cache.
+    /// The namespaces in use, so that two handles to one namespace share one cache.
     scopes: Mutex<Scopes>,
 }
 
-/// By name and id: a namespace that was deleted and registered again, here or elsewhere, is another
-/// one.
+/// Namespaces by name and id: one that was deleted and registered again, here or elsewhere, is
+/// another namespace.
 type Scopes = HashMap<(NamespaceName, Option<NamespaceId>), Weak<Scope>>;
 
-/// What a limiter was built with.
+/// The options of a limiter.
 #[derive(Clone, Debug)]
 struct Settings {
     config_cache_ttl: Duration,
@@ -80,8 +93,8 @@ struct Scope {
     policy: AtomicU8,
 }
 
-/// The time of one call to the store; none while nobody wants to know, nor for a store in this
-/// process's memory, where reading the clock costs a twentieth of the call.
+/// The time of one call to the store. Nothing is measured before `metrics::describe` is called, nor
+/// for a store in this process's memory, where reading the clock costs a twentieth of the call.
 #[must_use = "a stopwatch measures nothing until it is stopped"]
 pub(crate) struct Stopwatch {
     started: Option<Duration>,
@@ -151,7 +164,7 @@ impl RateLimiter {
         .build()
     }
 
-    /// The same limiter acting for somebody: administrative changes are audited under this name.
+    /// The same limiter with another author: administrative changes are audited under this name.
     #[must_use]
     pub fn with_principal(&self, principal: Principal) -> RateLimiter {
         RateLimiter { principal: Some(principal), ..self.clone() }
@@ -175,25 +188,25 @@ impl RateLimiter {
         self.scope.cache.evict_all();
     }
 
-    /// What the settler has done so far.
+    /// The work of the settler so far.
     #[must_use]
     pub fn settled(&self) -> Settled {
         self.shared.settler.settled()
     }
 
     /// Waits until the settler has nothing left to do, at most the drain deadline.
-    /// [`Settled::pending`] says what was left then; it goes on in the background.
+    /// [`Settled::pending`] says how much was left then; the rest goes on in the background.
     ///
-    /// The settler works on the runtime that the limiter was built on. When that ends, jobs it was
-    /// working on are counted as abandoned; those that wait go on with the next job, drain or close
-    /// on another runtime.
+    /// The settler works on the runtime that the limiter was built on. When that runtime ends, the
+    /// jobs in work are counted as abandoned; the jobs that wait go on with the next job, drain or
+    /// close on another runtime.
     pub async fn drain(&self) -> Settled {
         self.shared.settler.drain(self.shared.settings.drain_deadline).await
     }
 
     /// Refuses new requests, drains the settler as [`RateLimiter::drain`] does and reports what it
-    /// could not settle. Idempotent over clones: everyone who closes waits for the same drain.
-    /// Leases still held settle as usual.
+    /// could not settle. Clones may close too: all of them wait for the same drain. Leases still
+    /// held settle as usual.
     pub async fn close(&self) -> Settled {
         if self.shared.settler.close() {
             tracing::debug!("limiter closed");
@@ -213,7 +226,7 @@ impl RateLimiter {
         &*self.shared.clock
     }
 
-    /// Runs until the store has answered.
+    /// A stopwatch for one call to the store.
     pub(crate) fn stopwatch(&self) -> Stopwatch {
         Stopwatch {
             started: (self.shared.is_measured && crate::metrics::is_timed())
@@ -225,7 +238,7 @@ impl RateLimiter {
         self.shared.settings.settle_deadline
     }
 
-    /// Who changes something now.
+    /// The author and the time of a change made now.
     fn change(&self) -> Change {
         let at = self.shared.clock.now();
         Change { principal: self.principal.clone(), at, event: self.shared.next_event(at) }

@@ -2,19 +2,22 @@
 
 use std::sync::Arc;
 
+use tracing::Instrument;
 use zae_limiter_core::{IntoName, NamespaceId, NamespaceName};
 use zae_limiter_store::{Namespace, Page, PageRequest, Purged};
 
 use super::RateLimiter;
+use super::admin::admin_span;
 use crate::error::Error;
 
 impl RateLimiter {
     /// A handle for another namespace. It shares connections, breaker and settler with this one,
     /// and its cache with every other handle for the same namespace.
     ///
-    /// A handle stays with the namespace it was made for. Once that is deleted, by whomever, every
-    /// call through it is an error (a take within the config-cache TTL); when the name has been
-    /// registered again, this call enters the new one, also through the old handle.
+    /// A handle stays with the namespace it was made for. Once that namespace is deleted, by any
+    /// process, every call through the handle is an error (a take within the config-cache TTL).
+    /// When the name has been registered again, `namespace` enters the new one, also through the
+    /// old handle.
     pub async fn namespace(
         &self,
         name: impl IntoName<NamespaceName>,
@@ -68,13 +71,13 @@ impl RateLimiter {
         self.admin("namespaces", self.store().namespaces(page)).await
     }
 
-    /// The active namespace of that name.
-    pub async fn show_namespace(
+    /// The active namespace of that name, as registered; `None` when there is none.
+    pub async fn namespace_info(
         &self,
         name: impl IntoName<NamespaceName>,
     ) -> Result<Option<Namespace>, Error> {
         let name = name.into_name()?;
-        self.admin("show_namespace", self.store().namespace(&name)).await
+        self.admin("namespace_info", self.store().namespace(&name)).await
     }
 
     /// Soft-deletes a namespace: its name is free again, its data can be recovered until it is
@@ -106,13 +109,15 @@ impl RateLimiter {
         self.admin("orphan_namespaces", self.store().orphan_namespaces(page)).await
     }
 
-    /// Removes all data of a deleted namespace for good. Takes as long as it takes: no deadline.
+    /// Removes all data of a deleted namespace for good. This call has no deadline.
     pub async fn purge_namespace(&self, id: impl IntoName<NamespaceId>) -> Result<Purged, Error> {
         let id = id.into_name()?;
-        Ok(self.store().purge_namespace(&id, &self.change()).await?)
+        let change = self.change();
+        let purge = self.store().purge_namespace(&id, &change);
+        Ok(purge.instrument(admin_span("purge_namespace")).await?)
     }
 
-    /// Makes the handles of this process to a namespace of that name look again before they take.
+    /// Empties the cache of every handle of this process to a namespace of that name.
     fn forget_scope(&self, name: &NamespaceName) {
         let scopes = self.shared.scopes.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         for scope in

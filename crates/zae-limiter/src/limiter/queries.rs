@@ -1,5 +1,6 @@
-//! Looking at what is there: buckets, capacity, usage, audit, health.
+//! Queries: buckets, capacity, usage, audit, health.
 
+use tracing::Instrument;
 use zae_limiter_core::{
     AuditEvent, EntityId, IntoName, LimitName, ResourceName, UsageSnapshot, UsageSummary, UsageSums,
 };
@@ -8,13 +9,14 @@ use zae_limiter_store::{
 };
 
 use super::RateLimiter;
+use super::admin::admin_span;
+use crate::deadline::timeout;
 use crate::error::Error;
-use crate::inflight::within;
 
 /// Pages a query that has to see everything may read: a hundred million windows or buckets.
 const PAGES_MAX: usize = 100_000;
 
-/// How much of a limit is left over all entities of a resource.
+/// The capacity and the rest of a limit over all entities of a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResourceCapacity {
     /// The resource.
@@ -23,7 +25,7 @@ pub struct ResourceCapacity {
     pub limit: LimitName,
     /// Sum of the capacities, in tokens.
     pub capacity: u64,
-    /// Sum of what is left, in tokens; debts count negative.
+    /// Sum of the tokens left; debts count negative.
     pub available: i64,
     /// Each entity with a bucket.
     pub entities: Vec<EntityCapacity>,
@@ -32,11 +34,11 @@ pub struct ResourceCapacity {
 /// One entity's part of a [`ResourceCapacity`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntityCapacity {
-    /// Who.
+    /// The entity.
     pub entity: EntityId,
     /// Capacity in tokens.
     pub capacity: u64,
-    /// What is left in tokens.
+    /// Tokens left.
     pub available: i64,
 }
 
@@ -67,8 +69,8 @@ impl RateLimiter {
         Ok(page)
     }
 
-    /// How much of `limit` is left over all entities that have a bucket for `resource`; with
-    /// `parents_only`, over those that have no parent themselves.
+    /// The capacity and the rest of `limit` over all entities that have a bucket for `resource`, or
+    /// over those of them that have no parent.
     ///
     /// Cost: reads every bucket of the resource.
     pub async fn resource_capacity(
@@ -144,7 +146,7 @@ impl RateLimiter {
         self.admin("usage", self.store().usage(query)).await
     }
 
-    /// Totals and averages over every window the query matches, whatever its page says.
+    /// Totals and averages over every window that the query matches, on all pages.
     pub async fn usage_summary(&self, query: &UsageQuery) -> Result<UsageSummary, Error> {
         if let Some(summary) =
             self.admin("usage_summary", self.store().usage_summary(query)).await?
@@ -171,29 +173,33 @@ impl RateLimiter {
 
     /// True when the store answers within the acquire deadline. Never fails.
     pub async fn is_available(&self) -> bool {
-        within(self.clock(), self.shared.settings.deadline, self.store().ping())
+        timeout(self.clock(), self.shared.settings.deadline, self.store().ping())
             .await
             .is_some_and(|answer| answer.is_ok())
     }
 
-    /// Forgets what may be forgotten, in at most `steps_max` bounded steps. The store also does
-    /// this by itself.
+    /// Deletes full and idle buckets and old history, in at most `steps_max` bounded steps. The
+    /// store also sweeps by itself.
     ///
-    /// A sweep acts on a time that sweeps before it confirm, because a wrong clock would forgive
-    /// debts and delete history: one that comes more than two minutes after the one before holds
-    /// back until another confirms it, an hour to eight days later.
+    /// A sweep acts only on a time that earlier sweeps confirm, because a wrong clock would forgive
+    /// debts and delete history. A sweep that comes more than two minutes after the one before
+    /// holds back until another sweep confirms its time, an hour to eight days later.
     pub async fn sweep(&self, steps_max: u32) -> Result<Swept, Error> {
         let (store, now) = (self.store(), self.clock().now());
-        match store.sweep_horizon(now).await? {
-            Some(horizon) => {
-                Ok(Swept { held_back: horizon < now, ..store.sweep(horizon, steps_max).await? })
+        let sweep = async {
+            match store.sweep_horizon(now).await? {
+                Some(horizon) => {
+                    Ok(Swept { held_back: horizon < now, ..store.sweep(horizon, steps_max).await? })
+                }
+                None => Ok(Swept { complete: true, held_back: true, ..Swept::default() }),
             }
-            None => Ok(Swept { complete: true, held_back: true, ..Swept::default() }),
-        }
+        };
+        sweep.instrument(admin_span("sweep")).await
     }
 }
 
-/// A sum over a part would be wrong, and nobody could tell.
+/// The error of a query that would have to read too much: a sum over a part would be wrong, and the
+/// caller could not tell.
 fn too_many(operation: &'static str, what: &str) -> Error {
     let most = PAGES_MAX
         .saturating_mul(usize::try_from(zae_limiter_store::PAGE_LIMIT_MAX).unwrap_or(usize::MAX));
@@ -205,13 +211,13 @@ fn too_many(operation: &'static str, what: &str) -> Error {
     .into()
 }
 
-/// Whose buckets a [`ResourceCapacity`] sums.
+/// The buckets that a [`ResourceCapacity`] sums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CapacityScope {
-    /// Every entity's.
+    /// The buckets of every entity.
     #[default]
     All,
-    /// Only those of entities without a parent: with cascades a parent already counts what its
-    /// children take.
+    /// The buckets of entities without a parent: with cascades a parent already counts the takes of
+    /// its children.
     ParentsOnly,
 }

@@ -31,7 +31,7 @@ async fn a_grant_takes_before_it_returns() {
         .unwrap();
     assert_eq!(bench.left("key", "gpt-4", "tpm").await, 100);
     let left: Vec<(String, i64)> = lease
-        .limits()
+        .statuses()
         .iter()
         .map(|status| (status.limit.name().to_string(), status.available))
         .collect();
@@ -85,7 +85,7 @@ async fn a_chain_is_taken_whole_or_not_at_all() {
     }
     let request = || Request::new("key", "gpt-4").take("rpm", 2);
     let lease = bench.limiter.acquire(request()).await.unwrap();
-    let members: Vec<&str> = lease.limits().iter().map(|status| status.entity.as_str()).collect();
+    let members: Vec<&str> = lease.statuses().iter().map(|status| status.entity.as_str()).collect();
     assert_eq!(members, ["key", "project", "org"]);
     lease.commit().await.unwrap();
     let refused = bench.limiter.acquire(request()).await.unwrap_err();
@@ -116,7 +116,7 @@ async fn a_limit_an_ancestor_lacks_is_not_checked_there() {
         .acquire(Request::new("key", "gpt-4").take("rpm", 1).take("tpm", 7))
         .await
         .unwrap();
-    assert_eq!(lease.limits().len(), 3);
+    assert_eq!(lease.statuses().len(), 3);
     lease.rollback().await.unwrap();
 }
 
@@ -131,7 +131,7 @@ async fn a_member_without_limits_is_skipped_as_long_as_another_has_some() {
         .await
         .unwrap();
     let lease = bench.limiter.acquire(Request::new("key", "gpt-4").take("rpm", 1)).await.unwrap();
-    assert_eq!(lease.limits().len(), 1);
+    assert_eq!(lease.statuses().len(), 1);
     lease.commit().await.unwrap();
 }
 
@@ -205,14 +205,14 @@ async fn limits_of_the_call_override_and_fallbacks_come_last() {
     let fallback =
         || Request::new("key", "gpt-4").take("rpm", 1).fallback_limits(limits(&["rpm:5"]));
     let lease = bench.limiter.acquire(fallback()).await.unwrap();
-    assert_eq!(lease.limits()[0].limit.capacity(), 5);
+    assert_eq!(lease.statuses()[0].limit.capacity(), 5);
     lease.rollback().await.unwrap();
     bench.system(&["rpm:7"]).await;
     let lease = bench.limiter.acquire(fallback()).await.unwrap();
-    assert_eq!(lease.limits()[0].limit.capacity(), 7);
+    assert_eq!(lease.statuses()[0].limit.capacity(), 7);
     lease.rollback().await.unwrap();
     let lease = bench.limiter.acquire(fallback().limits(limits(&["rpm:3"]))).await.unwrap();
-    assert_eq!(lease.limits()[0].limit.capacity(), 3);
+    assert_eq!(lease.statuses()[0].limit.capacity(), 3);
     lease.rollback().await.unwrap();
 }
 

@@ -11,7 +11,8 @@ use std::time::Duration;
 use crate::support::{Bench, START, limits};
 use zae_limiter::{
     AuditAction, AuditQuery, AuditSubject, CapacityScope, EntityUpdate, EntityWarning, Error,
-    Level, LimitsChange, NewEntity, PageRequest, Request, StoreErrorKind, UsageQuery, UsageWindow,
+    ErrorKind, Level, LimitsChange, NewEntity, PageRequest, Request, StoreErrorKind, UsageQuery,
+    UsageWindow,
 };
 
 fn entity(id: &str) -> NewEntity {
@@ -41,10 +42,13 @@ async fn entities_live_and_die() {
     );
     assert_eq!(
         limiter.create_entity(entity("org")).await.unwrap_err().kind(),
-        StoreErrorKind::AlreadyExists
+        ErrorKind::Store(StoreErrorKind::AlreadyExists)
     );
     let orphan = NewEntity { parent: Some("nobody".parse().unwrap()), ..entity("orphan") };
-    assert_eq!(limiter.create_entity(orphan).await.unwrap_err().kind(), StoreErrorKind::NotFound);
+    assert_eq!(
+        limiter.create_entity(orphan).await.unwrap_err().kind(),
+        ErrorKind::Store(StoreErrorKind::NotFound)
+    );
 
     let key = limiter.entity("key").await.unwrap().unwrap();
     let rename = EntityUpdate { name: Some("Key One".into()), metadata: None };
@@ -52,12 +56,13 @@ async fn entities_live_and_die() {
     assert_eq!((renamed.name.as_str(), renamed.version), ("Key One", key.version + 1));
     assert_eq!(
         limiter.update_entity("key", key.version, rename).await.unwrap_err().kind(),
-        StoreErrorKind::Conflict
+        ErrorKind::Store(StoreErrorKind::Conflict)
     );
 
     let refused = limiter.delete_entity("org").await.unwrap_err();
     assert!(
-        refused.kind() == StoreErrorKind::State && refused.to_string().contains("key"),
+        refused.kind() == ErrorKind::Store(StoreErrorKind::State)
+            && refused.to_string().contains("key"),
         "{refused}"
     );
     limiter.delete_entity("key").await.unwrap();
@@ -77,17 +82,17 @@ async fn entities_live_and_die() {
 async fn bad_text_is_refused_before_any_io() {
     let bench = Bench::new();
     let bad = NewEntity { name: "a\u{7}b".into(), ..entity("org") };
-    assert_eq!(bench.limiter.create_entity(bad).await.unwrap_err().kind(), StoreErrorKind::Invalid);
+    assert_eq!(bench.limiter.create_entity(bad).await.unwrap_err().kind(), ErrorKind::Invalid);
     let bad = EntityUpdate { name: Some(String::new()), metadata: None };
     assert_eq!(
         bench.limiter.update_entity("org", 1, bad).await.unwrap_err().kind(),
-        StoreErrorKind::Invalid
+        ErrorKind::Invalid
     );
     assert_eq!(
         bench.limiter.set_limits(&Level::System, []).await.unwrap_err().kind(),
-        StoreErrorKind::Invalid
+        ErrorKind::Invalid
     );
-    assert_eq!(bench.limiter.entity("a b").await.unwrap_err().kind(), StoreErrorKind::Invalid);
+    assert_eq!(bench.limiter.entity("a b").await.unwrap_err().kind(), ErrorKind::Invalid);
     assert_eq!(
         bench.script.calls("create_entity")
             + bench.script.calls("update_entity")
@@ -104,18 +109,17 @@ async fn a_lost_update_is_an_error_to_retry() {
         on_unavailable: None,
         expected_version,
     };
-    let first =
-        bench.limiter.change_limits(&Level::System, change("rpm:1", Some(0))).await.unwrap();
+    let first = bench.limiter.set_limits(&Level::System, change("rpm:1", Some(0))).await.unwrap();
     assert_eq!(
         bench
             .limiter
-            .change_limits(&Level::System, change("rpm:2", Some(0)))
+            .set_limits(&Level::System, change("rpm:2", Some(0)))
             .await
             .unwrap_err()
             .kind(),
-        StoreErrorKind::Conflict
+        ErrorKind::Store(StoreErrorKind::Conflict)
     );
-    bench.limiter.change_limits(&Level::System, change("rpm:3", Some(first))).await.unwrap();
+    bench.limiter.set_limits(&Level::System, change("rpm:3", Some(first))).await.unwrap();
     assert_eq!(
         bench.limiter.level(&Level::System).await.unwrap().unwrap().limits,
         limits(&["rpm:3"]).into()
@@ -252,7 +256,7 @@ async fn namespaces_share_nothing_but_the_store() {
     bench.system(&["rpm:10/day"]).await;
     assert_eq!(
         bench.limiter.namespace("tenant").await.unwrap_err().kind(),
-        StoreErrorKind::NotFound
+        ErrorKind::Store(StoreErrorKind::NotFound)
     );
     let registered = bench.limiter.register_namespace("tenant").await.unwrap();
     let tenant = bench.limiter.namespace("tenant").await.unwrap();
@@ -282,7 +286,7 @@ async fn namespaces_share_nothing_but_the_store() {
     assert!(bench.limiter.purge_namespace(registered.id.clone()).await.unwrap().records > 0);
     assert_eq!(
         bench.limiter.recover_namespace(registered.id).await.unwrap_err().kind(),
-        StoreErrorKind::NotFound
+        ErrorKind::Store(StoreErrorKind::NotFound)
     );
 }
 

@@ -42,11 +42,11 @@ fn request() -> Request {
     Request::new("key", "gpt-4").take("rpm", 1)
 }
 
-/// Who is switched off, according to a refusal.
+/// The entity that is disabled, according to a refusal.
 fn off(result: Result<zae_limiter::Lease, AcquireError>) -> String {
     match result {
         Err(AcquireError::Disabled(disabled)) => disabled.entity.to_string(),
-        other => panic!("expected that somebody is switched off, found {other:?}"),
+        other => panic!("expected a disabled entity, found {other:?}"),
     }
 }
 
@@ -63,7 +63,7 @@ async fn disabling_a_member_without_limits_binds_other_processes_at_once() {
             Level::EntityResource(who.parse().unwrap(), "gpt-4".parse().unwrap()),
         ];
         for level in levels {
-            // B knows the chain, and that nobody in it is switched off.
+            // B has cached the chain, in which no member is disabled.
             b.acquire(request()).await.unwrap().commit().await.unwrap();
             b.acquire(call.clone()).await.unwrap().rollback().await.unwrap();
             a.disable(&level).await.unwrap();

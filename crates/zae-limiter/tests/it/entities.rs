@@ -3,7 +3,9 @@
 
 use crate::support::{Bench, limits};
 use zae_limiter::store::Fault;
-use zae_limiter::{EntityUpdate, EntityWarning, Level, NewEntity, Request, StoreErrorKind};
+use zae_limiter::{
+    EntityUpdate, EntityWarning, ErrorKind, Level, NewEntity, Request, StoreErrorKind,
+};
 
 #[tokio::test]
 async fn an_entity_is_described_by_texts() {
@@ -34,7 +36,7 @@ async fn a_mistake_in_a_description_surfaces_when_the_entity_is_created() {
     let refused =
         bench.limiter.create_entity(NewEntity::new("a b").parent("c d")).await.unwrap_err();
     assert!(
-        refused.kind() == StoreErrorKind::Invalid && refused.to_string().contains("a b"),
+        refused.kind() == ErrorKind::Invalid && refused.to_string().contains("a b"),
         "{refused}"
     );
     let refused = bench
@@ -43,7 +45,7 @@ async fn a_mistake_in_a_description_surfaces_when_the_entity_is_created() {
         .await
         .unwrap_err();
     assert!(
-        refused.kind() == StoreErrorKind::Invalid && refused.to_string().contains("c d"),
+        refused.kind() == ErrorKind::Invalid && refused.to_string().contains("c d"),
         "{refused}"
     );
     assert_eq!(bench.script.calls("create_entity") + bench.script.calls("entity"), 0);
@@ -79,7 +81,7 @@ async fn an_entity_with_another_parent_or_cascade_is_an_error_that_says_both() {
         .ensure_entity(NewEntity::new("key-1").parent("org-2").cascade())
         .await
         .unwrap_err();
-    assert_eq!(moved.kind(), StoreErrorKind::AlreadyExists);
+    assert_eq!(moved.kind(), ErrorKind::Store(StoreErrorKind::AlreadyExists));
     let text = moved.to_string();
     assert!(
         text.contains(
@@ -102,7 +104,7 @@ async fn an_entity_that_another_process_creates_in_between_is_found() {
     let bench = Bench::new();
     bench.limiter.create_entity(NewEntity::new("org-1")).await.unwrap();
     let create = bench.limiter.create_entity(NewEntity::new("org-1")).await.unwrap_err();
-    assert_eq!(create.kind(), StoreErrorKind::AlreadyExists);
+    assert_eq!(create.kind(), ErrorKind::Store(StoreErrorKind::AlreadyExists));
     // The landed create's answer is lost as "exists already", which is what the slower process
     // hears.
     bench.script.once("create_entity", Fault::FailAfter(StoreErrorKind::AlreadyExists));
@@ -171,10 +173,7 @@ async fn namespaces_are_registered_in_bulk_and_twice() {
 async fn a_bad_name_among_several_registers_none() {
     let bench = Bench::new();
     let refused = bench.limiter.register_namespaces(["tenant-a", "Not A Name"]).await.unwrap_err();
-    assert_eq!(
-        (refused.kind(), bench.script.calls("register_namespace")),
-        (StoreErrorKind::Invalid, 0)
-    );
+    assert_eq!((refused.kind(), bench.script.calls("register_namespace")), (ErrorKind::Invalid, 0));
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use zae_limiter::core::UsageWindow;
+use zae_limiter::domain::UsageWindow;
 use zae_limiter::sqlite::{SqliteOptions, SqliteStore};
 use zae_limiter::{
     AcquireError, Clock, Error, Level, ManualClock, PageRequest, RateLimiter, Request, SystemClock,

@@ -6,7 +6,7 @@
 )]
 
 use crate::support::Bench;
-use zae_limiter::core::TOKENS_MAX;
+use zae_limiter::domain::TOKENS_MAX;
 use zae_limiter::store::Fault;
 use zae_limiter::{
     AcquireError, Invalid, OnDrop, PageRequest, Request, Settled, StoreErrorKind, UsageQuery,

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use crate::support::{Bench, limits};
 use zae_limiter::store::Fault;
-use zae_limiter::{AcquireError, Level, OnUnavailable, OutageReason, Request, StoreErrorKind};
+use zae_limiter::{
+    AcquireError, Level, LimitsChange, OnUnavailable, OutageReason, Request, StoreErrorKind,
+};
 
 fn request() -> Request {
     Request::new("key", "gpt-4").take("rpm", 1)
@@ -63,7 +65,8 @@ async fn the_call_decides_before_the_store_before_the_limiter() {
             Some(policy) => builder.on_unavailable(policy),
             None => builder,
         });
-        bench.limiter.set_system_defaults(limits(&["rpm:60/day"]), stored).await.unwrap();
+        let change = LimitsChange { on_unavailable: stored, ..limits(&["rpm:60/day"]).into() };
+        bench.limiter.set_limits(&Level::System, change).await.unwrap();
         bench.limiter.acquire(request()).await.unwrap().commit().await.unwrap();
         bench.script.once("consume", Fault::FailBefore(StoreErrorKind::Unavailable));
         let request = call.map_or_else(request, |policy| request().on_unavailable(policy));
@@ -78,11 +81,9 @@ async fn the_call_decides_before_the_store_before_the_limiter() {
 #[tokio::test]
 async fn a_stored_policy_that_was_never_read_counts_as_not_set() {
     let bench = bench().await;
-    bench
-        .limiter
-        .set_system_defaults(limits(&["rpm:60/day"]), Some(OnUnavailable::Allow))
-        .await
-        .unwrap();
+    let allow = Some(OnUnavailable::Allow);
+    let change = LimitsChange { on_unavailable: allow, ..limits(&["rpm:60/day"]).into() };
+    bench.limiter.set_limits(&Level::System, change).await.unwrap();
     let fresh = Bench::new();
     fresh.script.always("resolve", Fault::FailBefore(StoreErrorKind::Unavailable));
     assert!(

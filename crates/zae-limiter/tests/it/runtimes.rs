@@ -74,8 +74,8 @@ fn a_second_runtime_works_like_the_first() {
     }
 }
 
-/// Whoever drains elsewhere is told when the runtime of the settler ends, and goes on with what
-/// waits.
+/// A drain on another runtime learns that the runtime of the settler has ended, and goes on with
+/// the jobs that wait.
 #[test]
 fn a_drain_takes_over_when_the_runtime_of_the_settler_ends() {
     let (first, second) = (runtime(), runtime());

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use zae_limiter::core::BucketState;
+use zae_limiter::domain::BucketState;
 
 use super::world::{MEMBERS, RESOURCE, ancestors};
 use crate::table::{Align, Cell, Table, Text, Tone};

@@ -1,6 +1,6 @@
 //! What the commands for namespaces share.
 
-use zae_limiter::core::rfc3339;
+use zae_limiter::domain::rfc3339;
 use zae_limiter::wire::NamespaceForm;
 use zae_limiter::{Error, Namespace, NamespaceName, NamespaceStatus, Page, RateLimiter};
 
@@ -64,7 +64,7 @@ pub(crate) async fn missing(
 /// The namespace in use that is called so.
 pub(crate) async fn in_use(limiter: &RateLimiter, name: &str) -> Option<Namespace> {
     let name = name.parse::<NamespaceName>().ok()?;
-    limiter.show_namespace(name).await.ok().flatten()
+    limiter.namespace_info(name).await.ok().flatten()
 }
 
 /// When it was deleted.

@@ -1,7 +1,6 @@
 //! Checking what a table is named by: stack, region, endpoint. Each error names the field, the
 //! value and the fix.
 
-use zae_limiter_core::{NameError, StackName};
 use zae_limiter_store::{StoreError, StoreErrorKind};
 
 /// The longest region there is has 14 characters.
@@ -10,12 +9,30 @@ const REGION_CHARS_MAX: usize = 32;
 /// Labels of a host name, and so most endpoints, are shorter; this keeps errors readable.
 const URL_CHARS_MAX: usize = 2048;
 
-/// A letter, then letters, digits and dashes, 55 characters at most: DynamoDB would take more, the
-/// roles and functions of a deployed stack are named after it and would not.
-pub(super) fn stack(name: &str) -> Result<StackName, StoreError> {
-    name.parse().map_err(|error: NameError| {
-        StoreError::new(StoreErrorKind::Invalid, "connect", error.to_string()).with_source(error)
-    })
+/// A table name may be longer, but the roles and functions of a deployed stack are named after the
+/// stack.
+const STACK_CHARS_MAX: usize = 55;
+
+/// A stack is an installation on AWS, named like its CloudFormation stack: a letter, then letters,
+/// digits and dashes.
+pub(super) fn stack(name: &str) -> Result<(), StoreError> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    let why = match name.chars().next() {
+        None => "is empty; use letters, digits and -".to_owned(),
+        Some(_) if name.len() > STACK_CHARS_MAX => {
+            format!("is {} bytes long; use at most {STACK_CHARS_MAX}", name.len())
+        }
+        Some(first) if !first.is_ascii_alphabetic() => {
+            format!("starts with '{}'; start with a letter", first.escape_debug())
+        }
+        Some(_) => match name.chars().find(|c| !is_part(*c)) {
+            Some(found) => {
+                format!("contains '{}'; use letters, digits and -", found.escape_debug())
+            }
+            None => return Ok(()),
+        },
+    };
+    Err(invalid("stack name", name, &why))
 }
 
 /// Lower-case letters, digits and dashes. Whether it exists is for the network to say: local
@@ -128,6 +145,17 @@ mod tests {
         assert!(stack(&"a".repeat(55)).is_ok());
         for wrong in ["", "1st", "my_stack", "my stack", "stäck", "stack\n", &"a".repeat(56)] {
             check(stack(wrong), "stack");
+        }
+        check(stack("my_app"), "stack name \"my_app\" contains '_'; use letters, digits and -");
+        check(stack("my-app\n"), "stack name \"my-app\\n\" contains '\\n'");
+        for byte in 0..=u8::MAX {
+            let c = char::from(byte);
+            let letter = c.is_ascii_alphabetic();
+            assert_eq!(stack(&format!("{c}bc")).is_ok(), letter, "{c:?} first");
+            for text in [format!("a{c}c"), format!("ab{c}")] {
+                let is_part = letter || c.is_ascii_digit() || c == '-';
+                assert_eq!(stack(&text).is_ok(), is_part, "{text:?}");
+            }
         }
     }
 

@@ -191,7 +191,7 @@ impl Builder {
     ///
     /// `Invalid` for a stack, region or endpoint that cannot be right.
     pub async fn table(&self) -> Result<SdkTable, StoreError> {
-        let stack = address::stack(&self.stack)?;
+        address::stack(&self.stack)?;
         address::region(&self.region)?;
         let endpoint = self.endpoint_url.as_deref().map(address::endpoint).transpose()?;
         if self.connect_timeout.is_zero() || self.attempt_timeout.is_zero() {
@@ -223,7 +223,7 @@ impl Builder {
             Client::from_conf(builder.build())
         };
         Ok(SdkTable {
-            name: Arc::from(stack.as_str()),
+            name: Arc::from(self.stack.as_str()),
             // Watches on request, see `update`: an interceptor costs every request some
             // microseconds.
             hot: client(self.attempt_timeout, None),

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use zae_limiter_store::SystemClock;
-use zae_limiter_testkit::zae_limiter::{AcquireError, Clock, Level, RateLimiter};
+use zae_limiter_testkit::zae_limiter::{
+    AcquireError, Clock, Level, LimitsChange, OnUnavailable, RateLimiter,
+};
 
 use crate::interop::on_both_tables;
 use crate::interop::python::Python;
@@ -160,7 +162,8 @@ on_both_tables! {
         let two = "rpm:100/min:150 tpm:10000/min";
         rust.set_limits(&of_entity("key-r"), limits(two)).await.unwrap();
         rust.set_limits(&Level::Resource("gpt-r".parse().unwrap()), limits(two)).await.unwrap();
-        rust.set_system_defaults(limits(two), Some("allow".parse().unwrap())).await.unwrap();
+        let allow = LimitsChange { on_unavailable: Some(OnUnavailable::Allow), ..limits(two).into() };
+        rust.set_limits(&Level::System, allow).await.unwrap();
         let theirs = "[Limit.per_minute('rpm', 100, burst=150), Limit.per_minute('tpm', 10000)]";
         for got in ["limiter.get_limits('key-r', 'gpt-4')", "limiter.get_resource_defaults('gpt-r')", "limiter.get_system_defaults()[0]"] {
             assert_eq!(python.eval(&format!("sorted({got}, key=lambda limit: limit.name) == {theirs}")), true, "{got}");

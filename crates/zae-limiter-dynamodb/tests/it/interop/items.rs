@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
-use zae_limiter_testkit::zae_limiter::{Level, NewEntity};
+use zae_limiter_testkit::zae_limiter::{Level, LimitsChange, NewEntity, OnUnavailable};
 
 use crate::interop::on_both_tables;
 use crate::interop::table::{Made, Shared, limits, of_entity, request, text};
@@ -141,7 +141,8 @@ on_both_tables! {
         }
         let two = limits("rpm:100/min:150 tpm:10000/min");
         let their_two = "[Limit.per_minute('rpm', 100, burst=150), Limit.per_minute('tpm', 10000)]";
-        rust.set_system_defaults(two.clone(), Some("allow".parse().unwrap())).await.unwrap();
+        let allow = LimitsChange { on_unavailable: Some(OnUnavailable::Allow), ..two.clone().into() };
+        rust.set_limits(&Level::System, allow).await.unwrap();
         python.eval(&format!("limiter.set_system_defaults({their_two}, on_unavailable=OnUnavailable.ALLOW, principal='python')"));
         rust.set_limits(&Level::Resource("gpt-4".parse().unwrap()), two.clone()).await.unwrap();
         python.eval(&format!("limiter.set_resource_defaults('gpt-4', {their_two}, principal='python')"));

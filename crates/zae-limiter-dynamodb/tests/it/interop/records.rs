@@ -91,7 +91,7 @@ on_both_tables! {
         let ours = rust.register_namespace("team-r").await.unwrap();
         let theirs = python.eval("repo.register_namespace('team-p')");
         assert_eq!(python.eval("repo.get_namespace('team-r')['namespace_id']"), ours.id.as_str());
-        assert_eq!(rust.show_namespace("team-p").await.unwrap().unwrap().id.as_str(), theirs.as_str().unwrap());
+        assert_eq!(rust.namespace_info("team-p").await.unwrap().unwrap().id.as_str(), theirs.as_str().unwrap());
         let names = json!(["default", "team-p", "team-r"]);
         assert_eq!(python.eval("sorted(namespace['name'] if 'name' in namespace else namespace['namespace_name'] for namespace in repo.list_namespaces())"), names);
         let listed = rust.namespaces(&PageRequest::default()).await.unwrap().items;
@@ -108,7 +108,7 @@ on_both_tables! {
         }
         // Deleted by one, recovered by the other.
         python.eval("repo.delete_namespace('team-r')");
-        assert_eq!(rust.show_namespace("team-r").await.unwrap(), None);
+        assert_eq!(rust.namespace_info("team-r").await.unwrap(), None);
         assert_eq!(rust.recover_namespace(ours.id.clone()).await.unwrap().name.as_str(), "team-r");
         assert!(rust.delete_namespace("team-p").await.unwrap());
         assert_eq!(python.eval("repo.get_namespace('team-p')"), json!(null));

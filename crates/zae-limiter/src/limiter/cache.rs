@@ -1,11 +1,11 @@
-//! The config cache: what is known about each (entity, resource), for a while.
+//! The config cache: the configuration of each (entity, resource), for a while.
 //!
-//! Bounded, one flight per key, no lock held over I/O, negative answers included. Entries are
-//! invalidated by epochs, not by removal: a read that was in flight while somebody changed the
-//! configuration carries the old epoch and is never used.
+//! The cache is bounded, reads each key once at a time, holds no lock over I/O and keeps negative
+//! answers too. Entries are invalidated by epochs, not by removal: a read that was in flight while
+//! the configuration changed carries the old epoch and is never used.
 //!
-//! The age of an entry counts from the moment before its read was sent, less how old the store said
-//! its answer was. So an entry never outlives what it says by more than the TTL, and by
+//! The age of an entry counts from the moment before its read was sent, plus the age that the store
+//! gave its answer. So an entry is never used longer than the TTL after it was true, and
 //! [`LEND_MAX`] more when it is lent.
 
 use std::hash::Hash;
@@ -24,11 +24,11 @@ use crate::metrics::{CacheNumbers, CacheReport};
 const ENTITY_EPOCHS: usize = 256;
 
 /// An expired entry decides one more take at most this long after its time: long enough that a key
-/// in use never waits for the read, too short to matter to who lowered a limit. An entry that was
-/// idle for longer is read again first.
+/// in use never waits for the read, and short enough for an operator who has lowered a limit. An
+/// entry that was idle for longer is read again first.
 pub(crate) const LEND_MAX: Duration = Duration::from_secs(5);
 
-/// Times a caller waits for somebody else's read of the same key; then it reads for itself.
+/// Times a caller waits for another caller's read of the same key; then it reads for itself.
 const FOLLOWED_MAX: u32 = 3;
 
 /// Numbers about the config cache.
@@ -63,34 +63,33 @@ impl Equivalent<Key> for KeyRef<'_> {
     }
 }
 
-/// What is known about one member of a chain.
+/// The configuration of one member of a chain, as it was read.
 #[derive(Debug)]
-pub(crate) struct Known {
-    /// As the store answered.
+pub(crate) struct CachedConfig {
+    /// The answer of the store.
     pub(crate) config: MemberConfig,
     /// The stored limits, ready to use; `None` when no level has any.
     pub(crate) limits: Option<LimitsInForce>,
     /// The freshness of the read, also when it found nothing.
     pub(crate) stamp: zae_limiter_core::ConfigStamp,
-    /// Which of the entity epochs is this entity's, so that a look-up need not hash its name once
-    /// more.
+    /// The index of this entity's epoch, so that a look-up need not hash the name once more.
     slot: usize,
     epochs: Epochs,
     expires_at: Duration,
-    /// Used once beyond its time, while it is read again.
+    /// True once the entry was used beyond its time; it is being read again.
     lent: AtomicBool,
 }
 
 /// The epoch of everything, and that of an entity.
 type Epochs = (u64, u64);
 
-/// What a read of the store found out.
+/// The result of a read of the store.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct FreshConfig {
     pub(crate) config: MemberConfig,
     pub(crate) limits: Option<LimitsInForce>,
     pub(crate) stamp: zae_limiter_core::ConfigStamp,
-    /// How old the store says the answer is.
+    /// The age of the answer, as the store says.
     pub(crate) age: Duration,
 }
 
@@ -102,7 +101,7 @@ pub(crate) struct Reading {
     began: Duration,
 }
 
-/// The same for members that may come along, whoever they are.
+/// The same for a read that may bring other members along.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadingAlong {
     evictions: u64,
@@ -112,7 +111,7 @@ pub(crate) struct ReadingAlong {
 /// The cache of one namespace.
 #[derive(Debug)]
 pub(crate) struct ConfigCache {
-    entries: Cache<Key, Arc<Known>>,
+    entries: Cache<Key, Arc<CachedConfig>>,
     ttl: Duration,
     epoch: AtomicU64,
     entity_epochs: Box<[AtomicU64]>,
@@ -138,135 +137,142 @@ impl ConfigCache {
         }
     }
 
-    /// What is known and still trusted.
+    /// An entry that is still trusted.
     pub(crate) fn get(
         &self,
         entity: &EntityId,
         resource: &ResourceName,
         clock: &dyn Clock,
-    ) -> Option<Arc<Known>> {
-        let known = self.entries.get(&KeyRef { entity, resource })?;
-        if !self.trusts(&known, clock) {
+    ) -> Option<Arc<CachedConfig>> {
+        let entry = self.entries.get(&KeyRef { entity, resource })?;
+        if !self.trusts(&entry, clock) {
             return None;
         }
         self.hits.fetch_add(1, Ordering::Relaxed);
-        Some(known)
+        Some(entry)
     }
 
-    /// What is known, trusted or just expired; true when it is expired. An expired entry is lent
-    /// once, and for at most
-    /// [`LEND_MAX`]: whoever gets it reads it again at the same time, and until that is done nobody else gets it.
+    /// An entry that is trusted or has just expired; true when it has expired. An expired entry is
+    /// lent to one caller, within [`LEND_MAX`]. That caller reads the entry again at the same time,
+    /// and until the read is done no other caller gets the entry.
     pub(crate) fn get_or_borrow(
         &self,
         entity: &EntityId,
         resource: &ResourceName,
         clock: &dyn Clock,
-    ) -> Option<(Arc<Known>, bool)> {
-        let known = self.entries.get(&KeyRef { entity, resource })?;
-        if self.trusts(&known, clock) {
+    ) -> Option<(Arc<CachedConfig>, bool)> {
+        let entry = self.entries.get(&KeyRef { entity, resource })?;
+        if self.trusts(&entry, clock) {
             self.hits.fetch_add(1, Ordering::Relaxed);
-            return Some((known, false));
+            return Some((entry, false));
         }
-        let is_current = known.epochs == self.epochs(known.slot);
-        let is_recent = clock.monotonic() < known.expires_at.saturating_add(self.ttl.min(LEND_MAX));
-        (is_current && is_recent && !known.lent.swap(true, Ordering::AcqRel))
-            .then_some((known, true))
+        let is_current = entry.epochs == self.epochs(entry.slot);
+        let is_recent = clock.monotonic() < entry.expires_at.saturating_add(self.ttl.min(LEND_MAX));
+        (is_current && is_recent && !entry.lent.swap(true, Ordering::AcqRel))
+            .then_some((entry, true))
     }
 
-    /// To be called before a read is sent; for [`ConfigCache::insert`].
+    /// Begins a read for [`ConfigCache::insert`]; to be called before the read is sent.
     pub(crate) fn begin(&self, entity: &EntityId, clock: &dyn Clock) -> Reading {
         self.count_miss();
         let slot = slot_of(entity);
         Reading { slot, epochs: self.epochs(slot), began: clock.monotonic() }
     }
 
-    /// Keeps what a read found out.
+    /// Keeps the result of a read.
     pub(crate) fn insert(
         &self,
         (entity, resource): (EntityId, ResourceName),
-        answer: Answer,
+        answer: FreshConfig,
         reading: Reading,
     ) {
-        self.entries.insert(Key { entity, resource }, Arc::new(self.known(answer, reading)));
+        self.entries.insert(Key { entity, resource }, Arc::new(self.entry(answer, reading)));
     }
 
-    /// To be called before a read is sent that may bring more members than it asks for.
+    /// Begins a read that may bring more members than it asks for; to be called before it is sent.
     pub(crate) fn begin_along(&self, clock: &dyn Clock) -> ReadingAlong {
         ReadingAlong { evictions: self.evictions.load(Ordering::Acquire), began: clock.monotonic() }
     }
 
-    /// What a read brought along, kept unless anything was evicted meanwhile.
+    /// Keeps a member that a read brought along, unless anything was evicted meanwhile.
     pub(crate) fn insert_along(
         &self,
         entity: &EntityId,
         resource: &ResourceName,
-        answer: Answer,
+        answer: FreshConfig,
         reading: ReadingAlong,
-    ) -> Arc<Known> {
+    ) -> Arc<CachedConfig> {
         let slot = slot_of(entity);
-        // The epochs first: an eviction counts itself before it changes them, so that whoever sees
-        // its epoch sees its count.
+        // The epochs are read first. An eviction counts itself before it changes an epoch, so a
+        // reader that sees the new epoch sees the new count.
         let epochs = self.epochs(slot);
-        let known = Arc::new(self.known(answer, Reading { slot, epochs, began: reading.began }));
+        let entry = Arc::new(self.entry(answer, Reading { slot, epochs, began: reading.began }));
         if self.evictions.load(Ordering::Acquire) == reading.evictions && !self.ttl.is_zero() {
             self.entries.insert(
                 Key { entity: entity.clone(), resource: resource.clone() },
-                Arc::clone(&known),
+                Arc::clone(&entry),
             );
         }
-        known
+        entry
     }
 
-    /// What is known, else what `read` finds out. Callers of the same key wait for one read. An
-    /// answer that is not to be trusted by the time it comes is used by who asked for it, and by
-    /// nobody who came later.
+    /// The trusted entry, else the result of `read`. Callers of the same key wait for one read. An
+    /// answer that is outdated by the time it comes serves the caller that asked for it, and no
+    /// caller that came later.
     pub(crate) async fn get_or_read<E, F>(
         &self,
         entity: &EntityId,
         resource: &ResourceName,
         clock: &dyn Clock,
         read: impl FnOnce() -> F,
-    ) -> Result<Arc<Known>, E>
+    ) -> Result<Arc<CachedConfig>, E>
     where
-        F: Future<Output = Result<Answer, E>>,
+        F: Future<Output = Result<FreshConfig, E>>,
     {
         let reads = async {
             let reading = self.begin(entity, clock);
             let answer = read().await?;
-            Ok(Arc::new(self.known(answer, reading)))
+            Ok(Arc::new(self.entry(answer, reading)))
         };
         if self.ttl.is_zero() {
             return reads.await;
         }
         let key = Key { entity: entity.clone(), resource: resource.clone() };
         for _ in 0..FOLLOWED_MAX {
-            self.entries.remove_if(&key, |known| !self.trusts(known, clock));
+            self.entries.remove_if(&key, |entry| !self.trusts(entry, clock));
             match self.entries.get_value_or_guard_async(&key).await {
-                Ok(known) if self.trusts(&known, clock) => return Ok(known),
+                Ok(entry) if self.trusts(&entry, clock) => return Ok(entry),
                 Ok(_) => {}
                 Err(guard) => {
-                    let known = reads.await?;
-                    // Somebody may have put another answer there meanwhile, which is as good.
-                    let _ = guard.insert(Arc::clone(&known));
-                    return Ok(known);
+                    let entry = reads.await?;
+                    // Another caller may have inserted an answer meanwhile, which is as good.
+                    let _ = guard.insert(Arc::clone(&entry));
+                    return Ok(entry);
                 }
             }
         }
-        let known = reads.await?;
-        self.entries.insert(key, Arc::clone(&known));
-        Ok(known)
+        let entry = reads.await?;
+        self.entries.insert(key, Arc::clone(&entry));
+        Ok(entry)
     }
 
-    fn known(&self, answer: Answer, reading: Reading) -> Known {
-        let Answer { config, limits, stamp, age } = answer;
+    fn entry(&self, answer: FreshConfig, reading: Reading) -> CachedConfig {
+        let FreshConfig { config, limits, stamp, age } = answer;
         let Reading { slot, epochs, began } = reading;
         let expires_at = began.saturating_add(self.ttl).saturating_sub(age);
-        Known { config, limits, stamp, slot, epochs, expires_at, lent: AtomicBool::new(false) }
+        CachedConfig {
+            config,
+            limits,
+            stamp,
+            slot,
+            epochs,
+            expires_at,
+            lent: AtomicBool::new(false),
+        }
     }
 
-    /// Forgets what is known about one key, unless it was read less than `age` ago: whoever hears
-    /// something else again and again reads again at that pace, and nobody else's entry goes with
-    /// it.
+    /// Forgets one key, unless it was read less than `age` ago. A caller whose store disagrees with
+    /// the cache again and again thus reads at that pace, and no other entry is lost.
     pub(crate) fn evict_older(
         &self,
         entity: &EntityId,
@@ -275,12 +281,12 @@ impl ConfigCache {
         clock: &dyn Clock,
     ) {
         let key = Key { entity: entity.clone(), resource: resource.clone() };
-        let read_at = |known: &Known| known.expires_at.saturating_sub(self.ttl);
+        let read_at = |entry: &CachedConfig| entry.expires_at.saturating_sub(self.ttl);
         self.entries
-            .remove_if(&key, |known| clock.monotonic() >= read_at(known).saturating_add(age));
+            .remove_if(&key, |entry| clock.monotonic() >= read_at(entry).saturating_add(age));
     }
 
-    /// Forgets what is known about one entity.
+    /// Forgets one entity.
     pub(crate) fn evict_entity(&self, entity: &EntityId) {
         self.evictions.fetch_add(1, Ordering::AcqRel);
         self.entity_epochs[slot_of(entity)].fetch_add(1, Ordering::AcqRel);
@@ -311,14 +317,15 @@ impl ConfigCache {
         }
     }
 
-    /// Also tells the metrics: a miss is a read, beside which that costs nothing, and a hit is not.
+    /// Counts a miss, and publishes all numbers: beside the read of a miss that costs nothing,
+    /// which is not true of a hit.
     fn count_miss(&self) {
         self.misses.fetch_add(1, Ordering::Relaxed);
         self.report.publish(self.numbers());
     }
 
-    fn trusts(&self, known: &Known, clock: &dyn Clock) -> bool {
-        known.epochs == self.epochs(known.slot) && clock.monotonic() < known.expires_at
+    fn trusts(&self, entry: &CachedConfig, clock: &dyn Clock) -> bool {
+        entry.epochs == self.epochs(entry.slot) && clock.monotonic() < entry.expires_at
     }
 
     fn epochs(&self, slot: usize) -> Epochs {
@@ -326,10 +333,9 @@ impl ConfigCache {
     }
 }
 
-/// Which of the entity epochs is an entity's.
+/// The index of an entity's epoch.
 fn slot_of(entity: &EntityId) -> usize {
-    // FNV-1a: only a spread is needed, and the same one in every run, so that a seed replays
-    // exactly.
+    // FNV-1a: a spread is enough, and it is the same in every run, so that a seed replays exactly.
     let hash = entity.as_str().bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
     });

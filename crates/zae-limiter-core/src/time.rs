@@ -1,23 +1,23 @@
-//! The calendar (UTC), and times as text. Written here because the core depends on no crate that
-//! reads clocks.
+//! The calendar (UTC), and times as text (RFC 3339). Written here because the core depends on no
+//! crate that reads clocks.
 
 use std::fmt;
 
 use crate::name::shown;
 use crate::units::TimeMs;
 
-pub(super) const SECOND_MS: i64 = 1_000;
+pub(crate) const SECOND_MS: i64 = 1_000;
 const MINUTE_MS: i64 = 60 * SECOND_MS;
-pub(super) const HOUR_MS: i64 = 60 * MINUTE_MS;
-pub(super) const DAY_MS: i64 = 24 * HOUR_MS;
+pub(crate) const HOUR_MS: i64 = 60 * MINUTE_MS;
+pub(crate) const DAY_MS: i64 = 24 * HOUR_MS;
 
 /// A day of the Gregorian calendar, carried backwards before its invention. The year 0 is the one
 /// before year 1.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Date {
-    pub(super) year: i64,
-    pub(super) month: i64,
-    pub(super) day: i64,
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Date {
+    pub(crate) year: i64,
+    pub(crate) month: i64,
+    pub(crate) day: i64,
 }
 
 /// Days from 0000-03-01 to 1970-01-01. Years that begin in March have their leap day last, which
@@ -27,7 +27,7 @@ const EPOCH_DAYS: i64 = 719_468;
 const ERA_DAYS: i64 = 146_097;
 
 impl Date {
-    pub(super) fn of(at: TimeMs) -> Date {
+    pub(crate) fn of(at: TimeMs) -> Date {
         let days = at.0.div_euclid(DAY_MS) + EPOCH_DAYS;
         let (era, day_of_era) = (days.div_euclid(ERA_DAYS), days.rem_euclid(ERA_DAYS));
         // Take out the leap days (every 4 years, not every 100, but every 400) to find the year.
@@ -45,7 +45,7 @@ impl Date {
     }
 
     /// The reverse of [`Date::of`]. A day beyond the month's end counts on into the next month.
-    pub(super) fn days_since_epoch(self) -> i64 {
+    pub(crate) fn days_since_epoch(self) -> i64 {
         let year = self.year - i64::from(self.month <= 2);
         let (era, year_of_era) = (year.div_euclid(400), year.rem_euclid(400));
         let march_month = (self.month + 9) % 12;
@@ -63,7 +63,7 @@ impl fmt::Display for Date {
 
 /// A year as text: four digits, or with a sign outside 0000 to 9999 (ISO 8601), so that no two
 /// years look the same.
-pub(super) struct Year(pub(super) i64);
+pub(crate) struct Year(pub(crate) i64);
 
 impl fmt::Display for Year {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -137,14 +137,15 @@ pub enum TimeTextError {
     NoSuchTime {
         /// The refused text, escaped and cut to 50 characters.
         text: String,
-        /// Which part of it, in words.
+        /// The part that does not exist, in words.
         field: &'static str,
-        /// What it says there.
+        /// The number found there.
         value: i64,
     },
 }
 
 /// The parts of a time as they stand in the text, not yet checked.
+#[derive(Default)]
 struct Written {
     date: Date,
     hour: i64,
@@ -156,7 +157,7 @@ struct Written {
     offset_minute: i64,
 }
 
-/// What is still to be read.
+/// The text that is still to be read.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
@@ -166,16 +167,7 @@ impl Reader<'_> {
         let month = self.number(2)?;
         self.byte(b'-')?;
         let date = Date { year, month, day: self.number(2)? };
-        let mut written = Written {
-            date,
-            hour: 0,
-            minute: 0,
-            second: 0,
-            milli: 0,
-            offset_sign: 1,
-            offset_hour: 0,
-            offset_minute: 0,
-        };
+        let mut written = Written { date, offset_sign: 1, ..Written::default() };
         if self.0.is_empty() {
             return Some(written);
         }

@@ -1,8 +1,9 @@
-//! The settler: the one background task of a limiter. It finishes what callers left unfinished.
+//! The settler: the one background task of a limiter. It finishes the work that callers left:
+//! leases dropped without commit or rollback, writes in flight whose caller went away, charges that
+//! failed.
 //!
-//! Leases dropped without commit or rollback, writes in flight whose caller went away, charges that
-//! failed. Its queue is bounded; what does not fit is counted as abandoned, and its tokens stay
-//! spent: never the other direction.
+//! The queue of the settler is bounded. A job that does not fit is counted as abandoned, and its
+//! tokens stay spent: a lost job never mints.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -15,16 +16,16 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use zae_limiter_store::{BoxFuture, Clock, ConsumeOutcome, Entropy, Store};
 
-use crate::inflight::within;
+use super::settlement::{AdjustInFlight, Settlement};
+use crate::deadline::timeout;
+use crate::limiter::ConsumeInFlight;
 use crate::metrics;
-use crate::plan::{AdjustInFlight, ConsumeInFlight, Settlement};
 
 /// Jobs that may wait.
 const QUEUE_MAX: usize = 4096;
 /// Jobs worked on at once.
 const IN_FLIGHT_MAX: usize = 64;
-/// Times one settlement is sent: over about half a minute, so that a store that restarts loses
-/// nothing.
+/// Times one settlement is sent, over about half a minute: long enough for a store to restart.
 const ATTEMPTS_MAX: u32 = 14;
 /// Pause before the second attempt; doubled each time up to the longest, jittered.
 const PAUSE_MS: u64 = 50;
@@ -45,7 +46,7 @@ pub(crate) enum Job {
     Read(BoxFuture<'static, ()>),
 }
 
-/// What became of everything left to the settler, since the limiter was built.
+/// Counts of what the settler has done since the limiter was built.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settled {
     /// Background settlements completed.
@@ -67,8 +68,8 @@ pub(crate) struct Settler {
     desk: Arc<Desk>,
 }
 
-/// What the handle and the task share. Locks are held for a moment, never while a job is polled or
-/// dropped.
+/// The state that the handle and the task share. Locks are held for a moment, never while a job is
+/// polled or dropped.
 struct Desk {
     jobs: Mutex<Jobs>,
     tally: Tally,
@@ -78,11 +79,11 @@ struct Desk {
 
 struct Jobs {
     waiting: VecDeque<Job>,
-    /// How to tell the task that there is a job.
+    /// Wakes the task when there is a job.
     waker: Option<Waker>,
-    /// A task is there.
+    /// True while a task works on the jobs.
     is_staffed: bool,
-    /// The handle is there.
+    /// True while the handle exists.
     is_open: bool,
 }
 
@@ -116,8 +117,8 @@ impl Settler {
         metrics::settler_job_began();
         let refused = {
             let mut jobs = self.desk.lock();
-            // Nobody waits for a read, and one that nobody works on would hold its limiter for
-            // ever.
+            // No caller waits for a read. Without a task a queued read would keep its limiter alive
+            // for ever.
             if jobs.waiting.len() >= QUEUE_MAX || (job.is_read() && !jobs.is_staffed) {
                 Some(job)
             } else {
@@ -137,7 +138,7 @@ impl Settler {
             loop {
                 let idle = self.desk.tally.idle.notified();
                 let mut idle = std::pin::pin!(idle);
-                // Registered before the check, so that a job that ends in between is not missed.
+                // Registered before the check, so that no job that ends in between is missed.
                 idle.as_mut().enable();
                 if self.desk.tally.pending.load(Ordering::Acquire) == 0 {
                     return;
@@ -146,7 +147,7 @@ impl Settler {
                 idle.await;
             }
         };
-        within(&*self.desk.clock, deadline, all_done).await;
+        timeout(&*self.desk.clock, deadline, all_done).await;
         self.settled()
     }
 
@@ -185,7 +186,7 @@ impl Drop for Settler {
             (jobs.waker.take(), unstaffed)
         };
         waker.into_iter().for_each(Waker::wake);
-        // The runtime has ended, and no other was used since.
+        // Without a task the runtime has ended, and the limiter was used on no other since.
         unstaffed.iter().for_each(|job| self.desk.abandon(job.is_read()));
     }
 }
@@ -216,8 +217,8 @@ impl Desk {
 
     fn staff(self: &Arc<Desk>, runtime: &Handle) {
         if !std::mem::replace(&mut self.lock().is_staffed, true) {
-            // Made before it is spawned: a runtime that has ended drops it at once, and it signs
-            // off.
+            // The shift exists before it is spawned: a runtime that has ended drops it at once, and
+            // the drop signs it off.
             runtime.spawn(Shift { desk: Arc::clone(self), in_flight: Vec::new() }.work());
         }
     }
@@ -226,7 +227,7 @@ impl Desk {
     fn abandon(&self, is_read: bool) {
         if !is_read {
             self.tally.abandoned.fetch_add(1, Ordering::AcqRel);
-            metrics::abandoned();
+            metrics::count(metrics::ABANDONED);
         }
         self.tally.done();
     }
@@ -254,7 +255,7 @@ impl Tally {
     }
 }
 
-/// The task at work, on one runtime.
+/// One task at work, on one runtime.
 struct Shift {
     desk: Arc<Desk>,
     in_flight: Vec<InWork>,
@@ -289,7 +290,7 @@ impl Shift {
     /// False when the handle is gone and no job waits.
     fn take_jobs(&mut self, context: &mut Context<'_>) -> bool {
         let mut jobs = self.desk.lock();
-        // Registered under the lock that every job is put down under: none is missed.
+        // Registered under the lock under which jobs are queued, so that no job is missed.
         jobs.waker = Some(context.waker().clone());
         while self.in_flight.len() < IN_FLIGHT_MAX
             && let Some(job) = jobs.waiting.pop_front()
@@ -302,8 +303,8 @@ impl Shift {
     }
 }
 
-/// The task ends, with its runtime or because nothing is left. What it was working on cannot go on
-/// elsewhere and is counted; what waits is left to the next task.
+/// A task ends with its runtime, or when nothing is left to do. The jobs it was working on cannot
+/// go on elsewhere and are counted as abandoned; the jobs that wait are left to the next task.
 impl Drop for Shift {
     fn drop(&mut self) {
         let (waker, reads) = {
@@ -321,12 +322,12 @@ impl Drop for Shift {
             drop(job);
             self.desk.abandon(is_read);
         }
-        // Whoever drains on another runtime puts a task there.
+        // A caller that drains on another runtime starts a task there.
         self.desk.tally.idle.notify_waiters();
     }
 }
 
-/// What one job is worked on with.
+/// The tools for one job.
 struct Worker {
     desk: Arc<Desk>,
 }
@@ -336,12 +337,12 @@ impl Worker {
         match job {
             Job::Settle { store, settlement } => self.settle(&store, settlement).await,
             Job::GiveBack { store, consume, refund } => {
-                match within(&*self.desk.clock, WRITE_DEADLINE, consume).await {
+                match timeout(&*self.desk.clock, WRITE_DEADLINE, consume).await {
                     Some(Ok(ConsumeOutcome::Granted(_))) => self.settle(&store, refund).await,
                     Some(Ok(_)) => {}
                     Some(Err(error)) if !error.fate_unknown() => {}
-                    // Taken or not, nobody knows: giving back what was not taken would mint, so it
-                    // stays spent.
+                    // The fate of the take is unknown. Giving back tokens that were not taken would
+                    // mint, so they stay spent.
                     Some(Err(_)) | None => self
                         .desk
                         .tally
@@ -350,17 +351,17 @@ impl Worker {
             }
             Job::Finish { store, adjust, settlement } => {
                 let results =
-                    within(&*self.desk.clock, WRITE_DEADLINE, adjust).await.unwrap_or_default();
+                    timeout(&*self.desk.clock, WRITE_DEADLINE, adjust).await.unwrap_or_default();
                 let (rest, given_up) = settlement.after(&results);
                 self.desk.tally.lose(given_up);
                 self.settle(&store, rest).await;
             }
             Job::Read(read) => {
-                within(&*self.desk.clock, WRITE_DEADLINE, read).await;
+                timeout(&*self.desk.clock, WRITE_DEADLINE, read).await;
             }
         }
         self.desk.tally.settled.fetch_add(1, Ordering::AcqRel);
-        metrics::settled();
+        metrics::count(metrics::SETTLED);
         self.desk.tally.done();
     }
 
@@ -379,7 +380,8 @@ impl Worker {
                     .await;
             }
             let sent = settlement.send(Arc::clone(store), self.desk.clock.now());
-            let results = within(&*self.desk.clock, WRITE_DEADLINE, sent).await.unwrap_or_default();
+            let results =
+                timeout(&*self.desk.clock, WRITE_DEADLINE, sent).await.unwrap_or_default();
             let (rest, given_up) = settlement.after(&results);
             self.desk.tally.lose(given_up);
             settlement = rest;

@@ -1,16 +1,16 @@
-//! What lowering a limit hides.
+//! The gap that lowering a limit leaves.
 //!
-//! A limit of 100 that is drained lacks 100. Lowered to 1 it lacks 1, and is full soon. If it were
+//! A drained limit of 100 lacks 100. Lowered to 1 it lacks 1, and is full soon. If the limit were
 //! forgotten then and came back as 100 it would start full: 99 tokens out of nothing. So a limit
 //! remembers how much more it would lack at its old capacity, its **gap**. Refill beyond the
-//! capacity repays it; until then neither the limit nor its bucket is forgotten.
+//! capacity repays the gap; until then neither the limit nor its bucket is forgotten.
 
 use crate::{LimitName, Milli};
 
-/// What few buckets have to remember: the gaps of limits, and the lead of a clock. Nearly always
-/// nothing, so it costs one pointer.
+/// The gaps of limits, and the lead of a clock. Most buckets have neither, so the type costs one
+/// pointer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Gaps(Option<Box<Kept>>);
+pub(super) struct Gaps(Option<Box<Kept>>);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Kept {
@@ -20,11 +20,11 @@ struct Kept {
 }
 
 impl Gaps {
-    pub(crate) fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.0.as_ref().is_none_or(|kept| kept.gaps.is_empty())
     }
 
-    pub(crate) fn of(&self, limit: &LimitName) -> Milli {
+    pub(super) fn of(&self, limit: &LimitName) -> Milli {
         self.0
             .iter()
             .flat_map(|kept| kept.gaps.iter())
@@ -32,7 +32,7 @@ impl Gaps {
             .map_or(Milli::ZERO, |(_, gap)| *gap)
     }
 
-    pub(crate) fn set(&mut self, limit: &LimitName, gap: Milli) {
+    pub(super) fn set(&mut self, limit: &LimitName, gap: Milli) {
         if gap <= Milli::ZERO && self.is_empty() {
             return;
         }
@@ -45,16 +45,16 @@ impl Gaps {
     }
 
     /// See [`crate::BucketState::lead_ms`].
-    pub(crate) fn lead_ms(&self) -> i64 {
+    pub(super) fn lead_ms(&self) -> i64 {
         self.0.as_ref().map_or(0, |kept| kept.lead_ms)
     }
 
     /// See [`crate::BucketState::is_led`].
-    pub(crate) fn is_led(&self) -> bool {
+    pub(super) fn is_led(&self) -> bool {
         self.0.as_ref().is_some_and(|kept| kept.is_led)
     }
 
-    pub(crate) fn set_lead(&mut self, lead_ms: i64, is_led: bool) {
+    pub(super) fn set_lead(&mut self, lead_ms: i64, is_led: bool) {
         if lead_ms > 0 {
             let kept = self.0.get_or_insert_default();
             (kept.lead_ms, kept.is_led) = (lead_ms, is_led);
@@ -70,7 +70,7 @@ impl Gaps {
         }
     }
 
-    pub(crate) fn repay(&mut self, limit: &LimitName, amount: Milli) {
+    pub(super) fn repay(&mut self, limit: &LimitName, amount: Milli) {
         let gap = self.of(limit);
         if gap > Milli::ZERO {
             self.set(limit, gap.saturating_sub(amount));

@@ -1,21 +1,20 @@
-//! Deadlines, and writes that outlive their caller.
+//! Writes and reads that outlive their caller.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
-use zae_limiter_store::{BoxFuture, Clock};
+use zae_limiter_store::BoxFuture;
 
-use crate::settler::{Job, Settler};
+use super::settler::{Job, Settler};
 
-/// A write that was started. Dropped before its end, it moves to the settler, which polls it to its
-/// end: whoever starts a write finds out what became of it.
+/// A write that was started. When it is dropped before its end it moves to the settler, which polls
+/// it to its end: the fate of every started write is learned.
 pub(crate) struct InFlight<'a, T, A>
 where
     A: FnOnce(BoxFuture<'static, T>) -> Job + Unpin,
 {
     write: Option<BoxFuture<'static, T>>,
-    /// A write that was never polled has not begun: nothing to settle.
+    /// A write that was never polled has not begun, and leaves nothing to settle.
     polled: bool,
     settler: &'a Settler,
     adopt: Option<A>,
@@ -60,9 +59,9 @@ where
     }
 }
 
-/// Waits for `write` and polls `read` beside it. A read that takes longer goes on with the settler:
-/// nobody waits for it.
-pub(crate) async fn beside<T>(
+/// Waits for `write` and polls `read` alongside. A read that takes longer than the write goes on
+/// with the settler.
+pub(crate) async fn with_read_alongside<T>(
     write: impl Future<Output = T>,
     read: BoxFuture<'static, ()>,
     settler: &Settler,
@@ -83,24 +82,4 @@ pub(crate) async fn beside<T>(
         settler.submit(Job::Read(read));
     }
     answer
-}
-
-/// Waits for `future`, at most `deadline`. Then it is dropped; writes inside it go on with the
-/// settler.
-pub(crate) async fn within<T>(
-    clock: &dyn Clock,
-    deadline: Duration,
-    future: impl Future<Output = T>,
-) -> Option<T> {
-    let mut future = std::pin::pin!(future);
-    let mut timer: Option<BoxFuture<'static, ()>> = None;
-    std::future::poll_fn(|context| {
-        if let Poll::Ready(value) = future.as_mut().poll(context) {
-            return Poll::Ready(Some(value));
-        }
-        // Made only for a store that did not answer in the first poll: an embedded one usually has.
-        let timer = timer.get_or_insert_with(|| clock.sleep(deadline));
-        timer.as_mut().poll(context).map(|()| None)
-    })
-    .await
 }

@@ -19,8 +19,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Counts outages of one store.
 #[derive(Debug, Default)]
 pub(crate) struct Breaker {
-    /// True unless the breaker is closed without a failure on record: the one load the healthy path
-    /// pays.
+    /// False while the breaker is closed without a failure on record: a healthy call pays for this
+    /// one load.
     troubled: AtomicBool,
     state: Mutex<State>,
 }
@@ -28,7 +28,7 @@ pub(crate) struct Breaker {
 #[derive(Debug, Default)]
 struct State {
     failures: u32,
-    /// `Some` while open: until when nobody is let through, and the pause that led there.
+    /// `Some` while open: until when no call is let through, and the pause that led there.
     open: Option<Open>,
     probing: bool,
 }
@@ -40,14 +40,14 @@ struct Open {
 }
 
 impl Breaker {
-    /// Asks to call the store. `Err` says for how long it is left alone.
-    pub(crate) fn enter(&self, clock: &dyn Clock) -> Result<Attempt<'_>, Duration> {
+    /// Asks to call the store. `Err` says for how long the store is left alone.
+    pub(crate) fn enter(&self, clock: &dyn Clock) -> Result<Entry<'_>, Duration> {
         if !self.troubled.load(Ordering::Acquire) {
-            return Ok(Attempt { breaker: self, probe: false, done: false });
+            return Ok(Entry { breaker: self, probe: false, done: false });
         }
         let mut state = self.lock();
         let Some(open) = state.open else {
-            return Ok(Attempt { breaker: self, probe: false, done: false });
+            return Ok(Entry { breaker: self, probe: false, done: false });
         };
         let now = clock.monotonic();
         if now < open.until {
@@ -57,7 +57,7 @@ impl Breaker {
             return Err(PAUSE_MIN);
         }
         state.probing = true;
-        Ok(Attempt { breaker: self, probe: true, done: false })
+        Ok(Entry { breaker: self, probe: true, done: false })
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
@@ -65,15 +65,16 @@ impl Breaker {
     }
 }
 
-/// One call to the store. Dropped without a verdict (a cancelled call) it counts neither way.
+/// A call to the store that the breaker has let through. A call that is dropped without a verdict,
+/// because it was cancelled, counts neither way.
 #[derive(Debug)]
-pub(crate) struct Attempt<'a> {
+pub(crate) struct Entry<'a> {
     breaker: &'a Breaker,
     probe: bool,
     done: bool,
 }
 
-impl Attempt<'_> {
+impl Entry<'_> {
     /// The store answered.
     pub(crate) fn answered(mut self) {
         self.done = true;
@@ -105,7 +106,7 @@ impl Attempt<'_> {
     }
 }
 
-impl Drop for Attempt<'_> {
+impl Drop for Entry<'_> {
     fn drop(&mut self) {
         if self.probe && !self.done {
             self.breaker.lock().probing = false;

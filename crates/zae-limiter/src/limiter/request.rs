@@ -9,23 +9,24 @@ use zae_limiter_core::{
 };
 use zae_limiter_store::OnUnavailable;
 
+use super::plan::Amounts;
 use crate::Invalid;
 
-/// What becomes of a lease that is dropped without `commit` or `rollback`.
+/// The end of a lease that is dropped without `commit` or `rollback`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnDrop {
     /// Give everything back, as a dropped transaction does.
     #[default]
     Rollback,
-    /// Settle what was recorded: for streams whose client hangs up, or its tokens would be free.
-    /// What was not recorded counts as used as estimated.
+    /// Settle what was recorded. For streams: the tokens of a client that hangs up would be free
+    /// otherwise. A limit without a record counts as used as estimated.
     Commit,
     /// Keep the full estimate charged.
     Keep,
 }
 
-/// A call to be admitted: who, for what, how much. Mistakes surface at `acquire`, so building one
-/// never fails.
+/// A call to be admitted: an entity, a resource and amounts. Building a request never fails; a
+/// mistake surfaces at `acquire`.
 ///
 /// ```
 /// use zae_limiter::Request;
@@ -34,7 +35,7 @@ pub enum OnDrop {
 #[derive(Clone, Debug)]
 #[must_use = "a request does nothing until it is acquired"]
 pub struct Request {
-    /// `None` when one of them was a mistake.
+    /// `None` when one of the names breaks its rule.
     names: Option<(EntityId, ResourceName)>,
     pub(crate) amounts: SmallVec<[(LimitName, Milli); 2]>,
     pub(crate) limits: Option<Arc<[Limit]>>,
@@ -43,7 +44,7 @@ pub struct Request {
     pub(crate) deadline: Option<Duration>,
     pub(crate) on_drop: OnDrop,
     pub(crate) wait: Option<Duration>,
-    /// Set for more of an existing lease: a declared limit with no amount is not looked at.
+    /// True for more of an existing lease: a declared limit without an amount is not looked at.
     pub(crate) skip_zero: bool,
     /// The first mistake made while building.
     mistake: Option<Box<Invalid>>,
@@ -71,8 +72,8 @@ impl Request {
         }
     }
 
-    /// Takes `amount` tokens of `limit`. Zero declares the limit: it must not be in debt, and can
-    /// be recorded later. Amounts for the same limit add up.
+    /// Takes `amount` tokens of `limit`. An amount of zero declares the limit: the limit must not
+    /// be in debt, and its use can be recorded later. Amounts for the same limit add up.
     pub fn take(mut self, limit: impl IntoName<LimitName>, amount: u64) -> Request {
         match limit.into_name() {
             Err(error) => self.mistaken(error.into()),
@@ -87,9 +88,8 @@ impl Request {
         self
     }
 
-    /// Overrides whatever limits are stored for the entity. The bucket is shared with everyone
-    /// else: callers with different overrides on one bucket are held to the smaller capacity, never
-    /// more.
+    /// Overrides the limits that are stored for the entity. All callers share one bucket: callers
+    /// with different overrides are held to the smaller capacity, never to more.
     pub fn limits(mut self, limits: impl IntoIterator<Item = Limit>) -> Request {
         let limits: Arc<[Limit]> = limits.into_iter().collect();
         self.checked(&limits);
@@ -97,7 +97,7 @@ impl Request {
         self
     }
 
-    /// Limits for the entity when no level has any.
+    /// Limits for the entity when no level has limits.
     pub fn fallback_limits(mut self, limits: impl IntoIterator<Item = Limit>) -> Request {
         let limits: Arc<[Limit]> = limits.into_iter().collect();
         self.checked(&limits);
@@ -105,7 +105,7 @@ impl Request {
         self
     }
 
-    /// What to do when the store is down, for this call.
+    /// The policy while the store is down, for this call.
     pub fn on_unavailable(mut self, policy: OnUnavailable) -> Request {
         self.on_unavailable = Some(policy);
         self
@@ -117,20 +117,29 @@ impl Request {
         self
     }
 
-    /// What becomes of the lease if it is dropped unfinished.
+    /// How the lease ends if it is dropped unfinished.
     pub fn on_drop(mut self, on_drop: OnDrop) -> Request {
         self.on_drop = on_drop;
         self
     }
 
-    /// Waits for the limits instead of being refused, at most this long in total. A request that
-    /// can never pass, or not within this time, is refused at once.
+    /// Waits for the limits, at most this long in total, before the request is refused. A request
+    /// that can never pass, or not within this time, is refused at once.
     pub fn wait(mut self, at_most: Duration) -> Request {
         self.wait = Some(at_most);
         self
     }
 
-    /// The same request for nothing yet: what `Lease::consume` adds its amounts to.
+    /// The amounts by themselves, in the order of their limits.
+    pub(crate) fn amounts(&self) -> Amounts {
+        // Pushed one by one: collecting into a small vector costs more than the few amounts there
+        // are.
+        let mut amounts = Amounts::new();
+        self.amounts.iter().for_each(|(_, amount)| amounts.push(*amount));
+        amounts
+    }
+
+    /// The same request for nothing yet: `Lease::consume` adds its amounts to it.
     pub(crate) fn more(&self) -> Request {
         let mut more = Request { skip_zero: true, ..self.clone() };
         more.amounts.iter_mut().for_each(|(_, amount)| *amount = Milli::ZERO);

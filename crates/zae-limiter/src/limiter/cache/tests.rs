@@ -6,9 +6,9 @@ use super::*;
 use zae_limiter_core::{ConfigStamp, TimeMs};
 use zae_limiter_store::ManualClock;
 
-fn answer(stamp: u64) -> Answer {
+fn answer(stamp: u64) -> FreshConfig {
     let config = MemberConfig { cascades_to: None, limits: None, disabled_by: None };
-    Answer { config, limits: None, stamp: ConfigStamp(stamp), age: Duration::ZERO }
+    FreshConfig { config, limits: None, stamp: ConfigStamp(stamp), age: Duration::ZERO }
 }
 
 /// A change that lands while a read is on its way: the answer is used once by whoever asked before
@@ -42,7 +42,7 @@ async fn a_dropped_read_lets_the_next_caller_read() {
     let (cache, clock) =
         (ConfigCache::new(10, Duration::from_secs(60)), ManualClock::new(TimeMs(0)));
     let (key, gpt): (EntityId, ResourceName) = ("key".parse().unwrap(), "gpt-4".parse().unwrap());
-    let hanging = || std::future::pending::<Result<Answer, Infallible>>();
+    let hanging = || std::future::pending::<Result<FreshConfig, Infallible>>();
     let mut hung = Box::pin(cache.get_or_read(&key, &gpt, &clock, hanging));
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     assert!(hung.as_mut().poll(&mut context).is_pending());
@@ -151,7 +151,7 @@ async fn a_slow_read_and_an_old_answer_do_not_make_an_entry_younger() {
     let (key, gpt) = names("key", "gpt-4");
     let slow = || async {
         clock.advance(ms(10_000));
-        Ok::<_, Infallible>(Answer { age: ms(30_000), ..answer(1) })
+        Ok::<_, Infallible>(FreshConfig { age: ms(30_000), ..answer(1) })
     };
     cache.get_or_read(&key, &gpt, &clock, slow).await.unwrap();
     clock.advance(ms(19_999));
@@ -161,7 +161,7 @@ async fn a_slow_read_and_an_old_answer_do_not_make_an_entry_younger() {
 
     let reading = cache.begin(&key, &clock);
     clock.advance(ms(10_000));
-    cache.insert((key.clone(), gpt.clone()), Answer { age: ms(30_000), ..answer(2) }, reading);
+    cache.insert((key.clone(), gpt.clone()), FreshConfig { age: ms(30_000), ..answer(2) }, reading);
     clock.advance(ms(19_999));
     assert_eq!(cache.get(&key, &gpt, &clock).unwrap().stamp, ConfigStamp(2));
     clock.advance(ms(1));

@@ -1,0 +1,234 @@
+//! A plan: which buckets a request takes from, under which limits. Made once per request, kept by
+//! its lease as the receipt.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use zae_limiter_core::{
+    EntityId, Limit, LimitName, LimitSource, LimitStatus, Milli, Reports, ResourceName, Take,
+    TimeMs,
+};
+use zae_limiter_store::{
+    BoxFuture, ConsumeOutcome, ConsumeRequest, LimitsInForce, MemberTake, Store, StoreError,
+};
+
+use super::RateLimiter;
+use super::chain::Chain;
+use super::request::Request;
+use crate::error::{AcquireError, Disabled, Invalid, NoLimits};
+use crate::metrics;
+
+/// Signed amounts, one per declared limit.
+pub(crate) type Amounts = SmallVec<[Milli; 2]>;
+
+/// A consume that was started; it outlives the caller that asked for it.
+pub(crate) type ConsumeInFlight = BoxFuture<'static, Result<ConsumeOutcome, StoreError>>;
+
+/// The buckets of one request.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) resource: ResourceName,
+    /// Leave limits with no amount out of the decision instead of asking whether they are in debt.
+    pub(crate) skip_zero: bool,
+    /// The caller first, then its ancestors, those without limits included: they may be disabled.
+    pub(crate) members: SmallVec<[PlannedMember; 1]>,
+}
+
+/// One bucket of a plan.
+#[derive(Debug)]
+pub(crate) struct PlannedMember {
+    pub(crate) entity: EntityId,
+    pub(crate) limits: LimitsInForce,
+    pub(crate) shares: SmallVec<[Share; 2]>,
+    /// The declared limits that this member does not have.
+    pub(crate) absent: SmallVec<[LimitName; 1]>,
+}
+
+/// A declared limit that this member has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Share {
+    /// Index into the limits the request names, in its order.
+    pub(crate) declared: u8,
+    /// Index into the member's limits.
+    pub(crate) limit: u8,
+}
+
+impl Plan {
+    /// Starts taking `amounts` from every bucket. The future owns everything it needs.
+    pub(crate) fn consume(
+        self: Arc<Self>,
+        store: Arc<dyn Store>,
+        amounts: Amounts,
+        now: TimeMs,
+    ) -> ConsumeInFlight {
+        Box::pin(async move {
+            let takes = self.takes(&amounts);
+            let members = self.member_takes(&takes);
+            store.consume(&ConsumeRequest { members: &members, now }).await
+        })
+    }
+
+    /// Looks at every bucket.
+    pub(crate) async fn peek(
+        &self,
+        store: &dyn Store,
+        amounts: &Amounts,
+        now: TimeMs,
+    ) -> Result<ConsumeOutcome, StoreError> {
+        let takes = self.takes(amounts);
+        let members = self.member_takes(&takes);
+        store.peek(&ConsumeRequest { members: &members, now }).await
+    }
+
+    fn takes(&self, amounts: &Amounts) -> SmallVec<[SmallVec<[Take; 2]>; 1]> {
+        let mut all = SmallVec::new();
+        for member in &self.members {
+            let mut takes = SmallVec::new();
+            for share in &member.shares {
+                let amount = amounts[usize::from(share.declared)];
+                if !(self.skip_zero && amount == Milli::ZERO) {
+                    takes.push(Take { limit: share.limit, amount });
+                }
+            }
+            all.push(takes);
+        }
+        all
+    }
+
+    fn member_takes<'a>(
+        &'a self,
+        takes: &'a [SmallVec<[Take; 2]>],
+    ) -> SmallVec<[MemberTake<'a>; 2]> {
+        let member_take =
+            |(member, takes): (&'a PlannedMember, &'a SmallVec<[Take; 2]>)| MemberTake {
+                entity: &member.entity,
+                resource: &self.resource,
+                limits: &member.limits,
+                takes,
+                absent: &member.absent,
+            };
+        self.members.iter().zip(takes).map(member_take).collect()
+    }
+
+    /// The reports of a decision, with names instead of indices.
+    pub(crate) fn statuses(&self, reports: &Reports) -> Vec<LimitStatus> {
+        let status = |report: &zae_limiter_core::LimitReport| {
+            let member = &self.members[usize::from(report.member)];
+            LimitStatus {
+                entity: member.entity.clone(),
+                resource: self.resource.clone(),
+                limit: member.limits.limits[usize::from(report.limit)].clone(),
+                available: report.balance.floor_tokens(),
+                // Amounts are never negative.
+                requested: u64::try_from(report.requested.floor_tokens()).unwrap_or(0),
+                retry_after: report.wait,
+            }
+        };
+        reports.iter().map(status).collect()
+    }
+
+    /// True when some member has the declared limit.
+    pub(crate) fn has(&self, declared: usize) -> bool {
+        self.members
+            .iter()
+            .any(|member| member.shares.iter().any(|share| usize::from(share.declared) == declared))
+    }
+
+    /// True when `other` takes the same declared limits from the very same buckets: only then can
+    /// one settle for the other.
+    pub(crate) fn takes_the_same(&self, other: &Plan) -> bool {
+        let is_same = |(ours, theirs): (&PlannedMember, &PlannedMember)| {
+            let declared = |member: &PlannedMember| -> SmallVec<[u8; 2]> {
+                member.shares.iter().map(|share| share.declared).collect()
+            };
+            ours.entity == theirs.entity && declared(ours) == declared(theirs)
+        };
+        self.resource == other.resource
+            && self.members.len() == other.members.len()
+            && self.members.iter().zip(&other.members).all(is_same)
+    }
+}
+
+impl RateLimiter {
+    /// Which buckets `request` takes from.
+    pub(super) fn plan(
+        &self,
+        request: &Request,
+        resource: &ResourceName,
+        chain: &Chain,
+    ) -> Result<Arc<Plan>, AcquireError> {
+        if let Some((entity, cached)) =
+            chain.iter().find(|(_, cached)| cached.config.disabled_by.is_some())
+        {
+            let level = cached.config.disabled_by.clone();
+            return Err(
+                Disabled { entity: entity.clone(), resource: resource.clone(), level }.into()
+            );
+        }
+        let mut members: SmallVec<[PlannedMember; 1]> = SmallVec::new();
+        for (index, (entity, cached)) in chain.iter().enumerate() {
+            let call = if index == 0 { request.limits.as_ref() } else { None };
+            let fallback = if index == 0 { request.fallback_limits.as_ref() } else { None };
+            let limits = match call {
+                Some(limits) => {
+                    metrics::count(metrics::OVERRIDES);
+                    Some(self.in_force(limits, LimitSource::Call, cached.stamp))
+                }
+                None => self.limits_of(cached).or_else(|| {
+                    fallback
+                        .map(|limits| self.in_force(limits, LimitSource::Fallback, cached.stamp))
+                }),
+            };
+            // A member without limits goes with the others: the store looks whether it is disabled.
+            let (limits, (shares, absent)) = match limits {
+                Some(limits) => {
+                    let parts = shares(&request.amounts, &limits.limits);
+                    (limits, parts)
+                }
+                None => (LimitsInForce::none(cached.stamp), Default::default()),
+            };
+            members.push(PlannedMember { entity: entity.clone(), limits, shares, absent });
+        }
+        let plan = Plan { resource: resource.clone(), skip_zero: request.skip_zero, members };
+        check_names(&plan, &request.amounts, &chain[0].0)?;
+        Ok(Arc::new(plan))
+    }
+}
+
+/// The declared limits that are among `limits`, and the names of those that are not.
+fn shares(
+    declared: &[(LimitName, Milli)],
+    limits: &[Limit],
+) -> (SmallVec<[Share; 2]>, SmallVec<[LimitName; 1]>) {
+    let (mut shares, mut absent) = (SmallVec::new(), SmallVec::new());
+    for (declared, (name, _)) in (0u8..).zip(declared) {
+        match (0u8..).zip(limits).find(|(_, limit)| limit.name() == name) {
+            Some((limit, _)) => shares.push(Share { declared, limit }),
+            None => absent.push(name.clone()),
+        }
+    }
+    (shares, absent)
+}
+
+/// Checks that some member has every declared limit: a typo must not mean "unlimited".
+fn check_names(
+    plan: &Plan,
+    declared: &[(LimitName, Milli)],
+    entity: &EntityId,
+) -> Result<(), AcquireError> {
+    if plan.members.iter().all(|member| member.limits.limits.is_empty()) {
+        return Err(NoLimits { entity: entity.clone(), resource: plan.resource.clone() }.into());
+    }
+    let missing = declared.iter().enumerate().find(|(index, _)| !plan.has(*index));
+    let Some((_, (limit, _))) = missing else { return Ok(()) };
+    let limits = plan.members.iter().flat_map(|member| member.limits.limits.iter());
+    let known: BTreeSet<LimitName> = limits.map(|limit| limit.name().clone()).collect();
+    let unknown = Invalid::UnknownLimit {
+        limit: limit.clone(),
+        entity: entity.clone(),
+        resource: plan.resource.clone(),
+        known: known.into_iter().collect(),
+    };
+    Err(unknown.into())
+}
