@@ -185,10 +185,8 @@ fn weigh(what: &str, keys: usize) -> Result<f64> {
                     takes: &takes,
                     absent: &[],
                 };
-                let outcome = store.consume_now(&ConsumeRequest {
-                    members: &[member],
-                    now: SystemClock::new().now(),
-                });
+                let outcome =
+                    store.consume_now(&ConsumeRequest::new(&[member], SystemClock::new().now()));
                 assert!(matches!(outcome, Ok(ConsumeOutcome::Granted(_))));
             })
         }

@@ -134,7 +134,8 @@ impl AdjustJob {
         for delta in &self.deltas {
             let OwnedDelta { entity, resource, limits, deltas } = delta;
             // Only stores that lose answers look at the operation.
-            let borrowed = BucketDelta { entity, resource, limits, deltas, operation: 0 };
+            let borrowed =
+                BucketDelta { entity, resource, limits, deltas, operation: 0, take: 0, place: 0 };
             results.push(split(
                 transaction.adjust(conn, self.ns, &borrowed, self.now),
                 "adjust",

@@ -14,7 +14,7 @@
 //! let (entity, resource) = ("key-1".parse()?, "gpt-4".parse()?);
 //! let takes = [Take { limit: 0, amount: Milli::from_tokens(1) }];
 //! let member = MemberTake { entity: &entity, resource: &resource, limits: &limits, takes: &takes, absent: &[] };
-//! let outcome = store.consume(&ConsumeRequest { members: &[member], now: TimeMs(0) }).await?;
+//! let outcome = store.consume(&ConsumeRequest::new(&[member], TimeMs(0))).await?;
 //! assert!(matches!(outcome, ConsumeOutcome::Granted(_)));
 //! # Ok::<(), Box<dyn std::error::Error>>(()) })?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())

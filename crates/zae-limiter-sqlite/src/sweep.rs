@@ -480,9 +480,7 @@ mod tests {
             absent: &[],
         };
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-        runtime
-            .block_on(store.consume(&ConsumeRequest { members: &[member], now: NOW }))
-            .expect("a decision");
+        runtime.block_on(store.consume(&ConsumeRequest::new(&[member], NOW))).expect("a decision");
         let conn = Connection::open(&path).expect("a connection");
         conn.execute(COPIES, []).expect("copies");
         let retention = store.writer("test").expect("a writer").sweeper().retention;

@@ -426,7 +426,8 @@ mod tests {
             absent: &[],
         };
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-        let request = ConsumeRequest { members: &[member], now: TimeMs(1_767_261_600_000) };
+        let members = [member];
+        let request = ConsumeRequest::new(&members, TimeMs(1_767_261_600_000));
         runtime.block_on(store.consume(&request)).expect("a decision");
         let filled = Connection::open(&path).expect("a connection");
         filled.execute(COPIES, [buckets]).expect("copies");

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
 
+use smallvec::SmallVec;
 use zae_limiter_core::{
     BUCKET_TTL_MULTIPLIER, BucketState, CHAIN_MAX, ConfigStamp, EntityId, Limit, LimitName,
     LimitSource, Milli, Reports, ResourceName, Take, TimeMs, TooManyLimits, Wait, bucket_ttl_ms,
@@ -103,9 +104,24 @@ pub struct ConsumeRequest<'a> {
     pub members: &'a [MemberTake<'a>],
     /// The caller's clock.
     pub now: TimeMs,
+    /// Which take of this process it is; 0 when nobody asks. The changes that settle the take name
+    /// it ([`BucketDelta::take`]).
+    pub operation: u64,
 }
 
-impl ConsumeRequest<'_> {
+impl<'a> ConsumeRequest<'a> {
+    /// A request without a number.
+    #[must_use]
+    pub fn new(members: &'a [MemberTake<'a>], now: TimeMs) -> ConsumeRequest<'a> {
+        ConsumeRequest { members, now, operation: 0 }
+    }
+
+    /// The same with a number.
+    #[must_use]
+    pub fn numbered(self, operation: u64) -> ConsumeRequest<'a> {
+        ConsumeRequest { operation, ..self }
+    }
+
     /// Refuses a request no backend could decide; for backends to call first.
     pub fn check(&self, operation: &'static str) -> Result<(), StoreError> {
         let invalid = |message: String| Err(StoreError::invalid(operation, message));
@@ -150,7 +166,7 @@ impl ConsumeRequest<'_> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConsumeOutcome {
     /// Everything was taken. The reports carry the balances left (a peek: the balances there are).
-    Granted(Reports),
+    Granted(Grant),
     /// Nothing was taken. The reports carry the balances there are, and the waits.
     Refused(Reports),
     /// Nothing was decided: the bucket of `member` was parametrised from a newer configuration than
@@ -168,7 +184,39 @@ pub enum ConsumeOutcome {
     Contended {
         /// A short, jittered wait.
         retry_after: Wait,
+        /// The balances as far as they are known, for headers and dashboards; not a decision.
+        reports: Reports,
     },
+}
+
+/// What was taken, and where.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Grant {
+    /// The balances left.
+    pub reports: Reports,
+    /// The shards that were taken from, for a store whose buckets have several: one place per
+    /// member and shard. Empty when every bucket is one item or row.
+    pub places: Places,
+}
+
+impl From<Reports> for Grant {
+    fn from(reports: Reports) -> Grant {
+        Grant { reports, places: Places::new() }
+    }
+}
+
+/// The places of a grant.
+pub type Places = Vec<Place>;
+
+/// A shard of a bucket that a grant took from. Changes of the lease go back there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Index into the members of the request.
+    pub member: u8,
+    /// Which shard.
+    pub shard: u8,
+    /// What was taken there; limits with nothing taken are named too, for a later charge.
+    pub taken: SmallVec<[Take; 2]>,
 }
 
 /// A signed change of one limit after the fact: positive charges, negative gives back.
@@ -196,6 +244,11 @@ pub struct BucketDelta<'a> {
     /// other change of this process. 0 when it will not be repeated. A store that cannot always say
     /// whether a change was made needs it to make a charge once.
     pub operation: u64,
+    /// The take that this settles: [`ConsumeRequest::operation`].
+    pub take: u64,
+    /// The shard of the bucket that the take was granted from: [`Place::shard`]. One delta is about
+    /// one place, or a delta that fails half way and is repeated would give back twice.
+    pub place: u8,
 }
 
 impl<'a> BucketDelta<'a> {

@@ -133,7 +133,7 @@ pub fn consume<C: HeldChain>(
     for report in &mut reports {
         report.balance = report.balance.saturating_sub(report.requested);
     }
-    Ok(ConsumeOutcome::Granted(reports))
+    Ok(ConsumeOutcome::Granted(reports.into()))
 }
 
 /// What [`consume`] would answer. Writes nothing.
@@ -148,7 +148,7 @@ pub fn peek<C: HeldChain>(
             Ok(if is_refusal(&reports) {
                 ConsumeOutcome::Refused(reports)
             } else {
-                ConsumeOutcome::Granted(reports)
+                ConsumeOutcome::Granted(reports.into())
             })
         }
         Err((member, stop)) => stop.answer(member),

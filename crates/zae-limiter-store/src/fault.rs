@@ -196,7 +196,7 @@ mod tests {
             takes: &takes,
             absent: &[],
         }];
-        let request = ConsumeRequest { members: &members, now: TimeMs(0) };
+        let request = ConsumeRequest::new(&members, TimeMs(0));
         let mut call = store.consume(&request);
         let mut context = Context::from_waker(Waker::noop());
         let (mut answer, mut polls) = (Poll::Pending, 0);
@@ -263,6 +263,8 @@ mod tests {
             limits: &limits,
             deltas: &deltas,
             operation: 0,
+            take: 0,
+            place: 0,
         };
         let answers = store.adjust(&[delta, delta], TimeMs(0)).await;
         let kinds: Vec<_> =

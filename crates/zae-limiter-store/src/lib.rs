@@ -19,7 +19,7 @@
 //! let (entity, resource) = ("key-1".parse()?, "gpt-4".parse()?);
 //! let takes = [Take { limit: 0, amount: Milli::from_tokens(1) }];
 //! let member = MemberTake { entity: &entity, resource: &resource, limits: &limits, takes: &takes, absent: &[] };
-//! let outcome = store.consume_now(&ConsumeRequest { members: &[member], now: TimeMs(0) })?;
+//! let outcome = store.consume_now(&ConsumeRequest::new(&[member], TimeMs(0)))?;
 //! assert!(matches!(outcome, ConsumeOutcome::Granted(_)));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -47,8 +47,8 @@ mod usage;
 use std::pin::Pin;
 
 pub use bucket::{
-    Adjusted, BucketDelta, BucketStore, BucketView, ConsumeOutcome, ConsumeRequest, Delta,
-    LimitsInForce, MemberTake, Readiness, ResetRequest, Restored, bring_up_to_date,
+    Adjusted, BucketDelta, BucketStore, BucketView, ConsumeOutcome, ConsumeRequest, Delta, Grant,
+    LimitsInForce, MemberTake, Place, Places, Readiness, ResetRequest, Restored, bring_up_to_date,
 };
 pub use capabilities::Capabilities;
 pub use clock::{Clock, ManualClock, SystemClock};

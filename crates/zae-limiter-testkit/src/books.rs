@@ -2,9 +2,8 @@
 //!
 //! Two wrappers write them. [`CallLog`](crate::journal::CallLog) stands above the faults and sees
 //! what the library asks and hears; [`JournalStore`](crate::journal::JournalStore) stands below
-//! them and sees what the store really does. The library asks for buckets by references into its
-//! plan, so the address of an entity tells which plan, and so which lease, a write belongs to,
-//! without a change to the library.
+//! them and sees what the store really does. Takes are numbered, and a change names the take that it
+//! settles: that is how a write is assigned to its lease.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,8 +31,6 @@ pub(crate) struct PlannedMember {
     pub(crate) takes: Vec<(String, i128)>,
     /// What it is held to.
     pub(crate) in_force: LimitsInForce,
-    /// Where the library keeps the entity.
-    address: usize,
 }
 
 /// One change of one limit.
@@ -142,7 +139,7 @@ pub(crate) struct State {
     pub(crate) timed_out: BTreeSet<usize>,
     /// Takes and parts of adjustments that were carried out, in order.
     pub(crate) landings: Vec<(CallId, Option<usize>)>,
-    plans: BTreeMap<usize, CallId>,
+    takes: BTreeMap<u64, CallId>,
     reads: BTreeMap<Read, Duration>,
     /// Reads that were acted upon once beyond their time.
     lent: BTreeSet<Read>,
@@ -253,15 +250,11 @@ impl State {
                     })
                     .collect(),
                 in_force: member.limits.clone(),
-                address: std::ptr::from_ref(member.entity).addr(),
             })
             .collect();
-        let addresses: Vec<usize> = members.iter().map(|member| member.address).collect();
         let call =
             self.begin(client, "consume", Asked::Consume { members }, Some((request.now, began)));
-        // A plan takes once, so every take begins a plan: whatever was at these addresses before is
-        // gone.
-        self.plans.extend(addresses.into_iter().map(|address| (address, call)));
+        self.takes.insert(request.operation, call);
         call
     }
 
@@ -273,11 +266,9 @@ impl State {
     ) -> CallId {
         let mut parts = Vec::new();
         for delta in deltas {
-            let Some(&plan) = self.plans.get(&std::ptr::from_ref(delta.entity).addr()) else {
-                self.broken.get_or_insert(format!(
-                    "an adjustment of {} belongs to no take: does the library copy its plans?",
-                    delta.entity
-                ));
+            let Some(&plan) = self.takes.get(&delta.take) else {
+                self.broken
+                    .get_or_insert(format!("an adjustment of {} belongs to no take", delta.entity));
                 continue;
             };
             let change = |change: &zae_limiter_store::Delta| Change {
@@ -468,10 +459,10 @@ impl State {
             })
             .collect();
         let outcome = match outcome {
-            ConsumeOutcome::Granted(reports) => {
+            ConsumeOutcome::Granted(grant) => {
                 format!(
                     "granted, left {:?}",
-                    reports.iter().map(|report| report.balance.0).collect::<Vec<_>>()
+                    grant.reports.iter().map(|report| report.balance.0).collect::<Vec<_>>()
                 )
             }
             ConsumeOutcome::Refused(reports) => {

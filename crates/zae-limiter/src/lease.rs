@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use zae_limiter_core::{IntoName, LimitName, LimitStatus, Milli, Reports, TOKENS_MAX};
-use zae_limiter_store::{Adjusted, StoreError, StoreErrorKind};
+use zae_limiter_store::{Adjusted, Places, StoreError, StoreErrorKind};
 
 mod in_flight;
 mod ledger;
@@ -32,6 +32,7 @@ pub(crate) struct Grant {
     pub(crate) plan: Arc<Plan>,
     pub(crate) amounts: Amounts,
     pub(crate) reports: Reports,
+    pub(crate) places: Places,
 }
 
 /// Tokens taken, to be settled when the work is done.
@@ -58,8 +59,8 @@ struct Inner {
 
 impl Lease {
     pub(crate) fn granted(limiter: RateLimiter, request: Request, grant: Grant) -> Lease {
-        let Grant { plan, amounts, reports } = grant;
-        Lease::new(limiter, request, reports, Ledger::granted(plan, amounts), None)
+        let Grant { plan, amounts, reports, places } = grant;
+        Lease::new(limiter, request, reports, Ledger::granted(plan, amounts, places), None)
     }
 
     pub(crate) fn degraded_by(

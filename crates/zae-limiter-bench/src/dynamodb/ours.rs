@@ -169,10 +169,8 @@ impl StoreOp {
             takes: &takes,
             absent: &[],
         };
-        let outcome = self
-            .store
-            .consume(&ConsumeRequest { members: &[member], now: SystemClock::new().now() })
-            .await;
+        let outcome =
+            self.store.consume(&ConsumeRequest::new(&[member], SystemClock::new().now())).await;
         matches!(outcome.expect("a decision"), ConsumeOutcome::Granted(_))
     }
 }

@@ -45,7 +45,7 @@ fn store_row(keys: usize) -> Result<Box<dyn Row>> {
     let consume = move |entity: &EntityId| {
         let member =
             MemberTake { entity, resource: &resource, limits: &limits, takes: &takes, absent: &[] };
-        let outcome = store.consume_now(&ConsumeRequest { members: &[member], now: clock.now() });
+        let outcome = store.consume_now(&ConsumeRequest::new(&[member], clock.now()));
         assert!(matches!(outcome, Ok(ConsumeOutcome::Granted(_))));
     };
     entities.iter().for_each(&consume);

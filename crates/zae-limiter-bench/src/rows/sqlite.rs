@@ -111,14 +111,10 @@ impl Op for StoreOp {
         let own = member(pick(&self.entities, random));
         let now = SystemClock::new().now();
         let outcome = if self.kind == Kind::Chain {
-            self.store
-                .consume(&ConsumeRequest {
-                    members: &[own, member(pick(&self.parents, random))],
-                    now,
-                })
-                .await
+            let members = [own, member(pick(&self.parents, random))];
+            self.store.consume(&ConsumeRequest::new(&members, now)).await
         } else {
-            self.store.consume(&ConsumeRequest { members: &[own], now }).await
+            self.store.consume(&ConsumeRequest::new(&[own], now)).await
         };
         let granted = matches!(outcome.expect("a decision"), ConsumeOutcome::Granted(_));
         assert_eq!(granted, self.kind != Kind::Refuse);
@@ -184,9 +180,8 @@ async fn create_buckets(
     for entity in entities {
         let takes = takes();
         let member = MemberTake { entity, resource, limits, takes: &takes, absent: &[] };
-        let outcome = store
-            .consume(&ConsumeRequest { members: &[member], now: SystemClock::new().now() })
-            .await?;
+        let outcome =
+            store.consume(&ConsumeRequest::new(&[member], SystemClock::new().now())).await?;
         ensure!(matches!(outcome, ConsumeOutcome::Granted(_)), "a new bucket is full");
     }
     Ok(())

@@ -6,7 +6,7 @@ use futures_util::future::{join, join_all};
 use smallvec::SmallVec;
 use zae_limiter_core::{EntityId, Reports};
 use zae_limiter_store::{
-    Adjusted, BoxFuture, ConsumeOutcome, ConsumeRequest, MemberTake, StoreError,
+    Adjusted, BoxFuture, ConsumeOutcome, ConsumeRequest, Grant, MemberTake, StoreError,
 };
 
 use crate::DynamoStore;
@@ -48,7 +48,7 @@ impl DynamoStore {
             .filter(|place| !request.members[*place].is_unlimited())
             .collect();
         if places.is_empty() {
-            return Ok(ConsumeOutcome::Granted(Reports::new()));
+            return Ok(ConsumeOutcome::Granted(Grant::default()));
         }
         let members: SmallVec<[MemberTake<'_>; 4]> =
             places.iter().map(|place| request.members[*place]).collect();
@@ -59,14 +59,12 @@ impl DynamoStore {
             reports
         };
         Ok(
-            match ask(
-                self,
-                &ConsumeRequest { members: &members, now: request.now },
-                request.members[0].entity,
-            )
-            .await?
+            match ask(self, &ConsumeRequest::new(&members, request.now), request.members[0].entity)
+                .await?
             {
-                ConsumeOutcome::Granted(reports) => ConsumeOutcome::Granted(in_the_chain(reports)),
+                ConsumeOutcome::Granted(grant) => {
+                    ConsumeOutcome::Granted(in_the_chain(grant.reports).into())
+                }
                 ConsumeOutcome::Refused(reports) => ConsumeOutcome::Refused(in_the_chain(reports)),
                 ConsumeOutcome::Stale { member } => {
                     ConsumeOutcome::Stale { member: places[member] }
@@ -74,8 +72,8 @@ impl DynamoStore {
                 ConsumeOutcome::Disabled { member } => {
                     ConsumeOutcome::Disabled { member: places[member] }
                 }
-                ConsumeOutcome::Contended { retry_after } => {
-                    ConsumeOutcome::Contended { retry_after }
+                ConsumeOutcome::Contended { retry_after, reports } => {
+                    ConsumeOutcome::Contended { retry_after, reports: in_the_chain(reports) }
                 }
             },
         )
@@ -248,7 +246,7 @@ impl DynamoStore {
         moment: Moment,
     ) -> Result<ConsumeOutcome, StoreError> {
         if taken.iter().all(is_granted) {
-            return Ok(ConsumeOutcome::Granted(self.granted(members, &taken, moment)));
+            return Ok(ConsumeOutcome::Granted(self.granted(members, &taken, moment).into()));
         }
         let landed: Vec<&MemberTake<'_>> = members
             .iter()
@@ -282,9 +280,10 @@ impl DynamoStore {
         if let Some(member) = position(|taken| matches!(taken, Some(Ok(Taken::Stale)))) {
             return Ok(ConsumeOutcome::Stale { member });
         }
+        let reports = self.known(members, &taken, moment);
         match taken.into_iter().flatten().find_map(Result::err) {
             Some(error) => Err(error),
-            None => Ok(ConsumeOutcome::Contended { retry_after: self.short_wait() }),
+            None => Ok(ConsumeOutcome::Contended { retry_after: self.short_wait(), reports }),
         }
     }
 

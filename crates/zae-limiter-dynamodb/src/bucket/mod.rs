@@ -33,10 +33,10 @@ pub mod write;
 pub mod writers;
 
 use futures_util::future::join_all;
-use zae_limiter_core::{EntityId, Reports, ResourceName, TimeMs};
+use zae_limiter_core::{EntityId, ResourceName, TimeMs};
 use zae_limiter_store::{
     Adjusted, BoxFuture, BucketDelta, BucketStore, BucketView, Change, ConsumeOutcome,
-    ConsumeRequest, MemberTake, Page, PageRequest, ResetRequest, Restored, StoreError,
+    ConsumeRequest, Grant, MemberTake, Page, PageRequest, ResetRequest, Restored, StoreError,
 };
 
 pub(crate) use cache::Caches;
@@ -56,7 +56,7 @@ impl BucketStore for DynamoStore {
     ) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>> {
         let Some(caller) = request.members.first().map(|member| member.entity) else {
             return Box::pin(async {
-                request.check("consume").map(|()| ConsumeOutcome::Granted(Reports::new()))
+                request.check("consume").map(|()| ConsumeOutcome::Granted(Grant::default()))
             });
         };
         if request.members.iter().any(MemberTake::is_unlimited) {

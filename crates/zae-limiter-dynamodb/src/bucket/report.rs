@@ -94,6 +94,23 @@ impl DynamoStore {
         reports
     }
 
+    /// The balances of the buckets that were ever seen, for a chain that was not decided.
+    pub(super) fn known(
+        &self,
+        members: &[MemberTake<'_>],
+        taken: &[Option<Result<Taken, StoreError>>],
+        moment: Moment,
+    ) -> Reports {
+        let is_known = |member: &MemberTake<'_>| {
+            let key = keys::bucket(&self.id, member.entity, member.resource, 0);
+            self.recall(&key).is_some_and(|look| look.image.is_some())
+        };
+        let known: SmallVec<[bool; 4]> = members.iter().map(is_known).collect();
+        let mut reports = self.refused(members, taken, moment);
+        reports.retain(|report| known[usize::from(report.member)]);
+        reports
+    }
+
     /// The balances there are, those that were taken from and given back included, as of the
     /// refusal: while the others were waited for and given back, time has passed, and by now the
     /// amounts might pass.
@@ -188,7 +205,7 @@ impl DynamoStore {
         Ok(if is_short {
             ConsumeOutcome::Refused(reports)
         } else {
-            ConsumeOutcome::Granted(reports)
+            ConsumeOutcome::Granted(reports.into())
         })
     }
 }

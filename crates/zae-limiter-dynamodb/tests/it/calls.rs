@@ -84,10 +84,7 @@ impl Process {
     async fn take_all(&self, chain: &[&Bucket], amount: i64) -> ConsumeOutcome {
         let takes = [Take { limit: 0, amount: Milli(amount * 1000) }];
         let members: Vec<MemberTake<'_>> = chain.iter().map(|bucket| bucket.take(&takes)).collect();
-        self.store
-            .consume(&ConsumeRequest { members: &members, now: self.clock.now() })
-            .await
-            .unwrap()
+        self.store.consume(&ConsumeRequest::new(&members, self.clock.now())).await.unwrap()
     }
 
     async fn adjust(&self, bucket: &Bucket, changes: &[(u8, i64)]) -> Adjusted {
@@ -101,6 +98,8 @@ impl Process {
             limits: &bucket.limits,
             deltas: &deltas,
             operation: 0,
+            take: 0,
+            place: 0,
         };
         self.store.adjust(&[delta], self.clock.now()).await.remove(0).unwrap()
     }
@@ -563,13 +562,7 @@ async fn a_peek_is_one_read() {
     process.log.take();
     let takes = [Take { limit: 0, amount: Milli(1000) }];
     let members = [bucket.take(&takes)];
-    granted(
-        process
-            .store
-            .peek(&ConsumeRequest { members: &members, now: rig.clock.now() })
-            .await
-            .unwrap(),
-    );
+    granted(process.store.peek(&ConsumeRequest::new(&members, rig.clock.now())).await.unwrap());
     process.cost().check(&["BatchGetItem"], 0.0, 1.0);
 }
 

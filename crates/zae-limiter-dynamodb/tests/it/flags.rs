@@ -43,7 +43,7 @@ async fn ask_store(rig: &Rig, store: &DynamoStore, peeks: bool) -> ConsumeOutcom
         takes: &takes,
         absent: &[],
     }];
-    let request = ConsumeRequest { members: &members, now: rig.clock.now() };
+    let request = ConsumeRequest::new(&members, rig.clock.now());
     if peeks { store.peek(&request).await.unwrap() } else { store.consume(&request).await.unwrap() }
 }
 

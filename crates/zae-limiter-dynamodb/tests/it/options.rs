@@ -56,10 +56,7 @@ impl Process {
                 absent: &[],
             })
             .collect();
-        self.store
-            .consume(&ConsumeRequest { members: &members, now: self.rig.clock.now() })
-            .await
-            .unwrap()
+        self.store.consume(&ConsumeRequest::new(&members, self.rig.clock.now())).await.unwrap()
     }
 
     async fn adjust(&self, entity: &str, tokens: i64) {
@@ -70,6 +67,8 @@ impl Process {
             limits: &in_force(entity),
             deltas: &deltas,
             operation: 0,
+            take: 0,
+            place: 0,
         };
         self.store.adjust(&[delta], self.rig.clock.now()).await.remove(0).unwrap();
     }

@@ -73,7 +73,7 @@ async fn attempt(
     let takes = [Take { limit: 0, amount: Milli::from_tokens(tokens) }];
     let member =
         MemberTake { entity: &entity, resource: &resource, limits, takes: &takes, absent: &[] };
-    match store.consume(&ConsumeRequest { members: &[member], now }).await {
+    match store.consume(&ConsumeRequest::new(&[member], now)).await {
         Ok(ConsumeOutcome::Granted(_)) => Some(true),
         Ok(ConsumeOutcome::Refused(_)) => Some(false),
         Ok(ConsumeOutcome::Contended { .. }) => None,

@@ -51,7 +51,7 @@ async fn ask(
         absent,
     };
     let members = [member];
-    let request = ConsumeRequest { members: &members, now: rig.clock.now() };
+    let request = ConsumeRequest::new(&members, rig.clock.now());
     if peeks { store.peek(&request).await.unwrap() } else { store.consume(&request).await.unwrap() }
 }
 
@@ -123,6 +123,8 @@ async fn a_late_debit_of_python_leaves_a_bucket_that_can_be_read() {
             limits: &one,
             deltas: &deltas,
             operation: 0,
+            take: 0,
+            place: 0,
         };
         assert_eq!(
             store.adjust(&[delta], rig.clock.now()).await.remove(0).unwrap(),
@@ -246,6 +248,8 @@ async fn a_charge_adds_to_what_is_left_of_the_limit() {
         limits: &both,
         deltas: &deltas,
         operation: 0,
+        take: 0,
+        place: 0,
     };
     assert_eq!(store.adjust(&[delta], rig.clock.now()).await.remove(0).unwrap(), Adjusted::Applied);
     assert_eq!((number(&rig, "b_tpm_tk"), number(&rig, "b_tpm_tc")), (1_000, 9_000));

@@ -31,7 +31,7 @@ async fn take(
     let takes = [Take { limit: 0, amount: Milli(tokens * 1_000) }];
     let members =
         [MemberTake { entity: &entity, resource: &resource, limits, takes: &takes, absent: &[] }];
-    store.consume(&ConsumeRequest { members: &members, now: rig.clock.now() }).await.unwrap()
+    store.consume(&ConsumeRequest::new(&members, rig.clock.now())).await.unwrap()
 }
 
 async fn charge(rig: &Rig, store: &DynamoStore, receipt: &LimitsInForce, tokens: i64) -> Adjusted {
@@ -43,6 +43,8 @@ async fn charge(rig: &Rig, store: &DynamoStore, receipt: &LimitsInForce, tokens:
         limits: receipt,
         deltas: &deltas,
         operation: 0,
+        take: 0,
+        place: 0,
     };
     store.adjust(&[delta], rig.clock.now()).await.remove(0).unwrap()
 }

@@ -34,10 +34,7 @@ async fn units(id_bytes: usize, limits: u8, name_bytes: usize) -> u64 {
     }];
     for _ in 0..2 {
         rig.table.take_counters();
-        let outcome = store
-            .consume(&ConsumeRequest { members: &members, now: rig.clock.now() })
-            .await
-            .unwrap();
+        let outcome = store.consume(&ConsumeRequest::new(&members, rig.clock.now())).await.unwrap();
         assert!(matches!(outcome, ConsumeOutcome::Granted(_)));
     }
     rig.table.take_counters().units.writes()

@@ -41,7 +41,7 @@ async fn take(
         takes,
         absent,
     };
-    store.consume(&ConsumeRequest { members: &[member], now: rig.clock.now() }).await.unwrap()
+    store.consume(&ConsumeRequest::new(&[member], rig.clock.now())).await.unwrap()
 }
 
 /// Stores the limits, and brings them to the bucket as a process does that has read them.
@@ -122,6 +122,8 @@ async fn a_limit_that_came_meanwhile_is_noticed_when_a_refusal_is_too_old() {
         limits: &new,
         deltas: &deltas,
         operation: 0,
+        take: 0,
+        place: 0,
     };
     assert_eq!(admin.adjust(&[back], rig.clock.now()).await.remove(0).unwrap(), Adjusted::Applied);
     rig.clock.sleep(std::time::Duration::from_millis(1_500)).await;
@@ -161,6 +163,8 @@ async fn a_charge_that_could_not_be_made_is_counted() {
         limits: &limits,
         deltas: &deltas,
         operation: 0,
+        take: 0,
+        place: 0,
     };
     assert_eq!(store.adjust(&[delta], rig.clock.now()).await.remove(0).unwrap(), Adjusted::Applied);
     assert_eq!(store.counters().charges_lost, 1);
@@ -182,7 +186,7 @@ async fn a_bucket_that_can_not_be_written_says_why_and_can_be_repaired() {
         absent: &[],
     };
     let members = [member];
-    let request = ConsumeRequest { members: &members, now: rig.clock.now() };
+    let request = ConsumeRequest::new(&members, rig.clock.now());
     let whole = rig.table.get(&rig.bucket("org", "gpt-4")).unwrap();
     let damages: [(&str, Option<AttributeValue>); 3] = [
         ("shard_count", None),

@@ -51,7 +51,7 @@ async fn take(
     };
     let members: Vec<MemberTake<'_>> =
         entities.iter().zip(chain.iter().copied()).map(member).collect();
-    store.consume(&ConsumeRequest { members: &members, now: rig.clock.now() }).await
+    store.consume(&ConsumeRequest::new(&members, rig.clock.now())).await
 }
 
 async fn adjust(
@@ -68,6 +68,8 @@ async fn adjust(
         limits,
         deltas: &deltas,
         operation,
+        take: 0,
+        place: 0,
     };
     store.adjust(&[delta], rig.clock.now()).await.remove(0)
 }
@@ -245,6 +247,8 @@ async fn what_could_not_be_given_back_is_counted() {
         limits: &ten,
         deltas: &deltas,
         operation: 0,
+        take: 0,
+        place: 0,
     };
     assert_eq!(store.adjust(&[delta], rig.clock.now()).await.remove(0).unwrap(), Adjusted::Applied);
     assert_eq!((number_of(&rig, "b_rpm_tk"), store.counters().credits_lost), (Some(7_000), 2));

@@ -205,6 +205,8 @@ fn a_status_counts_what_there_is() {
                     limits: &rpm,
                     deltas: &deltas,
                     operation: 0,
+                    take: 0,
+                    place: 0,
                 }],
                 START,
             )

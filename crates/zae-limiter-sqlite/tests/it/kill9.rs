@@ -215,11 +215,7 @@ async fn take_while_time_passes(
             absent: &[],
         };
         let members = [member(&child), member(&parent)];
-        match store
-            .consume(&ConsumeRequest { members: &members, now: now() })
-            .await
-            .expect("a decision")
-        {
+        match store.consume(&ConsumeRequest::new(&members, now())).await.expect("a decision") {
             ConsumeOutcome::Granted(_) => acks.write_all(b".").expect("an ack"),
             ConsumeOutcome::Refused(_) | ConsumeOutcome::Stale { .. } => {
                 tokio::task::yield_now().await
@@ -317,10 +313,8 @@ async fn take_for_ever(store: SqliteStore, path: std::path::PathBuf) {
     };
     let members = [member(&child), member(&parent)];
     loop {
-        let outcome = store
-            .consume(&ConsumeRequest { members: &members, now: START })
-            .await
-            .expect("a decision");
+        let outcome =
+            store.consume(&ConsumeRequest::new(&members, START)).await.expect("a decision");
         assert!(matches!(outcome, ConsumeOutcome::Granted(_)), "{outcome:?}");
         acks.write_all(b".").expect("an ack");
     }

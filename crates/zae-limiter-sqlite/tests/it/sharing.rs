@@ -377,6 +377,8 @@ fn everything_at_once_balances() {
                                 limits: &rpd,
                                 deltas: &deltas,
                                 operation: 0,
+                                take: 0,
+                                place: 0,
                             };
                             assert_eq!(
                                 store.adjust(&[delta], START).await[0].as_ref().ok(),
@@ -451,7 +453,7 @@ fn a_wrong_request_breaks_nothing() {
                 absent: &[],
             };
             let error = store
-                .consume(&ConsumeRequest { members: &[member], now: START })
+                .consume(&ConsumeRequest::new(&[member], START))
                 .await
                 .expect_err("no such limit");
             assert_eq!(error.kind(), StoreErrorKind::Invalid);
@@ -462,6 +464,8 @@ fn a_wrong_request_breaks_nothing() {
                 limits: &rpm,
                 deltas: &deltas,
                 operation: 0,
+                take: 0,
+                place: 0,
             };
             let deltas = [Delta { limit: 0, amount: Milli(1000) }];
             let right = BucketDelta { deltas: &deltas, ..wrong };
@@ -501,6 +505,8 @@ fn an_old_handle_resurrects_nothing() {
                     limits: &rpm,
                     deltas: &charge,
                     operation: 0,
+                    take: 0,
+                    place: 0,
                 }],
                 START,
             )

@@ -91,7 +91,8 @@ fn a_resource_is_switched_off_in_steps_and_at_once() {
         };
         let mut granted = 0_u64;
         while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
-            let request = zae_limiter_store::ConsumeRequest { members: &[member], now: START };
+            let members = [member];
+            let request = zae_limiter_store::ConsumeRequest::new(&members, START);
             let outcome =
                 runtime().block_on(taker.consume(&request)).expect("nobody is kept waiting");
             assert!(matches!(outcome, ConsumeOutcome::Granted(_)), "{outcome:?}");

@@ -88,6 +88,8 @@ fn only_a_full_bucket_is_forgotten() {
                     limits: &rpm,
                     deltas: &deltas,
                     operation: 0,
+                    take: 0,
+                    place: 0,
                 }],
                 START,
             )

@@ -11,9 +11,9 @@ use zae_limiter_core::{
 
 use super::Harness;
 use crate::{
-    Adjusted, BucketDelta, Change, ConsumeOutcome, ConsumeRequest, Delta, EntityUpdate, Level,
-    LimitsChange, LimitsInForce, MemberConfig, MemberKey, MemberTake, NewEntity, Page, PageRequest,
-    Store, StoreError, StoreErrorKind,
+    Adjusted, BucketDelta, Change, ConsumeOutcome, ConsumeRequest, Delta, EntityUpdate, Grant,
+    Level, LimitsChange, LimitsInForce, MemberConfig, MemberKey, MemberTake, NewEntity, Page,
+    PageRequest, Store, StoreError, StoreErrorKind,
 };
 
 pub(super) const SECOND: i64 = 1_000;
@@ -144,6 +144,8 @@ impl Correction {
             limits: &self.limits,
             deltas: &self.deltas,
             operation: 0,
+            take: 0,
+            place: 0,
         }
     }
 }
@@ -165,7 +167,7 @@ impl Answer {
     /// Granted, and these are the balances left, in millitokens, one per take.
     #[track_caller]
     pub(super) fn granted(&self, balances: &[i64]) {
-        let ConsumeOutcome::Granted(reports) = &self.0 else {
+        let ConsumeOutcome::Granted(Grant { reports, .. }) = &self.0 else {
             panic!("expected a grant that leaves {balances:?}, found {:?}", self.0);
         };
         let found: Vec<i64> = reports.iter().map(|report| report.balance.0).collect();
@@ -207,7 +209,9 @@ impl Answer {
 
     pub(super) fn reports(&self) -> &Reports {
         match &self.0 {
-            ConsumeOutcome::Granted(reports) | ConsumeOutcome::Refused(reports) => reports,
+            ConsumeOutcome::Granted(Grant { reports, .. }) | ConsumeOutcome::Refused(reports) => {
+                reports
+            }
             other => panic!("expected a grant or a refusal, found {other:?}"),
         }
     }
@@ -291,7 +295,7 @@ impl Fixture {
 
     pub(super) async fn try_chain(&self, asks: &[Ask], now: TimeMs) -> Result<Answer, StoreError> {
         let members: Vec<_> = asks.iter().map(Ask::member).collect();
-        self.store.consume(&ConsumeRequest { members: &members, now }).await.map(Answer)
+        self.store.consume(&ConsumeRequest::new(&members, now)).await.map(Answer)
     }
 
     pub(super) async fn chain(&self, asks: &[Ask], now: TimeMs) -> Answer {
@@ -308,7 +312,7 @@ impl Fixture {
 
     pub(super) async fn try_peek(&self, asks: &[Ask], now: TimeMs) -> Result<Answer, StoreError> {
         let members: Vec<_> = asks.iter().map(Ask::member).collect();
-        self.store.peek(&ConsumeRequest { members: &members, now }).await.map(Answer)
+        self.store.peek(&ConsumeRequest::new(&members, now)).await.map(Answer)
     }
 
     pub(super) async fn peek(&self, asks: &[Ask], now: TimeMs) -> Answer {

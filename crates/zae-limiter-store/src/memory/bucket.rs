@@ -108,7 +108,7 @@ impl MemoryStore {
                     for (_, hour) in closed {
                         usage.add(entry, &hour, self.shared.options.usage_rows_max);
                     }
-                    ConsumeOutcome::Granted(reports)
+                    ConsumeOutcome::Granted(reports.into())
                 }
                 Decision::Refused { reports } => ConsumeOutcome::Refused(reports),
             },

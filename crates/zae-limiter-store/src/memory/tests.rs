@@ -56,7 +56,7 @@ fn take(
             absent: &[],
         })
         .collect();
-    store.consume_now(&ConsumeRequest { members: &members, now: TimeMs(now) })
+    store.consume_now(&ConsumeRequest::new(&members, TimeMs(now)))
 }
 
 #[track_caller]
@@ -159,6 +159,8 @@ fn a_sync_that_fails_leaves_every_bucket_as_it_was() {
             limits: &sixteen,
             deltas: &deltas,
             operation: 0,
+            take: 0,
+            place: 0,
         };
         assert_eq!(store.adjust_one(&delta, TimeMs(0)).expect("never refused"), Adjusted::Applied);
     }
@@ -353,6 +355,8 @@ async fn old_handles_of_a_namespace_that_is_gone_bring_nothing_back() {
         limits: &rpm,
         deltas: &deltas,
         operation: 0,
+        take: 0,
+        place: 0,
     };
     assert_eq!(
         store.adjust_one(&charge, TimeMs(0)).expect_err("it is gone").kind(),

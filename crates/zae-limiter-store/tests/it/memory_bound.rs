@@ -50,7 +50,7 @@ fn take(
             absent: &[],
         })
         .collect();
-    store.consume_now(&ConsumeRequest { members: &members, now: TimeMs(ms) })
+    store.consume_now(&ConsumeRequest::new(&members, TimeMs(ms)))
 }
 
 #[track_caller]
@@ -84,6 +84,8 @@ async fn charge(
         limits: &rpm(),
         deltas: &deltas,
         operation: 0,
+        take: 0,
+        place: 0,
     };
     store.adjust(&[delta], TimeMs(ms)).await.pop().expect("one answer per delta")
 }

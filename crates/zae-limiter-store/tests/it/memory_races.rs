@@ -52,7 +52,7 @@ fn take(
             absent: &[],
         })
         .collect();
-    store.consume_now(&ConsumeRequest { members: &members, now: NOW })
+    store.consume_now(&ConsumeRequest::new(&members, NOW))
 }
 
 fn is_granted(outcome: Result<ConsumeOutcome, StoreError>) -> bool {
@@ -210,7 +210,7 @@ fn a_purged_namespace_stays_empty_although_old_handles_go_on() {
                             takes: &takes,
                             absent: &[],
                         }];
-                        match now(tenant.consume(&ConsumeRequest { members: &members, now: NOW })) {
+                        match now(tenant.consume(&ConsumeRequest::new(&members, NOW))) {
                             Ok(ConsumeOutcome::Granted(_)) => {}
                             Err(error) if error.kind() == StoreErrorKind::NotFound => {}
                             other => panic!("neither granted nor gone: {other:?}"),

@@ -212,8 +212,7 @@ impl Client {
         loop {
             let next = self.time.monotonic() + pause(0.5, 1.5);
             let (began, before) = (self.time.monotonic(), trips.load(Ordering::Relaxed));
-            let answer =
-                store.consume(&ConsumeRequest { members: &members, now: self.time.now() }).await;
+            let answer = store.consume(&ConsumeRequest::new(&members, self.time.now())).await;
             let told = Told {
                 took: self.time.monotonic() - began,
                 trips: trips.load(Ordering::Relaxed) - before,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use zae_limiter_core::{EntityId, LimitReport, LimitSource, Reports, Wait};
-use zae_limiter_store::{ConsumeOutcome, ConsumeRequest, MemberTake};
+use zae_limiter_store::{ConsumeOutcome, ConsumeRequest, Grant, MemberTake};
 
 use super::bucket::{Bucket, Past};
 use super::{Broken, BucketKey, Oracle, Tenant};
@@ -122,8 +122,8 @@ impl Oracle {
             Ok(prepared) => {
                 // A look reports the balances there are, also when it passes.
                 let seen = match said {
-                    ConsumeOutcome::Granted(reports) => {
-                        ConsumeOutcome::Granted(after_takes(reports))
+                    ConsumeOutcome::Granted(grant) => {
+                        ConsumeOutcome::Granted(after_takes(&grant.reports).into())
                     }
                     other => other.clone(),
                 };
@@ -231,9 +231,8 @@ fn check_reports(
     let short = asked()
         .any(|(_, member, take)| has(&member.bucket, take.limit) < i128::from(take.amount.0));
     let reports = match (said, short) {
-        (ConsumeOutcome::Granted(reports), false) | (ConsumeOutcome::Refused(reports), true) => {
-            reports
-        }
+        (ConsumeOutcome::Granted(Grant { reports, .. }), false)
+        | (ConsumeOutcome::Refused(reports), true) => reports,
         _ => {
             return Err(format!(
                 "the store said {said:?}, expected a {}",

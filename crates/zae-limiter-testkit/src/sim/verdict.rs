@@ -116,10 +116,11 @@ impl Run {
         }
         let state = self.books.lock();
         let granted = state.calls.iter().rev().find_map(|call| match (&call.asked, &call.told) {
-            (
-                Asked::Consume { members },
-                Some(Told::Decision(ConsumeOutcome::Granted(reports))),
-            ) if call.told_to == Some(op) => Some((members, reports)),
+            (Asked::Consume { members }, Some(Told::Decision(ConsumeOutcome::Granted(grant))))
+                if call.told_to == Some(op) =>
+            {
+                Some((members, &grant.reports))
+            }
             _ => None,
         });
         let (members, reports) = granted.ok_or("a lease was granted by a take")?;

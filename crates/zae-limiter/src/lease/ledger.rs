@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use zae_limiter_core::Milli;
+use zae_limiter_store::Places;
 
 use super::settlement::Settlement;
 use crate::limiter::{Amounts, Plan};
@@ -29,12 +30,14 @@ struct Receipt {
     /// never given back: if 100 were charged and given back, and the credit landed first, the
     /// bucket would have 100 tokens out of nothing until the charge lands.
     doubtful: Amounts,
+    /// Where the amounts are; see [`Places`].
+    places: Places,
 }
 
 impl Receipt {
-    fn new(plan: Arc<Plan>, written: Amounts) -> Receipt {
+    fn new(plan: Arc<Plan>, written: Amounts, places: Places) -> Receipt {
         let doubtful = zeroes(&written);
-        Receipt { plan, written, doubtful }
+        Receipt { plan, written, doubtful, places }
     }
 
     /// The amount of one limit that may be given back: taken for certain, and not given back yet.
@@ -51,8 +54,8 @@ pub(super) struct Settling {
 
 impl Ledger {
     /// The ledger of a grant: all of it counts as used until something else is recorded.
-    pub(super) fn granted(plan: Arc<Plan>, amounts: Amounts) -> Ledger {
-        let receipt = Receipt::new(plan, Amounts::from_slice(&amounts));
+    pub(super) fn granted(plan: Arc<Plan>, amounts: Amounts, places: Places) -> Ledger {
+        let receipt = Receipt::new(plan, Amounts::from_slice(&amounts), places);
         let mut ledger = Ledger::without_receipt(amounts);
         ledger.receipts.push(receipt);
         ledger
@@ -74,7 +77,12 @@ impl Ledger {
         for receipt in more.receipts.drain(..) {
             add_to(&mut self.used, &receipt.written);
             match self.receipts.last_mut() {
-                Some(last) if last.plan.takes_the_same(&receipt.plan) => {
+                // A receipt with places is about its own take.
+                Some(last)
+                    if last.places.is_empty()
+                        && receipt.places.is_empty()
+                        && last.plan.takes_the_same(&receipt.plan) =>
+                {
                     add_to(&mut last.written, &receipt.written)
                 }
                 _ => self.receipts.push(receipt),
@@ -118,8 +126,8 @@ impl Ledger {
             }
             settlement.withheld += usize::from(surplus > Milli::ZERO);
         }
-        for (receipt, changes) in self.receipts.iter().zip(&changes) {
-            settlement.add(&receipt.plan, changes);
+        for (receipt, changes) in self.receipts.iter_mut().zip(&changes) {
+            settlement.add(&receipt.plan, changes, &mut receipt.places);
         }
         Settling { settlement, charged }
     }
@@ -147,11 +155,11 @@ impl Ledger {
     pub(super) fn rollback(&mut self) -> Settlement {
         self.finished = true;
         let mut settlement = Settlement::default();
-        for receipt in self.receipts.drain(..) {
+        for mut receipt in self.receipts.drain(..) {
             let back: Amounts = (0..receipt.written.len())
                 .map(|declared| receipt.returnable(declared).negated())
                 .collect();
-            settlement.add(&receipt.plan, &back);
+            settlement.add(&receipt.plan, &back, &mut receipt.places);
             settlement.withheld +=
                 receipt.doubtful.iter().filter(|doubtful| **doubtful > Milli::ZERO).count();
         }

@@ -1,13 +1,15 @@
 //! A settlement: the bucket writes that settle a lease, and what is left of them after an attempt.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
-use zae_limiter_core::{Milli, TimeMs};
-use zae_limiter_store::{Adjusted, BoxFuture, BucketDelta, Delta, Store, StoreError};
+use zae_limiter_core::{Milli, Take, TimeMs};
+use zae_limiter_store::{Adjusted, BoxFuture, BucketDelta, Delta, Place, Store, StoreError};
 
-use crate::limiter::{Amounts, Plan, Share};
+use crate::limiter::{Amounts, Plan, Share, next_operation};
+
+/// Changes of one bucket at one place.
+type Deltas = SmallVec<[Delta; 2]>;
 
 /// An adjust that was started.
 pub(crate) type AdjustInFlight = BoxFuture<'static, Vec<Result<Adjusted, StoreError>>>;
@@ -27,17 +29,16 @@ pub(crate) struct Part {
     pub(crate) plan: Arc<Plan>,
     pub(crate) member: usize,
     pub(crate) deltas: SmallVec<[Delta; 2]>,
+    /// Which shard of the bucket.
+    place: u8,
     /// The same for every attempt.
     operation: u64,
 }
 
-/// Numbers the changes of this process; 0 is none.
-static OPERATIONS: AtomicU64 = AtomicU64::new(1);
-
 impl Settlement {
-    /// Adds `amounts` (positive charges, negative gives back) to every bucket of `plan`. Zeroes are
-    /// left out.
-    pub(crate) fn add(&mut self, plan: &Arc<Plan>, amounts: &Amounts) {
+    /// Adds `amounts` (positive charges, negative gives back) to every bucket of `plan`, at the
+    /// places of the grant, which are left as they are afterwards. Zeroes are left out.
+    pub(crate) fn add(&mut self, plan: &Arc<Plan>, amounts: &Amounts, places: &mut [Place]) {
         for (index, member) in plan.members.iter().enumerate() {
             let delta = |share: &Share| Delta {
                 limit: share.limit,
@@ -49,11 +50,22 @@ impl Settlement {
                 .map(delta)
                 .filter(|delta| delta.amount != Milli::ZERO)
                 .collect();
-            if !deltas.is_empty() {
-                // The number only has to differ from all others: no ordering needed.
-                let operation = OPERATIONS.fetch_add(1, Ordering::Relaxed);
-                self.parts.push(Part { plan: Arc::clone(plan), member: index, deltas, operation });
+            let mut here: SmallVec<[&mut Place; 1]> =
+                places.iter_mut().filter(|place| usize::from(place.member) == index).collect();
+            if here.is_empty() {
+                self.push(plan, index, 0, deltas);
+                continue;
             }
+            for (shard, deltas) in spread(&deltas, &mut here) {
+                self.push(plan, index, shard, deltas);
+            }
+        }
+    }
+
+    fn push(&mut self, plan: &Arc<Plan>, member: usize, place: u8, deltas: Deltas) {
+        if !deltas.is_empty() {
+            let operation = next_operation();
+            self.parts.push(Part { plan: Arc::clone(plan), member, deltas, place, operation });
         }
     }
 
@@ -107,6 +119,79 @@ impl Part {
             limits: &member.limits,
             deltas: &self.deltas,
             operation: self.operation,
+            take: self.plan.operation,
+            place: self.place,
         }
+    }
+}
+
+/// The changes of a bucket, place by place: a charge goes to the first place, a credit to the places
+/// in order, never more than was taken there. Example: 3 taken at shard 0 and 2 at shard 5; giving 4
+/// back gives 3 to shard 0 and 1 to shard 5.
+fn spread(deltas: &[Delta], places: &mut [&mut Place]) -> SmallVec<[(u8, Deltas); 1]> {
+    let mut spread: SmallVec<[(u8, Deltas); 1]> =
+        places.iter().map(|place| (place.shard, Deltas::new())).collect();
+    for delta in deltas {
+        let mut left = delta.amount;
+        let last = places.len() - 1;
+        for (index, (place, (_, changes))) in places.iter_mut().zip(&mut spread).enumerate() {
+            let taken = taken_of(place, delta.limit);
+            let amount = if left > Milli::ZERO || index == last {
+                left
+            } else {
+                left.max(taken.amount.negated())
+            };
+            taken.amount = taken.amount.saturating_add(amount);
+            left = left.saturating_sub(amount);
+            if amount != Milli::ZERO {
+                changes.push(Delta { limit: delta.limit, amount });
+            }
+        }
+    }
+    spread
+}
+
+/// What was taken of a limit at a place.
+fn taken_of(place: &mut Place, limit: u8) -> &mut Take {
+    let index = place.taken.iter().position(|take| take.limit == limit).unwrap_or_else(|| {
+        place.taken.push(Take { limit, amount: Milli::ZERO });
+        place.taken.len() - 1
+    });
+    &mut place.taken[index]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(shard: u8, taken: i64) -> Place {
+        let taken = SmallVec::from_iter([Take { limit: 0, amount: Milli(taken) }]);
+        Place { member: 0, shard, taken }
+    }
+
+    /// What a change of one limit does at each of two places, and what is taken there afterwards.
+    fn check(taken: [i64; 2], change: i64, expected: &[(u8, i64)], after: [i64; 2]) {
+        let [mut first, mut second] = [place(0, taken[0]), place(5, taken[1])];
+        let delta = Delta { limit: 0, amount: Milli(change) };
+        let spread = spread(&[delta], &mut [&mut first, &mut second]);
+        let changes: Vec<(u8, i64)> = spread
+            .iter()
+            .flat_map(|(shard, deltas)| deltas.iter().map(|delta| (*shard, delta.amount.0)))
+            .collect();
+        assert_eq!(changes, expected, "{change} at {taken:?}");
+        assert_eq!([first, second].map(|place| place.taken[0].amount.0), after);
+    }
+
+    #[test]
+    fn a_charge_goes_to_the_first_place() {
+        check([3, 2], 4, &[(0, 4)], [7, 2]);
+        check([0, 2], 1, &[(0, 1)], [1, 2]);
+    }
+
+    #[test]
+    fn a_credit_goes_back_to_its_places_in_order_and_never_beyond() {
+        check([3, 2], -2, &[(0, -2)], [1, 2]);
+        check([3, 2], -4, &[(0, -3), (5, -1)], [0, 1]);
+        check([0, 2], -2, &[(5, -2)], [0, 0]);
     }
 }

@@ -14,11 +14,11 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
-use zae_limiter_store::{BoxFuture, Clock, ConsumeOutcome, Entropy, Store};
+use zae_limiter_store::{BoxFuture, Clock, ConsumeOutcome, Entropy, Grant, Store};
 
 use super::settlement::{AdjustInFlight, Settlement};
 use crate::deadline::timeout;
-use crate::limiter::ConsumeInFlight;
+use crate::limiter::{Amounts, ConsumeInFlight, Plan};
 use crate::metrics;
 
 /// Jobs that may wait.
@@ -39,7 +39,7 @@ pub(crate) enum Job {
     /// Write this.
     Settle { store: Arc<dyn Store>, settlement: Settlement },
     /// A consume whose caller went away: if it was granted, give it back.
-    GiveBack { store: Arc<dyn Store>, consume: ConsumeInFlight, refund: Settlement },
+    GiveBack { store: Arc<dyn Store>, consume: ConsumeInFlight, plan: Arc<Plan>, amounts: Amounts },
     /// A settlement that was being written when its caller went away.
     Finish { store: Arc<dyn Store>, adjust: AdjustInFlight, settlement: Settlement },
     /// A read that was begun beside a take and outlasted it.
@@ -336,17 +336,25 @@ impl Worker {
     async fn work(self, job: Job) {
         match job {
             Job::Settle { store, settlement } => self.settle(&store, settlement).await,
-            Job::GiveBack { store, consume, refund } => {
+            Job::GiveBack { store, consume, plan, amounts } => {
+                let refund = |mut grant: Grant| {
+                    let mut refund = Settlement::default();
+                    let back = amounts.iter().map(|amount| amount.negated()).collect();
+                    refund.add(&plan, &back, &mut grant.places);
+                    refund
+                };
                 match timeout(&*self.desk.clock, WRITE_DEADLINE, consume).await {
-                    Some(Ok(ConsumeOutcome::Granted(_))) => self.settle(&store, refund).await,
+                    Some(Ok(ConsumeOutcome::Granted(grant))) => {
+                        self.settle(&store, refund(grant)).await
+                    }
                     Some(Ok(_)) => {}
                     Some(Err(error)) if !error.fate_unknown() => {}
                     // The fate of the take is unknown. Giving back tokens that were not taken would
                     // mint, so they stay spent.
-                    Some(Err(_)) | None => self
-                        .desk
-                        .tally
-                        .lose(refund.parts.iter().map(|part| part.deltas.len()).sum()),
+                    Some(Err(_)) | None => {
+                        let parts = refund(Grant::default()).parts;
+                        self.desk.tally.lose(parts.iter().map(|part| part.deltas.len()).sum());
+                    }
                 }
             }
             Job::Finish { store, adjust, settlement } => {

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tracing::Instrument;
-use zae_limiter_core::{EntityId, RateLimitExceeded, ResourceName, Wait, WaitMs};
-use zae_limiter_store::ConsumeOutcome;
+use zae_limiter_core::{EntityId, LimitStatus, RateLimitExceeded, ResourceName, Wait, WaitMs};
+use zae_limiter_store::{ConsumeOutcome, Grant as StoreGrant};
 
 use super::RateLimiter;
 use super::outage::Failure;
@@ -18,7 +18,7 @@ use super::plan::{Amounts, Plan};
 use super::request::Request;
 use crate::deadline::timeout;
 use crate::error::{AcquireError, Disabled};
-use crate::lease::{Grant, InFlight, Job, Lease, Settlement, with_read_alongside};
+use crate::lease::{Grant, InFlight, Job, Lease, with_read_alongside};
 use crate::metrics;
 
 /// Times a decision is asked again because the configuration it was based on was older than the
@@ -103,7 +103,7 @@ impl RateLimiter {
                 _ => return Err(AcquireError::Exceeded(refused)),
             }
         }
-        Err(contended(self.short_wait()))
+        Err(contended(Vec::new(), self.short_wait()))
     }
 
     /// One decision, if the breaker lets it through, within the deadline of the request.
@@ -123,7 +123,7 @@ impl RateLimiter {
                 return Ok(grant);
             }
         }
-        Err(Failure::Answer(contended(self.short_wait())))
+        Err(Failure::Answer(contended(Vec::new(), self.short_wait())))
     }
 
     /// Plans and takes, once. `None` when the limits were stale; the cache has forgotten them then,
@@ -143,9 +143,8 @@ impl RateLimiter {
             self.clock().now(),
         );
         let outcome = InFlight::new(consume, self.settler(), |consume| {
-            let mut refund = Settlement::default();
-            refund.add(&plan, &amounts.iter().map(|amount| amount.negated()).collect());
-            Job::GiveBack { store: Arc::clone(self.store()), consume, refund }
+            let (store, plan) = (Arc::clone(self.store()), Arc::clone(&plan));
+            Job::GiveBack { store, consume, plan, amounts: amounts.clone() }
         });
         let outcome = if expired.is_empty() {
             outcome.await
@@ -154,7 +153,9 @@ impl RateLimiter {
             Box::pin(with_read_alongside(outcome, refresh, self.settler())).await
         };
         match outcome? {
-            ConsumeOutcome::Granted(reports) => Ok(Some(Grant { plan, amounts, reports })),
+            ConsumeOutcome::Granted(StoreGrant { reports, places }) => {
+                Ok(Some(Grant { plan, amounts, reports, places }))
+            }
             ConsumeOutcome::Refused(reports) => {
                 Err(Failure::Answer(RateLimitExceeded::new(plan.statuses(&reports)).into()))
             }
@@ -165,8 +166,8 @@ impl RateLimiter {
                 self.scope.cache.evict_older(said_by, resource, DISABLED_REREAD, self.clock());
                 Err(Failure::Answer(disabled(&plan, member)))
             }
-            ConsumeOutcome::Contended { retry_after } => {
-                Err(Failure::Answer(contended(retry_after)))
+            ConsumeOutcome::Contended { retry_after, reports } => {
+                Err(Failure::Answer(contended(plan.statuses(&reports), retry_after)))
             }
             ConsumeOutcome::Stale { .. } => {
                 self.forget(&plan);
@@ -235,8 +236,8 @@ fn counted(result: &Result<Lease, AcquireError>) -> &'static str {
     }
 }
 
-pub(super) fn contended(retry_after: Wait) -> AcquireError {
-    RateLimitExceeded::contended(Vec::new(), retry_after).into()
+pub(super) fn contended(statuses: Vec<LimitStatus>, retry_after: Wait) -> AcquireError {
+    RateLimitExceeded::contended(statuses, retry_after).into()
 }
 
 pub(super) fn disabled(plan: &Plan, member: usize) -> AcquireError {

@@ -1,7 +1,7 @@
 //! Availability: what a request would meet, without taking anything.
 
 use zae_limiter_core::{EntityId, LimitStatus, ResourceName, Wait};
-use zae_limiter_store::ConsumeOutcome;
+use zae_limiter_store::{ConsumeOutcome, Grant};
 
 use super::RateLimiter;
 use super::acquire::{STALE_ATTEMPTS_MAX, contended, disabled};
@@ -77,19 +77,21 @@ impl RateLimiter {
             }
             let plan = self.plan(&request, resource, &chain)?;
             match plan.peek(&**self.store(), &request.amounts(), self.clock().now()).await? {
-                ConsumeOutcome::Granted(reports) | ConsumeOutcome::Refused(reports) => {
+                ConsumeOutcome::Granted(Grant { reports, .. })
+                | ConsumeOutcome::Refused(reports) => {
                     return Ok(Availability { statuses: plan.statuses(&reports) });
                 }
                 ConsumeOutcome::Disabled { member } => {
                     return Err(Failure::Answer(disabled(&plan, member)));
                 }
                 ConsumeOutcome::Stale { .. } => self.forget(&plan),
-                ConsumeOutcome::Contended { retry_after } => {
-                    return Err(Failure::Answer(contended(retry_after)));
+                ConsumeOutcome::Contended { retry_after, reports } => {
+                    let statuses = plan.statuses(&reports);
+                    return Err(Failure::Answer(contended(statuses, retry_after)));
                 }
             }
         }
-        Err(Failure::Answer(contended(self.short_wait())))
+        Err(Failure::Answer(contended(Vec::new(), self.short_wait())))
     }
 }
 

@@ -28,7 +28,7 @@ pub use availability::Availability;
 pub use builder::Builder;
 pub use cache::CacheStats;
 pub use limits::{Resolved, ResolvedMember};
-pub(crate) use plan::{Amounts, ConsumeInFlight, Plan, Share};
+pub(crate) use plan::{Amounts, ConsumeInFlight, Plan, Share, next_operation};
 pub use queries::{CapacityScope, EntityCapacity, ResourceCapacity};
 pub use request::{OnDrop, Request};
 use zae_limiter_core::{EventId, Limit, NamespaceId, NamespaceName, Principal, TimeMs};

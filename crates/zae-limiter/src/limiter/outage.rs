@@ -110,7 +110,7 @@ impl RateLimiter {
         }
         entry.answered();
         match kind {
-            StoreErrorKind::Busy => contended(self.short_wait()),
+            StoreErrorKind::Busy => contended(Vec::new(), self.short_wait()),
             StoreErrorKind::Denied => AcquireError::Denied(error),
             StoreErrorKind::Incompatible => AcquireError::Incompatible(error),
             StoreErrorKind::Invalid => Invalid::Refused(error.message().to_owned()).into(),

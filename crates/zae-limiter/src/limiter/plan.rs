@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 use zae_limiter_core::{
@@ -28,6 +29,8 @@ pub(crate) type ConsumeInFlight = BoxFuture<'static, Result<ConsumeOutcome, Stor
 /// The buckets of one request.
 #[derive(Debug)]
 pub(crate) struct Plan {
+    /// The number of the take.
+    pub(crate) operation: u64,
     pub(crate) resource: ResourceName,
     /// Leave limits with no amount out of the decision instead of asking whether they are in debt.
     pub(crate) skip_zero: bool,
@@ -54,6 +57,15 @@ pub(crate) struct Share {
     pub(crate) limit: u8,
 }
 
+/// Numbers the takes and the changes of this process; 0 is none.
+static OPERATIONS: AtomicU64 = AtomicU64::new(1);
+
+/// A number that no other take and no other change of this process has.
+pub(crate) fn next_operation() -> u64 {
+    // The number only has to differ from all others: no ordering needed.
+    OPERATIONS.fetch_add(1, Ordering::Relaxed)
+}
+
 impl Plan {
     /// Starts taking `amounts` from every bucket. The future owns everything it needs.
     pub(crate) fn consume(
@@ -65,7 +77,7 @@ impl Plan {
         Box::pin(async move {
             let takes = self.takes(&amounts);
             let members = self.member_takes(&takes);
-            store.consume(&ConsumeRequest { members: &members, now }).await
+            store.consume(&ConsumeRequest::new(&members, now).numbered(self.operation)).await
         })
     }
 
@@ -78,7 +90,7 @@ impl Plan {
     ) -> Result<ConsumeOutcome, StoreError> {
         let takes = self.takes(amounts);
         let members = self.member_takes(&takes);
-        store.peek(&ConsumeRequest { members: &members, now }).await
+        store.peek(&ConsumeRequest::new(&members, now)).await
     }
 
     fn takes(&self, amounts: &Amounts) -> SmallVec<[SmallVec<[Take; 2]>; 1]> {
@@ -190,7 +202,9 @@ impl RateLimiter {
             };
             members.push(PlannedMember { entity: entity.clone(), limits, shares, absent });
         }
-        let plan = Plan { resource: resource.clone(), skip_zero: request.skip_zero, members };
+        let operation = next_operation();
+        let (resource, skip_zero) = (resource.clone(), request.skip_zero);
+        let plan = Plan { operation, resource, skip_zero, members };
         check_names(&plan, &request.amounts, &chain[0].0)?;
         Ok(Arc::new(plan))
     }

@@ -55,8 +55,7 @@ async fn is_lifted(rig: &Rig, resource: &str) -> bool {
         takes: &takes,
         absent: &[],
     }];
-    let outcome =
-        store.consume(&ConsumeRequest { members: &members, now: rig.clock.now() }).await.unwrap();
+    let outcome = store.consume(&ConsumeRequest::new(&members, rig.clock.now())).await.unwrap();
     matches!(outcome, ConsumeOutcome::Granted(_))
 }
 

@@ -61,7 +61,7 @@ async fn take(rig: &Rig, store: &DynamoStore, entity: &str, resource: &str) -> C
         takes: &takes,
         absent: &[],
     }];
-    store.consume(&ConsumeRequest { members: &members, now: rig.clock.now() }).await.unwrap()
+    store.consume(&ConsumeRequest::new(&members, rig.clock.now())).await.unwrap()
 }
 
 async fn audit_of(store: &DynamoStore, subject: AuditSubject) -> Vec<AuditEvent> {

@@ -167,7 +167,7 @@ impl Process {
         let (entity, resource): (EntityId, _) = ("key".parse().unwrap(), gpt());
         let member =
             MemberTake { entity: &entity, resource: &resource, limits, takes: &takes, absent: &[] };
-        self.store.consume(&ConsumeRequest { members: &[member], now: self.clock.now() }).await
+        self.store.consume(&ConsumeRequest::new(&[member], self.clock.now())).await
     }
 
     async fn is_granted(&self, limits: &LimitsInForce, tokens: u64) -> bool {

@@ -60,10 +60,10 @@ async fn check(form: Form, fault: Fault, sends: usize, counted: [u64; 4]) {
     let (bucket, balance, consumed) = prepared(&mut rig, form).await;
     rig.script(&[fault]);
     let outcome = rig.take(&bucket, 7).await.unwrap();
-    let ConsumeOutcome::Granted(reports) = &outcome else {
+    let ConsumeOutcome::Granted(grant) = &outcome else {
         panic!("{form:?}, {fault:?}: {outcome:?}")
     };
-    assert_eq!(reports[0].balance.0, (balance - 7) * 1000, "{form:?}, {fault:?}: the report");
+    assert_eq!(grant.reports[0].balance.0, (balance - 7) * 1000, "{form:?}, {fault:?}: the report");
     let sent = rig.sent().await;
     assert_eq!(
         sent.iter().map(|entry| entry.landings).sum::<u32>(),

@@ -79,7 +79,7 @@ pub(crate) async fn consume(
 ) -> Result<ConsumeOutcome, StoreError> {
     let takes = [Take { limit: 0, amount }];
     let members: Vec<MemberTake<'_>> = chain.iter().map(|bucket| bucket.member(&takes)).collect();
-    store.consume(&ConsumeRequest { members: &members, now }).await
+    store.consume(&ConsumeRequest::new(&members, now)).await
 }
 
 /// Charges (positive) or gives back (negative).
@@ -95,6 +95,8 @@ pub(crate) async fn adjust(
         limits: &bucket.limits,
         deltas,
         operation: 0,
+        take: 0,
+        place: 0,
     };
     store.adjust(&[delta], now).await.remove(0)
 }

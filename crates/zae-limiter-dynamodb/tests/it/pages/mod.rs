@@ -137,8 +137,7 @@ async fn take(rig: &Rig, store: &DynamoStore, entity: &str, resource: &str) {
         takes: &takes,
         absent: &[],
     }];
-    let outcome =
-        store.consume(&ConsumeRequest { members: &members, now: rig.clock.now() }).await.unwrap();
+    let outcome = store.consume(&ConsumeRequest::new(&members, rig.clock.now())).await.unwrap();
     assert!(matches!(outcome, ConsumeOutcome::Granted(_)), "{outcome:?}");
 }
 

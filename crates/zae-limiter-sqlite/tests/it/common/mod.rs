@@ -76,7 +76,7 @@ pub(crate) async fn try_take(
     let takes = [Take { limit: 0, amount: Milli::from_tokens(tokens) }];
     let member =
         MemberTake { entity: &entity, resource: &resource, limits, takes: &takes, absent: &[] };
-    store.consume(&ConsumeRequest { members: &[member], now }).await
+    store.consume(&ConsumeRequest::new(&[member], now)).await
 }
 
 /// As [`try_take`], for what must succeed: `Some(balance)` in tokens when granted.
@@ -88,7 +88,7 @@ pub(crate) async fn take(
     now: TimeMs,
 ) -> Option<i64> {
     match try_take(store, id, limits, tokens, now).await.expect("a decision") {
-        ConsumeOutcome::Granted(reports) => Some(reports[0].balance.floor_tokens()),
+        ConsumeOutcome::Granted(grant) => Some(grant.reports[0].balance.floor_tokens()),
         ConsumeOutcome::Refused(_) => None,
         other => panic!("{other:?}"),
     }
