@@ -168,9 +168,17 @@ pub fn adjust<C: HeldChain>(
         return Err(StoreError::invalid("adjust", message).into());
     }
     let limit = |index: u8| &receipt[usize::from(index)];
-    let charge = |bucket: &mut BucketState| -> SmallVec<[ClosedHour; 1]> {
-        let changes = delta.deltas.iter();
-        changes.filter_map(|it| bucket.adjust(limit(it.limit), it.amount, now)).collect()
+    // All changes are made at one instant, so the first of them ends the hour if any does.
+    let charge = |bucket: &mut BucketState| {
+        let mut closed = None;
+        for change in delta.deltas {
+            let hour = bucket.adjust(limit(change.limit), change.amount, now);
+            if hour.is_some() {
+                debug_assert!(closed.is_none(), "an hour ends once");
+                closed = hour;
+            }
+        }
+        closed
     };
     let (closed, adjusted) = if let Some(bucket) = chain.load(0, receipt)? {
         for change in delta.deltas {
@@ -196,8 +204,8 @@ pub fn adjust<C: HeldChain>(
         chain.save(0, bucket);
         (closed, Adjusted::Recreated)
     };
-    for hour in &closed {
-        chain.add_usage(0, hour)?;
+    if let Some(hour) = closed {
+        chain.add_usage(0, &hour)?;
     }
     Ok(adjusted)
 }

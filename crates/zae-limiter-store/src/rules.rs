@@ -4,12 +4,16 @@
 
 use std::sync::Arc;
 
-use zae_limiter_core::{CHAIN_MAX, Entity, EntityId, Limit, check_limits};
+use zae_limiter_core::{CHAIN_MAX, Entity, EntityId, Limit, LimitSource, check_limits};
 
 use crate::{
     EntityUpdate, Level, LevelConfig, LimitsChange, MemberConfig, MemberKey, Namespace,
     NamespaceStatus, NewEntity, StoreError, StoreErrorKind,
 };
+
+/// The sources of [`MemberKey::levels`].
+const SOURCES: [LimitSource; 4] =
+    [LimitSource::EntityResource, LimitSource::Entity, LimitSource::Resource, LimitSource::System];
 
 impl MemberKey<'_> {
     /// The levels that say something about this member, strongest first.
@@ -41,10 +45,10 @@ impl MemberConfig {
         flag: impl Fn(&L) -> Result<Option<bool>, E>,
     ) -> Result<MemberConfig, E> {
         let mut in_force = None;
-        for (stored, level) in levels.iter().zip(key.levels()) {
+        for (stored, source) in levels.iter().zip(SOURCES) {
             let found = stored.as_ref().map(&limits).transpose()?.flatten();
             if let Some(limits) = found {
-                in_force = Some((limits, level.source()));
+                in_force = Some((limits, source));
                 break;
             }
         }

@@ -117,6 +117,7 @@ impl MemoryStore {
 
     /// Decides over buckets whose shards are locked: one step for everybody else. When there is no
     /// room for a new bucket, others are forgotten and the decision is made afresh.
+    #[inline]
     fn decide<T>(
         &self,
         operation: &'static str,

@@ -237,10 +237,17 @@ impl Shared {
     /// Locks the shards of all keys, each once and in ascending order: two chains cannot wait for
     /// each other.
     pub(super) fn lock_all(&self, keys: &[Key<'_>]) -> Locked<'_> {
-        let mut wanted: SmallVec<[usize; 8]> = keys.iter().map(Key::shard).collect();
-        wanted.sort_unstable();
-        wanted.dedup();
-        Locked { guards: wanted.into_iter().map(|index| (index, self.lock_shard(index))).collect() }
+        let mut guards = SmallVec::new();
+        let mut lock = |index| guards.push((index, self.lock_shard(index)));
+        if let [key] = keys {
+            lock(key.shard());
+        } else {
+            let mut wanted: SmallVec<[usize; 8]> = keys.iter().map(Key::shard).collect();
+            wanted.sort_unstable();
+            wanted.dedup();
+            wanted.into_iter().for_each(lock);
+        }
+        Locked { guards }
     }
 
     pub(super) fn scope(&self, key: &Key<'_>) -> Arc<Scope> {
