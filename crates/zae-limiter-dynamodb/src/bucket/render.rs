@@ -396,6 +396,11 @@ fn alive(lines: &[Line], second: i64) -> Condition {
         }
         _ => None,
     });
+    let mut floors = floors.peekable();
+    // A take has none, and a list of one would cost every take an allocation.
+    if floors.peek().is_none() {
+        return later;
+    }
     Condition::All(std::iter::once(later).chain(floors).collect())
 }
 
