@@ -37,7 +37,7 @@ pub(crate) struct Part {
 
 impl Settlement {
     /// Adds `amounts` (positive charges, negative gives back) to every bucket of `plan`, at the
-    /// places of the grant, which are left as they are afterwards. Zeroes are left out.
+    /// places of the grant. `places` say afterwards what is still taken there. Zeroes are left out.
     pub(crate) fn add(&mut self, plan: &Arc<Plan>, amounts: &Amounts, places: &mut [Place]) {
         for (index, member) in plan.members.iter().enumerate() {
             let delta = |share: &Share| Delta {
@@ -126,8 +126,9 @@ impl Part {
 }
 
 /// The changes of a bucket, place by place: a charge goes to the first place, a credit to the places
-/// in order, never more than was taken there. Example: 3 taken at shard 0 and 2 at shard 5; giving 4
-/// back gives 3 to shard 0 and 1 to shard 5.
+/// in order, at each one as much as was taken there. Example: 3 taken at shard 0 and 2 at shard 5;
+/// giving 4 back gives 3 to shard 0 and 1 to shard 5. The ledger never gives back more than was taken
+/// in all; a rest would go to the last place rather than be lost, and stops at its capacity.
 fn spread(deltas: &[Delta], places: &mut [&mut Place]) -> SmallVec<[(u8, Deltas); 1]> {
     let mut spread: SmallVec<[(u8, Deltas); 1]> =
         places.iter().map(|place| (place.shard, Deltas::new())).collect();
@@ -189,9 +190,10 @@ mod tests {
     }
 
     #[test]
-    fn a_credit_goes_back_to_its_places_in_order_and_never_beyond() {
+    fn a_credit_goes_back_to_its_places_in_order() {
         check([3, 2], -2, &[(0, -2)], [1, 2]);
         check([3, 2], -4, &[(0, -3), (5, -1)], [0, 1]);
         check([0, 2], -2, &[(5, -2)], [0, 0]);
+        check([1, 1], -3, &[(0, -1), (5, -2)], [0, -1]);
     }
 }
