@@ -145,6 +145,23 @@ mod tests {
     }
 
     #[test]
+    fn takes_go_on_to_the_parent_of_an_entity_that_cascades() {
+        let mut entity = Entity {
+            id: "key".parse().expect("an id"),
+            name: "key".to_owned(),
+            parent: Some("org".parse().expect("an id")),
+            cascade: true,
+            metadata: BTreeMap::new(),
+            created_at: crate::TimeMs(0),
+            version: 1,
+        };
+        assert_eq!(entity.cascades_to().map(EntityId::as_str), Some("org"));
+        entity.cascade = false;
+        assert_eq!(entity.cascades_to(), None);
+        assert!(entity.is_child());
+    }
+
+    #[test]
     fn names_are_one_printable_line() {
         let xs = |count: usize| "x".repeat(count);
         let shown = xs(50);

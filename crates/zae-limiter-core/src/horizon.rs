@@ -92,6 +92,18 @@ mod tests {
         assert_eq!(horizon.observe(TimeMs(14 * HOUR)), Some(TimeMs(14 * HOUR)));
     }
 
+    /// An operator who sweeps once a week is a week late each time, and is believed all the same.
+    #[test]
+    fn a_leap_is_confirmed_by_the_sweep_of_the_next_week() {
+        let (week, day) = (7 * 24 * HOUR, 24 * HOUR);
+        let mut horizon = begun();
+        assert_eq!(horizon.observe(TimeMs(week)), Some(TimeMs(0)), "a leap");
+        assert_eq!(horizon.observe(TimeMs(2 * week + day)), Some(TimeMs(2 * week + day)));
+        let mut horizon = begun();
+        assert_eq!(horizon.observe(TimeMs(week)), Some(TimeMs(0)), "a leap");
+        assert_eq!(horizon.observe(TimeMs(2 * week + day + 1)), Some(TimeMs(0)), "one more leap");
+    }
+
     #[test]
     fn a_clock_that_leaps_again_and_again_is_not_believed() {
         let mut horizon = begun();

@@ -215,7 +215,8 @@ mod tests {
 
     /// A text and the parts it stands for: capacity, amount, period.
     fn check(text: &str, expected: Result<(u64, u64, u64), &str>) {
-        let found = text.parse::<Limit>().map(|l| (l.capacity, l.refill_amount, l.refill_period_s));
+        let parts = |l: Limit| (l.capacity(), l.refill_amount(), l.refill_period_s());
+        let found = text.parse::<Limit>().map(parts);
         assert_eq!(
             found.map_err(|error| error.to_string()),
             expected.map_err(str::to_owned),

@@ -68,3 +68,32 @@ impl fmt::Display for LimitSource {
 /// Only the order of stamps means anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConfigStamp(pub u64);
+
+#[cfg(test)]
+mod tests {
+    use super::LimitSource::{Builder, Call, Entity, EntityResource, Fallback, Resource, System};
+    use super::*;
+
+    #[test]
+    fn only_buckets_of_entities_with_own_limits_stay() {
+        let kept: Vec<_> = LimitSource::ORDER.into_iter().filter(|from| !from.expires()).collect();
+        assert_eq!(kept, [EntityResource, Entity]);
+    }
+
+    #[test]
+    fn every_source_has_its_word() {
+        let words = [
+            (Call, "call"),
+            (EntityResource, "entity"),
+            (Entity, "entity_default"),
+            (Resource, "resource"),
+            (System, "system"),
+            (Builder, "builder"),
+            (Fallback, "fallback"),
+        ];
+        assert_eq!(words.map(|(source, _)| source), LimitSource::ORDER);
+        for (source, word) in words {
+            assert_eq!((source.as_str(), source.to_string().as_str()), (word, word));
+        }
+    }
+}

@@ -144,6 +144,8 @@ mod tests {
         assert_eq!(exceeded.primary().map(|s| s.entity.as_str()), Some("org"));
         assert_eq!(exceeded.retry_after().ms(), Some(1500));
         assert_eq!((exceeded.violations().count(), exceeded.passed().count()), (2, 1));
+        assert_eq!(exceeded.statuses().len(), 3);
+        assert!(!exceeded.is_contended());
         assert_eq!(
             exceeded.to_string(),
             "rate limit exceeded for org/gpt-4: [rpm, tpm]; retry after 1.5s"

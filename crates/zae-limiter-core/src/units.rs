@@ -161,6 +161,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn sums_stay_at_their_bounds() {
+        assert_eq!(Milli(1_500).saturating_add(Milli(500)), Milli(2_000));
+        assert_eq!(Milli(i64::MAX).saturating_add(Milli(1)), Milli(i64::MAX));
+        assert_eq!(Milli(1_500).saturating_sub(Milli(2_000)), Milli(-500));
+        assert_eq!(Milli(i64::MIN).saturating_sub(Milli(1)), Milli(i64::MIN));
+    }
+
+    #[test]
+    fn a_wait_is_a_duration() {
+        let wait = WaitMs::at_least_one(1_500);
+        assert_eq!(wait.as_duration(), Duration::from_millis(1_500));
+        assert_eq!(Wait::After(wait).duration(), Some(Duration::from_millis(1_500)));
+        assert_eq!((Wait::None.duration(), Wait::Never.duration()), (None, None));
+    }
+
+    #[test]
     fn tokens_round_towards_minus_infinity() {
         for (milli, tokens) in [
             (0, 0),

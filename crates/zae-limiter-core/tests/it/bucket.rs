@@ -209,6 +209,28 @@ fn charges_may_lead_into_debt_and_credits_stop_at_capacity() {
     check_adjust(0, 1_000, 0, 1_000);
 }
 
+/// A credit that no counter could hold is cut at the capacity; a charge that none could hold is
+/// refused before anything changes.
+#[test]
+fn a_credit_beyond_every_counter_is_no_error() {
+    let full = full(&["x:60/min"]);
+    let check = |delta| full.check_adjust(&limit("x:60/min"), Milli(delta), TimeMs(0));
+    assert_eq!(check(i64::MIN), Ok(()), "60 tokens and 2^63 more");
+    assert_eq!(check(i64::MAX), Ok(()), "the balance is cut to a debt that a counter holds");
+    let mut indebted = full.clone();
+    indebted.adjust(&limit("x:60/min"), Milli(i64::MAX), TimeMs(0));
+    assert!(indebted.check_adjust(&limit("x:60/min"), Milli(i64::MAX), TimeMs(0)).is_err());
+}
+
+#[test]
+fn a_gap_that_was_stored_is_there_again() {
+    let name: LimitName = "x".parse().expect("a name");
+    let mut bucket = full(&["x:60/min"]);
+    assert_eq!(bucket.gap(&name), Milli::ZERO);
+    bucket.restore_gap(&name, Milli(40_000));
+    assert_eq!(bucket.gap(&name), Milli(40_000));
+}
+
 #[test]
 fn a_credit_that_fills_a_limit_drops_its_fraction() {
     let mut bucket = full(&["x:10/day"]);

@@ -267,3 +267,19 @@ fn any_extreme_params() -> impl Strategy<Value = LimitParams> {
         period_ms,
     })
 }
+
+/// 10 a day: a token every 8 640 000 ms, a millitoken every 8 640.
+#[test]
+fn an_accrual_is_exact_and_its_bound_is_never_less() {
+    let slow = limit("x:10/day").params();
+    assert_eq!(slow.accrual(8_639, 0), (0, 8_639 * 10_000));
+    assert_eq!(slow.accrual(1, 8_639 * 10_000), (1, 0));
+    assert_eq!(slow.accrual(-1, 77), (0, 77), "a clock that went back");
+    assert_eq!(slow.accrual(DAY_MS, 0), (10_000, 0), "without regard to what is there");
+    assert_eq!(slow.accrual_at_most(8_639), 1);
+    assert_eq!(slow.accrual_at_most(DAY_MS), 10_001);
+    assert_eq!(slow.accrual_at_most(-1), 0);
+    for remainder in [0, 1, DAY_MS - 1] {
+        assert!(slow.accrual(86_400, remainder).0 <= slow.accrual_at_most(86_400));
+    }
+}
