@@ -34,12 +34,18 @@ fn builder(engine: &Engine, clock: &StillClock) -> Builder {
         .trust_local_clock()
 }
 
+/// A limiter that no busy machine makes give up.
+fn limiter(store: DynamoStore, clock: &StillClock) -> RateLimiter {
+    let builder = RateLimiter::builder(store).clock(clock.clone());
+    builder.deadline(Duration::from_secs(60)).build().unwrap()
+}
+
 impl World {
     pub(crate) async fn new() -> World {
         let (engine, clock) = (Engine::start(), StillClock::new());
         let builder = builder(&engine, &clock);
         let store = builder.clone().create().await.unwrap();
-        let limiter = RateLimiter::builder(store).clock(clock.clone()).build().unwrap();
+        let limiter = limiter(store, &clock);
         let namespace =
             limiter.namespaces(&PageRequest::first(1)).await.unwrap().items[0].id.to_string();
         World { engine, clock, table: builder.table().await.unwrap(), limiter, namespace }
@@ -48,7 +54,7 @@ impl World {
     /// A limiter of another process.
     pub(crate) async fn another(&self) -> RateLimiter {
         let store = builder(&self.engine, &self.clock).connect().await.unwrap();
-        RateLimiter::builder(store).clock(self.clock.clone()).build().unwrap()
+        limiter(store, &self.clock)
     }
 
     /// With limits for everybody.
