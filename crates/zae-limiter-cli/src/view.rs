@@ -3,7 +3,7 @@
 
 use zae_limiter::wire::{Decision, Status};
 use zae_limiter::{
-    Entity, Level, LevelConfig, Limit, LimitSource, Resolved, ResolvedMember, ResourceName,
+    Entity, Flag, Level, LevelConfig, Limit, LimitSource, Resolved, ResolvedMember, ResourceName,
 };
 
 use crate::table::{Align, Cell, Table, Text, Tone};
@@ -105,10 +105,10 @@ pub(crate) fn level(level: &Level, config: &LevelConfig) -> Text {
     if let Some(policy) = config.on_unavailable {
         fields.push(("on unavailable", Cell::plain(policy)));
     }
-    if let Some(disabled) = config.disabled {
+    if let Some(flag) = config.flag {
         fields.push((
             "disabled",
-            if disabled { Cell::toned("yes", Tone::Bad) } else { Cell::plain("no") },
+            if flag.blocks() { Cell::toned("yes", Tone::Bad) } else { Cell::plain("no") },
         ));
     }
     let text = Text::new().fields(fields);
@@ -158,7 +158,7 @@ pub(crate) fn entity_fields(entity: &Entity) -> Vec<(&'static str, Cell)> {
 
 /// Entities, one per row, with their flags. The name comes last: only there may letters be wide.
 /// Where there is no room, when an entity was created and what people call it are left out first.
-pub(crate) fn entities(entities: &[(Entity, Option<bool>)]) -> Table {
+pub(crate) fn entities(entities: &[(Entity, Option<Flag>)]) -> Table {
     let mut table = Table::new([
         ("ENTITY", Align::Left),
         ("PARENT", Align::Left),
@@ -168,13 +168,13 @@ pub(crate) fn entities(entities: &[(Entity, Option<bool>)]) -> Table {
         ("NAME", Align::Left),
     ])
     .may_lack(&["CREATED", "NAME"]);
-    for (entity, disabled) in entities {
+    for (entity, of) in entities {
         let form = zae_limiter::wire::EntityForm::from(entity);
         table.row([
             Cell::plain(&form.entity_id),
             Cell::plain(form.parent_id.as_deref().unwrap_or("-")),
             Cell::plain(if form.cascade { "yes" } else { "no" }),
-            flag(*disabled),
+            flag(*of),
             Cell::plain(second(&form.created_at)),
             Cell::plain(&form.name),
         ]);
@@ -183,10 +183,10 @@ pub(crate) fn entities(entities: &[(Entity, Option<bool>)]) -> Table {
 }
 
 /// What a flag says: a level without one inherits.
-pub(crate) fn flag(disabled: Option<bool>) -> Cell {
-    match disabled {
-        Some(true) => Cell::toned("yes", Tone::Bad),
-        Some(false) => Cell::plain("no, enabled"),
+pub(crate) fn flag(flag: Option<Flag>) -> Cell {
+    match flag {
+        Some(Flag::Disabled) => Cell::toned("yes", Tone::Bad),
+        Some(Flag::Enabled) => Cell::plain("no, enabled"),
         None => Cell::plain("-"),
     }
 }
@@ -234,11 +234,9 @@ pub(crate) fn resolved(resolved: &Resolved, resource: &ResourceName) -> Text {
     }
     let policy = vec![("on unavailable", Cell::plain(resolved.on_unavailable))];
     let text = Text::new().table(table).fields(policy);
-    resolved.members.iter().fold(text, |text, member| match &member.disabled_by {
-        Some(level) => text.line(Cell::toned(
-            format!("{} is disabled at level: {level}", member.entity),
-            Tone::Bad,
-        )),
+    resolved.members.iter().fold(text, |text, member| match &member.blocked_by {
+        Some((flag, level)) => text
+            .line(Cell::toned(format!("{} is {flag} at level: {level}", member.entity), Tone::Bad)),
         None => text,
     })
 }

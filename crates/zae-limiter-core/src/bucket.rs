@@ -23,7 +23,7 @@ pub use hours::ClosedHour;
 pub use limit::LimitState;
 pub use sync::TooManyLimits;
 
-use crate::{ConfigStamp, Limit, LimitName, Milli, Take, TimeMs};
+use crate::{ConfigStamp, Flag, Limit, LimitName, Milli, Take, TimeMs};
 use expiry::NEVER;
 use gaps::Gaps;
 use hours::hour_of;
@@ -55,8 +55,8 @@ pub struct BucketState {
     pub hour: u32,
     /// Grants in the open usage hour.
     pub events: u32,
-    /// True while an administrator has disabled the entity or the resource.
-    pub disabled: bool,
+    /// Whether an administrator has disabled the entity or the resource.
+    pub flag: Flag,
     /// How many of `limits` are in force; the ones after them are retired.
     active: u8,
     /// Limits in force first, in the order of the configuration, then retired ones. A retired limit
@@ -82,7 +82,7 @@ impl BucketState {
             expires_at: NEVER,
             hour: hour_of(now),
             events: 0,
-            disabled: false,
+            flag: Flag::Enabled,
             active: u8::try_from(states.len()).unwrap_or(u8::MAX),
             limits: states,
             gaps: Gaps::default(),
@@ -113,7 +113,7 @@ impl BucketState {
             expires_at: NEVER,
             hour: 0,
             events: 0,
-            disabled: false,
+            flag: Flag::Enabled,
             active,
             limits,
             gaps: Gaps::default(),

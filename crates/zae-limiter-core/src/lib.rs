@@ -27,6 +27,7 @@ mod audit;
 mod bucket;
 mod decide;
 mod entity;
+mod flag;
 mod horizon;
 mod limit;
 mod name;
@@ -47,6 +48,7 @@ pub use entity::{
     CHAIN_MAX, ENTITY_NAME_BYTES_MAX, Entity, EntityTextError, METADATA_KEY_BYTES_MAX,
     METADATA_PAIRS_MAX, METADATA_VALUE_BYTES_MAX,
 };
+pub use flag::Flag;
 pub use horizon::{
     SWEEP_LEAP_CONFIRMED_MAX_MS, SWEEP_LEAP_CONFIRMED_MS, SWEEP_STEP_MAX_MS, SweepHorizon,
 };

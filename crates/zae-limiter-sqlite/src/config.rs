@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rusqlite::{Connection, Row};
-use zae_limiter_core::{ConfigStamp, Entity, EntityId, Limit, ResourceName};
+use zae_limiter_core::{ConfigStamp, Entity, EntityId, Flag, Limit, ResourceName};
 use zae_limiter_store::{
     Change, ConfigStore, DeletedEntity, EntityUpdate, Level, LevelConfig, LimitsChange,
     MemberConfig, MemberKey, NewEntity, Page, PageRequest, Resolution, StoreError, StoreFuture,
@@ -16,7 +16,7 @@ use crate::error::{Outcome, corrupt_value, namespace_gone, optional};
 use crate::history;
 use crate::pack::{limits_from_text, limits_to_text, name_at, optional_name_at};
 use crate::page::paged;
-use crate::rows::{self, Key};
+use crate::rows::{self, Key, flag_at};
 use crate::spread;
 
 /// The columns that name a level: entity and resource, empty where the level is about none.
@@ -44,16 +44,14 @@ pub(crate) fn generation(conn: &Connection, ns: i64) -> Outcome<u64> {
     generation.and_then(|generation| u64::try_from(generation).ok()).ok_or_else(namespace_gone)
 }
 
-/// Whether a bucket that is about to be created is switched off: the strongest level with a flag
-/// decides.
-pub(crate) fn is_disabled(conn: &Connection, key: &Key<'_>) -> Outcome<bool> {
+/// The flag of a bucket that is about to be created: that of the strongest level with one.
+pub(crate) fn flag(conn: &Connection, key: &Key<'_>) -> Outcome<Flag> {
     const SQL: &str = "SELECT disabled FROM config WHERE ns=?1 AND entity IN ('',?2) AND resource IN ('',?3) AND disabled IS NOT NULL \
                        ORDER BY entity DESC,resource DESC LIMIT 1";
     let mut statement = conn.prepare_cached(SQL)?;
-    let flag = optional(
-        statement.query_row((key.ns, key.entity.as_str(), key.resource.as_str()), |row| row.get(0)),
-    )?;
-    Ok(flag.unwrap_or(false))
+    let of_key = (key.ns, key.entity.as_str(), key.resource.as_str());
+    let flag = optional(statement.query_row(of_key, |row| flag_at(row, 0)))?;
+    Ok(flag.flatten().unwrap_or_default())
 }
 
 impl ConfigStore for SqliteStore {
@@ -134,13 +132,13 @@ impl ConfigStore for SqliteStore {
         Box::pin(self.write("delete_limits", move |conn| delete_limits(conn, ns, &level, &change)))
     }
 
-    fn set_disabled<'a>(
+    fn set_flag<'a>(
         &'a self,
         level: &'a Level,
-        disabled: Option<bool>,
+        flag: Option<Flag>,
         change: &'a Change,
     ) -> StoreFuture<'a, u64> {
-        Box::pin(self.disable_in_steps(level, disabled, change))
+        Box::pin(self.flag_in_steps(level, flag, change))
     }
 
     fn level<'a>(&'a self, level: &'a Level) -> StoreFuture<'a, Option<LevelConfig>> {
@@ -225,7 +223,7 @@ fn stored(conn: &Connection, ns: i64, level: &Level) -> Outcome<Option<LevelConf
     let text: String = row.get(0)?;
     Ok(Some(LevelConfig {
         limits: read_limits(&text, 0)?,
-        disabled: row.get(1)?,
+        flag: flag_at(row, 1)?,
         on_unavailable: optional_name_at(row, 2)?,
         version: version_at(row, 3)?,
     }))
@@ -262,7 +260,7 @@ fn store(conn: &Connection, ns: i64, level: &Level, config: &LevelConfig) -> Out
         entity,
         resource,
         limits,
-        config.disabled,
+        config.flag.map(Flag::blocks),
         policy,
         as_stored(config.version),
     ))?;
@@ -307,18 +305,17 @@ fn delete_limits(conn: &Connection, ns: i64, level: &Level, change: &Change) -> 
 impl SqliteStore {
     /// The flag binds when the first transaction is committed; then the buckets get it, in steps
     /// that nobody waits for.
-    async fn disable_in_steps(
+    async fn flag_in_steps(
         &self,
         level: &Level,
-        disabled: Option<bool>,
+        flag: Option<Flag>,
         change: &Change,
     ) -> Result<u64, StoreError> {
-        const OPERATION: &str = "set_disabled";
+        const OPERATION: &str = "set_flag";
         let ns = self.key;
         let is_left = {
             let (level, change) = (level.clone(), change.clone());
-            self.write(OPERATION, move |conn| set_disabled(conn, ns, &level, disabled, &change))
-                .await?
+            self.write(OPERATION, move |conn| set_flag(conn, ns, &level, flag, &change)).await?
         };
         if is_left {
             self.writer(OPERATION)?.spread();
@@ -360,17 +357,17 @@ impl SqliteStore {
 }
 
 /// True when some of the buckets that the level covers are still to get its flag.
-fn set_disabled(
+fn set_flag(
     conn: &Connection,
     ns: i64,
     level: &Level,
-    disabled: Option<bool>,
+    flag: Option<Flag>,
     change: &Change,
 ) -> Outcome<bool> {
     level.check_flag()?;
     let mut config = stored(conn, ns, level)?.unwrap_or_default();
-    let event = audit::flag_set(change, level, disabled, config.disabled);
-    config.disabled = disabled;
+    let event = audit::flag_set(change, level, flag, config.flag);
+    config.flag = flag;
     config.version = next_generation(conn, ns)?;
     store(conn, ns, level, &config)?;
     history::record(conn, ns, &event)?;
@@ -400,7 +397,7 @@ fn resolve_member(conn: &Connection, ns: i64, key: &MemberKey<'_>) -> Outcome<Me
     const SQL: &str = "SELECT entity<>'',resource<>'',limits,disabled FROM config WHERE ns=?1 AND entity IN ('',?2) AND resource IN ('',?3)";
     let mut statement = conn.prepare_cached(SQL)?;
     let mut rows = statement.query((ns, key.entity.as_str(), key.resource.as_str()))?;
-    let mut levels: [Option<(String, Option<bool>)>; 4] = Default::default();
+    let mut levels: [Option<(String, Option<Flag>)>; 4] = Default::default();
     while let Some(row) = rows.next()? {
         let place = match (row.get(0)?, row.get(1)?) {
             (true, true) => 0,
@@ -408,7 +405,7 @@ fn resolve_member(conn: &Connection, ns: i64, key: &MemberKey<'_>) -> Outcome<Me
             (false, true) => 2,
             (false, false) => 3,
         };
-        levels[place] = Some((row.get(2)?, row.get(3)?));
+        levels[place] = Some((row.get(2)?, flag_at(row, 3)?));
     }
     let cascades_to = entity::cascades_to(conn, ns, key.entity)?;
     MemberConfig::resolve(

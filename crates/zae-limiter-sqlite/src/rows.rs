@@ -3,7 +3,7 @@
 
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row, Statement};
-use zae_limiter_core::{BucketState, ConfigStamp, EntityId, Limit, ResourceName, TimeMs};
+use zae_limiter_core::{BucketState, ConfigStamp, EntityId, Flag, Limit, ResourceName, TimeMs};
 use zae_limiter_store::{BucketView, Level};
 
 use crate::config::{self, columns_of};
@@ -27,6 +27,12 @@ macro_rules! bucket_columns {
     };
 }
 pub(crate) use bucket_columns;
+
+/// A flag as its column has it: 1 for disabled, 0 for enabled, NULL for none.
+pub(crate) fn flag_at(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Flag>> {
+    let disabled: Option<bool> = row.get(column)?;
+    Ok(disabled.map(Flag::from_disabled))
+}
 
 /// A bucket from the columns of [`bucket_columns`], which begin at `first`.
 pub(crate) fn bucket_from_row(
@@ -56,7 +62,7 @@ pub(crate) fn bucket_from_row(
     let stamp = ConfigStamp(u64::try_from(stamp).unwrap_or(0));
     let mut bucket = unpacked.into_bucket(usize::from(active), TimeMs(row.get(first)?), stamp);
     bucket.set_expires_at(row.get::<_, Option<i64>>(first + 2)?.map(TimeMs));
-    bucket.disabled = row.get(first + 3)?;
+    bucket.flag = flag_at(row, first + 3)?.unwrap_or_default();
     bucket.hour = row.get(first + 4)?;
     bucket.events = row.get(first + 5)?;
     Ok(bucket)
@@ -87,7 +93,7 @@ pub(crate) fn load(conn: &Connection, key: &Key<'_>, known: &[Limit]) -> Outcome
     let exists = row.get::<_, Option<i64>>(2)?.is_some();
     let mut state = exists.then(|| bucket_from_row(row, 3, known)).transpose()?;
     if spreading && let Some(state) = &mut state {
-        state.disabled = config::is_disabled(conn, key)?;
+        state.flag = config::flag(conn, key)?;
     }
     Ok(Found { state, is_active, spreading })
 }
@@ -109,7 +115,7 @@ pub(crate) fn find(
     let mut rows = statement.query((key.ns, key.entity.as_str(), key.resource.as_str()))?;
     let mut state = rows.next()?.map(|row| bucket_from_row(row, 0, known)).transpose()?;
     if spreading && let Some(state) = &mut state {
-        state.disabled = config::is_disabled(conn, key)?;
+        state.flag = config::flag(conn, key)?;
     }
     Ok(state)
 }
@@ -159,7 +165,7 @@ pub(crate) fn write(
     statement.raw_bind_parameter(9, u8::try_from(state.active()).unwrap_or(u8::MAX))?;
     statement.raw_bind_parameter(10, blob.as_slice())?;
     if !stored {
-        statement.raw_bind_parameter(11, state.disabled)?;
+        statement.raw_bind_parameter(11, state.flag.blocks())?;
     }
     statement.raw_execute()?;
     Ok(())
@@ -201,10 +207,8 @@ pub(crate) fn views(
         let (entity, resource) = (name_at(row, 0)?, name_at(row, 1)?);
         let mut state = bucket_from_row(row, 2, &[])?;
         if spreading {
-            state.disabled = config::is_disabled(
-                conn,
-                &Key { ns: params.0, entity: &entity, resource: &resource },
-            )?;
+            let key = Key { ns: params.0, entity: &entity, resource: &resource };
+            state.flag = config::flag(conn, &key)?;
         }
         views.push(BucketView { entity, resource, state });
     }

@@ -14,7 +14,7 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 use rusqlite::{Connection, DEFAULT_NAME, FileControl};
 use smallvec::SmallVec;
 use zae_limiter_core::{
-    BucketState, ClosedHour, ConfigStamp, EntityId, Limit, ResourceName, TimeMs,
+    BucketState, ClosedHour, ConfigStamp, EntityId, Flag, Limit, ResourceName, TimeMs,
 };
 use zae_limiter_store::chain::{self, HeldChain};
 use zae_limiter_store::{Adjusted, BucketDelta, ConsumeOutcome, MemberConfig, MemberTake};
@@ -41,7 +41,7 @@ struct Slot {
     stored: Option<u32>,
     dirty: bool,
     /// What the stored flags say of the key, once it was asked.
-    is_disabled: Option<bool>,
+    flag: Option<Flag>,
 }
 
 impl Slot {
@@ -212,7 +212,7 @@ impl Transaction {
             is_active,
             stored,
             dirty: false,
-            is_disabled: None,
+            flag: None,
         });
         let slots = &self.slots;
         self.index.insert_unique(hash, place, |&place| slots[place].hash);
@@ -275,13 +275,11 @@ impl HeldChain for Held<'_> {
     }
 
     /// Remembered like a row: a change of a flag, here or elsewhere, makes all slots be read again.
-    fn is_disabled(&mut self, member: usize) -> Outcome<bool> {
+    fn flag(&mut self, member: usize) -> Outcome<Flag> {
         let slot = &mut self.transaction.slots[self.places[member]];
-        match slot.is_disabled {
-            Some(is_disabled) => Ok(is_disabled),
-            None => {
-                Ok(*slot.is_disabled.insert(config::is_disabled(self.conn, &self.keys[member])?))
-            }
+        match slot.flag {
+            Some(flag) => Ok(flag),
+            None => Ok(*slot.flag.insert(config::flag(self.conn, &self.keys[member])?)),
         }
     }
 

@@ -2,7 +2,7 @@
 //! order, in every store. A backend appends the event in the transaction of its change.
 
 use zae_limiter_core::{
-    AuditAction, AuditEvent, AuditSubject, Entity, EntityId, Limit, ResourceName,
+    AuditAction, AuditEvent, AuditSubject, Entity, EntityId, Flag, Limit, ResourceName,
 };
 
 use crate::{Change, Level, LevelConfig, LimitsChange, Namespace, ResetRequest, Restored};
@@ -67,11 +67,14 @@ pub fn limits_deleted(change: &Change, level: &Level, before: &LevelConfig) -> A
 pub fn flag_set(
     change: &Change,
     level: &Level,
-    disabled: Option<bool>,
-    before: Option<bool>,
+    flag: Option<Flag>,
+    before: Option<Flag>,
 ) -> AuditEvent {
-    let word = |flag: Option<bool>| flag.map_or("inherited".to_owned(), |flag| flag.to_string());
-    let details = vec![("disabled".to_owned(), word(disabled)), ("was".to_owned(), word(before))];
+    let word = |flag: Option<Flag>| match flag {
+        Some(flag) => flag.blocks().to_string(),
+        None => "inherited".to_owned(),
+    };
+    let details = vec![("disabled".to_owned(), word(flag)), ("was".to_owned(), word(before))];
     of_level(change, AuditAction::FlagsSet, level, details)
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 
 use smallvec::SmallVec;
 use zae_limiter_core::{
-    BUCKET_TTL_MULTIPLIER, BucketState, CHAIN_MAX, ConfigStamp, EntityId, Limit, LimitName,
+    BUCKET_TTL_MULTIPLIER, BucketState, CHAIN_MAX, ConfigStamp, EntityId, Flag, Limit, LimitName,
     LimitSource, Milli, Reports, ResourceName, Take, TimeMs, TooManyLimits, Wait, bucket_ttl_ms,
 };
 
@@ -68,7 +68,7 @@ impl LimitsInForce {
 ///
 /// A member without limits has no bucket: nothing is taken from it, nothing is written for it, no
 /// bucket of it is looked at. It is sent because it may be switched off: a store with
-/// [`crate::Capabilities::atomic_chains`] then answers [`ConsumeOutcome::Disabled`], in the same
+/// [`crate::Capabilities::atomic_chains`] then answers [`ConsumeOutcome::Blocked`], in the same
 /// step in which it decides about the others. A store without that promise leaves such a member to
 /// its caller, who knows the flag from the last read of the configuration.
 #[derive(Clone, Copy, Debug)]
@@ -176,9 +176,11 @@ pub enum ConsumeOutcome {
         member: usize,
     },
     /// Nothing was taken: an administrator has disabled the entity or the resource.
-    Disabled {
+    Blocked {
         /// Index into the request's members.
         member: usize,
+        /// The flag that says so.
+        flag: Flag,
     },
     /// Nothing was taken: too many writers fought for the bucket. Not an outage, not a violation.
     Contended {
@@ -384,8 +386,8 @@ pub enum Readiness {
     /// The caller's limits come from an older configuration than the bucket's, and differ from
     /// them.
     Stale,
-    /// Switched off.
-    Disabled,
+    /// Nothing is granted, because of this flag.
+    Blocked(Flag),
 }
 
 /// Brings an existing bucket under the limits of `member`, if the member's knowledge is fresh
@@ -396,8 +398,8 @@ pub fn bring_up_to_date(
     member: &MemberTake<'_>,
     now: TimeMs,
 ) -> Result<Readiness, TooManyLimits> {
-    if bucket.disabled {
-        return Ok(Readiness::Disabled);
+    if bucket.flag.blocks() {
+        return Ok(Readiness::Blocked(bucket.flag));
     }
     let in_force = member.limits;
     if bucket.matches(&in_force.limits) {

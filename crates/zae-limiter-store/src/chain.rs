@@ -4,7 +4,8 @@
 
 use smallvec::SmallVec;
 use zae_limiter_core::{
-    BucketState, ClosedHour, ConfigStamp, Limit, Milli, Reports, TimeMs, Wait, assess, check_limits,
+    BucketState, ClosedHour, ConfigStamp, Flag, Limit, Milli, Reports, TimeMs, Wait, assess,
+    check_limits,
 };
 
 use crate::{
@@ -32,9 +33,9 @@ pub trait HeldChain {
     /// The bucket that was loaded, to be changed: the backend saves it.
     fn loaded_mut(&mut self, member: usize) -> &mut BucketState;
 
-    /// Whether the stored flags disable the member. Asked for a bucket that is not there yet, and
-    /// for a member without limits.
-    fn is_disabled(&mut self, member: usize) -> Result<bool, Self::Error>;
+    /// The flag that the stored levels give the member. Asked for a bucket that is not there yet,
+    /// and for a member without limits.
+    fn flag(&mut self, member: usize) -> Result<Flag, Self::Error>;
 
     /// Fails when no bucket may come into being for the member: its namespace is gone.
     fn check_namespace(&mut self, _member: usize) -> Result<(), Self::Error> {
@@ -72,7 +73,7 @@ pub(crate) enum Prepared {
 /// Why a chain is not decided.
 pub(crate) enum Stop<E> {
     Stale,
-    Disabled,
+    Blocked(Flag),
     Failed(E),
 }
 
@@ -86,7 +87,7 @@ impl<E> Stop<E> {
     pub(crate) fn answer(self, member: usize) -> Result<ConsumeOutcome, E> {
         match self {
             Stop::Stale => Ok(ConsumeOutcome::Stale { member }),
-            Stop::Disabled => Ok(ConsumeOutcome::Disabled { member }),
+            Stop::Blocked(flag) => Ok(ConsumeOutcome::Blocked { member, flag }),
             Stop::Failed(error) => Err(error),
         }
     }
@@ -237,11 +238,14 @@ fn prepare_one<C: HeldChain>(
         _ => {}
     }
     if take.is_unlimited() {
-        let is_disabled = chain.is_disabled(member)?;
-        return if is_disabled { Err(Stop::Disabled) } else { Ok(Prepared::Unlimited) };
+        let flag = chain.flag(member)?;
+        return if flag.blocks() { Err(Stop::Blocked(flag)) } else { Ok(Prepared::Unlimited) };
     }
     let bucket = new_bucket(chain, member, take.limits, now)?;
-    if bucket.disabled { Err(Stop::Disabled) } else { Ok(Prepared::New(Box::new(bucket))) }
+    if bucket.flag.blocks() {
+        return Err(Stop::Blocked(bucket.flag));
+    }
+    Ok(Prepared::New(Box::new(bucket)))
 }
 
 /// What to do with a stored bucket. Does not touch it.
@@ -252,7 +256,8 @@ pub(crate) fn prepare<E: From<StoreError>>(
     now: TimeMs,
 ) -> Result<Prepared, Stop<E>> {
     // The usual case without the copy.
-    if !bucket.disabled && bucket.matches(&take.limits.limits) && !bucket.is_far_ahead_of(now) {
+    if !bucket.flag.blocks() && bucket.matches(&take.limits.limits) && !bucket.is_far_ahead_of(now)
+    {
         return Ok(Prepared::Loaded);
     }
     prepare_copy(bucket, take, now)
@@ -272,7 +277,7 @@ fn prepare_copy<E: From<StoreError>>(
         Readiness::Ready => Ok(Prepared::Loaded),
         Readiness::Synced => Ok(Prepared::Synced(copy)),
         Readiness::Stale => Err(Stop::Stale),
-        Readiness::Disabled => Err(Stop::Disabled),
+        Readiness::Blocked(flag) => Err(Stop::Blocked(flag)),
     }
 }
 
@@ -286,7 +291,7 @@ fn new_bucket<C: HeldChain>(
     check(&limits.limits)?;
     chain.check_namespace(member)?;
     let mut bucket = BucketState::full(&limits.limits, limits.stamp, now);
-    bucket.disabled = chain.is_disabled(member)?;
+    bucket.flag = chain.flag(member)?;
     Ok(bucket)
 }
 

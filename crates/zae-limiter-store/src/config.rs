@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use zae_limiter_core::{
-    AuditSubject, ConfigStamp, Entity, EntityId, EventId, IntoName, Limit, LimitSource, NameError,
-    Principal, ResourceName, TimeMs,
+    AuditSubject, ConfigStamp, Entity, EntityId, EventId, Flag, IntoName, Limit, LimitSource,
+    NameError, Principal, ResourceName, TimeMs,
 };
 
 use crate::{Page, PageRequest, StoreError, StoreFuture};
@@ -164,9 +164,8 @@ pub struct LevelConfig {
     /// The limits; empty when only a flag is stored, and then the level does not take part in the
     /// choice of limits.
     pub limits: Arc<[Limit]>,
-    /// `Some(true)` disabled, `Some(false)` explicitly enabled although a weaker level is disabled,
-    /// `None` inherited.
-    pub disabled: Option<bool>,
+    /// The flag; `None` is inherited from weaker levels.
+    pub flag: Option<Flag>,
     /// What to do in an outage; system level only.
     pub on_unavailable: Option<OnUnavailable>,
     /// Grows with every change of this level.
@@ -340,8 +339,16 @@ pub struct MemberConfig {
     pub cascades_to: Option<EntityId>,
     /// The strongest level with limits, and those limits.
     pub limits: Option<(Arc<[Limit]>, LimitSource)>,
-    /// The level that has switched it off, when it is off.
-    pub disabled_by: Option<Level>,
+    /// The flag that blocks its takes, and the level that has this flag.
+    pub blocked_by: Option<(Flag, Level)>,
+}
+
+impl MemberConfig {
+    /// The flag in force.
+    #[must_use]
+    pub fn flag(&self) -> Flag {
+        self.blocked_by.as_ref().map(|(flag, _)| *flag).unwrap_or_default()
+    }
 }
 
 /// The answer to one configuration read, consistent in itself.
@@ -445,15 +452,15 @@ pub trait ConfigStore: Send + Sync {
     /// there were none.
     fn delete_limits<'a>(&'a self, level: &'a Level, change: &'a Change) -> StoreFuture<'a, bool>;
 
-    /// Disables (`Some(true)`), explicitly enables (`Some(false)`) or un-flags (`None`) a level.
+    /// Sets the flag of a level, or removes it (`None`: the level inherits again).
     /// From its return on no bucket it reached and no bucket made later grants anything while
     /// disabled; a remote store may miss a bucket that its index does not list yet, which then
     /// refuses when its takers read the configuration again. `Invalid` for the system level.
     /// Returns how many existing buckets it reached.
-    fn set_disabled<'a>(
+    fn set_flag<'a>(
         &'a self,
         level: &'a Level,
-        disabled: Option<bool>,
+        flag: Option<Flag>,
         change: &'a Change,
     ) -> StoreFuture<'a, u64>;
 

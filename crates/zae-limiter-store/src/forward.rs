@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use zae_limiter_core::{
-    AuditEvent, Entity, EntityId, NamespaceId, NamespaceName, ResourceName, TimeMs, UsageSnapshot,
+    AuditEvent, Entity, EntityId, Flag, NamespaceId, NamespaceName, ResourceName, TimeMs,
+    UsageSnapshot,
 };
 
 use crate::{
@@ -107,7 +108,7 @@ wrapper! {
         entities(page: &'a PageRequest) -> Page<Entity>;
         set_limits(level: &'a Level, limits: &'a LimitsChange, change: &'a Change) -> u64;
         delete_limits(level: &'a Level, change: &'a Change) -> bool;
-        set_disabled(level: &'a Level, disabled: Option<bool>, change: &'a Change) -> u64;
+        set_flag(level: &'a Level, flag: Option<Flag>, change: &'a Change) -> u64;
         level(level: &'a Level) -> Option<LevelConfig>;
         resolve(keys: &'a [MemberKey<'a>]) -> Resolution;
         resources_with_defaults(page: &'a PageRequest) -> Page<ResourceName>;

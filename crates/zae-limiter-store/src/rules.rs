@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use zae_limiter_core::{CHAIN_MAX, Entity, EntityId, Limit, LimitSource, check_limits};
+use zae_limiter_core::{CHAIN_MAX, Entity, EntityId, Flag, Limit, LimitSource, check_limits};
 
 use crate::{
     EntityUpdate, Level, LevelConfig, LimitsChange, MemberConfig, MemberKey, Namespace,
@@ -42,7 +42,7 @@ impl MemberConfig {
         cascades_to: Option<EntityId>,
         levels: &[Option<L>; 4],
         limits: impl Fn(&L) -> Result<Option<Arc<[Limit]>>, E>,
-        flag: impl Fn(&L) -> Result<Option<bool>, E>,
+        flag: impl Fn(&L) -> Result<Option<Flag>, E>,
     ) -> Result<MemberConfig, E> {
         let mut in_force = None;
         for (stored, source) in levels.iter().zip(SOURCES) {
@@ -53,10 +53,10 @@ impl MemberConfig {
             }
         }
         let decisive = decisive_flag(levels[..3].iter().map(Option::as_ref), flag)?;
-        let disabled_by = decisive
-            .filter(|(disabled, _)| *disabled)
-            .and_then(|(_, place)| key.levels().into_iter().nth(place));
-        Ok(MemberConfig { cascades_to, limits: in_force, disabled_by })
+        let blocked_by = decisive
+            .filter(|(flag, _)| flag.blocks())
+            .and_then(|(flag, place)| Some((flag, key.levels().into_iter().nth(place)?)));
+        Ok(MemberConfig { cascades_to, limits: in_force, blocked_by })
     }
 }
 
@@ -64,8 +64,8 @@ impl MemberConfig {
 /// first three of [`MemberKey::levels`]: the system has no flag.
 pub fn decisive_flag<'a, L: 'a, E>(
     levels: impl IntoIterator<Item = Option<&'a L>>,
-    flag: impl Fn(&'a L) -> Result<Option<bool>, E>,
-) -> Result<Option<(bool, usize)>, E> {
+    flag: impl Fn(&'a L) -> Result<Option<Flag>, E>,
+) -> Result<Option<(Flag, usize)>, E> {
     for (place, level) in levels.into_iter().enumerate() {
         if let Some(flag) = level.map(&flag).transpose()?.flatten() {
             return Ok(Some((flag, place)));
@@ -111,7 +111,7 @@ impl Level {
     pub fn check_flag(&self) -> Result<(), StoreError> {
         match self {
             Level::System => Err(StoreError::invalid(
-                "set_disabled",
+                "set_flag",
                 "the system level cannot be disabled; disable a resource or an entity",
             )),
             Level::Resource(_) | Level::Entity(_) | Level::EntityResource(..) => Ok(()),
@@ -129,7 +129,7 @@ impl LevelConfig {
     /// True when nothing is left to store.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.limits.is_empty() && self.disabled.is_none()
+        self.limits.is_empty() && self.flag.is_none()
     }
 
     /// Replaces the limits whole. The flag stays, and so does an outage policy that the change does

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 
-use zae_limiter_core::{Entity, EntityId, TimeMs};
+use zae_limiter_core::{Entity, EntityId, Flag, TimeMs};
 use zae_limiter_store::{
     Adjusted, Ancestor, BoxFuture, BucketDelta, Change, Clock, ConsumeOutcome, ConsumeRequest,
     DeletedEntity, Level, LimitsChange, ManualClock, MemberKey, NewEntity, ResetRequest,
@@ -455,20 +455,20 @@ impl StoreWrapper for JournalStore {
         })
     }
 
-    fn set_disabled<'a>(
+    fn set_flag<'a>(
         &'a self,
         level: &'a Level,
-        disabled: Option<bool>,
+        flag: Option<Flag>,
         change: &'a Change,
     ) -> StoreFuture<'a, u64> {
         Box::pin(async move {
-            let answer = finish(self.inner.set_disabled(level, disabled, change))?;
+            let answer = finish(self.inner.set_flag(level, flag, change))?;
             self.landed(change.at, |state| {
                 state.note(
                     change.at,
-                    format!("{} {level} disabled: {disabled:?}, {answer} buckets", self.namespace),
+                    format!("{} {level} flag: {flag:?}, {answer} buckets", self.namespace),
                 );
-                let verdict = state.oracle.set_disabled(&self.namespace, level, disabled, answer);
+                let verdict = state.oracle.set_flag(&self.namespace, level, flag, answer);
                 state.broken = state.broken.take().or(verdict.err());
             });
             Ok(answer)

@@ -19,8 +19,8 @@
 use std::sync::Arc;
 
 use zae_limiter_core::{
-    AuditEvent, Entity, EntityId, LimitName, NamespaceId, NamespaceName, Principal, ResourceName,
-    UsageSnapshot, UsageSummary,
+    AuditEvent, Entity, EntityId, Flag, LimitName, NamespaceId, NamespaceName, Principal,
+    ResourceName, UsageSnapshot, UsageSummary,
 };
 use zae_limiter_store::{
     AuditQuery, BucketView, DeletedEntity, EntityDraft, EntityUpdate, Level, LevelConfig,
@@ -290,6 +290,12 @@ impl RateLimiter {
     pub fn clear_disabled(&self, level: &Level) -> Result<Reached, Error> {
         let level = level.clone();
         self.wait(|limiter| async move { limiter.clear_disabled(&level).await })
+    }
+
+    /// See [`crate::RateLimiter::set_flag`].
+    pub fn set_flag(&self, level: &Level, flag: Option<Flag>) -> Result<Reached, Error> {
+        let level = level.clone();
+        self.wait(|limiter| async move { limiter.set_flag(&level, flag).await })
     }
 
     /// See [`crate::RateLimiter::reset`].

@@ -4,8 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use zae_limiter_core::{
-    EntityId, EntityTextError, LimitError, LimitName, NameError, RateLimitExceeded, ResourceName,
-    Wait,
+    EntityId, EntityTextError, Flag, LimitError, LimitName, NameError, RateLimitExceeded,
+    ResourceName, Wait,
 };
 use zae_limiter_store::{Level, StoreError, StoreErrorKind};
 
@@ -82,25 +82,23 @@ pub struct NoLimits {
     pub resource: ResourceName,
 }
 
-/// An administrator has disabled this.
+/// An administrator has disabled the entity or the resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disabled {
-    /// The member of the chain that is disabled.
+    /// The member of the chain whose takes are blocked.
     pub entity: EntityId,
     /// The resource asked for.
     pub resource: ResourceName,
-    /// The level that is disabled; `None` when the bucket said so and not the configuration.
+    /// The flag that blocks.
+    pub flag: Flag,
+    /// The level with the flag; `None` when the bucket said so and not the configuration.
     pub level: Option<Level>,
 }
 
 impl fmt::Display for Disabled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.level {
-            Some(level) => {
-                write!(f, "{} on {} is disabled at level: {level}", self.entity, self.resource)
-            }
-            None => write!(f, "{} on {} is disabled", self.entity, self.resource),
-        }
+        write!(f, "{} on {} is {}", self.entity, self.resource, self.flag)?;
+        self.level.as_ref().map_or(Ok(()), |level| write!(f, " at level: {level}"))
     }
 }
 

@@ -78,10 +78,10 @@ pub use limiter::{
 
 pub use zae_limiter_core as domain;
 pub use zae_limiter_core::{
-    AuditAction, AuditEvent, AuditSubject, Entity, EntityId, EventId, IntoName, Limit, LimitError,
-    LimitName, LimitSource, LimitStatus, Milli, NameError, NamespaceId, NamespaceName, Principal,
-    RateLimitExceeded, ResourceName, TimeMs, UsageSnapshot, UsageSummary, UsageWindow, Wait,
-    WaitMs,
+    AuditAction, AuditEvent, AuditSubject, Entity, EntityId, EventId, Flag, IntoName, Limit,
+    LimitError, LimitName, LimitSource, LimitStatus, Milli, NameError, NamespaceId, NamespaceName,
+    Principal, RateLimitExceeded, ResourceName, TimeMs, UsageSnapshot, UsageSummary, UsageWindow,
+    Wait, WaitMs,
 };
 #[cfg(feature = "dynamodb")]
 pub use zae_limiter_dynamodb as dynamodb;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use zae_limiter_core::{
-    AuditEvent, Entity, Limit, LimitStatus, RateLimitExceeded, UsageSnapshot, Wait, rfc3339,
+    AuditEvent, Entity, Flag, Limit, LimitStatus, RateLimitExceeded, UsageSnapshot, Wait, rfc3339,
 };
 use zae_limiter_store::{BucketView, LevelConfig, Namespace};
 
@@ -152,7 +152,7 @@ impl From<&LevelConfig> for LevelForm {
     fn from(level: &LevelConfig) -> LevelForm {
         LevelForm {
             limits: level.limits.iter().map(LimitForm::from).collect(),
-            disabled: level.disabled,
+            disabled: level.flag.map(Flag::blocks),
             on_unavailable: level.on_unavailable.map(|policy| policy.as_str()),
             version: level.version,
         }
@@ -179,7 +179,7 @@ pub fn resolved(resolved: &Resolved) -> Vec<ResolvedForm> {
         entity_id: member.entity.to_string(),
         limits: member.limits.iter().map(LimitForm::from).collect(),
         source: member.source.map(|source| source.as_str()),
-        disabled_by: member.disabled_by.as_ref().map(ToString::to_string),
+        disabled_by: member.blocked_by.as_ref().map(|(_, level)| level.to_string()),
     };
     resolved.members.iter().map(form).collect()
 }
@@ -258,7 +258,7 @@ impl From<&BucketView> for BucketForm {
         BucketForm {
             entity_id: bucket.entity.to_string(),
             resource: bucket.resource.to_string(),
-            disabled: bucket.state.disabled,
+            disabled: bucket.state.flag.blocks(),
             refilled_at: rfc3339(bucket.state.refilled_at),
             expires_at: bucket.state.expires_at().map(rfc3339),
             limits: bucket.state.limits().iter().map(limit).collect(),

@@ -1,7 +1,7 @@
 //! `entity …`.
 
 use clap::{ArgGroup, Args, Subcommand};
-use zae_limiter::{EntityId, LimitName, ResourceName};
+use zae_limiter::{EntityId, Flag, LimitName, ResourceName};
 
 use super::level::{EntityFlagArgs, EntityLevelArgs, LevelArgs, LimitsArgs, of_entity};
 use super::shared::{ConfirmArgs, Confirmed, PageArgs};
@@ -75,8 +75,12 @@ impl EntityCommand {
             EntityCommand::ListResources(args) => entity_list_resources::run(context, args).await,
             EntityCommand::Buckets(args) => entity_buckets::run(context, args).await,
             EntityCommand::Reset(args) => entity_reset::run(context, args).await,
-            EntityCommand::Disable(args) => level::flag(context, args.into(), Some(true)).await,
-            EntityCommand::Enable(args) => level::flag(context, args.into(), Some(false)).await,
+            EntityCommand::Disable(args) => {
+                level::flag(context, args.into(), Some(Flag::Disabled)).await
+            }
+            EntityCommand::Enable(args) => {
+                level::flag(context, args.into(), Some(Flag::Enabled)).await
+            }
             EntityCommand::ClearDisabled(args) => level::flag(context, args.into(), None).await,
         }
     }

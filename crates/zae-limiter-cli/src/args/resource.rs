@@ -1,7 +1,7 @@
 //! `resource …`.
 
 use clap::{ArgGroup, Args, Subcommand};
-use zae_limiter::{Level, LimitName, ResourceName};
+use zae_limiter::{Flag, Level, LimitName, ResourceName};
 
 use super::level::{LimitsArgs, ResourceLevelArgs};
 use super::shared::{Confirmed, PageArgs};
@@ -34,8 +34,8 @@ pub(crate) enum ResourceCommand {
 
 impl ResourceCommand {
     pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<Exit> {
-        let flag = async |args: ResourceLevelArgs, disabled| {
-            level::flag(context, Level::from(args).into(), disabled).await
+        let flag = async |args: ResourceLevelArgs, of| {
+            level::flag(context, Level::from(args).into(), of).await
         };
         match self {
             ResourceCommand::SetDefaults(args) => {
@@ -47,8 +47,8 @@ impl ResourceCommand {
             }
             ResourceCommand::List(args) => resource_list::run(context, args).await,
             ResourceCommand::Capacity(args) => resource_capacity::run(context, args).await,
-            ResourceCommand::Disable(args) => flag(args, Some(true)).await,
-            ResourceCommand::Enable(args) => flag(args, Some(false)).await,
+            ResourceCommand::Disable(args) => flag(args, Some(Flag::Disabled)).await,
+            ResourceCommand::Enable(args) => flag(args, Some(Flag::Enabled)).await,
             ResourceCommand::ClearDisabled(args) => flag(args, None).await,
         }
     }

@@ -1,7 +1,7 @@
 //! `entity buckets`.
 
 use zae_limiter::wire::BucketForm;
-use zae_limiter::{BucketView, Milli};
+use zae_limiter::{BucketView, Flag, Milli};
 
 use super::shared::listing::{self, Listing};
 use crate::args::entity::EntityPageArgs;
@@ -33,10 +33,10 @@ fn table(buckets: &[BucketView]) -> Table {
     for bucket in buckets {
         for limit in bucket.state.limits() {
             let available = limit.balance.floor_tokens();
-            let (state, tone) = match (bucket.state.disabled, available < 0) {
-                (true, _) => ("disabled", Tone::Bad),
-                (false, true) => ("in debt", Tone::Warning),
-                (false, false) => ("-", Tone::Plain),
+            let (state, tone) = match (bucket.state.flag, available < 0) {
+                (Flag::Disabled, _) => ("disabled", Tone::Bad),
+                (Flag::Enabled, true) => ("in debt", Tone::Warning),
+                (Flag::Enabled, false) => ("-", Tone::Plain),
             };
             table.row([
                 Cell::plain(&bucket.resource),

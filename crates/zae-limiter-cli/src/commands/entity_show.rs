@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use zae_limiter::ResourceName;
 use zae_limiter::wire::EntityForm;
+use zae_limiter::{Flag, ResourceName};
 
 use super::shared::{entities, flags};
 use crate::args::entity::EntityIdArgs;
@@ -18,18 +18,23 @@ pub(crate) async fn run(context: &Context<'_>, args: EntityIdArgs) -> anyhow::Re
     let Some(entity) = limiter.entity(args.id.clone()).await? else {
         return Err(entities::missing(context, &args.id).into());
     };
-    let disabled =
-        flags::of_entities(&limiter, std::slice::from_ref(&args.id)).await?.pop().flatten();
+    let own = flags::of_entities(&limiter, std::slice::from_ref(&args.id)).await?.pop().flatten();
     let on_resources = flags::on_resources(&limiter, &args.id).await?;
     let mut fields = view::entity_fields(&entity);
-    fields.push(("disabled", view::flag(disabled)));
-    let flag = |(resource, off): &(ResourceName, bool)| {
-        if *off { format!("yes on {resource}") } else { format!("no, enabled on {resource}") }
+    fields.push(("disabled", view::flag(own)));
+    let flag = |(resource, flag): &(ResourceName, Flag)| match flag {
+        Flag::Disabled => format!("yes on {resource}"),
+        Flag::Enabled => format!("no, enabled on {resource}"),
     };
     fields.extend(on_resources.iter().map(|found| ("", Cell::plain(flag(found)))));
-    let on_resources =
-        on_resources.iter().map(|(resource, off)| (resource.to_string(), *off)).collect();
-    let form = Form { entity: EntityForm::from(&entity), disabled, disabled_on: on_resources };
+    let form = Form {
+        entity: EntityForm::from(&entity),
+        disabled: own.map(Flag::blocks),
+        disabled_on: on_resources
+            .iter()
+            .map(|(resource, flag)| (resource.to_string(), flag.blocks()))
+            .collect(),
+    };
     context.printer.answer(&form, &Text::new().fields(fields))?;
     Ok(Exit::Ok)
 }

@@ -4,7 +4,8 @@
 use serde::Serialize;
 use zae_limiter::wire::LevelForm;
 use zae_limiter::{
-    ErrorKind, Level, Limit, LimitName, LimitsChange, OnUnavailable, RateLimiter, StoreErrorKind,
+    ErrorKind, Flag, Level, Limit, LimitName, LimitsChange, OnUnavailable, RateLimiter,
+    StoreErrorKind,
 };
 
 use super::shared::entities;
@@ -181,13 +182,13 @@ struct FlagForm {
     still_disabled: Vec<String>,
 }
 
-/// Disables (`Some(true)`), enables (`Some(false)`) or lets a level inherit (`None`).
+/// Sets the flag of a level, or lets the level inherit (`None`).
 ///
 /// The command does not ask: it can be undone, and a runaway client has to be stopped in a hurry.
 pub(crate) async fn flag(
     context: &Context<'_>,
     args: LevelArgs,
-    disabled: Option<bool>,
+    flag: Option<Flag>,
 ) -> anyhow::Result<Exit> {
     let limiter = context.open().await?;
     entities::check(context, &limiter, &args).await?;
@@ -198,21 +199,16 @@ pub(crate) async fn flag(
         crate::patience::told();
     }
     let level = args.level;
-    let (done, reached) = match disabled {
-        Some(true) => ("disabled", limiter.disable(&level).await?),
-        Some(false) => ("enabled", limiter.enable(&level).await?),
-        None => ("cleared the flag of", limiter.clear_disabled(&level).await?),
-    };
+    let reached = limiter.set_flag(&level, flag).await?;
+    let done = flag.map_or("cleared the flag of", Flag::as_str);
+    let blocks = flag.is_some_and(Flag::blocks);
     let seconds = reached.binds_within.as_secs();
     let form = FlagForm {
         name: (&level).into(),
-        disabled,
+        disabled: flag.map(Flag::blocks),
         buckets: reached.buckets,
         binds_within_seconds: (seconds > 0).then_some(seconds),
-        still_disabled: match disabled {
-            Some(true) => Vec::new(),
-            _ => still_disabled(&limiter, &level).await,
-        },
+        still_disabled: if blocks { Vec::new() } else { still_disabled(&limiter, &level).await },
     };
     let noun = if form.buckets == 1 { "bucket" } else { "buckets" };
     let rest = form.binds_within_seconds.map_or_else(String::new, |seconds| {
@@ -223,7 +219,7 @@ pub(crate) async fn flag(
     for who in &form.still_disabled {
         context.printer.warning(&format!("{who}: its calls are still refused"));
     }
-    if disabled != Some(true) {
+    if !blocks {
         note_about_caches(context);
     }
     Ok(Exit::Ok)
@@ -237,11 +233,11 @@ async fn still_disabled(limiter: &RateLimiter, level: &Level) -> Vec<String> {
         return Vec::new();
     };
     let off =
-        resolved.members.iter().filter_map(|member| Some((member, member.disabled_by.as_ref()?)));
-    off.map(|(member, by)| match member.entity == *entity {
-        true => format!("{entity} is disabled at level: {by}"),
+        resolved.members.iter().filter_map(|member| Some((member, member.blocked_by.as_ref()?)));
+    off.map(|(member, (flag, by))| match member.entity == *entity {
+        true => format!("{entity} is {flag} at level: {by}"),
         false => {
-            format!("{entity} cascades to {}, which is disabled at level: {by}", member.entity)
+            format!("{entity} cascades to {}, which is {flag} at level: {by}", member.entity)
         }
     })
     .collect()

@@ -69,8 +69,8 @@ impl DynamoStore {
                 ConsumeOutcome::Stale { member } => {
                     ConsumeOutcome::Stale { member: places[member] }
                 }
-                ConsumeOutcome::Disabled { member } => {
-                    ConsumeOutcome::Disabled { member: places[member] }
+                ConsumeOutcome::Blocked { member, flag } => {
+                    ConsumeOutcome::Blocked { member: places[member], flag }
                 }
                 ConsumeOutcome::Contended { retry_after, reports } => {
                     ConsumeOutcome::Contended { retry_after, reports: in_the_chain(reports) }
@@ -212,14 +212,17 @@ impl DynamoStore {
         let Some(image) = &look.image else {
             // It is refused either way: what was read a moment ago is good enough to say why.
             let configured = self.member(asked.member, Trust::BEFORE_CREATE).await?;
-            return Ok(if configured.disabled_by.is_some() {
-                Taken::Disabled
+            return Ok(if configured.flag().blocks() {
+                Taken::Blocked(configured.flag())
             } else {
                 Taken::Spared(look)
             });
         };
         image.check_supported(&asked.key.pk)?;
-        if image.disabled || image.mark.is_some() || !image.carries(&asked.member.limits.limits) {
+        if image.flag.blocks()
+            || image.mark.is_some()
+            || !image.carries(&asked.member.limits.limits)
+        {
             // A take brings it up to date, or says why not.
             let Asked { member, is_ancestor, .. } = *asked;
             let spared = Asked {
@@ -268,8 +271,12 @@ impl DynamoStore {
         }
         let position =
             |of: fn(&Option<Result<Taken, StoreError>>) -> bool| taken.iter().position(of);
-        if let Some(member) = position(|taken| matches!(taken, Some(Ok(Taken::Disabled)))) {
-            return Ok(ConsumeOutcome::Disabled { member });
+        let blocked = taken.iter().zip(0..).find_map(|(taken, member)| match taken {
+            Some(Ok(Taken::Blocked(flag))) => Some(ConsumeOutcome::Blocked { member, flag: *flag }),
+            _ => None,
+        });
+        if let Some(blocked) = blocked {
+            return Ok(blocked);
         }
         // What one member has decided stands, whatever became of the others: an outage elsewhere
         // must not let it pass.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use zae_limiter_core::{ConfigStamp, TimeMs};
+use zae_limiter_core::{ConfigStamp, Flag, TimeMs};
 use zae_limiter_store::{LimitsInForce, MemberKey, MemberTake, StoreError, StoreErrorKind};
 
 use crate::DynamoStore;
@@ -23,7 +23,7 @@ pub(crate) struct New<'a> {
     pub(crate) limits: &'a LimitsInForce,
     /// Taken or charged on the way.
     pub(crate) amounts: &'a [Amount<'a>],
-    pub(crate) disabled: bool,
+    pub(crate) flag: Flag,
     pub(crate) nonce: &'a Nonce,
     pub(crate) now: TimeMs,
 }
@@ -32,7 +32,7 @@ pub(crate) struct New<'a> {
 pub(crate) enum MayCreate {
     /// It may, and whose it will be; `None` for an entity without a record.
     Yes(Option<Arc<Owner>>),
-    Disabled,
+    Blocked(Flag),
     /// The configuration has changed since the caller read its limits.
     Stale,
 }
@@ -53,7 +53,7 @@ impl DynamoStore {
             owner: bucket.owner.cloned(),
             limits: bucket.limits.clone(),
             amounts: amounts.map(|amount| (amount.limit.name().clone(), amount.milli)).collect(),
-            disabled: bucket.disabled,
+            flag: bucket.flag,
             nonce: bucket.nonce.clone(),
             now: bucket.now,
         };
@@ -73,7 +73,7 @@ impl DynamoStore {
         })?;
         let found = self.member(member, Trust::BEFORE_CREATE).await?;
         Ok(match verdict(&found, member) {
-            Verdict::Disabled => MayCreate::Disabled,
+            Verdict::Blocked(flag) => MayCreate::Blocked(flag),
             Verdict::Different => MayCreate::Stale,
             Verdict::Same => MayCreate::Yes(found.owner),
         })
@@ -97,8 +97,9 @@ impl DynamoStore {
         let amounts = amounts_of(member, |milli| milli > 0);
         // Off first: that what was taken stays taken is the smaller harm of the two.
         let answer = match found {
-            Ok(Verdict::Disabled) => {
-                self.disable_new_bucket(member, key).await.map(|()| Some(Taken::Disabled))
+            Ok(Verdict::Blocked(flag)) => {
+                let flagged = self.flag_new_bucket(member, key, flag).await;
+                flagged.map(|()| Some(Taken::Blocked(flag)))
             }
             Ok(Verdict::Same | Verdict::Different) => Ok(Some(Taken::Stale)),
             Err(error) => Err(error),

@@ -6,7 +6,9 @@
 //! each one by ADD (still below its capacity) or FILL (full).
 
 use smallvec::SmallVec;
-use zae_limiter_core::{Limit, LimitName, LimitParams, LimitSource, Take, TimeMs, time_to_fill_ms};
+use zae_limiter_core::{
+    Flag, Limit, LimitName, LimitParams, LimitSource, Take, TimeMs, time_to_fill_ms,
+};
 use zae_limiter_store::{LimitsInForce, StoreError};
 
 use crate::bucket::image::Image;
@@ -54,7 +56,7 @@ pub(crate) enum Step {
     /// A limit is short.
     Refuse,
     /// The bucket is switched off.
-    Disabled,
+    Blocked(Flag),
     /// The bucket has other parameters than the caller: read the configuration again.
     Reread,
     /// The item takes no more writes for now.
@@ -112,9 +114,9 @@ impl<'a> Debit<'a> {
             }
         };
         image.check_supported(&self.key.pk)?;
-        if image.disabled {
+        if image.flag.blocks() {
             return Ok(if is_recent {
-                Step::Disabled
+                Step::Blocked(image.flag)
             } else {
                 self.probed(image, may_sync, is_outdated, now)
             });
@@ -161,7 +163,7 @@ impl<'a> Debit<'a> {
     /// Whether [`plan`](Debit::plan) would refuse on this image, were it recent. Builds no write:
     /// every take asks.
     pub(crate) fn is_refused_by(&self, image: &Image, now: TimeMs) -> bool {
-        let is_plain = image.unsupported.is_none() && !image.disabled && image.mark.is_none();
+        let is_plain = image.unsupported.is_none() && !image.flag.blocks() && image.mark.is_none();
         is_plain && image.carries(&self.limits.limits) && self.is_short(image, now)
     }
 

@@ -7,7 +7,8 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use smallvec::SmallVec;
 use smol_str::SmolStr;
 use zae_limiter_core::{
-    BucketState, ConfigStamp, Limit, LimitName, LimitParams, LimitState, Milli, TimeMs, is_fold,
+    BucketState, ConfigStamp, Flag, Limit, LimitName, LimitParams, LimitState, Milli, TimeMs,
+    is_fold,
 };
 use zae_limiter_store::{StoreError, StoreErrorKind};
 
@@ -127,7 +128,7 @@ pub(crate) struct Image {
     pub(crate) expires_s: Option<i64>,
     /// Left by a foreign writer of parameters.
     pub(crate) mark: Option<i64>,
-    pub(crate) disabled: bool,
+    pub(crate) flag: Flag,
     /// How often `disabled` was written.
     pub(crate) flag_count: Option<i64>,
     /// The nonce of the last take or charge.
@@ -255,7 +256,7 @@ impl Image {
             shard_count,
             expires_s: number(attr::TTL, parts.ttl)?,
             mark: number(attr::MARK, parts.vu)?,
-            disabled: disabled(item, parts.disabled)?,
+            flag: flag(item, parts.disabled)?,
             flag_count: number(attr::FLAG_COUNT, parts.fv)?,
             last_nonce: parts.lw.and_then(|value| value.as_s().ok()).map(SmolStr::new),
             config_read_at: number(attr::CONFIG_READ_AT, parts.ca)?,
@@ -493,7 +494,7 @@ impl Image {
             state.restore_gap(&limit.name, Milli(limit.gap));
         }
         state.set_expires_at(self.expires_s.map(|seconds| TimeMs(seconds.saturating_mul(1000))));
-        state.disabled = self.disabled;
+        state.flag = self.flag;
         state
     }
 }
@@ -512,10 +513,10 @@ impl ImageLimit {
 }
 
 /// A bucket is enabled when it has no attribute `disabled`; every take pins that absence.
-fn disabled(item: &Item, found: Option<&AttributeValue>) -> Result<bool, StoreError> {
+fn flag(item: &Item, found: Option<&AttributeValue>) -> Result<Flag, StoreError> {
     match found {
-        None => Ok(false),
-        Some(AttributeValue::Bool(true)) => Ok(true),
+        None => Ok(Flag::Enabled),
+        Some(AttributeValue::Bool(true)) => Ok(Flag::Disabled),
         Some(other) => {
             let problem = format!(
                 "is {}, not true; enable its entity or resource again to take it away",

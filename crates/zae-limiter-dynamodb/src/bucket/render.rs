@@ -10,8 +10,8 @@ use crate::records::attr::{self, of_limit};
 use crate::records::keys;
 
 use crate::bucket::write::{
-    Becomes, BucketWrite, Ceiling, Change, ExpiryPin, FlagPin, Form, ItemChange, Line, LineForm,
-    NewBucket, Pin, Pins, RefilledAt, Room, To,
+    Becomes, BucketWrite, Ceiling, Change, ExpiryPin, FlagChange, FlagPin, Form, ItemChange, Line,
+    LineForm, NewBucket, Pin, Pins, RefilledAt, Room, To,
 };
 use crate::bucket::writers::breaches;
 use crate::table::{
@@ -340,10 +340,10 @@ impl Draft {
         if item.clears_mark {
             self.actions.push(Action::Remove(attr::MARK.into()));
         }
-        if let Some(flag) = item.flag {
-            let disabled = if flag.disabled { To::Set(true) } else { To::Remove };
+        if let Some(FlagChange { flag, count }) = item.flag {
+            let disabled = if flag.blocks() { To::Set(true) } else { To::Remove };
             self.to(attr::DISABLED, disabled, AttributeValue::Bool);
-            self.set(attr::FLAG_COUNT, number(flag.count));
+            self.set(attr::FLAG_COUNT, number(count));
         }
         match item.room {
             Room::Uncounted => {}
@@ -436,7 +436,7 @@ fn item(bucket: &NewBucket) -> Item {
     if let Some(pinc) = owner.and_then(|owner| owner.pinc.as_ref()) {
         put(attr::PINC, text(pinc.as_str()));
     }
-    if bucket.disabled {
+    if bucket.flag.blocks() {
         put(attr::DISABLED, AttributeValue::Bool(true));
         // A delayed write of a flag that was meant for a bucket before this one must not enable
         // this one.

@@ -30,10 +30,9 @@ impl DynamoStore {
         // Every member must be known, or a switched-off one would go unsaid.
         let recent = |asked: &'a Asked<'_>| {
             let look = asked.seen.as_deref().filter(|look| self.is_recent(look, now))?;
-            let image = look
-                .image
-                .as_ref()
-                .filter(|image| !image.disabled && image.carries(&asked.member.limits.limits))?;
+            let image = look.image.as_ref().filter(|image| {
+                !image.flag.blocks() && image.carries(&asked.member.limits.limits)
+            })?;
             Some((look, image))
         };
         let known: SmallVec<[(&Seen, &Image); 2]> = asked.iter().map_while(recent).collect();
@@ -176,16 +175,18 @@ impl DynamoStore {
         {
             let look = self.note(key, item.as_ref(), moment)?;
             let Some(image) = &look.image else {
-                if self.is_disabled(member).await? {
-                    return Ok(ConsumeOutcome::Disabled { member: index });
+                let flag = self.configured_flag(member).await?;
+                if flag.blocks() {
+                    return Ok(ConsumeOutcome::Blocked { member: index, flag });
                 }
                 states.push(state_of(member, None, now));
                 continue;
             };
             image.check_supported(&key.pk)?;
-            if image.disabled {
-                if self.is_disabled(member).await? {
-                    return Ok(ConsumeOutcome::Disabled { member: index });
+            if image.flag.blocks() {
+                let flag = self.configured_flag(member).await?;
+                if flag.blocks() {
+                    return Ok(ConsumeOutcome::Blocked { member: index, flag });
                 }
                 // As a take does: a flag that was left behind does not count. Nor is it remembered,
                 // or the next take would be told.

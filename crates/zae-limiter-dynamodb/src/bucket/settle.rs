@@ -145,7 +145,7 @@ impl DynamoStore {
                             owner: found.owner.as_ref(),
                             limits: &limits,
                             amounts: charge.amounts,
-                            disabled: found.disabled_by.is_some(),
+                            flag: found.flag(),
                             nonce: charge.nonce,
                             // Reading took its time: it was full as of now, not as of then.
                             now: exchange.now(),

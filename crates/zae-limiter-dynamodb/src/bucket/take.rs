@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use zae_limiter_core::{LimitSource, TimeMs, Wait, WaitMs, time_to_fill_ms};
+use zae_limiter_core::{Flag, LimitSource, TimeMs, Wait, WaitMs, time_to_fill_ms};
 use zae_limiter_store::{MemberKey, MemberTake, StoreError};
 
 use crate::DynamoStore;
@@ -30,7 +30,7 @@ pub(crate) enum Taken {
     /// A limit is short.
     Refused(Refusal),
     /// The bucket is disabled.
-    Disabled,
+    Blocked(Flag),
     /// The caller's limits are older than the bucket's.
     Stale,
     /// Others were faster, again and again.
@@ -150,9 +150,12 @@ impl DynamoStore {
         Ok(knows_more(member, look, image) || matches!(self.reread(member).await?, Verdict::Same))
     }
 
-    /// True when a bucket of this member would be made disabled.
-    pub(crate) async fn is_disabled(&self, member: &MemberTake<'_>) -> Result<bool, StoreError> {
-        Ok(self.member(member, Trust::NOTHING).await?.disabled_by.is_some())
+    /// The flag that a bucket of this member would be made with.
+    pub(crate) async fn configured_flag(
+        &self,
+        member: &MemberTake<'_>,
+    ) -> Result<Flag, StoreError> {
+        Ok(self.member(member, Trust::NOTHING).await?.flag())
     }
 
     pub(crate) async fn member(
@@ -240,7 +243,7 @@ impl<'a> OneTake<'a> {
                 Step::Take(write) | Step::Prepare(write) => Next::Send(write),
                 Step::Create => Box::pin(self.create()).await?,
                 Step::Refuse => Box::pin(self.refuse()).await?,
-                Step::Disabled => Box::pin(self.disabled()).await?,
+                Step::Blocked(flag) => Box::pin(self.blocked(flag)).await?,
                 Step::Reread => Box::pin(self.reread()).await?,
                 Step::Nothing => Next::Answer(Taken::Spared(self.last_look()?)),
                 Step::Contended => Next::GiveUp,
@@ -291,7 +294,7 @@ impl<'a> OneTake<'a> {
             && self.store.shared.options.fast_grace_ms > 0;
         View::Known {
             image,
-            is_recent: is_recent && (image.disabled || may_refuse),
+            is_recent: is_recent && (image.flag.blocks() || may_refuse),
             may_sync: self.is_proven || knows_more(self.asked.member, look, image),
             is_crowded: look.is_crowded,
             is_outdated,
@@ -334,7 +337,7 @@ impl<'a> OneTake<'a> {
         if self.owner.is_none() {
             match self.store.may_create(member).await? {
                 MayCreate::Yes(found) => self.owner = Some(found),
-                MayCreate::Disabled => return Ok(Next::Answer(Taken::Disabled)),
+                MayCreate::Blocked(flag) => return Ok(Next::Answer(Taken::Blocked(flag))),
                 MayCreate::Stale => return Ok(Next::Answer(Taken::Stale)),
             }
         }
@@ -342,7 +345,7 @@ impl<'a> OneTake<'a> {
             owner: self.owner.as_ref().and_then(|owner| owner.as_ref()),
             limits: member.limits,
             amounts: &amounts_of(member, |_| true),
-            disabled: false,
+            flag: Flag::Enabled,
             nonce: self.nonce,
             // Reading took its time: the bucket is full as of now, not as of then.
             now: self.exchange.now(),
@@ -374,12 +377,13 @@ impl<'a> OneTake<'a> {
 
     /// The bucket says that it is disabled. From memory that is just passed on; an operation that
     /// has asked the bucket also asks the configuration, which is what counts.
-    async fn disabled(&mut self) -> Result<Next, StoreError> {
+    async fn blocked(&mut self, flag: Flag) -> Result<Next, StoreError> {
         let Asked { member, key, .. } = self.asked;
         let image = self.exchange.image().filter(|_| self.exchange.is_fresh);
-        let Some(image) = image else { return Ok(Next::Answer(Taken::Disabled)) };
-        if self.store.reconcile_flag(member, key, image).await? {
-            return Ok(Next::Answer(Taken::Disabled));
+        let Some(image) = image else { return Ok(Next::Answer(Taken::Blocked(flag))) };
+        let flag = self.store.reconcile_flag(member, key, image).await?;
+        if flag.blocks() {
+            return Ok(Next::Answer(Taken::Blocked(flag)));
         }
         self.look().await?;
         self.exchange.races += 1;
@@ -394,7 +398,7 @@ impl<'a> OneTake<'a> {
                 Next::Choose
             }
             Verdict::Different => Next::Answer(Taken::Stale),
-            Verdict::Disabled => Next::Answer(Taken::Disabled),
+            Verdict::Blocked(flag) => Next::Answer(Taken::Blocked(flag)),
         })
     }
 

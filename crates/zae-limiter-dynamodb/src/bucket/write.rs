@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use smol_str::SmolStr;
-use zae_limiter_core::{EntityId, LimitName, LimitParams, ResourceName, TimeMs};
+use zae_limiter_core::{EntityId, Flag, LimitName, LimitParams, ResourceName, TimeMs};
 use zae_limiter_store::LimitsInForce;
 
 use crate::admin::entity::Owner;
@@ -225,8 +225,8 @@ pub enum To<T> {
 /// A new value of the flag `disabled`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlagChange {
-    /// Whether the bucket is disabled from now on.
-    pub disabled: bool,
+    /// The flag from now on.
+    pub flag: Flag,
     /// How often the flag has been written, this write included.
     pub count: i64,
 }
@@ -391,8 +391,8 @@ pub struct NewBucket {
     pub(crate) limits: LimitsInForce,
     /// Taken or charged on the way.
     pub(crate) amounts: SmallVec<[(LimitName, i64); 2]>,
-    /// Disabled from its first moment.
-    pub(crate) disabled: bool,
+    /// The flag from its first moment on.
+    pub(crate) flag: Flag,
     pub(crate) nonce: Nonce,
     pub(crate) now: TimeMs,
 }

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::future::join_all;
 use smallvec::SmallVec;
+use zae_limiter_core::Flag;
 use zae_limiter_store::{Level, MemberTake, StoreError, StoreErrorKind};
 
-use super::{Trust, decisive_flag};
+use super::decisive_flag;
 use crate::DynamoStore;
 use crate::admin::change::too_busy;
 use crate::bucket::image::Image;
@@ -22,7 +23,7 @@ use crate::table::page::{Listing, Walk};
 use crate::table::retry::Refused;
 use crate::table::{Index, Item, Key};
 
-const OPERATION: &str = "set_disabled";
+const OPERATION: &str = "set_flag";
 
 /// How often the buckets are looked for. Indexes lag behind; a bucket made while the flag was being
 /// stored shows up in the second pass, one made later reads the flag itself.
@@ -49,7 +50,7 @@ impl SeenFlag {
 
     /// That of an image.
     pub(crate) fn in_image(image: &Image) -> SeenFlag {
-        SeenFlag { is_set: image.disabled, count: image.flag_count }
+        SeenFlag { is_set: image.flag.blocks(), count: image.flag_count }
     }
 
     /// That of a bucket which was made, switched on, a moment ago.
@@ -64,9 +65,9 @@ impl SeenFlag {
 /// configuration, finds another count and fails. Example: an administrator switches off and sees
 /// count 3; another one switches on, sees count 3 as well and writes 4; the first write arrives now
 /// and is refused.
-pub(crate) fn write_flag(key: Key, seen: SeenFlag, disabled: bool) -> BucketWrite {
+pub(crate) fn write_flag(key: Key, seen: SeenFlag, flag: Flag) -> BucketWrite {
     let SeenFlag { is_set, count } = seen;
-    let flag = FlagChange { disabled, count: count.unwrap_or(0).saturating_add(1) };
+    let flag = FlagChange { flag, count: count.unwrap_or(0).saturating_add(1) };
     let change = Change {
         nonce: None,
         pins: Pins { flag: FlagPin::Seen { is_set, count }, ..Pins::THERE },
@@ -77,19 +78,20 @@ pub(crate) fn write_flag(key: Key, seen: SeenFlag, disabled: bool) -> BucketWrit
 }
 
 impl DynamoStore {
-    /// Looks at the configuration of a bucket that says it is switched off. True when the
-    /// configuration says so too; when not, the flag was left behind, and is taken away unless
-    /// somebody is faster.
+    /// The flag that the configuration has for a bucket that says it is disabled. Where the
+    /// configuration says otherwise, the flag was left behind, and is taken away unless somebody is
+    /// faster.
     pub(crate) async fn reconcile_flag(
         &self,
         member: &MemberTake<'_>,
         key: &Key,
         image: &Image,
-    ) -> Result<bool, StoreError> {
-        if self.member(member, Trust::NOTHING).await?.disabled_by.is_some() {
-            return Ok(true);
+    ) -> Result<Flag, StoreError> {
+        let configured = self.configured_flag(member).await?;
+        if configured.blocks() {
+            return Ok(configured);
         }
-        let write = write_flag(key.clone(), SeenFlag::in_image(image), false);
+        let write = write_flag(key.clone(), SeenFlag::in_image(image), configured);
         match self.shared.persist("consume", || self.table().write_bucket(write.clone())).await {
             Ok(_) => tracing::warn!(
                 pk = key.pk,
@@ -99,18 +101,19 @@ impl DynamoStore {
             Err(Refused::Condition(_)) => {}
             Err(refused) => return Err(refused.into_error("consume")),
         }
-        Ok(false)
+        Ok(configured)
     }
 
-    /// Switches a bucket off that was made a moment ago, if its configuration still says so.
-    pub(crate) async fn disable_new_bucket(
+    /// Gives a flag to a bucket that was made a moment ago, if its configuration still says so.
+    pub(crate) async fn flag_new_bucket(
         &self,
         member: &MemberTake<'_>,
         key: &Key,
+        flag: Flag,
     ) -> Result<(), StoreError> {
         let mut seen = SeenFlag::OF_A_NEW_BUCKET;
         for attempt in 1..=ADMIN_ATTEMPTS_MAX {
-            let write = write_flag(key.clone(), seen, true);
+            let write = write_flag(key.clone(), seen, flag);
             let found = match self
                 .shared
                 .persist("consume", || self.table().write_bucket(write.clone()))
@@ -123,7 +126,7 @@ impl DynamoStore {
             // Gone already, or somebody has written the flag since.
             let Some(item) = found else { return Ok(()) };
             seen = SeenFlag::of(&item);
-            if seen.is_set == self.member(member, Trust::NOTHING).await?.disabled_by.is_some() {
+            if seen.is_set == self.configured_flag(member).await?.blocks() {
                 return Ok(());
             }
             self.shared.back_off(attempt).await;
@@ -257,8 +260,8 @@ async fn flag_once(
         let stored = levels(&bucket).map(|key| found.get(&key).and_then(|item| item.as_ref()));
         match decisive_flag(stored) {
             Ok(flag) => {
-                let disabled = flag.is_some_and(|(flag, _)| flag);
-                writes.push((bucket, write_flag(key, SeenFlag::of(&item), disabled)));
+                let flag = flag.map(|(flag, _)| flag).unwrap_or_default();
+                writes.push((bucket, write_flag(key, SeenFlag::of(&item), flag)));
             }
             // An entity with a flag of its own that this version does not support: not ours to
             // overrule.

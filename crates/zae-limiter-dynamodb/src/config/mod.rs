@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use zae_limiter_core::{Entity, EntityId, LimitSource, ResourceName};
+use zae_limiter_core::{Entity, EntityId, Flag, LimitSource, ResourceName};
 use zae_limiter_store::{
     Change, ConfigStore, DeletedEntity, EntityUpdate, Level, LevelConfig, LimitsChange,
     MemberConfig, MemberKey, MemberTake, NewEntity, Page, PageRequest, Resolution, StoreError,
@@ -56,8 +56,8 @@ pub(crate) enum Verdict {
     Same,
     /// Others are.
     Different,
-    /// Nothing is: the member is switched off.
-    Disabled,
+    /// Nothing is: the member has this flag.
+    Blocked(Flag),
 }
 
 impl Member {
@@ -74,8 +74,8 @@ impl Member {
                 .as_ref()
                 .is_some_and(|(limits, _)| limits[..] == member.limits.limits[..]),
         };
-        match (&self.disabled_by, is_same) {
-            (Some(_), _) => Verdict::Disabled,
+        match (&self.blocked_by, is_same) {
+            (Some((flag, _)), _) => Verdict::Blocked(*flag),
             (None, true) => Verdict::Same,
             (None, false) => Verdict::Different,
         }
@@ -106,13 +106,13 @@ fn resolve_member(
     config.cascades_to = owner.as_ref().filter(cascades).and_then(|owner| owner.parent.clone());
     if owner.as_ref().is_some_and(|owner| owner.is_leaving) {
         // Its limits are going: those that are left, or the defaults behind them, may be weaker.
-        config.disabled_by = Some(Level::Entity(key.entity.clone()));
+        config.blocked_by = Some((Flag::Disabled, Level::Entity(key.entity.clone())));
     }
     Ok(Member { owner, config })
 }
 
 /// The flag of the strongest level that has one, and which level that is.
-fn decisive_flag(levels: [Option<&Item>; 3]) -> Result<Option<(bool, usize)>, StoreError> {
+fn decisive_flag(levels: [Option<&Item>; 3]) -> Result<Option<(Flag, usize)>, StoreError> {
     zae_limiter_store::decisive_flag(levels, item::config::flag)
 }
 
@@ -209,14 +209,14 @@ impl ConfigStore for DynamoStore {
         })
     }
 
-    fn set_disabled<'a>(
+    fn set_flag<'a>(
         &'a self,
         level: &'a Level,
-        disabled: Option<bool>,
+        flag: Option<Flag>,
         change: &'a Change,
     ) -> StoreFuture<'a, u64> {
         Box::pin(async move {
-            write::set_flag(self, level, disabled, change).await?;
+            write::set_flag(self, level, flag, change).await?;
             flags::reach_buckets(self, level).await
         })
     }

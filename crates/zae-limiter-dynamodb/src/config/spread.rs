@@ -95,7 +95,7 @@ async fn reach(
         let limits = LimitsInForce::resolved(limits, source, stamp, BUCKET_TTL_MULTIPLIER);
         let is_up_to_date = image.is_in_force(&limits.limits)
             && image.expires_s.is_some() == limits.ttl_ms.is_some();
-        if image.disabled || is_up_to_date {
+        if image.flag.blocks() || is_up_to_date {
             return Ok(());
         }
         let takes: Vec<Take> = (0..)
@@ -104,7 +104,7 @@ async fn reach(
             .collect();
         let member = MemberTake { entity, resource, limits: &limits, takes: &takes, absent: &[] };
         match store.take(&store.asked(&member), moment).await? {
-            Taken::Granted(_) | Taken::Spared(_) | Taken::Refused(_) | Taken::Disabled => {
+            Taken::Granted(_) | Taken::Spared(_) | Taken::Refused(_) | Taken::Blocked(_) => {
                 return Ok(());
             }
             // Changed again, or others were faster.

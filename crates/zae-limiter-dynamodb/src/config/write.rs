@@ -2,7 +2,7 @@
 //! read. Whoever loses a race reads again.
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use zae_limiter_core::AuditAction;
+use zae_limiter_core::{AuditAction, Flag};
 use zae_limiter_store::{Change, Level, LevelConfig, LimitsChange, StoreError};
 
 use super::registry::{self, Presence};
@@ -252,20 +252,20 @@ pub(super) async fn delete_limits(
 pub(super) async fn set_flag(
     store: &DynamoStore,
     level: &Level,
-    disabled: Option<bool>,
+    flag: Option<Flag>,
     change: &Change,
 ) -> Result<(), StoreError> {
-    const OPERATION: &str = "set_disabled";
+    const OPERATION: &str = "set_flag";
     level.check_flag()?;
     for attempt in 1..=ADMIN_ATTEMPTS_MAX {
         let found = Found::read(store, level, change, OPERATION).await?;
-        if found.is_told(change, AuditAction::FlagsSet, Some(details::flag(disabled, None))) {
+        if found.is_told(change, AuditAction::FlagsSet, Some(details::flag(flag, None))) {
             return Ok(());
         }
         let version = version_action(found.next_version());
-        let becomes = match (&found.item, disabled) {
+        let becomes = match (&found.item, flag) {
             (_, Some(flag)) => Becomes::Changed(vec![
-                Action::Set(attr::DISABLED.into(), AttributeValue::Bool(flag)),
+                Action::Set(attr::DISABLED.into(), AttributeValue::Bool(flag.blocks())),
                 version,
             ]),
             (None, None) => Becomes::Nothing,
@@ -276,7 +276,7 @@ pub(super) async fn set_flag(
         };
         // A flag that this version cannot read is replaced all the same.
         let before = found.item.as_ref().and_then(|item| stored::flag(item).ok().flatten());
-        let event = found.event(AuditAction::FlagsSet, details::flag(disabled, before));
+        let event = found.event(AuditAction::FlagsSet, details::flag(flag, before));
         match found.write(OPERATION, becomes, (change, event)).await? {
             Outcome::Made => return Ok(()),
             Outcome::Lost(_) => store.shared.back_off(attempt).await,

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use zae_limiter_core::{LimitSource, Milli, Take};
+use zae_limiter_core::{Flag, LimitSource, Milli, Take};
 use zae_limiter_dynamodb::DynamoStore;
 use zae_limiter_dynamodb::table::number;
 use zae_limiter_store::{
@@ -74,12 +74,22 @@ async fn a_delayed_flag_does_not_undo_a_later_one() {
             let fair = rig.store().await;
             assert!(matches!(take(&rig, &fair).await, ConsumeOutcome::Granted(_)));
             if !first {
-                fair.set_disabled(&of_key(), Some(true), &rig.change()).await.unwrap();
+                fair.set_flag(&of_key(), Some(Flag::Disabled), &rig.change()).await.unwrap();
             }
             let slow = rig.client(rig.table.client(1).with_faults(delayed(pass)), |_| {}).await;
-            assert_eq!(slow.set_disabled(&of_key(), Some(first), &rig.change()).await.unwrap(), 1);
+            assert_eq!(
+                slow.set_flag(&of_key(), Some(Flag::from_disabled(first)), &rig.change())
+                    .await
+                    .unwrap(),
+                1
+            );
             assert_eq!(is_flagged(&rig), first);
-            assert_eq!(fair.set_disabled(&of_key(), Some(!first), &rig.change()).await.unwrap(), 1);
+            assert_eq!(
+                fair.set_flag(&of_key(), Some(Flag::from_disabled(!first)), &rig.change())
+                    .await
+                    .unwrap(),
+                1
+            );
             rig.table.land_all();
             assert_eq!(
                 is_flagged(&rig),
@@ -106,7 +116,7 @@ async fn a_delayed_flag_does_not_undo_that_of_another_product() {
         _ => Fate::Pass,
     });
     let dying = rig.client(rig.table.client(1).with_faults(faults), |_| {}).await;
-    dying.set_disabled(&of_key(), Some(false), &rig.change()).await.unwrap_err();
+    dying.set_flag(&of_key(), Some(Flag::Enabled), &rig.change()).await.unwrap_err();
     let mut item = rig.table.get(&rig.bucket("key", "gpt-4")).unwrap();
     item.insert("disabled".to_owned(), AttributeValue::Bool(true));
     rig.table.insert(&item);
@@ -123,7 +133,7 @@ async fn a_flag_that_lost_its_race_is_written_after_another_look() {
         let fair = rig.store().await;
         assert!(matches!(take(&rig, &fair).await, ConsumeOutcome::Granted(_)));
         if !disabled {
-            fair.set_disabled(&of_key(), Some(true), &rig.change()).await.unwrap();
+            fair.set_flag(&of_key(), Some(Flag::Disabled), &rig.change()).await.unwrap();
         }
         let (table, key, turns) =
             (rig.table.clone(), rig.bucket("key", "gpt-4"), AtomicU32::new(0));
@@ -140,7 +150,10 @@ async fn a_flag_that_lost_its_race_is_written_after_another_look() {
         };
         let admin = rig.client(rig.table.client(1).with_gate(Arc::new(gate)), |_| {}).await;
         assert_eq!(
-            admin.set_disabled(&of_key(), Some(disabled), &rig.change()).await.unwrap(),
+            admin
+                .set_flag(&of_key(), Some(Flag::from_disabled(disabled)), &rig.change())
+                .await
+                .unwrap(),
             1,
             "the bucket is reached"
         );
@@ -163,12 +176,12 @@ async fn flags_of_several_administrators_end_as_the_configuration_says() {
         let two = rig.client(rig.table.client(2).with_gate(gate(1)), |_| {}).await;
         let (first, second, level) = (rig.change(), rig.change(), of_key());
         let (off, on) = tokio::join!(
-            one.set_disabled(&level, Some(true), &first),
-            two.set_disabled(&level, Some(false), &second)
+            one.set_flag(&level, Some(Flag::Disabled), &first),
+            two.set_flag(&level, Some(Flag::Enabled), &second)
         );
         assert!(off.is_ok() && on.is_ok(), "seed {seed}: {off:?}, {on:?}");
-        let stored = fair.level(&of_key()).await.unwrap().unwrap().disabled;
-        assert_eq!(Some(is_flagged(&rig)), stored, "seed {seed}");
+        let stored = fair.level(&of_key()).await.unwrap().unwrap().flag;
+        assert_eq!(Some(Flag::from_disabled(is_flagged(&rig))), stored, "seed {seed}");
     }
 }
 
@@ -190,9 +203,12 @@ async fn a_flag_against_the_configuration_is_taken_away() {
     assert!(matches!(take(&rig, &store).await, ConsumeOutcome::Granted(_)), "healed and granted");
     assert!(!is_flagged(&rig));
     // And one that is right stays.
-    store.set_disabled(&of_key(), Some(true), &rig.change()).await.unwrap();
+    store.set_flag(&of_key(), Some(Flag::Disabled), &rig.change()).await.unwrap();
     rig.clock.sleep(Duration::from_secs(2)).await;
-    assert!(matches!(take(&rig, &store).await, ConsumeOutcome::Disabled { member: 0 }));
+    assert!(matches!(
+        take(&rig, &store).await,
+        ConsumeOutcome::Blocked { member: 0, flag: Flag::Disabled }
+    ));
     assert!(is_flagged(&rig));
 }
 
@@ -211,7 +227,7 @@ async fn a_delayed_healing_does_not_switch_on() {
         matches!(take(&rig, &slow).await, ConsumeOutcome::Granted(_)),
         "sent again, and healed"
     );
-    fair.set_disabled(&of_key(), Some(true), &rig.change()).await.unwrap();
+    fair.set_flag(&of_key(), Some(Flag::Disabled), &rig.change()).await.unwrap();
     rig.table.land_all();
     assert!(is_flagged(&rig));
 }
@@ -223,11 +239,14 @@ async fn a_disabled_bucket_costs_one_read_a_second() {
     let rig = Rig::new(EvalOptions::new()).await;
     let (admin, user) = (rig.store().await, rig.store().await);
     assert!(matches!(take(&rig, &user).await, ConsumeOutcome::Granted(_)));
-    admin.set_disabled(&of_key(), Some(true), &rig.change()).await.unwrap();
+    admin.set_flag(&of_key(), Some(Flag::Disabled), &rig.change()).await.unwrap();
     rig.clock.sleep(Duration::from_secs(5)).await;
     rig.table.take_counters();
     for _ in 0..REQUESTS {
-        assert!(matches!(take(&rig, &user).await, ConsumeOutcome::Disabled { member: 0 }));
+        assert!(matches!(
+            take(&rig, &user).await,
+            ConsumeOutcome::Blocked { member: 0, flag: Flag::Disabled }
+        ));
         rig.clock.sleep(Duration::from_millis(50)).await;
     }
     let counters = rig.table.take_counters();

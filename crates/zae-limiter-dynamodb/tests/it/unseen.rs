@@ -4,7 +4,7 @@
 
 use crate::evaluated::Rig;
 use aws_sdk_dynamodb::types::AttributeValue;
-use zae_limiter_core::{ConfigStamp, Limit, LimitName, LimitSource, Milli, Take};
+use zae_limiter_core::{ConfigStamp, Flag, Limit, LimitName, LimitSource, Milli, Take};
 use zae_limiter_dynamodb::DynamoStore;
 use zae_limiter_dynamodb::table::number;
 use zae_limiter_store::{
@@ -206,7 +206,7 @@ async fn a_bucket_that_can_not_be_written_says_why_and_can_be_repaired() {
     }
     // What the last of them says helps.
     store
-        .set_disabled(&Level::Entity("org".parse().unwrap()), Some(false), &rig.change())
+        .set_flag(&Level::Entity("org".parse().unwrap()), Some(Flag::Enabled), &rig.change())
         .await
         .unwrap();
     assert!(matches!(

@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::evaluated::Rig;
 use aws_sdk_dynamodb::types::AttributeValue;
-use zae_limiter_core::{ConfigStamp, EntityId, Limit, LimitSource, Milli, ResourceName, Take};
+use zae_limiter_core::{
+    ConfigStamp, EntityId, Flag, Limit, LimitSource, Milli, ResourceName, Take,
+};
 use zae_limiter_dynamodb::DynamoStore;
 use zae_limiter_dynamodb::bucket::write::Purpose;
 use zae_limiter_dynamodb::records::keys;
@@ -109,10 +111,10 @@ async fn what_one_member_has_decided_stands_beside_an_outage_of_another() {
     let bad = rig.client(rig.table.client(9).with_faults(faults), |_| {}).await;
     assert!(matches!(take(&rig, &bad, &chain, 1).await, Ok(ConsumeOutcome::Refused(_))));
     let of_key = Level::EntityResource("key".parse().unwrap(), gpt());
-    good.set_disabled(&of_key, Some(true), &rig.change()).await.unwrap();
+    good.set_flag(&of_key, Some(Flag::Disabled), &rig.change()).await.unwrap();
     assert!(matches!(
         take(&rig, &bad, &chain, 1).await,
-        Ok(ConsumeOutcome::Disabled { member: 0 })
+        Ok(ConsumeOutcome::Blocked { member: 0, flag: Flag::Disabled })
     ));
     let outage = take(&rig, &bad, &[("org", &ten)], 1).await.unwrap_err();
     assert_eq!(outage.kind(), StoreErrorKind::Unavailable);

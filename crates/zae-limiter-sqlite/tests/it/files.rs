@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use crate::common::{START, Scratch, at, change, entity, gpt, limits, runtime, take, try_take};
-use zae_limiter_core::{Milli, UsageWindow};
+use zae_limiter_core::{Flag, Milli, UsageWindow};
 use zae_limiter_sqlite::{SqliteOptions, SqliteStore, Synchronous, WriterStats};
 use zae_limiter_store::{
     BucketDelta, BucketStore, ConfigStore, Delta, HistoryStore, Level, NamespaceStore, PageRequest,
@@ -237,7 +237,7 @@ fn a_copy_is_a_whole_store() {
         let rpm = limits("rpm:60/min");
         take(&store, "key", &rpm, 10, START).await;
         store
-            .set_disabled(&Level::Resource(gpt()), Some(false), &change(1))
+            .set_flag(&Level::Resource(gpt()), Some(Flag::Enabled), &change(1))
             .await
             .expect("a change");
         let target = scratch.directory.path().join("copy.db");
@@ -402,7 +402,7 @@ fn a_file_that_was_deleted_or_replaced_is_noticed() {
                     .expect_err("another file, or none");
                 assert_eq!(look.kind(), StoreErrorKind::State);
                 let change = old
-                    .set_disabled(&Level::System, Some(true), &change(1))
+                    .set_flag(&Level::System, Some(Flag::Disabled), &change(1))
                     .await
                     .expect_err("another file, or none");
                 assert_eq!(change.kind(), StoreErrorKind::State);
@@ -438,7 +438,7 @@ fn a_file_that_was_migrated_meanwhile_is_noticed() {
                 .expect_err("a newer file");
             assert_eq!(look.kind(), StoreErrorKind::Incompatible);
             let change = old
-                .set_disabled(&Level::System, Some(true), &change(1))
+                .set_flag(&Level::System, Some(Flag::Disabled), &change(1))
                 .await
                 .expect_err("a newer file");
             assert_eq!(change.kind(), StoreErrorKind::Incompatible);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use crate::common::{START, Scratch, bucket, change, entity, gpt, limits, runtime, take, try_take};
-use zae_limiter_core::{Milli, Take};
+use zae_limiter_core::{Flag, Milli, Take};
 use zae_limiter_sqlite::{SqliteOptions, SqliteStore, Synchronous};
 use zae_limiter_store::{
     Adjusted, BucketDelta, BucketStore, ConfigStore, ConsumeRequest, Delta, Level, ManualClock,
@@ -124,7 +124,7 @@ fn the_thread_sleeps_through_nothing() {
                             );
                             // Tasks wake the thread too.
                             if call % 50 == caller {
-                                heard(store.set_disabled(&level, None, &change(call.into())))
+                                heard(store.set_flag(&level, None, &change(call.into())))
                                     .await
                                     .expect("a change");
                             }
@@ -192,7 +192,10 @@ fn a_remembered_bucket_is_read_again_after_somebody_else_wrote() {
         );
         scratch.sqlite().execute("UPDATE bucket SET disabled = 1", []).expect("a change");
         let outcome = try_take(&here, "key", &rpd, 1, START).await.expect("a decision");
-        assert_eq!(outcome, zae_limiter_store::ConsumeOutcome::Disabled { member: 0 });
+        assert_eq!(
+            outcome,
+            zae_limiter_store::ConsumeOutcome::Blocked { member: 0, flag: Flag::Disabled }
+        );
     });
 }
 
@@ -335,7 +338,7 @@ fn the_last_handle_finishes_what_is_queued() {
     runtime().block_on(async {
         for (number, level) in (0..).zip(&levels) {
             let change = change(number);
-            let mut dropped = pin!(store.set_disabled(level, Some(true), &change));
+            let mut dropped = pin!(store.set_flag(level, Some(Flag::Disabled), &change));
             assert!(poll_once(dropped.as_mut()).await.is_none(), "it queues");
         }
     });
@@ -389,7 +392,7 @@ fn everything_at_once_balances() {
                         if round == 10 {
                             let level = Level::Resource(resource.clone());
                             store
-                                .set_disabled(&level, None, &change(caller.into()))
+                                .set_flag(&level, None, &change(caller.into()))
                                 .await
                                 .expect("a change");
                         }
@@ -421,13 +424,16 @@ fn a_flag_binds_from_its_return_on() {
         let rpm = limits("rpm:60/min");
         take(&here, "old", &rpm, 1, START).await;
         let level = Level::Resource(gpt());
-        assert_eq!(here.set_disabled(&level, Some(true), &change(1)).await.expect("a change"), 1);
+        assert_eq!(
+            here.set_flag(&level, Some(Flag::Disabled), &change(1)).await.expect("a change"),
+            1
+        );
         for store in [&here, &there] {
             for id in ["old", "new"] {
                 let outcome = try_take(store, id, &rpm, 1, START).await.expect("a decision");
                 assert_eq!(
                     outcome,
-                    zae_limiter_store::ConsumeOutcome::Disabled { member: 0 },
+                    zae_limiter_store::ConsumeOutcome::Blocked { member: 0, flag: Flag::Disabled },
                     "{id}"
                 );
             }

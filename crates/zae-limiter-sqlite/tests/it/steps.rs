@@ -5,7 +5,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use crate::common::{START, Scratch, change, entity, gpt, limits, runtime, take, try_take};
-use zae_limiter_core::Milli;
+use zae_limiter_core::{Flag, Milli};
 use zae_limiter_sqlite::{SqliteOptions, SqliteStore};
 use zae_limiter_store::{
     BoxFuture, BucketStore, ConfigStore, ConsumeOutcome, DeletedEntity, Level, NamespaceStore,
@@ -101,15 +101,16 @@ fn a_resource_is_switched_off_in_steps_and_at_once() {
         granted
     });
     let level = Level::Resource(gpt());
-    let covered =
-        runtime().block_on(here.set_disabled(&level, Some(true), &change(1))).expect("a change");
+    let covered = runtime()
+        .block_on(here.set_flag(&level, Some(Flag::Disabled), &change(1)))
+        .expect("a change");
     assert_eq!(covered, many + 1);
     runtime().block_on(async {
         for id in ["key-0", "new", &last(1), &last(many)] {
             for store in [&here, &there] {
                 assert_eq!(
                     outcome(store, id).await,
-                    ConsumeOutcome::Disabled { member: 0 },
+                    ConsumeOutcome::Blocked { member: 0, flag: Flag::Disabled },
                     "{id}"
                 );
             }
@@ -117,7 +118,7 @@ fn a_resource_is_switched_off_in_steps_and_at_once() {
         let shown =
             here.buckets(&entity(&last(many)), &PageRequest::default()).await.expect("a listing");
         assert!(
-            shown.items[0].state.disabled,
+            shown.items[0].state.flag.blocks(),
             "a bucket that was not reached yet is shown as what it is"
         );
     });
@@ -139,7 +140,7 @@ fn a_resource_is_switched_off_in_steps_and_at_once() {
     runtime().block_on(async {
         assert_eq!(
             outcome(&there, &last(many)).await,
-            ConsumeOutcome::Disabled { member: 0 },
+            ConsumeOutcome::Blocked { member: 0, flag: Flag::Disabled },
             "by the bucket itself now"
         );
     });
@@ -153,17 +154,17 @@ fn a_flag_that_was_half_spread_binds_and_is_finished_by_others() {
     let many = 5_000;
     runtime().block_on(take(&scratch.open(), "key-0", &limits("rpm:60/min"), 1, START));
     fill(&scratch, many);
-    for (flag, raw) in [(Some(true), 1), (None, 0)] {
+    for (flag, raw) in [(Some(Flag::Disabled), 1), (None, 0)] {
         {
             let store = scratch.open();
             runtime()
-                .block_on(store.set_disabled(&Level::Resource(gpt()), flag, &change(1)))
+                .block_on(store.set_flag(&Level::Resource(gpt()), flag, &change(1)))
                 .expect("a change");
         }
         let store = scratch.open();
         let outcome = runtime().block_on(outcome(&store, &last(many)));
         assert_eq!(
-            outcome == ConsumeOutcome::Disabled { member: 0 },
+            outcome == ConsumeOutcome::Blocked { member: 0, flag: Flag::Disabled },
             flag.is_some(),
             "{outcome:?}"
         );
@@ -181,13 +182,16 @@ fn the_last_flag_wins_everywhere() {
     fill(&scratch, 5_000);
     let level = Level::Resource(gpt());
     runtime().block_on(async {
-        here.set_disabled(&level, Some(true), &change(1)).await.expect("a change");
-        there.set_disabled(&level, Some(false), &change(2)).await.expect("a change");
-        here.set_disabled(&Level::Entity(entity(&last(5_000))), Some(true), &change(3))
+        here.set_flag(&level, Some(Flag::Disabled), &change(1)).await.expect("a change");
+        there.set_flag(&level, Some(Flag::Enabled), &change(2)).await.expect("a change");
+        here.set_flag(&Level::Entity(entity(&last(5_000))), Some(Flag::Disabled), &change(3))
             .await
             .expect("a change");
         assert!(matches!(outcome(&here, &last(4_999)).await, ConsumeOutcome::Granted(_)));
-        assert_eq!(outcome(&there, &last(5_000)).await, ConsumeOutcome::Disabled { member: 0 });
+        assert_eq!(
+            outcome(&there, &last(5_000)).await,
+            ConsumeOutcome::Blocked { member: 0, flag: Flag::Disabled }
+        );
     });
     wait_until_spread(&scratch, &here);
     assert_eq!(count(&scratch, "bucket WHERE disabled=1"), 1);

@@ -109,7 +109,7 @@ fn history_goes_when_its_time_is_over() {
         let store = scratch.open_with(options);
         take(&store, "key", &limits("rpm:60/min"), 1, START).await;
         take(&store, "key", &limits("rpm:60/min"), 1, at(HOUR)).await;
-        store.set_disabled(&Level::Resource(gpt()), None, &change(1)).await.expect("a change");
+        store.set_flag(&Level::Resource(gpt()), None, &change(1)).await.expect("a change");
         let swept = store.sweep(at(2 * DAY), 100).await.expect("a sweep");
         assert_eq!(
             (swept.buckets, swept.usage, swept.audit),
@@ -174,7 +174,7 @@ fn a_sweep_at_a_wrong_clock_forgives_no_debt_and_deletes_no_history() {
     runtime().block_on(async {
         let store = scratch.open();
         let slow = limits("x:1/min:100");
-        store.set_disabled(&Level::Resource(gpt()), None, &change(1)).await.expect("a change");
+        store.set_flag(&Level::Resource(gpt()), None, &change(1)).await.expect("a change");
         let sweep = async |now: TimeMs| match store.sweep_horizon(now).await.expect("a look") {
             Some(horizon) => store.sweep(horizon, 1_000).await.expect("a sweep"),
             None => Default::default(),

@@ -1,6 +1,6 @@
 //! The audit log: every administrative change, once, and nothing else.
 
-use zae_limiter_core::{AuditAction, AuditEvent, AuditSubject, EventId};
+use zae_limiter_core::{AuditAction, AuditEvent, AuditSubject, EventId, Flag};
 
 use super::fixture::{
     Fixture, GPT, SECOND, all, ask, at, correction, entity, limit_list, limits, namespace,
@@ -95,7 +95,7 @@ pub(super) async fn an_event_says_who_when_and_what(f: Fixture) {
 
     let nobody = Change { principal: None, at: at(2_000), event: EventId::new(at(2_000), 0) };
     f.store
-        .set_disabled(&Level::Entity(entity("key")), Some(true), &nobody)
+        .set_flag(&Level::Entity(entity("key")), Some(Flag::Disabled), &nobody)
         .await
         .expect("a level can be flagged");
     assert_eq!(events(&f, &of_key()).await[0].principal, None, "nobody was named");
@@ -280,7 +280,7 @@ pub(super) async fn events_are_ordered_by_their_ids(f: Fixture) {
     // Two administrators whose clocks differ: the log has one order all the same.
     for ms in [5_000, 2_000, 9_000, 1_000] {
         f.store
-            .set_disabled(&Level::Entity(entity("key")), Some(true), &f.change(at(ms)))
+            .set_flag(&Level::Entity(entity("key")), Some(Flag::Disabled), &f.change(at(ms)))
             .await
             .expect("a level can be flagged");
     }

@@ -1,6 +1,6 @@
 //! Limits at four levels, and what a request is told about them.
 
-use zae_limiter_core::LimitSource;
+use zae_limiter_core::{Flag, LimitSource};
 
 use super::fixture::{Fixture, GPT, at, entity, fails, limit_list, resource};
 use crate::{Level, LevelConfig, LimitsChange, MemberKey, OnUnavailable, StoreErrorKind};
@@ -129,9 +129,9 @@ pub(super) async fn versions_grow_with_every_change(f: Fixture) {
     let second = f.set(&on_gpt(), "rpm:1").await;
     assert!(0 < first && first < second, "versions grow, found {first} and then {second}");
     f.flag(&on_gpt(), Some(true)).await;
-    let LevelConfig { limits, disabled, version, .. } =
+    let LevelConfig { limits, flag, version, .. } =
         f.store.level(&on_gpt()).await.expect("a read").expect("the level is there");
-    assert_eq!((limits, disabled), (limit_list("rpm:1").into(), Some(true)));
+    assert_eq!((limits, flag), (limit_list("rpm:1").into(), Some(Flag::Disabled)));
     assert!(second < version, "a flag is a change too, found {second} and then {version}");
 }
 
@@ -165,9 +165,9 @@ pub(super) async fn deleting_limits_keeps_the_flag(f: Fixture) {
     f.flag(&on_gpt(), Some(true)).await;
     assert!(f.unset(&on_gpt()).await, "there were limits to delete");
     let stored = f.store.level(&on_gpt()).await.expect("a read").expect("the flag is still there");
-    assert_eq!((stored.limits, stored.disabled), ([].into(), Some(true)));
+    assert_eq!((stored.limits, stored.flag), ([].into(), Some(Flag::Disabled)));
     assert!(!f.unset(&on_gpt()).await, "no limits are left to delete");
-    assert_eq!(f.resolve("key", GPT).await.disabled_by, Some(on_gpt()));
+    assert_eq!(f.resolve("key", GPT).await.blocked_by, Some((Flag::Disabled, on_gpt())));
 }
 
 pub(super) async fn a_level_with_only_a_flag_supplies_no_limits(f: Fixture) {

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use zae_limiter_core::{
-    BucketState, Entity, EntityId, EventId, Limit, LimitName, LimitParams, LimitSource, LimitState,
-    Milli, NamespaceId, NamespaceName, Reports, ResourceName, Take, TimeMs, Wait, WaitMs,
+    BucketState, Entity, EntityId, EventId, Flag, Limit, LimitName, LimitParams, LimitSource,
+    LimitState, Milli, NamespaceId, NamespaceName, Reports, ResourceName, Take, TimeMs, Wait,
+    WaitMs,
 };
 
 use super::Harness;
@@ -198,7 +199,7 @@ impl Answer {
     pub(super) fn disabled(&self, member: usize) {
         assert_eq!(
             self.0,
-            ConsumeOutcome::Disabled { member },
+            ConsumeOutcome::Blocked { member, flag: Flag::Disabled },
             "expected that member {member} is switched off"
         );
     }
@@ -416,7 +417,7 @@ impl Fixture {
 
     pub(super) async fn flag(&self, level: &Level, disabled: Option<bool>) -> u64 {
         self.store
-            .set_disabled(level, disabled, &self.change(at(0)))
+            .set_flag(level, disabled.map(Flag::from_disabled), &self.change(at(0)))
             .await
             .expect("a level can be flagged")
     }
@@ -623,7 +624,7 @@ fn as_decided_at(state: &BucketState, now: TimeMs) -> Option<Decided> {
         .into_iter()
         .map(|limit| (limit.name.clone(), limit.params, limit.balance, limit.consumed))
         .collect();
-    (state.disabled || !unused).then_some((state.disabled, told))
+    (state.flag.blocks() || !unused).then_some((state.flag.blocks(), told))
 }
 
 /// An entity with a name and nothing else.

@@ -2,6 +2,7 @@
 
 use super::fixture::{Ask, Fixture, GPT, ask, at, correction, entity, limits, resource};
 use crate::{Adjusted, Level, LevelConfig};
+use zae_limiter_core::Flag;
 
 fn on_gpt() -> Level {
     Level::Resource(resource(GPT))
@@ -38,7 +39,7 @@ async fn open(f: &Fixture) -> [bool; 4] {
             "a peek of {id} on {name}"
         );
         assert_eq!(
-            f.resolve(id, name).await.disabled_by.is_none(),
+            f.resolve(id, name).await.blocked_by.is_none(),
             open[index],
             "what is resolved for {id} on {name}"
         );
@@ -116,11 +117,11 @@ pub(super) async fn un_flagging_uncovers_the_weaker_flag(f: Fixture) {
 }
 
 pub(super) async fn who_asks_is_told_which_level_disabled_it(f: Fixture) {
-    let by = async || f.resolve("key", GPT).await.disabled_by;
+    let by = async || f.resolve("key", GPT).await.blocked_by;
     assert_eq!(by().await, None);
     for level in [on_gpt(), key(), key_on_gpt()] {
         f.flag(&level, Some(true)).await;
-        assert_eq!(by().await, Some(level), "the strongest level that says so");
+        assert_eq!(by().await, Some((Flag::Disabled, level)), "the strongest level that says so");
     }
     f.flag(&key_on_gpt(), Some(false)).await;
     assert_eq!(by().await, None, "explicitly enabled");
@@ -186,14 +187,14 @@ pub(super) async fn a_flag_keeps_the_limits_beside_it(f: Fixture) {
     f.set(&on_gpt(), "rpm:5").await;
     f.flag(&on_gpt(), Some(true)).await;
     f.flag(&on_gpt(), None).await;
-    let LevelConfig { limits, disabled, .. } =
+    let LevelConfig { limits, flag, .. } =
         f.store.level(&on_gpt()).await.expect("a read").expect("the limits are there");
-    assert_eq!((limits.len(), disabled), (1, None), "limits stay, the flag is gone");
+    assert_eq!((limits.len(), flag), (1, None), "limits stay, the flag is gone");
     f.flag(&key(), Some(false)).await;
     let stored = f.store.level(&key()).await.expect("a read").expect("the flag is there");
     assert_eq!(
-        (stored.limits.len(), stored.disabled),
-        (0, Some(false)),
+        (stored.limits.len(), stored.flag),
+        (0, Some(Flag::Enabled)),
         "enabled is not the same as not flagged"
     );
     f.flag(&key(), None).await;

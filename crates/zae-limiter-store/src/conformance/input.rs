@@ -1,6 +1,6 @@
 //! Requests that are wrong: refused as such, and nothing is changed by them.
 
-use zae_limiter_core::{AuditSubject, CHAIN_MAX, LimitSource, Milli, Take, UsageWindow};
+use zae_limiter_core::{AuditSubject, CHAIN_MAX, Flag, LimitSource, Milli, Take, UsageWindow};
 
 use super::fixture::{
     Ask, Fixture, ask, at, entity, fails, limit_list, limits, limits_from, resource,
@@ -68,9 +68,9 @@ pub(super) async fn limits_that_do_not_belong_together_are_not_stored(f: Fixture
 }
 
 pub(super) async fn the_system_can_not_be_disabled(f: Fixture) {
-    for flag in [Some(true), Some(false), None] {
+    for flag in [Some(Flag::Disabled), Some(Flag::Enabled), None] {
         fails(
-            f.store.set_disabled(&Level::System, flag, &f.change(at(0))).await,
+            f.store.set_flag(&Level::System, flag, &f.change(at(0))).await,
             StoreErrorKind::Invalid,
         );
     }

@@ -1,6 +1,6 @@
 //! Tenants: none reads, writes or observes another.
 
-use zae_limiter_core::{AuditSubject, TimeMs};
+use zae_limiter_core::{AuditSubject, Flag, TimeMs};
 
 use super::fixture::{
     Fixture, GPT, all, ask, at, entity, fails, limits, namespace, namespace_id, resource,
@@ -51,7 +51,7 @@ async fn is_empty(f: &Fixture, whose: &str) {
     assert_eq!(f.store.entity(&entity("key")).await.expect("a read"), None, "{whose}: the entity");
     assert_eq!(f.store.level(&Level::System).await.expect("a read"), None, "{whose}: the limits");
     assert_eq!(f.resolve("key", GPT).await.limits, None, "{whose}: the limits of the entity");
-    assert_eq!(f.resolve("key", "off").await.disabled_by, None, "{whose}: the flag");
+    assert_eq!(f.resolve("key", "off").await.blocked_by, None, "{whose}: the flag");
     assert_eq!(f.bucket("key").await, None, "{whose}: the bucket");
     let page =
         f.store.resource_buckets(&resource(GPT), &PageRequest::default()).await.expect("a list");
@@ -351,7 +351,7 @@ pub(super) async fn an_old_handle_can_not_revive_a_purged_namespace(f: Fixture) 
     fails(inside.try_set(&Level::System, "rpm:1", None).await, StoreErrorKind::NotFound);
     let flag = inside
         .store
-        .set_disabled(&Level::Resource(resource(GPT)), Some(true), &inside.change(at(0)))
+        .set_flag(&Level::Resource(resource(GPT)), Some(Flag::Disabled), &inside.change(at(0)))
         .await;
     fails(flag, StoreErrorKind::NotFound);
     fails(inside.store.resolve(&[]).await, StoreErrorKind::NotFound);
@@ -365,7 +365,7 @@ pub(super) async fn a_purge_keeps_the_others(f: Fixture) {
     f.store.purge_namespace(&namespace_id("id-a"), &f.change(at(0))).await.expect("it is deleted");
     assert_eq!(b.balances("key", at(0)).await, [0], "b's bucket");
     assert!(b.store.entity(&entity("key")).await.expect("a read").is_some(), "b's entity");
-    assert!(b.resolve("key", "off").await.disabled_by.is_some(), "b's flag");
+    assert!(b.resolve("key", "off").await.blocked_by.is_some(), "b's flag");
 }
 
 pub(super) async fn a_sweep_covers_every_namespace(f: Fixture) {

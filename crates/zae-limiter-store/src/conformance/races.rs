@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use zae_limiter_core::BucketState;
+use zae_limiter_core::{BucketState, Flag};
 
 use super::fixture::{
     Ask, Fixture, SECOND, ask, at, correction, entity, fails, limit_list, limits, namespace,
@@ -326,7 +326,7 @@ pub(super) async fn nothing_is_granted_once_disabling_has_returned(f: Fixture) {
                 if task == 0 {
                     let level = Level::Resource(resource(&name));
                     insist(|| async {
-                        f.store.set_disabled(&level, Some(true), &f.change(at(0))).await
+                        f.store.set_flag(&level, Some(Flag::Disabled), &f.change(at(0))).await
                     })
                     .await
                     .expect("a flag");

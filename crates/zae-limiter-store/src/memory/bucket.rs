@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 use zae_limiter_core::{
-    BucketState, ClosedHour, ConfigStamp, Decision, EntityId, Limit, Member, ResourceName, TimeMs,
-    decide,
+    BucketState, ClosedHour, ConfigStamp, Decision, EntityId, Flag, Limit, Member, ResourceName,
+    TimeMs, decide,
 };
 
 use super::config::resolve_member;
@@ -262,10 +262,10 @@ impl HeldChain for LockedChain<'_, '_> {
     }
 
     /// Whoever disables a member has written the directory before it says so.
-    fn is_disabled(&mut self, member: usize) -> Result<bool, Halt> {
+    fn flag(&mut self, member: usize) -> Result<Flag, Halt> {
         let Key { entity, resource, .. } = self.keys[member];
         let directory = self.store.shared.read_directory();
-        Ok(directory.tenant(self.store.number).config.is_disabled(entity.as_str(), resource))
+        Ok(directory.tenant(self.store.number).config.flag(entity.as_str(), resource))
     }
 
     fn check_namespace(&mut self, _: usize) -> Result<(), Halt> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 
-use zae_limiter_core::{AuditEvent, ConfigStamp, Entity, EntityId, ResourceName};
+use zae_limiter_core::{AuditEvent, ConfigStamp, Entity, EntityId, Flag, ResourceName};
 
 use super::directory::Config;
 use super::page::{after, paged};
@@ -87,13 +87,13 @@ impl ConfigStore for MemoryStore {
         lazily(move || self.delete_limits_now(level, change))
     }
 
-    fn set_disabled<'a>(
+    fn set_flag<'a>(
         &'a self,
         level: &'a Level,
-        disabled: Option<bool>,
+        flag: Option<Flag>,
         change: &'a Change,
     ) -> StoreFuture<'a, u64> {
-        lazily(move || self.set_disabled_now(level, disabled, change))
+        lazily(move || self.set_flag_now(level, flag, change))
     }
 
     fn level<'a>(&'a self, level: &'a Level) -> StoreFuture<'a, Option<LevelConfig>> {
@@ -196,17 +196,17 @@ impl MemoryStore {
         })
     }
 
-    fn set_disabled_now(
+    fn set_flag_now(
         &self,
         level: &Level,
-        disabled: Option<bool>,
+        flag: Option<Flag>,
         change: &Change,
     ) -> Result<u64, StoreError> {
         level.check_flag()?;
-        self.write("set_disabled", |config| {
-            let before = config.get(level).and_then(|stored| stored.disabled);
-            config.edit(level, |stored| stored.disabled = disabled);
-            Ok(((), Some(audit::flag_set(change, level, disabled, before))))
+        self.write("set_flag", |config| {
+            let before = config.get(level).and_then(|stored| stored.flag);
+            config.edit(level, |stored| stored.flag = flag);
+            Ok(((), Some(audit::flag_set(change, level, flag, before))))
         })?;
         // The flag is stored first and the buckets come second. A bucket that is being created
         // meanwhile has either read the flag, or is there before its shard is visited.
@@ -221,8 +221,7 @@ impl MemoryStore {
                         .resource_name()
                         .is_none_or(|resource| entry.scope.resource == *resource);
                 if covered {
-                    entry.state.disabled =
-                        config.is_disabled(entry.entity(), &entry.scope.resource);
+                    entry.state.flag = config.flag(entry.entity(), &entry.scope.resource);
                     reached += 1;
                 }
             }
@@ -275,7 +274,7 @@ pub(super) fn resolve_member(config: &Config, key: &MemberKey<'_>) -> MemberConf
         cascades_to,
         &levels,
         |level| Ok::<_, Infallible>(level.own_limits()),
-        |level| Ok(level.disabled),
+        |level| Ok(level.flag),
     );
     member
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 
 use zae_limiter_core::{
-    AuditEvent, Entity, EntityId, EventId, NamespaceId, NamespaceName, ResourceName, TimeMs,
+    AuditEvent, Entity, EntityId, EventId, Flag, NamespaceId, NamespaceName, ResourceName, TimeMs,
 };
 
 use crate::{DEFAULT_NAMESPACE, Level, LevelConfig, Namespace, NamespaceStatus, decisive_flag};
@@ -195,12 +195,12 @@ impl Config {
         ]
     }
 
-    /// Whether the stored flags disable a bucket.
-    pub(super) fn is_disabled(&self, entity: &str, resource: &ResourceName) -> bool {
+    /// The flag that the stored levels give a bucket.
+    pub(super) fn flag(&self, entity: &str, resource: &ResourceName) -> Flag {
         let [own, all, of_resource, _] = self.levels(entity, resource);
-        let flag = |level: &LevelConfig| Ok::<_, Infallible>(level.disabled);
+        let flag = |level: &LevelConfig| Ok::<_, Infallible>(level.flag);
         let Ok(decisive) = decisive_flag([own, all, of_resource], flag);
-        decisive.is_some_and(|(disabled, _)| disabled)
+        decisive.map(|(flag, _)| flag).unwrap_or_default()
     }
 }
 

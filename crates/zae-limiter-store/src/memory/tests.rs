@@ -3,8 +3,8 @@
 use std::mem::size_of;
 
 use zae_limiter_core::{
-    AuditAction, AuditSubject, BucketState, ConfigStamp, EntityId, EventId, Limit, LimitSource,
-    Milli, ResourceName, Take, TimeMs, UsageWindow,
+    AuditAction, AuditSubject, BucketState, ConfigStamp, EntityId, EventId, Flag, Limit,
+    LimitSource, Milli, ResourceName, Take, TimeMs, UsageWindow,
 };
 
 use super::table::Entry;
@@ -308,8 +308,8 @@ async fn a_version_never_comes_back() {
 async fn two_events_with_one_id_are_both_kept() {
     let store = MemoryStore::new();
     let level = Level::Entity(id("a"));
-    for flag in [Some(true), None] {
-        store.set_disabled(&level, flag, &change(1)).await.expect("an entity can be disabled");
+    for flag in [Some(Flag::Disabled), None] {
+        store.set_flag(&level, flag, &change(1)).await.expect("an entity can be disabled");
     }
     let first = AuditQuery { subject: AuditSubject::Entity(id("a")), page: PageRequest::first(1) };
     let one = store.audit_events(&first).await.expect("a query");

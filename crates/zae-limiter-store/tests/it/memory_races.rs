@@ -4,7 +4,9 @@
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 
-use zae_limiter_core::{EntityId, EventId, Limit, LimitSource, Milli, ResourceName, Take, TimeMs};
+use zae_limiter_core::{
+    EntityId, EventId, Flag, Limit, LimitSource, Milli, ResourceName, Take, TimeMs,
+};
 use zae_limiter_store::{
     BoxFuture, BucketStore, Change, ConfigStore, ConsumeOutcome, ConsumeRequest, Level,
     LimitsInForce, MemberTake, MemoryStore, NamespaceStore, PageRequest, StoreError,
@@ -154,14 +156,14 @@ fn a_bucket_created_while_its_resource_is_disabled_is_disabled() {
                         let granted = is_granted(take(store, &[(entity, limits)], 1));
                         assert!(
                             !(granted && was_disabled),
-                            "{entity} was granted after set_disabled had returned"
+                            "{entity} was granted after set_flag had returned"
                         );
                     }
                 });
             }
             scope.spawn(|| {
                 let change = change();
-                let flag = store.set_disabled(&level, Some(true), &change);
+                let flag = store.set_flag(&level, Some(Flag::Disabled), &change);
                 barrier.wait();
                 now(flag).expect("a resource can be disabled");
                 disabled.store(true, Ordering::SeqCst);
@@ -170,12 +172,12 @@ fn a_bucket_created_while_its_resource_is_disabled_is_disabled() {
         for view in
             now(store.resource_buckets(&gpt(), &PageRequest::first(100))).expect("a listing").items
         {
-            assert!(view.state.disabled, "{} was created beside the flag", view.entity);
+            assert!(view.state.flag.blocks(), "{} was created beside the flag", view.entity);
         }
         for entity in &entities {
             assert_eq!(
                 take(&store, &[(entity, &limits)], 1).expect("an answer"),
-                ConsumeOutcome::Disabled { member: 0 }
+                ConsumeOutcome::Blocked { member: 0, flag: Flag::Disabled }
             );
         }
     }

@@ -31,7 +31,7 @@ impl Oracle {
                 ));
             };
             missing.retain(|known| *known != key);
-            let flagged = tenant.config.disabled_by(&key.0, &key.1).is_some();
+            let flagged = tenant.config.blocked_by(&key.0, &key.1).is_some();
             if let Some(difference) = difference(bucket, view, flagged) {
                 return Err(format!(
                     "{namespace}: the bucket of {}/{} differs: {difference}",
@@ -158,8 +158,8 @@ fn difference(expected: &Bucket, view: &BucketView, flagged: bool) -> Option<Str
     if stored.stamp.0 != expected.stamp {
         return differs("the stamp", &stored.stamp.0, &expected.stamp);
     }
-    if stored.disabled != expected.disabled || stored.disabled != flagged {
-        return differs("the flag", &stored.disabled, &(expected.disabled, flagged));
+    if stored.flag.blocks() != expected.disabled || stored.flag.blocks() != flagged {
+        return differs("the flag", &stored.flag.blocks(), &(expected.disabled, flagged));
     }
     if (i64::from(stored.hour), u64::from(stored.events)) != (expected.hour, expected.events) {
         return differs(

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use zae_limiter_core::{CHAIN_MAX, EntityId, Limit, LimitSource, ResourceName};
+use zae_limiter_core::{CHAIN_MAX, EntityId, Flag, Limit, LimitSource, ResourceName};
 use zae_limiter_store::{Level, MemberConfig, NewEntity, StoreErrorKind};
 
 /// Entity and resource of a level, empty where it is about none.
@@ -11,7 +11,7 @@ type LevelKey = (String, String);
 #[derive(Clone, Debug, Default)]
 struct Stored {
     limits: Vec<Limit>,
-    disabled: Option<bool>,
+    flag: Option<Flag>,
 }
 
 #[derive(Clone, Debug)]
@@ -40,19 +40,14 @@ impl Config {
         self.changes += 1;
         let stored = self.levels.entry(key(level)).or_default();
         change(stored);
-        if stored.limits.is_empty() && stored.disabled.is_none() {
+        if stored.limits.is_empty() && stored.flag.is_none() {
             self.levels.remove(&key(level));
         }
     }
 
     /// Puts what was read of a level in the place of what was there.
-    pub(crate) fn replace_level(
-        &mut self,
-        level: &Level,
-        limits: Vec<Limit>,
-        disabled: Option<bool>,
-    ) {
-        self.edit(level, |stored| *stored = Stored { limits, disabled });
+    pub(crate) fn replace_level(&mut self, level: &Level, limits: Vec<Limit>, flag: Option<Flag>) {
+        self.edit(level, |stored| *stored = Stored { limits, flag });
     }
 
     /// The same for the record of an entity: its parent, and whether it cascades.
@@ -77,8 +72,8 @@ impl Config {
         there
     }
 
-    pub(crate) fn set_disabled(&mut self, level: &Level, disabled: Option<bool>) {
-        self.edit(level, |stored| stored.disabled = disabled);
+    pub(crate) fn set_flag(&mut self, level: &Level, flag: Option<Flag>) {
+        self.edit(level, |stored| stored.flag = flag);
     }
 
     pub(crate) fn create_entity(&mut self, new: &NewEntity) -> Result<(), StoreErrorKind> {
@@ -155,15 +150,19 @@ impl Config {
         self.levels.get(&key(level)).map_or(&[], |stored| &stored.limits)
     }
 
-    pub(crate) fn flag_at(&self, level: &Level) -> Option<bool> {
-        self.levels.get(&key(level)).and_then(|stored| stored.disabled)
+    pub(crate) fn flag_at(&self, level: &Level) -> Option<Flag> {
+        self.levels.get(&key(level)).and_then(|stored| stored.flag)
     }
 
-    pub(crate) fn disabled_by(&self, entity: &EntityId, resource: &ResourceName) -> Option<Level> {
+    pub(crate) fn blocked_by(
+        &self,
+        entity: &EntityId,
+        resource: &ResourceName,
+    ) -> Option<(Flag, Level)> {
         let flag = |(level, _): &(Level, LimitSource)| self.flag_at(level);
         let levels = Config::levels_of(entity, resource);
         let first = levels.iter().find(|level| flag(level).is_some())?;
-        flag(first).filter(|disabled| *disabled).map(|_| first.0.clone())
+        flag(first).filter(|flag| *flag != Flag::Enabled).map(|flag| (flag, first.0.clone()))
     }
 
     /// What a read must answer.
@@ -176,7 +175,7 @@ impl Config {
         MemberConfig {
             cascades_to: self.cascades_to(entity),
             limits,
-            disabled_by: self.disabled_by(entity, resource),
+            blocked_by: self.blocked_by(entity, resource),
         }
     }
 

@@ -70,7 +70,7 @@ impl Oracle {
             u64::from(prepared.iter().any(|member| member.is_unlimited));
         for entity in chain_of_the_caller(tenant, request) {
             let resource = request.members[0].resource;
-            if tenant.config.disabled_by(&entity, resource).is_some() {
+            if tenant.config.blocked_by(&entity, resource).is_some() {
                 return Err(format!(
                     "{entity}/{resource} is disabled, and a take of {} was granted",
                     request.members[0].entity
@@ -175,7 +175,7 @@ fn prepare_member(tenant: &Tenant, asked: &MemberTake<'_>, now: i64) -> Result<P
     let key = (asked.entity.clone(), asked.resource.clone());
     let in_force = asked.limits;
     let mut past = tenant.past.get(&key).cloned().unwrap_or_else(BTreeMap::new);
-    if tenant.config.disabled_by(asked.entity, asked.resource).is_some() {
+    if tenant.config.blocked_by(asked.entity, asked.resource).is_some() {
         return Err(Stop::Disabled(0));
     }
     if asked.is_unlimited() {
@@ -207,7 +207,7 @@ fn prepare_member(tenant: &Tenant, asked: &MemberTake<'_>, now: i64) -> Result<P
 fn answers_as_stopped(stop: &Stop, said: &ConsumeOutcome) -> Result<(), Broken> {
     let same = match (stop, said) {
         (Stop::Stale(expected), ConsumeOutcome::Stale { member })
-        | (Stop::Disabled(expected), ConsumeOutcome::Disabled { member }) => expected == member,
+        | (Stop::Disabled(expected), ConsumeOutcome::Blocked { member, .. }) => expected == member,
         _ => false,
     };
     if same { Ok(()) } else { Err(format!("the store said {said:?}, expected {stop:?}")) }

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use zae_limiter_core::{CHAIN_MAX, EntityId, Limit, LimitSource, ResourceName};
+use zae_limiter_core::{CHAIN_MAX, EntityId, Flag, Limit, LimitSource, ResourceName};
 use zae_limiter_store::LimitsInForce;
 
 use super::Broken;
@@ -158,7 +158,7 @@ fn may_be_in_force(
 fn may_be_on(configs: &[&Config], (entity, resource): (&EntityId, &ResourceName)) -> bool {
     for (level, _) in Config::levels_of(entity, resource) {
         let flags = || configs.iter().map(|config| config.flag_at(&level));
-        if flags().any(|flag| flag == Some(false)) {
+        if flags().any(|flag| flag == Some(Flag::Enabled)) {
             return true;
         }
         if !flags().any(|flag| flag.is_none()) {
@@ -257,10 +257,12 @@ mod tests {
         let limits = vec![Limit::per_minute("rpm", 1).unwrap()];
         config.set_limits(&Level::System, &limits);
         history.note("default", Duration::from_millis(1), &config);
-        for (at, level, disabled) in
-            [(10, &resource, Some(true)), (20, &entity, Some(false)), (30, &entity, None)]
-        {
-            config.set_disabled(level, disabled);
+        for (at, level, flag) in [
+            (10, &resource, Some(Flag::Disabled)),
+            (20, &entity, Some(Flag::Enabled)),
+            (30, &entity, None),
+        ] {
+            config.set_flag(level, flag);
             history.note("default", Duration::from_millis(at), &config);
         }
         let seen = |since, is_one_look| {

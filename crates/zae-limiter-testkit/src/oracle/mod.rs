@@ -12,7 +12,7 @@ mod real;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use zae_limiter_core::{EntityId, Limit, LimitSource, ResourceName, TimeMs};
+use zae_limiter_core::{EntityId, Flag, Limit, LimitSource, ResourceName, TimeMs};
 use zae_limiter_store::{
     Adjusted, BucketDelta, Change, DeletedEntity, Level, LimitsChange, MemberKey, NewEntity,
     ResetRequest, Resolution, StoreError, StoreErrorKind,
@@ -191,7 +191,7 @@ impl Oracle {
         tenant.told(&key, now, self.elapsed_ms, &mut self.coverage);
         let past = tenant.past.entry(key.clone()).or_default();
         if expected == Adjusted::Recreated {
-            let disabled = tenant.config.disabled_by(&key.0, &key.1).is_some();
+            let disabled = tenant.config.blocked_by(&key.0, &key.1).is_some();
             let (limits, stamp) = made_again(&tenant.config, delta, tenant.freshest);
             let bucket = Bucket::full(&limits, stamp, disabled, now.0, past);
             tenant.buckets.insert(key.clone(), bucket);
@@ -263,27 +263,27 @@ impl Oracle {
         }
     }
 
-    pub(crate) fn set_disabled(
+    pub(crate) fn set_flag(
         &mut self,
         namespace: &str,
         level: &Level,
-        disabled: Option<bool>,
+        flag: Option<Flag>,
         said: u64,
     ) -> Result<(), Broken> {
         self.coverage.config_changes += 1;
         let tenant = self.tenant(namespace);
-        tenant.config.set_disabled(level, disabled);
+        tenant.config.set_flag(level, flag);
         let mut covered = 0;
         for ((entity, resource), bucket) in &mut tenant.buckets {
             if Config::covers(level, entity, resource) {
                 covered += 1;
-                bucket.disabled = tenant.config.disabled_by(entity, resource).is_some();
+                bucket.disabled = tenant.config.blocked_by(entity, resource).is_some();
             }
         }
         if said == covered {
             Ok(())
         } else {
-            Err(format!("set_disabled of {level} reached {said} buckets, expected {covered}"))
+            Err(format!("set_flag of {level} reached {said} buckets, expected {covered}"))
         }
     }
 

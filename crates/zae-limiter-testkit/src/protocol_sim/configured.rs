@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use zae_limiter_core::{EntityId, Limit, LimitSource, ResourceName};
+use zae_limiter_core::{EntityId, Flag, Limit, LimitSource, ResourceName};
 use zae_limiter_dynamodb::table::{Item, Key};
 use zae_limiter_store::{Level, LimitsInForce};
 
@@ -29,7 +29,8 @@ impl Configured {
             What::Level(level) => {
                 let limits = change.after.as_ref().map(limits).unwrap_or_default();
                 let disabled = change.after.as_ref().and_then(|item| flag(item, "disabled"));
-                config.replace_level(&level, limits, disabled);
+                let flag = disabled.map(Flag::from_disabled);
+                config.replace_level(&level, limits, flag);
             }
             What::Entity(entity) => {
                 let is_leaving =

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tracing::Instrument;
-use zae_limiter_core::{EntityId, LimitStatus, RateLimitExceeded, ResourceName, Wait, WaitMs};
+use zae_limiter_core::{
+    EntityId, Flag, LimitStatus, RateLimitExceeded, ResourceName, Wait, WaitMs,
+};
 use zae_limiter_store::{ConsumeOutcome, Grant as StoreGrant};
 
 use super::RateLimiter;
@@ -159,12 +161,12 @@ impl RateLimiter {
             ConsumeOutcome::Refused(reports) => {
                 Err(Failure::Answer(RateLimitExceeded::new(plan.statuses(&reports)).into()))
             }
-            ConsumeOutcome::Disabled { member } => {
+            ConsumeOutcome::Blocked { member, flag } => {
                 // The cached configuration says "enabled", or the store was not asked for it. It is
                 // read again, but not for every request.
                 let said_by = &plan.members[member].entity;
                 self.scope.cache.evict_older(said_by, resource, DISABLED_REREAD, self.clock());
-                Err(Failure::Answer(disabled(&plan, member)))
+                Err(Failure::Answer(disabled(&plan, member, flag)))
             }
             ConsumeOutcome::Contended { retry_after, reports } => {
                 Err(Failure::Answer(contended(plan.statuses(&reports), retry_after)))
@@ -240,7 +242,7 @@ pub(super) fn contended(statuses: Vec<LimitStatus>, retry_after: Wait) -> Acquir
     RateLimitExceeded::contended(statuses, retry_after).into()
 }
 
-pub(super) fn disabled(plan: &Plan, member: usize) -> AcquireError {
+pub(super) fn disabled(plan: &Plan, member: usize, flag: Flag) -> AcquireError {
     let entity = plan.members[member].entity.clone();
-    Disabled { entity, resource: plan.resource.clone(), level: None }.into()
+    Disabled { entity, resource: plan.resource.clone(), flag, level: None }.into()
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use tracing::{Instrument, Span};
-use zae_limiter_core::{Entity, EntityId, IntoName, LimitName, ResourceName, check_limits};
+use zae_limiter_core::{Entity, EntityId, Flag, IntoName, LimitName, ResourceName, check_limits};
 use zae_limiter_store::{
     DeletedEntity, EntityDraft, EntityUpdate, Level, LevelConfig, LimitsChange, NewEntity, Page,
     PageRequest, ResetRequest, StoreError, StoreErrorKind,
@@ -225,27 +225,28 @@ impl RateLimiter {
     /// [`Reached::binds_within`]. A member of a chain without limits has no bucket there, and its
     /// flag binds within the same time.
     pub async fn disable(&self, level: &Level) -> Result<Reached, Error> {
-        self.set_disabled(level, Some(true)).await
+        self.set_flag(level, Some(Flag::Disabled)).await
     }
 
     /// Enables a level explicitly, even if a weaker level is disabled. Other processes that have
     /// the level cached as disabled notice within their config-cache TTL.
     pub async fn enable(&self, level: &Level) -> Result<Reached, Error> {
-        self.set_disabled(level, Some(false)).await
+        self.set_flag(level, Some(Flag::Enabled)).await
     }
 
     /// Removes the flag of a level, which then inherits again.
     pub async fn clear_disabled(&self, level: &Level) -> Result<Reached, Error> {
-        self.set_disabled(level, None).await
+        self.set_flag(level, None).await
     }
 
-    /// Stores a flag. Without a deadline: a store may have to reach every bucket, and half of them
-    /// is no answer.
-    async fn set_disabled(&self, level: &Level, disabled: Option<bool>) -> Result<Reached, Error> {
+    /// Sets the flag of a level, or removes it: what [`RateLimiter::disable`],
+    /// [`RateLimiter::enable`] and [`RateLimiter::clear_disabled`] do. Without a deadline: a store
+    /// may have to reach every bucket, and half of them is no answer.
+    pub async fn set_flag(&self, level: &Level, flag: Option<Flag>) -> Result<Reached, Error> {
         let _evict = Evict { limiter: self, entity: level.entity_id() };
         let change = self.change();
-        let spread = self.store().set_disabled(level, disabled, &change);
-        let buckets = spread.instrument(admin_span("set_disabled")).await?;
+        let spread = self.store().set_flag(level, flag, &change);
+        let buckets = spread.instrument(admin_span("set_flag")).await?;
         let ttl = self.scope.cache.ttl();
         let binds_within = if self.store().capabilities().remote {
             ttl.saturating_add(ttl.min(LEND_MAX))

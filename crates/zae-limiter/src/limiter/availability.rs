@@ -81,8 +81,8 @@ impl RateLimiter {
                 | ConsumeOutcome::Refused(reports) => {
                     return Ok(Availability { statuses: plan.statuses(&reports) });
                 }
-                ConsumeOutcome::Disabled { member } => {
-                    return Err(Failure::Answer(disabled(&plan, member)));
+                ConsumeOutcome::Blocked { member, flag } => {
+                    return Err(Failure::Answer(disabled(&plan, member, flag)));
                 }
                 ConsumeOutcome::Stale { .. } => self.forget(&plan),
                 ConsumeOutcome::Contended { retry_after, reports } => {

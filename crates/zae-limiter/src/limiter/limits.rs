@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use zae_limiter_core::{ConfigStamp, EntityId, IntoName, Limit, LimitSource, ResourceName};
+use zae_limiter_core::{ConfigStamp, EntityId, Flag, IntoName, Limit, LimitSource, ResourceName};
 use zae_limiter_store::{Level, LimitsInForce, OnUnavailable};
 
 use super::RateLimiter;
@@ -28,8 +28,8 @@ pub struct ResolvedMember {
     pub limits: Vec<Limit>,
     /// The level that supplied them.
     pub source: Option<LimitSource>,
-    /// The level that has disabled it.
-    pub disabled_by: Option<Level>,
+    /// The flag that blocks its takes, and the level that has this flag.
+    pub blocked_by: Option<(Flag, Level)>,
 }
 
 impl RateLimiter {
@@ -53,7 +53,7 @@ impl RateLimiter {
                 entity: entity.clone(),
                 limits: limits.as_ref().map(|limits| limits.limits.to_vec()).unwrap_or_default(),
                 source: limits.map(|limits| limits.source),
-                disabled_by: cached.config.disabled_by.clone(),
+                blocked_by: cached.config.blocked_by.clone(),
             }
         };
         Ok(Resolved {

@@ -170,13 +170,11 @@ impl RateLimiter {
         resource: &ResourceName,
         chain: &Chain,
     ) -> Result<Arc<Plan>, AcquireError> {
-        if let Some((entity, cached)) =
-            chain.iter().find(|(_, cached)| cached.config.disabled_by.is_some())
-        {
-            let level = cached.config.disabled_by.clone();
-            return Err(
-                Disabled { entity: entity.clone(), resource: resource.clone(), level }.into()
-            );
+        for (entity, cached) in chain {
+            if let Some((flag, level)) = cached.config.blocked_by.clone() {
+                let (entity, resource) = (entity.clone(), resource.clone());
+                return Err(Disabled { entity, resource, flag, level: Some(level) }.into());
+            }
         }
         let mut members: SmallVec<[PlannedMember; 1]> = SmallVec::new();
         for (index, (entity, cached)) in chain.iter().enumerate() {

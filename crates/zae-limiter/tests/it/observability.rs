@@ -351,7 +351,7 @@ fn the_store_is_called_inside_the_span_of_the_verb() {
             "resolve in acquire",
             "consume in acquire",
             "consume in acquire",
-            "set_disabled in admin operation=\"set_disabled\"",
+            "set_flag in admin operation=\"set_flag\"",
             "entity in admin operation=\"entity\"",
             "sweep_horizon in admin operation=\"sweep\"",
         ]

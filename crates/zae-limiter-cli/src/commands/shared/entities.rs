@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use zae_limiter::wire::EntityForm;
-use zae_limiter::{Entity, EntityId, Page, RateLimiter};
+use zae_limiter::{Entity, EntityId, Flag, Page, RateLimiter};
 
 use super::flags;
 use super::listing::{self, Listing};
@@ -73,9 +73,9 @@ struct FlaggedForm {
     disabled: Option<bool>,
 }
 
-impl From<&(Entity, Option<bool>)> for FlaggedForm {
-    fn from((entity, disabled): &(Entity, Option<bool>)) -> FlaggedForm {
-        FlaggedForm { entity: EntityForm::from(entity), disabled: *disabled }
+impl From<&(Entity, Option<Flag>)> for FlaggedForm {
+    fn from((entity, flag): &(Entity, Option<Flag>)) -> FlaggedForm {
+        FlaggedForm { entity: EntityForm::from(entity), disabled: flag.map(Flag::blocks) }
     }
 }
 

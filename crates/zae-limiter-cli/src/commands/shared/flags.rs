@@ -5,7 +5,7 @@ use std::task::Poll;
 
 use serde::Serialize;
 use zae_limiter::{
-    EntityId, Error, Level, LevelConfig, Page, PageRequest, RateLimiter, ResourceName,
+    EntityId, Error, Flag, Level, LevelConfig, Page, PageRequest, RateLimiter, ResourceName,
 };
 
 use crate::args::level::of_entity;
@@ -68,9 +68,9 @@ pub(crate) async fn of_namespace(limiter: &RateLimiter) -> Result<Flags, Error> 
     levels.truncate(LEVELS_MAX);
     let mut flags = Flags { is_complete, ..Flags::default() };
     for (level, config) in configs(limiter, levels).await? {
-        match config.and_then(|config| config.disabled) {
-            Some(true) => flags.disabled.push(level.to_string()),
-            Some(false) => flags.enabled.push(level.to_string()),
+        match config.and_then(|config| config.flag) {
+            Some(Flag::Disabled) => flags.disabled.push(level.to_string()),
+            Some(Flag::Enabled) => flags.enabled.push(level.to_string()),
             None => {}
         }
     }
@@ -81,17 +81,17 @@ pub(crate) async fn of_namespace(limiter: &RateLimiter) -> Result<Flags, Error> 
 pub(crate) async fn of_entities(
     limiter: &RateLimiter,
     entities: &[EntityId],
-) -> Result<Vec<Option<bool>>, Error> {
+) -> Result<Vec<Option<Flag>>, Error> {
     let levels = entities.iter().cloned().map(Level::Entity).collect();
     let configs = configs(limiter, levels).await?;
-    Ok(configs.into_iter().map(|(_, config)| config.and_then(|config| config.disabled)).collect())
+    Ok(configs.into_iter().map(|(_, config)| config.and_then(|config| config.flag)).collect())
 }
 
 /// The flags that an entity has for single resources.
 pub(crate) async fn on_resources(
     limiter: &RateLimiter,
     entity: &EntityId,
-) -> Result<Vec<(ResourceName, bool)>, Error> {
+) -> Result<Vec<(ResourceName, Flag)>, Error> {
     let resources = first(async |page| limiter.resources_with_entity_limits(&page).await).await?;
     let levels = resources
         .into_iter()
@@ -100,7 +100,7 @@ pub(crate) async fn on_resources(
     let configs = configs(limiter, levels.take(LEVELS_MAX).collect()).await?;
     let flagged = configs
         .into_iter()
-        .filter_map(|(level, config)| Some((level.resource_name()?.clone(), config?.disabled?)));
+        .filter_map(|(level, config)| Some((level.resource_name()?.clone(), config?.flag?)));
     Ok(flagged.collect())
 }
 

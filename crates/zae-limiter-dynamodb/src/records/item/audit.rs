@@ -225,7 +225,7 @@ pub(crate) mod details {
         AttributeValue, BTreeMap, BUCKETS, CONFIGS, Details, Limit, attr, nothing, number, text,
     };
     use crate::records::item::{metadata_value, optional_text, stored_version};
-    use zae_limiter_core::{Entity, EntityId};
+    use zae_limiter_core::{Entity, EntityId, Flag};
     use zae_limiter_store::{
         DeletedEntity, LevelConfig, LimitsChange, Namespace, OnUnavailable, StoreError,
     };
@@ -340,9 +340,11 @@ pub(crate) mod details {
         of([("unreadable", text(problem))])
     }
 
-    pub(crate) fn flag(disabled: Option<bool>, before: Option<bool>) -> Details {
-        let stored = |flag: Option<bool>| flag.map_or_else(nothing, AttributeValue::Bool);
-        of([(attr::DISABLED, stored(disabled)), (WAS, stored(before))])
+    pub(crate) fn flag(flag: Option<Flag>, before: Option<Flag>) -> Details {
+        let stored = |flag: Option<Flag>| {
+            flag.map_or_else(nothing, |flag| AttributeValue::Bool(flag.blocks()))
+        };
+        of([(attr::DISABLED, stored(flag)), (WAS, stored(before))])
     }
 
     pub(crate) fn namespace(namespace: &Namespace) -> Details {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use zae_limiter_core::{LIMITS_MAX, Limit, LimitName};
+use zae_limiter_core::{Flag, LIMITS_MAX, Limit, LimitName};
 use zae_limiter_store::{Level, LevelConfig, OnUnavailable, StoreError};
 
 use super::{
@@ -133,7 +133,7 @@ pub(crate) fn says_nothing_without(item: &Item, flag: bool) -> bool {
 
 /// Whether a level is switched off.
 pub(crate) fn is_switched_off(item: &Item) -> bool {
-    matches!(flag(item), Ok(Some(true)))
+    matches!(flag(item), Ok(Some(flag)) if flag.blocks())
 }
 
 /// What is stored at a level.
@@ -141,14 +141,14 @@ pub(crate) fn level_config(item: &Item) -> Result<LevelConfig, StoreError> {
     let version = version_of(item, CONFIG_VERSION);
     Ok(LevelConfig {
         limits: limits(item)?.into(),
-        disabled: flag(item)?,
+        flag: flag(item)?,
         on_unavailable: on_unavailable(item)?,
         version,
     })
 }
 
 /// The flag of a level.
-pub(crate) fn flag(item: &Item) -> Result<Option<bool>, StoreError> {
+pub(crate) fn flag(item: &Item) -> Result<Option<Flag>, StoreError> {
     match item.get(attr::DISABLED) {
         // A word: more than on and off is a feature of the Python product.
         Some(AttributeValue::S(word)) => {
@@ -157,7 +157,7 @@ pub(crate) fn flag(item: &Item) -> Result<Option<bool>, StoreError> {
             );
             Err(incompatible(item, attr::DISABLED, problem))
         }
-        _ => flag_of(item, attr::DISABLED),
+        _ => Ok(flag_of(item, attr::DISABLED)?.map(Flag::from_disabled)),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Items of the Python package 0.17 are read or refused, and ours come back as they were.
 
 use proptest::prelude::*;
-use zae_limiter_core::{AuditAction, AuditSubject, EventId, Limit, UsageWindow};
+use zae_limiter_core::{AuditAction, AuditSubject, EventId, Flag, Limit, UsageWindow};
 use zae_limiter_store::{Change, LevelConfig, OnUnavailable};
 
 use super::*;
@@ -107,15 +107,19 @@ fn golden_configurations_are_read() {
     let limits = [Limit::per_minute("rpm", 60).expect("a limit")];
     let expected = LevelConfig {
         limits: limits.into(),
-        disabled: None,
+        flag: None,
         on_unavailable: Some(OnUnavailable::Allow),
         version: 1,
     };
     assert_eq!(config::level_config(&system).expect("a golden item"), expected);
 
     let stub = item("PK=ns/RESOURCE#old-model SK=#CONFIG b:disabled=true resource=old-model");
-    let expected =
-        LevelConfig { limits: [].into(), disabled: Some(true), on_unavailable: None, version: 1 };
+    let expected = LevelConfig {
+        limits: [].into(),
+        flag: Some(Flag::Disabled),
+        on_unavailable: None,
+        version: 1,
+    };
     assert_eq!(config::level_config(&stub).expect("a golden item"), expected);
     assert!(
         !config::has_limits(&stub)
@@ -309,7 +313,7 @@ fn our_events_carry_what_the_python_product_needs() {
         subject: AuditSubject::Entity("key".parse().expect("an id")),
         action: AuditAction::FlagsSet,
         resource: Some("gpt-4"),
-        details: details::flag(Some(true), Some(false)),
+        details: details::flag(Some(Flag::Disabled), Some(Flag::Enabled)),
         version: None,
     };
     let stored = audit_item("ns", &change, event, 90 * 86_400);

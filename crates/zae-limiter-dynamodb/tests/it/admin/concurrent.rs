@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::future::join_all;
-use zae_limiter_core::{AuditSubject, ResourceName};
+use zae_limiter_core::{AuditSubject, Flag, ResourceName};
 use zae_limiter_dynamodb::DynamoStore;
 use zae_limiter_dynamodb::table::number;
 use zae_limiter_store::{ConfigStore, Level, NamespaceStore, PageRequest, StoreErrorKind};
@@ -138,7 +138,7 @@ async fn changes_of_one_level_are_all_made() {
         let (new, other, system) = (limits("rpm:7"), on("key", "other"), limits("rpm:9"));
         let done = tokio::join!(
             first.set_limits(&level, &new, &one),
-            second.set_disabled(&level, Some(false), &two),
+            second.set_flag(&level, Some(Flag::Enabled), &two),
             third.set_limits(&other, &new, &three),
             fourth.set_limits(&Level::System, &system, &four),
         );
@@ -147,7 +147,11 @@ async fn changes_of_one_level_are_all_made() {
             "seed {seed}: {done:?}"
         );
         let stored = fair.level(&level).await.unwrap().unwrap();
-        assert_eq!((stored.limits[0].capacity(), stored.disabled), (7, Some(false)), "seed {seed}");
+        assert_eq!(
+            (stored.limits[0].capacity(), stored.flag),
+            (7, Some(Flag::Enabled)),
+            "seed {seed}"
+        );
         assert_eq!(
             (counted(&rig, "gpt-4"), counted(&rig, "other")),
             (Some(1), Some(1)),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use zae_limiter_core::{AuditAction, AuditSubject, Milli, Take};
+use zae_limiter_core::{AuditAction, AuditSubject, Flag, Milli, Take};
 use zae_limiter_dynamodb::table::{Item, Table, number, text};
 use zae_limiter_dynamodb::{DynamoOptions, DynamoStore};
 use zae_limiter_store::{
@@ -44,7 +44,7 @@ async fn resolved(store: &DynamoStore, resource: &str) -> MemberConfig {
 async fn is_lifted(rig: &Rig, resource: &str) -> bool {
     let store = rig.store().await;
     let found = resolved(&store, resource).await;
-    let (Some((stored, source)), None) = (found.limits, found.disabled_by) else { return false };
+    let (Some((stored, source)), None) = (found.limits, found.blocked_by) else { return false };
     let in_force = LimitsInForce::new(stored.to_vec(), source);
     let (entity, resource) = (id("user"), resource.parse().unwrap());
     let takes = [Take { limit: 0, amount: Milli(500_000) }];
@@ -128,7 +128,7 @@ async fn a_deletion_cut_off_anywhere_lifts_nothing_and_is_resumed() {
             let rig = Rig::new(EvalOptions::new().journal()).await;
             let fair = strict(&rig).await;
             if is_disabled {
-                fair.set_disabled(&Level::Entity(id("user")), Some(true), &rig.change())
+                fair.set_flag(&Level::Entity(id("user")), Some(Flag::Disabled), &rig.change())
                     .await
                     .unwrap();
                 rig.table.take_journal();
@@ -154,7 +154,7 @@ async fn a_deletion_cut_off_anywhere_lifts_nothing_and_is_resumed() {
                 !is_lifted(&rig, "gpt-4").await && !is_lifted(&rig, "other").await,
                 "after {cuts} writes"
             );
-            let is_refused = resolved(&fair, "gpt-4").await.disabled_by.is_some();
+            let is_refused = resolved(&fair, "gpt-4").await.blocked_by.is_some();
             assert_eq!(
                 is_refused,
                 is_disabled || !calls.is_empty(),
@@ -201,7 +201,7 @@ async fn nobody_changes_an_entity_that_is_being_deleted() {
     refused(fair.set_limits(&own, &limits("rpm:900"), &change()).await.map(drop));
     refused(fair.set_limits(&on("user", "new"), &limits("rpm:900"), &change()).await.map(drop));
     refused(fair.delete_limits(&own, &change()).await.map(drop));
-    refused(fair.set_disabled(&own, Some(false), &change()).await.map(drop));
+    refused(fair.set_flag(&own, Some(Flag::Enabled), &change()).await.map(drop));
     refused(fair.create_entity(&new_entity("child", Some("user")), &change()).await.map(drop));
     refused(fair.create_entity(&new_entity("user", None), &change()).await.map(drop));
     refused(fair.update_entity(&id("user"), 1, &renamed("another"), &change()).await.map(drop));
@@ -323,7 +323,7 @@ async fn late_deletions(anew: Anew) {
         let lost: Vec<_> = before.keys().filter(|key| !now.contains_key(*key)).collect();
         assert!(lost.is_empty(), "{anew:?}, late at write {late_at}: {lost:?}");
         assert!(!is_lifted(&rig, "gpt-4").await);
-        let is_refused = resolved(&fair, "gpt-4").await.disabled_by.is_some();
+        let is_refused = resolved(&fair, "gpt-4").await.blocked_by.is_some();
         assert_eq!(
             is_refused,
             anew == Anew::Leaving,
@@ -393,7 +393,7 @@ async fn a_deletion_in_several_transactions_never_shows_half_of_the_limits() {
         }
         for resource in ["gpt-4", "r-2", "r-150", "r-204"] {
             assert!(
-                resolved(&fair, resource).await.disabled_by.is_some(),
+                resolved(&fair, resource).await.blocked_by.is_some(),
                 "{resource} after {cuts} writes"
             );
         }

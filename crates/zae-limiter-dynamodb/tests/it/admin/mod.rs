@@ -12,7 +12,7 @@ mod seeds;
 
 use std::sync::Arc;
 
-use zae_limiter_core::{AuditEvent, AuditSubject, EntityId, Milli, Take};
+use zae_limiter_core::{AuditEvent, AuditSubject, EntityId, Flag, Milli, Take};
 use zae_limiter_dynamodb::records::keys;
 use zae_limiter_dynamodb::table::{Item, Table};
 use zae_limiter_dynamodb::{DynamoOptions, DynamoStore};
@@ -105,8 +105,10 @@ async fn perform(store: &DynamoStore, deed: &str, change: &Change) -> Result<(),
         "set entity resource" => {
             store.set_limits(&on("org", "gpt-4"), &limits("rpm:4"), change).await.map(drop)
         }
-        "disable" => store.set_disabled(&on("org", "other"), Some(true), change).await.map(drop),
-        "clear" => store.set_disabled(&on("org", "other"), None, change).await.map(drop),
+        "disable" => {
+            store.set_flag(&on("org", "other"), Some(Flag::Disabled), change).await.map(drop)
+        }
+        "clear" => store.set_flag(&on("org", "other"), None, change).await.map(drop),
         "delete limits" => store.delete_limits(&Level::Entity(id("org")), change).await.map(drop),
         "reset" => {
             let request = ResetRequest {

@@ -1,7 +1,7 @@
 //! Administration on items as the Python product writes them.
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use zae_limiter_core::{EntityId, NamespaceId, NamespaceName, ResourceName};
+use zae_limiter_core::{EntityId, Flag, NamespaceId, NamespaceName, ResourceName};
 use zae_limiter_dynamodb::table::{Item, Key, number, text};
 use zae_limiter_store::{
     ConfigStore, DeletedEntity, Level, MemberKey, NamespaceStore, PageRequest, StoreErrorKind,
@@ -94,7 +94,7 @@ async fn a_level_has_a_cascade_of_its_own_and_bypass_is_refused() {
     assert_eq!(error.kind(), StoreErrorKind::Incompatible);
     assert!(error.to_string().contains("resolve: attribute \"disabled\""), "{error}");
 
-    store.set_disabled(&Level::Entity(key.clone()), Some(false), &rig.change()).await.unwrap();
+    store.set_flag(&Level::Entity(key.clone()), Some(Flag::Enabled), &rig.change()).await.unwrap();
     let members =
         [MemberKey { entity: &key, resource: &gpt }, MemberKey { entity: &key, resource: &other }];
     let found = store.resolve(&members).await.unwrap();

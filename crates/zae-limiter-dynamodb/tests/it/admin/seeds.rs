@@ -43,7 +43,7 @@ async fn watch(rig: &Rig, store: &DynamoStore, seed: u64) -> u32 {
             .members
             .remove(0);
         let is_weaker = found.limits.is_none_or(|(limits, _)| limits[0].capacity() > STRICT)
-            && found.disabled_by.is_none();
+            && found.blocked_by.is_none();
         let record = is_marked(rig);
         assert!(
             !is_weaker || record.is_none(),

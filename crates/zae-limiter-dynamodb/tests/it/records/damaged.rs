@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use aws_sdk_dynamodb::primitives::Blob;
 use aws_sdk_dynamodb::types::AttributeValue;
-use zae_limiter_core::Limit;
+use zae_limiter_core::{Flag, Limit};
 use zae_limiter_dynamodb::DynamoStore;
 use zae_limiter_dynamodb::records::keys;
 use zae_limiter_dynamodb::table::{Item, Key};
@@ -64,7 +64,7 @@ async fn world(level: &Level) -> Rig {
         .await
         .unwrap();
     if policy.is_none() {
-        store.set_disabled(level, Some(false), &rig.change()).await.unwrap();
+        store.set_flag(level, Some(Flag::Enabled), &rig.change()).await.unwrap();
     }
     store
         .set_limits(
@@ -347,7 +347,7 @@ async fn a_damaged_registry_is_an_error_of_those_who_count_in_it() {
     let (rig, new) = (world(&own).await, limits(&["rpm:1"], None));
     let store = rig.store().await;
     // With the limits everything goes, and is counted out.
-    store.set_disabled(&own, None, &rig.change()).await.unwrap();
+    store.set_flag(&own, None, &rig.change()).await.unwrap();
     for value in [
         AttributeValue::S("1".to_owned()),
         AttributeValue::Bool(true),
@@ -365,7 +365,11 @@ async fn a_damaged_registry_is_an_error_of_those_who_count_in_it() {
         // What stays is not counted.
         store.set_limits(&own, &new, &rig.change()).await.unwrap();
         store
-            .set_disabled(&Level::Resource("other".parse().unwrap()), Some(true), &rig.change())
+            .set_flag(
+                &Level::Resource("other".parse().unwrap()),
+                Some(Flag::Disabled),
+                &rig.change(),
+            )
             .await
             .unwrap();
     }
@@ -378,7 +382,7 @@ async fn a_damaged_registry_is_an_error_of_those_who_count_in_it() {
     );
     is_named(store.set_limits(&everybody, &new, &rig.change()).await, "resources", &registry);
     is_named(
-        store.set_disabled(&everybody, Some(true), &rig.change()).await,
+        store.set_flag(&everybody, Some(Flag::Disabled), &rig.change()).await,
         "resources",
         &registry,
     );

@@ -1,7 +1,7 @@
 //! How many buckets a flag has reached, wherever the pages of an index end.
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use zae_limiter_core::ResourceName;
+use zae_limiter_core::{Flag, ResourceName};
 use zae_limiter_dynamodb::table::{Item, Key, number, text};
 use zae_limiter_store::{ConfigStore, Level};
 use zae_limiter_testkit::evaluator::EvalOptions;
@@ -51,7 +51,8 @@ async fn a_bucket_of_several_shards_is_one_wherever_a_page_ends() {
         let rig = sharded(page_max).await;
         let store = rig.store().await;
         let everybody = Level::Resource(resource());
-        let reached = store.set_disabled(&everybody, Some(true), &rig.change()).await.unwrap();
+        let reached =
+            store.set_flag(&everybody, Some(Flag::Disabled), &rig.change()).await.unwrap();
         assert_eq!(reached, 5, "pages of {page_max}");
         for (entity, shards) in BUCKETS {
             assert_eq!(off(&rig, entity), shards as usize, "{entity}, pages of {page_max}");
@@ -59,14 +60,14 @@ async fn a_bucket_of_several_shards_is_one_wherever_a_page_ends() {
         for (entity, shards) in BUCKETS.into_iter().filter(|(entity, _)| *entity != "a!") {
             let own = Level::EntityResource(entity.parse().unwrap(), resource());
             assert_eq!(
-                store.set_disabled(&own, Some(false), &rig.change()).await.unwrap(),
+                store.set_flag(&own, Some(Flag::Enabled), &rig.change()).await.unwrap(),
                 1,
                 "{entity}, pages of {page_max}"
             );
             assert_eq!(off(&rig, entity), 0, "{entity} has {shards} shards, pages of {page_max}");
         }
         assert_eq!(
-            store.set_disabled(&everybody, None, &rig.change()).await.unwrap(),
+            store.set_flag(&everybody, None, &rig.change()).await.unwrap(),
             5,
             "pages of {page_max}"
         );
@@ -88,7 +89,7 @@ async fn a_shard_that_is_gone_is_not_counted() {
         }
         assert_eq!(
             store
-                .set_disabled(&Level::Resource(resource()), Some(true), &rig.change())
+                .set_flag(&Level::Resource(resource()), Some(Flag::Disabled), &rig.change())
                 .await
                 .unwrap(),
             4

@@ -7,7 +7,7 @@ use zae_limiter_core::{ConfigStamp, TimeMs};
 use zae_limiter_store::ManualClock;
 
 fn answer(stamp: u64) -> FreshConfig {
-    let config = MemberConfig { cascades_to: None, limits: None, disabled_by: None };
+    let config = MemberConfig { cascades_to: None, limits: None, blocked_by: None };
     FreshConfig { config, limits: None, stamp: ConfigStamp(stamp), age: Duration::ZERO }
 }
 

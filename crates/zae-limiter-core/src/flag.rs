@@ -1,0 +1,46 @@
+//! Whether an entity or a resource may take: the switch in an administrator's hands.
+
+use std::fmt;
+
+/// The positions of the switch. A level has one of them or none, and the strongest level that has
+/// one decides for a bucket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Flag {
+    /// Takes go on. At a level: although a weaker level says otherwise.
+    #[default]
+    Enabled,
+    /// Nothing is granted.
+    Disabled,
+}
+
+impl Flag {
+    /// The flag that a column or an attribute `disabled` stands for.
+    #[must_use]
+    pub const fn from_disabled(is_disabled: bool) -> Flag {
+        if is_disabled { Flag::Disabled } else { Flag::Enabled }
+    }
+
+    /// Whether a bucket under this flag refuses every take.
+    #[must_use]
+    pub const fn blocks(self) -> bool {
+        match self {
+            Flag::Enabled => false,
+            Flag::Disabled => true,
+        }
+    }
+
+    /// The word for it: `enabled` or `disabled`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Flag::Enabled => "enabled",
+            Flag::Disabled => "disabled",
+        }
+    }
+}
+
+impl fmt::Display for Flag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
