@@ -77,3 +77,27 @@ impl Gaps {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_repaid_takes_no_room() {
+        let (x, y): (LimitName, LimitName) =
+            ("x".parse().expect("a name"), "y".parse().expect("a name"));
+        let mut gaps = Gaps::default();
+        gaps.set(&x, Milli::ZERO);
+        gaps.set_lead(0, true);
+        assert_eq!(gaps, Gaps::default());
+        gaps.set(&x, Milli(5));
+        gaps.set_lead(7, true);
+        gaps.repay(&y, Milli(9));
+        gaps.repay(&x, Milli(2));
+        assert_eq!((gaps.of(&x), gaps.of(&y), gaps.lead_ms()), (Milli(3), Milli::ZERO, 7));
+        gaps.repay(&x, Milli(3));
+        assert!(gaps.is_empty() && gaps.is_led(), "the lead stays");
+        gaps.set_lead(0, false);
+        assert_eq!(gaps, Gaps::default());
+    }
+}

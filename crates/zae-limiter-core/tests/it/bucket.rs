@@ -223,6 +223,16 @@ fn a_credit_beyond_every_counter_is_no_error() {
 }
 
 #[test]
+fn an_expiry_is_an_instant_or_none() {
+    let mut bucket = full(&["x:60/min"]);
+    assert_eq!(bucket.expires_at(), None);
+    bucket.set_expires_at(Some(TimeMs(5)));
+    assert_eq!(bucket.expires_at(), Some(TimeMs(5)));
+    bucket.set_expires_at(None);
+    assert_eq!(bucket.expires_at(), None);
+}
+
+#[test]
 fn a_gap_that_was_stored_is_there_again() {
     let name: LimitName = "x".parse().expect("a name");
     let mut bucket = full(&["x:60/min"]);

@@ -56,6 +56,30 @@ fn one_take_by_a_clock_that_is_ahead_freezes_nothing() {
     }
 }
 
+/// A clock ten years ahead, then one an hour behind, then the first again: the first was paid for
+/// its ten years, and the hour comes on top of its lead instead of in its place.
+#[test]
+fn a_lead_is_kept_when_a_clock_that_is_behind_follows() {
+    let ahead = 10 * YEAR;
+    let mut bucket = full();
+    assert_eq!(drain(&mut bucket, at(0)), 60);
+    assert_eq!(drain(&mut bucket, at(ahead)), 60, "the lead is paid once");
+    take(&mut bucket, 1, at(0)).expect_err("nothing is there");
+    assert_eq!(drain(&mut bucket, at(ahead + 10_000)), 10);
+    assert!(bucket.is_led(), "the clock ahead came last");
+    take(&mut bucket, 1, at(-HOUR)).expect_err("nothing is there");
+    assert!(!bucket.is_led());
+    assert_eq!(drain(&mut bucket, at(ahead + 20_000)), 10);
+}
+
+#[test]
+fn a_lead_that_was_stored_is_there_again() {
+    let mut bucket = full();
+    assert_eq!((bucket.lead_ms(), bucket.is_led()), (0, false));
+    bucket.restore_lead(HOUR, true);
+    assert_eq!((bucket.lead_ms(), bucket.is_led()), (HOUR, true));
+}
+
 #[test]
 fn a_clock_that_comes_back_to_the_future_is_not_paid_again() {
     for ahead in [3 * MINUTE, 13 * HOUR, 10 * YEAR] {

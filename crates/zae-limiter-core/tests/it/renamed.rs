@@ -3,7 +3,7 @@
 use crate::support::*;
 use zae_limiter_core::{
     BucketState, ClosedHour, ConfigStamp, CounterFull, FOLDED, LIMITS_MAX, Limit, Milli,
-    TOKENS_MAX, TimeMs, TooManyLimits, Wait, assess,
+    TOKENS_MAX, TimeMs, TooManyLimits, Wait, assess, fold_params,
 };
 
 fn names(bucket: &BucketState) -> Vec<&str> {
@@ -64,6 +64,57 @@ fn renamed_limits_are_kept_until_there_are_too_many_and_then_folded() {
     bucket.roll_hour(TimeMs(60 * HOUR_MS));
     bucket.sync(&numbered(900, 1), ConfigStamp(3), TimeMs(60 * HOUR_MS)).expect("never too many");
     assert_eq!(balances(&bucket), [60_000], "a name nobody has seen starts full again");
+}
+
+/// Folding begins with one limit too many, not before.
+#[test]
+fn as_many_limits_as_are_kept_are_not_folded() {
+    let mut bucket = BucketState::full(&numbered(0, LIMITS_MAX), ConfigStamp(0), TimeMs(0));
+    for round in 0..4 {
+        drained(100 * round, HOUR_MS * i64::try_from(round).expect("a few"), &mut bucket);
+    }
+    assert_eq!((bucket.all_limits().len(), names(&bucket).contains(&FOLDED)), (64, false));
+    drained(400, 4 * HOUR_MS, &mut bucket);
+    assert!(names(&bucket).contains(&FOLDED));
+}
+
+/// 224 limits in debt, one that can be folded and sixteen new ones: the one takes its place in what
+/// remembers it, so nothing is gained by folding it.
+#[test]
+fn what_remembers_folded_limits_counts_as_a_limit() {
+    let mut bucket = BucketState::full(&numbered(0, LIMITS_MAX), ConfigStamp(0), TimeMs(0));
+    for round in 0..14 {
+        let limits = numbered(100 * round, LIMITS_MAX);
+        bucket.sync(&limits, ConfigStamp(1), TimeMs(0)).expect("at most 224");
+        for limit in &limits {
+            bucket.adjust(limit, Milli(90_000), TimeMs(0));
+        }
+    }
+    bucket.sync(&numbered(9_000, 1), ConfigStamp(1), TimeMs(0)).expect("at most 225");
+    grant(&mut bucket, &[take(0, 30_000)], 0);
+    bucket.roll_hour(TimeMs(HOUR_MS));
+    let change = bucket.sync(&numbered(9_100, LIMITS_MAX), ConfigStamp(1), TimeMs(HOUR_MS));
+    assert_eq!(change, Err(TooManyLimits { count: 241 }));
+}
+
+/// A drained limit of 60 a day that was lowered to 10 a day lacks 10 and hides 50: it is full in six
+/// days, and goes after limits that are full tomorrow.
+#[test]
+fn a_gap_counts_for_who_is_folded_first() {
+    let mut bucket = full(&["g:60/day"]);
+    grant(&mut bucket, &[take(0, 60_000)], 0);
+    bucket.sync(&[limit("g:10/day")], ConfigStamp(1), TimeMs(0)).expect("one limit");
+    for round in 0..5 {
+        drained(100 * round, HOUR_MS * i64::try_from(round).expect("a few"), &mut bucket);
+    }
+    assert!(names(&bucket).contains(&FOLDED), "others have gone");
+    assert!(names(&bucket).contains(&"g"));
+}
+
+#[test]
+fn the_longest_time_to_remember_is_that_of_the_largest_limit() {
+    assert_eq!(fold_params(i64::MAX).capacity_milli, MILLI_MAX);
+    assert_eq!(fold_params(0).capacity_milli, 1);
 }
 
 /// The nearest to full go first; one that owes does not go, however near it is.
