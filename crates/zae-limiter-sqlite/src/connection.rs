@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
@@ -17,6 +17,7 @@ use crate::error::{Failure, Outcome, busy, from_io, is_busy, refused};
 use crate::filesystem::network_file_system;
 use crate::options::{SqliteOptions, Synchronous};
 use crate::schema;
+use crate::writer::lock;
 
 /// Pages of write-ahead log after which it is written back. Measured: 8000 instead of the usual
 /// 1000 is half as fast again with a million keys, at a log of 32 MB.
@@ -84,7 +85,7 @@ impl Place {
 
     /// Opens the file for writing, creates it if needed, and brings its schema up to date.
     pub(crate) fn open_writer(self: &Arc<Self>) -> Outcome<Connection> {
-        let _opening = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
+        let _opening = lock(&OPENING);
         if let Some(network) = network_file_system(&self.path) {
             let message = format!(
                 "{}: on a network file system ({network}), where locks between processes do not work; use a local disk",

@@ -8,7 +8,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
@@ -21,6 +21,7 @@ use crate::gate::GATE_END;
 use crate::inspect::check_integrity;
 use crate::options::SqliteOptions;
 use crate::schema;
+use crate::writer::lock;
 
 /// What SQLite keeps beside a database, by the ends of their names.
 const COMPANIONS: [&str; 3] = ["-wal", "-shm", "-journal"];
@@ -63,13 +64,10 @@ impl SqliteStore {
             return Err(exists(OPERATION, &target));
         }
         let staged = Staged::beside(&target, &place.options, OPERATION)?;
-        let conn = place
-            .open_reader()
-            .map_err(|failure| failure.into_store_error(OPERATION, &place.path))?;
-        staged.fill_from(&conn, OPERATION, |damage| {
-            damage.into_store_error(OPERATION, &place.path)
-        })?;
-        let _opening = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
+        let failed = |failure: Failure| failure.into_store_error(OPERATION, &place.path);
+        let conn = place.open_reader().map_err(failed)?;
+        staged.fill_from(&conn, OPERATION, failed)?;
+        let _opening = lock(&OPENING);
         staged.publish_new(&target, OPERATION)
     }
 
@@ -119,16 +117,12 @@ impl SqliteStore {
 fn open_backup(source: &Arc<Place>) -> Outcome<Connection> {
     let shown = source.path.display();
     if !source.path.is_file() {
-        return Err(refused(
-            StoreErrorKind::NotFound,
-            format!("{shown}: there is no such file; name a backup"),
-        ));
+        let message = format!("{shown}: there is no such file; name a backup");
+        return Err(refused(StoreErrorKind::NotFound, message));
     }
     let no_backup = || {
-        refused(
-            StoreErrorKind::Incompatible,
-            format!("{shown}: not a backup of a store; name another file"),
-        )
+        let message = format!("{shown}: not a backup of a store; name another file");
+        refused(StoreErrorKind::Incompatible, message)
     };
     let checked = source.connect(OpenFlags::SQLITE_OPEN_READ_ONLY).and_then(|conn| {
         schema::check(&conn, &source.path)?;
@@ -168,7 +162,7 @@ fn put_in_place(
     operation: &'static str,
 ) -> Result<Option<PathBuf>, StoreError> {
     // Nobody of this process opens a file meanwhile.
-    let _opening = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _opening = lock(&OPENING);
     if !is_there(to) {
         // A log without its file would be replayed onto the new one.
         remove_companions(to, operation)?;
@@ -201,14 +195,9 @@ fn lock_whole_file(path: &Path) -> Outcome<Option<Connection>> {
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
     )?;
     conn.busy_timeout(IN_USE_WAIT)?;
-    let locked = conn
-        .pragma_update_and_check(None, "locking_mode", "exclusive", |row| row.get::<_, String>(0))
-        .and_then(|_| {
-            conn.pragma_update_and_check(None, "journal_mode", "delete", |row| {
-                row.get::<_, String>(0)
-            })
-        })
-        .and_then(|_| conn.execute_batch("BEGIN EXCLUSIVE"));
+    let locked = conn.execute_batch(
+        "PRAGMA locking_mode=exclusive; PRAGMA journal_mode=delete; BEGIN EXCLUSIVE",
+    );
     match locked {
         Ok(()) => Ok(Some(conn)),
         Err(error) if is_busy(&error) => {

@@ -9,9 +9,9 @@ use zae_limiter_core::TimeMs;
 use zae_limiter_store::{StoreError, StoreErrorKind};
 
 use crate::connection::Place;
-use crate::error::Outcome;
+use crate::error::{Outcome, no_thread, thread_ended};
 use crate::job::Job;
-use crate::queue::{QUEUE_MAX, Waiting};
+use crate::queue::{QUEUE_MAX, Queue, Waiting};
 use crate::sweep::Sweeper;
 use crate::transaction::Transaction;
 use crate::writer::{Writer, WriterStats, lock};
@@ -80,34 +80,41 @@ impl WriterHandle {
 
     /// Queues a job for the thread.
     pub(crate) fn submit(&self, job: Job, operation: &'static str) -> Result<(), StoreError> {
-        self.0.start_deciding(operation)?;
-        let writer = &self.0.writer;
-        let expires = writer.now().saturating_add(writer.patience_of(&job));
-        let mut queue = lock(&writer.queue);
-        if queue.broken {
-            return Err(broken(operation));
-        }
-        if queue.jobs.len() >= QUEUE_MAX {
-            let message =
-                format!("{QUEUE_MAX} operations wait already; nothing was written. Retry later");
-            return Err(StoreError::new(StoreErrorKind::Busy, operation, message));
-        }
-        writer.unfinished_jobs.fetch_add(1, Ordering::AcqRel);
-        queue.jobs.push_back(Waiting { job, expires });
-        writer.rouse(queue);
-        Ok(())
+        self.enqueue(job, operation, |queue, waiting| {
+            if queue.jobs.len() >= QUEUE_MAX {
+                let message = format!(
+                    "{QUEUE_MAX} operations wait already; nothing was written. Retry later"
+                );
+                return Err(StoreError::new(StoreErrorKind::Busy, operation, message));
+            }
+            self.0.writer.unfinished_jobs.fetch_add(1, Ordering::AcqRel);
+            queue.jobs.push_back(waiting);
+            Ok(())
+        })
     }
 
     /// Queues one step of a long piece of work, which gives way to everything else.
     pub(crate) fn submit_step(&self, job: Job, operation: &'static str) -> Result<(), StoreError> {
+        self.enqueue(job, operation, |queue, waiting| {
+            queue.steps.push_back(waiting);
+            Ok(())
+        })
+    }
+
+    fn enqueue(
+        &self,
+        job: Job,
+        operation: &'static str,
+        push: impl FnOnce(&mut Queue, Waiting) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
         self.0.start_deciding(operation)?;
         let writer = &self.0.writer;
         let expires = writer.now().saturating_add(writer.patience_of(&job));
         let mut queue = lock(&writer.queue);
         if queue.broken {
-            return Err(broken(operation));
+            return Err(thread_ended(operation, "the writer thread has ended"));
         }
-        queue.steps.push_back(Waiting { job, expires });
+        push(&mut queue, Waiting { job, expires })?;
         writer.rouse(queue);
         Ok(())
     }
@@ -192,20 +199,12 @@ fn start(
         Thread::Running(_) => return Ok(()),
         Thread::NotNeeded => {}
         Thread::Ended => {
-            return Err(StoreError::new(
-                StoreErrorKind::Internal,
-                operation,
-                "the store is being closed",
-            ));
+            let message = "the store is being closed";
+            return Err(StoreError::new(StoreErrorKind::Internal, operation, message));
         }
     }
-    let unavailable = |error| {
-        let message = "a thread of the store could not be started; free some threads";
-        StoreError::new(StoreErrorKind::Unavailable, operation, message).with_source(error)
-    };
-    *thread = Thread::Running(
-        std::thread::Builder::new().name(name.to_owned()).spawn(run).map_err(unavailable)?,
-    );
+    let started = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+    *thread = Thread::Running(started.map_err(|error| no_thread(operation, error))?);
     Ok(())
 }
 
@@ -216,14 +215,6 @@ fn end(thread: &Mutex<Thread>) {
     {
         tracing::debug!("a thread of the store had panicked");
     }
-}
-
-fn broken(operation: &'static str) -> StoreError {
-    StoreError::new(
-        StoreErrorKind::Internal,
-        operation,
-        "the writer thread has ended; please report this",
-    )
 }
 
 impl Drop for WriterHandle {

@@ -9,7 +9,8 @@ use zae_limiter_store::StoreError;
 
 use crate::SqliteStore;
 use crate::connection::with_suffix;
-use crate::error::{Outcome, from_io, optional};
+use crate::error::{Outcome, from_io};
+use crate::query;
 use crate::rows::{bucket_columns, bucket_from_row};
 use crate::schema;
 
@@ -91,10 +92,7 @@ fn count_buckets(conn: &Connection, now: TimeMs) -> Outcome<(u64, u64)> {
 }
 
 fn swept_at(conn: &Connection) -> Outcome<Option<TimeMs>> {
-    Ok(optional(
-        conn.query_row("SELECT value FROM meta WHERE name='swept_at'", [], |row| row.get(0)),
-    )?
-    .map(TimeMs))
+    Ok(query::value(conn, "SELECT value FROM meta WHERE name='swept_at'", [])?.map(TimeMs))
 }
 
 pub(crate) fn check_integrity(conn: &Connection) -> Outcome<Vec<String>> {

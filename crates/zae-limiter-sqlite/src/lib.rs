@@ -53,6 +53,7 @@ mod namespace;
 mod options;
 mod pack;
 mod page;
+mod query;
 mod queue;
 mod reader;
 mod rows;
@@ -65,13 +66,11 @@ mod writer;
 
 use std::fmt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use rusqlite::Connection;
 use zae_limiter_core::{NamespaceId, NamespaceName, TimeMs};
-use zae_limiter_store::{
-    Capabilities, DEFAULT_NAMESPACE, Store, StoreError, StoreErrorKind, StoreFuture, Swept,
-};
+use zae_limiter_store::{Capabilities, DEFAULT_NAMESPACE, Store, StoreError, StoreFuture, Swept};
 
 pub use copy::Restored;
 pub use inspect::FileStatus;
@@ -79,10 +78,11 @@ pub use options::{BUSY_DEADLINE, SqliteOptions, Synchronous, TAKE_DEADLINE, USAG
 pub use writer::WriterStats;
 
 use connection::{Place, finish};
-use error::{Failure, Outcome, opened_read_only, refused};
+use error::{Failure, Outcome, lost, opened_read_only};
 use handle::WriterHandle;
 use job::Work;
 use reader::Reader;
+use writer::lock;
 
 /// Connections for reading that are kept open when nobody reads.
 const IDLE_READERS_MAX: usize = 4;
@@ -175,15 +175,6 @@ impl SqliteStore {
         failure.into_store_error(operation, self.path())
     }
 
-    /// The writer thread ended without an answer.
-    fn lost(&self, operation: &'static str) -> StoreError {
-        StoreError::new(
-            StoreErrorKind::Internal,
-            operation,
-            "the writer thread ended before it answered; please report this",
-        )
-    }
-
     /// Does `work` in a transaction of its own, after everything that was queued before.
     async fn write<T: Send + 'static>(
         &self,
@@ -192,7 +183,7 @@ impl SqliteStore {
     ) -> Result<T, StoreError> {
         let (job, answer) = Work::job(operation, work);
         self.writer(operation)?.submit(job, operation)?;
-        answer.await.unwrap_or_else(|_| Err(self.lost(operation)))
+        answer.await.unwrap_or_else(|_| Err(lost(operation)))
     }
 
     /// Does one step of a long piece of work in a transaction of its own. Steps give way to
@@ -204,7 +195,7 @@ impl SqliteStore {
     ) -> Result<T, StoreError> {
         let (job, answer) = Work::job(operation, work);
         self.writer(operation)?.submit_step(job, operation)?;
-        answer.await.unwrap_or_else(|_| Err(self.lost(operation)))
+        answer.await.unwrap_or_else(|_| Err(lost(operation)))
     }
 
     /// A consistent read: sees everything that was acknowledged before it.
@@ -217,11 +208,7 @@ impl SqliteStore {
         let conn = idle
             .map_or_else(|| self.shared.place.open_reader(), Ok)
             .map_err(|failure| self.error(failure, operation))?;
-        let result = conn
-            .prepare_cached("BEGIN")
-            .and_then(|mut begin| begin.execute([]))
-            .map_err(Failure::from);
-        let result = result.and_then(|_| {
+        let result = query::change(&conn, "BEGIN", []).and_then(|_| {
             self.shared.place.require_same_file()?;
             schema::require_current(&conn, self.path())?;
             look(&conn)
@@ -247,7 +234,7 @@ impl SqliteStore {
     }
 
     fn lock_readers(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
-        self.shared.readers.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shared.readers)
     }
 }
 
@@ -266,14 +253,7 @@ impl Store for SqliteStore {
     fn ping(&self) -> StoreFuture<'_, ()> {
         Box::pin(async move {
             self.read("ping", |conn| {
-                let alive: i64 = conn
-                    .prepare_cached("SELECT count(*) FROM meta")?
-                    .query_row([], |row| row.get(0))?;
-                if alive < 0 {
-                    Err(refused(StoreErrorKind::Corrupt, "a count is negative"))
-                } else {
-                    Ok(())
-                }
+                query::value::<i64>(conn, "SELECT count(*) FROM meta", []).map(|_| ())
             })?;
             // Reading goes on under a lock of somebody else's, and says nothing about takes: a
             // transaction that writes nothing does. A full disk shows only when something is

@@ -15,6 +15,7 @@ use crate::error::{Outcome, corrupt_value};
 use crate::history;
 use crate::pack::name_at;
 use crate::page::paged;
+use crate::query;
 
 /// Rows that one transaction of a purge removes at most.
 const PURGE_ROWS_MAX: u32 = 500;
@@ -50,11 +51,7 @@ impl NamespaceStore for SqliteStore {
                            WHERE deleted_at IS NULL AND name>?1 ORDER BY name LIMIT ?2";
         let page = page.clone();
         Box::pin(self.read_apart("namespaces", move |conn| {
-            paged(
-                &page,
-                |after, limit| list(conn, SQL, after, limit),
-                |namespace: &Namespace| namespace.name.to_string(),
-            )
+            paged(&page, list(conn, SQL), |namespace| namespace.name.to_string())
         }))
     }
 
@@ -87,11 +84,7 @@ impl NamespaceStore for SqliteStore {
                            WHERE deleted_at IS NOT NULL AND id>?1 ORDER BY id LIMIT ?2";
         let page = page.clone();
         Box::pin(self.read_apart("orphan_namespaces", move |conn| {
-            paged(
-                &page,
-                |after, limit| list(conn, SQL, after, limit),
-                |namespace: &Namespace| namespace.id.to_string(),
-            )
+            paged(&page, list(conn, SQL), |namespace| namespace.id.to_string())
         }))
     }
 
@@ -165,28 +158,19 @@ fn from_row(row: &Row<'_>) -> Outcome<(i64, Namespace)> {
     ))
 }
 
-fn list(conn: &Connection, sql: &str, after: &str, limit: u32) -> Outcome<Vec<Namespace>> {
-    let mut statement = conn.prepare_cached(sql)?;
-    let mut rows = statement.query((after, limit))?;
-    let mut namespaces = Vec::new();
-    while let Some(row) = rows.next()? {
-        namespaces.push(from_row(row)?.1);
-    }
-    Ok(namespaces)
+/// Fetches a page of namespaces.
+fn list(conn: &Connection, sql: &str) -> impl FnOnce(&str, u32) -> Outcome<Vec<Namespace>> {
+    move |after, limit| query::all(conn, sql, (after, limit), |row| Ok(from_row(row)?.1))
 }
 
 fn active(conn: &Connection, name: &NamespaceName) -> Outcome<Option<(i64, Namespace)>> {
     const SQL: &str = "SELECT key,id,name,status,created_at,deleted_at FROM namespace WHERE name=?1 AND deleted_at IS NULL";
-    let mut statement = conn.prepare_cached(SQL)?;
-    let mut rows = statement.query([name.as_str()])?;
-    rows.next()?.map(from_row).transpose()
+    query::first(conn, SQL, [name.as_str()], from_row)
 }
 
 fn by_id(conn: &Connection, id: &NamespaceId) -> Outcome<(i64, Namespace)> {
     const SQL: &str = "SELECT key,id,name,status,created_at,deleted_at FROM namespace WHERE id=?1";
-    let mut statement = conn.prepare_cached(SQL)?;
-    let mut rows = statement.query([id.as_str()])?;
-    let found = rows.next()?.map(from_row).transpose()?;
+    let found = query::first(conn, SQL, [id.as_str()], from_row)?;
     Ok(found.ok_or_else(|| StoreError::namespace_missing("namespace", id))?)
 }
 
@@ -206,14 +190,8 @@ fn register(
     const SQL: &str = "INSERT INTO namespace(id,name,status,created_at) VALUES(?1,?2,'active',?3)";
     conn.execute(SQL, (id.as_str(), name.as_str(), change.at.0))?;
     let key = conn.last_insert_rowid();
-    let status = NamespaceStatus::Active;
-    let namespace = Namespace {
-        id: id.clone(),
-        name: name.clone(),
-        status,
-        created_at: change.at,
-        deleted_at: None,
-    };
+    let (id, name, status) = (id.clone(), name.clone(), NamespaceStatus::Active);
+    let namespace = Namespace { id, name, status, created_at: change.at, deleted_at: None };
     record(conn, key, AuditAction::NamespaceRegistered, &namespace, change)?;
     Ok(namespace)
 }
@@ -243,12 +221,8 @@ fn mark_purging(conn: &Connection, id: &NamespaceId, here: i64, change: &Change)
     namespace.check_purgeable()?;
     conn.execute("UPDATE namespace SET status='purging' WHERE key=?1", [key])?;
     // Its own log goes with it, so the deed is told where the order was given.
-    let is_active: bool = conn.query_row(
-        "SELECT EXISTS (SELECT 1 FROM namespace WHERE key=?1 AND deleted_at IS NULL)",
-        [here],
-        |row| row.get(0),
-    )?;
-    if is_active {
+    const ACTIVE: &str = "SELECT 1 FROM namespace WHERE key=?1 AND deleted_at IS NULL";
+    if query::value::<i64>(conn, ACTIVE, [here])?.is_some() {
         record(conn, here, AuditAction::NamespacePurged, &namespace, change)?;
     }
     Ok(key)
@@ -258,31 +232,21 @@ fn mark_purging(conn: &Connection, id: &NamespaceId, here: i64, change: &Change)
 /// SQLite would go over all rows of the namespace to find those of a list.
 fn remove_some(conn: &Connection, key: i64) -> Outcome<u64> {
     for (table, columns) in TABLES {
-        let doomed = {
-            let width = columns.split(',').count();
-            let mut statement = conn
-                .prepare_cached(&format!("SELECT {columns} FROM {table} WHERE ns=?1 LIMIT ?2"))?;
-            let read = |row: &Row<'_>| {
-                (0..width)
-                    .map(|column| row.get::<_, Value>(column))
-                    .collect::<Result<Vec<Value>, _>>()
-            };
-            statement
-                .query_map((key, PURGE_ROWS_MAX), read)?
-                .collect::<Result<Vec<Vec<Value>>, _>>()?
+        let width = columns.split(',').count();
+        let read = |row: &Row<'_>| {
+            let values: Result<Vec<Value>, _> = (0..width).map(|column| row.get(column)).collect();
+            Ok(values?)
         };
+        let some = format!("SELECT {columns} FROM {table} WHERE ns=?1 LIMIT ?2");
+        let doomed = query::all(conn, &some, (key, PURGE_ROWS_MAX), read)?;
         if doomed.is_empty() {
             continue;
         }
-        let is_it: Vec<String> = columns
-            .split(',')
-            .zip(1..)
-            .map(|(column, number)| format!("{column}=?{number}"))
-            .collect();
-        let mut delete =
-            conn.prepare_cached(&format!("DELETE FROM {table} WHERE {}", is_it.join(" AND ")))?;
+        let is_it = columns.split(',').zip(1..).map(|(column, at)| format!("{column}=?{at}"));
+        let is_it = is_it.collect::<Vec<_>>().join(" AND ");
+        let delete = format!("DELETE FROM {table} WHERE {is_it}");
         for row in &doomed {
-            delete.execute(params_from_iter(row))?;
+            query::change(conn, &delete, params_from_iter(row))?;
         }
         return Ok(doomed.len() as u64);
     }

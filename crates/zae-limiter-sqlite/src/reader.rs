@@ -7,17 +7,19 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use rusqlite::Connection;
 use tokio::sync::oneshot;
-use zae_limiter_store::{StoreError, StoreErrorKind};
+use zae_limiter_store::StoreError;
 
 use crate::SqliteStore;
 use crate::connection::{Place, finish};
-use crate::error::{Failure, Outcome};
+use crate::error::{Outcome, no_thread, thread_ended};
+use crate::query;
 use crate::schema;
+use crate::writer::lock;
 
 /// Steps of SQLite's machine between two looks at whether anybody still waits: about a millisecond.
 const STEPS_BETWEEN_LOOKS: i32 = 10_000;
@@ -36,33 +38,23 @@ impl Reader {
         operation: &'static str,
         read: Read,
     ) -> Result<(), StoreError> {
-        let mut thread = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut thread = lock(&self.0);
         if thread.is_none() {
             let (sender, receiver) = channel();
             let place = Arc::clone(place);
             let started = std::thread::Builder::new()
                 .name("zae-limiter-reads".to_owned())
                 .spawn(move || run(&place, &receiver));
-            let unavailable = |error| {
-                let message = "a thread of the store could not be started; free some threads";
-                StoreError::new(StoreErrorKind::Unavailable, operation, message).with_source(error)
-            };
-            *thread = Some((sender, started.map_err(unavailable)?));
+            *thread = Some((sender, started.map_err(|error| no_thread(operation, error))?));
         }
-        let ended = || {
-            StoreError::new(
-                StoreErrorKind::Internal,
-                operation,
-                "the thread for reading has ended; please report this",
-            )
-        };
+        let ended = || thread_ended(operation, "the thread for reading has ended");
         thread.as_ref().and_then(|(sender, _)| sender.send(read).ok()).ok_or_else(ended)
     }
 }
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        let thread = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let thread = lock(&self.0).take();
         if let Some((sender, thread)) = thread {
             drop(sender);
             if thread.join().is_err() {
@@ -125,13 +117,8 @@ impl SqliteStore {
             }
         };
         self.shared.reader.submit(&self.shared.place, operation, Box::new(read))?;
-        let result = answer.await.map_err(|_| {
-            StoreError::new(
-                StoreErrorKind::Internal,
-                operation,
-                "the thread for reading ended before it answered; please report this",
-            )
-        })?;
+        let lost = |_| thread_ended(operation, "the thread for reading ended before it answered");
+        let result = answer.await.map_err(lost)?;
         result.map_err(|failure| self.error(failure, operation))
     }
 
@@ -157,9 +144,7 @@ fn interruptible<T>(
     look: impl FnOnce(&Connection) -> Outcome<T>,
 ) -> Outcome<T> {
     conn.progress_handler(STEPS_BETWEEN_LOOKS, Some(move || is_gone.load(Ordering::Relaxed)))?;
-    let result =
-        conn.prepare_cached("BEGIN").and_then(|mut begin| begin.execute([])).map_err(Failure::from);
-    let result = result.and_then(|_| look(conn));
+    let result = query::change(conn, "BEGIN", []).and_then(|_| look(conn));
     let result = finish(conn, result);
     conn.progress_handler(0, None::<fn() -> bool>)?;
     result
