@@ -13,7 +13,7 @@ use rusqlite::{Connection, DEFAULT_NAME, FileControl, OpenFlags};
 use zae_limiter_core::TimeMs;
 use zae_limiter_store::{StoreError, StoreErrorKind};
 
-use crate::error::{Failure, Outcome, busy, from_io, is_busy, refused};
+use crate::error::{Failure, Outcome, blames_disk, busy, from_io, is_busy, refused};
 use crate::filesystem::network_file_system;
 use crate::options::{SqliteOptions, Synchronous};
 use crate::schema;
@@ -94,7 +94,7 @@ impl Place {
             return Err(refused(StoreErrorKind::Invalid, message));
         }
         self.create_private()?;
-        let found = file_id(&self.path);
+        self.note_file();
         let mut conn = self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE)?;
         if conn.is_readonly("main")? {
             let message = format!(
@@ -106,7 +106,7 @@ impl Place {
         schema::check(&conn, &self.path)?;
         // A restore may have put another file in its place while this process waited for the lock.
         // A log beside the new file that belongs to the old one would destroy it.
-        self.remember_file(found)?;
+        self.require_same_file()?;
         if schema::is_empty(&conn)? {
             // Only a file without content can be told to give pages back.
             conn.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
@@ -134,9 +134,8 @@ impl Place {
 
     /// Opens the file to write its log back.
     pub(crate) fn open_checkpointer(self: &Arc<Self>) -> Outcome<Connection> {
-        let found = file_id(&self.path);
         let mut conn = self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE)?;
-        self.remember_file(found)?;
+        self.require_same_file()?;
         set_up_writer(&conn, &self.options)?;
         // Another process that is at it is not waited for.
         conn.busy_handler(None::<fn(i32) -> bool>)?;
@@ -147,19 +146,31 @@ impl Place {
     pub(crate) fn open_reader(self: &Arc<Self>) -> Outcome<Connection> {
         // A file that has lost its name is not merely missing.
         self.require_same_file()?;
-        let found = file_id(&self.path);
+        self.note_file();
         let conn = self.connect(OpenFlags::SQLITE_OPEN_READ_ONLY)?;
         schema::check(&conn, &self.path)?;
-        self.remember_file(found)?;
+        self.require_same_file()?;
         schema::require_current(&conn, &self.path)?;
         conn.pragma_update(None, "query_only", true)?;
         Ok(conn)
     }
 
-    /// Remembers which file was opened; `found` is what the path led to before.
-    fn remember_file(&self, found: FileId) -> Outcome<()> {
-        let _ = self.file.set(found);
-        self.require_same_file()
+    /// Remembers the file that is about to be opened first.
+    fn note_file(&self) {
+        self.file.get_or_init(|| file_id(&self.path));
+    }
+
+    /// The contract's error, as seen from `operation`. SQLite blames the disk when the file under a
+    /// handle was replaced, because the log beside the path is another file's: so the file is
+    /// looked at before the disk is blamed.
+    pub(crate) fn error(&self, failure: Failure, operation: &'static str) -> StoreError {
+        let told = match failure {
+            Failure::Sql(error) if blames_disk(&error) => {
+                self.require_same_file().err().unwrap_or(Failure::Sql(error))
+            }
+            other => other,
+        };
+        told.into_store_error(operation, &self.path)
     }
 
     /// Fails once the path leads to another file or to none. SQLite does not ask: two processes
@@ -421,7 +432,40 @@ fn set_up_writer(conn: &Connection, options: &SqliteOptions) -> Outcome<()> {
 
 #[cfg(test)]
 mod tests {
+    use rusqlite::{Error as SqlError, ffi};
+
     use super::*;
+
+    /// A take beside a restore: the file is another one by the time SQLite cannot read the old.
+    #[cfg(unix)]
+    #[test]
+    fn the_disk_is_not_blamed_for_a_file_that_was_replaced() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("limits.db");
+        let place = Arc::new(Place::new(&path, SqliteOptions::new()).expect("a place"));
+        let conn = place.open_writer().expect("a connection");
+        let kind_of = |code| {
+            let failure = SqlError::SqliteFailure(ffi::Error::new(code), None);
+            place.error(failure.into(), "consume").kind()
+        };
+        assert_eq!(kind_of(ffi::SQLITE_IOERR_SHORT_READ), StoreErrorKind::Unavailable);
+        fs::write(folder.path().join("backup.db"), "another file").expect("a file");
+        fs::rename(folder.path().join("backup.db"), &path).expect("a restore");
+        for code in [
+            ffi::SQLITE_IOERR_SHORT_READ,
+            ffi::SQLITE_IOERR_SHMMAP,
+            ffi::SQLITE_CANTOPEN,
+            ffi::SQLITE_READONLY_DBMOVED,
+        ] {
+            assert_eq!(kind_of(code), StoreErrorKind::State, "{code}");
+        }
+        assert_eq!(
+            kind_of(ffi::SQLITE_FULL),
+            StoreErrorKind::Full,
+            "the disk is full all the same"
+        );
+        drop(conn);
+    }
 
     /// A plain sync of macOS ends in the memory of the disk.
     #[test]

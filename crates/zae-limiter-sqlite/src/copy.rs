@@ -64,7 +64,7 @@ impl SqliteStore {
             return Err(exists(OPERATION, &target));
         }
         let staged = Staged::beside(&target, &place.options, OPERATION)?;
-        let failed = |failure: Failure| failure.into_store_error(OPERATION, &place.path);
+        let failed = |failure: Failure| place.error(failure, OPERATION);
         let conn = place.open_reader().map_err(failed)?;
         staged.fill_from(&conn, OPERATION, failed)?;
         let _opening = lock(&OPENING);

@@ -105,6 +105,17 @@ pub(crate) fn optional<T>(result: Result<T, SqlError>) -> Result<Option<T>, SqlE
     }
 }
 
+/// True when SQLite could not read or write the file, whatever the reason.
+pub(crate) fn blames_disk(error: &SqlError) -> bool {
+    match error {
+        SqlError::SqliteFailure(failure, _) => {
+            matches!(failure.code, ErrorCode::SystemIoFailure | ErrorCode::CannotOpen)
+                || failure.extended_code == ffi::SQLITE_READONLY_DBMOVED
+        }
+        _ => false,
+    }
+}
+
 /// True when another process holds the lock that was asked for.
 pub(crate) fn is_busy(error: &SqlError) -> bool {
     matches!(

@@ -133,7 +133,7 @@ impl SqliteStore {
     ) -> Result<SqliteStore, StoreError> {
         let read_only = options.read_only;
         let place = Arc::new(Place::new(path.as_ref(), options)?);
-        let failed = |failure: Failure| failure.into_store_error("open", &place.path);
+        let failed = |failure: Failure| place.error(failure, "open");
         let (writer, readers) = if read_only {
             (None, vec![place.open_reader().map_err(failed)?])
         } else {
@@ -172,7 +172,7 @@ impl SqliteStore {
     }
 
     fn error(&self, failure: Failure, operation: &'static str) -> StoreError {
-        failure.into_store_error(operation, self.path())
+        self.shared.place.error(failure, operation)
     }
 
     /// Does `work` in a transaction of its own, after everything that was queued before.

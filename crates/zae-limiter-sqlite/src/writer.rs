@@ -443,7 +443,7 @@ impl Writer {
 
     /// The whole transaction failed: nothing of it was applied, and everybody in it is told so.
     fn fail(&self, mut answers: Vec<Answer>, failure: Failure) -> Vec<Answer> {
-        let mut error = Some(failure.into_store_error("write", &self.place.path));
+        let mut error = Some(self.place.error(failure, "write"));
         let copies: Vec<StoreError> =
             answers.iter().skip(1).filter_map(|_| error.as_ref().map(copy_of)).collect();
         for (answer, error) in answers.iter_mut().zip(error.take().into_iter().chain(copies)) {
