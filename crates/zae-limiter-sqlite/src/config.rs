@@ -29,7 +29,7 @@ pub(crate) fn columns_of(level: &Level) -> (&str, &str) {
 }
 
 /// The configuration's generation, after it has grown by one. `NotFound` when the namespace is no
-/// longer active: so no change can ever be made in one that is gone.
+/// longer active: so no change can be made in a namespace that is gone.
 pub(crate) fn next_generation(conn: &Connection, ns: i64) -> Outcome<u64> {
     const SQL: &str = "UPDATE namespace SET generation=generation+1 WHERE key=?1 AND deleted_at IS NULL RETURNING generation";
     generation_by(conn, SQL, ns)
@@ -289,7 +289,7 @@ fn delete_limits(conn: &Connection, ns: i64, level: &Level, change: &Change) -> 
 
 impl SqliteStore {
     /// The flag binds when the first transaction is committed; then the buckets get it, in steps
-    /// that nobody waits for.
+    /// that no caller waits for.
     async fn disable_in_steps(
         &self,
         level: &Level,
@@ -367,7 +367,7 @@ fn resolve(conn: &Connection, ns: i64, keys: &[MemberKey<'_>]) -> Outcome<Resolu
     Ok(Resolution::of_now(members, on_unavailable, stamp))
 }
 
-/// What is configured for a bucket now.
+/// The configuration of a bucket as it is now.
 pub(crate) fn resolve_one(
     conn: &Connection,
     key: &Key<'_>,

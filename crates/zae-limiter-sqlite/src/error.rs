@@ -1,5 +1,4 @@
-//! What can go wrong with a SQLite file, mapped once. The only file that names errors of
-//! `rusqlite`.
+//! The failures of a SQLite file, mapped once. The only file that names errors of `rusqlite`.
 
 use std::io;
 use std::path::Path;
@@ -9,8 +8,8 @@ use rusqlite::ffi;
 use rusqlite::{Error as SqlError, ErrorCode};
 use zae_limiter_store::{StoreError, StoreErrorKind};
 
-/// Why a piece of work inside a transaction ended. The difference matters to a batch: what was
-/// refused concerns one caller, what failed in SQLite concerns the transaction and everybody in it.
+/// Why a piece of work inside a transaction ended. The difference matters to a batch: a refusal
+/// concerns one caller, a failure of SQLite concerns the transaction and all its callers.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// This one request cannot be done; the transaction goes on.
@@ -64,8 +63,9 @@ pub(crate) fn is_damage(error: &SqlError) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
 }
 
-/// Separates what went wrong for one request from what went wrong for its whole transaction. A row
-/// that cannot be read concerns those who ask for it; an error of SQLite itself concerns everybody.
+/// Separates the failure of one request from the failure of its whole transaction. A row that
+/// cannot be read concerns the callers of its bucket; an error of SQLite itself concerns all
+/// callers.
 pub(crate) fn split<T>(
     outcome: Outcome<T>,
     operation: &'static str,
@@ -86,7 +86,7 @@ pub(crate) fn refused(kind: StoreErrorKind, message: impl Into<String>) -> Failu
     Failure::Refused(StoreError::new(kind, HERE, message))
 }
 
-/// What every operation of a handle says whose namespace was deleted or purged.
+/// The error of every operation of a handle whose namespace was deleted or purged.
 pub(crate) fn namespace_gone() -> Failure {
     StoreError::namespace_gone(HERE).into()
 }
@@ -105,7 +105,7 @@ pub(crate) fn optional<T>(result: Result<T, SqlError>) -> Result<Option<T>, SqlE
     }
 }
 
-/// True when SQLite could not read or write the file, whatever the reason.
+/// True when SQLite could not read or write the file, for any reason.
 pub(crate) fn blames_disk(error: &SqlError) -> bool {
     match error {
         SqlError::SqliteFailure(failure, _) => {
@@ -137,7 +137,7 @@ pub(crate) fn corrupt_value(
     )
 }
 
-/// Nobody let go of the lock within the deadline.
+/// The lock was not free within the deadline.
 pub(crate) fn busy(operation: &'static str, path: &Path, waited: Duration) -> StoreError {
     let (shown, ms) = (path.display(), waited.as_millis());
     let message = format!(
@@ -212,7 +212,7 @@ pub(crate) fn from_io(error: io::Error, operation: &'static str, path: &Path) ->
     if error.raw_os_error().is_some() { told.with_source(error) } else { told }
 }
 
-/// What SQLite said, once: its own error and the cause of that error say the same.
+/// The text of SQLite, once: its own error and the cause of that error say the same.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Cause(String);
@@ -230,7 +230,7 @@ fn from_sql(error: SqlError, operation: &'static str, path: &Path) -> StoreError
     let shown = path.display();
     let (kind, message) = match &error {
         SqlError::SqliteFailure(failure, _) => {
-            // What the file system says about the path tells more than "unable to open database
+            // The error of the file system for the path tells more than "unable to open database
             // file".
             if failure.code == ErrorCode::CannotOpen
                 && let Some(better) = why_it_does_not_open(operation, path)

@@ -16,8 +16,8 @@ use crate::sweep::Sweeper;
 use crate::transaction::Transaction;
 use crate::writer::{Writer, WriterStats, lock};
 
-/// Starts the threads when they are first needed, and ends them: a lone caller needs the one that
-/// decides never, and the one that writes the log back only once the log is long. Dropping it
+/// Starts the threads when they are first needed, and ends them. A lone caller never needs the one
+/// that decides, and needs the one that writes the log back only once the log is long. Dropping it
 /// finishes the jobs that wait.
 pub(crate) struct WriterHandle(Arc<Threads>);
 
@@ -119,7 +119,7 @@ impl WriterHandle {
         Ok(())
     }
 
-    /// Lets the thread go on with what is still to reach many buckets.
+    /// Lets the thread go on with a change that has not reached all its buckets.
     pub(crate) fn spread(&self) {
         self.0.writer.spreading.store(true, Ordering::Relaxed);
         match self.0.start_deciding("spread") {
@@ -136,7 +136,7 @@ impl WriterHandle {
         self.0.writer.stats()
     }
 
-    /// Lets the thread forget a little of what may be forgotten, now and then.
+    /// Lets the thread do a step of the sweep, now and then.
     fn sweep_if_due(&self, now: TimeMs) {
         if self.0.writer.sweeper.is_due(now, || self.0.writer.now()) {
             let step = self.0.writer.sweeper.background_step(now);

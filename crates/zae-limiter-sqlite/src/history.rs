@@ -1,4 +1,4 @@
-//! What happened: the audit log, written in the transaction of what it records, and queries of it
+//! The audit log, written in the transaction of the change that it records, and queries of the log
 //! and of usage.
 
 use rusqlite::{Connection, Row};
@@ -50,8 +50,8 @@ impl HistoryStore for SqliteStore {
     }
 }
 
-/// Events of one subject, or of all: then the events of the namespace are gone over, and only a
-/// page of them is kept.
+/// The events of one subject, or of all subjects. For all subjects SQLite goes over the events of
+/// the namespace and keeps one page of them.
 fn audit_events(
     conn: &Connection,
     ns: i64,

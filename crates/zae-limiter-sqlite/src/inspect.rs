@@ -1,4 +1,4 @@
-//! Looking at the file as a whole.
+//! The status of the file as a whole.
 
 use std::fs;
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ pub struct FileStatus {
     pub file_bytes: u64,
     /// The size of its write-ahead log.
     pub log_bytes: u64,
-    /// Who may read and write it, as `chmod` counts; `None` where files have no modes.
+    /// Its mode, as `chmod` counts; `None` where files have no modes.
     pub mode: Option<u32>,
     /// The version of its schema.
     pub schema_version: u32,
@@ -39,7 +39,7 @@ pub struct FileStatus {
     pub buckets_in_debt: u64,
     /// When everything was last swept.
     pub swept_at: Option<TimeMs>,
-    /// What is wrong with the file; empty when it is sound.
+    /// The problems of the file; empty when it is sound.
     pub problems: Vec<String>,
 }
 

@@ -84,7 +84,7 @@ use job::Work;
 use reader::Reader;
 use writer::lock;
 
-/// Connections for reading that are kept open when nobody reads.
+/// Connections for reading that are kept open between reads.
 const IDLE_READERS_MAX: usize = 4;
 
 /// The key of a namespace that is not there: no row has it.
@@ -93,12 +93,12 @@ const NO_NAMESPACE: i64 = 0;
 /// The SQLite backend, bound to one namespace (`default` at first). A clone is another handle to
 /// the same file.
 ///
-/// The last handle finishes what is queued and closes the file when it is dropped. That blocks for
+/// The last handle finishes the queued jobs and closes the file when it is dropped. That blocks for
 /// as long as the disk takes, and while other processes hold the lock up to the busy deadline.
 #[derive(Clone)]
 pub struct SqliteStore {
     shared: Arc<Shared>,
-    /// What the rows of the namespace refer to; never used twice.
+    /// The key of the namespace in its rows; never used twice.
     key: i64,
     name: NamespaceName,
     /// `None` when there was no namespace of that name.
@@ -149,8 +149,8 @@ impl SqliteStore {
         let name: NamespaceName =
             DEFAULT_NAMESPACE.parse().expect("the word is a valid namespace name");
         let mut store = SqliteStore { shared: Arc::new(shared), key: NO_NAMESPACE, name, id: None };
-        // Somebody may have deleted it; then this handle still serves to register, recover and look
-        // at namespaces.
+        // The default namespace may be deleted; then this handle still serves to register, recover
+        // and look at namespaces.
         if let Some((key, id)) = store.read("open", |conn| namespace::find(conn, &store.name))? {
             (store.key, store.id) = (key, Some(id));
         }
@@ -255,8 +255,8 @@ impl Store for SqliteStore {
             self.read("ping", |conn| {
                 query::value::<i64>(conn, "SELECT count(*) FROM meta", []).map(|_| ())
             })?;
-            // Reading goes on under a lock of somebody else's, and says nothing about takes: a
-            // transaction that writes nothing does. A full disk shows only when something is
+            // A read succeeds while another process holds the write lock, and says nothing about
+            // takes; a transaction that writes nothing does. A full disk shows only when a page is
             // written.
             if self.shared.writer.is_some() { self.write("ping", |_| Ok(())).await } else { Ok(()) }
         })

@@ -20,7 +20,7 @@ use crate::query;
 /// Rows that one transaction of a purge removes at most.
 const PURGE_ROWS_MAX: u32 = 500;
 
-/// What holds data of a namespace, with the columns that name a row.
+/// The tables with data of a namespace, with the columns that name a row.
 const TABLES: [(&str, &str); 6] = [
     ("bucket", "ns,entity,resource"),
     ("config", "ns,entity,resource"),
@@ -122,9 +122,9 @@ impl SqliteStore {
         Ok(SqliteStore { shared: Arc::clone(&self.shared), key, name: name.clone(), id: Some(id) })
     }
 
-    /// Every step is a transaction of its own, so that nobody waits long for the lock. The order is
-    /// recorded with the first one, before anything is gone. After a crash in between the namespace
-    /// is `Purging`, and the next purge goes on.
+    /// Every step is a transaction of its own, so that no caller waits long for the lock. The audit
+    /// event is written with the first step, before anything is gone. After a crash in between the
+    /// namespace is `Purging`, and the next purge goes on.
     async fn purge(&self, id: NamespaceId, change: Change) -> Result<Purged, StoreError> {
         const OPERATION: &str = "purge_namespace";
         let key = {
@@ -220,7 +220,8 @@ fn mark_purging(conn: &Connection, id: &NamespaceId, here: i64, change: &Change)
     let (key, namespace) = by_id(conn, id)?;
     namespace.check_purgeable()?;
     conn.execute("UPDATE namespace SET status='purging' WHERE key=?1", [key])?;
-    // Its own log goes with it, so the deed is told where the order was given.
+    // The log of the purged namespace goes with it, so the event is recorded in the namespace of
+    // the caller.
     const ACTIVE: &str = "SELECT 1 FROM namespace WHERE key=?1 AND deleted_at IS NULL";
     if query::value::<i64>(conn, ACTIVE, [here])?.is_some() {
         record(conn, here, AuditAction::NamespacePurged, &namespace, change)?;
@@ -228,8 +229,8 @@ fn mark_purging(conn: &Connection, id: &NamespaceId, here: i64, change: &Change)
     Ok(key)
 }
 
-/// Removes some rows of the first table that has any; returns how many. One by one, by their keys:
-/// SQLite would go over all rows of the namespace to find those of a list.
+/// Removes some rows of the first table that has any, and returns how many. The rows go one by one,
+/// by their keys: for a list of keys SQLite would go over all rows of the namespace.
 fn remove_some(conn: &Connection, key: i64) -> Outcome<u64> {
     for (table, columns) in TABLES {
         let width = columns.split(',').count();
@@ -254,7 +255,7 @@ fn remove_some(conn: &Connection, key: i64) -> Outcome<u64> {
 }
 
 fn finish_purge(conn: &Connection, id: &NamespaceId) -> Outcome<()> {
-    // Refused by the foreign keys if anything is left. Somebody else may have finished it.
+    // The foreign keys refuse this if any row is left. Another process may have finished the purge.
     conn.execute("DELETE FROM namespace WHERE id=?1 AND status='purging'", [id.as_str()])?;
     conn.execute("INSERT OR IGNORE INTO namespace_purged(id) VALUES(?1)", [id.as_str()])?;
     Ok(())

@@ -2,8 +2,8 @@
 //!
 //! A lookup of a few rows is done in the poll of its future: handing it over would cost more than
 //! the work. A listing may go over many rows, and on the worker of an async runtime everything else
-//! would stand still meanwhile, so it is done here, one page at a time. Whoever stops waiting stops
-//! the read.
+//! would stand still meanwhile, so it is done here, one page at a time. A caller that stops waiting
+//! stops its read.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -64,7 +64,7 @@ impl Drop for Reader {
     }
 }
 
-/// What the thread does until the store is closed.
+/// The loop of the thread, until the store is closed.
 fn run(place: &Arc<Place>, reads: &Receiver<Read>) {
     let mut conn = None;
     for read in reads {
@@ -80,12 +80,12 @@ fn run(place: &Arc<Place>, reads: &Receiver<Read>) {
         if let Some(conn) = &mut conn {
             read(Ok(conn));
         }
-        // Whatever went wrong, the next read begins outside of a transaction.
+        // The next read begins outside of a transaction, also after a failure.
         conn = conn.filter(Connection::is_autocommit);
     }
 }
 
-/// Tells the thread that nobody waits any more.
+/// Tells the thread that the caller waits no longer.
 struct GoneOnDrop(Arc<AtomicBool>);
 
 impl Drop for GoneOnDrop {
@@ -106,7 +106,7 @@ impl SqliteStore {
         let (is_gone, place) = (Arc::clone(&gone.0), Arc::clone(&self.shared.place));
         let read = move |conn: Outcome<&mut Connection>| {
             if !is_gone.load(Ordering::Relaxed) {
-                // The caller may go at any moment; then there is nobody to tell.
+                // The caller may be gone; then the answer is dropped.
                 let _ = reply.send(conn.and_then(|conn| {
                     interruptible(conn, is_gone, |conn| {
                         place.require_same_file()?;
@@ -137,7 +137,7 @@ impl SqliteStore {
     }
 }
 
-/// Reads in a transaction that ends when nobody waits any more.
+/// Reads in a transaction that ends when the caller waits no longer.
 fn interruptible<T>(
     conn: &mut Connection,
     is_gone: Arc<AtomicBool>,

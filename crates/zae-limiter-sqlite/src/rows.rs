@@ -162,7 +162,7 @@ pub(crate) fn write(
     Ok(())
 }
 
-/// Removes a bucket; what its open hour counted goes into the history first.
+/// Removes a bucket; the counts of its open hour go into the history first.
 pub(crate) fn remove(conn: &Connection, key: &Key<'_>, state: &BucketState) -> Outcome<()> {
     usage::spill(conn, key, &state.open_hour())?;
     const SQL: &str = "DELETE FROM bucket WHERE ns=?1 AND entity=?2 AND resource=?3";

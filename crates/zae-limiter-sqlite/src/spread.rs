@@ -3,8 +3,8 @@
 //! A flag of a level binds from the transaction that stores it: a row of the table `spread` says
 //! that buckets may not have it yet, and as long as there is one in their namespace takes ask the
 //! configuration instead of the bucket. Then the buckets get the flag, a bounded number per
-//! transaction, by whichever process finds the row. So nobody waits for a change that reaches a
-//! million buckets, and a crash in between leaves nothing undone that anybody could see.
+//! transaction, by whichever process finds the row. So no caller waits for a change that reaches a
+//! million buckets, and a crash in between leaves nothing undone that a caller could see.
 
 use rusqlite::{Connection, Row};
 use zae_limiter_core::{EntityId, ResourceName};
@@ -49,12 +49,12 @@ pub(crate) fn begin_delete(conn: &Connection, ns: i64, id: &EntityId) -> Outcome
 pub(crate) fn delete_step(conn: &Connection, ns: i64, id: &EntityId) -> Outcome<bool> {
     const SQL: &str = "SELECT after FROM spread WHERE ns=?1 AND kind='delete' AND entity=?2";
     let after: Option<String> = query::value(conn, SQL, (ns, id.as_str()))?;
-    // None: somebody else has come to the end, or has created the entity anew.
+    // None: another process has come to the end, or has created the entity anew.
     after.map_or(Ok(false), |after| go_on(conn, (ns, "delete", id.as_str(), ""), &after))
 }
 
-/// An entity is there again: what is left of its former self stays, or a bucket in use would be
-/// forgotten.
+/// An entity was created again: the buckets that are left of the deleted one stay, or a bucket in
+/// use would be forgotten.
 pub(crate) fn stop_delete(conn: &Connection, ns: i64, id: &EntityId) -> Outcome<()> {
     const SQL: &str = "DELETE FROM spread WHERE ns=?1 AND kind='delete' AND entity=?2";
     query::change(conn, SQL, (ns, id.as_str()))?;
@@ -72,7 +72,7 @@ fn go_on(conn: &Connection, scope: Scope<'_>, after: &str) -> Outcome<bool> {
     Ok(is_left)
 }
 
-/// One step of whatever has begun. True when more is left.
+/// One step of a change that has begun. True when more is left.
 pub(crate) fn step(conn: &Connection) -> Outcome<bool> {
     type Begun = (i64, String, String, String, String);
     let first = "SELECT ns,kind,entity,resource,after FROM spread LIMIT 1";
@@ -84,7 +84,7 @@ pub(crate) fn step(conn: &Connection) -> Outcome<bool> {
     Ok(query::value::<i64>(conn, "SELECT 1 FROM spread LIMIT 1", [])?.is_some())
 }
 
-/// Remembers how far it has come; `None` is the end.
+/// Remembers how far the change has come; `None` is the end.
 fn note(
     conn: &Connection,
     (ns, kind, entity, resource): Scope<'_>,
@@ -151,9 +151,9 @@ fn flag_some(
     Ok(last)
 }
 
-/// Removes some buckets of an entity; what their open hours counted goes into the history first.
-/// Each is removed once: one that was made since, by who goes on using the name, lies behind
-/// `after` and stays.
+/// Removes some buckets of an entity; the counts of their open hours go into the history first.
+/// Each bucket is removed once: a bucket that was made since, by a caller that goes on using the
+/// name, lies behind `after` and stays.
 fn remove_buckets(
     conn: &Connection,
     ns: i64,

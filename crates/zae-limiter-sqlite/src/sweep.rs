@@ -1,9 +1,9 @@
-//! Forgetting what may be forgotten: expired buckets that are full, history past its retention,
-//! pages nobody needs.
+//! The sweep: forgets expired buckets that are full and history past its retention, and gives
+//! unused pages back.
 //!
 //! A sweep goes over the tables in steps of a few rows and remembers where it stopped. It needs no
-//! index on the expiry, which every take would have to keep up to date. The sweep that the store
-//! does by itself is one for all processes, and its place is in the file: whoever lives for a
+//! index on the expiry, which every take would have to keep up to date. All processes share the
+//! sweep that the store does by itself, and its place is in the file. A process that is open for a
 //! moment only does a step when it closes the file.
 
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -273,9 +273,9 @@ impl SqliteStore {
     }
 }
 
-/// Looks at the clock: up to when a sweep may act, by what all sweeps of the file have seen. Where
-/// none has been yet, `begins` believes the clock: the store's own sweep in a file that is new, and
-/// has nothing to forget.
+/// Observes the clock and returns the time up to which a sweep may act, by the observations of all
+/// sweeps of the file. Without an earlier sweep `begins` believes the clock: the store's own sweep
+/// begins so in a new file, which has nothing to forget.
 pub(crate) fn horizon(conn: &Connection, now: TimeMs, begins: bool) -> Outcome<Option<TimeMs>> {
     let read = |name: &str| -> Outcome<Option<TimeMs>> {
         Ok(query::value(conn, "SELECT value FROM meta WHERE name=?1", [name])?.map(TimeMs))
@@ -286,7 +286,7 @@ pub(crate) fn horizon(conn: &Connection, now: TimeMs, begins: bool) -> Outcome<O
         horizon.proven = Some(now);
     }
     let proven = horizon.observe(now);
-    // Within one round nobody needs it to the millisecond.
+    // Within one round the time is not needed to the millisecond.
     let is_known = before.leapt_to == horizon.leapt_to
         && before
             .proven
@@ -303,7 +303,7 @@ pub(crate) fn horizon(conn: &Connection, now: TimeMs, begins: bool) -> Outcome<O
     Ok(proven)
 }
 
-/// One step: what it removed, and where to go on, or `None` at the end.
+/// One step: the rows it removed, and the position to go on from, or `None` at the end.
 fn step(
     conn: &Connection,
     position: &Position,
@@ -315,7 +315,7 @@ fn step(
         Position::Buckets { ns, entity, resource } => {
             let (removed, last) = sweep_buckets(conn, (*ns, entity, resource), now)?;
             swept.buckets = removed;
-            // What they counted is in the history now, which has a bound of its own.
+            // The counts of these buckets are in the history now, which has a bound of its own.
             if removed > 0 {
                 swept.usage = usage::remove_old(
                     conn,
@@ -379,7 +379,7 @@ fn sweep_buckets(
         if expires_at.is_none_or(|expires_at| expires_at > now.0) {
             continue;
         }
-        // A row that cannot be read is left alone: whoever asks for it is told.
+        // A row that cannot be read is left alone: the callers of that bucket get the error.
         let (Ok(entity), Ok(resource), Ok(state)) =
             (name_at(row, 1), name_at(row, 2), bucket_from_row(row, 3, &[]))
         else {

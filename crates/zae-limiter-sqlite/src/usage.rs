@@ -1,5 +1,5 @@
-//! Usage: hours that are over, added by whoever closes or forgets a bucket, and queries of them and
-//! of the open hours.
+//! Usage: hours that are over, added when a bucket begins another hour or is forgotten, and queries
+//! of them and of the open hours.
 //!
 //! The answer is ordered by window, entity and resource, and so are the indexes it is read from: a
 //! page goes on where the last one ended, reads its own rows and stops. A window of several hours
@@ -25,7 +25,7 @@ const HOUR_MS: i64 = 3_600_000;
 type Used = Vec<(LimitName, Milli)>;
 
 /// Adds an hour that is over to the usage history. An hour may come twice, when a bucket was
-/// forgotten and created again within it: then it is added to what is there.
+/// forgotten and created again within it: then the counts are added up.
 pub(crate) fn spill(conn: &Connection, key: &Key<'_>, closed: &ClosedHour) -> Outcome<()> {
     const GET: &str =
         "SELECT events,used FROM usage WHERE hour=?1 AND ns=?2 AND entity=?3 AND resource=?4";
@@ -74,7 +74,7 @@ pub(crate) fn remove_old(
 }
 
 /// Removes the first rows of the table, at most `limit`, as far as they are of hours before
-/// `before`. As one range: SQLite would go over all rows of an hour to find those of a list.
+/// `before`. The rows go as one range: for a list of keys SQLite would go over all rows of an hour.
 fn remove_first(conn: &Connection, before: i64, limit: u32) -> Outcome<u64> {
     const LAST: &str = "SELECT hour,ns,entity,resource FROM usage WHERE hour<?1 ORDER BY hour,ns,entity,resource LIMIT 1 OFFSET ?2";
     const UP_TO: &str = "DELETE FROM usage WHERE (hour,ns,entity,resource)<=(?1,?2,?3,?4)";
@@ -113,7 +113,7 @@ fn used_at(row: &Row<'_>, column: usize) -> Outcome<Used> {
 /// Whose usage: which rows, by which index.
 struct Scope {
     ns: i64,
-    /// Of an entity, of a resource, or of everybody; at most one is set.
+    /// Of an entity, of a resource, or of all entities; at most one is set.
     entity: Option<String>,
     resource: Option<String>,
     /// Beside an entity: only this resource.
@@ -151,7 +151,7 @@ pub(crate) fn page(conn: &Connection, ns: i64, query: &UsageQuery) -> Outcome<Pa
 }
 
 impl Scope {
-    /// The first hour from `from` on that anything is known of.
+    /// The first hour from `from` on with any usage.
     fn next_hour(&self, conn: &Connection, from: i64) -> Outcome<Option<i64>> {
         Ok(match (self.next_closed(conn, from)?, self.next_open(conn, from)?) {
             (Some(closed), Some(open)) => Some(closed.min(open)),
@@ -171,7 +171,8 @@ impl Scope {
         }
     }
 
-    /// The same for a whole namespace, hour by hour: hours are few, whatever namespaces there are.
+    /// The same for a whole namespace, hour by hour: hours are few, however many namespaces there
+    /// are.
     fn next_closed_of_all(&self, conn: &Connection, mut from: i64) -> Outcome<Option<i64>> {
         const NEXT: &str = "SELECT hour FROM usage WHERE hour>=?1 ORDER BY hour LIMIT 1";
         const HAS: &str = "SELECT 1 FROM usage WHERE hour=?1 AND ns=?2 LIMIT 1";
@@ -204,7 +205,7 @@ impl Scope {
         Ok(query::value(conn, sql, (self.ns, name, from))?.flatten())
     }
 
-    /// Adds what was used in some hours behind `after`. True when the page is full.
+    /// Adds the usage of some hours behind `after`. True when the page is full.
     fn add_window(
         &self,
         conn: &Connection,

@@ -1,4 +1,4 @@
-//! A store that fails on purpose: for tests of everything that stands above one.
+//! A store that fails on purpose, for tests of the code above a store.
 
 use std::fmt;
 use std::future::{pending, poll_fn};
@@ -9,7 +9,7 @@ use zae_limiter_core::TimeMs;
 
 use crate::{Adjusted, BoxFuture, BucketDelta, Store, StoreError, StoreErrorKind, StoreFuture};
 
-/// What happens to one call.
+/// The fault of one call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fault {
     /// Nothing: the call goes through.
@@ -28,8 +28,8 @@ pub enum Fault {
     Yield(u32),
 }
 
-/// Decides what happens to each call. A closure is one:
-/// `|operation| if operation == "consume" { .. }`.
+/// Decides the fault of each call. A closure is a plan: `|operation| if operation == "consume" { ..
+/// }`.
 pub trait FaultPlan: Send + Sync {
     /// Asked once per call, when it is first polled. `operation` is the name of the method.
     fn next(&self, operation: &'static str) -> Fault;

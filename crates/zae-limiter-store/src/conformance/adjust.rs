@@ -186,7 +186,7 @@ pub(super) async fn consumption_is_takes_plus_adjustments(f: Fixture) {
     f.take(&rpm("key", 60), at(SECOND)).await.refused(&[(26_000, after(34_000))]);
     f.take(&rpm("key", 6), at(SECOND)).await.granted(&[20_000]);
     f.adjust(&rpm("key", -100), at(2 * SECOND)).await;
-    // The refund is cut at the capacity, the counter is not: it tells what was used.
+    // The refund is cut at the capacity, the counter is not: it counts the real use.
     assert_eq!(f.consumed("key").await, [10_000 + 25_000 + 6_000 - 100_000], "the net consumption");
     assert_eq!(f.balances("key", at(2 * SECOND)).await, [60_000], "the balance");
 }

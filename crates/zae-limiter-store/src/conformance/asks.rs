@@ -1,4 +1,4 @@
-//! The fixture, as far as buckets go: what is asked of them, and answers that check themselves.
+//! The part of the fixture for buckets: requests, and answers that check themselves.
 
 use zae_limiter_core::{
     BucketState, EntityId, LimitName, LimitParams, LimitState, Milli, Reports, ResourceName, Take,
@@ -18,8 +18,7 @@ const ATTEMPTS_MAX: u32 = 100;
 /// limiter does.
 const READS_MAX: u32 = 4;
 
-/// What is asked of one bucket: taken from it, or charged to it (negative: given back) after the
-/// fact.
+/// A request to one bucket: a take, or a charge after the fact (negative: given back).
 #[derive(Clone)]
 pub(super) struct Ask {
     pub(super) entity: EntityId,
@@ -72,7 +71,7 @@ impl Ask {
     }
 }
 
-/// A decision, ready to be compared with what was expected of it.
+/// A decision, with methods that compare it with the expected one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Answer(pub(in super::super) ConsumeOutcome);
 
@@ -189,7 +188,7 @@ impl Fixture {
         panic!("expected to be up to date after {READS_MAX} reads");
     }
 
-    /// The limits of somebody who has read the configuration once more, and found nothing new in
+    /// The limits of a caller that has read the configuration once more, and found nothing new in
     /// it.
     async fn read_again(&self, ask: &Ask) -> LimitsInForce {
         let keys = [MemberKey { entity: &ask.entity, resource: &ask.resource }];
@@ -243,8 +242,8 @@ impl Fixture {
         page.items.into_iter().find(|view| view.resource == *GPT).map(|view| view.state)
     }
 
-    /// Balances of all limits, in millitokens, as they are at `now`; by name, whatever order the
-    /// store keeps them in.
+    /// Balances of all limits, in millitokens, as they are at `now`; by name, in whichever order
+    /// the store keeps them.
     pub(super) async fn balances(&self, id: &str, now: TimeMs) -> Vec<i64> {
         let mut state = self.bucket(id).await.expect("the bucket is there");
         state.refill(now);
@@ -258,8 +257,8 @@ impl Fixture {
     }
 
     /// The bucket of an entity whose request was refused is as it was. A store that takes from a
-    /// chain one by one gives back what it took: it may have touched or even made the bucket, which
-    /// all the same holds, has counted and obeys what it did before.
+    /// chain one by one gives its takes back: it may have written or even made the bucket, whose
+    /// balance, counters and limits are the same as before.
     pub(super) async fn is_as_it_was(&self, id: &str, before: Option<&BucketState>, now: TimeMs) {
         let bucket = self.bucket(id).await;
         if self.store.capabilities().atomic_chains {
@@ -286,8 +285,8 @@ fn by_name(state: &BucketState) -> Vec<&LimitState> {
 /// Whether a bucket is switched off, and name, parameters, balance and consumption of its limits.
 type Decided = (bool, Vec<(LimitName, LimitParams, Milli, Milli)>);
 
-/// What decisions at `now` depend on and what has been counted; `None` for a bucket that is as good
-/// as none: full, unused, and open.
+/// The parts of a bucket that decisions at `now` depend on, and its counters; `None` for a bucket
+/// that is as good as none: full, unused, and open.
 fn as_decided_at(state: &BucketState, now: TimeMs) -> Option<Decided> {
     let mut state = state.clone();
     state.refill(now);

@@ -83,7 +83,7 @@ pub(super) async fn an_older_read_with_other_limits_is_stale(f: Fixture) {
     let before = f.bucket("key").await;
     f.take(&old, at(SECOND)).await.stale(0);
     assert_eq!(f.bucket("key").await, before, "old limits cannot be pushed back");
-    // However often, and by whomever: the configuration has not changed since.
+    // It stays so for every further take: the configuration has not changed since.
     f.take(&old, at(2 * SECOND)).await.stale(0);
     assert_eq!(f.bucket("key").await, before, "old limits cannot be pushed back");
 }
@@ -166,8 +166,7 @@ pub(super) async fn a_removed_limit_resumes_when_it_comes_back(f: Fixture) {
     let tpm = ask("key", &system(&f, "tpm:100/min").await, "tpm=1");
     f.take(&tpm, at(SECOND)).await.granted(&[99_000]);
     f.take(&tpm, at(5 * SECOND)).await.granted(&[99_000]);
-    // Dropping a limit and adding it again mints nothing; what time brought back meanwhile is
-    // there.
+    // Dropping a limit and adding it again mints nothing; the refill of the time between is there.
     let both = system(&f, "rpm:60/min tpm:100/min").await;
     f.take(&ask("key", &both, "rpm=11"), at(10 * SECOND)).await.refused(&[(10_000, after(1_000))]);
 }
@@ -250,7 +249,7 @@ pub(super) async fn renaming_over_and_over_is_never_an_error_and_mints_nothing(f
         }
     }
     assert!(granted >= 10, "the first names are granted what they have, {granted}");
-    // Whatever has become of them: those that come back have no more than they had.
+    // The names that come back have no more than they had.
     for round in 0..8 {
         let back = renamed(&f, 100 * round, 16).await;
         assert!(
@@ -284,7 +283,7 @@ pub(super) async fn names_that_are_full_again_make_room(f: Fixture) {
     let sixteen = system(&f, &words(1..=16, |number| format!("l{number}:5/min"))).await;
     let one_each = ask("key", &sixteen, &words(1..=16, |number| format!("l{number}=1")));
     f.take(&one_each, at(0)).await.granted(&[4_000; 16]);
-    // Full an hour later: a bucket must not be stuck with names nobody uses any more.
+    // Full an hour later: a bucket must not be stuck with names that are no longer in use.
     f.take(&ask("key", &system(&f, "other:5/min").await, "other=1"), at(2 * HOUR))
         .await
         .granted(&[4_000]);

@@ -1,4 +1,4 @@
-//! Limits at four levels, and what a request is told about them.
+//! Limits at four levels, and their resolution for a request.
 
 use zae_limiter_core::LimitSource;
 
@@ -131,7 +131,7 @@ pub(super) async fn a_version_does_not_come_back_after_a_deletion(f: Fixture) {
     let read = f.set(&resource_level(GPT), "rpm:1").await;
     f.unset(&resource_level(GPT)).await;
     f.set(&resource_level(GPT), "rpm:2").await;
-    // Whoever read the first must not overwrite the second unseen.
+    // A caller that read the first must not overwrite the second unseen.
     fails(f.try_set(&resource_level(GPT), "rpm:3", Some(read)).await, Conflict);
 }
 

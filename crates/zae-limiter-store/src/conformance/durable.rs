@@ -1,4 +1,4 @@
-//! What outlives the handle, and what handles see of each other.
+//! Data that outlives its handle, and handles that share data.
 
 use super::fixture::{
     Fixture, GPT, HOUR, SECOND, about, after, ask, at, entity, hourly, limits, resource_level, rpm,

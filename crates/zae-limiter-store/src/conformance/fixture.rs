@@ -1,5 +1,5 @@
-//! What makes the cases short: names and instants, a store under test, listings read to their end.
-//! Requests to buckets are in `asks.rs`, everything else that is stored in `stored.rs`.
+//! The parts that make the cases short: names and instants, a store under test, listings read to
+//! their end. Requests to buckets are in `asks.rs`, everything else that is stored in `stored.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,8 +28,8 @@ pub(super) const GPT: &str = "gpt-4";
 const ROUNDS_MAX: u32 = 1_000;
 
 /// The instant `ms` milliseconds after 2100-01-01T10:00:00Z, where every case begins: a full hour,
-/// for the usage windows, and far ahead of the real clock, by which some stores forget on their own
-/// whatever has expired.
+/// for the usage windows, and far ahead of the real clock, by which some stores forget expired
+/// buckets on their own.
 pub(super) fn at(ms: i64) -> TimeMs {
     TimeMs(4_102_480_800_000).plus_ms(ms)
 }
@@ -59,7 +59,7 @@ pub(super) fn limit_list(text: &str) -> Vec<Limit> {
     text.split_whitespace().map(|limit| limit.parse().expect("a valid limit")).collect()
 }
 
-/// One word per number, separated by blanks: limits, or what is asked of them.
+/// One word per number, separated by blanks: limits, or takes from them.
 pub(super) fn words(
     numbers: impl IntoIterator<Item = usize>,
     word: impl Fn(usize) -> String,
@@ -73,8 +73,8 @@ pub(super) fn limits(text: &str) -> LimitsInForce {
 }
 
 /// Limits that were not read from the store. Good for a bucket whose limits never change, and for
-/// limits that are given with the call; whoever changes the limits of a bucket needs a stamp, and
-/// stamps come from the store: [`Fixture::stored`].
+/// limits that are given with the call; a case that changes the limits of a bucket needs a stamp,
+/// and stamps come from the store: [`Fixture::stored`].
 pub(super) fn limits_from(text: &str, source: LimitSource) -> LimitsInForce {
     LimitsInForce::new(limit_list(text), source)
 }
@@ -197,8 +197,7 @@ pub(super) async fn in_pages_of<T>(
     panic!("expected a listing to end after {ROUNDS_MAX} pages");
 }
 
-/// Everything a listing has, read in pages of two: what is listed does not depend on where pages
-/// end.
+/// Everything a listing has, read in pages of two: the listing does not depend on where pages end.
 pub(super) async fn all<T>(
     list: impl AsyncFn(PageRequest) -> Result<Page<T>, StoreError>,
 ) -> Vec<T> {

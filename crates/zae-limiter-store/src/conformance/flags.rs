@@ -19,7 +19,7 @@ async fn open(f: &Fixture) -> [bool; 4] {
         if !*is_open {
             answer.disabled(0);
         }
-        // The same is said to those who only ask, and written down for those who resolve.
+        // A peek gets the same answer, and so does a read of the configuration.
         let peeked = f.peek(&[one(id, name)], at(0)).await.is_granted();
         assert_eq!(peeked, *is_open, "a peek of {id} on {name}");
         let resolved = f.resolve(id, name).await.disabled_by.is_none();

@@ -1,4 +1,4 @@
-//! Many at once: whatever the order, the sums are right.
+//! Many callers at once: the sums are right in every order.
 
 use zae_limiter_core::Entity;
 
@@ -61,7 +61,7 @@ pub(super) async fn the_first_takes_create_one_bucket(f: Fixture) {
 }
 
 pub(super) async fn refill_is_credited_once(f: Fixture) {
-    // Everybody wants the same refill; one millisecond is one token.
+    // All tasks want the same refill; one millisecond is one token.
     let rate = limits("n:1000/sec:100");
     f.take(&ask("key", &rate, "n=100"), at(0)).await.granted(&[0]);
     let granted = f.together(TASKS, move |_, f| async move {
@@ -86,8 +86,8 @@ pub(super) async fn chains_take_the_same_from_children_and_parent(f: Fixture) {
     if f.store.capabilities().atomic_chains {
         assert_eq!(granted, 500, "the parent's capacity, of 960 attempts");
     } else {
-        // Where a refused chain gives back what it took, others may be refused meanwhile; but
-        // nothing is lost.
+        // Where a refused chain gives its takes back, others may be refused meanwhile; but nothing
+        // is lost.
         assert!((1..=500).contains(&granted), "at most the parent's capacity, found {granted}");
         let left = f.balances("parent", at(0)).await;
         assert_eq!(left, [500_000 - granted * 1_000], "what nobody was granted is still there");
@@ -202,7 +202,7 @@ pub(super) async fn changing_limits_mints_nothing(f: Fixture) {
     assert_eq!(f.consumed("key").await, [granted * 1_000], "and every grant is counted");
 }
 
-/// 1 for the winner; everybody else failed in this way.
+/// 1 for the winner; every other caller failed in this way.
 fn wins<T: std::fmt::Debug>(result: Result<T, StoreError>, lost: StoreErrorKind) -> i64 {
     let is_won = result.is_ok();
     if !is_won {

@@ -1,4 +1,4 @@
-//! What time brings back: exactly what the rate says, never more than the capacity, never twice.
+//! Refill: exactly at the rate, never above the capacity, never twice.
 
 use super::fixture::{DAY, Fixture, HOUR, MINUTE, SECOND, after, ask, at, limits, rpm};
 
@@ -81,8 +81,8 @@ pub(super) async fn a_clock_that_comes_back_to_the_future_is_paid_once(f: Fixtur
     let one = rpm("key", 1);
     f.take(&rpm("key", 60), at(0)).await.granted(&[0]);
     f.take(&rpm("key", 60), at(10 * YEAR)).await.granted(&[0]);
-    // Two processes, one of them ten years ahead, for a minute of real time: a token a second,
-    // whoever looks.
+    // Two processes, one of them ten years ahead, for a minute of real time: a token a second, for
+    // both together.
     let mut granted = 0;
     for second in 0..60 {
         for clock in [at(second * SECOND), at(10 * YEAR + second * SECOND)] {
@@ -129,7 +129,7 @@ pub(super) async fn the_wait_counts_what_the_last_refill_left_over(f: Fixture) {
 pub(super) async fn limits_not_asked_for_are_refilled(f: Fixture) {
     let both = limits("rpm:60/min tpm:1000/min");
     f.take(&ask("key", &both, "rpm=60 tpm=1000"), at(0)).await.granted(&[0, 0]);
-    // Whoever moves the shared refill instant credits every limit of the bucket.
+    // A take that moves the shared refill instant credits every limit of the bucket.
     f.take(&ask("key", &both, "tpm=1"), at(30 * SECOND)).await.granted(&[499_000]);
     f.take(&ask("key", &both, "rpm=40"), at(40 * SECOND)).await.granted(&[0]);
 }
@@ -153,8 +153,8 @@ pub(super) async fn a_slow_limit_beside_a_busy_one_loses_nothing(f: Fixture) {
 }
 
 pub(super) async fn takes_at_odd_instants_lose_nothing(f: Fixture) {
-    // 7 tokens in 3 seconds, touched at irregular instants: in the end what the rate says, whatever
-    // came between.
+    // 7 tokens in 3 seconds, touched at irregular instants: in the end the balance is exactly that
+    // of the rate.
     let x = limits("x:7/3sec:1000");
     f.take(&ask("key", &x, "x=1000"), at(0)).await.granted(&[0]);
     let mut now = 0;

@@ -1,5 +1,4 @@
-//! The fixture, as far as everything but buckets goes: limits and flags, entities, namespaces and
-//! history.
+//! The part of the fixture for limits and flags, entities, namespaces and history.
 
 use std::collections::BTreeMap;
 
@@ -116,7 +115,7 @@ impl Fixture {
         resolution
     }
 
-    /// What is stored about an entity for a resource.
+    /// The stored configuration of an entity for a resource.
     pub(super) async fn resolve(&self, id: &str, name: &str) -> MemberConfig {
         self.resolution(&entity(id), &resource(name)).await.members.remove(0)
     }
@@ -126,8 +125,8 @@ impl Fixture {
         self.read(&entity(id), &resource(GPT)).await
     }
 
-    /// Stores limits at a level and reads them: what a limiter knows that asks now. The answer is
-    /// an older read once the level has changed again. At the levels of everybody the reader is
+    /// Stores limits at a level and reads them, as a limiter does that asks now. The answer is an
+    /// older read once the level has changed again. At the system and resource levels the reader is
     /// `key`.
     pub(super) async fn stored(&self, level: &Level, limits: &str) -> LimitsInForce {
         self.stored_at(level, limits, at(0)).await

@@ -1,4 +1,4 @@
-//! Forgetting: only what nobody can miss.
+//! The sweep: it forgets only what no caller can miss.
 
 use zae_limiter_core::LimitSource;
 

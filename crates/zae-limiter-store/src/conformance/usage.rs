@@ -1,4 +1,4 @@
-//! The usage history: what was really used, in the hour it was used.
+//! The usage history: the real use, in the hour of its use.
 
 use zae_limiter_core::{TimeMs, UsageSnapshot, UsageWindow};
 
@@ -16,7 +16,7 @@ async fn snapshots(f: &Fixture, query: &UsageQuery) -> Vec<UsageSnapshot> {
     all(async |page| f.store.usage(&UsageQuery { page, ..query.clone() }).await).await
 }
 
-/// Starts of the windows, and what was used in each: `rpm 5000, tpm 100000`.
+/// Starts of the windows, and the usage of each: `rpm 5000, tpm 100000`.
 async fn used(f: &Fixture, query: &UsageQuery) -> Vec<(TimeMs, String)> {
     let told = |snapshot: UsageSnapshot| {
         let mut counters = snapshot.counters;

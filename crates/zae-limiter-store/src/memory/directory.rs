@@ -1,5 +1,5 @@
-//! What administrators wrote: namespaces, entities, limits, flags, and the log of it all. One lock
-//! around it makes each write and its audit event one step.
+//! The writes of administrators: namespaces, entities, limits, flags and the audit log. One lock
+//! around them makes each write and its audit event one step.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -99,7 +99,7 @@ pub(super) struct Config {
     pub(super) children: BTreeMap<EntityId, BTreeSet<EntityId>>,
 }
 
-/// What is stored for one entity.
+/// The configuration of one entity.
 #[derive(Default)]
 pub(super) struct OwnerConfig {
     /// For all resources.
@@ -180,7 +180,7 @@ impl Config {
             as u64
     }
 
-    /// What is stored about an entity and a resource, strongest level first.
+    /// The configuration of an entity and a resource, strongest level first.
     pub(super) fn levels(
         &self,
         entity: &str,
