@@ -55,6 +55,12 @@ impl Directory {
         number
     }
 
+    /// The active namespace of that name, and its number.
+    pub(super) fn find(&self, name: &NamespaceName) -> Option<(u32, &Namespace)> {
+        let number = *self.active.get(name)?;
+        Some((number, self.tenant(number).namespace.as_ref()?))
+    }
+
     pub(super) fn tenant(&self, number: u32) -> &Tenant {
         &self.tenants[number as usize]
     }
@@ -107,6 +113,12 @@ pub(super) struct OwnerConfig {
     pub(super) resources: BTreeMap<ResourceName, LevelConfig>,
 }
 
+impl OwnerConfig {
+    fn is_empty(&self) -> bool {
+        self.all.is_none() && self.resources.is_empty()
+    }
+}
+
 impl Config {
     pub(super) fn get(&self, level: &Level) -> Option<&LevelConfig> {
         match level {
@@ -141,18 +153,12 @@ impl Config {
             Level::Resource(resource) => put_or_remove(&mut self.resources, resource, stored),
             Level::Entity(entity) => self.owners.entry(entity.clone()).or_default().all = stored,
             Level::EntityResource(entity, resource) => {
-                put_or_remove(
-                    &mut self.owners.entry(entity.clone()).or_default().resources,
-                    resource,
-                    stored,
-                );
+                let owner = self.owners.entry(entity.clone()).or_default();
+                put_or_remove(&mut owner.resources, resource, stored);
             }
         }
         if let Some(entity) = level.entity_id()
-            && self
-                .owners
-                .get(entity)
-                .is_some_and(|owner| owner.all.is_none() && owner.resources.is_empty())
+            && self.owners.get(entity).is_some_and(OwnerConfig::is_empty)
         {
             self.owners.remove(entity);
         }
@@ -210,13 +216,9 @@ fn put_or_remove(
     stored: Option<LevelConfig>,
 ) {
     match stored {
-        Some(stored) => {
-            map.insert(resource.clone(), stored);
-        }
-        None => {
-            map.remove(resource);
-        }
-    }
+        Some(stored) => map.insert(resource.clone(), stored),
+        None => map.remove(resource),
+    };
 }
 
 /// Audit events of one namespace, oldest first. Ids come from the caller, so two events may share
