@@ -32,9 +32,9 @@ pub enum AuditAction {
     NamespaceRecovered,
     /// The data of a deleted namespace was erased.
     NamespacePurged,
-    /// An entity was moved to another parent, by the Python product.
+    /// An entity was moved to another parent, by the Python package.
     EntityParentChanged,
-    /// A bucket was given more than it holds, by the Python product.
+    /// A bucket was given more than it holds, by the Python package.
     BucketToppedUp,
     /// An action that this version has no word for; the details name it.
     Other,

@@ -8,7 +8,7 @@ use zae_limiter_store::{
 };
 
 use crate::SqliteStore;
-use crate::error::{Outcome, copy_of, namespace_gone, split};
+use crate::error::{Outcome, copy_of, lost, namespace_gone, split};
 use crate::history;
 use crate::job::{AdjustJob, ConsumeJob};
 use crate::page::paged;
@@ -28,11 +28,7 @@ impl BucketStore for SqliteStore {
             }
             let (job, answer) = ConsumeJob::job(self.key, request);
             writer.submit_operation(request.now, job, "consume")?;
-            answer
-                .await
-                .ok()
-                .and_then(|job| job.result)
-                .unwrap_or_else(|| Err(self.lost("consume")))
+            answer.await.ok().and_then(|job| job.result).unwrap_or_else(|| Err(lost("consume")))
         })
     }
 
@@ -130,7 +126,7 @@ impl SqliteStore {
         }
         let (job, answer) = AdjustJob::job(self.key, deltas, now);
         writer.submit_operation(now, job, "adjust")?;
-        answer.await.unwrap_or_else(|_| Err(self.lost("adjust")))
+        answer.await.unwrap_or_else(|_| Err(lost("adjust")))
     }
 }
 

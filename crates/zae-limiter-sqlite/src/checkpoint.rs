@@ -22,11 +22,11 @@ pub(crate) const HOLD_MAX: Duration = Duration::from_millis(100);
 const HOLD_PAGES_MAX: u32 = 1_000;
 /// How often the log is written back beside the writers before one is asked to help all the same.
 const FREE_PASSES_MAX: u32 = 2;
-/// How often a writer is asked in one round. The disk has synced what the attempt before left, so
-/// the next has less to do.
+/// How often a writer is asked in one round. The disk has synced the pages that the attempt before
+/// left, so the next one has less to do.
 const HOLDS_MAX: u32 = 3;
 
-/// What the writers and the thread that writes the log back tell each other.
+/// The messages between the writers and the thread that writes the log back.
 #[derive(Default)]
 pub(crate) struct Checkpoints {
     state: Mutex<State>,
@@ -45,7 +45,7 @@ struct State {
 /// The help of a writer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Hold {
-    /// Nobody asked.
+    /// No help was asked for.
     #[default]
     None,
     /// The checkpoint waits for a writer.
@@ -85,7 +85,8 @@ impl Checkpoints {
         self.changed.notify_all();
     }
 
-    /// What the thread does until the end. `ask` gets a writer to call [`Checkpoints::hold`] soon.
+    /// The loop of the thread, until the end. `ask` gets a writer to call [`Checkpoints::hold`]
+    /// soon.
     pub(crate) fn run(&self, place: &Place, conn: &Connection, ask: impl Fn() -> bool) {
         while self.wait_until_wanted() {
             place.begin_round();
@@ -103,14 +104,14 @@ impl Checkpoints {
         !state.is_closing
     }
 
-    /// Writes the log back until the next commit can start it anew, or until that cannot be had
+    /// Writes the log back until the next commit can start it anew, or until that is not possible
     /// now.
     fn round(&self, place: &Place, conn: &Connection, ask: &impl Fn() -> bool) {
         for _ in 0..HOLDS_MAX {
             for _ in 0..FREE_PASSES_MAX {
                 let Some(pass) = self.pass(place, conn) else { return };
                 let left = place.log_pages().saturating_sub(pass.written_back);
-                // Nothing was appended; or somebody reads an old state of the file, and holding
+                // Nothing was appended; or a reader uses an old state of the file, and holding
                 // would win nothing.
                 if left == 0 || pass.written_back < pass.log {
                     return;
@@ -134,8 +135,8 @@ impl Checkpoints {
         match place.checkpoint(conn) {
             Ok(done) => done.map(|(log, written_back)| Pass { log, written_back }),
             Err(failure) => {
-                // Nothing is lost: the log only grows until a later attempt succeeds, and writes
-                // say what is wrong.
+                // Nothing is lost: the log only grows until a later attempt succeeds, and the
+                // writes report the error.
                 tracing::debug!(?failure, "the log could not be written back");
                 None
             }
@@ -176,7 +177,7 @@ impl Checkpoints {
         state.hold = Hold::Held;
         self.holds.fetch_add(1, Ordering::Relaxed);
         self.changed.notify_all();
-        // A log of this length is about to fill the disk, which would stop everybody for good.
+        // A log of this length is about to fill the disk, which would stop every caller for good.
         let hold_max = if place.log_pages() >= LOG_PAGES_HARD {
             place.options.busy_deadline
         } else {

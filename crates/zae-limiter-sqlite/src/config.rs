@@ -16,6 +16,7 @@ use crate::error::{Outcome, corrupt_value, namespace_gone, optional};
 use crate::history;
 use crate::pack::{limits_from_text, limits_to_text, name_at, optional_name_at};
 use crate::page::paged;
+use crate::query;
 use crate::rows::{self, Key, flag_at};
 use crate::spread;
 
@@ -28,19 +29,20 @@ pub(crate) fn columns_of(level: &Level) -> (&str, &str) {
 }
 
 /// The configuration's generation, after it has grown by one. `NotFound` when the namespace is no
-/// longer active: so no change can ever be made in one that is gone.
+/// longer active: so no change can be made in a namespace that is gone.
 pub(crate) fn next_generation(conn: &Connection, ns: i64) -> Outcome<u64> {
     const SQL: &str = "UPDATE namespace SET generation=generation+1 WHERE key=?1 AND deleted_at IS NULL RETURNING generation";
-    let generation: Option<i64> =
-        optional(conn.prepare_cached(SQL)?.query_row([ns], |row| row.get(0)))?;
-    generation.and_then(|generation| u64::try_from(generation).ok()).ok_or_else(namespace_gone)
+    generation_by(conn, SQL, ns)
 }
 
 /// The configuration's generation. `NotFound` when the namespace is no longer active.
 pub(crate) fn generation(conn: &Connection, ns: i64) -> Outcome<u64> {
     const SQL: &str = "SELECT generation FROM namespace WHERE key=?1 AND deleted_at IS NULL";
-    let generation: Option<i64> =
-        optional(conn.prepare_cached(SQL)?.query_row([ns], |row| row.get(0)))?;
+    generation_by(conn, SQL, ns)
+}
+
+fn generation_by(conn: &Connection, sql: &str, ns: i64) -> Outcome<u64> {
+    let generation: Option<i64> = query::value(conn, sql, [ns])?;
     generation.and_then(|generation| u64::try_from(generation).ok()).ok_or_else(namespace_gone)
 }
 
@@ -107,11 +109,8 @@ impl ConfigStore for SqliteStore {
     fn entities<'a>(&'a self, page: &'a PageRequest) -> StoreFuture<'a, Page<Entity>> {
         let (ns, page) = (self.key, page.clone());
         Box::pin(self.read_active_apart("entities", move |conn| {
-            paged(
-                &page,
-                |after, limit| entity::list(conn, ns, after, limit),
-                |entity| entity.id.to_string(),
-            )
+            let fetch = |after: &str, limit| entity::list(conn, ns, after, limit);
+            paged(&page, fetch, |entity| entity.id.to_string())
         }))
     }
 
@@ -157,8 +156,7 @@ impl ConfigStore for SqliteStore {
         let (ns, page) = (self.key, page.clone());
         Box::pin(self.read_active_apart("resources_with_defaults", move |conn| {
             let fetch = |after: &str, limit: u32| {
-                let mut statement = conn.prepare_cached(SQL)?;
-                names(statement.query((ns, after, limit))?, |row| name_at(row, 0))
+                query::all(conn, SQL, (ns, after, limit), |row| name_at(row, 0))
             };
             paged(&page, fetch, ToString::to_string)
         }))
@@ -174,8 +172,7 @@ impl ConfigStore for SqliteStore {
             (self.key, resource.map(ToString::to_string).unwrap_or_default(), page.clone());
         Box::pin(self.read_active_apart("entities_with_limits", move |conn| {
             let fetch = |after: &str, limit: u32| {
-                let mut statement = conn.prepare_cached(SQL)?;
-                names(statement.query((ns, &resource, after, limit))?, |row| name_at(row, 0))
+                query::all(conn, SQL, (ns, &resource, after, limit), |row| name_at(row, 0))
             };
             paged(&page, fetch, ToString::to_string)
         }))
@@ -191,27 +188,14 @@ impl ConfigStore for SqliteStore {
                            ORDER BY 1 LIMIT ?3";
         let (ns, page) = (self.key, page.clone());
         Box::pin(self.read_active_apart("resources_with_entity_limits", move |conn| {
-            let mut statement = conn.prepare_cached(SQL)?;
             let after = page.cursor().map(|cursor| cursor.0.as_str());
-            let items = names(statement.query((ns, after, page.limit() + 1))?, |row| {
-                optional_name_at(row, 0)
-            })?;
+            let params = (ns, after, page.limit() + 1);
+            let items = query::all(conn, SQL, params, |row| optional_name_at(row, 0))?;
             Ok(Page::cut(items, &page, |resource: &Option<ResourceName>| {
                 resource.as_ref().map_or(String::new(), ToString::to_string)
             }))
         }))
     }
-}
-
-fn names<T>(
-    mut rows: rusqlite::Rows<'_>,
-    name: impl Fn(&Row<'_>) -> Outcome<T>,
-) -> Outcome<Vec<T>> {
-    let mut names = Vec::new();
-    while let Some(row) = rows.next()? {
-        names.push(name(row)?);
-    }
-    Ok(names)
 }
 
 fn stored(conn: &Connection, ns: i64, level: &Level) -> Outcome<Option<LevelConfig>> {
@@ -247,9 +231,8 @@ pub(crate) fn as_stored(version: u64) -> i64 {
 fn store(conn: &Connection, ns: i64, level: &Level, config: &LevelConfig) -> Outcome<()> {
     let (entity, resource) = columns_of(level);
     if config.is_empty() {
-        let mut statement =
-            conn.prepare_cached("DELETE FROM config WHERE ns=?1 AND entity=?2 AND resource=?3")?;
-        statement.execute((ns, entity, resource))?;
+        const SQL: &str = "DELETE FROM config WHERE ns=?1 AND entity=?2 AND resource=?3";
+        query::change(conn, SQL, (ns, entity, resource))?;
         return Ok(());
     }
     const SQL: &str = "INSERT OR REPLACE INTO config(ns,entity,resource,limits,disabled,on_unavailable,version) VALUES(?1,?2,?3,?4,?5,?6,?7)";
@@ -304,7 +287,7 @@ fn delete_limits(conn: &Connection, ns: i64, level: &Level, change: &Change) -> 
 
 impl SqliteStore {
     /// The flag binds when the first transaction is committed; then the buckets get it, in steps
-    /// that nobody waits for.
+    /// that no caller waits for.
     async fn flag_in_steps(
         &self,
         level: &Level,
@@ -381,7 +364,7 @@ fn resolve(conn: &Connection, ns: i64, keys: &[MemberKey<'_>]) -> Outcome<Resolu
     Ok(Resolution::of_now(members, on_unavailable, stamp))
 }
 
-/// What is configured for a bucket now.
+/// The configuration of a bucket as it is now.
 pub(crate) fn resolve_one(
     conn: &Connection,
     key: &Key<'_>,

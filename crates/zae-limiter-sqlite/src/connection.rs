@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
@@ -13,20 +13,22 @@ use rusqlite::{Connection, DEFAULT_NAME, FileControl, OpenFlags};
 use zae_limiter_core::TimeMs;
 use zae_limiter_store::{StoreError, StoreErrorKind};
 
-use crate::error::{Failure, Outcome, busy, from_io, is_busy, refused};
+use crate::error::{Failure, Outcome, blames_disk, busy, from_io, is_busy, refused};
 use crate::filesystem::network_file_system;
 use crate::options::{SqliteOptions, Synchronous};
 use crate::schema;
+use crate::writer::lock;
 
 /// Pages of write-ahead log after which it is written back. Measured: 8000 instead of the usual
 /// 1000 is half as fast again with a million keys, at a log of 32 MB.
 const CHECKPOINT_PAGES: u32 = 8_000;
 /// How much a log that could not be started anew grows before it is written back again.
 const CHECKPOINT_AGAIN_PAGES: u32 = 2_000;
-/// A log of 1 GB. From here on writers wait for the disk, whatever it takes, rather than fill it.
+/// A log of 1 GB. From here on writers wait for the disk, however long it takes, rather than fill
+/// it.
 pub(crate) const LOG_PAGES_HARD: u32 = 262_144;
-/// What is kept of the log for reuse; at least a full one, because a growing log costs twice as
-/// much per durable commit.
+/// The bytes of the log that are kept for reuse: at least a full log, because a growing one costs
+/// twice as much per durable commit.
 const LOG_BYTES_KEPT: i64 = 64 << 20;
 /// Memory for pages, per connection.
 const CACHE_KIB: i64 = 16 << 10;
@@ -40,7 +42,7 @@ const PAUSE_MICROS: u64 = 50;
 /// reads always look: a look costs a microsecond.
 const LOOK_MS: u64 = 1_000;
 
-/// The file, and how it was opened: what every connection to it needs.
+/// The file and the options it was opened with, for every connection to it.
 pub(crate) struct Place {
     pub(crate) path: PathBuf,
     pub(crate) options: SqliteOptions,
@@ -50,11 +52,11 @@ pub(crate) struct Place {
     /// much.
     log_pages: AtomicU32,
     log_pages_max: AtomicU32,
-    /// The file that was opened, whatever the path leads to later.
+    /// The file that was opened, which may not be the one that the path leads to later.
     file: OnceLock<FileId>,
-    /// The time of the operation that last found it in its place.
+    /// The time of the operation that last found the file in its place.
     looked_at: AtomicI64,
-    /// The longest it has been.
+    /// The longest the log has been.
     pub(crate) log_pages_peak: AtomicU32,
 }
 
@@ -62,8 +64,8 @@ pub(crate) struct Place {
 type FileId = Option<(u64, u64)>;
 
 /// Held while a file is created and opened. Closing any descriptor of a file drops all POSIX locks
-/// of the process on it, SQLite's included, so nobody may open a file between its creation here and
-/// the closing of that descriptor.
+/// of the process on it, SQLite's included, so no thread may open a file between its creation here
+/// and the closing of that descriptor.
 pub(crate) static OPENING: Mutex<()> = Mutex::new(());
 
 impl Place {
@@ -84,7 +86,7 @@ impl Place {
 
     /// Opens the file for writing, creates it if needed, and brings its schema up to date.
     pub(crate) fn open_writer(self: &Arc<Self>) -> Outcome<Connection> {
-        let _opening = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
+        let _opening = lock(&OPENING);
         if let Some(network) = network_file_system(&self.path) {
             let message = format!(
                 "{}: on a network file system ({network}), where locks between processes do not work; use a local disk",
@@ -93,7 +95,7 @@ impl Place {
             return Err(refused(StoreErrorKind::Invalid, message));
         }
         self.create_private()?;
-        let found = file_id(&self.path);
+        self.note_file();
         let mut conn = self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE)?;
         if conn.is_readonly("main")? {
             let message = format!(
@@ -105,7 +107,7 @@ impl Place {
         schema::check(&conn, &self.path)?;
         // A restore may have put another file in its place while this process waited for the lock.
         // A log beside the new file that belongs to the old one would destroy it.
-        self.remember_file(found)?;
+        self.require_same_file()?;
         if schema::is_empty(&conn)? {
             // Only a file without content can be told to give pages back.
             conn.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
@@ -133,9 +135,8 @@ impl Place {
 
     /// Opens the file to write its log back.
     pub(crate) fn open_checkpointer(self: &Arc<Self>) -> Outcome<Connection> {
-        let found = file_id(&self.path);
         let mut conn = self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE)?;
-        self.remember_file(found)?;
+        self.require_same_file()?;
         set_up_writer(&conn, &self.options)?;
         // Another process that is at it is not waited for.
         conn.busy_handler(None::<fn(i32) -> bool>)?;
@@ -146,23 +147,35 @@ impl Place {
     pub(crate) fn open_reader(self: &Arc<Self>) -> Outcome<Connection> {
         // A file that has lost its name is not merely missing.
         self.require_same_file()?;
-        let found = file_id(&self.path);
+        self.note_file();
         let conn = self.connect(OpenFlags::SQLITE_OPEN_READ_ONLY)?;
         schema::check(&conn, &self.path)?;
-        self.remember_file(found)?;
+        self.require_same_file()?;
         schema::require_current(&conn, &self.path)?;
         conn.pragma_update(None, "query_only", true)?;
         Ok(conn)
     }
 
-    /// Remembers which file was opened; `found` is what the path led to before.
-    fn remember_file(&self, found: FileId) -> Outcome<()> {
-        let _ = self.file.set(found);
-        self.require_same_file()
+    /// Remembers the file that is about to be opened first.
+    fn note_file(&self) {
+        self.file.get_or_init(|| file_id(&self.path));
     }
 
-    /// Fails once the path leads to another file or to none. SQLite does not ask: two processes
-    /// would go on with a file each, and both would let everything through.
+    /// The contract's error, as seen from `operation`. SQLite blames the disk when the file under a
+    /// handle was replaced, because the log beside the path is another file's: so the file is
+    /// looked at before the disk is blamed.
+    pub(crate) fn error(&self, failure: Failure, operation: &'static str) -> StoreError {
+        let told = match failure {
+            Failure::Sql(error) if blames_disk(&error) => {
+                self.require_same_file().err().unwrap_or(Failure::Sql(error))
+            }
+            other => other,
+        };
+        told.into_store_error(operation, &self.path)
+    }
+
+    /// Fails once the path leads to another file or to none. SQLite does not check this: two
+    /// processes would go on with a file each, and a limit of 60 a minute would admit 120.
     pub(crate) fn require_same_file(&self) -> Outcome<()> {
         if self.file.get().is_none_or(|file| *file == file_id(&self.path)) {
             return Ok(());
@@ -186,7 +199,7 @@ impl Place {
     /// `BEGIN IMMEDIATE`, once. False when another process writes.
     pub(crate) fn begin_now(&self, conn: &Connection) -> Outcome<bool> {
         if !conn.is_autocommit() {
-            // Somebody panicked in the middle of a transaction: nothing of it may stay.
+            // A caller panicked in the middle of a transaction: nothing of it may stay.
             conn.prepare_cached("ROLLBACK")?.execute([])?;
         }
         match conn.prepare_cached("BEGIN IMMEDIATE")?.execute([]) {
@@ -210,8 +223,9 @@ impl Place {
         Ok(false)
     }
 
-    /// Turns write-ahead logging on. SQLite asks its busy handler in vain here when several
-    /// processes make one file: it would be a deadlock. So it is tried again, until the deadline.
+    /// Turns write-ahead logging on. SQLite does not call its busy handler here when several
+    /// processes make one file, because waiting would be a deadlock. So the switch is tried again,
+    /// until the deadline.
     fn switch_to_log(&self, conn: &Connection) -> Outcome<()> {
         let started = self.options.clock.monotonic();
         for attempt in 0..attempts_max(self.options.busy_deadline) {
@@ -255,21 +269,21 @@ impl Place {
         }
     }
 
-    /// The log is about to be written back: nobody need ask for it meanwhile.
+    /// The log is about to be written back: no caller need ask for that meanwhile.
     pub(crate) fn begin_round(&self) {
         self.log_pages_max.store(u32::MAX, Ordering::Relaxed);
     }
 
-    /// It was; should readers keep it from being started anew, it is written back again when it has
-    /// grown.
+    /// The log was written back. If readers keep SQLite from starting it anew, it is written back
+    /// again when it has grown.
     pub(crate) fn end_round(&self) {
         let again = self.log_pages().saturating_add(CHECKPOINT_AGAIN_PAGES);
         self.log_pages_max.store(again.max(CHECKPOINT_PAGES), Ordering::Relaxed);
     }
 
-    /// Writes the log back as far as nobody reads from it, beside the writers. Waits for the disk.
-    /// The pages that were in the log and how many of them are in the file now, or `None` when
-    /// another process is at it.
+    /// Writes the log back as far as no reader needs it, beside the writers. Waits for the disk.
+    /// Returns how many pages the log had and how many of them are in the file now, or `None` when
+    /// another process writes the log back.
     pub(crate) fn checkpoint(&self, conn: &Connection) -> Outcome<Option<(u32, u32)>> {
         match conn.wal_checkpoint_v2(DEFAULT_NAME, CheckpointMode::PASSIVE) {
             Ok((log, written_back)) => Ok(Some((
@@ -411,8 +425,8 @@ fn set_up_writer(conn: &Connection, options: &SqliteOptions) -> Outcome<()> {
         let _: i64 =
             conn.pragma_update_and_check(None, "max_page_count", pages, |row| row.get(0))?;
     }
-    // Without this the last close deletes the log and its index: somebody who may only read could
-    // not open the file any more, and a process whose file was replaced would delete those of its
+    // Without this the last close deletes the log and its index: a user who may only read could not
+    // open the file any more, and a process whose file was replaced would delete those of its
     // successor. SQLite still empties the log then.
     conn.file_control(DEFAULT_NAME, FileControl::PersistWal(&mut 1))?;
     Ok(())
@@ -420,7 +434,40 @@ fn set_up_writer(conn: &Connection, options: &SqliteOptions) -> Outcome<()> {
 
 #[cfg(test)]
 mod tests {
+    use rusqlite::{Error as SqlError, ffi};
+
     use super::*;
+
+    /// A take beside a restore: the file is another one by the time SQLite cannot read the old.
+    #[cfg(unix)]
+    #[test]
+    fn the_disk_is_not_blamed_for_a_file_that_was_replaced() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("limits.db");
+        let place = Arc::new(Place::new(&path, SqliteOptions::new()).expect("a place"));
+        let conn = place.open_writer().expect("a connection");
+        let kind_of = |code| {
+            let failure = SqlError::SqliteFailure(ffi::Error::new(code), None);
+            place.error(failure.into(), "consume").kind()
+        };
+        assert_eq!(kind_of(ffi::SQLITE_IOERR_SHORT_READ), StoreErrorKind::Unavailable);
+        fs::write(folder.path().join("backup.db"), "another file").expect("a file");
+        fs::rename(folder.path().join("backup.db"), &path).expect("a restore");
+        for code in [
+            ffi::SQLITE_IOERR_SHORT_READ,
+            ffi::SQLITE_IOERR_SHMMAP,
+            ffi::SQLITE_CANTOPEN,
+            ffi::SQLITE_READONLY_DBMOVED,
+        ] {
+            assert_eq!(kind_of(code), StoreErrorKind::State, "{code}");
+        }
+        assert_eq!(
+            kind_of(ffi::SQLITE_FULL),
+            StoreErrorKind::Full,
+            "the disk is full all the same"
+        );
+        drop(conn);
+    }
 
     /// A plain sync of macOS ends in the memory of the disk.
     #[test]

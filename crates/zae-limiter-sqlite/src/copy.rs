@@ -2,13 +2,13 @@
 //! file.
 //!
 //! Both write a file with a random name beside the target first, check it, and give it its name in
-//! the last step. Whatever happens before that step leaves nothing behind, whatever happens after
-//! it leaves everything.
+//! the last step. A failure before that step leaves nothing behind, and one after it leaves the
+//! complete copy.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
@@ -21,14 +21,15 @@ use crate::gate::GATE_END;
 use crate::inspect::check_integrity;
 use crate::options::SqliteOptions;
 use crate::schema;
+use crate::writer::lock;
 
-/// What SQLite keeps beside a database, by the ends of their names.
+/// The files that SQLite keeps beside a database, by the ends of their names.
 const COMPANIONS: [&str; 3] = ["-wal", "-shm", "-journal"];
 
 /// How long a restore waits for a process that is about to end.
 const IN_USE_WAIT: Duration = Duration::from_secs(1);
 
-/// What [`SqliteStore::restore`] did.
+/// The result of [`SqliteStore::restore`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Restored {
@@ -44,8 +45,8 @@ pub struct Restored {
 
 impl SqliteStore {
     /// Copies the file as it is at this moment to `target`, which must not exist. Blocks; writers
-    /// go on meanwhile. The copy is complete or not there, whatever happens in between, and its
-    /// owner's only. Of two copies to one target at the same moment one is made and the other fails
+    /// go on meanwhile. The copy is complete or not there, also after a crash, and only its owner
+    /// can read it. Of two copies to one target at the same moment one is made and the other fails
     /// with `AlreadyExists`.
     pub fn backup_to(&self, target: impl AsRef<Path>) -> Result<(), StoreError> {
         const OPERATION: &str = "backup";
@@ -63,13 +64,10 @@ impl SqliteStore {
             return Err(exists(OPERATION, &target));
         }
         let staged = Staged::beside(&target, &place.options, OPERATION)?;
-        let conn = place
-            .open_reader()
-            .map_err(|failure| failure.into_store_error(OPERATION, &place.path))?;
-        staged.fill_from(&conn, OPERATION, |damage| {
-            damage.into_store_error(OPERATION, &place.path)
-        })?;
-        let _opening = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
+        let failed = |failure: Failure| place.error(failure, OPERATION);
+        let conn = place.open_reader().map_err(failed)?;
+        staged.fill_from(&conn, OPERATION, failed)?;
+        let _opening = lock(&OPENING);
         staged.publish_new(&target, OPERATION)
     }
 
@@ -80,9 +78,9 @@ impl SqliteStore {
     /// and changes nothing. A crash leaves the old file or the new one, never the new one with the
     /// log of the old. The old file is kept, see [`Restored::replaced`].
     ///
-    /// `to` may be missing, or so damaged that it is no database any more; whether anybody has such
-    /// a file open cannot be known. A process that does notices the exchange within a second and
-    /// stops working on the old file.
+    /// `to` may be missing, or so damaged that it is no database any more; whether another process
+    /// has such a file open cannot be known. A process that does notices the exchange within a
+    /// second and stops working on the old file.
     pub fn restore(
         from: impl AsRef<Path>,
         to: impl AsRef<Path>,
@@ -115,20 +113,17 @@ impl SqliteStore {
     }
 }
 
-/// Opens a backup for reading. Refuses what is not ours or too new, before anything is copied.
+/// Opens a backup for reading. Refuses a file that is not ours or too new, before anything is
+/// copied.
 fn open_backup(source: &Arc<Place>) -> Outcome<Connection> {
     let shown = source.path.display();
     if !source.path.is_file() {
-        return Err(refused(
-            StoreErrorKind::NotFound,
-            format!("{shown}: there is no such file; name a backup"),
-        ));
+        let message = format!("{shown}: there is no such file; name a backup");
+        return Err(refused(StoreErrorKind::NotFound, message));
     }
     let no_backup = || {
-        refused(
-            StoreErrorKind::Incompatible,
-            format!("{shown}: not a backup of a store; name another file"),
-        )
+        let message = format!("{shown}: not a backup of a store; name another file");
+        refused(StoreErrorKind::Incompatible, message)
     };
     let checked = source.connect(OpenFlags::SQLITE_OPEN_READ_ONLY).and_then(|conn| {
         schema::check(&conn, &source.path)?;
@@ -149,7 +144,7 @@ fn require_sound(conn: &Connection, from: &Path) -> Outcome<()> {
     match check_integrity(conn)?.first() {
         None => Ok(()),
         Some(problem) => {
-            // The first line says in which database.
+            // The first line names the database.
             let problem = problem.lines().find(|line| !line.starts_with("***")).unwrap_or(problem);
             let message = format!(
                 "{}: the backup is damaged ({problem}); nothing was changed. Choose another backup",
@@ -160,15 +155,15 @@ fn require_sound(conn: &Connection, from: &Path) -> Outcome<()> {
     }
 }
 
-/// Exchanges the file at `to` for the staged one, while nobody can open it.
+/// Exchanges the file at `to` for the staged one, while no process can open it.
 fn put_in_place(
     staged: Staged,
     to: &Path,
     options: &SqliteOptions,
     operation: &'static str,
 ) -> Result<Option<PathBuf>, StoreError> {
-    // Nobody of this process opens a file meanwhile.
-    let _opening = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
+    // No thread of this process opens a file meanwhile.
+    let _opening = lock(&OPENING);
     if !is_there(to) {
         // A log without its file would be replayed onto the new one.
         remove_companions(to, operation)?;
@@ -184,31 +179,26 @@ fn put_in_place(
             None
         }
     };
-    // The lock has emptied and removed the log of a sound file. A damaged file has nobody to apply
-    // its log to.
+    // The lock has emptied and removed the log of a sound file. The log of a damaged file cannot be
+    // applied.
     remove_companions(to, operation)?;
     staged.replace(to, operation)?;
     drop(lock);
     Ok(replaced)
 }
 
-/// Locks out everybody else, and writes the log back for good: from here on the file is one without
-/// a log, so that somebody who has opened it and waits for the lock does not make a new log beside
-/// its successor. `None` for what SQLite cannot read, which has no lock to offer.
+/// Locks out all other connections, and writes the log back for good: from here on the file has no
+/// log, so that a process that has opened it and waits for the lock does not make a new log beside
+/// its successor. `None` for a file that SQLite cannot read, and so cannot lock.
 fn lock_whole_file(path: &Path) -> Outcome<Option<Connection>> {
     let conn = Connection::open_with_flags(
         path,
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
     )?;
     conn.busy_timeout(IN_USE_WAIT)?;
-    let locked = conn
-        .pragma_update_and_check(None, "locking_mode", "exclusive", |row| row.get::<_, String>(0))
-        .and_then(|_| {
-            conn.pragma_update_and_check(None, "journal_mode", "delete", |row| {
-                row.get::<_, String>(0)
-            })
-        })
-        .and_then(|_| conn.execute_batch("BEGIN EXCLUSIVE"));
+    let locked = conn.execute_batch(
+        "PRAGMA locking_mode=exclusive; PRAGMA journal_mode=delete; BEGIN EXCLUSIVE",
+    );
     match locked {
         Ok(()) => Ok(Some(conn)),
         Err(error) if is_busy(&error) => {
@@ -270,7 +260,7 @@ impl Staged {
         self.file.sync_all().map_err(|error| from_io(error, operation, &self.path))
     }
 
-    /// Size and schema version of what was written, once it is known to be sound.
+    /// Size and schema version of the copy, once it is known to be sound.
     fn inspect(&self, from: &Path) -> Outcome<(u64, u32)> {
         let conn = Connection::open_with_flags(
             &self.path,
@@ -282,7 +272,7 @@ impl Staged {
         Ok((bytes, schema::version(&conn)?))
     }
 
-    /// Gives the file its name, which nobody may have taken meanwhile.
+    /// Gives the file its name, unless that was taken meanwhile.
     fn publish_new(mut self, target: &Path, operation: &'static str) -> Result<(), StoreError> {
         match fs::hard_link(&self.path, target) {
             // The partial name goes with `self`.
@@ -290,7 +280,7 @@ impl Staged {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 return Err(exists(operation, target));
             }
-            // Not every file system knows links. What is left then is a moment in which two copies
+            // Not every file system knows links. Without them there is a moment in which two copies
             // to one target could both find it free.
             Err(_) if is_there(target) => return Err(exists(operation, target)),
             Err(_) => {
@@ -302,7 +292,7 @@ impl Staged {
         sync_folder(target, operation)
     }
 
-    /// Gives the file its name, whoever had it.
+    /// Gives the file its name, in the place of the file that had it.
     fn replace(mut self, target: &Path, operation: &'static str) -> Result<(), StoreError> {
         fs::rename(&self.path, target).map_err(|error| from_io(error, operation, target))?;
         self.published = true;
@@ -333,7 +323,7 @@ fn exists(operation: &'static str, path: &Path) -> StoreError {
     from_io(io::ErrorKind::AlreadyExists.into(), operation, path)
 }
 
-/// Whether `path` names the database `store`, or what is kept beside it, now or later.
+/// Whether `path` names the database `store`, or a file that is kept beside it, now or later.
 fn belongs_to(path: &Path, store: &Path) -> bool {
     let (path, store) = (resolved(path), resolved(store));
     path == store

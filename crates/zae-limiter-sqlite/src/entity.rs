@@ -9,9 +9,10 @@ use zae_limiter_store::{
 };
 
 use crate::config::{as_stored, next_generation, version_at};
-use crate::error::{Outcome, corrupt_value, optional};
+use crate::error::{Outcome, corrupt_value};
 use crate::history;
 use crate::pack::{name_at, optional_name_at, pairs_from_text, pairs_to_text};
+use crate::query;
 use crate::spread;
 
 pub(crate) fn create(
@@ -83,7 +84,7 @@ pub(crate) fn delete(
 /// begins behind it.
 fn versions_gone(conn: &Connection) -> Outcome<u64> {
     const SQL: &str = "SELECT value FROM meta WHERE name='entity_versions_gone'";
-    let gone: Option<i64> = optional(conn.prepare_cached(SQL)?.query_row([], |row| row.get(0)))?;
+    let gone: Option<i64> = query::value(conn, SQL, [])?;
     Ok(gone.and_then(|gone| u64::try_from(gone).ok()).unwrap_or(0))
 }
 
@@ -96,12 +97,12 @@ fn note_version_gone(conn: &Connection, version: u64) -> Outcome<()> {
 
 pub(crate) fn find(conn: &Connection, ns: i64, id: &EntityId) -> Outcome<Option<Entity>> {
     const SQL: &str = "SELECT id,name,parent,cascade,metadata,created_at,version FROM entity WHERE ns=?1 AND id=?2";
-    Ok(entities(conn.prepare_cached(SQL)?.query((ns, id.as_str()))?)?.pop())
+    query::first(conn, SQL, (ns, id.as_str()), from_row)
 }
 
 pub(crate) fn list(conn: &Connection, ns: i64, after: &str, limit: u32) -> Outcome<Vec<Entity>> {
     const SQL: &str = "SELECT id,name,parent,cascade,metadata,created_at,version FROM entity WHERE ns=?1 AND id>?2 ORDER BY id LIMIT ?3";
-    entities(conn.prepare_cached(SQL)?.query((ns, after, limit))?)
+    query::all(conn, SQL, (ns, after, limit), from_row)
 }
 
 pub(crate) fn children(
@@ -113,26 +114,13 @@ pub(crate) fn children(
 ) -> Outcome<Vec<Entity>> {
     const SQL: &str = "SELECT id,name,parent,cascade,metadata,created_at,version FROM entity \
                        WHERE ns=?1 AND parent=?2 AND id>?3 ORDER BY id LIMIT ?4";
-    entities(conn.prepare_cached(SQL)?.query((ns, parent.as_str(), after, limit))?)
+    query::all(conn, SQL, (ns, parent.as_str(), after, limit), from_row)
 }
 
 /// The parent that takes go on to.
 pub(crate) fn cascades_to(conn: &Connection, ns: i64, id: &EntityId) -> Outcome<Option<EntityId>> {
     const SQL: &str = "SELECT parent FROM entity WHERE ns=?1 AND id=?2 AND cascade=1";
-    let mut statement = conn.prepare_cached(SQL)?;
-    let mut rows = statement.query((ns, id.as_str()))?;
-    match rows.next()? {
-        Some(row) => optional_name_at(row, 0),
-        None => Ok(None),
-    }
-}
-
-fn entities(mut rows: rusqlite::Rows<'_>) -> Outcome<Vec<Entity>> {
-    let mut entities = Vec::new();
-    while let Some(row) = rows.next()? {
-        entities.push(from_row(row)?);
-    }
-    Ok(entities)
+    Ok(query::first(conn, SQL, (ns, id.as_str()), |row| optional_name_at(row, 0))?.flatten())
 }
 
 fn from_row(row: &Row<'_>) -> Outcome<Entity> {

@@ -1,15 +1,15 @@
-//! What can go wrong with a SQLite file, mapped once. The only file that names errors of
-//! `rusqlite`.
+//! The failures of a SQLite file, mapped once. The only file that names errors of `rusqlite`.
 
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use rusqlite::ffi;
 use rusqlite::{Error as SqlError, ErrorCode};
 use zae_limiter_store::{StoreError, StoreErrorKind};
 
-/// Why a piece of work inside a transaction ended. The difference matters to a batch: what was
-/// refused concerns one caller, what failed in SQLite concerns the transaction and everybody in it.
+/// Why a piece of work inside a transaction ended. The difference matters to a batch: a refusal
+/// concerns one caller, a failure of SQLite concerns the transaction and all its callers.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// This one request cannot be done; the transaction goes on.
@@ -63,8 +63,9 @@ pub(crate) fn is_damage(error: &SqlError) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
 }
 
-/// Separates what went wrong for one request from what went wrong for its whole transaction. A row
-/// that cannot be read concerns those who ask for it; an error of SQLite itself concerns everybody.
+/// Separates the failure of one request from the failure of its whole transaction. A row that
+/// cannot be read concerns the callers of its bucket; an error of SQLite itself concerns all
+/// callers.
 pub(crate) fn split<T>(
     outcome: Outcome<T>,
     operation: &'static str,
@@ -85,7 +86,7 @@ pub(crate) fn refused(kind: StoreErrorKind, message: impl Into<String>) -> Failu
     Failure::Refused(StoreError::new(kind, HERE, message))
 }
 
-/// What every operation of a handle says whose namespace was deleted or purged.
+/// The error of every operation of a handle whose namespace was deleted or purged.
 pub(crate) fn namespace_gone() -> Failure {
     StoreError::namespace_gone(HERE).into()
 }
@@ -101,6 +102,17 @@ pub(crate) fn optional<T>(result: Result<T, SqlError>) -> Result<Option<T>, SqlE
         Ok(value) => Ok(Some(value)),
         Err(SqlError::QueryReturnedNoRows) => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+/// True when SQLite could not read or write the file, for any reason.
+pub(crate) fn blames_disk(error: &SqlError) -> bool {
+    match error {
+        SqlError::SqliteFailure(failure, _) => {
+            matches!(failure.code, ErrorCode::SystemIoFailure | ErrorCode::CannotOpen)
+                || failure.extended_code == ffi::SQLITE_READONLY_DBMOVED
+        }
+        _ => false,
     }
 }
 
@@ -125,32 +137,38 @@ pub(crate) fn corrupt_value(
     )
 }
 
-/// Nobody let go of the lock within the deadline.
-pub(crate) fn busy(
-    operation: &'static str,
-    path: &Path,
-    waited: std::time::Duration,
-) -> StoreError {
+/// The lock was not free within the deadline.
+pub(crate) fn busy(operation: &'static str, path: &Path, waited: Duration) -> StoreError {
+    let (shown, ms) = (path.display(), waited.as_millis());
     let message = format!(
-        "{}: others, of this process or another, held the write lock for more than {} ms; nothing was written. Retry, or raise busy_deadline",
-        path.display(),
-        waited.as_millis()
+        "{shown}: others, of this process or another, held the write lock for more than {ms} ms; nothing was written. Retry, or raise busy_deadline"
     );
     StoreError::new(StoreErrorKind::Busy, operation, message)
 }
 
 /// An operation that has waited for its turn until its caller gave up.
-pub(crate) fn late(
-    operation: &'static str,
-    path: &Path,
-    waited: std::time::Duration,
-) -> StoreError {
+pub(crate) fn late(operation: &'static str, path: &Path, waited: Duration) -> StoreError {
+    let (shown, ms) = (path.display(), waited.as_millis());
     let message = format!(
-        "{}: too many operations wait, this one for more than {} ms; nothing was written. Retry later, or raise take_deadline",
-        path.display(),
-        waited.as_millis()
+        "{shown}: too many operations wait, this one for more than {ms} ms; nothing was written. Retry later, or raise take_deadline"
     );
     StoreError::new(StoreErrorKind::Busy, operation, message)
+}
+
+/// A thread of the store is not there any more, or could not answer.
+pub(crate) fn thread_ended(operation: &'static str, message: &str) -> StoreError {
+    StoreError::new(StoreErrorKind::Internal, operation, format!("{message}; please report this"))
+}
+
+/// The writer thread ended without an answer.
+pub(crate) fn lost(operation: &'static str) -> StoreError {
+    thread_ended(operation, "the writer thread ended before it answered")
+}
+
+/// A thread of the store does not start.
+pub(crate) fn no_thread(operation: &'static str, error: io::Error) -> StoreError {
+    let message = "a thread of the store could not be started; free some threads";
+    StoreError::new(StoreErrorKind::Unavailable, operation, message).with_source(error)
 }
 
 /// A write through a handle that was opened for reading.
@@ -164,40 +182,37 @@ pub(crate) fn opened_read_only(operation: &'static str, path: &Path) -> StoreErr
 
 /// A failure of the file system, before SQLite comes into play.
 pub(crate) fn from_io(error: io::Error, operation: &'static str, path: &Path) -> StoreError {
-    let shown = path.display();
+    use io::ErrorKind as Io;
     let (kind, message) = match error.kind() {
-        io::ErrorKind::NotFound => (
-            StoreErrorKind::NotFound,
-            format!("{shown}: the directory or file does not exist; create it first"),
+        Io::NotFound => {
+            (StoreErrorKind::NotFound, "the directory or file does not exist; create it first")
+        }
+        Io::PermissionDenied => (
+            StoreErrorKind::Denied,
+            "permission denied; let this user read and write the file and its directory",
         ),
-        io::ErrorKind::PermissionDenied => {
-            (StoreErrorKind::Denied, format!("{shown}: permission denied; {GRANT}"))
+        Io::StorageFull | Io::QuotaExceeded | Io::FileTooLarge => {
+            (StoreErrorKind::Full, "the disk is full; make room and try again")
         }
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
-            (StoreErrorKind::Full, format!("{shown}: the disk is full; make room and try again"))
-        }
-        io::ErrorKind::ReadOnlyFilesystem => (
+        Io::ReadOnlyFilesystem => (
             StoreErrorKind::ReadOnly,
-            format!("{shown}: the file system is read-only; remount it, or open with read_only()"),
+            "the file system is read-only; remount it, or open with read_only()",
         ),
-        io::ErrorKind::AlreadyExists => (
-            StoreErrorKind::AlreadyExists,
-            format!("{shown}: the file exists already; choose another path"),
-        ),
-        io::ErrorKind::IsADirectory
-        | io::ErrorKind::NotADirectory
-        | io::ErrorKind::InvalidFilename => (
-            StoreErrorKind::Invalid,
-            format!("{shown}: not a path for a file; name a file in an existing directory"),
-        ),
-        _ => (StoreErrorKind::Unavailable, format!("{shown}: the file system failed")),
+        Io::AlreadyExists => {
+            (StoreErrorKind::AlreadyExists, "the file exists already; choose another path")
+        }
+        Io::IsADirectory | Io::NotADirectory | Io::InvalidFilename => {
+            (StoreErrorKind::Invalid, "not a path for a file; name a file in an existing directory")
+        }
+        _ => (StoreErrorKind::Unavailable, "the file system failed"),
     };
+    let message = format!("{}: {message}", path.display());
     let told = StoreError::new(kind, operation, message);
     // An error of our own making has nothing to add.
     if error.raw_os_error().is_some() { told.with_source(error) } else { told }
 }
 
-/// What SQLite said, once: its own error and the cause of that error say the same.
+/// The text of SQLite, once: its own error and the cause of that error say the same.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Cause(String);
@@ -215,7 +230,7 @@ fn from_sql(error: SqlError, operation: &'static str, path: &Path) -> StoreError
     let shown = path.display();
     let (kind, message) = match &error {
         SqlError::SqliteFailure(failure, _) => {
-            // What the file system says about the path tells more than "unable to open database
+            // The error of the file system for the path tells more than "unable to open database
             // file".
             if failure.code == ErrorCode::CannotOpen
                 && let Some(better) = why_it_does_not_open(operation, path)
@@ -241,62 +256,52 @@ fn from_sql(error: SqlError, operation: &'static str, path: &Path) -> StoreError
 
 /// Kind and advice for a result code of SQLite. Extended codes come first where they tell more.
 fn classify(failure: ffi::Error) -> (StoreErrorKind, String) {
-    let text = |kind, message: &str| (kind, message.to_owned());
-    match failure.extended_code {
-        ffi::SQLITE_READONLY_DIRECTORY => {
-            return text(
-                StoreErrorKind::Denied,
-                "its directory is not writable, which the write-ahead log needs; change its mode",
-            );
-        }
-        ffi::SQLITE_IOERR_CORRUPTFS => {
-            return text(
-                StoreErrorKind::Corrupt,
-                "the file system is corrupt; check the disk, then run `zae-limiter restore BACKUP`",
-            );
-        }
-        _ => {}
-    }
-    match failure.code {
-        ErrorCode::DatabaseBusy
-        | ErrorCode::DatabaseLocked
-        | ErrorCode::FileLockingProtocolFailed => {
-            text(StoreErrorKind::Busy, "another process holds a lock; nothing was written. Retry")
-        }
-        ErrorCode::DiskFull => text(
-            StoreErrorKind::Full,
-            "the disk is full; nothing was written. Make room and try again",
+    use StoreErrorKind::{
+        Busy, Corrupt, Denied, Full, Incompatible, Internal, Invalid, ReadOnly, Unavailable,
+    };
+    let (kind, message) = match (failure.extended_code, failure.code) {
+        (ffi::SQLITE_READONLY_DIRECTORY, _) => (
+            Denied,
+            "its directory is not writable, which the write-ahead log needs; change its mode",
         ),
-        ErrorCode::ReadOnly => text(
-            StoreErrorKind::ReadOnly,
+        (ffi::SQLITE_IOERR_CORRUPTFS, _) => (
+            Corrupt,
+            "the file system is corrupt; check the disk, then run `zae-limiter restore BACKUP`",
+        ),
+        (_, ErrorCode::DatabaseCorrupt) => {
+            return (Corrupt, format!("the file is corrupt; {RESTORE}"));
+        }
+        (_, ErrorCode::PermissionDenied | ErrorCode::AuthorizationForStatementDenied) => {
+            return (Denied, format!("permission denied; {GRANT}"));
+        }
+        (_, ErrorCode::CannotOpen) => {
+            return (Denied, format!("the file cannot be opened; {GRANT}"));
+        }
+        (_, ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
+        | (_, ErrorCode::FileLockingProtocolFailed) => {
+            (Busy, "another process holds a lock; nothing was written. Retry")
+        }
+        (_, ErrorCode::DiskFull) => {
+            (Full, "the disk is full; nothing was written. Make room and try again")
+        }
+        (_, ErrorCode::ReadOnly) => (
+            ReadOnly,
             "the file is read-only; nothing was written. Change its mode, or open it with read_only()",
         ),
-        ErrorCode::DatabaseCorrupt => {
-            (StoreErrorKind::Corrupt, format!("the file is corrupt; {RESTORE}"))
-        }
-        ErrorCode::NotADatabase => text(
-            StoreErrorKind::Incompatible,
+        (_, ErrorCode::NotADatabase) => (
+            Incompatible,
             "not a SQLite database; choose another path, or run `zae-limiter restore BACKUP` if it was one",
         ),
-        ErrorCode::PermissionDenied | ErrorCode::AuthorizationForStatementDenied => {
-            (StoreErrorKind::Denied, format!("permission denied; {GRANT}"))
+        (_, ErrorCode::SystemIoFailure) => {
+            (Unavailable, "the disk failed to read or write; check it, then try again")
         }
-        ErrorCode::CannotOpen => {
-            (StoreErrorKind::Denied, format!("the file cannot be opened; {GRANT}"))
+        (_, ErrorCode::OutOfMemory) => (Unavailable, "out of memory"),
+        (_, ErrorCode::TooBig) => {
+            (Invalid, "a value is larger than SQLite stores; make it smaller")
         }
-        ErrorCode::SystemIoFailure => text(
-            StoreErrorKind::Unavailable,
-            "the disk failed to read or write; check it, then try again",
-        ),
-        ErrorCode::OutOfMemory => text(StoreErrorKind::Unavailable, "out of memory"),
-        ErrorCode::TooBig => {
-            text(StoreErrorKind::Invalid, "a value is larger than SQLite stores; make it smaller")
-        }
-        _ => text(
-            StoreErrorKind::Internal,
-            "SQLite refused a statement of the backend; please report this",
-        ),
-    }
+        _ => (Internal, "SQLite refused a statement of the backend; please report this"),
+    };
+    (kind, message.to_owned())
 }
 
 fn why_it_does_not_open(operation: &'static str, path: &Path) -> Option<StoreError> {

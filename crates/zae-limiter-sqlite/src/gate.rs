@@ -3,8 +3,8 @@
 //! With `synchronous` FULL a transaction takes as long as the disk, and a process that tries again
 //! and again for SQLite's lock wastes much of that time asleep. So processes first line up at an
 //! advisory lock on a file of its own, where the kernel wakes the next one at once. Measured with
-//! two processes: a third more commits, equally shared. The gate only orders; what it guards is
-//! safe without it, so a process that does not know it does no harm.
+//! two processes: a third more commits, equally shared. The gate only orders: SQLite's lock is safe
+//! without it, so a process that does not know the gate does no harm.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -28,7 +28,7 @@ pub(crate) struct Gate {
 }
 
 /// Waiting in line blocks without a time limit, so a thread of its own does it, and this process
-/// stops listening when its deadline is over. The thread is started when somebody first has to
+/// stops listening when its deadline is over. The thread is started when a caller first has to
 /// wait.
 #[derive(Default)]
 struct Line {
@@ -44,14 +44,14 @@ struct State {
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Turn {
-    /// Nobody waits.
+    /// No caller waits.
     #[default]
     Idle,
     /// The waiter shall get in line, or is in it.
     Wanted,
-    /// It was our turn: the lock is held for whoever asked.
+    /// It was this process's turn: the lock is held for the caller that asked.
     Ours,
-    /// Whoever asked has given up; the waiter lets the next process in.
+    /// The caller that asked has given up; the waiter lets the next process in.
     GivenUp,
 }
 
@@ -138,7 +138,7 @@ impl Line {
         ours
     }
 
-    /// What the waiter does: gets in line when it is wanted, until the gate is gone.
+    /// The loop of the waiter: it gets in line when a caller asks, until the gate is gone.
     fn wait_at(&self, file: &File) {
         loop {
             let waiting = self

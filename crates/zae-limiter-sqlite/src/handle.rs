@@ -9,15 +9,15 @@ use zae_limiter_core::TimeMs;
 use zae_limiter_store::{StoreError, StoreErrorKind};
 
 use crate::connection::Place;
-use crate::error::Outcome;
+use crate::error::{Outcome, no_thread, thread_ended};
 use crate::job::Job;
-use crate::queue::{QUEUE_MAX, Waiting};
+use crate::queue::{QUEUE_MAX, Queue, Waiting};
 use crate::sweep::Sweeper;
 use crate::transaction::Transaction;
 use crate::writer::{Writer, WriterStats, lock};
 
-/// Starts the threads when they are first needed, and ends them: a lone caller needs the one that
-/// decides never, and the one that writes the log back only once the log is long. Dropping it
+/// Starts the threads when they are first needed, and ends them. A lone caller never needs the one
+/// that decides, and needs the one that writes the log back only once the log is long. Dropping it
 /// finishes the jobs that wait.
 pub(crate) struct WriterHandle(Arc<Threads>);
 
@@ -80,39 +80,46 @@ impl WriterHandle {
 
     /// Queues a job for the thread.
     pub(crate) fn submit(&self, job: Job, operation: &'static str) -> Result<(), StoreError> {
-        self.0.start_deciding(operation)?;
-        let writer = &self.0.writer;
-        let expires = writer.now().saturating_add(writer.patience_of(&job));
-        let mut queue = lock(&writer.queue);
-        if queue.broken {
-            return Err(broken(operation));
-        }
-        if queue.jobs.len() >= QUEUE_MAX {
-            let message =
-                format!("{QUEUE_MAX} operations wait already; nothing was written. Retry later");
-            return Err(StoreError::new(StoreErrorKind::Busy, operation, message));
-        }
-        writer.unfinished_jobs.fetch_add(1, Ordering::AcqRel);
-        queue.jobs.push_back(Waiting { job, expires });
-        writer.rouse(queue);
-        Ok(())
+        self.enqueue(job, operation, |queue, waiting| {
+            if queue.jobs.len() >= QUEUE_MAX {
+                let message = format!(
+                    "{QUEUE_MAX} operations wait already; nothing was written. Retry later"
+                );
+                return Err(StoreError::new(StoreErrorKind::Busy, operation, message));
+            }
+            self.0.writer.unfinished_jobs.fetch_add(1, Ordering::AcqRel);
+            queue.jobs.push_back(waiting);
+            Ok(())
+        })
     }
 
     /// Queues one step of a long piece of work, which gives way to everything else.
     pub(crate) fn submit_step(&self, job: Job, operation: &'static str) -> Result<(), StoreError> {
+        self.enqueue(job, operation, |queue, waiting| {
+            queue.steps.push_back(waiting);
+            Ok(())
+        })
+    }
+
+    fn enqueue(
+        &self,
+        job: Job,
+        operation: &'static str,
+        push: impl FnOnce(&mut Queue, Waiting) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
         self.0.start_deciding(operation)?;
         let writer = &self.0.writer;
         let expires = writer.now().saturating_add(writer.patience_of(&job));
         let mut queue = lock(&writer.queue);
         if queue.broken {
-            return Err(broken(operation));
+            return Err(thread_ended(operation, "the writer thread has ended"));
         }
-        queue.steps.push_back(Waiting { job, expires });
+        push(&mut queue, Waiting { job, expires })?;
         writer.rouse(queue);
         Ok(())
     }
 
-    /// Lets the thread go on with what is still to reach many buckets.
+    /// Lets the thread go on with a change that has not reached all its buckets.
     pub(crate) fn spread(&self) {
         self.0.writer.spreading.store(true, Ordering::Relaxed);
         match self.0.start_deciding("spread") {
@@ -129,7 +136,7 @@ impl WriterHandle {
         self.0.writer.stats()
     }
 
-    /// Lets the thread forget a little of what may be forgotten, now and then.
+    /// Lets the thread do a step of the sweep, now and then.
     fn sweep_if_due(&self, now: TimeMs) {
         if self.0.writer.sweeper.is_due(now, || self.0.writer.now()) {
             let step = self.0.writer.sweeper.background_step(now);
@@ -192,20 +199,12 @@ fn start(
         Thread::Running(_) => return Ok(()),
         Thread::NotNeeded => {}
         Thread::Ended => {
-            return Err(StoreError::new(
-                StoreErrorKind::Internal,
-                operation,
-                "the store is being closed",
-            ));
+            let message = "the store is being closed";
+            return Err(StoreError::new(StoreErrorKind::Internal, operation, message));
         }
     }
-    let unavailable = |error| {
-        let message = "a thread of the store could not be started; free some threads";
-        StoreError::new(StoreErrorKind::Unavailable, operation, message).with_source(error)
-    };
-    *thread = Thread::Running(
-        std::thread::Builder::new().name(name.to_owned()).spawn(run).map_err(unavailable)?,
-    );
+    let started = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+    *thread = Thread::Running(started.map_err(|error| no_thread(operation, error))?);
     Ok(())
 }
 
@@ -216,14 +215,6 @@ fn end(thread: &Mutex<Thread>) {
     {
         tracing::debug!("a thread of the store had panicked");
     }
-}
-
-fn broken(operation: &'static str) -> StoreError {
-    StoreError::new(
-        StoreErrorKind::Internal,
-        operation,
-        "the writer thread has ended; please report this",
-    )
 }
 
 impl Drop for WriterHandle {

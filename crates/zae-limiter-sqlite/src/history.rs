@@ -1,7 +1,7 @@
-//! What happened: the audit log, written in the transaction of what it records, and queries of it
+//! The audit log, written in the transaction of the change that it records, and queries of the log
 //! and of usage.
 
-use rusqlite::Connection;
+use rusqlite::{Connection, Row};
 use zae_limiter_core::{AuditEvent, AuditSubject, EventId, TimeMs, UsageSnapshot};
 use zae_limiter_store::{
     AuditQuery, Cursor, HistoryStore, Page, PageRequest, StoreError, StoreFuture, UsageQuery,
@@ -10,6 +10,7 @@ use zae_limiter_store::{
 use crate::SqliteStore;
 use crate::error::{Outcome, corrupt_value};
 use crate::pack::{name_at, optional_name_at, pairs_from_text, pairs_to_text};
+use crate::query;
 use crate::usage;
 
 /// Appends an audit event.
@@ -49,8 +50,8 @@ impl HistoryStore for SqliteStore {
     }
 }
 
-/// Events of one subject, or of all: then the events of the namespace are gone over, and only a
-/// page of them is kept.
+/// The events of one subject, or of all subjects. For all subjects SQLite goes over the events of
+/// the namespace and keeps one page of them.
 fn audit_events(
     conn: &Connection,
     ns: i64,
@@ -63,11 +64,7 @@ fn audit_events(
                        WHERE ns=?1 AND ?2 IS NULL AND (?3 IS NULL OR (id,seq)<(?3,?4)) ORDER BY id DESC,seq DESC LIMIT ?5";
     let before = page.cursor().map(audit_position).transpose()?;
     let (id, seq) = before.map_or((None, None), |(id, seq)| (Some(id.to_string()), Some(seq)));
-    let mut statement = conn.prepare_cached(if subject.is_some() { OF_SUBJECT } else { OF_ALL })?;
-    let mut rows =
-        statement.query((ns, subject.map(ToString::to_string), id, seq, page.limit() + 1))?;
-    let mut events: Vec<(i64, AuditEvent)> = Vec::new();
-    while let Some(row) = rows.next()? {
+    let read = |row: &Row<'_>| {
         let details: String = row.get(6)?;
         let event = AuditEvent {
             id: name_at(row, 1)?,
@@ -79,8 +76,11 @@ fn audit_events(
             details: pairs_from_text(&details)
                 .map_err(|error| corrupt_value(6, "details", error))?,
         };
-        events.push((row.get(0)?, event));
-    }
+        Ok((row.get(0)?, event))
+    };
+    let sql = if subject.is_some() { OF_SUBJECT } else { OF_ALL };
+    let params = (ns, subject.map(ToString::to_string), id, seq, page.limit() + 1);
+    let events: Vec<(i64, AuditEvent)> = query::all(conn, sql, params, read)?;
     let page = Page::cut(events, page, |(seq, event)| format!("{}/{seq}", event.id));
     Ok(Page { items: page.items.into_iter().map(|(_, event)| event).collect(), next: page.next })
 }

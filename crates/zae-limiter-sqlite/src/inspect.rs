@@ -1,4 +1,4 @@
-//! Looking at the file as a whole.
+//! The status of the file as a whole.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,7 +9,8 @@ use zae_limiter_store::StoreError;
 
 use crate::SqliteStore;
 use crate::connection::with_suffix;
-use crate::error::{Outcome, from_io, optional};
+use crate::error::{Outcome, from_io};
+use crate::query;
 use crate::rows::{bucket_columns, bucket_from_row};
 use crate::schema;
 
@@ -26,7 +27,7 @@ pub struct FileStatus {
     pub file_bytes: u64,
     /// The size of its write-ahead log.
     pub log_bytes: u64,
-    /// Who may read and write it, as `chmod` counts; `None` where files have no modes.
+    /// Its mode, as `chmod` counts; `None` where files have no modes.
     pub mode: Option<u32>,
     /// The version of its schema.
     pub schema_version: u32,
@@ -38,7 +39,7 @@ pub struct FileStatus {
     pub buckets_in_debt: u64,
     /// When everything was last swept.
     pub swept_at: Option<TimeMs>,
-    /// What is wrong with the file; empty when it is sound.
+    /// The problems of the file; empty when it is sound.
     pub problems: Vec<String>,
 }
 
@@ -91,10 +92,7 @@ fn count_buckets(conn: &Connection, now: TimeMs) -> Outcome<(u64, u64)> {
 }
 
 fn swept_at(conn: &Connection) -> Outcome<Option<TimeMs>> {
-    Ok(optional(
-        conn.query_row("SELECT value FROM meta WHERE name='swept_at'", [], |row| row.get(0)),
-    )?
-    .map(TimeMs))
+    Ok(query::value(conn, "SELECT value FROM meta WHERE name='swept_at'", [])?.map(TimeMs))
 }
 
 pub(crate) fn check_integrity(conn: &Connection) -> Outcome<Vec<String>> {

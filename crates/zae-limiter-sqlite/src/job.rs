@@ -1,4 +1,4 @@
-//! What callers queue for the writer thread, and what they get back.
+//! The jobs that callers queue for the writer thread, and their answers.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use zae_limiter_store::{
 use crate::error::{Outcome, split};
 use crate::transaction::Transaction;
 
-/// Something for the writer thread. Owns what it needs: its caller may have gone.
+/// Work for the writer thread. A job owns its data, because its caller may have gone.
 pub(crate) enum Job {
     /// A decision over a chain.
     Consume(Box<ConsumeJob>, oneshot::Sender<Box<ConsumeJob>>),
@@ -25,9 +25,9 @@ pub(crate) enum Job {
 }
 
 impl Job {
-    /// True when nobody waits for the answer any more, and the work is of no use to anybody else. A
-    /// correction reports what has happened already, and an administrator's change is wanted
-    /// whether or not its caller learns of it.
+    /// True when the caller of a take has gone, and its work is of no use to others. A correction
+    /// reports usage that has happened already, and an administrator's change is wanted whether or
+    /// not its caller learns of it.
     pub(crate) fn is_abandoned(&self) -> bool {
         matches!(self, Job::Consume(_, reply) if reply.is_closed())
     }
@@ -193,7 +193,7 @@ where
             (Ok(()), None) => return,
             (Err(error), _) => Err(error.during(self.operation)),
         };
-        // The caller may have gone; what was done stays done.
+        // The caller may have gone; the change stays.
         let _ = self.reply.send(result);
     }
 }
@@ -260,7 +260,7 @@ impl Answer {
         }
     }
 
-    /// Tells the caller. Who has gone is not told; what was done stays done.
+    /// Sends the answer. A caller that has gone gets none; the change stays.
     pub(crate) fn send(self) {
         match self {
             Answer::Consume(job, reply) => drop(reply.send(job)),

@@ -53,6 +53,7 @@ mod namespace;
 mod options;
 mod pack;
 mod page;
+mod query;
 mod queue;
 mod reader;
 mod rows;
@@ -65,13 +66,11 @@ mod writer;
 
 use std::fmt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use rusqlite::Connection;
 use zae_limiter_core::{NamespaceId, NamespaceName, TimeMs};
-use zae_limiter_store::{
-    Capabilities, DEFAULT_NAMESPACE, Store, StoreError, StoreErrorKind, StoreFuture, Swept,
-};
+use zae_limiter_store::{Capabilities, DEFAULT_NAMESPACE, Store, StoreError, StoreFuture, Swept};
 
 pub use copy::Restored;
 pub use inspect::FileStatus;
@@ -79,12 +78,13 @@ pub use options::{BUSY_DEADLINE, SqliteOptions, Synchronous, TAKE_DEADLINE, USAG
 pub use writer::WriterStats;
 
 use connection::{Place, finish};
-use error::{Failure, Outcome, opened_read_only, refused};
+use error::{Failure, Outcome, lost, opened_read_only};
 use handle::WriterHandle;
 use job::Work;
 use reader::Reader;
+use writer::lock;
 
-/// Connections for reading that are kept open when nobody reads.
+/// Connections for reading that are kept open between reads.
 const IDLE_READERS_MAX: usize = 4;
 
 /// The key of a namespace that is not there: no row has it.
@@ -93,12 +93,12 @@ const NO_NAMESPACE: i64 = 0;
 /// The SQLite backend, bound to one namespace (`default` at first). A clone is another handle to
 /// the same file.
 ///
-/// The last handle finishes what is queued and closes the file when it is dropped. That blocks for
+/// The last handle finishes the queued jobs and closes the file when it is dropped. That blocks for
 /// as long as the disk takes, and while other processes hold the lock up to the busy deadline.
 #[derive(Clone)]
 pub struct SqliteStore {
     shared: Arc<Shared>,
-    /// What the rows of the namespace refer to; never used twice.
+    /// The key of the namespace in its rows; never used twice.
     key: i64,
     name: NamespaceName,
     /// `None` when there was no namespace of that name.
@@ -133,7 +133,7 @@ impl SqliteStore {
     ) -> Result<SqliteStore, StoreError> {
         let read_only = options.read_only;
         let place = Arc::new(Place::new(path.as_ref(), options)?);
-        let failed = |failure: Failure| failure.into_store_error("open", &place.path);
+        let failed = |failure: Failure| place.error(failure, "open");
         let (writer, readers) = if read_only {
             (None, vec![place.open_reader().map_err(failed)?])
         } else {
@@ -149,8 +149,8 @@ impl SqliteStore {
         let name: NamespaceName =
             DEFAULT_NAMESPACE.parse().expect("the word is a valid namespace name");
         let mut store = SqliteStore { shared: Arc::new(shared), key: NO_NAMESPACE, name, id: None };
-        // Somebody may have deleted it; then this handle still serves to register, recover and look
-        // at namespaces.
+        // The default namespace may be deleted; then this handle still serves to register, recover
+        // and look at namespaces.
         if let Some((key, id)) = store.read("open", |conn| namespace::find(conn, &store.name))? {
             (store.key, store.id) = (key, Some(id));
         }
@@ -172,16 +172,7 @@ impl SqliteStore {
     }
 
     fn error(&self, failure: Failure, operation: &'static str) -> StoreError {
-        failure.into_store_error(operation, self.path())
-    }
-
-    /// The writer thread ended without an answer.
-    fn lost(&self, operation: &'static str) -> StoreError {
-        StoreError::new(
-            StoreErrorKind::Internal,
-            operation,
-            "the writer thread ended before it answered; please report this",
-        )
+        self.shared.place.error(failure, operation)
     }
 
     /// Does `work` in a transaction of its own, after everything that was queued before.
@@ -192,7 +183,7 @@ impl SqliteStore {
     ) -> Result<T, StoreError> {
         let (job, answer) = Work::job(operation, work);
         self.writer(operation)?.submit(job, operation)?;
-        answer.await.unwrap_or_else(|_| Err(self.lost(operation)))
+        answer.await.unwrap_or_else(|_| Err(lost(operation)))
     }
 
     /// Does one step of a long piece of work in a transaction of its own. Steps give way to
@@ -204,7 +195,7 @@ impl SqliteStore {
     ) -> Result<T, StoreError> {
         let (job, answer) = Work::job(operation, work);
         self.writer(operation)?.submit_step(job, operation)?;
-        answer.await.unwrap_or_else(|_| Err(self.lost(operation)))
+        answer.await.unwrap_or_else(|_| Err(lost(operation)))
     }
 
     /// A consistent read: sees everything that was acknowledged before it.
@@ -217,11 +208,7 @@ impl SqliteStore {
         let conn = idle
             .map_or_else(|| self.shared.place.open_reader(), Ok)
             .map_err(|failure| self.error(failure, operation))?;
-        let result = conn
-            .prepare_cached("BEGIN")
-            .and_then(|mut begin| begin.execute([]))
-            .map_err(Failure::from);
-        let result = result.and_then(|_| {
+        let result = query::change(&conn, "BEGIN", []).and_then(|_| {
             self.shared.place.require_same_file()?;
             schema::require_current(&conn, self.path())?;
             look(&conn)
@@ -247,7 +234,7 @@ impl SqliteStore {
     }
 
     fn lock_readers(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
-        self.shared.readers.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shared.readers)
     }
 }
 
@@ -266,17 +253,10 @@ impl Store for SqliteStore {
     fn ping(&self) -> StoreFuture<'_, ()> {
         Box::pin(async move {
             self.read("ping", |conn| {
-                let alive: i64 = conn
-                    .prepare_cached("SELECT count(*) FROM meta")?
-                    .query_row([], |row| row.get(0))?;
-                if alive < 0 {
-                    Err(refused(StoreErrorKind::Corrupt, "a count is negative"))
-                } else {
-                    Ok(())
-                }
+                query::value::<i64>(conn, "SELECT count(*) FROM meta", []).map(|_| ())
             })?;
-            // Reading goes on under a lock of somebody else's, and says nothing about takes: a
-            // transaction that writes nothing does. A full disk shows only when something is
+            // A read succeeds while another process holds the write lock, and says nothing about
+            // takes; a transaction that writes nothing does. A full disk shows only when a page is
             // written.
             if self.shared.writer.is_some() { self.write("ping", |_| Ok(())).await } else { Ok(()) }
         })

@@ -15,11 +15,12 @@ use crate::error::{Outcome, corrupt_value};
 use crate::history;
 use crate::pack::name_at;
 use crate::page::paged;
+use crate::query;
 
 /// Rows that one transaction of a purge removes at most.
 const PURGE_ROWS_MAX: u32 = 500;
 
-/// What holds data of a namespace, with the columns that name a row.
+/// The tables with data of a namespace, with the columns that name a row.
 const TABLES: [(&str, &str); 6] = [
     ("bucket", "ns,entity,resource"),
     ("config", "ns,entity,resource"),
@@ -50,11 +51,7 @@ impl NamespaceStore for SqliteStore {
                            WHERE deleted_at IS NULL AND name>?1 ORDER BY name LIMIT ?2";
         let page = page.clone();
         Box::pin(self.read_apart("namespaces", move |conn| {
-            paged(
-                &page,
-                |after, limit| list(conn, SQL, after, limit),
-                |namespace: &Namespace| namespace.name.to_string(),
-            )
+            paged(&page, list(conn, SQL), |namespace| namespace.name.to_string())
         }))
     }
 
@@ -87,11 +84,7 @@ impl NamespaceStore for SqliteStore {
                            WHERE deleted_at IS NOT NULL AND id>?1 ORDER BY id LIMIT ?2";
         let page = page.clone();
         Box::pin(self.read_apart("orphan_namespaces", move |conn| {
-            paged(
-                &page,
-                |after, limit| list(conn, SQL, after, limit),
-                |namespace: &Namespace| namespace.id.to_string(),
-            )
+            paged(&page, list(conn, SQL), |namespace| namespace.id.to_string())
         }))
     }
 
@@ -129,9 +122,9 @@ impl SqliteStore {
         Ok(SqliteStore { shared: Arc::clone(&self.shared), key, name: name.clone(), id: Some(id) })
     }
 
-    /// Every step is a transaction of its own, so that nobody waits long for the lock. The order is
-    /// recorded with the first one, before anything is gone. After a crash in between the namespace
-    /// is `Purging`, and the next purge goes on.
+    /// Every step is a transaction of its own, so that no caller waits long for the lock. The audit
+    /// event is written with the first step, before anything is gone. After a crash in between the
+    /// namespace is `Purging`, and the next purge goes on.
     async fn purge(&self, id: NamespaceId, change: Change) -> Result<Purged, StoreError> {
         const OPERATION: &str = "purge_namespace";
         let key = {
@@ -165,28 +158,19 @@ fn from_row(row: &Row<'_>) -> Outcome<(i64, Namespace)> {
     ))
 }
 
-fn list(conn: &Connection, sql: &str, after: &str, limit: u32) -> Outcome<Vec<Namespace>> {
-    let mut statement = conn.prepare_cached(sql)?;
-    let mut rows = statement.query((after, limit))?;
-    let mut namespaces = Vec::new();
-    while let Some(row) = rows.next()? {
-        namespaces.push(from_row(row)?.1);
-    }
-    Ok(namespaces)
+/// Fetches a page of namespaces.
+fn list(conn: &Connection, sql: &str) -> impl FnOnce(&str, u32) -> Outcome<Vec<Namespace>> {
+    move |after, limit| query::all(conn, sql, (after, limit), |row| Ok(from_row(row)?.1))
 }
 
 fn active(conn: &Connection, name: &NamespaceName) -> Outcome<Option<(i64, Namespace)>> {
     const SQL: &str = "SELECT key,id,name,status,created_at,deleted_at FROM namespace WHERE name=?1 AND deleted_at IS NULL";
-    let mut statement = conn.prepare_cached(SQL)?;
-    let mut rows = statement.query([name.as_str()])?;
-    rows.next()?.map(from_row).transpose()
+    query::first(conn, SQL, [name.as_str()], from_row)
 }
 
 fn by_id(conn: &Connection, id: &NamespaceId) -> Outcome<(i64, Namespace)> {
     const SQL: &str = "SELECT key,id,name,status,created_at,deleted_at FROM namespace WHERE id=?1";
-    let mut statement = conn.prepare_cached(SQL)?;
-    let mut rows = statement.query([id.as_str()])?;
-    let found = rows.next()?.map(from_row).transpose()?;
+    let found = query::first(conn, SQL, [id.as_str()], from_row)?;
     Ok(found.ok_or_else(|| StoreError::namespace_missing("namespace", id))?)
 }
 
@@ -206,14 +190,8 @@ fn register(
     const SQL: &str = "INSERT INTO namespace(id,name,status,created_at) VALUES(?1,?2,'active',?3)";
     conn.execute(SQL, (id.as_str(), name.as_str(), change.at.0))?;
     let key = conn.last_insert_rowid();
-    let status = NamespaceStatus::Active;
-    let namespace = Namespace {
-        id: id.clone(),
-        name: name.clone(),
-        status,
-        created_at: change.at,
-        deleted_at: None,
-    };
+    let (id, name, status) = (id.clone(), name.clone(), NamespaceStatus::Active);
+    let namespace = Namespace { id, name, status, created_at: change.at, deleted_at: None };
     record(conn, key, AuditAction::NamespaceRegistered, &namespace, change)?;
     Ok(namespace)
 }
@@ -242,47 +220,34 @@ fn mark_purging(conn: &Connection, id: &NamespaceId, here: i64, change: &Change)
     let (key, namespace) = by_id(conn, id)?;
     namespace.check_purgeable()?;
     conn.execute("UPDATE namespace SET status='purging' WHERE key=?1", [key])?;
-    // Its own log goes with it, so the deed is told where the order was given.
-    let is_active: bool = conn.query_row(
-        "SELECT EXISTS (SELECT 1 FROM namespace WHERE key=?1 AND deleted_at IS NULL)",
-        [here],
-        |row| row.get(0),
-    )?;
-    if is_active {
+    // The log of the purged namespace goes with it, so the event is recorded in the namespace of
+    // the caller.
+    const ACTIVE: &str = "SELECT 1 FROM namespace WHERE key=?1 AND deleted_at IS NULL";
+    if query::value::<i64>(conn, ACTIVE, [here])?.is_some() {
         record(conn, here, AuditAction::NamespacePurged, &namespace, change)?;
     }
     Ok(key)
 }
 
-/// Removes some rows of the first table that has any; returns how many. One by one, by their keys:
-/// SQLite would go over all rows of the namespace to find those of a list.
+/// Removes some rows of the first table that has any, and returns how many. The rows go one by one,
+/// by their keys: for a list of keys SQLite would go over all rows of the namespace.
 fn remove_some(conn: &Connection, key: i64) -> Outcome<u64> {
     for (table, columns) in TABLES {
-        let doomed = {
-            let width = columns.split(',').count();
-            let mut statement = conn
-                .prepare_cached(&format!("SELECT {columns} FROM {table} WHERE ns=?1 LIMIT ?2"))?;
-            let read = |row: &Row<'_>| {
-                (0..width)
-                    .map(|column| row.get::<_, Value>(column))
-                    .collect::<Result<Vec<Value>, _>>()
-            };
-            statement
-                .query_map((key, PURGE_ROWS_MAX), read)?
-                .collect::<Result<Vec<Vec<Value>>, _>>()?
+        let width = columns.split(',').count();
+        let read = |row: &Row<'_>| {
+            let values: Result<Vec<Value>, _> = (0..width).map(|column| row.get(column)).collect();
+            Ok(values?)
         };
+        let some = format!("SELECT {columns} FROM {table} WHERE ns=?1 LIMIT ?2");
+        let doomed = query::all(conn, &some, (key, PURGE_ROWS_MAX), read)?;
         if doomed.is_empty() {
             continue;
         }
-        let is_it: Vec<String> = columns
-            .split(',')
-            .zip(1..)
-            .map(|(column, number)| format!("{column}=?{number}"))
-            .collect();
-        let mut delete =
-            conn.prepare_cached(&format!("DELETE FROM {table} WHERE {}", is_it.join(" AND ")))?;
+        let is_it = columns.split(',').zip(1..).map(|(column, at)| format!("{column}=?{at}"));
+        let is_it = is_it.collect::<Vec<_>>().join(" AND ");
+        let delete = format!("DELETE FROM {table} WHERE {is_it}");
         for row in &doomed {
-            delete.execute(params_from_iter(row))?;
+            query::change(conn, &delete, params_from_iter(row))?;
         }
         return Ok(doomed.len() as u64);
     }
@@ -290,7 +255,7 @@ fn remove_some(conn: &Connection, key: i64) -> Outcome<u64> {
 }
 
 fn finish_purge(conn: &Connection, id: &NamespaceId) -> Outcome<()> {
-    // Refused by the foreign keys if anything is left. Somebody else may have finished it.
+    // The foreign keys refuse this if any row is left. Another process may have finished the purge.
     conn.execute("DELETE FROM namespace WHERE id=?1 AND status='purging'", [id.as_str()])?;
     conn.execute("INSERT OR IGNORE INTO namespace_purged(id) VALUES(?1)", [id.as_str()])?;
     Ok(())

@@ -87,7 +87,7 @@ impl SqliteOptions {
     }
 
     /// About the most hours of usage kept, one per bucket and hour; beyond it the oldest go first.
-    /// A bound on what callers who invent ids can leave behind.
+    /// This bounds the rows that callers who invent ids can leave behind.
     #[must_use]
     pub fn usage_rows_max(mut self, rows: u64) -> SqliteOptions {
         self.usage_rows_max = rows;
@@ -118,7 +118,7 @@ impl SqliteOptions {
     }
 
     /// Whether the store sweeps by itself, a little beside operations and when it is closed.
-    /// Default true; without it somebody has to call `sweep`, or the file grows for ever.
+    /// Default true; otherwise the service has to call `sweep`, or the file grows for ever.
     #[must_use]
     pub fn background_sweep(mut self, sweeps: bool) -> SqliteOptions {
         self.background_sweep = sweeps;
@@ -139,8 +139,8 @@ impl SqliteOptions {
         self
     }
 
-    /// What waits and deadlines are measured with. Bucket time is never read from it: that is an
-    /// argument of each call.
+    /// The clock of waits and deadlines. Bucket time is never read from it: each call has it as an
+    /// argument.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> SqliteOptions {
         self.clock = clock;

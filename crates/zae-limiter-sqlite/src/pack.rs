@@ -23,7 +23,7 @@ use zae_limiter_core::{
 use crate::error::{Outcome, corrupt_value};
 
 const BLOB_VERSION: u8 = 1;
-/// Of a bucket that remembers the lead of a clock: hardly any does.
+/// The version of a bucket that remembers the lead of a clock; few buckets do.
 const BLOB_VERSION_LEAD: u8 = 2;
 
 /// Milli of the largest capacity.
@@ -210,7 +210,7 @@ fn unzigzag(number: u64) -> i64 {
     (number >> 1).cast_signed() ^ (number & 1).cast_signed().wrapping_neg()
 }
 
-/// What is still to be read.
+/// The bytes that are still to be read.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {

@@ -18,13 +18,13 @@ pub(crate) struct Waiting {
     pub(crate) expires: Duration,
 }
 
-/// What the thread does next.
+/// The next work of the thread.
 pub(crate) enum Todo {
     /// Holds the lock for a checkpoint.
     Hold,
     /// One step of a long piece of work.
     Step(Waiting),
-    /// Those who wait.
+    /// The jobs that wait.
     Jobs,
 }
 
@@ -41,16 +41,17 @@ pub(crate) struct Queue {
     was_step: bool,
     /// A checkpoint wants a writer to hold the lock.
     pub(crate) is_hold_wanted: bool,
-    /// The thread waits to be woken. Whoever wakes it takes this back, so that nobody else does.
+    /// The thread waits to be woken. The caller that wakes it clears this flag, so that no second
+    /// caller wakes it.
     pub(crate) sleeping: bool,
     /// The last handle is gone: finish the jobs that wait, then end.
     pub(crate) closing: bool,
-    /// The thread is gone although nobody asked: a bug.
+    /// The thread has ended before the store was closed: a bug.
     pub(crate) broken: bool,
 }
 
 impl Queue {
-    /// What to do now, if anything.
+    /// The work to do now, if any.
     pub(crate) fn next(&mut self, now: impl FnOnce() -> Duration) -> Option<Todo> {
         if std::mem::take(&mut self.is_hold_wanted) {
             return Some(Todo::Hold);
@@ -77,9 +78,9 @@ impl Queue {
         self.step_due = now.saturating_add(held.saturating_mul(2).min(STEP_PAUSE_MAX));
     }
 
-    /// Everybody who waits, up to the first task, within the bounds of a batch. Whoever comes later
-    /// is in the next batch: while one half of the callers is served, the other half comes back,
-    /// and nobody sleeps.
+    /// Takes the jobs that wait, up to the first task, within the bounds of a batch. A later job is
+    /// in the next batch: while one half of the callers is served, the other half comes back, and
+    /// no thread sleeps.
     pub(crate) fn take_batch(&mut self, batch: &mut VecDeque<Waiting>) {
         let is_operation = |waiting: &&Waiting| !matches!(waiting.job, Job::Task(_));
         let operations =
@@ -91,12 +92,12 @@ impl Queue {
         }
     }
 
-    /// When the first of those who wait gives up.
+    /// The time at which the first caller that waits gives up.
     pub(crate) fn first_expiry(&self) -> Option<Duration> {
         self.jobs.iter().map(|waiting| waiting.expires).min()
     }
 
-    /// Takes out everybody who has given up by `moment`.
+    /// Takes out the jobs whose callers have given up by `moment`.
     pub(crate) fn take_expired(&mut self, moment: Duration) -> Vec<Waiting> {
         let (expired, left) = self.jobs.drain(..).partition(|waiting| waiting.expires <= moment);
         self.jobs = left;

@@ -2,22 +2,24 @@
 //!
 //! A lookup of a few rows is done in the poll of its future: handing it over would cost more than
 //! the work. A listing may go over many rows, and on the worker of an async runtime everything else
-//! would stand still meanwhile, so it is done here, one page at a time. Whoever stops waiting stops
-//! the read.
+//! would stand still meanwhile, so it is done here, one page at a time. A caller that stops waiting
+//! stops its read.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use rusqlite::Connection;
 use tokio::sync::oneshot;
-use zae_limiter_store::{StoreError, StoreErrorKind};
+use zae_limiter_store::StoreError;
 
 use crate::SqliteStore;
 use crate::connection::{Place, finish};
-use crate::error::{Failure, Outcome};
+use crate::error::{Outcome, no_thread, thread_ended};
+use crate::query;
 use crate::schema;
+use crate::writer::lock;
 
 /// Steps of SQLite's machine between two looks at whether anybody still waits: about a millisecond.
 const STEPS_BETWEEN_LOOKS: i32 = 10_000;
@@ -36,33 +38,23 @@ impl Reader {
         operation: &'static str,
         read: Read,
     ) -> Result<(), StoreError> {
-        let mut thread = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut thread = lock(&self.0);
         if thread.is_none() {
             let (sender, receiver) = channel();
             let place = Arc::clone(place);
             let started = std::thread::Builder::new()
                 .name("zae-limiter-reads".to_owned())
                 .spawn(move || run(&place, &receiver));
-            let unavailable = |error| {
-                let message = "a thread of the store could not be started; free some threads";
-                StoreError::new(StoreErrorKind::Unavailable, operation, message).with_source(error)
-            };
-            *thread = Some((sender, started.map_err(unavailable)?));
+            *thread = Some((sender, started.map_err(|error| no_thread(operation, error))?));
         }
-        let ended = || {
-            StoreError::new(
-                StoreErrorKind::Internal,
-                operation,
-                "the thread for reading has ended; please report this",
-            )
-        };
+        let ended = || thread_ended(operation, "the thread for reading has ended");
         thread.as_ref().and_then(|(sender, _)| sender.send(read).ok()).ok_or_else(ended)
     }
 }
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        let thread = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let thread = lock(&self.0).take();
         if let Some((sender, thread)) = thread {
             drop(sender);
             if thread.join().is_err() {
@@ -72,7 +64,7 @@ impl Drop for Reader {
     }
 }
 
-/// What the thread does until the store is closed.
+/// The loop of the thread, until the store is closed.
 fn run(place: &Arc<Place>, reads: &Receiver<Read>) {
     let mut conn = None;
     for read in reads {
@@ -88,12 +80,12 @@ fn run(place: &Arc<Place>, reads: &Receiver<Read>) {
         if let Some(conn) = &mut conn {
             read(Ok(conn));
         }
-        // Whatever went wrong, the next read begins outside of a transaction.
+        // The next read begins outside of a transaction, also after a failure.
         conn = conn.filter(Connection::is_autocommit);
     }
 }
 
-/// Tells the thread that nobody waits any more.
+/// Tells the thread that the caller waits no longer.
 struct GoneOnDrop(Arc<AtomicBool>);
 
 impl Drop for GoneOnDrop {
@@ -114,7 +106,7 @@ impl SqliteStore {
         let (is_gone, place) = (Arc::clone(&gone.0), Arc::clone(&self.shared.place));
         let read = move |conn: Outcome<&mut Connection>| {
             if !is_gone.load(Ordering::Relaxed) {
-                // The caller may go at any moment; then there is nobody to tell.
+                // The caller may be gone; then the answer is dropped.
                 let _ = reply.send(conn.and_then(|conn| {
                     interruptible(conn, is_gone, |conn| {
                         place.require_same_file()?;
@@ -125,13 +117,8 @@ impl SqliteStore {
             }
         };
         self.shared.reader.submit(&self.shared.place, operation, Box::new(read))?;
-        let result = answer.await.map_err(|_| {
-            StoreError::new(
-                StoreErrorKind::Internal,
-                operation,
-                "the thread for reading ended before it answered; please report this",
-            )
-        })?;
+        let lost = |_| thread_ended(operation, "the thread for reading ended before it answered");
+        let result = answer.await.map_err(lost)?;
         result.map_err(|failure| self.error(failure, operation))
     }
 
@@ -150,16 +137,14 @@ impl SqliteStore {
     }
 }
 
-/// Reads in a transaction that ends when nobody waits any more.
+/// Reads in a transaction that ends when the caller waits no longer.
 fn interruptible<T>(
     conn: &mut Connection,
     is_gone: Arc<AtomicBool>,
     look: impl FnOnce(&Connection) -> Outcome<T>,
 ) -> Outcome<T> {
     conn.progress_handler(STEPS_BETWEEN_LOOKS, Some(move || is_gone.load(Ordering::Relaxed)))?;
-    let result =
-        conn.prepare_cached("BEGIN").and_then(|mut begin| begin.execute([])).map_err(Failure::from);
-    let result = result.and_then(|_| look(conn));
+    let result = query::change(conn, "BEGIN", []).and_then(|_| look(conn));
     let result = finish(conn, result);
     conn.progress_handler(0, None::<fn() -> bool>)?;
     result

@@ -9,6 +9,7 @@ use zae_limiter_store::{BucketView, Level};
 use crate::config::{self, columns_of};
 use crate::error::{Outcome, corrupt_value};
 use crate::pack::{name_at, pack_limits, unpack_limits};
+use crate::query;
 use crate::spread;
 use crate::usage;
 
@@ -44,12 +45,8 @@ pub(crate) fn bucket_from_row(
     let blob = match row.get_ref(blob_at)? {
         ValueRef::Blob(blob) => blob,
         other => {
-            return Err(corrupt_value(
-                blob_at,
-                "limits of a bucket",
-                format!("{:?}", other.data_type()),
-            )
-            .into());
+            let found = format!("{:?}", other.data_type());
+            return Err(corrupt_value(blob_at, "limits of a bucket", found).into());
         }
     };
     let unpacked = unpack_limits(blob, known)
@@ -171,12 +168,11 @@ pub(crate) fn write(
     Ok(())
 }
 
-/// Removes a bucket; what its open hour counted goes into the history first.
+/// Removes a bucket; the counts of its open hour go into the history first.
 pub(crate) fn remove(conn: &Connection, key: &Key<'_>, state: &BucketState) -> Outcome<()> {
     usage::spill(conn, key, &state.open_hour())?;
-    let mut statement =
-        conn.prepare_cached("DELETE FROM bucket WHERE ns=?1 AND entity=?2 AND resource=?3")?;
-    statement.execute((key.ns, key.entity.as_str(), key.resource.as_str()))?;
+    const SQL: &str = "DELETE FROM bucket WHERE ns=?1 AND entity=?2 AND resource=?3";
+    query::change(conn, SQL, (key.ns, key.entity.as_str(), key.resource.as_str()))?;
     Ok(())
 }
 

@@ -52,7 +52,7 @@ pub(crate) fn check(conn: &Connection, path: &Path) -> Outcome<()> {
 }
 
 /// Refuses files of other versions: those of older ones because a reader cannot migrate, those of
-/// newer ones because somebody has migrated the file since it was opened.
+/// newer ones because another process has migrated the file since it was opened.
 pub(crate) fn require_current(conn: &Connection, path: &Path) -> Outcome<()> {
     let (found, ours) = (version(conn)?, current_version());
     let advice = match found.cmp(&ours) {

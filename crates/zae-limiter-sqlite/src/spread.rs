@@ -3,16 +3,17 @@
 //! A flag of a level binds from the transaction that stores it: a row of the table `spread` says
 //! that buckets may not have it yet, and as long as there is one in their namespace takes ask the
 //! configuration instead of the bucket. Then the buckets get the flag, a bounded number per
-//! transaction, by whichever process finds the row. So nobody waits for a change that reaches a
-//! million buckets, and a crash in between leaves nothing undone that anybody could see.
+//! transaction, by whichever process finds the row. So no caller waits for a change that reaches a
+//! million buckets, and a crash in between leaves nothing undone that a caller could see.
 
-use rusqlite::Connection;
+use rusqlite::{Connection, Row};
 use zae_limiter_core::{EntityId, ResourceName};
 use zae_limiter_store::Level;
 
 use crate::config::columns_of;
-use crate::error::{Outcome, optional};
+use crate::error::Outcome;
 use crate::pack::name_at;
+use crate::query;
 use crate::rows::{self, Key, bucket_columns, bucket_from_row};
 
 /// Buckets that one transaction changes at most.
@@ -47,17 +48,16 @@ pub(crate) fn begin_delete(conn: &Connection, ns: i64, id: &EntityId) -> Outcome
 /// One more step for the buckets of an entity that is gone. True when more is left.
 pub(crate) fn delete_step(conn: &Connection, ns: i64, id: &EntityId) -> Outcome<bool> {
     const SQL: &str = "SELECT after FROM spread WHERE ns=?1 AND kind='delete' AND entity=?2";
-    let after: Option<String> =
-        optional(conn.prepare_cached(SQL)?.query_row((ns, id.as_str()), |row| row.get(0)))?;
-    // None: somebody else has come to the end, or has created the entity anew.
+    let after: Option<String> = query::value(conn, SQL, (ns, id.as_str()))?;
+    // None: another process has come to the end, or has created the entity anew.
     after.map_or(Ok(false), |after| go_on(conn, (ns, "delete", id.as_str(), ""), &after))
 }
 
-/// An entity is there again: what is left of its former self stays, or a bucket in use would be
-/// forgotten.
+/// An entity was created again: the buckets that are left of the deleted one stay, or a bucket in
+/// use would be forgotten.
 pub(crate) fn stop_delete(conn: &Connection, ns: i64, id: &EntityId) -> Outcome<()> {
-    conn.prepare_cached("DELETE FROM spread WHERE ns=?1 AND kind='delete' AND entity=?2")?
-        .execute((ns, id.as_str()))?;
+    const SQL: &str = "DELETE FROM spread WHERE ns=?1 AND kind='delete' AND entity=?2";
+    query::change(conn, SQL, (ns, id.as_str()))?;
     Ok(())
 }
 
@@ -72,22 +72,19 @@ fn go_on(conn: &Connection, scope: Scope<'_>, after: &str) -> Outcome<bool> {
     Ok(is_left)
 }
 
-/// One step of whatever has begun. True when more is left.
+/// One step of a change that has begun. True when more is left.
 pub(crate) fn step(conn: &Connection) -> Outcome<bool> {
-    type Row = (i64, String, String, String, String);
+    type Begun = (i64, String, String, String, String);
     let first = "SELECT ns,kind,entity,resource,after FROM spread LIMIT 1";
-    let read = |row: &rusqlite::Row<'_>| {
-        Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
-    };
-    let found: Option<Row> = optional(conn.prepare_cached(first)?.query_row([], read))?;
+    let read =
+        |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?));
+    let found: Option<Begun> = query::first(conn, first, [], read)?;
     let Some((ns, kind, entity, resource, after)) = found else { return Ok(false) };
     go_on(conn, (ns, kind.as_str(), entity.as_str(), resource.as_str()), &after)?;
-    Ok(conn
-        .prepare_cached("SELECT EXISTS (SELECT 1 FROM spread)")?
-        .query_row([], |row| row.get(0))?)
+    Ok(query::value::<i64>(conn, "SELECT 1 FROM spread LIMIT 1", [])?.is_some())
 }
 
-/// Remembers how far it has come; `None` is the end.
+/// Remembers how far the change has come; `None` is the end.
 fn note(
     conn: &Connection,
     (ns, kind, entity, resource): Scope<'_>,
@@ -96,12 +93,12 @@ fn note(
     match next {
         Some(after) => {
             const SQL: &str = "INSERT OR REPLACE INTO spread(ns,kind,entity,resource,after) VALUES(?1,?2,?3,?4,?5)";
-            conn.prepare_cached(SQL)?.execute((ns, kind, entity, resource, after))?;
+            query::change(conn, SQL, (ns, kind, entity, resource, after))?;
         }
         None => {
             const SQL: &str =
                 "DELETE FROM spread WHERE ns=?1 AND kind=?2 AND entity=?3 AND resource=?4";
-            conn.prepare_cached(SQL)?.execute((ns, kind, entity, resource))?;
+            query::change(conn, SQL, (ns, kind, entity, resource))?;
         }
     }
     Ok(())
@@ -149,16 +146,14 @@ fn flag_some(
     (last, update): (&str, &str),
     (ns, name, after): (i64, &str, &str),
 ) -> Outcome<Option<String>> {
-    let last: Option<String> = optional(
-        conn.prepare_cached(last)?.query_row((ns, name, after, STEP_ROWS - 1), |row| row.get(0)),
-    )?;
-    conn.prepare_cached(update)?.execute((ns, name, after, &last))?;
+    let last: Option<String> = query::value(conn, last, (ns, name, after, STEP_ROWS - 1))?;
+    query::change(conn, update, (ns, name, after, &last))?;
     Ok(last)
 }
 
-/// Removes some buckets of an entity; what their open hours counted goes into the history first.
-/// Each is removed once: one that was made since, by who goes on using the name, lies behind
-/// `after` and stays.
+/// Removes some buckets of an entity; the counts of their open hours go into the history first.
+/// Each bucket is removed once: a bucket that was made since, by a caller that goes on using the
+/// name, lies behind `after` and stays.
 fn remove_buckets(
     conn: &Connection,
     ns: i64,
@@ -170,14 +165,11 @@ fn remove_buckets(
         bucket_columns!(),
         " FROM bucket b WHERE b.ns=?1 AND b.entity=?2 AND b.resource>?3 ORDER BY b.resource LIMIT ?4"
     );
-    let mut statement = conn.prepare_cached(SQL)?;
-    let mut rows = statement.query((ns, entity, after, STEP_ROWS / 2))?;
-    let mut doomed = Vec::new();
-    while let Some(row) = rows.next()? {
+    let read = |row: &Row<'_>| {
         let (id, resource): (EntityId, ResourceName) = (name_at(row, 0)?, name_at(row, 1)?);
-        doomed.push((id, resource, bucket_from_row(row, 2, &[])?));
-    }
-    drop(rows);
+        Ok((id, resource, bucket_from_row(row, 2, &[])?))
+    };
+    let mut doomed = query::all(conn, SQL, (ns, entity, after, STEP_ROWS / 2), read)?;
     for (entity, resource, state) in &doomed {
         rows::remove(conn, &Key { ns, entity, resource }, state)?;
     }

@@ -1,26 +1,28 @@
-//! Forgetting what may be forgotten: expired buckets that are full, history past its retention,
-//! pages nobody needs.
+//! The sweep: forgets expired buckets that are full and history past its retention, and gives
+//! unused pages back.
 //!
 //! A sweep goes over the tables in steps of a few rows and remembers where it stopped. It needs no
-//! index on the expiry, which every take would have to keep up to date. The sweep that the store
-//! does by itself is one for all processes, and its place is in the file: whoever lives for a
+//! index on the expiry, which every take would have to keep up to date. All processes share the
+//! sweep that the store does by itself, and its place is in the file. A process that is open for a
 //! moment only does a step when it closes the file.
 
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rusqlite::Connection;
+use rusqlite::{Connection, Row};
 use zae_limiter_core::{BucketState, EntityId, ResourceName, SweepHorizon, TimeMs};
 use zae_limiter_store::{StoreError, Swept};
 
 use crate::SqliteStore;
-use crate::error::{Outcome, optional};
+use crate::error::Outcome;
 use crate::job::{Job, Work};
 use crate::options::SqliteOptions;
 use crate::pack::name_at;
+use crate::query;
 use crate::rows::{self, Key, bucket_columns, bucket_from_row};
 use crate::usage;
+use crate::writer::lock;
 
 /// Rows looked at in one step.
 const STEP_ROWS_MAX: u32 = 200;
@@ -38,6 +40,7 @@ const FREE_PAGES_KEPT: i64 = 1_000;
 /// The names of what sweeps have seen of the clock, in `meta`.
 const PROVEN: &str = "sweep_proven";
 const LEAPT_TO: &str = "sweep_leapt_to";
+const SET_META: &str = "INSERT OR REPLACE INTO meta(name,value) VALUES(?1,?2)";
 /// The time that is believed is written when it is older than this.
 const HORIZON_WRITE_MS: i64 = 10_000;
 
@@ -192,8 +195,7 @@ impl Sweeper {
 
 /// True when the file says that the sweep of all processes may go on.
 pub(crate) fn is_due_in_file(conn: &Connection, now: TimeMs) -> Outcome<bool> {
-    let due: Option<i64> =
-        optional(conn.prepare_cached("SELECT due FROM sweep")?.query_row([], |row| row.get(0)))?;
+    let due: Option<i64> = query::value(conn, "SELECT due FROM sweep", [])?;
     Ok(due.is_none_or(|due| is_over(due, now)))
 }
 
@@ -207,12 +209,11 @@ fn go_on(conn: &Connection, now: TimeMs, retention: Retention) -> Outcome<i64> {
     const GET: &str = "SELECT seen,due,position FROM sweep";
     const SET: &str = "INSERT OR REPLACE INTO sweep(id,seen,due,position) VALUES(1,?1,?2,?3)";
     type Stored = (i64, i64, String);
-    let stored: Option<Stored> = optional(
-        conn.prepare_cached(GET)?.query_row([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))),
-    )?;
+    let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+    let stored: Option<Stored> = query::first(conn, GET, [], read)?;
     let Some((seen, due, position)) = stored else {
         horizon(conn, now, true)?;
-        conn.prepare_cached(SET)?.execute((now.0, now.0, Position::start().to_text()))?;
+        query::change(conn, SET, (now.0, now.0, Position::start().to_text()))?;
         return Ok(now.0);
     };
     if !is_over(due, now) {
@@ -231,11 +232,7 @@ fn go_on(conn: &Connection, now: TimeMs, retention: Retention) -> Outcome<i64> {
         Some(_) => STEP_MS,
     };
     let due = now.0.saturating_add(pause_ms);
-    conn.prepare_cached(SET)?.execute((
-        now.0,
-        due,
-        next.unwrap_or_else(Position::start).to_text(),
-    ))?;
+    query::change(conn, SET, (now.0, due, next.unwrap_or_else(Position::start).to_text()))?;
     Ok(due)
 }
 
@@ -276,13 +273,12 @@ impl SqliteStore {
     }
 }
 
-/// Looks at the clock: up to when a sweep may act, by what all sweeps of the file have seen. Where
-/// none has been yet, `begins` believes the clock: the store's own sweep in a file that is new, and
-/// has nothing to forget.
+/// Observes the clock and returns the time up to which a sweep may act, by the observations of all
+/// sweeps of the file. Without an earlier sweep `begins` believes the clock: the store's own sweep
+/// begins so in a new file, which has nothing to forget.
 pub(crate) fn horizon(conn: &Connection, now: TimeMs, begins: bool) -> Outcome<Option<TimeMs>> {
     let read = |name: &str| -> Outcome<Option<TimeMs>> {
-        let mut statement = conn.prepare_cached("SELECT value FROM meta WHERE name=?1")?;
-        Ok(optional(statement.query_row([name], |row| row.get(0)))?.map(TimeMs))
+        Ok(query::value(conn, "SELECT value FROM meta WHERE name=?1", [name])?.map(TimeMs))
     };
     let before = SweepHorizon { proven: read(PROVEN)?, leapt_to: read(LEAPT_TO)? };
     let mut horizon = before;
@@ -290,7 +286,7 @@ pub(crate) fn horizon(conn: &Connection, now: TimeMs, begins: bool) -> Outcome<O
         horizon.proven = Some(now);
     }
     let proven = horizon.observe(now);
-    // Within one round nobody needs it to the millisecond.
+    // Within one round the time is not needed to the millisecond.
     let is_known = before.leapt_to == horizon.leapt_to
         && before
             .proven
@@ -299,17 +295,15 @@ pub(crate) fn horizon(conn: &Connection, now: TimeMs, begins: bool) -> Outcome<O
     if !is_known {
         for (name, value) in [(PROVEN, horizon.proven), (LEAPT_TO, horizon.leapt_to)] {
             match value {
-                Some(at) => conn
-                    .prepare_cached("INSERT OR REPLACE INTO meta(name,value) VALUES(?1,?2)")?
-                    .execute((name, at.0))?,
-                None => conn.prepare_cached("DELETE FROM meta WHERE name=?1")?.execute([name])?,
+                Some(at) => query::change(conn, SET_META, (name, at.0))?,
+                None => query::change(conn, "DELETE FROM meta WHERE name=?1", [name])?,
             };
         }
     }
     Ok(proven)
 }
 
-/// One step: what it removed, and where to go on, or `None` at the end.
+/// One step: the rows it removed, and the position to go on from, or `None` at the end.
 fn step(
     conn: &Connection,
     position: &Position,
@@ -321,7 +315,7 @@ fn step(
         Position::Buckets { ns, entity, resource } => {
             let (removed, last) = sweep_buckets(conn, (*ns, entity, resource), now)?;
             swept.buckets = removed;
-            // What they counted is in the history now, which has a bound of its own.
+            // The counts of these buckets are in the history now, which has a bound of its own.
             if removed > 0 {
                 swept.usage = usage::remove_old(
                     conn,
@@ -357,8 +351,7 @@ fn step(
         }
     };
     if next.is_none() {
-        conn.prepare_cached("INSERT OR REPLACE INTO meta(name,value) VALUES('swept_at',?1)")?
-            .execute([now.0])?;
+        query::change(conn, SET_META, ("swept_at", now.0))?;
     }
     Ok((swept, next))
 }
@@ -386,7 +379,7 @@ fn sweep_buckets(
         if expires_at.is_none_or(|expires_at| expires_at > now.0) {
             continue;
         }
-        // A row that cannot be read is left alone: whoever asks for it is told.
+        // A row that cannot be read is left alone: the callers of that bucket get the error.
         let (Ok(entity), Ok(resource), Ok(state)) =
             (name_at(row, 1), name_at(row, 2), bucket_from_row(row, 3, &[]))
         else {
@@ -407,11 +400,10 @@ fn sweep_audit(conn: &Connection, after: i64, oldest: TimeMs) -> Outcome<(u64, O
     const LAST: &str =
         "SELECT max(seq),count(*) FROM (SELECT seq FROM audit WHERE seq>?1 ORDER BY seq LIMIT ?2)";
     const DELETE: &str = "DELETE FROM audit WHERE seq>?1 AND seq<=?2 AND at<?3";
-    let (last, seen): (Option<i64>, u32) = conn
-        .prepare_cached(LAST)?
-        .query_row((after, STEP_ROWS_MAX), |row| Ok((row.get(0)?, row.get(1)?)))?;
-    let Some(last) = last else { return Ok((0, None)) };
-    let removed = conn.prepare_cached(DELETE)?.execute((after, last, oldest.0))?;
+    let read = |row: &Row<'_>| Ok((row.get::<_, Option<i64>>(0)?, row.get::<_, u32>(1)?));
+    let found = query::first(conn, LAST, (after, STEP_ROWS_MAX), read)?;
+    let Some((Some(last), seen)) = found else { return Ok((0, None)) };
+    let removed = query::change(conn, DELETE, (after, last, oldest.0))?;
     Ok((removed as u64, (seen == STEP_ROWS_MAX).then_some(Position::Audit { seq: last })))
 }
 
@@ -422,10 +414,6 @@ fn has_too_many_free_pages(conn: &Connection) -> Outcome<bool> {
     let read = |pragma| conn.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
     let (free, pages) = (read("freelist_count")?, read("page_count")?);
     Ok(free > FREE_PAGES_KEPT.max(pages / 8) && read("auto_vacuum")? == INCREMENTAL)
-}
-
-fn lock(position: &Mutex<Position>) -> MutexGuard<'_, Position> {
-    position.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
-//! The buckets of one transaction: each row is read once and written once, whatever happens to it
+//! The buckets of one transaction: each row is read once and written once, however often it changes
 //! in between.
 //!
-//! Decisions are made here, in memory, by the core; SQLite only ever sees the last state. A lone
-//! caller's transaction holds one chain, a batch holds everybody's.
+//! Decisions are made here, in memory, by the core; SQLite only ever sees the last state. The
+//! transaction of a lone caller holds one chain, a batch holds the chains of all its callers.
 //!
-//! What one transaction leaves behind is what the next one would read, unless somebody else has
-//! written in between. SQLite counts that for its own cache of pages; as long as its count says
-//! nobody has, rows are not read again.
+//! The rows that one transaction leaves behind are those that the next one would read, unless
+//! another connection has written in between. SQLite counts such writes for its own cache of pages;
+//! while its count stays the same, rows are not read again.
 
 use std::hash::BuildHasher;
 
@@ -25,7 +25,7 @@ use crate::rows::{self, Found, Key};
 use crate::usage;
 
 /// Buckets remembered from one transaction to the next, about a megabyte. Beyond that all are
-/// forgotten: whoever has more than these in use reads most of them anyway.
+/// forgotten: a process with more buckets in use reads most of them anyway.
 const REMEMBERED_MAX: usize = 4_096;
 
 struct Slot {
@@ -40,7 +40,7 @@ struct Slot {
     /// The hour of the row to update, or `None` when there is one to insert.
     stored: Option<u32>,
     dirty: bool,
-    /// What the stored flags say of the key, once it was asked.
+    /// The stored flag of the key, once it was read.
     flag: Option<Flag>,
 }
 
@@ -54,7 +54,7 @@ impl Slot {
     }
 }
 
-/// What is read and changed in one transaction, and remembered for the next.
+/// The buckets that one transaction reads and changes, remembered for the next.
 #[derive(Default)]
 pub(crate) struct Transaction {
     slots: Vec<Slot>,
@@ -65,16 +65,16 @@ pub(crate) struct Transaction {
     /// The namespace that was last looked at, whether it is active, and whether its flags are
     /// spreading.
     namespace: Option<(i64, bool, bool)>,
-    /// SQLite's count of changes when all this was true. `None` during a transaction, and after one
-    /// whose end is not known to be what is in the slots: one that failed, panicked or did
-    /// something else.
+    /// SQLite's count of changes when all this was true. `None` during a transaction, and after a
+    /// transaction that failed, panicked or did other work: then the slots may differ from the
+    /// rows.
     version: Option<u32>,
     blob: Vec<u8>,
 }
 
 impl Transaction {
-    /// To be called when a transaction has begun: forgets what somebody else may have changed.
-    /// False when nobody has written since the last transaction here.
+    /// To be called when a transaction has begun: forgets the rows that another connection may have
+    /// changed. False when none has written since the last transaction here.
     pub(crate) fn begin(&mut self, conn: &Connection) -> bool {
         let unchanged =
             self.version.take().is_some_and(|version| data_version(conn) == Some(version));
@@ -87,12 +87,12 @@ impl Transaction {
         !unchanged
     }
 
-    /// To be called when a transaction has ended and the slots are what is stored.
+    /// To be called when a transaction has ended and the slots equal the stored rows.
     pub(crate) fn keep(&mut self, conn: &Connection) {
         self.version = data_version(conn);
     }
 
-    /// To be called when somebody else uses the connection: SQLite's count does not tell us apart.
+    /// To be called when other work uses this connection: SQLite's count does not include it.
     pub(crate) fn forget(&mut self) {
         self.version = None;
     }
@@ -118,7 +118,7 @@ impl Transaction {
         chain::consume(&mut self.hold_members(conn, ns, members), members, now)
     }
 
-    /// What a take would find.
+    /// The answer that a take would get.
     pub(crate) fn peek(
         &mut self,
         conn: &Connection,

@@ -1,5 +1,5 @@
-//! Usage: hours that are over, added by whoever closes or forgets a bucket, and queries of them and
-//! of the open hours.
+//! Usage: hours that are over, added when a bucket begins another hour or is forgotten, and queries
+//! of them and of the open hours.
 //!
 //! The answer is ordered by window, entity and resource, and so are the indexes it is read from: a
 //! page goes on where the last one ended, reads its own rows and stops. A window of several hours
@@ -15,8 +15,9 @@ use zae_limiter_core::{
 };
 use zae_limiter_store::{Page, UsageQuery, UsageWindows};
 
-use crate::error::{Outcome, corrupt_value, optional};
+use crate::error::{Outcome, corrupt_value};
 use crate::pack::name_at;
+use crate::query;
 use crate::rows::{Key, bucket_columns, bucket_from_row};
 
 const HOUR_MS: i64 = 3_600_000;
@@ -24,7 +25,7 @@ const HOUR_MS: i64 = 3_600_000;
 type Used = Vec<(LimitName, Milli)>;
 
 /// Adds an hour that is over to the usage history. An hour may come twice, when a bucket was
-/// forgotten and created again within it: then it is added to what is there.
+/// forgotten and created again within it: then the counts are added up.
 pub(crate) fn spill(conn: &Connection, key: &Key<'_>, closed: &ClosedHour) -> Outcome<()> {
     const GET: &str =
         "SELECT events,used FROM usage WHERE hour=?1 AND ns=?2 AND entity=?3 AND resource=?4";
@@ -37,13 +38,8 @@ pub(crate) fn spill(conn: &Connection, key: &Key<'_>, closed: &ClosedHour) -> Ou
     }
     let (hour, entity, resource) =
         (closed.start.0.div_euclid(HOUR_MS), key.entity.as_str(), key.resource.as_str());
-    let before = {
-        let mut statement = conn.prepare_cached(GET)?;
-        let mut rows = statement.query((hour, key.ns, entity, resource))?;
-        rows.next()?
-            .map(|row| Outcome::Ok((row.get::<_, i64>(0)?, used_at(row, 1)?)))
-            .transpose()?
-    };
+    let read = |row: &Row<'_>| Ok((row.get::<_, i64>(0)?, used_at(row, 1)?));
+    let before = query::first(conn, GET, (hour, key.ns, entity, resource), read)?;
     let is_new = before.is_none();
     let (events, mut used) = before.unwrap_or_default();
     for (name, amount) in &closed.used {
@@ -53,8 +49,8 @@ pub(crate) fn spill(conn: &Connection, key: &Key<'_>, closed: &ClosedHour) -> Ou
         }
     }
     let events = events.saturating_add(closed.events.into());
-    let mut statement = conn.prepare_cached(if is_new { ADD } else { SET })?;
-    statement.execute((hour, key.ns, entity, resource, events, used_to_text(&used)))?;
+    let params = (hour, key.ns, entity, resource, events, used_to_text(&used));
+    query::change(conn, if is_new { ADD } else { SET }, params)?;
     Ok(())
 }
 
@@ -67,7 +63,7 @@ pub(crate) fn remove_old(
     limit: u32,
 ) -> Outcome<u64> {
     const COUNT: &str = "SELECT value FROM meta WHERE name='usage_rows'";
-    let count: Option<i64> = optional(conn.prepare_cached(COUNT)?.query_row([], |row| row.get(0)))?;
+    let count: Option<i64> = query::value(conn, COUNT, [])?;
     let too_many = u64::try_from(count.unwrap_or(0)).unwrap_or(0).saturating_sub(rows_max);
     // An hour is as old as its beginning: it goes when that is before the oldest moment.
     let first_kept = -(oldest.0.saturating_neg()).div_euclid(HOUR_MS);
@@ -78,18 +74,17 @@ pub(crate) fn remove_old(
 }
 
 /// Removes the first rows of the table, at most `limit`, as far as they are of hours before
-/// `before`. As one range: SQLite would go over all rows of an hour to find those of a list.
+/// `before`. The rows go as one range: for a list of keys SQLite would go over all rows of an hour.
 fn remove_first(conn: &Connection, before: i64, limit: u32) -> Outcome<u64> {
     const LAST: &str = "SELECT hour,ns,entity,resource FROM usage WHERE hour<?1 ORDER BY hour,ns,entity,resource LIMIT 1 OFFSET ?2";
     const UP_TO: &str = "DELETE FROM usage WHERE (hour,ns,entity,resource)<=(?1,?2,?3,?4)";
     const BEFORE: &str = "DELETE FROM usage WHERE hour<?1";
     type LastKey = (i64, i64, String, String);
     let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?));
-    let last: Option<LastKey> =
-        optional(conn.prepare_cached(LAST)?.query_row((before, limit.saturating_sub(1)), read))?;
+    let last: Option<LastKey> = query::first(conn, LAST, (before, limit.saturating_sub(1)), read)?;
     let removed = match last {
-        Some(last) => conn.prepare_cached(UP_TO)?.execute(last)?,
-        None => conn.prepare_cached(BEFORE)?.execute([before])?,
+        Some(last) => query::change(conn, UP_TO, last)?,
+        None => query::change(conn, BEFORE, [before])?,
     };
     Ok(removed as u64)
 }
@@ -118,7 +113,7 @@ fn used_at(row: &Row<'_>, column: usize) -> Outcome<Used> {
 /// Whose usage: which rows, by which index.
 struct Scope {
     ns: i64,
-    /// Of an entity, of a resource, or of everybody; at most one is set.
+    /// Of an entity, of a resource, or of all entities; at most one is set.
     entity: Option<String>,
     resource: Option<String>,
     /// Beside an entity: only this resource.
@@ -156,7 +151,7 @@ pub(crate) fn page(conn: &Connection, ns: i64, query: &UsageQuery) -> Outcome<Pa
 }
 
 impl Scope {
-    /// The first hour from `from` on that anything is known of.
+    /// The first hour from `from` on with any usage.
     fn next_hour(&self, conn: &Connection, from: i64) -> Outcome<Option<i64>> {
         Ok(match (self.next_closed(conn, from)?, self.next_open(conn, from)?) {
             (Some(closed), Some(open)) => Some(closed.min(open)),
@@ -169,24 +164,20 @@ impl Scope {
             "SELECT hour FROM usage WHERE ns=?1 AND entity=?2 AND hour>=?3 ORDER BY hour LIMIT 1";
         const RESOURCE: &str =
             "SELECT hour FROM usage WHERE ns=?1 AND resource=?2 AND hour>=?3 ORDER BY hour LIMIT 1";
-        let find = |sql, name: &str| {
-            optional(conn.prepare_cached(sql)?.query_row((self.ns, name, from), |row| row.get(0)))
-        };
         match (&self.entity, &self.resource) {
-            (Some(entity), _) => Ok(find(ENTITY, entity)?),
-            (_, Some(resource)) => Ok(find(RESOURCE, resource)?),
+            (Some(entity), _) => query::value(conn, ENTITY, (self.ns, entity, from)),
+            (_, Some(resource)) => query::value(conn, RESOURCE, (self.ns, resource, from)),
             _ => self.next_closed_of_all(conn, from),
         }
     }
 
-    /// The same for a whole namespace, hour by hour: hours are few, whatever namespaces there are.
+    /// The same for a whole namespace, hour by hour: hours are few, however many namespaces there
+    /// are.
     fn next_closed_of_all(&self, conn: &Connection, mut from: i64) -> Outcome<Option<i64>> {
         const NEXT: &str = "SELECT hour FROM usage WHERE hour>=?1 ORDER BY hour LIMIT 1";
-        const HAS: &str = "SELECT EXISTS (SELECT 1 FROM usage WHERE hour=?1 AND ns=?2)";
-        while let Some(hour) =
-            optional(conn.prepare_cached(NEXT)?.query_row([from], |row| row.get::<_, i64>(0)))?
-        {
-            if conn.prepare_cached(HAS)?.query_row((hour, self.ns), |row| row.get(0))? {
+        const HAS: &str = "SELECT 1 FROM usage WHERE hour=?1 AND ns=?2 LIMIT 1";
+        while let Some(hour) = query::value::<i64>(conn, NEXT, [from])? {
+            if query::value::<i64>(conn, HAS, (hour, self.ns))?.is_some() {
                 return Ok(Some(hour));
             }
             from = hour + 1;
@@ -211,11 +202,10 @@ impl Scope {
             (_, Some(resource)) => (RESOURCE, Some(resource)),
             _ => (ALL, None),
         };
-        let found = conn.prepare_cached(sql)?.query_row((self.ns, name, from), |row| row.get(0));
-        Ok(optional(found)?.flatten())
+        Ok(query::value(conn, sql, (self.ns, name, from))?.flatten())
     }
 
-    /// Adds what was used in some hours behind `after`. True when the page is full.
+    /// Adds the usage of some hours behind `after`. True when the page is full.
     fn add_window(
         &self,
         conn: &Connection,
@@ -255,11 +245,7 @@ impl Scope {
         }
         let mut heap = BinaryHeap::new();
         for (index, (rows, hour, is_open)) in streams.iter_mut().enumerate() {
-            heap.extend(
-                read(rows, *hour, *is_open)?.map(|(entity, resource, hour)| {
-                    Reverse(Entry { entity, resource, index, hour })
-                }),
-            );
+            heap.extend(next_entry(rows, *hour, *is_open, index)?.map(Reverse));
         }
         while let Some(Reverse(Entry { entity, resource, index, hour })) = heap.pop() {
             if windows.is_full_before(hour.start, &entity, &resource) {
@@ -270,11 +256,7 @@ impl Scope {
                 hour.used.into_iter().for_each(|(name, used)| totals.use_limit(name, used));
             }
             let (rows, hour, is_open) = &mut streams[index];
-            heap.extend(
-                read(rows, *hour, *is_open)?.map(|(entity, resource, hour)| {
-                    Reverse(Entry { entity, resource, index, hour })
-                }),
-            );
+            heap.extend(next_entry(rows, *hour, *is_open, index)?.map(Reverse));
         }
         Ok(false)
     }
@@ -327,13 +309,15 @@ impl Scope {
 }
 
 /// One hour of one bucket.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Hour {
     start: TimeMs,
     events: u64,
     used: Used,
 }
 
-/// The head of one stream of the merge; ordered by whose it is.
+/// The head of one stream of the merge, ordered by whose it is; no two are of one stream.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Entry {
     entity: EntityId,
     resource: ResourceName,
@@ -341,52 +325,25 @@ struct Entry {
     hour: Hour,
 }
 
-impl Entry {
-    fn place(&self) -> (&EntityId, &ResourceName, usize) {
-        (&self.entity, &self.resource, self.index)
-    }
-}
-
-impl PartialEq for Entry {
-    fn eq(&self, other: &Entry) -> bool {
-        self.place() == other.place()
-    }
-}
-
-impl Eq for Entry {}
-
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Entry) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Entry {
-    fn cmp(&self, other: &Entry) -> std::cmp::Ordering {
-        self.place().cmp(&other.place())
-    }
-}
-
-/// The next row of a stream that counted anything.
-fn read(
+/// The next row of the stream `index` that counted anything.
+fn next_entry(
     rows: &mut Rows<'_>,
     hour: i64,
     is_open: bool,
-) -> Outcome<Option<(EntityId, ResourceName, Hour)>> {
+    index: usize,
+) -> Outcome<Option<Entry>> {
     while let Some(row) = rows.next()? {
         let start = TimeMs(hour.saturating_mul(HOUR_MS));
         let hour = if is_open {
             let open = bucket_from_row(row, 2, &[])?.open_hour();
             Hour { start, events: open.events.into(), used: open.used }
         } else {
-            Hour {
-                start,
-                events: u64::try_from(row.get::<_, i64>(2)?).unwrap_or(0),
-                used: used_at(row, 3)?,
-            }
+            let events = u64::try_from(row.get::<_, i64>(2)?).unwrap_or(0);
+            Hour { start, events, used: used_at(row, 3)? }
         };
         if hour.events > 0 || !hour.used.is_empty() {
-            return Ok(Some((name_at(row, 0)?, name_at(row, 1)?, hour)));
+            let (entity, resource) = (name_at(row, 0)?, name_at(row, 1)?);
+            return Ok(Some(Entry { entity, resource, index, hour }));
         }
     }
     Ok(None)

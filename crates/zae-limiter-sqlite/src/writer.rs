@@ -1,11 +1,11 @@
-//! The one connection that writes: a lone caller uses it at once, everybody else shares
+//! The one connection that writes: a lone caller uses it at once, all other callers share
 //! transactions.
 //!
-//! With `synchronous` NORMAL a caller who finds the connection free, nobody waiting and no other
+//! With `synchronous` NORMAL a caller that finds the connection free, no job waiting and no other
 //! process writing does its work right there, in the first poll: handing it to a thread would cost
-//! twice as much as the work. Everybody else, and everybody with FULL, queues up for the writer
-//! thread, which takes all who wait into one transaction. Each bucket is then read once and written
-//! once, however many callers ask for it, and all of them wait for one commit.
+//! twice as much as the work. All other callers, and all callers with FULL, queue up for the writer
+//! thread, which takes all jobs that wait into one transaction. Each bucket is then read once and
+//! written once, however many callers ask for it, and all of them wait for one commit.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -30,13 +30,14 @@ use crate::transaction::Transaction;
 /// Time spent deciding in one transaction, so that other processes get their turn.
 const BATCH_TIME_MAX: Duration = Duration::from_millis(5);
 /// Batches with one caller in a row after which the crowd counts as gone. One is not enough: when
-/// many share a bucket, some batch always has a single caller, and everybody would pay for a
-/// transaction of their own again. A caller who is alone again pays for a few hand-overs.
+/// many callers share a bucket, some batch always has a single caller, and every caller would pay
+/// for a transaction of its own again. A caller that is alone again pays for a few hand-overs.
 const CALM_BATCHES: u32 = 16;
-/// How long a step of a long piece of work waits for other processes before it lets those go first
-/// who wait here.
+/// How long a step of a long piece of work waits for other processes before it lets the jobs of
+/// this process go first.
 const STEP_PATIENCE: Duration = Duration::from_millis(50);
-/// The shortest wait for other processes, so that many who wait are not told one by one.
+/// The shortest wait for other processes, so that many callers that wait are not refused one by
+/// one.
 const PATIENCE_MIN: Duration = Duration::from_millis(10);
 
 /// How the writer has worked since the store was opened.
@@ -75,8 +76,8 @@ pub(crate) struct Writer {
     /// sleeps: see [`Writer::rouse`].
     wake: Condvar,
     pub(crate) checkpoints: Checkpoints,
-    /// Jobs that were submitted and not done yet. While there are any, nobody works inline: they
-    /// would overtake.
+    /// Jobs that were submitted and not done yet. While there are any, no caller works inline: it
+    /// would overtake them.
     pub(crate) unfinished_jobs: AtomicUsize,
     /// One of the last batches had more than one caller. While that goes on, sharing transactions
     /// is cheaper than working inline.
@@ -94,7 +95,7 @@ pub(crate) struct Writer {
     rows_written: AtomicU64,
 }
 
-/// What only the holder of the lock may use.
+/// The state that only the holder of the lock may use.
 struct Session {
     conn: Connection,
     transaction: Transaction,
@@ -167,8 +168,8 @@ impl Writer {
         Some(result)
     }
 
-    /// What the thread does until the end: waits for something to do, and does it. `log_is_long` is
-    /// told when the log should be written back.
+    /// The loop of the thread, until the end: it waits for work and does it. `log_is_long` is told
+    /// when the log should be written back.
     pub(crate) fn run(&self, log_is_long: impl Fn()) {
         let _guard = BrokenOnPanic(self);
         while let Some(todo) = self.wait_for_work() {
@@ -185,7 +186,7 @@ impl Writer {
 
     /// Wakes the thread if it sleeps, after a change of the queue. To be called with the lock that
     /// the change was made under: the thread goes to sleep under the same lock, and only when it
-    /// saw nothing to do. Waking costs a call of the kernel even when nobody sleeps, so a thread
+    /// saw nothing to do. Waking costs a call of the kernel even when no thread sleeps, so a thread
     /// that is awake is left alone.
     pub(crate) fn rouse(&self, mut queue: MutexGuard<'_, Queue>) {
         let sleeping = std::mem::take(&mut queue.sleeping);
@@ -195,7 +196,7 @@ impl Writer {
         }
     }
 
-    /// What to do next, or `None` when there is nothing left to do for ever.
+    /// The next work, or `None` at the end.
     fn wait_for_work(&self) -> Option<Todo> {
         let now = || self.place.options.clock.monotonic();
         let mut queue = lock(&self.queue);
@@ -216,14 +217,14 @@ impl Writer {
                 }
                 None => self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner),
             };
-            // Also when nobody asked: whoever comes now finds the thread awake, and the loop looks
-            // at the queue again.
+            // Also after a timeout: a caller that comes now finds the thread awake, and the loop
+            // looks at the queue again.
             queue.sleeping = false;
         }
     }
 
-    /// A step of the sweep by a store that was not open long enough to do one otherwise: the file
-    /// of those who only ever live for a moment must not grow for ever.
+    /// A step of the sweep by a store that was not open long enough to do one otherwise: a file
+    /// that is only ever opened for a moment must not grow for ever.
     pub(crate) fn sweep_at_close(&self) {
         let Some(now) = self.sweeper.owed_at_close(self.now()) else { return };
         let session = &mut *lock(&self.session);
@@ -261,7 +262,7 @@ impl Writer {
         let (first, now) = (lock(&self.queue).first_expiry().unwrap_or_default(), self.now());
         let answers = match self.begin(&session.conn, first.saturating_sub(now).max(PATIENCE_MIN)) {
             Ok(Some(_pass)) => self.transact(&mut session),
-            // Only those who have waited long enough are told; who came later waits on.
+            // Only the callers that have waited long enough get an error; later ones wait on.
             Ok(None) => {
                 let expired = lock(&self.queue).take_expired(first.max(self.now()));
                 expired.into_iter().map(|waiting| self.turn_away(waiting.job, busy)).collect()
@@ -275,13 +276,13 @@ impl Writer {
             }
         };
         drop(session);
-        // Before the answers: a lone caller may be back before this thread goes on, and should find
-        // the way clear.
+        // This comes before the answers: a lone caller may be back before this thread goes on, and
+        // should be able to work inline.
         self.unfinished_jobs.fetch_sub(answers.len(), Ordering::Release);
         answers.into_iter().for_each(Answer::send);
     }
 
-    /// One step of a long piece of work. Others come first who wait for the lock, here and in other
+    /// One step of a long piece of work. Jobs that wait for the lock come first, here and in other
     /// processes.
     fn step(&self, waiting: Waiting) {
         let session = &mut *lock(&self.session);
@@ -346,7 +347,8 @@ impl Writer {
         }
     }
 
-    /// Whoever comes across something that is still to reach many buckets goes on with it.
+    /// A transaction that finds a change which has not reached all its buckets lets the thread go
+    /// on with it.
     fn note_spreading(&self, transaction: &Transaction) {
         if transaction.is_spreading() {
             self.spreading.store(true, Ordering::Relaxed);
@@ -365,7 +367,7 @@ impl Writer {
         job
     }
 
-    /// Alone in its transaction: whatever it did before it failed is rolled back.
+    /// Alone in its transaction: a task that fails is rolled back whole.
     fn transact_task(&self, session: &mut Session, task: Job) -> Vec<Answer> {
         let Session { conn, transaction, .. } = session;
         self.tasks.fetch_add(1, Ordering::Relaxed);
@@ -389,7 +391,7 @@ impl Writer {
         }
     }
 
-    /// Decides for everybody in the batch, as long as there is time.
+    /// Decides the jobs of the batch, as long as there is time.
     fn work_off(
         &self,
         conn: &Connection,
@@ -399,7 +401,7 @@ impl Writer {
     ) -> Outcome<()> {
         let started = self.now();
         while let Some(Waiting { job, expires }) = batch.pop_front() {
-            // Whoever has gone would only have to give back what they never learned they had.
+            // A caller that has gone could not use its grant, and would never give it back.
             let is_late = expires < started && matches!(job, Job::Consume(..));
             if is_late || job.is_abandoned() {
                 self.dropped.fetch_add(1, Ordering::Relaxed);
@@ -441,9 +443,9 @@ impl Writer {
         self.place.options.clock.monotonic()
     }
 
-    /// The whole transaction failed: nothing of it was applied, and everybody in it is told so.
+    /// The whole transaction failed: nothing of it was applied, and all its callers get the error.
     fn fail(&self, mut answers: Vec<Answer>, failure: Failure) -> Vec<Answer> {
-        let mut error = Some(failure.into_store_error("write", &self.place.path));
+        let mut error = Some(self.place.error(failure, "write"));
         let copies: Vec<StoreError> =
             answers.iter().skip(1).filter_map(|_| error.as_ref().map(copy_of)).collect();
         for (answer, error) in answers.iter_mut().zip(error.take().into_iter().chain(copies)) {
@@ -452,7 +454,7 @@ impl Writer {
         answers
     }
 
-    /// Writes what was decided and commits, or leaves no trace. A transaction that changed nothing
+    /// Writes the decisions and commits, or leaves no trace. A transaction that changed nothing
     /// ends without a write.
     fn conclude<T>(
         &self,
@@ -490,12 +492,12 @@ impl Writer {
     }
 }
 
-/// A transaction that has begun; the next process is let in when this goes.
+/// A transaction that has begun; dropping this lets the next process in.
 struct Begun<'a> {
     _pass: Option<Pass<'a>>,
 }
 
-/// Makes a panic of the thread known, so that nobody queues for ever.
+/// Makes a panic of the thread known, so that no caller queues for ever.
 struct BrokenOnPanic<'a>(&'a Writer);
 
 impl Drop for BrokenOnPanic<'_> {

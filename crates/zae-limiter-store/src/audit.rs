@@ -19,7 +19,7 @@ pub fn entity_created(change: &Change, entity: &Entity) -> AuditEvent {
     of_entity(change, AuditAction::EntityCreated, &entity.id, details)
 }
 
-/// Name or metadata of an entity changed; told with what is gone.
+/// Name or metadata of an entity changed; the details include the replaced values.
 #[must_use]
 pub fn entity_updated(change: &Change, after: &Entity, before: &Entity) -> AuditEvent {
     let mut details = name_and_metadata(after);
@@ -31,7 +31,8 @@ pub fn entity_updated(change: &Change, after: &Entity, before: &Entity) -> Audit
     of_entity(change, AuditAction::EntityUpdated, &after.id, details)
 }
 
-/// An entity was deleted; `removed` names what went with it, with how many that were.
+/// An entity was deleted; `removed` names the kinds of records that went with it, with their
+/// numbers.
 #[must_use]
 pub fn entity_deleted(change: &Change, id: &EntityId, removed: &[(&str, u64)]) -> AuditEvent {
     let details = removed.iter().map(|(what, count)| ((*what).to_owned(), count.to_string()));

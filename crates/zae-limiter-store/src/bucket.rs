@@ -64,10 +64,10 @@ impl LimitsInForce {
     }
 }
 
-/// What is asked of one member of a chain, usually of its bucket.
+/// The request to one member of a chain, usually to its bucket.
 ///
 /// A member without limits has no bucket: nothing is taken from it, nothing is written for it, no
-/// bucket of it is looked at. It is sent because it may be switched off: a store with
+/// bucket of it is looked at. It is sent because it may be disabled: a store with
 /// [`crate::Capabilities::atomic_chains`] then answers [`ConsumeOutcome::Blocked`], in the same
 /// step in which it decides about the others. A store without that promise leaves such a member to
 /// its caller, who knows the flag from the last read of the configuration.
@@ -104,8 +104,8 @@ pub struct ConsumeRequest<'a> {
     pub members: &'a [MemberTake<'a>],
     /// The caller's clock.
     pub now: TimeMs,
-    /// Which take of this process it is; 0 when nobody asks. The changes that settle the take name
-    /// it ([`BucketDelta::take`]).
+    /// The number of the take in this process; 0 when it is not needed. The changes that settle the
+    /// take name it ([`BucketDelta::take`]).
     pub operation: u64,
 }
 
@@ -191,7 +191,7 @@ pub enum ConsumeOutcome {
     },
 }
 
-/// What was taken, and where.
+/// The amounts taken, and the places they were taken from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Grant {
     /// The balances left.
@@ -217,7 +217,7 @@ pub struct Place {
     pub member: u8,
     /// Which shard.
     pub shard: u8,
-    /// What was taken there; limits with nothing taken are named too, for a later charge.
+    /// The amounts taken there; limits with nothing taken are named too, for a later charge.
     pub taken: SmallVec<[Take; 2]>,
 }
 
@@ -230,7 +230,7 @@ pub struct Delta {
     pub amount: Milli,
 }
 
-/// The changes of one bucket, with the receipt of what was taken from it.
+/// The changes of one bucket, with the receipt of its take.
 #[derive(Clone, Copy, Debug)]
 pub struct BucketDelta<'a> {
     /// Whose bucket.
@@ -254,10 +254,12 @@ pub struct BucketDelta<'a> {
 }
 
 impl<'a> BucketDelta<'a> {
-    /// What a forgotten bucket is made again from when this charges it: the limits in force by now,
-    /// for a receipt may be hours old, and under its limits the charge could be no debt. The
-    /// receipt's own where the call brought its limits along, and where those of now lack what is
-    /// charged; then only an entity that still has limits of its own keeps the bucket for good.
+    /// The limits that a charge makes a forgotten bucket again from: those in force now, because a
+    /// receipt may be hours old. Example: 500 are charged under a receipt of 1000 a minute, and by
+    /// now the limit is 10; under the receipt nothing would be owed, under the limit of now 490
+    /// are. The limits of the receipt count where the call brought its limits along, and where
+    /// those of now lack a limit that is charged; then only an entity that still has limits of its
+    /// own keeps the bucket for good.
     #[must_use]
     pub fn made_again(
         &self,
@@ -291,7 +293,7 @@ impl<'a> BucketDelta<'a> {
     }
 }
 
-/// What became of one [`BucketDelta`].
+/// The result of one [`BucketDelta`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Adjusted {
     /// The bucket was there and was changed.
@@ -314,7 +316,7 @@ pub struct ResetRequest<'a> {
     pub only: Option<&'a [LimitName]>,
 }
 
-/// What each limit gained by a reset.
+/// The amount that each limit gained by a reset.
 pub type Restored = Vec<(LimitName, Milli)>;
 
 /// A bucket as stored. Call [`BucketState::refill`] to see it at a later instant.
@@ -330,8 +332,8 @@ pub struct BucketView {
 
 /// Takes from buckets and looks at them.
 pub trait BucketStore: Send + Sync {
-    /// Takes from every bucket of the chain or from none. Dropping the future does not undo it: it
-    /// may or may not be applied, so whoever must know polls it to its end.
+    /// Takes from every bucket of the chain or from none. Dropping the future does not undo the
+    /// take: it may or may not be applied, so a caller that must know polls the future to its end.
     ///
     /// Cost: one round trip, one write per member; a refusal writes nothing unless limits changed.
     fn consume<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> StoreFuture<'a, ConsumeOutcome>;

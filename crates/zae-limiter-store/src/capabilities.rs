@@ -1,4 +1,4 @@
-//! What a backend promises, as data.
+//! The promises of a backend, as data.
 
 /// Promises beyond the contract's minimum. Each switches on conformance cases; a case that is
 /// switched off says so.

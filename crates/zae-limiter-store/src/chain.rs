@@ -13,10 +13,10 @@ use crate::{
     StoreError, bring_up_to_date,
 };
 
-/// The buckets of one chain, held by their backend: nobody else reads or writes them until the
+/// The buckets of one chain, held by their backend: no other caller reads or writes them until the
 /// decision is saved. `member` is an index into the members of the request.
 pub trait HeldChain {
-    /// A [`StoreError`], or what else ends the decision.
+    /// A [`StoreError`], or another reason that ends the decision.
     type Error: From<StoreError>;
 
     /// Reads the bucket of a member; `None` when there is none. Called once per member, in order,
@@ -53,11 +53,11 @@ pub trait HeldChain {
     /// Adds an hour that has ended to the usage history of a bucket that was saved.
     fn add_usage(&mut self, member: usize, hour: &ClosedHour) -> Result<(), Self::Error>;
 
-    /// What is configured for a member by now; asked when a charge finds its bucket forgotten.
+    /// The configuration of a member as it is now; asked when a charge finds its bucket forgotten.
     fn configured(&mut self, member: usize) -> Result<(MemberConfig, ConfigStamp), Self::Error>;
 }
 
-/// What becomes of one bucket of a chain.
+/// The next state of one bucket of a chain.
 pub(crate) enum Prepared {
     /// It is there and fits.
     Loaded,
@@ -192,8 +192,8 @@ pub fn adjust<C: HeldChain>(
         }
         (charge(bucket), Adjusted::Applied)
     } else if delta.deltas.iter().all(|change| change.amount <= Milli::ZERO) {
-        // Forgotten means it was full: a refund has nothing to fill, a charge must not be forgotten
-        // with it.
+        // A forgotten bucket was full: a refund has nothing to fill, and a charge makes the bucket
+        // again, or the debt would be lost.
         return Ok(Adjusted::Dropped);
     } else {
         let (configured, stamp) = chain.configured(0)?;
@@ -211,7 +211,8 @@ pub fn adjust<C: HeldChain>(
     Ok(adjusted)
 }
 
-/// What to do with each bucket of the chain; or which member stops it, and why. Writes nothing.
+/// The next state of each bucket of the chain; or the member that stops the chain, and why. Writes
+/// nothing.
 #[expect(clippy::type_complexity, reason = "the member is only of use to the caller")]
 fn prepare_all<C: HeldChain>(
     chain: &mut C,
@@ -248,7 +249,7 @@ fn prepare_one<C: HeldChain>(
     Ok(Prepared::New(Box::new(bucket)))
 }
 
-/// What to do with a stored bucket. Does not touch it.
+/// The next state of a stored bucket. Does not change the bucket.
 #[inline]
 pub(crate) fn prepare<E: From<StoreError>>(
     bucket: &BucketState,
@@ -263,7 +264,7 @@ pub(crate) fn prepare<E: From<StoreError>>(
     prepare_copy(bucket, take, now)
 }
 
-/// A sync that fails leaves its bucket unusable, so it works on a copy.
+/// A sync that fails leaves its bucket unusable, so the sync works on a copy.
 #[cold]
 fn prepare_copy<E: From<StoreError>>(
     bucket: &BucketState,
@@ -299,7 +300,7 @@ fn check(limits: &[Limit]) -> Result<(), StoreError> {
     check_limits(limits).map_err(|error| StoreError::invalid("consume", error))
 }
 
-/// Takes what was found to be there, and sets the expiry anew.
+/// Takes the granted amounts, and sets the expiry anew.
 pub(crate) fn take_granted(
     bucket: &mut BucketState,
     take: &MemberTake<'_>,

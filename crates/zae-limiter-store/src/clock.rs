@@ -8,14 +8,13 @@ use zae_limiter_core::TimeMs;
 
 use crate::BoxFuture;
 
-/// Where time comes from. Two readings, because they answer different questions: the wall clock is
-/// shared by processes and may be stepped; the monotonic one only measures.
+/// The source of time. It has two readings, because they answer different questions: the wall clock
+/// is shared by processes and may be stepped; the monotonic one only measures.
 pub trait Clock: Send + Sync {
-    /// Wall time: what buckets refill by.
+    /// Wall time, by which buckets refill.
     fn now(&self) -> TimeMs;
 
-    /// Time since some fixed moment in this process: what caches, deadlines and breakers measure
-    /// with.
+    /// Time since some fixed moment in this process, for caches, deadlines and breakers.
     fn monotonic(&self) -> Duration;
 
     /// Waits.
@@ -62,8 +61,8 @@ impl Clock for SystemClock {
 }
 
 /// A clock that moves only when told to, for tests. Clones share the same time;
-/// [`advance`](ManualClock::advance) wakes whoever sleeps until then, so a request that waits needs
-/// no real time.
+/// [`advance`](ManualClock::advance) wakes the sleepers whose time has come, so a request that
+/// waits needs no real time.
 #[derive(Clone, Debug)]
 pub struct ManualClock {
     shared: Arc<Mutex<ManualTime>>,
@@ -89,7 +88,7 @@ impl ManualClock {
         }
     }
 
-    /// Lets time pass, and wakes who has slept enough.
+    /// Lets time pass, and wakes the sleepers whose time has come.
     pub fn advance(&self, by: Duration) {
         let woken = {
             let mut time = self.lock();

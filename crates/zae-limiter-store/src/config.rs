@@ -13,10 +13,11 @@ use zae_limiter_core::{
 
 use crate::{Page, PageRequest, StoreError, StoreFuture};
 
-/// Who changes something, and when. The backend appends the audit event atomically with the change.
+/// The author and the time of a change. The backend appends the audit event atomically with the
+/// change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Who; `None` when nobody was named.
+    /// The author; `None` when no principal was named.
     pub principal: Option<Principal>,
     /// When, by the caller's clock.
     pub at: TimeMs,
@@ -24,10 +25,10 @@ pub struct Change {
     pub event: EventId,
 }
 
-/// What to do when the store is down.
+/// The policy for calls while the store is down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OnUnavailable {
-    /// Refuse: nobody gets past a limit.
+    /// Refuse: no call gets past a limit.
     Block,
     /// Let the call pass, counted and visible as degraded.
     Allow,
@@ -158,7 +159,7 @@ impl fmt::Display for Level {
     }
 }
 
-/// What is stored at one level.
+/// The configuration stored at one level.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LevelConfig {
     /// The limits; empty when only a flag is stored, and then the level does not take part in the
@@ -166,7 +167,7 @@ pub struct LevelConfig {
     pub limits: Arc<[Limit]>,
     /// The flag; `None` is inherited from weaker levels.
     pub flag: Option<Flag>,
-    /// What to do in an outage; system level only.
+    /// The outage policy; system level only.
     pub on_unavailable: Option<OnUnavailable>,
     /// Grows with every change of this level.
     pub version: u64,
@@ -177,7 +178,7 @@ pub struct LevelConfig {
 pub struct LimitsChange {
     /// The limits; not empty, no name twice.
     pub limits: Vec<Limit>,
-    /// System level only: the outage policy. `None` keeps what is stored.
+    /// System level only: the outage policy. `None` keeps the stored one.
     pub on_unavailable: Option<OnUnavailable>,
     /// Only if the level still has this version (0: does not exist); otherwise `Conflict`. `None`
     /// does not look.
@@ -214,7 +215,7 @@ impl EntityDraft {
         }
     }
 
-    /// What it takes is taken from its parent too.
+    /// Its takes are taken from its parent too.
     pub fn cascade(self) -> EntityDraft {
         self.with(|entity| entity.cascade = true)
     }
@@ -224,7 +225,7 @@ impl EntityDraft {
         self.with(|entity| _ = entity.metadata.insert(key.into(), value.into()))
     }
 
-    /// What was described, or the first name that breaks its rule.
+    /// The entity as described, or the first name that breaks its rule.
     pub fn build(self) -> Result<NewEntity, NameError> {
         self.entity
     }
@@ -296,7 +297,7 @@ impl NewEntity {
     }
 
     /// The entity as it is stored first. `version` is larger than that of every entity that was
-    /// deleted before: a version somebody has read of an entity under this id must never fit
+    /// deleted before: a version that a caller has read of an entity under this id must never fit
     /// another one.
     #[must_use]
     pub fn created_at(&self, created_at: TimeMs, version: u64) -> Entity {
@@ -314,7 +315,7 @@ pub struct EntityUpdate {
     pub metadata: Option<BTreeMap<String, String>>,
 }
 
-/// What deleting an entity removed.
+/// The records that deleting an entity removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeletedEntity {
     /// Buckets.
@@ -332,7 +333,7 @@ pub struct MemberKey<'a> {
     pub resource: &'a ResourceName,
 }
 
-/// What is stored about one (entity, resource).
+/// The stored configuration of one (entity, resource).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberConfig {
     /// The parent takes go on to: set only when the entity exists, has a parent and cascades.
@@ -380,12 +381,12 @@ impl Resolution {
     }
 }
 
-/// A member nobody asked for, read along because takes go on to it.
+/// A member that was not asked for, read along because takes go on to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ancestor {
-    /// Who.
+    /// The ancestor.
     pub entity: EntityId,
-    /// What is stored about it, on the resource of the member that cascades to it.
+    /// Its configuration, on the resource of the member that cascades to it.
     pub config: MemberConfig,
     /// As [`Resolution::stamp`].
     pub stamp: ConfigStamp,
@@ -464,16 +465,16 @@ pub trait ConfigStore: Send + Sync {
         change: &'a Change,
     ) -> StoreFuture<'a, u64>;
 
-    /// What is stored at a level.
+    /// The configuration stored at a level.
     fn level<'a>(&'a self, level: &'a Level) -> StoreFuture<'a, Option<LevelConfig>>;
 
     /// Everything an acquire needs to know about these members, in one round trip. `NotFound` when
     /// the namespace is no longer active.
     fn resolve<'a>(&'a self, keys: &'a [MemberKey<'a>]) -> StoreFuture<'a, Resolution>;
 
-    /// As [`ConfigStore::resolve`], for who keeps the answer: parts of it may have been read
-    /// before, but less than `age_max` ago, and ancestors may come along. A store that remembers no
-    /// configuration reads.
+    /// As [`ConfigStore::resolve`], for callers that keep the answer: parts of it may have been
+    /// read before, but less than `age_max` ago, and ancestors may come along. A store that
+    /// remembers no configuration reads.
     fn resolve_within<'a>(
         &'a self,
         keys: &'a [MemberKey<'a>],
@@ -483,7 +484,7 @@ pub trait ConfigStore: Send + Sync {
         self.resolve(keys)
     }
 
-    /// Forgets what the store itself remembers of the configuration: the next
+    /// Forgets the configuration that the store itself remembers: the next
     /// [`ConfigStore::resolve_within`] reads.
     fn forget_config(&self) {}
 

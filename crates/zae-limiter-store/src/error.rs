@@ -18,7 +18,7 @@ pub enum StoreErrorKind {
     /// The file or the table is read-only. Nothing was applied; change the mode or open it for
     /// reading.
     ReadOnly,
-    /// What was read cannot be right. Stop, restore a backup.
+    /// A stored value cannot be right. Stop, and restore a backup.
     Corrupt,
     /// Written by a newer version, or by another product. Upgrade this process.
     Incompatible,
@@ -28,7 +28,7 @@ pub enum StoreErrorKind {
     NotFound,
     /// The thing named exists already.
     AlreadyExists,
-    /// Somebody changed it first: read it again, then decide again.
+    /// Another caller changed the record first: read it again, then decide again.
     Conflict,
     /// It cannot be done in the present state, and the message says what stands in the way.
     State,
@@ -42,8 +42,8 @@ pub enum StoreErrorKind {
 }
 
 impl StoreErrorKind {
-    /// True when the backend is down, as opposed to an answer nobody likes. Only these count for
-    /// the breaker and may be turned into "allow".
+    /// True when the backend is down, as opposed to a refusal. Only outages count for the breaker
+    /// and may be turned into "allow".
     #[must_use]
     pub fn is_outage(self) -> bool {
         matches!(self, StoreErrorKind::Unavailable)
@@ -81,7 +81,7 @@ pub struct StoreError {
 }
 
 impl StoreError {
-    /// An error with a message that says what was wrong and what to do.
+    /// An error with a message that names the problem and the remedy.
     pub fn new(
         kind: StoreErrorKind,
         operation: &'static str,
@@ -104,7 +104,7 @@ impl StoreError {
         self
     }
 
-    /// What to act on.
+    /// The kind, for callers that act on it.
     #[must_use]
     pub fn kind(&self) -> StoreErrorKind {
         self.kind
@@ -116,7 +116,7 @@ impl StoreError {
         self.operation
     }
 
-    /// What was wrong, without the operation.
+    /// The message, without the operation.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.message

@@ -1,4 +1,4 @@
-//! A store that fails on purpose: for tests of everything that stands above one.
+//! A store that fails on purpose, for tests of the code above a store.
 
 use std::fmt;
 use std::future::{pending, poll_fn};
@@ -9,7 +9,7 @@ use zae_limiter_core::TimeMs;
 
 use crate::{Adjusted, BoxFuture, BucketDelta, Store, StoreError, StoreErrorKind, StoreFuture};
 
-/// What happens to one call.
+/// The fault of one call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fault {
     /// Nothing: the call goes through.
@@ -28,8 +28,8 @@ pub enum Fault {
     Yield(u32),
 }
 
-/// Decides what happens to each call. A closure is one:
-/// `|operation| if operation == "consume" { .. }`.
+/// Decides the fault of each call. A closure is a plan: `|operation| if operation == "consume" { ..
+/// }`.
 pub trait FaultPlan: Send + Sync {
     /// Asked once per call, when it is first polled. `operation` is the name of the method.
     fn next(&self, operation: &'static str) -> Fault;
@@ -165,12 +165,12 @@ mod tests {
     use std::sync::Mutex;
     use std::task::{Context, Waker};
 
-    use zae_limiter_core::{Limit, LimitSource, Milli, Take};
+    use zae_limiter_core::{Limit, LimitSource, Milli, Take, UsageWindow};
 
     use super::*;
     use crate::{
-        BucketStore, ConsumeOutcome, ConsumeRequest, Delta, LimitsInForce, MemberTake, MemoryStore,
-        NamespaceStore, PageRequest,
+        BucketStore, ConsumeOutcome, ConsumeRequest, Delta, HistoryStore, LimitsInForce,
+        MemberTake, MemoryStore, NamespaceStore, PageRequest, UsageQuery,
     };
 
     /// Takes one token under a fault, polling at most `polls` times.
@@ -278,6 +278,29 @@ mod tests {
             .items
             .remove(0);
         assert_eq!(view.state.limits()[0].balance, Milli(58_000), "both were applied");
+    }
+
+    /// A wrapper must not fall back to the sums of all pages where the store inside is quicker.
+    #[tokio::test]
+    async fn the_summary_is_that_of_the_store_inside() {
+        let query = UsageQuery {
+            entity: None,
+            resource: None,
+            window: UsageWindow::Hourly,
+            from: None,
+            until: None,
+            page: PageRequest::default(),
+        };
+        let store = FaultStore::new(Arc::new(MemoryStore::new()), |_: &'static str| Fault::None);
+        let expected = store.inner().usage_summary(&query).await.expect("a summary");
+        assert!(expected.is_some(), "the memory store has a way of its own");
+        assert_eq!(store.usage_summary(&query).await.expect("a summary"), expected);
+        let busy = FaultStore::new(Arc::new(MemoryStore::new()), |operation: &'static str| {
+            assert_eq!(operation, "usage_summary");
+            Fault::FailBefore(StoreErrorKind::Busy)
+        });
+        let failed = busy.usage_summary(&query).await.map_err(|error| error.kind());
+        assert_eq!(failed, Err(StoreErrorKind::Busy), "the call goes through the wrapper");
     }
 
     #[tokio::test]

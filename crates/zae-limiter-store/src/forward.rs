@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use zae_limiter_core::{
     AuditEvent, Entity, EntityId, Flag, NamespaceId, NamespaceName, ResourceName, TimeMs,
-    UsageSnapshot,
+    UsageSnapshot, UsageSummary,
 };
 
 use crate::{
@@ -23,8 +23,7 @@ macro_rules! wrapper {
         $($method:ident($($argument:ident: $kind:ty),*) -> $answer:ty;)*
     } and { $($by_hand:tt)* })*) => {
         /// A store around a store. Every method goes through [`StoreWrapper::around`] unless the
-        /// wrapper overrides it. `usage_summary` is not handed on: the sums of a wrapper are those
-        /// of its pages.
+        /// wrapper overrides it.
         #[doc(hidden)]
         pub trait StoreWrapper: Send + Sync {
             /// The store inside.
@@ -132,6 +131,7 @@ wrapper! {
         audit_events(query: &'a AuditQuery) -> Page<AuditEvent>;
         audit_log(page: &'a PageRequest) -> Page<AuditEvent>;
         usage(query: &'a UsageQuery) -> Page<UsageSnapshot>;
+        usage_summary(query: &'a UsageQuery) -> Option<UsageSummary>;
     } and {}
     NamespaceStore {
         register_namespace(name: &'a NamespaceName, id: &'a NamespaceId, change: &'a Change)

@@ -1,5 +1,5 @@
-//! What happened: the audit log and the usage history. Both are written by the operations they
-//! record, never from here.
+//! The audit log and the usage history. Both are written by the operations they record, never from
+//! here.
 
 use zae_limiter_core::{
     AuditEvent, AuditSubject, EntityId, ResourceName, TimeMs, UsageSnapshot, UsageSummary,
@@ -48,8 +48,8 @@ pub trait HistoryStore: Send + Sync {
     /// Usage snapshots, the open hour included where usage is immediate.
     fn usage<'a>(&'a self, query: &'a UsageQuery) -> StoreFuture<'a, Page<UsageSnapshot>>;
 
-    /// The sums over everything a query matches, whatever its page says, where the backend has a
-    /// cheaper way than all pages one after the other. `None` where it has not.
+    /// The sums over everything a query matches, on all its pages. `None` when the backend has no
+    /// cheaper way than all pages one after the other.
     fn usage_summary<'a>(&'a self, query: &'a UsageQuery) -> StoreFuture<'a, Option<UsageSummary>> {
         let _ = query;
         Box::pin(async { Ok(None) })

@@ -6,9 +6,9 @@
 //! [`MemoryStore`] is the reference backend.
 //!
 //! The key decision: the backend owns atomicity and nothing else. It loads the buckets of a chain
-//! under its own kind of lock, hands them to [`chain::consume`] and saves what that says, the same
-//! decision everywhere. The rules of the configuration, the texts of refusals and the [`audit`]
-//! events are here too, once for all backends.
+//! under its own kind of lock, hands them to [`chain::consume`], the same decision for every
+//! backend, and saves the result. The rules of the configuration, the texts of refusals and the
+//! [`audit`] events are here too, once for all backends.
 //!
 //! ```
 //! use zae_limiter_core::{Limit, LimitSource, Milli, Take, TimeMs};
@@ -71,13 +71,13 @@ pub use usage::{UsageTotals, UsageWindows};
 
 use zae_limiter_core::TimeMs;
 
-/// A boxed future: what makes the traits object-safe.
+/// A boxed future, so that the traits are object-safe.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// The future of a call that may fail: of nearly every method of the traits.
 pub type StoreFuture<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 
-/// What one call to [`Store::sweep`] removed.
+/// The result of one call to [`Store::sweep`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
     /// Buckets that were expired and full.
@@ -88,31 +88,30 @@ pub struct Swept {
     pub audit: u64,
     /// True when the sweep has gone once over everything; false when its step budget ended first.
     pub complete: bool,
-    /// True when the clock is not believed yet, so that nothing was forgotten that only it says is
-    /// old.
+    /// True when the clock is not believed yet: nothing was forgotten that is old by this clock
+    /// alone.
     pub held_back: bool,
 }
 
 /// A whole backend: the four traits together, bound to one namespace.
 pub trait Store: BucketStore + ConfigStore + HistoryStore + NamespaceStore {
-    /// What this backend promises. Each promise switches on conformance cases.
+    /// The promises of this backend. Each promise switches on conformance cases.
     fn capabilities(&self) -> Capabilities;
 
     /// Answers when the backend is reachable. Cost: one trivial read.
     fn ping(&self) -> StoreFuture<'_, ()>;
 
-    /// Forgets what may be forgotten, in at most `steps_max` bounded steps: expired buckets that
-    /// are full (never one that is drained or in debt), usage and audit past their retention.
-    /// Backends also do this by themselves; operators and tests can ask. Covers every namespace of
-    /// the backend.
+    /// Forgets expired buckets that are full (never one that is drained or in debt), and usage and
+    /// audit past their retention, in at most `steps_max` bounded steps. Backends also sweep by
+    /// themselves; operators and tests can ask. Covers every namespace of the backend.
     fn sweep(&self, now: TimeMs, steps_max: u32) -> StoreFuture<'_, Swept>;
 
-    /// Looks at the clock for a sweep: up to when one may act, by all that sweeps of this store
-    /// have seen of clocks, `None` when nothing is certain yet. See
+    /// Observes the clock for a sweep. Returns the time up to which a sweep may act, by all
+    /// observations of the sweeps of this store; `None` when no time is confirmed yet. See
     /// [`SweepHorizon`](zae_limiter_core::SweepHorizon) for the rule. [`Store::sweep`] itself
     /// believes the time it is told.
     ///
-    /// A store that forgets by a clock of its own has nothing to look at: the default is `now`.
+    /// A store that forgets by a clock of its own needs no observation: the default is `now`.
     fn sweep_horizon(&self, now: TimeMs) -> StoreFuture<'_, Option<TimeMs>> {
         Box::pin(std::future::ready(Ok(Some(now))))
     }

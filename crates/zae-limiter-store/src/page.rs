@@ -7,7 +7,7 @@ pub const PAGE_LIMIT_MAX: u32 = 1000;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Cursor(pub String);
 
-/// Which page is wanted.
+/// The page that a caller asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageRequest {
     limit: u32,
@@ -28,7 +28,7 @@ impl PageRequest {
         PageRequest { cursor: Some(cursor), ..PageRequest::first(limit) }
     }
 
-    /// At most how many items.
+    /// The most items of the page.
     #[must_use]
     pub fn limit(&self) -> u32 {
         self.limit

@@ -57,7 +57,7 @@ impl StoreError {
         StoreError::new(StoreErrorKind::State, "delete_entity", message)
     }
 
-    /// The namespace of a handle was deleted or purged: what every operation says that needs an
+    /// The namespace of a handle was deleted or purged: the error of every operation that needs an
     /// active one.
     #[must_use]
     pub fn namespace_gone(operation: &'static str) -> StoreError {

@@ -39,7 +39,7 @@ impl Position {
     }
 }
 
-/// What was used in one window.
+/// The usage of one window.
 #[derive(Clone, Debug, Default)]
 pub struct UsageTotals {
     used: BTreeMap<LimitName, Milli>,
@@ -71,7 +71,7 @@ pub struct UsageWindows<'a> {
 }
 
 impl<'a> UsageWindows<'a> {
-    /// Nothing added yet. Refuses a cursor that is not one of its own.
+    /// No windows yet. Refuses a cursor that this listing did not make.
     pub fn new(query: &'a UsageQuery) -> Result<UsageWindows<'a>, StoreError> {
         let position =
             |cursor| Position::parse(cursor).ok_or_else(|| StoreError::foreign_cursor("usage"));
@@ -86,7 +86,7 @@ impl<'a> UsageWindows<'a> {
         UsageWindows { after: None, size: usize::MAX, ..self }
     }
 
-    /// What is asked.
+    /// The query.
     #[must_use]
     pub fn query(&self) -> &'a UsageQuery {
         self.query
@@ -104,7 +104,7 @@ impl<'a> UsageWindows<'a> {
         self.after.as_ref().map(|after| (after.start, &after.entity, &after.resource))
     }
 
-    /// True when the page is full, and what was used at an instant comes behind it. Whoever adds in
+    /// True when the page is full and usage at this instant comes behind it. A backend that adds in
     /// the order of the answer has then added enough.
     #[must_use]
     pub fn is_full_before(&self, at: TimeMs, entity: &EntityId, resource: &ResourceName) -> bool {
@@ -123,7 +123,7 @@ impl<'a> UsageWindows<'a> {
             && self.totals.last_key_value().is_some_and(|(last, _)| last.start < start)
     }
 
-    /// True when the window of a bucket could still get onto the page: what is used in it is worth
+    /// True when the window of a bucket could still get onto the page, so that its usage is worth
     /// reading.
     #[must_use]
     pub fn is_open_to(&self, at: TimeMs, entity: &EntityId, resource: &ResourceName) -> bool {
@@ -134,7 +134,7 @@ impl<'a> UsageWindows<'a> {
         is_after && (self.totals.len() <= self.size || is_early())
     }
 
-    /// Where to add what was used at an instant; `None` when that window is not on this page.
+    /// The totals to add usage at an instant to; `None` when that window is not on this page.
     pub fn at(
         &mut self,
         at: TimeMs,
@@ -189,7 +189,7 @@ impl<'a> UsageWindows<'a> {
     }
 }
 
-/// Corrections that cancel each other out are nothing to show.
+/// A limit whose corrections cancel each other out is not shown.
 fn shows_something(snapshot: &UsageSnapshot) -> bool {
     snapshot.events > 0 || !snapshot.counters.is_empty()
 }

@@ -1,4 +1,4 @@
-//! The conformance suite: what every backend must do, as named tests.
+//! The conformance suite: the duties of every backend, as named tests.
 //!
 //! A backend that passes behaves like every other one, to the millitoken. It runs the suite in one
 //! line, in a file of its own under `tests/`:
@@ -13,10 +13,10 @@
 //! The dev-dependency needs the feature: `zae-limiter-store = { .., features = ["conformance"] }`.
 //!
 //! The macro makes one `#[test]` per case, in a module per topic
-//! (`consume::a_new_bucket_starts_full`), so a failure names what is broken and hides nothing else.
-//! Each test builds its own harness and a fresh store, and runs on a runtime the suite brings
-//! along: one thread, or several for the topic `races`. No case sleeps, reads a clock or rolls
-//! dice. To run it for several stores in one file, put each line in a module of its own.
+//! (`consume::a_new_bucket_starts_full`), so a failure names the broken behaviour and hides no
+//! other. Each test builds its own harness and a fresh store, and runs on a runtime the suite
+//! brings along: one thread, or several for the topic `races`. No case sleeps, reads a clock or
+//! rolls dice. To run it for several stores in one file, put each line in a module of its own.
 //!
 //! The argument is an expression that gives a [`Harness`]. A closure that makes a store is one. A
 //! backend whose state outlives the process, or that several processes may use, implements the
@@ -58,6 +58,7 @@ use std::sync::Arc;
 use crate::{BoxFuture, Capabilities, Store};
 
 mod adjust;
+mod asks;
 mod audit;
 mod cascade;
 mod cases;
@@ -75,6 +76,7 @@ mod races;
 mod refill;
 mod registry;
 mod reset;
+mod stored;
 mod sweep;
 mod usage;
 
@@ -104,7 +106,7 @@ where
     }
 }
 
-/// What a store may or may not promise. Named like the fields of [`Capabilities`].
+/// A promise that a store may make. Named like the fields of [`Capabilities`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Promise {
     /// Admission is exact to the millitoken.
@@ -136,8 +138,8 @@ impl Promise {
     }
 }
 
-/// A case at work. It stays on the thread it began on; what must move between threads, a race
-/// spawns.
+/// A case at work. It stays on the thread it began on; a race spawns the tasks that need several
+/// threads.
 type LocalFuture = Pin<Box<dyn Future<Output = ()>>>;
 
 /// One case of the suite.
@@ -168,8 +170,8 @@ pub fn skipped(capabilities: &Capabilities) -> impl Iterator<Item = &'static Cas
     CASES.iter().filter(move |case| case.lacking(capabilities).is_some())
 }
 
-/// Runs one case on a fresh store; panics when the store fails it. What the tests of
-/// `conformance_suite!` call.
+/// Runs one case on a fresh store; panics when the store fails it. The tests of
+/// `conformance_suite!` call it.
 pub fn run(name: &str, harness: Arc<dyn Harness>) {
     const THREADS: usize = 4;
     let case = CASES

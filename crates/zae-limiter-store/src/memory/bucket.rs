@@ -115,8 +115,8 @@ impl MemoryStore {
         ))
     }
 
-    /// Decides over buckets whose shards are locked: one step for everybody else. When there is no
-    /// room for a new bucket, others are forgotten and the decision is made afresh.
+    /// Decides over buckets whose shards are locked: one step for all other callers. When there is
+    /// no room for a new bucket, others are forgotten and the decision is made afresh.
     #[inline]
     fn decide<T>(
         &self,
@@ -261,7 +261,7 @@ impl HeldChain for LockedChain<'_, '_> {
         &mut self.entry_mut(member).0.state
     }
 
-    /// Whoever disables a member has written the directory before it says so.
+    /// A caller that disables a member writes the directory before its call returns.
     fn flag(&mut self, member: usize) -> Result<Flag, Halt> {
         let Key { entity, resource, .. } = self.keys[member];
         let directory = self.store.shared.read_directory();

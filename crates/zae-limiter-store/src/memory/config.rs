@@ -5,7 +5,7 @@ use std::convert::Infallible;
 
 use zae_limiter_core::{AuditEvent, ConfigStamp, Entity, EntityId, Flag, ResourceName};
 
-use super::directory::Config;
+use super::directory::{Config, OwnerConfig};
 use super::page::{after, paged};
 use super::{MemoryStore, lazily};
 use crate::audit;
@@ -24,7 +24,7 @@ impl ConfigStore for MemoryStore {
     }
 
     fn entity<'a>(&'a self, id: &'a EntityId) -> StoreFuture<'a, Option<Entity>> {
-        lazily(move || self.read("entity", |config| config.entities.get(id).cloned()))
+        self.reading("entity", |config| config.entities.get(id).cloned())
     }
 
     fn update_entity<'a>(
@@ -50,27 +50,18 @@ impl ConfigStore for MemoryStore {
         parent: &'a EntityId,
         page: &'a PageRequest,
     ) -> StoreFuture<'a, Page<Entity>> {
-        lazily(move || {
-            self.read("children", |config| {
-                let ids = config
-                    .children
-                    .get(parent)
-                    .into_iter()
-                    .flat_map(|ids| ids.range::<str, _>(after(page)));
-                paged(ids.filter_map(|id| config.entities.get(id).cloned()), page, |entity| {
-                    entity.id.to_string()
-                })
-            })
+        self.reading("children", |config| {
+            let ids = config.children.get(parent).into_iter();
+            let rest = ids.flat_map(|ids| ids.range::<str, _>(after(page)));
+            let found = rest.filter_map(|id| config.entities.get(id).cloned());
+            paged(found, page, |entity| entity.id.to_string())
         })
     }
 
     fn entities<'a>(&'a self, page: &'a PageRequest) -> StoreFuture<'a, Page<Entity>> {
-        lazily(move || {
-            self.read("entities", |config| {
-                let entities =
-                    config.entities.range::<str, _>(after(page)).map(|(_, entity)| entity.clone());
-                paged(entities, page, |entity| entity.id.to_string())
-            })
+        self.reading("entities", |config| {
+            let rest = config.entities.range::<str, _>(after(page));
+            paged(rest.map(|(_, entity)| entity.clone()), page, |entity| entity.id.to_string())
         })
     }
 
@@ -97,17 +88,14 @@ impl ConfigStore for MemoryStore {
     }
 
     fn level<'a>(&'a self, level: &'a Level) -> StoreFuture<'a, Option<LevelConfig>> {
-        lazily(move || self.read("level", |config| config.get(level).cloned()))
+        self.reading("level", |config| config.get(level).cloned())
     }
 
     fn resolve<'a>(&'a self, keys: &'a [MemberKey<'a>]) -> StoreFuture<'a, Resolution> {
-        lazily(move || {
-            self.read("resolve", |config| {
-                let members = keys.iter().map(|key| resolve_member(config, key)).collect();
-                let on_unavailable =
-                    config.system.as_ref().and_then(|stored| stored.on_unavailable);
-                Resolution::of_now(members, on_unavailable, ConfigStamp(config.generation))
-            })
+        self.reading("resolve", |config| {
+            let members = keys.iter().map(|key| resolve_member(config, key)).collect();
+            let on_unavailable = config.system.as_ref().and_then(|stored| stored.on_unavailable);
+            Resolution::of_now(members, on_unavailable, ConfigStamp(config.generation))
         })
     }
 
@@ -115,14 +103,9 @@ impl ConfigStore for MemoryStore {
         &'a self,
         page: &'a PageRequest,
     ) -> StoreFuture<'a, Page<ResourceName>> {
-        lazily(move || {
-            self.read("resources_with_defaults", |config| {
-                paged(
-                    config.resources.range::<str, _>(after(page)).map(|(name, _)| name.clone()),
-                    page,
-                    ToString::to_string,
-                )
-            })
+        self.reading("resources_with_defaults", |config| {
+            let rest = config.resources.range::<str, _>(after(page));
+            paged(rest.map(|(name, _)| name.clone()), page, ToString::to_string)
         })
     }
 
@@ -131,16 +114,14 @@ impl ConfigStore for MemoryStore {
         resource: Option<&'a ResourceName>,
         page: &'a PageRequest,
     ) -> StoreFuture<'a, Page<EntityId>> {
-        lazily(move || {
-            self.read("entities_with_limits", |config| {
-                let with_config = config.owners.range::<str, _>(after(page)).filter(
-                    |(_, owner)| match resource {
-                        Some(resource) => owner.resources.contains_key(resource),
-                        None => owner.all.is_some(),
-                    },
-                );
-                paged(with_config.map(|(id, _)| id.clone()), page, ToString::to_string)
-            })
+        self.reading("entities_with_limits", move |config| {
+            let has_limits = |owner: &OwnerConfig| match resource {
+                Some(resource) => owner.resources.contains_key(resource),
+                None => owner.all.is_some(),
+            };
+            let rest = config.owners.range::<str, _>(after(page));
+            let found = rest.filter(|(_, owner)| has_limits(owner)).map(|(id, _)| id.clone());
+            paged(found, page, ToString::to_string)
         })
     }
 
@@ -148,22 +129,18 @@ impl ConfigStore for MemoryStore {
         &'a self,
         page: &'a PageRequest,
     ) -> StoreFuture<'a, Page<Option<ResourceName>>> {
-        lazily(move || {
-            self.read("resources_with_entity_limits", |config| {
-                // "All resources" comes first, and its cursor is the empty text.
-                let text = |resource: &Option<ResourceName>| {
-                    resource.as_ref().map_or(String::new(), ToString::to_string)
-                };
-                let mut found: BTreeSet<Option<ResourceName>> = BTreeSet::new();
-                for owner in config.owners.values() {
-                    found.extend(owner.all.iter().map(|_| None));
-                    found.extend(owner.resources.keys().cloned().map(Some));
-                }
-                let rest = found.into_iter().filter(|resource| {
-                    page.cursor().is_none_or(|cursor| text(resource) > cursor.0)
-                });
-                paged(rest, page, text)
-            })
+        self.reading("resources_with_entity_limits", |config| {
+            // "All resources" comes first, and its cursor is the empty text.
+            let text = |resource: &Option<ResourceName>| {
+                resource.as_ref().map_or(String::new(), ToString::to_string)
+            };
+            let mut found: BTreeSet<Option<ResourceName>> = BTreeSet::new();
+            for owner in config.owners.values() {
+                found.extend(owner.all.iter().map(|_| None));
+                found.extend(owner.resources.keys().cloned().map(Some));
+            }
+            found.retain(|resource| page.cursor().is_none_or(|cursor| text(resource) > cursor.0));
+            paged(found.into_iter(), page, text)
         })
     }
 }
@@ -230,18 +207,17 @@ impl MemoryStore {
     }
 
     /// A consistent read of an active namespace.
-    fn read<T>(
-        &self,
+    fn reading<'a, T: 'a>(
+        &'a self,
         operation: &'static str,
-        look: impl FnOnce(&Config) -> T,
-    ) -> Result<T, StoreError> {
-        let directory = self.shared.read_directory();
-        let tenant = directory.tenant(self.number);
-        if tenant.is_active() {
-            Ok(look(&tenant.config))
-        } else {
-            Err(StoreError::namespace_gone(operation))
-        }
+        look: impl FnOnce(&Config) -> T + Send + 'a,
+    ) -> StoreFuture<'a, T> {
+        lazily(move || {
+            let directory = self.shared.read_directory();
+            let tenant = directory.tenant(self.number);
+            let gone = || StoreError::namespace_gone(operation);
+            tenant.is_active().then(|| look(&tenant.config)).ok_or_else(gone)
+        })
     }
 
     /// A change of an active namespace and its audit event, as one step. Without an event nothing

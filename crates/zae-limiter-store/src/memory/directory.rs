@@ -1,5 +1,5 @@
-//! What administrators wrote: namespaces, entities, limits, flags, and the log of it all. One lock
-//! around it makes each write and its audit event one step.
+//! The writes of administrators: namespaces, entities, limits, flags and the audit log. One lock
+//! around them makes each write and its audit event one step.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -55,6 +55,12 @@ impl Directory {
         number
     }
 
+    /// The active namespace of that name, and its number.
+    pub(super) fn find(&self, name: &NamespaceName) -> Option<(u32, &Namespace)> {
+        let number = *self.active.get(name)?;
+        Some((number, self.tenant(number).namespace.as_ref()?))
+    }
+
     pub(super) fn tenant(&self, number: u32) -> &Tenant {
         &self.tenants[number as usize]
     }
@@ -99,12 +105,18 @@ pub(super) struct Config {
     pub(super) children: BTreeMap<EntityId, BTreeSet<EntityId>>,
 }
 
-/// What is stored for one entity.
+/// The configuration of one entity.
 #[derive(Default)]
 pub(super) struct OwnerConfig {
     /// For all resources.
     pub(super) all: Option<LevelConfig>,
     pub(super) resources: BTreeMap<ResourceName, LevelConfig>,
+}
+
+impl OwnerConfig {
+    fn is_empty(&self) -> bool {
+        self.all.is_none() && self.resources.is_empty()
+    }
 }
 
 impl Config {
@@ -141,18 +153,12 @@ impl Config {
             Level::Resource(resource) => put_or_remove(&mut self.resources, resource, stored),
             Level::Entity(entity) => self.owners.entry(entity.clone()).or_default().all = stored,
             Level::EntityResource(entity, resource) => {
-                put_or_remove(
-                    &mut self.owners.entry(entity.clone()).or_default().resources,
-                    resource,
-                    stored,
-                );
+                let owner = self.owners.entry(entity.clone()).or_default();
+                put_or_remove(&mut owner.resources, resource, stored);
             }
         }
         if let Some(entity) = level.entity_id()
-            && self
-                .owners
-                .get(entity)
-                .is_some_and(|owner| owner.all.is_none() && owner.resources.is_empty())
+            && self.owners.get(entity).is_some_and(OwnerConfig::is_empty)
         {
             self.owners.remove(entity);
         }
@@ -180,7 +186,7 @@ impl Config {
             as u64
     }
 
-    /// What is stored about an entity and a resource, strongest level first.
+    /// The configuration of an entity and a resource, strongest level first.
     pub(super) fn levels(
         &self,
         entity: &str,
@@ -210,13 +216,9 @@ fn put_or_remove(
     stored: Option<LevelConfig>,
 ) {
     match stored {
-        Some(stored) => {
-            map.insert(resource.clone(), stored);
-        }
-        None => {
-            map.remove(resource);
-        }
-    }
+        Some(stored) => map.insert(resource.clone(), stored),
+        None => map.remove(resource),
+    };
 }
 
 /// Audit events of one namespace, oldest first. Ids come from the caller, so two events may share

@@ -76,7 +76,8 @@ impl MemoryStore {
             let configs = config.remove_owner(id);
             Ok((configs, Some(audit::entity_deleted(change, id, &[("configs", configs)]))))
         })?;
-        // After the configuration: a bucket created in between already follows what is left of it.
+        // The buckets come after the configuration: a bucket created in between follows the
+        // configuration that is left.
         let mut buckets = 0;
         self.shared.each_shard(|shard| {
             let doomed =

@@ -41,17 +41,13 @@ impl MemoryStore {
         let before = page.cursor().map(audit_position).transpose()?;
         let directory = self.shared.read_directory();
         let events = &directory.tenant(self.number).audit.events;
-        let earlier = events
-            .iter()
-            .rev()
-            .filter(|(position, _)| before.is_none_or(|before| **position < before));
-        let asked =
-            earlier.filter(|(_, event)| subject.is_none_or(|subject| event.subject == *subject));
-        let page = paged(asked, page, |((id, number), _)| format!("{id}/{number}"));
-        Ok(Page {
-            items: page.items.into_iter().map(|(_, event)| event.clone()).collect(),
-            next: page.next,
-        })
+        let is_asked = |position: &(EventId, u64), event: &AuditEvent| {
+            before.is_none_or(|before| *position < before)
+                && subject.is_none_or(|subject| event.subject == *subject)
+        };
+        let asked = events.iter().rev().filter(|(position, event)| is_asked(position, event));
+        let Page { items, next } = paged(asked, page, |((id, number), _)| format!("{id}/{number}"));
+        Ok(Page { items: items.into_iter().map(|(_, event)| event.clone()).collect(), next })
     }
 
     fn usage_now(&self, query: &UsageQuery) -> Result<Page<UsageSnapshot>, StoreError> {
@@ -93,13 +89,8 @@ impl MemoryStore {
         for entry in shard.table.iter().filter(|entry| self.is_bucket_asked_for(entry, query)) {
             let open = entry.state.open_hour();
             if open.events > 0 || !open.used.is_empty() {
-                add(
-                    open.start,
-                    entry.entity_id(),
-                    &entry.scope.resource,
-                    &open.used,
-                    open.events.into(),
-                );
+                let resource = &entry.scope.resource;
+                add(open.start, entry.entity_id(), resource, &open.used, open.events.into());
             }
         }
     }

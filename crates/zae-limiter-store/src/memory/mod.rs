@@ -9,9 +9,8 @@
 //! 3. the interned **scopes** (`table.rs`), which save memory and decide nothing.
 //!
 //! A take from an existing bucket needs one shard lock and no other. A new bucket reads its flags
-//! from the directory while its shard is locked; whoever changes a flag first writes the directory
-//! and then visits every shard. So either the new bucket sees the flag, or the visit sees the
-//! bucket.
+//! from the directory while its shard is locked; a change of a flag first writes the directory and
+//! then visits every shard. So either the new bucket sees the flag, or the visit sees the bucket.
 
 mod bucket;
 mod config;

@@ -25,23 +25,17 @@ impl NamespaceStore for MemoryStore {
     fn namespaces<'a>(&'a self, page: &'a PageRequest) -> StoreFuture<'a, Page<Namespace>> {
         lazily(move || {
             let directory = self.shared.read_directory();
-            let active = directory
-                .active
-                .range::<str, _>(after(page))
-                .map(|(_, number)| directory.tenant(*number));
-            Ok(paged(active.filter_map(|tenant| tenant.namespace.clone()), page, |namespace| {
-                namespace.name.to_string()
-            }))
+            let active = directory.active.range::<str, _>(after(page));
+            let found =
+                active.filter_map(|(_, number)| directory.tenant(*number).namespace.clone());
+            Ok(paged(found, page, |namespace| namespace.name.to_string()))
         })
     }
 
     fn namespace<'a>(&'a self, name: &'a NamespaceName) -> StoreFuture<'a, Option<Namespace>> {
         lazily(move || {
             let directory = self.shared.read_directory();
-            Ok(directory
-                .active
-                .get(name)
-                .and_then(|number| directory.tenant(*number).namespace.clone()))
+            Ok(directory.find(name).map(|(_, namespace)| namespace.clone()))
         })
     }
 
@@ -64,15 +58,11 @@ impl NamespaceStore for MemoryStore {
     fn orphan_namespaces<'a>(&'a self, page: &'a PageRequest) -> StoreFuture<'a, Page<Namespace>> {
         lazily(move || {
             let directory = self.shared.read_directory();
-            let stored = directory
-                .ids
-                .range::<str, _>(after(page))
-                .filter_map(|(_, number)| directory.tenant(*number).namespace.clone());
-            Ok(paged(
-                stored.filter(|namespace| namespace.status != NamespaceStatus::Active),
-                page,
-                |namespace| namespace.id.to_string(),
-            ))
+            let known = directory.ids.range::<str, _>(after(page));
+            let orphans = known
+                .filter_map(|(_, number)| directory.tenant(*number).namespace.clone())
+                .filter(|namespace| namespace.status != NamespaceStatus::Active);
+            Ok(paged(orphans, page, |namespace| namespace.id.to_string()))
         })
     }
 
@@ -95,11 +85,8 @@ impl NamespaceStore for MemoryStore {
     fn scoped<'a>(&'a self, name: &'a NamespaceName) -> StoreFuture<'a, Arc<dyn Store>> {
         lazily(move || {
             let directory = self.shared.read_directory();
-            let number = directory.active.get(name).copied();
-            let found = number
-                .and_then(|number| Some((number, directory.tenant(number).namespace.as_ref()?)));
             let missing = || StoreError::namespace_not_registered("scoped", name);
-            let (number, namespace) = found.ok_or_else(missing)?;
+            let (number, namespace) = directory.find(name).ok_or_else(missing)?;
             let handle: Arc<dyn Store> = Arc::new(self.bound_to(number, namespace));
             Ok(handle)
         })
@@ -114,31 +101,17 @@ impl MemoryStore {
         change: &Change,
     ) -> Result<Namespace, StoreError> {
         let mut directory = self.shared.write_directory();
-        let active = directory
-            .active
-            .get(name)
-            .and_then(|number| directory.tenant(*number).namespace.clone());
-        if let Some(namespace) = active {
-            return Ok(namespace);
+        if let Some((_, namespace)) = directory.find(name) {
+            return Ok(namespace.clone());
         }
         if directory.ids.contains_key(id) {
             return Err(StoreError::namespace_id_used(id));
         }
-        let status = NamespaceStatus::Active;
-        let namespace = Namespace {
-            id: id.clone(),
-            name: name.clone(),
-            status,
-            created_at: change.at,
-            deleted_at: None,
-        };
+        let (id, name, status) = (id.clone(), name.clone(), NamespaceStatus::Active);
+        let namespace = Namespace { id, name, status, created_at: change.at, deleted_at: None };
         let number = directory.add(namespace.clone());
-        self.record(
-            directory.tenant_mut(number),
-            AuditAction::NamespaceRegistered,
-            &namespace,
-            change,
-        );
+        let tenant = directory.tenant_mut(number);
+        self.record(tenant, AuditAction::NamespaceRegistered, &namespace, change);
         Ok(namespace)
     }
 

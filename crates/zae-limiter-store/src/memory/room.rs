@@ -18,7 +18,7 @@ const EVICT_PROBES_MAX: usize = 1024;
 /// another thread to have removed a bucket of the same chain in between.
 pub(super) const ROOM_ATTEMPTS_MAX: usize = 4;
 
-/// Room reserved for buckets about to be created. What is not used is given back.
+/// Room reserved for buckets about to be created. Unused room is given back.
 pub(super) struct Room<'a> {
     shared: &'a Shared,
     slots: usize,
@@ -67,7 +67,7 @@ impl<'a> Room<'a> {
             }
             let index = (first + step) % SHARDS;
             self.shared.evict_from.store(index, Ordering::Relaxed);
-            // A slot freed here stays counted: it is ours, nobody can snatch it.
+            // A slot freed here stays counted for this caller: no other caller can take it.
             self.slots += self.shared.lock_shard(index).evict_full(
                 wanted - self.slots,
                 now,
@@ -137,8 +137,7 @@ fn no_room(buckets_max: usize, operation: &'static str) -> StoreError {
     StoreError::new(StoreErrorKind::Capacity, operation, message)
 }
 
-/// The bound is not the problem, the race is: nothing was applied, and a retry meets another
-/// moment.
+/// The race is the problem, not the bound: nothing was applied, and a retry may succeed.
 pub(super) fn too_contended(operation: &'static str) -> StoreError {
     StoreError::new(
         StoreErrorKind::Busy,

@@ -92,7 +92,7 @@ pub(super) struct UsageKey {
     pub(super) resource: ResourceName,
 }
 
-/// What was used, per limit, and in how many grants.
+/// The usage per limit, and the number of grants.
 #[derive(Clone, Default)]
 pub(super) struct UsageRow {
     pub(super) used: Vec<(LimitName, Milli)>,
@@ -165,8 +165,8 @@ impl Shard {
         self.table.insert_unique(key.hash, entry, |entry| entry.hash);
     }
 
-    /// Removes the buckets that `doomed` picks, keeping what their open hour counted. Returns how
-    /// many.
+    /// Removes the buckets that `doomed` picks, and keeps the counts of their open hours. Returns
+    /// how many.
     pub(super) fn remove_where(
         &mut self,
         mut doomed: impl FnMut(&Entry) -> bool,
