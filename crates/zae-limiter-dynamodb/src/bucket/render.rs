@@ -19,6 +19,7 @@ use crate::table::{
 };
 
 /// A write of one item.
+#[derive(Clone)]
 pub(crate) enum Request {
     Update(Update),
     Put(Put),
@@ -43,11 +44,7 @@ pub(crate) fn request(write: BucketWrite) -> Request {
             Request::Update(Update { key: write.key, actions, conditions })
         }
     };
-    debug_assert!(
-        breaches(writer, &request.clone().into()).is_empty(),
-        "{:?}",
-        breaches(writer, &request.clone().into())
-    );
+    debug_assert_eq!(breaches(writer, &request.clone().into()), [""; 0]);
     request
 }
 
@@ -56,15 +53,6 @@ impl BucketWrite {
     #[must_use]
     pub fn rendered(&self) -> Write {
         request(self.clone()).into()
-    }
-}
-
-impl Clone for Request {
-    fn clone(&self) -> Request {
-        match self {
-            Request::Update(update) => Request::Update(update.clone()),
-            Request::Put(put) => Request::Put(put.clone()),
-        }
     }
 }
 

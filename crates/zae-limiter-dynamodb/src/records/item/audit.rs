@@ -23,6 +23,7 @@ const TIMESTAMP: &str = "timestamp";
 const BUCKETS: &str = "buckets";
 const CONFIGS: &str = "configs";
 const RECORDS: &str = "records";
+const LIMITS: &str = "limits";
 
 /// The details of an event as stored.
 pub(crate) type Details = HashMap<String, AttributeValue>;
@@ -84,7 +85,7 @@ pub(crate) fn audit_event(item: &Item, subject: &AuditSubject) -> Result<AuditEv
     let word = text_of(item, ACTION).unwrap_or_default();
     let action = match word.parse() {
         // Limits are set, or a flag is: the Python product calls both by one name.
-        Ok(AuditAction::LimitsSet) if !stored.contains_key("limits") && is_about_flags(stored) => {
+        Ok(AuditAction::LimitsSet) if !stored.contains_key(LIMITS) && is_about_flags(stored) => {
             AuditAction::FlagsSet
         }
         Ok(action) => action,
@@ -162,7 +163,7 @@ fn kept<N: std::str::FromStr>(
 /// Details as pairs, in a fixed order: known ones first, then by name.
 fn told(details: &Details) -> Vec<(String, String)> {
     const FIRST: [&str; 6] =
-        ["namespace", "id", attr::NAME, attr::PARENT_ID, attr::CASCADE, "limits"];
+        ["namespace", "id", attr::NAME, attr::PARENT_ID, attr::CASCADE, LIMITS];
     let rank = |key: &str| FIRST.iter().position(|first| *first == key).unwrap_or(FIRST.len());
     let mut sorted: Vec<_> = details.iter().collect();
     sorted.sort_by_key(|(key, _)| (rank(key), *key));
@@ -171,31 +172,17 @@ fn told(details: &Details) -> Vec<(String, String)> {
         match (key.as_str(), value) {
             (attr::PARENT_ID, AttributeValue::Null(_)) => {}
             (attr::PARENT_ID, parent) => pairs.push(("parent".to_owned(), shown(parent))),
-            (attr::DISABLED, AttributeValue::Null(_)) => {
+            (attr::DISABLED | details::WAS, AttributeValue::Null(_)) => {
                 pairs.push((key.clone(), "inherited".to_owned()))
             }
-            (attr::METADATA, AttributeValue::M(metadata)) => {
+            (attr::METADATA | details::WAS_METADATA, AttributeValue::M(metadata)) => {
                 let sorted: BTreeMap<_, _> = metadata.iter().collect();
-                pairs.extend(
-                    sorted
-                        .into_iter()
-                        .map(|(key, value)| (format!("metadata.{key}"), shown(value))),
-                );
+                let named = |(name, value)| (format!("{key}.{name}"), shown(value));
+                pairs.extend(sorted.into_iter().map(named));
             }
-            ("limits", AttributeValue::L(limits)) => {
-                pairs.extend(limits.iter().map(|limit| ("limit".to_owned(), limit_text(limit))))
-            }
-            (details::WAS, AttributeValue::Null(_)) => {
-                pairs.push((key.clone(), "inherited".to_owned()))
-            }
-            (details::WAS, AttributeValue::L(limits)) => {
-                pairs.extend(limits.iter().map(|limit| (key.clone(), limit_text(limit))))
-            }
-            (details::WAS_METADATA, AttributeValue::M(metadata)) => {
-                let sorted: BTreeMap<_, _> = metadata.iter().collect();
-                pairs.extend(
-                    sorted.into_iter().map(|(name, value)| (format!("{key}.{name}"), shown(value))),
-                );
+            (LIMITS | details::WAS, AttributeValue::L(limits)) => {
+                let word = if key == LIMITS { "limit" } else { key };
+                pairs.extend(limits.iter().map(|limit| (word.to_owned(), limit_text(limit))))
             }
             (_, value) => pairs.push((key.clone(), shown(value))),
         }
@@ -222,7 +209,8 @@ fn limit_text(value: &AttributeValue) -> String {
 /// Builders of details.
 pub(crate) mod details {
     use super::{
-        AttributeValue, BTreeMap, BUCKETS, CONFIGS, Details, Limit, attr, nothing, number, text,
+        AttributeValue, BTreeMap, BUCKETS, CONFIGS, Details, LIMITS, Limit, attr, nothing, number,
+        text,
     };
     use crate::records::item::{metadata_value, optional_text, stored_version};
     use zae_limiter_core::{Entity, EntityId};
@@ -293,7 +281,7 @@ pub(crate) mod details {
     }
 
     pub(crate) fn limits(limits: &[Limit], on_unavailable: Option<OnUnavailable>) -> Details {
-        let mut details = of([("limits", list(limits))]);
+        let mut details = of([(LIMITS, list(limits))]);
         details.extend(
             on_unavailable.map(|policy| ("on_unavailable".to_owned(), text(policy.as_str()))),
         );

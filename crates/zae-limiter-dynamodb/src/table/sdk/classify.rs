@@ -167,8 +167,8 @@ fn by_code(code: Option<&str>, message: Option<&str>, status: u16) -> TableError
         | "RequestLimitExceeded"
         | "ThrottlingException"
         | "Throttling"
-        | "LimitExceededException" => TableError::NotApplied(told),
-        "TransactionConflictException"
+        | "LimitExceededException"
+        | "TransactionConflictException"
         | "ReplicatedWriteConflictException"
         | "ResourceInUseException" => TableError::NotApplied(told),
         // The same transaction is at work elsewhere: a request of ours that got no answer. It may

@@ -6,16 +6,12 @@
 //! is used. This runs in every take, so it formats nothing and allocates only what the SDK wants to
 //! own.
 
-mod check;
-
 use std::collections::HashMap;
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use smallvec::SmallVec;
 
 use crate::table::{Action, Attr, Comparison, Condition, Write};
-
-pub use check::check;
 
 /// The longest expression DynamoDB reads, in bytes.
 pub const EXPRESSION_BYTES_MAX: usize = 4096;
@@ -248,22 +244,12 @@ fn render_action(action: Action, aliases: &mut Aliases, out: &mut String) {
 }
 
 fn render_condition(conditions: Vec<Condition>, aliases: &mut Aliases) -> Option<String> {
-    match all(&conditions) {
+    let conditions = match truth_of(&conditions, Joint::And) {
         Some(true) => return None,
-        Some(false) => {
-            // No item is there and not there.
-            let mut out = String::with_capacity(64);
-            for (function, joint) in [("attribute_exists(", ""), ("attribute_not_exists(", " AND ")]
-            {
-                out.push_str(joint);
-                out.push_str(function);
-                aliases.name(&mut out, "PK".into());
-                out.push(')');
-            }
-            return Some(out);
-        }
-        None => {}
-    }
+        // No item is there and not there.
+        Some(false) => vec![Condition::Exists("PK".into()), Condition::Absent("PK".into())],
+        None => conditions,
+    };
     let mut out = String::with_capacity(32 * conditions.len());
     join(conditions, Joint::And, aliases, &mut out);
     Some(out)
@@ -361,31 +347,23 @@ fn truth(condition: &Condition) -> Option<bool> {
         | Condition::Absent(_)
         | Condition::Compare(..)
         | Condition::CompareNumber(..) => None,
-        Condition::All(members) => all(members),
-        Condition::Any(members) => {
-            let mut depends = false;
-            for member in members {
-                match truth(member) {
-                    Some(true) => return Some(true),
-                    Some(false) => {}
-                    None => depends = true,
-                }
-            }
-            (!depends).then_some(false)
-        }
+        Condition::All(members) => truth_of(members, Joint::And),
+        Condition::Any(members) => truth_of(members, Joint::Or),
     }
 }
 
-fn all(members: &[Condition]) -> Option<bool> {
-    let mut depends = false;
+/// The same for conditions that are joined: one that fails decides an AND, one that holds an OR.
+fn truth_of(members: &[Condition], joint: Joint) -> Option<bool> {
+    let decisive = joint == Joint::Or;
+    let mut is_open = false;
     for member in members {
         match truth(member) {
-            Some(false) => return Some(false),
-            Some(true) => {}
-            None => depends = true,
+            Some(truth) if truth == decisive => return Some(decisive),
+            Some(_) => {}
+            None => is_open = true,
         }
     }
-    (!depends).then_some(true)
+    (!is_open).then_some(!decisive)
 }
 
 fn alias(sigil: char, index: usize) -> String {
