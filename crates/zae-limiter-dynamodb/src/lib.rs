@@ -29,13 +29,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use zae_limiter_core::{NamespaceName, TimeMs};
-use zae_limiter_store::{Capabilities, DEFAULT_NAMESPACE, Store, StoreError, StoreFuture, Swept};
+use zae_limiter_store::{Capabilities, Store, StoreError, StoreFuture, Swept};
 
 pub use bucket::Counters;
 pub use options::{CascadeWrites, DynamoOptions};
 pub use table::sdk;
 
-use admin::version;
+use admin::version::default_namespace;
 use bucket::Caches;
 use records::keys;
 use table::{Table, clock};
@@ -83,7 +83,7 @@ impl Shared {
     async fn ask_the_time(&self) -> Result<Option<clock::TableTime>, StoreError> {
         for asked in 0..constants::CLOCK_ASKED_MAX {
             match self.table.time() {
-                clock::TableTime::Doubtful(_) => Box::pin(version::ping(self)).await?,
+                clock::TableTime::Doubtful(_) => Box::pin(self.ping()).await?,
                 time @ (clock::TableTime::Local | clock::TableTime::Within(_)) => {
                     return Ok((asked == 0).then_some(time));
                 }
@@ -105,7 +105,7 @@ impl DynamoStore {
         namespace: &NamespaceName,
     ) -> Result<DynamoStore, StoreError> {
         let shared = Arc::new(Shared::new(table, options));
-        let id = version::check_and_find(&shared, namespace).await?;
+        let id = shared.check_and_find(namespace).await?;
         Ok(DynamoStore { shared, name: namespace.clone(), id })
     }
 
@@ -118,10 +118,9 @@ impl DynamoStore {
         options: DynamoOptions,
     ) -> Result<DynamoStore, StoreError> {
         let shared = Arc::new(Shared::new(table, options));
-        let name = DEFAULT_NAMESPACE.parse().expect("the word is a valid namespace name");
-        let id = version::check_and_look_for(&shared, &name)
-            .await?
-            .unwrap_or_else(|| Arc::from(keys::NO_NAMESPACE));
+        let name = default_namespace();
+        let found = shared.check_and_look_for(&name).await?;
+        let id = found.unwrap_or_else(|| Arc::from(keys::NO_NAMESPACE));
         Ok(DynamoStore { shared, name, id })
     }
 
@@ -156,7 +155,7 @@ impl Store for DynamoStore {
     }
 
     fn ping(&self) -> StoreFuture<'_, ()> {
-        Box::pin(async move { version::ping(&self.shared).await })
+        Box::pin(self.shared.ping())
     }
 
     /// DynamoDB forgets expired items by itself, within two days of their `ttl`. Nothing is left to

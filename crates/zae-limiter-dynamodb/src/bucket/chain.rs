@@ -198,7 +198,7 @@ impl DynamoStore {
     }
 
     async fn look_at(&self, keys: &[Key], moment: Moment) -> Result<Vec<Arc<Seen>>, StoreError> {
-        let items = self.shared.read_all("consume", keys, true).await?;
+        let items = self.shared.read_all("consume", keys).await?;
         keys.iter().zip(items).map(|(key, item)| self.note(key, item.as_ref(), moment)).collect()
     }
 

@@ -147,7 +147,7 @@ impl DynamoStore {
             Ok((name.to_owned(), key_of(item).filter(|_| name.ends_with("#0"))))
         };
         let found = self.shared.list(operation, &listing, page, named).await?;
-        let items = self.shared.read_all(operation, &found.items, true).await?;
+        let items = self.shared.read_all(operation, &found.items).await?;
         let mut views = Vec::with_capacity(items.len());
         for (key, item) in found.items.iter().zip(&items) {
             let view = item

@@ -79,8 +79,8 @@ impl DynamoStore {
 
     /// Reads a bucket as it is.
     pub(crate) async fn look(&self, key: &Key, moment: Moment) -> Result<Arc<Seen>, StoreError> {
-        let found = self.shared.read_all("consume", std::slice::from_ref(key), true).await?;
-        self.note(key, found.into_iter().next().flatten().as_ref(), moment)
+        let [found] = self.shared.read("consume", std::array::from_ref(key)).await?;
+        self.note(key, found.as_ref(), moment)
     }
 
     /// A nonce that is used by one operation only.

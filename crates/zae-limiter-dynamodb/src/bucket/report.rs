@@ -168,7 +168,7 @@ impl DynamoStore {
             .iter()
             .map(|member| keys::bucket(&self.id, member.entity, member.resource, 0))
             .collect();
-        let items = self.shared.read_all("peek", &keys, true).await?;
+        let items = self.shared.read_all("peek", &keys).await?;
         let now = self.now(moment);
         let mut states = Vec::with_capacity(items.len());
         for (index, ((member, key), item)) in

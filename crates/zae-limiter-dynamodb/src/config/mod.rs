@@ -119,9 +119,8 @@ fn decisive_flag(levels: [Option<&Item>; 3]) -> Result<Option<(bool, usize)>, St
 impl DynamoStore {
     /// Fails unless the namespace of this handle is active.
     pub(crate) async fn check_namespace(&self, operation: &'static str) -> Result<(), StoreError> {
-        let found =
-            self.shared.read_all(operation, &[keys::namespace_by_id(&self.id)], true).await?;
-        check_active(operation, found.into_iter().next().flatten().as_ref())
+        let [record] = self.shared.read(operation, &[keys::namespace_by_id(&self.id)]).await?;
+        check_active(operation, record.as_ref())
     }
 
     /// One item beside the record of the namespace, which must be active.
@@ -130,10 +129,9 @@ impl DynamoStore {
         operation: &'static str,
         key: Key,
     ) -> Result<Option<Item>, StoreError> {
-        let mut found =
-            self.shared.read_all(operation, &[keys::namespace_by_id(&self.id), key], true).await?;
-        let item = found.pop().flatten();
-        check_active(operation, found.pop().flatten().as_ref())?;
+        let keys = [keys::namespace_by_id(&self.id), key];
+        let [record, item] = self.shared.read(operation, &keys).await?;
+        check_active(operation, record.as_ref())?;
         Ok(item)
     }
 }
@@ -144,7 +142,7 @@ impl ConfigStore for DynamoStore {
         entity: &'a NewEntity,
         change: &'a Change,
     ) -> StoreFuture<'a, Entity> {
-        Box::pin(entity::create(self, entity, change))
+        Box::pin(self.make_entity(entity, change))
     }
 
     fn entity<'a>(&'a self, id: &'a EntityId) -> StoreFuture<'a, Option<Entity>> {
@@ -161,7 +159,7 @@ impl ConfigStore for DynamoStore {
         update: &'a EntityUpdate,
         change: &'a Change,
     ) -> StoreFuture<'a, Entity> {
-        Box::pin(entity::update(self, (id, expected_version), update, change))
+        Box::pin(self.change_entity((id, expected_version), update, change))
     }
 
     fn delete_entity<'a>(
@@ -169,7 +167,7 @@ impl ConfigStore for DynamoStore {
         id: &'a EntityId,
         change: &'a Change,
     ) -> StoreFuture<'a, DeletedEntity> {
-        Box::pin(entity::delete(self, id, change))
+        Box::pin(self.remove_entity(id, change))
     }
 
     fn children<'a>(
@@ -177,11 +175,11 @@ impl ConfigStore for DynamoStore {
         parent: &'a EntityId,
         page: &'a PageRequest,
     ) -> StoreFuture<'a, Page<Entity>> {
-        Box::pin(entity::children(self, parent, page))
+        Box::pin(self.list_children(parent, page))
     }
 
     fn entities<'a>(&'a self, page: &'a PageRequest) -> StoreFuture<'a, Page<Entity>> {
-        Box::pin(entity::list(self, page))
+        Box::pin(self.list_entities(page))
     }
 
     fn set_limits<'a>(

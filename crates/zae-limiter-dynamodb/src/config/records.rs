@@ -209,7 +209,7 @@ impl Shared {
         // untrusted.
         let (tick, read_at) = (self.caches.tick(self.wall()), self.options.clock.monotonic());
         let epochs: Vec<(u64, u64)> = keys.iter().map(|key| memory.epochs(key)).collect();
-        let items = self.read_all(operation, &keys, true).await?;
+        let items = self.read_all(operation, &keys).await?;
         for ((((place, guard), key), epochs), item) in
             places.into_iter().zip(keys).zip(epochs).zip(items)
         {

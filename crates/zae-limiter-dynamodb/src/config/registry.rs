@@ -181,7 +181,7 @@ pub(crate) async fn count_out(
 ) -> Result<(u64, Vec<Write>), StoreError> {
     let registry_key = keys::entity_config_resources(&store.id);
     let wanted: Vec<Key> = configs.iter().cloned().chain([registry_key.clone()]).collect();
-    let mut found = store.shared.read_all(operation, &wanted, true).await?;
+    let mut found = store.shared.read_all(operation, &wanted).await?;
     let registry = found.pop().flatten();
     let (mut writes, mut actions, mut conditions) =
         (Vec::with_capacity(configs.len() + 1), Vec::new(), Vec::new());

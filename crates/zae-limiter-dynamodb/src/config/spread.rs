@@ -13,7 +13,6 @@ use crate::bucket::take::Taken;
 use crate::constants::{ADMIN_ATTEMPTS_MAX, SPREAD_MAX};
 use crate::records::item::key_of;
 use crate::records::keys;
-use crate::table::page::Walk;
 
 /// Nothing is wrong when this fails: the limits are stored, and bind every taker of ours. So it
 /// warns, and that is all.
@@ -41,7 +40,7 @@ async fn reach_buckets(
     moment: Moment,
 ) -> Result<(), StoreError> {
     const OPERATION: &str = "set_limits";
-    let mut walk = Walk::new(&store.shared, OPERATION, covered_by(store, level).after(None));
+    let mut walk = store.shared.walk(OPERATION, covered_by(store, level).after(None));
     while let Some(items) = walk.next().await? {
         // Names that only others accept, and shards, are theirs to keep.
         let named = |(entity, resource, shard): (&str, &str, u32)| {

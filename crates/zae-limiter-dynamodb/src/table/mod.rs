@@ -18,6 +18,7 @@ use zae_limiter_store::BoxFuture;
 
 use crate::bucket::render::{self, Request};
 use crate::bucket::write::BucketWrite;
+use crate::records::attr;
 use crate::table::clock::TableTime;
 
 /// The attributes of one item.
@@ -157,6 +158,11 @@ pub enum Write {
 }
 
 impl Write {
+    /// A leg that makes an item, if it is not there.
+    pub(crate) fn create(item: Item) -> Write {
+        Write::Put(Put { item, conditions: vec![absent()] })
+    }
+
     /// The same without words of the domain: the write of a bucket as an update or a put.
     #[must_use]
     pub fn rendered(&self) -> Cow<'_, Write> {
@@ -209,6 +215,15 @@ pub struct Query {
     pub ascending: bool,
     /// Reads what was written before, on the table itself only.
     pub consistent: bool,
+}
+
+impl Query {
+    /// A query for a part of the table or of an index, from its beginning: ascending, and consistent
+    /// where that can be had.
+    pub(crate) fn of(index: Option<Index>, partition: String, sort: Sort) -> Query {
+        let consistent = index.is_none();
+        Query { index, partition, sort, start: None, limit: None, ascending: true, consistent }
+    }
 }
 
 /// What a page of a query found.
@@ -332,6 +347,16 @@ pub fn number(value: i64) -> AttributeValue {
 #[must_use]
 pub fn text(value: impl Into<String>) -> AttributeValue {
     AttributeValue::S(value.into())
+}
+
+/// The item is there.
+pub(crate) fn exists() -> Condition {
+    Condition::Exists(attr::PK.into())
+}
+
+/// The item is not there.
+pub(crate) fn absent() -> Condition {
+    Condition::Absent(attr::PK.into())
 }
 
 /// `attr op value`.

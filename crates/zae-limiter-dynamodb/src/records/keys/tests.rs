@@ -1,6 +1,7 @@
 //! Every key has one reading, and no two records share one.
 
 use proptest::prelude::*;
+use zae_limiter_core::AuditSubject;
 use zae_limiter_core::TimeMs;
 use zae_limiter_core::UsageWindow;
 
