@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use zae_limiter_core::{CounterFull, LimitParams, TimeMs};
 use zae_limiter_store::StoreError;
 
-use crate::bucket::debit::{View, cold_bound, seconds};
+use crate::bucket::debit::{View, ceiling, cold_bound, seconds};
 use crate::bucket::image::Image;
 use crate::bucket::refill::{Amount, Refill, Unknown, spends};
 use crate::bucket::write::{
@@ -50,7 +50,7 @@ impl Charge<'_> {
             View::Unknown => return Ok(Step::Charge(self.fast(None, now))),
             // Forgotten full, or deleted: what was used was used.
             View::Absent => return Ok(Step::Recreate),
-            View::Known { image, .. } => image,
+            View::Known(known) => known.image,
         };
         if let Some(amount) = self.amounts.iter().find(|amount| !holds(image, amount)) {
             return Err(CounterFull { limit: amount.limit.name().clone() }.into());
@@ -102,6 +102,7 @@ impl Charge<'_> {
                 amount: amount.milli,
                 // A charge may lead into debt.
                 at_least: None,
+                // Without grace: a charge can wait for its refill.
                 at_most: Some(Ceiling { since: ceiling(effective, since, now), or: None }),
                 floor_if_expiring: Some(debt_floor(effective, amount.milli)),
             };
@@ -155,12 +156,6 @@ fn holds(image: &Image, amount: &Amount<'_>) -> bool {
     image
         .limit(amount.limit.name())
         .is_none_or(|found| found.balance.checked_sub(amount.milli).is_some())
-}
-
-/// The largest balance that has not overflowed since `since`. Without grace: a charge can wait for
-/// its refill.
-fn ceiling(effective: LimitParams, since: TimeMs, now: TimeMs) -> i64 {
-    effective.capacity_milli.saturating_sub(effective.accrual_at_most(now.since(since)))
 }
 
 /// The smallest balance from which `amount` may be charged without a later expiry.

@@ -36,7 +36,7 @@ impl Credit<'_> {
         let (image, is_recent) = match view {
             View::Absent => return Step::Drop,
             View::Unknown => (None, false),
-            View::Known { image, is_recent, .. } => (Some(image), is_recent),
+            View::Known(known) => (Some(known.image), known.is_recent),
         };
         let line = |amount: &Amount<'_>| {
             let name = amount.limit.name();
@@ -91,6 +91,7 @@ mod tests {
     use zae_limiter_core::{Limit, TimeMs};
 
     use super::*;
+    use crate::bucket::debit::Known;
     use crate::bucket::image::Image;
     use crate::table::{Item, number};
 
@@ -118,13 +119,15 @@ mod tests {
             amounts: &[Amount { limit: &limit, milli: 7_000 }],
             units_milli: 1_000,
         };
-        let view = |is_recent| View::Known {
-            image: &image,
-            is_recent,
-            may_sync: false,
-            is_crowded: false,
-            is_outdated: false,
-            judged_at: TimeMs(0),
+        let view = |is_recent| {
+            View::Known(Known {
+                image: &image,
+                is_recent,
+                may_sync: false,
+                is_crowded: false,
+                is_outdated: false,
+                judged_at: TimeMs(0),
+            })
         };
         let plan = |is_recent| credit.plan(view(is_recent));
         assert!(matches!(plan(false), Step::Credit(_)), "the condition decides");

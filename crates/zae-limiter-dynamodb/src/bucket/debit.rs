@@ -27,19 +27,23 @@ pub(crate) enum View<'a> {
     /// It is not there.
     Absent,
     /// It was like this.
-    Known {
-        image: &'a Image,
-        /// Recent enough to refuse on.
-        is_recent: bool,
-        /// The caller's limits are proven to be as new as the bucket's parameters.
-        may_sync: bool,
-        /// Others write the bucket all the time.
-        is_crowded: bool,
-        /// They have probably done so since.
-        is_outdated: bool,
-        /// The instant a shortage is judged by; not before the operation began.
-        judged_at: TimeMs,
-    },
+    Known(Known<'a>),
+}
+
+/// A bucket as it was seen.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Known<'a> {
+    pub(crate) image: &'a Image,
+    /// Recent enough to refuse on.
+    pub(crate) is_recent: bool,
+    /// The caller's limits are proven to be as new as the bucket's parameters.
+    pub(crate) may_sync: bool,
+    /// Others write the bucket all the time.
+    pub(crate) is_crowded: bool,
+    /// They have probably done so since.
+    pub(crate) is_outdated: bool,
+    /// The instant a shortage is judged by; not before the operation began.
+    pub(crate) judged_at: TimeMs,
 }
 
 /// What to do next.
@@ -99,7 +103,7 @@ impl<'a> Debit<'a> {
 
     /// The next write, chosen from what is known, without another read.
     pub(crate) fn plan(&self, view: View<'_>, now: TimeMs) -> Result<Step, StoreError> {
-        let (image, is_recent, may_sync, is_crowded, is_outdated, judged_at) = match view {
+        let Known { image, is_recent, may_sync, is_crowded, is_outdated, judged_at } = match view {
             View::Unknown => return Ok(Step::Take(self.fast(None, false, now))),
             View::Absent if self.is_spared => return Ok(Step::Nothing),
             View::Absent => {
@@ -107,9 +111,7 @@ impl<'a> Debit<'a> {
                     self.asked().all(|(limit, amount)| amount <= limit.params().capacity_milli);
                 return Ok(if fits { Step::Create } else { Step::Refuse });
             }
-            View::Known { image, is_recent, may_sync, is_crowded, is_outdated, judged_at } => {
-                (image, is_recent, may_sync, is_crowded, is_outdated, judged_at)
-            }
+            View::Known(known) => known,
         };
         image.check_supported(&self.key.pk)?;
         if image.disabled {
@@ -282,7 +284,7 @@ impl<'a> Debit<'a> {
         let is_alive = image.expires_s.is_none_or(|second| second > seconds(now));
         let fits = |(limit, amount): (&Limit, i64)| {
             image.limit(limit.name()).is_some_and(|found| {
-                let ceiling = self.ceiling(found.effective, image.refilled_at, now);
+                let ceiling = ceiling(found.effective, image.refilled_at, self.graced(now));
                 found.balance >= amount && (amount == 0 || found.balance <= ceiling)
             })
         };
@@ -301,10 +303,9 @@ impl<'a> Debit<'a> {
         is_old && self.asked().all(is_high)
     }
 
-    /// The largest balance that has not overflowed since `since`.
-    fn ceiling(&self, effective: LimitParams, since: TimeMs, now: TimeMs) -> i64 {
-        let passed = now.0.saturating_sub(self.grace_ms).saturating_sub(since.0);
-        effective.capacity_milli.saturating_sub(effective.accrual_at_most(passed))
+    /// The instant at which FAST looks at the ceiling.
+    fn graced(&self, now: TimeMs) -> TimeMs {
+        now.plus_ms(self.grace_ms.saturating_neg())
     }
 
     /// FAST: takes if the balance suffices and nothing has overflowed since a lower bound of the
@@ -319,12 +320,12 @@ impl<'a> Debit<'a> {
             || cold_bound(self.asked().map(|(limit, _)| limit.params()), now),
             |image| image.refilled_at,
         );
-        let later = TimeMs(now.0.saturating_sub(self.grace_ms));
+        let later = self.graced(now);
         let or = Some(later).filter(|later| is_outdated && *later > since);
         let line = |(limit, amount): (&Limit, i64)| {
             let stored = limit.params();
             let effective = image.map_or(stored, |image| image.effective(stored));
-            let ceiling = |since| self.ceiling(effective, since, now);
+            let ceiling = |since| ceiling(effective, since, later);
             let at_most =
                 (amount > 0).then(|| Ceiling { since: ceiling(since), or: or.map(ceiling) });
             let form = LineForm::Fast {
@@ -358,6 +359,11 @@ impl<'a> Debit<'a> {
         };
         BucketWrite::change(self.key.clone(), Purpose::Take, change)
     }
+}
+
+/// The largest balance that has not overflowed between two instants.
+pub(crate) fn ceiling(effective: LimitParams, since: TimeMs, now: TimeMs) -> i64 {
+    effective.capacity_milli.saturating_sub(effective.accrual_at_most(now.since(since)))
 }
 
 /// The second an instant lies in.

@@ -15,7 +15,7 @@ use zae_limiter_store::StoreError;
 
 use crate::DynamoStore;
 use crate::bucket::cache::Seen;
-use crate::bucket::debit::View;
+use crate::bucket::debit::{Known, View};
 use crate::bucket::image::Image;
 use crate::bucket::operation::{Moment, count};
 use crate::bucket::write::{BucketWrite, Nonce, Purpose};
@@ -135,14 +135,14 @@ impl<'a> Exchange<'a> {
     pub(crate) fn settling_view(&self) -> View<'_> {
         match self.seen.as_deref().map(|look| &look.image) {
             None => View::Unknown,
-            Some(Some(image)) => View::Known {
+            Some(Some(image)) => View::Known(Known {
                 image,
                 is_recent: self.is_fresh,
                 may_sync: false,
                 is_crowded: false,
                 is_outdated: false,
                 judged_at: self.now(),
-            },
+            }),
             Some(None) if self.is_fresh => View::Absent,
             Some(None) => View::Unknown,
         }

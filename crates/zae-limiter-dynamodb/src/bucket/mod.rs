@@ -109,11 +109,7 @@ impl BucketStore for DynamoStore {
         page: &'a PageRequest,
     ) -> BoxFuture<'a, Result<Page<BucketView>, StoreError>> {
         let partition = keys::index::entity(&self.id, entity);
-        Box::pin(self.list_buckets(
-            "buckets",
-            Listing { index: Some(Index::Gsi3), partition, prefix: keys::index::BUCKET.to_owned() },
-            page,
-        ))
+        Box::pin(self.list_buckets("buckets", (Index::Gsi3, attr::GSI3SK), partition, page))
     }
 
     fn resource_buckets<'a>(
@@ -122,11 +118,8 @@ impl BucketStore for DynamoStore {
         page: &'a PageRequest,
     ) -> BoxFuture<'a, Result<Page<BucketView>, StoreError>> {
         let partition = keys::index::resource(&self.id, resource);
-        Box::pin(self.list_buckets(
-            "resource_buckets",
-            Listing { index: Some(Index::Gsi2), partition, prefix: keys::index::BUCKET.to_owned() },
-            page,
-        ))
+        let index = (Index::Gsi2, attr::GSI2SK);
+        Box::pin(self.list_buckets("resource_buckets", index, partition, page))
     }
 }
 
@@ -136,10 +129,12 @@ impl DynamoStore {
     async fn list_buckets(
         &self,
         operation: &'static str,
-        listing: Listing,
+        (index, sort_key): (Index, &str),
+        partition: String,
         page: &PageRequest,
     ) -> Result<Page<BucketView>, StoreError> {
-        let sort_key = if listing.index == Some(Index::Gsi2) { attr::GSI2SK } else { attr::GSI3SK };
+        let prefix = keys::index::BUCKET.to_owned();
+        let listing = Listing { index: Some(index), partition, prefix };
         let named = |item: &Item| {
             let name = text_of(item, sort_key)
                 .and_then(|sort| sort.strip_prefix(keys::index::BUCKET))

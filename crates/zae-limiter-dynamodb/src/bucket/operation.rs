@@ -13,6 +13,7 @@ use crate::bucket::cache::Seen;
 use crate::bucket::image::Image;
 use crate::bucket::refill::Amount;
 use crate::bucket::write::Nonce;
+use crate::table::clock::whole_ms;
 use crate::table::{Item, Key};
 
 /// The time of one operation: the caller's `now`, and what has passed since.
@@ -32,8 +33,7 @@ impl DynamoStore {
     /// would let more pass.
     pub(crate) fn now(&self, moment: Moment) -> TimeMs {
         let passed = self.shared.options.clock.monotonic().saturating_sub(moment.started);
-        self.shared
-            .corrected(moment.now.plus_ms(i64::try_from(passed.as_millis()).unwrap_or(i64::MAX)))
+        self.shared.corrected(moment.now.plus_ms(whole_ms(passed)))
     }
 
     /// What is remembered of a bucket.

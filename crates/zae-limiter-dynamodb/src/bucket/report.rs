@@ -1,6 +1,8 @@
 //! What a caller is told of the buckets: balances and waits of a grant and of a refusal, a refusal
 //! from memory, and a look that takes nothing.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 use zae_limiter_core::{
     BucketState, LimitReport, LimitSource, Milli, Reports, TimeMs, Wait, WaitMs, assess,
@@ -125,29 +127,19 @@ impl DynamoStore {
             _ => None,
         };
         let now = taken.iter().filter_map(refusal).min().unwrap_or_else(|| self.now(moment));
-        let states: Vec<BucketState> = members
-            .iter()
-            .enumerate()
-            .map(|(index, member)| match taken.get(index) {
-                Some(Some(Ok(Taken::Granted(look)))) => state_of(
-                    member,
-                    look.image.as_ref().map(|image| untaken(image, member)).as_ref(),
-                    now,
-                ),
-                Some(Some(Ok(Taken::Refused(refusal)))) => {
-                    state_of(member, refusal.look.image.as_ref(), now)
+        let state = |(index, member): (usize, &MemberTake<'_>)| {
+            let look = match taken.get(index) {
+                Some(Some(Ok(Taken::Granted(look)))) => {
+                    let before = look.image.as_ref().map(|image| untaken(image, member));
+                    return state_of(member, before.as_ref(), now);
                 }
-                Some(Some(Ok(Taken::Spared(look)))) => state_of(member, look.image.as_ref(), now),
-                _ => {
-                    let key = keys::bucket(&self.id, member.entity, member.resource, 0);
-                    state_of(
-                        member,
-                        self.recall(&key).as_deref().and_then(|look: &Seen| look.image.as_ref()),
-                        now,
-                    )
-                }
-            })
-            .collect();
+                Some(Some(Ok(Taken::Refused(refusal)))) => Some(Arc::clone(&refusal.look)),
+                Some(Some(Ok(Taken::Spared(look)))) => Some(Arc::clone(look)),
+                _ => self.recall(&keys::bucket(&self.id, member.entity, member.resource, 0)),
+            };
+            state_of(member, look.as_deref().and_then(|look| look.image.as_ref()), now)
+        };
+        let states: Vec<BucketState> = members.iter().enumerate().map(state).collect();
         let mut reports = assess(states.iter().zip(members.iter().map(|member| member.takes)), now);
         for (index, (member, taken)) in (0u8..).zip(members.iter().zip(taken)) {
             if let Some(Ok(Taken::Refused(refusal))) = taken {

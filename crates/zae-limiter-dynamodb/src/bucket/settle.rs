@@ -14,7 +14,7 @@ use crate::bucket::operation::{Moment, count};
 use crate::bucket::refill::Amount;
 use crate::bucket::write::Purpose;
 use crate::bucket::writers::Writer;
-use crate::config::{self, Trust};
+use crate::config::Trust;
 use crate::constants::REFILL_ATTEMPTS_MAX;
 use crate::records::keys;
 use crate::table::error::failed;
@@ -128,14 +128,7 @@ impl DynamoStore {
                         // As it is configured now: a charge must not switch on what an
                         // administrator has switched off.
                         let key = MemberKey { entity: delta.entity, resource: delta.resource };
-                        let found = config::members(
-                            &self.shared,
-                            &self.id,
-                            &[key],
-                            Trust::NOTHING,
-                            "adjust",
-                        )
-                        .await?;
+                        let found = self.members(&[key], Trust::NOTHING, "adjust").await?;
                         let (stamp, found) = (found.stamp, &found.members[0]);
                         // The limits of somebody who is being deleted are going.
                         let stays = !found.owner.as_ref().is_some_and(|owner| owner.is_leaving);

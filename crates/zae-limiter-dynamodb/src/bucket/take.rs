@@ -10,7 +10,7 @@ use crate::DynamoStore;
 use crate::admin::entity::Owner;
 use crate::bucket::cache::{Quiet, Seen, writes_between};
 use crate::bucket::create::{MayCreate, New};
-use crate::bucket::debit::{Debit, Step, View};
+use crate::bucket::debit::{Debit, Known, Step, View};
 use crate::bucket::exchange::{Exchange, Heard};
 use crate::bucket::image::Image;
 use crate::bucket::operation::{Moment, amounts_of, count};
@@ -161,7 +161,7 @@ impl DynamoStore {
         trust: Trust,
     ) -> Result<config::Member, StoreError> {
         let key = MemberKey { entity: member.entity, resource: member.resource };
-        config::member(&self.shared, &self.id, key, trust).await
+        Ok(self.members(&[key], trust, "resolve").await?.members.remove(0))
     }
 
     pub(crate) fn short_wait(&self) -> Wait {
@@ -289,14 +289,14 @@ impl<'a> OneTake<'a> {
             && look.is_crowded
             && now.since(look.at) > OUTDATED_MS
             && self.store.shared.options.fast_grace_ms > 0;
-        View::Known {
+        View::Known(Known {
             image,
             is_recent: is_recent && (image.disabled || may_refuse),
             may_sync: self.is_proven || knows_more(self.asked.member, look, image),
             is_crowded: look.is_crowded,
             is_outdated,
             judged_at: self.judged_at,
-        }
+        })
     }
 
     async fn send(&mut self, write: BucketWrite) -> Result<Next, StoreError> {

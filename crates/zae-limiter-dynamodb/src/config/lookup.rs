@@ -10,7 +10,7 @@ use zae_limiter_store::{Ancestor, MemberKey, OnUnavailable, Resolution, StoreErr
 
 use super::records::{Record, Wanted};
 use super::{Member, resolve_member};
-use crate::Shared;
+use crate::DynamoStore;
 use crate::admin::change::check_active;
 use crate::admin::entity::Owner;
 use crate::constants::{CREATE_TRUST, DISABLED_TRUST, NAMESPACE_TRUST};
@@ -54,30 +54,20 @@ impl Members {
     }
 }
 
-/// Everything stored about these members: one consistent `BatchGetItem` for what is not remembered
-/// well enough. Their owners are remembered for the buckets they may get.
-pub(crate) async fn members(
-    shared: &Shared,
-    namespace: &Arc<str>,
-    keys: &[MemberKey<'_>],
-    trust: Trust,
-    operation: &'static str,
-) -> Result<Members, StoreError> {
-    let mut lookup = Lookup::new(shared, namespace, trust, operation);
-    keys.iter().for_each(|key| lookup.want_member(key));
-    lookup.read().await?;
-    lookup.answer(keys)
-}
-
-/// The same for one member.
-pub(crate) async fn member(
-    shared: &Shared,
-    namespace: &Arc<str>,
-    key: MemberKey<'_>,
-    trust: Trust,
-) -> Result<Member, StoreError> {
-    let mut found = members(shared, namespace, &[key], trust, "resolve").await?;
-    Ok(found.members.remove(0))
+impl DynamoStore {
+    /// Everything stored about these members: one consistent `BatchGetItem` for what is not
+    /// remembered well enough. Their owners are remembered for the buckets they may get.
+    pub(crate) async fn members(
+        &self,
+        keys: &[MemberKey<'_>],
+        trust: Trust,
+        operation: &'static str,
+    ) -> Result<Members, StoreError> {
+        let mut lookup = Lookup::new(self, trust, operation);
+        keys.iter().for_each(|key| lookup.want_member(key));
+        lookup.read().await?;
+        lookup.answer(keys)
+    }
 }
 
 /// Everything about these members and about the ancestors their takes go on to. One round trip when
@@ -85,13 +75,12 @@ pub(crate) async fn member(
 /// ancestors. Only a chain that was changed by another product, or made by one, takes one more trip
 /// per level that nothing has named.
 pub(super) async fn chains(
-    shared: &Shared,
-    namespace: &Arc<str>,
+    store: &DynamoStore,
     keys: &[MemberKey<'_>],
     age_max: Duration,
 ) -> Result<Resolution, StoreError> {
     let trust = Trust { namespace: age_max, rest: age_max };
-    let mut lookup = Lookup::new(shared, namespace, trust, "resolve");
+    let mut lookup = Lookup::new(store, trust, "resolve");
     for key in keys {
         lookup.want_member(key);
         lookup
@@ -125,7 +114,7 @@ pub(super) async fn chains(
             else {
                 break;
             };
-            if !lookup.found.contains_key(&keys::entity(namespace, &entity)) {
+            if !lookup.found.contains_key(&keys::entity(&store.id, &entity)) {
                 // Longer than a chain may be: whoever needs the rest reads it, and says so.
                 break;
             }
@@ -145,8 +134,7 @@ pub(super) async fn chains(
 
 /// Records of one lookup, none read twice.
 struct Lookup<'a> {
-    shared: &'a Shared,
-    namespace: &'a Arc<str>,
+    store: &'a DynamoStore,
     trust: Trust,
     operation: &'static str,
     began: Duration,
@@ -155,24 +143,12 @@ struct Lookup<'a> {
 }
 
 impl<'a> Lookup<'a> {
-    fn new(
-        shared: &'a Shared,
-        namespace: &'a Arc<str>,
-        trust: Trust,
-        operation: &'static str,
-    ) -> Lookup<'a> {
-        let began = shared.options.clock.monotonic();
-        let mut lookup = Lookup {
-            shared,
-            namespace,
-            trust,
-            operation,
-            began,
-            wanted: Vec::new(),
-            found: HashMap::new(),
-        };
-        lookup.want(keys::namespace_by_id(namespace), trust.namespace);
-        lookup.want(keys::system_config(namespace), trust.rest);
+    fn new(store: &'a DynamoStore, trust: Trust, operation: &'static str) -> Lookup<'a> {
+        let began = store.shared.options.clock.monotonic();
+        let (wanted, found) = (Vec::new(), HashMap::new());
+        let mut lookup = Lookup { store, trust, operation, began, wanted, found };
+        lookup.want(keys::namespace_by_id(&store.id), trust.namespace);
+        lookup.want(keys::system_config(&store.id), trust.rest);
         lookup
     }
 
@@ -183,7 +159,7 @@ impl<'a> Lookup<'a> {
     }
 
     fn want_member(&mut self, key: &MemberKey<'_>) {
-        let Places { entity, levels } = Places::of(self.namespace, key);
+        let Places { entity, levels } = Places::of(&self.store.id, key);
         self.want(entity, self.trust.rest);
         levels.into_iter().for_each(|level| self.want(level, self.trust.rest));
     }
@@ -191,7 +167,7 @@ impl<'a> Lookup<'a> {
     /// Reads what is wanted and not there yet.
     async fn read(&mut self) -> Result<(), StoreError> {
         let wanted = std::mem::take(&mut self.wanted);
-        let records = self.shared.records(self.operation, &wanted).await?;
+        let records = self.store.shared.records(self.operation, &wanted).await?;
         self.found.extend(wanted.into_iter().map(|wanted| wanted.key).zip(records));
         self.doubt_what_refuses().await
     }
@@ -201,7 +177,7 @@ impl<'a> Lookup<'a> {
     /// there is believed in by makers of buckets, a level that was switched off as soon as a bucket
     /// that is.
     async fn doubt_what_refuses(&mut self) -> Result<(), StoreError> {
-        let namespace = keys::namespace_by_id(self.namespace);
+        let namespace = keys::namespace_by_id(&self.store.id);
         let refuses = |(key, record): (&Key, &Arc<Record>)| {
             let (refuses, age_max) = if *key == namespace {
                 (check_active(self.operation, record.item.as_ref()).is_err(), NAMESPACE_TRUST)
@@ -213,7 +189,7 @@ impl<'a> Lookup<'a> {
         };
         let again: Vec<Wanted> = self.found.iter().filter_map(refuses).collect();
         if !again.is_empty() {
-            let records = self.shared.records(self.operation, &again).await?;
+            let records = self.store.shared.records(self.operation, &again).await?;
             self.found.extend(again.into_iter().map(|wanted| wanted.key).zip(records));
         }
         Ok(())
@@ -229,7 +205,7 @@ impl<'a> Lookup<'a> {
         let mut ancestors: Vec<EntityId> = Vec::new();
         while ancestors.len() + 1 < CHAIN_MAX {
             let owner =
-                self.shared.caches.owner(self.namespace, ancestors.last().unwrap_or(entity));
+                self.store.shared.caches.owner(&self.store.id, ancestors.last().unwrap_or(entity));
             let Some(parent) =
                 owner.filter(|owner| owner.cascade).and_then(|owner| owner.parent.clone())
             else {
@@ -252,7 +228,7 @@ impl<'a> Lookup<'a> {
             if let Some(owner) = member.owner.filter(|owner| !owner.ancestors.is_empty()) {
                 hints.clone_from(&owner.ancestors);
             }
-            if !self.found.contains_key(&keys::entity(self.namespace, &parent)) {
+            if !self.found.contains_key(&keys::entity(&self.store.id, &parent)) {
                 let beyond = hints.iter().skip_while(|hint| **hint != parent).skip(1).cloned();
                 return std::iter::once(parent.clone()).chain(beyond).collect();
             }
@@ -263,7 +239,7 @@ impl<'a> Lookup<'a> {
 
     fn member(&self, key: &MemberKey<'_>) -> Result<Member, StoreError> {
         let told = |error: StoreError| error.during(self.operation);
-        let Places { entity, levels } = Places::of(self.namespace, key);
+        let Places { entity, levels } = Places::of(&self.store.id, key);
         let owner = self.item(&entity).map(Owner::read).transpose().map_err(told)?.map(Arc::new);
         let levels = levels.each_ref().map(|level| self.item(level));
         resolve_member(key, owner, levels).map_err(told)
@@ -273,7 +249,7 @@ impl<'a> Lookup<'a> {
     fn answer(&self, keys: &[MemberKey<'_>]) -> Result<Members, StoreError> {
         let told = |error: StoreError| error.during(self.operation);
         let (record, system) =
-            (keys::namespace_by_id(self.namespace), keys::system_config(self.namespace));
+            (keys::namespace_by_id(&self.store.id), keys::system_config(&self.store.id));
         check_active(self.operation, self.item(&record))?;
         let on_unavailable = self
             .item(&system)
@@ -286,9 +262,9 @@ impl<'a> Lookup<'a> {
         for key in keys {
             let member = self.member(key)?;
             let owner = member.owner.clone().unwrap_or_default();
-            self.shared.caches.remember_owner(self.namespace, key.entity, owner);
+            self.store.shared.caches.remember_owner(&self.store.id, key.entity, owner);
             members.push(member);
-            let Places { entity, levels } = Places::of(self.namespace, key);
+            let Places { entity, levels } = Places::of(&self.store.id, key);
             used.push(entity);
             used.extend(levels);
         }

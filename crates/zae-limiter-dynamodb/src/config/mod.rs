@@ -29,7 +29,7 @@ use crate::records::keys;
 use crate::table::page::{Listing, position};
 use crate::table::{Index, Item, Key};
 
-pub(crate) use lookup::{Trust, member, members};
+pub(crate) use lookup::Trust;
 pub(crate) use records::{Changing, Records};
 pub(crate) use registry::count_out;
 
@@ -231,7 +231,7 @@ impl ConfigStore for DynamoStore {
 
     fn resolve<'a>(&'a self, keys: &'a [MemberKey<'a>]) -> StoreFuture<'a, Resolution> {
         Box::pin(async move {
-            let found = members(&self.shared, &self.id, keys, Trust::NOTHING, "resolve").await?;
+            let found = self.members(keys, Trust::NOTHING, "resolve").await?;
             Ok(found.into_resolution(Vec::new()))
         })
     }
@@ -241,7 +241,7 @@ impl ConfigStore for DynamoStore {
         keys: &'a [MemberKey<'a>],
         age_max: Duration,
     ) -> StoreFuture<'a, Resolution> {
-        Box::pin(lookup::chains(&self.shared, &self.id, keys, age_max))
+        Box::pin(lookup::chains(self, keys, age_max))
     }
 
     fn forget_config(&self) {

@@ -5,8 +5,8 @@ use futures_util::future::{Either, join_all, select};
 use zae_limiter_core::{BUCKET_TTL_MULTIPLIER, EntityId, Milli, ResourceName, Take};
 use zae_limiter_store::{Level, LimitsInForce, MemberKey, MemberTake, StoreError};
 
+use super::Trust;
 use super::flags::{PARALLEL_MAX, covered_by};
-use super::{Trust, members};
 use crate::DynamoStore;
 use crate::bucket::operation::Moment;
 use crate::bucket::take::Taken;
@@ -77,17 +77,11 @@ async fn reach(
     resource: &ResourceName,
     moment: Moment,
 ) -> Result<(), StoreError> {
-    let key = keys::bucket(&store.id, entity, resource, 0);
+    let bucket = keys::bucket(&store.id, entity, resource, 0);
     for attempt in 1..=ADMIN_ATTEMPTS_MAX {
-        let look = store.look(&key, moment).await?;
-        let found = members(
-            &store.shared,
-            &store.id,
-            &[MemberKey { entity, resource }],
-            Trust::NOTHING,
-            "set_limits",
-        )
-        .await?;
+        let look = store.look(&bucket, moment).await?;
+        let key = MemberKey { entity, resource };
+        let found = store.members(&[key], Trust::NOTHING, "set_limits").await?;
         let stamp = found.stamp;
         let limits = found.members.into_iter().next().and_then(|member| member.config.limits);
         let (Some(image), Some((limits, source))) = (&look.image, limits) else { return Ok(()) };

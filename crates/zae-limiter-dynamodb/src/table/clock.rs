@@ -200,7 +200,8 @@ impl fmt::Debug for DateWatch {
     }
 }
 
-fn whole_ms(duration: Duration) -> i64 {
+/// Whole milliseconds, at most as many as there can be.
+pub(crate) fn whole_ms(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 

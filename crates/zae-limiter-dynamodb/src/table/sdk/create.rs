@@ -104,7 +104,17 @@ pub async fn create_table(
         Err(TableError::NotApplied(why)) if why.starts_with("ResourceInUseException") => {}
         Err(error) => return Err(failed(operation, error)),
     }
-    let description = wait_until_ready(table, clock).await?;
+    let ready = |described| match described {
+        // A table that is being changed serves requests.
+        Ok(TableDescription {
+            table_status: Some(TableStatus::Active | TableStatus::Updating),
+            ..
+        }) => described.map(Some),
+        // Right after its creation not every machine knows the table yet.
+        Err(TableError::NoTable(_)) => Ok(None),
+        other => other.map(|_| None),
+    };
+    let description = poll(table, clock, (operation, "not ready"), ready).await?;
     check_schema(table, &description)?;
     enable_ttl(table).await.map_err(|error| failed(operation, error))
 }
@@ -119,22 +129,33 @@ pub async fn delete_table(table: &SdkTable, clock: &dyn Clock) -> Result<bool, S
         Err(TableError::NoTable(_)) => return Ok(false),
         Err(error) => return Err(failed(operation, error)),
     }
+    let is_gone = |described| match described {
+        Err(TableError::NoTable(_)) => Ok(Some(true)),
+        other => other.map(|_| None),
+    };
+    poll(table, clock, (operation, "being deleted"), is_gone).await
+}
+
+/// Asks what the table is until `answer` says what comes of it.
+async fn poll<T>(
+    table: &SdkTable,
+    clock: &dyn Clock,
+    (operation, still): (&'static str, &str),
+    answer: impl Fn(Result<TableDescription, TableError>) -> Result<Option<T>, TableError>,
+) -> Result<T, StoreError> {
     for poll in 0..READY_POLLS_MAX {
-        match describe(table).await {
-            Err(TableError::NoTable(_)) => return Ok(true),
-            Ok(_)
+        match answer(describe(table).await) {
+            Ok(Some(answer)) => return Ok(answer),
+            Ok(None)
             | Err(
                 TableError::NotApplied(_) | TableError::Unreachable(_) | TableError::Unknown(_),
             ) => {}
             Err(error) => return Err(failed(operation, error)),
         }
-        clock.sleep(pause(poll)).await;
+        clock.sleep(READY_PAUSE_FIRST.saturating_mul(1 << poll.min(8)).min(READY_PAUSE_MAX)).await;
     }
-    Err(StoreError::new(
-        StoreErrorKind::Busy,
-        operation,
-        format!("table {:?} is still being deleted; look again later", table.name()),
-    ))
+    let message = format!("table {:?} is still {still}; look again later", table.name());
+    Err(StoreError::new(StoreErrorKind::Busy, operation, message))
 }
 
 fn request(
@@ -201,45 +222,6 @@ pub(super) async fn describe(table: &SdkTable) -> Result<TableDescription, Table
     output
         .table
         .ok_or_else(|| TableError::Unknown("DescribeTable answered without a table".to_owned()))
-}
-
-async fn wait_until_ready(
-    table: &SdkTable,
-    clock: &dyn Clock,
-) -> Result<TableDescription, StoreError> {
-    let operation = "create_table";
-    for poll in 0..READY_POLLS_MAX {
-        match describe(table).await {
-            // A table that is being changed serves requests.
-            Ok(description)
-                if matches!(
-                    description.table_status,
-                    Some(TableStatus::Active | TableStatus::Updating)
-                ) =>
-            {
-                return Ok(description);
-            }
-            // Right after its creation not every machine knows the table yet.
-            Ok(_)
-            | Err(
-                TableError::NoTable(_)
-                | TableError::NotApplied(_)
-                | TableError::Unreachable(_)
-                | TableError::Unknown(_),
-            ) => {}
-            Err(error) => return Err(failed(operation, error)),
-        }
-        clock.sleep(pause(poll)).await;
-    }
-    Err(StoreError::new(
-        StoreErrorKind::Busy,
-        operation,
-        format!("table {:?} is still not ready; look again later", table.name()),
-    ))
-}
-
-fn pause(poll: u32) -> Duration {
-    READY_PAUSE_FIRST.saturating_mul(1 << poll.min(8)).min(READY_PAUSE_MAX)
 }
 
 fn check_schema(table: &SdkTable, description: &TableDescription) -> Result<(), StoreError> {
