@@ -115,7 +115,8 @@ impl Image {
     /// The same for a bucket that was seen before: names it had then need not be made again. Goes
     /// over the item once, because every look into its map would cost a hash.
     pub(crate) fn parse_after(item: &Item, before: Option<&Image>) -> Result<Image, StoreError> {
-        // Without room FAST would fail on the item for ever; the next refill brings it back.
+        // An item without the attribute keeps FAST away, which would fail on it for ever; the next
+        // refill brings the attribute back.
         let mut image = Image { room_milli: WCU_NEEDED_MILLI - 1, ..Image::default() };
         let (mut refilled_at, mut shard_count, mut remainders_at) = (None, None, None);
         let (mut retired, mut limits): (&[String], SmallVec<[Found<'_>; 4]>) = Default::default();

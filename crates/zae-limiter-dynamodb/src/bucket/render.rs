@@ -15,7 +15,8 @@ use crate::bucket::write::{
 };
 use crate::bucket::writers::breaches;
 use crate::table::{
-    Action, Comparison, Condition, Item, Put, Update, Write, compare, compare_with, number, text,
+    Action, Comparison, Condition, Delete, Item, Put, Update, Write, compare, compare_with, number,
+    text,
 };
 
 /// A write of one item.
@@ -23,9 +24,10 @@ use crate::table::{
 pub(crate) enum Request {
     Update(Update),
     Put(Put),
+    Delete(Delete),
 }
 
-/// The request of a write that is sent alone.
+/// The request of a write.
 pub(crate) fn request(write: BucketWrite) -> Request {
     let writer = write.writer();
     let request = match write.form {
@@ -43,13 +45,14 @@ pub(crate) fn request(write: BucketWrite) -> Request {
             let Draft { actions, conditions } = draft;
             Request::Update(Update { key: write.key, actions, conditions })
         }
+        Form::Remove => Request::Delete(Delete { key: write.key, conditions: Vec::new() }),
     };
     debug_assert_eq!(breaches(writer, &request.clone().into()), [""; 0]);
     request
 }
 
 impl BucketWrite {
-    /// The write in the words of the table: an update or a put.
+    /// The write in the words of the table: an update, a put or a delete.
     #[must_use]
     pub fn rendered(&self) -> Write {
         request(self.clone()).into()
@@ -61,6 +64,7 @@ impl From<Request> for Write {
         match request {
             Request::Update(update) => Write::Update(update),
             Request::Put(put) => Write::Put(put),
+            Request::Delete(delete) => Write::Delete(delete),
         }
     }
 }

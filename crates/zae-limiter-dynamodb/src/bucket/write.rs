@@ -45,6 +45,8 @@ pub enum Purpose {
     Reset,
     /// Disables a bucket, or enables it.
     Flag,
+    /// Deletes a bucket with its entity.
+    Delete,
 }
 
 /// What a write does.
@@ -54,6 +56,8 @@ pub enum Form {
     Change(Box<Change>),
     /// Makes a bucket that is not there.
     Make(Box<NewBucket>),
+    /// Removes a bucket with everything in it. Only as a leg of a transaction that says why it may.
+    Remove,
 }
 
 /// A change of a bucket that is there.
@@ -402,12 +406,18 @@ impl BucketWrite {
         BucketWrite { key, purpose, form: Form::Change(Box::new(change)) }
     }
 
+    /// The deletion of a bucket.
+    pub(crate) fn delete(key: Key) -> BucketWrite {
+        BucketWrite { key, purpose: Purpose::Delete, form: Form::Remove }
+    }
+
     /// The writer of the registry.
     #[must_use]
     pub fn writer(&self) -> Writer {
         let change = match (&self.form, self.purpose) {
             (Form::Make(_), Purpose::Charge) => return Writer::Recreate,
             (Form::Make(_), _) => return Writer::Create,
+            (Form::Remove, _) => return Writer::Delete,
             (Form::Change(change), _) => change,
         };
         match (self.purpose, change.pins.refilled_at) {
@@ -415,6 +425,7 @@ impl BucketWrite {
             (Purpose::GiveBack, _) => Writer::Credit,
             (Purpose::Reset, _) => Writer::Reset,
             (Purpose::Flag, _) => Writer::Flag,
+            (Purpose::Delete, _) => Writer::Delete,
             (Purpose::Take, RefilledAt::NotBefore { .. }) => Writer::Fast,
             (Purpose::Take, RefilledAt::NotAfter(_)) => Writer::BlindFill,
             (Purpose::Take, _) if change.item.config_read_at.is_some() => Writer::Sync,
@@ -431,6 +442,7 @@ impl BucketWrite {
         match &self.form {
             Form::Change(change) => change.nonce.as_ref(),
             Form::Make(bucket) => Some(&bucket.nonce),
+            Form::Remove => None,
         }
     }
 
@@ -438,7 +450,7 @@ impl BucketWrite {
     pub fn counted(&self) -> impl Iterator<Item = &LimitName> {
         let lines = match &self.form {
             Form::Change(change) => &change.lines[..],
-            Form::Make(_) => &[],
+            Form::Make(_) | Form::Remove => &[],
         };
         lines.iter().filter(|line| line.form.counts()).map(|line| &line.name)
     }

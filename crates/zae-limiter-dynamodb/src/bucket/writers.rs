@@ -40,6 +40,8 @@ pub enum Writer {
     Reset,
     /// Switches a bucket off or on.
     Flag,
+    /// Deletes a bucket with its entity.
+    Delete,
 }
 
 /// A kind of attribute; those of limits without the limit's name.
@@ -204,6 +206,12 @@ pub const REGISTRY: &[Rules] = &[
         writes: &[Disabled, Fv],
         pins: &[Pk, Disabled, Fv],
         reason: "a flag says nothing about balances, and every debit pins it; the configuration was read after the flag it replaces, so whoever read it earlier loses",
+    },
+    Rules {
+        writer: Writer::Delete,
+        writes: &[],
+        pins: &[],
+        reason: "the bucket goes whatever it holds; another leg of the transaction pins the mark of the entity, from which on takes are refused",
     },
 ];
 

@@ -163,7 +163,7 @@ impl Write {
         Write::Put(Put { item, conditions: vec![absent()] })
     }
 
-    /// The same without words of the domain: the write of a bucket as an update or a put.
+    /// The same without words of the domain: the write of a bucket as an update, a put or a delete.
     #[must_use]
     pub fn rendered(&self) -> Cow<'_, Write> {
         match self {
@@ -299,11 +299,12 @@ pub trait Table: Send + Sync + 'static {
     fn update<'a>(&'a self, update: &'a Update) -> BoxFuture<'a, Result<Item, TableError>>;
 
     /// A write of a bucket, as an `UpdateItem` or a `PutItem`. Every take is one; nothing else
-    /// writes a bucket outside of a transaction.
+    /// writes a bucket outside of a transaction, and no bucket is deleted outside of one.
     fn write_bucket(&self, write: BucketWrite) -> BoxFuture<'_, Result<Item, TableError>> {
         match render::request(write) {
             Request::Update(update) => Box::pin(async move { self.update(&update).await }),
             Request::Put(put) => Box::pin(async move { self.put(&put).await.map(|()| put.item) }),
+            Request::Delete(_) => Box::pin(std::future::ready(Err(deleted_alone()))),
         }
     }
 
@@ -335,6 +336,11 @@ pub trait Table: Send + Sync + 'static {
     fn time(&self) -> TableTime {
         TableTime::Local
     }
+}
+
+/// Why a bucket cannot be deleted by a request of its own.
+pub(crate) fn deleted_alone() -> TableError {
+    TableError::Rejected("a bucket is deleted in a transaction that says why it may".to_owned())
 }
 
 /// A number attribute.

@@ -15,6 +15,7 @@ use zae_limiter_store::{CHILDREN_NAMED_MAX, Change, DeletedEntity, StoreError, S
 use super::event;
 use crate::DynamoStore;
 use crate::admin::change::{Outcome, check_active, is_active, too_busy};
+use crate::bucket::write::BucketWrite;
 use crate::config::count_out;
 use crate::constants::BATCH_WRITE_MAX;
 use crate::records::attr;
@@ -238,8 +239,10 @@ impl Deletion<'_> {
         single.dedup();
         batches.extend(single.chunks(BATCH_WRITE_MAX).map(<[Key]>::to_vec));
         for keys in batches {
-            let delete =
-                |key: &Key| Write::Delete(Delete { key: key.clone(), conditions: Vec::new() });
+            let delete = |key: &Key| match &*key.sk {
+                keys::STATE => Write::Bucket(Box::new(BucketWrite::delete(key.clone()))),
+                _ => Write::Delete(Delete { key: key.clone(), conditions: Vec::new() }),
+            };
             let mut legs = vec![check.clone()];
             legs.extend(keys.iter().map(delete));
             match self.make(&legs, false).await? {

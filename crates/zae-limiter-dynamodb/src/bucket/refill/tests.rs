@@ -50,7 +50,7 @@ fn charge(image: &Image, source: LimitSource) -> Change {
     };
     match refill.build().expect("a write").form {
         Form::Change(change) => *change,
-        Form::Make(_) => panic!("a bucket that is there is not made"),
+        form => panic!("a bucket that is there is changed, not {form:?}"),
     }
 }
 

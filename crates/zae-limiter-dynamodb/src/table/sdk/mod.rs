@@ -41,6 +41,7 @@ use crate::constants::{BATCH_GET_MAX, BATCH_WRITE_MAX, TRANSACTION_MAX};
 use crate::table::clock::TableTime;
 use crate::table::{
     BatchPage, Index, Item, Key, Put, Query, QueryPage, Sort, Table, TableError, Update, Write,
+    deleted_alone,
 };
 use classify::{Decision, classify};
 use observe::Spends;
@@ -154,6 +155,7 @@ impl Table for SdkTable {
         match render::request(write) {
             Request::Update(update) => Box::pin(self.send_update(update)),
             Request::Put(put) => Box::pin(async move { self.put(&put).await.map(|()| put.item) }),
+            Request::Delete(_) => Box::pin(std::future::ready(Err(deleted_alone()))),
         }
     }
 
