@@ -1,5 +1,5 @@
-//! The DynamoDB backend of zae-limiter: one table, shared by any number of processes, and with the
-//! Python product.
+//! The DynamoDB backend of zae-limiter: one table, shared by any number of processes and with the
+//! Python package.
 //!
 //! The key decision: nothing is read before it is written. A take is one conditional `UpdateItem`
 //! whose condition is the decision; when it fails, the image that comes back decides the next
@@ -53,7 +53,7 @@ struct Shared {
     table: Arc<dyn Table>,
     options: DynamoOptions,
     caches: Caches,
-    /// What makes the numbered operations of this process different from those of others.
+    /// Tells the numbered operations of this process from those of others.
     seed: u64,
 }
 
@@ -63,23 +63,23 @@ impl Shared {
         Shared { table, options, caches, seed }
     }
 
-    /// An instant of the local clock, as far as the table's clock lets it count. One that is far
-    /// ahead would move refill instants into everybody's future, one that is far behind would let a
-    /// take pass that the bucket has no room for, and either would make one configuration look
-    /// newer than another.
+    /// An instant of the local clock, as far as the table's clock lets it count. A clock that is
+    /// far ahead would move refill instants into the future of every other process, a clock that is
+    /// far behind would let a take pass that the bucket has no room for, and either would make one
+    /// configuration look newer than another.
     fn corrected(&self, at: TimeMs) -> TimeMs {
         self.table.time().correct(at)
     }
 
-    /// What time it is.
+    /// The present instant, as far as the table's clock lets it count.
     fn wall(&self) -> TimeMs {
         self.corrected(self.options.clock.now())
     }
 
-    /// Asks the table for the time when it is doubtful: before an instant is written, not by the
-    /// very request that writes it. One small read, or up to three where answers are slow; a table
-    /// that tells no time is believed to have the local one. `None` when it had to be asked, and
-    /// time has passed over that.
+    /// Asks the table for the time when the time is doubtful: before an instant is written, not by
+    /// the request that writes it. Costs one small read, or up to three where answers are slow. A
+    /// table that tells no time is believed to have the local time. `None` when the table was
+    /// asked: time has passed since the caller read its clock.
     async fn ask_the_time(&self) -> Result<Option<clock::TableTime>, StoreError> {
         for asked in 0..constants::CLOCK_ASKED_MAX {
             match self.table.time() {
@@ -109,8 +109,8 @@ impl DynamoStore {
         Ok(DynamoStore { shared, name: namespace.clone(), id })
     }
 
-    /// A handle for the registry of namespaces. Bound to `default` if there is one, else to none:
-    /// whatever it is then asked about one is `NotFound`.
+    /// A handle for the registry of namespaces. Bound to `default` if that namespace exists, else
+    /// to none: every call about a namespace then answers `NotFound`.
     ///
     /// Cost: one read.
     pub async fn registry_on(
@@ -124,7 +124,7 @@ impl DynamoStore {
         Ok(DynamoStore { shared, name, id })
     }
 
-    /// What this process could not be sure of, and what it decided alone.
+    /// Counts of the outcomes this process could not be sure of, and of what it decided alone.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.shared.caches.tally.read()
@@ -158,8 +158,8 @@ impl Store for DynamoStore {
         Box::pin(self.shared.ping())
     }
 
-    /// DynamoDB forgets expired items by itself, within two days of their `ttl`. Nothing is left to
-    /// do here.
+    /// DynamoDB deletes expired items by itself, within two days of their `ttl`. The store has
+    /// nothing to do.
     fn sweep(&self, _now: TimeMs, _steps_max: u32) -> StoreFuture<'_, Swept> {
         Box::pin(async { Ok(Swept { complete: true, ..Swept::default() }) })
     }

@@ -96,8 +96,8 @@ impl Shared {
     }
 }
 
-/// Whether two items tell the same change. What was there before it is no part of that: whoever
-/// repeats a change finds what it has made.
+/// Whether two items tell the same change. The details of what was there before are left out: a
+/// change that is repeated finds its own result.
 pub(crate) fn is_same_event(found: &Item, ours: &Item) -> bool {
     let made = |item| details_of(item).map(details::without_before);
     ["event_id", "action", "timestamp", "principal", "resource"]

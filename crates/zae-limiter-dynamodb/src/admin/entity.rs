@@ -28,8 +28,8 @@ pub(crate) use delete::{check_staying, is_leaving, is_staying};
 /// Requests one page of the list of entities makes at most.
 const LIST_QUERIES_MAX: u32 = 64;
 
-/// Whose buckets they are: what is stamped on a new one, so that others can tell whether it is
-/// stale. Empty for an entity without a record.
+/// The owner of a bucket. Each new bucket is stamped with its owner, so that other processes can
+/// tell whether the bucket is stale. Empty for an entity without a record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) parent: Option<EntityId>,
@@ -38,8 +38,8 @@ pub(crate) struct Owner {
     pub(crate) pinc: Option<String>,
     /// The entity is being deleted: its limits may be half gone, so nothing is taken by them.
     pub(crate) is_leaving: bool,
-    /// Who its takes went on to when it was created, the parent first: what to read along. Only a
-    /// hint; the records of the ancestors decide.
+    /// The entities its takes went on to when it was created, the parent first: a hint what to read
+    /// along. The records of the ancestors decide.
     pub(crate) ancestors: Vec<EntityId>,
 }
 
@@ -89,8 +89,8 @@ impl DynamoStore {
     }
 
     /// The highest version of all deleted entities, and the condition that none was deleted since:
-    /// an entity that is created anew begins behind every version that somebody may have read of the
-    /// one before. Deletions by the Python package, which has no versions, are not counted.
+    /// an entity that is created anew begins behind every version that a caller may have read of
+    /// the one before. Deletions by the Python package, which has no versions, are not counted.
     async fn versions_gone(&self, operation: &'static str) -> Result<(u64, Write), StoreError> {
         let key = keys::entity_versions(&self.id);
         let [found] = self.shared.read(operation, std::array::from_ref(&key)).await?;

@@ -251,7 +251,7 @@ impl Shared {
                 .read_namespace(OPERATION, key.clone())
                 .await?
                 .ok_or_else(|| StoreError::namespace_missing(OPERATION, id))?;
-            // Before its name is looked up: whether that is taken matters to a deleted one only.
+            // Before the name is looked up: a taken name matters to a deleted namespace only.
             namespace.check_recoverable(false)?;
             let name_key = keys::namespace_by_name(namespace.name.as_str());
             let [named] = self.read(OPERATION, std::array::from_ref(&name_key)).await?;
@@ -287,7 +287,8 @@ struct PurgeOrder {
     namespace: Namespace,
     /// The event as it was stored; `None` when there is no log to tell it in.
     told: Option<Item>,
-    /// Who ordered it and when: kept on the record of the namespace, and on what stays of it.
+    /// The principal and the time of the order: kept on the record of the namespace, and on the
+    /// mark that stays of it.
     signature: [(&'static str, AttributeValue); 3],
 }
 
@@ -341,8 +342,8 @@ impl DynamoStore {
             let conditions =
                 vec![Condition::Any(vec![has_status("deleted"), has_status("purging")])];
             let purging = Write::Update(Update { key: key.clone(), actions, conditions });
-            // Its own log goes with it, so the deed is told where the order was given, if that is a
-            // namespace.
+            // The log of the namespace is purged with it, so the event is stored where the order
+            // was given, if that is a namespace.
             let is_told =
                 here.as_ref().and_then(|record| text_of(record, attr::STATUS)) == Some("active");
             let event = || event(AuditAction::NamespacePurged, &namespace);
@@ -411,7 +412,7 @@ impl Shared {
             Write::Put(Put { item: purged, conditions: Vec::new() }),
         ];
         if let Some(told) = order.told {
-            // Only where it still is: the log it was told in may be gone by now.
+            // Only if the event is still there: its log may be gone by now.
             let (item, conditions) = (item::purge_told(told, records), vec![exists()]);
             writes.push(Write::Put(Put { item, conditions }));
         }
@@ -421,7 +422,7 @@ impl Shared {
                 Err(Refused::Canceled(reasons)) => reasons,
                 Err(refused) => return Err(refused.into_error(PURGE)),
             };
-            // Lost to another purge of the same namespace: done is done.
+            // Another purge of the same namespace has finished it.
             if matches!(reasons.first(), Some(Cancellation::Condition(_)))
                 && self.read(PURGE, std::array::from_ref(&key)).await? == [None]
             {

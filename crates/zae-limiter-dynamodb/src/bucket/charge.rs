@@ -48,7 +48,7 @@ impl Charge<'_> {
     ) -> Result<Step, StoreError> {
         let image = match view {
             View::Unknown => return Ok(Step::Charge(self.fast(None, now))),
-            // Forgotten full, or deleted: what was used was used.
+            // The bucket was forgotten full, or deleted; the use has happened all the same.
             View::Absent => return Ok(Step::Recreate),
             View::Known(known) => known.image,
         };
@@ -111,7 +111,7 @@ impl Charge<'_> {
         let pins = Pins {
             refilled_at: RefilledAt::NotBefore { since: since.0, or: None },
             shard_count: Some(image.map_or(1, |image| image.shard_count)),
-            // What was used was used, on a disabled bucket too.
+            // The use has happened, on a disabled bucket too.
             flag: FlagPin::Any,
             mark: Pin::Any,
             config_read_at: Pin::Any,
@@ -143,15 +143,16 @@ impl Charge<'_> {
             nonce: Some(self.nonce.clone()),
             pins: Pins::THERE,
             lines: held.map(owe).collect(),
-            // Without a look at the debt there is no saying when it is paid: the next refill gives
-            // the bucket an expiry again.
+            // Without a look at the debt the expiry cannot be computed: the next refill sets one
+            // again.
             item: ItemChange { expiry: To::Remove, ..ItemChange::only(spends(self.units_milli)) },
         };
         BucketWrite::change(self.key.clone(), Purpose::Charge, change)
     }
 }
 
-/// Whether the debt after a charge is one that can be read again. The table itself counts further.
+/// Whether the debt after a charge fits the 64 bits in which it is read again. The table itself
+/// counts further.
 fn holds(image: &Image, amount: &Amount<'_>) -> bool {
     image
         .limit(amount.limit.name())

@@ -17,7 +17,7 @@ use crate::table::Key;
 pub(crate) enum Step {
     /// Send this; when it lands the amounts are back.
     Credit(BucketWrite),
-    /// The bucket, or every limit named, is gone: it was full when it went.
+    /// The bucket, or every limit named, is gone: it was full when it was forgotten.
     Drop,
 }
 
@@ -46,8 +46,8 @@ impl Credit<'_> {
                     let overflows = found.balance > room;
                     Some(give_back(name, (found.stored, found.effective), amount.milli, overflows))
                 }
-                // A name the item lacks must be left out, or ADD would make half a limit. But an
-                // image of before may lack one that is there by now: the condition then tells.
+                // A limit that the item lacks must be left out, or ADD would make half a limit. But
+                // an older image may lack a limit that is there by now: the condition then decides.
                 None if is_recent => None,
                 None => {
                     let params = amount.limit.params();

@@ -1,9 +1,9 @@
 //! Which write takes from a bucket, given what is known of it. Pure: no clock, no table.
 //!
-//! A debit has one of three forms, each exact for whatever balance it meets. FAST takes and leaves
-//! the refill instant alone; it is allowed only while nothing has overflowed, or the overflow would
-//! be credited once more later. A refill moves the instant and credits every limit of the item,
-//! each one by ADD (still below its capacity) or FILL (full).
+//! A debit has one of three forms, each exact for every balance that meets its condition. FAST
+//! takes and leaves the refill instant alone. FAST is allowed only while nothing has overflowed, or
+//! a later refill would credit the overflow once more. A refill moves the instant and credits every
+//! limit of the item, each one by ADD (still below its capacity) or FILL (full).
 
 use smallvec::SmallVec;
 use zae_limiter_core::{Limit, LimitName, LimitParams, LimitSource, Take, TimeMs, time_to_fill_ms};
@@ -40,7 +40,7 @@ pub(crate) struct Known<'a> {
     pub(crate) may_sync: bool,
     /// Others write the bucket all the time.
     pub(crate) is_crowded: bool,
-    /// They have probably done so since.
+    /// Others have probably written the bucket since.
     pub(crate) is_outdated: bool,
     /// The instant a shortage is judged by; not before the operation began.
     pub(crate) judged_at: TimeMs,
@@ -53,11 +53,11 @@ pub(crate) enum Step {
     Take(BucketWrite),
     /// Send this, which takes nothing, and look again.
     Prepare(BucketWrite),
-    /// Make the bucket, taking the amounts; the item is built by whoever knows its owner.
+    /// Make the bucket, taking the amounts; the caller, which knows the owner, builds the item.
     Create,
     /// A limit is short.
     Refuse,
-    /// The bucket is switched off.
+    /// The bucket is disabled.
     Disabled,
     /// The bucket has other parameters than the caller: read the configuration again.
     Reread,
@@ -138,8 +138,8 @@ impl<'a> Debit<'a> {
             return Ok(Step::Contended);
         }
         if !self.is_settled(image) && !may_sync {
-            // Whether a name the bucket has and the caller does not know of is gone or new: an old
-            // reader must not say.
+            // A name that the bucket has and the caller does not know is either gone or new; a
+            // caller with an old configuration cannot tell which.
             return Ok(Step::Reread);
         }
         let is_fast =
@@ -150,8 +150,8 @@ impl<'a> Debit<'a> {
         Ok(Step::Take(self.refilled(image, now)?))
     }
 
-    /// An old image says no: the write itself asks again. It may well land, so the caller must know
-    /// the limits of the bucket.
+    /// An old image refuses: the write itself asks again. The write may land, so the caller must
+    /// know the limits of the bucket.
     fn probed(&self, image: &Image, may_sync: bool, is_outdated: bool, now: TimeMs) -> Step {
         if may_sync || self.is_settled(image) {
             Step::Take(self.fast(Some(image), is_outdated, now))
@@ -292,8 +292,8 @@ impl<'a> Debit<'a> {
     }
 
     /// Whether the bucket is rather full and was refilled longer ago than the grace: FAST would
-    /// land for who knows the instant of the refill, and fail for a crowd that does not. The first
-    /// to know refills for all.
+    /// land for a caller that knows the instant of the refill, and fail for a crowd that does not.
+    /// The first caller that knows refills for all.
     fn is_due(&self, image: &Image, now: TimeMs) -> bool {
         let is_old = self.grace_ms > 0 && now.since(image.refilled_at) > self.grace_ms;
         let is_high = |(limit, _): (&Limit, i64)| {

@@ -38,7 +38,8 @@ const UNSUPPORTED_FIELDS: [(&str, &str); 9] = [
     ("soft", "soft limits"),
 ];
 
-/// What the Python product writes beside a limit it adds to a bucket: it has no schedule.
+/// The Python package writes this beside a limit that it adds to a bucket: the limit has no
+/// schedule.
 const NO_SCHEDULE: &str = "-";
 
 /// What an item has of one limit.
@@ -69,8 +70,8 @@ pub(crate) struct ImageLimit {
     pub(crate) retired: bool,
 }
 
-/// What is left of a limit that is gone: a balance and a count without parameters. The lease of the
-/// Python product ends with `ADD tk -d, tc +d`, whatever has become of the limit meanwhile.
+/// What is left of a limit that is gone: a balance and a count without parameters. A lease of the
+/// Python package ends with `ADD tk -d, tc +d`, also when the limit is gone by then.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stub {
     pub(crate) name: LimitName,
@@ -100,7 +101,7 @@ pub(crate) struct Image {
     pub(crate) writes_milli: i64,
     /// By name.
     pub(crate) limits: SmallVec<[ImageLimit; 3]>,
-    /// Nothing is held to these; the next refill takes them away.
+    /// No take is held to these; the next refill removes them.
     pub(crate) stubs: Vec<Stub>,
     /// A feature this version cannot honour, and the attribute that says so.
     pub(crate) unsupported: Option<(String, &'static str)>,
@@ -140,7 +141,7 @@ impl Image {
         }
         let missing = |name| move || corrupt(item, name, "is missing");
         image.refilled_at = TimeMs(refilled_at.ok_or_else(missing(attr::REFILLED_AT))?);
-        // Every write pins it, so an item without it would be one that nobody can write.
+        // Every write pins the count: no write could land on an item without it.
         image.shard_count = shard_count.ok_or_else(missing(attr::SHARD_COUNT))?;
         if image.shard_count < 1 {
             let problem = format!("is {}; a bucket has at least one shard", image.shard_count);
@@ -355,7 +356,7 @@ impl Image {
             })
     }
 
-    /// True when nobody has changed parameters between the two images.
+    /// True when the parameters are the same in both images.
     pub(crate) fn same_parameters(&self, other: &Image) -> bool {
         self.config_read_at == other.config_read_at
             && self.mark == other.mark

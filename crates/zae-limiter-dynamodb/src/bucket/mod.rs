@@ -88,7 +88,7 @@ impl BucketStore for DynamoStore {
         Box::pin(async move {
             let moment = self.moment(now);
             if let Err(error) = self.shared.ask_the_time().await {
-                // What was used is charged all the same, at the time that was last heard of.
+                // The use is charged all the same, by the time that was last heard.
                 tracing::debug!(%error, "the table did not tell its time");
             }
             join_all(deltas.iter().map(|delta| self.settle(delta, moment))).await

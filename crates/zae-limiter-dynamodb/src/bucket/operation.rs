@@ -29,7 +29,7 @@ impl DynamoStore {
         Moment { now, started: self.shared.options.clock.monotonic() }
     }
 
-    /// What time it is for a write that is sent now. Every attempt takes a fresh one: an old `now`
+    /// The instant of a write that is sent now. Every attempt reads the clock again: an old `now`
     /// would let more pass.
     pub(crate) fn now(&self, moment: Moment) -> TimeMs {
         let passed = self.shared.options.clock.monotonic().saturating_sub(moment.started);
@@ -64,8 +64,8 @@ impl DynamoStore {
         ))
     }
 
-    /// What is known of a bucket after a write has landed. Landed is landed: an image that cannot
-    /// be read changes nothing about that, and an error would have the write sent again.
+    /// The bucket after a write has landed. An image that cannot be read is no error: the write has
+    /// landed, and an error would have it sent again.
     pub(crate) fn note_landed(&self, key: &Key, item: &Item, moment: Moment) -> Arc<Seen> {
         match self.note(key, Some(item), moment) {
             Ok(look) => look,
@@ -88,8 +88,8 @@ impl DynamoStore {
         spell(self.shared.options.entropy.next_u64())
     }
 
-    /// The nonce of an operation of this process, the same whenever it is asked for; of one that
-    /// has no number, a new one.
+    /// The nonce of a numbered operation of this process, always the same; a new nonce for an
+    /// operation without a number.
     pub(crate) fn nonce_of(&self, operation: u64) -> Nonce {
         if operation == 0 {
             return self.nonce();

@@ -1,6 +1,6 @@
 //! The write that brings every limit of a bucket to now, changes its parameters where they differ,
 //! and takes or charges on the way. One builder for refills, parameter changes and charges, because
-//! whoever moves the refill instant owes every limit its due.
+//! a write that moves the refill instant must credit every limit.
 
 #[cfg(test)]
 mod tests;
@@ -169,7 +169,7 @@ impl Refill<'_> {
         // balance itself is not pinned.
         let surplus = limit.balance.saturating_add(gained).saturating_sub(full);
         let is_full = surplus >= 0;
-        // What a lower capacity hides, less what overflows and is proven to.
+        // The amount that a lower capacity hides, less the part that is proven to overflow.
         let hidden = limit
             .gap
             .saturating_add(limit.effective.capacity_milli)
@@ -334,10 +334,10 @@ impl Refill<'_> {
     fn finish(&self, mut draft: Draft, refilled_at: RefilledAt) -> BucketWrite {
         let image = self.image;
         self.clear_stubs(&mut draft);
-        // A charge leaves the mark to whoever looks at the limits afterwards.
+        // A charge leaves the mark to the next take, which looks at the limits.
         let clears_mark = !self.may_owe() && image.mark.is_some();
         let moves = draft.reshapes || clears_mark;
-        // Whoever holds an older image must lose, even within the same millisecond.
+        // A writer with an older image must lose, even within the same millisecond.
         let at = self.now.0.max(image.refilled_at.0.saturating_add(i64::from(moves)));
         let is_blind = matches!(refilled_at, RefilledAt::NotAfter(_));
         let (expiry_pin, expiry) = self.expiry(&draft, is_blind);
@@ -375,8 +375,8 @@ impl Refill<'_> {
         BucketWrite::change(self.key.clone(), self.purpose, change)
     }
 
-    /// A foreign change leaves no stamp, so whoever takes note of it stamps it as of now: an older
-    /// read must not undo it.
+    /// A foreign change leaves no stamp, so the write that notes the change stamps it as of now: an
+    /// older read must not undo it.
     fn config_read_at(&self, clears_mark: bool) -> i64 {
         let read_at = match self.target {
             Some(target) if target.source != LimitSource::Call && !clears_mark => {
@@ -397,8 +397,8 @@ impl Refill<'_> {
             .extend(stubs.map(|stub| Line { name: stub.name.clone(), form: LineForm::Clear }));
     }
 
-    /// Forgotten no earlier than everything it owes has been refilled. An expiry that is left as it
-    /// is must be as the image says: one that was set meanwhile, within the same millisecond, would
+    /// The item expires no earlier than its debt has been refilled. An expiry that is left as it is
+    /// must be as the image says: one that was set meanwhile, within the same millisecond, would
     /// forget what is taken or charged now.
     fn expiry(&self, draft: &Draft, is_blind: bool) -> (ExpiryPin, To<i64>) {
         let own_ttl = match self.target {

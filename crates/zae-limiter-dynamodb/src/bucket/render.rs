@@ -241,8 +241,7 @@ impl Draft {
         self.put(name, attr::BALANCE, balance);
         self.put_parameters(name, params);
         match stub {
-            // What is owed was read: a further charge by somebody who does not look must not be
-            // lost.
+            // The debt was read: a further charge by a writer that does not look must not be lost.
             Some(owed) => {
                 self.require(name, attr::BALANCE, Comparison::Eq, owed);
                 self.absent(name, attr::CAPACITY);

@@ -29,7 +29,7 @@ impl DynamoStore {
         if !self.shared.options.speculative {
             return None;
         }
-        // Every member must be known, or a switched-off one would go unsaid.
+        // Every member must be known, or the answer would not say that one is disabled.
         let recent = |asked: &'a Asked<'_>| {
             let look = asked.seen.as_deref().filter(|look| self.is_recent(look, now))?;
             let image = look
@@ -47,7 +47,7 @@ impl DynamoStore {
             asked.may_refuse(look)
                 && (debit.is_refused_by(image, now) || look.is_quiet(&debit, now))
         };
-        // What a refused chain held for a moment is not told as a wait either.
+        // Tokens that a refused chain held for a moment do not count as a wait either.
         let is_doubted = |(asked, (look, image)): (&Asked<'_>, &(&Seen, &Image))| {
             !asked.may_refuse(look) && Debit::of(asked).is_refused_by(image, now)
         };
@@ -179,8 +179,8 @@ impl DynamoStore {
                 if self.is_disabled(member).await? {
                     return Ok(ConsumeOutcome::Disabled { member: index });
                 }
-                // As a take does: a flag that was left behind does not count. Nor is it remembered,
-                // or the next take would be told.
+                // As for a take, a flag that was left behind does not count. The image is
+                // forgotten, or the next take would be refused by it.
                 self.shared.caches.forget(&key.pk);
             }
             if !image.carries(&member.limits.limits)

@@ -98,7 +98,7 @@ fn fill(key: &Key, image: &Image, only: Option<&[LimitName]>, at: At) -> (Bucket
         let balance = image.balance_at(&limit.name, now).unwrap_or(full);
         restored.push((limit.name.clone(), Milli(full.saturating_sub(balance))));
     }
-    // What is left of a limit that is gone would be owed when it comes back.
+    // The debt that a removed limit left behind would be owed when the limit comes back.
     let stubs = image.stubs.iter().filter(|stub| is_named(&stub.name));
     lines.extend(stubs.map(|stub| Line { name: stub.name.clone(), form: LineForm::Clear }));
     let far = now.0.saturating_add(REFILL_AHEAD_MAX_MS);

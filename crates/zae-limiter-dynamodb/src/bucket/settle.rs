@@ -24,8 +24,8 @@ use crate::table::{Key, TableError};
 pub(crate) type Amounts<'a> = SmallVec<[Amount<'a>; 2]>;
 
 impl DynamoStore {
-    /// Charges and gives back. The charge first: what is owed is never lost to a failure of what is
-    /// given.
+    /// Charges and gives back. The charge goes first: a failure to give back must not lose the
+    /// charge.
     pub(crate) async fn settle(
         &self,
         delta: &BucketDelta<'_>,
@@ -58,8 +58,8 @@ impl DynamoStore {
             Some(self.credit(&self.key_of(delta), &credits, moment).await)
         };
         let credited = match credited {
-            // The charge has landed: an error would have it sent again. What was not given back
-            // stays spent.
+            // The charge has landed: an error would have it sent again. The amounts that were not
+            // given back stay spent.
             Some(Err(error)) if is_charged => {
                 count(&self.shared.caches.tally.credits_lost);
                 tracing::warn!(%error, "charged, but what was to be given back beside it stays spent");
@@ -125,12 +125,12 @@ impl DynamoStore {
                 match charge.plan(exchange.settling_view(), is_last, exchange.now())? {
                     charge::Step::Charge(write) => (write, Adjusted::Applied),
                     charge::Step::Recreate => {
-                        // As it is configured now: a charge must not switch on what an
-                        // administrator has switched off.
+                        // As it is configured now: a charge must not enable a bucket that an
+                        // administrator has disabled.
                         let key = MemberKey { entity: delta.entity, resource: delta.resource };
                         let found = self.members(&[key], Trust::NOTHING, "adjust").await?;
                         let (stamp, found) = (found.stamp, &found.members[0]);
-                        // The limits of somebody who is being deleted are going.
+                        // The limits of an entity that is being deleted are going.
                         let stays = !found.owner.as_ref().is_some_and(|owner| owner.is_leaving);
                         let limits =
                             delta.made_again(found.limits.as_ref().filter(|_| stays), stamp);
@@ -140,7 +140,7 @@ impl DynamoStore {
                             amounts: charge.amounts,
                             disabled: found.disabled_by.is_some(),
                             nonce: charge.nonce,
-                            // Reading took its time: it was full as of now, not as of then.
+                            // Reading took time: the bucket was full as of now, not as of then.
                             now: exchange.now(),
                         };
                         (self.create(Purpose::Charge, key, bucket), Adjusted::Recreated)
@@ -159,8 +159,8 @@ impl DynamoStore {
             self.uncharged(charge.key, left_out);
             return Ok(outcome);
         }
-        // The plain form has no race to lose except against somebody who deletes and re-creates the
-        // bucket all the time.
+        // The plain form loses a race only against a process that deletes and makes the bucket all
+        // the time.
         Err(failed(
             "adjust",
             TableError::NotApplied("the bucket keeps appearing and disappearing".to_owned()),

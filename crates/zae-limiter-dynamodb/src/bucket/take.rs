@@ -76,7 +76,7 @@ impl DynamoStore {
         let mut take = OneTake::new(self, asked, &nonce, moment);
         let taken = take.until_answered().await;
         if take.exchange.is_ambiguous && !matches!(taken, Ok(Taken::Granted(_))) {
-            // Whatever the last word was, an earlier attempt may have landed unheard.
+            // An earlier attempt may have landed without an answer.
             count(&self.shared.caches.tally.debits_unknown);
         }
         taken
@@ -98,9 +98,9 @@ impl DynamoStore {
         self.shared.options.clock.sleep((2 * passed).clamp(SECOND_LOOK.0, SECOND_LOOK.1)).await;
     }
 
-    /// Where many others have taken what the bucket regained since the last look, whoever is
-    /// refused would be told to come back within moments, by which time the crowd has been there
-    /// again. So the refusal holds for some times as long as the bucket needs for what the crowd
+    /// Where many others have taken what the bucket regained since the last look, a refused caller
+    /// would be told to come back within moments, and the crowd would have drained the bucket again
+    /// by then. So the refusal holds for some times as long as the bucket needs for what the crowd
     /// took, drawn at random: see [`QUIET_PACES`]. The waits told are as long.
     fn keep_quiet(&self, debit: &Debit<'_>, before: Option<&Seen>, look: &Seen, at: TimeMs) {
         let (Some(before), Some(image)) = (before, &look.image) else { return };
@@ -182,8 +182,8 @@ struct OneTake<'a> {
     is_proven: bool,
     /// Whose bucket it will be, once that was read.
     owner: Option<Option<Arc<Owner>>>,
-    /// A bucket that was short at any instant since was short: by the next one somebody else may
-    /// have been faster again.
+    /// A bucket that was short at any instant since then was short: by the next instant another
+    /// caller may have been faster again.
     asked_at: TimeMs,
     /// The instant of the last choice, and so that of a refusal: a moment later the amounts might
     /// pass.
@@ -232,7 +232,7 @@ impl<'a> OneTake<'a> {
         self.exchange.is_fresh |= self.asked.is_spared;
         while self.exchange.races < REFILL_ATTEMPTS_MAX {
             if self.exchange.races + self.exchange.sends > 0 {
-                // The machine may have slept since.
+                // The machine may have slept since the last attempt.
                 let asked = self.store.shared.ask_the_time().await;
                 asked.map_err(|error| error.during("consume"))?;
             }
@@ -314,7 +314,7 @@ impl<'a> OneTake<'a> {
                 };
                 return Ok(Next::Answer(undone.unwrap_or(Taken::Granted(look))));
             }
-            // What was proven was proven of the image before.
+            // The proof was about the image before.
             Heard::Prepared => self.is_proven = false,
             Heard::Lost => {
                 self.is_proven = false;
@@ -327,8 +327,8 @@ impl<'a> OneTake<'a> {
         Ok(Next::Choose)
     }
 
-    /// The bucket is not there. One that is made behind the back of an administrator who disables
-    /// it would be enabled, so the configuration is read first.
+    /// The bucket is not there. The configuration is read first: a bucket that is disabled at this
+    /// moment must not be made enabled.
     async fn create(&mut self) -> Result<Next, StoreError> {
         let member = self.asked.member;
         if self.owner.is_none() {
@@ -344,7 +344,7 @@ impl<'a> OneTake<'a> {
             amounts: &amounts_of(member, |_| true),
             disabled: false,
             nonce: self.nonce,
-            // Reading took its time: the bucket is full as of now, not as of then.
+            // Reading took time: the bucket is full as of now, not as of then.
             now: self.exchange.now(),
         };
         let key = MemberKey { entity: member.entity, resource: member.resource };
@@ -386,7 +386,7 @@ impl<'a> OneTake<'a> {
         Ok(Next::Choose)
     }
 
-    /// The bucket has other limits than the caller: the configuration decides who is right.
+    /// The bucket has other limits than the caller: the configuration decides which are right.
     async fn reread(&mut self) -> Result<Next, StoreError> {
         Ok(match self.store.reread(self.asked.member).await? {
             Verdict::Same => {

@@ -11,7 +11,7 @@ use Field::*;
 use crate::records::attr;
 use crate::table::{Condition, Write};
 
-/// Who writes a bucket.
+/// A writer of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Writer {
     /// Takes without refilling.
@@ -38,7 +38,7 @@ pub enum Writer {
     Credit,
     /// Fills by order of an administrator.
     Reset,
-    /// Switches a bucket off or on.
+    /// Disables or enables a bucket.
     Flag,
     /// Deletes a bucket with its entity.
     Delete,

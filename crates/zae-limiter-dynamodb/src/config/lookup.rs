@@ -32,7 +32,7 @@ impl Trust {
     /// For a bucket that is about to be made.
     pub(crate) const BEFORE_CREATE: Trust =
         Trust { namespace: NAMESPACE_TRUST, rest: CREATE_TRUST };
-    /// For a bucket that was just made: whoever switches off must be seen now.
+    /// For a bucket that was just made: an administrator who disables it must be seen now.
     pub(crate) const AFTER_CREATE: Trust =
         Trust { namespace: NAMESPACE_TRUST, rest: Duration::ZERO };
 }
@@ -115,7 +115,8 @@ pub(super) async fn chains(
                 break;
             };
             if !lookup.found.contains_key(&keys::entity(&store.id, &entity)) {
-                // Longer than a chain may be: whoever needs the rest reads it, and says so.
+                // The chain is longer than a chain may be: the caller that needs the rest reads it,
+                // and reports the error.
                 break;
             }
             let ancestor = lookup.answer(&[MemberKey { entity: &entity, ..*key }])?;
@@ -172,10 +173,9 @@ impl<'a> Lookup<'a> {
         self.doubt_what_refuses().await
     }
 
-    /// What is remembered and refuses everybody may have been taken back elsewhere, and its users
-    /// wait for that: a namespace that was deleted is looked for again after as long as one that is
-    /// there is believed in by makers of buckets, a level that was switched off as soon as a bucket
-    /// that is.
+    /// Reads again the remembered records that refuse every caller: another process may have taken
+    /// the refusal back, and callers wait for that. A deleted namespace is read again after
+    /// [`NAMESPACE_TRUST`], a disabled level after [`DISABLED_TRUST`].
     async fn doubt_what_refuses(&mut self) -> Result<(), StoreError> {
         let namespace = keys::namespace_by_id(&self.store.id);
         let refuses = |(key, record): (&Key, &Arc<Record>)| {
@@ -245,7 +245,7 @@ impl<'a> Lookup<'a> {
         resolve_member(key, owner, levels).map_err(told)
     }
 
-    /// What was read comes to, for these members.
+    /// The configuration of these members, by the records that were read.
     fn answer(&self, keys: &[MemberKey<'_>]) -> Result<Members, StoreError> {
         let told = |error: StoreError| error.during(self.operation);
         let (record, system) =

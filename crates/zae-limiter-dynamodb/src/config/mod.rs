@@ -49,14 +49,14 @@ impl Deref for Member {
     }
 }
 
-/// What a configuration says about the limits somebody came with.
+/// What a configuration says about the limits of a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// They are in force.
+    /// The limits are in force.
     Same,
-    /// Others are.
+    /// Other limits are in force.
     Different,
-    /// Nothing is: the member is switched off.
+    /// The member is disabled.
     Disabled,
 }
 
@@ -105,7 +105,8 @@ fn resolve_member(
     let cascades = |owner: &&Arc<Owner>| overruled.unwrap_or(owner.cascade);
     config.cascades_to = owner.as_ref().filter(cascades).and_then(|owner| owner.parent.clone());
     if owner.as_ref().is_some_and(|owner| owner.is_leaving) {
-        // Its limits are going: those that are left, or the defaults behind them, may be weaker.
+        // The limits of the entity are being removed: those that are left, or the defaults behind
+        // them, may be weaker.
         config.disabled_by = Some(Level::Entity(key.entity.clone()));
     }
     Ok(Member { owner, config })

@@ -69,8 +69,8 @@ pub(super) fn update(
             check_readable(registry, attr::RESOURCES, AttributeValue::is_ss)?;
             let (name, member) = (attr::RESOURCES.into(), resource.to_string());
             match presence {
-                // A set, so that naming it once more repairs what a writer without registry has
-                // left out.
+                // The registry is a set: adding the name once more repairs the registry after a
+                // writer that does not keep it.
                 Presence::Appears | Presence::Stays => {
                     (vec![Action::AddMember(name, member)], Vec::new())
                 }
@@ -137,7 +137,7 @@ fn bytes_of(value: &AttributeValue) -> usize {
     }
 }
 
-/// Somebody has to repair what is of another type: every further change would fail.
+/// An attribute of another type has to be repaired by hand: every further change would fail.
 fn check_readable(
     registry: Option<&Item>,
     name: &str,
@@ -167,7 +167,7 @@ fn one_less(
             (vec![Action::Add(name().into(), -1)], vec![compare(name(), Comparison::Gt, 1)])
         }
         Some(_) => (vec![Action::Remove(name().into())], vec![compare(name(), Comparison::Le, 1)]),
-        // Some writer never counted it.
+        // A writer without registry never counted it.
         None => (vec![Action::Remove(name().into())], vec![Condition::Absent(name().into())]),
     })
 }
@@ -209,7 +209,7 @@ pub(crate) async fn count_out(
 }
 
 /// The condition that an entity configuration is there, and has or has not been counted. Only
-/// counted ones have the key by which they are listed; the Python product's provisioner writes
+/// counted ones have the key by which they are listed; the provisioner of the Python package writes
 /// others.
 pub(super) fn registered(counted: bool) -> Condition {
     let listed = attr::GSI3PK.into();

@@ -1,5 +1,6 @@
-//! Bringing the changed limits of an entity to the buckets it has. We would find them with our next
-//! take; the Python product takes by what the bucket says and would not, so both write them there.
+//! Bringing the changed limits of an entity to the buckets it has. Our next take would find them;
+//! the Python package takes by the parameters of the bucket and would not, so both products write
+//! them to the buckets.
 
 use futures_util::future::{Either, join_all, select};
 use zae_limiter_core::{BUCKET_TTL_MULTIPLIER, EntityId, Milli, ResourceName, Take};
@@ -14,11 +15,11 @@ use crate::constants::{ADMIN_ATTEMPTS_MAX, SPREAD_MAX};
 use crate::records::item::key_of;
 use crate::records::keys;
 
-/// Nothing is wrong when this fails: the limits are stored, and bind every taker of ours. So it
-/// warns, and that is all.
+/// A failure only warns: the limits are stored, and bind every take of ours.
 pub(super) async fn spread_limits(store: &DynamoStore, level: &Level, moment: Moment) {
     if level.entity_id().is_none() {
-        // As in the Python product: a change for everybody must not write everybody's buckets.
+        // As in the Python package: a change for all entities must not write the buckets of all
+        // entities.
         return;
     }
     let reaching = Box::pin(reach_buckets(store, level, moment));
@@ -69,7 +70,7 @@ async fn reach_buckets(
     Ok(())
 }
 
-/// A take of nothing: whoever takes brings the limits along, by the rules that keep an older reader
+/// A take of nothing: every take brings the limits along, by the rules that keep an older reader
 /// from undoing a newer one.
 async fn reach(
     store: &DynamoStore,

@@ -1,5 +1,5 @@
 //! Changing what is stored at a level: read, then one transaction that is conditional on what was
-//! read. Whoever loses a race reads again.
+//! read. A change that loses a race reads again.
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use zae_limiter_core::AuditAction;
@@ -89,7 +89,7 @@ impl<'a> Found<'a> {
             None => conditions.push(Condition::Absent(CONFIG_VERSION.into())),
         }
         if self.version() <= 1 {
-            // The Python product writes 1 every time: look at the limits themselves.
+            // The Python package writes 1 every time: look at the limits themselves.
             conditions.extend(stored::limit_parts(item).map(equal));
         }
         if self.level.entity_id().is_some() {

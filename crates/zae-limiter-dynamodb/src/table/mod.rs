@@ -179,7 +179,7 @@ pub enum Index {
     /// Children of a parent; all attributes.
     Gsi1,
     /// Buckets and usage of a resource; only keys on tables of ours, all attributes on those of the
-    /// Python product.
+    /// Python package.
     Gsi2,
     /// Buckets of an entity, entities with a configuration of their own; only keys.
     Gsi3,
@@ -248,7 +248,7 @@ pub struct BatchPage {
 /// Why one leg of a transaction stood in the way, or did not.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cancellation {
-    /// It would have passed.
+    /// The leg would have passed.
     Innocent,
     /// Its condition failed; the item as it is, `None` when there is none.
     Condition(Option<Item>),

@@ -1,5 +1,5 @@
-//! Paging. A cursor is the last name of a page, so it outlives the process, and what is deleted or
-//! added between two pages moves nothing.
+//! Paging. A cursor is the last name of a page, so it outlives the process, and a record that is
+//! deleted or added between two pages moves nothing.
 
 use zae_limiter_store::{Cursor, Page, PageRequest, StoreError, StoreErrorKind};
 
@@ -72,7 +72,7 @@ impl Shared {
         let size = size_of(page);
         let mut query = listing.after(position(page, operation)?);
         let (mut items, mut seen, mut queries) = (Vec::new(), None, 0);
-        // A page without items moves no cursor of ours, so it is not where a listing may end.
+        // A page without items does not move the cursor, so a listing cannot end there.
         while queries < QUERIES_MAX {
             query.limit = i32::try_from((size + 1).saturating_sub(items.len())).ok();
             let found = self.query(operation, &query).await?;

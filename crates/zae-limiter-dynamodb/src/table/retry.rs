@@ -31,8 +31,8 @@ impl Shared {
         self.options.clock.sleep(pause).await;
     }
 
-    /// Repeats a call that may be repeated until it gives an answer. The answer of a failed
-    /// condition is an answer.
+    /// Repeats a call that may be repeated until it gives an answer. A failed condition is an
+    /// answer too.
     pub(crate) async fn persist<'a, T>(
         &'a self,
         operation: &'static str,
@@ -84,7 +84,7 @@ impl Shared {
     }
 
     /// Tries a change until it is made. An attempt reads, decides and writes; `None` says that
-    /// somebody else was faster.
+    /// another writer was faster.
     pub(crate) async fn until_made<T, F>(
         &self,
         operation: &'static str,

@@ -186,8 +186,7 @@ fn same(record: &Item, name: &'static str) -> Condition {
 }
 
 impl Deletion<'_> {
-    /// What was removed before somebody else finished the deletion was removed by this call, and
-    /// counts.
+    /// Counts everything that this call removed, also when another call finished the deletion.
     async fn carry_out(&self) -> Result<DeletedEntity, StoreError> {
         let mut deleted = DeletedEntity::default();
         let mut is_over = self.remove_buckets(&mut deleted).await? == Part::Overtaken;
@@ -277,8 +276,8 @@ impl Deletion<'_> {
         self.store.shared.all_keys(OPERATION, query).await
     }
 
-    /// All shards of a bucket go at once: one that was left alone would grant beside a new bucket.
-    /// Those the index does not show are among them.
+    /// All shards of a bucket go at once, also those the index does not show: a shard that was left
+    /// alone would grant beside a new bucket.
     fn all_shards(&self, resource: &str, known: Vec<Key>) -> Vec<Key> {
         let shard = |number| keys::bucket_of(&self.store.id, self.id.as_str(), resource, number);
         let mut all: Vec<Key> = (0..SHARDS_MAX).map(shard).collect();

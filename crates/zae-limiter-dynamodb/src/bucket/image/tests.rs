@@ -49,7 +49,7 @@ fn what_can_not_be_honoured_is_refused_by_its_name() {
     assert!(quota.to_string().contains("quotas"), "{quota}");
 }
 
-/// The Python product says so of every limit it adds to a bucket.
+/// The Python package says so of every limit it adds to a bucket.
 #[test]
 fn a_limit_that_says_it_has_no_schedule_has_none() {
     let marks = [("b_rpm_sched", s("-")), ("b_rpm_rsched", s("-"))];

@@ -1,4 +1,4 @@
-//! Audit events. The details have the shapes of the Python product where it records the same thing,
+//! Audit events. The details have the shapes of the Python package where it records the same thing,
 //! so that either reads what the other wrote.
 
 use std::collections::{BTreeMap, HashMap};
@@ -35,7 +35,7 @@ pub(crate) struct Event<'a> {
     /// As stored: `_default_` for all resources of an entity.
     pub(crate) resource: Option<&'a str>,
     pub(crate) details: Details,
-    /// The version a level has got by the change: told again to who asks again.
+    /// The version a level has got by the change: told again to a caller that repeats the change.
     pub(crate) version: Option<u64>,
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn audit_item(
 ) -> Item {
     let id = change.event.to_string();
     let mut item = new_item(namespace, &keys::audit(namespace, &event.subject, &id));
-    // A flag is recorded as a change of limits, with the flag in its details: the Python product
+    // A flag is recorded as a change of limits, with the flag in its details: the Python package
     // has no other word.
     let action =
         if event.action == AuditAction::FlagsSet { AuditAction::LimitsSet } else { event.action };
@@ -84,7 +84,7 @@ pub(crate) fn audit_event(item: &Item, subject: &AuditSubject) -> Result<AuditEv
     let mut told = told(stored);
     let word = text_of(item, ACTION).unwrap_or_default();
     let action = match word.parse() {
-        // Limits are set, or a flag is: the Python product calls both by one name.
+        // Limits are set, or a flag is: the Python package calls both by one name.
         Ok(AuditAction::LimitsSet) if !stored.contains_key(LIMITS) && is_about_flags(stored) => {
             AuditAction::FlagsSet
         }
@@ -113,7 +113,8 @@ pub(crate) fn is_deletion(item: &Item) -> bool {
     text_of(item, ACTION) == Some(AuditAction::EntityDeleted.as_str())
 }
 
-/// What a deletion has removed, as its event tells; nothing when somebody else has finished it.
+/// The counts of a deletion, as its event tells them; zero when another call has finished the
+/// deletion.
 pub(crate) fn deleted_of(item: &Item) -> DeletedEntity {
     DeletedEntity { buckets: count_in(item, BUCKETS), configs: count_in(item, CONFIGS) }
 }
@@ -124,8 +125,8 @@ pub(crate) fn is_purge_of(item: &Item, id: &NamespaceId) -> bool {
     told && text_of(item, ACTION) == Some(AuditAction::NamespacePurged.as_str())
 }
 
-/// How many records a purge has removed, as its event tells; nothing when somebody else has
-/// finished it.
+/// The number of records a purge has removed, as its event tells it; zero when another call has
+/// finished the purge.
 pub(crate) fn purged_of(item: &Item) -> u64 {
     count_in(item, RECORDS)
 }

@@ -162,13 +162,13 @@ impl Builder {
         self
     }
 
-    /// An access key, instead of what the environment provides.
+    /// An access key, instead of the credentials of the environment.
     pub fn credentials(mut self, credentials: StaticCredentials) -> Builder {
         self.credentials = Some(SharedCredentialsProvider::new(credentials.to_credentials()));
         self
     }
 
-    /// Whoever hands out credentials, instead of what the environment provides.
+    /// A provider of credentials, instead of the one of the environment.
     pub fn credentials_provider(mut self, provider: impl ProvideCredentials + 'static) -> Builder {
         self.credentials = Some(SharedCredentialsProvider::new(provider));
         self

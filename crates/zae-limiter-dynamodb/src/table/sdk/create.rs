@@ -35,7 +35,7 @@ pub enum Gsi2Projection {
     /// Only keys: a take costs one write unit, and buckets found by resource are read by key.
     #[default]
     KeysOnly,
-    /// Everything, as the Python product does: every take also rewrites the index.
+    /// Everything, as the Python package does: every take also rewrites the index.
     All,
 }
 
@@ -100,7 +100,7 @@ pub async fn create_table(
         .map_err(classify)
     {
         Ok(_) => {}
-        // It is there, or somebody else is making it.
+        // The table is there, or another process is making it.
         Err(TableError::NotApplied(why)) if why.starts_with("ResourceInUseException") => {}
         Err(error) => return Err(failed(operation, error)),
     }
@@ -274,7 +274,7 @@ async fn enable_ttl(table: &SdkTable) -> Result<(), TableError> {
         .await;
     match result.map_err(classify) {
         Ok(_) => Ok(()),
-        // Somebody else may have done it meanwhile, which DynamoDB calls a mistake of ours.
+        // Another process may have enabled it meanwhile, which DynamoDB answers with an error.
         Err(error) => match has_ttl(table).await {
             Ok(true) => Ok(()),
             _ => Err(error),

@@ -23,8 +23,9 @@ const PLAIN: [&str; 9] = ["PK", "rf", "shard_count", "vu", "disabled", "lw", "ca
 /// one.
 const PLAIN_PREFIX: &str = "b_";
 
-/// An alias is shorter than this, and an expression has its bound: two times sixteen limits with
-/// names of this length, as many as the widest write names, stay below it.
+/// The longest name that stands as it is, in bytes. An alias is shorter, and the length of an
+/// expression is bounded: the widest write names two times sixteen limits, and stays below
+/// [`EXPRESSION_BYTES_MAX`] with names of this length.
 const PLAIN_BYTES_MAX: usize = 14;
 
 /// Whether a name stands in an expression as it is. DynamoDB reads a letter and then letters,
@@ -255,8 +256,8 @@ fn render_condition(conditions: Vec<Condition>, aliases: &mut Aliases) -> Option
     Some(out)
 }
 
-/// What joins the conditions around one: it decides who needs parentheses. DynamoDB refuses
-/// redundant ones.
+/// The operator around a condition: it decides whether the condition needs parentheses. DynamoDB
+/// refuses redundant ones.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Joint {
     And,
@@ -264,7 +265,8 @@ enum Joint {
 }
 
 impl Joint {
-    /// What always holds says nothing under AND, what never holds says nothing under OR.
+    /// A condition that always holds says nothing under AND, one that never holds says nothing
+    /// under OR.
     fn hears(self, condition: &Condition) -> bool {
         truth(condition) != Some(self == Joint::And)
     }

@@ -1,8 +1,8 @@
 //! The real table: [`SdkTable`] over the AWS SDK, how to reach it ([`Builder`]) and how to make it
 //! ([`create_table`]).
 //!
-//! The SDK sends each request once: it repeats a write whose answer was lost, and a debit would
-//! count twice. Who may repeat what is decided above, by what a failure proves.
+//! The SDK sends each request once. It would repeat a write whose answer was lost, and a debit
+//! would count twice; the callers of the table repeat a request by what its failure proves.
 
 mod address;
 mod classify;
@@ -231,7 +231,7 @@ impl Table for SdkTable {
             let output = self.ended(("BatchGetItem", Spends::Reads), result, |output| {
                 output.consumed_capacity()
             })?;
-            // One table was asked, so whatever it calls itself in the answer, it is that one.
+            // One table was asked, so the answer is about that table, by whichever name.
             let items =
                 output.responses.into_iter().flat_map(HashMap::into_values).flatten().collect();
             let unprocessed = output

@@ -1,5 +1,5 @@
-//! Watching the calls: what was sent and what it cost. For tests, benchmarks and bills; nothing is
-//! asked for or computed when nobody watches.
+//! Watching the calls: what was sent and what it cost. For tests, benchmarks and bills; without an
+//! observer nothing is asked for or computed.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
