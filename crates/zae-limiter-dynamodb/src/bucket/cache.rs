@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use quick_cache::sync::Cache;
 use smallvec::SmallVec;
-use zae_limiter_core::{EntityId, LimitName, TimeMs};
+use zae_limiter_core::{EntityId, LimitName, Milli, TimeMs};
 
 use crate::admin::entity::Owner;
 use crate::bucket::debit::Debit;
@@ -84,7 +84,7 @@ fn is_lately(second: i64, now: TimeMs) -> bool {
 pub(crate) struct Quiet {
     pub(crate) until: TimeMs,
     /// The limits that were short, and the least amounts that are refused.
-    pub(crate) short: SmallVec<[(LimitName, i64); 1]>,
+    pub(crate) short: SmallVec<[(LimitName, Milli); 1]>,
 }
 
 impl Seen {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::future::{join, join_all};
 use smallvec::SmallVec;
-use zae_limiter_core::{EntityId, Reports};
+use zae_limiter_core::{EntityId, Milli, Reports};
 use zae_limiter_store::{
     Adjusted, BoxFuture, ConsumeOutcome, ConsumeRequest, Grant, MemberTake, StoreError,
 };
@@ -295,7 +295,7 @@ impl DynamoStore {
         moment: Moment,
     ) -> Result<Adjusted, StoreError> {
         let key = keys::bucket(&self.id, member.entity, member.resource, 0);
-        let amounts = amounts_of(member, |milli| milli > 0);
+        let amounts = amounts_of(member, |milli| milli > Milli::ZERO);
         if amounts.is_empty() {
             return Ok(Adjusted::Applied);
         }

@@ -3,7 +3,7 @@
 //! looking.
 
 use smallvec::SmallVec;
-use zae_limiter_core::{CounterFull, LimitParams, TimeMs};
+use zae_limiter_core::{CounterFull, LimitParams, Milli, TimeMs};
 use zae_limiter_store::StoreError;
 
 use crate::bucket::debit::{View, ceiling, cold_bound, seconds};
@@ -156,10 +156,11 @@ impl Charge<'_> {
 fn holds(image: &Image, amount: &Amount<'_>) -> bool {
     image
         .limit(amount.limit.name())
-        .is_none_or(|found| found.balance.checked_sub(amount.milli).is_some())
+        .is_none_or(|found| found.balance.0.checked_sub(amount.milli.0).is_some())
 }
 
 /// The smallest balance from which `amount` may be charged without a later expiry.
-fn debt_floor(effective: LimitParams, amount: i64) -> i64 {
-    amount.saturating_sub(effective.capacity_milli.saturating_mul(DEBT_IN_CAPACITIES))
+fn debt_floor(effective: LimitParams, amount: Milli) -> Milli {
+    let debt = effective.capacity_milli.saturating_mul(DEBT_IN_CAPACITIES);
+    amount.saturating_sub(Milli(debt))
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use zae_limiter_core::{ConfigStamp, TimeMs};
+use zae_limiter_core::{ConfigStamp, Milli, TimeMs};
 use zae_limiter_store::{LimitsInForce, MemberKey, MemberTake, StoreError, StoreErrorKind};
 
 use crate::DynamoStore;
@@ -94,7 +94,7 @@ impl DynamoStore {
         if matches!(found, Ok(Verdict::Same)) {
             return Ok(None);
         }
-        let amounts = amounts_of(member, |milli| milli > 0);
+        let amounts = amounts_of(member, |milli| milli > Milli::ZERO);
         // The bucket is disabled first: amounts that stay taken are the smaller harm of the two.
         let answer = match found {
             Ok(Verdict::Disabled) => {

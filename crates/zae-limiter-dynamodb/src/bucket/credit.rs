@@ -2,7 +2,7 @@
 //! twice.
 
 use smallvec::SmallVec;
-use zae_limiter_core::{LimitName, LimitParams};
+use zae_limiter_core::{LimitName, LimitParams, Milli};
 
 use crate::bucket::debit::View;
 use crate::bucket::refill::{Amount, spends};
@@ -42,7 +42,7 @@ impl Credit<'_> {
             let name = amount.limit.name();
             match image.and_then(|image| image.limit(name)) {
                 Some(found) => {
-                    let room = found.effective.capacity_milli.saturating_sub(amount.milli);
+                    let room = found.effective.full().saturating_sub(amount.milli);
                     let overflows = found.balance > room;
                     Some(give_back(name, (found.stored, found.effective), amount.milli, overflows))
                 }
@@ -78,10 +78,10 @@ impl Credit<'_> {
 fn give_back(
     name: &LimitName,
     (stored, effective): (LimitParams, LimitParams),
-    amount: i64,
+    amount: Milli,
     overflows: bool,
 ) -> Line {
-    let (stored_capacity, full) = (stored.capacity_milli, effective.capacity_milli);
+    let (stored_capacity, full) = (stored.full(), effective.full());
     let form = LineForm::GiveBack { stored_capacity, full, amount, overflows };
     Line { name: name.clone(), form }
 }
@@ -116,7 +116,7 @@ mod tests {
         let image = Image::parse(&item).expect("a bucket");
         let credit = Credit {
             key: &key,
-            amounts: &[Amount { limit: &limit, milli: 7_000 }],
+            amounts: &[Amount { limit: &limit, milli: Milli(7_000) }],
             units_milli: 1_000,
         };
         let view = |is_recent| {

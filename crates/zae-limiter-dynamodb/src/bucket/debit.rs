@@ -6,7 +6,9 @@
 //! limit of the item, each one by ADD (still below its capacity) or FILL (full).
 
 use smallvec::SmallVec;
-use zae_limiter_core::{Limit, LimitName, LimitParams, LimitSource, Take, TimeMs, time_to_fill_ms};
+use zae_limiter_core::{
+    Limit, LimitName, LimitParams, LimitSource, Milli, Take, TimeMs, time_to_fill_ms,
+};
 use zae_limiter_store::{LimitsInForce, StoreError};
 
 use crate::bucket::image::Image;
@@ -107,8 +109,7 @@ impl<'a> Debit<'a> {
             View::Unknown => return Ok(Step::Take(self.fast(None, false, now))),
             View::Absent if self.is_spared => return Ok(Step::Nothing),
             View::Absent => {
-                let fits =
-                    self.asked().all(|(limit, amount)| amount <= limit.params().capacity_milli);
+                let fits = self.asked().all(|(limit, amount)| amount <= limit.params().full());
                 return Ok(if fits { Step::Create } else { Step::Refuse });
             }
             View::Known(known) => known,
@@ -176,16 +177,16 @@ impl<'a> Debit<'a> {
         &self,
         image: &Image,
         now: TimeMs,
-    ) -> impl Iterator<Item = (&'a Limit, i64)> {
+    ) -> impl Iterator<Item = (&'a Limit, Milli)> {
         self.asked().filter(move |(limit, amount)| {
             image.balance_at(limit.name(), now).is_none_or(|balance| balance < *amount)
         })
     }
 
-    /// The limits asked for, with their amounts in millitokens.
-    pub(crate) fn asked(&self) -> impl Iterator<Item = (&'a Limit, i64)> {
+    /// The limits asked for, with their amounts.
+    pub(crate) fn asked(&self) -> impl Iterator<Item = (&'a Limit, Milli)> {
         let limits = &self.limits.limits;
-        self.takes.iter().map(move |take| (&limits[usize::from(take.limit)], take.amount.0))
+        self.takes.iter().map(move |take| (&limits[usize::from(take.limit)], take.amount))
     }
 
     /// A refill that also brings the parameters up to date; it takes only if the amounts pass.
@@ -204,7 +205,7 @@ impl<'a> Debit<'a> {
             && self.asked().all(|(limit, amount)| {
                 let first_seen = || image.first_seen(limit, now);
                 let balance = image.balance_at(limit.name(), now).unwrap_or_else(first_seen);
-                balance.min(image.effective(limit.params()).capacity_milli) >= amount
+                balance.min(image.effective(limit.params()).full()) >= amount
             });
         Ok(if passes {
             Step::Take(self.refill(image, &self.amounts(), now).build()?)
@@ -282,10 +283,10 @@ impl<'a> Debit<'a> {
 
     fn fits_fast(&self, image: &Image, now: TimeMs) -> bool {
         let is_alive = image.expires_s.is_none_or(|second| second > seconds(now));
-        let fits = |(limit, amount): (&Limit, i64)| {
+        let fits = |(limit, amount): (&Limit, Milli)| {
             image.limit(limit.name()).is_some_and(|found| {
                 let ceiling = ceiling(found.effective, image.refilled_at, self.graced(now));
-                found.balance >= amount && (amount == 0 || found.balance <= ceiling)
+                found.balance >= amount && (amount == Milli::ZERO || found.balance <= ceiling)
             })
         };
         is_alive && image.room_milli >= WCU_NEEDED_MILLI && self.asked().all(fits)
@@ -296,8 +297,8 @@ impl<'a> Debit<'a> {
     /// The first caller that knows refills for all.
     fn is_due(&self, image: &Image, now: TimeMs) -> bool {
         let is_old = self.grace_ms > 0 && now.since(image.refilled_at) > self.grace_ms;
-        let is_high = |(limit, _): (&Limit, i64)| {
-            let half = image.effective(limit.params()).capacity_milli / 2;
+        let is_high = |(limit, _): (&Limit, Milli)| {
+            let half = Milli(image.effective(limit.params()).capacity_milli / 2);
             image.balance_at(limit.name(), now).is_some_and(|balance| balance >= half)
         };
         is_old && self.asked().all(is_high)
@@ -322,12 +323,12 @@ impl<'a> Debit<'a> {
         );
         let later = self.graced(now);
         let or = Some(later).filter(|later| is_outdated && *later > since);
-        let line = |(limit, amount): (&Limit, i64)| {
+        let line = |(limit, amount): (&Limit, Milli)| {
             let stored = limit.params();
             let effective = image.map_or(stored, |image| image.effective(stored));
             let ceiling = |since| ceiling(effective, since, later);
-            let at_most =
-                (amount > 0).then(|| Ceiling { since: ceiling(since), or: or.map(ceiling) });
+            let at_most = (amount > Milli::ZERO)
+                .then(|| Ceiling { since: ceiling(since), or: or.map(ceiling) });
             let form = LineForm::Fast {
                 stored,
                 amount,
@@ -362,8 +363,8 @@ impl<'a> Debit<'a> {
 }
 
 /// The largest balance that has not overflowed between two instants.
-pub(crate) fn ceiling(effective: LimitParams, since: TimeMs, now: TimeMs) -> i64 {
-    effective.capacity_milli.saturating_sub(effective.accrual_at_most(now.since(since)))
+pub(crate) fn ceiling(effective: LimitParams, since: TimeMs, now: TimeMs) -> Milli {
+    effective.full().saturating_sub(Milli(effective.accrual_at_most(now.since(since))))
 }
 
 /// The second an instant lies in.

@@ -57,16 +57,16 @@ pub(crate) struct ImageLimit {
     pub(crate) stored: LimitParams,
     /// The share of this shard: what every formula goes by.
     pub(crate) effective: LimitParams,
-    /// In millitokens; negative is debt.
-    pub(crate) balance: i64,
-    /// All that was ever taken and not given back, in millitokens.
-    pub(crate) used: i64,
+    /// Negative is debt.
+    pub(crate) balance: Milli,
+    /// All that was ever taken and not given back.
+    pub(crate) used: Milli,
     /// Zero unless the remainders belong to the present refill instant.
     pub(crate) remainder: i64,
     /// Whether the attribute is there, whatever it is worth.
     pub(crate) has_remainder: bool,
-    /// What a lowered capacity hides, in millitokens.
-    pub(crate) gap: i64,
+    /// What a lowered capacity hides.
+    pub(crate) gap: Milli,
     pub(crate) retired: bool,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct ImageLimit {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stub {
     pub(crate) name: LimitName,
-    pub(crate) balance: i64,
+    pub(crate) balance: Milli,
 }
 
 /// A bucket item.
@@ -216,7 +216,7 @@ impl Image {
             *number = value.map(|(key, value)| number_in(item, key, value)).transpose()?;
         }
         let [balance, used, capacity, refill, period, remainder, gap] = numbers;
-        let balance = balance.unwrap_or(0);
+        let balance = Milli(balance.unwrap_or(0));
         if let (None, None, None) = (capacity, refill, period) {
             self.stubs.push(Stub { name, balance });
             return Ok(());
@@ -240,10 +240,10 @@ impl Image {
             stored,
             effective: self.effective(stored),
             balance,
-            used: used.unwrap_or(0),
+            used: Milli(used.unwrap_or(0)),
             remainder: remainder.filter(counts).unwrap_or(0),
             has_remainder: remainder.is_some(),
-            gap: gap.unwrap_or(0).max(0),
+            gap: Milli(gap.unwrap_or(0).max(0)),
             retired: false,
         });
         Ok(())
@@ -275,9 +275,10 @@ impl Image {
 
     /// What a limit that is not here starts with: full, less what was charged to it while it was
     /// gone.
-    pub(crate) fn start_of(&self, limit: &Limit) -> i64 {
-        let owed = self.stub(limit.name()).map_or(0, |stub| stub.balance.min(0));
-        self.effective(limit.params()).capacity_milli.saturating_add(owed)
+    pub(crate) fn start_of(&self, limit: &Limit) -> Milli {
+        let owed =
+            self.stub(limit.name()).map_or(Milli::ZERO, |stub| stub.balance.min(Milli::ZERO));
+        self.effective(limit.params()).full().saturating_add(owed)
     }
 
     /// What this shard has of the parameters of a bucket: all of it, since there is one shard.
@@ -286,25 +287,25 @@ impl Image {
     }
 
     /// The balance of a limit at `now`, `None` when the bucket does not have it.
-    pub(crate) fn balance_at(&self, name: &LimitName, now: TimeMs) -> Option<i64> {
-        self.limit(name).map(|limit| self.accrued(limit, now).min(limit.effective.capacity_milli))
+    pub(crate) fn balance_at(&self, name: &LimitName, now: TimeMs) -> Option<Milli> {
+        self.limit(name).map(|limit| self.accrued(limit, now).min(limit.effective.full()))
     }
 
     /// The balance of a limit at `now`, its capacity aside.
-    pub(crate) fn accrued(&self, limit: &ImageLimit, now: TimeMs) -> i64 {
+    pub(crate) fn accrued(&self, limit: &ImageLimit, now: TimeMs) -> Milli {
         let gained = limit.effective.accrual(now.since(self.refilled_at), limit.remainder).0;
-        limit.balance.saturating_add(gained)
+        limit.balance.saturating_add(Milli(gained))
     }
 
     /// What a limit starts with that the bucket does not have. While some that were folded may not
     /// be full it may be one of them, and starts with nothing but what it owes.
-    pub(crate) fn first_seen(&self, limit: &Limit, now: TimeMs) -> i64 {
+    pub(crate) fn first_seen(&self, limit: &Limit, now: TimeMs) -> Milli {
         let is_folding = |limit: &ImageLimit| {
-            is_fold(&limit.name) && self.accrued(limit, now) < limit.effective.capacity_milli
+            is_fold(&limit.name) && self.accrued(limit, now) < limit.effective.full()
         };
         let start = self.start_of(limit);
         if self.limits.iter().any(is_folding) {
-            start.saturating_sub(self.effective(limit.params()).capacity_milli).min(0)
+            start.saturating_sub(self.effective(limit.params()).full()).min(Milli::ZERO)
         } else {
             start
         }
@@ -388,10 +389,10 @@ impl Image {
                 stored: limit.params(),
                 effective: self.effective(limit.params()),
                 balance: self.start_of(limit),
-                used: 0,
+                used: Milli::ZERO,
                 remainder: 0,
                 has_remainder: false,
-                gap: 0,
+                gap: Milli::ZERO,
                 retired: false,
             });
         }
@@ -418,8 +419,8 @@ impl Image {
             u64::try_from(self.config_read_at.unwrap_or(0)).unwrap_or(0).saturating_mul(1000),
         );
         let mut state = BucketState::restore(limits, active.len(), self.refilled_at, stamp);
-        for limit in self.limits.iter().filter(|limit| limit.gap > 0) {
-            state.restore_gap(&limit.name, Milli(limit.gap));
+        for limit in self.limits.iter().filter(|limit| limit.gap > Milli::ZERO) {
+            state.restore_gap(&limit.name, limit.gap);
         }
         state.set_expires_at(self.expires_s.map(|seconds| TimeMs(seconds.saturating_mul(1000))));
         state.disabled = self.disabled;
@@ -432,10 +433,10 @@ impl ImageLimit {
         LimitState {
             name: self.name.clone(),
             params: self.stored,
-            balance: Milli(self.balance),
+            balance: self.balance,
             remainder: self.remainder,
-            consumed: Milli(self.used),
-            hour_base: Milli(self.used),
+            consumed: self.used,
+            hour_base: self.used,
         }
     }
 }

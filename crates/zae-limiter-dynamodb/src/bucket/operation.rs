@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use zae_limiter_core::{Take, TimeMs};
+use zae_limiter_core::{Milli, Take, TimeMs};
 use zae_limiter_store::{MemberTake, StoreError};
 
 use crate::DynamoStore;
@@ -116,11 +116,11 @@ fn spell(mut bits: u64) -> Nonce {
 /// The amounts of a take, those that `counts`.
 pub(crate) fn amounts_of<'a>(
     member: &MemberTake<'a>,
-    counts: impl Fn(i64) -> bool,
+    counts: impl Fn(Milli) -> bool,
 ) -> SmallVec<[Amount<'a>; 2]> {
     let limits = &member.limits.limits;
     let amount =
-        |take: &Take| Amount { limit: &limits[usize::from(take.limit)], milli: take.amount.0 };
+        |take: &Take| Amount { limit: &limits[usize::from(take.limit)], milli: take.amount };
     member.takes.iter().map(amount).filter(|amount| counts(amount.milli)).collect()
 }
 

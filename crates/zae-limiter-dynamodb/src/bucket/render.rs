@@ -2,7 +2,7 @@
 //! conditions and actions on attributes.
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use zae_limiter_core::{LimitName, LimitParams, LimitSource};
+use zae_limiter_core::{LimitName, LimitParams, LimitSource, Milli};
 
 use crate::bucket::expiry::{expiry_s, keep_ms};
 use crate::constants::{WCU_MILLI, WCU_NEEDED_MILLI, WCU_PERIOD_MS};
@@ -95,18 +95,24 @@ impl Draft {
         self.actions.push(Action::Set(name.into(), value));
     }
 
-    fn require(&mut self, name: &LimitName, field: &'static str, by: Comparison, value: i64) {
-        self.conditions.push(compare(of_limit(name, field), by, value));
+    fn require(
+        &mut self,
+        name: &LimitName,
+        field: &'static str,
+        by: Comparison,
+        value: impl Into<i64>,
+    ) {
+        self.conditions.push(compare(of_limit(name, field), by, value.into()));
     }
 
-    fn add(&mut self, name: &LimitName, field: &'static str, amount: i64) {
-        if amount != 0 {
-            self.actions.push(Action::Add(of_limit(name, field), amount));
+    fn add(&mut self, name: &LimitName, field: &'static str, amount: Milli) {
+        if amount != Milli::ZERO {
+            self.actions.push(Action::Add(of_limit(name, field), amount.0));
         }
     }
 
-    fn put(&mut self, name: &LimitName, field: &'static str, value: i64) {
-        self.actions.push(Action::Set(of_limit(name, field), number(value)));
+    fn put(&mut self, name: &LimitName, field: &'static str, value: impl Into<i64>) {
+        self.actions.push(Action::Set(of_limit(name, field), number(value.into())));
     }
 
     fn put_parameters(&mut self, name: &LimitName, params: LimitParams) {
@@ -139,7 +145,7 @@ impl Draft {
                 if let Some(at_least) = at_least {
                     self.require(name, attr::BALANCE, Comparison::Ge, *at_least);
                 }
-                self.add(name, attr::BALANCE, amount.saturating_neg());
+                self.add(name, attr::BALANCE, amount.negated());
                 self.add(name, attr::USED, *amount);
             }
             LineForm::Add { stored, gained, amount, below, at_least, becomes } => {
@@ -186,7 +192,7 @@ impl Draft {
             }
             LineForm::Owe { amount } => {
                 self.conditions.push(Condition::Exists(of_limit(name, attr::BALANCE)));
-                self.add(name, attr::BALANCE, amount.saturating_neg());
+                self.add(name, attr::BALANCE, amount.negated());
                 self.add(name, attr::USED, *amount);
             }
             LineForm::GiveBack { stored_capacity, full, amount, overflows } => {
@@ -199,7 +205,7 @@ impl Draft {
                     self.require(name, attr::BALANCE, Comparison::Le, room);
                     self.add(name, attr::BALANCE, *amount);
                 }
-                self.add(name, attr::USED, amount.saturating_neg());
+                self.add(name, attr::USED, amount.negated());
             }
             LineForm::Top { stored_capacity, full, exactly } => {
                 self.require(name, attr::CAPACITY, Comparison::Eq, *stored_capacity);
@@ -221,12 +227,15 @@ impl Draft {
         for (field, _, new) in changes.into_iter().filter(|(_, old, new)| old != new) {
             self.put(name, field, new);
         }
-        for (field, to) in [(attr::REMAINDER, remainder), (attr::GAP, gap)] {
-            match to {
-                To::Keep => {}
-                To::Set(value) => self.put(name, field, *value),
-                To::Remove => self.remove(name, &[field]),
-            }
+        self.put_to(name, attr::REMAINDER, remainder);
+        self.put_to(name, attr::GAP, gap);
+    }
+
+    fn put_to(&mut self, name: &LimitName, field: &'static str, to: &To<impl Into<i64> + Copy>) {
+        match to {
+            To::Keep => {}
+            To::Set(value) => self.put(name, field, *value),
+            To::Remove => self.remove(name, &[field]),
         }
     }
 
@@ -234,9 +243,9 @@ impl Draft {
         &mut self,
         name: &LimitName,
         params: LimitParams,
-        balance: i64,
-        amount: i64,
-        stub: Option<i64>,
+        balance: Milli,
+        amount: Milli,
+        stub: Option<Milli>,
     ) {
         self.put(name, attr::BALANCE, balance);
         self.put_parameters(name, params);
@@ -365,13 +374,13 @@ impl Draft {
 fn unspilt(
     lines: &[Line],
     since: i64,
-    bound: impl Fn(&Ceiling) -> Option<i64>,
+    bound: impl Fn(&Ceiling) -> Option<Milli>,
 ) -> impl Iterator<Item = Condition> {
     let low = lines.iter().filter_map(move |line| match &line.form {
         LineForm::Fast { at_most: Some(ceiling), .. } => Some(compare(
             of_limit(&line.name, attr::BALANCE),
             Comparison::Le,
-            bound(ceiling).unwrap_or(ceiling.since),
+            bound(ceiling).unwrap_or(ceiling.since).0,
         )),
         _ => None,
     });
@@ -383,7 +392,7 @@ fn alive(lines: &[Line], second: i64) -> Condition {
     let later = compare(attr::TTL, Comparison::Gt, second);
     let floors = lines.iter().filter_map(|line| match line.form {
         LineForm::Fast { floor_if_expiring: Some(floor), .. } => {
-            Some(compare(of_limit(&line.name, attr::BALANCE), Comparison::Ge, floor))
+            Some(compare(of_limit(&line.name, attr::BALANCE), Comparison::Ge, floor.0))
         }
         _ => None,
     });
@@ -445,15 +454,18 @@ fn item(bucket: &NewBucket) -> Item {
     let mut kept_ms = 0;
     for limit in limits.limits.iter() {
         let (name, params) = (limit.name(), limit.params());
-        let amount =
-            bucket.amounts.iter().find(|(of, _)| of == name).map_or(0, |(_, amount)| *amount);
-        let after = params.capacity_milli.saturating_sub(amount);
-        put(&of_limit(name, attr::BALANCE), number(after));
+        let amount = bucket
+            .amounts
+            .iter()
+            .find(|(of, _)| of == name)
+            .map_or(Milli::ZERO, |(_, amount)| *amount);
+        let after = params.full().saturating_sub(amount);
+        put(&of_limit(name, attr::BALANCE), number(after.0));
         put(&of_limit(name, attr::CAPACITY), number(params.capacity_milli));
         put(&of_limit(name, attr::REFILL), number(params.refill_milli));
         put(&of_limit(name, attr::PERIOD), number(params.period_ms));
-        put(&of_limit(name, attr::USED), number(amount));
-        kept_ms = kept_ms.max(keep_ms(params, after, 0));
+        put(&of_limit(name, attr::USED), number(amount.0));
+        kept_ms = kept_ms.max(keep_ms(params, after, Milli::ZERO));
     }
     if let Some(own_ttl_ms) = limits.ttl_ms {
         put(attr::TTL, number(expiry_s(bucket.now, own_ttl_ms, kept_ms)));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use zae_limiter_core::{
-    BucketState, LimitReport, LimitSource, Milli, Reports, TimeMs, Wait, WaitMs, assess,
+    BucketState, LimitReport, LimitSource, Reports, TimeMs, Wait, WaitMs, assess,
 };
 use zae_limiter_store::{ConsumeOutcome, ConsumeRequest, MemberTake, StoreError};
 
@@ -83,11 +83,11 @@ impl DynamoStore {
                     .image
                     .as_ref()
                     .and_then(|image| image.balance_at(limit.name(), now))
-                    .unwrap_or(0);
+                    .unwrap_or_default();
                 reports.push(LimitReport {
                     member: index,
                     limit: take.limit,
-                    balance: Milli(balance),
+                    balance,
                     requested: take.amount,
                     wait: Wait::None,
                 });
@@ -228,7 +228,7 @@ fn hold(reports: &mut Reports, index: u8, member: &MemberTake<'_>, look: &Seen, 
         Wait::After(WaitMs::at_least_one(u64::try_from(quiet.until.since(now)).unwrap_or(0)));
     for report in reports.iter_mut().filter(|report| report.member == index) {
         let name = member.limits.limits[usize::from(report.limit)].name();
-        if quiet.short.iter().any(|(short, least)| short == name && report.requested.0 >= *least) {
+        if quiet.short.iter().any(|(short, least)| short == name && report.requested >= *least) {
             report.wait = report.wait.max(held);
         }
     }
@@ -240,7 +240,7 @@ fn untaken(image: &Image, member: &MemberTake<'_>) -> Image {
     for take in member.takes {
         let name = member.limits.limits[usize::from(take.limit)].name();
         if let Some(limit) = image.limits.iter_mut().find(|limit| limit.name == *name) {
-            limit.balance = limit.balance.saturating_add(take.amount.0);
+            limit.balance = limit.balance.saturating_add(take.amount);
         }
     }
     image

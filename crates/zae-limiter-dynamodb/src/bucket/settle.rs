@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
+use zae_limiter_core::Milli;
 use zae_limiter_store::{Adjusted, BucketDelta, MemberKey, StoreError, StoreErrorKind};
 
 use crate::DynamoStore;
@@ -40,10 +41,12 @@ impl DynamoStore {
                 );
                 return Err(StoreError::new(StoreErrorKind::Invalid, "adjust", message));
             };
-            match change.amount.0 {
-                0 => {}
-                milli if milli > 0 => charges.push(Amount { limit, milli }),
-                milli => credits.push(Amount { limit, milli: milli.saturating_neg() }),
+            match change.amount {
+                Milli::ZERO => {}
+                milli if milli.is_negative() => {
+                    credits.push(Amount { limit, milli: milli.negated() })
+                }
+                milli => charges.push(Amount { limit, milli }),
             }
         }
         let charged = if charges.is_empty() {

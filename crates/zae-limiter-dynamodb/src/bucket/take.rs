@@ -115,10 +115,11 @@ impl DynamoStore {
             let (Some(was), Some(is)) = (old.limit(limit.name()), image.limit(limit.name())) else {
                 continue;
             };
-            let regained_ms = is.effective.time_to_gain_ms(is.used.saturating_sub(was.used).max(0));
+            let regained_ms = is.effective.time_to_gain_ms(is.used.saturating_sub(was.used).0);
             pace_ms = regained_ms.min(since_ms).max(pace_ms);
-            let lacks = amount.saturating_sub(image.balance_at(limit.name(), at).unwrap_or(0));
-            wait_ms = is.effective.time_to_gain_ms(lacks).max(wait_ms);
+            let lacks =
+                amount.saturating_sub(image.balance_at(limit.name(), at).unwrap_or_default());
+            wait_ms = is.effective.time_to_gain_ms(lacks.0).max(wait_ms);
             held_max_ms = held_max_ms.min(time_to_fill_ms(is.effective));
             short.push((limit.name().clone(), amount));
         }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use smol_str::SmolStr;
-use zae_limiter_core::{EntityId, LimitName, LimitParams, ResourceName, TimeMs};
+use zae_limiter_core::{EntityId, LimitName, LimitParams, Milli, ResourceName, TimeMs};
 use zae_limiter_store::LimitsInForce;
 
 use crate::admin::entity::Owner;
@@ -271,27 +271,27 @@ pub enum LineForm {
         /// The parameters the limit must have.
         stored: LimitParams,
         /// What is taken.
-        amount: i64,
+        amount: Milli,
         /// The least balance; `None` for a charge.
-        at_least: Option<i64>,
+        at_least: Option<Milli>,
         /// The largest balance that has not overflowed since the bound of [`RefilledAt`]; `None`
         /// when nothing is taken.
         at_most: Option<Ceiling>,
         /// The least balance on an item that expires: a deeper debt needs a later expiry.
-        floor_if_expiring: Option<i64>,
+        floor_if_expiring: Option<Milli>,
     },
     /// Refills a limit that is not full by then.
     Add {
         /// The parameters the limit must have.
         stored: LimitParams,
         /// What it regains.
-        gained: i64,
+        gained: Milli,
         /// What is taken or charged.
-        amount: i64,
+        amount: Milli,
         /// The balance must be less than this: it is not full by then.
-        below: i64,
+        below: Milli,
         /// And at least this.
-        at_least: i64,
+        at_least: Milli,
         /// What else changes.
         becomes: Becomes,
     },
@@ -300,11 +300,11 @@ pub enum LineForm {
         /// The parameters the limit must have.
         stored: LimitParams,
         /// What full is.
-        full: i64,
+        full: Milli,
         /// What is taken or charged.
-        amount: i64,
+        amount: Milli,
         /// The balance must be at least this: it is full by then.
-        at_least: i64,
+        at_least: Milli,
         /// Whether the limit must hide nothing.
         has_no_gap: bool,
         /// What else changes.
@@ -315,52 +315,52 @@ pub enum LineForm {
         /// Its parameters.
         params: LimitParams,
         /// What it starts with, before the amount.
-        start: i64,
+        start: Milli,
         /// What is taken or charged.
-        amount: i64,
+        amount: Milli,
         /// The balance that a limit of this name has left behind.
-        stub: Option<i64>,
+        stub: Option<Milli>,
     },
     /// Takes a limit away that may be forgotten.
     Drop {
         /// The parameters the limit must have.
         stored: LimitParams,
         /// The least balance.
-        at_least: i64,
+        at_least: Milli,
     },
     /// Takes away the balance that a limit has left behind.
     Clear,
     /// Remembers limits that were dropped before they were full, in the place of `before`.
     Fold {
         /// Parameters and least balance of what is replaced.
-        before: Option<(LimitParams, i64)>,
+        before: Option<(LimitParams, Milli)>,
         /// How long the last of them is not full, in the words of a limit.
         params: LimitParams,
     },
     /// Charges without looking at anything.
     Owe {
         /// What is charged.
-        amount: i64,
+        amount: Milli,
     },
     /// Gives back.
     GiveBack {
         /// The capacity the limit must have.
-        stored_capacity: i64,
+        stored_capacity: Milli,
         /// What full is.
-        full: i64,
+        full: Milli,
         /// What is given back.
-        amount: i64,
+        amount: Milli,
         /// Whether the limit is full afterwards.
         overflows: bool,
     },
     /// Fills by order.
     Top {
         /// The capacity the limit must have.
-        stored_capacity: i64,
+        stored_capacity: Milli,
         /// What full is.
-        full: i64,
+        full: Milli,
         /// The balance it must have, for a report to the millitoken.
-        exactly: Option<i64>,
+        exactly: Option<Milli>,
     },
 }
 
@@ -368,9 +368,9 @@ pub enum LineForm {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ceiling {
     /// For `since` of [`RefilledAt::NotBefore`].
-    pub since: i64,
+    pub since: Milli,
     /// For `or`, if there is one.
-    pub or: Option<i64>,
+    pub or: Option<Milli>,
 }
 
 /// What a refill changes of a limit beside its balance.
@@ -381,7 +381,7 @@ pub struct Becomes {
     /// The remainder of the refill.
     pub remainder: To<i64>,
     /// What a lowered capacity hides.
-    pub gap: To<i64>,
+    pub gap: To<Milli>,
 }
 
 /// A bucket to make.
@@ -394,7 +394,7 @@ pub struct NewBucket {
     pub(crate) owner: Option<Arc<Owner>>,
     pub(crate) limits: LimitsInForce,
     /// Taken or charged on the way.
-    pub(crate) amounts: SmallVec<[(LimitName, i64); 2]>,
+    pub(crate) amounts: SmallVec<[(LimitName, Milli); 2]>,
     /// Disabled from its first moment.
     pub(crate) disabled: bool,
     pub(crate) nonce: Nonce,
@@ -463,7 +463,7 @@ impl LineForm {
             LineForm::Fast { amount, .. }
             | LineForm::Add { amount, .. }
             | LineForm::Fill { amount, .. }
-            | LineForm::Seed { amount, stub: Some(_), .. } => *amount != 0,
+            | LineForm::Seed { amount, stub: Some(_), .. } => *amount != Milli::ZERO,
             LineForm::Owe { .. } | LineForm::GiveBack { .. } => true,
             LineForm::Seed { stub: None, .. }
             | LineForm::Drop { .. }

@@ -75,7 +75,7 @@ fn remainders_count_only_at_their_own_refill_instant() {
 fn numbers_of_any_size_are_read_or_refused() {
     let balance = |text| {
         Image::parse(&item([("b_rpm_tk", n(text))]))
-            .map(|image| image.limits[0].balance)
+            .map(|image| image.limits[0].balance.0)
             .map_err(|error| error.kind())
     };
     assert_eq!(balance("-12"), Ok(-12));
