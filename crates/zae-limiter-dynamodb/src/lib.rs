@@ -7,8 +7,8 @@
 //! simulator replays it.
 //!
 //! Five rooms, each used by those before it: `bucket` (takes, charges, credits), `config` (limits
-//! and flags), `admin` (entities, namespaces, history), `records` (keys, attributes, items), `table`
-//! (requests, retries, the AWS SDK).
+//! and flags), `admin` (entities, namespaces, history), `records` (keys, attributes, items),
+//! `table` (requests, retries, the AWS SDK).
 //!
 //! Cost of a warm take: one `UpdateItem` per member of the chain, in parallel, no read; one write
 //! unit each up to ids of 64 bytes and three short limits (`docs/dynamodb.md`).

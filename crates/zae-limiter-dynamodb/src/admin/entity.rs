@@ -224,7 +224,8 @@ impl DynamoStore {
             let names: BTreeSet<&str> = found.items.iter().filter_map(name).collect();
             let ids = names.iter().filter_map(|name| accepted::<EntityId>(OPERATION, name));
             let keys: Vec<_> = ids.map(|id| keys::entity(&self.id, &id)).collect();
-            // Records without an entity are those of callers nobody registered, or of a deleted one.
+            // Records without an entity are those of callers nobody registered, or of a deleted
+            // one.
             let items = self.shared.read_all(OPERATION, &keys).await?;
             let read = |item| readable(OPERATION, "an entity", item::entity(item));
             entities.extend(items.iter().flatten().filter_map(read));

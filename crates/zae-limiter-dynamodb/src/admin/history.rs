@@ -68,7 +68,8 @@ impl DynamoStore {
             None => Sort::Prefix(keys::AUDIT.to_owned()),
         };
         let mut query = Query::of(None, keys::audit_partition(&self.id, subject), sort);
-        // One more for the event of the cursor itself, one more to know whether there is a next page.
+        // One more for the event of the cursor itself, one more to know whether there is a next
+        // page.
         query.limit = i32::try_from(size_of(page).saturating_add(2)).ok();
         query.ascending = false;
         let (mut walk, mut events) = (self.shared.walk(OPERATION, query), Vec::new());
@@ -135,8 +136,8 @@ impl DynamoStore {
         Query::of(Some(Index::Gsi4), self.id.to_string(), Sort::Prefix(prefix))
     }
 
-    /// From the partition of the entity: ordered by resource and then by time, so that all resources
-    /// are gone over.
+    /// From the partition of the entity: ordered by resource and then by time, so that all
+    /// resources are gone over.
     async fn usage_of_entity(
         &self,
         entity: &EntityId,

@@ -167,8 +167,8 @@ impl Shared {
         self.list(operation, &listing, page, read).await
     }
 
-    /// Registers a namespace under an id that was never used. An active one of that name is returned
-    /// as it is.
+    /// Registers a namespace under an id that was never used. An active one of that name is
+    /// returned as it is.
     pub(crate) async fn register(
         &self,
         name: &NamespaceName,
@@ -289,7 +289,7 @@ struct PurgeOrder {
     told: Option<Item>,
     /// The principal and the time of the order: kept on the record of the namespace, and on the
     /// mark that stays of it.
-    signature: [(&'static str, AttributeValue); 3],
+    signature: Vec<(&'static str, AttributeValue)>,
 }
 
 impl DynamoStore {
@@ -314,7 +314,7 @@ impl DynamoStore {
         // A namespace that is purged from within has no log to tell it in.
         wanted.extend((*self.id != *id.as_str()).then(|| keys::namespace_by_id(&self.id)));
         let by = change.principal.as_ref().map(|principal| principal.as_str());
-        let signature = [
+        let signature = vec![
             ("purge_event", text(change.event.to_string())),
             ("purged_by", item::optional_text(by)),
             ("purged_at", text(rfc3339(change.at))),
@@ -399,13 +399,13 @@ impl Shared {
         Err(StoreError::new(StoreErrorKind::Busy, PURGE, message))
     }
 
-    /// Removes the record, keeps its id from being used again, and tells in the event how much there
-    /// was.
+    /// Removes the record, keeps its id from being used again, and tells in the event how much
+    /// there was.
     async fn finish_purge(&self, order: PurgeOrder, records: u64) -> Result<(), StoreError> {
         let key = keys::namespace_by_id(order.namespace.id.as_str());
         let purged_key = keys::purged_namespace(order.namespace.id.as_str());
         let mut purged = new_item(keys::REGISTRY, &purged_key);
-        purged.extend(order.signature.map(|(name, value)| (name.to_owned(), value)));
+        purged.extend(order.signature.into_iter().map(|(name, value)| (name.to_owned(), value)));
         let conditions = vec![has_status("purging")];
         let mut writes = vec![
             Write::Delete(Delete { key: key.clone(), conditions }),

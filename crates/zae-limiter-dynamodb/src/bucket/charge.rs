@@ -109,7 +109,7 @@ impl Charge<'_> {
             Line { name: amount.limit.name().clone(), form }
         };
         let pins = Pins {
-            refilled_at: RefilledAt::NotBefore { since: since.0, or: None },
+            refilled_at: RefilledAt::NotBefore { since, or: None },
             shard_count: Some(image.map_or(1, |image| image.shard_count)),
             // The use has happened, on a disabled bucket too.
             flag: FlagPin::Any,
@@ -128,7 +128,8 @@ impl Charge<'_> {
         BucketWrite::change(self.key.clone(), Purpose::Charge, change)
     }
 
-    /// How many of the amounts a charge of the last resort cannot charge: limits that the image lacks.
+    /// How many of the amounts a charge of the last resort cannot charge: limits that the image
+    /// lacks.
     pub(crate) fn left_out(&self, image: &Image) -> usize {
         self.amounts.iter().filter(|amount| image.limit(amount.limit.name()).is_none()).count()
     }

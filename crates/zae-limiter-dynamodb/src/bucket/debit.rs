@@ -340,7 +340,7 @@ impl<'a> Debit<'a> {
         };
         let unknown = self.unknown(image);
         let pins = Pins {
-            refilled_at: RefilledAt::NotBefore { since: since.0, or: or.map(|or| or.0) },
+            refilled_at: RefilledAt::NotBefore { since, or },
             shard_count: Some(image.map_or(1, |image| image.shard_count)),
             flag: FlagPin::Enabled,
             mark: Pin::Absent,

@@ -162,7 +162,8 @@ impl Image {
         Ok(image)
     }
 
-    /// An attribute of a limit, of a feature this version does not have, or of nothing that matters.
+    /// An attribute of a limit, of a feature this version does not have, or of nothing that
+    /// matters.
     fn sort<'a>(
         &mut self,
         key: &'a str,

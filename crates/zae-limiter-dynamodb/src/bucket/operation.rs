@@ -1,4 +1,5 @@
-//! What every operation on a bucket needs: its time, its nonce, and what is remembered of the bucket.
+//! What every operation on a bucket needs: its time, its nonce, and what is remembered of the
+//! bucket.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -91,7 +91,7 @@ impl Refill<'_> {
         if draft.names > LIMITS_MAX {
             return Err(TooManyLimits { count: draft.names }.into());
         }
-        Ok(self.finish(draft, RefilledAt::Exactly(self.image.refilled_at.0)))
+        Ok(self.finish(draft, RefilledAt::Exactly(self.image.refilled_at)))
     }
 
     /// The same for a bucket that is full at this instant even if others have refilled it since the
@@ -105,17 +105,17 @@ impl Refill<'_> {
         let due = |limit: &ImageLimit| {
             let lack = limit.effective.full().saturating_sub(limit.balance);
             let lack = lack.max(self.amount(&limit.name).unwrap_or_default());
-            self.now.0.saturating_sub(limit.effective.time_to_gain_ms(lack.0))
+            self.now.plus_ms(limit.effective.time_to_gain_ms(lack.0).saturating_neg())
         };
-        let latest = self.image.limits.iter().map(due).min().unwrap_or(self.now.0);
-        if latest < self.image.refilled_at.0 {
+        let latest = self.image.limits.iter().map(due).min().unwrap_or(self.now);
+        if latest < self.image.refilled_at {
             return None;
         }
         let mut draft = Draft::default();
         for limit in &self.image.limits {
             let full = limit.effective.full();
             let amount = self.amount(&limit.name).unwrap_or_default();
-            let gained = Milli(limit.effective.accrual(self.now.since(TimeMs(latest)), 0).0);
+            let gained = Milli(limit.effective.accrual(self.now.since(latest), 0).0);
             let form = LineForm::Fill {
                 stored: limit.stored,
                 full,
@@ -302,8 +302,8 @@ impl Refill<'_> {
         draft.reshapes = true;
     }
 
-    /// Limits the bucket does not have yet start as [`Image::first_seen`] says; a charge brings back
-    /// one that was forgotten, as retired.
+    /// Limits the bucket does not have yet start as [`Image::first_seen`] says; a charge brings
+    /// back one that was forgotten, as retired.
     fn seeds(&self, draft: &mut Draft) {
         let wanted = self.target.map(|target| target.limits.iter()).into_iter().flatten();
         let charged = self
@@ -338,12 +338,12 @@ impl Refill<'_> {
         let clears_mark = !self.may_owe() && image.mark.is_some();
         let moves = draft.reshapes || clears_mark;
         // A writer with an older image must lose, even within the same millisecond.
-        let at = self.now.0.max(image.refilled_at.0.saturating_add(i64::from(moves)));
+        let at = self.now.max(image.refilled_at.plus_ms(i64::from(moves)));
         let is_blind = matches!(refilled_at, RefilledAt::NotAfter(_));
         let (expiry_pin, expiry) = self.expiry(&draft, is_blind);
         let was_retired = image.limits.iter().any(|limit| limit.retired);
         let item = ItemChange {
-            refilled_at: (at != image.refilled_at.0).then_some(at),
+            refilled_at: (at != image.refilled_at).then_some(at),
             config_read_at: moves.then(|| self.config_read_at(clears_mark)),
             remainders_at: match draft.has_remainder {
                 true => To::Set(at),

@@ -2,7 +2,7 @@
 //! conditions and actions on attributes.
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use zae_limiter_core::{LimitName, LimitParams, LimitSource, Milli};
+use zae_limiter_core::{LimitName, LimitParams, LimitSource, Milli, TimeMs};
 
 use crate::bucket::expiry::{expiry_s, keep_ms};
 use crate::constants::{WCU_MILLI, WCU_NEEDED_MILLI, WCU_PERIOD_MS};
@@ -268,9 +268,9 @@ impl Draft {
     fn pins(&mut self, pins: Pins, lines: &[Line]) {
         match pins.refilled_at {
             RefilledAt::Any => {}
-            RefilledAt::Exactly(at) => self.pin(attr::REFILLED_AT, Comparison::Eq, at),
-            RefilledAt::NotAfter(at) => self.pin(attr::REFILLED_AT, Comparison::Le, at),
-            RefilledAt::After(at) => self.pin(attr::REFILLED_AT, Comparison::Gt, at),
+            RefilledAt::Exactly(at) => self.pin(attr::REFILLED_AT, Comparison::Eq, at.0),
+            RefilledAt::NotAfter(at) => self.pin(attr::REFILLED_AT, Comparison::Le, at.0),
+            RefilledAt::After(at) => self.pin(attr::REFILLED_AT, Comparison::Gt, at.0),
             RefilledAt::NotBefore { since, or: None } => {
                 self.conditions.extend(unspilt(lines, since, |ceiling| Some(ceiling.since)));
             }
@@ -329,12 +329,12 @@ impl Draft {
 
     fn item(&mut self, item: ItemChange) {
         if let Some(at) = item.refilled_at {
-            self.set(attr::REFILLED_AT, number(at));
+            self.set(attr::REFILLED_AT, number(at.0));
         }
         if let Some(at) = item.config_read_at {
             self.set(attr::CONFIG_READ_AT, number(at));
         }
-        self.to(attr::REMAINDERS_AT, item.remainders_at, number);
+        self.to(attr::REMAINDERS_AT, item.remainders_at, |at| number(at.0));
         self.to(attr::TTL, item.expiry, number);
         self.to(attr::RETIRED, item.retired, AttributeValue::Ss);
         if item.clears_mark {
@@ -373,7 +373,7 @@ impl Draft {
 /// Nothing has overflowed, if the bucket was refilled no earlier than `since`.
 fn unspilt(
     lines: &[Line],
-    since: i64,
+    since: TimeMs,
     bound: impl Fn(&Ceiling) -> Option<Milli>,
 ) -> impl Iterator<Item = Condition> {
     let low = lines.iter().filter_map(move |line| match &line.form {
@@ -384,7 +384,7 @@ fn unspilt(
         )),
         _ => None,
     });
-    low.chain(std::iter::once(compare(attr::REFILLED_AT, Comparison::Ge, since)))
+    low.chain(std::iter::once(compare(attr::REFILLED_AT, Comparison::Ge, since.0)))
 }
 
 /// The item expires later than a second, and no debt outlives it.

@@ -101,11 +101,11 @@ fn fill(key: &Key, image: &Image, only: Option<&[LimitName]>, at: At) -> (Bucket
     // The debt that a removed limit left behind would be owed when the limit comes back.
     let stubs = image.stubs.iter().filter(|stub| is_named(&stub.name));
     lines.extend(stubs.map(|stub| Line { name: stub.name.clone(), form: LineForm::Clear }));
-    let far = now.0.saturating_add(REFILL_AHEAD_MAX_MS);
-    let (refilled_at, sets) = if image.refilled_at.0 > far {
-        (RefilledAt::After(far), Some(now.0))
+    let far = now.plus_ms(REFILL_AHEAD_MAX_MS);
+    let (refilled_at, sets) = if image.refilled_at > far {
+        (RefilledAt::After(far), Some(now))
     } else if is_exact {
-        (RefilledAt::Exactly(image.refilled_at.0), None)
+        (RefilledAt::Exactly(image.refilled_at), None)
     } else {
         (RefilledAt::NotAfter(far), None)
     };

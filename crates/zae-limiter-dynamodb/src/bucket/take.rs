@@ -352,8 +352,8 @@ impl<'a> OneTake<'a> {
         Ok(Next::Send(self.store.create(Purpose::Take, key, bucket)))
     }
 
-    /// A limit is short. An ancestor's is looked at once more; a look of this very operation is kept
-    /// as one that refused.
+    /// A limit is short. An ancestor's is looked at once more; a look of this very operation is
+    /// kept as one that refused.
     async fn refuse(&mut self) -> Result<Next, StoreError> {
         if self.second_look == SecondLook::Needed && self.exchange.is_fresh {
             self.second_look = SecondLook::Now;

@@ -2,8 +2,8 @@
 //!
 //! Most bugs of a limiter on one item are one writer that another writer's condition did not pin.
 //! So a write says what it is for, what it demands of the item ([`Pins`]: each field must be given,
-//! so a forgotten pin does not compile) and what it does to each limit ([`Line`]). `render.rs` alone
-//! turns that into a DynamoDB request, and `writers.rs` holds every request to the registry.
+//! so a forgotten pin does not compile) and what it does to each limit ([`Line`]). `render.rs`
+//! alone turns that into a DynamoDB request, and `writers.rs` holds every request to the registry.
 
 use std::sync::Arc;
 
@@ -63,8 +63,8 @@ pub enum Form {
 /// A change of a bucket that is there.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
-    /// Refuses a second landing of the same operation. `None` for a write that may land twice, or is
-    /// sent once.
+    /// Refuses a second landing of the same operation. `None` for a write that may land twice, or
+    /// is sent once.
     pub nonce: Option<Nonce>,
     /// What must hold of the item.
     pub pins: Pins,
@@ -133,19 +133,19 @@ pub enum RefilledAt {
     /// Nothing.
     Any,
     /// This very instant: the write is computed from it.
-    Exactly(i64),
+    Exactly(TimeMs),
     /// At `since` or later, and then no limit is above its ceiling for `since`. Or the same of a
     /// second, later bound.
     NotBefore {
         /// The lower bound.
-        since: i64,
+        since: TimeMs,
         /// Another one.
-        or: Option<i64>,
+        or: Option<TimeMs>,
     },
     /// Then or earlier.
-    NotAfter(i64),
+    NotAfter(TimeMs),
     /// Later than this.
-    After(i64),
+    After(TimeMs),
 }
 
 /// What must hold of the flag `disabled`.
@@ -182,11 +182,11 @@ pub enum ExpiryPin {
 #[derive(Clone, Debug, PartialEq)]
 pub struct ItemChange {
     /// The instant of the refill.
-    pub refilled_at: Option<i64>,
+    pub refilled_at: Option<TimeMs>,
     /// When the configuration behind the new parameters was read.
     pub config_read_at: Option<i64>,
     /// The refill that the remainders of the limits belong to.
-    pub remainders_at: To<i64>,
+    pub remainders_at: To<TimeMs>,
     /// When the item expires, in seconds.
     pub expiry: To<i64>,
     /// Takes the mark off that a foreign writer of parameters left.

@@ -215,8 +215,8 @@ pub const REGISTRY: &[Rules] = &[
     },
 ];
 
-/// What of the registry a request breaks, in words: what `writer` writes beyond it, and what it does
-/// not pin.
+/// What of the registry a request breaks, in words: what `writer` writes beyond it, and what it
+/// does not pin.
 pub(crate) fn breaches(writer: Writer, write: &Write) -> Vec<String> {
     let Some(rules) = REGISTRY.iter().find(|rules| rules.writer == writer) else {
         return vec![format!("{writer:?} is not in the registry")];
@@ -236,8 +236,8 @@ pub(crate) fn breaches(writer: Writer, write: &Write) -> Vec<String> {
         .iter()
         .filter(|field| !rules.writes.contains(field))
         .map(|field| format!("{writer:?} writes {field:?}"));
-    // A member of a chain may have none of the limits asked for: a write that changes no balance has
-    // none to look at.
+    // A member of a chain may have none of the limits asked for: a write that changes no balance
+    // has none to look at.
     let is_needed = |field: &Field| !LIMIT_FIELDS.contains(field) || writes.contains(&Tk);
     let missing = rules.pins.iter().filter(|field| !pins.contains(field) && is_needed(field));
     let loose = missing.map(|field| format!("{writer:?} does not pin {field:?}"));

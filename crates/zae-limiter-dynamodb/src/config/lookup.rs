@@ -68,69 +68,69 @@ impl DynamoStore {
         lookup.read().await?;
         lookup.answer(keys)
     }
-}
 
-/// Everything about these members and about the ancestors their takes go on to. One round trip when
-/// this process has seen the chain before, two when it has not: the record of an entity names its
-/// ancestors. Only a chain that was changed by another product, or made by one, takes one more trip
-/// per level that nothing has named.
-pub(super) async fn chains(
-    store: &DynamoStore,
-    keys: &[MemberKey<'_>],
-    age_max: Duration,
-) -> Result<Resolution, StoreError> {
-    let trust = Trust { namespace: age_max, rest: age_max };
-    let mut lookup = Lookup::new(store, trust, "resolve");
-    for key in keys {
-        lookup.want_member(key);
-        lookup
-            .remembered_ancestors(key.entity)
-            .iter()
-            .for_each(|entity| lookup.want_member(&MemberKey { entity, ..*key }));
-    }
-    lookup.read().await?;
-    for _ in 1..CHAIN_MAX {
-        let named: Vec<(EntityId, &ResourceName)> = keys
-            .iter()
-            .flat_map(|key| {
-                lookup.unread_ancestors(key).into_iter().map(|entity| (entity, key.resource))
-            })
-            .collect();
-        if named.is_empty() {
-            break;
+    /// Everything about these members and about the ancestors their takes go on to. One round trip
+    /// when this process has seen the chain before, two when it has not: the record of an entity
+    /// names its ancestors. Only a chain that was changed by another product, or made by one, takes
+    /// one more trip per level that nothing has named.
+    pub(super) async fn chains(
+        &self,
+        keys: &[MemberKey<'_>],
+        age_max: Duration,
+    ) -> Result<Resolution, StoreError> {
+        let trust = Trust { namespace: age_max, rest: age_max };
+        let mut lookup = Lookup::new(self, trust, "resolve");
+        for key in keys {
+            lookup.want_member(key);
+            lookup
+                .remembered_ancestors(key.entity)
+                .iter()
+                .for_each(|entity| lookup.want_member(&MemberKey { entity, ..*key }));
         }
-        named
-            .iter()
-            .for_each(|(entity, resource)| lookup.want_member(&MemberKey { entity, resource }));
         lookup.read().await?;
-    }
-    let found = lookup.answer(keys)?;
-    let mut ancestors: Vec<Ancestor> = Vec::new();
-    for (key, member) in keys.iter().zip(&found.members) {
-        let mut next = member.cascades_to.clone();
         for _ in 1..CHAIN_MAX {
-            let Some(entity) =
-                next.filter(|next| !ancestors.iter().any(|known| known.entity == *next))
-            else {
-                break;
-            };
-            if !lookup.found.contains_key(&keys::entity(&store.id, &entity)) {
-                // The chain is longer than a chain may be: the caller that needs the rest reads it,
-                // and reports the error.
+            let named: Vec<(EntityId, &ResourceName)> = keys
+                .iter()
+                .flat_map(|key| {
+                    lookup.unread_ancestors(key).into_iter().map(|entity| (entity, key.resource))
+                })
+                .collect();
+            if named.is_empty() {
                 break;
             }
-            let ancestor = lookup.answer(&[MemberKey { entity: &entity, ..*key }])?;
-            let (stamp, age) = (ancestor.stamp, ancestor.age);
-            let Some(config) = ancestor.members.into_iter().next().map(|member| member.config)
-            else {
-                break;
-            };
-            next = config.cascades_to.clone();
-            ancestors.push(Ancestor { entity, config, stamp, age });
+            named
+                .iter()
+                .for_each(|(entity, resource)| lookup.want_member(&MemberKey { entity, resource }));
+            lookup.read().await?;
         }
+        let found = lookup.answer(keys)?;
+        let mut ancestors: Vec<Ancestor> = Vec::new();
+        for (key, member) in keys.iter().zip(&found.members) {
+            let mut next = member.cascades_to.clone();
+            for _ in 1..CHAIN_MAX {
+                let Some(entity) =
+                    next.filter(|next| !ancestors.iter().any(|known| known.entity == *next))
+                else {
+                    break;
+                };
+                if !lookup.found.contains_key(&keys::entity(&self.id, &entity)) {
+                    // The chain is longer than a chain may be: the caller that needs the rest reads
+                    // it, and reports the error.
+                    break;
+                }
+                let ancestor = lookup.answer(&[MemberKey { entity: &entity, ..*key }])?;
+                let (stamp, age) = (ancestor.stamp, ancestor.age);
+                let Some(config) = ancestor.members.into_iter().next().map(|member| member.config)
+                else {
+                    break;
+                };
+                next = config.cascades_to.clone();
+                ancestors.push(Ancestor { entity, config, stamp, age });
+            }
+        }
+        ancestors.retain(|ancestor| !keys.iter().any(|key| *key.entity == ancestor.entity));
+        Ok(found.into_resolution(ancestors))
     }
-    ancestors.retain(|ancestor| !keys.iter().any(|key| *key.entity == ancestor.entity));
-    Ok(found.into_resolution(ancestors))
 }
 
 /// Records of one lookup, none read twice.

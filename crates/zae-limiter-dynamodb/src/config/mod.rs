@@ -31,7 +31,6 @@ use crate::table::{Index, Item, Key};
 
 pub(crate) use lookup::Trust;
 pub(crate) use records::{Changing, Records};
-pub(crate) use registry::count_out;
 
 /// What is stored about one (entity, resource), and whose buckets it has.
 #[derive(Clone, Debug)]
@@ -192,7 +191,7 @@ impl ConfigStore for DynamoStore {
         Box::pin(async move {
             let moment = self.moment(change.at);
             let version = write::set_limits(self, level, limits, change).await?;
-            spread::spread_limits(self, level, moment).await;
+            self.spread_limits(level, moment).await;
             Ok(version)
         })
     }
@@ -202,7 +201,7 @@ impl ConfigStore for DynamoStore {
             let moment = self.moment(change.at);
             let was_there = write::delete_limits(self, level, change).await?;
             if was_there {
-                spread::spread_limits(self, level, moment).await;
+                self.spread_limits(level, moment).await;
             }
             Ok(was_there)
         })
@@ -242,7 +241,7 @@ impl ConfigStore for DynamoStore {
         keys: &'a [MemberKey<'a>],
         age_max: Duration,
     ) -> StoreFuture<'a, Resolution> {
-        Box::pin(lookup::chains(self, keys, age_max))
+        Box::pin(self.chains(keys, age_max))
     }
 
     fn forget_config(&self) {

@@ -172,40 +172,42 @@ fn one_less(
     })
 }
 
-/// The writes that remove configurations of an entity and count them out, and how many of them are
-/// there.
-pub(crate) async fn count_out(
-    store: &DynamoStore,
-    configs: &[Key],
-    operation: &'static str,
-) -> Result<(u64, Vec<Write>), StoreError> {
-    let registry_key = keys::entity_config_resources(&store.id);
-    let wanted: Vec<Key> = configs.iter().cloned().chain([registry_key.clone()]).collect();
-    let mut found = store.shared.read_all(operation, &wanted).await?;
-    let registry = found.pop().flatten();
-    let (mut writes, mut actions, mut conditions) =
-        (Vec::with_capacity(configs.len() + 1), Vec::new(), Vec::new());
-    for (key, item) in configs.iter().zip(found) {
-        let (Some(item), Some(resource)) = (item, keys::parse_entity_config(&key.sk)) else {
-            continue;
-        };
-        let counted = item.contains_key(attr::GSI3PK);
-        writes.push(Write::Delete(Delete {
-            key: key.clone(),
-            conditions: vec![registered(counted)],
-        }));
-        if counted {
-            let less =
-                one_less(resource, registry.as_ref()).map_err(|error| error.during(operation))?;
-            actions.extend(less.0);
-            conditions.extend(less.1);
+impl DynamoStore {
+    /// The writes that remove configurations of an entity and count them out, and how many of them
+    /// are there.
+    pub(crate) async fn count_out(
+        &self,
+        configs: &[Key],
+        operation: &'static str,
+    ) -> Result<(u64, Vec<Write>), StoreError> {
+        let registry_key = keys::entity_config_resources(&self.id);
+        let wanted: Vec<Key> = configs.iter().cloned().chain([registry_key.clone()]).collect();
+        let mut found = self.shared.read_all(operation, &wanted).await?;
+        let registry = found.pop().flatten();
+        let (mut writes, mut actions, mut conditions) =
+            (Vec::with_capacity(configs.len() + 1), Vec::new(), Vec::new());
+        for (key, item) in configs.iter().zip(found) {
+            let (Some(item), Some(resource)) = (item, keys::parse_entity_config(&key.sk)) else {
+                continue;
+            };
+            let counted = item.contains_key(attr::GSI3PK);
+            writes.push(Write::Delete(Delete {
+                key: key.clone(),
+                conditions: vec![registered(counted)],
+            }));
+            if counted {
+                let less = one_less(resource, registry.as_ref())
+                    .map_err(|error| error.during(operation))?;
+                actions.extend(less.0);
+                conditions.extend(less.1);
+            }
         }
+        let removed = u64::try_from(writes.len()).unwrap_or(u64::MAX);
+        if !actions.is_empty() {
+            writes.push(Write::Update(Update { key: registry_key, actions, conditions }));
+        }
+        Ok((removed, writes))
     }
-    let removed = u64::try_from(writes.len()).unwrap_or(u64::MAX);
-    if !actions.is_empty() {
-        writes.push(Write::Update(Update { key: registry_key, actions, conditions }));
-    }
-    Ok((removed, writes))
 }
 
 /// The condition that an entity configuration is there, and has or has not been counted. Only

@@ -1,8 +1,8 @@
 //! The table as this crate sees it: a handful of calls, as data, and how they can fail.
 //!
 //! Everything the protocol sends is a value of this module, so that tests can inspect it and the
-//! simulator can replay it: the real table is [`crate::table::sdk::SdkTable`], the one of the simulator
-//! evaluates the same values in memory.
+//! simulator can replay it: the real table is [`crate::table::sdk::SdkTable`], the one of the
+//! simulator evaluates the same values in memory.
 
 pub mod clock;
 pub(crate) mod error;
@@ -218,8 +218,8 @@ pub struct Query {
 }
 
 impl Query {
-    /// A query for a part of the table or of an index, from its beginning: ascending, and consistent
-    /// where that can be had.
+    /// A query for a part of the table or of an index, from its beginning: ascending, and
+    /// consistent where that can be had.
     pub(crate) fn of(index: Option<Index>, partition: String, sort: Sort) -> Query {
         let consistent = index.is_none();
         Query { index, partition, sort, start: None, limit: None, ascending: true, consistent }

@@ -1,5 +1,6 @@
-//! Repeating what may be repeated: reads, transactions that carry a token, and writes of flags, which
-//! pin what they replace. Takes, charges and credits have rules of their own (`bucket/exchange.rs`).
+//! Repeating what may be repeated: reads, transactions that carry a token, and writes of flags,
+//! which pin what they replace. Takes, charges and credits have rules of their own
+//! (`bucket/exchange.rs`).
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -16,7 +16,6 @@ use super::event;
 use crate::DynamoStore;
 use crate::admin::change::{Outcome, check_active, is_active, too_busy};
 use crate::bucket::write::BucketWrite;
-use crate::config::count_out;
 use crate::constants::BATCH_WRITE_MAX;
 use crate::records::attr;
 use crate::records::item::{
@@ -107,7 +106,7 @@ impl DynamoStore {
             // is not set.
             self.refuse_children(id).await?;
             // A registry that cannot be counted in would stop the deletion half way.
-            count_out(self, &self.first_configs(id).await?.0, OPERATION).await?;
+            self.count_out(&self.first_configs(id).await?.0, OPERATION).await?;
             let actions = vec![Action::Set(attr::DELETING.into(), text(change.event.to_string()))];
             let conditions = vec![
                 exists(),
@@ -298,7 +297,7 @@ impl Deletion<'_> {
     ) -> Result<Option<(u64, bool)>, StoreError> {
         let Deletion { store, id, change, .. } = *self;
         let (configs, is_last) = store.first_configs(id).await?;
-        let (removed, mut writes) = count_out(store, &configs, OPERATION).await?;
+        let (removed, mut writes) = store.count_out(&configs, OPERATION).await?;
         let (key, conditions) = (keys::entity(&store.id, id), self.marked.clone());
         if is_last {
             let total = DeletedEntity { configs: deleted.configs + removed, ..*deleted };
