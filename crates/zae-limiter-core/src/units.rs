@@ -54,6 +54,12 @@ impl Milli {
     }
 }
 
+impl From<Milli> for i64 {
+    fn from(amount: Milli) -> i64 {
+        amount.0
+    }
+}
+
 impl fmt::Display for Milli {
     /// As tokens, exactly: `1.500` for 1500 millitokens, `-0.001` for −1.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

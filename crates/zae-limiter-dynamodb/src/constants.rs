@@ -9,8 +9,8 @@ use std::time::Duration;
 pub const REFILL_ATTEMPTS_MAX: u32 = 8;
 
 /// Times a write of unknown fate is sent (with its nonce), or a throttled one. At the default
-/// attempt timeout the caller's deadline ends it after two; the third is for who has more time, the
-/// settler among them.
+/// attempt timeout the caller's deadline ends it after two; the third is for callers with more
+/// time, such as the settler.
 pub const SEND_ATTEMPTS_MAX: u32 = 3;
 
 /// Times a read or an administrative transaction is repeated. They may take longer than a hot call.
@@ -22,9 +22,9 @@ pub const BACKOFF_FIRST: Duration = Duration::from_millis(25);
 /// Longest pause before a repeated call.
 pub const BACKOFF_MAX: Duration = Duration::from_millis(400);
 
-/// Lost races after which the next attempt waits first. Two are common and cheap: an image that was
-/// old, and one racer who was faster. From the third on a crowd is at work, and each attempt that
-/// is sent at once loses to the same crowd.
+/// Lost races after which the next attempt waits first. Two lost races are common and cheap: an
+/// image that was old, and one caller that was faster. From the third on a crowd is at work, and
+/// each attempt that is sent at once loses to the same crowd.
 pub const RACES_AT_ONCE: u32 = 2;
 
 /// Longest pause after the first lost race that has one; doubles, full jitter. About two round
@@ -39,8 +39,8 @@ pub const FAST_GRACE_MS: i64 = 100;
 /// when it is later by this: more than clock skew between processes and the age of a read.
 pub const CONFIG_MARGIN_MS: i64 = 10_000;
 
-/// A local clock within this of what the table's can be is left alone: clocks of machines differ a
-/// little, and nobody is helped by a jump.
+/// A local clock within this of what the table's can be is left alone: the clocks of machines
+/// differ a little, and a jump helps no process.
 pub const CLOCK_TOLERANCE_MS: i64 = 1_000;
 
 /// No instant that is written is further from the table's own clock than this, in either direction:
@@ -59,7 +59,7 @@ pub const CLOCK_SAMPLE_AGE_MAX: Duration = Duration::from_secs(3_600);
 pub const CLOCK_TRIP_MAX: Duration = Duration::from_secs(1);
 
 /// How often the table is asked for the time when its answers take longer than [`CLOCK_TRIP_MAX`].
-/// After that what they say in common has to do.
+/// After that the span that all answers have in common is used.
 pub const CLOCK_ASKED_MAX: u32 = 3;
 
 /// The wall clock and the monotonic one may go this far apart between two dates; beyond it one of
@@ -67,17 +67,17 @@ pub const CLOCK_ASKED_MAX: u32 = 3;
 pub const CLOCK_DRIFT_MAX_MS: i64 = 1_000;
 
 /// An administrator's reset sets a refill instant back that is further ahead of the table's clock
-/// than this: nobody who keeps [`CLOCK_OFF_MAX_MS`] has written it, and nothing would refill until
-/// then.
+/// than this: no process that keeps [`CLOCK_OFF_MAX_MS`] has written such an instant, and the
+/// bucket would not refill until then.
 pub const REFILL_AHEAD_MAX_MS: i64 = 5_000;
 
-/// An image older than this refuses nobody. Short, because a refund by another process is not seen
-/// until then.
+/// An image older than this refuses no take. The time is short, because a refund by another process
+/// is not seen until the image is read again.
 pub const REJECTION_CACHE_TTL_MS: i64 = 1_000;
 
-/// Others write a bucket so often that its image is soon outdated when there is at most this
-/// between two of their writes: the time for which FAST takes from a bucket that was refilled,
-/// however full it is.
+/// A crowd writes a bucket when at most this lies between two writes of others: the image of the
+/// bucket is soon outdated. It is the time for which FAST takes from a bucket that was refilled,
+/// however full the bucket is.
 pub const CROWD_GAP_MS: i64 = FAST_GRACE_MS;
 
 /// A remembered image of a bucket that a crowd writes is taken for outdated when it is older than
@@ -91,8 +91,9 @@ pub const OUTDATED_MS: i64 = 10;
 /// ([`REJECTION_CACHE_TTL_MS`]) or the bucket takes to fill, so that nothing overflows.
 pub const QUIET_PACES: (u64, u64) = (4, 12);
 
-/// A crowd has written the bucket at least so often between two looks of one process. Fewer are
-/// neighbours: whoever is refused beside them is told the exact wait, and is granted then.
+/// The least number of writes by others between two looks of one process that makes a crowd. Fewer
+/// writes are those of neighbours: a caller that is refused beside them is told the exact wait, and
+/// is granted after it.
 pub const QUIET_WRITES_MIN: i64 = 8;
 
 /// Between two looks at an ancestor that was found short, at least and at most. A chain that is
@@ -130,7 +131,7 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_000);
 pub const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(400);
 
 /// A debit that is found to have landed counts as granted only if its first attempt was sent no
-/// longer ago than this: two attempts. What it was decided by is as old as that, and rate times its
+/// longer ago than this: two attempts. The decision is as old as that attempt, and rate times its
 /// age may pass beyond the limit.
 pub const WRITE_AGE_MAX: Duration = Duration::from_millis(800);
 
@@ -164,28 +165,28 @@ pub const UNREPORTED_MAX: u32 = 1_000;
 /// The period of `wcu`.
 pub const WCU_PERIOD_MS: i64 = 1_000;
 
-/// The schema this crate reads and writes, as the Python product counts it.
+/// The schema this crate reads and writes, as the Python package counts it.
 pub const SCHEMA_VERSION: &str = "0.10.0";
 
-/// What a caller is told to wait when too many writers fight for a bucket, plus up to as much
-/// again.
+/// The wait that a caller is told when too many writers fight for a bucket; up to as much again is
+/// added.
 pub const CONTENDED_WAIT_MS: u64 = 50;
 
-/// A configuration read this recently vouches for the bucket that is made from it: that nobody has
-/// switched it off, and that its limits are in force. Just long enough for the read an acquire has
-/// made itself.
+/// A configuration read this recently vouches for the bucket that is made from it: the bucket is
+/// enabled, and its limits are in force. Just long enough for the read that the acquire itself has
+/// made.
 pub const CREATE_TRUST: Duration = Duration::from_millis(200);
 
-/// A record of the namespace read this recently vouches for a new bucket: that nobody has deleted
-/// the namespace. Longer than [`CREATE_TRUST`], because that one record is read by every maker of a
-/// bucket in the table.
+/// A record of the namespace read this recently vouches for a new bucket: the namespace has not
+/// been deleted. Longer than [`CREATE_TRUST`], because every process that makes a bucket in the
+/// namespace reads that one record.
 pub const NAMESPACE_TRUST: Duration = Duration::from_secs(5);
 
-/// A level that is remembered as switched off is looked at again after this, as a bucket is whose
-/// memory refuses: whoever switches on again elsewhere is waited for.
+/// A level that is remembered as disabled is read again after this, as a bucket is whose image
+/// refuses: its callers wait for an administrator elsewhere to enable it.
 pub const DISABLED_TRUST: Duration = Duration::from_secs(1);
 
-/// Between the two looks for buckets to switch off or on: longer than a bucket can take to be made
-/// after its maker last looked ([`CREATE_TRUST`], and every attempt of its put). What the first
-/// look is too early for, the second one finds.
+/// The time between the two looks for buckets to disable or enable: longer than a bucket can take
+/// to be made after its maker last looked ([`CREATE_TRUST`], and every attempt of its put). The
+/// second look finds the buckets for which the first one was too early.
 pub const FLAG_PAUSE: Duration = Duration::from_millis(2_000);

@@ -1,5 +1,5 @@
-//! The DynamoDB backend of zae-limiter: one table, shared by any number of processes, and with the
-//! Python product.
+//! The DynamoDB backend of zae-limiter: one table, shared by any number of processes and with the
+//! Python package.
 //!
 //! The key decision: nothing is read before it is written. A take is one conditional `UpdateItem`
 //! whose condition is the decision; when it fails, the image that comes back decides the next
@@ -7,8 +7,8 @@
 //! simulator replays it.
 //!
 //! Five rooms, each used by those before it: `bucket` (takes, charges, credits), `config` (limits
-//! and flags), `admin` (entities, namespaces, history), `records` (keys, attributes, items), `table`
-//! (requests, retries, the AWS SDK).
+//! and flags), `admin` (entities, namespaces, history), `records` (keys, attributes, items),
+//! `table` (requests, retries, the AWS SDK).
 //!
 //! Cost of a warm take: one `UpdateItem` per member of the chain, in parallel, no read; one write
 //! unit each up to ids of 64 bytes and three short limits (`docs/dynamodb.md`).
@@ -29,13 +29,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use zae_limiter_core::{NamespaceName, TimeMs};
-use zae_limiter_store::{Capabilities, DEFAULT_NAMESPACE, Store, StoreError, StoreFuture, Swept};
+use zae_limiter_store::{Capabilities, Store, StoreError, StoreFuture, Swept};
 
 pub use bucket::Counters;
 pub use options::{CascadeWrites, DynamoOptions};
 pub use table::sdk;
 
-use admin::version;
+use admin::version::default_namespace;
 use bucket::Caches;
 use records::keys;
 use table::{Table, clock};
@@ -53,7 +53,7 @@ struct Shared {
     table: Arc<dyn Table>,
     options: DynamoOptions,
     caches: Caches,
-    /// What makes the numbered operations of this process different from those of others.
+    /// Tells the numbered operations of this process from those of others.
     seed: u64,
 }
 
@@ -63,27 +63,27 @@ impl Shared {
         Shared { table, options, caches, seed }
     }
 
-    /// An instant of the local clock, as far as the table's clock lets it count. One that is far
-    /// ahead would move refill instants into everybody's future, one that is far behind would let a
-    /// take pass that the bucket has no room for, and either would make one configuration look
-    /// newer than another.
+    /// An instant of the local clock, as far as the table's clock lets it count. A clock that is
+    /// far ahead would move refill instants into the future of every other process, a clock that is
+    /// far behind would let a take pass that the bucket has no room for, and either would make one
+    /// configuration look newer than another.
     fn corrected(&self, at: TimeMs) -> TimeMs {
         self.table.time().correct(at)
     }
 
-    /// What time it is.
+    /// The present instant, as far as the table's clock lets it count.
     fn wall(&self) -> TimeMs {
         self.corrected(self.options.clock.now())
     }
 
-    /// Asks the table for the time when it is doubtful: before an instant is written, not by the
-    /// very request that writes it. One small read, or up to three where answers are slow; a table
-    /// that tells no time is believed to have the local one. `None` when it had to be asked, and
-    /// time has passed over that.
+    /// Asks the table for the time when the time is doubtful: before an instant is written, not by
+    /// the request that writes it. Costs one small read, or up to three where answers are slow. A
+    /// table that tells no time is believed to have the local time. `None` when the table was
+    /// asked: time has passed since the caller read its clock.
     async fn ask_the_time(&self) -> Result<Option<clock::TableTime>, StoreError> {
         for asked in 0..constants::CLOCK_ASKED_MAX {
             match self.table.time() {
-                clock::TableTime::Doubtful(_) => Box::pin(version::ping(self)).await?,
+                clock::TableTime::Doubtful(_) => Box::pin(self.ping()).await?,
                 time @ (clock::TableTime::Local | clock::TableTime::Within(_)) => {
                     return Ok((asked == 0).then_some(time));
                 }
@@ -105,12 +105,12 @@ impl DynamoStore {
         namespace: &NamespaceName,
     ) -> Result<DynamoStore, StoreError> {
         let shared = Arc::new(Shared::new(table, options));
-        let id = version::check_and_find(&shared, namespace).await?;
+        let id = shared.check_and_find(namespace).await?;
         Ok(DynamoStore { shared, name: namespace.clone(), id })
     }
 
-    /// A handle for the registry of namespaces. Bound to `default` if there is one, else to none:
-    /// whatever it is then asked about one is `NotFound`.
+    /// A handle for the registry of namespaces. Bound to `default` if that namespace exists, else
+    /// to none: every call about a namespace then answers `NotFound`.
     ///
     /// Cost: one read.
     pub async fn registry_on(
@@ -118,14 +118,13 @@ impl DynamoStore {
         options: DynamoOptions,
     ) -> Result<DynamoStore, StoreError> {
         let shared = Arc::new(Shared::new(table, options));
-        let name = DEFAULT_NAMESPACE.parse().expect("the word is a valid namespace name");
-        let id = version::check_and_look_for(&shared, &name)
-            .await?
-            .unwrap_or_else(|| Arc::from(keys::NO_NAMESPACE));
+        let name = default_namespace();
+        let found = shared.check_and_look_for(&name).await?;
+        let id = found.unwrap_or_else(|| Arc::from(keys::NO_NAMESPACE));
         Ok(DynamoStore { shared, name, id })
     }
 
-    /// What this process could not be sure of, and what it decided alone.
+    /// Counts of the outcomes this process could not be sure of, and of what it decided alone.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.shared.caches.tally.read()
@@ -156,11 +155,11 @@ impl Store for DynamoStore {
     }
 
     fn ping(&self) -> StoreFuture<'_, ()> {
-        Box::pin(async move { version::ping(&self.shared).await })
+        Box::pin(self.shared.ping())
     }
 
-    /// DynamoDB forgets expired items by itself, within two days of their `ttl`. Nothing is left to
-    /// do here.
+    /// DynamoDB deletes expired items by itself, within two days of their `ttl`. The store has
+    /// nothing to do.
     fn sweep(&self, _now: TimeMs, _steps_max: u32) -> StoreFuture<'_, Swept> {
         Box::pin(async { Ok(Swept { complete: true, ..Swept::default() }) })
     }

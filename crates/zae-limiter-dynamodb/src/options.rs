@@ -23,8 +23,8 @@ pub enum CascadeWrites {
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct DynamoOptions {
-    /// Write first, and read nothing. Off: read each bucket, then write; the slower oracle the fast
-    /// path is tested against.
+    /// Write first, and read nothing. When false, each bucket is read and then written: the slower
+    /// way that the fast one is tested against.
     pub speculative: bool,
     /// How the buckets of a chain are written.
     pub cascade_writes: CascadeWrites,

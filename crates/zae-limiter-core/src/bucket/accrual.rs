@@ -1,6 +1,8 @@
 //! The arithmetic of refill: how much a span of time adds, and how long an amount takes. This is
 //! the only file that multiplies times with rates.
 
+use crate::Milli;
+
 /// The three numbers a bucket keeps of a [`crate::Limit`], in the units it computes with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LimitParams {
@@ -13,6 +15,12 @@ pub struct LimitParams {
 }
 
 impl LimitParams {
+    /// The most the balance can be.
+    #[must_use]
+    pub fn full(&self) -> Milli {
+        Milli(self.capacity_milli)
+    }
+
     /// The amount that `elapsed_ms` and the `remainder` of the refill before add to a balance, and
     /// the new remainder; without regard to the capacity. `None` when nothing accrues: a clock that
     /// went back adds nothing, and neither do parameters no limit can have (a damaged row must not

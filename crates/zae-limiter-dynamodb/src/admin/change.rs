@@ -9,8 +9,7 @@ use crate::records::keys;
 use crate::table::error::failed;
 use crate::table::retry::Refused;
 use crate::table::{
-    Cancellation, Check, Comparison, Condition, Item, Put, TableError, Write, compare_with, number,
-    text,
+    Cancellation, Check, Comparison, Item, TableError, Write, compare_with, number, text,
 };
 
 /// What became of a change.
@@ -19,6 +18,13 @@ pub(crate) enum Outcome {
     Made,
     /// Nothing was made: some of the writes lost a race. One reason per write.
     Lost(Vec<Cancellation>),
+}
+
+impl Outcome {
+    /// The value, if the change was made.
+    pub(crate) fn then_some<T>(self, value: T) -> Option<T> {
+        matches!(self, Outcome::Made).then_some(value)
+    }
 }
 
 impl Shared {
@@ -54,17 +60,11 @@ impl Shared {
         let mut audit = audit_item(namespace, change, event, self.options.audit_retention_s);
         // Kept from the table's now on: a clock that is years behind would have its events
         // forgotten at once.
-        let expires_s = self
-            .corrected(change.at)
-            .0
-            .div_euclid(1_000)
-            .saturating_add(self.options.audit_retention_s);
+        let now_s = self.corrected(change.at).0.div_euclid(1_000);
+        let expires_s = now_s.saturating_add(self.options.audit_retention_s);
         audit.insert(attr::TTL.into(), number(expires_s));
         let mut legs = writes;
-        legs.push(Write::Put(Put {
-            item: audit.clone(),
-            conditions: vec![Condition::Absent(attr::PK.into())],
-        }));
+        legs.push(Write::create(audit.clone()));
         let mut reasons = match self.transact(operation, &legs).await {
             Ok(()) => {
                 self.caches.forget_buckets();
@@ -96,8 +96,8 @@ impl Shared {
     }
 }
 
-/// Whether two items tell the same change. What was there before it is no part of that: whoever
-/// repeats a change finds what it has made.
+/// Whether two items tell the same change. The details of what was there before are left out: a
+/// change that is repeated finds its own result.
 pub(crate) fn is_same_event(found: &Item, ours: &Item) -> bool {
     let made = |item| details_of(item).map(details::without_before);
     ["event_id", "action", "timestamp", "principal", "resource"]

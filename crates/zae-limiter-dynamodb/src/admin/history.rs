@@ -16,7 +16,7 @@ use crate::DynamoStore;
 use crate::records::attr;
 use crate::records::item::{Shape, audit_event, key_of, shape_of, text_of, usage_item};
 use crate::records::keys;
-use crate::table::page::{Walk, size_of};
+use crate::table::page::{readable, size_of};
 use crate::table::{Index, Item, Key, Query, Sort};
 
 /// Keys one listing of a whole namespace goes over: about 100 MB of the index.
@@ -31,129 +31,212 @@ const KEYS_PAGE: i32 = 300;
 
 impl HistoryStore for DynamoStore {
     fn audit_events<'a>(&'a self, query: &'a AuditQuery) -> StoreFuture<'a, Page<AuditEvent>> {
-        Box::pin(audit_events(self, query))
+        Box::pin(self.events_of_subject(query))
     }
 
     fn audit_log<'a>(&'a self, page: &'a PageRequest) -> StoreFuture<'a, Page<AuditEvent>> {
-        Box::pin(audit_log(self, page))
+        Box::pin(self.events_of_namespace(page))
     }
 
     fn usage<'a>(&'a self, query: &'a UsageQuery) -> StoreFuture<'a, Page<UsageSnapshot>> {
-        Box::pin(usage(self, query))
+        Box::pin(async move {
+            let mut windows = UsageWindows::new(query)?;
+            match (&query.entity, &query.resource) {
+                (Some(entity), _) => self.usage_of_entity(entity, &mut windows).await?,
+                (None, Some(resource)) => self.usage_of_resource(resource, &mut windows).await?,
+                (None, None) => self.usage_of_namespace(&mut windows).await?,
+            }
+            Ok(windows.into_page())
+        })
     }
-}
-
-async fn audit_events(
-    store: &DynamoStore,
-    query: &AuditQuery,
-) -> Result<Page<AuditEvent>, StoreError> {
-    const OPERATION: &str = "audit_events";
-    let size = size_of(&query.page);
-    let before: Option<EventId> = query
-        .page
-        .cursor()
-        .map(|cursor| cursor.0.parse())
-        .transpose()
-        .map_err(|_| StoreError::foreign_cursor(OPERATION))?;
-    let sort = match before {
-        Some(id) => Sort::Between(keys::AUDIT.to_owned(), format!("{}{id}", keys::AUDIT)),
-        None => Sort::Prefix(keys::AUDIT.to_owned()),
-    };
-    let partition = keys::audit_partition(&store.id, &query.subject);
-    // One more for the event of the cursor itself, one more to know whether there is a next page.
-    let limit = i32::try_from(size.saturating_add(2)).ok();
-    let page = Query {
-        index: None,
-        partition,
-        sort,
-        start: None,
-        limit,
-        ascending: false,
-        consistent: true,
-    };
-    let mut events = Vec::new();
-    let mut walk = Walk::new(&store.shared, OPERATION, page);
-    while let Some(items) = walk.next().await? {
-        let read =
-            items.iter().filter_map(|item| readable(OPERATION, audit_event(item, &query.subject)));
-        events.extend(read.filter(|event| before.is_none_or(|before| event.id < before)));
-        if events.len() > size {
-            break;
-        }
-    }
-    Ok(Page::cut(events, &query.page, |event| event.id.to_string()))
 }
 
 /// An event of the log of a whole namespace, by its keys: newest first, then by subject.
 type Position = (Reverse<EventId>, String);
 
-/// Events of every subject. The index knows them by subject and not by time, so that their keys are
-/// gone over, all of them, and a page of the newest is kept and read.
-async fn audit_log(
-    store: &DynamoStore,
-    page: &PageRequest,
-) -> Result<Page<AuditEvent>, StoreError> {
-    const OPERATION: &str = "audit_log";
-    let after = page
-        .cursor()
-        .map(|cursor| position_of(&cursor.0).ok_or_else(|| StoreError::foreign_cursor(OPERATION)))
-        .transpose()?;
-    let prefix = keys::index::audit(&store.id);
-    let mut newest: BTreeSet<Position> = BTreeSet::new();
-    let mut walk = Walk::new(&store.shared, OPERATION, whole_namespace(store, prefix.clone()));
-    let mut seen = 0;
-    while let Some(items) = walk.next().await? {
-        seen += items.len();
-        if seen > KEYS_MAX {
-            return Err(too_much(OPERATION, "name an entity, a resource or the system"));
-        }
-        for key in items.iter().filter_map(key_of) {
-            let subject = key.pk.strip_prefix(&prefix);
-            let id = key.sk.strip_prefix(keys::AUDIT).and_then(|id| id.parse().ok());
-            let Some(position) = id.map(Reverse).zip(subject.map(str::to_owned)) else { continue };
-            if after.as_ref().is_none_or(|after| position > *after) {
-                newest.insert(position);
-            }
-            if newest.len() > size_of(page) + 1 {
-                newest.pop_last();
+impl DynamoStore {
+    async fn events_of_subject(&self, query: &AuditQuery) -> Result<Page<AuditEvent>, StoreError> {
+        const OPERATION: &str = "audit_events";
+        let AuditQuery { subject, page, .. } = query;
+        let before: Option<EventId> = page
+            .cursor()
+            .map(|cursor| cursor.0.parse())
+            .transpose()
+            .map_err(|_| StoreError::foreign_cursor(OPERATION))?;
+        let sort = match before {
+            Some(id) => Sort::Between(keys::AUDIT.to_owned(), format!("{}{id}", keys::AUDIT)),
+            None => Sort::Prefix(keys::AUDIT.to_owned()),
+        };
+        let mut query = Query::of(None, keys::audit_partition(&self.id, subject), sort);
+        // One more for the event of the cursor itself, one more to know whether there is a next
+        // page.
+        query.limit = i32::try_from(size_of(page).saturating_add(2)).ok();
+        query.ascending = false;
+        let (mut walk, mut events) = (self.shared.walk(OPERATION, query), Vec::new());
+        while let Some(items) = walk.next().await? {
+            let read = |item| readable(OPERATION, "an event", audit_event(item, subject));
+            let is_after = |event: &AuditEvent| before.is_none_or(|before| event.id < before);
+            events.extend(items.iter().filter_map(read).filter(is_after));
+            if events.len() > size_of(page) {
+                break;
             }
         }
+        Ok(Page::cut(events, page, |event| event.id.to_string()))
     }
-    let keys: Vec<Key> = newest
-        .iter()
-        .map(|(id, subject)| keys::audit_of(&store.id, subject, &id.0.to_string()))
-        .collect();
-    let found = store.shared.read_all(OPERATION, &keys, true).await?;
-    let next = Page::cut(newest.iter().cloned().collect(), page, |(id, subject)| {
-        format!("{}/{subject}", id.0)
-    })
-    .next;
-    // One more than the page was looked for, to know whether there is another.
-    let read = found.iter().zip(&newest).take(size_of(page)).filter_map(|(item, (_, subject))| {
-        let subject = subject.parse().ok()?;
-        readable(OPERATION, audit_event(item.as_ref()?, &subject))
-    });
-    Ok(Page { items: read.collect(), next })
+
+    /// Events of every subject. The index knows them by subject and not by time, so all their keys
+    /// are gone over, and a page of the newest is kept and read.
+    async fn events_of_namespace(
+        &self,
+        page: &PageRequest,
+    ) -> Result<Page<AuditEvent>, StoreError> {
+        const OPERATION: &str = "audit_log";
+        let foreign = || StoreError::foreign_cursor(OPERATION);
+        let after = page.cursor().map(|cursor| position_of(&cursor.0).ok_or_else(foreign));
+        let after = after.transpose()?;
+        let prefix = keys::index::audit(&self.id);
+        let mut newest: BTreeSet<Position> = BTreeSet::new();
+        let mut walk = self.shared.walk(OPERATION, self.everything(prefix.clone()));
+        let mut seen = 0;
+        while let Some(items) = walk.next().await? {
+            seen += items.len();
+            if seen > KEYS_MAX {
+                return Err(too_much(OPERATION, "name an entity, a resource or the system"));
+            }
+            for key in items.iter().filter_map(key_of) {
+                let subject = key.pk.strip_prefix(&prefix);
+                let id = key.sk.strip_prefix(keys::AUDIT).and_then(|id| id.parse().ok());
+                let Some(position) = id.map(Reverse).zip(subject.map(str::to_owned)) else {
+                    continue;
+                };
+                if after.as_ref().is_none_or(|after| position > *after) {
+                    newest.insert(position);
+                }
+                if newest.len() > size_of(page) + 1 {
+                    newest.pop_last();
+                }
+            }
+        }
+        let keys: Vec<Key> =
+            newest.iter().map(|(id, subject)| keys::audit(&self.id, subject, id.0)).collect();
+        let found = self.shared.read_all(OPERATION, &keys).await?;
+        let cursor = |(id, subject): &Position| format!("{}/{subject}", id.0);
+        let next = Page::cut(newest.iter().cloned().collect(), page, cursor).next;
+        // One more than the page was looked for, to know whether there is another.
+        let read = |(item, (_, subject)): (&Option<Item>, &Position)| {
+            let subject = subject.parse().ok()?;
+            readable(OPERATION, "an event", audit_event(item.as_ref()?, &subject))
+        };
+        let items = found.iter().zip(&newest).take(size_of(page)).filter_map(read).collect();
+        Ok(Page { items, next })
+    }
+
+    /// The keys of the namespace that begin with a prefix.
+    fn everything(&self, prefix: String) -> Query {
+        Query::of(Some(Index::Gsi4), self.id.to_string(), Sort::Prefix(prefix))
+    }
+
+    /// From the partition of the entity: ordered by resource and then by time, so that all
+    /// resources are gone over.
+    async fn usage_of_entity(
+        &self,
+        entity: &EntityId,
+        windows: &mut UsageWindows<'_>,
+    ) -> Result<(), StoreError> {
+        let resource = windows.query().resource.as_ref();
+        let prefix = keys::usage_prefix(resource);
+        let sort =
+            if resource.is_some() { range(windows, &prefix) } else { Some(Sort::Prefix(prefix)) };
+        let Some(sort) = sort else { return Ok(()) };
+        let query = Query::of(None, keys::entity_partition(&self.id, entity), sort);
+        let mut walk = self.shared.walk("usage", query);
+        while let Some(items) = walk.next().await? {
+            for item in &items {
+                let window = text_of(item, attr::SK).and_then(keys::parse_usage);
+                let Some(shape) = window.and_then(|(_, window)| wanted(windows, window)) else {
+                    continue;
+                };
+                if windows.query().resource.is_some() && windows.is_closed_to(shape.start) {
+                    return Ok(());
+                }
+                add(windows, item, shape);
+            }
+        }
+        Ok(())
+    }
+
+    /// From the index of the resource: ordered by time. It may hold only keys, so the items are
+    /// fetched.
+    async fn usage_of_resource(
+        &self,
+        resource: &ResourceName,
+        windows: &mut UsageWindows<'_>,
+    ) -> Result<(), StoreError> {
+        let Some(sort) = range(windows, keys::index::USAGE) else { return Ok(()) };
+        let partition = keys::index::resource(&self.id, resource);
+        let mut query = Query::of(Some(Index::Gsi2), partition, sort);
+        query.limit = Some(KEYS_PAGE);
+        let mut walk = self.shared.walk("usage", query);
+        while let Some(items) = walk.next().await? {
+            let named = |item: &Item| {
+                let sort = text_of(item, attr::GSI2SK)?;
+                let (window, _) = keys::index::parse_resource_usage(sort)?;
+                Some((key_of(item)?, wanted(windows, window)?))
+            };
+            let found: Vec<(Key, Shape)> = items.iter().filter_map(named).collect();
+            self.read_usage(windows, &found).await?;
+            if found.last().is_some_and(|(_, last)| windows.is_closed_to(last.start)) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// From the index of the namespace: by entity, in no order of time. Only items whose window may
+    /// get onto the page are read.
+    async fn usage_of_namespace(&self, windows: &mut UsageWindows<'_>) -> Result<(), StoreError> {
+        const OPERATION: &str = "usage";
+        let query = self.everything(keys::index::entities(&self.id));
+        let (mut walk, mut seen) = (self.shared.walk(OPERATION, query), 0);
+        while let Some(items) = walk.next().await? {
+            seen += items.len();
+            if seen > KEYS_MAX {
+                return Err(too_much(OPERATION, "name an entity or a resource"));
+            }
+            let open = |key: Key| {
+                let entity = keys::parse_entity_partition(&self.id, &key.pk)?.parse().ok()?;
+                let (resource, window) = keys::parse_usage(&key.sk)?;
+                let (resource, shape) = (resource.parse().ok()?, wanted(windows, window)?);
+                windows.is_open_to(shape.start, &entity, &resource).then_some((key, shape))
+            };
+            let found: Vec<(Key, Shape)> =
+                items.iter().filter_map(key_of).filter_map(open).collect();
+            for chunk in found.chunks(KEYS_READ) {
+                self.read_usage(windows, chunk).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads snapshots, and adds what they say.
+    async fn read_usage(
+        &self,
+        windows: &mut UsageWindows<'_>,
+        snapshots: &[(Key, Shape)],
+    ) -> Result<(), StoreError> {
+        let keys: Vec<Key> = snapshots.iter().map(|(key, _)| key.clone()).collect();
+        let found = self.shared.read_all("usage", &keys).await?;
+        for ((_, shape), item) in snapshots.iter().zip(&found) {
+            item.iter().for_each(|item| add(windows, item, *shape));
+        }
+        Ok(())
+    }
 }
 
-/// The place a cursor of [`audit_log`] names.
+/// The place a cursor of the log of a namespace names.
 fn position_of(cursor: &str) -> Option<Position> {
     let (id, subject) = cursor.split_once('/')?;
     Some((Reverse(id.parse().ok()?), subject.to_owned()))
-}
-
-/// The keys of a namespace that begin with a prefix.
-fn whole_namespace(store: &DynamoStore, prefix: String) -> Query {
-    let (index, partition) = (Some(Index::Gsi4), store.id.to_string());
-    Query {
-        index,
-        partition,
-        sort: Sort::Prefix(prefix),
-        start: None,
-        limit: None,
-        ascending: true,
-        consistent: false,
-    }
 }
 
 fn too_much(operation: &'static str, instead: &str) -> StoreError {
@@ -163,26 +246,19 @@ fn too_much(operation: &'static str, instead: &str) -> StoreError {
     StoreError::new(StoreErrorKind::Capacity, operation, message)
 }
 
-/// What was read, or `None` with a warning: one record that somebody else wrote does not hide all
-/// others.
-fn readable<T>(operation: &'static str, read: Result<T, StoreError>) -> Option<T> {
-    read.inspect_err(
-        |error| tracing::warn!(operation, %error, "a record is left out of the history"),
-    )
-    .ok()
-}
-
-/// True for a window that is asked for, as far as its key says.
-fn wants(query: &UsageQuery, shape: Shape) -> bool {
-    let UsageQuery { window, from, until, .. } = query;
-    shape.may_be(*window)
-        && from.is_none_or(|from| shape.start >= from)
-        && until.is_none_or(|until| shape.start < until)
+/// What the key of a window says, if the window is one that is asked for.
+fn wanted(windows: &UsageWindows<'_>, key: &str) -> Option<Shape> {
+    let UsageQuery { window, from, until, .. } = windows.query();
+    shape_of(key).filter(|shape| {
+        shape.may_be(*window)
+            && from.is_none_or(|from| shape.start >= from)
+            && until.is_none_or(|until| shape.start < until)
+    })
 }
 
 /// Adds what an item says. Both products may have counted in one window: then it is their sum.
 fn add(windows: &mut UsageWindows<'_>, item: &Item, shape: Shape) {
-    let Some(usage) = readable("usage", usage_item(item, shape)) else { return };
+    let Some(usage) = readable("usage", "a snapshot", usage_item(item, shape)) else { return };
     let UsageQuery { entity, resource, window, .. } = windows.query();
     if usage.window != *window
         || entity.as_ref().is_some_and(|entity| usage.entity != *entity)
@@ -214,147 +290,4 @@ fn range(windows: &UsageWindows<'_>, prefix: &str) -> Option<Sort> {
     );
     // The table does not accept a range that ends before it begins.
     (lower <= upper).then_some(Sort::Between(lower, upper))
-}
-
-async fn usage(store: &DynamoStore, query: &UsageQuery) -> Result<Page<UsageSnapshot>, StoreError> {
-    let mut windows = UsageWindows::new(query)?;
-    match (&query.entity, &query.resource) {
-        (Some(entity), resource) => {
-            of_entity(store, entity, resource.as_ref(), &mut windows).await?
-        }
-        (None, Some(resource)) => of_resource(store, resource, &mut windows).await?,
-        (None, None) => of_namespace(store, &mut windows).await?,
-    }
-    Ok(windows.into_page())
-}
-
-/// From the partition of the entity: ordered by resource and then by time, so that all resources
-/// are gone over.
-async fn of_entity(
-    store: &DynamoStore,
-    entity: &EntityId,
-    resource: Option<&ResourceName>,
-    windows: &mut UsageWindows<'_>,
-) -> Result<(), StoreError> {
-    let prefix = keys::usage_prefix(resource);
-    let sort =
-        if resource.is_some() { range(windows, &prefix) } else { Some(Sort::Prefix(prefix)) };
-    let Some(sort) = sort else { return Ok(()) };
-    let partition = keys::entity_partition(&store.id, entity);
-    let query = Query {
-        index: None,
-        partition,
-        sort,
-        start: None,
-        limit: None,
-        ascending: true,
-        consistent: true,
-    };
-    let mut walk = Walk::new(&store.shared, "usage", query);
-    while let Some(items) = walk.next().await? {
-        for item in &items {
-            let window =
-                text_of(item, attr::SK).and_then(keys::parse_usage).map(|(_, window)| window);
-            let Some(shape) =
-                window.and_then(shape_of).filter(|shape| wants(windows.query(), *shape))
-            else {
-                continue;
-            };
-            if resource.is_some() && windows.is_closed_to(shape.start) {
-                return Ok(());
-            }
-            add(windows, item, shape);
-        }
-    }
-    Ok(())
-}
-
-/// From the index of the resource: ordered by time. It may hold only keys, so the items are
-/// fetched.
-async fn of_resource(
-    store: &DynamoStore,
-    resource: &ResourceName,
-    windows: &mut UsageWindows<'_>,
-) -> Result<(), StoreError> {
-    let Some(sort) = range(windows, keys::index::USAGE) else { return Ok(()) };
-    let partition = keys::index::resource(&store.id, resource);
-    let index = Some(Index::Gsi2);
-    let query = Query {
-        index,
-        partition,
-        sort,
-        start: None,
-        limit: Some(KEYS_PAGE),
-        ascending: true,
-        consistent: false,
-    };
-    let mut walk = Walk::new(&store.shared, "usage", query);
-    while let Some(items) = walk.next().await? {
-        let mut wanted: Vec<(Key, Shape)> = Vec::new();
-        for item in &items {
-            let window = text_of(item, attr::GSI2SK)
-                .and_then(keys::index::parse_resource_usage)
-                .map(|(window, _)| window);
-            let Some(shape) =
-                window.and_then(shape_of).filter(|shape| wants(windows.query(), *shape))
-            else {
-                continue;
-            };
-            wanted.extend(key_of(item).map(|key| (key, shape)));
-        }
-        let keys: Vec<Key> = wanted.iter().map(|(key, _)| key.clone()).collect();
-        let found = store.shared.read_all("usage", &keys, true).await?;
-        let last = wanted.last().map(|(_, shape)| shape.start);
-        for ((_, shape), item) in wanted.iter().zip(&found) {
-            if let Some(item) = item {
-                add(windows, item, *shape);
-            }
-        }
-        if last.is_some_and(|last| windows.is_closed_to(last)) {
-            break;
-        }
-    }
-    Ok(())
-}
-
-/// From the index of the namespace: by entity, in no order of time. Only items whose window may get
-/// onto the page are read.
-async fn of_namespace(
-    store: &DynamoStore,
-    windows: &mut UsageWindows<'_>,
-) -> Result<(), StoreError> {
-    const OPERATION: &str = "usage";
-    let mut walk = Walk::new(
-        &store.shared,
-        OPERATION,
-        whole_namespace(store, keys::index::entities(&store.id)),
-    );
-    let mut seen = 0;
-    while let Some(items) = walk.next().await? {
-        seen += items.len();
-        if seen > KEYS_MAX {
-            return Err(too_much(OPERATION, "name an entity or a resource"));
-        }
-        let wanted: Vec<(Key, Shape)> =
-            items.iter().filter_map(key_of).filter_map(|key| wanted(store, windows, key)).collect();
-        for chunk in wanted.chunks(KEYS_READ) {
-            let keys: Vec<Key> = chunk.iter().map(|(key, _)| key.clone()).collect();
-            let found = store.shared.read_all(OPERATION, &keys, true).await?;
-            for ((_, shape), item) in chunk.iter().zip(&found) {
-                if let Some(item) = item {
-                    add(windows, item, *shape);
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
-/// The key of a usage snapshot that may belong onto the page, with what it says.
-fn wanted(store: &DynamoStore, windows: &UsageWindows<'_>, key: Key) -> Option<(Key, Shape)> {
-    let entity: EntityId = keys::parse_entity_partition(&store.id, &key.pk)?.parse().ok()?;
-    let (resource, window) = keys::parse_usage(&key.sk)?;
-    let resource: ResourceName = resource.parse().ok()?;
-    let shape = shape_of(window).filter(|shape| wants(windows.query(), *shape))?;
-    windows.is_open_to(shape.start, &entity, &resource).then_some((key, shape))
 }

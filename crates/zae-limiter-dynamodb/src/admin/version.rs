@@ -5,13 +5,13 @@ use std::sync::Arc;
 use zae_limiter_core::{EventId, NamespaceId, NamespaceName};
 use zae_limiter_store::{Change, DEFAULT_NAMESPACE, StoreError, StoreErrorKind};
 
-use crate::admin::namespace::{self, id_of};
+use crate::admin::namespace::id_of;
 use crate::constants::SCHEMA_VERSION;
 use crate::records::attr;
 use crate::records::item::{text_of, version_item};
 use crate::records::keys;
 use crate::table::retry::Refused;
-use crate::table::{Condition, Item, Put, Table};
+use crate::table::{Item, Put, Table, absent};
 use crate::{DynamoOptions, DynamoStore, Shared};
 
 impl DynamoStore {
@@ -28,59 +28,55 @@ impl DynamoStore {
         let shared = Shared::new(Arc::clone(table), options.clone());
         let now = options.clock.now();
         let item = version_item(SCHEMA_VERSION, now, concat!("client:", env!("CARGO_PKG_VERSION")));
-        let put = Put { item, conditions: vec![Condition::Absent(attr::PK.into())] };
+        let put = Put { item, conditions: vec![absent()] };
         match shared.persist(OPERATION, || shared.table.put(&put)).await {
             Ok(()) => {}
             Err(Refused::Condition(Some(found))) => check_schema(OPERATION, &found)?,
             // Some tables do not say what stood in the way.
             Err(Refused::Condition(None)) => {
-                let found =
-                    shared.read_all(OPERATION, &[keys::version()], true).await?.pop().flatten();
+                let [found] = shared.read(OPERATION, &[keys::version()]).await?;
                 found.map_or(Ok(()), |found| check_schema(OPERATION, &found))?;
             }
             Err(refused) => return Err(refused.into_error(OPERATION)),
         }
-        let name: NamespaceName =
-            DEFAULT_NAMESPACE.parse().map_err(|error| internal(OPERATION, &error))?;
         let entropy =
             u128::from(options.entropy.next_u64()) << 64 | u128::from(options.entropy.next_u64());
         let change = Change { principal: None, at: now, event: EventId::new(now, entropy) };
         let id = NamespaceId::from_entropy(options.entropy.next_u64());
-        namespace::register(&shared, &name, &id, &change)
-            .await
-            .map_err(|error| error.during(OPERATION))?;
-        Ok(())
+        let registered = shared.register(&default_namespace(), &id, &change).await;
+        registered.map(drop).map_err(|error| error.during(OPERATION))
     }
 }
 
-fn internal(operation: &'static str, error: &dyn std::fmt::Display) -> StoreError {
-    StoreError::new(StoreErrorKind::Internal, operation, error.to_string())
+/// The namespace that is there from the beginning.
+pub(crate) fn default_namespace() -> NamespaceName {
+    DEFAULT_NAMESPACE.parse().expect("the word is a valid namespace name")
 }
 
-/// Checks that the table is one this version can work on, and finds the id of a namespace.
-pub(crate) async fn check_and_find(
-    shared: &Shared,
-    name: &NamespaceName,
-) -> Result<Arc<str>, StoreError> {
-    let found = check_and_look_for(shared, name).await?;
-    found.ok_or_else(|| StoreError::namespace_not_registered(OPEN, name))
-}
-
-/// The same for a namespace that need not be there.
-pub(crate) async fn check_and_look_for(
-    shared: &Shared,
-    name: &NamespaceName,
-) -> Result<Option<Arc<str>>, StoreError> {
-    let mut found = shared
-        .read_all(OPEN, &[keys::version(), keys::namespace_by_name(name.as_str())], true)
-        .await?;
-    let namespace = found.pop().flatten();
-    check_version(OPEN, found.pop().flatten().as_ref())?;
-    id_of(namespace.as_ref()).map_err(|error| error.during(OPEN))
-}
-
-/// What failed to open is said so.
+/// What is being done, for messages.
 const OPEN: &str = "open";
+
+impl Shared {
+    /// Checks that the table is one this version can work on, and finds the id of a namespace.
+    pub(crate) async fn check_and_find(
+        &self,
+        name: &NamespaceName,
+    ) -> Result<Arc<str>, StoreError> {
+        let found = self.check_and_look_for(name).await?;
+        found.ok_or_else(|| StoreError::namespace_not_registered(OPEN, name))
+    }
+
+    /// The same for a namespace that need not be there.
+    pub(crate) async fn check_and_look_for(
+        &self,
+        name: &NamespaceName,
+    ) -> Result<Option<Arc<str>>, StoreError> {
+        let keys = [keys::version(), keys::namespace_by_name(name.as_str())];
+        let [version, namespace] = self.read(OPEN, &keys).await?;
+        check_version(OPEN, version.as_ref())?;
+        id_of(namespace.as_ref()).map_err(|error| error.during(OPEN))
+    }
+}
 
 fn check_version(operation: &'static str, version: Option<&Item>) -> Result<(), StoreError> {
     let Some(version) = version else {
@@ -88,11 +84,6 @@ fn check_version(operation: &'static str, version: Option<&Item>) -> Result<(), 
         return Err(StoreError::new(StoreErrorKind::NotFound, operation, message));
     };
     check_schema(operation, version)
-}
-
-/// Answers when the table does.
-pub(crate) async fn ping(shared: &Shared) -> Result<(), StoreError> {
-    shared.read_all("ping", &[keys::version()], false).await.map(|_| ())
 }
 
 /// Schemas of one major version read each other's items; minor ones only add attributes.

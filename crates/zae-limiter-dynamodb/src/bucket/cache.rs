@@ -1,13 +1,13 @@
-//! What this process remembers of the table: the last image of each bucket, and who owns it.
-//! Bounded, and never believed: an image only chooses which write to send, whose condition then
-//! decides; the one thing it decides alone is a refusal, for a second.
+//! What this process remembers of the table: the last image of each bucket, and who owns it. The
+//! memory is bounded and never believed: an image chooses which write to send, and the condition of
+//! the write decides. Alone an image decides only a refusal, for a second.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use quick_cache::sync::Cache;
 use smallvec::SmallVec;
-use zae_limiter_core::{EntityId, LimitName, TimeMs};
+use zae_limiter_core::{EntityId, LimitName, Milli, TimeMs};
 
 use crate::admin::entity::Owner;
 use crate::bucket::debit::Debit;
@@ -24,7 +24,7 @@ pub(crate) struct Seen {
     /// By the clock of the caller.
     pub(crate) at: TimeMs,
     /// The tick at which this process first saw these parameters: a configuration read after it
-    /// knows at least as much as whoever wrote them.
+    /// knows at least as much as the writer of the parameters.
     pub(crate) parameters_since: u64,
     /// Whether others write the bucket so often that this image is soon outdated.
     pub(crate) is_crowded: bool,
@@ -46,8 +46,8 @@ pub(crate) struct Seen {
 pub(crate) struct OwnWrites {
     /// Failed conditions that no landed write has added to `wcu` yet: the second of the last one,
     /// and how many there were. Only those of the last second or two, which is as long as the item
-    /// needs to regain what they cost. What is older would be counted twice: by the item then, and
-    /// in a lump now.
+    /// needs to regain what they cost. Older ones would be counted twice: by the item then, and in
+    /// a lump now.
     unreported: Mutex<(i64, u32)>,
     /// What landed writes have counted in `wcu`.
     counted_milli: AtomicI64,
@@ -62,7 +62,7 @@ impl OwnWrites {
             (now.0.div_euclid(1_000), before.saturating_add(conditions).min(UNREPORTED_MAX));
     }
 
-    /// Those that are left, once.
+    /// The failed conditions that were left; the next call finds none.
     pub(crate) fn collect(&self, now: TimeMs) -> u32 {
         let (second, conditions) =
             std::mem::take(&mut *self.unreported.lock().unwrap_or_else(PoisonError::into_inner));
@@ -84,7 +84,7 @@ fn is_lately(second: i64, now: TimeMs) -> bool {
 pub(crate) struct Quiet {
     pub(crate) until: TimeMs,
     /// The limits that were short, and the least amounts that are refused.
-    pub(crate) short: SmallVec<[(LimitName, i64); 1]>,
+    pub(crate) short: SmallVec<[(LimitName, Milli); 1]>,
 }
 
 impl Seen {
@@ -181,10 +181,10 @@ pub struct Counters {
     pub debits_resent: u64,
     /// Debits sent again that were found to have landed the first time: counted once.
     pub debits_confirmed: u64,
-    /// Debits nobody knows the fate of: not granted, in error or in refusal, after an attempt that
-    /// was not answered.
+    /// Debits of unknown fate: not granted, in error or in refusal, after an attempt that was not
+    /// answered.
     pub debits_unknown: u64,
-    /// Credits nobody knows the fate of; never sent again.
+    /// Credits of unknown fate; never sent again.
     pub credits_unknown: u64,
     /// Credits the store has given up, whatever their fate: what a refused chain had taken, or what
     /// was to be given back beside a charge that landed. What they held stays spent until it is

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::future::{join, join_all};
 use smallvec::SmallVec;
-use zae_limiter_core::{EntityId, Reports};
+use zae_limiter_core::{EntityId, Milli, Reports};
 use zae_limiter_store::{
     Adjusted, BoxFuture, ConsumeOutcome, ConsumeRequest, Grant, MemberTake, StoreError,
 };
@@ -142,8 +142,9 @@ impl DynamoStore {
         taken
     }
 
-    /// A bucket has refused: the others are not asked any more, but what they have belongs to the
-    /// answer, one that is switched off is said first, and new limits count from now on.
+    /// A bucket has refused, and the others are not asked any more. They are looked at: their
+    /// balances belong to the answer, a disabled bucket is reported first, and new limits count
+    /// from now on.
     async fn look_at_the_others(
         &self,
         asked: &[Asked<'_>],
@@ -164,7 +165,7 @@ impl DynamoStore {
         let looks = match self.look_at_without_doubt(asked, &others, &keys, moment).await {
             Ok(looks) => looks,
             Err(error) => {
-                // What has refused stands; of the others, what is remembered has to do.
+                // The refusal stands; the answer uses what is remembered of the other buckets.
                 tracing::debug!(%error, "the other buckets of a refused chain could not be read");
                 return told;
             }
@@ -198,7 +199,7 @@ impl DynamoStore {
     }
 
     async fn look_at(&self, keys: &[Key], moment: Moment) -> Result<Vec<Arc<Seen>>, StoreError> {
-        let items = self.shared.read_all("consume", keys, true).await?;
+        let items = self.shared.read_all("consume", keys).await?;
         keys.iter().zip(items).map(|(key, item)| self.note(key, item.as_ref(), moment)).collect()
     }
 
@@ -210,7 +211,8 @@ impl DynamoStore {
         moment: Moment,
     ) -> Result<Taken, StoreError> {
         let Some(image) = &look.image else {
-            // It is refused either way: what was read a moment ago is good enough to say why.
+            // The take is refused either way: a configuration of a moment ago is good enough to say
+            // why.
             let configured = self.member(asked.member, Trust::BEFORE_CREATE).await?;
             return Ok(if configured.flag().blocks() {
                 Taken::Blocked(configured.flag())
@@ -257,7 +259,7 @@ impl DynamoStore {
             .filter(|(_, taken)| is_granted(taken))
             .map(|(member, _)| member)
             .collect();
-        // At once: whoever shares a bucket with this chain is short of what it holds.
+        // At once: other callers of a bucket of this chain are short of the tokens it holds.
         let refunds = join_all(landed.iter().map(|member| self.give_back(member, moment)));
         let (refunds, told) =
             Box::pin(join(refunds, self.look_at_the_others(asked, &taken, moment))).await;
@@ -278,8 +280,8 @@ impl DynamoStore {
         if let Some(blocked) = blocked {
             return Ok(blocked);
         }
-        // What one member has decided stands, whatever became of the others: an outage elsewhere
-        // must not let it pass.
+        // The refusal of one member stands, also when others failed: an outage elsewhere must not
+        // let the take pass.
         let is_certain = taken.iter().all(|taken| !matches!(taken, Some(Ok(Taken::Stale))));
         if is_certain && taken.iter().any(is_refused) {
             return Ok(ConsumeOutcome::Refused(self.refused(members, &taken, moment)));
@@ -300,7 +302,7 @@ impl DynamoStore {
         moment: Moment,
     ) -> Result<Adjusted, StoreError> {
         let key = keys::bucket(&self.id, member.entity, member.resource, 0);
-        let amounts = amounts_of(member, |milli| milli > 0);
+        let amounts = amounts_of(member, |milli| milli > Milli::ZERO);
         if amounts.is_empty() {
             return Ok(Adjusted::Applied);
         }

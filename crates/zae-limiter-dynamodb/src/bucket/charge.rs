@@ -3,10 +3,10 @@
 //! looking.
 
 use smallvec::SmallVec;
-use zae_limiter_core::{CounterFull, LimitParams, TimeMs};
+use zae_limiter_core::{CounterFull, LimitParams, Milli, TimeMs};
 use zae_limiter_store::StoreError;
 
-use crate::bucket::debit::{View, cold_bound, seconds};
+use crate::bucket::debit::{View, ceiling, cold_bound, seconds};
 use crate::bucket::image::Image;
 use crate::bucket::refill::{Amount, Refill, Unknown, spends};
 use crate::bucket::write::{
@@ -48,9 +48,9 @@ impl Charge<'_> {
     ) -> Result<Step, StoreError> {
         let image = match view {
             View::Unknown => return Ok(Step::Charge(self.fast(None, now))),
-            // Forgotten full, or deleted: what was used was used.
+            // The bucket was forgotten full, or deleted; the use has happened all the same.
             View::Absent => return Ok(Step::Recreate),
-            View::Known { image, .. } => image,
+            View::Known(known) => known.image,
         };
         if let Some(amount) = self.amounts.iter().find(|amount| !holds(image, amount)) {
             return Err(CounterFull { limit: amount.limit.name().clone() }.into());
@@ -102,15 +102,16 @@ impl Charge<'_> {
                 amount: amount.milli,
                 // A charge may lead into debt.
                 at_least: None,
+                // Without grace: a charge can wait for its refill.
                 at_most: Some(Ceiling { since: ceiling(effective, since, now), or: None }),
                 floor_if_expiring: Some(debt_floor(effective, amount.milli)),
             };
             Line { name: amount.limit.name().clone(), form }
         };
         let pins = Pins {
-            refilled_at: RefilledAt::NotBefore { since: since.0, or: None },
+            refilled_at: RefilledAt::NotBefore { since, or: None },
             shard_count: Some(image.map_or(1, |image| image.shard_count)),
-            // What was used was used, on a disabled bucket too.
+            // The use has happened, on a disabled bucket too.
             flag: FlagPin::Any,
             mark: Pin::Any,
             config_read_at: Pin::Any,
@@ -127,7 +128,8 @@ impl Charge<'_> {
         BucketWrite::change(self.key.clone(), Purpose::Charge, change)
     }
 
-    /// How many of the amounts a charge of the last resort cannot charge: limits that the image lacks.
+    /// How many of the amounts a charge of the last resort cannot charge: limits that the image
+    /// lacks.
     pub(crate) fn left_out(&self, image: &Image) -> usize {
         self.amounts.iter().filter(|amount| image.limit(amount.limit.name()).is_none()).count()
     }
@@ -142,28 +144,24 @@ impl Charge<'_> {
             nonce: Some(self.nonce.clone()),
             pins: Pins::THERE,
             lines: held.map(owe).collect(),
-            // Without a look at the debt there is no saying when it is paid: the next refill gives
-            // the bucket an expiry again.
+            // Without a look at the debt the expiry cannot be computed: the next refill sets one
+            // again.
             item: ItemChange { expiry: To::Remove, ..ItemChange::only(spends(self.units_milli)) },
         };
         BucketWrite::change(self.key.clone(), Purpose::Charge, change)
     }
 }
 
-/// Whether the debt after a charge is one that can be read again. The table itself counts further.
+/// Whether the debt after a charge fits the 64 bits in which it is read again. The table itself
+/// counts further.
 fn holds(image: &Image, amount: &Amount<'_>) -> bool {
     image
         .limit(amount.limit.name())
-        .is_none_or(|found| found.balance.checked_sub(amount.milli).is_some())
-}
-
-/// The largest balance that has not overflowed since `since`. Without grace: a charge can wait for
-/// its refill.
-fn ceiling(effective: LimitParams, since: TimeMs, now: TimeMs) -> i64 {
-    effective.capacity_milli.saturating_sub(effective.accrual_at_most(now.since(since)))
+        .is_none_or(|found| found.balance.0.checked_sub(amount.milli.0).is_some())
 }
 
 /// The smallest balance from which `amount` may be charged without a later expiry.
-fn debt_floor(effective: LimitParams, amount: i64) -> i64 {
-    amount.saturating_sub(effective.capacity_milli.saturating_mul(DEBT_IN_CAPACITIES))
+fn debt_floor(effective: LimitParams, amount: Milli) -> Milli {
+    let debt = effective.capacity_milli.saturating_mul(DEBT_IN_CAPACITIES);
+    amount.saturating_sub(Milli(debt))
 }

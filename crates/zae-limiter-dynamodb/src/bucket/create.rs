@@ -1,9 +1,9 @@
-//! Making a bucket that is not there, without making it behind the back of an administrator who
-//! disables it.
+//! Making a bucket that is not there. An administrator may disable it at the same moment: the
+//! bucket must not stay enabled.
 
 use std::sync::Arc;
 
-use zae_limiter_core::{ConfigStamp, Flag, TimeMs};
+use zae_limiter_core::{ConfigStamp, Flag, Milli, TimeMs};
 use zae_limiter_store::{LimitsInForce, MemberKey, MemberTake, StoreError, StoreErrorKind};
 
 use crate::DynamoStore;
@@ -61,9 +61,9 @@ impl DynamoStore {
         BucketWrite { key, purpose, form: Form::Make(Box::new(bucket)) }
     }
 
-    /// Whose bucket it will be, that nobody has switched it off, and that its limits are those in
-    /// force: from memory as far as that was read just now. A bucket made from limits that have
-    /// been replaced would be full by the old capacity.
+    /// Whether a bucket may be made, and whose it will be: it must be enabled and its limits in
+    /// force. Answers from memory as far as the configuration was read just now. A bucket made from
+    /// limits that have been replaced would be full by the old capacity.
     pub(crate) async fn may_create(
         &self,
         member: &MemberTake<'_>,
@@ -79,10 +79,10 @@ impl DynamoStore {
         })
     }
 
-    /// Looks once more after a bucket was made. Whoever switches off writes the flag, then looks
-    /// for buckets; whoever makes a bucket writes it, then looks for the flag: one of the two sees
-    /// the other. `Some` is the answer when what was taken is given back: the bucket is off, or its
-    /// limits were replaced meanwhile.
+    /// Looks once more after a bucket was made. An administrator writes the flag, then looks for
+    /// buckets; a take writes the bucket, then looks for the flag: one of the two sees the other.
+    /// `Some` is the answer when the amounts are given back: the bucket is disabled, or its limits
+    /// were replaced meanwhile.
     pub(crate) async fn confirm_created(
         &self,
         member: &MemberTake<'_>,
@@ -94,8 +94,8 @@ impl DynamoStore {
         if matches!(found, Ok(Verdict::Same)) {
             return Ok(None);
         }
-        let amounts = amounts_of(member, |milli| milli > 0);
-        // Off first: that what was taken stays taken is the smaller harm of the two.
+        let amounts = amounts_of(member, |milli| milli > Milli::ZERO);
+        // The bucket is disabled first: amounts that stay taken are the smaller harm of the two.
         let answer = match found {
             Ok(Verdict::Blocked(flag)) => {
                 let flagged = self.flag_new_bucket(member, key, flag).await;
@@ -114,7 +114,7 @@ impl DynamoStore {
 }
 
 /// What a configuration says about the limits of a bucket that is made. Limits without a stamp were
-/// not read from a store: nothing that was read can contradict them.
+/// not read from a store: no configuration can contradict them.
 fn verdict(found: &Member, member: &MemberTake<'_>) -> Verdict {
     match found.verdict_on(member) {
         Verdict::Different if member.limits.stamp == ConfigStamp::default() => Verdict::Same,

@@ -2,7 +2,7 @@
 //! twice.
 
 use smallvec::SmallVec;
-use zae_limiter_core::{LimitName, LimitParams};
+use zae_limiter_core::{LimitName, LimitParams, Milli};
 
 use crate::bucket::debit::View;
 use crate::bucket::refill::{Amount, spends};
@@ -17,7 +17,7 @@ use crate::table::Key;
 pub(crate) enum Step {
     /// Send this; when it lands the amounts are back.
     Credit(BucketWrite),
-    /// The bucket, or every limit named, is gone: it was full when it went.
+    /// The bucket, or every limit named, is gone: it was full when it was forgotten.
     Drop,
 }
 
@@ -36,18 +36,18 @@ impl Credit<'_> {
         let (image, is_recent) = match view {
             View::Absent => return Step::Drop,
             View::Unknown => (None, false),
-            View::Known { image, is_recent, .. } => (Some(image), is_recent),
+            View::Known(known) => (Some(known.image), known.is_recent),
         };
         let line = |amount: &Amount<'_>| {
             let name = amount.limit.name();
             match image.and_then(|image| image.limit(name)) {
                 Some(found) => {
-                    let room = found.effective.capacity_milli.saturating_sub(amount.milli);
+                    let room = found.effective.full().saturating_sub(amount.milli);
                     let overflows = found.balance > room;
                     Some(give_back(name, (found.stored, found.effective), amount.milli, overflows))
                 }
-                // A name the item lacks must be left out, or ADD would make half a limit. But an
-                // image of before may lack one that is there by now: the condition then tells.
+                // A limit that the item lacks must be left out, or ADD would make half a limit. But
+                // an older image may lack a limit that is there by now: the condition then decides.
                 None if is_recent => None,
                 None => {
                     let params = amount.limit.params();
@@ -78,10 +78,10 @@ impl Credit<'_> {
 fn give_back(
     name: &LimitName,
     (stored, effective): (LimitParams, LimitParams),
-    amount: i64,
+    amount: Milli,
     overflows: bool,
 ) -> Line {
-    let (stored_capacity, full) = (stored.capacity_milli, effective.capacity_milli);
+    let (stored_capacity, full) = (stored.full(), effective.full());
     let form = LineForm::GiveBack { stored_capacity, full, amount, overflows };
     Line { name: name.clone(), form }
 }
@@ -91,6 +91,7 @@ mod tests {
     use zae_limiter_core::{Limit, TimeMs};
 
     use super::*;
+    use crate::bucket::debit::Known;
     use crate::bucket::image::Image;
     use crate::table::{Item, number};
 
@@ -115,16 +116,18 @@ mod tests {
         let image = Image::parse(&item).expect("a bucket");
         let credit = Credit {
             key: &key,
-            amounts: &[Amount { limit: &limit, milli: 7_000 }],
+            amounts: &[Amount { limit: &limit, milli: Milli(7_000) }],
             units_milli: 1_000,
         };
-        let view = |is_recent| View::Known {
-            image: &image,
-            is_recent,
-            may_sync: false,
-            is_crowded: false,
-            is_outdated: false,
-            judged_at: TimeMs(0),
+        let view = |is_recent| {
+            View::Known(Known {
+                image: &image,
+                is_recent,
+                may_sync: false,
+                is_crowded: false,
+                is_outdated: false,
+                judged_at: TimeMs(0),
+            })
         };
         let plan = |is_recent| credit.plan(view(is_recent));
         assert!(matches!(plan(false), Step::Credit(_)), "the condition decides");

@@ -1,13 +1,13 @@
 //! Which write takes from a bucket, given what is known of it. Pure: no clock, no table.
 //!
-//! A debit has one of three forms, each exact for whatever balance it meets. FAST takes and leaves
-//! the refill instant alone; it is allowed only while nothing has overflowed, or the overflow would
-//! be credited once more later. A refill moves the instant and credits every limit of the item,
-//! each one by ADD (still below its capacity) or FILL (full).
+//! A debit has one of three forms, each exact for every balance that meets its condition. FAST
+//! takes and leaves the refill instant alone. FAST is allowed only while nothing has overflowed, or
+//! a later refill would credit the overflow once more. A refill moves the instant and credits every
+//! limit of the item, each one by ADD (still below its capacity) or FILL (full).
 
 use smallvec::SmallVec;
 use zae_limiter_core::{
-    Flag, Limit, LimitName, LimitParams, LimitSource, Take, TimeMs, time_to_fill_ms,
+    Flag, Limit, LimitName, LimitParams, LimitSource, Milli, Take, TimeMs, time_to_fill_ms,
 };
 use zae_limiter_store::{LimitsInForce, StoreError};
 
@@ -29,19 +29,23 @@ pub(crate) enum View<'a> {
     /// It is not there.
     Absent,
     /// It was like this.
-    Known {
-        image: &'a Image,
-        /// Recent enough to refuse on.
-        is_recent: bool,
-        /// The caller's limits are proven to be as new as the bucket's parameters.
-        may_sync: bool,
-        /// Others write the bucket all the time.
-        is_crowded: bool,
-        /// They have probably done so since.
-        is_outdated: bool,
-        /// The instant a shortage is judged by; not before the operation began.
-        judged_at: TimeMs,
-    },
+    Known(Known<'a>),
+}
+
+/// A bucket as it was seen.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Known<'a> {
+    pub(crate) image: &'a Image,
+    /// Recent enough to refuse on.
+    pub(crate) is_recent: bool,
+    /// The caller's limits are proven to be as new as the bucket's parameters.
+    pub(crate) may_sync: bool,
+    /// Others write the bucket all the time.
+    pub(crate) is_crowded: bool,
+    /// Others have probably written the bucket since.
+    pub(crate) is_outdated: bool,
+    /// The instant a shortage is judged by; not before the operation began.
+    pub(crate) judged_at: TimeMs,
 }
 
 /// What to do next.
@@ -51,11 +55,11 @@ pub(crate) enum Step {
     Take(BucketWrite),
     /// Send this, which takes nothing, and look again.
     Prepare(BucketWrite),
-    /// Make the bucket, taking the amounts; the item is built by whoever knows its owner.
+    /// Make the bucket, taking the amounts; the caller, which knows the owner, builds the item.
     Create,
     /// A limit is short.
     Refuse,
-    /// The bucket is switched off.
+    /// The bucket has a flag that blocks.
     Blocked(Flag),
     /// The bucket has other parameters than the caller: read the configuration again.
     Reread,
@@ -101,17 +105,14 @@ impl<'a> Debit<'a> {
 
     /// The next write, chosen from what is known, without another read.
     pub(crate) fn plan(&self, view: View<'_>, now: TimeMs) -> Result<Step, StoreError> {
-        let (image, is_recent, may_sync, is_crowded, is_outdated, judged_at) = match view {
+        let Known { image, is_recent, may_sync, is_crowded, is_outdated, judged_at } = match view {
             View::Unknown => return Ok(Step::Take(self.fast(None, false, now))),
             View::Absent if self.is_spared => return Ok(Step::Nothing),
             View::Absent => {
-                let fits =
-                    self.asked().all(|(limit, amount)| amount <= limit.params().capacity_milli);
+                let fits = self.asked().all(|(limit, amount)| amount <= limit.params().full());
                 return Ok(if fits { Step::Create } else { Step::Refuse });
             }
-            View::Known { image, is_recent, may_sync, is_crowded, is_outdated, judged_at } => {
-                (image, is_recent, may_sync, is_crowded, is_outdated, judged_at)
-            }
+            View::Known(known) => known,
         };
         image.check_supported(&self.key.pk)?;
         if image.flag.blocks() {
@@ -138,8 +139,8 @@ impl<'a> Debit<'a> {
             return Ok(Step::Contended);
         }
         if !self.is_settled(image) && !may_sync {
-            // Whether a name the bucket has and the caller does not know of is gone or new: an old
-            // reader must not say.
+            // A name that the bucket has and the caller does not know is either gone or new; a
+            // caller with an old configuration cannot tell which.
             return Ok(Step::Reread);
         }
         let is_fast =
@@ -150,8 +151,8 @@ impl<'a> Debit<'a> {
         Ok(Step::Take(self.refilled(image, now)?))
     }
 
-    /// An old image says no: the write itself asks again. It may well land, so the caller must know
-    /// the limits of the bucket.
+    /// An old image refuses: the write itself asks again. The write may land, so the caller must
+    /// know the limits of the bucket.
     fn probed(&self, image: &Image, may_sync: bool, is_outdated: bool, now: TimeMs) -> Step {
         if may_sync || self.is_settled(image) {
             Step::Take(self.fast(Some(image), is_outdated, now))
@@ -176,16 +177,16 @@ impl<'a> Debit<'a> {
         &self,
         image: &Image,
         now: TimeMs,
-    ) -> impl Iterator<Item = (&'a Limit, i64)> {
+    ) -> impl Iterator<Item = (&'a Limit, Milli)> {
         self.asked().filter(move |(limit, amount)| {
             image.balance_at(limit.name(), now).is_none_or(|balance| balance < *amount)
         })
     }
 
-    /// The limits asked for, with their amounts in millitokens.
-    pub(crate) fn asked(&self) -> impl Iterator<Item = (&'a Limit, i64)> {
+    /// The limits asked for, with their amounts.
+    pub(crate) fn asked(&self) -> impl Iterator<Item = (&'a Limit, Milli)> {
         let limits = &self.limits.limits;
-        self.takes.iter().map(move |take| (&limits[usize::from(take.limit)], take.amount.0))
+        self.takes.iter().map(move |take| (&limits[usize::from(take.limit)], take.amount))
     }
 
     /// A refill that also brings the parameters up to date; it takes only if the amounts pass.
@@ -204,7 +205,7 @@ impl<'a> Debit<'a> {
             && self.asked().all(|(limit, amount)| {
                 let first_seen = || image.first_seen(limit, now);
                 let balance = image.balance_at(limit.name(), now).unwrap_or_else(first_seen);
-                balance.min(image.effective(limit.params()).capacity_milli) >= amount
+                balance.min(image.effective(limit.params()).full()) >= amount
             });
         Ok(if passes {
             Step::Take(self.refill(image, &self.amounts(), now).build()?)
@@ -282,31 +283,30 @@ impl<'a> Debit<'a> {
 
     fn fits_fast(&self, image: &Image, now: TimeMs) -> bool {
         let is_alive = image.expires_s.is_none_or(|second| second > seconds(now));
-        let fits = |(limit, amount): (&Limit, i64)| {
+        let fits = |(limit, amount): (&Limit, Milli)| {
             image.limit(limit.name()).is_some_and(|found| {
-                let ceiling = self.ceiling(found.effective, image.refilled_at, now);
-                found.balance >= amount && (amount == 0 || found.balance <= ceiling)
+                let ceiling = ceiling(found.effective, image.refilled_at, self.graced(now));
+                found.balance >= amount && (amount == Milli::ZERO || found.balance <= ceiling)
             })
         };
         is_alive && image.room_milli >= WCU_NEEDED_MILLI && self.asked().all(fits)
     }
 
     /// Whether the bucket is rather full and was refilled longer ago than the grace: FAST would
-    /// land for who knows the instant of the refill, and fail for a crowd that does not. The first
-    /// to know refills for all.
+    /// land for a caller that knows the instant of the refill, and fail for a crowd that does not.
+    /// The first caller that knows refills for all.
     fn is_due(&self, image: &Image, now: TimeMs) -> bool {
         let is_old = self.grace_ms > 0 && now.since(image.refilled_at) > self.grace_ms;
-        let is_high = |(limit, _): (&Limit, i64)| {
-            let half = image.effective(limit.params()).capacity_milli / 2;
+        let is_high = |(limit, _): (&Limit, Milli)| {
+            let half = Milli(image.effective(limit.params()).capacity_milli / 2);
             image.balance_at(limit.name(), now).is_some_and(|balance| balance >= half)
         };
         is_old && self.asked().all(is_high)
     }
 
-    /// The largest balance that has not overflowed since `since`.
-    fn ceiling(&self, effective: LimitParams, since: TimeMs, now: TimeMs) -> i64 {
-        let passed = now.0.saturating_sub(self.grace_ms).saturating_sub(since.0);
-        effective.capacity_milli.saturating_sub(effective.accrual_at_most(passed))
+    /// The instant at which FAST looks at the ceiling.
+    fn graced(&self, now: TimeMs) -> TimeMs {
+        now.plus_ms(self.grace_ms.saturating_neg())
     }
 
     /// FAST: takes if the balance suffices and nothing has overflowed since a lower bound of the
@@ -321,14 +321,14 @@ impl<'a> Debit<'a> {
             || cold_bound(self.asked().map(|(limit, _)| limit.params()), now),
             |image| image.refilled_at,
         );
-        let later = TimeMs(now.0.saturating_sub(self.grace_ms));
+        let later = self.graced(now);
         let or = Some(later).filter(|later| is_outdated && *later > since);
-        let line = |(limit, amount): (&Limit, i64)| {
+        let line = |(limit, amount): (&Limit, Milli)| {
             let stored = limit.params();
             let effective = image.map_or(stored, |image| image.effective(stored));
-            let ceiling = |since| self.ceiling(effective, since, now);
-            let at_most =
-                (amount > 0).then(|| Ceiling { since: ceiling(since), or: or.map(ceiling) });
+            let ceiling = |since| ceiling(effective, since, later);
+            let at_most = (amount > Milli::ZERO)
+                .then(|| Ceiling { since: ceiling(since), or: or.map(ceiling) });
             let form = LineForm::Fast {
                 stored,
                 amount,
@@ -340,7 +340,7 @@ impl<'a> Debit<'a> {
         };
         let unknown = self.unknown(image);
         let pins = Pins {
-            refilled_at: RefilledAt::NotBefore { since: since.0, or: or.map(|or| or.0) },
+            refilled_at: RefilledAt::NotBefore { since, or },
             shard_count: Some(image.map_or(1, |image| image.shard_count)),
             flag: FlagPin::Enabled,
             mark: Pin::Absent,
@@ -360,6 +360,11 @@ impl<'a> Debit<'a> {
         };
         BucketWrite::change(self.key.clone(), Purpose::Take, change)
     }
+}
+
+/// The largest balance that has not overflowed between two instants.
+pub(crate) fn ceiling(effective: LimitParams, since: TimeMs, now: TimeMs) -> Milli {
+    effective.full().saturating_sub(Milli(effective.accrual_at_most(now.since(since))))
 }
 
 /// The second an instant lies in.

@@ -15,7 +15,7 @@ use zae_limiter_store::StoreError;
 
 use crate::DynamoStore;
 use crate::bucket::cache::Seen;
-use crate::bucket::debit::View;
+use crate::bucket::debit::{Known, View};
 use crate::bucket::image::Image;
 use crate::bucket::operation::{Moment, count};
 use crate::bucket::write::{BucketWrite, Nonce, Purpose};
@@ -42,7 +42,7 @@ pub(crate) struct Exchange<'a> {
     pub(crate) races: u32,
     /// Attempts that were not answered, or turned away.
     pub(crate) sends: u32,
-    /// Whether an attempt may have landed that nobody has heard of.
+    /// Whether an attempt may have landed without an answer.
     pub(crate) is_ambiguous: bool,
     /// Failed conditions that the next write to land counts in `wcu`.
     uncounted: u32,
@@ -58,7 +58,7 @@ pub(crate) enum Heard {
     Prepared,
     /// An earlier attempt of the same operation had landed.
     AlreadyOurs(Arc<Seen>),
-    /// Somebody was faster: the bucket is fresh in `seen`.
+    /// Another writer was faster: the bucket is fresh in `seen`.
     Lost,
     /// No answer, or turned away: nothing new is known.
     Again,
@@ -135,14 +135,14 @@ impl<'a> Exchange<'a> {
     pub(crate) fn settling_view(&self) -> View<'_> {
         match self.seen.as_deref().map(|look| &look.image) {
             None => View::Unknown,
-            Some(Some(image)) => View::Known {
+            Some(Some(image)) => View::Known(Known {
                 image,
                 is_recent: self.is_fresh,
                 may_sync: false,
                 is_crowded: false,
                 is_outdated: false,
                 judged_at: self.now(),
-            },
+            }),
             Some(None) if self.is_fresh => View::Absent,
             Some(None) => View::Unknown,
         }
@@ -185,7 +185,7 @@ impl<'a> Exchange<'a> {
                         self.unheard_since.get_or_insert(sent_at);
                     }
                     let heard = self.unanswered(error, prepares)?;
-                    // A table that fails at once must not be asked again at once by everybody.
+                    // A table that fails at once must not be asked again at once by every caller.
                     Box::pin(self.store.shared.back_off(self.sends)).await;
                     Ok(heard)
                 }
@@ -244,8 +244,8 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// The last error of an operation. An earlier attempt may have landed, whatever became of the
-    /// last one.
+    /// The last error of an operation. An earlier attempt may have landed even when the last one
+    /// has not.
     pub(crate) fn doubt(&self, error: StoreError) -> StoreError {
         if self.is_ambiguous && !error.fate_unknown() {
             failed(self.operation, TableError::Unknown(error.to_string()))

@@ -39,56 +39,15 @@ const UNSUPPORTED_FIELDS: [(&str, &str); 9] = [
     ("soft", "soft limits"),
 ];
 
-/// What the Python product writes beside a limit it adds to a bucket: it has no schedule.
+/// The Python package writes this beside a limit that it adds to a bucket: the limit has no
+/// schedule.
 const NO_SCHEDULE: &str = "-";
-
-/// The numbers of a limit, in the order of [`attr::LIMIT`].
-#[derive(Clone, Copy)]
-enum Field {
-    Tk,
-    Tc,
-    Cp,
-    Ra,
-    Rp,
-    Rm,
-    Gp,
-}
-
-impl Field {
-    fn of(word: &str) -> Option<Field> {
-        let known = [Field::Tk, Field::Tc, Field::Cp, Field::Ra, Field::Rp, Field::Rm, Field::Gp];
-        known.into_iter().find(|field| field.word() == word)
-    }
-
-    fn word(self) -> &'static str {
-        attr::LIMIT[self as usize]
-    }
-}
 
 /// What an item has of one limit.
 struct Found<'a> {
-    item: &'a Item,
     name: &'a str,
-    /// Attribute and value, by field.
+    /// Attribute and value, in the order of [`attr::LIMIT`].
     values: [Option<(&'a str, &'a AttributeValue)>; attr::LIMIT.len()],
-}
-
-impl Found<'_> {
-    fn number(&self, field: Field) -> Result<Option<i64>, StoreError> {
-        self.values[field as usize]
-            .map(|(name, value)| number_in(self.item, name, value))
-            .transpose()
-    }
-
-    fn has_no_parameters(&self) -> bool {
-        [Field::Cp, Field::Ra, Field::Rp].iter().all(|field| self.values[*field as usize].is_none())
-    }
-
-    fn required(&self, field: Field) -> Result<i64, StoreError> {
-        self.number(field)?.ok_or_else(|| {
-            corrupt(self.item, &format!("b_{}_{}", self.name, field.word()), "is missing")
-        })
-    }
 }
 
 /// One limit of an item.
@@ -99,29 +58,29 @@ pub(crate) struct ImageLimit {
     pub(crate) stored: LimitParams,
     /// The share of this shard: what every formula goes by.
     pub(crate) effective: LimitParams,
-    /// In millitokens; negative is debt.
-    pub(crate) balance: i64,
-    /// All that was ever taken and not given back, in millitokens.
-    pub(crate) used: i64,
+    /// Negative is debt.
+    pub(crate) balance: Milli,
+    /// All that was ever taken and not given back.
+    pub(crate) used: Milli,
     /// Zero unless the remainders belong to the present refill instant.
     pub(crate) remainder: i64,
     /// Whether the attribute is there, whatever it is worth.
     pub(crate) has_remainder: bool,
-    /// What a lowered capacity hides, in millitokens.
-    pub(crate) gap: i64,
+    /// What a lowered capacity hides.
+    pub(crate) gap: Milli,
     pub(crate) retired: bool,
 }
 
-/// What is left of a limit that is gone: a balance and a count without parameters. The lease of the
-/// Python product ends with `ADD tk -d, tc +d`, whatever has become of the limit meanwhile.
+/// What is left of a limit that is gone: a balance and a count without parameters. A lease of the
+/// Python package ends with `ADD tk -d, tc +d`, also when the limit is gone by then.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stub {
     pub(crate) name: LimitName,
-    pub(crate) balance: i64,
+    pub(crate) balance: Milli,
 }
 
 /// A bucket item.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Image {
     pub(crate) refilled_at: TimeMs,
     pub(crate) shard_count: i64,
@@ -143,88 +102,10 @@ pub(crate) struct Image {
     pub(crate) writes_milli: i64,
     /// By name.
     pub(crate) limits: SmallVec<[ImageLimit; 3]>,
-    /// Nothing is held to these; the next refill takes them away.
+    /// No take is held to these; the next refill removes them.
     pub(crate) stubs: Vec<Stub>,
     /// A feature this version cannot honour, and the attribute that says so.
     pub(crate) unsupported: Option<(String, &'static str)>,
-}
-
-/// The attributes of an item, sorted in one pass: every look into its map would cost a hash.
-#[derive(Default)]
-struct Parts<'a> {
-    rf: Option<&'a AttributeValue>,
-    shard_count: Option<&'a AttributeValue>,
-    ttl: Option<&'a AttributeValue>,
-    vu: Option<&'a AttributeValue>,
-    disabled: Option<&'a AttributeValue>,
-    fv: Option<&'a AttributeValue>,
-    lw: Option<&'a AttributeValue>,
-    ca: Option<&'a AttributeValue>,
-    rmf: Option<&'a AttributeValue>,
-    ret: Option<&'a AttributeValue>,
-    wcu_tk: Option<&'a AttributeValue>,
-    wcu_tc: Option<&'a AttributeValue>,
-    limits: SmallVec<[Found<'a>; 4]>,
-    unsupported: Option<(&'a str, &'static str)>,
-}
-
-impl<'a> Parts<'a> {
-    fn of(item: &'a Item) -> Parts<'a> {
-        let mut parts = Parts::default();
-        for (key, value) in item {
-            let part = match key.as_str() {
-                attr::REFILLED_AT => &mut parts.rf,
-                attr::SHARD_COUNT => &mut parts.shard_count,
-                attr::TTL => &mut parts.ttl,
-                attr::MARK => &mut parts.vu,
-                attr::DISABLED => &mut parts.disabled,
-                attr::FLAG_COUNT => &mut parts.fv,
-                attr::LAST_NONCE => &mut parts.lw,
-                attr::CONFIG_READ_AT => &mut parts.ca,
-                attr::REMAINDERS_AT => &mut parts.rmf,
-                attr::RETIRED => &mut parts.ret,
-                attr::ROOM => &mut parts.wcu_tk,
-                attr::WRITES => &mut parts.wcu_tc,
-                key => {
-                    parts.other(item, key, value);
-                    continue;
-                }
-            };
-            *part = Some(value);
-        }
-        parts
-    }
-
-    /// An attribute of a limit, of a feature we do not have, or of nothing that matters.
-    fn other(&mut self, item: &'a Item, key: &'a str, value: &'a AttributeValue) {
-        let Some((name, field)) = key.strip_prefix("b_").and_then(|rest| rest.rsplit_once('_'))
-        else {
-            if let Some((_, feature)) =
-                UNSUPPORTED.iter().find(|(unsupported, _)| *unsupported == key)
-            {
-                self.unsupported = Some((key, feature));
-            }
-            return;
-        };
-        let Some(field) = Field::of(field) else {
-            let says_none = matches!(value, AttributeValue::S(text) if text == NO_SCHEDULE);
-            if let Some((_, feature)) = UNSUPPORTED_FIELDS
-                .iter()
-                .find(|(unsupported, _)| *unsupported == field && !says_none)
-            {
-                self.unsupported = Some((key, feature));
-            }
-            return;
-        };
-        if name == attr::WCU {
-            return;
-        }
-        let place = self.limits.iter().position(|limit| limit.name == name).unwrap_or_else(|| {
-            self.limits.push(Found { item, name, values: [None; attr::LIMIT.len()] });
-            self.limits.len() - 1
-        });
-        self.limits[place].values[field as usize] = Some((key, value));
-    }
 }
 
 impl Image {
@@ -233,92 +114,141 @@ impl Image {
         Image::parse_after(item, None)
     }
 
-    /// The same for a bucket that was seen before: names it had then need not be made again.
+    /// The same for a bucket that was seen before: names it had then need not be made again. Goes
+    /// over the item once, because every look into its map would cost a hash.
     pub(crate) fn parse_after(item: &Item, before: Option<&Image>) -> Result<Image, StoreError> {
-        let parts = Parts::of(item);
-        let number = |name, value: Option<&AttributeValue>| {
-            value.map(|value| number_in(item, name, value)).transpose()
-        };
-        let required =
-            |name, value| number(name, value)?.ok_or_else(|| corrupt(item, name, "is missing"));
-        let refilled_at = required(attr::REFILLED_AT, parts.rf)?;
-        // Every write pins it, so an item without it would be one that nobody can write.
-        let shard_count = required(attr::SHARD_COUNT, parts.shard_count)?;
-        if shard_count < 1 {
-            return Err(corrupt(
-                item,
-                attr::SHARD_COUNT,
-                format_args!("is {shard_count}; a bucket has at least one shard"),
-            ));
+        // An item without the attribute keeps FAST away, which would fail on it for ever; the next
+        // refill brings the attribute back.
+        let mut image = Image { room_milli: WCU_NEEDED_MILLI - 1, ..Image::default() };
+        let (mut refilled_at, mut shard_count, mut remainders_at) = (None, None, None);
+        let (mut retired, mut limits): (&[String], SmallVec<[Found<'_>; 4]>) = Default::default();
+        for (key, value) in item {
+            let number = || number_in(item, key, value);
+            match key.as_str() {
+                attr::REFILLED_AT => refilled_at = Some(number()?),
+                attr::SHARD_COUNT => shard_count = Some(number()?),
+                attr::TTL => image.expires_s = Some(number()?),
+                attr::MARK => image.mark = Some(number()?),
+                attr::DISABLED => image.flag = flag_in(item, value)?,
+                attr::FLAG_COUNT => image.flag_count = Some(number()?),
+                attr::LAST_NONCE => image.last_nonce = value.as_s().ok().map(SmolStr::new),
+                attr::CONFIG_READ_AT => image.config_read_at = Some(number()?),
+                attr::REMAINDERS_AT => remainders_at = Some(number()?),
+                attr::RETIRED => retired = value.as_ss().map_or(&[], Vec::as_slice),
+                attr::ROOM => image.room_milli = number()?,
+                attr::WRITES => image.writes_milli = number()?,
+                key => image.sort(key, value, &mut limits),
+            }
         }
-        let mut image = Image {
-            refilled_at: TimeMs(refilled_at),
-            shard_count,
-            expires_s: number(attr::TTL, parts.ttl)?,
-            mark: number(attr::MARK, parts.vu)?,
-            flag: flag(item, parts.disabled)?,
-            flag_count: number(attr::FLAG_COUNT, parts.fv)?,
-            last_nonce: parts.lw.and_then(|value| value.as_s().ok()).map(SmolStr::new),
-            config_read_at: number(attr::CONFIG_READ_AT, parts.ca)?,
-            has_remainders: parts.rmf.is_some(),
-            // One that is missing keeps FAST away, which would fail on it for ever; the next refill
-            // brings it back.
-            room_milli: number(attr::ROOM, parts.wcu_tk)?.unwrap_or(WCU_NEEDED_MILLI - 1),
-            writes_milli: number(attr::WRITES, parts.wcu_tc)?.unwrap_or(0),
-            limits: SmallVec::new(),
-            stubs: Vec::new(),
-            unsupported: parts.unsupported.map(|(key, feature)| (key.to_owned(), feature)),
-        };
-        if shard_count > 1 {
+        let missing = |name| move || corrupt(item, name, "is missing");
+        image.refilled_at = TimeMs(refilled_at.ok_or_else(missing(attr::REFILLED_AT))?);
+        // Every write pins the count: no write could land on an item without it.
+        image.shard_count = shard_count.ok_or_else(missing(attr::SHARD_COUNT))?;
+        if image.shard_count < 1 {
+            let problem = format!("is {}; a bucket has at least one shard", image.shard_count);
+            return Err(corrupt(item, attr::SHARD_COUNT, problem));
+        }
+        if image.shard_count > 1 {
             image.unsupported = Some((attr::SHARD_COUNT.to_owned(), "buckets of several shards"));
         }
-        let remainders_count = number(attr::REMAINDERS_AT, parts.rmf)? == Some(refilled_at);
-        let retired = parts.ret.and_then(|value| value.as_ss().ok());
-        for limit in parts.limits {
-            // Every limit has a balance; what belongs to none is no limit.
-            let Some((key, _)) = limit.values[Field::Tk as usize] else { continue };
-            let known = before.and_then(|before| {
-                before.limits.iter().find(|known| known.name.as_str() == limit.name)
-            });
-            let name: LimitName = match known {
-                Some(known) => known.name.clone(),
-                None => limit.name.parse().map_err(|error| {
-                    corrupt(item, key, format_args!("is not named after a limit: {error}"))
-                })?,
-            };
-            if limit.has_no_parameters() {
-                image.stubs.push(Stub { name, balance: limit.required(Field::Tk)? });
-                continue;
-            }
-            let stored = LimitParams {
-                capacity_milli: limit.required(Field::Cp)?,
-                refill_milli: limit.required(Field::Ra)?,
-                period_ms: limit.required(Field::Rp)?,
-            };
-            if stored.refill_milli <= 0 {
-                image.unsupported = Some((attr::of_limit(&name, attr::REFILL).into(), "quotas"));
-            }
-            let effective = image.effective(stored);
-            let remainder = limit.number(Field::Rm)?;
-            image.limits.push(ImageLimit {
-                stored,
-                effective,
-                balance: limit.required(Field::Tk)?,
-                used: limit.number(Field::Tc)?.unwrap_or(0),
-                remainder: remainder
-                    .filter(|remainder| {
-                        remainders_count && (0..effective.period_ms).contains(remainder)
-                    })
-                    .unwrap_or(0),
-                has_remainder: remainder.is_some(),
-                gap: limit.number(Field::Gp)?.unwrap_or(0).max(0),
-                retired: retired
-                    .is_some_and(|names| names.iter().any(|retired| name.as_str() == retired)),
-                name,
-            });
+        image.has_remainders = remainders_at.is_some();
+        let remainders_count = remainders_at == refilled_at;
+        for limit in limits {
+            image.add(item, &limit, before, remainders_count)?;
+        }
+        for limit in &mut image.limits {
+            limit.retired = retired.iter().any(|retired| limit.name.as_str() == retired);
         }
         image.limits.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         Ok(image)
+    }
+
+    /// An attribute of a limit, of a feature this version does not have, or of nothing that
+    /// matters.
+    fn sort<'a>(
+        &mut self,
+        key: &'a str,
+        value: &'a AttributeValue,
+        limits: &mut SmallVec<[Found<'a>; 4]>,
+    ) {
+        let of_limit = key.strip_prefix("b_").and_then(|rest| rest.rsplit_once('_'));
+        let place = of_limit.and_then(|(_, field)| attr::LIMIT.iter().position(|f| *f == field));
+        if let (Some((name, _)), Some(place)) = (of_limit, place) {
+            if name == attr::WCU {
+                return;
+            }
+            let index = limits.iter().position(|limit| limit.name == name).unwrap_or_else(|| {
+                limits.push(Found { name, values: [None; attr::LIMIT.len()] });
+                limits.len() - 1
+            });
+            limits[index].values[place] = Some((key, value));
+            return;
+        }
+        let says_none = matches!(value, AttributeValue::S(text) if text == NO_SCHEDULE);
+        let feature = match of_limit {
+            Some(_) if says_none => None,
+            Some((_, field)) => UNSUPPORTED_FIELDS.iter().find(|(known, _)| *known == field),
+            None => UNSUPPORTED.iter().find(|(known, _)| *known == key),
+        };
+        if let Some((_, feature)) = feature {
+            self.unsupported = Some((key.to_owned(), feature));
+        }
+    }
+
+    fn add(
+        &mut self,
+        item: &Item,
+        found: &Found<'_>,
+        before: Option<&Image>,
+        remainders_count: bool,
+    ) -> Result<(), StoreError> {
+        // Every limit has a balance; what belongs to none is no limit.
+        let Some((key, _)) = found.values[0] else { return Ok(()) };
+        let known = before.and_then(|before| {
+            before.limits.iter().find(|known| known.name.as_str() == found.name)
+        });
+        let name: LimitName = match known {
+            Some(known) => known.name.clone(),
+            None => found.name.parse().map_err(|error| {
+                corrupt(item, key, format_args!("is not named after a limit: {error}"))
+            })?,
+        };
+        let mut numbers = [None; attr::LIMIT.len()];
+        for (number, value) in numbers.iter_mut().zip(found.values) {
+            *number = value.map(|(key, value)| number_in(item, key, value)).transpose()?;
+        }
+        let [balance, used, capacity, refill, period, remainder, gap] = numbers;
+        let balance = Milli(balance.unwrap_or(0));
+        if let (None, None, None) = (capacity, refill, period) {
+            self.stubs.push(Stub { name, balance });
+            return Ok(());
+        }
+        let required = |number: Option<i64>, field| {
+            number.ok_or_else(|| corrupt(item, &attr::of_limit(&name, field), "is missing"))
+        };
+        let stored = LimitParams {
+            capacity_milli: required(capacity, attr::CAPACITY)?,
+            refill_milli: required(refill, attr::REFILL)?,
+            period_ms: required(period, attr::PERIOD)?,
+        };
+        if stored.refill_milli <= 0 {
+            self.unsupported = Some((attr::of_limit(&name, attr::REFILL).into(), "quotas"));
+        }
+        let counts = |remainder: &i64| {
+            remainders_count && (0..self.effective(stored).period_ms).contains(remainder)
+        };
+        self.limits.push(ImageLimit {
+            name,
+            stored,
+            effective: self.effective(stored),
+            balance,
+            used: Milli(used.unwrap_or(0)),
+            remainder: remainder.filter(counts).unwrap_or(0),
+            has_remainder: remainder.is_some(),
+            gap: Milli(gap.unwrap_or(0).max(0)),
+            retired: false,
+        });
+        Ok(())
     }
 
     /// Refuses an item with features this version cannot honour.
@@ -347,9 +277,10 @@ impl Image {
 
     /// What a limit that is not here starts with: full, less what was charged to it while it was
     /// gone.
-    pub(crate) fn start_of(&self, limit: &Limit) -> i64 {
-        let owed = self.stub(limit.name()).map_or(0, |stub| stub.balance.min(0));
-        self.effective(limit.params()).capacity_milli.saturating_add(owed)
+    pub(crate) fn start_of(&self, limit: &Limit) -> Milli {
+        let owed =
+            self.stub(limit.name()).map_or(Milli::ZERO, |stub| stub.balance.min(Milli::ZERO));
+        self.effective(limit.params()).full().saturating_add(owed)
     }
 
     /// What this shard has of the parameters of a bucket: all of it, since there is one shard.
@@ -358,25 +289,25 @@ impl Image {
     }
 
     /// The balance of a limit at `now`, `None` when the bucket does not have it.
-    pub(crate) fn balance_at(&self, name: &LimitName, now: TimeMs) -> Option<i64> {
-        self.limit(name).map(|limit| self.accrued(limit, now).min(limit.effective.capacity_milli))
+    pub(crate) fn balance_at(&self, name: &LimitName, now: TimeMs) -> Option<Milli> {
+        self.limit(name).map(|limit| self.accrued(limit, now).min(limit.effective.full()))
     }
 
     /// The balance of a limit at `now`, its capacity aside.
-    pub(crate) fn accrued(&self, limit: &ImageLimit, now: TimeMs) -> i64 {
+    pub(crate) fn accrued(&self, limit: &ImageLimit, now: TimeMs) -> Milli {
         let gained = limit.effective.accrual(now.since(self.refilled_at), limit.remainder).0;
-        limit.balance.saturating_add(gained)
+        limit.balance.saturating_add(Milli(gained))
     }
 
     /// What a limit starts with that the bucket does not have. While some that were folded may not
     /// be full it may be one of them, and starts with nothing but what it owes.
-    pub(crate) fn first_seen(&self, limit: &Limit, now: TimeMs) -> i64 {
+    pub(crate) fn first_seen(&self, limit: &Limit, now: TimeMs) -> Milli {
         let is_folding = |limit: &ImageLimit| {
-            is_fold(&limit.name) && self.accrued(limit, now) < limit.effective.capacity_milli
+            is_fold(&limit.name) && self.accrued(limit, now) < limit.effective.full()
         };
         let start = self.start_of(limit);
         if self.limits.iter().any(is_folding) {
-            start.saturating_sub(self.effective(limit.params()).capacity_milli).min(0)
+            start.saturating_sub(self.effective(limit.params()).full()).min(Milli::ZERO)
         } else {
             start
         }
@@ -428,7 +359,7 @@ impl Image {
             })
     }
 
-    /// True when nobody has changed parameters between the two images.
+    /// True when the parameters are the same in both images.
     pub(crate) fn same_parameters(&self, other: &Image) -> bool {
         self.config_read_at == other.config_read_at
             && self.mark == other.mark
@@ -460,10 +391,10 @@ impl Image {
                 stored: limit.params(),
                 effective: self.effective(limit.params()),
                 balance: self.start_of(limit),
-                used: 0,
+                used: Milli::ZERO,
                 remainder: 0,
                 has_remainder: false,
-                gap: 0,
+                gap: Milli::ZERO,
                 retired: false,
             });
         }
@@ -490,8 +421,8 @@ impl Image {
             u64::try_from(self.config_read_at.unwrap_or(0)).unwrap_or(0).saturating_mul(1000),
         );
         let mut state = BucketState::restore(limits, active.len(), self.refilled_at, stamp);
-        for limit in self.limits.iter().filter(|limit| limit.gap > 0) {
-            state.restore_gap(&limit.name, Milli(limit.gap));
+        for limit in self.limits.iter().filter(|limit| limit.gap > Milli::ZERO) {
+            state.restore_gap(&limit.name, limit.gap);
         }
         state.set_expires_at(self.expires_s.map(|seconds| TimeMs(seconds.saturating_mul(1000))));
         state.flag = self.flag;
@@ -504,27 +435,24 @@ impl ImageLimit {
         LimitState {
             name: self.name.clone(),
             params: self.stored,
-            balance: Milli(self.balance),
+            balance: self.balance,
             remainder: self.remainder,
-            consumed: Milli(self.used),
-            hour_base: Milli(self.used),
+            consumed: self.used,
+            hour_base: self.used,
         }
     }
 }
 
 /// A bucket is enabled when it has no attribute `disabled`; every take pins that absence.
-fn flag(item: &Item, found: Option<&AttributeValue>) -> Result<Flag, StoreError> {
-    match found {
-        None => Ok(Flag::Enabled),
-        Some(AttributeValue::Bool(true)) => Ok(Flag::Disabled),
-        Some(other) => {
-            let problem = format!(
-                "is {}, not true; enable its entity or resource again to take it away",
-                shown(other)
-            );
-            Err(corrupt(item, attr::DISABLED, problem))
-        }
+fn flag_in(item: &Item, value: &AttributeValue) -> Result<Flag, StoreError> {
+    if *value == AttributeValue::Bool(true) {
+        return Ok(Flag::Disabled);
     }
+    let problem = format!(
+        "is {}, not true; enable its entity or resource again to take it away",
+        shown(value)
+    );
+    Err(corrupt(item, attr::DISABLED, problem))
 }
 
 fn number_in(item: &Item, name: &str, value: &AttributeValue) -> Result<i64, StoreError> {

@@ -88,7 +88,7 @@ impl BucketStore for DynamoStore {
         Box::pin(async move {
             let moment = self.moment(now);
             if let Err(error) = self.shared.ask_the_time().await {
-                // What was used is charged all the same, at the time that was last heard of.
+                // The use is charged all the same, by the time that was last heard.
                 tracing::debug!(%error, "the table did not tell its time");
             }
             join_all(deltas.iter().map(|delta| self.settle(delta, moment))).await
@@ -109,11 +109,7 @@ impl BucketStore for DynamoStore {
         page: &'a PageRequest,
     ) -> BoxFuture<'a, Result<Page<BucketView>, StoreError>> {
         let partition = keys::index::entity(&self.id, entity);
-        Box::pin(self.list_buckets(
-            "buckets",
-            Listing { index: Some(Index::Gsi3), partition, prefix: keys::index::BUCKET.to_owned() },
-            page,
-        ))
+        Box::pin(self.list_buckets("buckets", (Index::Gsi3, attr::GSI3SK), partition, page))
     }
 
     fn resource_buckets<'a>(
@@ -122,11 +118,8 @@ impl BucketStore for DynamoStore {
         page: &'a PageRequest,
     ) -> BoxFuture<'a, Result<Page<BucketView>, StoreError>> {
         let partition = keys::index::resource(&self.id, resource);
-        Box::pin(self.list_buckets(
-            "resource_buckets",
-            Listing { index: Some(Index::Gsi2), partition, prefix: keys::index::BUCKET.to_owned() },
-            page,
-        ))
+        let index = (Index::Gsi2, attr::GSI2SK);
+        Box::pin(self.list_buckets("resource_buckets", index, partition, page))
     }
 }
 
@@ -136,10 +129,12 @@ impl DynamoStore {
     async fn list_buckets(
         &self,
         operation: &'static str,
-        listing: Listing,
+        (index, sort_key): (Index, &str),
+        partition: String,
         page: &PageRequest,
     ) -> Result<Page<BucketView>, StoreError> {
-        let sort_key = if listing.index == Some(Index::Gsi2) { attr::GSI2SK } else { attr::GSI3SK };
+        let prefix = keys::index::BUCKET.to_owned();
+        let listing = Listing { index: Some(index), partition, prefix };
         let named = |item: &Item| {
             let name = text_of(item, sort_key)
                 .and_then(|sort| sort.strip_prefix(keys::index::BUCKET))
@@ -147,7 +142,7 @@ impl DynamoStore {
             Ok((name.to_owned(), key_of(item).filter(|_| name.ends_with("#0"))))
         };
         let found = self.shared.list(operation, &listing, page, named).await?;
-        let items = self.shared.read_all(operation, &found.items, true).await?;
+        let items = self.shared.read_all(operation, &found.items).await?;
         let mut views = Vec::with_capacity(items.len());
         for (key, item) in found.items.iter().zip(&items) {
             let view = item

@@ -1,11 +1,12 @@
-//! What every operation on a bucket needs: its time, its nonce, and what is remembered of the bucket.
+//! What every operation on a bucket needs: its time, its nonce, and what is remembered of the
+//! bucket.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use zae_limiter_core::{Take, TimeMs};
+use zae_limiter_core::{Milli, Take, TimeMs};
 use zae_limiter_store::{MemberTake, StoreError};
 
 use crate::DynamoStore;
@@ -13,6 +14,7 @@ use crate::bucket::cache::Seen;
 use crate::bucket::image::Image;
 use crate::bucket::refill::Amount;
 use crate::bucket::write::Nonce;
+use crate::table::clock::whole_ms;
 use crate::table::{Item, Key};
 
 /// The time of one operation: the caller's `now`, and what has passed since.
@@ -28,12 +30,11 @@ impl DynamoStore {
         Moment { now, started: self.shared.options.clock.monotonic() }
     }
 
-    /// What time it is for a write that is sent now. Every attempt takes a fresh one: an old `now`
+    /// The instant of a write that is sent now. Every attempt reads the clock again: an old `now`
     /// would let more pass.
     pub(crate) fn now(&self, moment: Moment) -> TimeMs {
         let passed = self.shared.options.clock.monotonic().saturating_sub(moment.started);
-        self.shared
-            .corrected(moment.now.plus_ms(i64::try_from(passed.as_millis()).unwrap_or(i64::MAX)))
+        self.shared.corrected(moment.now.plus_ms(whole_ms(passed)))
     }
 
     /// What is remembered of a bucket.
@@ -64,8 +65,8 @@ impl DynamoStore {
         ))
     }
 
-    /// What is known of a bucket after a write has landed. Landed is landed: an image that cannot
-    /// be read changes nothing about that, and an error would have the write sent again.
+    /// The bucket after a write has landed. An image that cannot be read is no error: the write has
+    /// landed, and an error would have it sent again.
     pub(crate) fn note_landed(&self, key: &Key, item: &Item, moment: Moment) -> Arc<Seen> {
         match self.note(key, Some(item), moment) {
             Ok(look) => look,
@@ -79,8 +80,8 @@ impl DynamoStore {
 
     /// Reads a bucket as it is.
     pub(crate) async fn look(&self, key: &Key, moment: Moment) -> Result<Arc<Seen>, StoreError> {
-        let found = self.shared.read_all("consume", std::slice::from_ref(key), true).await?;
-        self.note(key, found.into_iter().next().flatten().as_ref(), moment)
+        let [found] = self.shared.read("consume", std::array::from_ref(key)).await?;
+        self.note(key, found.as_ref(), moment)
     }
 
     /// A nonce that is used by one operation only.
@@ -88,8 +89,8 @@ impl DynamoStore {
         spell(self.shared.options.entropy.next_u64())
     }
 
-    /// The nonce of an operation of this process, the same whenever it is asked for; of one that
-    /// has no number, a new one.
+    /// The nonce of a numbered operation of this process, always the same; a new nonce for an
+    /// operation without a number.
     pub(crate) fn nonce_of(&self, operation: u64) -> Nonce {
         if operation == 0 {
             return self.nonce();
@@ -116,11 +117,11 @@ fn spell(mut bits: u64) -> Nonce {
 /// The amounts of a take, those that `counts`.
 pub(crate) fn amounts_of<'a>(
     member: &MemberTake<'a>,
-    counts: impl Fn(i64) -> bool,
+    counts: impl Fn(Milli) -> bool,
 ) -> SmallVec<[Amount<'a>; 2]> {
     let limits = &member.limits.limits;
     let amount =
-        |take: &Take| Amount { limit: &limits[usize::from(take.limit)], milli: take.amount.0 };
+        |take: &Take| Amount { limit: &limits[usize::from(take.limit)], milli: take.amount };
     member.takes.iter().map(amount).filter(|amount| counts(amount.milli)).collect()
 }
 

@@ -1,6 +1,6 @@
 //! The write that brings every limit of a bucket to now, changes its parameters where they differ,
 //! and takes or charges on the way. One builder for refills, parameter changes and charges, because
-//! whoever moves the refill instant owes every limit its due.
+//! a write that moves the refill instant must credit every limit.
 
 #[cfg(test)]
 mod tests;
@@ -9,7 +9,7 @@ use std::collections::HashSet;
 
 use smallvec::SmallVec;
 use zae_limiter_core::{
-    FOLDED, LIMITS_MAX, Limit, LimitName, LimitParams, LimitSource, TimeMs, TooManyLimits,
+    FOLDED, LIMITS_MAX, Limit, LimitName, LimitParams, LimitSource, Milli, TimeMs, TooManyLimits,
     fold_params, is_fold,
 };
 use zae_limiter_store::{LimitsInForce, StoreError};
@@ -26,7 +26,7 @@ use crate::table::Key;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Amount<'a> {
     pub(crate) limit: &'a Limit,
-    pub(crate) milli: i64,
+    pub(crate) milli: Milli,
 }
 
 /// A refill to build.
@@ -91,7 +91,7 @@ impl Refill<'_> {
         if draft.names > LIMITS_MAX {
             return Err(TooManyLimits { count: draft.names }.into());
         }
-        Ok(self.finish(draft, RefilledAt::Exactly(self.image.refilled_at.0)))
+        Ok(self.finish(draft, RefilledAt::Exactly(self.image.refilled_at)))
     }
 
     /// The same for a bucket that is full at this instant even if others have refilled it since the
@@ -99,26 +99,23 @@ impl Refill<'_> {
     /// that cannot be said.
     pub(crate) fn build_blind(&self) -> Option<BucketWrite> {
         // A retired limit wants to be dropped, and a gap to be repaid: both need the exact form.
-        if self.image.limits.iter().any(|limit| limit.gap > 0 || limit.retired) {
+        if self.image.limits.iter().any(|limit| limit.gap > Milli::ZERO || limit.retired) {
             return None;
         }
         let due = |limit: &ImageLimit| {
-            let lack = limit
-                .effective
-                .capacity_milli
-                .saturating_sub(limit.balance)
-                .max(self.amount(&limit.name).unwrap_or(0));
-            self.now.0.saturating_sub(limit.effective.time_to_gain_ms(lack))
+            let lack = limit.effective.full().saturating_sub(limit.balance);
+            let lack = lack.max(self.amount(&limit.name).unwrap_or_default());
+            self.now.plus_ms(limit.effective.time_to_gain_ms(lack.0).saturating_neg())
         };
-        let latest = self.image.limits.iter().map(due).min().unwrap_or(self.now.0);
-        if latest < self.image.refilled_at.0 {
+        let latest = self.image.limits.iter().map(due).min().unwrap_or(self.now);
+        if latest < self.image.refilled_at {
             return None;
         }
         let mut draft = Draft::default();
         for limit in &self.image.limits {
-            let full = limit.effective.capacity_milli;
-            let amount = self.amount(&limit.name).unwrap_or(0);
-            let gained = limit.effective.accrual(self.now.since(TimeMs(latest)), 0).0;
+            let full = limit.effective.full();
+            let amount = self.amount(&limit.name).unwrap_or_default();
+            let gained = Milli(limit.effective.accrual(self.now.since(latest), 0).0);
             let form = LineForm::Fill {
                 stored: limit.stored,
                 full,
@@ -132,13 +129,13 @@ impl Refill<'_> {
                 },
             };
             draft.lines.push(Line { name: limit.name.clone(), form });
-            draft.keep(limit.effective, full - amount, 0);
+            draft.keep(limit.effective, full.saturating_sub(amount), Milli::ZERO);
             draft.names += 1;
         }
         Some(self.finish(draft, RefilledAt::NotAfter(latest)))
     }
 
-    fn amount(&self, name: &LimitName) -> Option<i64> {
+    fn amount(&self, name: &LimitName) -> Option<Milli> {
         self.amounts.iter().find(|amount| amount.limit.name() == name).map(|amount| amount.milli)
     }
 
@@ -161,27 +158,29 @@ impl Refill<'_> {
         let wanted = self.target_of(&limit.name);
         let stored = wanted.unwrap_or(limit.stored);
         let effective = self.image.effective(stored);
-        let full = effective.capacity_milli.min(limit.effective.capacity_milli);
+        let full = effective.full().min(limit.effective.full());
         let since = self.now.since(self.image.refilled_at);
         let (gained, remainder) = limit.effective.accrual(since, limit.remainder);
+        let gained = Milli(gained);
 
         // Mode by mode the result is exact for every balance that meets its condition, so the
         // balance itself is not pinned.
         let surplus = limit.balance.saturating_add(gained).saturating_sub(full);
-        let is_full = surplus >= 0;
-        // What a lower capacity hides, less what overflows and is proven to.
+        let is_full = !surplus.is_negative();
+        // The amount that a lower capacity hides, less the part that is proven to overflow.
         let hidden = limit
             .gap
-            .saturating_add(limit.effective.capacity_milli)
-            .saturating_sub(effective.capacity_milli)
-            .max(0);
-        let repaid = hidden.min(surplus.max(0));
+            .saturating_add(limit.effective.full())
+            .saturating_sub(effective.full())
+            .max(Milli::ZERO);
+        let repaid = hidden.min(surplus.max(Milli::ZERO));
         let gap = hidden.saturating_sub(repaid);
         let full_at_least = full.saturating_sub(gained).saturating_add(repaid);
 
         let is_retired =
             if self.retires() { wanted.is_none() } else { limit.retired && wanted.is_none() };
-        if is_retired && is_full && gap == 0 && amount.is_none() && self.target.is_some() {
+        if is_retired && is_full && gap == Milli::ZERO && amount.is_none() && self.target.is_some()
+        {
             // Full and not configured: starting it anew would be the same.
             return draft.drop(limit, full_at_least);
         }
@@ -197,7 +196,7 @@ impl Refill<'_> {
             },
             gap: match gap {
                 gap if gap == limit.gap => To::Keep,
-                0 => To::Remove,
+                Milli::ZERO => To::Remove,
                 gap => To::Set(gap),
             },
         };
@@ -206,7 +205,7 @@ impl Refill<'_> {
         if is_retired {
             draft.retired.push(limit.name.to_string());
         }
-        let taken = amount.unwrap_or(0);
+        let taken = amount.unwrap_or_default();
         let form = if is_full {
             LineForm::Fill {
                 stored: limit.stored,
@@ -220,7 +219,7 @@ impl Refill<'_> {
             // The expiry is reckoned from the debt of the image, so a deeper one must not slip in.
             let at_least = match amount.filter(|_| !self.may_owe()) {
                 Some(amount) => amount.saturating_sub(gained),
-                None => limit.balance.min(0),
+                None => limit.balance.min(Milli::ZERO),
             };
             let below = full.saturating_sub(gained);
             LineForm::Add { stored: limit.stored, gained, amount: taken, below, at_least, becomes }
@@ -266,7 +265,7 @@ impl Refill<'_> {
             is_retired(limit)
                 && !is_fold(&limit.name)
                 && self.amount(&limit.name).is_none()
-                && self.image.accrued(limit, self.now) >= 0
+                && !self.image.accrued(limit, self.now).is_negative()
         };
         let mut folded: Vec<&ImageLimit> = kept.into_iter().filter(may_go).collect();
         folded.sort_by_key(|limit| self.whole_in_ms(limit));
@@ -276,8 +275,9 @@ impl Refill<'_> {
 
     /// How long until a limit is full and hides nothing.
     fn whole_in_ms(&self, limit: &ImageLimit) -> i64 {
-        let whole = limit.effective.capacity_milli.saturating_add(limit.gap);
-        limit.effective.time_to_gain_ms(whole.saturating_sub(self.image.accrued(limit, self.now)))
+        let whole = limit.effective.full().saturating_add(limit.gap);
+        let lack = whole.saturating_sub(self.image.accrued(limit, self.now));
+        limit.effective.time_to_gain_ms(lack.0)
     }
 
     /// Remembers, in the place of those that are folded, how long the last of them is not full.
@@ -298,12 +298,12 @@ impl Refill<'_> {
         let before = before.map(|limit| (limit.stored, limit.balance));
         draft.retired.push(name.to_string());
         draft.lines.push(Line { name, form: LineForm::Fold { before, params } });
-        draft.keep(params, 0, 0);
+        draft.keep(params, Milli::ZERO, Milli::ZERO);
         draft.reshapes = true;
     }
 
-    /// Limits the bucket does not have yet start as [`Image::first_seen`] says; a charge brings back
-    /// one that was forgotten, as retired.
+    /// Limits the bucket does not have yet start as [`Image::first_seen`] says; a charge brings
+    /// back one that was forgotten, as retired.
     fn seeds(&self, draft: &mut Draft) {
         let wanted = self.target.map(|target| target.limits.iter()).into_iter().flatten();
         let charged = self
@@ -318,14 +318,14 @@ impl Refill<'_> {
                 continue;
             }
             let start = self.image.first_seen(limit, self.now);
-            let amount = self.amount(name).unwrap_or(0);
+            let amount = self.amount(name).unwrap_or_default();
             let stub = self.image.stub(name).map(|stub| stub.balance);
             let form = LineForm::Seed { params, start, amount, stub };
             draft.lines.push(Line { name: name.clone(), form });
             if self.target_of(name).is_none() {
                 draft.retired.push(name.to_string());
             }
-            draft.keep(self.image.effective(params), start.saturating_sub(amount), 0);
+            draft.keep(self.image.effective(params), start.saturating_sub(amount), Milli::ZERO);
             draft.names += 1;
             draft.reshapes = true;
         }
@@ -334,16 +334,16 @@ impl Refill<'_> {
     fn finish(&self, mut draft: Draft, refilled_at: RefilledAt) -> BucketWrite {
         let image = self.image;
         self.clear_stubs(&mut draft);
-        // A charge leaves the mark to whoever looks at the limits afterwards.
+        // A charge leaves the mark to the next take, which looks at the limits.
         let clears_mark = !self.may_owe() && image.mark.is_some();
         let moves = draft.reshapes || clears_mark;
-        // Whoever holds an older image must lose, even within the same millisecond.
-        let at = self.now.0.max(image.refilled_at.0.saturating_add(i64::from(moves)));
+        // A writer with an older image must lose, even within the same millisecond.
+        let at = self.now.max(image.refilled_at.plus_ms(i64::from(moves)));
         let is_blind = matches!(refilled_at, RefilledAt::NotAfter(_));
         let (expiry_pin, expiry) = self.expiry(&draft, is_blind);
         let was_retired = image.limits.iter().any(|limit| limit.retired);
         let item = ItemChange {
-            refilled_at: (at != image.refilled_at.0).then_some(at),
+            refilled_at: (at != image.refilled_at).then_some(at),
             config_read_at: moves.then(|| self.config_read_at(clears_mark)),
             remainders_at: match draft.has_remainder {
                 true => To::Set(at),
@@ -375,8 +375,8 @@ impl Refill<'_> {
         BucketWrite::change(self.key.clone(), self.purpose, change)
     }
 
-    /// A foreign change leaves no stamp, so whoever takes note of it stamps it as of now: an older
-    /// read must not undo it.
+    /// A foreign change leaves no stamp, so the write that notes the change stamps it as of now: an
+    /// older read must not undo it.
     fn config_read_at(&self, clears_mark: bool) -> i64 {
         let read_at = match self.target {
             Some(target) if target.source != LimitSource::Call && !clears_mark => {
@@ -397,8 +397,8 @@ impl Refill<'_> {
             .extend(stubs.map(|stub| Line { name: stub.name.clone(), form: LineForm::Clear }));
     }
 
-    /// Forgotten no earlier than everything it owes has been refilled. An expiry that is left as it
-    /// is must be as the image says: one that was set meanwhile, within the same millisecond, would
+    /// The item expires no earlier than its debt has been refilled. An expiry that is left as it is
+    /// must be as the image says: one that was set meanwhile, within the same millisecond, would
     /// forget what is taken or charged now.
     fn expiry(&self, draft: &Draft, is_blind: bool) -> (ExpiryPin, To<i64>) {
         let own_ttl = match self.target {
@@ -423,12 +423,12 @@ impl Refill<'_> {
 impl Draft {
     /// Keeps the item until a limit that is left with `balance`, and hides `gap`, has long been
     /// full.
-    fn keep(&mut self, params: LimitParams, balance: i64, gap: i64) {
+    fn keep(&mut self, params: LimitParams, balance: Milli, gap: Milli) {
         self.keep_ms = self.keep_ms.max(keep_ms(params, balance, gap));
     }
 
     /// Takes a limit away that has at least this balance.
-    fn drop(&mut self, limit: &ImageLimit, at_least: i64) {
+    fn drop(&mut self, limit: &ImageLimit, at_least: Milli) {
         let form = LineForm::Drop { stored: limit.stored, at_least };
         self.lines.push(Line { name: limit.name.clone(), form });
         self.reshapes = true;

@@ -2,11 +2,12 @@
 //! conditions and actions on attributes.
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use zae_limiter_core::{LimitName, LimitParams, LimitSource};
+use zae_limiter_core::{LimitName, LimitParams, LimitSource, Milli, TimeMs};
 
 use crate::bucket::expiry::{expiry_s, keep_ms};
 use crate::constants::{WCU_MILLI, WCU_NEEDED_MILLI, WCU_PERIOD_MS};
 use crate::records::attr::{self, of_limit};
+use crate::records::item::config;
 use crate::records::keys;
 
 use crate::bucket::write::{
@@ -15,16 +16,19 @@ use crate::bucket::write::{
 };
 use crate::bucket::writers::breaches;
 use crate::table::{
-    Action, Comparison, Condition, Item, Put, Update, Write, compare, compare_with, number, text,
+    Action, Comparison, Condition, Delete, Item, Put, Update, Write, compare, compare_with, number,
+    text,
 };
 
 /// A write of one item.
+#[derive(Clone)]
 pub(crate) enum Request {
     Update(Update),
     Put(Put),
+    Delete(Delete),
 }
 
-/// The request of a write that is sent alone.
+/// The request of a write.
 pub(crate) fn request(write: BucketWrite) -> Request {
     let writer = write.writer();
     let request = match write.form {
@@ -42,29 +46,17 @@ pub(crate) fn request(write: BucketWrite) -> Request {
             let Draft { actions, conditions } = draft;
             Request::Update(Update { key: write.key, actions, conditions })
         }
+        Form::Remove => Request::Delete(Delete { key: write.key, conditions: Vec::new() }),
     };
-    debug_assert!(
-        breaches(writer, &request.clone().into()).is_empty(),
-        "{:?}",
-        breaches(writer, &request.clone().into())
-    );
+    debug_assert_eq!(breaches(writer, &request.clone().into()), [""; 0]);
     request
 }
 
 impl BucketWrite {
-    /// The write in the words of the table: an update or a put.
+    /// The write in the words of the table: an update, a put or a delete.
     #[must_use]
     pub fn rendered(&self) -> Write {
         request(self.clone()).into()
-    }
-}
-
-impl Clone for Request {
-    fn clone(&self) -> Request {
-        match self {
-            Request::Update(update) => Request::Update(update.clone()),
-            Request::Put(put) => Request::Put(put.clone()),
-        }
     }
 }
 
@@ -73,6 +65,7 @@ impl From<Request> for Write {
         match request {
             Request::Update(update) => Write::Update(update),
             Request::Put(put) => Write::Put(put),
+            Request::Delete(delete) => Write::Delete(delete),
         }
     }
 }
@@ -103,18 +96,24 @@ impl Draft {
         self.actions.push(Action::Set(name.into(), value));
     }
 
-    fn require(&mut self, name: &LimitName, field: &'static str, by: Comparison, value: i64) {
-        self.conditions.push(compare(of_limit(name, field), by, value));
+    fn require(
+        &mut self,
+        name: &LimitName,
+        field: &'static str,
+        by: Comparison,
+        value: impl Into<i64>,
+    ) {
+        self.conditions.push(compare(of_limit(name, field), by, value.into()));
     }
 
-    fn add(&mut self, name: &LimitName, field: &'static str, amount: i64) {
-        if amount != 0 {
-            self.actions.push(Action::Add(of_limit(name, field), amount));
+    fn add(&mut self, name: &LimitName, field: &'static str, amount: Milli) {
+        if amount != Milli::ZERO {
+            self.actions.push(Action::Add(of_limit(name, field), amount.0));
         }
     }
 
-    fn put(&mut self, name: &LimitName, field: &'static str, value: i64) {
-        self.actions.push(Action::Set(of_limit(name, field), number(value)));
+    fn put(&mut self, name: &LimitName, field: &'static str, value: impl Into<i64>) {
+        self.actions.push(Action::Set(of_limit(name, field), number(value.into())));
     }
 
     fn put_parameters(&mut self, name: &LimitName, params: LimitParams) {
@@ -147,7 +146,7 @@ impl Draft {
                 if let Some(at_least) = at_least {
                     self.require(name, attr::BALANCE, Comparison::Ge, *at_least);
                 }
-                self.add(name, attr::BALANCE, amount.saturating_neg());
+                self.add(name, attr::BALANCE, amount.negated());
                 self.add(name, attr::USED, *amount);
             }
             LineForm::Add { stored, gained, amount, below, at_least, becomes } => {
@@ -194,7 +193,7 @@ impl Draft {
             }
             LineForm::Owe { amount } => {
                 self.conditions.push(Condition::Exists(of_limit(name, attr::BALANCE)));
-                self.add(name, attr::BALANCE, amount.saturating_neg());
+                self.add(name, attr::BALANCE, amount.negated());
                 self.add(name, attr::USED, *amount);
             }
             LineForm::GiveBack { stored_capacity, full, amount, overflows } => {
@@ -207,7 +206,7 @@ impl Draft {
                     self.require(name, attr::BALANCE, Comparison::Le, room);
                     self.add(name, attr::BALANCE, *amount);
                 }
-                self.add(name, attr::USED, amount.saturating_neg());
+                self.add(name, attr::USED, amount.negated());
             }
             LineForm::Top { stored_capacity, full, exactly } => {
                 self.require(name, attr::CAPACITY, Comparison::Eq, *stored_capacity);
@@ -229,12 +228,15 @@ impl Draft {
         for (field, _, new) in changes.into_iter().filter(|(_, old, new)| old != new) {
             self.put(name, field, new);
         }
-        for (field, to) in [(attr::REMAINDER, remainder), (attr::GAP, gap)] {
-            match to {
-                To::Keep => {}
-                To::Set(value) => self.put(name, field, *value),
-                To::Remove => self.remove(name, &[field]),
-            }
+        self.put_to(name, attr::REMAINDER, remainder);
+        self.put_to(name, attr::GAP, gap);
+    }
+
+    fn put_to(&mut self, name: &LimitName, field: &'static str, to: &To<impl Into<i64> + Copy>) {
+        match to {
+            To::Keep => {}
+            To::Set(value) => self.put(name, field, *value),
+            To::Remove => self.remove(name, &[field]),
         }
     }
 
@@ -242,15 +244,14 @@ impl Draft {
         &mut self,
         name: &LimitName,
         params: LimitParams,
-        balance: i64,
-        amount: i64,
-        stub: Option<i64>,
+        balance: Milli,
+        amount: Milli,
+        stub: Option<Milli>,
     ) {
         self.put(name, attr::BALANCE, balance);
         self.put_parameters(name, params);
         match stub {
-            // What is owed was read: a further charge by somebody who does not look must not be
-            // lost.
+            // The debt was read: a further charge by a writer that does not look must not be lost.
             Some(owed) => {
                 self.require(name, attr::BALANCE, Comparison::Eq, owed);
                 self.absent(name, attr::CAPACITY);
@@ -268,9 +269,9 @@ impl Draft {
     fn pins(&mut self, pins: Pins, lines: &[Line]) {
         match pins.refilled_at {
             RefilledAt::Any => {}
-            RefilledAt::Exactly(at) => self.pin(attr::REFILLED_AT, Comparison::Eq, at),
-            RefilledAt::NotAfter(at) => self.pin(attr::REFILLED_AT, Comparison::Le, at),
-            RefilledAt::After(at) => self.pin(attr::REFILLED_AT, Comparison::Gt, at),
+            RefilledAt::Exactly(at) => self.pin(attr::REFILLED_AT, Comparison::Eq, at.0),
+            RefilledAt::NotAfter(at) => self.pin(attr::REFILLED_AT, Comparison::Le, at.0),
+            RefilledAt::After(at) => self.pin(attr::REFILLED_AT, Comparison::Gt, at.0),
             RefilledAt::NotBefore { since, or: None } => {
                 self.conditions.extend(unspilt(lines, since, |ceiling| Some(ceiling.since)));
             }
@@ -329,20 +330,20 @@ impl Draft {
 
     fn item(&mut self, item: ItemChange) {
         if let Some(at) = item.refilled_at {
-            self.set(attr::REFILLED_AT, number(at));
+            self.set(attr::REFILLED_AT, number(at.0));
         }
         if let Some(at) = item.config_read_at {
             self.set(attr::CONFIG_READ_AT, number(at));
         }
-        self.to(attr::REMAINDERS_AT, item.remainders_at, number);
+        self.to(attr::REMAINDERS_AT, item.remainders_at, |at| number(at.0));
         self.to(attr::TTL, item.expiry, number);
         self.to(attr::RETIRED, item.retired, AttributeValue::Ss);
         if item.clears_mark {
             self.actions.push(Action::Remove(attr::MARK.into()));
         }
         if let Some(FlagChange { flag, count }) = item.flag {
-            let disabled = if flag.blocks() { To::Set(true) } else { To::Remove };
-            self.to(attr::DISABLED, disabled, AttributeValue::Bool);
+            let flag = if flag.blocks() { To::Set(flag) } else { To::Remove };
+            self.to(attr::DISABLED, flag, config::flag_value);
             self.set(attr::FLAG_COUNT, number(count));
         }
         match item.room {
@@ -373,18 +374,18 @@ impl Draft {
 /// Nothing has overflowed, if the bucket was refilled no earlier than `since`.
 fn unspilt(
     lines: &[Line],
-    since: i64,
-    bound: impl Fn(&Ceiling) -> Option<i64>,
+    since: TimeMs,
+    bound: impl Fn(&Ceiling) -> Option<Milli>,
 ) -> impl Iterator<Item = Condition> {
     let low = lines.iter().filter_map(move |line| match &line.form {
         LineForm::Fast { at_most: Some(ceiling), .. } => Some(compare(
             of_limit(&line.name, attr::BALANCE),
             Comparison::Le,
-            bound(ceiling).unwrap_or(ceiling.since),
+            bound(ceiling).unwrap_or(ceiling.since).0,
         )),
         _ => None,
     });
-    low.chain(std::iter::once(compare(attr::REFILLED_AT, Comparison::Ge, since)))
+    low.chain(std::iter::once(compare(attr::REFILLED_AT, Comparison::Ge, since.0)))
 }
 
 /// The item expires later than a second, and no debt outlives it.
@@ -392,7 +393,7 @@ fn alive(lines: &[Line], second: i64) -> Condition {
     let later = compare(attr::TTL, Comparison::Gt, second);
     let floors = lines.iter().filter_map(|line| match line.form {
         LineForm::Fast { floor_if_expiring: Some(floor), .. } => {
-            Some(compare(of_limit(&line.name, attr::BALANCE), Comparison::Ge, floor))
+            Some(compare(of_limit(&line.name, attr::BALANCE), Comparison::Ge, floor.0))
         }
         _ => None,
     });
@@ -437,7 +438,7 @@ fn item(bucket: &NewBucket) -> Item {
         put(attr::PINC, text(pinc.as_str()));
     }
     if bucket.flag.blocks() {
-        put(attr::DISABLED, AttributeValue::Bool(true));
+        put(attr::DISABLED, config::flag_value(bucket.flag));
         // A delayed write of a flag that was meant for a bucket before this one must not enable
         // this one.
         put(attr::FLAG_COUNT, number(1));
@@ -454,15 +455,18 @@ fn item(bucket: &NewBucket) -> Item {
     let mut kept_ms = 0;
     for limit in limits.limits.iter() {
         let (name, params) = (limit.name(), limit.params());
-        let amount =
-            bucket.amounts.iter().find(|(of, _)| of == name).map_or(0, |(_, amount)| *amount);
-        let after = params.capacity_milli.saturating_sub(amount);
-        put(&of_limit(name, attr::BALANCE), number(after));
+        let amount = bucket
+            .amounts
+            .iter()
+            .find(|(of, _)| of == name)
+            .map_or(Milli::ZERO, |(_, amount)| *amount);
+        let after = params.full().saturating_sub(amount);
+        put(&of_limit(name, attr::BALANCE), number(after.0));
         put(&of_limit(name, attr::CAPACITY), number(params.capacity_milli));
         put(&of_limit(name, attr::REFILL), number(params.refill_milli));
         put(&of_limit(name, attr::PERIOD), number(params.period_ms));
-        put(&of_limit(name, attr::USED), number(amount));
-        kept_ms = kept_ms.max(keep_ms(params, after, 0));
+        put(&of_limit(name, attr::USED), number(amount.0));
+        kept_ms = kept_ms.max(keep_ms(params, after, Milli::ZERO));
     }
     if let Some(own_ttl_ms) = limits.ttl_ms {
         put(attr::TTL, number(expiry_s(bucket.now, own_ttl_ms, kept_ms)));

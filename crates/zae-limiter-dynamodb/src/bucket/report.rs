@@ -1,9 +1,11 @@
 //! What a caller is told of the buckets: balances and waits of a grant and of a refusal, a refusal
 //! from memory, and a look that takes nothing.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 use zae_limiter_core::{
-    BucketState, LimitReport, LimitSource, Milli, Reports, TimeMs, Wait, WaitMs, assess,
+    BucketState, LimitReport, LimitSource, Reports, TimeMs, Wait, WaitMs, assess,
 };
 use zae_limiter_store::{ConsumeOutcome, ConsumeRequest, MemberTake, StoreError};
 
@@ -27,7 +29,7 @@ impl DynamoStore {
         if !self.shared.options.speculative {
             return None;
         }
-        // Every member must be known, or a switched-off one would go unsaid.
+        // Every member must be known, or the answer would not say that one is disabled.
         let recent = |asked: &'a Asked<'_>| {
             let look = asked.seen.as_deref().filter(|look| self.is_recent(look, now))?;
             let image = look.image.as_ref().filter(|image| {
@@ -44,7 +46,7 @@ impl DynamoStore {
             asked.may_refuse(look)
                 && (debit.is_refused_by(image, now) || look.is_quiet(&debit, now))
         };
-        // What a refused chain held for a moment is not told as a wait either.
+        // Tokens that a refused chain held for a moment do not count as a wait either.
         let is_doubted = |(asked, (look, image)): (&Asked<'_>, &(&Seen, &Image))| {
             !asked.may_refuse(look) && Debit::of(asked).is_refused_by(image, now)
         };
@@ -80,11 +82,11 @@ impl DynamoStore {
                     .image
                     .as_ref()
                     .and_then(|image| image.balance_at(limit.name(), now))
-                    .unwrap_or(0);
+                    .unwrap_or_default();
                 reports.push(LimitReport {
                     member: index,
                     limit: take.limit,
-                    balance: Milli(balance),
+                    balance,
                     requested: take.amount,
                     wait: Wait::None,
                 });
@@ -124,29 +126,19 @@ impl DynamoStore {
             _ => None,
         };
         let now = taken.iter().filter_map(refusal).min().unwrap_or_else(|| self.now(moment));
-        let states: Vec<BucketState> = members
-            .iter()
-            .enumerate()
-            .map(|(index, member)| match taken.get(index) {
-                Some(Some(Ok(Taken::Granted(look)))) => state_of(
-                    member,
-                    look.image.as_ref().map(|image| untaken(image, member)).as_ref(),
-                    now,
-                ),
-                Some(Some(Ok(Taken::Refused(refusal)))) => {
-                    state_of(member, refusal.look.image.as_ref(), now)
+        let state = |(index, member): (usize, &MemberTake<'_>)| {
+            let look = match taken.get(index) {
+                Some(Some(Ok(Taken::Granted(look)))) => {
+                    let before = look.image.as_ref().map(|image| untaken(image, member));
+                    return state_of(member, before.as_ref(), now);
                 }
-                Some(Some(Ok(Taken::Spared(look)))) => state_of(member, look.image.as_ref(), now),
-                _ => {
-                    let key = keys::bucket(&self.id, member.entity, member.resource, 0);
-                    state_of(
-                        member,
-                        self.recall(&key).as_deref().and_then(|look: &Seen| look.image.as_ref()),
-                        now,
-                    )
-                }
-            })
-            .collect();
+                Some(Some(Ok(Taken::Refused(refusal)))) => Some(Arc::clone(&refusal.look)),
+                Some(Some(Ok(Taken::Spared(look)))) => Some(Arc::clone(look)),
+                _ => self.recall(&keys::bucket(&self.id, member.entity, member.resource, 0)),
+            };
+            state_of(member, look.as_deref().and_then(|look| look.image.as_ref()), now)
+        };
+        let states: Vec<BucketState> = members.iter().enumerate().map(state).collect();
         let mut reports = assess(states.iter().zip(members.iter().map(|member| member.takes)), now);
         for (index, (member, taken)) in (0u8..).zip(members.iter().zip(taken)) {
             if let Some(Ok(Taken::Refused(refusal))) = taken {
@@ -167,7 +159,7 @@ impl DynamoStore {
             .iter()
             .map(|member| keys::bucket(&self.id, member.entity, member.resource, 0))
             .collect();
-        let items = self.shared.read_all("peek", &keys, true).await?;
+        let items = self.shared.read_all("peek", &keys).await?;
         let now = self.now(moment);
         let mut states = Vec::with_capacity(items.len());
         for (index, ((member, key), item)) in
@@ -188,8 +180,8 @@ impl DynamoStore {
                 if flag.blocks() {
                     return Ok(ConsumeOutcome::Blocked { member: index, flag });
                 }
-                // As a take does: a flag that was left behind does not count. Nor is it remembered,
-                // or the next take would be told.
+                // As for a take, a flag that was left behind does not count. The image is
+                // forgotten, or the next take would be refused by it.
                 self.shared.caches.forget(&key.pk);
             }
             if !image.carries(&member.limits.limits)
@@ -237,7 +229,7 @@ fn hold(reports: &mut Reports, index: u8, member: &MemberTake<'_>, look: &Seen, 
         Wait::After(WaitMs::at_least_one(u64::try_from(quiet.until.since(now)).unwrap_or(0)));
     for report in reports.iter_mut().filter(|report| report.member == index) {
         let name = member.limits.limits[usize::from(report.limit)].name();
-        if quiet.short.iter().any(|(short, least)| short == name && report.requested.0 >= *least) {
+        if quiet.short.iter().any(|(short, least)| short == name && report.requested >= *least) {
             report.wait = report.wait.max(held);
         }
     }
@@ -249,7 +241,7 @@ fn untaken(image: &Image, member: &MemberTake<'_>) -> Image {
     for take in member.takes {
         let name = member.limits.limits[usize::from(take.limit)].name();
         if let Some(limit) = image.limits.iter_mut().find(|limit| limit.name == *name) {
-            limit.balance = limit.balance.saturating_add(take.amount.0);
+            limit.balance = limit.balance.saturating_add(take.amount);
         }
     }
     image

@@ -2,7 +2,7 @@
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use smallvec::SmallVec;
-use zae_limiter_core::{AuditAction, AuditSubject, LimitName, Milli, TimeMs};
+use zae_limiter_core::{AuditAction, AuditSubject, LimitName, TimeMs};
 use zae_limiter_store::{Change as Order, ResetRequest, Restored, StoreError};
 
 use crate::DynamoStore;
@@ -88,24 +88,24 @@ fn fill(key: &Key, image: &Image, only: Option<&[LimitName]>, at: At) -> (Bucket
     let is_named = |name: &LimitName| only.is_none_or(|names| names.contains(name));
     let (mut restored, mut lines) = (Restored::new(), SmallVec::new());
     for limit in image.limits.iter().filter(|limit| is_named(&limit.name)) {
-        let full = limit.effective.capacity_milli;
+        let full = limit.effective.full();
         let form = LineForm::Top {
-            stored_capacity: limit.stored.capacity_milli,
+            stored_capacity: limit.stored.full(),
             full,
             exactly: is_exact.then_some(limit.balance),
         };
         lines.push(Line { name: limit.name.clone(), form });
         let balance = image.balance_at(&limit.name, now).unwrap_or(full);
-        restored.push((limit.name.clone(), Milli(full.saturating_sub(balance))));
+        restored.push((limit.name.clone(), full.saturating_sub(balance)));
     }
-    // What is left of a limit that is gone would be owed when it comes back.
+    // The debt that a removed limit left behind would be owed when the limit comes back.
     let stubs = image.stubs.iter().filter(|stub| is_named(&stub.name));
     lines.extend(stubs.map(|stub| Line { name: stub.name.clone(), form: LineForm::Clear }));
-    let far = now.0.saturating_add(REFILL_AHEAD_MAX_MS);
-    let (refilled_at, sets) = if image.refilled_at.0 > far {
-        (RefilledAt::After(far), Some(now.0))
+    let far = now.plus_ms(REFILL_AHEAD_MAX_MS);
+    let (refilled_at, sets) = if image.refilled_at > far {
+        (RefilledAt::After(far), Some(now))
     } else if is_exact {
-        (RefilledAt::Exactly(image.refilled_at.0), None)
+        (RefilledAt::Exactly(image.refilled_at), None)
     } else {
         (RefilledAt::NotAfter(far), None)
     };

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
+use zae_limiter_core::Milli;
 use zae_limiter_store::{Adjusted, BucketDelta, MemberKey, StoreError, StoreErrorKind};
 
 use crate::DynamoStore;
@@ -14,7 +15,7 @@ use crate::bucket::operation::{Moment, count};
 use crate::bucket::refill::Amount;
 use crate::bucket::write::Purpose;
 use crate::bucket::writers::Writer;
-use crate::config::{self, Trust};
+use crate::config::Trust;
 use crate::constants::REFILL_ATTEMPTS_MAX;
 use crate::records::keys;
 use crate::table::error::failed;
@@ -24,8 +25,8 @@ use crate::table::{Key, TableError};
 pub(crate) type Amounts<'a> = SmallVec<[Amount<'a>; 2]>;
 
 impl DynamoStore {
-    /// Charges and gives back. The charge first: what is owed is never lost to a failure of what is
-    /// given.
+    /// Charges and gives back. The charge goes first: a failure to give back must not lose the
+    /// charge.
     pub(crate) async fn settle(
         &self,
         delta: &BucketDelta<'_>,
@@ -40,10 +41,12 @@ impl DynamoStore {
                 );
                 return Err(StoreError::new(StoreErrorKind::Invalid, "adjust", message));
             };
-            match change.amount.0 {
-                0 => {}
-                milli if milli > 0 => charges.push(Amount { limit, milli }),
-                milli => credits.push(Amount { limit, milli: milli.saturating_neg() }),
+            match change.amount {
+                Milli::ZERO => {}
+                milli if milli.is_negative() => {
+                    credits.push(Amount { limit, milli: milli.negated() })
+                }
+                milli => charges.push(Amount { limit, milli }),
             }
         }
         let charged = if charges.is_empty() {
@@ -58,8 +61,8 @@ impl DynamoStore {
             Some(self.credit(&self.key_of(delta), &credits, moment).await)
         };
         let credited = match credited {
-            // The charge has landed: an error would have it sent again. What was not given back
-            // stays spent.
+            // The charge has landed: an error would have it sent again. The amounts that were not
+            // given back stay spent.
             Some(Err(error)) if is_charged => {
                 count(&self.shared.caches.tally.credits_lost);
                 tracing::warn!(%error, "charged, but what was to be given back beside it stays spent");
@@ -125,19 +128,12 @@ impl DynamoStore {
                 match charge.plan(exchange.settling_view(), is_last, exchange.now())? {
                     charge::Step::Charge(write) => (write, Adjusted::Applied),
                     charge::Step::Recreate => {
-                        // As it is configured now: a charge must not switch on what an
-                        // administrator has switched off.
+                        // As it is configured now: a charge must not enable a bucket that an
+                        // administrator has disabled.
                         let key = MemberKey { entity: delta.entity, resource: delta.resource };
-                        let found = config::members(
-                            &self.shared,
-                            &self.id,
-                            &[key],
-                            Trust::NOTHING,
-                            "adjust",
-                        )
-                        .await?;
+                        let found = self.members(&[key], Trust::NOTHING, "adjust").await?;
                         let (stamp, found) = (found.stamp, &found.members[0]);
-                        // The limits of somebody who is being deleted are going.
+                        // The limits of an entity that is being deleted are going.
                         let stays = !found.owner.as_ref().is_some_and(|owner| owner.is_leaving);
                         let limits =
                             delta.made_again(found.limits.as_ref().filter(|_| stays), stamp);
@@ -147,7 +143,7 @@ impl DynamoStore {
                             amounts: charge.amounts,
                             flag: found.flag(),
                             nonce: charge.nonce,
-                            // Reading took its time: it was full as of now, not as of then.
+                            // Reading took time: the bucket was full as of now, not as of then.
                             now: exchange.now(),
                         };
                         (self.create(Purpose::Charge, key, bucket), Adjusted::Recreated)
@@ -166,8 +162,8 @@ impl DynamoStore {
             self.uncharged(charge.key, left_out);
             return Ok(outcome);
         }
-        // The plain form has no race to lose except against somebody who deletes and re-creates the
-        // bucket all the time.
+        // The plain form loses a race only against a process that deletes and makes the bucket all
+        // the time.
         Err(failed(
             "adjust",
             TableError::NotApplied("the bucket keeps appearing and disappearing".to_owned()),

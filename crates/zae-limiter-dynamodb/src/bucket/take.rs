@@ -10,7 +10,7 @@ use crate::DynamoStore;
 use crate::admin::entity::Owner;
 use crate::bucket::cache::{Quiet, Seen, writes_between};
 use crate::bucket::create::{MayCreate, New};
-use crate::bucket::debit::{Debit, Step, View};
+use crate::bucket::debit::{Debit, Known, Step, View};
 use crate::bucket::exchange::{Exchange, Heard};
 use crate::bucket::image::Image;
 use crate::bucket::operation::{Moment, amounts_of, count};
@@ -76,7 +76,7 @@ impl DynamoStore {
         let mut take = OneTake::new(self, asked, &nonce, moment);
         let taken = take.until_answered().await;
         if take.exchange.is_ambiguous && !matches!(taken, Ok(Taken::Granted(_))) {
-            // Whatever the last word was, an earlier attempt may have landed unheard.
+            // An earlier attempt may have landed without an answer.
             count(&self.shared.caches.tally.debits_unknown);
         }
         taken
@@ -98,9 +98,9 @@ impl DynamoStore {
         self.shared.options.clock.sleep((2 * passed).clamp(SECOND_LOOK.0, SECOND_LOOK.1)).await;
     }
 
-    /// Where many others have taken what the bucket regained since the last look, whoever is
-    /// refused would be told to come back within moments, by which time the crowd has been there
-    /// again. So the refusal holds for some times as long as the bucket needs for what the crowd
+    /// Where many others have taken what the bucket regained since the last look, a refused caller
+    /// would be told to come back within moments, and the crowd would have drained the bucket again
+    /// by then. So the refusal holds for some times as long as the bucket needs for what the crowd
     /// took, drawn at random: see [`QUIET_PACES`]. The waits told are as long.
     fn keep_quiet(&self, debit: &Debit<'_>, before: Option<&Seen>, look: &Seen, at: TimeMs) {
         let (Some(before), Some(image)) = (before, &look.image) else { return };
@@ -115,10 +115,11 @@ impl DynamoStore {
             let (Some(was), Some(is)) = (old.limit(limit.name()), image.limit(limit.name())) else {
                 continue;
             };
-            let regained_ms = is.effective.time_to_gain_ms(is.used.saturating_sub(was.used).max(0));
+            let regained_ms = is.effective.time_to_gain_ms(is.used.saturating_sub(was.used).0);
             pace_ms = regained_ms.min(since_ms).max(pace_ms);
-            let lacks = amount.saturating_sub(image.balance_at(limit.name(), at).unwrap_or(0));
-            wait_ms = is.effective.time_to_gain_ms(lacks).max(wait_ms);
+            let lacks =
+                amount.saturating_sub(image.balance_at(limit.name(), at).unwrap_or_default());
+            wait_ms = is.effective.time_to_gain_ms(lacks.0).max(wait_ms);
             held_max_ms = held_max_ms.min(time_to_fill_ms(is.effective));
             short.push((limit.name().clone(), amount));
         }
@@ -164,7 +165,7 @@ impl DynamoStore {
         trust: Trust,
     ) -> Result<config::Member, StoreError> {
         let key = MemberKey { entity: member.entity, resource: member.resource };
-        config::member(&self.shared, &self.id, key, trust).await
+        Ok(self.members(&[key], trust, "resolve").await?.members.remove(0))
     }
 
     pub(crate) fn short_wait(&self) -> Wait {
@@ -185,8 +186,8 @@ struct OneTake<'a> {
     is_proven: bool,
     /// Whose bucket it will be, once that was read.
     owner: Option<Option<Arc<Owner>>>,
-    /// A bucket that was short at any instant since was short: by the next one somebody else may
-    /// have been faster again.
+    /// A bucket that was short at any instant since then was short: by the next instant another
+    /// caller may have been faster again.
     asked_at: TimeMs,
     /// The instant of the last choice, and so that of a refusal: a moment later the amounts might
     /// pass.
@@ -235,7 +236,7 @@ impl<'a> OneTake<'a> {
         self.exchange.is_fresh |= self.asked.is_spared;
         while self.exchange.races < REFILL_ATTEMPTS_MAX {
             if self.exchange.races + self.exchange.sends > 0 {
-                // The machine may have slept since.
+                // The machine may have slept since the last attempt.
                 let asked = self.store.shared.ask_the_time().await;
                 asked.map_err(|error| error.during("consume"))?;
             }
@@ -292,14 +293,14 @@ impl<'a> OneTake<'a> {
             && look.is_crowded
             && now.since(look.at) > OUTDATED_MS
             && self.store.shared.options.fast_grace_ms > 0;
-        View::Known {
+        View::Known(Known {
             image,
             is_recent: is_recent && (image.flag.blocks() || may_refuse),
             may_sync: self.is_proven || knows_more(self.asked.member, look, image),
             is_crowded: look.is_crowded,
             is_outdated,
             judged_at: self.judged_at,
-        }
+        })
     }
 
     async fn send(&mut self, write: BucketWrite) -> Result<Next, StoreError> {
@@ -317,7 +318,7 @@ impl<'a> OneTake<'a> {
                 };
                 return Ok(Next::Answer(undone.unwrap_or(Taken::Granted(look))));
             }
-            // What was proven was proven of the image before.
+            // The proof was about the image before.
             Heard::Prepared => self.is_proven = false,
             Heard::Lost => {
                 self.is_proven = false;
@@ -330,8 +331,8 @@ impl<'a> OneTake<'a> {
         Ok(Next::Choose)
     }
 
-    /// The bucket is not there. One that is made behind the back of an administrator who disables
-    /// it would be enabled, so the configuration is read first.
+    /// The bucket is not there. The configuration is read first: a bucket that is disabled at this
+    /// moment must not be made enabled.
     async fn create(&mut self) -> Result<Next, StoreError> {
         let member = self.asked.member;
         if self.owner.is_none() {
@@ -347,15 +348,15 @@ impl<'a> OneTake<'a> {
             amounts: &amounts_of(member, |_| true),
             flag: Flag::Enabled,
             nonce: self.nonce,
-            // Reading took its time: the bucket is full as of now, not as of then.
+            // Reading took time: the bucket is full as of now, not as of then.
             now: self.exchange.now(),
         };
         let key = MemberKey { entity: member.entity, resource: member.resource };
         Ok(Next::Send(self.store.create(Purpose::Take, key, bucket)))
     }
 
-    /// A limit is short. An ancestor's is looked at once more; a look of this very operation is kept
-    /// as one that refused.
+    /// A limit is short. An ancestor's is looked at once more; a look of this very operation is
+    /// kept as one that refused.
     async fn refuse(&mut self) -> Result<Next, StoreError> {
         if self.second_look == SecondLook::Needed && self.exchange.is_fresh {
             self.second_look = SecondLook::Now;
@@ -390,7 +391,7 @@ impl<'a> OneTake<'a> {
         Ok(Next::Choose)
     }
 
-    /// The bucket has other limits than the caller: the configuration decides who is right.
+    /// The bucket has other limits than the caller: the configuration decides which are right.
     async fn reread(&mut self) -> Result<Next, StoreError> {
         Ok(match self.store.reread(self.asked.member).await? {
             Verdict::Same => {

@@ -2,14 +2,14 @@
 //!
 //! Most bugs of a limiter on one item are one writer that another writer's condition did not pin.
 //! So a write says what it is for, what it demands of the item ([`Pins`]: each field must be given,
-//! so a forgotten pin does not compile) and what it does to each limit ([`Line`]). `render.rs` alone
-//! turns that into a DynamoDB request, and `writers.rs` holds every request to the registry.
+//! so a forgotten pin does not compile) and what it does to each limit ([`Line`]). `render.rs`
+//! alone turns that into a DynamoDB request, and `writers.rs` holds every request to the registry.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 use smol_str::SmolStr;
-use zae_limiter_core::{EntityId, Flag, LimitName, LimitParams, ResourceName, TimeMs};
+use zae_limiter_core::{EntityId, Flag, LimitName, LimitParams, Milli, ResourceName, TimeMs};
 use zae_limiter_store::LimitsInForce;
 
 use crate::admin::entity::Owner;
@@ -45,6 +45,8 @@ pub enum Purpose {
     Reset,
     /// Disables a bucket, or enables it.
     Flag,
+    /// Deletes a bucket with its entity.
+    Delete,
 }
 
 /// What a write does.
@@ -54,13 +56,15 @@ pub enum Form {
     Change(Box<Change>),
     /// Makes a bucket that is not there.
     Make(Box<NewBucket>),
+    /// Removes a bucket with everything in it. Only as a leg of a transaction that says why it may.
+    Remove,
 }
 
 /// A change of a bucket that is there.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
-    /// Refuses a second landing of the same operation. `None` for a write that may land twice, or is
-    /// sent once.
+    /// Refuses a second landing of the same operation. `None` for a write that may land twice, or
+    /// is sent once.
     pub nonce: Option<Nonce>,
     /// What must hold of the item.
     pub pins: Pins,
@@ -129,19 +133,19 @@ pub enum RefilledAt {
     /// Nothing.
     Any,
     /// This very instant: the write is computed from it.
-    Exactly(i64),
+    Exactly(TimeMs),
     /// At `since` or later, and then no limit is above its ceiling for `since`. Or the same of a
     /// second, later bound.
     NotBefore {
         /// The lower bound.
-        since: i64,
+        since: TimeMs,
         /// Another one.
-        or: Option<i64>,
+        or: Option<TimeMs>,
     },
     /// Then or earlier.
-    NotAfter(i64),
+    NotAfter(TimeMs),
     /// Later than this.
-    After(i64),
+    After(TimeMs),
 }
 
 /// What must hold of the flag `disabled`.
@@ -178,11 +182,11 @@ pub enum ExpiryPin {
 #[derive(Clone, Debug, PartialEq)]
 pub struct ItemChange {
     /// The instant of the refill.
-    pub refilled_at: Option<i64>,
+    pub refilled_at: Option<TimeMs>,
     /// When the configuration behind the new parameters was read.
     pub config_read_at: Option<i64>,
     /// The refill that the remainders of the limits belong to.
-    pub remainders_at: To<i64>,
+    pub remainders_at: To<TimeMs>,
     /// When the item expires, in seconds.
     pub expiry: To<i64>,
     /// Takes the mark off that a foreign writer of parameters left.
@@ -267,27 +271,27 @@ pub enum LineForm {
         /// The parameters the limit must have.
         stored: LimitParams,
         /// What is taken.
-        amount: i64,
+        amount: Milli,
         /// The least balance; `None` for a charge.
-        at_least: Option<i64>,
+        at_least: Option<Milli>,
         /// The largest balance that has not overflowed since the bound of [`RefilledAt`]; `None`
         /// when nothing is taken.
         at_most: Option<Ceiling>,
         /// The least balance on an item that expires: a deeper debt needs a later expiry.
-        floor_if_expiring: Option<i64>,
+        floor_if_expiring: Option<Milli>,
     },
     /// Refills a limit that is not full by then.
     Add {
         /// The parameters the limit must have.
         stored: LimitParams,
         /// What it regains.
-        gained: i64,
+        gained: Milli,
         /// What is taken or charged.
-        amount: i64,
+        amount: Milli,
         /// The balance must be less than this: it is not full by then.
-        below: i64,
+        below: Milli,
         /// And at least this.
-        at_least: i64,
+        at_least: Milli,
         /// What else changes.
         becomes: Becomes,
     },
@@ -296,11 +300,11 @@ pub enum LineForm {
         /// The parameters the limit must have.
         stored: LimitParams,
         /// What full is.
-        full: i64,
+        full: Milli,
         /// What is taken or charged.
-        amount: i64,
+        amount: Milli,
         /// The balance must be at least this: it is full by then.
-        at_least: i64,
+        at_least: Milli,
         /// Whether the limit must hide nothing.
         has_no_gap: bool,
         /// What else changes.
@@ -311,52 +315,52 @@ pub enum LineForm {
         /// Its parameters.
         params: LimitParams,
         /// What it starts with, before the amount.
-        start: i64,
+        start: Milli,
         /// What is taken or charged.
-        amount: i64,
+        amount: Milli,
         /// The balance that a limit of this name has left behind.
-        stub: Option<i64>,
+        stub: Option<Milli>,
     },
     /// Takes a limit away that may be forgotten.
     Drop {
         /// The parameters the limit must have.
         stored: LimitParams,
         /// The least balance.
-        at_least: i64,
+        at_least: Milli,
     },
     /// Takes away the balance that a limit has left behind.
     Clear,
     /// Remembers limits that were dropped before they were full, in the place of `before`.
     Fold {
         /// Parameters and least balance of what is replaced.
-        before: Option<(LimitParams, i64)>,
+        before: Option<(LimitParams, Milli)>,
         /// How long the last of them is not full, in the words of a limit.
         params: LimitParams,
     },
     /// Charges without looking at anything.
     Owe {
         /// What is charged.
-        amount: i64,
+        amount: Milli,
     },
     /// Gives back.
     GiveBack {
         /// The capacity the limit must have.
-        stored_capacity: i64,
+        stored_capacity: Milli,
         /// What full is.
-        full: i64,
+        full: Milli,
         /// What is given back.
-        amount: i64,
+        amount: Milli,
         /// Whether the limit is full afterwards.
         overflows: bool,
     },
     /// Fills by order.
     Top {
         /// The capacity the limit must have.
-        stored_capacity: i64,
+        stored_capacity: Milli,
         /// What full is.
-        full: i64,
+        full: Milli,
         /// The balance it must have, for a report to the millitoken.
-        exactly: Option<i64>,
+        exactly: Option<Milli>,
     },
 }
 
@@ -364,9 +368,9 @@ pub enum LineForm {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ceiling {
     /// For `since` of [`RefilledAt::NotBefore`].
-    pub since: i64,
+    pub since: Milli,
     /// For `or`, if there is one.
-    pub or: Option<i64>,
+    pub or: Option<Milli>,
 }
 
 /// What a refill changes of a limit beside its balance.
@@ -377,7 +381,7 @@ pub struct Becomes {
     /// The remainder of the refill.
     pub remainder: To<i64>,
     /// What a lowered capacity hides.
-    pub gap: To<i64>,
+    pub gap: To<Milli>,
 }
 
 /// A bucket to make.
@@ -390,7 +394,7 @@ pub struct NewBucket {
     pub(crate) owner: Option<Arc<Owner>>,
     pub(crate) limits: LimitsInForce,
     /// Taken or charged on the way.
-    pub(crate) amounts: SmallVec<[(LimitName, i64); 2]>,
+    pub(crate) amounts: SmallVec<[(LimitName, Milli); 2]>,
     /// The flag from its first moment on.
     pub(crate) flag: Flag,
     pub(crate) nonce: Nonce,
@@ -402,12 +406,18 @@ impl BucketWrite {
         BucketWrite { key, purpose, form: Form::Change(Box::new(change)) }
     }
 
+    /// The deletion of a bucket.
+    pub(crate) fn delete(key: Key) -> BucketWrite {
+        BucketWrite { key, purpose: Purpose::Delete, form: Form::Remove }
+    }
+
     /// The writer of the registry.
     #[must_use]
     pub fn writer(&self) -> Writer {
         let change = match (&self.form, self.purpose) {
             (Form::Make(_), Purpose::Charge) => return Writer::Recreate,
             (Form::Make(_), _) => return Writer::Create,
+            (Form::Remove, _) => return Writer::Delete,
             (Form::Change(change), _) => change,
         };
         match (self.purpose, change.pins.refilled_at) {
@@ -415,6 +425,7 @@ impl BucketWrite {
             (Purpose::GiveBack, _) => Writer::Credit,
             (Purpose::Reset, _) => Writer::Reset,
             (Purpose::Flag, _) => Writer::Flag,
+            (Purpose::Delete, _) => Writer::Delete,
             (Purpose::Take, RefilledAt::NotBefore { .. }) => Writer::Fast,
             (Purpose::Take, RefilledAt::NotAfter(_)) => Writer::BlindFill,
             (Purpose::Take, _) if change.item.config_read_at.is_some() => Writer::Sync,
@@ -431,6 +442,7 @@ impl BucketWrite {
         match &self.form {
             Form::Change(change) => change.nonce.as_ref(),
             Form::Make(bucket) => Some(&bucket.nonce),
+            Form::Remove => None,
         }
     }
 
@@ -438,7 +450,7 @@ impl BucketWrite {
     pub fn counted(&self) -> impl Iterator<Item = &LimitName> {
         let lines = match &self.form {
             Form::Change(change) => &change.lines[..],
-            Form::Make(_) => &[],
+            Form::Make(_) | Form::Remove => &[],
         };
         lines.iter().filter(|line| line.form.counts()).map(|line| &line.name)
     }
@@ -451,7 +463,7 @@ impl LineForm {
             LineForm::Fast { amount, .. }
             | LineForm::Add { amount, .. }
             | LineForm::Fill { amount, .. }
-            | LineForm::Seed { amount, stub: Some(_), .. } => *amount != 0,
+            | LineForm::Seed { amount, stub: Some(_), .. } => *amount != Milli::ZERO,
             LineForm::Owe { .. } | LineForm::GiveBack { .. } => true,
             LineForm::Seed { stub: None, .. }
             | LineForm::Drop { .. }

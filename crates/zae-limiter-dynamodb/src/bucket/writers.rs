@@ -4,10 +4,14 @@
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
+
+use Field::*;
+
 use crate::records::attr;
 use crate::table::{Condition, Write};
 
-/// Who writes a bucket.
+/// A writer of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Writer {
     /// Takes without refilling.
@@ -34,8 +38,10 @@ pub enum Writer {
     Credit,
     /// Fills by order of an administrator.
     Reset,
-    /// Switches a bucket off or on.
+    /// Disables or enables a bucket.
     Flag,
+    /// Deletes a bucket with its entity.
+    Delete,
 }
 
 /// A kind of attribute; those of limits without the limit's name.
@@ -112,231 +118,139 @@ pub struct Rules {
     pub reason: &'static str,
 }
 
-const REFILLED: &[Field] = &[
-    Field::Tk,
-    Field::Tc,
-    Field::Cp,
-    Field::Ra,
-    Field::Rp,
-    Field::Rm,
-    Field::Gp,
-    Field::Rf,
-    Field::Rmf,
-    Field::Ca,
-    Field::Lw,
-    Field::Vu,
-    Field::Ttl,
-    Field::Ret,
-    Field::WcuTk,
-    Field::WcuTc,
-];
+const REFILLED: &[Field] =
+    &[Tk, Tc, Cp, Ra, Rp, Rm, Gp, Rf, Rmf, Ca, Lw, Vu, Ttl, Ret, WcuTk, WcuTc];
 
-const MADE: &[Field] = &[
-    Field::Pk,
-    Field::Tk,
-    Field::Tc,
-    Field::Cp,
-    Field::Ra,
-    Field::Rp,
-    Field::Rf,
-    Field::Ca,
-    Field::Lw,
-    Field::Ttl,
-    Field::Disabled,
-    Field::Fv,
-    Field::ShardCount,
-    Field::WcuTk,
-    Field::WcuTc,
-    Field::Made,
-];
+const MADE: &[Field] =
+    &[Pk, Tk, Tc, Cp, Ra, Rp, Rf, Ca, Lw, Ttl, Disabled, Fv, ShardCount, WcuTk, WcuTc, Made];
 
 /// What a writer looks at of each limit whose balance it changes.
-const LIMIT_FIELDS: &[Field] = &[Field::Tk, Field::Cp, Field::Ra, Field::Rp];
+const LIMIT_FIELDS: &[Field] = &[Tk, Cp, Ra, Rp];
 
 /// The registry: every writer of a bucket.
 pub const REGISTRY: &[Rules] = &[
     Rules {
         writer: Writer::Fast,
-        writes: &[Field::Tk, Field::Tc, Field::WcuTk, Field::WcuTc, Field::Lw],
-        pins: &[
-            Field::Pk,
-            Field::Tk,
-            Field::Cp,
-            Field::Ra,
-            Field::Rp,
-            Field::Rf,
-            Field::ShardCount,
-            Field::Disabled,
-            Field::Vu,
-            Field::Ttl,
-            Field::Lw,
-            Field::WcuTk,
-        ],
+        writes: &[Tk, Tc, WcuTk, WcuTc, Lw],
+        pins: &[Pk, Tk, Cp, Ra, Rp, Rf, ShardCount, Disabled, Vu, Ttl, Lw, WcuTk],
         reason: "the balance suffices, and nothing has overflowed that a later refill would credit again; rf only grows, so a lower bound does",
     },
     Rules {
         writer: Writer::Refill,
         writes: REFILLED,
-        pins: &[
-            Field::Pk,
-            Field::Tk,
-            Field::Cp,
-            Field::Ra,
-            Field::Rp,
-            Field::Rf,
-            Field::ShardCount,
-            Field::Disabled,
-            Field::Vu,
-            Field::Lw,
-        ],
+        pins: &[Pk, Tk, Cp, Ra, Rp, Rf, ShardCount, Disabled, Vu, Lw],
         reason: "everything the new balance is computed from, except the balance itself: ADD and FILL are exact for every balance of their mode",
     },
     Rules {
         writer: Writer::BlindFill,
         writes: REFILLED,
-        pins: &[
-            Field::Pk,
-            Field::Tk,
-            Field::Cp,
-            Field::Ra,
-            Field::Rp,
-            Field::Rf,
-            Field::ShardCount,
-            Field::Disabled,
-            Field::Vu,
-            Field::Ca,
-            Field::Gp,
-            Field::Lw,
-        ],
+        pins: &[Pk, Tk, Cp, Ra, Rp, Rf, ShardCount, Disabled, Vu, Ca, Gp, Lw],
         reason: "full at this instant whatever the last refill was, and the same limits as known (ca)",
     },
     Rules {
         writer: Writer::Sync,
         writes: REFILLED,
-        pins: &[Field::Pk, Field::Rf, Field::ShardCount, Field::Disabled, Field::Vu, Field::Lw],
+        pins: &[Pk, Rf, ShardCount, Disabled, Vu, Lw],
         reason: "the image it was computed from, whole; rf moves, so every writer with an older image loses",
     },
     Rules {
         writer: Writer::SyncOnly,
         writes: REFILLED,
-        pins: &[Field::Pk, Field::Rf, Field::ShardCount, Field::Disabled, Field::Vu],
+        pins: &[Pk, Rf, ShardCount, Disabled, Vu],
         reason: "as a sync; without a nonce, because landing twice changes nothing and the take that may follow needs its own",
     },
     Rules {
         writer: Writer::Create,
         writes: MADE,
-        pins: &[Field::Pk],
+        pins: &[Pk],
         reason: "only what is not there is made, and what is not there is full",
     },
     Rules {
         writer: Writer::ChargeFast,
-        writes: &[Field::Tk, Field::Tc, Field::WcuTk, Field::WcuTc, Field::Lw],
-        pins: &[
-            Field::Pk,
-            Field::Tk,
-            Field::Cp,
-            Field::Ra,
-            Field::Rp,
-            Field::Rf,
-            Field::ShardCount,
-            Field::Ttl,
-            Field::Lw,
-        ],
+        writes: &[Tk, Tc, WcuTk, WcuTc, Lw],
+        pins: &[Pk, Tk, Cp, Ra, Rp, Rf, ShardCount, Ttl, Lw],
         reason: "no floor, because a charge may lead into debt; the ceiling, or the charge would vanish into what overflowed",
     },
     Rules {
         writer: Writer::ChargeRefill,
         writes: REFILLED,
-        pins: &[Field::Pk, Field::Rf, Field::ShardCount, Field::Vu, Field::Lw],
+        pins: &[Pk, Rf, ShardCount, Vu, Lw],
         reason: "as a refill, without a floor, on a disabled bucket too: what was used was used",
     },
     Rules {
         writer: Writer::ChargePlain,
-        writes: &[Field::Tk, Field::Tc, Field::WcuTk, Field::WcuTc, Field::Lw, Field::Ttl],
-        pins: &[Field::Pk, Field::Tk, Field::Lw],
+        writes: &[Tk, Tc, WcuTk, WcuTc, Lw, Ttl],
+        pins: &[Pk, Tk, Lw],
         reason: "the last resort of a charge that must not be lost; it may be paid from overflow, which is the safe loss of the two",
     },
     Rules {
         writer: Writer::Recreate,
         writes: MADE,
-        pins: &[Field::Pk],
+        pins: &[Pk],
         reason: "what is not there was forgotten full",
     },
     Rules {
         writer: Writer::Credit,
-        writes: &[Field::Tk, Field::Tc, Field::WcuTk, Field::WcuTc],
-        pins: &[Field::Pk, Field::Tk, Field::Cp, Field::ShardCount],
+        writes: &[Tk, Tc, WcuTk, WcuTc],
+        pins: &[Pk, Tk, Cp, ShardCount],
         reason: "never above the capacity of this instant; touches neither rf nor lw, so it is sent at most once",
     },
     Rules {
         writer: Writer::Reset,
-        writes: &[Field::Tk, Field::Tc, Field::Rf, Field::WcuTk, Field::WcuTc],
-        pins: &[Field::Pk, Field::Cp, Field::Rf, Field::ShardCount],
+        writes: &[Tk, Tc, Rf, WcuTk, WcuTc],
+        pins: &[Pk, Cp, Rf, ShardCount],
         reason: "full is full whatever the balance was, and a refill that is still due adds nothing to it; rf only ever goes back from a future nobody may write",
     },
     Rules {
         writer: Writer::Flag,
-        writes: &[Field::Disabled, Field::Fv],
-        pins: &[Field::Pk, Field::Disabled, Field::Fv],
+        writes: &[Disabled, Fv],
+        pins: &[Pk, Disabled, Fv],
         reason: "a flag says nothing about balances, and every debit pins it; the configuration was read after the flag it replaces, so whoever read it earlier loses",
+    },
+    Rules {
+        writer: Writer::Delete,
+        writes: &[],
+        pins: &[],
+        reason: "the bucket goes whatever it holds; another leg of the transaction pins the mark of the entity, from which on takes are refused",
     },
 ];
 
-/// What of the registry a request breaks, in words: what `writer` writes beyond it, and what it does
-/// not pin.
+/// What of the registry a request breaks, in words: what `writer` writes beyond it, and what it
+/// does not pin.
 pub(crate) fn breaches(writer: Writer, write: &Write) -> Vec<String> {
     let Some(rules) = REGISTRY.iter().find(|rules| rules.writer == writer) else {
         return vec![format!("{writer:?} is not in the registry")];
     };
-    let (writes, pins) = (written(write), pinned(write));
+    let (writes, conditions): (BTreeSet<Field>, &[Condition]) = match write {
+        Write::Update(update) => {
+            let written = update.actions.iter().map(|action| Field::of(action.attr()));
+            (written.collect(), &update.conditions)
+        }
+        Write::Put(put) => (put.item.keys().map(|name| Field::of(name)).collect(), &put.conditions),
+        Write::Delete(delete) => (BTreeSet::new(), &delete.conditions),
+        Write::Check(_) | Write::Bucket(_) => (BTreeSet::new(), &[]),
+    };
+    let mut pins = BTreeSet::new();
+    conditions.iter().for_each(|condition| collect(condition, &mut pins));
     let stray = writes
         .iter()
         .filter(|field| !rules.writes.contains(field))
         .map(|field| format!("{writer:?} writes {field:?}"));
-    // A member of a chain may have none of the limits asked for: a write that changes no balance has
-    // none to look at.
-    let is_needed = |field: &Field| !LIMIT_FIELDS.contains(field) || writes.contains(&Field::Tk);
+    // A member of a chain may have none of the limits asked for: a write that changes no balance
+    // has none to look at.
+    let is_needed = |field: &Field| !LIMIT_FIELDS.contains(field) || writes.contains(&Tk);
     let missing = rules.pins.iter().filter(|field| !pins.contains(field) && is_needed(field));
     let loose = missing.map(|field| format!("{writer:?} does not pin {field:?}"));
     stray.chain(loose).collect()
 }
 
-/// The kinds of attributes a request writes.
-fn written(write: &Write) -> Vec<Field> {
-    let mut fields: Vec<Field> = match write {
-        Write::Update(update) => {
-            update.actions.iter().map(|action| Field::of(action.attr())).collect()
-        }
-        Write::Put(put) => put.item.keys().map(|name| Field::of(name)).collect(),
-        Write::Delete(_) | Write::Check(_) | Write::Bucket(_) => Vec::new(),
-    };
-    fields.sort_unstable();
-    fields.dedup();
-    fields
-}
-
-/// The kinds of attributes its condition looks at.
-fn pinned(write: &Write) -> Vec<Field> {
-    let conditions = match write {
-        Write::Update(update) => &update.conditions[..],
-        Write::Put(put) => &put.conditions,
-        Write::Delete(delete) => &delete.conditions,
-        Write::Check(check) => &check.conditions,
-        Write::Bucket(_) => &[],
-    };
-    let mut fields = Vec::new();
-    conditions.iter().for_each(|condition| collect(condition, &mut fields));
-    fields.sort_unstable();
-    fields.dedup();
-    fields
-}
-
-fn collect(condition: &Condition, fields: &mut Vec<Field>) {
+/// The kinds of attributes a condition looks at.
+fn collect(condition: &Condition, fields: &mut BTreeSet<Field>) {
     match condition {
         Condition::Exists(attr)
         | Condition::Absent(attr)
         | Condition::Compare(attr, ..)
-        | Condition::CompareNumber(attr, ..) => fields.push(Field::of(attr)),
+        | Condition::CompareNumber(attr, ..) => drop(fields.insert(Field::of(attr))),
         Condition::All(parts) | Condition::Any(parts) => {
             parts.iter().for_each(|part| collect(part, fields))
         }

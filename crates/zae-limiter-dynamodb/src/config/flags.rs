@@ -19,7 +19,7 @@ use crate::constants::{ADMIN_ATTEMPTS_MAX, FLAG_PAUSE};
 use crate::records::attr;
 use crate::records::item::{integer_of, key_of};
 use crate::records::keys;
-use crate::table::page::{Listing, Walk};
+use crate::table::page::Listing;
 use crate::table::retry::Refused;
 use crate::table::{Index, Item, Key};
 
@@ -150,7 +150,7 @@ pub(super) async fn reach_buckets(store: &DynamoStore, level: &Level) -> Result<
         if pass > 0 {
             store.shared.options.clock.sleep(FLAG_PAUSE).await;
         }
-        let mut walk = Walk::new(&store.shared, OPERATION, covered_by(store, level).after(None));
+        let mut walk = store.shared.walk(OPERATION, covered_by(store, level).after(None));
         let mut census = Census::default();
         while let Some(items) = walk.next().await? {
             let mut shards: BTreeMap<Bucket, Vec<Key>> = BTreeMap::new();
@@ -240,7 +240,7 @@ async fn flag_once(
     reached: &mut BTreeSet<Bucket>,
 ) -> Result<Vec<(Bucket, Key)>, StoreError> {
     let keys: Vec<Key> = open.iter().map(|(_, key)| key.clone()).collect();
-    let items = store.shared.read_all(OPERATION, &keys, true).await?;
+    let items = store.shared.read_all(OPERATION, &keys).await?;
     let levels = |bucket: &Bucket| {
         let Bucket { entity, resource } = bucket;
         [
@@ -251,7 +251,7 @@ async fn flag_once(
     };
     let wanted: BTreeSet<Key> = open.iter().flat_map(|(bucket, _)| levels(bucket)).collect();
     let wanted: Vec<Key> = wanted.into_iter().collect();
-    let configs = store.shared.read_all(OPERATION, &wanted, true).await?;
+    let configs = store.shared.read_all(OPERATION, &wanted).await?;
     let found: BTreeMap<&Key, _> = wanted.iter().zip(&configs).collect();
     let mut writes = Vec::new();
     for ((bucket, key), item) in open.into_iter().zip(items) {

@@ -10,7 +10,7 @@ use zae_limiter_store::{Ancestor, MemberKey, OnUnavailable, Resolution, StoreErr
 
 use super::records::{Record, Wanted};
 use super::{Member, resolve_member};
-use crate::Shared;
+use crate::DynamoStore;
 use crate::admin::change::check_active;
 use crate::admin::entity::Owner;
 use crate::constants::{CREATE_TRUST, DISABLED_TRUST, NAMESPACE_TRUST};
@@ -32,7 +32,7 @@ impl Trust {
     /// For a bucket that is about to be made.
     pub(crate) const BEFORE_CREATE: Trust =
         Trust { namespace: NAMESPACE_TRUST, rest: CREATE_TRUST };
-    /// For a bucket that was just made: whoever switches off must be seen now.
+    /// For a bucket that was just made: an administrator who disables it must be seen now.
     pub(crate) const AFTER_CREATE: Trust =
         Trust { namespace: NAMESPACE_TRUST, rest: Duration::ZERO };
 }
@@ -54,99 +54,88 @@ impl Members {
     }
 }
 
-/// Everything stored about these members: one consistent `BatchGetItem` for what is not remembered
-/// well enough. Their owners are remembered for the buckets they may get.
-pub(crate) async fn members(
-    shared: &Shared,
-    namespace: &Arc<str>,
-    keys: &[MemberKey<'_>],
-    trust: Trust,
-    operation: &'static str,
-) -> Result<Members, StoreError> {
-    let mut lookup = Lookup::new(shared, namespace, trust, operation);
-    keys.iter().for_each(|key| lookup.want_member(key));
-    lookup.read().await?;
-    lookup.answer(keys)
-}
-
-/// The same for one member.
-pub(crate) async fn member(
-    shared: &Shared,
-    namespace: &Arc<str>,
-    key: MemberKey<'_>,
-    trust: Trust,
-) -> Result<Member, StoreError> {
-    let mut found = members(shared, namespace, &[key], trust, "resolve").await?;
-    Ok(found.members.remove(0))
-}
-
-/// Everything about these members and about the ancestors their takes go on to. One round trip when
-/// this process has seen the chain before, two when it has not: the record of an entity names its
-/// ancestors. Only a chain that was changed by another product, or made by one, takes one more trip
-/// per level that nothing has named.
-pub(super) async fn chains(
-    shared: &Shared,
-    namespace: &Arc<str>,
-    keys: &[MemberKey<'_>],
-    age_max: Duration,
-) -> Result<Resolution, StoreError> {
-    let trust = Trust { namespace: age_max, rest: age_max };
-    let mut lookup = Lookup::new(shared, namespace, trust, "resolve");
-    for key in keys {
-        lookup.want_member(key);
-        lookup
-            .remembered_ancestors(key.entity)
-            .iter()
-            .for_each(|entity| lookup.want_member(&MemberKey { entity, ..*key }));
-    }
-    lookup.read().await?;
-    for _ in 1..CHAIN_MAX {
-        let named: Vec<(EntityId, &ResourceName)> = keys
-            .iter()
-            .flat_map(|key| {
-                lookup.unread_ancestors(key).into_iter().map(|entity| (entity, key.resource))
-            })
-            .collect();
-        if named.is_empty() {
-            break;
-        }
-        named
-            .iter()
-            .for_each(|(entity, resource)| lookup.want_member(&MemberKey { entity, resource }));
+impl DynamoStore {
+    /// Everything stored about these members: one consistent `BatchGetItem` for what is not
+    /// remembered well enough. Their owners are remembered for the buckets they may get.
+    pub(crate) async fn members(
+        &self,
+        keys: &[MemberKey<'_>],
+        trust: Trust,
+        operation: &'static str,
+    ) -> Result<Members, StoreError> {
+        let mut lookup = Lookup::new(self, trust, operation);
+        keys.iter().for_each(|key| lookup.want_member(key));
         lookup.read().await?;
+        lookup.answer(keys)
     }
-    let found = lookup.answer(keys)?;
-    let mut ancestors: Vec<Ancestor> = Vec::new();
-    for (key, member) in keys.iter().zip(&found.members) {
-        let mut next = member.cascades_to.clone();
+
+    /// Everything about these members and about the ancestors their takes go on to. One round trip
+    /// when this process has seen the chain before, two when it has not: the record of an entity
+    /// names its ancestors. Only a chain that was changed by another product, or made by one, takes
+    /// one more trip per level that nothing has named.
+    pub(super) async fn chains(
+        &self,
+        keys: &[MemberKey<'_>],
+        age_max: Duration,
+    ) -> Result<Resolution, StoreError> {
+        let trust = Trust { namespace: age_max, rest: age_max };
+        let mut lookup = Lookup::new(self, trust, "resolve");
+        for key in keys {
+            lookup.want_member(key);
+            lookup
+                .remembered_ancestors(key.entity)
+                .iter()
+                .for_each(|entity| lookup.want_member(&MemberKey { entity, ..*key }));
+        }
+        lookup.read().await?;
         for _ in 1..CHAIN_MAX {
-            let Some(entity) =
-                next.filter(|next| !ancestors.iter().any(|known| known.entity == *next))
-            else {
-                break;
-            };
-            if !lookup.found.contains_key(&keys::entity(namespace, &entity)) {
-                // Longer than a chain may be: whoever needs the rest reads it, and says so.
+            let named: Vec<(EntityId, &ResourceName)> = keys
+                .iter()
+                .flat_map(|key| {
+                    lookup.unread_ancestors(key).into_iter().map(|entity| (entity, key.resource))
+                })
+                .collect();
+            if named.is_empty() {
                 break;
             }
-            let ancestor = lookup.answer(&[MemberKey { entity: &entity, ..*key }])?;
-            let (stamp, age) = (ancestor.stamp, ancestor.age);
-            let Some(config) = ancestor.members.into_iter().next().map(|member| member.config)
-            else {
-                break;
-            };
-            next = config.cascades_to.clone();
-            ancestors.push(Ancestor { entity, config, stamp, age });
+            named
+                .iter()
+                .for_each(|(entity, resource)| lookup.want_member(&MemberKey { entity, resource }));
+            lookup.read().await?;
         }
+        let found = lookup.answer(keys)?;
+        let mut ancestors: Vec<Ancestor> = Vec::new();
+        for (key, member) in keys.iter().zip(&found.members) {
+            let mut next = member.cascades_to.clone();
+            for _ in 1..CHAIN_MAX {
+                let Some(entity) =
+                    next.filter(|next| !ancestors.iter().any(|known| known.entity == *next))
+                else {
+                    break;
+                };
+                if !lookup.found.contains_key(&keys::entity(&self.id, &entity)) {
+                    // The chain is longer than a chain may be: the caller that needs the rest reads
+                    // it, and reports the error.
+                    break;
+                }
+                let ancestor = lookup.answer(&[MemberKey { entity: &entity, ..*key }])?;
+                let (stamp, age) = (ancestor.stamp, ancestor.age);
+                let Some(config) = ancestor.members.into_iter().next().map(|member| member.config)
+                else {
+                    break;
+                };
+                next = config.cascades_to.clone();
+                ancestors.push(Ancestor { entity, config, stamp, age });
+            }
+        }
+        ancestors.retain(|ancestor| !keys.iter().any(|key| *key.entity == ancestor.entity));
+        Ok(found.into_resolution(ancestors))
     }
-    ancestors.retain(|ancestor| !keys.iter().any(|key| *key.entity == ancestor.entity));
-    Ok(found.into_resolution(ancestors))
 }
 
 /// Records of one lookup, none read twice.
 struct Lookup<'a> {
-    shared: &'a Shared,
-    namespace: &'a Arc<str>,
+    store: &'a DynamoStore,
     trust: Trust,
     operation: &'static str,
     began: Duration,
@@ -155,24 +144,12 @@ struct Lookup<'a> {
 }
 
 impl<'a> Lookup<'a> {
-    fn new(
-        shared: &'a Shared,
-        namespace: &'a Arc<str>,
-        trust: Trust,
-        operation: &'static str,
-    ) -> Lookup<'a> {
-        let began = shared.options.clock.monotonic();
-        let mut lookup = Lookup {
-            shared,
-            namespace,
-            trust,
-            operation,
-            began,
-            wanted: Vec::new(),
-            found: HashMap::new(),
-        };
-        lookup.want(keys::namespace_by_id(namespace), trust.namespace);
-        lookup.want(keys::system_config(namespace), trust.rest);
+    fn new(store: &'a DynamoStore, trust: Trust, operation: &'static str) -> Lookup<'a> {
+        let began = store.shared.options.clock.monotonic();
+        let (wanted, found) = (Vec::new(), HashMap::new());
+        let mut lookup = Lookup { store, trust, operation, began, wanted, found };
+        lookup.want(keys::namespace_by_id(&store.id), trust.namespace);
+        lookup.want(keys::system_config(&store.id), trust.rest);
         lookup
     }
 
@@ -183,7 +160,7 @@ impl<'a> Lookup<'a> {
     }
 
     fn want_member(&mut self, key: &MemberKey<'_>) {
-        let Places { entity, levels } = Places::of(self.namespace, key);
+        let Places { entity, levels } = Places::of(&self.store.id, key);
         self.want(entity, self.trust.rest);
         levels.into_iter().for_each(|level| self.want(level, self.trust.rest));
     }
@@ -191,17 +168,16 @@ impl<'a> Lookup<'a> {
     /// Reads what is wanted and not there yet.
     async fn read(&mut self) -> Result<(), StoreError> {
         let wanted = std::mem::take(&mut self.wanted);
-        let records = self.shared.records(self.operation, &wanted).await?;
+        let records = self.store.shared.records(self.operation, &wanted).await?;
         self.found.extend(wanted.into_iter().map(|wanted| wanted.key).zip(records));
         self.doubt_what_refuses().await
     }
 
-    /// What is remembered and refuses everybody may have been taken back elsewhere, and its users
-    /// wait for that: a namespace that was deleted is looked for again after as long as one that is
-    /// there is believed in by makers of buckets, a level that was switched off as soon as a bucket
-    /// that is.
+    /// Reads again the remembered records that refuse every caller: another process may have taken
+    /// the refusal back, and callers wait for that. A deleted namespace is read again after
+    /// [`NAMESPACE_TRUST`], a disabled level after [`DISABLED_TRUST`].
     async fn doubt_what_refuses(&mut self) -> Result<(), StoreError> {
-        let namespace = keys::namespace_by_id(self.namespace);
+        let namespace = keys::namespace_by_id(&self.store.id);
         let refuses = |(key, record): (&Key, &Arc<Record>)| {
             let (refuses, age_max) = if *key == namespace {
                 (check_active(self.operation, record.item.as_ref()).is_err(), NAMESPACE_TRUST)
@@ -213,7 +189,7 @@ impl<'a> Lookup<'a> {
         };
         let again: Vec<Wanted> = self.found.iter().filter_map(refuses).collect();
         if !again.is_empty() {
-            let records = self.shared.records(self.operation, &again).await?;
+            let records = self.store.shared.records(self.operation, &again).await?;
             self.found.extend(again.into_iter().map(|wanted| wanted.key).zip(records));
         }
         Ok(())
@@ -229,7 +205,7 @@ impl<'a> Lookup<'a> {
         let mut ancestors: Vec<EntityId> = Vec::new();
         while ancestors.len() + 1 < CHAIN_MAX {
             let owner =
-                self.shared.caches.owner(self.namespace, ancestors.last().unwrap_or(entity));
+                self.store.shared.caches.owner(&self.store.id, ancestors.last().unwrap_or(entity));
             let Some(parent) =
                 owner.filter(|owner| owner.cascade).and_then(|owner| owner.parent.clone())
             else {
@@ -252,7 +228,7 @@ impl<'a> Lookup<'a> {
             if let Some(owner) = member.owner.filter(|owner| !owner.ancestors.is_empty()) {
                 hints.clone_from(&owner.ancestors);
             }
-            if !self.found.contains_key(&keys::entity(self.namespace, &parent)) {
+            if !self.found.contains_key(&keys::entity(&self.store.id, &parent)) {
                 let beyond = hints.iter().skip_while(|hint| **hint != parent).skip(1).cloned();
                 return std::iter::once(parent.clone()).chain(beyond).collect();
             }
@@ -263,17 +239,17 @@ impl<'a> Lookup<'a> {
 
     fn member(&self, key: &MemberKey<'_>) -> Result<Member, StoreError> {
         let told = |error: StoreError| error.during(self.operation);
-        let Places { entity, levels } = Places::of(self.namespace, key);
+        let Places { entity, levels } = Places::of(&self.store.id, key);
         let owner = self.item(&entity).map(Owner::read).transpose().map_err(told)?.map(Arc::new);
         let levels = levels.each_ref().map(|level| self.item(level));
         resolve_member(key, owner, levels).map_err(told)
     }
 
-    /// What was read comes to, for these members.
+    /// The configuration of these members, by the records that were read.
     fn answer(&self, keys: &[MemberKey<'_>]) -> Result<Members, StoreError> {
         let told = |error: StoreError| error.during(self.operation);
         let (record, system) =
-            (keys::namespace_by_id(self.namespace), keys::system_config(self.namespace));
+            (keys::namespace_by_id(&self.store.id), keys::system_config(&self.store.id));
         check_active(self.operation, self.item(&record))?;
         let on_unavailable = self
             .item(&system)
@@ -286,9 +262,9 @@ impl<'a> Lookup<'a> {
         for key in keys {
             let member = self.member(key)?;
             let owner = member.owner.clone().unwrap_or_default();
-            self.shared.caches.remember_owner(self.namespace, key.entity, owner);
+            self.store.shared.caches.remember_owner(&self.store.id, key.entity, owner);
             members.push(member);
-            let Places { entity, levels } = Places::of(self.namespace, key);
+            let Places { entity, levels } = Places::of(&self.store.id, key);
             used.push(entity);
             used.extend(levels);
         }

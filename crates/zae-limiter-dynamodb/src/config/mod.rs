@@ -29,9 +29,8 @@ use crate::records::keys;
 use crate::table::page::{Listing, position};
 use crate::table::{Index, Item, Key};
 
-pub(crate) use lookup::{Trust, member, members};
+pub(crate) use lookup::Trust;
 pub(crate) use records::{Changing, Records};
-pub(crate) use registry::count_out;
 
 /// What is stored about one (entity, resource), and whose buckets it has.
 #[derive(Clone, Debug)]
@@ -49,14 +48,14 @@ impl Deref for Member {
     }
 }
 
-/// What a configuration says about the limits somebody came with.
+/// What a configuration says about the limits of a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// They are in force.
+    /// The limits are in force.
     Same,
-    /// Others are.
+    /// Other limits are in force.
     Different,
-    /// Nothing is: the member has this flag.
+    /// The member has this flag.
     Blocked(Flag),
 }
 
@@ -105,7 +104,8 @@ fn resolve_member(
     let cascades = |owner: &&Arc<Owner>| overruled.unwrap_or(owner.cascade);
     config.cascades_to = owner.as_ref().filter(cascades).and_then(|owner| owner.parent.clone());
     if owner.as_ref().is_some_and(|owner| owner.is_leaving) {
-        // Its limits are going: those that are left, or the defaults behind them, may be weaker.
+        // The limits of the entity are being removed: those that are left, or the defaults behind
+        // them, may be weaker.
         config.blocked_by = Some((Flag::Disabled, Level::Entity(key.entity.clone())));
     }
     Ok(Member { owner, config })
@@ -119,9 +119,8 @@ fn decisive_flag(levels: [Option<&Item>; 3]) -> Result<Option<(Flag, usize)>, St
 impl DynamoStore {
     /// Fails unless the namespace of this handle is active.
     pub(crate) async fn check_namespace(&self, operation: &'static str) -> Result<(), StoreError> {
-        let found =
-            self.shared.read_all(operation, &[keys::namespace_by_id(&self.id)], true).await?;
-        check_active(operation, found.into_iter().next().flatten().as_ref())
+        let [record] = self.shared.read(operation, &[keys::namespace_by_id(&self.id)]).await?;
+        check_active(operation, record.as_ref())
     }
 
     /// One item beside the record of the namespace, which must be active.
@@ -130,10 +129,9 @@ impl DynamoStore {
         operation: &'static str,
         key: Key,
     ) -> Result<Option<Item>, StoreError> {
-        let mut found =
-            self.shared.read_all(operation, &[keys::namespace_by_id(&self.id), key], true).await?;
-        let item = found.pop().flatten();
-        check_active(operation, found.pop().flatten().as_ref())?;
+        let keys = [keys::namespace_by_id(&self.id), key];
+        let [record, item] = self.shared.read(operation, &keys).await?;
+        check_active(operation, record.as_ref())?;
         Ok(item)
     }
 }
@@ -144,7 +142,7 @@ impl ConfigStore for DynamoStore {
         entity: &'a NewEntity,
         change: &'a Change,
     ) -> StoreFuture<'a, Entity> {
-        Box::pin(entity::create(self, entity, change))
+        Box::pin(self.make_entity(entity, change))
     }
 
     fn entity<'a>(&'a self, id: &'a EntityId) -> StoreFuture<'a, Option<Entity>> {
@@ -161,7 +159,7 @@ impl ConfigStore for DynamoStore {
         update: &'a EntityUpdate,
         change: &'a Change,
     ) -> StoreFuture<'a, Entity> {
-        Box::pin(entity::update(self, (id, expected_version), update, change))
+        Box::pin(self.change_entity((id, expected_version), update, change))
     }
 
     fn delete_entity<'a>(
@@ -169,7 +167,7 @@ impl ConfigStore for DynamoStore {
         id: &'a EntityId,
         change: &'a Change,
     ) -> StoreFuture<'a, DeletedEntity> {
-        Box::pin(entity::delete(self, id, change))
+        Box::pin(self.remove_entity(id, change))
     }
 
     fn children<'a>(
@@ -177,11 +175,11 @@ impl ConfigStore for DynamoStore {
         parent: &'a EntityId,
         page: &'a PageRequest,
     ) -> StoreFuture<'a, Page<Entity>> {
-        Box::pin(entity::children(self, parent, page))
+        Box::pin(self.list_children(parent, page))
     }
 
     fn entities<'a>(&'a self, page: &'a PageRequest) -> StoreFuture<'a, Page<Entity>> {
-        Box::pin(entity::list(self, page))
+        Box::pin(self.list_entities(page))
     }
 
     fn set_limits<'a>(
@@ -193,7 +191,7 @@ impl ConfigStore for DynamoStore {
         Box::pin(async move {
             let moment = self.moment(change.at);
             let version = write::set_limits(self, level, limits, change).await?;
-            spread::spread_limits(self, level, moment).await;
+            self.spread_limits(level, moment).await;
             Ok(version)
         })
     }
@@ -203,7 +201,7 @@ impl ConfigStore for DynamoStore {
             let moment = self.moment(change.at);
             let was_there = write::delete_limits(self, level, change).await?;
             if was_there {
-                spread::spread_limits(self, level, moment).await;
+                self.spread_limits(level, moment).await;
             }
             Ok(was_there)
         })
@@ -233,7 +231,7 @@ impl ConfigStore for DynamoStore {
 
     fn resolve<'a>(&'a self, keys: &'a [MemberKey<'a>]) -> StoreFuture<'a, Resolution> {
         Box::pin(async move {
-            let found = members(&self.shared, &self.id, keys, Trust::NOTHING, "resolve").await?;
+            let found = self.members(keys, Trust::NOTHING, "resolve").await?;
             Ok(found.into_resolution(Vec::new()))
         })
     }
@@ -243,7 +241,7 @@ impl ConfigStore for DynamoStore {
         keys: &'a [MemberKey<'a>],
         age_max: Duration,
     ) -> StoreFuture<'a, Resolution> {
-        Box::pin(lookup::chains(&self.shared, &self.id, keys, age_max))
+        Box::pin(self.chains(keys, age_max))
     }
 
     fn forget_config(&self) {

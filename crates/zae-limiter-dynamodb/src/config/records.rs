@@ -2,8 +2,8 @@
 //! levels, the records of entities. What many keys share (namespace, system, resource, an ancestor)
 //! is read once, not once per key.
 //!
-//! Nothing is trusted here for a time of its own: whoever asks says how old an answer may be, and
-//! is told how old it is. Records are invalidated by epochs: a read that was on its way while this
+//! No record is trusted for a time of its own: the caller says how old an answer may be, and is
+//! told how old it is. Records are invalidated by epochs: a read that was on its way while this
 //! process changed its record is never used.
 
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::table::{Item, Key, Write};
 /// Records are spread over this many epochs, so that a change of one invalidates few others.
 const EPOCHS: usize = 256;
 
-/// Times somebody else's read of a record is waited for; then it is read all the same.
+/// Times a record is waited for that another caller is reading; then it is read all the same.
 const FOLLOW_ROUNDS_MAX: u32 = 3;
 
 /// One record as it was read.
@@ -97,7 +97,7 @@ enum Recalled<'a> {
     Usable(Arc<Record>),
     /// To be read; with a guard others wait for the answer.
     Missing(Option<Guard<'a>>),
-    /// By somebody else.
+    /// Another caller is reading it.
     BeingRead,
 }
 
@@ -148,8 +148,8 @@ type Guard<'a> = PlaceholderGuard<
 
 impl Shared {
     /// Records by key, in the order asked: those remembered well enough from memory, the others in
-    /// one consistent `BatchGetItem`. A record that somebody else is reading just now is waited for
-    /// instead, so that a crowd of new keys reads what they share once.
+    /// one consistent `BatchGetItem`. A record that another caller is reading just now is waited
+    /// for instead, so that a crowd of new keys reads the records they share once.
     pub(crate) async fn records(
         &self,
         operation: &'static str,
@@ -174,8 +174,8 @@ impl Shared {
             self.fetch(operation, wanted, to_read, &mut found).await?;
             for place in &followed {
                 let want = &wanted[*place];
-                // Without an answer whoever was reading it has given up: the next round reads it,
-                // or follows another.
+                // Without an answer the other caller has given up: the next round reads the record,
+                // or follows another caller.
                 if let Ok(record) = memory.records.get_value_or_guard_async(&want.key).await
                     && memory.is_usable(&record, want, self.options.clock.monotonic())
                 {
@@ -209,7 +209,7 @@ impl Shared {
         // untrusted.
         let (tick, read_at) = (self.caches.tick(self.wall()), self.options.clock.monotonic());
         let epochs: Vec<(u64, u64)> = keys.iter().map(|key| memory.epochs(key)).collect();
-        let items = self.read_all(operation, &keys, true).await?;
+        let items = self.read_all(operation, &keys).await?;
         for ((((place, guard), key), epochs), item) in
             places.into_iter().zip(keys).zip(epochs).zip(items)
         {

@@ -69,8 +69,8 @@ pub(super) fn update(
             check_readable(registry, attr::RESOURCES, AttributeValue::is_ss)?;
             let (name, member) = (attr::RESOURCES.into(), resource.to_string());
             match presence {
-                // A set, so that naming it once more repairs what a writer without registry has
-                // left out.
+                // The registry is a set: adding the name once more repairs the registry after a
+                // writer that does not keep it.
                 Presence::Appears | Presence::Stays => {
                     (vec![Action::AddMember(name, member)], Vec::new())
                 }
@@ -137,7 +137,7 @@ fn bytes_of(value: &AttributeValue) -> usize {
     }
 }
 
-/// Somebody has to repair what is of another type: every further change would fail.
+/// An attribute of another type has to be repaired by hand: every further change would fail.
 fn check_readable(
     registry: Option<&Item>,
     name: &str,
@@ -167,49 +167,51 @@ fn one_less(
             (vec![Action::Add(name().into(), -1)], vec![compare(name(), Comparison::Gt, 1)])
         }
         Some(_) => (vec![Action::Remove(name().into())], vec![compare(name(), Comparison::Le, 1)]),
-        // Some writer never counted it.
+        // A writer without registry never counted it.
         None => (vec![Action::Remove(name().into())], vec![Condition::Absent(name().into())]),
     })
 }
 
-/// The writes that remove configurations of an entity and count them out, and how many of them are
-/// there.
-pub(crate) async fn count_out(
-    store: &DynamoStore,
-    configs: &[Key],
-    operation: &'static str,
-) -> Result<(u64, Vec<Write>), StoreError> {
-    let registry_key = keys::entity_config_resources(&store.id);
-    let wanted: Vec<Key> = configs.iter().cloned().chain([registry_key.clone()]).collect();
-    let mut found = store.shared.read_all(operation, &wanted, true).await?;
-    let registry = found.pop().flatten();
-    let (mut writes, mut actions, mut conditions) =
-        (Vec::with_capacity(configs.len() + 1), Vec::new(), Vec::new());
-    for (key, item) in configs.iter().zip(found) {
-        let (Some(item), Some(resource)) = (item, keys::parse_entity_config(&key.sk)) else {
-            continue;
-        };
-        let counted = item.contains_key(attr::GSI3PK);
-        writes.push(Write::Delete(Delete {
-            key: key.clone(),
-            conditions: vec![registered(counted)],
-        }));
-        if counted {
-            let less =
-                one_less(resource, registry.as_ref()).map_err(|error| error.during(operation))?;
-            actions.extend(less.0);
-            conditions.extend(less.1);
+impl DynamoStore {
+    /// The writes that remove configurations of an entity and count them out, and how many of them
+    /// are there.
+    pub(crate) async fn count_out(
+        &self,
+        configs: &[Key],
+        operation: &'static str,
+    ) -> Result<(u64, Vec<Write>), StoreError> {
+        let registry_key = keys::entity_config_resources(&self.id);
+        let wanted: Vec<Key> = configs.iter().cloned().chain([registry_key.clone()]).collect();
+        let mut found = self.shared.read_all(operation, &wanted).await?;
+        let registry = found.pop().flatten();
+        let (mut writes, mut actions, mut conditions) =
+            (Vec::with_capacity(configs.len() + 1), Vec::new(), Vec::new());
+        for (key, item) in configs.iter().zip(found) {
+            let (Some(item), Some(resource)) = (item, keys::parse_entity_config(&key.sk)) else {
+                continue;
+            };
+            let counted = item.contains_key(attr::GSI3PK);
+            writes.push(Write::Delete(Delete {
+                key: key.clone(),
+                conditions: vec![registered(counted)],
+            }));
+            if counted {
+                let less = one_less(resource, registry.as_ref())
+                    .map_err(|error| error.during(operation))?;
+                actions.extend(less.0);
+                conditions.extend(less.1);
+            }
         }
+        let removed = u64::try_from(writes.len()).unwrap_or(u64::MAX);
+        if !actions.is_empty() {
+            writes.push(Write::Update(Update { key: registry_key, actions, conditions }));
+        }
+        Ok((removed, writes))
     }
-    let removed = u64::try_from(writes.len()).unwrap_or(u64::MAX);
-    if !actions.is_empty() {
-        writes.push(Write::Update(Update { key: registry_key, actions, conditions }));
-    }
-    Ok((removed, writes))
 }
 
 /// The condition that an entity configuration is there, and has or has not been counted. Only
-/// counted ones have the key by which they are listed; the Python product's provisioner writes
+/// counted ones have the key by which they are listed; the provisioner of the Python package writes
 /// others.
 pub(super) fn registered(counted: bool) -> Condition {
     let listed = attr::GSI3PK.into();

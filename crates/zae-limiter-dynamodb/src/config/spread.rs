@@ -1,115 +1,111 @@
-//! Bringing the changed limits of an entity to the buckets it has. We would find them with our next
-//! take; the Python product takes by what the bucket says and would not, so both write them there.
+//! Bringing the changed limits of an entity to the buckets it has. Our next take would find them;
+//! the Python package takes by the parameters of the bucket and would not, so both products write
+//! them to the buckets.
 
 use futures_util::future::{Either, join_all, select};
 use zae_limiter_core::{BUCKET_TTL_MULTIPLIER, EntityId, Milli, ResourceName, Take};
 use zae_limiter_store::{Level, LimitsInForce, MemberKey, MemberTake, StoreError};
 
+use super::Trust;
 use super::flags::{PARALLEL_MAX, covered_by};
-use super::{Trust, members};
 use crate::DynamoStore;
 use crate::bucket::operation::Moment;
 use crate::bucket::take::Taken;
 use crate::constants::{ADMIN_ATTEMPTS_MAX, SPREAD_MAX};
 use crate::records::item::key_of;
 use crate::records::keys;
-use crate::table::page::Walk;
 
-/// Nothing is wrong when this fails: the limits are stored, and bind every taker of ours. So it
-/// warns, and that is all.
-pub(super) async fn spread_limits(store: &DynamoStore, level: &Level, moment: Moment) {
-    if level.entity_id().is_none() {
-        // As in the Python product: a change for everybody must not write everybody's buckets.
-        return;
-    }
-    let reaching = Box::pin(reach_buckets(store, level, moment));
-    let patience = Box::pin(async { store.shared.options.clock.sleep(SPREAD_MAX).await });
-    match select(reaching, patience).await {
-        Either::Left((Ok(()), _)) => {}
-        Either::Left((Err(error), _)) => {
-            tracing::warn!(%error, %level, "the limits are stored, but buckets may keep the old ones until our next take");
+impl DynamoStore {
+    /// A failure only warns: the limits are stored, and bind every take of ours.
+    pub(super) async fn spread_limits(&self, level: &Level, moment: Moment) {
+        if level.entity_id().is_none() {
+            // As in the Python package: a change for all entities must not write the buckets of all
+            // entities.
+            return;
         }
-        Either::Right(_) => {
-            tracing::warn!(%level, "the limits are stored; not all buckets were reached in time, our next takes do")
-        }
-    }
-}
-
-async fn reach_buckets(
-    store: &DynamoStore,
-    level: &Level,
-    moment: Moment,
-) -> Result<(), StoreError> {
-    const OPERATION: &str = "set_limits";
-    let mut walk = Walk::new(&store.shared, OPERATION, covered_by(store, level).after(None));
-    while let Some(items) = walk.next().await? {
-        // Names that only others accept, and shards, are theirs to keep.
-        let named = |(entity, resource, shard): (&str, &str, u32)| {
-            let (entity, resource): (EntityId, ResourceName) =
-                (entity.parse().ok()?, resource.parse().ok()?);
-            (shard == 0).then_some((entity, resource))
-        };
-        let keys = items.iter().filter_map(key_of);
-        let buckets: Vec<_> =
-            keys.filter_map(|key| keys::parse_bucket(&store.id, &key.pk).and_then(named)).collect();
-        for chunk in buckets.chunks(PARALLEL_MAX) {
-            let told = join_all(
-                chunk.iter().map(|(entity, resource)| reach(store, entity, resource, moment)),
-            )
-            .await;
-            for ((entity, resource), error) in chunk
-                .iter()
-                .zip(told)
-                .filter_map(|(bucket, told)| told.err().map(|error| (bucket, error)))
-            {
-                // One bucket that cannot be read is no reason to leave the others behind.
-                tracing::warn!(%error, %entity, %resource, "the limits are stored, but this bucket keeps the old ones until our next take");
+        let reaching = Box::pin(self.spread_to_buckets(level, moment));
+        let patience = Box::pin(async { self.shared.options.clock.sleep(SPREAD_MAX).await });
+        match select(reaching, patience).await {
+            Either::Left((Ok(()), _)) => {}
+            Either::Left((Err(error), _)) => {
+                tracing::warn!(%error, %level, "the limits are stored, but buckets may keep the old ones until our next take");
+            }
+            Either::Right(_) => {
+                tracing::warn!(%level, "the limits are stored; not all buckets were reached in time, our next takes do")
             }
         }
     }
-    Ok(())
-}
 
-/// A take of nothing: whoever takes brings the limits along, by the rules that keep an older reader
-/// from undoing a newer one.
-async fn reach(
-    store: &DynamoStore,
-    entity: &EntityId,
-    resource: &ResourceName,
-    moment: Moment,
-) -> Result<(), StoreError> {
-    let key = keys::bucket(&store.id, entity, resource, 0);
-    for attempt in 1..=ADMIN_ATTEMPTS_MAX {
-        let look = store.look(&key, moment).await?;
-        let found = members(
-            &store.shared,
-            &store.id,
-            &[MemberKey { entity, resource }],
-            Trust::NOTHING,
-            "set_limits",
-        )
-        .await?;
-        let stamp = found.stamp;
-        let limits = found.members.into_iter().next().and_then(|member| member.config.limits);
-        let (Some(image), Some((limits, source))) = (&look.image, limits) else { return Ok(()) };
-        let limits = LimitsInForce::resolved(limits, source, stamp, BUCKET_TTL_MULTIPLIER);
-        let is_up_to_date = image.is_in_force(&limits.limits)
-            && image.expires_s.is_some() == limits.ttl_ms.is_some();
-        if image.flag.blocks() || is_up_to_date {
-            return Ok(());
+    async fn spread_to_buckets(&self, level: &Level, moment: Moment) -> Result<(), StoreError> {
+        const OPERATION: &str = "set_limits";
+        let mut walk = self.shared.walk(OPERATION, covered_by(self, level).after(None));
+        while let Some(items) = walk.next().await? {
+            // Names that only others accept, and shards, are theirs to keep.
+            let named = |(entity, resource, shard): (&str, &str, u32)| {
+                let (entity, resource): (EntityId, ResourceName) =
+                    (entity.parse().ok()?, resource.parse().ok()?);
+                (shard == 0).then_some((entity, resource))
+            };
+            let keys = items.iter().filter_map(key_of);
+            let buckets: Vec<_> = keys
+                .filter_map(|key| keys::parse_bucket(&self.id, &key.pk).and_then(named))
+                .collect();
+            for chunk in buckets.chunks(PARALLEL_MAX) {
+                let told = join_all(
+                    chunk.iter().map(|(entity, resource)| self.spread_to(entity, resource, moment)),
+                )
+                .await;
+                for ((entity, resource), error) in chunk
+                    .iter()
+                    .zip(told)
+                    .filter_map(|(bucket, told)| told.err().map(|error| (bucket, error)))
+                {
+                    // One bucket that cannot be read is no reason to leave the others behind.
+                    tracing::warn!(%error, %entity, %resource, "the limits are stored, but this bucket keeps the old ones until our next take");
+                }
+            }
         }
-        let takes: Vec<Take> = (0..)
-            .zip(limits.limits.iter())
-            .map(|(limit, _)| Take { limit, amount: Milli::ZERO })
-            .collect();
-        let member = MemberTake { entity, resource, limits: &limits, takes: &takes, absent: &[] };
-        match store.take(&store.asked(&member), moment).await? {
-            Taken::Granted(_) | Taken::Spared(_) | Taken::Refused(_) | Taken::Blocked(_) => {
+        Ok(())
+    }
+
+    /// A take of nothing: every take brings the limits along, by the rules that keep an older
+    /// reader from undoing a newer one.
+    async fn spread_to(
+        &self,
+        entity: &EntityId,
+        resource: &ResourceName,
+        moment: Moment,
+    ) -> Result<(), StoreError> {
+        let bucket = keys::bucket(&self.id, entity, resource, 0);
+        for attempt in 1..=ADMIN_ATTEMPTS_MAX {
+            let look = self.look(&bucket, moment).await?;
+            let key = MemberKey { entity, resource };
+            let found = self.members(&[key], Trust::NOTHING, "set_limits").await?;
+            let stamp = found.stamp;
+            let limits = found.members.into_iter().next().and_then(|member| member.config.limits);
+            let (Some(image), Some((limits, source))) = (&look.image, limits) else {
+                return Ok(());
+            };
+            let limits = LimitsInForce::resolved(limits, source, stamp, BUCKET_TTL_MULTIPLIER);
+            let is_up_to_date = image.is_in_force(&limits.limits)
+                && image.expires_s.is_some() == limits.ttl_ms.is_some();
+            if image.flag.blocks() || is_up_to_date {
                 return Ok(());
             }
-            // Changed again, or others were faster.
-            Taken::Stale | Taken::Contended => store.shared.back_off(attempt).await,
+            let takes: Vec<Take> = (0..)
+                .zip(limits.limits.iter())
+                .map(|(limit, _)| Take { limit, amount: Milli::ZERO })
+                .collect();
+            let member =
+                MemberTake { entity, resource, limits: &limits, takes: &takes, absent: &[] };
+            match self.take(&self.asked(&member), moment).await? {
+                Taken::Granted(_) | Taken::Spared(_) | Taken::Refused(_) | Taken::Blocked(_) => {
+                    return Ok(());
+                }
+                // Changed again, or others were faster.
+                Taken::Stale | Taken::Contended => self.shared.back_off(attempt).await,
+            }
         }
+        Err(crate::admin::change::too_busy("set_limits"))
     }
-    Err(crate::admin::change::too_busy("set_limits"))
 }

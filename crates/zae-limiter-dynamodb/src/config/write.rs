@@ -1,5 +1,5 @@
 //! Changing what is stored at a level: read, then one transaction that is conditional on what was
-//! read. Whoever loses a race reads again.
+//! read. A change that loses a race reads again.
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use zae_limiter_core::{AuditAction, Flag};
@@ -45,11 +45,11 @@ impl<'a> Found<'a> {
         operation: &'static str,
     ) -> Result<Found<'a>, StoreError> {
         let key = stored::key(&store.id, level);
-        let told = keys::audit(&store.id, &level.subject(), &change.event.to_string());
+        let told = keys::audit(&store.id, level.subject(), change.event);
         let mut wanted = vec![keys::namespace_by_id(&store.id), told, key.clone()];
         wanted.extend(registry::key(&store.id, level));
         wanted.extend(level.entity_id().map(|entity| keys::entity(&store.id, entity)));
-        let mut items = store.shared.read_all(operation, &wanted, true).await?.into_iter();
+        let mut items = store.shared.read_all(operation, &wanted).await?.into_iter();
         check_active(operation, items.next().flatten().as_ref())?;
         let told = items.next().flatten();
         if let (Some(entity), None) = (level.entity_id(), &told) {
@@ -89,7 +89,7 @@ impl<'a> Found<'a> {
             None => conditions.push(Condition::Absent(CONFIG_VERSION.into())),
         }
         if self.version() <= 1 {
-            // The Python product writes 1 every time: look at the limits themselves.
+            // The Python package writes 1 every time: look at the limits themselves.
             conditions.extend(stored::limit_parts(item).map(equal));
         }
         if self.level.entity_id().is_some() {
@@ -180,16 +180,14 @@ pub(super) async fn set_limits(
 ) -> Result<u64, StoreError> {
     const OPERATION: &str = "set_limits";
     new.check(level)?;
-    for attempt in 1..=ADMIN_ATTEMPTS_MAX {
+    let attempt = || async {
         let found = Found::read(store, level, change, OPERATION).await?;
         // Before the version is compared: it is the one this change has made.
-        if found.is_told(
-            change,
-            AuditAction::LimitsSet,
-            Some(details::limits(&new.limits, new.on_unavailable)),
-        ) && let Some(told) = &found.told
+        let details = details::limits(&new.limits, new.on_unavailable);
+        if found.is_told(change, AuditAction::LimitsSet, Some(details))
+            && let Some(told) = &found.told
         {
-            return Ok(version_of(told, CONFIG_VERSION));
+            return Ok(Some(version_of(told, CONFIG_VERSION)));
         }
         new.check_version(level, found.version())?;
         let version = found.next_version();
@@ -203,12 +201,10 @@ pub(super) async fn set_limits(
             found.item.as_ref().map_or_else(|| Ok(LevelConfig::default()), stored::level_config);
         let mut event = found.event(AuditAction::LimitsSet, details::limits_set(new, before));
         event.version = Some(version);
-        match found.write(OPERATION, Becomes::Changed(actions), (change, event)).await? {
-            Outcome::Made => return Ok(version),
-            Outcome::Lost(_) => store.shared.back_off(attempt).await,
-        }
-    }
-    Err(too_busy(OPERATION))
+        let made = found.write(OPERATION, Becomes::Changed(actions), (change, event)).await?;
+        Ok(made.then_some(version))
+    };
+    store.shared.until_made(OPERATION, attempt).await
 }
 
 /// Removes the limits of a level. A flag stays, and so does what others have stored there.
@@ -218,13 +214,13 @@ pub(super) async fn delete_limits(
     change: &Change,
 ) -> Result<bool, StoreError> {
     const OPERATION: &str = "delete_limits";
-    for attempt in 1..=ADMIN_ATTEMPTS_MAX {
+    let attempt = || async {
         let found = Found::read(store, level, change, OPERATION).await?;
         if found.is_told(change, AuditAction::LimitsDeleted, None) {
-            return Ok(true);
+            return Ok(Some(true));
         }
         let Some(item) = found.item.as_ref().filter(|item| stored::has_limits(item)) else {
-            return Ok(false);
+            return Ok(Some(false));
         };
         // Limits that cannot be honoured can be deleted all the same.
         let told = match stored::limits(item) {
@@ -240,12 +236,9 @@ pub(super) async fn delete_limits(
             Becomes::Changed(actions)
         };
         let event = found.event(AuditAction::LimitsDeleted, told);
-        match found.write(OPERATION, becomes, (change, event)).await? {
-            Outcome::Made => return Ok(true),
-            Outcome::Lost(_) => store.shared.back_off(attempt).await,
-        }
-    }
-    Err(too_busy(OPERATION))
+        Ok(found.write(OPERATION, becomes, (change, event)).await?.then_some(true))
+    };
+    store.shared.until_made(OPERATION, attempt).await
 }
 
 /// Stores the flag of a level, or removes it.
@@ -265,7 +258,7 @@ pub(super) async fn set_flag(
         let version = version_action(found.next_version());
         let becomes = match (&found.item, flag) {
             (_, Some(flag)) => Becomes::Changed(vec![
-                Action::Set(attr::DISABLED.into(), AttributeValue::Bool(flag.blocks())),
+                Action::Set(attr::DISABLED.into(), stored::flag_value(flag)),
                 version,
             ]),
             (None, None) => Becomes::Nothing,

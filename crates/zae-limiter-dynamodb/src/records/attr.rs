@@ -51,7 +51,8 @@ pub(crate) const SCHEMA_VERSION: &str = "schema_version";
 
 /// True while a bucket, or what a level of the configuration covers, is disabled.
 pub(crate) const DISABLED: &str = "disabled";
-/// Counts the writes of `disabled` on a bucket, so that a delayed one cannot undo a later one. Ours.
+/// Counts the writes of `disabled` on a bucket, so that a delayed one cannot undo a later one.
+/// Ours.
 pub(crate) const FLAG_COUNT: &str = "fv";
 /// The refill instant shared by all limits of a bucket, in ms.
 pub(crate) const REFILLED_AT: &str = "rf";

@@ -1,8 +1,8 @@
 //! Items as text, numbers and names: every record except the bucket, written and read in one place.
 //!
-//! Items of the Python product are read too. What this version cannot honour is an `Incompatible`
-//! error that names the item and the attribute, never a guess: a limit that is silently dropped
-//! would let everybody through.
+//! Items of the Python package are read too. An attribute that this version cannot honour is an
+//! `Incompatible` error that names the item and the attribute, never a guess: a limit that is
+//! silently dropped would let every request through.
 
 mod audit;
 pub(crate) mod config;
@@ -45,7 +45,7 @@ pub(crate) fn text_of<'a>(item: &'a Item, attr: &str) -> Option<&'a str> {
     }
 }
 
-/// A flag that may be left out. One that cannot be read is not one that is off.
+/// A flag that may be left out. A flag that cannot be read is an error, not a flag that is off.
 pub(crate) fn flag_of(item: &Item, attr: &str) -> Result<Option<bool>, StoreError> {
     match item.get(attr) {
         None | Some(AttributeValue::Null(_)) => Ok(None),
@@ -188,7 +188,7 @@ pub(crate) fn entity_item(
     item
 }
 
-/// The ancestors an entity had when it was created; whatever is not a list of ids is no hint.
+/// The ancestors an entity had when it was created; empty when the attribute is not a list of ids.
 pub(crate) fn ancestors_of(item: &Item) -> Vec<EntityId> {
     let Some(AttributeValue::L(ids)) = item.get(attr::ANCESTORS) else { return Vec::new() };
     let id = |value: &AttributeValue| value.as_s().ok().and_then(|id| id.parse().ok());
@@ -231,7 +231,7 @@ pub(crate) fn parent_of(item: &Item) -> Result<Option<EntityId>, StoreError> {
     }
 }
 
-/// A version; an item somebody else wrote is at 1, because 0 means that there is none.
+/// A version; an item of another writer is at 1, because 0 means that there is no item.
 pub(crate) fn version_of(item: &Item, attribute: &str) -> u64 {
     integer_of(item, attribute).and_then(|version| u64::try_from(version).ok()).unwrap_or(1)
 }
@@ -276,8 +276,7 @@ pub(crate) fn namespace(item: &Item) -> Result<Namespace, StoreError> {
 pub(crate) fn version_item(schema: &str, at: TimeMs, by: &str) -> Item {
     let mut item = new_item(keys::REGISTRY, &keys::version());
     put(&mut item, attr::SCHEMA_VERSION, text(schema));
-    // None of the Python product's Lambdas is deployed beside us, and none is to be pushed by its
-    // clients.
+    // No Lambda of the Python package is deployed beside us, and its clients must not push one.
     put(&mut item, "lambda_version", nothing());
     put(&mut item, "client_min_version", text("0.0.0"));
     put(&mut item, "updated_at", text(rfc3339(at)));

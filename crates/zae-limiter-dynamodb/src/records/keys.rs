@@ -6,8 +6,9 @@
 //! whether the namespace is active, has to stay readable (`docs/dynamodb.md`).
 
 use std::borrow::Cow;
+use std::fmt::Display;
 
-use zae_limiter_core::{AuditSubject, EntityId, ResourceName};
+use zae_limiter_core::{EntityId, ResourceName};
 
 use crate::table::Key;
 
@@ -36,14 +37,12 @@ pub const ENTITY_VERSIONS: &str = "#ENTITY_VERSIONS";
 pub const VERSION: &str = "#VERSION";
 
 /// The bucket of an entity for a resource; shard 0 until buckets are split.
-#[must_use]
 pub fn bucket(namespace: &str, entity: &EntityId, resource: &ResourceName, shard: u32) -> Key {
     bucket_of(namespace, entity.as_str(), resource.as_str(), shard)
 }
 
 /// The same by the words it is stored under: names that other writers accept and we do not have
 /// buckets too.
-#[must_use]
 pub fn bucket_of(namespace: &str, entity: &str, resource: &str, shard: u32) -> Key {
     const MARK: &str = "/BUCKET#";
     // Built for every take: at once in the right size.
@@ -61,7 +60,6 @@ pub fn bucket_of(namespace: &str, entity: &str, resource: &str, shard: u32) -> K
 }
 
 /// What a bucket's partition key says: entity, resource and shard, as text.
-#[must_use]
 pub fn parse_bucket<'a>(namespace: &str, pk: &'a str) -> Option<(&'a str, &'a str, u32)> {
     let rest = pk.strip_prefix(namespace)?.strip_prefix("/BUCKET#")?;
     let (rest, shard) = rest.rsplit_once('#')?;
@@ -70,85 +68,68 @@ pub fn parse_bucket<'a>(namespace: &str, pk: &'a str) -> Option<(&'a str, &'a st
 }
 
 /// The partition of an entity: its record, configuration and usage.
-#[must_use]
 pub fn entity_partition(namespace: &str, entity: &EntityId) -> String {
     format!("{namespace}/ENTITY#{entity}")
 }
 
 /// The record of an entity.
-#[must_use]
 pub fn entity(namespace: &str, entity: &EntityId) -> Key {
     Key { pk: entity_partition(namespace, entity), sk: Cow::Borrowed(META) }
 }
 
 /// The entity an entity partition belongs to.
-#[must_use]
 pub fn parse_entity_partition<'a>(namespace: &str, pk: &'a str) -> Option<&'a str> {
     pk.strip_prefix(namespace)?.strip_prefix("/ENTITY#")
 }
 
 /// The configuration of an entity for a resource; `None` for all resources.
-#[must_use]
 pub fn entity_config(namespace: &str, entity: &EntityId, resource: Option<&ResourceName>) -> Key {
     let resource = resource.map_or(ALL_RESOURCES, ResourceName::as_str);
-    Key {
-        pk: entity_partition(namespace, entity),
-        sk: Cow::Owned(format!("{ENTITY_CONFIG}{resource}")),
-    }
+    entity_config_of(namespace, entity.as_str(), resource)
 }
 
 /// The configuration of a resource.
-#[must_use]
 pub fn resource_config(namespace: &str, resource: &ResourceName) -> Key {
-    Key { pk: format!("{namespace}/RESOURCE#{resource}"), sk: Cow::Borrowed(CONFIG) }
+    resource_config_of(namespace, resource.as_str())
 }
 
 /// The partition of the system level and the registries.
-#[must_use]
 pub fn system_partition(namespace: &str) -> String {
     format!("{namespace}/SYSTEM#")
 }
 
+fn in_system(namespace: &str, sk: impl Into<Cow<'static, str>>) -> Key {
+    Key { pk: system_partition(namespace), sk: sk.into() }
+}
+
 /// The configuration of the system.
-#[must_use]
 pub fn system_config(namespace: &str) -> Key {
-    Key { pk: system_partition(namespace), sk: Cow::Borrowed(CONFIG) }
+    in_system(namespace, CONFIG)
 }
 
 /// The set of resources with a configuration.
-#[must_use]
 pub fn resources(namespace: &str) -> Key {
-    Key { pk: system_partition(namespace), sk: Cow::Borrowed(RESOURCES) }
+    in_system(namespace, RESOURCES)
 }
 
 /// How many entities have a configuration, per resource.
-#[must_use]
 pub fn entity_config_resources(namespace: &str) -> Key {
-    Key { pk: system_partition(namespace), sk: Cow::Borrowed(ENTITY_CONFIG_RESOURCES) }
+    in_system(namespace, ENTITY_CONFIG_RESOURCES)
 }
 
 /// The sum of the versions of all entities that were deleted.
-#[must_use]
 pub fn entity_versions(namespace: &str) -> Key {
-    Key { pk: system_partition(namespace), sk: Cow::Borrowed(ENTITY_VERSIONS) }
+    in_system(namespace, ENTITY_VERSIONS)
 }
 
 /// The partition of a subject's audit events.
-#[must_use]
-pub fn audit_partition(namespace: &str, subject: &AuditSubject) -> String {
+pub fn audit_partition(namespace: &str, subject: impl Display) -> String {
     format!("{namespace}/AUDIT#{subject}")
 }
 
-/// One audit event.
-#[must_use]
-pub fn audit(namespace: &str, subject: &AuditSubject, event_id: &str) -> Key {
-    Key { pk: audit_partition(namespace, subject), sk: Cow::Owned(format!("{AUDIT}{event_id}")) }
-}
-
-/// One audit event, by the word its subject is stored under.
-#[must_use]
-pub fn audit_of(namespace: &str, subject: &str, event_id: &str) -> Key {
-    Key { pk: format!("{namespace}/AUDIT#{subject}"), sk: Cow::Owned(format!("{AUDIT}{event_id}")) }
+/// One audit event, by its subject or the word that is stored under.
+pub fn audit(namespace: &str, subject: impl Display, event: impl Display) -> Key {
+    Key { pk: audit_partition(namespace, subject), sk: Cow::Owned(format!("{AUDIT}{event}")) }
 }
 
 /// What the sort keys of audit events begin with.
@@ -168,7 +149,6 @@ pub const END: char = '\u{10ffff}';
 
 /// The configuration of an entity for a resource, by the words they are stored under: names that
 /// other writers accept and we do not have one too.
-#[must_use]
 pub fn entity_config_of(namespace: &str, entity: &str, resource: &str) -> Key {
     Key {
         pk: format!("{namespace}/ENTITY#{entity}"),
@@ -177,19 +157,16 @@ pub fn entity_config_of(namespace: &str, entity: &str, resource: &str) -> Key {
 }
 
 /// The configuration of a resource, by the word it is stored under.
-#[must_use]
 pub fn resource_config_of(namespace: &str, resource: &str) -> Key {
     Key { pk: format!("{namespace}/RESOURCE#{resource}"), sk: Cow::Borrowed(CONFIG) }
 }
 
 /// The resource an entity configuration is for, as stored: [`ALL_RESOURCES`] for all.
-#[must_use]
 pub fn parse_entity_config(sk: &str) -> Option<&str> {
     sk.strip_prefix(ENTITY_CONFIG)
 }
 
 /// One usage snapshot of an entity; `window` is the key of the window.
-#[must_use]
 pub fn usage(namespace: &str, entity: &EntityId, resource: &ResourceName, window: &str) -> Key {
     Key {
         pk: entity_partition(namespace, entity),
@@ -198,39 +175,33 @@ pub fn usage(namespace: &str, entity: &EntityId, resource: &ResourceName, window
 }
 
 /// What the sort keys of usage snapshots begin with, of one resource or of all.
-#[must_use]
 pub fn usage_prefix(resource: Option<&ResourceName>) -> String {
     resource.map_or_else(|| "#USAGE#".to_owned(), |resource| format!("#USAGE#{resource}#"))
 }
 
 /// What the sort key of a usage snapshot says: the resource and the key of the window.
-#[must_use]
 pub fn parse_usage(sk: &str) -> Option<(&str, &str)> {
     sk.strip_prefix("#USAGE#")?.split_once('#')
 }
 
 /// The mark that a namespace id has been used and its data erased.
-#[must_use]
 pub fn purged_namespace(id: &str) -> Key {
-    Key { pk: system_partition(REGISTRY), sk: Cow::Owned(format!("#NSPURGED#{id}")) }
+    in_system(REGISTRY, format!("#NSPURGED#{id}"))
 }
 
 /// The version record of the table.
-#[must_use]
 pub fn version() -> Key {
-    Key { pk: system_partition(REGISTRY), sk: Cow::Borrowed(VERSION) }
+    in_system(REGISTRY, VERSION)
 }
 
 /// The record of a namespace by name; only active ones have it.
-#[must_use]
 pub fn namespace_by_name(name: &str) -> Key {
-    Key { pk: system_partition(REGISTRY), sk: Cow::Owned(format!("{NAMESPACE}{name}")) }
+    in_system(REGISTRY, format!("{NAMESPACE}{name}"))
 }
 
 /// The record of a namespace by id.
-#[must_use]
 pub fn namespace_by_id(id: &str) -> Key {
-    Key { pk: system_partition(REGISTRY), sk: Cow::Owned(format!("{NAMESPACE_ID}{id}")) }
+    in_system(REGISTRY, format!("{NAMESPACE_ID}{id}"))
 }
 
 /// Keys of the indexes.
@@ -238,37 +209,31 @@ pub mod index {
     use super::{ALL_RESOURCES, EntityId, ResourceName};
 
     /// GSI1 partition: children of an entity.
-    #[must_use]
     pub fn children(namespace: &str, parent: &EntityId) -> String {
         format!("{namespace}/PARENT#{parent}")
     }
 
     /// GSI1 sort key of a child.
-    #[must_use]
     pub fn child(entity: &EntityId) -> String {
         format!("CHILD#{entity}")
     }
 
     /// GSI2 partition: buckets and usage of a resource.
-    #[must_use]
     pub fn resource(namespace: &str, resource: &ResourceName) -> String {
         format!("{namespace}/RESOURCE#{resource}")
     }
 
     /// GSI2 sort key of a bucket.
-    #[must_use]
     pub fn resource_bucket(entity: &EntityId, shard: u32) -> String {
         format!("BUCKET#{entity}#{shard}")
     }
 
     /// GSI3 partition: buckets of an entity.
-    #[must_use]
     pub fn entity(namespace: &str, entity: &EntityId) -> String {
         format!("{namespace}/ENTITY#{entity}")
     }
 
     /// GSI3 sort key of a bucket.
-    #[must_use]
     pub fn entity_bucket(resource: &ResourceName, shard: u32) -> String {
         format!("BUCKET#{resource}#{shard}")
     }
@@ -280,13 +245,11 @@ pub mod index {
     pub const CHILD: &str = "CHILD#";
 
     /// The child a GSI1 sort key names.
-    #[must_use]
     pub fn parse_child(sort: &str) -> Option<&str> {
         sort.strip_prefix(CHILD)
     }
 
     /// What the GSI3 sort keys of the buckets of one resource begin with.
-    #[must_use]
     pub fn entity_bucket_prefix(resource: &ResourceName) -> String {
         format!("{BUCKET}{resource}#")
     }
@@ -295,31 +258,26 @@ pub mod index {
     pub const USAGE: &str = "USAGE#";
 
     /// GSI2 sort key of a usage snapshot; `window` is the key of the window.
-    #[must_use]
     pub fn resource_usage(window: &str, entity: &EntityId) -> String {
         format!("{USAGE}{window}#{entity}")
     }
 
     /// What the GSI2 sort key of a usage snapshot says: the key of the window and the entity.
-    #[must_use]
     pub fn parse_resource_usage(sort: &str) -> Option<(&str, &str)> {
         sort.strip_prefix(USAGE)?.split_once('#')
     }
 
     /// What the GSI4 sort keys of audit events begin with.
-    #[must_use]
     pub fn audit(namespace: &str) -> String {
         format!("{namespace}/AUDIT#")
     }
 
     /// What the GSI4 sort keys of everything about entities begin with.
-    #[must_use]
     pub fn entities(namespace: &str) -> String {
         format!("{namespace}/ENTITY#")
     }
 
     /// GSI3 partition: entities with a configuration for a resource; the sort key is the entity.
-    #[must_use]
     pub fn entity_configs(namespace: &str, resource: Option<&ResourceName>) -> String {
         format!(
             "{namespace}/ENTITY_CONFIG#{}",
@@ -328,7 +286,6 @@ pub mod index {
     }
 
     /// GSI4 sort key of a bucket; every other record has its partition key there.
-    #[must_use]
     pub fn namespace_bucket(entity: &EntityId, resource: &ResourceName, shard: u32) -> String {
         format!("BUCKET#{entity}#{resource}#{shard}")
     }

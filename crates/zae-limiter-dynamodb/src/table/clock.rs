@@ -42,7 +42,7 @@ impl Span {
 /// What is known of the table's clock at this moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableTime {
-    /// There is nothing to compare with: the local clock is believed.
+    /// No clock to compare with: the local clock is believed.
     Local,
     /// No answer has told the time, or not recently, or the local clocks have disagreed since: any
     /// request tells it again. The span is what the last answer and the monotonic clock say.
@@ -155,8 +155,8 @@ impl DateWatch {
                 // A slow answer says less than what is known.
                 return;
             }
-            // What both say is right; where they say nothing in common, the monotonic clock has
-            // stood still meanwhile.
+            // The time lies in both spans; where they have nothing in common, the monotonic clock
+            // has stood still meanwhile.
             let known = self.heard().last.map(|last| last.span_at(received));
             let common = known.map(|known| Span {
                 earliest: span.earliest.max(known.earliest),
@@ -200,7 +200,8 @@ impl fmt::Debug for DateWatch {
     }
 }
 
-fn whole_ms(duration: Duration) -> i64 {
+/// Whole milliseconds, at most as many as there can be.
+pub(crate) fn whole_ms(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 

@@ -8,9 +8,9 @@ use crate::table::retry::is_decided;
 /// A failed call, seen from the operation it was part of.
 pub(crate) fn failed(operation: &'static str, error: TableError) -> StoreError {
     let (kind, message) = match &error {
-        // A condition that fails where nobody expects it: somebody changed the item first.
+        // A condition that was not expected to fail: another writer changed the item first.
         TableError::Condition(_) => (StoreErrorKind::Conflict, "somebody changed it first; read it again, then decide again".to_owned()),
-        // Nothing was decided against it; it just never got its turn.
+        // No leg was refused; the transaction never got its turn.
         TableError::Canceled(reasons) if !is_decided(reasons) => {
             (StoreErrorKind::Busy, "others keep writing the same records, or too many; nothing was changed, try again later".to_owned())
         }

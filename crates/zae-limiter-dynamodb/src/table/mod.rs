@@ -1,8 +1,8 @@
 //! The table as this crate sees it: a handful of calls, as data, and how they can fail.
 //!
 //! Everything the protocol sends is a value of this module, so that tests can inspect it and the
-//! simulator can replay it: the real table is [`crate::table::sdk::SdkTable`], the one of the simulator
-//! evaluates the same values in memory.
+//! simulator can replay it: the real table is [`crate::table::sdk::SdkTable`], the one of the
+//! simulator evaluates the same values in memory.
 
 pub mod clock;
 pub(crate) mod error;
@@ -18,6 +18,7 @@ use zae_limiter_store::BoxFuture;
 
 use crate::bucket::render::{self, Request};
 use crate::bucket::write::BucketWrite;
+use crate::records::attr;
 use crate::table::clock::TableTime;
 
 /// The attributes of one item.
@@ -157,7 +158,12 @@ pub enum Write {
 }
 
 impl Write {
-    /// The same without words of the domain: the write of a bucket as an update or a put.
+    /// A leg that makes an item, if it is not there.
+    pub(crate) fn create(item: Item) -> Write {
+        Write::Put(Put { item, conditions: vec![absent()] })
+    }
+
+    /// The same without words of the domain: the write of a bucket as an update, a put or a delete.
     #[must_use]
     pub fn rendered(&self) -> Cow<'_, Write> {
         match self {
@@ -173,7 +179,7 @@ pub enum Index {
     /// Children of a parent; all attributes.
     Gsi1,
     /// Buckets and usage of a resource; only keys on tables of ours, all attributes on those of the
-    /// Python product.
+    /// Python package.
     Gsi2,
     /// Buckets of an entity, entities with a configuration of their own; only keys.
     Gsi3,
@@ -211,6 +217,15 @@ pub struct Query {
     pub consistent: bool,
 }
 
+impl Query {
+    /// A query for a part of the table or of an index, from its beginning: ascending, and
+    /// consistent where that can be had.
+    pub(crate) fn of(index: Option<Index>, partition: String, sort: Sort) -> Query {
+        let consistent = index.is_none();
+        Query { index, partition, sort, start: None, limit: None, ascending: true, consistent }
+    }
+}
+
 /// What a page of a query found.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct QueryPage {
@@ -233,7 +248,7 @@ pub struct BatchPage {
 /// Why one leg of a transaction stood in the way, or did not.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cancellation {
-    /// It would have passed.
+    /// The leg would have passed.
     Innocent,
     /// Its condition failed; the item as it is, `None` when there is none.
     Condition(Option<Item>),
@@ -284,11 +299,12 @@ pub trait Table: Send + Sync + 'static {
     fn update<'a>(&'a self, update: &'a Update) -> BoxFuture<'a, Result<Item, TableError>>;
 
     /// A write of a bucket, as an `UpdateItem` or a `PutItem`. Every take is one; nothing else
-    /// writes a bucket outside of a transaction.
+    /// writes a bucket outside of a transaction, and no bucket is deleted outside of one.
     fn write_bucket(&self, write: BucketWrite) -> BoxFuture<'_, Result<Item, TableError>> {
         match render::request(write) {
             Request::Update(update) => Box::pin(async move { self.update(&update).await }),
             Request::Put(put) => Box::pin(async move { self.put(&put).await.map(|()| put.item) }),
+            Request::Delete(_) => Box::pin(std::future::ready(Err(deleted_alone()))),
         }
     }
 
@@ -322,6 +338,11 @@ pub trait Table: Send + Sync + 'static {
     }
 }
 
+/// Why a bucket cannot be deleted by a request of its own.
+pub(crate) fn deleted_alone() -> TableError {
+    TableError::Rejected("a bucket is deleted in a transaction that says why it may".to_owned())
+}
+
 /// A number attribute.
 #[must_use]
 pub fn number(value: i64) -> AttributeValue {
@@ -332,6 +353,16 @@ pub fn number(value: i64) -> AttributeValue {
 #[must_use]
 pub fn text(value: impl Into<String>) -> AttributeValue {
     AttributeValue::S(value.into())
+}
+
+/// The item is there.
+pub(crate) fn exists() -> Condition {
+    Condition::Exists(attr::PK.into())
+}
+
+/// The item is not there.
+pub(crate) fn absent() -> Condition {
+    Condition::Absent(attr::PK.into())
 }
 
 /// `attr op value`.

@@ -1,11 +1,12 @@
-//! Paging. A cursor is the last name of a page, so it outlives the process, and what is deleted or
-//! added between two pages moves nothing.
+//! Paging. A cursor is the last name of a page, so it outlives the process, and a record that is
+//! deleted or added between two pages moves nothing.
 
 use zae_limiter_store::{Cursor, Page, PageRequest, StoreError, StoreErrorKind};
 
 use crate::Shared;
+use crate::records::item::key_of;
 use crate::records::keys::END;
-use crate::table::{Index, Item, Query, Sort};
+use crate::table::{Index, Item, Key, Query, Sort};
 
 /// Requests that found something, for one page of a listing, at most. Listings that skip much
 /// (deleted namespaces among active ones) end with a short page and a cursor instead.
@@ -37,16 +38,7 @@ impl Listing {
             None if self.prefix.is_empty() => Sort::All,
             None => Sort::Prefix(self.prefix.clone()),
         };
-        let (index, partition) = (self.index, self.partition.clone());
-        Query {
-            index,
-            partition,
-            sort,
-            start: None,
-            limit: None,
-            ascending: true,
-            consistent: index.is_none(),
-        }
+        Query::of(self.index, self.partition.clone(), sort)
     }
 }
 
@@ -79,10 +71,8 @@ impl Shared {
     ) -> Result<Page<T>, StoreError> {
         let size = size_of(page);
         let mut query = listing.after(position(page, operation)?);
-        let mut items: Vec<(String, T)> = Vec::new();
-        let mut seen: Option<String> = None;
-        let mut queries = 0;
-        // A page without items moves no cursor of ours, so it is not where a listing may end.
+        let (mut items, mut seen, mut queries) = (Vec::new(), None, 0);
+        // A page without items does not move the cursor, so a listing cannot end there.
         while queries < QUERIES_MAX {
             query.limit = i32::try_from((size + 1).saturating_sub(items.len())).ok();
             let found = self.query(operation, &query).await?;
@@ -94,21 +84,48 @@ impl Shared {
             queries += u32::from(!found.items.is_empty());
             query.start = found.last;
             if query.start.is_none() || items.len() > size {
-                let page = Page::cut(items, page, |(name, _)| name.clone());
-                return Ok(Page {
-                    items: page.items.into_iter().map(|(_, item)| item).collect(),
-                    next: page.next,
-                });
+                let page = Page::cut(items, page, |(name, _): &(String, T)| name.clone());
+                return Ok(listed(page));
             }
         }
-        Ok(Page {
-            items: items.into_iter().map(|(_, item)| item).collect(),
-            next: seen.map(Cursor),
-        })
+        Ok(listed(Page { items, next: seen.map(Cursor) }))
+    }
+
+    /// Goes over everything a query finds, page by page.
+    pub(crate) fn walk(&self, operation: &'static str, query: Query) -> Walk<'_> {
+        Walk { shared: self, operation, query, pages: 0, is_over: false }
+    }
+
+    /// The keys of everything a query finds.
+    pub(crate) async fn all_keys(
+        &self,
+        operation: &'static str,
+        query: Query,
+    ) -> Result<Vec<Key>, StoreError> {
+        let (mut walk, mut keys) = (self.walk(operation, query), Vec::new());
+        while let Some(items) = walk.next().await? {
+            keys.extend(items.iter().filter_map(key_of));
+        }
+        Ok(keys)
     }
 }
 
-/// Goes over everything a query finds, page by page.
+fn listed<T>(page: Page<(String, T)>) -> Page<T> {
+    Page { items: page.items.into_iter().map(|(_, item)| item).collect(), next: page.next }
+}
+
+/// What was read, or `None` with a warning: one record that another writer made in a way this
+/// version does not accept does not hide all others.
+pub(crate) fn readable<T>(
+    operation: &'static str,
+    what: &str,
+    read: Result<T, StoreError>,
+) -> Option<T> {
+    read.inspect_err(|error| tracing::warn!(operation, %error, "{what} is left out of the listing"))
+        .ok()
+}
+
+/// A way over everything a query finds.
 pub(crate) struct Walk<'a> {
     shared: &'a Shared,
     operation: &'static str,
@@ -117,11 +134,7 @@ pub(crate) struct Walk<'a> {
     is_over: bool,
 }
 
-impl<'a> Walk<'a> {
-    pub(crate) fn new(shared: &'a Shared, operation: &'static str, query: Query) -> Walk<'a> {
-        Walk { shared, operation, query, pages: 0, is_over: false }
-    }
-
+impl Walk<'_> {
     /// The next page; it may be empty. `None` after the last.
     pub(crate) async fn next(&mut self) -> Result<Option<Vec<Item>>, StoreError> {
         if self.is_over {

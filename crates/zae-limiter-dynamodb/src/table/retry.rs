@@ -1,15 +1,20 @@
-//! Repeating what may be repeated: reads, and transactions that carry a token. Never a bucket
-//! write; those have rules of their own (`bucket.rs`).
+//! Repeating what may be repeated: reads, transactions that carry a token, and writes of flags,
+//! which pin what they replace. Takes, charges and credits have rules of their own
+//! (`bucket/exchange.rs`).
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use zae_limiter_store::{BoxFuture, StoreError};
 
 use crate::Shared;
+use crate::admin::change::too_busy;
 use crate::config::Changing;
 use crate::constants::{
     ADMIN_ATTEMPTS_MAX, BACKOFF_FIRST, BACKOFF_MAX, BATCH_GET_MAX, BATCH_WRITE_MAX,
 };
+use crate::records::item::key_of;
+use crate::records::keys;
 use crate::table::error::failed;
 use crate::table::{Cancellation, Item, Key, Query, QueryPage, TableError, Write};
 
@@ -27,8 +32,8 @@ impl Shared {
         self.options.clock.sleep(pause).await;
     }
 
-    /// Repeats a call that may be repeated until it gives an answer. The answer of a failed
-    /// condition is an answer.
+    /// Repeats a call that may be repeated until it gives an answer. A failed condition is an
+    /// answer too.
     pub(crate) async fn persist<'a, T>(
         &'a self,
         operation: &'static str,
@@ -70,44 +75,64 @@ impl Shared {
         self.persist(operation, || self.table.transact(writes, &token)).await
     }
 
+    /// The same for a call that has no condition.
+    async fn ask<'a, T>(
+        &'a self,
+        operation: &'static str,
+        call: impl FnMut() -> BoxFuture<'a, Result<T, TableError>>,
+    ) -> Result<T, StoreError> {
+        self.persist(operation, call).await.map_err(|refused| refused.into_error(operation))
+    }
+
+    /// Tries a change until it is made. An attempt reads, decides and writes; `None` says that
+    /// another writer was faster.
+    pub(crate) async fn until_made<T, F>(
+        &self,
+        operation: &'static str,
+        attempt: impl Fn() -> F,
+    ) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<Option<T>, StoreError>>,
+    {
+        for lost in 1..=ADMIN_ATTEMPTS_MAX {
+            if let Some(made) = attempt().await? {
+                return Ok(made);
+            }
+            self.back_off(lost).await;
+        }
+        Err(too_busy(operation))
+    }
+
     /// Reads items by key, any number of them, in the order asked. A key the table withholds is
     /// asked for again; it never counts as missing.
     pub(crate) async fn read_all(
         &self,
         operation: &'static str,
         keys: &[Key],
-        consistent: bool,
     ) -> Result<Vec<Option<Item>>, StoreError> {
-        let mut found = std::collections::HashMap::with_capacity(keys.len());
+        let mut found = HashMap::with_capacity(keys.len());
         for chunk in keys.chunks(BATCH_GET_MAX) {
-            let mut open: Vec<Key> = chunk.to_vec();
-            let mut attempt = 0;
+            let (mut open, mut turn) = (chunk.to_vec(), 0);
             while !open.is_empty() {
-                if attempt > 0 {
-                    if attempt >= ADMIN_ATTEMPTS_MAX {
-                        return Err(failed(
-                            operation,
-                            TableError::NotApplied(
-                                "the table keeps back some of the keys asked for".to_owned(),
-                            ),
-                        ));
-                    }
-                    self.back_off(attempt).await;
-                }
-                attempt += 1;
-                let page = self
-                    .persist(operation, || self.table.batch_get(&open, consistent))
-                    .await
-                    .map_err(|refused| refused.into_error(operation))?;
-                for item in page.items {
-                    if let Some(key) = crate::records::item::key_of(&item) {
-                        found.insert(key, item);
-                    }
-                }
+                self.next_turn(operation, &mut turn, "keeps back some of the keys asked for")
+                    .await?;
+                let page = self.ask(operation, || self.table.batch_get(&open, true)).await?;
+                let keyed = |item: Item| Some((key_of(&item)?, item));
+                found.extend(page.items.into_iter().filter_map(keyed));
                 open = page.unprocessed;
             }
         }
         Ok(keys.iter().map(|key| found.remove(key)).collect())
+    }
+
+    /// Reads a few items by key, in the order asked.
+    pub(crate) async fn read<const N: usize>(
+        &self,
+        operation: &'static str,
+        keys: &[Key; N],
+    ) -> Result<[Option<Item>; N], StoreError> {
+        let found = self.read_all(operation, keys).await?;
+        Ok(found.try_into().expect("every key has its answer"))
     }
 
     /// One page of a query.
@@ -116,9 +141,13 @@ impl Shared {
         operation: &'static str,
         query: &Query,
     ) -> Result<QueryPage, StoreError> {
-        self.persist(operation, || self.table.query(query))
-            .await
-            .map_err(|refused| refused.into_error(operation))
+        self.ask(operation, || self.table.query(query)).await
+    }
+
+    /// Answers when the table does.
+    pub(crate) async fn ping(&self) -> Result<(), StoreError> {
+        let key = [keys::version()];
+        self.ask("ping", || self.table.batch_get(&key, false)).await.map(drop)
     }
 
     /// Deletes items by key, any number of them.
@@ -129,27 +158,29 @@ impl Shared {
     ) -> Result<(), StoreError> {
         let _changing = Changing::deletes(&self.caches.records, keys);
         for chunk in keys.chunks(BATCH_WRITE_MAX) {
-            let mut open = chunk.to_vec();
-            let mut attempt = 0;
+            let (mut open, mut turn) = (chunk.to_vec(), 0);
             while !open.is_empty() {
-                if attempt > 0 {
-                    if attempt >= ADMIN_ATTEMPTS_MAX {
-                        return Err(failed(
-                            operation,
-                            TableError::NotApplied(
-                                "the table keeps refusing some of the deletes".to_owned(),
-                            ),
-                        ));
-                    }
-                    self.back_off(attempt).await;
-                }
-                attempt += 1;
-                open = self
-                    .persist(operation, || self.table.delete_batch(&open))
-                    .await
-                    .map_err(|refused| refused.into_error(operation))?;
+                self.next_turn(operation, &mut turn, "keeps refusing some of the deletes").await?;
+                open = self.ask(operation, || self.table.delete_batch(&open)).await?;
             }
         }
+        Ok(())
+    }
+
+    /// Waits before the rest of a batch is sent once more, and gives up after too many turns.
+    async fn next_turn(
+        &self,
+        operation: &'static str,
+        turn: &mut u32,
+        problem: &str,
+    ) -> Result<(), StoreError> {
+        if *turn >= ADMIN_ATTEMPTS_MAX {
+            return Err(failed(operation, TableError::NotApplied(format!("the table {problem}"))));
+        }
+        if *turn > 0 {
+            self.back_off(*turn).await;
+        }
+        *turn += 1;
         Ok(())
     }
 

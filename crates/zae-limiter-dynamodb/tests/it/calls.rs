@@ -578,7 +578,7 @@ async fn without_speculation_a_take_is_a_read_and_a_write() {
     process.cost().check(&["BatchGetItem", "UpdateItem"], 1.0, 1.0);
 }
 
-/// On a table of the Python product GSI2 holds everything, and every take rewrites it.
+/// On a table of the Python package GSI2 holds everything, and every take rewrites it.
 #[tokio::test]
 async fn a_python_table_costs_two_units_per_take() {
     let rig = Rig::with(Gsi2Projection::All).await;

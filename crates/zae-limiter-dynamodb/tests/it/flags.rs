@@ -100,7 +100,7 @@ async fn a_delayed_flag_does_not_undo_a_later_one() {
     }
 }
 
-/// The Python product writes flags and does not count them. A write of a process that has died
+/// The Python package writes flags and does not count them. A write of a process that has died
 /// since does not undo them.
 #[tokio::test]
 async fn a_delayed_flag_does_not_undo_that_of_another_product() {

@@ -261,11 +261,7 @@ async fn audit_events_are_kept_as_long_as_it_is_told() {
         let process = Process::new(|options| options.audit_retention_s = days * 86_400).await;
         let change = process.rig.change();
         process.store.set_limits(&Level::System, &limits("rpm:1"), &change).await.unwrap();
-        let key = keys::audit(
-            &process.rig.namespace,
-            &Level::System.subject(),
-            &change.event.to_string(),
-        );
+        let key = keys::audit(&process.rig.namespace, Level::System.subject(), change.event);
         assert_eq!(
             process.rig.table.get(&key).unwrap()["ttl"],
             number(change.at.0 / 1000 + days * 86_400)

@@ -1,4 +1,4 @@
-//! What the Python product leaves of a limit that we have dropped: its lease ends with
+//! What the Python package leaves of a limit that we have dropped: its lease ends with
 //! `ADD tk -d, tc +d`, which makes a balance without parameters. No bucket becomes unreadable by
 //! that, and nothing that was used is forgotten while the limit is asked for.
 
@@ -64,7 +64,7 @@ fn number(rig: &Rig, name: &str) -> i64 {
 }
 
 /// A bucket of `rpm` and `tpm`, from which `tpm` is dropped once it is full, and then the end of a
-/// lease of the Python product that had taken `tpm` before: exactly its write.
+/// lease of the Python package that had taken `tpm` before: exactly its write.
 async fn stubbed(rig: &Rig, store: &DynamoStore, debit: i64) -> LimitsInForce {
     let both = set(rig, store, &[RPM, TPM]).await;
     assert!(matches!(

@@ -145,7 +145,13 @@ impl Scene {
                 }
                 return known.ideals.entry(pk.clone()).or_default().swept(truth);
             }
-            // An administrator deleted it, debts and all: what comes back is a new one.
+            // An administrator deleted it, debts and all: what comes back is a new one. A purge
+            // deletes keys, an entity goes by a writer of the registry.
+            match write.map(BucketWrite::writer) {
+                Some(Writer::Delete) => known.coverage.writers[place(Writer::Delete)] += 1,
+                None if matches!(call.request, Request::DeleteBatch(_)) => {}
+                writer => return Err(format!("a bucket was deleted by {writer:?}")),
+            }
             known.coverage.deleted += 1;
             known.ideals.remove(pk);
             return Ok(());

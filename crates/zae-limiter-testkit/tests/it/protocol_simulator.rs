@@ -37,6 +37,7 @@ fn needed(writer: Writer) -> u64 {
         Writer::ChargeRefill => 65,
         Writer::Reset => 20,
         Writer::Recreate => 6,
+        Writer::Delete => 9,
         Writer::ChargePlain => 2,
     }
 }

@@ -49,7 +49,7 @@ fn what_can_not_be_honoured_is_refused_by_its_name() {
     assert!(quota.to_string().contains("quotas"), "{quota}");
 }
 
-/// The Python product says so of every limit it adds to a bucket.
+/// The Python package says so of every limit it adds to a bucket.
 #[test]
 fn a_limit_that_says_it_has_no_schedule_has_none() {
     let marks = [("b_rpm_sched", s("-")), ("b_rpm_rsched", s("-"))];
@@ -75,7 +75,7 @@ fn remainders_count_only_at_their_own_refill_instant() {
 fn numbers_of_any_size_are_read_or_refused() {
     let balance = |text| {
         Image::parse(&item([("b_rpm_tk", n(text))]))
-            .map(|image| image.limits[0].balance)
+            .map(|image| image.limits[0].balance.0)
             .map_err(|error| error.kind())
     };
     assert_eq!(balance("-12"), Ok(-12));

@@ -36,7 +36,7 @@ fn charge(image: &Image, source: LimitSource) -> Change {
         7,
     );
     let key = bucket_of("ns", "key", "gpt-4", 0);
-    let amounts = [Amount { limit: &limits.limits[0], milli: 1_000 }];
+    let amounts = [Amount { limit: &limits.limits[0], milli: Milli(1_000) }];
     let refill = Refill {
         key: &key,
         purpose: Purpose::Charge,
@@ -50,7 +50,7 @@ fn charge(image: &Image, source: LimitSource) -> Change {
     };
     match refill.build().expect("a write").form {
         Form::Change(change) => *change,
-        Form::Make(_) => panic!("a bucket that is there is not made"),
+        form => panic!("a bucket that is there is changed, not {form:?}"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Audit events. The details have the shapes of the Python product where it records the same thing,
+//! Audit events. The details have the shapes of the Python package where it records the same thing,
 //! so that either reads what the other wrote.
 
 use std::collections::{BTreeMap, HashMap};
@@ -23,6 +23,7 @@ const TIMESTAMP: &str = "timestamp";
 const BUCKETS: &str = "buckets";
 const CONFIGS: &str = "configs";
 const RECORDS: &str = "records";
+const LIMITS: &str = "limits";
 
 /// The details of an event as stored.
 pub(crate) type Details = HashMap<String, AttributeValue>;
@@ -34,7 +35,7 @@ pub(crate) struct Event<'a> {
     /// As stored: `_default_` for all resources of an entity.
     pub(crate) resource: Option<&'a str>,
     pub(crate) details: Details,
-    /// The version a level has got by the change: told again to who asks again.
+    /// The version a level has got by the change: told again to a caller that repeats the change.
     pub(crate) version: Option<u64>,
 }
 
@@ -47,7 +48,7 @@ pub(crate) fn audit_item(
 ) -> Item {
     let id = change.event.to_string();
     let mut item = new_item(namespace, &keys::audit(namespace, &event.subject, &id));
-    // A flag is recorded as a change of limits, with the flag in its details: the Python product
+    // A flag is recorded as a change of limits, with the flag in its details: the Python package
     // has no other word.
     let action =
         if event.action == AuditAction::FlagsSet { AuditAction::LimitsSet } else { event.action };
@@ -83,8 +84,8 @@ pub(crate) fn audit_event(item: &Item, subject: &AuditSubject) -> Result<AuditEv
     let mut told = told(stored);
     let word = text_of(item, ACTION).unwrap_or_default();
     let action = match word.parse() {
-        // Limits are set, or a flag is: the Python product calls both by one name.
-        Ok(AuditAction::LimitsSet) if !stored.contains_key("limits") && is_about_flags(stored) => {
+        // Limits are set, or a flag is: the Python package calls both by one name.
+        Ok(AuditAction::LimitsSet) if !stored.contains_key(LIMITS) && is_about_flags(stored) => {
             AuditAction::FlagsSet
         }
         Ok(action) => action,
@@ -112,7 +113,8 @@ pub(crate) fn is_deletion(item: &Item) -> bool {
     text_of(item, ACTION) == Some(AuditAction::EntityDeleted.as_str())
 }
 
-/// What a deletion has removed, as its event tells; nothing when somebody else has finished it.
+/// The counts of a deletion, as its event tells them; zero when another call has finished the
+/// deletion.
 pub(crate) fn deleted_of(item: &Item) -> DeletedEntity {
     DeletedEntity { buckets: count_in(item, BUCKETS), configs: count_in(item, CONFIGS) }
 }
@@ -123,8 +125,8 @@ pub(crate) fn is_purge_of(item: &Item, id: &NamespaceId) -> bool {
     told && text_of(item, ACTION) == Some(AuditAction::NamespacePurged.as_str())
 }
 
-/// How many records a purge has removed, as its event tells; nothing when somebody else has
-/// finished it.
+/// The number of records a purge has removed, as its event tells it; zero when another call has
+/// finished the purge.
 pub(crate) fn purged_of(item: &Item) -> u64 {
     count_in(item, RECORDS)
 }
@@ -162,7 +164,7 @@ fn kept<N: std::str::FromStr>(
 /// Details as pairs, in a fixed order: known ones first, then by name.
 fn told(details: &Details) -> Vec<(String, String)> {
     const FIRST: [&str; 6] =
-        ["namespace", "id", attr::NAME, attr::PARENT_ID, attr::CASCADE, "limits"];
+        ["namespace", "id", attr::NAME, attr::PARENT_ID, attr::CASCADE, LIMITS];
     let rank = |key: &str| FIRST.iter().position(|first| *first == key).unwrap_or(FIRST.len());
     let mut sorted: Vec<_> = details.iter().collect();
     sorted.sort_by_key(|(key, _)| (rank(key), *key));
@@ -171,31 +173,17 @@ fn told(details: &Details) -> Vec<(String, String)> {
         match (key.as_str(), value) {
             (attr::PARENT_ID, AttributeValue::Null(_)) => {}
             (attr::PARENT_ID, parent) => pairs.push(("parent".to_owned(), shown(parent))),
-            (attr::DISABLED, AttributeValue::Null(_)) => {
+            (attr::DISABLED | details::WAS, AttributeValue::Null(_)) => {
                 pairs.push((key.clone(), "inherited".to_owned()))
             }
-            (attr::METADATA, AttributeValue::M(metadata)) => {
+            (attr::METADATA | details::WAS_METADATA, AttributeValue::M(metadata)) => {
                 let sorted: BTreeMap<_, _> = metadata.iter().collect();
-                pairs.extend(
-                    sorted
-                        .into_iter()
-                        .map(|(key, value)| (format!("metadata.{key}"), shown(value))),
-                );
+                let named = |(name, value)| (format!("{key}.{name}"), shown(value));
+                pairs.extend(sorted.into_iter().map(named));
             }
-            ("limits", AttributeValue::L(limits)) => {
-                pairs.extend(limits.iter().map(|limit| ("limit".to_owned(), limit_text(limit))))
-            }
-            (details::WAS, AttributeValue::Null(_)) => {
-                pairs.push((key.clone(), "inherited".to_owned()))
-            }
-            (details::WAS, AttributeValue::L(limits)) => {
-                pairs.extend(limits.iter().map(|limit| (key.clone(), limit_text(limit))))
-            }
-            (details::WAS_METADATA, AttributeValue::M(metadata)) => {
-                let sorted: BTreeMap<_, _> = metadata.iter().collect();
-                pairs.extend(
-                    sorted.into_iter().map(|(name, value)| (format!("{key}.{name}"), shown(value))),
-                );
+            (LIMITS | details::WAS, AttributeValue::L(limits)) => {
+                let word = if key == LIMITS { "limit" } else { key };
+                pairs.extend(limits.iter().map(|limit| (word.to_owned(), limit_text(limit))))
             }
             (_, value) => pairs.push((key.clone(), shown(value))),
         }
@@ -222,9 +210,10 @@ fn limit_text(value: &AttributeValue) -> String {
 /// Builders of details.
 pub(crate) mod details {
     use super::{
-        AttributeValue, BTreeMap, BUCKETS, CONFIGS, Details, Limit, attr, nothing, number, text,
+        AttributeValue, BTreeMap, BUCKETS, CONFIGS, Details, LIMITS, Limit, attr, nothing, number,
+        text,
     };
-    use crate::records::item::{metadata_value, optional_text, stored_version};
+    use crate::records::item::{config, metadata_value, optional_text, stored_version};
     use zae_limiter_core::{Entity, EntityId, Flag};
     use zae_limiter_store::{
         DeletedEntity, LevelConfig, LimitsChange, Namespace, OnUnavailable, StoreError,
@@ -293,7 +282,7 @@ pub(crate) mod details {
     }
 
     pub(crate) fn limits(limits: &[Limit], on_unavailable: Option<OnUnavailable>) -> Details {
-        let mut details = of([("limits", list(limits))]);
+        let mut details = of([(LIMITS, list(limits))]);
         details.extend(
             on_unavailable.map(|policy| ("on_unavailable".to_owned(), text(policy.as_str()))),
         );
@@ -341,9 +330,7 @@ pub(crate) mod details {
     }
 
     pub(crate) fn flag(flag: Option<Flag>, before: Option<Flag>) -> Details {
-        let stored = |flag: Option<Flag>| {
-            flag.map_or_else(nothing, |flag| AttributeValue::Bool(flag.blocks()))
-        };
+        let stored = |flag: Option<Flag>| flag.map_or_else(nothing, config::flag_value);
         of([(attr::DISABLED, stored(flag)), (WAS, stored(before))])
     }
 

@@ -43,7 +43,7 @@ pub(crate) fn resource_word(level: &Level) -> Option<&str> {
     }
 }
 
-/// What an update sets so that an item it may create is found by everybody.
+/// The attributes by which an item that an update may create is found.
 pub(crate) fn identity_actions(namespace: &str, level: &Level) -> Vec<Action> {
     let mut actions: Vec<Action> = super::index_actions(namespace, &key(namespace, level)).into();
     if let Some(resource) = resource_word(level) {
@@ -101,7 +101,7 @@ pub(crate) fn has_limits(item: &Item) -> bool {
     item.keys().any(|name| is_part_of_a_limit(name))
 }
 
-/// The attributes of an item that make up its limits, for a condition that nobody changed them.
+/// The attributes of an item that make up its limits, for a condition that they are unchanged.
 pub(crate) fn limit_parts(item: &Item) -> impl Iterator<Item = (&String, &AttributeValue)> {
     item.iter().filter(|(name, _)| is_part_of_a_limit(name))
 }
@@ -131,7 +131,7 @@ pub(crate) fn says_nothing_without(item: &Item, flag: bool) -> bool {
     })
 }
 
-/// Whether a level is switched off.
+/// Whether a level is disabled.
 pub(crate) fn is_switched_off(item: &Item) -> bool {
     matches!(flag(item), Ok(Some(flag)) if flag.blocks())
 }
@@ -150,7 +150,7 @@ pub(crate) fn level_config(item: &Item) -> Result<LevelConfig, StoreError> {
 /// The flag of a level.
 pub(crate) fn flag(item: &Item) -> Result<Option<Flag>, StoreError> {
     match item.get(attr::DISABLED) {
-        // A word: more than on and off is a feature of the Python product.
+        // A word: more than on and off is a feature of the Python package.
         Some(AttributeValue::S(word)) => {
             let problem = format!(
                 "says {word:?}, which this version does not support; set it with enable or disable"
@@ -159,6 +159,11 @@ pub(crate) fn flag(item: &Item) -> Result<Option<Flag>, StoreError> {
         }
         _ => Ok(flag_of(item, attr::DISABLED)?.map(Flag::from_disabled)),
     }
+}
+
+/// A flag as `disabled` holds it.
+pub(crate) fn flag_value(flag: Flag) -> AttributeValue {
+    AttributeValue::Bool(flag.blocks())
 }
 
 /// Whether a level overrides the cascade of its entities.

@@ -2,12 +2,12 @@
 //!
 //! | | key of the window | counters |
 //! |---|---|---|
-//! | ours | `2026-01-01T14:00:00Z`, `2026-01-01`, `2026-01` | `{limit}#m`: millitokens; `{limit}`: whole tokens, for the Python product |
+//! | ours | `2026-01-01T14:00:00Z`, `2026-01-01`, `2026-01` | `{limit}#m`: millitokens; `{limit}`: whole tokens, for the Python package |
 //! | Python's | `…T14:00:00Z`, `…T00:00:00Z`, `…-01T00:00:00Z` and the attribute `window` | `{limit}`: whole tokens |
 //!
 //! Other attributes of ours must contain a `#` or begin with `_`, which no limit does. A limit that
-//! somebody called like an attribute of the item (`ttl`) is counted under `u_ttl`, and told under
-//! that name: it is not one this version accepts.
+//! is called like an attribute of the item (`ttl`) is counted under `u_ttl` and told under that
+//! name: this version does not accept the name.
 
 use std::collections::BTreeMap;
 

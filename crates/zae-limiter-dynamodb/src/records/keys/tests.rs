@@ -1,6 +1,7 @@
 //! Every key has one reading, and no two records share one.
 
 use proptest::prelude::*;
+use zae_limiter_core::AuditSubject;
 use zae_limiter_core::TimeMs;
 use zae_limiter_core::UsageWindow;
 
@@ -173,9 +174,9 @@ fn keys_look_as_the_schema_says() {
         (system_config("ns"), "ns/SYSTEM#", "#CONFIG"),
         (resources("ns"), "ns/SYSTEM#", "#RESOURCES"),
         (entity_config_resources("ns"), "ns/SYSTEM#", "#ENTITY_CONFIG_RESOURCES"),
-        (audit("ns", &AuditSubject::System, "01M7"), "ns/AUDIT#$SYSTEM", "#AUDIT#01M7"),
+        (audit("ns", AuditSubject::System, "01M7"), "ns/AUDIT#$SYSTEM", "#AUDIT#01M7"),
         (
-            audit("ns", &AuditSubject::Resource(name.clone()), "01M7"),
+            audit("ns", AuditSubject::Resource(name.clone()), "01M7"),
             "ns/AUDIT#$RESOURCE:api/v1",
             "#AUDIT#01M7",
         ),

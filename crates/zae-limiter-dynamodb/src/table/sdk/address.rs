@@ -35,7 +35,7 @@ pub(super) fn stack(name: &str) -> Result<(), StoreError> {
     Err(invalid("stack name", name, &why))
 }
 
-/// Lower-case letters, digits and dashes. Whether it exists is for the network to say: local
+/// Lower-case letters, digits and dashes. The check does not look whether the region exists: local
 /// engines take any.
 pub(super) fn region(region: &str) -> Result<(), StoreError> {
     let well_formed = region.len() <= REGION_CHARS_MAX

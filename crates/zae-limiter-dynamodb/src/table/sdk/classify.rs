@@ -105,7 +105,7 @@ pub(super) fn classify<E: Decision>(error: SdkError<E, HttpResponse>) -> TableEr
             _ => dispatch(&error),
         },
         SdkError::TimeoutError(_) => TableError::Unknown("no answer in time".to_owned()),
-        // An answer came that nobody can read: it may have been "done".
+        // An answer came that cannot be read: it may have been "done".
         SdkError::ResponseError(ref context) => TableError::Unknown(format!(
             "status {}, {}",
             context.raw().status().as_u16(),
@@ -139,7 +139,7 @@ fn dispatch(error: &(dyn Error + 'static)) -> TableError {
 fn by_credentials(error: &CredentialsError) -> TableError {
     let why = causes(error);
     match error {
-        // Whoever hands out the credentials is down or slow.
+        // The provider of credentials is down or slow.
         CredentialsError::ProviderTimedOut(_) => {
             TableError::Unreachable(format!("the provider of credentials did not answer: {why}"))
         }
@@ -167,8 +167,8 @@ fn by_code(code: Option<&str>, message: Option<&str>, status: u16) -> TableError
         | "RequestLimitExceeded"
         | "ThrottlingException"
         | "Throttling"
-        | "LimitExceededException" => TableError::NotApplied(told),
-        "TransactionConflictException"
+        | "LimitExceededException"
+        | "TransactionConflictException"
         | "ReplicatedWriteConflictException"
         | "ResourceInUseException" => TableError::NotApplied(told),
         // The same transaction is at work elsewhere: a request of ours that got no answer. It may

@@ -24,7 +24,7 @@ use super::skew::SkewWatch;
 use super::{Observer, SdkTable, address};
 use crate::constants::{ADMIN_ATTEMPT_TIMEOUT, ATTEMPT_TIMEOUT, CONNECT_TIMEOUT};
 use crate::table::Table;
-use crate::table::clock::DateWatch;
+use crate::table::clock::{DateWatch, whole_ms};
 use crate::{CascadeWrites, DynamoOptions, DynamoStore};
 
 /// Connections kept open while idle. As many as calls are in flight are opened; more than this many
@@ -162,13 +162,13 @@ impl Builder {
         self
     }
 
-    /// An access key, instead of what the environment provides.
+    /// An access key, instead of the credentials of the environment.
     pub fn credentials(mut self, credentials: StaticCredentials) -> Builder {
         self.credentials = Some(SharedCredentialsProvider::new(credentials.to_credentials()));
         self
     }
 
-    /// Whoever hands out credentials, instead of what the environment provides.
+    /// A provider of credentials, instead of the one of the environment.
     pub fn credentials_provider(mut self, provider: impl ProvideCredentials + 'static) -> Builder {
         self.credentials = Some(SharedCredentialsProvider::new(provider));
         self
@@ -357,10 +357,6 @@ impl StaticCredentials {
             "given in code",
         )
     }
-}
-
-fn whole_ms(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
 impl fmt::Debug for StaticCredentials {

@@ -35,7 +35,7 @@ pub enum Gsi2Projection {
     /// Only keys: a take costs one write unit, and buckets found by resource are read by key.
     #[default]
     KeysOnly,
-    /// Everything, as the Python product does: every take also rewrites the index.
+    /// Everything, as the Python package does: every take also rewrites the index.
     All,
 }
 
@@ -100,11 +100,21 @@ pub async fn create_table(
         .map_err(classify)
     {
         Ok(_) => {}
-        // It is there, or somebody else is making it.
+        // The table is there, or another process is making it.
         Err(TableError::NotApplied(why)) if why.starts_with("ResourceInUseException") => {}
         Err(error) => return Err(failed(operation, error)),
     }
-    let description = wait_until_ready(table, clock).await?;
+    let ready = |described| match described {
+        // A table that is being changed serves requests.
+        Ok(TableDescription {
+            table_status: Some(TableStatus::Active | TableStatus::Updating),
+            ..
+        }) => described.map(Some),
+        // Right after its creation not every machine knows the table yet.
+        Err(TableError::NoTable(_)) => Ok(None),
+        other => other.map(|_| None),
+    };
+    let description = poll(table, clock, (operation, "not ready"), ready).await?;
     check_schema(table, &description)?;
     enable_ttl(table).await.map_err(|error| failed(operation, error))
 }
@@ -119,22 +129,33 @@ pub async fn delete_table(table: &SdkTable, clock: &dyn Clock) -> Result<bool, S
         Err(TableError::NoTable(_)) => return Ok(false),
         Err(error) => return Err(failed(operation, error)),
     }
+    let is_gone = |described| match described {
+        Err(TableError::NoTable(_)) => Ok(Some(true)),
+        other => other.map(|_| None),
+    };
+    poll(table, clock, (operation, "being deleted"), is_gone).await
+}
+
+/// Asks what the table is until `answer` says what comes of it.
+async fn poll<T>(
+    table: &SdkTable,
+    clock: &dyn Clock,
+    (operation, still): (&'static str, &str),
+    answer: impl Fn(Result<TableDescription, TableError>) -> Result<Option<T>, TableError>,
+) -> Result<T, StoreError> {
     for poll in 0..READY_POLLS_MAX {
-        match describe(table).await {
-            Err(TableError::NoTable(_)) => return Ok(true),
-            Ok(_)
+        match answer(describe(table).await) {
+            Ok(Some(answer)) => return Ok(answer),
+            Ok(None)
             | Err(
                 TableError::NotApplied(_) | TableError::Unreachable(_) | TableError::Unknown(_),
             ) => {}
             Err(error) => return Err(failed(operation, error)),
         }
-        clock.sleep(pause(poll)).await;
+        clock.sleep(READY_PAUSE_FIRST.saturating_mul(1 << poll.min(8)).min(READY_PAUSE_MAX)).await;
     }
-    Err(StoreError::new(
-        StoreErrorKind::Busy,
-        operation,
-        format!("table {:?} is still being deleted; look again later", table.name()),
-    ))
+    let message = format!("table {:?} is still {still}; look again later", table.name());
+    Err(StoreError::new(StoreErrorKind::Busy, operation, message))
 }
 
 fn request(
@@ -203,45 +224,6 @@ pub(super) async fn describe(table: &SdkTable) -> Result<TableDescription, Table
         .ok_or_else(|| TableError::Unknown("DescribeTable answered without a table".to_owned()))
 }
 
-async fn wait_until_ready(
-    table: &SdkTable,
-    clock: &dyn Clock,
-) -> Result<TableDescription, StoreError> {
-    let operation = "create_table";
-    for poll in 0..READY_POLLS_MAX {
-        match describe(table).await {
-            // A table that is being changed serves requests.
-            Ok(description)
-                if matches!(
-                    description.table_status,
-                    Some(TableStatus::Active | TableStatus::Updating)
-                ) =>
-            {
-                return Ok(description);
-            }
-            // Right after its creation not every machine knows the table yet.
-            Ok(_)
-            | Err(
-                TableError::NoTable(_)
-                | TableError::NotApplied(_)
-                | TableError::Unreachable(_)
-                | TableError::Unknown(_),
-            ) => {}
-            Err(error) => return Err(failed(operation, error)),
-        }
-        clock.sleep(pause(poll)).await;
-    }
-    Err(StoreError::new(
-        StoreErrorKind::Busy,
-        operation,
-        format!("table {:?} is still not ready; look again later", table.name()),
-    ))
-}
-
-fn pause(poll: u32) -> Duration {
-    READY_PAUSE_FIRST.saturating_mul(1 << poll.min(8)).min(READY_PAUSE_MAX)
-}
-
 fn check_schema(table: &SdkTable, description: &TableDescription) -> Result<(), StoreError> {
     let incompatible = |what: &str| {
         let message = format!(
@@ -292,7 +274,7 @@ async fn enable_ttl(table: &SdkTable) -> Result<(), TableError> {
         .await;
     match result.map_err(classify) {
         Ok(_) => Ok(()),
-        // Somebody else may have done it meanwhile, which DynamoDB calls a mistake of ours.
+        // Another process may have enabled it meanwhile, which DynamoDB answers with an error.
         Err(error) => match has_ttl(table).await {
             Ok(true) => Ok(()),
             _ => Err(error),

@@ -1,9 +1,10 @@
 //! Credentials that are renewed before they expire, and whose renewal outlives the request that
 //! began it.
 //!
-//! The SDK asks for credentials within the timeout of a request. That of a take is short, and
-//! whoever hands credentials out may be slower: begun anew by every take and cut off by its
-//! timeout, a renewal would never end. Here it is kept, and every request that asks carries it on.
+//! The SDK asks for credentials within the timeout of a request. The timeout of a take is short,
+//! and the provider of credentials may be slower: a renewal that every take begins anew and cuts
+//! off would never end. Here the renewal is kept, and every request that asks for credentials
+//! carries it on.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,8 +26,8 @@ pub(super) const RENEW_AHEAD: Duration = Duration::from_secs(5 * 60);
 /// one may have failed, or have brought what expires soon once more.
 const RENEW_PAUSE: Duration = Duration::from_secs(10);
 
-/// A renewal that takes longer is given up, and the next request begins another: whoever was asked
-/// may never answer. The SDK's own providers give up earlier.
+/// A renewal that takes longer is given up, and the next request begins another: the provider may
+/// never answer. The SDK's own providers give up earlier.
 const RENEWAL_MAX: Duration = Duration::from_secs(60);
 
 type Renewal = Shared<BoxFuture<'static, Result<Credentials, Arc<CredentialsError>>>>;
@@ -52,8 +53,8 @@ impl Steady {
         Steady { provider, clock, state: Mutex::default() }
     }
 
-    /// The SDK asks when what it has expires soon: what still holds is handed out, and its renewal
-    /// moved on; only without any is the renewal waited for.
+    /// The SDK asks when its credentials expire soon. Credentials that still hold are handed out
+    /// while the renewal goes on; only without any is the renewal waited for.
     async fn current(&self) -> Result<Credentials, CredentialsError> {
         let valid = self.valid();
         let Some(renewal) = self.renewal(valid.is_some()) else {
@@ -135,7 +136,7 @@ impl ProvideCredentials for Steady {
     }
 }
 
-/// The same failure for one more of those who waited.
+/// The same failure for one more request that waited.
 fn again(error: Arc<CredentialsError>) -> CredentialsError {
     match &*error {
         CredentialsError::ProviderTimedOut(details) => {

@@ -6,16 +6,12 @@
 //! is used. This runs in every take, so it formats nothing and allocates only what the SDK wants to
 //! own.
 
-mod check;
-
 use std::collections::HashMap;
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use smallvec::SmallVec;
 
 use crate::table::{Action, Attr, Comparison, Condition, Write};
-
-pub use check::check;
 
 /// The longest expression DynamoDB reads, in bytes.
 pub const EXPRESSION_BYTES_MAX: usize = 4096;
@@ -27,8 +23,9 @@ const PLAIN: [&str; 9] = ["PK", "rf", "shard_count", "vu", "disabled", "lw", "ca
 /// one.
 const PLAIN_PREFIX: &str = "b_";
 
-/// An alias is shorter than this, and an expression has its bound: two times sixteen limits with
-/// names of this length, as many as the widest write names, stay below it.
+/// The longest name that stands as it is, in bytes. An alias is shorter, and the length of an
+/// expression is bounded: the widest write names two times sixteen limits, and stays below
+/// [`EXPRESSION_BYTES_MAX`] with names of this length.
 const PLAIN_BYTES_MAX: usize = 14;
 
 /// Whether a name stands in an expression as it is. DynamoDB reads a letter and then letters,
@@ -248,29 +245,19 @@ fn render_action(action: Action, aliases: &mut Aliases, out: &mut String) {
 }
 
 fn render_condition(conditions: Vec<Condition>, aliases: &mut Aliases) -> Option<String> {
-    match all(&conditions) {
+    let conditions = match truth_of(&conditions, Joint::And) {
         Some(true) => return None,
-        Some(false) => {
-            // No item is there and not there.
-            let mut out = String::with_capacity(64);
-            for (function, joint) in [("attribute_exists(", ""), ("attribute_not_exists(", " AND ")]
-            {
-                out.push_str(joint);
-                out.push_str(function);
-                aliases.name(&mut out, "PK".into());
-                out.push(')');
-            }
-            return Some(out);
-        }
-        None => {}
-    }
+        // No item is there and not there.
+        Some(false) => vec![Condition::Exists("PK".into()), Condition::Absent("PK".into())],
+        None => conditions,
+    };
     let mut out = String::with_capacity(32 * conditions.len());
     join(conditions, Joint::And, aliases, &mut out);
     Some(out)
 }
 
-/// What joins the conditions around one: it decides who needs parentheses. DynamoDB refuses
-/// redundant ones.
+/// The operator around a condition: it decides whether the condition needs parentheses. DynamoDB
+/// refuses redundant ones.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Joint {
     And,
@@ -278,7 +265,8 @@ enum Joint {
 }
 
 impl Joint {
-    /// What always holds says nothing under AND, what never holds says nothing under OR.
+    /// A condition that always holds says nothing under AND, one that never holds says nothing
+    /// under OR.
     fn hears(self, condition: &Condition) -> bool {
         truth(condition) != Some(self == Joint::And)
     }
@@ -361,31 +349,23 @@ fn truth(condition: &Condition) -> Option<bool> {
         | Condition::Absent(_)
         | Condition::Compare(..)
         | Condition::CompareNumber(..) => None,
-        Condition::All(members) => all(members),
-        Condition::Any(members) => {
-            let mut depends = false;
-            for member in members {
-                match truth(member) {
-                    Some(true) => return Some(true),
-                    Some(false) => {}
-                    None => depends = true,
-                }
-            }
-            (!depends).then_some(false)
-        }
+        Condition::All(members) => truth_of(members, Joint::And),
+        Condition::Any(members) => truth_of(members, Joint::Or),
     }
 }
 
-fn all(members: &[Condition]) -> Option<bool> {
-    let mut depends = false;
+/// The same for conditions that are joined: one that fails decides an AND, one that holds an OR.
+fn truth_of(members: &[Condition], joint: Joint) -> Option<bool> {
+    let decisive = joint == Joint::Or;
+    let mut is_open = false;
     for member in members {
         match truth(member) {
-            Some(false) => return Some(false),
-            Some(true) => {}
-            None => depends = true,
+            Some(truth) if truth == decisive => return Some(decisive),
+            Some(_) => {}
+            None => is_open = true,
         }
     }
-    (!depends).then_some(true)
+    (!is_open).then_some(!decisive)
 }
 
 fn alias(sigil: char, index: usize) -> String {

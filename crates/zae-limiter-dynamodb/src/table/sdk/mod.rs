@@ -1,8 +1,8 @@
 //! The real table: [`SdkTable`] over the AWS SDK, how to reach it ([`Builder`]) and how to make it
 //! ([`create_table`]).
 //!
-//! The SDK sends each request once: it repeats a write whose answer was lost, and a debit would
-//! count twice. Who may repeat what is decided above, by what a failure proves.
+//! The SDK sends each request once. It would repeat a write whose answer was lost, and a debit
+//! would count twice; the callers of the table repeat a request by what its failure proves.
 
 mod address;
 mod classify;
@@ -41,6 +41,7 @@ use crate::constants::{BATCH_GET_MAX, BATCH_WRITE_MAX, TRANSACTION_MAX};
 use crate::table::clock::TableTime;
 use crate::table::{
     BatchPage, Index, Item, Key, Put, Query, QueryPage, Sort, Table, TableError, Update, Write,
+    deleted_alone,
 };
 use classify::{Decision, classify};
 use observe::Spends;
@@ -133,6 +134,17 @@ macro_rules! send_dated {
     };
 }
 
+/// What every conditional request says beside what it writes.
+macro_rules! conditional {
+    ($request:expr, $rendered:ident) => {
+        $request
+            .set_condition_expression($rendered.condition)
+            .set_expression_attribute_names($rendered.names)
+            .set_expression_attribute_values($rendered.values)
+            .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
+    };
+}
+
 impl Table for SdkTable {
     fn update<'a>(&'a self, update: &'a Update) -> BoxFuture<'a, Result<Item, TableError>> {
         Box::pin(self.send_update(update.clone()))
@@ -143,23 +155,15 @@ impl Table for SdkTable {
         match render::request(write) {
             Request::Update(update) => Box::pin(self.send_update(update)),
             Request::Put(put) => Box::pin(async move { self.put(&put).await.map(|()| put.item) }),
+            Request::Delete(_) => Box::pin(std::future::ready(Err(deleted_alone()))),
         }
     }
 
     fn put<'a>(&'a self, put: &'a Put) -> BoxFuture<'a, Result<(), TableError>> {
         Box::pin(async move {
             let rendered = expression::render(&[], &put.conditions);
-            let request = self
-                .hot()
-                .put_item()
-                .table_name(&*self.name)
-                .set_item(Some(put.item.clone()))
-                .set_condition_expression(rendered.condition)
-                .set_expression_attribute_names(rendered.names)
-                .set_expression_attribute_values(rendered.values)
-                .return_values_on_condition_check_failure(
-                    ReturnValuesOnConditionCheckFailure::AllOld,
-                )
+            let request = self.hot().put_item().table_name(&*self.name);
+            let request = conditional!(request.set_item(Some(put.item.clone())), rendered)
                 .set_return_consumed_capacity(self.return_capacity());
             let result = send_dated!(self, request);
             self.ended(("PutItem", Spends::Writes), result, |output| {
@@ -227,7 +231,7 @@ impl Table for SdkTable {
             let output = self.ended(("BatchGetItem", Spends::Reads), result, |output| {
                 output.consumed_capacity()
             })?;
-            // One table was asked, so whatever it calls itself in the answer, it is that one.
+            // One table was asked, so the answer is about that table, by whichever name.
             let items =
                 output.responses.into_iter().flat_map(HashMap::into_values).flatten().collect();
             let unprocessed = output
@@ -299,12 +303,9 @@ impl SdkTable {
             .table_name(&*self.name)
             .set_key(Some(key_item(update.key)))
             .set_update_expression(rendered.update)
-            .set_condition_expression(rendered.condition)
-            .set_expression_attribute_names(rendered.names)
-            .set_expression_attribute_values(rendered.values)
             .return_values(ReturnValue::AllNew)
-            .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
             .set_return_consumed_capacity(self.return_capacity());
+        let request = conditional!(request, rendered);
         let result = send_dated!(self, request);
         let output = self.ended(("UpdateItem", Spends::Writes), result, |output| {
             output.consumed_capacity.as_slice()
@@ -314,51 +315,26 @@ impl SdkTable {
 
     fn leg(&self, write: &Write) -> Result<TransactWriteItem, BuildError> {
         let rendered = expression::render_write(write);
-        let old = ReturnValuesOnConditionCheckFailure::AllOld;
-        let name = &*self.name;
+        let (name, key) = (&*self.name, |key: &Key| Some(key_item(key.clone())));
         let leg = TransactWriteItem::builder();
         Ok(match write {
-            Write::Update(update) => leg.update(
-                SdkUpdate::builder()
-                    .table_name(name)
-                    .set_key(Some(key_item(update.key.clone())))
-                    .set_update_expression(rendered.update)
-                    .set_condition_expression(rendered.condition)
-                    .set_expression_attribute_names(rendered.names)
-                    .set_expression_attribute_values(rendered.values)
-                    .return_values_on_condition_check_failure(old)
-                    .build()?,
-            ),
-            Write::Put(put) => leg.put(
-                SdkPut::builder()
-                    .table_name(name)
-                    .set_item(Some(put.item.clone()))
-                    .set_condition_expression(rendered.condition)
-                    .set_expression_attribute_names(rendered.names)
-                    .set_expression_attribute_values(rendered.values)
-                    .return_values_on_condition_check_failure(old)
-                    .build()?,
-            ),
-            Write::Delete(delete) => leg.delete(
-                SdkDelete::builder()
-                    .table_name(name)
-                    .set_key(Some(key_item(delete.key.clone())))
-                    .set_condition_expression(rendered.condition)
-                    .set_expression_attribute_names(rendered.names)
-                    .set_expression_attribute_values(rendered.values)
-                    .return_values_on_condition_check_failure(old)
-                    .build()?,
-            ),
-            Write::Check(check) => leg.condition_check(
-                ConditionCheck::builder()
-                    .table_name(name)
-                    .set_key(Some(key_item(check.key.clone())))
-                    .set_condition_expression(rendered.condition)
-                    .set_expression_attribute_names(rendered.names)
-                    .set_expression_attribute_values(rendered.values)
-                    .return_values_on_condition_check_failure(old)
-                    .build()?,
-            ),
+            Write::Update(update) => {
+                let leg_update = SdkUpdate::builder().table_name(name).set_key(key(&update.key));
+                let leg_update = leg_update.set_update_expression(rendered.update);
+                leg.update(conditional!(leg_update, rendered).build()?)
+            }
+            Write::Put(put) => {
+                let leg_put = SdkPut::builder().table_name(name).set_item(Some(put.item.clone()));
+                leg.put(conditional!(leg_put, rendered).build()?)
+            }
+            Write::Delete(delete) => {
+                let leg_delete = SdkDelete::builder().table_name(name).set_key(key(&delete.key));
+                leg.delete(conditional!(leg_delete, rendered).build()?)
+            }
+            Write::Check(check) => {
+                let leg_check = ConditionCheck::builder().table_name(name).set_key(key(&check.key));
+                leg.condition_check(conditional!(leg_check, rendered).build()?)
+            }
             Write::Bucket(bucket) => return self.leg(&bucket.rendered()),
         }
         .build())

@@ -1,7 +1,7 @@
-//! Watching the calls: what was sent and what it cost. For tests, benchmarks and bills; nothing is
-//! asked for or computed when nobody watches.
+//! Watching the calls: what was sent and what it cost. For tests, benchmarks and bills; without an
+//! observer nothing is asked for or computed.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use aws_sdk_dynamodb::types::ConsumedCapacity;
 
@@ -43,48 +43,37 @@ impl CallLog {
         CallLog::default()
     }
 
+    fn calls(&self) -> MutexGuard<'_, Vec<Call>> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// What was called since the last time, in the order the calls ended.
     pub fn take(&self) -> Vec<Call> {
-        std::mem::take(&mut *self.calls.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.calls())
     }
 
     /// The operations called since the log was last taken, in the order they ended.
     #[must_use]
     pub fn operations(&self) -> Vec<&'static str> {
-        self.calls
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .iter()
-            .map(|call| call.operation)
-            .collect()
+        self.calls().iter().map(|call| call.operation).collect()
     }
 
     /// The write units of the calls since the log was last taken.
     #[must_use]
     pub fn write_units(&self) -> f64 {
-        self.calls
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .iter()
-            .map(|call| call.write_units)
-            .sum()
+        self.calls().iter().map(|call| call.write_units).sum()
     }
 
     /// The read units of the calls since the log was last taken.
     #[must_use]
     pub fn read_units(&self) -> f64 {
-        self.calls
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .iter()
-            .map(|call| call.read_units)
-            .sum()
+        self.calls().iter().map(|call| call.read_units).sum()
     }
 }
 
 impl Observer for CallLog {
     fn called(&self, call: &Call) {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner).push(call.clone());
+        self.calls().push(call.clone());
     }
 }
 

@@ -51,7 +51,7 @@ impl Intercept for SkewWatch {
             .headers()
             .get("date")
             .and_then(|date| DateTime::from_str(date, DateTimeFormat::HttpDate).ok());
-        // An answer without a date, or with one nobody can read, is still an answer.
+        // An answer without a readable date is still an answer.
         match date.and_then(|date| date.to_millis().ok()) {
             Some(date_ms) => self.0.answered(*sent, date_ms),
             None => self.0.answered_without_date(),

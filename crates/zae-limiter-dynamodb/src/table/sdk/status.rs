@@ -27,7 +27,7 @@ pub struct StackStatus {
     pub bytes: u64,
     /// True when requests are paid for one by one, false when throughput is provisioned.
     pub on_demand: bool,
-    /// Whether items expire by their `ttl`; `None` when the caller may not know.
+    /// Whether items expire by their `ttl`; `None` when the caller lacks the permission to ask.
     pub expires: Option<bool>,
     /// Whether the table has a stream.
     pub stream: bool,

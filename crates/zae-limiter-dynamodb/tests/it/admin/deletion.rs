@@ -256,7 +256,7 @@ enum Anew {
     Ours,
     /// Its own deletion has begun as well.
     Leaving,
-    /// The Python product makes records without a mark of their own.
+    /// The Python package makes records without a mark of their own.
     Python,
 }
 
@@ -269,7 +269,7 @@ async fn a_late_deletion_spares_the_entity_created_anew() {
     }
 }
 
-/// A record as the Python product would have made it.
+/// A record as the Python package would have made it.
 fn as_by_python(rig: &Rig) {
     let key = keys::entity(&rig.namespace, &id("user"));
     let mut record = rig.table.get(&key).unwrap();

@@ -1,5 +1,5 @@
 //! What the conformance suite does not see of administration: the transactions themselves, lost
-//! replies, several administrators at once, and items of the Python product.
+//! replies, several administrators at once, and items of the Python package.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 

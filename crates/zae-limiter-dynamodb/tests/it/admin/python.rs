@@ -1,4 +1,4 @@
-//! Administration on items as the Python product writes them.
+//! Administration on items as the Python package writes them.
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use zae_limiter_core::{EntityId, Flag, NamespaceId, NamespaceName, ResourceName};

@@ -14,7 +14,7 @@ mod sharing;
 mod table;
 mod unsupported;
 
-/// Makes two tests of each function: on a table made by us, and on one made by the Python product.
+/// Makes two tests of each function: on a table made by us, and on one made by the Python package.
 macro_rules! on_both_tables {
     ($($(#[$doc:meta])* async fn $name:ident($shared:ident: Shared) $body:block)*) => {
         $(

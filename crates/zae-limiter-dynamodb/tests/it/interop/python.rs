@@ -1,4 +1,4 @@
-//! The Python product as a process that is told what to do.
+//! The Python package as a process that is told what to do.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
@@ -27,7 +27,7 @@ pub(crate) fn interpreter() -> Option<OsString> {
         SAID.call_once(|| {
             let _ = writeln!(
                 std::io::stderr(),
-                "SKIPPED: the live tests with the Python product. .ci/interop runs them, or set {VARIABLE} to a Python that has zae-limiter=={VERSION}."
+                "SKIPPED: the live tests with the Python package. .ci/interop runs them, or set {VARIABLE} to a Python that has zae-limiter=={VERSION}."
             );
         });
     }

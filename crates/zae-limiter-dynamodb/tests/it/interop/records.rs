@@ -178,7 +178,7 @@ on_both_tables! {
             assert!(take(&rust, key, "rpd", 25).await);
             assert!(python.take(key, "rpd", 25));
         }
-        // A usage snapshot as the aggregator of the Python product writes it.
+        // A usage snapshot as the aggregator of the Python package writes it.
         let namespace = python.eval("repo.namespace_id").as_str().unwrap().to_owned();
         let start = "2026-01-01T10:00:00Z";
         let pk = format!("{namespace}/ENTITY#a");

@@ -12,7 +12,7 @@ use super::{Rig, withholding};
 struct Record<'a> {
     entity: &'a str,
     resource: &'a str,
-    /// The window as its key says it; the Python product writes a day as its first instant.
+    /// The window as its key says it; the Python package writes a day as its first instant.
     key: &'a str,
     window: &'a str,
     tokens: i64,

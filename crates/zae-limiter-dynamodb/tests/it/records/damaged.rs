@@ -223,7 +223,7 @@ async fn damage_all(level: &Level, key: impl Fn(&str) -> Key) {
                 continue;
             }
             if is_decisive(attribute) {
-                // A flag that is a text is a feature of the Python product.
+                // A flag that is a text is a feature of the Python package.
                 let is_feature =
                     attribute == "disabled" && matches!(damage.value, Some(AttributeValue::S(_)));
                 damage

@@ -2,12 +2,12 @@
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use proptest::prelude::*;
-use zae_limiter_dynamodb::sdk::expression::{
-    EXPRESSION_BYTES_MAX, Rendered, check, is_plain, render,
-};
+use zae_limiter_dynamodb::sdk::expression::{EXPRESSION_BYTES_MAX, Rendered, is_plain, render};
 use zae_limiter_dynamodb::table::{
     Action, Attr, Comparison, Condition, compare, compare_with, number, text,
 };
+
+use super::check::check;
 
 fn condition(conditions: &[Condition]) -> Option<String> {
     let rendered = render(&[], conditions);

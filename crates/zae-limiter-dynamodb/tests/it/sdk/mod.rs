@@ -5,6 +5,7 @@
 
 mod calls;
 mod canned;
+mod check;
 mod credentials;
 mod engine;
 mod expression;

@@ -4,14 +4,14 @@ use std::collections::HashMap;
 
 use aws_sdk_dynamodb::types::AttributeValue;
 
-use super::{EXPRESSION_BYTES_MAX, Rendered, Section, is_plain};
+use zae_limiter_dynamodb::sdk::expression::{EXPRESSION_BYTES_MAX, Rendered, is_plain};
 
-const SECTIONS: [Section; 4] = [Section::Set, Section::Add, Section::Delete, Section::Remove];
+const SECTIONS: [&str; 4] = ["SET", "ADD", "DELETE", "REMOVE"];
 
 /// Checks what DynamoDB would refuse: a name that needs an alias and has none, an alias used but
 /// not declared or declared but not used, the same name or value declared twice, a section that is
-/// empty or comes twice, an expression that is too long. For tests; says what is wrong.
-pub fn check(rendered: &Rendered) -> Result<(), String> {
+/// empty or comes twice, an expression that is too long. Says what is wrong.
+pub(crate) fn check(rendered: &Rendered) -> Result<(), String> {
     let texts: Vec<&str> =
         [&rendered.update, &rendered.condition].into_iter().flatten().map(String::as_str).collect();
     for text in &texts {
@@ -89,8 +89,7 @@ fn is_wrapped_twice(text: &str) -> bool {
 
 fn check_sections(update: &str) -> Result<(), String> {
     let words: Vec<&str> = update.split(' ').collect();
-    for section in SECTIONS {
-        let keyword = section.keyword().trim();
+    for keyword in SECTIONS {
         let at: Vec<usize> = words
             .iter()
             .enumerate()
@@ -107,7 +106,7 @@ fn check_sections(update: &str) -> Result<(), String> {
             return Err(format!("{keyword} has no clause: {update}"));
         }
     }
-    if SECTIONS.iter().any(|section| update.starts_with(section.keyword())) {
+    if words.first().is_some_and(|first| SECTIONS.contains(first)) {
         Ok(())
     } else {
         Err(format!("no section: {update}"))
@@ -127,11 +126,8 @@ fn is_no_letter(c: char) -> bool {
 fn check_plain(texts: &[&str]) -> Result<(), String> {
     const LANGUAGE: [&str; 5] =
         ["AND", "OR", "attribute_exists", "attribute_not_exists", "if_not_exists"];
-    let is_known = |word: &str| {
-        LANGUAGE.contains(&word)
-            || SECTIONS.iter().any(|section| section.keyword().trim() == word)
-            || is_plain(word)
-    };
+    let is_known =
+        |word: &str| LANGUAGE.contains(&word) || SECTIONS.contains(&word) || is_plain(word);
     let words =
         texts.iter().flat_map(|text| text.split(|c: char| is_no_letter(c) && c != '#' && c != ':'));
     let mut words = words.filter(|word| !word.is_empty() && !word.starts_with(['#', ':']));
