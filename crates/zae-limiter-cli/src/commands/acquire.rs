@@ -20,7 +20,12 @@ use crate::{patience, view};
 pub(crate) async fn run(context: &Context<'_>, args: AcquireArgs) -> anyhow::Result<Exit> {
     check_recorded(&args)?;
     check_limits(&args.limits)?;
-    let request = request(&args);
+    let brings_limits = !args.limits.is_empty();
+    let asker = Asker { entity: &args.entity, resource: &args.resource, brings_limits };
+    let mut request = asker.request(&args.consume);
+    if brings_limits {
+        request = request.limits(args.limits.iter().cloned());
+    }
     let limiter = context.open().await?;
     if args.must_exist {
         entities::require(context, &limiter, &args.entity).await?;
@@ -43,11 +48,6 @@ pub(crate) async fn run(context: &Context<'_>, args: AcquireArgs) -> anyhow::Res
             limiter.close().await;
             return Err(error.into());
         }
-    };
-    let asker = Asker {
-        entity: args.entity,
-        resource: args.resource,
-        brings_limits: !args.limits.is_empty(),
     };
     let form = Form::new(context, &limiter, &asker, decision).await;
     context.printer.answer(&form, &text(&form.decision, args.wait))?;
@@ -90,18 +90,6 @@ fn check_recorded(args: &AcquireArgs) -> Result<(), Failure> {
             Err(failure.hint(format!("add -c {limit}=0 to take nothing of it beforehand")))
         }
     }
-}
-
-fn request(args: &AcquireArgs) -> Request {
-    let request = Request::new(args.entity.clone(), args.resource.clone());
-    let mut request = args
-        .consume
-        .iter()
-        .fold(request, |request, amount| request.take(amount.limit.clone(), amount.tokens));
-    if !args.limits.is_empty() {
-        request = request.limits(args.limits.iter().cloned());
-    }
-    request
 }
 
 /// Records, commits, and waits until everything is written: nobody does it once this process is

@@ -30,8 +30,7 @@ pub(crate) async fn run(context: &Context<'_>, args: EntityIdArgs) -> anyhow::Re
     let on_resources =
         on_resources.iter().map(|(resource, off)| (resource.to_string(), *off)).collect();
     let form = Form { entity: EntityForm::from(&entity), disabled, disabled_on: on_resources };
-    context.printer.answer(&form, &Text::new().fields(fields))?;
-    Ok(Exit::Ok)
+    context.printer.answer(&form, &Text::new().fields(fields))
 }
 
 /// An entity with its flags.

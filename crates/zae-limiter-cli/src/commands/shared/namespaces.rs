@@ -2,13 +2,15 @@
 
 use zae_limiter::domain::rfc3339;
 use zae_limiter::wire::NamespaceForm;
-use zae_limiter::{Error, Namespace, NamespaceName, NamespaceStatus, Page, RateLimiter};
+use zae_limiter::{
+    Error, NameError, Namespace, NamespaceId, NamespaceName, NamespaceStatus, Page, RateLimiter,
+};
 
-use super::listing::{self, Listing, walk};
+use super::listing::{self, walk};
 use crate::context::Context;
 use crate::error::Failure;
 use crate::exit::Exit;
-use crate::table::{Align, Cell, Table, Text};
+use crate::table::{Cell, Table, Text};
 use crate::view;
 
 /// Pages of namespaces that are looked through for one.
@@ -67,6 +69,11 @@ pub(crate) async fn in_use(limiter: &RateLimiter, name: &str) -> Option<Namespac
     limiter.namespace_info(name).await.ok().flatten()
 }
 
+/// The text as an id. The store says what is wrong with an id that nothing has.
+pub(crate) fn id(text: &str) -> Result<NamespaceId, Failure> {
+    text.parse().map_err(|error: NameError| Failure::usage(error.to_string()))
+}
+
 /// When it was deleted.
 pub(crate) fn deleted(orphan: &Namespace) -> String {
     orphan
@@ -78,35 +85,22 @@ pub(crate) fn deleted(orphan: &Namespace) -> String {
 pub(crate) fn answer(
     context: &Context<'_>,
     page: &Page<Namespace>,
-    nothing: &'static str,
+    nothing: &str,
 ) -> anyhow::Result<Exit> {
-    listing::answer(
-        context,
-        page,
-        NamespaceForm::from,
-        Listing { table: table(&page.items), nothing },
-    )
+    listing::answer(context, page, NamespaceForm::from, table(&page.items), nothing)
 }
 
 /// Namespaces, one per row.
 fn table(namespaces: &[Namespace]) -> Table {
-    let mut table = Table::new([
-        ("NAMESPACE", Align::Left),
-        ("ID", Align::Left),
-        ("STATUS", Align::Left),
-        ("CREATED", Align::Left),
-        ("DELETED", Align::Left),
-    ])
-    .may_lack(&["CREATED"]);
+    let mut table =
+        Table::new(["NAMESPACE", "ID", "STATUS", "CREATED", "DELETED"]).may_lack(&["CREATED"]);
     for namespace in namespaces.iter().map(NamespaceForm::from) {
         table.row([
             Cell::plain(&namespace.name),
             Cell::plain(&namespace.namespace_id),
             Cell::plain(namespace.status),
             Cell::plain(view::second(&namespace.created_at)),
-            Cell::plain(
-                namespace.deleted_at.as_deref().map_or_else(|| "-".to_owned(), view::second),
-            ),
+            Cell::plain(namespace.deleted_at.as_deref().map_or("-".to_owned(), view::second)),
         ]);
     }
     table
