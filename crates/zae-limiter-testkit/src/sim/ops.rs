@@ -13,9 +13,9 @@ use zae_limiter_core::{EntityId, Limit, ResourceName};
 use zae_limiter_store::Level;
 
 use super::world::{ENTITIES, LIMITS, entity, resource};
-use crate::books::OpId;
-use crate::compare::RESOURCES;
-use crate::lease_model::LeaseId;
+use crate::oracle::books::OpId;
+use crate::oracle::inspect::RESOURCES;
+use crate::oracle::lease::LeaseId;
 use crate::rng::Rng;
 
 /// What a request asks for.

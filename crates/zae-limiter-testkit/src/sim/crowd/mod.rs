@@ -14,7 +14,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use zae_limiter_core::{ConfigStamp, EntityId, EventId, Limit, Milli, ResourceName, Take};
-use zae_limiter_dynamodb::table::Table;
 use zae_limiter_dynamodb::{DynamoOptions, DynamoStore};
 use zae_limiter_store::{
     BoxFuture, BucketStore, Change, Clock, ConfigStore, ConsumeRequest, Level, LimitsChange,
@@ -24,9 +23,9 @@ use zae_limiter_store::{
 pub use figures::{Answers, Figures};
 pub use road::Writes;
 
-use crate::evaluator::EvalTable;
-use crate::journal::finish;
+use crate::oracle::journal::finish;
 use crate::rng::Rng;
+use crate::table::EvalTable;
 use figures::Told;
 use road::{Road, Traffic};
 use time::VirtualTime;
@@ -132,11 +131,10 @@ impl Crowd {
     /// A table with the limits of every bucket stored.
     fn furnish(&self, time: &VirtualTime) -> EvalTable {
         let table = EvalTable::new();
-        let shared: Arc<dyn Table> = Arc::new(table.clone());
         let options = options(time, self.seed);
         finish(Box::pin(async {
-            DynamoStore::initialise(&shared, &options).await?;
-            let store = DynamoStore::on_table(shared, options, &parsed("default")).await?;
+            table.initialise(&options).await?;
+            let store = table.open(options).await?;
             for (event, bucket) in (0..).zip(self.groups.iter().flat_map(|group| &group.chain)) {
                 let limits = LimitsChange {
                     limits: vec![bucket.limit.clone()],

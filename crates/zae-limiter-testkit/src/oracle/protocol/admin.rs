@@ -8,8 +8,8 @@ use zae_limiter_dynamodb::bucket::writers::Writer;
 use zae_limiter_dynamodb::table::{Item, Key};
 
 use super::bucket_of;
-use crate::evaluator::{Call, Change};
 use crate::oracle::Broken;
+use crate::table::{Call, Change};
 
 /// How often what happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -14,9 +14,9 @@ use zae_limiter_dynamodb::bucket::write::BucketWrite;
 use zae_limiter_dynamodb::constants::ATTEMPT_TIMEOUT;
 use zae_limiter_dynamodb::table::Table;
 
-use crate::evaluator::EvalTable;
-use crate::journal::finish;
+use crate::oracle::journal::finish;
 use crate::rng::Rng;
+use crate::table::EvalTable;
 
 /// Of a hundred copies on their way, those that arrive before the next request of anybody.
 const ARRIVES: u64 = 20;

@@ -3,51 +3,37 @@
 //! memory that loses, delays and reorders.
 //!
 //! A chain is several writes here, so nothing is checked per call. Every write that lands on a
-//! bucket is: against the item it met (`ledger`), and against an ideal bucket in true time
-//! (`ideal`). At the end what landed for each call must be what its caller was told (`slots`), and
-//! every lease must add up as on any other store.
+//! bucket is: `audit` holds it against the judges of `oracle::protocol`. At the end what landed for
+//! each call must be what its caller was told, and every lease must add up as on any other store.
 
-mod admin;
 mod audit;
-mod configured;
-mod due;
 mod echo;
 mod events;
-mod expiry;
-mod ideal;
-mod instant;
-mod ledger;
-mod slots;
-mod stored;
 mod tap;
-mod writer;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use zae_limiter_dynamodb::bucket::writers::REGISTRY;
 use zae_limiter_dynamodb::constants::CLOCK_OFF_MAX_MS;
-use zae_limiter_dynamodb::table::{Key, Table};
 use zae_limiter_dynamodb::{CascadeWrites, DynamoOptions, DynamoStore};
 use zae_limiter_store::{Clock, ManualClock, SeededEntropy, Store};
 
-use crate::books::Books;
-use crate::compare::RESOURCES;
-use crate::evaluator::{EvalOptions, EvalTable, Faults, Odds, SeededGate};
-use crate::journal::finish;
 use crate::oracle::Broken;
+use crate::oracle::books::Books;
 use crate::oracle::history::Basis;
+use crate::oracle::inspect::RESOURCES;
+use crate::oracle::journal::finish;
+use crate::oracle::protocol::admin::Administration;
+use crate::oracle::protocol::configured::Configured;
+use crate::oracle::protocol::ideal::IdealBucket;
+use crate::oracle::protocol::instant::Instant;
+use crate::oracle::protocol::slots::Slots;
+pub use crate::oracle::protocol::{Coverage, Deeds};
 use crate::rng::Rng;
 use crate::sim::{Ask, ENTITIES, entity, resource};
-pub use admin::Deeds;
-
-use admin::Administration;
-use configured::Configured;
+use crate::table::{EvalOptions, EvalTable, Faults, Odds, SeededGate};
 use echo::Echoes;
-use ideal::IdealBucket;
-use instant::Instant;
-use slots::Slots;
 use tap::{Outbox, Tap};
 
 /// How far the clocks of a run may be off.
@@ -59,58 +45,6 @@ pub(crate) enum Skew {
     Usual,
     /// By anything.
     Wild,
-}
-
-/// How often what happened on the table.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Coverage {
-    /// Writes that landed, by the order of the registry of writers.
-    pub writers: [u64; REGISTRY.len()],
-    /// Writes held to an ideal bucket that allowed no difference at all.
-    pub exact: u64,
-    /// Writes that landed after their sender had given up.
-    pub late: u64,
-    /// Copies of writes that the network delivered once more.
-    pub copies: u64,
-    /// Those of them that landed.
-    pub copies_landed: u64,
-    /// Operations that landed twice because another write came between: the safe direction, and
-    /// counted.
-    pub doubled: u64,
-    /// Buckets left in debt by a write.
-    pub in_debt: u64,
-    /// Buckets that had expired and were swept.
-    pub swept: u64,
-    /// Buckets deleted by an administrator.
-    pub deleted: u64,
-    /// Writes on a bucket in which a lowered limit hides a gap.
-    pub gaps: u64,
-    /// Writes by somebody who does not keep our rules.
-    pub foreign: u64,
-    /// Items made unreadable.
-    pub damaged: u64,
-    /// Clocks that stepped.
-    pub stepped: u64,
-    /// Those of them that stepped further than any instant that is written may be off.
-    pub stepped_far: u64,
-    /// Takes that landed too late to be granted, found to have landed, and given back.
-    pub overdue: u64,
-    /// Chains that were refused after some of their buckets had been taken from.
-    pub compensated: u64,
-    /// Grants to a chain in which some member has no limits, and so no bucket.
-    pub unlimited: u64,
-    /// Takes that landed for somebody who was not told so.
-    pub unheard: u64,
-    /// Credits the store gave up, and counted.
-    pub credits_lost: u64,
-    /// Credits that found nothing to give back to: what is gone was full.
-    pub credits_gone: u64,
-    /// What administrators did.
-    pub deeds: Deeds,
-    /// Listings that an index answered without changes of more than two seconds ago.
-    pub far_behind: u64,
-    /// Buckets made by a take, and held against the history of the configuration.
-    pub made: u64,
 }
 
 /// What is known of the table by looking at what lands.
@@ -185,11 +119,8 @@ impl Scene {
                 stores: Vec::new(),
             }),
         };
-        let table: Arc<dyn Table> = Arc::new(scene.table.clone());
         let options = scene.options(clock, rng.next());
-        finish(Box::pin(async { DynamoStore::initialise(&table, &options).await }))
-            .map_err(|error| error.to_string())?;
-        scene.table.take_journal();
+        finish(Box::pin(scene.table.initialise(&options))).map_err(|error| error.to_string())?;
         Ok(scene)
     }
 
@@ -296,14 +227,8 @@ impl Scene {
     /// Holds a grant against the history of the configuration. On the table a namespace goes by its
     /// id.
     pub(crate) fn check_age(&self, grant: &Basis) -> Result<(), Broken> {
-        let id = self.namespace_id(&grant.namespace).unwrap_or_default();
+        let id = self.table.namespace_id(&grant.namespace).unwrap_or_default();
         self.lock().configured.history.check(&Basis { namespace: id, ..grant.clone() })
-    }
-
-    fn namespace_id(&self, name: &str) -> Option<String> {
-        let record =
-            self.table.get(&zae_limiter_dynamodb::records::keys::namespace_by_name(name))?;
-        record.get("namespace_id").and_then(|id| id.as_s().ok()).cloned()
     }
 
     pub(crate) fn coverage(&self) -> Coverage {
@@ -332,11 +257,4 @@ impl Scene {
     fn lock(&self) -> MutexGuard<'_, Knowledge> {
         self.knowledge.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Whether a key is that of a bucket, and whose.
-fn bucket_of(key: &Key) -> Option<(&str, &str)> {
-    let (_, rest) = key.pk.split_once("/BUCKET#")?;
-    let (rest, _) = rest.rsplit_once('#')?;
-    rest.split_once('#')
 }

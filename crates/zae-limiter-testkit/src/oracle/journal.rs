@@ -13,8 +13,8 @@ use zae_limiter_store::{
     Resolution, Restored, Store, StoreError, StoreFuture, StoreWrapper, Swept,
 };
 
-use crate::books::{Age, Books, CallId, Told, lent_max};
-use crate::compare::compare_all;
+use crate::oracle::books::{Age, Books, CallId, Told, lent_max};
+use crate::oracle::inspect::compare_all;
 
 /// Who a wrapper writes for.
 #[derive(Clone)]
@@ -77,7 +77,7 @@ impl JournalStore {
     }
 
     /// A call that landed: check it, then compare what is stored.
-    fn landed(&self, now: TimeMs, note: impl FnOnce(&mut crate::books::State)) {
+    fn landed(&self, now: TimeMs, note: impl FnOnce(&mut crate::oracle::books::State)) {
         {
             let mut state = self.party.books.lock();
             note(&mut state);

@@ -13,9 +13,11 @@ use super::ideal::IdealBucket;
 use super::ledger::Amounts;
 use super::writer::debits;
 use super::{Coverage, bucket_of};
-use crate::books::{Asked, Call as StoreCall, CallId, Part, PlannedMember, State, Told as Said};
-use crate::evaluator::{Call, Request, Told};
 use crate::oracle::Broken;
+use crate::oracle::books::{
+    Asked, Call as StoreCall, CallId, Part, PlannedMember, State, Told as Said,
+};
+use crate::table::{Call, Request, Told};
 
 /// One write that landed.
 #[derive(Clone, Debug)]

@@ -17,6 +17,9 @@
 //! Starting it takes milliseconds, so no two tests share one. Everything here panics when it fails,
 //! and says what to run.
 
+pub mod clocks;
+pub mod proxy;
+
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -27,6 +30,8 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use zae_limiter_dynamodb::DynamoStore;
+use zae_limiter_dynamodb::sdk::Builder;
 
 /// Names a prebuilt `zae-limiter-local`; nothing is built then.
 pub const BINARY_VARIABLE: &str = "ZAEL_LOCAL_ENGINE";
@@ -36,6 +41,9 @@ pub const ENDPOINT_VARIABLE: &str = "ZAEL_TEST_DYNAMODB_ENDPOINT";
 
 /// How long an answer may take. Far more than any does: a hang becomes a failure that says so.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
+
+/// How long connecting and one request may take by [`Engine::stack`].
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A DynamoDB-compatible server, empty when it starts. Dropping it ends the process.
 #[derive(Debug)]
@@ -153,6 +161,13 @@ impl Engine {
     /// Where it listens: `http://127.0.0.1:` and a port.
     pub fn endpoint(&self) -> &str {
         &self.endpoint
+    }
+
+    /// A stack on it, to create or to connect to; patient, because machines that run tests are busy.
+    pub fn stack(&self, name: &str) -> Builder {
+        DynamoStore::builder(name, "us-east-1")
+            .endpoint_url(&self.endpoint)
+            .timeouts(PATIENCE, PATIENCE)
     }
 
     /// Whether it is ours: then TTLs can be swept and streams trimmed at will, and nothing else is

@@ -15,7 +15,7 @@ const FILLS_KEPT: i128 = 7;
 impl Landing<'_> {
     /// Kept for seven fill times and an hour, and until everything it owes and hides has been
     /// refilled.
-    pub(super) fn check_expiry(&self) -> Result<(), Broken> {
+    pub(crate) fn check_expiry(&self) -> Result<(), Broken> {
         let (Some(expires_s), Some(now)) = (self.after.expires_s, self.now) else { return Ok(()) };
         let mut kept_ms = KEPT_MIN_MS;
         for (name, limit) in &self.after.limits {
@@ -47,7 +47,7 @@ impl Landing<'_> {
     /// nothing hidden, before it expires. A stranger's parameters, which carry a mark, are not ours
     /// to answer for. A refill instant that a wrong clock has moved ahead of the sender's is refill
     /// that the bucket has had early.
-    pub(super) fn check_full_by_expiry(&self) -> Result<(), Broken> {
+    pub(crate) fn check_full_by_expiry(&self) -> Result<(), Broken> {
         let expires_s = self.after.expires_s.filter(|_| self.after.mark.is_none());
         let (Some(expires_s), Some(now)) = (expires_s, self.now) else { return Ok(()) };
         let left_ms = i128::from(expires_s) * 1000 - i128::from(now.min(self.after.refilled_at));

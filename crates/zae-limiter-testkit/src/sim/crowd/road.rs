@@ -12,8 +12,8 @@ use zae_limiter_dynamodb::table::{
 use zae_limiter_store::{BoxFuture, Clock};
 
 use super::time::VirtualTime;
-use crate::evaluator::EvalTable;
 use crate::rng::Rng;
+use crate::table::EvalTable;
 
 /// A round trip, in microseconds.
 const TRIP_US: (u64, u64) = (3_000, 7_000);

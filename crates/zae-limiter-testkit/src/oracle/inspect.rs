@@ -5,8 +5,8 @@ use std::sync::Arc;
 use zae_limiter_core::{ResourceName, TimeMs, UsageSnapshot, UsageWindow};
 use zae_limiter_store::{BucketView, Page, PageRequest, Store, StoreError, UsageQuery};
 
-use crate::books::Books;
-use crate::journal::finish;
+use crate::oracle::books::Books;
+use crate::oracle::journal::finish;
 
 /// The resources of every simulated world.
 pub(crate) const RESOURCES: [&str; 2] = ["gpt-4", "images"];

@@ -1,4 +1,5 @@
-//! Clocks for tests that talk to a real engine: time is the test's, waiting is real.
+//! Clocks for tests: the time is the test's. Waiting is real by those for a real engine
+//! ([`StillClock`], [`InstantClock`]), and takes no time by [`HurriedClock`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -47,6 +48,38 @@ impl Clock for StillClock {
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         SystemClock::new().sleep(duration)
+    }
+}
+
+/// Stands still, except that waiting moves it by as much.
+#[derive(Clone, Debug)]
+pub struct HurriedClock(Arc<AtomicI64>);
+
+impl HurriedClock {
+    /// Stands at an instant.
+    #[must_use]
+    pub fn at(now: TimeMs) -> HurriedClock {
+        HurriedClock(Arc::new(AtomicI64::new(now.0)))
+    }
+
+    /// Moves all clones of it.
+    pub fn advance(&self, by: Duration) {
+        self.0.fetch_add(i64::try_from(by.as_millis()).unwrap_or(i64::MAX), Ordering::SeqCst);
+    }
+}
+
+impl Clock for HurriedClock {
+    fn now(&self) -> TimeMs {
+        TimeMs(self.0.load(Ordering::SeqCst))
+    }
+
+    fn monotonic(&self) -> Duration {
+        Duration::from_millis(self.now().0.unsigned_abs())
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        self.advance(duration);
+        Box::pin(std::future::ready(()))
     }
 }
 

@@ -2,14 +2,14 @@
 //! an order of events, or every byte that was written.
 //!
 //! [`EvalTable`] answers each call of [`Table`] as DynamoDB does, down to which image comes back,
-//! which leg stood in the way and what it cost. `tests/evaluator.rs` holds it against a real
+//! which leg stood in the way and what it cost. `tests/it/evaluator.rs` holds it against a real
 //! engine. Between the caller and the table stand a plan of [`Faults`] and a [`Gate`]; each client
 //! has its own handle, all of them share the items.
 //!
 //! ```
 //! use std::sync::Arc;
 //! use zae_limiter_dynamodb::table::{Action, Key, Table, TableError, Update};
-//! use zae_limiter_testkit::evaluator::{EvalTable, Fate, Faults};
+//! use zae_limiter_testkit::table::{EvalTable, Fate, Faults};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() {
@@ -39,11 +39,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use zae_limiter_dynamodb::bucket::write::BucketWrite;
 use zae_limiter_dynamodb::constants::ATTEMPT_TIMEOUT;
+use zae_limiter_dynamodb::records::keys;
 use zae_limiter_dynamodb::table::clock::{DateWatch, TableTime};
 use zae_limiter_dynamodb::table::{
     BatchPage, Item, Key, Put, Query, QueryPage, Table, TableError, Update, Write,
 };
-use zae_limiter_store::{BoxFuture, Clock};
+use zae_limiter_dynamodb::{DynamoOptions, DynamoStore};
+use zae_limiter_store::{BoxFuture, Clock, StoreError};
 
 pub use call::{Asked, Call, Change, Operation, Request, Told, Units};
 pub use faults::{Fate, Faults, Odds};
@@ -218,6 +220,27 @@ impl EvalTable {
     pub fn with_timeout(mut self, clock: Arc<dyn Clock>) -> EvalTable {
         self.waits_by = Some(clock);
         self
+    }
+
+    /// Makes the table one of ours and returns the id of its namespace, `default`. The journal
+    /// begins after this.
+    pub async fn initialise(&self, options: &DynamoOptions) -> Result<String, StoreError> {
+        let shared: Arc<dyn Table> = Arc::new(self.clone());
+        DynamoStore::initialise(&shared, options).await?;
+        self.take_journal();
+        Ok(self.namespace_id("default").unwrap_or_default())
+    }
+
+    /// A store of one process on the table, in the namespace `default`.
+    pub async fn open(&self, options: DynamoOptions) -> Result<DynamoStore, StoreError> {
+        let name = "default".parse().expect("the word is a valid namespace name");
+        DynamoStore::on_table(Arc::new(self.clone()), options, &name).await
+    }
+
+    /// The id of a namespace in use.
+    #[must_use]
+    pub fn namespace_id(&self, name: &str) -> Option<String> {
+        self.get(&keys::namespace_by_name(name))?.get("namespace_id")?.as_s().ok().cloned()
     }
 
     /// An item as it is.

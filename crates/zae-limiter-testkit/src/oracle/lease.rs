@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use zae_limiter::OnDrop;
 use zae_limiter_core::EntityId;
 
-use crate::books::{Change, OpId, PlannedMember};
+use crate::oracle::books::{Change, OpId, PlannedMember};
 
 pub(crate) type LeaseId = u64;
 

@@ -1,7 +1,7 @@
 //! The books of a run: what callers asked, what really landed, what they were told.
 //!
-//! Two wrappers write them. [`CallLog`](crate::journal::CallLog) stands above the faults and sees
-//! what the library asks and hears; [`JournalStore`](crate::journal::JournalStore) stands below
+//! Two wrappers write them. [`CallLog`](crate::oracle::journal::CallLog) stands above the faults and sees
+//! what the library asks and hears; [`JournalStore`](crate::oracle::journal::JournalStore) stands below
 //! them and sees what the store really does. Takes are numbered, and a change names the take that it
 //! settles: that is how a write is assigned to its lease.
 

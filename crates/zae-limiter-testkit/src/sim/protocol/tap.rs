@@ -11,8 +11,8 @@ use zae_limiter_dynamodb::table::{
 use zae_limiter_store::{BoxFuture, Clock, ManualClock};
 
 use super::echo::Echoes;
-use crate::books::{Books, CallId};
-use crate::evaluator::EvalTable;
+use crate::oracle::books::{Books, CallId};
+use crate::table::EvalTable;
 
 /// One request as it was sent.
 #[derive(Clone, Copy, Debug)]

@@ -6,9 +6,10 @@ use zae_limiter_dynamodb::table::{
 };
 use zae_limiter_store::Clock;
 
-use super::{Scene, bucket_of, stored};
-use crate::books::Books;
-use crate::journal::finish;
+use super::Scene;
+use crate::oracle::books::Books;
+use crate::oracle::journal::finish;
+use crate::oracle::protocol::{bucket_of, stored};
 use crate::rng::Rng;
 
 /// Who writes by other rules, in the journal.

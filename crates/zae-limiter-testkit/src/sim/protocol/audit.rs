@@ -9,19 +9,20 @@ use zae_limiter_dynamodb::constants::CREATE_TRUST;
 use zae_limiter_dynamodb::table::{Item, Write};
 use zae_limiter_store::{Clock, LimitsInForce};
 
-use super::configured::MadeAgain;
-use super::ideal::Event;
-use super::ledger::{Amounts, Landing};
-use super::slots::Landed;
-use super::stored::{self, Stored, StoredLimit};
 use super::tap::Sent;
-use super::writer::{debits, place};
-use super::{Knowledge, Scene, bucket_of, events};
-use crate::books::{Asked, Books, Call as StoreCall, Part, PlannedMember, State};
-use crate::evaluator::{Call, Change, Request, SWEEPER, Told};
+use super::{Knowledge, Scene, events};
 use crate::oracle::Broken;
+use crate::oracle::books::{Asked, Books, Call as StoreCall, Part, PlannedMember, State};
 use crate::oracle::bucket::Params;
 use crate::oracle::history::Basis;
+use crate::oracle::protocol::bucket_of;
+use crate::oracle::protocol::configured::MadeAgain;
+use crate::oracle::protocol::ideal::Event;
+use crate::oracle::protocol::ledger::{Amounts, Landing};
+use crate::oracle::protocol::slots::Landed;
+use crate::oracle::protocol::stored::{self, Stored, StoredLimit};
+use crate::oracle::protocol::writer::{debits, place};
+use crate::table::{Call, Change, Request, SWEEPER, Told};
 
 impl Scene {
     /// Checks what has landed since the last look; the first broken promise is noted in the books.

@@ -12,9 +12,9 @@ use zae_limiter::{RateLimiter, Settled};
 use zae_limiter_core::EntityId;
 use zae_limiter_store::{Fault, FaultStore, ManualClock, PageRequest, SeededEntropy, Store};
 
-use crate::books::Books;
-use crate::compare::{RESOURCES, compare_all, compare_usage};
-use crate::journal::{CallLog, JournalStore, Party, finish};
+use crate::oracle::books::Books;
+use crate::oracle::inspect::{RESOURCES, compare_all, compare_usage};
+use crate::oracle::journal::{CallLog, JournalStore, Party, finish};
 use crate::sim::{Backend, Ground, start_clock};
 
 /// Rounds of a drain; each lets a second pass.

@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use zae_limiter_core::EntityId;
 use zae_limiter_store::StoreErrorKind;
 
-use crate::books::{Asked, Call, CallId, Change, PlannedMember, State, Told};
-use crate::lease_model::{Intent, LeaseId};
 use crate::oracle::Broken;
+use crate::oracle::books::{Asked, Call, CallId, Change, PlannedMember, State, Told};
+use crate::oracle::lease::{Intent, LeaseId};
 
 /// How often the settler sends a change before it gives it up.
 const SETTLER_ATTEMPTS: i128 = 6;

@@ -7,9 +7,9 @@ use zae_limiter_core::{EntityId, Limit, LimitSource, ResourceName};
 use zae_limiter_dynamodb::table::{Item, Key};
 use zae_limiter_store::{Level, LimitsInForce};
 
-use crate::evaluator::Change;
 use crate::oracle::config::Config;
 use crate::oracle::history::History;
+use crate::table::Change;
 
 /// What every record of the table says, by the id of the namespace.
 #[derive(Debug, Default)]

@@ -4,7 +4,7 @@
 //! ```no_run
 //! # async fn example() {
 //! use zae_limiter_testkit::engine::Engine;
-//! use zae_limiter_testkit::proxy::{Fault, Proxy};
+//! use zae_limiter_testkit::engine::proxy::{Fault, Proxy};
 //!
 //! let engine = Engine::start();
 //! let proxy = Proxy::start(engine.endpoint()).await;
