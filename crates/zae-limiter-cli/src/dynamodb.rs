@@ -29,7 +29,7 @@ const REACH_MAX: Duration = Duration::from_secs(5);
 /// What the address of an engine on this machine begins with.
 const LOCAL: [&str; 2] = ["http://127.0.0.1:", "http://localhost:"];
 
-/// What the store says first when it found nobody to be.
+/// The beginning of the message of a store that found no credentials.
 const NO_CREDENTIALS: &str = "no AWS credentials found";
 
 /// Points the settings at the local engine if that has the stack and this machine has no AWS
@@ -156,7 +156,7 @@ async fn within<T>(work: impl Future<Output = T>) -> Option<T> {
 }
 
 /// The same failure with a hint at the local engine, where that has a stack of this name. AWS was
-/// asked because this machine knows who to be there; a typical one has both.
+/// asked because this machine has credentials; a typical machine has both.
 fn or_local(place: &DynamoPlace, settings: &Settings, failure: Failure) -> Failure {
     // The hint at missing credentials names `local env` already.
     if place.endpoint_url.is_some()

@@ -235,7 +235,7 @@ fn told(error: &AcquireError, again: &Again) -> Failure {
             Failure { hint, exit: Exit::Disabled, ..Failure::new("disabled", message) }
         }
         AcquireError::Unavailable(unavailable) => match (unavailable.reason, &unavailable.source) {
-            // What the store says is the news, not that it said it.
+            // The words of the store are the news, not the fact that it failed.
             (OutageReason::Failed(_), Some(error)) => of_store(error),
             (OutageReason::Failed(kind), None) => Failure::new(kind.as_str(), message),
             (OutageReason::Deadline, _) => {

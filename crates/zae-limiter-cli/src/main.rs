@@ -35,7 +35,7 @@ use settings::{Environment, Looks};
 fn main() -> ExitCode {
     let environment = Environment::read();
     let arguments: Vec<_> = std::env::args_os().collect();
-    // What is wrong is said in the form that was asked for.
+    // Mistakes are told in the form that was asked for.
     let in_any_case = || {
         let output = args::output_in(arguments.clone());
         Printer::new(Looks::new(&Globals { output, ..Globals::default() }, &environment))

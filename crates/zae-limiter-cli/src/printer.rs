@@ -194,7 +194,7 @@ fn try_to_stdout(text: &str) -> anyhow::Result<bool> {
     }
 }
 
-/// Nobody is left to be told when this fails.
+/// A failure here is not reported: there is nowhere left to report it.
 fn to_stderr(text: &str) {
     let mut stderr = io::stderr().lock();
     let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());

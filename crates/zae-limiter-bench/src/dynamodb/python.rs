@@ -1,4 +1,4 @@
-//! The Python product against the same endpoint, in a process that it is told to measure itself.
+//! The Python package against the same endpoint, in a process that it is told to measure itself.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};

@@ -1,5 +1,4 @@
-//! Values with a form of their own. What is refused says what is accepted; clap says for which
-//! flag.
+//! Values with a form of their own. A refusal says what is accepted; clap says for which flag.
 
 use std::fmt;
 use std::ops::RangeInclusive;

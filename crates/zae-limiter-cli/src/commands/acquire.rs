@@ -115,8 +115,8 @@ async fn settle(
     Ok(decision)
 }
 
-/// What is left after what was recorded. The grant stands, so a store that cannot tell changes
-/// nothing.
+/// Updates the balances after the use was recorded. The grant stands: a store that does not answer
+/// changes nothing.
 async fn look_again(limiter: &RateLimiter, request: &Request, decision: &mut Decision) {
     let Ok(now) = limiter.availability(request).await else { return };
     let now = Decision::from(&now).limits;
@@ -143,7 +143,7 @@ fn text(decision: &Decision, wait: Option<Duration>) -> Text {
     if decision.limits.is_empty() { text } else { text.table(view::statuses(&decision.limits)) }
 }
 
-/// Why nobody waited who was allowed to.
+/// Why the command did not wait although it was allowed to.
 fn not_waited(decision: &Decision, wait: Option<Duration>) -> Option<String> {
     let allowed = u64::try_from(wait?.as_millis()).unwrap_or(u64::MAX);
     let needed = decision.retry_after_ms.filter(|_| !decision.granted)?;

@@ -18,7 +18,7 @@ struct Form {
 
 pub(crate) async fn run(local: &Local<'_>) -> anyhow::Result<Exit> {
     let folder = local.folder()?;
-    // Who has never started one has no folder, and needs none to be told so.
+    // Before the first start there is no folder, and none is created to say so.
     let found = if folder.state()?.is_some() { Some(folder.lock()?) } else { None };
     let presence = if found.is_some() { engine::look(&folder)? } else { Presence::Stopped };
     let state = match presence {

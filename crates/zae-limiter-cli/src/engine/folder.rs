@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 use crate::context::create_private;
 use crate::error::Failure;
 
-/// What is known about the engine that was started last. Whether it still runs, only it can say.
+/// What is known about the engine that was started last. Only the engine can say whether it still
+/// runs.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct State {
     /// Its process.

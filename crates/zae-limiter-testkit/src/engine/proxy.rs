@@ -236,7 +236,7 @@ impl Proxy {
     }
 
     /// The next `count` requests wait for each other: none is passed on before all have arrived.
-    /// Whoever sends them one after the other waits for ever.
+    /// A sender of one after the other waits for ever.
     pub fn gate(&self, count: usize) {
         self.shared.lock().gate = Some((count, 0));
     }

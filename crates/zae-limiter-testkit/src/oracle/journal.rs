@@ -86,7 +86,7 @@ impl JournalStore {
         compare_all(&self.party.books, now);
     }
 
-    /// Carried out, but the answer takes its time: whoever gives up now does not know.
+    /// Carried out, but the answer takes its time: a caller that gives up now does not know.
     async fn echo(&self) {
         let mut left = (self.party.echo)();
         poll_fn(move |context| {

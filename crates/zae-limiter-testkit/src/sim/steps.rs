@@ -173,7 +173,7 @@ impl Run {
             Choice::Wait => {
                 let pause = self.rng.pause();
                 self.pass(pause);
-                // Whoever waits for time is woken by it, as a rule.
+                // As a rule, time wakes the operations that wait for it.
                 if self.rng.chance(60) { self.poll_all() } else { Ok(()) }
             }
             Choice::Step => {

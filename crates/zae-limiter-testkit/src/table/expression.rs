@@ -1,8 +1,8 @@
 //! Conditions and actions, evaluated as DynamoDB does.
 //!
-//! What is wrong with a request whatever the item is (an attribute named twice, a comparison no
-//! type has) is found before anything is looked at; what is wrong with the item (an `ADD` to a
-//! text) only once the condition has held.
+//! A mistake in the request itself (an attribute named twice, a comparison no type has) is found
+//! before anything is looked at; a mistake about the item (an `ADD` to a text) only once the
+//! condition has held.
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use zae_limiter_dynamodb::sdk::expression::{EXPRESSION_BYTES_MAX, render};

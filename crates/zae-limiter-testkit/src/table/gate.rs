@@ -10,13 +10,13 @@ use crate::rng::Rng;
 /// A point at which a call may be made to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Point {
-    /// Nothing has happened yet; whoever drops the call here has not made it.
+    /// Nothing has happened yet: a caller that drops the call here has not made it.
     Before(Operation),
-    /// It was carried out; whoever drops the call here will never know.
+    /// It was carried out: a caller that drops the call here never learns of it.
     After(Operation),
 }
 
-/// Makes calls wait, so that whoever polls decides in which order clients go on.
+/// Makes calls wait, so that the order of polls decides in which order clients go on.
 ///
 /// A call that waits returns `Pending` and asks to be polled again at once: an executor of its own,
 /// like that of [`crate::sim`], polls it when its seed says so; any other one goes round.

@@ -25,7 +25,7 @@ pub enum Gsi2 {
     /// Only keys, as on our tables.
     #[default]
     KeysOnly,
-    /// Everything, as on those of the Python product.
+    /// Everything, as on those of the Python package.
     All,
 }
 

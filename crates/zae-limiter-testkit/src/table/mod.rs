@@ -22,8 +22,8 @@
 //! # }
 //! ```
 //!
-//! The key decision: calls are carried out one by one, in the order their polls arrive, so whoever
-//! polls decides what is concurrent with what, and one seed replays a run.
+//! The key decision: calls are carried out one by one, in the order their polls arrive. The caller
+//! that polls decides what is concurrent with what, and one seed replays a run.
 
 mod call;
 mod expression;

@@ -33,14 +33,15 @@ pub(crate) async fn is_known(limiter: &RateLimiter, id: &str) -> Result<bool, Er
         || is_among(walk(PAGES_MAX, async |page| limiter.namespaces(&page).await).await?))
 }
 
-/// No namespace in use is called so. Where a deleted one was, it is named: who registers the name
-/// anew gets an empty namespace, and can no longer recover the old one under it.
+/// No namespace in use has this name. A deleted namespace that had the name is mentioned:
+/// registering the name anew makes an empty namespace, and the old one can then no longer be
+/// recovered under it.
 pub(crate) async fn missing(
     context: &Context<'_>,
     limiter: &RateLimiter,
     name: &NamespaceName,
 ) -> Failure {
-    // What went wrong before is the news, not that the registry could not be read.
+    // The first error is the news, not that the registry could not be read.
     let orphans = orphans(limiter).await.unwrap_or_default();
     let last =
         orphans.iter().filter(|orphan| orphan.name == *name).max_by_key(|orphan| orphan.deleted_at);

@@ -43,10 +43,9 @@ impl Landing<'_> {
         Ok(())
     }
 
-    /// Whatever was written, and whoever leaves the expiry alone: the bucket will be full, and
-    /// nothing hidden, before it expires. A stranger's parameters, which carry a mark, are not ours
-    /// to answer for. A refill instant that a wrong clock has moved ahead of the sender's is refill
-    /// that the bucket has had early.
+    /// After any write, the bucket will be full, and nothing hidden, before it expires. Parameters
+    /// of a foreign writer, which carry a mark, are exempt. A refill instant that a wrong clock has
+    /// moved ahead of the sender's is refill that the bucket has had early.
     pub(crate) fn check_full_by_expiry(&self) -> Result<(), Broken> {
         let expires_s = self.after.expires_s.filter(|_| self.after.mark.is_none());
         let (Some(expires_s), Some(now)) = (expires_s, self.now) else { return Ok(()) };

@@ -1,10 +1,11 @@
 //! The ideal buckets: exact, never deleted, fed with what landed at the time it really was.
 //!
-//! What is stored, brought to the true time, must be what the ideal bucket has: more would be
-//! minted, less would be refill that nobody gets. Only clocks may come between them: by the rate,
+//! The stored bucket, brought to the true time, must hold what the ideal bucket holds: more would
+//! be minted, less would be refill that nobody gets. Only clocks explain a difference: the rate
 //! times how far the writers' clocks were ahead of the truth and behind it. A write that arrives
-//! late is a clock that is behind. Both are held to what the documents say: a clock that is further
-//! off, or an answer that is older, is a broken promise.
+//! late is a clock that is behind. The documents bound both: a clock that is further off, or an
+//! answer that is older, is a broken promise. At 1 token per second, a writer whose clock is 2 s
+//! ahead may have been given 2 tokens early, and no more.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -204,7 +205,7 @@ impl IdealBucket {
         if is_reset {
             let gain = found.params.capacity - ideal.account.balance();
             ideal.account.fine = found.params.brim();
-            // What is hidden is forgiven with the rest.
+            // A reset forgives the hidden gap too.
             ideal.account.gap = 0;
             ideal.account.meter.give_back(gain.max(0));
         }
@@ -230,7 +231,7 @@ impl IdealBucket {
         verdict
     }
 
-    /// What is stored is what there should be.
+    /// Compares the stored bucket with the ideal one.
     fn compare(&self, stored: &Stored, truth: i64) -> Result<(), Broken> {
         let elapsed = i128::from(truth) - i128::from(stored.refilled_at);
         for (name, limit) in &stored.limits {
@@ -274,7 +275,7 @@ impl IdealBucket {
         names.iter().try_for_each(|name| self.forget(name))
     }
 
-    /// Somebody who is not one of us took or gave, and may have paid from what had overflowed.
+    /// A foreign writer took or gave, and may have paid from what had overflowed.
     pub(crate) fn foreign(&mut self, amounts: &Amounts, after: &Stored, truth: i64) {
         self.wait(truth);
         for (name, ideal) in &mut self.limits {

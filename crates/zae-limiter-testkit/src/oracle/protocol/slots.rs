@@ -366,7 +366,7 @@ fn lost_of_adjustment(
 }
 
 /// Limits that charges without a look have left out: forgotten, so there was nothing to charge.
-/// Counted by whoever heard of it.
+/// The client that heard of it counts it.
 fn left_out(parts: &[Part], entity: &str, slot: &Slot) -> RangeInclusive<u64> {
     let (mut least, mut most) = (0, 0);
     for landed in

@@ -68,7 +68,7 @@ pub(crate) fn read(item: &Item) -> Result<Stored, String> {
         };
         let params =
             Params { capacity: needed("cp")?, refill: needed("ra")?, period: needed("rp")? };
-        // What a stranger's change of the period has left behind is not a remainder.
+        // A remainder of another period, left by a foreign writer, is none.
         let remainder = fields
             .get("rm")
             .copied()

@@ -1,8 +1,8 @@
-//! A crowd on few buckets: many processes with caches of their own, on the evaluator, in virtual
-//! time, from one seed.
+//! A crowd on few buckets: many processes with caches of their own, on the table in memory, in
+//! virtual time, from one seed.
 //!
-//! What the other simulators check is that nothing is minted. A crowd shows the price: writes per
-//! grant, round trips per answer, and who is refused without need. [`Crowd::run`] returns
+//! The other simulators check that nothing is minted. A crowd shows the price: writes per grant,
+//! round trips per answer, and which callers are refused without need. [`Crowd::run`] returns
 //! [`Figures`], which a test compares with its goals and prints as a row of a table.
 
 mod figures;

@@ -42,7 +42,7 @@ impl Scene {
         let mut known = self.lock();
         let sent = self.outbox.get(call.tag);
         let is_copy = sent.is_some_and(|sent| sent.is_copy);
-        // Whoever sent it has had another answer, or none.
+        // The sender of the original has had another answer, or none.
         let told = if is_copy { Told::Nobody } else { call.told };
         let id = sent.and_then(|sent| sent.call);
         let asked = id.map(|id| &state.calls[id]);

@@ -77,7 +77,7 @@ impl Scene {
         Some((key_of(&item)?, item))
     }
 
-    /// As the Python product takes: from the balance alone, whatever has overflowed.
+    /// As the Python package takes: from the balance alone, whatever has overflowed.
     fn foreign_debit(&self, rng: &mut Rng) -> String {
         let Some((key, item)) = self.some_bucket(rng) else { return "no bucket".to_owned() };
         let Ok(found) = stored::read(&item) else { return "a damaged bucket".to_owned() };
@@ -104,7 +104,7 @@ impl Scene {
         )
     }
 
-    /// As the Python product changes limits: parameters at once, nothing refilled, and a mark that
+    /// As the Python package changes limits: parameters at once, nothing refilled, and a mark that
     /// says so.
     fn foreign_limits(&self, rng: &mut Rng) -> String {
         let Some((key, item)) = self.some_bucket(rng) else { return "no bucket".to_owned() };
@@ -133,7 +133,7 @@ impl Scene {
         format!("a stranger makes {limit} of {}: {}", update.key.pk, answer.is_ok())
     }
 
-    /// As the Python product uses a feature that we do not have: takes are refused, charges are
+    /// As the Python package uses a feature that we do not have: takes are refused, charges are
     /// not.
     fn foreign_feature(&self, rng: &mut Rng) -> String {
         let Some((key, item)) = self.some_bucket(rng) else { return "no bucket".to_owned() };
