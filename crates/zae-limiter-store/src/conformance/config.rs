@@ -2,49 +2,32 @@
 
 use zae_limiter_core::LimitSource;
 
-use super::fixture::{Fixture, GPT, at, entity, fails, limit_list, resource};
-use crate::{Level, LevelConfig, LimitsChange, MemberKey, OnUnavailable, StoreErrorKind};
+use super::fixture::{
+    Fixture, GPT, at, entity, entity_level, entity_on, fails, limit_list, resource, resource_level,
+};
+use crate::StoreErrorKind::Conflict;
+use crate::{Level, LevelConfig, LimitsChange, MemberKey, OnUnavailable};
 
-fn on_gpt() -> Level {
-    Level::Resource(resource(GPT))
-}
-
-fn key() -> Level {
-    Level::Entity(entity("key"))
-}
-
-fn key_on_gpt() -> Level {
-    Level::EntityResource(entity("key"), resource(GPT))
-}
-
-/// The limits in force for an entity and a resource, as text, and their source.
-async fn found(f: &Fixture, id: &str, name: &str) -> Option<(String, LimitSource)> {
-    let (limits, source) = f.resolve(id, name).await.limits?;
+/// The limits in force for an entity and a resource, and their source.
+async fn found(f: &Fixture, id: &str, name: &str) -> String {
+    let Some((limits, source)) = f.resolve(id, name).await.limits else { return "none".into() };
     let text: Vec<String> = limits.iter().map(ToString::to_string).collect();
-    Some((text.join(" "), source))
-}
-
-fn says(text: &str, source: LimitSource) -> Option<(String, LimitSource)> {
-    Some((text.to_owned(), source))
+    format!("{} of {source}", text.join(" "))
 }
 
 async fn policy(f: &Fixture) -> Option<OnUnavailable> {
     f.store.resolve(&[]).await.expect("configuration can be resolved").on_unavailable
 }
 
-async fn set_policy(f: &Fixture, policy: Option<OnUnavailable>) {
-    let change = LimitsChange {
-        limits: limit_list("rpm:1"),
-        on_unavailable: policy,
-        expected_version: None,
-    };
-    f.store.set_limits(&Level::System, &change, &f.change(at(0))).await.expect("limits can be set");
+async fn set_policy(f: &Fixture, on_unavailable: Option<OnUnavailable>) {
+    let change = LimitsChange { on_unavailable, ..limit_list("rpm:1").into() };
+    f.try_change(&Level::System, &change, at(0)).await.expect("limits can be set");
 }
 
 pub(super) async fn nothing_is_configured_to_begin_with(f: Fixture) {
-    assert_eq!(found(&f, "key", GPT).await, None, "no limits");
-    for level in [Level::System, on_gpt(), key(), key_on_gpt()] {
-        assert_eq!(f.store.level(&level).await.expect("a read"), None, "{level}");
+    assert_eq!(found(&f, "key", GPT).await, "none");
+    for level in [Level::System, resource_level(GPT), entity_level("key"), entity_on("key", GPT)] {
+        assert_eq!(f.level(&level).await, None, "{level}");
         assert!(!f.unset(&level).await, "{level}: there was nothing to delete");
     }
     assert_eq!(policy(&f).await, None, "no outage policy");
@@ -52,61 +35,52 @@ pub(super) async fn nothing_is_configured_to_begin_with(f: Fixture) {
 
 pub(super) async fn the_strongest_level_wins(f: Fixture) {
     f.set(&Level::System, "rpm:1/min").await;
-    assert_eq!(found(&f, "key", GPT).await, says("rpm:1/min", LimitSource::System));
-    f.set(&on_gpt(), "rpm:2/min").await;
-    assert_eq!(found(&f, "key", GPT).await, says("rpm:2/min", LimitSource::Resource));
-    f.set(&key(), "rpm:3/min").await;
-    assert_eq!(found(&f, "key", GPT).await, says("rpm:3/min", LimitSource::Entity));
-    f.set(&key_on_gpt(), "rpm:4/min").await;
-    assert_eq!(found(&f, "key", GPT).await, says("rpm:4/min", LimitSource::EntityResource));
+    assert_eq!(found(&f, "key", GPT).await, "rpm:1/min of system");
+    f.set(&resource_level(GPT), "rpm:2/min").await;
+    assert_eq!(found(&f, "key", GPT).await, "rpm:2/min of resource");
+    f.set(&entity_level("key"), "rpm:3/min").await;
+    assert_eq!(found(&f, "key", GPT).await, "rpm:3/min of entity_default");
+    f.set(&entity_on("key", GPT), "rpm:4/min").await;
+    assert_eq!(found(&f, "key", GPT).await, "rpm:4/min of entity");
 
-    assert_eq!(
-        found(&f, "key", "other").await,
-        says("rpm:3/min", LimitSource::Entity),
-        "the entity on another resource"
-    );
-    assert_eq!(
-        found(&f, "other", GPT).await,
-        says("rpm:2/min", LimitSource::Resource),
-        "another entity on the resource"
-    );
-    assert_eq!(
-        found(&f, "other", "other").await,
-        says("rpm:1/min", LimitSource::System),
-        "another entity on another resource"
-    );
+    let in_force = found(&f, "key", "other").await;
+    assert_eq!(in_force, "rpm:3/min of entity_default", "the entity on another resource");
+    let in_force = found(&f, "other", GPT).await;
+    assert_eq!(in_force, "rpm:2/min of resource", "another entity on the resource");
+    let in_force = found(&f, "other", "other").await;
+    assert_eq!(in_force, "rpm:1/min of system", "another entity on another resource");
 }
 
 pub(super) async fn the_winning_level_wins_whole(f: Fixture) {
     f.set(&Level::System, "rpm:1/min tpm:100/min").await;
-    f.set(&key_on_gpt(), "rpm:4/min").await;
-    assert_eq!(
-        found(&f, "key", GPT).await,
-        says("rpm:4/min", LimitSource::EntityResource),
-        "no limit is mixed in from below"
-    );
+    f.set(&entity_on("key", GPT), "rpm:4/min").await;
+    let in_force = found(&f, "key", GPT).await;
+    assert_eq!(in_force, "rpm:4/min of entity", "no limit is mixed in from below");
 }
 
 pub(super) async fn a_deleted_level_uncovers_the_next(f: Fixture) {
-    for (level, limits) in
-        [(Level::System, "rpm:1"), (on_gpt(), "rpm:2"), (key(), "rpm:3"), (key_on_gpt(), "rpm:4")]
-    {
+    for (level, limits) in [
+        (Level::System, "rpm:1"),
+        (resource_level(GPT), "rpm:2"),
+        (entity_level("key"), "rpm:3"),
+        (entity_on("key", GPT), "rpm:4"),
+    ] {
         f.set(&level, limits).await;
     }
-    assert!(f.unset(&key_on_gpt()).await, "there were limits to delete");
-    assert_eq!(found(&f, "key", GPT).await, says("rpm:3/min", LimitSource::Entity));
-    assert!(f.unset(&on_gpt()).await, "there were limits to delete");
-    assert!(f.unset(&key()).await, "there were limits to delete");
-    assert_eq!(found(&f, "key", GPT).await, says("rpm:1/min", LimitSource::System));
+    assert!(f.unset(&entity_on("key", GPT)).await, "there were limits to delete");
+    assert_eq!(found(&f, "key", GPT).await, "rpm:3/min of entity_default");
+    assert!(f.unset(&resource_level(GPT)).await, "there were limits to delete");
+    assert!(f.unset(&entity_level("key")).await, "there were limits to delete");
+    assert_eq!(found(&f, "key", GPT).await, "rpm:1/min of system");
     assert!(f.unset(&Level::System).await, "there were limits to delete");
-    assert_eq!(found(&f, "key", GPT).await, None);
+    assert_eq!(found(&f, "key", GPT).await, "none");
     assert!(!f.unset(&Level::System).await, "deleted already");
 }
 
 pub(super) async fn setting_replaces_the_whole_level(f: Fixture) {
-    f.set(&on_gpt(), "rpm:1/min tpm:100/min").await;
-    f.set(&on_gpt(), "tpm:200/min day:5/day").await;
-    let stored = f.store.level(&on_gpt()).await.expect("a read").expect("the level is there");
+    f.set(&resource_level(GPT), "rpm:1/min tpm:100/min").await;
+    f.set(&resource_level(GPT), "tpm:200/min day:5/day").await;
+    let stored = f.level(&resource_level(GPT)).await.expect("the level is there");
     assert_eq!(
         stored.limits,
         limit_list("tpm:200/min day:5/day").into(),
@@ -117,34 +91,35 @@ pub(super) async fn setting_replaces_the_whole_level(f: Fixture) {
 pub(super) async fn limits_come_back_as_they_were_set(f: Fixture) {
     let text =
         "z:1/sec a:10000/min:15000 m.x-y_z:7/90sec b:1000000000000000/1000000000sec:1 Rpm:5/day";
-    f.set(&on_gpt(), text).await;
-    let stored = f.store.level(&on_gpt()).await.expect("a read").expect("the level is there");
+    f.set(&resource_level(GPT), text).await;
+    let stored = f.level(&resource_level(GPT)).await.expect("the level is there");
     assert_eq!(stored.limits, limit_list(text).into(), "numbers and order");
     let (limits, _) = f.resolve("key", GPT).await.limits.expect("limits are stored");
     assert_eq!(limits[..], limit_list(text), "the same when resolved");
 }
 
 pub(super) async fn versions_grow_with_every_change(f: Fixture) {
-    let first = f.set(&on_gpt(), "rpm:1").await;
-    let second = f.set(&on_gpt(), "rpm:1").await;
+    let first = f.set(&resource_level(GPT), "rpm:1").await;
+    let second = f.set(&resource_level(GPT), "rpm:1").await;
     assert!(0 < first && first < second, "versions grow, found {first} and then {second}");
-    f.flag(&on_gpt(), Some(true)).await;
+    f.flag(&resource_level(GPT), Some(true)).await;
     let LevelConfig { limits, disabled, version, .. } =
-        f.store.level(&on_gpt()).await.expect("a read").expect("the level is there");
+        f.level(&resource_level(GPT)).await.expect("the level is there");
     assert_eq!((limits, disabled), (limit_list("rpm:1").into(), Some(true)));
     assert!(second < version, "a flag is a change too, found {second} and then {version}");
 }
 
 pub(super) async fn a_change_of_another_version_is_a_conflict(f: Fixture) {
-    fails(f.try_set(&on_gpt(), "rpm:1", Some(1)).await, StoreErrorKind::Conflict);
-    let first = f
-        .try_set(&on_gpt(), "rpm:1", Some(0))
+    fails(f.try_set(&resource_level(GPT), "rpm:1", Some(1)).await, Conflict);
+    let first = f.try_set(&resource_level(GPT), "rpm:1", Some(0)).await;
+    let first = first.expect("0 stands for a level that does not exist");
+    fails(f.try_set(&resource_level(GPT), "rpm:2", Some(0)).await, Conflict);
+    let second = f
+        .try_set(&resource_level(GPT), "rpm:3", Some(first))
         .await
-        .expect("0 stands for a level that does not exist");
-    fails(f.try_set(&on_gpt(), "rpm:2", Some(0)).await, StoreErrorKind::Conflict);
-    let second = f.try_set(&on_gpt(), "rpm:3", Some(first)).await.expect("nobody changed it since");
-    fails(f.try_set(&on_gpt(), "rpm:4", Some(first)).await, StoreErrorKind::Conflict);
-    let stored = f.store.level(&on_gpt()).await.expect("a read").expect("the level is there");
+        .expect("nobody changed it since");
+    fails(f.try_set(&resource_level(GPT), "rpm:4", Some(first)).await, Conflict);
+    let stored = f.level(&resource_level(GPT)).await.expect("the level is there");
     assert_eq!(
         (stored.limits, stored.version),
         (limit_list("rpm:3").into(), second),
@@ -153,37 +128,33 @@ pub(super) async fn a_change_of_another_version_is_a_conflict(f: Fixture) {
 }
 
 pub(super) async fn a_version_does_not_come_back_after_a_deletion(f: Fixture) {
-    let read = f.set(&on_gpt(), "rpm:1").await;
-    f.unset(&on_gpt()).await;
-    f.set(&on_gpt(), "rpm:2").await;
+    let read = f.set(&resource_level(GPT), "rpm:1").await;
+    f.unset(&resource_level(GPT)).await;
+    f.set(&resource_level(GPT), "rpm:2").await;
     // Whoever read the first must not overwrite the second unseen.
-    fails(f.try_set(&on_gpt(), "rpm:3", Some(read)).await, StoreErrorKind::Conflict);
+    fails(f.try_set(&resource_level(GPT), "rpm:3", Some(read)).await, Conflict);
 }
 
 pub(super) async fn deleting_limits_keeps_the_flag(f: Fixture) {
-    f.set(&on_gpt(), "rpm:1").await;
-    f.flag(&on_gpt(), Some(true)).await;
-    assert!(f.unset(&on_gpt()).await, "there were limits to delete");
-    let stored = f.store.level(&on_gpt()).await.expect("a read").expect("the flag is still there");
+    f.set(&resource_level(GPT), "rpm:1").await;
+    f.flag(&resource_level(GPT), Some(true)).await;
+    assert!(f.unset(&resource_level(GPT)).await, "there were limits to delete");
+    let stored = f.level(&resource_level(GPT)).await.expect("the flag is still there");
     assert_eq!((stored.limits, stored.disabled), ([].into(), Some(true)));
-    assert!(!f.unset(&on_gpt()).await, "no limits are left to delete");
-    assert_eq!(f.resolve("key", GPT).await.disabled_by, Some(on_gpt()));
+    assert!(!f.unset(&resource_level(GPT)).await, "no limits are left to delete");
+    assert_eq!(f.resolve("key", GPT).await.disabled_by, Some(resource_level(GPT)));
 }
 
 pub(super) async fn a_level_with_only_a_flag_supplies_no_limits(f: Fixture) {
     f.set(&Level::System, "rpm:1/min").await;
-    f.flag(&key_on_gpt(), Some(false)).await;
-    assert_eq!(
-        found(&f, "key", GPT).await,
-        says("rpm:1/min", LimitSource::System),
-        "an empty level does not win"
-    );
+    f.flag(&entity_on("key", GPT), Some(false)).await;
+    assert_eq!(found(&f, "key", GPT).await, "rpm:1/min of system", "an empty level does not win");
 }
 
 pub(super) async fn many_members_are_resolved_at_once_and_in_order(f: Fixture) {
     f.set(&Level::System, "rpm:1/min").await;
-    f.set(&Level::Entity(entity("b")), "rpm:2/min").await;
-    f.set(&Level::EntityResource(entity("c"), resource("other")), "rpm:3/min").await;
+    f.set(&entity_level("b"), "rpm:2/min").await;
+    f.set(&entity_on("c", "other"), "rpm:3/min").await;
     let (a, b, c, gpt, other) =
         (entity("a"), entity("b"), entity("c"), resource(GPT), resource("other"));
     let keys = [(&c, &other), (&a, &gpt), (&c, &gpt), (&b, &other), (&c, &other)];
@@ -210,18 +181,10 @@ pub(super) async fn takes_go_on_to_the_parent_of_a_cascading_entity_only(f: Fixt
     {
         f.try_create(id, parent, cascade).await.expect("an entity can be created");
     }
-    for (id, expected) in [
-        ("cascades", Some("org")),
-        ("stays", None),
-        ("alone", None),
-        ("org", None),
-        ("unknown", None),
-    ] {
-        assert_eq!(
-            f.resolve(id, GPT).await.cascades_to,
-            expected.map(entity),
-            "where takes of {id} go on to"
-        );
+    let next = f.resolve("cascades", GPT).await.cascades_to;
+    assert_eq!(next, Some(entity("org")), "where takes of cascades go on to");
+    for id in ["stays", "alone", "org", "unknown"] {
+        assert_eq!(f.resolve(id, GPT).await.cascades_to, None, "where takes of {id} go on to");
     }
 }
 
@@ -234,7 +197,7 @@ pub(super) async fn the_outage_policy_is_kept_until_it_is_deleted(f: Fixture) {
         Some(OnUnavailable::Allow),
         "a change that does not mention it keeps it"
     );
-    let stored = f.store.level(&Level::System).await.expect("a read").expect("the level is there");
+    let stored = f.level(&Level::System).await.expect("the level is there");
     assert_eq!(stored.on_unavailable, Some(OnUnavailable::Allow));
     set_policy(&f, Some(OnUnavailable::Block)).await;
     assert_eq!(policy(&f).await, Some(OnUnavailable::Block));
@@ -245,7 +208,7 @@ pub(super) async fn the_outage_policy_is_kept_until_it_is_deleted(f: Fixture) {
 pub(super) async fn stamps_grow_with_every_change_of_limits(f: Fixture) {
     let stamp = async || f.store.resolve(&[]).await.expect("configuration can be resolved").stamp;
     let mut stamps = vec![stamp().await];
-    for level in [Level::System, on_gpt(), key(), key_on_gpt()] {
+    for level in [Level::System, resource_level(GPT), entity_level("key"), entity_on("key", GPT)] {
         f.set(&level, "rpm:1").await;
         stamps.push(stamp().await);
         f.set(&level, "rpm:2").await;

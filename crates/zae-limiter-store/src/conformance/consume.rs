@@ -1,9 +1,8 @@
 //! Taking from one bucket.
 
-use zae_limiter_core::{Limit, LimitSource, Milli, TimeMs, Wait};
+use zae_limiter_core::{Milli, TimeMs, Wait};
 
-use super::fixture::{Fixture, HOUR, SECOND, after, ask, at, entity, limits};
-use crate::{LimitsInForce, PageRequest};
+use super::fixture::{Fixture, HOUR, SECOND, after, all, ask, at, entity, limits, rpm, words};
 
 pub(super) async fn a_store_answers_a_ping_and_has_a_name(f: Fixture) {
     f.store.ping().await.expect("a fresh store can be reached");
@@ -11,43 +10,37 @@ pub(super) async fn a_store_answers_a_ping_and_has_a_name(f: Fixture) {
 }
 
 pub(super) async fn a_new_bucket_starts_full(f: Fixture) {
-    f.take(&ask("key", &limits("rpm:60/min"), &[("rpm", 1)]), at(0)).await.granted(&[59_000]);
+    f.take(&rpm("key", 1), at(0)).await.granted(&[59_000]);
     assert_eq!(f.balances("key", at(0)).await, [59_000], "what is stored is what was reported");
 }
 
 pub(super) async fn a_new_bucket_starts_with_its_burst(f: Fixture) {
     let steady = limits("rpm:60/min:5 tpm:60/min:600");
-    f.take(&ask("key", &steady, &[("rpm", 5), ("tpm", 600)]), at(0)).await.granted(&[0, 0]);
-    f.take(&ask("key", &steady, &[("rpm", 1)]), at(0)).await.refused(&[(0, after(1_000))]);
-    f.take(&ask("key", &steady, &[("rpm", 6)]), at(HOUR)).await.refused(&[(5_000, Wait::Never)]);
+    f.take(&ask("key", &steady, "rpm=5 tpm=600"), at(0)).await.granted(&[0, 0]);
+    f.take(&ask("key", &steady, "rpm=1"), at(0)).await.refused(&[(0, after(1_000))]);
+    f.take(&ask("key", &steady, "rpm=6"), at(HOUR)).await.refused(&[(5_000, Wait::Never)]);
 }
 
 pub(super) async fn balances_are_exact_over_several_takes(f: Fixture) {
-    let rpm = limits("rpm:60/min");
     for (tokens, left) in [(1, 59_000), (2, 57_000), (57, 0)] {
-        f.take(&ask("key", &rpm, &[("rpm", tokens)]), at(0)).await.granted(&[left]);
+        f.take(&rpm("key", tokens), at(0)).await.granted(&[left]);
     }
-    f.take(&ask("key", &rpm, &[("rpm", 1)]), at(0)).await.refused(&[(0, after(1_000))]);
+    f.take(&rpm("key", 1), at(0)).await.refused(&[(0, after(1_000))]);
 }
 
 pub(super) async fn several_limits_are_decided_together(f: Fixture) {
     let both = limits("rpm:60/min tpm:1000/min");
-    f.take(&ask("key", &both, &[("rpm", 1), ("tpm", 900)]), at(0))
-        .await
-        .granted(&[59_000, 100_000]);
-    let short = ask("key", &both, &[("rpm", 1), ("tpm", 101)]);
+    f.take(&ask("key", &both, "rpm=1 tpm=900"), at(0)).await.granted(&[59_000, 100_000]);
+    let short = ask("key", &both, "rpm=1 tpm=101");
     f.take(&short, at(0)).await.refused(&[(59_000, Wait::None), (100_000, after(60))]);
-    assert_eq!(
-        f.balances("key", at(0)).await,
-        [59_000, 100_000],
-        "a refusal by one limit takes from none"
-    );
+    let left = f.balances("key", at(0)).await;
+    assert_eq!(left, [59_000, 100_000], "a refusal by one limit takes from none");
     assert_eq!(f.consumed("key").await, [1_000, 900_000], "a refusal counts as no consumption");
 }
 
 pub(super) async fn reports_follow_the_order_of_the_takes(f: Fixture) {
     let both = limits("rpm:60/min tpm:1000/min");
-    let answer = f.take(&ask("key", &both, &[("tpm", 10), ("rpm", 1)]), at(0)).await;
+    let answer = f.take(&ask("key", &both, "tpm=10 rpm=1"), at(0)).await;
     answer.granted(&[990_000, 59_000]);
     let indexes: Vec<_> = answer
         .reports()
@@ -62,71 +55,56 @@ pub(super) async fn reports_follow_the_order_of_the_takes(f: Fixture) {
 }
 
 pub(super) async fn a_zero_amount_declares_and_takes_nothing(f: Fixture) {
-    let rpm = limits("rpm:60/min");
-    f.take(&ask("key", &rpm, &[("rpm", 0)]), at(0)).await.granted(&[60_000]);
-    f.take(&ask("key", &rpm, &[("rpm", 60)]), at(0)).await.granted(&[0]);
-    f.take(&ask("key", &rpm, &[("rpm", 0)]), at(0)).await.granted(&[0]);
+    f.take(&rpm("key", 0), at(0)).await.granted(&[60_000]);
+    f.take(&rpm("key", 60), at(0)).await.granted(&[0]);
+    f.take(&rpm("key", 0), at(0)).await.granted(&[0]);
     assert_eq!(f.consumed("key").await, [60_000], "declaring is not consuming");
 }
 
 pub(super) async fn a_limit_not_asked_for_is_not_taken_from(f: Fixture) {
     let both = limits("rpm:60/min tpm:1000/min");
-    f.take(&ask("key", &both, &[("rpm", 60)]), at(0)).await.granted(&[0]);
-    f.take(&ask("key", &both, &[("tpm", 1)]), at(0)).await.granted(&[999_000]);
-    assert_eq!(
-        f.balances("key", at(0)).await,
-        [0, 999_000],
-        "an empty limit does not refuse who does not ask for it"
-    );
+    f.take(&ask("key", &both, "rpm=60"), at(0)).await.granted(&[0]);
+    f.take(&ask("key", &both, "tpm=1"), at(0)).await.granted(&[999_000]);
+    let left = f.balances("key", at(0)).await;
+    assert_eq!(left, [0, 999_000], "an empty limit does not refuse who does not ask for it");
 }
 
 pub(super) async fn more_than_the_capacity_never_passes(f: Fixture) {
-    let rpm = limits("rpm:60/min");
-    f.take(&ask("key", &rpm, &[("rpm", 61)]), at(0)).await.refused(&[(60_000, Wait::Never)]);
-    f.take(&ask("key", &rpm, &[("rpm", 60)]), at(0)).await.granted(&[0]);
-    f.take(&ask("key", &rpm, &[("rpm", 61)]), at(0)).await.refused(&[(0, Wait::Never)]);
+    f.take(&rpm("key", 61), at(0)).await.refused(&[(60_000, Wait::Never)]);
+    f.take(&rpm("key", 60), at(0)).await.granted(&[0]);
+    f.take(&rpm("key", 61), at(0)).await.refused(&[(0, Wait::Never)]);
 }
 
 pub(super) async fn a_fraction_of_a_token_is_enough_to_refuse(f: Fixture) {
-    let rpm = limits("rpm:60/min");
-    let mut request = ask("key", &rpm, &[("rpm", 0)]);
+    let mut request = rpm("key", 0);
     request.takes[0].amount = Milli(59_001);
     f.take(&request, at(0)).await.granted(&[999]);
-    f.take(&ask("key", &rpm, &[("rpm", 1)]), at(0)).await.refused(&[(999, after(1))]);
-    f.take(&ask("key", &rpm, &[("rpm", 1)]), at(1)).await.granted(&[0]);
+    f.take(&rpm("key", 1), at(0)).await.refused(&[(999, after(1))]);
+    f.take(&rpm("key", 1), at(1)).await.granted(&[0]);
 }
 
 pub(super) async fn a_refusal_writes_nothing(f: Fixture) {
-    let rpm = limits("rpm:60/min");
-    f.take(&ask("key", &rpm, &[("rpm", 60)]), at(0)).await.granted(&[0]);
+    f.take(&rpm("key", 60), at(0)).await.granted(&[0]);
     let before = f.bucket("key").await;
-    f.take(&ask("key", &rpm, &[("rpm", 30)]), at(7 * SECOND))
-        .await
-        .refused(&[(7_000, after(23_000))]);
+    f.take(&rpm("key", 30), at(7 * SECOND)).await.refused(&[(7_000, after(23_000))]);
     assert_eq!(f.bucket("key").await, before, "a refusal leaves the stored bucket as it was");
 }
 
 pub(super) async fn a_refusal_does_not_create_a_bucket(f: Fixture) {
-    f.take(&ask("key", &limits("rpm:60/min"), &[("rpm", 61)]), at(0))
-        .await
-        .refused(&[(60_000, Wait::Never)]);
+    f.take(&rpm("key", 61), at(0)).await.refused(&[(60_000, Wait::Never)]);
     assert_eq!(f.bucket("key").await, None, "a refused request leaves no bucket behind");
 }
 
 pub(super) async fn a_take_does_not_create_an_entity(f: Fixture) {
-    f.take(&ask("stranger", &limits("rpm:60/min"), &[("rpm", 1)]), at(0)).await.granted(&[59_000]);
-    assert_eq!(
-        f.store.entity(&entity("stranger")).await.expect("a read"),
-        None,
-        "unknown entities are limited, not registered"
-    );
-    let listed = f.store.entities(&PageRequest::default()).await.expect("a list");
-    assert_eq!(listed.items, [], "an unknown entity is not listed");
+    f.take(&rpm("stranger", 1), at(0)).await.granted(&[59_000]);
+    assert_eq!(f.entity("stranger").await, None, "unknown entities are limited, not registered");
+    let listed = all(async |page| f.store.entities(&page).await).await;
+    assert_eq!(listed, [], "an unknown entity is not listed");
 }
 
 pub(super) async fn a_peek_answers_like_a_take_and_writes_nothing(f: Fixture) {
     let both = limits("rpm:60/min tpm:1000/min");
-    let request = [ask("key", &both, &[("rpm", 1), ("tpm", 900)])];
+    let request = [ask("key", &both, "rpm=1 tpm=900")];
     f.peek(&request, at(0)).await.granted(&[60_000, 1_000_000]);
     assert_eq!(f.bucket("key").await, None, "a peek creates no bucket");
 
@@ -135,95 +113,78 @@ pub(super) async fn a_peek_answers_like_a_take_and_writes_nothing(f: Fixture) {
     let peeked = f.peek(&request, at(30 * SECOND)).await;
     peeked.refused(&[(60_000, Wait::None), (600_000, after(18_000))]);
     assert_eq!(f.bucket("key").await, before, "a peek leaves the stored bucket as it was");
-    assert_eq!(
-        f.take(&request[0], at(30 * SECOND)).await,
-        peeked,
-        "a refused take says what the peek said"
-    );
+    let answer = f.take(&request[0], at(30 * SECOND)).await;
+    assert_eq!(answer, peeked, "a refused take says what the peek said");
     f.peek(&request, at(48 * SECOND)).await.granted(&[60_000, 900_000]);
 }
 
 pub(super) async fn entities_have_buckets_of_their_own(f: Fixture) {
-    let rpm = limits("rpm:60/min");
     // Not even upper and lower case are the same.
     for (id, tokens, left) in
         [("key", 1, 59_000), ("Key", 2, 58_000), ("key.1", 3, 57_000), ("key-1", 4, 56_000)]
     {
-        f.take(&ask(id, &rpm, &[("rpm", tokens)]), at(0)).await.granted(&[left]);
+        f.take(&rpm(id, tokens), at(0)).await.granted(&[left]);
     }
     assert_eq!(f.balances("key", at(0)).await, [59_000], "what others took is theirs");
 }
 
 pub(super) async fn resources_have_buckets_of_their_own(f: Fixture) {
-    let rpm = limits("rpm:60/min");
     for (name, tokens, left) in [
         ("gpt-4", 1, 59_000),
         ("GPT-4", 2, 58_000),
         ("gpt-4/v1", 3, 57_000),
         ("gpt-4:v1", 4, 56_000),
     ] {
-        f.take(&ask("key", &rpm, &[("rpm", tokens)]).on(name), at(0)).await.granted(&[left]);
+        f.take(&rpm("key", tokens).on(name), at(0)).await.granted(&[left]);
     }
-    let page = f.store.buckets(&entity("key"), &PageRequest::default()).await.expect("a list");
-    let found: Vec<_> = page.items.iter().map(|view| view.resource.to_string()).collect();
-    assert_eq!(
-        found,
-        ["GPT-4", "gpt-4", "gpt-4/v1", "gpt-4:v1"],
-        "the buckets of an entity, ordered by resource"
-    );
+    let key = entity("key");
+    let listed = all(async |page| f.store.buckets(&key, &page).await).await;
+    let found: Vec<_> = listed.iter().map(|view| view.resource.as_str()).collect();
+    assert_eq!(found, ["GPT-4", "gpt-4", "gpt-4/v1", "gpt-4:v1"], "ordered by resource");
 }
 
 pub(super) async fn limit_names_know_case_and_punctuation(f: Fixture) {
     let names = limits("a.b:10/min a-b:20/min A.b:30/min a_b:40/min");
-    let request = ask("key", &names, &[("a.b", 1), ("a-b", 1), ("A.b", 1), ("a_b", 1)]);
+    let request = ask("key", &names, "a.b=1 a-b=1 A.b=1 a_b=1");
     f.take(&request, at(0)).await.granted(&[9_000, 19_000, 29_000, 39_000]);
     f.take(&request, at(0)).await.granted(&[8_000, 18_000, 28_000, 38_000]);
 }
 
 pub(super) async fn sixteen_limits_fit_one_bucket(f: Fixture) {
-    let text: Vec<String> = (1..=16).map(|number| format!("l{number:02}:{number}/min")).collect();
-    let sixteen = limits(&text.join(" "));
-    let names: Vec<String> = (1..=16).map(|number| format!("l{number:02}")).collect();
-    let tokens: Vec<(&str, u64)> = names.iter().map(|name| (name.as_str(), 1)).collect();
+    let sixteen = limits(&words(1..=16, |number| format!("l{number:02}:{number}/min")));
+    let one_each = ask("key", &sixteen, &words(1..=16, |number| format!("l{number:02}=1")));
     let left: Vec<i64> = (0..16).map(|number| number * 1_000).collect();
-    f.take(&ask("key", &sixteen, &tokens), at(0)).await.granted(&left);
+    f.take(&one_each, at(0)).await.granted(&left);
     assert_eq!(f.balances("key", at(0)).await, left, "all sixteen are stored");
-    let answer = f.take(&ask("key", &sixteen, &tokens), at(0)).await;
+    let answer = f.take(&one_each, at(0)).await;
     assert!(!answer.is_granted(), "expected a refusal by l01, found {answer:?}");
     assert_eq!(f.balances("key", at(0)).await, left, "one empty limit of sixteen refuses for all");
 }
 
 pub(super) async fn the_largest_limit_does_not_overflow(f: Fixture) {
     const TOKENS: u64 = 1_000_000_000_000_000;
-    let largest =
-        Limit::custom("big", TOKENS, TOKENS, 1_000_000_000).expect("within the bounds of a limit");
-    let big = LimitsInForce::new([largest], LimitSource::System);
-    f.take(&ask("key", &big, &[("big", TOKENS)]), at(0)).await.granted(&[0]);
+    let big = limits(&format!("big:{TOKENS}/1000000000sec:{TOKENS}"));
+    let all = ask("key", &big, &format!("big={TOKENS}"));
+    f.take(&all, at(0)).await.granted(&[0]);
     // A million millitokens come back every millisecond.
-    f.take(&ask("key", &big, &[("big", TOKENS)]), at(0))
-        .await
-        .refused(&[(0, after(1_000_000_000_000))]);
-    f.take(&ask("key", &big, &[("big", 1_000)]), at(1)).await.granted(&[0]);
-    f.take(&ask("key", &big, &[("big", TOKENS)]), at(1_000_000_000_001)).await.granted(&[0]);
+    f.take(&all, at(0)).await.refused(&[(0, after(1_000_000_000_000))]);
+    f.take(&ask("key", &big, "big=1000"), at(1)).await.granted(&[0]);
+    f.take(&all, at(1_000_000_000_001)).await.granted(&[0]);
 }
 
 pub(super) async fn the_slowest_limit_does_not_overflow(f: Fixture) {
     const TOKENS: u64 = 1_000_000_000_000_000;
-    let slowest =
-        Limit::custom("slow", TOKENS, 1, 1_000_000_000).expect("within the bounds of a limit");
-    let slow = LimitsInForce::new([slowest], LimitSource::System);
-    f.take(&ask("key", &slow, &[("slow", TOKENS)]), at(0)).await.granted(&[0]);
-    f.take(&ask("key", &slow, &[("slow", 1)]), at(0))
-        .await
-        .refused(&[(0, after(1_000_000_000_000))]);
+    let slow = limits(&format!("slow:1/1000000000sec:{TOKENS}"));
+    let (all, one) = (ask("key", &slow, &format!("slow={TOKENS}")), ask("key", &slow, "slow=1"));
+    f.take(&all, at(0)).await.granted(&[0]);
+    f.take(&one, at(0)).await.refused(&[(0, after(1_000_000_000_000))]);
     // It would take 10²⁷ milliseconds: the wait stays at the largest there is.
-    f.take(&ask("key", &slow, &[("slow", TOKENS)]), at(0)).await.refused(&[(0, after(u64::MAX))]);
-    f.take(&ask("key", &slow, &[("slow", 1)]), at(1_000_000_000_000)).await.granted(&[0]);
+    f.take(&all, at(0)).await.refused(&[(0, after(u64::MAX))]);
+    f.take(&one, at(1_000_000_000_000)).await.granted(&[0]);
 }
 
 pub(super) async fn amounts_beyond_every_capacity_do_not_overflow(f: Fixture) {
-    let rpm = limits("rpm:60/min");
-    let mut request = ask("key", &rpm, &[("rpm", 1)]);
+    let mut request = rpm("key", 1);
     f.take(&request, at(0)).await.granted(&[59_000]);
     request.takes[0].amount = Milli(i64::MAX);
     f.take(&request, at(0)).await.refused(&[(59_000, Wait::Never)]);
@@ -231,8 +192,7 @@ pub(super) async fn amounts_beyond_every_capacity_do_not_overflow(f: Fixture) {
 }
 
 pub(super) async fn the_ends_of_time_do_not_overflow(f: Fixture) {
-    let rpm = limits("rpm:60/min");
-    let all = ask("key", &rpm, &[("rpm", 60)]);
+    let all = rpm("key", 60);
     f.take(&all, TimeMs(i64::MIN)).await.granted(&[0]);
     f.take(&all, TimeMs(0)).await.granted(&[0]);
     f.take(&all, TimeMs(i64::MAX)).await.granted(&[0]);

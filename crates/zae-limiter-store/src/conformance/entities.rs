@@ -4,32 +4,23 @@ use std::collections::BTreeMap;
 
 use zae_limiter_core::{CHAIN_MAX, Entity};
 
-use super::fixture::{Fixture, all, ask, at, entity, fails, limits, new_entity, resource};
-use crate::{DeletedEntity, EntityUpdate, Level, NewEntity, PageRequest, StoreErrorKind};
+use super::fixture::{
+    Fixture, GPT, all, at, entity, entity_level, entity_on, fails, new_entity, resource, rpm,
+};
+use crate::StoreErrorKind::{AlreadyExists, Conflict, Invalid, NotFound, State};
+use crate::{DeletedEntity, EntityUpdate, NewEntity};
 
-async fn get(f: &Fixture, id: &str) -> Option<Entity> {
-    f.store.entity(&entity(id)).await.expect("a read")
+fn ids(entities: &[Entity]) -> Vec<&str> {
+    entities.iter().map(|entity| entity.id.as_str()).collect()
 }
 
-async fn ids(f: &Fixture) -> Vec<String> {
-    all(async |page| f.store.entities(&page).await)
-        .await
-        .iter()
-        .map(|entity| entity.id.to_string())
-        .collect()
+async fn listed(f: &Fixture) -> Vec<Entity> {
+    all(async |page| f.store.entities(&page).await).await
 }
 
-async fn children(f: &Fixture, parent: &str) -> Vec<String> {
+async fn children(f: &Fixture, parent: &str) -> Vec<Entity> {
     let parent = entity(parent);
-    all(async |page| f.store.children(&parent, &page).await)
-        .await
-        .iter()
-        .map(|entity| entity.id.to_string())
-        .collect()
-}
-
-async fn delete(f: &Fixture, id: &str) -> DeletedEntity {
-    f.store.delete_entity(&entity(id), &f.change(at(0))).await.expect("an entity can be deleted")
+    all(async |page| f.store.children(&parent, &page).await).await
 }
 
 pub(super) async fn an_entity_comes_back_as_it_was_created(f: Fixture) {
@@ -51,35 +42,32 @@ pub(super) async fn an_entity_comes_back_as_it_was_created(f: Fixture) {
     let expected =
         Entity { id, name, parent, cascade, metadata, created_at: at(7), version: created.version };
     assert_eq!(created, expected, "what creating answers");
-    assert_eq!(get(&f, "key@1:a.b-c_d").await, Some(expected), "what is stored");
+    assert_eq!(f.entity("key@1:a.b-c_d").await, Some(expected), "what is stored");
 }
 
 pub(super) async fn an_unknown_entity_is_not_found(f: Fixture) {
-    assert_eq!(get(&f, "nobody").await, None);
-    assert_eq!(children(&f, "nobody").await, [""; 0]);
-    fails(f.rename("nobody", 1, "Somebody").await, StoreErrorKind::NotFound);
-    fails(
-        f.store.delete_entity(&entity("nobody"), &f.change(at(0))).await,
-        StoreErrorKind::NotFound,
-    );
+    assert_eq!(f.entity("nobody").await, None);
+    assert_eq!(children(&f, "nobody").await, []);
+    fails(f.rename("nobody", 1, "Somebody").await, NotFound);
+    fails(f.try_delete("nobody").await, NotFound);
 }
 
 pub(super) async fn an_id_is_taken_once(f: Fixture) {
     let first = f.create("key").await;
-    fails(f.try_create("key", None, true).await, StoreErrorKind::AlreadyExists);
-    assert_eq!(get(&f, "key").await, Some(first), "the first is as it was");
+    fails(f.try_create("key", None, true).await, AlreadyExists);
+    assert_eq!(f.entity("key").await, Some(first), "the first is as it was");
     f.create("Key").await;
-    assert_eq!(ids(&f).await, ["Key", "key"], "ids know upper and lower case");
+    assert_eq!(ids(&listed(&f).await), ["Key", "key"], "ids know upper and lower case");
 }
 
 pub(super) async fn a_parent_must_exist(f: Fixture) {
-    fails(f.try_create("key", Some("org"), true).await, StoreErrorKind::NotFound);
-    assert_eq!(get(&f, "key").await, None, "nothing was created");
+    fails(f.try_create("key", Some("org"), true).await, NotFound);
+    assert_eq!(f.entity("key").await, None, "nothing was created");
 }
 
 pub(super) async fn nobody_is_their_own_parent(f: Fixture) {
-    fails(f.try_create("key", Some("key"), true).await, StoreErrorKind::Invalid);
-    assert_eq!(get(&f, "key").await, None, "nothing was created");
+    fails(f.try_create("key", Some("key"), true).await, Invalid);
+    assert_eq!(f.entity("key").await, None, "nothing was created");
 }
 
 pub(super) async fn a_cascade_has_a_longest_length(f: Fixture) {
@@ -90,8 +78,8 @@ pub(super) async fn a_cascade_has_a_longest_length(f: Fixture) {
             .expect("within the longest chain");
     }
     let last = format!("e{CHAIN_MAX}");
-    fails(f.try_create("too-deep", Some(&last), true).await, StoreErrorKind::Invalid);
-    assert_eq!(get(&f, "too-deep").await, None, "nothing was created");
+    fails(f.try_create("too-deep", Some(&last), true).await, Invalid);
+    assert_eq!(f.entity("too-deep").await, None, "nothing was created");
     f.try_create("no-cascade", Some(&last), false)
         .await
         .expect("who does not cascade has no chain");
@@ -106,99 +94,68 @@ pub(super) async fn an_update_changes_what_it_names(f: Fixture) {
     let first =
         f.store.create_entity(&new, &f.change(at(0))).await.expect("an entity can be created");
     let second = f.rename("key", first.version, "Another").await.expect("nobody changed it since");
-    assert!(
-        second.version > first.version,
-        "versions grow, found {} and then {}",
-        first.version,
-        second.version
-    );
-    assert_eq!(
-        second,
-        Entity { name: "Another".into(), version: second.version, ..first },
-        "only the name was changed"
-    );
-    let update =
-        EntityUpdate { name: None, metadata: Some(BTreeMap::from([("note".into(), "b".into())])) };
-    let third = f
-        .store
-        .update_entity(&entity("key"), second.version, &update, &f.change(at(0)))
-        .await
-        .expect("an update");
+    let (old, new) = (first.version, second.version);
+    assert!(new > old, "versions grow, found {old} and then {new}");
+    let expected = Entity { name: "Another".into(), version: new, ..first };
+    assert_eq!(second, expected, "only the name was changed");
     let metadata = BTreeMap::from([("note".into(), "b".into())]);
-    assert_eq!(
-        third,
-        Entity { metadata, version: third.version, ..second },
-        "metadata is replaced whole, the name stays"
-    );
-    assert_eq!(get(&f, "key").await, Some(third));
+    let update = EntityUpdate { name: None, metadata: Some(metadata.clone()) };
+    let third = f.try_update("key", new, &update).await.expect("an update");
+    let expected = Entity { metadata, version: third.version, ..second };
+    assert_eq!(third, expected, "metadata is replaced whole, the name stays");
+    assert_eq!(f.entity("key").await, Some(third));
 }
 
 pub(super) async fn an_update_of_another_version_is_a_conflict(f: Fixture) {
     let first = f.create("key").await;
     let second = f.rename("key", first.version, "Second").await.expect("nobody changed it since");
     for wrong in [first.version, second.version + 1, 0] {
-        fails(f.rename("key", wrong, "Third").await, StoreErrorKind::Conflict);
+        fails(f.rename("key", wrong, "Third").await, Conflict);
     }
-    assert_eq!(get(&f, "key").await, Some(second), "a lost race changes nothing");
+    assert_eq!(f.entity("key").await, Some(second), "a lost race changes nothing");
 }
 
 pub(super) async fn a_deleted_entity_takes_its_things_along(f: Fixture) {
-    let rpm = limits("rpm:60/min");
     for id in ["key", "other"] {
         f.create(id).await;
-        f.set(&Level::Entity(entity(id)), "rpm:5").await;
-        f.set(&Level::EntityResource(entity(id), resource("gpt-5")), "rpm:6").await;
-        f.take(&ask(id, &rpm, &[("rpm", 60)]), at(0)).await.granted(&[0]);
-        f.take(&ask(id, &rpm, &[("rpm", 60)]).on("gpt-5"), at(0)).await.granted(&[0]);
+        f.set(&entity_level(id), "rpm:5").await;
+        f.set(&entity_on(id, "gpt-5"), "rpm:6").await;
+        f.take(&rpm(id, 60), at(0)).await.granted(&[0]);
+        f.take(&rpm(id, 60).on("gpt-5"), at(0)).await.granted(&[0]);
     }
-    assert_eq!(delete(&f, "key").await, DeletedEntity { buckets: 2, configs: 2 });
-    assert_eq!(
-        (get(&f, "key").await, f.bucket("key").await, ids(&f).await),
-        (None, None, vec!["other".to_owned()])
-    );
-    assert_eq!(f.store.level(&Level::Entity(entity("key"))).await.expect("a read"), None);
+    assert_eq!(f.delete("key").await, DeletedEntity { buckets: 2, configs: 2 });
+    assert_eq!((f.entity("key").await, f.bucket("key").await), (None, None));
+    assert_eq!(ids(&listed(&f).await), ["other"]);
+    assert_eq!(f.level(&entity_level("key")).await, None);
     assert_eq!(f.resolve("key", "gpt-5").await.limits, None);
-    let page = f
-        .store
-        .resource_buckets(&resource("gpt-4"), &PageRequest::default())
-        .await
-        .expect("a list");
-    assert_eq!(
-        page.items.iter().map(|view| view.entity.to_string()).collect::<Vec<_>>(),
-        ["other"]
-    );
+    let gpt = resource(GPT);
+    let buckets = all(async |page| f.store.resource_buckets(&gpt, &page).await).await;
+    assert_eq!(buckets.iter().map(|view| view.entity.as_str()).collect::<Vec<_>>(), ["other"]);
     assert_eq!(f.balances("other", at(0)).await, [0], "others keep theirs");
     assert!(f.resolve("other", "gpt-5").await.limits.is_some(), "others keep theirs");
 }
 
 pub(super) async fn a_deleted_entity_can_be_created_anew(f: Fixture) {
-    let rpm = limits("rpm:60/min");
     f.create("key").await;
-    f.flag(&Level::Entity(entity("key")), Some(true)).await;
-    f.take(&ask("key", &rpm, &[("rpm", 1)]), at(0)).await.disabled(0);
-    delete(&f, "key").await;
+    f.flag(&entity_level("key"), Some(true)).await;
+    f.take(&rpm("key", 1), at(0)).await.disabled(0);
+    f.delete("key").await;
     f.create("key").await;
-    f.take(&ask("key", &rpm, &[("rpm", 60)]), at(0)).await.granted(&[0]);
+    f.take(&rpm("key", 60), at(0)).await.granted(&[0]);
 }
 
 pub(super) async fn the_version_of_a_deleted_entity_never_comes_back(f: Fixture) {
     let first = f.create("key").await;
     let second = f.rename("key", first.version, "Second").await.expect("nobody changed it since");
-    delete(&f, "key").await;
+    f.delete("key").await;
     let anew = f.create("key").await;
     for gone in [first.version, second.version] {
-        assert!(
-            anew.version > gone,
-            "version {gone} is gone, the new entity begins with {}",
-            anew.version
-        );
-        fails(f.rename("key", gone, "Third").await, StoreErrorKind::Conflict);
+        let version = anew.version;
+        assert!(version > gone, "version {gone} is gone, the new entity begins with {version}");
+        fails(f.rename("key", gone, "Third").await, Conflict);
     }
-    assert_eq!(
-        get(&f, "key").await,
-        Some(anew.clone()),
-        "who read the old entity changes nothing of the new one"
-    );
+    let stored = f.entity("key").await.expect("it is there");
+    assert_eq!(stored, anew, "who read the old entity changes nothing of the new one");
     f.rename("key", anew.version, "Third").await.expect("who read the new one does");
 }
 
@@ -206,7 +163,7 @@ pub(super) async fn versions_grow_one_by_one_however_often_entities_come_and_go(
     for round in 1..=70 {
         let created = f.create(&format!("key-{round}")).await;
         assert!(created.version <= round, "entity {round} begins with version {}", created.version);
-        delete(&f, &format!("key-{round}")).await;
+        f.delete(&format!("key-{round}")).await;
     }
 }
 
@@ -214,47 +171,32 @@ pub(super) async fn an_entity_with_children_is_not_deleted(f: Fixture) {
     f.create("org").await;
     f.try_create("child-b", Some("org"), true).await.expect("an entity can be created");
     f.try_create("child-a", Some("org"), false).await.expect("an entity can be created");
-    let error =
-        fails(f.store.delete_entity(&entity("org"), &f.change(at(0))).await, StoreErrorKind::State);
-    assert!(
-        error.message().contains("child-a"),
-        "the message names children, found {:?}",
-        error.message()
-    );
-    assert!(get(&f, "org").await.is_some(), "it is still there");
-    delete(&f, "child-a").await;
-    delete(&f, "child-b").await;
-    assert_eq!(children(&f, "org").await, [""; 0]);
-    delete(&f, "org").await;
+    let error = fails(f.try_delete("org").await, State);
+    assert!(error.message().contains("child-a"), "it names children, found {error}");
+    assert!(f.entity("org").await.is_some(), "it is still there");
+    f.delete("child-a").await;
+    f.delete("child-b").await;
+    assert_eq!(children(&f, "org").await, []);
+    f.delete("org").await;
 }
 
 pub(super) async fn children_are_direct_and_ordered(f: Fixture) {
     f.create("org").await;
-    for (id, parent) in [
-        ("z", "org"),
-        ("a", "org"),
-        ("m", "org"),
-        ("grandchild", "a"),
-        ("M", "org"),
-        ("a.b", "org"),
-        ("a-b", "org"),
-    ] {
+    for id in ["z", "a", "m", "grandchild", "M", "a.b", "a-b"] {
+        let parent = if id == "grandchild" { "a" } else { "org" };
         f.try_create(id, Some(parent), true).await.expect("an entity can be created");
     }
-    assert_eq!(
-        children(&f, "org").await,
-        ["M", "a", "a-b", "a.b", "m", "z"],
-        "by id, byte by byte"
-    );
-    assert_eq!(children(&f, "a").await, ["grandchild"]);
-    assert_eq!(children(&f, "grandchild").await, [""; 0]);
+    let found = children(&f, "org").await;
+    assert_eq!(ids(&found), ["M", "a", "a-b", "a.b", "m", "z"], "by id, byte by byte");
+    assert_eq!(ids(&children(&f, "a").await), ["grandchild"]);
+    assert_eq!(children(&f, "grandchild").await, []);
 }
 
 pub(super) async fn all_entities_are_listed_in_order(f: Fixture) {
     for id in ["b", "a", "0", "B", "a:b", "a@b"] {
         f.create(id).await;
     }
-    assert_eq!(ids(&f).await, ["0", "B", "a", "a:b", "a@b", "b"], "by id, byte by byte");
+    assert_eq!(ids(&listed(&f).await), ["0", "B", "a", "a:b", "a@b", "b"], "by id, byte by byte");
 }
 
 pub(super) async fn texts_that_nobody_can_show_are_refused(f: Fixture) {
@@ -272,9 +214,9 @@ pub(super) async fn texts_that_nobody_can_show_are_refused(f: Fixture) {
         },
     ];
     for new in wrong {
-        fails(f.store.create_entity(&new, &f.change(at(0))).await, StoreErrorKind::Invalid);
+        fails(f.store.create_entity(&new, &f.change(at(0))).await, Invalid);
     }
     let stored = f.create("key").await;
-    fails(f.rename("key", stored.version, "").await, StoreErrorKind::Invalid);
-    assert_eq!(get(&f, "key").await, Some(stored), "a refused update changes nothing");
+    fails(f.rename("key", stored.version, "").await, Invalid);
+    assert_eq!(f.entity("key").await, Some(stored), "a refused update changes nothing");
 }

@@ -58,6 +58,7 @@ use std::sync::Arc;
 use crate::{BoxFuture, Capabilities, Store};
 
 mod adjust;
+mod asks;
 mod audit;
 mod cascade;
 mod cases;
@@ -75,6 +76,7 @@ mod races;
 mod refill;
 mod registry;
 mod reset;
+mod stored;
 mod sweep;
 mod usage;
 

@@ -1,16 +1,11 @@
 //! Many at once: whatever the order, the sums are right.
 
-use std::collections::BTreeMap;
+use zae_limiter_core::Entity;
 
-use zae_limiter_core::BucketState;
-
-use super::fixture::{
-    Ask, Fixture, SECOND, ask, at, correction, entity, fails, limit_list, limits, namespace,
-    namespace_id, resource,
-};
-use crate::{
-    Adjusted, ConsumeOutcome, EntityUpdate, Level, LimitsChange, StoreError, StoreErrorKind,
-};
+use super::fixture::{Ask, Fixture, SECOND, ask, at, fails, limits, resource_level};
+use crate::Adjusted::{Dropped, Recreated};
+use crate::StoreErrorKind::{AlreadyExists, Conflict, NotFound, State};
+use crate::{ConsumeOutcome, EntityUpdate, Level, LimitsInForce, StoreError, StoreErrorKind};
 
 const TASKS: usize = 16;
 
@@ -34,44 +29,43 @@ async fn insist<T, F: Future<Output = Result<T, StoreError>>>(
     panic!("expected an answer within {RETRIES_MAX} attempts; the store is starving its callers");
 }
 
+/// Asks `attempts` times; how many of them were granted.
+async fn grants(f: &Fixture, attempts: i64, asks: &[Ask]) -> i64 {
+    let mut granted = 0;
+    for _ in 0..attempts {
+        granted += i64::from(f.insist(asks, at(0)).await.is_granted());
+    }
+    granted
+}
+
 pub(super) async fn one_bucket_admits_exactly_its_capacity(f: Fixture) {
     let granted = f.together(TASKS, |_, f| async move {
-        let one = [ask("key", &limits("n:1000/day"), &[("n", 1)])];
-        let mut granted = 0;
-        for _ in 0..100 {
-            granted += i64::from(f.insist(&one, at(0)).await.is_granted());
-        }
-        granted
+        grants(&f, 100, &[ask("key", &limits("n:1000/day"), "n=1")]).await
     });
     assert_eq!(sum(&granted.await), 1_000, "of 1600 attempts");
-    assert_eq!(
-        (f.balances("key", at(0)).await, f.consumed("key").await),
-        (vec![0], vec![1_000_000])
-    );
+    assert_eq!(f.balances("key", at(0)).await, [0]);
+    assert_eq!(f.consumed("key").await, [1_000_000]);
 }
 
 pub(super) async fn the_first_takes_create_one_bucket(f: Fixture) {
     for round in 0..20 {
-        let granted = f.together(TASKS, move |_, f| async move {
-            f.insist(&[ask(&format!("key-{round}"), &limits("n:10/day"), &[("n", 1)])], at(0))
-                .await
-                .is_granted()
+        let id = format!("key-{round}");
+        let one = ask(&id, &limits("n:10/day"), "n=1");
+        let granted = f.together(TASKS, |_, f| {
+            let one = [one.clone()];
+            async move { grants(&f, 1, &one).await }
         });
-        assert_eq!(
-            granted.await.into_iter().filter(|granted| *granted).count(),
-            10,
-            "round {round}"
-        );
-        assert_eq!(f.balances(&format!("key-{round}"), at(0)).await, [0], "round {round}");
+        assert_eq!(sum(&granted.await), 10, "round {round}");
+        assert_eq!(f.balances(&id, at(0)).await, [0], "round {round}");
     }
 }
 
 pub(super) async fn refill_is_credited_once(f: Fixture) {
     // Everybody wants the same refill; one millisecond is one token.
     let rate = limits("n:1000/sec:100");
-    f.take(&ask("key", &rate, &[("n", 100)]), at(0)).await.granted(&[0]);
+    f.take(&ask("key", &rate, "n=100"), at(0)).await.granted(&[0]);
     let granted = f.together(TASKS, move |_, f| async move {
-        let one = [ask("key", &limits("n:1000/sec:100"), &[("n", 1)])];
+        let one = [ask("key", &limits("n:1000/sec:100"), "n=1")];
         let mut granted = 0;
         for ms in 1..=50 {
             granted += i64::from(f.insist(&one, at(ms)).await.is_granted());
@@ -79,22 +73,14 @@ pub(super) async fn refill_is_credited_once(f: Fixture) {
         granted
     });
     let (granted, left) = (sum(&granted.await), f.balances("key", at(50)).await[0]);
-    assert_eq!(
-        granted * 1_000 + left,
-        50_000,
-        "{granted} grants and {left} millitokens left of 50 ms"
-    );
+    let found = granted * 1_000 + left;
+    assert_eq!(found, 50_000, "{granted} grants and {left} millitokens left of 50 ms");
 }
 
 pub(super) async fn chains_take_the_same_from_children_and_parent(f: Fixture) {
     let granted = f.together(TASKS, |task, f| async move {
-        let child = ask(&format!("child-{}", task % 4), &limits("n:200/day"), &[("n", 1)]);
-        let members = [child, ask("parent", &limits("n:500/day"), &[("n", 1)])];
-        let mut granted = 0;
-        for _ in 0..60 {
-            granted += i64::from(f.insist(&members, at(0)).await.is_granted());
-        }
-        granted
+        let child = ask(&format!("child-{}", task % 4), &limits("n:200/day"), "n=1");
+        grants(&f, 60, &[child, ask("parent", &limits("n:500/day"), "n=1")]).await
     });
     let granted = sum(&granted.await);
     if f.store.capabilities().atomic_chains {
@@ -103,11 +89,8 @@ pub(super) async fn chains_take_the_same_from_children_and_parent(f: Fixture) {
         // Where a refused chain gives back what it took, others may be refused meanwhile; but
         // nothing is lost.
         assert!((1..=500).contains(&granted), "at most the parent's capacity, found {granted}");
-        assert_eq!(
-            f.balances("parent", at(0)).await,
-            [500_000 - granted * 1_000],
-            "what nobody was granted is still there"
-        );
+        let left = f.balances("parent", at(0)).await;
+        assert_eq!(left, [500_000 - granted * 1_000], "what nobody was granted is still there");
     }
     let mut children = 0;
     for child in 0..4 {
@@ -115,27 +98,19 @@ pub(super) async fn chains_take_the_same_from_children_and_parent(f: Fixture) {
         let bucket = f.bucket(&format!("child-{child}")).await;
         children += bucket.map_or(0, |state| state.all_limits()[0].consumed.0);
     }
-    let expected = (granted * 1_000, granted * 1_000);
-    assert_eq!(
-        (children, f.consumed("parent").await[0]),
-        expected,
-        "what the children took, the parent gave"
-    );
+    let (found, expected) = ((children, f.consumed("parent").await[0]), granted * 1_000);
+    assert_eq!(found, (expected, expected), "what the children took, the parent gave");
 }
 
 pub(super) async fn chains_in_opposite_order_do_not_block_each_other(f: Fixture) {
     let granted = f.together(TASKS, |task, f| async move {
         let mut members: Vec<Ask> =
-            ["a", "b", "c"].map(|id| ask(id, &limits("n:1000/day"), &[("n", 1)])).into();
+            ["a", "b", "c"].map(|id| ask(id, &limits("n:1000/day"), "n=1")).into();
         members.rotate_left(task % 3);
         if task % 2 == 0 {
             members.reverse();
         }
-        let mut granted = 0;
-        for _ in 0..50 {
-            granted += i64::from(f.insist(&members, at(0)).await.is_granted());
-        }
-        granted
+        grants(&f, 50, &members).await
     });
     assert_eq!(sum(&granted.await), 800, "all of them fit");
     for id in ["a", "b", "c"] {
@@ -145,21 +120,17 @@ pub(super) async fn chains_in_opposite_order_do_not_block_each_other(f: Fixture)
 
 pub(super) async fn a_refused_chain_is_never_seen(f: Fixture) {
     let (own, empty) = (limits("n:10/day"), limits("n:5/day"));
-    f.take(&ask("child", &own, &[("n", 0)]), at(0)).await.granted(&[10_000]);
-    f.take(&ask("parent", &empty, &[("n", 5)]), at(0)).await.granted(&[0]);
+    f.take(&ask("child", &own, "n=0"), at(0)).await.granted(&[10_000]);
+    f.take(&ask("parent", &empty, "n=5"), at(0)).await.granted(&[0]);
     let seen = f.together(TASKS, |task, f| async move {
-        let child = ask("child", &limits("n:10/day"), &[("n", 5)]);
+        let child = ask("child", &limits("n:10/day"), "n=5");
         for _ in 0..50 {
             if task % 2 == 0 {
-                let members = [child.clone(), ask("parent", &limits("n:5/day"), &[("n", 5)])];
+                let members = [child.clone(), ask("parent", &limits("n:5/day"), "n=5")];
                 assert!(!f.insist(&members, at(0)).await.is_granted(), "the parent is empty");
             } else {
-                let answer = f.peek(std::slice::from_ref(&child), at(0)).await;
-                assert_eq!(
-                    answer.reports()[0].balance.0,
-                    10_000,
-                    "the child of a refused chain is untouched at every moment"
-                );
+                // The child of a refused chain is untouched at every moment.
+                f.peek(std::slice::from_ref(&child), at(0)).await.granted(&[10_000]);
             }
         }
     });
@@ -172,17 +143,13 @@ pub(super) async fn takes_and_adjustments_add_up(f: Fixture) {
         let mut taken = 0;
         for step in 0..40 {
             if task % 2 == 0 {
-                taken += 3 * i64::from(
-                    f.insist(&[ask("key", &n, &[("n", 3)])], at(0)).await.is_granted(),
-                );
+                taken += 3 * grants(&f, 1, &[ask("key", &n, "n=3")]).await;
             } else {
                 let tokens = if step % 2 == 0 { 5 } else { -2 };
-                let adjusted = insist(|| async {
-                    f.adjust_all(&[correction("key", &n, &[("n", tokens)])], at(0)).await.remove(0)
-                })
-                .await;
+                let change = ask("key", &n, &format!("n={tokens}"));
+                let adjusted = insist(|| f.try_adjust(&change, at(0))).await;
                 // A refund before the first take or charge has nothing to go to.
-                if adjusted.expect("never refused") != Adjusted::Dropped {
+                if adjusted.expect("never refused") != Dropped {
                     taken += tokens;
                 }
             }
@@ -191,22 +158,16 @@ pub(super) async fn takes_and_adjustments_add_up(f: Fixture) {
     });
     let taken = sum(&granted.await) * 1_000;
     assert_eq!(f.consumed("key").await, [taken], "takes and adjustments");
-    assert_eq!(
-        f.balances("key", at(0)).await,
-        [100_000_000 - taken],
-        "and the balance is what they left"
-    );
+    let left = f.balances("key", at(0)).await;
+    assert_eq!(left, [100_000_000 - taken], "and the balance is what they left");
 }
 
 pub(super) async fn charges_on_a_missing_bucket_create_it_once(f: Fixture) {
     let results = f.together(TASKS, |_, f| async move {
-        let charge = [correction("key", &limits("n:10/day"), &[("n", 1)])];
-        insist(|| async { f.adjust_all(&charge, at(0)).await.remove(0) })
-            .await
-            .expect("never refused")
+        let charge = ask("key", &limits("n:10/day"), "n=1");
+        insist(|| f.try_adjust(&charge, at(0))).await.expect("never refused")
     });
-    let recreated =
-        results.await.into_iter().filter(|adjusted| *adjusted == Adjusted::Recreated).count();
+    let recreated = results.await.into_iter().filter(|adjusted| *adjusted == Recreated).count();
     assert_eq!(recreated, 1, "one of them created it");
     assert_eq!(f.balances("key", at(0)).await, [-6_000], "and all of them were charged");
 }
@@ -218,22 +179,15 @@ pub(super) async fn changing_limits_mints_nothing(f: Fixture) {
         let mut granted = 0;
         for step in 0..20 {
             if task < 2 {
-                let limits = LimitsChange {
-                    limits: limit_list(if step % 2 == 0 { "n:50/day" } else { "n:100/day" }),
-                    on_unavailable: None,
-                    expected_version: None,
-                };
-                insist(|| async {
-                    f.store.set_limits(&Level::System, &limits, &f.change(at(0))).await
-                })
-                .await
-                .expect("limits can be set");
+                let limits = if step % 2 == 0 { "n:50/day" } else { "n:100/day" };
+                let set = insist(|| f.try_set(&Level::System, limits, None)).await;
+                set.expect("limits can be set");
                 continue;
             }
             // As a limiter does: stale means read again.
             for _ in 0..ATTEMPTS_MAX {
                 let limits = f.in_force("key").await;
-                let answer = f.insist(&[ask("key", &limits, &[("n", 1)])], at(0)).await;
+                let answer = f.insist(&[ask("key", &limits, "n=1")], at(0)).await;
                 granted += i64::from(answer.is_granted());
                 if !matches!(answer.0, ConsumeOutcome::Stale { .. }) {
                     break;
@@ -243,67 +197,50 @@ pub(super) async fn changing_limits_mints_nothing(f: Fixture) {
         granted
     });
     let granted = sum(&granted.await);
-    assert!(
-        (1..=100).contains(&granted),
-        "at most the largest capacity there ever was, found {granted}"
-    );
-    let consumed = f.consumed("key").await;
-    assert_eq!(consumed, [granted * 1_000], "and every grant is counted");
+    let is_within = (1..=100).contains(&granted);
+    assert!(is_within, "at most the largest capacity there ever was, found {granted}");
+    assert_eq!(f.consumed("key").await, [granted * 1_000], "and every grant is counted");
+}
+
+/// 1 for the winner; everybody else failed in this way.
+fn wins<T: std::fmt::Debug>(result: Result<T, StoreError>, lost: StoreErrorKind) -> i64 {
+    let is_won = result.is_ok();
+    if !is_won {
+        fails(result, lost);
+    }
+    i64::from(is_won)
 }
 
 pub(super) async fn one_of_many_creates_an_entity(f: Fixture) {
     let created = f.together(TASKS, |_, f| async move {
-        match insist(|| async { f.try_create("key", None, false).await }).await {
-            Ok(_) => true,
-            lost => {
-                fails(lost, StoreErrorKind::AlreadyExists);
-                false
-            }
-        }
+        wins(insist(|| f.try_create("key", None, false)).await, AlreadyExists)
     });
-    assert_eq!(created.await.into_iter().filter(|created| *created).count(), 1, "exactly one wins");
+    assert_eq!(sum(&created.await), 1, "exactly one wins");
 }
 
 pub(super) async fn one_of_many_changes_a_version(f: Fixture) {
     let version = f.set(&Level::System, "n:1").await;
     let changed = f.together(TASKS, move |task, f| async move {
-        match insist(|| async {
-            f.try_set(&Level::System, &format!("n:{}", 100 + task), Some(version)).await
-        })
-        .await
-        {
-            Ok(_) => Some(100 + task as u64),
-            lost => {
-                fails(lost, StoreErrorKind::Conflict);
-                None
-            }
-        }
+        let limits = format!("n:{}", 100 + task);
+        wins(insist(|| f.try_set(&Level::System, &limits, Some(version))).await, Conflict)
     });
-    let winners: Vec<u64> = changed.await.into_iter().flatten().collect();
-    let stored = f.store.level(&Level::System).await.expect("a read").expect("it is there");
-    assert_eq!(
-        winners,
-        [stored.limits[0].capacity()],
-        "exactly one wins, and its limits are stored"
-    );
+    let changed = changed.await;
+    assert_eq!(sum(&changed), 1, "exactly one wins");
+    let stored = f.level(&Level::System).await.expect("it is there").limits[0].capacity();
+    let winner = changed.iter().position(|won| *won == 1).expect("one wins");
+    assert_eq!(stored, 100 + winner as u64, "its limits are stored");
 }
 
 pub(super) async fn no_update_is_lost(f: Fixture) {
     f.create("key").await;
     let updates = f.together(TASKS, |task, f| async move {
         for _ in 0..RETRIES_MAX {
-            let stored =
-                f.store.entity(&entity("key")).await.expect("a read").expect("it is there");
-            let mut metadata: BTreeMap<String, String> = stored.metadata;
+            let Entity { mut metadata, version, .. } = f.entity("key").await.expect("it is there");
             metadata.insert(format!("task-{task}"), "was here".to_owned());
             let update = EntityUpdate { name: None, metadata: Some(metadata) };
-            match f
-                .store
-                .update_entity(&entity("key"), stored.version, &update, &f.change(at(0)))
-                .await
-            {
+            match f.try_update("key", version, &update).await {
                 Ok(_) => return,
-                Err(error) if error.is_retryable() || error.kind() == StoreErrorKind::Conflict => {
+                Err(error) if error.is_retryable() || error.kind() == Conflict => {
                     tokio::task::yield_now().await
                 }
                 Err(error) => panic!("expected a conflict at worst, found {error}"),
@@ -312,48 +249,31 @@ pub(super) async fn no_update_is_lost(f: Fixture) {
         panic!("expected to win within {RETRIES_MAX} attempts");
     });
     updates.await;
-    let stored = f.store.entity(&entity("key")).await.expect("a read").expect("it is there");
+    let stored = f.entity("key").await.expect("it is there");
     assert_eq!(stored.metadata.len(), TASKS, "everybody was here: {:?}", stored.metadata);
 }
 
 pub(super) async fn nothing_is_granted_once_disabling_has_returned(f: Fixture) {
+    let one = |task: usize, round: usize| {
+        ask(&format!("key-{task}"), &limits("n:10/day"), "n=1").on(&format!("r{round}"))
+    };
     for round in 0..10 {
-        let name = format!("r{round}");
-        let on = name.clone();
-        let late = f.together(TASKS, move |task, f| {
-            let name = on.clone();
-            async move {
-                if task == 0 {
-                    let level = Level::Resource(resource(&name));
-                    insist(|| async {
-                        f.store.set_disabled(&level, Some(true), &f.change(at(0))).await
-                    })
-                    .await
-                    .expect("a flag");
-                    // From here on: buckets that were there, that came meanwhile, and that were
-                    // never there.
-                    for id in 1..=TASKS {
-                        let one =
-                            ask(&format!("key-{id}"), &limits("n:10/day"), &[("n", 1)]).on(&name);
-                        f.insist(&[one], at(0)).await.disabled(0);
-                    }
-                } else {
-                    for _ in 0..5 {
-                        f.insist(
-                            &[ask(&format!("key-{task}"), &limits("n:10/day"), &[("n", 1)])
-                                .on(&name)],
-                            at(0),
-                        )
-                        .await;
-                    }
-                }
+        let late = f.together(TASKS, move |task, f| async move {
+            if task > 0 {
+                grants(&f, 5, &[one(task, round)]).await;
+                return;
+            }
+            let level = resource_level(&format!("r{round}"));
+            insist(|| f.try_flag(&level, Some(true), at(0))).await.expect("a flag");
+            // From here on: buckets that were there, that came meanwhile, and that were never
+            // there.
+            for id in 1..=TASKS {
+                f.insist(&[one(id, round)], at(0)).await.disabled(0);
             }
         });
         late.await;
         for id in 1..TASKS {
-            f.take(&ask(&format!("key-{id}"), &limits("n:10/day"), &[("n", 1)]).on(&name), at(0))
-                .await
-                .disabled(0);
+            f.take(&one(id, round), at(0)).await.disabled(0);
         }
     }
 }
@@ -363,48 +283,32 @@ pub(super) async fn a_parent_is_not_deleted_under_its_new_child(f: Fixture) {
         let (parent, child) = (format!("parent-{round}"), format!("child-{round}"));
         f.create(&parent).await;
         let (of, id) = (parent.clone(), child.clone());
-        f.together(2, move |task, f| {
+        let race = f.together(2, move |task, f| {
             let (parent, child) = (of.clone(), id.clone());
             async move {
                 if task == 0 {
-                    let deleted = insist(|| async {
-                        f.store.delete_entity(&entity(&parent), &f.change(at(0))).await
-                    })
-                    .await;
-                    assert!(
-                        deleted
-                            .as_ref()
-                            .map_or_else(|e| e.kind() == StoreErrorKind::State, |_| true),
-                        "found {deleted:?}"
-                    );
+                    let deleted = insist(|| f.try_delete(&parent)).await.map_err(|e| e.kind());
+                    assert!(matches!(deleted, Ok(_) | Err(State)), "found {deleted:?}");
                 } else {
-                    let created =
-                        insist(|| async { f.try_create(&child, Some(&parent), true).await }).await;
-                    // Not there any more, or about to go.
-                    let gone = |e: &StoreError| {
-                        matches!(e.kind(), StoreErrorKind::NotFound | StoreErrorKind::State)
-                    };
-                    assert!(created.as_ref().map_or_else(gone, |_| true), "found {created:?}");
+                    let created = insist(|| f.try_create(&child, Some(&parent), true)).await;
+                    // The parent is not there any more, or about to go.
+                    let created = created.map_err(|e| e.kind());
+                    let is_right = matches!(created, Ok(_) | Err(NotFound | State));
+                    assert!(is_right, "found {created:?}");
                 }
             }
-        })
-        .await;
-        let there = async |id: &str| f.store.entity(&entity(id)).await.expect("a read").is_some();
-        assert_eq!(
-            there(&parent).await,
-            there(&child).await,
-            "round {round}: both, or neither (parent, child)"
-        );
+        });
+        race.await;
+        let there = (f.entity(&parent).await.is_some(), f.entity(&child).await.is_some());
+        assert_eq!(there.0, there.1, "round {round}: both, or neither (parent, child)");
     }
 }
 
 pub(super) async fn a_name_is_registered_once(f: Fixture) {
     let registered = f.together(TASKS, |task, f| async move {
-        let id = namespace_id(&format!("id-{task}"));
-        let register = insist(|| async {
-            f.store.register_namespace(&namespace("tenant"), &id, &f.change(at(0))).await
-        });
-        register.await.expect("registering twice is not an error").id
+        let id = format!("id-{task}");
+        let registered = insist(|| f.try_register("tenant", &id)).await;
+        registered.expect("registering twice is not an error").id
     });
     let ids = registered.await;
     assert!(ids.iter().all(|id| *id == ids[0]), "everybody is told the same id, found {ids:?}");
@@ -414,21 +318,14 @@ pub(super) async fn a_sweep_forgives_nobody(f: Fixture) {
     // Expired at once, and full as soon as a millisecond has passed: every take leaves a bucket
     // that must be kept.
     let granted = f.together(TASKS, |task, f| async move {
-        let mut hasty = limits("n:100/day");
-        hasty.ttl_ms = Some(0);
-        let mut granted = 0;
-        for _ in 0..20 {
-            if task == 0 {
-                insist(|| async { f.store.sweep(at(0), 1_000).await })
-                    .await
-                    .expect("a store can be swept");
-            } else {
-                granted += i64::from(
-                    f.insist(&[ask("key", &hasty, &[("n", 1)])], at(0)).await.is_granted(),
-                );
-            }
+        let hasty = LimitsInForce { ttl_ms: Some(0), ..limits("n:100/day") };
+        if task > 0 {
+            return grants(&f, 20, &[ask("key", &hasty, "n=1")]).await;
         }
-        granted
+        for _ in 0..20 {
+            insist(|| f.store.sweep(at(0), 1_000)).await.expect("a store can be swept");
+        }
+        0
     });
     assert_eq!(sum(&granted.await), 100, "a swept bucket would have started anew");
 }
@@ -441,14 +338,11 @@ pub(super) async fn everything_at_once_keeps_the_bound(f: Fixture) {
         let mut net = 0;
         for step in 0..30_i64 {
             let now = at(step * SECOND);
-            if f.insist(&[ask("key", &n, &[("n", 2)])], now).await.is_granted() {
+            if f.insist(&[ask("key", &n, "n=2")], now).await.is_granted() {
                 net += 2;
                 if task % 3 == 0 {
-                    insist(|| async {
-                        f.adjust_all(&[correction("key", &n, &[("n", -1)])], now).await.remove(0)
-                    })
-                    .await
-                    .expect("never refused");
+                    let refund = ask("key", &n, "n=-1");
+                    insist(|| f.try_adjust(&refund, now)).await.expect("never refused");
                     net -= 1;
                 }
             }
@@ -457,11 +351,7 @@ pub(super) async fn everything_at_once_keeps_the_bound(f: Fixture) {
     });
     let net = sum(&outcome.await);
     assert!(net <= 50 + 30, "{net} tokens net, of a capacity of 50 and 30 seconds at one a second");
-    let state: BucketState = f.bucket("key").await.expect("the bucket is there");
-    assert_eq!(state.limits()[0].consumed.0, net * 1_000, "what was counted is what was taken");
-    assert!(
-        state.limits()[0].balance.0 >= 0,
-        "takes never lead into debt, found {:?}",
-        state.limits()[0].balance
-    );
+    assert_eq!(f.consumed("key").await, [net * 1_000], "what was counted is what was taken");
+    let balance = f.bucket("key").await.expect("the bucket is there").limits()[0].balance;
+    assert!(balance.0 >= 0, "takes never lead into debt, found {balance:?}");
 }

@@ -1,23 +1,17 @@
 //! Which levels have a configuration: the lists are exact at all times.
 
-use super::fixture::{Fixture, all, at, entity, resource};
+use super::fixture::{Fixture, all, entity_level, entity_on, resource, resource_level};
 use crate::Level;
 
 async fn defaults(f: &Fixture) -> Vec<String> {
-    all(async |page| f.store.resources_with_defaults(&page).await)
-        .await
-        .iter()
-        .map(ToString::to_string)
-        .collect()
+    let listed = all(async |page| f.store.resources_with_defaults(&page).await).await;
+    listed.iter().map(ToString::to_string).collect()
 }
 
 async fn entities_on(f: &Fixture, name: Option<&str>) -> Vec<String> {
     let name = name.map(resource);
-    all(async |page| f.store.entities_with_limits(name.as_ref(), &page).await)
-        .await
-        .iter()
-        .map(ToString::to_string)
-        .collect()
+    let listed = all(async |page| f.store.entities_with_limits(name.as_ref(), &page).await).await;
+    listed.iter().map(ToString::to_string).collect()
 }
 
 /// The resources some entity has limits for; `*` stands for all resources.
@@ -35,30 +29,22 @@ async fn resources(f: &Fixture) -> Vec<String> {
 pub(super) async fn resources_with_limits_are_listed(f: Fixture) {
     assert_eq!(defaults(&f).await, [""; 0], "nothing to begin with");
     for name in ["b", "a", "c:d", "c/d", "B", "b"] {
-        f.set(&Level::Resource(resource(name)), "rpm:1").await;
+        f.set(&resource_level(name), "rpm:1").await;
     }
     f.set(&Level::System, "rpm:1").await;
-    f.set(&Level::EntityResource(entity("key"), resource("not-this")), "rpm:1").await;
+    f.set(&entity_on("key", "not-this"), "rpm:1").await;
     assert_eq!(defaults(&f).await, ["B", "a", "b", "c/d", "c:d"], "each once, by name");
-    f.unset(&Level::Resource(resource("b"))).await;
-    f.unset(&Level::Resource(resource("b"))).await;
+    f.unset(&resource_level("b")).await;
+    f.unset(&resource_level("b")).await;
     assert_eq!(defaults(&f).await, ["B", "a", "c/d", "c:d"], "what is deleted is no longer listed");
 }
 
 pub(super) async fn entities_with_limits_are_listed_by_resource(f: Fixture) {
-    for (id, name) in [
-        ("b", Some("gpt-4")),
-        ("a", Some("gpt-4")),
-        ("a", Some("other")),
-        ("c", None),
-        ("a", None),
-        ("a", None),
-    ] {
-        let level = match name {
-            Some(name) => Level::EntityResource(entity(id), resource(name)),
-            None => Level::Entity(entity(id)),
-        };
-        f.set(&level, "rpm:1").await;
+    for (id, name) in [("b", "gpt-4"), ("a", "gpt-4"), ("a", "other")] {
+        f.set(&entity_on(id, name), "rpm:1").await;
+    }
+    for id in ["c", "a", "a"] {
+        f.set(&entity_level(id), "rpm:1").await;
     }
     assert_eq!(entities_on(&f, Some("gpt-4")).await, ["a", "b"]);
     assert_eq!(entities_on(&f, Some("other")).await, ["a"]);
@@ -69,16 +55,16 @@ pub(super) async fn entities_with_limits_are_listed_by_resource(f: Fixture) {
 pub(super) async fn resources_for_which_some_entity_has_limits_are_listed(f: Fixture) {
     assert_eq!(resources(&f).await, [""; 0], "nothing to begin with");
     let levels = [
-        Level::EntityResource(entity("a"), resource("gpt-4")),
-        Level::EntityResource(entity("b"), resource("gpt-4")),
-        Level::EntityResource(entity("a"), resource("other")),
-        Level::Entity(entity("a")),
+        entity_on("a", "gpt-4"),
+        entity_on("b", "gpt-4"),
+        entity_on("a", "other"),
+        entity_level("a"),
     ];
     for level in &levels {
         f.set(level, "rpm:1").await;
         f.set(level, "rpm:2").await;
     }
-    f.set(&Level::Resource(resource("not-this")), "rpm:1").await;
+    f.set(&resource_level("not-this"), "rpm:1").await;
     assert_eq!(resources(&f).await, ["*", "gpt-4", "other"], "each once");
     f.unset(&levels[0]).await;
     assert_eq!(resources(&f).await, ["*", "gpt-4", "other"], "b still has limits for gpt-4");
@@ -90,30 +76,22 @@ pub(super) async fn resources_for_which_some_entity_has_limits_are_listed(f: Fix
 }
 
 pub(super) async fn a_flag_is_listed_as_configuration(f: Fixture) {
-    let (on_gpt, key) = (
-        Level::Resource(resource("gpt-4")),
-        Level::EntityResource(entity("key"), resource("gpt-4")),
-    );
+    let (on_gpt, key) = (resource_level("gpt-4"), entity_on("key", "gpt-4"));
     f.flag(&on_gpt, Some(true)).await;
     f.flag(&key, Some(false)).await;
-    assert_eq!(
-        (defaults(&f).await, entities_on(&f, Some("gpt-4")).await),
-        (vec!["gpt-4".to_owned()], vec!["key".to_owned()])
-    );
+    assert_eq!(defaults(&f).await, ["gpt-4"]);
+    assert_eq!(entities_on(&f, Some("gpt-4")).await, ["key"]);
     f.flag(&on_gpt, None).await;
     f.flag(&key, None).await;
-    assert_eq!(
-        (defaults(&f).await, entities_on(&f, Some("gpt-4")).await),
-        (vec![], vec![]),
-        "nothing is stored any more"
-    );
+    assert_eq!(defaults(&f).await, [""; 0], "nothing is stored any more");
+    assert_eq!(entities_on(&f, Some("gpt-4")).await, [""; 0], "nothing is stored any more");
 }
 
 pub(super) async fn a_deleted_entity_is_not_listed(f: Fixture) {
     f.create("a").await;
-    f.set(&Level::Entity(entity("a")), "rpm:1").await;
-    f.set(&Level::EntityResource(entity("a"), resource("gpt-4")), "rpm:1").await;
-    f.store.delete_entity(&entity("a"), &f.change(at(0))).await.expect("an entity can be deleted");
+    f.set(&entity_level("a"), "rpm:1").await;
+    f.set(&entity_on("a", "gpt-4"), "rpm:1").await;
+    f.delete("a").await;
     assert_eq!(entities_on(&f, None).await, [""; 0]);
     assert_eq!(entities_on(&f, Some("gpt-4")).await, [""; 0]);
     assert_eq!(resources(&f).await, [""; 0], "no resource has entity limits any more");

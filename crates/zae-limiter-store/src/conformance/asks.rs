@@ -1,0 +1,303 @@
+//! The fixture, as far as buckets go: what is asked of them, and answers that check themselves.
+
+use zae_limiter_core::{
+    BucketState, EntityId, LimitName, LimitParams, LimitState, Milli, Reports, ResourceName, Take,
+    TimeMs, Wait,
+};
+
+use super::fixture::{Fixture, GPT, entity, limits, resource};
+use crate::{
+    Adjusted, BucketDelta, ConsumeOutcome, ConsumeRequest, Delta, Grant, LimitsInForce, MemberKey,
+    MemberTake, PageRequest, ResetRequest, Restored, StoreError,
+};
+
+/// How often a race asks again when the store says it is busy.
+const ATTEMPTS_MAX: u32 = 100;
+
+/// How often a case reads the configuration again because it was told that it is out of date, as a
+/// limiter does.
+const READS_MAX: u32 = 4;
+
+/// What is asked of one bucket: taken from it, or charged to it (negative: given back) after the
+/// fact.
+#[derive(Clone)]
+pub(super) struct Ask {
+    pub(super) entity: EntityId,
+    pub(super) resource: ResourceName,
+    pub(super) limits: LimitsInForce,
+    pub(super) takes: Vec<Take>,
+}
+
+/// Asks whole tokens of the bucket of an entity for [`GPT`], as the command line writes them,
+/// separated by blanks: `rpm=1 tpm=900`.
+pub(super) fn ask(id: &str, limits: &LimitsInForce, tokens: &str) -> Ask {
+    let take = |text: &str| {
+        let (name, tokens) = text.split_once('=').expect("a limit and its tokens");
+        let tokens: i64 = tokens.parse().expect("whole tokens");
+        Take { limit: index_of(limits, name), amount: Milli(tokens * 1_000) }
+    };
+    let takes = tokens.split_whitespace().map(take).collect();
+    Ask { entity: entity(id), resource: resource(GPT), limits: limits.clone(), takes }
+}
+
+/// Asks tokens of a bucket under the limit of every case that does not care which: `rpm:60/min`.
+pub(super) fn rpm(id: &str, tokens: i64) -> Ask {
+    ask(id, &limits("rpm:60/min"), &format!("rpm={tokens}"))
+}
+
+fn index_of(limits: &LimitsInForce, name: &str) -> u8 {
+    let index = limits.limits.iter().position(|limit| *limit.name() == *name);
+    u8::try_from(index.expect("the case asks for a limit it has")).expect("few limits")
+}
+
+impl Ask {
+    /// The same, for another resource.
+    pub(super) fn on(self, name: &str) -> Ask {
+        Ask { resource: resource(name), ..self }
+    }
+
+    fn member(&self) -> MemberTake<'_> {
+        MemberTake {
+            entity: &self.entity,
+            resource: &self.resource,
+            limits: &self.limits,
+            takes: &self.takes,
+            absent: &[],
+        }
+    }
+
+    fn delta<'a>(&'a self, deltas: &'a [Delta]) -> BucketDelta<'a> {
+        let Ask { entity, resource, limits, .. } = self;
+        BucketDelta { entity, resource, limits, deltas, operation: 0, take: 0, place: 0 }
+    }
+}
+
+/// A decision, ready to be compared with what was expected of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Answer(pub(in super::super) ConsumeOutcome);
+
+impl Answer {
+    /// Granted, and these are the balances left, in millitokens, one per take.
+    #[track_caller]
+    pub(super) fn granted(&self, balances: &[i64]) {
+        let ConsumeOutcome::Granted(Grant { reports, .. }) = &self.0 else {
+            panic!("expected a grant that leaves {balances:?}, found {:?}", self.0);
+        };
+        let found: Vec<i64> = reports.iter().map(|report| report.balance.0).collect();
+        assert_eq!(found, balances, "the balances left by a grant (found, expected)");
+    }
+
+    /// Refused, and these are the balances there are and the waits, one pair per take.
+    #[track_caller]
+    pub(super) fn refused(&self, limits: &[(i64, Wait)]) {
+        let ConsumeOutcome::Refused(reports) = &self.0 else {
+            panic!("expected a refusal with {limits:?}, found {:?}", self.0);
+        };
+        let found: Vec<(i64, Wait)> =
+            reports.iter().map(|report| (report.balance.0, report.wait)).collect();
+        assert_eq!(found, limits, "the balances and waits of a refusal (found, expected)");
+    }
+
+    /// Member `member` must read the configuration again.
+    #[track_caller]
+    pub(super) fn stale(&self, member: usize) {
+        assert_eq!(self.0, ConsumeOutcome::Stale { member }, "member {member} must read again");
+    }
+
+    /// Member `member` is switched off.
+    #[track_caller]
+    pub(super) fn disabled(&self, member: usize) {
+        assert_eq!(self.0, ConsumeOutcome::Disabled { member }, "member {member} is switched off");
+    }
+
+    pub(super) fn is_granted(&self) -> bool {
+        matches!(self.0, ConsumeOutcome::Granted(_))
+    }
+
+    pub(super) fn reports(&self) -> &Reports {
+        match &self.0 {
+            ConsumeOutcome::Granted(Grant { reports, .. }) | ConsumeOutcome::Refused(reports) => {
+                reports
+            }
+            other => panic!("expected a grant or a refusal, found {other:?}"),
+        }
+    }
+}
+
+impl Fixture {
+    pub(super) async fn try_chain(&self, asks: &[Ask], now: TimeMs) -> Result<Answer, StoreError> {
+        let members: Vec<_> = asks.iter().map(Ask::member).collect();
+        self.store.consume(&ConsumeRequest::new(&members, now)).await.map(Answer)
+    }
+
+    pub(super) async fn chain(&self, asks: &[Ask], now: TimeMs) -> Answer {
+        self.try_chain(asks, now).await.expect("a valid request is decided")
+    }
+
+    pub(super) async fn take(&self, ask: &Ask, now: TimeMs) -> Answer {
+        self.chain(std::slice::from_ref(ask), now).await
+    }
+
+    pub(super) async fn try_take(&self, ask: &Ask, now: TimeMs) -> Result<Answer, StoreError> {
+        self.try_chain(std::slice::from_ref(ask), now).await
+    }
+
+    pub(super) async fn try_peek(&self, asks: &[Ask], now: TimeMs) -> Result<Answer, StoreError> {
+        let members: Vec<_> = asks.iter().map(Ask::member).collect();
+        self.store.peek(&ConsumeRequest::new(&members, now)).await.map(Answer)
+    }
+
+    pub(super) async fn peek(&self, asks: &[Ask], now: TimeMs) -> Answer {
+        self.try_peek(asks, now).await.expect("a valid request can be peeked")
+    }
+
+    /// Takes, and asks again for as long as the store is too busy to decide: what a race does.
+    pub(super) async fn insist(&self, asks: &[Ask], now: TimeMs) -> Answer {
+        for _ in 0..ATTEMPTS_MAX {
+            match self.try_chain(asks, now).await {
+                Ok(Answer(ConsumeOutcome::Contended { .. })) => tokio::task::yield_now().await,
+                Err(error) if error.is_retryable() => tokio::task::yield_now().await,
+                answer => return answer.expect("a valid request is decided"),
+            }
+        }
+        panic!(
+            "expected a decision within {ATTEMPTS_MAX} attempts; the store is starving its callers"
+        );
+    }
+
+    /// Takes; told that it is out of date, it reads the configuration again and asks again, as a
+    /// limiter does. For cases in which the store may not be able to tell which of two reads is the
+    /// later.
+    pub(super) async fn take_fresh(&self, ask: &Ask, now: TimeMs) -> Answer {
+        self.fresh(ask, async |ask| self.take(ask, now).await).await
+    }
+
+    /// Peeks as [`Fixture::take_fresh`] takes.
+    pub(super) async fn peek_fresh(&self, ask: &Ask, now: TimeMs) -> Answer {
+        self.fresh(ask, async |ask| self.peek(std::slice::from_ref(ask), now).await).await
+    }
+
+    async fn fresh(&self, ask: &Ask, attempt: impl AsyncFn(&Ask) -> Answer) -> Answer {
+        let mut ask = ask.clone();
+        for _ in 0..READS_MAX {
+            let answer = attempt(&ask).await;
+            if !matches!(answer.0, ConsumeOutcome::Stale { .. }) {
+                return answer;
+            }
+            ask.limits = self.read_again(&ask).await;
+        }
+        panic!("expected to be up to date after {READS_MAX} reads");
+    }
+
+    /// The limits of somebody who has read the configuration once more, and found nothing new in
+    /// it.
+    async fn read_again(&self, ask: &Ask) -> LimitsInForce {
+        let keys = [MemberKey { entity: &ask.entity, resource: &ask.resource }];
+        let resolution = self.store.resolve(&keys).await.expect("configuration can be resolved");
+        if let Some((limits, source)) = &resolution.members[0].limits {
+            let asked = (&ask.limits.limits, ask.limits.source);
+            assert_eq!((limits, *source), asked, "the case asks with what is stored");
+        }
+        LimitsInForce { stamp: resolution.stamp, ..ask.limits.clone() }
+    }
+
+    /// Charges after the fact what each asks for; a negative amount is given back.
+    pub(super) async fn adjust_all(
+        &self,
+        asks: &[Ask],
+        now: TimeMs,
+    ) -> Vec<Result<Adjusted, StoreError>> {
+        let delta = |take: &Take| Delta { limit: take.limit, amount: take.amount };
+        let changes: Vec<Vec<Delta>> =
+            asks.iter().map(|ask| ask.takes.iter().map(delta).collect()).collect();
+        let deltas: Vec<_> =
+            asks.iter().zip(&changes).map(|(ask, deltas)| ask.delta(deltas)).collect();
+        self.store.adjust(&deltas, now).await
+    }
+
+    pub(super) async fn try_adjust(&self, ask: &Ask, now: TimeMs) -> Result<Adjusted, StoreError> {
+        let mut results = self.adjust_all(std::slice::from_ref(ask), now).await;
+        assert_eq!(results.len(), 1, "one result per delta");
+        results.remove(0)
+    }
+
+    pub(super) async fn adjust(&self, ask: &Ask, now: TimeMs) -> Adjusted {
+        self.try_adjust(ask, now).await.expect("an adjustment is never refused")
+    }
+
+    /// Fills the bucket of an entity for [`GPT`].
+    pub(super) async fn reset(
+        &self,
+        id: &str,
+        only: Option<&[LimitName]>,
+        now: TimeMs,
+    ) -> Option<Restored> {
+        let request = ResetRequest { entity: &entity(id), resource: &resource(GPT), only };
+        self.store.reset(&request, &self.change(now)).await.expect("a bucket can be reset")
+    }
+
+    /// The bucket of an entity for [`GPT`], as stored.
+    pub(super) async fn bucket(&self, id: &str) -> Option<BucketState> {
+        let listed = self.store.buckets(&entity(id), &PageRequest::default()).await;
+        let page = listed.expect("buckets can be listed");
+        page.items.into_iter().find(|view| view.resource == *GPT).map(|view| view.state)
+    }
+
+    /// Balances of all limits, in millitokens, as they are at `now`; by name, whatever order the
+    /// store keeps them in.
+    pub(super) async fn balances(&self, id: &str, now: TimeMs) -> Vec<i64> {
+        let mut state = self.bucket(id).await.expect("the bucket is there");
+        state.refill(now);
+        by_name(&state).iter().map(|limit| limit.balance.0).collect()
+    }
+
+    /// Net consumption of all limits, in millitokens, by name.
+    pub(super) async fn consumed(&self, id: &str) -> Vec<i64> {
+        let state = self.bucket(id).await.expect("the bucket is there");
+        by_name(&state).iter().map(|limit| limit.consumed.0).collect()
+    }
+
+    /// The bucket of an entity whose request was refused is as it was. A store that takes from a
+    /// chain one by one gives back what it took: it may have touched or even made the bucket, which
+    /// all the same holds, has counted and obeys what it did before.
+    pub(super) async fn is_as_it_was(&self, id: &str, before: Option<&BucketState>, now: TimeMs) {
+        let bucket = self.bucket(id).await;
+        if self.store.capabilities().atomic_chains {
+            assert_eq!(
+                bucket.as_ref(),
+                before,
+                "the bucket of {id} is as it was, to the last field"
+            );
+        } else {
+            let found = bucket.as_ref().and_then(|state| as_decided_at(state, now));
+            let expected = before.and_then(|state| as_decided_at(state, now));
+            assert_eq!(found, expected, "the bucket of {id} behaves as it did");
+        }
+    }
+}
+
+/// The limits of a bucket by name.
+fn by_name(state: &BucketState) -> Vec<&LimitState> {
+    let mut limits: Vec<_> = state.all_limits().iter().collect();
+    limits.sort_by(|a, b| a.name.cmp(&b.name));
+    limits
+}
+
+/// Whether a bucket is switched off, and name, parameters, balance and consumption of its limits.
+type Decided = (bool, Vec<(LimitName, LimitParams, Milli, Milli)>);
+
+/// What decisions at `now` depend on and what has been counted; `None` for a bucket that is as good
+/// as none: full, unused, and open.
+fn as_decided_at(state: &BucketState, now: TimeMs) -> Option<Decided> {
+    let mut state = state.clone();
+    state.refill(now);
+    let limits = by_name(&state);
+    let unused = limits.iter().all(|limit| {
+        limit.balance.0 == limit.params.capacity_milli && limit.consumed == Milli::ZERO
+    });
+    let told = limits
+        .into_iter()
+        .map(|limit| (limit.name.clone(), limit.params, limit.balance, limit.consumed))
+        .collect();
+    (state.disabled || !unused).then_some((state.disabled, told))
+}
