@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use hdrhistogram::Histogram;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 
 use crate::allocations::Allocated;
-use crate::histogram::Histogram;
+use crate::histogram::histogram;
 use crate::keys::Dice;
 
 /// How long a row runs.
@@ -28,7 +29,7 @@ pub(crate) struct Sample {
     pub(crate) cpu: Duration,
     /// CPU time of a server that worked for it, in steps of 10 ms.
     pub(crate) server_cpu: Option<Duration>,
-    pub(crate) latency: Histogram,
+    pub(crate) latency: Histogram<u64>,
     /// What else the row knows.
     pub(crate) figures: Figures,
 }
@@ -102,7 +103,7 @@ impl<O: Op> Row for Calls<O> {
 }
 
 impl<O: Op> Calls<O> {
-    fn lap(&self, time: Duration) -> Result<(u64, Histogram)> {
+    fn lap(&self, time: Duration) -> Result<(u64, Histogram<u64>)> {
         let until = now() + time;
         let Some(tasks) = self.tasks else {
             return Ok(self.runtime.block_on(repeat(&*self.op, 1, self.look_every, until)));
@@ -113,11 +114,11 @@ impl<O: Op> Calls<O> {
                 let (op, look_every) = (Arc::clone(&self.op), self.look_every);
                 callers.spawn(async move { repeat(&*op, number as u64, look_every, until).await });
             }
-            let (mut ops, mut latency) = (0, Histogram::new());
+            let (mut ops, mut latency) = (0, histogram());
             while let Some(caller) = callers.join_next().await {
                 let (more, theirs) = caller.context("a caller got a wrong answer")?;
                 ops += more;
-                latency.merge(&theirs);
+                latency.add(&theirs)?;
             }
             Ok((ops, latency))
         })
@@ -130,8 +131,8 @@ pub(crate) async fn repeat<O: Op>(
     seed: u64,
     look_every: u32,
     until: Instant,
-) -> (u64, Histogram) {
-    let (mut dice, mut ops, mut latency) = (Dice::new(seed), 0, Histogram::new());
+) -> (u64, Histogram<u64>) {
+    let (mut dice, mut ops, mut latency) = (Dice::new(seed), 0, histogram());
     loop {
         for _ in 1..look_every {
             op.call(dice.roll()).await;
@@ -139,7 +140,7 @@ pub(crate) async fn repeat<O: Op>(
         let started = now();
         op.call(dice.roll()).await;
         let ended = now();
-        latency.add(nanos(ended - started));
+        latency.saturating_record(nanos(ended - started));
         ops += u64::from(look_every);
         if ended >= until {
             return (ops, latency);
@@ -172,9 +173,9 @@ impl<F: FnMut(u64)> Row for Direct<F> {
 
 impl<F: FnMut(u64)> Direct<F> {
     /// Calls until the time is over.
-    pub(crate) fn lap(&mut self, time: Duration) -> (u64, Histogram) {
+    pub(crate) fn lap(&mut self, time: Duration) -> (u64, Histogram<u64>) {
         let until = now() + time;
-        let (mut dice, mut ops, mut latency) = (Dice::new(1), 0, Histogram::new());
+        let (mut dice, mut ops, mut latency) = (Dice::new(1), 0, histogram());
         loop {
             for _ in 1..self.look_every {
                 (self.call)(dice.roll());
@@ -182,7 +183,7 @@ impl<F: FnMut(u64)> Direct<F> {
             let started = now();
             (self.call)(dice.roll());
             let ended = now();
-            latency.add(nanos(ended - started));
+            latency.saturating_record(nanos(ended - started));
             ops += u64::from(self.look_every);
             if ended >= until {
                 return (ops, latency);
@@ -214,7 +215,7 @@ impl Readings {
     pub(crate) fn since(
         &self,
         before: &Readings,
-        (ops, latency): (u64, Histogram),
+        (ops, latency): (u64, Histogram<u64>),
         mut figures: Figures,
     ) -> Sample {
         figures.extend(self.allocated.since(before.allocated).per_op(ops));

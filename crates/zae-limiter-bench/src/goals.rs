@@ -206,9 +206,10 @@ impl Goal {
                 ours.figures.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
             }
             (Cpu(..), Some(theirs)) => Some(cpu_per_op(ours) / cpu_per_op(theirs)),
-            (P50(..), Some(theirs)) => {
-                Some(ours.latency.quantile(500) as f64 / theirs.latency.quantile(500) as f64)
-            }
+            (P50(..), Some(theirs)) => Some(
+                ours.latency.value_at_quantile(0.5) as f64
+                    / theirs.latency.value_at_quantile(0.5) as f64,
+            ),
             (Rate(..), Some(theirs)) => Some(rate(ours) / rate(theirs)),
             (Cpu(..) | P50(..) | Rate(..), None) => None,
         };

@@ -32,8 +32,8 @@ fn write_table(page: &mut String, results: &Results) -> std::fmt::Result {
     for row in &results.rows {
         let column = |digits, value: &dyn Fn(&Sample) -> Option<f64>| in_brief(row, digits, value);
         let ops = column(0, &|sample| Some(rate(sample)));
-        let p50 = column(2, &|sample| micros(sample.latency.quantile(500)));
-        let p99 = column(2, &|sample| micros(sample.latency.quantile(990)));
+        let p50 = column(2, &|sample| micros(sample.latency.value_at_quantile(0.5)));
+        let p99 = column(2, &|sample| micros(sample.latency.value_at_quantile(0.99)));
         let cpu = column(3, &|sample| (!sample.cpu.is_zero()).then(|| cpu_per_op(sample) / 1e3));
         let server =
             column(1, &|sample| Some(sample.server_cpu?.as_secs_f64() * 1e6 / sample.ops as f64));
@@ -109,8 +109,8 @@ pub(crate) fn json(results: &Results) -> String {
             "wall_s": sample.wall.as_secs_f64(),
             "cpu_s": sample.cpu.as_secs_f64(),
             "server_cpu_s": sample.server_cpu.map(|time| time.as_secs_f64()),
-            "p50_ns": sample.latency.quantile(500),
-            "p99_ns": sample.latency.quantile(990),
+            "p50_ns": sample.latency.value_at_quantile(0.5),
+            "p99_ns": sample.latency.value_at_quantile(0.99),
             "figures": sample.figures.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect::<serde_json::Map<_, _>>(),
         })
     };

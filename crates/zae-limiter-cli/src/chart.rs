@@ -22,7 +22,7 @@ const EIGHTHS: u128 = 8;
 /// One row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Row {
-    /// What is called so was so much.
+    /// A label and its value.
     Bar(String, i64),
     /// Something left out, in words.
     Gap(String),
@@ -74,8 +74,8 @@ impl Chart {
     }
 }
 
-/// A bar for `value` where `largest` takes `room` columns, to an eighth of a column. What is more
-/// than nothing is seen.
+/// A bar for `value` where `largest` takes `room` columns, to an eighth of a column. The bar of a
+/// value above zero is never empty.
 fn bar(value: i64, largest: i64, room: usize) -> String {
     let (Ok(value), Ok(largest)) = (u128::try_from(value), u128::try_from(largest)) else {
         return String::new();

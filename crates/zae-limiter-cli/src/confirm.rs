@@ -48,7 +48,7 @@ pub(crate) fn confirm(
 
 fn agreed(input: impl BufRead, question: &Question<'_>) -> Result<(), Failure> {
     let mut answer = String::new();
-    // What cannot be read is no agreement.
+    // An answer that cannot be read is no agreement.
     let read = input.take(ANSWER_BYTES_MAX).read_line(&mut answer);
     if read.is_ok() && answer.trim() == question.name {
         Ok(())

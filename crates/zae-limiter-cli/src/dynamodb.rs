@@ -1,7 +1,9 @@
 //! The way to a DynamoDB table: the only file of the command line that knows the backend.
 
+use std::pin::pin;
 use std::time::Duration;
 
+use futures_util::future::{Either, select};
 use zae_limiter::dynamodb::DynamoStore;
 use zae_limiter::dynamodb::sdk::{Builder, StackStatus};
 use zae_limiter::{Clock as _, Error, StoreError, StoreErrorKind, SystemClock};
@@ -27,7 +29,7 @@ const REACH_MAX: Duration = Duration::from_secs(5);
 /// What the address of an engine on this machine begins with.
 const LOCAL: [&str; 2] = ["http://127.0.0.1:", "http://localhost:"];
 
-/// What the store says first when it found nobody to be.
+/// The beginning of the message of a store that found no credentials.
 const NO_CREDENTIALS: &str = "no AWS credentials found";
 
 /// Points the settings at the local engine if that has the stack and this machine has no AWS
@@ -147,18 +149,14 @@ fn builder(place: &DynamoPlace) -> Builder {
 /// What comes of it within [`REACH_MAX`].
 async fn within<T>(work: impl Future<Output = T>) -> Option<T> {
     let clock = SystemClock::new();
-    let (mut work, mut late) = (std::pin::pin!(work), clock.sleep(REACH_MAX));
-    std::future::poll_fn(|context| {
-        if let std::task::Poll::Ready(answer) = work.as_mut().poll(context) {
-            return std::task::Poll::Ready(Some(answer));
-        }
-        late.as_mut().poll(context).map(|()| None)
-    })
-    .await
+    match select(pin!(work), clock.sleep(REACH_MAX)).await {
+        Either::Left((answer, _)) => Some(answer),
+        Either::Right(_) => None,
+    }
 }
 
 /// The same failure with a hint at the local engine, where that has a stack of this name. AWS was
-/// asked because this machine knows who to be there; a typical one has both.
+/// asked because this machine has credentials; a typical machine has both.
 fn or_local(place: &DynamoPlace, settings: &Settings, failure: Failure) -> Failure {
     // The hint at missing credentials names `local env` already.
     if place.endpoint_url.is_some()
@@ -182,8 +180,8 @@ fn or_local(place: &DynamoPlace, settings: &Settings, failure: Failure) -> Failu
 }
 
 fn silent(place: &DynamoPlace) -> Failure {
-    let failure =
-        Failure::unavailable(format!("the table did not answer within {}s", REACH_MAX.as_secs()));
+    let message = format!("the table did not answer within {}s", REACH_MAX.as_secs());
+    let failure = Failure::of_kind(StoreErrorKind::Unavailable, message);
     match &place.endpoint_url {
         Some(url) if is_local(url) => {
             failure.hint("`zae-limiter local status` says whether the local engine hangs")
@@ -222,22 +220,16 @@ fn no_credentials(place: &DynamoPlace, settings: &Settings) -> Failure {
         // Then a stack of the engine is found without any variable: either is missing.
         false => format!("or start the local engine with this stack: {}", up(place)),
     };
-    match &settings.profile {
-        Some(profile) => {
-            let failure = Failure::denied(format!(
-                "{NO_CREDENTIALS}: the profile {profile}, which AWS_PROFILE names, has none or is not there"
-            ));
-            failure.hint(format!(
-                "check ~/.aws/config and ~/.aws/credentials, or unset AWS_PROFILE; {local}"
-            ))
-        }
-        None => {
-            let failure = Failure::denied(format!(
-                "{NO_CREDENTIALS}: not in variables, not in profiles, and no role is attached to this machine"
-            ));
-            failure.hint(format!(
-                "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; {local}"
-            ))
-        }
-    }
+    let (why, remedy) = match &settings.profile {
+        Some(profile) => (
+            format!("the profile {profile}, which AWS_PROFILE names, has none or is not there"),
+            "check ~/.aws/config and ~/.aws/credentials, or unset AWS_PROFILE",
+        ),
+        None => (
+            "not in variables, not in profiles, and no role is attached to this machine".to_owned(),
+            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
+        ),
+    };
+    Failure::of_kind(StoreErrorKind::Denied, format!("{NO_CREDENTIALS}: {why}"))
+        .hint(format!("{remedy}; {local}"))
 }

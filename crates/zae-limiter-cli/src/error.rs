@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use serde::Serialize;
 use zae_limiter::{
     AcquireError, CommitError, EntityId, Error, ErrorKind, Invalid, OutageReason, ResourceName,
     StoreError, StoreErrorKind,
@@ -10,69 +11,74 @@ use zae_limiter::{
 use crate::again::Again;
 use crate::exit::Exit;
 
-/// Something the command line itself finds wrong.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// An error, ready to be printed: one that the command line itself finds, or one of the library in
+/// the words of the command line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Failure {
-    kind: &'static str,
-    message: String,
-    hint: Option<String>,
-    exit: Exit,
+    /// A word for programs.
+    pub(crate) kind: &'static str,
+    /// What went wrong.
+    pub(crate) message: String,
+    /// Why, outermost first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) causes: Vec<String>,
+    /// What to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) hint: Option<String>,
+    /// How the process ends.
+    #[serde(skip)]
+    pub(crate) exit: Exit,
 }
 
 impl Failure {
+    /// An error of this kind. The process ends with [`Exit::Error`]. Every kind is named in this
+    /// file: a test compares the kinds with docs/json.md.
+    fn new(kind: &'static str, message: impl Into<String>) -> Failure {
+        let message = message.into();
+        Failure { kind, message, causes: Vec::new(), hint: None, exit: Exit::Error }
+    }
+
     /// The command line, or a variable that stands for a flag, is wrong.
     pub(crate) fn usage(message: impl Into<String>) -> Failure {
-        Failure { kind: "usage", message: message.into(), hint: None, exit: Exit::Usage }
+        Failure { exit: Exit::Usage, ..Failure::new("usage", message) }
     }
 
     /// What was asked for is not there.
     pub(crate) fn not_found(message: impl Into<String>) -> Failure {
-        Failure { kind: "not_found", message: message.into(), hint: None, exit: Exit::Error }
+        Failure::new("not_found", message)
     }
 
     /// Somebody else was faster.
     pub(crate) fn conflict(message: impl Into<String>) -> Failure {
-        Failure { kind: "conflict", message: message.into(), hint: None, exit: Exit::Error }
+        Failure::new("conflict", message)
     }
 
     /// Somebody was asked and did not agree.
     pub(crate) fn aborted(message: impl Into<String>) -> Failure {
-        Failure { kind: "aborted", message: message.into(), hint: None, exit: Exit::Error }
+        Failure::new("aborted", message)
     }
 
     /// The local engine does not do what it should.
     #[cfg(feature = "dynamodb")]
     pub(crate) fn engine(message: impl Into<String>) -> Failure {
-        Failure { kind: "engine", message: message.into(), hint: None, exit: Exit::Error }
-    }
-
-    /// The store does not answer.
-    #[cfg(feature = "dynamodb")]
-    pub(crate) fn unavailable(message: impl Into<String>) -> Failure {
-        Failure { kind: "unavailable", message: message.into(), hint: None, exit: Exit::Error }
-    }
-
-    /// The store knows nobody who asks, and so allows nothing.
-    #[cfg(feature = "dynamodb")]
-    pub(crate) fn denied(message: impl Into<String>) -> Failure {
-        Failure { kind: "denied", message: message.into(), hint: None, exit: Exit::Error }
+        Failure::new("engine", message)
     }
 
     /// The store says it already, in words for everybody.
     #[cfg(feature = "dynamodb")]
     pub(crate) fn store(error: &StoreError) -> Failure {
-        Failure {
-            kind: error.kind().as_str(),
-            message: for_people(error.message()),
-            hint: None,
-            exit: Exit::Error,
-        }
+        Failure::new(error.kind().as_str(), for_people(error.message()))
     }
 
     /// A call failed, and there is more to say about it than the library knows.
     pub(crate) fn of_error(error: &Error, message: impl Into<String>) -> Failure {
-        let kind = kind_of(error);
-        Failure { kind: kind.as_str(), message: message.into(), hint: None, exit: exit_of(kind) }
+        Failure::of_kind(kind_of(error), message)
+    }
+
+    /// An error as a store would tell it.
+    pub(crate) fn of_kind(kind: StoreErrorKind, message: impl Into<String>) -> Failure {
+        let exit = if kind == StoreErrorKind::Busy { Exit::Busy } else { Exit::Error };
+        Failure { exit, ..Failure::new(kind.as_str(), message) }
     }
 
     /// The same with what to do about it.
@@ -80,36 +86,11 @@ impl Failure {
         self.hint = Some(hint.into());
         self
     }
-}
 
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for Failure {}
-
-/// An error, ready to be printed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Report {
-    /// A word for programs.
-    pub(crate) kind: &'static str,
-    /// What went wrong.
-    pub(crate) message: String,
-    /// Why, outermost first.
-    pub(crate) causes: Vec<String>,
-    /// What to do.
-    pub(crate) hint: Option<String>,
-    /// How the process ends.
-    pub(crate) exit: Exit,
-}
-
-impl Report {
     /// What to tell about `error`; commands it names work as `again` says.
-    pub(crate) fn of(error: &anyhow::Error, again: &Again) -> Report {
+    pub(crate) fn of(error: &anyhow::Error, again: &Again) -> Failure {
         let mut report =
-            known(error, again).unwrap_or_else(|| Report::new("error", error.to_string()));
+            known(error, again).unwrap_or_else(|| Failure::new("error", error.to_string()));
         // Some errors say their cause themselves; nobody wants to read it twice.
         let mut said = format!("{}\n{error}", report.message);
         for cause in error.chain().skip(1).map(|cause| for_people(&cause.to_string())) {
@@ -128,7 +109,7 @@ impl Report {
     }
 
     /// What clap has to say: a paragraph about the mistake, others with tips and the usage.
-    pub(crate) fn wrong_usage(text: &str) -> Report {
+    pub(crate) fn wrong_usage(text: &str) -> Failure {
         let mut paragraphs = text
             .split("\n\n")
             .map(|part| part.lines().map(str::trim).collect::<Vec<_>>().join(" "));
@@ -137,19 +118,23 @@ impl Report {
         let message =
             message.strip_prefix("error: ").unwrap_or("a command is missing").trim().to_owned();
         let hint = paragraphs.map(|part| part.trim().to_owned()).find(|part| !part.is_empty());
-        Report { hint, exit: Exit::Usage, ..Report::new("usage", message) }
+        Failure { hint, ..Failure::usage(message) }
     }
 
     /// The same with what to do about it, unless that is said already.
-    pub(crate) fn or_hint(mut self, hint: impl FnOnce() -> String) -> Report {
+    pub(crate) fn or_hint(mut self, hint: impl FnOnce() -> String) -> Failure {
         self.hint = self.hint.or_else(|| Some(hint()));
         self
     }
+}
 
-    fn new(kind: &'static str, message: String) -> Report {
-        Report { kind, message, causes: Vec::new(), hint: None, exit: Exit::Error }
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
     }
 }
+
+impl std::error::Error for Failure {}
 
 /// Advice of the library that only programs can follow, and the same for people.
 const ADVICE: [(&str, &str); 9] = [
@@ -172,49 +157,36 @@ fn for_people(message: &str) -> String {
 }
 
 /// The outermost error of the chain that has words of its own. Context around it stays the message.
-fn known(error: &anyhow::Error, again: &Again) -> Option<Report> {
+fn known(error: &anyhow::Error, again: &Again) -> Option<Failure> {
     let context = error.to_string();
-    let mut report = error.chain().find_map(|cause| {
-        let failure = cause.downcast_ref().map(of_failure);
-        let failure = failure.or_else(|| cause.downcast_ref().map(|error| of_error(error, again)));
-        let failure =
-            failure.or_else(|| cause.downcast_ref().map(|error| of_acquire(error, again)));
-        let failure = failure.or_else(|| cause.downcast_ref().map(of_commit));
-        failure.map(|report| (cause.to_string() == context, report))
-    })?;
-    if !report.0 {
-        report.1.message = context;
-    }
-    Some(report.1)
+    error.chain().find_map(|cause| {
+        let known = cause
+            .downcast_ref::<Failure>()
+            .cloned()
+            .or_else(|| cause.downcast_ref().map(|error| of_error(error, again)))
+            .or_else(|| cause.downcast_ref().map(|error| of_acquire(error, again)))
+            .or_else(|| cause.downcast_ref().map(of_commit))?;
+        let message = if cause.to_string() == context { known.message } else { context.clone() };
+        Some(Failure { message, ..known })
+    })
 }
 
-fn of_failure(failure: &Failure) -> Report {
-    Report {
-        hint: failure.hint.clone(),
-        exit: failure.exit,
-        ..Report::new(failure.kind, failure.message.clone())
-    }
-}
-
-fn of_error(error: &Error, again: &Again) -> Report {
-    let report = match error {
+fn of_error(error: &Error, again: &Again) -> Failure {
+    let failure = match error {
         Error::Store(error) => of_store(error),
-        other => Report {
-            exit: exit_of(kind_of(other)),
-            ..Report::new(kind_of(other).as_str(), other.to_string())
-        },
+        other => Failure::of_error(other, other.to_string()),
     };
-    Report { message: again.completed(&report.message), ..report }
+    Failure { message: again.completed(&failure.message), ..failure }
 }
 
 /// What the store says of a file that was replaced, as `restore` does it.
 const REPLACED: &str = "the file was deleted or replaced while this process had it open";
 
 /// What the store says. The name of the operation is for programmers.
-fn of_store(error: &StoreError) -> Report {
+fn of_store(error: &StoreError) -> Failure {
     // Nothing was decided, and the next command opens the new file: others are in the way.
     let kind = if error.message().contains(REPLACED) { StoreErrorKind::Busy } else { error.kind() };
-    Report { exit: exit_of(kind), ..Report::new(kind.as_str(), for_people(error.message())) }
+    Failure::of_kind(kind, for_people(error.message()))
 }
 
 /// The kind that output names: an error that no store made is named like those of a store.
@@ -227,20 +199,23 @@ fn kind_of(error: &Error) -> StoreErrorKind {
     }
 }
 
-fn exit_of(kind: StoreErrorKind) -> Exit {
-    if kind == StoreErrorKind::Busy { Exit::Busy } else { Exit::Error }
+fn of_acquire(error: &AcquireError, again: &Again) -> Failure {
+    let failure = told(error, again);
+    Failure { message: again.completed(&for_people(&failure.message)), ..failure }
 }
 
-fn of_acquire(error: &AcquireError, again: &Again) -> Report {
-    let report = told(error, again);
-    Report { message: again.completed(&for_people(&report.message)), ..report }
-}
-
-fn told(error: &AcquireError, again: &Again) -> Report {
+fn told(error: &AcquireError, again: &Again) -> Failure {
     let message = error.to_string();
     match error {
         AcquireError::Invalid(invalid) => {
-            Report { hint: hint_for(invalid, again), ..Report::new("invalid", invalid.to_string()) }
+            let hint = match invalid {
+                Invalid::UnknownLimit { entity, resource, .. } => Some(format!(
+                    "{} shows the limits and where they come from",
+                    explain(again, entity, resource)
+                )),
+                _ => None,
+            };
+            Failure { hint, ..Failure::new("invalid", invalid.to_string()) }
         }
         AcquireError::NoLimits(none) => {
             let (entity, resource) = (&none.entity, &none.resource);
@@ -251,45 +226,28 @@ fn told(error: &AcquireError, again: &Again) -> Report {
                 again.command(&["entity", "set-limits", entity.as_str(), "-l", "rpm:100"]),
             );
             let message = format!("no limits are configured for {entity} on {resource}");
-            Report { hint: Some(hint), ..Report::new("no_limits", message) }
+            Failure::new("no_limits", message).hint(hint)
         }
         AcquireError::Disabled(disabled) => {
-            let look = || {
-                format!(
-                    "{} shows which level says so",
-                    explain(again, &disabled.entity, &disabled.resource)
-                )
-            };
-            Report {
-                hint: disabled.level.is_none().then(look),
-                exit: Exit::Disabled,
-                ..Report::new("disabled", message)
-            }
+            let explain = explain(again, &disabled.entity, &disabled.resource);
+            let look = || format!("{explain} shows which level says so");
+            let hint = disabled.level.is_none().then(look);
+            Failure { hint, exit: Exit::Disabled, ..Failure::new("disabled", message) }
         }
         AcquireError::Unavailable(unavailable) => match (unavailable.reason, &unavailable.source) {
-            // What the store says is the news, not that it said it.
+            // The words of the store are the news, not the fact that it failed.
             (OutageReason::Failed(_), Some(error)) => of_store(error),
-            (OutageReason::Failed(kind), None) => Report::new(kind.as_str(), message),
+            (OutageReason::Failed(kind), None) => Failure::new(kind.as_str(), message),
             (OutageReason::Deadline, _) => {
-                Report::new("unavailable", "the store did not answer in time".to_owned())
+                Failure::new("unavailable", "the store did not answer in time".to_owned())
             }
-            _ => Report::new("unavailable", message),
+            _ => Failure::new("unavailable", message),
         },
         AcquireError::Denied(error) | AcquireError::Incompatible(error) => of_store(error),
         AcquireError::Exceeded(_) => {
-            Report { exit: Exit::Refused, ..Report::new("refused", message) }
+            Failure { exit: Exit::Refused, ..Failure::new("refused", message) }
         }
-        _ => Report::new("error", message),
-    }
-}
-
-fn hint_for(invalid: &Invalid, again: &Again) -> Option<String> {
-    match invalid {
-        Invalid::UnknownLimit { entity, resource, .. } => Some(format!(
-            "{} shows the limits and where they come from",
-            explain(again, entity, resource)
-        )),
-        _ => None,
+        _ => Failure::new("error", message),
     }
 }
 
@@ -297,8 +255,8 @@ fn explain(again: &Again, entity: &EntityId, resource: &ResourceName) -> String 
     again.command(&["explain", entity.as_str(), resource.as_str()])
 }
 
-fn of_commit(error: &CommitError) -> Report {
-    Report::new(error.source.kind().as_str(), error.to_string())
+fn of_commit(error: &CommitError) -> Failure {
+    Failure::new(error.source.kind().as_str(), error.to_string())
 }
 
 #[cfg(test)]
@@ -306,8 +264,8 @@ mod tests {
     use super::*;
     use anyhow::Context as _;
 
-    fn of(error: &anyhow::Error) -> Report {
-        Report::of(error, &Again::default())
+    fn of(error: &anyhow::Error) -> Failure {
+        Failure::of(error, &Again::default())
     }
 
     #[test]

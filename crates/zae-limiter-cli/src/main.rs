@@ -28,29 +28,26 @@ mod view;
 
 use std::process::ExitCode;
 
-use again::Again;
 use args::Globals;
-use error::Report;
 use printer::Printer;
 use settings::{Environment, Looks};
 
 fn main() -> ExitCode {
     let environment = Environment::read();
     let arguments: Vec<_> = std::env::args_os().collect();
-    // What is wrong is said in the form that was asked for.
+    // Mistakes are told in the form that was asked for.
     let in_any_case = || {
         let output = args::output_in(arguments.clone());
         Printer::new(Looks::new(&Globals { output, ..Globals::default() }, &environment))
     };
-    if let Some(command) = args::coming(&arguments) {
-        let report = Report::of(&commands::coming(command).into(), &Again::default());
-        return in_any_case().error(&report).into();
+    if let Some(failure) = args::coming(&arguments) {
+        return in_any_case().error(failure).into();
     }
     let exit = match args::parse(arguments.clone(), environment.help_width()) {
         Ok(cli) => {
             let printer = Printer::new(Looks::new(&cli.globals, &environment));
             commands::run(cli, &environment, &printer)
-                .unwrap_or_else(|report| printer.error(&report))
+                .unwrap_or_else(|failure| printer.error(failure))
         }
         Err(error) => in_any_case().parsing(&error),
     };

@@ -2,7 +2,7 @@
 //! the word, because the work may block.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
@@ -19,29 +19,38 @@ pub(crate) fn told() {
     IS_TOLD.store(true, Ordering::Relaxed);
 }
 
-/// Speaks once when the work is not over in time. Goes away with this value.
-pub(crate) struct Patience(Option<(Sender<()>, JoinHandle<()>)>);
+/// Says `what` once, as in "waiting for the stack demo", when the work is not over in time. Waits as
+/// long as the value lives.
+pub(crate) fn start(printer: &Printer, what: String) -> Option<Speaker> {
+    let printer = Printer::new(printer.looks());
+    Speaker::start("patience", move |stopped| {
+        if is_time(stopped, SILENCE_MAX) && !IS_TOLD.load(Ordering::Relaxed) {
+            printer.note(&what);
+        }
+    })
+}
 
-impl Patience {
-    /// Begins to wait; `what` is said then, as in "waiting for the stack demo".
-    pub(crate) fn start(printer: &Printer, what: String) -> Patience {
+/// True when a speaker was not stopped for so long.
+pub(crate) fn is_time(stopped: &Receiver<()>, silence: Duration) -> bool {
+    stopped.recv_timeout(silence) == Err(RecvTimeoutError::Timeout)
+}
+
+/// A thread that speaks beside the work, and stops with this value.
+pub(crate) struct Speaker(Option<(Sender<()>, JoinHandle<()>)>);
+
+impl Speaker {
+    /// Starts the thread. Without a thread nothing is said, and the work goes on all the same.
+    pub(crate) fn start(
+        name: &str,
+        speak: impl FnOnce(&Receiver<()>) + Send + 'static,
+    ) -> Option<Speaker> {
         let (stop, stopped) = mpsc::channel();
-        let printer = Printer::new(printer.looks());
-        let speak = move || {
-            if stopped.recv_timeout(SILENCE_MAX) == Err(RecvTimeoutError::Timeout)
-                && !IS_TOLD.load(Ordering::Relaxed)
-            {
-                printer.note(&what);
-            }
-        };
-        // Without a thread nothing is said, and the work goes on all the same.
-        Patience(
-            Builder::new().name("patience".into()).spawn(speak).ok().map(|thread| (stop, thread)),
-        )
+        let thread = Builder::new().name(name.into()).spawn(move || speak(&stopped)).ok()?;
+        Some(Speaker(Some((stop, thread))))
     }
 }
 
-impl Drop for Patience {
+impl Drop for Speaker {
     fn drop(&mut self) {
         if let Some((stop, thread)) = self.0.take() {
             drop(stop);

@@ -1,9 +1,7 @@
 //! The only file that writes: answers to stdout, talk to stderr, both as JSON lines when asked for.
 //! Whatever is printed is escaped first.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
 use anyhow::Context as _;
@@ -12,7 +10,7 @@ use serde::Serialize;
 
 use crate::again::Again;
 use crate::args::Output;
-use crate::error::Report;
+use crate::error::Failure;
 use crate::escape::{escaped, json_line};
 use crate::exit::Exit;
 use crate::settings::Looks;
@@ -23,40 +21,25 @@ pub(crate) struct Printer {
     looks: Looks,
 }
 
-/// An error as JSON.
-#[derive(Serialize)]
-struct ErrorForm<'a> {
-    error: ErrorBody<'a>,
-}
-
-#[derive(Serialize)]
-struct ErrorBody<'a> {
-    kind: &'a str,
-    message: &'a str,
-    #[serde(skip_serializing_if = "<[String]>::is_empty")]
-    causes: &'a [String],
-    #[serde(skip_serializing_if = "Option::is_none")]
-    hint: Option<&'a str>,
-}
-
 impl Printer {
     /// A printer with these looks.
     pub(crate) fn new(looks: Looks) -> Printer {
         Printer { looks }
     }
 
-    /// Prints the answer of a command: `text` for people, `json` for programs.
-    pub(crate) fn answer(&self, json: &impl Serialize, text: &Text) -> anyhow::Result<()> {
+    /// Prints the answer of a command, which has done its work: `text` for people, `json` for
+    /// programs.
+    pub(crate) fn answer(&self, json: &impl Serialize, text: &Text) -> anyhow::Result<Exit> {
         let answer = match self.looks.output {
             Output::Json => json_line(json)?,
             Output::Table => text.render(self.looks.width, Paint(self.looks.stdout_colours)),
         };
-        to_stdout(&answer)
+        self.page(&answer)
     }
 
     /// Prints a text of our own as it is: a script, a page.
-    pub(crate) fn page(&self, text: &str) -> anyhow::Result<()> {
-        to_stdout(text)
+    pub(crate) fn page(&self, text: &str) -> anyhow::Result<Exit> {
+        to_stdout(text).map(|()| Exit::Ok)
     }
 
     /// How answers look.
@@ -120,29 +103,25 @@ impl Printer {
     }
 
     /// Prints an error and says how the process ends.
-    pub(crate) fn error(&self, report: &Report) -> Exit {
-        let hint = report.hint.as_deref().filter(|_| !self.looks.quiet);
-        let body =
-            ErrorBody { kind: report.kind, message: &report.message, causes: &report.causes, hint };
-        let line = match self.looks.output {
-            Output::Json => json_line(&ErrorForm { error: body }).unwrap_or_default(),
-            Output::Table => self.error_text(&body),
+    pub(crate) fn error(&self, mut failure: Failure) -> Exit {
+        failure.hint = failure.hint.filter(|_| !self.looks.quiet);
+        let text = match self.looks.output {
+            Output::Json => json_line(&BTreeMap::from([("error", &failure)])).unwrap_or_default(),
+            Output::Table => self.error_text(&failure),
         };
-        to_stderr(&line);
-        report.exit
+        to_stderr(&text);
+        failure.exit
     }
 
-    fn error_text(&self, error: &ErrorBody<'_>) -> String {
+    fn error_text(&self, failure: &Failure) -> String {
         let paint = Paint(self.looks.stderr_colours);
-        let mut text = format!("{} {}\n", paint.apply(Tone::Bad, "error:"), escaped(error.message));
-        let causes = error.causes.iter().map(|cause| ("  caused by:", cause.as_str(), Tone::Dim));
-        for (label, line, tone) in
-            causes.chain(error.hint.map(|hint| ("hint:", hint, Tone::Strong)))
-        {
-            // Writing to a String cannot fail.
-            let _ = writeln!(text, "{} {}", paint.apply(tone, label), escaped(line));
-        }
-        text
+        let line = |label, tone| {
+            move |text: &String| format!("{} {}\n", paint.apply(tone, label), escaped(text))
+        };
+        let causes = failure.causes.iter().map(line("  caused by:", Tone::Dim));
+        let hint = failure.hint.iter().map(line("hint:", Tone::Strong));
+        let error = line("error:", Tone::Bad)(&failure.message);
+        [error].into_iter().chain(causes).chain(hint).collect()
     }
 
     /// Prints what clap has to say instead of a command line: help, the version, or what is wrong
@@ -152,34 +131,29 @@ impl Printer {
         match error.kind() {
             // All of it is our own text, so it may carry colours.
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-                let text = if self.looks.stdout_colours {
-                    rendered.ansi().to_string()
-                } else {
-                    rendered.to_string()
-                };
+                let is_coloured = self.looks.stdout_colours;
+                let text =
+                    if is_coloured { rendered.ansi().to_string() } else { rendered.to_string() };
                 // clap separates paragraphs within an option by a line of spaces.
                 let text: String =
                     text.lines().flat_map(|line| [line.trim_end_matches(' '), "\n"]).collect();
-                to_stdout(&text).map_or_else(
-                    |error| self.error(&Report::of(&error, &Again::default())),
-                    |()| Exit::Ok,
-                )
+                self.page(&text)
+                    .unwrap_or_else(|error| self.error(Failure::of(&error, &Again::default())))
             }
             _ if self.looks.output == Output::Json => {
-                self.error(&Report::wrong_usage(&rendered.to_string()))
+                self.error(Failure::wrong_usage(&rendered.to_string()))
             }
             // It quotes what was typed.
             _ => {
-                let text = rendered.to_string();
-                let lines: Vec<Cow<'_, str>> = text.lines().map(escaped).collect();
-                let text = lines.join("\n") + "\n";
-                let prefix = "error:";
-                let painted = Paint(self.looks.stderr_colours).apply(Tone::Bad, prefix);
-                to_stderr(
-                    &text
-                        .strip_prefix(prefix)
-                        .map_or_else(|| text.clone(), |rest| format!("{painted}{rest}")),
-                );
+                let lines: Vec<String> = rendered
+                    .to_string()
+                    .lines()
+                    .map(|line| format!("{}\n", escaped(line)))
+                    .collect();
+                let (label, text) = ("error:", lines.concat());
+                let painted = Paint(self.looks.stderr_colours).apply(Tone::Bad, label);
+                let is_labelled = text.starts_with(label);
+                to_stderr(&if is_labelled { text.replacen(label, &painted, 1) } else { text });
                 Exit::Usage
             }
         }
@@ -220,7 +194,7 @@ fn try_to_stdout(text: &str) -> anyhow::Result<bool> {
     }
 }
 
-/// Nobody is left to be told when this fails.
+/// A failure here is not reported: there is nowhere left to report it.
 fn to_stderr(text: &str) {
     let mut stderr = io::stderr().lock();
     let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());

@@ -1,14 +1,12 @@
 //! Signs of life while something takes long, on a terminal only. A thread of its own draws them:
 //! the work may block.
 
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 use zae_limiter::{Clock, SystemClock};
 
-use crate::patience;
+use crate::patience::{self, Speaker};
 use crate::printer::{self, Printer};
 
 /// How often the line is drawn. Work that ends before the first time is not worth a word.
@@ -18,7 +16,7 @@ const TICK: Duration = Duration::from_millis(500);
 pub(crate) struct Progress {
     detail: Arc<Mutex<String>>,
     /// `None` when nobody watches.
-    drawer: Option<(Sender<()>, JoinHandle<()>)>,
+    drawer: Option<Speaker>,
 }
 
 impl Progress {
@@ -32,30 +30,31 @@ impl Progress {
         Progress { detail, drawer }
     }
 
-    /// How far it is.
+    /// Does some work, and tells meanwhile that `what` goes on.
+    pub(crate) async fn during<T>(
+        printer: &Printer,
+        what: &'static str,
+        work: impl Future<Output = T>,
+    ) -> T {
+        let _progress = Progress::start(printer, what);
+        work.await
+    }
+
+    /// How far it is, for those who watch.
     pub(crate) fn say(&self, detail: String) {
+        if self.drawer.is_none() {
+            return;
+        }
         *self.detail.lock().unwrap_or_else(PoisonError::into_inner) = detail;
     }
 }
 
-impl Drop for Progress {
-    fn drop(&mut self) {
-        if let Some((stop, thread)) = self.drawer.take() {
-            drop(stop);
-            // It only draws: there is nothing to learn from how it ended.
-            let _ = thread.join();
-        }
-    }
-}
-
-/// Without a thread nothing is drawn, and the work goes on all the same.
-fn drawer(what: &'static str, detail: &Arc<Mutex<String>>) -> Option<(Sender<()>, JoinHandle<()>)> {
-    let (stop, stopped) = mpsc::channel();
+fn drawer(what: &'static str, detail: &Arc<Mutex<String>>) -> Option<Speaker> {
     let detail = Arc::clone(detail);
-    let draw = move || {
+    Speaker::start("progress", move |stopped| {
         let clock = SystemClock::new();
         let mut drawn = false;
-        while stopped.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
+        while patience::is_time(stopped, TICK) {
             let detail = detail.lock().unwrap_or_else(PoisonError::into_inner).clone();
             printer::progress(&line(what, clock.monotonic(), &detail));
             drawn = true;
@@ -63,9 +62,7 @@ fn drawer(what: &'static str, detail: &Arc<Mutex<String>>) -> Option<(Sender<()>
         if drawn {
             printer::progress("");
         }
-    };
-    let thread = Builder::new().name("progress".into()).spawn(draw).ok()?;
-    Some((stop, thread))
+    })
 }
 
 fn line(what: &str, elapsed: Duration, detail: &str) -> String {

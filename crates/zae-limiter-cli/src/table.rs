@@ -65,6 +65,11 @@ impl Cell {
         Cell::toned(text, Tone::Plain)
     }
 
+    /// Whole tokens that are left; fewer than none is debt.
+    pub(crate) fn left(tokens: i64) -> Cell {
+        Cell::toned(tokens, if tokens < 0 { Tone::Warning } else { Tone::Plain })
+    }
+
     /// Columns it takes. Wide letters are counted as one: they only occur in last columns, where
     /// nothing is aligned to them.
     fn width(&self) -> usize {
@@ -72,9 +77,12 @@ impl Cell {
     }
 }
 
+/// Labelled values, one per line.
+pub(crate) type Fields = Vec<(&'static str, Cell)>;
+
 /// Where the cells of a column stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Align {
+enum Align {
     /// Words.
     Left,
     /// Numbers.
@@ -94,8 +102,13 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// A table with these titles.
-    pub(crate) fn new(columns: impl Into<Vec<(&'static str, Align)>>) -> Table {
+    /// A table with these titles. A title that ends with a colon is that of a column of numbers,
+    /// which stand on the right, as in Markdown; the colon is not printed.
+    pub(crate) fn new<const COLUMNS: usize>(titles: [&'static str; COLUMNS]) -> Table {
+        let columns = titles.map(|title| match title.strip_suffix(':') {
+            Some(title) => (title, Align::Right),
+            None => (title, Align::Left),
+        });
         Table { columns: columns.into(), rows: Vec::new(), optional: &[], wraps: false }
     }
 
@@ -160,7 +173,8 @@ impl Table {
         Some(table)
     }
 
-    fn remove(&mut self, title: &str) {
+    /// Leaves a column out.
+    pub(crate) fn remove(&mut self, title: &str) {
         if let Some(index) = self.columns.iter().position(|(known, _)| *known == title) {
             self.columns.remove(index);
             self.rows.iter_mut().for_each(|row| drop(row.remove(index)));
@@ -208,7 +222,7 @@ impl Table {
         let block = |row: &Vec<Cell>| {
             let fields =
                 self.columns.iter().zip(row).map(|((title, _), cell)| (*title, cell.clone()));
-            render_fields(&fields.collect::<Vec<_>>(), paint)
+            render_fields(&fields.collect::<Fields>(), paint)
         };
         self.rows.iter().map(block).collect::<Vec<_>>().join("\n")
     }
@@ -256,9 +270,8 @@ pub(crate) struct Text {
 
 #[derive(Clone, Debug)]
 enum Part {
-    Line(Cell),
     Lines(Vec<Cell>),
-    Fields(Vec<(&'static str, Cell)>),
+    Fields(Fields),
     Table(Table),
     Chart(Chart),
 }
@@ -275,39 +288,43 @@ impl Text {
     }
 
     /// Adds a line.
-    pub(crate) fn line(mut self, line: Cell) -> Text {
-        self.parts.push(Part::Line(line));
-        self
+    pub(crate) fn line(self, line: Cell) -> Text {
+        self.lines(vec![line])
     }
 
     /// Adds lines that belong together.
-    pub(crate) fn lines(mut self, lines: Vec<Cell>) -> Text {
-        self.parts.push(Part::Lines(lines));
-        self
+    pub(crate) fn lines(self, lines: Vec<Cell>) -> Text {
+        self.with(Part::Lines(lines))
     }
 
     /// Adds labelled lines.
-    pub(crate) fn fields(mut self, fields: Vec<(&'static str, Cell)>) -> Text {
-        self.parts.push(Part::Fields(fields));
-        self
+    pub(crate) fn fields(self, fields: Fields) -> Text {
+        self.with(Part::Fields(fields))
     }
 
     /// Adds a table.
-    pub(crate) fn table(mut self, table: Table) -> Text {
-        self.parts.push(Part::Table(table));
-        self
+    pub(crate) fn table(self, table: Table) -> Text {
+        self.with(Part::Table(table))
+    }
+
+    /// Adds a table, or a line that says that it has no rows.
+    pub(crate) fn table_or(self, table: Table, nothing: &str) -> Text {
+        if table.is_empty() { self.line(Cell::plain(nothing)) } else { self.table(table) }
     }
 
     /// Adds a chart.
-    pub(crate) fn chart(mut self, chart: Chart) -> Text {
-        self.parts.push(Part::Chart(chart));
+    pub(crate) fn chart(self, chart: Chart) -> Text {
+        self.with(Part::Chart(chart))
+    }
+
+    fn with(mut self, part: Part) -> Text {
+        self.parts.push(part);
         self
     }
 
     /// The text, laid out.
     pub(crate) fn render(&self, width: Option<usize>, paint: Paint) -> String {
         let part = |part: &Part| match part {
-            Part::Line(cell) => paint.apply(cell.tone, &cell.text) + "\n",
             Part::Lines(lines) => {
                 lines.iter().map(|cell| paint.apply(cell.tone, &cell.text) + "\n").collect()
             }
@@ -324,8 +341,7 @@ mod tests {
     use super::*;
 
     fn table() -> Table {
-        let mut table =
-            Table::new([("NAME", Align::Left), ("LEFT", Align::Right), ("NOTE", Align::Left)]);
+        let mut table = Table::new(["NAME", "LEFT:", "NOTE"]);
         table.row([Cell::plain("a-long-name"), Cell::plain(7), Cell::plain("x\ny")]);
         table.row([Cell::plain("b"), Cell::toned(-12345, Tone::Bad), Cell::plain("")]);
         table
@@ -374,7 +390,7 @@ mod tests {
 
     #[test]
     fn a_long_last_column_goes_on_in_the_next_line() {
-        let mut table = Table::new([("NAME", Align::Left), ("NOTE", Align::Left)]).may_wrap();
+        let mut table = Table::new(["NAME", "NOTE"]).may_wrap();
         table.row([Cell::plain("a"), Cell::plain("one two three four five six seven eight nine")]);
         table.row([Cell::plain("b"), Cell::plain("x".repeat(40))]);
         table.row([Cell::plain("c"), Cell::plain("")]);

@@ -6,7 +6,7 @@ use zae_limiter::{
     Entity, Flag, Level, LevelConfig, Limit, LimitSource, Resolved, ResolvedMember, ResourceName,
 };
 
-use crate::table::{Align, Cell, Table, Text, Tone};
+use crate::table::{Cell, Fields, Table, Text, Tone};
 
 const TENTH_MS: u64 = 100;
 const SECOND_MS: u64 = 1_000;
@@ -49,26 +49,19 @@ pub(crate) fn second(rfc3339: &str) -> String {
 
 /// Every limit that was looked at.
 pub(crate) fn statuses(statuses: &[Status]) -> Table {
-    let mut table = Table::new([
-        ("ENTITY", Align::Left),
-        ("LIMIT", Align::Left),
-        ("CAPACITY", Align::Right),
-        ("AVAILABLE", Align::Right),
-        ("REQUESTED", Align::Right),
-        ("WAIT", Align::Left),
-    ]);
+    let mut table =
+        Table::new(["ENTITY", "LIMIT", "CAPACITY:", "AVAILABLE:", "REQUESTED:", "WAIT"]);
     for status in statuses {
         let wait = match (status.exceeded, status.retry_after_ms) {
             (false, _) => Cell::plain("-"),
             (true, Some(ms)) => Cell::toned(wait(ms), Tone::Bad),
             (true, None) => Cell::toned("never", Tone::Bad),
         };
-        let tone = if status.available < 0 { Tone::Warning } else { Tone::Plain };
         table.row([
             Cell::plain(&status.entity_id),
             Cell::plain(&status.limit_name),
             Cell::plain(status.capacity),
-            Cell::toned(status.available, tone),
+            Cell::left(status.available),
             Cell::plain(status.requested),
             wait,
         ]);
@@ -111,12 +104,7 @@ pub(crate) fn level(level: &Level, config: &LevelConfig) -> Text {
             if flag.blocks() { Cell::toned("yes", Tone::Bad) } else { Cell::plain("no") },
         ));
     }
-    let text = Text::new().fields(fields);
-    if config.limits.is_empty() {
-        return text.line(Cell::plain("no limits at this level"));
-    }
-    let mut table =
-        Table::new([("LIMIT", Align::Left), ("RATE", Align::Right), ("BURST", Align::Right)]);
+    let mut table = Table::new(["LIMIT", "RATE:", "BURST:"]);
     for limit in config.limits.iter() {
         table.row([
             Cell::plain(limit.name()),
@@ -124,7 +112,7 @@ pub(crate) fn level(level: &Level, config: &LevelConfig) -> Text {
             Cell::plain(limit.capacity()),
         ]);
     }
-    text.table(table)
+    Text::new().fields(fields).table_or(table, "no limits at this level")
 }
 
 /// `10000/min` of `tpm:10000/min:15000`.
@@ -138,7 +126,7 @@ pub(crate) fn entity(entity: &Entity) -> Text {
 }
 
 /// What there is to say about an entity, line by line.
-pub(crate) fn entity_fields(entity: &Entity) -> Vec<(&'static str, Cell)> {
+pub(crate) fn entity_fields(entity: &Entity) -> Fields {
     let form = zae_limiter::wire::EntityForm::from(entity);
     let mut fields = vec![
         ("entity", Cell::plain(&form.entity_id)),
@@ -159,15 +147,8 @@ pub(crate) fn entity_fields(entity: &Entity) -> Vec<(&'static str, Cell)> {
 /// Entities, one per row, with their flags. The name comes last: only there may letters be wide.
 /// Where there is no room, when an entity was created and what people call it are left out first.
 pub(crate) fn entities(entities: &[(Entity, Option<Flag>)]) -> Table {
-    let mut table = Table::new([
-        ("ENTITY", Align::Left),
-        ("PARENT", Align::Left),
-        ("CASCADE", Align::Left),
-        ("DISABLED", Align::Left),
-        ("CREATED", Align::Left),
-        ("NAME", Align::Left),
-    ])
-    .may_lack(&["CREATED", "NAME"]);
+    let mut table = Table::new(["ENTITY", "PARENT", "CASCADE", "DISABLED", "CREATED", "NAME"])
+        .may_lack(&["CREATED", "NAME"]);
     for (entity, of) in entities {
         let form = zae_limiter::wire::EntityForm::from(entity);
         table.row([
@@ -180,6 +161,13 @@ pub(crate) fn entities(entities: &[(Entity, Option<Flag>)]) -> Table {
         ]);
     }
     table
+}
+
+/// Commands to type next, the first one with a label.
+#[cfg(any(feature = "sqlite", feature = "dynamodb"))]
+pub(crate) fn next_commands(commands: &[String]) -> Fields {
+    let labels = ["try next"].into_iter().chain(std::iter::repeat(""));
+    labels.zip(commands.iter().map(Cell::plain)).collect()
 }
 
 /// What a flag says: a level without one inherits.
@@ -205,22 +193,11 @@ pub(crate) fn bytes(bytes: u64) -> String {
 
 /// Which limits apply to each member of a chain, and where they come from.
 pub(crate) fn resolved(resolved: &Resolved, resource: &ResourceName) -> Text {
-    let mut table = Table::new([
-        ("ENTITY", Align::Left),
-        ("LIMIT", Align::Left),
-        ("RATE", Align::Right),
-        ("BURST", Align::Right),
-        ("FROM", Align::Left),
-    ]);
+    let mut table = Table::new(["ENTITY", "LIMIT", "RATE:", "BURST:", "FROM"]);
     for member in &resolved.members {
         if member.limits.is_empty() {
-            table.row([
-                Cell::plain(&member.entity),
-                Cell::plain("-"),
-                Cell::plain("-"),
-                Cell::plain("-"),
-                Cell::plain("no level"),
-            ]);
+            let entity = member.entity.as_str();
+            table.row([entity, "-", "-", "-", "no level"].map(Cell::plain));
         }
         for limit in &member.limits {
             table.row([

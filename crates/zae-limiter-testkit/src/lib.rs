@@ -12,33 +12,24 @@
 //! assert!(report.coverage.compared > 0);
 //! ```
 //!
-//! [`rig`] is the same machinery for a test that wants to choose every poll itself.
-//!
-//! [`evaluator`] is a DynamoDB table in memory with faults of its own, [`engine`] starts a real
-//! engine to compare it with, [`clocks`] are for tests on one. [`crowd`] puts two hundred processes
-//! on one bucket.
+//! [`sim::rig`] is the same machinery for a test that wants to choose every poll itself, and
+//! [`sim::crowd`] puts two hundred processes on one bucket.
 //!
 //! The key decision: the library is not instrumented. Two wrappers around the store, one above and
 //! one below the injected faults, see what was asked, what landed and what was answered; everything
 //! else follows from that.
 
-mod accounts;
-mod books;
-pub mod clocks;
-mod compare;
-pub mod crowd;
+/// A real DynamoDB engine for tests: its starter, a proxy that loses answers, clocks.
 pub mod engine;
-pub mod evaluator;
-mod journal;
-mod lease_model;
+/// Judges: books of what was asked and landed, exact sums, ideal buckets.
 mod oracle;
-pub mod protocol_sim;
-pub mod proxy;
-pub mod rig;
+/// Numbers that a seed gives.
 mod rng;
+/// Simulators: worlds, clients, steps; a test that polls by hand; crowds.
 pub mod sim;
+/// A DynamoDB table in memory that evaluates expressions, with faults of its own.
+pub mod table;
 
-pub use books::Freshness;
-pub use oracle::{Coverage, RealTime};
+pub use oracle::{Coverage, Freshness, RealTime};
 /// The library itself, for tests of a backend: a backend may not depend on it.
 pub use zae_limiter;

@@ -1,4 +1,4 @@
-//! The Python product against the same endpoint, in a process that it is told to measure itself.
+//! The Python package against the same endpoint, in a process that it is told to measure itself.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::canned::counts_at;
 use super::{CALLERS, REGION, STACK, canned, keys_of};
 use crate::cell::{Cell, Row, Sample};
-use crate::histogram::Histogram;
+use crate::histogram::histogram;
 use crate::keys::{self, REQUESTS, RESOURCE, TOKENS};
 use crate::rows::{Context, Entry};
 
@@ -107,13 +107,13 @@ impl Row for Python {
         let after = counts_at(&self.url)?;
         let number =
             |name: &str| answer[name].as_u64().with_context(|| format!("no {name} in the answer"));
-        let mut latency = Histogram::new();
+        let mut latency = histogram();
         answer["latencies_ns"]
             .as_array()
             .into_iter()
             .flatten()
             .filter_map(Value::as_u64)
-            .for_each(|nanos| latency.add(nanos));
+            .for_each(|nanos| latency.saturating_record(nanos));
         let (ops, wall, cpu) = (
             number("ops")?,
             Duration::from_nanos(number("wall_ns")?),

@@ -10,7 +10,7 @@ use zae_limiter_store::{ConsumeOutcome, ConsumeRequest, LimitsInForce, MemberTak
 
 use super::{Context, Entry};
 use crate::cell::{Calls, Cell, Direct, Figures, Op, Row, Sample, one_thread};
-use crate::histogram::Histogram;
+use crate::histogram::histogram;
 use crate::keys::{self, KEYS, REQUESTS, RESOURCE, TOKENS, pick};
 
 pub(super) fn rows() -> Vec<Entry> {
@@ -113,7 +113,7 @@ impl Row for Weight {
             wall: started.elapsed(),
             cpu: std::time::Duration::ZERO,
             server_cpu: None,
-            latency: Histogram::new(),
+            latency: histogram(),
             figures: Figures::from([("bytes per key", bytes)]),
         })
     }

@@ -12,7 +12,7 @@ use super::sqlite::CALLERS;
 use super::{Context, Entry};
 use crate::cell::{Cell, Figures, Row, Sample, one_thread};
 use crate::child::Shared;
-use crate::histogram::Histogram;
+use crate::histogram::histogram;
 use crate::keys;
 
 /// Longer than other rows: on a busy machine the kernel itself shares unfairly for a while.
@@ -97,7 +97,7 @@ impl Row for Processes {
             figures.push(("least share", least as f64 * self.count as f64 / ops as f64));
         }
         let (wall, cpu) = (time, shares.iter().map(|share| share.cpu).sum());
-        Ok(Sample { ops, wall, cpu, server_cpu: None, latency: Histogram::new(), figures })
+        Ok(Sample { ops, wall, cpu, server_cpu: None, latency: histogram(), figures })
     }
 }
 

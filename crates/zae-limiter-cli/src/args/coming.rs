@@ -6,27 +6,44 @@ use std::ffi::OsString;
 
 use clap::Command;
 
-/// The commands, each by its one or two words.
-const COMING: [&str; 14] = [
-    "deploy",
-    "delete",
-    "list",
-    "check",
-    "upgrade",
-    "cfn-template",
-    "lambda-export",
-    "loadtest",
-    "limits",
-    "entity set-parent",
-    "entity set-cascade",
-    "entity top-up",
-    "resource bypass",
-    "resource set-cascade",
+use crate::error::Failure;
+
+const DEPLOY: &str = "`zae-limiter local up --name STACK` makes a table on this machine; on AWS the Python package deploys it";
+const STACK: &str = "`zae-limiter status --name STACK` looks at one stack";
+const LEVELS: &str = "set limits level by level with `system set-defaults`, `resource set-defaults` and `entity set-limits`";
+const PARENT: &str =
+    "an entity keeps its parent and its cascade; delete it and create it again to change them";
+const FLAGS: &str = "`zae-limiter resource disable` and `zae-limiter resource enable` are there";
+
+/// The commands, each by its one or two words, and what there is instead.
+const COMING: [(&str, &str); 14] = [
+    ("deploy", DEPLOY),
+    ("delete", DEPLOY),
+    ("list", STACK),
+    ("check", STACK),
+    ("upgrade", DEPLOY),
+    ("cfn-template", DEPLOY),
+    ("lambda-export", DEPLOY),
+    ("loadtest", "`zae-limiter --help` lists what is"),
+    ("limits", LEVELS),
+    ("entity set-parent", PARENT),
+    ("entity set-cascade", PARENT),
+    ("entity top-up", "`zae-limiter entity reset` fills a bucket"),
+    ("resource bypass", FLAGS),
+    ("resource set-cascade", FLAGS),
 ];
+
+/// What to say about a command line that calls a command which is still to come.
+pub(super) fn refusal(definition: &Command, arguments: &[OsString]) -> Option<Failure> {
+    let command = called(definition, arguments)?;
+    let (_, instead) = COMING.into_iter().find(|(known, _)| *known == command)?;
+    let failure = Failure::usage(format!("`zae-limiter {command}` is not built yet"));
+    Some(failure.hint(instead))
+}
 
 /// The command that was called, if it is one that is still to come. `definition` says which options
 /// take a value.
-pub(super) fn called(definition: &Command, arguments: &[OsString]) -> Option<&'static str> {
+fn called(definition: &Command, arguments: &[OsString]) -> Option<&'static str> {
     let words = words(definition, arguments);
     let pair = words.join(" ");
     let has = |flag: &str| {
@@ -37,7 +54,8 @@ pub(super) fn called(definition: &Command, arguments: &[OsString]) -> Option<&'s
     if pair == "entity update" && (has("--parent") || has("--cascade")) {
         return Some("entity set-parent");
     }
-    COMING.into_iter().find(|command| words.first() == Some(command) || pair == *command)
+    let mut commands = COMING.into_iter().map(|(command, _)| command);
+    commands.find(|command| words.first() == Some(command) || pair == *command)
 }
 
 /// The first two words that are neither options nor their values.
@@ -100,7 +118,7 @@ mod tests {
     #[test]
     fn no_command_is_both_there_and_to_come() {
         let definition = super::super::definition();
-        for command in COMING {
+        for (command, _) in COMING {
             let found = command
                 .split(' ')
                 .try_fold(&definition, |parent, word| parent.find_subcommand(word));

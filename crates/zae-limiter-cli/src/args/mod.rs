@@ -38,6 +38,7 @@ use crate::commands::{self, available, explain, status, sweep};
 #[cfg(feature = "sqlite")]
 use crate::commands::{backup, restore};
 use crate::context::{Access, Context};
+use crate::error::Failure;
 use crate::exit::Exit;
 
 const GLOBAL: &str = "Global options";
@@ -210,9 +211,9 @@ impl StoreCommand {
             StoreCommand::Usage(command) => command.run(context).await,
             StoreCommand::Status => status::run(context).await,
             #[cfg(feature = "sqlite")]
-            StoreCommand::Backup(args) => backup::run(context, &args),
+            StoreCommand::Backup(args) => backup::run(context, &args).await,
             #[cfg(feature = "sqlite")]
-            StoreCommand::Restore(args) => restore::run(context, &args),
+            StoreCommand::Restore(args) => restore::run(context, &args).await,
             StoreCommand::Sweep => sweep::run(context).await,
         }
     }
@@ -239,9 +240,9 @@ impl StoreCommand {
     }
 }
 
-/// The command that was called, if it is one of those that are not built yet.
-pub(crate) fn coming(arguments: &[OsString]) -> Option<&'static str> {
-    coming::called(&definition(), arguments)
+/// What to say about a command line that calls a command which is not built yet.
+pub(crate) fn coming(arguments: &[OsString]) -> Option<Failure> {
+    coming::refusal(&definition(), arguments)
 }
 
 /// The whole definition.

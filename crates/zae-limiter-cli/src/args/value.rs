@@ -1,7 +1,7 @@
-//! Values with a form of their own. What is refused says what is accepted; clap says for which
-//! flag.
+//! Values with a form of their own. A refusal says what is accepted; clap says for which flag.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -210,18 +210,23 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 
 /// A whole number in bounds that the words of the refusal name.
 pub(crate) fn count<const MAX: u32>(text: &str) -> Result<u32, String> {
-    let count = whole_number(text)
-        .and_then(|count| u32::try_from(count).ok())
-        .filter(|count| (1..=MAX).contains(count));
-    count.ok_or_else(|| format!("write a whole number from 1 to {MAX}"))
+    within(text, 1..=MAX)
 }
 
 /// A port of this machine.
 #[cfg(feature = "dynamodb")]
 pub(crate) fn port<const MIN: u16>(text: &str) -> Result<u16, String> {
-    let port =
-        whole_number(text).and_then(|port| u16::try_from(port).ok()).filter(|port| *port >= MIN);
-    port.ok_or_else(|| format!("write a whole number from {MIN} to {}", u16::MAX))
+    within(text, MIN..=u16::MAX)
+}
+
+fn within<T: TryFrom<u64> + PartialOrd + fmt::Display>(
+    text: &str,
+    bounds: RangeInclusive<T>,
+) -> Result<T, String> {
+    let number = whole_number(text).and_then(|number| T::try_from(number).ok());
+    number
+        .filter(|number| bounds.contains(number))
+        .ok_or_else(|| format!("write a whole number from {} to {}", bounds.start(), bounds.end()))
 }
 
 /// The version of an entity.

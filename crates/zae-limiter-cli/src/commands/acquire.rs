@@ -20,7 +20,12 @@ use crate::{patience, view};
 pub(crate) async fn run(context: &Context<'_>, args: AcquireArgs) -> anyhow::Result<Exit> {
     check_recorded(&args)?;
     check_limits(&args.limits)?;
-    let request = request(&args);
+    let brings_limits = !args.limits.is_empty();
+    let asker = Asker { entity: &args.entity, resource: &args.resource, brings_limits };
+    let mut request = asker.request(&args.consume);
+    if brings_limits {
+        request = request.limits(args.limits.iter().cloned());
+    }
     let limiter = context.open().await?;
     if args.must_exist {
         entities::require(context, &limiter, &args.entity).await?;
@@ -43,11 +48,6 @@ pub(crate) async fn run(context: &Context<'_>, args: AcquireArgs) -> anyhow::Res
             limiter.close().await;
             return Err(error.into());
         }
-    };
-    let asker = Asker {
-        entity: args.entity,
-        resource: args.resource,
-        brings_limits: !args.limits.is_empty(),
     };
     let form = Form::new(context, &limiter, &asker, decision).await;
     context.printer.answer(&form, &text(&form.decision, args.wait))?;
@@ -92,18 +92,6 @@ fn check_recorded(args: &AcquireArgs) -> Result<(), Failure> {
     }
 }
 
-fn request(args: &AcquireArgs) -> Request {
-    let request = Request::new(args.entity.clone(), args.resource.clone());
-    let mut request = args
-        .consume
-        .iter()
-        .fold(request, |request, amount| request.take(amount.limit.clone(), amount.tokens));
-    if !args.limits.is_empty() {
-        request = request.limits(args.limits.iter().cloned());
-    }
-    request
-}
-
 /// Records, commits, and waits until everything is written: nobody does it once this process is
 /// gone.
 async fn settle(
@@ -127,8 +115,8 @@ async fn settle(
     Ok(decision)
 }
 
-/// What is left after what was recorded. The grant stands, so a store that cannot tell changes
-/// nothing.
+/// Updates the balances after the use was recorded. The grant stands: a store that does not answer
+/// changes nothing.
 async fn look_again(limiter: &RateLimiter, request: &Request, decision: &mut Decision) {
     let Ok(now) = limiter.availability(request).await else { return };
     let now = Decision::from(&now).limits;
@@ -155,7 +143,7 @@ fn text(decision: &Decision, wait: Option<Duration>) -> Text {
     if decision.limits.is_empty() { text } else { text.table(view::statuses(&decision.limits)) }
 }
 
-/// Why nobody waited who was allowed to.
+/// Why the command did not wait although it was allowed to.
 fn not_waited(decision: &Decision, wait: Option<Duration>) -> Option<String> {
     let allowed = u64::try_from(wait?.as_millis()).unwrap_or(u64::MAX);
     let needed = decision.retry_after_ms.filter(|_| !decision.granted)?;

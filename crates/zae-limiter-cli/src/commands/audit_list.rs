@@ -3,11 +3,11 @@
 use zae_limiter::wire::AuditForm;
 use zae_limiter::{AuditEvent, AuditQuery, AuditSubject};
 
-use super::shared::listing::{self, Listing};
+use super::shared::listing;
 use crate::args::history::AuditListArgs;
 use crate::context::Context;
 use crate::exit::Exit;
-use crate::table::{Align, Cell, Table};
+use crate::table::{Cell, Table};
 use crate::view;
 
 pub(crate) async fn run(context: &Context<'_>, args: AuditListArgs) -> anyhow::Result<Exit> {
@@ -23,34 +23,28 @@ pub(crate) async fn run(context: &Context<'_>, args: AuditListArgs) -> anyhow::R
         Some(subject) => limiter.audit_events(&AuditQuery { subject, page }).await?,
         None => limiter.audit_log(&page).await?,
     };
-    let listing = Listing { table: table(&page.items, is_one_subject), nothing: "no audit events" };
-    listing::answer(context, &page, AuditForm::from, listing)
+    let table = table(&page.items, is_one_subject);
+    listing::answer(context, &page, AuditForm::from, table, "no audit events")
 }
 
-/// Whose events they are is said only where they may be anybody's.
+/// The subject of each event is said only where the page is not that of one subject.
 fn table(events: &[AuditEvent], is_one_subject: bool) -> Table {
-    let subject = |title| (!is_one_subject).then_some(title);
-    let titles =
-        [Some(("TIME", Align::Left)), subject(("SUBJECT", Align::Left))].into_iter().flatten();
-    let rest = [
-        ("ACTION", Align::Left),
-        ("WHO", Align::Left),
-        ("RESOURCE", Align::Left),
-        ("DETAILS", Align::Left),
-    ];
-    let mut table = Table::new(titles.chain(rest).collect::<Vec<_>>()).may_wrap();
+    let titles = ["TIME", "SUBJECT", "ACTION", "WHO", "RESOURCE", "DETAILS"];
+    let mut table = Table::new(titles).may_wrap();
     for event in events.iter().map(AuditForm::from) {
         let details: Vec<String> =
             event.details.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        let mut cells = vec![Cell::plain(view::second(&event.timestamp))];
-        cells.extend((!is_one_subject).then(|| Cell::plain(&event.entity_id)));
-        cells.extend([
+        table.row([
+            Cell::plain(view::second(&event.timestamp)),
+            Cell::plain(&event.entity_id),
             Cell::plain(event.action),
             Cell::plain(event.principal.as_deref().unwrap_or("-")),
             Cell::plain(event.resource.as_deref().unwrap_or("-")),
             Cell::plain(details.join(" ")),
         ]);
-        table.row(cells);
+    }
+    if is_one_subject {
+        table.remove("SUBJECT");
     }
     table
 }

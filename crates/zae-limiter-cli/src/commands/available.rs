@@ -1,7 +1,7 @@
 //! `available`: looks, takes nothing.
 
+use zae_limiter::AcquireError;
 use zae_limiter::wire::Decision;
-use zae_limiter::{AcquireError, Request};
 
 use super::shared::about::{Asker, Form, exit};
 use crate::args::acquire::AvailableArgs;
@@ -12,18 +12,9 @@ use crate::view;
 
 pub(crate) async fn run(context: &Context<'_>, args: AvailableArgs) -> anyhow::Result<Exit> {
     let limiter = context.open().await?;
-    let asker = Asker {
-        entity: args.entity.clone(),
-        resource: args.resource.clone(),
-        brings_limits: false,
-    };
-    let request = Request::new(args.entity, args.resource);
+    let asker = Asker { entity: &args.entity, resource: &args.resource, brings_limits: false };
     let asks = !args.consume.is_empty();
-    let request = args
-        .consume
-        .into_iter()
-        .fold(request, |request, amount| request.take(amount.limit, amount.tokens));
-    let decision = match limiter.availability(&request).await {
+    let decision = match limiter.availability(&asker.request(&args.consume)).await {
         Ok(availability) => Decision::from(&availability),
         Err(AcquireError::Exceeded(report)) => Decision::from(&*report),
         Err(error) => return Err(error.into()),
@@ -35,13 +26,11 @@ pub(crate) async fn run(context: &Context<'_>, args: AvailableArgs) -> anyhow::R
 }
 
 fn text(decision: &Decision, asks: bool) -> Text {
-    let heading = match decision.granted {
-        _ if !asks && !decision.contended => None,
-        true => Some(Cell::toned("would be granted", Tone::Good)),
-        false => {
-            Some(Cell::toned(format!("would be refused: {}", view::refusal(decision)), Tone::Bad))
-        }
+    let refused = || format!("would be refused: {}", view::refusal(decision));
+    let text = match decision.granted {
+        _ if !asks && !decision.contended => Text::new(),
+        true => Text::new().line(Cell::toned("would be granted", Tone::Good)),
+        false => Text::new().line(Cell::toned(refused(), Tone::Bad)),
     };
-    let text = heading.map_or_else(Text::new, |heading| Text::new().line(heading));
     if decision.limits.is_empty() { text } else { text.table(view::statuses(&decision.limits)) }
 }

@@ -16,12 +16,10 @@ struct Form {
     bytes: u64,
 }
 
-pub(crate) fn run(context: &Context<'_>, args: &BackupArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn run(context: &Context<'_>, args: &BackupArgs) -> anyhow::Result<Exit> {
     let store = context.look_at_file()?;
-    let progress = Progress::start(context.printer, "copying");
-    let copied = store.backup_to(&args.path);
-    drop(progress);
-    copied.map_err(zae_limiter::Error::from)?;
+    let copied = async { store.backup_to(&args.path) };
+    Progress::during(context.printer, "copying", copied).await.map_err(zae_limiter::Error::from)?;
     let bytes =
         std::fs::metadata(&args.path).context("the copy is there and cannot be looked at")?.len();
     let form = Form { path: args.path.display().to_string(), bytes };

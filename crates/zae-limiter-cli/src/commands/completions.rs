@@ -11,8 +11,7 @@ pub(crate) fn run(printer: &Printer, args: CompletionsArgs) -> anyhow::Result<Ex
     clap_complete::generate(args.shell, &mut args::definition(), "zae-limiter", &mut script);
     let script = String::from_utf8_lossy(&script);
     let script = if args.shell == Shell::Bash { repaired(&script) } else { script.into_owned() };
-    printer.page(&script)?;
-    Ok(Exit::Ok)
+    printer.page(&script)
 }
 
 /// The script for bash with one name for each command. clap_complete (as of 4.6.11) spells the

@@ -3,33 +3,22 @@
 use zae_limiter::wire::BucketForm;
 use zae_limiter::{BucketView, Flag, Milli};
 
-use super::shared::listing::{self, Listing};
+use super::shared::listing;
 use crate::args::entity::EntityPageArgs;
 use crate::context::Context;
 use crate::exit::Exit;
-use crate::table::{Align, Cell, Table, Tone};
+use crate::table::{Cell, Table, Tone};
 
 pub(crate) async fn run(context: &Context<'_>, args: EntityPageArgs) -> anyhow::Result<Exit> {
     let limiter = context.open().await?;
     let page = limiter.buckets(args.id, &args.page.request()).await?;
-    listing::answer(
-        context,
-        &page,
-        BucketForm::from,
-        Listing { table: table(&page.items), nothing: "no buckets" },
-    )
+    listing::answer(context, &page, BucketForm::from, table(&page.items), "no buckets")
 }
 
 /// One row per limit; whole tokens, rounded towards −∞ as everywhere.
 fn table(buckets: &[BucketView]) -> Table {
-    let mut table = Table::new([
-        ("RESOURCE", Align::Left),
-        ("LIMIT", Align::Left),
-        ("CAPACITY", Align::Right),
-        ("AVAILABLE", Align::Right),
-        ("CONSUMED", Align::Right),
-        ("STATE", Align::Left),
-    ]);
+    let mut table =
+        Table::new(["RESOURCE", "LIMIT", "CAPACITY:", "AVAILABLE:", "CONSUMED:", "STATE"]);
     for bucket in buckets {
         for limit in bucket.state.limits() {
             let available = limit.balance.floor_tokens();
@@ -42,7 +31,7 @@ fn table(buckets: &[BucketView]) -> Table {
                 Cell::plain(&bucket.resource),
                 Cell::plain(&limit.name),
                 Cell::plain(Milli(limit.params.capacity_milli).floor_tokens()),
-                Cell::toned(available, if available < 0 { Tone::Warning } else { Tone::Plain }),
+                Cell::left(available),
                 Cell::plain(limit.consumed.floor_tokens()),
                 Cell::toned(state, tone),
             ]);

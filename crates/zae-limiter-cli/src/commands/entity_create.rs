@@ -21,6 +21,5 @@ pub(crate) async fn run(context: &Context<'_>, args: EntityCreateArgs) -> anyhow
     for warning in &created.warnings {
         context.printer.warning(&warning.to_string());
     }
-    context.printer.answer(&EntityForm::from(&created.entity), &view::entity(&created.entity))?;
-    Ok(Exit::Ok)
+    context.printer.answer(&EntityForm::from(&created.entity), &view::entity(&created.entity))
 }

@@ -43,6 +43,5 @@ pub(crate) async fn run(
         "deleted {what} (buckets: {}, levels with limits or flags: {})",
         form.buckets, form.configs
     );
-    context.printer.answer(&form, &Text::of(line))?;
-    Ok(Exit::Ok)
+    context.printer.answer(&form, &Text::of(line))
 }

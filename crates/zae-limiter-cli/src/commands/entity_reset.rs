@@ -9,7 +9,7 @@ use crate::confirm::{Question, confirm};
 use crate::context::Context;
 use crate::error::Failure;
 use crate::exit::Exit;
-use crate::table::{Align, Cell, Table, Text};
+use crate::table::{Cell, Table, Text};
 
 /// Pages of buckets one reset may go over.
 const PAGES_MAX: usize = 10_000;
@@ -60,8 +60,7 @@ pub(crate) async fn run(context: &Context<'_>, args: EntityResetArgs) -> anyhow:
         }
     }
     check_names(context, &args.limit_names, &form)?;
-    context.printer.answer(&form, &text(&form))?;
-    Ok(Exit::Ok)
+    context.printer.answer(&form, &text(&form))
 }
 
 fn bucket(resource: &ResourceName, gained: Vec<(LimitName, i64)>) -> BucketForm {
@@ -95,8 +94,7 @@ fn check_names(context: &Context<'_>, names: &[LimitName], form: &Form) -> Resul
 }
 
 fn text(form: &Form) -> Text {
-    let mut table =
-        Table::new([("RESOURCE", Align::Left), ("LIMIT", Align::Left), ("GAINED", Align::Right)]);
+    let mut table = Table::new(["RESOURCE", "LIMIT", "GAINED:"]);
     for bucket in &form.buckets {
         for limit in &bucket.limits {
             table.row([
@@ -106,9 +104,5 @@ fn text(form: &Form) -> Text {
             ]);
         }
     }
-    if table.is_empty() {
-        Text::of("nothing to fill: there is no such bucket")
-    } else {
-        Text::new().table(table)
-    }
+    Text::new().table_or(table, "nothing to fill: there is no such bucket")
 }

@@ -35,8 +35,7 @@ pub(crate) async fn run(context: &Context<'_>, args: EntityIdArgs) -> anyhow::Re
             .map(|(resource, flag)| (resource.to_string(), flag.blocks()))
             .collect(),
     };
-    context.printer.answer(&form, &Text::new().fields(fields))?;
-    Ok(Exit::Ok)
+    context.printer.answer(&form, &Text::new().fields(fields))
 }
 
 /// An entity with its flags.

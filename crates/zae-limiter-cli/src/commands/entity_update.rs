@@ -41,8 +41,7 @@ pub(crate) async fn run(context: &Context<'_>, args: EntityUpdateArgs) -> anyhow
         }
         updated => updated?,
     };
-    context.printer.answer(&EntityForm::from(&updated), &view::entity(&updated))?;
-    Ok(Exit::Ok)
+    context.printer.answer(&EntityForm::from(&updated), &view::entity(&updated))
 }
 
 /// The metadata afterwards; `None` when it is not to be changed.

@@ -124,8 +124,7 @@ async fn answer(
         config: LevelForm::from(&config),
         no_longer_limited: lost,
     };
-    context.printer.answer(&form, &view::level(level, &config))?;
-    Ok(Exit::Ok)
+    context.printer.answer(&form, &view::level(level, &config))
 }
 
 #[derive(Serialize)]
@@ -253,9 +252,9 @@ fn note_about_caches(context: &Context<'_>) {
 }
 
 fn nothing_at(context: &Context<'_>, level: &Level) -> Failure {
-    let set = [command(level, "set"), vec!["-l".into(), "rpm:100".into()]].concat();
+    let set = command(context, level, "set", &["-l", "rpm:100"]);
     Failure::not_found(format!("nothing is stored at level: {level}"))
-        .hint(format!("store limits with {}", line(context, &set)))
+        .hint(format!("store limits with {set}"))
 }
 
 fn unknown(level: &Level, name: &LimitName, there: &[Limit]) -> Failure {
@@ -279,25 +278,20 @@ fn no_limits_yet(level: &Level) -> Failure {
 fn last_one(context: &Context<'_>, level: &Level) -> Failure {
     let failure =
         Failure::usage("this would remove the last limit of the level; nothing was changed");
-    failure.hint(format!(
-        "delete the limits of the level with {}",
-        line(context, &command(level, "delete"))
-    ))
+    let delete = command(context, level, "delete", &[]);
+    failure.hint(format!("delete the limits of the level with {delete}"))
 }
 
-/// The words of the command that sets, gets or deletes the limits of a level.
-fn command(level: &Level, verb: &str) -> Vec<String> {
+/// The command that sets or deletes the limits of a level, to type.
+fn command(context: &Context<'_>, level: &Level, verb: &str, flags: &[&str]) -> String {
     let (defaults, limits) = (format!("{verb}-defaults"), format!("{verb}-limits"));
-    match level {
-        Level::System => vec!["system".into(), defaults],
-        Level::Resource(resource) => vec!["resource".into(), defaults, resource.to_string()],
-        Level::Entity(entity) => vec!["entity".into(), limits, entity.to_string()],
+    let words = match level {
+        Level::System => vec!["system", &defaults],
+        Level::Resource(resource) => vec!["resource", &defaults, resource.as_str()],
+        Level::Entity(entity) => vec!["entity", &limits, entity.as_str()],
         Level::EntityResource(entity, resource) => {
-            vec!["entity".into(), limits, entity.to_string(), "-r".into(), resource.to_string()]
+            vec!["entity", &limits, entity.as_str(), "-r", resource.as_str()]
         }
-    }
-}
-
-fn line(context: &Context<'_>, words: &[String]) -> String {
-    context.command(&words.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    context.command(&[&words, flags].concat())
 }

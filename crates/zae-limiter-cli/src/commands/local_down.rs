@@ -18,7 +18,7 @@ struct Form {
 
 pub(crate) async fn run(local: &Local<'_>) -> anyhow::Result<Exit> {
     let folder = local.folder()?;
-    // Who has never started one has no folder, and needs none to be told so.
+    // Before the first start there is no folder, and none is created to say so.
     let found = if folder.state()?.is_some() { Some(folder.lock()?) } else { None };
     let presence = if found.is_some() { engine::look(&folder)? } else { Presence::Stopped };
     let state = match presence {
@@ -36,14 +36,8 @@ pub(crate) async fn run(local: &Local<'_>) -> anyhow::Result<Exit> {
             return Ok(Exit::Ok);
         }
     };
-    let progress = Progress::start(local.printer, "stopping the engine");
-    let stopped = engine::stop(&folder, &state).await;
-    drop(progress);
-    stopped?;
-    let text =
-        Text::of(format!("stopped (process {}); its data stays in {}", state.pid, state.data));
-    local
-        .printer
-        .answer(&Form { stopped: true, pid: Some(state.pid), data: Some(state.data) }, &text)?;
-    Ok(Exit::Ok)
+    Progress::during(local.printer, "stopping the engine", engine::stop(&folder, &state)).await?;
+    let State { pid, data, .. } = state;
+    let text = Text::of(format!("stopped (process {pid}); its data stays in {data}"));
+    local.printer.answer(&Form { stopped: true, pid: Some(pid), data: Some(data) }, &text)
 }

@@ -1,6 +1,6 @@
 //! `local env`.
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::shared::local::{Local, REGION};
 use crate::args::Output;
@@ -13,14 +13,25 @@ use crate::table::Text;
 /// The engine takes any credentials; tools insist on some.
 const CREDENTIAL: &str = "local";
 
-#[derive(Serialize)]
-#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-struct Form {
-    aws_endpoint_url: String,
-    aws_access_key_id: &'static str,
-    aws_secret_access_key: &'static str,
-    aws_default_region: String,
-    aws_region: String,
+/// Variables and their values, in this order.
+struct Form<'a>([(&'static str, &'a str); 5]);
+
+impl<'a> Form<'a> {
+    fn new(endpoint: &'a str, region: &'a str) -> Form<'a> {
+        Form([
+            ("AWS_ENDPOINT_URL", endpoint),
+            ("AWS_ACCESS_KEY_ID", CREDENTIAL),
+            ("AWS_SECRET_ACCESS_KEY", CREDENTIAL),
+            ("AWS_DEFAULT_REGION", region),
+            ("AWS_REGION", region),
+        ])
+    }
+}
+
+impl Serialize for Form<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0)
+    }
 }
 
 pub(crate) fn run(local: &Local<'_>, args: LocalEnvArgs) -> anyhow::Result<Exit> {
@@ -34,40 +45,27 @@ pub(crate) fn run(local: &Local<'_>, args: LocalEnvArgs) -> anyhow::Result<Exit>
     };
     let last = || folder.as_ref().and_then(Folder::last_port);
     let port = args.port.or(running).or_else(last).unwrap_or(PORT);
-    let region = local.globals.region.clone().unwrap_or_else(|| REGION.into());
-    let form = Form {
-        aws_endpoint_url: engine::endpoint(port),
-        aws_access_key_id: CREDENTIAL,
-        aws_secret_access_key: CREDENTIAL,
-        aws_default_region: region.clone(),
-        aws_region: region,
-    };
-    match local.printer.looks().output {
+    let region = local.globals.region.as_deref().unwrap_or(REGION);
+    let endpoint = engine::endpoint(port);
+    let form = Form::new(&endpoint, region);
+    let exit = match local.printer.looks().output {
         Output::Json => local.printer.answer(&form, &Text::new())?,
         Output::Table => local.printer.page(&script(&form, args.format))?,
-    }
+    };
     if running.is_none() && !engine::answers(port) {
         local.printer.note(&format!(
-            "no engine answers at {}; start one with `zae-limiter local up`",
-            engine::endpoint(port)
+            "no engine answers at {endpoint}; start one with `zae-limiter local up`"
         ));
     }
-    Ok(Exit::Ok)
+    Ok(exit)
 }
 
-fn script(form: &Form, format: EnvFormat) -> String {
-    let variables = [
-        ("AWS_ENDPOINT_URL", form.aws_endpoint_url.as_str()),
-        ("AWS_ACCESS_KEY_ID", form.aws_access_key_id),
-        ("AWS_SECRET_ACCESS_KEY", form.aws_secret_access_key),
-        ("AWS_DEFAULT_REGION", &form.aws_default_region),
-        ("AWS_REGION", &form.aws_region),
-    ];
+fn script(form: &Form<'_>, format: EnvFormat) -> String {
     let line = |(name, value): (&str, &str)| match format {
         EnvFormat::Eval | EnvFormat::Direnv => format!("export {name}={}\n", quoted(value)),
         EnvFormat::Powershell => format!("$env:{name} = '{}'\n", value.replace('\'', "''")),
     };
-    variables.into_iter().map(line).collect()
+    form.0.into_iter().map(line).collect()
 }
 
 #[cfg(test)]
@@ -76,13 +74,7 @@ mod tests {
 
     #[test]
     fn a_strange_region_is_a_word_in_every_shell() {
-        let form = Form {
-            aws_endpoint_url: engine::endpoint(1),
-            aws_access_key_id: CREDENTIAL,
-            aws_secret_access_key: CREDENTIAL,
-            aws_default_region: "a'; reboot".into(),
-            aws_region: REGION.into(),
-        };
+        let form = Form::new("http://127.0.0.1:1", "a'; reboot");
         assert!(
             script(&form, EnvFormat::Eval).contains("export AWS_DEFAULT_REGION='a'\\''; reboot'\n")
         );

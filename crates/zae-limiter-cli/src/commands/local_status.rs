@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::shared::local::Local;
 use crate::engine::{self, Folder, Health, Presence, State, TableForm};
 use crate::exit::Exit;
-use crate::table::{Align, Cell, Table, Text, Tone};
+use crate::table::{Cell, Table, Text, Tone};
 use crate::view;
 
 #[derive(Serialize)]
@@ -28,7 +28,7 @@ struct Form {
 pub(crate) fn run(local: &Local<'_>) -> anyhow::Result<Exit> {
     let folder = local.folder()?;
     let form = match engine::look(&folder)? {
-        Presence::Running(state, health) => Form::new(&folder, Some((&state, health))),
+        Presence::Running(state, health) => Form::new(&folder, Some((state, health))),
         Presence::Silent(state, why) => return Err(engine::silent(&state, &why).into()),
         Presence::Stopped => Form::new(&folder, None),
     };
@@ -40,43 +40,28 @@ pub(crate) fn run(local: &Local<'_>) -> anyhow::Result<Exit> {
 }
 
 impl Form {
-    fn new(folder: &Folder, running: Option<(&State, Health)>) -> Form {
-        let data =
-            running.as_ref().map_or_else(|| folder.data(), |(state, _)| PathBuf::from(&state.data));
-        let form = Form {
-            running: false,
-            endpoint: None,
-            pid: None,
-            version: None,
-            engine: None,
-            tables: Vec::new(),
+    /// What an engine that runs says, and what is known of one that does not.
+    fn new(folder: &Folder, running: Option<(State, Health)>) -> Form {
+        let (state, health) = running.unzip();
+        let health = health.as_ref();
+        let data = state.as_ref().map_or_else(|| folder.data(), |state| PathBuf::from(&state.data));
+        Form {
+            running: health.is_some(),
+            endpoint: state.map(|state| engine::endpoint(state.port)),
+            pid: health.map(|health| health.pid),
+            version: health.map(|health| health.version.clone()),
+            engine: health.map(|health| health.engine.clone()),
+            tables: health.map_or_else(Vec::new, |health| health.tables.clone()),
             data: data.display().to_string(),
             data_bytes: data_bytes(&data),
             log: folder.log().display().to_string(),
-        };
-        match running {
-            Some((state, health)) => Form {
-                running: true,
-                endpoint: Some(engine::endpoint(state.port)),
-                pid: Some(health.pid),
-                version: Some(health.version),
-                engine: Some(health.engine),
-                tables: health.tables,
-                ..form
-            },
-            None => form,
         }
     }
 
     fn text(&self) -> Text {
-        let mut fields = vec![(
-            "running",
-            if self.running {
-                Cell::toned("yes", Tone::Good)
-            } else {
-                Cell::toned("no", Tone::Warning)
-            },
-        )];
+        let (running, tone) =
+            if self.running { ("yes", Tone::Good) } else { ("no", Tone::Warning) };
+        let mut fields = vec![("running", Cell::toned(running, tone))];
         let said =
             [("endpoint", &self.endpoint), ("version", &self.version), ("engine", &self.engine)];
         fields.extend(
@@ -94,11 +79,11 @@ impl Form {
         if !self.running {
             return text;
         }
-        let mut table = Table::new([("TABLE", Align::Left), ("ITEMS", Align::Right)]);
+        let mut table = Table::new(["TABLE", "ITEMS:"]);
         for found in &self.tables {
             table.row([Cell::plain(&found.name), Cell::plain(found.items)]);
         }
-        if table.is_empty() { text.line(Cell::plain("no tables")) } else { text.table(table) }
+        text.table_or(table, "no tables")
     }
 }
 

@@ -18,6 +18,7 @@ use crate::escape::quoted;
 use crate::exit::Exit;
 use crate::progress::Progress;
 use crate::table::{Cell, Text, Tone};
+use crate::view;
 
 /// How often a command in the foreground looks at what the engine says.
 const TICK: Duration = Duration::from_millis(100);
@@ -79,16 +80,16 @@ impl Form {
         let stack = local.globals.stack.clone();
         let program = quoted(&local.environment.program());
         let name = stack.as_deref().unwrap_or("demo");
-        let mut next_commands = vec![format!("eval \"$({program} local env)\"")];
-        if stack.is_none() {
-            next_commands.push(format!("{program} local up --name {name}"));
+        let (prepare, limit) = if stack.is_none() {
+            (format!("local up --name {name}"), " --limit rpm:100")
         } else {
-            next_commands
-                .push(format!("{program} --name {name} system set-defaults --limit rpm:100"));
-        }
-        let limit = if stack.is_none() { " --limit rpm:100" } else { "" };
-        next_commands
-            .push(format!("{program} --name {name} acquire key-1 gpt-4 --consume rpm=1{limit}"));
+            (format!("--name {name} system set-defaults --limit rpm:100"), "")
+        };
+        let next_commands = vec![
+            format!("eval \"$({program} local env)\""),
+            format!("{program} {prepare}"),
+            format!("{program} --name {name} acquire key-1 gpt-4 --consume rpm=1{limit}"),
+        ];
         Form {
             endpoint: engine::endpoint(state.port),
             pid: state.pid,
@@ -110,11 +111,7 @@ impl Form {
             fields.push(("stack", Cell::plain(stack)));
         }
         fields.extend([("data", Cell::plain(&self.data)), ("log", Cell::plain(&self.log))]);
-        let labels = ["try next"].into_iter().chain(std::iter::repeat(""));
-        let mut commands: Vec<_> = labels
-            .zip(&self.next_commands)
-            .map(|(label, command)| (label, Cell::plain(command)))
-            .collect();
+        let mut commands = view::next_commands(&self.next_commands);
         if attached {
             commands.push((
                 "",
@@ -179,14 +176,14 @@ async fn start(local: &Local<'_>, folder: &Folder, args: &LocalUpArgs) -> anyhow
             Failure::not_found(format!("--data {data}: there is no folder {}", folder.display()));
         return Err(failure.hint("create it first").into());
     }
-    let progress = Progress::start(local.printer, "starting the engine");
-    engine::wait_until_free(&data).await?;
-    let port = args.port.unwrap_or_else(|| usual_port(folder));
-    check_port(port)?;
     let tie = if args.foreground { Tie::Attached } else { Tie::Detached };
-    let started = engine::start(folder, &Order { binary: &binary, port, data: &data, tie }).await;
-    drop(progress);
-    started
+    let start = async {
+        engine::wait_until_free(&data).await?;
+        let port = args.port.unwrap_or_else(|| usual_port(folder));
+        check_port(port)?;
+        engine::start(folder, &Order { binary: &binary, port, data: &data, tie }).await
+    };
+    Progress::during(local.printer, "starting the engine", start).await
 }
 
 /// Where the engine before was, if nobody else is there now, and else the port everybody uses: a
@@ -217,20 +214,14 @@ fn check_port(port: u16) -> Result<(), Failure> {
 
 async fn create(local: &Local<'_>, stack: &str, state: &State) -> anyhow::Result<()> {
     let endpoint = engine::endpoint(state.port);
+    let region = local.globals.region.clone().or_else(|| local.environment.region());
     let place = DynamoPlace {
         stack: stack.to_owned(),
-        region: local
-            .globals
-            .region
-            .clone()
-            .or_else(|| local.environment.region())
-            .or_else(|| Some(REGION.into())),
+        region: Some(region.unwrap_or_else(|| REGION.into())),
         endpoint_url: Some(endpoint.clone()),
     };
-    let progress = Progress::start(local.printer, "creating the stack");
-    let created = dynamodb::create_stack(&place).await;
-    drop(progress);
-    created.with_context(|| {
+    let created = dynamodb::create_stack(&place);
+    Progress::during(local.printer, "creating the stack", created).await.with_context(|| {
         format!("the engine runs at {endpoint}, but the stack {stack} could not be created in it")
     })
 }

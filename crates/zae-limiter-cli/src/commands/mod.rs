@@ -59,54 +59,31 @@ use anyhow::Context as _;
 use crate::again::Again;
 use crate::args::{Cli, Command};
 use crate::context::{Access, Context};
-use crate::error::{Failure, Report};
+use crate::error::Failure;
 use crate::exit::Exit;
-use crate::patience::Patience;
+use crate::patience;
 use crate::printer::Printer;
 use crate::settings::{Environment, Settings, StorePlace};
 
-/// What to say about a command of the Python package that is not built yet.
-pub(crate) fn coming(command: &str) -> Failure {
-    let failure = Failure::usage(format!("`zae-limiter {command}` is not built yet"));
-    let instead = match command {
-        "deploy" | "delete" | "cfn-template" | "lambda-export" | "upgrade" => {
-            "`zae-limiter local up --name STACK` makes a table on this machine; on AWS the Python package deploys it"
-        }
-        "list" | "check" => "`zae-limiter status --name STACK` looks at one stack",
-        "limits" => {
-            "set limits level by level with `system set-defaults`, `resource set-defaults` and `entity set-limits`"
-        }
-        "entity set-parent" | "entity set-cascade" => {
-            "an entity keeps its parent and its cascade; delete it and create it again to change them"
-        }
-        "entity top-up" => "`zae-limiter entity reset` fills a bucket",
-        "resource bypass" | "resource set-cascade" => {
-            "`zae-limiter resource disable` and `zae-limiter resource enable` are there"
-        }
-        _ => "`zae-limiter --help` lists what is",
-    };
-    failure.hint(instead)
-}
-
 /// Runs a command. Settings are looked at only by those that need them: a wrong variable does not
 /// hide the version.
-pub(crate) fn run(cli: Cli, environment: &Environment, printer: &Printer) -> Result<Exit, Report> {
+pub(crate) fn run(cli: Cli, environment: &Environment, printer: &Printer) -> Result<Exit, Failure> {
     let (mut place, again) = (None, Again::new(&cli.globals));
     let ended = dispatch(cli, environment, printer, &mut place);
     ended.map_err(|error| {
-        let report = Report::of(&error, &again);
-        if let ("full", Some(megabytes)) = (report.kind, environment.file_bound()) {
-            return report.or_hint(|| {
+        let failure = Failure::of(&error, &again);
+        if let ("full", Some(megabytes)) = (failure.kind, environment.file_bound()) {
+            return failure.or_hint(|| {
                 format!("ZAEL_FILE_MAX_MB lets the file grow to {megabytes} MB; raise it, or sweep")
             });
         }
         match place {
             #[cfg(feature = "dynamodb")]
-            Some(StorePlace::Dynamo(place)) if report.kind == "unavailable" => {
-                let message = format!("{}: {}", crate::dynamodb::place(&place), report.message);
-                Report { message, ..report }.or_hint(|| crate::dynamodb::hint(&place))
+            Some(StorePlace::Dynamo(place)) if failure.kind == "unavailable" => {
+                let message = format!("{}: {}", crate::dynamodb::place(&place), failure.message);
+                Failure { message, ..failure }.or_hint(|| crate::dynamodb::hint(&place))
             }
-            _ => report,
+            _ => failure,
         }
     })
 }
@@ -130,7 +107,7 @@ fn dispatch(
         #[cfg(feature = "dynamodb")]
         Command::Local(command) => {
             let _patience = (!command.follows())
-                .then(|| Patience::start(printer, "still waiting for the local engine".into()));
+                .then(|| patience::start(printer, "still waiting for the local engine".into()));
             let local = shared::local::Local::new(printer, &cli.globals, environment)?;
             block_on(command.run(&local))
         }
@@ -141,7 +118,7 @@ fn dispatch(
             )]
             let mut settings = Settings::new(cli.globals, environment)?;
             let _patience =
-                Patience::start(printer, format!("still waiting for {}", settings.store));
+                patience::start(printer, format!("still waiting for {}", settings.store));
             #[cfg(feature = "dynamodb")]
             crate::dynamodb::prefer_local(&mut settings, environment, printer);
             *place = Some(settings.store.clone());

@@ -42,8 +42,7 @@ pub(crate) async fn run(context: &Context<'_>, args: NamespaceDeleteArgs) -> any
         Form { name: args.name.to_string(), namespace_id: namespace.id.to_string(), deleted: true };
     let recover = context.command(&["namespace", "recover", &form.namespace_id]);
     let line = format!("deleted namespace {}; {recover} brings it back", form.name);
-    context.printer.answer(&form, &Text::of(line))?;
-    Ok(Exit::Ok)
+    context.printer.answer(&form, &Text::of(line))
 }
 
 #[cfg(test)]

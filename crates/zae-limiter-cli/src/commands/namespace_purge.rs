@@ -24,13 +24,11 @@ pub(crate) async fn run(context: &Context<'_>, args: NamespacePurgeArgs) -> anyh
     let id = chosen(context, &limiter, &args.id).await?;
     let what = format!("all data of the deleted namespace {id} for good");
     confirm(context, &Question { deed: "erases", what: &what, name: id.as_str() }, args.confirm)?;
-    let progress = Progress::start(context.printer, "purging");
-    let purged = limiter.purge_namespace(id.clone()).await;
-    drop(progress);
-    let form = Form { namespace_id: id.to_string(), purged: true, records: purged?.records };
+    let purged = limiter.purge_namespace(id.clone());
+    let records = Progress::during(context.printer, "purging", purged).await?.records;
+    let form = Form { namespace_id: id.to_string(), purged: true, records };
     let line = format!("purged namespace {} (records: {})", form.namespace_id, form.records);
-    context.printer.answer(&form, &Text::of(line))?;
-    Ok(Exit::Ok)
+    context.printer.answer(&form, &Text::of(line))
 }
 
 /// The id that was given. A name is not enough for what cannot be undone: several deleted
@@ -66,6 +64,5 @@ async fn chosen(
             .hint(format!("{delete} deletes it, then {} purges it", purge(&namespace.id)))
             .into());
     }
-    // The store says what is wrong with it.
-    which.parse().map_err(|error: zae_limiter::NameError| Failure::usage(error.to_string()).into())
+    Ok(namespaces::id(which)?)
 }

@@ -13,8 +13,7 @@ pub(crate) async fn run(context: &Context<'_>, args: NamespaceRecoverArgs) -> an
     let limiter = context.open_registry().await?;
     let id = chosen(&limiter, &args.which).await?;
     let form = NamespaceForm::from(&limiter.recover_namespace(id).await?);
-    context.printer.answer(&form, &namespaces::text(&form))?;
-    Ok(Exit::Ok)
+    context.printer.answer(&form, &namespaces::text(&form))
 }
 
 /// The id that was given, or that of the one deleted namespace of the name that was given. A text
@@ -29,10 +28,7 @@ async fn chosen(limiter: &RateLimiter, which: &str) -> anyhow::Result<NamespaceI
             Err(Failure::usage(format!("namespace {which} is in use; there is nothing to recover"))
                 .into())
         }
-        // The store says what is wrong with it.
-        (None, []) => which
-            .parse()
-            .map_err(|error: zae_limiter::NameError| Failure::usage(error.to_string()).into()),
+        (None, []) => Ok(namespaces::id(which)?),
         (None, several) => {
             let told: Vec<String> = several
                 .iter()

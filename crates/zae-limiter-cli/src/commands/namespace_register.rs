@@ -22,7 +22,7 @@ pub(crate) async fn run(
             namespace => registered.items.push(namespace?),
         }
     }
-    // They are registered, so a store that cannot tell who was called so before changes nothing.
+    // The names are registered: a store that cannot list deleted namespaces changes nothing.
     let orphans = namespaces::orphans(&limiter).await.unwrap_or_default();
     for namespace in &registered.items {
         if let Some(orphan) = orphans.iter().find(|orphan| orphan.name == namespace.name) {

@@ -13,6 +13,5 @@ pub(crate) async fn run(context: &Context<'_>, args: NamespaceNameArgs) -> anyho
         return Err(namespaces::missing(context, &limiter, &args.name).await.into());
     };
     let form = NamespaceForm::from(&namespace);
-    context.printer.answer(&form, &namespaces::text(&form))?;
-    Ok(Exit::Ok)
+    context.printer.answer(&form, &namespaces::text(&form))
 }

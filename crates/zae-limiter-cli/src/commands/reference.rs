@@ -5,6 +5,5 @@ use crate::printer::Printer;
 use crate::{args, reference};
 
 pub(crate) fn run(printer: &Printer) -> anyhow::Result<Exit> {
-    printer.page(&reference::page(args::definition()))?;
-    Ok(Exit::Ok)
+    printer.page(&reference::page(args::definition()))
 }

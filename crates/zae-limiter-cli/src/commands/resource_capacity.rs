@@ -7,34 +7,50 @@ use crate::args::resource::ResourceCapacityArgs;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::progress::Progress;
-use crate::table::{Align, Cell, Table, Text, Tone};
+use crate::table::{Cell, Table, Text, Tone};
 
 #[derive(Serialize)]
 struct Form {
     resource: String,
     limit_name: String,
     entity_count: usize,
-    capacity: u64,
-    available: i64,
-    utilization_pct: f64,
+    #[serde(flatten)]
+    share: ShareForm,
     entities: Vec<EntityForm>,
 }
 
 #[derive(Serialize)]
 struct EntityForm {
     entity_id: String,
+    #[serde(flatten)]
+    share: ShareForm,
+}
+
+/// What is left, of how much.
+#[derive(Serialize)]
+struct ShareForm {
     capacity: u64,
     available: i64,
     utilization_pct: f64,
 }
 
+impl ShareForm {
+    fn new(capacity: u64, available: i64) -> ShareForm {
+        ShareForm { capacity, available, utilization_pct: percent(capacity, available) }
+    }
+
+    fn cells(&self) -> [Cell; 3] {
+        let used = format!("{:.1}%", self.utilization_pct);
+        [Cell::plain(self.capacity), Cell::left(self.available), Cell::plain(used)]
+    }
+}
+
 pub(crate) async fn run(context: &Context<'_>, args: ResourceCapacityArgs) -> anyhow::Result<Exit> {
     let scope = if args.parents_only { CapacityScope::ParentsOnly } else { CapacityScope::All };
     let limiter = context.open().await?;
-    let progress = Progress::start(context.printer, "reading buckets");
-    let capacity = limiter.resource_capacity(args.name.clone(), args.limit_name, scope).await;
-    drop(progress);
-    let form = form(&capacity?, usize::try_from(args.limit).unwrap_or(usize::MAX));
+    let capacity = limiter.resource_capacity(args.name.clone(), args.limit_name, scope);
+    let capacity = Progress::during(context.printer, "reading buckets", capacity).await?;
+    let form = form(&capacity, usize::try_from(args.limit).unwrap_or(usize::MAX));
     context.printer.answer(&form, &text(&form))?;
     if form.entity_count == 0 {
         let meant = super::shared::about::meant(&limiter, &args.name).await;
@@ -58,17 +74,13 @@ fn form(found: &ResourceCapacity, shown_max: usize) -> Form {
     entities.sort_by(|a, b| cross(a, b).cmp(&cross(b, a)).then_with(|| a.entity.cmp(&b.entity)));
     let entity = |entity: &EntityCapacity| EntityForm {
         entity_id: entity.entity.to_string(),
-        capacity: entity.capacity,
-        available: entity.available,
-        utilization_pct: percent(entity.capacity, entity.available),
+        share: ShareForm::new(entity.capacity, entity.available),
     };
     Form {
         resource: found.resource.to_string(),
         limit_name: found.limit.to_string(),
         entity_count: entities.len(),
-        capacity: found.capacity,
-        available: found.available,
-        utilization_pct: percent(found.capacity, found.available),
+        share: ShareForm::new(found.capacity, found.available),
         entities: entities.into_iter().take(shown_max).map(entity).collect(),
     }
 }
@@ -84,31 +96,20 @@ fn percent(capacity: u64, available: i64) -> f64 {
 }
 
 fn text(form: &Form) -> Text {
-    let tone = |available: i64| if available < 0 { Tone::Warning } else { Tone::Plain };
-    let text = Text::new().fields(vec![
+    let mut fields = vec![
         ("resource", Cell::plain(&form.resource)),
         ("limit", Cell::plain(&form.limit_name)),
         ("entities", Cell::plain(form.entity_count)),
-        ("capacity", Cell::plain(form.capacity)),
-        ("available", Cell::toned(form.available, tone(form.available))),
-        ("used", Cell::plain(format!("{:.1}%", form.utilization_pct))),
-    ]);
+    ];
+    fields.extend(["capacity", "available", "used"].into_iter().zip(form.share.cells()));
+    let text = Text::new().fields(fields);
     if form.entities.is_empty() {
         return text;
     }
-    let mut table = Table::new([
-        ("ENTITY", Align::Left),
-        ("CAPACITY", Align::Right),
-        ("AVAILABLE", Align::Right),
-        ("USED", Align::Right),
-    ]);
+    let mut table = Table::new(["ENTITY", "CAPACITY:", "AVAILABLE:", "USED:"]);
     for entity in &form.entities {
-        table.row([
-            Cell::plain(&entity.entity_id),
-            Cell::plain(entity.capacity),
-            Cell::toned(entity.available, tone(entity.available)),
-            Cell::plain(format!("{:.1}%", entity.utilization_pct)),
-        ]);
+        let [capacity, available, used] = entity.share.cells();
+        table.row([Cell::plain(&entity.entity_id), capacity, available, used]);
     }
     let text = text.table(table);
     match form.entity_count - form.entities.len() {

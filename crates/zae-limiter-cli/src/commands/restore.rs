@@ -1,7 +1,7 @@
 //! `restore`.
 
 use serde::Serialize;
-use zae_limiter::sqlite::{Restored, SqliteOptions, SqliteStore};
+use zae_limiter::sqlite::{SqliteOptions, SqliteStore};
 
 use crate::args::file::RestoreArgs;
 use crate::confirm::{Question, confirm};
@@ -20,19 +20,7 @@ struct Form {
     replaced: Option<String>,
 }
 
-impl Form {
-    fn new(context: &Context<'_>, args: &RestoreArgs, restored: &Restored) -> anyhow::Result<Form> {
-        Ok(Form {
-            path: context.file()?.display().to_string(),
-            from: args.path.display().to_string(),
-            bytes: restored.bytes,
-            schema_version: restored.schema_version,
-            replaced: restored.replaced.as_ref().map(|path| path.display().to_string()),
-        })
-    }
-}
-
-pub(crate) fn run(context: &Context<'_>, args: &RestoreArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn run(context: &Context<'_>, args: &RestoreArgs) -> anyhow::Result<Exit> {
     let path = context.file()?;
     if path.exists() {
         let what = format!("{} by {}", path.display(), args.path.display());
@@ -41,15 +29,20 @@ pub(crate) fn run(context: &Context<'_>, args: &RestoreArgs) -> anyhow::Result<E
             .map_or_else(|| what.clone(), |name| name.to_string_lossy().into_owned());
         confirm(context, &Question { deed: "replaces", what: &what, name: &name }, args.confirm)?;
     }
-    let progress = Progress::start(context.printer, "checking and copying");
-    let restored = SqliteStore::restore(&args.path, path, SqliteOptions::new());
-    drop(progress);
-    let form = Form::new(context, args, &restored.map_err(zae_limiter::Error::from)?)?;
+    let restored = async { SqliteStore::restore(&args.path, path, SqliteOptions::new()) };
+    let restored = Progress::during(context.printer, "checking and copying", restored).await;
+    let restored = restored.map_err(zae_limiter::Error::from)?;
+    let form = Form {
+        path: path.display().to_string(),
+        from: args.path.display().to_string(),
+        bytes: restored.bytes,
+        schema_version: restored.schema_version,
+        replaced: restored.replaced.map(|path| path.display().to_string()),
+    };
     let line = format!("restored {} from {} ({})", form.path, form.from, view::bytes(form.bytes));
     let mut text = Text::of(line);
     if let Some(replaced) = &form.replaced {
         text = text.line(Cell::plain(format!("the file it replaced is kept as {replaced}")));
     }
-    context.printer.answer(&form, &text)?;
-    Ok(Exit::Ok)
+    context.printer.answer(&form, &text)
 }

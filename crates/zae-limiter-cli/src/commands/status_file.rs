@@ -52,9 +52,8 @@ impl From<FileStatus> for Form {
 
 pub(crate) async fn run(context: &Context<'_>) -> anyhow::Result<Exit> {
     let store = context.look_at_file()?;
-    let progress = Progress::start(context.printer, "reading the file");
-    let status = store.status(SystemClock::new().now());
-    drop(progress);
+    let status = async { store.status(SystemClock::new().now()) };
+    let status = Progress::during(context.printer, "reading the file", status).await;
     let mut form = Form::from(status.map_err(zae_limiter::Error::from)?);
     form.namespace = context.settings.namespace.to_string();
     // A damaged file may not tell, and a namespace that is not there has none: the rest is worth

@@ -7,7 +7,7 @@ use super::shared::flags::{self, Flags};
 use crate::args::value::DynamoPlace;
 use crate::context::Context;
 use crate::exit::Exit;
-use crate::table::{Align, Cell, Table, Text, Tone};
+use crate::table::{Cell, Table, Text, Tone};
 use crate::{dynamodb, view};
 
 /// What the table says when it serves requests.
@@ -83,13 +83,8 @@ fn form(context: &Context<'_>, place: &DynamoPlace, status: StackStatus, flags: 
 }
 
 fn text(form: &Form) -> Text {
-    let toned = |state: &str| {
-        if state == ACTIVE {
-            Cell::toned(state, Tone::Good)
-        } else {
-            Cell::toned(state, Tone::Warning)
-        }
-    };
+    let toned =
+        |state: &str| Cell::toned(state, if state == ACTIVE { Tone::Good } else { Tone::Warning });
     let yes = |yes: bool| if yes { "yes" } else { "no" };
     let mut fields =
         vec![("stack", Cell::plain(&form.stack)), ("region", Cell::plain(&form.region))];
@@ -105,7 +100,7 @@ fn text(form: &Form) -> Text {
         ("namespace", Cell::plain(&form.namespace)),
     ]);
     fields.extend(form.flags.fields());
-    let mut table = Table::new([("INDEX", Align::Left), ("STATE", Align::Left)]);
+    let mut table = Table::new(["INDEX", "STATE"]);
     form.indexes
         .iter()
         .for_each(|index| table.row([Cell::plain(&index.name), toned(&index.state)]));

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use zae_limiter::wire::UsageForm;
 use zae_limiter::{LimitName, Page, RateLimiter, TimeMs, UsageQuery, UsageSnapshot, UsageWindow};
 
-use super::shared::listing::{self, Listing};
+use super::shared::listing;
 use super::shared::usage;
 use crate::args::history::UsageListArgs;
 use crate::chart::{Chart, Row};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::progress::Progress;
-use crate::table::{Align, Cell, Table, Text};
+use crate::table::{Cell, Table, Text};
 
 /// Pages that a chart may need.
 const PAGES_MAX: usize = 10_000;
@@ -30,7 +30,7 @@ pub(crate) async fn run(context: &Context<'_>, args: UsageListArgs) -> anyhow::R
     let page = limiter.usage(&query).await?;
     let form =
         listing::Form::new(&page, UsageForm::from).noted(note(context, page.items.is_empty()));
-    listing::print(context, &form, Listing { table: table(&page.items), nothing: "no usage" })
+    listing::print(context, &form, table(&page.items), "no usage")
 }
 
 /// What to say about an answer without any usage in it.
@@ -40,32 +40,17 @@ fn note(context: &Context<'_>, is_empty: bool) -> Option<&'static str> {
 
 /// One row per window and limit.
 fn table(snapshots: &[UsageSnapshot]) -> Table {
-    let mut table = Table::new([
-        ("WINDOW", Align::Left),
-        ("ENTITY", Align::Left),
-        ("RESOURCE", Align::Left),
-        ("LIMIT", Align::Left),
-        ("USED", Align::Right),
-        ("GRANTS", Align::Right),
-    ]);
+    let mut table = Table::new(["WINDOW", "ENTITY", "RESOURCE", "LIMIT", "USED:", "GRANTS:"]);
     for form in snapshots.iter().map(UsageForm::from) {
-        let row = |limit: Cell, used: Cell| {
-            let (entity, resource) = (Cell::plain(&form.entity_id), Cell::plain(&form.resource));
-            [
-                Cell::plain(&form.window_start),
-                entity,
-                resource,
-                limit,
-                used,
-                Cell::plain(form.total_events),
-            ]
+        let mut row = |limit: &str, used: String| {
+            let (window, grants) = (form.window_start.as_str(), form.total_events.to_string());
+            let cells = [window, &form.entity_id, &form.resource, limit, &used, &grants];
+            table.row(cells.map(Cell::plain));
         };
         if form.counters.is_empty() {
-            table.row(row(Cell::plain("-"), Cell::plain("-")));
+            row("-", "-".to_owned());
         }
-        for (limit, used) in &form.counters {
-            table.row(row(Cell::plain(limit), Cell::plain(used)));
-        }
+        form.counters.iter().for_each(|(limit, used)| row(limit, used.to_string()));
     }
     table
 }
@@ -76,10 +61,9 @@ async fn plot(
     limiter: &RateLimiter,
     query: UsageQuery,
 ) -> anyhow::Result<Exit> {
-    let progress = Progress::start(context.printer, "reading usage");
     let list = async |page| limiter.usage(&UsageQuery { page, ..query.clone() }).await;
-    let (items, _) = listing::walk(PAGES_MAX, list).await?;
-    drop(progress);
+    let pages = listing::walk(PAGES_MAX, list);
+    let (items, _) = Progress::during(context.printer, "reading usage", pages).await?;
     let charts = charts(&items, &query);
     let note = note(context, items.is_empty());
     let form = listing::Form::new(&Page { items, next: None }, UsageForm::from).noted(note);

@@ -1,14 +1,14 @@
 //! `usage summary`.
 
 use serde::Serialize;
-use zae_limiter::{PageRequest, UsageSummary, UsageWindow};
+use zae_limiter::{PageRequest, UsageQuery, UsageSummary};
 
 use super::shared::usage;
 use crate::args::history::UsageQueryArgs;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::progress::Progress;
-use crate::table::{Align, Cell, Table, Text};
+use crate::table::{Cell, Table, Text};
 
 #[derive(Serialize)]
 struct Form {
@@ -34,34 +34,31 @@ struct UsedForm {
 pub(crate) async fn run(context: &Context<'_>, args: UsageQueryArgs) -> anyhow::Result<Exit> {
     let query = usage::query(args, PageRequest::default())?;
     let limiter = context.open().await?;
-    let progress = Progress::start(context.printer, "reading usage");
-    let summary = limiter.usage_summary(&query).await;
-    drop(progress);
-    let mut form = form(&summary?, query.window);
-    form.entity_id = query.entity.as_ref().map(ToString::to_string);
-    form.resource = query.resource.as_ref().map(ToString::to_string);
-    form.note = if form.snapshots == 0 { usage::why_empty(context) } else { None };
+    let summary = limiter.usage_summary(&query);
+    let summary = Progress::during(context.printer, "reading usage", summary).await?;
+    let note = if summary.snapshots == 0 { usage::why_empty(context) } else { None };
+    let form = form(&summary, &query, note);
     context.printer.answer(&form, &text(&form))?;
     context.printer.note_beside(form.note);
     usage::note_about_cascades(context, &query);
     Ok(Exit::Ok)
 }
 
-fn form(summary: &UsageSummary, window: UsageWindow) -> Form {
+fn form(summary: &UsageSummary, query: &UsageQuery, note: Option<&'static str>) -> Form {
     let limits = summary.limits.iter().map(|limit| UsedForm {
         limit_name: limit.limit.to_string(),
         total: limit.total.floor_tokens(),
         average: limit.average.floor_tokens(),
     });
     Form {
-        entity_id: None,
-        resource: None,
-        window: window.as_str(),
+        entity_id: query.entity.as_ref().map(ToString::to_string),
+        resource: query.resource.as_ref().map(ToString::to_string),
+        window: query.window.as_str(),
         snapshots: summary.snapshots,
-        first_window: summary.first.map(|start| window.key(start)),
-        last_window: summary.last.map(|start| window.key(start)),
+        first_window: summary.first.map(|start| query.window.key(start)),
+        last_window: summary.last.map(|start| query.window.key(start)),
         limits: limits.collect(),
-        note: None,
+        note,
     }
 }
 
@@ -76,8 +73,7 @@ fn text(form: &Form) -> Text {
         ("first", Cell::plain(first)),
         ("last", Cell::plain(last)),
     ]);
-    let mut table =
-        Table::new([("LIMIT", Align::Left), ("TOTAL", Align::Right), ("AVERAGE", Align::Right)]);
+    let mut table = Table::new(["LIMIT", "TOTAL:", "AVERAGE:"]);
     for limit in &form.limits {
         table.row([
             Cell::plain(&limit.limit_name),

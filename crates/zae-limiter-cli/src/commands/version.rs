@@ -14,6 +14,5 @@ struct Form {
 
 pub(crate) fn run(printer: &Printer) -> anyhow::Result<Exit> {
     let form = Form { name: "zae-limiter", version: env!("CARGO_PKG_VERSION") };
-    printer.answer(&form, &Text::of(format!("{} {}", form.name, form.version)))?;
-    Ok(Exit::Ok)
+    printer.answer(&form, &Text::of(format!("{} {}", form.name, form.version)))
 }

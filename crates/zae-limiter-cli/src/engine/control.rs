@@ -49,7 +49,8 @@ pub(crate) enum Silence {
 
 /// How the engine on this port is.
 pub(super) fn health(port: u16) -> Result<Health, Silence> {
-    let health: Health = parsed(&exchange(port, "GET /_zae/health")?)?;
+    let health: Health = serde_json::from_str(&exchange(port, "GET /_zae/health")?)
+        .map_err(|error| Silence::Odd(format!("it answers in other words: {error}")))?;
     if health.name == NAME {
         Ok(health)
     } else {
@@ -60,11 +61,6 @@ pub(super) fn health(port: u16) -> Result<Health, Silence> {
 /// Asks the engine on this port to stop. It answers first, and finishes what is under way.
 pub(super) fn shutdown(port: u16) -> Result<(), Silence> {
     exchange(port, "POST /_zae/shutdown").map(drop)
-}
-
-fn parsed<'a, T: Deserialize<'a>>(body: &'a str) -> Result<T, Silence> {
-    serde_json::from_str(body)
-        .map_err(|error| Silence::Odd(format!("it answers in other words: {error}")))
 }
 
 /// The body of a successful answer.

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 use crate::context::create_private;
 use crate::error::Failure;
 
-/// What is known about the engine that was started last. Whether it still runs, only it can say.
+/// What is known about the engine that was started last. Only the engine can say whether it still
+/// runs.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct State {
     /// Its process.
@@ -88,7 +89,7 @@ impl Folder {
         let path = self.state_file();
         let partial = path.with_extension(format!("json.{}", std::process::id()));
         let write = || -> anyhow::Result<()> {
-            let mut file = private().write(true).create(true).truncate(true).open(&partial)?;
+            let mut file = begin(&partial)?;
             file.write_all(&serde_json::to_vec(state)?)?;
             file.sync_all()?;
             Ok(fs::rename(&partial, &path)?)
@@ -111,12 +112,7 @@ impl Folder {
             && state.pid == pid
         {
             // Without it the next engine is on the usual port again.
-            let _ = private()
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .open(self.port_file())
-                .and_then(|mut file| writeln!(file, "{}", state.port));
+            let _ = begin(&self.port_file()).and_then(|mut file| writeln!(file, "{}", state.port));
             // A file that stays does no harm: the engine that it names does not answer.
             let _ =
                 fs::remove_file(self.state_file()).and_then(|()| fs::remove_file(self.address()));
@@ -131,6 +127,11 @@ pub(super) fn private() -> OpenOptions {
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     options
+}
+
+/// An empty file for its owner only.
+fn begin(path: &Path) -> std::io::Result<File> {
+    private().write(true).create(true).truncate(true).open(path)
 }
 
 /// Whether an engine has these data open: it holds a lock beside them as long as it lives.

@@ -232,13 +232,13 @@ mod tests {
         let old = "an old line\n";
         fs::write(folder.log(), format!("{old}1\n2\n3\n4\n5\nlast")).unwrap();
         let died = last_words(&folder, old.len().try_into().unwrap(), "it died".into());
-        let report = crate::error::Report::of(&died, &crate::again::Again::default());
+        let report = Failure::of(&died, &crate::again::Again::default());
         assert_eq!((report.kind, report.message.as_str()), ("engine", "it died"));
         assert_eq!(report.causes, ["2", "3", "4", "5", "last"]);
         assert!(report.hint.unwrap().contains("local logs"));
         fs::write(folder.log(), old).unwrap();
         let died = last_words(&folder, old.len().try_into().unwrap(), "it died".into());
-        let report = crate::error::Report::of(&died, &crate::again::Again::default());
+        let report = Failure::of(&died, &crate::again::Again::default());
         assert_eq!(report.causes, ["it said nothing"]);
     }
 }

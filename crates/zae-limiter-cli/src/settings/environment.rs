@@ -13,7 +13,7 @@ use crate::user;
 /// How wide help is where no terminal says otherwise, and at most.
 const HELP_WIDTH: usize = 100;
 
-/// Variables that say who to be on AWS, or whom to ask.
+/// Variables that name AWS credentials, or a place to get them from.
 const AWS_VARIABLES: [&str; 7] = [
     "AWS_ACCESS_KEY_ID",
     "AWS_PROFILE",
@@ -23,7 +23,7 @@ const AWS_VARIABLES: [&str; 7] = [
     "AWS_SHARED_CREDENTIALS_FILE",
     "AWS_CONFIG_FILE",
 ];
-/// Files below `~/.aws` that do.
+/// Files below `~/.aws` that do the same.
 const AWS_FILES: [&str; 2] = ["credentials", "config"];
 
 /// What the process finds around it.
@@ -40,7 +40,7 @@ pub(crate) struct Environment {
     pub(super) columns: Option<OsString>,
     /// The AWS profile that a variable names.
     pub(super) profile: Option<OsString>,
-    /// Whether anything on this machine says who to be on AWS: variables, or files of profiles.
+    /// Whether this machine has AWS credentials: variables, or files of profiles.
     pub(crate) knows_aws: bool,
     /// The operating system's names for the user, best first.
     pub(super) users: Vec<OsString>,
@@ -171,7 +171,7 @@ fn data_directories(
     xdg.map(PathBuf::from).into_iter().chain(usual).filter(|path| path.is_absolute()).collect()
 }
 
-/// A variable of another product: what it cannot read, it does not count.
+/// The text of a variable of another program; a value that is not UTF-8 counts as not set.
 pub(super) fn text(value: Option<&OsString>) -> Option<String> {
     value?.to_str().map(str::to_owned)
 }

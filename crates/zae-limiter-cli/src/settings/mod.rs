@@ -68,7 +68,7 @@ pub(crate) struct Settings {
     pub(crate) can_ask: bool,
     /// The AWS profile that a variable names.
     pub(crate) profile: Option<String>,
-    /// Whether anything on this machine says who to be on AWS.
+    /// Whether this machine has AWS credentials.
     pub(crate) knows_aws: bool,
     /// A local engine that may have the stack and does not answer.
     pub(crate) silent_engine: Option<Failure>,
@@ -90,7 +90,7 @@ impl Settings {
             .unwrap_or_else(|| NAMESPACE.parse().expect("the word is a valid namespace name"));
         let named = || environment.users.iter().find_map(|user| user.to_str()?.parse().ok());
         let user = || named().or_else(|| environment.user_of_process?()?.parse().ok());
-        // A question nobody sees is none.
+        // A question needs a terminal to show it and one to answer it.
         let can_ask = environment.stdin_is_terminal && environment.stderr_is_terminal;
         let file_max_mb = environment
             .file_max_mb

@@ -236,3 +236,87 @@ fn purging_is_for_good() {
     {"namespace_id":"[ID]","purged":true,"records":2}
     "#);
 }
+
+#[test]
+fn a_deleted_namespace_leads_to_its_recovery() {
+    let sandbox = Sandbox::with_store();
+    assert_eq!(sandbox.raw("namespace register tenant-gamma").0, 0);
+    let id = |sandbox: &Sandbox| {
+        let (_, orphans) = sandbox.raw("namespace orphans --output json");
+        let orphans: serde_json::Value = serde_json::from_str(&orphans).expect("JSON");
+        orphans["items"][0]["namespace_id"].as_str().expect("an id").to_owned()
+    };
+    assert_eq!(sandbox.raw("namespace delete tenant-gamma").0, 0);
+    let gone = id(&sandbox);
+    let run = |line: &str| sandbox.run(line).replace(&gone, "[ID]");
+    assert_snapshot!(run("acquire -N tenant-gamma key-1 gpt-4 -c rpm=1"), @"
+    exit 1
+    --- stderr
+    error: namespace tenant-gamma was deleted at [TIME]
+    hint: `zae-limiter namespace recover [ID]` brings it back with its data
+    ");
+    assert_snapshot!(run("namespace show tenant-gamma --output json"), @r#"
+    exit 1
+    --- stderr
+    {"error":{"kind":"not_found","message":"namespace tenant-gamma was deleted at [TIME]","hint":"`zae-limiter namespace recover [ID]` brings it back with its data"}}
+    "#);
+    assert_snapshot!(run("namespace recover tenant-gamma"), @"
+    exit 0
+    --- stdout
+    namespace  tenant-gamma
+    id         [ID]
+    status     active
+    created    [TIME]
+    ");
+    assert_snapshot!(run("namespace recover tenant-gamma"), @"
+    exit 2
+    --- stderr
+    error: namespace tenant-gamma is in use; there is nothing to recover
+    ");
+    // Twice the same name: only the id tells them apart.
+    for line in [
+        "namespace delete tenant-gamma",
+        "namespace register tenant-gamma -q",
+        "namespace delete tenant-gamma",
+    ] {
+        assert_eq!(sandbox.raw(line).0, 0, "{line}");
+    }
+    let (exit, _) = sandbox.raw("namespace recover tenant-gamma");
+    let shown = sandbox.run("namespace recover tenant-gamma");
+    assert_eq!(exit, 2);
+    assert!(
+        shown.contains("2 deleted namespaces were called tenant-gamma\nhint: name one by its id: ")
+            && shown.contains(&gone),
+        "{shown}"
+    );
+    assert!(
+        sandbox
+            .run("namespace register tenant-gamma")
+            .contains("note: another namespace tenant-gamma was deleted at [TIME]")
+    );
+    // The one that everybody uses is asked about.
+    assert_snapshot!(sandbox.run("namespace delete default"), @"
+    exit 2
+    --- stderr
+    error: this deletes namespace default (commands use it that name no other; it can be recovered until it is purged) and there is no terminal to ask on
+    hint: pass --yes if that is meant
+    ");
+    assert_eq!(sandbox.raw("namespace delete default --yes").0, 0);
+    let (_, shown) = sandbox.raw("namespace show default");
+    assert_eq!(shown, "", "it is gone");
+    let back = sandbox.run("namespace recover default");
+    let masked: String = back
+        .lines()
+        .map(|line| {
+            if line.starts_with("id  ") { "id         [ID]\n".into() } else { format!("{line}\n") }
+        })
+        .collect();
+    assert_snapshot!(masked, @"
+    exit 0
+    --- stdout
+    namespace  default
+    id         [ID]
+    status     active
+    created    [TIME]
+    ");
+}

@@ -7,8 +7,8 @@ use std::time::Duration;
 use zae_limiter_dynamodb::DynamoStore;
 use zae_limiter_store::conformance::Harness;
 use zae_limiter_store::{BoxFuture, Entropy, Store, SystemEntropy};
-use zae_limiter_testkit::clocks::InstantClock;
 use zae_limiter_testkit::engine::Engine;
+use zae_limiter_testkit::engine::clocks::InstantClock;
 
 /// An engine, and a table of its own on it.
 struct OnEngine {

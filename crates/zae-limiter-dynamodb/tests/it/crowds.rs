@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::evaluated::{Hurried, Rig};
+use crate::evaluated::Rig;
 use zae_limiter_core::{
     ConfigStamp, EntityId, Limit, LimitSource, Milli, ResourceName, Take, TimeMs,
 };
@@ -21,9 +21,8 @@ use zae_limiter_store::{
     Adjusted, BoxFuture, BucketDelta, BucketStore, Clock, ConsumeOutcome, ConsumeRequest, Delta,
     LimitsInForce, MemberTake, StoreError,
 };
-use zae_limiter_testkit::evaluator::{
-    Asked, EvalOptions, EvalTable, Fate, Faults, Operation, Request,
-};
+use zae_limiter_testkit::engine::clocks::HurriedClock;
+use zae_limiter_testkit::table::{Asked, EvalOptions, EvalTable, Fate, Faults, Operation, Request};
 
 fn unstored(text: &str) -> LimitsInForce {
     let limit: Limit = text.parse().unwrap();
@@ -76,7 +75,7 @@ fn wait_of(outcome: Result<ConsumeOutcome, StoreError>) -> u64 {
 /// Counts the pauses; at each of them something happens.
 #[derive(Clone)]
 struct Pauses {
-    clock: Hurried,
+    clock: HurriedClock,
     count: Arc<AtomicU32>,
     meanwhile: Arc<dyn Fn() + Send + Sync>,
 }

@@ -15,7 +15,7 @@ use zae_limiter_store::{
     BucketStore, Clock, ConfigStore, ConsumeOutcome, ConsumeRequest, Level, LimitsInForce,
     MemberTake,
 };
-use zae_limiter_testkit::evaluator::{Asked, EvalOptions, Fate, Faults, Operation, Point};
+use zae_limiter_testkit::table::{Asked, EvalOptions, Fate, Faults, Operation, Point};
 use zae_limiter_testkit::zae_limiter::{AcquireError, RateLimiter, Request};
 
 use crate::evaluated::{Rig, limits};
@@ -170,7 +170,7 @@ async fn flags_of_several_administrators_end_as_the_configuration_says() {
         let fair = rig.store().await;
         assert!(matches!(take(&rig, &fair).await, ConsumeOutcome::Granted(_)));
         let gate = |offset: u64| {
-            Arc::new(zae_limiter_testkit::evaluator::SeededGate::new(seed * 2 + offset, 60, 5))
+            Arc::new(zae_limiter_testkit::table::SeededGate::new(seed * 2 + offset, 60, 5))
         };
         let one = rig.client(rig.table.client(1).with_gate(gate(0)), |_| {}).await;
         let two = rig.client(rig.table.client(2).with_gate(gate(1)), |_| {}).await;

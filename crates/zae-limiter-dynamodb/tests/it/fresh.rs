@@ -13,7 +13,7 @@ use zae_limiter_core::Limit;
 use zae_limiter_dynamodb::DynamoStore;
 use zae_limiter_dynamodb::records::keys;
 use zae_limiter_store::{Level, NewEntity};
-use zae_limiter_testkit::evaluator::{EvalOptions, Operation, Point};
+use zae_limiter_testkit::table::{EvalOptions, Operation, Point};
 use zae_limiter_testkit::zae_limiter::{AcquireError, RateLimiter, Request};
 
 use crate::evaluated::Rig;

@@ -13,7 +13,7 @@ use zae_limiter_store::{
     BucketDelta, BucketStore, Clock, ConfigStore, ConsumeOutcome, ConsumeRequest, Delta, Level,
     LimitsInForce, MemberTake, PageRequest,
 };
-use zae_limiter_testkit::evaluator::{EvalOptions, Operation, Request};
+use zae_limiter_testkit::table::{EvalOptions, Operation, Request};
 
 use crate::evaluated::{Rig, limits};
 

@@ -19,8 +19,8 @@ use zae_limiter_store::{
     BucketStore, ConsumeOutcome, ConsumeRequest, Entropy, LimitsInForce, MemberTake, PageRequest,
     StoreErrorKind, SystemClock, SystemEntropy,
 };
-use zae_limiter_testkit::clocks::InstantClock;
 use zae_limiter_testkit::engine::Engine;
+use zae_limiter_testkit::engine::clocks::InstantClock;
 
 const CAPACITY: usize = 1000;
 const PROCESSES: usize = 3;

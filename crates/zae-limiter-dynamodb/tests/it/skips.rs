@@ -3,7 +3,7 @@
 
 use zae_limiter_store::Store as _;
 use zae_limiter_store::conformance::{Promise, skipped};
-use zae_limiter_testkit::evaluator::EvalOptions;
+use zae_limiter_testkit::table::EvalOptions;
 
 use crate::evaluated::Rig;
 

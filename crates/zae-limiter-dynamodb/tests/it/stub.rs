@@ -14,7 +14,7 @@ use zae_limiter_store::{
     Adjusted, BucketDelta, BucketStore, Clock, ConfigStore, ConsumeOutcome, ConsumeRequest, Delta,
     Level, LimitsChange, LimitsInForce, MemberKey, MemberTake, PageRequest, ResetRequest,
 };
-use zae_limiter_testkit::evaluator::{EvalOptions, Operation, Point};
+use zae_limiter_testkit::table::{EvalOptions, Operation, Point};
 
 use crate::evaluated::Rig;
 

@@ -10,7 +10,7 @@ use zae_limiter_store::{
     Adjusted, BucketDelta, BucketStore, Clock, ConfigStore, ConsumeOutcome, ConsumeRequest, Delta,
     Level, LimitsInForce, MemberKey, MemberTake, NewEntity,
 };
-use zae_limiter_testkit::evaluator::EvalOptions;
+use zae_limiter_testkit::table::EvalOptions;
 
 use crate::evaluated::{Rig, limits};
 

@@ -8,7 +8,7 @@ use zae_limiter_store::{
     BucketStore, Clock, ConfigStore, ConsumeOutcome, ConsumeRequest, Level, LimitsInForce,
     MemberTake,
 };
-use zae_limiter_testkit::evaluator::{EvalOptions, Operation};
+use zae_limiter_testkit::table::{EvalOptions, Operation};
 use zae_limiter_testkit::zae_limiter::{RateLimiter, Request};
 
 use crate::evaluated::{Rig, limits};

@@ -11,7 +11,7 @@ use zae_limiter_store::{
     Adjusted, BucketDelta, BucketStore, Clock, ConfigStore, ConsumeOutcome, ConsumeRequest, Delta,
     Level, LimitsChange, LimitsInForce, MemberKey, MemberTake, StoreErrorKind,
 };
-use zae_limiter_testkit::evaluator::EvalOptions;
+use zae_limiter_testkit::table::EvalOptions;
 
 const RPM: &str = "rpm:1/hour:10";
 const TPM: &str = "tpm:1/hour:10";

@@ -21,7 +21,7 @@ use zae_limiter_store::{
     Level, LimitsChange, LimitsInForce, MemberKey, MemberTake, PageRequest, StoreError,
     StoreErrorKind,
 };
-use zae_limiter_testkit::evaluator::{Asked, EvalOptions, Fate, Faults, Operation, Point};
+use zae_limiter_testkit::table::{Asked, EvalOptions, Fate, Faults, Operation, Point};
 
 fn gpt() -> ResourceName {
     "gpt-4".parse().unwrap()

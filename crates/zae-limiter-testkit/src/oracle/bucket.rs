@@ -186,7 +186,7 @@ impl Bucket {
 
     pub(crate) fn refill(&mut self, now: i64) {
         if self.is_contradicted_by(now) {
-            // What was paid stays paid: the instant itself is kept, as lead.
+            // The refill up to that instant was paid and is not paid again: the instant is kept, as lead.
             self.lead = self.refilled_at - now + if self.is_led { self.lead } else { 0 };
             (self.refilled_at, self.is_led) = (now, false);
             return;

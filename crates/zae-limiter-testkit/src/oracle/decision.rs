@@ -143,7 +143,7 @@ fn after_takes(reports: &Reports) -> Reports {
         .collect()
 }
 
-/// The chain as the caller has read it, whoever of it the request was sent for.
+/// The chain as the caller has read it, whichever member the request was sent for.
 fn chain_of_the_caller(tenant: &Tenant, request: &ConsumeRequest<'_>) -> Vec<EntityId> {
     let mut chain: Vec<EntityId> =
         request.members.iter().map(|asked| asked.entity.clone()).collect();

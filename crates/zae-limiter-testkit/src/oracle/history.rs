@@ -58,7 +58,7 @@ impl History {
     /// What was in force at some time since an instant.
     pub(crate) fn since(&self, namespace: &str, since: Duration) -> Vec<&Config> {
         let Some(versions) = self.namespaces.get(namespace) else { return Vec::new() };
-        // What was replaced at that very instant was in force at it.
+        // A version that was replaced at that very instant was in force at it.
         let first = versions.iter().rposition(|(at, _)| *at < since).unwrap_or(0);
         versions[first..].iter().map(|(_, config)| config).collect()
     }
@@ -217,8 +217,8 @@ mod tests {
     }
 
     /// The resource is limited at 10 ms, the system's limits are raised at 20 ms. Nobody ever had
-    /// the raised ones on this resource, but whoever remembers each level by itself may have seen
-    /// the second change first.
+    /// the raised ones on this resource, but a process that remembers each level by itself may have
+    /// seen the second change first.
     #[test]
     fn changes_of_two_levels_are_seen_in_order_by_one_look_only() {
         let limit = |capacity| vec![Limit::per_minute("rpm", capacity).unwrap()];

@@ -1,12 +1,24 @@
 //! The oracle: redoes the sums from what really landed in the store, by code of its own, and says
 //! where the store differs.
+//!
+//! `journal` has the two wrappers around a store, which write the `books`: what was asked, what
+//! landed, what was told. `bucket`, `meter`, `decision`, `config` and `history` redo the sums,
+//! `compare` and `inspect` hold them against what is stored, `real` against real time. `lease` is a
+//! lease as it should be, and `accounts` add up the leases of a run. `protocol` does the same for the
+//! writes of the DynamoDB protocol.
 
+pub(crate) mod accounts;
+pub(crate) mod books;
 pub(crate) mod bucket;
 mod compare;
 pub(crate) mod config;
 mod decision;
 pub(crate) mod history;
+pub(crate) mod inspect;
+pub(crate) mod journal;
+pub(crate) mod lease;
 mod meter;
+pub(crate) mod protocol;
 mod real;
 
 use std::collections::BTreeMap;
@@ -18,6 +30,7 @@ use zae_limiter_store::{
     ResetRequest, Resolution, StoreError, StoreErrorKind,
 };
 
+pub use books::Freshness;
 use bucket::{Bucket, Past};
 use config::Config;
 use real::RealBucket;

@@ -10,8 +10,8 @@ use zae_limiter_store::{FaultStore, ManualClock, SeededEntropy, Store};
 
 use super::faults::{Faults, Weather};
 use super::world::{Ground, NAMESPACES};
-use crate::books::Books;
-use crate::journal::{CallLog, JournalStore, Party};
+use crate::oracle::books::Books;
+use crate::oracle::journal::{CallLog, JournalStore, Party};
 use crate::rng::Rng;
 
 pub(crate) struct Client {

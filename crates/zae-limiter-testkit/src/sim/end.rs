@@ -8,9 +8,9 @@ use zae_limiter_store::Clock;
 use super::Run;
 use super::client::Client;
 use super::faults::Weather;
-use crate::compare::{compare_all, compare_usage};
-use crate::journal::finish;
 use crate::oracle::Broken;
+use crate::oracle::inspect::{compare_all, compare_usage};
+use crate::oracle::journal::finish;
 
 /// Rounds of polling before what is left is dropped.
 const ROUNDS_MAX: usize = 8;

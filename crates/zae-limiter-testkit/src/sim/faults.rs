@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use zae_limiter_store::{Fault, FaultPlan, StoreErrorKind};
 
-use crate::evaluator::{self, Odds};
 use crate::rng::Rng;
+use crate::table::{self, Odds};
 
 /// How bad things are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ struct Sky {
     weather: Weather,
     drawn: u64,
     /// Where calls fail on the way to a table instead of before and after the store.
-    table: Option<evaluator::Faults>,
+    table: Option<table::Faults>,
 }
 
 /// The plan of all clients of a run.
@@ -33,7 +33,7 @@ struct Sky {
 pub(crate) struct Faults(Arc<Mutex<Sky>>);
 
 impl Faults {
-    pub(crate) fn new(rng: Rng, table: Option<evaluator::Faults>) -> Faults {
+    pub(crate) fn new(rng: Rng, table: Option<table::Faults>) -> Faults {
         Faults(Arc::new(Mutex::new(Sky { rng, weather: Weather::Clear, drawn: 0, table })))
     }
 

@@ -10,9 +10,9 @@ use zae_limiter_store::ConsumeOutcome;
 
 use super::ops::{Ask, Done, Op, Task, Work, WorkEnd};
 use super::{Held, Run};
-use crate::books::{Asked, CallId, OpId, PlannedMember, Told};
-use crate::lease_model::LeaseModel;
 use crate::oracle::Broken;
+use crate::oracle::books::{Asked, CallId, OpId, PlannedMember, Told};
+use crate::oracle::lease::LeaseModel;
 
 impl Run {
     /// What a first poll intends: settlements are worked out when their future begins.

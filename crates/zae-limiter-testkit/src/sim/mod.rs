@@ -1,14 +1,38 @@
 //! The seeded simulator: one seed, one run, the same every time.
 //!
-//! Everything runs on one thread. Operations are futures that are polled when the seed says so;
-//! clocks are manual; what a backend does on threads of its own is waited for. A run ends with
-//! everything settled, and then every lease, every counter and the usage history must add up.
+//! How one number determines a run:
+//!
+//! 1. The seed gives independent streams of numbers (`rng`), one for each concern: steps, faults,
+//!    the table, its echoes. A draw from one stream does not move another, so a new kind of fault
+//!    leaves the steps of old seeds as they were.
+//! 2. One thread plays the run (`Run::play`). Operations are futures with a waker that does nothing:
+//!    an operation proceeds when a step polls it, and at no other time (`steps`, `ops`).
+//! 3. Time is manual. Every client has a clock of its own; a step lets time pass or sets a clock,
+//!    and nothing sleeps.
+//! 4. The library and the backends draw their random numbers from the seed (`SeededEntropy`).
+//! 5. Work that a backend does on threads of its own, such as the writer of SQLite, is waited for
+//!    before the next step (`finish` in `oracle::journal`).
+//! 6. Faults, delays and lost answers are drawn when a call begins, in the order of the calls
+//!    (`faults`; on a table also [`crate::table`]).
+//! 7. The oracle redoes every write as it lands, and `Run::verdict` reads its verdict after each
+//!    step: the first broken promise ends the run.
+//! 8. A run comes to rest (`end`): everything is settled, and then every lease, every counter and
+//!    the usage history must add up.
+//! 9. The trace is hashed into [`Report::fingerprint`]. Two runs of one seed have the same
+//!    fingerprint, which the tests of both simulators check.
+//!
+//! `world` has the entities, limits and stores of a run, `client` a process, `leases` what is done
+//! with a lease. [`protocol`] is the world of a DynamoDB table, [`rig`] polls by hand, [`crowd`]
+//! counts what many processes cost.
 
 mod client;
+pub mod crowd;
 mod end;
 mod faults;
 mod leases;
 mod ops;
+pub mod protocol;
+pub mod rig;
 mod steps;
 mod verdict;
 mod world;
@@ -28,16 +52,16 @@ pub(crate) use ops::Ask;
 pub use world::Backend;
 pub(crate) use world::{ENTITIES, Ground, entity, resource, start_clock};
 
-use crate::accounts::Accounts;
-use crate::books::{Books, Freshness, OpId};
-use crate::journal::finish;
-use crate::lease_model::{LeaseId, LeaseModel};
+use crate::oracle::accounts::Accounts;
+use crate::oracle::books::{Books, Freshness, OpId};
+use crate::oracle::journal::finish;
+use crate::oracle::lease::{LeaseId, LeaseModel};
 use crate::oracle::{Broken, Coverage};
-use crate::protocol_sim::{self, Scene};
 use crate::rng::Rng;
 use client::Client;
 use faults::{Faults, Weather};
 use ops::Op;
+use protocol::Scene;
 use world::NAMESPACES;
 
 /// Steps of a run, at least and at most.
@@ -67,7 +91,7 @@ pub struct Report {
     /// How often the age of what is known mattered.
     pub freshness: Freshness,
     /// How often what happened on the table, where there is one.
-    pub protocol: protocol_sim::Coverage,
+    pub protocol: protocol::Coverage,
     /// The whole run as one number: the same seed gives the same.
     pub fingerprint: u64,
 }

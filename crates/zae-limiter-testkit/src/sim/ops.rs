@@ -13,9 +13,9 @@ use zae_limiter_core::{EntityId, Limit, ResourceName};
 use zae_limiter_store::Level;
 
 use super::world::{ENTITIES, LIMITS, entity, resource};
-use crate::books::OpId;
-use crate::compare::RESOURCES;
-use crate::lease_model::LeaseId;
+use crate::oracle::books::OpId;
+use crate::oracle::inspect::RESOURCES;
+use crate::oracle::lease::LeaseId;
 use crate::rng::Rng;
 
 /// What a request asks for.
@@ -302,7 +302,7 @@ pub(crate) fn other(limiter: RateLimiter, is_sparse: bool, rng: &mut Rng) -> (St
             let delete = async move {
                 let mut answer = limiter.delete_entity(who.clone()).await;
                 for _ in 1..attempts {
-                    // What was left half done is gone on with.
+                    // The next attempt goes on where the last one ended.
                     if answer.is_err() {
                         answer = limiter.delete_entity(who.clone()).await;
                     }
@@ -352,8 +352,8 @@ pub(crate) fn other(limiter: RateLimiter, is_sparse: bool, rng: &mut Rng) -> (St
 
 fn flag(limiter: RateLimiter, is_sparse: bool, rng: &mut Rng) -> (String, OpFuture) {
     let level = match rng.level() {
-        // Whoever takes goes on to these, with or without limits of their own. Where they have
-        // none, only the store knows.
+        // Takes cascade to these entities, whether they have limits of their own or not. Of those
+        // without limits only the store knows the flag.
         _ if rng.chance(if is_sparse { 85 } else { 35 }) => {
             Level::Entity(entity(ENTITIES[1 + rng.index(3)]))
         }

@@ -96,7 +96,7 @@ impl Run {
                     parent,
                     metadata: std::collections::BTreeMap::new(),
                 };
-                let created = crate::journal::finish(Box::pin(limiter.create_entity(new)));
+                let created = crate::oracle::journal::finish(Box::pin(limiter.create_entity(new)));
                 self.trace.push(format!(
                     "set-up of {}: {:?}",
                     namespace,
@@ -113,7 +113,8 @@ impl Run {
             }
             for level in levels {
                 let limits = self.rng.limits();
-                let answer = crate::journal::finish(Box::pin(limiter.set_limits(&level, limits)));
+                let answer =
+                    crate::oracle::journal::finish(Box::pin(limiter.set_limits(&level, limits)));
                 self.trace.push(format!(
                     "set-up of {}: limits of {level}: {}",
                     namespace,
@@ -122,7 +123,7 @@ impl Run {
             }
         }
         // Sweeps believe a clock that one of them has seen before: an hour from now they act.
-        let swept = crate::journal::finish(Box::pin(self.clients[0].limiters[0].sweep(1)));
+        let swept = crate::oracle::journal::finish(Box::pin(self.clients[0].limiters[0].sweep(1)));
         self.trace.push(format!("set-up: a first look at the clock: {}", swept.is_ok()));
     }
 
@@ -172,7 +173,7 @@ impl Run {
             Choice::Wait => {
                 let pause = self.rng.pause();
                 self.pass(pause);
-                // Whoever waits for time is woken by it, as a rule.
+                // As a rule, time wakes the operations that wait for it.
                 if self.rng.chance(60) { self.poll_all() } else { Ok(()) }
             }
             Choice::Step => {

@@ -10,9 +10,9 @@ use zae_limiter_store::{Clock, ConsumeOutcome, StoreErrorKind};
 use super::Run;
 use super::leases::check_used;
 use super::ops::Ask;
-use crate::books::{Asked, Call, OpId, PlannedMember, Told};
-use crate::lease_model::LeaseModel;
 use crate::oracle::Broken;
+use crate::oracle::books::{Asked, Call, OpId, PlannedMember, Told};
+use crate::oracle::lease::LeaseModel;
 
 impl Run {
     pub(super) fn check_acquired(

@@ -8,8 +8,8 @@ use zae_limiter_core::{EntityId, Limit, ResourceName, TimeMs};
 use zae_limiter_sqlite::{SqliteOptions, SqliteStore};
 use zae_limiter_store::{Level, ManualClock, MemoryOptions, MemoryStore, SeededEntropy, Store};
 
-use crate::compare::RESOURCES;
-use crate::protocol_sim::Scene;
+use super::protocol::Scene;
+use crate::oracle::inspect::RESOURCES;
 use crate::rng::Rng;
 
 /// The namespaces: the same names mean different things in each.
@@ -38,7 +38,7 @@ pub enum Backend {
     Memory,
     /// `SqliteStore` on a file; each client opens it for itself, as a process would.
     Sqlite,
-    /// `DynamoStore` on a table in memory: see [`crate::protocol_sim`].
+    /// `DynamoStore` on a table in memory: see [`crate::sim::protocol`].
     Dynamo,
 }
 

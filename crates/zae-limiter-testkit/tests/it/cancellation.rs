@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use zae_limiter::{AcquireError, Lease, Level, NewEntity, OnDrop, Request, Settled};
 use zae_limiter_store::Clock;
-use zae_limiter_testkit::rig::{Polled, Rig, poll_times};
 use zae_limiter_testkit::sim::Backend;
+use zae_limiter_testkit::sim::rig::{Polled, Rig, poll_times};
 
 const BACKENDS: [Backend; 2] = [Backend::Memory, Backend::Sqlite];
 /// Polls before a call is carried out, and until it is answered.

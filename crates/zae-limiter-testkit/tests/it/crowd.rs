@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use zae_limiter_core::Limit;
-use zae_limiter_testkit::crowd::{Bucket, Crowd, Figures, Group};
+use zae_limiter_testkit::sim::crowd::{Bucket, Crowd, Figures, Group};
 
 /// Write units that one item takes in a second.
 const ITEM: Option<u32> = Some(1_000);

@@ -15,7 +15,7 @@ use zae_limiter_dynamodb::table::{
 };
 use zae_limiter_store::SystemClock;
 use zae_limiter_testkit::engine::Engine;
-use zae_limiter_testkit::evaluator::{EvalOptions, EvalTable, Gsi2};
+use zae_limiter_testkit::table::{EvalOptions, EvalTable, Gsi2};
 
 const SEEDS: u64 = 12;
 const STEPS: usize = 120;

@@ -10,7 +10,7 @@ use zae_limiter_dynamodb::table::{
     Action, Cancellation, Comparison, Index, Item, Key, Put, Query, Sort, Table, TableError,
     Update, Write, compare, number, text,
 };
-use zae_limiter_testkit::evaluator::{
+use zae_limiter_testkit::table::{
     Asked, EvalOptions, EvalTable, Fate, Faults, Gate, Odds, Operation, Point, Request, SWEEPER,
     SeededGate, Told, item_size,
 };

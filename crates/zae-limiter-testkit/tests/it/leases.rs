@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use zae_limiter::{Level, NewEntity, OnDrop, Request};
-use zae_limiter_testkit::rig::{Polled, Rig, poll_times};
 use zae_limiter_testkit::sim::Backend;
+use zae_limiter_testkit::sim::rig::{Polled, Rig, poll_times};
 
 const BACKENDS: [Backend; 2] = [Backend::Memory, Backend::Sqlite];
 

@@ -10,11 +10,10 @@ use zae_limiter::{
     AcquireError, Level, Limit, ManualClock, MemoryStore, NewEntity, OnDrop, PageRequest,
     RateLimiter, Request, StoreErrorKind, TimeMs,
 };
-use zae_limiter_dynamodb::table::Table;
-use zae_limiter_dynamodb::{DynamoOptions, DynamoStore};
+use zae_limiter_dynamodb::DynamoOptions;
 use zae_limiter_sqlite::{SqliteOptions, SqliteStore};
 use zae_limiter_store::{Clock, MemoryOptions};
-use zae_limiter_testkit::evaluator::EvalTable;
+use zae_limiter_testkit::table::EvalTable;
 
 const DAY: Duration = Duration::from_secs(86_400);
 const TTL: Duration = Duration::from_secs(60);
@@ -293,15 +292,11 @@ async fn dropping_and_re_adding_a_limit_mints_nothing() {
 /// org without it must not pass it by.
 #[tokio::test]
 async fn a_limit_that_an_ancestor_gets_binds_at_once_on_dynamodb() {
-    let table: Arc<dyn Table> = Arc::new(EvalTable::new());
-    let options = DynamoOptions::new();
-    DynamoStore::initialise(&table, &options).await.unwrap();
+    let (table, options) = (EvalTable::new(), DynamoOptions::new());
+    table.initialise(&options).await.unwrap();
     let mut limiters = Vec::new();
     for _ in 0..2 {
-        let store =
-            DynamoStore::on_table(Arc::clone(&table), options.clone(), &"default".parse().unwrap())
-                .await
-                .unwrap();
+        let store = table.open(options.clone()).await.unwrap();
         limiters.push(RateLimiter::builder(store).config_cache_ttl(TTL).build().unwrap());
     }
     let (admin, server) = (&limiters[0], &limiters[1]);

@@ -15,11 +15,10 @@ use zae_limiter::{
     StoreErrorKind, TimeMs,
 };
 use zae_limiter_core::NamespaceId;
-use zae_limiter_dynamodb::table::Table;
-use zae_limiter_dynamodb::{DynamoOptions, DynamoStore};
+use zae_limiter_dynamodb::DynamoOptions;
 use zae_limiter_sqlite::{SqliteOptions, SqliteStore};
 use zae_limiter_store::{Entropy, Fault, FaultStore, SeededEntropy, Store};
-use zae_limiter_testkit::evaluator::EvalTable;
+use zae_limiter_testkit::table::EvalTable;
 
 /// How long a remote process may remember that its namespace was deleted.
 const REMEMBERED_MAX: Duration = Duration::from_secs(5);
@@ -100,8 +99,7 @@ impl World {
             options
         };
         if on == On::Dynamo {
-            let table: Arc<dyn Table> = Arc::new(table.clone());
-            DynamoStore::initialise(&table, &options(9)).await.unwrap();
+            table.initialise(&options(9)).await.unwrap();
         }
         let mut roots = Vec::new();
         for client in 0..3 {
@@ -115,14 +113,7 @@ impl World {
                         SqliteStore::open_with(folder.path().join("limits.db"), options).unwrap(),
                     )
                 }
-                On::Dynamo => {
-                    let table: Arc<dyn Table> = Arc::new(table.clone());
-                    Arc::new(
-                        DynamoStore::on_table(table, options(client), &"default".parse().unwrap())
-                            .await
-                            .unwrap(),
-                    )
-                }
+                On::Dynamo => Arc::new(table.open(options(client)).await.unwrap()),
             };
             let entropy = SeededEntropy::new(seed * 100 + client);
             let store = FaultStore::new(store, |_: &'static str| Fault::None);

@@ -6,7 +6,7 @@ use serde::Serialize;
 use zae_limiter::domain::BucketState;
 
 use super::world::{MEMBERS, RESOURCE, ancestors};
-use crate::table::{Align, Cell, Table, Text, Tone};
+use crate::table::{Cell, Table, Text, Tone};
 use crate::view;
 
 /// What became of a call.
@@ -19,18 +19,21 @@ pub(super) enum Event {
 }
 
 /// One member's numbers.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize)]
 struct Tally {
     /// Calls that took from it.
     granted: u64,
     /// Calls that its limits refused.
     refused: u64,
-    estimated: u64,
-    used: u64,
+    tokens_estimated: u64,
+    tokens_used: u64,
     /// What is left of its limits; negative is debt.
+    #[serde(skip)]
     rpm: Option<i64>,
+    #[serde(skip)]
     tpm: Option<i64>,
     /// The last limit that refused, and the wait it told.
+    #[serde(skip)]
     last: String,
 }
 
@@ -39,10 +42,8 @@ struct Tally {
 pub(super) struct MemberForm {
     entity_id: &'static str,
     parent_id: Option<&'static str>,
-    granted: u64,
-    refused: u64,
-    tokens_estimated: u64,
-    tokens_used: u64,
+    #[serde(flatten)]
+    tally: Tally,
 }
 
 /// Everything that is shown.
@@ -73,8 +74,8 @@ impl Board {
                 for id in std::iter::once(key).chain(ancestors(key)) {
                     let tally = self.tally(id);
                     tally.granted += 1;
-                    tally.estimated += estimate;
-                    tally.used += used;
+                    tally.tokens_estimated += estimate;
+                    tally.tokens_used += used;
                 }
                 Cell::plain(format!("{at} granted: {estimate} tokens estimated, {used} used"))
             }
@@ -119,10 +120,7 @@ impl Board {
         let form = |(member, tally): (&super::world::Member, &Tally)| MemberForm {
             entity_id: member.id,
             parent_id: member.parent,
-            granted: tally.granted,
-            refused: tally.refused,
-            tokens_estimated: tally.estimated,
-            tokens_used: tally.used,
+            tally: tally.clone(),
         };
         MEMBERS.iter().zip(&self.tallies).map(form).collect()
     }
@@ -130,24 +128,21 @@ impl Board {
     /// The board for people.
     pub(super) fn text(&self) -> Text {
         let mut table = Table::new([
-            ("ENTITY", Align::Left),
-            ("GRANTED", Align::Right),
-            ("REFUSED", Align::Right),
-            ("USED", Align::Right),
-            ("RPM LEFT", Align::Right),
-            ("TPM LEFT", Align::Right),
-            ("LAST WAIT", Align::Left),
+            "ENTITY",
+            "GRANTED:",
+            "REFUSED:",
+            "USED:",
+            "RPM LEFT:",
+            "TPM LEFT:",
+            "LAST WAIT",
         ]);
-        let left = |left: Option<i64>| match left {
-            Some(left) => Cell::toned(left, if left < 0 { Tone::Warning } else { Tone::Plain }),
-            None => Cell::plain("-"),
-        };
+        let left = |left: Option<i64>| left.map_or_else(|| Cell::plain("-"), Cell::left);
         for (member, tally) in MEMBERS.iter().zip(&self.tallies) {
             table.row([
                 Cell::plain(member.label()),
                 Cell::toned(tally.granted, Tone::Good),
                 Cell::toned(tally.refused, if tally.refused > 0 { Tone::Bad } else { Tone::Plain }),
-                Cell::plain(tally.used),
+                Cell::plain(tally.tokens_used),
                 left(tally.rpm),
                 left(tally.tpm),
                 Cell::plain(if tally.last.is_empty() { "-" } else { &tally.last }),

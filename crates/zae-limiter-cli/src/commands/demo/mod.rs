@@ -23,6 +23,7 @@ use crate::chart::{Chart, Row};
 use crate::exit::Exit;
 use crate::printer::Printer;
 use crate::table::{Cell, Text, Tone};
+use crate::view;
 use board::{Board, MemberForm};
 pub(crate) use place::Place;
 use world::{MEMBERS, RESOURCE};
@@ -135,16 +136,9 @@ async fn refresh(limiter: &RateLimiter, board: &SharedBoard) -> anyhow::Result<(
 
 /// What the file says was used, after all.
 async fn usage(limiter: &RateLimiter) -> anyhow::Result<Vec<UsageSnapshot>> {
-    let page = PageRequest::first(PAGE_LIMIT_MAX);
+    let (page, window) = (PageRequest::first(PAGE_LIMIT_MAX), UsageWindow::Hourly);
     let resource = Some(RESOURCE.parse()?);
-    let query = UsageQuery {
-        entity: None,
-        resource,
-        window: UsageWindow::Hourly,
-        from: None,
-        until: None,
-        page,
-    };
+    let query = UsageQuery { entity: None, resource, window, from: None, until: None, page };
     // An hour turns at most once in a demo: far less than a page.
     Ok(limiter.usage(&query).await?.items)
 }
@@ -164,9 +158,6 @@ fn ending(board: &Board, usage: &[UsageSnapshot], form: &Form) -> Text {
             text.chart(Chart::new(format!("{unit} used ({limit}), as stored in the file"), rows));
     }
     let mut fields = vec![("file", Cell::toned(&form.path, Tone::Strong))];
-    let labels = ["try next"].into_iter().chain(std::iter::repeat(""));
-    fields.extend(
-        labels.zip(&form.next_commands).map(|(label, command)| (label, Cell::plain(command))),
-    );
+    fields.extend(view::next_commands(&form.next_commands));
     text.fields(fields)
 }

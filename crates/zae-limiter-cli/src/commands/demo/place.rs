@@ -28,21 +28,16 @@ impl Place {
         store: Option<StoreUrl>,
         environment: &Environment,
     ) -> Result<Place, Failure> {
+        let wrong = |message: String| {
+            Err(Failure::usage(message).hint("leave --store away, or name a new file"))
+        };
         let named = match store {
-            Some(StoreUrl::Dynamo(_)) => {
-                return Err(Failure::usage("the demo needs a file")
-                    .hint("leave --store away, or name a new file"));
-            }
-            Some(StoreUrl::Memory) => {
-                return Err(Failure::usage("the demo needs a file")
-                    .hint("leave --store away, or name a new file"));
+            Some(StoreUrl::Dynamo(_) | StoreUrl::Memory) => {
+                return wrong("the demo needs a file".to_owned());
             }
             Some(StoreUrl::Sqlite(path)) if path.exists() => {
-                let failure = Failure::usage(format!(
-                    "{} exists, and the demo begins with a fresh file",
-                    path.display()
-                ));
-                return Err(failure.hint("leave --store away, or name a new file"));
+                let path = path.display();
+                return wrong(format!("{path} exists, and the demo begins with a fresh file"));
             }
             Some(StoreUrl::Sqlite(path)) => Some(path),
             None => None,

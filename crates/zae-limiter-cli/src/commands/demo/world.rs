@@ -1,6 +1,8 @@
 //! Who calls the gateway: an org, two projects, five keys. A take goes from a key over its project
 //! to the org.
 
+use std::collections::BTreeMap;
+
 use zae_limiter::{Level, NewEntity, RateLimiter};
 
 /// What is called.
@@ -116,18 +118,10 @@ pub(super) fn ancestors(id: &str) -> impl Iterator<Item = &'static str> {
 pub(super) async fn create(limiter: &RateLimiter) -> anyhow::Result<()> {
     limiter.set_limits(&Level::System, parsed(&DEFAULTS)?).await?;
     for member in MEMBERS {
-        let id = member.id.parse()?;
+        let (id, name) = (member.id.parse()?, member.id.to_owned());
         let parent = member.parent.map(str::parse).transpose()?;
-        let name = member.id.to_owned();
-        limiter
-            .create_entity(NewEntity {
-                id,
-                name,
-                cascade: parent.is_some(),
-                parent,
-                metadata: Default::default(),
-            })
-            .await?;
+        let (cascade, metadata) = (parent.is_some(), BTreeMap::new());
+        limiter.create_entity(NewEntity { id, name, cascade, parent, metadata }).await?;
         if !member.limits.is_empty() {
             let level = Level::EntityResource(member.id.parse()?, RESOURCE.parse()?);
             limiter.set_limits(&level, parsed(member.limits)?).await?;

@@ -3,8 +3,9 @@
 
 use serde::Serialize;
 use zae_limiter::wire::Decision;
-use zae_limiter::{EntityId, LimitSource, PageRequest, RateLimiter, ResourceName};
+use zae_limiter::{EntityId, LimitSource, PageRequest, RateLimiter, Request, ResourceName};
 
+use crate::args::value::Amount;
 use crate::context::Context;
 use crate::exit::Exit;
 
@@ -34,11 +35,21 @@ pub(crate) fn exit(decision: &Decision) -> Exit {
 }
 
 /// Who asks, and for what.
-pub(crate) struct Asker {
-    pub(crate) entity: EntityId,
-    pub(crate) resource: ResourceName,
+pub(crate) struct Asker<'a> {
+    pub(crate) entity: &'a EntityId,
+    pub(crate) resource: &'a ResourceName,
     /// Limits were given with the call.
     pub(crate) brings_limits: bool,
+}
+
+impl Asker<'_> {
+    /// What the library is asked for these amounts.
+    pub(crate) fn request(&self, consume: &[Amount]) -> Request {
+        let request = Request::new(self.entity.clone(), self.resource.clone());
+        consume
+            .iter()
+            .fold(request, |request, amount| request.take(amount.limit.clone(), amount.tokens))
+    }
 }
 
 impl Form {
@@ -47,14 +58,14 @@ impl Form {
     pub(crate) async fn new(
         context: &Context<'_>,
         limiter: &RateLimiter,
-        asker: &Asker,
+        asker: &Asker<'_>,
         decision: Decision,
     ) -> Form {
-        let Asker { entity, resource, .. } = asker;
+        let Asker { entity, resource, brings_limits } = *asker;
         if decision.degraded {
             return Form { decision, source: None, created: None };
         }
-        let source = match asker.brings_limits {
+        let source = match brings_limits {
             true => Some(LimitSource::Call),
             false => limiter
                 .resolve(entity.clone(), resource.clone())
@@ -66,7 +77,7 @@ impl Form {
         if created == Some(false) {
             context.printer.note(&format!(
                 "{entity} is not a created entity; its limits come from {}",
-                words(source, asker)
+                words(source, resource)
             ));
         }
         if matches!(source, Some(LimitSource::System | LimitSource::Entity))
@@ -80,10 +91,10 @@ impl Form {
     }
 }
 
-fn words(source: Option<LimitSource>, asker: &Asker) -> String {
+fn words(source: Option<LimitSource>, resource: &ResourceName) -> String {
     match source {
         Some(LimitSource::Call) => "this call".to_owned(),
-        Some(LimitSource::Resource) => format!("resource {}", asker.resource),
+        Some(LimitSource::Resource) => format!("resource {resource}"),
         Some(LimitSource::System) => "the system defaults".to_owned(),
         Some(LimitSource::Entity | LimitSource::EntityResource) => {
             "what is stored for this name".to_owned()
@@ -104,28 +115,14 @@ pub(crate) async fn meant(limiter: &RateLimiter, typed: &ResourceName) -> Option
 
 /// True for names that differ in few letters, most of them being the same.
 fn is_typo(typed: &str, known: &str) -> bool {
-    let distance = distance(&typed.to_lowercase(), &known.to_lowercase());
+    let distance = strsim::levenshtein(&typed.to_lowercase(), &known.to_lowercase());
     distance <= TYPO_MAX && distance * 3 <= known.len()
-}
-
-/// How many letters have to be added, left out or replaced.
-fn distance(left: &str, right: &str) -> usize {
-    let right: Vec<char> = right.chars().collect();
-    let mut row: Vec<usize> = (0..=right.len()).collect();
-    for (index, from) in left.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = index + 1;
-        for (column, to) in right.iter().enumerate() {
-            let replaced = diagonal + usize::from(from != *to);
-            diagonal = row[column + 1];
-            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
-        }
-    }
-    row[right.len()]
 }
 
 #[cfg(test)]
 mod tests {
+    use strsim::levenshtein as distance;
+
     use super::*;
 
     #[test]

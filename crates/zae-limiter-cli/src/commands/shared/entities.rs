@@ -7,7 +7,7 @@ use zae_limiter::wire::EntityForm;
 use zae_limiter::{Entity, EntityId, Flag, Page, RateLimiter};
 
 use super::flags;
-use super::listing::{self, Listing};
+use super::listing;
 use crate::args::level::LevelArgs;
 use crate::args::value::Pair;
 use crate::context::Context;
@@ -84,11 +84,10 @@ pub(crate) async fn answer(
     context: &Context<'_>,
     limiter: &RateLimiter,
     page: Page<Entity>,
-    nothing: &'static str,
+    nothing: &str,
 ) -> anyhow::Result<Exit> {
     let ids: Vec<EntityId> = page.items.iter().map(|entity| entity.id.clone()).collect();
     let flags = flags::of_entities(limiter, &ids).await?;
     let page = Page { items: page.items.into_iter().zip(flags).collect(), next: page.next };
-    let listing = Listing { table: view::entities(&page.items), nothing };
-    listing::answer(context, &page, FlaggedForm::from, listing)
+    listing::answer(context, &page, FlaggedForm::from, view::entities(&page.items), nothing)
 }

@@ -1,15 +1,13 @@
 //! What is switched off and on, for the commands that show it.
 
-use std::pin::Pin;
-use std::task::Poll;
-
+use futures_util::future::join_all;
 use serde::Serialize;
 use zae_limiter::{
     EntityId, Error, Flag, Level, LevelConfig, Page, PageRequest, RateLimiter, ResourceName,
 };
 
 use crate::args::level::of_entity;
-use crate::table::{Cell, Tone};
+use crate::table::{Cell, Fields, Tone};
 
 /// The most levels that are read to find what is switched off.
 const LEVELS_MAX: usize = 500;
@@ -28,7 +26,7 @@ pub(crate) struct Flags {
 
 impl Flags {
     /// One line for each kind of flag there is.
-    pub(crate) fn fields(&self) -> Vec<(&'static str, Cell)> {
+    pub(crate) fn fields(&self) -> Fields {
         let listed = |levels: &[String]| {
             if levels.is_empty() { "nothing".to_owned() } else { levels.join(", ") }
         };
@@ -38,13 +36,8 @@ impl Flags {
             fields.push(("enabled", Cell::plain(listed(&self.enabled))));
         }
         if !self.is_complete {
-            fields.push((
-                "",
-                Cell::toned(
-                    format!("only the first {LEVELS_MAX} levels were looked at"),
-                    Tone::Dim,
-                ),
-            ));
+            let bound = format!("only the first {LEVELS_MAX} levels were looked at");
+            fields.push(("", Cell::toned(bound, Tone::Dim)));
         }
         fields
     }
@@ -119,30 +112,10 @@ async fn configs(
 ) -> Result<Vec<(Level, Option<LevelConfig>)>, Error> {
     let mut found = Vec::with_capacity(levels.len());
     for chunk in levels.chunks(AT_ONCE) {
-        let read = all(chunk.iter().map(|level| limiter.level(level))).await;
+        let read = join_all(chunk.iter().map(|level| limiter.level(level))).await;
         for (level, config) in chunk.iter().zip(read) {
             found.push((level.clone(), config?));
         }
     }
     Ok(found)
-}
-
-/// What comes of futures that are polled together, in their order.
-async fn all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
-    let mut pending: Vec<Result<Pin<Box<F>>, F::Output>> =
-        futures.map(|future| Ok(Box::pin(future))).collect();
-    std::future::poll_fn(|context| {
-        let mut is_over = true;
-        for slot in &mut pending {
-            if let Ok(future) = slot {
-                match future.as_mut().poll(context) {
-                    Poll::Ready(output) => *slot = Err(output),
-                    Poll::Pending => is_over = false,
-                }
-            }
-        }
-        if is_over { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
-    pending.into_iter().filter_map(Result::err).collect()
 }

@@ -11,7 +11,7 @@ use zae_limiter::{Error, Page, PageRequest};
 use crate::context::Context;
 use crate::escape::quoted;
 use crate::exit::Exit;
-use crate::table::{Align, Cell, Table, Text};
+use crate::table::{Cell, Table, Text};
 
 /// A page as JSON. `next` is what --cursor takes, null on the last page.
 #[derive(Serialize)]
@@ -40,20 +40,15 @@ impl<F> Form<F> {
     }
 }
 
-/// A page for people: a table of its items, or a line that says that there are none.
-pub(crate) struct Listing {
-    pub(crate) table: Table,
-    pub(crate) nothing: &'static str,
-}
-
-/// Prints a page; a note says how to go on.
+/// Prints a page: the forms of its items, or for people a table of them.
 pub(crate) fn answer<'a, T, F: Serialize>(
     context: &Context<'_>,
     page: &'a Page<T>,
     form: impl Fn(&'a T) -> F,
-    listing: Listing,
+    table: Table,
+    nothing: &str,
 ) -> anyhow::Result<Exit> {
-    print(context, &Form::new(page, form), listing)
+    print(context, &Form::new(page, form), table, nothing)
 }
 
 /// What a name is called in a listing of names: in the table, and in JSON.
@@ -66,27 +61,24 @@ pub(crate) fn names<T>(
     context: &Context<'_>,
     page: &Page<T>,
     (title, field): Label,
-    nothing: &'static str,
+    nothing: &str,
     name: impl Fn(&T) -> String,
 ) -> anyhow::Result<Exit> {
-    let mut table = Table::new([(title, Align::Left)]);
+    let mut table = Table::new([title]);
     page.items.iter().for_each(|item| table.row([Cell::plain(name(item))]));
     let form = |item| BTreeMap::from([(field, name(item))]);
-    answer(context, page, form, Listing { table, nothing })
+    answer(context, page, form, table, nothing)
 }
 
-/// Prints a page in its form.
+/// Prints a page in its form; for people a table, or `nothing` where it has no rows. A note says how
+/// to go on.
 pub(crate) fn print<F: Serialize>(
     context: &Context<'_>,
     form: &Form<F>,
-    listing: Listing,
+    table: Table,
+    nothing: &str,
 ) -> anyhow::Result<Exit> {
-    let text = if listing.table.is_empty() {
-        Text::of(listing.nothing)
-    } else {
-        Text::new().table(listing.table)
-    };
-    context.printer.answer(form, &text)?;
+    context.printer.answer(form, &Text::new().table_or(table, nothing))?;
     context.printer.note_beside(form.note);
     if let Some(next) = &form.next {
         context.printer.note(&format!("there is more; go on with --cursor {}", quoted(next)));

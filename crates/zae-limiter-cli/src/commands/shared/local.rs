@@ -23,26 +23,19 @@ impl<'a> Local<'a> {
         globals: &'a Globals,
         environment: &'a Environment,
     ) -> Result<Local<'a>, Failure> {
-        let local = Local { printer, globals, environment };
-        local.check()?;
-        Ok(local)
-    }
-
-    /// Flags that name another place than the local engine were meant for another command.
-    fn check(&self) -> Result<(), Failure> {
-        let wrong = |flag: &str, hint: &str| {
-            Err(Failure::usage(format!("{flag} is not for `local`, which is on this machine"))
-                .hint(hint))
-        };
-        match self.globals {
+        // Flags that name another place than the local engine were meant for another command.
+        let (flag, hint) = match globals {
             Globals { store: Some(_), .. } => {
-                wrong("--store", "name the stack to create with --name STACK")
+                ("--store", "name the stack to create with --name STACK")
             }
             Globals { endpoint_url: Some(_), .. } => {
-                wrong("--endpoint-url", "choose the port of the engine with --port")
+                ("--endpoint-url", "choose the port of the engine with --port")
             }
-            _ => Ok(()),
-        }
+            _ => return Ok(Local { printer, globals, environment }),
+        };
+        let failure =
+            Failure::usage(format!("{flag} is not for `local`, which is on this machine"));
+        Err(failure.hint(hint))
     }
 
     /// Where the engine keeps its files.

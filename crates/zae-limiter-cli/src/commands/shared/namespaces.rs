@@ -2,13 +2,15 @@
 
 use zae_limiter::domain::rfc3339;
 use zae_limiter::wire::NamespaceForm;
-use zae_limiter::{Error, Namespace, NamespaceName, NamespaceStatus, Page, RateLimiter};
+use zae_limiter::{
+    Error, NameError, Namespace, NamespaceId, NamespaceName, NamespaceStatus, Page, RateLimiter,
+};
 
-use super::listing::{self, Listing, walk};
+use super::listing::{self, walk};
 use crate::context::Context;
 use crate::error::Failure;
 use crate::exit::Exit;
-use crate::table::{Align, Cell, Table, Text};
+use crate::table::{Cell, Table, Text};
 use crate::view;
 
 /// Pages of namespaces that are looked through for one.
@@ -31,14 +33,15 @@ pub(crate) async fn is_known(limiter: &RateLimiter, id: &str) -> Result<bool, Er
         || is_among(walk(PAGES_MAX, async |page| limiter.namespaces(&page).await).await?))
 }
 
-/// No namespace in use is called so. Where a deleted one was, it is named: who registers the name
-/// anew gets an empty namespace, and can no longer recover the old one under it.
+/// No namespace in use has this name. A deleted namespace that had the name is mentioned:
+/// registering the name anew makes an empty namespace, and the old one can then no longer be
+/// recovered under it.
 pub(crate) async fn missing(
     context: &Context<'_>,
     limiter: &RateLimiter,
     name: &NamespaceName,
 ) -> Failure {
-    // What went wrong before is the news, not that the registry could not be read.
+    // The first error is the news, not that the registry could not be read.
     let orphans = orphans(limiter).await.unwrap_or_default();
     let last =
         orphans.iter().filter(|orphan| orphan.name == *name).max_by_key(|orphan| orphan.deleted_at);
@@ -67,6 +70,11 @@ pub(crate) async fn in_use(limiter: &RateLimiter, name: &str) -> Option<Namespac
     limiter.namespace_info(name).await.ok().flatten()
 }
 
+/// The text as an id. The store says what is wrong with an id that nothing has.
+pub(crate) fn id(text: &str) -> Result<NamespaceId, Failure> {
+    text.parse().map_err(|error: NameError| Failure::usage(error.to_string()))
+}
+
 /// When it was deleted.
 pub(crate) fn deleted(orphan: &Namespace) -> String {
     orphan
@@ -78,35 +86,22 @@ pub(crate) fn deleted(orphan: &Namespace) -> String {
 pub(crate) fn answer(
     context: &Context<'_>,
     page: &Page<Namespace>,
-    nothing: &'static str,
+    nothing: &str,
 ) -> anyhow::Result<Exit> {
-    listing::answer(
-        context,
-        page,
-        NamespaceForm::from,
-        Listing { table: table(&page.items), nothing },
-    )
+    listing::answer(context, page, NamespaceForm::from, table(&page.items), nothing)
 }
 
 /// Namespaces, one per row.
 fn table(namespaces: &[Namespace]) -> Table {
-    let mut table = Table::new([
-        ("NAMESPACE", Align::Left),
-        ("ID", Align::Left),
-        ("STATUS", Align::Left),
-        ("CREATED", Align::Left),
-        ("DELETED", Align::Left),
-    ])
-    .may_lack(&["CREATED"]);
+    let mut table =
+        Table::new(["NAMESPACE", "ID", "STATUS", "CREATED", "DELETED"]).may_lack(&["CREATED"]);
     for namespace in namespaces.iter().map(NamespaceForm::from) {
         table.row([
             Cell::plain(&namespace.name),
             Cell::plain(&namespace.namespace_id),
             Cell::plain(namespace.status),
             Cell::plain(view::second(&namespace.created_at)),
-            Cell::plain(
-                namespace.deleted_at.as_deref().map_or_else(|| "-".to_owned(), view::second),
-            ),
+            Cell::plain(namespace.deleted_at.as_deref().map_or("-".to_owned(), view::second)),
         ]);
     }
     table

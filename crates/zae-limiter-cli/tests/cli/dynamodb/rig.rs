@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use zae_limiter::dynamodb::DynamoStore;
 use zae_limiter_testkit::engine::Engine;
 
 use crate::support::Sandbox;
@@ -20,11 +19,9 @@ impl Stack {
     /// The engine with the stack in it.
     pub(super) fn new() -> Stack {
         let stack = Stack::missing();
-        let builder =
-            DynamoStore::builder(STACK, "us-east-1").endpoint_url(stack.engine.endpoint());
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        runtime.block_on(builder.create()).expect("the stack is created");
+        runtime.block_on(stack.engine.stack(STACK).create()).expect("the stack is created");
         stack
     }
 

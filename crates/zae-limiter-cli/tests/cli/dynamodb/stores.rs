@@ -203,7 +203,7 @@ fn usage_is_what_an_aggregator_has_written() {
 /// What both products record, in the words both of them read. A table is made with its namespace,
 /// which a file has from the start.
 #[test]
-fn audit_events_that_the_python_product_reads_too() {
+fn audit_events_that_the_python_package_reads_too() {
     let stack = Stack::new();
     for line in [
         // So slow that a reset gives back whole tokens, however long the test takes.

@@ -5,7 +5,7 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use zae_limiter_core::AuditSubject;
 use zae_limiter_dynamodb::table::{Item, text};
 use zae_limiter_store::{ConfigStore, Level, StoreErrorKind};
-use zae_limiter_testkit::evaluator::EvalOptions;
+use zae_limiter_testkit::table::EvalOptions;
 
 use super::{Rig, audit_of, id, keys, limits, new_entity, on, renamed};
 

@@ -9,7 +9,7 @@ use zae_limiter_core::{AuditSubject, Flag, ResourceName};
 use zae_limiter_dynamodb::DynamoStore;
 use zae_limiter_dynamodb::table::number;
 use zae_limiter_store::{ConfigStore, Level, NamespaceStore, PageRequest, StoreErrorKind};
-use zae_limiter_testkit::evaluator::{EvalOptions, Faults, Odds, Operation, Point, SeededGate};
+use zae_limiter_testkit::table::{EvalOptions, Faults, Odds, Operation, Point, SeededGate};
 
 use super::{Rig, audit_of, id, keys, limits, new_entity, on, renamed};
 

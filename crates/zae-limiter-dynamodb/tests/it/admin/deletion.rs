@@ -13,7 +13,7 @@ use zae_limiter_store::{
     Level, LimitsInForce, MemberConfig, MemberKey, MemberTake, NamespaceStore, StoreError,
     StoreErrorKind,
 };
-use zae_limiter_testkit::evaluator::{EvalOptions, Fate, Faults, Operation, Point};
+use zae_limiter_testkit::table::{EvalOptions, Fate, Faults, Operation, Point};
 
 use super::{Rig, audit_of, id, is_audit, keys, limits, new_entity, on, renamed, take, writes};
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use zae_limiter_core::EntityId;
 use zae_limiter_dynamodb::table::{Item, Key};
 use zae_limiter_store::StoreErrorKind;
-use zae_limiter_testkit::evaluator::{Fate, Faults, Operation, Point, Request};
+use zae_limiter_testkit::table::{Fate, Faults, Operation, Point, Request};
 
 use super::{ConfigStore, DEEDS, Rig, before, is_audit, perform};
 

@@ -21,7 +21,7 @@ use zae_limiter_store::{
     HistoryStore, Level, LimitsInForce, MemberTake, NamespaceStore, NewEntity, PageRequest,
     ResetRequest, StoreError, StoreErrorKind,
 };
-use zae_limiter_testkit::evaluator::{Call, EvalOptions, EvalTable, Told};
+use zae_limiter_testkit::table::{Call, EvalOptions, EvalTable, Told};
 
 use crate::evaluated::{Rig, limits};
 

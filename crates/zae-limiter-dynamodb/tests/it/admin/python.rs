@@ -6,7 +6,7 @@ use zae_limiter_dynamodb::table::{Item, Key, number, text};
 use zae_limiter_store::{
     ConfigStore, DeletedEntity, Level, MemberKey, NamespaceStore, PageRequest, StoreErrorKind,
 };
-use zae_limiter_testkit::evaluator::EvalOptions;
+use zae_limiter_testkit::table::EvalOptions;
 
 use super::{Rig, id, keys, limits, new_entity, on};
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use zae_limiter_core::{AuditAction, AuditSubject};
 use zae_limiter_dynamodb::DynamoStore;
 use zae_limiter_store::{ConfigStore, Level, MemberKey, StoreErrorKind};
-use zae_limiter_testkit::evaluator::{EvalOptions, Fate, Faults, Odds, SeededGate};
+use zae_limiter_testkit::table::{EvalOptions, Fate, Faults, Odds, SeededGate};
 
 use super::{Rig, audit_of, id, keys, limits, new_entity, on, take};
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use zae_limiter_dynamodb::constants::{ATTEMPT_TIMEOUT, FAST_GRACE_MS, WRITE_AGE_MAX};
 use zae_limiter_store::{Clock, ConsumeOutcome, ManualClock};
-use zae_limiter_testkit::evaluator::{Asked, Fate, Faults, Operation, Point};
+use zae_limiter_testkit::table::{Asked, Fate, Faults, Operation, Point};
 
 use super::{World, unstored};
 

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use zae_limiter_core::TimeMs;
-use zae_limiter_dynamodb::DynamoStore;
 use zae_limiter_dynamodb::constants::CLOCK_OFF_MAX_MS;
 use zae_limiter_dynamodb::records::keys;
 use zae_limiter_dynamodb::table::Table;
@@ -38,10 +37,7 @@ impl Clock for Stepping {
 async fn a_stepped_clock_moves_no_refill_instant_on_the_engine() {
     let engine = Engine::start();
     let clock = Stepping { real: SystemClock::new(), off_ms: Arc::new(AtomicI64::new(0)) };
-    let builder = DynamoStore::builder("steps", "us-east-1")
-        .endpoint_url(engine.endpoint())
-        .timeouts(Duration::from_secs(20), Duration::from_secs(20))
-        .clock(Arc::new(clock.clone()));
+    let builder = engine.stack("steps").clock(Arc::new(clock.clone()));
     let store = builder.clone().create().await.unwrap();
     let limits: Vec<zae_limiter_core::Limit> = vec!["rpm:60/min".parse().unwrap()];
     let limiter =

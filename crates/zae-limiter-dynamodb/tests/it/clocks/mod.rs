@@ -16,13 +16,13 @@ use zae_limiter_core::{
     ConfigStamp, EntityId, EventId, Limit, LimitSource, Milli, ResourceName, Take, TimeMs,
 };
 use zae_limiter_dynamodb::records::keys;
-use zae_limiter_dynamodb::table::{Item, Key, Table};
+use zae_limiter_dynamodb::table::{Item, Key};
 use zae_limiter_dynamodb::{DynamoOptions, DynamoStore};
 use zae_limiter_store::{
     BoxFuture, BucketStore, Change, Clock, ConsumeOutcome, ConsumeRequest, LimitsInForce,
     ManualClock, MemberTake, SeededEntropy, StoreError,
 };
-use zae_limiter_testkit::evaluator::EvalTable;
+use zae_limiter_testkit::table::EvalTable;
 
 const START: TimeMs = TimeMs(1_767_261_600_250);
 
@@ -79,15 +79,13 @@ struct Process {
 
 impl World {
     async fn new() -> World {
-        let world = World {
+        let mut world = World {
             table: EvalTable::new(),
             truth: ManualClock::new(START),
             namespace: String::new(),
         };
-        let table: Arc<dyn Table> = Arc::new(world.table.clone());
-        DynamoStore::initialise(&table, &world.options(&world.truth, 0)).await.unwrap();
-        let record = world.table.get(&keys::namespace_by_name("default")).unwrap();
-        World { namespace: record["namespace_id"].as_s().unwrap().clone(), ..world }
+        world.namespace = world.table.initialise(&world.options(&world.truth, 0)).await.unwrap();
+        world
     }
 
     /// A process whose clock is this far off, with the default options.
@@ -101,13 +99,7 @@ impl World {
 
     async fn process_by(&self, table: EvalTable, number: u32, clock: ManualClock) -> Process {
         let table = table.with_dates(Arc::new(clock.clone()), Arc::new(self.truth.clone()));
-        let store = DynamoStore::on_table(
-            Arc::new(table),
-            self.options(&clock, number),
-            &"default".parse().unwrap(),
-        )
-        .await
-        .unwrap();
+        let store = table.open(self.options(&clock, number)).await.unwrap();
         Process { store, clock }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use zae_limiter_core::{EntityId, LimitName, Milli};
 use zae_limiter_dynamodb::table::number;
 use zae_limiter_store::{BucketStore, Clock, ResetRequest, Restored, StoreError};
-use zae_limiter_testkit::evaluator::{Operation, Point};
+use zae_limiter_testkit::table::{Operation, Point};
 
 use super::{Process, World, gpt, unstored};
 

@@ -100,7 +100,7 @@ async fn a_clock_that_flaps_refills_nothing_twice() {
 /// Asking costs one read, and only when there is reason to.
 #[tokio::test]
 async fn the_time_is_asked_for_only_when_it_is_doubtful() {
-    use zae_limiter_testkit::evaluator::Operation;
+    use zae_limiter_testkit::table::Operation;
     let world = World::new().await;
     let process = world.process(1, 0).await;
     let minutely = unstored("rpm:60/min");

@@ -3,46 +3,21 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use zae_limiter_core::{EventId, Limit, TimeMs};
 use zae_limiter_dynamodb::records::keys;
 use zae_limiter_dynamodb::table::{Key, Table};
 use zae_limiter_dynamodb::{DynamoOptions, DynamoStore};
-use zae_limiter_store::{BoxFuture, Change, Clock, LimitsChange, SeededEntropy};
-use zae_limiter_testkit::evaluator::{EvalOptions, EvalTable};
-
-/// Stands still, except that whoever waits moves it by as much.
-#[derive(Clone)]
-pub(crate) struct Hurried(Arc<AtomicI64>);
-
-impl Hurried {
-    pub(crate) fn advance(&self, by: Duration) {
-        self.0.fetch_add(i64::try_from(by.as_millis()).unwrap_or(i64::MAX), Ordering::SeqCst);
-    }
-}
-
-impl Clock for Hurried {
-    fn now(&self) -> TimeMs {
-        TimeMs(self.0.load(Ordering::SeqCst))
-    }
-
-    fn monotonic(&self) -> Duration {
-        Duration::from_millis(self.now().0.unsigned_abs())
-    }
-
-    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        self.advance(duration);
-        Box::pin(std::future::ready(()))
-    }
-}
+use zae_limiter_store::{Change, Clock, LimitsChange, SeededEntropy};
+use zae_limiter_testkit::engine::clocks::HurriedClock;
+use zae_limiter_testkit::table::{EvalOptions, EvalTable};
 
 /// A table with the namespace `default`.
 pub(crate) struct Rig {
     /// The handle of nobody: nothing happens to it.
     pub(crate) table: EvalTable,
-    pub(crate) clock: Hurried,
+    pub(crate) clock: HurriedClock,
     /// The id of the namespace.
     pub(crate) namespace: String,
     clients: AtomicU64,
@@ -51,7 +26,7 @@ pub(crate) struct Rig {
 
 impl Rig {
     pub(crate) async fn new(options: EvalOptions) -> Rig {
-        let clock = Hurried(Arc::new(AtomicI64::new(1_767_261_600_000)));
+        let clock = HurriedClock::at(TimeMs(1_767_261_600_000));
         let table = EvalTable::with_options(options);
         let mut rig = Rig {
             table,
@@ -60,11 +35,7 @@ impl Rig {
             clients: AtomicU64::new(1),
             events: AtomicU64::new(0),
         };
-        let table: Arc<dyn Table> = Arc::new(rig.table.clone());
-        DynamoStore::initialise(&table, &rig.options()).await.unwrap();
-        let record = rig.table.get(&keys::namespace_by_name("default")).unwrap();
-        rig.namespace = record["namespace_id"].as_s().unwrap().clone();
-        rig.table.take_journal();
+        rig.namespace = rig.table.initialise(&rig.options()).await.unwrap();
         rig
     }
 

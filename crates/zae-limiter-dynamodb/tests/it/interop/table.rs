@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
-use zae_limiter_dynamodb::DynamoStore;
 use zae_limiter_dynamodb::sdk::{Builder, Stream, TableOptions};
 use zae_limiter_testkit::engine::Engine;
 use zae_limiter_testkit::zae_limiter::{AcquireError, Level, Limit, RateLimiter, Request};
@@ -59,10 +58,7 @@ impl Shared {
 
     /// Exact, and patient on a busy machine.
     pub(crate) fn builder(&self) -> Builder {
-        DynamoStore::builder(STACK, "us-east-1")
-            .endpoint_url(self.engine.endpoint())
-            .fast_grace(Duration::ZERO)
-            .timeouts(Duration::from_secs(20), Duration::from_secs(20))
+        self.engine.stack(STACK).fast_grace(Duration::ZERO)
     }
 
     /// A limiter of ours that trusts no cache.

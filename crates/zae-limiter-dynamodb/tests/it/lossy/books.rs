@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use zae_limiter_testkit::proxy::{Exchange, Fault};
+use zae_limiter_testkit::engine::proxy::{Exchange, Fault};
 
 /// One write of a bucket as it was sent, and how often it landed.
 #[derive(Clone, Debug)]

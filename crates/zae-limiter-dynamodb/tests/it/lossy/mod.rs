@@ -6,6 +6,7 @@
 
 mod books;
 mod chains;
+mod client;
 mod debits;
 mod rig;
 mod seeds;

@@ -10,9 +10,9 @@ use zae_limiter_store::{
     Adjusted, BucketDelta, BucketStore, Clock, ConsumeOutcome, ConsumeRequest, Delta,
     LimitsInForce, MemberTake, NamespaceStore, PageRequest, StoreError, SystemClock,
 };
-use zae_limiter_testkit::clocks::StillClock;
 use zae_limiter_testkit::engine::Engine;
-use zae_limiter_testkit::proxy::{Fault, Proxy};
+use zae_limiter_testkit::engine::clocks::StillClock;
+use zae_limiter_testkit::engine::proxy::{Fault, Proxy};
 
 use crate::lossy::books::Entry;
 

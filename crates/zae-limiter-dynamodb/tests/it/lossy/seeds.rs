@@ -6,33 +6,31 @@
 //! it believed, and what went over the wire.
 
 use std::fmt::Write as _;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt};
 use zae_limiter_core::{Limit, Milli};
+use zae_limiter_dynamodb::DynamoStore;
 use zae_limiter_dynamodb::constants::{FAST_GRACE_MS, SEND_ATTEMPTS_MAX};
-use zae_limiter_dynamodb::{Counters, DynamoStore};
-use zae_limiter_store::{
-    Adjusted, Clock, ConsumeOutcome, Delta, Entropy, SeededEntropy, StoreError, SystemClock,
-};
+use zae_limiter_store::{Clock, SystemClock};
 use zae_limiter_testkit::engine::Engine;
-use zae_limiter_testkit::proxy::Proxy;
+use zae_limiter_testkit::engine::proxy::Proxy;
 use zae_limiter_testkit::zae_limiter::{AcquireError, Lease, RateLimiter, Request};
 
 use crate::lossy::books::Entry;
-use crate::lossy::rig::{Bucket, STACK, adjust, consume, stored};
+use crate::lossy::client::{Client, Counted, Coverage, Kind, Step, Told};
+use crate::lossy::rig::{Bucket, STACK, stored};
 
 /// Seeds of an ordinary run: a few seconds.
 const SEEDS: u64 = 40;
 /// Runs at a time. They mostly wait.
 const AT_ONCE: usize = 6;
 /// How long clients wait for an answer.
-const ATTEMPT: Duration = Duration::from_millis(60);
+pub(super) const ATTEMPT: Duration = Duration::from_millis(60);
 /// Requests that meet a fault, in percent.
-const FAULTS_PERCENT: u64 = 35;
-const CLIENTS: u64 = 3;
-const STEPS: u64 = 14;
+pub(super) const FAULTS_PERCENT: u64 = 35;
+pub(super) const CLIENTS: u64 = 3;
+pub(super) const STEPS: u64 = 14;
 /// Tokens a bucket holds.
 const CAPACITY: u64 = 40;
 /// What the second bucket regains per second; the first and the third regain one token a day, so
@@ -46,241 +44,6 @@ fn buckets(seed: u64) -> [Bucket; 3] {
         Bucket::of(&format!("{name}-{seed}"), std::slice::from_ref(limit))
     };
     [bucket("child", &slow), bucket("quick", &quick), bucket("parent", &slow)]
-}
-
-/// What a client did, what it was told, and what it counted.
-#[derive(Debug)]
-struct Step {
-    /// Indexes of the buckets, the caller first.
-    chain: Vec<usize>,
-    kind: Kind,
-    /// No two takes and charges of a client are for the same amount, so what went over the wire
-    /// tells whose it was, whenever it came. A credit has the amount of its take.
-    milli: i64,
-    told: Told,
-    counted: Counted,
-}
-
-impl Step {
-    /// True when the client sent this for this step. Only a take that is not granted gives back by
-    /// itself.
-    fn has_sent(&self, entry: &Entry) -> bool {
-        let amount = entry.counts["rpm"];
-        match self.kind {
-            Kind::Credit => amount == -self.milli,
-            Kind::Charge => amount == self.milli,
-            Kind::Take => {
-                amount == self.milli || (amount == -self.milli && self.told != Told::Done)
-            }
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Take,
-    Charge,
-    Credit,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
-    Done,
-    Refused,
-    /// An error that proves that nothing was applied.
-    Failed,
-    /// An error that proves nothing.
-    Unknown,
-}
-
-impl Told {
-    fn of_error(error: &StoreError) -> Told {
-        if error.fate_unknown() { Told::Unknown } else { Told::Failed }
-    }
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Counted {
-    resent: u64,
-    confirmed: u64,
-    unknown: u64,
-    credits_unknown: u64,
-}
-
-impl Counted {
-    fn between(before: Counters, after: Counters) -> Counted {
-        Counted {
-            resent: after.debits_resent - before.debits_resent,
-            confirmed: after.debits_confirmed - before.debits_confirmed,
-            unknown: after.debits_unknown - before.debits_unknown,
-            credits_unknown: after.credits_unknown - before.credits_unknown,
-        }
-    }
-}
-
-/// How often something happened over all runs: a check of what never happens is none.
-#[derive(Clone, Copy, Debug, Default)]
-struct Coverage {
-    granted: u64,
-    refused: u64,
-    failed: u64,
-    resent: u64,
-    confirmed: u64,
-    unknown: u64,
-    credits_unknown: u64,
-    compensations: u64,
-    /// Debits that landed more than once.
-    doubled: u64,
-    /// Debits that landed although their caller was not granted.
-    orphans: u64,
-    /// Credits that landed although nobody heard of it.
-    credits_unheard: u64,
-    requests: u64,
-}
-
-impl Coverage {
-    fn add(&mut self, other: &Coverage) {
-        let Coverage {
-            granted,
-            refused,
-            failed,
-            resent,
-            confirmed,
-            unknown,
-            credits_unknown,
-            compensations,
-            ..
-        } = *other;
-        self.granted += granted;
-        self.refused += refused;
-        self.failed += failed;
-        self.resent += resent;
-        self.confirmed += confirmed;
-        self.unknown += unknown;
-        self.credits_unknown += credits_unknown;
-        self.compensations += compensations;
-        self.doubled += other.doubled;
-        self.orphans += other.orphans;
-        self.credits_unheard += other.credits_unheard;
-        self.requests += other.requests;
-    }
-
-    fn is_complete(&self) -> bool {
-        let Coverage {
-            granted,
-            refused,
-            failed,
-            resent,
-            confirmed,
-            unknown,
-            credits_unknown,
-            compensations,
-            ..
-        } = *self;
-        [
-            granted,
-            refused,
-            failed,
-            resent,
-            confirmed,
-            unknown,
-            credits_unknown,
-            compensations,
-            self.doubled,
-            self.credits_unheard,
-        ]
-        .iter()
-        .all(|count| *count > 0)
-    }
-}
-
-/// A client with a wire of its own.
-struct Client {
-    proxy: Proxy,
-    store: DynamoStore,
-    choices: SeededEntropy,
-}
-
-impl Client {
-    async fn new(engine: &Engine, seed: u64, index: u64) -> Client {
-        let proxy = Proxy::start(engine.endpoint()).await;
-        let stream = seed.wrapping_mul(CLIENTS).wrapping_add(index);
-        let store = DynamoStore::builder(STACK, "us-east-1")
-            .endpoint_url(proxy.endpoint())
-            .timeouts(Duration::from_secs(5), ATTEMPT)
-            .entropy(Arc::new(SeededEntropy::new(stream)))
-            .connect()
-            .await
-            .unwrap();
-        proxy.take();
-        proxy.seed(seed, index, FAULTS_PERCENT, ATTEMPT);
-        Client { proxy, store, choices: SeededEntropy::new(!stream) }
-    }
-
-    fn choose(&self, count: u64) -> u64 {
-        self.choices.next_u64() % count
-    }
-
-    /// Everything it does, one after the other.
-    async fn work(&self, buckets: &[Bucket; 3], clock: &SystemClock) -> Vec<Step> {
-        let (mut steps, mut receipts) = (Vec::new(), Vec::new());
-        for number in 1..=STEPS {
-            let milli = i64::try_from(1000 + 1000 * self.choose(6) + number).unwrap();
-            let chains: [&[usize]; 4] = [&[0, 2], &[0, 2], &[1], &[2]];
-            let chain = chains[usize::try_from(self.choose(4)).unwrap()].to_vec();
-            let (kind, chain, milli) = match (self.choose(10), receipts.pop()) {
-                (0 | 1, Some((bucket, taken))) => {
-                    receipts.push((bucket, taken));
-                    (Kind::Charge, vec![bucket], milli)
-                }
-                // All of it goes back, as a rollback does, and only once.
-                (2..=5, Some((bucket, taken))) => (Kind::Credit, vec![bucket], taken),
-                (_, receipt) => {
-                    receipts.extend(receipt);
-                    (Kind::Take, chain, milli)
-                }
-            };
-            let before = self.store.counters();
-            let told = self.step(buckets, kind, &chain, milli, clock).await;
-            if kind == Kind::Take && told == Told::Done {
-                receipts.extend(chain.iter().map(|bucket| (*bucket, milli)));
-            }
-            let counted = Counted::between(before, self.store.counters());
-            steps.push(Step { chain, kind, milli, told, counted });
-        }
-        steps
-    }
-
-    async fn step(
-        &self,
-        buckets: &[Bucket; 3],
-        kind: Kind,
-        chain: &[usize],
-        milli: i64,
-        clock: &SystemClock,
-    ) -> Told {
-        let members: Vec<&Bucket> = chain.iter().map(|index| &buckets[*index]).collect();
-        let now = clock.now();
-        match kind {
-            Kind::Take => match consume(&self.store, &members, Milli(milli), now).await {
-                Ok(ConsumeOutcome::Granted(_)) => Told::Done,
-                Ok(ConsumeOutcome::Refused(_) | ConsumeOutcome::Contended { .. }) => Told::Refused,
-                Ok(other) => panic!("nobody changes any configuration: {other:?}"),
-                Err(error) => Told::of_error(&error),
-            },
-            Kind::Charge | Kind::Credit => {
-                let delta = Delta {
-                    limit: 0,
-                    amount: Milli(if kind == Kind::Charge { milli } else { -milli }),
-                };
-                match adjust(&self.store, members[0], &[delta], now).await {
-                    Ok(Adjusted::Applied) => Told::Done,
-                    Ok(other) => panic!("the bucket is there: {other:?}"),
-                    Err(error) => Told::of_error(&error),
-                }
-            }
-        }
-    }
 }
 
 /// How often the writes of one step landed on one bucket.

@@ -2,7 +2,7 @@
 
 use futures_util::future::join_all;
 use zae_limiter_store::{Adjusted, ConsumeOutcome, StoreErrorKind};
-use zae_limiter_testkit::proxy::Fault;
+use zae_limiter_testkit::engine::proxy::Fault;
 use zae_limiter_testkit::zae_limiter::{RateLimiter, Request};
 
 use crate::lossy::rig::{Bucket, LANDED_UNHEARD, LATE, LOST_UNHEARD, NOW, Rig, TOLD};

@@ -5,7 +5,7 @@ use zae_limiter_dynamodb::table::Write;
 use zae_limiter_store::{
     BucketStore, ConfigStore, NamespaceStore, NewEntity, PageRequest, StoreErrorKind,
 };
-use zae_limiter_testkit::evaluator::{EvalOptions, Fate, Faults, Operation, Request};
+use zae_limiter_testkit::table::{EvalOptions, Fate, Faults, Operation, Request};
 
 use super::{Rig, name, take, withholding};
 

@@ -2,7 +2,7 @@
 
 use zae_limiter_core::UsageWindow;
 use zae_limiter_store::{Cursor, HistoryStore, PageRequest, StoreErrorKind, UsageQuery};
-use zae_limiter_testkit::evaluator::EvalOptions;
+use zae_limiter_testkit::table::EvalOptions;
 
 use super::{LISTINGS, filled, page, walk};
 

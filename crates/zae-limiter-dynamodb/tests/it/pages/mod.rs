@@ -19,7 +19,7 @@ use zae_limiter_store::{
     HistoryStore, Level, LimitsInForce, MemberTake, NamespaceStore, NewEntity, Page, PageRequest,
     StoreError,
 };
-use zae_limiter_testkit::evaluator::{EvalOptions, EvalTable, Fate, Faults, Gsi2, Operation};
+use zae_limiter_testkit::table::{EvalOptions, EvalTable, Fate, Faults, Gsi2, Operation};
 
 use crate::evaluated::{Rig, limits};
 

@@ -4,7 +4,7 @@ use zae_limiter_core::{TimeMs, UsageWindow, parse_rfc3339};
 use zae_limiter_dynamodb::DynamoStore;
 use zae_limiter_dynamodb::table::{Item, number, text};
 use zae_limiter_store::{Cursor, HistoryStore, Page, PageRequest, UsageQuery};
-use zae_limiter_testkit::evaluator::{EvalOptions, Gsi2};
+use zae_limiter_testkit::table::{EvalOptions, Gsi2};
 
 use super::{Rig, withholding};
 

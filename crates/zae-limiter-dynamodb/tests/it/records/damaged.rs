@@ -14,7 +14,7 @@ use zae_limiter_store::{
     ConfigStore, Level, LimitsChange, MemberKey, NewEntity, OnUnavailable, StoreError,
     StoreErrorKind,
 };
-use zae_limiter_testkit::evaluator::EvalOptions;
+use zae_limiter_testkit::table::EvalOptions;
 use zae_limiter_testkit::zae_limiter::{AcquireError, RateLimiter, Request};
 
 use crate::evaluated::Rig;

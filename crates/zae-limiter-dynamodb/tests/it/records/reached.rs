@@ -4,7 +4,7 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use zae_limiter_core::{Flag, ResourceName};
 use zae_limiter_dynamodb::table::{Item, Key, number, text};
 use zae_limiter_store::{ConfigStore, Level};
-use zae_limiter_testkit::evaluator::EvalOptions;
+use zae_limiter_testkit::table::EvalOptions;
 
 use crate::evaluated::Rig;
 

@@ -10,8 +10,8 @@ use zae_limiter_dynamodb::records::keys;
 use zae_limiter_dynamodb::sdk::{Builder, SdkTable};
 use zae_limiter_dynamodb::table::{Item, Table};
 use zae_limiter_store::{Clock, Level, PageRequest};
-use zae_limiter_testkit::clocks::StillClock;
 use zae_limiter_testkit::engine::Engine;
+use zae_limiter_testkit::engine::clocks::StillClock;
 use zae_limiter_testkit::zae_limiter::{AcquireError, Lease, RateLimiter, Request};
 
 pub(crate) const HOUR_MS: i64 = 3_600_000;
@@ -26,9 +26,8 @@ pub(crate) struct World {
 }
 
 fn builder(engine: &Engine, clock: &StillClock) -> Builder {
-    DynamoStore::builder("upkeep", "us-east-1")
-        .endpoint_url(engine.endpoint())
-        .timeouts(Duration::from_secs(20), Duration::from_secs(20))
+    engine
+        .stack("upkeep")
         .clock(Arc::new(clock.clone()))
         .fast_grace(Duration::ZERO)
         .trust_local_clock()

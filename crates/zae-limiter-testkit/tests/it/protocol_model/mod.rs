@@ -19,6 +19,8 @@ use setups::{
     CONFIG, CUT, DEBITS, DEBT, FOREIGN, GAP, GAP_DEBT, LOSSES, NAMES, SKEW, STAMPS, Setup,
 };
 use stateright::{Checker, HasDiscoveries, Model};
+use writes::{Part, part_of};
+use zae_limiter_dynamodb::bucket::writers::REGISTRY;
 
 /// More states than any setup has: a setup that grows beyond is a mistake, not a long run.
 const STATES_MAX: usize = 20_000_000;
@@ -193,6 +195,19 @@ fn each_guard_is_needed() {
 fn some_guards_are_defence_only() {
     for (off, setup) in DEFENCE {
         check(setup, off);
+    }
+}
+
+/// A writer of the registry is in the model, or the page says that it is not.
+#[test]
+fn a_writer_that_is_left_out_is_on_the_page() {
+    let page = include_str!("../../../../../docs/protocol-model.md");
+    let (_, left_out) = page.split_once("## Not modelled").expect("the section");
+    let words: Vec<&str> = left_out.split_whitespace().collect();
+    for rules in REGISTRY {
+        if let Part::LeftOut(what) = part_of(rules.writer) {
+            assert!(words.join(" ").contains(what), "{:?}: {what}", rules.writer);
+        }
     }
 }
 

@@ -1,6 +1,8 @@
 //! What can happen next in a world, and what it leads to.
 
 use stateright::{Model, Property};
+use zae_limiter_dynamodb::bucket::write::Purpose;
+use zae_limiter_dynamodb::bucket::writers::Writer;
 
 use crate::protocol_model::guards::Guard;
 use crate::protocol_model::ideal::Ideal;
@@ -8,7 +10,7 @@ use crate::protocol_model::item::{Config, Instant, Item, Limit, NAMES};
 use crate::protocol_model::properties::{self, Rule};
 use crate::protocol_model::setups::Setup;
 use crate::protocol_model::world::{Action, Client, Lost, Reply, Seen, World};
-use crate::protocol_model::writes::{Charge, Form, LEASED, Sender};
+use crate::protocol_model::writes::{Charge, Debit, LEASED, Sender};
 
 /// A configuration to explore, with some guards off.
 #[derive(Clone, Debug)]
@@ -98,9 +100,7 @@ impl Model for Protocol {
                 client.read_at = world.tick + self.setup.skew[index];
                 client.causal = client.seen.item().is_some();
             }
-            Action::Debit(index, form, charge, reply) => {
-                self.debit(&mut next, index, (form, charge), reply)?
-            }
+            Action::Debit(index, debit, reply) => self.debit(&mut next, index, debit, reply)?,
             Action::Sync(index) => self.sync(&mut next, index)?,
             Action::Clear(index) => self.clear(&mut next, index)?,
             Action::Refund(index, reply) => {
@@ -197,17 +197,19 @@ impl Protocol {
         if client.ops == 0 {
             return;
         }
-        let mut forms = vec![Form::Fast, Form::Refill, Form::Create];
-        if let (true, Some(image)) = (self.setup.blind, client.seen.item()) {
-            forms.extend((image.rf.tick..=world.tick + self.setup.skew[index]).map(Form::Blind));
-        }
-        let takes = self.setup.takes.iter().map(|amount| Charge::Take(*amount));
-        let adjusts = self.setup.adjusts.iter().map(|amount| Charge::Adjust(*amount));
-        for charge in takes.chain(adjusts) {
-            for form in &forms {
-                actions.push(Action::Debit(index, *form, charge, Reply::Heard));
+        let image = client.seen.item().filter(|_| self.setup.blind);
+        let fills: Vec<i8> = image.map_or_else(Vec::new, |image| {
+            (image.rf.tick..=world.tick + self.setup.skew[index]).collect()
+        });
+        let charges = |purpose, amounts: &'static [i8]| {
+            amounts.iter().map(move |amount| Charge { purpose, amount: *amount })
+        };
+        let takes = charges(Purpose::Take, self.setup.takes);
+        for charge in takes.chain(charges(Purpose::Charge, self.setup.adjusts)) {
+            for debit in charge.debits(&fills) {
+                actions.push(Action::Debit(index, debit, Reply::Heard));
                 if world.losses > 0 {
-                    actions.push(Action::Debit(index, *form, charge, Reply::Lost));
+                    actions.push(Action::Debit(index, debit, Reply::Lost));
                 }
             }
         }
@@ -249,53 +251,49 @@ impl Protocol {
     }
 
     /// Lands a debit or fails; a failed one only shows its sender the item, which is `Look`.
-    fn debit(
-        &self,
-        next: &mut World,
-        index: usize,
-        (form, charge): (Form, Charge),
-        reply: Reply,
-    ) -> Option<()> {
+    fn debit(&self, next: &mut World, index: usize, debit: Debit, reply: Reply) -> Option<()> {
         let sender = self.sender(next, index);
         let client = next.clients[index];
-        if let (Charge::Adjust(amount), None) = (charge, next.item) {
+        let charge = debit.charge;
+        if charge.purpose == Purpose::Charge && next.item.is_none() {
             if !self.on(Guard::AdjustCreates) {
-                next.ideal[LEASED].as_mut()?.charge(amount);
+                next.ideal[LEASED].as_mut()?.charge(charge.amount);
                 next.clients[index].ops -= 1;
                 return Some(());
             }
             // Only an operation that once had a bucket corrects it.
             next.ideal[LEASED]?;
         }
-        if form == Form::Create && client.seen != Seen::Absent {
+        if debit.creates() && client.seen != Seen::Absent {
             return None;
         }
-        let mut after = sender.send(next.item.as_ref(), form, charge)?;
+        let mut after = sender.send(next.item.as_ref(), debit)?;
         after.lw_is_lost = reply == Reply::Lost;
-        if form == Form::Create {
+        if debit.creates() {
             next.item_version = client.version;
         }
         self.land(next, after);
         let config = self.config(&client);
         for name in 0..NAMES {
             if let (Some(amount), Some(ideal)) = (charge.of(name, &config), &mut next.ideal[name]) {
-                match charge {
-                    Charge::Take(_) => ideal.take(amount, self.caps(name)),
-                    _ => ideal.charge(amount),
+                if charge.is_take() {
+                    ideal.take(amount, self.caps(name));
+                } else {
+                    ideal.charge(amount);
                 }
                 let is_in_debt = after.limits[name].is_some_and(|limit| limit.tk < 0);
-                if matches!(charge, Charge::Take(_)) && is_in_debt {
+                if charge.is_take() && is_in_debt {
                     next.broken |= Rule::Gate.bit();
                 }
             }
         }
         let client = &mut next.clients[index];
         client.ops -= 1;
-        if let Charge::Take(amount) = charge {
-            client.own += amount;
+        if charge.is_take() {
+            client.own += charge.amount;
         }
         if reply == Reply::Lost {
-            client.lost = Some(Lost { form, charge, now: next.tick + self.setup.skew[index] });
+            client.lost = Some(Lost { debit, now: next.tick + self.setup.skew[index] });
             next.losses -= 1;
         } else {
             client.heard(after, charge);
@@ -329,7 +327,7 @@ impl Protocol {
         }
         next.item_version = client.version;
         self.land(next, after);
-        next.clients[index].heard(after, Charge::Nothing);
+        next.clients[index].heard(after, Charge::NOTHING);
         Some(())
     }
 
@@ -337,7 +335,7 @@ impl Protocol {
         let mut after = self.sender(next, index).clear(next.item.as_ref()?)?;
         after.lw_is_lost = false;
         self.land(next, after);
-        next.clients[index].heard(after, Charge::Nothing);
+        next.clients[index].heard(after, Charge::NOTHING);
         Some(())
     }
 
@@ -383,21 +381,23 @@ impl Protocol {
         if !self.on(Guard::FreshNow) {
             sender.now = lost.now;
         }
-        let nonce = match lost.form {
-            Form::Fast => Guard::NonceFast,
-            Form::Refill | Form::Blind(_) => Guard::NonceRefill,
-            Form::Create => Guard::NonceCreate,
+        let Lost { debit, .. } = lost;
+        let charge = debit.charge;
+        let nonce = match debit.writer {
+            Writer::Fast | Writer::ChargeFast => Guard::NonceFast,
+            Writer::Create | Writer::Recreate => Guard::NonceCreate,
+            _ => Guard::NonceRefill,
         };
         let is_last = next.item.is_some_and(|item| item.lw_is_lost);
         if let (true, Some(item)) = (is_last && self.on(nonce), next.item) {
-            next.clients[index].heard(item, lost.charge);
+            next.clients[index].heard(item, charge);
             return Some(());
         }
-        let mut landed = sender.send(next.item.as_ref(), lost.form, lost.charge);
-        if is_last && landed.is_none() && lost.form == Form::Create {
+        let mut landed = sender.send(next.item.as_ref(), debit);
+        if is_last && landed.is_none() && debit.creates() {
             // Taken for a lost race, so the winner's image is debited.
             sender.seen = Seen::now(next.item);
-            landed = sender.send(next.item.as_ref(), Form::Fast, lost.charge);
+            landed = sender.send(next.item.as_ref(), debit.on_existing());
         }
         let Some(mut after) = landed else {
             let client = &mut next.clients[index];
@@ -411,18 +411,14 @@ impl Protocol {
         self.land(next, after);
         let config = self.config(&next.clients[index]);
         for name in 0..NAMES {
-            if let (Some(amount), Some(ideal)) =
-                (lost.charge.of(name, &config), &mut next.ideal[name])
-            {
+            if let (Some(amount), Some(ideal)) = (charge.of(name, &config), &mut next.ideal[name]) {
                 ideal.charge(amount);
-                if matches!(lost.charge, Charge::Take(_))
-                    && after.limits[name].is_some_and(|limit| limit.tk < 0)
-                {
+                if charge.is_take() && after.limits[name].is_some_and(|limit| limit.tk < 0) {
                     next.broken |= Rule::Gate.bit();
                 }
             }
         }
-        next.clients[index].heard(after, lost.charge);
+        next.clients[index].heard(after, charge);
         Some(())
     }
 

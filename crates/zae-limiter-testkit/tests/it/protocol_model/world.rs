@@ -3,9 +3,12 @@
 
 use std::fmt;
 
+use zae_limiter_dynamodb::bucket::write::Purpose;
+use zae_limiter_dynamodb::bucket::writers::Writer;
+
 use crate::protocol_model::ideal::Ideal;
 use crate::protocol_model::item::{Item, NAMES};
-use crate::protocol_model::writes::{Charge, Form};
+use crate::protocol_model::writes::{Charge, Debit};
 
 /// What a client last saw of the item.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,15 +30,14 @@ impl Seen {
 }
 
 /// A debit that landed although its sender does not know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Lost {
-    pub(crate) form: Form,
-    pub(crate) charge: Charge,
+    pub(crate) debit: Debit,
     pub(crate) now: i8,
 }
 
 /// A process: one operation at a time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Client {
     pub(crate) ops: u8,
     pub(crate) seen: Seen,
@@ -57,8 +59,8 @@ impl Client {
     /// The reply to a write of its own arrives, with the item as it is now.
     pub(crate) fn heard(&mut self, item: Item, charge: Charge) {
         (self.seen, self.causal) = (Seen::Item(item), false);
-        if let Charge::Take(amount) = charge {
-            self.held += amount;
+        if charge.is_take() {
+            self.held += charge.amount;
         }
     }
 }
@@ -99,7 +101,7 @@ pub(crate) enum Action {
     /// Takes an image: a read, or a write whose condition failed.
     Look(usize),
     ReadConfig(usize),
-    Debit(usize, Form, Charge, Reply),
+    Debit(usize, Debit, Reply),
     Sync(usize),
     /// Clears a foreign stamp.
     Clear(usize),
@@ -117,20 +119,17 @@ impl fmt::Debug for Action {
             Action::Foreign => write!(f, "foreign"),
             Action::Look(client) => write!(f, "{client}:look"),
             Action::ReadConfig(client) => write!(f, "{client}:config"),
-            Action::Debit(client, form, charge, reply) => {
-                let (verb, amount) = match charge {
-                    Charge::Take(amount) => ("take", *amount),
-                    Charge::Adjust(amount) => ("adjust", *amount),
-                    Charge::Nothing => ("nothing", 0),
-                };
-                let form = match form {
-                    Form::Fast => "fast".to_owned(),
-                    Form::Refill => "refill".to_owned(),
-                    Form::Blind(r1) => format!("blind[r1={r1}]"),
-                    Form::Create => "create".to_owned(),
+            Action::Debit(client, Debit { writer, charge, r1 }, reply) => {
+                let verb = if charge.purpose == Purpose::Charge { "adjust" } else { "take" };
+                let form = match (writer, r1) {
+                    (_, Some(r1)) => format!("blind[r1={r1}]"),
+                    (Writer::Fast | Writer::ChargeFast, None) => "fast".to_owned(),
+                    (Writer::Refill | Writer::ChargeRefill, None) => "refill".to_owned(),
+                    (Writer::Create | Writer::Recreate, None) => "create".to_owned(),
+                    (other, None) => format!("{other:?}"),
                 };
                 let lost = if *reply == Reply::Lost { " (reply lost)" } else { "" };
-                write!(f, "{client}:{form} {verb} {amount}{lost}")
+                write!(f, "{client}:{form} {verb} {}{lost}", charge.amount)
             }
             Action::Sync(client) => write!(f, "{client}:sync"),
             Action::Clear(client) => write!(f, "{client}:clear"),

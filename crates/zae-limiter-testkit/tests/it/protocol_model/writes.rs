@@ -1,5 +1,9 @@
-//! The writes of rules D1, C3, T1-T3 and G of `docs/protocol.md`: what each form's condition asks
-//! of the stored item, and what it leaves.
+//! The writes of rules D1, C3, T1-T3 and G of `docs/protocol.md`: what the condition of each writer
+//! asks of the stored item, and what it leaves. Writers and purposes are those of the product's
+//! registry.
+
+use zae_limiter_dynamodb::bucket::write::Purpose;
+use zae_limiter_dynamodb::bucket::writers::{REGISTRY, Writer};
 
 use crate::protocol_model::guards::Guard;
 use crate::protocol_model::item::{Config, Instant, Item, Limit, NAMES, Params, ticks};
@@ -9,41 +13,113 @@ use crate::protocol_model::world::Seen;
 /// The name that corrections and refunds are about.
 pub(crate) const LEASED: usize = 0;
 
-/// What a debit is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Charge {
-    /// A gated debit of every configured limit.
-    Take(i8),
-    /// A correction of [`LEASED`], never refused.
-    Adjust(i8),
-    /// Nothing: a parameter write.
-    Nothing,
+/// What a write is for, and how much it debits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Charge {
+    pub(crate) purpose: Purpose,
+    pub(crate) amount: i8,
 }
 
 impl Charge {
-    /// What is debited from the limit of that name, if it is debited at all.
+    /// A parameter write debits nothing.
+    pub(crate) const NOTHING: Charge = Charge { purpose: Purpose::Sync, amount: 0 };
+
+    /// What is debited from the limit of that name, if it is debited at all: a take is a gated
+    /// debit of every configured limit, a charge a correction of [`LEASED`] that is never refused.
     pub(crate) fn of(self, name: usize, config: &Config) -> Option<i8> {
-        match self {
-            Charge::Take(amount) => config[name].map(|_| amount),
-            Charge::Adjust(amount) => (name == LEASED).then_some(amount),
-            Charge::Nothing => None,
+        match self.purpose {
+            Purpose::Take => config[name].map(|_| self.amount),
+            Purpose::Charge => (name == LEASED).then_some(self.amount),
+            Purpose::Sync
+            | Purpose::GiveBack
+            | Purpose::Reset
+            | Purpose::Flag
+            | Purpose::Delete => None,
         }
     }
 
-    fn is_take(self) -> bool {
-        matches!(self, Charge::Take(_))
+    pub(crate) fn is_take(self) -> bool {
+        self.purpose == Purpose::Take
+    }
+
+    /// Every debit by which a client may write this, by any writer of the registry. `fills` are the
+    /// instants that a blind fill may allow.
+    pub(crate) fn debits(self, fills: &[i8]) -> Vec<Debit> {
+        let bounds = |part: Part| match part {
+            Part::Debit(purpose, _) if purpose != self.purpose => Vec::new(),
+            Part::Debit(_, Bound::None) => vec![None],
+            Part::Debit(_, Bound::Blind) => fills.iter().copied().map(Some).collect(),
+            Part::Debit(_, Bound::Either) => {
+                [None].into_iter().chain(fills.iter().copied().map(Some)).collect()
+            }
+            Part::Step | Part::LeftOut(_) => Vec::new(),
+        };
+        let by = |writer| {
+            let debit = move |r1| Debit { writer, charge: self, r1 };
+            bounds(part_of(writer)).into_iter().map(debit)
+        };
+        REGISTRY.iter().flat_map(|rules| by(rules.writer)).collect()
     }
 }
 
-/// How a debit is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Form {
-    Fast,
-    /// ADD or FILL, per limit.
-    Refill,
-    /// All FILL, with this `r1`.
-    Blind(i8),
-    Create,
+/// The part of a writer in the model.
+pub(crate) enum Part {
+    /// A debit for this purpose: an action `Debit`.
+    Debit(Purpose, Bound),
+    /// An action of its own: `Sync`, `Clear` or `Refund`.
+    Step,
+    /// None, in the words of `docs/protocol-model.md`.
+    LeftOut(&'static str),
+}
+
+/// What a refill is computed from.
+pub(crate) enum Bound {
+    /// The very image, or none at all.
+    None,
+    /// Any refill up to an instant `r1`.
+    Blind,
+    /// One or the other.
+    Either,
+}
+
+/// What the model does of a writer. There is no wildcard: a new writer of the registry does not
+/// compile before the model says what becomes of it.
+pub(crate) fn part_of(writer: Writer) -> Part {
+    match writer {
+        Writer::Fast | Writer::Refill | Writer::Create => Part::Debit(Purpose::Take, Bound::None),
+        Writer::BlindFill => Part::Debit(Purpose::Take, Bound::Blind),
+        Writer::ChargeFast | Writer::Recreate => Part::Debit(Purpose::Charge, Bound::None),
+        Writer::ChargeRefill => Part::Debit(Purpose::Charge, Bound::Either),
+        Writer::SyncOnly | Writer::Credit => Part::Step,
+        Writer::Sync => Part::LeftOut("a take inside a parameter write"),
+        Writer::ChargePlain => {
+            Part::LeftOut("the plain `ADD` an adjust becomes after `REFILL_ATTEMPTS_MAX`")
+        }
+        Writer::Reset | Writer::Delete => Part::LeftOut("an administrator's reset or delete"),
+        Writer::Flag => Part::LeftOut("`disabled`"),
+    }
+}
+
+/// A debit on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Debit {
+    pub(crate) writer: Writer,
+    pub(crate) charge: Charge,
+    /// All FILL, whatever the refill up to this instant was.
+    pub(crate) r1: Option<i8>,
+}
+
+impl Debit {
+    /// Makes a bucket that is not there.
+    pub(crate) fn creates(self) -> bool {
+        matches!(self.writer, Writer::Create | Writer::Recreate)
+    }
+
+    /// The same charge without refilling, for a bucket that turned out to be there.
+    pub(crate) fn on_existing(self) -> Debit {
+        let writer = if self.charge.is_take() { Writer::Fast } else { Writer::ChargeFast };
+        Debit { writer, ..self }
+    }
 }
 
 /// What a client knows when it composes a write.
@@ -81,14 +157,25 @@ impl Sender<'_> {
         self.model.on(guard)
     }
 
-    /// Sends `form`; `None` when the condition fails.
-    pub(crate) fn send(&self, item: Option<&Item>, form: Form, charge: Charge) -> Option<Item> {
-        match (form, item) {
-            (Form::Create, None) => self.create(charge),
-            (Form::Fast, Some(item)) => self.fast(item, charge),
-            (Form::Refill, Some(item)) => self.refill(item, charge),
-            (Form::Blind(r1), Some(item)) => self.blind(item, charge, r1),
-            _ => None,
+    /// Sends a debit; `None` when the condition fails.
+    pub(crate) fn send(&self, item: Option<&Item>, debit: Debit) -> Option<Item> {
+        let charge = debit.charge;
+        match debit.writer {
+            Writer::Create | Writer::Recreate if item.is_some() => None,
+            Writer::Create | Writer::Recreate => self.create(charge),
+            Writer::Fast | Writer::ChargeFast => self.fast(item?, charge),
+            Writer::Refill | Writer::BlindFill | Writer::ChargeRefill => match debit.r1 {
+                Some(r1) => self.blind(item?, charge, r1),
+                None => self.refill(item?, charge),
+            },
+            // No debits of the model: see `part_of`.
+            Writer::Sync
+            | Writer::SyncOnly
+            | Writer::ChargePlain
+            | Writer::Credit
+            | Writer::Reset
+            | Writer::Flag
+            | Writer::Delete => None,
         }
     }
 
@@ -109,15 +196,14 @@ impl Sender<'_> {
             let limit = after.limits[name].as_mut()?;
             let up = params.ra * (self.now - r0).max(0);
             let covered = (1 - self.model.setup.ttl_fills) * params.cp;
-            let (ceiling, floor) = match charge {
-                Charge::Take(_) => {
-                    (Guard::FastCeiling, self.on(Guard::FastFloor).then_some(amount))
-                }
-                _ => (
+            let (ceiling, floor) = if charge.is_take() {
+                (Guard::FastCeiling, self.on(Guard::FastFloor).then_some(amount))
+            } else {
+                (
                     Guard::AdjustCeiling,
                     (self.model.setup.ttl_fills > 0 && self.on(Guard::FastDebt))
                         .then_some(amount + covered),
-                ),
+                )
             };
             let other = self.on(Guard::FastPinsCp) && limit.params != params;
             if other
@@ -158,7 +244,7 @@ impl Sender<'_> {
 
     /// A parameter write: refill at the old rate, cut to the smaller capacity, new parameters.
     pub(crate) fn sync(&self, item: &Item) -> Option<Item> {
-        self.rewrite(item, Charge::Nothing)
+        self.rewrite(item, Charge::NOTHING)
     }
 
     /// Clears a foreign stamp and leaves the parameters: a parameter write on top of what they are.
@@ -171,7 +257,7 @@ impl Sender<'_> {
 
     fn rewrite(&self, item: &Item, charge: Charge) -> Option<Item> {
         let image = self.seen.item()?;
-        let is_sync = charge == Charge::Nothing;
+        let is_sync = charge.purpose == Purpose::Sync;
         let [pins_rf, pins_cp, pins_vu] = if is_sync {
             [Guard::SyncPinned, Guard::SyncPinned, Guard::SyncPinsVu]
         } else {
@@ -202,7 +288,7 @@ impl Sender<'_> {
                     let mut refilled = self.refill_limit(stored, &line)?;
                     // Only a parameter write names parameters in its update.
                     refilled.limit.params = if is_sync { params } else { stored.params };
-                    let is_removed = wanted.is_none() && !matches!(charge, Charge::Adjust(_));
+                    let is_removed = wanted.is_none() && charge.purpose != Purpose::Charge;
                     let is_dropped = is_removed
                         && (refilled.is_whole || (is_sync && !self.on(Guard::RemovedKept)));
                     after.limits[name] = (!is_dropped).then_some(refilled.limit);
@@ -220,7 +306,7 @@ impl Sender<'_> {
             }
         }
         after.ttl = if self.on(Guard::TtlMax) { ttl.max(image.ttl) } else { ttl };
-        if matches!(charge, Charge::Adjust(_)) && !self.on(Guard::AdjustRevives) {
+        if charge.purpose == Purpose::Charge && !self.on(Guard::AdjustRevives) {
             after.ttl = item.ttl;
         }
         after.vu = item.vu && !is_sync && !image.vu;
@@ -263,7 +349,7 @@ impl Sender<'_> {
         };
         let surplus = image.tk + add - target;
         if surplus >= 0 {
-            let may_repay = charge != Charge::Nothing || self.on(Guard::SyncRepaysGap);
+            let may_repay = charge.purpose != Purpose::Sync || self.on(Guard::SyncRepaysGap);
             let repaid = if may_repay { gap.min(surplus) } else { 0 };
             let floor = target - add + if self.on(Guard::GapProven) { repaid } else { 0 };
             let fails = self.on(Guard::FillFloor) && stored.tk < floor;

@@ -1,0 +1,82 @@
+//! What may become of the buckets of a DynamoDB table, write by write, by code that knows nothing of
+//! how a write was built.
+//!
+//! `ledger` holds each landed write against the item that it met, `ideal` against a bucket in true
+//! time; `slots` compares what landed for each call with what its caller was told, `due` the counters
+//! of a client, `configured` the limits with those stored at the time, `admin` the deeds of
+//! administrators. `stored`, `instant`, `expiry` and `writer` read items and writes for them.
+
+pub(crate) mod admin;
+pub(crate) mod configured;
+mod due;
+pub(crate) mod expiry;
+pub(crate) mod ideal;
+pub(crate) mod instant;
+pub(crate) mod ledger;
+pub(crate) mod slots;
+pub(crate) mod stored;
+pub(crate) mod writer;
+
+use zae_limiter_dynamodb::bucket::writers::REGISTRY;
+use zae_limiter_dynamodb::table::Key;
+
+pub use admin::Deeds;
+
+/// How often what happened on the table.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Coverage {
+    /// Writes that landed, by the order of the registry of writers.
+    pub writers: [u64; REGISTRY.len()],
+    /// Writes held to an ideal bucket that allowed no difference at all.
+    pub exact: u64,
+    /// Writes that landed after their sender had given up.
+    pub late: u64,
+    /// Copies of writes that the network delivered once more.
+    pub copies: u64,
+    /// Those of them that landed.
+    pub copies_landed: u64,
+    /// Operations that landed twice because another write came between: the safe direction, and
+    /// counted.
+    pub doubled: u64,
+    /// Buckets left in debt by a write.
+    pub in_debt: u64,
+    /// Buckets that had expired and were swept.
+    pub swept: u64,
+    /// Buckets deleted by an administrator.
+    pub deleted: u64,
+    /// Writes on a bucket in which a lowered limit hides a gap.
+    pub gaps: u64,
+    /// Writes by somebody who does not keep our rules.
+    pub foreign: u64,
+    /// Items made unreadable.
+    pub damaged: u64,
+    /// Clocks that stepped.
+    pub stepped: u64,
+    /// Those of them that stepped further than any instant that is written may be off.
+    pub stepped_far: u64,
+    /// Takes that landed too late to be granted, found to have landed, and given back.
+    pub overdue: u64,
+    /// Chains that were refused after some of their buckets had been taken from.
+    pub compensated: u64,
+    /// Grants to a chain in which some member has no limits, and so no bucket.
+    pub unlimited: u64,
+    /// Takes that landed for somebody who was not told so.
+    pub unheard: u64,
+    /// Credits the store gave up, and counted.
+    pub credits_lost: u64,
+    /// Credits that found nothing to give back to: what is gone was full.
+    pub credits_gone: u64,
+    /// What administrators did.
+    pub deeds: Deeds,
+    /// Listings that an index answered without changes of more than two seconds ago.
+    pub far_behind: u64,
+    /// Buckets made by a take, and held against the history of the configuration.
+    pub made: u64,
+}
+
+/// Whether a key is that of a bucket, and whose.
+pub(crate) fn bucket_of(key: &Key) -> Option<(&str, &str)> {
+    let (_, rest) = key.pk.split_once("/BUCKET#")?;
+    let (rest, _) = rest.rsplit_once('#')?;
+    rest.split_once('#')
+}

@@ -1,0 +1,116 @@
+//! A bucket item, read by code of its own: what the product makes of the attributes is what is
+//! being tested.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use zae_limiter_dynamodb::table::Item;
+
+use crate::oracle::bucket::Params;
+
+/// The hidden limit that measures writes; it is not anybody's limit.
+const HIDDEN: &str = "wcu";
+
+/// One limit of an item, all in millitokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StoredLimit {
+    pub(crate) params: Params,
+    pub(crate) balance: i128,
+    pub(crate) consumed: i128,
+    /// Of the next millitoken, in `1/period`; only what counts at the present refill instant.
+    pub(crate) remainder: i128,
+    pub(crate) gap: i128,
+}
+
+impl StoredLimit {
+    /// Balance and remainder as one number, in `1/period` of a millitoken.
+    pub(crate) fn fine(&self) -> i128 {
+        self.balance * self.params.period + self.remainder
+    }
+
+    /// The same after `elapsed_ms` of refill.
+    pub(crate) fn fine_after(&self, elapsed_ms: i128) -> i128 {
+        (self.fine() + elapsed_ms.max(0) * self.params.refill).min(self.params.brim())
+    }
+}
+
+/// A bucket item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Stored {
+    pub(crate) refilled_at: i64,
+    pub(crate) expires_s: Option<i64>,
+    pub(crate) mark: Option<i64>,
+    pub(crate) disabled: bool,
+    pub(crate) nonce: Option<String>,
+    pub(crate) read_at: Option<i64>,
+    pub(crate) retired: BTreeSet<String>,
+    /// Writes that the item says have reached it, in thousandths.
+    pub(crate) counted: i64,
+    pub(crate) limits: BTreeMap<String, StoredLimit>,
+}
+
+/// Reads an item. The error names the attribute nobody may leave like that.
+pub(crate) fn read(item: &Item) -> Result<Stored, String> {
+    let refilled_at = needed(item, "rf")?;
+    let counts = number(item, "rmf")? == Some(refilled_at);
+    let mut found: BTreeMap<&str, BTreeMap<&str, i128>> = BTreeMap::new();
+    for (key, value) in item {
+        if let Some((name, field)) = key.strip_prefix("b_").and_then(|rest| rest.rsplit_once('_'))
+            && name != HIDDEN
+        {
+            found.entry(name).or_default().insert(field, whole(key, value)?.into());
+        }
+    }
+    let mut limits = BTreeMap::new();
+    for (name, fields) in found {
+        let needed = |field: &str| {
+            fields.get(field).copied().ok_or_else(|| format!("half a limit: {name} has no {field}"))
+        };
+        let params =
+            Params { capacity: needed("cp")?, refill: needed("ra")?, period: needed("rp")? };
+        // A remainder of another period, left by a foreign writer, is none.
+        let remainder = fields
+            .get("rm")
+            .copied()
+            .filter(|rm| counts && (0..params.period).contains(rm))
+            .unwrap_or(0);
+        let gap = fields.get("gp").copied().unwrap_or(0);
+        limits.insert(
+            name.to_owned(),
+            StoredLimit { params, balance: needed("tk")?, consumed: needed("tc")?, remainder, gap },
+        );
+    }
+    if needed(item, "shard_count")? != 1 {
+        return Err("a bucket of several shards".to_owned());
+    }
+    Ok(Stored {
+        refilled_at,
+        expires_s: number(item, "ttl")?,
+        mark: number(item, "vu")?,
+        disabled: matches!(item.get("disabled"), Some(AttributeValue::Bool(true))),
+        nonce: item.get("lw").and_then(|value| value.as_s().ok()).cloned(),
+        read_at: number(item, "ca")?,
+        retired: item
+            .get("ret")
+            .and_then(|value| value.as_ss().ok())
+            .map(|names| names.iter().cloned().collect())
+            .unwrap_or_default(),
+        counted: number(item, "b_wcu_tc")?.unwrap_or(0),
+        limits,
+    })
+}
+
+fn whole(name: &str, value: &AttributeValue) -> Result<i64, String> {
+    match value {
+        AttributeValue::N(text) => text.parse().map_err(|_| format!("{name} is {text}")),
+        other => Err(format!("{name} is {other:?}")),
+    }
+}
+
+fn number(item: &Item, name: &str) -> Result<Option<i64>, String> {
+    item.get(name).map(|value| whole(name, value)).transpose()
+}
+
+fn needed(item: &Item, name: &str) -> Result<i64, String> {
+    number(item, name)?.ok_or_else(|| format!("{name} is missing"))
+}
