@@ -13,17 +13,25 @@
 //! Cost of a warm take: one `UpdateItem` per member of the chain, in parallel, no read; one write
 //! unit each up to ids of 64 bytes and three short limits (`docs/dynamodb.md`).
 
+// Simulators and benchmarks look into the rooms that the feature `testing` opens. Without the
+// feature the same items are private, and some of them are used by nobody.
+#![cfg_attr(not(feature = "testing"), allow(unreachable_pub, dead_code))]
+
 mod admin;
-#[doc(hidden)]
-pub mod bucket;
 mod config;
-#[doc(hidden)]
-pub mod constants;
 mod options;
-#[doc(hidden)]
-pub mod records;
-#[doc(hidden)]
-pub mod table;
+
+/// Declares rooms that are public, and hidden, with the feature `testing` alone.
+macro_rules! rooms_for_tests {
+    ($($room:ident)*) => {$(
+        #[cfg(feature = "testing")]
+        #[doc(hidden)]
+        pub mod $room;
+        #[cfg(not(feature = "testing"))]
+        mod $room;
+    )*};
+}
+rooms_for_tests!(bucket constants records table);
 
 use std::fmt;
 use std::sync::Arc;
