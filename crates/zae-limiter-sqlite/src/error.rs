@@ -187,10 +187,7 @@ pub(crate) fn from_io(error: io::Error, operation: &'static str, path: &Path) ->
         Io::NotFound => {
             (StoreErrorKind::NotFound, "the directory or file does not exist; create it first")
         }
-        Io::PermissionDenied => (
-            StoreErrorKind::Denied,
-            "permission denied; let this user read and write the file and its directory",
-        ),
+        Io::PermissionDenied => (StoreErrorKind::Denied, DENIED),
         Io::StorageFull | Io::QuotaExceeded | Io::FileTooLarge => {
             (StoreErrorKind::Full, "the disk is full; make room and try again")
         }
@@ -224,7 +221,7 @@ impl Cause {
 }
 
 const RESTORE: &str = "stop every process that uses it and run `zae-limiter restore BACKUP`";
-const GRANT: &str = "let this user read and write the file and its directory";
+const DENIED: &str = "permission denied; let this user read and write the file and its directory";
 
 fn from_sql(error: SqlError, operation: &'static str, path: &Path) -> StoreError {
     let shown = path.display();
@@ -272,11 +269,12 @@ fn classify(failure: ffi::Error) -> (StoreErrorKind, String) {
             return (Corrupt, format!("the file is corrupt; {RESTORE}"));
         }
         (_, ErrorCode::PermissionDenied | ErrorCode::AuthorizationForStatementDenied) => {
-            return (Denied, format!("permission denied; {GRANT}"));
+            (Denied, DENIED)
         }
-        (_, ErrorCode::CannotOpen) => {
-            return (Denied, format!("the file cannot be opened; {GRANT}"));
-        }
+        (_, ErrorCode::CannotOpen) => (
+            Denied,
+            "the file cannot be opened; let this user read and write the file and its directory",
+        ),
         (_, ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
         | (_, ErrorCode::FileLockingProtocolFailed) => {
             (Busy, "another process holds a lock; nothing was written. Retry")
