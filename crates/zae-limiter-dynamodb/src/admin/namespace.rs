@@ -119,8 +119,7 @@ pub(crate) fn id_of(record: Option<&Item>) -> Result<Option<Arc<str>>, StoreErro
         return Ok(None);
     };
     // Checked like our own: it goes into every key.
-    let id = text_of(record, attr::NAMESPACE_ID)
-        .ok_or_else(|| item::corrupt(record, attr::NAMESPACE_ID, "is missing"))?;
+    let id = item::required_text(record, attr::NAMESPACE_ID)?;
     let id: NamespaceId = item::name_in(record, attr::NAMESPACE_ID, id)?;
     Ok(Some(Arc::from(id.as_str())))
 }

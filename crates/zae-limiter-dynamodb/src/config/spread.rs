@@ -11,7 +11,7 @@ use super::flags::{PARALLEL_MAX, covered_by};
 use crate::DynamoStore;
 use crate::bucket::operation::Moment;
 use crate::bucket::take::Taken;
-use crate::constants::{ADMIN_ATTEMPTS_MAX, SPREAD_MAX};
+use crate::constants::SPREAD_MAX;
 use crate::records::item::key_of;
 use crate::records::keys;
 
@@ -55,13 +55,11 @@ impl DynamoStore {
                     chunk.iter().map(|(entity, resource)| self.spread_to(entity, resource, moment)),
                 )
                 .await;
-                for ((entity, resource), error) in chunk
-                    .iter()
-                    .zip(told)
-                    .filter_map(|(bucket, told)| told.err().map(|error| (bucket, error)))
-                {
+                for ((entity, resource), told) in chunk.iter().zip(told) {
                     // One bucket that cannot be read is no reason to leave the others behind.
-                    tracing::warn!(%error, %entity, %resource, "the limits are stored, but this bucket keeps the old ones until our next take");
+                    if let Err(error) = told {
+                        tracing::warn!(%error, %entity, %resource, "the limits are stored, but this bucket keeps the old ones until our next take");
+                    }
                 }
             }
         }
@@ -77,20 +75,20 @@ impl DynamoStore {
         moment: Moment,
     ) -> Result<(), StoreError> {
         let bucket = keys::bucket(&self.id, entity, resource, 0);
-        for attempt in 1..=ADMIN_ATTEMPTS_MAX {
+        let attempt = || async {
             let look = self.look(&bucket, moment).await?;
             let key = MemberKey { entity, resource };
             let found = self.members(&[key], Trust::NOTHING, "set_limits").await?;
             let stamp = found.stamp;
             let limits = found.members.into_iter().next().and_then(|member| member.config.limits);
             let (Some(image), Some((limits, source))) = (&look.image, limits) else {
-                return Ok(());
+                return Ok(Some(()));
             };
             let limits = LimitsInForce::resolved(limits, source, stamp, BUCKET_TTL_MULTIPLIER);
             let is_up_to_date = image.is_in_force(&limits.limits)
                 && image.expires_s.is_some() == limits.ttl_ms.is_some();
             if image.flag.blocks() || is_up_to_date {
-                return Ok(());
+                return Ok(Some(()));
             }
             let takes: Vec<Take> = (0..)
                 .zip(limits.limits.iter())
@@ -98,14 +96,10 @@ impl DynamoStore {
                 .collect();
             let member =
                 MemberTake { entity, resource, limits: &limits, takes: &takes, absent: &[] };
-            match self.take(&self.asked(&member), moment).await? {
-                Taken::Granted(_) | Taken::Spared(_) | Taken::Refused(_) | Taken::Blocked(_) => {
-                    return Ok(());
-                }
-                // Changed again, or others were faster.
-                Taken::Stale | Taken::Contended => self.shared.back_off(attempt).await,
-            }
-        }
-        Err(crate::admin::change::too_busy("set_limits"))
+            let taken = self.take(&self.asked(&member), moment).await?;
+            // Changed again, or others were faster.
+            Ok((!matches!(taken, Taken::Stale | Taken::Contended)).then_some(()))
+        };
+        self.shared.until_made("set_limits", attempt).await
     }
 }

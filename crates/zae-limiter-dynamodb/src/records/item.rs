@@ -45,6 +45,11 @@ pub(crate) fn text_of<'a>(item: &'a Item, attr: &str) -> Option<&'a str> {
     }
 }
 
+/// A text that must be there.
+pub(crate) fn required_text<'a>(item: &'a Item, attr: &str) -> Result<&'a str, StoreError> {
+    text_of(item, attr).ok_or_else(|| corrupt(item, attr, "is missing"))
+}
+
 /// A flag that may be left out. A flag that cannot be read is an error, not a flag that is off.
 pub(crate) fn flag_of(item: &Item, attr: &str) -> Result<Option<bool>, StoreError> {
     match item.get(attr) {
@@ -202,8 +207,7 @@ pub(crate) fn stored_version(version: u64) -> i64 {
 
 /// Reads an entity.
 pub(crate) fn entity(item: &Item) -> Result<Entity, StoreError> {
-    let id = text_of(item, attr::ENTITY_ID)
-        .ok_or_else(|| corrupt(item, attr::ENTITY_ID, "is missing"))?;
+    let id = required_text(item, attr::ENTITY_ID)?;
     let metadata = match item.get(attr::METADATA) {
         Some(AttributeValue::M(pairs)) => {
             pairs.iter().map(|(key, value)| (key.clone(), shown(value))).collect()
@@ -248,9 +252,7 @@ pub(crate) fn namespace_item(key: &Key, namespace: &Namespace) -> Item {
 
 /// Reads a record of a namespace.
 pub(crate) fn namespace(item: &Item) -> Result<Namespace, StoreError> {
-    let word =
-        |attribute| text_of(item, attribute).ok_or_else(|| corrupt(item, attribute, "is missing"));
-    let status = match word(attr::STATUS)? {
+    let status = match required_text(item, attr::STATUS)? {
         "active" => NamespaceStatus::Active,
         "deleted" => NamespaceStatus::Deleted,
         "purging" => NamespaceStatus::Purging,
@@ -263,8 +265,8 @@ pub(crate) fn namespace(item: &Item) -> Result<Namespace, StoreError> {
         }
     };
     Ok(Namespace {
-        id: name_in(item, attr::NAMESPACE_ID, word(attr::NAMESPACE_ID)?)?,
-        name: name_in(item, attr::NAMESPACE_NAME, word(attr::NAMESPACE_NAME)?)?,
+        id: name_in(item, attr::NAMESPACE_ID, required_text(item, attr::NAMESPACE_ID)?)?,
+        name: name_in(item, attr::NAMESPACE_NAME, required_text(item, attr::NAMESPACE_NAME)?)?,
         status,
         created_at: instant_of(item, attr::CREATED_AT).unwrap_or(TimeMs(0)),
         deleted_at: instant_of(item, attr::DELETED_AT)

@@ -10,7 +10,8 @@ use zae_limiter_core::{
 use zae_limiter_store::{Change, DeletedEntity, StoreError};
 
 use super::{
-    attr, corrupt, incompatible, instant_of, new_item, nothing, optional_text, put, shown, text_of,
+    attr, incompatible, instant_of, new_item, nothing, optional_text, put, required_text, shown,
+    text_of,
 };
 use crate::records::keys;
 use crate::table::{Item, number, text};
@@ -72,8 +73,7 @@ pub(crate) fn audit_item(
 
 /// Reads an audit event. Words and names that this version does not know are told in the details.
 pub(crate) fn audit_event(item: &Item, subject: &AuditSubject) -> Result<AuditEvent, StoreError> {
-    let id = text_of(item, EVENT_ID).ok_or_else(|| corrupt(item, EVENT_ID, "is missing"))?;
-    let id: EventId = id
+    let id: EventId = required_text(item, EVENT_ID)?
         .parse()
         .map_err(|error| incompatible(item, EVENT_ID, format_args!("cannot be read: {error}")))?;
     let empty = Details::new();
@@ -229,6 +229,15 @@ pub(crate) mod details {
         pairs.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
     }
 
+    /// The same with pairs that are there only sometimes.
+    fn with<const N: usize>(
+        details: Details,
+        pairs: [(&str, Option<AttributeValue>); N],
+    ) -> Details {
+        let pairs = pairs.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
+        details.into_iter().chain(pairs).collect()
+    }
+
     /// What a change has made, without what was there before it.
     pub(crate) fn without_before(mut details: Details) -> Details {
         details.retain(|name, _| {
@@ -247,7 +256,7 @@ pub(crate) mod details {
     }
 
     pub(crate) fn entity_update(entity: &Entity, before: &Entity) -> Details {
-        let mut details = of([
+        let details = of([
             (attr::NAME, text(entity.name.as_str())),
             (attr::METADATA, metadata_value(&entity.metadata)),
         ]);
@@ -255,12 +264,9 @@ pub(crate) mod details {
             before.metadata.iter().filter(|(key, value)| entity.metadata.get(*key) != Some(*value));
         let gone: BTreeMap<String, String> =
             gone.map(|(key, value)| (key.clone(), value.clone())).collect();
-        details
-            .extend((!gone.is_empty()).then(|| (WAS_METADATA.to_owned(), metadata_value(&gone))));
-        details.extend(
-            (entity.name != before.name).then(|| (WAS_NAME.to_owned(), text(before.name.as_str()))),
-        );
-        details
+        let was_metadata = (!gone.is_empty()).then(|| metadata_value(&gone));
+        let was_name = (entity.name != before.name).then(|| text(before.name.as_str()));
+        with(details, [(WAS_METADATA, was_metadata), (WAS_NAME, was_name)])
     }
 
     /// A deletion that has been ordered. Its counts are stored when it is finished.
@@ -282,11 +288,8 @@ pub(crate) mod details {
     }
 
     pub(crate) fn limits(limits: &[Limit], on_unavailable: Option<OnUnavailable>) -> Details {
-        let mut details = of([(LIMITS, list(limits))]);
-        details.extend(
-            on_unavailable.map(|policy| ("on_unavailable".to_owned(), text(policy.as_str()))),
-        );
-        details
+        let policy = on_unavailable.map(|policy| text(policy.as_str()));
+        with(of([(LIMITS, list(limits))]), [("on_unavailable", policy)])
     }
 
     fn list(limits: &[Limit]) -> AttributeValue {
@@ -306,22 +309,18 @@ pub(crate) mod details {
         new: &LimitsChange,
         before: Result<LevelConfig, StoreError>,
     ) -> Details {
-        let mut details = limits(&new.limits, new.on_unavailable);
-        match before {
+        let (was, was_policy) = match before {
             Ok(before) => {
-                details.extend(
-                    (!before.limits.is_empty()).then(|| (WAS.to_owned(), list(&before.limits))),
-                );
                 let replaced = before
                     .on_unavailable
                     .filter(|policy| new.on_unavailable.is_some_and(|new| new != *policy));
-                details.extend(
-                    replaced.map(|policy| (WAS_ON_UNAVAILABLE.to_owned(), text(policy.as_str()))),
-                );
+                ((!before.limits.is_empty()).then(|| list(&before.limits)), replaced)
             }
-            Err(error) => drop(details.insert(WAS.to_owned(), text(error.message()))),
-        }
-        details
+            Err(error) => (Some(text(error.message())), None),
+        };
+        let was_policy = was_policy.map(|policy| text(policy.as_str()));
+        let details = limits(&new.limits, new.on_unavailable);
+        with(details, [(WAS, was), (WAS_ON_UNAVAILABLE, was_policy)])
     }
 
     /// Limits that this version could not read, when they are deleted.

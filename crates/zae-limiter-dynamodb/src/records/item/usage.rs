@@ -17,7 +17,7 @@ use zae_limiter_core::{
 };
 use zae_limiter_store::StoreError;
 
-use super::{attr, corrupt, integer_of, name_in, text_of};
+use super::{attr, corrupt, integer_of, name_in, required_text, text_of};
 use crate::table::Item;
 
 const WINDOW: &str = "window";
@@ -68,8 +68,6 @@ pub(crate) struct UsageItem {
 
 /// Reads a snapshot.
 pub(crate) fn usage_item(item: &Item, shape: Shape) -> Result<UsageItem, StoreError> {
-    let word =
-        |attribute| text_of(item, attribute).ok_or_else(|| corrupt(item, attribute, "is missing"));
     let window = match text_of(item, WINDOW) {
         Some(word) => word.parse().map_err(|error| corrupt(item, WINDOW, error))?,
         None => shape.window.unwrap_or(UsageWindow::Hourly),
@@ -92,8 +90,8 @@ pub(crate) fn usage_item(item: &Item, shape: Shape) -> Result<UsageItem, StoreEr
         }
     }
     Ok(UsageItem {
-        entity: name_in(item, attr::ENTITY_ID, word(attr::ENTITY_ID)?)?,
-        resource: name_in(item, attr::RESOURCE, word(attr::RESOURCE)?)?,
+        entity: name_in(item, attr::ENTITY_ID, required_text(item, attr::ENTITY_ID)?)?,
+        resource: name_in(item, attr::RESOURCE, required_text(item, attr::RESOURCE)?)?,
         window,
         counters,
         events: integer_of(item, EVENTS).and_then(|events| u64::try_from(events).ok()).unwrap_or(0),

@@ -63,17 +63,13 @@ pub(super) struct Endpoint {
 }
 
 pub(super) fn endpoint(url: &str) -> Result<Endpoint, StoreError> {
-    let field = "endpoint_url";
+    let wrong = |why| Err(invalid("endpoint_url", url, why));
     let lower = url.to_ascii_lowercase();
     let (tls, rest) = match (lower.strip_prefix("http://"), lower.strip_prefix("https://")) {
         (Some(rest), _) => (false, rest),
         (_, Some(rest)) => (true, rest),
         (None, None) => {
-            return Err(invalid(
-                field,
-                url,
-                "has to begin with http:// or https://, such as http://localhost:8000",
-            ));
+            return wrong("has to begin with http:// or https://, such as http://localhost:8000");
         }
     };
     if rest.contains('@') {
@@ -82,29 +78,17 @@ pub(super) fn endpoint(url: &str) -> Result<Endpoint, StoreError> {
         return Err(StoreError::new(StoreErrorKind::Invalid, "connect", message));
     }
     if url.len() > URL_CHARS_MAX || !url.chars().all(|c| c.is_ascii_graphic()) {
-        return Err(invalid(
-            field,
-            url,
-            "is too long, or contains spaces or characters that have to be encoded",
-        ));
+        return wrong("is too long, or contains spaces or characters that have to be encoded");
     }
     if rest.contains(['?', '#']) {
-        return Err(invalid(
-            field,
-            url,
-            "has a query or a fragment; leave out everything from '?' or '#' on",
-        ));
+        return wrong("has a query or a fragment; leave out everything from '?' or '#' on");
     }
     let authority = rest.split('/').next().unwrap_or_default();
     let (host, port) = match authority.strip_prefix('[') {
         Some(v6) => match v6.split_once(']') {
             Some((host, port)) => (host, port.strip_prefix(':')),
             None => {
-                return Err(invalid(
-                    field,
-                    url,
-                    "has a '[' without ']'; an IPv6 host is written http://[::1]:8000",
-                ));
+                return wrong("has a '[' without ']'; an IPv6 host is written http://[::1]:8000");
             }
         },
         None => {
@@ -112,16 +96,16 @@ pub(super) fn endpoint(url: &str) -> Result<Endpoint, StoreError> {
         }
     };
     if host.is_empty() {
-        return Err(invalid(field, url, "names no host; expected such as http://localhost:8000"));
+        return wrong("names no host; expected such as http://localhost:8000");
     }
-    if port.is_some_and(|port| port.parse::<u16>().is_ok_and(|port| port > 0)) || port.is_none() {
-        let address: Option<std::net::IpAddr> = host.parse().ok();
-        let loopback = host == "localhost"
-            || host.ends_with(".localhost")
-            || address.is_some_and(|address| address.is_loopback());
-        return Ok(Endpoint { loopback, tls });
+    if port.is_some_and(|port| !port.parse::<u16>().is_ok_and(|port| port > 0)) {
+        return wrong("has no valid port; expected a number from 1 to 65535 after the ':'");
     }
-    Err(invalid(field, url, "has no valid port; expected a number from 1 to 65535 after the ':'"))
+    let address: Option<std::net::IpAddr> = host.parse().ok();
+    let loopback = host == "localhost"
+        || host.ends_with(".localhost")
+        || address.is_some_and(|address| address.is_loopback());
+    Ok(Endpoint { loopback, tls })
 }
 
 fn invalid(field: &str, value: &str, why: &str) -> StoreError {

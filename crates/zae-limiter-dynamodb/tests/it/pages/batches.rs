@@ -1,6 +1,7 @@
 //! Batches at their bounds: 100 keys to read, 25 to delete, and tables that do not get to all of
 //! them.
 
+use zae_limiter_dynamodb::bucket::writers::Writer;
 use zae_limiter_dynamodb::table::Write;
 use zae_limiter_store::{
     BucketStore, ConfigStore, NamespaceStore, NewEntity, PageRequest, StoreErrorKind,
@@ -115,7 +116,7 @@ async fn deletes_are_cut_into_twenty_fives() {
         rig.table.take_journal();
         let deleted = store.delete_entity(&new.id, &rig.change()).await.unwrap();
         assert_eq!(deleted.buckets, u64::try_from(count).unwrap());
-        let is_bucket = |write: &Write| matches!(write, Write::Delete(delete) if delete.key.pk.contains("/BUCKET#"));
+        let is_bucket = |write: &Write| matches!(write, Write::Bucket(bucket) if bucket.writer() == Writer::Delete);
         let sizes = rig.table.take_journal().into_iter().filter_map(|call| match call.request {
             Request::Transact(writes, _) => {
                 Some(writes.iter().filter(|write| is_bucket(write)).count())
