@@ -38,7 +38,7 @@ const ALL: &[&str] = &[
 ];
 
 const TESTKIT: &str = "zae-limiter-testkit";
-const LINES_MAX: usize = 720;
+const LINES_MAX: usize = 600;
 
 /// The kinds of text files whose form is checked; `run` is the CI script.
 const TEXT: [&str; 9] =
@@ -335,39 +335,6 @@ fn is_rust(source: &Source) -> bool {
     source.path.ends_with(".rs")
 }
 
-/// Rust files that are built into a crate, not its tests.
-fn is_product(source: &Source) -> bool {
-    let mut parts = source.path.split('/').skip(2);
-    is_rust(source)
-        && parts.next() == Some("src")
-        && !parts.any(|part| part == "tests" || part == "tests.rs")
-}
-
-/// The numbered lines that are code and not behind `#[cfg(test)]`. Trusts rustfmt: an item ends at
-/// the first line that is no deeper than its attribute and closes it.
-fn product_lines(source: &Source) -> Vec<(usize, &str)> {
-    let mut lines = Vec::new();
-    let mut skipping: Option<usize> = None;
-    for (number, line) in (1..).zip(source.text.lines()) {
-        let depth = line.len() - line.trim_start().len();
-        let code = line.trim();
-        if let Some(outer) = skipping {
-            let closes = code.ends_with('}')
-                || code.ends_with("};")
-                || code.ends_with(';')
-                || code.ends_with(',');
-            if depth == outer && closes && !code.starts_with("#[") {
-                skipping = None;
-            }
-        } else if code == "#[cfg(test)]" {
-            skipping = Some(depth);
-        } else if !code.starts_with("//") {
-            lines.push((number, line));
-        }
-    }
-    lines
-}
-
 /// The lines of `sources` with one of `words`, as `path:line`.
 fn with_words(sources: &[Source], wanted: impl Fn(&Source) -> bool, words: &[&str]) -> Vec<String> {
     let mut offenders = Vec::new();
@@ -384,23 +351,13 @@ fn with_words(sources: &[Source], wanted: impl Fn(&Source) -> bool, words: &[&st
 
 fn long_files(sources: &[Source]) -> Vec<String> {
     let count = |source: &Source| source.text.lines().count();
-    let long = sources.iter().filter(|source| {
-        is_rust(source) && source.path.contains("/src/") && count(source) > LINES_MAX
-    });
+    let long = sources.iter().filter(|source| is_rust(source) && count(source) > LINES_MAX);
     long.map(|source| format!("{}: {} lines", source.path, count(source))).collect()
 }
 
 fn ignored_tests(sources: &[Source]) -> Vec<String> {
     // Written in two parts here and below, so that the rules do not find themselves.
     with_words(sources, is_rust, &[concat!("#[", "ignore"), concat!("# [", "ignore")])
-}
-
-fn unfinished(sources: &[Source]) -> Vec<String> {
-    with_words(
-        sources,
-        is_rust,
-        &[concat!("todo", "!("), concat!("unimplemented", "!("), concat!("dbg", "!(")],
-    )
 }
 
 fn machine_paths(sources: &[Source]) -> Vec<String> {
@@ -427,18 +384,6 @@ fn split_words(sources: &[Source]) -> Vec<String> {
         |source| !source.path.ends_with(".lock"),
         &[concat!("can", " not "), concat!("Can", " not ")],
     )
-}
-
-fn unwraps(sources: &[Source]) -> Vec<String> {
-    let mut offenders = Vec::new();
-    for source in sources.iter().filter(|source| is_product(source)) {
-        let lines =
-            product_lines(source).into_iter().filter(|(_, line)| line.contains(".unwrap()"));
-        offenders.extend(
-            lines.map(|(number, line)| format!("{}:{number}: {}", source.path, line.trim())),
-        );
-    }
-    offenders
 }
 
 fn stray_spaces(sources: &[Source]) -> Vec<String> {
@@ -485,11 +430,11 @@ fn source_files_are_short() {
     let long = "\n".repeat(LINES_MAX + 1);
     let samples = [
         sample("crates/a/src/x.rs", &long),
-        sample("crates/a/tests/x.rs", &long),
+        sample("crates/a/src/x.md", &long),
         sample("crates/a/src/y.rs", &long[1..]),
     ];
-    assert_eq!(long_files(&samples), ["crates/a/src/x.rs: 721 lines"]);
-    enforce("files longer than 720 lines; split them by what they are about", long_files(&tree()));
+    assert_eq!(long_files(&samples), ["crates/a/src/x.rs: 601 lines"]);
+    enforce("files longer than 600 lines; split them by what they are about", long_files(&tree()));
 }
 
 #[test]
@@ -497,65 +442,6 @@ fn no_test_is_ignored() {
     let attribute = format!("#[{}]\nfn slow() {{}}\n", "ignore = \"slow\"");
     assert_eq!(ignored_tests(&[sample("crates/a/tests/x.rs", &attribute)]).len(), 1);
     enforce("tests that never run", ignored_tests(&tree()));
-}
-
-#[test]
-fn nothing_is_left_unfinished() {
-    for word in ["todo", "unimplemented", "dbg"] {
-        assert_eq!(
-            unfinished(&[sample("crates/a/src/x.rs", &format!("    {word}!(1);\n"))]).len(),
-            1,
-            "{word}"
-        );
-    }
-    enforce("unfinished code", unfinished(&tree()));
-}
-
-#[test]
-fn product_code_does_not_unwrap() {
-    let text = "\
-/// let x = y.unwrap();
-fn a() {
-    b.unwrap();
-}
-#[cfg(test)]
-use c::D;
-fn e() {
-    f.unwrap().unwrap_or(0);
-}
-#[cfg(test)]
-#[derive(Debug)]
-struct H {
-    i: J,
-}
-impl K {
-    #[cfg(test)]
-    fn l() {
-        m.unwrap();
-    }
-    fn n() {
-        o.unwrap();
-    }
-}
-#[cfg(test)]
-mod tests {
-    fn g() {
-        h.unwrap();
-    }
-}
-";
-    let samples = [
-        sample("crates/a/src/x.rs", text),
-        sample("crates/a/tests/x.rs", text),
-        sample("crates/a/src/b/tests.rs", text),
-    ];
-    let offenders = [
-        "crates/a/src/x.rs:3: b.unwrap();",
-        "crates/a/src/x.rs:8: f.unwrap().unwrap_or(0);",
-        "crates/a/src/x.rs:21: o.unwrap();",
-    ];
-    assert_eq!(unwraps(&samples), offenders);
-    enforce("unwrap outside tests; use expect and state the invariant", unwraps(&tree()));
 }
 
 #[test]
