@@ -19,15 +19,15 @@
 //! one below the injected faults, see what was asked, what landed and what was answered; everything
 //! else follows from that.
 
-/// A real DynamoDB engine for tests: its starter, a proxy that loses answers, clocks.
+// A real DynamoDB engine for tests: its starter, a proxy that loses answers, clocks.
 pub mod engine;
-/// Judges: books of what was asked and landed, exact sums, ideal buckets.
+// Judges: books of what was asked and landed, exact sums, ideal buckets.
 mod oracle;
-/// Numbers that a seed gives.
+// Numbers that a seed gives.
 mod rng;
-/// Simulators: worlds, clients, steps; a test that polls by hand; crowds.
+// Simulators: worlds, clients, steps; a test that polls by hand; crowds.
 pub mod sim;
-/// A DynamoDB table in memory that evaluates expressions, with faults of its own.
+// A DynamoDB table in memory that evaluates expressions, with faults of its own.
 pub mod table;
 
 pub use oracle::{Coverage, Freshness, RealTime};

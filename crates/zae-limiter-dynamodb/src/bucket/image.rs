@@ -203,7 +203,7 @@ impl Image {
         remainders_count: bool,
     ) -> Result<(), StoreError> {
         // Every limit has a balance; what belongs to none is no limit.
-        let Some((key, _)) = found.values[0] else { return Ok(()) };
+        let Some((key, balance)) = found.values[0] else { return Ok(()) };
         let known = before.and_then(|before| {
             before.limits.iter().find(|known| known.name.as_str() == found.name)
         });
@@ -213,16 +213,17 @@ impl Image {
                 corrupt(item, key, format_args!("is not named after a limit: {error}"))
             })?,
         };
-        let mut numbers = [None; attr::LIMIT.len()];
-        for (number, value) in numbers.iter_mut().zip(found.values) {
-            *number = value.map(|(key, value)| number_in(item, key, value)).transpose()?;
-        }
-        let [balance, used, capacity, refill, period, remainder, gap] = numbers;
-        let balance = Milli(balance.unwrap_or(0));
-        if let (None, None, None) = (capacity, refill, period) {
+        let balance = Milli(number_in(item, key, balance)?);
+        let [_, others @ ..] = found.values;
+        if let [_, None, None, None, ..] = others {
             self.stubs.push(Stub { name, balance });
             return Ok(());
         }
+        let mut numbers = [None; attr::LIMIT.len() - 1];
+        for (number, value) in numbers.iter_mut().zip(others) {
+            *number = value.map(|(key, value)| number_in(item, key, value)).transpose()?;
+        }
+        let [used, capacity, refill, period, remainder, gap] = numbers;
         let required = |number: Option<i64>, field| {
             number.ok_or_else(|| corrupt(item, &attr::of_limit(&name, field), "is missing"))
         };

@@ -132,3 +132,11 @@ fn a_bucket_without_its_measure_of_writes_has_none_left() {
         "FAST would fail on it for ever"
     );
 }
+
+/// What is left of a limit that is gone counts by its balance alone: damage beside it harms nobody.
+#[test]
+fn damage_beside_a_balance_without_parameters_is_passed_over() {
+    let image = Image::parse(&item([("b_old_tk", n("-500")), ("b_old_tc", s("many"))])).unwrap();
+    assert_eq!(image.stubs, [Stub { name: "old".parse().unwrap(), balance: Milli(-500) }]);
+    assert!(Image::parse(&item([("b_old_tk", s("many"))])).is_err());
+}
