@@ -172,10 +172,15 @@ pub(crate) fn next_commands(commands: &[String]) -> Fields {
 
 /// What a flag says: a level without one inherits.
 pub(crate) fn flag(flag: Option<Flag>) -> Cell {
+    let tone = if flag.is_some_and(Flag::blocks) { Tone::Bad } else { Tone::Plain };
+    Cell::toned(flag.map_or("-", flag_word), tone)
+}
+
+/// The answer of a flag to the question whether it is disabled.
+pub(crate) fn flag_word(flag: Flag) -> &'static str {
     match flag {
-        Some(Flag::Disabled) => Cell::toned("yes", Tone::Bad),
-        Some(Flag::Enabled) => Cell::plain("no, enabled"),
-        None => Cell::plain("-"),
+        Flag::Disabled => "yes",
+        Flag::Enabled => "no, enabled",
     }
 }
 

@@ -17,7 +17,7 @@ use crate::history;
 use crate::pack::{limits_from_text, limits_to_text, name_at, optional_name_at};
 use crate::page::paged;
 use crate::query;
-use crate::rows::{self, Key, flag_at};
+use crate::rows::{self, Key, flag_at, flag_column};
 use crate::spread;
 
 /// The columns that name a level: entity and resource, empty where the level is about none.
@@ -243,7 +243,7 @@ fn store(conn: &Connection, ns: i64, level: &Level, config: &LevelConfig) -> Out
         entity,
         resource,
         limits,
-        config.flag.map(Flag::blocks),
+        config.flag.map(flag_column),
         policy,
         as_stored(config.version),
     ))?;

@@ -35,6 +35,11 @@ pub(crate) fn flag_at(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<F
     Ok(disabled.map(Flag::from_disabled))
 }
 
+/// The other way round.
+pub(crate) fn flag_column(flag: Flag) -> bool {
+    flag.blocks()
+}
+
 /// A bucket from the columns of [`bucket_columns`], which begin at `first`.
 pub(crate) fn bucket_from_row(
     row: &Row<'_>,
@@ -162,7 +167,7 @@ pub(crate) fn write(
     statement.raw_bind_parameter(9, u8::try_from(state.active()).unwrap_or(u8::MAX))?;
     statement.raw_bind_parameter(10, blob.as_slice())?;
     if !stored {
-        statement.raw_bind_parameter(11, state.flag.blocks())?;
+        statement.raw_bind_parameter(11, flag_column(state.flag))?;
     }
     statement.raw_execute()?;
     Ok(())

@@ -1,7 +1,7 @@
 //! `entity buckets`.
 
 use zae_limiter::wire::BucketForm;
-use zae_limiter::{BucketView, Flag, Milli};
+use zae_limiter::{BucketView, Milli};
 
 use super::shared::listing;
 use crate::args::entity::EntityPageArgs;
@@ -22,10 +22,10 @@ fn table(buckets: &[BucketView]) -> Table {
     for bucket in buckets {
         for limit in bucket.state.limits() {
             let available = limit.balance.floor_tokens();
-            let (state, tone) = match (bucket.state.flag, available < 0) {
-                (Flag::Disabled, _) => ("disabled", Tone::Bad),
-                (Flag::Enabled, true) => ("in debt", Tone::Warning),
-                (Flag::Enabled, false) => ("-", Tone::Plain),
+            let (state, tone) = match bucket.state.flag {
+                flag if flag.blocks() => (flag.as_str(), Tone::Bad),
+                _ if available < 0 => ("in debt", Tone::Warning),
+                _ => ("-", Tone::Plain),
             };
             table.row([
                 Cell::plain(&bucket.resource),

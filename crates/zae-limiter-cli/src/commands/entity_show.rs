@@ -22,9 +22,8 @@ pub(crate) async fn run(context: &Context<'_>, args: EntityIdArgs) -> anyhow::Re
     let on_resources = flags::on_resources(&limiter, &args.id).await?;
     let mut fields = view::entity_fields(&entity);
     fields.push(("disabled", view::flag(own)));
-    let flag = |(resource, flag): &(ResourceName, Flag)| match flag {
-        Flag::Disabled => format!("yes on {resource}"),
-        Flag::Enabled => format!("no, enabled on {resource}"),
+    let flag = |(resource, flag): &(ResourceName, Flag)| {
+        format!("{} on {resource}", view::flag_word(*flag))
     };
     fields.extend(on_resources.iter().map(|found| ("", Cell::plain(flag(found)))));
     let form = Form {

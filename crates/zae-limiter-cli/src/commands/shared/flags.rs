@@ -62,8 +62,8 @@ pub(crate) async fn of_namespace(limiter: &RateLimiter) -> Result<Flags, Error> 
     let mut flags = Flags { is_complete, ..Flags::default() };
     for (level, config) in configs(limiter, levels).await? {
         match config.and_then(|config| config.flag) {
-            Some(Flag::Disabled) => flags.disabled.push(level.to_string()),
-            Some(Flag::Enabled) => flags.enabled.push(level.to_string()),
+            Some(flag) if flag.blocks() => flags.disabled.push(level.to_string()),
+            Some(_) => flags.enabled.push(level.to_string()),
             None => {}
         }
     }
