@@ -6,7 +6,7 @@ use std::time::Duration;
 /// hands back the fresh image, so each further try loses only to a writer that came in between;
 /// eight lost races in a row mean a key that is too hot for one item, where another try would only
 /// heat it more.
-pub const REFILL_ATTEMPTS_MAX: u32 = 8;
+pub const RACES_MAX: u32 = 8;
 
 /// Times a write of unknown fate is sent (with its nonce), or a throttled one. At the default
 /// attempt timeout the caller's deadline ends it after two; the third is for callers with more

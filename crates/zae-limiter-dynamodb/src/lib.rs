@@ -6,9 +6,10 @@
 //! write. Every write of a bucket is a value (`bucket/write.rs`), so tests inspect it and the
 //! simulator replays it.
 //!
-//! Five rooms, each used by those before it: `bucket` (takes, charges, credits), `config` (limits
+//! Five rooms: `bucket` (takes, charges, credits), `config` (limits
 //! and flags), `admin` (entities, namespaces, history), `records` (keys, attributes, items),
-//! `table` (requests, retries, the AWS SDK).
+//! `table` (requests, retries, the AWS SDK). The rooms know each other: a flag of `config` is a
+//! write of `bucket`, and `table` renders a bucket write at the last moment.
 //!
 //! Cost of a warm take: one `UpdateItem` per member of the chain, in parallel, no read; one write
 //! unit each up to ids of 64 bytes and three short limits (`docs/dynamodb.md`).

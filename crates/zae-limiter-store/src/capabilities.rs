@@ -1,7 +1,7 @@
 //! The promises of a backend, as data.
 
 /// Promises beyond the contract's minimum. Each switches on conformance cases; a case that is
-/// switched off says so.
+/// disabled says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {

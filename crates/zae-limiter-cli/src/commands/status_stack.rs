@@ -1,4 +1,4 @@
-//! `status` of a stack: its table as a whole, and what is switched off in the namespace.
+//! `status` of a stack: its table as a whole, and what is disabled in the namespace.
 
 use serde::Serialize;
 use zae_limiter::dynamodb::sdk::StackStatus;

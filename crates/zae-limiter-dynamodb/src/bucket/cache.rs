@@ -129,7 +129,7 @@ impl Seen {
     /// Whether a refusal still holds for a request like this.
     pub(crate) fn is_quiet(&self, debit: &Debit<'_>, now: TimeMs) -> bool {
         let Some(quiet) = self.quiet(now) else { return false };
-        debit.asked().any(|(limit, milli)| {
+        debit.wanted().any(|(limit, milli)| {
             quiet.short.iter().any(|(short, least)| short == limit.name() && milli >= *least)
         })
     }

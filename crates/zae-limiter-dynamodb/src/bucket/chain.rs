@@ -6,7 +6,7 @@ use futures_util::future::{join, join_all};
 use smallvec::SmallVec;
 use zae_limiter_core::{EntityId, Milli, Reports};
 use zae_limiter_store::{
-    Adjusted, BoxFuture, ConsumeOutcome, ConsumeRequest, Grant, MemberTake, StoreError,
+    Adjusted, ConsumeOutcome, ConsumeRequest, Grant, MemberTake, StoreError, StoreFuture,
 };
 
 use crate::DynamoStore;
@@ -41,7 +41,7 @@ impl DynamoStore {
             &'r DynamoStore,
             &'r ConsumeRequest<'r>,
             &'r EntityId,
-        ) -> BoxFuture<'r, Result<ConsumeOutcome, StoreError>>,
+        ) -> StoreFuture<'r, ConsumeOutcome>,
     ) -> Result<ConsumeOutcome, StoreError> {
         request.check("consume")?;
         let places: SmallVec<[usize; 4]> = (0..request.members.len())
@@ -85,7 +85,7 @@ impl DynamoStore {
         &'r self,
         request: &'r ConsumeRequest<'r>,
         caller: &'r EntityId,
-    ) -> BoxFuture<'r, Result<ConsumeOutcome, StoreError>> {
+    ) -> StoreFuture<'r, ConsumeOutcome> {
         Box::pin(async move {
             request.check("consume")?;
             let moment = self.moment(request.now);

@@ -8,7 +8,7 @@ use zae_limiter_store::StoreError;
 
 use crate::bucket::debit::{View, ceiling, cold_bound, seconds};
 use crate::bucket::image::Image;
-use crate::bucket::refill::{Amount, Refill, Unknown, spends};
+use crate::bucket::refill::{Amount, Refill, MustBeAbsent, spends};
 use crate::bucket::write::{
     BucketWrite, Ceiling, Change, ExpiryPin, FlagPin, ItemChange, Line, LineForm, Nonce, Pin, Pins,
     Purpose, RefilledAt, To,
@@ -68,7 +68,7 @@ impl Charge<'_> {
             target: None,
             amounts: self.amounts,
             nonce: Some(self.nonce),
-            unknown: Unknown::default(),
+            must_be_absent: MustBeAbsent::default(),
             units_milli: self.units_milli,
             now,
         };
@@ -117,7 +117,7 @@ impl Charge<'_> {
             config_read_at: Pin::Any,
             expiry: ExpiryPin::NoneOrAfter(seconds(now)),
             has_room: false,
-            unknown: SmallVec::new(),
+            must_be_absent: SmallVec::new(),
         };
         let change = Change {
             nonce: Some(self.nonce.clone()),

@@ -11,7 +11,7 @@ use crate::admin::entity::Owner;
 use crate::bucket::operation::{Moment, amounts_of, count};
 use crate::bucket::refill::Amount;
 use crate::bucket::take::Taken;
-use crate::bucket::write::{BucketWrite, Form, NewBucket, Nonce, Purpose};
+use crate::bucket::write::{BucketWrite, Shape, NewBucket, Nonce, Purpose};
 use crate::config::{Member, Trust, Verdict};
 use crate::records::keys;
 use crate::table::Key;
@@ -58,7 +58,7 @@ impl DynamoStore {
             now: bucket.now,
         };
         let key = keys::bucket(&self.id, member.entity, member.resource, 0);
-        BucketWrite { key, purpose, form: Form::Make(Box::new(bucket)) }
+        BucketWrite { key, purpose, shape: Shape::Make(Box::new(bucket)) }
     }
 
     /// Whether a bucket may be made, and whose it will be: it must be enabled and its limits in

@@ -36,7 +36,7 @@ impl Credit<'_> {
         let (image, is_recent) = match view {
             View::Absent => return Step::Drop,
             View::Unknown => (None, false),
-            View::Known(known) => (Some(known.image), known.is_recent),
+            View::Known(known) => (Some(known.image), known.is_trusted),
         };
         let line = |amount: &Amount<'_>| {
             let name = amount.limit.name();
@@ -67,7 +67,7 @@ impl Credit<'_> {
             config_read_at: Pin::Any,
             expiry: ExpiryPin::Any,
             has_room: false,
-            unknown: SmallVec::new(),
+            must_be_absent: SmallVec::new(),
         };
         let item = ItemChange::only(spends(self.units_milli));
         let change = Change { nonce: None, pins, lines, item };
@@ -119,10 +119,10 @@ mod tests {
             amounts: &[Amount { limit: &limit, milli: Milli(7_000) }],
             units_milli: 1_000,
         };
-        let view = |is_recent| {
+        let view = |is_trusted| {
             View::Known(Known {
                 image: &image,
-                is_recent,
+                is_trusted,
                 may_sync: false,
                 is_crowded: false,
                 is_outdated: false,

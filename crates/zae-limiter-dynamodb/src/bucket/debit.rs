@@ -12,7 +12,7 @@ use zae_limiter_core::{
 use zae_limiter_store::{LimitsInForce, StoreError};
 
 use crate::bucket::image::Image;
-use crate::bucket::refill::{Amount, Refill, Unknown, spends};
+use crate::bucket::refill::{Amount, Refill, MustBeAbsent, spends};
 use crate::bucket::take::Asked;
 use crate::bucket::write::{
     BucketWrite, Ceiling, Change, ExpiryPin, FlagPin, ItemChange, Line, LineForm, Nonce, Pin, Pins,
@@ -36,8 +36,8 @@ pub(crate) enum View<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Known<'a> {
     pub(crate) image: &'a Image,
-    /// Recent enough to refuse on.
-    pub(crate) is_recent: bool,
+    /// Recent enough, and not in doubt: a refusal may rest on the image.
+    pub(crate) is_trusted: bool,
     /// The caller's limits are proven to be as new as the bucket's parameters.
     pub(crate) may_sync: bool,
     /// Others write the bucket all the time.
@@ -105,18 +105,18 @@ impl<'a> Debit<'a> {
 
     /// The next write, chosen from what is known, without another read.
     pub(crate) fn plan(&self, view: View<'_>, now: TimeMs) -> Result<Step, StoreError> {
-        let Known { image, is_recent, may_sync, is_crowded, is_outdated, judged_at } = match view {
+        let Known { image, is_trusted, may_sync, is_crowded, is_outdated, judged_at } = match view {
             View::Unknown => return Ok(Step::Take(self.fast(None, false, now))),
             View::Absent if self.is_spared => return Ok(Step::Nothing),
             View::Absent => {
-                let fits = self.asked().all(|(limit, amount)| amount <= limit.params().full());
+                let fits = self.wanted().all(|(limit, amount)| amount <= limit.params().full());
                 return Ok(if fits { Step::Create } else { Step::Refuse });
             }
             View::Known(known) => known,
         };
         image.check_supported(&self.key.pk)?;
         if image.flag.blocks() {
-            return Ok(if is_recent {
+            return Ok(if is_trusted {
                 Step::Blocked(image.flag)
             } else {
                 self.probed(image, may_sync, is_outdated, now)
@@ -129,13 +129,13 @@ impl<'a> Debit<'a> {
             return Ok(Step::Nothing);
         }
         if self.is_short(image, judged_at) {
-            return Ok(if is_recent {
+            return Ok(if is_trusted {
                 Step::Refuse
             } else {
                 self.probed(image, may_sync, is_outdated, now)
             });
         }
-        if image.room_at(now) < WCU_NEEDED_MILLI && is_recent {
+        if image.room_at(now) < WCU_NEEDED_MILLI && is_trusted {
             return Ok(Step::Contended);
         }
         if !self.is_settled(image) && !may_sync {
@@ -178,13 +178,13 @@ impl<'a> Debit<'a> {
         image: &Image,
         now: TimeMs,
     ) -> impl Iterator<Item = (&'a Limit, Milli)> {
-        self.asked().filter(move |(limit, amount)| {
+        self.wanted().filter(move |(limit, amount)| {
             image.balance_at(limit.name(), now).is_none_or(|balance| balance < *amount)
         })
     }
 
     /// The limits asked for, with their amounts.
-    pub(crate) fn asked(&self) -> impl Iterator<Item = (&'a Limit, Milli)> {
+    pub(crate) fn wanted(&self) -> impl Iterator<Item = (&'a Limit, Milli)> {
         let limits = &self.limits.limits;
         self.takes.iter().map(move |take| (&limits[usize::from(take.limit)], take.amount))
     }
@@ -202,7 +202,7 @@ impl<'a> Debit<'a> {
             return Ok(Step::Reread);
         }
         let passes = !self.is_spared
-            && self.asked().all(|(limit, amount)| {
+            && self.wanted().all(|(limit, amount)| {
                 let first_seen = || image.first_seen(limit, now);
                 let balance = image.balance_at(limit.name(), now).unwrap_or_else(first_seen);
                 balance.min(image.effective(limit.params()).full()) >= amount
@@ -218,9 +218,9 @@ impl<'a> Debit<'a> {
     /// nothing, and the take that may follow needs its own.
     fn sync<'r>(&'r self, image: &'r Image, now: TimeMs) -> Refill<'r> {
         Refill {
-            purpose: Purpose::Sync,
+            purpose: Purpose::SyncOnly,
             nonce: None,
-            unknown: Unknown::default(),
+            must_be_absent: MustBeAbsent::default(),
             ..self.refill(image, &[], now)
         }
     }
@@ -238,7 +238,7 @@ impl<'a> Debit<'a> {
             target: Some(self.limits),
             amounts,
             nonce: self.nonce,
-            unknown: self.unknown(Some(image)),
+            must_be_absent: self.must_be_absent(Some(image)),
             units_milli: self.units_milli,
             now,
         }
@@ -257,20 +257,20 @@ impl<'a> Debit<'a> {
     /// A limit that is asked for and that the caller does not know of must not have come to the
     /// bucket meanwhile: it would not be held to. A limit has parameters; a balance alone is what
     /// another writer left of one.
-    fn unknown(&self, image: Option<&Image>) -> Unknown {
+    fn must_be_absent(&self, image: Option<&Image>) -> MustBeAbsent {
         // Limits given with the call are all that the caller wants to be held to.
         if self.limits.source == LimitSource::Call {
-            return Unknown::default();
+            return MustBeAbsent::default();
         }
         let has = |name: &&LimitName| image.is_some_and(|image| image.limit(name).is_some());
-        Unknown {
+        MustBeAbsent {
             absent: self.absent.iter().filter(|name| !has(name)).cloned().collect(),
             pins_config: self.absent.iter().any(|name| has(&name)),
         }
     }
 
     fn amounts(&self) -> SmallVec<[Amount<'a>; 2]> {
-        self.asked().map(|(limit, milli)| Amount { limit, milli }).collect()
+        self.wanted().map(|(limit, milli)| Amount { limit, milli }).collect()
     }
 
     /// True when nothing but balances needs to change: names, their being in force, and whether the
@@ -289,7 +289,7 @@ impl<'a> Debit<'a> {
                 found.balance >= amount && (amount == Milli::ZERO || found.balance <= ceiling)
             })
         };
-        is_alive && image.room_milli >= WCU_NEEDED_MILLI && self.asked().all(fits)
+        is_alive && image.room_milli >= WCU_NEEDED_MILLI && self.wanted().all(fits)
     }
 
     /// Whether the bucket is rather full and was refilled longer ago than the grace: FAST would
@@ -301,7 +301,7 @@ impl<'a> Debit<'a> {
             let half = Milli(image.effective(limit.params()).capacity_milli / 2);
             image.balance_at(limit.name(), now).is_some_and(|balance| balance >= half)
         };
-        is_old && self.asked().all(is_high)
+        is_old && self.wanted().all(is_high)
     }
 
     /// The instant at which FAST looks at the ceiling.
@@ -318,7 +318,7 @@ impl<'a> Debit<'a> {
     /// outdated names a second bound: refilled within the grace, and however full.
     fn fast(&self, image: Option<&Image>, is_outdated: bool, now: TimeMs) -> BucketWrite {
         let since = image.map_or_else(
-            || cold_bound(self.asked().map(|(limit, _)| limit.params()), now),
+            || cold_bound(self.wanted().map(|(limit, _)| limit.params()), now),
             |image| image.refilled_at,
         );
         let later = self.graced(now);
@@ -338,24 +338,24 @@ impl<'a> Debit<'a> {
             };
             Line { name: limit.name().clone(), form }
         };
-        let unknown = self.unknown(image);
+        let must_be_absent = self.must_be_absent(image);
         let pins = Pins {
             refilled_at: RefilledAt::NotBefore { since, or },
             shard_count: Some(image.map_or(1, |image| image.shard_count)),
             flag: FlagPin::Enabled,
             mark: Pin::Absent,
             config_read_at: match image {
-                Some(image) if unknown.pins_config => image.config_pin(),
+                Some(image) if must_be_absent.pins_config => image.config_pin(),
                 _ => Pin::Any,
             },
             expiry: ExpiryPin::NoneOrAfter(seconds(now)),
             has_room: true,
-            unknown: unknown.absent,
+            must_be_absent: must_be_absent.absent,
         };
         let change = Change {
             nonce: self.nonce.cloned(),
             pins,
-            lines: self.asked().map(line).collect(),
+            lines: self.wanted().map(line).collect(),
             item: ItemChange::only(spends(self.units_milli)),
         };
         BucketWrite::change(self.key.clone(), Purpose::Take, change)

@@ -41,7 +41,7 @@ pub(crate) struct Exchange<'a> {
     /// Conditions that failed.
     pub(crate) races: u32,
     /// Attempts that were not answered, or turned away.
-    pub(crate) sends: u32,
+    pub(crate) unanswered: u32,
     /// Whether an attempt may have landed without an answer.
     pub(crate) is_ambiguous: bool,
     /// Failed conditions that the next write to land counts in `wcu`.
@@ -94,7 +94,7 @@ impl<'a> Exchange<'a> {
             seen,
             is_fresh: false,
             races: 0,
-            sends: 0,
+            unanswered: 0,
             is_ambiguous: false,
             uncounted: 0,
             unheard_since: None,
@@ -137,7 +137,7 @@ impl<'a> Exchange<'a> {
             None => View::Unknown,
             Some(Some(image)) => View::Known(Known {
                 image,
-                is_recent: self.is_fresh,
+                is_trusted: self.is_fresh,
                 may_sync: false,
                 is_crowded: false,
                 is_outdated: false,
@@ -154,7 +154,7 @@ impl<'a> Exchange<'a> {
         write: BucketWrite,
     ) -> impl Future<Output = Result<Heard, StoreError>> {
         // A write that only prepares carries no nonce: landing twice changes nothing.
-        let prepares = write.purpose == Purpose::Sync;
+        let prepares = write.purpose == Purpose::SyncOnly;
         let sent_at = self.store.shared.options.clock.monotonic();
         let answer = dispatch(self.store, self.operation, write);
         async move {
@@ -186,15 +186,15 @@ impl<'a> Exchange<'a> {
                     }
                     let heard = self.unanswered(error, prepares)?;
                     // A table that fails at once must not be asked again at once by every caller.
-                    Box::pin(self.store.shared.back_off(self.sends)).await;
+                    Box::pin(self.store.shared.back_off(self.unanswered)).await;
                     Ok(heard)
                 }
                 Sent::NotYet(error) => {
-                    self.sends += 1;
-                    if self.sends >= SEND_ATTEMPTS_MAX {
+                    self.unanswered += 1;
+                    if self.unanswered >= SEND_ATTEMPTS_MAX {
                         return Err(self.doubt(failed(self.operation, error)));
                     }
-                    Box::pin(self.store.shared.back_off(self.sends)).await;
+                    Box::pin(self.store.shared.back_off(self.unanswered)).await;
                     Ok(Heard::Again)
                 }
             }
@@ -212,6 +212,8 @@ impl<'a> Exchange<'a> {
         })
     }
 
+    /// The condition failed, and `item` is what is there. A nonce of ours in it says that an earlier
+    /// attempt has landed; otherwise the race is lost, and the item is what is known from now on.
     fn lost(&mut self, item: Option<&Item>) -> Result<Heard, StoreError> {
         self.uncounted = self.uncounted.saturating_add(1).min(UNREPORTED_MAX);
         let look = self.store.note(self.key, item, self.moment)?;
@@ -236,8 +238,8 @@ impl<'a> Exchange<'a> {
             count(&tally.debits_resent);
         }
         self.is_ambiguous |= !prepares;
-        self.sends += 1;
-        if self.sends >= SEND_ATTEMPTS_MAX {
+        self.unanswered += 1;
+        if self.unanswered >= SEND_ATTEMPTS_MAX {
             Err(failed(self.operation, error))
         } else {
             Ok(Heard::Again)

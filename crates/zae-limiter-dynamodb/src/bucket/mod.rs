@@ -36,7 +36,7 @@ use futures_util::future::join_all;
 use zae_limiter_core::{EntityId, ResourceName, TimeMs};
 use zae_limiter_store::{
     Adjusted, BoxFuture, BucketDelta, BucketStore, BucketView, Change, ConsumeOutcome,
-    ConsumeRequest, Grant, MemberTake, Page, PageRequest, ResetRequest, Restored, StoreError,
+    ConsumeRequest, Grant, MemberTake, Page, PageRequest, ResetRequest, Restored, StoreError, StoreFuture,
 };
 
 pub(crate) use cache::Caches;
@@ -53,7 +53,7 @@ impl BucketStore for DynamoStore {
     fn consume<'a>(
         &'a self,
         request: &'a ConsumeRequest<'a>,
-    ) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>> {
+    ) -> StoreFuture<'a, ConsumeOutcome> {
         let Some(caller) = request.members.first().map(|member| member.entity) else {
             return Box::pin(async {
                 request.check("consume").map(|()| ConsumeOutcome::Granted(Grant::default()))
@@ -68,7 +68,7 @@ impl BucketStore for DynamoStore {
     fn peek<'a>(
         &'a self,
         request: &'a ConsumeRequest<'a>,
-    ) -> BoxFuture<'a, Result<ConsumeOutcome, StoreError>> {
+    ) -> StoreFuture<'a, ConsumeOutcome> {
         if request.members.iter().any(MemberTake::is_unlimited) {
             return Box::pin(
                 self.with_limited_members(request, |store, limited, _| store.peek(limited)),
@@ -99,7 +99,7 @@ impl BucketStore for DynamoStore {
         &'a self,
         request: &'a ResetRequest<'a>,
         change: &'a Change,
-    ) -> BoxFuture<'a, Result<Option<Restored>, StoreError>> {
+    ) -> StoreFuture<'a, Option<Restored>> {
         Box::pin(self.reset_bucket(request, change))
     }
 
@@ -107,7 +107,7 @@ impl BucketStore for DynamoStore {
         &'a self,
         entity: &'a EntityId,
         page: &'a PageRequest,
-    ) -> BoxFuture<'a, Result<Page<BucketView>, StoreError>> {
+    ) -> StoreFuture<'a, Page<BucketView>> {
         let partition = keys::index::entity(&self.id, entity);
         Box::pin(self.list_buckets("buckets", (Index::Gsi3, attr::GSI3SK), partition, page))
     }
@@ -116,7 +116,7 @@ impl BucketStore for DynamoStore {
         &'a self,
         resource: &'a ResourceName,
         page: &'a PageRequest,
-    ) -> BoxFuture<'a, Result<Page<BucketView>, StoreError>> {
+    ) -> StoreFuture<'a, Page<BucketView>> {
         let partition = keys::index::resource(&self.id, resource);
         let index = (Index::Gsi2, attr::GSI2SK);
         Box::pin(self.list_buckets("resource_buckets", index, partition, page))

@@ -47,6 +47,7 @@ impl DynamoStore {
         (0..self.shared.options.rejection_cache_ttl_ms).contains(&now.since(seen.at))
     }
 
+    /// Parses an item, or its absence, and remembers it as what was last seen of the bucket.
     pub(crate) fn note(
         &self,
         key: &Key,

@@ -32,7 +32,7 @@ pub(crate) struct Amount<'a> {
 /// A refill to build.
 pub(crate) struct Refill<'a> {
     pub(crate) key: &'a Key,
-    /// [`Purpose::Take`], [`Purpose::Sync`] or [`Purpose::Charge`].
+    /// [`Purpose::Take`], [`Purpose::SyncOnly`] or [`Purpose::Charge`].
     pub(crate) purpose: Purpose,
     pub(crate) image: &'a Image,
     /// The limits the bucket shall have; `None` leaves its parameters alone.
@@ -41,7 +41,7 @@ pub(crate) struct Refill<'a> {
     /// `None` for a write that takes nothing.
     pub(crate) nonce: Option<&'a Nonce>,
     /// Limits that must not be there, and whether the limits must be those of the image.
-    pub(crate) unknown: Unknown,
+    pub(crate) must_be_absent: MustBeAbsent,
     /// What the write counts of the hidden limit.
     pub(crate) units_milli: i64,
     pub(crate) now: TimeMs,
@@ -50,7 +50,7 @@ pub(crate) struct Refill<'a> {
 /// What a take pins of limits that are asked for and that its caller does not know of: a limit that
 /// has come to the bucket meanwhile would not be held to.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Unknown {
+pub(crate) struct MustBeAbsent {
     /// Limits the bucket did not have.
     pub(crate) absent: SmallVec<[LimitName; 1]>,
     /// Whether it had some of them, retired: these come back by a change of parameters, which moves
@@ -360,7 +360,7 @@ impl Refill<'_> {
             flag: None,
             room: image.room_after(self.units_milli, self.now),
         };
-        let pins_config = is_blind || self.unknown.pins_config;
+        let pins_config = is_blind || self.must_be_absent.pins_config;
         let pins = Pins {
             refilled_at,
             shard_count: Some(image.shard_count),
@@ -369,7 +369,7 @@ impl Refill<'_> {
             config_read_at: if pins_config { image.config_pin() } else { Pin::Any },
             expiry: expiry_pin,
             has_room: false,
-            unknown: self.unknown.absent.clone(),
+            must_be_absent: self.must_be_absent.absent.clone(),
         };
         let change = Change { nonce: self.nonce.cloned(), pins, lines: draft.lines, item };
         BucketWrite::change(self.key.clone(), self.purpose, change)

@@ -11,7 +11,7 @@ use crate::records::item::config;
 use crate::records::keys;
 
 use crate::bucket::write::{
-    Becomes, BucketWrite, Ceiling, Change, ExpiryPin, FlagChange, FlagPin, Form, ItemChange, Line,
+    Becomes, BucketWrite, Ceiling, Change, ExpiryPin, FlagChange, FlagPin, Shape, ItemChange, Line,
     LineForm, NewBucket, Pin, Pins, RefilledAt, Room, To,
 };
 use crate::bucket::writers::breaches;
@@ -31,12 +31,12 @@ pub(crate) enum Request {
 /// The request of a write.
 pub(crate) fn request(write: BucketWrite) -> Request {
     let writer = write.writer();
-    let request = match write.form {
-        Form::Make(bucket) => Request::Put(Put {
+    let request = match write.shape {
+        Shape::Make(bucket) => Request::Put(Put {
             item: item(&bucket),
             conditions: vec![Condition::Absent(attr::PK.into())],
         }),
-        Form::Change(change) => {
+        Shape::Change(change) => {
             let limits = change.lines.len();
             let mut draft = Draft {
                 actions: Vec::with_capacity(2 * limits + 3),
@@ -46,7 +46,7 @@ pub(crate) fn request(write: BucketWrite) -> Request {
             let Draft { actions, conditions } = draft;
             Request::Update(Update { key: write.key, actions, conditions })
         }
-        Form::Remove => Request::Delete(Delete { key: write.key, conditions: Vec::new() }),
+        Shape::Remove => Request::Delete(Delete { key: write.key, conditions: Vec::new() }),
     };
     debug_assert_eq!(breaches(writer, &request.clone().into()), [""; 0]);
     request
@@ -313,7 +313,7 @@ impl Draft {
         if pins.has_room {
             self.pin(attr::ROOM, Comparison::Ge, WCU_NEEDED_MILLI);
         }
-        pins.unknown.iter().for_each(|name| self.absent(name, attr::CAPACITY));
+        pins.must_be_absent.iter().for_each(|name| self.absent(name, attr::CAPACITY));
     }
 
     fn pin(&mut self, name: &'static str, by: Comparison, value: i64) {

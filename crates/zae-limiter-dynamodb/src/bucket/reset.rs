@@ -117,7 +117,7 @@ fn fill(key: &Key, image: &Image, only: Option<&[LimitName]>, at: At) -> (Bucket
         config_read_at: Pin::Any,
         expiry: ExpiryPin::Any,
         has_room: false,
-        unknown: SmallVec::new(),
+        must_be_absent: SmallVec::new(),
     };
     let item = ItemChange { refilled_at: sets, ..ItemChange::only(spends(WCU_PER_WRITE_MILLI)) };
     let change = Change { nonce: None, pins, lines, item };

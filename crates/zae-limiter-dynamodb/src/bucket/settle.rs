@@ -16,7 +16,7 @@ use crate::bucket::refill::Amount;
 use crate::bucket::write::Purpose;
 use crate::bucket::writers::Writer;
 use crate::config::Trust;
-use crate::constants::REFILL_ATTEMPTS_MAX;
+use crate::constants::RACES_MAX;
 use crate::records::keys;
 use crate::table::error::failed;
 use crate::table::{Key, TableError};
@@ -121,8 +121,8 @@ impl DynamoStore {
         charge: &Charge<'_>,
         exchange: &mut Exchange<'_>,
     ) -> Result<Adjusted, StoreError> {
-        while exchange.races <= 2 * REFILL_ATTEMPTS_MAX {
-            let is_last = exchange.races >= REFILL_ATTEMPTS_MAX;
+        while exchange.races <= 2 * RACES_MAX {
+            let is_last = exchange.races >= RACES_MAX;
             let charge = Charge { units_milli: exchange.units_milli(), ..*charge };
             let (write, outcome) =
                 match charge.plan(exchange.settling_view(), is_last, exchange.now())? {
@@ -190,7 +190,7 @@ impl DynamoStore {
         moment: Moment,
     ) -> Result<Adjusted, StoreError> {
         let mut exchange = Exchange::new(self, "adjust", key, moment, self.recall(key));
-        while exchange.races <= REFILL_ATTEMPTS_MAX {
+        while exchange.races <= RACES_MAX {
             let credit = Credit { key, amounts, units_milli: exchange.units_milli() };
             let write = match credit.plan(exchange.settling_view()) {
                 credit::Step::Credit(write) => write,

@@ -14,11 +14,11 @@ use crate::bucket::debit::{Debit, Known, Step, View};
 use crate::bucket::exchange::{Exchange, Heard};
 use crate::bucket::image::Image;
 use crate::bucket::operation::{Moment, amounts_of, count};
-use crate::bucket::write::{BucketWrite, Form, Nonce, Purpose};
+use crate::bucket::write::{BucketWrite, Shape, Nonce, Purpose};
 use crate::config::{self, Trust, Verdict};
 use crate::constants::{
     CONFIG_MARGIN_MS, CONTENDED_WAIT_MS, OUTDATED_MS, QUIET_PACES, QUIET_WRITES_MIN,
-    REFILL_ATTEMPTS_MAX, SECOND_LOOK,
+    RACES_MAX, SECOND_LOOK,
 };
 use crate::records::keys;
 use crate::table::Key;
@@ -234,11 +234,11 @@ impl<'a> OneTake<'a> {
             self.look().await?;
         }
         self.exchange.is_fresh |= self.asked.is_spared;
-        while self.exchange.races < REFILL_ATTEMPTS_MAX {
-            if self.exchange.races + self.exchange.sends > 0 {
+        while self.exchange.races < RACES_MAX {
+            if self.exchange.races + self.exchange.unanswered > 0 {
                 // The machine may have slept since the last attempt.
-                let asked = self.store.shared.ask_the_time().await;
-                asked.map_err(|error| error.during("consume"))?;
+                let time = self.store.shared.ask_the_time().await;
+                time.map_err(|error| error.during("consume"))?;
             }
             let next = match self.choose()? {
                 Step::Take(write) | Step::Prepare(write) => Next::Send(write),
@@ -295,7 +295,7 @@ impl<'a> OneTake<'a> {
             && self.store.shared.options.fast_grace_ms > 0;
         View::Known(Known {
             image,
-            is_recent: is_recent && (image.flag.blocks() || may_refuse),
+            is_trusted: is_recent && (image.flag.blocks() || may_refuse),
             may_sync: self.is_proven || knows_more(self.asked.member, look, image),
             is_crowded: look.is_crowded,
             is_outdated,
@@ -304,7 +304,7 @@ impl<'a> OneTake<'a> {
     }
 
     async fn send(&mut self, write: BucketWrite) -> Result<Next, StoreError> {
-        let creates = matches!(write.form, Form::Make(_));
+        let creates = matches!(write.shape, Shape::Make(_));
         match self.exchange.send(write).await? {
             Heard::AlreadyOurs(_) if self.exchange.is_overdue() => {
                 Box::pin(self.take_back()).await;
@@ -364,7 +364,7 @@ impl<'a> OneTake<'a> {
             self.asked_at = self.exchange.now();
             return Ok(Next::Choose);
         }
-        if !self.exchange.is_fresh && self.exchange.sends == 0 {
+        if !self.exchange.is_fresh && self.exchange.unanswered == 0 {
             count(&self.store.shared.caches.tally.local_refusals);
         }
         let (look, at) = (self.last_look()?, self.judged_at);

@@ -1,8 +1,8 @@
 //! Every write that a bucket can receive from us, as a value of the domain.
 //!
 //! Most bugs of a limiter on one item are one writer that another writer's condition did not pin.
-//! So a write says what it is for, what it demands of the item ([`Pins`]: each field must be given,
-//! so a forgotten pin does not compile) and what it does to each limit ([`Line`]). `render.rs`
+//! So a write says what it is for, what it demands of the item ([`Pins`]: a debit, charge or credit
+//! gives each field, so a forgotten pin does not compile) and what it does to each limit ([`Line`]). `render.rs`
 //! alone turns that into a DynamoDB request, and `writers.rs` holds every request to the registry.
 
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub struct BucketWrite {
     /// What it is for.
     pub purpose: Purpose,
     /// What it does.
-    pub form: Form,
+    pub shape: Shape,
 }
 
 /// What a write is for.
@@ -36,7 +36,7 @@ pub enum Purpose {
     /// Takes, if every limit that is asked for has enough.
     Take,
     /// Brings the parameters of a bucket up to date and takes nothing.
-    Sync,
+    SyncOnly,
     /// Charges after the fact, into debt if need be.
     Charge,
     /// Gives back, never above capacity.
@@ -51,7 +51,7 @@ pub enum Purpose {
 
 /// What a write does.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Form {
+pub enum Shape {
     /// Changes a bucket that is there.
     Change(Box<Change>),
     /// Makes a bucket that is not there.
@@ -92,7 +92,7 @@ pub struct Pins {
     /// Whether the item must have room for another write.
     pub has_room: bool,
     /// Limits that must not be there: the caller asks for them and does not know them here.
-    pub unknown: SmallVec<[LimitName; 1]>,
+    pub must_be_absent: SmallVec<[LimitName; 1]>,
 }
 
 impl Pins {
@@ -105,7 +105,7 @@ impl Pins {
         config_read_at: Pin::Any,
         expiry: ExpiryPin::Any,
         has_room: false,
-        unknown: SmallVec::new_const(),
+        must_be_absent: SmallVec::new_const(),
     };
 }
 
@@ -403,25 +403,25 @@ pub struct NewBucket {
 
 impl BucketWrite {
     pub(crate) fn change(key: Key, purpose: Purpose, change: Change) -> BucketWrite {
-        BucketWrite { key, purpose, form: Form::Change(Box::new(change)) }
+        BucketWrite { key, purpose, shape: Shape::Change(Box::new(change)) }
     }
 
     /// The deletion of a bucket.
     pub(crate) fn delete(key: Key) -> BucketWrite {
-        BucketWrite { key, purpose: Purpose::Delete, form: Form::Remove }
+        BucketWrite { key, purpose: Purpose::Delete, shape: Shape::Remove }
     }
 
     /// The writer of the registry.
     #[must_use]
     pub fn writer(&self) -> Writer {
-        let change = match (&self.form, self.purpose) {
-            (Form::Make(_), Purpose::Charge) => return Writer::Recreate,
-            (Form::Make(_), _) => return Writer::Create,
-            (Form::Remove, _) => return Writer::Delete,
-            (Form::Change(change), _) => change,
+        let change = match (&self.shape, self.purpose) {
+            (Shape::Make(_), Purpose::Charge) => return Writer::Recreate,
+            (Shape::Make(_), _) => return Writer::Create,
+            (Shape::Remove, _) => return Writer::Delete,
+            (Shape::Change(change), _) => change,
         };
         match (self.purpose, change.pins.refilled_at) {
-            (Purpose::Sync, _) => Writer::SyncOnly,
+            (Purpose::SyncOnly, _) => Writer::SyncOnly,
             (Purpose::GiveBack, _) => Writer::Credit,
             (Purpose::Reset, _) => Writer::Reset,
             (Purpose::Flag, _) => Writer::Flag,
@@ -439,18 +439,18 @@ impl BucketWrite {
     /// The nonce it carries.
     #[must_use]
     pub fn nonce(&self) -> Option<&Nonce> {
-        match &self.form {
-            Form::Change(change) => change.nonce.as_ref(),
-            Form::Make(bucket) => Some(&bucket.nonce),
-            Form::Remove => None,
+        match &self.shape {
+            Shape::Change(change) => change.nonce.as_ref(),
+            Shape::Make(bucket) => Some(&bucket.nonce),
+            Shape::Remove => None,
         }
     }
 
     /// The limits of a change whose use it counts.
     pub fn counted(&self) -> impl Iterator<Item = &LimitName> {
-        let lines = match &self.form {
-            Form::Change(change) => &change.lines[..],
-            Form::Make(_) | Form::Remove => &[],
+        let lines = match &self.shape {
+            Shape::Change(change) => &change.lines[..],
+            Shape::Make(_) | Shape::Remove => &[],
         };
         lines.iter().filter(|line| line.form.counts()).map(|line| &line.name)
     }

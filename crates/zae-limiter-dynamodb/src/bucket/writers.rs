@@ -1,5 +1,7 @@
 //! The registry of all writers of a bucket: for each one, which attributes it may write, which it
-//! must pin, and why that is enough. Every request that is rendered is held to it in debug builds.
+//! must pin, and why that is enough. Every request that is rendered is held to it in debug builds:
+//! to the kinds of attributes, not to comparisons, values or single limits, which the simulator and
+//! the model check.
 
 #[cfg(test)]
 mod tests;

@@ -53,17 +53,17 @@ impl SeenFlag {
         SeenFlag { is_set: image.flag.blocks(), count: image.flag_count }
     }
 
-    /// That of a bucket which was made, switched on, a moment ago.
+    /// That of a bucket which was made, enabled, a moment ago.
     pub(crate) const OF_A_NEW_BUCKET: SeenFlag = SeenFlag { is_set: false, count: None };
 }
 
-/// Switches a bucket off, or on. Never makes one.
+/// Sets the flag of a bucket. Never makes a bucket.
 ///
-/// The write lands only on the flag that was seen, and moves its count. Who writes a flag looks at
-/// the bucket first and at the configuration afterwards, and who changes the configuration writes
-/// the flag of every bucket in any case. So a write that is delayed, or was computed from an older
-/// configuration, finds another count and fails. Example: an administrator switches off and sees
-/// count 3; another one switches on, sees count 3 as well and writes 4; the first write arrives now
+/// The write lands only on the flag that was seen, and moves its count. A writer of a flag reads the
+/// bucket first and the configuration afterwards, and a change of the configuration writes the flag
+/// of every bucket in any case. So a write that is delayed, or was computed from an older
+/// configuration, finds another count and fails. Example: an administrator disables and sees
+/// count 3; another one enables, sees count 3 as well and writes 4; the first write arrives now
 /// and is refused.
 pub(crate) fn write_flag(key: Key, seen: SeenFlag, flag: Flag) -> BucketWrite {
     let SeenFlag { is_set, count } = seen;
@@ -95,7 +95,7 @@ impl DynamoStore {
         match self.shared.persist("consume", || self.table().write_bucket(write.clone())).await {
             Ok(_) => tracing::warn!(
                 pk = key.pk,
-                "a bucket was switched off against its configuration, and is on again"
+                "a bucket was disabled against its configuration, and is enabled again"
             ),
             // Somebody else has written the flag, or an earlier attempt of this call has.
             Err(Refused::Condition(_)) => {}

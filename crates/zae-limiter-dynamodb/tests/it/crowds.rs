@@ -13,7 +13,7 @@ use zae_limiter_core::{
     ConfigStamp, EntityId, Limit, LimitSource, Milli, ResourceName, Take, TimeMs,
 };
 use zae_limiter_dynamodb::DynamoStore;
-use zae_limiter_dynamodb::bucket::write::{BucketWrite, Form};
+use zae_limiter_dynamodb::bucket::write::{BucketWrite, Shape};
 use zae_limiter_dynamodb::table::{
     BatchPage, Item, Key, Put, Query, QueryPage, Table, TableError, Update, Write, number,
 };
@@ -120,7 +120,7 @@ impl Table for Outraced {
 
     fn write_bucket(&self, write: BucketWrite) -> BoxFuture<'_, Result<Item, TableError>> {
         let less = |left: u32| left.checked_sub(1);
-        if matches!(write.form, Form::Change(_))
+        if matches!(write.shape, Shape::Change(_))
             && self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
         {
             return Box::pin(std::future::ready(Err(TableError::Condition(
@@ -290,7 +290,7 @@ async fn a_key_that_is_short_is_asked_before_its_parent() {
     assert!(is_granted(&take(&store, &chain, 10, rig.clock.now()).await));
 }
 
-/// A parent without a bucket may still be switched off. Its configuration is asked for that, and
+/// A parent without a bucket may still be disabled. Its configuration is asked for that, and
 /// not at every refusal.
 #[tokio::test]
 async fn the_configuration_of_a_parent_without_a_bucket_is_not_read_at_every_refusal() {

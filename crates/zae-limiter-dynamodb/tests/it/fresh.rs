@@ -294,7 +294,7 @@ async fn a_namespace_recovered_elsewhere_is_used_again_within_five_seconds() {
     take(&limiter, 1).await;
 }
 
-/// A level that is remembered as switched off does not stop every new key for a minute when it is
+/// A level that is remembered as disabled does not stop every new key for a minute when it is
 /// on again elsewhere.
 #[tokio::test]
 async fn a_resource_switched_on_elsewhere_is_on_for_new_keys_within_a_second() {

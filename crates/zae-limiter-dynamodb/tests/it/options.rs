@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use zae_limiter_core::{EntityId, LimitSource, Milli, ResourceName, Take};
-use zae_limiter_dynamodb::bucket::write::Form;
+use zae_limiter_dynamodb::bucket::write::Shape;
 use zae_limiter_dynamodb::records::keys;
 use zae_limiter_dynamodb::table::number;
 use zae_limiter_dynamodb::{CascadeWrites, DynamoOptions, DynamoStore};
@@ -231,7 +231,7 @@ async fn the_grace_saves_refills_of_a_bucket_that_is_nearly_full() {
             panic!("not one write")
         };
         let moves =
-            matches!(&write.form, Form::Change(change) if change.item.refilled_at.is_some());
+            matches!(&write.shape, Shape::Change(change) if change.item.refilled_at.is_some());
         assert_eq!(moves, moved, "{grace_ms} ms of grace");
     }
 }

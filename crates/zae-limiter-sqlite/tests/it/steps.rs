@@ -68,7 +68,7 @@ fn beside<T: Send + 'static>(
     std::thread::spawn(work)
 }
 
-/// While a resource with many buckets is switched off, and reached, takes of another process go on.
+/// While a resource with many buckets is disabled, and reached, takes of another process go on.
 #[test]
 fn a_resource_is_switched_off_in_steps_and_at_once() {
     let scratch = Scratch::new();

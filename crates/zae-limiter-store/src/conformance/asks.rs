@@ -103,13 +103,13 @@ impl Answer {
         assert_eq!(self.0, ConsumeOutcome::Stale { member }, "member {member} must read again");
     }
 
-    /// Member `member` is switched off.
+    /// Member `member` is disabled.
     #[track_caller]
     pub(super) fn disabled(&self, member: usize) {
         assert_eq!(
             self.0,
             ConsumeOutcome::Blocked { member, flag: Flag::Disabled },
-            "member {member} is switched off"
+            "member {member} is disabled"
         );
     }
 
@@ -286,7 +286,7 @@ fn by_name(state: &BucketState) -> Vec<&LimitState> {
     limits
 }
 
-/// Whether a bucket is switched off, and name, parameters, balance and consumption of its limits.
+/// Whether a bucket is disabled, and name, parameters, balance and consumption of its limits.
 type Decided = (bool, Vec<(LimitName, LimitParams, Milli, Milli)>);
 
 /// The parts of a bucket that decisions at `now` depend on, and its counters; `None` for a bucket

@@ -167,7 +167,7 @@ pub(super) async fn switched_off_is_said_before_exhausted(f: Fixture) {
     f.chain(&members, at(0)).await.disabled(1);
 }
 
-/// A member that is only asked whether it is switched off.
+/// A member that is only asked whether it is disabled.
 fn without_limits(id: &str) -> Ask {
     ask(id, &LimitsInForce::none(ConfigStamp::default()), "")
 }
@@ -204,7 +204,7 @@ pub(super) async fn a_disabled_member_without_limits_stops_the_chain(f: Fixture)
         f.flag(&level, None).await;
         f.peek(&members, at(0)).await.granted(&[59_000]);
     }
-    // Switched off although it has a bucket, from the time when it had limits.
+    // Disabled although it has a bucket, from the time when it had limits.
     f.take(&rpm("org", 1), at(0)).await.granted(&[59_000]);
     f.flag(&entity_level("org"), Some(true)).await;
     f.chain(&members, at(0)).await.disabled(1);

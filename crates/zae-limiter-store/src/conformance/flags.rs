@@ -35,7 +35,7 @@ pub(super) async fn a_disabled_resource_refuses_everybody(f: Fixture) {
     assert_eq!(
         open(&f).await,
         [false, true, false, true],
-        "existing buckets of the resource are switched off at once"
+        "existing buckets of the resource are disabled at once"
     );
     f.take(&one("new", GPT), at(0)).await.disabled(0);
     assert_eq!(f.bucket("new").await, None, "new ones are not even made");
@@ -49,7 +49,7 @@ pub(super) async fn a_disabled_entity_is_refused_everywhere(f: Fixture) {
     assert_eq!(
         open(&f).await,
         [false, false, true, true],
-        "existing buckets of the entity are switched off at once"
+        "existing buckets of the entity are disabled at once"
     );
     f.take(&one("key", "new"), at(0)).await.disabled(0);
     f.flag(&entity_level("key"), Some(false)).await;

@@ -132,7 +132,7 @@ fn may_be_in_force(
 ) -> bool {
     let source = match limits.source {
         LimitSource::Call => return true,
-        // Sent along to learn whether it is switched off.
+        // Sent along to learn whether it is disabled.
         _ if limits.limits.is_empty() => None,
         LimitSource::Builder | LimitSource::Fallback => None,
         source @ (LimitSource::EntityResource
@@ -154,7 +154,7 @@ fn may_be_in_force(
     source.is_none()
 }
 
-/// Whether such a read may have found that nobody has switched it off.
+/// Whether such a read may have found that nobody has disabled it.
 fn may_be_on(configs: &[&Config], (entity, resource): (&EntityId, &ResourceName)) -> bool {
     for (level, _) in Config::levels_of(entity, resource) {
         let flags = || configs.iter().map(|config| config.flag_at(&level));
@@ -268,7 +268,7 @@ mod tests {
         let seen = |since, is_one_look| {
             history.check(&basis(&limits, LimitSource::System, since, is_one_look)).is_ok()
         };
-        assert!(seen(0, true) && seen(25, true), "on before, and while the entity was switched on");
+        assert!(seen(0, true) && seen(25, true), "on before, and while the entity was enabled");
         assert!(!seen(31, true) && !seen(31, false), "off since");
     }
 }

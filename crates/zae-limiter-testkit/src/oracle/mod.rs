@@ -52,7 +52,7 @@ pub struct Coverage {
     pub refused: u64,
     /// Callers told to read the configuration again.
     pub stale: u64,
-    /// Callers told that an administrator has switched it off.
+    /// Callers told that an administrator has disabled it.
     pub disabled: u64,
     /// Of those, callers who were stopped by a member of their chain that has no limits.
     pub disabled_unlimited: u64,

@@ -1,6 +1,6 @@
 //! Calls as data: what was asked, what landed, what was told.
 
-use zae_limiter_dynamodb::bucket::write::{BucketWrite, Form};
+use zae_limiter_dynamodb::bucket::write::{BucketWrite, Shape};
 use zae_limiter_dynamodb::table::{Item, Key, Put, Query, TableError, Update, Write};
 
 use super::faults::Fate;
@@ -64,7 +64,7 @@ impl Asked<'_> {
     #[must_use]
     pub fn operation(&self) -> Operation {
         match self {
-            Asked::Bucket(BucketWrite { form: Form::Make(_), .. }) => Operation::Put,
+            Asked::Bucket(BucketWrite { shape: Shape::Make(_), .. }) => Operation::Put,
             Asked::Bucket(_) => Operation::Update,
             Asked::Update(_) => Operation::Update,
             Asked::Put(_) => Operation::Put,

@@ -1,4 +1,4 @@
-//! What is switched off and on, for the commands that show it.
+//! What is disabled and enabled, for the commands that show it.
 
 use futures_util::future::join_all;
 use serde::Serialize;
@@ -9,12 +9,12 @@ use zae_limiter::{
 use crate::args::level::of_entity;
 use crate::table::{Cell, Fields, Tone};
 
-/// The most levels that are read to find what is switched off.
+/// The most levels that are read to find what is disabled.
 const LEVELS_MAX: usize = 500;
 /// How many levels are read at once: on DynamoDB each is a round trip.
 const AT_ONCE: usize = 16;
 
-/// What is switched off in a namespace, and what is switched on against a weaker level.
+/// What is disabled in a namespace, and what is enabled against a weaker level.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Flags {
     disabled: Vec<String>,

@@ -3,7 +3,7 @@
 use zae_limiter_core::ConfigStamp;
 
 use super::*;
-use crate::bucket::write::Form;
+use crate::bucket::write::Shape;
 use crate::records::keys::bucket_of;
 use crate::table::{Item, number};
 
@@ -44,13 +44,13 @@ fn charge(image: &Image, source: LimitSource) -> Change {
         target: Some(&limits),
         amounts: &amounts,
         nonce: Some(&"n".into()),
-        unknown: Unknown::default(),
+        must_be_absent: MustBeAbsent::default(),
         units_milli: 1_000,
         now: TimeMs(NOW),
     };
-    match refill.build().expect("a write").form {
-        Form::Change(change) => *change,
-        form => panic!("a bucket that is there is changed, not {form:?}"),
+    match refill.build().expect("a write").shape {
+        Shape::Change(change) => *change,
+        shape => panic!("a bucket that is there is changed, not {shape:?}"),
     }
 }
 

@@ -90,7 +90,7 @@ fn a_take_of_no_limit_breaks_no_rule() {
         is_spared: false,
     };
     let Ok(Step::Take(write)) = debit.plan(View::Unknown, TimeMs(1)) else {
-        panic!("a write that looks whether it is switched off")
+        panic!("a write that looks whether it is disabled")
     };
     assert_eq!(write.writer(), Writer::Fast);
     assert_eq!(breaches(Writer::Fast, &write.rendered()), [""; 0]);

@@ -81,7 +81,7 @@ impl TableOptions {
     }
 }
 
-/// Makes the table with its indexes, pay per request, expiry by `ttl` switched on, and waits until
+/// Makes the table with its indexes, pay per request, expiry by `ttl` enabled, and waits until
 /// it is ready. No local indexes: they would tie all items of a partition to one machine. A table
 /// that is there already stays as it is, apart from `ttl`; `Incompatible` when it has other keys or
 /// lacks an index.

@@ -189,7 +189,7 @@ on_both_tables! {
         assert_eq!(entities.items.iter().map(|id| id.as_str()).collect::<Vec<_>>(), ["key-p", "key-r"]);
     }
 
-    /// Switched off by one, refused by both: at once where there is a bucket, and where there is
+    /// Disabled by one, refused by both: at once where there is a bucket, and where there is
     /// none.
     async fn disabled_by_either_is_disabled_for_both(shared: Shared) {
         let (rust, mut python) = (shared.rust().await, shared.python());

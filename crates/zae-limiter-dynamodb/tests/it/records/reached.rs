@@ -38,7 +38,7 @@ async fn sharded(page_max: usize) -> Rig {
     rig
 }
 
-/// Shards that are switched off, by whose they are.
+/// Shards that are disabled, by whose they are.
 fn off(rig: &Rig, entity: &str) -> usize {
     let is_off = |item: &Item| item.get("disabled") == Some(&AttributeValue::Bool(true));
     let is_of = |item: &Item| item["PK"].as_s().unwrap().contains(&format!("/BUCKET#{entity}#"));

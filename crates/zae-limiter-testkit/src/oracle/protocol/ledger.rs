@@ -436,13 +436,13 @@ impl Landing<'_> {
         }
     }
 
-    /// A take never leaves debt, and nobody takes from what is switched off.
+    /// A take never leaves debt, and nobody takes from what is disabled.
     fn check_gate(&self) -> Result<(), Broken> {
         if !takes(self.writer) {
             return Ok(());
         }
         if self.before.is_some_and(|before| before.disabled) {
-            return Err("taken from a bucket that is switched off".to_owned());
+            return Err("taken from a bucket that is disabled".to_owned());
         }
         let declared = self.asked.iter().flat_map(BTreeMap::keys);
         for name in declared {

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use zae_limiter_core::LIMITS_MAX;
 use zae_limiter_dynamodb::bucket::writers::Writer;
-use zae_limiter_dynamodb::constants::{REFILL_ATTEMPTS_MAX, WRITE_AGE_MAX};
+use zae_limiter_dynamodb::constants::{RACES_MAX, WRITE_AGE_MAX};
 use zae_limiter_store::ConsumeOutcome;
 
 use super::due::Due;
@@ -105,7 +105,7 @@ impl Slot {
 
     /// Whether a credit has lost so many races that it was given up, whatever the last image said.
     fn is_outraced(&self) -> bool {
-        self.credits_heard(|heard| heard.told == Told::Condition) > u64::from(REFILL_ATTEMPTS_MAX)
+        self.credits_heard(|heard| heard.told == Told::Condition) > u64::from(RACES_MAX)
     }
 
     /// No operation lands twice unless an answer was lost, or the network has delivered it twice.

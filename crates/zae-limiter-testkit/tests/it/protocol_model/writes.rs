@@ -22,7 +22,7 @@ pub(crate) struct Charge {
 
 impl Charge {
     /// A parameter write debits nothing.
-    pub(crate) const NOTHING: Charge = Charge { purpose: Purpose::Sync, amount: 0 };
+    pub(crate) const NOTHING: Charge = Charge { purpose: Purpose::SyncOnly, amount: 0 };
 
     /// What is debited from the limit of that name, if it is debited at all: a take is a gated
     /// debit of every configured limit, a charge a correction of [`LEASED`] that is never refused.
@@ -30,7 +30,7 @@ impl Charge {
         match self.purpose {
             Purpose::Take => config[name].map(|_| self.amount),
             Purpose::Charge => (name == LEASED).then_some(self.amount),
-            Purpose::Sync
+            Purpose::SyncOnly
             | Purpose::GiveBack
             | Purpose::Reset
             | Purpose::Flag
@@ -92,9 +92,7 @@ pub(crate) fn part_of(writer: Writer) -> Part {
         Writer::ChargeRefill => Part::Debit(Purpose::Charge, Bound::Either),
         Writer::SyncOnly | Writer::Credit => Part::Step,
         Writer::Sync => Part::LeftOut("a take inside a parameter write"),
-        Writer::ChargePlain => {
-            Part::LeftOut("the plain `ADD` an adjust becomes after `REFILL_ATTEMPTS_MAX`")
-        }
+        Writer::ChargePlain => Part::LeftOut("the plain `ADD` an adjust becomes after `RACES_MAX`"),
         Writer::Reset | Writer::Delete => Part::LeftOut("an administrator's reset or delete"),
         Writer::Flag => Part::LeftOut("`disabled`"),
     }
@@ -257,7 +255,7 @@ impl Sender<'_> {
 
     fn rewrite(&self, item: &Item, charge: Charge) -> Option<Item> {
         let image = self.seen.item()?;
-        let is_sync = charge.purpose == Purpose::Sync;
+        let is_sync = charge.purpose == Purpose::SyncOnly;
         let [pins_rf, pins_cp, pins_vu] = if is_sync {
             [Guard::SyncPinned, Guard::SyncPinned, Guard::SyncPinsVu]
         } else {
@@ -349,7 +347,7 @@ impl Sender<'_> {
         };
         let surplus = image.tk + add - target;
         if surplus >= 0 {
-            let may_repay = charge.purpose != Purpose::Sync || self.on(Guard::SyncRepaysGap);
+            let may_repay = charge.purpose != Purpose::SyncOnly || self.on(Guard::SyncRepaysGap);
             let repaid = if may_repay { gap.min(surplus) } else { 0 };
             let floor = target - add + if self.on(Guard::GapProven) { repaid } else { 0 };
             let fails = self.on(Guard::FillFloor) && stored.tk < floor;
