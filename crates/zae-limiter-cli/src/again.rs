@@ -9,7 +9,7 @@ const PROGRAM: &str = "zae-limiter";
 /// Commands on the store as a whole, where a namespace has no effect.
 const WITHOUT_NAMESPACE: [&str; 3] = ["namespace", "backup", "restore"];
 
-/// Commands on no store of the command line: they refuse the flags that name one.
+/// Commands that use no `--store`: they refuse the flags that name a store.
 const WITHOUT_STORE: [&str; 3] = ["local", "demo", "--help"];
 
 /// The flags that say where a command works, as they were typed. Variables are still set when a

@@ -190,8 +190,8 @@ fn silent(place: &DynamoPlace) -> Failure {
     }
 }
 
-/// What stands in the way of reaching a stack, with what to try: a place that cannot be was typed
-/// wrong, one on this machine may not have been started.
+/// What stands in the way of reaching a stack, with what to try. An invalid place is a usage error;
+/// for a local one that does not answer or lacks the stack, the hint is to start it.
 fn told(place: &DynamoPlace, settings: &Settings, error: &StoreError) -> Failure {
     let is_local = place.endpoint_url.as_deref().is_some_and(is_local);
     let is_without_credentials =
@@ -217,7 +217,8 @@ fn no_credentials(place: &DynamoPlace, settings: &Settings) -> Failure {
     let local = match settings.knows_aws {
         true => "for the local engine, `eval \"$(zae-limiter local env)\"` sets what is needed"
             .to_owned(),
-        // Then a stack of the engine is found without any variable: either is missing.
+        // Without credentials a running local stack would have been found: the engine or the stack
+        // is missing.
         false => format!("or start the local engine with this stack: {}", up(place)),
     };
     let (why, remedy) = match &settings.profile {

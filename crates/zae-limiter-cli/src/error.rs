@@ -136,7 +136,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Advice of the library that only programs can follow, and the same for people.
+/// Advice in library errors that only programs can follow → its replacement for the command line.
 const ADVICE: [(&str, &str); 9] = [
     (", or open it with read_only()", ""),
     (", or open with read_only()", ""),

@@ -13,7 +13,7 @@ pub(crate) enum Exit {
     Usage = 2,
     /// A limit refused. Waiting may help.
     Refused = 3,
-    /// An administrator has switched the entity or the resource off. Waiting does not help.
+    /// An administrator has disabled the entity or the resource. Waiting does not help.
     Disabled = 4,
     /// Others kept the store busy: nothing was decided and nothing was taken. Try again.
     Busy = 5,

@@ -19,8 +19,8 @@ pub(crate) fn told() {
     IS_TOLD.store(true, Ordering::Relaxed);
 }
 
-/// Says `what` once, as in "waiting for the stack demo", when the work is not over in time. Waits as
-/// long as the value lives.
+/// Says `what` once, as in "waiting for the stack demo", when the work is not over in time. Waits
+/// as long as the value lives.
 pub(crate) fn start(printer: &Printer, what: String) -> Option<Speaker> {
     let printer = Printer::new(printer.looks());
     Speaker::start("patience", move |stopped| {

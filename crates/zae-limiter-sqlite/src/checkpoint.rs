@@ -4,8 +4,9 @@
 //! writers append to the log meanwhile, however long the disk takes. But the log is started anew
 //! only if nothing was appended since the last page was written back and synced. Under load that
 //! never happens by itself, so for the last few pages a writer helps: it holds the write lock and
-//! does nothing, for at most [`HOLD_MAX`]. A disk that needs longer wins nothing by it, and costs
-//! the callers no more than that.
+//! does nothing, for at most [`HOLD_MAX`], or the busy deadline once the log has [`LOG_PAGES_HARD`]
+//! pages. On a disk that needs longer the hold is in vain, and the callers lose no more than that
+//! time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,12 +16,11 @@ use rusqlite::Connection;
 
 use crate::connection::{LOG_PAGES_HARD, Place};
 
-/// How long a writer holds the lock for a checkpoint. A tenth of the deadline that callers have
-/// unless told otherwise.
+/// How long a writer holds the lock for a checkpoint: a tenth of the default deadline of a caller.
 pub(crate) const HOLD_MAX: Duration = Duration::from_millis(100);
 /// Pages that may be left to write back when a writer is asked to help.
 const HOLD_PAGES_MAX: u32 = 1_000;
-/// How often the log is written back beside the writers before one is asked to help all the same.
+/// Passes beside the writers before a writer is asked to help, however many pages are left.
 const FREE_PASSES_MAX: u32 = 2;
 /// How often a writer is asked in one round. The disk has synced the pages that the attempt before
 /// left, so the next one has less to do.
@@ -48,7 +48,7 @@ enum Hold {
     /// No help was asked for.
     #[default]
     None,
-    /// The checkpoint waits for a writer.
+    /// The checkpoint has asked a writer to hold the lock.
     Wanted,
     /// A writer holds the lock.
     Held,
@@ -73,7 +73,7 @@ impl Checkpoints {
         self.holds.load(Ordering::Relaxed)
     }
 
-    /// The log is long.
+    /// Asks for a checkpoint, because the log is long.
     pub(crate) fn want(&self) {
         self.lock().is_wanted = true;
         self.changed.notify_all();
@@ -111,8 +111,8 @@ impl Checkpoints {
             for _ in 0..FREE_PASSES_MAX {
                 let Some(pass) = self.pass(place, conn) else { return };
                 let left = place.log_pages().saturating_sub(pass.written_back);
-                // Nothing was appended; or a reader uses an old state of the file, and holding
-                // would win nothing.
+                // Nothing was appended; or a reader uses an old state of the file, and holding the
+                // lock would not help.
                 if left == 0 || pass.written_back < pass.log {
                     return;
                 }
@@ -126,8 +126,8 @@ impl Checkpoints {
         }
     }
 
-    /// One pass beside the writers. `None` when another process is at it, at an error, and at the
-    /// end.
+    /// One pass beside the writers. `None` when another process runs a checkpoint, after an error,
+    /// and when the store is being closed.
     fn pass(&self, place: &Place, conn: &Connection) -> Option<Pass> {
         if self.lock().is_closing {
             return None;
@@ -143,8 +143,8 @@ impl Checkpoints {
         }
     }
 
-    /// One pass while a writer holds the lock. True when there is nothing more to win in this
-    /// round.
+    /// One pass while a writer holds the lock. True when another pass in this round would copy
+    /// nothing, or no pass was possible.
     fn pass_while_held(&self, place: &Place, conn: &Connection, ask: &impl Fn() -> bool) -> bool {
         self.lock().hold = Hold::Wanted;
         if !ask() {
@@ -162,8 +162,8 @@ impl Checkpoints {
         state.hold = Hold::None;
         drop(state);
         self.changed.notify_all();
-        // Without a pass, and with one that ended in time, another attempt finds what this one
-        // found.
+        // Without a pass, and after one that ended while the lock was held, another attempt would
+        // find the same.
         pass.is_none() || is_in_time
     }
 

@@ -223,7 +223,7 @@ pub(crate) fn version_at(row: &Row<'_>, column: usize) -> Outcome<u64> {
     Ok(u64::try_from(version).map_err(|error| corrupt_value(column, "version", error))?)
 }
 
-/// A version or generation as SQLite stores it; it counts changes and cannot get that far.
+/// A version or generation as SQLite stores it. It counts changes and never exceeds `i64::MAX`.
 pub(crate) fn as_stored(version: u64) -> i64 {
     i64::try_from(version).unwrap_or(i64::MAX)
 }

@@ -48,9 +48,9 @@ pub(crate) struct Place {
     pub(crate) options: SqliteOptions,
     /// How often a lock had to be waited for.
     pub(crate) pauses: AtomicU64,
-    /// The length of the log after the last commit of this process, and the length that is too
-    /// much.
+    /// The length of the log after the last commit of this process.
     log_pages: AtomicU32,
+    /// The length at which the log is to be written back; `u32::MAX` while a checkpoint runs.
     log_pages_max: AtomicU32,
     /// The file that was opened, which may not be the one that the path leads to later.
     file: OnceLock<FileId>,
@@ -60,7 +60,8 @@ pub(crate) struct Place {
     pub(crate) log_pages_peak: AtomicU32,
 }
 
-/// Device and number of a file; nothing on systems that do not let go of an open file's name.
+/// Device and inode number of a file. `None` for a missing file, and on systems other than Unix,
+/// where an open file keeps its name.
 type FileId = Option<(u64, u64)>;
 
 /// Held while a file is created and opened. Closing any descriptor of a file drops all POSIX locks
@@ -109,7 +110,7 @@ impl Place {
         // A log beside the new file that belongs to the old one would destroy it.
         self.require_same_file()?;
         if schema::is_empty(&conn)? {
-            // Only a file without content can be told to give pages back.
+            // SQLite accepts `auto_vacuum` only for a file without content.
             conn.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
         }
         self.switch_to_log(&conn)?;
@@ -138,14 +139,14 @@ impl Place {
         let mut conn = self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE)?;
         self.require_same_file()?;
         set_up_writer(&conn, &self.options)?;
-        // Another process that is at it is not waited for.
+        // A checkpoint of another process is not waited for.
         conn.busy_handler(None::<fn(i32) -> bool>)?;
         Ok(conn)
     }
 
     /// Opens the file for reading.
     pub(crate) fn open_reader(self: &Arc<Self>) -> Outcome<Connection> {
-        // A file that has lost its name is not merely missing.
+        // Reports a replaced or unlinked file as such, not as "not found".
         self.require_same_file()?;
         self.note_file();
         let conn = self.connect(OpenFlags::SQLITE_OPEN_READ_ONLY)?;
@@ -261,7 +262,7 @@ impl Place {
     /// Remembers the length of the log after a commit.
     fn note_log(&self, pages: u32) {
         if pages < self.log_pages.swap(pages, Ordering::Relaxed) {
-            // It was started anew.
+            // The log was started anew.
             self.log_pages_max.store(CHECKPOINT_PAGES, Ordering::Relaxed);
         }
         if pages > self.log_pages_peak.load(Ordering::Relaxed) {
@@ -332,7 +333,7 @@ impl Place {
         Ok(conn)
     }
 
-    /// Sleeps a little; false, at once, when the deadline is over.
+    /// Sleeps a little. Returns false, without sleeping, when the deadline is over.
     #[expect(
         clippy::disallowed_methods,
         reason = "the one place that sleeps: SQLite offers no way to wait for a lock fairly"
@@ -401,7 +402,7 @@ fn file_id(_path: &Path) -> FileId {
     None
 }
 
-/// The path with more at the end of its name.
+/// The path with `suffix` appended to the file name.
 pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
@@ -414,7 +415,7 @@ fn set_up_writer(conn: &Connection, options: &SqliteOptions) -> Outcome<()> {
         Synchronous::Full => "FULL",
     };
     conn.pragma_update(None, "synchronous", synchronous)?;
-    // Where a sync does not reach the disk otherwise, which is macOS.
+    // On macOS a plain sync does not reach the disk.
     let reaches_disk = options.synchronous == Synchronous::Full;
     conn.pragma_update(None, "fullfsync", reaches_disk)?;
     conn.pragma_update(None, "foreign_keys", true)?;

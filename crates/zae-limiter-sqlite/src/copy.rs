@@ -314,7 +314,7 @@ fn absolute(path: &Path, operation: &'static str) -> Result<PathBuf, StoreError>
     std::path::absolute(path).map_err(|error| from_io(error, operation, path))
 }
 
-/// True also for a link that leads nowhere.
+/// True if something has this name, even a link that leads nowhere.
 fn is_there(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok()
 }
@@ -355,7 +355,7 @@ fn remove_companions(path: &Path, operation: &'static str) -> Result<(), StoreEr
     Ok(())
 }
 
-/// A name is on the disk once its folder is.
+/// Syncs the folder of `path`: only then is a new name on the disk.
 fn sync_folder(path: &Path, operation: &'static str) -> Result<(), StoreError> {
     #[cfg(unix)]
     if let Some(folder) = path.parent() {

@@ -80,8 +80,8 @@ pub(crate) fn delete(
     Ok((deleted, spread::begin_delete(conn, ns, id)?))
 }
 
-/// The highest version of any entity that was deleted from this file: one that is created anew
-/// begins behind it.
+/// The highest version of any entity that was deleted from this file. An entity that is created
+/// anew begins with a higher one.
 fn versions_gone(conn: &Connection) -> Outcome<u64> {
     const SQL: &str = "SELECT value FROM meta WHERE name='entity_versions_gone'";
     let gone: Option<i64> = query::value(conn, SQL, [])?;
@@ -117,7 +117,7 @@ pub(crate) fn children(
     query::all(conn, SQL, (ns, parent.as_str(), after, limit), from_row)
 }
 
-/// The parent that takes go on to.
+/// The parent that takes of this entity cascade to.
 pub(crate) fn cascades_to(conn: &Connection, ns: i64, id: &EntityId) -> Outcome<Option<EntityId>> {
     const SQL: &str = "SELECT parent FROM entity WHERE ns=?1 AND id=?2 AND cascade=1";
     Ok(query::first(conn, SQL, (ns, id.as_str()), |row| optional_name_at(row, 0))?.flatten())

@@ -45,7 +45,7 @@ fn network_mount_of(mounts: &str, directory: &Path) -> Option<&'static str> {
     best.and_then(|(_, kind)| NETWORK.into_iter().find(|network| *network == kind))
 }
 
-/// Blanks are written as octal numbers.
+/// Decodes a mount point, in which blanks and backslashes are octal numbers.
 fn unescaped(point: &str) -> PathBuf {
     PathBuf::from(point.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\"))
 }

@@ -17,7 +17,7 @@ use zae_limiter_store::StoreError;
 use crate::connection::{Place, private};
 use crate::error::{Outcome, from_io};
 
-/// How the name of the file ends that processes line up at.
+/// The suffix of the file at which processes line up.
 pub(crate) const GATE_END: &str = ".gate";
 
 /// Where processes line up.

@@ -36,8 +36,8 @@ impl Job {
 type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 type Receipt<T> = oneshot::Receiver<Result<T, StoreError>>;
 
-/// Goes to the thread and comes back with the result: a pointer is cheaper to move than an outcome,
-/// and memory is given back by the thread that asked for it, which is cheaper than by another.
+/// A take, which goes to the thread and comes back with the result. A pointer is cheaper to move
+/// than an outcome, and memory is cheaper to free on the thread that allocated it.
 pub(crate) struct ConsumeJob {
     ns: i64,
     members: SmallVec<[OwnedMember; 2]>,
@@ -148,7 +148,7 @@ impl AdjustJob {
 
 /// Work that is not a decision.
 pub(crate) trait Task: Send {
-    /// Does it, inside a transaction.
+    /// Does the work, inside a transaction.
     fn run(&mut self, conn: &Connection) -> Outcome<()>;
 
     /// Tells the caller, once the transaction is committed (`Ok`) or rolled back.

@@ -3,7 +3,9 @@
 //! ```
 //! use zae_limiter_core::{Limit, LimitSource, Milli, Take, TimeMs};
 //! use zae_limiter_sqlite::SqliteStore;
-//! use zae_limiter_store::{DEFAULT_NAMESPACE, BucketStore, ConsumeOutcome, ConsumeRequest, LimitsInForce, MemberTake};
+//! use zae_limiter_store::{
+//!     BucketStore, ConsumeOutcome, ConsumeRequest, DEFAULT_NAMESPACE, LimitsInForce, MemberTake,
+//! };
 //!
 //! # let directory = tempfile::tempdir()?;
 //! # let path = directory.path().join("limits.db");
@@ -13,7 +15,13 @@
 //! let limits = LimitsInForce::new([Limit::per_minute("rpm", 60)?], LimitSource::Call);
 //! let (entity, resource) = ("key-1".parse()?, "gpt-4".parse()?);
 //! let takes = [Take { limit: 0, amount: Milli::from_tokens(1) }];
-//! let member = MemberTake { entity: &entity, resource: &resource, limits: &limits, takes: &takes, absent: &[] };
+//! let member = MemberTake {
+//!     entity: &entity,
+//!     resource: &resource,
+//!     limits: &limits,
+//!     takes: &takes,
+//!     absent: &[],
+//! };
 //! let outcome = store.consume(&ConsumeRequest::new(&[member], TimeMs(0))).await?;
 //! assert!(matches!(outcome, ConsumeOutcome::Granted(_)));
 //! # Ok::<(), Box<dyn std::error::Error>>(()) })?;
@@ -27,8 +35,8 @@
 //!
 //! Cost of a take by a lone caller: one transaction with one write per member, about 10 µs, and one
 //! read per member unless this store was the last to write to the file and remembers the bucket
-//! (`transaction.rs`). A refusal writes nothing. Reads use connections of their own and never wait for
-//! writers. Lookups and a lone caller's takes run in the poll of their future and block it for
+//! (`transaction.rs`). A refusal writes nothing. Reads use connections of their own and never wait
+//! for writers. Lookups and a lone caller's takes run in the poll of their future and block it for
 //! microseconds. Listings and usage run on a thread of their own, page by page, and end when nobody
 //! waits.
 //!

@@ -3,8 +3,11 @@
 //! The limits of a bucket are one BLOB, because they are read and written together on every take:
 //!
 //! ```text
-//! version 1 · number of limits · per limit, or version 2 · lead of a clock in ms, twice, and 1 if it set the refill instant · number of limits · per limit:
-//!   length of name · name · capacity · refill · period · balance* · remainder · consumed* · used in the open hour* · gap
+//! version 1 · number of limits · limits, or
+//! version 2 · lead of a clock in ms, twice, and 1 if it set the refill instant · number of limits
+//!   · limits
+//! a limit: length of name · name · capacity · refill · period · balance* · remainder · consumed*
+//!   · used in the open hour* · gap
 //! ```
 //! Numbers are LEB128 (seven bits per byte, low bits first), those marked * zigzag-signed: two
 //! usual limits take about 50 bytes. Everything else that has parts is text: limits as on the

@@ -6,7 +6,7 @@ use zae_limiter_store::{Page, PageRequest};
 use crate::error::Outcome;
 
 /// A page of a listing that is ordered by a text. `fetch` gets the text to go on after (empty at
-/// the start: nothing is called so) and how many items to get.
+/// the start, because no name is empty) and how many items to get.
 pub(crate) fn paged<T>(
     page: &PageRequest,
     fetch: impl FnOnce(&str, u32) -> Outcome<Vec<T>>,

@@ -42,7 +42,7 @@ pub(crate) fn all<T>(
     Ok(found)
 }
 
-/// Changes rows; how many.
+/// Changes rows and returns how many.
 pub(crate) fn change(conn: &Connection, sql: &str, params: impl Params) -> Outcome<usize> {
     Ok(conn.prepare_cached(sql)?.execute(params)?)
 }

@@ -35,7 +35,7 @@ pub(crate) struct Queue {
     /// and pause between two of them, so that others get on beside them, in this process and in
     /// others.
     pub(crate) steps: VecDeque<Waiting>,
-    /// Not before this moment, by the monotonic clock.
+    /// The next step does not begin before this moment, by the monotonic clock.
     step_due: Duration,
     /// The last thing done was a step.
     was_step: bool,

@@ -35,7 +35,7 @@ pub(crate) fn flag_at(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<F
     Ok(disabled.map(Flag::from_disabled))
 }
 
-/// The other way round.
+/// A flag for its column: the reverse of [`flag_at`].
 pub(crate) fn flag_column(flag: Flag) -> bool {
     flag.blocks()
 }
@@ -122,14 +122,14 @@ pub(crate) fn find(
     Ok(state)
 }
 
-/// Writes a bucket that has a row, in another hour than the one it is in.
+/// Updates the row of a bucket, its hour included.
 pub(crate) const UPDATE: &str = "UPDATE bucket SET refilled_at=?4,stamp=?5,expires_at=?6,hour=?7,events=?8,active=?9,limits=?10 \
                       WHERE ns=?1 AND entity=?2 AND resource=?3";
-/// The same within an hour. SQLite rewrites the index of a column that is named, also when its
-/// value stays.
+/// Updates the row of a bucket whose hour stays. The statement does not name `hour`: SQLite
+/// rewrites the index of a named column even when its value stays.
 pub(crate) const UPDATE_IN_HOUR: &str = "UPDATE bucket SET refilled_at=?4,stamp=?5,expires_at=?6,events=?8,active=?9,limits=?10 \
                       WHERE ns=?1 AND entity=?2 AND resource=?3";
-/// Writes one that has none.
+/// Inserts the row of a new bucket.
 const INSERT: &str = "INSERT INTO bucket(ns,entity,resource,refilled_at,stamp,expires_at,hour,events,active,limits,disabled) \
                       VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11)";
 

@@ -29,8 +29,8 @@ pub(crate) fn version(conn: &Connection) -> Outcome<u32> {
 
 /// Refuses files of other products and of newer versions of this one.
 pub(crate) fn check(conn: &Connection, path: &Path) -> Outcome<()> {
-    // In this order: another process may be making the file, and then each look sees it at least as
-    // far as the one before.
+    // The order matters: another process may be creating the file, and each read then sees at least
+    // as much of it as the read before.
     let (is_new, version) = (is_empty(conn)?, version(conn)?);
     let application: i32 = conn.pragma_query_value(None, "application_id", |row| row.get(0))?;
     if application != APPLICATION_ID && !(application == 0 && version == 0 && is_new) {

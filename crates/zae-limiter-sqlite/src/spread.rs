@@ -26,8 +26,8 @@ const FLAG: &str = "coalesce(\
     (SELECT c.disabled FROM config c WHERE c.ns=bucket.ns AND c.entity=bucket.entity AND c.resource=''),\
     (SELECT c.disabled FROM config c WHERE c.ns=bucket.ns AND c.entity='' AND c.resource=bucket.resource),0)";
 
-/// True while buckets of the namespace may have flags that their levels no longer have, or be left
-/// of a deleted entity.
+/// True while buckets of the namespace may have flags that their levels no longer have, or may
+/// belong to a deleted entity.
 pub(crate) fn is_spreading(conn: &Connection, ns: i64) -> Outcome<bool> {
     const SQL: &str = "SELECT EXISTS (SELECT 1 FROM spread WHERE ns=?1)";
     Ok(conn.prepare_cached(SQL)?.query_row([ns], |row| row.get(0))?)
@@ -49,7 +49,7 @@ pub(crate) fn begin_delete(conn: &Connection, ns: i64, id: &EntityId) -> Outcome
 pub(crate) fn delete_step(conn: &Connection, ns: i64, id: &EntityId) -> Outcome<bool> {
     const SQL: &str = "SELECT after FROM spread WHERE ns=?1 AND kind='delete' AND entity=?2";
     let after: Option<String> = query::value(conn, SQL, (ns, id.as_str()))?;
-    // None: another process has come to the end, or has created the entity anew.
+    // `None`: another process has finished the deletion, or has created the entity anew.
     after.map_or(Ok(false), |after| go_on(conn, (ns, "delete", id.as_str(), ""), &after))
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn stop_delete(conn: &Connection, ns: i64, id: &EntityId) -> Outcome<
     Ok(())
 }
 
-/// Whose rows: namespace, kind, entity, resource.
+/// The rows of one change: namespace, kind, entity, resource.
 type Scope<'a> = (i64, &'a str, &'a str, &'a str);
 
 /// One step behind `after`. True when more is left.
@@ -139,8 +139,8 @@ fn do_step(
     }
 }
 
-/// Brings the flags of the next buckets up to date. `last` finds the last of them, if there are
-/// more; every text is less than a blob, so without a last one there is no bound.
+/// Brings the flags of the next buckets up to date. `last` finds the last bucket of the step, if
+/// there are more. Without one the upper bound is an empty blob, which is greater than every text.
 fn flag_some(
     conn: &Connection,
     (last, update): (&str, &str),

@@ -26,9 +26,9 @@ use crate::writer::lock;
 
 /// Rows looked at in one step.
 const STEP_ROWS_MAX: u32 = 200;
-/// By itself the store begins to go over everything at most this often.
+/// A store begins its own sweep over all tables at most this often.
 const ROUND_MS: i64 = 60_000;
-/// And within a round it does a step at most this often: 10 000 rows a second, for less than a
+/// Within a round the store does a step at most this often: 10 000 rows a second, for less than a
 /// fiftieth of the time. A step that found much to forget is followed by the next at once, up to a
 /// third of the time.
 const STEP_MS: i64 = 20;
@@ -37,14 +37,14 @@ const VACUUM_PAGES_MAX: u32 = 200;
 /// Free pages that are kept for reuse, beside an eighth of the file: 4 MB.
 const FREE_PAGES_KEPT: i64 = 1_000;
 
-/// The names of what sweeps have seen of the clock, in `meta`.
+/// The names in `meta` under which sweeps store their observations of the clock.
 const PROVEN: &str = "sweep_proven";
 const LEAPT_TO: &str = "sweep_leapt_to";
 const SET_META: &str = "INSERT OR REPLACE INTO meta(name,value) VALUES(?1,?2)";
-/// The time that is believed is written when it is older than this.
+/// The believed time in `meta` is written anew when it is older than this.
 const HORIZON_WRITE_MS: i64 = 10_000;
 
-/// Where a sweep goes on. In the order in which it goes.
+/// Where a sweep continues. The variants are in the order of the sweep.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Position {
     Buckets { ns: i64, entity: String, resource: String },
@@ -70,7 +70,7 @@ impl Position {
         }
     }
 
-    /// The reverse of [`Position::to_text`]; what cannot be read is the start.
+    /// The reverse of [`Position::to_text`]; a text that cannot be read is the start.
     fn from_text(text: &str) -> Position {
         let mut words = text.split(' ');
         let mut word = || words.next().unwrap_or_default();
@@ -199,7 +199,8 @@ pub(crate) fn is_due_in_file(conn: &Connection, now: TimeMs) -> Outcome<bool> {
     Ok(due.is_none_or(|due| is_over(due, now)))
 }
 
-/// A moment further ahead than a round was written by a clock that was ahead.
+/// True when `due` has come. A `due` more than a round ahead was written by a clock that was ahead,
+/// and counts as past.
 fn is_over(due: i64, now: TimeMs) -> bool {
     now.0 >= due || due.saturating_sub(now.0) > ROUND_MS
 }
@@ -257,7 +258,7 @@ impl SqliteStore {
             total.buckets += swept.buckets;
             total.usage += swept.usage;
             total.audit += swept.audit;
-            // A sweep that goes on where an earlier one had stopped goes round until it is there
+            // A sweep that continues where an earlier one stopped ends when it reaches that place
             // again.
             let is_round = match next {
                 None => {
@@ -408,7 +409,7 @@ fn sweep_audit(conn: &Connection, after: i64, oldest: TimeMs) -> Outcome<(u64, O
 }
 
 /// True when the file could give pages back, and has more of them than it will soon need again.
-/// Only files that were made to do so can: those of this version.
+/// Needs `auto_vacuum=INCREMENTAL`, set when this version creates a file.
 fn has_too_many_free_pages(conn: &Connection) -> Outcome<bool> {
     const INCREMENTAL: i64 = 2;
     let read = |pragma| conn.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));

@@ -224,7 +224,7 @@ impl Transaction {
 struct Held<'a> {
     transaction: &'a mut Transaction,
     conn: &'a Connection,
-    /// Of each member.
+    /// The key of each member.
     keys: SmallVec<[Key<'a>; 4]>,
     /// The slot of each member that was loaded.
     places: SmallVec<[usize; 4]>,
@@ -232,7 +232,7 @@ struct Held<'a> {
     is_take: bool,
 }
 
-/// Why a bucket can be counted on.
+/// Why the bucket of a loaded member exists.
 const LOADED: &str = "a bucket that was loaded stays in its slot";
 
 impl Held<'_> {
@@ -274,7 +274,8 @@ impl HeldChain for Held<'_> {
         self.slot_to_write(member).state.as_mut().expect(LOADED)
     }
 
-    /// Remembered like a row: a change of a flag, here or elsewhere, makes all slots be read again.
+    /// The flag is remembered like a row: after a change of a flag, here or elsewhere, all slots
+    /// are read again.
     fn flag(&mut self, member: usize) -> Outcome<Flag> {
         let slot = &mut self.transaction.slots[self.places[member]];
         match slot.flag {

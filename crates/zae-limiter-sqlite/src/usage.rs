@@ -316,7 +316,8 @@ struct Hour {
     used: Used,
 }
 
-/// The head of one stream of the merge, ordered by whose it is; no two are of one stream.
+/// The next row of one stream of the merge. Rows are ordered by entity and resource; each stream
+/// has one at a time.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Entry {
     entity: EntityId,

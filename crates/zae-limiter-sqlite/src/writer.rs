@@ -58,7 +58,8 @@ pub struct WriterStats {
     pub dropped: u64,
     /// How often the write-ahead log was written back.
     pub checkpoints: u64,
-    /// How often a writer waited for that, a tenth of a second at most.
+    /// Times a writer held the lock for a checkpoint, at most 0.1 s each unless the log is about to
+    /// fill the disk.
     pub holds: u64,
     /// The longest the log has been, in pages of 4 KiB, after a commit of this store.
     pub log_pages_peak: u64,
@@ -99,7 +100,7 @@ pub(crate) struct Writer {
 struct Session {
     conn: Connection,
     transaction: Transaction,
-    /// The operations of the batch that is being worked off; kept for its memory.
+    /// The operations of the present batch; kept between batches to reuse its allocation.
     batch: VecDeque<Waiting>,
     /// Batches with one caller since the last with more.
     calm: u32,
@@ -347,8 +348,7 @@ impl Writer {
         }
     }
 
-    /// A transaction that finds a change which has not reached all its buckets lets the thread go
-    /// on with it.
+    /// Lets the thread continue a change that the transaction found unfinished.
     fn note_spreading(&self, transaction: &Transaction) {
         if transaction.is_spreading() {
             self.spreading.store(true, Ordering::Relaxed);
@@ -358,7 +358,8 @@ impl Writer {
     fn spread_step(&self) -> Job {
         let spreading = Arc::clone(&self.spreading);
         let (job, _nobody_waits) = Work::job("spread", move |conn| {
-            // Should it fail, the next take that needs it tries again.
+            // Cleared first: if the step fails, the next take that finds a `spread` row in its
+            // namespace starts another.
             spreading.store(false, Ordering::Relaxed);
             let is_left = spread::step(conn)?;
             spreading.store(is_left, Ordering::Relaxed);
@@ -367,7 +368,7 @@ impl Writer {
         job
     }
 
-    /// Alone in its transaction: a task that fails is rolled back whole.
+    /// Runs a task alone in its transaction: a task that fails is rolled back whole.
     fn transact_task(&self, session: &mut Session, task: Job) -> Vec<Answer> {
         let Session { conn, transaction, .. } = session;
         self.tasks.fetch_add(1, Ordering::Relaxed);
@@ -383,7 +384,7 @@ impl Writer {
         }
     }
 
-    /// Those whose turn did not come are the first of the next batch.
+    /// Returns the jobs that were not reached to the front of the queue.
     fn put_back(&self, batch: &mut VecDeque<Waiting>) {
         if !batch.is_empty() {
             let mut queue = lock(&self.queue);
@@ -418,7 +419,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Says why nothing was done.
+    /// Answers a job without doing its work; `why` makes the error.
     fn turn_away(
         &self,
         job: Job,

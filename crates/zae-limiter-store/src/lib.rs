@@ -18,7 +18,13 @@
 //! let limits = LimitsInForce::new([Limit::per_minute("rpm", 60)?], LimitSource::Call);
 //! let (entity, resource) = ("key-1".parse()?, "gpt-4".parse()?);
 //! let takes = [Take { limit: 0, amount: Milli::from_tokens(1) }];
-//! let member = MemberTake { entity: &entity, resource: &resource, limits: &limits, takes: &takes, absent: &[] };
+//! let member = MemberTake {
+//!     entity: &entity,
+//!     resource: &resource,
+//!     limits: &limits,
+//!     takes: &takes,
+//!     absent: &[],
+//! };
 //! let outcome = store.consume_now(&ConsumeRequest::new(&[member], TimeMs(0)))?;
 //! assert!(matches!(outcome, ConsumeOutcome::Granted(_)));
 //! # Ok::<(), Box<dyn std::error::Error>>(())

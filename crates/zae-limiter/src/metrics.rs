@@ -6,7 +6,7 @@
 //!
 //! ```ignore
 //! metrics_exporter_prometheus::PrometheusBuilder::new().install()?; // serves :9000/metrics
-//! zae_limiter::metrics::describe();                                 // after the recorder is installed
+//! zae_limiter::metrics::describe(); // after the recorder is installed
 //! ```
 
 use std::sync::atomic::{AtomicBool, Ordering};

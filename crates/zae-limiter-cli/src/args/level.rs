@@ -1,4 +1,5 @@
-//! A level of limits, as `system`, `resource` and `entity` name it, and what a command stores there.
+//! A level of limits, as `system`, `resource` and `entity` name it, and what a command stores
+//! there.
 
 use clap::Args;
 use zae_limiter::domain;

@@ -1,5 +1,5 @@
-//! `namespace …`. The registry is common to all tenants of a store, so --namespace does not matter
-//! here.
+//! `namespace …`. The registry is common to all namespaces of a store, so `--namespace` does not
+//! matter here.
 
 use clap::{Args, Subcommand};
 use zae_limiter::NamespaceName;
@@ -12,7 +12,7 @@ use crate::commands::{
 use crate::context::{Access, Context};
 use crate::exit::Exit;
 
-/// What to do with a tenant.
+/// What to do with a namespace.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum NamespaceCommand {
     /// Register namespaces; one that is registered already stays as it is

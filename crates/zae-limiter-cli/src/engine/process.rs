@@ -15,15 +15,14 @@ use super::folder::{self, Folder, State, private};
 use super::{NAME, endpoint};
 use crate::error::Failure;
 
-/// Between two looks at whether it answers, or has ended.
+/// The pause between two polls: whether the engine answers, or has ended.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How often is looked before a start counts as failed: half a minute, and it takes milliseconds.
+/// Polls before a start counts as failed (30 s; a start takes milliseconds).
 const START_TRIES_MAX: u32 = 1_500;
-/// How often is looked before a stop counts as failed: three times what the engine gives its
-/// clients.
+/// Polls before a stop counts as failed (15 s; three times what the engine gives its clients).
 const STOP_TRIES_MAX: u32 = 750;
-/// How often is looked before data count as held for good: a little more than what the engine gives
-/// its clients.
+/// Polls before data count as held for good (7 s; a little more than what the engine gives its
+/// clients).
 const FREE_TRIES_MAX: u32 = 350;
 /// A log that has grown longer is begun anew at the next start.
 const LOG_BYTES_MAX: u64 = 1 << 20;
@@ -105,7 +104,7 @@ pub(crate) async fn start(folder: &Folder, order: &Order<'_>) -> anyhow::Result<
         }
         clock.sleep(PAUSE).await;
     }
-    // Whatever it does, it is of no use.
+    // The engine never answered: kill it.
     let _ = child.kill().and_then(|()| child.wait());
     let why = if let Silence::Odd(why) = last { format!(": {why}") } else { String::new() };
     Err(last_words(

@@ -56,7 +56,7 @@ impl Display for StorePlace {
 pub(crate) struct Settings {
     /// Where limits live.
     pub(crate) store: StorePlace,
-    /// The tenant.
+    /// The namespace that the command works in.
     pub(crate) namespace: NamespaceName,
     /// The flags that a command on the same store needs.
     pub(crate) again: Again,

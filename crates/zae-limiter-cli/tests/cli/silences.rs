@@ -48,8 +48,8 @@ fn a_cursor_that_names_nothing_is_told() {
     }
 }
 
-/// Ids are in no order that anybody knows: a page after one that does not exist would leave out some
-/// deleted namespaces, and nobody could say which.
+/// Ids are in no order that anybody knows: a page after one that does not exist would leave out
+/// some deleted namespaces, and nobody could say which.
 #[test]
 fn a_cursor_that_is_the_id_of_no_namespace_is_refused() {
     let sandbox = Sandbox::with_store();

@@ -97,8 +97,8 @@ fn what_remembers_folded_limits_counts_as_a_limit() {
     assert_eq!(change, Err(TooManyLimits { count: 241 }));
 }
 
-/// A drained limit of 60 a day that was lowered to 10 a day lacks 10 and hides 50: it is full in six
-/// days, and goes after limits that are full tomorrow.
+/// A drained limit of 60 a day that was lowered to 10 a day lacks 10 and hides 50: it is full in
+/// six days, and goes after limits that are full tomorrow.
 #[test]
 fn a_gap_counts_for_who_is_folded_first() {
     let mut bucket = full(&["g:60/day"]);

@@ -122,7 +122,7 @@ impl DynamoStore {
         let found = self.shared.read_all(OPERATION, &keys).await?;
         let cursor = |(id, subject): &Position| format!("{}/{subject}", id.0);
         let next = Page::cut(newest.iter().cloned().collect(), page, cursor).next;
-        // One more than the page was looked for, to know whether there is another.
+        // One item more than the page was read, to know whether a next page exists.
         let read = |(item, (_, subject)): (&Option<Item>, &Position)| {
             let subject = subject.parse().ok()?;
             readable(OPERATION, "an event", audit_event(item.as_ref()?, &subject))

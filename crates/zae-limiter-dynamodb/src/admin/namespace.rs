@@ -89,7 +89,7 @@ impl NamespaceStore for DynamoStore {
     }
 
     fn current_namespace_id(&self) -> Option<NamespaceId> {
-        // Read from a record that was checked, or the mark of a handle that is bound to none.
+        // `id` is either from a checked record or `NO_NAMESPACE`.
         (*self.id != *keys::NO_NAMESPACE).then(|| self.id.parse().ok()).flatten()
     }
 

@@ -1,6 +1,7 @@
 //! What this process remembers of the table: the last image of each bucket, and who owns it. The
 //! memory is bounded and never believed: an image chooses which write to send, and the condition of
-//! the write decides. Alone an image decides only a refusal, for a second.
+//! the write decides. The only decision made from an image without a write is a refusal, and for
+//! one second unless the options say otherwise.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -37,7 +38,7 @@ pub(crate) struct Seen {
     quiet: OnceLock<Quiet>,
     /// What the writes of this process have cost the bucket; shared by all looks at it.
     pub(crate) own: Arc<OwnWrites>,
-    /// What those that landed had counted in `wcu` at this look.
+    /// `own.counted_milli` when this image came.
     own_then_milli: i64,
 }
 

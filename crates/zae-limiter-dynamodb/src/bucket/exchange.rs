@@ -212,8 +212,9 @@ impl<'a> Exchange<'a> {
         })
     }
 
-    /// The condition failed, and `item` is what is there. A nonce of ours in it says that an earlier
-    /// attempt has landed; otherwise the race is lost, and the item is what is known from now on.
+    /// The condition failed, and `item` is what is there. A nonce of ours in it says that an
+    /// earlier attempt has landed; otherwise the race is lost, and the item is what is known from
+    /// now on.
     fn lost(&mut self, item: Option<&Item>) -> Result<Heard, StoreError> {
         self.uncounted = self.uncounted.saturating_add(1).min(UNREPORTED_MAX);
         let look = self.store.note(self.key, item, self.moment)?;
@@ -266,7 +267,8 @@ impl Drop for Exchange<'_> {
     }
 }
 
-/// The future does not hold the write: it is part of every take's.
+/// Renders the write before the first await, so the future, which every take embeds, does not store
+/// the write.
 fn dispatch(
     store: &DynamoStore,
     operation: &'static str,

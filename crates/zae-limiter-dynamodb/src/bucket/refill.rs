@@ -53,8 +53,8 @@ pub(crate) struct Refill<'a> {
 pub(crate) struct MustBeAbsent {
     /// Limits the bucket did not have.
     pub(crate) absent: SmallVec<[LimitName; 1]>,
-    /// Whether it had some of them, retired: these come back by a change of parameters, which moves
-    /// the stamp.
+    /// True if the image has a name asked for as a retired limit; the write then pins `ca`, which
+    /// every change of parameters moves.
     pub(crate) pins_config: bool,
 }
 

@@ -222,7 +222,8 @@ fn state_of(member: &MemberTake<'_>, image: Option<&Image>, now: TimeMs) -> Buck
     }
 }
 
-/// Lengthens the waits of the limits that a crowd drains to as long as the refusal holds.
+/// Raises the wait of every limit in `Quiet` to the end of the quiet time, if at least the amount
+/// in `Quiet` is requested.
 fn hold(reports: &mut Reports, index: u8, member: &MemberTake<'_>, look: &Seen, now: TimeMs) {
     let Some(quiet) = look.quiet(now) else { return };
     let held =

@@ -186,8 +186,8 @@ struct OneTake<'a> {
     is_proven: bool,
     /// Whose bucket it will be, once that was read.
     owner: Option<Option<Arc<Owner>>>,
-    /// A bucket that was short at any instant since then was short: by the next instant another
-    /// caller may have been faster again.
+    /// When the request began, or its second look. After a lost race a bucket counts as short if it
+    /// was short at any instant since: another caller may be faster again at the next instant.
     asked_at: TimeMs,
     /// The instant of the last choice, and so that of a refusal: a moment later the amounts might
     /// pass.

@@ -2,8 +2,9 @@
 //!
 //! Most bugs of a limiter on one item are one writer that another writer's condition did not pin.
 //! So a write says what it is for, what it demands of the item ([`Pins`]: a debit, charge or credit
-//! gives each field, so a forgotten pin does not compile) and what it does to each limit ([`Line`]). `render.rs`
-//! alone turns that into a DynamoDB request, and `writers.rs` holds every request to the registry.
+//! gives each field, so a forgotten pin does not compile) and what it does to each limit
+//! ([`Line`]). `render.rs` alone turns that into a DynamoDB request, and `writers.rs` holds every
+//! request to the registry.
 
 use std::sync::Arc;
 
@@ -134,12 +135,12 @@ pub enum RefilledAt {
     Any,
     /// This very instant: the write is computed from it.
     Exactly(TimeMs),
-    /// At `since` or later, and then no limit is above its ceiling for `since`. Or the same of a
-    /// second, later bound.
+    /// At `since` or later, and then no limit is above its ceiling for `since`. Alternatively
+    /// `rf >= or`, with each limit at most its ceiling for `or`.
     NotBefore {
         /// The lower bound.
         since: TimeMs,
-        /// Another one.
+        /// The alternative bound, later than `since`.
         or: Option<TimeMs>,
     },
     /// Then or earlier.

@@ -165,7 +165,7 @@ pub const REGISTRY: &[Rules] = &[
         writer: Writer::Create,
         writes: MADE,
         pins: &[Pk],
-        reason: "only what is not there is made, and what is not there is full",
+        reason: "pins that the item is absent; an absent bucket counts as full",
     },
     Rules {
         writer: Writer::ChargeFast,

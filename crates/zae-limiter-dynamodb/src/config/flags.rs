@@ -59,12 +59,12 @@ impl SeenFlag {
 
 /// Sets the flag of a bucket. Never makes a bucket.
 ///
-/// The write lands only on the flag that was seen, and moves its count. A writer of a flag reads the
-/// bucket first and the configuration afterwards, and a change of the configuration writes the flag
-/// of every bucket in any case. So a write that is delayed, or was computed from an older
-/// configuration, finds another count and fails. Example: an administrator disables and sees
-/// count 3; another one enables, sees count 3 as well and writes 4; the first write arrives now
-/// and is refused.
+/// The write lands only on the flag that was seen, and moves its count. A writer of a flag reads
+/// the bucket first and the configuration afterwards, and a change of the configuration writes the
+/// flag of every bucket in any case. So a write that is delayed, or was computed from an older
+/// configuration, finds another count and fails. Example: an administrator disables and sees count
+/// 3; another one enables, sees count 3 as well and writes 4; the first write arrives now and is
+/// refused.
 pub(crate) fn write_flag(key: Key, seen: SeenFlag, flag: Flag) -> BucketWrite {
     let SeenFlag { is_set, count } = seen;
     let flag = FlagChange { flag, count: count.unwrap_or(0).saturating_add(1) };

@@ -210,9 +210,8 @@ impl DynamoStore {
     }
 }
 
-/// The condition that an entity configuration is there, and has or has not been counted. Only
-/// counted ones have the key by which they are listed; the provisioner of the Python package writes
-/// others.
+/// The condition that an entity configuration is there, and has or has not been counted. A
+/// configuration that was counted has `GSI3PK`; those of the Python provisioner lack it.
 pub(super) fn registered(counted: bool) -> Condition {
     let listed = attr::GSI3PK.into();
     let listed = if counted { Condition::Exists(listed) } else { Condition::Absent(listed) };

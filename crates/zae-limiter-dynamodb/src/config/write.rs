@@ -70,8 +70,8 @@ impl<'a> Found<'a> {
         self.item.as_ref().map_or(0, |item| version_of(item, CONFIG_VERSION))
     }
 
-    /// Later than the present one and every one before, also of a level that was deleted in
-    /// between: versions are instants.
+    /// A version later than every version this level has had, deleted ones included: versions are
+    /// instants.
     fn next_version(&self) -> u64 {
         let tick = self.store.shared.caches.tick(self.store.shared.wall());
         tick.max(self.version().saturating_add(1))

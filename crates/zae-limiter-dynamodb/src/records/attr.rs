@@ -75,7 +75,7 @@ pub(crate) const ROOM: &str = "b_wcu_tk";
 /// What was taken of the hidden limit: writes that have reached the item.
 pub(crate) const WRITES: &str = "b_wcu_tc";
 
-// ---------------------------------------------------------------------------------- limits of buckets
+// ------------------------------------------------------------------------------- limits of buckets
 
 /// In millitokens; negative is debt.
 pub(crate) const BALANCE: &str = "tk";

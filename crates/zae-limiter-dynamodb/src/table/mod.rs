@@ -96,7 +96,8 @@ pub enum Condition {
     /// `attr op value`; false when the attribute is missing or of another type (but see
     /// [`Comparison::Ne`]).
     Compare(Attr, Comparison, Box<AttributeValue>),
-    /// The same with a number, which most are; the other one is boxed because of its size.
+    /// `attr op number`, the usual case. `Compare` boxes its value because an `AttributeValue` is
+    /// large.
     CompareNumber(Attr, Comparison, i64),
     /// Every one of them.
     All(Vec<Condition>),

@@ -1,5 +1,5 @@
-//! Clocks for tests: the time is the test's. Waiting is real by those for a real engine
-//! ([`StillClock`], [`InstantClock`]), and takes no time by [`HurriedClock`].
+//! Clocks for tests. Waiting takes real time with the clocks for a real engine ([`StillClock`],
+//! [`InstantClock`]), and none with [`HurriedClock`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -83,7 +83,7 @@ impl Clock for HurriedClock {
     }
 }
 
-/// Real time, but an operation takes none of it: the caller says what time it is, to the
+/// Shows real time, but no monotonic time passes, so an operation keeps its caller's time to the
 /// millisecond.
 #[derive(Debug, Default)]
 pub struct InstantClock(SystemClock);

@@ -163,15 +163,16 @@ impl Engine {
         &self.endpoint
     }
 
-    /// A stack on it, to create or to connect to; patient, because machines that run tests are busy.
+    /// A stack on the engine, to create or to connect to. Its timeouts are long, because machines
+    /// that run tests are busy.
     pub fn stack(&self, name: &str) -> Builder {
         DynamoStore::builder(name, "us-east-1")
             .endpoint_url(&self.endpoint)
             .timeouts(PATIENCE, PATIENCE)
     }
 
-    /// Whether it is ours: then TTLs can be swept and streams trimmed at will, and nothing else is
-    /// in it.
+    /// True for an engine this test started: TTLs can be swept and streams trimmed at will, and
+    /// only this test writes to it.
     pub fn can_sweep(&self) -> bool {
         self.child.is_some()
     }
@@ -342,7 +343,7 @@ fn build(cargo: &OsStr, package: &Path, target: &Path) -> PathBuf {
     let lock = lock.unwrap_or_else(|error| panic!("{}: {error}", target.display()));
     lock.lock().unwrap_or_else(|error| panic!("{} cannot be locked: {error}", target.display()));
     if !binary.is_file() {
-        // Past the test harness, which would keep it to itself until the minutes are over.
+        // Written to stderr directly: the harness would hold the message back until the build ends.
         let _ = writeln!(std::io::stderr(), "building {NAME} for the tests, once: {by_hand}");
     }
     let mut command = Command::new(cargo);
@@ -351,7 +352,8 @@ fn build(cargo: &OsStr, package: &Path, target: &Path) -> PathBuf {
         .arg(&manifest)
         .arg("--target-dir")
         .arg(target);
-    // Flags of the tests' own build would only build it again for each set of them, or elsewhere.
+    // `RUSTFLAGS` of the tests would rebuild the engine per set of flags, and a target of the tests
+    // would build it into another folder.
     command
         .current_dir(package)
         .env_remove("RUSTFLAGS")

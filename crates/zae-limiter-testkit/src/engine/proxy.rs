@@ -219,7 +219,7 @@ impl Proxy {
                 11 => Fault::Twice(some),
                 _ => Fault::TwiceAnswerSecond(some / 4),
             };
-            // A read that is repeated or held up by a transaction is nothing to see.
+            // Repeating a read, or a conflict on it, has no effect worth testing.
             let is_idle = !is_write(operation) && (fault.repeats() || fault == Fault::Conflict);
             if is_hit && !is_idle { fault } else { Fault::Pass }
         });
@@ -235,8 +235,8 @@ impl Proxy {
         self.shared.lock().plan = Box::new(plan);
     }
 
-    /// The next `count` requests wait for each other: none is passed on before all have arrived.
-    /// A sender of one after the other waits for ever.
+    /// The next `count` requests wait for each other: none is passed on before all have arrived. A
+    /// client that sends one request after the other waits for ever.
     pub fn gate(&self, count: usize) {
         self.shared.lock().gate = Some((count, 0));
     }
@@ -246,7 +246,7 @@ impl Proxy {
         std::mem::take(&mut self.shared.lock().exchanges)
     }
 
-    /// How much went through since it was last taken.
+    /// The number of exchanges since the last [`Proxy::take`].
     pub fn count(&self) -> usize {
         self.shared.lock().exchanges.len()
     }
@@ -347,8 +347,8 @@ impl Ticket {
     ) -> Option<Message> {
         let reply = forward(&self.shared.upstream, upstream, request).await;
         if reply.as_ref().is_some_and(|reply| reply.status() == 200) {
-            // Taken books are closed: a request that lands after that is the test's mistake, see
-            // `idle`.
+            // `take` has removed the exchange of a request that lands after it: a mistake of the
+            // test, see `idle`.
             if let Some(exchange) = self.shared.lock().exchanges.get_mut(self.index) {
                 exchange.landings += 1;
             }

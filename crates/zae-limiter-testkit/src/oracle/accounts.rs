@@ -16,7 +16,7 @@ use crate::oracle::lease::{Intent, LeaseId};
 /// How often the settler sends a change before it gives it up.
 const SETTLER_ATTEMPTS: i128 = 6;
 
-/// Leases of takes that nobody got: numbered by their call, from here on.
+/// The first number for leases of takes that no caller got; the number of the call is added.
 const ORPHANS: LeaseId = 1 << 40;
 
 /// What all leases of a run intend, and which takes are theirs.
@@ -25,8 +25,8 @@ pub(crate) struct Accounts {
     owners: BTreeMap<CallId, LeaseId>,
     intended: BTreeMap<(LeaseId, Change), u64>,
     clients: BTreeMap<LeaseId, usize>,
-    /// Leases that had to give back what was not known to be paid: exact in the end, or short of it
-    /// and counted.
+    /// Leases that had to give back tokens that were not known to be paid. Each ends exact, or
+    /// short by an amount that was counted.
     in_doubt: BTreeSet<LeaseId>,
 }
 
@@ -98,7 +98,7 @@ impl Accounts {
                     "lease {lease}: {change:?} was given up {exhausted} times, too early: {count:?}"
                 ));
             }
-            // So was every credit of unknown fate, at once.
+            // A credit of unknown fate is given up at once.
             let given_up = exhausted + if charge { 0 } else { i128::from(count.unknown) };
             *expected_lost.entry(client).or_default() += u64::try_from(given_up).unwrap_or(0);
         }
@@ -130,8 +130,8 @@ impl Accounts {
         self.owners.get(&take).copied().unwrap_or(ORPHANS + take as LeaseId)
     }
 
-    /// Takes that no lease came of: granted after the caller had gone they are given back, of
-    /// unknown fate they stay.
+    /// Takes without a lease. A take granted after its caller had gone is given back; a take of
+    /// unknown fate stays.
     fn adopt_orphans(&mut self, state: &State, expected_lost: &mut BTreeMap<usize, u64>) {
         for (id, call) in state.calls.iter().enumerate() {
             let Asked::Consume { members } = &call.asked else { continue };

@@ -1,9 +1,9 @@
 //! The books of a run: what callers asked, what really landed, what they were told.
 //!
-//! Two wrappers write them. [`CallLog`](crate::oracle::journal::CallLog) stands above the faults and sees
-//! what the library asks and hears; [`JournalStore`](crate::oracle::journal::JournalStore) stands below
-//! them and sees what the store really does. Takes are numbered, and a change names the take that it
-//! settles: that is how a write is assigned to its lease.
+//! Two wrappers write them. [`CallLog`](crate::oracle::journal::CallLog) stands above the faults
+//! and sees what the library asks and hears; [`JournalStore`](crate::oracle::journal::JournalStore)
+//! stands below them and sees what the store really does. Takes are numbered, and a change names
+//! the take that it settles: that is how a write is assigned to its lease.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -126,7 +126,7 @@ type Read = (usize, String, EntityId, ResourceName, u64);
 pub(crate) struct State {
     pub(crate) oracle: Oracle,
     pub(crate) calls: Vec<Call>,
-    /// Who is being polled.
+    /// The operation that is being polled.
     pub(crate) op: Option<OpId>,
     /// When that operation began, by the clock of its client.
     pub(crate) op_began: Duration,
@@ -141,7 +141,7 @@ pub(crate) struct State {
     pub(crate) landings: Vec<(CallId, Option<usize>)>,
     takes: BTreeMap<u64, CallId>,
     reads: BTreeMap<Read, Duration>,
-    /// Reads that were acted upon once beyond their time.
+    /// Reads that decided once more after their time was over.
     lent: BTreeSet<Read>,
     /// When a client last read about a member at all.
     last_reads: BTreeMap<(usize, String, EntityId, ResourceName), Duration>,

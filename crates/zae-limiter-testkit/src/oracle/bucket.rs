@@ -127,9 +127,9 @@ impl Account {
 #[derive(Clone, Debug)]
 pub(crate) struct Bucket {
     pub(crate) refilled_at: i64,
-    /// How far ahead of that a clock was that has been paid.
+    /// How far ahead of `refilled_at` the clock was up to which refill has been paid.
     pub(crate) lead: i64,
-    /// Whether that clock was the last to be paid.
+    /// True when the last refill was paid to that clock.
     pub(crate) is_led: bool,
     pub(crate) stamp: u64,
     pub(crate) disabled: bool,
@@ -186,7 +186,8 @@ impl Bucket {
 
     pub(crate) fn refill(&mut self, now: i64) {
         if self.is_contradicted_by(now) {
-            // The refill up to that instant was paid and is not paid again: the instant is kept, as lead.
+            // The refill up to that instant was paid and is not paid again: the instant is kept, as
+            // lead.
             self.lead = self.refilled_at - now + if self.is_led { self.lead } else { 0 };
             (self.refilled_at, self.is_led) = (now, false);
             return;
@@ -218,7 +219,7 @@ impl Bucket {
     }
 
     pub(crate) fn is_full_at(&self, now: i64) -> bool {
-        // It may have been forgotten by either of two clocks that disagree.
+        // Either of two clocks that disagree may have forgotten the bucket.
         let elapsed_ms = i128::from(now) - i128::from(self.refilled_at);
         self.accounts.iter().all(|account| account.is_whole_after(elapsed_ms))
     }

@@ -20,15 +20,15 @@ pub(crate) struct History {
     namespaces: BTreeMap<String, Vec<(Duration, Config)>>,
 }
 
-/// What somebody decided by.
+/// The configuration that a decision was based on.
 #[derive(Clone, Debug)]
 pub(crate) struct Basis {
     pub(crate) client: usize,
     pub(crate) namespace: String,
-    /// What was in force from here on may decide.
+    /// A configuration may decide if it was in force at this time or later.
     pub(crate) since: Duration,
     pub(crate) resource: ResourceName,
-    /// Those who were asked, the caller first.
+    /// The members that were asked, the caller first.
     pub(crate) members: Vec<(EntityId, LimitsInForce)>,
     /// Whether these are a whole chain, or only some of its members.
     pub(crate) is_chain: bool,
@@ -132,7 +132,7 @@ fn may_be_in_force(
 ) -> bool {
     let source = match limits.source {
         LimitSource::Call => return true,
-        // Sent along to learn whether it is disabled.
+        // A member without limits is sent only to learn whether it is disabled.
         _ if limits.limits.is_empty() => None,
         LimitSource::Builder | LimitSource::Fallback => None,
         source @ (LimitSource::EntityResource
@@ -154,7 +154,7 @@ fn may_be_in_force(
     source.is_none()
 }
 
-/// Whether such a read may have found that nobody has disabled it.
+/// True if such a read may have found the bucket enabled.
 fn may_be_on(configs: &[&Config], (entity, resource): (&EntityId, &ResourceName)) -> bool {
     for (level, _) in Config::levels_of(entity, resource) {
         let flags = || configs.iter().map(|config| config.flag_at(&level));

@@ -48,7 +48,7 @@ pub(crate) struct CallLog {
     party: Party,
 }
 
-/// Waits for a future here and now.
+/// Blocks the thread until the future is done.
 pub(crate) fn finish<T>(mut future: BoxFuture<'_, T>) -> T {
     struct Unpark(Thread);
     impl Wake for Unpark {

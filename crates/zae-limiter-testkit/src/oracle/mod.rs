@@ -4,8 +4,8 @@
 //! `journal` has the two wrappers around a store, which write the `books`: what was asked, what
 //! landed, what was told. `bucket`, `meter`, `decision`, `config` and `history` redo the sums,
 //! `compare` and `inspect` hold them against what is stored, `real` against real time. `lease` is a
-//! lease as it should be, and `accounts` add up the leases of a run. `protocol` does the same for the
-//! writes of the DynamoDB protocol.
+//! lease as it should be, and `accounts` add up the leases of a run. `protocol` does the same for
+//! the writes of the DynamoDB protocol.
 
 pub(crate) mod accounts;
 pub(crate) mod books;

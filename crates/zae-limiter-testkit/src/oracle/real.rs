@@ -18,9 +18,9 @@ pub struct RealTime {
     pub checked: u64,
     /// Of those, grants for which no clocks had differed: capacity + rate·t, and nothing more.
     pub exact: u64,
-    /// Times a clock differed from the one before it in a way of its own.
+    /// Times two clocks differed that were not the last pair to differ.
     pub apart: u64,
-    /// Times the same two differed again, which is worth nothing more.
+    /// Times the last pair differed again, which allows nothing more unless the rate has changed.
     pub again: u64,
 }
 
@@ -31,8 +31,8 @@ struct Limit {
     params: Params,
     /// What clocks that differ may have let through, in millitokens.
     allowance: i128,
-    /// Whether its rate has changed since clocks last differed: what was early at one rate is
-    /// waited for at another.
+    /// True when the rate has changed since clocks last differed. A bucket given tokens early at
+    /// the old rate repays them at the new one, so each change may add the difference once.
     is_changed: bool,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct RealBucket {
 }
 
 impl RealBucket {
-    /// Somebody comes whose clock shows `now`, before he changes anything.
+    /// Notes a caller whose clock shows `now`, before the caller changes anything.
     pub(super) fn told(&mut self, now: i64, elapsed_ms: i64, coverage: &mut RealTime) {
         let (off_ms, passed_ms) = (now - elapsed_ms, elapsed_ms - self.at_ms);
         let before_ms = self.off_ms.replace(off_ms).unwrap_or(off_ms);

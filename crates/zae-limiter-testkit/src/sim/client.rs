@@ -107,7 +107,7 @@ impl Client {
         }
     }
 
-    /// Ends without a last word: the settler and whatever it held are gone.
+    /// Crashes: the settler and everything it held are gone.
     pub(crate) fn crash(mut self) {
         self.runtime = None;
     }

@@ -100,7 +100,7 @@ impl Run {
         compare_usage(&self.books, None);
         self.verdict()?;
         if let Some((_, store)) = self.books.inspectors().first() {
-            // Believes what it is told: whatever is too old by now goes.
+            // This sweep believes `now`: all history that is too old by then goes.
             finish(store.sweep(now, u32::MAX))
                 .map_err(|error| format!("the last sweep failed: {error}"))?;
             self.books.lock().oracle.sweep(now);

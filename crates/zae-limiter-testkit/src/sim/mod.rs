@@ -5,8 +5,8 @@
 //! 1. The seed gives independent streams of numbers (`rng`), one for each concern: steps, faults,
 //!    the table, its echoes. A draw from one stream does not move another, so a new kind of fault
 //!    leaves the steps of old seeds as they were.
-//! 2. One thread plays the run (`Run::play`). Operations are futures with a waker that does nothing:
-//!    an operation proceeds when a step polls it, and at no other time (`steps`, `ops`).
+//! 2. One thread plays the run (`Run::play`). Operations are futures with a waker that does
+//!    nothing: an operation proceeds when a step polls it, and at no other time (`steps`, `ops`).
 //! 3. Time is manual. Every client has a clock of its own; a step lets time pass or sets a clock,
 //!    and nothing sleeps.
 //! 4. The library and the backends draw their random numbers from the seed (`SeededEntropy`).
@@ -126,7 +126,7 @@ impl std::error::Error for Failure {}
 
 /// Runs one seed on one backend.
 pub fn simulate(seed: u64, backend: Backend) -> Result<Report, Box<Failure>> {
-    // Words cost more than what they are about; only a failure needs them.
+    // A trace in words costs more than the run, and only a failure needs it.
     match run(seed, backend, false) {
         Ok((report, _)) => Ok(report),
         Err(failure) if backend == Backend::Dynamo => {

@@ -460,7 +460,7 @@ impl Run {
         }
     }
 
-    /// A process ends without a last word, and another takes its place.
+    /// A process crashes, and another takes its place.
     fn crash(&mut self) -> Result<(), Broken> {
         let place = self.rng.index(self.clients.len());
         let id = self.clients[place].id;

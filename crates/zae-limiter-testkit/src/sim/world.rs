@@ -113,8 +113,8 @@ impl Ground {
                 let options = SqliteOptions::new()
                     .usage_retention_ms(*usage_kept_ms)
                     .audit_retention_ms(RETENTION_MS)
-                    // Beside operations, at a moment of its own: a seed would not be one run.
-                    // Clients sweep when told to.
+                    // A background sweep runs at a moment of its own, so a seed would not determine
+                    // the run. Clients sweep when told to.
                     .background_sweep(false)
                     .clock(Arc::new(clock.clone()))
                     .entropy(Arc::new(SeededEntropy::new(seed)));

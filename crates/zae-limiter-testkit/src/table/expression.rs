@@ -24,7 +24,7 @@ const KEYS: [&str; 2] = ["PK", "SK"];
 const INDEX_KEYS: [&str; 8] =
     ["GSI1PK", "GSI1SK", "GSI2PK", "GSI2SK", "GSI3PK", "GSI3SK", "GSI4PK", "GSI4SK"];
 
-/// What DynamoDB refuses without looking at the item.
+/// Refuses what DynamoDB refuses without looking at the item.
 pub(super) fn check(actions: &[Action], conditions: &[Condition]) -> Result<(), String> {
     for condition in conditions {
         check_condition(condition)?;
@@ -211,7 +211,7 @@ pub(super) fn put(item: &Item) -> Result<Item, String> {
     item.iter().map(|(name, value)| Ok((name.clone(), canonical(value)?))).collect()
 }
 
-/// What no item may be, however it came about.
+/// Refuses an item that DynamoDB does not store, whatever made it.
 pub(super) fn check_item(item: &Item) -> Result<(), String> {
     for name in INDEX_KEYS {
         if let Some(value) = item.get(name) {
@@ -229,7 +229,7 @@ pub(super) fn check_item(item: &Item) -> Result<(), String> {
     Ok(())
 }
 
-/// What no key may be.
+/// Refuses a key that DynamoDB does not accept.
 pub(super) fn check_key(key: &Key) -> Result<(), String> {
     for (name, text) in [("PK", &*key.pk), ("SK", &*key.sk)] {
         if text.is_empty() || text.len() > key_bytes_max(name) {

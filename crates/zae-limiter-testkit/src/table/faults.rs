@@ -42,7 +42,7 @@ impl Fate {
     }
 }
 
-/// How often what happens: weights.
+/// The weights of the fates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Odds {
     /// [`Fate::Pass`]

@@ -16,7 +16,8 @@
 //! let table = EvalTable::new();
 //! let client = table.client(1).with_faults(Faults::scripted([Fate::LostAfter]));
 //! let key = Key { pk: "a".into(), sk: "b".into() };
-//! let update = Update { key: key.clone(), actions: vec![Action::Add("n".into(), 1)], conditions: vec![] };
+//! let actions = vec![Action::Add("n".into(), 1)];
+//! let update = Update { key: key.clone(), actions, conditions: vec![] };
 //! assert!(matches!(client.update(&update).await, Err(TableError::Unknown(_))));
 //! assert!(table.get(&key).is_some(), "it landed all the same");
 //! # }
@@ -138,11 +139,11 @@ pub struct EvalTable {
     faults: Option<Faults>,
     gate: Option<Arc<dyn Gate>>,
     dates: Option<Dates>,
-    /// By whose clock a request that is carried out too late is no longer waited for.
+    /// The clock by which the client stops waiting for a write.
     waits_by: Option<Arc<dyn Clock>>,
 }
 
-/// Whose answers have a date, and who looks at it.
+/// The dates of answers: the watch of the client that reads them, and the clock they come from.
 #[derive(Clone)]
 struct Dates {
     watch: DateWatch,
@@ -151,7 +152,7 @@ struct Dates {
 }
 
 impl EvalTable {
-    /// An empty table, and the handle of client 0, to whom nothing happens.
+    /// An empty table, as the handle of client 0, which has no faults.
     #[must_use]
     pub fn new() -> EvalTable {
         EvalTable::with_options(EvalOptions::new())
@@ -349,7 +350,7 @@ impl EvalTable {
             .as_ref()
             .map_or(0, |dates| dates.truth.now().0.div_euclid(1_000).saturating_mul(1_000));
         gate::pause(polls(Point::After(asked.operation()))).await;
-        // No answer, no date.
+        // Only an answer carries a date.
         if let (Some(dates), Some(sent), false) = (
             &self.dates,
             sent,

@@ -32,10 +32,10 @@ const FAR_BEHIND_MS: i64 = 2_000;
 /// What a transaction costs more than single writes.
 const TRANSACTION_FACTOR: u64 = 2;
 
-/// Who sweeps, in the journal.
+/// The client number of the sweep in the journal.
 pub const SWEEPER: u32 = u32::MAX;
 
-/// How often what was called, and what it cost.
+/// Counts of calls, and what they cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     calls: [u64; Operation::ALL.len()],
@@ -109,7 +109,7 @@ pub(super) struct Caller {
 enum Refusal {
     /// Its condition failed; the item as it is.
     Condition(Option<Item>),
-    /// The item is not such that it could.
+    /// The write does not fit the item.
     Item(String),
 }
 

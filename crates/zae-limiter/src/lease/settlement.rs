@@ -125,10 +125,11 @@ impl Part {
     }
 }
 
-/// The changes of a bucket, place by place: a charge goes to the first place, a credit to the places
-/// in order, at each one as much as was taken there. Example: 3 taken at shard 0 and 2 at shard 5;
-/// giving 4 back gives 3 to shard 0 and 1 to shard 5. The ledger never gives back more than was taken
-/// in all; a rest would go to the last place rather than be lost, and stops at its capacity.
+/// The changes of a bucket, place by place: a charge goes to the first place, a credit to the
+/// places in order, at each one as much as was taken there. Example: 3 taken at shard 0 and 2 at
+/// shard 5; giving 4 back gives 3 to shard 0 and 1 to shard 5. The ledger never gives back more
+/// than was taken in all; a rest would go to the last place rather than be lost, and stops at its
+/// capacity.
 fn spread(deltas: &[Delta], places: &mut [&mut Place]) -> SmallVec<[(u8, Deltas); 1]> {
     let mut spread: SmallVec<[(u8, Deltas); 1]> =
         places.iter().map(|place| (place.shard, Deltas::new())).collect();

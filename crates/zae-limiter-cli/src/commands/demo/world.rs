@@ -15,7 +15,7 @@ pub(super) struct Member {
     pub(super) parent: Option<&'static str>,
     /// Its limits on the resource; empty for those with the system's defaults.
     limits: &'static [&'static str],
-    /// `None` for those who do not call themselves.
+    /// `None` for an entity that makes no calls.
     habits: Option<Habits>,
 }
 

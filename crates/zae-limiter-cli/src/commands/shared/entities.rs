@@ -15,7 +15,7 @@ use crate::error::Failure;
 use crate::exit::Exit;
 use crate::view;
 
-/// Nothing is called so.
+/// The failure for an entity that does not exist.
 pub(crate) fn missing(context: &Context<'_>, id: &EntityId) -> Failure {
     let create = context.command(&["entity", "create", id.as_str()]);
     Failure::not_found(format!("there is no entity {id}")).hint(format!("create it with {create}"))

@@ -70,8 +70,8 @@ pub(crate) fn names<T>(
     answer(context, page, form, table, nothing)
 }
 
-/// Prints a page in its form; for people a table, or `nothing` where it has no rows. A note says how
-/// to go on.
+/// Prints a page in its form; for people a table, or `nothing` where it has no rows. A note says
+/// how to go on.
 pub(crate) fn print<F: Serialize>(
     context: &Context<'_>,
     form: &Form<F>,

@@ -81,7 +81,7 @@ pub(crate) async fn lost(
     Ok(lost)
 }
 
-/// The levels that would bind without this one: of each list the first that has limits.
+/// Lists of weaker levels; in each, the first level with limits would decide instead.
 async fn weaker(limiter: &RateLimiter, level: &Level) -> Result<Vec<Vec<Level>>, Error> {
     Ok(match level {
         Level::System => Vec::new(),

@@ -42,7 +42,8 @@ impl DynamoStore {
     /// # async fn example() -> Result<(), zae_limiter_store::StoreError> {
     /// use zae_limiter_dynamodb::DynamoStore;
     ///
-    /// let store = DynamoStore::builder("my-stack", "eu-west-1").namespace("tenant-a").connect().await?;
+    /// let builder = DynamoStore::builder("my-stack", "eu-west-1").namespace("tenant-a");
+    /// let store = builder.connect().await?;
     /// # Ok(())
     /// # }
     /// ```

@@ -150,7 +150,7 @@ impl Table for SdkTable {
         Box::pin(self.send_update(update.clone()))
     }
 
-    /// Nothing of the write is copied: every take is one.
+    /// Overridden to move an update instead of cloning it: this runs for every take.
     fn write_bucket(&self, write: BucketWrite) -> BoxFuture<'_, Result<Item, TableError>> {
         match render::request(write) {
             Request::Update(update) => Box::pin(self.send_update(update)),

@@ -20,7 +20,7 @@ pub struct Deeds {
     pub deletions_resumed: u64,
     /// Deletions that came to their end.
     pub deletions_finished: u64,
-    /// Flags of buckets that changed hands while the configuration had changed since the last one.
+    /// Flags written to buckets after the configuration had said both values since the last flag.
     pub flags_after_a_change: u64,
 }
 
@@ -32,13 +32,14 @@ pub(crate) struct Administration {
     flags: BTreeMap<(String, String), bool>,
     /// Entities whose record is marked, by partition key.
     marked: BTreeSet<String>,
-    /// What each bucket may have been told to be since its flag was last written: on, off.
+    /// What the configuration may have said of each bucket since its flag was last written:
+    /// enabled, disabled.
     said: BTreeMap<String, [bool; 2]>,
     pub(crate) deeds: Deeds,
 }
 
 impl Administration {
-    /// Everything one call has changed beside buckets.
+    /// Checks everything that one call has changed beside buckets.
     pub(crate) fn look(&mut self, call: &Call) -> Result<(), Broken> {
         let is_told = call
             .changes
@@ -131,8 +132,8 @@ impl Administration {
         [!is_off, is_off || self.marked.contains(&owner)]
     }
 
-    /// A write of a bucket by one of us. The configuration behind a flag was read after the flag
-    /// before it had been written: it must have said so at some moment since.
+    /// Checks a write of our own to a bucket. The configuration behind a flag is read after the
+    /// last flag was written, so it must have said the new flag at some moment since.
     pub(crate) fn landed(
         &mut self,
         change: &Change,

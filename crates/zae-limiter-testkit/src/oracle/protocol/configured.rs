@@ -15,7 +15,7 @@ use crate::table::Change;
 #[derive(Debug, Default)]
 pub(crate) struct Configured {
     now: BTreeMap<String, Config>,
-    /// Until when an entity was being deleted, by namespace and id; for ever while it is.
+    /// The end of each entity's deletion, by namespace and id; `Duration::MAX` while it goes on.
     leaving: BTreeMap<(String, EntityId), Duration>,
     pub(crate) history: History,
 }
@@ -83,7 +83,7 @@ impl Configured {
                         .then(|| MadeAgain { limits: receipt.limits.to_vec(), expires: true }),
                 );
             }
-            // Who lets no bucket expire has receipts that say so.
+            // A client configured without expiry has `ttl_ms: None` in its receipts.
             let expires = |source: LimitSource| {
                 source.expires() && (receipt.ttl_ms.is_some() || !receipt.source.expires())
             };
@@ -100,7 +100,7 @@ impl Configured {
 #[derive(Debug)]
 pub(crate) struct MadeAgain {
     pub(crate) limits: Vec<Limit>,
-    /// Whether it is forgotten in time.
+    /// True if the bucket has an expiry.
     pub(crate) expires: bool,
 }
 

@@ -64,14 +64,16 @@ pub(crate) struct Event<'a> {
 }
 
 impl Ideal {
-    /// Other parameters. What the two differ by stays what it is, in other parts of a millitoken.
+    /// Changes the parameters. The carried difference keeps its amount, counted in parts of the new
+    /// period.
     fn become_limit(&mut self, params: Params, clocks_ms: i128) {
         let old = self.account.params;
         if (old.refill, old.period) != (params.refill, params.period) {
-            // Early at one rate, waited for at another: each change may let the difference through
-            // once more.
+            // A bucket given tokens early at the old rate repays them at the new one, so each
+            // change may add the difference once.
             self.carried += old.refill * clocks_ms;
-            // A change drops the fraction of a millitoken, of each for itself where they differ.
+            // A change drops the fraction of a millitoken of the stored bucket and of the ideal
+            // one, which may differ.
             let whole = if self.carried > 0 { params.period } else { 0 };
             self.carried =
                 (self.carried * params.period + old.period - 1).div_euclid(old.period) + whole;
@@ -98,7 +100,7 @@ impl IdealBucket {
     }
 
     /// What stored and ideal may differ by now, in `1/period` of a millitoken. Nothing is rounded:
-    /// nothing is allowed for nothing.
+    /// with nothing carried and exact clocks the allowance is 0.
     fn allowance(&self, ideal: &Ideal) -> i128 {
         ideal.carried
             + ideal.account.params.refill * (i128::from(self.ahead_ms) + i128::from(self.behind_ms))
@@ -152,8 +154,8 @@ impl IdealBucket {
         self.behind_ms = self.behind_ms.max(behind_ms);
     }
 
-    /// `overdue_ms` is how late a write landed that came too late for anybody to be granted by it:
-    /// it may let go what it took for nobody, and no more.
+    /// `overdue_ms` is how late a write landed that was too late to grant anything, else 0. Unless
+    /// it changes parameters, such a write may let go no more than it took.
     fn reshape(&mut self, event: &Event<'_>, overdue_ms: i128) -> Result<(), Broken> {
         let gone: Vec<String> = self
             .limits
@@ -164,7 +166,7 @@ impl IdealBucket {
         for name in gone {
             self.forget(&name)?;
         }
-        // The millisecond that makes older images lose, where the write itself was no later.
+        // True when the write moved the refill instant on by 1 ms only to make older images lose.
         let is_bumped = |before: &Stored| {
             event.after.refilled_at == before.refilled_at + 1
                 && event.now.is_none_or(|now| now <= before.refilled_at)
@@ -210,7 +212,8 @@ impl IdealBucket {
             ideal.account.meter.give_back(gain.max(0));
         }
         if event.writer == Writer::ChargePlain && milli > 0 {
-            // Paid from what had overflowed, perhaps: the safe loss of the two.
+            // The charge may have been paid from tokens that had overflowed, which is the safe loss
+            // of the two.
             ideal.carried += milli * ideal.account.params.period;
         }
         ideal.account.give(-milli);
@@ -285,14 +288,13 @@ impl IdealBucket {
             if let Some(found) =
                 after.limits.get(name).filter(|found| found.params != ideal.account.params)
             {
-                // Parameters change behind the back of a refill: the time since counts at the new
-                // rate.
+                // The parameters change without a refill, so the time since the last refill counts
+                // at the new rate.
                 let since = (i128::from(truth) - i128::from(after.refilled_at)).max(0);
                 let old = ideal.account.params;
                 ideal.carried += old.refill * since;
                 ideal.become_limit(found.params, 0);
-                // So does the fraction of a millitoken, which is left as it is and counts in other
-                // parts.
+                // The stored remainder stays as it is, and counts in parts of the new period.
                 ideal.carried += found.params.period;
                 ideal.carried += found.params.refill * since
                     + (old.capacity - found.params.capacity).abs() * found.params.period;
@@ -300,7 +302,7 @@ impl IdealBucket {
         }
     }
 
-    /// True when nothing may come between what is stored and what there should be.
+    /// True when the stored bucket must equal the ideal one exactly.
     pub(crate) fn is_exact(&self) -> bool {
         self.limits.values().all(|ideal| self.allowance(ideal) == 0)
     }

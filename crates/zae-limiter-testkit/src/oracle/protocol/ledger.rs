@@ -36,7 +36,7 @@ pub(crate) struct Landing<'a> {
     pub(crate) asked: &'a [Amounts],
     /// The limits the caller knows of: in force for a take, the receipt's for a charge.
     pub(crate) limits: Option<&'a LimitsInForce>,
-    /// What the call asks for and the caller does not know to be among them.
+    /// Names the call asks for that are not in `limits`.
     pub(crate) absent: &'a [String],
     /// What the item was like at the refill instant that the write meets.
     pub(crate) instant: &'a Instant,
@@ -84,7 +84,7 @@ impl Landing<'_> {
         drifts
     }
 
-    /// Names and parameters, their being in force, or a foreign mark change.
+    /// True when the write changes names, parameters, the retired limits or a foreign mark.
     fn reshapes(&self, before: &Stored) -> bool {
         let shape = |stored: &Stored| {
             stored
@@ -98,7 +98,7 @@ impl Landing<'_> {
             || before.mark != self.after.mark
     }
 
-    /// The error is the first thing that is not as it must be.
+    /// Checks the write. The error is the first difference from what it must be.
     pub(crate) fn check(&self) -> Result<(), Broken> {
         self.check_amounts()?;
         match self.before {
@@ -106,8 +106,8 @@ impl Landing<'_> {
             Some(before) => self.check_update(before)?,
         }
         for (name, limit) in &self.after.limits {
-            // A stranger who lowers a limit leaves its balance above it, until the next refill cuts
-            // it.
+            // A foreign writer that lowers a limit leaves a balance above the capacity, until the
+            // next refill cuts it.
             let was = self
                 .before
                 .and_then(|before| before.limits.get(name))
@@ -129,7 +129,7 @@ impl Landing<'_> {
         let has =
             |name: &String| self.before.is_some_and(|before| before.limits.contains_key(name));
         let as_asked = |asked: &Amounts| {
-            // A limit that is gone cannot be given back to.
+            // These two writers leave out a limit that is gone.
             let leaves_out = matches!(self.writer, Writer::Credit | Writer::ChargePlain);
             amounts
                 .iter()
@@ -199,7 +199,7 @@ impl Landing<'_> {
                 if after.disabled { "off" } else { "on" }
             ));
         }
-        // Itself, and the failed conditions its process has not counted yet.
+        // The write counts itself and its process's uncounted failed conditions.
         let units = (after.counted - before.counted) / WCU_PER_WRITE_MILLI;
         let most = if self.writer == Writer::Flag { 0 } else { 1 + i64::from(UNREPORTED_MAX) };
         if !(most.min(1)..=most).contains(&units) {
@@ -289,8 +289,8 @@ impl Landing<'_> {
         Ok(())
     }
 
-    /// When a refilling write was sent. A change of limits does not say; its own instant does,
-    /// unless it had to make one up: whether it had to shows in what it refilled.
+    /// When a refilling write was sent. A change of limits carries no send time; it is `rf`, unless
+    /// `rf` was only moved on by 1 ms. The refilled amounts tell the two apart.
     fn sent_at(&self, before: &Stored) -> i64 {
         if let Some(now) = self.now {
             return now;
@@ -418,7 +418,7 @@ impl Landing<'_> {
         ))
     }
 
-    /// A limit goes only when starting it anew would be the same.
+    /// A limit is dropped only when a new one would start the same: full, and with no gap.
     fn check_dropped(&self, name: &str, was: &StoredLimit, elapsed: i128) -> Result<(), Broken> {
         let surplus = (was.fine() + elapsed.max(0) * was.params.refill)
             .div_euclid(was.params.period)

@@ -1,10 +1,10 @@
-//! What may become of the buckets of a DynamoDB table, write by write, by code that knows nothing of
-//! how a write was built.
+//! What may become of the buckets of a DynamoDB table, write by write, by code that knows nothing
+//! of how a write was built.
 //!
 //! `ledger` holds each landed write against the item that it met, `ideal` against a bucket in true
-//! time; `slots` compares what landed for each call with what its caller was told, `due` the counters
-//! of a client, `configured` the limits with those stored at the time, `admin` the deeds of
-//! administrators. `stored`, `instant`, `expiry` and `writer` read items and writes for them.
+//! time; `slots` compares what landed for each call with what its caller was told, `due` the
+//! counters of a client, `configured` the limits with those stored at the time, `admin` the deeds
+//! of administrators. `stored`, `instant`, `expiry` and `writer` read items and writes for them.
 
 pub(crate) mod admin;
 pub(crate) mod configured;

@@ -24,7 +24,7 @@ use crate::table::{Call, Request, Told};
 pub(crate) struct Landed {
     pub(crate) writer: Writer,
     pub(crate) told: Told,
-    /// Delivered once more by the network: nobody could know.
+    /// True for a copy that the network delivered, which no client can know of.
     pub(crate) is_copy: bool,
     /// How long it was on its way.
     pub(crate) late_ms: i64,
@@ -37,7 +37,8 @@ pub(crate) struct Landed {
 struct Heard {
     writer: Writer,
     told: Told,
-    /// The bucket had none of the limits it counts: there was nothing to give back to.
+    /// The bucket had none of the limits that the request counts: there was nothing to give back
+    /// to.
     is_gone: bool,
 }
 
@@ -45,13 +46,13 @@ struct Heard {
 #[derive(Clone, Debug, Default)]
 struct Slot {
     landed: Vec<Landed>,
-    /// Every request that was answered, or not.
+    /// Every request, answered or not.
     heard: Vec<Heard>,
     /// The nonces of debits whose condition failed: one of them may be why.
     failed: BTreeSet<String>,
 }
 
-/// All of them, by call and entity.
+/// The buckets of all calls, by call and entity.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
     slots: BTreeMap<(CallId, String), Slot>,
@@ -276,10 +277,10 @@ impl Slots {
     }
 }
 
-/// A granted take has landed on every bucket; of any other one nothing stays but what nobody could
-/// know of, or give back. Returns how many landed unheard.
+/// A granted take has landed on every bucket. Any other take leaves only debits that no client
+/// could know of or give back. Returns how many landed unheard.
 fn check_take(call: &StoreCall, slot: &Slot) -> Result<u64, Broken> {
-    // What has landed twice is counted by itself: it is given back once at most.
+    // A debit that landed twice is counted once here: it is given back once at most.
     let taken = slot.debits().len();
     let given = slot.credits().count();
     let is_tried = slot.last(is_credit).is_some();
@@ -314,7 +315,7 @@ fn check_take(call: &StoreCall, slot: &Slot) -> Result<u64, Broken> {
             Err(format!("not granted, and what was taken stays taken: {slot:?}"))
         }
         Some(_) if slot.was_unheard(debits) => Ok(1),
-        // It was refused, and its copy passed: the sender has every reason to be sure.
+        // The request was refused and its copy landed: the sender cannot know of the copy.
         Some(_)
             if slot
                 .landed

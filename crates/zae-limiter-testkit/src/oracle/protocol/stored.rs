@@ -8,7 +8,7 @@ use zae_limiter_dynamodb::table::Item;
 
 use crate::oracle::bucket::Params;
 
-/// The hidden limit that measures writes; it is not anybody's limit.
+/// The hidden limit that measures writes; nobody configures it.
 const HIDDEN: &str = "wcu";
 
 /// One limit of an item, all in millitokens.
@@ -17,7 +17,7 @@ pub(crate) struct StoredLimit {
     pub(crate) params: Params,
     pub(crate) balance: i128,
     pub(crate) consumed: i128,
-    /// Of the next millitoken, in `1/period`; only what counts at the present refill instant.
+    /// Remainder in `1/period` of a millitoken; 0 if it belongs to another `rf`.
     pub(crate) remainder: i128,
     pub(crate) gap: i128,
 }
@@ -49,7 +49,7 @@ pub(crate) struct Stored {
     pub(crate) limits: BTreeMap<String, StoredLimit>,
 }
 
-/// Reads an item. The error names the attribute nobody may leave like that.
+/// Reads an item. The error names the attribute whose value is invalid.
 pub(crate) fn read(item: &Item) -> Result<Stored, String> {
     let refilled_at = needed(item, "rf")?;
     let counts = number(item, "rmf")? == Some(refilled_at);
@@ -68,7 +68,7 @@ pub(crate) fn read(item: &Item) -> Result<Stored, String> {
         };
         let params =
             Params { capacity: needed("cp")?, refill: needed("ra")?, period: needed("rp")? };
-        // A remainder of another period, left by a foreign writer, is none.
+        // A remainder outside the period was left by a foreign writer, and does not count.
         let remainder = fields
             .get("rm")
             .copied()

@@ -7,13 +7,13 @@ pub(crate) fn place(writer: Writer) -> usize {
     REGISTRY.iter().position(|rules| rules.writer == writer).unwrap_or(0)
 }
 
-/// True for those that bring every limit to the instant they write.
+/// True for writers that refill every limit up to the instant they write.
 pub(crate) fn refills(writer: Writer) -> bool {
     use Writer::{BlindFill, ChargeRefill, Refill, Sync, SyncOnly};
     matches!(writer, Refill | BlindFill | Sync | SyncOnly | ChargeRefill)
 }
 
-/// True for those that are let through by a gate.
+/// True for writers that take, and so demand that no limit is short.
 pub(crate) fn takes(writer: Writer) -> bool {
     matches!(
         writer,
@@ -21,7 +21,7 @@ pub(crate) fn takes(writer: Writer) -> bool {
     )
 }
 
-/// True for those that take or charge.
+/// True for writers that take or charge.
 pub(crate) fn debits(writer: Writer) -> bool {
     use Writer::{ChargeFast, ChargePlain, ChargeRefill, Recreate};
     takes(writer) || matches!(writer, ChargeFast | ChargePlain | ChargeRefill | Recreate)

@@ -65,11 +65,11 @@ impl Answers {
 /// What came of one group.
 #[derive(Clone, Debug)]
 pub struct Figures {
-    /// What it was told.
+    /// The answers to the group.
     pub answers: Answers,
     /// What reached the buckets, of all groups.
     pub writes: Writes,
-    /// For how long.
+    /// How long the group was measured.
     pub measured: Duration,
 }
 

@@ -39,7 +39,7 @@ const RESOURCE: &str = "gpt-4";
 /// One bucket of a chain.
 #[derive(Clone, Debug)]
 pub struct Bucket {
-    /// Whose.
+    /// The entity that owns the bucket.
     pub entity: &'static str,
     /// Its one limit.
     pub limit: Limit,
@@ -48,29 +48,29 @@ pub struct Bucket {
 /// Clients that all ask the same.
 #[derive(Clone, Debug)]
 pub struct Group {
-    /// How many; each is a process of its own.
+    /// The number of clients; each is a process of its own.
     pub clients: u32,
     /// The chain, the caller first.
     pub chain: Vec<Bucket>,
     /// Tokens of one request, from every bucket.
     pub tokens: u64,
-    /// Requests a second of all of them together.
+    /// Requests a second of all clients together.
     pub asked_per_s: f64,
 }
 
 /// A run.
 #[derive(Clone, Debug)]
 pub struct Crowd {
-    /// Who asks.
+    /// The groups of clients.
     pub groups: Vec<Group>,
     /// Write units one item takes in a second, failed conditions included; `None` for as many as
     /// come.
     pub units_per_s: Option<u32>,
     /// See [`DynamoOptions::fast_grace_ms`]; `None` for the default.
     pub fast_grace_ms: Option<i64>,
-    /// How long it is measured.
+    /// How long the run is measured.
     pub measured: Duration,
-    /// The run.
+    /// The seed of the run.
     pub seed: u64,
 }
 

@@ -138,8 +138,8 @@ impl Scene {
             known.administration.gone(pk);
             if call.client == SWEEPER {
                 known.coverage.swept += 1;
-                // A stranger's parameters leave the expiry as it was: what he lets go too early is
-                // his.
+                // A foreign writer changes parameters and leaves the expiry as it was. A bucket
+                // that expires too early because of that breaks no promise of ours.
                 if before.is_some_and(|before| before.mark.is_some()) {
                     known.ideals.remove(pk);
                     return Ok(());
@@ -237,7 +237,7 @@ fn check_made(
     known.configured.history.check(&basis).map_err(|broken| format!("a bucket was made: {broken}"))
 }
 
-/// One that a late charge makes again.
+/// Checks a bucket that a late charge makes again.
 fn check_made_again(
     known: &Knowledge,
     asked: &StoreCall,
@@ -307,7 +307,7 @@ fn writes(call: &Call) -> Vec<(Option<&BucketWrite>, &Change)> {
 struct Wanted {
     amounts: Vec<Amounts>,
     limits: Option<LimitsInForce>,
-    /// What it asks of others in the chain, and this one does not have.
+    /// Names the call asks for that are not among the limits of this member.
     absent: Vec<String>,
 }
 

@@ -12,7 +12,7 @@ use crate::oracle::journal::finish;
 use crate::oracle::protocol::{bucket_of, stored};
 use crate::rng::Rng;
 
-/// Who writes by other rules, in the journal.
+/// The client number of the foreign writer in the journal.
 pub(crate) const FOREIGN: u32 = u32::MAX - 1;
 
 #[derive(Clone, Copy)]
@@ -27,7 +27,7 @@ enum Kind {
 }
 
 impl Scene {
-    /// Something that the seed chooses. Returns it in words.
+    /// Does one event that the seed chooses, and returns it in words.
     pub(crate) fn happen(&self, rng: &mut Rng, books: &Books) -> String {
         self.look(books);
         let kind = rng.weighted(&[

@@ -52,9 +52,9 @@ impl Outbox {
 
 /// A client's handle on the table.
 pub(crate) struct Tap {
-    /// The way there, with all that may happen on it.
+    /// The client's table, with faults on the way.
     pub(crate) table: EvalTable,
-    /// The table of the same client, where nothing happens.
+    /// The same client's table without faults, for copies.
     pub(crate) beyond: EvalTable,
     pub(crate) echoes: Echoes,
     pub(crate) books: Books,
