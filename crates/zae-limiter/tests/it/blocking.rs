@@ -6,7 +6,10 @@
 )]
 
 use zae_limiter::blocking::RateLimiter;
-use zae_limiter::{AcquireError, Level, Limit, MemoryStore, OnDrop, Request};
+use zae_limiter::{
+    AcquireError, CapacityScope, EntityUpdate, Flag, Level, Limit, MemoryStore, NewEntity, OnDrop,
+    PageRequest, Request,
+};
 
 fn limiter() -> RateLimiter {
     let limiter =
@@ -108,6 +111,68 @@ fn on_an_async_worker_it_panics_with_a_clear_text() {
         .or_else(|| panicked.downcast_ref::<&str>().map(ToString::to_string))
         .unwrap();
     assert!(text.contains("block the current thread"), "{text}");
+}
+
+/// The administrative verbs hand on what they are given and answer what the store says.
+#[test]
+fn administration_from_a_plain_thread() {
+    let (limiter, page) = (limiter(), PageRequest::default());
+    let org = NewEntity::new("org");
+    assert_eq!(limiter.create_entity(org.clone()).unwrap().entity.id, "org");
+    assert_eq!(limiter.ensure_entity(org).unwrap().entity.version, 1);
+    limiter.create_entity(NewEntity::new("key").parent("org").cascade()).unwrap();
+    assert_eq!(limiter.entity("key").unwrap().unwrap().parent.unwrap(), "org");
+    let named = EntityUpdate { name: Some("a key".into()), ..EntityUpdate::default() };
+    assert_eq!(limiter.update_entity("key", 1, named).unwrap().name, "a key");
+    assert_eq!(limiter.children("org", &page).unwrap().items.len(), 1);
+    assert_eq!(limiter.entities(&page).unwrap().items.len(), 2);
+
+    let own = Level::Entity("key".parse().unwrap());
+    limiter.set_limits(&own, [Limit::per_day("tpd", 500).unwrap()]).unwrap();
+    assert_eq!(limiter.level(&own).unwrap().unwrap().limits[0].capacity(), 500);
+    assert_eq!(limiter.resolve("key", "gpt-4").unwrap().members.len(), 2);
+    assert_eq!(limiter.entities_with_limits(None, &page).unwrap().items, ["key"]);
+    assert_eq!(limiter.resources_with_entity_limits(&page).unwrap().items, [None]);
+    assert!(limiter.resources_with_defaults(&page).unwrap().items.is_empty());
+
+    limiter.acquire(Request::new("key", "gpt-4").take("tpd", 100)).unwrap().commit().unwrap();
+    let capacity = limiter.resource_capacity("gpt-4", "tpd", CapacityScope::ParentsOnly).unwrap();
+    assert_eq!((capacity.capacity, capacity.available), (1000, 900));
+    assert_eq!(limiter.disable(&own).unwrap().buckets, 1);
+    assert!(limiter.acquire(Request::new("key", "gpt-4").take("tpd", 1)).is_err());
+    for flag in [Some(Flag::Enabled), None] {
+        assert_eq!(limiter.set_flag(&own, flag).unwrap().buckets, 1);
+    }
+    assert_eq!(limiter.enable(&own).unwrap().buckets, 1);
+    assert_eq!(limiter.clear_disabled(&own).unwrap().buckets, 1);
+    let restored = limiter.reset("key", "gpt-4", None).unwrap().unwrap();
+    assert_eq!(restored, [("tpd".parse().unwrap(), 100)]);
+    assert!(limiter.delete_limits(&own).unwrap());
+    assert_eq!(limiter.delete_entity("key").unwrap().buckets, 1);
+    assert!(limiter.entity("key").unwrap().is_none());
+    assert!(limiter.audit_log(&page).unwrap().items.len() > 10);
+}
+
+#[test]
+fn namespaces_and_upkeep_from_a_plain_thread() {
+    let (limiter, page) = (limiter(), PageRequest::default());
+    let tenant = limiter.register_namespace("tenant").unwrap();
+    assert_eq!(limiter.register_namespaces(["a", "b"]).unwrap().len(), 2);
+    assert_eq!(limiter.namespaces(&page).unwrap().items.len(), 4);
+    assert_eq!(*limiter.namespace("tenant").unwrap().namespace_name(), *"tenant");
+    assert_eq!(limiter.namespace_info("tenant").unwrap().unwrap().id, tenant.id);
+    assert!(limiter.delete_namespace("tenant").unwrap());
+    assert_eq!(limiter.orphan_namespaces(&page).unwrap().items.len(), 1);
+    assert_eq!(limiter.recover_namespace(tenant.id.clone()).unwrap().name, *"tenant");
+    assert!(limiter.delete_namespace("tenant").unwrap());
+    limiter.purge_namespace(tenant.id).unwrap();
+    assert!(limiter.namespace_info("tenant").unwrap().is_none());
+
+    drop(limiter.acquire(Request::new("key", "gpt-4").take("tpd", 100)).unwrap());
+    assert_eq!((limiter.drain().settled, limiter.settled().settled), (1, 1));
+    assert!(limiter.is_available());
+    assert_eq!(limiter.cache_stats().misses, 1);
+    limiter.sweep(10).unwrap();
 }
 
 /// Every public verb of the asynchronous limiter and lease exists in the blocking twin. Read from
