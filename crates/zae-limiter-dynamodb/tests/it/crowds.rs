@@ -12,11 +12,11 @@ use crate::evaluated::Rig;
 use zae_limiter_core::{
     ConfigStamp, EntityId, Limit, LimitSource, Milli, ResourceName, Take, TimeMs,
 };
-use zae_limiter_dynamodb::DynamoStore;
 use zae_limiter_dynamodb::bucket::write::{BucketWrite, Shape};
 use zae_limiter_dynamodb::table::{
     BatchPage, Item, Key, Put, Query, QueryPage, Table, TableError, Update, Write, number,
 };
+use zae_limiter_dynamodb::{CascadeWrites, DynamoStore};
 use zae_limiter_store::{
     Adjusted, BoxFuture, BucketDelta, BucketStore, Clock, ConsumeOutcome, ConsumeRequest, Delta,
     LimitsInForce, MemberTake, StoreError,
@@ -205,6 +205,64 @@ async fn from_the_third_lost_race_on_there_is_a_pause() {
     let Ok(ConsumeOutcome::Contended { reports, .. }) = &outcome else { panic!("{outcome:?}") };
     assert_eq!(reports.len(), 1, "{outcome:?}");
     assert_eq!((100 - races.load(Ordering::Relaxed), pauses.count()), (8, 6));
+}
+
+/// A chain that was not decided tells the balances it knows, each as that of its member: not one
+/// of a bucket that nobody has looked at, and none in the place of a member without limits.
+#[tokio::test]
+async fn a_contended_chain_tells_the_balances_it_knows() {
+    let rig = Rig::new(EvalOptions::new()).await;
+    let (none, ten) = (LimitsInForce::none(ConfigStamp(0)), unstored("rpm:1/hour:10"));
+    assert!(is_granted(&take(&rig.store().await, &[("team", &ten)], 4, rig.clock.now()).await));
+    let races = Arc::new(AtomicU32::new(100));
+    let table = Outraced { table: rig.table.clone(), left: Arc::clone(&races) };
+    // One after the other: the bucket of the parent is not reached.
+    let store = rig.client(table, |options| options.cascade_writes = CascadeWrites::Serial).await;
+    let (resource, takes) = ("gpt-4".parse().unwrap(), [Take { limit: 0, amount: Milli(1_000) }]);
+    let chain: [(EntityId, &LimitsInForce, &[Take]); 3] = [
+        ("key".parse().unwrap(), &none, &[]),
+        ("team".parse().unwrap(), &ten, &takes),
+        ("org".parse().unwrap(), &ten, &takes),
+    ];
+    let members = chain.each_ref().map(|(entity, limits, takes)| MemberTake {
+        entity,
+        resource: &resource,
+        limits,
+        takes,
+        absent: &[],
+    });
+    let outcome = store.consume(&ConsumeRequest::new(&members, rig.clock.now())).await;
+    let Ok(ConsumeOutcome::Contended { reports, .. }) = &outcome else { panic!("{outcome:?}") };
+    let told: Vec<(u8, i64)> =
+        reports.iter().map(|report| (report.member, report.balance.floor_tokens())).collect();
+    assert_eq!(told, [(1, 6)], "{outcome:?}");
+}
+
+/// A charge that has lost every race is made without a look at the debt, so nobody knows when the
+/// bucket may be forgotten: it stays until the next refill says so.
+#[tokio::test]
+async fn a_charge_that_has_lost_every_race_keeps_the_bucket() {
+    let rig = Rig::new(EvalOptions::new()).await;
+    let ten = unstored("rpm:1/hour:10");
+    assert!(is_granted(&take(&rig.store().await, &[("key", &ten)], 1, rig.clock.now()).await));
+    let item = || rig.table.get(&rig.bucket("key", "gpt-4")).unwrap();
+    assert!(item().contains_key("ttl"));
+    let (store, _) = outraced(&rig, &Arc::new(AtomicU32::new(8))).await;
+    let (entity, resource) = ("key".parse().unwrap(), "gpt-4".parse().unwrap());
+    let deltas = [Delta { limit: 0, amount: Milli::from_tokens(1_000) }];
+    let delta = BucketDelta {
+        entity: &entity,
+        resource: &resource,
+        limits: &ten,
+        deltas: &deltas,
+        operation: 0,
+        take: 0,
+        place: 0,
+    };
+    let adjusted = store.adjust(&[delta], rig.clock.now()).await.remove(0);
+    assert_eq!(adjusted.unwrap(), Adjusted::Applied);
+    assert_eq!(item()["b_rpm_tk"], number(-991_000));
+    assert!(!item().contains_key("ttl"), "a debt of weeks would be forgotten within days");
 }
 
 /// `wcu` measures what reaches the item: a failed condition costs what a write costs.

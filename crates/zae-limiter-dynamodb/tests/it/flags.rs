@@ -10,6 +10,7 @@ use std::time::Duration;
 use aws_sdk_dynamodb::types::AttributeValue;
 use zae_limiter_core::{Flag, LimitSource, Milli, Take};
 use zae_limiter_dynamodb::DynamoStore;
+use zae_limiter_dynamodb::records::keys;
 use zae_limiter_dynamodb::table::number;
 use zae_limiter_store::{
     BucketStore, Clock, ConfigStore, ConsumeOutcome, ConsumeRequest, Level, LimitsInForce,
@@ -122,6 +123,33 @@ async fn a_delayed_flag_does_not_undo_that_of_another_product() {
     rig.table.insert(&item);
     assert_eq!(rig.table.land_all(), 1, "the write that was on its way");
     assert!(is_flagged(&rig));
+}
+
+/// A flag is stored in the moment in which a bucket is made, and the administrator's walk does not
+/// find the bucket: the read after the create does. The take is refused and gives back, and the
+/// bucket carries the flag.
+#[tokio::test]
+async fn a_bucket_that_is_made_beside_a_flag_is_disabled() {
+    let rig = Rig::new(EvalOptions::new()).await;
+    let admin = rig.store().await;
+    let config = keys::entity_config(&rig.namespace, &"key".parse().unwrap(), None);
+    admin.set_flag(&of_key(), Some(Flag::Disabled), &rig.change()).await.unwrap();
+    let disabled = rig.table.get(&config).unwrap();
+    admin.set_flag(&of_key(), None, &rig.change()).await.unwrap();
+
+    let (table, turns) = (rig.table.clone(), AtomicU32::new(0));
+    let gate = move |_, point| {
+        if point == Point::After(Operation::Put) && turns.fetch_add(1, Ordering::SeqCst) == 0 {
+            table.insert(&disabled);
+        }
+        0
+    };
+    let store = rig.client(rig.table.client(1).with_gate(Arc::new(gate)), |_| {}).await;
+    let outcome = take(&rig, &store).await;
+    assert_eq!(outcome, ConsumeOutcome::Blocked { member: 0, flag: Flag::Disabled });
+    assert!(is_flagged(&rig));
+    let bucket = rig.table.get(&rig.bucket("key", "gpt-4")).unwrap();
+    assert_eq!(bucket["b_rpm_tk"], number(100_000), "the take was given back");
 }
 
 /// Others write the flag of the bucket each time before the write of an administrator: it is

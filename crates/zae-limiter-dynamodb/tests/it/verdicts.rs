@@ -262,7 +262,8 @@ async fn what_could_not_be_given_back_is_counted() {
 async fn a_charge_that_is_repeated_by_its_number_is_made_once() {
     let rig = Rig::new(EvalOptions::new()).await;
     let ten = unstored(&["rpm:1/hour:10"]);
-    take(&rig, &rig.store().await, &[("key", &ten)], 5).await.unwrap();
+    // Less than half is left: the first write of a charge, which has seen nothing, can land.
+    take(&rig, &rig.store().await, &[("key", &ten)], 7).await.unwrap();
     let is_open = Arc::new(AtomicBool::new(false));
     let loses = Arc::clone(&is_open);
     let faults = Faults::by(move |asked: &Asked<'_>| {
@@ -276,13 +277,69 @@ async fn a_charge_that_is_repeated_by_its_number_is_made_once() {
     for _ in 0..3 {
         let error = adjust(&rig, &store, &ten, 1_000, 7).await.unwrap_err();
         assert!(error.fate_unknown(), "{error}");
+        assert_eq!(number_of(&rig, "b_rpm_tk"), Some(2_000), "landed, and once");
     }
     is_open.store(true, Ordering::SeqCst);
     assert_eq!(adjust(&rig, &store, &ten, 1_000, 7).await.unwrap(), Adjusted::Applied);
-    assert_eq!(number_of(&rig, "b_rpm_tk"), Some(4_000));
+    assert_eq!(number_of(&rig, "b_rpm_tk"), Some(2_000));
     // Another change is another change.
     assert_eq!(adjust(&rig, &store, &ten, 1_000, 8).await.unwrap(), Adjusted::Applied);
-    assert_eq!(number_of(&rig, "b_rpm_tk"), Some(3_000));
+    assert_eq!(number_of(&rig, "b_rpm_tk"), Some(1_000));
+}
+
+/// A bucket past its expiry may be deleted at any moment, and what is taken from it forgotten: also
+/// a writer that has not seen the expiry puts it off.
+#[tokio::test]
+async fn a_take_from_a_bucket_past_its_expiry_puts_it_off() {
+    let rig = Rig::new(EvalOptions::new()).await;
+    let ten = unstored(&["rpm:1/hour:10"]);
+    take(&rig, &rig.store().await, &[("key", &ten)], 7).await.unwrap();
+    let mut item = rig.table.get(&rig.bucket("key", "gpt-4")).unwrap();
+    let now_s = rig.clock.now().0 / 1_000;
+    item.insert("ttl".to_owned(), number(now_s - 1));
+    rig.table.insert(&item);
+    assert!(matches!(
+        take(&rig, &rig.store().await, &[("key", &ten)], 1).await,
+        Ok(ConsumeOutcome::Granted(_))
+    ));
+    assert!(number_of(&rig, "ttl") > Some(now_s), "{:?} at {now_s}", number_of(&rig, "ttl"));
+}
+
+/// Each charge alone is less than the expiry allows for; together they are more, and the second one
+/// has not seen the first.
+#[tokio::test]
+async fn a_debt_that_two_processes_run_up_is_not_forgotten_before_it_is_repaid() {
+    const HOUR_S: i64 = 3_600;
+    let rig = Rig::new(EvalOptions::new()).await;
+    let ten = unstored(&["rpm:1/hour:10"]);
+    take(&rig, &rig.store().await, &[("key", &ten)], 7).await.unwrap();
+    for charge in [60_000, 10_000] {
+        let adjusted = adjust(&rig, &rig.store().await, &ten, charge, 0).await;
+        assert_eq!(adjusted.unwrap(), Adjusted::Applied);
+    }
+    assert_eq!(number_of(&rig, "b_rpm_tk"), Some(-67_000));
+    let full_s = rig.clock.now().0 / 1_000 + (67 + 10) * HOUR_S;
+    assert!(number_of(&rig, "ttl") >= Some(full_s), "{:?}, {full_s}", number_of(&rig, "ttl"));
+}
+
+/// That a bucket was not there when it was last looked at does not mean that there is nothing to
+/// give back to.
+#[tokio::test]
+async fn a_bucket_made_since_the_last_look_is_given_back_to() {
+    let rig = Rig::new(EvalOptions::new()).await;
+    let (store, ten) = (rig.store().await, unstored(&["rpm:1/hour:10"]));
+    let takes = [Take { limit: 0, amount: Milli(1_000) }];
+    let member = MemberTake {
+        entity: &"key".parse().unwrap(),
+        resource: &gpt(),
+        limits: &ten,
+        takes: &takes,
+        absent: &[],
+    };
+    store.peek(&ConsumeRequest::new(&[member], rig.clock.now())).await.unwrap();
+    take(&rig, &rig.store().await, &[("key", &ten)], 7).await.unwrap();
+    assert_eq!(adjust(&rig, &store, &ten, -2_000, 0).await.unwrap(), Adjusted::Applied);
+    assert_eq!(number_of(&rig, "b_rpm_tk"), Some(5_000));
 }
 
 #[tokio::test]
