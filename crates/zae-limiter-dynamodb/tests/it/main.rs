@@ -5,6 +5,7 @@ mod calls;
 mod clocks;
 mod cold;
 mod conformance;
+mod conformance_sharded;
 mod crowds;
 mod evaluated;
 mod flags;
