@@ -50,8 +50,8 @@ macro_rules! conformance_cases {
             }
             adjust {
                 a_charge_goes_into_debt,
-                debt_blocks_until_it_is_refilled,
-                a_declared_limit_in_debt_refuses,
+                debt_blocks_until_it_is_refilled [WholeBuckets],
+                a_declared_limit_in_debt_refuses [WholeBuckets],
                 a_limit_in_debt_that_is_not_declared_does_not_refuse,
                 a_late_charge_really_charges,
                 a_charge_is_made_on_what_has_been_refilled,
