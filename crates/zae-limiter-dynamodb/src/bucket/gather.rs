@@ -321,6 +321,27 @@ impl DynamoStore {
         Ok(answer)
     }
 
+    /// Brings limits that were new to one shard to the others, so that they count for the whole
+    /// bucket from now on: a charge on a shard that is cut later would be lost with what is cut. A
+    /// take finds them there otherwise, shard by shard, so a failure here is nobody's.
+    pub(crate) async fn bring_limits_to_shards(&self, asked: &Asked<'_>, moment: Moment) {
+        let tree = self.shared.caches.tree(&asked.key.pk);
+        // Callers with different limits would write all shards all the time.
+        if !tree.may_gather(self.now(moment), self.shared.options.gather_pause_ms) {
+            return;
+        }
+        let whose = self.whose(asked.member.entity.as_str(), asked.member.resource.as_str());
+        let brought = async {
+            if let Some(looks) = self.read_shards(&whose, moment).await? {
+                self.bring_shards_up_to_date(asked, &looks, moment).await?;
+            }
+            Ok::<(), StoreError>(())
+        };
+        if let Err(error) = brought.await {
+            tracing::debug!(%error, pk = asked.key.pk, "new limits did not reach all shards");
+        }
+    }
+
     /// The images of all shards, if every one of them is remembered from a moment ago.
     pub(crate) fn recalled(&self, asked: &Asked<'_>, now: TimeMs) -> Option<Vec<Arc<Seen>>> {
         let tree = self.shared.caches.tree(&asked.key.pk);
@@ -430,7 +451,7 @@ impl DynamoStore {
         Ok(match self.send_all(writes, nonce, moment).await? {
             SentAll::Landed => {
                 let look = self.after_gather(asked, &images, &held, now);
-                Together::Answer(Taken::Granted(Granted { look, held }))
+                Together::Answer(Taken::Granted(Granted { look, held, brings_limits: false }))
             }
             SentAll::Lost => Together::Lost,
             SentAll::Overdue => {

@@ -246,7 +246,9 @@ pub(crate) fn are_all(images: &[&Image]) -> bool {
 /// A bucket as if it had one item: what its shards have together at an instant. Of shards with
 /// different parameters those count that were read last; a limit that a shard lacks is full there.
 pub(crate) fn whole(images: &[&Image], at: TimeMs) -> Option<Image> {
-    let latest = images.iter().copied().max_by_key(|image| image.config_read_at)?;
+    // A change of parameters moves the refill instant.
+    let latest =
+        images.iter().copied().max_by_key(|image| (image.config_read_at, image.refilled_at))?;
     let root = images.iter().copied().find(|image| image.standing.shard == 0).unwrap_or(latest);
     let sum = |limit: &ImageLimit| {
         let (mut balance, mut used, mut gap) = (Milli::ZERO, Milli::ZERO, Milli::ZERO);
