@@ -39,6 +39,13 @@ fn needed(writer: Writer) -> u64 {
         Writer::Recreate => 6,
         Writer::Delete => 9,
         Writer::ChargePlain => 2,
+        // No bucket of these runs is split.
+        Writer::Split
+        | Writer::SplitChild
+        | Writer::Fold
+        | Writer::FoldChild
+        | Writer::Prune
+        | Writer::AggregatorRefill => 0,
     }
 }
 
