@@ -90,6 +90,18 @@ impl Rule {
     }
 }
 
+/// What has to happen at least once, or a world shows nothing: the bucket has shards, and it is
+/// folded where agents fold.
+pub(crate) fn reached(model: &Shards) -> Vec<Property<Shards>> {
+    let has_shards: fn(&Shards, &World) -> bool = |_, world| world.shards[1].is_some();
+    let is_folded: fn(&Shards, &World) -> bool =
+        |_, world| world.shards[0].is_some_and(|root| root.era > 0);
+    let folds = model.setup.folds && !model.setup.agents.is_empty();
+    let mut reached = vec![Property::sometimes("has shards", has_shards)];
+    reached.extend(folds.then(|| Property::sometimes("is folded", is_folded)));
+    reached
+}
+
 /// The rules to check: one, or all that the world promises.
 pub(crate) fn of(model: &Shards) -> Vec<Property<Shards>> {
     let promised = |rule: &Rule| match rule {
@@ -98,7 +110,9 @@ pub(crate) fn of(model: &Shards) -> Vec<Property<Shards>> {
         _ => true,
     };
     let wanted = |rule: &Rule| model.only.map_or(promised(rule), |only| *rule == only);
-    Rule::ALL.into_iter().filter(wanted).map(Rule::property).collect()
+    let rules = Rule::ALL.into_iter().filter(wanted).map(Rule::property);
+    let reached = if model.only.is_none() { reached(model) } else { Vec::new() };
+    rules.chain(reached).collect()
 }
 
 fn tree(model: &Shards, world: &World) -> bool {

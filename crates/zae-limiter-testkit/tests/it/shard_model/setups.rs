@@ -79,10 +79,7 @@ pub(crate) const CORE_LARGE: Setup = Setup { name: "core, large", ops: &[2, 2], 
 
 /// The same, already split.
 pub(crate) const CORE_TWO: Setup =
-    Setup { name: "core of two", ops: &[2, 1], agents: &[1], shards_first: 2, ..PLAIN };
-
-pub(crate) const CORE_TWO_LARGE: Setup =
-    Setup { name: "core of two, large", ops: &[2, 2], agents: &[2], ..CORE_TWO };
+    Setup { name: "core of two", ops: &[2, 2], agents: &[2], shards_first: 2, ..PLAIN };
 
 /// Two splits in a row, and the fold of any tree.
 pub(crate) const TREE: Setup = Setup {
@@ -158,7 +155,7 @@ pub(crate) const PIN_LARGE: Setup = Setup { name: "pin, large", ops: &[2, 2], ..
 pub(crate) const PIN_FOUR: Setup = Setup {
     name: "pin over four",
     ops: &[2, 1],
-    agents: &[2, 1],
+    agents: &[2, 2],
     amounts: &[[1, 1]],
     ticks: 1,
     versions: &[[limit(4, 4), limit(1, 1)]],
@@ -167,9 +164,6 @@ pub(crate) const PIN_FOUR: Setup = Setup {
     folds: false,
     ..PLAIN
 };
-
-pub(crate) const PIN_FOUR_LARGE: Setup =
-    Setup { name: "pin over four, large", agents: &[2, 2], ..PIN_FOUR };
 
 /// A capacity that the count would pin late.
 pub(crate) const PIN_COUNT: Setup = Setup {
@@ -202,12 +196,10 @@ pub(crate) const NAMES: Setup = Setup {
 /// A limit that is removed and added again while the bucket has two shards.
 pub(crate) const DROP: Setup = Setup {
     name: "drop",
-    ops: &[3, 3],
+    ops: &[4, 4],
     versions: &[[limit(2, 2), limit(2, 2)], [limit(2, 2), None], [limit(2, 2), limit(2, 2)]],
     ..NAMES
 };
-
-pub(crate) const DROP_LARGE: Setup = Setup { name: "drop, large", ops: &[4, 4], ..DROP };
 
 /// The same with a fold.
 pub(crate) const DROP_FOLD: Setup =
@@ -219,14 +211,10 @@ pub(crate) const DROP_FOLD_LARGE: Setup =
 /// The same with a pinned limit.
 pub(crate) const DROP_PIN: Setup = Setup {
     name: "drop pinned",
-    ops: &[4, 3],
     versions: &[[limit(2, 2), limit(1, 1)], [limit(2, 2), None], [limit(2, 2), limit(1, 1)]],
     pin_below: 2,
     ..DROP
 };
-
-pub(crate) const DROP_PIN_LARGE: Setup =
-    Setup { name: "drop pinned, large", ops: &[4, 4], ..DROP_PIN };
 
 /// A pinned limit that is raised, folded, and divided by the next split.
 pub(crate) const ERA: Setup = Setup {
@@ -261,16 +249,13 @@ pub(crate) const GAP_LARGE: Setup =
 /// The same, already split.
 pub(crate) const GAP_TWO: Setup = Setup {
     name: "gap of two",
-    ops: &[5],
+    ops: &[6],
     agents: &[1],
     amounts: &[[2, 0], [4, 0]],
-    ticks: 2,
+    ticks: 3,
     shards_first: 2,
     ..GAP
 };
-
-pub(crate) const GAP_TWO_LARGE: Setup =
-    Setup { name: "gap of two, large", ops: &[6], ticks: 3, ..GAP_TWO };
 
 /// A limit that is lowered and raised again against splits and folds.
 pub(crate) const SYNC: Setup = Setup {

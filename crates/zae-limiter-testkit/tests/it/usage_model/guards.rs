@@ -32,8 +32,13 @@ guards! {
     CheckpointAfter,
     /// U2: a credit that undoes a take is booked in the window of the take.
     UndoInItsHour,
-    /// U2: such a credit is told by the event it takes off, not by the time it left on the bucket.
-    UndoByItsEvent,
-    /// U3: a credit that undoes a take takes one event off.
+    /// U2: such a credit is told by the mark it leaves, not by the event it takes off: the later
+    /// legs of a gather have no event.
+    UndoByItsMark,
+    /// U2: a mark counts in the record that changes it, not in those of later writes.
+    UndoMarkIsNew,
+    /// U2: marks of two such credits differ, also for takes of one instant.
+    UndoMarkIsUnique,
+    /// U3: a credit that undoes a take takes its event off.
     UndoTakesEvent,
 }

@@ -11,8 +11,8 @@ mod setups;
 
 use guards::Guard;
 use model::{Setup, Usage};
-use properties::Rule;
-use setups::{ALONE, LARGE, SHARDS, STREAM, UNDO, UNDO_AT_ONCE};
+use properties::{READ, Rule};
+use setups::{ALONE, LARGE, SHARDS, STREAM, UNDO, UNDO_AT_ONCE, UNDO_TWICE};
 use stateright::{Checker, HasDiscoveries, Model};
 
 /// More states than any setup has: a setup that grows beyond is a mistake, not a long run.
@@ -28,7 +28,9 @@ const NEEDED: &[(&[Guard], &Setup, Rule)] = &[
     (&[Guard::ParentFirst], &STREAM, Rule::Once),
     (&[Guard::CheckpointAfter], &STREAM, Rule::Once),
     (&[Guard::UndoInItsHour], &UNDO, Rule::OwnHour),
-    (&[Guard::UndoByItsEvent], &UNDO, Rule::OwnHour),
+    (&[Guard::UndoByItsMark], &UNDO, Rule::OwnHour),
+    (&[Guard::UndoMarkIsNew], &UNDO, Rule::OwnHour),
+    (&[Guard::UndoMarkIsUnique], &UNDO_TWICE, Rule::OwnHour),
     (&[Guard::UndoTakesEvent], &UNDO, Rule::Events),
 ];
 
@@ -39,7 +41,7 @@ fn check(setup: &'static Setup) {
         .checker()
         .threads(1)
         .target_state_count(STATES_MAX)
-        .finish_when(HasDiscoveries::Any)
+        .finish_when(HasDiscoveries::AnyFailures)
         .spawn_bfs()
         .join();
     let (states, unique) = (checker.state_count(), checker.unique_state_count());
@@ -51,10 +53,12 @@ fn check(setup: &'static Setup) {
     let broken: Vec<_> = checker
         .discoveries()
         .into_iter()
+        .filter(|(rule, _)| *rule != READ)
         .map(|(rule, path)| format!("{rule}: {:?}", path.into_actions()))
         .collect();
     assert!(broken.is_empty(), "{}: {broken:#?}", setup.name);
     assert!(states < STATES_MAX, "{}: not explored to the end", setup.name);
+    assert!(checker.discovery(READ).is_some(), "{}: never read to its end", setup.name);
 }
 
 /// The shortest way to break `rule`, if there is one.
@@ -88,6 +92,7 @@ fn a_worker_that_fails_often_counts_every_record_once() {
 #[test]
 fn what_a_refused_chain_gave_back_is_usage_of_no_hour() {
     check(&UNDO);
+    check(&UNDO_TWICE);
 }
 
 #[test]

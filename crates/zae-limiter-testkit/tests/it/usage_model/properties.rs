@@ -2,7 +2,7 @@
 
 use stateright::Property;
 
-use crate::usage_model::model::{STREAMS, Usage, World};
+use crate::usage_model::model::{STREAMS, Snapshot, Usage, World};
 use crate::usage_model::records::{HOURS, SNAPSHOTS, Sum, ledger, truth};
 
 /// A promise; the text is how it is named in the table.
@@ -42,10 +42,15 @@ impl Rule {
     }
 }
 
+/// What has to happen at least once, or a world shows nothing.
+pub(crate) const READ: &str = "everything is read";
+
 /// The rules to check, one or all; and that a world is read to its end at all.
 pub(crate) fn of(model: &Usage) -> Vec<Property<Usage>> {
     let wanted = |rule: &Rule| model.only.is_none_or(|only| *rule == only);
-    Rule::ALL.into_iter().filter(wanted).map(Rule::property).collect()
+    let rules = Rule::ALL.into_iter().filter(wanted).map(Rule::property);
+    let read = model.only.is_none().then(|| Property::sometimes(READ, is_read));
+    rules.chain(read).collect()
 }
 
 fn is_read(model: &Usage, world: &World) -> bool {
@@ -63,8 +68,8 @@ fn once(model: &Usage, world: &World) -> bool {
 }
 
 fn sums_to_ledger(model: &Usage, world: &World) -> bool {
-    let consumed = |snapshots: &[_]| -> i8 {
-        snapshots.iter().map(|snapshot: &super::model::Snapshot| snapshot.sum.consumed).sum()
+    let consumed = |snapshots: &[Snapshot]| -> i8 {
+        snapshots.iter().map(|snapshot| snapshot.sum.consumed).sum()
     };
     let (hours, days) = world.snapshots.split_at(HOURS);
     let ledger = ledger(model.setup.operations).consumed;

@@ -25,31 +25,43 @@ pub(crate) struct Operation {
 pub(crate) enum Kind {
     /// Consumes, and is an event.
     Take(i8),
+    /// A later leg of a gather: consumes, and is no event.
+    Leg(i8),
     /// Gives back what was not used: an ordinary refund.
     Refund(i8),
-    /// Gives back what a refused chain took in that hour: never used, no event.
+    /// Gives back what a refused chain took in that hour: never used, and no event any more.
     Undo(i8, usize),
+    /// The same of a later leg.
+    UndoLeg(i8, usize),
 }
 
 impl Operation {
     fn consumed(self) -> i8 {
         match self.kind {
-            Kind::Take(amount) => amount,
-            Kind::Refund(amount) | Kind::Undo(amount, _) => -amount,
+            Kind::Take(amount) | Kind::Leg(amount) => amount,
+            Kind::Refund(amount) | Kind::Undo(amount, _) | Kind::UndoLeg(amount, _) => -amount,
         }
     }
 
     fn events(self) -> i8 {
         match self.kind {
             Kind::Take(_) => 1,
-            Kind::Refund(_) => 0,
+            Kind::Leg(_) | Kind::Refund(_) | Kind::UndoLeg(..) => 0,
             Kind::Undo(..) => -1,
+        }
+    }
+
+    /// The hour of the take that this undoes.
+    fn undoes(self) -> Option<usize> {
+        match self.kind {
+            Kind::Undo(_, taken_in) | Kind::UndoLeg(_, taken_in) => Some(taken_in),
+            Kind::Take(_) | Kind::Leg(_) | Kind::Refund(_) => None,
         }
     }
 
     /// The hour whose usage this is.
     fn true_hour(self) -> usize {
-        if let Kind::Undo(_, taken_in) = self.kind { taken_in } else { self.hour }
+        self.undoes().unwrap_or(self.hour)
     }
 }
 
@@ -82,43 +94,57 @@ pub(crate) struct Record {
     pub(crate) shard: usize,
     pub(crate) change: Sum,
     hour: usize,
-    /// The time that the last undoing credit left on the bucket shard. Later writes leave it.
-    undone: Option<usize>,
+    /// The mark that the last undoing credit left on the bucket shard. Later writes leave it.
+    mark: Option<Mark>,
+    /// True when this write changed the mark.
+    has_new_mark: bool,
+}
+
+/// What an undoing credit leaves on the bucket shard: when the take was, and whose it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Mark {
+    taken_in: usize,
+    nonce: usize,
 }
 
 impl Record {
     /// The records of the operations, in the order of the stream.
     pub(crate) fn of(operations: &[Operation], off: &[Guard]) -> Vec<Record> {
-        let mut records = Vec::new();
-        for (index, operation) in operations.iter().enumerate() {
-            let undone = operations[..=index].iter().rev().find_map(|earlier| match earlier.kind {
-                Kind::Undo(_, taken_in) if earlier.shard == operation.shard => Some(taken_in),
-                _ => None,
-            });
-            let is_undo = matches!(operation.kind, Kind::Undo(..));
-            let keeps_event = is_undo && off.contains(&Guard::UndoTakesEvent);
+        let mark_after = |last: usize, shard: usize| {
+            let of_shard = operations[..last].iter().enumerate().rev();
+            let mut marks = of_shard.filter(|(_, operation)| operation.shard == shard);
+            marks.find_map(|(index, operation)| {
+                let taken_in = operation.undoes()?;
+                let nonce = if off.contains(&Guard::UndoMarkIsUnique) { 0 } else { index };
+                Some(Mark { taken_in, nonce })
+            })
+        };
+        let of = |(index, operation): (usize, &Operation)| {
+            let keeps_event = operation.undoes().is_some() && off.contains(&Guard::UndoTakesEvent);
             let events = if keeps_event { 0 } else { operation.events() };
-            records.push(Record {
+            let mark = mark_after(index + 1, operation.shard);
+            Record {
                 number: u8::try_from(index + 1).unwrap_or(u8::MAX),
                 stream: operation.stream,
                 shard: operation.shard,
                 change: Sum { consumed: operation.consumed(), events },
                 hour: operation.hour,
-                undone,
-            });
-        }
-        records
+                mark,
+                has_new_mark: mark != mark_after(index, operation.shard),
+            }
+        };
+        operations.iter().enumerate().map(of).collect()
     }
 
     /// The hour in which the record is booked.
     fn booked_in(&self, off: &[Guard]) -> usize {
-        let is_undo = if off.contains(&Guard::UndoByItsEvent) {
-            self.undone.is_some()
-        } else {
+        let is_undo = if off.contains(&Guard::UndoByItsMark) {
             self.change.events < 0
+        } else {
+            self.has_new_mark || off.contains(&Guard::UndoMarkIsNew)
         };
         let carries = is_undo && !off.contains(&Guard::UndoInItsHour);
-        self.undone.filter(|_| carries).unwrap_or(self.hour)
+        self.mark.filter(|_| carries).map_or(self.hour, |mark| mark.taken_in)
     }
 
     /// The snapshots in which the record is booked: an hour and its day.

@@ -37,15 +37,30 @@ pub(crate) const SHARDS: Setup = Setup {
 pub(crate) const ALONE: Setup =
     Setup { name: "alone", workers: 1, crashes: 2, losses: 2, ..STREAM };
 
-/// A refused chain gives back in the next hour, to the shard that its own was folded into; then
-/// ordinary use, and a refund in the next day.
+/// A refused chain gives back what it gathered from two shards in the next hour; then ordinary use,
+/// and a refund on the next day.
 pub(crate) const UNDO: Setup = Setup {
     name: "undo",
     operations: &[
         on(0, 1, 0, Kind::Take(3)),
-        on(0, 0, 1, Kind::Undo(3, 0)),
+        on(0, 0, 0, Kind::Leg(2)),
+        on(0, 1, 1, Kind::Undo(3, 0)),
+        on(0, 0, 1, Kind::UndoLeg(2, 0)),
         on(1, 0, 1, Kind::Take(2)),
         on(1, 0, 2, Kind::Refund(1)),
+    ],
+    ..PLAIN
+};
+
+/// Two chains took at one instant; one gives back in the next hour, the other on the next day, to
+/// the shard that its own was folded into.
+pub(crate) const UNDO_TWICE: Setup = Setup {
+    name: "undo twice",
+    operations: &[
+        on(0, 0, 0, Kind::Take(3)),
+        on(0, 1, 0, Kind::Take(1)),
+        on(0, 0, 1, Kind::Undo(3, 0)),
+        on(1, 0, 2, Kind::Undo(1, 0)),
     ],
     ..PLAIN
 };
