@@ -283,7 +283,7 @@ pub(crate) const SYNC_TWO_LARGE: Setup =
 /// Gathers against splits and folds.
 pub(crate) const GATHER: Setup = Setup {
     name: "gather",
-    ops: &[1, 1],
+    ops: &[2, 1],
     agents: &[2],
     amounts: &[[2, 0], [1, 0]],
     ticks: 1,
@@ -291,20 +291,9 @@ pub(crate) const GATHER: Setup = Setup {
     ..PLAIN
 };
 
-pub(crate) const GATHER_LARGE: Setup = Setup { name: "gather, large", ops: &[2, 1], ..GATHER };
-
 /// An amount above every share.
-pub(crate) const GATHER_TWO: Setup = Setup {
-    name: "gather of two",
-    ops: &[1, 1],
-    agents: &[2],
-    amounts: &[[3, 0], [1, 0]],
-    shards_first: 2,
-    ..GATHER
-};
-
-pub(crate) const GATHER_TWO_LARGE: Setup =
-    Setup { name: "gather of two, large", ops: &[2, 1], ..GATHER_TWO };
+pub(crate) const GATHER_TWO: Setup =
+    Setup { name: "gather of two", amounts: &[[3, 0], [1, 0]], shards_first: 2, ..GATHER };
 
 /// Legs per limit, one of them pinned.
 pub(crate) const GATHER_PIN: Setup = Setup {
@@ -358,16 +347,13 @@ pub(crate) const BLIND_ERA: Setup = Setup { name: "blind era", blind: true, ..ER
 /// Disabling against splits and folds.
 pub(crate) const DISABLE: Setup = Setup {
     name: "disable",
-    ops: &[2, 1],
-    agents: &[2],
+    ops: &[2, 2],
+    agents: &[2, 2],
     ticks: 0,
     refunds: false,
     disables: true,
     ..PLAIN
 };
-
-pub(crate) const DISABLE_LARGE: Setup =
-    Setup { name: "disable, large", ops: &[2, 2], agents: &[2, 2], ..DISABLE };
 
 /// Deletion against splits, gathers and creates.
 pub(crate) const DELETE: Setup = Setup {
@@ -386,7 +372,7 @@ pub(crate) const DELETE_LARGE: Setup =
 /// A stranger raises the count and makes no shard.
 pub(crate) const REPAIR: Setup = Setup {
     name: "repair",
-    ops: &[2, 1],
+    ops: &[2, 2],
     agents: &[1, 1],
     splits: false,
     folds: false,
@@ -394,12 +380,10 @@ pub(crate) const REPAIR: Setup = Setup {
     ..PLAIN
 };
 
-pub(crate) const REPAIR_LARGE: Setup = Setup { name: "repair, large", ops: &[2, 2], ..REPAIR };
-
 /// The same twice, up to four shards.
 pub(crate) const REPAIR_FOUR: Setup = Setup {
     name: "repair over four",
-    ops: &[1, 1],
+    ops: &[2, 1],
     agents: &[3],
     ticks: 1,
     versions: &[[limit(4, 4), None]],
@@ -407,9 +391,6 @@ pub(crate) const REPAIR_FOUR: Setup = Setup {
     raises: 2,
     ..REPAIR
 };
-
-pub(crate) const REPAIR_FOUR_LARGE: Setup =
-    Setup { name: "repair over four, large", ops: &[2, 1], ..REPAIR_FOUR };
 
 /// A stranger deletes shard 0 and leaves an orphan.
 pub(crate) const ORPHAN: Setup = Setup {
