@@ -260,22 +260,21 @@ pub(crate) const GAP_TWO: Setup = Setup {
 /// A limit that is lowered and raised again against splits and folds.
 pub(crate) const SYNC: Setup = Setup {
     name: "sync",
-    ops: &[2, 2],
-    agents: &[1],
+    ops: &[2, 1],
+    agents: &[2],
     ticks: 1,
     versions: &[[limit(4, 2), None], [limit(2, 2), None], [limit(4, 2), None]],
     syncs: true,
     ..PLAIN
 };
 
-pub(crate) const SYNC_LARGE: Setup = Setup { name: "sync, large", ops: &[3, 2], ..SYNC };
+pub(crate) const SYNC_LARGE: Setup = Setup { name: "sync, large", ops: &[2, 2], ..SYNC };
 
-pub(crate) const SYNC_LONG: Setup =
-    Setup { name: "sync, long", ops: &[3, 1], agents: &[2], ..SYNC };
+pub(crate) const SYNC_LONG: Setup = Setup { name: "sync, long", ops: &[3, 1], ..SYNC };
 
 /// The same, already split.
 pub(crate) const SYNC_TWO: Setup =
-    Setup { name: "sync of two", ops: &[2, 1], shards_first: 2, ..SYNC };
+    Setup { name: "sync of two", agents: &[1], shards_first: 2, ..SYNC };
 
 pub(crate) const SYNC_TWO_LARGE: Setup =
     Setup { name: "sync of two, large", ops: &[2, 2], ..SYNC_TWO };
@@ -359,15 +358,14 @@ pub(crate) const DISABLE: Setup = Setup {
 pub(crate) const DELETE: Setup = Setup {
     name: "delete",
     ops: &[2, 1],
-    agents: &[1],
+    agents: &[2],
     ticks: 1,
     gathers: true,
     deletes: true,
     ..PLAIN
 };
 
-pub(crate) const DELETE_LARGE: Setup =
-    Setup { name: "delete, large", ops: &[3, 2], agents: &[2], ..DELETE };
+pub(crate) const DELETE_LARGE: Setup = Setup { name: "delete, large", ops: &[3, 2], ..DELETE };
 
 /// A stranger raises the count and makes no shard.
 pub(crate) const REPAIR: Setup = Setup {
