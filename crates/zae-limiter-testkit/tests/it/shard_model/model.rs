@@ -7,10 +7,10 @@ use crate::shard_model::properties::{self, Rule};
 use crate::shard_model::registry::Writer;
 use crate::shard_model::setups::Setup;
 use crate::shard_model::shard::{
-    Amounts, Config, Instant, Limit, NAMES, NOTHING, Params, SHARDS, Shard, donor,
+    Config, Instant, Limit, NAMES, NOTHING, Params, SHARDS, Shard, donor,
 };
 use crate::shard_model::upkeep::child;
-use crate::shard_model::world::{Action, Agent, Client, Fate, Plan, Seen, Switch, UNSEEN, World};
+use crate::shard_model::world::{Action, Agent, Client, Fate, Plan, Seen, Switch, World};
 use crate::shard_model::writes::Sender;
 
 /// A configuration to explore, with some guards off.
