@@ -1,10 +1,11 @@
 //! Takes from several shards at once: what a gather is planned from, what it asks of each shard, and
 //! when it may say that the bucket is short.
 
+use zae_limiter_dynamodb::bucket::writers::Writer;
+
 use crate::shard_model::guards::Guard;
 use crate::shard_model::model::Shards;
 use crate::shard_model::properties::Rule;
-use crate::shard_model::registry::Writer;
 use crate::shard_model::shard::{Amounts, NAMES, NOTHING, SHARDS, Shard, coverage};
 use crate::shard_model::world::{Fate, Images, Legs, Lost, Seen, UNSEEN, World};
 use crate::shard_model::writes::Sender;

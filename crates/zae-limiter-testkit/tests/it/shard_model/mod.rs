@@ -292,11 +292,8 @@ fn a_writer_that_is_left_out_is_on_the_page() {
     let (shards, _) = shards.split_once("\n## ").expect("the next section");
     let words: Vec<&str> = shards.split_whitespace().collect();
     for rules in REGISTRY {
-        let name = format!("{:?}", rules.writer);
-        match part_of(&name) {
-            Some(Part::LeftOut(what)) => assert!(words.join(" ").contains(what), "{name}: {what}"),
-            Some(Part::Step(writer)) => assert!(name.starts_with(&format!("{writer:?}")), "{name}"),
-            None => panic!("{name} is new: say in `registry.rs` what the model does of it"),
+        if let Part::LeftOut(what) = part_of(rules.writer) {
+            assert!(words.join(" ").contains(what), "{:?}: {what}", rules.writer);
         }
     }
 }

@@ -1,10 +1,10 @@
 //! What can happen next in a world, and what it leads to.
 
 use stateright::{Model, Property};
+use zae_limiter_dynamodb::bucket::writers::Writer;
 
 use crate::shard_model::guards::Guard;
 use crate::shard_model::properties::{self, Rule};
-use crate::shard_model::registry::Writer;
 use crate::shard_model::setups::Setup;
 use crate::shard_model::shard::{
     Config, Instant, Limit, NAMES, NOTHING, Params, SHARDS, Shard, donor,

@@ -1,70 +1,37 @@
-//! The writers of the model, by the names they have in the registry of the product.
+//! The writers of the product's registry, and what the model does of each.
 
-/// Who writes a step of the model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Writer {
-    /// Takes without refilling; a leg of a gather too.
-    Fast,
-    /// Refills every limit and takes; a leg of a gather too.
-    Refill,
-    /// Takes from a shard that is full whatever its last refill was.
-    BlindFill,
-    /// Refills and changes parameters.
-    Sync,
-    /// Makes shard 0.
-    Create,
-    /// Charges after the fact and refills.
-    ChargeRefill,
-    /// Gives back.
-    Credit,
-    /// The donor's leg of a split.
-    Split,
-    /// The child's leg of a split.
-    SplitChild,
-    /// The leg of shard 0 of a fold.
-    Fold,
-    /// The legs of the other shards of a fold.
-    FoldChild,
-    /// Makes a shard that a stranger has announced and not made.
-    Repair,
-    /// Disables a shard.
-    Flag,
-    /// Deletes a shard: with its bucket, or an orphan.
-    Delete,
-}
+use zae_limiter_dynamodb::bucket::writers::Writer;
 
-/// The part of a writer of the product in this model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The part of a writer in this model.
 pub(crate) enum Part {
-    /// Steps of the model are written by this one.
-    Step(Writer),
+    /// Actions of the model are its writes.
+    Step,
     /// None, in the words of `docs/protocol-model.md`.
     LeftOut(&'static str),
 }
 
-/// What the model does of a writer of the product, by its name in the registry. `None` for a name
-/// that nobody has thought about.
-pub(crate) fn part_of(name: &str) -> Option<Part> {
-    let part = match name {
-        "Fast" => Part::Step(Writer::Fast),
-        "Refill" => Part::Step(Writer::Refill),
-        "BlindFill" => Part::Step(Writer::BlindFill),
-        "SyncOnly" => Part::Step(Writer::Sync),
-        "Create" => Part::Step(Writer::Create),
-        "ChargeRefill" => Part::Step(Writer::ChargeRefill),
-        "Credit" => Part::Step(Writer::Credit),
-        "Split" => Part::Step(Writer::Split),
-        "SplitChild" => Part::Step(Writer::SplitChild),
-        "Fold" => Part::Step(Writer::Fold),
-        "FoldChild" => Part::Step(Writer::FoldChild),
-        "Repair" => Part::Step(Writer::Repair),
-        "Flag" => Part::Step(Writer::Flag),
-        "Delete" => Part::Step(Writer::Delete),
-        "Sync" => Part::LeftOut("a take inside a parameter write"),
-        "ChargeFast" | "ChargePlain" | "Recreate" => Part::LeftOut("the other forms of a charge"),
-        "Reset" => Part::LeftOut("a reset"),
-        "AggregatorRefill" => Part::LeftOut("the aggregator's refill"),
-        _ => return None,
-    };
-    Some(part)
+/// What the model does of a writer. There is no wildcard: a new writer of the registry does not
+/// compile before the model says what becomes of it.
+pub(crate) fn part_of(writer: Writer) -> Part {
+    match writer {
+        // Takes, each on one shard; `Fast` and `Refill` are the legs of a gather too.
+        Writer::Fast | Writer::Refill | Writer::BlindFill => Part::Step,
+        // `Sync`, `Create`, `Charge`, `Credit`, `Flag` and `Delete`.
+        Writer::SyncOnly
+        | Writer::Create
+        | Writer::ChargeRefill
+        | Writer::Credit
+        | Writer::Flag
+        | Writer::Delete => Part::Step,
+        // The two legs of `Split`, and of `Repair`: a split that raises no count.
+        Writer::Split | Writer::SplitChild => Part::Step,
+        // The legs of `Fold`, and `RemoveOrphan`.
+        Writer::Fold | Writer::FoldChild | Writer::Prune => Part::Step,
+        Writer::Sync => Part::LeftOut("a take inside a parameter write"),
+        Writer::ChargeFast | Writer::ChargePlain | Writer::Recreate => {
+            Part::LeftOut("the other forms of a charge")
+        }
+        Writer::Reset => Part::LeftOut("a reset"),
+        Writer::AggregatorRefill => Part::LeftOut("the aggregator's refill"),
+    }
 }

@@ -120,7 +120,7 @@ impl Shards {
     }
 
     /// Rule S10: a shard that a stranger announced and did not make gets what its donor has above
-    /// its own share. Writer `Repair`.
+    /// its own share. Writers `Split` and `SplitChild`: a split that raises no count.
     pub(crate) fn repair(&self, world: &mut World, number: usize, image: &Shard) -> Option<()> {
         let from = donor(number);
         let stored = world.shards[from]?;
@@ -155,7 +155,7 @@ impl Shards {
     }
 
     /// Rule S3c: a shard that its donor does not announce is removed before the donor is split.
-    /// Writer `Delete`, beside a check of the donor.
+    /// Writer `Prune`, beside a check of the donor.
     pub(crate) fn remove_orphan(
         &self,
         world: &mut World,

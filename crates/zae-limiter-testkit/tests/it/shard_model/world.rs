@@ -3,7 +3,8 @@
 
 use std::fmt;
 
-use crate::shard_model::registry::Writer;
+use zae_limiter_dynamodb::bucket::writers::Writer;
+
 use crate::shard_model::shard::{Amounts, NAMES, NOTHING, SHARDS, Shard};
 
 /// What somebody last saw of a shard.

@@ -1,8 +1,9 @@
 //! The writes on one shard: what the condition of each asks of the stored item, and what it leaves.
 
+use zae_limiter_dynamodb::bucket::writers::Writer;
+
 use crate::shard_model::guards::Guard;
 use crate::shard_model::model::Shards;
-use crate::shard_model::registry::Writer;
 use crate::shard_model::shard::{Amounts, Config, Instant, Limit, NAMES, NOTHING, Params, Shard};
 
 /// What a client knows when it composes a write on a shard.
