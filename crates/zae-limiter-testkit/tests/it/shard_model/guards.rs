@@ -99,6 +99,6 @@ guards! {
     RepairPinsRf,
     /// S3c: the removal of an orphan checks that its donor still has the count of the image.
     OrphanPinsDonor,
-    /// S3c: the removal of an orphan pins the `rf` of the orphan.
+    /// S3c: the removal of an orphan pins the `rf`, the count and the era of the orphan.
     OrphanPinsRf,
 }

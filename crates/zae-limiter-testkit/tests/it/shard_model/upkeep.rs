@@ -164,7 +164,8 @@ impl Shards {
         let (number, donor_image, image) = plan;
         let stored = world.shards[number]?;
         let donor_n = world.shards[donor(number)].map(|shard| shard.n);
-        if (self.on(Guard::OrphanPinsRf) && stored.rf != image.rf)
+        let pins = |shard: &Shard| (shard.rf, shard.n, shard.era);
+        if (self.on(Guard::OrphanPinsRf) && pins(&stored) != pins(&image))
             || (self.on(Guard::OrphanPinsDonor) && donor_n != Some(donor_image.n))
         {
             return None;
