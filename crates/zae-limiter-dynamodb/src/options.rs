@@ -43,6 +43,12 @@ pub struct DynamoOptions {
     /// [`constants::SHARE_MIN_MILLI`].
     #[doc(hidden)]
     pub share_min_milli: i64,
+    /// See [`constants::GATHER_PAUSE_MS`].
+    #[doc(hidden)]
+    pub gather_pause_ms: i64,
+    /// See [`constants::HERD_PAUSE_MS`].
+    #[doc(hidden)]
+    pub herd_pause_ms: i64,
     /// Every bucket is split into so many shards as soon as it is made; for tests.
     #[doc(hidden)]
     pub born_split: u32,
@@ -67,6 +73,8 @@ impl DynamoOptions {
             write_age_max: constants::WRITE_AGE_MAX,
             shards_max: constants::SHARDS_MAX,
             share_min_milli: constants::SHARE_MIN_MILLI,
+            gather_pause_ms: constants::GATHER_PAUSE_MS,
+            herd_pause_ms: constants::HERD_PAUSE_MS,
             born_split: 1,
             audit_retention_s: constants::AUDIT_RETENTION_S,
             clock: Arc::new(SystemClock::new()),

@@ -95,7 +95,8 @@ impl DynamoStore {
         if matches!(found, Ok(Verdict::Same)) {
             return Ok(None);
         }
-        let amounts = amounts_of(member, |milli| milli > Milli::ZERO);
+        let is_taken = self.shared.options.born_split == 1;
+        let amounts = amounts_of(member, |milli| is_taken && milli > Milli::ZERO);
         // The bucket is disabled first: amounts that stay taken are the smaller harm of the two.
         let answer = match found {
             Ok(Verdict::Blocked(flag)) => {

@@ -97,7 +97,7 @@ impl DynamoStore {
         }
         let taken = self.gather(asked, &tree, moment).await?;
         if !matches!(taken, Taken::Granted(_)) {
-            tree.rest(&debit, self.now(moment));
+            tree.rest(&debit, self.now(moment), self.shared.options.herd_pause_ms);
         }
         Ok(taken)
     }
@@ -197,7 +197,7 @@ impl DynamoStore {
     ) -> Result<Taken, StoreError> {
         let debit = Debit::of(asked);
         let now = self.now(moment);
-        if !tree.may_gather(now) {
+        if !tree.may_gather(now, self.shared.options.gather_pause_ms) {
             let refusal = self.recalled(asked, now).and_then(|looks| self.refused_by(&debit, &looks, now));
             return Ok(match refusal {
                 Some(refusal) => {

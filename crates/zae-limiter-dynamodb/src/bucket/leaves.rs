@@ -9,7 +9,7 @@ use zae_limiter_core::{LimitName, Milli, TimeMs};
 
 use crate::bucket::debit::Debit;
 use crate::bucket::shard::{Leaves, Standing};
-use crate::constants::{GATHER_PAUSE_MS, HERD_PAUSE_MS};
+use crate::constants::HERD_PAUSE_MS;
 
 /// The shards of one bucket.
 #[derive(Debug)]
@@ -56,25 +56,26 @@ impl Tree {
     }
 
     /// Whether all shards may be read now; who asks first reads for the others.
-    pub(crate) fn may_gather(&self, now: TimeMs) -> bool {
+    pub(crate) fn may_gather(&self, now: TimeMs, pause_ms: i64) -> bool {
         let is_due = |at: i64| {
             let passed = now.0.saturating_sub(at);
             // A clock that went back must not keep the shards unread.
-            (!(0..GATHER_PAUSE_MS).contains(&passed)).then_some(now.0)
+            (!(0..pause_ms).contains(&passed)).then_some(now.0)
         };
         self.gathered_at.fetch_update(Ordering::AcqRel, Ordering::Acquire, is_due).is_ok()
     }
 
     /// Takes of as much or more are contended for a while.
-    pub(crate) fn rest(&self, debit: &Debit<'_>, now: TimeMs) {
+    pub(crate) fn rest(&self, debit: &Debit<'_>, now: TimeMs, pause_ms: i64) {
         let amounts = debit.wanted().map(|(limit, amount)| (limit.name().clone(), amount));
         let mut rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner);
-        *rest = Rest { until: now.plus_ms(HERD_PAUSE_MS), amounts: amounts.collect() };
+        *rest = Rest { until: now.plus_ms(pause_ms), amounts: amounts.collect() };
     }
 
     /// Whether a take like this has to wait.
     pub(crate) fn is_resting(&self, debit: &Debit<'_>, now: TimeMs) -> bool {
         let rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner);
+        // A clock that went back must not keep the bucket at rest.
         let left = rest.until.since(now);
         (1..=HERD_PAUSE_MS).contains(&left)
             && rest.amounts.iter().all(|(name, least)| {

@@ -74,16 +74,23 @@ impl DynamoStore {
             let Some([donor, child]) = plan else { return Ok(Moved::Not) };
             let other = child.key.clone();
             let moved = self.move_tokens(vec![donor, child]).await?;
-            if moved == Moved::Taken {
-                return self.prune(&other, image, moment).await;
+            match moved {
+                Moved::Taken => return self.prune(&other, image, moment).await,
+                // Both are about to be used.
+                Moved::Done => {
+                    let keys = [key.clone(), other];
+                    let items = self.shared.read("consume", &keys).await?;
+                    for (key, item) in keys.iter().zip(&items) {
+                        self.note(key, item.as_ref(), moment)?;
+                    }
+                }
+                Moved::Not => self.shared.caches.forget(&key.pk),
             }
             Ok(moved)
         };
         // A second attempt, if something lay where the child belongs.
         let first = attempt().await?;
-        let moved = if first == Moved::Taken { attempt().await? } else { first };
-        self.shared.caches.forget(&key.pk);
-        Ok(moved)
+        if first == Moved::Taken { attempt().await } else { Ok(first) }
     }
 
     /// A shard lies where a child belongs. A foreign writer has left it; it goes, as it was seen,

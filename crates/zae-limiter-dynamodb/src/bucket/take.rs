@@ -97,6 +97,7 @@ impl DynamoStore {
             let is_part = match &taken {
                 Taken::Refused(refusal) => is_of_several(&refusal.look),
                 Taken::Contended => self.recall(&asked.key).as_deref().is_some_and(is_of_several),
+                Taken::Gone => true,
                 _ => false,
             };
             match taken {
@@ -401,7 +402,8 @@ impl<'a> OneTake<'a> {
         let bucket = New {
             owner: self.owner.as_ref().and_then(|owner| owner.as_ref()),
             limits: member.limits,
-            amounts: &amounts_of(member, |_| true),
+            // A bucket that is to be split at its birth is taken from afterwards.
+            amounts: &amounts_of(member, |_| self.store.shared.options.born_split == 1),
             flag: Flag::Enabled,
             nonce: self.nonce,
             // Reading took time: the bucket is full as of now, not as of then.
@@ -488,6 +490,7 @@ impl<'a> OneTake<'a> {
         let undone = self.store.confirm_created(member, key, self.moment).await?;
         if undone.is_none() && self.store.shared.options.born_split > 1 {
             self.store.split_at_birth(key, self.moment).await?;
+            return Ok(Some(Taken::Gone));
         }
         Ok(undone)
     }

@@ -182,8 +182,6 @@ impl Parting<'_> {
             });
         }
         let item = ItemChange {
-            // A writer who knew the larger share loses.
-            refilled_at: Some(image.refilled_at.plus_ms(1)),
             remainders_at: if image.has_remainders { To::Remove } else { To::Keep },
             expiry: if image.expires_s.is_some() { To::Remove } else { To::Keep },
             tree: Some(Box::new(tree)),
@@ -276,7 +274,8 @@ pub(crate) fn whole(images: &[&Image], at: TimeMs) -> Option<Image> {
     };
     let blocked = images.iter().find(|image| image.flag.blocks());
     Some(Image {
-        refilled_at: at,
+        // A shard whose refill lies in the future gains nothing until then.
+        refilled_at: images.iter().map(|image| image.refilled_at).fold(at, TimeMs::max),
         standing: Standing { era: root.standing.era, ..Standing::ALONE },
         flag: blocked.map_or(root.flag, |image| image.flag),
         mark: images.iter().find_map(|image| image.mark),

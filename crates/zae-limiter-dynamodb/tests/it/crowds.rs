@@ -303,11 +303,7 @@ async fn failed_conditions_are_counted_by_the_next_write_that_lands() {
             store.adjust(&[delta], rig.clock.now()).await.remove(0).unwrap(),
             Adjusted::Applied
         );
-        assert_eq!(
-            counted(),
-            expected,
-            "the eight lost races are counted by the refund, once"
-        );
+        assert_eq!(counted(), expected, "the eight lost races are counted by the refund, once");
     }
 }
 
