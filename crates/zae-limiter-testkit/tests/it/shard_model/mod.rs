@@ -78,7 +78,14 @@ const NEEDED: &[(&[Guard], &Setup, Rule)] = &[
 const DEFENCE: &[(&[Guard], &Setup)] = &[
     (&[Guard::RefillPinsN], &CORE),
     (&[Guard::SyncPinsN], &SYNC),
+    // The product's split keeps `rf`: the pins of the count must be enough everywhere.
     (&[Guard::SplitMovesRf], &CORE),
+    (&[Guard::SplitMovesRf], &TREE),
+    (&[Guard::SplitMovesRf], &ERA),
+    (&[Guard::SplitMovesRf], &GAP),
+    (&[Guard::SplitMovesRf], &SYNC),
+    (&[Guard::SplitMovesRf], &GATHER),
+    (&[Guard::SplitMovesRf], &BLIND),
     (&[Guard::SplitPinsN], &CORE),
     (&[Guard::ChildAbsent], &CORE),
     (&[Guard::ChildAbsent], &ORPHAN),

@@ -192,12 +192,11 @@ impl Shards {
             lw_is_lost: false,
             limits: [None; NAMES],
         };
-        for name in 0..NAMES {
-            shard.limits[name] = config[name].map(|params| {
-                let tk = self.effective(number, &shard, name, params).cp;
-                Limit { params, tk, gp: 0 }
-            });
-        }
+        shard.limits = std::array::from_fn(|name| {
+            let params = config[name]?;
+            let tk = self.effective(number, &shard, name, params).cp;
+            Some(Limit { params, tk, gp: 0 })
+        });
         shard
     }
 
