@@ -39,7 +39,7 @@ fn needed(writer: Writer) -> u64 {
         Writer::Recreate => 6,
         Writer::Delete => 9,
         Writer::ChargePlain => 2,
-        // No bucket of these runs is split.
+        // The simulator does not split buckets yet.
         Writer::Split
         | Writer::SplitChild
         | Writer::Fold

@@ -99,12 +99,10 @@ pub(crate) fn part_of(writer: Writer) -> Part {
         Writer::ChargePlain => Part::LeftOut("the plain `ADD` an adjust becomes after `RACES_MAX`"),
         Writer::Reset | Writer::Delete => Part::LeftOut("an administrator's reset or delete"),
         Writer::Flag => Part::LeftOut("`disabled`"),
-        Writer::Split
-        | Writer::SplitChild
-        | Writer::Fold
-        | Writer::FoldChild
-        | Writer::Prune
-        | Writer::AggregatorRefill => Part::LeftOut("Shards (their own model, below)"),
+        Writer::Split | Writer::SplitChild | Writer::Fold | Writer::FoldChild | Writer::Prune => {
+            Part::LeftOut("Shards (their own model, below)")
+        }
+        Writer::AggregatorRefill => Part::LeftOut("the aggregator's refill"),
     }
 }
 
