@@ -51,6 +51,8 @@ enum SentAll {
     Lost,
     /// It landed, and too long ago to be granted.
     Overdue,
+    /// It may still land.
+    Unsure,
 }
 
 impl DynamoStore {
@@ -219,6 +221,7 @@ impl DynamoStore {
                 Some(looks) => looks,
                 None => {
                     count(&self.shared.caches.tally.gathers);
+                    is_proven = false;
                     match self.read_shards(&whose, moment).await? {
                         Some(all) => all,
                         None => break,
@@ -244,7 +247,8 @@ impl DynamoStore {
             match self.take_together(asked, &all, (&nonce, is_proven), moment).await? {
                 Together::Answer(taken) => return Ok(taken),
                 Together::Proven => (is_proven, looks) = (true, Some(all)),
-                Together::Lost => looks = Some(self.seen_again(asked, all)),
+                // The proof was about the images before.
+                Together::Lost => (is_proven, looks) = (false, Some(self.seen_again(asked, all))),
                 Together::GiveUp => break,
             }
         }
@@ -454,6 +458,7 @@ impl DynamoStore {
                 Together::Answer(Taken::Granted(Granted { look, held, brings_limits: false }))
             }
             SentAll::Lost => Together::Lost,
+            SentAll::Unsure => Together::GiveUp,
             SentAll::Overdue => {
                 self.take_back(asked.member, &held, moment).await;
                 Together::GiveUp
@@ -527,6 +532,11 @@ impl DynamoStore {
                     if is_ours {
                         count(&self.shared.caches.tally.debits_confirmed);
                         return Ok(SentAll::Landed);
+                    }
+                    if is_lost && is_ambiguous {
+                        // The first attempt may still arrive: nothing may be planned beside it.
+                        count(&self.shared.caches.tally.debits_unknown);
+                        return Ok(SentAll::Unsure);
                     }
                     if is_lost {
                         return Ok(SentAll::Lost);

@@ -19,7 +19,7 @@ use crate::bucket::write::{
 use crate::constants::{SHARDS_MAX, WCU_PER_WRITE_MILLI};
 use crate::records::attr;
 use crate::records::keys;
-use crate::table::{Item, Key};
+use crate::table::{Check, Comparison, Item, Key, Write, compare};
 
 /// What a transaction costs an item, in thousandths of a write: twice what a write costs.
 const UNITS_MILLI: i64 = 2 * WCU_PER_WRITE_MILLI;
@@ -236,6 +236,13 @@ pub(crate) fn prune(key: Key, image: &Image) -> BucketWrite {
     };
     let withdrawn = Withdrawn { pins, balances: SmallVec::new() };
     BucketWrite { key, purpose: Purpose::Prune, shape: Shape::Withdraw(Box::new(withdrawn)) }
+}
+
+/// The condition that a shard has not split since.
+pub(crate) fn unsplit(whose: Option<Whose>, standing: &Standing) -> Option<Write> {
+    let count = compare(attr::SHARD_COUNT, Comparison::Eq, standing.count);
+    let check = Check { key: whose?.key(standing.shard), conditions: vec![count] };
+    Some(Write::Check(check))
 }
 
 /// Whether images are those of all shards of a bucket, as they were at one moment or as good as.

@@ -17,6 +17,7 @@ mod pages;
 mod processes;
 mod records;
 mod sdk;
+mod shards;
 mod skips;
 mod stub;
 mod swept;

@@ -93,6 +93,7 @@ macro_rules! conformance_cases {
                 one_entity_may_be_asked_for_two_resources,
                 a_chain_can_be_peeked,
                 a_refused_chain_still_learns_new_limits,
+                a_granted_chain_takes_under_new_limits,
                 a_stale_member_stops_the_chain_before_anything_is_taken,
                 a_disabled_member_stops_the_chain_before_anything_is_taken,
                 switched_off_is_said_before_exhausted,

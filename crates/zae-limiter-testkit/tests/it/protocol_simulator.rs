@@ -39,6 +39,13 @@ fn needed(writer: Writer) -> u64 {
         Writer::Recreate => 6,
         Writer::Delete => 9,
         Writer::ChargePlain => 2,
+        // The simulator does not split buckets yet.
+        Writer::Split
+        | Writer::SplitChild
+        | Writer::Fold
+        | Writer::FoldChild
+        | Writer::Prune
+        | Writer::AggregatorRefill => 0,
     }
 }
 
