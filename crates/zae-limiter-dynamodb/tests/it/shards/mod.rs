@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
 mod kept;
+mod limits;
 mod lost;
 mod moves;
 mod takes;
