@@ -1,0 +1,1 @@
+//! The shell for Lambda, on recorded events.
