@@ -15,7 +15,7 @@ use zae_limiter_store::Level;
 use zae_limiter_testkit::engine::Engine;
 use zae_limiter_testkit::zae_limiter::{RateLimiter, Request};
 
-const STACK: &str = "aggregated";
+pub(crate) const STACK: &str = "aggregated";
 
 pub(crate) struct World {
     pub(crate) engine: Engine,
@@ -80,6 +80,10 @@ impl World {
         report
     }
 
+    pub(crate) async fn usage(&self) -> crate::log::Ledger {
+        crate::rig::usage(&self.store).await
+    }
+
     /// Everything with an expiry is gone.
     pub(crate) fn sweep_all(&self) {
         assert!(self.engine.sweep_ttl_at(4_000_000_000) > 0);
@@ -141,7 +145,7 @@ async fn usage_of_real_takes() {
     world.aggregate().await;
     world.aggregate().await;
 
-    let usage = crate::rig::usage(&world.store).await;
+    let usage = world.usage().await;
     let totals = |entity: &str, window: UsageWindow| {
         let mut sums = [0; 2];
         for ((of, _, kind, _), (used, _)) in &usage {
