@@ -47,11 +47,8 @@ async fn a_hundred_at_ten_past_midnight_and_at_five() {
     let mut log = Log::new(&rig.namespace);
     log.take(at("2026-01-01T00:10:00Z"), BUCKET, &[("tpm", 100_000)]);
     log.take(at("2026-01-01T05:10:00Z"), BUCKET, &[("tpm", 100_000)]);
-    log.records[1]
-        .new
-        .as_mut()
-        .unwrap()
-        .insert("rf".to_owned(), log.records[0].new.as_ref().unwrap()["rf"].clone());
+    let refilled = log.records[0].new.as_ref().unwrap()["rf"].clone();
+    log.records[1].new.as_mut().unwrap().insert("rf".to_owned(), refilled);
     rig.process(&log.records).await;
     let usage = rig.usage().await;
     let told: Vec<String> = usage

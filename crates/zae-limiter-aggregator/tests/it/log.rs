@@ -32,7 +32,7 @@ pub(crate) struct Log {
     next: u64,
     pub(crate) records: Vec<Record>,
     buckets: HashMap<String, Item>,
-    pub(crate) ledger: Ledger,
+    books: Ledger,
 }
 
 impl Log {
@@ -43,7 +43,7 @@ impl Log {
             next: 90,
             records: Vec::new(),
             buckets: HashMap::new(),
-            ledger: Ledger::new(),
+            books: Ledger::new(),
         }
     }
 
@@ -153,12 +153,20 @@ impl Log {
         for window in UsageWindow::ALL {
             let key = window.key(TimeMs(at_s * 1_000));
             let place = (bucket.0.to_owned(), bucket.1.to_owned(), window, key);
-            let (used, events) = self.ledger.entry(place).or_default();
+            let (used, events) = self.books.entry(place).or_default();
             for (limit, milli) in amounts {
                 *used.entry((*limit).to_owned()).or_default() += milli;
             }
             *events += takes;
         }
+    }
+
+    /// The books as the store tells usage: without limits of which nothing is left.
+    pub(crate) fn ledger(&self) -> Ledger {
+        let mut ledger = self.books.clone();
+        ledger.values_mut().for_each(|(used, _)| used.retain(|_, milli| *milli != 0));
+        ledger.retain(|_, (used, _)| !used.is_empty());
+        ledger
     }
 
     /// Two hundred records of four buckets, one of them with three shards, over four hours: takes,

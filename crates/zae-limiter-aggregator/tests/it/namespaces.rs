@@ -81,5 +81,5 @@ async fn a_registry_that_cannot_be_read_is_a_failure() {
     assert_eq!(report.failures["shardId-1"], log.records[0].sequence);
     assert_eq!(report.counted, 0);
     rig.process(&log.records).await;
-    assert_eq!(rig.usage().await, log.ledger);
+    assert_eq!(rig.usage().await, log.ledger());
 }

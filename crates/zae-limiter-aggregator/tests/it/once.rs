@@ -36,12 +36,12 @@ async fn a_batch_twice_counts_once() {
     // Both in one batch.
     let doubled = [log.records.clone(), log.records.clone()].concat();
     assert_eq!(aggregator.process(&doubled).await.counted, 0);
-    assert_eq!(rig.usage().await, log.ledger);
+    assert_eq!(rig.usage().await, log.ledger());
 
     let rig = Rig::new().await;
     let log = Log::two_hundred(&rig.namespace, 1, 0);
     rig.process(&[log.records.clone(), log.records.clone()].concat()).await;
-    assert_eq!(rig.usage().await, log.ledger);
+    assert_eq!(rig.usage().await, log.ledger());
 }
 
 /// Counted up to any record, then the batch begins again, whole or from any record before.
@@ -56,9 +56,9 @@ async fn restarted_at_every_record() {
         for batch in log.records[from..].chunks(70) {
             deliver(&aggregator, batch).await;
         }
-        assert_eq!(rig.usage().await, log.ledger, "cut at {cut}");
+        assert_eq!(rig.usage().await, log.ledger(), "cut at {cut}");
         deliver(&aggregator, &log.records).await;
-        assert_eq!(rig.usage().await, log.ledger, "cut at {cut}, and again");
+        assert_eq!(rig.usage().await, log.ledger(), "cut at {cut}, and again");
     }
 }
 
@@ -85,7 +85,7 @@ async fn two_workers_at_once() {
             }
         };
         join_all([worker(1), worker(2)]).await;
-        assert_eq!(rig.usage().await, log.ledger, "seed {seed}");
+        assert_eq!(rig.usage().await, log.ledger(), "seed {seed}");
     }
 }
 
@@ -108,7 +108,7 @@ async fn lost_requests_and_late_ones() {
             from = until;
         }
         rig.table.land_all();
-        assert_eq!(rig.usage().await, log.ledger, "seed {seed}");
+        assert_eq!(rig.usage().await, log.ledger(), "seed {seed}");
         rig.whole_tokens_are_those_of_the_sums();
         unlucky += faults.drawn();
     }
@@ -137,7 +137,7 @@ async fn bucket_shards_in_any_order() {
             deliver(&aggregator, &streams[shard][from[shard]..until]).await;
             from[shard] = until;
         }
-        assert_eq!(rig.usage().await, log.ledger, "seed {seed}");
+        assert_eq!(rig.usage().await, log.ledger(), "seed {seed}");
     }
 }
 
@@ -160,7 +160,7 @@ async fn a_sum_of_nothing_is_marked() {
     assert!(!report.is_complete());
     deliver(&rig.aggregator(rig.table.client(2)), &log.records).await;
     assert_eq!(rig.table.land_all(), 3, "one for each window");
-    assert_eq!(rig.usage().await, log.ledger);
+    assert_eq!(rig.usage().await, log.ledger());
 }
 
 /// The undone take belongs to an earlier window than the records around it. Its snapshot gets a
@@ -183,7 +183,7 @@ async fn an_undo_in_an_earlier_window_counts_once() {
             let aggregator = rig.aggregator(rig.table.client(1));
             deliver(&aggregator, &log.records[..first]).await;
             deliver(&aggregator, &log.records[again..]).await;
-            assert_eq!(rig.usage().await, log.ledger, "{first} counted, again from {again}");
+            assert_eq!(rig.usage().await, log.ledger(), "{first} counted, again from {again}");
         }
     }
 }
@@ -197,9 +197,9 @@ async fn a_table_that_does_not_show_the_image_is_asked_for_it() {
     let aggregator = rig.aggregator(rig.table.client(1));
     let shy = crate::rig::aggregator(Arc::new(Shy(rig.table.client(2))), &rig.clock);
     deliver(&shy, &log.records[60..]).await;
-    assert_eq!(rig.usage().await, log.ledger);
+    assert_eq!(rig.usage().await, log.ledger());
     deliver(&aggregator, &log.records).await;
-    assert_eq!(rig.usage().await, log.ledger);
+    assert_eq!(rig.usage().await, log.ledger());
 }
 
 /// A table that answers a failed condition without the image.

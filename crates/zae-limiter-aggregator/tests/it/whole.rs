@@ -19,7 +19,7 @@ async fn fractions_of_tokens_do_not_get_lost() {
         rig.process(&log.records[from..]).await;
         rig.whole_tokens_are_those_of_the_sums();
     }
-    assert_eq!(rig.usage().await, log.ledger);
+    assert_eq!(rig.usage().await, log.ledger());
 }
 
 /// A write of whole tokens needs to know nothing: it never loses to another one.
