@@ -99,7 +99,7 @@ fn record(event: &Value) -> Record {
         stream_shard: "shardId-1".to_owned(),
         sequence: text(&change["SequenceNumber"]),
         kind: Kind::of(event["eventName"].as_str().unwrap()).unwrap(),
-        at_s: change["ApproximateCreationDateTime"].as_f64().unwrap() as i64,
+        at_s: change["ApproximateCreationDateTime"].as_i64().unwrap(),
         key: (text(&change["Keys"]["PK"]["S"]), text(&change["Keys"]["SK"]["S"])),
         old: image(&change["OldImage"]),
         new: image(&change["NewImage"]),

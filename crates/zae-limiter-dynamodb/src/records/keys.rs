@@ -168,7 +168,7 @@ pub fn parse_entity_config(sk: &str) -> Option<&str> {
 
 /// One usage snapshot of an entity; `window` is the key of the window. By the words it is stored
 /// under: buckets with names that other writers accept and we do not are used too.
-pub fn usage(namespace: &str, entity: &str, resource: &str, window: &str) -> Key {
+pub fn usage(namespace: &str, entity: impl Display, resource: impl Display, window: &str) -> Key {
     Key {
         pk: format!("{namespace}/ENTITY#{entity}"),
         sk: Cow::Owned(format!("#USAGE#{resource}#{window}")),
