@@ -225,17 +225,17 @@ pub mod index {
     }
 
     /// GSI2 sort key of a bucket.
-    pub fn resource_bucket(entity: &EntityId, shard: u32) -> String {
+    pub fn resource_bucket(entity: impl Display, shard: u32) -> String {
         format!("BUCKET#{entity}#{shard}")
     }
 
     /// GSI3 partition: buckets of an entity.
-    pub fn entity(namespace: &str, entity: &EntityId) -> String {
+    pub fn entity(namespace: &str, entity: impl Display) -> String {
         format!("{namespace}/ENTITY#{entity}")
     }
 
     /// GSI3 sort key of a bucket.
-    pub fn entity_bucket(resource: &ResourceName, shard: u32) -> String {
+    pub fn entity_bucket(resource: impl Display, shard: u32) -> String {
         format!("BUCKET#{resource}#{shard}")
     }
 
@@ -287,7 +287,11 @@ pub mod index {
     }
 
     /// GSI4 sort key of a bucket; every other record has its partition key there.
-    pub fn namespace_bucket(entity: &EntityId, resource: &ResourceName, shard: u32) -> String {
+    pub fn namespace_bucket(
+        entity: impl Display,
+        resource: impl Display,
+        shard: u32,
+    ) -> String {
         format!("BUCKET#{entity}#{resource}#{shard}")
     }
 }
