@@ -2,16 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt};
 use serde_json::json;
-use zae_limiter_dynamodb::stream::{Table, TableError};
+use zae_limiter_dynamodb::DynamoOptions;
+use zae_limiter_dynamodb::stream::{Table, TableError, Upkeep};
 use zae_limiter_store::{Clock, Entropy, SystemClock, SystemEntropy};
 
 use crate::archive::{Archive, letter, packs};
-use crate::fold::{Batch, Counted, Leaf, Poison, Use, fold};
+use crate::fold::{Batch, Counted, Poison, Use, fold};
 use crate::namespaces::Namespaces;
 use crate::record::Record;
 use crate::report::Report;
@@ -43,20 +44,7 @@ pub struct Aggregator {
     entropy: Arc<dyn Entropy>,
     pub(crate) namespaces: Namespaces,
     pub(crate) attempts_max: u32,
-}
-
-/// What upkeep did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Kept {
-    /// Buckets refilled early.
-    pub refills: u64,
-    /// Buckets split early.
-    pub splits: u64,
-    /// Leaves split so that all have the same count.
-    pub levelled: u64,
-    /// Buckets folded back into one item.
-    pub folds: u64,
+    keeper: OnceLock<Upkeep>,
 }
 
 impl Aggregator {
@@ -71,7 +59,18 @@ impl Aggregator {
             entropy: Arc::new(SystemEntropy),
             namespaces: Namespaces::default(),
             attempts_max: ATTEMPTS_MAX,
+            keeper: OnceLock::new(),
         }
+    }
+
+    /// Who looks after buckets, with the clock and the randomness of this aggregator.
+    pub(crate) fn keeper(&self) -> &Upkeep {
+        self.keeper.get_or_init(|| {
+            let mut options = DynamoOptions::new();
+            options.clock = Arc::clone(&self.clock);
+            options.entropy = Arc::clone(&self.entropy);
+            Upkeep::new(Arc::clone(&self.table), options)
+        })
     }
 
     /// Archives what has expired, and what cannot be read.
@@ -138,14 +137,6 @@ impl Aggregator {
         report.kept = self.upkeep(&batch.leaves, until).await;
         report.took = self.clock.monotonic().saturating_sub(began);
         report
-    }
-
-    /// Upkeep of buckets: early refills and splits, levelling, folding. Best effort: what fails is
-    /// left to the takes. Ends at `until`, by the monotonic clock.
-    #[expect(clippy::unused_async, reason = "a seam: upkeep of shards is built in its own change")]
-    async fn upkeep(&self, leaves: &[Leaf], until: Option<Duration>) -> Kept {
-        let _ = (leaves, until);
-        Kept::default()
     }
 
     /// Counts. Returns what the table will never take.

@@ -390,7 +390,7 @@ fn undone_at(record: &Record, new: &Item) -> i64 {
     said.filter(|at_s| record.at_s.saturating_sub(*at_s) <= UNDONE_AGO_MAX_S).unwrap_or(record.at_s)
 }
 
-fn integer(item: &Item, name: &str) -> Option<i64> {
+pub(crate) fn integer(item: &Item, name: &str) -> Option<i64> {
     match item.get(name) {
         Some(AttributeValue::N(digits)) => whole_number(digits),
         _ => None,

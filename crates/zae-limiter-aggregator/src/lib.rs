@@ -36,8 +36,9 @@ mod report;
 mod s3;
 mod settings;
 mod snapshots;
+mod upkeep;
 
-pub use aggregator::{Aggregator, Kept};
+pub use aggregator::Aggregator;
 pub use archive::{Archive, ArchiveError, FolderArchive, Object};
 pub use filters::filters;
 pub use fold::{Batch, Counted, Leaf, Poison, Removed, Use, fold, sum};
@@ -48,4 +49,5 @@ pub use report::Report;
 #[cfg(feature = "s3")]
 pub use s3::S3Archive;
 pub use settings::{BadSetting, Settings};
+pub use upkeep::Kept;
 pub use zae_limiter_dynamodb::stream::{EXPIRER, Snapshot, Table};

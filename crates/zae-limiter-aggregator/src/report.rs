@@ -6,9 +6,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use zae_limiter_core::{TimeMs, rfc3339};
 
-use crate::aggregator::Kept;
 use crate::fold::Batch;
 use crate::record::padded;
+use crate::upkeep::Kept;
 
 /// Errors told in full; the rest is counted.
 const ERRORS_MAX: usize = 10;

@@ -11,7 +11,8 @@ use crate::records::{attr, keys};
 
 pub use aws_config::SdkConfig;
 
-pub use crate::constants::WCU_PER_WRITE_MILLI;
+pub use crate::bucket::upkeep::{BucketName, REFILL_IMAGE_AGE_MAX_S, Upkeep};
+pub use crate::constants::{FOLD_RATE, HOT_RATE, HOT_RECORDS_MIN, SHARDS_MAX, WCU_PER_WRITE_MILLI};
 pub use crate::records::item::usage::{Mark, Snapshot, SnapshotWrite, counted_up_to};
 pub use crate::records::keys::{AUDIT, STATE, parse_bucket};
 pub use crate::table::{BatchPage, Item, Key, Table, TableError, Update};
@@ -27,6 +28,9 @@ pub const REFILLED_AT: &str = attr::REFILLED_AT;
 
 /// How many shards a bucket has.
 pub const SHARD_COUNT: &str = attr::SHARD_COUNT;
+
+/// When a shard was split last, in ms.
+pub const SPLIT_AT: &str = attr::SPLIT_AT;
 
 /// Marks the last credit that has undone a take, by the instant of the take in microseconds. Every
 /// such credit leaves another mark.
