@@ -83,6 +83,9 @@ pub(crate) const LAST_NONCE: &str = "lw";
 pub(crate) const CONFIG_READ_AT: &str = "ca";
 /// Names of limits that are no longer configured. Ours.
 pub(crate) const RETIRED: &str = "ret";
+/// When the take happened that the last undo gave back, in s: the use is taken off where the take
+/// was counted. Ours.
+pub(crate) const UNDONE_AT: &str = "un";
 /// The name of the hidden limit that measures writes.
 pub(crate) const WCU: &str = "wcu";
 /// What the hidden limit has: room for writes.

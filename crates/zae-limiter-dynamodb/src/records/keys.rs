@@ -166,11 +166,12 @@ pub fn parse_entity_config(sk: &str) -> Option<&str> {
     sk.strip_prefix(ENTITY_CONFIG)
 }
 
-/// One usage snapshot of an entity; `window` is the key of the window.
-pub fn usage(namespace: &str, entity: &EntityId, resource: &ResourceName, window: &str) -> Key {
+/// One usage snapshot of an entity; `window` is the key of the window. By the words it is stored
+/// under: buckets with names that other writers accept and we do not are used too.
+pub fn usage(namespace: &str, entity: &str, resource: &str, window: &str) -> Key {
     Key {
-        pk: entity_partition(namespace, entity),
-        sk: Cow::Owned(format!("{}{window}", usage_prefix(Some(resource)))),
+        pk: format!("{namespace}/ENTITY#{entity}"),
+        sk: Cow::Owned(format!("#USAGE#{resource}#{window}")),
     }
 }
 
@@ -214,7 +215,7 @@ pub fn namespace_by_id(id: &str) -> Key {
 
 /// Keys of the indexes.
 pub mod index {
-    use super::{ALL_RESOURCES, EntityId, ResourceName};
+    use super::{ALL_RESOURCES, Display, EntityId, ResourceName};
 
     /// GSI1 partition: children of an entity.
     pub fn children(namespace: &str, parent: &EntityId) -> String {
@@ -227,7 +228,7 @@ pub mod index {
     }
 
     /// GSI2 partition: buckets and usage of a resource.
-    pub fn resource(namespace: &str, resource: &ResourceName) -> String {
+    pub fn resource(namespace: &str, resource: impl Display) -> String {
         format!("{namespace}/RESOURCE#{resource}")
     }
 
@@ -266,7 +267,7 @@ pub mod index {
     pub const USAGE: &str = "USAGE#";
 
     /// GSI2 sort key of a usage snapshot; `window` is the key of the window.
-    pub fn resource_usage(window: &str, entity: &EntityId) -> String {
+    pub fn resource_usage(window: &str, entity: impl Display) -> String {
         format!("{USAGE}{window}#{entity}")
     }
 

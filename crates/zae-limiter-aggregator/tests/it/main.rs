@@ -1,0 +1,1 @@
+//! The aggregator over tables in memory and a real engine.
