@@ -36,6 +36,7 @@ mod report;
 mod s3;
 mod settings;
 mod snapshots;
+mod worker;
 
 pub use aggregator::{Aggregator, Kept};
 pub use archive::{Archive, ArchiveError, FolderArchive, Object};
@@ -46,4 +47,9 @@ pub use lambda::{LambdaError, run_lambda};
 pub use record::{Item, Kind, Record, SEQUENCE_DIGITS, padded};
 pub use report::Report;
 pub use settings::{BadSetting, Settings};
+#[cfg(feature = "streams")]
+pub use worker::SdkStreams;
+pub use worker::{
+    ShardPage, StreamBatch, StreamError, StreamShard, Streams, Totals, Turn, Worker, WorkerError,
+};
 pub use zae_limiter_dynamodb::stream::{EXPIRER, Snapshot, Table};

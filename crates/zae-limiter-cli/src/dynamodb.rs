@@ -93,7 +93,11 @@ pub(crate) async fn worker(place: &DynamoPlace, settings: &Settings) -> anyhow::
 }
 
 /// Why a stack may have no usage to show, as it counts from the stream.
-pub(crate) fn why_no_usage(place: &DynamoPlace, settings: &Settings, status: &StackStatus) -> String {
+pub(crate) fn why_no_usage(
+    place: &DynamoPlace,
+    settings: &Settings,
+    status: &StackStatus,
+) -> String {
     let is_local = place.endpoint_url.as_deref().is_some_and(is_local);
     let stack = &place.stack;
     match (&status.stream, status.worker) {
@@ -106,10 +110,9 @@ pub(crate) fn why_no_usage(place: &DynamoPlace, settings: &Settings, status: &St
         (StreamState::Off, _) => format!(
             "usage is counted from a stream, and {stack} has none: enable one with NEW_AND_OLD_IMAGES"
         ),
-        (_, None) if is_local => format!(
-            "no worker has counted the usage of {stack} yet: {} starts one",
-            up(place)
-        ),
+        (_, None) if is_local => {
+            format!("no worker has counted the usage of {stack} yet: {} starts one", up(place))
+        }
         (_, None) => format!(
             "no worker was seen on {stack}: unless a Lambda counts its usage, {} does",
             settings.again.command(&["aggregate"])

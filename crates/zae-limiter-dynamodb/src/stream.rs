@@ -10,9 +10,10 @@ use crate::records::item::{instant_of, text_of};
 use crate::records::{attr, keys};
 
 pub use crate::constants::WCU_PER_WRITE_MILLI;
+pub use crate::records::checkpoint::{Checkpoint, LEASE_MS, checkpoints};
 pub use crate::records::item::usage::{Mark, Snapshot, SnapshotWrite, counted_up_to};
 pub use crate::records::keys::{AUDIT, STATE, parse_bucket};
-pub use crate::table::{BatchPage, Item, Key, Table, TableError, Update};
+pub use crate::table::{BatchPage, Item, Key, Query, QueryPage, Table, TableError, Update};
 
 /// Whose removals are those of expired items.
 pub const EXPIRER: &str = "dynamodb.amazonaws.com";

@@ -25,7 +25,8 @@ impl LocalEngine {
     pub(super) async fn at(url: &str) -> Option<LocalEngine> {
         let host = url.strip_prefix("http://")?.trim_end_matches('/');
         let host = host.replace("localhost", "127.0.0.1");
-        let address: SocketAddr = host.parse().ok().filter(|it: &SocketAddr| it.ip().is_loopback())?;
+        let address: SocketAddr =
+            host.parse().ok().filter(|it: &SocketAddr| it.ip().is_loopback())?;
         let engine = LocalEngine(address);
         let health = engine.exchange("GET /_zae/health", "").await.ok()?;
         (health["name"] == NAME).then_some(engine)

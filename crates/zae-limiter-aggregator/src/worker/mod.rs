@@ -402,11 +402,12 @@ impl Worker {
     async fn list_shards(&self) -> Result<Vec<streams::StreamShard>, Obstacle> {
         let (mut shards, mut after) = (Vec::new(), None);
         for _ in 0..PAGES_MAX {
-            let page = self.streams.shards(after.as_deref()).await.map_err(|error| match error {
-                StreamError::Missing(what) => Obstacle::Final(WorkerError::NoStream(what)),
-                StreamError::Refused(why) => Obstacle::Final(WorkerError::Refused(why)),
-                passing => Obstacle::Passing(format!("the stream: {passing}")),
-            })?;
+            let page =
+                self.streams.shards(after.as_deref()).await.map_err(|error| match error {
+                    StreamError::Missing(what) => Obstacle::Final(WorkerError::NoStream(what)),
+                    StreamError::Refused(why) => Obstacle::Final(WorkerError::Refused(why)),
+                    passing => Obstacle::Passing(format!("the stream: {passing}")),
+                })?;
             shards.extend(page.shards);
             after = page.last;
             if after.is_none() {

@@ -110,7 +110,12 @@ impl Streams for SdkStreams {
                 Some(StreamShard { id: shard.shard_id?, parent: shard.parent_shard_id, first })
             };
             Ok(ShardPage {
-                shards: described.shards.unwrap_or_default().into_iter().filter_map(shard).collect(),
+                shards: described
+                    .shards
+                    .unwrap_or_default()
+                    .into_iter()
+                    .filter_map(shard)
+                    .collect(),
                 last: described.last_evaluated_shard_id,
             })
         })
@@ -127,9 +132,8 @@ impl Streams for SdkStreams {
                 None => ShardIteratorType::TrimHorizon,
             };
             let request = self.client.get_shard_iterator().stream_arn(&self.arn).shard_id(shard);
-            let request = request
-                .shard_iterator_type(kind)
-                .set_sequence_number(after.map(str::to_owned));
+            let request =
+                request.shard_iterator_type(kind).set_sequence_number(after.map(str::to_owned));
             let found = request.send().await.map_err(classify)?.shard_iterator;
             found.ok_or_else(|| silent("GetShardIterator", "an iterator"))
         })
@@ -205,9 +209,9 @@ fn record_of(shard: &str, record: SdkRecord) -> Result<Record, Box<Poison>> {
             && identity.r#type.as_deref() == Some("Service")
     });
     let kind = record.event_name.as_ref().map(OperationType::as_str);
-    let body = record.dynamodb.unwrap_or_else(|| {
-        aws_sdk_dynamodbstreams::types::StreamRecord::builder().build()
-    });
+    let body = record
+        .dynamodb
+        .unwrap_or_else(|| aws_sdk_dynamodbstreams::types::StreamRecord::builder().build());
     let sequence = body.sequence_number.unwrap_or_default();
     let keys = body.keys.map(item).transpose();
     let poison = |why: String, key: String| {

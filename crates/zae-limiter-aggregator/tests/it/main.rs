@@ -1,1 +1,3 @@
 //! The aggregator over tables in memory and a real engine.
+
+mod worker;

@@ -1,8 +1,8 @@
 //! `status` of a stack: its table as a whole, and what is disabled in the namespace.
 
 use serde::Serialize;
-use zae_limiter::dynamodb::sdk::{StackStatus, StreamState, WorkerStatus};
 use zae_limiter::domain::rfc3339;
+use zae_limiter::dynamodb::sdk::{StackStatus, StreamState, WorkerStatus};
 use zae_limiter::{Clock, SystemClock};
 
 use super::shared::flags::{self, Flags};
@@ -157,7 +157,10 @@ fn text(form: &Form) -> Text {
         ("billing", Cell::plain(if form.on_demand { "on demand" } else { "provisioned" })),
         ("expiry", Cell::plain(form.expires.map_or("not known: no permission to ask", yes))),
         ("stream", stream(form)),
-        ("worker", form.worker.as_ref().map_or_else(|| Cell::plain("none was seen"), WorkerForm::cell)),
+        (
+            "worker",
+            form.worker.as_ref().map_or_else(|| Cell::plain("none was seen"), WorkerForm::cell),
+        ),
         ("namespace", Cell::plain(&form.namespace)),
     ]);
     fields.extend(form.flags.fields());

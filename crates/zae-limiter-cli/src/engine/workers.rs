@@ -133,27 +133,39 @@ impl Folder {
 /// folder's lock.
 pub(crate) async fn order(folder: &Folder, binary: &Path, order: &Order) -> anyhow::Result<Report> {
     give(folder, order)?;
-    if let Some(report) = folder.workers() {
-        return Ok(report);
-    }
-    let log = open_log(folder)?;
-    let mut command = Command::new(binary);
-    command.args(["local", "attend"]).stdin(Stdio::null());
-    on_its_own(command.stdout(log.try_clone()?).stderr(log));
-    let mut child =
-        command.spawn().with_context(|| format!("{} cannot be started", binary.display()))?;
+    let mut child = match folder.workers() {
+        Some(_) => None,
+        None => Some(start(folder, binary)?),
+    };
     let clock = SystemClock::new();
     for _ in 0..TRIES_MAX {
         match folder.workers() {
-            Some(report) if report.pid == child.id() => return Ok(report),
+            Some(report) if report.has(order) => return Ok(report),
             _ => {}
         }
-        if let Some(status) = child.try_wait()? {
+        if let Some(status) = child.as_mut().map(Child::try_wait).transpose()?.flatten() {
             return Err(stuck(folder, format!("the worker did not start ({status})")).into());
         }
         clock.sleep(PAUSE).await;
     }
     Err(stuck(folder, "the worker was started and does not answer".to_owned()).into())
+}
+
+/// Starts a supervisor that outlives this command.
+fn start(folder: &Folder, binary: &Path) -> anyhow::Result<Child> {
+    let log = open_log(folder)?;
+    let mut command = Command::new(binary);
+    command.args(["local", "attend"]).stdin(Stdio::null());
+    on_its_own(command.stdout(log.try_clone()?).stderr(log));
+    command.spawn().with_context(|| format!("{} cannot be started", binary.display()))
+}
+
+impl Report {
+    /// Whether the supervisor keeps a worker for each stack of the order.
+    fn has(&self, order: &Order) -> bool {
+        let is_kept = |stack: &&String| self.workers.iter().any(|worker| worker.stack == **stack);
+        order.stacks.iter().filter(is_kept).count() == order.stacks.len()
+    }
 }
 
 /// Gives the order that a supervisor of this process then follows.

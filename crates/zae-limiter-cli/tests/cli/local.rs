@@ -2,6 +2,8 @@
 //! its own.
 
 mod rig;
+#[cfg(unix)]
+mod worker;
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;

@@ -79,7 +79,7 @@ pub(crate) fn print<F: Serialize>(
     nothing: &str,
 ) -> anyhow::Result<Exit> {
     context.printer.answer(form, &Text::new().table_or(table, nothing))?;
-    context.printer.note_beside(form.note);
+    context.printer.note_beside(form.note.as_deref());
     if let Some(next) = &form.next {
         context.printer.note(&format!("there is more; go on with --cursor {}", quoted(next)));
     }
