@@ -43,9 +43,11 @@ pub use archive::{Archive, ArchiveError, FolderArchive, Object};
 pub use filters::filters;
 pub use fold::{Batch, Counted, Leaf, Poison, Removed, Use, fold, sum};
 #[cfg(feature = "lambda")]
-pub use lambda::{LambdaError, run_lambda};
+pub use lambda::{LambdaError, handle, poison_of, record_of, run_lambda};
 pub use record::{Item, Kind, Record, SEQUENCE_DIGITS, padded};
 pub use report::Report;
+#[cfg(feature = "s3")]
+pub use s3::S3Archive;
 pub use settings::{BadSetting, Settings};
 #[cfg(feature = "streams")]
 pub use worker::SdkStreams;

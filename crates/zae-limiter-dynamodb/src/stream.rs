@@ -9,6 +9,8 @@ use zae_limiter_core::EventId;
 use crate::records::item::{instant_of, text_of};
 use crate::records::{attr, keys};
 
+pub use aws_config::SdkConfig;
+
 pub use crate::constants::WCU_PER_WRITE_MILLI;
 pub use crate::records::checkpoint::{Checkpoint, LEASE_MS, checkpoints};
 pub use crate::records::item::usage::{Mark, Snapshot, SnapshotWrite, counted_up_to};
