@@ -211,7 +211,13 @@ impl Worker {
         let began_s = self.clock.now().0.div_euclid(1_000);
         let (mut calm, mut failures) = (0, 0);
         while calm < CALM_TURNS {
-            let turn = self.turn().await?;
+            let turn = match self.turn().await {
+                Ok(turn) => turn,
+                Err(error) => {
+                    self.release().await;
+                    return Err(error);
+                }
+            };
             tell(&turn);
             failures = if turn.problems.is_empty() { 0 } else { failures + 1 };
             if failures >= DRAIN_FAILURES_MAX {

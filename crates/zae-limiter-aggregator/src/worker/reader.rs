@@ -124,8 +124,8 @@ impl Reader {
             None => tools.streams.iterator(&shard, self.position.as_deref()).await?,
         };
         let mut batch = tools.streams.read(&shard, &iterator).await?;
+        let last = batch.last().map(str::to_owned);
         let poison = std::mem::take(&mut batch.poison);
-        let last = batch.last().map(str::to_owned).or_else(|| poison_end(&poison));
         let (mut matters, mut is_whole) = (false, true);
         if last.is_some() {
             let aggregator = tools.aggregator;
@@ -274,11 +274,6 @@ impl Reader {
         self.failures = self.failures.saturating_add(1);
         step.problem = Some(format!("stream shard {}: {error}", self.saved.shard));
     }
-}
-
-/// The number of the last record that cannot be read.
-fn poison_end(poison: &[crate::fold::Poison]) -> Option<String> {
-    poison.iter().map(|one| &one.sequence).max_by_key(|sequence| padded(sequence)).cloned()
 }
 
 /// The number of the record before the one with this number.
