@@ -124,6 +124,8 @@ pub struct Worker {
     entropy: Arc<dyn Entropy>,
     owner: String,
     readers: BTreeMap<String, Reader>,
+    /// True while the last list of shards and checkpoints was complete.
+    is_listed: bool,
     /// Shards that wait for their parent.
     waiting: usize,
     /// When shards and checkpoints are listed next, by the monotonic clock.
@@ -145,6 +147,7 @@ impl Worker {
             entropy: Arc::new(SystemEntropy),
             owner: String::new(),
             readers: BTreeMap::new(),
+            is_listed: false,
             waiting: 0,
             refresh_at: Duration::ZERO,
             refresh_failures: 0,
@@ -165,6 +168,14 @@ impl Worker {
     pub fn entropy(mut self, entropy: Arc<dyn Entropy>) -> Worker {
         self.entropy = entropy;
         self.named()
+    }
+
+    /// Another name than one drawn at random. Whoever keeps one worker alive gives each the same
+    /// name: the next goes on at once, and does not wait for the lease of one that died.
+    #[must_use]
+    pub fn owner(mut self, name: impl Into<String>) -> Worker {
+        self.owner = name.into();
+        self
     }
 
     fn named(mut self) -> Worker {
@@ -219,15 +230,19 @@ impl Worker {
                 }
             };
             tell(&turn);
-            failures = if turn.problems.is_empty() { 0 } else { failures + 1 };
+            if !turn.problems.is_empty() {
+                failures += 1;
+            } else if !turn.reports.is_empty() {
+                failures = 0;
+            }
             if failures >= DRAIN_FAILURES_MAX {
                 self.release().await;
                 return Err(WorkerError::Stuck(turn.problems.join("; ")));
             }
             // What was written since is left to the next worker, or this one would never end.
             let is_read = |reader: &Reader| reader.newest_s.is_none_or(|at_s| at_s > began_s);
-            let is_calm = self.waiting == 0 && self.readers.values().all(is_read);
-            calm = if is_calm && turn.problems.is_empty() { calm + 1 } else { 0 };
+            let is_calm = self.is_listed && self.waiting == 0 && turn.problems.is_empty();
+            calm = if is_calm && self.readers.values().all(is_read) { calm + 1 } else { 0 };
             let pause = self.pause(&turn, DRAIN_PAUSE);
             if !pause.is_zero() {
                 self.clock.sleep(pause).await;
@@ -313,7 +328,9 @@ impl Worker {
 
     /// Lists shards and checkpoints, and takes the shards that may be read.
     async fn refresh(&mut self, turn: &mut Turn) -> Result<(), WorkerError> {
-        match self.look_around().await {
+        let looked = self.look_around().await;
+        self.is_listed = looked.is_ok();
+        match looked {
             Ok(()) => {
                 self.refresh_failures = 0;
                 self.refresh_at = self.clock.monotonic().saturating_add(REFRESH);

@@ -21,6 +21,10 @@ use crate::settings::StorePlace;
 use crate::table::{Cell, Text};
 use crate::{dynamodb, engine, patience};
 
+/// The name of a worker that a supervisor keeps alive: there is one at a time, so the next need not
+/// wait for the lease of one that died.
+const SUPERVISED: &str = "local";
+
 /// The same problem is told again after so long.
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
 
@@ -53,6 +57,9 @@ pub(crate) async fn run(context: &Context<'_>, args: AggregateArgs) -> anyhow::R
     // `local down` waits for it.
     let _lock = folder.map(engine::worker_lock).transpose()?;
     let mut worker = dynamodb::worker(place, context.settings).await?;
+    if args.with_supervisor {
+        worker = worker.owner(SUPERVISED);
+    }
     // From here on it waits because there is nothing to do.
     patience::told();
     let mut teller = Teller::new(context.printer);

@@ -187,7 +187,7 @@ impl Streams for FakeStreams {
             state.fail()?;
             let there = state.shards.iter().filter(|(_, shard)| !shard.is_gone);
             let rest: Vec<_> =
-                there.filter(|(id, _)| after.is_none_or(|after| **id > *after)).collect();
+                there.filter(|(id, _)| after.is_none_or(|after| id.as_str() > after)).collect();
             // Pages of two.
             let shards: Vec<StreamShard> = rest
                 .iter()
@@ -212,7 +212,6 @@ impl Streams for FakeStreams {
         let answer = || {
             let mut state = self.lock();
             state.fail()?;
-            let repeats = state.repeats;
             let found = state.shards.get(shard).filter(|shard| !shard.is_gone);
             let found = found.ok_or_else(|| StreamError::Missing(shard.to_owned()))?;
             let Some(after) = after else { return Ok(found.trimmed.to_string()) };
@@ -221,7 +220,7 @@ impl Streams for FakeStreams {
             if next - 1 < found.trimmed {
                 return Err(StreamError::Trimmed);
             }
-            Ok(next.saturating_sub(repeats).max(found.trimmed).to_string())
+            Ok(next.to_string())
         };
         Box::pin(std::future::ready(answer()))
     }
@@ -247,8 +246,10 @@ impl Streams for FakeStreams {
             if begin < found.trimmed {
                 return Err(StreamError::Trimmed);
             }
-            let from = begin.saturating_sub(repeats).max(found.trimmed);
             let end = (begin + batch).min(found.records.len());
+            // What is new comes with what was there before; alone that does not come.
+            let repeats = if begin < end { repeats } else { 0 };
+            let from = begin.saturating_sub(repeats).max(found.trimmed);
             let records = found.records[from..end].to_vec();
             let is_end = found.is_closed && end == found.records.len();
             let next = (!is_end).then(|| end.to_string());
