@@ -484,6 +484,7 @@ fn in_the_foreground_it_passes_on_what_the_engine_says_and_ends_with_it() {
     endpoint  http://127.0.0.1:[PORT]
     process   [PID]
     stack     front
+    worker    [..]
     data      [FOLDER]/data/zae-limiter/local/dynamodb.db
     log       [FOLDER]/data/zae-limiter/local/engine.log
 

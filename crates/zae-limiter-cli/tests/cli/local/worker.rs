@@ -183,7 +183,12 @@ fn call(local: &Local, operation: &str, body: &Value) {
 #[test]
 fn aggregate_is_for_stacks_and_ends_at_a_signal() {
     let sandbox = Sandbox::with_store();
-    insta::assert_snapshot!(sandbox.run("aggregate --once"), @"");
+    insta::assert_snapshot!(sandbox.run("aggregate --once"), @"
+    exit 2
+    --- stderr
+    error: the file [FOLDER]/limits.db has no stream: it counts usage by itself
+    hint: name a DynamoDB stack with --name STACK
+    ");
     let local = demo();
     // Without the worker of `local up`, which has the stream.
     kill(&pid(&worker(&local)["pid"]));
