@@ -1,11 +1,12 @@
 //! Applying what a batch comes to: usage first, then the archive, then upkeep.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt};
+use serde_json::json;
 use zae_limiter_dynamodb::stream::{Table, TableError};
 use zae_limiter_store::{Clock, Entropy, SystemClock, SystemEntropy};
 
@@ -15,7 +16,7 @@ use crate::namespaces::Namespaces;
 use crate::record::Record;
 use crate::report::Report;
 use crate::settings::Settings;
-use crate::snapshots::Written;
+use crate::snapshots::{Left, Written};
 
 /// Snapshots written at once.
 const WRITES_AT_ONCE: usize = 16;
@@ -128,7 +129,8 @@ impl Aggregator {
         batch.poisoned += broken;
         batch.poison.extend(unreadable);
         let mut report = Report::of(&batch, read.saturating_add(broken));
-        self.write_usage(&batch, &mut report).await;
+        let lost = self.write_usage(&batch, &mut report).await;
+        batch.poison.extend(lost);
         self.archive_removed(&batch, &mut report).await;
         self.keep_poison(&batch.poison, &mut report).await;
         let until =
@@ -146,7 +148,9 @@ impl Aggregator {
         Kept::default()
     }
 
-    async fn write_usage(&self, batch: &Batch, report: &mut Report) {
+    /// Counts. Returns what the table will never take.
+    async fn write_usage(&self, batch: &Batch, report: &mut Report) -> Vec<Poison> {
+        let mut lost = Vec::new();
         let ids: BTreeSet<&str> =
             batch.snapshots.iter().map(|counted| counted.snapshot.namespace.as_str()).collect();
         let there = match self.are_there(ids).await {
@@ -154,7 +158,7 @@ impl Aggregator {
             Err(error) => {
                 report.error(format!("the registry of namespaces cannot be read: {error}"));
                 batch.snapshots.iter().for_each(|counted| fail(report, &counted.uses));
-                return;
+                return lost;
             }
         };
         let is_there =
@@ -172,15 +176,17 @@ impl Aggregator {
             report.repeated += u64::try_from(repeated).unwrap_or(u64::MAX);
             report.snapshots += u64::from(added > 0);
             let Some(left) = left else { continue };
-            let key = counted.snapshot.key();
-            report.error(format!("{} {}: {}", key.pk, key.sk, left.error));
-            if matches!(left.error, TableError::Rejected(_)) {
+            if let TableError::Rejected(_) = left.error {
                 // A snapshot that the table will never take must not stop the stream.
                 report.lost += u64::try_from(left.uses.len()).unwrap_or(u64::MAX);
+                lost.extend(rejected(counted, &left));
             } else {
+                let key = counted.snapshot.key();
+                report.error(format!("{} {}: {}", key.pk, key.sk, left.error));
                 fail(report, left.uses);
             }
         }
+        lost
     }
 
     /// When a snapshot that is made now may be forgotten, in s.
@@ -244,6 +250,27 @@ fn fail<'a>(report: &mut Report, uses: impl IntoIterator<Item = &'a Arc<Use>>) {
     for one in uses {
         report.failed(&one.stream_shard, &one.sequence);
     }
+}
+
+/// What a snapshot did not take, to be kept elsewhere.
+fn rejected(counted: &Counted, left: &Left<'_>) -> Option<Poison> {
+    let first = left.uses.first()?;
+    let key = counted.snapshot.key();
+    let told = |one: &&Arc<Use>| {
+        json!({
+            "shard": one.shard,
+            "sequence": one.sequence,
+            "used": one.used.iter().cloned().collect::<BTreeMap<String, i64>>(),
+            "takes": one.takes,
+        })
+    };
+    Some(Poison {
+        stream_shard: first.stream_shard.clone(),
+        sequence: format!("{}-{}", first.sequence, counted.snapshot.window),
+        key: format!("{} {}", key.pk, key.sk),
+        why: left.error.to_string(),
+        body: left.uses.iter().map(told).collect(),
+    })
 }
 
 /// True for a failure that may pass.

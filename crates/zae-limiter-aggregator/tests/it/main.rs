@@ -1,3 +1,16 @@
-//! The aggregator over tables in memory and a real engine.
+//! The aggregator over tables in memory, and over a real engine.
 
+mod archive;
+mod engine;
+mod failures;
+mod filters;
+mod fold;
+#[cfg(feature = "lambda")]
+mod lambda;
+mod log;
+mod namespaces;
+mod once;
+mod rig;
+mod settings;
+mod whole;
 mod worker;
