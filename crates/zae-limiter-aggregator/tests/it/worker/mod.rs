@@ -155,6 +155,30 @@ async fn a_checkpoint_moves_only_behind_what_is_counted() {
 }
 
 #[tokio::test]
+async fn a_checkpoint_stays_before_the_first_record_that_is_not_counted() {
+    let world = World::new(&["s"]).await;
+    for _ in 0..3 {
+        world.take("s", "a", 1_000);
+    }
+    for _ in 0..2 {
+        world.take("s", "b", 1_000);
+        world.take("s", "a", 1_000);
+    }
+    let partition = format!("{}/ENTITY#b", world.namespace);
+    let table = Dying::throttling(&world.table, partition);
+    let mut worker = world.worker_on(Arc::new(table));
+    worker.turn().await.unwrap();
+    // What is counted of the rest will not count twice; the checkpoint does not speak for it.
+    assert_eq!((world.first_hour("a"), world.first_hour("b")), (5_000, 0));
+    let third = world.streams.sequence("s", 2);
+    assert_eq!(world.checkpoint("s").unwrap().sequence, Some(third));
+    drop(worker);
+    world.pass(20);
+    world.worker().drain(|_| {}).await.unwrap();
+    assert_eq!((world.first_hour("a"), world.first_hour("b")), (5_000, 2_000));
+}
+
+#[tokio::test]
 async fn a_trimmed_checkpoint_is_counted() {
     let world = World::new(&["s"]).await;
     for _ in 0..10 {

@@ -142,6 +142,11 @@ impl FakeStreams {
         self.lock().shards.get_mut(shard).unwrap().trimmed = records;
     }
 
+    /// The number of a record.
+    pub(super) fn sequence(&self, shard: &str, index: usize) -> String {
+        self.lock().shards[shard].records[index].sequence.clone()
+    }
+
     /// Forgets a shard.
     pub(super) fn drop_shard(&self, shard: &str) {
         self.lock().shards.get_mut(shard).unwrap().is_gone = true;
@@ -278,11 +283,18 @@ pub(super) struct Dying {
     left: AtomicI64,
     /// Whether the write that is not answered lands.
     lands: bool,
+    /// The partition whose writes are throttled.
+    throttled: Option<String>,
 }
 
 impl Dying {
     pub(super) fn after(table: &EvalTable, calls: i64, lands: bool) -> Dying {
-        Dying { table: table.clone(), left: AtomicI64::new(calls), lands }
+        Dying { table: table.clone(), left: AtomicI64::new(calls), lands, throttled: None }
+    }
+
+    /// A table that lives and throttles one partition.
+    pub(super) fn throttling(table: &EvalTable, partition: String) -> Dying {
+        Dying { throttled: Some(partition), ..Dying::after(table, i64::MAX, false) }
     }
 
     fn is_dead(&self) -> bool {
@@ -297,6 +309,9 @@ fn silence<T>() -> Result<T, TableError> {
 impl Table for Dying {
     fn update<'a>(&'a self, update: &'a Update) -> BoxFuture<'a, Result<Item, TableError>> {
         Box::pin(async move {
+            if self.throttled.as_ref() == Some(&update.key.pk) {
+                return Err(TableError::NotApplied("throttled".to_owned()));
+            }
             let is_last = self.left.load(Ordering::Relaxed) == 0;
             if self.is_dead() {
                 if is_last && self.lands {
