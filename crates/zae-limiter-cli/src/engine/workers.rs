@@ -433,8 +433,7 @@ mod tests {
 
     #[test]
     fn deaths_in_a_row_are_answered_ever_later() {
-        let pauses: Vec<u64> =
-            [1, 2, 3, 7, 100].map(|deaths| again(deaths).as_secs_f32() as u64).into();
+        let pauses: Vec<u64> = [1, 2, 3, 7, 100].map(|deaths| again(deaths).as_secs()).into();
         assert_eq!(pauses, [0, 1, 2, 30, 30]);
         assert_eq!(again(1), AGAIN_FIRST);
     }

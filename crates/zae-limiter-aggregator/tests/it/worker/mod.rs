@@ -1,5 +1,7 @@
 //! The worker on a stream that is simulated: several shards, splits, repetitions, deaths.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
 #[cfg(feature = "streams")]
 mod engine;
 mod sim;
