@@ -4,7 +4,7 @@
 //! | record | counts |
 //! |---|---|
 //! | a bucket made or changed | what its counters grew by; a counter that was not there grew from 0 |
-//! | a bucket changed, its count of takes lower | an undone take: booked in the windows of that take |
+//! | a bucket changed, with another mark of an undone take | the same, booked in the windows of that take |
 //! | a bucket removed | nothing: its use was counted when it happened |
 //! | an audit event removed by its expiry | archived |
 //! | anything else | nothing |
@@ -21,11 +21,14 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use serde_json::Value;
 use zae_limiter_core::{FOLDED, TimeMs, UsageWindow};
 use zae_limiter_dynamodb::stream::{
-    self, Item, Mark, REFILLED_AT, SHARD_COUNT, Snapshot, SnapshotWrite, UNDONE_AT, WCU,
+    self, Item, Mark, REFILLED_AT, SHARD_COUNT, Snapshot, SnapshotWrite, UNDONE, WCU,
     WCU_PER_WRITE_MILLI, whole_number,
 };
 
 use crate::record::{Kind, Record, padded};
+
+/// Microseconds of a second: the unit in which an undone take is marked.
+const SECOND_US: i64 = 1_000_000;
 
 /// A take is undone within a day, or the instant it names is not believed.
 const UNDONE_AGO_MAX_S: i64 = 86_400;
@@ -344,7 +347,10 @@ impl Folder {
 /// What the counters of a bucket grew by. A counter that cannot be read counts nothing; the others
 /// do.
 fn read(old: Option<&Item>, new: &Item) -> Read {
-    let mut read = Read::default();
+    let mark = |item: &Item| integer(item, UNDONE);
+    // A part of a gathered take is undone without an event of its own: the mark alone says it.
+    let is_marked = old.is_some_and(|old| mark(new).is_some() && mark(old) != mark(new));
+    let mut read = Read { is_undo: is_marked, ..Read::default() };
     let mut names: Vec<&str> = new.keys().filter_map(|name| stream::limit_of_used(name)).collect();
     names.sort_unstable();
     for limit in names.into_iter().filter(|limit| *limit != FOLDED) {
@@ -358,7 +364,7 @@ fn read(old: Option<&Item>, new: &Item) -> Read {
         };
         if limit == WCU {
             read.takes = grown / WCU_PER_WRITE_MILLI;
-            read.is_undo = grown < 0;
+            read.is_undo |= grown < 0;
         } else if grown != 0 {
             read.used.push((limit.to_owned(), grown));
         }
@@ -380,7 +386,7 @@ fn grown(old: Option<&Item>, new: &Item, attribute: &str) -> Result<i64, String>
 /// When the take happened that a record undoes, in s; the record's own time when the item does not
 /// say it, or says what cannot be.
 fn undone_at(record: &Record, new: &Item) -> i64 {
-    let said = integer(new, UNDONE_AT).map(|at_s| at_s.min(record.at_s));
+    let said = integer(new, UNDONE).map(|at_us| at_us.div_euclid(SECOND_US).min(record.at_s));
     said.filter(|at_s| record.at_s.saturating_sub(*at_s) <= UNDONE_AGO_MAX_S).unwrap_or(record.at_s)
 }
 

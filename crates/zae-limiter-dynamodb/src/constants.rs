@@ -193,3 +193,43 @@ pub const DISABLED_TRUST: Duration = Duration::from_secs(1);
 /// to be made after its maker last looked ([`CREATE_TRUST`], and every attempt of its put). The
 /// second look finds the buckets for which the first one was too early.
 pub const FLAG_PAUSE: Duration = Duration::from_millis(2_000);
+
+/// The most shards a bucket has: 32 000 writes a second, and one transaction still holds a write to
+/// each of them.
+pub const SHARDS_MAX: u32 = 32;
+
+/// A limit is divided among shards if every one of [`SHARDS_MAX`] shares has at least this, in
+/// millitokens. A smaller limit stays on shard 0 as a whole: shares of less than a few tokens would
+/// refuse what the bucket has.
+pub const SHARE_MIN_MILLI: i64 = 10_000;
+
+/// Shards that one take tries before it looks at all of them.
+pub const LEAF_TRIES_MAX: u32 = 3;
+
+/// Between two reads of all shards of a bucket by one process. Who comes in between decides by the
+/// images of the last one. Without it a crowd reads all shards for every refusal.
+pub const GATHER_PAUSE_MS: i64 = 250;
+
+/// How often all shards are read again because the look was torn by a split or a fold.
+pub const GATHER_READS_MAX: u32 = 3;
+
+/// After a take that no shard could serve, a sharded bucket rests for this long in its process:
+/// takes of as much or more are contended at once. Failed writes of a crowd are the larger part of
+/// its bill.
+pub const HERD_PAUSE_MS: i64 = 100;
+
+/// Sharded buckets whose shards are remembered.
+pub const TREES_MAX: usize = 1_000;
+
+/// Shards are folded when none of them was split for this long.
+pub const FOLD_AFTER_MS: i64 = 600_000;
+
+/// Shards are folded when all of them together take fewer writes a second than this: a quarter of
+/// what one item takes, so that a bucket is not split again at once.
+pub const FOLD_RATE: i64 = 250;
+
+/// A shard that takes this many writes a second is split before it is too late.
+pub const HOT_RATE: i64 = 800;
+
+/// The least number of stream records of one item that say something about its rate.
+pub const HOT_RECORDS_MIN: i64 = 200;

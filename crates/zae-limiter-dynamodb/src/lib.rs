@@ -163,6 +163,8 @@ impl Store for DynamoStore {
         capabilities.durable = true;
         capabilities.shared = true;
         capabilities.remote = true;
+        // Few buckets are ever split, and those that are not are whole.
+        capabilities.whole_buckets = self.shared.options.born_split == 1;
         capabilities
     }
 

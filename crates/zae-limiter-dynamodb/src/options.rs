@@ -36,6 +36,22 @@ pub struct DynamoOptions {
     pub images_max: usize,
     /// See [`constants::WRITE_AGE_MAX`]; twice the timeout of an attempt.
     pub write_age_max: Duration,
+    /// The most shards this process gives a bucket, a power of two up to [`constants::SHARDS_MAX`];
+    /// 1 never splits. Shards that others have made are used either way.
+    pub shards_max: u32,
+    /// Limits of at least 32 times this are divided among shards: see
+    /// [`constants::SHARE_MIN_MILLI`].
+    #[doc(hidden)]
+    pub share_min_milli: i64,
+    /// See [`constants::GATHER_PAUSE_MS`].
+    #[doc(hidden)]
+    pub gather_pause_ms: i64,
+    /// See [`constants::HERD_PAUSE_MS`].
+    #[doc(hidden)]
+    pub herd_pause_ms: i64,
+    /// Every bucket is split into so many shards as soon as it is made; for tests.
+    #[doc(hidden)]
+    pub born_split: u32,
     /// How long audit events are kept, in seconds.
     pub audit_retention_s: i64,
     /// Where time comes from.
@@ -55,6 +71,11 @@ impl DynamoOptions {
             rejection_cache_ttl_ms: constants::REJECTION_CACHE_TTL_MS,
             images_max: constants::IMAGES_MAX,
             write_age_max: constants::WRITE_AGE_MAX,
+            shards_max: constants::SHARDS_MAX,
+            share_min_milli: constants::SHARE_MIN_MILLI,
+            gather_pause_ms: constants::GATHER_PAUSE_MS,
+            herd_pause_ms: constants::HERD_PAUSE_MS,
+            born_split: 1,
             audit_retention_s: constants::AUDIT_RETENTION_S,
             clock: Arc::new(SystemClock::new()),
             entropy: Arc::new(SystemEntropy),

@@ -29,8 +29,9 @@ pub const REFILLED_AT: &str = attr::REFILLED_AT;
 /// How many shards a bucket has.
 pub const SHARD_COUNT: &str = attr::SHARD_COUNT;
 
-/// When the take happened that the last credit has undone, in s.
-pub const UNDONE_AT: &str = attr::UNDONE_AT;
+/// Marks the last credit that has undone a take, by the instant of the take in microseconds. Every
+/// such credit leaves another mark.
+pub const UNDONE: &str = attr::UNDONE;
 
 /// The namespace that a partition key belongs to.
 #[must_use]

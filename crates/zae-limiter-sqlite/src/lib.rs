@@ -254,6 +254,7 @@ impl Store for SqliteStore {
         capabilities.immediate_usage = true;
         capabilities.durable = true;
         capabilities.shared = true;
+        capabilities.whole_buckets = true;
         capabilities.sweeps = true;
         capabilities
     }

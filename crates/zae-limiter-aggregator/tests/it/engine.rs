@@ -99,12 +99,17 @@ fn record(event: &Value) -> Record {
         stream_shard: "shardId-1".to_owned(),
         sequence: text(&change["SequenceNumber"]),
         kind: Kind::of(event["eventName"].as_str().unwrap()).unwrap(),
-        at_s: change["ApproximateCreationDateTime"].as_f64().unwrap() as i64,
+        at_s: seconds(&change["ApproximateCreationDateTime"]),
         key: (text(&change["Keys"]["PK"]["S"]), text(&change["Keys"]["SK"]["S"])),
         old: image(&change["OldImage"]),
         new: image(&change["NewImage"]),
         is_expired: event["userIdentity"]["principalId"] == EXPIRER,
     }
+}
+
+/// Whole seconds, of a number that may have a fraction.
+fn seconds(time: &Value) -> i64 {
+    time.to_string().split('.').next().unwrap().parse().unwrap()
 }
 
 fn image(item: &Value) -> Option<Item> {

@@ -93,6 +93,24 @@ fn an_undone_take_is_use_of_no_hour() {
     );
 }
 
+/// A gathered take is counted by one of its shards; all of them give back to its hour. What comes
+/// after has the mark too, and is no undo.
+#[test]
+fn parts_of_a_gathered_take_are_undone_in_its_hour() {
+    let mut log = Log::new("ns");
+    let (taken, undone) = (at("2026-01-01T10:59:59Z"), at("2026-01-01T11:00:01Z"));
+    log.take(taken, ("a", "gpt", 0), &[("tpm", 9_000)]);
+    log.adjust(taken, ("a", "gpt", 1), &[("tpm", 4_000)]);
+    log.undo(undone, taken, ("a", "gpt", 0), &[("tpm", 9_000)]);
+    log.undo_part(undone, taken, ("a", "gpt", 1), &[("tpm", 4_000)]);
+    log.adjust(undone, ("a", "gpt", 1), &[("tpm", -500)]);
+    log.take(undone, ("a", "gpt", 0), &[("tpm", 2_000)]);
+    assert_eq!(
+        folded(&log.records, &[UsageWindow::Hourly], "tpm"),
+        ["2026-01-01T10:00:00Z 0 0", "2026-01-01T11:00:00Z 1500 1"]
+    );
+}
+
 /// An instant that cannot be that of the take is not believed.
 #[test]
 fn an_undo_with_an_impossible_time_is_booked_at_its_own() {
@@ -101,7 +119,11 @@ fn an_undo_with_an_impossible_time_is_booked_at_its_own() {
         let mut log = Log::new("ns");
         log.take(undone, BUCKET, &[("tpm", 9_000)]);
         log.undo(undone, undone, BUCKET, &[("tpm", 9_000)]);
-        log.records[1].new.as_mut().unwrap().insert("un".to_owned(), number(taken));
+        log.records[1]
+            .new
+            .as_mut()
+            .unwrap()
+            .insert("un".to_owned(), number(taken.saturating_mul(1_000_000)));
         assert_eq!(
             folded(&log.records, &[UsageWindow::Hourly], "tpm"),
             ["2026-01-02T11:00:00Z 0 0"],

@@ -76,6 +76,19 @@ impl Log {
         self.book(taken_s, bucket, &back, -1);
     }
 
+    /// The same for a part of a gathered take that another shard has counted.
+    pub(crate) fn undo_part(
+        &mut self,
+        at_s: i64,
+        taken_s: i64,
+        bucket: Bucket<'_>,
+        amounts: &[(&str, i64)],
+    ) {
+        let back: Vec<(&str, i64)> = amounts.iter().map(|(name, milli)| (*name, -milli)).collect();
+        self.change(at_s, bucket, &back, 0, Some(taken_s));
+        self.book(taken_s, bucket, &back, 0);
+    }
+
     /// A write that takes nothing.
     pub(crate) fn refill(&mut self, at_s: i64, bucket: Bucket<'_>) {
         self.change(at_s, bucket, &[], 0, None);
@@ -112,7 +125,9 @@ impl Log {
             add(format!("b_{limit}_tk"), -*milli);
         }
         if let Some(undone) = undone {
-            new.insert("un".to_owned(), number(undone));
+            // The last digits are drawn, so that no two marks are the same.
+            let salt = i64::try_from(self.next % 1_000).unwrap();
+            new.insert("un".to_owned(), number(undone * 1_000_000 + salt));
         }
         let kind = if old.is_some() { Kind::Modify } else { Kind::Insert };
         self.buckets.insert(pk.clone(), new.clone());

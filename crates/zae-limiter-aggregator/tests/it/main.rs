@@ -1,5 +1,7 @@
 //! The aggregator over tables in memory, and over a real engine.
 
+#![allow(clippy::unwrap_used)]
+
 mod archive;
 mod engine;
 mod failures;

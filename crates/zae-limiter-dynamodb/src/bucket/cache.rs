@@ -13,8 +13,11 @@ use zae_limiter_core::{EntityId, LimitName, Milli, TimeMs};
 use crate::admin::entity::Owner;
 use crate::bucket::debit::Debit;
 use crate::bucket::image::Image;
+use crate::bucket::leaves::Tree;
 use crate::config::Records;
-use crate::constants::{CROWD_GAP_MS, OWNERS_MAX, UNREPORTED_MAX, WCU_PER_WRITE_MILLI};
+use crate::constants::{
+    CROWD_GAP_MS, OWNERS_MAX, TREES_MAX, UNREPORTED_MAX, WCU_PER_WRITE_MILLI,
+};
 use crate::options::DynamoOptions;
 
 /// A look at a bucket and when it was.
@@ -50,8 +53,10 @@ pub(crate) struct OwnWrites {
     /// needs to regain what they cost. Older ones would be counted twice: by the item then, and in
     /// a lump now.
     unreported: Mutex<(i64, u32)>,
-    /// What landed writes have counted in `wcu`.
+    /// What landed writes have counted.
     counted_milli: AtomicI64,
+    /// Whether a caller of this process is splitting the item.
+    pub(crate) is_parting: AtomicBool,
 }
 
 impl OwnWrites {
@@ -171,6 +176,11 @@ pub(crate) struct Tally {
     pub(crate) compensations: AtomicU64,
     pub(crate) contended: AtomicU64,
     pub(crate) local_refusals: AtomicU64,
+    pub(crate) splits: AtomicU64,
+    pub(crate) folds: AtomicU64,
+    pub(crate) gathers: AtomicU64,
+    pub(crate) repairs: AtomicU64,
+    pub(crate) orphans: AtomicU64,
 }
 
 /// Outcomes this process could not be sure of, and what it decided alone, since it was opened.
@@ -200,6 +210,16 @@ pub struct Counters {
     pub contended: u64,
     /// Refusals without a write, from an image of the last second.
     pub local_refusals: u64,
+    /// Shards that were split because they took more writes than one item can.
+    pub splits: u64,
+    /// Buckets whose shards were folded into one item.
+    pub folds: u64,
+    /// Reads of all shards of a bucket, to take from several or to refuse.
+    pub gathers: u64,
+    /// Shards that were made because a foreign writer had left them out.
+    pub repairs: u64,
+    /// Shards that belonged to no bucket and were removed.
+    pub orphans: u64,
 }
 
 impl Tally {
@@ -215,6 +235,11 @@ impl Tally {
             compensations: read(&self.compensations),
             contended: read(&self.contended),
             local_refusals: read(&self.local_refusals),
+            splits: read(&self.splits),
+            folds: read(&self.folds),
+            gathers: read(&self.gathers),
+            repairs: read(&self.repairs),
+            orphans: read(&self.orphans),
         }
     }
 }
@@ -223,6 +248,8 @@ impl Tally {
 /// the namespace.
 pub(crate) struct Caches {
     images: Cache<String, Arc<Seen>>,
+    /// Shards of buckets that have several, by the key of shard 0.
+    trees: Cache<String, Arc<Tree>>,
     owners: Cache<(Arc<str>, EntityId), Arc<Owner>>,
     /// Configuration, as it was read.
     pub(crate) records: Records,
@@ -234,6 +261,7 @@ impl Caches {
     pub(crate) fn new(options: &DynamoOptions) -> Caches {
         Caches {
             images: Cache::new(options.images_max.max(1)),
+            trees: Cache::new(TREES_MAX),
             owners: Cache::new(OWNERS_MAX),
             records: Records::new(),
             ticks: AtomicU64::new(0),
@@ -275,6 +303,19 @@ impl Caches {
         seen
     }
 
+    /// What is remembered of the shards of a bucket, by the key of shard 0.
+    pub(crate) fn tree(&self, root: &str) -> Arc<Tree> {
+        let made: Result<_, std::convert::Infallible> =
+            self.trees.get_or_insert_with(root, || Ok(Arc::new(Tree::new())));
+        let Ok(tree) = made;
+        tree
+    }
+
+    /// A look at all shards of a bucket together; not kept.
+    pub(crate) fn together(&self, image: Image, at: TimeMs, now: TimeMs) -> Arc<Seen> {
+        Arc::new(Seen::new(Some(image), at, self.tick(now), Arc::default()))
+    }
+
     /// A look at a bucket of which nothing could be read; not kept.
     pub(crate) fn unread(&self, at: TimeMs, now: TimeMs) -> Arc<Seen> {
         Arc::new(Seen::new(None, at, self.tick(now), Arc::default()))
@@ -289,6 +330,7 @@ impl Caches {
     /// memory.
     pub(crate) fn forget_buckets(&self) {
         self.images.clear();
+        self.trees.clear();
     }
 
     /// Who owns the buckets of an entity, if it was read.

@@ -6,14 +6,16 @@ use futures_util::future::{join, join_all};
 use smallvec::SmallVec;
 use zae_limiter_core::{EntityId, Milli, Reports};
 use zae_limiter_store::{
-    Adjusted, ConsumeOutcome, ConsumeRequest, Grant, MemberTake, StoreError, StoreFuture,
+    Adjusted, ConsumeOutcome, ConsumeRequest, Grant, MemberKey, MemberTake, Place, Places,
+    StoreError, StoreFuture,
 };
 
 use crate::DynamoStore;
 use crate::bucket::cache::Seen;
+use crate::bucket::credit::Undo;
 use crate::bucket::debit::Debit;
 use crate::bucket::operation::{Moment, amounts_of, count};
-use crate::bucket::take::{Asked, SecondLook, Taken};
+use crate::bucket::take::{Asked, Held, SecondLook, Taken};
 use crate::config::Trust;
 use crate::options::CascadeWrites;
 use crate::records::keys;
@@ -52,9 +54,10 @@ impl DynamoStore {
         }
         let members: SmallVec<[MemberTake<'_>; 4]> =
             places.iter().map(|place| request.members[*place]).collect();
+        let member_of = |member: u8| u8::try_from(places[usize::from(member)]).unwrap_or(u8::MAX);
         let in_the_chain = |mut reports: Reports| {
             for report in &mut reports {
-                report.member = u8::try_from(places[usize::from(report.member)]).unwrap_or(u8::MAX);
+                report.member = member_of(report.member);
             }
             reports
         };
@@ -62,8 +65,9 @@ impl DynamoStore {
             match ask(self, &ConsumeRequest::new(&members, request.now), request.members[0].entity)
                 .await?
             {
-                ConsumeOutcome::Granted(grant) => {
-                    ConsumeOutcome::Granted(in_the_chain(grant.reports).into())
+                ConsumeOutcome::Granted(mut grant) => {
+                    grant.places.iter_mut().for_each(|place| place.member = member_of(place.member));
+                    ConsumeOutcome::Granted(Grant { reports: in_the_chain(grant.reports), ..grant })
                 }
                 ConsumeOutcome::Refused(reports) => ConsumeOutcome::Refused(in_the_chain(reports)),
                 ConsumeOutcome::Stale { member } => {
@@ -231,6 +235,7 @@ impl DynamoStore {
                 member,
                 key: asked.key.clone(),
                 seen: Some(look),
+                standing: asked.standing.clone(),
                 is_ancestor,
                 is_spared: true,
             };
@@ -251,16 +256,20 @@ impl DynamoStore {
         moment: Moment,
     ) -> Result<ConsumeOutcome, StoreError> {
         if taken.iter().all(is_granted) {
-            return Ok(ConsumeOutcome::Granted(self.granted(members, &taken, moment).into()));
+            let reports = self.granted(members, &taken, moment);
+            return Ok(ConsumeOutcome::Granted(Grant { reports, places: places_of(&taken) }));
         }
-        let landed: Vec<&MemberTake<'_>> = members
+        let landed: Vec<(&MemberTake<'_>, &Held)> = members
             .iter()
             .zip(&taken)
-            .filter(|(_, taken)| is_granted(taken))
-            .map(|(member, _)| member)
+            .filter_map(|(member, taken)| match taken {
+                Some(Ok(Taken::Granted(granted))) => Some((member, &granted.held)),
+                _ => None,
+            })
             .collect();
         // At once: other callers of a bucket of this chain are short of the tokens it holds.
-        let refunds = join_all(landed.iter().map(|member| self.give_back(member, moment)));
+        let refunds =
+            join_all(landed.iter().map(|(member, held)| self.give_back(member, held, moment)));
         let (refunds, told) =
             Box::pin(join(refunds, self.look_at_the_others(asked, &taken, moment))).await;
         for (index, told) in told {
@@ -296,17 +305,52 @@ impl DynamoStore {
         }
     }
 
+    /// Gives back what a take holds that is not granted after all.
     pub(crate) async fn give_back(
         &self,
         member: &MemberTake<'_>,
+        held: &Held,
         moment: Moment,
     ) -> Result<Adjusted, StoreError> {
-        let key = keys::bucket(&self.id, member.entity, member.resource, 0);
-        let amounts = amounts_of(member, |milli| milli > Milli::ZERO);
-        if amounts.is_empty() {
-            return Ok(Adjusted::Applied);
+        let mark = self.undo_mark(moment);
+        if held.is_empty() {
+            let amounts = amounts_of(member, |milli| milli > Milli::ZERO);
+            if amounts.is_empty() {
+                return Ok(Adjusted::Applied);
+            }
+            count(&self.shared.caches.tally.compensations);
+            let key = keys::bucket(&self.id, member.entity, member.resource, 0);
+            let undo = Undo { mark, is_counted: true };
+            return self.credit(&key, &amounts, Some(undo), moment).await;
         }
-        count(&self.shared.caches.tally.compensations);
-        self.credit(&key, &amounts, moment).await
+        let mut result = Ok(Adjusted::Applied);
+        for (place, (shard, takes)) in held.iter().enumerate() {
+            let part = MemberTake { takes, ..*member };
+            let amounts = amounts_of(&part, |milli| milli > Milli::ZERO);
+            if amounts.is_empty() {
+                continue;
+            }
+            count(&self.shared.caches.tally.compensations);
+            let undo = Undo { mark, is_counted: place == 0 };
+            let whose = MemberKey { entity: member.entity, resource: member.resource };
+            let given = self.credit_at(whose, *shard, &amounts, Some(undo), moment).await;
+            // What one shard does not take back is no reason to keep what the others gave.
+            result = result.and(given);
+        }
+        result
     }
+}
+
+/// Where a chain was taken from: the shards of those buckets that have several.
+fn places_of(taken: &ChainTaken) -> Places {
+    let mut places = Places::new();
+    for (taken, member) in taken.iter().zip(0..) {
+        let Some(Ok(Taken::Granted(granted))) = taken else { continue };
+        places.extend(granted.held.iter().map(|(shard, takes)| Place {
+            member,
+            shard: u8::try_from(*shard).unwrap_or(u8::MAX),
+            taken: takes.clone(),
+        }));
+    }
+    places
 }

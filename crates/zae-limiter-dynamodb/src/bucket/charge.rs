@@ -8,9 +8,9 @@ use zae_limiter_store::StoreError;
 
 use crate::bucket::debit::{View, ceiling, cold_bound, seconds};
 use crate::bucket::image::Image;
-use crate::bucket::refill::{Amount, Refill, MustBeAbsent, spends};
+use crate::bucket::refill::{Amount, Refill, MustBeAbsent};
 use crate::bucket::write::{
-    BucketWrite, Ceiling, Change, ExpiryPin, FlagPin, ItemChange, Line, LineForm, Nonce, Pin, Pins,
+    BucketWrite, Ceiling, Change, Cost, ExpiryPin, FlagPin, ItemChange, Line, LineForm, Nonce, Pin, Pins,
     Purpose, RefilledAt, To,
 };
 use crate::table::Key;
@@ -35,7 +35,7 @@ pub(crate) struct Charge<'a> {
     pub(crate) amounts: &'a [Amount<'a>],
     pub(crate) nonce: &'a Nonce,
     /// What the write counts of the hidden limit.
-    pub(crate) units_milli: i64,
+    pub(crate) cost: Cost,
 }
 
 impl Charge<'_> {
@@ -69,7 +69,7 @@ impl Charge<'_> {
             amounts: self.amounts,
             nonce: Some(self.nonce),
             must_be_absent: MustBeAbsent::default(),
-            units_milli: self.units_milli,
+            cost: self.cost,
             now,
         };
         Ok(Step::Charge(refill.build()?))
@@ -110,7 +110,8 @@ impl Charge<'_> {
         };
         let pins = Pins {
             refilled_at: RefilledAt::NotBefore { since, or: None },
-            shard_count: Some(image.map_or(1, |image| image.shard_count)),
+            shard_count: Some(image.map_or(1, |image| image.standing.count)),
+            era: image.map_or(Pin::Any, |image| image.standing.era_pin()),
             // The use has happened, on a disabled bucket too.
             flag: FlagPin::Any,
             mark: Pin::Any,
@@ -123,7 +124,7 @@ impl Charge<'_> {
             nonce: Some(self.nonce.clone()),
             pins,
             lines: self.amounts.iter().map(line).collect(),
-            item: ItemChange::only(spends(self.units_milli)),
+            item: ItemChange::spending(self.cost),
         };
         BucketWrite::change(self.key.clone(), Purpose::Charge, change)
     }
@@ -146,7 +147,7 @@ impl Charge<'_> {
             lines: held.map(owe).collect(),
             // Without a look at the debt the expiry cannot be computed: the next refill sets one
             // again.
-            item: ItemChange { expiry: To::Remove, ..ItemChange::only(spends(self.units_milli)) },
+            item: ItemChange { expiry: To::Remove, ..ItemChange::spending(self.cost) },
         };
         BucketWrite::change(self.key.clone(), Purpose::Charge, change)
     }

@@ -8,10 +8,11 @@ use zae_limiter_store::{LimitsInForce, MemberKey, MemberTake, StoreError, StoreE
 
 use crate::DynamoStore;
 use crate::admin::entity::Owner;
+use crate::bucket::credit::Undo;
 use crate::bucket::operation::{Moment, amounts_of, count};
 use crate::bucket::refill::Amount;
 use crate::bucket::take::Taken;
-use crate::bucket::write::{BucketWrite, Shape, NewBucket, Nonce, Purpose};
+use crate::bucket::write::{BucketWrite, NewBucket, Nonce, Purpose, Shape};
 use crate::config::{Member, Trust, Verdict};
 use crate::records::keys;
 use crate::table::Key;
@@ -94,7 +95,8 @@ impl DynamoStore {
         if matches!(found, Ok(Verdict::Same)) {
             return Ok(None);
         }
-        let amounts = amounts_of(member, |milli| milli > Milli::ZERO);
+        let is_taken = self.shared.options.born_split == 1;
+        let amounts = amounts_of(member, |milli| is_taken && milli > Milli::ZERO);
         // The bucket is disabled first: amounts that stay taken are the smaller harm of the two.
         let answer = match found {
             Ok(Verdict::Blocked(flag)) => {
@@ -105,7 +107,8 @@ impl DynamoStore {
             Err(error) => Err(error),
         };
         if !amounts.is_empty() {
-            let credited = self.credit(key, &amounts, moment).await;
+            let undo = Undo { mark: self.undo_mark(moment), is_counted: true };
+            let credited = self.credit(key, &amounts, Some(undo), moment).await;
             credited.inspect_err(|_| count(&self.shared.caches.tally.credits_lost))?;
         }
         self.shared.caches.forget(&key.pk);

@@ -5,11 +5,12 @@ use smallvec::SmallVec;
 use zae_limiter_core::{LimitName, LimitParams, Milli};
 
 use crate::bucket::debit::View;
-use crate::bucket::refill::{Amount, spends};
+use crate::bucket::refill::{Amount};
 use crate::bucket::write::{
-    BucketWrite, Change, ExpiryPin, FlagPin, ItemChange, Line, LineForm, Pin, Pins, Purpose,
+    BucketWrite, Change, Cost, ExpiryPin, FlagPin, ItemChange, Line, LineForm, Pin, Pins, Purpose,
     RefilledAt,
 };
+use crate::constants::WCU_PER_WRITE_MILLI;
 use crate::table::Key;
 
 /// What to do next.
@@ -21,13 +22,25 @@ pub(crate) enum Step {
     Drop,
 }
 
+/// A take that a credit undoes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Undo {
+    /// See [`ItemChange::undoes`].
+    pub(crate) mark: i64,
+    /// Whether the take was counted on this item: one of several shards counts it.
+    pub(crate) is_counted: bool,
+}
+
 /// What is given back to one bucket; amounts are positive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Credit<'a> {
     pub(crate) key: &'a Key,
     pub(crate) amounts: &'a [Amount<'a>],
     /// What the write counts of the hidden limit.
-    pub(crate) units_milli: i64,
+    pub(crate) cost: Cost,
+    /// The mark of a credit that undoes a take ([`ItemChange::undoes`]), and whether the take was
+    /// counted here; `None` for a refund of what was granted.
+    pub(crate) undoes: Option<Undo>,
 }
 
 impl Credit<'_> {
@@ -61,7 +74,8 @@ impl Credit<'_> {
         }
         let pins = Pins {
             refilled_at: RefilledAt::Any,
-            shard_count: Some(image.map_or(1, |image| image.shard_count)),
+            shard_count: Some(image.map_or(1, |image| image.standing.count)),
+            era: image.map_or(Pin::Any, |image| image.standing.era_pin()),
             flag: FlagPin::Any,
             mark: Pin::Any,
             config_read_at: Pin::Any,
@@ -69,7 +83,12 @@ impl Credit<'_> {
             has_room: false,
             must_be_absent: SmallVec::new(),
         };
-        let item = ItemChange::only(spends(self.units_milli));
+        let mut item = ItemChange::spending(self.cost);
+        if let Some(Undo { mark, is_counted }) = self.undoes {
+            // A take that was undone is no event, and was no use of the hour in which it is undone.
+            item.takes_milli = if is_counted { -WCU_PER_WRITE_MILLI } else { 0 };
+            item.undoes = Some(mark);
+        }
         let change = Change { nonce: None, pins, lines, item };
         Step::Credit(BucketWrite::change(self.key.clone(), Purpose::GiveBack, change))
     }
@@ -117,7 +136,8 @@ mod tests {
         let credit = Credit {
             key: &key,
             amounts: &[Amount { limit: &limit, milli: Milli(7_000) }],
-            units_milli: 1_000,
+            cost: Cost::ONE,
+            undoes: None,
         };
         let view = |is_trusted| {
             View::Known(Known {

@@ -12,10 +12,11 @@ use zae_limiter_core::{
 use zae_limiter_store::{LimitsInForce, StoreError};
 
 use crate::bucket::image::Image;
-use crate::bucket::refill::{Amount, Refill, MustBeAbsent, spends};
+use crate::bucket::refill::{Amount, MustBeAbsent, Refill};
+use crate::bucket::shard::Standing;
 use crate::bucket::take::Asked;
 use crate::bucket::write::{
-    BucketWrite, Ceiling, Change, ExpiryPin, FlagPin, ItemChange, Line, LineForm, Nonce, Pin, Pins,
+    BucketWrite, Ceiling, Change, Cost, ExpiryPin, FlagPin, ItemChange, Line, LineForm, Nonce, Pin, Pins,
     Purpose, RefilledAt,
 };
 use crate::constants::{WCU_NEEDED_MILLI, WCU_PER_WRITE_MILLI};
@@ -73,6 +74,8 @@ pub(crate) enum Step {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Debit<'a> {
     pub(crate) key: &'a Key,
+    /// Where the item stands, as long as nothing was seen of it.
+    pub(crate) standing: &'a Standing,
     pub(crate) limits: &'a LimitsInForce,
     pub(crate) takes: &'a [Take],
     /// See [`zae_limiter_store::MemberTake::absent`].
@@ -82,7 +85,7 @@ pub(crate) struct Debit<'a> {
     /// See [`crate::constants::FAST_GRACE_MS`].
     pub(crate) grace_ms: i64,
     /// What the write counts of the hidden limit.
-    pub(crate) units_milli: i64,
+    pub(crate) cost: Cost,
     /// See [`Asked::is_spared`].
     pub(crate) is_spared: bool,
 }
@@ -90,15 +93,16 @@ pub(crate) struct Debit<'a> {
 impl<'a> Debit<'a> {
     /// What is asked, for looking only.
     pub(crate) fn of(asked: &'a Asked<'_>) -> Debit<'a> {
-        let Asked { member, key, .. } = asked;
+        let Asked { member, key, standing, .. } = asked;
         Debit {
             key,
+            standing,
             limits: member.limits,
             takes: member.takes,
             absent: member.absent,
             nonce: None,
             grace_ms: 0,
-            units_milli: WCU_PER_WRITE_MILLI,
+            cost: Cost::ONE,
             is_spared: asked.is_spared,
         }
     }
@@ -107,6 +111,8 @@ impl<'a> Debit<'a> {
     pub(crate) fn plan(&self, view: View<'_>, now: TimeMs) -> Result<Step, StoreError> {
         let Known { image, is_trusted, may_sync, is_crowded, is_outdated, judged_at } = match view {
             View::Unknown => return Ok(Step::Take(self.fast(None, false, now))),
+            // Only shard 0 is ever made by a take.
+            View::Absent if self.standing.shard > 0 => return Ok(Step::Create),
             View::Absent if self.is_spared => return Ok(Step::Nothing),
             View::Absent => {
                 let fits = self.wanted().all(|(limit, amount)| amount <= limit.params().full());
@@ -205,7 +211,7 @@ impl<'a> Debit<'a> {
             && self.wanted().all(|(limit, amount)| {
                 let first_seen = || image.first_seen(limit, now);
                 let balance = image.balance_at(limit.name(), now).unwrap_or_else(first_seen);
-                balance.min(image.effective(limit.params()).full()) >= amount
+                balance.min(image.effective(limit.name(), limit.params()).full()) >= amount
             });
         Ok(if passes {
             Step::Take(self.refill(image, &self.amounts(), now).build()?)
@@ -239,7 +245,7 @@ impl<'a> Debit<'a> {
             amounts,
             nonce: self.nonce,
             must_be_absent: self.must_be_absent(Some(image)),
-            units_milli: self.units_milli,
+            cost: self.cost,
             now,
         }
     }
@@ -278,7 +284,7 @@ impl<'a> Debit<'a> {
     fn is_settled(&self, image: &Image) -> bool {
         let names =
             self.limits.source == LimitSource::Call || image.is_in_force(&self.limits.limits);
-        names && image.expires_s.is_some() == self.limits.ttl_ms.is_some()
+        names && image.expires_as(self.limits)
     }
 
     fn fits_fast(&self, image: &Image, now: TimeMs) -> bool {
@@ -298,7 +304,8 @@ impl<'a> Debit<'a> {
     fn is_due(&self, image: &Image, now: TimeMs) -> bool {
         let is_old = self.grace_ms > 0 && now.since(image.refilled_at) > self.grace_ms;
         let is_high = |(limit, _): (&Limit, Milli)| {
-            let half = Milli(image.effective(limit.params()).capacity_milli / 2);
+            let effective = image.effective(limit.name(), limit.params());
+            let half = Milli(effective.capacity_milli / 2);
             image.balance_at(limit.name(), now).is_some_and(|balance| balance >= half)
         };
         is_old && self.wanted().all(is_high)
@@ -317,15 +324,17 @@ impl<'a> Debit<'a> {
     /// if it was refilled 150 ms ago and has at most 950. So a write whose image is probably
     /// outdated names a second bound: refilled within the grace, and however full.
     fn fast(&self, image: Option<&Image>, is_outdated: bool, now: TimeMs) -> BucketWrite {
+        let standing = image.map_or(self.standing, |image| &image.standing);
+        let share = |(limit, _): (&Limit, Milli)| standing.effective(limit.name(), limit.params());
         let since = image.map_or_else(
-            || cold_bound(self.wanted().map(|(limit, _)| limit.params()), now),
+            || cold_bound(self.wanted().map(share), now),
             |image| image.refilled_at,
         );
         let later = self.graced(now);
         let or = Some(later).filter(|later| is_outdated && *later > since);
         let line = |(limit, amount): (&Limit, Milli)| {
             let stored = limit.params();
-            let effective = image.map_or(stored, |image| image.effective(stored));
+            let effective = standing.effective(limit.name(), stored);
             let ceiling = |since| ceiling(effective, since, later);
             let at_most = (amount > Milli::ZERO)
                 .then(|| Ceiling { since: ceiling(since), or: or.map(ceiling) });
@@ -341,7 +350,8 @@ impl<'a> Debit<'a> {
         let must_be_absent = self.must_be_absent(image);
         let pins = Pins {
             refilled_at: RefilledAt::NotBefore { since, or },
-            shard_count: Some(image.map_or(1, |image| image.shard_count)),
+            shard_count: Some(standing.count),
+            era: standing.era_pin(),
             flag: FlagPin::Enabled,
             mark: Pin::Absent,
             config_read_at: match image {
@@ -356,7 +366,10 @@ impl<'a> Debit<'a> {
             nonce: self.nonce.cloned(),
             pins,
             lines: self.wanted().map(line).collect(),
-            item: ItemChange::only(spends(self.units_milli)),
+            item: ItemChange {
+                takes_milli: WCU_PER_WRITE_MILLI,
+                ..ItemChange::spending(self.cost)
+            },
         };
         BucketWrite::change(self.key.clone(), Purpose::Take, change)
     }

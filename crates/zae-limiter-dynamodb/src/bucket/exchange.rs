@@ -18,7 +18,7 @@ use crate::bucket::cache::Seen;
 use crate::bucket::debit::{Known, View};
 use crate::bucket::image::Image;
 use crate::bucket::operation::{Moment, count};
-use crate::bucket::write::{BucketWrite, Nonce, Purpose};
+use crate::bucket::write::{BucketWrite, Cost, Nonce, Purpose};
 use crate::constants::{
     RACE_PAUSE_FIRST, RACES_AT_ONCE, SEND_ATTEMPTS_MAX, UNREPORTED_MAX, WCU_PER_WRITE_MILLI,
 };
@@ -115,14 +115,20 @@ impl<'a> Exchange<'a> {
     /// What the next write counts in `wcu`: itself, and the failed conditions of this process on
     /// the bucket that no landed write has counted yet. They reached the item and cost what a write
     /// costs.
-    pub(crate) fn units_milli(&mut self) -> i64 {
+    pub(crate) fn cost(&mut self) -> Cost {
         if let Some(look) = self.seen.as_deref() {
             self.uncounted = self
                 .uncounted
                 .saturating_add(look.own.collect(self.store.now(self.moment)))
                 .min(UNREPORTED_MAX);
         }
-        (1 + i64::from(self.uncounted)) * WCU_PER_WRITE_MILLI
+        let failed_milli = self.failed_milli();
+        let units = self.image().map_or(1, |image| image.units);
+        Cost { units_milli: (WCU_PER_WRITE_MILLI + failed_milli) * units, failed_milli }
+    }
+
+    fn failed_milli(&self) -> i64 {
+        i64::from(self.uncounted) * WCU_PER_WRITE_MILLI
     }
 
     /// The image last seen, if there was a bucket.
@@ -155,13 +161,14 @@ impl<'a> Exchange<'a> {
     ) -> impl Future<Output = Result<Heard, StoreError>> {
         // A write that only prepares carries no nonce: landing twice changes nothing.
         let prepares = write.purpose == Purpose::SyncOnly;
+        let takes_milli = write.takes_milli();
         let sent_at = self.store.shared.options.clock.monotonic();
         let answer = dispatch(self.store, self.operation, write);
         async move {
             match answer.await? {
                 Sent::Landed(item) => {
                     if let Some(before) = self.seen.as_deref() {
-                        before.own.landed((1 + i64::from(self.uncounted)) * WCU_PER_WRITE_MILLI);
+                        before.own.landed(self.failed_milli() + takes_milli);
                     }
                     let look = self.store.note_landed(self.key, &item, self.moment);
                     self.uncounted = 0;
@@ -191,7 +198,11 @@ impl<'a> Exchange<'a> {
                 }
                 Sent::NotYet(error) => {
                     self.unanswered += 1;
-                    if self.unanswered >= SEND_ATTEMPTS_MAX {
+                    if matches!(error, TableError::NotApplied(_)) {
+                        // The item is asked more than it can take: that is pressure, too.
+                        self.uncounted = self.uncounted.saturating_add(1).min(UNREPORTED_MAX);
+                    }
+                    if self.unanswered >= self.attempts_max() {
                         return Err(self.doubt(failed(self.operation, error)));
                     }
                     Box::pin(self.store.shared.back_off(self.unanswered)).await;
@@ -199,6 +210,12 @@ impl<'a> Exchange<'a> {
                 }
             }
         }
+    }
+
+    /// One of several shards that takes no writes is left for another one at once.
+    fn attempts_max(&self) -> u32 {
+        let is_alone = self.image().is_none_or(|image| image.standing.is_alone());
+        if is_alone || self.is_ambiguous { SEND_ATTEMPTS_MAX } else { 1 }
     }
 
     /// True when an attempt that has landed may have been decided too long ago to count: see

@@ -10,8 +10,9 @@ use zae_limiter_core::{
     BucketState, ConfigStamp, Flag, Limit, LimitName, LimitParams, LimitState, Milli, TimeMs,
     is_fold,
 };
-use zae_limiter_store::{StoreError, StoreErrorKind};
+use zae_limiter_store::{LimitsInForce, StoreError, StoreErrorKind};
 
+use crate::bucket::shard::Standing;
 use crate::bucket::write::{Pin, Room};
 use crate::constants::{WCU_MILLI, WCU_NEEDED_MILLI, WCU_PERIOD_MS};
 use crate::records::attr;
@@ -83,8 +84,13 @@ pub(crate) struct Stub {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Image {
     pub(crate) refilled_at: TimeMs,
-    pub(crate) shard_count: i64,
+    /// Which shard of its bucket it is.
+    pub(crate) standing: Standing,
     pub(crate) expires_s: Option<i64>,
+    /// Whether the bucket expires once it is folded.
+    pub(crate) expires_later: bool,
+    /// When the item was split last.
+    pub(crate) split_at: Option<TimeMs>,
     /// Left by a foreign writer of parameters.
     pub(crate) mark: Option<i64>,
     pub(crate) flag: Flag,
@@ -98,8 +104,10 @@ pub(crate) struct Image {
     pub(crate) has_remainders: bool,
     /// What the hidden limit has: room for writes, in thousandths.
     pub(crate) room_milli: i64,
-    /// Writes that have reached the item, in thousandths.
+    /// Takes that have landed and writes that have failed, in thousandths: what a crowd does.
     pub(crate) writes_milli: i64,
+    /// Write units that a write of the item costs: one per KiB.
+    pub(crate) units: i64,
     /// By name.
     pub(crate) limits: SmallVec<[ImageLimit; 3]>,
     /// No take is held to these; the next refill removes them.
@@ -121,10 +129,13 @@ impl Image {
         // refill brings the attribute back.
         let mut image = Image { room_milli: WCU_NEEDED_MILLI - 1, ..Image::default() };
         let (mut refilled_at, mut shard_count, mut remainders_at) = (None, None, None);
+        let mut bytes = 0;
         let (mut retired, mut limits): (&[String], SmallVec<[Found<'_>; 4]>) = Default::default();
         for (key, value) in item {
             let number = || number_in(item, key, value);
+            bytes += key.len() + size_of(value);
             match key.as_str() {
+                attr::PK => image.standing.shard = shard_in(value),
                 attr::REFILLED_AT => refilled_at = Some(number()?),
                 attr::SHARD_COUNT => shard_count = Some(number()?),
                 attr::TTL => image.expires_s = Some(number()?),
@@ -136,21 +147,28 @@ impl Image {
                 attr::REMAINDERS_AT => remainders_at = Some(number()?),
                 attr::RETIRED => retired = value.as_ss().map_or(&[], Vec::as_slice),
                 attr::ROOM => image.room_milli = number()?,
-                attr::WRITES => image.writes_milli = number()?,
+                attr::TAKES | attr::FAILED => {
+                    image.writes_milli = image.writes_milli.saturating_add(number()?);
+                }
+                attr::PINNED => image.standing.pinned = value.as_s().ok().map(SmolStr::new),
+                attr::ERA => image.standing.era = Some(number()?),
+                attr::EXPIRES_LATER => image.expires_later = true,
+                attr::SPLIT_AT => image.split_at = Some(TimeMs(number()?)),
                 key => image.sort(key, value, &mut limits),
             }
         }
         let missing = |name| move || corrupt(item, name, "is missing");
         image.refilled_at = TimeMs(refilled_at.ok_or_else(missing(attr::REFILLED_AT))?);
         // Every write pins the count: no write could land on an item without it.
-        image.shard_count = shard_count.ok_or_else(missing(attr::SHARD_COUNT))?;
-        if image.shard_count < 1 {
-            let problem = format!("is {}; a bucket has at least one shard", image.shard_count);
+        image.standing.count = shard_count.ok_or_else(missing(attr::SHARD_COUNT))?;
+        if image.standing.count < 1 {
+            let problem = format!("is {}; a bucket has at least one shard", image.standing.count);
             return Err(corrupt(item, attr::SHARD_COUNT, problem));
         }
-        if image.shard_count > 1 {
-            image.unsupported = Some((attr::SHARD_COUNT.to_owned(), "buckets of several shards"));
+        if !image.standing.is_possible() {
+            image.unsupported = Some((attr::SHARD_COUNT.to_owned(), "another number of shards"));
         }
+        image.units = i64::try_from(bytes.div_ceil(1024)).unwrap_or(1);
         image.has_remainders = remainders_at.is_some();
         let remainders_count = remainders_at == refilled_at;
         for limit in limits {
@@ -235,13 +253,14 @@ impl Image {
         if stored.refill_milli <= 0 {
             self.unsupported = Some((attr::of_limit(&name, attr::REFILL).into(), "quotas"));
         }
+        let effective = self.effective(&name, stored);
         let counts = |remainder: &i64| {
-            remainders_count && (0..self.effective(stored).period_ms).contains(remainder)
+            remainders_count && (0..effective.period_ms).contains(remainder)
         };
         self.limits.push(ImageLimit {
             name,
             stored,
-            effective: self.effective(stored),
+            effective,
             balance,
             used: Milli(used.unwrap_or(0)),
             remainder: remainder.filter(counts).unwrap_or(0),
@@ -281,12 +300,18 @@ impl Image {
     pub(crate) fn start_of(&self, limit: &Limit) -> Milli {
         let owed =
             self.stub(limit.name()).map_or(Milli::ZERO, |stub| stub.balance.min(Milli::ZERO));
-        self.effective(limit.params()).full().saturating_add(owed)
+        self.effective(limit.name(), limit.params()).full().saturating_add(owed)
     }
 
-    /// What this shard has of the parameters of a bucket: all of it, since there is one shard.
-    pub(crate) fn effective(&self, stored: LimitParams) -> LimitParams {
-        stored
+    /// What this shard has of the parameters of a limit: all of it while there is one shard.
+    pub(crate) fn effective(&self, name: &LimitName, stored: LimitParams) -> LimitParams {
+        self.standing.effective(name, stored)
+    }
+
+    /// Whether the item expires as the bucket should under these limits. Nothing expires while
+    /// there are several shards: one that is swept alone would come back full.
+    pub(crate) fn expires_as(&self, limits: &LimitsInForce) -> bool {
+        !self.standing.is_alone() || self.expires_s.is_some() == limits.ttl_ms.is_some()
     }
 
     /// The balance of a limit at `now`, `None` when the bucket does not have it.
@@ -308,7 +333,8 @@ impl Image {
         };
         let start = self.start_of(limit);
         if self.limits.iter().any(is_folding) {
-            start.saturating_sub(self.effective(limit.params()).full()).min(Milli::ZERO)
+            let full = self.effective(limit.name(), limit.params()).full();
+            start.saturating_sub(full).min(Milli::ZERO)
         } else {
             start
         }
@@ -390,7 +416,7 @@ impl Image {
             image.limits.push(ImageLimit {
                 name: limit.name().clone(),
                 stored: limit.params(),
-                effective: self.effective(limit.params()),
+                effective: self.effective(limit.name(), limit.params()),
                 balance: self.start_of(limit),
                 used: Milli::ZERO,
                 remainder: 0,
@@ -454,6 +480,22 @@ fn flag_in(item: &Item, value: &AttributeValue) -> Result<Flag, StoreError> {
         shown(value)
     );
     Err(corrupt(item, attr::DISABLED, problem))
+}
+
+/// The number of the shard that a key names.
+fn shard_in(pk: &AttributeValue) -> u32 {
+    let number = pk.as_s().ok().and_then(|pk| pk.rsplit_once('#')).map(|(_, shard)| shard);
+    number.and_then(|shard| shard.parse().ok()).unwrap_or(0)
+}
+
+/// About the bytes that DynamoDB counts for a value.
+fn size_of(value: &AttributeValue) -> usize {
+    match value {
+        AttributeValue::S(text) => text.len(),
+        AttributeValue::N(digits) => digits.len() / 2 + 2,
+        AttributeValue::Ss(texts) => texts.iter().map(|text| text.len() + 1).sum(),
+        _ => 1,
+    }
 }
 
 fn number_in(item: &Item, name: &str, value: &AttributeValue) -> Result<i64, StoreError> {

@@ -11,6 +11,8 @@
 //! | `image.rs`, `cache.rs` | a bucket as it was seen, and what the process remembers |
 //! | `settle.rs`, `charge.rs`, `credit.rs` | after the fact: charging and giving back |
 //! | `create.rs`, `reset.rs` | a bucket that is not there; filling one by order |
+//! | `gather.rs`, `leaves.rs` | taking from a bucket with several shards; what is remembered of them |
+//! | `shard.rs`, `tree.rs`, `part.rs` | shares of shards; moving tokens between them, pure and sent |
 //! | `report.rs` | balances and waits for the caller; looking without taking |
 
 mod cache;
@@ -21,14 +23,19 @@ mod credit;
 mod debit;
 mod exchange;
 mod expiry;
+mod gather;
 pub(crate) mod image;
+mod leaves;
 pub(crate) mod operation;
+mod part;
 mod refill;
 pub(crate) mod render;
 mod report;
 mod reset;
 mod settle;
+pub(crate) mod shard;
 pub(crate) mod take;
+pub(crate) mod tree;
 pub mod write;
 pub mod writers;
 
@@ -43,6 +50,7 @@ pub(crate) use cache::Caches;
 pub use cache::Counters;
 
 use crate::DynamoStore;
+use crate::constants;
 use crate::records::item::{key_of, text_of};
 use crate::records::{attr, keys};
 use crate::table::page::Listing;
@@ -145,18 +153,15 @@ impl DynamoStore {
         let items = self.shared.read_all(operation, &found.items).await?;
         let mut views = Vec::with_capacity(items.len());
         for (key, item) in found.items.iter().zip(&items) {
-            let view = item
-                .as_ref()
-                .map(|item| self.bucket_view(key, item))
-                .transpose()
-                .map_err(|error| error.during(operation))?;
-            views.extend(view.flatten());
+            let Some(item) = item else { continue };
+            let view = self.bucket_view(key, item).await.map_err(|error| error.during(operation))?;
+            views.extend(view);
         }
         Ok(Page { items: views, next: found.next })
     }
 
-    /// `None` for a bucket whose names this version does not accept.
-    fn bucket_view(&self, key: &Key, item: &Item) -> Result<Option<BucketView>, StoreError> {
+    /// A bucket, all its shards together. `None` for one whose names this version does not accept.
+    async fn bucket_view(&self, key: &Key, item: &Item) -> Result<Option<BucketView>, StoreError> {
         let Some((entity, resource, _)) = keys::parse_bucket(&self.id, &key.pk) else {
             return Ok(None);
         };
@@ -164,6 +169,18 @@ impl DynamoStore {
             tracing::warn!(pk = %key.pk, "a bucket with names this version does not accept is left out");
             return Ok(None);
         };
-        Ok(Some(BucketView { entity, resource, state: Image::parse(item)?.view() }))
+        let root = Image::parse(item)?;
+        if root.standing.is_alone() || !root.standing.is_possible() {
+            return Ok(Some(BucketView { entity, resource, state: root.view() }));
+        }
+        let whose = self.whose(entity.as_str(), resource.as_str());
+        let keys: Vec<Key> = (1..constants::SHARDS_MAX).map(|shard| whose.key(shard)).collect();
+        let others = self.shared.read_all("buckets", &keys).await?;
+        let others: Vec<Image> =
+            others.iter().flatten().map(Image::parse).collect::<Result<_, _>>()?;
+        let images: Vec<&Image> = std::iter::once(&root).chain(&others).collect();
+        let latest = images.iter().map(|image| image.refilled_at).max().unwrap_or_default();
+        let whole = tree::whole(&images, latest).unwrap_or(root);
+        Ok(Some(BucketView { entity, resource, state: whole.view() }))
     }
 }

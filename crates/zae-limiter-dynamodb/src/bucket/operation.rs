@@ -30,6 +30,14 @@ impl DynamoStore {
         Moment { now, started: self.shared.options.clock.monotonic() }
     }
 
+    /// When an operation began, as a mark for what undoes it: microseconds whose last three digits
+    /// are drawn, so that two marks differ.
+    pub(crate) fn undo_mark(&self, moment: Moment) -> i64 {
+        let began = self.shared.corrected(moment.now).0;
+        let salt = i64::try_from(self.shared.options.entropy.next_u64() % 1_000).unwrap_or(0);
+        began.saturating_mul(1_000).saturating_add(salt)
+    }
+
     /// The instant of a write that is sent now. Every attempt reads the clock again: an old `now`
     /// would let more pass.
     pub(crate) fn now(&self, moment: Moment) -> TimeMs {
@@ -57,6 +65,10 @@ impl DynamoStore {
         let before = self.recall(key);
         let known = before.as_ref().and_then(|before| before.image.as_ref());
         let image = item.map(|item| Image::parse_after(item, known)).transpose()?;
+        let is_of_several = |image: &&Image| !image.standing.is_alone();
+        if known.iter().chain(&image.as_ref()).any(is_of_several) {
+            self.learn(key, image.as_ref());
+        }
         Ok(self.shared.caches.remember(
             &key.pk,
             image,
@@ -64,6 +76,16 @@ impl DynamoStore {
             self.now(moment),
             self.shared.wall(),
         ))
+    }
+
+    /// A shard of a bucket that has several, or had, was seen, or is gone.
+    fn learn(&self, key: &Key, image: Option<&Image>) {
+        let Some((bucket, shard)) = key.pk.rsplit_once('#') else { return };
+        let tree = self.shared.caches.tree(&format!("{bucket}#0"));
+        match image {
+            Some(image) => tree.learn(&image.standing),
+            None => tree.lose(shard.parse().unwrap_or(0)),
+        }
     }
 
     /// The bucket after a write has landed. An image that cannot be read is no error: the write has

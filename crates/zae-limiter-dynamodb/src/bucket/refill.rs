@@ -17,9 +17,10 @@ use zae_limiter_store::{LimitsInForce, StoreError};
 use crate::bucket::expiry::{expiry_s, keep_ms};
 use crate::bucket::image::{Image, ImageLimit};
 use crate::bucket::write::{
-    Becomes, BucketWrite, Change, ExpiryPin, FlagPin, ItemChange, Line, LineForm, Nonce, Pin, Pins,
-    Purpose, RefilledAt, Room, To,
+    Becomes, BucketWrite, Change, Cost, ExpiryPin, FlagPin, ItemChange, Line, LineForm, Nonce, Pin, Pins,
+    Purpose, RefilledAt, To,
 };
+use crate::constants::WCU_PER_WRITE_MILLI;
 use crate::table::Key;
 
 /// An amount asked or charged.
@@ -43,7 +44,7 @@ pub(crate) struct Refill<'a> {
     /// Limits that must not be there, and whether the limits must be those of the image.
     pub(crate) must_be_absent: MustBeAbsent,
     /// What the write counts of the hidden limit.
-    pub(crate) units_milli: i64,
+    pub(crate) cost: Cost,
     pub(crate) now: TimeMs,
 }
 
@@ -157,7 +158,7 @@ impl Refill<'_> {
         let amount = self.amount(&limit.name);
         let wanted = self.target_of(&limit.name);
         let stored = wanted.unwrap_or(limit.stored);
-        let effective = self.image.effective(stored);
+        let effective = self.image.effective(&limit.name, stored);
         let full = effective.full().min(limit.effective.full());
         let since = self.now.since(self.image.refilled_at);
         let (gained, remainder) = limit.effective.accrual(since, limit.remainder);
@@ -325,7 +326,7 @@ impl Refill<'_> {
             if self.target_of(name).is_none() {
                 draft.retired.push(name.to_string());
             }
-            draft.keep(self.image.effective(params), start.saturating_sub(amount), Milli::ZERO);
+            draft.keep(self.image.effective(name, params), start.saturating_sub(amount), Milli::ZERO);
             draft.names += 1;
             draft.reshapes = true;
         }
@@ -358,12 +359,17 @@ impl Refill<'_> {
                 _ => To::Keep,
             },
             flag: None,
-            room: image.room_after(self.units_milli, self.now),
+            room: image.room_after(self.cost.units_milli, self.now),
+            failed_milli: self.cost.failed_milli,
+            takes_milli: if self.purpose == Purpose::Take { WCU_PER_WRITE_MILLI } else { 0 },
+            undoes: None,
+            tree: None,
         };
         let pins_config = is_blind || self.must_be_absent.pins_config;
         let pins = Pins {
             refilled_at,
-            shard_count: Some(image.shard_count),
+            shard_count: Some(image.standing.count),
+            era: image.standing.era_pin(),
             flag: if self.may_owe() { FlagPin::Any } else { FlagPin::Enabled },
             mark: Pin::seen(image.mark),
             config_read_at: if pins_config { image.config_pin() } else { Pin::Any },
@@ -402,6 +408,8 @@ impl Refill<'_> {
     /// forget what is taken or charged now.
     fn expiry(&self, draft: &Draft, is_blind: bool) -> (ExpiryPin, To<i64>) {
         let own_ttl = match self.target {
+            // A shard that is swept alone would come back full.
+            _ if !self.image.standing.is_alone() => None,
             Some(target) => target.ttl_ms,
             None => self.image.expires_s.map(|_| 0),
         };
@@ -433,9 +441,4 @@ impl Draft {
         self.lines.push(Line { name: limit.name.clone(), form });
         self.reshapes = true;
     }
-}
-
-/// The room for writes of a write that refills nothing.
-pub(crate) const fn spends(units_milli: i64) -> Room {
-    Room::Less { units_milli, gained_milli: 0 }
 }

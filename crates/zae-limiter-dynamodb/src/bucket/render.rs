@@ -11,8 +11,8 @@ use crate::records::item::config;
 use crate::records::keys;
 
 use crate::bucket::write::{
-    Becomes, BucketWrite, Ceiling, Change, ExpiryPin, FlagChange, FlagPin, Shape, ItemChange, Line,
-    LineForm, NewBucket, Pin, Pins, RefilledAt, Room, To,
+    Becomes, BucketWrite, Ceiling, Change, ExpiryPin, FlagChange, FlagPin, ItemChange, LeafLimit, Line,
+    LineForm, NewBucket, NewLeaf, Pin, Pins, RefilledAt, Room, Shape, To, TreeChange, Whole,
 };
 use crate::bucket::writers::breaches;
 use crate::table::{
@@ -30,10 +30,10 @@ pub(crate) enum Request {
 
 /// The request of a write.
 pub(crate) fn request(write: BucketWrite) -> Request {
-    let writer = write.writer();
+    let (writer, takes_milli) = (write.writer(), write.takes_milli());
     let request = match write.shape {
         Shape::Make(bucket) => Request::Put(Put {
-            item: item(&bucket),
+            item: item(&bucket, takes_milli),
             conditions: vec![Condition::Absent(attr::PK.into())],
         }),
         Shape::Change(change) => {
@@ -46,7 +46,31 @@ pub(crate) fn request(write: BucketWrite) -> Request {
             let Draft { actions, conditions } = draft;
             Request::Update(Update { key: write.key, actions, conditions })
         }
-        Shape::Remove => Request::Delete(Delete { key: write.key, conditions: Vec::new() }),
+        Shape::Remove(Whole::Shard) => {
+            Request::Delete(Delete { key: write.key, conditions: Vec::new() })
+        }
+        Shape::Remove(Whole::Alone) => {
+            let is_gone = Condition::Absent(attr::PK.into());
+            let is_alone = compare(attr::SHARD_COUNT, Comparison::Eq, 1);
+            let conditions = vec![Condition::Any(vec![is_gone, is_alone])];
+            Request::Delete(Delete { key: write.key, conditions })
+        }
+        Shape::Branch(leaf) => Request::Put(Put {
+            item: leaf_item(&leaf),
+            conditions: vec![Condition::Absent(attr::PK.into())],
+        }),
+        Shape::Withdraw(leaf) => {
+            let mut draft = Draft {
+                actions: Vec::new(),
+                conditions: vec![Condition::Exists(attr::PK.into())],
+            };
+            for (name, stored, balance) in &leaf.balances {
+                draft.require_parameters(name, *stored);
+                draft.require(name, attr::BALANCE, Comparison::Eq, *balance);
+            }
+            draft.pins(leaf.pins, &[]);
+            Request::Delete(Delete { key: write.key, conditions: draft.conditions })
+        }
     };
     debug_assert_eq!(breaches(writer, &request.clone().into()), [""; 0]);
     request
@@ -208,6 +232,21 @@ impl Draft {
                 }
                 self.add(name, attr::USED, amount.negated());
             }
+            LineForm::Part { stored, moved, at_least, at_most, forgets_remainder, gap } => {
+                self.require_parameters(name, *stored);
+                self.require(name, attr::BALANCE, Comparison::Le, *at_most);
+                if let Some(at_least) = at_least {
+                    self.require(name, attr::BALANCE, Comparison::Ge, *at_least);
+                }
+                self.add(name, attr::BALANCE, moved.negated());
+                self.tidy(name, *forgets_remainder, gap);
+            }
+            LineForm::Collect { stored, exactly, to, forgets_remainder, gap } => {
+                self.require_parameters(name, *stored);
+                self.require(name, attr::BALANCE, Comparison::Eq, *exactly);
+                self.put(name, attr::BALANCE, *to);
+                self.tidy(name, *forgets_remainder, gap);
+            }
             LineForm::Top { stored_capacity, full, exactly } => {
                 self.require(name, attr::CAPACITY, Comparison::Eq, *stored_capacity);
                 if let Some(balance) = exactly {
@@ -229,6 +268,13 @@ impl Draft {
             self.put(name, field, new);
         }
         self.put_to(name, attr::REMAINDER, remainder);
+        self.put_to(name, attr::GAP, gap);
+    }
+
+    fn tidy(&mut self, name: &LimitName, forgets_remainder: bool, gap: &To<Milli>) {
+        if forgets_remainder {
+            self.remove(name, &[attr::REMAINDER]);
+        }
         self.put_to(name, attr::GAP, gap);
     }
 
@@ -288,6 +334,7 @@ impl Draft {
         if let Some(count) = pins.shard_count {
             self.pin(attr::SHARD_COUNT, Comparison::Eq, count);
         }
+        self.pin_number(attr::ERA, pins.era);
         match pins.flag {
             FlagPin::Any => {}
             FlagPin::Enabled => self.conditions.push(Condition::Absent(attr::DISABLED.into())),
@@ -346,20 +393,35 @@ impl Draft {
             self.to(attr::DISABLED, flag, config::flag_value);
             self.set(attr::FLAG_COUNT, number(count));
         }
+        if let Some(mark) = item.undoes {
+            self.set(attr::UNDONE, number(mark));
+        }
+        if let Some(tree) = item.tree {
+            self.tree(*tree);
+        }
         match item.room {
             Room::Uncounted => {}
             Room::Less { units_milli, gained_milli } => {
-                let change = gained_milli - units_milli;
-                if change != 0 {
-                    self.actions.push(Action::Add(attr::ROOM.into(), change));
-                }
-                self.actions.push(Action::Add(attr::WRITES.into(), units_milli));
+                self.add_to(attr::ROOM, gained_milli - units_milli);
             }
-            Room::Full { units_milli } => {
-                self.set(attr::ROOM, number(WCU_MILLI - units_milli));
-                self.actions.push(Action::Add(attr::WRITES.into(), units_milli));
-            }
+            Room::Full { units_milli } => self.set(attr::ROOM, number(WCU_MILLI - units_milli)),
         }
+        self.add_to(attr::TAKES, item.takes_milli);
+        self.add_to(attr::FAILED, item.failed_milli);
+    }
+
+    fn add_to(&mut self, name: &'static str, amount: i64) {
+        if amount != 0 {
+            self.actions.push(Action::Add(name.into(), amount));
+        }
+    }
+
+    fn tree(&mut self, tree: TreeChange) {
+        self.set(attr::SHARD_COUNT, number(tree.count));
+        self.to(attr::PINNED, tree.pinned, text);
+        self.to(attr::ERA, tree.era, number);
+        self.to(attr::EXPIRES_LATER, tree.expires_later, |()| number(1));
+        self.to(attr::SPLIT_AT, tree.split_at, |at| number(at.0));
     }
 
     fn to<T>(&mut self, name: &'static str, to: To<T>, value: impl Fn(T) -> AttributeValue) {
@@ -407,22 +469,78 @@ fn alive(lines: &[Line], second: i64) -> Condition {
 
 // ---------------------------------------------------------------------------------------- new item
 
-/// The item of a new bucket.
-fn item(bucket: &NewBucket) -> Item {
+/// What a new item has of the hidden limit: it can take a second's writes.
+fn put_room(put: &mut impl FnMut(&str, AttributeValue), takes_milli: i64) {
+    put(attr::ROOM, number(WCU_MILLI));
+    put("b_wcu_cp", number(WCU_MILLI));
+    put("b_wcu_ra", number(WCU_MILLI));
+    put("b_wcu_rp", number(WCU_PERIOD_MS));
+    put(attr::TAKES, number(takes_milli));
+}
+
+/// The keys of a shard, by which it is found.
+fn put_keys(
+    put: &mut impl FnMut(&str, AttributeValue),
+    (namespace, entity, resource): (&str, &str, &str),
+    shard: u32,
+) {
+    let key = keys::bucket_of(namespace, entity, resource, shard);
+    put(attr::PK, text(key.pk));
+    put(attr::SK, text(key.sk));
+    put(attr::GSI2PK, text(keys::index::resource(namespace, resource)));
+    put(attr::GSI2SK, text(keys::index::resource_bucket(entity, shard)));
+    put(attr::GSI3PK, text(keys::index::entity(namespace, entity)));
+    put(attr::GSI3SK, text(keys::index::entity_bucket(resource, shard)));
+    put(attr::GSI4PK, text(namespace));
+    put(attr::GSI4SK, text(keys::index::namespace_bucket(entity, resource, shard)));
+}
+
+/// The item of a new shard.
+fn leaf_item(leaf: &NewLeaf) -> Item {
+    let mut item = Item::with_capacity(24 + 6 * leaf.limits.len());
+    let mut put = |name: &str, value: AttributeValue| {
+        item.insert(name.to_owned(), value);
+    };
+    put_keys(&mut put, (&leaf.namespace, &leaf.entity, &leaf.resource), leaf.standing.shard);
+    for (name, value) in &leaf.copied {
+        put(name, value.clone());
+    }
+    put(attr::REFILLED_AT, number(leaf.refilled_at.0));
+    put(attr::SHARD_COUNT, number(leaf.standing.count));
+    if let Some(read_at) = leaf.config_read_at {
+        put(attr::CONFIG_READ_AT, number(read_at));
+    }
+    if let Some(era) = leaf.standing.era {
+        put(attr::ERA, number(era));
+    }
+    if let Some(pinned) = &leaf.standing.pinned {
+        put(attr::PINNED, text(pinned.as_str()));
+    }
+    if !leaf.retired.is_empty() {
+        put(attr::RETIRED, AttributeValue::Ss(leaf.retired.clone()));
+    }
+    put_room(&mut put, 0);
+    for LeafLimit { name, stored, balance, gap } in &leaf.limits {
+        put(&of_limit(name, attr::BALANCE), number(balance.0));
+        put(&of_limit(name, attr::CAPACITY), number(stored.capacity_milli));
+        put(&of_limit(name, attr::REFILL), number(stored.refill_milli));
+        put(&of_limit(name, attr::PERIOD), number(stored.period_ms));
+        put(&of_limit(name, attr::USED), number(0));
+        if *gap > Milli::ZERO {
+            put(&of_limit(name, attr::GAP), number(gap.0));
+        }
+    }
+    item
+}
+
+/// The item of a new bucket. A take that makes it counts as one; a charge does not.
+fn item(bucket: &NewBucket, takes_milli: i64) -> Item {
     let NewBucket { namespace, entity, resource, limits, .. } = bucket;
-    let key = keys::bucket(namespace, entity, resource, 0);
     let mut item = Item::with_capacity(24 + 5 * limits.limits.len());
     let mut put = |name: &str, value: AttributeValue| {
         item.insert(name.to_owned(), value);
     };
-    put(attr::PK, text(key.pk));
-    put(attr::SK, text(key.sk));
-    put(attr::GSI2PK, text(keys::index::resource(namespace, resource)));
-    put(attr::GSI2SK, text(keys::index::resource_bucket(entity, 0)));
-    put(attr::GSI3PK, text(keys::index::entity(namespace, entity)));
-    put(attr::GSI3SK, text(keys::index::entity_bucket(resource, 0)));
-    put(attr::GSI4PK, text(&**namespace));
-    put(attr::GSI4SK, text(keys::index::namespace_bucket(entity, resource, 0)));
+    put_keys(&mut put, (namespace, entity.as_str(), resource.as_str()), 0);
     put(attr::ENTITY_ID, text(entity.as_str()));
     put(attr::RESOURCE, text(resource.as_str()));
     let owner = bucket.owner.as_deref();
@@ -447,11 +565,7 @@ fn item(bucket: &NewBucket) -> Item {
     put(attr::SHARD_COUNT, number(1));
     put(attr::LAST_NONCE, text(bucket.nonce.as_str()));
     put(attr::CONFIG_READ_AT, number(config_read_at(bucket)));
-    put(attr::ROOM, number(WCU_MILLI));
-    put("b_wcu_cp", number(WCU_MILLI));
-    put("b_wcu_ra", number(WCU_MILLI));
-    put("b_wcu_rp", number(WCU_PERIOD_MS));
-    put(attr::WRITES, number(0));
+    put_room(&mut put, takes_milli);
     let mut kept_ms = 0;
     for limit in limits.limits.iter() {
         let (name, params) = (limit.name(), limit.params());

@@ -5,16 +5,19 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use zae_limiter_core::{
-    BucketState, LimitReport, LimitSource, Reports, TimeMs, Wait, WaitMs, assess,
+    BucketState, LimitReport, LimitSource, Milli, Reports, TimeMs, Wait, WaitMs, assess,
 };
 use zae_limiter_store::{ConsumeOutcome, ConsumeRequest, MemberTake, StoreError};
 
 use crate::DynamoStore;
 use crate::bucket::cache::Seen;
 use crate::bucket::debit::Debit;
+use crate::bucket::gather::is_of_several;
 use crate::bucket::image::Image;
 use crate::bucket::operation::Moment;
-use crate::bucket::take::{Asked, Taken};
+use crate::bucket::take::{Asked, Granted, Taken};
+use crate::bucket::tree::whole;
+use crate::constants::SHARDS_MAX;
 use crate::records::keys;
 use crate::table::Key;
 
@@ -28,6 +31,9 @@ impl DynamoStore {
     ) -> Option<Reports> {
         if !self.shared.options.speculative {
             return None;
+        }
+        if asked.iter().any(|asked| asked.seen.as_deref().is_some_and(is_of_several)) {
+            return self.refuse_from_memory_of_shards(asked, now);
         }
         // Every member must be known, or the answer would not say that one is disabled.
         let recent = |asked: &'a Asked<'_>| {
@@ -66,6 +72,74 @@ impl DynamoStore {
         Some(reports)
     }
 
+    /// The same where a bucket has several shards: every one of them must be known from a moment
+    /// ago, because one short shard proves nothing.
+    fn refuse_from_memory_of_shards(&self, asked: &[Asked<'_>], now: TimeMs) -> Option<Reports> {
+        let mut wholes: Vec<Image> = Vec::with_capacity(asked.len());
+        for asked in asked {
+            let looks = match asked.seen.as_ref().filter(|look| self.is_recent(look, now))? {
+                look if is_of_several(look) => self.recalled(asked, now)?,
+                look => vec![Arc::clone(look)],
+            };
+            let images: Vec<&Image> =
+                looks.iter().map(|look| look.image.as_ref()).collect::<Option<_>>()?;
+            let is_plain = |image: &&Image| {
+                !image.flag.blocks() && image.carries(&asked.member.limits.limits)
+            };
+            if !images.iter().all(is_plain) {
+                return None;
+            }
+            wholes.push(whole(&images, now)?);
+        }
+        let mut is_refused = false;
+        for (asked, whole) in asked.iter().zip(&wholes) {
+            if Debit::of(asked).is_refused_by(whole, now) {
+                let may_refuse = asked.seen.as_deref().is_some_and(|look| asked.may_refuse(look));
+                // Tokens that a refused chain held for a moment do not count as a wait either.
+                if !may_refuse {
+                    return None;
+                }
+                is_refused = true;
+            }
+        }
+        if !is_refused {
+            return None;
+        }
+        let states: Vec<BucketState> = asked
+            .iter()
+            .zip(&wholes)
+            .map(|(asked, whole)| state_of(asked.member, Some(whole), now))
+            .collect();
+        Some(assess(states.iter().zip(asked.iter().map(|asked| asked.member.takes)), now))
+    }
+
+    /// A bucket of several shards as far as it is remembered, in the measure of all of it: a shard
+    /// that is not known is taken for one like the others.
+    fn estimate(&self, member: &MemberTake<'_>, look: &Seen, now: TimeMs) -> Option<Image> {
+        let seen = look.image.as_ref()?;
+        if seen.standing.is_alone() {
+            return Some(seen.clone());
+        }
+        let root = keys::bucket(&self.id, member.entity, member.resource, 0);
+        let shards = self.shared.caches.tree(&root.pk).leaves();
+        let recall = |(shard, _): &(u32, u32)| self.recall(&self.shard_key(member, *shard));
+        let looks: Vec<Arc<Seen>> = shards.iter().filter_map(recall).collect();
+        let images = looks.iter().filter_map(|look| look.image.as_ref());
+        let mut images: Vec<&Image> =
+            images.filter(|image| image.standing.shard != seen.standing.shard).collect();
+        images.push(seen);
+        let slots: u32 = images.iter().map(|image| image.standing.slots()).sum();
+        let mut image = whole(&images, now)?;
+        for limit in &mut image.limits {
+            let scaled = i128::from(limit.balance.0) * i128::from(SHARDS_MAX)
+                / i128::from(slots.clamp(1, SHARDS_MAX));
+            if !seen.standing.is_pinned(&limit.name) {
+                limit.balance = Milli(i64::try_from(scaled).unwrap_or(i64::MAX));
+            }
+        }
+        Some(image)
+    }
+
     pub(super) fn granted(
         &self,
         members: &[MemberTake<'_>],
@@ -75,12 +149,16 @@ impl DynamoStore {
         let now = self.now(moment);
         let mut reports = Reports::new();
         for (index, (member, taken)) in (0u8..).zip(members.iter().zip(taken)) {
-            let Some(Ok(Taken::Granted(look))) = taken else { continue };
+            let Some(Ok(Taken::Granted(Granted { look, .. }))) = taken else { continue };
+            let estimate = match is_of_several(look) {
+                true => self.estimate(member, look, now),
+                false => None,
+            };
             for take in member.takes {
                 let limit = &member.limits.limits[usize::from(take.limit)];
-                let balance = look
-                    .image
+                let balance = estimate
                     .as_ref()
+                    .or(look.image.as_ref())
                     .and_then(|image| image.balance_at(limit.name(), now))
                     .unwrap_or_default();
                 reports.push(LimitReport {
@@ -128,15 +206,17 @@ impl DynamoStore {
         let now = taken.iter().filter_map(refusal).min().unwrap_or_else(|| self.now(moment));
         let state = |(index, member): (usize, &MemberTake<'_>)| {
             let look = match taken.get(index) {
-                Some(Some(Ok(Taken::Granted(look)))) => {
-                    let before = look.image.as_ref().map(|image| untaken(image, member));
+                Some(Some(Ok(Taken::Granted(Granted { look, .. })))) => {
+                    let image = self.estimate(member, look, now);
+                    let before = image.map(|image| untaken(&image, member));
                     return state_of(member, before.as_ref(), now);
                 }
                 Some(Some(Ok(Taken::Refused(refusal)))) => Some(Arc::clone(&refusal.look)),
                 Some(Some(Ok(Taken::Spared(look)))) => Some(Arc::clone(look)),
                 _ => self.recall(&keys::bucket(&self.id, member.entity, member.resource, 0)),
             };
-            state_of(member, look.as_deref().and_then(|look| look.image.as_ref()), now)
+            let image = look.as_deref().and_then(|look| self.estimate(member, look, now));
+            state_of(member, image.as_ref(), now)
         };
         let states: Vec<BucketState> = members.iter().enumerate().map(state).collect();
         let mut reports = assess(states.iter().zip(members.iter().map(|member| member.takes)), now);
@@ -165,7 +245,17 @@ impl DynamoStore {
         for (index, ((member, key), item)) in
             request.members.iter().zip(&keys).zip(&items).enumerate()
         {
-            let look = self.note(key, item.as_ref(), moment)?;
+            let mut look = self.note(key, item.as_ref(), moment)?;
+            if is_of_several(&look) {
+                match self.look_at_all(member, moment).await? {
+                    Some(all) => look = all,
+                    None => {
+                        let reports = self.known(request.members, &[], moment);
+                        let retry_after = self.short_wait();
+                        return Ok(ConsumeOutcome::Contended { retry_after, reports });
+                    }
+                }
+            }
             let Some(image) = &look.image else {
                 let flag = self.configured_flag(member).await?;
                 if flag.blocks() {
@@ -200,6 +290,22 @@ impl DynamoStore {
         } else {
             ConsumeOutcome::Granted(reports.into())
         })
+    }
+}
+
+impl DynamoStore {
+    /// All shards of a bucket together, as they are now; `None` when others change them too fast.
+    pub(crate) async fn look_at_all(
+        &self,
+        member: &MemberTake<'_>,
+        moment: Moment,
+    ) -> Result<Option<Arc<Seen>>, StoreError> {
+        let whose = self.whose(member.entity.as_str(), member.resource.as_str());
+        let Some(looks) = self.read_shards(&whose, moment).await? else { return Ok(None) };
+        let images: Vec<&Image> = looks.iter().filter_map(|look| look.image.as_ref()).collect();
+        let (now, wall) = (self.now(moment), self.shared.wall());
+        let all = whole(&images, now).map(|image| self.shared.caches.together(image, now, wall));
+        Ok(Some(all.unwrap_or_else(|| self.shared.caches.unread(now, wall))))
     }
 }
 

@@ -1,5 +1,7 @@
 //! Filling a bucket by order of an administrator, with the audit event in the same transaction.
 
+use std::sync::Arc;
+
 use aws_sdk_dynamodb::types::AttributeValue;
 use smallvec::SmallVec;
 use zae_limiter_core::{AuditAction, AuditSubject, LimitName, TimeMs};
@@ -8,12 +10,11 @@ use zae_limiter_store::{Change as Order, ResetRequest, Restored, StoreError};
 use crate::DynamoStore;
 use crate::admin::change::{Outcome, too_busy};
 use crate::bucket::image::Image;
-use crate::bucket::refill::spends;
 use crate::bucket::write::{
-    BucketWrite, Change, ExpiryPin, FlagPin, ItemChange, Line, LineForm, Pin, Pins, Purpose,
+    BucketWrite, Change, Cost, ExpiryPin, FlagPin, ItemChange, Line, LineForm, Pin, Pins, Purpose,
     RefilledAt,
 };
-use crate::constants::{ADMIN_ATTEMPTS_MAX, REFILL_AHEAD_MAX_MS, WCU_PER_WRITE_MILLI};
+use crate::constants::{ADMIN_ATTEMPTS_MAX, REFILL_AHEAD_MAX_MS, SHARDS_MAX};
 use crate::records::item::Event;
 use crate::records::keys;
 use crate::table::{Key, Write, number};
@@ -45,9 +46,24 @@ impl DynamoStore {
             let look = self.look(&key, moment).await?;
             let Some(image) = &look.image else { return Ok(None) };
             image.check_supported(&key.pk).map_err(|error| error.during("reset"))?;
-            let now = self.now(moment);
-            let (write, restored) =
-                fill(&key, image, request.only, At { now, is_exact: attempt < EXACT_ATTEMPTS });
+            let (now, is_alone) = (self.now(moment), image.standing.is_alone());
+            // Shards that others write would never be as they were seen, all at once.
+            let at = At { now, is_exact: is_alone && attempt < EXACT_ATTEMPTS };
+            let whose = self.whose(request.entity.as_str(), request.resource.as_str());
+            let looks = match is_alone {
+                true => vec![Arc::clone(&look)],
+                false => match self.read_shards(&whose, moment).await? {
+                    Some(looks) => looks,
+                    None => continue,
+                },
+            };
+            let (mut writes, mut restored) = (Vec::new(), Restored::new());
+            for image in looks.iter().filter_map(|look| look.image.as_ref()) {
+                let (write, part) = fill(&whose.key(image.standing.shard), image, request.only, at);
+                writes.push(Write::Bucket(Box::new(write)));
+                add_up(&mut restored, part);
+            }
+            let shards = i64::try_from(writes.len()).unwrap_or(1);
             let amounts = restored
                 .iter()
                 .map(|(name, gained)| (name.to_string(), number(gained.floor_tokens())))
@@ -58,21 +74,33 @@ impl DynamoStore {
                 resource: Some(request.resource.as_str()),
                 details: [
                     ("amounts".to_owned(), AttributeValue::M(amounts)),
-                    ("shards".to_owned(), number(1)),
+                    ("shards".to_owned(), number(shards)),
                 ]
                 .into(),
                 version: None,
             };
             let outcome = self
                 .shared
-                .change("reset", &self.id, vec![Write::Bucket(Box::new(write))], (change, event))
+                .change("reset", &self.id, writes, (change, event))
                 .await?;
-            self.shared.caches.forget(&key.pk);
+            for shard in 0..SHARDS_MAX {
+                self.shared.caches.forget(&whose.key(shard).pk);
+            }
             if matches!(outcome, Outcome::Made) {
                 return Ok(Some(restored));
             }
         }
         Err(too_busy("reset"))
+    }
+}
+
+/// Adds what one shard lacked to what the others did.
+fn add_up(restored: &mut Restored, part: Restored) {
+    for (name, gained) in part {
+        match restored.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, sum)) => *sum = sum.saturating_add(gained),
+            None => restored.push((name, gained)),
+        }
     }
 }
 
@@ -111,7 +139,8 @@ fn fill(key: &Key, image: &Image, only: Option<&[LimitName]>, at: At) -> (Bucket
     };
     let pins = Pins {
         refilled_at,
-        shard_count: Some(image.shard_count),
+        shard_count: Some(image.standing.count),
+        era: image.standing.era_pin(),
         flag: FlagPin::Any,
         mark: Pin::Any,
         config_read_at: Pin::Any,
@@ -119,7 +148,7 @@ fn fill(key: &Key, image: &Image, only: Option<&[LimitName]>, at: At) -> (Bucket
         has_room: false,
         must_be_absent: SmallVec::new(),
     };
-    let item = ItemChange { refilled_at: sets, ..ItemChange::only(spends(WCU_PER_WRITE_MILLI)) };
+    let item = ItemChange { refilled_at: sets, ..ItemChange::spending(Cost::ONE) };
     let change = Change { nonce: None, pins, lines, item };
     (BucketWrite::change(key.clone(), Purpose::Reset, change), restored)
 }

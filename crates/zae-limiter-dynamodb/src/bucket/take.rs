@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use zae_limiter_core::{Flag, LimitSource, TimeMs, Wait, WaitMs, time_to_fill_ms};
+use zae_limiter_core::{Flag, LimitSource, Take, TimeMs, Wait, WaitMs, time_to_fill_ms};
 use zae_limiter_store::{MemberKey, MemberTake, StoreError};
 
 use crate::DynamoStore;
@@ -12,9 +12,13 @@ use crate::bucket::cache::{Quiet, Seen, writes_between};
 use crate::bucket::create::{MayCreate, New};
 use crate::bucket::debit::{Debit, Known, Step, View};
 use crate::bucket::exchange::{Exchange, Heard};
+use crate::bucket::gather::is_of_several;
 use crate::bucket::image::Image;
+use crate::bucket::leaves::Turn;
 use crate::bucket::operation::{Moment, amounts_of, count};
-use crate::bucket::write::{BucketWrite, Shape, Nonce, Purpose};
+use crate::bucket::part::Moved;
+use crate::bucket::shard::Standing;
+use crate::bucket::write::{BucketWrite, Nonce, Purpose, Shape};
 use crate::config::{self, Trust, Verdict};
 use crate::constants::{
     CONFIG_MARGIN_MS, CONTENDED_WAIT_MS, OUTDATED_MS, QUIET_PACES, QUIET_WRITES_MIN,
@@ -25,8 +29,8 @@ use crate::table::Key;
 
 /// What became of a take.
 pub(crate) enum Taken {
-    /// The amounts are taken; the bucket as it is now.
-    Granted(Arc<Seen>),
+    /// The amounts are taken.
+    Granted(Granted),
     /// A limit is short.
     Refused(Refusal),
     /// The bucket is disabled.
@@ -37,6 +41,18 @@ pub(crate) enum Taken {
     Contended,
     /// Not asked, because another bucket of the chain has refused; the bucket as it is.
     Spared(Arc<Seen>),
+    /// The shard is not there. The bucket may well be.
+    Gone,
+}
+
+/// What was taken from which shards; empty when the bucket is one item.
+pub(crate) type Held = Vec<(u32, SmallVec<[Take; 2]>)>;
+
+/// A take that has landed.
+pub(crate) struct Granted {
+    /// The bucket as it is now, or the shard that was taken from.
+    pub(crate) look: Arc<Seen>,
+    pub(crate) held: Held,
 }
 
 /// What is asked of a bucket, and what is remembered of it.
@@ -44,6 +60,8 @@ pub(crate) struct Asked<'a> {
     pub(crate) member: &'a MemberTake<'a>,
     pub(crate) key: Key,
     pub(crate) seen: Option<Arc<Seen>>,
+    /// Which shard it is, as long as nothing was seen of it.
+    pub(crate) standing: Standing,
     /// Whether it is the bucket of an ancestor of the caller: chains of others hold tokens of it
     /// for a moment.
     pub(crate) is_ancestor: bool,
@@ -63,23 +81,57 @@ impl DynamoStore {
     pub(crate) fn asked<'a>(&self, member: &'a MemberTake<'a>) -> Asked<'a> {
         let key = keys::bucket(&self.id, member.entity, member.resource, 0);
         let seen = self.recall(&key);
-        Asked { member, key, seen, is_ancestor: false, is_spared: false }
+        let standing = Standing::ALONE;
+        Asked { member, key, seen, standing, is_ancestor: false, is_spared: false }
     }
 
-    /// Takes from one bucket.
+    /// Takes from one bucket, whatever shards it has.
     pub(crate) async fn take(
         &self,
         asked: &Asked<'_>,
         moment: Moment,
     ) -> Result<Taken, StoreError> {
+        if !asked.seen.as_deref().is_some_and(is_of_several) {
+            let (taken, is_ambiguous) = self.take_from(asked, moment).await?;
+            // The bucket may have been split since: one shard proves nothing about the others.
+            let is_part = match &taken {
+                Taken::Refused(refusal) => is_of_several(&refusal.look),
+                Taken::Contended => self.recall(&asked.key).as_deref().is_some_and(is_of_several),
+                Taken::Gone => true,
+                _ => false,
+            };
+            match taken {
+                Taken::Refused(_) if is_part && is_ambiguous => return Ok(Taken::Contended),
+                taken if !is_part || is_ambiguous => return Ok(taken),
+                _ => {}
+            }
+        }
+        Box::pin(self.take_from_shards(asked, moment)).await
+    }
+
+    /// Takes from one item, and whether an attempt may have landed that was not answered.
+    pub(crate) async fn take_from(
+        &self,
+        asked: &Asked<'_>,
+        moment: Moment,
+    ) -> Result<(Taken, bool), StoreError> {
         let nonce = self.nonce();
         let mut take = OneTake::new(self, asked, &nonce, moment);
         let taken = take.until_answered().await;
-        if take.exchange.is_ambiguous && !matches!(taken, Ok(Taken::Granted(_))) {
+        let is_granted = matches!(taken, Ok(Taken::Granted(_)));
+        if take.exchange.is_ambiguous && !is_granted {
             // An earlier attempt may have landed without an answer.
             count(&self.shared.caches.tally.debits_unknown);
         }
-        taken
+        Ok((taken?, take.exchange.is_ambiguous && !is_granted))
+    }
+
+    /// Gives back what landed too late to be granted.
+    pub(crate) async fn take_back(&self, member: &MemberTake<'_>, held: &Held, moment: Moment) {
+        if let Err(error) = self.give_back(member, held, moment).await {
+            count(&self.shared.caches.tally.credits_lost);
+            tracing::warn!(%error, "what landed too late to be granted could not be given back");
+        }
     }
 
     /// Whether a bucket that turns out to be short is looked at once more.
@@ -137,7 +189,7 @@ impl DynamoStore {
     }
 
     /// Reads the configuration of a member again, after its bucket was seen.
-    async fn reread(&self, member: &MemberTake<'_>) -> Result<Verdict, StoreError> {
+    pub(crate) async fn reread(&self, member: &MemberTake<'_>) -> Result<Verdict, StoreError> {
         Ok(self.member(member, Trust::NOTHING).await?.verdict_on(member))
     }
 
@@ -247,7 +299,7 @@ impl<'a> OneTake<'a> {
                 Step::Blocked(flag) => Box::pin(self.blocked(flag)).await?,
                 Step::Reread => Box::pin(self.reread()).await?,
                 Step::Nothing => Next::Answer(Taken::Spared(self.last_look()?)),
-                Step::Contended => Next::GiveUp,
+                Step::Contended => Box::pin(self.part()).await?,
             };
             let next = match next {
                 Next::Send(write) => self.send(write).await?,
@@ -268,7 +320,7 @@ impl<'a> OneTake<'a> {
         let debit = Debit {
             nonce: Some(self.nonce),
             grace_ms: self.store.shared.options.fast_grace_ms,
-            units_milli: self.exchange.units_milli(),
+            cost: self.exchange.cost(),
             ..Debit::of(self.asked)
         };
         let now = self.exchange.now();
@@ -306,17 +358,18 @@ impl<'a> OneTake<'a> {
     async fn send(&mut self, write: BucketWrite) -> Result<Next, StoreError> {
         let creates = matches!(write.shape, Shape::Make(_));
         match self.exchange.send(write).await? {
-            Heard::AlreadyOurs(_) if self.exchange.is_overdue() => {
-                Box::pin(self.take_back()).await;
+            Heard::AlreadyOurs(look) if self.exchange.is_overdue() => {
+                let held = self.held(&look);
+                Box::pin(self.store.take_back(self.asked.member, &held, self.moment)).await;
                 return Ok(Next::GiveUp);
             }
             Heard::Landed(look) | Heard::AlreadyOurs(look) => {
-                let Asked { member, key, .. } = self.asked;
                 let undone = match creates {
-                    true => Box::pin(self.store.confirm_created(member, key, self.moment)).await?,
+                    true => Box::pin(self.created()).await?,
                     false => None,
                 };
-                return Ok(Next::Answer(undone.unwrap_or(Taken::Granted(look))));
+                let held = self.held(&look);
+                return Ok(Next::Answer(undone.unwrap_or(Taken::Granted(Granted { look, held }))));
             }
             // The proof was about the image before.
             Heard::Prepared => self.is_proven = false,
@@ -335,6 +388,10 @@ impl<'a> OneTake<'a> {
     /// moment must not be made enabled.
     async fn create(&mut self) -> Result<Next, StoreError> {
         let member = self.asked.member;
+        if self.asked.standing.shard > 0 {
+            // Only shard 0 is made by a take; the others by the split of their donor.
+            return Ok(Next::Answer(Taken::Gone));
+        }
         if self.owner.is_none() {
             match self.store.may_create(member).await? {
                 MayCreate::Yes(found) => self.owner = Some(found),
@@ -345,7 +402,8 @@ impl<'a> OneTake<'a> {
         let bucket = New {
             owner: self.owner.as_ref().and_then(|owner| owner.as_ref()),
             limits: member.limits,
-            amounts: &amounts_of(member, |_| true),
+            // A bucket that is to be split at its birth is taken from afterwards.
+            amounts: &amounts_of(member, |_| self.store.shared.options.born_split == 1),
             flag: Flag::Enabled,
             nonce: self.nonce,
             // Reading took time: the bucket is full as of now, not as of then.
@@ -417,12 +475,42 @@ impl<'a> OneTake<'a> {
         }
     }
 
-    /// Gives back what landed too late to be granted.
-    async fn take_back(&self) {
-        if let Err(error) = self.store.give_back(self.asked.member, self.moment).await {
-            count(&self.store.shared.caches.tally.credits_lost);
-            tracing::warn!(%error, "what landed too late to be granted could not be given back");
+    /// What a landed take holds where, if the bucket has several shards.
+    fn held(&self, look: &Seen) -> Held {
+        let standing = look.image.as_ref().map_or(&self.asked.standing, |image| &image.standing);
+        match standing.is_alone() {
+            true => Held::new(),
+            false => vec![(standing.shard, self.asked.member.takes.iter().copied().collect())],
         }
+    }
+
+    /// A bucket was made: the configuration is looked at once more.
+    async fn created(&self) -> Result<Option<Taken>, StoreError> {
+        let Asked { member, key, .. } = self.asked;
+        let undone = self.store.confirm_created(member, key, self.moment).await?;
+        if undone.is_none() && self.store.shared.options.born_split > 1 {
+            self.store.split_at_birth(key, self.moment).await?;
+            return Ok(Some(Taken::Gone));
+        }
+        Ok(undone)
+    }
+
+    /// The item takes no more writes, and has what is asked: it is split, by one caller of the
+    /// process.
+    async fn part(&mut self) -> Result<Next, StoreError> {
+        let Some(look) = self.exchange.seen.clone() else { return Ok(Next::GiveUp) };
+        let shards_max = i64::from(self.store.shared.options.shards_max);
+        let may_split =
+            look.image.as_ref().is_some_and(|image| image.standing.count < shards_max);
+        let Some(_turn) = Turn::of(&look.own.is_parting).filter(|_| may_split) else {
+            return Ok(Next::GiveUp);
+        };
+        if self.store.split(&self.asked.key, self.moment).await? != Moved::Done {
+            return Ok(Next::GiveUp);
+        }
+        self.look().await?;
+        self.exchange.races += 1;
+        Ok(Next::Choose)
     }
 }
 
@@ -446,7 +534,7 @@ impl Asked<'_> {
 
 /// True when the member's limits were read after its bucket's parameters were seen, or clearly
 /// later than what justified them.
-fn knows_more(member: &MemberTake<'_>, look: &Seen, image: &Image) -> bool {
+pub(crate) fn knows_more(member: &MemberTake<'_>, look: &Seen, image: &Image) -> bool {
     let limits = member.limits;
     let read_at_ms = i64::try_from(limits.stamp.0 / 1000).unwrap_or(i64::MAX);
     limits.source == LimitSource::Call

@@ -8,13 +8,16 @@
 
 use std::sync::Arc;
 
+use aws_sdk_dynamodb::types::AttributeValue;
 use smallvec::SmallVec;
 use smol_str::SmolStr;
 use zae_limiter_core::{EntityId, Flag, LimitName, LimitParams, Milli, ResourceName, TimeMs};
 use zae_limiter_store::LimitsInForce;
 
 use crate::admin::entity::Owner;
+use crate::bucket::shard::Standing;
 use crate::bucket::writers::Writer;
+use crate::constants::WCU_PER_WRITE_MILLI;
 use crate::table::Key;
 
 /// The mark of one operation, the same over all its attempts.
@@ -48,6 +51,14 @@ pub enum Purpose {
     Flag,
     /// Deletes a bucket with its entity.
     Delete,
+    /// Splits a shard in two, or gives a shard back that a foreign writer has left out.
+    Split,
+    /// Folds all shards into one item.
+    Fold,
+    /// Removes a shard that belongs to no tree.
+    Prune,
+    /// Refills ahead of the takes.
+    Upkeep,
 }
 
 /// What a write does.
@@ -58,7 +69,63 @@ pub enum Shape {
     /// Makes a bucket that is not there.
     Make(Box<NewBucket>),
     /// Removes a bucket with everything in it. Only as a leg of a transaction that says why it may.
-    Remove,
+    Remove(Whole),
+    /// Makes a shard that is not there, with what another shard gives.
+    Branch(Box<NewLeaf>),
+    /// Removes a shard that is as it was seen. Only as a leg of a transaction.
+    Withdraw(Box<Withdrawn>),
+}
+
+/// How much of a bucket one removal is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whole {
+    /// One shard of several, or one that may be; the other legs remove the others.
+    Shard,
+    /// All of it: lands only if the bucket has one item.
+    Alone,
+}
+
+/// A shard to remove.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Withdrawn {
+    /// What must hold of the item.
+    pub pins: Pins,
+    /// The balance that each limit must have.
+    pub balances: SmallVec<[(LimitName, LimitParams, Milli); 3]>,
+}
+
+/// A shard to make: the child of a split.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewLeaf {
+    /// The opaque id of the namespace.
+    pub(crate) namespace: Arc<str>,
+    /// Whose bucket, as it is stored: other writers accept names that we do not.
+    pub(crate) entity: String,
+    /// For which resource.
+    pub(crate) resource: String,
+    /// Attributes that are the same on all shards: names, and the stamp of the owner.
+    pub(crate) copied: Vec<(&'static str, AttributeValue)>,
+    /// Which shard.
+    pub(crate) standing: Standing,
+    pub(crate) refilled_at: TimeMs,
+    pub(crate) config_read_at: Option<i64>,
+    /// The limits that are no longer configured.
+    pub(crate) retired: Vec<String>,
+    /// Name, parameters, balance and gap of each limit.
+    pub(crate) limits: SmallVec<[LeafLimit; 3]>,
+}
+
+/// A limit of a new shard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeafLimit {
+    /// Which limit.
+    pub name: LimitName,
+    /// Its parameters, those of the whole bucket.
+    pub stored: LimitParams,
+    /// What it begins with.
+    pub balance: Milli,
+    /// What a lowered capacity hides.
+    pub gap: Milli,
 }
 
 /// A change of a bucket that is there.
@@ -80,8 +147,10 @@ pub struct Change {
 pub struct Pins {
     /// When the bucket was refilled last.
     pub refilled_at: RefilledAt,
-    /// How many shards the bucket has.
+    /// How many shards the bucket has, as this one knows it.
     pub shard_count: Option<i64>,
+    /// How often the shards were folded.
+    pub era: Pin,
     /// Whether the bucket is disabled.
     pub flag: FlagPin,
     /// The mark that a foreign writer of parameters leaves.
@@ -101,6 +170,7 @@ impl Pins {
     pub(crate) const THERE: Pins = Pins {
         refilled_at: RefilledAt::Any,
         shard_count: None,
+        era: Pin::Any,
         flag: FlagPin::Any,
         mark: Pin::Any,
         config_read_at: Pin::Any,
@@ -198,9 +268,39 @@ pub struct ItemChange {
     pub flag: Option<FlagChange>,
     /// How much room for writes there is afterwards.
     pub room: Room,
+    /// The takes that are counted, in thousandths: one for a take, one less for a credit that
+    /// undoes one.
+    pub takes_milli: i64,
+    /// The failed conditions that are counted, in thousandths.
+    pub failed_milli: i64,
+    /// Marks a write that undoes a take, with the instant of the take in microseconds.
+    pub undoes: Option<i64>,
+    /// What changes of its place among the shards.
+    pub tree: Option<Box<TreeChange>>,
+}
+
+/// What changes of the place of an item among the shards of its bucket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TreeChange {
+    /// The count from now on.
+    pub count: i64,
+    /// Names of the limits that are not divided.
+    pub pinned: To<String>,
+    /// How often the shards were folded.
+    pub era: To<i64>,
+    /// Whether the bucket expires once it is folded.
+    pub expires_later: To<()>,
+    /// When it was split.
+    pub split_at: To<TimeMs>,
 }
 
 impl ItemChange {
+    /// Nothing but what the write costs.
+    pub(crate) fn spending(cost: Cost) -> ItemChange {
+        let room = Room::Less { units_milli: cost.units_milli, gained_milli: 0 };
+        ItemChange { failed_milli: cost.failed_milli, ..ItemChange::only(room) }
+    }
+
     /// Nothing but the room for writes.
     pub(crate) const fn only(room: Room) -> ItemChange {
         ItemChange {
@@ -212,6 +312,10 @@ impl ItemChange {
             retired: To::Keep,
             flag: None,
             room,
+            takes_milli: 0,
+            failed_milli: 0,
+            undoes: None,
+            tree: None,
         }
     }
 }
@@ -234,6 +338,21 @@ pub struct FlagChange {
     pub flag: Flag,
     /// How often the flag has been written, this write included.
     pub count: i64,
+}
+
+/// What a write costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cost {
+    /// Write units in thousandths: its own, and those of failed conditions that nobody has counted
+    /// yet.
+    pub(crate) units_milli: i64,
+    /// The failed conditions among them, a thousand each.
+    pub(crate) failed_milli: i64,
+}
+
+impl Cost {
+    /// One write of an item of up to one KiB.
+    pub(crate) const ONE: Cost = Cost { units_milli: WCU_PER_WRITE_MILLI, failed_milli: 0 };
 }
 
 /// What a write does to the hidden limit that counts writes.
@@ -354,6 +473,34 @@ pub enum LineForm {
         /// Whether the limit is full afterwards.
         overflows: bool,
     },
+    /// Gives a part to another shard. Exact for every balance between the bounds.
+    Part {
+        /// The parameters the limit must have.
+        stored: LimitParams,
+        /// What goes; negative for debt.
+        moved: Milli,
+        /// The least balance; `None` when debt goes.
+        at_least: Option<Milli>,
+        /// The largest balance: what stays fits the smaller share.
+        at_most: Milli,
+        /// Whether the remainder is forgotten.
+        forgets_remainder: bool,
+        /// What a lowered capacity hides of what stays.
+        gap: To<Milli>,
+    },
+    /// Has what all shards had together.
+    Collect {
+        /// The parameters the limit must have.
+        stored: LimitParams,
+        /// The balance it must have.
+        exactly: Milli,
+        /// The balance it has afterwards.
+        to: Milli,
+        /// Whether the remainder is forgotten.
+        forgets_remainder: bool,
+        /// What a lowered capacity hides.
+        gap: To<Milli>,
+    },
     /// Fills by order.
     Top {
         /// The capacity the limit must have.
@@ -407,9 +554,16 @@ impl BucketWrite {
         BucketWrite { key, purpose, shape: Shape::Change(Box::new(change)) }
     }
 
-    /// The deletion of a bucket.
-    pub(crate) fn delete(key: Key) -> BucketWrite {
-        BucketWrite { key, purpose: Purpose::Delete, shape: Shape::Remove }
+    /// The deletion of a bucket, or of one of its shards.
+    pub(crate) fn delete(key: Key, whole: Whole) -> BucketWrite {
+        BucketWrite { key, purpose: Purpose::Delete, shape: Shape::Remove(whole) }
+    }
+
+    /// The same write as part of a take that another write counts.
+    pub(crate) fn uncount(&mut self) {
+        if let Shape::Change(change) = &mut self.shape {
+            change.item.takes_milli = 0;
+        }
     }
 
     /// The writer of the registry.
@@ -418,7 +572,10 @@ impl BucketWrite {
         let change = match (&self.shape, self.purpose) {
             (Shape::Make(_), Purpose::Charge) => return Writer::Recreate,
             (Shape::Make(_), _) => return Writer::Create,
-            (Shape::Remove, _) => return Writer::Delete,
+            (Shape::Remove(_), _) => return Writer::Delete,
+            (Shape::Branch(_), _) => return Writer::SplitChild,
+            (Shape::Withdraw(_), Purpose::Prune) => return Writer::Prune,
+            (Shape::Withdraw(_), _) => return Writer::FoldChild,
             (Shape::Change(change), _) => change,
         };
         match (self.purpose, change.pins.refilled_at) {
@@ -427,6 +584,10 @@ impl BucketWrite {
             (Purpose::Reset, _) => Writer::Reset,
             (Purpose::Flag, _) => Writer::Flag,
             (Purpose::Delete, _) => Writer::Delete,
+            (Purpose::Split, _) => Writer::Split,
+            (Purpose::Fold, _) => Writer::Fold,
+            (Purpose::Prune, _) => Writer::Prune,
+            (Purpose::Upkeep, _) => Writer::AggregatorRefill,
             (Purpose::Take, RefilledAt::NotBefore { .. }) => Writer::Fast,
             (Purpose::Take, RefilledAt::NotAfter(_)) => Writer::BlindFill,
             (Purpose::Take, _) if change.item.config_read_at.is_some() => Writer::Sync,
@@ -437,13 +598,22 @@ impl BucketWrite {
         }
     }
 
+    /// The takes it counts, in thousandths.
+    pub(crate) fn takes_milli(&self) -> i64 {
+        match &self.shape {
+            Shape::Change(change) => change.item.takes_milli,
+            Shape::Make(_) if self.purpose == Purpose::Take => WCU_PER_WRITE_MILLI,
+            _ => 0,
+        }
+    }
+
     /// The nonce it carries.
     #[must_use]
     pub fn nonce(&self) -> Option<&Nonce> {
         match &self.shape {
             Shape::Change(change) => change.nonce.as_ref(),
             Shape::Make(bucket) => Some(&bucket.nonce),
-            Shape::Remove => None,
+            Shape::Remove(_) | Shape::Branch(_) | Shape::Withdraw(_) => None,
         }
     }
 
@@ -451,7 +621,7 @@ impl BucketWrite {
     pub fn counted(&self) -> impl Iterator<Item = &LimitName> {
         let lines = match &self.shape {
             Shape::Change(change) => &change.lines[..],
-            Shape::Make(_) | Shape::Remove => &[],
+            Shape::Make(_) | Shape::Remove(_) | Shape::Branch(_) | Shape::Withdraw(_) => &[],
         };
         lines.iter().filter(|line| line.form.counts()).map(|line| &line.name)
     }
@@ -470,6 +640,8 @@ impl LineForm {
             | LineForm::Drop { .. }
             | LineForm::Clear
             | LineForm::Fold { .. }
+            | LineForm::Part { .. }
+            | LineForm::Collect { .. }
             | LineForm::Top { .. } => false,
         }
     }

@@ -44,6 +44,18 @@ pub enum Writer {
     Flag,
     /// Deletes a bucket with its entity.
     Delete,
+    /// Gives a part of a shard to another one.
+    Split,
+    /// Makes the other one.
+    SplitChild,
+    /// Collects what all shards have on shard 0.
+    Fold,
+    /// Removes a shard whose balances are collected.
+    FoldChild,
+    /// Removes a shard that belongs to no tree.
+    Prune,
+    /// Refills every limit ahead of the takes.
+    AggregatorRefill,
 }
 
 /// A kind of attribute; those of limits without the limit's name.
@@ -70,6 +82,12 @@ pub enum Field {
     Ret,
     WcuTk,
     WcuTc,
+    Wx,
+    Un,
+    Pin,
+    Er,
+    Tx,
+    Sp,
     /// Attributes that only a create writes: keys of the indexes, names, owner.
     Made,
 }
@@ -91,7 +109,13 @@ impl Field {
             attr::SHARD_COUNT => Field::ShardCount,
             attr::RETIRED => Field::Ret,
             attr::ROOM => Field::WcuTk,
-            attr::WRITES => Field::WcuTc,
+            attr::TAKES => Field::WcuTc,
+            attr::FAILED => Field::Wx,
+            attr::UNDONE => Field::Un,
+            attr::PINNED => Field::Pin,
+            attr::ERA => Field::Er,
+            attr::EXPIRES_LATER => Field::Tx,
+            attr::SPLIT_AT => Field::Sp,
             _ => match name.strip_prefix("b_").and_then(|rest| rest.rsplit_once('_')) {
                 Some((limit, _)) if limit == attr::WCU => Field::Made,
                 Some((_, "tk")) => Field::Tk,
@@ -121,10 +145,14 @@ pub struct Rules {
 }
 
 const REFILLED: &[Field] =
-    &[Tk, Tc, Cp, Ra, Rp, Rm, Gp, Rf, Rmf, Ca, Lw, Vu, Ttl, Ret, WcuTk, WcuTc];
+    &[Tk, Tc, Cp, Ra, Rp, Rm, Gp, Rf, Rmf, Ca, Lw, Vu, Ttl, Ret, WcuTk, WcuTc, Wx];
 
 const MADE: &[Field] =
     &[Pk, Tk, Tc, Cp, Ra, Rp, Rf, Ca, Lw, Ttl, Disabled, Fv, ShardCount, WcuTk, WcuTc, Made];
+
+const CHILD: &[Field] = &[
+    Pk, Tk, Tc, Cp, Ra, Rp, Gp, Rf, Ca, Ret, ShardCount, Pin, Er, WcuTk, WcuTc, Made,
+];
 
 /// What a writer looks at of each limit whose balance it changes.
 const LIMIT_FIELDS: &[Field] = &[Tk, Cp, Ra, Rp];
@@ -133,7 +161,7 @@ const LIMIT_FIELDS: &[Field] = &[Tk, Cp, Ra, Rp];
 pub const REGISTRY: &[Rules] = &[
     Rules {
         writer: Writer::Fast,
-        writes: &[Tk, Tc, WcuTk, WcuTc, Lw],
+        writes: &[Tk, Tc, WcuTk, WcuTc, Wx, Lw],
         pins: &[Pk, Tk, Cp, Ra, Rp, Rf, ShardCount, Disabled, Vu, Ttl, Lw, WcuTk],
         reason: "the balance suffices, and nothing has overflowed that a later refill would credit again; rf only grows, so a lower bound does",
     },
@@ -169,7 +197,7 @@ pub const REGISTRY: &[Rules] = &[
     },
     Rules {
         writer: Writer::ChargeFast,
-        writes: &[Tk, Tc, WcuTk, WcuTc, Lw],
+        writes: &[Tk, Tc, WcuTk, WcuTc, Wx, Lw],
         pins: &[Pk, Tk, Cp, Ra, Rp, Rf, ShardCount, Ttl, Lw],
         reason: "no floor, because a charge may lead into debt; the ceiling, or the charge would vanish into what overflowed",
     },
@@ -181,7 +209,7 @@ pub const REGISTRY: &[Rules] = &[
     },
     Rules {
         writer: Writer::ChargePlain,
-        writes: &[Tk, Tc, WcuTk, WcuTc, Lw, Ttl],
+        writes: &[Tk, Tc, WcuTk, Wx, Lw, Ttl],
         pins: &[Pk, Tk, Lw],
         reason: "the last resort of a charge that must not be lost; it may be paid from overflow, which is the safe loss of the two",
     },
@@ -193,13 +221,13 @@ pub const REGISTRY: &[Rules] = &[
     },
     Rules {
         writer: Writer::Credit,
-        writes: &[Tk, Tc, WcuTk, WcuTc],
+        writes: &[Tk, Tc, WcuTk, WcuTc, Wx, Un],
         pins: &[Pk, Tk, Cp, ShardCount],
         reason: "never above the capacity of this instant; touches neither rf nor lw, so it is sent at most once",
     },
     Rules {
         writer: Writer::Reset,
-        writes: &[Tk, Tc, Rf, WcuTk, WcuTc],
+        writes: &[Tk, Tc, Rf, WcuTk, Wx],
         pins: &[Pk, Cp, Rf, ShardCount],
         reason: "full is full whatever the balance was, and a refill that is still due adds nothing to it; rf only ever goes back from a future nobody may write",
     },
@@ -214,6 +242,42 @@ pub const REGISTRY: &[Rules] = &[
         writes: &[],
         pins: &[],
         reason: "the bucket goes whatever it holds; another leg of the transaction pins the mark of the entity, from which on takes are refused",
+    },
+    Rules {
+        writer: Writer::Split,
+        writes: &[Tk, Rm, Gp, Rmf, Ttl, ShardCount, Pin, Tx, Sp, WcuTk, Wx],
+        pins: &[Pk, Tk, Cp, Ra, Rp, Rf, ShardCount, Vu, Disabled],
+        reason: "no balance depends on the time: what goes is fixed, and what stays fits its share for every balance between the bounds; the count moves, so every writer with an older share loses",
+    },
+    Rules {
+        writer: Writer::SplitChild,
+        writes: CHILD,
+        pins: &[Pk],
+        reason: "pins that the item is absent; a shard is made only by the transaction that takes its part from another",
+    },
+    Rules {
+        writer: Writer::Fold,
+        writes: &[Tk, Rm, Gp, Rf, Rmf, Ca, Ttl, ShardCount, Pin, Er, Tx, Sp, WcuTk, Wx],
+        pins: &[Pk, Tk, Cp, Ra, Rp, Rf, ShardCount, Vu],
+        reason: "every balance of every shard exactly, because the sum is written; the era moves, so a writer who knew the shares of before loses",
+    },
+    Rules {
+        writer: Writer::FoldChild,
+        writes: &[],
+        pins: &[Pk, Tk, Cp, Ra, Rp, Rf, ShardCount, Vu],
+        reason: "the balances that another leg of the transaction has added up",
+    },
+    Rules {
+        writer: Writer::Prune,
+        writes: &[],
+        pins: &[Pk, Rf],
+        reason: "nobody of ours draws a shard that its donor does not know of; as it was seen, so that no shard of a later split goes",
+    },
+    Rules {
+        writer: Writer::AggregatorRefill,
+        writes: REFILLED,
+        pins: &[Pk, Tk, Cp, Ra, Rp, Rf, ShardCount, Disabled, Vu],
+        reason: "as a refill; it takes nothing and has no nonce",
     },
 ];
 
@@ -243,7 +307,13 @@ pub(crate) fn breaches(writer: Writer, write: &Write) -> Vec<String> {
     let is_needed = |field: &Field| !LIMIT_FIELDS.contains(field) || writes.contains(&Tk);
     let missing = rules.pins.iter().filter(|field| !pins.contains(field) && is_needed(field));
     let loose = missing.map(|field| format!("{writer:?} does not pin {field:?}"));
-    stray.chain(loose).collect()
+    // Between two folds the same count and parameters mean the same share, and only then.
+    let is_sharded = conditions.iter().any(|condition| {
+        matches!(condition, Condition::CompareNumber(attr, _, count) if attr == attr::SHARD_COUNT && *count > 1)
+    });
+    let timeless = (is_sharded && !pins.contains(&Er))
+        .then(|| format!("{writer:?} writes one of several shards and does not pin Er"));
+    stray.chain(loose).chain(timeless).collect()
 }
 
 /// The kinds of attributes a condition looks at.

@@ -12,6 +12,7 @@ use super::decisive_flag;
 use crate::DynamoStore;
 use crate::admin::change::too_busy;
 use crate::bucket::image::Image;
+use crate::bucket::shard::children;
 use crate::bucket::write::{
     BucketWrite, Change, FlagChange, FlagPin, ItemChange, Pins, Purpose, Room,
 };
@@ -213,32 +214,70 @@ pub(super) fn covered_by(store: &DynamoStore, level: &Level) -> Listing {
 }
 
 /// Writes the flag of each bucket, by its own levels. Returns those that are there.
+///
+/// Shard 0 comes first, and a shard before those that were split from it: a split needs an enabled
+/// donor, so nothing is made behind the walk. The children of a shard follow from its count, not
+/// from the index, which may not list them yet. What the index lists beside them comes last.
 async fn flag_all(
     store: &DynamoStore,
     shards: BTreeMap<Bucket, Vec<Key>>,
 ) -> Result<BTreeSet<Bucket>, StoreError> {
     let mut reached = BTreeSet::new();
-    let mut open: Vec<(Bucket, Key)> = shards
+    let root = |bucket: &Bucket| keys::bucket_of(&store.id, &bucket.entity, &bucket.resource, 0);
+    let mut open: Vec<(Bucket, Key)> =
+        shards.keys().map(|bucket| (bucket.clone(), root(bucket))).collect();
+    let mut visited: BTreeSet<Key> = open.iter().map(|(_, key)| key.clone()).collect();
+    let mut listed: Vec<(Bucket, Key)> = shards
         .into_iter()
         .flat_map(|(bucket, keys)| keys.into_iter().map(move |key| (bucket.clone(), key)))
         .collect();
-    for attempt in 1..=ADMIN_ATTEMPTS_MAX {
-        open = flag_once(store, open, &mut reached).await?;
-        if open.is_empty() {
-            return Ok(reached);
+    let mut attempt = 0;
+    while !open.is_empty() {
+        let flagged = flag_once(store, open, &mut reached).await?;
+        if !flagged.lost.is_empty() {
+            attempt += 1;
+            if attempt > ADMIN_ATTEMPTS_MAX {
+                return Err(unreached(too_busy(OPERATION)));
+            }
+            store.shared.back_off(attempt).await;
         }
-        store.shared.back_off(attempt).await;
+        let children = flagged.children.into_iter().filter(|(_, key)| visited.insert(key.clone()));
+        open = flagged.lost.into_iter().chain(children).collect();
+        if open.is_empty() {
+            listed.retain(|(_, key)| visited.insert(key.clone()));
+            open = std::mem::take(&mut listed);
+        }
     }
-    Err(unreached(too_busy(OPERATION)))
+    Ok(reached)
 }
 
-/// One try for each bucket: the flag it has, then its configuration, then the write. Returns those
-/// whose flag somebody else has written in between.
+/// What came of one try.
+#[derive(Default)]
+struct Flagged {
+    /// Those whose flag somebody else has written in between.
+    lost: Vec<(Bucket, Key)>,
+    /// The shards that were split from those that have the flag now.
+    children: Vec<(Bucket, Key)>,
+}
+
+impl Flagged {
+    fn walk_on(&mut self, store: &DynamoStore, bucket: &Bucket, item: &Item) {
+        let shard = key_of(item)
+            .and_then(|key| keys::parse_bucket(&store.id, &key.pk).map(|(_, _, shard)| shard));
+        let count = integer_of(item, attr::SHARD_COUNT).unwrap_or(1);
+        for child in children(shard.unwrap_or(0), count) {
+            let key = keys::bucket_of(&store.id, &bucket.entity, &bucket.resource, child);
+            self.children.push((bucket.clone(), key));
+        }
+    }
+}
+
+/// One try for each shard: the flag it has, then its configuration, then the write.
 async fn flag_once(
     store: &DynamoStore,
     open: Vec<(Bucket, Key)>,
     reached: &mut BTreeSet<Bucket>,
-) -> Result<Vec<(Bucket, Key)>, StoreError> {
+) -> Result<Flagged, StoreError> {
     let keys: Vec<Key> = open.iter().map(|(_, key)| key.clone()).collect();
     let items = store.shared.read_all(OPERATION, &keys).await?;
     let levels = |bucket: &Bucket| {
@@ -253,7 +292,7 @@ async fn flag_once(
     let wanted: Vec<Key> = wanted.into_iter().collect();
     let configs = store.shared.read_all(OPERATION, &wanted).await?;
     let found: BTreeMap<&Key, _> = wanted.iter().zip(&configs).collect();
-    let mut writes = Vec::new();
+    let (mut writes, mut flagged) = (Vec::new(), Flagged::default());
     for ((bucket, key), item) in open.into_iter().zip(items) {
         // Forgotten meanwhile; a new one reads the flag itself.
         let Some(item) = item else { continue };
@@ -267,11 +306,11 @@ async fn flag_once(
             // overrule.
             Err(error) => {
                 tracing::warn!(%error, entity = bucket.entity, resource = bucket.resource, "the bucket keeps the flag it has");
+                flagged.walk_on(store, &bucket, &item);
                 reached.insert(bucket);
             }
         }
     }
-    let mut lost = Vec::new();
     for chunk in writes.chunks(PARALLEL_MAX) {
         // The same write twice is the same write: it may be repeated.
         let sent = chunk.iter().map(|(_, write)| {
@@ -279,15 +318,20 @@ async fn flag_once(
         });
         for ((bucket, write), result) in chunk.iter().zip(join_all(sent).await) {
             match result {
-                Ok(_) => drop(reached.insert(bucket.clone())),
+                Ok(item) => {
+                    flagged.walk_on(store, bucket, &item);
+                    reached.insert(bucket.clone());
+                }
                 Err(Refused::Condition(None)) => {}
-                Err(Refused::Condition(Some(_))) => lost.push((bucket.clone(), write.key.clone())),
+                Err(Refused::Condition(Some(_))) => {
+                    flagged.lost.push((bucket.clone(), write.key.clone()));
+                }
                 Err(refused) => return Err(unreached(refused.into_error(OPERATION))),
             }
             store.shared.caches.forget(&write.key.pk);
         }
     }
-    Ok(lost)
+    Ok(flagged)
 }
 
 fn unreached(error: StoreError) -> StoreError {

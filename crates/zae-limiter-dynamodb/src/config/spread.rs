@@ -2,6 +2,8 @@
 //! the Python package takes by the parameters of the bucket and would not, so both products write
 //! them to the buckets.
 
+use std::sync::Arc;
+
 use futures_util::future::{Either, join_all, select};
 use zae_limiter_core::{BUCKET_TTL_MULTIPLIER, EntityId, Milli, ResourceName, Take};
 use zae_limiter_store::{Level, LimitsInForce, MemberKey, MemberTake, StoreError};
@@ -10,7 +12,7 @@ use super::Trust;
 use super::flags::{PARALLEL_MAX, covered_by};
 use crate::DynamoStore;
 use crate::bucket::operation::Moment;
-use crate::bucket::take::Taken;
+use crate::bucket::take::{Asked, Taken};
 use crate::constants::SPREAD_MAX;
 use crate::records::item::key_of;
 use crate::records::keys;
@@ -40,22 +42,22 @@ impl DynamoStore {
         const OPERATION: &str = "set_limits";
         let mut walk = self.shared.walk(OPERATION, covered_by(self, level).after(None));
         while let Some(items) = walk.next().await? {
-            // Names that only others accept, and shards, are theirs to keep.
+            // Names that only others accept are theirs to keep.
             let named = |(entity, resource, shard): (&str, &str, u32)| {
                 let (entity, resource): (EntityId, ResourceName) =
                     (entity.parse().ok()?, resource.parse().ok()?);
-                (shard == 0).then_some((entity, resource))
+                Some((entity, resource, shard))
             };
             let keys = items.iter().filter_map(key_of);
             let buckets: Vec<_> = keys
                 .filter_map(|key| keys::parse_bucket(&self.id, &key.pk).and_then(named))
                 .collect();
             for chunk in buckets.chunks(PARALLEL_MAX) {
-                let told = join_all(
-                    chunk.iter().map(|(entity, resource)| self.spread_to(entity, resource, moment)),
-                )
+                let told = join_all(chunk.iter().map(|(entity, resource, shard)| {
+                    self.spread_to(entity, resource, *shard, moment)
+                }))
                 .await;
-                for ((entity, resource), told) in chunk.iter().zip(told) {
+                for ((entity, resource, _), told) in chunk.iter().zip(told) {
                     // One bucket that cannot be read is no reason to leave the others behind.
                     if let Err(error) = told {
                         tracing::warn!(%error, %entity, %resource, "the limits are stored, but this bucket keeps the old ones until our next take");
@@ -72,9 +74,10 @@ impl DynamoStore {
         &self,
         entity: &EntityId,
         resource: &ResourceName,
+        shard: u32,
         moment: Moment,
     ) -> Result<(), StoreError> {
-        let bucket = keys::bucket(&self.id, entity, resource, 0);
+        let bucket = keys::bucket(&self.id, entity, resource, shard);
         let attempt = || async {
             let look = self.look(&bucket, moment).await?;
             let key = MemberKey { entity, resource };
@@ -85,8 +88,7 @@ impl DynamoStore {
                 return Ok(Some(()));
             };
             let limits = LimitsInForce::resolved(limits, source, stamp, BUCKET_TTL_MULTIPLIER);
-            let is_up_to_date = image.is_in_force(&limits.limits)
-                && image.expires_s.is_some() == limits.ttl_ms.is_some();
+            let is_up_to_date = image.is_in_force(&limits.limits) && image.expires_as(&limits);
             if image.flag.blocks() || is_up_to_date {
                 return Ok(Some(()));
             }
@@ -96,7 +98,13 @@ impl DynamoStore {
                 .collect();
             let member =
                 MemberTake { entity, resource, limits: &limits, takes: &takes, absent: &[] };
-            let taken = self.take(&self.asked(&member), moment).await?;
+            let asked = Asked {
+                key: bucket.clone(),
+                seen: Some(Arc::clone(&look)),
+                standing: image.standing.clone(),
+                ..self.asked(&member)
+            };
+            let (taken, _) = self.take_from(&asked, moment).await?;
             // Changed again, or others were faster.
             Ok((!matches!(taken, Taken::Stale | Taken::Contended)).then_some(()))
         };

@@ -83,15 +83,26 @@ pub(crate) const LAST_NONCE: &str = "lw";
 pub(crate) const CONFIG_READ_AT: &str = "ca";
 /// Names of limits that are no longer configured. Ours.
 pub(crate) const RETIRED: &str = "ret";
-/// When the take happened that the last undo gave back, in s: the use is taken off where the take
-/// was counted. Ours.
-pub(crate) const UNDONE_AT: &str = "un";
 /// The name of the hidden limit that measures writes.
 pub(crate) const WCU: &str = "wcu";
 /// What the hidden limit has: room for writes.
 pub(crate) const ROOM: &str = "b_wcu_tk";
-/// What was taken of the hidden limit: writes that have reached the item.
-pub(crate) const WRITES: &str = "b_wcu_tc";
+/// What was taken of the hidden limit: takes that have landed, 1 000 each. The usage of an hour
+/// counts its events by it.
+pub(crate) const TAKES: &str = "b_wcu_tc";
+/// Failed conditions that have reached the item, 1 000 each. Ours; only on buckets that a crowd
+/// writes.
+pub(crate) const FAILED: &str = "wx";
+/// Marks the last credit that has undone a take, by the instant of the take in microseconds. Ours.
+pub(crate) const UNDONE: &str = "un";
+/// Names of the limits that are not divided among the shards, sorted. Ours.
+pub(crate) const PINNED: &str = "pin";
+/// How often the shards of the bucket were folded. Ours.
+pub(crate) const ERA: &str = "er";
+/// The bucket expired before it was split, and expires again once it is folded. Ours.
+pub(crate) const EXPIRES_LATER: &str = "tx";
+/// When the item was split last, in ms. Ours.
+pub(crate) const SPLIT_AT: &str = "sp";
 
 // ------------------------------------------------------------------------------- limits of buckets
 

@@ -168,7 +168,7 @@ pub fn parse_entity_config(sk: &str) -> Option<&str> {
 
 /// One usage snapshot of an entity; `window` is the key of the window. By the words it is stored
 /// under: buckets with names that other writers accept and we do not are used too.
-pub fn usage(namespace: &str, entity: &str, resource: &str, window: &str) -> Key {
+pub fn usage(namespace: &str, entity: impl Display, resource: impl Display, window: &str) -> Key {
     Key {
         pk: format!("{namespace}/ENTITY#{entity}"),
         sk: Cow::Owned(format!("#USAGE#{resource}#{window}")),
@@ -233,17 +233,17 @@ pub mod index {
     }
 
     /// GSI2 sort key of a bucket.
-    pub fn resource_bucket(entity: &EntityId, shard: u32) -> String {
+    pub fn resource_bucket(entity: impl Display, shard: u32) -> String {
         format!("BUCKET#{entity}#{shard}")
     }
 
     /// GSI3 partition: buckets of an entity.
-    pub fn entity(namespace: &str, entity: &EntityId) -> String {
+    pub fn entity(namespace: &str, entity: impl Display) -> String {
         format!("{namespace}/ENTITY#{entity}")
     }
 
     /// GSI3 sort key of a bucket.
-    pub fn entity_bucket(resource: &ResourceName, shard: u32) -> String {
+    pub fn entity_bucket(resource: impl Display, shard: u32) -> String {
         format!("BUCKET#{resource}#{shard}")
     }
 
@@ -295,7 +295,11 @@ pub mod index {
     }
 
     /// GSI4 sort key of a bucket; every other record has its partition key there.
-    pub fn namespace_bucket(entity: &EntityId, resource: &ResourceName, shard: u32) -> String {
+    pub fn namespace_bucket(
+        entity: impl Display,
+        resource: impl Display,
+        shard: u32,
+    ) -> String {
         format!("BUCKET#{entity}#{resource}#{shard}")
     }
 }

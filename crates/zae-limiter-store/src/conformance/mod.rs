@@ -119,6 +119,8 @@ pub enum Promise {
     Durable,
     /// Several processes may use it at once.
     Shared,
+    /// Debt blocks its whole bucket, and a grant reports its balance exactly.
+    WholeBuckets,
     /// A sweep forgets, as soon as it may.
     Sweeps,
 }
@@ -133,6 +135,7 @@ impl Promise {
             Promise::ImmediateUsage => capabilities.immediate_usage,
             Promise::Durable => capabilities.durable,
             Promise::Shared => capabilities.shared,
+            Promise::WholeBuckets => capabilities.whole_buckets,
             Promise::Sweeps => capabilities.sweeps,
         }
     }

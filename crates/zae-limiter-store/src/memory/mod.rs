@@ -156,6 +156,7 @@ impl Store for MemoryStore {
             exact: true,
             atomic_chains: true,
             immediate_usage: true,
+            whole_buckets: true,
             sweeps: true,
             ..Capabilities::minimum("memory")
         }

@@ -15,8 +15,8 @@ use zae_limiter_store::{CHILDREN_NAMED_MAX, Change, DeletedEntity, StoreError, S
 use super::event;
 use crate::DynamoStore;
 use crate::admin::change::{Outcome, check_active, is_active, too_busy};
-use crate::bucket::write::BucketWrite;
-use crate::constants::BATCH_WRITE_MAX;
+use crate::bucket::write::{BucketWrite, Whole};
+use crate::constants::{BATCH_WRITE_MAX, SHARDS_MAX};
 use crate::records::attr;
 use crate::records::item::{
     audit_item, deleted_of, details, is_deletion, key_of, stored_version, text_of, version_of,
@@ -29,9 +29,6 @@ use crate::table::{
 };
 
 const OPERATION: &str = "delete_entity";
-
-/// The most shards a bucket can have.
-const SHARDS_MAX: u32 = 32;
 
 /// Configurations removed by one transaction. The last one also has the record, the registry, the
 /// event and the namespace.
@@ -224,34 +221,65 @@ impl Deletion<'_> {
         // The index lags behind: a bucket that is gone already is not counted again.
         let first: Vec<Key> = shards.values().filter_map(|keys| keys.first().cloned()).collect();
         let present = store.shared.read_all(OPERATION, &first).await?.iter().flatten().count();
-        let mut batches: Vec<Vec<Key>> = Vec::new();
-        let mut single = Vec::new();
+        // A bucket of which the index shows one item goes with others, if it has one item; all
+        // shards of any other go at once. A shard that was left alone would grant beside a new
+        // bucket.
+        let (mut whole, mut single) = (Vec::new(), Vec::new());
         for (resource, keys) in shards {
             single.extend(self.leftovers(&resource).await?);
-            match <[Key; 1]>::try_from(keys) {
-                Ok([key]) => single.push(key),
-                Err(keys) => batches.push(self.all_shards(&resource, keys)),
+            let is_alone = |key: &&Key| *key == &self.shard(&resource, 0);
+            match keys.first().filter(is_alone).filter(|_| keys.len() == 1) {
+                Some(key) => single.push(key.clone()),
+                None => whole.push((resource, keys)),
             }
         }
         single.sort_unstable();
         single.dedup();
-        batches.extend(single.chunks(BATCH_WRITE_MAX).map(<[Key]>::to_vec));
-        for keys in batches {
-            let delete = |key: &Key| match &*key.sk {
-                keys::STATE => Write::Bucket(Box::new(BucketWrite::delete(key.clone()))),
-                _ => Write::Delete(Delete { key: key.clone(), conditions: Vec::new() }),
-            };
-            let mut legs = vec![check.clone()];
-            legs.extend(keys.iter().map(delete));
-            match self.make(&legs, false).await? {
+        for keys in single.chunks(BATCH_WRITE_MAX) {
+            match self.remove(&check, keys, Whole::Alone).await? {
+                Part::Made => {}
+                // One of them has been split.
+                Part::Lost => whole.extend(self.buckets_of(keys)),
+                Part::Overtaken => return Ok(Part::Overtaken),
+            }
+        }
+        for (resource, keys) in whole {
+            match self.remove(&check, &self.all_shards(&resource, keys), Whole::Shard).await? {
                 Part::Made => {}
                 Part::Lost => return Err(too_busy(OPERATION)),
                 Part::Overtaken => return Ok(Part::Overtaken),
             }
-            keys.iter().for_each(|key| store.shared.caches.forget(&key.pk));
         }
         deleted.buckets += u64::try_from(present).unwrap_or(u64::MAX);
         Ok(Part::Made)
+    }
+
+    /// Removes items in one transaction.
+    async fn remove(&self, check: &Write, keys: &[Key], whole: Whole) -> Result<Part, StoreError> {
+        let delete = |key: &Key| match &*key.sk {
+            keys::STATE => Write::Bucket(Box::new(BucketWrite::delete(key.clone(), whole))),
+            _ => Write::Delete(Delete { key: key.clone(), conditions: Vec::new() }),
+        };
+        let mut legs = vec![check.clone()];
+        legs.extend(keys.iter().map(delete));
+        let part = self.make(&legs, false).await?;
+        keys.iter().for_each(|key| self.store.shared.caches.forget(&key.pk));
+        Ok(part)
+    }
+
+    /// The buckets that keys belong to, one by one, with what lies beside them.
+    fn buckets_of(&self, keys: &[Key]) -> BTreeMap<String, Vec<Key>> {
+        let mut buckets: BTreeMap<String, Vec<Key>> = BTreeMap::new();
+        for key in keys {
+            if let Some((_, resource, _)) = keys::parse_bucket(&self.store.id, &key.pk) {
+                buckets.entry(resource.to_owned()).or_default().push(key.clone());
+            }
+        }
+        buckets
+    }
+
+    fn shard(&self, resource: &str, number: u32) -> Key {
+        keys::bucket_of(&self.store.id, self.id.as_str(), resource, number)
     }
 
     /// The buckets of the entity, by resource, as far as the index has caught up.
@@ -278,8 +306,8 @@ impl Deletion<'_> {
     /// All shards of a bucket go at once, also those the index does not show: a shard that was left
     /// alone would grant beside a new bucket.
     fn all_shards(&self, resource: &str, known: Vec<Key>) -> Vec<Key> {
-        let shard = |number| keys::bucket_of(&self.store.id, self.id.as_str(), resource, number);
-        let mut all: Vec<Key> = (0..SHARDS_MAX).map(shard).collect();
+        let mut all: Vec<Key> =
+            (0..SHARDS_MAX).map(|number| self.shard(resource, number)).collect();
         // Another writer may have made more than there should be.
         all.extend(known);
         all.sort_unstable();

@@ -41,9 +41,11 @@ fn what_can_not_be_honoured_is_refused_by_its_name() {
         assert_eq!(error.kind(), StoreErrorKind::Incompatible);
         assert!(error.to_string().contains(&format!("{name:?}")), "{error}");
     }
-    let shards =
-        Image::parse(&item([("shard_count", n("2"))])).unwrap().check_supported("pk").unwrap_err();
-    assert!(shards.to_string().contains("several shards"), "{shards}");
+    for count in ["3", "64"] {
+        let image = Image::parse(&item([("shard_count", n(count))])).unwrap();
+        let shards = image.check_supported("pk").unwrap_err();
+        assert!(shards.to_string().contains("another number of shards"), "{shards}");
+    }
     let quota =
         Image::parse(&item([("b_rpm_ra", n("0"))])).unwrap().check_supported("pk").unwrap_err();
     assert!(quota.to_string().contains("quotas"), "{quota}");

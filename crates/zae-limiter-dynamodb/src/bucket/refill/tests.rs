@@ -3,7 +3,7 @@
 use zae_limiter_core::ConfigStamp;
 
 use super::*;
-use crate::bucket::write::Shape;
+use crate::bucket::write::{Cost, Shape};
 use crate::records::keys::bucket_of;
 use crate::table::{Item, number};
 
@@ -45,7 +45,7 @@ fn charge(image: &Image, source: LimitSource) -> Change {
         amounts: &amounts,
         nonce: Some(&"n".into()),
         must_be_absent: MustBeAbsent::default(),
-        units_milli: 1_000,
+        cost: Cost::ONE,
         now: TimeMs(NOW),
     };
     match refill.build().expect("a write").shape {

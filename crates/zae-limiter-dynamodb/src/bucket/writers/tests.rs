@@ -5,9 +5,11 @@ use zae_limiter_store::LimitsInForce;
 
 use super::*;
 use crate::bucket::debit::{Debit, Step, View};
+use crate::bucket::shard::Standing;
+use crate::bucket::write::Cost;
 use crate::table::{Action, Comparison, Key, Update, compare};
 
-const ALL: [Writer; 14] = [
+const ALL: [Writer; 20] = [
     Writer::Fast,
     Writer::Refill,
     Writer::BlindFill,
@@ -22,6 +24,12 @@ const ALL: [Writer; 14] = [
     Writer::Reset,
     Writer::Flag,
     Writer::Delete,
+    Writer::Split,
+    Writer::SplitChild,
+    Writer::Fold,
+    Writer::FoldChild,
+    Writer::Prune,
+    Writer::AggregatorRefill,
 ];
 
 #[test]
@@ -80,13 +88,14 @@ fn a_take_of_no_limit_breaks_no_rule() {
     let key =
         Key { pk: "ns/BUCKET#key#gpt-4#0".to_owned(), sk: crate::records::keys::STATE.into() };
     let debit = Debit {
+        standing: &Standing::ALONE,
         key: &key,
         limits: &limits,
         takes: &[],
         absent: &[],
         nonce: Some(&"n".into()),
         grace_ms: 0,
-        units_milli: 1_000,
+        cost: Cost::ONE,
         is_spared: false,
     };
     let Ok(Step::Take(write)) = debit.plan(View::Unknown, TimeMs(1)) else {

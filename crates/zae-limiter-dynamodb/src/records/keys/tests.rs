@@ -169,7 +169,7 @@ fn keys_look_as_the_schema_says() {
         (entity("ns", &id), "ns/ENTITY#key", "#META"),
         (entity_config("ns", &id, None), "ns/ENTITY#key", "#CONFIG#_default_"),
         (entity_config("ns", &id, Some(&name)), "ns/ENTITY#key", "#CONFIG#api/v1"),
-        (usage("ns", "key", "api/v1", "2026-01"), "ns/ENTITY#key", "#USAGE#api/v1#2026-01"),
+        (usage("ns", &id, &name, "2026-01"), "ns/ENTITY#key", "#USAGE#api/v1#2026-01"),
         (resource_config("ns", &name), "ns/RESOURCE#api/v1", "#CONFIG"),
         (system_config("ns"), "ns/SYSTEM#", "#CONFIG"),
         (resources("ns"), "ns/SYSTEM#", "#RESOURCES"),

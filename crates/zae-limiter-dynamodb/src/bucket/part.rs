@@ -1,0 +1,196 @@
+//! Splitting a shard in two, giving back one that is missing, folding all of them: each is one
+//! transaction that either moves its tokens or changes nothing. It may be sent again as it is,
+//! because no balance in it depends on the time.
+
+use std::sync::Arc;
+
+use zae_limiter_store::StoreError;
+
+use crate::DynamoStore;
+use crate::bucket::image::Image;
+use crate::bucket::operation::{Moment, count};
+use crate::bucket::shard::children;
+use crate::bucket::tree::{self, Parting, Whose};
+use crate::bucket::write::BucketWrite;
+use crate::constants::{SEND_ATTEMPTS_MAX, SHARDS_MAX};
+use crate::table::error::failed;
+use crate::table::{Cancellation, Key, TableError, Write};
+
+/// What became of a transaction that moves tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moved {
+    /// It was made.
+    Done,
+    /// Nothing was moved: the shards are not as they were seen, or are too busy.
+    Not,
+    /// The shard to be made is there already.
+    Taken,
+}
+
+impl DynamoStore {
+    /// Splits a shard, as it is now.
+    pub(crate) async fn split(&self, key: &Key, moment: Moment) -> Result<Moved, StoreError> {
+        let moved = self.part(key, None, moment).await?;
+        if moved == Moved::Done {
+            count(&self.shared.caches.tally.splits);
+        }
+        Ok(moved)
+    }
+
+    /// Makes a shard that should be there and is not, with what its donor has beyond its share.
+    pub(crate) async fn repair(
+        &self,
+        donor: &Key,
+        missing: u32,
+        moment: Moment,
+    ) -> Result<Moved, StoreError> {
+        let moved = self.part(donor, Some(missing), moment).await?;
+        if moved == Moved::Done {
+            count(&self.shared.caches.tally.repairs);
+        }
+        Ok(moved)
+    }
+
+    /// Splits a shard, or makes the one that is missing beside it.
+    async fn part(
+        &self,
+        key: &Key,
+        missing: Option<u32>,
+        moment: Moment,
+    ) -> Result<Moved, StoreError> {
+        let Some(whose) = Whose::of(&self.id, key) else { return Ok(Moved::Not) };
+        let attempt = || async {
+            let [item] = self.shared.read("consume", std::array::from_ref(key)).await?;
+            let look = self.note(key, item.as_ref(), moment)?;
+            let (Some(item), Some(image)) = (&item, &look.image) else { return Ok(Moved::Not) };
+            let divided_from_milli =
+                self.shared.options.share_min_milli.saturating_mul(i64::from(SHARDS_MAX));
+            let parting =
+                Parting { whose: &whose, item, image, divided_from_milli, now: self.now(moment) };
+            let plan = match missing {
+                Some(missing) => parting.repair(missing),
+                None => parting.split(),
+            };
+            let Some([donor, child]) = plan else { return Ok(Moved::Not) };
+            let other = child.key.clone();
+            let moved = self.move_tokens(vec![donor, child]).await?;
+            match moved {
+                Moved::Taken => return self.prune(&other, image, moment).await,
+                // Both are about to be used.
+                Moved::Done => {
+                    let keys = [key.clone(), other];
+                    let items = self.shared.read("consume", &keys).await?;
+                    for (key, item) in keys.iter().zip(&items) {
+                        self.note(key, item.as_ref(), moment)?;
+                    }
+                }
+                Moved::Not => self.shared.caches.forget(&key.pk),
+            }
+            Ok(moved)
+        };
+        // A second attempt, if something lay where the child belongs.
+        let first = attempt().await?;
+        if first == Moved::Taken { attempt().await } else { Ok(first) }
+    }
+
+    /// A shard lies where a child belongs. A foreign writer has left it; it goes, as it was seen,
+    /// unless the donor knows of it by now. [`Moved::Taken`] when it is gone.
+    async fn prune(&self, key: &Key, donor: &Image, moment: Moment) -> Result<Moved, StoreError> {
+        let look = self.look(key, moment).await?;
+        let Some(image) = &look.image else { return Ok(Moved::Taken) };
+        if children(donor.standing.shard, donor.standing.count)
+            .any(|child| child == image.standing.shard)
+        {
+            return Ok(Moved::Not);
+        }
+        let pruned = self.move_tokens(vec![tree::prune(key.clone(), image)]).await?;
+        self.shared.caches.forget(&key.pk);
+        if pruned != Moved::Done {
+            return Ok(Moved::Not);
+        }
+        count(&self.shared.caches.tally.orphans);
+        tracing::warn!(pk = key.pk, "a shard that belonged to no bucket was removed");
+        Ok(Moved::Taken)
+    }
+
+    /// Folds all shards of a bucket into one item, if nobody writes them meanwhile.
+    pub(crate) async fn fold(&self, whose: &Whose, moment: Moment) -> Result<Moved, StoreError> {
+        let Some(looks) = self.read_shards(whose, moment).await? else { return Ok(Moved::Not) };
+        let images: Vec<&Image> = looks.iter().filter_map(|look| look.image.as_ref()).collect();
+        let Some(writes) = tree::fold(whose, &images, self.now(moment)) else {
+            return Ok(Moved::Not);
+        };
+        let keys: Vec<Key> = writes.iter().map(|write| write.key.clone()).collect();
+        let moved = self.move_tokens(writes).await?;
+        keys.iter().for_each(|key| self.shared.caches.forget(&key.pk));
+        if moved == Moved::Done {
+            count(&self.shared.caches.tally.folds);
+        }
+        Ok(moved)
+    }
+
+    /// Sends a transaction that moves tokens. The token stays the same over all attempts, so an
+    /// attempt that landed unheard counts once.
+    async fn move_tokens(&self, writes: Vec<BucketWrite>) -> Result<Moved, StoreError> {
+        let writes: Vec<Write> =
+            writes.into_iter().map(|write| Write::Bucket(Box::new(write))).collect();
+        let token = self.shared.token();
+        for attempt in 1..=SEND_ATTEMPTS_MAX {
+            match self.table().transact(&writes, &token).await {
+                Ok(()) => return Ok(Moved::Done),
+                Err(TableError::Canceled(reasons)) => {
+                    let is_met = |reason: &Cancellation| !matches!(reason, Cancellation::Condition(_));
+                    let stands = reasons.iter().position(|reason| !is_met(reason));
+                    match stands {
+                        Some(1) if reasons.len() == 2 => return Ok(Moved::Taken),
+                        Some(_) => return Ok(Moved::Not),
+                        None => {}
+                    }
+                    if let Some(Cancellation::Rejected(why)) = reasons
+                        .iter()
+                        .find(|reason| matches!(reason, Cancellation::Rejected(_)))
+                    {
+                        return Err(failed("consume", TableError::Rejected(why.clone())));
+                    }
+                }
+                Err(
+                    TableError::NotApplied(_)
+                    | TableError::Unreachable(_)
+                    | TableError::Unknown(_),
+                ) => {}
+                Err(error) => return Err(failed("consume", error)),
+            }
+            self.shared.back_off(attempt).await;
+        }
+        Ok(Moved::Not)
+    }
+
+    /// Splits a bucket that was just made until it has as many shards as the options say. For tests
+    /// of everything else on buckets with several shards.
+    pub(crate) async fn split_at_birth(&self, key: &Key, moment: Moment) -> Result<(), StoreError> {
+        let (Some(whose), wanted) =
+            (Whose::of(&self.id, key), i64::from(self.shared.options.born_split))
+        else {
+            return Ok(());
+        };
+        let mut shards: Vec<(u32, i64)> = vec![(0, 1)];
+        while let Some(place) = shards.iter().position(|(_, count)| *count < wanted) {
+            let (shard, count) = shards[place];
+            if self.split(&whose.key(shard), moment).await? != Moved::Done {
+                break;
+            }
+            shards[place] = (shard, 2 * count);
+            shards.push((shard + u32::try_from(count).unwrap_or(0), 2 * count));
+        }
+        Ok(())
+    }
+
+    /// The bucket that a key belongs to.
+    pub(crate) fn whose(&self, entity: &str, resource: &str) -> Whose {
+        Whose {
+            namespace: Arc::clone(&self.id),
+            entity: entity.to_owned(),
+            resource: resource.to_owned(),
+        }
+    }
+}
