@@ -37,6 +37,7 @@ mod s3;
 mod settings;
 mod snapshots;
 mod upkeep;
+mod worker;
 
 pub use aggregator::Aggregator;
 pub use archive::{Archive, ArchiveError, FolderArchive, Object};
@@ -50,4 +51,9 @@ pub use report::Report;
 pub use s3::S3Archive;
 pub use settings::{BadSetting, Settings};
 pub use upkeep::Kept;
+#[cfg(feature = "streams")]
+pub use worker::SdkStreams;
+pub use worker::{
+    ShardPage, StreamBatch, StreamError, StreamShard, Streams, Totals, Turn, Worker, WorkerError,
+};
 pub use zae_limiter_dynamodb::stream::{EXPIRER, Snapshot, Table};

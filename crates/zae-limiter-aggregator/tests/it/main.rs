@@ -15,3 +15,4 @@ mod once;
 mod rig;
 mod settings;
 mod whole;
+mod worker;

@@ -195,6 +195,14 @@ pub fn version() -> Key {
     in_system(REGISTRY, VERSION)
 }
 
+/// What the sort keys of checkpoints begin with, in the registry.
+pub const CHECKPOINT: &str = "#CHECKPOINT#";
+
+/// How far a shard of the table's stream was read.
+pub fn checkpoint(stream_shard: &str) -> Key {
+    in_system(REGISTRY, format!("{CHECKPOINT}{stream_shard}"))
+}
+
 /// The record of a namespace by name; only active ones have it.
 pub fn namespace_by_name(name: &str) -> Key {
     in_system(REGISTRY, format!("{NAMESPACE}{name}"))
