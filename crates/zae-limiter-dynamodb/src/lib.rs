@@ -21,6 +21,9 @@
 mod admin;
 mod config;
 mod options;
+#[cfg(feature = "stream")]
+#[doc(hidden)]
+pub mod stream;
 
 /// Declares rooms that are public, and hidden, with the feature `testing` alone.
 macro_rules! rooms_for_tests {
