@@ -166,6 +166,11 @@ impl DynamoStore {
                     | TableError::Unreachable(_)
                     | TableError::Unknown(_),
                 ) => {}
+                // A role that may take need not be allowed to remove what others left.
+                Err(TableError::Denied(why)) => {
+                    tracing::warn!(why, "a hot bucket could not be split");
+                    return Ok(Moved::Not);
+                }
                 Err(error) => return Err(failed("consume", error)),
             }
             self.shared.back_off(attempt).await;
