@@ -34,7 +34,11 @@ impl Charge {
             | Purpose::GiveBack
             | Purpose::Reset
             | Purpose::Flag
-            | Purpose::Delete => None,
+            | Purpose::Delete
+            | Purpose::Split
+            | Purpose::Fold
+            | Purpose::Prune
+            | Purpose::Upkeep => None,
         }
     }
 
@@ -95,6 +99,10 @@ pub(crate) fn part_of(writer: Writer) -> Part {
         Writer::ChargePlain => Part::LeftOut("the plain `ADD` an adjust becomes after `RACES_MAX`"),
         Writer::Reset | Writer::Delete => Part::LeftOut("an administrator's reset or delete"),
         Writer::Flag => Part::LeftOut("`disabled`"),
+        Writer::Split | Writer::SplitChild | Writer::Fold | Writer::FoldChild | Writer::Prune => {
+            Part::LeftOut("Shards (their own model, below)")
+        }
+        Writer::AggregatorRefill => Part::LeftOut("the aggregator's refill"),
     }
 }
 
@@ -173,7 +181,13 @@ impl Sender<'_> {
             | Writer::Credit
             | Writer::Reset
             | Writer::Flag
-            | Writer::Delete => None,
+            | Writer::Delete
+            | Writer::Split
+            | Writer::SplitChild
+            | Writer::Fold
+            | Writer::FoldChild
+            | Writer::Prune
+            | Writer::AggregatorRefill => None,
         }
     }
 
