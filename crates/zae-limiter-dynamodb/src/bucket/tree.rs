@@ -194,7 +194,12 @@ impl Parting<'_> {
             flag: FlagPin::Enabled,
             mark: Pin::Absent,
             config_read_at: Pin::Any,
-            expiry: ExpiryPin::Any,
+            // An expiry that was set meanwhile, within the same millisecond, would stay: a shard that
+            // is swept alone comes back full.
+            expiry: match image.expires_s {
+                Some(_) => ExpiryPin::Any,
+                None => ExpiryPin::Absent,
+            },
             has_room: false,
             must_be_absent: SmallVec::new(),
         };
