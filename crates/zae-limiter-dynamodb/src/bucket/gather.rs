@@ -51,8 +51,8 @@ enum SentAll {
     Lost,
     /// It landed, and too long ago to be granted.
     Overdue,
-    /// It may still land.
-    Unsure,
+    /// The shards are not as they were planned for, and an attempt was not answered.
+    Doubtful,
 }
 
 impl DynamoStore {
@@ -458,7 +458,7 @@ impl DynamoStore {
                 Together::Answer(Taken::Granted(Granted { look, held, brings_limits: false }))
             }
             SentAll::Lost => Together::Lost,
-            SentAll::Unsure => Together::GiveUp,
+            SentAll::Doubtful => Together::GiveUp,
             SentAll::Overdue => {
                 self.take_back(asked.member, &held, moment).await;
                 Together::GiveUp
@@ -502,13 +502,18 @@ impl DynamoStore {
         let sent_at = options.clock.monotonic();
         let mut is_ambiguous = false;
         let mut last = TableError::NotApplied("others kept writing the shards".to_owned());
+        let age = || options.clock.monotonic().saturating_sub(sent_at);
+        let landed = |is_ambiguous: bool| {
+            let is_late = is_ambiguous && age() > options.write_age_max;
+            if is_late { SentAll::Overdue } else { SentAll::Landed }
+        };
         for attempt in 1..=SEND_ATTEMPTS_MAX {
+            if !is_ambiguous && 2 * age() > options.write_age_max {
+                // Decided too long ago to be sent as it is.
+                return Ok(SentAll::Lost);
+            }
             match self.table().transact(&writes, &token).await {
-                Ok(()) => {
-                    let age = options.clock.monotonic().saturating_sub(sent_at);
-                    let is_late = is_ambiguous && age > options.write_age_max;
-                    return Ok(if is_late { SentAll::Overdue } else { SentAll::Landed });
-                }
+                Ok(()) => return Ok(landed(is_ambiguous)),
                 Err(TableError::Canceled(reasons)) => {
                     let (mut is_ours, mut is_lost) = (false, false);
                     for (key, reason) in keys.iter().zip(&reasons) {
@@ -531,12 +536,12 @@ impl DynamoStore {
                     }
                     if is_ours {
                         count(&self.shared.caches.tally.debits_confirmed);
-                        return Ok(SentAll::Landed);
+                        return Ok(landed(is_ambiguous));
                     }
                     if is_lost && is_ambiguous {
-                        // The first attempt may still arrive: nothing may be planned beside it.
+                        // What was not answered may still land: nothing may be taken elsewhere.
                         count(&self.shared.caches.tally.debits_unknown);
-                        return Ok(SentAll::Unsure);
+                        return Ok(SentAll::Doubtful);
                     }
                     if is_lost {
                         return Ok(SentAll::Lost);

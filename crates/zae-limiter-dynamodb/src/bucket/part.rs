@@ -198,6 +198,36 @@ impl DynamoStore {
         Ok(())
     }
 
+    /// Splits the shard with this key, whatever its pressure is. True when it was split.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    pub async fn split_now(
+        &self,
+        pk: &str,
+        now: zae_limiter_core::TimeMs,
+    ) -> Result<bool, StoreError> {
+        let key = Key { pk: pk.to_owned(), sk: crate::records::keys::STATE.into() };
+        let moment = self.moment(now);
+        self.shared.ask_the_time().await?;
+        Ok(self.split(&key, moment).await? == Moved::Done)
+    }
+
+    /// Folds the bucket that the shard with this key belongs to, however busy it is. True when it
+    /// was folded.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    pub async fn fold_now(
+        &self,
+        pk: &str,
+        now: zae_limiter_core::TimeMs,
+    ) -> Result<bool, StoreError> {
+        let key = Key { pk: pk.to_owned(), sk: crate::records::keys::STATE.into() };
+        let Some(whose) = Whose::of(&self.id, &key) else { return Ok(false) };
+        let moment = self.moment(now);
+        self.shared.ask_the_time().await?;
+        Ok(self.fold(&whose, moment).await? == Moved::Done)
+    }
+
     /// The bucket that a key belongs to.
     pub(crate) fn whose(&self, entity: &str, resource: &str) -> Whose {
         Whose {

@@ -194,7 +194,12 @@ impl Parting<'_> {
             flag: FlagPin::Enabled,
             mark: Pin::Absent,
             config_read_at: Pin::Any,
-            expiry: ExpiryPin::Any,
+            // An expiry that was set meanwhile, within the same millisecond, would stay: a shard that
+            // is swept alone comes back full.
+            expiry: match image.expires_s {
+                Some(_) => ExpiryPin::Any,
+                None => ExpiryPin::Absent,
+            },
             has_room: false,
             must_be_absent: SmallVec::new(),
         };
@@ -429,4 +434,42 @@ pub(crate) fn legs<'a>(
         }
     }
     Some(legs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::number;
+
+    /// Found by the simulator: an expiry that another process set after the image, within the same
+    /// millisecond, stayed on one of several shards, which would be swept alone and come back full.
+    #[test]
+    fn a_split_of_what_never_expires_fails_beside_a_new_expiry() {
+        let item: Item = [
+            ("rf", 1),
+            ("shard_count", 1),
+            ("b_rpm_tk", 5_000),
+            ("b_rpm_cp", 5_000),
+            ("b_rpm_ra", 5_000),
+            ("b_rpm_rp", 5_000),
+        ]
+        .map(|(name, value)| (name.to_owned(), number(value)))
+        .into();
+        let image = Image::parse(&item).expect("a bucket");
+        let whose = Whose {
+            namespace: Arc::from("ns"),
+            entity: "key".to_owned(),
+            resource: "gpt-4".to_owned(),
+        };
+        let parting = Parting {
+            whose: &whose,
+            item: &item,
+            image: &image,
+            divided_from_milli: 0,
+            now: TimeMs(2),
+        };
+        let [donor, _] = parting.split().expect("a split");
+        let Shape::Change(change) = donor.shape else { panic!("a change of the donor") };
+        assert_eq!(change.pins.expiry, ExpiryPin::Absent);
+    }
 }

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use zae_limiter_core::EntityId;
-use zae_limiter_store::StoreErrorKind;
+use zae_limiter_store::{ConsumeOutcome, StoreErrorKind};
 
 use crate::oracle::Broken;
 use crate::oracle::books::{Asked, Call, CallId, Change, PlannedMember, State, Told};
@@ -73,6 +73,7 @@ impl Accounts {
         let mut expected_lost: BTreeMap<usize, u64> =
             lost.keys().map(|client| (*client, 0)).collect();
         self.adopt_orphans(state, &mut expected_lost);
+        self.spread(state);
         let counts = self.count(state);
         for (key, count) in &counts {
             let (lease, change) = key;
@@ -142,7 +143,7 @@ impl Accounts {
             self.clients.insert(lease, call.client);
             let is_settlers = call.told_to.is_none();
             match &call.told {
-                Some(Told::Decision(zae_limiter_store::ConsumeOutcome::Granted(_))) => {
+                Some(Told::Decision(ConsumeOutcome::Granted(_))) => {
                     self.intend(lease, Intent { changes: refund(members), in_doubt: false })
                 }
                 Some(Told::Decision(_)) => {}
@@ -157,6 +158,31 @@ impl Accounts {
                 }
             }
         }
+    }
+
+    /// What a lease took from several shards of a bucket is settled with each of them, in parts of
+    /// what the lease intends: such a lease is held to giving back no more than it took.
+    fn spread(&mut self, state: &State) {
+        let mut places: BTreeMap<(LeaseId, &EntityId), usize> = BTreeMap::new();
+        let mut sharded: BTreeSet<LeaseId> = BTreeSet::new();
+        for (take, call) in state.calls.iter().enumerate() {
+            let (Asked::Consume { members }, Some(Told::Decision(ConsumeOutcome::Granted(grant)))) =
+                (&call.asked, &call.told)
+            else {
+                continue;
+            };
+            let lease = self.lease_of(take);
+            sharded.extend((!grant.places.is_empty()).then_some(lease));
+            for (member, index) in members.iter().zip(0..) {
+                let shards = grant.places.iter().filter(|place| place.member == index).count();
+                *places.entry((lease, &member.entity)).or_default() += shards.max(1);
+            }
+        }
+        let spread = places.into_iter().filter(|((lease, _), count)| {
+            // A second take may be settled with another shard than the first.
+            *count > 1 && sharded.contains(lease)
+        });
+        self.in_doubt.extend(spread.map(|((lease, _), _)| lease));
     }
 
     fn count(&self, state: &State) -> BTreeMap<(LeaseId, Change), Count> {

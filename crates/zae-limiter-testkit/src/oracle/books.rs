@@ -46,6 +46,8 @@ pub(crate) struct Change {
 pub(crate) struct Part {
     /// The take these belong to.
     pub(crate) plan: CallId,
+    /// The shard of the bucket that they belong to.
+    pub(crate) place: i64,
     /// The limits as they were when the lease took.
     pub(crate) receipt: LimitsInForce,
     pub(crate) changes: Vec<Change>,
@@ -278,6 +280,7 @@ impl State {
             };
             parts.push(Part {
                 plan,
+                place: i64::from(delta.place),
                 receipt: delta.limits.clone(),
                 changes: delta.deltas.iter().map(change).collect(),
                 landed: false,

@@ -6,9 +6,9 @@
 
 use super::bucket::Params;
 
-/// Parts of a millitoken: every period a simulated limit may have divides this many milliseconds,
-/// so every leak is whole.
-pub(crate) const UNITS: i128 = 604_800_000;
+/// Parts of a millitoken: every period a simulated limit may have, on each of up to 32 shards,
+/// divides this many milliseconds, so every leak is whole.
+pub(crate) const UNITS: i128 = 32 * 604_800_000;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Meter {

@@ -334,7 +334,14 @@ impl EvalTable {
             .map(|dates| dates.watch.sent());
         gate::pause(polls(Point::Before(asked.operation()))).await;
         let caller = Caller { client: self.client, tag: self.tag };
-        let is_single = matches!(asked, Asked::Bucket(_) | Asked::Update(_) | Asked::Put(_));
+        let is_single = match asked {
+            Asked::Bucket(_) | Asked::Update(_) | Asked::Put(_) => true,
+            // What takes from several shards, or moves tokens between them, does not wait longer.
+            Asked::Transact(writes, _) => {
+                writes.iter().all(|write| matches!(write, Write::Bucket(_)))
+            }
+            _ => false,
+        };
         let is_late = is_single
             && began.zip(waiter).is_some_and(|(began, waiter)| {
                 waiter.monotonic().saturating_sub(began) > ATTEMPT_TIMEOUT

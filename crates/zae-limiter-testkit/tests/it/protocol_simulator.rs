@@ -39,13 +39,11 @@ fn needed(writer: Writer) -> u64 {
         Writer::Recreate => 6,
         Writer::Delete => 9,
         Writer::ChargePlain => 2,
-        // The simulator does not split buckets yet.
-        Writer::Split
-        | Writer::SplitChild
-        | Writer::Fold
-        | Writer::FoldChild
-        | Writer::Prune
-        | Writer::AggregatorRefill => 0,
+        Writer::Split | Writer::SplitChild => 800,
+        Writer::Fold | Writer::FoldChild => 110,
+        Writer::Prune => 4,
+        // Nobody of this simulator refills ahead of the takes.
+        Writer::AggregatorRefill => 0,
     }
 }
 
@@ -120,6 +118,20 @@ fn seeds() {
     event("crashes", sum(&|r| r.crashes), 155);
     event("leases without a decision", sum(&|r| r.degraded), 1_800);
     event("changes the settlers gave up", sum(&|r| r.lost), 1_750);
+    event("splits", sum(&|r| r.protocol.shards.splits), 800);
+    event("splits with limits that are not divided", sum(&|r| r.protocol.shards.pinned), 300);
+    event("splits of shards with gaps or debts", sum(&|r| r.protocol.shards.burdened), 45);
+    event("folds", sum(&|r| r.protocol.shards.folds), 110);
+    event("repairs", sum(&|r| r.protocol.shards.repairs), 2);
+    event("prunes", sum(&|r| r.protocol.shards.prunes), 4);
+    event("takes from several shards at once", sum(&|r| r.protocol.shards.gathers), 30);
+    event("refusals after all shards were read", sum(&|r| r.protocol.shards.refusals), 120);
+    event("settlements that walked to a donor", sum(&|r| r.protocol.shards.walks), 1);
+    event("takes from one of several shards", sum(&|r| r.protocol.shards.takes), 600);
+    event("changes of limits on one of several shards", sum(&|r| r.protocol.shards.syncs), 200);
+    event("flags on one of several shards", sum(&|r| r.protocol.shards.flags), 100);
+    event("shards deleted with their bucket", sum(&|r| r.protocol.shards.deleted), 5);
+    event("counts that a foreign writer has raised", sum(&|r| r.protocol.shards.raised), 20);
     println!("{} runs", reports.len());
     counts.iter().for_each(|(what, count, _)| println!("{count:>9} {what}"));
     let thousands = reports.len() as u64 / 1_000;

@@ -160,6 +160,12 @@ impl Administration {
         }
     }
 
+    /// A shard has made another one, which has its flag.
+    pub(crate) fn parted(&mut self, donor: &str, child: &str) {
+        let said = self.said.get(donor).copied().unwrap_or([true; 2]);
+        self.said.insert(child.to_owned(), said);
+    }
+
     /// A bucket is gone.
     pub(crate) fn gone(&mut self, pk: &str) {
         self.said.remove(pk);

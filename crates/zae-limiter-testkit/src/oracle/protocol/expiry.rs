@@ -18,7 +18,7 @@ impl Landing<'_> {
     pub(crate) fn check_expiry(&self) -> Result<(), Broken> {
         let (Some(expires_s), Some(now)) = (self.after.expires_s, self.now) else { return Ok(()) };
         let mut kept_ms = KEPT_MIN_MS;
-        for (name, limit) in &self.after.limits {
+        for (name, limit) in self.after.limits.iter().filter(|(_, limit)| limit.params.refill > 0) {
             let Params { capacity, refill, period } = limit.params;
             // A charge does not pin the balance: what others took between image and landing is debt
             // that it did not see, at most a capacity, and one of the fill times is for that. A

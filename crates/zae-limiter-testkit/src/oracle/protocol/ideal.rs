@@ -15,9 +15,11 @@ use zae_limiter_dynamodb::constants::{CLOCK_OFF_MAX_MS, WRITE_AGE_MAX};
 
 use super::ledger::Amounts;
 use super::stored::{Stored, StoredLimit};
+use super::whole::parts;
 use super::writer::{refills, takes};
 use crate::oracle::Broken;
 use crate::oracle::bucket::{Account, Params, Past};
+use crate::oracle::meter::Meter;
 
 /// Milliseconds by which changes of parameters within one instant may move it on.
 const BUMPS_MAX_MS: i64 = 100;
@@ -91,7 +93,7 @@ impl Ideal {
 
 impl IdealBucket {
     /// Time passes.
-    fn wait(&mut self, truth: i64) {
+    pub(crate) fn wait(&mut self, truth: i64) {
         let elapsed = i128::from(truth) - i128::from(self.at);
         if elapsed > 0 {
             self.limits.values_mut().for_each(|ideal| ideal.account.wait_of(elapsed));
@@ -221,7 +223,7 @@ impl IdealBucket {
         let verdict = if milli < 0 {
             ideal.account.meter.give_back(-milli);
             Ok(())
-        } else if takes(event.writer) {
+        } else if takes(event.writer) && event.after.place.is_alone() {
             ideal
                 .account
                 .meter
@@ -300,6 +302,97 @@ impl IdealBucket {
                     + (old.capacity - found.params.capacity).abs() * found.params.period;
             }
         }
+    }
+
+    /// A part of the bucket goes to another shard. Whether tokens have only moved is for others to
+    /// say (`moves`, `whole`): from now on both are as stored, with the differences that were
+    /// allowed until now.
+    pub(crate) fn part(&mut self, after: &Stored, child: &Stored, truth: i64) -> IdealBucket {
+        self.wait(truth);
+        let mut other = IdealBucket { past: Past::new(), ..self.clone() };
+        self.restart(after, truth);
+        other.restart(child, truth);
+        other
+    }
+
+    /// All shards are collected in one item.
+    pub(crate) fn collect<'a>(
+        leaves: impl Iterator<Item = &'a IdealBucket>,
+        after: &Stored,
+        truth: i64,
+    ) -> Result<IdealBucket, Broken> {
+        let ahead_ms = after.refilled_at.saturating_sub(truth);
+        if ahead_ms > CLOCK_OFF_MAX_MS + BUMPS_MAX_MS {
+            return Err(format!("folded {ahead_ms} ms ahead of the table's clock"));
+        }
+        let mut sum: Option<IdealBucket> = None;
+        for leaf in leaves {
+            let mut leaf = leaf.clone();
+            leaf.wait(truth);
+            leaf.restart(after, truth);
+            let Some(sum) = &mut sum else {
+                sum = Some(leaf);
+                continue;
+            };
+            sum.spread(leaf.ahead_ms, leaf.behind_ms);
+            for (name, ideal) in &mut sum.limits {
+                ideal.carried += leaf.limits.get(name).map_or(0, |other| other.carried);
+            }
+        }
+        let mut sum = sum.unwrap_or_default();
+        sum.spread(ahead_ms, 0);
+        Ok(sum)
+    }
+
+    /// A shard that somebody has made who does not keep our rules.
+    pub(crate) fn found(stored: &Stored, truth: i64) -> IdealBucket {
+        let mut found = IdealBucket { at: truth, ..IdealBucket::default() };
+        for (name, limit) in &stored.limits {
+            let account = Account::new(name.clone(), limit.params, &mut found.past);
+            found.limits.insert(name.clone(), Ideal { account, carried: 0 });
+        }
+        found.restart(stored, truth);
+        found
+    }
+
+    /// The count of the shard was changed, and nothing else.
+    pub(crate) fn recount(&mut self, after: &Stored, truth: i64) {
+        self.wait(truth);
+        self.restart(after, truth);
+    }
+
+    /// Begins anew with what is stored. What was allowed to differ stays allowed.
+    fn restart(&mut self, after: &Stored, truth: i64) {
+        let elapsed = i128::from(truth) - i128::from(after.refilled_at);
+        let clocks_ms = i128::from(self.ahead_ms) + i128::from(self.behind_ms);
+        for (name, found) in &after.limits {
+            let Some(ideal) = self.limits.get_mut(name) else { continue };
+            let old = ideal.account.params;
+            let allowed = ideal.carried + old.refill * clocks_ms;
+            ideal.carried = (allowed * found.params.period + old.period - 1).div_euclid(old.period);
+            ideal.account.params = found.params;
+            ideal.account.fine = found.fine_after(elapsed);
+            ideal.account.gap = found.gap;
+        }
+    }
+
+    /// What was admitted of the whole bucket counts for the item that is left of it.
+    pub(crate) fn admitted(&mut self, name: &str, meter: &Meter) {
+        if let Some(ideal) = self.limits.get_mut(name) {
+            ideal.account.meter = meter.clone();
+            ideal.account.meter.allow(ideal.account.params.capacity);
+        }
+    }
+
+    pub(crate) fn accounts(&self) -> impl Iterator<Item = &Account> {
+        self.limits.values().map(|ideal| &ideal.account)
+    }
+
+    /// What stored and ideal may differ by, in parts of a millitoken.
+    pub(crate) fn allowed(&self, name: &str) -> i128 {
+        self.limits
+            .get(name)
+            .map_or(0, |ideal| parts(self.allowance(ideal), ideal.account.params.period))
     }
 
     /// True when the stored bucket must equal the ideal one exactly.

@@ -40,6 +40,11 @@ pub(crate) struct Landing<'a> {
     pub(crate) absent: &'a [String],
     /// What the item was like at the refill instant that the write meets.
     pub(crate) instant: &'a Instant,
+    /// One leg of several of a take: it takes a part of what is asked.
+    pub(crate) is_leg: bool,
+    /// What is charged or given back at a shard may be sent in parts: limits that are not divided
+    /// are settled at shard 0.
+    pub(crate) is_in_parts: bool,
 }
 
 impl Landing<'_> {
@@ -90,7 +95,7 @@ impl Landing<'_> {
             stored
                 .limits
                 .iter()
-                .map(|(name, limit)| (name.clone(), limit.params))
+                .map(|(name, limit)| (name.clone(), limit.stored))
                 .collect::<Vec<_>>()
         };
         shape(before) != shape(self.after)
@@ -129,6 +134,13 @@ impl Landing<'_> {
         let has =
             |name: &String| self.before.is_some_and(|before| before.limits.contains_key(name));
         let as_asked = |asked: &Amounts| {
+            let is_part = |(name, milli): (&String, &i128)| {
+                let most = asked.get(name).copied().unwrap_or(0);
+                *milli == most || self.is_leg && (most.min(0)..=most.max(0)).contains(milli)
+            };
+            if self.is_leg || self.is_in_parts {
+                return amounts.iter().all(is_part);
+            }
             // These two writers leave out a limit that is gone.
             let leaves_out = matches!(self.writer, Writer::Credit | Writer::ChargePlain);
             amounts
@@ -156,6 +168,13 @@ impl Landing<'_> {
         }
         if self.now.is_some_and(|now| now != self.after.refilled_at) {
             return Err(format!("made at {:?}, refilled at {}", self.now, self.after.refilled_at));
+        }
+        let takes_milli = if self.writer == Writer::Create { WCU_PER_WRITE_MILLI } else { 0 };
+        if self.after.counted != takes_milli || !self.after.place.is_alone() {
+            return Err(format!(
+                "a new bucket counts {} and stands at {:?}",
+                self.after.counted, self.after.place
+            ));
         }
         if self.after.nonce.as_deref() != self.nonce
             || self.after.read_at.is_none()
@@ -199,17 +218,41 @@ impl Landing<'_> {
                 if after.disabled { "off" } else { "on" }
             ));
         }
-        // The write counts itself and its process's uncounted failed conditions.
-        let units = (after.counted - before.counted) / WCU_PER_WRITE_MILLI;
-        let most = if self.writer == Writer::Flag { 0 } else { 1 + i64::from(UNREPORTED_MAX) };
-        if !(most.min(1)..=most).contains(&units) {
-            return Err(format!("{:?} counts {units} writes in wcu", self.writer));
+        if after.place != before.place || after.expires_later != before.expires_later {
+            return Err(format!(
+                "{:?} moved the shard from {:?} to {:?}",
+                self.writer, before.place, after.place
+            ));
         }
+        if !after.place.is_alone() && after.expires_s.is_some() && before.expires_s.is_none() {
+            return Err(format!("{:?} lets one of several shards expire", self.writer));
+        }
+        self.check_counted(before)?;
         if refills(self.writer) {
             self.check_refilled(before)
         } else {
             self.check_unrefilled(before)
         }
+    }
+
+    /// A take counts itself, a credit that undoes a take takes that back, and both count failed
+    /// conditions of their process. Of a take from several shards one leg counts.
+    fn check_counted(&self, before: &Stored) -> Result<(), Broken> {
+        let (counts, fails) =
+            (self.after.counted - before.counted, self.after.failed - before.failed);
+        let is_right = match self.writer {
+            Writer::Credit => [0, -WCU_PER_WRITE_MILLI].contains(&counts),
+            writer if takes(writer) => counts == WCU_PER_WRITE_MILLI || self.is_leg && counts == 0,
+            _ => counts == 0,
+        };
+        let most = match self.writer {
+            Writer::Flag => 0,
+            _ => i64::from(UNREPORTED_MAX) * WCU_PER_WRITE_MILLI,
+        };
+        if is_right && (0..=most).contains(&fails) {
+            return Ok(());
+        }
+        Err(format!("{:?} counts {counts} takes and {fails} failures, in milli", self.writer))
     }
 
     /// A reset fills limits, and sets a refill instant back that nobody may have written.
@@ -223,7 +266,7 @@ impl Landing<'_> {
             ));
         }
         expected.refilled_at = self.after.refilled_at;
-        expected.counted = self.after.counted;
+        expected.failed = self.after.failed;
         if *self.after != expected || !before.limits.keys().eq(self.after.limits.keys()) {
             return Err(format!("a reset made {:?} of {before:?}", self.after));
         }
@@ -250,6 +293,7 @@ impl Landing<'_> {
             expires_s,
             limits: self.after.limits.clone(),
             counted: self.after.counted,
+            failed: self.after.failed,
             ..before.clone()
         };
         if *self.after != expected {
@@ -369,6 +413,7 @@ impl Landing<'_> {
         let balance = fine.div_euclid(old.period) - milli;
         StoredLimit {
             params: new,
+            stored: found.stored,
             balance,
             consumed: was.consumed + milli,
             remainder,
@@ -444,8 +489,10 @@ impl Landing<'_> {
         if self.before.is_some_and(|before| before.disabled) {
             return Err("taken from a bucket that is disabled".to_owned());
         }
+        let amounts = self.amounts();
+        // One leg of several says nothing about limits that it does not take from.
         let declared = self.asked.iter().flat_map(BTreeMap::keys);
-        for name in declared {
+        for name in declared.filter(|name| !self.is_leg || amounts.contains_key(*name)) {
             if self.after.limits.get(name).is_none_or(|limit| limit.balance < 0) {
                 return Err(format!(
                     "the gate let {name} into debt: {:?}",
@@ -466,7 +513,7 @@ impl Landing<'_> {
                     .after
                     .limits
                     .get(limit.name().as_str())
-                    .is_none_or(|found| found.params != Params::of(limit))
+                    .is_none_or(|found| found.stored != Params::of(limit))
         };
         if let Some(limit) = limits.limits.iter().find(differs) {
             return Err(format!(

@@ -4,7 +4,9 @@
 //! `ledger` holds each landed write against the item that it met, `ideal` against a bucket in true
 //! time; `slots` compares what landed for each call with what its caller was told, `due` the
 //! counters of a client, `configured` the limits with those stored at the time, `admin` the deeds
-//! of administrators. `stored`, `instant`, `expiry` and `writer` read items and writes for them.
+//! of administrators. `moves` holds splits and folds to what they may move, and `whole` all shards
+//! of a bucket to one ideal bucket. `stored`, `share`, `instant`, `expiry` and `writer` read items
+//! and writes for them.
 
 pub(crate) mod admin;
 pub(crate) mod configured;
@@ -13,8 +15,11 @@ pub(crate) mod expiry;
 pub(crate) mod ideal;
 pub(crate) mod instant;
 pub(crate) mod ledger;
+pub(crate) mod moves;
+pub(crate) mod share;
 pub(crate) mod slots;
 pub(crate) mod stored;
+pub(crate) mod whole;
 pub(crate) mod writer;
 
 use zae_limiter_dynamodb::bucket::writers::REGISTRY;
@@ -72,6 +77,41 @@ pub struct Coverage {
     pub far_behind: u64,
     /// Buckets made by a take, and held against the history of the configuration.
     pub made: u64,
+    /// What happened to buckets of several shards.
+    pub shards: Shards,
+}
+
+/// How often what happened to buckets of several shards.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Shards {
+    /// Shards that were split.
+    pub splits: u64,
+    /// Splits of a bucket with a limit that is too small to be divided.
+    pub pinned: u64,
+    /// Splits of a shard that hides a gap, or owes.
+    pub burdened: u64,
+    /// Buckets that were folded.
+    pub folds: u64,
+    /// Shards given back that a foreign writer had left out.
+    pub repairs: u64,
+    /// Shards removed that belonged to no bucket.
+    pub prunes: u64,
+    /// Takes from several shards at once.
+    pub gathers: u64,
+    /// Refusals after all shards were read.
+    pub refusals: u64,
+    /// Charges and credits that landed at a donor of the shard they were meant for.
+    pub walks: u64,
+    /// Takes from one of several shards.
+    pub takes: u64,
+    /// Changes of limits on one of several shards.
+    pub syncs: u64,
+    /// Flags on one of several shards.
+    pub flags: u64,
+    /// Shards that were deleted with their bucket.
+    pub deleted: u64,
+    /// Counts that a foreign writer has raised.
+    pub raised: u64,
 }
 
 /// Whether a key is that of a bucket, and whose.

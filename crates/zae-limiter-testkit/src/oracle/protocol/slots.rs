@@ -18,10 +18,13 @@ use crate::oracle::books::{
     Asked, Call as StoreCall, CallId, Part, PlannedMember, State, Told as Said,
 };
 use crate::table::{Call, Request, Told};
+use zae_limiter_dynamodb::table::Write;
 
 /// One write that landed.
 #[derive(Clone, Debug)]
 pub(crate) struct Landed {
+    /// The shard it landed on.
+    pub(crate) shard: i64,
     pub(crate) writer: Writer,
     pub(crate) told: Told,
     /// True for a copy that the network delivered, which no client can know of.
@@ -50,6 +53,8 @@ struct Slot {
     heard: Vec<Heard>,
     /// The nonces of debits whose condition failed: one of them may be why.
     failed: BTreeSet<String>,
+    /// Some request went to a shard other than shard 0, or to several.
+    is_sharded: bool,
 }
 
 /// The buckets of all calls, by call and entity.
@@ -76,6 +81,40 @@ impl Slot {
         let mut debits = self.landed.iter().filter(|landed| debits(landed.writer)).peekable();
         let most = i64::try_from(WRITE_AGE_MAX.as_millis()).unwrap_or(i64::MAX);
         debits.peek().is_some() && debits.all(|landed| landed.late_ms > most)
+    }
+
+    /// What was taken, all shards together. A debit that landed twice is counted once: it is given
+    /// back once at most.
+    fn taken(&self) -> Amounts {
+        let mut seen = BTreeSet::new();
+        let mut sums = Amounts::new();
+        for landed in self.landed.iter().filter(|landed| debits(landed.writer)) {
+            if seen.insert((&landed.nonce, landed.shard)) {
+                add(&mut sums, &landed.amounts, 1);
+            }
+        }
+        sums
+    }
+
+    /// Whether a take from a shard was not granted, and nobody began to give it back: who cannot
+    /// read which limits are divided does not know where to. The client counts that.
+    fn is_kept(&self, call: &StoreCall) -> bool {
+        let is_granted = matches!(&call.told, Some(Said::Decision(ConsumeOutcome::Granted(_))));
+        let is_known = |landed: &Landed| {
+            debits(landed.writer) && landed.told == Told::Done && !landed.amounts.is_empty()
+        };
+        matches!(call.asked, Asked::Consume { .. })
+            && call.told.is_some()
+            && !is_granted
+            && self.last(is_credit).is_none()
+            && self.landed.iter().any(|landed| is_known(landed) && landed.shard > 0)
+    }
+
+    /// What was given back, all shards together.
+    fn given(&self) -> Amounts {
+        let mut sums = Amounts::new();
+        self.credits().for_each(|landed| add(&mut sums, &landed.amounts, -1));
+        sums
     }
 
     fn credits(&self) -> impl Iterator<Item = &Landed> {
@@ -111,18 +150,26 @@ impl Slot {
 
     /// No operation lands twice unless an answer was lost, or the network has delivered it twice.
     fn doubled(&self) -> Result<u64, Broken> {
-        let mut sent: BTreeMap<&Option<String>, usize> = BTreeMap::new();
+        let mut sent: BTreeMap<(&Option<String>, i64), usize> = BTreeMap::new();
         self.landed
             .iter()
             .filter(|landed| debits(landed.writer) && !landed.is_copy)
-            .for_each(|it| *sent.entry(&it.nonce).or_default() += 1);
-        let doubled = sent.values().filter(|count| **count > 1).count() as u64;
+            .for_each(|it| *sent.entry((&it.nonce, it.shard)).or_default() += 1);
+        // A take from several shards is one operation.
+        let twice = sent.iter().filter(|(_, count)| **count > 1).map(|((nonce, _), _)| nonce);
+        let doubled = twice.collect::<BTreeSet<_>>().len() as u64;
         if doubled > 0 && !self.was_unheard(debits) {
             return Err(format!(
                 "an operation has landed twice, and its sender heard everything: {self:?}"
             ));
         }
         Ok(doubled)
+    }
+}
+
+fn add(sums: &mut Amounts, amounts: &Amounts, sign: i128) {
+    for (name, milli) in amounts {
+        *sums.entry(name.clone()).or_default() += sign * milli;
     }
 }
 
@@ -138,18 +185,40 @@ impl Slots {
         call: &Call,
         ideals: &BTreeMap<String, IdealBucket>,
     ) {
-        let Request::Bucket(write) = &call.request else { return };
+        if call.told == Told::Nobody {
+            return;
+        }
+        let write = match &call.request {
+            Request::Bucket(write) => write,
+            Request::Transact(writes, _) => return self.heard_legs(id, call, writes),
+            _ => return,
+        };
         let Some((entity, _)) = bucket_of(&write.key) else { return };
         let writer = write.writer();
-        if call.told != Told::Nobody {
-            let slot = self.slots.entry((id, entity.to_owned())).or_default();
-            let is_gone = ideals
-                .get(&write.key.pk)
-                .is_none_or(|ideal| !write.counted().any(|name| ideal.has(name.as_str())));
-            slot.heard.push(Heard { writer, told: call.told, is_gone });
-            if call.told == Told::Condition && debits(writer) {
-                slot.failed.extend(write.nonce().map(ToString::to_string));
-            }
+        let slot = self.slots.entry((id, entity.to_owned())).or_default();
+        let is_gone = ideals
+            .get(&write.key.pk)
+            .is_none_or(|ideal| !write.counted().any(|name| ideal.has(name.as_str())));
+        slot.heard.push(Heard { writer, told: call.told, is_gone });
+        slot.is_sharded |= !write.key.pk.ends_with("#0");
+        if call.told == Told::Condition && debits(writer) {
+            slot.failed.extend(write.nonce().map(ToString::to_string));
+        }
+    }
+
+    /// A take from several shards has been answered.
+    fn heard_legs(&mut self, id: CallId, call: &Call, writes: &[Write]) {
+        let mut legs = writes.iter().filter_map(|write| match write {
+            Write::Bucket(write) if debits(write.writer()) => Some(write),
+            _ => None,
+        });
+        let Some(leg) = legs.next() else { return };
+        let Some((entity, _)) = bucket_of(&leg.key) else { return };
+        let slot = self.slots.entry((id, entity.to_owned())).or_default();
+        slot.heard.push(Heard { writer: leg.writer(), told: call.told, is_gone: false });
+        slot.is_sharded = true;
+        if call.told == Told::Canceled {
+            slot.failed.extend(leg.nonce().map(ToString::to_string));
         }
     }
 
@@ -245,11 +314,16 @@ impl Slots {
                 (due.doubled, coverage.doubled) =
                     (due.doubled + doubled, coverage.doubled + doubled);
                 let lost = match &call.asked {
-                    Asked::Consume { .. } => {
+                    Asked::Consume { members } => {
                         let is_refunded = slot.credits().next().is_some();
                         refunded |= is_refunded;
                         coverage.overdue += u64::from(is_refunded && slot.is_overdue());
-                        due.unheard += check_take(call, slot).map_err(wrong)?;
+                        let member = members.iter().find(|it| it.entity.as_str() == entity);
+                        let wanted = member.map_or_else(Amounts::new, |member| {
+                            let takes = member.takes.iter().filter(|(_, milli)| *milli != 0);
+                            takes.cloned().collect()
+                        });
+                        due.unheard += check_take(call, &wanted, slot).map_err(wrong)?;
                         lost_of_take(call, slot)
                     }
                     Asked::Adjust { parts } => {
@@ -264,8 +338,17 @@ impl Slots {
                     }
                     Asked::Other => 0,
                 };
-                // Two credits in one bucket: which of them lost the races is not written down.
-                due.credits_lost.add(lost..=lost + u64::from(slot.is_outraced()));
+                // Two credits in one bucket: which of them lost the races is not written down. On
+                // several shards one credit may be several requests, and walk.
+                let is_lost = slot.is_kept(call);
+                if is_lost {
+                    due.credits_lost.add(1..=1);
+                } else if slot.is_sharded {
+                    let legs = slot.landed.iter().filter(|landed| debits(landed.writer)).count();
+                    due.credits_lost.add(0..=slot.credits_heard(|_| true) + legs as u64);
+                } else {
+                    due.credits_lost.add(lost..=lost + u64::from(slot.is_outraced()));
+                }
                 coverage.credits_lost += lost;
                 coverage.credits_gone +=
                     slot.credits_heard(|heard| heard.told == Told::Condition && heard.is_gone);
@@ -279,13 +362,13 @@ impl Slots {
 
 /// A granted take has landed on every bucket. Any other take leaves only debits that no client
 /// could know of or give back. Returns how many landed unheard.
-fn check_take(call: &StoreCall, slot: &Slot) -> Result<u64, Broken> {
-    // A debit that landed twice is counted once here: it is given back once at most.
+fn check_take(call: &StoreCall, wanted: &Amounts, slot: &Slot) -> Result<u64, Broken> {
     let taken = slot.debits().len();
-    let given = slot.credits().count();
+    let (sums, given) = (slot.taken(), slot.given());
     let is_tried = slot.last(is_credit).is_some();
-    if given > 1 || given > taken {
-        return Err(format!("given back {given} times, taken {taken} times: {slot:?}"));
+    let is_more = |(name, milli): (&String, &i128)| *milli > sums.get(name).copied().unwrap_or(0);
+    if given.iter().any(is_more) {
+        return Err(format!("given back {given:?}, taken {sums:?}: {slot:?}"));
     }
     match &call.told {
         Some(Said::Decision(ConsumeOutcome::Granted(_))) if taken == 0 => {
@@ -294,13 +377,22 @@ fn check_take(call: &StoreCall, slot: &Slot) -> Result<u64, Broken> {
         Some(Said::Decision(ConsumeOutcome::Granted(_))) if slot.is_overdue() => Err(format!(
             "granted by what was decided more than {WRITE_AGE_MAX:?} before it landed: {slot:?}"
         )),
-        Some(Said::Decision(ConsumeOutcome::Granted(_))) if is_tried => {
+        // What landed too late on one shard is given back, and another shard may be asked.
+        Some(Said::Decision(ConsumeOutcome::Granted(_)))
+            if is_tried
+                && wanted.iter().any(|(name, milli)| {
+                    let of = |sums: &Amounts| sums.get(name).copied().unwrap_or(0);
+                    of(&sums) - of(&given) < *milli
+                }) =>
+        {
             Err(format!("granted, and given back: {slot:?}"))
         }
         Some(Said::Decision(ConsumeOutcome::Granted(_))) | None => Ok(0),
+        // Counted as lost: see `Slots::audit`.
+        Some(_) if slot.is_kept(call) => Ok(0),
         // A limit that was only declared has nothing to give back.
         Some(_)
-            if taken == given
+            if sums == given
                 || is_tried
                 || slot.landed.iter().all(|landed| landed.amounts.is_empty()) =>
         {

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use aws_sdk_dynamodb::types::AttributeValue;
 use zae_limiter_dynamodb::table::Item;
 
+use super::share::Place;
 use crate::oracle::bucket::Params;
 
 /// The hidden limit that measures writes; nobody configures it.
@@ -14,7 +15,10 @@ const HIDDEN: &str = "wcu";
 /// One limit of an item, all in millitokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StoredLimit {
+    /// What this shard has of the limit.
     pub(crate) params: Params,
+    /// The limit of the whole bucket, as it is stored.
+    pub(crate) stored: Params,
     pub(crate) balance: i128,
     pub(crate) consumed: i128,
     /// Remainder in `1/period` of a millitoken; 0 if it belongs to another `rf`.
@@ -37,6 +41,7 @@ impl StoredLimit {
 /// A bucket item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stored {
+    pub(crate) place: Place,
     pub(crate) refilled_at: i64,
     pub(crate) expires_s: Option<i64>,
     pub(crate) mark: Option<i64>,
@@ -44,14 +49,19 @@ pub(crate) struct Stored {
     pub(crate) nonce: Option<String>,
     pub(crate) read_at: Option<i64>,
     pub(crate) retired: BTreeSet<String>,
-    /// Writes that the item says have reached it, in thousandths.
+    /// A bucket that expires once it is folded.
+    pub(crate) expires_later: bool,
+    /// Takes that the item counts, in thousandths.
     pub(crate) counted: i64,
+    /// Failed conditions that the item counts, in thousandths.
+    pub(crate) failed: i64,
     pub(crate) limits: BTreeMap<String, StoredLimit>,
 }
 
 /// Reads an item. The error names the attribute whose value is invalid.
 pub(crate) fn read(item: &Item) -> Result<Stored, String> {
     let refilled_at = needed(item, "rf")?;
+    let place = place(item)?;
     let counts = number(item, "rmf")? == Some(refilled_at);
     let mut found: BTreeMap<&str, BTreeMap<&str, i128>> = BTreeMap::new();
     for (key, value) in item {
@@ -66,8 +76,9 @@ pub(crate) fn read(item: &Item) -> Result<Stored, String> {
         let needed = |field: &str| {
             fields.get(field).copied().ok_or_else(|| format!("half a limit: {name} has no {field}"))
         };
-        let params =
+        let stored =
             Params { capacity: needed("cp")?, refill: needed("ra")?, period: needed("rp")? };
+        let params = place.effective(name, stored);
         // A remainder outside the period was left by a foreign writer, and does not count.
         let remainder = fields
             .get("rm")
@@ -77,13 +88,18 @@ pub(crate) fn read(item: &Item) -> Result<Stored, String> {
         let gap = fields.get("gp").copied().unwrap_or(0);
         limits.insert(
             name.to_owned(),
-            StoredLimit { params, balance: needed("tk")?, consumed: needed("tc")?, remainder, gap },
+            StoredLimit {
+                params,
+                stored,
+                balance: needed("tk")?,
+                consumed: needed("tc")?,
+                remainder,
+                gap,
+            },
         );
     }
-    if needed(item, "shard_count")? != 1 {
-        return Err("a bucket of several shards".to_owned());
-    }
     Ok(Stored {
+        place,
         refilled_at,
         expires_s: number(item, "ttl")?,
         mark: number(item, "vu")?,
@@ -95,9 +111,26 @@ pub(crate) fn read(item: &Item) -> Result<Stored, String> {
             .and_then(|value| value.as_ss().ok())
             .map(|names| names.iter().cloned().collect())
             .unwrap_or_default(),
+        expires_later: number(item, "tx")?.is_some(),
         counted: number(item, "b_wcu_tc")?.unwrap_or(0),
+        failed: number(item, "wx")?.unwrap_or(0),
         limits,
     })
+}
+
+/// Where an item stands among the shards of its bucket.
+fn place(item: &Item) -> Result<Place, String> {
+    let text = |name: &str| item.get(name).and_then(|value| value.as_s().ok());
+    let shard = text("PK").and_then(|pk| pk.rsplit_once('#')).and_then(|(_, it)| it.parse().ok());
+    let place = Place {
+        shard: shard.ok_or("no number of a shard")?,
+        count: needed(item, "shard_count")?,
+        era: number(item, "er")?.unwrap_or(0),
+        pinned: text("pin")
+            .map(|names| names.split(',').map(ToOwned::to_owned).collect())
+            .unwrap_or_default(),
+    };
+    if place.is_possible() { Ok(place) } else { Err(format!("a shard that cannot be: {place:?}")) }
 }
 
 fn whole(name: &str, value: &AttributeValue) -> Result<i64, String> {

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use zae_limiter_core::{EntityId, ResourceName};
 use zae_limiter_dynamodb::bucket::write::BucketWrite;
 use zae_limiter_dynamodb::bucket::writers::Writer;
-use zae_limiter_dynamodb::constants::CREATE_TRUST;
+use zae_limiter_dynamodb::constants::{CREATE_TRUST, WCU_PER_WRITE_MILLI};
 use zae_limiter_dynamodb::table::{Item, Write};
 use zae_limiter_store::{Clock, LimitsInForce};
 
+use super::shards::{bucket_and_shard, moves};
 use super::tap::Sent;
 use super::{Knowledge, Scene, events};
 use crate::oracle::Broken;
@@ -19,9 +20,10 @@ use crate::oracle::protocol::bucket_of;
 use crate::oracle::protocol::configured::MadeAgain;
 use crate::oracle::protocol::ideal::Event;
 use crate::oracle::protocol::ledger::{Amounts, Landing};
+use crate::oracle::protocol::share::SHARDS_MAX;
 use crate::oracle::protocol::slots::Landed;
 use crate::oracle::protocol::stored::{self, Stored, StoredLimit};
-use crate::oracle::protocol::writer::{debits, place};
+use crate::oracle::protocol::writer::{debits, place, takes};
 use crate::table::{Call, Change, Request, SWEEPER, Told};
 
 impl Scene {
@@ -55,45 +57,95 @@ impl Scene {
         known.coverage.copies_landed += u64::from(is_copy && !call.changes.is_empty());
         known.administration.look(call)?;
         call.changes.iter().for_each(|change| known.configured.note(change, state.elapsed));
-        for (write, change) in writes(call) {
-            let Some((entity, resource)) = bucket_of(&change.key) else { continue };
-            let what = || match call.client {
-                SWEEPER => "swept".to_owned(),
-                events::FOREIGN => "a foreign write".to_owned(),
-                client => {
-                    let late = if is_copy {
-                        ", once more"
-                    } else if told == Told::Nobody {
-                        ", late"
-                    } else {
-                        ""
-                    };
-                    format!(
-                        "{} of client {client}{late}",
-                        asked.map_or("", |asked| asked.operation)
-                    )
-                }
-            };
-            if self.is_traced {
-                let writer = write.map(BucketWrite::writer);
-                let truth = self.truth.now().0;
-                lines.push(format!(
-                    "    landed on {entity}/{resource} at {truth}: {} ({})",
-                    what(),
-                    words(writer, change)
-                ));
-            }
-            let verdict = self.check(&mut known, call, (write, change), (sent, asked));
-            verdict.map_err(|broken| format!("{entity}/{resource}, {}: {broken}", what()))?;
-            if let (Some(asked), Some(write)) = (asked, write) {
-                self.check_created(&mut known, asked, write, change)?;
-            }
+        if let (Request::BatchGet(keys, _), Some(id)) = (&call.request, id)
+            && keys.len() as i64 >= SHARDS_MAX
+        {
+            known.gathered.insert(id);
         }
+        let legs = writes(call);
+        let what = || match call.client {
+            SWEEPER => "swept".to_owned(),
+            events::FOREIGN => "a foreign write".to_owned(),
+            client => {
+                let late = if is_copy {
+                    ", once more"
+                } else if told == Told::Nobody {
+                    ", late"
+                } else {
+                    ""
+                };
+                format!("{} of client {client}{late}", asked.map_or("", |asked| asked.operation))
+            }
+        };
+        for (write, change) in legs.iter().filter(|_| self.is_traced) {
+            let (writer, truth) = (write.map(BucketWrite::writer), self.truth.now().0);
+            let pk = &change.key.pk;
+            lines.push(format!(
+                "    landed on {pk} at {truth}: {} ({})",
+                what(),
+                words(writer, change)
+            ));
+        }
+        let says = |broken: Broken| {
+            let keys: Vec<&String> = legs.iter().map(|(_, change)| &change.key.pk).collect();
+            format!("{keys:?}, {}: {broken}", what())
+        };
+        self.check_deleted(&known, &legs).map_err(says)?;
+        if legs.iter().any(|(write, _)| write.is_some_and(|write| moves(write.writer()))) {
+            self.check_moved(&mut known, &legs).map_err(says)?;
+        } else {
+            let (mut sums, mut counted) = (Amounts::new(), 0);
+            for (write, change) in &legs {
+                let taken = self.check(&mut known, call, (*write, change), (sent, asked));
+                let (amounts, counts) = taken.map_err(says)?;
+                counted += counts;
+                for (name, milli) in amounts {
+                    *sums.entry(name).or_default() += milli;
+                }
+                if let (Some(asked), Some(write)) = (asked, write) {
+                    self.check_created(&mut known, asked, write, change)?;
+                }
+            }
+            self.check_gathered(&mut known, call, asked, (&sums, counted)).map_err(says)?;
+        }
+        self.check_wholes(&known, &legs).map_err(says)?;
         if let (Some(id), false) = (id, is_copy) {
             let Knowledge { slots, ideals, .. } = &mut *known;
             slots.heard(id, call, ideals);
         }
         Ok(())
+    }
+
+    /// The legs of one take add up to what was asked, and count as one take.
+    fn check_gathered(
+        &self,
+        known: &mut Knowledge,
+        call: &Call,
+        asked: Option<&StoreCall>,
+        (sums, counted): (&Amounts, i64),
+    ) -> Result<(), Broken> {
+        let Request::Transact(writes, _) = &call.request else { return Ok(()) };
+        let mut legs = writes.iter().filter_map(|write| match write {
+            Write::Bucket(write) if takes(write.writer()) => Some(write),
+            _ => None,
+        });
+        let (Some(first), Some(Asked::Consume { members }), false) =
+            (legs.next(), asked.map(|asked| &asked.asked), call.changes.is_empty())
+        else {
+            return Ok(());
+        };
+        known.coverage.shards.gathers += u64::from(legs.next().is_some());
+        let entity = bucket_of(&first.key).map_or("", |(entity, _)| entity);
+        let member = members.iter().find(|member| member.entity.as_str() == entity);
+        let wanted: Amounts = member
+            .map(|member| member.takes.iter().filter(|(_, milli)| *milli != 0).cloned().collect())
+            .unwrap_or_default();
+        if *sums == wanted && counted == WCU_PER_WRITE_MILLI {
+            return Ok(());
+        }
+        Err(format!(
+            "a take from several shards took {sums:?} and counts {counted}, asked was {wanted:?}"
+        ))
     }
 
     fn check_created(
@@ -120,7 +172,8 @@ impl Scene {
         call: &Call,
         (write, change): (Option<&BucketWrite>, &Change),
         (sent, asked): (Option<Sent>, Option<&StoreCall>),
-    ) -> Result<(), Broken> {
+    ) -> Result<(Amounts, i64), Broken> {
+        let nothing = Ok((Amounts::new(), 0));
         let truth = self.truth.now().0;
         let pk = &change.key.pk;
         let (entity, _) = bucket_of(&change.key).ok_or("not a bucket")?;
@@ -130,21 +183,29 @@ impl Scene {
                 known.ideals.remove(pk);
                 known.administration.gone(pk);
             }
-            return Ok(());
+            return nothing;
         }
         let read = |item: &Option<Item>| item.as_ref().map(stored::read).transpose();
         let (before, after) = (read(&change.before)?, read(&change.after)?);
         let Some(after) = after else {
             known.administration.gone(pk);
+            let bucket = bucket_and_shard(pk).map_or("", |(bucket, _)| bucket);
+            let is_strange = known.strange.contains(bucket);
+            let is_part = before.as_ref().is_some_and(|before| !before.place.is_alone());
+            self.note_leaf(known, pk, (before.as_ref(), None), None)?;
             if call.client == SWEEPER {
                 known.coverage.swept += 1;
+                if is_part && !is_strange {
+                    return Err("one of several shards has expired".to_owned());
+                }
                 // A foreign writer changes parameters and leaves the expiry as it was. A bucket
                 // that expires too early because of that breaks no promise of ours.
-                if before.is_some_and(|before| before.mark.is_some()) {
+                if is_part || before.is_some_and(|before| before.mark.is_some()) {
                     known.ideals.remove(pk);
-                    return Ok(());
+                    return nothing;
                 }
-                return known.ideals.entry(pk.clone()).or_default().swept(truth);
+                known.ideals.entry(pk.clone()).or_default().swept(truth)?;
+                return nothing;
             }
             // An administrator deleted it, debts and all: what comes back is a new one. A purge
             // deletes keys, an entity goes by a writer of the registry.
@@ -154,19 +215,26 @@ impl Scene {
                 writer => return Err(format!("a bucket was deleted by {writer:?}")),
             }
             known.coverage.deleted += 1;
+            known.coverage.shards.deleted += u64::from(is_part);
             known.ideals.remove(pk);
-            return Ok(());
+            return nothing;
         };
         if call.client == events::FOREIGN {
             known.coverage.foreign += 1;
             let amounts = difference(before.as_ref(), &after);
+            if self.note_foreign(known, pk, (before.as_ref(), &after), &amounts)? {
+                return nothing;
+            }
             known.ideals.entry(pk.clone()).or_default().foreign(&amounts, &after, truth);
             known.instants.entry(pk.clone()).or_default().note(&after);
-            return Ok(());
+            return nothing;
         }
         let write = write.ok_or("a bucket was changed by no writer of the registry")?;
         let writer = write.writer();
         let wanted = asked.map_or_else(Wanted::default, |asked| wanted(asked, change, writer));
+        // What a take holds of several shards is given back to each of them.
+        let is_leg = takes(writer) && matches!(call.request, Request::Transact(..))
+            || self.is_sharded && writer == Writer::Credit && wanted.is_take;
         let landing = Landing {
             writer,
             before: before.as_ref(),
@@ -177,6 +245,8 @@ impl Scene {
             limits: wanted.limits.as_ref(),
             absent: &wanted.absent,
             instant: known.instants.entry(pk.clone()).or_default(),
+            is_leg,
+            is_in_parts: wanted.is_in_parts,
         };
         landing.check()?;
         known.administration.landed(change, writer, after.disabled)?;
@@ -198,19 +268,26 @@ impl Scene {
         known.coverage.writers[place(writer)] += 1;
         known.coverage.in_debt +=
             u64::from(debits(writer) && after.limits.values().any(|limit| limit.balance < 0));
+        let nonce = landing.nonce.map(ToOwned::to_owned);
+        let counts = before.as_ref().map_or(0, |before| after.counted - before.counted);
+        let taken = amounts.clone();
+        self.count_shard(known, writer, &after);
+        let is_elsewhere =
+            wanted.is_elsewhere && !taken.keys().all(|name| after.place.pinned.contains(name));
+        known.coverage.shards.walks += u64::from(is_elsewhere);
         if let Some(id) = sent.and_then(|sent| sent.call) {
             let is_copy = sent.is_some_and(|sent| sent.is_copy);
             let told = if is_copy { Told::Nobody } else { call.told };
             let late_ms = sent.map_or(0, |sent| truth.saturating_sub(sent.at));
-            let nonce = landing.nonce.map(ToOwned::to_owned);
             known.slots.landed(
                 id,
                 entity,
-                Landed { writer, told, is_copy, late_ms, amounts, nonce },
+                Landed { shard: after.place.shard, writer, told, is_copy, late_ms, amounts, nonce },
             );
         }
         known.instants.entry(pk.clone()).or_default().note(&after);
-        Ok(())
+        self.note_leaf(known, pk, (before.as_ref(), Some(&after)), Some((writer, &taken)))?;
+        Ok((taken, counts))
     }
 }
 
@@ -252,7 +329,7 @@ fn check_made_again(
         .transpose()?
         .ok_or("a bucket was made, and is not there")?;
     let found: BTreeMap<&str, Params> =
-        after.limits.iter().map(|(name, limit)| (name.as_str(), limit.params)).collect();
+        after.limits.iter().map(|(name, limit)| (name.as_str(), limit.stored)).collect();
     let mut candidates = Vec::new();
     for part in
         parts.iter().filter(|part| part.changes.iter().any(|change| change.entity == entity))
@@ -286,7 +363,10 @@ fn names_of(change: &Change) -> Option<(&str, EntityId, ResourceName)> {
 
 /// The writes of a call to buckets, each with what it changed; a sweep has none.
 fn writes(call: &Call) -> Vec<(Option<&BucketWrite>, &Change)> {
-    let changes = call.changes.iter().filter(|change| bucket_of(&change.key).is_some());
+    // A shard that was not there is deleted, too.
+    let is_changed = |change: &&Change| change.before.is_some() || change.after.is_some();
+    let changes = call.changes.iter().filter(is_changed);
+    let changes = changes.filter(|change| bucket_of(&change.key).is_some());
     changes
         .map(|change| {
             let write = match &call.request {
@@ -309,6 +389,12 @@ struct Wanted {
     limits: Option<LimitsInForce>,
     /// Names the call asks for that are not among the limits of this member.
     absent: Vec<String>,
+    /// A take, and not a change after the fact.
+    is_take: bool,
+    /// See [`Landing::is_in_parts`].
+    is_in_parts: bool,
+    /// Some other shard was meant.
+    is_elsewhere: bool,
 }
 
 /// What a write to this bucket may have asked for, and by which limits.
@@ -329,11 +415,14 @@ fn wanted(asked: &StoreCall, change: &Change, writer: Writer) -> Wanted {
                 amounts: amounts.into_iter().collect(),
                 limits: member.map(|member| member.in_force.clone()),
                 absent: declared.filter(is_absent).cloned().collect(),
+                is_take: true,
+                ..Wanted::default()
             }
         }
         Asked::Adjust { parts } => {
-            let mut receipt = None;
-            let mut amounts = Vec::new();
+            let shard = bucket_and_shard(&change.key.pk).map_or(0, |(_, shard)| shard);
+            let (mut receipt, mut amounts) = (None, Vec::new());
+            let (mut is_in_parts, mut is_elsewhere) = (false, true);
             for part in parts
                 .iter()
                 .filter(|part| part.changes.iter().any(|change| change.entity.as_str() == entity))
@@ -341,8 +430,10 @@ fn wanted(asked: &StoreCall, change: &Change, writer: Writer) -> Wanted {
                 let of_kind = part.changes.iter().filter(|change| (change.milli < 0) == gives_back);
                 amounts.push(of_kind.map(|change| (change.limit.clone(), change.milli)).collect());
                 receipt = Some(part.receipt.clone());
+                is_in_parts |= part.place > 0;
+                is_elsewhere &= part.place != shard;
             }
-            Wanted { amounts, limits: receipt, ..Wanted::default() }
+            Wanted { amounts, limits: receipt, is_in_parts, is_elsewhere, ..Wanted::default() }
         }
         Asked::Other => Wanted::default(),
     }
@@ -368,7 +459,9 @@ fn words(writer: Option<Writer>, change: &Change) -> String {
             let limits: Vec<String> =
                 stored.limits.iter().map(|(name, limit)| line(name, limit)).collect();
             format!(
-                "rf {} ca {:?} ttl {:?} [{}]",
+                "of {}, era {}, rf {} ca {:?} ttl {:?} [{}]",
+                stored.place.count,
+                stored.place.era,
                 stored.refilled_at,
                 stored.read_at,
                 stored.expires_s,

@@ -23,6 +23,8 @@ enum Kind {
     ForeignDebit,
     ForeignLimits,
     ForeignFeature,
+    ForeignCount,
+    ForeignShard,
     Damage,
 }
 
@@ -30,6 +32,8 @@ impl Scene {
     /// Does one event that the seed chooses, and returns it in words.
     pub(crate) fn happen(&self, rng: &mut Rng, books: &Books) -> String {
         self.look(books);
+        self.keep_up(books);
+        let is_strange = self.has_strangers && self.is_sharded;
         let kind = rng.weighted(&[
             (30, Kind::Sweep),
             (20, Kind::Land),
@@ -37,6 +41,8 @@ impl Scene {
             (if self.has_strangers { 8 } else { 0 }, Kind::ForeignDebit),
             (if self.has_strangers { 8 } else { 0 }, Kind::ForeignLimits),
             (if self.has_strangers { 6 } else { 0 }, Kind::ForeignFeature),
+            (if is_strange { 14 } else { 0 }, Kind::ForeignCount),
+            (if is_strange { 10 } else { 0 }, Kind::ForeignShard),
             (if self.is_damaged { 6 } else { 0 }, Kind::Damage),
         ]);
         let line = match kind {
@@ -53,6 +59,8 @@ impl Scene {
             Kind::ForeignDebit => self.foreign_debit(rng),
             Kind::ForeignLimits => self.foreign_limits(rng),
             Kind::ForeignFeature => self.foreign_feature(rng),
+            Kind::ForeignCount => self.foreign_count(rng),
+            Kind::ForeignShard => self.foreign_shard(rng),
             Kind::Damage => self.damage(rng),
         };
         self.look(books);

@@ -9,6 +9,7 @@
 mod audit;
 mod echo;
 mod events;
+mod shards;
 mod tap;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,10 +18,10 @@ use std::time::Duration;
 
 use zae_limiter_dynamodb::constants::CLOCK_OFF_MAX_MS;
 use zae_limiter_dynamodb::{CascadeWrites, DynamoOptions, DynamoStore};
-use zae_limiter_store::{Clock, ManualClock, SeededEntropy, Store};
+use zae_limiter_store::{Clock, ConsumeOutcome, ManualClock, SeededEntropy, Store};
 
 use crate::oracle::Broken;
-use crate::oracle::books::Books;
+use crate::oracle::books::{Books, CallId, Told as Said};
 use crate::oracle::history::Basis;
 use crate::oracle::inspect::RESOURCES;
 use crate::oracle::journal::finish;
@@ -29,12 +30,17 @@ use crate::oracle::protocol::configured::Configured;
 use crate::oracle::protocol::ideal::IdealBucket;
 use crate::oracle::protocol::instant::Instant;
 use crate::oracle::protocol::slots::Slots;
-pub use crate::oracle::protocol::{Coverage, Deeds};
+use crate::oracle::protocol::whole::{Leaves, Whole};
+pub use crate::oracle::protocol::{Coverage, Deeds, Shards};
 use crate::rng::Rng;
 use crate::sim::{Ask, ENTITIES, entity, resource};
 use crate::table::{EvalOptions, EvalTable, Faults, Odds, SeededGate};
 use echo::Echoes;
+use shards::Upkeep;
 use tap::{Outbox, Tap};
+
+/// Of a hundred runs, those in which buckets are split and folded.
+const SHARDED: u64 = 40;
 
 /// How far the clocks of a run may be off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,8 +66,17 @@ struct Knowledge {
     /// What is configured, and was.
     configured: Configured,
     coverage: Coverage,
-    /// One handle per client, for its counters.
-    stores: Vec<(usize, DynamoStore)>,
+    /// One handle per client, for its counters, and its clock.
+    stores: Vec<(usize, DynamoStore, ManualClock)>,
+    /// The shards of each bucket, by the key without the number of the shard; kept in runs in which
+    /// buckets are split.
+    leaves: BTreeMap<String, Leaves>,
+    /// What buckets of several shards have together.
+    wholes: BTreeMap<String, Whole>,
+    /// Buckets that a foreign writer has written to.
+    strange: BTreeSet<String>,
+    /// Calls that have read all shards of a bucket.
+    gathered: BTreeSet<CallId>,
 }
 
 /// The table of a run and everything around it.
@@ -80,6 +95,11 @@ pub(crate) struct Scene {
     has_strangers: bool,
     /// Whether items become unreadable.
     is_damaged: bool,
+    /// Whether buckets are split and folded.
+    is_sharded: bool,
+    /// Limits of less than 32 times this are not divided.
+    share_min_milli: i64,
+    upkeep: Upkeep,
     /// Whether every write is put into words, for a failure or for people.
     is_traced: bool,
     knowledge: Mutex<Knowledge>,
@@ -91,6 +111,8 @@ impl Scene {
         let mut rng = Rng::new(seed, 3);
         // In some runs the indexes are behind by more than administration waits for.
         let index_lag_ms = *Rng::new(seed, 11).pick(&[0, 0, 0, 1_000, 5_000, 60_000]);
+        let mut sharding = Rng::new(seed, 12);
+        let is_sharded = sharding.chance(SHARDED);
         let options = EvalOptions::new()
             .journal()
             .page_max(usize::try_from(rng.between(1, 30)).unwrap_or(1))
@@ -106,7 +128,16 @@ impl Scene {
             skew: rng.weighted(&[(4, Skew::None), (3, Skew::Usual), (3, Skew::Wild)]),
             focus: *rng.pick(&[0, 60, 80, 95]),
             has_strangers: rng.chance(15),
-            is_damaged: rng.chance(10),
+            is_damaged: rng.chance(10) && !is_sharded,
+            is_sharded,
+            // Nothing is divided by the usual least share: the limits of the world are small.
+            share_min_milli: sharding.weighted(&[
+                (5, 1),
+                (2, 300),
+                (2, 1_500),
+                (1, zae_limiter_dynamodb::constants::SHARE_MIN_MILLI),
+            ]),
+            upkeep: Upkeep::new(Rng::new(seed, 13)),
             is_traced,
             knowledge: Mutex::new(Knowledge {
                 ideals: BTreeMap::new(),
@@ -117,6 +148,10 @@ impl Scene {
                 configured: Configured::default(),
                 coverage: Coverage::default(),
                 stores: Vec::new(),
+                leaves: BTreeMap::new(),
+                wholes: BTreeMap::new(),
+                strange: BTreeSet::new(),
+                gathered: BTreeSet::new(),
             }),
         };
         let options = scene.options(clock, rng.next());
@@ -127,6 +162,7 @@ impl Scene {
     fn options(&self, clock: &ManualClock, seed: u64) -> DynamoOptions {
         let mut options = DynamoOptions::new();
         options.fast_grace_ms = self.grace_ms;
+        options.share_min_milli = self.share_min_milli;
         options.clock = Arc::new(clock.clone());
         options.entropy = Arc::new(SeededEntropy::new(seed));
         options
@@ -147,6 +183,10 @@ impl Scene {
         options.rejection_cache_ttl_ms =
             rng.weighted(&[(1, 0), (2, options.rejection_cache_ttl_ms)]);
         options.images_max = rng.weighted(&[(1, 1), (4, options.images_max)]);
+        if self.is_sharded {
+            options.gather_pause_ms = *rng.pick(&[0, 0, options.gather_pause_ms]);
+            options.herd_pause_ms = *rng.pick(&[0, 0, options.herd_pause_ms]);
+        }
         let number = u32::try_from(client).map_err(|error| error.to_string())?;
         let gate: Arc<SeededGate> = Arc::clone(&self.gate);
         let mut table = self
@@ -167,12 +207,13 @@ impl Scene {
             outbox: self.outbox.clone(),
             clock: clock.clone(),
             truth: self.truth.clone(),
+            firsts: Mutex::default(),
         };
         let name = "default".parse().map_err(|error| format!("{error}"))?;
         let store =
             finish(Box::pin(async { DynamoStore::on_table(Arc::new(tap), options, &name).await }));
         let store = store.map_err(|error| format!("opening failed: {error}"))?;
-        self.lock().stores.push((client, store.clone()));
+        self.lock().stores.push((client, store.clone(), clock.clone()));
         Ok(Arc::new(store))
     }
 
@@ -187,6 +228,7 @@ impl Scene {
     /// Time passes, after everything that happened before it has been looked at.
     pub(crate) fn pass(&self, pause: Duration, books: &Books) {
         self.look(books);
+        self.keep_up(books);
         self.truth.advance(pause);
         self.table.set_now_ms(self.truth.now().0);
         self.echoes.expire(self.truth.now().0);
@@ -247,11 +289,17 @@ impl Scene {
         let mut coverage = known.coverage;
         let due = known.slots.audit(&books.lock(), &mut coverage)?;
         known.coverage = coverage;
-        for (client, store) in known.stores.iter().filter(|(client, _)| alive.contains(client)) {
+        let state = books.lock();
+        let is_refused = |id: &&CallId| {
+            matches!(state.calls[**id].told, Some(Said::Decision(ConsumeOutcome::Refused(_))))
+        };
+        known.coverage.shards.refusals = known.gathered.iter().filter(is_refused).count() as u64;
+        drop(state);
+        let mut stores = known.stores.iter().filter(|(client, ..)| alive.contains(client));
+        stores.try_for_each(|(client, store, _)| {
             let due = due.get(client).copied().unwrap_or_default();
-            due.check(&store.counters()).map_err(|broken| format!("client {client} {broken}"))?;
-        }
-        Ok(())
+            due.check(&store.counters()).map_err(|broken| format!("client {client} {broken}"))
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, Knowledge> {

@@ -1,6 +1,7 @@
 //! One client's way to the table: writes down who sends what, by which clock, on behalf of which
 //! call.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use zae_limiter_dynamodb::bucket::write::{BucketWrite, Purpose};
@@ -62,6 +63,8 @@ pub(crate) struct Tap {
     pub(crate) clock: ManualClock,
     /// What time it really is.
     pub(crate) truth: ManualClock,
+    /// When each transaction was sent first, by its token: it is sent again as it is.
+    pub(crate) firsts: Mutex<BTreeMap<String, Sent>>,
 }
 
 impl Tap {
@@ -113,7 +116,15 @@ impl Table for Tap {
         writes: &'a [Write],
         token: &'a str,
     ) -> BoxFuture<'a, Result<(), TableError>> {
-        Box::pin(async move { self.send().0.transact(writes, token).await })
+        Box::pin(async move {
+            let (table, sent) = self.send();
+            let first = {
+                let mut firsts = self.firsts.lock().unwrap_or_else(PoisonError::into_inner);
+                *firsts.entry(token.to_owned()).or_insert(sent)
+            };
+            let table = table.with_tag(self.outbox.push(Sent { call: sent.call, ..first }));
+            table.transact(writes, token).await
+        })
     }
 
     fn batch_get<'a>(
