@@ -9,7 +9,6 @@ use zae_limiter_core::{LimitName, Milli, TimeMs};
 
 use crate::bucket::debit::Debit;
 use crate::bucket::shard::{Leaves, Standing};
-use crate::constants::HERD_PAUSE_MS;
 
 /// The shards of one bucket.
 #[derive(Debug)]
@@ -21,8 +20,9 @@ pub(crate) struct Tree {
 }
 
 /// A bucket that could not serve a take rests for takes of as much or more.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Rest {
+    since: TimeMs,
     until: TimeMs,
     amounts: SmallVec<[(LimitName, Milli); 2]>,
 }
@@ -32,7 +32,7 @@ impl Tree {
         Tree {
             leaves: Mutex::new(Leaves::NONE),
             gathered_at: AtomicI64::new(i64::MIN),
-            rest: Mutex::new(Rest { until: TimeMs(i64::MIN), amounts: SmallVec::new() }),
+            rest: Mutex::new(Rest::default()),
         }
     }
 
@@ -69,15 +69,14 @@ impl Tree {
     pub(crate) fn rest(&self, debit: &Debit<'_>, now: TimeMs, pause_ms: i64) {
         let amounts = debit.wanted().map(|(limit, amount)| (limit.name().clone(), amount));
         let mut rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner);
-        *rest = Rest { until: now.plus_ms(pause_ms), amounts: amounts.collect() };
+        *rest = Rest { since: now, until: now.plus_ms(pause_ms), amounts: amounts.collect() };
     }
 
     /// Whether a take like this has to wait.
     pub(crate) fn is_resting(&self, debit: &Debit<'_>, now: TimeMs) -> bool {
         let rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner);
-        // A clock that went back must not keep the bucket at rest.
-        let left = rest.until.since(now);
-        (1..=HERD_PAUSE_MS).contains(&left)
+        // A caller whose clock is behind, or went back, must not find the bucket at rest for longer.
+        (rest.since..rest.until).contains(&now)
             && rest.amounts.iter().all(|(name, least)| {
                 debit.wanted().any(|(limit, amount)| limit.name() == name && amount >= *least)
             })
@@ -97,5 +96,52 @@ impl<'a> Turn<'a> {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use zae_limiter_core::{LimitSource, Take};
+    use zae_limiter_store::LimitsInForce;
+
+    use super::*;
+    use crate::bucket::write::Cost;
+    use crate::table::Key;
+
+    /// Whether a take of so much has to wait at an instant, after one of five could not be served
+    /// at 100.
+    fn is_resting(pause_ms: i64, tokens: i64, at: i64) -> bool {
+        let limit = "rpm:10/min".parse().expect("a limit");
+        let limits = LimitsInForce::new(vec![limit], LimitSource::System);
+        let key = Key { pk: "bucket".to_owned(), sk: "state".into() };
+        let take = |tokens: i64| [Take { limit: 0, amount: Milli(tokens * 1_000) }];
+        let (tree, before, now) = (Tree::new(), take(5), take(tokens));
+        let debit = |takes| Debit {
+            key: &key,
+            standing: &Standing::ALONE,
+            limits: &limits,
+            takes,
+            absent: &[],
+            nonce: None,
+            grace_ms: 0,
+            cost: Cost::ONE,
+            is_spared: false,
+        };
+        tree.rest(&debit(&before), TimeMs(100), pause_ms);
+        tree.is_resting(&debit(&now), TimeMs(at))
+    }
+
+    #[test]
+    fn a_bucket_rests_for_its_pause_and_for_takes_of_as_much() {
+        assert!(is_resting(100, 5, 100));
+        assert!(is_resting(100, 6, 199));
+        assert!(!is_resting(100, 5, 200), "the pause is over");
+        assert!(!is_resting(100, 4, 100), "less may pass");
+    }
+
+    #[test]
+    fn a_caller_whose_clock_is_behind_finds_no_rest() {
+        assert!(!is_resting(100, 5, 99));
+        assert!(!is_resting(0, 5, 60), "a bucket that does not rest");
     }
 }

@@ -141,16 +141,17 @@ pub(super) async fn a_refused_chain_still_learns_new_limits(f: Fixture) {
 pub(super) async fn a_granted_chain_takes_under_new_limits(f: Fixture) {
     let (own, of_parent) = (limits("rpm:60/min"), entity_level("parent"));
     let old = f.stored(&of_parent, "rpm:60/min").await;
-    f.chain(&[ask("child", &own, "rpm=10"), ask("parent", &old, "rpm=10")], at(0))
+    f.chain(&[ask("child", &own, "rpm=60"), ask("parent", &old, "rpm=60")], at(0))
         .await
-        .granted(&[50_000, 50_000]);
-    let new = f.stored(&of_parent, "rpm:30/min").await;
-    f.chain(&[ask("child", &own, "rpm=10"), ask("parent", &new, "rpm=10")], at(0))
+        .granted(&[0, 0]);
+    let later = at(40 * SECOND);
+    let new = f.stored_at(&of_parent, "rpm:30/min", later).await;
+    f.chain(&[ask("child", &own, "rpm=10"), ask("parent", &new, "rpm=10")], later)
         .await
-        .granted(&[40_000, 20_000]);
-    let left = f.balances("parent", at(0)).await;
+        .granted(&[30_000, 20_000]);
+    let left = f.balances("parent", later).await;
     assert_eq!(left, [20_000], "the grant that brought the new limits has taken as well");
-    assert_eq!(f.consumed("parent").await, [20_000], "and was counted");
+    assert_eq!(f.consumed("parent").await, [70_000], "and was counted");
 }
 
 pub(super) async fn a_stale_member_stops_the_chain_before_anything_is_taken(f: Fixture) {
