@@ -1,12 +1,14 @@
 //! The way to a DynamoDB table: the only file of the command line that knows the backend.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use zae_limiter::dynamodb::DynamoStore;
-use zae_limiter::dynamodb::sdk::{Builder, StackStatus};
-use zae_limiter::{Clock as _, Error, StoreError, StoreErrorKind, SystemClock};
+use zae_limiter::dynamodb::sdk::{Builder, StackStatus, StreamState, TableOptions, create_table};
+use zae_limiter::{Clock as _, Error, StoreError, StoreErrorKind, SystemClock, UsageWindow};
+use zae_limiter_aggregator::{Aggregator, SdkStreams, Settings as Counting, Table, Worker};
 
 use crate::again::Again;
 use crate::args::local::PORT;
@@ -76,6 +78,55 @@ pub(crate) async fn status(
     reach(place, settings, builder(place).status()).await
 }
 
+/// The windows that the worker counts.
+const WINDOWS: [UsageWindow; 3] = [UsageWindow::Hourly, UsageWindow::Daily, UsageWindow::Monthly];
+
+/// A worker that counts the usage of a stack from its stream.
+pub(crate) async fn worker(place: &DynamoPlace, settings: &Settings) -> anyhow::Result<Worker> {
+    let builder = builder(place);
+    let connect = async { Ok((SdkStreams::connect(&builder).await?, builder.table().await?)) };
+    let (streams, table) = reach(place, settings, connect).await?;
+    let table: Arc<dyn Table> = Arc::new(table);
+    let counting = Counting::new(&place.stack).windows(WINDOWS);
+    let aggregator = Aggregator::new(Arc::clone(&table), counting);
+    Ok(Worker::new(Arc::new(streams), table, aggregator))
+}
+
+/// Why a stack may have no usage to show, as it counts from the stream.
+pub(crate) fn why_no_usage(
+    place: &DynamoPlace,
+    settings: &Settings,
+    status: &StackStatus,
+) -> String {
+    let is_local = place.endpoint_url.as_deref().is_some_and(is_local);
+    let stack = &place.stack;
+    match (&status.stream, status.worker) {
+        (StreamState::Other(view), _) => format!(
+            "usage is counted from a stream with NEW_AND_OLD_IMAGES, and that of {stack} shows {view}"
+        ),
+        (StreamState::Off, _) if is_local => {
+            format!("usage is counted from a stream, and {stack} has none: {} adds it", up(place))
+        }
+        (StreamState::Off, _) => format!(
+            "usage is counted from a stream, and {stack} has none: enable one with NEW_AND_OLD_IMAGES"
+        ),
+        (_, None) if is_local => {
+            format!("no worker has counted the usage of {stack} yet: {} starts one", up(place))
+        }
+        (_, None) => format!(
+            "no worker was seen on {stack}: unless a Lambda counts its usage, {} does",
+            settings.again.command(&["aggregate"])
+        ),
+        (_, Some(worker)) => {
+            let ago = SystemClock::new().now().0.saturating_sub(worker.seen_at.0).max(0) / 1_000;
+            format!(
+                "the worker of {stack} was seen {ago}s ago, {}s behind: nothing that matches was counted yet",
+                worker.behind_ms / 1_000
+            )
+        }
+    }
+}
+
 /// What comes of asking a stack, or what stands in the way.
 async fn reach<T>(
     place: &DynamoPlace,
@@ -90,11 +141,15 @@ async fn reach<T>(
     Err(or_local(place, settings, failure).into())
 }
 
-/// Makes the table of a stack with its version record and its first namespace, where they are
-/// missing.
-pub(crate) async fn create_stack(place: &DynamoPlace) -> anyhow::Result<()> {
-    builder(place).create().await.map_err(Error::from)?;
-    Ok(())
+/// Makes the table of a stack with its stream, its version record and its first namespace, where
+/// they are missing. Returns what stream the table has.
+pub(crate) async fn create_stack(place: &DynamoPlace) -> anyhow::Result<StreamState> {
+    let builder = builder(place);
+    let table = builder.table().await.map_err(Error::from)?;
+    let stream = create_table(&table, &TableOptions::new(), &SystemClock::new()).await;
+    let stream = stream.map_err(Error::from)?;
+    builder.create().await.map_err(Error::from)?;
+    Ok(stream)
 }
 
 /// Where a stack is, in words.

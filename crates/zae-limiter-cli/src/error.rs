@@ -64,6 +64,12 @@ impl Failure {
         Failure::new("engine", message)
     }
 
+    /// The stream of a stack cannot be read.
+    #[cfg(feature = "dynamodb")]
+    pub(crate) fn stream(message: impl Into<String>) -> Failure {
+        Failure::new("stream", message)
+    }
+
     /// The store says it already, in words for everybody.
     #[cfg(feature = "dynamodb")]
     pub(crate) fn store(error: &StoreError) -> Failure {

@@ -17,6 +17,8 @@ mod engine;
 mod error;
 mod escape;
 mod exit;
+#[cfg(feature = "dynamodb")]
+mod lambda;
 mod patience;
 mod printer;
 mod progress;
@@ -34,6 +36,11 @@ use settings::{Environment, Looks};
 
 fn main() -> ExitCode {
     let environment = Environment::read();
+    // Lambda starts the program without arguments, and says in a variable what is wanted.
+    #[cfg(feature = "dynamodb")]
+    if environment.is_aggregator {
+        return lambda::run();
+    }
     let arguments: Vec<_> = std::env::args_os().collect();
     // Mistakes are told in the form that was asked for.
     let in_any_case = || {

@@ -144,6 +144,9 @@ pub const BATCH_GET_MAX: usize = 100;
 /// Keys in one `BatchWriteItem`.
 pub const BATCH_WRITE_MAX: usize = 25;
 
+/// Pages of checkpoints that are read at most: some thousands of stream shards each.
+pub const CHECKPOINT_PAGES_MAX: usize = 100;
+
 /// Legs of one transaction.
 pub const TRANSACTION_MAX: usize = 100;
 

@@ -21,6 +21,9 @@
 mod admin;
 mod config;
 mod options;
+#[cfg(feature = "stream")]
+#[doc(hidden)]
+pub mod stream;
 
 /// Declares rooms that are public, and hidden, with the feature `testing` alone.
 macro_rules! rooms_for_tests {
@@ -156,12 +159,13 @@ impl fmt::Debug for DynamoStore {
 impl Store for DynamoStore {
     fn capabilities(&self) -> Capabilities {
         let mut capabilities = Capabilities::minimum("dynamodb");
-        capabilities.exact = self.shared.options.fast_grace_ms == 0;
+        let is_whole = self.shared.options.born_split == 1;
+        capabilities.exact = is_whole && self.shared.options.fast_grace_ms == 0;
         capabilities.durable = true;
         capabilities.shared = true;
         capabilities.remote = true;
         // Few buckets are ever split, and those that are not are whole.
-        capabilities.whole_buckets = self.shared.options.born_split == 1;
+        capabilities.whole_buckets = is_whole;
         capabilities
     }
 

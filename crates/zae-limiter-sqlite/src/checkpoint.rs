@@ -204,3 +204,142 @@ impl Checkpoints {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::path::PathBuf;
+    use std::sync::Arc;
+    use std::{fs, thread};
+
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::SqliteOptions;
+
+    /// A file with a log, and the connection that writes both.
+    struct Logged {
+        folder: TempDir,
+        place: Arc<Place>,
+        conn: Connection,
+    }
+
+    impl Logged {
+        fn new() -> Logged {
+            let folder = tempfile::tempdir().expect("a folder");
+            let path = folder.path().join("limits.db");
+            let options = SqliteOptions::new().busy_deadline(Duration::from_millis(200));
+            let place = Arc::new(Place::new(&path, options).expect("a place"));
+            let conn = place.open_writer().expect("a connection");
+            conn.execute_batch("CREATE TABLE filler (bytes BLOB)").expect("a table");
+            Logged { folder, place, conn }
+        }
+
+        /// Appends about 50 pages to the log.
+        fn append(&self) {
+            let fill = "INSERT INTO filler VALUES (zeroblob(200000))";
+            self.conn.execute_batch(fill).expect("a commit");
+        }
+
+        fn path(&self) -> PathBuf {
+            self.folder.path().join("limits.db")
+        }
+
+        /// The length of the file without its log.
+        fn bytes(&self) -> u64 {
+            fs::metadata(self.path()).expect("a file").len()
+        }
+
+        /// How often a round asks for a writer. None can help.
+        fn asks(&self) -> u32 {
+            let asks = Cell::new(0);
+            Checkpoints::default().round(&self.place, &self.conn, &|| {
+                asks.set(asks.get() + 1);
+                false
+            });
+            asks.get()
+        }
+    }
+
+    #[test]
+    fn a_log_that_nobody_appends_to_needs_no_writer() {
+        let logged = Logged::new();
+        logged.append();
+        let before = logged.bytes();
+        assert_eq!(logged.asks(), 0);
+        assert!(logged.bytes() >= before + 200_000, "the log is in the file");
+    }
+
+    #[test]
+    fn a_log_that_a_reader_needs_is_not_waited_for_by_a_writer() {
+        let logged = Logged::new();
+        let reader = Connection::open(logged.path()).expect("a connection");
+        reader.execute_batch("BEGIN; SELECT count(*) FROM filler").expect("a reader");
+        logged.append();
+        assert_eq!(logged.asks(), 0);
+        drop(reader);
+    }
+
+    /// The log as the writer remembers it is longer than what a pass has found: as after commits
+    /// beside the pass.
+    #[test]
+    fn a_log_that_grows_beside_a_pass_needs_a_writer() {
+        let logged = Logged::new();
+        logged.append();
+        let other = Connection::open(logged.path()).expect("a connection");
+        other
+            .execute_batch("PRAGMA wal_checkpoint(TRUNCATE); INSERT INTO filler VALUES ('')")
+            .expect("a log of a page");
+        assert_eq!(logged.asks(), 1, "one that cannot help is not asked again");
+    }
+
+    #[test]
+    fn the_last_pages_are_written_back_while_a_writer_holds_the_lock() {
+        let logged = Logged::new();
+        let (before, checkpoints) = (logged.bytes(), Checkpoints::default());
+        logged.append();
+        assert_eq!(checkpoints.holds(), 0);
+        let mut attempts = 0;
+        // A machine that is busy may let the hold pass by.
+        while logged.bytes() == before && attempts < 10 {
+            thread::scope(|scope| {
+                let ask = || {
+                    scope.spawn(|| checkpoints.hold(&logged.place));
+                    true
+                };
+                checkpoints.pass_while_held(&logged.place, &logged.conn, &ask);
+            });
+            attempts += 1;
+        }
+        assert!(logged.bytes() > before, "{attempts} attempts");
+        let holds = checkpoints.holds();
+        assert!((1..=attempts).contains(&holds), "{holds} holds in {attempts} attempts");
+        checkpoints.hold(&logged.place);
+        assert_eq!(checkpoints.holds(), holds, "nobody asks any more");
+    }
+
+    #[test]
+    fn a_round_is_made_when_it_is_wanted_and_none_after_the_end() {
+        let checkpoints = Checkpoints::default();
+        checkpoints.want();
+        assert!(checkpoints.wait_until_wanted());
+        assert!(!checkpoints.lock().is_wanted, "wanted once");
+        let Logged { folder, place, conn } = Logged::new();
+        thread::scope(|scope| {
+            let rounds = || checkpoints.rounds();
+            assert_eq!(rounds(), 0);
+            let running = scope.spawn(|| {
+                let conn = conn;
+                checkpoints.run(&place, &conn, || false);
+            });
+            checkpoints.want();
+            while rounds() == 0 && !running.is_finished() {
+                thread::yield_now();
+            }
+            checkpoints.close();
+        });
+        assert!(!checkpoints.wait_until_wanted());
+        assert_eq!(checkpoints.rounds(), 1);
+        drop(folder);
+    }
+}

@@ -288,3 +288,37 @@ impl fmt::Debug for SqliteStore {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads inside each other, `depth` of them: each needs a connection of its own.
+    fn read_at_once(store: &SqliteStore, depth: usize) {
+        if depth > 0 {
+            let read = store.read("test", |_| {
+                read_at_once(store, depth - 1);
+                Ok(())
+            });
+            read.expect("a file that can be read");
+        }
+    }
+
+    #[test]
+    fn a_few_connections_are_kept_for_the_next_reads() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = SqliteStore::open(folder.path().join("limits.db")).expect("a store");
+        for (at_once, kept) in [(1, 1), (3, 3), (IDLE_READERS_MAX + 2, IDLE_READERS_MAX)] {
+            read_at_once(&store, at_once);
+            assert_eq!(store.lock_readers().len(), kept, "after {at_once} reads at once");
+        }
+    }
+
+    #[test]
+    fn a_store_says_which_file_and_which_namespace_it_is() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = SqliteStore::open(folder.path().join("limits.db")).expect("a store");
+        let said = format!("{store:?}");
+        assert!(said.contains("limits.db") && said.contains("default"), "{said}");
+    }
+}

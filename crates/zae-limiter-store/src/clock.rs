@@ -148,6 +148,9 @@ impl Clock for ManualClock {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::task::Wake;
+
     use super::*;
 
     #[test]
@@ -161,6 +164,45 @@ mod tests {
         clock.advance(Duration::from_millis(1));
         assert!(sleep.as_mut().poll(&mut context).is_ready());
         assert_eq!(clock.now(), TimeMs(1050));
+    }
+
+    /// Counts how often it was woken.
+    #[derive(Default)]
+    struct Counter(AtomicU32);
+
+    impl Wake for Counter {
+        fn wake(self: Arc<Counter>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn every_sleeper_is_woken_once_however_often_it_was_polled() {
+        let clock = ManualClock::new(TimeMs(1000));
+        let counters = [Arc::new(Counter::default()), Arc::new(Counter::default())];
+        let woken = || counters.each_ref().map(|counter| counter.0.load(Ordering::Relaxed));
+        let sleepers = [(0, 50), (0, 80), (1, 50)];
+        let mut asleep = sleepers.map(|(_, ms)| clock.sleep(Duration::from_millis(ms)));
+        for (sleep, (counter, _)) in asleep.iter_mut().zip(sleepers) {
+            let waker = Waker::from(Arc::clone(&counters[counter]));
+            let mut context = Context::from_waker(&waker);
+            for _ in 0..2 {
+                assert!(sleep.as_mut().poll(&mut context).is_pending());
+            }
+        }
+        clock.advance(Duration::from_millis(50));
+        assert_eq!(woken(), [1, 1]);
+        clock.advance(Duration::from_millis(30));
+        assert_eq!(woken(), [2, 1]);
+    }
+
+    #[test]
+    fn the_real_clock_tells_the_time_and_goes_on() {
+        let clock = SystemClock::new();
+        // 2026-01-01T10:00:00Z, and the year 2200.
+        assert!((TimeMs(1_767_261_600_000)..TimeMs(7_258_118_400_000)).contains(&clock.now()));
+        let first = clock.monotonic();
+        assert!((0..10_000_000).any(|_| clock.monotonic() > first), "time does not stand still");
     }
 
     #[test]

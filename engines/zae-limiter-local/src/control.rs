@@ -116,15 +116,43 @@ async fn sweep_ttl(State(storage): State<Arc<Storage>>, body: String) -> Respons
 }
 
 async fn trim_streams(State(storage): State<Arc<Storage>>, body: String) -> Response {
-    let before = match seconds(&body, "before") {
-        Ok(before) => before,
+    let trim = match trim(&body) {
+        Ok(trim) => trim,
         Err(error) => return problem(StatusCode::BAD_REQUEST, &format!("{error:#}")),
     };
-    answer(storage, move |storage| {
-        let deleted = storage.with(|own| sweep::trim_streams(own, before))?;
-        Ok(json!({"before": before, "deleted": deleted}))
+    answer(storage, move |storage| match trim {
+        Trim::Before(before) => {
+            let deleted = storage.with(|own| sweep::trim_streams(own, before))?;
+            Ok(json!({"before": before, "deleted": deleted}))
+        }
+        Trim::Table { table, below } => {
+            let deleted = storage.with(|own| sweep::trim_table(own, &table, &below))?;
+            Ok(json!({"table": table, "below": below, "deleted": deleted}))
+        }
     })
     .await
+}
+
+/// Which stream records are forgotten.
+#[derive(Debug, PartialEq)]
+enum Trim {
+    /// Those made before this, in seconds since 1970, or all of them.
+    Before(Option<u64>),
+    /// Those of one table that come before the one with this sequence number: who has read them
+    /// needs them no more.
+    Table { table: String, below: String },
+}
+
+fn trim(body: &str) -> Result<Trim> {
+    let members: Map<String, Value> = serde_json::from_str(body).unwrap_or_default();
+    if !members.contains_key("table") {
+        return Ok(Trim::Before(seconds(body, "before")?));
+    }
+    let text = |name: &str| members.get(name).and_then(Value::as_str).map(str::to_owned);
+    match (text("table"), text("below"), members.len()) {
+        (Some(table), Some(below), 2) => Ok(Trim::Table { table, below }),
+        _ => anyhow::bail!(r#"expected {{"table": name, "below": sequence number}}"#),
+    }
 }
 
 /// The same as SIGTERM, for those who have no signals. The answer is among what is finished first.
@@ -168,6 +196,17 @@ fn reply(status: StatusCode, value: &Value) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_trim_is_by_time_or_of_one_table() {
+        assert_eq!(trim("").unwrap(), Trim::Before(None));
+        assert_eq!(trim(r#"{"before": 5}"#).unwrap(), Trim::Before(Some(5)));
+        let of_table = Trim::Table { table: "t".into(), below: "7".into() };
+        assert_eq!(trim(r#"{"table": "t", "below": "7"}"#).unwrap(), of_table);
+        for wrong in [r#"{"table": "t"}"#, r#"{"table": "t", "below": 7}"#, r#"{"below": "7"}"#] {
+            assert!(trim(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn an_optional_body_has_one_member() {

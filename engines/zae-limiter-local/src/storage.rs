@@ -299,6 +299,27 @@ mod tests {
     }
 
     #[test]
+    fn a_trim_of_one_table_keeps_the_record_it_names_and_what_follows() {
+        let storage = with_table();
+        for number in 0..5 {
+            put(&storage, &format!("key-{number}"), json!({"N": "5"}));
+        }
+        let number = "SELECT sequence_number FROM _stream_records ORDER BY id LIMIT 1 OFFSET 3";
+        let third: i64 = storage
+            .with(|own| Ok(own.conn().query_row(number, [], |row| row.get::<_, String>(0))?))
+            .unwrap()
+            .parse()
+            .unwrap();
+        let shown = format!("1{third:020}");
+        let trim = |table: &'static str| {
+            storage.with(|own| sweep::trim_table(own, table, &shown)).unwrap()
+        };
+        assert_eq!((trim("other"), trim("table"), trim("table")), (0, 3, 0));
+        assert_eq!(records(&storage).len(), 2);
+        assert!(storage.with(|own| sweep::trim_table(own, "table", "5")).is_err());
+    }
+
+    #[test]
     fn sweeps_trims_and_writes_wait_for_each_other() {
         let storage = with_table();
         let folder = Folder::new();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use dynoxide::storage::{ScanParams, Storage, TableMetadata};
 use dynoxide::{AttributeValue, Item, streams};
 use serde_json::Value;
@@ -18,6 +18,9 @@ const FIVE_YEARS_SECONDS: u64 = 5 * 365 * 24 * 60 * 60;
 /// Rows read at a time, and at most so many deleted in one transaction: other requests wait no
 /// longer than that.
 const PAGE_ROWS_MAX: usize = 100;
+
+/// What the engine adds to a stored sequence number, so that those it shows have 21 digits.
+const SEQUENCE_OFFSET: u128 = 100_000_000_000_000_000_000;
 
 /// Who deletes expired items, in the words of a stream record.
 const IDENTITY: &str = r#"{"type":"Service","principalId":"dynamodb.amazonaws.com"}"#;
@@ -157,4 +160,19 @@ fn index_names(definitions: Option<&str>) -> Result<Vec<String>> {
 pub(crate) fn trim_streams(storage: &Storage, before: Option<u64>) -> Result<usize> {
     let before = before.map_or(i64::MAX, |before| i64::try_from(before).unwrap_or(i64::MAX));
     Ok(storage.conn().execute("DELETE FROM _stream_records WHERE created_at < ?1", [before])?)
+}
+
+/// Forgets the records of one table's stream that come before the one with this sequence number.
+/// Returns how many.
+pub(crate) fn trim_table(storage: &Storage, table: &str, below: &str) -> Result<usize> {
+    let below = stored_sequence(below)
+        .with_context(|| format!("{below:?} is no sequence number of this engine"))?;
+    let sql = "DELETE FROM _stream_records
+       WHERE table_name = ?1 AND CAST(sequence_number AS INTEGER) < ?2";
+    Ok(storage.conn().execute(sql, (table, below))?)
+}
+
+/// The number that a table stores for the one it shows.
+fn stored_sequence(shown: &str) -> Option<i64> {
+    i64::try_from(shown.parse::<u128>().ok()?.checked_sub(SEQUENCE_OFFSET)?).ok()
 }

@@ -20,6 +20,9 @@ pub(super) const ACQUIRE: &str = examples!(
     "acquire key-1 gpt-4 -c tpm=500 --record tpm=730 --output json",
     "acquire key-1 gpt-4 -c rpm=1 -l rpm:60/min --must-exist",
 );
+#[cfg(feature = "dynamodb")]
+pub(super) const AGGREGATE: &str =
+    examples!("--name demo aggregate", "--name demo aggregate --once --output json");
 pub(super) const AVAILABLE: &str =
     examples!("available key-1 gpt-4", "available key-1 gpt-4 -c rpm=1");
 pub(super) const EXPLAIN: &str = examples!("explain key-1 gpt-4");

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use super::value::{count, port};
 use crate::commands::shared::local::Local;
-use crate::commands::{local_down, local_env, local_logs, local_status, local_up};
+use crate::commands::{local_attend, local_down, local_env, local_logs, local_status, local_up};
 use crate::exit::Exit;
 
 /// The most lines `local logs` begins with.
@@ -24,10 +24,13 @@ pub(crate) enum LocalCommand {
     Status,
     /// Print what the engine said
     Logs(LocalLogsArgs),
-    /// Stop the engine; its data stays
+    /// Stop the engine and its worker; its data stays
     Down,
     /// Print the variables that point AWS tools at the engine, for a shell to evaluate
     Env(LocalEnvArgs),
+    /// Keep the workers alive that count usage
+    #[command(hide = true)]
+    Attend,
 }
 
 impl LocalCommand {
@@ -38,6 +41,7 @@ impl LocalCommand {
             LocalCommand::Logs(args) => local_logs::run(local, args).await,
             LocalCommand::Down => local_down::run(local).await,
             LocalCommand::Env(args) => local_env::run(local, args),
+            LocalCommand::Attend => local_attend::run(local).await,
         }
     }
 
@@ -45,7 +49,9 @@ impl LocalCommand {
     pub(crate) fn follows(&self) -> bool {
         matches!(
             self,
-            LocalCommand::Logs(_) | LocalCommand::Up(LocalUpArgs { foreground: true, .. })
+            LocalCommand::Logs(_)
+                | LocalCommand::Attend
+                | LocalCommand::Up(LocalUpArgs { foreground: true, .. })
         )
     }
 }
@@ -77,6 +83,10 @@ pub(crate) struct LocalLogsArgs {
     /// Go on until the engine stops
     #[arg(long, short)]
     pub(crate) follow: bool,
+
+    /// Print what the worker said that counts usage
+    #[arg(long, short)]
+    pub(crate) worker: bool,
 
     /// Begin with at most this many of the last lines, up to 10000
     #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = count::<TAIL_MAX>)]

@@ -3,6 +3,8 @@
 //! does I/O.
 
 pub(crate) mod acquire;
+#[cfg(feature = "dynamodb")]
+pub(crate) mod aggregate;
 mod coming;
 pub(crate) mod entity;
 mod examples;
@@ -23,6 +25,8 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use zae_limiter::{NamespaceName, Principal};
 
 use self::acquire::{AcquireArgs, AvailableArgs, ExplainArgs};
+#[cfg(feature = "dynamodb")]
+use self::aggregate::AggregateArgs;
 use self::entity::EntityCommand;
 use self::file::CompletionsArgs;
 #[cfg(feature = "sqlite")]
@@ -181,6 +185,13 @@ pub(crate) enum StoreCommand {
     /// The usage history: what was used when
     #[command(subcommand)]
     Usage(UsageCommand),
+    /// Count the usage of a DynamoDB stack from its stream, until it is stopped
+    ///
+    /// Two at once count once. `local up` runs one for each of its stacks; on AWS the same runs as a
+    /// Lambda.
+    #[cfg(feature = "dynamodb")]
+    #[command(after_long_help = examples::AGGREGATE)]
+    Aggregate(AggregateArgs),
     /// Check the file (sizes, schema, integrity, buckets, debts, last sweep) or the stack (state,
     /// schema, indexes), and list what is disabled; exit code 1 if it is damaged
     Status,
@@ -209,6 +220,8 @@ impl StoreCommand {
             StoreCommand::Namespace(command) => command.run(context).await,
             StoreCommand::Audit(command) => command.run(context).await,
             StoreCommand::Usage(command) => command.run(context).await,
+            #[cfg(feature = "dynamodb")]
+            StoreCommand::Aggregate(args) => commands::aggregate::run(context, args).await,
             StoreCommand::Status => status::run(context).await,
             #[cfg(feature = "sqlite")]
             StoreCommand::Backup(args) => backup::run(context, &args).await,
@@ -232,6 +245,8 @@ impl StoreCommand {
             StoreCommand::System(command) => command.access(),
             StoreCommand::Namespace(command) => command.access(),
             StoreCommand::Sweep => Access::Changes,
+            #[cfg(feature = "dynamodb")]
+            StoreCommand::Aggregate(_) => Access::Changes,
             #[cfg(feature = "sqlite")]
             StoreCommand::Backup(_) => Access::Looks,
             #[cfg(feature = "sqlite")]

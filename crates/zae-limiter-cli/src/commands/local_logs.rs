@@ -28,12 +28,16 @@ struct Form {
 
 pub(crate) async fn run(local: &Local<'_>, args: LocalLogsArgs) -> anyhow::Result<Exit> {
     let folder = local.folder()?;
-    let log = folder.log();
+    let log = if args.worker { folder.worker_log() } else { folder.log() };
     let (mut lines, follower) = match engine::tail(&log, args.tail.try_into().unwrap_or(usize::MAX))
     {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let failure = Failure::not_found(format!("there is no log {}", log.display()));
-            return Err(failure.hint("the first `zae-limiter local up` begins it").into());
+            let first = match args.worker {
+                true => "the first `zae-limiter local up --name STACK` begins it",
+                false => "the first `zae-limiter local up` begins it",
+            };
+            return Err(failure.hint(first).into());
         }
         result => result.with_context(|| format!("{} could not be read", log.display()))?,
     };

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::shared::local::Local;
-use crate::engine::{self, Folder, Health, Presence, State, TableForm};
+use crate::engine::{self, Folder, Health, Presence, Report, State, TableForm, WorkerForm};
 use crate::exit::Exit;
 use crate::table::{Cell, Table, Text, Tone};
 use crate::view;
@@ -23,6 +23,9 @@ struct Form {
     /// With what is still in its log; none before the first start.
     data_bytes: Option<u64>,
     log: String,
+    /// None when none lives.
+    worker: Option<Report>,
+    worker_log: String,
 }
 
 pub(crate) fn run(local: &Local<'_>) -> anyhow::Result<Exit> {
@@ -55,6 +58,8 @@ impl Form {
             data: data.display().to_string(),
             data_bytes: data_bytes(&data),
             log: folder.log().display().to_string(),
+            worker: folder.workers(),
+            worker_log: folder.worker_log().display().to_string(),
         }
     }
 
@@ -69,6 +74,9 @@ impl Form {
                 .filter_map(|(label, value)| Some((label, Cell::plain(value.as_ref()?)))),
         );
         fields.extend(self.pid.map(|pid| ("process", Cell::plain(pid))));
+        if self.running || self.worker.is_some() {
+            fields.push(("worker", self.worker.as_ref().map_or_else(no_worker, worker)));
+        }
         let size = self.data_bytes.map_or_else(|| "no data yet".to_owned(), view::bytes);
         fields.extend([
             ("data", Cell::plain(&self.data)),
@@ -85,6 +93,27 @@ impl Form {
         }
         text.table_or(table, "no tables")
     }
+}
+
+fn no_worker() -> Cell {
+    Cell::plain("none: `local up --name STACK` starts one, which counts usage")
+}
+
+fn worker(report: &Report) -> Cell {
+    let one = |worker: &WorkerForm| {
+        let pid = worker.pid.map_or_else(|| "about to start".to_owned(), |pid| pid.to_string());
+        let restarts = match worker.restarts {
+            0 => String::new(),
+            count => format!(", started again {count} times"),
+        };
+        format!("{} ({pid}{restarts})", worker.stack)
+    };
+    let workers: Vec<String> = report.workers.iter().map(one).collect();
+    let tone = match report.workers.iter().all(|worker| worker.pid.is_some()) {
+        true => Tone::Good,
+        false => Tone::Warning,
+    };
+    Cell::toned(format!("process {}, counts {}", report.pid, workers.join(", ")), tone)
 }
 
 /// What the data take on the disk: the file, and what SQLite has yet to write back to it.

@@ -6,13 +6,16 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use serde::Serialize;
+use zae_limiter::dynamodb::sdk::StreamState;
 use zae_limiter::{Clock, SystemClock};
 
 use super::shared::local::{Local, REGION};
 use crate::args::local::{LocalUpArgs, PORT};
 use crate::args::value::DynamoPlace;
 use crate::dynamodb;
-use crate::engine::{self, Folder, Follower, Health, Order, Presence, Started, State, Tie};
+use crate::engine::{
+    self, Folder, Follower, Health, Order, Presence, Started, State, Supervisor, Tie, WorkersOrder,
+};
 use crate::error::Failure;
 use crate::escape::quoted;
 use crate::exit::Exit;
@@ -35,6 +38,8 @@ struct Form {
     data: String,
     log: String,
     stack: Option<String>,
+    /// The process that keeps the workers alive, which count usage; none without a stack.
+    worker_pid: Option<u32>,
     next_commands: Vec<String>,
 }
 
@@ -60,12 +65,69 @@ pub(crate) async fn run(local: &Local<'_>, args: &LocalUpArgs) -> anyhow::Result
     if let Some(stack) = stack {
         create(local, stack, &state).await?;
     }
-    let form = Form::new(local, &folder, &state, &health, started.is_some());
+    let attached = started.is_some() && args.foreground;
+    let workers = match order(local, &folder, &state, &health)? {
+        Some(order) => Workers::begin(local, &folder, &order, attached).await?,
+        None => Workers { pid: None, supervisor: None },
+    };
+    let mut form = Form::new(local, &folder, &state, &health, started.is_some());
+    form.worker_pid = workers.pid;
     let attached = started.filter(|_| args.foreground);
     local.printer.answer(&form, &form.text(attached.is_some()))?;
     match attached {
-        Some(started) => attend(local, &folder, started).await,
+        Some(started) => attend(local, &folder, started, workers.supervisor).await,
         None => Ok(Exit::Ok),
+    }
+}
+
+/// Whose usage is counted from here on; none where no stack is.
+fn order(
+    local: &Local<'_>,
+    folder: &Folder,
+    state: &State,
+    health: &Health,
+) -> anyhow::Result<Option<WorkersOrder>> {
+    let created = local.globals.stack.as_deref();
+    let mut stacks = folder.stacks_with(created)?;
+    // A stack of other data, or one that was deleted, has nothing to count.
+    stacks.retain(|stack| {
+        created == Some(stack.as_str()) || health.tables.iter().any(|table| table.name == *stack)
+    });
+    let order = WorkersOrder { port: state.port, region: region(local), stacks };
+    Ok((!order.stacks.is_empty()).then_some(order))
+}
+
+/// Who counts usage.
+struct Workers {
+    pid: Option<u32>,
+    /// The supervisor, where it is this process.
+    supervisor: Option<Supervisor>,
+}
+
+impl Workers {
+    /// Starts what counts usage. An engine without it is still of use, so a failure is only told.
+    async fn begin(
+        local: &Local<'_>,
+        folder: &Folder,
+        order: &WorkersOrder,
+        is_attached: bool,
+    ) -> anyhow::Result<Workers> {
+        let binary = local.environment.engine.own.clone();
+        let binary = binary.context("this program does not know where it is")?;
+        let _lock = folder.lock()?;
+        if is_attached {
+            engine::give_workers(folder, order)?;
+            let supervisor = Supervisor::begin(folder, &binary)?;
+            return Ok(Workers { pid: Some(std::process::id()), supervisor });
+        }
+        let started = engine::order_workers(folder, &binary, order);
+        Ok(match Progress::during(local.printer, "starting the worker", started).await {
+            Ok(report) => Workers { pid: Some(report.pid), supervisor: None },
+            Err(error) => {
+                local.printer.warning(&format!("usage is not counted: {error:#}"));
+                Workers { pid: None, supervisor: None }
+            }
+        })
     }
 }
 
@@ -98,6 +160,7 @@ impl Form {
             data: state.data.clone(),
             log: folder.log().display().to_string(),
             stack,
+            worker_pid: None,
             next_commands,
         }
     }
@@ -110,6 +173,10 @@ impl Form {
         if let Some(stack) = &self.stack {
             fields.push(("stack", Cell::plain(stack)));
         }
+        fields.extend(
+            self.worker_pid
+                .map(|pid| ("worker", Cell::plain(format!("process {pid}, counts usage")))),
+        );
         fields.extend([("data", Cell::plain(&self.data)), ("log", Cell::plain(&self.log))]);
         let mut commands = view::next_commands(&self.next_commands);
         if attached {
@@ -214,21 +281,42 @@ fn check_port(port: u16) -> Result<(), Failure> {
 
 async fn create(local: &Local<'_>, stack: &str, state: &State) -> anyhow::Result<()> {
     let endpoint = engine::endpoint(state.port);
-    let region = local.globals.region.clone().or_else(|| local.environment.region());
     let place = DynamoPlace {
         stack: stack.to_owned(),
-        region: Some(region.unwrap_or_else(|| REGION.into())),
+        region: Some(region(local)),
         endpoint_url: Some(endpoint.clone()),
     };
     let created = dynamodb::create_stack(&place);
-    Progress::during(local.printer, "creating the stack", created).await.with_context(|| {
+    let created = Progress::during(local.printer, "creating the stack", created).await;
+    let stream = created.with_context(|| {
         format!("the engine runs at {endpoint}, but the stack {stack} could not be created in it")
-    })
+    })?;
+    match stream {
+        StreamState::Added => local.printer.note(&format!(
+            "the stack {stack} had no stream and has one now: usage is counted from here on"
+        )),
+        StreamState::Other(view) => local.printer.warning(&format!(
+            "the stream of the stack {stack} shows {view}, and usage is counted only from one with \
+             NEW_AND_OLD_IMAGES; disable it, then `local up` adds the right one"
+        )),
+        _ => {}
+    }
+    Ok(())
+}
+
+fn region(local: &Local<'_>) -> String {
+    let named = local.globals.region.clone().or_else(|| local.environment.region());
+    named.unwrap_or_else(|| REGION.into())
 }
 
 /// Passes on what the engine says, until it ends. It ends with us, too: it holds the other end of
 /// its standard input.
-async fn attend(local: &Local<'_>, folder: &Folder, mut started: Started) -> anyhow::Result<Exit> {
+async fn attend(
+    local: &Local<'_>,
+    folder: &Folder,
+    mut started: Started,
+    mut supervisor: Option<Supervisor>,
+) -> anyhow::Result<Exit> {
     let log: PathBuf = folder.log();
     let mut follower = Follower::at(&log, started.log_start)
         .with_context(|| format!("{} could not be read", log.display()))?;
@@ -237,11 +325,16 @@ async fn attend(local: &Local<'_>, folder: &Folder, mut started: Started) -> any
         // Asked before the log is read, so that nothing it said is missed.
         let ended = started.child.try_wait()?;
         follower.lines()?.iter().for_each(|line| local.printer.engine(line));
+        let is_kept = supervisor.as_mut().map(Supervisor::tick).transpose()?;
+        if is_kept == Some(false) {
+            supervisor = None;
+        }
         match ended {
             Some(status) => break status,
             None => clock.sleep(TICK).await,
         }
     };
+    drop(supervisor);
     folder.forget(started.state.pid);
     if !status.success() {
         return Err(engine::last_words(

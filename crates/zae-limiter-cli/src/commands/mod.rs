@@ -3,6 +3,8 @@
 //! limits, which three nouns have, are in `level`.
 
 pub(crate) mod acquire;
+#[cfg(feature = "dynamodb")]
+pub(crate) mod aggregate;
 pub(crate) mod audit_list;
 pub(crate) mod available;
 #[cfg(feature = "sqlite")]
@@ -21,6 +23,8 @@ pub(crate) mod entity_show;
 pub(crate) mod entity_update;
 pub(crate) mod explain;
 pub(crate) mod level;
+#[cfg(feature = "dynamodb")]
+pub(crate) mod local_attend;
 #[cfg(feature = "dynamodb")]
 pub(crate) mod local_down;
 #[cfg(feature = "dynamodb")]

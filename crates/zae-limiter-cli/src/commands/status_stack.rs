@@ -1,7 +1,9 @@
 //! `status` of a stack: its table as a whole, and what is disabled in the namespace.
 
 use serde::Serialize;
-use zae_limiter::dynamodb::sdk::StackStatus;
+use zae_limiter::domain::rfc3339;
+use zae_limiter::dynamodb::sdk::{StackStatus, StreamState, WorkerStatus};
+use zae_limiter::{Clock, SystemClock};
 
 use super::shared::flags::{self, Flags};
 use crate::args::value::DynamoPlace;
@@ -10,6 +12,10 @@ use crate::exit::Exit;
 use crate::table::{Cell, Table, Text, Tone};
 use crate::{dynamodb, view};
 
+/// What a stream shows from which usage can be counted.
+const BOTH_IMAGES: &str = "NEW_AND_OLD_IMAGES";
+/// A worker gives a sign of life every few seconds.
+const LATE_AFTER_SECONDS: i64 = 60;
 /// What the table says when it serves requests.
 const ACTIVE: &str = "ACTIVE";
 
@@ -25,12 +31,50 @@ struct Form {
     bytes: u64,
     on_demand: bool,
     expires: Option<bool>,
+    /// True when usage can be counted from the stream.
     stream: bool,
+    /// What the stream shows; null without one.
+    stream_view: Option<String>,
+    /// The workers that count usage from it; null when none was seen for three days.
+    worker: Option<WorkerForm>,
     indexes: Vec<IndexForm>,
     namespace: String,
     #[serde(flatten)]
     flags: Flags,
     sound: bool,
+}
+
+#[derive(Serialize)]
+struct WorkerForm {
+    seen_at: String,
+    seen_seconds_ago: i64,
+    behind_ms: i64,
+    stream_shards: usize,
+    usage_gaps: i64,
+}
+
+impl WorkerForm {
+    fn new(worker: WorkerStatus) -> WorkerForm {
+        let ago_ms = SystemClock::new().now().0.saturating_sub(worker.seen_at.0).max(0);
+        WorkerForm {
+            seen_at: rfc3339(worker.seen_at),
+            seen_seconds_ago: ago_ms / 1_000,
+            behind_ms: worker.behind_ms,
+            stream_shards: worker.stream_shards,
+            usage_gaps: worker.gaps,
+        }
+    }
+
+    fn cell(&self) -> Cell {
+        let (ago, behind) = (self.seen_seconds_ago, self.behind_ms / 1_000);
+        let gaps = match self.usage_gaps {
+            0 => String::new(),
+            gaps => format!("; {gaps} gaps: records were gone before they were counted"),
+        };
+        let is_late = ago > LATE_AFTER_SECONDS || behind > LATE_AFTER_SECONDS;
+        let tone = if is_late || self.usage_gaps > 0 { Tone::Warning } else { Tone::Good };
+        Cell::toned(format!("seen {ago}s ago, {behind}s behind{gaps}"), tone)
+    }
 }
 
 #[derive(Serialize)]
@@ -70,7 +114,13 @@ fn form(context: &Context<'_>, place: &DynamoPlace, status: StackStatus, flags: 
         bytes: status.bytes,
         on_demand: status.on_demand,
         expires: status.expires,
-        stream: status.stream,
+        stream: matches!(status.stream, StreamState::On | StreamState::Added),
+        stream_view: match status.stream {
+            StreamState::On | StreamState::Added => Some(BOTH_IMAGES.to_owned()),
+            StreamState::Other(view) => Some(view),
+            _ => None,
+        },
+        worker: status.worker.map(WorkerForm::new),
         indexes: status
             .indexes
             .into_iter()
@@ -79,6 +129,16 @@ fn form(context: &Context<'_>, place: &DynamoPlace, status: StackStatus, flags: 
         namespace: context.settings.namespace.to_string(),
         flags,
         sound,
+    }
+}
+
+fn stream(form: &Form) -> Cell {
+    match (&form.stream_view, form.stream) {
+        (None, _) => Cell::toned("no: usage is not counted", Tone::Warning),
+        (Some(_), true) => Cell::plain("yes"),
+        (Some(view), false) => {
+            Cell::toned(format!("{view}: usage is counted from {BOTH_IMAGES} only"), Tone::Warning)
+        }
     }
 }
 
@@ -96,7 +156,11 @@ fn text(form: &Form) -> Text {
         ("size", Cell::plain(view::bytes(form.bytes))),
         ("billing", Cell::plain(if form.on_demand { "on demand" } else { "provisioned" })),
         ("expiry", Cell::plain(form.expires.map_or("not known: no permission to ask", yes))),
-        ("stream", Cell::plain(yes(form.stream))),
+        ("stream", stream(form)),
+        (
+            "worker",
+            form.worker.as_ref().map_or_else(|| Cell::plain("none was seen"), WorkerForm::cell),
+        ),
         ("namespace", Cell::plain(&form.namespace)),
     ]);
     fields.extend(form.flags.fields());

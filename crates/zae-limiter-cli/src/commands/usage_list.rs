@@ -28,14 +28,9 @@ pub(crate) async fn run(context: &Context<'_>, args: UsageListArgs) -> anyhow::R
         return plot(context, &limiter, query).await;
     }
     let page = limiter.usage(&query).await?;
-    let form =
-        listing::Form::new(&page, UsageForm::from).noted(note(context, page.items.is_empty()));
+    let note = usage::why_empty(context, page.items.is_empty()).await;
+    let form = listing::Form::new(&page, UsageForm::from).noted(note);
     listing::print(context, &form, table(&page.items), "no usage")
-}
-
-/// What to say about an answer without any usage in it.
-fn note(context: &Context<'_>, is_empty: bool) -> Option<&'static str> {
-    if is_empty { usage::why_empty(context) } else { None }
 }
 
 /// One row per window and limit.
@@ -65,15 +60,15 @@ async fn plot(
     let pages = listing::walk(PAGES_MAX, list);
     let (items, _) = Progress::during(context.printer, "reading usage", pages).await?;
     let charts = charts(&items, &query);
-    let note = note(context, items.is_empty());
-    let form = listing::Form::new(&Page { items, next: None }, UsageForm::from).noted(note);
+    let note = usage::why_empty(context, items.is_empty()).await;
+    let form = listing::Form::new(&Page { items, next: None }, UsageForm::from).noted(note.clone());
     let text = if charts.is_empty() {
         Text::of("no usage")
     } else {
         charts.into_iter().fold(Text::new(), Text::chart)
     };
     context.printer.answer(&form, &text)?;
-    context.printer.note_beside(note);
+    context.printer.note_beside(note.as_deref());
     usage::note_about_cascades(context, &query);
     Ok(Exit::Ok)
 }

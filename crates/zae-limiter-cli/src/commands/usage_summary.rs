@@ -21,7 +21,7 @@ struct Form {
     limits: Vec<UsedForm>,
     /// What a reader should know.
     #[serde(skip_serializing_if = "Option::is_none")]
-    note: Option<&'static str>,
+    note: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -36,15 +36,15 @@ pub(crate) async fn run(context: &Context<'_>, args: UsageQueryArgs) -> anyhow::
     let limiter = context.open().await?;
     let summary = limiter.usage_summary(&query);
     let summary = Progress::during(context.printer, "reading usage", summary).await?;
-    let note = if summary.snapshots == 0 { usage::why_empty(context) } else { None };
+    let note = usage::why_empty(context, summary.snapshots == 0).await;
     let form = form(&summary, &query, note);
     context.printer.answer(&form, &text(&form))?;
-    context.printer.note_beside(form.note);
+    context.printer.note_beside(form.note.as_deref());
     usage::note_about_cascades(context, &query);
     Ok(Exit::Ok)
 }
 
-fn form(summary: &UsageSummary, query: &UsageQuery, note: Option<&'static str>) -> Form {
+fn form(summary: &UsageSummary, query: &UsageQuery, note: Option<String>) -> Form {
     let limits = summary.limits.iter().map(|limit| UsedForm {
         limit_name: limit.limit.to_string(),
         total: limit.total.floor_tokens(),

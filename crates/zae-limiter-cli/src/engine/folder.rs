@@ -56,6 +56,11 @@ impl Folder {
         self.0.join("state.json")
     }
 
+    /// A file of the folder.
+    pub(super) fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
     /// Creates the folder and waits until no other command starts or stops the engine. Each does so
     /// in bounded time.
     pub(crate) fn lock(&self) -> anyhow::Result<File> {
@@ -83,16 +88,21 @@ impl Folder {
         Ok(Some(serde_json::from_slice(&text).map_err(wrong)?))
     }
 
-    /// Remembers an engine. The file gets its name once it is complete, so no reader sees a part of
-    /// it.
+    /// Remembers an engine.
     pub(super) fn remember(&self, state: &State) -> anyhow::Result<()> {
-        let path = self.state_file();
-        let partial = path.with_extension(format!("json.{}", std::process::id()));
+        self.write(&self.state_file(), &serde_json::to_vec(state)?)
+    }
+
+    /// Writes a file of the folder. The file gets its name once it is complete, so no reader sees
+    /// a part of it.
+    pub(super) fn write(&self, path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+        let mut partial = path.as_os_str().to_owned();
+        partial.push(format!(".{}", std::process::id()));
         let write = || -> anyhow::Result<()> {
-            let mut file = begin(&partial)?;
-            file.write_all(&serde_json::to_vec(state)?)?;
+            let mut file = begin(partial.as_ref())?;
+            file.write_all(bytes)?;
             file.sync_all()?;
-            Ok(fs::rename(&partial, &path)?)
+            Ok(fs::rename(&partial, path)?)
         };
         write().with_context(|| format!("{} could not be written", path.display()))
     }

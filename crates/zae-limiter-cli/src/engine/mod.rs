@@ -8,12 +8,17 @@ mod control;
 mod folder;
 mod log;
 mod process;
+mod workers;
 
 pub(crate) use binary::Search;
 pub(crate) use control::{Health, TableForm};
 pub(crate) use folder::{Folder, State};
 pub(crate) use log::{Follower, tail};
 pub(crate) use process::{Order, Started, Tie, last_words, start, stop, wait_until_free};
+pub(crate) use workers::{
+    Order as WorkersOrder, Report, Supervisor, TICK, WorkerForm, give as give_workers,
+    order as order_workers, stop as stop_workers, worker_lock,
+};
 
 use crate::error::Failure;
 

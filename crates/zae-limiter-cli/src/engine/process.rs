@@ -16,7 +16,7 @@ use super::{NAME, endpoint};
 use crate::error::Failure;
 
 /// The pause between two polls: whether the engine answers, or has ended.
-const PAUSE: Duration = Duration::from_millis(20);
+pub(super) const PAUSE: Duration = Duration::from_millis(20);
 /// Polls before a start counts as failed (30 s; a start takes milliseconds).
 const START_TRIES_MAX: u32 = 1_500;
 /// Polls before a stop counts as failed (15 s; three times what the engine gives its clients).
@@ -25,7 +25,7 @@ const STOP_TRIES_MAX: u32 = 750;
 /// clients).
 const FREE_TRIES_MAX: u32 = 350;
 /// A log that has grown longer is begun anew at the next start.
-const LOG_BYTES_MAX: u64 = 1 << 20;
+pub(super) const LOG_BYTES_MAX: u64 = 1 << 20;
 /// How much of the log tells why it died.
 const LAST_WORDS: usize = 5;
 
@@ -142,12 +142,12 @@ fn begin_log(folder: &Folder, command: &mut Command, order: &Order<'_>) -> anyho
 }
 
 #[cfg(unix)]
-fn on_its_own(command: &mut Command) -> &mut Command {
+pub(super) fn on_its_own(command: &mut Command) -> &mut Command {
     std::os::unix::process::CommandExt::process_group(command, 0)
 }
 
 #[cfg(windows)]
-fn on_its_own(command: &mut Command) -> &mut Command {
+pub(super) fn on_its_own(command: &mut Command) -> &mut Command {
     const DETACHED_PROCESS: u32 = 0x8;
     const CREATE_NEW_PROCESS_GROUP: u32 = 0x200;
     std::os::windows::process::CommandExt::creation_flags(
@@ -157,7 +157,7 @@ fn on_its_own(command: &mut Command) -> &mut Command {
 }
 
 #[cfg(not(any(unix, windows)))]
-fn on_its_own(command: &mut Command) -> &mut Command {
+pub(super) fn on_its_own(command: &mut Command) -> &mut Command {
     command
 }
 

@@ -61,6 +61,9 @@ pub(crate) struct Environment {
     /// Where the local engine may be.
     #[cfg(feature = "dynamodb")]
     pub(crate) engine: Search,
+    /// Whether Lambda has started this process as the aggregator.
+    #[cfg(feature = "dynamodb")]
+    pub(crate) is_aggregator: bool,
 }
 
 impl Environment {
@@ -104,6 +107,9 @@ impl Environment {
                 own: std::env::current_exe().ok(),
                 path: variable("PATH"),
             },
+            #[cfg(feature = "dynamodb")]
+            is_aggregator: variable("_HANDLER").is_some_and(|handler| handler == "aggregator")
+                && variable("AWS_LAMBDA_RUNTIME_API").is_some(),
         }
     }
 

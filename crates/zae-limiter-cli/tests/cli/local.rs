@@ -2,6 +2,8 @@
 //! its own.
 
 mod rig;
+#[cfg(unix)]
+mod worker;
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
@@ -31,7 +33,7 @@ fn at_first_nothing_runs_and_looking_creates_nothing() {
     assert_snapshot!(local.run("local status --output json"), @r#"
     exit 1
     --- stdout
-    {"running":false,"endpoint":null,"pid":null,"version":null,"engine":null,"tables":[],"data":"[FOLDER]/data/zae-limiter/local/dynamodb.db","data_bytes":null,"log":"[FOLDER]/data/zae-limiter/local/engine.log"}
+    {"running":false,"endpoint":null,"pid":null,"version":null,"engine":null,"tables":[],"data":"[FOLDER]/data/zae-limiter/local/dynamodb.db","data_bytes":null,"log":"[FOLDER]/data/zae-limiter/local/engine.log","worker":null,"worker_log":"[FOLDER]/data/zae-limiter/local/worker.log"}
     --- stderr
     {"note":"start it with `zae-limiter local up`"}
     "#);
@@ -43,7 +45,7 @@ fn at_first_nothing_runs_and_looking_creates_nothing() {
     assert_snapshot!(local.run("local down --output json"), @r#"
     exit 0
     --- stdout
-    {"stopped":false,"pid":null,"data":null}
+    {"stopped":false,"pid":null,"data":null,"worker_stopped":false}
     --- stderr
     {"note":"the engine is not running"}
     "#);
@@ -118,6 +120,7 @@ fn from_up_to_down() {
     endpoint  http://127.0.0.1:[PORT]
     process   [PID]
     stack     first
+    worker    [..]
     data      [FOLDER]/data/zae-limiter/local/dynamodb.db
     log       [FOLDER]/data/zae-limiter/local/engine.log
 
@@ -134,6 +137,7 @@ fn from_up_to_down() {
     version   [VERSION]
     engine    [..]
     process   [PID]
+    worker    [..]
     data      [FOLDER]/data/zae-limiter/local/dynamodb.db
     size      [..]
     log       [FOLDER]/data/zae-limiter/local/engine.log
@@ -145,7 +149,19 @@ fn from_up_to_down() {
     let keys: Vec<&String> = status.as_object().unwrap().keys().collect();
     assert_eq!(
         keys,
-        ["data", "data_bytes", "endpoint", "engine", "log", "pid", "running", "tables", "version"]
+        [
+            "data",
+            "data_bytes",
+            "endpoint",
+            "engine",
+            "log",
+            "pid",
+            "running",
+            "tables",
+            "version",
+            "worker",
+            "worker_log"
+        ]
     );
     assert_eq!(
         (&status["running"], &status["pid"], &status["tables"][0]["name"]),
@@ -159,7 +175,7 @@ fn from_up_to_down() {
     assert_snapshot!(local.run(&format!("local up --port {port} --name second --output json")), @r#"
     exit 0
     --- stdout
-    {"endpoint":"http://127.0.0.1:[PORT]","pid":[PID],"version":"[VERSION]","started":false,"data":"[FOLDER]/data/zae-limiter/local/dynamodb.db","log":"[FOLDER]/data/zae-limiter/local/engine.log","stack":"second","next_commands":["eval \"$(zae-limiter local env)\"","zae-limiter --name second system set-defaults --limit rpm:100","zae-limiter --name second acquire key-1 gpt-4 --consume rpm=1"]}
+    {"endpoint":"http://127.0.0.1:[PORT]","pid":[PID],"version":"[VERSION]","started":false,"data":"[FOLDER]/data/zae-limiter/local/dynamodb.db","log":"[FOLDER]/data/zae-limiter/local/engine.log","stack":"second","worker_pid":[PID],"next_commands":["eval \"$(zae-limiter local env)\"","zae-limiter --name second system set-defaults --limit rpm:100","zae-limiter --name second acquire key-1 gpt-4 --consume rpm=1"]}
     --- stderr
     {"note":"the engine is already running (process [PID])"}
     "#);
@@ -468,6 +484,7 @@ fn in_the_foreground_it_passes_on_what_the_engine_says_and_ends_with_it() {
     endpoint  http://127.0.0.1:[PORT]
     process   [PID]
     stack     front
+    worker    [..]
     data      [FOLDER]/data/zae-limiter/local/dynamodb.db
     log       [FOLDER]/data/zae-limiter/local/engine.log
 

@@ -58,6 +58,12 @@ impl Sandbox {
         self
     }
 
+    /// Removes a variable.
+    #[cfg(feature = "dynamodb")]
+    pub(crate) fn forget(&mut self, name: &str) {
+        self.variables.retain(|(known, _)| *known != name);
+    }
+
     /// A path in the folder.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)

@@ -24,6 +24,7 @@ fn help() {
       namespace    Namespaces: isolated tenants in one store; --namespace has no effect here
       audit        The audit log: who changed what
       usage        The usage history: what was used when
+      aggregate    Count the usage of a DynamoDB stack from its stream, until it is stopped
       status       Check the file (sizes, schema, integrity, buckets, debts, last sweep) or the stack
                    (state, schema, indexes), and list what is disabled; exit code 1 if it is damaged
       backup       Copy the file while it is in use; `restore` brings the copy back

@@ -212,10 +212,12 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// One of several shards that takes no writes is left for another one at once.
+    /// A take leaves one of several shards that takes no writes for another one at once. A charge
+    /// or a credit belongs where it is.
     fn attempts_max(&self) -> u32 {
         let is_alone = self.image().is_none_or(|image| image.standing.is_alone());
-        if is_alone || self.is_ambiguous { SEND_ATTEMPTS_MAX } else { 1 }
+        let may_leave = self.operation == "consume" && !is_alone && !self.is_ambiguous;
+        if may_leave { 1 } else { SEND_ATTEMPTS_MAX }
     }
 
     /// True when an attempt that has landed may have been decided too long ago to count: see

@@ -221,6 +221,7 @@ impl DynamoStore {
                 Some(looks) => looks,
                 None => {
                     count(&self.shared.caches.tally.gathers);
+                    is_proven = false;
                     match self.read_shards(&whose, moment).await? {
                         Some(all) => all,
                         None => break,
@@ -246,7 +247,8 @@ impl DynamoStore {
             match self.take_together(asked, &all, (&nonce, is_proven), moment).await? {
                 Together::Answer(taken) => return Ok(taken),
                 Together::Proven => (is_proven, looks) = (true, Some(all)),
-                Together::Lost => looks = Some(self.seen_again(asked, all)),
+                // The proof was about the images before.
+                Together::Lost => (is_proven, looks) = (false, Some(self.seen_again(asked, all))),
                 Together::GiveUp => break,
             }
         }
@@ -321,6 +323,27 @@ impl DynamoStore {
             }
         }
         Ok(answer)
+    }
+
+    /// Brings limits that were new to one shard to the others, so that they count for the whole
+    /// bucket from now on: a charge on a shard that is cut later would be lost with what is cut. A
+    /// take finds them there otherwise, shard by shard, so a failure here is nobody's.
+    pub(crate) async fn bring_limits_to_shards(&self, asked: &Asked<'_>, moment: Moment) {
+        let tree = self.shared.caches.tree(&asked.key.pk);
+        // Callers with different limits would write all shards all the time.
+        if !tree.may_gather(self.now(moment), self.shared.options.gather_pause_ms) {
+            return;
+        }
+        let whose = self.whose(asked.member.entity.as_str(), asked.member.resource.as_str());
+        let brought = async {
+            if let Some(looks) = self.read_shards(&whose, moment).await? {
+                self.bring_shards_up_to_date(asked, &looks, moment).await?;
+            }
+            Ok::<(), StoreError>(())
+        };
+        if let Err(error) = brought.await {
+            tracing::debug!(%error, pk = asked.key.pk, "new limits did not reach all shards");
+        }
     }
 
     /// The images of all shards, if every one of them is remembered from a moment ago.
@@ -432,7 +455,7 @@ impl DynamoStore {
         Ok(match self.send_all(writes, nonce, moment).await? {
             SentAll::Landed => {
                 let look = self.after_gather(asked, &images, &held, now);
-                Together::Answer(Taken::Granted(Granted { look, held }))
+                Together::Answer(Taken::Granted(Granted { look, held, brings_limits: false }))
             }
             SentAll::Lost => Together::Lost,
             SentAll::Doubtful => Together::GiveUp,

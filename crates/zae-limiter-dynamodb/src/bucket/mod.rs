@@ -36,6 +36,7 @@ mod settle;
 pub(crate) mod shard;
 pub(crate) mod take;
 pub(crate) mod tree;
+pub mod upkeep;
 pub mod write;
 pub mod writers;
 

@@ -103,7 +103,10 @@ impl DynamoStore {
         {
             return Ok(Moved::Not);
         }
-        let pruned = self.move_tokens(vec![tree::prune(key.clone(), image)]).await?;
+        // The donor must still not know of it: another process may have removed it and split since.
+        let donor = tree::unsplit(Whose::of(&self.id, key), &donor.standing);
+        let prune = Write::Bucket(Box::new(tree::prune(key.clone(), image)));
+        let pruned = self.move_all(donor.into_iter().chain([prune]).collect()).await?;
         self.shared.caches.forget(&key.pk);
         if pruned != Moved::Done {
             return Ok(Moved::Not);
@@ -132,8 +135,13 @@ impl DynamoStore {
     /// Sends a transaction that moves tokens. The token stays the same over all attempts, so an
     /// attempt that landed unheard counts once.
     async fn move_tokens(&self, writes: Vec<BucketWrite>) -> Result<Moved, StoreError> {
-        let writes: Vec<Write> =
-            writes.into_iter().map(|write| Write::Bucket(Box::new(write))).collect();
+        self.move_all(
+            writes.into_iter().map(|write| Write::Bucket(Box::new(write))).collect(),
+        )
+        .await
+    }
+
+    async fn move_all(&self, writes: Vec<Write>) -> Result<Moved, StoreError> {
         let token = self.shared.token();
         for attempt in 1..=SEND_ATTEMPTS_MAX {
             match self.table().transact(&writes, &token).await {
@@ -158,6 +166,11 @@ impl DynamoStore {
                     | TableError::Unreachable(_)
                     | TableError::Unknown(_),
                 ) => {}
+                // A role that may take need not be allowed to remove what others left.
+                Err(TableError::Denied(why)) => {
+                    tracing::warn!(why, "a hot bucket could not be split");
+                    return Ok(Moved::Not);
+                }
                 Err(error) => return Err(failed("consume", error)),
             }
             self.shared.back_off(attempt).await;

@@ -53,6 +53,8 @@ pub(crate) struct Granted {
     /// The bucket as it is now, or the shard that was taken from.
     pub(crate) look: Arc<Seen>,
     pub(crate) held: Held,
+    /// Whether the take has also brought new limits to the item.
+    pub(crate) brings_limits: bool,
 }
 
 /// What is asked of a bucket, and what is remembered of it.
@@ -102,11 +104,20 @@ impl DynamoStore {
             };
             match taken {
                 Taken::Refused(_) if is_part && is_ambiguous => return Ok(Taken::Contended),
-                taken if !is_part || is_ambiguous => return Ok(taken),
+                taken if !is_part || is_ambiguous => {
+                    if brings_limits_to_a_shard(&taken) {
+                        Box::pin(self.bring_limits_to_shards(asked, moment)).await;
+                    }
+                    return Ok(taken);
+                }
                 _ => {}
             }
         }
-        Box::pin(self.take_from_shards(asked, moment)).await
+        let taken = Box::pin(self.take_from_shards(asked, moment)).await?;
+        if brings_limits_to_a_shard(&taken) {
+            Box::pin(self.bring_limits_to_shards(asked, moment)).await;
+        }
+        Ok(taken)
     }
 
     /// Takes from one item, and whether an attempt may have landed that was not answered.
@@ -357,6 +368,8 @@ impl<'a> OneTake<'a> {
 
     async fn send(&mut self, write: BucketWrite) -> Result<Next, StoreError> {
         let creates = matches!(write.shape, Shape::Make(_));
+        let limits = &self.asked.member.limits.limits;
+        let brings_limits = self.exchange.image().is_some_and(|image| !image.carries(limits));
         match self.exchange.send(write).await? {
             Heard::AlreadyOurs(look) if self.exchange.is_overdue() => {
                 let held = self.held(&look);
@@ -369,7 +382,8 @@ impl<'a> OneTake<'a> {
                     false => None,
                 };
                 let held = self.held(&look);
-                return Ok(Next::Answer(undone.unwrap_or(Taken::Granted(Granted { look, held }))));
+                let granted = Taken::Granted(Granted { look, held, brings_limits });
+                return Ok(Next::Answer(undone.unwrap_or(granted)));
             }
             // The proof was about the image before.
             Heard::Prepared => self.is_proven = false,
@@ -512,6 +526,11 @@ impl<'a> OneTake<'a> {
         self.exchange.races += 1;
         Ok(Next::Choose)
     }
+}
+
+/// Whether a take has changed the limits of one of several shards.
+fn brings_limits_to_a_shard(taken: &Taken) -> bool {
+    matches!(taken, Taken::Granted(granted) if granted.brings_limits && is_of_several(&granted.look))
 }
 
 /// An ancestor that is short is looked at twice before it refuses: a chain that is refused

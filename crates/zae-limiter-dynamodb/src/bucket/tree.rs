@@ -19,7 +19,7 @@ use crate::bucket::write::{
 use crate::constants::{SHARDS_MAX, WCU_PER_WRITE_MILLI};
 use crate::records::attr;
 use crate::records::keys;
-use crate::table::{Item, Key};
+use crate::table::{Check, Comparison, Item, Key, Write, compare};
 
 /// What a transaction costs an item, in thousandths of a write: twice what a write costs.
 const UNITS_MILLI: i64 = 2 * WCU_PER_WRITE_MILLI;
@@ -243,6 +243,13 @@ pub(crate) fn prune(key: Key, image: &Image) -> BucketWrite {
     BucketWrite { key, purpose: Purpose::Prune, shape: Shape::Withdraw(Box::new(withdrawn)) }
 }
 
+/// The condition that a shard has not split since.
+pub(crate) fn unsplit(whose: Option<Whose>, standing: &Standing) -> Option<Write> {
+    let count = compare(attr::SHARD_COUNT, Comparison::Eq, standing.count);
+    let check = Check { key: whose?.key(standing.shard), conditions: vec![count] };
+    Some(Write::Check(check))
+}
+
 /// Whether images are those of all shards of a bucket, as they were at one moment or as good as.
 pub(crate) fn are_all(images: &[&Image]) -> bool {
     is_complete(images.iter().map(|image| &image.standing))
@@ -251,7 +258,9 @@ pub(crate) fn are_all(images: &[&Image]) -> bool {
 /// A bucket as if it had one item: what its shards have together at an instant. Of shards with
 /// different parameters those count that were read last; a limit that a shard lacks is full there.
 pub(crate) fn whole(images: &[&Image], at: TimeMs) -> Option<Image> {
-    let latest = images.iter().copied().max_by_key(|image| image.config_read_at)?;
+    // A change of parameters moves the refill instant.
+    let latest =
+        images.iter().copied().max_by_key(|image| (image.config_read_at, image.refilled_at))?;
     let root = images.iter().copied().find(|image| image.standing.shard == 0).unwrap_or(latest);
     let sum = |limit: &ImageLimit| {
         let (mut balance, mut used, mut gap) = (Milli::ZERO, Milli::ZERO, Milli::ZERO);

@@ -47,6 +47,21 @@ pub(crate) const STATUS: &str = "status";
 pub(crate) const DELETED_AT: &str = "deleted_at";
 pub(crate) const SCHEMA_VERSION: &str = "schema_version";
 
+// ------------------------------------------------------------------------------------ checkpoints
+
+/// The last stream record whose effects are all in the table. Ours, as all below.
+pub(crate) const SEQUENCE: &str = "seq";
+/// Who reads a stream shard.
+pub(crate) const OWNER: &str = "owner";
+/// Until when nobody else does, in ms.
+pub(crate) const UNTIL: &str = "until";
+/// True when a stream shard was read to its end.
+pub(crate) const DONE: &str = "done";
+/// How far behind the reader was, in ms.
+pub(crate) const LATE: &str = "late";
+/// How often records were gone before they were read.
+pub(crate) const GAPS: &str = "gaps";
+
 // ----------------------------------------------------------------------------------------- bucket
 
 /// True while a bucket, or what a level of the configuration covers, is disabled.

@@ -6,7 +6,7 @@
 
 mod audit;
 pub(crate) mod config;
-mod usage;
+pub(crate) mod usage;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -166,11 +166,12 @@ pub fn parse_entity_config(sk: &str) -> Option<&str> {
     sk.strip_prefix(ENTITY_CONFIG)
 }
 
-/// One usage snapshot of an entity; `window` is the key of the window.
-pub fn usage(namespace: &str, entity: &EntityId, resource: &ResourceName, window: &str) -> Key {
+/// One usage snapshot of an entity; `window` is the key of the window. By the words it is stored
+/// under: buckets with names that other writers accept and we do not are used too.
+pub fn usage(namespace: &str, entity: impl Display, resource: impl Display, window: &str) -> Key {
     Key {
-        pk: entity_partition(namespace, entity),
-        sk: Cow::Owned(format!("{}{window}", usage_prefix(Some(resource)))),
+        pk: format!("{namespace}/ENTITY#{entity}"),
+        sk: Cow::Owned(format!("#USAGE#{resource}#{window}")),
     }
 }
 
@@ -194,6 +195,14 @@ pub fn version() -> Key {
     in_system(REGISTRY, VERSION)
 }
 
+/// What the sort keys of checkpoints begin with, in the registry.
+pub const CHECKPOINT: &str = "#CHECKPOINT#";
+
+/// How far a shard of the table's stream was read.
+pub fn checkpoint(stream_shard: &str) -> Key {
+    in_system(REGISTRY, format!("{CHECKPOINT}{stream_shard}"))
+}
+
 /// The record of a namespace by name; only active ones have it.
 pub fn namespace_by_name(name: &str) -> Key {
     in_system(REGISTRY, format!("{NAMESPACE}{name}"))
@@ -206,9 +215,7 @@ pub fn namespace_by_id(id: &str) -> Key {
 
 /// Keys of the indexes.
 pub mod index {
-    use std::fmt::Display;
-
-    use super::{ALL_RESOURCES, EntityId, ResourceName};
+    use super::{ALL_RESOURCES, Display, EntityId, ResourceName};
 
     /// GSI1 partition: children of an entity.
     pub fn children(namespace: &str, parent: &EntityId) -> String {
@@ -260,7 +267,7 @@ pub mod index {
     pub const USAGE: &str = "USAGE#";
 
     /// GSI2 sort key of a usage snapshot; `window` is the key of the window.
-    pub fn resource_usage(window: &str, entity: &EntityId) -> String {
+    pub fn resource_usage(window: &str, entity: impl Display) -> String {
         format!("{USAGE}{window}#{entity}")
     }
 

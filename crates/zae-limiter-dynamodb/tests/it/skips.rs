@@ -33,6 +33,24 @@ async fn the_skipped_cases_are_those_the_documents_name() {
             "races::a_refused_chain_is_never_seen",
         ]
     );
+    let sharded = rig.client(rig.table.clone(), |options| {
+        (options.fast_grace_ms, options.born_split) = (0, 4);
+    });
+    let sharded = sharded.await.capabilities();
+    let (mut of_exactness, mut of_debt) = (0, Vec::new());
+    for case in skipped(&sharded).filter(|case| case.lacking(&store.capabilities()).is_none()) {
+        match case.lacking(&sharded) {
+            Some(Promise::Exact) => of_exactness += 1,
+            lacking => of_debt.push((case.name, lacking)),
+        }
+    }
+    assert_eq!(
+        of_debt,
+        [
+            ("adjust::debt_blocks_until_it_is_refilled", Some(Promise::WholeBuckets)),
+            ("adjust::a_declared_limit_in_debt_refuses", Some(Promise::WholeBuckets)),
+        ]
+    );
     let told = format!("{} cases are skipped", of_usage + of_sweeps + others.len());
     let document =
         std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/dynamodb.md"))
@@ -45,4 +63,7 @@ async fn the_skipped_cases_are_those_the_documents_name() {
             && document.contains(&format!("{of_sweeps} on sweeping")),
         "{of_usage}, {of_sweeps}"
     );
+    let told = format!("{} more cases are skipped there", of_exactness + of_debt.len());
+    assert!(document.contains(&told), "{told:?} is not in docs/dynamodb.md");
+    assert!(document.contains(&format!("{of_exactness} that are exact")), "{of_exactness}");
 }

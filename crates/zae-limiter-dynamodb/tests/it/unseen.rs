@@ -220,3 +220,96 @@ async fn a_bucket_that_can_not_be_written_says_why_and_can_be_repaired() {
     let again = ConsumeRequest { now: rig.clock.now().plus_ms(5_000), ..request };
     assert!(matches!(rig.store().await.consume(&again).await.unwrap(), ConsumeOutcome::Granted(_)));
 }
+
+/// Writes the bucket of `org` as it is after `change`, by nobody's protocol: its refill instant
+/// stays. So it is after a deletion and a creation, or a reset of an instant that was far ahead
+/// (rule A5), within the millisecond of the image.
+fn rewrite(rig: &Rig, change: impl FnOnce(&mut zae_limiter_dynamodb::table::Item)) {
+    let mut item = rig.table.get(&rig.bucket("org", "gpt-4")).unwrap();
+    change(&mut item);
+    rig.table.insert(&item);
+}
+
+async fn set(rig: &Rig, store: &DynamoStore, limits: Vec<Limit>) {
+    let change = LimitsChange { limits, on_unavailable: None, expected_version: None };
+    store.set_limits(&Level::System, &change, &rig.change()).await.unwrap();
+}
+
+/// Takes all the `rpm` there are, so that the next take has to refill.
+async fn drain(rig: &Rig, store: &DynamoStore, limits: &LimitsInForce, tokens: i64) {
+    let absent: [LimitName; 1] = ["tpm".parse().unwrap()];
+    let all = [Take { limit: 0, amount: Milli(1_000 * tokens) }];
+    assert!(matches!(take(rig, store, limits, &all, &absent).await, ConsumeOutcome::Granted(_)));
+}
+
+/// A refill pins the name too: the refill instant alone does not say that the bucket is the same.
+#[tokio::test]
+async fn a_refill_notices_a_limit_that_came_within_the_same_millisecond() {
+    let rig = Rig::new(EvalOptions::new()).await;
+    let (admin, other) = (rig.store().await, rig.store().await);
+    set_and_take(&rig, &admin, &[RPM]).await;
+    let old = known(&other).await;
+    drain(&rig, &other, &old, 9).await;
+    set(&rig, &admin, limits_of(&[RPM, TPM])).await;
+    rewrite(&rig, |item| {
+        for field in ["tk", "cp", "ra", "rp", "tc"] {
+            item.insert(format!("b_tpm_{field}"), item[&format!("b_rpm_{field}")].clone());
+        }
+    });
+    rig.clock.sleep(std::time::Duration::from_secs(3_700)).await;
+    assert_eq!(take_rpm(&rig, &other, &old).await, ConsumeOutcome::Stale { member: 0 });
+}
+
+#[tokio::test]
+async fn a_refill_notices_a_retired_limit_that_came_back_within_the_same_millisecond() {
+    let rig = Rig::new(EvalOptions::new()).await;
+    let (admin, other) = (rig.store().await, rig.store().await);
+    set_and_take(&rig, &admin, &[RPM, TPM]).await;
+    set_and_take(&rig, &admin, &[RPM]).await;
+    let old = known(&other).await;
+    drain(&rig, &other, &old, 8).await;
+    set(&rig, &admin, limits_of(&[RPM, TPM])).await;
+    rewrite(&rig, |item| {
+        let read_at: i64 = item["ca"].as_n().unwrap().parse().unwrap();
+        item.insert("ca".to_owned(), number(read_at + 1));
+        item.remove("ret").unwrap();
+    });
+    rig.clock.sleep(std::time::Duration::from_secs(3_700)).await;
+    assert_eq!(take_rpm(&rig, &other, &old).await, ConsumeOutcome::Stale { member: 0 });
+}
+
+/// What a fold remembers is not replaced by somebody who has not seen it.
+#[tokio::test]
+async fn a_fold_that_came_within_the_same_millisecond_is_not_forgotten() {
+    let rig = Rig::new(EvalOptions::new()).await;
+    let (admin, other) = (rig.store().await, rig.store().await);
+    let names = |letter: &str| -> Vec<Limit> {
+        (0..16).map(|at| format!("{letter}{at}:1/hour:10").parse().unwrap()).collect()
+    };
+    let one_of_each: Vec<Take> =
+        (0..16).map(|limit| Take { limit, amount: Milli(1_000) }).collect();
+    set(&rig, &admin, names("a")).await;
+    let old = known(&other).await;
+    assert!(matches!(
+        take(&rig, &other, &old, &one_of_each, &[]).await,
+        ConsumeOutcome::Granted(_)
+    ));
+    set(&rig, &admin, names("b")).await;
+    // 100 hours; the limits that will be folded need one.
+    rewrite(&rig, |item| {
+        let fold = [("tk", 0), ("cp", 100_000), ("ra", 1_000), ("rp", 3_600_000), ("tc", 0)];
+        for (field, value) in fold {
+            item.insert(format!("b_folded_limits_{field}"), number(value));
+        }
+        item.insert("ret".to_owned(), AttributeValue::Ss(vec!["folded_limits".to_owned()]));
+    });
+    let new = known(&other).await;
+    let _ = take(&rig, &other, &new, &one_of_each, &[]).await;
+    let item = rig.table.get(&rig.bucket("org", "gpt-4")).unwrap();
+    let field = |name: &str| -> i64 {
+        item[&format!("b_folded_limits_{name}")].as_n().unwrap().parse().unwrap()
+    };
+    assert!(item.contains_key("b_b0_cp") && !item.contains_key("b_a0_cp"), "{item:?}");
+    let hours = (field("cp") - field("tk")) / field("ra") * field("rp") / 3_600_000;
+    assert!(hours >= 100, "{hours} hours");
+}

@@ -71,11 +71,11 @@ pub(super) async fn a_refund_never_lifts_above_capacity(f: Fixture) {
 
 pub(super) async fn a_refund_above_a_lowered_capacity_is_cut(f: Fixture) {
     let old = f.stored(&Level::System, "rpm:60/min").await;
-    f.take(&ask("key", &old, "rpm=50"), at(0)).await.granted(&[10_000]);
+    f.take(&ask("key", &old, "rpm=60"), at(0)).await.granted(&[0]);
     let new = f.stored(&Level::System, "rpm:10/min").await;
-    f.take(&ask("key", &new, "rpm=1"), at(0)).await.granted(&[9_000]);
-    f.adjust(&ask("key", &old, "rpm=-50"), at(0)).await;
-    let left = f.balances("key", at(0)).await;
+    f.take(&ask("key", &new, "rpm=1"), at(10 * SECOND)).await.granted(&[9_000]);
+    f.adjust(&ask("key", &old, "rpm=-60"), at(10 * SECOND)).await;
+    let left = f.balances("key", at(10 * SECOND)).await;
     assert_eq!(left, [10_000], "the capacity in force is the ceiling, not that of the receipt");
 }
 
@@ -182,9 +182,9 @@ pub(super) async fn no_deltas_change_nothing(f: Fixture) {
 
 pub(super) async fn consumption_is_takes_plus_adjustments(f: Fixture) {
     f.take(&rpm("key", 10), at(0)).await.granted(&[50_000]);
-    f.adjust(&rpm("key", 25), at(SECOND)).await;
-    f.take(&rpm("key", 60), at(SECOND)).await.refused(&[(26_000, after(34_000))]);
-    f.take(&rpm("key", 6), at(SECOND)).await.granted(&[20_000]);
+    f.adjust(&rpm("key", 25), at(0)).await;
+    f.take(&rpm("key", 60), at(0)).await.refused(&[(25_000, after(35_000))]);
+    f.take(&rpm("key", 6), at(0)).await.granted(&[19_000]);
     f.adjust(&rpm("key", -100), at(2 * SECOND)).await;
     // The refund is cut at the capacity, the counter is not: it counts the real use.
     assert_eq!(f.consumed("key").await, [10_000 + 25_000 + 6_000 - 100_000], "the net consumption");

@@ -6,6 +6,7 @@ use zae_limiter_core::{
 };
 
 use super::fixture::{Fixture, GPT, entity, limits, resource};
+use super::shards::{Balances, Slack, joined};
 use crate::{
     Adjusted, BucketDelta, ConsumeOutcome, ConsumeRequest, Delta, Grant, LimitsInForce, MemberKey,
     MemberTake, PageRequest, ResetRequest, Restored, StoreError,
@@ -65,60 +66,86 @@ impl Ask {
         }
     }
 
-    fn delta<'a>(&'a self, deltas: &'a [Delta]) -> BucketDelta<'a> {
+    fn delta<'a>(&'a self, place: u8, deltas: &'a [Delta]) -> BucketDelta<'a> {
         let Ask { entity, resource, limits, .. } = self;
-        BucketDelta { entity, resource, limits, deltas, operation: 0, take: 0, place: 0 }
+        BucketDelta { entity, resource, limits, deltas, operation: 0, take: 0, place }
+    }
+
+    /// The same request for nothing: the limits are looked at.
+    fn of_nothing(&self) -> Ask {
+        let nothing = |take: &Take| Take { amount: Milli::ZERO, ..*take };
+        Ask { takes: self.takes.iter().map(nothing).collect(), ..self.clone() }
     }
 }
 
 /// A decision, with methods that compare it with the expected one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Answer(pub(in super::super) ConsumeOutcome);
+pub(super) struct Answer {
+    pub(super) outcome: ConsumeOutcome,
+    /// How far its reports may be from the expected ones, one per take.
+    slack: Vec<Slack>,
+}
 
 impl Answer {
     /// Granted, and these are the balances left, in millitokens, one per take.
     #[track_caller]
     pub(super) fn granted(&self, balances: &[i64]) {
-        let ConsumeOutcome::Granted(Grant { reports, .. }) = &self.0 else {
-            panic!("expected a grant that leaves {balances:?}, found {:?}", self.0);
+        let ConsumeOutcome::Granted(Grant { reports, .. }) = &self.outcome else {
+            panic!("expected a grant that leaves {balances:?}, found {:?}", self.outcome);
         };
         let found: Vec<i64> = reports.iter().map(|report| report.balance.0).collect();
-        assert_eq!(found, balances, "the balances left by a grant (found, expected)");
+        let is_right = found.len() == balances.len()
+            && self.all(&found, balances, |slack, a, b| slack.allows_balance(*a, *b));
+        assert!(is_right, "a grant left {found:?}, expected {balances:?}");
     }
 
     /// Refused, and these are the balances there are and the waits, one pair per take.
     #[track_caller]
     pub(super) fn refused(&self, limits: &[(i64, Wait)]) {
-        let ConsumeOutcome::Refused(reports) = &self.0 else {
-            panic!("expected a refusal with {limits:?}, found {:?}", self.0);
+        let ConsumeOutcome::Refused(reports) = &self.outcome else {
+            panic!("expected a refusal with {limits:?}, found {:?}", self.outcome);
         };
         let found: Vec<(i64, Wait)> =
             reports.iter().map(|report| (report.balance.0, report.wait)).collect();
-        assert_eq!(found, limits, "the balances and waits of a refusal (found, expected)");
+        let is_right = found.len() == limits.len()
+            && self.all(&found, limits, |slack, a, b| {
+                slack.allows_balance(a.0, b.0) && slack.allows_wait(a.1, b.1)
+            });
+        assert!(is_right, "a refusal with {found:?}, expected {limits:?}");
+    }
+
+    fn all<T>(&self, found: &[T], expected: &[T], alike: impl Fn(Slack, &T, &T) -> bool) -> bool {
+        let pairs = found.iter().zip(expected).enumerate();
+        let slack = |place: usize| self.slack.get(place).copied().unwrap_or_default();
+        pairs.map(|(place, (a, b))| alike(slack(place), a, b)).all(|is_alike| is_alike)
     }
 
     /// Member `member` must read the configuration again.
     #[track_caller]
     pub(super) fn stale(&self, member: usize) {
-        assert_eq!(self.0, ConsumeOutcome::Stale { member }, "member {member} must read again");
+        assert_eq!(
+            self.outcome,
+            ConsumeOutcome::Stale { member },
+            "member {member} must read again"
+        );
     }
 
     /// Member `member` is disabled.
     #[track_caller]
     pub(super) fn disabled(&self, member: usize) {
         assert_eq!(
-            self.0,
+            self.outcome,
             ConsumeOutcome::Blocked { member, flag: Flag::Disabled },
             "member {member} is disabled"
         );
     }
 
     pub(super) fn is_granted(&self) -> bool {
-        matches!(self.0, ConsumeOutcome::Granted(_))
+        matches!(self.outcome, ConsumeOutcome::Granted(_))
     }
 
     pub(super) fn reports(&self) -> &Reports {
-        match &self.0 {
+        match &self.outcome {
             ConsumeOutcome::Granted(Grant { reports, .. }) | ConsumeOutcome::Refused(reports) => {
                 reports
             }
@@ -128,9 +155,40 @@ impl Answer {
 }
 
 impl Fixture {
+    /// Takes, and looks at what was left if a grant only estimates it.
     pub(super) async fn try_chain(&self, asks: &[Ask], now: TimeMs) -> Result<Answer, StoreError> {
+        let mut answer = self.unseen_chain(asks, now).await?;
+        if let (ConsumeOutcome::Granted(grant), false) = (&mut answer.outcome, self.is_whole()) {
+            let asks: Vec<Ask> = asks.iter().map(Ask::of_nothing).collect();
+            let members: Vec<_> = asks.iter().map(Ask::member).collect();
+            let peeked = self.observer.peek(&ConsumeRequest::new(&members, now)).await?;
+            let left = self.answer(&asks, peeked);
+            for (report, left) in grant.reports.iter_mut().zip(left.reports()) {
+                report.balance = left.balance;
+            }
+        }
+        Ok(answer)
+    }
+
+    /// Takes, and does not look at what was left.
+    async fn unseen_chain(&self, asks: &[Ask], now: TimeMs) -> Result<Answer, StoreError> {
         let members: Vec<_> = asks.iter().map(Ask::member).collect();
-        self.store.consume(&ConsumeRequest::new(&members, now)).await.map(Answer)
+        let outcome = self.store.consume(&ConsumeRequest::new(&members, now)).await?;
+        if let ConsumeOutcome::Granted(grant) = &outcome {
+            self.spots.remember(asks, grant);
+        }
+        Ok(self.answer(asks, outcome))
+    }
+
+    /// A decision, and how exact it is.
+    fn answer(&self, asks: &[Ask], outcome: ConsumeOutcome) -> Answer {
+        let of = |ask: &Ask, take: &Take| {
+            let limit = ask.limits.limits.get(usize::from(take.limit));
+            limit.map(|limit| Slack::of_shards(limit.params())).unwrap_or_default()
+        };
+        let slack = asks.iter().flat_map(|ask| ask.takes.iter().map(|take| of(ask, take)));
+        let slack = if self.is_whole() { Vec::new() } else { slack.collect() };
+        Answer { outcome, slack }
     }
 
     pub(super) async fn chain(&self, asks: &[Ask], now: TimeMs) -> Answer {
@@ -147,7 +205,8 @@ impl Fixture {
 
     pub(super) async fn try_peek(&self, asks: &[Ask], now: TimeMs) -> Result<Answer, StoreError> {
         let members: Vec<_> = asks.iter().map(Ask::member).collect();
-        self.store.peek(&ConsumeRequest::new(&members, now)).await.map(Answer)
+        let peeked = self.store.peek(&ConsumeRequest::new(&members, now)).await?;
+        Ok(self.answer(asks, peeked))
     }
 
     pub(super) async fn peek(&self, asks: &[Ask], now: TimeMs) -> Answer {
@@ -157,8 +216,10 @@ impl Fixture {
     /// Takes, and asks again for as long as the store is too busy to decide: what a race does.
     pub(super) async fn insist(&self, asks: &[Ask], now: TimeMs) -> Answer {
         for _ in 0..ATTEMPTS_MAX {
-            match self.try_chain(asks, now).await {
-                Ok(Answer(ConsumeOutcome::Contended { .. })) => tokio::task::yield_now().await,
+            match self.unseen_chain(asks, now).await {
+                Ok(Answer { outcome: ConsumeOutcome::Contended { .. }, .. }) => {
+                    tokio::task::yield_now().await;
+                }
                 Err(error) if error.is_retryable() => tokio::task::yield_now().await,
                 answer => return answer.expect("a valid request is decided"),
             }
@@ -184,7 +245,7 @@ impl Fixture {
         let mut ask = ask.clone();
         for _ in 0..READS_MAX {
             let answer = attempt(&ask).await;
-            if !matches!(answer.0, ConsumeOutcome::Stale { .. }) {
+            if !matches!(answer.outcome, ConsumeOutcome::Stale { .. }) {
                 return answer;
             }
             ask.limits = self.read_again(&ask).await;
@@ -210,12 +271,22 @@ impl Fixture {
         asks: &[Ask],
         now: TimeMs,
     ) -> Vec<Result<Adjusted, StoreError>> {
-        let delta = |take: &Take| Delta { limit: take.limit, amount: take.amount };
-        let changes: Vec<Vec<Delta>> =
-            asks.iter().map(|ask| ask.takes.iter().map(delta).collect()).collect();
+        let parts: Vec<_> = asks.iter().map(|ask| self.spots.spread(ask)).collect();
+        let all = || {
+            let pairs = asks.iter().zip(&parts);
+            pairs.flat_map(|(ask, parts)| parts.iter().map(move |part| (ask, part)))
+        };
         let deltas: Vec<_> =
-            asks.iter().zip(&changes).map(|(ask, deltas)| ask.delta(deltas)).collect();
-        self.store.adjust(&deltas, now).await
+            all().map(|(ask, (place, deltas))| ask.delta(*place, deltas)).collect();
+        let results = self.store.adjust(&deltas, now).await;
+        assert_eq!(results.len(), deltas.len(), "one result per delta");
+        for ((ask, part), result) in all().zip(&results) {
+            if result.is_ok() && !self.is_whole() {
+                self.spots.charged(ask, part);
+            }
+        }
+        let mut results = results.into_iter();
+        parts.iter().map(|parts| joined(results.by_ref().take(parts.len()))).collect()
     }
 
     pub(super) async fn try_adjust(&self, ask: &Ask, now: TimeMs) -> Result<Adjusted, StoreError> {
@@ -248,10 +319,11 @@ impl Fixture {
 
     /// Balances of all limits, in millitokens, as they are at `now`; by name, in whichever order
     /// the store keeps them.
-    pub(super) async fn balances(&self, id: &str, now: TimeMs) -> Vec<i64> {
+    pub(super) async fn balances(&self, id: &str, now: TimeMs) -> Balances {
         let mut state = self.bucket(id).await.expect("the bucket is there");
         state.refill(now);
-        by_name(&state).iter().map(|limit| limit.balance.0).collect()
+        let found = by_name(&state).iter().map(|limit| limit.balance.0).collect();
+        Balances { found, is_of_shards: !self.is_whole() }
     }
 
     /// Net consumption of all limits, in millitokens, by name.

@@ -138,6 +138,21 @@ pub(super) async fn a_refused_chain_still_learns_new_limits(f: Fixture) {
     f.chain(&members, at(60 * SECOND)).await.granted(&[0, 450_000]);
 }
 
+pub(super) async fn a_granted_chain_takes_under_new_limits(f: Fixture) {
+    let (own, of_parent) = (limits("rpm:60/min"), entity_level("parent"));
+    let old = f.stored(&of_parent, "rpm:60/min").await;
+    f.chain(&[ask("child", &own, "rpm=10"), ask("parent", &old, "rpm=10")], at(0))
+        .await
+        .granted(&[50_000, 50_000]);
+    let new = f.stored(&of_parent, "rpm:30/min").await;
+    f.chain(&[ask("child", &own, "rpm=10"), ask("parent", &new, "rpm=10")], at(0))
+        .await
+        .granted(&[40_000, 20_000]);
+    let left = f.balances("parent", at(0)).await;
+    assert_eq!(left, [20_000], "the grant that brought the new limits has taken as well");
+    assert_eq!(f.consumed("parent").await, [20_000], "and was counted");
+}
+
 pub(super) async fn a_stale_member_stops_the_chain_before_anything_is_taken(f: Fixture) {
     let child = rpm("child", 1);
     let of_parent = entity_level("parent");

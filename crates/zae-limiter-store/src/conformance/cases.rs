@@ -50,8 +50,8 @@ macro_rules! conformance_cases {
             }
             adjust {
                 a_charge_goes_into_debt,
-                debt_blocks_until_it_is_refilled,
-                a_declared_limit_in_debt_refuses,
+                debt_blocks_until_it_is_refilled [WholeBuckets],
+                a_declared_limit_in_debt_refuses [WholeBuckets],
                 a_limit_in_debt_that_is_not_declared_does_not_refuse,
                 a_late_charge_really_charges,
                 a_charge_is_made_on_what_has_been_refilled,
@@ -93,6 +93,7 @@ macro_rules! conformance_cases {
                 one_entity_may_be_asked_for_two_resources,
                 a_chain_can_be_peeked,
                 a_refused_chain_still_learns_new_limits,
+                a_granted_chain_takes_under_new_limits,
                 a_stale_member_stops_the_chain_before_anything_is_taken,
                 a_disabled_member_stops_the_chain_before_anything_is_taken,
                 switched_off_is_said_before_exhausted,

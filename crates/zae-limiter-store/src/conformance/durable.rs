@@ -69,9 +69,11 @@ pub(super) async fn namespaces_outlive_the_handle(f: Fixture) {
 
 pub(super) async fn two_handles_share_one_bucket(f: Fixture) {
     let (rpm, other) = (limits("rpm:60/min"), f.beside().await);
-    f.take(&ask("key", &rpm, "rpm=40"), at(0)).await.granted(&[20_000]);
-    other.take(&ask("key", &rpm, "rpm=15"), at(0)).await.granted(&[5_000]);
+    f.take(&ask("key", &rpm, "rpm=1"), at(0)).await.granted(&[59_000]);
+    other.take(&ask("key", &rpm, "rpm=2"), at(0)).await.granted(&[57_000]);
     f.adjust(&ask("key", &rpm, "rpm=5"), at(0)).await;
+    other.take(&ask("key", &rpm, "rpm=52"), at(0)).await.granted(&[0]);
+    f.take(&ask("key", &rpm, "rpm=1"), at(SECOND - 1)).await.refused(&[(999, after(1))]);
     other.take(&ask("key", &rpm, "rpm=1"), at(SECOND - 1)).await.refused(&[(999, after(1))]);
 }
 

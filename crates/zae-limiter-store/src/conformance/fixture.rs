@@ -11,6 +11,7 @@ use zae_limiter_core::{
 
 use super::Harness;
 pub(super) use super::asks::{Ask, ask, rpm};
+use super::shards::Spots;
 pub(super) use super::stored::{
     about, entity_level, entity_on, hourly, new_entity, resource_level,
 };
@@ -95,13 +96,28 @@ pub(super) fn fails<T: std::fmt::Debug>(
 #[derive(Clone)]
 pub(super) struct Fixture {
     pub(super) store: Arc<dyn Store>,
+    /// The handle that looks at what a grant left, where the grant only estimates it: another one,
+    /// because a look of its own would tell the store under test what it should find out itself.
+    pub(super) observer: Arc<dyn Store>,
+    /// Where takes were made.
+    pub(super) spots: Arc<Spots>,
     harness: Arc<dyn Harness>,
     events: Arc<AtomicU64>,
 }
 
 impl Fixture {
-    pub(super) fn new(store: Arc<dyn Store>, harness: Arc<dyn Harness>) -> Fixture {
-        Fixture { store, harness, events: Arc::default() }
+    pub(super) async fn new(store: Arc<dyn Store>, harness: Arc<dyn Harness>) -> Fixture {
+        let other = match store.capabilities().whole_buckets {
+            true => None,
+            false => harness.reopen().await,
+        };
+        let observer = other.unwrap_or_else(|| Arc::clone(&store));
+        Fixture { store, observer, spots: Arc::default(), harness, events: Arc::default() }
+    }
+
+    /// Whether a bucket is one item or row, or behaves like it.
+    pub(super) fn is_whole(&self) -> bool {
+        self.store.capabilities().whole_buckets
     }
 
     /// The same harness with a handle on another namespace, which is registered first.
@@ -114,7 +130,14 @@ impl Fixture {
     pub(super) async fn inside(&self, name: &str) -> Fixture {
         let store = self.store.scoped(&namespace(name)).await;
         let store = store.expect("a registered namespace can be entered");
-        Fixture { store, ..self.clone() }
+        let observer = match self.is_whole() {
+            true => Arc::clone(&store),
+            false => {
+                let observer = self.observer.scoped(&namespace(name)).await;
+                observer.expect("a registered namespace can be entered")
+            }
+        };
+        Fixture { store, observer, spots: Arc::default(), ..self.clone() }
     }
 
     /// Another handle on the same data, beside this one.
@@ -126,11 +149,13 @@ impl Fixture {
 
     /// Closes the store and opens it again.
     pub(super) async fn reopened(self) -> Fixture {
-        let Fixture { store, harness, events } = self;
+        let Fixture { store, observer, spots, harness, events } = self;
         drop(store);
+        drop(observer);
         let reopened = harness.reopen().await;
         let store = reopened.expect("the harness of a durable or shared store can reopen it");
-        Fixture { store, harness, events }
+        let fixture = Fixture::new(store, harness).await;
+        Fixture { spots, events, ..fixture }
     }
 
     /// A change by `admin`; events made later have larger ids.

@@ -76,6 +76,7 @@ mod races;
 mod refill;
 mod registry;
 mod reset;
+mod shards;
 mod stored;
 mod sweep;
 mod usage;
@@ -193,7 +194,7 @@ pub fn run(name: &str, harness: Arc<dyn Harness>) {
         let store = harness.fresh().await;
         let capabilities = store.capabilities();
         match case.lacking(&capabilities) {
-            None => (case.run)(Fixture::new(store, harness)).await,
+            None => (case.run)(Fixture::new(store, harness).await).await,
             Some(promise) => announce(&format!(
                 "SKIPPED {name}: store {} does not promise {promise:?}\n",
                 capabilities.name

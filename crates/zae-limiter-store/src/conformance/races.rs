@@ -189,7 +189,7 @@ pub(super) async fn changing_limits_mints_nothing(f: Fixture) {
                 let limits = f.in_force("key").await;
                 let answer = f.insist(&[ask("key", &limits, "n=1")], at(0)).await;
                 granted += i64::from(answer.is_granted());
-                if !matches!(answer.0, ConsumeOutcome::Stale { .. }) {
+                if !matches!(answer.outcome, ConsumeOutcome::Stale { .. }) {
                     break;
                 }
             }

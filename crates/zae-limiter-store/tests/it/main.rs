@@ -1,5 +1,6 @@
 //! All integration tests of this crate in one binary: one link instead of many.
 
 mod conformance_memory;
+mod contract;
 mod memory_bound;
 mod memory_races;

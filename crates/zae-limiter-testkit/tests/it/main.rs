@@ -11,6 +11,8 @@ mod live_config;
 mod namespaces;
 mod protocol_model;
 mod protocol_simulator;
+mod shard_model;
 mod simulator;
 mod tidy;
+mod usage_model;
 mod wrong_clocks;

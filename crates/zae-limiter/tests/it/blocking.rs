@@ -147,7 +147,7 @@ fn administration_from_a_plain_thread() {
     assert_eq!(limiter.clear_disabled(&own).unwrap().buckets, 1);
     let restored = limiter.reset("key", "gpt-4", None).unwrap().unwrap();
     assert_eq!(restored, [("tpd".parse().unwrap(), 100)]);
-    assert!(limiter.delete_limits(&own).unwrap());
+    assert_eq!([(); 2].map(|()| limiter.delete_limits(&own).unwrap()), [true, false]);
     assert_eq!(limiter.delete_entity("key").unwrap().buckets, 1);
     assert!(limiter.entity("key").unwrap().is_none());
     assert!(limiter.audit_log(&page).unwrap().items.len() > 10);
@@ -171,7 +171,13 @@ fn namespaces_and_upkeep_from_a_plain_thread() {
     drop(limiter.acquire(Request::new("key", "gpt-4").take("tpd", 100)).unwrap());
     assert_eq!((limiter.drain().settled, limiter.settled().settled), (1, 1));
     assert!(limiter.is_available());
-    assert_eq!(limiter.cache_stats().misses, 1);
+    let misses = || {
+        drop(limiter.acquire(Request::new("key", "gpt-4").take("tpd", 1)).unwrap());
+        limiter.cache_stats().misses
+    };
+    assert_eq!(misses(), 1);
+    limiter.invalidate_config_cache();
+    assert_eq!(misses(), 2);
     limiter.sweep(10).unwrap();
 }
 

@@ -11,6 +11,7 @@ mod file;
 mod lease;
 mod observability;
 mod outage;
+mod problems;
 mod runtimes;
 mod slow_disk;
 mod support;

@@ -20,7 +20,7 @@ pub(crate) struct Form<F> {
     next: Option<String>,
     /// What a reader of the items should know.
     #[serde(skip_serializing_if = "Option::is_none")]
-    note: Option<&'static str>,
+    note: Option<String>,
 }
 
 impl<F> Form<F> {
@@ -34,7 +34,7 @@ impl<F> Form<F> {
     }
 
     /// The same with a note for its readers.
-    pub(crate) fn noted(mut self, note: Option<&'static str>) -> Form<F> {
+    pub(crate) fn noted(mut self, note: Option<String>) -> Form<F> {
         self.note = note;
         self
     }
@@ -79,7 +79,7 @@ pub(crate) fn print<F: Serialize>(
     nothing: &str,
 ) -> anyhow::Result<Exit> {
     context.printer.answer(form, &Text::new().table_or(table, nothing))?;
-    context.printer.note_beside(form.note);
+    context.printer.note_beside(form.note.as_deref());
     if let Some(next) = &form.next {
         context.printer.note(&format!("there is more; go on with --cursor {}", quoted(next)));
     }

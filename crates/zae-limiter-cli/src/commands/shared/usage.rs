@@ -5,6 +5,7 @@ use zae_limiter::{PageRequest, UsageQuery};
 use crate::args::history::UsageQueryArgs;
 use crate::context::Context;
 use crate::error::Failure;
+#[cfg(feature = "dynamodb")]
 use crate::settings::StorePlace;
 
 /// The query as the library asks it.
@@ -25,12 +26,21 @@ pub(crate) fn query(args: UsageQueryArgs, page: PageRequest) -> Result<UsageQuer
     })
 }
 
-/// Why there is no usage where none is found: on DynamoDB somebody else has to write it.
-pub(crate) fn why_empty(context: &Context<'_>) -> Option<&'static str> {
-    matches!(context.settings.store, StorePlace::Dynamo(_)).then_some(
-        "on DynamoDB usage is written by an aggregator, which is not built yet: nothing is counted unless the Lambda of the Python \
-         package serves this table",
-    )
+/// Why there is no usage where none is found: on DynamoDB somebody else has to count it.
+#[cfg(feature = "dynamodb")]
+pub(crate) async fn why_empty(context: &Context<'_>, is_empty: bool) -> Option<String> {
+    let StorePlace::Dynamo(place) = &context.settings.store else { return None };
+    if !is_empty {
+        return None;
+    }
+    // Nobody has asked for the state of the stack: what cannot be known is not told.
+    let status = crate::dynamodb::status(place, context.settings).await.ok()?;
+    Some(crate::dynamodb::why_no_usage(place, context.settings, &status))
+}
+
+#[cfg(not(feature = "dynamodb"))]
+pub(crate) async fn why_empty(_: &Context<'_>, _: bool) -> Option<String> {
+    None
 }
 
 /// Says that a sum over all entities counts a call once for each member of its chain.

@@ -30,12 +30,12 @@ fn usage_says_why_it_is_empty() {
     --- stdout
     no usage
     --- stderr
-    note: on DynamoDB usage is written by an aggregator, which is not built yet: nothing is counted unless the Lambda of the Python package serves this table
+    note: no worker has counted the usage of cli yet: `zae-limiter local up --name cli --port [PORT]` starts one
     ");
     assert_snapshot!(stack.run("usage list --output json"), @r#"
     exit 0
     --- stdout
-    {"items":[],"next":null,"note":"on DynamoDB usage is written by an aggregator, which is not built yet: nothing is counted unless the Lambda of the Python package serves this table"}
+    {"items":[],"next":null,"note":"no worker has counted the usage of cli yet: `zae-limiter local up --name cli --port [PORT]` starts one"}
     "#);
     assert_snapshot!(stack.run("usage list --plot -q"), @"
     exit 0
@@ -45,7 +45,7 @@ fn usage_says_why_it_is_empty() {
     assert_snapshot!(stack.run("usage summary -r gpt-4 --output json"), @r#"
     exit 0
     --- stdout
-    {"entity_id":null,"resource":"gpt-4","window":"hourly","snapshots":0,"first_window":null,"last_window":null,"limits":[],"note":"on DynamoDB usage is written by an aggregator, which is not built yet: nothing is counted unless the Lambda of the Python package serves this table"}
+    {"entity_id":null,"resource":"gpt-4","window":"hourly","snapshots":0,"first_window":null,"last_window":null,"limits":[],"note":"no worker has counted the usage of cli yet: `zae-limiter local up --name cli --port [PORT]` starts one"}
     --- stderr
     {"note":"summed over all entities: with cascades a call counts for each member of its chain"}
     "#);
@@ -69,7 +69,8 @@ fn a_stack_has_a_status() {
     size       [..]
     billing    on demand
     expiry     yes
-    stream     no
+    stream     yes
+    worker     none was seen
     namespace  default
     disabled   resource gpt-4
 

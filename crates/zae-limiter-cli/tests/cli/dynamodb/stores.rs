@@ -91,7 +91,8 @@ fn a_stack_is_no_file() {
     size       [..]
     billing    on demand
     expiry     yes
-    stream     no
+    stream     yes
+    worker     none was seen
     namespace  default
     disabled   nothing
 
@@ -125,14 +126,14 @@ fn usage_is_what_an_aggregator_has_written() {
     --- stdout
     no usage
     --- stderr
-    note: on DynamoDB usage is written by an aggregator, which is not built yet: nothing is counted unless the Lambda of the Python package serves this table
+    note: no worker has counted the usage of cli yet: `zae-limiter local up --name cli --port [PORT]` starts one
     ");
     assert_snapshot!(stack.run("usage summary --resource gpt-4"), @"
     exit 0
     --- stdout
     no usage
     --- stderr
-    note: on DynamoDB usage is written by an aggregator, which is not built yet: nothing is counted unless the Lambda of the Python package serves this table
+    note: no worker has counted the usage of cli yet: `zae-limiter local up --name cli --port [PORT]` starts one
     note: summed over all entities: with cascades a call counts for each member of its chain
     ");
     let namespace = stack.namespace("default");
@@ -196,7 +197,7 @@ fn usage_is_what_an_aggregator_has_written() {
     --- stdout
     no usage
     --- stderr
-    note: on DynamoDB usage is written by an aggregator, which is not built yet: nothing is counted unless the Lambda of the Python package serves this table
+    note: no worker has counted the usage of cli yet: `zae-limiter local up --name cli --port [PORT]` starts one
     ");
 }
 

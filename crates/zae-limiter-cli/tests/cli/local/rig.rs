@@ -109,12 +109,22 @@ pub(super) fn masked(text: &str, state: Option<&Value>) -> String {
         let mask = masks.iter().find(|(known, _)| known == word).map_or(word, |(_, mask)| mask);
         masked = masked + mask + &piece[word.len()..];
     }
+    let masked = without_worker(&masked);
     let line = |line: &str| match line.split_once("  ") {
-        Some((label @ ("size" | "engine"), value)) if !value.contains("no data") => {
+        Some((label @ ("size" | "engine" | "worker"), value)) if !value.contains("no data") => {
             let spaces = value.len() - value.trim_start().len() + 2;
             format!("{label}{}[..]\n", " ".repeat(spaces))
         }
         _ => format!("{line}\n"),
     };
     masked.lines().map(line).collect()
+}
+
+/// The process that keeps workers alive, in JSON.
+fn without_worker(text: &str) -> String {
+    const KEY: &str = "\"worker_pid\":";
+    let Some((before, rest)) = text.split_once(KEY) else { return text.to_owned() };
+    let end = rest.trim_start_matches(|digit: char| digit.is_ascii_digit());
+    let mask = if end.len() < rest.len() { "[PID]" } else { "" };
+    format!("{before}{KEY}{mask}{end}")
 }

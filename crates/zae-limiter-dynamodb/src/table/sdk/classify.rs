@@ -18,6 +18,7 @@ use aws_sdk_dynamodb::operation::put_item::PutItemError;
 use aws_sdk_dynamodb::operation::query::QueryError;
 use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
 use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
+use aws_sdk_dynamodb::operation::update_table::UpdateTableError;
 use aws_sdk_dynamodb::operation::update_time_to_live::UpdateTimeToLiveError;
 use aws_sdk_dynamodb::types::CancellationReason;
 
@@ -86,6 +87,7 @@ impl Decision for CreateTableError {}
 impl Decision for DeleteTableError {}
 impl Decision for DescribeTableError {}
 impl Decision for DescribeTimeToLiveError {}
+impl Decision for UpdateTableError {}
 impl Decision for UpdateTimeToLiveError {}
 
 /// What a failed request proves.

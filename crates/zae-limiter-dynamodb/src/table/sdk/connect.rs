@@ -235,6 +235,18 @@ impl Builder {
         })
     }
 
+    /// How other clients of AWS reach the same place: region, endpoint, credentials, connections.
+    /// For the streams of the table and for the archive.
+    #[cfg(feature = "stream")]
+    #[doc(hidden)]
+    pub async fn client_config(&self) -> Result<SdkConfig, StoreError> {
+        address::region(&self.region)?;
+        let endpoint = self.endpoint_url.as_deref().map(address::endpoint).transpose()?;
+        let loopback = endpoint.as_ref().is_some_and(|endpoint| endpoint.loopback);
+        let http = http_client(loopback && !endpoint.is_some_and(|endpoint| endpoint.tls));
+        Ok(self.sdk_config(http, loopback).await)
+    }
+
     /// Connects to a table that exists. See [`DynamoStore::on_table`] for how it can fail.
     ///
     /// Cost: one `BatchGetItem`, and whatever it takes to get credentials.

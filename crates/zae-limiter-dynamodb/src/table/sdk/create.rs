@@ -42,11 +42,27 @@ pub enum Gsi2Projection {
 /// Whether the table has a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stream {
-    /// No stream.
-    #[default]
+    /// No stream is made: usage is not counted. One that is there stays.
     Off,
-    /// Old and new images, for the aggregator.
+    /// Old and new images, for the aggregator. A table that is there without a stream gets one.
+    #[default]
     On,
+}
+
+/// The stream of a table, as [`create_table`] leaves it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StreamState {
+    /// The table has no stream.
+    Off,
+    /// The stream has old and new images, as the aggregator needs them.
+    On,
+    /// The same; the table was there without a stream and was given it by this call. What was
+    /// written before is not in it.
+    Added,
+    /// The stream shows something else, named by its view type, and stays: another program reads
+    /// it. The aggregator cannot count by it.
+    Other(String),
 }
 
 /// What [`create_table`] makes.
@@ -83,15 +99,16 @@ impl TableOptions {
 
 /// Makes the table with its indexes, pay per request, expiry by `ttl` enabled, and waits until
 /// it is ready. No local indexes: they would tie all items of a partition to one machine. A table
-/// that is there already stays as it is, apart from `ttl`; `Incompatible` when it has other keys or
-/// lacks an index.
+/// that is there already stays as it is, apart from `ttl` and a stream that it lacks;
+/// `Incompatible` when it has other keys or lacks an index. Returns what stream the table has.
 ///
-/// Cost: three or four requests, and more while the table is not ready.
+/// Cost: three or four requests, one more where a stream is added, and more while the table is not
+/// ready.
 pub async fn create_table(
     table: &SdkTable,
     options: &TableOptions,
     clock: &dyn Clock,
-) -> Result<(), StoreError> {
+) -> Result<StreamState, StoreError> {
     let operation = "create_table";
     match request(table, options)
         .map_err(|error| failed(operation, TableError::Rejected(error.to_string())))?
@@ -116,7 +133,64 @@ pub async fn create_table(
     };
     let description = poll(table, clock, (operation, "not ready"), ready).await?;
     check_schema(table, &description)?;
-    enable_ttl(table).await.map_err(|error| failed(operation, error))
+    enable_ttl(table).await.map_err(|error| failed(operation, error))?;
+    match (stream_of(&description), options.stream) {
+        (StreamState::Off, Stream::On) => add_stream(table, clock).await,
+        (found, _) => Ok(found),
+    }
+}
+
+/// The stream that a table has.
+pub(super) fn stream_of(description: &TableDescription) -> StreamState {
+    let specification = description.stream_specification();
+    match specification.filter(|stream| stream.stream_enabled()).map(|it| it.stream_view_type()) {
+        None => StreamState::Off,
+        Some(Some(StreamViewType::NewAndOldImages)) => StreamState::On,
+        Some(other) => {
+            StreamState::Other(other.map_or("unknown", StreamViewType::as_str).to_owned())
+        }
+    }
+}
+
+/// Gives a stream to a table that has none, and waits until the table says so.
+async fn add_stream(table: &SdkTable, clock: &dyn Clock) -> Result<StreamState, StoreError> {
+    let operation = "add_stream";
+    let specification = stream_specification()
+        .map_err(|error| failed(operation, TableError::Rejected(error.to_string())))?;
+    let result = table
+        .client()
+        .update_table()
+        .table_name(table.name())
+        .stream_specification(specification)
+        .send()
+        .await
+        .map_err(classify);
+    let has_one = |described: Result<TableDescription, TableError>| {
+        described.map(|found| match stream_of(&found) {
+            StreamState::Off => None,
+            StreamState::On => Some(StreamState::Added),
+            other => Some(other),
+        })
+    };
+    match result {
+        Ok(_) | Err(TableError::Unknown(_)) => {}
+        // Another process may have added the stream meanwhile, which DynamoDB answers with an
+        // error.
+        Err(error) => {
+            return match has_one(describe(table).await) {
+                Ok(Some(found)) => Ok(found),
+                _ => Err(failed(operation, error)),
+            };
+        }
+    }
+    poll(table, clock, (operation, "without its stream"), has_one).await
+}
+
+fn stream_specification() -> Result<StreamSpecification, BuildError> {
+    StreamSpecification::builder()
+        .stream_enabled(true)
+        .stream_view_type(StreamViewType::NewAndOldImages)
+        .build()
 }
 
 /// Deletes the table with everything in it, and waits until it is gone. False when there was none.
@@ -187,10 +261,7 @@ fn request(
         request = request.global_secondary_indexes(index.build()?);
     }
     if options.stream == Stream::On {
-        let stream = StreamSpecification::builder()
-            .stream_enabled(true)
-            .stream_view_type(StreamViewType::NewAndOldImages);
-        request = request.stream_specification(stream.build()?);
+        request = request.stream_specification(stream_specification()?);
     }
     Ok(request)
 }

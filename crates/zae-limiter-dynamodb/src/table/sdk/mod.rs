@@ -31,9 +31,9 @@ use aws_sdk_dynamodb::types::{
 use zae_limiter_store::BoxFuture;
 
 pub use connect::{Builder, StaticCredentials};
-pub use create::{Gsi2Projection, Stream, TableOptions, create_table, delete_table};
+pub use create::{Gsi2Projection, Stream, StreamState, TableOptions, create_table, delete_table};
 pub use observe::{Call, CallLog, Observer};
-pub use status::StackStatus;
+pub use status::{StackStatus, WorkerStatus};
 
 use crate::bucket::render::{self, Request};
 use crate::bucket::write::BucketWrite;

@@ -1,15 +1,19 @@
 //! A look at the table as a whole, for operators.
 
 use aws_sdk_dynamodb::types::{BillingMode, TableDescription};
+use zae_limiter_core::TimeMs;
 use zae_limiter_store::StoreError;
 
 use super::connect::Builder;
-use super::create::{describe, has_ttl};
+use super::create::{StreamState, describe, has_ttl, stream_of};
+use super::SdkTable;
+use crate::constants::CHECKPOINT_PAGES_MAX;
 use crate::records::attr;
+use crate::records::checkpoint::{Checkpoint, checkpoints};
 use crate::records::item::text_of;
 use crate::records::keys;
 use crate::table::error::failed;
-use crate::table::{Table as _, TableError};
+use crate::table::{Query, Table as _, TableError};
 
 /// The table of a stack as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,17 +33,48 @@ pub struct StackStatus {
     pub on_demand: bool,
     /// Whether items expire by their `ttl`; `None` when the caller lacks the permission to ask.
     pub expires: Option<bool>,
-    /// Whether the table has a stream.
-    pub stream: bool,
+    /// The stream of the table.
+    pub stream: StreamState,
+    /// The address of the stream.
+    pub stream_arn: Option<String>,
+    /// What workers that read the stream have left in the table; `None` when there was none for
+    /// three days. An aggregator that runs as a Lambda leaves nothing here.
+    pub worker: Option<WorkerStatus>,
     /// The indexes, each with its state.
     pub indexes: Vec<(String, String)>,
+}
+
+/// What the workers that read the stream have left in the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WorkerStatus {
+    /// When one of them last gave a sign of life.
+    pub seen_at: TimeMs,
+    /// How far the slowest of them was behind the stream then, in ms; 0 when everything was read.
+    pub behind_ms: i64,
+    /// How often records were gone before they were read: their use is not in the history.
+    pub gaps: i64,
+    /// How many shards of the stream are being read.
+    pub stream_shards: usize,
+}
+
+impl WorkerStatus {
+    fn of(found: &[Checkpoint]) -> Option<WorkerStatus> {
+        let open = || found.iter().filter(|checkpoint| !checkpoint.is_done);
+        Some(WorkerStatus {
+            seen_at: found.iter().map(Checkpoint::seen_at).max()?,
+            behind_ms: open().map(|checkpoint| checkpoint.late_ms).max().unwrap_or(0),
+            gaps: found.iter().map(|checkpoint| checkpoint.gaps).sum(),
+            stream_shards: open().count(),
+        })
+    }
 }
 
 impl Builder {
     /// Looks at the table. Needs the actions `DescribeTable` and `BatchGetItem`; without
     /// `DescribeTimeToLive` it is not known whether items expire.
     ///
-    /// Cost: three requests.
+    /// Cost: four requests.
     pub async fn status(&self) -> Result<StackStatus, StoreError> {
         const OPERATION: &str = "status";
         let table = self.table().await?;
@@ -58,8 +93,27 @@ impl Builder {
             .first()
             .and_then(|item| text_of(item, attr::SCHEMA_VERSION))
             .map(str::to_owned);
-        Ok(StackStatus { schema_version, expires, ..described(table.name(), &description) })
+        let worker = WorkerStatus::of(&read(&table).await.map_err(|error| failed(OPERATION, error))?);
+        let described = described(table.name(), &description);
+        Ok(StackStatus { schema_version, expires, worker, ..described })
     }
+}
+
+/// The checkpoints of the table. One that cannot be asked for them has none to show.
+async fn read(table: &SdkTable) -> Result<Vec<Checkpoint>, TableError> {
+    let (mut found, mut query) = (Vec::new(), checkpoints());
+    for _ in 0..CHECKPOINT_PAGES_MAX {
+        let page = match table.query(&query).await {
+            Err(TableError::Denied(_)) => return Ok(found),
+            page => page?,
+        };
+        found.extend(page.items.iter().filter_map(Checkpoint::of));
+        match page.last {
+            Some(last) => query = Query { start: Some(last), ..query },
+            None => break,
+        }
+    }
+    Ok(found)
 }
 
 fn described(name: &str, description: &TableDescription) -> StackStatus {
@@ -75,7 +129,9 @@ fn described(name: &str, description: &TableDescription) -> StackStatus {
         bytes: count(description.table_size_bytes()),
         on_demand: billing == Some(&BillingMode::PayPerRequest),
         expires: None,
-        stream: description.stream_specification().is_some_and(|stream| stream.stream_enabled()),
+        stream: stream_of(description),
+        stream_arn: description.latest_stream_arn().map(str::to_owned),
+        worker: None,
         indexes: indexes
             .map(|index| {
                 (

@@ -40,7 +40,8 @@ const OURS: [(&str, &[&str]); 4] = [
 const OUR_ITEMS: [&str; 1] = ["AUDIT#$SYSTEM #AUDIT# namespace_registered"];
 
 /// Values that differ by intent, with the reason.
-const OTHERWISE: [(&str, &str); 3] = [
+const OTHERWISE: [(&str, &str); 4] = [
+    ("b_wcu_tc", "we count the take that makes a bucket; Python does not"),
     ("config_version", "Python always writes 1; we count"),
     ("principal", "who did it"),
     ("details", "free text for people, compared by name only"),

@@ -10,6 +10,7 @@ mod credentials;
 mod engine;
 mod expression;
 mod failures;
+mod stream;
 
 use zae_limiter_dynamodb::DynamoStore;
 use zae_limiter_dynamodb::sdk::{Builder, StaticCredentials};

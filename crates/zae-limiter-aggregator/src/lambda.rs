@@ -1,0 +1,189 @@
+//! The shell for AWS Lambda: events in, `batchItemFailures` out.
+//!
+//! Lambda does not say which stream shard a batch is of; all records of a batch are of one. The
+//! label of the stream stands for it in names of the archive.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aws_lambda_events::event::dynamodb::EventRecord;
+use aws_sdk_dynamodb::primitives::Blob;
+use aws_sdk_dynamodb::types::AttributeValue;
+use lambda_runtime::{LambdaEvent, service_fn};
+use serde_dynamo::AttributeValue as Delivered;
+use serde_json::{Value, json};
+use zae_limiter_dynamodb::DynamoStore;
+use zae_limiter_store::{Clock, SystemClock};
+
+use crate::aggregator::Aggregator;
+use crate::archive::Archive;
+use crate::fold::Poison;
+use crate::record::{Item, Kind, Record};
+use crate::report::Report;
+use crate::settings::Settings;
+
+/// Why the function cannot start, or has ended.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct LambdaError(String);
+
+/// Runs the function until Lambda ends it. Settings come from the environment: see
+/// [`Settings::from_variables`]; the region from `AWS_REGION`, which Lambda sets.
+/// `AWS_ENDPOINT_URL_DYNAMODB` and `AWS_ENDPOINT_URL_S3` name other endpoints, for tests.
+#[expect(clippy::disallowed_methods, reason = "Lambda tells a function its settings by variables")]
+pub async fn run_lambda() -> Result<(), LambdaError> {
+    run_with(|name| std::env::var(name).ok()).await
+}
+
+async fn run_with(variable: impl Fn(&str) -> Option<String>) -> Result<(), LambdaError> {
+    let wrong = |error: &dyn std::error::Error| LambdaError(error.to_string());
+    let settings = Settings::from_variables(&variable).map_err(|error| wrong(&error))?;
+    let given = |name: &str| variable(name).filter(|value| !value.is_empty());
+    let region = given("AWS_REGION")
+        .ok_or_else(|| LambdaError("AWS_REGION: is missing; Lambda sets it".to_owned()))?;
+    let mut stack = DynamoStore::builder(settings.table.as_str(), region);
+    if let Some(endpoint) = given("AWS_ENDPOINT_URL_DYNAMODB") {
+        stack = stack.endpoint_url(endpoint);
+    }
+    let table = stack.table().await.map_err(|error| wrong(&error))?;
+    let clock = Arc::new(SystemClock::new());
+    let mut aggregator =
+        Aggregator::new(Arc::new(table), settings.clone()).clock(Arc::<SystemClock>::clone(&clock));
+    if let Some(bucket) = &settings.archive {
+        let config = stack.client_config().await.map_err(|error| wrong(&error))?;
+        aggregator =
+            aggregator.archive(archive(config, bucket, given("AWS_ENDPOINT_URL_S3").as_deref())?);
+    }
+    let (aggregator, clock) = (&aggregator, &clock);
+    let serve = |event: LambdaEvent<Value>| async move {
+        let (report, answer) =
+            handle(aggregator, &event.payload, time_left(&event, &**clock)).await;
+        let mut out = std::io::stdout().lock();
+        for line in report.lines(&aggregator.settings().table, clock.now()) {
+            // A function whose log is gone still counts.
+            let _ = writeln!(out, "{line}");
+        }
+        Ok::<Value, lambda_runtime::Error>(answer)
+    };
+    lambda_runtime::run(service_fn(serve)).await.map_err(|error| wrong(&*error))
+}
+
+#[cfg(feature = "s3")]
+fn archive(
+    config: zae_limiter_dynamodb::stream::SdkConfig,
+    bucket: &str,
+    endpoint_url: Option<&str>,
+) -> Result<Arc<dyn Archive>, LambdaError> {
+    Ok(Arc::new(crate::s3::S3Archive::new(config, bucket, endpoint_url)))
+}
+
+#[cfg(not(feature = "s3"))]
+fn archive(
+    _: zae_limiter_dynamodb::stream::SdkConfig,
+    _: &str,
+    _: Option<&str>,
+) -> Result<Arc<dyn Archive>, LambdaError> {
+    let problem = "ENABLE_ARCHIVAL: this build has no archive (feature `s3`)";
+    Err(LambdaError(problem.to_owned()))
+}
+
+/// How long the function may still run.
+fn time_left(event: &LambdaEvent<Value>, clock: &dyn Clock) -> Option<Duration> {
+    let deadline = i64::try_from(event.context.deadline).ok()?;
+    u64::try_from(deadline.saturating_sub(clock.now().0)).ok().map(Duration::from_millis)
+}
+
+/// Processes one event. Returns what it came to, and the answer for Lambda: everything from the
+/// number in `batchItemFailures` on is delivered again.
+pub async fn handle(
+    aggregator: &Aggregator,
+    event: &Value,
+    time: Option<Duration>,
+) -> (Report, Value) {
+    let (mut records, mut unreadable) = (Vec::new(), Vec::new());
+    let delivered = event.get("Records").and_then(Value::as_array);
+    for raw in delivered.map(Vec::as_slice).unwrap_or_default() {
+        match record_of(raw) {
+            Ok(record) => records.push(record),
+            Err(why) => unreadable.push(poison_of(raw, why)),
+        }
+    }
+    let report = aggregator.process_within(&records, unreadable, time).await;
+    let failures: Vec<Value> =
+        report.failures.values().map(|sequence| json!({ "itemIdentifier": sequence })).collect();
+    let answer = json!({ "batchItemFailures": failures, "statusCode": 200, "body": report.body() });
+    (report, answer)
+}
+
+/// A record as Lambda delivers it, or why it is none.
+pub fn record_of(raw: &Value) -> Result<Record, String> {
+    let read: EventRecord =
+        serde_json::from_value(raw.clone()).map_err(|error| error.to_string())?;
+    let change = read.change;
+    let kind =
+        Kind::of(&read.event_name).ok_or_else(|| format!("eventName is {:?}", read.event_name))?;
+    let at_s = change.approximate_creation_date_time.timestamp();
+    if at_s == 0 {
+        return Err("there is no ApproximateCreationDateTime".to_owned());
+    }
+    let image = |item: serde_dynamo::Item| {
+        let item: Item =
+            item.into_inner().into_iter().map(|(name, value)| (name, stored(value))).collect();
+        (!item.is_empty()).then_some(item)
+    };
+    let key = |name: &str| match change.keys.get(name) {
+        Some(Delivered::S(text)) => Ok(text.clone()),
+        _ => Err(format!("there is no key {name}")),
+    };
+    let key = (key("PK")?, key("SK")?);
+    let principal = read.user_identity.map(|identity| identity.principal_id);
+    Ok(Record {
+        stream_shard: label(raw).to_owned(),
+        sequence: change.sequence_number.ok_or("there is no SequenceNumber")?,
+        kind,
+        at_s,
+        key,
+        old: image(change.old_image),
+        new: image(change.new_image),
+        is_expired: principal.as_deref() == Some(crate::EXPIRER),
+    })
+}
+
+/// A record that cannot be read.
+#[must_use]
+pub fn poison_of(raw: &Value, why: String) -> Poison {
+    let text =
+        |pointer: &str| raw.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let number = text("/dynamodb/SequenceNumber");
+    Poison {
+        stream_shard: label(raw).to_owned(),
+        sequence: if number.is_empty() { text("/eventID") } else { number },
+        key: format!("{} {}", text("/dynamodb/Keys/PK/S"), text("/dynamodb/Keys/SK/S")),
+        why,
+        body: raw.clone(),
+    }
+}
+
+/// The label of the stream: what its ARN ends with.
+fn label(raw: &Value) -> &str {
+    let arn = raw.get("eventSourceARN").and_then(Value::as_str).unwrap_or_default();
+    arn.rsplit('/').next().filter(|label| !label.is_empty()).unwrap_or("stream")
+}
+
+fn stored(value: Delivered) -> AttributeValue {
+    match value {
+        Delivered::S(text) => AttributeValue::S(text),
+        Delivered::N(digits) => AttributeValue::N(digits),
+        Delivered::Bool(flag) => AttributeValue::Bool(flag),
+        Delivered::Null(flag) => AttributeValue::Null(flag),
+        Delivered::B(bytes) => AttributeValue::B(Blob::new(bytes)),
+        Delivered::L(values) => AttributeValue::L(values.into_iter().map(stored).collect()),
+        Delivered::M(values) => AttributeValue::M(
+            values.into_iter().map(|(name, value)| (name, stored(value))).collect(),
+        ),
+        Delivered::Ss(texts) => AttributeValue::Ss(texts),
+        Delivered::Ns(numbers) => AttributeValue::Ns(numbers),
+        Delivered::Bs(bytes) => AttributeValue::Bs(bytes.into_iter().map(Blob::new).collect()),
+    }
+}

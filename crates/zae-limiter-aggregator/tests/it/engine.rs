@@ -1,0 +1,190 @@
+//! A real engine: our own takes, its stream, and the usage that comes of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use serde_json::{Value, json};
+use zae_limiter_aggregator::{
+    Aggregator, EXPIRER, FolderArchive, Item, Kind, Record, Report, Settings,
+};
+use zae_limiter_core::{Limit, UsageWindow};
+use zae_limiter_dynamodb::DynamoStore;
+use zae_limiter_dynamodb::sdk::{Stream, TableOptions};
+use zae_limiter_store::{Clock, Level, SystemClock};
+use zae_limiter_testkit::engine::Engine;
+use zae_limiter_testkit::zae_limiter::{RateLimiter, Request};
+
+pub(crate) const STACK: &str = "aggregated";
+
+pub(crate) struct World {
+    pub(crate) engine: Engine,
+    store: DynamoStore,
+    limiter: RateLimiter,
+    archive: tempfile::TempDir,
+}
+
+impl World {
+    pub(crate) async fn new() -> World {
+        let engine = Engine::start();
+        let options = TableOptions::new().stream(Stream::On);
+        let builder = engine.stack(STACK).table_options(options);
+        let store = builder.create().await.unwrap();
+        let limiter = RateLimiter::builder(store.clone()).deadline(Duration::from_secs(60));
+        let limiter = limiter.build().unwrap();
+        let limits: Vec<Limit> = ["rpm:1000/hour", "tpm:100000/hour"]
+            .iter()
+            .map(|limit| limit.parse().unwrap())
+            .collect();
+        limiter.set_limits(&Level::System, limits).await.unwrap();
+        World { engine, store, limiter, archive: tempfile::tempdir().unwrap() }
+    }
+
+    pub(crate) async fn take(&self, entity: &str, tokens: u64) {
+        let request = Request::new(entity, "gpt-4").take("rpm", 1).take("tpm", tokens);
+        self.limiter.acquire(request).await.unwrap().commit().await.unwrap();
+    }
+
+    /// Every record of the stream, as the engine tells it.
+    pub(crate) fn records(&self) -> Vec<Value> {
+        let call = |operation: &str, body: &Value| self.engine.call(operation, body).ok();
+        let streams = call("ListStreams", &json!({ "TableName": STACK }));
+        let arn = &streams["Streams"][0]["StreamArn"];
+        let stream = call("DescribeStream", &json!({ "StreamArn": arn }));
+        let shard = &stream["StreamDescription"]["Shards"][0]["ShardId"];
+        let from =
+            json!({ "StreamArn": arn, "ShardId": shard, "ShardIteratorType": "TRIM_HORIZON" });
+        let mut iterator = call("GetShardIterator", &from)["ShardIterator"].clone();
+        let mut records = Vec::new();
+        loop {
+            let page = call("GetRecords", &json!({ "ShardIterator": iterator }));
+            let found = page["Records"].as_array().unwrap();
+            if found.is_empty() {
+                return records;
+            }
+            records.extend(found.iter().cloned());
+            iterator = page["NextShardIterator"].clone();
+        }
+    }
+
+    pub(crate) async fn aggregator(&self) -> Aggregator {
+        let table = self.engine.stack(STACK).table().await.unwrap();
+        Aggregator::new(Arc::new(table), Settings::new(STACK).windows(UsageWindow::ALL))
+            .archive(Arc::new(FolderArchive::new(self.archive.path())))
+    }
+
+    pub(crate) async fn aggregate(&self) -> Report {
+        let records: Vec<Record> = self.records().iter().map(record).collect();
+        let report = self.aggregator().await.process(&records).await;
+        assert!(report.is_complete() && report.poison == 0, "{report:?}");
+        report
+    }
+
+    pub(crate) async fn usage(&self) -> crate::log::Ledger {
+        crate::rig::usage(&self.store).await
+    }
+
+    /// Everything with an expiry is gone.
+    pub(crate) fn sweep_all(&self) {
+        // Not too far ahead: what expired years ago is not removed.
+        let later = SystemClock::new().now().plus_ms(200 * 86_400_000).0 / 1_000;
+        assert!(self.engine.sweep_ttl_at(u64::try_from(later).unwrap()) > 0);
+    }
+}
+
+fn record(event: &Value) -> Record {
+    let change = &event["dynamodb"];
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    Record {
+        stream_shard: "shardId-1".to_owned(),
+        sequence: text(&change["SequenceNumber"]),
+        kind: Kind::of(event["eventName"].as_str().unwrap()).unwrap(),
+        at_s: seconds(&change["ApproximateCreationDateTime"]),
+        key: (text(&change["Keys"]["PK"]["S"]), text(&change["Keys"]["SK"]["S"])),
+        old: image(&change["OldImage"]),
+        new: image(&change["NewImage"]),
+        is_expired: event["userIdentity"]["principalId"] == EXPIRER,
+    }
+}
+
+/// Whole seconds, of a number that may have a fraction.
+fn seconds(time: &Value) -> i64 {
+    time.to_string().split('.').next().unwrap().parse().unwrap()
+}
+
+fn image(item: &Value) -> Option<Item> {
+    let fields = item.as_object()?;
+    Some(fields.iter().map(|(name, value)| (name.clone(), value_of(value))).collect())
+}
+
+fn value_of(value: &Value) -> AttributeValue {
+    let (kind, value) = value.as_object().unwrap().iter().next().unwrap();
+    let text = || value.as_str().unwrap().to_owned();
+    let texts = || value.as_array().unwrap().iter().map(|one| one.as_str().unwrap().to_owned());
+    match kind.as_str() {
+        "S" => AttributeValue::S(text()),
+        "N" => AttributeValue::N(text()),
+        "BOOL" => AttributeValue::Bool(value.as_bool().unwrap()),
+        "NULL" => AttributeValue::Null(true),
+        "M" => AttributeValue::M(image(value).unwrap()),
+        "L" => AttributeValue::L(value.as_array().unwrap().iter().map(value_of).collect()),
+        "SS" => AttributeValue::Ss(texts().collect()),
+        "NS" => AttributeValue::Ns(texts().collect()),
+        other => panic!("{other}"),
+    }
+}
+
+/// By hand: takes, a lease that used more, one that used less; then the stream twice.
+#[tokio::test]
+async fn usage_of_real_takes() {
+    let world = World::new().await;
+    for tokens in [10, 20, 30] {
+        world.take("a", tokens).await;
+    }
+    world.take("b", 7).await;
+    let lease = |tokens| Request::new("a", "gpt-4").take("rpm", 1).take("tpm", tokens);
+    let more = world.limiter.acquire(lease(100)).await.unwrap();
+    more.record("tpm", 150).unwrap();
+    more.commit().await.unwrap();
+    let less = world.limiter.acquire(lease(100)).await.unwrap();
+    less.record("tpm", 60).unwrap();
+    less.commit().await.unwrap();
+    world.aggregate().await;
+    world.aggregate().await;
+
+    let usage = world.usage().await;
+    let totals = |entity: &str, window: UsageWindow| {
+        let mut sums = [0; 2];
+        for ((of, _, kind, _), (used, _)) in &usage {
+            if (of.as_str(), *kind) == (entity, window) {
+                sums[0] += used.get("rpm").copied().unwrap_or(0);
+                sums[1] += used.get("tpm").copied().unwrap_or(0);
+            }
+        }
+        sums
+    };
+    for window in UsageWindow::ALL {
+        assert_eq!(totals("a", window), [5_000, 270_000], "{window}");
+        assert_eq!(totals("b", window), [1_000, 7_000], "{window}");
+    }
+}
+
+/// The events that the engine has expired, and no bucket or snapshot.
+#[tokio::test]
+async fn expired_events_of_a_real_engine_are_archived() {
+    let world = World::new().await;
+    world.take("a", 10).await;
+    world.sweep_all();
+    let report = world.aggregate().await;
+    assert!(report.archived >= 1, "{report:?}");
+    assert_eq!(report.archived, report.expired);
+    let audits = world
+        .records()
+        .iter()
+        .filter(|event| {
+            event["eventName"] == "REMOVE"
+                && event["dynamodb"]["Keys"]["SK"]["S"].as_str().unwrap().starts_with("#AUDIT#")
+        })
+        .count();
+    assert_eq!(report.archived, u64::try_from(audits).unwrap());
+}

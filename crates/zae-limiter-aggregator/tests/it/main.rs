@@ -1,0 +1,18 @@
+//! The aggregator over tables in memory, and over a real engine.
+
+#![allow(clippy::unwrap_used)]
+
+mod archive;
+mod engine;
+mod failures;
+mod filters;
+mod fold;
+#[cfg(feature = "lambda")]
+mod lambda;
+mod log;
+mod namespaces;
+mod once;
+mod rig;
+mod settings;
+mod whole;
+mod worker;

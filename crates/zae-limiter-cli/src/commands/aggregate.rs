@@ -1,0 +1,197 @@
+//! `aggregate`: the worker that counts usage from the stream of a stack.
+
+use std::io::Read as _;
+use std::pin::pin;
+use std::thread::Builder;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use futures_util::future::{Either, select};
+use serde::Serialize;
+use tokio::sync::oneshot;
+use zae_limiter::{Clock, SystemClock};
+use zae_limiter_aggregator::{Totals, Turn, Worker};
+
+use crate::args::aggregate::AggregateArgs;
+use crate::context::Context;
+use crate::error::Failure;
+use crate::exit::Exit;
+use crate::printer::Printer;
+use crate::settings::StorePlace;
+use crate::table::{Cell, Text};
+use crate::{dynamodb, engine, patience};
+
+/// The name of a worker that a supervisor keeps alive: there is one at a time, so the next need not
+/// wait for the lease of one that died.
+const SUPERVISED: &str = "local";
+
+/// The same problem is told again after so long.
+const AGAIN_AFTER: Duration = Duration::from_secs(60);
+
+/// What was done, from the start of the worker to its end.
+#[derive(Serialize)]
+struct Form {
+    stack: String,
+    batches: u64,
+    records: u64,
+    takes: i64,
+    snapshots: u64,
+    counted: u64,
+    repeated: u64,
+    poison: u64,
+    usage_gaps: u64,
+    stream_shards_done: u64,
+    stream_shards_elsewhere: u64,
+    leases_lost: u64,
+    trimmed: u64,
+    failures: u64,
+}
+
+pub(crate) async fn run(context: &Context<'_>, args: AggregateArgs) -> anyhow::Result<Exit> {
+    let StorePlace::Dynamo(place) = &context.settings.store else {
+        let store = &context.settings.store;
+        let failure = Failure::usage(format!("{store} has no stream: it counts usage by itself"));
+        return Err(failure.hint("name a DynamoDB stack with --name STACK").into());
+    };
+    let folder = context.settings.engine_folder.as_ref().filter(|_| args.with_supervisor);
+    // `local down` waits for it.
+    let _lock = folder.map(engine::worker_lock).transpose()?;
+    let mut worker = dynamodb::worker(place, context.settings).await?;
+    if args.with_supervisor {
+        worker = worker.owner(SUPERVISED);
+    }
+    // From here on it waits because there is nothing to do.
+    patience::told();
+    let mut teller = Teller::new(context.printer);
+    let ended = if args.once {
+        worker.drain(|turn| teller.tell(turn)).await
+    } else {
+        let stack = &place.stack;
+        context.printer.note(&format!("counting the usage of {stack} from its stream"));
+        worker.run(stop(args.with_supervisor)?, |turn| teller.tell(turn)).await
+    };
+    let form = Form::new(&place.stack, &worker);
+    context.printer.answer(&form, &form.text())?;
+    if form.stream_shards_elsewhere > 0 {
+        context.printer.note(&format!(
+            "another worker reads {} of the stream shards, and counts what is in them",
+            form.stream_shards_elsewhere
+        ));
+    }
+    ended.map_err(|error| Failure::stream(error.to_string()))?;
+    Ok(Exit::Ok)
+}
+
+impl Form {
+    fn new(stack: &str, worker: &Worker) -> Form {
+        let totals: &Totals = worker.totals();
+        Form {
+            stack: stack.to_owned(),
+            batches: totals.batches,
+            records: totals.records,
+            takes: totals.takes,
+            snapshots: totals.snapshots,
+            counted: totals.counted,
+            repeated: totals.repeated,
+            poison: totals.poison,
+            usage_gaps: totals.usage_gaps,
+            stream_shards_done: totals.shards_done,
+            stream_shards_elsewhere: totals.elsewhere,
+            leases_lost: totals.leases_lost,
+            trimmed: totals.trimmed,
+            failures: totals.failures,
+        }
+    }
+
+    fn text(&self) -> Text {
+        let mut fields = vec![
+            ("stack", Cell::plain(&self.stack)),
+            ("records", Cell::plain(format!("{} in {} batches", self.records, self.batches))),
+            ("takes", Cell::plain(self.takes)),
+            ("snapshots", Cell::plain(format!("{} written", self.snapshots))),
+        ];
+        let counts =
+            [("gaps", self.usage_gaps), ("unreadable", self.poison), ("failures", self.failures)];
+        let there = counts.into_iter().filter(|(_, count)| *count > 0);
+        fields.extend(there.map(|(label, count)| (label, Cell::plain(count))));
+        Text::new().fields(fields)
+    }
+}
+
+/// Tells what goes wrong, each thing once a minute at most.
+struct Teller<'a> {
+    printer: &'a Printer,
+    clock: SystemClock,
+    told: Option<(String, Duration)>,
+}
+
+impl<'a> Teller<'a> {
+    fn new(printer: &'a Printer) -> Teller<'a> {
+        Teller { printer, clock: SystemClock::new(), told: None }
+    }
+
+    fn tell(&mut self, turn: &Turn) {
+        let errors = turn.reports.iter().flat_map(|report| &report.errors);
+        let Some(problem) = turn.problems.iter().chain(errors).next() else { return };
+        let now = self.clock.monotonic();
+        let is_told = |(told, at): &(String, Duration)| {
+            told == problem && now.saturating_sub(*at) < AGAIN_AFTER
+        };
+        if !self.told.as_ref().is_some_and(is_told) {
+            self.printer.warning(problem);
+            self.told = Some((problem.clone(), now));
+        }
+    }
+}
+
+/// Is over when somebody wants the worker to end: by a signal, or by the end of its supervisor.
+fn stop(with_supervisor: bool) -> anyhow::Result<impl Future<Output = ()>> {
+    let signalled = signals().context("signals cannot be watched")?;
+    let closed = with_supervisor.then(stdin_closed).transpose()?;
+    Ok(async move {
+        let closed = async {
+            match closed {
+                Some(closed) => drop(closed.await),
+                None => std::future::pending().await,
+            }
+        };
+        match select(pin!(signalled), pin!(closed)).await {
+            Either::Left(_) | Either::Right(_) => {}
+        }
+    })
+}
+
+#[cfg(unix)]
+fn signals() -> std::io::Result<impl Future<Output = ()>> {
+    use tokio::signal::unix::{SignalKind, signal};
+
+    let (mut interrupt, mut terminate) =
+        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    Ok(async move {
+        select(pin!(interrupt.recv()), pin!(terminate.recv())).await;
+    })
+}
+
+#[cfg(not(unix))]
+fn signals() -> std::io::Result<impl Future<Output = ()>> {
+    Ok(async {
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending().await
+        }
+    })
+}
+
+/// Is over when nobody holds the other end of standard input any more. A thread of its own waits,
+/// and ends with the process.
+fn stdin_closed() -> anyhow::Result<oneshot::Receiver<()>> {
+    let (closed, is_closed) = oneshot::channel();
+    let wait = move || {
+        let mut stdin = std::io::stdin().lock();
+        let mut byte = [0];
+        while matches!(stdin.read(&mut byte), Ok(1..)) {}
+        // Nobody waits any more: the worker has ended by itself.
+        let _ = closed.send(());
+    };
+    Builder::new().name("stdin".into()).spawn(wait).context("no thread for standard input")?;
+    Ok(is_closed)
+}

@@ -1,0 +1,92 @@
+//! Listings, flags and deletions of buckets with several shards.
+
+use super::*;
+use zae_limiter_store::{ConfigStore, HistoryStore, Level, NewEntity, PageRequest, ResetRequest};
+
+#[tokio::test]
+async fn listings_and_peeks_sum_the_shards() {
+    let hot = Hot::new(&["rpm:1000/hour"]).await;
+    let store = hot.process().await;
+    Hot::granted(hot.ask(&store, &[1]).await);
+    hot.split_into(8).await;
+    for _ in 0..30 {
+        Hot::granted(hot.ask(&store, &[3]).await);
+    }
+    let page = PageRequest::first(10);
+    for views in [
+        store.buckets(&hot.entity, &page).await.unwrap(),
+        store.resource_buckets(&hot.resource, &page).await.unwrap(),
+    ] {
+        assert_eq!(views.items.len(), 1, "one bucket, not eight");
+        let state = &views.items[0].state;
+        let limits: Vec<_> = state.limits().iter().map(|limit| limit.name.as_str()).collect();
+        assert_eq!(limits, ["rpm"], "the measure of writes is not shown");
+        assert_eq!(state.limits()[0].params.capacity_milli, 1_000_000);
+        assert_eq!(state.limits()[0].consumed, Milli(91_000));
+        assert_eq!(state.limits()[0].balance, Milli(909_000));
+    }
+    let ConsumeOutcome::Granted(grant) = hot.peek(&hot.process().await, &[909]).await else {
+        panic!("the tokens are there")
+    };
+    assert_eq!(grant.reports[0].balance, Milli(909_000));
+    assert!(matches!(hot.peek(&store, &[910]).await, ConsumeOutcome::Refused(_)));
+}
+
+#[tokio::test]
+async fn a_reset_fills_every_shard() {
+    let hot = Hot::new(&["rpm:1000/hour"]).await;
+    let store = hot.process().await;
+    Hot::granted(hot.ask(&store, &[400]).await);
+    hot.split_into(4).await;
+    Hot::granted(hot.ask(&store, &[200]).await);
+    let request = ResetRequest { entity: &hot.entity, resource: &hot.resource, only: None };
+    let restored = store.reset(&request, &hot.rig.change()).await.unwrap().unwrap();
+    assert_eq!(restored, [("rpm".parse().unwrap(), Milli(600_000))]);
+    assert_eq!(hot.sum("b_rpm_tk"), 1_000_000);
+    let events = store.audit_log(&PageRequest::first(5)).await.unwrap();
+    let told = |event: &_| format!("{event:?}").contains("(\"shards\", \"4\")");
+    assert!(events.items.iter().any(told), "{:?}", events.items);
+}
+
+/// The index lists shard 0 alone; the walk finds the others by their keys.
+#[tokio::test]
+async fn switching_off_reaches_shards_that_the_index_does_not_list() {
+    let hot = Hot::on(EvalOptions::new().lag_writes(12), &["rpm:1000/hour"]).await;
+    let store = hot.process().await;
+    Hot::granted(hot.ask(&store, &[1]).await);
+    for _ in 0..20 {
+        Hot::granted(hot.ask(&store, &[1]).await);
+    }
+    hot.split_into(4).await;
+    let level = Level::Resource(hot.resource.clone());
+    store
+        .set_flag(&level, Some(zae_limiter_core::Flag::Disabled), &hot.rig.change())
+        .await
+        .unwrap();
+    for item in hot.shards() {
+        assert!(item.contains_key("disabled"), "shard {}", shard_of(&item));
+    }
+    let outcome = hot.ask(&hot.process().await, &[1]).await.unwrap();
+    assert!(matches!(outcome, ConsumeOutcome::Blocked { .. }), "{outcome:?}");
+    assert!(!hot.upkeep().split(&hot.name(), 0).await.unwrap(), "nothing is split while disabled");
+}
+
+#[tokio::test]
+async fn deleting_an_entity_leaves_no_shard_although_the_index_lags() {
+    let hot = Hot::on(EvalOptions::new().lag_writes(5), &["rpm:1000/hour"]).await;
+    let store = hot.process().await;
+    let entity = NewEntity {
+        id: hot.entity.clone(),
+        name: "key".to_owned(),
+        parent: None,
+        cascade: false,
+        metadata: Default::default(),
+    };
+    store.create_entity(&entity, &hot.rig.change()).await.unwrap();
+    for _ in 0..10 {
+        Hot::granted(hot.ask(&store, &[1]).await);
+    }
+    hot.split_into(4).await;
+    store.delete_entity(&hot.entity, &hot.rig.change()).await.unwrap();
+    assert_eq!(hot.shards().len(), 0);
+}

@@ -1,0 +1,180 @@
+//! What a bucket of several shards grants and refuses.
+
+use super::*;
+use zae_limiter_core::Wait;
+
+/// The Python package makes new shards full: at 32 shards a bucket of 1 000 grants several thousand.
+#[tokio::test]
+async fn one_to_thirty_two_under_load_admits_capacity_and_refill() {
+    let hot = Hot::new(&["rpm:1000/hour"]).await;
+    let store = hot.process().await;
+    let mut granted = 0;
+    for count in [1, 2, 4, 8, 16, 32] {
+        for _ in 0..20 {
+            Hot::granted(hot.ask(&store, &[1]).await);
+            granted += 1;
+        }
+        hot.split_into(count).await;
+        assert_eq!(hot.shards().len() as i64, count);
+        assert_eq!(hot.sum("b_rpm_tk") + hot.sum("b_rpm_tc"), 1_000_000, "a split moves tokens");
+    }
+    let began = hot.now();
+    let (rest, refused) = hot.drain(&store).await;
+    let refilled = hot.now().since(began) * 1_000 / 3_600_000;
+    assert!(matches!(refused, ConsumeOutcome::Refused(_)), "{refused:?}");
+    let granted = i64::try_from(granted + rest).unwrap();
+    assert!(
+        (1_000..=1_001 + refilled).contains(&granted),
+        "{granted} of 1000, {refilled} refilled"
+    );
+}
+
+/// A limit of ten beside one of 100 000: at 32 shards the Python package grants nothing of it or 32.
+#[tokio::test]
+async fn a_pinned_limit_admits_exactly_its_ten() {
+    let hot = Hot::new(&["img:10/min", "rpm:100000/min"]).await;
+    let store =
+        hot.process_on(hot.rig.table.clone(), |options| options.share_min_milli = 10_000).await;
+    Hot::granted(hot.ask(&store, &[0, 1]).await);
+    let upkeep = {
+        let mut options = DynamoOptions::new();
+        options.clock = Arc::new(hot.rig.clock.clone());
+        Upkeep::new(Arc::new(hot.rig.table.clone()), options)
+    };
+    for (shard, _) in [(0, 1), (0, 2), (1, 2), (0, 4), (1, 4), (2, 4), (3, 4)] {
+        assert!(upkeep.split(&hot.name(), shard).await.unwrap());
+    }
+    assert_eq!(hot.shards().len(), 8);
+    for item in hot.shards() {
+        assert_eq!(item["pin"].as_s().unwrap(), "img");
+    }
+    assert_eq!(number(&hot.shard(0), "b_img_tk"), 10_000, "all of it is on shard 0");
+    for images in 0..10 {
+        let grant = Hot::granted(hot.ask(&store, &[1, 1]).await);
+        assert_eq!(places(&grant), [(0, 2_000)], "image {images}");
+    }
+    let eleventh = hot.ask(&store, &[1, 1]).await.unwrap();
+    let ConsumeOutcome::Refused(reports) = eleventh else { panic!("{eleventh:?}") };
+    assert_eq!(reports[0].wait, Wait::After(zae_limiter_core::WaitMs::at_least_one(6_000)));
+    hot.advance(6_000);
+    Hot::granted(hot.ask(&store, &[1, 1]).await);
+    assert!(matches!(hot.ask(&store, &[1, 1]).await.unwrap(), ConsumeOutcome::Refused(_)));
+}
+
+/// No shard has so much; together they do.
+#[tokio::test]
+async fn sixty_per_cent_pass_at_eight_shards() {
+    let hot = Hot::new(&["tpm:800/hour"]).await;
+    let store = hot.process().await;
+    Hot::granted(hot.ask(&store, &[0]).await);
+    hot.split_into(8).await;
+    let grant = Hot::granted(hot.ask(&store, &[480]).await);
+    assert!(grant.places.len() > 4, "{:?}", grant.places);
+    assert_eq!(hot.sum("b_tpm_tk"), 320_000);
+    // Not within the pause between two reads of all shards.
+    hot.advance(300);
+    let refused = hot.ask(&store, &[321]).await.unwrap();
+    let ConsumeOutcome::Refused(reports) = refused else { panic!("{refused:?}") };
+    // 300 ms bring 66 millitokens; shards that are still full gain nothing, and each rounds down.
+    let (balance, wait) = (reports[0].balance.0, reports[0].wait.ms().unwrap());
+    assert!((320_040..=320_066).contains(&balance), "{balance} is about the whole bucket");
+    assert!((4_200..=4_330).contains(&wait), "{wait} ms for what is missing of a token");
+    hot.advance(300);
+    Hot::granted(hot.ask(&store, &[320]).await);
+}
+
+#[tokio::test]
+async fn a_gathered_take_rolls_back_to_its_places() {
+    let hot = Hot::new(&["tpm:800/hour"]).await;
+    let store = hot.process().await;
+    Hot::granted(hot.ask(&store, &[0]).await);
+    hot.split_into(4).await;
+    let before: Vec<i64> = hot.shards().iter().map(|item| number(item, "b_tpm_tk")).collect();
+    let grant = Hot::granted(hot.ask(&store, &[500]).await);
+    assert_eq!(places(&grant).iter().map(|(_, milli)| milli).sum::<i64>(), 500_000);
+    for place in &grant.places {
+        let tokens = place.taken[0].amount.0 / 1_000;
+        hot.adjust(&store, place.shard, -tokens).await.unwrap();
+    }
+    let after: Vec<i64> = hot.shards().iter().map(|item| number(item, "b_tpm_tk")).collect();
+    assert_eq!(before, after, "to the shards that it came from");
+    assert_eq!(hot.sum("b_tpm_tc"), 0);
+}
+
+/// A process that knows one shard draws the others by what shard 0 says.
+#[tokio::test]
+async fn a_cold_client_learns_the_tree_in_two_writes() {
+    let hot = Hot::on(EvalOptions::new().journal(), &["rpm:1000/hour"]).await;
+    Hot::granted(hot.ask(&hot.process().await, &[1]).await);
+    hot.split_into(4).await;
+    let cold = hot.process().await;
+    hot.rig.table.take_journal();
+    Hot::granted(hot.ask(&cold, &[1]).await);
+    let writes = hot.rig.table.take_journal();
+    let writes = writes.iter().filter(|call| format!("{:?}", call.request).contains("BUCKET#"));
+    assert_eq!(writes.count(), 2, "one that fails, one that lands");
+    // From then on each take is one write, and one more for each shard that was not seen before.
+    let mut drawn = std::collections::BTreeSet::new();
+    for _ in 0..40 {
+        drawn.insert(places(&Hot::granted(hot.ask(&cold, &[1]).await))[0].0);
+    }
+    assert_eq!(drawn.len(), 4, "{drawn:?}");
+    let writes = hot.rig.table.take_journal();
+    let writes = writes.iter().filter(|call| format!("{:?}", call.request).contains("BUCKET#"));
+    let writes = writes.count();
+    assert!(writes <= 43, "{writes} writes for 40 takes");
+}
+
+#[tokio::test]
+async fn one_short_shard_never_refuses_from_memory() {
+    let hot = Hot::new(&["rpm:1000/hour"]).await;
+    let store = hot.process().await;
+    Hot::granted(hot.ask(&store, &[0]).await);
+    hot.split_into(2).await;
+    // Shard 1 is emptied by somebody else, and this process sees it.
+    hot.adjust(&store, 1, 500).await.unwrap();
+    for _ in 0..100 {
+        let grant = Hot::granted(hot.ask(&store, &[1]).await);
+        assert_eq!(places(&grant), [(0, 1_000)]);
+    }
+    assert_eq!(store.counters().local_refusals, 0);
+}
+
+/// A crowd that is refused reads all shards four times a second, not once per refusal.
+#[tokio::test]
+async fn a_storm_of_refusals_reads_all_shards_rarely() {
+    let hot = Hot::on(EvalOptions::new().journal(), &["rpm:320/hour"]).await;
+    let store = hot.process().await;
+    Hot::granted(hot.ask(&store, &[0]).await);
+    hot.split_into(32).await;
+    hot.drain(&store).await;
+    hot.advance(1_000);
+    hot.rig.table.take_journal();
+    let (mut refused, mut contended) = (0, 0);
+    for _ in 0..1_000 {
+        match hot.ask(&store, &[1]).await.unwrap() {
+            ConsumeOutcome::Refused(_) => refused += 1,
+            ConsumeOutcome::Contended { .. } => contended += 1,
+            other => panic!("{other:?}"),
+        }
+        hot.advance(1);
+    }
+    let calls = hot.rig.table.take_journal();
+    let reads = calls.iter().filter(|call| format!("{:?}", call.request).starts_with("BatchGet"));
+    let (reads, calls) = (reads.count(), calls.len());
+    assert!(reads <= 4, "{reads} reads of all shards");
+    assert!(calls - reads <= 60, "{} failed writes", calls - reads);
+    assert!(refused > 500, "{refused} refused, {contended} contended");
+}
+
+/// More than the whole bucket ever has is refused for good, without a read.
+#[tokio::test]
+async fn more_than_the_capacity_never_passes_on_shards_either() {
+    let hot = Hot::new(&["rpm:1000/hour"]).await;
+    let store = hot.process().await;
+    Hot::granted(hot.ask(&store, &[0]).await);
+    hot.split_into(4).await;
+    let refused = hot.ask(&store, &[1_001]).await.unwrap();
+    let ConsumeOutcome::Refused(reports) = refused else { panic!("{refused:?}") };
+    assert_eq!(reports[0].wait, Wait::Never);
+}
