@@ -44,7 +44,11 @@ impl Parted<'_> {
         let stays = Stored {
             place: after.place.clone(),
             expires_s: None,
-            expires_later: before.expires_later || before.expires_s.is_some(),
+            // An expiry that a charge has just taken away was seen by the splitter: a refill would
+            // set it again, and so does the fold.
+            expires_later: before.expires_later
+                || before.expires_s.is_some()
+                || after.expires_later,
             limits: after.limits.clone(),
             ..before.clone()
         };

@@ -339,11 +339,12 @@ impl Slots {
                     Asked::Other => 0,
                 };
                 // Two credits in one bucket: which of them lost the races is not written down. On
-                // several shards one credit may be several requests, and walk.
+                // several shards one credit may be several requests, and walk, and a take that was
+                // given back may be followed by another.
                 let is_lost = slot.is_kept(call);
                 if is_lost {
                     due.credits_lost.add(1..=1);
-                } else if slot.is_sharded {
+                } else if slot.is_sharded || slot.debits().len() > 1 {
                     let legs = slot.landed.iter().filter(|landed| debits(landed.writer)).count();
                     due.credits_lost.add(0..=slot.credits_heard(|_| true) + legs as u64);
                 } else {

@@ -233,8 +233,9 @@ impl Scene {
         };
         parted.check()?;
         let counts = &mut coverage.shards;
-        counts.repairs += u64::from(parted.is_repair());
-        counts.splits += u64::from(!parted.is_repair());
+        let is_repair = parted.is_repair();
+        counts.repairs += u64::from(is_repair);
+        counts.splits += u64::from(!is_repair);
         counts.pinned += u64::from(!after.place.pinned.is_empty());
         let is_burdened = before.limits.values().any(|limit| limit.gap > 0 || limit.balance < 0);
         counts.burdened += u64::from(is_burdened);
@@ -248,9 +249,12 @@ impl Scene {
         ideals.insert(child.key.pk.clone(), other);
         administration.parted(&donor.key.pk, &child.key.pk);
         for (change, stored) in [(donor, after), (child, made)] {
-            let mut instant = Instant::default();
+            // A repair leaves the count: whoever has an image of before it may still write.
+            let instant = instants.entry(change.key.pk.clone()).or_default();
+            if !is_repair {
+                *instant = Instant::default();
+            }
             instant.note(&stored);
-            instants.insert(change.key.pk.clone(), instant);
             leaves.insert(stored.place.shard, stored);
         }
         Ok(())
@@ -344,7 +348,9 @@ impl Scene {
                 Some(_) => ideal.recount(after, truth),
                 None => *ideal = IdealBucket::found(after, truth),
             }
-            instants.insert(pk.to_owned(), Instant::default());
+            let mut instant = Instant::default();
+            instant.note(after);
+            instants.insert(pk.to_owned(), instant);
         }
         // A stranger may take, and be wrong: nothing here counts as a take.
         self.note_leaf(known, pk, (before, Some(after)), before.map(|_| (Writer::Flag, amounts)))?;
