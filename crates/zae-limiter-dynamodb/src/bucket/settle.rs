@@ -280,7 +280,17 @@ impl DynamoStore {
         }
         let mut shard = shard;
         while !here.is_empty() {
-            match self.credit_once(&key(shard), &here, undo, moment).await? {
+            let credited = match self.credit_once(&key(shard), &here, undo, moment).await {
+                Ok(credited) => credited,
+                // The pinned part has landed: an error would have it given back once more.
+                Err(error) if adjusted == Adjusted::Applied => {
+                    count(&self.shared.caches.tally.credits_lost);
+                    tracing::warn!(%error, "given back in part; the rest stays spent");
+                    break;
+                }
+                Err(error) => return Err(error),
+            };
+            match credited {
                 Credited::Absent if shard > 0 => shard = donor(shard),
                 Credited::Applied => return Ok(Adjusted::Applied),
                 Credited::Absent | Credited::Dropped => break,
