@@ -18,6 +18,7 @@ use crate::record::Record;
 use crate::report::Report;
 use crate::settings::Settings;
 use crate::snapshots::{Left, Written};
+use crate::upkeep::FoldTries;
 
 /// Snapshots written at once.
 const WRITES_AT_ONCE: usize = 16;
@@ -45,6 +46,7 @@ pub struct Aggregator {
     pub(crate) namespaces: Namespaces,
     pub(crate) attempts_max: u32,
     keeper: OnceLock<Upkeep>,
+    pub(crate) fold_tries: FoldTries,
 }
 
 impl Aggregator {
@@ -60,6 +62,7 @@ impl Aggregator {
             namespaces: Namespaces::default(),
             attempts_max: ATTEMPTS_MAX,
             keeper: OnceLock::new(),
+            fold_tries: FoldTries::default(),
         }
     }
 

@@ -1,7 +1,8 @@
 //! Upkeep of the buckets that a batch tells of: early refills, early splits, levelling, folding. Best
 //! effort: a lost race is silence, and what fails is left to the takes.
 
-use std::collections::BTreeSet;
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use zae_limiter_dynamodb::stream::{
@@ -14,6 +15,31 @@ use crate::fold::{Leaf, integer};
 
 /// A shard is not split again within this, in ms: it has had no time to show its rate.
 const SPLIT_PAUSE_MS: i64 = 1_000;
+
+/// A bucket is tried to be folded once in this time, in s: each try reads all its shards.
+const FOLD_PAUSE_S: i64 = 60;
+
+/// Buckets whose last try is remembered.
+const FOLDS_REMEMBERED_MAX: usize = 1_000;
+
+/// When buckets were last tried to be folded, in s.
+#[derive(Debug, Default)]
+pub(crate) struct FoldTries(Mutex<HashMap<BucketName, i64>>);
+
+impl FoldTries {
+    /// Whether a bucket may be tried now; who asks tries.
+    fn may_try(&self, bucket: &BucketName, now_s: i64) -> bool {
+        let mut tries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if tries.get(bucket).is_some_and(|at| (0..FOLD_PAUSE_S).contains(&(now_s - at))) {
+            return false;
+        }
+        if tries.len() >= FOLDS_REMEMBERED_MAX {
+            tries.clear();
+        }
+        tries.insert(bucket.clone(), now_s);
+        true
+    }
+}
 
 /// What upkeep did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,7 +74,7 @@ impl Aggregator {
     /// Looks after the buckets of a batch. Ends at `until`, by the monotonic clock, and with the
     /// first answer that says that the table has no room.
     pub(crate) async fn upkeep(&self, leaves: &[Leaf], until: Option<Duration>) -> Kept {
-        let (mut kept, mut folded) = (Kept::default(), BTreeSet::new());
+        let mut kept = Kept::default();
         let now_s = self.clock.now().0.div_euclid(1_000);
         for leaf in leaves {
             if until.is_some_and(|until| self.clock.monotonic() >= until) {
@@ -60,8 +86,7 @@ impl Aggregator {
                 resource: leaf.resource.clone(),
             };
             for wish in wishes(leaf, now_s) {
-                // One try for each bucket and batch.
-                if wish == Wish::Fold && !folded.insert(bucket.clone()) {
+                if wish == Wish::Fold && !self.fold_tries.may_try(&bucket, now_s) {
                     continue;
                 }
                 // What fails is left to the takes; the next batch tries again.
@@ -163,6 +188,19 @@ mod tests {
         assert_eq!(wishes(&leaf(10, 1_000, (4, 4)), 200), [Wish::Fold]);
         assert_eq!(wishes(&leaf(80, 1_000, (4, 4)), 200), [], "320 a second together");
         assert_eq!(wishes(&leaf(300, 1_000, (1, 2)), 200), [Wish::Level]);
+    }
+
+    #[test]
+    fn a_bucket_is_tried_to_be_folded_once_a_minute() {
+        let bucket = |entity: &str| BucketName {
+            namespace: "ns".to_owned(),
+            entity: entity.to_owned(),
+            resource: "gpt-4".to_owned(),
+        };
+        let tries = FoldTries::default();
+        assert!(tries.may_try(&bucket("a"), 100) && tries.may_try(&bucket("b"), 100));
+        assert!(!tries.may_try(&bucket("a"), 159));
+        assert!(tries.may_try(&bucket("a"), 160));
     }
 
     /// Records without a take never trigger a refill, and so no refill triggers another.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use zae_limiter_aggregator::Record;
 use zae_limiter_core::{EventId, NamespaceId, TimeMs};
 use zae_limiter_store::{Change, NamespaceStore};
 use zae_limiter_testkit::table::{Fate, Faults, Operation};
@@ -59,12 +60,16 @@ async fn the_registry_is_read_once_a_minute() {
     let aggregator = rig.aggregator(rig.table.client(1));
     let reads = |rig: &Rig| rig.table.take_counters().calls(Operation::BatchGet);
     reads(&rig);
-    for batch in log.records[..100].chunks(10) {
+    // Buckets of several shards are read by upkeep, too.
+    let is_alone = |record: &Record| record.key.0.ends_with("#0");
+    let records: Vec<Record> = log.records.into_iter().filter(is_alone).collect();
+    let (first, second) = records.split_at(records.len() / 2);
+    for batch in first.chunks(10) {
         aggregator.process(batch).await;
     }
     assert_eq!(reads(&rig), 1);
     rig.clock.advance(Duration::from_secs(61));
-    aggregator.process(&log.records[100..]).await;
+    aggregator.process(second).await;
     assert_eq!(reads(&rig), 1);
 }
 
