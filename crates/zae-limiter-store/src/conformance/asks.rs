@@ -115,9 +115,9 @@ impl Answer {
     }
 
     fn all<T>(&self, found: &[T], expected: &[T], alike: impl Fn(Slack, &T, &T) -> bool) -> bool {
-        let pairs = found.iter().zip(expected).enumerate();
+        let mut pairs = found.iter().zip(expected).enumerate();
         let slack = |place: usize| self.slack.get(place).copied().unwrap_or_default();
-        pairs.map(|(place, (a, b))| alike(slack(place), a, b)).all(|is_alike| is_alike)
+        pairs.all(|(place, (a, b))| alike(slack(place), a, b))
     }
 
     /// Member `member` must read the configuration again.

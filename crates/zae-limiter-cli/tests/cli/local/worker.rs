@@ -164,7 +164,8 @@ fn a_table_without_a_stream_gets_one_and_says_so() {
 fn call(local: &Local, operation: &str, body: &Value) {
     use std::io::{Read as _, Write as _};
 
-    let mut connection = std::net::TcpStream::connect(("127.0.0.1", local.port() as u16)).unwrap();
+    let port = u16::try_from(local.port()).expect("a port");
+    let mut connection = std::net::TcpStream::connect(("127.0.0.1", port)).expect("the engine");
     let body = body.to_string();
     let request = format!(
         "POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n\
@@ -174,9 +175,9 @@ fn call(local: &Local, operation: &str, body: &Value) {
          SignedHeaders=host;x-amz-date, Signature=0\r\n\r\n{body}",
         body.len()
     );
-    connection.write_all(request.as_bytes()).unwrap();
+    connection.write_all(request.as_bytes()).expect("sent");
     let mut answer = String::new();
-    connection.read_to_string(&mut answer).unwrap();
+    connection.read_to_string(&mut answer).expect("answered");
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
 
