@@ -18,7 +18,7 @@ use crate::record::Record;
 use crate::report::Report;
 use crate::settings::Settings;
 use crate::snapshots::{Left, Written};
-use crate::upkeep::FoldTries;
+use crate::upkeep::SpreadBuckets;
 
 /// Snapshots written at once.
 const WRITES_AT_ONCE: usize = 16;
@@ -46,7 +46,7 @@ pub struct Aggregator {
     pub(crate) namespaces: Namespaces,
     pub(crate) attempts_max: u32,
     keeper: OnceLock<Upkeep>,
-    pub(crate) fold_tries: FoldTries,
+    pub(crate) spread: SpreadBuckets,
 }
 
 impl Aggregator {
@@ -62,7 +62,7 @@ impl Aggregator {
             namespaces: Namespaces::default(),
             attempts_max: ATTEMPTS_MAX,
             keeper: OnceLock::new(),
-            fold_tries: FoldTries::default(),
+            spread: SpreadBuckets::default(),
         }
     }
 
@@ -72,6 +72,7 @@ impl Aggregator {
             let mut options = DynamoOptions::new();
             options.clock = Arc::clone(&self.clock);
             options.entropy = Arc::clone(&self.entropy);
+            options.shards_max = self.settings.shards_max;
             Upkeep::new(Arc::clone(&self.table), options)
         })
     }

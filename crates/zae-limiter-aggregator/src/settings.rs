@@ -1,6 +1,7 @@
 //! What an aggregator is told, and how the environment tells it.
 
 use zae_limiter_core::UsageWindow;
+use zae_limiter_dynamodb::stream::SHARDS_MAX;
 
 /// How an aggregator works.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,6 +15,8 @@ pub struct Settings {
     pub snapshot_ttl_days: u32,
     /// The bucket of the archive, if there is to be one.
     pub archive: Option<String>,
+    /// How many shards upkeep may split a bucket into; 1 for none, while a fleet is upgraded.
+    pub shards_max: u32,
 }
 
 /// A snapshot is kept this long when nothing is said, as by the Python package.
@@ -38,6 +41,7 @@ impl Settings {
             windows: vec![UsageWindow::Hourly, UsageWindow::Daily],
             snapshot_ttl_days: TTL_DAYS,
             archive: None,
+            shards_max: SHARDS_MAX,
         }
     }
 
@@ -57,8 +61,15 @@ impl Settings {
         self
     }
 
+    /// Another number of shards.
+    #[must_use]
+    pub fn shards_max(mut self, shards: u32) -> Settings {
+        self.shards_max = shards;
+        self
+    }
+
     /// Reads the variables `TABLE_NAME SNAPSHOT_WINDOWS SNAPSHOT_TTL_DAYS ENABLE_ARCHIVAL
-    /// ARCHIVE_BUCKET_NAME`. One that is empty counts as missing.
+    /// ARCHIVE_BUCKET_NAME SHARDS_MAX`. One that is empty counts as missing.
     pub fn from_variables(
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Settings, BadSetting> {
@@ -82,6 +93,11 @@ impl Settings {
             let problem = || format!("{days:?} is no number of days from 1 to 36500");
             settings.snapshot_ttl_days =
                 parsed.ok_or_else(|| bad("SNAPSHOT_TTL_DAYS", problem()))?;
+        }
+        if let Some(shards) = given("SHARDS_MAX") {
+            let parsed = shards.parse().ok().filter(|shards| (1..=SHARDS_MAX).contains(shards));
+            let problem = || format!("{shards:?} is no number of shards from 1 to {SHARDS_MAX}");
+            settings.shards_max = parsed.ok_or_else(|| bad("SHARDS_MAX", problem()))?;
         }
         let is_archiving = match given("ENABLE_ARCHIVAL").map(|word| word.to_lowercase()) {
             None => false,

@@ -2,7 +2,7 @@
 //! effort: a lost race is silence, and what fails is left to the takes.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use zae_limiter_dynamodb::stream::{
@@ -19,25 +19,80 @@ const SPLIT_PAUSE_MS: i64 = 1_000;
 /// A bucket is tried to be folded once in this time, in s: each try reads all its shards.
 const FOLD_PAUSE_S: i64 = 60;
 
-/// Buckets whose last try is remembered.
-const FOLDS_REMEMBERED_MAX: usize = 1_000;
+/// A bucket with shards that no record tells of any more is tried to be folded in this time, in s.
+const SILENCE_S: i64 = 600;
 
-/// When buckets were last tried to be folded, in s.
+/// How often in a row that is tried: for a day.
+const SILENT_TRIES_MAX: u32 = 144;
+
+/// Silent buckets that are tried at once.
+const SILENT_AT_ONCE: usize = 10;
+
+/// Buckets with shards that are remembered.
+const REMEMBERED_MAX: usize = 1_000;
+
+/// Buckets with shards, as far as records told of them since the aggregator was started.
 #[derive(Debug, Default)]
-pub(crate) struct FoldTries(Mutex<HashMap<BucketName, i64>>);
+pub(crate) struct SpreadBuckets(Mutex<HashMap<BucketName, Spread>>);
 
-impl FoldTries {
+/// What is remembered of a bucket with shards.
+#[derive(Clone, Copy, Debug)]
+struct Spread {
+    /// When it was last tried to be folded, in s.
+    tried_s: Option<i64>,
+    /// When it is tried next if no record tells of it, in s.
+    silent_s: i64,
+    /// How often it was tried in silence.
+    tries: u32,
+}
+
+impl SpreadBuckets {
+    fn lock(&self) -> MutexGuard<'_, HashMap<BucketName, Spread>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A record tells of a bucket with shards. Whoever asks nothing of the bucket any more leaves no
+    /// record, so its fold is due by the clock.
+    fn heard_of(&self, bucket: &BucketName, now_s: i64) {
+        let mut spread = self.lock();
+        let silent_s = now_s.saturating_add(SILENCE_S);
+        // The records of a bucket that is not remembered may still have it folded.
+        let has_room = spread.len() < REMEMBERED_MAX;
+        if let Some(known) = spread.get_mut(bucket) {
+            (known.silent_s, known.tries) = (silent_s, 0);
+        } else if has_room {
+            spread.insert(bucket.clone(), Spread { tried_s: None, silent_s, tries: 0 });
+        }
+    }
+
     /// Whether a bucket may be tried now; who asks tries.
     fn may_try(&self, bucket: &BucketName, now_s: i64) -> bool {
-        let mut tries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if tries.get(bucket).is_some_and(|at| (0..FOLD_PAUSE_S).contains(&(now_s - at))) {
+        let mut spread = self.lock();
+        let Some(known) = spread.get_mut(bucket) else { return true };
+        let is_early = |at: i64| (0..FOLD_PAUSE_S).contains(&now_s.saturating_sub(at));
+        if known.tried_s.is_some_and(is_early) {
             return false;
         }
-        if tries.len() >= FOLDS_REMEMBERED_MAX {
-            tries.clear();
-        }
-        tries.insert(bucket.clone(), now_s);
+        known.tried_s = Some(now_s);
         true
+    }
+
+    /// Buckets that no record has told of for a while; who asks tries them.
+    fn silent(&self, now_s: i64) -> Vec<BucketName> {
+        let mut spread = self.lock();
+        spread.retain(|_, known| known.tries < SILENT_TRIES_MAX);
+        let due = spread.iter_mut().filter(|(_, known)| known.silent_s <= now_s);
+        due.take(SILENT_AT_ONCE)
+            .map(|(bucket, known)| {
+                known.silent_s = now_s.saturating_add(SILENCE_S);
+                known.tries += 1;
+                bucket.clone()
+            })
+            .collect()
+    }
+
+    fn forget(&self, bucket: &BucketName) {
+        self.lock().remove(bucket);
     }
 }
 
@@ -85,8 +140,11 @@ impl Aggregator {
                 entity: leaf.entity.clone(),
                 resource: leaf.resource.clone(),
             };
+            if leaf.shard_count.1 > 1 {
+                self.spread.heard_of(&bucket, now_s);
+            }
             for wish in wishes(leaf, now_s) {
-                if wish == Wish::Fold && !self.fold_tries.may_try(&bucket, now_s) {
+                if wish == Wish::Fold && !self.spread.may_try(&bucket, now_s) {
                     continue;
                 }
                 // What fails is left to the takes; the next batch tries again.
@@ -96,7 +154,31 @@ impl Aggregator {
                 }
             }
         }
+        kept.ended_early = self.fold_the_silent(until, &mut kept).await.is_err();
         kept
+    }
+
+    /// Folds buckets with shards that no record has told of for ten minutes.
+    pub(crate) async fn fold_the_silent(
+        &self,
+        until: Option<Duration>,
+        kept: &mut Kept,
+    ) -> Result<(), StoreError> {
+        for bucket in self.spread.silent(self.clock.now().0.div_euclid(1_000)) {
+            if until.is_some_and(|until| self.clock.monotonic() >= until) {
+                break;
+            }
+            self.fold_one(&bucket, kept).await?;
+        }
+        Ok(())
+    }
+
+    async fn fold_one(&self, bucket: &BucketName, kept: &mut Kept) -> Result<(), StoreError> {
+        if self.keeper().fold(bucket).await? {
+            kept.folds += 1;
+            self.spread.forget(bucket);
+        }
+        Ok(())
     }
 
     async fn fulfil(
@@ -114,7 +196,7 @@ impl Aggregator {
             }
             Wish::Split => kept.splits += u64::from(keeper.split(bucket, leaf.shard).await?),
             Wish::Level => kept.levelled += keeper.level(bucket).await?,
-            Wish::Fold => kept.folds += u64::from(keeper.fold(bucket).await?),
+            Wish::Fold => self.fold_one(bucket, kept).await?,
         }
         Ok(())
     }
@@ -197,10 +279,30 @@ mod tests {
             entity: entity.to_owned(),
             resource: "gpt-4".to_owned(),
         };
-        let tries = FoldTries::default();
-        assert!(tries.may_try(&bucket("a"), 100) && tries.may_try(&bucket("b"), 100));
-        assert!(!tries.may_try(&bucket("a"), 159));
-        assert!(tries.may_try(&bucket("a"), 160));
+        let spread = SpreadBuckets::default();
+        ["a", "b"].iter().for_each(|entity| spread.heard_of(&bucket(entity), 100));
+        assert!(spread.may_try(&bucket("a"), 100) && spread.may_try(&bucket("b"), 100));
+        assert!(!spread.may_try(&bucket("a"), 159));
+        assert!(spread.may_try(&bucket("a"), 160));
+    }
+
+    #[test]
+    fn a_silent_bucket_is_tried_every_ten_minutes_of_a_day() {
+        let bucket = BucketName {
+            namespace: "ns".to_owned(),
+            entity: "a".to_owned(),
+            resource: "gpt-4".to_owned(),
+        };
+        let spread = SpreadBuckets::default();
+        spread.heard_of(&bucket, 100);
+        assert!(spread.silent(699).is_empty());
+        assert_eq!(spread.silent(700), [bucket.clone()]);
+        assert!(spread.silent(700).is_empty(), "not twice");
+        spread.heard_of(&bucket, 800);
+        assert!(spread.silent(1_399).is_empty(), "somebody has asked it");
+        let tries = (0..300).map(|turn| spread.silent(1_400 + turn * 600).len()).sum::<usize>();
+        assert_eq!(tries, 144);
+        assert!(spread.lock().is_empty(), "what cannot be folded is not tried for ever");
     }
 
     /// Records without a take never trigger a refill, and so no refill triggers another.

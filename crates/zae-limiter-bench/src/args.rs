@@ -27,6 +27,9 @@ pub(crate) enum Command {
     Dynamodb(Options),
     /// Takes beside an administrator at work on a file with many buckets.
     Beside(Beside),
+    /// Shards on a table of your own: takes, splits, gathers, refusals, and a crowd. Writes one
+    /// entity into the stack and deletes it again.
+    Shards(Shards),
     /// This build against an older one; the exit code is 3 when a row is worse.
     Compare(Compare),
     /// A process that a row has started.
@@ -68,6 +71,37 @@ pub(crate) struct Beside {
     /// be measured.
     #[arg(long, value_name = "FOLDER")]
     pub(crate) folder: Option<PathBuf>,
+    /// A table for people, or everything for programs.
+    #[arg(long, value_enum, default_value_t = Output::Table)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Parser)]
+pub(crate) struct Shards {
+    /// The stack: a table that `zae-limiter` has set up.
+    #[arg(long)]
+    pub(crate) name: String,
+    /// Where it is.
+    #[arg(long, default_value = "us-east-1")]
+    pub(crate) region: String,
+    /// A namespace of it.
+    #[arg(long, default_value = "default")]
+    pub(crate) namespace: String,
+    /// An endpoint other than that of the region.
+    #[arg(long, alias = "endpoint-url", value_name = "URL")]
+    pub(crate) endpoint: Option<String>,
+    /// How many takes are timed.
+    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) takes: u32,
+    /// Callers of the crowd.
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) callers: u32,
+    /// Handles of the crowd; each remembers as a process does.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub(crate) handles: u32,
+    /// How long the crowd takes.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3_600))]
+    pub(crate) seconds: u32,
     /// A table for people, or everything for programs.
     #[arg(long, value_enum, default_value_t = Output::Table)]
     pub(crate) output: Output,

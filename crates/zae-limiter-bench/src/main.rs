@@ -4,6 +4,7 @@
 //! cargo run --release -p zae-limiter-bench --features peers -- embedded
 //! cargo run --release -p zae-limiter-bench -- dynamodb
 //! cargo run --release -p zae-limiter-bench -- beside
+//! cargo run --release -p zae-limiter-bench -- shards --name STACK [--endpoint URL]
 //! cargo run --release -p zae-limiter-bench -- compare OTHER_BINARY
 //! ```
 //!
@@ -26,6 +27,7 @@ mod peers;
 mod report;
 mod rounds;
 mod rows;
+mod shards;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -49,6 +51,7 @@ fn main() -> Result<ExitCode> {
             measure(&options, Suite { notes: vec![allocations::NOTE], ..Suite::dynamodb() })?
         }
         Command::Beside(args) => beside::run(&args)?,
+        Command::Shards(args) => shards::run(&args)?,
         Command::Compare(args) => return compare::run(&args),
         Command::Child(role) => child::play(&role)?,
     }

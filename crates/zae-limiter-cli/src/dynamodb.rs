@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
-use zae_limiter::dynamodb::DynamoStore;
 use zae_limiter::dynamodb::sdk::{Builder, StackStatus, StreamState, TableOptions, create_table};
+use zae_limiter::dynamodb::{DynamoStore, Hottest};
 use zae_limiter::{Clock as _, Error, StoreError, StoreErrorKind, SystemClock, UsageWindow};
 use zae_limiter_aggregator::{Aggregator, SdkStreams, Settings as Counting, Table, Worker};
 
@@ -78,16 +78,34 @@ pub(crate) async fn status(
     reach(place, settings, builder(place).status()).await
 }
 
+/// A handle on the namespace that was asked for.
+pub(crate) async fn store(place: &DynamoPlace, settings: &Settings) -> anyhow::Result<DynamoStore> {
+    let builder = builder(place).namespace(settings.namespace.as_str());
+    reach(place, settings, builder.connect()).await
+}
+
+/// How many hot buckets are shown.
+const HOTTEST: usize = 10;
+
+/// The buckets of the namespace that have shards, the hottest first.
+pub(crate) async fn hottest(place: &DynamoPlace, settings: &Settings) -> anyhow::Result<Hottest> {
+    Ok(store(place, settings).await?.hottest(HOTTEST).await.map_err(Error::from)?)
+}
+
 /// The windows that the worker counts.
 const WINDOWS: [UsageWindow; 3] = [UsageWindow::Hourly, UsageWindow::Daily, UsageWindow::Monthly];
 
 /// A worker that counts the usage of a stack from its stream.
-pub(crate) async fn worker(place: &DynamoPlace, settings: &Settings) -> anyhow::Result<Worker> {
+pub(crate) async fn worker(
+    place: &DynamoPlace,
+    settings: &Settings,
+    shards_max: u32,
+) -> anyhow::Result<Worker> {
     let builder = builder(place);
     let connect = async { Ok((SdkStreams::connect(&builder).await?, builder.table().await?)) };
     let (streams, table) = reach(place, settings, connect).await?;
     let table: Arc<dyn Table> = Arc::new(table);
-    let counting = Counting::new(&place.stack).windows(WINDOWS);
+    let counting = Counting::new(&place.stack).windows(WINDOWS).shards_max(shards_max);
     let aggregator = Aggregator::new(Arc::clone(&table), counting);
     Ok(Worker::new(Arc::new(streams), table, aggregator))
 }

@@ -43,7 +43,7 @@ use std::sync::Arc;
 use zae_limiter_core::{NamespaceName, TimeMs};
 use zae_limiter_store::{Capabilities, Store, StoreError, StoreFuture, Swept};
 
-pub use bucket::Counters;
+pub use bucket::{Counters, HotBucket, Hottest, ShardLimit, ShardView};
 pub use options::{CascadeWrites, DynamoOptions};
 pub use table::sdk;
 

@@ -44,6 +44,7 @@ mod fault;
 mod forward;
 mod history;
 mod memory;
+pub mod metric;
 mod namespace;
 mod page;
 mod refusals;

@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use zae_limiter_store::metric;
+
 /// The kind of number that a metric is.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -86,6 +88,22 @@ const SETTLER_JOBS: Metric = Metric {
     kind: Kind::Gauge,
     help: "Background settlements waiting or in flight.",
 };
+const SPLITS: Metric = counter(
+    metric::SPLITS,
+    "Shards split because they took more writes than one item can. DynamoDB only, like the next four.",
+);
+const FOLDS: Metric = counter(
+    metric::FOLDS,
+    "Buckets whose shards were folded into one item; the aggregator does that.",
+);
+const GATHERS: Metric = counter(
+    metric::GATHERS,
+    "Reads of all shards of a bucket, to take from several of them or to refuse.",
+);
+const REPAIRS: Metric =
+    counter(metric::REPAIRS, "Shards made because a foreign writer had left them out.");
+const ORPHANS: Metric =
+    counter(metric::ORPHANS, "Shards that belonged to no bucket and were removed.");
 const STORE_SECONDS: Metric = Metric {
     name: "zae_limiter_store_seconds",
     kind: Kind::Histogram,
@@ -95,7 +113,7 @@ const STORE_SECONDS: Metric = Metric {
 
 /// Every metric; for the page in the documentation.
 #[doc(hidden)]
-pub const ALL: [Metric; 14] = [
+pub const ALL: [Metric; 19] = [
     GRANTED,
     REFUSED,
     CONTENDED,
@@ -109,6 +127,11 @@ pub const ALL: [Metric; 14] = [
     CACHE_MISSES,
     CACHE_ENTRIES,
     SETTLER_JOBS,
+    SPLITS,
+    FOLDS,
+    GATHERS,
+    REPAIRS,
+    ORPHANS,
     STORE_SECONDS,
 ];
 

@@ -28,6 +28,7 @@ use zae_limiter_store::{Clock, Entropy, SystemClock, SystemEntropy};
 use crate::aggregator::{Aggregator, is_passing};
 use crate::record::padded;
 use crate::report::Report;
+use crate::upkeep::Kept;
 use reader::{Reader, State, Step, Tools, pause};
 
 #[cfg(feature = "streams")]
@@ -282,6 +283,11 @@ impl Worker {
             stream::iter(steps).buffer_unordered(SHARDS_AT_ONCE).collect().await;
         for (reader, step) in steps {
             self.note(reader, step, &mut turn);
+        }
+        if turn.reports.is_empty() {
+            // Buckets that are silent leave no records to wait for.
+            let folded = self.aggregator.fold_the_silent(None, &mut Kept::default()).await;
+            turn.problems.extend(folded.err().map(|error| error.to_string()));
         }
         Ok(turn)
     }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod archive;
+mod cost;
 mod engine;
 mod failures;
 mod filters;
@@ -14,5 +15,6 @@ mod namespaces;
 mod once;
 mod rig;
 mod settings;
+mod upkeep;
 mod whole;
 mod worker;

@@ -3,3 +3,4 @@
 mod beside;
 mod compare;
 mod dynamodb;
+mod shards;

@@ -41,7 +41,7 @@ pub(crate) enum EntityCommand {
     /// List the resources for which some entity has limits of its own
     ListResources(PageArgs),
     /// Show the buckets of an entity as they are now
-    Buckets(EntityPageArgs),
+    Buckets(EntityBucketsArgs),
     /// Fill buckets of an entity, forgiving their debt
     #[command(after_long_help = super::examples::ENTITY_RESET)]
     Reset(EntityResetArgs),
@@ -173,11 +173,25 @@ pub(crate) struct EntityUpdateArgs {
     pub(crate) version: Option<u64>,
 }
 
-/// `entity children`, `entity buckets`.
+/// `entity children`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct EntityPageArgs {
     /// Which entity
     pub(crate) id: EntityId,
+
+    #[command(flatten)]
+    pub(crate) page: PageArgs,
+}
+
+/// `entity buckets`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct EntityBucketsArgs {
+    /// Which entity
+    pub(crate) id: EntityId,
+
+    /// Show the shards of every bucket, one by one; for a stack
+    #[arg(long)]
+    pub(crate) shards: bool,
 
     #[command(flatten)]
     pub(crate) page: PageArgs,

@@ -4,12 +4,26 @@ use zae_limiter::wire::BucketForm;
 use zae_limiter::{BucketView, Milli};
 
 use super::shared::listing;
-use crate::args::entity::EntityPageArgs;
+use crate::args::entity::EntityBucketsArgs;
 use crate::context::Context;
+use crate::error::Failure;
 use crate::exit::Exit;
+#[cfg(feature = "dynamodb")]
+use crate::settings::StorePlace;
 use crate::table::{Cell, Table, Tone};
 
-pub(crate) async fn run(context: &Context<'_>, args: EntityPageArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn run(context: &Context<'_>, args: EntityBucketsArgs) -> anyhow::Result<Exit> {
+    if args.shards {
+        return match &context.settings.store {
+            #[cfg(feature = "dynamodb")]
+            StorePlace::Dynamo(place) => super::entity_shards::run(context, place, args).await,
+            place => Err(Failure::usage(format!(
+                "--shards shows over how many items a stack spreads a bucket; {place} keeps it in one piece"
+            ))
+            .hint("name a stack with --name, or leave --shards out")
+            .into()),
+        };
+    }
     let limiter = context.open().await?;
     let page = limiter.buckets(args.id, &args.page.request()).await?;
     listing::answer(context, &page, BucketForm::from, table(&page.items), "no buckets")
@@ -22,20 +36,23 @@ fn table(buckets: &[BucketView]) -> Table {
     for bucket in buckets {
         for limit in bucket.state.limits() {
             let available = limit.balance.floor_tokens();
-            let (state, tone) = match bucket.state.flag {
-                flag if flag.blocks() => (flag.as_str(), Tone::Bad),
-                _ if available < 0 => ("in debt", Tone::Warning),
-                _ => ("-", Tone::Plain),
-            };
             table.row([
                 Cell::plain(&bucket.resource),
                 Cell::plain(&limit.name),
                 Cell::plain(Milli(limit.params.capacity_milli).floor_tokens()),
                 Cell::left(available),
                 Cell::plain(limit.consumed.floor_tokens()),
-                Cell::toned(state, tone),
+                state(bucket.state.flag.blocks(), available),
             ]);
         }
     }
     table
+}
+
+pub(crate) fn state(is_disabled: bool, available: i64) -> Cell {
+    match is_disabled {
+        true => Cell::toned("disabled", Tone::Bad),
+        false if available < 0 => Cell::toned("in debt", Tone::Warning),
+        false => Cell::plain("-"),
+    }
 }

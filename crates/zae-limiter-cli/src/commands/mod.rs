@@ -19,6 +19,8 @@ pub(crate) mod entity_delete;
 pub(crate) mod entity_list;
 pub(crate) mod entity_list_resources;
 pub(crate) mod entity_reset;
+#[cfg(feature = "dynamodb")]
+pub(crate) mod entity_shards;
 pub(crate) mod entity_show;
 pub(crate) mod entity_update;
 pub(crate) mod explain;

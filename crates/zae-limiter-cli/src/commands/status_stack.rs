@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use zae_limiter::domain::rfc3339;
+use zae_limiter::dynamodb::Hottest;
 use zae_limiter::dynamodb::sdk::{StackStatus, StreamState, WorkerStatus};
 use zae_limiter::{Clock, SystemClock};
 
@@ -9,6 +10,7 @@ use super::shared::flags::{self, Flags};
 use crate::args::value::DynamoPlace;
 use crate::context::Context;
 use crate::exit::Exit;
+use crate::progress::Progress;
 use crate::table::{Cell, Table, Text, Tone};
 use crate::{dynamodb, view};
 
@@ -38,6 +40,10 @@ struct Form {
     /// The workers that count usage from it; null when none was seen for three days.
     worker: Option<WorkerForm>,
     indexes: Vec<IndexForm>,
+    /// Buckets of the namespace that have shards, the hottest first.
+    hottest: Vec<HotForm>,
+    /// False where not all buckets were looked at.
+    hottest_complete: bool,
     namespace: String,
     #[serde(flatten)]
     flags: Flags,
@@ -78,6 +84,14 @@ impl WorkerForm {
 }
 
 #[derive(Serialize)]
+struct HotForm {
+    entity_id: String,
+    resource: String,
+    shards: usize,
+    writes_per_second: f64,
+}
+
+#[derive(Serialize)]
 struct IndexForm {
     name: String,
     state: String,
@@ -87,19 +101,43 @@ pub(crate) async fn run(context: &Context<'_>, place: &DynamoPlace) -> anyhow::R
     let status = dynamodb::status(place, context.settings).await?;
     // A table that was never initialised has no namespaces to look into, and its state is worth
     // knowing all the same.
-    let flags = match status.schema_version {
-        Some(_) => flags::of_namespace(&context.open().await?).await?,
-        None => Flags::default(),
+    let (flags, hottest) = match status.schema_version {
+        Some(_) => {
+            let flags = flags::of_namespace(&context.open().await?).await?;
+            (flags, hottest(context, place).await)
+        }
+        None => (Flags::default(), Hottest::default()),
     };
-    let form = form(context, place, status, flags);
+    let form = form(context, place, status, flags, hottest);
     context.printer.answer(&form, &text(&form))?;
+    if !form.hottest_complete && !form.hottest.is_empty() {
+        context.printer.note("the namespace has more buckets than were looked at for hot ones");
+    }
     if form.schema_version.is_none() {
         context.printer.warning("the table is not initialised: it has no version record");
     }
     Ok(if form.sound { Exit::Ok } else { Exit::Error })
 }
 
-fn form(context: &Context<'_>, place: &DynamoPlace, status: StackStatus, flags: Flags) -> Form {
+/// The buckets with shards. A status without them is better than none.
+async fn hottest(context: &Context<'_>, place: &DynamoPlace) -> Hottest {
+    let search = dynamodb::hottest(place, context.settings);
+    match Progress::during(context.printer, "looking for hot buckets", search).await {
+        Ok(hottest) => hottest,
+        Err(error) => {
+            context.printer.warning(&format!("hot buckets could not be looked for: {error}"));
+            Hottest::default()
+        }
+    }
+}
+
+fn form(
+    context: &Context<'_>,
+    place: &DynamoPlace,
+    status: StackStatus,
+    flags: Flags,
+    hottest: Hottest,
+) -> Form {
     let is_active = |state: &str| state == ACTIVE;
     let sound = is_active(&status.state)
         && status.schema_version.is_some()
@@ -125,6 +163,17 @@ fn form(context: &Context<'_>, place: &DynamoPlace, status: StackStatus, flags: 
             .indexes
             .into_iter()
             .map(|(name, state)| IndexForm { name, state })
+            .collect(),
+        hottest_complete: hottest.is_complete,
+        hottest: hottest
+            .buckets
+            .into_iter()
+            .map(|bucket| HotForm {
+                entity_id: bucket.entity.to_string(),
+                resource: bucket.resource.to_string(),
+                shards: bucket.shards,
+                writes_per_second: (bucket.writes_per_second * 10.0).round() / 10.0,
+            })
             .collect(),
         namespace: context.settings.namespace.to_string(),
         flags,
@@ -168,5 +217,18 @@ fn text(form: &Form) -> Text {
     form.indexes
         .iter()
         .for_each(|index| table.row([Cell::plain(&index.name), toned(&index.state)]));
-    Text::new().fields(fields).table(table)
+    let text = Text::new().fields(fields).table(table);
+    if form.hottest.is_empty() {
+        return text;
+    }
+    let mut hottest = Table::new(["HOT BUCKET OF", "RESOURCE", "SHARDS:", "WRITES/S:"]);
+    for bucket in &form.hottest {
+        hottest.row([
+            Cell::plain(&bucket.entity_id),
+            Cell::plain(&bucket.resource),
+            Cell::plain(bucket.shards),
+            Cell::plain(format!("{:.1}", bucket.writes_per_second)),
+        ]);
+    }
+    text.table(hottest)
 }

@@ -6,6 +6,7 @@ mod errors;
 mod newcomer;
 mod pages;
 mod rig;
+mod shards;
 mod stores;
 
 use crate::support::Sandbox;

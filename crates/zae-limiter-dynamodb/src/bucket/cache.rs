@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use quick_cache::sync::Cache;
 use smallvec::SmallVec;
 use zae_limiter_core::{EntityId, LimitName, Milli, TimeMs};
+use zae_limiter_store::metric;
 
 use crate::admin::entity::Owner;
 use crate::bucket::debit::Debit;
@@ -222,7 +223,30 @@ pub struct Counters {
     pub orphans: u64,
 }
 
+/// What happened to the shards of a bucket.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ShardEvent {
+    Split,
+    Fold,
+    Gather,
+    Repair,
+    Orphan,
+}
+
 impl Tally {
+    /// Counts what happened to shards, here and as a metric.
+    pub(crate) fn shards(&self, event: ShardEvent) {
+        let (counter, name) = match event {
+            ShardEvent::Split => (&self.splits, metric::SPLITS),
+            ShardEvent::Fold => (&self.folds, metric::FOLDS),
+            ShardEvent::Gather => (&self.gathers, metric::GATHERS),
+            ShardEvent::Repair => (&self.repairs, metric::REPAIRS),
+            ShardEvent::Orphan => (&self.orphans, metric::ORPHANS),
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        metrics::counter!(name).increment(1);
+    }
+
     pub(crate) fn read(&self) -> Counters {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Counters {

@@ -315,9 +315,6 @@ impl DynamoStore {
         let mark = self.undo_mark(moment);
         if held.is_empty() {
             let amounts = amounts_of(member, |milli| milli > Milli::ZERO);
-            if amounts.is_empty() {
-                return Ok(Adjusted::Applied);
-            }
             count(&self.shared.caches.tally.compensations);
             let key = keys::bucket(&self.id, member.entity, member.resource, 0);
             let undo = Undo { mark, is_counted: true };
@@ -327,11 +324,12 @@ impl DynamoStore {
         for (place, (shard, takes)) in held.iter().enumerate() {
             let part = MemberTake { takes, ..*member };
             let amounts = amounts_of(&part, |milli| milli > Milli::ZERO);
-            if amounts.is_empty() {
+            let undo = Undo { mark, is_counted: place == 0 };
+            // A take of nothing was an event all the same.
+            if amounts.is_empty() && !undo.is_counted {
                 continue;
             }
             count(&self.shared.caches.tally.compensations);
-            let undo = Undo { mark, is_counted: place == 0 };
             let whose = MemberKey { entity: member.entity, resource: member.resource };
             let given = self.credit_at(whose, *shard, &amounts, Some(undo), moment).await;
             // What one shard does not take back is no reason to keep what the others gave.

@@ -15,6 +15,7 @@ use crate::bucket::image::Image;
 use crate::bucket::refill::{Amount, MustBeAbsent, Refill};
 use crate::bucket::shard::Standing;
 use crate::bucket::take::Asked;
+use crate::bucket::waits::Wanted;
 use crate::bucket::write::{
     BucketWrite, Ceiling, Change, Cost, ExpiryPin, FlagPin, ItemChange, Line, LineForm, Nonce, Pin, Pins,
     Purpose, RefilledAt,
@@ -193,6 +194,11 @@ impl<'a> Debit<'a> {
     pub(crate) fn wanted(&self) -> impl Iterator<Item = (&'a Limit, Milli)> {
         let limits = &self.limits.limits;
         self.takes.iter().map(move |take| (&limits[usize::from(take.limit)], take.amount))
+    }
+
+    /// The same as shards are asked for them.
+    pub(crate) fn asked(&self) -> Wanted<'a> {
+        self.wanted().map(|(limit, amount)| (limit.name(), limit.params(), amount)).collect()
     }
 
     /// A refill that also brings the parameters up to date; it takes only if the amounts pass.

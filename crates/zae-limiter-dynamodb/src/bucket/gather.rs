@@ -13,7 +13,7 @@ use zae_limiter_core::{Limit, Milli, Take, TimeMs};
 use zae_limiter_store::{MemberTake, StoreError, StoreErrorKind};
 
 use crate::DynamoStore;
-use crate::bucket::cache::Seen;
+use crate::bucket::cache::{Seen, ShardEvent};
 use crate::bucket::debit::{Debit, Known, Step, View};
 use crate::bucket::image::Image;
 use crate::bucket::leaves::Tree;
@@ -21,6 +21,7 @@ use crate::bucket::operation::{Moment, count};
 use crate::bucket::shard::{Standing, donor};
 use crate::bucket::take::{Asked, Granted, Held, Refusal, SecondLook, Taken, knows_more};
 use crate::bucket::tree::{Whose, are_all, legs, whole};
+use crate::bucket::waits::{alone, waits};
 use crate::bucket::write::{BucketWrite, Cost, Nonce};
 use crate::config::Verdict;
 use crate::constants::{
@@ -98,7 +99,8 @@ impl DynamoStore {
             }
         }
         let taken = self.gather(asked, &tree, moment).await?;
-        if !matches!(taken, Taken::Granted(_)) {
+        // Only where nobody could serve it: whoever has to read limits again comes back at once.
+        if matches!(taken, Taken::Refused(_) | Taken::Contended) {
             tree.rest(&debit, self.now(moment), self.shared.options.herd_pause_ms);
         }
         Ok(taken)
@@ -220,9 +222,16 @@ impl DynamoStore {
             let all = match looks.take() {
                 Some(looks) => looks,
                 None => {
-                    count(&self.shared.caches.tally.gathers);
+                    self.shared.caches.tally.shards(ShardEvent::Gather);
                     is_proven = false;
                     match self.read_shards(&whose, moment).await? {
+                        // Gone with all its shards: it is made anew.
+                        Some(all) if all.is_empty() => {
+                            let seen = Some(self.note(&asked.key, None, moment)?);
+                            let key = asked.key.clone();
+                            let anew = Asked { key, seen, standing: Standing::ALONE, ..*asked };
+                            return Ok(self.take_from(&anew, moment).await?.0);
+                        }
                         Some(all) => all,
                         None => break,
                     }
@@ -372,11 +381,13 @@ impl DynamoStore {
     ) -> Option<Refusal> {
         let images: Vec<&Image> = looks.iter().filter_map(|look| look.image.as_ref()).collect();
         let whole = whole(&images, now)?;
-        if !debit.is_refused_by(&whole, now) {
+        let asked = debit.asked();
+        if !debit.is_refused_by(&whole, now) || alone(&images, &asked, now).is_some() {
             return None;
         }
         let at = looks.iter().map(|look| look.at).min().unwrap_or(now);
-        Some(Refusal { look: self.shared.caches.together(whole, at, self.shared.wall()), at: now })
+        let look = self.shared.caches.together(whole, at, self.shared.wall());
+        Some(Refusal { look, at: now, waits: waits(&images, &asked, now) })
     }
 
     /// The shards as they are remembered by now.
@@ -399,9 +410,7 @@ impl DynamoStore {
         let now = self.now(moment);
         let images: Vec<&Image> = looks.iter().filter_map(|look| look.image.as_ref()).collect();
         let debit = Debit::of(asked);
-        let wanted =
-            debit.wanted().map(|(limit, amount)| (limit.name(), limit.params(), amount));
-        let legs = if are_all(&images) { legs(&images, wanted, now) } else { None };
+        let legs = if are_all(&images) { legs(&images, &debit.asked(), now) } else { None };
         let Some(legs) = legs else { return Ok(Together::GiveUp) };
         let (mut writes, mut held) = (Vec::new(), Held::new());
         for ((look, image), leg) in looks.iter().zip(&images).zip(legs) {
@@ -503,9 +512,11 @@ impl DynamoStore {
         let mut is_ambiguous = false;
         let mut last = TableError::NotApplied("others kept writing the shards".to_owned());
         let age = || options.clock.monotonic().saturating_sub(sent_at);
-        let landed = |is_ambiguous: bool| {
-            let is_late = is_ambiguous && age() > options.write_age_max;
-            if is_late { SentAll::Overdue } else { SentAll::Landed }
+        let landed = || {
+            match age() > options.write_age_max {
+                true => SentAll::Overdue,
+                false => SentAll::Landed,
+            }
         };
         for attempt in 1..=SEND_ATTEMPTS_MAX {
             if !is_ambiguous && 2 * age() > options.write_age_max {
@@ -513,7 +524,7 @@ impl DynamoStore {
                 return Ok(SentAll::Lost);
             }
             match self.table().transact(&writes, &token).await {
-                Ok(()) => return Ok(landed(is_ambiguous)),
+                Ok(()) => return Ok(landed()),
                 Err(TableError::Canceled(reasons)) => {
                     let (mut is_ours, mut is_lost) = (false, false);
                     for (key, reason) in keys.iter().zip(&reasons) {
@@ -536,7 +547,7 @@ impl DynamoStore {
                     }
                     if is_ours {
                         count(&self.shared.caches.tally.debits_confirmed);
-                        return Ok(landed(is_ambiguous));
+                        return Ok(landed());
                     }
                     if is_lost && is_ambiguous {
                         // What was not answered may still land: nothing may be taken elsewhere.

@@ -13,6 +13,8 @@
 //! | `create.rs`, `reset.rs` | a bucket that is not there; filling one by order |
 //! | `gather.rs`, `leaves.rs` | taking from a bucket with several shards; what is remembered of them |
 //! | `shard.rs`, `tree.rs`, `part.rs` | shares of shards; moving tokens between them, pure and sent |
+//! | `waits.rs` | what shards can serve together, and when; pure |
+//! | `upkeep.rs`, `views.rs` | what an aggregator does to shards; what an operator sees of them |
 //! | `report.rs` | balances and waits for the caller; looking without taking |
 
 mod cache;
@@ -37,6 +39,8 @@ pub(crate) mod shard;
 pub(crate) mod take;
 pub(crate) mod tree;
 pub mod upkeep;
+mod views;
+mod waits;
 pub mod write;
 pub mod writers;
 
@@ -49,9 +53,9 @@ use zae_limiter_store::{
 
 pub(crate) use cache::Caches;
 pub use cache::Counters;
+pub use views::{HotBucket, Hottest, ShardLimit, ShardView};
 
 use crate::DynamoStore;
-use crate::constants;
 use crate::records::item::{key_of, text_of};
 use crate::records::{attr, keys};
 use crate::table::page::Listing;
@@ -175,11 +179,14 @@ impl DynamoStore {
             return Ok(Some(BucketView { entity, resource, state: root.view() }));
         }
         let whose = self.whose(entity.as_str(), resource.as_str());
-        let keys: Vec<Key> = (1..constants::SHARDS_MAX).map(|shard| whose.key(shard)).collect();
-        let others = self.shared.read_all("buckets", &keys).await?;
-        let others: Vec<Image> =
-            others.iter().flatten().map(Image::parse).collect::<Result<_, _>>()?;
-        let images: Vec<&Image> = std::iter::once(&root).chain(&others).collect();
+        // Of one moment: a fold in between would show a part of the bucket.
+        let moment = self.moment(self.shared.options.clock.now());
+        let looks = self.read_shards(&whose, moment).await?.unwrap_or_default();
+        let mut images: Vec<&Image> =
+            looks.iter().filter_map(|look| look.image.as_ref()).collect();
+        if images.is_empty() {
+            images.push(&root);
+        }
         let latest = images.iter().map(|image| image.refilled_at).max().unwrap_or_default();
         let whole = tree::whole(&images, latest).unwrap_or(root);
         Ok(Some(BucketView { entity, resource, state: whole.view() }))

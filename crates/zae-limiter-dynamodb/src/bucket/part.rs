@@ -8,7 +8,8 @@ use zae_limiter_store::StoreError;
 
 use crate::DynamoStore;
 use crate::bucket::image::Image;
-use crate::bucket::operation::{Moment, count};
+use crate::bucket::cache::ShardEvent;
+use crate::bucket::operation::Moment;
 use crate::bucket::shard::children;
 use crate::bucket::tree::{self, Parting, Whose};
 use crate::bucket::write::BucketWrite;
@@ -32,7 +33,7 @@ impl DynamoStore {
     pub(crate) async fn split(&self, key: &Key, moment: Moment) -> Result<Moved, StoreError> {
         let moved = self.part(key, None, moment).await?;
         if moved == Moved::Done {
-            count(&self.shared.caches.tally.splits);
+            self.shared.caches.tally.shards(ShardEvent::Split);
         }
         Ok(moved)
     }
@@ -46,7 +47,7 @@ impl DynamoStore {
     ) -> Result<Moved, StoreError> {
         let moved = self.part(donor, Some(missing), moment).await?;
         if moved == Moved::Done {
-            count(&self.shared.caches.tally.repairs);
+            self.shared.caches.tally.shards(ShardEvent::Repair);
         }
         Ok(moved)
     }
@@ -67,8 +68,11 @@ impl DynamoStore {
                 self.shared.options.share_min_milli.saturating_mul(i64::from(SHARDS_MAX));
             let parting =
                 Parting { whose: &whose, item, image, divided_from_milli, now: self.now(moment) };
+            let shards_max = i64::from(self.shared.options.shards_max);
             let plan = match missing {
                 Some(missing) => parting.repair(missing),
+                // A fleet that is being upgraded makes no shards.
+                None if image.standing.count >= shards_max => None,
                 None => parting.split(),
             };
             let Some([donor, child]) = plan else { return Ok(Moved::Not) };
@@ -111,7 +115,7 @@ impl DynamoStore {
         if pruned != Moved::Done {
             return Ok(Moved::Not);
         }
-        count(&self.shared.caches.tally.orphans);
+        self.shared.caches.tally.shards(ShardEvent::Orphan);
         tracing::warn!(pk = key.pk, "a shard that belonged to no bucket was removed");
         Ok(Moved::Taken)
     }
@@ -127,7 +131,7 @@ impl DynamoStore {
         let moved = self.move_tokens(writes).await?;
         keys.iter().for_each(|key| self.shared.caches.forget(&key.pk));
         if moved == Moved::Done {
-            count(&self.shared.caches.tally.folds);
+            self.shared.caches.tally.shards(ShardEvent::Fold);
         }
         Ok(moved)
     }

@@ -17,6 +17,7 @@ use crate::bucket::image::Image;
 use crate::bucket::operation::Moment;
 use crate::bucket::take::{Asked, Granted, Taken};
 use crate::bucket::tree::whole;
+use crate::bucket::waits::{Waits, Wanted, alone, waits};
 use crate::constants::SHARDS_MAX;
 use crate::records::keys;
 use crate::table::Key;
@@ -76,6 +77,7 @@ impl DynamoStore {
     /// ago, because one short shard proves nothing.
     fn refuse_from_memory_of_shards(&self, asked: &[Asked<'_>], now: TimeMs) -> Option<Reports> {
         let mut wholes: Vec<Image> = Vec::with_capacity(asked.len());
+        let mut waited: Vec<Waits> = Vec::with_capacity(asked.len());
         for asked in asked {
             let looks = match asked.seen.as_ref().filter(|look| self.is_recent(look, now))? {
                 look if is_of_several(look) => self.recalled(asked, now)?,
@@ -89,11 +91,17 @@ impl DynamoStore {
             if !images.iter().all(is_plain) {
                 return None;
             }
+            let wanted = Debit::of(asked).asked();
+            waited.push(match alone(&images, &wanted, now) {
+                Some(_) => Waits::new(),
+                None => waits(&images, &wanted, now),
+            });
             wholes.push(whole(&images, now)?);
         }
         let mut is_refused = false;
-        for (asked, whole) in asked.iter().zip(&wholes) {
-            if Debit::of(asked).is_refused_by(whole, now) {
+        for ((asked, whole), waits) in asked.iter().zip(&wholes).zip(&waited) {
+            // Without a wait one shard has it all, whatever another owes.
+            if !waits.is_empty() && Debit::of(asked).is_refused_by(whole, now) {
                 let may_refuse = asked.seen.as_deref().is_some_and(|look| asked.may_refuse(look));
                 // Tokens that a refused chain held for a moment do not count as a wait either.
                 if !may_refuse {
@@ -110,7 +118,12 @@ impl DynamoStore {
             .zip(&wholes)
             .map(|(asked, whole)| state_of(asked.member, Some(whole), now))
             .collect();
-        Some(assess(states.iter().zip(asked.iter().map(|asked| asked.member.takes)), now))
+        let mut reports =
+            assess(states.iter().zip(asked.iter().map(|asked| asked.member.takes)), now);
+        for (index, (asked, waits)) in (0u8..).zip(asked.iter().zip(&waited)) {
+            tell(&mut reports, index, asked.member, waits);
+        }
+        Some(reports)
     }
 
     /// A bucket of several shards as far as it is remembered, in the measure of all of it: a shard
@@ -223,6 +236,7 @@ impl DynamoStore {
         for (index, (member, taken)) in (0u8..).zip(members.iter().zip(taken)) {
             if let Some(Ok(Taken::Refused(refusal))) = taken {
                 hold(&mut reports, index, member, &refusal.look, now);
+                tell(&mut reports, index, member, &refusal.waits);
             }
         }
         reports
@@ -242,13 +256,17 @@ impl DynamoStore {
         let items = self.shared.read_all("peek", &keys).await?;
         let now = self.now(moment);
         let mut states = Vec::with_capacity(items.len());
+        let mut shards: Vec<(usize, Vec<Arc<Seen>>)> = Vec::new();
         for (index, ((member, key), item)) in
             request.members.iter().zip(&keys).zip(&items).enumerate()
         {
             let mut look = self.note(key, item.as_ref(), moment)?;
             if is_of_several(&look) {
                 match self.look_at_all(member, moment).await? {
-                    Some(all) => look = all,
+                    Some((all, looks)) => {
+                        look = all;
+                        shards.push((index, looks));
+                    }
                     None => {
                         let reports = self.known(request.members, &[], moment);
                         let retry_after = self.short_wait();
@@ -282,8 +300,13 @@ impl DynamoStore {
             }
             states.push(state_of(member, Some(image), now));
         }
-        let reports =
+        let mut reports =
             assess(states.iter().zip(request.members.iter().map(|member| member.takes)), now);
+        for (index, looks) in &shards {
+            let member = &request.members[*index];
+            let images: Vec<&Image> = looks.iter().filter_map(|look| look.image.as_ref()).collect();
+            pass(&mut reports, u8::try_from(*index).unwrap_or(u8::MAX), member, &images, now);
+        }
         let is_short = reports.iter().any(|report| report.wait != Wait::None);
         Ok(if is_short {
             ConsumeOutcome::Refused(reports)
@@ -294,18 +317,20 @@ impl DynamoStore {
 }
 
 impl DynamoStore {
-    /// All shards of a bucket together, as they are now; `None` when others change them too fast.
+    /// All shards of a bucket, together and one by one, as they are now; `None` when others change
+    /// them too fast.
     pub(crate) async fn look_at_all(
         &self,
         member: &MemberTake<'_>,
         moment: Moment,
-    ) -> Result<Option<Arc<Seen>>, StoreError> {
+    ) -> Result<Option<(Arc<Seen>, Vec<Arc<Seen>>)>, StoreError> {
         let whose = self.whose(member.entity.as_str(), member.resource.as_str());
         let Some(looks) = self.read_shards(&whose, moment).await? else { return Ok(None) };
         let images: Vec<&Image> = looks.iter().filter_map(|look| look.image.as_ref()).collect();
         let (now, wall) = (self.now(moment), self.shared.wall());
         let all = whole(&images, now).map(|image| self.shared.caches.together(image, now, wall));
-        Ok(Some(all.unwrap_or_else(|| self.shared.caches.unread(now, wall))))
+        let all = all.unwrap_or_else(|| self.shared.caches.unread(now, wall));
+        Ok(Some((all, looks)))
     }
 }
 
@@ -338,6 +363,39 @@ fn hold(reports: &mut Reports, index: u8, member: &MemberTake<'_>, look: &Seen, 
         let name = member.limits.limits[usize::from(report.limit)].name();
         if quiet.short.iter().any(|(short, least)| short == name && report.requested >= *least) {
             report.wait = report.wait.max(held);
+        }
+    }
+}
+
+/// What shards say of a look at all of them: a take that one shard can serve passes, whatever
+/// another owes.
+fn pass(
+    reports: &mut Reports,
+    index: u8,
+    member: &MemberTake<'_>,
+    images: &[&Image],
+    now: TimeMs,
+) {
+    let limit = |take: &zae_limiter_core::Take| &member.limits.limits[usize::from(take.limit)];
+    let wanted: Wanted<'_> = member
+        .takes
+        .iter()
+        .map(|take| (limit(take).name(), limit(take).params(), take.amount))
+        .collect();
+    if alone(images, &wanted, now).is_none() {
+        return tell(reports, index, member, &waits(images, &wanted, now));
+    }
+    let of_member = reports.iter_mut().filter(|report| report.member == index);
+    of_member.for_each(|report| report.wait = Wait::None);
+}
+
+/// Tells the waits of a bucket with several shards, which are not those of one with their sum.
+fn tell(reports: &mut Reports, index: u8, member: &MemberTake<'_>, waits: &Waits) {
+    for report in reports.iter_mut().filter(|report| report.member == index) {
+        let name = member.limits.limits[usize::from(report.limit)].name();
+        let told = waits.iter().find(|(short, _)| short == name);
+        if let (Some((_, ms)), Wait::After(_)) = (told, report.wait) {
+            report.wait = Wait::After(WaitMs::at_least_one(u64::try_from(*ms).unwrap_or(0)));
         }
     }
 }

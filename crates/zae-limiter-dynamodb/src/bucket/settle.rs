@@ -119,7 +119,11 @@ impl DynamoStore {
         let mut adjusted = Adjusted::Applied;
         if !pinned.is_empty() {
             // Two charges may end on one item: each needs a nonce of its own.
-            let nonce = self.nonce_of(delta.operation ^ (1 << 62));
+            let nonce = match delta.operation {
+                // Without a number no charge is ever repeated.
+                0 => self.nonce(),
+                operation => self.nonce_of(operation ^ (1 << 62)),
+            };
             adjusted = self.charge_from(delta, 0, &pinned, &nonce, moment).await?;
         }
         if !here.is_empty() {
@@ -279,7 +283,8 @@ impl DynamoStore {
             adjusted = self.credit(&key(0), &pinned, undo, moment).await?;
         }
         let mut shard = shard;
-        while !here.is_empty() {
+        let counts = undo.is_some_and(|undo| undo.is_counted);
+        while !here.is_empty() || counts {
             let credited = match self.credit_once(&key(shard), &here, undo, moment).await {
                 Ok(credited) => credited,
                 // The pinned part has landed: an error would have it given back once more.

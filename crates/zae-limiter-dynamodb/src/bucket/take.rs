@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use zae_limiter_core::{Flag, LimitSource, Take, TimeMs, Wait, WaitMs, time_to_fill_ms};
-use zae_limiter_store::{MemberKey, MemberTake, StoreError};
+use zae_limiter_store::{MemberKey, MemberTake, StoreError, StoreErrorKind};
 
 use crate::DynamoStore;
 use crate::admin::entity::Owner;
@@ -18,6 +18,7 @@ use crate::bucket::leaves::Turn;
 use crate::bucket::operation::{Moment, amounts_of, count};
 use crate::bucket::part::Moved;
 use crate::bucket::shard::Standing;
+use crate::bucket::waits::Waits;
 use crate::bucket::write::{BucketWrite, Nonce, Purpose, Shape};
 use crate::config::{self, Trust, Verdict};
 use crate::constants::{
@@ -76,6 +77,8 @@ pub(crate) struct Asked<'a> {
 pub(crate) struct Refusal {
     pub(crate) look: Arc<Seen>,
     pub(crate) at: TimeMs,
+    /// The waits of a bucket with several shards.
+    pub(crate) waits: Waits,
 }
 
 impl DynamoStore {
@@ -94,7 +97,13 @@ impl DynamoStore {
         moment: Moment,
     ) -> Result<Taken, StoreError> {
         if !asked.seen.as_deref().is_some_and(is_of_several) {
-            let (taken, is_ambiguous) = self.take_from(asked, moment).await?;
+            let (taken, is_ambiguous) = match self.take_from(asked, moment).await {
+                Ok(answer) => answer,
+                Err(error) if self.has_other_shards(asked, &error, moment).await => {
+                    return Box::pin(self.take_from_shards(asked, moment)).await;
+                }
+                Err(error) => return Err(error),
+            };
             // The bucket may have been split since: one shard proves nothing about the others.
             let is_part = match &taken {
                 Taken::Refused(refusal) => is_of_several(&refusal.look),
@@ -118,6 +127,20 @@ impl DynamoStore {
             Box::pin(self.bring_limits_to_shards(asked, moment)).await;
         }
         Ok(taken)
+    }
+
+    /// Whether a shard 0 that takes no more writes is one of several. A process that knows no other
+    /// shard reads this one: reading is not throttled.
+    async fn has_other_shards(
+        &self,
+        asked: &Asked<'_>,
+        error: &StoreError,
+        moment: Moment,
+    ) -> bool {
+        if error.kind() != StoreErrorKind::Busy || error.fate_unknown() {
+            return false;
+        }
+        self.look(&asked.key, moment).await.is_ok_and(|look| is_of_several(&look))
     }
 
     /// Takes from one item, and whether an attempt may have landed that was not answered.
@@ -445,7 +468,7 @@ impl<'a> OneTake<'a> {
             let debit = Debit::of(self.asked);
             self.store.keep_quiet(&debit, self.asked.seen.as_deref(), &look, at);
         }
-        Ok(Next::Answer(Taken::Refused(Refusal { look, at })))
+        Ok(Next::Answer(Taken::Refused(Refusal { look, at, waits: Waits::new() })))
     }
 
     /// The bucket says that it is disabled. From memory that is just passed on; an operation that

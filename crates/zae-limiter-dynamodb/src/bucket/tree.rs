@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use smallvec::SmallVec;
-use zae_limiter_core::{LimitName, LimitParams, Milli, TimeMs, is_fold};
+use zae_limiter_core::{LimitName, Milli, TimeMs, is_fold};
 
 use crate::bucket::expiry::{expiry_s, keep_ms};
 use crate::bucket::image::{Image, ImageLimit};
 use crate::bucket::shard::{Standing, is_complete};
+use crate::bucket::waits::{Wanted, alone, balance, is_asked};
 use crate::bucket::write::{
     BucketWrite, Change, ExpiryPin, FlagPin, ItemChange, LeafLimit, Line, LineForm, NewLeaf, Pin,
     Pins, Purpose, RefilledAt, Room, Shape, To, TreeChange, Withdrawn,
@@ -80,7 +81,13 @@ impl Parting<'_> {
         }
         let pinned = if before.is_alone() { self.to_pin() } else { before.pinned.clone() };
         let child = before.shard + u32::try_from(before.count).ok()?;
-        let at = |shard| Standing { shard, count, era: before.era, pinned: pinned.clone() };
+        // A bucket that was deleted and made again begins with no era, as the one before it did. By
+        // the time of its first split no image of the other passes for one of this.
+        let era = match before.is_alone() {
+            true => Some((before.era.unwrap_or(0) + 1).max(self.now.0)),
+            false => before.era,
+        };
+        let at = |shard| Standing { shard, count, era, pinned: pinned.clone() };
         let (stays, goes) = (at(before.shard), at(child));
         let tree = TreeChange {
             count,
@@ -88,7 +95,10 @@ impl Parting<'_> {
                 Some(names) if before.is_alone() => To::Set(names.to_string()),
                 _ => To::Keep,
             },
-            era: To::Keep,
+            era: match era {
+                Some(era) if before.is_alone() => To::Set(era),
+                _ => To::Keep,
+            },
             expires_later: if self.image.expires_s.is_some() { To::Set(()) } else { To::Keep },
             split_at: To::Set(self.now),
         };
@@ -394,35 +404,38 @@ fn as_seen(image: &Image) -> Pins {
 /// What is asked of one shard: limits and amounts.
 pub(crate) type Leg<'a> = SmallVec<[(&'a LimitName, Milli); 2]>;
 
-/// Spreads amounts over shards, the fullest first; those of pinned limits are all asked of shard 0.
-/// An amount of nothing is asked of the fullest shard, which must not owe. `None` when the shards do
-/// not have enough together.
+/// Spreads amounts over shards: all of them to a shard that has enough, else to the fullest first;
+/// those of pinned limits are all asked of shard 0. An amount of nothing is asked of the fullest
+/// shard, which must not owe. `None` when the shards do not have enough together.
 pub(crate) fn legs<'a>(
     images: &[&Image],
-    wanted: impl Iterator<Item = (&'a LimitName, LimitParams, Milli)>,
+    wanted: &Wanted<'a>,
     now: TimeMs,
 ) -> Option<Vec<Leg<'a>>> {
     let mut legs: Vec<Leg<'a>> = images.iter().map(|_| Leg::new()).collect();
+    if let Some(server) = alone(images, wanted, now) {
+        let root = images.iter().position(|image| image.standing.shard == 0)?;
+        for (name, _, amount) in wanted {
+            let place = if is_asked(images[server], name) { server } else { root };
+            legs[place].push((*name, *amount));
+        }
+        return Some(legs);
+    }
     for (name, params, amount) in wanted {
-        let balance = |image: &Image| {
-            let full = || image.effective(name, params).full();
-            image.balance_at(name, now).unwrap_or_else(full)
-        };
-        let is_asked = |image: &Image| image.standing.shard == 0 || !image.standing.is_pinned(name);
         let mut order: SmallVec<[(Milli, usize); 4]> = (images.iter().enumerate())
-            .filter(|(_, image)| is_asked(image))
-            .map(|(place, image)| (balance(image), place))
+            .filter(|(_, image)| is_asked(image, name))
+            .map(|(place, image)| (balance(image, name, *params, now), place))
             .collect();
         order.sort_by_key(|(balance, place)| (std::cmp::Reverse(*balance), *place));
         let total = order.iter().fold(Milli::ZERO, |sum, (balance, _)| sum.saturating_add(*balance));
-        if total < amount {
+        if total < *amount {
             return None;
         }
-        let mut left = amount;
+        let mut left = *amount;
         for (at, (balance, place)) in order.into_iter().enumerate() {
             let part = left.min(balance.max(Milli::ZERO));
             if part > Milli::ZERO || at == 0 {
-                legs[place].push((name, part));
+                legs[place].push((*name, part));
                 left = left.saturating_sub(part);
             }
             if left == Milli::ZERO {

@@ -135,6 +135,11 @@ pub(crate) struct Walk<'a> {
 }
 
 impl Walk<'_> {
+    /// Whether there is no further page.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
     /// The next page; it may be empty. `None` after the last.
     pub(crate) async fn next(&mut self) -> Result<Option<Vec<Item>>, StoreError> {
         if self.is_over {

@@ -36,7 +36,7 @@ pub use observe::{Call, CallLog, Observer};
 pub use status::{StackStatus, WorkerStatus};
 
 use crate::bucket::render::{self, Request};
-use crate::bucket::write::BucketWrite;
+use crate::bucket::write::{BucketWrite, Purpose};
 use crate::constants::{BATCH_GET_MAX, BATCH_WRITE_MAX, TRANSACTION_MAX};
 use crate::table::clock::TableTime;
 use crate::table::{
@@ -185,8 +185,12 @@ impl Table for SdkTable {
                 .map(|write| self.leg(write))
                 .collect::<Result<Vec<_>, _>>()
                 .map_err(not_built)?;
-            let result = self
-                .patient
+            // A take is granted only for moments: it does not wait as an administrator does.
+            let is_take = |write: &Write| {
+                matches!(write, Write::Bucket(write) if write.purpose == Purpose::Take)
+            };
+            let client = if writes.iter().all(is_take) { self.hot() } else { &self.patient };
+            let result = client
                 .transact_write_items()
                 .set_transact_items(Some(legs))
                 .client_request_token(token)

@@ -3,11 +3,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
+mod adverse;
 mod kept;
 mod limits;
 mod lost;
 mod moves;
 mod takes;
+mod views;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,0 +1,129 @@
+//! Upkeep of buckets with shards: those that nobody asks any more, and a fleet that is upgraded.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use zae_limiter_aggregator::{Aggregator, Kind, Record, Settings};
+use zae_limiter_core::UsageWindow;
+use zae_limiter_core::{ConfigStamp, Limit, LimitSource, Milli, Take};
+use zae_limiter_dynamodb::bucket::upkeep::{BucketName, Upkeep};
+use zae_limiter_dynamodb::records::keys;
+use zae_limiter_dynamodb::table::{Item, number};
+use zae_limiter_store::{
+    BucketStore, Clock, ConsumeOutcome, ConsumeRequest, LimitsInForce, MemberTake,
+};
+
+use crate::rig::Rig;
+
+struct Hot {
+    rig: Rig,
+    limits: LimitsInForce,
+}
+
+impl Hot {
+    async fn new() -> Hot {
+        let limits: Vec<Limit> = vec!["rpm:100000/hour".parse().unwrap()];
+        let limits = LimitsInForce::resolved(limits, LimitSource::Builder, ConfigStamp(0), 7);
+        Hot { rig: Rig::new().await, limits }
+    }
+
+    async fn take(&self, entity: &str) {
+        let mut options = self.rig.options();
+        // As docs/dynamodb.md says for a fleet that is being upgraded.
+        options.shards_max = 1;
+        let store = self.rig.table.open(options).await.unwrap();
+        let (entity, resource) = (entity.parse().unwrap(), "gpt".parse().unwrap());
+        let takes = [Take { limit: 0, amount: Milli(1_000) }];
+        let member = MemberTake {
+            entity: &entity,
+            resource: &resource,
+            limits: &self.limits,
+            takes: &takes,
+            absent: &[],
+        };
+        let outcome = store.consume(&ConsumeRequest::new(&[member], self.rig.clock.now())).await;
+        assert!(matches!(outcome.unwrap(), ConsumeOutcome::Granted(_)));
+    }
+
+    fn shards(&self, entity: &str) -> Vec<Item> {
+        let at = |shard| keys::bucket_of(&self.rig.namespace, entity, "gpt", shard);
+        (0..32).filter_map(|shard| self.rig.table.get(&at(shard))).collect()
+    }
+
+    /// Records of a shard as it is now, one of which counts another take.
+    fn records(&self, entity: &str, from: u64, records: u64) -> Vec<Record> {
+        let item = self.shards(entity).remove(0);
+        let key = keys::bucket_of(&self.rig.namespace, entity, "gpt", 0);
+        let at_s = self.rig.clock.now().0 / 1_000;
+        let with = |taken: i64| {
+            let mut item = item.clone();
+            item.insert("b_rpm_tc".to_owned(), number(taken * 1_000));
+            item.insert("b_wcu_tc".to_owned(), number(taken * 1_000));
+            item
+        };
+        (0..records)
+            .map(|turn| Record {
+                stream_shard: "shardId-1".to_owned(),
+                sequence: (1_000 + from + turn).to_string(),
+                kind: Kind::Modify,
+                at_s,
+                key: (key.pk.clone(), key.sk.to_string()),
+                old: Some(with(i64::try_from(turn).unwrap())),
+                new: Some(with(i64::try_from(turn).unwrap() + 1)),
+                is_expired: false,
+            })
+            .collect()
+    }
+
+    fn upkeep(&self) -> Upkeep {
+        Upkeep::new(Arc::new(self.rig.table.clone()), self.rig.options())
+    }
+
+    fn name(&self, entity: &str) -> BucketName {
+        BucketName {
+            namespace: self.rig.namespace.clone(),
+            entity: entity.to_owned(),
+            resource: "gpt".to_owned(),
+        }
+    }
+}
+
+/// A bucket that nobody asks any more has no records, and its shards do not expire: the aggregator
+/// folds it by the clock.
+#[tokio::test]
+async fn a_bucket_that_nobody_asks_any_more_is_folded_and_expires() {
+    let hot = Hot::new().await;
+    hot.take("a").await;
+    hot.take("b").await;
+    assert!(hot.upkeep().split(&hot.name("a"), 0).await.unwrap());
+    assert_eq!(hot.shards("a").len(), 2);
+    let aggregator = hot.rig.aggregator(hot.rig.table.client(1));
+    aggregator.process(&hot.records("a", 0, 5)).await;
+    // The load is over after five minutes; the aggregator goes on with other buckets for a month.
+    for turn in 0..30 {
+        hot.rig.clock.advance(Duration::from_secs(86_400));
+        aggregator.process(&hot.records("b", 100 + 10 * turn, 5)).await;
+    }
+    let now_s = hot.rig.clock.now().0 / 1_000;
+    hot.rig.table.sweep(now_s);
+    let left = hot.shards("a").len();
+    assert!(left <= 1, "{left} items a month after the last take, for good");
+}
+
+/// A fleet is upgraded with `shards_max = 1` first, which uses shards and makes none: processes of the
+/// version before would be told `Incompatible`.
+#[tokio::test]
+async fn an_aggregator_splits_nothing_while_a_fleet_is_upgraded() {
+    let hot = Hot::new().await;
+    hot.take("a").await;
+    let settings = Settings::new("stack").windows(UsageWindow::ALL);
+    for (shards_max, shards) in [(1, 1), (2, 2), (2, 2)] {
+        let settings = settings.clone().shards_max(shards_max);
+        let table = Arc::new(hot.rig.table.client(1));
+        let aggregator = Aggregator::new(table, settings).clock(Arc::new(hot.rig.clock.clone()));
+        hot.rig.clock.advance(Duration::from_secs(5));
+        let report = aggregator.process(&hot.records("a", 0, 950)).await;
+        assert!(report.is_complete());
+        assert_eq!(hot.shards("a").len(), shards, "at most {shards_max}");
+    }
+}

@@ -1,0 +1,63 @@
+//! What an operator sees of shards.
+
+use super::*;
+
+#[tokio::test]
+async fn the_shards_of_a_bucket_are_shown_with_their_shares() {
+    let hot = Hot::new(&["rpm:1000/hour", "img:1/hour"]).await;
+    let store = hot.process().await;
+    assert!(store.shards(&hot.entity, &hot.resource).await.unwrap().is_empty());
+    Hot::granted(hot.ask(&store, &[100, 1]).await);
+    let alone = store.shards(&hot.entity, &hot.resource).await.unwrap();
+    assert_eq!((alone.len(), alone[0].count), (1, 1));
+    hot.split_into(4).await;
+    let shards = store.shards(&hot.entity, &hot.resource).await.unwrap();
+    let of = |name: &str| -> Vec<(i64, i64, i64)> {
+        let limits = shards.iter().flat_map(|shard| &shard.limits);
+        limits
+            .filter(|limit| limit.name.as_str() == name)
+            .map(|limit| (limit.capacity.0, limit.balance.0, limit.consumed.0))
+            .collect()
+    };
+    assert_eq!(shards.iter().map(|shard| shard.shard).collect::<Vec<_>>(), [0, 1, 2, 3]);
+    assert_eq!(
+        of("rpm"),
+        [
+            (250_000, 225_000, 100_000),
+            (250_000, 225_000, 0),
+            (250_000, 225_000, 0),
+            (250_000, 225_000, 0)
+        ]
+    );
+    assert_eq!(of("wcu"), [], "the measure of writes is not shown");
+}
+
+#[tokio::test]
+async fn the_hottest_bucket_is_first() {
+    // Three keys on a page: the second page of the index counts too.
+    let mut hot = Hot::on(EvalOptions::new().page_max(3), &["rpm:1000000/hour"]).await;
+    let store = hot.process().await;
+    assert!(store.hottest(10).await.unwrap().buckets.is_empty());
+    Hot::granted(hot.ask(&store, &[1]).await);
+    assert!(store.hottest(10).await.unwrap().buckets.is_empty(), "one item is not hot");
+    let split = hot.process_on(hot.rig.table.clone(), |options| options.born_split = 4).await;
+    for resource in ["a-calm-one", "hot"] {
+        hot.resource = resource.parse().unwrap();
+        Hot::granted(hot.ask(&split, &[1]).await);
+    }
+    let take = async {
+        for _ in 0..50 {
+            Hot::granted(hot.ask(&split, &[1]).await);
+        }
+        hot.advance(1_000);
+    };
+    let (hottest, ()) = tokio::join!(store.hottest(10), take);
+    let hottest = hottest.unwrap();
+    assert!(hottest.is_complete);
+    let found: Vec<_> = hottest
+        .buckets
+        .iter()
+        .map(|bucket| (bucket.resource.as_str(), bucket.shards, bucket.writes_per_second))
+        .collect();
+    assert_eq!(found, [("hot", 4, 50.0), ("a-calm-one", 4, 0.0)]);
+}
