@@ -8,6 +8,7 @@ mod limits;
 mod lost;
 mod moves;
 mod takes;
+mod undone;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
