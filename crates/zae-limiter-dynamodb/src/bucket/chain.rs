@@ -331,6 +331,8 @@ impl DynamoStore {
                 continue;
             }
             count(&self.shared.caches.tally.compensations);
+            // Parts whose shards are gone meet on one item: the stream tells them by their marks.
+            let mark = mark.saturating_add(2 * i64::try_from(place).unwrap_or(0));
             let undo = Undo { mark, is_counted: place == 0 };
             let whose = MemberKey { entity: member.entity, resource: member.resource };
             let given = self.credit_at(whose, *shard, &amounts, Some(undo), moment).await;
