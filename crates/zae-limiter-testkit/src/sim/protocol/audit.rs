@@ -271,7 +271,7 @@ impl Scene {
         let wanted = asked.map_or_else(Wanted::default, |asked| wanted(asked, change, writer));
         // What a take holds of several shards is given back to each of them.
         let is_leg = takes(writer) && matches!(call.request, Request::Transact(..))
-            || self.is_sharded && writer == Writer::Credit && wanted.is_take;
+            || self.may_split() && writer == Writer::Credit && wanted.is_take;
         let landing = Landing {
             writer,
             before: before.as_ref(),

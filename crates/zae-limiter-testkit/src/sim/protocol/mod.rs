@@ -324,6 +324,11 @@ impl Scene {
         })
     }
 
+    /// Whether buckets may have several shards: an aggregator splits them, too.
+    fn may_split(&self) -> bool {
+        self.is_sharded || self.pipe.is_some()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Knowledge> {
         self.knowledge.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -129,7 +129,7 @@ impl Scene {
         (before, after): (Option<&Stored>, Option<&Stored>),
         what: Option<(Writer, &Amounts)>,
     ) -> Result<(), Broken> {
-        let Some((bucket, shard)) = bucket_and_shard(pk).filter(|_| self.is_sharded) else {
+        let Some((bucket, shard)) = bucket_and_shard(pk).filter(|_| self.may_split()) else {
             return Ok(());
         };
         let Knowledge { leaves, wholes, ideals, .. } = known;
@@ -349,7 +349,7 @@ impl Scene {
         amounts: &Amounts,
     ) -> Result<bool, Broken> {
         let truth = self.truth.now().0;
-        let Some((bucket, _)) = bucket_and_shard(pk).filter(|_| self.is_sharded) else {
+        let Some((bucket, _)) = bucket_and_shard(pk).filter(|_| self.may_split()) else {
             return Ok(false);
         };
         known.strange.insert(bucket.to_owned());
