@@ -324,6 +324,8 @@ impl DynamoStore {
         for (place, (shard, takes)) in held.iter().enumerate() {
             let part = MemberTake { takes, ..*member };
             let amounts = amounts_of(&part, |milli| milli > Milli::ZERO);
+            // Parts whose shards are gone meet on one item: the stream tells them by their marks.
+            let mark = mark.saturating_add(2 * i64::try_from(place).unwrap_or(0));
             let undo = Undo { mark, is_counted: place == 0 };
             // A take of nothing was an event all the same.
             if amounts.is_empty() && !undo.is_counted {

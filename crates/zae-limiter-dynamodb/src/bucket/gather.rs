@@ -461,6 +461,10 @@ impl DynamoStore {
             }
             held.push((image.standing.shard, takes));
         }
+        if writes.is_empty() {
+            // A take of nothing that no shard has room for: there is nothing to gather.
+            return Ok(Together::GiveUp);
+        }
         Ok(match self.send_all(writes, nonce, moment).await? {
             SentAll::Landed => {
                 let look = self.after_gather(asked, &images, &held, now);

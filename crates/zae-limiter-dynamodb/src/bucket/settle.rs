@@ -279,7 +279,7 @@ impl DynamoStore {
         let (pinned, here) = self.pinned_first(whose, shard, amounts, moment).await?;
         let mut adjusted = Adjusted::Dropped;
         if !pinned.is_empty() {
-            let undo = undo.map(|undo| Undo { is_counted: false, ..undo });
+            let undo = undo.map(|undo| Undo { is_counted: false, mark: undo.mark + 1 });
             adjusted = self.credit(&key(0), &pinned, undo, moment).await?;
         }
         let mut shard = shard;

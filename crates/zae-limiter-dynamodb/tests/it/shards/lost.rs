@@ -118,3 +118,20 @@ async fn a_bucket_whose_room_is_spent_is_split_by_its_takers() {
     assert!(matches!(outcome, ConsumeOutcome::Contended { .. }), "{outcome:?}");
     assert_eq!(hot.shards().len(), 2);
 }
+
+/// Found by the simulator: all shards together were asked for nothing, by a transaction without
+/// writes, which the table does not accept.
+#[tokio::test]
+async fn a_take_of_nothing_from_shards_without_room_is_contended() {
+    let hot = Hot::new(&["rpm:1000/hour"]).await;
+    Hot::granted(hot.ask(&hot.process().await, &[1]).await);
+    hot.split_into(2).await;
+    for shard in 0..2 {
+        let mut item = hot.shard(shard);
+        item.insert("b_wcu_tk".to_owned(), zae_limiter_dynamodb::table::number(-1_100_000));
+        hot.rig.table.insert(&item);
+    }
+    let careful = hot.process_on(hot.rig.table.clone(), |options| options.shards_max = 2).await;
+    let outcome = hot.ask(&careful, &[]).await.unwrap();
+    assert!(matches!(outcome, ConsumeOutcome::Contended { .. }), "{outcome:?}");
+}

@@ -9,6 +9,7 @@ mod limits;
 mod lost;
 mod moves;
 mod takes;
+mod undone;
 mod views;
 
 use std::sync::Arc;

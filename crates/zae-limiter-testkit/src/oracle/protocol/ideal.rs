@@ -372,7 +372,10 @@ impl IdealBucket {
             ideal.carried = (allowed * found.params.period + old.period - 1).div_euclid(old.period);
             ideal.account.params = found.params;
             ideal.account.fine = found.fine_after(elapsed);
-            ideal.account.gap = found.gap;
+            // What has overflowed until now repays the gap.
+            let fine = found.fine() + elapsed.max(0) * found.params.refill;
+            let surplus = (fine - found.params.brim()).div_euclid(found.params.period);
+            ideal.account.gap = (found.gap - surplus.max(0)).max(0);
         }
     }
 

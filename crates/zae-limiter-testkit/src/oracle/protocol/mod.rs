@@ -5,7 +5,8 @@
 //! time; `slots` compares what landed for each call with what its caller was told, `due` the
 //! counters of a client, `configured` the limits with those stored at the time, `admin` the deeds
 //! of administrators. `moves` holds splits and folds to what they may move, and `whole` all shards
-//! of a bucket to one ideal bucket. `stored`, `share`, `instant`, `expiry` and `writer` read items
+//! of a bucket to one ideal bucket; `refusals` asks whether what was refused was really not there,
+//! `usage` whether the history has everything once. `stored`, `share`, `instant`, `expiry` and `writer` read items
 //! and writes for them.
 
 pub(crate) mod admin;
@@ -16,9 +17,11 @@ pub(crate) mod ideal;
 pub(crate) mod instant;
 pub(crate) mod ledger;
 pub(crate) mod moves;
+pub(crate) mod refusals;
 pub(crate) mod share;
 pub(crate) mod slots;
 pub(crate) mod stored;
+pub(crate) mod usage;
 pub(crate) mod whole;
 pub(crate) mod writer;
 
@@ -79,6 +82,8 @@ pub struct Coverage {
     pub made: u64,
     /// What happened to buckets of several shards.
     pub shards: Shards,
+    /// What happened to the stream of the table.
+    pub stream: Stream,
 }
 
 /// How often what happened to buckets of several shards.
@@ -100,6 +105,10 @@ pub struct Shards {
     pub gathers: u64,
     /// Refusals after all shards were read.
     pub refusals: u64,
+    /// Limits of such refusals that were held to what the shards had together.
+    pub proven: u64,
+    /// Splits by a take that found no room for its write.
+    pub pressed: u64,
     /// Charges and credits that landed at a donor of the shard they were meant for.
     pub walks: u64,
     /// Takes from one of several shards.
@@ -112,6 +121,29 @@ pub struct Shards {
     pub deleted: u64,
     /// Counts that a foreign writer has raised.
     pub raised: u64,
+}
+
+/// How often what happened to the stream of the table.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stream {
+    /// Batches that were delivered.
+    pub batches: u64,
+    /// Records that were delivered and had been counted before, once per snapshot.
+    pub repeated: u64,
+    /// Batches that were not completed: the process stopped, or writes failed.
+    pub cut: u64,
+    /// Records that were lost before anybody read them.
+    pub lost: u64,
+    /// Snapshots held to what was counted.
+    pub snapshots: u64,
+    /// Buckets refilled ahead of their takes.
+    pub refills: u64,
+    /// Shards split ahead of their takes.
+    pub splits: u64,
+    /// Shards made so that all have the same count.
+    pub levelled: u64,
+    /// Quiet buckets that were folded.
+    pub folds: u64,
 }
 
 /// Whether a key is that of a bucket, and whose.

@@ -67,6 +67,27 @@ fn grow<'a>(
     found.push((Place { shard, count, ..like.place.clone() }, like));
 }
 
+/// What the shards of the tree have together at an instant, each cut at its share and to whole
+/// millitokens. A shard that lacks a limit has all of its share.
+pub(crate) fn together(leaves: &Leaves, at: i64) -> Amounts {
+    let tree = tree(leaves);
+    let mut sums = Amounts::new();
+    for (name, limit) in tree.iter().flat_map(|(_, of)| &of.limits) {
+        if !sums.contains_key(name) {
+            let has = |(place, like): &(Place, &Stored)| match like.limits.get(name) {
+                _ if *place != like.place => 0,
+                None => place.effective(name, limit.stored).capacity,
+                Some(own) => {
+                    let elapsed = i128::from(at) - i128::from(like.refilled_at);
+                    own.fine_after(elapsed).div_euclid(own.params.period)
+                }
+            };
+            sums.insert(name.clone(), tree.iter().map(has).sum());
+        }
+    }
+    sums
+}
+
 fn up(dividend: i128, divisor: i128) -> i128 {
     -(-dividend).div_euclid(divisor)
 }

@@ -9,8 +9,8 @@ pub(crate) fn place(writer: Writer) -> usize {
 
 /// True for writers that refill every limit up to the instant they write.
 pub(crate) fn refills(writer: Writer) -> bool {
-    use Writer::{BlindFill, ChargeRefill, Refill, Sync, SyncOnly};
-    matches!(writer, Refill | BlindFill | Sync | SyncOnly | ChargeRefill)
+    use Writer::{AggregatorRefill, BlindFill, ChargeRefill, Refill, Sync, SyncOnly};
+    matches!(writer, Refill | BlindFill | Sync | SyncOnly | ChargeRefill | AggregatorRefill)
 }
 
 /// True for writers that take, and so demand that no limit is short.

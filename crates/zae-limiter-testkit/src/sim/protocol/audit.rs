@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use zae_limiter_core::{EntityId, ResourceName};
 use zae_limiter_dynamodb::bucket::write::BucketWrite;
 use zae_limiter_dynamodb::bucket::writers::Writer;
-use zae_limiter_dynamodb::constants::{CREATE_TRUST, WCU_PER_WRITE_MILLI};
+use zae_limiter_dynamodb::constants::{CLOCK_OFF_MAX_MS, CREATE_TRUST, WCU_PER_WRITE_MILLI};
 use zae_limiter_dynamodb::table::{Item, Write};
 use zae_limiter_store::{Clock, LimitsInForce};
 
 use super::shards::{bucket_and_shard, moves};
 use super::tap::Sent;
-use super::{Knowledge, Scene, events};
+use super::{Knowledge, Scene, Skew, events, stream};
 use crate::oracle::Broken;
-use crate::oracle::books::{Asked, Books, Call as StoreCall, Part, PlannedMember, State};
+use crate::oracle::books::{Asked, Books, Call as StoreCall, CallId, Part, PlannedMember, State};
 use crate::oracle::bucket::Params;
 use crate::oracle::history::Basis;
 use crate::oracle::protocol::bucket_of;
@@ -23,8 +23,9 @@ use crate::oracle::protocol::ledger::{Amounts, Landing};
 use crate::oracle::protocol::share::SHARDS_MAX;
 use crate::oracle::protocol::slots::Landed;
 use crate::oracle::protocol::stored::{self, Stored, StoredLimit};
+use crate::oracle::protocol::whole::together;
 use crate::oracle::protocol::writer::{debits, place, takes};
-use crate::table::{Call, Change, Request, SWEEPER, Told};
+use crate::table::{Call, Change, Fate, Request, SWEEPER, Told};
 
 impl Scene {
     /// Checks what has landed since the last look; the first broken promise is noted in the books.
@@ -57,15 +58,14 @@ impl Scene {
         known.coverage.copies_landed += u64::from(is_copy && !call.changes.is_empty());
         known.administration.look(call)?;
         call.changes.iter().for_each(|change| known.configured.note(change, state.elapsed));
-        if let (Request::BatchGet(keys, _), Some(id)) = (&call.request, id)
-            && keys.len() as i64 >= SHARDS_MAX
-        {
-            known.gathered.insert(id);
+        if let Some(id) = id {
+            self.note_gathered(&mut known, id, (call, sent));
         }
         let legs = writes(call);
         let what = || match call.client {
             SWEEPER => "swept".to_owned(),
             events::FOREIGN => "a foreign write".to_owned(),
+            stream::AGGREGATOR => "the aggregator".to_owned(),
             client => {
                 let late = if is_copy {
                     ", once more"
@@ -92,7 +92,7 @@ impl Scene {
         };
         self.check_deleted(&known, &legs).map_err(says)?;
         if legs.iter().any(|(write, _)| write.is_some_and(|write| moves(write.writer()))) {
-            self.check_moved(&mut known, &legs).map_err(says)?;
+            self.check_moved(&mut known, (call.client, id.is_some()), &legs).map_err(says)?;
         } else {
             let (mut sums, mut counted) = (Amounts::new(), 0);
             for (write, change) in &legs {
@@ -109,11 +109,53 @@ impl Scene {
             self.check_gathered(&mut known, call, asked, (&sums, counted)).map_err(says)?;
         }
         self.check_wholes(&known, &legs).map_err(says)?;
+        for (write, change) in &legs {
+            self.stream(call.client, (*write, change), asked).map_err(says)?;
+        }
         if let (Some(id), false) = (id, is_copy) {
             let Knowledge { slots, ideals, .. } = &mut *known;
             slots.heard(id, call, ideals);
         }
         Ok(())
+    }
+
+    /// A call reads all shards of a bucket, or is told of some of them by a transaction that was
+    /// cancelled.
+    fn note_gathered(
+        &self,
+        known: &mut Knowledge,
+        id: CallId,
+        (call, sent): (&Call, Option<Sent>),
+    ) {
+        let Knowledge { gathered, leaves, .. } = known;
+        match &call.request {
+            Request::BatchGet(keys, _)
+                if keys.len() as i64 >= SHARDS_MAX && call.told == Told::Done =>
+            {
+                let (Some((entity, _)), Some((bucket, _))) =
+                    (bucket_of(&keys[0]), bucket_and_shard(&keys[0].pk))
+                else {
+                    return;
+                };
+                let truth = self.truth.now().0;
+                let at = match (self.skew, sent.and_then(|sent| sent.now)) {
+                    (Skew::None, Some(now)) => now.min(truth),
+                    _ => truth - CLOCK_OFF_MAX_MS,
+                };
+                let sum = leaves.get(bucket).map(|leaves| together(leaves, at)).unwrap_or_default();
+                gathered.read(id, entity, sum, matches!(call.fate, Fate::Withhold(_)));
+            }
+            Request::Transact(writes, _) if call.told == Told::Canceled => {
+                for write in writes {
+                    if let Write::Bucket(write) = write
+                        && let Some((entity, _)) = bucket_of(&write.key)
+                    {
+                        gathered.tear(id, entity);
+                    }
+                }
+            }
+            _ => {}
+        }
     }
 
     /// The legs of one take add up to what was asked, and count as one take.
@@ -234,7 +276,7 @@ impl Scene {
         let wanted = asked.map_or_else(Wanted::default, |asked| wanted(asked, change, writer));
         // What a take holds of several shards is given back to each of them.
         let is_leg = takes(writer) && matches!(call.request, Request::Transact(..))
-            || self.is_sharded && writer == Writer::Credit && wanted.is_take;
+            || self.may_split() && writer == Writer::Credit && wanted.is_take;
         let landing = Landing {
             writer,
             before: before.as_ref(),

@@ -25,6 +25,7 @@ enum Kind {
     ForeignFeature,
     ForeignCount,
     ForeignShard,
+    Press,
     Damage,
 }
 
@@ -43,6 +44,7 @@ impl Scene {
             (if self.has_strangers { 6 } else { 0 }, Kind::ForeignFeature),
             (if is_strange { 14 } else { 0 }, Kind::ForeignCount),
             (if is_strange { 10 } else { 0 }, Kind::ForeignShard),
+            (if self.is_sharded { 30 } else { 0 }, Kind::Press),
             (if self.is_damaged { 6 } else { 0 }, Kind::Damage),
         ]);
         let line = match kind {
@@ -61,6 +63,7 @@ impl Scene {
             Kind::ForeignFeature => self.foreign_feature(rng),
             Kind::ForeignCount => self.foreign_count(rng),
             Kind::ForeignShard => self.foreign_shard(rng),
+            Kind::Press => self.press(rng),
             Kind::Damage => self.damage(rng),
         };
         self.look(books);

@@ -10,6 +10,7 @@ mod audit;
 mod echo;
 mod events;
 mod shards;
+mod stream;
 mod tap;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,10 +19,10 @@ use std::time::Duration;
 
 use zae_limiter_dynamodb::constants::CLOCK_OFF_MAX_MS;
 use zae_limiter_dynamodb::{CascadeWrites, DynamoOptions, DynamoStore};
-use zae_limiter_store::{Clock, ConsumeOutcome, ManualClock, SeededEntropy, Store};
+use zae_limiter_store::{Clock, ManualClock, SeededEntropy, Store};
 
 use crate::oracle::Broken;
-use crate::oracle::books::{Books, CallId, Told as Said};
+use crate::oracle::books::Books;
 use crate::oracle::history::Basis;
 use crate::oracle::inspect::RESOURCES;
 use crate::oracle::journal::finish;
@@ -29,18 +30,24 @@ use crate::oracle::protocol::admin::Administration;
 use crate::oracle::protocol::configured::Configured;
 use crate::oracle::protocol::ideal::IdealBucket;
 use crate::oracle::protocol::instant::Instant;
+use crate::oracle::protocol::refusals::Gathered;
 use crate::oracle::protocol::slots::Slots;
 use crate::oracle::protocol::whole::{Leaves, Whole};
-pub use crate::oracle::protocol::{Coverage, Deeds, Shards};
+pub use crate::oracle::protocol::{Coverage, Deeds, Shards, Stream};
 use crate::rng::Rng;
 use crate::sim::{Ask, ENTITIES, entity, resource};
 use crate::table::{EvalOptions, EvalTable, Faults, Odds, SeededGate};
 use echo::Echoes;
 use shards::Upkeep;
+use stream::Pipe;
 use tap::{Outbox, Tap};
 
 /// Of a hundred runs, those in which buckets are split and folded.
 const SHARDED: u64 = 40;
+
+/// Of a hundred runs, those in which somebody reads the stream: where buckets are split, and
+/// elsewhere.
+const STREAMED: [u64; 2] = [50, 15];
 
 /// How far the clocks of a run may be off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,8 +82,8 @@ struct Knowledge {
     wholes: BTreeMap<String, Whole>,
     /// Buckets that a foreign writer has written to.
     strange: BTreeSet<String>,
-    /// Calls that have read all shards of a bucket.
-    gathered: BTreeSet<CallId>,
+    /// What the shards had together when a call read all of them.
+    gathered: Gathered,
 }
 
 /// The table of a run and everything around it.
@@ -100,6 +107,10 @@ pub(crate) struct Scene {
     /// Limits of less than 32 times this are not divided.
     share_min_milli: i64,
     upkeep: Upkeep,
+    /// The stream of the table, where somebody reads it.
+    pipe: Option<Pipe>,
+    /// When the run began.
+    started_ms: i64,
     /// Whether every write is put into words, for a failure or for people.
     is_traced: bool,
     knowledge: Mutex<Knowledge>,
@@ -117,7 +128,9 @@ impl Scene {
             .journal()
             .page_max(usize::try_from(rng.between(1, 30)).unwrap_or(1))
             .index_lag_ms(index_lag_ms);
-        let scene = Scene {
+        let mut streaming = Rng::new(seed, 14);
+        let is_streamed = streaming.chance(if is_sharded { STREAMED[0] } else { STREAMED[1] });
+        let mut scene = Scene {
             table: EvalTable::with_options(options),
             faults: Faults::seeded(rng.next(), Odds::CLEAR),
             gate: Arc::new(SeededGate::new(rng.next(), 25, 2)),
@@ -138,6 +151,8 @@ impl Scene {
                 (1, zae_limiter_dynamodb::constants::SHARE_MIN_MILLI),
             ]),
             upkeep: Upkeep::new(Rng::new(seed, 13)),
+            pipe: None,
+            started_ms: clock.now().0,
             is_traced,
             knowledge: Mutex::new(Knowledge {
                 ideals: BTreeMap::new(),
@@ -151,9 +166,12 @@ impl Scene {
                 leaves: BTreeMap::new(),
                 wholes: BTreeMap::new(),
                 strange: BTreeSet::new(),
-                gathered: BTreeSet::new(),
+                gathered: Gathered::default(),
             }),
         };
+        if is_streamed && !scene.is_damaged {
+            scene.pipe = Some(Pipe::new(streaming, clock, scene.skew));
+        }
         let options = scene.options(clock, rng.next());
         finish(Box::pin(scene.table.initialise(&options))).map_err(|error| error.to_string())?;
         Ok(scene)
@@ -187,6 +205,7 @@ impl Scene {
             options.gather_pause_ms = *rng.pick(&[0, 0, options.gather_pause_ms]);
             options.herd_pause_ms = *rng.pick(&[0, 0, options.herd_pause_ms]);
         }
+        self.open_stream(books);
         let number = u32::try_from(client).map_err(|error| error.to_string())?;
         let gate: Arc<SeededGate> = Arc::clone(&self.gate);
         let mut table = self
@@ -230,6 +249,7 @@ impl Scene {
         self.look(books);
         self.keep_up(books);
         self.truth.advance(pause);
+        self.pipe.iter().for_each(|pipe| pipe.advance(pause));
         self.table.set_now_ms(self.truth.now().0);
         self.echoes.expire(self.truth.now().0);
     }
@@ -277,6 +297,7 @@ impl Scene {
         let known = self.lock();
         Coverage {
             deeds: known.administration.deeds,
+            stream: self.pipe.as_ref().map(Pipe::counts).unwrap_or_default(),
             far_behind: self.table.counters().far_behind,
             ..known.coverage
         }
@@ -285,21 +306,27 @@ impl Scene {
     /// Everything has come to rest: what landed must be what was told, and counted. `alive` are the
     /// clients with a say.
     pub(crate) fn settle_up(&self, books: &Books, alive: &BTreeSet<usize>) -> Result<(), Broken> {
+        self.drain_stream(books)?;
+        if let Some(broken) = books.lock().broken.take() {
+            return Err(broken);
+        }
         let mut known = self.lock();
         let mut coverage = known.coverage;
         let due = known.slots.audit(&books.lock(), &mut coverage)?;
         known.coverage = coverage;
-        let state = books.lock();
-        let is_refused = |id: &&CallId| {
-            matches!(state.calls[**id].told, Some(Said::Decision(ConsumeOutcome::Refused(_))))
-        };
-        known.coverage.shards.refusals = known.gathered.iter().filter(is_refused).count() as u64;
-        drop(state);
+        let verified = known.gathered.check(&books.lock())?;
+        known.coverage.shards.refusals = verified.refusals;
+        known.coverage.shards.proven = verified.proven;
         let mut stores = known.stores.iter().filter(|(client, ..)| alive.contains(client));
         stores.try_for_each(|(client, store, _)| {
             let due = due.get(client).copied().unwrap_or_default();
             due.check(&store.counters()).map_err(|broken| format!("client {client} {broken}"))
         })
+    }
+
+    /// Whether buckets may have several shards: an aggregator splits them, too.
+    fn may_split(&self) -> bool {
+        self.is_sharded || self.pipe.is_some()
     }
 
     fn lock(&self) -> MutexGuard<'_, Knowledge> {

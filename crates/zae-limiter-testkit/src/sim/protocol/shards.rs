@@ -8,11 +8,13 @@ use std::task::{Context, Poll, Waker};
 
 use zae_limiter_dynamodb::bucket::write::BucketWrite;
 use zae_limiter_dynamodb::bucket::writers::Writer;
+use zae_limiter_dynamodb::constants::{SHARE_MIN_MILLI, WCU_NEEDED_MILLI};
 use zae_limiter_dynamodb::table::{
     Action, Comparison, Condition, Item, Key, Put, Table, Update, compare, number,
 };
 use zae_limiter_store::Clock;
 
+use super::stream::AGGREGATOR;
 use super::{Knowledge, Scene, events};
 use crate::oracle::Broken;
 use crate::oracle::books::Books;
@@ -58,6 +60,9 @@ pub(super) fn moves(writer: Writer) -> bool {
     matches!(writer, Split | SplitChild | Fold | FoldChild | Prune)
 }
 
+/// Who writes, and whether a call of the store makes it do so.
+type By = (u32, bool);
+
 /// The writes of one call to buckets.
 type Legs<'a> = [(Option<&'a BucketWrite>, &'a Change)];
 
@@ -72,8 +77,9 @@ fn read(item: &Option<Item>) -> Result<Stored, Broken> {
 impl Scene {
     /// Splits and folds go on, and now and then one begins.
     pub(super) fn keep_up(&self, books: &Books) {
+        self.tick();
         if !self.is_sharded {
-            return;
+            return self.look(books);
         }
         let mut upkeep = self.upkeep.lock();
         let (rng, works) = &mut *upkeep;
@@ -123,7 +129,7 @@ impl Scene {
         (before, after): (Option<&Stored>, Option<&Stored>),
         what: Option<(Writer, &Amounts)>,
     ) -> Result<(), Broken> {
-        let Some((bucket, shard)) = bucket_and_shard(pk).filter(|_| self.is_sharded) else {
+        let Some((bucket, shard)) = bucket_and_shard(pk).filter(|_| self.may_split()) else {
             return Ok(());
         };
         let Knowledge { leaves, wholes, ideals, .. } = known;
@@ -189,14 +195,19 @@ impl Scene {
     }
 
     /// Checks a transaction that moves tokens between shards.
-    pub(super) fn check_moved(&self, known: &mut Knowledge, legs: &Legs<'_>) -> Result<(), Broken> {
+    pub(super) fn check_moved(
+        &self,
+        known: &mut Knowledge,
+        by: By,
+        legs: &Legs<'_>,
+    ) -> Result<(), Broken> {
         for (write, _) in legs {
             let writer = write.ok_or("shards were changed by no writer of the registry")?.writer();
             known.coverage.writers[place(writer)] += 1;
         }
         if let Some(donor) = of_writer(legs, Writer::Split) {
             let child = of_writer(legs, Writer::SplitChild).ok_or("a split without a child")?;
-            return self.check_split(known, donor, child);
+            return self.check_split(known, by, (donor, child));
         }
         if let Some(root) = of_writer(legs, Writer::Fold) {
             return self.check_folded(known, root, legs);
@@ -212,8 +223,8 @@ impl Scene {
     fn check_split(
         &self,
         known: &mut Knowledge,
-        donor: &Change,
-        child: &Change,
+        (client, is_of_a_call): By,
+        (donor, child): (&Change, &Change),
     ) -> Result<(), Broken> {
         let truth = self.truth.now().0;
         if child.before.is_some() {
@@ -224,18 +235,24 @@ impl Scene {
         let made = read(&child.after)?;
         let Knowledge { leaves, wholes, ideals, instants, coverage, administration, .. } = known;
         let leaves = leaves.entry(bucket.to_owned()).or_default();
+        // An aggregator is not told of another least share.
+        let share_min = match client {
+            AGGREGATOR => SHARE_MIN_MILLI,
+            _ => self.share_min_milli,
+        };
         let parted = Parted {
             before: &before,
             after: &after,
             child: &made,
             instant: instants.entry(donor.key.pk.clone()).or_default(),
-            divided_from: SHARDS_MAX as i128 * i128::from(self.share_min_milli),
+            divided_from: i128::from(SHARDS_MAX) * i128::from(share_min),
         };
         parted.check()?;
         let counts = &mut coverage.shards;
         let is_repair = parted.is_repair();
         counts.repairs += u64::from(is_repair);
         counts.splits += u64::from(!is_repair);
+        counts.pressed += u64::from(!is_repair && is_of_a_call);
         counts.pinned += u64::from(!after.place.pinned.is_empty());
         let is_burdened = before.limits.values().any(|limit| limit.gap > 0 || limit.balance < 0);
         counts.burdened += u64::from(is_burdened);
@@ -332,7 +349,7 @@ impl Scene {
         amounts: &Amounts,
     ) -> Result<bool, Broken> {
         let truth = self.truth.now().0;
-        let Some((bucket, _)) = bucket_and_shard(pk).filter(|_| self.is_sharded) else {
+        let Some((bucket, _)) = bucket_and_shard(pk).filter(|_| self.may_split()) else {
             return Ok(false);
         };
         known.strange.insert(bucket.to_owned());
@@ -370,6 +387,21 @@ impl Scene {
         counts.takes += u64::from(takes(writer));
         counts.syncs += u64::from(matches!(writer, Writer::Sync | Writer::SyncOnly));
         counts.flags += u64::from(writer == Writer::Flag);
+    }
+
+    /// A crowd that nobody here simulates has written a shard so often that it takes no more writes
+    /// for some time.
+    pub(super) fn press(&self, rng: &mut Rng) -> String {
+        let Some((key, found)) = self.some_shard(rng, |_| true) else {
+            return "no bucket".to_owned();
+        };
+        let Some(mut item) = self.table.get(&key) else { return "no bucket".to_owned() };
+        // A second has room for a thousand writes, so a millisecond gains a write.
+        let gained = self.truth.now().0.saturating_sub(found.refilled_at).max(0) * 1_000;
+        let more = *rng.pick(&[1, 400_000, 3_000_000]);
+        item.insert("b_wcu_tk".to_owned(), number(WCU_NEEDED_MILLI - gained - more));
+        self.table.insert(&item);
+        format!("a crowd writes {}", key.pk)
     }
 
     /// As the Python package doubles a bucket: the count of shard 0, and nothing else.
