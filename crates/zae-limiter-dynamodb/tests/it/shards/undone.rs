@@ -43,8 +43,11 @@ async fn parts_that_are_given_back_to_one_shard_have_marks_of_their_own() {
     assert_eq!(number(&hot.shard(0), "b_tpm_tk"), 800_000, "all of it is back");
     let root = hot.shard(0)["PK"].as_s().unwrap().clone();
     let calls = hot.rig.table.take_journal();
-    let changes: Vec<&Change> =
-        calls.iter().flat_map(|call| &call.changes).filter(|change| change.key.pk == root).collect();
+    let changes: Vec<&Change> = calls
+        .iter()
+        .flat_map(|call| &call.changes)
+        .filter(|change| change.key.pk == root)
+        .collect();
     assert_eq!(changes.len(), 2, "one part after the other");
     let mark = |item: &Option<Item>| item.as_ref().map_or(0, |item| number(item, "un"));
     for change in changes {

@@ -121,7 +121,12 @@ impl Scene {
 
     /// A call reads all shards of a bucket, or is told of some of them by a transaction that was
     /// cancelled.
-    fn note_gathered(&self, known: &mut Knowledge, id: CallId, (call, sent): (&Call, Option<Sent>)) {
+    fn note_gathered(
+        &self,
+        known: &mut Knowledge,
+        id: CallId,
+        (call, sent): (&Call, Option<Sent>),
+    ) {
         let Knowledge { gathered, leaves, .. } = known;
         match &call.request {
             Request::BatchGet(keys, _)

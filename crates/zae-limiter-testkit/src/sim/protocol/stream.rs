@@ -203,11 +203,10 @@ impl Scene {
             };
             let settings = Settings::new("sim").windows(UsageWindow::ALL);
             let seed = flow.rng.next();
-            let aggregator =
-                Aggregator::new(Arc::new(tap), settings.snapshot_ttl_days(TTL_DAYS))
-                    .clock(clock)
-                    .entropy(Arc::new(SeededEntropy::new(seed)))
-                    .attempts_max(3);
+            let aggregator = Aggregator::new(Arc::new(tap), settings.snapshot_ttl_days(TTL_DAYS))
+                .clock(clock)
+                .entropy(Arc::new(SeededEntropy::new(seed)))
+                .attempts_max(3);
             flow.aggregators.push(Arc::new(aggregator));
         }
     }
@@ -226,9 +225,8 @@ impl Scene {
         let truth = self.truth.now().0;
         let is_credit = write.is_some_and(|write| write.writer() == Writer::Credit);
         let take = asked.filter(|call| is_credit && matches!(call.asked, Asked::Consume { .. }));
-        let began = |call: &StoreCall| {
-            self.started_ms + i64::try_from(call.began.as_millis()).unwrap_or(0)
-        };
+        let began =
+            |call: &StoreCall| self.started_ms + i64::try_from(call.began.as_millis()).unwrap_or(0);
         let entry = usage::entry(change, truth, take.map(began))?;
         let mut flow = pipe.lock();
         flow.sequence += 1;
