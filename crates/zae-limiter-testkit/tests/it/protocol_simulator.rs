@@ -42,7 +42,7 @@ fn needed(writer: Writer) -> u64 {
         Writer::Split | Writer::SplitChild => 800,
         Writer::Fold | Writer::FoldChild => 110,
         Writer::Prune => 4,
-        Writer::AggregatorRefill => 1,
+        Writer::AggregatorRefill => 55,
     }
 }
 
@@ -125,23 +125,23 @@ fn seeds() {
     event("prunes", sum(&|r| r.protocol.shards.prunes), 4);
     event("takes from several shards at once", sum(&|r| r.protocol.shards.gathers), 30);
     event("refusals after all shards were read", sum(&|r| r.protocol.shards.refusals), 120);
-    event("limits of them that were really short", sum(&|r| r.protocol.shards.proven), 1);
-    event("splits by takes that found no room", sum(&|r| r.protocol.shards.pressed), 1);
+    event("limits of them that were really short", sum(&|r| r.protocol.shards.proven), 170);
+    event("splits by takes that found no room", sum(&|r| r.protocol.shards.pressed), 45);
     event("settlements that walked to a donor", sum(&|r| r.protocol.shards.walks), 1);
     event("takes from one of several shards", sum(&|r| r.protocol.shards.takes), 600);
     event("changes of limits on one of several shards", sum(&|r| r.protocol.shards.syncs), 200);
     event("flags on one of several shards", sum(&|r| r.protocol.shards.flags), 100);
     event("shards deleted with their bucket", sum(&|r| r.protocol.shards.deleted), 5);
     event("counts that a foreign writer has raised", sum(&|r| r.protocol.shards.raised), 20);
-    event("batches of the stream", sum(&|r| r.protocol.stream.batches), 1);
-    event("records that were counted before", sum(&|r| r.protocol.stream.repeated), 1);
-    event("batches that were cut", sum(&|r| r.protocol.stream.cut), 1);
-    event("records that were lost", sum(&|r| r.protocol.stream.lost), 1);
-    event("snapshots held to the ledger", sum(&|r| r.protocol.stream.snapshots), 1);
-    event("refills ahead of the takes", sum(&|r| r.protocol.stream.refills), 1);
-    event("splits ahead of the takes", sum(&|r| r.protocol.stream.splits), 1);
-    event("shards made by levelling", sum(&|r| r.protocol.stream.levelled), 1);
-    event("folds of quiet buckets", sum(&|r| r.protocol.stream.folds), 1);
+    event("batches of the stream", sum(&|r| r.protocol.stream.batches), 800);
+    event("records that were counted before", sum(&|r| r.protocol.stream.repeated), 1700);
+    event("batches that were cut", sum(&|r| r.protocol.stream.cut), 170);
+    event("records that were lost", sum(&|r| r.protocol.stream.lost), 15);
+    event("snapshots held to the ledger", sum(&|r| r.protocol.stream.snapshots), 2600);
+    event("refills ahead of the takes", sum(&|r| r.protocol.stream.refills), 55);
+    event("splits ahead of the takes", sum(&|r| r.protocol.stream.splits), 10);
+    event("shards made by levelling", sum(&|r| r.protocol.stream.levelled), 110);
+    event("folds of quiet buckets", sum(&|r| r.protocol.stream.folds), 40);
     println!("{} runs", reports.len());
     counts.iter().for_each(|(what, count, _)| println!("{count:>9} {what}"));
     let thousands = reports.len() as u64 / 1_000;

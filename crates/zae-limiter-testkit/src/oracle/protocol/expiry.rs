@@ -44,10 +44,12 @@ impl Landing<'_> {
     }
 
     /// After any write, the bucket will be full, and nothing hidden, before it expires. Parameters
-    /// of a foreign writer, which carry a mark, are exempt. A refill instant that a wrong clock has
+    /// of a foreign writer, which carry a mark, are exempt, and so is one of several shards that
+    /// expires: a foreign writer has raised the count alone. A refill instant that a wrong clock has
     /// moved ahead of the sender's is refill that the bucket has had early.
     pub(crate) fn check_full_by_expiry(&self) -> Result<(), Broken> {
-        let expires_s = self.after.expires_s.filter(|_| self.after.mark.is_none());
+        let is_ours = self.after.mark.is_none() && self.after.place.is_alone();
+        let expires_s = self.after.expires_s.filter(|_| is_ours);
         let (Some(expires_s), Some(now)) = (expires_s, self.now) else { return Ok(()) };
         let left_ms = i128::from(expires_s) * 1000 - i128::from(now.min(self.after.refilled_at));
         let is_full = |limit: &StoredLimit| {
