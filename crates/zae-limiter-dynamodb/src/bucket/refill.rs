@@ -109,9 +109,12 @@ impl Refill<'_> {
             self.now.plus_ms(limit.effective.time_to_gain_ms(lack.0).saturating_neg())
         };
         let latest = self.image.limits.iter().map(due).min().unwrap_or(self.now);
-        if latest < self.image.refilled_at {
+        let before_ms = latest.0.saturating_sub(self.image.refilled_at.0);
+        if before_ms < 0 {
             return None;
         }
+        // Half of what there is to spare is left to refills of others, the other half to takes.
+        let latest = self.image.refilled_at.plus_ms(before_ms / 2);
         let mut draft = Draft::default();
         for limit in &self.image.limits {
             let full = limit.effective.full();
