@@ -16,8 +16,8 @@ use tokio::sync::OnceCell;
 use zae_limiter_core::{ConfigStamp, EntityId, EventId, Limit, Milli, ResourceName, Take};
 use zae_limiter_dynamodb::{DynamoOptions, DynamoStore};
 use zae_limiter_store::{
-    BoxFuture, BucketStore, Change, Clock, ConfigStore, ConsumeOutcome, ConsumeRequest, Level, LimitsChange,
-    LimitsInForce, MemberTake, SeededEntropy,
+    BoxFuture, BucketStore, Change, Clock, ConfigStore, ConsumeOutcome, ConsumeRequest, Level,
+    LimitsChange, LimitsInForce, MemberTake, SeededEntropy,
 };
 
 pub use figures::{Answers, Figures};
@@ -182,7 +182,8 @@ impl Crowd {
             }
             for group in self.groups.iter().filter(|_| self.shards > 1) {
                 let chain = Chain::of(&Group { tokens: self.spent, ..group.clone() }, time);
-                let made = store.consume(&ConsumeRequest::new(&chain.members(), time.now())).await?;
+                let made =
+                    store.consume(&ConsumeRequest::new(&chain.members(), time.now())).await?;
                 assert!(matches!(made, ConsumeOutcome::Granted(_)), "{made:?}");
             }
             Ok::<(), zae_limiter_store::StoreError>(())
