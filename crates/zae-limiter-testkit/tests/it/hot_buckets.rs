@@ -116,7 +116,7 @@ fn twice_the_rate_is_granted_the_rate() {
     let figures = OVERLOAD.run();
     assert!(figures.granted_per_s() >= 9_500.0, "{:.0} a second", figures.granted_per_s());
     assert_nothing_throttled(&figures);
-    assert_failed(&figures, 300.0);
+    assert_failed(&figures, 250.0);
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn two_hundred_processes_are_granted_no_more() {
 fn a_bucket_is_split_by_its_own_pressure() {
     let (what, asked_per_s, warm_up_s, shards) = match std::env::var_os("ZAEL_CROWD_LONG") {
         None => ("one item at first", 6_000.0, 1, 4),
-        Some(_) => ("one item at first, for long", 30_000.0, 7, 32),
+        Some(_) => ("the same, for long", 30_000.0, 7, 32),
     };
     let hot = Hot { what, asked_per_s, measured: Duration::from_millis(400), ..ENOUGH };
     let warm_up = Duration::from_secs(warm_up_s);
