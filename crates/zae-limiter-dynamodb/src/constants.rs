@@ -206,6 +206,11 @@ pub const SHARE_MIN_MILLI: i64 = 10_000;
 /// Shards that one take tries before it looks at all of them.
 pub const LEAF_TRIES_MAX: u32 = 3;
 
+/// Lost races after which a take leaves one of several shards for another: a write by an old image,
+/// and one by the image that came back. With eight of them a crowd that asks for twice its limit
+/// loses a quarter more writes, and waits between them.
+pub const LEAF_RACES_MAX: u32 = 2;
+
 /// Between two reads of all shards of a bucket by one process. Who comes in between decides by the
 /// images of the last one. Without it a crowd reads all shards for every refusal.
 pub const GATHER_PAUSE_MS: i64 = 250;

@@ -330,7 +330,7 @@ impl Caches {
     /// What is remembered of the shards of a bucket, by the key of shard 0.
     pub(crate) fn tree(&self, root: &str) -> Arc<Tree> {
         let made: Result<_, std::convert::Infallible> =
-            self.trees.get_or_insert_with(root, || Ok(Arc::new(Tree::new())));
+            self.trees.get_or_insert_with(root, || Ok(Arc::new(Tree::new(root))));
         let Ok(tree) = made;
         tree
     }

@@ -260,7 +260,7 @@ impl<'a> Debit<'a> {
     fn refilled(&self, image: &Image, now: TimeMs) -> Result<BucketWrite, StoreError> {
         let amounts = self.amounts();
         let refill = self.refill(image, &amounts, now);
-        match self.is_settled(image).then(|| refill.build_blind()).flatten() {
+        match self.is_settled(image).then(|| refill.build_blind(self.grace_ms)).flatten() {
             Some(write) => Ok(write),
             None => refill.build(),
         }

@@ -124,7 +124,7 @@ impl DynamoStore {
             return (!tried.contains(&0)).then(|| self.leaf(asked, 0, standing));
         }
         let is_short = |shard: u32| {
-            let look = self.recall(&self.shard_key(asked.member, shard));
+            let look = self.shared.caches.image(tree.pk(shard));
             let image = look.as_ref().and_then(|look| look.image.as_ref());
             let guess = Standing { shard, ..standing.cloned().unwrap_or_default() };
             let standing = image.map_or(&guess, |image| &image.standing);
@@ -138,14 +138,20 @@ impl DynamoStore {
             debit.wanted().any(is_too_much) || look.as_ref().is_some_and(was_short)
         };
         let mut open: SmallVec<[(u32, u32); 4]> = tree.leaves();
-        open.retain(|(shard, _)| !tried.contains(shard) && !is_short(*shard));
-        let slots: u32 = open.iter().map(|(_, slots)| slots).sum();
-        let mut drawn = self.shared.options.entropy.next_u64() % u64::from(slots).max(1);
-        for (shard, slots) in open {
-            if drawn < u64::from(slots) {
+        open.retain(|(shard, _)| !tried.contains(shard));
+        // Drawn first and looked at then: most shards of most buckets are not short.
+        while !open.is_empty() {
+            let slots: u32 = open.iter().map(|(_, slots)| slots).sum();
+            let mut drawn = self.shared.options.entropy.next_u64() % u64::from(slots).max(1);
+            let is_drawn = |(_, slots): &(u32, u32)| {
+                let is_here = drawn < u64::from(*slots);
+                drawn = drawn.saturating_sub(u64::from(*slots));
+                is_here
+            };
+            let (shard, _) = open.swap_remove(open.iter().position(is_drawn)?);
+            if !is_short(shard) {
                 return Some(self.leaf(asked, shard, standing));
             }
-            drawn -= u64::from(slots);
         }
         None
     }
@@ -359,7 +365,7 @@ impl DynamoStore {
     pub(crate) fn recalled(&self, asked: &Asked<'_>, now: TimeMs) -> Option<Vec<Arc<Seen>>> {
         let tree = self.shared.caches.tree(&asked.key.pk);
         let recent = |(shard, _): &(u32, u32)| {
-            let look = self.recall(&self.shard_key(asked.member, *shard))?;
+            let look = self.shared.caches.image(tree.pk(*shard))?;
             let is_plain = look.image.as_ref().is_some_and(|image| {
                 !image.flag.blocks()
                     && image.mark.is_none()

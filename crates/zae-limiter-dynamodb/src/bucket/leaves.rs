@@ -9,14 +9,34 @@ use zae_limiter_core::{LimitName, Milli, TimeMs};
 
 use crate::bucket::debit::Debit;
 use crate::bucket::shard::{Leaves, Standing};
+use crate::constants::SHARDS_MAX;
 
 /// The shards of one bucket.
 #[derive(Debug)]
 pub(crate) struct Tree {
-    leaves: Mutex<Leaves>,
+    /// The partition keys of all shards there can be: every take looks at some of them.
+    pks: Vec<String>,
+    known: Mutex<Known>,
     /// When all shards were read last.
     gathered_at: AtomicI64,
     rest: Mutex<Rest>,
+}
+
+/// The shards that are known, and the same as [`Leaves::all`] says it.
+#[derive(Debug)]
+struct Known {
+    leaves: Leaves,
+    all: SmallVec<[(u32, u32); 4]>,
+}
+
+impl Known {
+    fn change(&mut self, change: impl FnOnce(&mut Leaves)) {
+        let before = self.leaves;
+        change(&mut self.leaves);
+        if self.leaves != before {
+            self.all = self.leaves.all();
+        }
+    }
 }
 
 /// A bucket that could not serve a take rests for takes of as much or more.
@@ -28,9 +48,12 @@ struct Rest {
 }
 
 impl Tree {
-    pub(crate) fn new() -> Tree {
+    /// By the partition key of shard 0.
+    pub(crate) fn new(root: &str) -> Tree {
+        let bucket = root.strip_suffix('0').unwrap_or(root);
         Tree {
-            leaves: Mutex::new(Leaves::NONE),
+            pks: (0..SHARDS_MAX).map(|shard| format!("{bucket}{shard}")).collect(),
+            known: Mutex::new(Known { leaves: Leaves::NONE, all: Leaves::NONE.all() }),
             gathered_at: AtomicI64::new(i64::MIN),
             rest: Mutex::new(Rest::default()),
         }
@@ -38,21 +61,26 @@ impl Tree {
 
     /// The shards there are, each with the number of its slots.
     pub(crate) fn leaves(&self) -> SmallVec<[(u32, u32); 4]> {
-        self.lock().all()
+        self.lock().all.clone()
+    }
+
+    /// The partition key of a shard.
+    pub(crate) fn pk(&self, shard: u32) -> &str {
+        self.pks.get(shard as usize).map_or("", String::as_str)
     }
 
     /// A shard was seen.
     pub(crate) fn learn(&self, standing: &Standing) {
-        self.lock().learn(standing);
+        self.lock().change(|leaves| leaves.learn(standing));
     }
 
     /// A shard is not there.
     pub(crate) fn lose(&self, shard: u32) {
-        self.lock().lose(shard);
+        self.lock().change(|leaves| leaves.lose(shard));
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Leaves> {
-        self.leaves.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> std::sync::MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether all shards may be read now; who asks first reads for the others.
@@ -115,7 +143,7 @@ mod tests {
         let limits = LimitsInForce::new(vec![limit], LimitSource::System);
         let key = Key { pk: "bucket".to_owned(), sk: "state".into() };
         let take = |tokens: i64| [Take { limit: 0, amount: Milli(tokens * 1_000) }];
-        let (tree, before, now) = (Tree::new(), take(5), take(tokens));
+        let (tree, before, now) = (Tree::new("bucket#0"), take(5), take(tokens));
         let debit = |takes| Debit {
             key: &key,
             standing: &Standing::ALONE,

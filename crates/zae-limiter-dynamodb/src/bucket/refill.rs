@@ -98,7 +98,11 @@ impl Refill<'_> {
     /// The same for a bucket that is full at this instant even if others have refilled it since the
     /// image: not pinned on the refill instant, so that it does not conflict with them. `None` when
     /// that cannot be said.
-    pub(crate) fn build_blind(&self) -> Option<BucketWrite> {
+    ///
+    /// An earlier bound of the instant lets more be taken since the image, a later one lets others
+    /// refill since. With a grace most takes do not refill: they get half of the time there is to
+    /// spare. Without one every take refills.
+    pub(crate) fn build_blind(&self, grace_ms: i64) -> Option<BucketWrite> {
         // A retired limit wants to be dropped, and a gap to be repaid: both need the exact form.
         if self.image.limits.iter().any(|limit| limit.gap > Milli::ZERO || limit.retired) {
             return None;
@@ -109,9 +113,11 @@ impl Refill<'_> {
             self.now.plus_ms(limit.effective.time_to_gain_ms(lack.0).saturating_neg())
         };
         let latest = self.image.limits.iter().map(due).min().unwrap_or(self.now);
-        if latest < self.image.refilled_at {
+        let spare_ms = latest.0.saturating_sub(self.image.refilled_at.0);
+        if spare_ms < 0 {
             return None;
         }
+        let latest = if grace_ms > 0 { latest.plus_ms(-(spare_ms / 2)) } else { latest };
         let mut draft = Draft::default();
         for limit in &self.image.limits {
             let full = limit.effective.full();

@@ -76,6 +76,9 @@ impl DynamoStore {
     /// The same where a bucket has several shards: every one of them must be known from a moment
     /// ago, because one short shard proves nothing.
     fn refuse_from_memory_of_shards(&self, asked: &[Asked<'_>], now: TimeMs) -> Option<Reports> {
+        if asked.len() == 1 && self.may_pass_on_a_shard(&asked[0], now) {
+            return None;
+        }
         let mut wholes: Vec<Image> = Vec::with_capacity(asked.len());
         let mut waited: Vec<Waits> = Vec::with_capacity(asked.len());
         for asked in asked {
@@ -126,6 +129,19 @@ impl DynamoStore {
         Some(reports)
     }
 
+    /// Whether a shard may have what is asked, or is not known well enough: nothing needs to be added
+    /// up to see that memory does not refuse.
+    fn may_pass_on_a_shard(&self, asked: &Asked<'_>, now: TimeMs) -> bool {
+        let (tree, debit) = (self.shared.caches.tree(&asked.key.pk), Debit::of(asked));
+        tree.leaves().iter().any(|(shard, _)| {
+            let look = self.shared.caches.image(tree.pk(*shard));
+            let is_short = look.filter(|look| self.is_recent(look, now)).is_some_and(|look| {
+                look.image.as_ref().is_some_and(|image| debit.is_refused_by(image, now))
+            });
+            !is_short
+        })
+    }
+
     /// A bucket of several shards as far as it is remembered, in the measure of all of it: a shard
     /// that is not known is taken for one like the others.
     fn estimate(&self, member: &MemberTake<'_>, look: &Seen, now: TimeMs) -> Option<Image> {
@@ -134,9 +150,9 @@ impl DynamoStore {
             return Some(seen.clone());
         }
         let root = keys::bucket(&self.id, member.entity, member.resource, 0);
-        let shards = self.shared.caches.tree(&root.pk).leaves();
-        let recall = |(shard, _): &(u32, u32)| self.recall(&self.shard_key(member, *shard));
-        let looks: Vec<Arc<Seen>> = shards.iter().filter_map(recall).collect();
+        let tree = self.shared.caches.tree(&root.pk);
+        let recall = |(shard, _): &(u32, u32)| self.shared.caches.image(tree.pk(*shard));
+        let looks: Vec<Arc<Seen>> = tree.leaves().iter().filter_map(recall).collect();
         let images = looks.iter().filter_map(|look| look.image.as_ref());
         let mut images: Vec<&Image> =
             images.filter(|image| image.standing.shard != seen.standing.shard).collect();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use zae_limiter_core::{Flag, LimitSource, Take, TimeMs, Wait, WaitMs, time_to_fill_ms};
+use zae_limiter_core::{Flag, Limit, LimitSource, Take, TimeMs, Wait, WaitMs, time_to_fill_ms};
 use zae_limiter_store::{MemberKey, MemberTake, StoreError, StoreErrorKind};
 
 use crate::DynamoStore;
@@ -22,8 +22,8 @@ use crate::bucket::waits::Waits;
 use crate::bucket::write::{BucketWrite, Nonce, Purpose, Shape};
 use crate::config::{self, Trust, Verdict};
 use crate::constants::{
-    CONFIG_MARGIN_MS, CONTENDED_WAIT_MS, OUTDATED_MS, QUIET_PACES, QUIET_WRITES_MIN,
-    RACES_MAX, SECOND_LOOK,
+    CONFIG_MARGIN_MS, CONTENDED_WAIT_MS, LEAF_RACES_MAX, OUTDATED_MS, QUIET_PACES,
+    QUIET_WRITES_MIN, RACES_MAX, SECOND_LOOK,
 };
 use crate::records::keys;
 use crate::table::Key;
@@ -320,7 +320,7 @@ impl<'a> OneTake<'a> {
             self.look().await?;
         }
         self.exchange.is_fresh |= self.asked.is_spared;
-        while self.exchange.races < RACES_MAX {
+        while self.exchange.races < self.races_max() {
             if self.exchange.races + self.exchange.unanswered > 0 {
                 // The machine may have slept since the last attempt.
                 let time = self.store.shared.ask_the_time().await;
@@ -345,8 +345,29 @@ impl<'a> OneTake<'a> {
                 Next::Choose | Next::Send(_) => {}
             }
         }
-        count(&self.store.shared.caches.tally.contended);
+        if !self.may_leave() {
+            count(&self.store.shared.caches.tally.contended);
+        }
         Ok(Taken::Contended)
+    }
+
+    /// One of several shards is left for another one sooner: the others may have what is asked
+    /// without a fight.
+    fn races_max(&self) -> u32 {
+        if self.may_leave() { LEAF_RACES_MAX } else { RACES_MAX }
+    }
+
+    /// Whether another shard can be asked instead. A pinned limit is nowhere else, and what may have
+    /// landed here must not be taken elsewhere.
+    fn may_leave(&self) -> bool {
+        let is_one_of_several = |image: &Image| {
+            let is_pinned = |limit: &Limit| image.standing.is_pinned(limit.name());
+            let debit = Debit::of(self.asked);
+            !image.standing.is_alone() && !debit.wanted().any(|(limit, _)| is_pinned(limit))
+        };
+        !self.asked.is_spared
+            && !self.exchange.is_ambiguous
+            && self.exchange.image().is_some_and(is_one_of_several)
     }
 
     /// The next step, by what is known now.

@@ -180,24 +180,20 @@ fn beside(noisy: u32, own: Limit) -> Vec<Figures> {
     let groups = vec![
         Group {
             clients: noisy,
+            callers: 1,
             chain: vec![bucket("noisy", own), parent.clone()],
             tokens: 100,
             asked_per_s: 10.0 * f64::from(noisy),
         },
         Group {
             clients: 1,
+            callers: 1,
             chain: vec![bucket("sibling", per_second(10_000)), parent],
             tokens: 100,
             asked_per_s: 1.5,
         },
     ];
-    let crowd = Crowd {
-        groups,
-        units_per_s: None,
-        fast_grace_ms: None,
-        measured: Duration::from_secs(60),
-        seed: 1,
-    };
+    let crowd = Crowd { measured: Duration::from_secs(60), ..Crowd::of(groups) };
     let figures = crowd.run();
     println!(
         "{noisy} processes beside: sibling granted {:.1} % | {} | the others | {}",

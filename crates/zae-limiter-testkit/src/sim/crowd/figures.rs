@@ -28,10 +28,16 @@ pub struct Answers {
     pub contended: u64,
     /// "Busy": the table turned the writes away.
     pub busy: u64,
+    /// Grants from the first instant on, those before the measurement included.
+    pub granted_in_all: u64,
 }
 
 impl Answers {
-    pub(super) fn note(&mut self, told: Told) {
+    pub(super) fn note(&mut self, told: Told, is_measured: bool) {
+        self.granted_in_all += u64::from(matches!(told.answer, Ok(ConsumeOutcome::Granted(_))));
+        if !is_measured {
+            return;
+        }
         match told.answer {
             Ok(ConsumeOutcome::Granted(_)) => self.granted.push(told.took),
             Ok(ConsumeOutcome::Refused(reports)) => {
@@ -69,6 +75,12 @@ pub struct Figures {
     pub answers: Answers,
     /// What reached the buckets, of all groups.
     pub writes: Writes,
+    /// When a shard was split, from the first instant on.
+    pub splits: Vec<Duration>,
+    /// The number of processes of the group.
+    pub processes: u32,
+    /// How long the run was, the warm-up included.
+    pub whole: Duration,
     /// How long the group was measured.
     pub measured: Duration,
 }
@@ -82,6 +94,47 @@ impl Figures {
     #[must_use]
     pub fn granted_per_s(&self) -> f64 {
         self.per_s(self.answers.granted.len() as u64)
+    }
+
+    /// So many of something a process and second.
+    fn per_process_and_s(&self, count: u64) -> f64 {
+        self.per_s(count) / f64::from(self.processes)
+    }
+
+    /// Write units a process and second that failed their condition.
+    #[must_use]
+    pub fn failed_per_process_and_s(&self) -> f64 {
+        self.per_process_and_s(self.writes.failed)
+    }
+
+    /// Reads of all shards a process and second.
+    #[must_use]
+    pub fn gather_reads_per_process_and_s(&self) -> f64 {
+        self.per_process_and_s(self.writes.gather_reads)
+    }
+
+    /// The cells of a row about a bucket with shards: asked, granted, refused/contended/busy, units
+    /// that reached the items, calls that were throttled; failed units, gather reads and gathered
+    /// takes, each by process and second; grant p50/p99.
+    #[must_use]
+    pub fn sharded_row(&self) -> String {
+        let Answers { refused, contended, busy, .. } = &self.answers;
+        let Writes { reached, throttled, gathered, .. } = self.writes;
+        format!(
+            "{:.0}/s | {:.0}/s | {:.0} / {:.0} / {:.0} | {:.0}/s | {:.0}/s | {:.1} | {:.2} | {:.2} | {}/{} ms",
+            self.per_s(self.answers.asked()),
+            self.granted_per_s(),
+            self.per_s(refused.len() as u64),
+            self.per_s(*contended),
+            self.per_s(*busy),
+            self.per_s(reached),
+            self.per_s(throttled),
+            self.failed_per_process_and_s(),
+            self.gather_reads_per_process_and_s(),
+            self.per_process_and_s(gathered),
+            self.grant_ms(50),
+            self.grant_ms(99),
+        )
     }
 
     /// Write units of the table per grant of this group.
@@ -114,7 +167,7 @@ fn percentile<T: Copy + Ord>(values: &[T], percent: usize) -> Option<T> {
 impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Answers { refused, contended, busy, .. } = &self.answers;
-        let Writes { reached, failed, throttled } = self.writes;
+        let Writes { reached, failed, throttled, .. } = self.writes;
         write!(
             f,
             "{:.0}/s | {:.0}/s | {:.0} / {:.0} / {:.0} | {:.0}/s ({:.0}, {:.0}) | {:.2} | {}/{} ms | {}",

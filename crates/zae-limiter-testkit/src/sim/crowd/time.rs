@@ -23,6 +23,8 @@ struct Timers {
     /// By instant, then in the order they were set.
     waiting: BTreeMap<(Duration, u64), Waker>,
     set: u64,
+    /// The task that runs.
+    task: usize,
 }
 
 impl VirtualTime {
@@ -42,6 +44,11 @@ impl VirtualTime {
         self.lock().now < end
     }
 
+    /// The number of the task that runs.
+    pub(super) fn task(&self) -> usize {
+        self.lock().task
+    }
+
     /// Runs every task until `end`, or until all of them are done.
     pub(super) fn run(&self, mut tasks: Vec<Option<BoxFuture<'static, ()>>>, end: Duration) {
         let ready: Ready = Arc::new(Mutex::new((0..tasks.len()).collect()));
@@ -57,6 +64,7 @@ impl VirtualTime {
                 return;
             };
             let Some(future) = &mut tasks[task] else { continue };
+            self.lock().task = task;
             if future.as_mut().poll(&mut Context::from_waker(&wakers[task])).is_ready() {
                 tasks[task] = None;
             }
