@@ -4,6 +4,7 @@
 
 mod archive;
 mod engine;
+mod engines;
 mod failures;
 mod filters;
 mod fold;
@@ -13,6 +14,8 @@ mod log;
 mod namespaces;
 mod once;
 mod rig;
+#[cfg(feature = "s3")]
+mod s3;
 mod settings;
 mod whole;
 mod worker;
