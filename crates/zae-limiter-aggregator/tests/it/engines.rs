@@ -104,9 +104,20 @@ impl Run {
                 }
             }
         }
-        books.retain(|_, sum| *sum != 0);
         assert!(refused > 3, "chains were refused: {refused}, {books:?}");
         let records: Vec<Record> = world.records().iter().map(record).collect();
+        // A bucket that is split at its birth is made by a take of nothing, and taken from after.
+        for record in records.iter().filter(|record| record.old.is_none()) {
+            let Some(new) = record.new.as_ref().filter(|new| new.contains_key("b_wcu_tc")) else {
+                continue;
+            };
+            let number = |name: &str| new[name].as_n().unwrap().as_str();
+            if (number("b_wcu_tc"), number("b_rpm_tc")) == ("1000", "0") {
+                let entity = new["entity_id"].as_s().unwrap().clone();
+                *books.entry((entity, None)).or_default() += 1;
+            }
+        }
+        books.retain(|_, sum| *sum != 0);
         let bucket = records.iter().find(|record| record.key.0.contains("/BUCKET#")).unwrap();
         let from = bucket.key.0.split('/').next().unwrap().to_owned();
         Run { world, from, records, books }
