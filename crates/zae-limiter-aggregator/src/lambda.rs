@@ -3,7 +3,8 @@
 //! Lambda does not say which stream shard a batch is of; all records of a batch are of one. The
 //! label of the stream stands for it in names of the archive.
 
-use std::io::Write;
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,15 +29,33 @@ use crate::settings::Settings;
 #[error("{0}")]
 pub struct LambdaError(String);
 
+/// How long Lambda may take to hear why a function cannot start. It is on the same machine.
+const INIT_ERROR_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// Runs the function until Lambda ends it. Settings come from the environment: see
 /// [`Settings::from_variables`]; the region from `AWS_REGION`, which Lambda sets.
-/// `AWS_ENDPOINT_URL_DYNAMODB` and `AWS_ENDPOINT_URL_S3` name other endpoints, for tests.
+/// `AWS_ENDPOINT_URL_DYNAMODB` and `AWS_ENDPOINT_URL_S3` name other endpoints, for tests. A function
+/// that cannot start tells Lambda why, and returns.
 #[expect(clippy::disallowed_methods, reason = "Lambda tells a function its settings by variables")]
 pub async fn run_lambda() -> Result<(), LambdaError> {
-    run_with(|name| std::env::var(name).ok()).await
+    let variable = |name: &str| std::env::var(name).ok();
+    let (aggregator, clock) = match prepare(variable).await {
+        Ok(ready) => ready,
+        Err(error) => {
+            if let Some(api) = variable("AWS_LAMBDA_RUNTIME_API") {
+                // Who started the process hears of it from its end, too.
+                let _ = tell_init_error(&api, &error);
+            }
+            return Err(error);
+        }
+    };
+    serve(&aggregator, &clock).await
 }
 
-async fn run_with(variable: impl Fn(&str) -> Option<String>) -> Result<(), LambdaError> {
+/// Everything that is needed before the first event.
+async fn prepare(
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<(Aggregator, Arc<SystemClock>), LambdaError> {
     let wrong = |error: &dyn std::error::Error| LambdaError(error.to_string());
     let settings = Settings::from_variables(&variable).map_err(|error| wrong(&error))?;
     let given = |name: &str| variable(name).filter(|value| !value.is_empty());
@@ -55,7 +74,10 @@ async fn run_with(variable: impl Fn(&str) -> Option<String>) -> Result<(), Lambd
         aggregator =
             aggregator.archive(archive(config, bucket, given("AWS_ENDPOINT_URL_S3").as_deref())?);
     }
-    let (aggregator, clock) = (&aggregator, &clock);
+    Ok((aggregator, clock))
+}
+
+async fn serve(aggregator: &Aggregator, clock: &Arc<SystemClock>) -> Result<(), LambdaError> {
     let serve = |event: LambdaEvent<Value>| async move {
         let (report, answer) =
             handle(aggregator, &event.payload, time_left(&event, &**clock)).await;
@@ -66,7 +88,27 @@ async fn run_with(variable: impl Fn(&str) -> Option<String>) -> Result<(), Lambd
         }
         Ok::<Value, lambda_runtime::Error>(answer)
     };
-    lambda_runtime::run(service_fn(serve)).await.map_err(|error| wrong(&*error))
+    let ended = lambda_runtime::run(service_fn(serve)).await;
+    ended.map_err(|error| LambdaError(error.to_string()))
+}
+
+/// Tells Lambda why the function cannot start: `lambda_runtime` tells it nothing before the first
+/// event. The answer is awaited, because Lambda ends a process that has told this.
+fn tell_init_error(api: &str, error: &LambdaError) -> io::Result<()> {
+    let address = api.to_socket_addrs()?.next().ok_or(io::ErrorKind::NotFound)?;
+    let mut connection = TcpStream::connect_timeout(&address, INIT_ERROR_TIMEOUT)?;
+    connection.set_read_timeout(Some(INIT_ERROR_TIMEOUT))?;
+    connection.set_write_timeout(Some(INIT_ERROR_TIMEOUT))?;
+    const TYPE: &str = "Aggregator.CannotStart";
+    let body = json!({ "errorMessage": error.0, "errorType": TYPE, "stackTrace": [] }).to_string();
+    let length = body.len();
+    let request = format!(
+        "POST /2018-06-01/runtime/init/error HTTP/1.1\r\nHost: {api}\r\nConnection: close\r\n\
+         Lambda-Runtime-Function-Error-Type: {TYPE}\r\nContent-Type: application/json\r\n\
+         Content-Length: {length}\r\n\r\n{body}"
+    );
+    connection.write_all(request.as_bytes())?;
+    connection.read_to_end(&mut Vec::new()).map(drop)
 }
 
 #[cfg(feature = "s3")]

@@ -30,6 +30,11 @@ pub(crate) enum Command {
     /// Shards on a table of your own: takes, splits, gathers, refusals, and a crowd. Writes one
     /// entity into the stack and deletes it again.
     Shards(Shards),
+    /// The aggregator as Lambda starts it: time to start and to answer, memory.
+    Cold(Cold),
+    /// Writes to the engine of `local up` while its worker counts and trims: at first, and after
+    /// many records.
+    Trimmed(Trimmed),
     /// This build against an older one; the exit code is 3 when a row is worse.
     Compare(Compare),
     /// A process that a row has started.
@@ -102,6 +107,35 @@ pub(crate) struct Shards {
     /// How long the crowd takes.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3_600))]
     pub(crate) seconds: u32,
+    /// A table for people, or everything for programs.
+    #[arg(long, value_enum, default_value_t = Output::Table)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Parser)]
+pub(crate) struct Cold {
+    /// How often the function is started.
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub(crate) rounds: u32,
+    /// How many records a batch has.
+    #[arg(long, default_value_t = 100)]
+    pub(crate) records: usize,
+    /// The command line to measure; the one beside this program unless given.
+    #[arg(long, value_name = "BINARY")]
+    pub(crate) binary: Option<PathBuf>,
+    /// A table for people, or everything for programs.
+    #[arg(long, value_enum, default_value_t = Output::Table)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Parser)]
+pub(crate) struct Trimmed {
+    /// How many records are written.
+    #[arg(long, default_value_t = 100_000)]
+    pub(crate) records: usize,
+    /// The command line to measure; the one beside this program unless given.
+    #[arg(long, value_name = "BINARY")]
+    pub(crate) binary: Option<PathBuf>,
     /// A table for people, or everything for programs.
     #[arg(long, value_enum, default_value_t = Output::Table)]
     pub(crate) output: Output,

@@ -5,6 +5,8 @@
 //! cargo run --release -p zae-limiter-bench -- dynamodb
 //! cargo run --release -p zae-limiter-bench -- beside
 //! cargo run --release -p zae-limiter-bench -- shards --name STACK [--endpoint URL]
+//! cargo run --release -p zae-limiter-bench -- cold
+//! cargo run --release -p zae-limiter-bench -- trimmed
 //! cargo run --release -p zae-limiter-bench -- compare OTHER_BINARY
 //! ```
 //!
@@ -12,6 +14,7 @@
 //! out; only `compare` judges. Machines are noisy, so every round runs every row once, goals are
 //! ratios formed inside a round, and CPU time stands beside wall time.
 
+mod aggregator;
 mod allocations;
 mod args;
 mod beside;
@@ -52,6 +55,8 @@ fn main() -> Result<ExitCode> {
         }
         Command::Beside(args) => beside::run(&args)?,
         Command::Shards(args) => shards::run(&args)?,
+        Command::Cold(args) => aggregator::cold(&args)?,
+        Command::Trimmed(args) => aggregator::trimmed(&args)?,
         Command::Compare(args) => return compare::run(&args),
         Command::Child(role) => child::play(&role)?,
     }

@@ -19,6 +19,8 @@
 //! one below the injected faults, see what was asked, what landed and what was answered; everything
 //! else follows from that.
 
+// Lambda and S3 on this machine.
+pub mod aws;
 // A real DynamoDB engine for tests: its starter, a proxy that loses answers, clocks.
 pub mod engine;
 // Judges: books of what was asked and landed, exact sums, ideal buckets.

@@ -39,7 +39,7 @@ fn event(id: &str, when: &str) -> Item {
 }
 
 /// Removals of four events of two days, in the middle of other records.
-fn log(namespace: &str) -> Vec<Record> {
+pub(crate) fn log(namespace: &str) -> Vec<Record> {
     let mut log = Log::new(namespace);
     let now = at("2026-04-01T10:00:00Z");
     for (id, when) in [
@@ -74,7 +74,7 @@ fn objects(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     found
 }
 
-fn lines(packed: &[u8]) -> Vec<Value> {
+pub(crate) fn lines(packed: &[u8]) -> Vec<Value> {
     let mut text = String::new();
     flate2::read::GzDecoder::new(packed).read_to_string(&mut text).unwrap();
     assert!(text.ends_with('\n'));

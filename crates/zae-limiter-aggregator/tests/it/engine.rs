@@ -9,26 +9,31 @@ use zae_limiter_aggregator::{
     Aggregator, EXPIRER, FolderArchive, Item, Kind, Record, Report, Settings,
 };
 use zae_limiter_core::{Limit, UsageWindow};
-use zae_limiter_dynamodb::DynamoStore;
 use zae_limiter_dynamodb::sdk::{Stream, TableOptions};
-use zae_limiter_store::{Clock, Level, SystemClock};
+use zae_limiter_dynamodb::{DynamoOptions, DynamoStore};
+use zae_limiter_store::{Clock, Entropy, Level, SystemClock, SystemEntropy};
 use zae_limiter_testkit::engine::Engine;
 use zae_limiter_testkit::zae_limiter::{RateLimiter, Request};
 
-pub(crate) const STACK: &str = "aggregated";
-
 pub(crate) struct World {
     pub(crate) engine: Engine,
+    pub(crate) stack: String,
     store: DynamoStore,
-    limiter: RateLimiter,
+    pub(crate) limiter: RateLimiter,
     archive: tempfile::TempDir,
 }
 
 impl World {
+    /// On an engine of its own.
     pub(crate) async fn new() -> World {
-        let engine = Engine::start();
+        World::on(Engine::start(), |_| {}).await
+    }
+
+    /// A table of its own on an engine.
+    pub(crate) async fn on(engine: Engine, change: impl FnOnce(&mut DynamoOptions)) -> World {
+        let stack = format!("aggregated-{:016x}", SystemEntropy.next_u64());
         let options = TableOptions::new().stream(Stream::On);
-        let builder = engine.stack(STACK).table_options(options);
+        let builder = engine.stack(&stack).table_options(options).with_options(change);
         let store = builder.create().await.unwrap();
         let limiter = RateLimiter::builder(store.clone()).deadline(Duration::from_secs(60));
         let limiter = limiter.build().unwrap();
@@ -37,7 +42,7 @@ impl World {
             .map(|limit| limit.parse().unwrap())
             .collect();
         limiter.set_limits(&Level::System, limits).await.unwrap();
-        World { engine, store, limiter, archive: tempfile::tempdir().unwrap() }
+        World { engine, stack, store, limiter, archive: tempfile::tempdir().unwrap() }
     }
 
     pub(crate) async fn take(&self, entity: &str, tokens: u64) {
@@ -48,7 +53,7 @@ impl World {
     /// Every record of the stream, as the engine tells it.
     pub(crate) fn records(&self) -> Vec<Value> {
         let call = |operation: &str, body: &Value| self.engine.call(operation, body).ok();
-        let streams = call("ListStreams", &json!({ "TableName": STACK }));
+        let streams = call("ListStreams", &json!({ "TableName": self.stack }));
         let arn = &streams["Streams"][0]["StreamArn"];
         let stream = call("DescribeStream", &json!({ "StreamArn": arn }));
         let shard = &stream["StreamDescription"]["Shards"][0]["ShardId"];
@@ -68,8 +73,8 @@ impl World {
     }
 
     pub(crate) async fn aggregator(&self) -> Aggregator {
-        let table = self.engine.stack(STACK).table().await.unwrap();
-        Aggregator::new(Arc::new(table), Settings::new(STACK).windows(UsageWindow::ALL))
+        let table = self.engine.stack(&self.stack).table().await.unwrap();
+        Aggregator::new(Arc::new(table), Settings::new(&self.stack).windows(UsageWindow::ALL))
             .archive(Arc::new(FolderArchive::new(self.archive.path())))
     }
 
@@ -92,7 +97,7 @@ impl World {
     }
 }
 
-fn record(event: &Value) -> Record {
+pub(crate) fn record(event: &Value) -> Record {
     let change = &event["dynamodb"];
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     Record {

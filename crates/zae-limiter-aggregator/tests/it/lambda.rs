@@ -1,14 +1,11 @@
 //! The shell for Lambda: recorded events, and the function as Lambda starts it.
 
-use std::collections::VecDeque;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use zae_limiter_aggregator::{Kind, handle, poison_of, record_of, run_lambda};
+use zae_limiter_testkit::aws::lambda::Function;
 
 use crate::engine::World;
 use crate::rig::Rig;
@@ -139,113 +136,15 @@ async fn the_function_itself() {
     }
 }
 
-/// One request on a connection of its own: its first line and its body.
-fn receive(stream: &TcpStream) -> Option<(String, String)> {
-    let mut reader = BufReader::new(stream);
-    let mut first = String::new();
-    reader.read_line(&mut first).ok()?;
-    let mut length = 0;
-    loop {
-        let mut line = String::new();
-        reader.read_line(&mut line).ok()?;
-        let line = line.trim_end().to_lowercase();
-        if line.is_empty() {
-            break;
-        }
-        if let Some(value) = line.strip_prefix("content-length:") {
-            length = value.trim().parse().ok()?;
-        }
-    }
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body).ok()?;
-    Some((first.trim_end().to_owned(), String::from_utf8(body).ok()?))
-}
-
-fn answer(mut stream: &TcpStream, status: &str, headers: &str, body: &str) {
-    let length = body.len();
-    let text = format!(
-        "HTTP/1.1 {status}\r\nContent-Length: {length}\r\nContent-Type: application/json\r\nConnection: close\r\n{headers}\r\n{body}"
-    );
-    stream.write_all(text.as_bytes()).unwrap();
-}
-
-/// The part of Lambda that hands out events and takes answers.
-fn runtime_api(events: Receiver<Value>, answers: Sender<(String, String)>) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    let serve = move || {
-        let mut count = 0;
-        for stream in listener.incoming() {
-            let Ok(stream) = stream else { return };
-            let Some((first, body)) = receive(&stream) else { continue };
-            if first.contains("/runtime/invocation/next") {
-                let Ok(event) = events.recv() else { return };
-                count += 1;
-                // Far in the future: 2100.
-                let headers = format!(
-                    "Lambda-Runtime-Aws-Request-Id: r{count}\r\nLambda-Runtime-Deadline-Ms: 4102444800000\r\n\
-                     Lambda-Runtime-Invoked-Function-Arn: arn:aws:lambda:us-east-1:1:function:f\r\n\
-                     Lambda-Runtime-Trace-Id: t\r\n"
-                );
-                answer(&stream, "200 OK", &headers, &event.to_string());
-            } else {
-                answer(&stream, "202 Accepted", "", "{}");
-                if answers.send((first, body)).is_err() {
-                    return;
-                }
-            }
-        }
-    };
-    std::thread::Builder::new().spawn(serve).unwrap();
-    address
-}
-
-struct Function {
-    child: Child,
-    events: Sender<Value>,
-    answers: Receiver<(String, String)>,
-}
-
-impl Function {
-    fn start(endpoint: &str, table: &str) -> Function {
-        let ((events, received), (answering, answers)) = (channel(), channel());
-        let address = runtime_api(received, answering);
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "lambda::the_function_itself", "--nocapture"])
-            .env(RUNTIME_API, address)
-            .envs([
-                ("AWS_LAMBDA_FUNCTION_NAME", "f"),
-                ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "128"),
-                ("AWS_LAMBDA_FUNCTION_VERSION", "1"),
-                ("AWS_LAMBDA_LOG_STREAM_NAME", "s"),
-                ("AWS_LAMBDA_LOG_GROUP_NAME", "g"),
-                ("AWS_REGION", "us-east-1"),
-                ("AWS_ENDPOINT_URL_DYNAMODB", endpoint),
-                ("TABLE_NAME", table),
-                ("SNAPSHOT_WINDOWS", "hourly,daily,monthly"),
-            ])
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        Function { child, events, answers }
-    }
-
-    /// The answer to an event.
-    fn invoke(&self, event: Value) -> Value {
-        self.events.send(event).unwrap();
-        let (first, body) = self.answers.recv_timeout(Duration::from_secs(60)).unwrap();
-        assert!(first.contains("/response"), "{first}: {body}");
-        serde_json::from_str(&body).unwrap()
-    }
-
-    /// Ends it. What it logged.
-    fn end(mut self) -> VecDeque<Value> {
-        self.child.kill().unwrap();
-        let mut text = String::new();
-        self.child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
-        self.child.wait().unwrap();
-        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
-    }
+/// This very binary, with the table of a world.
+fn start(world: &World) -> Function {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "lambda::the_function_itself", "--nocapture"]).envs([
+        ("AWS_ENDPOINT_URL_DYNAMODB", world.engine.endpoint()),
+        ("TABLE_NAME", &world.stack),
+        ("SNAPSHOT_WINDOWS", "hourly,daily,monthly"),
+    ]);
+    Function::start(&mut command)
 }
 
 #[tokio::test]
@@ -254,21 +153,21 @@ async fn the_function_as_lambda_starts_it() {
     for tokens in [10, 20, 30] {
         world.take("user", tokens).await;
     }
-    let function = Function::start(world.engine.endpoint(), crate::engine::STACK);
+    let function = start(&world);
     let records = world.records();
-    let first = function.invoke(json!({ "Records": records }));
+    let first = function.invoke(&json!({ "Records": records }));
     assert_eq!(first["batchItemFailures"], json!([]));
     assert_eq!(first["body"]["processed"], records.len());
     assert_eq!(first["body"]["poison"], 0, "{first}");
     assert!(first["body"]["snapshots_updated"].as_u64().unwrap() >= 3, "{first}");
-    let again = function.invoke(json!({ "Records": records }));
+    let again = function.invoke(&json!({ "Records": records }));
     assert_eq!(
         (&again["body"]["counted"], &again["body"]["repeated"]),
         (&json!(0), &first["body"]["counted"])
     );
-    assert_eq!(function.invoke(json!({ "Records": [] }))["body"]["processed"], 0);
+    assert_eq!(function.invoke(&json!({ "Records": [] }))["body"]["processed"], 0);
     let poisoned =
-        function.invoke(json!({ "Records": [{ "dynamodb": { "SequenceNumber": "5" } }] }));
+        function.invoke(&json!({ "Records": [{ "dynamodb": { "SequenceNumber": "5" } }] }));
     assert_eq!(
         (&poisoned["batchItemFailures"], &poisoned["body"]["poison"]),
         (&json!([]), &json!(1))
@@ -278,14 +177,16 @@ async fn the_function_as_lambda_starts_it() {
     assert!(usage.values().any(|(used, _)| used.get("tpm") == Some(&60_000)), "{usage:?}");
 
     // The table goes away: everything that counts is to be delivered again.
-    world.engine.call("DeleteTable", &json!({ "TableName": crate::engine::STACK })).ok();
-    let failed = function.invoke(json!({ "Records": records }));
+    world.engine.call("DeleteTable", &json!({ "TableName": world.stack })).ok();
+    let failed = function.invoke(&json!({ "Records": records }));
     let of_buckets =
         records.iter().find(|record| record["dynamodb"]["Keys"]["SK"]["S"] == "#STATE");
     let lowest = &of_buckets.unwrap()["dynamodb"]["SequenceNumber"];
     assert_eq!(failed["batchItemFailures"], json!([{ "itemIdentifier": lowest }]));
 
-    let lines = function.end();
+    let text = String::from_utf8(function.end().stdout).unwrap();
+    let lines: Vec<Value> =
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let summaries = lines.iter().filter(|line| line["message"] == "batch processed").count();
     assert_eq!(summaries, 5);
     assert!(lines.iter().any(|line| line["_aws"].is_object()));

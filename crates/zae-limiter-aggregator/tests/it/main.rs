@@ -5,6 +5,7 @@
 mod archive;
 mod cost;
 mod engine;
+mod engines;
 mod failures;
 mod filters;
 mod fold;
@@ -14,6 +15,8 @@ mod log;
 mod namespaces;
 mod once;
 mod rig;
+#[cfg(feature = "s3")]
+mod s3;
 mod settings;
 mod upkeep;
 mod whole;

@@ -12,7 +12,7 @@ use crate::log::{Log, at};
 use crate::rig::{Rig, below};
 
 /// Delivers a batch as the stream does: from the first record that is not complete, until all are.
-async fn deliver(aggregator: &Aggregator, records: &[Record]) {
+pub(crate) async fn deliver(aggregator: &Aggregator, records: &[Record]) {
     const DELIVERIES_MAX: usize = 200;
     let mut open = records;
     for _ in 0..DELIVERIES_MAX {

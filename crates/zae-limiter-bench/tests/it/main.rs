@@ -1,5 +1,6 @@
 //! The integration tests, in one binary.
 
+mod aggregator;
 mod beside;
 mod compare;
 mod dynamodb;

@@ -17,6 +17,8 @@ mod first_hour;
 mod flags;
 mod hints;
 mod history;
+#[cfg(all(unix, feature = "dynamodb"))]
+mod lambda;
 mod limits;
 #[cfg(feature = "dynamodb")]
 mod local;

@@ -24,8 +24,12 @@ const ARROWS: [(&str, &[&str]); 10] = [
     ("zae-limiter-deploy", &["zae-limiter-core", "zae-limiter-dynamodb"]),
     ("zae-limiter-cli", ALL),
     ("zae-limiter-testkit", ALL),
-    ("zae-limiter-bench", ALL),
+    ("zae-limiter-bench", MEASURED),
 ];
+
+/// The benchmark starts engines and functions as tests do.
+const MEASURED: &[&str] =
+    &["zae-limiter", "zae-limiter-dynamodb", "zae-limiter-sqlite", "zae-limiter-store", TESTKIT];
 
 const ALL: &[&str] = &[
     "zae-limiter",

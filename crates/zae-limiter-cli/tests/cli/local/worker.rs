@@ -72,6 +72,66 @@ fn what_is_acquired_is_shown_exactly_some_seconds_later() {
     assert_eq!(used(&local, "key-1"), sum);
 }
 
+/// What an entity has used by windows of a kind, and its takes.
+fn counted(sandbox: &Sandbox, store: &str, entity: &str, window: &str) -> (i64, i64) {
+    let line = format!("{store} usage list -e {entity} --window {window} --quiet --output json");
+    let (exit, json) = sandbox.raw(line.trim_start());
+    assert_eq!(exit, 0, "{json}");
+    let list: Value = serde_json::from_str(&json).expect("JSON");
+    let items = list["items"].as_array().expect("a list");
+    let sum =
+        |of: fn(&Value) -> &Value| items.iter().map(|item| of(item).as_i64().unwrap_or(0)).sum();
+    (sum(|item| &item["counters"]["rpm"]), sum(|item| &item["total_events"]))
+}
+
+/// A take that was granted is one event, on a table as on a file: not the settling of a lease that
+/// used more, less or nothing, not a refusal, not a chain that an ancestor refused.
+#[test]
+fn every_take_that_was_granted_is_one_event() {
+    const SCRIPT: [(i32, &str); 17] = [
+        (0, "entity create org"),
+        (0, "entity create key-2 --parent org --cascade"),
+        (0, "entity set-limits org -l rpm:3/day"),
+        (0, "acquire key-1 gpt-4 -c rpm=1"),
+        (0, "acquire key-1 gpt-4 -c rpm=2"),
+        (0, "acquire key-1 gpt-4 -c rpm=3"),
+        (0, "acquire key-1 gpt-4 -c rpm=4 --record rpm=9"),
+        (0, "acquire key-1 gpt-4 -c rpm=4 --record rpm=1"),
+        (0, "acquire key-1 gpt-4 -c rpm=4 --record rpm=0"),
+        (3, "acquire key-1 gpt-4 -c rpm=200000"),
+        (0, "acquire key-2 gpt-4 -c rpm=1"),
+        (0, "acquire key-2 gpt-4 -c rpm=1"),
+        (3, "acquire key-2 gpt-4 -c rpm=2"),
+        (0, "acquire key-2 gpt-4 -c rpm=1"),
+        (3, "acquire key-2 gpt-4 -c rpm=1"),
+        (3, "acquire key-2 gpt-4 -c rpm=1"),
+        (0, "acquire key-1 gpt-4 -c rpm=5"),
+    ];
+    const EXPECTED: [(&str, (i64, i64)); 3] =
+        [("key-1", (21, 7)), ("key-2", (3, 3)), ("org", (3, 3))];
+    let (local, file) = (demo(), Sandbox::with_defaults("rpm:100000/day"));
+    for (exit, line) in SCRIPT {
+        assert_eq!(local.0.raw(&format!("--name demo {line} --quiet")).0, exit, "{line}");
+        assert_eq!(file.raw(&format!("{line} --quiet")).0, exit, "{line}, on a file");
+    }
+    let is_counted = |local: &Local| {
+        EXPECTED.iter().all(|(entity, (used, _))| {
+            counted(&local.0, "--name demo", entity, "monthly").0 == *used
+        })
+    };
+    local.eventually("the count", is_counted);
+    // Everything is read; what was undone takes its event with it.
+    let _ = local.json("--name demo aggregate --once");
+    for window in ["hourly", "daily", "monthly"] {
+        for (entity, expected) in EXPECTED {
+            let on_table = counted(&local.0, "--name demo", entity, window);
+            assert_eq!(on_table, expected, "{entity}, {window}");
+            let on_file = counted(&file, "", entity, window);
+            assert_eq!(on_file, expected, "{entity}, {window}, on a file");
+        }
+    }
+}
+
 #[test]
 fn a_worker_that_is_killed_comes_back_and_loses_nothing() {
     let local = demo();
