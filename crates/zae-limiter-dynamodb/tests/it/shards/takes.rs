@@ -234,3 +234,30 @@ async fn a_refusal_says_the_wait_of_the_whole_bucket() {
     hot.advance(u64::try_from(wait).unwrap());
     Hot::granted(hot.ask(&store, &[9]).await);
 }
+
+/// A foreign writer has made shard 3 although shard 1 has not split: it belongs to nobody, and
+/// neither counts nor keeps the others from being read together.
+#[tokio::test]
+async fn a_shard_that_its_donor_does_not_know_of_stops_no_gather() {
+    let hot = Hot::new(&["tpm:800/hour"]).await;
+    let store = hot.process().await;
+    Hot::granted(hot.ask(&store, &[0]).await);
+    for _ in 0..2 {
+        assert!(hot.upkeep().split(&hot.name(), 0).await.unwrap());
+    }
+    let mut stray = hot.shard(2);
+    let key = stray["PK"].as_s().unwrap().replace("#gpt-4#2", "#gpt-4#3");
+    stray.insert("PK".to_owned(), aws_sdk_dynamodb::types::AttributeValue::S(key));
+    hot.rig.table.insert(&stray);
+    assert_eq!(hot.sum("b_tpm_tk"), 1_000_000, "200 more than there are");
+    Hot::granted(hot.ask(&store, &[500]).await);
+    hot.advance(300);
+    let refused = hot.ask(&store, &[301]).await.unwrap();
+    let ConsumeOutcome::Refused(reports) = refused else { panic!("{refused:?}") };
+    assert!((300_000..=300_066).contains(&reports[0].balance.0), "{:?}", reports[0].balance);
+    let ConsumeOutcome::Granted(left) = hot.peek(&hot.process().await, &[0]).await else {
+        panic!("a look")
+    };
+    assert!((300_000..=300_066).contains(&left.reports[0].balance.0));
+    assert_eq!(number(&hot.shard(3), "b_tpm_tk"), 200_000, "nobody has asked it");
+}
