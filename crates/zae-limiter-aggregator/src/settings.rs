@@ -14,6 +14,9 @@ pub struct Settings {
     pub snapshot_ttl_days: u32,
     /// The bucket of the archive, if there is to be one.
     pub archive: Option<String>,
+    /// Whether the shards of quiet buckets are folded back into one item. Clients of the Python
+    /// package never forget how many shards there were, and make them anew, full.
+    pub folds: bool,
 }
 
 /// A snapshot is kept this long when nothing is said, as by the Python package.
@@ -38,6 +41,7 @@ impl Settings {
             windows: vec![UsageWindow::Hourly, UsageWindow::Daily],
             snapshot_ttl_days: TTL_DAYS,
             archive: None,
+            folds: true,
         }
     }
 
@@ -57,8 +61,15 @@ impl Settings {
         self
     }
 
+    /// Whether shards are folded.
+    #[must_use]
+    pub fn folds(mut self, folds: bool) -> Settings {
+        self.folds = folds;
+        self
+    }
+
     /// Reads the variables `TABLE_NAME SNAPSHOT_WINDOWS SNAPSHOT_TTL_DAYS ENABLE_ARCHIVAL
-    /// ARCHIVE_BUCKET_NAME`. One that is empty counts as missing.
+    /// ARCHIVE_BUCKET_NAME ENABLE_FOLDING`. One that is empty counts as missing.
     pub fn from_variables(
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Settings, BadSetting> {
@@ -83,14 +94,14 @@ impl Settings {
             settings.snapshot_ttl_days =
                 parsed.ok_or_else(|| bad("SNAPSHOT_TTL_DAYS", problem()))?;
         }
-        let is_archiving = match given("ENABLE_ARCHIVAL").map(|word| word.to_lowercase()) {
-            None => false,
-            Some(word) if ["true", "1", "yes"].contains(&word.as_str()) => true,
-            Some(word) if ["false", "0", "no"].contains(&word.as_str()) => false,
-            Some(word) => {
-                return Err(bad("ENABLE_ARCHIVAL", format!("{word:?} is neither true nor false")));
-            }
+        let truth = |variable: &'static str| match given(variable).map(|word| word.to_lowercase()) {
+            None => Ok(None),
+            Some(word) if ["true", "1", "yes"].contains(&word.as_str()) => Ok(Some(true)),
+            Some(word) if ["false", "0", "no"].contains(&word.as_str()) => Ok(Some(false)),
+            Some(word) => Err(bad(variable, format!("{word:?} is neither true nor false"))),
         };
+        settings.folds = truth("ENABLE_FOLDING")?.unwrap_or(true);
+        let is_archiving = truth("ENABLE_ARCHIVAL")?.unwrap_or(false);
         let bucket = given("ARCHIVE_BUCKET_NAME");
         if is_archiving && bucket.is_none() {
             let problem = "is missing, and ENABLE_ARCHIVAL is true".to_owned();

@@ -81,13 +81,17 @@ pub(crate) async fn status(
 /// The windows that the worker counts.
 const WINDOWS: [UsageWindow; 3] = [UsageWindow::Hourly, UsageWindow::Daily, UsageWindow::Monthly];
 
-/// A worker that counts the usage of a stack from its stream.
-pub(crate) async fn worker(place: &DynamoPlace, settings: &Settings) -> anyhow::Result<Worker> {
+/// A worker that counts the usage of a stack from its stream, and folds shards or leaves them.
+pub(crate) async fn worker(
+    place: &DynamoPlace,
+    settings: &Settings,
+    folds: bool,
+) -> anyhow::Result<Worker> {
     let builder = builder(place);
     let connect = async { Ok((SdkStreams::connect(&builder).await?, builder.table().await?)) };
     let (streams, table) = reach(place, settings, connect).await?;
     let table: Arc<dyn Table> = Arc::new(table);
-    let counting = Counting::new(&place.stack).windows(WINDOWS);
+    let counting = Counting::new(&place.stack).windows(WINDOWS).folds(folds);
     let aggregator = Aggregator::new(Arc::clone(&table), counting);
     Ok(Worker::new(Arc::new(streams), table, aggregator))
 }

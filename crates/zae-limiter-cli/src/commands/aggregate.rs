@@ -56,7 +56,7 @@ pub(crate) async fn run(context: &Context<'_>, args: AggregateArgs) -> anyhow::R
     let folder = context.settings.engine_folder.as_ref().filter(|_| args.with_supervisor);
     // `local down` waits for it.
     let _lock = folder.map(engine::worker_lock).transpose()?;
-    let mut worker = dynamodb::worker(place, context.settings).await?;
+    let mut worker = dynamodb::worker(place, context.settings, !args.keep_shards).await?;
     if args.with_supervisor {
         worker = worker.owner(SUPERVISED);
     }
