@@ -96,7 +96,7 @@ async fn a_limit_removed_and_added_while_sharded_mints_nothing() {
     let store = hot.process().await;
     Hot::granted(hot.ask(&store, &[0, 400]).await);
     hot.split_into(4).await;
-    let (began, only) = (hot.now(), call("rpm:1000/hour"));
+    let (began, only) = (hot.now(), call("rpm:900/hour"));
     for _ in 0..40 {
         Hot::granted(hot.ask_under(&store, &only, &[1]).await);
         hot.advance(250);

@@ -87,7 +87,8 @@ async fn a_cancelled_gather_that_shows_our_nonce_is_a_grant() {
     let sent = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&sent);
     let gate = move |_client: u32, point: Point| {
-        if point == Point::Before(Operation::Transact) && counted.fetch_add(1, Ordering::Relaxed) == 1
+        if point == Point::Before(Operation::Transact)
+            && counted.fetch_add(1, Ordering::Relaxed) == 1
         {
             table.set_now_ms(later.0);
         }

@@ -249,7 +249,8 @@ async fn the_fold_of_a_split_is_what_there_was() {
             item.insert(name.to_owned(), attribute(value));
         }
         hot.rig.table.insert(&item);
-        let seen = |hot: &Hot| ["b_rpd_tk", "b_tpd_tk", "b_rpd_gp", "b_tpd_gp"].map(|name| hot.sum(name));
+        let seen =
+            |hot: &Hot| ["b_rpd_tk", "b_tpd_tk", "b_rpd_gp", "b_tpd_gp"].map(|name| hot.sum(name));
         let before = seen(&hot);
         for _ in 0..1 + below(12) {
             let shards = hot.shards();
