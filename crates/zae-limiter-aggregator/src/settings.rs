@@ -17,6 +17,9 @@ pub struct Settings {
     pub archive: Option<String>,
     /// How many shards upkeep may split a bucket into; 1 for none, while a fleet is upgraded.
     pub shards_max: u32,
+    /// Whether the shards of quiet buckets are folded back into one item. Clients of the Python
+    /// package never forget how many shards there were, and make them anew, full.
+    pub folds: bool,
 }
 
 /// A snapshot is kept this long when nothing is said, as by the Python package.
@@ -42,6 +45,7 @@ impl Settings {
             snapshot_ttl_days: TTL_DAYS,
             archive: None,
             shards_max: SHARDS_MAX,
+            folds: true,
         }
     }
 
@@ -68,8 +72,15 @@ impl Settings {
         self
     }
 
+    /// Whether shards are folded.
+    #[must_use]
+    pub fn folds(mut self, folds: bool) -> Settings {
+        self.folds = folds;
+        self
+    }
+
     /// Reads the variables `TABLE_NAME SNAPSHOT_WINDOWS SNAPSHOT_TTL_DAYS ENABLE_ARCHIVAL
-    /// ARCHIVE_BUCKET_NAME SHARDS_MAX`. One that is empty counts as missing.
+    /// ARCHIVE_BUCKET_NAME SHARDS_MAX ENABLE_FOLDING`. One that is empty counts as missing.
     pub fn from_variables(
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Settings, BadSetting> {
@@ -99,14 +110,14 @@ impl Settings {
             let problem = || format!("{shards:?} is no number of shards from 1 to {SHARDS_MAX}");
             settings.shards_max = parsed.ok_or_else(|| bad("SHARDS_MAX", problem()))?;
         }
-        let is_archiving = match given("ENABLE_ARCHIVAL").map(|word| word.to_lowercase()) {
-            None => false,
-            Some(word) if ["true", "1", "yes"].contains(&word.as_str()) => true,
-            Some(word) if ["false", "0", "no"].contains(&word.as_str()) => false,
-            Some(word) => {
-                return Err(bad("ENABLE_ARCHIVAL", format!("{word:?} is neither true nor false")));
-            }
+        let truth = |variable: &'static str| match given(variable).map(|word| word.to_lowercase()) {
+            None => Ok(None),
+            Some(word) if ["true", "1", "yes"].contains(&word.as_str()) => Ok(Some(true)),
+            Some(word) if ["false", "0", "no"].contains(&word.as_str()) => Ok(Some(false)),
+            Some(word) => Err(bad(variable, format!("{word:?} is neither true nor false"))),
         };
+        settings.folds = truth("ENABLE_FOLDING")?.unwrap_or(true);
+        let is_archiving = truth("ENABLE_ARCHIVAL")?.unwrap_or(false);
         let bucket = given("ARCHIVE_BUCKET_NAME");
         if is_archiving && bucket.is_none() {
             let problem = "is missing, and ENABLE_ARCHIVAL is true".to_owned();

@@ -140,10 +140,10 @@ impl Aggregator {
                 entity: leaf.entity.clone(),
                 resource: leaf.resource.clone(),
             };
-            if leaf.shard_count.1 > 1 {
+            if leaf.shard_count.1 > 1 && self.settings().folds {
                 self.spread.heard_of(&bucket, now_s);
             }
-            for wish in wishes(leaf, now_s) {
+            for wish in wishes(leaf, now_s, self.settings().folds) {
                 if wish == Wish::Fold && !self.spread.may_try(&bucket, now_s) {
                     continue;
                 }
@@ -202,7 +202,7 @@ impl Aggregator {
     }
 }
 
-fn wishes(leaf: &Leaf, now_s: i64) -> Vec<Wish> {
+fn wishes(leaf: &Leaf, now_s: i64, folds: bool) -> Vec<Wish> {
     let mut wishes = Vec::new();
     let count = leaf.shard_count.1;
     let span_ms = span_ms(leaf);
@@ -221,7 +221,7 @@ fn wishes(leaf: &Leaf, now_s: i64) -> Vec<Wish> {
     if leaf.shard == 0 && count > leaf.shard_count.0 {
         wishes.push(Wish::Level);
     }
-    if count > 1 && per_second(records.saturating_mul(count)) < FOLD_RATE {
+    if folds && count > 1 && per_second(records.saturating_mul(count)) < FOLD_RATE {
         wishes.push(Wish::Fold);
     }
     wishes
@@ -256,6 +256,10 @@ mod tests {
         }
     }
 
+    fn wishes(leaf: &Leaf, now_s: i64) -> Vec<Wish> {
+        super::wishes(leaf, now_s, true)
+    }
+
     /// The balance of the measure stays full at 900 writes a second; the rate does not.
     #[test]
     fn ninety_per_cent_doubles_early() {
@@ -268,6 +272,7 @@ mod tests {
     #[test]
     fn a_quiet_bucket_is_folded_and_a_grown_one_levelled() {
         assert_eq!(wishes(&leaf(10, 1_000, (4, 4)), 200), [Wish::Fold]);
+        assert_eq!(super::wishes(&leaf(10, 1_000, (4, 4)), 200, false), [], "it is told not to");
         assert_eq!(wishes(&leaf(80, 1_000, (4, 4)), 200), [], "320 a second together");
         assert_eq!(wishes(&leaf(300, 1_000, (1, 2)), 200), [Wish::Level]);
     }

@@ -95,17 +95,17 @@ pub(crate) async fn hottest(place: &DynamoPlace, settings: &Settings) -> anyhow:
 /// The windows that the worker counts.
 const WINDOWS: [UsageWindow; 3] = [UsageWindow::Hourly, UsageWindow::Daily, UsageWindow::Monthly];
 
-/// A worker that counts the usage of a stack from its stream.
+/// A worker that counts the usage of a stack from its stream, as `change` would have it.
 pub(crate) async fn worker(
     place: &DynamoPlace,
     settings: &Settings,
-    shards_max: u32,
+    change: impl FnOnce(Counting) -> Counting,
 ) -> anyhow::Result<Worker> {
     let builder = builder(place);
     let connect = async { Ok((SdkStreams::connect(&builder).await?, builder.table().await?)) };
     let (streams, table) = reach(place, settings, connect).await?;
     let table: Arc<dyn Table> = Arc::new(table);
-    let counting = Counting::new(&place.stack).windows(WINDOWS).shards_max(shards_max);
+    let counting = change(Counting::new(&place.stack).windows(WINDOWS));
     let aggregator = Aggregator::new(Arc::clone(&table), counting);
     Ok(Worker::new(Arc::new(streams), table, aggregator))
 }

@@ -35,3 +35,5 @@ pub mod table;
 pub use oracle::{Coverage, Freshness, RealTime};
 /// The library itself, for tests of a backend: a backend may not depend on it.
 pub use zae_limiter;
+/// The aggregator, for tests of the table that it looks after.
+pub use zae_limiter_aggregator;

@@ -3,16 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use aws_sdk_dynamodb::types::AttributeValue;
-use serde_json::{Value, json};
-use zae_limiter_aggregator::{
-    Aggregator, EXPIRER, FolderArchive, Item, Kind, Record, Report, Settings,
-};
+use serde_json::Value;
+use zae_limiter_aggregator::{Aggregator, FolderArchive, Record, Report, Settings};
 use zae_limiter_core::{Limit, UsageWindow};
 use zae_limiter_dynamodb::sdk::{Stream, TableOptions};
 use zae_limiter_dynamodb::{DynamoOptions, DynamoStore};
 use zae_limiter_store::{Clock, Entropy, Level, SystemClock, SystemEntropy};
 use zae_limiter_testkit::engine::Engine;
+use zae_limiter_testkit::engine::stream::record;
 use zae_limiter_testkit::zae_limiter::{RateLimiter, Request};
 
 pub(crate) struct World {
@@ -52,24 +50,7 @@ impl World {
 
     /// Every record of the stream, as the engine tells it.
     pub(crate) fn records(&self) -> Vec<Value> {
-        let call = |operation: &str, body: &Value| self.engine.call(operation, body).ok();
-        let streams = call("ListStreams", &json!({ "TableName": self.stack }));
-        let arn = &streams["Streams"][0]["StreamArn"];
-        let stream = call("DescribeStream", &json!({ "StreamArn": arn }));
-        let shard = &stream["StreamDescription"]["Shards"][0]["ShardId"];
-        let from =
-            json!({ "StreamArn": arn, "ShardId": shard, "ShardIteratorType": "TRIM_HORIZON" });
-        let mut iterator = call("GetShardIterator", &from)["ShardIterator"].clone();
-        let mut records = Vec::new();
-        loop {
-            let page = call("GetRecords", &json!({ "ShardIterator": iterator }));
-            let found = page["Records"].as_array().unwrap();
-            if found.is_empty() {
-                return records;
-            }
-            records.extend(found.iter().cloned());
-            iterator = page["NextShardIterator"].clone();
-        }
+        self.engine.stream(&self.stack)
     }
 
     pub(crate) async fn aggregator(&self) -> Aggregator {
@@ -94,48 +75,6 @@ impl World {
         // Not too far ahead: what expired years ago is not removed.
         let later = SystemClock::new().now().plus_ms(200 * 86_400_000).0 / 1_000;
         assert!(self.engine.sweep_ttl_at(u64::try_from(later).unwrap()) > 0);
-    }
-}
-
-pub(crate) fn record(event: &Value) -> Record {
-    let change = &event["dynamodb"];
-    let text = |value: &Value| value.as_str().unwrap().to_owned();
-    Record {
-        stream_shard: "shardId-1".to_owned(),
-        sequence: text(&change["SequenceNumber"]),
-        kind: Kind::of(event["eventName"].as_str().unwrap()).unwrap(),
-        at_s: seconds(&change["ApproximateCreationDateTime"]),
-        key: (text(&change["Keys"]["PK"]["S"]), text(&change["Keys"]["SK"]["S"])),
-        old: image(&change["OldImage"]),
-        new: image(&change["NewImage"]),
-        is_expired: event["userIdentity"]["principalId"] == EXPIRER,
-    }
-}
-
-/// Whole seconds, of a number that may have a fraction.
-fn seconds(time: &Value) -> i64 {
-    time.to_string().split('.').next().unwrap().parse().unwrap()
-}
-
-fn image(item: &Value) -> Option<Item> {
-    let fields = item.as_object()?;
-    Some(fields.iter().map(|(name, value)| (name.clone(), value_of(value))).collect())
-}
-
-fn value_of(value: &Value) -> AttributeValue {
-    let (kind, value) = value.as_object().unwrap().iter().next().unwrap();
-    let text = || value.as_str().unwrap().to_owned();
-    let texts = || value.as_array().unwrap().iter().map(|one| one.as_str().unwrap().to_owned());
-    match kind.as_str() {
-        "S" => AttributeValue::S(text()),
-        "N" => AttributeValue::N(text()),
-        "BOOL" => AttributeValue::Bool(value.as_bool().unwrap()),
-        "NULL" => AttributeValue::Null(true),
-        "M" => AttributeValue::M(image(value).unwrap()),
-        "L" => AttributeValue::L(value.as_array().unwrap().iter().map(value_of).collect()),
-        "SS" => AttributeValue::Ss(texts().collect()),
-        "NS" => AttributeValue::Ns(texts().collect()),
-        other => panic!("{other}"),
     }
 }
 

@@ -14,9 +14,10 @@ use zae_limiter_aggregator::{Aggregator, Item, Record, Settings};
 use zae_limiter_core::UsageWindow;
 use zae_limiter_store::{Level, NewEntity, SeededEntropy};
 use zae_limiter_testkit::engine::Engine;
+use zae_limiter_testkit::engine::stream::record;
 use zae_limiter_testkit::zae_limiter::Request;
 
-use crate::engine::{World, record};
+use crate::engine::World;
 use crate::log::{Ledger, Log};
 use crate::once::deliver;
 use crate::rig::below;

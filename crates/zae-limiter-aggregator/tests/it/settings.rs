@@ -22,10 +22,12 @@ fn variables_are_read() {
         ("SNAPSHOT_TTL_DAYS", "7"),
         ("ENABLE_ARCHIVAL", "True"),
         ("ARCHIVE_BUCKET_NAME", "bucket"),
+        ("ENABLE_FOLDING", "no"),
     ])
     .unwrap();
     assert_eq!(all.windows, UsageWindow::ALL);
     assert_eq!((all.snapshot_ttl_days, all.archive.as_deref()), (7, Some("bucket")));
+    assert!(least.folds && !all.folds);
     let off = [("TABLE_NAME", "s"), ("ENABLE_ARCHIVAL", "false"), ("ARCHIVE_BUCKET_NAME", "b")];
     assert_eq!(read(&off).unwrap().archive, None);
 }
@@ -51,6 +53,7 @@ fn bad_values_are_told() {
         wrong("ENABLE_ARCHIVAL", "maybe"),
         "ENABLE_ARCHIVAL: \"maybe\" is neither true nor false"
     );
+    assert_eq!(wrong("ENABLE_FOLDING", "off"), "ENABLE_FOLDING: \"off\" is neither true nor false");
     assert_eq!(
         wrong("ENABLE_ARCHIVAL", "true"),
         "ARCHIVE_BUCKET_NAME: is missing, and ENABLE_ARCHIVAL is true"

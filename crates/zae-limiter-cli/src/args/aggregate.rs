@@ -14,6 +14,10 @@ pub(crate) struct AggregateArgs {
     #[arg(long, value_name = "NUMBER", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=32))]
     pub(crate) shards_max: u32,
 
+    /// Fold no shards: for a stack that clients of the Python package use too
+    #[arg(long)]
+    pub(crate) keep_shards: bool,
+
     // Said by `local up`, whose workers end with their supervisor: standard input closes.
     #[arg(long, hide = true)]
     pub(crate) with_supervisor: bool,

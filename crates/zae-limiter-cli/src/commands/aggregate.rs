@@ -10,7 +10,7 @@ use futures_util::future::{Either, select};
 use serde::Serialize;
 use tokio::sync::oneshot;
 use zae_limiter::{Clock, SystemClock};
-use zae_limiter_aggregator::{Totals, Turn, Worker};
+use zae_limiter_aggregator::{Settings as Counting, Totals, Turn, Worker};
 
 use crate::args::aggregate::AggregateArgs;
 use crate::context::Context;
@@ -56,7 +56,9 @@ pub(crate) async fn run(context: &Context<'_>, args: AggregateArgs) -> anyhow::R
     let folder = context.settings.engine_folder.as_ref().filter(|_| args.with_supervisor);
     // `local down` waits for it.
     let _lock = folder.map(engine::worker_lock).transpose()?;
-    let mut worker = dynamodb::worker(place, context.settings, args.shards_max).await?;
+    let counted =
+        |counting: Counting| counting.shards_max(args.shards_max).folds(!args.keep_shards);
+    let mut worker = dynamodb::worker(place, context.settings, counted).await?;
     if args.with_supervisor {
         worker = worker.owner(SUPERVISED);
     }

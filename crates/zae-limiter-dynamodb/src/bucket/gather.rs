@@ -18,7 +18,7 @@ use crate::bucket::debit::{Debit, Known, Step, View};
 use crate::bucket::image::Image;
 use crate::bucket::leaves::Tree;
 use crate::bucket::operation::{Moment, count};
-use crate::bucket::shard::{Standing, donor};
+use crate::bucket::shard::{Leaves, Standing, donor};
 use crate::bucket::take::{Asked, Granted, Held, Refusal, SecondLook, Taken, knows_more};
 use crate::bucket::tree::{Whose, are_all, legs, whole};
 use crate::bucket::waits::{alone, waits};
@@ -289,19 +289,25 @@ impl DynamoStore {
                     None => tree.lose(shard),
                 }
             }
-            let images: Vec<&Image> = looks.iter().filter_map(|look| look.image.as_ref()).collect();
-            images.iter().for_each(|image| tree.learn(&image.standing));
-            // Shards that their donor does not know of belong to nobody.
-            let is_alone = images.first().is_some_and(|root| root.standing.is_alone());
-            if is_alone {
-                looks.truncate(1);
+            let standings =
+                || looks.iter().filter_map(|look| Some(&look.image.as_ref()?.standing));
+            standings().for_each(|standing| tree.learn(standing));
+            if looks.is_empty() {
                 return Ok(Some(looks));
             }
+            // Shards that their donor does not know of belong to nobody: a foreign writer made them,
+            // or their donor was read before it split and has what they have.
+            let mut found = Leaves::NONE;
+            standings().for_each(|standing| found.learn(standing));
+            let belonging = found.all();
+            let belongs = |look: &Arc<Seen>| {
+                let shard = look.image.as_ref().map(|image| image.standing.shard);
+                belonging.iter().any(|(known, _)| shard == Some(*known))
+            };
+            looks.retain(belongs);
+            let images: Vec<&Image> = looks.iter().filter_map(|look| look.image.as_ref()).collect();
             if are_all(&images) {
                 return Ok(Some(looks));
-            }
-            if images.is_empty() {
-                return Ok(Some(Vec::new()));
             }
         }
         Ok(None)

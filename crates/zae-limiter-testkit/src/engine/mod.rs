@@ -19,6 +19,7 @@
 
 pub mod clocks;
 pub mod proxy;
+pub mod stream;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};

@@ -70,6 +70,38 @@ fn unknown<'a>(page: &'a str, names: &BTreeSet<&str>) -> Vec<&'a str> {
     ours.filter(|path| !path.trim_end_matches("::").split("::").all(is_known)).collect()
 }
 
+/// Whether a path such as `shards::takes::a_take` names a function of a file with these modules in
+/// its own path.
+fn is_in_its_file(path: &str, sources: &[(PathBuf, String)]) -> bool {
+    let mut parts: Vec<&str> = path.split("::").collect();
+    let Some(name) = parts.pop() else { return false };
+    sources.iter().any(|(file, text)| {
+        let file = file.with_extension("");
+        let folders: Vec<_> = file.iter().filter_map(|part| part.to_str()).collect();
+        let folders = folders.strip_suffix(&["mod"]).unwrap_or(&folders);
+        folders.ends_with(&parts) && text.contains(&format!("fn {name}("))
+    })
+}
+
+/// Names in backticks between square brackets that are no link: what a claim is verified by.
+fn proofs_in(page: &str) -> Vec<&str> {
+    let brackets = page.split('[').skip(1).filter_map(|rest| rest.split_once(']'));
+    let proofs =
+        brackets.filter(|(_, after)| !after.starts_with(['(', '['])).map(|(proof, _)| proof);
+    let is_name = |code: &&str| {
+        !code.is_empty() && code.chars().all(|c| matches!(c, 'a'..='z' | '0'..='9' | '_'))
+    };
+    proofs.flat_map(|proof| proof.split('`').skip(1).step_by(2)).filter(is_name).collect()
+}
+
+fn sources() -> Vec<(PathBuf, String)> {
+    ["crates", "engines"]
+        .iter()
+        .flat_map(|folder| files(&root().join(folder), ".rs"))
+        .map(|path| (path.clone(), fs::read_to_string(path).unwrap()))
+        .collect()
+}
+
 /// Links to files of ours that are not there.
 fn broken_links(page: &str, folder: &Path) -> Vec<String> {
     let targets = page.split("](").skip(1).filter_map(|rest| rest.split(')').next());
@@ -94,11 +126,7 @@ fn tests_that_documents_name_are_there() {
     let page = "`calls::a_warm_take`, `calls::a_cold_take`, `other::a_warm_take`, `calls::two_…`, `Level::entity`, `calls::`, `a::b c`, `std::fs::copy`";
     assert_eq!(unknown(page, &names), ["calls::a_cold_take", "other::a_warm_take"]);
 
-    let sources: Vec<(PathBuf, String)> = ["crates", "engines"]
-        .iter()
-        .flat_map(|folder| files(&root().join(folder), ".rs"))
-        .map(|path| (path.clone(), fs::read_to_string(path).unwrap()))
-        .collect();
+    let sources = sources();
     let mut names = names_in(sources.iter().map(|(_, text)| text.as_str()));
     names.extend(sources.iter().filter_map(|(path, _)| path.file_stem()?.to_str()));
     let mut wrong = Vec::new();
@@ -108,6 +136,39 @@ fn tests_that_documents_name_are_there() {
         );
     }
     assert!(wrong.is_empty(), "no tests or modules:\n{}", wrong.join("\n"));
+}
+
+/// A claim about the Python package is worth the test behind it.
+#[test]
+fn claims_about_the_python_package_have_their_tests() {
+    let sample = [(PathBuf::from("it/shards/takes.rs"), "async fn a_take() {}".to_owned())];
+    assert!(is_in_its_file("shards::takes::a_take", &sample));
+    for wrong in ["shards::takes::a_split", "shards::moves::a_take", "other::takes::a_take"] {
+        assert!(!is_in_its_file(wrong, &sample), "{wrong}");
+    }
+    let page = "[`one`, `two_takes`; `sdk::`], [`three`](x.md), `four`, [five]";
+    assert_eq!(proofs_in(page), ["one", "two_takes"]);
+
+    let sources = sources();
+    let parity = fs::read_to_string(root().join("docs/parity.md")).unwrap();
+    let (_, faults) = parity.split_once("## Known faults").expect("the table of faults");
+    let rows: Vec<&str> = faults.lines().filter(|line| line.starts_with("| ")).skip(1).collect();
+    assert!(rows.len() > 10, "{} faults", rows.len());
+    for row in rows {
+        let tests = paths_in(row);
+        assert!(!tests.is_empty(), "no test: {row}");
+        for test in tests {
+            assert!(is_in_its_file(test, &sources), "{test} is not there");
+        }
+    }
+    let mut names = names_in(sources.iter().map(|(_, text)| text.as_str()));
+    names.extend(sources.iter().filter_map(|(path, _)| path.file_stem()?.to_str()));
+    let shared = fs::read_to_string(root().join("docs/python.md")).unwrap();
+    let proofs = proofs_in(&shared);
+    assert!(proofs.len() > 15, "{proofs:?}");
+    for proof in proofs {
+        assert!(names.contains(proof), "docs/python.md: {proof} is not there");
+    }
 }
 
 #[test]

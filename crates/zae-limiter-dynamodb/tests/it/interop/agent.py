@@ -82,15 +82,15 @@ class Oops(Exception):
     """What makes a lease give back."""
 
 
-def drain(entity, resource, limit, threads=1, seconds=None, most=None):
-    """Takes one token at a time until refused, or for a time. How many there were."""
+def drain(entity, resource, limit, threads=1, seconds=None, most=None, tokens=1):
+    """Takes until refused, one token at a time or so many, or for a time. How many takes there were."""
     until = None if seconds is None else time.monotonic() + seconds
     granted = [0] * threads
 
     def work(index):
         while (until is None or time.monotonic() < until) and (most is None or granted[index] < most):
             try:
-                with limiter.acquire(entity, resource, {limit: 1}):
+                with limiter.acquire(entity, resource, {limit: tokens}):
                     granted[index] += 1
             except RateLimitExceeded as refusal:
                 if getattr(refusal, "contended", False):

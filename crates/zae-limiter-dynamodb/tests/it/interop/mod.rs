@@ -10,6 +10,7 @@ mod config;
 mod items;
 mod python;
 mod records;
+mod shards;
 mod sharing;
 mod table;
 mod unsupported;

@@ -12,7 +12,7 @@ use zae_limiter_testkit::zae_limiter::{AcquireError, Level, Limit, RateLimiter, 
 
 use crate::interop::python::{Python, interpreter};
 
-const STACK: &str = "shared";
+pub(crate) const STACK: &str = "shared";
 
 /// Who made the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +116,16 @@ impl Shared {
     #[track_caller]
     pub(crate) fn bucket(&self, entity: &str) -> Value {
         self.item(&format!("/BUCKET#{entity}#gpt-4#0"), "#STATE")
+    }
+
+    /// All shards of the bucket of an entity on `gpt-4`, in order.
+    pub(crate) fn shards(&self, entity: &str) -> Vec<Value> {
+        let items = self.items();
+        let of = |shard: u32| {
+            let end = format!("/BUCKET#{entity}#gpt-4#{shard}");
+            items.iter().find(|item| text(&item["PK"]).ends_with(&end)).cloned()
+        };
+        (0..64).filter_map(of).collect()
     }
 
     /// What is left of a limit as stored, in millitokens.

@@ -60,19 +60,6 @@ on_both_tables! {
         assert!(take(&rust, "key", "rpd", 1).await);
     }
 
-    /// Python raises the count and makes no shard: ours make it, without tokens.
-    async fn a_bucket_that_python_spreads_grants_no_more(shared: Shared) {
-        let (rust, mut python) = (shared.rust().await, shared.python());
-        rust.set_limits(&Level::System, limits("rpd:1000/day")).await.unwrap();
-        assert!(take(&rust, "key", "rpd", 1).await);
-        assert_eq!(python.eval("repo.bump_shard_count('key', 'gpt-4', 1)"), 2);
-        let mut granted = 1;
-        for _ in 0..200 {
-            granted += i32::from(take(&rust, "key", "rpd", 10).await) * 10;
-        }
-        assert!((400..=1_001).contains(&granted), "{granted} of 1000");
-    }
-
     /// Without a `lambda_version`, as on a table of ours, Python keeps such features to itself: the
     /// table has no Lambda that could honour them.
     async fn python_writes_new_kinds_only_beside_its_own_lambda(shared: Shared) {

@@ -90,3 +90,100 @@ async fn deleting_an_entity_leaves_no_shard_although_the_index_lags() {
     store.delete_entity(&hot.entity, &hot.rig.change()).await.unwrap();
     assert_eq!(hot.shards().len(), 0);
 }
+
+/// A split pins that its donor is enabled, and the walk goes over the keys: whatever order their
+/// writes come in, no shard is left enabled.
+#[tokio::test]
+async fn switching_off_reaches_a_child_made_meanwhile() {
+    let mut split = 0;
+    for seed in 0..40 {
+        let hot = Hot::new(&["rpm:1000/hour"]).await;
+        Hot::granted(hot.ask(&hot.process().await, &[1]).await);
+        hot.split_into(2).await;
+        let admin = hot.process_on(hot.crowded(1, seed), |_| {}).await;
+        let (upkeep, name) = (hot.upkeep_on(hot.crowded(2, seed)), hot.name());
+        let (level, change) = (Level::Resource(hot.resource.clone()), hot.rig.change());
+        let splits = async {
+            let mut done = 0;
+            for shard in [1, 0, 1] {
+                done += u32::from(upkeep.split(&name, shard).await.unwrap());
+            }
+            done
+        };
+        let flag = Some(zae_limiter_core::Flag::Disabled);
+        let (reached, done) = tokio::join!(admin.set_flag(&level, flag, &change), splits);
+        reached.unwrap();
+        split += done;
+        let shards = hot.shards();
+        assert_eq!(shards.len(), 2 + done as usize);
+        for item in shards {
+            assert!(item.contains_key("disabled"), "seed {seed}, shard {}", shard_of(&item));
+        }
+    }
+    assert!(split > 20, "{split} splits came between");
+}
+
+#[tokio::test]
+async fn deleting_an_entity_while_its_bucket_splits_leaves_nothing() {
+    let mut split = 0;
+    for seed in 0..40 {
+        let hot = Hot::on(EvalOptions::new().lag_writes(5), &["rpm:1000/hour"]).await;
+        let store = hot.process().await;
+        let entity = NewEntity {
+            id: hot.entity.clone(),
+            name: "key".to_owned(),
+            parent: None,
+            cascade: false,
+            metadata: Default::default(),
+        };
+        store.create_entity(&entity, &hot.rig.change()).await.unwrap();
+        for _ in 0..10 {
+            Hot::granted(hot.ask(&store, &[1]).await);
+        }
+        let admin = hot.process_on(hot.crowded(1, seed), |_| {}).await;
+        let (upkeep, name, change) =
+            (hot.upkeep_on(hot.crowded(2, seed)), hot.name(), hot.rig.change());
+        let splits = async {
+            let mut done = 0;
+            for shard in [0, 0, 1] {
+                done += u32::from(upkeep.split(&name, shard).await.unwrap());
+            }
+            done
+        };
+        let (deleted, done) = tokio::join!(admin.delete_entity(&hot.entity, &change), splits);
+        deleted.unwrap();
+        split += done;
+        assert_eq!(hot.shards().len(), 0, "seed {seed}");
+    }
+    assert!(split > 20, "{split} splits came between");
+}
+
+/// The measure of writes is on every shard, and in no answer.
+#[tokio::test]
+async fn wcu_is_invisible_everywhere() {
+    let hot = Hot::new(&["rpm:1000/hour"]).await;
+    let store = hot.process().await;
+    Hot::granted(hot.ask(&store, &[1]).await);
+    hot.split_into(4).await;
+    let grant = Hot::granted(hot.ask(&store, &[600]).await);
+    assert_eq!(grant.reports.len(), 1);
+    let ConsumeOutcome::Granted(peek) = hot.peek(&store, &[1]).await else { panic!("a look") };
+    assert_eq!(peek.reports.len(), 1);
+    hot.advance(300);
+    let refused = hot.ask(&store, &[900]).await.unwrap();
+    let ConsumeOutcome::Refused(reports) = refused else { panic!("{refused:?}") };
+    assert_eq!(reports.len(), 1);
+    let page = PageRequest::first(10);
+    for views in [
+        store.buckets(&hot.entity, &page).await.unwrap(),
+        store.resource_buckets(&hot.resource, &page).await.unwrap(),
+    ] {
+        assert_eq!(views.items[0].state.limits().len(), 1);
+        assert!(!format!("{views:?}").contains("wcu"));
+    }
+    let request = ResetRequest { entity: &hot.entity, resource: &hot.resource, only: None };
+    let restored = store.reset(&request, &hot.rig.change()).await.unwrap().unwrap();
+    assert_eq!(restored.len(), 1);
+    assert!(hot.shards().iter().all(|item| item.contains_key("b_wcu_tk")));
+    assert!("wcu:1000/sec".parse::<Limit>().is_err(), "nobody can name it");
+}

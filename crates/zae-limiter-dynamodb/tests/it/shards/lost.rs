@@ -2,7 +2,7 @@
 
 use super::*;
 use std::sync::atomic::{AtomicU32, Ordering};
-use zae_limiter_testkit::table::{Asked, Fate, Faults, Operation};
+use zae_limiter_testkit::table::{Asked, Fate, Faults, Operation, Point};
 
 fn is_bucket_write(asked: &Asked<'_>) -> bool {
     matches!(asked.operation(), Operation::Update | Operation::Put)
@@ -68,6 +68,39 @@ async fn a_gather_whose_reply_is_lost_counts_once() {
     assert_eq!(places(&grant).iter().map(|(_, milli)| milli).sum::<i64>(), 480_000);
     assert_eq!(hot.sum("b_tpm_tk"), 320_000);
     assert_eq!(hot.sum("b_wcu_tc"), 2_000, "two takes, whatever shards the second took from");
+}
+
+/// The table has forgotten the token of a transaction that landed unheard: the second attempt fails
+/// on its own nonce, and that is the answer.
+#[tokio::test]
+async fn a_cancelled_gather_that_shows_our_nonce_is_a_grant() {
+    let hot = Hot::new(&["tpm:800/hour"]).await;
+    Hot::granted(hot.ask(&hot.process().await, &[0]).await);
+    hot.split_into(8).await;
+    let first = AtomicU32::new(0);
+    let faults = Faults::by(move |asked| {
+        let lost =
+            asked.operation() == Operation::Transact && first.fetch_add(1, Ordering::Relaxed) == 0;
+        if lost { Fate::LostAfter } else { Fate::Pass }
+    });
+    let (table, later) = (hot.rig.table.clone(), hot.now().plus_ms(3_600_000));
+    let sent = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&sent);
+    let gate = move |_client: u32, point: Point| {
+        if point == Point::Before(Operation::Transact)
+            && counted.fetch_add(1, Ordering::Relaxed) == 1
+        {
+            table.set_now_ms(later.0);
+        }
+        0
+    };
+    let table = hot.rig.table.client(3).with_faults(faults).with_gate(Arc::new(gate));
+    let store = hot.process_on(table, |_| {}).await;
+    let grant = Hot::granted(hot.ask(&store, &[480]).await);
+    assert_eq!(places(&grant).iter().map(|(_, milli)| milli).sum::<i64>(), 480_000);
+    assert_eq!(sent.load(Ordering::Relaxed), 2);
+    assert_eq!(store.counters().debits_confirmed, 1);
+    assert_eq!(hot.sum("b_tpm_tk"), 320_000, "once");
 }
 
 /// A shard that takes no more writes is left for another one.

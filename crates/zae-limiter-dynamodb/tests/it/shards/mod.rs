@@ -8,6 +8,7 @@ mod kept;
 mod limits;
 mod lost;
 mod moves;
+mod refills;
 mod takes;
 mod undone;
 mod views;
@@ -28,7 +29,7 @@ use zae_limiter_store::{
     Adjusted, BucketDelta, BucketStore, Clock, ConsumeOutcome, ConsumeRequest, Delta, Grant,
     LimitsInForce, MemberTake, Place, SeededEntropy, StoreError,
 };
-use zae_limiter_testkit::table::EvalOptions;
+use zae_limiter_testkit::table::{EvalOptions, EvalTable, SeededGate};
 
 use crate::evaluated::Rig;
 
@@ -83,11 +84,21 @@ impl Hot {
     }
 
     fn upkeep(&self) -> Upkeep {
+        self.upkeep_on(self.rig.table.clone())
+    }
+
+    fn upkeep_on(&self, table: impl Table) -> Upkeep {
         let mut options = DynamoOptions::new();
         options.clock = Arc::new(self.rig.clock.clone());
         options.entropy = Arc::new(SeededEntropy::new(self.seeds.fetch_add(1, Ordering::Relaxed)));
         options.share_min_milli = 1_000;
-        Upkeep::new(Arc::new(self.rig.table.clone()), options)
+        Upkeep::new(Arc::new(table), options)
+    }
+
+    /// The table as a client reaches it whose calls wait for those of others, by a seed.
+    fn crowded(&self, client: u32, seed: u64) -> EvalTable {
+        let gate = SeededGate::new(seed * 100 + u64::from(client), 40, 4);
+        self.rig.table.client(client).with_gate(Arc::new(gate))
     }
 
     fn name(&self) -> BucketName {

@@ -2,6 +2,7 @@
 
 use super::*;
 use zae_limiter_dynamodb::table::number as attribute;
+use zae_limiter_store::Entropy;
 
 #[tokio::test]
 async fn two_splitters_split_once() {
@@ -227,4 +228,40 @@ async fn an_early_refill_credits_every_limit() {
     assert!(!old, "an image of before loses");
     let idle = hot.upkeep().refill(&hot.name(), 0, &hot.shard(0), &[].into()).await.unwrap();
     assert!(!idle, "nothing was taken");
+}
+
+/// Whatever a shard has, owes or hides is there again after splits and a fold: to the millitoken.
+#[tokio::test]
+async fn the_fold_of_a_split_is_what_there_was() {
+    let random = SeededEntropy::new(11);
+    let below = |bound: u64| i64::try_from(random.next_u64() % bound).unwrap();
+    for round in 0..60 {
+        let hot = Hot::new(&["rpd:1000/day", "tpd:333/day"]).await;
+        let store = hot.process().await;
+        Hot::granted(hot.ask(&store, &[0, 0]).await);
+        let mut item = hot.shard(0);
+        let tokens = [below(1_500_001) - 500_000, below(500_001) - 167_000];
+        let gaps = [below(3) * below(100_000), below(90_000)];
+        for (name, value) in ["b_rpd_tk", "b_tpd_tk", "b_rpd_gp", "b_tpd_gp"]
+            .into_iter()
+            .zip([tokens[0], tokens[1], gaps[0], gaps[1]])
+        {
+            item.insert(name.to_owned(), attribute(value));
+        }
+        hot.rig.table.insert(&item);
+        let seen =
+            |hot: &Hot| ["b_rpd_tk", "b_tpd_tk", "b_rpd_gp", "b_tpd_gp"].map(|name| hot.sum(name));
+        let before = seen(&hot);
+        for _ in 0..1 + below(12) {
+            let shards = hot.shards();
+            let shard = &shards[usize::try_from(below(shards.len() as u64)).unwrap()];
+            hot.upkeep().split(&hot.name(), shard_of(shard)).await.unwrap();
+            assert_eq!(seen(&hot), before, "round {round}: a split moves");
+        }
+        assert!(hot.shards().len() > 1);
+        let root = item["PK"].as_s().unwrap();
+        assert!(store.fold_now(root, hot.now()).await.unwrap());
+        assert_eq!(hot.shards().len(), 1);
+        assert_eq!(seen(&hot), before, "round {round}: the fold");
+    }
 }
