@@ -92,7 +92,8 @@ fn refused(call: &StoreCall, entity: &str) -> Option<Vec<(String, i128)>> {
     else {
         return None;
     };
-    let short = reports.iter().filter(|report| report.wait != Wait::None);
+    // More than the caller's capacity never passes, whatever is there.
+    let short = reports.iter().filter(|report| matches!(report.wait, Wait::After(_)));
     let short = short.filter_map(|report| {
         let member = members.get(usize::from(report.member))?;
         let name = member.limits.get(usize::from(report.limit))?;
