@@ -1,5 +1,5 @@
-//! A refusal after all shards of a bucket were read is the truth about the whole bucket: at the
-//! moment of a read its shards had less together than was asked.
+//! A refusal after all shards of a bucket were read is the truth about the whole bucket: at some
+//! moment from the read to the end of the call its shards had less together than was asked.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,8 @@ use crate::oracle::books::{Asked, Call as StoreCall, CallId, State, Told};
 /// What a bucket had when a call read all of its shards.
 #[derive(Debug, Default)]
 struct Reads {
-    /// All shards together, in whole millitokens, once per read.
+    /// All shards together, in whole millitokens: once per read, and after each write that landed
+    /// meanwhile.
     sums: Vec<Amounts>,
     /// Some shards were seen at another moment than the others: the table kept keys back, or a
     /// transaction that was cancelled has brought newer images.
@@ -39,6 +40,15 @@ impl Gathered {
         let reads = self.0.entry((id, entity.to_owned())).or_default();
         reads.sums.push(sum);
         reads.is_torn |= is_torn;
+    }
+
+    /// A bucket has so much now: calls that have read all of its shards, and are not over, may be
+    /// refused because of that.
+    pub(crate) fn landed(&mut self, state: &State, entity: &str, sum: impl Fn() -> Amounts) {
+        let open = self.0.iter_mut().filter(|((id, of), reads)| {
+            of == entity && state.calls[*id].told.is_none() && !reads.is_torn
+        });
+        open.for_each(|(_, reads)| reads.sums.push(sum()));
     }
 
     /// A call has seen some shards again.
@@ -82,7 +92,8 @@ fn refused(call: &StoreCall, entity: &str) -> Option<Vec<(String, i128)>> {
     else {
         return None;
     };
-    let short = reports.iter().filter(|report| report.wait != Wait::None);
+    // More than the caller's capacity never passes, whatever is there.
+    let short = reports.iter().filter(|report| matches!(report.wait, Wait::After(_)));
     let short = short.filter_map(|report| {
         let member = members.get(usize::from(report.member))?;
         let name = member.limits.get(usize::from(report.limit))?;

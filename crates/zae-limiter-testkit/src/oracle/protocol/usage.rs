@@ -50,7 +50,7 @@ pub(crate) fn entry(
     let marks = [&change.before, &change.after].map(|item| mark(item.as_ref()));
     let truth_s = truth_ms.div_euclid(1_000);
     let at_s = match undone_since_ms {
-        Some(since_ms) => undone_at(marks, (since_ms, truth_ms))?,
+        Some(since_ms) => undone_at(marks, takes < 0, (since_ms, truth_ms))?,
         None if marks[0] != marks[1] && before.is_some() => {
             return Err(format!("marked as an undone take: {:?}", change.key));
         }
@@ -84,12 +84,14 @@ fn mark(item: Option<&Item>) -> Option<i64> {
     }
 }
 
-/// When the take was that a credit undoes, in s: within its call.
+/// When the take was that a credit undoes, in s: within its call. A credit that takes the event off
+/// is told by that, too: it may have the mark that another process drew.
 fn undone_at(
     [before, after]: [Option<i64>; 2],
+    is_event: bool,
     (since_ms, truth_ms): (i64, i64),
 ) -> Result<i64, Broken> {
-    let Some(at_us) = after.filter(|_| before != after) else {
+    let Some(at_us) = after.filter(|_| is_event || before != after) else {
         return Err(format!("a take is undone without a mark of its own: {before:?}, {after:?}"));
     };
     let at_ms = at_us.div_euclid(1_000);

@@ -109,6 +109,16 @@ impl Scene {
             self.check_gathered(&mut known, call, asked, (&sums, counted)).map_err(says)?;
         }
         self.check_wholes(&known, &legs).map_err(says)?;
+        for (_, change) in &legs {
+            let Knowledge { gathered, leaves, .. } = &mut *known;
+            if let Some((entity, _)) = bucket_of(&change.key)
+                && let Some((bucket, _)) = bucket_and_shard(&change.key.pk)
+                && let Some(leaves) = leaves.get(bucket)
+            {
+                let at = self.truth.now().0 - CLOCK_OFF_MAX_MS;
+                gathered.landed(state, entity, || together(leaves, at));
+            }
+        }
         for (write, change) in &legs {
             self.stream(call.client, (*write, change), asked).map_err(says)?;
         }
