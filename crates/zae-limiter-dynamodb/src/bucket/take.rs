@@ -567,7 +567,8 @@ impl<'a> OneTake<'a> {
             return Ok(Next::GiveUp);
         }
         self.look().await?;
-        self.exchange.races += 1;
+        // What was lost on the whole item does not count on its half; there are few halves.
+        self.exchange.races = 1;
         Ok(Next::Choose)
     }
 }
