@@ -20,12 +20,14 @@ use crate::histogram::histogram;
 const RESOURCE: &str = "bench-shards";
 const SHARDS: u32 = 32;
 const CAPACITY: u64 = 1_000_000_000;
-/// More than any of 32 shards has, and so little that twenty of them fit into the capacity.
+/// More than any of 32 shards has, and so little that ten of them fit into the capacity.
 const GATHERED: u64 = CAPACITY / 25;
-const GATHERS: usize = 20;
+const GATHERS: usize = 10;
+/// A process reads all shards of a bucket once in 250 ms.
+const BETWEEN_GATHERS: Duration = Duration::from_millis(300);
 /// A process looks at all shards of a refused bucket again after a second.
 const BETWEEN_REFUSALS: Duration = Duration::from_millis(1_100);
-const REFUSALS: usize = 5;
+const REFUSALS: usize = 3;
 
 /// What one kind of call took.
 struct Row {
@@ -99,8 +101,7 @@ impl Bench {
             self.take(1).await?;
         }
         rows.push(timed("take-sharded", "warm take, 32 shards", takes, || self.take(1)).await?);
-        let gather = || self.take(GATHERED);
-        rows.push(timed("gather", "a take from two or more of 32 shards", GATHERS, gather).await?);
+        rows.push(self.gathers().await?);
         rows.push(self.refusals().await?);
         let crowd = self.crowd(args).await?;
         Ok((rows, crowd, self.store.counters()))
@@ -133,6 +134,18 @@ impl Bench {
             count *= 2;
         }
         Ok(Row { name: "split", what: "one shard into two", times })
+    }
+
+    async fn gathers(&self) -> Result<Row> {
+        let what = "a take from two or more of 32 shards";
+        let mut times = histogram();
+        for _ in 0..GATHERS {
+            tokio::time::sleep(BETWEEN_GATHERS).await;
+            let began = now();
+            self.take(GATHERED).await.context(what)?;
+            note(&mut times, began);
+        }
+        Ok(Row { name: "gather", what, times })
     }
 
     async fn refusals(&self) -> Result<Row> {

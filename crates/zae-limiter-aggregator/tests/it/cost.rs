@@ -1,12 +1,14 @@
 //! `docs/cost.md`: what every path costs, measured on a table that counts units as DynamoDB bills
 //! them, and multiplied by the price of a unit.
 
+use std::cell::Cell;
 use std::fmt::Write as _;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use zae_limiter_dynamodb::stream::{BucketName, Upkeep};
-use zae_limiter_store::Level;
+use zae_limiter_store::{Level, SeededEntropy};
 use zae_limiter_testkit::table::Counters;
 use zae_limiter_testkit::zae_limiter::{Limit, NewEntity, RateLimiter, Request};
 
@@ -79,6 +81,7 @@ fn dollars(dollars: f64) -> String {
 /// A table with limits, and those who take from it.
 struct Meter {
     rig: Rig,
+    seeds: Cell<u64>,
     rows: Vec<Row>,
 }
 
@@ -86,6 +89,9 @@ impl Meter {
     async fn limiter(&self, shards: u32) -> RateLimiter {
         let mut options = self.rig.options();
         options.born_split = shards;
+        // Every process draws its own tokens.
+        self.seeds.set(self.seeds.get() + 1);
+        options.entropy = Arc::new(SeededEntropy::new(self.seeds.get()));
         let store = self.rig.table.open(options).await.unwrap();
         RateLimiter::builder(store)
             .clock(self.rig.clock.clone())
@@ -150,11 +156,12 @@ async fn of_one_item(meter: &mut Meter) {
         limiter.acquire(request("a", 10)).await.unwrap().rollback().await.unwrap();
     };
     meter.row(("`acquire` and give back", "–"), 10, give_back).await;
+    take(&limiter, "a", 500_000).await;
     meter.rig.clock.advance(Duration::from_secs(60));
     let first = ("a refusal, one minute after the last look at the bucket", "–");
-    meter.row(first, 1, async || refused(&limiter, "a", 1_000_000).await).await;
+    meter.row(first, 1, async || refused(&limiter, "a", 900_000).await).await;
     let again = ("a refusal within a second of that", "$0");
-    meter.row(again, 10, async || refused(&limiter, "a", 1_000_000).await).await;
+    meter.row(again, 10, async || refused(&limiter, "a", 900_000).await).await;
 }
 
 /// Rows of buckets of 32 items.
@@ -174,7 +181,9 @@ async fn of_shards(meter: &mut Meter) {
 
     let whole = meter.limiter(1).await;
     take(&whole, "split", 1).await;
-    let upkeep = Upkeep::new(std::sync::Arc::new(meter.rig.table.clone()), meter.rig.options());
+    let mut options = meter.rig.options();
+    options.entropy = Arc::new(SeededEntropy::new(99));
+    let upkeep = Upkeep::new(Arc::new(meter.rig.table.clone()), options);
     let name = |entity: &str| BucketName {
         namespace: meter.rig.namespace.clone(),
         entity: entity.to_owned(),
@@ -212,8 +221,8 @@ async fn of_the_aggregator(meter: &mut Meter) {
     }
     let (spread, one) = log.records[from..].split_at(BATCH);
     for (what, records) in [
-        ("counting a take, 100 records of 100 buckets at once", spread),
-        ("counting a take, 100 records of one bucket at once", one),
+        ("counting a take in three windows, 100 records of 100 buckets at once", spread),
+        ("counting a take in three windows, 100 records of one bucket at once", one),
     ] {
         meter.rig.table.take_counters();
         meter.rig.process(records).await;
@@ -231,12 +240,14 @@ fn page(rows: &[Row]) -> String {
         let row = rows.iter().find(|row| row.what == what);
         row.unwrap_or_else(|| panic!("there is no row {what}")).dollars()
     };
-    let (warm, one) =
-        (of("`acquire`, warm"), of("counting a take, 100 records of one bucket at once"));
-    let spread = of("counting a take, 100 records of 100 buckets at once");
+    let (warm, one) = (
+        of("`acquire`, warm"),
+        of("counting a take in three windows, 100 records of one bucket at once"),
+    );
+    let spread = of("counting a take in three windows, 100 records of 100 buckets at once");
     write!(
         page,
-        "\nA million warm takes cost {} and counting them {} to {}, depending on how many buckets \
+        "\nA million warm takes cost {} and counting them {} to {}, depending on\nhow many buckets \
          share a batch.\n",
         dollars(warm),
         dollars(one),
@@ -282,7 +293,7 @@ What is not in the table:
 
 #[tokio::test]
 async fn the_page_is_current() {
-    let mut meter = Meter { rig: Rig::new().await, rows: Vec::new() };
+    let mut meter = Meter { rig: Rig::new().await, seeds: Cell::new(100), rows: Vec::new() };
     of_one_item(&mut meter).await;
     of_shards(&mut meter).await;
     of_the_aggregator(&mut meter).await;

@@ -23,7 +23,7 @@ async fn every_row_is_measured_and_nothing_is_left_behind() {
     let calls: Vec<_> =
         rows.iter().map(|row| (row["row"].as_str(), row["calls"].as_u64())).collect();
     let expected =
-        [("take", 5), ("split", 31), ("take-sharded", 5), ("gather", 20), ("refusal", 5)];
+        [("take", 5), ("split", 31), ("take-sharded", 5), ("gather", 10), ("refusal", 3)];
     assert_eq!(calls, expected.map(|(row, calls)| (Some(row), Some(calls))), "{talk}");
     assert!(found["crowd"]["granted"].as_u64() > Some(0), "{found}");
     assert_eq!(found["crowd"]["failed"], 0, "{found}");

@@ -17,18 +17,18 @@ use crate::bucket::cache::{Seen, ShardEvent};
 use crate::bucket::debit::{Debit, Known, Step, View};
 use crate::bucket::image::Image;
 use crate::bucket::leaves::Tree;
+use crate::bucket::legs::SentAll;
 use crate::bucket::operation::{Moment, count};
 use crate::bucket::shard::{Leaves, Standing, donor};
 use crate::bucket::take::{Asked, Granted, Held, Refusal, SecondLook, Taken, knows_more};
 use crate::bucket::tree::{Whose, are_all, legs, whole};
 use crate::bucket::waits::{alone, waits};
-use crate::bucket::write::{BucketWrite, Cost, Nonce};
+use crate::bucket::write::{Cost, Nonce};
 use crate::config::Verdict;
 use crate::constants::{
-    GATHER_READS_MAX, LEAF_TRIES_MAX, SEND_ATTEMPTS_MAX, SHARDS_MAX, WCU_PER_WRITE_MILLI,
+    GATHER_READS_MAX, LEAF_TRIES_MAX, SHARDS_MAX, WCU_PER_WRITE_MILLI,
 };
-use crate::table::error::failed;
-use crate::table::{Cancellation, Key, TableError, Write};
+use crate::table::Key;
 
 /// How often one take reads, plans and sends: a plan from the shards as they were read, one from the
 /// images that came back with a cancelled transaction, and two turns for a change of limits and a
@@ -43,17 +43,6 @@ enum Together {
     /// Others were faster: plan again by what came back.
     Lost,
     GiveUp,
-}
-
-/// What became of a transaction over several shards.
-enum SentAll {
-    Landed,
-    /// Nothing landed; the shards as far as they came back are remembered.
-    Lost,
-    /// It landed, and too long ago to be granted.
-    Overdue,
-    /// The shards are not as they were planned for, and an attempt was not answered.
-    Doubtful,
 }
 
 impl DynamoStore {
@@ -100,10 +89,28 @@ impl DynamoStore {
         }
         let taken = self.gather(asked, &tree, moment).await?;
         // Only where nobody could serve it: whoever has to read limits again comes back at once.
-        if matches!(taken, Taken::Refused(_) | Taken::Contended) {
-            tree.rest(&debit, self.now(moment), self.shared.options.herd_pause_ms);
+        match taken {
+            Taken::Refused(_) | Taken::Contended => {
+                tree.rest(&debit, self.now(moment), self.shared.options.herd_pause_ms);
+            }
+            Taken::Granted(_) => {}
+            _ => tree.let_gather(),
         }
         Ok(taken)
+    }
+
+    /// Whether a shard 0 that takes no more writes is one of several. A process that knows no other
+    /// shard reads this one: reading is not throttled.
+    pub(crate) async fn has_other_shards(
+        &self,
+        asked: &Asked<'_>,
+        error: &StoreError,
+        moment: Moment,
+    ) -> bool {
+        if error.kind() != StoreErrorKind::Busy || error.fate_unknown() {
+            return false;
+        }
+        self.look(&asked.key, moment).await.is_ok_and(|look| is_of_several(&look))
     }
 
     /// Draws one of the shards that are not known to be short, in proportion to their shares. Takes
@@ -510,90 +517,6 @@ impl DynamoStore {
             }
         }
         self.shared.caches.together(image, now, self.shared.wall())
-    }
-
-    /// Sends the legs of a take. All carry the nonce of the take: an image that comes back with it
-    /// says that all of them have landed.
-    async fn send_all(
-        &self,
-        writes: Vec<BucketWrite>,
-        nonce: &Nonce,
-        moment: Moment,
-    ) -> Result<SentAll, StoreError> {
-        let keys: Vec<Key> = writes.iter().map(|write| write.key.clone()).collect();
-        let writes: Vec<Write> =
-            writes.into_iter().map(|write| Write::Bucket(Box::new(write))).collect();
-        let (token, options) = (self.shared.token(), &self.shared.options);
-        let sent_at = options.clock.monotonic();
-        let mut is_ambiguous = false;
-        let mut last = TableError::NotApplied("others kept writing the shards".to_owned());
-        let age = || options.clock.monotonic().saturating_sub(sent_at);
-        let landed = || {
-            match age() > options.write_age_max {
-                true => SentAll::Overdue,
-                false => SentAll::Landed,
-            }
-        };
-        for attempt in 1..=SEND_ATTEMPTS_MAX {
-            if !is_ambiguous && 2 * age() > options.write_age_max {
-                // Decided too long ago to be sent as it is.
-                return Ok(SentAll::Lost);
-            }
-            match self.table().transact(&writes, &token).await {
-                Ok(()) => return Ok(landed()),
-                Err(TableError::Canceled(reasons)) => {
-                    let (mut is_ours, mut is_lost) = (false, false);
-                    for (key, reason) in keys.iter().zip(&reasons) {
-                        match reason {
-                            Cancellation::Condition(item) => {
-                                is_lost = true;
-                                let look = self.note(key, item.as_ref(), moment)?;
-                                let image = look.image.as_ref();
-                                is_ours |= image.is_some_and(|image| {
-                                    image.last_nonce.as_ref() == Some(nonce)
-                                });
-                            }
-                            Cancellation::Rejected(why) => {
-                                return Err(failed("consume", TableError::Rejected(why.clone())));
-                            }
-                            Cancellation::Innocent
-                            | Cancellation::Conflict
-                            | Cancellation::Throttled => {}
-                        }
-                    }
-                    if is_ours {
-                        count(&self.shared.caches.tally.debits_confirmed);
-                        return Ok(landed());
-                    }
-                    if is_lost && is_ambiguous {
-                        // What was not answered may still land: nothing may be taken elsewhere.
-                        count(&self.shared.caches.tally.debits_unknown);
-                        return Ok(SentAll::Doubtful);
-                    }
-                    if is_lost {
-                        return Ok(SentAll::Lost);
-                    }
-                }
-                Err(error @ TableError::Unknown(_)) => {
-                    if !is_ambiguous {
-                        count(&self.shared.caches.tally.debits_resent);
-                    }
-                    (is_ambiguous, last) = (true, error);
-                }
-                Err(error @ (TableError::NotApplied(_) | TableError::Unreachable(_))) => {
-                    if !is_ambiguous {
-                        last = error;
-                    }
-                }
-                Err(error) => return Err(failed("consume", error)),
-            }
-            self.shared.back_off(attempt).await;
-        }
-        if is_ambiguous {
-            count(&self.shared.caches.tally.debits_unknown);
-            return Err(failed("consume", last));
-        }
-        Ok(SentAll::Lost)
     }
 }
 

@@ -93,6 +93,11 @@ impl Tree {
         self.gathered_at.fetch_update(Ordering::AcqRel, Ordering::Acquire, is_due).is_ok()
     }
 
+    /// The next take may read all shards at once.
+    pub(crate) fn let_gather(&self) {
+        self.gathered_at.store(i64::MIN, Ordering::Release);
+    }
+
     /// Takes of as much or more are contended for a while.
     pub(crate) fn rest(&self, debit: &Debit<'_>, now: TimeMs, pause_ms: i64) {
         let amounts = debit.wanted().map(|(limit, amount)| (limit.name().clone(), amount));

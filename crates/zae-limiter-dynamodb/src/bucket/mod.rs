@@ -11,7 +11,7 @@
 //! | `image.rs`, `cache.rs` | a bucket as it was seen, and what the process remembers |
 //! | `settle.rs`, `charge.rs`, `credit.rs` | after the fact: charging and giving back |
 //! | `create.rs`, `reset.rs` | a bucket that is not there; filling one by order |
-//! | `gather.rs`, `leaves.rs` | taking from a bucket with several shards; what is remembered of them |
+//! | `gather.rs`, `legs.rs`, `leaves.rs` | taking from a bucket with several shards; what is remembered of them |
 //! | `shard.rs`, `tree.rs`, `part.rs` | shares of shards; moving tokens between them, pure and sent |
 //! | `waits.rs` | what shards can serve together, and when; pure |
 //! | `upkeep.rs`, `views.rs` | what an aggregator does to shards; what an operator sees of them |
@@ -28,6 +28,7 @@ mod expiry;
 mod gather;
 pub(crate) mod image;
 mod leaves;
+mod legs;
 pub(crate) mod operation;
 mod part;
 mod refill;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use zae_limiter_core::{Flag, Limit, LimitSource, Take, TimeMs, Wait, WaitMs, time_to_fill_ms};
-use zae_limiter_store::{MemberKey, MemberTake, StoreError, StoreErrorKind};
+use zae_limiter_store::{MemberKey, MemberTake, StoreError};
 
 use crate::DynamoStore;
 use crate::admin::entity::Owner;
@@ -127,20 +127,6 @@ impl DynamoStore {
             Box::pin(self.bring_limits_to_shards(asked, moment)).await;
         }
         Ok(taken)
-    }
-
-    /// Whether a shard 0 that takes no more writes is one of several. A process that knows no other
-    /// shard reads this one: reading is not throttled.
-    async fn has_other_shards(
-        &self,
-        asked: &Asked<'_>,
-        error: &StoreError,
-        moment: Moment,
-    ) -> bool {
-        if error.kind() != StoreErrorKind::Busy || error.fate_unknown() {
-            return false;
-        }
-        self.look(&asked.key, moment).await.is_ok_and(|look| is_of_several(&look))
     }
 
     /// Takes from one item, and whether an attempt may have landed that was not answered.

@@ -245,7 +245,7 @@ pub const REGISTRY: &[Rules] = &[
     },
     Rules {
         writer: Writer::Split,
-        writes: &[Tk, Rm, Gp, Rmf, Ttl, ShardCount, Pin, Tx, Sp, WcuTk, Wx],
+        writes: &[Tk, Rm, Gp, Rmf, Ttl, ShardCount, Pin, Er, Tx, Sp, WcuTk, Wx],
         pins: &[Pk, Tk, Cp, Ra, Rp, Rf, ShardCount, Vu, Disabled],
         reason: "no balance depends on the time: what goes is fixed, and what stays fits its share for every balance between the bounds; the count moves, so every writer with an older share loses",
     },

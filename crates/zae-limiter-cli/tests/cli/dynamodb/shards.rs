@@ -80,7 +80,12 @@ fn buckets_show_their_shards_on_request() {
 fn a_file_has_no_shards_to_show() {
     let sandbox = Sandbox::with_store();
     assert_eq!(sandbox.raw("system set-defaults -l rpm:10").0, 0);
-    assert_snapshot!(sandbox.run("entity buckets key-1 --shards"), @"");
+    assert_snapshot!(sandbox.run("entity buckets key-1 --shards"), @"
+    exit 2
+    --- stderr
+    error: --shards shows over how many items a stack spreads a bucket; the file [FOLDER]/limits.db keeps it in one piece
+    hint: name a stack with --name, or leave --shards out
+    ");
 }
 
 #[test]

@@ -81,7 +81,8 @@ async fn sixty_per_cent_pass_at_eight_shards() {
     // 300 ms bring 66 millitokens; shards that are still full gain nothing, and each rounds down.
     let (balance, wait) = (reports[0].balance.0, reports[0].wait.ms().unwrap());
     assert!((320_040..=320_066).contains(&balance), "{balance} is about the whole bucket");
-    assert!((4_200..=4_330).contains(&wait), "{wait} ms for what is missing of a token");
+    // Five shards gain: at five eighths of the rate.
+    assert!((6_700..=7_000).contains(&wait), "{wait} ms for what is missing of a token");
     hot.advance(300);
     Hot::granted(hot.ask(&store, &[320]).await);
 }

@@ -1,6 +1,7 @@
 //! What an operator sees of shards.
 
 use super::*;
+use zae_limiter_testkit::table::{Operation, Point};
 
 #[tokio::test]
 async fn the_shards_of_a_bucket_are_shown_with_their_shares() {
@@ -45,14 +46,27 @@ async fn the_hottest_bucket_is_first() {
         hot.resource = resource.parse().unwrap();
         Hot::granted(hot.ask(&split, &[1]).await);
     }
-    let take = async {
-        for _ in 0..50 {
-            Hot::granted(hot.ask(&split, &[1]).await);
+    // Fifty takes between the two looks, which are a second apart.
+    let (table, namespace) = (hot.rig.table.clone(), hot.rig.namespace.clone());
+    let (reads, is_watched) = (AtomicU64::new(0), Arc::new(AtomicU64::new(0)));
+    let watched = Arc::clone(&is_watched);
+    let gate = move |_: u32, point: Point| {
+        let is_read = point == Point::Before(Operation::BatchGet);
+        if is_read
+            && watched.load(Ordering::Relaxed) == 1
+            && reads.fetch_add(1, Ordering::Relaxed) == 1
+        {
+            let key = keys::bucket_of(&namespace, "key", "hot", 1);
+            let mut shard = table.get(&key).unwrap();
+            let taken = number(&shard, "b_wcu_tc") + 50_000;
+            shard.insert("b_wcu_tc".to_owned(), zae_limiter_dynamodb::table::number(taken));
+            table.insert(&shard);
         }
-        hot.advance(1_000);
+        0
     };
-    let (hottest, ()) = tokio::join!(store.hottest(10), take);
-    let hottest = hottest.unwrap();
+    let store = hot.process_on(hot.rig.table.client(3).with_gate(Arc::new(gate)), |_| {}).await;
+    is_watched.store(1, Ordering::Relaxed);
+    let hottest = store.hottest(10).await.unwrap();
     assert!(hottest.is_complete);
     let found: Vec<_> = hottest
         .buckets
