@@ -191,13 +191,13 @@ const ON_THE_ENGINE: &str = "
     local logs
     aggregate --name demo --once
     status of a stack: status --name demo
-    system set-defaults -l rpm:10 --name demo
-    acquire key-1 gpt-4 -c rpm=1 --name demo
-    entity buckets key-1 --shards --name demo
     entity disable key-1 --name demo
     resource disable gpt-4 --name demo
     usage list --name demo
     usage summary --name demo
+    system set-defaults -l rpm:10 --name demo
+    acquire key-2 embed -c rpm=1 --name demo
+    entity buckets key-2 --shards --name demo
     local down
 ";
 
