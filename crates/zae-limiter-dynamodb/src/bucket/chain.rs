@@ -315,6 +315,9 @@ impl DynamoStore {
         let mark = self.undo_mark(moment);
         if held.is_empty() {
             let amounts = amounts_of(member, |milli| milli > Milli::ZERO);
+            if amounts.is_empty() {
+                return Ok(Adjusted::Applied);
+            }
             count(&self.shared.caches.tally.compensations);
             let key = keys::bucket(&self.id, member.entity, member.resource, 0);
             let undo = Undo { mark, is_counted: true };
@@ -327,8 +330,7 @@ impl DynamoStore {
             // Parts whose shards are gone meet on one item: the stream tells them by their marks.
             let mark = mark.saturating_add(2 * i64::try_from(place).unwrap_or(0));
             let undo = Undo { mark, is_counted: place == 0 };
-            // A take of nothing was an event all the same.
-            if amounts.is_empty() && !undo.is_counted {
+            if amounts.is_empty() {
                 continue;
             }
             count(&self.shared.caches.tally.compensations);

@@ -69,8 +69,7 @@ impl Credit<'_> {
             }
         };
         let lines: SmallVec<[Line; 2]> = self.amounts.iter().filter_map(line).collect();
-        let counts = self.undoes.is_some_and(|undo| undo.is_counted);
-        if lines.is_empty() && !(counts && self.amounts.is_empty()) {
+        if lines.is_empty() {
             return Step::Drop;
         }
         let pins = Pins {

@@ -283,8 +283,7 @@ impl DynamoStore {
             adjusted = self.credit(&key(0), &pinned, undo, moment).await?;
         }
         let mut shard = shard;
-        let counts = undo.is_some_and(|undo| undo.is_counted);
-        while !here.is_empty() || counts {
+        while !here.is_empty() {
             let credited = match self.credit_once(&key(shard), &here, undo, moment).await {
                 Ok(credited) => credited,
                 // The pinned part has landed: an error would have it given back once more.

@@ -26,16 +26,20 @@ pub(crate) fn is_asked(image: &Image, name: &LimitName) -> bool {
     image.standing.shard == 0 || !image.standing.is_pinned(name)
 }
 
-/// The place of a shard that has all that is wanted, beside what shard 0 has of pinned limits.
+/// The place of a shard that has all that is wanted, beside what shard 0 has of pinned limits. Of
+/// several the one that keeps most: others who have read the same take there too.
 pub(crate) fn alone(images: &[&Image], wanted: &Wanted<'_>, at: TimeMs) -> Option<usize> {
     let root = images.iter().find(|image| image.standing.shard == 0)?;
-    let has = |image: &&Image| {
-        wanted.iter().all(|(name, params, amount)| {
+    let kept = |image: &Image| {
+        let left = wanted.iter().map(|(name, params, amount)| {
             let asked = if is_asked(image, name) { image } else { root };
-            balance(asked, name, *params, at) >= *amount
-        })
+            balance(asked, name, *params, at).saturating_sub(*amount)
+        });
+        left.min().unwrap_or_default()
     };
-    images.iter().position(has)
+    let kept = images.iter().map(|image| kept(image)).enumerate();
+    let most = kept.max_by_key(|(place, kept)| (*kept, std::cmp::Reverse(*place)))?;
+    (most.1 >= Milli::ZERO).then_some(most.0)
 }
 
 /// What all shards have of a limit together.

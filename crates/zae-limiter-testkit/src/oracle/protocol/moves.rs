@@ -31,7 +31,11 @@ impl Parted<'_> {
 
     pub(crate) fn check(&self) -> Result<(), Broken> {
         let Parted { before, after, child, .. } = *self;
-        let expected = self.places();
+        let mut expected = self.places();
+        // The first split begins an era, by its time.
+        if before.place.is_alone() && !self.is_repair() && after.place.era > before.place.era {
+            expected.iter_mut().for_each(|place| place.era = after.place.era);
+        }
         if [&after.place, &child.place] != [&expected[0], &expected[1]] {
             return Err(format!(
                 "a split of {:?} made {:?} and {:?}, expected {expected:?}",

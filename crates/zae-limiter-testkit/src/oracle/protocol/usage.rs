@@ -142,7 +142,9 @@ pub(crate) fn check<'a>(
 }
 
 /// What a snapshot says, if an item is one. Whole tokens are those of the exact sum.
-fn snapshot(item: &Item) -> Result<Option<([String; 4], (Amounts, i64))>, Broken> {
+type Counted = ([String; 4], (Amounts, i64));
+
+fn snapshot(item: &Item) -> Result<Option<Counted>, Broken> {
     let text = |name: &str| item.get(name).and_then(|value| value.as_s().ok());
     let number = |name: &str| match item.get(name) {
         Some(AttributeValue::N(digits)) => digits.parse::<i128>().ok(),
