@@ -8,7 +8,9 @@ use anyhow::{Context as _, Result, bail, ensure};
 use futures_util::future::{join_all, try_join_all};
 use hdrhistogram::Histogram;
 use serde_json::json;
-use zae_limiter::{AcquireError, Level, Limit, NewEntity, RateLimiter, Request};
+use zae_limiter::{
+    AcquireError, Clock as _, Level, Limit, NewEntity, RateLimiter, Request, SystemClock,
+};
 use zae_limiter_dynamodb::sdk::Builder;
 use zae_limiter_dynamodb::stream::{BucketName, Upkeep};
 use zae_limiter_dynamodb::{Counters, DynamoOptions, DynamoStore};
@@ -140,7 +142,7 @@ impl Bench {
         let what = "a take from two or more of 32 shards";
         let mut times = histogram();
         for _ in 0..GATHERS {
-            tokio::time::sleep(BETWEEN_GATHERS).await;
+            SystemClock::new().sleep(BETWEEN_GATHERS).await;
             let began = now();
             self.take(GATHERED).await.context(what)?;
             note(&mut times, began);
@@ -151,7 +153,7 @@ impl Bench {
     async fn refusals(&self) -> Result<Row> {
         let mut times = histogram();
         for _ in 0..REFUSALS {
-            tokio::time::sleep(BETWEEN_REFUSALS).await;
+            SystemClock::new().sleep(BETWEEN_REFUSALS).await;
             let began = now();
             match self.limiter.acquire(self.request(CAPACITY)).await {
                 Err(AcquireError::Exceeded(_)) => note(&mut times, began),

@@ -5,6 +5,8 @@
 //! `acquire`, `entity create` and an expiry on the local engine, the namespace replaced by a word;
 //! those of `poison.json` were damaged by hand.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
 use std::io::Read as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::Output;

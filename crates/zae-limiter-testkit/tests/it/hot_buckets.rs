@@ -144,6 +144,7 @@ fn two_hundred_processes_are_granted_no_more() {
 /// One item that is asked for more than it takes: its takers split it. `ZAEL_CROWD_LONG` asks for
 /// more, until there are 32 shards: a minute of CPU.
 #[test]
+#[expect(clippy::disallowed_methods, reason = "who runs the test may ask for more")]
 fn a_bucket_is_split_by_its_own_pressure() {
     let (what, asked_per_s, warm_up_s, shards) = match std::env::var_os("ZAEL_CROWD_LONG") {
         None => ("one item at first", 6_000.0, 3, 4),

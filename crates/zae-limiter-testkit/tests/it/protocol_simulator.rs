@@ -125,7 +125,7 @@ fn seeds() {
     event("prunes", sum(&|r| r.protocol.shards.prunes), 4);
     event("takes from several shards at once", sum(&|r| r.protocol.shards.gathers), 30);
     event("refusals after all shards were read", sum(&|r| r.protocol.shards.refusals), 120);
-    event("limits of them that were really short", sum(&|r| r.protocol.shards.proven), 170);
+    event("limits of them that were really short", sum(&|r| r.protocol.shards.proven), 50);
     event("splits by takes that found no room", sum(&|r| r.protocol.shards.pressed), 45);
     event("settlements that walked to a donor", sum(&|r| r.protocol.shards.walks), 1);
     event("takes from one of several shards", sum(&|r| r.protocol.shards.takes), 600);
