@@ -249,9 +249,8 @@ on_both_tables! {
             granted += hot.both_take(&mut python, 100, 20).await;
         }
         granted += hot.both_drain(&mut python, 20).await;
-        let (minted, made) = hot.minted();
-        let (allowed, tree) = (hot.allowed_milli(), hot.tree());
-        eprintln!("granted {granted} of 16000; Python made {made} shards with {minted}; {tree:?}");
+        let (minted, _) = hot.minted();
+        let allowed = hot.allowed_milli();
         assert!(granted * 1_000 <= allowed + minted, "{granted} of {allowed} and {minted}");
         assert!(granted > 16_000, "{granted}: what Python has made was granted too");
     }
@@ -316,8 +315,7 @@ on_both_tables! {
         assert_eq!(hot.tree(), [(0, 1)]);
         let theirs = i64::try_from(python.drain("hot", "rpd")).unwrap();
         let ours = i64::try_from(drain(&hot.rust, "hot", "rpd", 1).await).unwrap();
-        let (minted, made) = hot.minted();
-        eprintln!("we {ours}, they {theirs}; Python made {made} shards with {minted}");
+        let (minted, _) = hot.minted();
         assert_eq!((minted, made), (750_000, 3));
         let granted = 2 + ours + theirs;
         assert!(granted * 1_000 <= hot.allowed_milli() + minted, "{granted}");
@@ -407,7 +405,6 @@ on_both_tables! {
         for _ in 0..100 {
             theirs += i64::from(python.take("hot", "img", 1));
         }
-        eprintln!("{theirs} of 12 an hour later, {:?}", hot.shards().iter().map(|item| whole(&item["b_img_tk"])).collect::<Vec<_>>());
         assert_eq!(theirs, 12);
     }
 }

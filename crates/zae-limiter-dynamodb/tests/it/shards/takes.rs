@@ -232,7 +232,7 @@ async fn a_refusal_says_the_wait_of_the_whole_bucket() {
     assert_eq!(reports[0].balance, Milli(1_000));
     let wait = reports[0].wait.ms().unwrap();
     assert_eq!(wait, 8_000);
-    hot.advance(u64::try_from(wait).unwrap());
+    hot.advance(wait);
     Hot::granted(hot.ask(&store, &[9]).await);
 }
 
