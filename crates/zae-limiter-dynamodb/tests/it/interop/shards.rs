@@ -315,7 +315,7 @@ on_both_tables! {
         assert_eq!(hot.tree(), [(0, 1)]);
         let theirs = i64::try_from(python.drain("hot", "rpd")).unwrap();
         let ours = i64::try_from(drain(&hot.rust, "hot", "rpd", 1).await).unwrap();
-        let (minted, _) = hot.minted();
+        let (minted, made) = hot.minted();
         assert_eq!((minted, made), (750_000, 3));
         let granted = 2 + ours + theirs;
         assert!(granted * 1_000 <= hot.allowed_milli() + minted, "{granted}");
