@@ -56,13 +56,17 @@ impl SpreadBuckets {
     fn heard_of(&self, bucket: &BucketName, now_s: i64) {
         let mut spread = self.lock();
         let silent_s = now_s.saturating_add(SILENCE_S);
-        // The records of a bucket that is not remembered may still have it folded.
-        let has_room = spread.len() < REMEMBERED_MAX;
         if let Some(known) = spread.get_mut(bucket) {
             (known.silent_s, known.tries) = (silent_s, 0);
-        } else if has_room {
-            spread.insert(bucket.clone(), Spread { tried_s: None, silent_s, tries: 0 });
+            return;
         }
+        // Any other makes room: its own records bring it back.
+        if spread.len() >= REMEMBERED_MAX
+            && let Some(other) = spread.keys().next().cloned()
+        {
+            spread.remove(&other);
+        }
+        spread.insert(bucket.clone(), Spread { tried_s: None, silent_s, tries: 0 });
     }
 
     /// Whether a bucket may be tried now; who asks tries.

@@ -110,9 +110,6 @@ pub(crate) async fn run(context: &Context<'_>, place: &DynamoPlace) -> anyhow::R
     };
     let form = form(context, place, status, flags, hottest);
     context.printer.answer(&form, &text(&form))?;
-    if !form.hottest_complete && !form.hottest.is_empty() {
-        context.printer.note("the namespace has more buckets than were looked at for hot ones");
-    }
     if form.schema_version.is_none() {
         context.printer.warning("the table is not initialised: it has no version record");
     }
@@ -123,7 +120,13 @@ pub(crate) async fn run(context: &Context<'_>, place: &DynamoPlace) -> anyhow::R
 async fn hottest(context: &Context<'_>, place: &DynamoPlace) -> Hottest {
     let search = dynamodb::hottest(place, context.settings);
     match Progress::during(context.printer, "looking for hot buckets", search).await {
-        Ok(hottest) => hottest,
+        Ok(hottest) => {
+            if !hottest.is_complete {
+                let note = "the namespace has more buckets than were looked at for hot ones";
+                context.printer.note(note);
+            }
+            hottest
+        }
         Err(error) => {
             context.printer.warning(&format!("hot buckets could not be looked for: {error}"));
             Hottest::default()

@@ -327,13 +327,13 @@ impl DynamoStore {
         for (place, (shard, takes)) in held.iter().enumerate() {
             let part = MemberTake { takes, ..*member };
             let amounts = amounts_of(&part, |milli| milli > Milli::ZERO);
-            // Parts whose shards are gone meet on one item: the stream tells them by their marks.
-            let mark = mark.saturating_add(2 * i64::try_from(place).unwrap_or(0));
-            let undo = Undo { mark, is_counted: place == 0 };
             if amounts.is_empty() {
                 continue;
             }
             count(&self.shared.caches.tally.compensations);
+            // Parts whose shards are gone meet on one item: the stream tells them by their marks.
+            let mark = mark.saturating_add(2 * i64::try_from(place).unwrap_or(0));
+            let undo = Undo { mark, is_counted: place == 0 };
             let whose = MemberKey { entity: member.entity, resource: member.resource };
             let given = self.credit_at(whose, *shard, &amounts, Some(undo), moment).await;
             // What one shard does not take back is no reason to keep what the others gave.

@@ -31,10 +31,11 @@ impl DynamoStore {
     }
 
     /// When an operation began, as a mark for what undoes it: microseconds whose last three digits
-    /// are drawn, so that two marks differ.
+    /// are drawn, so that two marks differ. They leave room for the marks of its parts, which must
+    /// not reach into the next millisecond: it may belong to another hour.
     pub(crate) fn undo_mark(&self, moment: Moment) -> i64 {
         let began = self.shared.corrected(moment.now).0;
-        let salt = i64::try_from(self.shared.options.entropy.next_u64() % 1_000).unwrap_or(0);
+        let salt = i64::try_from(self.shared.options.entropy.next_u64() % 900).unwrap_or(0);
         began.saturating_mul(1_000).saturating_add(salt)
     }
 

@@ -99,8 +99,9 @@ impl DynamoStore {
         if !asked.seen.as_deref().is_some_and(is_of_several) {
             let (taken, is_ambiguous) = match self.take_from(asked, moment).await {
                 Ok(answer) => answer,
+                // Whatever this shard could not take is asked of the others below.
                 Err(error) if self.has_other_shards(asked, &error, moment).await => {
-                    return Box::pin(self.take_from_shards(asked, moment)).await;
+                    (Taken::Gone, false)
                 }
                 Err(error) => return Err(error),
             };
@@ -143,7 +144,8 @@ impl DynamoStore {
             // An earlier attempt may have landed without an answer.
             count(&self.shared.caches.tally.debits_unknown);
         }
-        Ok((taken?, take.exchange.is_ambiguous && !is_granted))
+        let taken = taken.map_err(|error| take.exchange.doubt(error))?;
+        Ok((taken, take.exchange.is_ambiguous && !is_granted))
     }
 
     /// Gives back what landed too late to be granted.

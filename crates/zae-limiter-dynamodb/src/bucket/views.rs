@@ -100,10 +100,10 @@ impl DynamoStore {
     /// to 100 buckets.
     pub async fn hottest(&self, most: usize) -> Result<Hottest, StoreError> {
         let (found, is_complete) = self.split_buckets().await?;
-        let before = self.written(&found).await?;
         if found.is_empty() {
             return Ok(Hottest { buckets: Vec::new(), is_complete });
         }
+        let before = self.written(&found).await?;
         let clock = &self.shared.options.clock;
         let began = clock.now();
         clock.sleep(WATCHED).await;
