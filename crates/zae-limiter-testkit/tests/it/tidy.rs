@@ -21,7 +21,10 @@ const ARROWS: [(&str, &[&str]); 10] = [
         &["zae-limiter-core", "zae-limiter-store", "zae-limiter-sqlite", "zae-limiter-dynamodb"],
     ),
     ("zae-limiter-aggregator", &["zae-limiter-core", "zae-limiter-store", "zae-limiter-dynamodb"]),
-    ("zae-limiter-deploy", &["zae-limiter-core", "zae-limiter-dynamodb"]),
+    (
+        "zae-limiter-deploy",
+        &["zae-limiter", "zae-limiter-aggregator", "zae-limiter-core", "zae-limiter-dynamodb"],
+    ),
     ("zae-limiter-cli", ALL),
     ("zae-limiter-testkit", ALL),
     ("zae-limiter-bench", MEASURED),
