@@ -6,3 +6,6 @@
 //! | `template` | the CloudFormation template |
 //! | `package` | the zip that a Lambda function runs: our own executable as `bootstrap` |
 //! | `stack` | create, update through a change set, wait, delete, find |
+
+pub mod elf;
+pub mod package;
