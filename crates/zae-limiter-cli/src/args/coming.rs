@@ -16,14 +16,12 @@ const PARENT: &str =
 const FLAGS: &str = "`zae-limiter resource disable` and `zae-limiter resource enable` are there";
 
 /// The commands, each by its one or two words, and what there is instead.
-const COMING: [(&str, &str); 14] = [
+const COMING: [(&str, &str); 12] = [
     ("deploy", DEPLOY),
     ("delete", DEPLOY),
     ("list", STACK),
-    ("check", STACK),
     ("upgrade", DEPLOY),
     ("cfn-template", DEPLOY),
-    ("lambda-export", DEPLOY),
     ("loadtest", "`zae-limiter --help` lists what is"),
     ("limits", LEVELS),
     ("entity set-parent", PARENT),
@@ -59,7 +57,7 @@ fn called(definition: &Command, arguments: &[OsString]) -> Option<&'static str> 
 }
 
 /// The first two words that are neither options nor their values.
-fn words<'a>(definition: &Command, arguments: &'a [OsString]) -> Vec<&'a str> {
+pub(super) fn words<'a>(definition: &Command, arguments: &'a [OsString]) -> Vec<&'a str> {
     let takes_value = |word: &str| {
         let spelled = |argument: &clap::Arg| match word.strip_prefix("--") {
             Some(long) => argument.get_long() == Some(long),
@@ -101,7 +99,7 @@ mod tests {
             ("z deploy", Some("deploy")),
             ("z --name my-app --region=us-east-1 deploy --no-aggregator", Some("deploy")),
             ("z -n my-app -q loadtest run -f x.py --users 20", Some("loadtest")),
-            ("z lambda-export --output lambda.zip", Some("lambda-export")),
+            ("z cfn-template --output template.yaml", Some("cfn-template")),
             ("z entity --output json set-parent key-1 org-1", Some("entity set-parent")),
             ("z entity update key-1 --parent=org-1", Some("entity set-parent")),
             ("z entity update key-1 --display-name parent", None),

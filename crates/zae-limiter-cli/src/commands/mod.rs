@@ -9,6 +9,8 @@ pub(crate) mod audit_list;
 pub(crate) mod available;
 #[cfg(feature = "sqlite")]
 pub(crate) mod backup;
+#[cfg(feature = "dynamodb")]
+pub(crate) mod check;
 mod completions;
 #[cfg(feature = "sqlite")]
 mod demo;
@@ -24,6 +26,8 @@ pub(crate) mod entity_shards;
 pub(crate) mod entity_show;
 pub(crate) mod entity_update;
 pub(crate) mod explain;
+#[cfg(feature = "deploy")]
+mod lambda_export;
 pub(crate) mod level;
 #[cfg(feature = "dynamodb")]
 pub(crate) mod local_attend;
@@ -56,6 +60,8 @@ mod status_file;
 #[cfg(feature = "dynamodb")]
 mod status_stack;
 pub(crate) mod sweep;
+#[cfg(feature = "dynamodb")]
+pub(crate) mod system_set_retention;
 pub(crate) mod usage_list;
 pub(crate) mod usage_summary;
 mod version;
@@ -102,7 +108,17 @@ fn dispatch(
     place: &mut Option<StorePlace>,
 ) -> anyhow::Result<Exit> {
     match cli.command {
+        #[cfg(feature = "dynamodb")]
+        Command::Version if names_stack(&cli.globals) => {
+            let mut settings = Settings::new(cli.globals, environment)?;
+            crate::dynamodb::prefer_local(&mut settings, environment, printer);
+            *place = Some(settings.store.clone());
+            let context = Context { settings: &settings, printer, access: Access::Looks };
+            block_on(version::of_stack(&context))
+        }
         Command::Version => version::run(printer),
+        #[cfg(feature = "deploy")]
+        Command::LambdaExport(args) => lambda_export::run(printer, &args),
         Command::Completions(args) => completions::run(printer, args),
         Command::Reference => reference::run(printer),
         #[cfg(feature = "sqlite")]
@@ -137,6 +153,14 @@ fn dispatch(
             block_on(command.run(&context))
         }
     }
+}
+
+/// Whether the command line itself names a stack. A variable does not count: the version is asked
+/// for where nothing else works.
+#[cfg(feature = "dynamodb")]
+fn names_stack(globals: &crate::args::Globals) -> bool {
+    use crate::args::value::StoreUrl;
+    globals.stack.is_some() || matches!(globals.store, Some(StoreUrl::Dynamo(_)))
 }
 
 fn block_on(command: impl Future<Output = anyhow::Result<Exit>>) -> anyhow::Result<Exit> {
