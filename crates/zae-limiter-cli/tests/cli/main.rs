@@ -25,6 +25,8 @@ mod local;
 mod looks;
 mod namespaces;
 #[cfg(feature = "dynamodb")]
+#[cfg(feature = "deploy")]
+mod package;
 mod promised;
 mod reference;
 mod resources;

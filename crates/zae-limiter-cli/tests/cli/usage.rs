@@ -85,7 +85,7 @@ fn help() {
     grow to, without it as many as there are; ZAEL_LOCAL_ENGINE names the program that `local up`
     starts.
 
-    Not built yet: deploy, delete, list, check, upgrade, cfn-template, lambda-export, loadtest, limits.
+    Not built yet: deploy, delete, list, upgrade, cfn-template, loadtest, limits.
 
     -h is short, --help also shows the global options and examples.
     ");

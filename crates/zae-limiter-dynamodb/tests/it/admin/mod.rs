@@ -7,8 +7,10 @@ mod again;
 mod concurrent;
 mod deletion;
 mod lost;
+mod migrations;
 mod python;
 mod seeds;
+mod versions;
 
 use std::sync::Arc;
 
