@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use zae_limiter_core::{NamespaceId, NamespaceName};
-use zae_limiter_dynamodb::table::{Item, Put, Table, number, text};
+use zae_limiter_dynamodb::table::{Item, Key, Put, Table, number, text};
 use zae_limiter_dynamodb::{DynamoOptions, DynamoStore, Migrated, Operator, Progress};
 use zae_limiter_store::{ConfigStore, Level, NamespaceStore};
 use zae_limiter_testkit::engine::Engine;
-use zae_limiter_testkit::table::{Asked, EvalOptions, Fate, Faults, Operation};
+use zae_limiter_testkit::table::{Asked, EvalOptions, Fate, Faults};
 
-use super::{Rig, id, keys, limits, on};
+use super::{Meddled, Rig, id, keys, limits, on};
 
 /// A row as clients before 0.8 wrote it.
 fn row(pk: &str, sk: &str, limit: &str, burst: i64, amount: i64) -> Item {
@@ -169,9 +169,9 @@ async fn a_change_beside_the_migration_is_not_lost() {
     let (rig, _) = old_table().await;
     let key = keys::resource_config_of(&rig.namespace, "gpt-4");
     let (table, config) = (rig.table.clone(), key.clone());
-    let faults = Faults::by(move |asked| {
+    let before = move |keys: &[Key]| {
         // As the Python package stores limits: whole, with a version of 1.
-        if asked.operation() == Operation::Transact && table.get(&config).is_none() {
+        if keys.contains(&config) && table.get(&config).is_none() {
             let mut item = row(&config.pk, &config.sk, "none", 1, 1);
             item.retain(|name, _| name == "PK" || name == "SK");
             for (name, value) in [("l_rpm_cp", 99), ("l_rpm_ra", 99), ("l_rpm_rp", 60)] {
@@ -180,9 +180,8 @@ async fn a_change_beside_the_migration_is_not_lost() {
             item.insert("config_version".to_owned(), number(1));
             table.insert(&item);
         }
-        Fate::Pass
-    });
-    let (done, _) = run(&rig.operator(rig.table.client(5).with_faults(faults))).await;
+    };
+    let (done, _) = run(&rig.operator(Meddled { table: rig.table.client(5), before })).await;
     assert_eq!((done.made, done.superseded, done.complete), (9, 1, true));
     let level = Level::Resource("gpt-4".parse().unwrap());
     same(&stored(&rig.store().await, &level).await, "rpm:99/min");

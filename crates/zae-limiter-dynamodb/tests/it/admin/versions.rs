@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use zae_limiter_core::AuditSubject;
-use zae_limiter_dynamodb::table::{Item, Table, number, text};
+use zae_limiter_dynamodb::table::{Item, Key, Table, number, text};
 use zae_limiter_dynamodb::{DynamoOptions, DynamoStore, Operator, Retention, Versions};
 use zae_limiter_store::{Clock, ConfigStore, Level, StoreError, StoreErrorKind};
 use zae_limiter_testkit::table::{Asked, EvalOptions, EvalTable, Fate, Faults};
 
-use super::{Rig, keys, limits, take};
+use super::{Meddled, Rig, keys, limits, take};
 
 impl Rig {
     fn version_record(&self) -> Item {
@@ -143,15 +143,13 @@ async fn the_first_split_asks_for_readers_of_shards() {
 async fn what_is_asked_for_is_raised_under_a_condition_and_never_lowered() {
     let rig = Rig::new(EvalOptions::new()).await;
     rig.made_by_python("0.0.0");
-    let is_version =
-        |asked: &Asked<'_>| matches!(asked, Asked::Update(update) if update.key == keys::version());
     // Another writer is faster, as often as it takes.
     for (times, splits) in [(1, true), (2, true), (9, false)] {
         rig.made_by_python("0.0.0");
         let (other, writes) = (rig.table.clone(), Arc::new(AtomicU32::new(0)));
         let count = Arc::clone(&writes);
-        let faults = Faults::by(move |asked| {
-            if is_version(asked) {
+        let before = move |keys: &[Key]| {
+            if keys == [keys::version()] {
                 let n = count.fetch_add(1, Ordering::Relaxed);
                 if n < times {
                     let minimum = Some(text(format!("0.1{n}.0")));
@@ -159,9 +157,8 @@ async fn what_is_asked_for_is_raised_under_a_condition_and_never_lowered() {
                     other.insert(&rewritten(record, &[("client_min_version", minimum)]));
                 }
             }
-            Fate::Pass
-        });
-        let store = rig.client(rig.table.client(7).with_faults(faults), |_| {}).await;
+        };
+        let store = rig.client(Meddled { table: rig.table.client(7), before }, |_| {}).await;
         let entity = format!("key-{times}");
         take(&rig, &store, &entity, "chat").await;
         let pk = rig.bucket(&entity, "chat").pk;
@@ -196,6 +193,7 @@ async fn without_the_record_no_bucket_is_split() {
 
 /// The days from now on that the last audit event of the system is kept.
 async fn kept_days(rig: &Rig, store: &DynamoStore) -> i64 {
+    rig.clock.advance(Duration::from_secs(1));
     store.set_limits(&Level::System, &limits("rpm:7"), &rig.change()).await.unwrap();
     let events = super::audit_of(store, AuditSubject::System).await;
     let newest = events.iter().map(|event| event.id).max().unwrap();
