@@ -245,8 +245,9 @@ impl StoreCommand {
             StoreCommand::System(command) => command.access(),
             StoreCommand::Namespace(command) => command.access(),
             StoreCommand::Sweep => Access::Changes,
+            // Refuses every file, there or not.
             #[cfg(feature = "dynamodb")]
-            StoreCommand::Aggregate(_) => Access::Changes,
+            StoreCommand::Aggregate(_) => Access::SetsUp,
             #[cfg(feature = "sqlite")]
             StoreCommand::Backup(_) => Access::Looks,
             #[cfg(feature = "sqlite")]
