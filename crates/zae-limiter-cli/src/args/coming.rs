@@ -16,13 +16,12 @@ const PARENT: &str =
 const FLAGS: &str = "`zae-limiter resource disable` and `zae-limiter resource enable` are there";
 
 /// The commands, each by its one or two words, and what there is instead.
-const COMING: [(&str, &str); 14] = [
+const COMING: [(&str, &str); 13] = [
     ("deploy", DEPLOY),
     ("delete", DEPLOY),
     ("list", STACK),
     ("check", STACK),
     ("upgrade", DEPLOY),
-    ("cfn-template", DEPLOY),
     ("lambda-export", DEPLOY),
     ("loadtest", "`zae-limiter --help` lists what is"),
     ("limits", LEVELS),

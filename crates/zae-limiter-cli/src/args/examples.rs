@@ -25,6 +25,9 @@ pub(super) const AGGREGATE: &str =
     examples!("--name demo aggregate", "--name demo aggregate --once --output json");
 pub(super) const AVAILABLE: &str =
     examples!("available key-1 gpt-4", "available key-1 gpt-4 -c rpm=1");
+#[cfg(feature = "deploy")]
+pub(super) const CFN_TEMPLATE: &str =
+    examples!("cfn-template", "cfn-template -o template.yaml", "cfn-template --output json");
 pub(super) const EXPLAIN: &str = examples!("explain key-1 gpt-4");
 pub(super) const SYSTEM_SET_DEFAULTS: &str = concat!(
     levels!(),

@@ -6,6 +6,8 @@ pub(crate) mod acquire;
 #[cfg(feature = "dynamodb")]
 pub(crate) mod aggregate;
 mod coming;
+#[cfg(feature = "deploy")]
+pub(crate) mod deploy;
 pub(crate) mod entity;
 mod examples;
 pub(crate) mod file;
@@ -27,6 +29,8 @@ use zae_limiter::{NamespaceName, Principal};
 use self::acquire::{AcquireArgs, AvailableArgs, ExplainArgs};
 #[cfg(feature = "dynamodb")]
 use self::aggregate::AggregateArgs;
+#[cfg(feature = "deploy")]
+use self::deploy::CfnTemplateArgs;
 use self::entity::EntityCommand;
 use self::file::CompletionsArgs;
 #[cfg(feature = "sqlite")]
@@ -67,7 +71,7 @@ Variables: ZAEL_STORE, ZAEL_STACK and ZAEL_NAMESPACE stand for --store, --name a
 megabytes (of 1024 KiB, 1 to 65535) the file of an SQLite store may grow to, without it as many as there are; ZAEL_LOCAL_ENGINE names \
 the program that `local up` starts.
 
-Not built yet: deploy, delete, list, check, upgrade, cfn-template, lambda-export, loadtest, limits.
+Not built yet: deploy, delete, list, check, upgrade, lambda-export, loadtest, limits.
 
 -h is short, --help also shows the global options and examples.";
 
@@ -146,6 +150,10 @@ pub(crate) enum Command {
     #[cfg(feature = "dynamodb")]
     #[command(subcommand)]
     Local(LocalCommand),
+    /// Print the CloudFormation template of a stack
+    #[cfg(feature = "deploy")]
+    #[command(after_long_help = examples::CFN_TEMPLATE)]
+    CfnTemplate(CfnTemplateArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
     /// Print the version

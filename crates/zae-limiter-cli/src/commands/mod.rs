@@ -9,6 +9,8 @@ pub(crate) mod audit_list;
 pub(crate) mod available;
 #[cfg(feature = "sqlite")]
 pub(crate) mod backup;
+#[cfg(feature = "deploy")]
+mod cfn_template;
 mod completions;
 #[cfg(feature = "sqlite")]
 mod demo;
@@ -103,6 +105,8 @@ fn dispatch(
 ) -> anyhow::Result<Exit> {
     match cli.command {
         Command::Version => version::run(printer),
+        #[cfg(feature = "deploy")]
+        Command::CfnTemplate(args) => cfn_template::run(printer, &args),
         Command::Completions(args) => completions::run(printer, args),
         Command::Reference => reference::run(printer),
         #[cfg(feature = "sqlite")]

@@ -301,7 +301,8 @@ mod json {
 }
 
 /// Commands that have nothing to do with where limits live.
-const ELSEWHERE: [&str; 6] = ["aggregate", "demo", "local", "completions", "version", "reference"];
+const ELSEWHERE: [&str; 7] =
+    ["aggregate", "cfn-template", "demo", "local", "completions", "version", "reference"];
 /// Commands whose answers differ, by design: `stores.rs` shows how.
 const DIFFERENT: [&str; 6] =
     ["usage list", "usage summary", "status", "backup", "restore", "namespace purge"];

@@ -1,1 +1,8 @@
 //! Tests of the crate, in one binary.
+
+mod cfn;
+mod golden;
+mod iam;
+mod options;
+mod policies;
+mod template;

@@ -18,7 +18,7 @@ const STACK_CHARS_MIN: usize = 3;
 
 /// A stack is an installation on AWS, named like its CloudFormation stack: a letter, then letters,
 /// digits and dashes.
-pub(super) fn stack(name: &str) -> Result<(), StoreError> {
+pub fn stack(name: &str) -> Result<(), StoreError> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-';
     let why = match name.chars().next() {
         None => "is empty; use letters, digits and -".to_owned(),
