@@ -6,25 +6,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// The processors that Lambda offers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Architecture {
-    /// Intel and AMD.
-    X86_64,
-    /// Graviton.
-    Arm64,
-}
+pub use crate::options::Architecture;
 
 impl Architecture {
-    /// As Lambda and CloudFormation spell it.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Architecture::X86_64 => "x86_64",
-            Architecture::Arm64 => "arm64",
-        }
-    }
-
     /// The name that compilers have for it.
     #[must_use]
     pub fn rust_name(self) -> &'static str {

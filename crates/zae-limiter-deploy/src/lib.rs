@@ -3,9 +3,23 @@
 //! | module | what it has |
 //! |---|---|
 //! | `options` | what a stack can be asked to be, checked before anything is sent |
+//! | `naming` | names of roles and policies |
+//! | `tags` | the tags by which a stack is found |
 //! | `template` | the CloudFormation template |
 //! | `package` | the zip that a Lambda function runs: our own executable as `bootstrap` |
 //! | `stack` | create, update through a change set, wait, delete, find |
 
 pub mod elf;
+pub mod naming;
+pub mod options;
 pub mod package;
+pub mod tags;
+pub mod template;
+
+pub use naming::{PolicyName, RoleName};
+pub use options::{
+    Architecture, ArchiveOnDelete, LAMBDA_CODE_KEY, OptionError, ResourceIndexProjection,
+    StackOptions,
+};
+pub use tags::{StackVersions, stack_tags};
+pub use template::TEMPLATE;

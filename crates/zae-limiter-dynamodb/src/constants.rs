@@ -175,7 +175,7 @@ pub const SCHEMA_VERSION: &str = "0.10.0";
 /// clients of that package is compared with this, not with our own version, which has other numbers.
 pub const PYTHON_READ: &str = "0.17.0";
 
-/// What this crate can read, counted by itself: see `docs/adr/0017`.
+/// What this crate can read, counted by itself: see `docs/adr/0018`.
 pub const READER: u32 = READER_OF_SHARDS;
 
 /// Who reads buckets in shards that share their tokens. Who reads less would take the tokens of

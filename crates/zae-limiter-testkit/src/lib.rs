@@ -33,6 +33,8 @@ mod rng;
 pub mod sim;
 // A DynamoDB table in memory that evaluates expressions, with faults of its own.
 pub mod table;
+// Everything that is asked of a table, with who asks.
+pub mod traffic;
 
 pub use oracle::{Coverage, Freshness, RealTime};
 /// The library itself, for tests of a backend: a backend may not depend on it.

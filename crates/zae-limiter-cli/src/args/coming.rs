@@ -16,12 +16,11 @@ const PARENT: &str =
 const FLAGS: &str = "`zae-limiter resource disable` and `zae-limiter resource enable` are there";
 
 /// The commands, each by its one or two words, and what there is instead.
-const COMING: [(&str, &str); 12] = [
+const COMING: [(&str, &str); 11] = [
     ("deploy", DEPLOY),
     ("delete", DEPLOY),
     ("list", STACK),
     ("upgrade", DEPLOY),
-    ("cfn-template", DEPLOY),
     ("loadtest", "`zae-limiter --help` lists what is"),
     ("limits", LEVELS),
     ("entity set-parent", PARENT),
@@ -99,7 +98,7 @@ mod tests {
             ("z deploy", Some("deploy")),
             ("z --name my-app --region=us-east-1 deploy --no-aggregator", Some("deploy")),
             ("z -n my-app -q loadtest run -f x.py --users 20", Some("loadtest")),
-            ("z cfn-template --output template.yaml", Some("cfn-template")),
+            ("z upgrade --output json", Some("upgrade")),
             ("z entity --output json set-parent key-1 org-1", Some("entity set-parent")),
             ("z entity update key-1 --parent=org-1", Some("entity set-parent")),
             ("z entity update key-1 --display-name parent", None),

@@ -40,6 +40,9 @@ pub(super) const SYSTEM_SET_RETENTION: &str = examples!(
     "system set-retention --usage-days 365 --name my-app",
     "system set-retention --audit-days 730 --usage-days 90 --name my-app",
 );
+#[cfg(feature = "deploy")]
+pub(super) const CFN_TEMPLATE: &str =
+    examples!("cfn-template", "cfn-template -o template.yaml", "cfn-template --output json");
 pub(super) const EXPLAIN: &str = examples!("explain key-1 gpt-4");
 pub(super) const SYSTEM_SET_DEFAULTS: &str = concat!(
     levels!(),

@@ -6,6 +6,8 @@ pub(crate) mod acquire;
 #[cfg(feature = "dynamodb")]
 pub(crate) mod aggregate;
 mod coming;
+#[cfg(feature = "deploy")]
+pub(crate) mod deploy;
 pub(crate) mod entity;
 mod examples;
 pub(crate) mod file;
@@ -29,6 +31,8 @@ use zae_limiter::{NamespaceName, Principal};
 use self::acquire::{AcquireArgs, AvailableArgs, ExplainArgs};
 #[cfg(feature = "dynamodb")]
 use self::aggregate::AggregateArgs;
+#[cfg(feature = "deploy")]
+use self::deploy::CfnTemplateArgs;
 use self::entity::EntityCommand;
 use self::file::CompletionsArgs;
 #[cfg(feature = "sqlite")]
@@ -71,7 +75,7 @@ Variables: ZAEL_STORE, ZAEL_STACK and ZAEL_NAMESPACE stand for --store, --name a
 megabytes (of 1024 KiB, 1 to 65535) the file of an SQLite store may grow to, without it as many as there are; ZAEL_LOCAL_ENGINE names \
 the program that `local up` starts.
 
-Not built yet: deploy, delete, list, upgrade, cfn-template, loadtest, limits.
+Not built yet: deploy, delete, list, upgrade, loadtest, limits.
 
 -h is short, --help also shows the global options and examples.";
 
@@ -150,6 +154,10 @@ pub(crate) enum Command {
     #[cfg(feature = "dynamodb")]
     #[command(subcommand)]
     Local(LocalCommand),
+    /// Print the CloudFormation template of a stack
+    #[cfg(feature = "deploy")]
+    #[command(after_long_help = examples::CFN_TEMPLATE)]
+    CfnTemplate(CfnTemplateArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
     /// Write the package that a Lambda function runs: this program, as a zip
@@ -263,10 +271,11 @@ impl StoreCommand {
             StoreCommand::System(command) => command.access(),
             StoreCommand::Namespace(command) => command.access(),
             StoreCommand::Sweep => Access::Changes,
+            // Refuses every file, there or not.
             #[cfg(feature = "dynamodb")]
             StoreCommand::Check => Access::Looks,
             #[cfg(feature = "dynamodb")]
-            StoreCommand::Aggregate(_) => Access::Changes,
+            StoreCommand::Aggregate(_) => Access::SetsUp,
             #[cfg(feature = "sqlite")]
             StoreCommand::Backup(_) => Access::Looks,
             #[cfg(feature = "sqlite")]
@@ -297,7 +306,7 @@ pub(crate) fn parse(
 }
 
 /// Commands whose `--output`, as the Python package has it, names a file.
-const TO_A_FILE: [&str; 1] = ["lambda-export"];
+const TO_A_FILE: [&str; 2] = ["cfn-template", "lambda-export"];
 
 /// The same arguments, in which the `--output` of a file is `--file`: elsewhere here `--output` is
 /// the form of answers. A form is a form all the same.

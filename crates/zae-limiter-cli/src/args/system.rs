@@ -12,7 +12,10 @@ use crate::exit::Exit;
 
 /// What to do with the whole namespace.
 #[derive(Clone, Debug, Subcommand)]
-#[expect(clippy::enum_variant_names, reason = "these are the words of the command line")]
+#[cfg_attr(
+    not(feature = "dynamodb"),
+    expect(clippy::enum_variant_names, reason = "these are the words of the command line")
+)]
 pub(crate) enum SystemCommand {
     /// Store limits for everyone without stronger ones, replacing those there were
     #[command(after_long_help = super::examples::SYSTEM_SET_DEFAULTS)]

@@ -9,6 +9,8 @@ pub(crate) mod audit_list;
 pub(crate) mod available;
 #[cfg(feature = "sqlite")]
 pub(crate) mod backup;
+#[cfg(feature = "deploy")]
+mod cfn_template;
 #[cfg(feature = "dynamodb")]
 pub(crate) mod check;
 mod completions;
@@ -119,6 +121,8 @@ fn dispatch(
         Command::Version => version::run(printer),
         #[cfg(feature = "deploy")]
         Command::LambdaExport(args) => lambda_export::run(printer, &args),
+        #[cfg(feature = "deploy")]
+        Command::CfnTemplate(args) => cfn_template::run(printer, &args),
         Command::Completions(args) => completions::run(printer, args),
         Command::Reference => reference::run(printer),
         #[cfg(feature = "sqlite")]

@@ -133,6 +133,8 @@ fn collect(sandbox: &Sandbox, script: &str, found: &mut BTreeMap<String, Fields>
 
 const ON_A_FILE: &str = "
     version
+    cfn-template
+    cfn-template -o template.yaml
     system set-defaults -l rpm:10/day -l tpm:100/day
     system set-defaults -l rpm:10/day
     resource set-defaults gpt-4 -l rpm:9/day -l tpm:9/day

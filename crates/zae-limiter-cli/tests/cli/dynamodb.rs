@@ -302,8 +302,17 @@ mod json {
 }
 
 /// Commands that have nothing to do with where limits live.
-const ELSEWHERE: [&str; 8] =
-    ["aggregate", "check", "completions", "demo", "lambda-export", "local", "reference", "version"];
+const ELSEWHERE: [&str; 9] = [
+    "aggregate",
+    "cfn-template",
+    "check",
+    "completions",
+    "demo",
+    "lambda-export",
+    "local",
+    "reference",
+    "version",
+];
 /// Commands whose answers differ, by design: `stores.rs` shows how.
 const DIFFERENT: [&str; 7] = [
     "usage list",

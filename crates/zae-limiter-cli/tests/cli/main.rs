@@ -6,6 +6,8 @@
 mod acquire;
 mod completion;
 mod demo;
+#[cfg(feature = "deploy")]
+mod deploy;
 mod documents;
 #[cfg(feature = "dynamodb")]
 mod dynamodb;

@@ -52,7 +52,7 @@ const ON_STACKS: &[(&str, End)] = &[
     ),
     ("status --name my-app --region us-east-1", Works),
     ("delete --name my-app --yes", NotBuiltYet),
-    ("cfn-template", NotBuiltYet),
+    ("cfn-template", Works),
     ("lambda-export --output lambda.zip", Works),
     ("list", NotBuiltYet),
     ("check --name my-app", Works),

@@ -34,6 +34,7 @@ fn help() {
       sweep          Delete idle full buckets and expired history (also happens automatically)
       demo           Watch a simulated LLM gateway at work, on a fresh file
       local          A DynamoDB-compatible engine on this machine, for development and tests
+      cfn-template   Print the CloudFormation template of a stack
       completions    Print a completion script for a shell
       lambda-export  Write the package that a Lambda function runs: this program, as a zip
       version        Print the version; with --name also what the stack has and asks of its clients
@@ -87,7 +88,7 @@ fn help() {
     grow to, without it as many as there are; ZAEL_LOCAL_ENGINE names the program that `local up`
     starts.
 
-    Not built yet: deploy, delete, list, upgrade, cfn-template, loadtest, limits.
+    Not built yet: deploy, delete, list, upgrade, loadtest, limits.
 
     -h is short, --help also shows the global options and examples.
     ");

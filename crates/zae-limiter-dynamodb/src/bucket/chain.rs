@@ -314,10 +314,8 @@ impl DynamoStore {
     ) -> Result<Adjusted, StoreError> {
         let mark = self.undo_mark(moment);
         if held.is_empty() {
+            // A take of nothing was counted as an event: a credit of nothing takes that back.
             let amounts = amounts_of(member, |milli| milli > Milli::ZERO);
-            if amounts.is_empty() {
-                return Ok(Adjusted::Applied);
-            }
             count(&self.shared.caches.tally.compensations);
             let key = keys::bucket(&self.id, member.entity, member.resource, 0);
             let undo = Undo { mark, is_counted: true };
@@ -327,7 +325,7 @@ impl DynamoStore {
         for (place, (shard, takes)) in held.iter().enumerate() {
             let part = MemberTake { takes, ..*member };
             let amounts = amounts_of(&part, |milli| milli > Milli::ZERO);
-            if amounts.is_empty() {
+            if amounts.is_empty() && place > 0 {
                 continue;
             }
             count(&self.shared.caches.tally.compensations);

@@ -106,11 +106,9 @@ impl DynamoStore {
             Ok(Verdict::Same | Verdict::Different) => Ok(Some(Taken::Stale)),
             Err(error) => Err(error),
         };
-        if !amounts.is_empty() {
-            let undo = Undo { mark: self.undo_mark(moment), is_counted: true };
-            let credited = self.credit(key, &amounts, Some(undo), moment).await;
-            credited.inspect_err(|_| count(&self.shared.caches.tally.credits_lost))?;
-        }
+        let undo = Undo { mark: self.undo_mark(moment), is_counted: true };
+        let credited = self.credit(key, &amounts, Some(undo), moment).await;
+        credited.inspect_err(|_| count(&self.shared.caches.tally.credits_lost))?;
         self.shared.caches.forget(&key.pk);
         answer
     }

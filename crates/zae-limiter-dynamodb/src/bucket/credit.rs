@@ -69,7 +69,8 @@ impl Credit<'_> {
             }
         };
         let lines: SmallVec<[Line; 2]> = self.amounts.iter().filter_map(line).collect();
-        if lines.is_empty() {
+        let is_event = self.undoes.is_some_and(|undo| undo.is_counted);
+        if lines.is_empty() && !(self.amounts.is_empty() && is_event) {
             return Step::Drop;
         }
         let pins = Pins {

@@ -62,6 +62,7 @@ impl DynamoStore {
             return Ok(Taken::Contended);
         }
         let mut tried: SmallVec<[u32; 4]> = SmallVec::new();
+        let mut is_throttled = false;
         for _ in 0..LEAF_TRIES_MAX {
             let Some(leaf) = self.draw(asked, &tree, &tried, moment) else { break };
             let shard = leaf.standing.shard;
@@ -70,6 +71,7 @@ impl DynamoStore {
                 Ok(answer) => answer,
                 // A shard that takes no more writes; others may.
                 Err(error) if error.kind() == StoreErrorKind::Busy && !error.fate_unknown() => {
+                    is_throttled = true;
                     continue;
                 }
                 Err(error) => return Err(error),
@@ -90,6 +92,8 @@ impl DynamoStore {
         let taken = self.gather(asked, &tree, moment).await?;
         // Only where nobody could serve it: whoever has to read limits again comes back at once.
         match taken {
+            // Shards that take no more writes are to be split: takes that rest would hide it.
+            Taken::Contended if is_throttled && self.may_grow(&tree) => {}
             Taken::Refused(_) | Taken::Contended => {
                 tree.rest(&debit, self.now(moment), self.shared.options.herd_pause_ms);
             }
@@ -97,6 +101,11 @@ impl DynamoStore {
             _ => tree.let_gather(),
         }
         Ok(taken)
+    }
+
+    /// Whether a bucket can have more shards than are known of it.
+    fn may_grow(&self, tree: &Tree) -> bool {
+        tree.leaves().len() < self.shared.options.shards_max as usize
     }
 
     /// Whether a shard 0 that takes no more writes is one of several. A process that knows no other

@@ -276,14 +276,17 @@ impl DynamoStore {
         if shard == 0 {
             return self.credit(&key(0), amounts, undo, moment).await;
         }
-        let (pinned, here) = self.pinned_first(whose, shard, amounts, moment).await?;
+        let (pinned, here) = match amounts {
+            [] => Default::default(),
+            _ => self.pinned_first(whose, shard, amounts, moment).await?,
+        };
         let mut adjusted = Adjusted::Dropped;
         if !pinned.is_empty() {
             let undo = undo.map(|undo| Undo { is_counted: false, mark: undo.mark + 1 });
             adjusted = self.credit(&key(0), &pinned, undo, moment).await?;
         }
         let mut shard = shard;
-        while !here.is_empty() {
+        while !here.is_empty() || amounts.is_empty() {
             let credited = match self.credit_once(&key(shard), &here, undo, moment).await {
                 Ok(credited) => credited,
                 // The pinned part has landed: an error would have it given back once more.

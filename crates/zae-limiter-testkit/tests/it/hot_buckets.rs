@@ -147,7 +147,7 @@ fn two_hundred_processes_are_granted_no_more() {
 #[expect(clippy::disallowed_methods, reason = "who runs the test may ask for more")]
 fn a_bucket_is_split_by_its_own_pressure() {
     let (what, asked_per_s, warm_up_s, shards) = match std::env::var_os("ZAEL_CROWD_LONG") {
-        None => ("one item at first", 6_000.0, 3, 4),
+        None => ("one item at first", 6_000.0, 1, 4),
         Some(_) => ("the same, for long", 30_000.0, 7, 32),
     };
     let hot = Hot { what, asked_per_s, measured: Duration::from_millis(400), ..ENOUGH };

@@ -13,9 +13,12 @@ const URL_CHARS_MAX: usize = 2048;
 /// stack.
 const STACK_CHARS_MAX: usize = 55;
 
+/// DynamoDB knows no shorter table name.
+const STACK_CHARS_MIN: usize = 3;
+
 /// A stack is an installation on AWS, named like its CloudFormation stack: a letter, then letters,
 /// digits and dashes.
-pub(super) fn stack(name: &str) -> Result<(), StoreError> {
+pub fn stack(name: &str) -> Result<(), StoreError> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-';
     let why = match name.chars().next() {
         None => "is empty; use letters, digits and -".to_owned(),
@@ -28,6 +31,12 @@ pub(super) fn stack(name: &str) -> Result<(), StoreError> {
         Some(_) => match name.chars().find(|c| !is_part(*c)) {
             Some(found) => {
                 format!("contains '{}'; use letters, digits and -", found.escape_debug())
+            }
+            None if name.len() < STACK_CHARS_MIN => {
+                format!("is {} bytes long; use at least {STACK_CHARS_MIN}", name.len())
+            }
+            None if name.len() < STACK_CHARS_MIN => {
+                format!("is {} bytes long; use at least {STACK_CHARS_MIN}", name.len())
             }
             None => return Ok(()),
         },
@@ -127,7 +136,7 @@ mod tests {
         assert!(stack("prod").is_ok());
         assert!(stack("A-1").is_ok());
         assert!(stack(&"a".repeat(55)).is_ok());
-        for wrong in ["", "1st", "my_stack", "my stack", "stäck", "stack\n", &"a".repeat(56)] {
+        for wrong in ["", "a", "ab", "1st", "my_stack", "my stack", "stäck", "stack\n", &"a".repeat(56)] {
             check(stack(wrong), "stack");
         }
         check(stack("my_app"), "stack name \"my_app\" contains '_'; use letters, digits and -");

@@ -30,6 +30,8 @@ use aws_sdk_dynamodb::types::{
 };
 use zae_limiter_store::BoxFuture;
 
+#[doc(hidden)]
+pub use address::stack as check_stack_name;
 pub use connect::{Builder, StaticCredentials};
 pub use create::{Gsi2Projection, Stream, StreamState, TableOptions, create_table, delete_table};
 pub use observe::{Call, CallLog, Observer};

@@ -54,3 +54,81 @@ async fn parts_that_are_given_back_to_one_shard_have_marks_of_their_own() {
         assert_ne!(mark(&change.before), mark(&change.after), "each is told to be an undone take");
     }
 }
+
+/// A take that is undone is no event (U3): also one whose first leg took nothing of its limit.
+#[tokio::test]
+async fn a_gathered_take_that_is_undone_is_no_event() {
+    let hot = Hot::new(&["rpm:1000/hour", "tpm:1000/hour"]).await;
+    let store = hot.process().await;
+    let parent: EntityId = "org".parse().unwrap();
+    let small = limits_of(&["tpm:100/hour"]);
+    let consume = |store: DynamoStore, of_child: [u64; 2], of_parent: u64| {
+        let (mine, theirs) = (takes(&of_child), takes(&[of_parent]));
+        let (hot, small, parent) = (&hot, &small, &parent);
+        async move {
+            let members = [
+                MemberTake {
+                    entity: &hot.entity,
+                    resource: &hot.resource,
+                    limits: &hot.limits,
+                    takes: &mine,
+                    absent: &[],
+                },
+                MemberTake {
+                    entity: parent,
+                    resource: &hot.resource,
+                    limits: small,
+                    takes: &theirs,
+                    absent: &[],
+                },
+            ];
+            store.consume(&ConsumeRequest::new(&members, hot.now())).await.unwrap()
+        }
+    };
+    assert!(matches!(consume(store, [0, 1], 1).await, ConsumeOutcome::Granted(_)));
+    hot.split_into(4).await;
+    // Shard 0 has the most of rpm and nothing of tpm.
+    let mut root = hot.shard(0);
+    root.insert("b_tpm_tk".to_owned(), zae_limiter_dynamodb::table::number(0));
+    hot.rig.table.insert(&root);
+    hot.advance(2_000);
+    let events = hot.sum("b_wcu_tc");
+    // The parent has no 600. A process that does not know it asks both at once: the child is taken
+    // from and given back.
+    let cold = hot.process().await;
+    let refused = consume(cold.clone(), [0, 600], 600).await;
+    assert!(!matches!(refused, ConsumeOutcome::Granted(_)), "{refused:?}");
+    assert!(cold.counters().compensations > 0, "{:?}", cold.counters());
+    assert_eq!(hot.sum("b_wcu_tc"), events, "a take that was undone is still an event");
+}
+
+/// The same on one item, with amounts of nothing.
+#[tokio::test]
+async fn a_take_of_nothing_that_is_undone_is_no_event() {
+    let hot = Hot::new(&["rpm:1000/hour"]).await;
+    let store = hot.process().await;
+    let parent: EntityId = "org".parse().unwrap();
+    let small = limits_of(&["tpm:100/hour"]);
+    let (mine, theirs) = (takes(&[0]), takes(&[101]));
+    let members = [
+        MemberTake {
+            entity: &hot.entity,
+            resource: &hot.resource,
+            limits: &hot.limits,
+            takes: &mine,
+            absent: &[],
+        },
+        MemberTake {
+            entity: &parent,
+            resource: &hot.resource,
+            limits: &small,
+            takes: &theirs,
+            absent: &[],
+        },
+    ];
+    Hot::granted(hot.ask(&store, &[1]).await);
+    let events = hot.sum("b_wcu_tc");
+    let refused = store.consume(&ConsumeRequest::new(&members, hot.now())).await.unwrap();
+    assert!(matches!(refused, ConsumeOutcome::Refused(_)), "{refused:?}");
+    assert_eq!(hot.sum("b_wcu_tc"), events, "{:?}", store.counters());
+}

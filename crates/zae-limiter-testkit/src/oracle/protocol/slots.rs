@@ -196,9 +196,12 @@ impl Slots {
         let Some((entity, _)) = bucket_of(&write.key) else { return };
         let writer = write.writer();
         let slot = self.slots.entry((id, entity.to_owned())).or_default();
-        let is_gone = ideals
-            .get(&write.key.pk)
-            .is_none_or(|ideal| !write.counted().any(|name| ideal.has(name.as_str())));
+        let is_gone = ideals.get(&write.key.pk).is_none_or(|ideal| {
+            // A credit of nothing, which only takes back an event, counts no limit.
+            let is_nothing = write.counted().next().is_none();
+            ideal.accounts().next().is_none()
+                || !is_nothing && !write.counted().any(|name| ideal.has(name.as_str()))
+        });
         slot.heard.push(Heard { writer, told: call.told, is_gone });
         slot.is_sharded |= !write.key.pk.ends_with("#0");
         if call.told == Told::Condition && debits(writer) {
@@ -277,7 +280,17 @@ impl Slots {
                     .flat_map(|part| &part.changes)
                     .map(|change| change.entity.as_str())
                     .collect(),
-                Asked::Other => continue,
+                // A change of limits reaches buckets by takes of nothing, and undoes those that come
+                // too late.
+                Asked::Other => {
+                    let of_call = self.slots.range((id, String::new())..(id + 1, String::new()));
+                    for (_, slot) in of_call {
+                        let credits = slot.credits_heard(|_| true);
+                        due.credits_unknown.add(0..=credits);
+                        due.credits_lost.add(0..=credits);
+                    }
+                    continue;
+                }
             };
             entities.sort_unstable();
             entities.dedup();

@@ -224,7 +224,9 @@ impl Scene {
         }
         let truth = self.truth.now().0;
         let is_credit = write.is_some_and(|write| write.writer() == Writer::Credit);
-        let take = asked.filter(|call| is_credit && matches!(call.asked, Asked::Consume { .. }));
+        // A change of limits reaches buckets by takes of nothing, and undoes those that come too late.
+        let is_refund = |call: &StoreCall| matches!(call.asked, Asked::Adjust { .. });
+        let take = asked.filter(|call| is_credit && !is_refund(call));
         let began =
             |call: &StoreCall| self.started_ms + i64::try_from(call.began.as_millis()).unwrap_or(0);
         let entry = usage::entry(change, truth, take.map(began))?;
