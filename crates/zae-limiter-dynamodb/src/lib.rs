@@ -25,17 +25,28 @@ mod options;
 #[doc(hidden)]
 pub mod stream;
 
-/// Declares rooms that are public, and hidden, with the feature `testing` alone.
-macro_rules! rooms_for_tests {
-    ($($room:ident)*) => {$(
-        #[cfg(feature = "testing")]
-        #[doc(hidden)]
-        pub mod $room;
-        #[cfg(not(feature = "testing"))]
-        mod $room;
-    )*};
-}
-rooms_for_tests!(bucket constants records table);
+// Rooms that are public, and hidden, with the feature `testing` alone. Each is written out twice: a
+// macro would hide the files from rustfmt.
+#[cfg(not(feature = "testing"))]
+mod bucket;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod bucket;
+#[cfg(not(feature = "testing"))]
+mod constants;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod constants;
+#[cfg(not(feature = "testing"))]
+mod records;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod records;
+#[cfg(not(feature = "testing"))]
+mod table;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod table;
 
 use std::fmt;
 use std::sync::Arc;
