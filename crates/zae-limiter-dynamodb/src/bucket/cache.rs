@@ -16,9 +16,7 @@ use crate::bucket::debit::Debit;
 use crate::bucket::image::Image;
 use crate::bucket::leaves::Tree;
 use crate::config::Records;
-use crate::constants::{
-    CROWD_GAP_MS, OWNERS_MAX, TREES_MAX, UNREPORTED_MAX, WCU_PER_WRITE_MILLI,
-};
+use crate::constants::{CROWD_GAP_MS, OWNERS_MAX, TREES_MAX, UNREPORTED_MAX, WCU_PER_WRITE_MILLI};
 use crate::options::DynamoOptions;
 
 /// A look at a bucket and when it was.

@@ -66,7 +66,10 @@ impl DynamoStore {
                 .await?
             {
                 ConsumeOutcome::Granted(mut grant) => {
-                    grant.places.iter_mut().for_each(|place| place.member = member_of(place.member));
+                    grant
+                        .places
+                        .iter_mut()
+                        .for_each(|place| place.member = member_of(place.member));
                     ConsumeOutcome::Granted(Grant { reports: in_the_chain(grant.reports), ..grant })
                 }
                 ConsumeOutcome::Refused(reports) => ConsumeOutcome::Refused(in_the_chain(reports)),

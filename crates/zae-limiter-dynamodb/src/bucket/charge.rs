@@ -8,10 +8,10 @@ use zae_limiter_store::StoreError;
 
 use crate::bucket::debit::{View, ceiling, cold_bound, seconds};
 use crate::bucket::image::Image;
-use crate::bucket::refill::{Amount, Refill, MustBeAbsent};
+use crate::bucket::refill::{Amount, MustBeAbsent, Refill};
 use crate::bucket::write::{
-    BucketWrite, Ceiling, Change, Cost, ExpiryPin, FlagPin, ItemChange, Line, LineForm, Nonce, Pin, Pins,
-    Purpose, RefilledAt, To,
+    BucketWrite, Ceiling, Change, Cost, ExpiryPin, FlagPin, ItemChange, Line, LineForm, Nonce, Pin,
+    Pins, Purpose, RefilledAt, To,
 };
 use crate::table::Key;
 

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use zae_limiter_core::{LimitName, LimitParams, Milli};
 
 use crate::bucket::debit::View;
-use crate::bucket::refill::{Amount};
+use crate::bucket::refill::Amount;
 use crate::bucket::write::{
     BucketWrite, Change, Cost, ExpiryPin, FlagPin, ItemChange, Line, LineForm, Pin, Pins, Purpose,
     RefilledAt,

@@ -17,8 +17,8 @@ use crate::bucket::shard::Standing;
 use crate::bucket::take::Asked;
 use crate::bucket::waits::Wanted;
 use crate::bucket::write::{
-    BucketWrite, Ceiling, Change, Cost, ExpiryPin, FlagPin, ItemChange, Line, LineForm, Nonce, Pin, Pins,
-    Purpose, RefilledAt,
+    BucketWrite, Ceiling, Change, Cost, ExpiryPin, FlagPin, ItemChange, Line, LineForm, Nonce, Pin,
+    Pins, Purpose, RefilledAt,
 };
 use crate::constants::{WCU_NEEDED_MILLI, WCU_PER_WRITE_MILLI};
 use crate::table::Key;
@@ -332,10 +332,8 @@ impl<'a> Debit<'a> {
     fn fast(&self, image: Option<&Image>, is_outdated: bool, now: TimeMs) -> BucketWrite {
         let standing = image.map_or(self.standing, |image| &image.standing);
         let share = |(limit, _): (&Limit, Milli)| standing.effective(limit.name(), limit.params());
-        let since = image.map_or_else(
-            || cold_bound(self.wanted().map(share), now),
-            |image| image.refilled_at,
-        );
+        let since = image
+            .map_or_else(|| cold_bound(self.wanted().map(share), now), |image| image.refilled_at);
         let later = self.graced(now);
         let or = Some(later).filter(|later| is_outdated && *later > since);
         let line = |(limit, amount): (&Limit, Milli)| {

@@ -25,9 +25,7 @@ use crate::bucket::tree::{Whose, are_all, legs, whole};
 use crate::bucket::waits::{alone, waits};
 use crate::bucket::write::{Cost, Nonce};
 use crate::config::Verdict;
-use crate::constants::{
-    GATHER_READS_MAX, LEAF_TRIES_MAX, SHARDS_MAX, WCU_PER_WRITE_MILLI,
-};
+use crate::constants::{GATHER_READS_MAX, LEAF_TRIES_MAX, SHARDS_MAX, WCU_PER_WRITE_MILLI};
 use crate::table::Key;
 
 /// How often one take reads, plans and sends: a plan from the shards as they were read, one from the
@@ -224,7 +222,8 @@ impl DynamoStore {
         let debit = Debit::of(asked);
         let now = self.now(moment);
         if !tree.may_gather(now, self.shared.options.gather_pause_ms) {
-            let refusal = self.recalled(asked, now).and_then(|looks| self.refused_by(&debit, &looks, now));
+            let refusal =
+                self.recalled(asked, now).and_then(|looks| self.refused_by(&debit, &looks, now));
             return Ok(match refusal {
                 Some(refusal) => {
                     count(&self.shared.caches.tally.local_refusals);
@@ -305,8 +304,7 @@ impl DynamoStore {
                     None => tree.lose(shard),
                 }
             }
-            let standings =
-                || looks.iter().filter_map(|look| Some(&look.image.as_ref()?.standing));
+            let standings = || looks.iter().filter_map(|look| Some(&look.image.as_ref()?.standing));
             standings().for_each(|standing| tree.learn(standing));
             if looks.is_empty() {
                 return Ok(Some(looks));
@@ -455,10 +453,7 @@ impl DynamoStore {
             let debit = Debit {
                 nonce: Some(nonce),
                 grace_ms: self.shared.options.fast_grace_ms,
-                cost: Cost {
-                    units_milli: 2 * WCU_PER_WRITE_MILLI * image.units,
-                    failed_milli: 0,
-                },
+                cost: Cost { units_milli: 2 * WCU_PER_WRITE_MILLI * image.units, failed_milli: 0 },
                 takes: &takes,
                 ..Debit::of(&leaf)
             };

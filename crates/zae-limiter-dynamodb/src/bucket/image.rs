@@ -254,9 +254,8 @@ impl Image {
             self.unsupported = Some((attr::of_limit(&name, attr::REFILL).into(), "quotas"));
         }
         let effective = self.effective(&name, stored);
-        let counts = |remainder: &i64| {
-            remainders_count && (0..effective.period_ms).contains(remainder)
-        };
+        let counts =
+            |remainder: &i64| remainders_count && (0..effective.period_ms).contains(remainder);
         self.limits.push(ImageLimit {
             name,
             stored,

@@ -36,11 +36,9 @@ impl DynamoStore {
         let mut is_ambiguous = false;
         let mut last = TableError::NotApplied("others kept writing the shards".to_owned());
         let age = || options.clock.monotonic().saturating_sub(sent_at);
-        let landed = || {
-            match age() > options.write_age_max {
-                true => SentAll::Overdue,
-                false => SentAll::Landed,
-            }
+        let landed = || match age() > options.write_age_max {
+            true => SentAll::Overdue,
+            false => SentAll::Landed,
         };
         for attempt in 1..=SEND_ATTEMPTS_MAX {
             if !is_ambiguous && 2 * age() > options.write_age_max {
@@ -57,9 +55,8 @@ impl DynamoStore {
                                 is_lost = true;
                                 let look = self.note(key, item.as_ref(), moment)?;
                                 let image = look.image.as_ref();
-                                is_ours |= image.is_some_and(|image| {
-                                    image.last_nonce.as_ref() == Some(nonce)
-                                });
+                                is_ours |= image
+                                    .is_some_and(|image| image.last_nonce.as_ref() == Some(nonce));
                             }
                             Cancellation::Rejected(why) => {
                                 return Err(failed("consume", TableError::Rejected(why.clone())));

@@ -49,7 +49,8 @@ use futures_util::future::join_all;
 use zae_limiter_core::{EntityId, ResourceName, TimeMs};
 use zae_limiter_store::{
     Adjusted, BoxFuture, BucketDelta, BucketStore, BucketView, Change, ConsumeOutcome,
-    ConsumeRequest, Grant, MemberTake, Page, PageRequest, ResetRequest, Restored, StoreError, StoreFuture,
+    ConsumeRequest, Grant, MemberTake, Page, PageRequest, ResetRequest, Restored, StoreError,
+    StoreFuture,
 };
 
 pub(crate) use cache::Caches;
@@ -64,10 +65,7 @@ use crate::table::{Index, Item, Key};
 use image::Image;
 
 impl BucketStore for DynamoStore {
-    fn consume<'a>(
-        &'a self,
-        request: &'a ConsumeRequest<'a>,
-    ) -> StoreFuture<'a, ConsumeOutcome> {
+    fn consume<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> StoreFuture<'a, ConsumeOutcome> {
         let Some(caller) = request.members.first().map(|member| member.entity) else {
             return Box::pin(async {
                 request.check("consume").map(|()| ConsumeOutcome::Granted(Grant::default()))
@@ -79,10 +77,7 @@ impl BucketStore for DynamoStore {
         self.consume_limited(request, caller)
     }
 
-    fn peek<'a>(
-        &'a self,
-        request: &'a ConsumeRequest<'a>,
-    ) -> StoreFuture<'a, ConsumeOutcome> {
+    fn peek<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> StoreFuture<'a, ConsumeOutcome> {
         if request.members.iter().any(MemberTake::is_unlimited) {
             return Box::pin(
                 self.with_limited_members(request, |store, limited, _| store.peek(limited)),
@@ -160,7 +155,8 @@ impl DynamoStore {
         let mut views = Vec::with_capacity(items.len());
         for (key, item) in found.items.iter().zip(&items) {
             let Some(item) = item else { continue };
-            let view = self.bucket_view(key, item).await.map_err(|error| error.during(operation))?;
+            let view =
+                self.bucket_view(key, item).await.map_err(|error| error.during(operation))?;
             views.extend(view);
         }
         Ok(Page { items: views, next: found.next })
@@ -183,8 +179,7 @@ impl DynamoStore {
         // Of one moment: a fold in between would show a part of the bucket.
         let moment = self.moment(self.shared.options.clock.now());
         let looks = self.read_shards(&whose, moment).await?.unwrap_or_default();
-        let mut images: Vec<&Image> =
-            looks.iter().filter_map(|look| look.image.as_ref()).collect();
+        let mut images: Vec<&Image> = looks.iter().filter_map(|look| look.image.as_ref()).collect();
         if images.is_empty() {
             images.push(&root);
         }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use zae_limiter_store::StoreError;
 
 use crate::DynamoStore;
-use crate::bucket::image::Image;
 use crate::bucket::cache::ShardEvent;
+use crate::bucket::image::Image;
 use crate::bucket::operation::Moment;
 use crate::bucket::shard::children;
 use crate::bucket::tree::{self, Parting, Whose};
@@ -143,10 +143,8 @@ impl DynamoStore {
     /// Sends a transaction that moves tokens. The token stays the same over all attempts, so an
     /// attempt that landed unheard counts once.
     async fn move_tokens(&self, writes: Vec<BucketWrite>) -> Result<Moved, StoreError> {
-        self.move_all(
-            writes.into_iter().map(|write| Write::Bucket(Box::new(write))).collect(),
-        )
-        .await
+        self.move_all(writes.into_iter().map(|write| Write::Bucket(Box::new(write))).collect())
+            .await
     }
 
     async fn move_all(&self, writes: Vec<Write>) -> Result<Moved, StoreError> {
@@ -155,24 +153,22 @@ impl DynamoStore {
             match self.table().transact(&writes, &token).await {
                 Ok(()) => return Ok(Moved::Done),
                 Err(TableError::Canceled(reasons)) => {
-                    let is_met = |reason: &Cancellation| !matches!(reason, Cancellation::Condition(_));
+                    let is_met =
+                        |reason: &Cancellation| !matches!(reason, Cancellation::Condition(_));
                     let stands = reasons.iter().position(|reason| !is_met(reason));
                     match stands {
                         Some(1) if reasons.len() == 2 => return Ok(Moved::Taken),
                         Some(_) => return Ok(Moved::Not),
                         None => {}
                     }
-                    if let Some(Cancellation::Rejected(why)) = reasons
-                        .iter()
-                        .find(|reason| matches!(reason, Cancellation::Rejected(_)))
+                    if let Some(Cancellation::Rejected(why)) =
+                        reasons.iter().find(|reason| matches!(reason, Cancellation::Rejected(_)))
                     {
                         return Err(failed("consume", TableError::Rejected(why.clone())));
                     }
                 }
                 Err(
-                    TableError::NotApplied(_)
-                    | TableError::Unreachable(_)
-                    | TableError::Unknown(_),
+                    TableError::NotApplied(_) | TableError::Unreachable(_) | TableError::Unknown(_),
                 ) => {}
                 // A role that may take need not be allowed to remove what others left.
                 Err(TableError::Denied(why)) => {

@@ -17,8 +17,8 @@ use zae_limiter_store::{LimitsInForce, StoreError};
 use crate::bucket::expiry::{expiry_s, keep_ms};
 use crate::bucket::image::{Image, ImageLimit};
 use crate::bucket::write::{
-    Becomes, BucketWrite, Change, Cost, ExpiryPin, FlagPin, ItemChange, Line, LineForm, Nonce, Pin, Pins,
-    Purpose, RefilledAt, To,
+    Becomes, BucketWrite, Change, Cost, ExpiryPin, FlagPin, ItemChange, Line, LineForm, Nonce, Pin,
+    Pins, Purpose, RefilledAt, To,
 };
 use crate::constants::WCU_PER_WRITE_MILLI;
 use crate::table::Key;
@@ -332,7 +332,11 @@ impl Refill<'_> {
             if self.target_of(name).is_none() {
                 draft.retired.push(name.to_string());
             }
-            draft.keep(self.image.effective(name, params), start.saturating_sub(amount), Milli::ZERO);
+            draft.keep(
+                self.image.effective(name, params),
+                start.saturating_sub(amount),
+                Milli::ZERO,
+            );
             draft.names += 1;
             draft.reshapes = true;
         }

@@ -11,8 +11,8 @@ use crate::records::item::config;
 use crate::records::keys;
 
 use crate::bucket::write::{
-    Becomes, BucketWrite, Ceiling, Change, ExpiryPin, FlagChange, FlagPin, ItemChange, LeafLimit, Line,
-    LineForm, NewBucket, NewLeaf, Pin, Pins, RefilledAt, Room, Shape, To, TreeChange, Whole,
+    Becomes, BucketWrite, Ceiling, Change, ExpiryPin, FlagChange, FlagPin, ItemChange, LeafLimit,
+    Line, LineForm, NewBucket, NewLeaf, Pin, Pins, RefilledAt, Room, Shape, To, TreeChange, Whole,
 };
 use crate::bucket::writers::breaches;
 use crate::table::{
@@ -60,10 +60,8 @@ pub(crate) fn request(write: BucketWrite) -> Request {
             conditions: vec![Condition::Absent(attr::PK.into())],
         }),
         Shape::Withdraw(leaf) => {
-            let mut draft = Draft {
-                actions: Vec::new(),
-                conditions: vec![Condition::Exists(attr::PK.into())],
-            };
+            let mut draft =
+                Draft { actions: Vec::new(), conditions: vec![Condition::Exists(attr::PK.into())] };
             for (name, stored, balance) in &leaf.balances {
                 draft.require_parameters(name, *stored);
                 draft.require(name, attr::BALANCE, Comparison::Eq, *balance);

@@ -88,9 +88,8 @@ impl DynamoStore {
             };
             let images: Vec<&Image> =
                 looks.iter().map(|look| look.image.as_ref()).collect::<Option<_>>()?;
-            let is_plain = |image: &&Image| {
-                !image.flag.blocks() && image.carries(&asked.member.limits.limits)
-            };
+            let is_plain =
+                |image: &&Image| !image.flag.blocks() && image.carries(&asked.member.limits.limits);
             if !images.iter().all(is_plain) {
                 return None;
             }
@@ -385,13 +384,7 @@ fn hold(reports: &mut Reports, index: u8, member: &MemberTake<'_>, look: &Seen, 
 
 /// What shards say of a look at all of them: a take that one shard can serve passes, whatever
 /// another owes.
-fn pass(
-    reports: &mut Reports,
-    index: u8,
-    member: &MemberTake<'_>,
-    images: &[&Image],
-    now: TimeMs,
-) {
+fn pass(reports: &mut Reports, index: u8, member: &MemberTake<'_>, images: &[&Image], now: TimeMs) {
     let limit = |take: &zae_limiter_core::Take| &member.limits.limits[usize::from(take.limit)];
     let wanted: Wanted<'_> = member
         .takes

@@ -79,10 +79,7 @@ impl DynamoStore {
                 .into(),
                 version: None,
             };
-            let outcome = self
-                .shared
-                .change("reset", &self.id, writes, (change, event))
-                .await?;
+            let outcome = self.shared.change("reset", &self.id, writes, (change, event)).await?;
             for shard in 0..SHARDS_MAX {
                 self.shared.caches.forget(&whose.key(shard).pk);
             }

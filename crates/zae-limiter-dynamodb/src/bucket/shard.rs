@@ -276,12 +276,10 @@ mod tests {
 
     #[test]
     fn a_pinned_limit_is_all_on_shard_zero() {
-        let params = LimitParams { capacity_milli: 10_000, refill_milli: 10_000, period_ms: 60_000 };
-        let at = |shard| Standing {
-            pinned: Some("img,rpd".into()),
-            era: Some(1),
-            ..standing(shard, 4)
-        };
+        let params =
+            LimitParams { capacity_milli: 10_000, refill_milli: 10_000, period_ms: 60_000 };
+        let at =
+            |shard| Standing { pinned: Some("img,rpd".into()), era: Some(1), ..standing(shard, 4) };
         let (pinned, divided) = ("rpd".parse().expect("a name"), "rp".parse().expect("a name"));
         assert_eq!(at(0).effective(&pinned, params), params);
         assert_eq!(at(3).effective(&pinned, params).capacity_milli, 0);

@@ -546,8 +546,7 @@ impl<'a> OneTake<'a> {
     async fn part(&mut self) -> Result<Next, StoreError> {
         let Some(look) = self.exchange.seen.clone() else { return Ok(Next::GiveUp) };
         let shards_max = i64::from(self.store.shared.options.shards_max);
-        let may_split =
-            look.image.as_ref().is_some_and(|image| image.standing.count < shards_max);
+        let may_split = look.image.as_ref().is_some_and(|image| image.standing.count < shards_max);
         let Some(_turn) = Turn::of(&look.own.is_parting).filter(|_| may_split) else {
             return Ok(Next::GiveUp);
         };

@@ -318,9 +318,9 @@ pub(crate) fn fold(whose: &Whose, images: &[&Image], now: TimeMs) -> Option<Vec<
     let is_alike = |image: &&&Image| {
         let pairs = image.limits.iter().zip(&root.limits);
         let has_same = image.limits.len() == root.limits.len()
-            && pairs.clone().all(|(a, b)| {
-                a.name == b.name && a.stored == b.stored && a.retired == b.retired
-            });
+            && pairs
+                .clone()
+                .all(|(a, b)| a.name == b.name && a.stored == b.stored && a.retired == b.retired);
         has_same
             && image.standing.pinned == root.standing.pinned
             && image.mark.is_none()
@@ -427,7 +427,8 @@ pub(crate) fn legs<'a>(
             .map(|(place, image)| (balance(image, name, *params, now), place))
             .collect();
         order.sort_by_key(|(balance, place)| (std::cmp::Reverse(*balance), *place));
-        let total = order.iter().fold(Milli::ZERO, |sum, (balance, _)| sum.saturating_add(*balance));
+        let total =
+            order.iter().fold(Milli::ZERO, |sum, (balance, _)| sum.saturating_add(*balance));
         if total < *amount {
             return None;
         }

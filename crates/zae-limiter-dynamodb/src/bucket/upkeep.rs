@@ -50,8 +50,7 @@ impl Upkeep {
 
     fn store(&self, bucket: &BucketName) -> (DynamoStore, Whose) {
         let id: Arc<str> = Arc::from(bucket.namespace.as_str());
-        let store =
-            DynamoStore { shared: Arc::clone(&self.shared), name: default_namespace(), id };
+        let store = DynamoStore { shared: Arc::clone(&self.shared), name: default_namespace(), id };
         let whose = store.whose(&bucket.entity, &bucket.resource);
         (store, whose)
     }
@@ -124,20 +123,28 @@ impl Upkeep {
         for _ in 0..2 * SHARDS_MAX {
             let keys: Vec<Key> = (0..SHARDS_MAX).map(|shard| whose.key(shard)).collect();
             let items = self.shared.read_all("upkeep", &keys).await?;
-            let images: Vec<Option<Image>> =
-                items.iter().map(|item| item.as_ref().map(Image::parse).transpose()).collect::<Result<_, _>>()?;
+            let images: Vec<Option<Image>> = items
+                .iter()
+                .map(|item| item.as_ref().map(Image::parse).transpose())
+                .collect::<Result<_, _>>()?;
             let count_of = |shard: u32| {
-                images.get(shard as usize).and_then(Option::as_ref).map(|image| image.standing.count)
+                images
+                    .get(shard as usize)
+                    .and_then(Option::as_ref)
+                    .map(|image| image.standing.count)
             };
             let Some(target) = count_of(0).filter(|count| *count > 1) else { break };
             let shards = u32::try_from(target).unwrap_or(0).min(SHARDS_MAX);
-            let late = (0..shards).find(|shard| count_of(*shard).is_some_and(|count| count < target));
+            let late =
+                (0..shards).find(|shard| count_of(*shard).is_some_and(|count| count < target));
             let is_missing = |shard: &u32| {
                 let due = count_of(donor(*shard)).is_some_and(|count| count > i64::from(*shard));
                 count_of(*shard).is_none() && due
             };
             let moved = match (late, (1..shards).find(is_missing)) {
-                (_, Some(missing)) => store.repair(&whose.key(donor(missing)), missing, moment).await?,
+                (_, Some(missing)) => {
+                    store.repair(&whose.key(donor(missing)), missing, moment).await?
+                }
                 (Some(shard), None) => store.split(&whose.key(shard), moment).await?,
                 (None, None) => break,
             };

@@ -86,9 +86,8 @@ impl DynamoStore {
         entity: &EntityId,
         resource: &ResourceName,
     ) -> Result<Vec<ShardView>, StoreError> {
-        let keys: Vec<Key> = (0..SHARDS_MAX)
-            .map(|shard| keys::bucket(&self.id, entity, resource, shard))
-            .collect();
+        let keys: Vec<Key> =
+            (0..SHARDS_MAX).map(|shard| keys::bucket(&self.id, entity, resource, shard)).collect();
         let items = self.shared.read_all("shards", &keys).await?;
         items.iter().flatten().map(|item| Ok(ShardView::of(&Image::parse(item)?))).collect()
     }

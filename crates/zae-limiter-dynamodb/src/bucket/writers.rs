@@ -150,9 +150,8 @@ const REFILLED: &[Field] =
 const MADE: &[Field] =
     &[Pk, Tk, Tc, Cp, Ra, Rp, Rf, Ca, Lw, Ttl, Disabled, Fv, ShardCount, WcuTk, WcuTc, Made];
 
-const CHILD: &[Field] = &[
-    Pk, Tk, Tc, Cp, Ra, Rp, Gp, Rf, Ca, Ret, ShardCount, Pin, Er, WcuTk, WcuTc, Made,
-];
+const CHILD: &[Field] =
+    &[Pk, Tk, Tc, Cp, Ra, Rp, Gp, Rf, Ca, Ret, ShardCount, Pin, Er, WcuTk, WcuTc, Made];
 
 /// What a writer looks at of each limit whose balance it changes.
 const LIMIT_FIELDS: &[Field] = &[Tk, Cp, Ra, Rp];

@@ -295,11 +295,7 @@ pub mod index {
     }
 
     /// GSI4 sort key of a bucket; every other record has its partition key there.
-    pub fn namespace_bucket(
-        entity: impl Display,
-        resource: impl Display,
-        shard: u32,
-    ) -> String {
+    pub fn namespace_bucket(entity: impl Display, resource: impl Display, shard: u32) -> String {
         format!("BUCKET#{entity}#{resource}#{shard}")
     }
 }

@@ -75,4 +75,3 @@ pub struct LeafLimit {
     /// What a lowered capacity hides.
     pub gap: Milli,
 }
-

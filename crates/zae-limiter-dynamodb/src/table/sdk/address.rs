@@ -136,7 +136,9 @@ mod tests {
         assert!(stack("prod").is_ok());
         assert!(stack("A-1").is_ok());
         assert!(stack(&"a".repeat(55)).is_ok());
-        for wrong in ["", "a", "ab", "1st", "my_stack", "my stack", "stäck", "stack\n", &"a".repeat(56)] {
+        for wrong in
+            ["", "a", "ab", "1st", "my_stack", "my stack", "stäck", "stack\n", &"a".repeat(56)]
+        {
             check(stack(wrong), "stack");
         }
         check(stack("my_app"), "stack name \"my_app\" contains '_'; use letters, digits and -");

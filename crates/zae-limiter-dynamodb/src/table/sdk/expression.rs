@@ -18,8 +18,21 @@ pub const EXPRESSION_BYTES_MAX: usize = 4096;
 
 /// Plain names of attributes that belong to no limit. None is a reserved word; `ttl` is one.
 const PLAIN: [&str; 15] = [
-    "PK", "rf", "shard_count", "vu", "disabled", "lw", "ca", "rmf", "ret", "pin", "er", "tx", "sp",
-    "un", "wx",
+    "PK",
+    "rf",
+    "shard_count",
+    "vu",
+    "disabled",
+    "lw",
+    "ca",
+    "rmf",
+    "ret",
+    "pin",
+    "er",
+    "tx",
+    "sp",
+    "un",
+    "wx",
 ];
 
 /// What attributes of limits begin with. No reserved word has an underscore, so none of these is

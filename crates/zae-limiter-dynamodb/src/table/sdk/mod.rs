@@ -188,9 +188,7 @@ impl Table for SdkTable {
                 .collect::<Result<Vec<_>, _>>()
                 .map_err(not_built)?;
             // A take is granted only for moments: it does not wait as an administrator does.
-            let is_take = |write: &Write| {
-                matches!(write, Write::Bucket(write) if write.purpose == Purpose::Take)
-            };
+            let is_take = |write: &Write| matches!(write, Write::Bucket(write) if write.purpose == Purpose::Take);
             let client = if writes.iter().all(is_take) { self.hot() } else { &self.patient };
             let result = client
                 .transact_write_items()

@@ -4,9 +4,9 @@ use aws_sdk_dynamodb::types::{BillingMode, TableDescription};
 use zae_limiter_core::TimeMs;
 use zae_limiter_store::StoreError;
 
+use super::SdkTable;
 use super::connect::Builder;
 use super::create::{StreamState, describe, has_ttl, stream_of};
-use super::SdkTable;
 use crate::constants::CHECKPOINT_PAGES_MAX;
 use crate::records::attr;
 use crate::records::checkpoint::{Checkpoint, checkpoints};
@@ -93,7 +93,8 @@ impl Builder {
             .first()
             .and_then(|item| text_of(item, attr::SCHEMA_VERSION))
             .map(str::to_owned);
-        let worker = WorkerStatus::of(&read(&table).await.map_err(|error| failed(OPERATION, error))?);
+        let worker =
+            WorkerStatus::of(&read(&table).await.map_err(|error| failed(OPERATION, error))?);
         let described = described(table.name(), &description);
         Ok(StackStatus { schema_version, expires, worker, ..described })
     }
