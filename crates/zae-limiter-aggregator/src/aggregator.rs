@@ -142,7 +142,7 @@ impl Aggregator {
         self.keep_poison(&batch.poison, &mut report).await;
         let until =
             time.map(|time| began.saturating_add(time.saturating_mul(100 - SPARED_PER_CENT) / 100));
-        report.kept = self.upkeep(&batch.leaves, until).await;
+        report.kept = self.upkeep(&batch.leaves, until, &mut report).await;
         report.took = self.clock.monotonic().saturating_sub(began);
         report
     }

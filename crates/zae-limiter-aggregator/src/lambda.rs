@@ -34,8 +34,8 @@ const INIT_ERROR_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Runs the function until Lambda ends it. Settings come from the environment: see
 /// [`Settings::from_variables`]; the region from `AWS_REGION`, which Lambda sets.
-/// `AWS_ENDPOINT_URL_DYNAMODB` and `AWS_ENDPOINT_URL_S3` name other endpoints, for tests. A function
-/// that cannot start tells Lambda why, and returns.
+/// `AWS_ENDPOINT_URL_DYNAMODB` and `AWS_ENDPOINT_URL_S3` name other endpoints, for tests. A
+/// function that cannot start tells Lambda why, and returns.
 #[expect(clippy::disallowed_methods, reason = "Lambda tells a function its settings by variables")]
 pub async fn run_lambda() -> Result<(), LambdaError> {
     let variable = |name: &str| std::env::var(name).ok();

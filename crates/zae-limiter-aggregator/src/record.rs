@@ -10,11 +10,11 @@ pub use zae_limiter_dynamodb::stream::Item;
 /// What happened to an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It was made.
+    /// The item was made.
     Insert,
-    /// It was changed.
+    /// The item was changed.
     Modify,
-    /// It was removed.
+    /// The item was removed.
     Remove,
 }
 

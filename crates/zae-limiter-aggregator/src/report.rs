@@ -144,7 +144,11 @@ impl Report {
     /// for the table and one for each shard of buckets that have several.
     #[must_use]
     pub fn lines(&self, table: &str, now: TimeMs) -> Vec<String> {
-        let is_bad = !self.failures.is_empty() || self.poison > 0 || self.lost > 0;
+        let level = match self.error_count {
+            _ if !self.failures.is_empty() || self.poison > 0 || self.lost > 0 => "ERROR",
+            0 => "INFO",
+            _ => "WARNING",
+        };
         let hottest: Vec<Value> = self
             .hottest
             .iter()
@@ -154,7 +158,7 @@ impl Report {
             .collect();
         let mut summary = json!({
             "timestamp": rfc3339(now),
-            "level": if is_bad { "ERROR" } else { "INFO" },
+            "level": level,
             "logger": "zae_limiter_aggregator",
             "message": "batch processed",
             "table": table,
@@ -181,6 +185,7 @@ impl Report {
                 ("failed", "Count", u64::try_from(self.failures.len()).unwrap_or(u64::MAX)),
                 ("refills", "Count", self.kept.refills),
                 ("splits", "Count", self.kept.splits),
+                ("levelled", "Count", self.kept.levelled),
                 ("folds", "Count", self.kept.folds),
                 ("took", "Milliseconds", milliseconds(self.took)),
             ],

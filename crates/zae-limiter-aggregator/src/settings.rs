@@ -1,7 +1,7 @@
 //! What an aggregator is told, and how the environment tells it.
 
 use zae_limiter_core::UsageWindow;
-use zae_limiter_dynamodb::stream::SHARDS_MAX;
+use zae_limiter_dynamodb::stream::{SHARD_COUNTS, SHARDS_MAX, is_shard_count};
 
 /// How an aggregator works.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,7 +15,8 @@ pub struct Settings {
     pub snapshot_ttl_days: u32,
     /// The bucket of the archive, if there is to be one.
     pub archive: Option<String>,
-    /// How many shards upkeep may split a bucket into; 1 for none, while a fleet is upgraded.
+    /// How many shards upkeep may split a bucket into: 1, 2, 4, 8, 16 or 32, anything else counts
+    /// as the next of these below it. 1 splits nothing, while a fleet is upgraded.
     pub shards_max: u32,
     /// Whether the shards of quiet buckets are folded back into one item. Clients of the Python
     /// package never forget how many shards there were, and make them anew, full.
@@ -106,8 +107,8 @@ impl Settings {
                 parsed.ok_or_else(|| bad("SNAPSHOT_TTL_DAYS", problem()))?;
         }
         if let Some(shards) = given("SHARDS_MAX") {
-            let parsed = shards.parse().ok().filter(|shards| (1..=SHARDS_MAX).contains(shards));
-            let problem = || format!("{shards:?} is no number of shards from 1 to {SHARDS_MAX}");
+            let parsed = shards.parse().ok().filter(|shards| is_shard_count(*shards));
+            let problem = || format!("{shards:?} is no number of shards; use {SHARD_COUNTS}");
             settings.shards_max = parsed.ok_or_else(|| bad("SHARDS_MAX", problem()))?;
         }
         let truth = |variable: &'static str| match given(variable).map(|word| word.to_lowercase()) {

@@ -1,31 +1,33 @@
-//! Upkeep of the buckets that a batch tells of: early refills, early splits, levelling, folding. Best
-//! effort: a lost race is silence, and what fails is left to the takes.
+//! Upkeep of the buckets that a batch tells of: early refills, early splits, levelling, folding.
+//! Best effort: a lost race is silence, and what fails is told and left to the takes.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use zae_limiter_dynamodb::stream::{
-    BucketName, FOLD_RATE, HOT_RATE, HOT_RECORDS_MIN, REFILL_IMAGE_AGE_MAX_S, SHARDS_MAX, SPLIT_AT,
+    BucketName, FOLD_RATE, HOT_RATE, HOT_RECORDS_MIN, REFILL_IMAGE_AGE_MAX_S, SPLIT_AT,
 };
-use zae_limiter_store::StoreError;
+use zae_limiter_store::{StoreError, StoreErrorKind};
 
 use crate::aggregator::Aggregator;
 use crate::fold::{Leaf, integer};
+use crate::report::Report;
+use crate::settings::Settings;
 
 /// A shard is not split again within this, in ms: it has had no time to show its rate.
 const SPLIT_PAUSE_MS: i64 = 1_000;
 
-/// A bucket is tried to be folded once in this time, in s: each try reads all its shards.
+/// The pause between two attempts to fold one bucket, in s: each attempt reads all its shards.
 const FOLD_PAUSE_S: i64 = 60;
 
-/// A bucket with shards that no record tells of any more is tried to be folded in this time, in s.
+/// The pause between two attempts to fold a bucket with shards that no record tells of, in s.
 const SILENCE_S: i64 = 600;
 
-/// How often in a row that is tried: for a day.
+/// Attempts in a row to fold a silent bucket: for a day.
 const SILENT_TRIES_MAX: u32 = 144;
 
-/// Silent buckets that are tried at once.
+/// Silent buckets that one look attempts to fold.
 const SILENT_AT_ONCE: usize = 10;
 
 /// Buckets with shards that are remembered.
@@ -38,11 +40,11 @@ pub(crate) struct SpreadBuckets(Mutex<HashMap<BucketName, Spread>>);
 /// What is remembered of a bucket with shards.
 #[derive(Clone, Copy, Debug)]
 struct Spread {
-    /// When it was last tried to be folded, in s.
+    /// When the last attempt to fold it was, in s.
     tried_s: Option<i64>,
-    /// When it is tried next if no record tells of it, in s.
+    /// When the next attempt is due if no record tells of it, in s.
     silent_s: i64,
-    /// How often it was tried in silence.
+    /// Attempts since a record last told of it.
     tries: u32,
 }
 
@@ -51,8 +53,8 @@ impl SpreadBuckets {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A record tells of a bucket with shards. Whoever asks nothing of the bucket any more leaves no
-    /// record, so its fold is due by the clock.
+    /// A record tells of a bucket with shards. Whoever asks nothing of the bucket any more leaves
+    /// no record, so its fold is due by the clock.
     fn heard_of(&self, bucket: &BucketName, now_s: i64) {
         let mut spread = self.lock();
         let silent_s = now_s.saturating_add(SILENCE_S);
@@ -112,8 +114,15 @@ pub struct Kept {
     pub levelled: u64,
     /// Buckets folded back into one item.
     pub folds: u64,
-    /// Whether it ended with an error: the table was throttled, or not to be reached.
-    pub ended_early: bool,
+}
+
+impl Kept {
+    pub(crate) fn add(&mut self, other: Kept) {
+        self.refills += other.refills;
+        self.splits += other.splits;
+        self.levelled += other.levelled;
+        self.folds += other.folds;
+    }
 }
 
 /// What a bucket needs, by what a batch says of one of its shards.
@@ -131,8 +140,13 @@ enum Wish {
 
 impl Aggregator {
     /// Looks after the buckets of a batch. Ends at `until`, by the monotonic clock, and with the
-    /// first answer that says that the table has no room.
-    pub(crate) async fn upkeep(&self, leaves: &[Leaf], until: Option<Duration>) -> Kept {
+    /// first answer that says that the table has no room. What fails is an error of the report.
+    pub(crate) async fn upkeep(
+        &self,
+        leaves: &[Leaf],
+        until: Option<Duration>,
+        report: &mut Report,
+    ) -> Kept {
         let mut kept = Kept::default();
         let now_s = self.clock.now().0.div_euclid(1_000);
         for leaf in leaves {
@@ -147,18 +161,24 @@ impl Aggregator {
             if leaf.shard_count.1 > 1 && self.settings().folds {
                 self.spread.heard_of(&bucket, now_s);
             }
-            for wish in wishes(leaf, now_s, self.settings().folds) {
+            for wish in wishes(leaf, now_s, self.settings()) {
                 if wish == Wish::Fold && !self.spread.may_try(&bucket, now_s) {
                     continue;
                 }
                 // What fails is left to the takes; the next batch tries again.
-                if self.fulfil(wish, &bucket, leaf, &mut kept).await.is_err() {
-                    kept.ended_early = true;
-                    return kept;
+                if let Err(error) = self.fulfil(wish, &bucket, leaf, &mut kept).await {
+                    report.error(format!("upkeep of {}: {error}", leaf.key.0));
+                    // A table without room has none for the others; one bucket that cannot be read,
+                    // or one missing permission, says nothing about them.
+                    if matches!(error.kind(), StoreErrorKind::Busy | StoreErrorKind::Unavailable) {
+                        return kept;
+                    }
                 }
             }
         }
-        kept.ended_early = self.fold_the_silent(until, &mut kept).await.is_err();
+        if let Err(error) = self.fold_the_silent(until, &mut kept).await {
+            report.error(format!("upkeep: {error}"));
+        }
         kept
     }
 
@@ -206,7 +226,7 @@ impl Aggregator {
     }
 }
 
-fn wishes(leaf: &Leaf, now_s: i64, folds: bool) -> Vec<Wish> {
+fn wishes(leaf: &Leaf, now_s: i64, settings: &Settings) -> Vec<Wish> {
     let mut wishes = Vec::new();
     let count = leaf.shard_count.1;
     let span_ms = span_ms(leaf);
@@ -216,16 +236,17 @@ fn wishes(leaf: &Leaf, now_s: i64, folds: bool) -> Vec<Wish> {
         wishes.push(Wish::Refill);
     }
     let units = i64::try_from(leaf.units).unwrap_or(i64::MAX);
-    let split_s = integer(&leaf.image, SPLIT_AT).unwrap_or(0);
-    let is_settled = now_s.saturating_mul(1_000).saturating_sub(split_s) >= SPLIT_PAUSE_MS;
+    let split_ms = integer(&leaf.image, SPLIT_AT).unwrap_or(0);
+    let is_settled = now_s.saturating_mul(1_000).saturating_sub(split_ms) >= SPLIT_PAUSE_MS;
     let is_hot = records >= HOT_RECORDS_MIN && per_second(units) >= HOT_RATE;
-    if is_hot && is_settled && count < i64::from(SHARDS_MAX) {
+    let may_split = count.saturating_mul(2) <= i64::from(settings.shards_max);
+    if is_hot && is_settled && may_split {
         wishes.push(Wish::Split);
     }
     if leaf.shard == 0 && count > leaf.shard_count.0 {
         wishes.push(Wish::Level);
     }
-    if folds && count > 1 && per_second(records.saturating_mul(count)) < FOLD_RATE {
+    if settings.folds && count > 1 && per_second(records.saturating_mul(count)) < FOLD_RATE {
         wishes.push(Wish::Fold);
     }
     wishes
@@ -261,7 +282,7 @@ mod tests {
     }
 
     fn wishes(leaf: &Leaf, now_s: i64) -> Vec<Wish> {
-        super::wishes(leaf, now_s, true)
+        super::wishes(leaf, now_s, &Settings::new("stack"))
     }
 
     /// The balance of the measure stays full at 900 writes a second; the rate does not.
@@ -271,18 +292,21 @@ mod tests {
         assert_eq!(wishes(&leaf(700, 1_000, (1, 1)), 200), [], "one item can");
         assert_eq!(wishes(&leaf(150, 100, (1, 1)), 200), [], "too few to tell");
         assert_eq!(wishes(&leaf(900, 1_000, (32, 32)), 200), [], "no more shards");
+        let one = Settings::new("stack").shards_max(1);
+        assert_eq!(super::wishes(&leaf(900, 1_000, (1, 1)), 200, &one), [], "told not to");
     }
 
     #[test]
     fn a_quiet_bucket_is_folded_and_a_grown_one_levelled() {
         assert_eq!(wishes(&leaf(10, 1_000, (4, 4)), 200), [Wish::Fold]);
-        assert_eq!(super::wishes(&leaf(10, 1_000, (4, 4)), 200, false), [], "it is told not to");
+        let keeping = Settings::new("stack").folds(false);
+        assert_eq!(super::wishes(&leaf(10, 1_000, (4, 4)), 200, &keeping), [], "told not to");
         assert_eq!(wishes(&leaf(80, 1_000, (4, 4)), 200), [], "320 a second together");
         assert_eq!(wishes(&leaf(300, 1_000, (1, 2)), 200), [Wish::Level]);
     }
 
     #[test]
-    fn a_bucket_is_tried_to_be_folded_once_a_minute() {
+    fn folding_a_bucket_is_attempted_once_a_minute() {
         let bucket = |entity: &str| BucketName {
             namespace: "ns".to_owned(),
             entity: entity.to_owned(),

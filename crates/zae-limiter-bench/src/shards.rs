@@ -1,5 +1,5 @@
-//! Shards on a table of your own: takes, splits, gathers and refusals one by one, then a crowd on 32
-//! shards. For whoever has an AWS account: no engine on one machine shows what a hot item does.
+//! Shards on a table of your own: takes, splits, gathers and refusals one by one, then a crowd on
+//! 32 shards. For whoever has an AWS account: no engine on one machine shows what a hot item does.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};

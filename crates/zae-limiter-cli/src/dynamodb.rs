@@ -5,9 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
-use zae_limiter::dynamodb::sdk::{Builder, StackStatus, StreamState, TableOptions, create_table};
+use zae_limiter::dynamodb::sdk::{
+    Builder, StackStatus, StreamState, TableOptions, WorkerStatus, create_table,
+};
 use zae_limiter::dynamodb::{DynamoStore, Hottest, Operator};
-use zae_limiter::{Clock as _, Error, StoreError, StoreErrorKind, SystemClock, UsageWindow};
+use zae_limiter::{
+    Clock as _, Error, StoreError, StoreErrorKind, SystemClock, TimeMs, UsageWindow,
+};
 use zae_limiter_aggregator::{Aggregator, SdkStreams, Settings as Counting, Table, Worker};
 
 use crate::again::Again;
@@ -141,14 +145,37 @@ pub(crate) fn why_no_usage(
             "no worker was seen on {stack}: unless a Lambda counts its usage, {} does",
             settings.again.command(&["aggregate"])
         ),
-        (_, Some(worker)) => {
-            let ago = SystemClock::new().now().0.saturating_sub(worker.seen_at.0).max(0) / 1_000;
-            format!(
-                "the worker of {stack} was seen {ago}s ago, {}s behind: nothing that matches was counted yet",
-                worker.behind_ms / 1_000
-            )
+        (_, Some(worker)) if worker.is_silent(SystemClock::new().now()) => {
+            worker_is_down(place, settings, worker)
+        }
+        (_, Some(worker)) => format!(
+            "the worker of {stack} was seen {}s ago, {}s behind: nothing that matches was counted yet",
+            seconds_ago(worker.seen_at),
+            worker.behind_ms / 1_000
+        ),
+    }
+}
+
+/// What is said of a worker that gave no sign of life for two leases.
+pub(crate) fn worker_is_down(
+    place: &DynamoPlace,
+    settings: &Settings,
+    worker: WorkerStatus,
+) -> String {
+    let (stack, ago) = (&place.stack, seconds_ago(worker.seen_at));
+    let down = format!("the worker of {stack} was last seen {ago}s ago and has probably ended");
+    match place.endpoint_url.as_deref().is_some_and(is_local) {
+        true => format!("{down}: {} starts one", up(place)),
+        false => {
+            let aggregate = settings.again.command(&["aggregate"]);
+            format!("{down}: unless a Lambda counts usage, {aggregate} does")
         }
     }
+}
+
+/// How long ago something was, in s.
+pub(crate) fn seconds_ago(at: TimeMs) -> i64 {
+    SystemClock::new().now().since(at).max(0) / 1_000
 }
 
 /// What comes of asking a stack, or what stands in the way.
@@ -218,7 +245,11 @@ fn is_local(url: &str) -> bool {
 }
 
 fn builder(place: &DynamoPlace) -> Builder {
-    let builder = DynamoStore::builder(&place.stack, region(place)).timeouts(PATIENCE, PATIENCE);
+    let mut builder =
+        DynamoStore::builder(&place.stack, region(place)).timeouts(PATIENCE, PATIENCE);
+    if let Some(shards) = place.shards_max {
+        builder = builder.shards_max(shards);
+    }
     match &place.endpoint_url {
         Some(url) => builder.endpoint_url(url),
         None => builder,

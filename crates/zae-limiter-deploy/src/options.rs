@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use zae_limiter_core::UsageWindow;
-use zae_limiter_dynamodb::stream::SHARDS_MAX;
+use zae_limiter_dynamodb::stream::{SHARD_COUNTS, SHARDS_MAX, is_shard_count};
 
 use crate::naming::{PolicyName, RoleName, check_format};
 
@@ -378,6 +378,10 @@ impl StackOptions {
         check_range("usage_retention_days", self.usage_retention_days, 1..=36_500, "days")?;
         check_range("audit_retention_days", self.audit_retention_days, 1..=36_500, "days")?;
         check_range("shards_max", self.shards_max, 1..=SHARDS_MAX, "shards")?;
+        if !is_shard_count(self.shards_max) {
+            let problem = format!("use {SHARD_COUNTS} shards: a split doubles them");
+            return Err(OptionError::new("shards_max", &self.shards_max, problem));
+        }
         check_range("lambda_memory", self.lambda_memory, 128..=3_008, "MB")?;
         check_range("lambda_timeout", self.lambda_timeout, 1..=900, "seconds")?;
         let percent = self.lambda_duration_threshold_pct;

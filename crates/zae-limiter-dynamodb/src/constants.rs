@@ -172,7 +172,8 @@ pub const WCU_PERIOD_MS: i64 = 1_000;
 pub const SCHEMA_VERSION: &str = "0.10.0";
 
 /// The newest release of the Python package whose items this crate reads: what the record asks of
-/// clients of that package is compared with this, not with our own version, which has other numbers.
+/// clients of that package is compared with this, not with our own version, which has other
+/// numbers.
 pub const PYTHON_READ: &str = "0.17.0";
 
 /// What this crate can read, counted by itself: see `docs/adr/0018`.

@@ -124,7 +124,8 @@ impl Shared {
 impl DynamoStore {
     /// Binds to a namespace of a table that has been initialised. `NotFound` when the table, its
     /// version record or the namespace is missing, `Incompatible` for a schema of another major
-    /// version and for a table that asks for newer clients.
+    /// version and for a table that asks for newer clients, `Invalid` for options that cannot be
+    /// right.
     ///
     /// Cost: one `BatchGetItem`.
     pub async fn on_table(
@@ -132,6 +133,7 @@ impl DynamoStore {
         options: DynamoOptions,
         namespace: &NamespaceName,
     ) -> Result<DynamoStore, StoreError> {
+        options.check("connect")?;
         let shared = Arc::new(Shared::new(table, options));
         let id = shared.check_and_find(namespace).await?;
         Ok(DynamoStore { shared, name: namespace.clone(), id })
@@ -145,6 +147,7 @@ impl DynamoStore {
         table: Arc<dyn Table>,
         options: DynamoOptions,
     ) -> Result<DynamoStore, StoreError> {
+        options.check("connect")?;
         let shared = Arc::new(Shared::new(table, options));
         let name = default_namespace();
         let found = shared.check_and_look_for(&name).await?;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use zae_limiter_store::{Clock, Entropy, SystemClock, SystemEntropy};
+use zae_limiter_store::{Clock, Entropy, StoreError, StoreErrorKind, SystemClock, SystemEntropy};
 
 use crate::constants;
 
@@ -36,8 +36,9 @@ pub struct DynamoOptions {
     pub images_max: usize,
     /// See [`constants::WRITE_AGE_MAX`]; twice the timeout of an attempt.
     pub write_age_max: Duration,
-    /// The most shards this process gives a bucket, a power of two up to [`constants::SHARDS_MAX`];
-    /// 1 never splits. Shards that others have made are used either way.
+    /// The most shards this process gives a bucket: 1, 2, 4, 8, 16 or 32, anything else is refused
+    /// as `Invalid`. 1 never splits; shards that others have made are used, and those that a
+    /// foreign writer left out are made, either way.
     pub shards_max: u32,
     /// Limits of at least 32 times this are divided among shards: see
     /// [`constants::SHARE_MIN_MILLI`].
@@ -81,6 +82,26 @@ impl DynamoOptions {
             clock: Arc::new(SystemClock::new()),
             entropy: Arc::new(SystemEntropy),
         }
+    }
+}
+
+/// Whether a bucket can have at most so many shards: a split doubles them.
+#[must_use]
+pub fn is_shard_count(shards: u32) -> bool {
+    shards.is_power_of_two() && shards <= constants::SHARDS_MAX
+}
+
+/// The counts that [`is_shard_count`] accepts, in words.
+pub const SHARD_COUNTS: &str = "1, 2, 4, 8, 16 or 32";
+
+impl DynamoOptions {
+    /// Refuses what cannot be right.
+    pub(crate) fn check(&self, operation: &'static str) -> Result<(), StoreError> {
+        if is_shard_count(self.shards_max) {
+            return Ok(());
+        }
+        let message = format!("shards_max {}: use {SHARD_COUNTS}", self.shards_max);
+        Err(StoreError::new(StoreErrorKind::Invalid, operation, message))
     }
 }
 

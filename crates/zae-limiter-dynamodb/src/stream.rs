@@ -13,6 +13,7 @@ pub use aws_config::SdkConfig;
 
 pub use crate::bucket::upkeep::{BucketName, REFILL_IMAGE_AGE_MAX_S, Upkeep};
 pub use crate::constants::{FOLD_RATE, HOT_RATE, HOT_RECORDS_MIN, SHARDS_MAX, WCU_PER_WRITE_MILLI};
+pub use crate::options::{SHARD_COUNTS, is_shard_count};
 pub use crate::records::checkpoint::{Checkpoint, LEASE_MS, checkpoints};
 pub use crate::records::item::usage::{Mark, Snapshot, SnapshotWrite, counted_up_to};
 pub use crate::records::keys::{AUDIT, STATE, parse_bucket};

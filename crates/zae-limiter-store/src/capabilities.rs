@@ -19,9 +19,9 @@ pub struct Capabilities {
     pub shared: bool,
     /// A read is a round trip: worth overlapping with the write that follows it.
     pub remote: bool,
-    /// Debt blocks its whole bucket, and a grant reports its balance exactly. Otherwise a hot bucket
-    /// may be spread over several shards: debt then blocks the shard it was made on, the others go
-    /// on, and what a grant reports is an estimate. The long-run rate holds either way.
+    /// Debt blocks its whole bucket, and a grant reports its balance exactly. Otherwise a hot
+    /// bucket may be spread over several shards: debt then blocks the shard it was made on, the
+    /// others go on, and what a grant reports is an estimate. The long-run rate holds either way.
     pub whole_buckets: bool,
     /// [`Store::sweep`](crate::Store::sweep) forgets; otherwise the backend's own time to live
     /// does.

@@ -68,8 +68,8 @@ tokio::task_local! {
     static ASKER: Asker;
 }
 
-/// What a request needs. The legs of a transaction are judged one by one, each by the action that it
-/// would be alone; a batch is one request with several keys.
+/// What a request needs. The legs of a transaction are judged one by one, each by the action that
+/// it would be alone; a batch is one request with several keys.
 fn needs(asked: &Asked<'_>) -> Vec<Need> {
     fn need<'a>(action: &'static str, keys: impl IntoIterator<Item = &'a str>) -> Need {
         let keys = keys.into_iter().map(ToOwned::to_owned).collect();

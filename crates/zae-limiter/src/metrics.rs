@@ -94,7 +94,7 @@ const SPLITS: Metric = counter(
 );
 const FOLDS: Metric = counter(
     metric::FOLDS,
-    "Buckets whose shards were folded into one item; the aggregator does that.",
+    "Buckets whose shards were folded into one item: 0 but in a program that runs an aggregator itself. The function and `aggregate` tell their folds in their answer and log.",
 );
 const GATHERS: Metric = counter(
     metric::GATHERS,

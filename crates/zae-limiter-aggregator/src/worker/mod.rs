@@ -92,6 +92,12 @@ pub struct Totals {
     pub archived: u64,
     /// Records that cannot be read.
     pub poison: u64,
+    /// Records whose snapshot the table will never take, once per snapshot.
+    pub lost: u64,
+    /// Snapshots of namespaces that are gone, which were not written.
+    pub skipped: u64,
+    /// What upkeep did.
+    pub kept: Kept,
     /// How often records were gone before they were read: their use is lost.
     pub usage_gaps: u64,
     /// Stream shards read to their end.
@@ -112,6 +118,8 @@ pub struct Totals {
 pub struct Turn {
     /// The batches that were processed.
     pub reports: Vec<Report>,
+    /// What upkeep did.
+    pub kept: Kept,
     /// What went wrong, and is tried again.
     pub problems: Vec<String>,
 }
@@ -286,9 +294,10 @@ impl Worker {
         }
         if turn.reports.is_empty() {
             // Buckets that are silent leave no records to wait for.
-            let folded = self.aggregator.fold_the_silent(None, &mut Kept::default()).await;
-            turn.problems.extend(folded.err().map(|error| error.to_string()));
+            let folded = self.aggregator.fold_the_silent(None, &mut turn.kept).await;
+            turn.problems.extend(folded.err().map(|error| format!("upkeep: {error}")));
         }
+        self.totals.kept.add(turn.kept);
         Ok(turn)
     }
 
@@ -307,6 +316,9 @@ impl Worker {
             totals.snapshots += report.snapshots;
             totals.archived += report.archived;
             totals.poison += report.poison;
+            totals.lost += report.lost;
+            totals.skipped += report.skipped;
+            turn.kept.add(report.kept);
             turn.reports.push(report);
         }
         match step.state {

@@ -219,6 +219,7 @@ impl Reader {
             sequence: self.position.clone(),
             owner: Some(tools.owner.to_owned()),
             until_ms,
+            seen_ms: now.0,
             is_done: state == State::Done,
             late_ms: self.late_ms,
             gaps: self.gaps,

@@ -192,6 +192,8 @@ async fn of_shards(meter: &mut Meter) {
     let (split, hot) = (name("split"), name("hot"));
     let one = async || assert!(upkeep.split(&split, 0).await.unwrap());
     meter.row(("a split of one shard into two", "–"), 1, one).await;
+    let none = async || assert!(!upkeep.fold(&hot).await.unwrap());
+    meter.row(("an attempt to fold 32 shards that are not quiet", "–"), 1, none).await;
     meter.rig.clock.advance(Duration::from_secs(3_600));
     let all = async || assert!(upkeep.fold(&hot).await.unwrap());
     meter.row(("a fold of 32 shards into one", "–"), 1, all).await;

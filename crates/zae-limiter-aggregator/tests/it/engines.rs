@@ -1,6 +1,6 @@
-//! Usage is the ledger, to the millitoken, however the stream is delivered: on our engine, or on the
-//! one that `ZAEL_TEST_DYNAMODB_ENDPOINT` names. Here the conditions of the snapshots are judged by
-//! software that is not ours.
+//! Usage is the ledger, to the millitoken, however the stream is delivered: on our engine, or on
+//! the one that `ZAEL_TEST_DYNAMODB_ENDPOINT` names. Here the conditions of the snapshots are
+//! judged by software that is not ours.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;

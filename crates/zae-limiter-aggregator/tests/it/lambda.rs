@@ -123,7 +123,8 @@ async fn an_event_is_answered() {
     assert_eq!(answer["batchItemFailures"], json!([{ "itemIdentifier": "99" }]));
 }
 
-// ------------------------------------------------------------------ the function as Lambda starts it
+// ------------------------------------------------------------------ the function as Lambda starts
+// it
 
 const RUNTIME_API: &str = "AWS_LAMBDA_RUNTIME_API";
 

@@ -49,6 +49,12 @@ fn bad_values_are_told() {
             format!("SNAPSHOT_TTL_DAYS: {days:?} is no number of days from 1 to 36500")
         );
     }
+    for shards in ["0", "3", "33", "64", "x"] {
+        assert_eq!(
+            wrong("SHARDS_MAX", shards),
+            format!("SHARDS_MAX: {shards:?} is no number of shards; use 1, 2, 4, 8, 16 or 32")
+        );
+    }
     assert_eq!(
         wrong("ENABLE_ARCHIVAL", "maybe"),
         "ENABLE_ARCHIVAL: \"maybe\" is neither true nor false"

@@ -8,26 +8,27 @@ use zae_limiter_core::UsageWindow;
 use zae_limiter_core::{ConfigStamp, Limit, LimitSource, Milli, Take};
 use zae_limiter_dynamodb::bucket::upkeep::{BucketName, Upkeep};
 use zae_limiter_dynamodb::records::keys;
-use zae_limiter_dynamodb::table::{Item, number};
+use zae_limiter_dynamodb::table::{Item, Write, number};
 use zae_limiter_store::{
     BucketStore, Clock, ConsumeOutcome, ConsumeRequest, LimitsInForce, MemberTake,
 };
+use zae_limiter_testkit::table::{Asked, Fate, Faults};
 
 use crate::rig::Rig;
 
-struct Hot {
-    rig: Rig,
+pub(crate) struct Hot {
+    pub(crate) rig: Rig,
     limits: LimitsInForce,
 }
 
 impl Hot {
-    async fn new() -> Hot {
+    pub(crate) async fn new() -> Hot {
         let limits: Vec<Limit> = vec!["rpm:100000/hour".parse().unwrap()];
         let limits = LimitsInForce::resolved(limits, LimitSource::Builder, ConfigStamp(0), 7);
         Hot { rig: Rig::new().await, limits }
     }
 
-    async fn take(&self, entity: &str) {
+    pub(crate) async fn take(&self, entity: &str) {
         let mut options = self.rig.options();
         // As docs/dynamodb.md says for a fleet that is being upgraded.
         options.shards_max = 1;
@@ -45,13 +46,13 @@ impl Hot {
         assert!(matches!(outcome.unwrap(), ConsumeOutcome::Granted(_)));
     }
 
-    fn shards(&self, entity: &str) -> Vec<Item> {
+    pub(crate) fn shards(&self, entity: &str) -> Vec<Item> {
         let at = |shard| keys::bucket_of(&self.rig.namespace, entity, "gpt", shard);
         (0..32).filter_map(|shard| self.rig.table.get(&at(shard))).collect()
     }
 
     /// Records of a shard as it is now, one of which counts another take.
-    fn records(&self, entity: &str, from: u64, records: u64) -> Vec<Record> {
+    pub(crate) fn records(&self, entity: &str, from: u64, records: u64) -> Vec<Record> {
         let item = self.shards(entity).remove(0);
         let key = keys::bucket_of(&self.rig.namespace, entity, "gpt", 0);
         let at_s = self.rig.clock.now().0 / 1_000;
@@ -110,14 +111,14 @@ async fn a_bucket_that_nobody_asks_any_more_is_folded_and_expires() {
     assert!(left <= 1, "{left} items a month after the last take, for good");
 }
 
-/// A fleet is upgraded with `shards_max = 1` first, which uses shards and makes none: processes of the
-/// version before would be told `Incompatible`.
+/// A fleet is upgraded with `shards_max = 1` first, which splits nothing: processes of the version
+/// before would be told `Incompatible`. What is no power of two counts as the next one below.
 #[tokio::test]
 async fn an_aggregator_splits_nothing_while_a_fleet_is_upgraded() {
     let hot = Hot::new().await;
     hot.take("a").await;
     let settings = Settings::new("stack").windows(UsageWindow::ALL);
-    for (shards_max, shards) in [(1, 1), (2, 2), (2, 2)] {
+    for (shards_max, shards) in [(1, 1), (2, 2), (2, 2), (3, 2)] {
         let settings = settings.clone().shards_max(shards_max);
         let table = Arc::new(hot.rig.table.client(1));
         let aggregator = Aggregator::new(table, settings).clock(Arc::new(hot.rig.clock.clone()));
@@ -126,4 +127,31 @@ async fn an_aggregator_splits_nothing_while_a_fleet_is_upgraded() {
         assert!(report.is_complete());
         assert_eq!(hot.shards("a").len(), shards, "at most {shards_max}");
     }
+}
+
+/// A permission that is missing for one thing is told, and everything else is done.
+#[tokio::test]
+async fn what_an_aggregator_may_not_do_is_told() {
+    let hot = Hot::new().await;
+    hot.take("a").await;
+    hot.take("b").await;
+    assert!(hot.upkeep().split(&hot.name("a"), 0).await.unwrap());
+    hot.rig.clock.advance(Duration::from_secs(601));
+    // As a role without `DeleteItem` is answered: a fold removes shards.
+    let faults = Faults::by(|asked| match asked {
+        Asked::Transact([Write::Bucket(first), ..], _) if first.key.pk.contains("#a#") => {
+            Fate::Denied
+        }
+        _ => Fate::Pass,
+    });
+    let aggregator = hot.rig.aggregator(hot.rig.table.client(1).with_faults(faults));
+    let mut records = hot.records("a", 0, 5);
+    records.extend(hot.records("b", 100, 950));
+    let report = aggregator.process(&records).await;
+    assert!(report.is_complete(), "usage is counted");
+    assert_eq!(report.error_count, 1, "{:?}", report.errors);
+    assert!(report.errors[0].starts_with("upkeep of ") && report.errors[0].contains("permission"));
+    assert!(report.lines("stack", hot.rig.clock.now())[0].contains("\"WARNING\""));
+    assert_eq!((report.kept.folds, report.kept.splits), (0, 1));
+    assert_eq!((hot.shards("a").len(), hot.shards("b").len()), (2, 2));
 }

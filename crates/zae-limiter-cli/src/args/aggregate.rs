@@ -2,6 +2,8 @@
 
 use clap::Args;
 
+use super::value::shards;
+
 /// `aggregate`.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct AggregateArgs {
@@ -9,10 +11,10 @@ pub(crate) struct AggregateArgs {
     #[arg(long)]
     pub(crate) once: bool,
 
-    /// Split hot buckets into at most so many shards; 1 while processes of a version before shards
-    /// run
-    #[arg(long, value_name = "NUMBER", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=32))]
-    pub(crate) shards_max: u32,
+    /// Split hot buckets into at most so many shards: 1, 2, 4, 8, 16 or 32; 1 while processes of a
+    /// version before shards run [env: ZAEL_SHARDS_MAX] [default: 32]
+    #[arg(long, value_name = "NUMBER", value_parser = shards)]
+    pub(crate) shards_max: Option<u32>,
 
     /// Fold no shards: for a stack that clients of the Python package use too
     #[arg(long)]

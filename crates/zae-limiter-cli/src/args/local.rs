@@ -22,9 +22,9 @@ pub(crate) enum LocalCommand {
     Up(LocalUpArgs),
     /// Show whether the engine runs, and what is in it; exit code 1 if it does not run
     Status,
-    /// Print what the engine said
+    /// Print what the engine said, or what the workers said that count usage
     Logs(LocalLogsArgs),
-    /// Stop the engine and its worker; its data stays
+    /// Stop the engine and its workers; its data stays
     Down,
     /// Print the variables that point AWS tools at the engine, for a shell to evaluate
     Env(LocalEnvArgs),
@@ -80,11 +80,11 @@ pub(crate) struct LocalUpArgs {
 /// `local logs`.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct LocalLogsArgs {
-    /// Go on until the engine stops
+    /// Go on until the engine stops, or until Ctrl-C
     #[arg(long, short)]
     pub(crate) follow: bool,
 
-    /// Print what the worker said that counts usage
+    /// Print what the workers said that count usage, and when each was started and ended
     #[arg(long, short)]
     pub(crate) worker: bool,
 

@@ -72,8 +72,9 @@ Exit codes: 0 done or granted, 1 error, 2 wrong usage, 3 refused by a limit, 4 d
 decided, try again.
 
 Variables: ZAEL_STORE, ZAEL_STACK and ZAEL_NAMESPACE stand for --store, --name and --namespace; ZAEL_FILE_MAX_MB is how many \
-megabytes (of 1024 KiB, 1 to 65535) the file of an SQLite store may grow to, without it as many as there are; ZAEL_LOCAL_ENGINE names \
-the program that `local up` starts.
+megabytes (of 1024 KiB, 1 to 65535) the file of an SQLite store may grow to, without it as many as there are; ZAEL_SHARDS_MAX \
+is how many shards this process gives a hot bucket of a stack at most, 1 while processes of a version before shards run; \
+ZAEL_LOCAL_ENGINE names the program that `local up` starts.
 
 Not built yet: loadtest, limits.
 
@@ -225,13 +226,14 @@ pub(crate) enum StoreCommand {
     Usage(UsageCommand),
     /// Count the usage of a DynamoDB stack from its stream, until it is stopped
     ///
-    /// Two at once count once. `local up` runs one for each of its stacks; on AWS the same runs as a
-    /// Lambda.
+    /// Two at once count once. `local up` runs one for each of its stacks; on AWS the same runs as
+    /// a Lambda.
     #[cfg(feature = "dynamodb")]
     #[command(after_long_help = examples::AGGREGATE)]
     Aggregate(AggregateArgs),
     /// Check the file (sizes, schema, integrity, buckets, debts, last sweep) or the stack (state,
-    /// schema, indexes), and list what is disabled; exit code 1 if it is damaged
+    /// schema, indexes, stream, worker, hottest buckets), and list what is disabled; exit code 1 if
+    /// it is damaged
     Status,
     /// Check whether this program can work on a DynamoDB stack; exit code 1 if not
     #[cfg(feature = "dynamodb")]

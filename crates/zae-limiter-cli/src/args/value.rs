@@ -109,7 +109,7 @@ impl fmt::Display for StoreUrl {
         match self {
             StoreUrl::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
             StoreUrl::Memory => f.write_str("memory:"),
-            StoreUrl::Dynamo(DynamoPlace { stack, region, endpoint_url }) => {
+            StoreUrl::Dynamo(DynamoPlace { stack, region, endpoint_url, .. }) => {
                 write!(f, "dynamodb:{stack}")?;
                 let parts = [("region", region), ("endpoint", endpoint_url)]
                     .into_iter()
@@ -122,6 +122,13 @@ impl fmt::Display for StoreUrl {
     }
 }
 
+/// The most shards of a bucket: a split doubles them.
+pub(crate) fn shards(text: &str) -> Result<u32, String> {
+    let is_count = |shards: &u32| shards.is_power_of_two() && *shards <= 32;
+    let shards = text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok());
+    shards.flatten().filter(is_count).ok_or_else(|| "write 1, 2, 4, 8, 16 or 32".to_owned())
+}
+
 /// A DynamoDB table, as far as it was named.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DynamoPlace {
@@ -131,6 +138,8 @@ pub(crate) struct DynamoPlace {
     pub(crate) region: Option<String>,
     /// Another endpoint than that of AWS.
     pub(crate) endpoint_url: Option<String>,
+    /// The most shards that this process gives a bucket, if a variable says it.
+    pub(crate) shards_max: Option<u32>,
 }
 
 impl DynamoPlace {
@@ -305,7 +314,7 @@ mod tests {
     #[test]
     fn stacks() {
         let place = |text: &str| match text.parse() {
-            Ok(StoreUrl::Dynamo(DynamoPlace { stack, region, endpoint_url })) => {
+            Ok(StoreUrl::Dynamo(DynamoPlace { stack, region, endpoint_url, .. })) => {
                 Ok((stack, region.unwrap_or_default(), endpoint_url.unwrap_or_default()))
             }
             Ok(other) => panic!("{text}: {other:?}"),

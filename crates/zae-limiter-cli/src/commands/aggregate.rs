@@ -10,7 +10,7 @@ use futures_util::future::{Either, select};
 use serde::Serialize;
 use tokio::sync::oneshot;
 use zae_limiter::{Clock, SystemClock};
-use zae_limiter_aggregator::{Settings as Counting, Totals, Turn, Worker};
+use zae_limiter_aggregator::{Kept, Settings as Counting, Totals, Turn, Worker};
 
 use crate::args::aggregate::AggregateArgs;
 use crate::context::Context;
@@ -39,6 +39,12 @@ struct Form {
     counted: u64,
     repeated: u64,
     poison: u64,
+    lost: u64,
+    skipped: u64,
+    refills: u64,
+    splits: u64,
+    levelled: u64,
+    folds: u64,
     usage_gaps: u64,
     stream_shards_done: u64,
     stream_shards_elsewhere: u64,
@@ -56,8 +62,11 @@ pub(crate) async fn run(context: &Context<'_>, args: AggregateArgs) -> anyhow::R
     let folder = context.settings.engine_folder.as_ref().filter(|_| args.with_supervisor);
     // `local down` waits for it.
     let _lock = folder.map(engine::worker_lock).transpose()?;
-    let counted =
-        |counting: Counting| counting.shards_max(args.shards_max).folds(!args.keep_shards);
+    let shards_max = args.shards_max.or(place.shards_max);
+    let counted = |counting: Counting| {
+        let shards_max = shards_max.unwrap_or(counting.shards_max);
+        counting.shards_max(shards_max).folds(!args.keep_shards)
+    };
     let mut worker = dynamodb::worker(place, context.settings, counted).await?;
     if args.with_supervisor {
         worker = worker.owner(SUPERVISED);
@@ -96,6 +105,12 @@ impl Form {
             counted: totals.counted,
             repeated: totals.repeated,
             poison: totals.poison,
+            lost: totals.lost,
+            skipped: totals.skipped,
+            refills: totals.kept.refills,
+            splits: totals.kept.splits,
+            levelled: totals.kept.levelled,
+            folds: totals.kept.folds,
             usage_gaps: totals.usage_gaps,
             stream_shards_done: totals.shards_done,
             stream_shards_elsewhere: totals.elsewhere,
@@ -112,15 +127,24 @@ impl Form {
             ("takes", Cell::plain(self.takes)),
             ("snapshots", Cell::plain(format!("{} written", self.snapshots))),
         ];
-        let counts =
-            [("gaps", self.usage_gaps), ("unreadable", self.poison), ("failures", self.failures)];
+        let counts = [
+            ("refills", self.refills),
+            ("splits", self.splits),
+            ("levelled", self.levelled),
+            ("folds", self.folds),
+            ("gaps", self.usage_gaps),
+            ("unreadable", self.poison),
+            ("lost", self.lost),
+            ("skipped", self.skipped),
+            ("failures", self.failures),
+        ];
         let there = counts.into_iter().filter(|(_, count)| *count > 0);
         fields.extend(there.map(|(label, count)| (label, Cell::plain(count))));
         Text::new().fields(fields)
     }
 }
 
-/// Tells what goes wrong, each thing once a minute at most.
+/// Tells what goes wrong, each thing once a minute at most, and every change of shards.
 struct Teller<'a> {
     printer: &'a Printer,
     clock: SystemClock,
@@ -133,6 +157,12 @@ impl<'a> Teller<'a> {
     }
 
     fn tell(&mut self, turn: &Turn) {
+        let Kept { splits, levelled, folds, .. } = turn.kept;
+        if splits + levelled + folds > 0 {
+            self.printer.note(&format!(
+                "upkeep of hot buckets: {splits} split, {levelled} levelled, {folds} folded"
+            ));
+        }
         let errors = turn.reports.iter().flat_map(|report| &report.errors);
         let Some(problem) = turn.problems.iter().chain(errors).next() else { return };
         let now = self.clock.monotonic();

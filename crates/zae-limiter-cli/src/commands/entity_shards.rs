@@ -33,8 +33,7 @@ struct ShardForm {
     limits: Vec<BucketLimitForm>,
 }
 
-/// Lists buckets with the shards of each. A shard is as it was stored last: what has accrued
-/// since is not in its balance.
+/// Lists buckets with the shards of each, as they are now.
 pub(crate) async fn run(
     context: &Context<'_>,
     place: &DynamoPlace,

@@ -23,8 +23,11 @@ struct Form {
     /// With what is still in its log; none before the first start.
     data_bytes: Option<u64>,
     log: String,
-    /// None when none lives.
+    /// None when no supervisor lives.
     worker: Option<Report>,
+    /// True when `local up` has ordered workers.
+    #[serde(skip)]
+    wants_workers: bool,
     worker_log: String,
 }
 
@@ -59,6 +62,7 @@ impl Form {
             data_bytes: data_bytes(&data),
             log: folder.log().display().to_string(),
             worker: folder.workers(),
+            wants_workers: folder.wants_workers(),
             worker_log: folder.worker_log().display().to_string(),
         }
     }
@@ -75,7 +79,8 @@ impl Form {
         );
         fields.extend(self.pid.map(|pid| ("process", Cell::plain(pid))));
         if self.running || self.worker.is_some() {
-            fields.push(("worker", self.worker.as_ref().map_or_else(no_worker, worker)));
+            let none = || no_worker(self.wants_workers);
+            fields.push(("workers", self.worker.as_ref().map_or_else(none, workers)));
         }
         let size = self.data_bytes.map_or_else(|| "no data yet".to_owned(), view::bytes);
         fields.extend([
@@ -95,15 +100,22 @@ impl Form {
     }
 }
 
-fn no_worker() -> Cell {
-    Cell::plain("none: `local up --name STACK` starts one, which counts usage")
+fn no_worker(is_wanted: bool) -> Cell {
+    match is_wanted {
+        true => {
+            Cell::toned("none: their supervisor has ended; `local up` starts it", Tone::Warning)
+        }
+        false => Cell::plain("none: `local up --name STACK` starts one, which counts usage"),
+    }
 }
 
-fn worker(report: &Report) -> Cell {
+fn workers(report: &Report) -> Cell {
     let one = |worker: &WorkerForm| {
-        let pid = worker.pid.map_or_else(|| "about to start".to_owned(), |pid| pid.to_string());
+        let pid = worker.pid.map(|pid| format!("process {pid}"));
+        let pid = pid.unwrap_or_else(|| "about to start".to_owned());
         let restarts = match worker.restarts {
             0 => String::new(),
+            1 => ", started again once".to_owned(),
             count => format!(", started again {count} times"),
         };
         format!("{} ({pid}{restarts})", worker.stack)
@@ -113,7 +125,8 @@ fn worker(report: &Report) -> Cell {
         true => Tone::Good,
         false => Tone::Warning,
     };
-    Cell::toned(format!("process {}, counts {}", report.pid, workers.join(", ")), tone)
+    let list = if workers.is_empty() { "none".to_owned() } else { workers.join(", ") };
+    Cell::toned(format!("{list}; supervisor: process {}", report.pid), tone)
 }
 
 /// What the data take on the disk: the file, and what SQLite has yet to write back to it.

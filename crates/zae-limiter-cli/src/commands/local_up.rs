@@ -173,10 +173,9 @@ impl Form {
         if let Some(stack) = &self.stack {
             fields.push(("stack", Cell::plain(stack)));
         }
-        fields.extend(
-            self.worker_pid
-                .map(|pid| ("worker", Cell::plain(format!("process {pid}, counts usage")))),
-        );
+        fields.extend(self.worker_pid.map(|pid| {
+            ("workers", Cell::plain(format!("count usage; supervisor: process {pid}")))
+        }));
         fields.extend([("data", Cell::plain(&self.data)), ("log", Cell::plain(&self.log))]);
         let mut commands = view::next_commands(&self.next_commands);
         if attached {
@@ -285,6 +284,7 @@ async fn create(local: &Local<'_>, stack: &str, state: &State) -> anyhow::Result
         stack: stack.to_owned(),
         region: Some(region(local)),
         endpoint_url: Some(endpoint.clone()),
+        shards_max: crate::settings::shards_max(local.environment)?,
     };
     let created = dynamodb::create_stack(&place);
     let created = Progress::during(local.printer, "creating the stack", created).await;

@@ -16,7 +16,7 @@ use crate::{dynamodb, view};
 
 /// What a stream shows from which usage can be counted.
 const BOTH_IMAGES: &str = "NEW_AND_OLD_IMAGES";
-/// A worker gives a sign of life every few seconds.
+/// A worker that is further behind is told with a warning.
 const LATE_AFTER_SECONDS: i64 = 60;
 /// What the table says when it serves requests.
 const ACTIVE: &str = "ACTIVE";
@@ -57,17 +57,19 @@ struct WorkerForm {
     behind_ms: i64,
     stream_shards: usize,
     usage_gaps: i64,
+    /// True when it gave no sign of life for two leases.
+    silent: bool,
 }
 
 impl WorkerForm {
     fn new(worker: WorkerStatus) -> WorkerForm {
-        let ago_ms = SystemClock::new().now().0.saturating_sub(worker.seen_at.0).max(0);
         WorkerForm {
             seen_at: rfc3339(worker.seen_at),
-            seen_seconds_ago: ago_ms / 1_000,
+            seen_seconds_ago: dynamodb::seconds_ago(worker.seen_at),
             behind_ms: worker.behind_ms,
             stream_shards: worker.stream_shards,
             usage_gaps: worker.gaps,
+            silent: worker.is_silent(SystemClock::new().now()),
         }
     }
 
@@ -77,9 +79,10 @@ impl WorkerForm {
             0 => String::new(),
             gaps => format!("; {gaps} gaps: records were gone before they were counted"),
         };
-        let is_late = ago > LATE_AFTER_SECONDS || behind > LATE_AFTER_SECONDS;
+        let is_late = self.silent || behind > LATE_AFTER_SECONDS;
         let tone = if is_late || self.usage_gaps > 0 { Tone::Warning } else { Tone::Good };
-        Cell::toned(format!("seen {ago}s ago, {behind}s behind{gaps}"), tone)
+        let down = if self.silent { ", probably down" } else { "" };
+        Cell::toned(format!("seen {ago}s ago{down}, {behind}s behind{gaps}"), tone)
     }
 }
 
@@ -108,8 +111,12 @@ pub(crate) async fn run(context: &Context<'_>, place: &DynamoPlace) -> anyhow::R
         }
         None => (Flags::default(), Hottest::default()),
     };
+    let worker = status.worker;
     let form = form(context, place, status, flags, hottest);
     context.printer.answer(&form, &text(&form))?;
+    if let Some(worker) = worker.filter(|worker| worker.is_silent(SystemClock::new().now())) {
+        context.printer.warning(&dynamodb::worker_is_down(place, context.settings, worker));
+    }
     if form.schema_version.is_none() {
         context.printer.warning("the table is not initialised: it has no version record");
     }
@@ -122,7 +129,7 @@ async fn hottest(context: &Context<'_>, place: &DynamoPlace) -> Hottest {
     match Progress::during(context.printer, "looking for hot buckets", search).await {
         Ok(hottest) => {
             if !hottest.is_complete {
-                let note = "the namespace has more buckets than were looked at for hot ones";
+                let note = "there may be hotter buckets: the first 100 with shards were watched, in the order of keys, among the first 100000 keys";
                 context.printer.note(note);
             }
             hottest
@@ -224,7 +231,7 @@ fn text(form: &Form) -> Text {
     if form.hottest.is_empty() {
         return text;
     }
-    let mut hottest = Table::new(["HOT BUCKET OF", "RESOURCE", "SHARDS:", "WRITES/S:"]);
+    let mut hottest = Table::new(["HOT BUCKET OF", "RESOURCE", "SHARDS:", "TAKES+FAILED/S:"]);
     for bucket in &form.hottest {
         hottest.row([
             Cell::plain(&bucket.entity_id),

@@ -43,7 +43,7 @@ impl Search {
                 "the engine {NAME} is neither beside this program nor in PATH"
             ));
             failure.hint(format!(
-                "install it with `cargo install --path engines/{NAME}`, or name it with {VARIABLE}"
+                "install it with `cargo install --locked --path engines/{NAME}`, or name it with {VARIABLE}"
             ))
         })
     }

@@ -1,5 +1,5 @@
-//! The workers that count usage from the streams of local stacks: one process per stack (`aggregate`
-//! of this program), kept alive by one supervisor.
+//! The workers that count usage from the streams of local stacks: one process per stack
+//! (`aggregate` of this program), kept alive by one supervisor.
 //!
 //! The supervisor is a loop over files in the folder: the order says which stacks, the lock says
 //! that a supervisor lives, the report says which processes it keeps. Without an order the
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -120,6 +120,11 @@ impl Folder {
         serde_json::from_slice(&fs::read(self.order_file()).ok()?).ok()
     }
 
+    /// Whether workers were ordered and not taken back.
+    pub(crate) fn wants_workers(&self) -> bool {
+        self.order_file().exists()
+    }
+
     /// What a living supervisor says it keeps.
     pub(crate) fn workers(&self) -> Option<Report> {
         if !is_locked(&self.supervisor_lock()) {
@@ -144,11 +149,13 @@ pub(crate) async fn order(folder: &Folder, binary: &Path, order: &Order) -> anyh
             _ => {}
         }
         if let Some(status) = child.as_mut().map(Child::try_wait).transpose()?.flatten() {
-            return Err(stuck(folder, format!("the worker did not start ({status})")).into());
+            let what = format!("the supervisor of the workers did not start ({status})");
+            return Err(stuck(folder, what).into());
         }
         clock.sleep(PAUSE).await;
     }
-    Err(stuck(folder, "the worker was started and does not answer".to_owned()).into())
+    let what = "the supervisor of the workers was started and does not answer";
+    Err(stuck(folder, what.to_owned()).into())
 }
 
 /// Starts a supervisor that outlives this command.
@@ -192,7 +199,7 @@ pub(crate) async fn stop(folder: &Folder) -> anyhow::Result<bool> {
         }
         clock.sleep(PAUSE).await;
     }
-    Err(stuck(folder, "the worker was told to end and goes on".to_owned()).into())
+    Err(stuck(folder, "the workers were told to end and go on".to_owned()).into())
 }
 
 fn stuck(folder: &Folder, what: String) -> Failure {
@@ -310,7 +317,15 @@ impl Supervisor {
             }
         }
         for (stack, kept) in &mut self.kept {
-            kept.bury(now)?;
+            if let Some(status) = kept.bury(now)? {
+                let pause = again(kept.deaths).as_secs_f32();
+                note(
+                    &self.folder,
+                    &format!(
+                        "the worker of {stack} ended ({status}); the next starts in {pause} s"
+                    ),
+                );
+            }
             if kept.child.is_none() && kept.at <= now {
                 kept.child = Some(begin(&self.folder, &self.binary, &order, stack)?);
                 kept.at = now;
@@ -383,18 +398,16 @@ impl Drop for Supervisor {
 }
 
 impl Kept {
-    /// Notes a death, and when the worker is started again.
-    fn bury(&mut self, now: Duration) -> anyhow::Result<()> {
-        let Some(child) = &mut self.child else { return Ok(()) };
-        if child.try_wait()?.is_none() {
-            return Ok(());
-        }
+    /// Notes a death, and when the worker is started again. Returns how it died.
+    fn bury(&mut self, now: Duration) -> anyhow::Result<Option<ExitStatus>> {
+        let Some(child) = &mut self.child else { return Ok(None) };
+        let Some(status) = child.try_wait()? else { return Ok(None) };
         let lived = now.saturating_sub(self.at);
         self.deaths = if lived >= SOUND_AFTER { 1 } else { self.deaths.saturating_add(1) };
         self.restarts += 1;
         self.child = None;
         self.at = now.saturating_add(again(self.deaths));
-        Ok(())
+        Ok(Some(status))
     }
 }
 
@@ -405,9 +418,8 @@ fn again(deaths: u32) -> Duration {
 
 /// Starts the worker of a stack.
 fn begin(folder: &Folder, binary: &Path, order: &Order, stack: &str) -> anyhow::Result<Child> {
-    let mut log = open_log(folder)?;
-    // A line that cannot be written says nothing; the worker is what matters.
-    let _ = writeln!(log, "{} starting the worker of {stack}", rfc3339(SystemClock::new().now()));
+    note(folder, &format!("starting the worker of {stack}"));
+    let log = open_log(folder)?;
     let mut command = Command::new(binary);
     command
         .args(["aggregate", "--name", stack, "--region", &order.region, "--endpoint-url"])
@@ -419,6 +431,13 @@ fn begin(folder: &Folder, binary: &Path, order: &Order, stack: &str) -> anyhow::
         .stdout(log.try_clone()?)
         .stderr(log);
     command.spawn().with_context(|| format!("{} cannot be started", binary.display()))
+}
+
+/// Writes a line to the workers' log, with the time. A line that cannot be written says nothing;
+/// the workers are what matters.
+fn note(folder: &Folder, line: &str) {
+    let now = rfc3339(SystemClock::new().now());
+    let _ = open_log(folder).map(|mut log| writeln!(log, "{now} {line}"));
 }
 
 /// The supervisor has nothing else to do.

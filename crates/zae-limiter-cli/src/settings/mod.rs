@@ -16,7 +16,7 @@ use self::environment::text;
 pub(crate) use self::looks::Looks;
 use crate::again::Again;
 use crate::args::Globals;
-use crate::args::value::{DynamoPlace, StoreUrl};
+use crate::args::value::{DynamoPlace, StoreUrl, shards};
 #[cfg(feature = "dynamodb")]
 use crate::engine::Folder;
 use crate::error::Failure;
@@ -160,6 +160,7 @@ fn store_place(globals: &Globals, environment: &Environment) -> Result<StorePlac
                 &environment.endpoint_url,
             ),
             stack: place.stack,
+            shards_max: shards_max(environment)?,
         })),
         (None, Some(directory)) => Ok(StorePlace::Usual(file_in(directory))),
         (None, None) => {
@@ -167,6 +168,12 @@ fn store_place(globals: &Globals, environment: &Environment) -> Result<StorePlac
             Err(failure.hint("name a file with --store sqlite:PATH, or set ZAEL_STORE"))
         }
     }
+}
+
+/// The most shards that this process gives a bucket.
+pub(crate) fn shards_max(environment: &Environment) -> Result<Option<u32>, Failure> {
+    let value = environment.shards_max.as_ref();
+    value.map(|value| parsed("ZAEL_SHARDS_MAX", value, shards)).transpose()
 }
 
 /// The store that variables name: one variable, or two that name the same stack.

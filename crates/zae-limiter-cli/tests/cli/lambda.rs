@@ -1,5 +1,5 @@
-//! The program as Lambda starts it: no arguments, `_HANDLER=aggregator`, Lambda's own variables, and
-//! events that were recorded.
+//! The program as Lambda starts it: no arguments, `_HANDLER=aggregator`, Lambda's own variables,
+//! and events that were recorded.
 //!
 //! The files beside this one are what an event source mapping delivers. Their records are those of
 //! `acquire`, `entity create` and an expiry on the local engine, the namespace replaced by a word;

@@ -120,7 +120,7 @@ fn from_up_to_down() {
     endpoint  http://127.0.0.1:[PORT]
     process   [PID]
     stack     first
-    worker    [..]
+    workers   [..]
     data      [FOLDER]/data/zae-limiter/local/dynamodb.db
     log       [FOLDER]/data/zae-limiter/local/engine.log
 
@@ -143,7 +143,7 @@ fn from_up_to_down() {
     version   [VERSION]
     engine    [..]
     process   [PID]
-    worker    [..]
+    workers   [..]
     data      [FOLDER]/data/zae-limiter/local/dynamodb.db
     size      [..]
     log       [FOLDER]/data/zae-limiter/local/engine.log
@@ -338,12 +338,12 @@ fn an_engine_that_is_missing_or_dies() {
     exit 1
     --- stderr
     error: the engine zae-limiter-local is neither beside this program nor in PATH
-    hint: install it with `cargo install --path engines/zae-limiter-local`, or name it with ZAEL_LOCAL_ENGINE
+    hint: install it with `cargo install --locked --path engines/zae-limiter-local`, or name it with ZAEL_LOCAL_ENGINE
     ");
     assert_snapshot!(local.run("local up --output json"), @r#"
     exit 1
     --- stderr
-    {"error":{"kind":"not_found","message":"the engine zae-limiter-local is neither beside this program nor in PATH","hint":"install it with `cargo install --path engines/zae-limiter-local`, or name it with ZAEL_LOCAL_ENGINE"}}
+    {"error":{"kind":"not_found","message":"the engine zae-limiter-local is neither beside this program nor in PATH","hint":"install it with `cargo install --locked --path engines/zae-limiter-local`, or name it with ZAEL_LOCAL_ENGINE"}}
     "#);
     with(&mut local, "nowhere/engine");
     assert_snapshot!(local.run("local up"), @"
@@ -490,7 +490,7 @@ fn in_the_foreground_it_passes_on_what_the_engine_says_and_ends_with_it() {
     endpoint  http://127.0.0.1:[PORT]
     process   [PID]
     stack     front
-    worker    [..]
+    workers   [..]
     data      [FOLDER]/data/zae-limiter/local/dynamodb.db
     log       [FOLDER]/data/zae-limiter/local/engine.log
 

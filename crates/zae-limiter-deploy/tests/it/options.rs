@@ -121,6 +121,10 @@ fn an_option_that_cannot_be_right_is_refused_with_its_name_its_value_and_the_fix
         (new().audit_retention_days(0), "audit_retention_days \"0\": use 1 to 36500 days"),
         (new().shards_max(33), "shards_max \"33\": use 1 to 32 shards"),
         (new().shards_max(0), "shards_max \"0\": use 1 to 32 shards"),
+        (
+            new().shards_max(3),
+            "shards_max \"3\": use 1, 2, 4, 8, 16 or 32 shards: a split doubles them",
+        ),
         (new().lambda_memory(127), "lambda_memory \"127\": use 128 to 3008 MB"),
         (new().lambda_memory(3_009), "lambda_memory \"3009\": use 128 to 3008 MB"),
         (new().lambda_timeout(0), "lambda_timeout \"0\": use 1 to 900 seconds"),

@@ -1,5 +1,5 @@
-//! The version record: whether the table is one of ours, of a schema we know, and holds nothing that
-//! this release cannot read. The record also has what is set for the table as a whole.
+//! The version record: whether the table is one of ours, of a schema we know, and holds nothing
+//! that this release cannot read. The record also has what is set for the table as a whole.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -34,6 +34,7 @@ impl DynamoStore {
         options: &DynamoOptions,
     ) -> Result<(), StoreError> {
         const OPERATION: &str = "initialise";
+        options.check(OPERATION)?;
         let shared = Shared::new(Arc::clone(table), options.clone());
         let now = options.clock.now();
         // A bucket may be split at any time, by those who may not write this record.

@@ -1,4 +1,4 @@
-//! Taking from a bucket with several shards.
+//! Taking from a bucket with several shards (rules S8, S9, S9a).
 //!
 //! A take draws a shard and goes the way of every take there. A shard that is short proves nothing
 //! about the bucket: the take tries others, and then reads all of them. If they have enough
@@ -28,9 +28,9 @@ use crate::config::Verdict;
 use crate::constants::{GATHER_READS_MAX, LEAF_TRIES_MAX, SHARDS_MAX, WCU_PER_WRITE_MILLI};
 use crate::table::Key;
 
-/// How often one take reads, plans and sends: a plan from the shards as they were read, one from the
-/// images that came back with a cancelled transaction, and two turns for a change of limits and a
-/// second look.
+/// How often one take reads, plans and sends: a plan from the shards as they were read, one from
+/// the images that came back with a cancelled transaction, and two turns for a change of limits and
+/// a second look.
 const GATHER_TURNS_MAX: u32 = 4;
 
 /// What became of a plan to take from several shards.
@@ -309,8 +309,8 @@ impl DynamoStore {
             if looks.is_empty() {
                 return Ok(Some(looks));
             }
-            // Shards that their donor does not know of belong to nobody: a foreign writer made them,
-            // or their donor was read before it split and has what they have.
+            // Shards that their donor does not know of belong to nobody: a foreign writer made
+            // them, or their donor was read before it split and has what they have.
             let mut found = Leaves::NONE;
             standings().for_each(|standing| found.learn(standing));
             let belonging = found.all();

@@ -1,5 +1,5 @@
 //! What a process remembers of a bucket with several shards: which shards there are, when all of
-//! them were read last, and whether the bucket rests.
+//! them were read last, and whether the bucket rests (rules S9, S9a).
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -22,7 +22,7 @@ pub(crate) struct Tree {
     rest: Mutex<Rest>,
 }
 
-/// The shards that are known, and the same as [`Leaves::all`] says it.
+/// The shards that are known, with the answer of [`Leaves::all`] kept beside them.
 #[derive(Debug)]
 struct Known {
     leaves: Leaves,
@@ -98,7 +98,7 @@ impl Tree {
         self.gathered_at.store(i64::MIN, Ordering::Release);
     }
 
-    /// Takes of as much or more are contended for a while.
+    /// Lets the bucket rest (rule S9a): takes of as much or more are contended for a while.
     pub(crate) fn rest(&self, debit: &Debit<'_>, now: TimeMs, pause_ms: i64) {
         let amounts = debit.wanted().map(|(limit, amount)| (limit.name().clone(), amount));
         let mut rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner);
@@ -108,7 +108,8 @@ impl Tree {
     /// Whether a take like this has to wait.
     pub(crate) fn is_resting(&self, debit: &Debit<'_>, now: TimeMs) -> bool {
         let rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner);
-        // A caller whose clock is behind, or went back, must not find the bucket at rest for longer.
+        // A caller whose clock is behind, or went back, must not find the bucket at rest for
+        // longer.
         (rest.since..rest.until).contains(&now)
             && rest.amounts.iter().all(|(name, least)| {
                 debit.wanted().any(|(limit, amount)| limit.name() == name && amount >= *least)
@@ -116,8 +117,8 @@ impl Tree {
     }
 }
 
-/// The right to split a shard: one caller of a process has it at a time, and gives it back also when
-/// its future is dropped.
+/// The right to split a shard: one caller of a process has it at a time, and gives it back also
+/// when its future is dropped.
 pub(crate) struct Turn<'a>(&'a AtomicBool);
 
 impl<'a> Turn<'a> {

@@ -1,4 +1,4 @@
-//! Sends the legs of a take from several shards, as one transaction.
+//! Sends the legs of a take from several shards, as one transaction (rule S8d).
 
 use crate::DynamoStore;
 use crate::bucket::operation::{Moment, count};
@@ -11,7 +11,7 @@ use zae_limiter_store::StoreError;
 /// What became of a transaction over several shards.
 pub(super) enum SentAll {
     Landed,
-    /// Nothing landed; the shards as far as they came back are remembered.
+    /// Nothing landed; the images that came back are remembered.
     Lost,
     /// It landed, and too long ago to be granted.
     Overdue,

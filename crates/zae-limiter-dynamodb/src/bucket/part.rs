@@ -1,13 +1,14 @@
-//! Splitting a shard in two, giving back one that is missing, folding all of them: each is one
-//! transaction that either moves its tokens or changes nothing. It may be sent again as it is,
-//! because no balance in it depends on the time.
+//! Splitting a shard in two, making one that is missing, folding all of them, removing one that
+//! belongs to nobody: each is one transaction that either moves its tokens or changes nothing
+//! (rules S3 to S6). A transaction may be sent again as it is: every leg adds to what is stored, or
+//! puts an amount that the transaction itself fixes, so none depends on when it lands.
 
 use std::sync::Arc;
 
 use zae_limiter_store::StoreError;
 
 use crate::DynamoStore;
-use crate::bucket::cache::ShardEvent;
+use crate::bucket::cache::{Seen, ShardEvent};
 use crate::bucket::image::Image;
 use crate::bucket::operation::Moment;
 use crate::bucket::shard::children;
@@ -18,7 +19,7 @@ use crate::table::error::failed;
 use crate::table::{Cancellation, Key, TableError, Write};
 
 /// What became of a transaction that moves tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Moved {
     /// It was made.
     Done,
@@ -26,6 +27,42 @@ pub(crate) enum Moved {
     Not,
     /// The shard to be made is there already.
     Taken,
+    /// Nothing was moved: the role lacks a permission. A take goes on without it, because a role
+    /// that may take need not be allowed to remove what others left.
+    Denied(String),
+}
+
+/// What tokens are moved for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Aim {
+    /// A shard is split: the donor, then the child that must not be there.
+    Split,
+    /// A shard that is missing is made: the donor, then the child that must not be there.
+    Repair,
+    /// A shard that belongs to nobody is removed: the donor, if there is one, then the shard.
+    Prune,
+    /// All shards become one: shard 0, then the others.
+    Fold,
+}
+
+impl Aim {
+    /// What it means that the leg in this place is not as it was seen.
+    fn stands(self, place: usize) -> Moved {
+        match (self, place) {
+            (Aim::Split | Aim::Repair, 1) => Moved::Taken,
+            (Aim::Split | Aim::Repair | Aim::Prune | Aim::Fold, _) => Moved::Not,
+        }
+    }
+
+    /// What did not come about.
+    fn missed(self) -> &'static str {
+        match self {
+            Aim::Split => "a hot bucket was not split",
+            Aim::Repair => "a shard that is missing was not made",
+            Aim::Prune => "a shard that belongs to no bucket was not removed",
+            Aim::Fold => "the shards of a quiet bucket were not folded",
+        }
+    }
 }
 
 impl DynamoStore {
@@ -75,14 +112,15 @@ impl DynamoStore {
             let shards_max = i64::from(self.shared.options.shards_max);
             let plan = match missing {
                 Some(missing) => parting.repair(missing),
-                // A fleet that is being upgraded makes no shards.
-                None if image.standing.count >= shards_max => None,
+                // A fleet that is being upgraded splits nothing.
+                None if image.standing.count.saturating_mul(2) > shards_max => None,
                 None => parting.split(),
             };
             let Some([donor, child]) = plan else { return Ok(Moved::Not) };
             let other = child.key.clone();
-            let moved = self.move_tokens(vec![donor, child]).await?;
-            match moved {
+            let aim = if missing.is_some() { Aim::Repair } else { Aim::Split };
+            let moved = self.move_tokens(aim, vec![donor, child]).await?;
+            match &moved {
                 Moved::Taken => return self.prune(&other, image, moment).await,
                 // Both are about to be used.
                 Moved::Done => {
@@ -92,7 +130,7 @@ impl DynamoStore {
                         self.note(key, item.as_ref(), moment)?;
                     }
                 }
-                Moved::Not => self.shared.caches.forget(&key.pk),
+                Moved::Not | Moved::Denied(_) => self.shared.caches.forget(&key.pk),
             }
             Ok(moved)
         };
@@ -114,25 +152,30 @@ impl DynamoStore {
         // The donor must still not know of it: another process may have removed it and split since.
         let donor = tree::unsplit(Whose::of(&self.id, key), &donor.standing);
         let prune = Write::Bucket(Box::new(tree::prune(key.clone(), image)));
-        let pruned = self.move_all(donor.into_iter().chain([prune]).collect()).await?;
+        let pruned = self.move_all(Aim::Prune, donor.into_iter().chain([prune]).collect()).await?;
         self.shared.caches.forget(&key.pk);
         if pruned != Moved::Done {
-            return Ok(Moved::Not);
+            return Ok(pruned);
         }
         self.shared.caches.tally.shards(ShardEvent::Orphan);
         tracing::warn!(pk = key.pk, "a shard that belonged to no bucket was removed");
         Ok(Moved::Taken)
     }
 
-    /// Folds all shards of a bucket into one item, if nobody writes them meanwhile.
-    pub(crate) async fn fold(&self, whose: &Whose, moment: Moment) -> Result<Moved, StoreError> {
-        let Some(looks) = self.read_shards(whose, moment).await? else { return Ok(Moved::Not) };
+    /// Folds all shards of a bucket, as they were just read, into one item, if nobody has written
+    /// them since.
+    pub(crate) async fn fold(
+        &self,
+        whose: &Whose,
+        looks: &[Arc<Seen>],
+        moment: Moment,
+    ) -> Result<Moved, StoreError> {
         let images: Vec<&Image> = looks.iter().filter_map(|look| look.image.as_ref()).collect();
         let Some(writes) = tree::fold(whose, &images, self.now(moment)) else {
             return Ok(Moved::Not);
         };
         let keys: Vec<Key> = writes.iter().map(|write| write.key.clone()).collect();
-        let moved = self.move_tokens(writes).await?;
+        let moved = self.move_tokens(Aim::Fold, writes).await?;
         keys.iter().for_each(|key| self.shared.caches.forget(&key.pk));
         if moved == Moved::Done {
             self.shared.caches.tally.shards(ShardEvent::Fold);
@@ -142,24 +185,21 @@ impl DynamoStore {
 
     /// Sends a transaction that moves tokens. The token stays the same over all attempts, so an
     /// attempt that landed unheard counts once.
-    async fn move_tokens(&self, writes: Vec<BucketWrite>) -> Result<Moved, StoreError> {
-        self.move_all(writes.into_iter().map(|write| Write::Bucket(Box::new(write))).collect())
-            .await
+    async fn move_tokens(&self, aim: Aim, writes: Vec<BucketWrite>) -> Result<Moved, StoreError> {
+        let writes = writes.into_iter().map(|write| Write::Bucket(Box::new(write)));
+        self.move_all(aim, writes.collect()).await
     }
 
-    async fn move_all(&self, writes: Vec<Write>) -> Result<Moved, StoreError> {
+    async fn move_all(&self, aim: Aim, writes: Vec<Write>) -> Result<Moved, StoreError> {
         let token = self.shared.token();
         for attempt in 1..=SEND_ATTEMPTS_MAX {
             match self.table().transact(&writes, &token).await {
                 Ok(()) => return Ok(Moved::Done),
                 Err(TableError::Canceled(reasons)) => {
-                    let is_met =
-                        |reason: &Cancellation| !matches!(reason, Cancellation::Condition(_));
-                    let stands = reasons.iter().position(|reason| !is_met(reason));
-                    match stands {
-                        Some(1) if reasons.len() == 2 => return Ok(Moved::Taken),
-                        Some(_) => return Ok(Moved::Not),
-                        None => {}
+                    let has_failed =
+                        |reason: &Cancellation| matches!(reason, Cancellation::Condition(_));
+                    if let Some(place) = reasons.iter().position(has_failed) {
+                        return Ok(aim.stands(place));
                     }
                     if let Some(Cancellation::Rejected(why)) =
                         reasons.iter().find(|reason| matches!(reason, Cancellation::Rejected(_)))
@@ -170,10 +210,9 @@ impl DynamoStore {
                 Err(
                     TableError::NotApplied(_) | TableError::Unreachable(_) | TableError::Unknown(_),
                 ) => {}
-                // A role that may take need not be allowed to remove what others left.
                 Err(TableError::Denied(why)) => {
-                    tracing::warn!(why, "a hot bucket could not be split");
-                    return Ok(Moved::Not);
+                    tracing::warn!(why, "{}", aim.missed());
+                    return Ok(Moved::Denied(why));
                 }
                 Err(error) => return Err(failed("consume", error)),
             }
@@ -229,7 +268,8 @@ impl DynamoStore {
         let Some(whose) = Whose::of(&self.id, &key) else { return Ok(false) };
         let moment = self.moment(now);
         self.shared.ask_the_time().await?;
-        Ok(self.fold(&whose, moment).await? == Moved::Done)
+        let Some(looks) = self.read_shards(&whose, moment).await? else { return Ok(false) };
+        Ok(self.fold(&whose, &looks, moment).await? == Moved::Done)
     }
 
     /// The bucket that a key belongs to.

@@ -128,8 +128,8 @@ impl DynamoStore {
         Some(reports)
     }
 
-    /// Whether a shard may have what is asked, or is not known well enough: nothing needs to be added
-    /// up to see that memory does not refuse.
+    /// Whether a shard may have what is asked, or is not known well enough: nothing needs to be
+    /// added up to see that memory does not refuse.
     fn may_pass_on_a_shard(&self, asked: &Asked<'_>, now: TimeMs) -> bool {
         let (tree, debit) = (self.shared.caches.tree(&asked.key.pk), Debit::of(asked));
         tree.leaves().iter().any(|(shard, _)| {

@@ -23,8 +23,8 @@ pub(crate) struct Standing {
     pub(crate) shard: u32,
     /// How many shards there are if all have split as often as this one.
     pub(crate) count: i64,
-    /// How often the shards were folded; between two folds the same count and parameters mean the
-    /// same share.
+    /// Tells apart the times that the bucket had shards (rule S4a): set by the first split, raised
+    /// by the fold. Within one era the same count and parameters mean the same share.
     pub(crate) era: Option<i64>,
     /// Names of pinned limits, sorted, with commas between them.
     pub(crate) pinned: Option<SmolStr>,

@@ -345,8 +345,8 @@ impl<'a> OneTake<'a> {
         if self.may_leave() { LEAF_RACES_MAX } else { RACES_MAX }
     }
 
-    /// Whether another shard can be asked instead. A pinned limit is nowhere else, and what may have
-    /// landed here must not be taken elsewhere.
+    /// Whether another shard can be asked instead. A pinned limit is nowhere else, and what may
+    /// have landed here must not be taken elsewhere.
     fn may_leave(&self) -> bool {
         let is_one_of_several = |image: &Image| {
             let is_pinned = |limit: &Limit| image.standing.is_pinned(limit.name());

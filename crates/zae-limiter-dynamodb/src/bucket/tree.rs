@@ -71,8 +71,8 @@ struct Portion {
 }
 
 impl Parting<'_> {
-    /// Splits the shard: the child has half of what there is, of every limit that is divided, debt
-    /// included. `None` when it cannot be split.
+    /// Splits the shard (rule S3): the child has half of what there is, of every limit that is
+    /// divided, debt included. `None` when it cannot be split.
     pub(crate) fn split(&self) -> Option<[BucketWrite; 2]> {
         let before = &self.image.standing;
         let count = before.count * 2;
@@ -113,7 +113,8 @@ impl Parting<'_> {
     }
 
     /// Gives a part to a shard that should be there and is not, because a foreign writer has raised
-    /// the count alone: what lies above the share, which is nothing once the shard was cut.
+    /// the count alone (rule S10): what lies above the donor's share, if no refill has cut that
+    /// yet.
     pub(crate) fn repair(&self, missing: u32) -> Option<[BucketWrite; 2]> {
         let stays = &self.image.standing;
         if !self.is_plain() || stays.is_alone() {
@@ -143,7 +144,7 @@ impl Parting<'_> {
         !flag.blocks() && mark.is_none() && unsupported.is_none()
     }
 
-    /// The limits that are too small to be divided.
+    /// The limits that are too small to be divided (rule S4).
     fn to_pin(&self) -> Option<smol_str::SmolStr> {
         // What remembers folded limits speaks for every shard: a limit that comes back must not
         // start full anywhere.
@@ -204,8 +205,8 @@ impl Parting<'_> {
             flag: FlagPin::Enabled,
             mark: Pin::Absent,
             config_read_at: Pin::Any,
-            // An expiry that was set meanwhile, within the same millisecond, would stay: a shard that
-            // is swept alone comes back full.
+            // An expiry that was set meanwhile, within the same millisecond, would stay: a shard
+            // that is swept alone comes back full.
             expiry: match image.expires_s {
                 Some(_) => ExpiryPin::Any,
                 None => ExpiryPin::Absent,
@@ -241,7 +242,7 @@ impl Parting<'_> {
     }
 }
 
-/// Removes a shard that the count of its donor says cannot be there.
+/// Removes a shard that the count of its donor says cannot be there (rule S3c).
 pub(crate) fn prune(key: Key, image: &Image) -> BucketWrite {
     let pins = Pins {
         refilled_at: RefilledAt::Exactly(image.refilled_at),
@@ -260,7 +261,7 @@ pub(crate) fn unsplit(whose: Option<Whose>, standing: &Standing) -> Option<Write
     Some(Write::Check(check))
 }
 
-/// Whether images are those of all shards of a bucket, as they were at one moment or as good as.
+/// Whether images are those of all shards of a bucket, in one era (rule S8a).
 pub(crate) fn are_all(images: &[&Image]) -> bool {
     is_complete(images.iter().map(|image| &image.standing))
 }
@@ -310,8 +311,8 @@ pub(crate) fn whole(images: &[&Image], at: TimeMs) -> Option<Image> {
     })
 }
 
-/// Folds all shards into shard 0: one transaction over all of them, each as it was seen to the
-/// millitoken. `None` when they cannot be folded: not all are there, their limits differ, or
+/// Folds all shards into shard 0 (rule S6): one transaction over all of them, each as it was seen
+/// to the millitoken. `None` when they cannot be folded: not all are there, their limits differ, or
 /// somebody has yet to look at them.
 pub(crate) fn fold(whose: &Whose, images: &[&Image], now: TimeMs) -> Option<Vec<BucketWrite>> {
     let root = images.iter().copied().find(|image| image.standing.shard == 0)?;

@@ -1,6 +1,6 @@
 //! What an aggregator does to buckets ahead of their takes: refilling, splitting, levelling and
-//! folding. Each is one attempt by the rules of every other writer; a lost race is silence. Nothing
-//! here is needed for a decision to be right.
+//! folding (rules S14, S6). Each is one attempt by the rules of every other writer; a lost race is
+//! silence. Nothing here is needed for a decision to be right.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -109,7 +109,7 @@ impl Upkeep {
     pub async fn split(&self, bucket: &BucketName, shard: u32) -> Result<bool, StoreError> {
         let (store, whose) = self.store(bucket);
         let (moment, _) = self.now(&store).await?;
-        Ok(store.split(&whose.key(shard), moment).await? == Moved::Done)
+        is_done(store.split(&whose.key(shard), moment).await?)
     }
 
     /// Splits the shards that have split less often than shard 0, and makes those that a foreign
@@ -148,7 +148,7 @@ impl Upkeep {
                 (Some(shard), None) => store.split(&whose.key(shard), moment).await?,
                 (None, None) => break,
             };
-            if moved != Moved::Done {
+            if !is_done(moved)? {
                 break;
             }
             made += 1;
@@ -156,8 +156,8 @@ impl Upkeep {
         Ok(made)
     }
 
-    /// Folds all shards of a bucket that was not split for a while and has nearly all of its room
-    /// for writes. Returns whether it was folded.
+    /// Folds all shards of a bucket (rule S6) if none was split for a while and each has nearly all
+    /// of its room for writes. Returns whether it was folded.
     pub async fn fold(&self, bucket: &BucketName) -> Result<bool, StoreError> {
         let (store, whose) = self.store(bucket);
         let (moment, now) = self.now(&store).await?;
@@ -169,12 +169,16 @@ impl Upkeep {
         if !looks.iter().all(|look| look.image.as_ref().is_some_and(is_quiet)) {
             return Ok(false);
         }
-        Ok(store.fold(&whose, moment).await? == Moved::Done)
+        is_done(store.fold(&whose, &looks, moment).await?)
     }
+}
 
-    /// Counts of what was done since this was made.
-    #[must_use]
-    pub fn counters(&self) -> crate::Counters {
-        self.shared.caches.tally.read()
+/// Whether tokens were moved. A missing permission is an error: unlike a take, upkeep has nothing
+/// else to do, and whoever runs it can grant it.
+fn is_done(moved: Moved) -> Result<bool, StoreError> {
+    match moved {
+        Moved::Done => Ok(true),
+        Moved::Not | Moved::Taken => Ok(false),
+        Moved::Denied(why) => Err(failed("upkeep", TableError::Denied(why))),
     }
 }

@@ -16,13 +16,13 @@ use crate::table::{Index, Key, Query, Sort};
 /// Keys that a search for buckets with shards goes over: about 20 MB of the index.
 const KEYS_MAX: usize = 100_000;
 
-/// Buckets with shards that are looked at.
+/// Buckets with shards that are watched: the first in the order of their keys.
 const BUCKETS_MAX: usize = 100;
 
 /// How long they are watched.
 const WATCHED: Duration = Duration::from_secs(1);
 
-/// One shard of a bucket, as it is stored.
+/// One shard of a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ShardView {
@@ -32,7 +32,7 @@ pub struct ShardView {
     pub count: i64,
     /// True while it is disabled.
     pub disabled: bool,
-    /// The instant of its balances.
+    /// When it was last refilled by a write.
     pub refilled_at: TimeMs,
     /// Its part of every limit in force.
     pub limits: Vec<ShardLimit>,
@@ -46,7 +46,7 @@ pub struct ShardLimit {
     pub name: LimitName,
     /// The most this shard can have.
     pub capacity: Milli,
-    /// What it has.
+    /// What it has now: what has accrued since the last refill is in it.
     pub balance: Milli,
     /// Net consumption on this shard since it exists.
     pub consumed: Milli,
@@ -89,7 +89,8 @@ impl DynamoStore {
         let keys: Vec<Key> =
             (0..SHARDS_MAX).map(|shard| keys::bucket(&self.id, entity, resource, shard)).collect();
         let items = self.shared.read_all("shards", &keys).await?;
-        items.iter().flatten().map(|item| Ok(ShardView::of(&Image::parse(item)?))).collect()
+        let now = self.shared.wall();
+        items.iter().flatten().map(|item| Ok(ShardView::of(&Image::parse(item)?, now))).collect()
     }
 
     /// Buckets of the namespace that have several shards, watched for a second: the `most` hottest
@@ -181,7 +182,7 @@ impl DynamoStore {
 type SplitBuckets = BTreeMap<(String, String), Vec<u32>>;
 
 impl ShardView {
-    fn of(image: &Image) -> ShardView {
+    fn of(image: &Image, now: TimeMs) -> ShardView {
         let limits = image.limits.iter().filter(|limit| !limit.retired);
         ShardView {
             shard: image.standing.shard,
@@ -192,7 +193,7 @@ impl ShardView {
                 .map(|limit| ShardLimit {
                     name: limit.name.clone(),
                     capacity: limit.effective.full(),
-                    balance: limit.balance,
+                    balance: image.accrued(limit, now).min(limit.effective.full()),
                     consumed: limit.used,
                 })
                 .collect(),

@@ -1,9 +1,9 @@
-//! What the shards of a bucket can serve, and when. Pure.
+//! What the shards of a bucket can serve, and when (rule S8). Pure.
 //!
-//! A take passes when one shard has all of it, or when all shards have it together. So the wait of a
-//! refusal is reckoned shard by shard: a full shard gains nothing more, and what one shard owes does
-//! not hold up another. Example: 1 000 an hour over two shards; shard 0 has its 500, shard 1 has
-//! nothing. A take of 900 passes after 48 minutes, not after 24.
+//! A take passes when one shard has all of it, or when all shards have it together. So the wait of
+//! a refusal is reckoned shard by shard: a full shard gains nothing more, and what one shard owes
+//! does not hold up another. Example: 1 000 an hour over two shards; shard 0 has its 500, shard 1
+//! has nothing. A take of 900 passes after 48 minutes, not after 24.
 
 use smallvec::SmallVec;
 use zae_limiter_core::{LimitName, LimitParams, Milli, TimeMs};
@@ -13,7 +13,7 @@ use crate::bucket::image::Image;
 /// Limits that are asked for, with their parameters and amounts.
 pub(crate) type Wanted<'a> = SmallVec<[(&'a LimitName, LimitParams, Milli); 3]>;
 
-/// From when on a limit no longer stands in the way, in ms from now.
+/// How long a limit stands in the way, in ms from now.
 pub(crate) type Waits = SmallVec<[(LimitName, i64); 2]>;
 
 /// What a shard has of a limit; a limit that it lacks is full there.
@@ -26,8 +26,8 @@ pub(crate) fn is_asked(image: &Image, name: &LimitName) -> bool {
     image.standing.shard == 0 || !image.standing.is_pinned(name)
 }
 
-/// The place of a shard that has all that is wanted, beside what shard 0 has of pinned limits. Of
-/// several the one that keeps most: others who have read the same take there too.
+/// The place of a shard that has all that is wanted, pinned limits being those of shard 0. Of
+/// several shards the one that keeps most: others who have read the same images take there too.
 pub(crate) fn alone(images: &[&Image], wanted: &Wanted<'_>, at: TimeMs) -> Option<usize> {
     let root = images.iter().find(|image| image.standing.shard == 0)?;
     let kept = |image: &Image| {
@@ -74,7 +74,7 @@ pub(crate) fn waits(images: &[&Image], wanted: &Wanted<'_>, now: TimeMs) -> Wait
         .collect()
 }
 
-/// The first millisecond from which on something is so that stays so, within ten years.
+/// The first millisecond at which `is_so` holds, within ten years. Once it holds it must go on to.
 fn first_ms(is_so: impl Fn(i64) -> bool) -> Option<i64> {
     const TEN_YEARS_MS: i64 = 10 * 366 * 86_400_000;
     let mut so = 1;

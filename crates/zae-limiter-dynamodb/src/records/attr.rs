@@ -69,6 +69,7 @@ pub(crate) const SEQUENCE: &str = "seq";
 pub(crate) const OWNER: &str = "owner";
 /// Until when nobody else does, in ms.
 pub(crate) const UNTIL: &str = "until";
+pub(crate) const SEEN: &str = "seen";
 /// True when a stream shard was read to its end.
 pub(crate) const DONE: &str = "done";
 /// How far behind the reader was, in ms.

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `seq` | the last stream record whose effects are all in the table; none at first |
 //! | `owner`, `until` | who reads the shard, and until when nobody else does, in ms |
+//! | `seen` | when the reader last gave a sign of life, in ms |
 //! | `done` | the shard was read to its end; its children may be read |
 //! | `late` | how far behind the reader was when it wrote this, in ms |
 //! | `gaps` | how often records were gone before they were read |
@@ -40,6 +41,8 @@ pub struct Checkpoint {
     pub owner: Option<String>,
     /// Until when the shard is the owner's, in ms.
     pub until_ms: i64,
+    /// When the reader last gave a sign of life, in ms.
+    pub seen_ms: i64,
     /// True once the shard was read to its end.
     pub is_done: bool,
     /// How far behind the reader was, in ms; 0 when it had read everything.
@@ -59,11 +62,14 @@ impl Checkpoint {
     #[must_use]
     pub fn of(item: &Item) -> Option<Checkpoint> {
         let shard = text_of(item, attr::SK)?.strip_prefix(keys::CHECKPOINT)?.to_owned();
+        let until_ms = integer_of(item, attr::UNTIL).unwrap_or(0);
         Some(Checkpoint {
             shard,
             sequence: text_of(item, attr::SEQUENCE).map(str::to_owned),
             owner: text_of(item, attr::OWNER).map(str::to_owned),
-            until_ms: integer_of(item, attr::UNTIL).unwrap_or(0),
+            until_ms,
+            seen_ms: integer_of(item, attr::SEEN)
+                .unwrap_or_else(|| until_ms.saturating_sub(LEASE_MS)),
             is_done: matches!(item.get(attr::DONE), Some(AttributeValue::Bool(true))),
             late_ms: integer_of(item, attr::LATE).unwrap_or(0),
             gaps: integer_of(item, attr::GAPS).unwrap_or(0),
@@ -79,7 +85,7 @@ impl Checkpoint {
     /// When its reader last gave a sign of life.
     #[must_use]
     pub fn seen_at(&self) -> TimeMs {
-        TimeMs(self.until_ms.saturating_sub(LEASE_MS))
+        TimeMs(self.seen_ms)
     }
 
     /// The write of this checkpoint in the place of the one that was `seen` last. It fails when
@@ -90,6 +96,7 @@ impl Checkpoint {
             set_or_remove(attr::SEQUENCE, self.sequence.as_ref()),
             set_or_remove(attr::OWNER, self.owner.as_ref()),
             Action::Set(attr::UNTIL.into(), number(self.until_ms)),
+            Action::Set(attr::SEEN.into(), number(self.seen_ms)),
             Action::Set(attr::DONE.into(), AttributeValue::Bool(self.is_done)),
             Action::Set(attr::LATE.into(), number(self.late_ms)),
             Action::Set(attr::GAPS.into(), number(self.gaps)),
@@ -139,6 +146,7 @@ mod tests {
             sequence: Some("5".to_owned()),
             owner: Some("a".to_owned()),
             until_ms: 20_000,
+            seen_ms: 6_000,
             is_done: false,
             late_ms: 7,
             gaps: 2,
@@ -151,7 +159,7 @@ mod tests {
         assert!(found.is_free_for("a", TimeMs(0)) && found.is_free_for("b", TimeMs(20_000)));
         assert!(!found.is_free_for("b", TimeMs(19_999)));
         assert!(Checkpoint::new("x").is_free_for("b", TimeMs(0)));
-        assert_eq!(found.seen_at(), TimeMs(5_000));
+        assert_eq!(found.seen_at(), TimeMs(6_000));
     }
 
     #[test]
@@ -168,6 +176,9 @@ mod tests {
             }
         }
         assert_eq!(Checkpoint::of(&item), Some(next.clone()));
+        item.remove("seen");
+        let before = Checkpoint { seen_ms: 5_000, ..next.clone() };
+        assert_eq!(Checkpoint::of(&item), Some(before), "of a version that did not store it");
         assert_eq!(item["ttl"], number(1 + KEPT_S));
         assert_eq!(next.update(Some(&next), TimeMs(0)).conditions.len(), 3);
         let fresh = Checkpoint::new("x");

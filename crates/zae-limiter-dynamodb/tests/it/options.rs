@@ -11,7 +11,7 @@ use zae_limiter_dynamodb::table::number;
 use zae_limiter_dynamodb::{CascadeWrites, DynamoOptions, DynamoStore};
 use zae_limiter_store::{
     BucketDelta, BucketStore, Clock, ConfigStore, ConsumeOutcome, ConsumeRequest, Delta, Level,
-    LimitsInForce, MemberTake, PageRequest,
+    LimitsInForce, MemberTake, PageRequest, StoreErrorKind,
 };
 use zae_limiter_testkit::table::{EvalOptions, Operation, Request};
 
@@ -381,4 +381,25 @@ async fn no_option_changes_a_decision() {
         options.images_max = 1;
     });
     assert_eq!(forgetful.await, expected, "images_max 1");
+}
+
+/// A split doubles the shards: three would be four.
+#[tokio::test]
+async fn a_count_of_shards_that_is_no_power_of_two_is_refused() {
+    let rig = Rig::new(EvalOptions::new()).await;
+    for (shards_max, is_right) in
+        [(0, false), (1, true), (2, true), (3, false), (24, false), (32, true), (64, false)]
+    {
+        let mut options = DynamoOptions::new();
+        options.shards_max = shards_max;
+        match rig.table.open(options).await {
+            Ok(_) => assert!(is_right, "{shards_max}"),
+            Err(error) => {
+                assert!(!is_right, "{shards_max}: {error}");
+                assert_eq!(error.kind(), StoreErrorKind::Invalid);
+                let told = format!("shards_max {shards_max}: use 1, 2, 4, 8, 16 or 32");
+                assert_eq!(error.message(), told);
+            }
+        }
+    }
 }

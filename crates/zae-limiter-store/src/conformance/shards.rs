@@ -1,7 +1,7 @@
-//! The part of the fixture for stores that do not promise whole buckets: a bucket may be spread over
-//! several shards. A case does not know of shards. It settles where its takes were made, as a lease
-//! does, and its comparisons allow for what several shards round down. For a store with the promise
-//! nothing here does anything.
+//! The part of the fixture for stores that do not promise whole buckets: a bucket may be spread
+//! over several shards. A case does not know of shards. It settles where its takes were made, as a
+//! lease does, and its comparisons allow for what several shards round down. For a store with the
+//! promise nothing here does anything.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -19,8 +19,8 @@ const SHORT_MAX_MILLI: i64 = 3;
 /// How many shards a store is run with at most.
 const SHARDS: u64 = 4;
 
-/// How far an answer may be from the expected one, in the safe direction alone: fewer tokens, longer
-/// waits.
+/// How far an answer may be from the expected one, in the safe direction alone: fewer tokens,
+/// longer waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) struct Slack {
     milli: i64,

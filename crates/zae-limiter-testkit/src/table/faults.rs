@@ -14,6 +14,8 @@ pub enum Fate {
     Pass,
     /// The table refuses it, throttled: `NotApplied`.
     NotApplied,
+    /// The table refuses it for good, by permission: `Denied`.
+    Denied,
     /// No connection: `Unreachable`.
     Unreachable,
     /// Lost on the way there: not applied, `Unknown`.

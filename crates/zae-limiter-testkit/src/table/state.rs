@@ -156,6 +156,7 @@ impl State {
         let landed = match fate {
             Fate::Pass | Fate::Withhold(_) | Fate::Lag(_) => self.carry_out(asked, fate),
             Fate::NotApplied => Landed::nowhere(TableError::NotApplied("throttled".to_owned())),
+            Fate::Denied => Landed::nowhere(TableError::Denied("no permission".to_owned())),
             Fate::Unreachable => {
                 Landed::nowhere(TableError::Unreachable("connection refused".to_owned()))
             }

@@ -1,5 +1,5 @@
-//! Many processes on one bucket that is spread over shards: each item takes a thousand write units a
-//! second, failed conditions included. Each test prints its row of the table in
+//! Many processes on one bucket that is spread over shards: each item takes a thousand write units
+//! a second, failed conditions included. Each test prints its row of the table in
 //! `docs/benchmarks-dynamodb.md`.
 
 #![expect(clippy::print_stdout, reason = "each test prints its row of the table")]

@@ -2,6 +2,8 @@
 //! list of offenders, and each test shows the rule an offender before it shows it the project: a
 //! rule that cannot fail is none.
 
+mod prose;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -9,9 +9,11 @@ mod sim;
 use std::sync::Arc;
 use std::task::Poll;
 
-use zae_limiter_aggregator::{StreamError, WorkerError};
+use zae_limiter_aggregator::{StreamError, Worker, WorkerError};
+use zae_limiter_store::Clock as _;
 
-use sim::{Dying, START_S, World};
+use crate::upkeep::Hot;
+use sim::{Dying, FakeStreams, START_S, World};
 
 const HOUR: &str = "2026-01-31T23:00:00Z";
 
@@ -326,4 +328,42 @@ async fn a_drain_ends_although_others_write() {
     let later = START_S + 5;
     worker.drain(|_| world.take_at("s", "a", 1_000, later)).await.unwrap();
     assert!(world.first_hour("a") >= 1_000);
+}
+
+/// An end gives the lease back, which says nothing about when the worker was seen.
+#[tokio::test]
+async fn a_worker_that_has_ended_was_seen_when_it_ended() {
+    let world = World::new(&["s1"]).await;
+    world.take("s1", "a", 1_000);
+    world.worker().drain(|_| {}).await.unwrap();
+    let checkpoint = world.checkpoint("s1").unwrap();
+    assert_eq!(checkpoint.seen_at(), world.clock.now());
+    assert!(checkpoint.is_free_for("another", world.clock.now()));
+}
+
+/// What upkeep does in batches, and what it does where no record comes, are both in the totals.
+#[tokio::test]
+async fn the_totals_have_what_upkeep_did() {
+    let hot = Hot::new().await;
+    hot.take("a").await;
+    let streams = FakeStreams::new(&["s1"]);
+    streams.lock().batch = 1_000;
+    let tell = |from: u64, records: u64| {
+        for record in hot.records("a", from, records) {
+            streams.lock().push("s1", record.key, (record.old, record.new), record.at_s);
+        }
+    };
+    let (table, clock) = (Arc::new(hot.rig.table.clone()), Arc::new(hot.rig.clock.clone()));
+    let aggregator = hot.rig.aggregator(hot.rig.table.client(1));
+    let mut worker = Worker::new(Arc::new(streams.clone()), table, aggregator).clock(clock);
+    tell(0, 950);
+    worker.drain(|_| {}).await.unwrap();
+    assert_eq!((worker.totals().kept.splits, hot.shards("a").len()), (1, 2));
+    // The bucket is known to have shards, and then nobody asks it any more.
+    tell(1_000, 2);
+    worker.drain(|_| {}).await.unwrap();
+    hot.rig.clock.advance(std::time::Duration::from_secs(700));
+    let turn = worker.turn().await.unwrap();
+    assert!(turn.reports.is_empty(), "{turn:?}");
+    assert_eq!((turn.kept.folds, worker.totals().kept.folds), (1, 1));
 }

@@ -154,7 +154,7 @@ impl FakeStreams {
 }
 
 impl State {
-    fn push(
+    pub(super) fn push(
         &mut self,
         shard: &str,
         key: (String, String),

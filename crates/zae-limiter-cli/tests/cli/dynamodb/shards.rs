@@ -92,8 +92,8 @@ fn a_file_has_no_shards_to_show() {
 fn a_status_names_the_buckets_with_shards() {
     let stack = stack();
     let shown = stack.run("status");
-    assert!(shown.contains("HOT BUCKET OF  RESOURCE  SHARDS  WRITES/S"), "{shown}");
-    assert!(shown.contains("key-1          gpt-4          4       0.0"), "{shown}");
+    assert!(shown.contains("HOT BUCKET OF  RESOURCE  SHARDS  TAKES+FAILED/S"), "{shown}");
+    assert!(shown.contains("key-1          gpt-4          4             0.0"), "{shown}");
     assert!(!shown.contains("calm"), "{shown}");
     let status = json(&stack, "status --output json");
     assert_eq!(
@@ -101,4 +101,43 @@ fn a_status_names_the_buckets_with_shards() {
         (&4.into(), &true.into())
     );
     assert_eq!(status["hottest"].as_array().map(Vec::len), Some(1));
+}
+
+/// A worker renews its lease every five seconds: one that was not seen for minutes does not run.
+#[test]
+fn a_worker_that_gives_no_sign_of_life_is_probably_down() {
+    let stack = Stack::new();
+    let seen = serde_json::json!({"N": "1000"});
+    stack.overwrite("_/SYSTEM#", "#CHECKPOINT#shardId-1", "seen", &seen);
+    let shown = stack.run("status");
+    assert!(shown.contains("s ago, probably down, 0s behind"), "{shown}");
+    assert!(shown.contains("s ago and has probably ended: `zae-limiter local up"), "{shown}");
+    let status = json(&stack, "status --output json --quiet");
+    assert_eq!(status["worker"]["silent"], true);
+    let list = json(&stack, "usage list --output json --quiet");
+    let note = list["note"].as_str().expect("a note");
+    assert!(note.contains("has probably ended: `zae-limiter local up"), "{note}");
+}
+
+/// A fleet is upgraded with every process told to split nothing, the command line too.
+#[test]
+fn a_variable_says_how_many_shards_a_bucket_gets() {
+    let stack = Stack::new();
+    assert_snapshot!(stack.run("aggregate --once --shards-max 3"), @"");
+    for wrong in ["0", "3", "64", "x", "+4"] {
+        let sandbox = Sandbox::new().variable("ZAEL_SHARDS_MAX", wrong);
+        let shown = sandbox.run("--name s entity list");
+        let told = "for the variable ZAEL_SHARDS_MAX: write 1, 2, 4, 8, 16 or 32";
+        assert!(shown.contains(told), "{shown}");
+    }
+    // An item that takes no more writes for an hour is split by the next take, or is not.
+    assert_eq!(stack.sandbox.raw("system set-defaults -l rpm:1000/day").0, 0);
+    assert_eq!(stack.sandbox.raw("acquire key-1 gpt-4 -c rpm=1").0, 0);
+    let pk = format!("{}/BUCKET#key-1#gpt-4#0", stack.namespace("default"));
+    stack.overwrite(&pk, "#STATE", "b_wcu_tk", &serde_json::json!({"N": "-3600000000"}));
+    let Stack { engine: _engine, sandbox } = stack;
+    let sandbox = sandbox.variable("ZAEL_SHARDS_MAX", "1");
+    assert_eq!(sandbox.raw("acquire key-1 gpt-4 -c rpm=1").0, 5, "busy");
+    let sandbox = sandbox.variable("ZAEL_SHARDS_MAX", "2");
+    assert_eq!(sandbox.raw("acquire key-1 gpt-4 -c rpm=1").0, 0);
 }

@@ -111,7 +111,7 @@ pub(super) fn masked(text: &str, state: Option<&Value>) -> String {
     }
     let masked = without_worker(&masked);
     let line = |line: &str| match line.split_once("  ") {
-        Some((label @ ("size" | "engine" | "worker"), value)) if !value.contains("no data") => {
+        Some((label @ ("size" | "engine" | "workers"), value)) if !value.contains("no data") => {
             let spaces = value.len() - value.trim_start().len() + 2;
             format!("{label}{}[..]\n", " ".repeat(spaces))
         }

@@ -146,6 +146,13 @@ fn a_worker_that_is_killed_comes_back_and_loses_nothing() {
         now["pid"] == first["pid"] && now["workers"][0]["restarts"].as_u64() >= Some(1)
     });
     local.eventually("the count", |local| used(local, "key-1") == 6);
+    // Why it ended is in the log, and who keeps it is in the status.
+    let log = local.0.run("local logs --worker");
+    assert!(log.contains("the worker of demo ended (signal: 9 (SIGKILL)); the next "), "{log}");
+    let shown = local.0.run("local status");
+    let (workers, supervisor) = shown.split_once("; supervisor: process ").expect("who keeps it");
+    assert!(workers.contains("demo (process ") && workers.ends_with(", started again once)"));
+    assert!(supervisor.starts_with(&pid(&first["pid"])), "{shown}");
 }
 
 #[test]
@@ -197,6 +204,8 @@ fn a_supervisor_that_was_killed_is_started_by_the_next_up() {
     let first = worker(&local);
     kill(&pid(&first["pid"]));
     local.eventually("its end", |local| worker(local).is_null());
+    let status = local.0.run("local status");
+    assert!(status.contains("none: their supervisor has ended; `local up` starts it"), "{status}");
     take(&local, "key-1", 4);
     local.json("local up --name demo");
     let next = worker(&local);

@@ -16,7 +16,7 @@ pub struct TreeChange {
     pub count: i64,
     /// Names of the limits that are not divided.
     pub pinned: To<String>,
-    /// How often the shards were folded.
+    /// The era from now on (rule S4a): the time of the first split, one more at the fold.
     pub era: To<i64>,
     /// Whether the bucket expires once it is folded.
     pub expires_later: To<()>,

@@ -119,6 +119,12 @@ impl Builder {
         self
     }
 
+    /// See [`DynamoOptions::shards_max`]; 1 while processes of a version before shards run.
+    pub fn shards_max(mut self, shards: u32) -> Builder {
+        self.options.shards_max = shards;
+        self
+    }
+
     /// How long connecting, and one request of a take, may take. Administration gets
     /// [`ADMIN_ATTEMPT_TIMEOUT`] or `attempt`, whichever is longer, and so does the first request
     /// of all.

@@ -9,7 +9,7 @@ use super::connect::Builder;
 use super::create::{StreamState, describe, has_ttl, stream_of};
 use crate::constants::CHECKPOINT_PAGES_MAX;
 use crate::records::attr;
-use crate::records::checkpoint::{Checkpoint, checkpoints};
+use crate::records::checkpoint::{Checkpoint, LEASE_MS, checkpoints};
 use crate::records::item::text_of;
 use crate::records::keys;
 use crate::table::error::failed;
@@ -59,6 +59,13 @@ pub struct WorkerStatus {
 }
 
 impl WorkerStatus {
+    /// True when no worker gave a sign of life for two leases, which it renews every five seconds:
+    /// probably none runs.
+    #[must_use]
+    pub fn is_silent(&self, now: TimeMs) -> bool {
+        now.since(self.seen_at) > 2 * LEASE_MS
+    }
+
     fn of(found: &[Checkpoint]) -> Option<WorkerStatus> {
         let open = || found.iter().filter(|checkpoint| !checkpoint.is_done);
         Some(WorkerStatus {

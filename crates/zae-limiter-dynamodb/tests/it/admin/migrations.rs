@@ -129,7 +129,8 @@ async fn rows_of_every_level_and_namespace_become_configuration() {
     assert!(run(&operator).await.0.complete);
 }
 
-/// Every request that writes is the last one once, lost or unheard; another run ends what was begun.
+/// Every request that writes is the last one once, lost or unheard; another run ends what was
+/// begun.
 #[tokio::test]
 async fn a_migration_that_is_cut_off_anywhere_is_finished_by_the_next() {
     for fate in [Fate::LostBefore, Fate::LostAfter] {

@@ -1,5 +1,5 @@
-//! The version record: who may open a table, how what it asks for is raised, and how long history is
-//! kept.
+//! The version record: who may open a table, how what it asks for is raised, and how long history
+//! is kept.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

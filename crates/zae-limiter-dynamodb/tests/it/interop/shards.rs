@@ -1,6 +1,6 @@
 //! Buckets of several shards. We move tokens from shard to shard; Python raises a count and makes
-//! the shards that it then does not find, full. What it makes so is all that a mixed fleet may grant
-//! beyond capacity and refill.
+//! the shards that it then does not find, full. What it makes so is all that a mixed fleet may
+//! grant beyond capacity and refill.
 
 use std::sync::Arc;
 
@@ -111,8 +111,8 @@ impl Hot {
         (tokens.iter().sum(), tokens.len())
     }
 
-    /// What one bucket may grant until now: what it began with and what it has gained, rounded up to
-    /// a millitoken.
+    /// What one bucket may grant until now: what it began with and what it has gained, rounded up
+    /// to a millitoken.
     fn allowed_milli(&self) -> i64 {
         let passed_ms = SystemClock::new().now().0 - self.began_ms;
         self.capacity_milli + self.capacity_milli * passed_ms / DAY_MS + 1
@@ -265,8 +265,8 @@ on_both_tables! {
         assert_eq!(hot.aggregate().await, 1, "shard 1 is split");
         assert_eq!(hot.tree(), [(0, 4), (1, 4), (2, 4), (3, 4)]);
         let mut granted = 1 + hot.both_take(&mut python, 40, 2).await;
-        // As the aggregator of the Python package does when it doubles early, or a client that stops
-        // right then: the count alone is raised.
+        // As the aggregator of the Python package does when it doubles early, or a client that
+        // stops right then: the count alone is raised.
         assert_eq!(python.eval("repo.bump_shard_count('hot', 'gpt-4', 4)"), 8);
         assert_eq!(hot.aggregate().await, 4, "four are made");
         assert_eq!(hot.tree().len(), 8);

@@ -1,6 +1,7 @@
 //! The stream of a table: made with it, or given to one that has none.
 
 use aws_sdk_dynamodb::types::{StreamSpecification, StreamViewType};
+use zae_limiter_core::TimeMs;
 use zae_limiter_dynamodb::records::checkpoint::Checkpoint;
 use zae_limiter_dynamodb::sdk::{SdkTable, Stream, StreamState, TableOptions, create_table};
 use zae_limiter_dynamodb::table::Table as _;
@@ -83,13 +84,15 @@ async fn the_status_sums_up_what_workers_left() {
     let write = async |checkpoint: Checkpoint| {
         table.update(&checkpoint.update(None, now)).await.unwrap();
     };
-    let first = Checkpoint { until_ms: 40_000, late_ms: 9, gaps: 1, ..Checkpoint::new("a") };
+    let first = Checkpoint { seen_ms: 25_000, late_ms: 9, gaps: 1, ..Checkpoint::new("a") };
     write(Checkpoint { is_done: true, late_ms: 99, ..first.clone() }).await;
-    write(Checkpoint { until_ms: 50_000, shard: "b".to_owned(), ..first }).await;
+    write(Checkpoint { seen_ms: 35_000, shard: "b".to_owned(), ..first }).await;
     write(Checkpoint { gaps: 2, ..Checkpoint::new("c") }).await;
     let worker = builder(engine.endpoint()).status().await.unwrap().worker.unwrap();
     let found = (worker.seen_at.0, worker.behind_ms, worker.gaps, worker.stream_shards);
     assert_eq!(found, (35_000, 9, 4, 2));
+    // Two leases without a sign of life.
+    assert!(!worker.is_silent(TimeMs(65_000)) && worker.is_silent(TimeMs(65_001)));
 }
 
 #[tokio::test]

@@ -70,8 +70,8 @@ async fn after_the_wait_that_a_refusal_tells_the_take_passes() {
     );
 }
 
-/// The same with debt on one shard, the other way round: the wait is for the debt of a shard that the
-/// others do not wait for.
+/// The same with debt on one shard, the other way round: the wait is for the debt of a shard that
+/// the others do not wait for.
 #[tokio::test]
 async fn a_debt_of_one_shard_is_not_the_wait_of_a_take_that_another_serves() {
     let hot = Hot::new(&["rpm:1000/hour"]).await;
@@ -90,9 +90,9 @@ async fn a_debt_of_one_shard_is_not_the_wait_of_a_take_that_another_serves() {
     assert!(told < 60_000, "told to wait {told} ms; passed after 40000");
 }
 
-/// A charge lands unheard on shard 1, the shards are folded, and the settler repeats the charge. The
-/// nonce went with the shard: nobody can tell whether it had landed, and the caller is charged once
-/// more rather than not at all.
+/// A charge lands unheard on shard 1, the shards are folded, and the settler repeats the charge.
+/// The nonce went with the shard: nobody can tell whether it had landed, and the caller is charged
+/// once more rather than not at all.
 #[tokio::test]
 async fn a_charge_whose_answer_was_lost_before_a_fold_is_charged_once_more() {
     let hot = Arc::new(Hot::new(&["rpm:1000/hour"]).await);
@@ -136,8 +136,8 @@ async fn a_charge_whose_answer_was_lost_before_a_fold_is_charged_once_more() {
     assert!(store.counters().debits_unknown > 0, "{:?}", store.counters());
 }
 
-/// A rest is for a bucket that nobody could serve (S9a), not for a caller whose limits were stale: he
-/// reads them and comes back at once. Nobody else is there, and the tokens are.
+/// A rest is for a bucket that nobody could serve (S9a), not for a caller whose limits were stale:
+/// he reads them and comes back at once. Nobody else is there, and the tokens are.
 #[tokio::test]
 async fn a_caller_whose_limits_were_stale_is_served_at_once() {
     use zae_limiter_store::{ConfigStore as _, Level};
@@ -191,9 +191,9 @@ async fn a_disabled_bucket_of_shards_always_says_so() {
     }
 }
 
-/// docs/accuracy.md: at most capacity, rate times 100 ms, and rate times the age of a request when it
-/// lands, at most 800 ms. The transaction of a gather is sent by the client of administration, which
-/// waits for 3 s, and its age is not looked at when the answer comes.
+/// docs/accuracy.md: at most capacity, rate times 100 ms, and rate times the age of a request when
+/// it lands, at most 800 ms. The transaction of a gather is sent by the client of administration,
+/// which waits for 3 s, and its age is not looked at when the answer comes.
 #[tokio::test]
 async fn a_gather_that_lands_late_is_not_granted() {
     let hot = Hot::new(&["rps:10000/10sec:10000"]).await;

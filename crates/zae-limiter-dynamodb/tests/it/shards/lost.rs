@@ -2,6 +2,7 @@
 
 use super::*;
 use std::sync::atomic::{AtomicU32, Ordering};
+use zae_limiter_store::StoreErrorKind;
 use zae_limiter_testkit::table::{Asked, Fate, Faults, Operation, Point};
 
 fn is_bucket_write(asked: &Asked<'_>) -> bool {
@@ -167,4 +168,33 @@ async fn a_take_of_nothing_from_shards_without_room_is_contended() {
     let careful = hot.process_on(hot.rig.table.clone(), |options| options.shards_max = 2).await;
     let outcome = hot.ask(&careful, &[]).await.unwrap();
     assert!(matches!(outcome, ConsumeOutcome::Contended { .. }), "{outcome:?}");
+}
+
+/// A role that may take need not be allowed to do more. Upkeep has nothing else to do, and says it.
+#[tokio::test]
+async fn a_missing_permission_is_an_error_of_upkeep_and_of_no_take() {
+    let hot = Hot::new(&["rpm:100000/hour"]).await;
+    Hot::granted(hot.ask(&hot.process().await, &[1]).await);
+    let denied = || {
+        let faults = Faults::by(|asked| match asked {
+            Asked::Transact(..) => Fate::Denied,
+            _ => Fate::Pass,
+        });
+        hot.rig.table.client(3).with_faults(faults)
+    };
+    let upkeep = hot.upkeep_on(denied());
+    let split = upkeep.split(&hot.name(), 0).await.unwrap_err();
+    let mut item = hot.shard(0);
+    item.insert("b_wcu_tk".to_owned(), zae_limiter_dynamodb::table::number(-1_100_000));
+    hot.rig.table.insert(&item);
+    let outcome = hot.ask(&hot.process_on(denied(), |_| {}).await, &[1]).await.unwrap();
+    assert!(matches!(outcome, ConsumeOutcome::Contended { .. }), "{outcome:?}");
+    hot.split_into(2).await;
+    hot.advance(601_000);
+    let fold = upkeep.fold(&hot.name()).await.unwrap_err();
+    hot.rig.table.remove(&keys::bucket_of(&hot.rig.namespace, "key", "gpt-4", 1));
+    let level = upkeep.level(&hot.name()).await.unwrap_err();
+    for error in [split, fold, level] {
+        assert_eq!(error.kind(), StoreErrorKind::Denied, "{error}");
+    }
 }

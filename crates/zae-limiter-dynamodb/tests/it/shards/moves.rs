@@ -267,3 +267,24 @@ async fn the_fold_of_a_split_is_what_there_was() {
         assert_eq!(seen(&hot), before, "round {round}: the fold");
     }
 }
+
+/// A shard that is swept alone would come back full.
+#[tokio::test]
+async fn nothing_expires_while_there_are_shards() {
+    let hot = Hot::new(&["rpm:1000/hour"]).await;
+    let store = hot.process().await;
+    Hot::granted(hot.ask(&store, &[1]).await);
+    hot.split_into(4).await;
+    for _ in 0..20 {
+        Hot::granted(hot.ask(&store, &[3]).await);
+        hot.advance(60_000);
+    }
+    let a_month_later = |hot: &Hot| {
+        hot.advance(30 * 86_400_000);
+        hot.rig.table.sweep(hot.now().0 / 1_000);
+        hot.shards().len()
+    };
+    assert_eq!(a_month_later(&hot), 4);
+    assert!(hot.fold().await);
+    assert_eq!(a_month_later(&hot), 0, "one item expires as ever");
+}

@@ -2,6 +2,9 @@
 
 use super::*;
 use zae_limiter_core::Wait;
+use zae_limiter_dynamodb::bucket::write::Shape;
+use zae_limiter_dynamodb::table::Write;
+use zae_limiter_testkit::table::{Asked, Fate, Faults};
 
 /// Four processes take while the bucket is split five times. The Python package makes new shards
 /// full: at 32 shards a bucket of 1 000 grants several thousand.
@@ -31,8 +34,8 @@ async fn one_to_thirty_two_under_load_admits_capacity_and_refill() {
     assert!(granted * 1_000 <= 1_000_000 + refilled_milli, "{granted}, {refilled_milli} refilled");
 }
 
-/// A limit of ten beside one of 100 000: at 32 shards a share would be a third of a token. The Python
-/// package never grants an image again.
+/// A limit of ten beside one of 100 000: at 32 shards a share would be a third of a token. The
+/// Python package never grants an image again.
 #[tokio::test]
 async fn a_pinned_limit_admits_exactly_its_ten() {
     let hot = Hot::new(&["img:10/min", "rpm:100000/min"]).await;
@@ -261,4 +264,38 @@ async fn a_shard_that_its_donor_does_not_know_of_stops_no_gather() {
     };
     assert!((300_000..=300_066).contains(&left.reports[0].balance.0));
     assert_eq!(number(&hot.shard(3), "b_tpm_tk"), 200_000, "nobody has asked it");
+}
+
+/// `docs/dynamodb.md`: shards need no permission that a take does not have anyway.
+#[tokio::test]
+async fn takes_from_shards_need_no_permission_of_their_own() {
+    let hot = Hot::new(&["rpm:100000/hour"]).await;
+    let is_allowed = |asked: &Asked<'_>| match asked {
+        Asked::Bucket(_) | Asked::Update(_) | Asked::Put(_) | Asked::BatchGet(..) => true,
+        // The actions of a transaction are those of its legs.
+        Asked::Transact(legs, _) => legs.iter().all(|leg| match leg {
+            Write::Update(_) | Write::Put(_) => true,
+            Write::Bucket(write) => !matches!(write.shape, Shape::Withdraw(_) | Shape::Remove(_)),
+            Write::Delete(_) | Write::Check(_) => false,
+        }),
+        Asked::Query(_) | Asked::DeleteBatch(_) => false,
+    };
+    let transactions = Arc::new(AtomicU64::new(0));
+    let sent = Arc::clone(&transactions);
+    let faults = Faults::by(move |asked| {
+        sent.fetch_add(u64::from(matches!(asked, Asked::Transact(..))), Ordering::Relaxed);
+        if is_allowed(asked) { Fate::Pass } else { Fate::Denied }
+    });
+    let store = hot.process_on(hot.rig.table.client(3).with_faults(faults), |_| {}).await;
+    Hot::granted(hot.ask(&store, &[1]).await);
+    let mut item = hot.shard(0);
+    item.insert("b_wcu_tk".to_owned(), zae_limiter_dynamodb::table::number(-1_100_000));
+    hot.rig.table.insert(&item);
+    Hot::granted(hot.ask(&store, &[1]).await);
+    assert_eq!(hot.shards().len(), 2, "a take has split the bucket");
+    let grant = Hot::granted(hot.ask(&store, &[60_000]).await);
+    assert_eq!(places(&grant).len(), 2, "taken from both");
+    assert!(matches!(hot.ask(&store, &[60_000]).await, Ok(ConsumeOutcome::Refused(_))));
+    assert!(matches!(hot.peek(&store, &[1]).await, ConsumeOutcome::Granted(_)));
+    assert_eq!(transactions.load(Ordering::Relaxed), 2);
 }

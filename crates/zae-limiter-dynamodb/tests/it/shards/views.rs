@@ -33,6 +33,24 @@ async fn the_shards_of_a_bucket_are_shown_with_their_shares() {
     assert_eq!(of("wcu"), [], "the measure of writes is not shown");
 }
 
+/// A shard is shown as a take would find it, not as it was last written.
+#[tokio::test]
+async fn a_shard_is_shown_with_what_has_accrued() {
+    let hot = Hot::new(&["rpm:1000/hour"]).await;
+    let store = hot.process().await;
+    Hot::granted(hot.ask(&store, &[100]).await);
+    hot.split_into(4).await;
+    let balances = async || -> Vec<i64> {
+        let shards = store.shards(&hot.entity, &hot.resource).await.unwrap();
+        shards.iter().map(|shard| shard.limits[0].balance.0).collect()
+    };
+    assert_eq!(balances().await, [225_000; 4]);
+    hot.advance(36_000);
+    assert_eq!(balances().await, [227_500; 4]);
+    hot.advance(3_600_000);
+    assert_eq!(balances().await, [250_000; 4], "and no more than its share");
+}
+
 #[tokio::test]
 async fn the_hottest_bucket_is_first() {
     // Three keys on a page: the second page of the index counts too.

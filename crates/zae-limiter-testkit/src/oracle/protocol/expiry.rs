@@ -45,8 +45,8 @@ impl Landing<'_> {
 
     /// After any write, the bucket will be full, and nothing hidden, before it expires. Parameters
     /// of a foreign writer, which carry a mark, are exempt, and so is one of several shards that
-    /// expires: a foreign writer has raised the count alone. A refill instant that a wrong clock has
-    /// moved ahead of the sender's is refill that the bucket has had early.
+    /// expires: a foreign writer has raised the count alone. A refill instant that a wrong clock
+    /// has moved ahead of the sender's is refill that the bucket has had early.
     pub(crate) fn check_full_by_expiry(&self) -> Result<(), Broken> {
         let is_ours = self.after.mark.is_none() && self.after.place.is_alone();
         let expires_s = self.after.expires_s.filter(|_| is_ours);

@@ -6,8 +6,8 @@
 //! counters of a client, `configured` the limits with those stored at the time, `admin` the deeds
 //! of administrators. `moves` holds splits and folds to what they may move, and `whole` all shards
 //! of a bucket to one ideal bucket; `refusals` asks whether what was refused was really not there,
-//! `usage` whether the history has everything once. `stored`, `share`, `instant`, `expiry` and `writer` read items
-//! and writes for them.
+//! `usage` whether the history has everything once. `stored`, `share`, `instant`, `expiry` and
+//! `writer` read items and writes for them.
 
 pub(crate) mod admin;
 pub(crate) mod configured;

@@ -213,8 +213,8 @@ pub(crate) fn check_fold(
 }
 
 /// One limit: what each shard has at the instant of the fold, cut at its share, and what is left of
-/// each gap after it was repaid by what overflows. The remainders are not pinned: those of any image
-/// of the refill instant may have been added.
+/// each gap after it was repaid by what overflows. The remainders are not pinned: those of any
+/// image of the refill instant may have been added.
 fn check_collected(
     name: &str,
     found: &StoredLimit,

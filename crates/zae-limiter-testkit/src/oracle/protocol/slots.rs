@@ -280,8 +280,8 @@ impl Slots {
                     .flat_map(|part| &part.changes)
                     .map(|change| change.entity.as_str())
                     .collect(),
-                // A change of limits reaches buckets by takes of nothing, and undoes those that come
-                // too late.
+                // A change of limits reaches buckets by takes of nothing, and undoes those that
+                // come too late.
                 Asked::Other => {
                     let of_call = self.slots.range((id, String::new())..(id + 1, String::new()));
                     for (_, slot) in of_call {

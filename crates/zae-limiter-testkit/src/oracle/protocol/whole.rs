@@ -4,8 +4,8 @@
 //! It has the capacity and the rate of all shards together, is fed with every write that landed on
 //! any of them, and knows nothing of shares. What the shards have together is never more. It may be
 //! less: a full shard overflows beside a short one. It lives from the first split to the fold; one
-//! item alone is held to its own ideal bucket. Amounts are counted in billionths of a millitoken, in
-//! favour of the product where they do not come out even.
+//! item alone is held to its own ideal bucket. Amounts are counted in billionths of a millitoken,
+//! in favour of the product where they do not come out even.
 
 use std::collections::BTreeMap;
 

@@ -224,7 +224,8 @@ impl Scene {
         }
         let truth = self.truth.now().0;
         let is_credit = write.is_some_and(|write| write.writer() == Writer::Credit);
-        // A change of limits reaches buckets by takes of nothing, and undoes those that come too late.
+        // A change of limits reaches buckets by takes of nothing, and undoes those that come too
+        // late.
         let is_refund = |call: &StoreCall| matches!(call.asked, Asked::Adjust { .. });
         let take = asked.filter(|call| is_credit && !is_refund(call));
         let began =

@@ -1,5 +1,5 @@
-//! Takes from several shards at once: what a gather is planned from, what it asks of each shard, and
-//! when it may say that the bucket is short.
+//! Takes from several shards at once: what a gather is planned from, what it asks of each shard,
+//! and when it may say that the bucket is short.
 
 use zae_limiter_dynamodb::bucket::writers::Writer;
 

@@ -25,8 +25,8 @@ impl Shards {
         }
     }
 
-    /// Stores what a take leaves, and tells the ideal bucket. What is taken from an orphan was never
-    /// in the bucket.
+    /// Stores what a take leaves, and tells the ideal bucket. What is taken from an orphan was
+    /// never in the bucket.
     pub(crate) fn land(
         &self,
         next: &mut World,

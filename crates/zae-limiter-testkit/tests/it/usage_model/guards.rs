@@ -1,4 +1,5 @@
-//! Every guard of the usage rules, as a switch: a model with one of them off has to break a promise.
+//! Every guard of the usage rules, as a switch: a model with one of them off has to break a
+//! promise.
 
 macro_rules! guards {
     ($($(#[$text:meta])* $name:ident,)*) => {
