@@ -26,7 +26,8 @@ fn help() {
       usage          The usage history: what was used when
       aggregate      Count the usage of a DynamoDB stack from its stream, until it is stopped
       status         Check the file (sizes, schema, integrity, buckets, debts, last sweep) or the stack
-                     (state, schema, indexes), and list what is disabled; exit code 1 if it is damaged
+                     (state, schema, indexes, stream, worker, hottest buckets), and list what is
+                     disabled; exit code 1 if it is damaged
       check          Check whether this program can work on a DynamoDB stack; exit code 1 if not
       backup         Copy the file while it is in use; `restore` brings the copy back
       restore        Put a backup in the place of the file, which nobody may have open; the old file is
@@ -85,8 +86,9 @@ fn help() {
 
     Variables: ZAEL_STORE, ZAEL_STACK and ZAEL_NAMESPACE stand for --store, --name and --namespace;
     ZAEL_FILE_MAX_MB is how many megabytes (of 1024 KiB, 1 to 65535) the file of an SQLite store may
-    grow to, without it as many as there are; ZAEL_LOCAL_ENGINE names the program that `local up`
-    starts.
+    grow to, without it as many as there are; ZAEL_SHARDS_MAX is how many shards this process gives a
+    hot bucket of a stack at most, 1 while processes of a version before shards run; ZAEL_LOCAL_ENGINE
+    names the program that `local up` starts.
 
     Not built yet: deploy, delete, list, upgrade, loadtest, limits.
 

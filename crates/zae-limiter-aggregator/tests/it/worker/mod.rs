@@ -361,7 +361,11 @@ async fn the_totals_have_what_upkeep_did() {
     assert_eq!((worker.totals().kept.splits, hot.shards("a").len()), (1, 2));
     // The bucket is known to have shards, and then nobody asks it any more.
     tell(1_000, 2);
-    worker.drain(|_| {}).await.unwrap();
+    for _ in 0..3 {
+        hot.rig.clock.advance(std::time::Duration::from_secs(2));
+        worker.turn().await.unwrap();
+    }
+    assert_eq!((worker.totals().batches, worker.totals().kept.folds), (2, 0));
     hot.rig.clock.advance(std::time::Duration::from_secs(700));
     let turn = worker.turn().await.unwrap();
     assert!(turn.reports.is_empty(), "{turn:?}");
