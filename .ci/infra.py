@@ -16,6 +16,9 @@ import yaml
 # Inputs of the module that are no parameters of the template.
 OWN_INPUTS = {"name", "tags", "lambda_zip", "code_bucket"}
 
+# What the module replaces when it uploads the code itself.
+CODE = {"S3Bucket": {"Ref": "CodeBucket"}, "S3Key": {"Ref": "LambdaCodeKey"}}
+
 # Parameters that the module computes when it uploads the code itself.
 COMPUTED = {"LambdaCodeKey": "${local.lambda_code_key}"}
 
@@ -109,6 +112,10 @@ def both_ways(what, expected, found):
 
 def differences(template, module):
     parameters, outputs = template["Parameters"], template["Outputs"]
+
+    function = template["Resources"].get("AggregatorFunction", {})
+    if function.get("Properties", {}).get("Code") != CODE:
+        yield f"main.tf replaces the code of AggregatorFunction, which is not {CODE} any more"
 
     inputs = {snake(name): expected_input(name, it) for name, it in parameters.items()}
     variables = blocks(module, "variable")
