@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -44,6 +45,8 @@ pub struct Aggregator {
     pub(crate) clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     pub(crate) namespaces: Namespaces,
+    /// Days that the table says a snapshot is kept; 0 where it says nothing.
+    stored_days: AtomicU32,
     pub(crate) attempts_max: u32,
     keeper: OnceLock<Upkeep>,
     pub(crate) spread: SpreadBuckets,
@@ -60,6 +63,7 @@ impl Aggregator {
             clock: Arc::new(SystemClock::new()),
             entropy: Arc::new(SystemEntropy),
             namespaces: Namespaces::default(),
+            stored_days: AtomicU32::new(0),
             attempts_max: ATTEMPTS_MAX,
             keeper: OnceLock::new(),
             spread: SpreadBuckets::default(),
@@ -186,8 +190,17 @@ impl Aggregator {
 
     /// When a snapshot that is made now may be forgotten, in s.
     fn expires_s(&self) -> i64 {
-        let days = i64::from(self.settings.snapshot_ttl_days);
+        let days = match self.stored_days.load(Ordering::Relaxed) {
+            0 => self.settings.snapshot_ttl_days,
+            stored => stored,
+        };
+        let days = i64::from(days);
         self.clock.now().0.div_euclid(1_000).saturating_add(days.saturating_mul(86_400))
+    }
+
+    /// Keeps what the table says about how long snapshots are kept.
+    pub(crate) fn keep_days(&self, days: Option<u32>) {
+        self.stored_days.store(days.unwrap_or(0), Ordering::Relaxed);
     }
 
     async fn archive_removed(&self, batch: &Batch, report: &mut Report) {

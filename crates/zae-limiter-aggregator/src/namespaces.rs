@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use zae_limiter_dynamodb::stream::{Item, Key, TableError, is_namespace_there, namespace_keys};
+use zae_limiter_dynamodb::stream::{
+    Item, Key, TableError, is_namespace_there, namespace_keys, settings_key, usage_retention_days,
+};
 
 use crate::aggregator::{Aggregator, is_passing};
 
@@ -56,9 +58,12 @@ impl Aggregator {
                 }
             }
         }
-        for chunk in open.chunks(KEYS_MAX / 2) {
-            let keys: Vec<Key> = chunk.iter().flat_map(|id| namespace_keys(id)).collect();
+        for chunk in open.chunks(KEYS_MAX / 2 - 1) {
+            let mut keys: Vec<Key> = chunk.iter().flat_map(|id| namespace_keys(id)).collect();
+            // On the way: it costs no request of its own, and is as fresh as the namespaces are.
+            keys.push(settings_key());
             let found = self.read_all(keys).await?;
+            self.keep_days(usage_retention_days(&found));
             let mut known = self.namespaces.lock();
             if known.len() + chunk.len() > NAMESPACES_MAX {
                 known.clear();

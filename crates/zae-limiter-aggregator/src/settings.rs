@@ -11,7 +11,7 @@ pub struct Settings {
     pub table: String,
     /// The windows that are counted, each at most once.
     pub windows: Vec<UsageWindow>,
-    /// A snapshot is kept this many days after it was made.
+    /// A snapshot is kept this many days after it was made, where the table does not say it.
     pub snapshot_ttl_days: u32,
     /// The bucket of the archive, if there is to be one.
     pub archive: Option<String>,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use zae_limiter::dynamodb::sdk::{Builder, StackStatus, StreamState, TableOptions, create_table};
-use zae_limiter::dynamodb::{DynamoStore, Hottest};
+use zae_limiter::dynamodb::{DynamoStore, Hottest, Operator};
 use zae_limiter::{Clock as _, Error, StoreError, StoreErrorKind, SystemClock, UsageWindow};
 use zae_limiter_aggregator::{Aggregator, SdkStreams, Settings as Counting, Table, Worker};
 
@@ -84,6 +84,12 @@ pub(crate) async fn store(place: &DynamoPlace, settings: &Settings) -> anyhow::R
     reach(place, settings, builder.connect()).await
 }
 
+/// The table of a stack as a whole, whether this program can work on it or not.
+pub(crate) async fn operator(place: &DynamoPlace, settings: &Settings) -> anyhow::Result<Operator> {
+    let builder = builder(place);
+    reach(place, settings, builder.operator()).await
+}
+
 /// How many hot buckets are shown.
 const HOTTEST: usize = 10;
 
@@ -146,7 +152,7 @@ pub(crate) fn why_no_usage(
 }
 
 /// What comes of asking a stack, or what stands in the way.
-async fn reach<T>(
+pub(crate) async fn reach<T>(
     place: &DynamoPlace,
     settings: &Settings,
     work: impl Future<Output = Result<T, StoreError>>,

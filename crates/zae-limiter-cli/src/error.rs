@@ -64,10 +64,29 @@ impl Failure {
         Failure::new("engine", message)
     }
 
+    /// An executable cannot be packed for Lambda.
+    #[cfg(feature = "deploy")]
+    pub(crate) fn package(error: &zae_limiter_deploy::package::PackageError) -> Failure {
+        let causes = std::error::Error::source(error).map(ToString::to_string);
+        let message = error.to_string();
+        let causes = causes.filter(|cause| !message.contains(cause.as_str())).into_iter();
+        Failure {
+            causes: causes.collect(),
+            hint: Some(error.hint()),
+            ..Failure::new("package", message)
+        }
+    }
+
     /// The stream of a stack cannot be read.
     #[cfg(feature = "dynamodb")]
     pub(crate) fn stream(message: impl Into<String>) -> Failure {
         Failure::new("stream", message)
+    }
+
+    /// A stack on AWS is not what it should be.
+    #[cfg(feature = "deploy")]
+    pub(crate) fn stack(message: impl Into<String>) -> Failure {
+        Failure::new("stack", message)
     }
 
     /// The store says it already, in words for everybody.

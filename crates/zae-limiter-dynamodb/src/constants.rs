@@ -171,6 +171,31 @@ pub const WCU_PERIOD_MS: i64 = 1_000;
 /// The schema this crate reads and writes, as the Python package counts it.
 pub const SCHEMA_VERSION: &str = "0.10.0";
 
+/// The newest release of the Python package whose items this crate reads: what the record asks of
+/// clients of that package is compared with this, not with our own version, which has other numbers.
+pub const PYTHON_READ: &str = "0.17.0";
+
+/// What this crate can read, counted by itself: see `docs/adr/0018`.
+pub const READER: u32 = READER_OF_SHARDS;
+
+/// Who reads buckets in shards that share their tokens. Who reads less would take the tokens of
+/// shard 0 for all there are, and give it the whole capacity.
+pub const READER_OF_SHARDS: u32 = 2;
+
+/// Levels of reading and the first release that had each.
+pub const READER_RELEASES: [(u32, &str); 2] = [(1, "0.1.0"), (READER_OF_SHARDS, "0.1.0")];
+
+/// Times the version record is written to ask for better readers, before that is left to another
+/// time.
+pub const RATCHET_ATTEMPTS_MAX: u32 = 3;
+
+/// After a denial the version record is left alone for this long: a role that may only take would
+/// ask at every pressure of a hot bucket.
+pub const RATCHET_PAUSE: Duration = Duration::from_secs(300);
+
+/// The days that history is kept are read again after this long, by a change that writes some.
+pub const RETENTION_TRUST: Duration = Duration::from_secs(300);
+
 /// The wait that a caller is told when too many writers fight for a bucket; up to as much again is
 /// added.
 pub const CONTENDED_WAIT_MS: u64 = 50;

@@ -43,11 +43,14 @@ use std::sync::Arc;
 use zae_limiter_core::{NamespaceName, TimeMs};
 use zae_limiter_store::{Capabilities, Store, StoreError, StoreFuture, Swept};
 
+pub use admin::migrate::{MIGRATIONS, Migrated, Migration, Progress, Step};
+pub use admin::operator::Operator;
+pub use admin::version::{Retention, Versions};
 pub use bucket::{Counters, HotBucket, Hottest, ShardLimit, ShardView};
 pub use options::{CascadeWrites, DynamoOptions};
 pub use table::sdk;
 
-use admin::version::default_namespace;
+use admin::version::{Remembered, default_namespace};
 use bucket::Caches;
 use records::keys;
 use table::{Table, clock};
@@ -65,6 +68,8 @@ struct Shared {
     table: Arc<dyn Table>,
     options: DynamoOptions,
     caches: Caches,
+    /// What was last read of the version record.
+    version: Remembered,
     /// Tells the numbered operations of this process from those of others.
     seed: u64,
 }
@@ -72,7 +77,7 @@ struct Shared {
 impl Shared {
     fn new(table: Arc<dyn Table>, options: DynamoOptions) -> Shared {
         let (caches, seed) = (Caches::new(&options), options.entropy.next_u64());
-        Shared { table, options, caches, seed }
+        Shared { table, options, caches, version: Remembered::default(), seed }
     }
 
     /// An instant of the local clock, as far as the table's clock lets it count. A clock that is
@@ -108,7 +113,7 @@ impl Shared {
 impl DynamoStore {
     /// Binds to a namespace of a table that has been initialised. `NotFound` when the table, its
     /// version record or the namespace is missing, `Incompatible` for a schema of another major
-    /// version.
+    /// version and for a table that asks for newer clients.
     ///
     /// Cost: one `BatchGetItem`.
     pub async fn on_table(

@@ -52,7 +52,8 @@ pub struct DynamoOptions {
     /// Every bucket is split into so many shards as soon as it is made; for tests.
     #[doc(hidden)]
     pub born_split: u32,
-    /// How long audit events are kept, in seconds.
+    /// How long audit events are kept, in seconds, where the table does not say it
+    /// ([`Retention`](crate::Retention)).
     pub audit_retention_s: i64,
     /// Where time comes from.
     pub clock: Arc<dyn Clock>,

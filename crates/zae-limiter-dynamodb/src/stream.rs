@@ -18,6 +18,20 @@ pub use crate::records::item::usage::{Mark, Snapshot, SnapshotWrite, counted_up_
 pub use crate::records::keys::{AUDIT, STATE, parse_bucket};
 pub use crate::table::{BatchPage, Item, Key, Query, QueryPage, Table, TableError, Update};
 
+/// The item with what is set for the table as a whole.
+#[must_use]
+pub fn settings_key() -> Key {
+    keys::version()
+}
+
+/// How many days a snapshot of usage is kept, if the table says it.
+#[must_use]
+pub fn usage_retention_days(found: &[Item]) -> Option<u32> {
+    let is_settings = |item: &&Item| text_of(item, attr::SK) == Some(keys::VERSION);
+    let settings = found.iter().find(is_settings)?;
+    crate::Versions::of(settings).retention.usage_days
+}
+
 /// Whose removals are those of expired items.
 pub const EXPIRER: &str = "dynamodb.amazonaws.com";
 

@@ -21,6 +21,8 @@
 
 // Lambda and S3 on this machine.
 pub mod aws;
+// Executables for other machines.
+pub mod elf;
 // A real DynamoDB engine for tests: its starter, a proxy that loses answers, clocks.
 pub mod engine;
 // Judges: books of what was asked and landed, exact sums, ideal buckets.

@@ -14,6 +14,7 @@ mod lambda;
 mod log;
 mod namespaces;
 mod once;
+mod retention;
 mod rig;
 #[cfg(feature = "s3")]
 mod s3;

@@ -8,21 +8,13 @@ use clap::Command;
 
 use crate::error::Failure;
 
-const DEPLOY: &str = "`zae-limiter local up --name STACK` makes a table on this machine; on AWS the Python package deploys it";
-const STACK: &str = "`zae-limiter status --name STACK` looks at one stack";
 const LEVELS: &str = "set limits level by level with `system set-defaults`, `resource set-defaults` and `entity set-limits`";
 const PARENT: &str =
     "an entity keeps its parent and its cascade; delete it and create it again to change them";
 const FLAGS: &str = "`zae-limiter resource disable` and `zae-limiter resource enable` are there";
 
 /// The commands, each by its one or two words, and what there is instead.
-const COMING: [(&str, &str); 13] = [
-    ("deploy", DEPLOY),
-    ("delete", DEPLOY),
-    ("list", STACK),
-    ("check", STACK),
-    ("upgrade", DEPLOY),
-    ("lambda-export", DEPLOY),
+const COMING: [(&str, &str); 7] = [
     ("loadtest", "`zae-limiter --help` lists what is"),
     ("limits", LEVELS),
     ("entity set-parent", PARENT),
@@ -58,7 +50,7 @@ fn called(definition: &Command, arguments: &[OsString]) -> Option<&'static str> 
 }
 
 /// The first two words that are neither options nor their values.
-fn words<'a>(definition: &Command, arguments: &'a [OsString]) -> Vec<&'a str> {
+pub(super) fn words<'a>(definition: &Command, arguments: &'a [OsString]) -> Vec<&'a str> {
     let takes_value = |word: &str| {
         let spelled = |argument: &clap::Arg| match word.strip_prefix("--") {
             Some(long) => argument.get_long() == Some(long),
@@ -100,7 +92,7 @@ mod tests {
             ("z deploy", Some("deploy")),
             ("z --name my-app --region=us-east-1 deploy --no-aggregator", Some("deploy")),
             ("z -n my-app -q loadtest run -f x.py --users 20", Some("loadtest")),
-            ("z lambda-export --output lambda.zip", Some("lambda-export")),
+            ("z upgrade --output json", Some("upgrade")),
             ("z entity --output json set-parent key-1 org-1", Some("entity set-parent")),
             ("z entity update key-1 --parent=org-1", Some("entity set-parent")),
             ("z entity update key-1 --display-name parent", None),

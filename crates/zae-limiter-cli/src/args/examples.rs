@@ -25,7 +25,30 @@ pub(super) const AGGREGATE: &str =
     examples!("--name demo aggregate", "--name demo aggregate --once --output json");
 pub(super) const AVAILABLE: &str =
     examples!("available key-1 gpt-4", "available key-1 gpt-4 -c rpm=1");
+#[cfg(feature = "dynamodb")]
+pub(super) const CHECK: &str =
+    examples!("check --name my-app", "check --name my-app --region eu-west-1 --output json");
 #[cfg(feature = "deploy")]
+pub(super) const LAMBDA_EXPORT: &str = examples!(
+    "lambda-export --output lambda.zip",
+    "lambda-export --info --output json",
+    "lambda-export -o arm.zip --force --lambda-binary target/release/zae-limiter --architecture arm64",
+);
+pub(super) const VERSION: &str = examples!("version", "version --name my-app");
+#[cfg(feature = "dynamodb")]
+pub(super) const SYSTEM_SET_RETENTION: &str = examples!(
+    "system set-retention --usage-days 365 --name my-app",
+    "system set-retention --audit-days 730 --usage-days 90 --name my-app",
+);
+#[cfg(feature = "deploy")]
+pub(super) const DEPLOY: &str = examples!(
+    "deploy --name my-app --region eu-west-1",
+    "deploy --name my-app --enable-deletion-protection --alarm-sns-topic arn:aws:sns:eu-west-1:123456789012:ops",
+    "deploy --name my-app --no-aggregator --no-wait"
+);
+pub(super) const DELETE: &str = examples!("delete --name my-app --yes");
+pub(super) const UPGRADE: &str =
+    examples!("upgrade --name my-app --dry-run", "upgrade --name my-app --lambda-only");
 pub(super) const CFN_TEMPLATE: &str =
     examples!("cfn-template", "cfn-template -o template.yaml", "cfn-template --output json");
 pub(super) const EXPLAIN: &str = examples!("explain key-1 gpt-4");

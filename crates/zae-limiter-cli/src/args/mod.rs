@@ -12,6 +12,8 @@ pub(crate) mod entity;
 mod examples;
 pub(crate) mod file;
 pub(crate) mod history;
+#[cfg(feature = "deploy")]
+pub(crate) mod lambda_export;
 pub(crate) mod level;
 #[cfg(feature = "dynamodb")]
 pub(crate) mod local;
@@ -30,12 +32,14 @@ use self::acquire::{AcquireArgs, AvailableArgs, ExplainArgs};
 #[cfg(feature = "dynamodb")]
 use self::aggregate::AggregateArgs;
 #[cfg(feature = "deploy")]
-use self::deploy::CfnTemplateArgs;
+use self::deploy::{CfnTemplateArgs, DeleteArgs, DeployArgs, UpgradeArgs};
 use self::entity::EntityCommand;
 use self::file::CompletionsArgs;
 #[cfg(feature = "sqlite")]
 use self::file::{BackupArgs, DemoArgs, RestoreArgs};
 use self::history::{AuditCommand, UsageCommand};
+#[cfg(feature = "deploy")]
+use self::lambda_export::LambdaExportArgs;
 #[cfg(feature = "dynamodb")]
 use self::local::LocalCommand;
 use self::namespace::NamespaceCommand;
@@ -71,7 +75,7 @@ Variables: ZAEL_STORE, ZAEL_STACK and ZAEL_NAMESPACE stand for --store, --name a
 megabytes (of 1024 KiB, 1 to 65535) the file of an SQLite store may grow to, without it as many as there are; ZAEL_LOCAL_ENGINE names \
 the program that `local up` starts.
 
-Not built yet: deploy, delete, list, check, upgrade, lambda-export, loadtest, limits.
+Not built yet: loadtest, limits.
 
 -h is short, --help also shows the global options and examples.";
 
@@ -150,13 +154,39 @@ pub(crate) enum Command {
     #[cfg(feature = "dynamodb")]
     #[command(subcommand)]
     Local(LocalCommand),
+    /// Make a stack on AWS, or make it what its options say
+    ///
+    /// A change goes through a change set: what will change is shown first, and a change that would
+    /// lose data is refused. Run again after an interruption, it goes on where it was.
+    #[cfg(feature = "deploy")]
+    #[command(after_long_help = examples::DEPLOY)]
+    Deploy(Box<DeployArgs>),
+    /// Delete a stack with its table and everything in it
+    #[cfg(feature = "deploy")]
+    #[command(after_long_help = examples::DELETE)]
+    Delete(DeleteArgs),
+    /// List the stacks of a region
+    #[cfg(feature = "deploy")]
+    List,
+    /// Bring template, function and table of a stack to this release
+    #[cfg(feature = "deploy")]
+    #[command(after_long_help = examples::UPGRADE)]
+    Upgrade(UpgradeArgs),
     /// Print the CloudFormation template of a stack
     #[cfg(feature = "deploy")]
     #[command(after_long_help = examples::CFN_TEMPLATE)]
     CfnTemplate(CfnTemplateArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
-    /// Print the version
+    /// Write the package that a Lambda function runs: this program, as a zip
+    ///
+    /// The package is made of this very program, or of the one that --lambda-binary names, without
+    /// its symbols. It runs on the runtime provided.al2023; what does not run there is refused.
+    #[cfg(feature = "deploy")]
+    #[command(after_long_help = examples::LAMBDA_EXPORT)]
+    LambdaExport(LambdaExportArgs),
+    /// Print the version; with --name also what the stack has and asks of its clients
+    #[command(after_long_help = examples::VERSION)]
     Version,
     /// Print docs/cli.md
     #[command(hide = true)]
@@ -203,6 +233,10 @@ pub(crate) enum StoreCommand {
     /// Check the file (sizes, schema, integrity, buckets, debts, last sweep) or the stack (state,
     /// schema, indexes), and list what is disabled; exit code 1 if it is damaged
     Status,
+    /// Check whether this program can work on a DynamoDB stack; exit code 1 if not
+    #[cfg(feature = "dynamodb")]
+    #[command(after_long_help = examples::CHECK)]
+    Check,
     /// Copy the file while it is in use; `restore` brings the copy back
     #[cfg(feature = "sqlite")]
     Backup(BackupArgs),
@@ -231,6 +265,8 @@ impl StoreCommand {
             #[cfg(feature = "dynamodb")]
             StoreCommand::Aggregate(args) => commands::aggregate::run(context, args).await,
             StoreCommand::Status => status::run(context).await,
+            #[cfg(feature = "dynamodb")]
+            StoreCommand::Check => commands::check::run(context).await,
             #[cfg(feature = "sqlite")]
             StoreCommand::Backup(args) => backup::run(context, &args).await,
             #[cfg(feature = "sqlite")]
@@ -254,6 +290,8 @@ impl StoreCommand {
             StoreCommand::Namespace(command) => command.access(),
             StoreCommand::Sweep => Access::Changes,
             // Refuses every file, there or not.
+            #[cfg(feature = "dynamodb")]
+            StoreCommand::Check => Access::Looks,
             #[cfg(feature = "dynamodb")]
             StoreCommand::Aggregate(_) => Access::SetsUp,
             #[cfg(feature = "sqlite")]
@@ -280,8 +318,35 @@ pub(crate) fn parse(
     width: usize,
 ) -> Result<Cli, clap::Error> {
     let mut command = definition().term_width(width);
+    let arguments = files_named(&command, arguments.into_iter().collect());
     let mut matches = command.try_get_matches_from_mut(arguments)?;
     Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
+}
+
+/// Commands whose `--output`, as the Python package has it, names a file.
+const TO_A_FILE: [&str; 2] = ["cfn-template", "lambda-export"];
+
+/// The same arguments, in which the `--output` of a file is `--file`: elsewhere here `--output` is
+/// the form of answers. A form is a form all the same.
+fn files_named(definition: &clap::Command, mut arguments: Vec<OsString>) -> Vec<OsString> {
+    let words = coming::words(definition, &arguments);
+    if !words.first().is_some_and(|word| TO_A_FILE.contains(word)) {
+        return arguments;
+    }
+    let is_form = |word: &str| Output::from_str(word, false).is_ok();
+    for at in 1..arguments.len() {
+        let next = arguments.get(at + 1).and_then(|next| next.to_str()).map(str::to_owned);
+        let Some(word) = arguments[at].to_str() else { continue };
+        let renamed = match word.strip_prefix("--output") {
+            Some("") if next.is_some_and(|next| !is_form(&next)) => "--file".to_owned(),
+            Some(rest) if rest.strip_prefix('=').is_some_and(|file| !is_form(file)) => {
+                format!("--file{rest}")
+            }
+            _ => continue,
+        };
+        arguments[at] = renamed.into();
+    }
+    arguments
 }
 
 /// The form of answers that a command line asks for which is wrong in some other place.
@@ -333,6 +398,22 @@ mod tests {
                 && globals.output.is_none()
                 && globals.color.is_none()
         );
+    }
+
+    #[cfg(feature = "deploy")]
+    #[test]
+    fn an_output_that_is_no_form_is_a_file_where_one_is_written() {
+        for (line, file, form) in [
+            ("z lambda-export", "lambda.zip", None),
+            ("z lambda-export --output a.zip", "a.zip", None),
+            ("z lambda-export --output=a.zip --output json", "a.zip", Some(Output::Json)),
+            ("z --output json lambda-export -o a.zip", "a.zip", Some(Output::Json)),
+        ] {
+            let cli = parsed(line).unwrap();
+            let Command::LambdaExport(args) = cli.command else { panic!("{line}") };
+            assert_eq!((args.file.to_str(), cli.globals.output), (Some(file), form), "{line}");
+        }
+        assert!(parsed("z version --output a.zip").unwrap_err().contains("a.zip"));
     }
 
     #[test]

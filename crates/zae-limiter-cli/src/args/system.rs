@@ -12,7 +12,10 @@ use crate::exit::Exit;
 
 /// What to do with the whole namespace.
 #[derive(Clone, Debug, Subcommand)]
-#[expect(clippy::enum_variant_names, reason = "these are the words of the command line")]
+#[cfg_attr(
+    not(feature = "dynamodb"),
+    expect(clippy::enum_variant_names, reason = "these are the words of the command line")
+)]
 pub(crate) enum SystemCommand {
     /// Store limits for everyone without stronger ones, replacing those there were
     #[command(after_long_help = super::examples::SYSTEM_SET_DEFAULTS)]
@@ -21,6 +24,13 @@ pub(crate) enum SystemCommand {
     GetDefaults,
     /// Delete the limits and the outage policy stored for everyone
     DeleteDefaults(ConfirmArgs),
+    /// Set for how many days a DynamoDB stack keeps usage and audit events, in all namespaces
+    ///
+    /// What is written from now on is kept that long; what is there keeps its own time. Clients and
+    /// aggregators follow within five minutes.
+    #[cfg(feature = "dynamodb")]
+    #[command(after_long_help = super::examples::SYSTEM_SET_RETENTION)]
+    SetRetention(SetRetentionArgs),
 }
 
 impl SystemCommand {
@@ -33,6 +43,10 @@ impl SystemCommand {
             SystemCommand::DeleteDefaults(args) => {
                 level::delete(context, Level::System, args).await
             }
+            #[cfg(feature = "dynamodb")]
+            SystemCommand::SetRetention(args) => {
+                crate::commands::system_set_retention::run(context, args).await
+            }
         }
     }
 
@@ -41,8 +55,24 @@ impl SystemCommand {
             SystemCommand::GetDefaults => Access::Looks,
             SystemCommand::SetDefaults(args) => args.limits.access(),
             SystemCommand::DeleteDefaults(_) => Access::Changes,
+            #[cfg(feature = "dynamodb")]
+            SystemCommand::SetRetention(_) => Access::Changes,
         }
     }
+}
+
+/// `system set-retention`.
+#[cfg(feature = "dynamodb")]
+#[derive(Args, Clone, Copy, Debug)]
+#[command(group = ArgGroup::new("days").args(["usage_days", "audit_days"]).required(true).multiple(true))]
+pub(crate) struct SetRetentionArgs {
+    /// Days that snapshots of usage are kept, from 1 to 36500 [default: as stored, else 90]
+    #[arg(long, value_name = "COUNT", value_parser = super::value::count::<36_500>)]
+    pub(crate) usage_days: Option<u32>,
+
+    /// Days that audit events are kept, from 1 to 36500 [default: as stored, else 90]
+    #[arg(long, value_name = "COUNT", value_parser = super::value::count::<36_500>)]
+    pub(crate) audit_days: Option<u32>,
 }
 
 /// `system set-defaults`.

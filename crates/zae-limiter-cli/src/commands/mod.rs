@@ -11,9 +11,15 @@ pub(crate) mod available;
 pub(crate) mod backup;
 #[cfg(feature = "deploy")]
 mod cfn_template;
+#[cfg(feature = "dynamodb")]
+pub(crate) mod check;
 mod completions;
+#[cfg(feature = "deploy")]
+mod delete;
 #[cfg(feature = "sqlite")]
 mod demo;
+#[cfg(feature = "deploy")]
+mod deploy;
 pub(crate) mod entity_buckets;
 pub(crate) mod entity_children;
 pub(crate) mod entity_create;
@@ -26,7 +32,11 @@ pub(crate) mod entity_shards;
 pub(crate) mod entity_show;
 pub(crate) mod entity_update;
 pub(crate) mod explain;
+#[cfg(feature = "deploy")]
+mod lambda_export;
 pub(crate) mod level;
+#[cfg(feature = "deploy")]
+mod list;
 #[cfg(feature = "dynamodb")]
 pub(crate) mod local_attend;
 #[cfg(feature = "dynamodb")]
@@ -58,12 +68,18 @@ mod status_file;
 #[cfg(feature = "dynamodb")]
 mod status_stack;
 pub(crate) mod sweep;
+#[cfg(feature = "dynamodb")]
+pub(crate) mod system_set_retention;
+#[cfg(feature = "deploy")]
+mod upgrade;
 pub(crate) mod usage_list;
 pub(crate) mod usage_summary;
 mod version;
 
 use anyhow::Context as _;
 
+#[cfg(feature = "deploy")]
+use self::shared::stacks::{Named, Stacks};
 use crate::again::Again;
 use crate::args::{Cli, Command};
 use crate::context::{Access, Context};
@@ -104,9 +120,31 @@ fn dispatch(
     place: &mut Option<StorePlace>,
 ) -> anyhow::Result<Exit> {
     match cli.command {
+        #[cfg(feature = "dynamodb")]
+        Command::Version if names_stack(&cli.globals) => {
+            let mut settings = Settings::new(cli.globals, environment)?;
+            crate::dynamodb::prefer_local(&mut settings, environment, printer);
+            *place = Some(settings.store.clone());
+            let context = Context { settings: &settings, printer, access: Access::Looks };
+            block_on(version::of_stack(&context))
+        }
         Command::Version => version::run(printer),
         #[cfg(feature = "deploy")]
+        Command::LambdaExport(args) => lambda_export::run(printer, &args),
+        #[cfg(feature = "deploy")]
         Command::CfnTemplate(args) => cfn_template::run(printer, &args),
+        #[cfg(feature = "deploy")]
+        Command::Deploy(args) => on_stacks(cli.globals, environment, printer, Named::Optional)
+            .and_then(|stacks| block_on(deploy::run(&stacks, &args))),
+        #[cfg(feature = "deploy")]
+        Command::Delete(args) => on_stacks(cli.globals, environment, printer, Named::Required)
+            .and_then(|stacks| block_on(delete::run(&stacks, &args))),
+        #[cfg(feature = "deploy")]
+        Command::List => on_stacks(cli.globals, environment, printer, Named::Optional)
+            .and_then(|stacks| block_on(list::run(&stacks))),
+        #[cfg(feature = "deploy")]
+        Command::Upgrade(args) => on_stacks(cli.globals, environment, printer, Named::Optional)
+            .and_then(|stacks| block_on(upgrade::run(&stacks, &args))),
         Command::Completions(args) => completions::run(printer, args),
         Command::Reference => reference::run(printer),
         #[cfg(feature = "sqlite")]
@@ -141,6 +179,25 @@ fn dispatch(
             block_on(command.run(&context))
         }
     }
+}
+
+/// Whether the command line itself names a stack. A variable does not count: the version is asked
+/// for where nothing else works.
+#[cfg(feature = "dynamodb")]
+fn names_stack(globals: &crate::args::Globals) -> bool {
+    use crate::args::value::StoreUrl;
+    globals.stack.is_some() || matches!(globals.store, Some(StoreUrl::Dynamo(_)))
+}
+
+/// The stack that a command is about. It says itself what it waits for.
+#[cfg(feature = "deploy")]
+fn on_stacks<'a>(
+    globals: crate::args::Globals,
+    environment: &Environment,
+    printer: &'a Printer,
+    named: Named,
+) -> anyhow::Result<Stacks<'a>> {
+    Ok(Stacks::new(printer, globals, environment, named)?)
 }
 
 fn block_on(command: impl Future<Output = anyhow::Result<Exit>>) -> anyhow::Result<Exit> {

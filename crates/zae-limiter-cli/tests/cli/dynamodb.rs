@@ -8,6 +8,7 @@ mod pages;
 mod rig;
 mod shards;
 mod stores;
+mod versions;
 
 use crate::support::Sandbox;
 use rig::{Both, STACK, Stack};
@@ -301,11 +302,27 @@ mod json {
 }
 
 /// Commands that have nothing to do with where limits live.
-const ELSEWHERE: [&str; 7] =
-    ["aggregate", "cfn-template", "demo", "local", "completions", "version", "reference"];
+const ELSEWHERE: [&str; 9] = [
+    "aggregate",
+    "cfn-template",
+    "check",
+    "completions",
+    "demo",
+    "lambda-export",
+    "local",
+    "reference",
+    "version",
+];
 /// Commands whose answers differ, by design: `stores.rs` shows how.
-const DIFFERENT: [&str; 6] =
-    ["usage list", "usage summary", "status", "backup", "restore", "namespace purge"];
+const DIFFERENT: [&str; 7] = [
+    "usage list",
+    "usage summary",
+    "status",
+    "backup",
+    "restore",
+    "namespace purge",
+    "system set-retention",
+];
 
 #[test]
 fn no_command_is_left_out() {

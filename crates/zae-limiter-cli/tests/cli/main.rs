@@ -27,6 +27,8 @@ mod local;
 mod looks;
 mod namespaces;
 #[cfg(feature = "dynamodb")]
+#[cfg(feature = "deploy")]
+mod package;
 mod promised;
 mod reference;
 mod resources;

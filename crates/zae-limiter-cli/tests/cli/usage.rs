@@ -15,28 +15,30 @@ fn help() {
     Usage: zae-limiter [OPTIONS] <COMMAND>
 
     Commands:
-      acquire       Take from every limit of the chain, or from none
-      available     Look at what is left, and whether a request would pass; takes nothing
-      explain       Show which limits apply to a call, and which level supplied them
-      entity        Entities: users, API keys, projects
-      resource      Limits of a resource
-      system        Limits of the whole namespace
-      namespace     Namespaces: isolated tenants in one store; --namespace has no effect here
-      audit         The audit log: who changed what
-      usage         The usage history: what was used when
-      aggregate     Count the usage of a DynamoDB stack from its stream, until it is stopped
-      status        Check the file (sizes, schema, integrity, buckets, debts, last sweep) or the stack
-                    (state, schema, indexes), and list what is disabled; exit code 1 if it is damaged
-      backup        Copy the file while it is in use; `restore` brings the copy back
-      restore       Put a backup in the place of the file, which nobody may have open; the old file is
-                    kept
-      sweep         Delete idle full buckets and expired history (also happens automatically)
-      demo          Watch a simulated LLM gateway at work, on a fresh file
-      local         A DynamoDB-compatible engine on this machine, for development and tests
-      cfn-template  Print the CloudFormation template of a stack
-      completions   Print a completion script for a shell
-      version       Print the version
-      help          Print this message or the help of the given subcommand(s)
+      acquire        Take from every limit of the chain, or from none
+      available      Look at what is left, and whether a request would pass; takes nothing
+      explain        Show which limits apply to a call, and which level supplied them
+      entity         Entities: users, API keys, projects
+      resource       Limits of a resource
+      system         Limits of the whole namespace
+      namespace      Namespaces: isolated tenants in one store; --namespace has no effect here
+      audit          The audit log: who changed what
+      usage          The usage history: what was used when
+      aggregate      Count the usage of a DynamoDB stack from its stream, until it is stopped
+      status         Check the file (sizes, schema, integrity, buckets, debts, last sweep) or the stack
+                     (state, schema, indexes), and list what is disabled; exit code 1 if it is damaged
+      check          Check whether this program can work on a DynamoDB stack; exit code 1 if not
+      backup         Copy the file while it is in use; `restore` brings the copy back
+      restore        Put a backup in the place of the file, which nobody may have open; the old file is
+                     kept
+      sweep          Delete idle full buckets and expired history (also happens automatically)
+      demo           Watch a simulated LLM gateway at work, on a fresh file
+      local          A DynamoDB-compatible engine on this machine, for development and tests
+      cfn-template   Print the CloudFormation template of a stack
+      completions    Print a completion script for a shell
+      lambda-export  Write the package that a Lambda function runs: this program, as a zip
+      version        Print the version; with --name also what the stack has and asks of its clients
+      help           Print this message or the help of the given subcommand(s)
 
     Options:
       -h, --help
@@ -86,7 +88,7 @@ fn help() {
     grow to, without it as many as there are; ZAEL_LOCAL_ENGINE names the program that `local up`
     starts.
 
-    Not built yet: deploy, delete, list, check, upgrade, lambda-export, loadtest, limits.
+    Not built yet: deploy, delete, list, upgrade, loadtest, limits.
 
     -h is short, --help also shows the global options and examples.
     ");
@@ -146,6 +148,8 @@ fn help() {
       set-defaults     Store limits for everyone without stronger ones, replacing those there were
       get-defaults     Show the limits stored for everyone
       delete-defaults  Delete the limits and the outage policy stored for everyone
+      set-retention    Set for how many days a DynamoDB stack keeps usage and audit events, in all
+                       namespaces
       help             Print this message or the help of the given subcommand(s)
 
     Options:

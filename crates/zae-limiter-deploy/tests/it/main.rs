@@ -4,5 +4,6 @@ mod cfn;
 mod golden;
 mod iam;
 mod options;
+mod package;
 mod policies;
 mod template;

@@ -57,11 +57,12 @@ impl Shared {
         writes: Vec<Write>,
         (change, event): (&Change, Event<'_>),
     ) -> Result<Outcome, StoreError> {
-        let mut audit = audit_item(namespace, change, event, self.options.audit_retention_s);
+        let retention_s = self.audit_retention_s().await;
+        let mut audit = audit_item(namespace, change, event, retention_s);
         // Kept from the table's now on: a clock that is years behind would have its events
         // forgotten at once.
         let now_s = self.corrected(change.at).0.div_euclid(1_000);
-        let expires_s = now_s.saturating_add(self.options.audit_retention_s);
+        let expires_s = now_s.saturating_add(retention_s);
         audit.insert(attr::TTL.into(), number(expires_s));
         let mut legs = writes;
         legs.push(Write::create(audit.clone()));

@@ -3,5 +3,7 @@
 pub(crate) mod change;
 pub(crate) mod entity;
 mod history;
+pub(crate) mod migrate;
 mod namespace;
+pub(crate) mod operator;
 pub(crate) mod version;

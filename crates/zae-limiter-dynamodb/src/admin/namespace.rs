@@ -357,7 +357,7 @@ impl DynamoStore {
                     Err(refused) => return Err(refused.into_error(PURGE)),
                 }
             };
-            let retention_s = self.shared.options.audit_retention_s;
+            let retention_s = self.shared.audit_retention_s().await;
             let told = is_told.then(|| item::audit_item(&self.id, change, event(), retention_s));
             Ok(made.then_some(Ordered::Marked(PurgeOrder { namespace, told, signature })))
         };

@@ -13,7 +13,7 @@ use crate::bucket::operation::Moment;
 use crate::bucket::shard::children;
 use crate::bucket::tree::{self, Parting, Whose};
 use crate::bucket::write::BucketWrite;
-use crate::constants::{SEND_ATTEMPTS_MAX, SHARDS_MAX};
+use crate::constants::{READER_OF_SHARDS, SEND_ATTEMPTS_MAX, SHARDS_MAX};
 use crate::table::error::failed;
 use crate::table::{Cancellation, Key, TableError, Write};
 
@@ -60,6 +60,10 @@ impl DynamoStore {
         moment: Moment,
     ) -> Result<Moved, StoreError> {
         let Some(whose) = Whose::of(&self.id, key) else { return Ok(Moved::Not) };
+        // Whoever cannot read shards must not open the table from here on.
+        if !self.shared.require_reader(READER_OF_SHARDS).await {
+            return Ok(Moved::Not);
+        }
         let attempt = || async {
             let [item] = self.shared.read("consume", std::array::from_ref(key)).await?;
             let look = self.note(key, item.as_ref(), moment)?;

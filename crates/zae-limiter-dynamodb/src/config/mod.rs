@@ -31,6 +31,7 @@ use crate::table::{Index, Item, Key};
 
 pub(crate) use lookup::Trust;
 pub(crate) use records::{Changing, Records};
+pub(crate) use write::adopt_limits;
 
 /// What is stored about one (entity, resource), and whose buckets it has.
 #[derive(Clone, Debug)]

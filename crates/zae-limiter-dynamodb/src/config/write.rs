@@ -2,7 +2,7 @@
 //! read. A change that loses a race reads again.
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use zae_limiter_core::{AuditAction, Flag};
+use zae_limiter_core::{AuditAction, Flag, Limit};
 use zae_limiter_store::{Change, Level, LevelConfig, LimitsChange, StoreError};
 
 use super::registry::{self, Presence};
@@ -14,8 +14,10 @@ use crate::records::attr;
 use crate::records::item::config::{self as stored, CONFIG_VERSION, ON_UNAVAILABLE};
 use crate::records::item::{Event, audit_item, details, stored_version, version_of};
 use crate::records::keys;
+use crate::table::retry::Refused;
 use crate::table::{
-    Action, Comparison, Condition, Delete, Item, Key, Update, Write, compare_with, number, text,
+    Action, Check, Comparison, Condition, Delete, Item, Key, Update, Write, compare_with, number,
+    text,
 };
 
 /// A level as it was read, to be changed.
@@ -115,8 +117,18 @@ impl<'a> Found<'a> {
         becomes: Becomes,
         recorded: (&Change, Event<'_>),
     ) -> Result<Outcome, StoreError> {
+        self.write_with(operation, becomes, recorded, Vec::new()).await
+    }
+
+    /// The same with other writes in the same transaction.
+    async fn write_with(
+        &self,
+        operation: &'static str,
+        becomes: Becomes,
+        recorded: (&Change, Event<'_>),
+        mut writes: Vec<Write>,
+    ) -> Result<Outcome, StoreError> {
         let (store, key) = (self.store, self.key.clone());
-        let mut writes = Vec::with_capacity(2);
         if !matches!(becomes, Becomes::Nothing) {
             let counted = registry::update(
                 &store.id,
@@ -203,6 +215,59 @@ pub(super) async fn set_limits(
         event.version = Some(version);
         let made = found.write(OPERATION, Becomes::Changed(actions), (change, event)).await?;
         Ok(made.then_some(version))
+    };
+    store.shared.until_made(OPERATION, attempt).await
+}
+
+/// Gives a level the limits that rows of an older form have for it, and takes the rows away in the
+/// same transaction. A level that has limits keeps them: they are what every client goes by.
+/// Returns whether it got the limits of the rows.
+pub(crate) async fn adopt_limits(
+    store: &DynamoStore,
+    level: &Level,
+    limits: &[Limit],
+    rows: &[Delete],
+    change: &Change,
+) -> Result<bool, StoreError> {
+    const OPERATION: &str = "migrate";
+    LimitsChange::from(limits.to_vec()).check(level)?;
+    let attempt = || async {
+        let found = Found::read(store, level, change, OPERATION).await?;
+        if found.told.is_some() {
+            return Ok(Some(true));
+        }
+        // Another migration may have been faster.
+        let keys: Vec<Key> = rows.iter().map(|row| row.key.clone()).collect();
+        let there = store.shared.read_all(OPERATION, &keys).await?;
+        let gone: Vec<Write> = rows
+            .iter()
+            .zip(there)
+            .filter_map(|(row, item)| item.map(|_| Write::Delete(row.clone())))
+            .collect();
+        if gone.is_empty() {
+            return Ok(Some(false));
+        }
+        if found.item.as_ref().is_some_and(stored::has_limits) {
+            let check = Check { key: found.key.clone(), conditions: found.unchanged() };
+            let writes: Vec<Write> = [Write::Check(check)].into_iter().chain(gone).collect();
+            return match store.shared.transact(OPERATION, &writes).await {
+                Ok(()) => Ok(Some(false)),
+                Err(Refused::Canceled(_)) => Ok(None),
+                Err(refused) => Err(refused.into_error(OPERATION)),
+            };
+        }
+        // Some rows only: the others went with a change that is not ours to guess at.
+        if gone.len() < rows.len() {
+            return Ok(None);
+        }
+        let version = found.next_version();
+        let mut actions = stored::limit_actions(found.item.as_ref(), limits);
+        actions.push(version_action(version));
+        let mut event = found.event(AuditAction::LimitsSet, details::limits(limits, None));
+        event.version = Some(version);
+        let recorded = (change, event);
+        let made = found.write_with(OPERATION, Becomes::Changed(actions), recorded, gone).await?;
+        Ok(made.then_some(true))
     };
     store.shared.until_made(OPERATION, attempt).await
 }

@@ -46,6 +46,20 @@ pub(crate) const NAMESPACE_NAME: &str = "namespace_name";
 pub(crate) const STATUS: &str = "status";
 pub(crate) const DELETED_AT: &str = "deleted_at";
 pub(crate) const SCHEMA_VERSION: &str = "schema_version";
+pub(crate) const LAMBDA_VERSION: &str = "lambda_version";
+pub(crate) const CLIENT_MIN_VERSION: &str = "client_min_version";
+pub(crate) const UPDATED_AT: &str = "updated_at";
+pub(crate) const UPDATED_BY: &str = "updated_by";
+/// Our function that serves the table. Ours, as all below.
+pub(crate) const FUNCTION_VERSION: &str = "function_version";
+/// What clients of ours must be able to read, and the first release that can.
+pub(crate) const MIN_READER: &str = "min_reader";
+pub(crate) const MIN_READER_RELEASE: &str = "min_reader_release";
+/// Migrations that were finished.
+pub(crate) const MIGRATED: &str = "migrated";
+/// Days that history is kept.
+pub(crate) const USAGE_RETENTION: &str = "usage_retention_days";
+pub(crate) const AUDIT_RETENTION: &str = "audit_retention_days";
 
 // ------------------------------------------------------------------------------------ checkpoints
 

@@ -274,15 +274,31 @@ pub(crate) fn namespace(item: &Item) -> Result<Namespace, StoreError> {
     })
 }
 
+/// What a new version record says.
+pub(crate) struct NewVersion<'a> {
+    pub(crate) schema: &'a str,
+    pub(crate) client_min: &'a str,
+    pub(crate) min_reader: i64,
+    pub(crate) min_reader_release: &'a str,
+    /// A new table has nothing to migrate.
+    pub(crate) migrated: &'a [&'a str],
+    pub(crate) at: TimeMs,
+    pub(crate) by: &'a str,
+}
+
 /// The version record of a table.
-pub(crate) fn version_item(schema: &str, at: TimeMs, by: &str) -> Item {
+pub(crate) fn version_item(new: &NewVersion<'_>) -> Item {
     let mut item = new_item(keys::REGISTRY, &keys::version());
-    put(&mut item, attr::SCHEMA_VERSION, text(schema));
+    put(&mut item, attr::SCHEMA_VERSION, text(new.schema));
     // No Lambda of the Python package is deployed beside us, and its clients must not push one.
-    put(&mut item, "lambda_version", nothing());
-    put(&mut item, "client_min_version", text("0.0.0"));
-    put(&mut item, "updated_at", text(rfc3339(at)));
-    put(&mut item, "updated_by", text(by));
+    put(&mut item, attr::LAMBDA_VERSION, nothing());
+    put(&mut item, attr::CLIENT_MIN_VERSION, text(new.client_min));
+    put(&mut item, attr::MIN_READER, number(new.min_reader));
+    put(&mut item, attr::MIN_READER_RELEASE, text(new.min_reader_release));
+    let migrated = new.migrated.iter().map(|name| (*name).to_owned()).collect();
+    put(&mut item, attr::MIGRATED, AttributeValue::Ss(migrated));
+    put(&mut item, attr::UPDATED_AT, text(rfc3339(new.at)));
+    put(&mut item, attr::UPDATED_BY, text(new.by));
     item
 }
 

@@ -333,6 +333,17 @@ pub trait Table: Send + Sync + 'static {
     /// `BatchWriteItem` of deletes: at most 25 keys, none twice. Returns those it did not get to.
     fn delete_batch<'a>(&'a self, keys: &'a [Key]) -> BoxFuture<'a, Result<Vec<Key>, TableError>>;
 
+    /// `Scan`: one page of the items whose sort key begins with `prefix`, in all partitions. Reads
+    /// the whole table, page by page; only a migration does that.
+    fn scan<'a>(
+        &'a self,
+        prefix: &'a str,
+        start: Option<Item>,
+    ) -> BoxFuture<'a, Result<QueryPage, TableError>> {
+        let _ = (prefix, start);
+        Box::pin(std::future::ready(Err(TableError::Rejected("cannot be scanned".to_owned()))))
+    }
+
     /// What time the table has now, as far as its answers have told.
     fn time(&self) -> TableTime {
         TableTime::Local

@@ -144,6 +144,16 @@ impl Shared {
         self.ask(operation, || self.table.query(query)).await
     }
 
+    /// One page of a scan of the whole table.
+    pub(crate) async fn scan(
+        &self,
+        operation: &'static str,
+        prefix: &str,
+        start: Option<Item>,
+    ) -> Result<QueryPage, StoreError> {
+        self.ask(operation, || self.table.scan(prefix, start.clone())).await
+    }
+
     /// Answers when the table does.
     pub(crate) async fn ping(&self) -> Result<(), StoreError> {
         let key = [keys::version()];

@@ -330,7 +330,8 @@ impl Deletion<'_> {
         if is_last {
             let total = DeletedEntity { configs: deleted.configs + removed, ..*deleted };
             let told = event(id, AuditAction::EntityDeleted, details::entity_deletion(&total));
-            let item = audit_item(&store.id, change, told, store.shared.options.audit_retention_s);
+            let retention_s = store.shared.audit_retention_s().await;
+            let item = audit_item(&store.id, change, told, retention_s);
             writes.insert(0, Write::Delete(Delete { key, conditions }));
             writes.push(Write::Put(Put { item, conditions: Vec::new() }));
             writes.push(Write::Check(is_active(&store.id)));

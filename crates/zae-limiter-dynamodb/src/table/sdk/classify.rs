@@ -16,6 +16,7 @@ use aws_sdk_dynamodb::operation::describe_table::DescribeTableError;
 use aws_sdk_dynamodb::operation::describe_time_to_live::DescribeTimeToLiveError;
 use aws_sdk_dynamodb::operation::put_item::PutItemError;
 use aws_sdk_dynamodb::operation::query::QueryError;
+use aws_sdk_dynamodb::operation::scan::ScanError;
 use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
 use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
 use aws_sdk_dynamodb::operation::update_table::UpdateTableError;
@@ -83,6 +84,7 @@ impl Decision for TransactWriteItemsError {
 impl Decision for BatchGetItemError {}
 impl Decision for BatchWriteItemError {}
 impl Decision for QueryError {}
+impl Decision for ScanError {}
 impl Decision for CreateTableError {}
 impl Decision for DeleteTableError {}
 impl Decision for DescribeTableError {}

@@ -274,6 +274,13 @@ impl Builder {
         DynamoStore::on_table(table, self.options, &namespace).await
     }
 
+    /// For an operator: the table as a whole, whether this release may open it or not. Sends
+    /// nothing.
+    pub async fn operator(&self) -> Result<crate::Operator, StoreError> {
+        let table = self.table().await?;
+        Ok(crate::Operator::on_table(Arc::new(table), self.options.clone()))
+    }
+
     /// How the store will work on its table.
     #[must_use]
     pub fn options(&self) -> &DynamoOptions {

@@ -295,6 +295,33 @@ impl Table for SdkTable {
         })
     }
 
+    fn scan<'a>(
+        &'a self,
+        prefix: &'a str,
+        start: Option<Item>,
+    ) -> BoxFuture<'a, Result<QueryPage, TableError>> {
+        Box::pin(async move {
+            let result = self
+                .patient
+                .scan()
+                .table_name(&*self.name)
+                .filter_expression("begins_with(SK,:s)")
+                .expression_attribute_values(":s", AttributeValue::S(prefix.to_owned()))
+                .set_exclusive_start_key(start)
+                .consistent_read(true)
+                .set_return_consumed_capacity(self.return_capacity())
+                .send()
+                .await;
+            let output = self.ended(("Scan", Spends::Reads), result, |output| {
+                output.consumed_capacity.as_slice()
+            })?;
+            Ok(QueryPage {
+                items: output.items.unwrap_or_default(),
+                last: output.last_evaluated_key.filter(|key| !key.is_empty()),
+            })
+        })
+    }
+
     fn time(&self) -> TableTime {
         self.skew.as_ref().map_or(TableTime::Local, |skew| skew.0.time())
     }

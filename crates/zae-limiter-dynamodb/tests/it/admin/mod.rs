@@ -7,23 +7,83 @@ mod again;
 mod concurrent;
 mod deletion;
 mod lost;
+mod migrations;
 mod python;
 mod seeds;
+mod versions;
 
 use std::sync::Arc;
 
 use zae_limiter_core::{AuditEvent, AuditSubject, EntityId, Flag, Milli, Take};
 use zae_limiter_dynamodb::records::keys;
-use zae_limiter_dynamodb::table::{Item, Table};
+use zae_limiter_dynamodb::table::{
+    BatchPage, Item, Key, Put, Query, QueryPage, Table, TableError, Update, Write,
+};
 use zae_limiter_dynamodb::{DynamoOptions, DynamoStore};
 use zae_limiter_store::{
-    AuditQuery, BucketStore, Change, ConfigStore, ConsumeOutcome, ConsumeRequest, EntityUpdate,
-    HistoryStore, Level, LimitsInForce, MemberTake, NamespaceStore, NewEntity, PageRequest,
-    ResetRequest, StoreError, StoreErrorKind,
+    AuditQuery, BoxFuture, BucketStore, Change, ConfigStore, ConsumeOutcome, ConsumeRequest,
+    EntityUpdate, HistoryStore, Level, LimitsInForce, MemberTake, NamespaceStore, NewEntity,
+    PageRequest, ResetRequest, StoreError, StoreErrorKind,
 };
 use zae_limiter_testkit::table::{Call, EvalOptions, EvalTable, Told};
 
 use crate::evaluated::{Rig, limits};
+
+/// A table on which something happens just before it is asked to write.
+struct Meddled<F> {
+    table: EvalTable,
+    /// Told of the keys that are about to be written.
+    before: F,
+}
+
+impl<F: Fn(&[Key]) + Send + Sync + 'static> Table for Meddled<F> {
+    fn update<'a>(&'a self, update: &'a Update) -> BoxFuture<'a, Result<Item, TableError>> {
+        (self.before)(std::slice::from_ref(&update.key));
+        self.table.update(update)
+    }
+
+    fn put<'a>(&'a self, put: &'a Put) -> BoxFuture<'a, Result<(), TableError>> {
+        self.table.put(put)
+    }
+
+    fn transact<'a>(
+        &'a self,
+        writes: &'a [Write],
+        token: &'a str,
+    ) -> BoxFuture<'a, Result<(), TableError>> {
+        let key = |write: &Write| match write {
+            Write::Update(update) => Some(update.key.clone()),
+            Write::Delete(delete) => Some(delete.key.clone()),
+            _ => None,
+        };
+        (self.before)(&writes.iter().filter_map(key).collect::<Vec<_>>());
+        self.table.transact(writes, token)
+    }
+
+    fn batch_get<'a>(
+        &'a self,
+        keys: &'a [Key],
+        consistent: bool,
+    ) -> BoxFuture<'a, Result<BatchPage, TableError>> {
+        self.table.batch_get(keys, consistent)
+    }
+
+    fn query<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<QueryPage, TableError>> {
+        self.table.query(query)
+    }
+
+    fn scan<'a>(
+        &'a self,
+        prefix: &'a str,
+        start: Option<Item>,
+    ) -> BoxFuture<'a, Result<QueryPage, TableError>> {
+        self.table.scan(prefix, start)
+    }
+
+    fn delete_batch<'a>(&'a self, keys: &'a [Key]) -> BoxFuture<'a, Result<Vec<Key>, TableError>> {
+        self.table.delete_batch(keys)
+    }
+}
 
 fn id(text: &str) -> EntityId {
     text.parse().unwrap()

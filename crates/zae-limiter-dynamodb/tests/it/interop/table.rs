@@ -62,6 +62,11 @@ impl Shared {
     }
 
     /// A limiter of ours that trusts no cache.
+    /// The table as a whole.
+    pub(crate) async fn operator(&self) -> zae_limiter_dynamodb::Operator {
+        self.builder().operator().await.expect("an operator")
+    }
+
     pub(crate) async fn rust(&self) -> RateLimiter {
         self.rust_in("default").await
     }

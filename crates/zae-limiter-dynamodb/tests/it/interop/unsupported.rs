@@ -1,5 +1,6 @@
 //! What only Python can do: we say so, and let nobody through on a guess.
 
+use zae_limiter_dynamodb::Retention;
 use zae_limiter_testkit::zae_limiter::{AcquireError, Level};
 
 use crate::interop::on_both_tables;
@@ -58,6 +59,24 @@ on_both_tables! {
         // Ours to end: enabled again, it is a bucket like any other.
         python.eval("repo.clear_entity_disabled('key', 'gpt-4', principal='python')");
         assert!(take(&rust, "key", "rpd", 1).await);
+    }
+
+    /// What is ours in the version record outlives every write of it by Python, and without a
+    /// `lambda_version` Python sees no code to push.
+    async fn python_keeps_our_versions_and_pushes_nothing(shared: Shared) {
+        let mut python = shared.python();
+        let operator = shared.operator().await;
+        operator.stamp_function(Some("0.1.0")).await.unwrap();
+        operator.require_shard_readers().await.unwrap();
+        let retention = Retention { usage_days: Some(400), audit_days: Some(30) };
+        operator.set_retention(retention).await.unwrap();
+        let check = "(lambda found: (found.is_compatible, found.requires_lambda_update))(zae_limiter.version.check_compatibility(version(), zae_limiter.version.InfrastructureVersion.from_record(repo.get_version_record())))";
+        assert_eq!(python.eval(check), serde_json::json!([true, false]));
+        python.eval("connect()");
+        python.eval("repo.set_version_record('0.10.0', lambda_version='0.17.0', updated_by='python')");
+        let versions = operator.versions().await.unwrap().unwrap();
+        assert_eq!((versions.min_reader, versions.retention), (2, retention));
+        assert_eq!((versions.client_min.as_str(), versions.function.as_deref()), ("0.17.0", Some("0.1.0")));
     }
 
     /// Without a `lambda_version`, as on a table of ours, Python keeps such features to itself: the
