@@ -5,6 +5,7 @@ use std::io::{self, BufRead};
 use crate::args::shared::ConfirmArgs;
 use crate::context::Context;
 use crate::error::Failure;
+use crate::printer::Printer;
 
 /// The longest answer that is read.
 const ANSWER_BYTES_MAX: u64 = 1024;
@@ -32,17 +33,27 @@ pub(crate) fn confirm(
     question: &Question<'_>,
     args: ConfirmArgs,
 ) -> Result<(), Failure> {
+    confirm_with(context.printer, context.settings.can_ask, question, args)
+}
+
+/// The same without a store.
+pub(crate) fn confirm_with(
+    printer: &Printer,
+    can_ask: bool,
+    question: &Question<'_>,
+    args: ConfirmArgs,
+) -> Result<(), Failure> {
     if args.yes {
         return Ok(());
     }
-    if !context.settings.can_ask {
+    if !can_ask {
         let failure = Failure::usage(format!(
             "this {} {} and there is no terminal to ask on",
             question.deed, question.what
         ));
         return Err(failure.hint("pass --yes if that is meant"));
     }
-    context.printer.ask(&question.asked());
+    printer.ask(&question.asked());
     agreed(io::stdin().lock(), question)
 }
 

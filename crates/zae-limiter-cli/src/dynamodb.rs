@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use zae_limiter::dynamodb::sdk::{Builder, StackStatus, StreamState, TableOptions, create_table};
-use zae_limiter::dynamodb::{DynamoStore, Hottest, Operator};
+use zae_limiter::dynamodb::{DynamoStore, Hottest, Operator, Versions};
 use zae_limiter::{Clock as _, Error, StoreError, StoreErrorKind, SystemClock, UsageWindow};
 use zae_limiter_aggregator::{Aggregator, SdkStreams, Settings as Counting, Table, Worker};
 
@@ -88,6 +88,15 @@ pub(crate) async fn store(place: &DynamoPlace, settings: &Settings) -> anyhow::R
 pub(crate) async fn operator(place: &DynamoPlace, settings: &Settings) -> anyhow::Result<Operator> {
     let builder = builder(place);
     reach(place, settings, builder.operator()).await
+}
+
+/// The version record of a stack, if it has one.
+pub(crate) async fn versions(
+    place: &DynamoPlace,
+    settings: &Settings,
+) -> anyhow::Result<Option<Versions>> {
+    let operator = operator(place, settings).await?;
+    reach(place, settings, operator.versions()).await
 }
 
 /// How many hot buckets are shown.

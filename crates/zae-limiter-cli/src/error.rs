@@ -83,6 +83,12 @@ impl Failure {
         Failure::new("stream", message)
     }
 
+    /// A stack on AWS is not what it should be.
+    #[cfg(feature = "deploy")]
+    pub(crate) fn stack(message: impl Into<String>) -> Failure {
+        Failure::new("stack", message)
+    }
+
     /// The store says it already, in words for everybody.
     #[cfg(feature = "dynamodb")]
     pub(crate) fn store(error: &StoreError) -> Failure {

@@ -40,7 +40,8 @@ pub struct OptionError {
 }
 
 impl OptionError {
-    pub(crate) fn new(
+    /// Something is wrong with the value of an option.
+    pub fn new(
         field: &'static str,
         value: &(impl fmt::Display + ?Sized),
         problem: impl Into<String>,

@@ -8,19 +8,13 @@ use clap::Command;
 
 use crate::error::Failure;
 
-const DEPLOY: &str = "`zae-limiter local up --name STACK` makes a table on this machine; on AWS the Python package deploys it";
-const STACK: &str = "`zae-limiter status --name STACK` looks at one stack";
 const LEVELS: &str = "set limits level by level with `system set-defaults`, `resource set-defaults` and `entity set-limits`";
 const PARENT: &str =
     "an entity keeps its parent and its cascade; delete it and create it again to change them";
 const FLAGS: &str = "`zae-limiter resource disable` and `zae-limiter resource enable` are there";
 
 /// The commands, each by its one or two words, and what there is instead.
-const COMING: [(&str, &str); 11] = [
-    ("deploy", DEPLOY),
-    ("delete", DEPLOY),
-    ("list", STACK),
-    ("upgrade", DEPLOY),
+const COMING: [(&str, &str); 7] = [
     ("loadtest", "`zae-limiter --help` lists what is"),
     ("limits", LEVELS),
     ("entity set-parent", PARENT),

@@ -41,6 +41,14 @@ pub(super) const SYSTEM_SET_RETENTION: &str = examples!(
     "system set-retention --audit-days 730 --usage-days 90 --name my-app",
 );
 #[cfg(feature = "deploy")]
+pub(super) const DEPLOY: &str = examples!(
+    "deploy --name my-app --region eu-west-1",
+    "deploy --name my-app --enable-deletion-protection --alarm-sns-topic arn:aws:sns:eu-west-1:123456789012:ops",
+    "deploy --name my-app --no-aggregator --no-wait"
+);
+pub(super) const DELETE: &str = examples!("delete --name my-app --yes");
+pub(super) const UPGRADE: &str =
+    examples!("upgrade --name my-app --dry-run", "upgrade --name my-app --lambda-only");
 pub(super) const CFN_TEMPLATE: &str =
     examples!("cfn-template", "cfn-template -o template.yaml", "cfn-template --output json");
 pub(super) const EXPLAIN: &str = examples!("explain key-1 gpt-4");

@@ -32,7 +32,7 @@ use self::acquire::{AcquireArgs, AvailableArgs, ExplainArgs};
 #[cfg(feature = "dynamodb")]
 use self::aggregate::AggregateArgs;
 #[cfg(feature = "deploy")]
-use self::deploy::CfnTemplateArgs;
+use self::deploy::{CfnTemplateArgs, DeleteArgs, DeployArgs, UpgradeArgs};
 use self::entity::EntityCommand;
 use self::file::CompletionsArgs;
 #[cfg(feature = "sqlite")]
@@ -75,7 +75,7 @@ Variables: ZAEL_STORE, ZAEL_STACK and ZAEL_NAMESPACE stand for --store, --name a
 megabytes (of 1024 KiB, 1 to 65535) the file of an SQLite store may grow to, without it as many as there are; ZAEL_LOCAL_ENGINE names \
 the program that `local up` starts.
 
-Not built yet: deploy, delete, list, upgrade, loadtest, limits.
+Not built yet: loadtest, limits.
 
 -h is short, --help also shows the global options and examples.";
 
@@ -154,6 +154,24 @@ pub(crate) enum Command {
     #[cfg(feature = "dynamodb")]
     #[command(subcommand)]
     Local(LocalCommand),
+    /// Make a stack on AWS, or make it what its options say
+    ///
+    /// A change goes through a change set: what will change is shown first, and a change that would
+    /// lose data is refused. Run again after an interruption, it goes on where it was.
+    #[cfg(feature = "deploy")]
+    #[command(after_long_help = examples::DEPLOY)]
+    Deploy(Box<DeployArgs>),
+    /// Delete a stack with its table and everything in it
+    #[cfg(feature = "deploy")]
+    #[command(after_long_help = examples::DELETE)]
+    Delete(DeleteArgs),
+    /// List the stacks of a region
+    #[cfg(feature = "deploy")]
+    List,
+    /// Bring template, function and table of a stack to this release
+    #[cfg(feature = "deploy")]
+    #[command(after_long_help = examples::UPGRADE)]
+    Upgrade(UpgradeArgs),
     /// Print the CloudFormation template of a stack
     #[cfg(feature = "deploy")]
     #[command(after_long_help = examples::CFN_TEMPLATE)]

@@ -14,8 +14,12 @@ mod cfn_template;
 #[cfg(feature = "dynamodb")]
 pub(crate) mod check;
 mod completions;
+#[cfg(feature = "deploy")]
+mod delete;
 #[cfg(feature = "sqlite")]
 mod demo;
+#[cfg(feature = "deploy")]
+mod deploy;
 pub(crate) mod entity_buckets;
 pub(crate) mod entity_children;
 pub(crate) mod entity_create;
@@ -31,6 +35,8 @@ pub(crate) mod explain;
 #[cfg(feature = "deploy")]
 mod lambda_export;
 pub(crate) mod level;
+#[cfg(feature = "deploy")]
+mod list;
 #[cfg(feature = "dynamodb")]
 pub(crate) mod local_attend;
 #[cfg(feature = "dynamodb")]
@@ -64,12 +70,16 @@ mod status_stack;
 pub(crate) mod sweep;
 #[cfg(feature = "dynamodb")]
 pub(crate) mod system_set_retention;
+#[cfg(feature = "deploy")]
+mod upgrade;
 pub(crate) mod usage_list;
 pub(crate) mod usage_summary;
 mod version;
 
 use anyhow::Context as _;
 
+#[cfg(feature = "deploy")]
+use self::shared::stacks::{Named, Stacks};
 use crate::again::Again;
 use crate::args::{Cli, Command};
 use crate::context::{Access, Context};
@@ -123,6 +133,18 @@ fn dispatch(
         Command::LambdaExport(args) => lambda_export::run(printer, &args),
         #[cfg(feature = "deploy")]
         Command::CfnTemplate(args) => cfn_template::run(printer, &args),
+        #[cfg(feature = "deploy")]
+        Command::Deploy(args) => on_stacks(cli.globals, environment, printer, Named::Optional)
+            .and_then(|stacks| block_on(deploy::run(&stacks, &args))),
+        #[cfg(feature = "deploy")]
+        Command::Delete(args) => on_stacks(cli.globals, environment, printer, Named::Required)
+            .and_then(|stacks| block_on(delete::run(&stacks, &args))),
+        #[cfg(feature = "deploy")]
+        Command::List => on_stacks(cli.globals, environment, printer, Named::Optional)
+            .and_then(|stacks| block_on(list::run(&stacks))),
+        #[cfg(feature = "deploy")]
+        Command::Upgrade(args) => on_stacks(cli.globals, environment, printer, Named::Optional)
+            .and_then(|stacks| block_on(upgrade::run(&stacks, &args))),
         Command::Completions(args) => completions::run(printer, args),
         Command::Reference => reference::run(printer),
         #[cfg(feature = "sqlite")]
@@ -165,6 +187,17 @@ fn dispatch(
 fn names_stack(globals: &crate::args::Globals) -> bool {
     use crate::args::value::StoreUrl;
     globals.stack.is_some() || matches!(globals.store, Some(StoreUrl::Dynamo(_)))
+}
+
+/// The stack that a command is about. It says itself what it waits for.
+#[cfg(feature = "deploy")]
+fn on_stacks<'a>(
+    globals: crate::args::Globals,
+    environment: &Environment,
+    printer: &'a Printer,
+    named: Named,
+) -> anyhow::Result<Stacks<'a>> {
+    Ok(Stacks::new(printer, globals, environment, named)?)
 }
 
 fn block_on(command: impl Future<Output = anyhow::Result<Exit>>) -> anyhow::Result<Exit> {

@@ -113,6 +113,12 @@ impl Environment {
         }
     }
 
+    /// Whether a variable names a store.
+    #[cfg(feature = "deploy")]
+    pub(crate) fn names_store(&self) -> bool {
+        self.store.is_some() || self.stack.is_some()
+    }
+
     /// What to type to call this program again.
     #[cfg(any(feature = "sqlite", feature = "dynamodb"))]
     pub(crate) fn program(&self) -> String {

@@ -8,4 +8,6 @@ pub(crate) mod listing;
 pub(crate) mod local;
 pub(crate) mod lost;
 pub(crate) mod namespaces;
+#[cfg(feature = "deploy")]
+pub(crate) mod stacks;
 pub(crate) mod usage;

@@ -1,0 +1,46 @@
+//! `delete`.
+
+use serde::Serialize;
+use zae_limiter_deploy::stack::{Cloud, Removal};
+
+use super::shared::stacks::{Stacks, Teller};
+use crate::args::deploy::DeleteArgs;
+use crate::confirm::{Question, confirm_with};
+use crate::exit::Exit;
+use crate::table::Text;
+
+#[derive(Serialize)]
+struct Form {
+    stack: String,
+    region: String,
+    /// False with `--no-wait`: CloudFormation has begun.
+    deleted: bool,
+    /// The bucket with archived audit events, which stays; null when there is none.
+    archive_bucket: Option<String>,
+}
+
+pub(crate) async fn run(stacks: &Stacks<'_>, args: &DeleteArgs) -> anyhow::Result<Exit> {
+    let cloud = Cloud::connect(stacks.builder().store()).await;
+    let cloud = cloud.map_err(|error| stacks.failure(error))?;
+    // A stack that is not there is an error before a question is asked about it.
+    cloud.describe(&stacks.stack).await.map_err(|error| stacks.failure(error))?;
+    let what = format!("the stack {} with its table and everything in it", stacks.stack);
+    let question = Question { deed: "deletes", what: &what, name: &stacks.stack };
+    confirm_with(stacks.printer, stacks.can_ask, &question, args.confirm)?;
+    let waits = args.wait.waits();
+    let mut teller = Teller::new(stacks.printer);
+    let removal = Removal { stack: &stacks.stack, waits };
+    let kept = removal.run(&cloud, &mut |progress| teller.tell(&progress)).await;
+    let form = Form {
+        stack: stacks.stack.clone(),
+        region: stacks.region.clone(),
+        deleted: waits,
+        archive_bucket: kept.map_err(|error| stacks.failure(error))?,
+    };
+    let said = if waits { "deleted" } else { "is being deleted" };
+    stacks.printer.answer(&form, &Text::of(format!("stack {}: {said}", form.stack)))?;
+    if let Some(bucket) = &form.archive_bucket {
+        stacks.printer.note(&format!("the archive of audit events stays in the bucket {bucket}"));
+    }
+    Ok(Exit::Ok)
+}

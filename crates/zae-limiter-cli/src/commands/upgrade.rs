@@ -1,0 +1,215 @@
+//! `upgrade`: the template, the function and the table of a stack as this release has them.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use zae_limiter::dynamodb::{Migration, Operator, Progress, Versions};
+use zae_limiter_deploy::package::Bootstrap;
+use zae_limiter_deploy::stack::{Cloud, Deployment, Outcome, StackState};
+use zae_limiter_deploy::{Architecture, DeployError};
+
+use super::shared::stacks::{Stacks, Teller};
+use crate::args::deploy::UpgradeArgs;
+use crate::error::Failure;
+use crate::exit::Exit;
+use crate::table::{Cell, Table, Text, Tone};
+
+#[derive(Serialize)]
+struct Form {
+    stack: String,
+    region: String,
+    /// In the order in which they are done.
+    steps: Vec<Step>,
+    dry_run: bool,
+}
+
+#[derive(Serialize)]
+struct Step {
+    step: &'static str,
+    /// `done`, `incomplete`, `nothing to do`, `left out` or `planned`.
+    state: &'static str,
+    detail: String,
+}
+
+impl Step {
+    fn new(step: &'static str, state: &'static str, detail: impl Into<String>) -> Step {
+        Step { step, state, detail: detail.into() }
+    }
+}
+
+pub(crate) async fn run(stacks: &Stacks<'_>, args: &UpgradeArgs) -> anyhow::Result<Exit> {
+    let told = |error: DeployError| stacks.failure(error);
+    let builder = stacks.builder();
+    let table = builder.store().table().await.map_err(|error| told(error.into()))?;
+    let operator = Operator::on_table(Arc::new(table), builder.store().options().clone());
+    let versions = operator.versions().await.map_err(|error| told(error.into()))?;
+    let Some(versions) = versions else {
+        let failure = Failure::not_found(format!("stack {} has no version record", stacks.stack));
+        return Err(failure.hint(format!("{} makes it", stacks.command(&["deploy"]))).into());
+    };
+    if let Some(problem) = versions.incompatibility() {
+        return Err(Failure::stack(problem).into());
+    }
+    let mut steps = vec![Step::new("versions", "done", said(&versions))];
+    let cloud = Cloud::connect(builder.store()).await.map_err(told)?;
+    match cloud.find(&stacks.stack).await {
+        Ok(Some(state)) => steps.push(infrastructure(stacks, args, &cloud, &state).await?),
+        Ok(None) => steps.push(Step::new("stack", "left out", "no stack has this table")),
+        Err(DeployError::NoCloudFormation { .. }) => {
+            steps.push(Step::new("stack", "left out", "the endpoint has no CloudFormation"));
+        }
+        Err(error) => return Err(told(error).into()),
+    }
+    if args.lambda_only {
+        steps.push(Step::new("migrations", "left out", "--lambda-only"));
+    } else {
+        steps.push(migrations(stacks, args, &operator).await?);
+    }
+    steps.push(record(stacks, args, &operator, &steps).await?);
+    let form = Form {
+        stack: stacks.stack.clone(),
+        region: stacks.region.clone(),
+        steps,
+        dry_run: args.dry_run,
+    };
+    stacks.printer.answer(&form, &text(&form))?;
+    let is_whole = form.steps.iter().all(|step| step.state != "incomplete");
+    Ok(if is_whole { Exit::Ok } else { Exit::Error })
+}
+
+fn said(versions: &Versions) -> String {
+    let function = versions.function.as_deref().unwrap_or("none");
+    let program = env!("CARGO_PKG_VERSION");
+    format!("schema {}, function {function}, this program {program}", versions.schema)
+}
+
+/// Template and function, through a change set.
+async fn infrastructure(
+    stacks: &Stacks<'_>,
+    args: &UpgradeArgs,
+    cloud: &Cloud,
+    state: &StackState,
+) -> anyhow::Result<Step> {
+    let told = |error: DeployError| stacks.failure(error);
+    let parameter = |name: &str| state.parameters.get(name).map(String::as_str);
+    let has_role = parameter("EnableIAM") == Some("true")
+        || parameter("AggregatorRoleArn").is_some_and(|arn| !arn.is_empty());
+    let package = match parameter("EnableAggregator") == Some("true") && has_role {
+        false => None,
+        true => {
+            let architecture = match parameter("Architecture") {
+                Some("arm64") => Architecture::Arm64,
+                _ => Architecture::X86_64,
+            };
+            let bootstrap = match &args.lambda_binary {
+                Some(path) => Bootstrap::read(path),
+                None => Bootstrap::own(),
+            };
+            let packed = bootstrap.and_then(|bootstrap| bootstrap.pack(architecture));
+            Some(packed.map_err(|error| told(error.into()))?)
+        }
+    };
+    let key = package.as_ref().map_or(String::new(), |package| package.key());
+    let is_current = parameter("LambdaCodeKey") == Some(key.as_str());
+    if args.dry_run {
+        let detail = match is_current {
+            true => "the function is this program; the template is compared by a change set",
+            false => "another function, and the template compared by a change set",
+        };
+        return Ok(Step::new("stack", "planned", detail));
+    }
+    if args.lambda_only && is_current && !args.force {
+        return Ok(Step::new("stack", "nothing to do", "the function is this program"));
+    }
+    let deployment = Deployment::upgrade(state, package.as_ref(), args.lambda_only)
+        .map_err(told)?
+        .may_lose_data(args.allow_data_loss);
+    let mut teller = Teller::new(stacks.printer);
+    let (outcome, _) =
+        deployment.run(cloud, &mut |progress| teller.tell(&progress)).await.map_err(told)?;
+    Ok(match outcome {
+        Outcome::Unchanged => {
+            Step::new("stack", "nothing to do", "template and function are these")
+        }
+        _ => Step::new("stack", "done", if key.is_empty() { "template" } else { key.as_str() }),
+    })
+}
+
+/// What is stored in older forms.
+async fn migrations(
+    stacks: &Stacks<'_>,
+    args: &UpgradeArgs,
+    operator: &Operator,
+) -> anyhow::Result<Step> {
+    let told = |error: zae_limiter::StoreError| stacks.failure(error.into());
+    let open: Vec<Migration> = operator.migrations().await.map_err(told)?;
+    if open.is_empty() && !args.force {
+        return Ok(Step::new("migrations", "nothing to do", ""));
+    }
+    let names: Vec<&str> = open.iter().map(|migration| migration.name).collect();
+    if args.dry_run {
+        let steps = operator.plan().await.map_err(told)?;
+        let detail = format!("{}: {} changes", names.join(", "), steps.len());
+        return Ok(Step::new("migrations", "planned", detail));
+    }
+    let migrated = operator.migrate(|progress| tell(stacks, progress)).await.map_err(told)?;
+    let mut detail = format!("{}: {} levels made", names.join(", "), migrated.made);
+    for (count, what) in [
+        (migrated.superseded, "out of date"),
+        (migrated.left, "left as they are"),
+        (migrated.orphans, "of namespaces that are not registered"),
+    ] {
+        if count > 0 {
+            detail.push_str(&format!(", {count} {what}"));
+        }
+    }
+    Ok(Step::new("migrations", if migrated.complete { "done" } else { "incomplete" }, detail))
+}
+
+fn tell(stacks: &Stacks<'_>, progress: &Progress) {
+    match progress {
+        Progress::Made(step) => stacks.printer.note(&format!("{}: made", step.target)),
+        Progress::Superseded(step) => {
+            stacks.printer.note(&format!("{}: out of date", step.target));
+        }
+        Progress::Left(step) => {
+            let why = step.problem.as_deref().unwrap_or("it is not known why");
+            stacks.printer.warning(&format!("{}: stays: {why}", step.target));
+        }
+        _ => {}
+    }
+}
+
+/// Says in the table which function serves it.
+async fn record(
+    stacks: &Stacks<'_>,
+    args: &UpgradeArgs,
+    operator: &Operator,
+    steps: &[Step],
+) -> anyhow::Result<Step> {
+    let has_function =
+        steps.iter().any(|step| step.step == "stack" && step.detail.ends_with(".zip"));
+    if args.dry_run {
+        return Ok(Step::new("version record", "planned", ""));
+    }
+    if !has_function {
+        return Ok(Step::new("version record", "nothing to do", ""));
+    }
+    let program = env!("CARGO_PKG_VERSION");
+    let stamped = operator.stamp_function(Some(program)).await;
+    stamped.map_err(|error| stacks.failure(error.into()))?;
+    Ok(Step::new("version record", "done", format!("function {program}")))
+}
+
+fn text(form: &Form) -> Text {
+    let mut table = Table::new(["STEP", "STATE", "DETAIL"]).may_wrap();
+    for step in &form.steps {
+        let tone = if step.state == "done" { Tone::Good } else { Tone::Plain };
+        table.row([
+            Cell::plain(step.step),
+            Cell::toned(step.state, tone),
+            Cell::plain(&step.detail),
+        ]);
+    }
+    Text::new().table(table)
+}

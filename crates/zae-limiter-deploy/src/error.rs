@@ -1,0 +1,198 @@
+//! What can go wrong between a terminal and a running stack.
+
+use std::fmt;
+
+use crate::options::OptionError;
+use crate::package::PackageError;
+use crate::stack::{Change, StackEvent};
+use zae_limiter::StoreError;
+
+/// Why a stack was not deployed, found or deleted.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeployError {
+    /// An option cannot be right. Nothing was sent.
+    #[error(transparent)]
+    Option(#[from] OptionError),
+    /// The program cannot run as a function. Nothing was sent.
+    #[error(transparent)]
+    Package(#[from] PackageError),
+    /// CloudFormation could not make the stack what it should be, or had given up before.
+    #[error("stack {stack} is {status}{}", Causes(.reason.as_deref(), .events))]
+    StackFailed {
+        /// The stack.
+        stack: String,
+        /// What CloudFormation calls its state.
+        status: String,
+        /// What it says about it.
+        reason: Option<String>,
+        /// The events that explain it, oldest first.
+        events: Vec<StackEvent>,
+    },
+    /// There is no such stack.
+    #[error("there is no stack {stack} in {region}")]
+    StackNotFound {
+        /// The stack.
+        stack: String,
+        /// Where it was looked for.
+        region: String,
+    },
+    /// Another process has begun to make the stack.
+    #[error("stack {stack} was made by somebody else at the same time")]
+    StackExists {
+        /// The stack.
+        stack: String,
+    },
+    /// The stack was deployed by the Python package, or by nobody we know.
+    #[error("stack {stack} is not ours: {why}")]
+    NotOurs {
+        /// The stack.
+        stack: String,
+        /// How that was found.
+        why: &'static str,
+    },
+    /// The change would lose data, and nobody has said that it may.
+    #[error("stack {stack} stays as it is: {}", Lost(.changes))]
+    LosesData {
+        /// The stack.
+        stack: String,
+        /// What would be removed or replaced.
+        changes: Vec<Change>,
+    },
+    /// The table is protected.
+    #[error("the table of stack {stack} is protected from being deleted")]
+    Protected {
+        /// The stack.
+        stack: String,
+    },
+    /// The endpoint speaks DynamoDB and no CloudFormation.
+    #[error("{endpoint} has no CloudFormation")]
+    NoCloudFormation {
+        /// The endpoint.
+        endpoint: String,
+    },
+    /// CloudFormation was still at work when there was no more time.
+    #[error("stack {stack} is still {status}")]
+    StillAtWork {
+        /// The stack.
+        stack: String,
+        /// What it was doing.
+        status: String,
+    },
+    /// AWS was not reached, or there was nobody to ask it as.
+    #[error("{operation}: AWS cannot be reached ({message})")]
+    Unreachable {
+        /// What was asked.
+        operation: &'static str,
+        /// Why.
+        message: String,
+    },
+    /// AWS did not do what it was asked.
+    #[error("{operation}: {message}")]
+    Aws {
+        /// What was asked.
+        operation: &'static str,
+        /// The code of the error, where there is one.
+        code: Option<String>,
+        /// What AWS says.
+        message: String,
+    },
+    /// The table could not be made ready.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The limiter could not be connected.
+    #[error(transparent)]
+    Limiter(#[from] zae_limiter::Error),
+}
+
+impl DeployError {
+    /// What to do about it, where that is known.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        Some(match self {
+            DeployError::Package(error) => error.hint(),
+            DeployError::StackFailed { stack, status, .. } if is_dead(status) => format!(
+                "CloudFormation cannot go on from there: `zae-limiter delete --name {stack}` removes what is left, then deploy again"
+            ),
+            DeployError::StackFailed { .. } => {
+                "repair what the events name, then run the same command again".to_owned()
+            }
+            DeployError::StackNotFound { stack, .. } => format!(
+                "`zae-limiter list` shows the stacks of a region; `zae-limiter deploy --name {stack}` makes this one"
+            ),
+            DeployError::StackExists { .. } | DeployError::StillAtWork { .. } => {
+                "run the same command again: it waits for what is at work and goes on".to_owned()
+            }
+            DeployError::NotOurs { stack, .. } => format!(
+                "its table can be used as it is (`--name {stack}`), and `zae-limiter aggregate --name {stack}` counts its usage; deploy under another name to have a stack of ours"
+            ),
+            DeployError::LosesData { .. } => {
+                "--allow-data-loss does it all the same; back up the table first".to_owned()
+            }
+            DeployError::Protected { stack } => format!(
+                "`zae-limiter deploy --name {stack} --no-deletion-protection` takes the protection away"
+            ),
+            DeployError::Unreachable { message, .. } if message.contains("credentials") => {
+                "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE".to_owned()
+            }
+            DeployError::Unreachable { .. } => {
+                "check the network, --region and --endpoint-url".to_owned()
+            }
+            DeployError::Aws { code: Some(code), .. } if code.contains("AccessDenied") => {
+                "the caller lacks a permission; docs/deploy.md lists those of deploying".to_owned()
+            }
+            _ => return None,
+        })
+    }
+}
+
+/// Whether CloudFormation can only delete a stack in this state.
+pub(crate) fn is_dead(status: &str) -> bool {
+    matches!(
+        status,
+        "CREATE_FAILED"
+            | "ROLLBACK_COMPLETE"
+            | "ROLLBACK_FAILED"
+            | "DELETE_FAILED"
+            | "REVIEW_IN_PROGRESS"
+    )
+}
+
+struct Causes<'a>(Option<&'a str>, &'a [StackEvent]);
+
+impl fmt::Display for Causes<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The first failure is the cause; the others were cancelled because of it.
+        let is_cause = |event: &&StackEvent| {
+            event.is_failure() && event.reason.as_deref().is_some_and(|why| !is_echo(why))
+        };
+        match (self.1.iter().find(is_cause), self.0) {
+            (Some(event), _) => write!(
+                f,
+                ": {} {} ({})",
+                event.resource,
+                event.status,
+                event.reason.as_deref().unwrap_or_default()
+            ),
+            (None, Some(reason)) => write!(f, ": {reason}"),
+            (None, None) => Ok(()),
+        }
+    }
+}
+
+fn is_echo(reason: &str) -> bool {
+    reason.contains("Resource creation cancelled") || reason.contains("Resource update cancelled")
+}
+
+struct Lost<'a>(&'a [Change]);
+
+impl fmt::Display for Lost<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, change) in self.0.iter().enumerate() {
+            let separator = if place == 0 { "" } else { ", " };
+            let deed = if change.is_removed() { "removed" } else { "replaced" };
+            write!(f, "{separator}{} ({}) would be {deed}", change.resource, change.kind)?;
+        }
+        Ok(())
+    }
+}

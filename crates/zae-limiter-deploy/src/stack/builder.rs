@@ -1,0 +1,276 @@
+//! Infrastructure, the namespace and a connected limiter in one call.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use zae_limiter::dynamodb::sdk::{Builder, Gsi2Projection, TableOptions};
+use zae_limiter::dynamodb::{DynamoStore, Operator, Retention};
+use zae_limiter::{RateLimiter, StoreErrorKind, UsageWindow};
+
+use super::{Cloud, Deployment, Outcome, Progress, Tell};
+use crate::error::DeployError;
+use crate::options::{Architecture, ArchiveOnDelete, ResourceIndexProjection, StackOptions};
+use crate::package::{Bootstrap, Package};
+
+/// A stack: one table with everything around it.
+#[derive(Debug)]
+pub struct Stack;
+
+impl Stack {
+    /// A stack by its name, in a region. Nothing is sent before [`StackBuilder::deploy`].
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), zae_limiter_deploy::DeployError> {
+    /// use zae_limiter_deploy::Stack;
+    ///
+    /// let limiter = Stack::builder("my-app", "eu-west-1")
+    ///     .namespace("tenant-a")
+    ///     .enable_alarms(false)
+    ///     .deploy()
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn builder(stack: impl Into<String>, region: impl Into<String>) -> StackBuilder {
+        let (stack, region) = (stack.into(), region.into());
+        StackBuilder {
+            store: DynamoStore::builder(stack.clone(), region),
+            stack,
+            namespace: None,
+            options: StackOptions::new(),
+            lambda_binary: None,
+            may_lose_data: false,
+            waits: true,
+        }
+    }
+}
+
+/// What a stack is to be, and where. Made by [`Stack::builder`].
+#[derive(Clone)]
+#[must_use = "nothing happens before `deploy`"]
+pub struct StackBuilder {
+    stack: String,
+    store: Builder,
+    namespace: Option<String>,
+    options: StackOptions,
+    lambda_binary: Option<PathBuf>,
+    may_lose_data: bool,
+    waits: bool,
+}
+
+/// What deploying came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Deployed {
+    /// What became of the stack.
+    pub outcome: Outcome,
+    /// What the endpoint could not do: it has no CloudFormation, so there is only a table.
+    pub table_only: bool,
+    /// The hash of the function's code, where there is a function.
+    pub code_sha256: Option<String>,
+    /// The hash of the program in it.
+    pub bootstrap_sha256: Option<String>,
+}
+
+/// A method for each option, as [`StackOptions`] has it.
+macro_rules! options {
+    ($($name:ident: $kind:ty;)*) => {$(
+        #[doc = concat!("See [`StackOptions::", stringify!($name), "`].")]
+        pub fn $name(mut self, $name: $kind) -> StackBuilder {
+            self.options = self.options.$name($name);
+            self
+        }
+    )*};
+}
+
+impl StackBuilder {
+    options! {
+        usage_retention_days: u32;
+        audit_retention_days: u32;
+        shards_max: u32;
+        enable_folding: bool;
+        resource_index_projection: ResourceIndexProjection;
+        enable_aggregator: bool;
+        architecture: Architecture;
+        lambda_memory: u32;
+        lambda_timeout: u32;
+        lambda_duration_threshold_pct: u32;
+        log_retention_days: u32;
+        enable_tracing: bool;
+        enable_deletion_protection: bool;
+        contributor_insights: bool;
+        enable_alarms: bool;
+        enable_audit_archival: bool;
+        audit_archive_glacier_days: u32;
+        archive_on_delete: ArchiveOnDelete;
+        create_iam: bool;
+        create_iam_roles: bool;
+        alarm_sns_topic: String;
+        aggregator_role_arn: String;
+        permission_boundary: String;
+        role_name_format: String;
+        policy_name_format: String;
+        pitr_recovery_days: u32;
+    }
+
+    /// See [`StackOptions::snapshot_windows`].
+    pub fn snapshot_windows(
+        mut self,
+        windows: impl IntoIterator<Item = UsageWindow>,
+    ) -> StackBuilder {
+        self.options = self.options.snapshot_windows(windows);
+        self
+    }
+
+    /// One more tag.
+    pub fn tag(mut self, key: impl Into<String>, value: impl Into<String>) -> StackBuilder {
+        self.options = self.options.tag(key, value);
+        self
+    }
+
+    /// All options at once.
+    pub fn options(mut self, options: StackOptions) -> StackBuilder {
+        self.options = options;
+        self
+    }
+
+    /// Another endpoint than the region's own. One without CloudFormation gets the table, its
+    /// version record and the namespaces only.
+    pub fn endpoint_url(mut self, url: impl Into<String>) -> StackBuilder {
+        self.store = self.store.endpoint_url(url);
+        self
+    }
+
+    /// The namespace to register, beside `default`, and to connect to.
+    pub fn namespace(mut self, name: impl Into<String>) -> StackBuilder {
+        self.namespace = Some(name.into());
+        self
+    }
+
+    /// The program that becomes the function: a `zae-limiter` for Amazon Linux 2023. Without, the
+    /// running program is taken, which must be `zae-limiter` itself.
+    pub fn lambda_binary(mut self, path: impl Into<PathBuf>) -> StackBuilder {
+        self.lambda_binary = Some(path.into());
+        self
+    }
+
+    /// Tables, buckets and queues may be removed or replaced.
+    pub fn allow_data_loss(mut self, allowed: bool) -> StackBuilder {
+        self.may_lose_data = allowed;
+        self
+    }
+
+    /// Whether [`StackBuilder::run`] waits for CloudFormation.
+    pub fn wait(mut self, waits: bool) -> StackBuilder {
+        self.waits = waits;
+        self
+    }
+
+    /// The way to the table.
+    #[must_use]
+    pub fn store(&self) -> &Builder {
+        &self.store
+    }
+
+    /// Deploys the stack, registers the namespace and connects. [`RateLimiter::connect`] never
+    /// provisions; this is the one call that does.
+    pub async fn deploy(self) -> Result<RateLimiter, DeployError> {
+        let this = self.wait(true);
+        this.run(&mut |_| {}).await?;
+        let store = match this.namespace.clone() {
+            Some(name) => this.store.namespace(name),
+            None => this.store,
+        };
+        Ok(RateLimiter::builder(store.connect().await?).build()?)
+    }
+
+    /// The package of the function, if the options ask for one.
+    pub fn package(&self) -> Result<Option<Package>, DeployError> {
+        if !self.options.has_aggregator() {
+            return Ok(None);
+        }
+        let bootstrap = match &self.lambda_binary {
+            Some(path) => Bootstrap::read(path)?,
+            None => Bootstrap::own()?,
+        };
+        Ok(Some(bootstrap.pack(self.options.architecture)?))
+    }
+
+    /// Makes the stack what it should be, and its table ready; tells what happens meanwhile.
+    pub async fn run(&self, tell: Tell<'_>) -> Result<Deployed, DeployError> {
+        self.options.check(&self.stack)?;
+        let cloud = Cloud::connect(&self.store).await?;
+        let mut deployed = Deployed {
+            outcome: Outcome::Unchanged,
+            table_only: false,
+            code_sha256: None,
+            bootstrap_sha256: None,
+        };
+        // The endpoint is asked before the program is packed: one without CloudFormation has no use
+        // for a package.
+        match cloud.find(&self.stack).await {
+            Ok(_) => {
+                let package = self.package()?;
+                let deployment = Deployment::new(&self.stack, &self.options, package.as_ref())?
+                    .may_lose_data(self.may_lose_data)
+                    .waits(self.waits);
+                deployed.outcome = deployment.run(&cloud, tell).await?.0;
+                if let Some(package) = package {
+                    deployed.code_sha256 = Some(package.sha256);
+                    deployed.bootstrap_sha256 = Some(package.bootstrap_sha256);
+                }
+            }
+            Err(DeployError::NoCloudFormation { .. }) => {
+                deployed.table_only = true;
+                deployed.outcome = self.table_only(tell).await?;
+            }
+            Err(error) => return Err(error),
+        }
+        if deployed.outcome == Outcome::Begun {
+            return Ok(deployed);
+        }
+        tell(Progress::Doing("making the table ready"));
+        self.ready(deployed.code_sha256.is_some()).await?;
+        Ok(deployed)
+    }
+
+    /// An endpoint without CloudFormation: the table is made directly.
+    async fn table_only(&self, tell: Tell<'_>) -> Result<Outcome, DeployError> {
+        tell(Progress::Doing("making the table"));
+        let gsi2 = match self.options.resource_index_projection {
+            ResourceIndexProjection::All => Gsi2Projection::All,
+            ResourceIndexProjection::KeysOnly => Gsi2Projection::KeysOnly,
+        };
+        let is_there = match self.store.status().await {
+            Ok(status) => status.schema_version.is_some(),
+            Err(error) if error.kind() == StoreErrorKind::NotFound => false,
+            Err(error) => return Err(error.into()),
+        };
+        let options = TableOptions::new().gsi2(gsi2);
+        self.store.clone().table_options(options).create().await?;
+        Ok(if is_there { Outcome::Unchanged } else { Outcome::Created })
+    }
+
+    /// Version record, namespaces and retention.
+    async fn ready(&self, has_function: bool) -> Result<(), DeployError> {
+        let table: Arc<dyn zae_limiter_dynamodb::stream::Table> =
+            Arc::new(self.store.table().await?);
+        let options = self.store.options();
+        DynamoStore::initialise(&table, options).await?;
+        let operator = Operator::on_table(Arc::clone(&table), options.clone());
+        operator
+            .set_retention(Retention {
+                usage_days: Some(self.options.usage_retention_days),
+                audit_days: Some(self.options.audit_retention_days),
+            })
+            .await?;
+        operator.stamp_function(has_function.then_some(env!("CARGO_PKG_VERSION"))).await?;
+        if self.options.shards_max > 1 {
+            operator.require_shard_readers().await?;
+        }
+        let Some(namespace) = &self.namespace else { return Ok(()) };
+        let registry = RateLimiter::builder(self.store.clone().connect_registry().await?);
+        registry.build()?.register_namespace(namespace.as_str()).await?;
+        Ok(())
+    }
+}

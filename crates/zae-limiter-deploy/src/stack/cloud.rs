@@ -1,0 +1,518 @@
+//! The calls to AWS: CloudFormation, and S3 for the code.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aws_sdk_cloudformation::Client;
+use aws_sdk_cloudformation::error::{ProvideErrorMetadata, SdkError};
+use aws_sdk_cloudformation::types::{
+    Capability, ChangeSetStatus, ChangeSetType, OnFailure, Parameter, Stack, Tag,
+};
+use aws_sdk_s3::primitives::ByteStream;
+use aws_sdk_s3::types::{Delete, ObjectIdentifier};
+use zae_limiter::Clock;
+use zae_limiter::dynamodb::sdk::Builder;
+
+use super::{Change, Progress, StackEvent, StackState, Tell};
+use crate::error::DeployError;
+use crate::tags;
+
+/// How often CloudFormation is asked what it is doing.
+const PACE: Duration = Duration::from_secs(3);
+
+/// The same on this machine, where an emulator is done at once.
+const LOCAL_PACE: Duration = Duration::from_millis(200);
+
+/// How long CloudFormation may be at work. Making the slowest resource takes minutes.
+const WORK_MAX: Duration = Duration::from_secs(3_600);
+
+/// How long the first event of what was begun may take. Before it the stack still looks as it did.
+const FIRST_EVENT_MAX: Duration = Duration::from_secs(60);
+
+/// How many events explain a failure.
+const EVENTS_MAX: usize = 20;
+
+/// How many objects S3 deletes with one request.
+const OBJECTS_MAX: i32 = 1_000;
+
+/// What CloudFormation says, in a failed change set, when there is nothing to do.
+const NO_CHANGES: [&str; 2] = ["didn't contain changes", "No updates are to be performed"];
+
+/// A way to AWS, or to something that speaks its language.
+pub struct Cloud {
+    cfn: Client,
+    s3: aws_sdk_s3::Client,
+    clock: Arc<dyn Clock>,
+    region: String,
+    endpoint: Option<String>,
+}
+
+/// A change set that is ready to be executed.
+pub(super) struct Plan {
+    pub(super) stack: String,
+    pub(super) id: String,
+    pub(super) changes: Vec<Change>,
+}
+
+/// What a stack is to be.
+pub(super) struct Wanted<'a> {
+    pub(super) stack: &'a str,
+    /// `None` keeps the one it has.
+    pub(super) template: Option<&'a str>,
+    pub(super) parameters: &'a BTreeMap<String, String>,
+    pub(super) tags: &'a BTreeMap<String, String>,
+}
+
+impl Cloud {
+    /// By the region, the endpoint and the credentials of the builder. Nothing is sent.
+    pub async fn connect(builder: &Builder) -> Result<Cloud, DeployError> {
+        let config = builder.client_config().await?;
+        // An endpoint that is given has one host name for all buckets.
+        let s3 = aws_sdk_s3::config::Builder::from(&config)
+            .force_path_style(config.endpoint_url().is_some());
+        Ok(Cloud {
+            cfn: Client::new(&config),
+            s3: aws_sdk_s3::Client::from_conf(s3.build()),
+            clock: Arc::clone(&builder.options().clock),
+            region: config.region().map(ToString::to_string).unwrap_or_default(),
+            endpoint: config.endpoint_url().map(str::to_owned),
+        })
+    }
+
+    /// The region.
+    #[must_use]
+    pub fn region(&self) -> &str {
+        &self.region
+    }
+
+    /// A stack by its name or its ARN; `None` when there is none.
+    pub async fn find(&self, stack: &str) -> Result<Option<StackState>, DeployError> {
+        match self.cfn.describe_stacks().stack_name(stack).send().await {
+            Ok(found) => Ok(found.stacks.unwrap_or_default().first().map(state)),
+            Err(error) if says(&error, "does not exist") => Ok(None),
+            Err(error) => Err(self.failed("DescribeStacks", error)),
+        }
+    }
+
+    /// The same for a stack that must be there.
+    pub async fn describe(&self, stack: &str) -> Result<StackState, DeployError> {
+        let missing =
+            || DeployError::StackNotFound { stack: stack.to_owned(), region: self.region.clone() };
+        self.find(stack).await?.ok_or_else(missing)
+    }
+
+    /// All stacks of the region that limit, ours and the Python package's, by name.
+    pub async fn list(&self) -> Result<Vec<StackState>, DeployError> {
+        let (mut stacks, mut next) = (Vec::new(), None);
+        loop {
+            let page = self.cfn.describe_stacks().set_next_token(next).send().await;
+            let page = page.map_err(|error| self.failed("DescribeStacks", error))?;
+            let ours = |state: &StackState| {
+                let tag = |key: &str| state.tags.get(key).map(String::as_str);
+                tag(tags::MANAGED_BY) == Some(tags::MANAGER)
+                    && tag(tags::TYPE).is_none_or(|kind| kind == tags::LIMITER)
+                    && state.status != "DELETE_COMPLETE"
+            };
+            stacks.extend(page.stacks.unwrap_or_default().iter().map(state).filter(ours));
+            next = page.next_token;
+            if next.is_none() {
+                break;
+            }
+        }
+        stacks.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        Ok(stacks)
+    }
+
+    /// The resources of a stack: name in the template, type, physical id, state.
+    pub async fn resources(&self, stack: &str) -> Result<Vec<[String; 4]>, DeployError> {
+        let found = self.cfn.describe_stack_resources().stack_name(stack).send().await;
+        let found = found.map_err(|error| self.failed("DescribeStackResources", error))?;
+        let text = |value: Option<&str>| value.unwrap_or_default().to_owned();
+        let resources = found.stack_resources.unwrap_or_default();
+        Ok(resources
+            .iter()
+            .map(|resource| {
+                [
+                    text(resource.logical_resource_id()),
+                    text(resource.resource_type()),
+                    text(resource.physical_resource_id()),
+                    text(resource.resource_status().map(|status| status.as_str())),
+                ]
+            })
+            .collect())
+    }
+
+    /// Begins to make a stack. `StackExists` when somebody was faster.
+    pub(super) async fn create(&self, wanted: &Wanted<'_>) -> Result<(), DeployError> {
+        let created = self
+            .cfn
+            .create_stack()
+            .stack_name(wanted.stack)
+            .set_template_body(wanted.template.map(str::to_owned))
+            .set_parameters(Some(parameters(wanted.parameters)))
+            .set_tags(Some(tags_of(wanted.tags)))
+            .capabilities(Capability::CapabilityNamedIam)
+            // What was made before the failure goes; the events that explain it stay.
+            .on_failure(OnFailure::Rollback)
+            .send()
+            .await;
+        match created {
+            Ok(_) => Ok(()),
+            Err(error) if code(&error).is_some_and(|code| code.contains("AlreadyExists")) => {
+                Err(DeployError::StackExists { stack: wanted.stack.to_owned() })
+            }
+            Err(error) => Err(self.failed("CreateStack", error)),
+        }
+    }
+
+    /// What would change; `None` when nothing would.
+    pub(super) async fn plan(&self, wanted: &Wanted<'_>) -> Result<Option<Plan>, DeployError> {
+        let name = format!("zae-limiter-{}", self.clock.now().0);
+        let created = self
+            .cfn
+            .create_change_set()
+            .stack_name(wanted.stack)
+            .change_set_name(&name)
+            .change_set_type(ChangeSetType::Update)
+            .set_template_body(wanted.template.map(str::to_owned))
+            .use_previous_template(wanted.template.is_none())
+            .set_parameters(Some(parameters(wanted.parameters)))
+            .set_tags(Some(tags_of(wanted.tags)))
+            .capabilities(Capability::CapabilityNamedIam)
+            .send()
+            .await;
+        let created = match created {
+            Ok(created) => created,
+            Err(error) if NO_CHANGES.iter().any(|words| says(&error, words)) => return Ok(None),
+            Err(error) => return Err(self.failed("CreateChangeSet", error)),
+        };
+        let id = created.id.unwrap_or(name);
+        let began = self.clock.monotonic();
+        loop {
+            let (mut changes, mut next) = (Vec::new(), None);
+            let (status, reason) = loop {
+                let page = self
+                    .cfn
+                    .describe_change_set()
+                    .stack_name(wanted.stack)
+                    .change_set_name(&id)
+                    .set_next_token(next)
+                    .send()
+                    .await
+                    .map_err(|error| self.failed("DescribeChangeSet", error))?;
+                changes.extend(page.changes().iter().filter_map(change));
+                next = page.next_token.clone();
+                if next.is_none() {
+                    break (page.status, page.status_reason);
+                }
+            };
+            match status {
+                Some(ChangeSetStatus::CreateComplete) if changes.is_empty() => {
+                    self.discard(wanted.stack, &id).await;
+                    return Ok(None);
+                }
+                Some(ChangeSetStatus::CreateComplete) => {
+                    return Ok(Some(Plan { stack: wanted.stack.to_owned(), id, changes }));
+                }
+                Some(ChangeSetStatus::Failed) => {
+                    self.discard(wanted.stack, &id).await;
+                    let reason = reason.unwrap_or_default();
+                    if NO_CHANGES.iter().any(|words| reason.contains(words)) {
+                        return Ok(None);
+                    }
+                    let message = format!("the change cannot be planned: {reason}");
+                    return Err(DeployError::Aws {
+                        operation: "CreateChangeSet",
+                        code: None,
+                        message,
+                    });
+                }
+                _ if self.clock.monotonic().saturating_sub(began) > WORK_MAX => {
+                    let status = status.map_or_else(String::new, |status| status.to_string());
+                    return Err(DeployError::StillAtWork {
+                        stack: wanted.stack.to_owned(),
+                        status,
+                    });
+                }
+                _ => self.clock.sleep(self.pace()).await,
+            }
+        }
+    }
+
+    /// Begins to do what was planned.
+    pub(super) async fn execute(&self, plan: &Plan) -> Result<(), DeployError> {
+        let request = self.cfn.execute_change_set().stack_name(&plan.stack);
+        let executed = request.change_set_name(&plan.id).send().await;
+        executed.map(drop).map_err(|error| self.failed("ExecuteChangeSet", error))
+    }
+
+    /// Forgets a plan. One that stays is no harm.
+    pub(super) async fn discard(&self, stack: &str, id: &str) {
+        let _ = self.cfn.delete_change_set().stack_name(stack).change_set_name(id).send().await;
+    }
+
+    /// Begins to delete a stack.
+    pub(super) async fn delete(&self, stack: &str) -> Result<(), DeployError> {
+        let deleted = self.cfn.delete_stack().stack_name(stack).send().await;
+        deleted.map(drop).map_err(|error| self.failed("DeleteStack", error))
+    }
+
+    /// The number of the newest event of a stack.
+    pub(super) async fn newest_event(&self, stack: &str) -> Result<Option<String>, DeployError> {
+        let found = self.cfn.describe_stack_events().stack_name(stack).send().await;
+        match found {
+            Ok(page) => Ok(page
+                .stack_events
+                .unwrap_or_default()
+                .first()
+                .and_then(|event| event.event_id.clone())),
+            Err(error) if says(&error, "does not exist") => Ok(None),
+            Err(error) => Err(self.failed("DescribeStackEvents", error)),
+        }
+    }
+
+    /// The events of a stack after one, oldest first.
+    pub(super) async fn events_after(
+        &self,
+        stack: &str,
+        seen: Option<&str>,
+    ) -> Result<Vec<StackEvent>, DeployError> {
+        let (mut events, mut next) = (Vec::new(), None);
+        'pages: loop {
+            let request = self.cfn.describe_stack_events().stack_name(stack);
+            let page = match request.set_next_token(next).send().await {
+                Ok(page) => page,
+                Err(error) if says(&error, "does not exist") => break,
+                Err(error) => return Err(self.failed("DescribeStackEvents", error)),
+            };
+            for event in page.stack_events.unwrap_or_default() {
+                if event.event_id.as_deref() == seen && seen.is_some() {
+                    break 'pages;
+                }
+                let text = |value: Option<String>| value.unwrap_or_default();
+                events.push(StackEvent {
+                    id: text(event.event_id),
+                    resource: text(event.logical_resource_id),
+                    kind: text(event.resource_type),
+                    status: event
+                        .resource_status
+                        .map_or_else(String::new, |status| status.as_str().to_owned()),
+                    reason: event.resource_status_reason.filter(|why| !why.is_empty()),
+                    at_s: event.timestamp.map_or(0, |at| at.secs()),
+                });
+            }
+            next = page.next_token;
+            if next.is_none() {
+                break;
+            }
+        }
+        events.reverse();
+        Ok(events)
+    }
+
+    /// Waits until CloudFormation rests, and tells what it does meanwhile. `None` when the stack is
+    /// gone. The events that were told come with it: there is at least one of what was just
+    /// `begun`.
+    pub(super) async fn settle(
+        &self,
+        stack: &str,
+        (seen, begun): (Option<String>, bool),
+        tell: Tell<'_>,
+    ) -> Result<(Option<StackState>, Vec<StackEvent>), DeployError> {
+        let (began, mut seen, mut told) = (self.clock.monotonic(), seen, Vec::new());
+        loop {
+            let found = self.find(stack).await?;
+            let passed = self.clock.monotonic().saturating_sub(began);
+            for event in self.events_after(stack, seen.as_deref()).await? {
+                tell(Progress::Event(&event));
+                seen = Some(event.id.clone());
+                told.push(event);
+            }
+            match found {
+                Some(_) if begun && told.is_empty() && passed < FIRST_EVENT_MAX => {}
+                Some(state) if state.is_at_work() => {
+                    if passed > WORK_MAX {
+                        let (stack, status) = (stack.to_owned(), state.status);
+                        return Err(DeployError::StillAtWork { stack, status });
+                    }
+                }
+                Some(state) if state.status == "DELETE_COMPLETE" => return Ok((None, told)),
+                state => return Ok((state, told)),
+            }
+            self.clock.sleep(self.pace()).await;
+        }
+    }
+
+    /// The error of a stack that is not what it should be.
+    pub(super) fn broken(&self, state: &StackState, events: &[StackEvent]) -> DeployError {
+        let failures: Vec<StackEvent> =
+            events.iter().filter(|event| event.is_failure()).take(EVENTS_MAX).cloned().collect();
+        DeployError::StackFailed {
+            stack: state.name.clone(),
+            status: state.status.clone(),
+            reason: state.reason.clone(),
+            events: failures,
+        }
+    }
+
+    /// Puts an object where none of its name is. True when it was sent.
+    pub(super) async fn upload(
+        &self,
+        bucket: &str,
+        key: &str,
+        bytes: &[u8],
+    ) -> Result<bool, DeployError> {
+        // The key is the hash of the content: what is there is the same.
+        if self.s3.head_object().bucket(bucket).key(key).send().await.is_ok() {
+            return Ok(false);
+        }
+        let body = ByteStream::from(bytes.to_vec());
+        let sent = self.s3.put_object().bucket(bucket).key(key).body(body).send().await;
+        sent.map_err(|error| self.failed("PutObject", error))?;
+        Ok(true)
+    }
+
+    /// Removes all objects of a bucket; how many there were. A bucket that is gone has none.
+    pub(super) async fn empty(&self, bucket: &str) -> Result<usize, DeployError> {
+        let mut removed = 0;
+        loop {
+            let page = self.s3.list_objects_v2().bucket(bucket).max_keys(OBJECTS_MAX).send().await;
+            let page = match page {
+                Ok(page) => page,
+                Err(error) if code(&error).is_some_and(|code| code.contains("NoSuchBucket")) => {
+                    return Ok(removed);
+                }
+                Err(error) => return Err(self.failed("ListObjectsV2", error)),
+            };
+            let keys: Vec<ObjectIdentifier> = (page.contents.unwrap_or_default().into_iter())
+                .filter_map(|object| ObjectIdentifier::builder().key(object.key?).build().ok())
+                .collect();
+            if keys.is_empty() {
+                return Ok(removed);
+            }
+            let found = keys.len();
+            let delete = Delete::builder().set_objects(Some(keys)).quiet(true).build();
+            let delete = delete.map_err(|error| DeployError::Aws {
+                operation: "DeleteObjects",
+                code: None,
+                message: error.to_string(),
+            })?;
+            let deleted = self.s3.delete_objects().bucket(bucket).delete(delete).send().await;
+            let deleted = deleted.map_err(|error| self.failed("DeleteObjects", error))?;
+            if let Some(error) = deleted.errors().first() {
+                let text = |value: Option<&str>| value.unwrap_or_default().to_owned();
+                return Err(DeployError::Aws {
+                    operation: "DeleteObjects",
+                    code: error.code().map(str::to_owned),
+                    message: format!("{}: {}", text(error.key()), text(error.message())),
+                });
+            }
+            removed += found;
+        }
+    }
+
+    /// Removes an empty bucket. One that is gone is no error.
+    pub(super) async fn remove_bucket(&self, bucket: &str) -> Result<(), DeployError> {
+        match self.s3.delete_bucket().bucket(bucket).send().await {
+            Ok(_) => Ok(()),
+            Err(error) if code(&error).is_some_and(|code| code.contains("NoSuchBucket")) => Ok(()),
+            Err(error) => Err(self.failed("DeleteBucket", error)),
+        }
+    }
+
+    fn pace(&self) -> Duration {
+        if self.endpoint.is_some() { LOCAL_PACE } else { PACE }
+    }
+
+    fn failed<E>(&self, operation: &'static str, error: SdkError<E>) -> DeployError
+    where
+        E: ProvideErrorMetadata + std::error::Error + Send + Sync + 'static,
+    {
+        if let (Some(endpoint), Some(raw)) = (&self.endpoint, error.raw_response()) {
+            // CloudFormation answers in XML; an engine that knows only DynamoDB answers in JSON, or
+            // does not know the path.
+            let is_xml = raw.headers().get("content-type").is_some_and(|kind| kind.contains("xml"));
+            let is_unknown = code(&error).is_none_or(|code| code.contains("UnknownOperation"));
+            if !is_xml && is_unknown {
+                return DeployError::NoCloudFormation { endpoint: endpoint.clone() };
+            }
+        }
+        let code = code(&error).map(str::to_owned);
+        if error.raw_response().is_none() {
+            return DeployError::Unreachable { operation, message: chain(&error) };
+        }
+        let said = error.message().map(str::to_owned);
+        DeployError::Aws { operation, code, message: said.unwrap_or_else(|| chain(&error)) }
+    }
+}
+
+/// What went wrong and why, each cause once.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut said = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let why = error.to_string();
+        if !said.contains(&why) {
+            said = format!("{said}: {why}");
+        }
+        cause = error.source();
+    }
+    said
+}
+
+fn code<E: ProvideErrorMetadata>(error: &SdkError<E>) -> Option<&str> {
+    error.code()
+}
+
+fn says<E: ProvideErrorMetadata>(error: &SdkError<E>, words: &str) -> bool {
+    error.message().is_some_and(|message| message.contains(words))
+}
+
+fn parameters(wanted: &BTreeMap<String, String>) -> Vec<Parameter> {
+    let parameter = |(key, value): (&String, &String)| {
+        Parameter::builder().parameter_key(key).parameter_value(value).build()
+    };
+    wanted.iter().map(parameter).collect()
+}
+
+fn tags_of(wanted: &BTreeMap<String, String>) -> Vec<Tag> {
+    wanted.iter().map(|(key, value)| Tag::builder().key(key).value(value).build()).collect()
+}
+
+fn change(found: &aws_sdk_cloudformation::types::Change) -> Option<Change> {
+    let resource = found.resource_change()?;
+    let text = |value: Option<&str>| value.unwrap_or_default().to_owned();
+    Some(Change {
+        action: text(resource.action().map(|action| action.as_str())),
+        resource: text(resource.logical_resource_id()),
+        kind: text(resource.resource_type()),
+        replacement: resource.replacement().map(|replacement| replacement.as_str().to_owned()),
+    })
+}
+
+fn state(stack: &Stack) -> StackState {
+    let pairs = |pairs: Vec<(Option<&str>, Option<&str>)>| -> BTreeMap<String, String> {
+        pairs
+            .into_iter()
+            .filter_map(|(key, value)| {
+                Some((key?.to_owned(), value.unwrap_or_default().to_owned()))
+            })
+            .collect()
+    };
+    let of_parameters = stack.parameters().iter();
+    let of_outputs = stack.outputs().iter();
+    StackState {
+        name: stack.stack_name().unwrap_or_default().to_owned(),
+        id: stack.stack_id().unwrap_or_default().to_owned(),
+        status: stack.stack_status().map_or_else(String::new, |status| status.as_str().to_owned()),
+        reason: stack.stack_status_reason().filter(|why| !why.is_empty()).map(str::to_owned),
+        parameters: pairs(
+            of_parameters.map(|it| (it.parameter_key(), it.parameter_value())).collect(),
+        ),
+        outputs: pairs(of_outputs.map(|it| (it.output_key(), it.output_value())).collect()),
+        tags: pairs(stack.tags().iter().map(|it| (it.key(), it.value())).collect()),
+        created_s: stack.creation_time().map(|at| at.secs()),
+        updated_s: stack.last_updated_time().map(|at| at.secs()),
+    }
+}
