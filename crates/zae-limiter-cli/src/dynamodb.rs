@@ -8,7 +8,7 @@ use futures_util::future::{Either, select};
 use zae_limiter::dynamodb::sdk::{
     Builder, StackStatus, StreamState, TableOptions, WorkerStatus, create_table,
 };
-use zae_limiter::dynamodb::{DynamoStore, Hottest, Operator};
+use zae_limiter::dynamodb::{DynamoStore, Hottest, Operator, Versions};
 use zae_limiter::{
     Clock as _, Error, StoreError, StoreErrorKind, SystemClock, TimeMs, UsageWindow,
 };
@@ -92,6 +92,15 @@ pub(crate) async fn store(place: &DynamoPlace, settings: &Settings) -> anyhow::R
 pub(crate) async fn operator(place: &DynamoPlace, settings: &Settings) -> anyhow::Result<Operator> {
     let builder = builder(place);
     reach(place, settings, builder.operator()).await
+}
+
+/// The version record of a stack, if it has one.
+pub(crate) async fn versions(
+    place: &DynamoPlace,
+    settings: &Settings,
+) -> anyhow::Result<Option<Versions>> {
+    let operator = operator(place, settings).await?;
+    reach(place, settings, operator.versions()).await
 }
 
 /// How many hot buckets are shown.

@@ -79,6 +79,14 @@ pub enum DeployError {
         /// What it was doing.
         status: String,
     },
+    /// AWS was not reached, or there was nobody to ask it as.
+    #[error("{operation}: AWS cannot be reached ({message})")]
+    Unreachable {
+        /// What was asked.
+        operation: &'static str,
+        /// Why.
+        message: String,
+    },
     /// AWS did not do what it was asked.
     #[error("{operation}: {message}")]
     Aws {
@@ -124,6 +132,12 @@ impl DeployError {
             DeployError::Protected { stack } => format!(
                 "`zae-limiter deploy --name {stack} --no-deletion-protection` takes the protection away"
             ),
+            DeployError::Unreachable { message, .. } if message.contains("credentials") => {
+                "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE".to_owned()
+            }
+            DeployError::Unreachable { .. } => {
+                "check the network, --region and --endpoint-url".to_owned()
+            }
             DeployError::Aws { code: Some(code), .. } if code.contains("AccessDenied") => {
                 "the caller lacks a permission; docs/deploy.md lists those of deploying".to_owned()
             }

@@ -27,7 +27,15 @@ struct Form {
     region: String,
     endpoint: Option<String>,
     state: String,
+    /// What CloudFormation says; null where there is no such stack, or nobody to ask.
+    stack_status: Option<String>,
+    /// The state of the function that counts usage; null where there is none.
+    function_status: Option<String>,
     schema_version: Option<String>,
+    /// The release of the function; null where there is none.
+    function_version: Option<String>,
+    /// How long one consistent read of the table took.
+    latency_ms: f64,
     /// As DynamoDB counted them some hours ago.
     items: u64,
     bytes: u64,
@@ -112,7 +120,15 @@ pub(crate) async fn run(context: &Context<'_>, place: &DynamoPlace) -> anyhow::R
         None => (Flags::default(), Hottest::default()),
     };
     let worker = status.worker;
-    let form = form(context, place, status, flags, hottest);
+    let clock = SystemClock::new();
+    let began = clock.monotonic();
+    let versions = dynamodb::versions(place, context.settings).await?;
+    let latency = clock.monotonic().saturating_sub(began);
+    let mut form = form(context, place, status, flags, hottest);
+    form.function_version = versions.and_then(|versions| versions.function);
+    form.latency_ms = (latency.as_secs_f64() * 10_000.0).round() / 10.0;
+    #[cfg(feature = "deploy")]
+    deployed(context, place, &mut form).await;
     context.printer.answer(&form, &text(&form))?;
     if let Some(worker) = worker.filter(|worker| worker.is_silent(SystemClock::new().now())) {
         context.printer.warning(&dynamodb::worker_is_down(place, context.settings, worker));
@@ -121,6 +137,21 @@ pub(crate) async fn run(context: &Context<'_>, place: &DynamoPlace) -> anyhow::R
         context.printer.warning("the table is not initialised: it has no version record");
     }
     Ok(if form.sound { Exit::Ok } else { Exit::Error })
+}
+
+/// What CloudFormation says of the stack. A stack that failed is not sound, though its table may
+/// serve.
+#[cfg(feature = "deploy")]
+async fn deployed(context: &Context<'_>, place: &DynamoPlace, form: &mut Form) {
+    use super::shared::stacks::{Deployed, look};
+    match look(place).await {
+        Ok(Some(Deployed { status, is_whole, function })) => {
+            form.sound &= is_whole;
+            (form.stack_status, form.function_status) = (Some(status), function);
+        }
+        Ok(None) => {}
+        Err(why) => context.printer.note(&format!("CloudFormation was not asked: {why}")),
+    }
 }
 
 /// The buckets with shards. A status without them is better than none.
@@ -157,6 +188,10 @@ fn form(
         region: dynamodb::region(place).to_owned(),
         endpoint: place.endpoint_url.clone(),
         state: status.state,
+        stack_status: None,
+        function_status: None,
+        function_version: None,
+        latency_ms: 0.0,
         schema_version: status.schema_version,
         items: status.items,
         bytes: status.bytes,
@@ -210,6 +245,18 @@ fn text(form: &Form) -> Text {
     fields.extend(form.endpoint.as_ref().map(|endpoint| ("endpoint", Cell::plain(endpoint))));
     fields.extend([
         ("state", toned(&form.state)),
+        ("latency", Cell::plain(format!("{} ms", form.latency_ms))),
+    ]);
+    let complete = |state: &str| {
+        let is_good = state.ends_with("_COMPLETE") && !state.starts_with("ROLLBACK");
+        Cell::toned(state, if is_good { Tone::Good } else { Tone::Warning })
+    };
+    fields.extend(form.stack_status.as_deref().map(|state| ("deployment", complete(state))));
+    fields.extend(form.function_status.as_deref().map(|state| ("function", complete(state))));
+    fields.extend(
+        form.function_version.as_ref().map(|version| ("function version", Cell::plain(version))),
+    );
+    fields.extend([
         ("schema", Cell::plain(form.schema_version.as_deref().unwrap_or("none"))),
         ("items", Cell::plain(format!("{} (counted by DynamoDB every few hours)", form.items))),
         ("size", Cell::plain(view::bytes(form.bytes))),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aws_sdk_cloudformation::Client;
-use aws_sdk_cloudformation::error::{DisplayErrorContext, ProvideErrorMetadata, SdkError};
+use aws_sdk_cloudformation::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_cloudformation::types::{
     Capability, ChangeSetStatus, ChangeSetType, OnFailure, Parameter, Stack, Tag,
 };
@@ -298,7 +298,7 @@ impl Cloud {
                     status: event
                         .resource_status
                         .map_or_else(String::new, |status| status.as_str().to_owned()),
-                    reason: event.resource_status_reason,
+                    reason: event.resource_status_reason.filter(|why| !why.is_empty()),
                     at_s: event.timestamp.map_or(0, |at| at.secs()),
                 });
             }
@@ -438,13 +438,27 @@ impl Cloud {
                 return DeployError::NoCloudFormation { endpoint: endpoint.clone() };
             }
         }
-        let said = error.message().map(str::to_owned);
-        DeployError::Aws {
-            operation,
-            code: code(&error).map(str::to_owned),
-            message: said.unwrap_or_else(|| DisplayErrorContext(&error).to_string()),
+        let code = code(&error).map(str::to_owned);
+        if error.raw_response().is_none() {
+            return DeployError::Unreachable { operation, message: chain(&error) };
         }
+        let said = error.message().map(str::to_owned);
+        DeployError::Aws { operation, code, message: said.unwrap_or_else(|| chain(&error)) }
     }
+}
+
+/// What went wrong and why, each cause once.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut said = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let why = error.to_string();
+        if !said.contains(&why) {
+            said = format!("{said}: {why}");
+        }
+        cause = error.source();
+    }
+    said
 }
 
 fn code<E: ProvideErrorMetadata>(error: &SdkError<E>) -> Option<&str> {
@@ -492,7 +506,7 @@ fn state(stack: &Stack) -> StackState {
         name: stack.stack_name().unwrap_or_default().to_owned(),
         id: stack.stack_id().unwrap_or_default().to_owned(),
         status: stack.stack_status().map_or_else(String::new, |status| status.as_str().to_owned()),
-        reason: stack.stack_status_reason().map(str::to_owned),
+        reason: stack.stack_status_reason().filter(|why| !why.is_empty()).map(str::to_owned),
         parameters: pairs(
             of_parameters.map(|it| (it.parameter_key(), it.parameter_value())).collect(),
         ),

@@ -6,4 +6,5 @@ mod iam;
 mod options;
 mod package;
 mod policies;
+mod stack;
 mod template;

@@ -124,6 +124,11 @@ fn a_file_that_is_cut_off_or_damaged_anywhere_is_no_panic() {
     for end in 0..whole.len() {
         Elf::read(&whole[..end]).expect_err("it is cut off");
     }
+    // A segment that reaches one byte beyond the end, with everything that is read inside.
+    let mut beyond = whole.clone();
+    beyond[64 + 32..64 + 40].copy_from_slice(&(whole.len() as u64 + 1).to_le_bytes());
+    let error = Elf::read(&beyond).expect_err("a part is missing");
+    assert_eq!(error, ElfError::Damaged("a segment reaches beyond its end"));
     for at in 0..whole.len() {
         for value in [0, 1, 0x7f, 0xff] {
             let mut damaged = whole.clone();

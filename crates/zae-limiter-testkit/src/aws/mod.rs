@@ -4,6 +4,7 @@
 
 pub mod lambda;
 pub mod objects;
+pub mod replies;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

@@ -13,13 +13,14 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// Every file below `folder` whose name ends so, without what cargo has built.
+/// Every file below `folder` whose name ends so, without what cargo has built and npm installed.
 fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        if path.is_dir() && name != "target" && !name.starts_with('.') {
+        let is_made = ["target", "node_modules"].contains(&name.as_str());
+        if path.is_dir() && !is_made && !name.starts_with('.') {
             found.extend(files(&path, ending));
         } else if name.ends_with(ending) {
             found.push(path);

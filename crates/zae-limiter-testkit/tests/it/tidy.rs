@@ -49,9 +49,24 @@ const ALL: &[&str] = &[
 const TESTKIT: &str = "zae-limiter-testkit";
 const LINES_MAX: usize = 600;
 
-/// The kinds of text files whose form is checked; `run` is the CI script.
-const TEXT: [&str; 9] =
-    ["rs", "toml", "md", "sql", "lock", "run", "engines", "interop", "second-engine"];
+/// The kinds of text files whose form is checked, and the CI scripts, which have no ending.
+const TEXT: [&str; 15] = [
+    "rs",
+    "toml",
+    "md",
+    "sql",
+    "lock",
+    "js",
+    "ts",
+    "tf",
+    "py",
+    "run",
+    "engines",
+    "interop",
+    "second-engine",
+    "infra",
+    "cdk",
+];
 
 // ------------------------------------------------------------------------------------ dependencies
 
@@ -306,7 +321,7 @@ fn root() -> PathBuf {
         .to_owned()
 }
 
-/// Every text file of ours: the root's own, and all under `.ci`, `.cargo`, `crates`, `docs`.
+/// Every text file of ours: the root's own, and all under `.ci`, `.cargo`, `crates`, `docs`, `infra`.
 fn tree() -> Vec<Source> {
     let mut sources = Vec::new();
     let mut folders = vec![(root(), true)];
@@ -317,9 +332,9 @@ fn tree() -> Vec<Source> {
             let path = entry.path();
             if path.is_dir() {
                 let wanted = if is_root {
-                    [".ci", ".cargo", "crates", "docs"].contains(&name.as_str())
+                    [".ci", ".cargo", "crates", "docs", "infra"].contains(&name.as_str())
                 } else {
-                    name != "target"
+                    !["target", "node_modules", ".terraform"].contains(&name.as_str())
                 };
                 folders.extend(wanted.then_some((path, false)));
             } else if TEXT.contains(&name.rsplit('.').next().unwrap_or_default()) {

@@ -1,10 +1,11 @@
 //! What the commands about whole stacks share.
 
-use zae_limiter::NamespaceName;
-use zae_limiter_deploy::stack::{Progress, Stack, StackBuilder};
+use zae_limiter::{NamespaceName, StoreErrorKind};
+use zae_limiter_deploy::stack::{Cloud, Progress, Stack, StackBuilder};
 use zae_limiter_deploy::{DeployError, OptionError};
 
 use crate::args::Globals;
+use crate::args::value::DynamoPlace;
 use crate::dynamodb;
 use crate::error::Failure;
 use crate::patience;
@@ -91,6 +92,9 @@ impl<'a> Stacks<'a> {
             DeployError::Package(error) => return Failure::package(&error),
             DeployError::StackNotFound { .. } => Failure::not_found(message),
             DeployError::StackExists { .. } => Failure::conflict(message),
+            DeployError::Unreachable { .. } => {
+                Failure::of_kind(StoreErrorKind::Unavailable, message)
+            }
             DeployError::Store(error) => Failure::store(&error),
             DeployError::Limiter(error) => Failure::of_error(&error, message),
             _ => Failure::stack(message),
@@ -102,10 +106,40 @@ impl<'a> Stacks<'a> {
     }
 }
 
+/// What CloudFormation says of a stack.
+pub(crate) struct Deployed {
+    pub(crate) status: String,
+    pub(crate) is_whole: bool,
+    /// The state of the function, where there is one.
+    pub(crate) function: Option<String>,
+}
+
+/// Asks CloudFormation for a stack; `None` where there is no such stack, or no CloudFormation.
+pub(crate) async fn look(place: &DynamoPlace) -> Result<Option<Deployed>, DeployError> {
+    let builder = Stack::builder(place.stack.clone(), dynamodb::region(place));
+    let builder = match &place.endpoint_url {
+        Some(url) => builder.endpoint_url(url.clone()),
+        None => builder,
+    };
+    let cloud = Cloud::connect(builder.store()).await?;
+    let state = match cloud.find(&place.stack).await {
+        Ok(Some(state)) => state,
+        Ok(None) | Err(DeployError::NoCloudFormation { .. }) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let resources = cloud.resources(&place.stack).await?;
+    let function = resources.into_iter().find(|[name, ..]| name == "AggregatorFunction");
+    Ok(Some(Deployed {
+        is_whole: state.is_whole(),
+        status: state.status,
+        function: function.map(|[.., status]| status),
+    }))
+}
+
 /// A wrong option, by the name of its flag.
 fn option(error: &OptionError) -> Failure {
     let flag = error.field.replace('_', "-");
-    Failure::usage(format!("--{flag}: {error}"))
+    Failure::usage(format!("--{flag} {}: {}", error.value, error.problem))
 }
 
 /// Tells what happens to a stack, one line for each thing.
@@ -137,6 +171,8 @@ impl<'a> Teller<'a> {
                 let (resource, kind) = (&change.resource, &change.kind);
                 self.printer.note(&format!("{sign} {resource} ({kind}){replaced}"));
             }
+            // One line per resource: when it is done, or has failed.
+            Progress::Event(event) if event.status.ends_with("_IN_PROGRESS") => {}
             Progress::Event(event) => {
                 let reason =
                     event.reason.as_deref().map_or(String::new(), |why| format!(": {why}"));

@@ -35,9 +35,6 @@ pub fn stack(name: &str) -> Result<(), StoreError> {
             None if name.len() < STACK_CHARS_MIN => {
                 format!("is {} bytes long; use at least {STACK_CHARS_MIN}", name.len())
             }
-            None if name.len() < STACK_CHARS_MIN => {
-                format!("is {} bytes long; use at least {STACK_CHARS_MIN}", name.len())
-            }
             None => return Ok(()),
         },
     };
