@@ -123,7 +123,13 @@ fn a_worker_that_gives_no_sign_of_life_is_probably_down() {
 #[test]
 fn a_variable_says_how_many_shards_a_bucket_gets() {
     let stack = Stack::new();
-    assert_snapshot!(stack.run("aggregate --once --shards-max 3"), @"");
+    assert_snapshot!(stack.run("aggregate --once --shards-max 3"), @"
+    exit 2
+    --- stderr
+    error: invalid value '3' for '--shards-max <NUMBER>': write 1, 2, 4, 8, 16 or 32
+
+    For more information, try '--help'.
+    ");
     for wrong in ["0", "3", "64", "x", "+4"] {
         let sandbox = Sandbox::new().variable("ZAEL_SHARDS_MAX", wrong);
         let shown = sandbox.run("--name s entity list");

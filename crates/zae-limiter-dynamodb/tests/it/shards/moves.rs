@@ -274,17 +274,19 @@ async fn nothing_expires_while_there_are_shards() {
     let hot = Hot::new(&["rpm:1000/hour"]).await;
     let store = hot.process().await;
     Hot::granted(hot.ask(&store, &[1]).await);
+    assert!(hot.shard(0).contains_key("ttl"));
     hot.split_into(4).await;
-    for _ in 0..20 {
-        Hot::granted(hot.ask(&store, &[3]).await);
-        hot.advance(60_000);
-    }
     let a_month_later = |hot: &Hot| {
         hot.advance(30 * 86_400_000);
         hot.rig.table.sweep(hot.now().0 / 1_000);
         hot.shards().len()
     };
     assert_eq!(a_month_later(&hot), 4);
+    for _ in 0..20 {
+        Hot::granted(hot.ask(&store, &[3]).await);
+        hot.advance(60_000);
+    }
+    assert_eq!(a_month_later(&hot), 4, "no take sets an expiry either");
     assert!(hot.fold().await);
     assert_eq!(a_month_later(&hot), 0, "one item expires as ever");
 }
