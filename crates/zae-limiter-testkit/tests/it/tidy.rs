@@ -321,7 +321,8 @@ fn root() -> PathBuf {
         .to_owned()
 }
 
-/// Every text file of ours: the root's own, and all under `.ci`, `.cargo`, `crates`, `docs`, `infra`.
+/// Every text file of ours: the root's own, and all under `.ci`, `.cargo`, `crates`, `docs`,
+/// `infra`.
 fn tree() -> Vec<Source> {
     let mut sources = Vec::new();
     let mut folders = vec![(root(), true)];
