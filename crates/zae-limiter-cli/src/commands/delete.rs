@@ -1,11 +1,15 @@
 //! `delete`.
 
 use serde::Serialize;
+use zae_limiter::StoreError;
+use zae_limiter::dynamodb::sdk;
+use zae_limiter_deploy::DeployError;
 use zae_limiter_deploy::stack::{Cloud, Removal};
 
 use super::shared::stacks::{Stacks, Teller};
 use crate::args::deploy::DeleteArgs;
 use crate::confirm::{Question, confirm_with};
+use crate::error::Failure;
 use crate::exit::Exit;
 use crate::table::Text;
 
@@ -23,10 +27,17 @@ pub(crate) async fn run(stacks: &Stacks<'_>, args: &DeleteArgs) -> anyhow::Resul
     let cloud = Cloud::connect(stacks.builder().store()).await;
     let cloud = cloud.map_err(|error| stacks.failure(error))?;
     // A stack that is not there is an error before a question is asked about it.
-    cloud.describe(&stacks.stack).await.map_err(|error| stacks.failure(error))?;
+    let found = cloud.describe(&stacks.stack).await;
+    let table_only = matches!(found, Err(DeployError::NoCloudFormation { .. }));
+    if !table_only {
+        found.map_err(|error| stacks.failure(error))?;
+    }
     let what = format!("the stack {} with its table and everything in it", stacks.stack);
     let question = Question { deed: "deletes", what: &what, name: &stacks.stack };
     confirm_with(stacks.printer, stacks.can_ask, &question, args.confirm)?;
+    if table_only {
+        return delete_table(stacks).await;
+    }
     let waits = args.wait.waits();
     let mut teller = Teller::new(stacks.printer);
     let removal = Removal { stack: &stacks.stack, waits };
@@ -43,4 +54,23 @@ pub(crate) async fn run(stacks: &Stacks<'_>, args: &DeleteArgs) -> anyhow::Resul
         stacks.printer.note(&format!("the archive of audit events stays in the bucket {bucket}"));
     }
     Ok(Exit::Ok)
+}
+
+/// On an endpoint without CloudFormation there is nothing but the table.
+async fn delete_table(stacks: &Stacks<'_>) -> anyhow::Result<Exit> {
+    let told = |error: StoreError| stacks.failure(error.into());
+    let builder = stacks.builder();
+    let table = builder.store().table().await.map_err(told)?;
+    let clock = &builder.store().options().clock;
+    if !sdk::delete_table(&table, &**clock).await.map_err(told)? {
+        let failure = Failure::not_found(format!("there is no table {}", stacks.stack));
+        return Err(failure.into());
+    }
+    let form = Form {
+        stack: stacks.stack.clone(),
+        region: stacks.region.clone(),
+        deleted: true,
+        archive_bucket: None,
+    };
+    stacks.printer.answer(&form, &Text::of(format!("table {}: deleted", form.stack)))
 }

@@ -182,7 +182,8 @@ fn form(
     let is_active = |state: &str| state == ACTIVE;
     let sound = is_active(&status.state)
         && status.schema_version.is_some()
-        && status.indexes.iter().all(|(_, state)| is_active(state));
+        // Not every engine tells.
+        && status.indexes.iter().all(|(_, state)| is_active(state) || state == "unknown");
     Form {
         stack: place.stack.clone(),
         region: dynamodb::region(place).to_owned(),

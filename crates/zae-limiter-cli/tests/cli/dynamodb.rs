@@ -302,15 +302,19 @@ mod json {
 }
 
 /// Commands that have nothing to do with where limits live.
-const ELSEWHERE: [&str; 9] = [
+const ELSEWHERE: [&str; 13] = [
     "aggregate",
     "cfn-template",
     "check",
     "completions",
+    "delete",
     "demo",
+    "deploy",
     "lambda-export",
+    "list",
     "local",
     "reference",
+    "upgrade",
     "version",
 ];
 /// Commands whose answers differ, by design: `stores.rs` shows how.

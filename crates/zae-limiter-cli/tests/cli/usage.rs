@@ -35,6 +35,10 @@ fn help() {
       sweep          Delete idle full buckets and expired history (also happens automatically)
       demo           Watch a simulated LLM gateway at work, on a fresh file
       local          A DynamoDB-compatible engine on this machine, for development and tests
+      deploy         Make a stack on AWS, or make it what its options say
+      delete         Delete a stack with its table and everything in it
+      list           List the stacks of a region
+      upgrade        Bring template, function and table of a stack to this release
       cfn-template   Print the CloudFormation template of a stack
       completions    Print a completion script for a shell
       lambda-export  Write the package that a Lambda function runs: this program, as a zip
@@ -90,7 +94,7 @@ fn help() {
     hot bucket of a stack at most, 1 while processes of a version before shards run; ZAEL_LOCAL_ENGINE
     names the program that `local up` starts.
 
-    Not built yet: deploy, delete, list, upgrade, loadtest, limits.
+    Not built yet: loadtest, limits.
 
     -h is short, --help also shows the global options and examples.
     ");

@@ -105,12 +105,13 @@ impl DynamoStore {
         Ok(configured)
     }
 
-    /// Gives a flag to a bucket that was made a moment ago, if its configuration still says so.
+    /// Gives a flag to a bucket that was made a moment ago. Whoever has written the flag since is
+    /// followed by what the configuration says then: what was read before may have changed.
     pub(crate) async fn flag_new_bucket(
         &self,
         member: &MemberTake<'_>,
         key: &Key,
-        flag: Flag,
+        mut flag: Flag,
     ) -> Result<(), StoreError> {
         let mut seen = SeenFlag::OF_A_NEW_BUCKET;
         for attempt in 1..=ADMIN_ATTEMPTS_MAX {
@@ -127,7 +128,8 @@ impl DynamoStore {
             // Gone already, or somebody has written the flag since.
             let Some(item) = found else { return Ok(()) };
             seen = SeenFlag::of(&item);
-            if seen.is_set == self.configured_flag(member).await?.blocks() {
+            flag = self.configured_flag(member).await?;
+            if seen.is_set == flag.blocks() {
                 return Ok(());
             }
             self.shared.back_off(attempt).await;

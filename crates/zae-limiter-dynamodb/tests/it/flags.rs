@@ -152,6 +152,44 @@ async fn a_bucket_that_is_made_beside_a_flag_is_disabled() {
     assert_eq!(bucket["b_rpm_tk"], number(100_000), "the take was given back");
 }
 
+/// Found by the simulator: between the read and the write another process has written the flag, and
+/// the configuration has changed back. The flag of before must not be written once more.
+#[tokio::test]
+async fn a_new_bucket_gets_the_flag_that_is_configured_when_it_is_written() {
+    let rig = Rig::new(EvalOptions::new()).await;
+    let admin = rig.store().await;
+    let config = keys::entity_config(&rig.namespace, &"key".parse().unwrap(), None);
+    admin.set_flag(&of_key(), Some(Flag::Disabled), &rig.change()).await.unwrap();
+    let disabled = rig.table.get(&config).unwrap();
+    admin.set_flag(&of_key(), None, &rig.change()).await.unwrap();
+    let enabled = rig.table.get(&config);
+
+    let (table, key) = (rig.table.clone(), rig.bucket("key", "gpt-4"));
+    let (puts, updates) = (AtomicU32::new(0), AtomicU32::new(0));
+    let gate = move |_, point| {
+        if point == Point::After(Operation::Put) && puts.fetch_add(1, Ordering::SeqCst) == 0 {
+            table.insert(&disabled);
+        }
+        // The first update is the take that finds no bucket.
+        if point == Point::Before(Operation::Update)
+            && let Some(mut item) = table.get(&key)
+            && updates.fetch_add(1, Ordering::SeqCst) == 0
+        {
+            item.insert("fv".to_owned(), number(1));
+            item.insert("disabled".to_owned(), disabled["disabled"].clone());
+            table.insert(&item);
+            match &enabled {
+                Some(enabled) => table.insert(enabled),
+                None => assert!(table.remove(&config), "the configuration was there"),
+            }
+        }
+        0
+    };
+    let store = rig.client(rig.table.client(1).with_gate(Arc::new(gate)), |_| {}).await;
+    take(&rig, &store).await;
+    assert!(!is_flagged(&rig), "the configuration does not disable the bucket any more");
+}
+
 /// Others write the flag of the bucket each time before the write of an administrator: it is
 /// reached all the same.
 #[tokio::test]

@@ -64,6 +64,7 @@ fn a_stack_has_a_status() {
     region     us-east-1
     endpoint   http://127.0.0.1:[PORT]
     state      ACTIVE
+    latency    [..]
     schema     0.10.0
     items      10 (counted by DynamoDB every few hours)
     size       [..]

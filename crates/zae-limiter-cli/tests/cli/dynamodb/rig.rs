@@ -40,6 +40,8 @@ impl Stack {
         let line = |line: &str| {
             if line.starts_with("size  ") {
                 "size       [..]\n".to_owned()
+            } else if line.starts_with("latency  ") {
+                "latency    [..]\n".to_owned()
             } else {
                 format!("{line}\n")
             }

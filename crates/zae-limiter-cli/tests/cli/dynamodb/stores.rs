@@ -86,6 +86,7 @@ fn a_stack_is_no_file() {
     region     us-east-1
     endpoint   http://127.0.0.1:[PORT]
     state      ACTIVE
+    latency    [..]
     schema     0.10.0
     items      4 (counted by DynamoDB every few hours)
     size       [..]
