@@ -89,16 +89,16 @@ mod tests {
     #[test]
     fn commands_to_come_are_found_among_options() {
         for (line, expected) in [
-            ("z deploy", Some("deploy")),
-            ("z --name my-app --region=us-east-1 deploy --no-aggregator", Some("deploy")),
+            ("z deploy", None),
+            ("z --name my-app --region=us-east-1 loadtest deploy", Some("loadtest")),
             ("z -n my-app -q loadtest run -f x.py --users 20", Some("loadtest")),
-            ("z upgrade --output json", Some("upgrade")),
+            ("z limits --output json", Some("limits")),
             ("z entity --output json set-parent key-1 org-1", Some("entity set-parent")),
             ("z entity update key-1 --parent=org-1", Some("entity set-parent")),
             ("z entity update key-1 --display-name parent", None),
-            ("z entity delete deploy", None),
+            ("z entity delete loadtest", None),
             ("z namespace list", None),
-            ("z --principal deploy version", None),
+            ("z --principal limits version", None),
             ("z entity", None),
             ("z", None),
         ] {

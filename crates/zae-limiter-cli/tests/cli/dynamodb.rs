@@ -209,7 +209,7 @@ const NAMESPACES: &str = "
     0 namespace list
     0 namespace list --limit 1
     0 namespace list --limit 1 --cursor default
-    0 namespace show team-a
+    0 namespace show team-a --quiet
     1 namespace show nobody
     1 -N nobody system get-defaults
     0 -N team-a system set-defaults -l rpm:3/day

@@ -167,7 +167,6 @@ impl StackBuilder {
     }
 
     /// The way to the table.
-    #[must_use]
     pub fn store(&self) -> &Builder {
         &self.store
     }

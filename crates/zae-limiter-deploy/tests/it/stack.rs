@@ -147,7 +147,7 @@ async fn a_change_that_would_replace_the_table_is_refused_and_forgotten() {
         Replies::start()
             .on("DescribeStacks", &ours("UPDATE_COMPLETE"))
             .on("CreateChangeSet", "<Id>set</Id>")
-            .on("DescribeChangeSet", &change_set(&[table.clone()]))
+            .on("DescribeChangeSet", &change_set(std::slice::from_ref(&table)))
             .on("DeleteChangeSet", "")
             .on("ExecuteChangeSet", "")
             .on("DescribeStackEvents", &events(&[event("1", NAME, "UPDATE_COMPLETE", "")]))

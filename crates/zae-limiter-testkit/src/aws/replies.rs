@@ -33,13 +33,15 @@ impl Replies {
         let address = listener.local_addr().expect("an address");
         let server = Replies { endpoint: format!("http://{address}"), kept: Arc::default() };
         let this = server.clone();
-        thread::spawn(move || {
+        let replying = move || {
             for stream in listener.incoming().flatten() {
                 let Some(asked) = Asked::read(&stream) else { continue };
                 let (status, kind, body) = this.reply(&asked);
                 answer(&stream, status, &format!("Content-Type: {kind}\r\n"), &body);
             }
-        });
+        };
+        let thread = thread::Builder::new().name("replies".to_owned());
+        thread.spawn(replying).expect("a thread");
         server
     }
 

@@ -51,6 +51,15 @@ fn usage_says_why_it_is_empty() {
     "#);
 }
 
+/// A role that is scoped to a namespace finds it by a tag.
+#[test]
+fn a_namespace_is_shown_with_its_tag() {
+    let stack = Stack::new();
+    let shown = stack.run("namespace show default");
+    let tag = format!("Key=zael_namespace_id,Value={}\n", stack.namespace("default"));
+    assert!(shown.contains(&tag), "{shown}");
+}
+
 #[test]
 fn a_stack_has_a_status() {
     let stack = Stack::new();
