@@ -12,7 +12,6 @@ const STACK: &str = "emulated";
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "whoever starts the emulator names it")]
-#[expect(clippy::print_stderr, reason = "a test that has nobody to talk to says so")]
 fn from_deploy_to_delete() {
     let Ok(endpoint) = std::env::var("ZAEL_TEST_AWS_ENDPOINT") else {
         eprintln!("not run: ZAEL_TEST_AWS_ENDPOINT names no emulator; .ci/deploy starts one");
