@@ -46,9 +46,12 @@ pub(super) const DEPLOY: &str = examples!(
     "deploy --name my-app --enable-deletion-protection --alarm-sns-topic arn:aws:sns:eu-west-1:123456789012:ops",
     "deploy --name my-app --no-aggregator --no-wait"
 );
+#[cfg(feature = "deploy")]
 pub(super) const DELETE: &str = examples!("delete --name my-app --yes");
+#[cfg(feature = "deploy")]
 pub(super) const UPGRADE: &str =
     examples!("upgrade --name my-app --dry-run", "upgrade --name my-app --lambda-only");
+#[cfg(feature = "deploy")]
 pub(super) const CFN_TEMPLATE: &str =
     examples!("cfn-template", "cfn-template -o template.yaml", "cfn-template --output json");
 pub(super) const EXPLAIN: &str = examples!("explain key-1 gpt-4");
