@@ -130,7 +130,7 @@ impl DeployError {
                 "--allow-data-loss does it all the same; back up the table first".to_owned()
             }
             DeployError::Protected { stack } => format!(
-                "`zae-limiter deploy --name {stack} --no-deletion-protection` takes the protection away"
+                "`zae-limiter deploy --name {stack} --no-deletion-protection` takes the protection away; give the other options of the stack, too"
             ),
             DeployError::Unreachable { message, .. } if message.contains("credentials") => {
                 "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE".to_owned()

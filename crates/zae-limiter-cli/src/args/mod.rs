@@ -158,7 +158,8 @@ pub(crate) enum Command {
     /// Make a stack on AWS, or make it what its options say
     ///
     /// A change goes through a change set: what will change is shown first, and a change that would
-    /// lose data is refused. Run again after an interruption, it goes on where it was.
+    /// lose data is refused. Options that are not given are at their defaults, also on a stack that
+    /// is there. Run again after an interruption, it goes on where it was.
     #[cfg(feature = "deploy")]
     #[command(after_long_help = examples::DEPLOY)]
     Deploy(Box<DeployArgs>),

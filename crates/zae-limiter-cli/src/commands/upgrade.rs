@@ -52,8 +52,13 @@ pub(crate) async fn run(stacks: &Stacks<'_>, args: &UpgradeArgs) -> anyhow::Resu
     }
     let mut steps = vec![Step::new("versions", "done", said(&versions))];
     let cloud = Cloud::connect(builder.store()).await.map_err(told)?;
+    let mut has_function = false;
     match cloud.find(&stacks.stack).await {
-        Ok(Some(state)) => steps.push(infrastructure(stacks, args, &cloud, &state).await?),
+        Ok(Some(state)) => {
+            let (step, packed) = infrastructure(stacks, args, &cloud, &state).await?;
+            has_function = packed;
+            steps.push(step);
+        }
         Ok(None) => steps.push(Step::new("stack", "left out", "no stack has this table")),
         Err(DeployError::NoCloudFormation { .. }) => {
             steps.push(Step::new("stack", "left out", "the endpoint has no CloudFormation"));
@@ -65,7 +70,7 @@ pub(crate) async fn run(stacks: &Stacks<'_>, args: &UpgradeArgs) -> anyhow::Resu
     } else {
         steps.push(migrations(stacks, args, &operator).await?);
     }
-    steps.push(record(stacks, args, &operator, &steps).await?);
+    steps.push(record(stacks, args, &operator, (&versions, has_function)).await?);
     let form = Form {
         stack: stacks.stack.clone(),
         region: stacks.region.clone(),
@@ -83,13 +88,13 @@ fn said(versions: &Versions) -> String {
     format!("schema {}, function {function}, this program {program}", versions.schema)
 }
 
-/// Template and function, through a change set.
+/// Template and function, through a change set; and whether there is to be a function.
 async fn infrastructure(
     stacks: &Stacks<'_>,
     args: &UpgradeArgs,
     cloud: &Cloud,
     state: &StackState,
-) -> anyhow::Result<Step> {
+) -> anyhow::Result<(Step, bool)> {
     let told = |error: DeployError| stacks.failure(error);
     let parameter = |name: &str| state.parameters.get(name).map(String::as_str);
     let has_role = parameter("EnableIAM") == Some("true")
@@ -116,10 +121,11 @@ async fn infrastructure(
             true => "the function is this program; the template is compared by a change set",
             false => "another function, and the template compared by a change set",
         };
-        return Ok(Step::new("stack", "planned", detail));
+        return Ok((Step::new("stack", "planned", detail), package.is_some()));
     }
     if args.lambda_only && is_current && !args.force {
-        return Ok(Step::new("stack", "nothing to do", "the function is this program"));
+        let step = Step::new("stack", "nothing to do", "the function is this program");
+        return Ok((step, package.is_some()));
     }
     let deployment = Deployment::upgrade(state, package.as_ref(), args.lambda_only)
         .map_err(told)?
@@ -127,12 +133,13 @@ async fn infrastructure(
     let mut teller = Teller::new(stacks.printer);
     let (outcome, _) =
         deployment.run(cloud, &mut |progress| teller.tell(&progress)).await.map_err(told)?;
-    Ok(match outcome {
+    let step = match outcome {
         Outcome::Unchanged => {
             Step::new("stack", "nothing to do", "template and function are these")
         }
         _ => Step::new("stack", "done", if key.is_empty() { "template" } else { key.as_str() }),
-    })
+    };
+    Ok((step, package.is_some()))
 }
 
 /// What is stored in older forms.
@@ -180,25 +187,25 @@ fn tell(stacks: &Stacks<'_>, progress: &Progress) {
     }
 }
 
-/// Says in the table which function serves it.
+/// Says in the table which function serves it. What the record says decides, not what the steps
+/// before did: an upgrade that was killed in between is finished by the next one.
 async fn record(
     stacks: &Stacks<'_>,
     args: &UpgradeArgs,
     operator: &Operator,
-    steps: &[Step],
+    (versions, has_function): (&Versions, bool),
 ) -> anyhow::Result<Step> {
-    let has_function =
-        steps.iter().any(|step| step.step == "stack" && step.detail.ends_with(".zip"));
-    if args.dry_run {
-        return Ok(Step::new("version record", "planned", ""));
-    }
-    if !has_function {
+    let program = env!("CARGO_PKG_VERSION");
+    if !has_function || versions.function.as_deref() == Some(program) {
         return Ok(Step::new("version record", "nothing to do", ""));
     }
-    let program = env!("CARGO_PKG_VERSION");
+    let detail = format!("function {program}");
+    if args.dry_run {
+        return Ok(Step::new("version record", "planned", detail));
+    }
     let stamped = operator.stamp_function(Some(program)).await;
     stamped.map_err(|error| stacks.failure(error.into()))?;
-    Ok(Step::new("version record", "done", format!("function {program}")))
+    Ok(Step::new("version record", "done", detail))
 }
 
 fn text(form: &Form) -> Text {

@@ -434,7 +434,9 @@ impl Cloud {
             // does not know the path.
             let is_xml = raw.headers().get("content-type").is_some_and(|kind| kind.contains("xml"));
             let is_unknown = code(&error).is_none_or(|code| code.contains("UnknownOperation"));
-            if !is_xml && is_unknown {
+            // A server that is starting or overloaded says nothing about what it knows.
+            let is_told = matches!(raw.status().as_u16(), 400 | 404 | 405 | 501);
+            if !is_xml && is_unknown && is_told {
                 return DeployError::NoCloudFormation { endpoint: endpoint.clone() };
             }
         }
