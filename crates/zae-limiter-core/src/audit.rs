@@ -20,6 +20,8 @@ pub enum AuditAction {
     LimitsSet,
     /// Stored limits were deleted.
     LimitsDeleted,
+    /// A file of limits is about to be applied, or was.
+    LimitsApplied,
     /// An entity or a resource was disabled or enabled.
     FlagsSet,
     /// A bucket was filled up by hand.
@@ -42,12 +44,13 @@ pub enum AuditAction {
 
 impl AuditAction {
     /// Every action.
-    pub const ALL: [AuditAction; 14] = [
+    pub const ALL: [AuditAction; 15] = [
         AuditAction::EntityCreated,
         AuditAction::EntityUpdated,
         AuditAction::EntityDeleted,
         AuditAction::LimitsSet,
         AuditAction::LimitsDeleted,
+        AuditAction::LimitsApplied,
         AuditAction::FlagsSet,
         AuditAction::BucketReset,
         AuditAction::NamespaceRegistered,
@@ -68,6 +71,7 @@ impl AuditAction {
             AuditAction::EntityDeleted => "entity_deleted",
             AuditAction::LimitsSet => "limits_set",
             AuditAction::LimitsDeleted => "limits_deleted",
+            AuditAction::LimitsApplied => "limits_applied",
             AuditAction::FlagsSet => "flags_set",
             AuditAction::BucketReset => "bucket_reset",
             AuditAction::NamespaceRegistered => "namespace_registered",

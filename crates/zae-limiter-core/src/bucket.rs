@@ -2,7 +2,8 @@
 //! charges change it.
 //!
 //! The parts: `accrual` is the arithmetic of time, `limit` one limit, `clock` the time of a bucket,
-//! `sync` changed limits with `gaps` and `fold`, `hours` the usage, `expiry` when it may go.
+//! `sync` changed limits with `gaps` and `fold`, `hours` the usage, `lent` what holders have got
+//! ahead of need, `expiry` when it may go.
 
 use smallvec::SmallVec;
 
@@ -12,6 +13,7 @@ mod expiry;
 mod fold;
 mod gaps;
 mod hours;
+mod lent;
 mod limit;
 mod sync;
 
@@ -20,6 +22,8 @@ pub(crate) use accrual::saturated;
 pub use clock::CLOCK_BACK_MAX_MS;
 pub use fold::{FOLDED, fold_params, is_fold};
 pub use hours::ClosedHour;
+pub(crate) use lent::{CLOCKS_MS, LENT_PART, slot_of};
+pub use lent::{LENT_MAX_MS, LENT_SLOT_MS, Lent};
 pub use limit::LimitState;
 pub use sync::TooManyLimits;
 
@@ -63,8 +67,9 @@ pub struct BucketState {
     /// is no longer configured; it is refilled but not checked, and kept until it is full. Say a
     /// limit of 100 a day is drained, removed and set again: forgotten, it would come back with 100
     /// tokens out of nothing.
-    limits: SmallVec<[LimitState; 2]>,
-    /// The gaps of lowered limits, and the lead of a clock that was ahead.
+    pub(crate) limits: SmallVec<[LimitState; 2]>,
+    /// The gaps of lowered limits, the lead of a clock that was ahead, and what holders have got
+    /// ahead of need.
     gaps: Gaps,
 }
 
@@ -184,6 +189,7 @@ impl BucketState {
         }
         self.gaps.set_lead(self.lead_ms(), own != now);
         self.refilled_at = own;
+        self.gaps.forget_ended_loans(own);
     }
 
     /// Takes what [`assess`](crate::assess) has found to be there at `now`, without looking again.
@@ -233,27 +239,43 @@ impl BucketState {
         let closed = self.roll_hour(now);
         self.refill(now);
         let index = self.limits.iter().position(|state| state.name == *receipt.name());
-        let limit = match index {
-            Some(index) => &mut self.limits[index],
+        let index = match index {
+            Some(index) => index,
             None if delta.0 <= 0 => return closed,
             None => {
                 let is_folding = self.is_folding();
                 self.limits.push(LimitState::first_seen(receipt, is_folding));
-                let last = self.limits.len() - 1;
-                &mut self.limits[last]
+                self.limits.len() - 1
             }
         };
-        let balance = limit.balance.saturating_sub(delta);
-        limit.count(delta);
-        let capacity = Milli(limit.params.capacity_milli);
-        if balance >= capacity {
-            (limit.balance, limit.remainder) = (capacity, 0);
-            // The part that does not fit comes from the larger capacity of before.
-            self.gaps.repay(receipt.name(), balance.saturating_sub(capacity));
+        self.limits[index].count(delta);
+        if delta.is_negative() {
+            self.credit(index, delta);
         } else {
-            limit.balance = balance;
+            let limit = &mut self.limits[index];
+            limit.balance = limit.balance.saturating_sub(delta);
         }
         closed
+    }
+
+    /// Gives back (`delta` is negative): at most to the capacity, and less far while the bucket has
+    /// lent.
+    pub(crate) fn credit(&mut self, index: usize, delta: Milli) {
+        let ceiling = self.credit_ceiling(index);
+        let limit = &mut self.limits[index];
+        let balance = limit.balance.saturating_sub(delta);
+        let capacity = limit.params.full();
+        if balance < ceiling {
+            limit.balance = balance;
+        } else if ceiling < capacity {
+            // The refill of a loan may have gone beyond the ceiling; a credit takes nothing.
+            limit.balance = limit.balance.max(ceiling);
+        } else {
+            (limit.balance, limit.remainder) = (capacity, 0);
+            // The part that does not fit comes from the larger capacity of before.
+            let name = limit.name.clone();
+            self.gaps.repay(&name, balance.saturating_sub(capacity));
+        }
     }
 
     /// Fills the named limits, or all of them, whatever they owe. A reset of all limits also sets

@@ -31,6 +31,7 @@ mod flag;
 mod horizon;
 mod limit;
 mod name;
+mod provision;
 mod source;
 mod status;
 mod time;
@@ -40,8 +41,8 @@ mod usage;
 
 pub use audit::{AuditAction, AuditEvent, AuditSubject, AuditTextError, EventId};
 pub use bucket::{
-    BucketState, CLOCK_BACK_MAX_MS, ClosedHour, CounterFull, FOLDED, LimitParams, LimitState,
-    TooManyLimits, fold_params, is_fold,
+    BucketState, CLOCK_BACK_MAX_MS, ClosedHour, CounterFull, FOLDED, LENT_MAX_MS, LENT_SLOT_MS,
+    Lent, LimitParams, LimitState, TooManyLimits, fold_params, is_fold,
 };
 pub use decide::{Decision, LimitReport, Member, Reports, Take, assess, decide, wait_for};
 pub use entity::{
@@ -60,6 +61,7 @@ pub use name::{
     DEFAULT_RESOURCE, EntityId, IntoName, LimitName, NameError, NameRule, NamespaceId,
     NamespaceName, Principal, ResourceName,
 };
+pub use provision::{Lot, OrderLine, Provision, Report, Return, Stock};
 pub use source::{ConfigStamp, LimitSource};
 pub use status::{LimitStatus, RateLimitExceeded};
 pub use time::{TimeTextError, parse_rfc3339, rfc3339};

@@ -11,6 +11,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 mod grammar;
+mod parse;
 
 pub(crate) use grammar::shown;
 use grammar::{AsciiSet, Grammar};
@@ -57,6 +58,9 @@ const IS_ATTRIBUTE: &str = "reserved: stored items have an attribute of this nam
 /// Defines one kind of name: a checked text behind an [`Arc`], so that a clone costs no allocation.
 macro_rules! name {
     ($(#[$doc:meta])* $name:ident = $grammar:expr) => {
+        name! { $(#[$doc])* $name = $grammar, parsed by fresh }
+    };
+    ($(#[$doc:meta])* $name:ident = $grammar:expr, parsed by $parse:ident) => {
         $(#[$doc])*
         // The derived `Hash`, `Eq` and `Ord` are those of `str`, as `Borrow<str>` demands.
         #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -77,8 +81,10 @@ macro_rules! name {
             type Err = NameError;
 
             fn from_str(text: &str) -> Result<Self, NameError> {
-                Self::GRAMMAR.check(text)?;
-                Ok(Self(Arc::from(text)))
+                parse::$parse(text, || {
+                    Self::GRAMMAR.check(text)?;
+                    Ok(Self(Arc::from(text)))
+                })
             }
         }
 
@@ -166,7 +172,7 @@ name! {
             (KEY_WORDS, IS_ATTRIBUTE),
             (USAGE_WORDS, IS_ATTRIBUTE),
         ],
-    }
+    }, parsed by recent_limits
 }
 
 name! {
@@ -185,7 +191,7 @@ name! {
             (KEY_WORDS, IS_ATTRIBUTE),
             (EXPIRY_WORDS, IS_ATTRIBUTE),
         ],
-    }
+    }, parsed by recent_resources
 }
 
 name! {

@@ -1,10 +1,11 @@
 //! Buckets: the hot path of the contract.
 
 use rusqlite::Connection;
-use zae_limiter_core::{EntityId, LimitName, ResourceName, TimeMs};
+use zae_limiter_core::{EntityId, LimitName, Report, ResourceName, TimeMs};
 use zae_limiter_store::{
     Adjusted, BoxFuture, BucketDelta, BucketStore, BucketView, Change, ConsumeOutcome,
-    ConsumeRequest, Page, PageRequest, ResetRequest, Restored, StoreError, StoreFuture, audit,
+    ConsumeRequest, Order, Page, PageRequest, Provisioned, ResetRequest, Restored, StoreError,
+    StoreFuture, audit,
 };
 
 use crate::SqliteStore;
@@ -51,6 +52,36 @@ impl BucketStore for SqliteStore {
                 Ok(results) => results,
                 Err(error) => deltas.iter().map(|_| Err(copy_of(&error))).collect(),
             }
+        })
+    }
+
+    fn provision<'a>(&'a self, order: &'a Order<'a>, now: TimeMs) -> StoreFuture<'a, Provisioned> {
+        Box::pin(self.lend(order, now))
+    }
+
+    fn settle<'a>(
+        &'a self,
+        entity: &'a EntityId,
+        resource: &'a ResourceName,
+        report: &'a Report,
+        now: TimeMs,
+    ) -> StoreFuture<'a, ()> {
+        Box::pin(async move {
+            let ns = self.key;
+            let inline = self.writer("settle")?.inline(now, |conn, transaction| {
+                transaction.settle(conn, Key { ns, entity, resource }, report, now)
+            });
+            if let Some(settled) = inline {
+                return settled.map_err(|failure| self.error(failure, "settle"));
+            }
+            let (entity, resource, report) = (entity.clone(), resource.clone(), report.clone());
+            let settled = self.write("settle", move |conn| {
+                let mut transaction = Transaction::default();
+                let key = Key { ns, entity: &entity, resource: &resource };
+                transaction.settle(conn, key, &report, now)?;
+                transaction.flush(conn).map(|_| ())
+            });
+            settled.await
         })
     }
 
@@ -104,6 +135,35 @@ impl BucketStore for SqliteStore {
 }
 
 impl SqliteStore {
+    async fn lend(&self, order: &Order<'_>, now: TimeMs) -> Result<Provisioned, StoreError> {
+        order.check()?;
+        let inline = self
+            .writer("provision")?
+            .inline(now, |conn, transaction| transaction.provision(conn, self.key, order, now));
+        if let Some(answer) = inline {
+            return answer.map_err(|failure| self.error(failure, "provision"));
+        }
+        let (ns, entity, resource) = (self.key, order.entity.clone(), order.resource.clone());
+        let (limits, lines) = (order.limits.clone(), order.lines.to_vec());
+        let (report, serves, age_ms) = (order.report.clone(), order.serves, order.age_ms);
+        let lent = self.write("provision", move |conn| {
+            let order = Order {
+                entity: &entity,
+                resource: &resource,
+                limits: &limits,
+                lines: &lines,
+                report: &report,
+                serves,
+                age_ms,
+            };
+            let mut transaction = Transaction::default();
+            let answer = transaction.provision(conn, ns, &order, now)?;
+            transaction.flush(conn)?;
+            Ok(answer)
+        });
+        lent.await
+    }
+
     async fn adjust_all(
         &self,
         deltas: &[BucketDelta<'_>],

@@ -5,15 +5,16 @@ use std::sync::Arc;
 use rusqlite::{Connection, Row};
 use zae_limiter_core::{ConfigStamp, Entity, EntityId, Flag, Limit, ResourceName};
 use zae_limiter_store::{
-    Change, ConfigStore, DeletedEntity, EntityUpdate, Level, LevelConfig, LimitsChange,
-    MemberConfig, MemberKey, NewEntity, Page, PageRequest, Resolution, StoreError, StoreFuture,
-    audit,
+    Change, ConfigStore, DeletedEntity, EntityUpdate, Level, LevelConfig, LimitsChange, Managed,
+    ManagedChange, MemberConfig, MemberKey, NewEntity, Page, PageRequest, Resolution, StoreError,
+    StoreFuture, audit,
 };
 
 use crate::SqliteStore;
 use crate::entity;
 use crate::error::{Outcome, corrupt_value, namespace_gone, optional};
 use crate::history;
+use crate::managed;
 use crate::pack::{limits_from_text, limits_to_text, name_at, optional_name_at};
 use crate::page::paged;
 use crate::query;
@@ -195,6 +196,24 @@ impl ConfigStore for SqliteStore {
                 resource.as_ref().map_or(String::new(), ToString::to_string)
             }))
         }))
+    }
+
+    fn managed<'a>(&'a self, part: u32) -> StoreFuture<'a, Option<Managed>> {
+        Box::pin(async move {
+            self.read_active("managed", |conn| managed::stored(conn, self.key, part))
+        })
+    }
+
+    fn set_managed<'a>(
+        &'a self,
+        part: u32,
+        managed: &'a ManagedChange,
+        change: &'a Change,
+    ) -> StoreFuture<'a, u64> {
+        let (ns, new, change) = (self.key, managed.clone(), change.clone());
+        Box::pin(
+            self.write("set_managed", move |conn| managed::store(conn, ns, part, &new, &change)),
+        )
     }
 }
 

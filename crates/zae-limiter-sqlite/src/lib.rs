@@ -57,6 +57,7 @@ mod handle;
 mod history;
 mod inspect;
 mod job;
+mod managed;
 mod namespace;
 mod options;
 mod pack;
@@ -256,6 +257,7 @@ impl Store for SqliteStore {
         capabilities.shared = true;
         capabilities.whole_buckets = true;
         capabilities.sweeps = true;
+        capabilities.lends = true;
         capabilities
     }
 

@@ -21,12 +21,13 @@ use crate::query;
 const PURGE_ROWS_MAX: u32 = 500;
 
 /// The tables with data of a namespace, with the columns that name a row.
-const TABLES: [(&str, &str); 6] = [
+const TABLES: [(&str, &str); 7] = [
     ("bucket", "ns,entity,resource"),
     ("config", "ns,entity,resource"),
     ("entity", "ns,id"),
     ("usage", "hour,ns,entity,resource"),
     ("spread", "ns,kind,entity,resource"),
+    ("managed", "ns,part"),
     ("audit", "seq"),
 ];
 

@@ -5,7 +5,10 @@
 //! ```text
 //! version 1 · number of limits · limits, or
 //! version 2 · lead of a clock in ms, twice, and 1 if it set the refill instant · number of limits
-//!   · limits
+//!   · limits, or
+//! version 3 · lead as in version 2 · end of the last loan* · slot* · number of loans
+//!   · loans: length of name · name · lent in the slot · in the slot before
+//!   · number of limits · limits
 //! a limit: length of name · name · capacity · refill · period · balance* · remainder · consumed*
 //!   · used in the open hour* · gap
 //! ```
@@ -20,7 +23,8 @@ use rusqlite::Row;
 use rusqlite::types::ValueRef;
 use smallvec::SmallVec;
 use zae_limiter_core::{
-    BucketState, ConfigStamp, Limit, LimitName, LimitParams, LimitState, Milli, TOKENS_MAX, TimeMs,
+    BucketState, ConfigStamp, Lent, Limit, LimitName, LimitParams, LimitState, Milli, TOKENS_MAX,
+    TimeMs,
 };
 
 use crate::error::{Outcome, corrupt_value};
@@ -28,6 +32,8 @@ use crate::error::{Outcome, corrupt_value};
 const BLOB_VERSION: u8 = 1;
 /// The version of a bucket that remembers the lead of a clock; few buckets do.
 const BLOB_VERSION_LEAD: u8 = 2;
+/// The version of a bucket that has lent: only while a loan lasts, and only with local blocks.
+const BLOB_VERSION_LENT: u8 = 3;
 
 /// Milli of the largest capacity.
 const CAPACITY_MILLI_MAX: u64 = TOKENS_MAX * 1_000;
@@ -55,17 +61,26 @@ pub(crate) enum Malformed {
 
 /// The limits of a bucket as bytes, appended to `out`.
 pub(crate) fn pack_limits(bucket: &BucketState, out: &mut Vec<u8>) {
-    if bucket.lead_ms() > 0 {
+    let lead = (bucket.lead_ms().cast_unsigned() << 1) | u64::from(bucket.is_led());
+    if let Some(lent) = bucket.loans() {
+        out.push(BLOB_VERSION_LENT);
+        put(out, lead);
+        put(out, zigzag(lent.until.0));
+        put(out, zigzag(lent.slot));
+        put(out, lent.sums.len() as u64);
+        for (name, sums) in &lent.sums {
+            put_name(out, name);
+            sums.iter().for_each(|sum| put(out, sum.0.max(0).cast_unsigned()));
+        }
+    } else if bucket.lead_ms() > 0 {
         out.push(BLOB_VERSION_LEAD);
-        put(out, (bucket.lead_ms().cast_unsigned() << 1) | u64::from(bucket.is_led()));
+        put(out, lead);
     } else {
         out.push(BLOB_VERSION);
     }
     put(out, bucket.all_limits().len() as u64);
     for limit in bucket.all_limits() {
-        let name = limit.name.as_str().as_bytes();
-        put(out, name.len() as u64);
-        out.extend_from_slice(name);
+        put_name(out, &limit.name);
         put(out, limit.params.capacity_milli.cast_unsigned());
         put(out, limit.params.refill_milli.cast_unsigned());
         put(out, limit.params.period_ms.cast_unsigned());
@@ -79,6 +94,12 @@ pub(crate) fn pack_limits(bucket: &BucketState, out: &mut Vec<u8>) {
     }
 }
 
+fn put_name(out: &mut Vec<u8>, name: &LimitName) {
+    let name = name.as_str().as_bytes();
+    put(out, name.len() as u64);
+    out.extend_from_slice(name);
+}
+
 /// What [`pack_limits`] packs.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Unpacked {
@@ -89,6 +110,8 @@ pub(crate) struct Unpacked {
     lead_ms: i64,
     /// See [`BucketState::is_led`].
     is_led: bool,
+    /// See [`BucketState::loans`].
+    lent: Option<Lent>,
 }
 
 impl Unpacked {
@@ -104,6 +127,7 @@ impl Unpacked {
             bucket.restore_gap(&limit, gap);
         }
         bucket.restore_lead(self.lead_ms, self.is_led);
+        bucket.restore_loans(self.lent);
         bucket
     }
 }
@@ -112,14 +136,15 @@ impl Unpacked {
 /// with it instead of being checked and allocated anew.
 pub(crate) fn unpack_limits(bytes: &[u8], known: &[Limit]) -> Result<Unpacked, Malformed> {
     let mut reader = Reader(bytes);
-    let lead = match reader.byte()? {
-        BLOB_VERSION => 0,
-        BLOB_VERSION_LEAD => reader.number()?,
+    let (lead, lent) = match reader.byte()? {
+        BLOB_VERSION => (0, None),
+        BLOB_VERSION_LEAD => (reader.number()?, None),
+        BLOB_VERSION_LENT => (reader.number()?, Some(reader.lent()?)),
         other => return Err(Malformed::Version(other)),
     };
     let (lead_ms, is_led) = ((lead >> 1).cast_signed(), lead & 1 == 1);
     let count = reader.number()?;
-    let mut unpacked = Unpacked { lead_ms, is_led, ..Unpacked::default() };
+    let mut unpacked = Unpacked { lead_ms, is_led, lent, ..Unpacked::default() };
     for index in 0..count {
         let known = usize::try_from(index).ok().and_then(|index| known.get(index));
         let limit = reader.limit(known)?;
@@ -252,6 +277,18 @@ impl<'a> Reader<'a> {
         Ok(bytes)
     }
 
+    fn lent(&mut self) -> Result<Lent, Malformed> {
+        let until = TimeMs(unzigzag(self.number()?));
+        let slot = unzigzag(self.number()?);
+        let mut sums = Vec::new();
+        for _ in 0..self.number()? {
+            let name = std::str::from_utf8(self.bytes()?).ok().and_then(|name| name.parse().ok());
+            let mut sum = || self.bounded(0, CAPACITY_MILLI_MAX).map(Milli);
+            sums.push((name.ok_or(Malformed::Name)?, [sum()?, sum()?]));
+        }
+        Ok(Lent { until, slot, sums })
+    }
+
     fn limit(&mut self, known: Option<&Limit>) -> Result<LimitState, Malformed> {
         let name = self.bytes()?;
         let name = match known {
@@ -318,12 +355,20 @@ mod tests {
             )
     }
 
+    /// Loans, or none.
+    fn any_loans() -> impl Strategy<Value = Option<(i64, i64, Vec<[Milli; 2]>)>> {
+        let sum = || (0..=CAPACITY_MILLI_MAX.cast_signed()).prop_map(Milli);
+        let sums = prop::collection::vec([sum(), sum()], 0..3);
+        prop::option::of((any::<i64>(), any::<i64>(), sums))
+    }
+
     /// Buckets as they can be: each name once, and a gap here and there.
     fn any_bucket(limits: std::ops::Range<usize>) -> impl Strategy<Value = BucketState> {
         let gap = prop_oneof![3 => Just(0), 1 => 1..=i64::MAX];
         let lead_ms = prop_oneof![3 => Just(0), 1 => 1..=i64::MAX];
-        (prop::collection::vec((any_state(), gap), limits), lead_ms, any::<bool>()).prop_map(
-            |(states, lead_ms, is_led)| {
+        let states = prop::collection::vec((any_state(), gap), limits);
+        (states, lead_ms, any::<bool>(), any_loans()).prop_map(
+            |(states, lead_ms, is_led, loans)| {
                 let mut limits: SmallVec<[LimitState; 2]> = SmallVec::new();
                 let mut gaps = Vec::new();
                 for (state, gap) in states {
@@ -333,7 +378,13 @@ mod tests {
                     }
                 }
                 let active = limits.len() / 2;
-                Unpacked { limits, gaps, lead_ms, is_led }.into_bucket(
+                let name = |place: usize| limits.get(place).map(|limit| limit.name.clone());
+                let lent = loans.map(|(until, slot, sums)| {
+                    let sums = sums.into_iter().enumerate();
+                    let sums = sums.filter_map(|(place, sums)| Some((name(place)?, sums)));
+                    Lent { until: TimeMs(until), slot, sums: sums.collect() }
+                });
+                Unpacked { limits, gaps, lead_ms, is_led, lent }.into_bucket(
                     active,
                     TimeMs(7),
                     ConfigStamp(3),

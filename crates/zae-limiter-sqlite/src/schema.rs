@@ -15,7 +15,8 @@ const APPLICATION_ID: i32 = i32::from_be_bytes(*b"zael");
 
 /// Step `n` brings a file from version `n` to version `n + 1`. Steps are never changed once
 /// released, only added.
-const STEPS: &[&str] = &[include_str!("schema.sql"), include_str!("schema_2.sql")];
+const STEPS: &[&str] =
+    &[include_str!("schema.sql"), include_str!("schema_2.sql"), include_str!("schema_3.sql")];
 
 /// The version this code reads and writes.
 pub(crate) fn current_version() -> u32 {

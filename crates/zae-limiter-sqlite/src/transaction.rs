@@ -14,10 +14,12 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 use rusqlite::{Connection, DEFAULT_NAME, FileControl};
 use smallvec::SmallVec;
 use zae_limiter_core::{
-    BucketState, ClosedHour, ConfigStamp, EntityId, Flag, Limit, ResourceName, TimeMs,
+    BucketState, ClosedHour, ConfigStamp, EntityId, Flag, Limit, Report, ResourceName, TimeMs,
 };
 use zae_limiter_store::chain::{self, HeldChain};
-use zae_limiter_store::{Adjusted, BucketDelta, ConsumeOutcome, MemberConfig, MemberTake};
+use zae_limiter_store::{
+    Adjusted, BucketDelta, ConsumeOutcome, MemberConfig, MemberTake, Order, Provisioned,
+};
 
 use crate::config;
 use crate::error::{Failure, Outcome, namespace_gone};
@@ -145,6 +147,33 @@ impl Transaction {
             delta,
             now,
         )
+    }
+
+    /// Serves a request and lends.
+    pub(crate) fn provision(
+        &mut self,
+        conn: &Connection,
+        ns: i64,
+        order: &Order<'_>,
+        now: TimeMs,
+    ) -> Outcome<Provisioned> {
+        let key = Key { ns, entity: order.entity, resource: order.resource };
+        let (keys, places) = (SmallVec::from_iter([key]), SmallVec::new());
+        let mut held = Held { transaction: self, conn, keys, places, is_take: true };
+        chain::provision(&mut held, order, now)
+    }
+
+    /// Ends a loan.
+    pub(crate) fn settle(
+        &mut self,
+        conn: &Connection,
+        key: Key<'_>,
+        report: &Report,
+        now: TimeMs,
+    ) -> Outcome<()> {
+        let (keys, places) = (SmallVec::from_iter([key]), SmallVec::new());
+        let mut held = Held { transaction: self, conn, keys, places, is_take: false };
+        chain::settle(&mut held, report, now)
     }
 
     fn hold_members<'a>(

@@ -5,7 +5,9 @@ use zae_limiter_core::{
     AuditAction, AuditEvent, AuditSubject, Entity, EntityId, Flag, Limit, ResourceName,
 };
 
-use crate::{Change, Level, LevelConfig, LimitsChange, Namespace, ResetRequest, Restored};
+use crate::{
+    Change, Level, LevelConfig, LimitsChange, ManagedChange, Namespace, ResetRequest, Restored,
+};
 
 /// Names and values, in the order in which they are told. A name may occur again.
 type Details = Vec<(String, String)>;
@@ -89,6 +91,13 @@ pub fn bucket_reset(
     let gained = restored.iter().map(|(name, gained)| (name.to_string(), gained.to_string()));
     let event = of_entity(change, AuditAction::BucketReset, request.entity, gained.collect());
     AuditEvent { resource: Some(request.resource.clone()), ..event }
+}
+
+/// A file of limits is applied, or was.
+#[must_use]
+pub fn limits_applied(change: &Change, managed: &ManagedChange) -> AuditEvent {
+    let action = AuditAction::LimitsApplied;
+    event(change, action, AuditSubject::System, None, managed.details.clone())
 }
 
 /// Something became of a namespace.

@@ -6,7 +6,8 @@ use std::sync::{Arc, LazyLock};
 use smallvec::SmallVec;
 use zae_limiter_core::{
     BUCKET_TTL_MULTIPLIER, BucketState, CHAIN_MAX, ConfigStamp, EntityId, Flag, Limit, LimitName,
-    LimitSource, Milli, Reports, ResourceName, Take, TimeMs, TooManyLimits, Wait, bucket_ttl_ms,
+    LimitSource, Milli, OrderLine, Provision, Report, Reports, ResourceName, Take, TimeMs,
+    TooManyLimits, Wait, bucket_ttl_ms,
 };
 
 use crate::{BoxFuture, Change, Page, PageRequest, StoreError, StoreFuture};
@@ -305,6 +306,74 @@ pub enum Adjusted {
     Dropped,
 }
 
+/// A request that also buys stock: tokens debited ahead of need, for the next requests of its
+/// holder. See [`zae_limiter_core::Stock`].
+#[derive(Clone, Copy, Debug)]
+pub struct Order<'a> {
+    /// Whose bucket.
+    pub entity: &'a EntityId,
+    /// For which resource.
+    pub resource: &'a ResourceName,
+    /// The limits it is held to.
+    pub limits: &'a LimitsInForce,
+    /// What is taken and wanted, at most one line per limit.
+    pub lines: &'a [OrderLine],
+    /// What the holder has done with its last loan, which ends.
+    pub report: &'a Report,
+    /// Whether a request is served, or only stock is bought.
+    pub serves: bool,
+    /// For how long the stock may be spent.
+    pub age_ms: i64,
+}
+
+impl Order<'_> {
+    /// Refuses an order no backend could decide; for backends to call first.
+    pub fn check(&self) -> Result<(), StoreError> {
+        let takes: SmallVec<[Take; 4]> = self.lines.iter().map(least_of).collect();
+        let member = MemberTake {
+            entity: self.entity,
+            resource: self.resource,
+            limits: self.limits,
+            takes: &takes,
+            absent: &[],
+        };
+        ConsumeRequest::new(&[member], TimeMs(0)).check("provision")?;
+        let amounts = |line: &OrderLine| [line.takes, line.want, line.unit];
+        if self.lines.iter().flat_map(amounts).any(Milli::is_negative) {
+            let message = format!("an order for {} has a negative amount", self.entity);
+            return Err(StoreError::invalid("provision", message));
+        }
+        Ok(())
+    }
+}
+
+/// What a line asks for at least.
+pub(crate) fn least_of(line: &OrderLine) -> Take {
+    Take { limit: line.limit, amount: line.least }
+}
+
+/// The answer to an [`Order`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Provisioned {
+    /// The request is served, the report is taken, and stock is lent if there is enough.
+    Granted(Box<Stocked>),
+    /// Nothing was written: the balances there are, and the waits, by line.
+    Refused(Reports),
+    /// Nothing was written: read the configuration again.
+    Stale,
+    /// Nothing was written: an administrator has disabled the entity or the resource.
+    Blocked(Flag),
+}
+
+/// A loan, and the bucket as the loan left it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stocked {
+    /// What is lent.
+    pub provision: Provision,
+    /// The bucket. Its balances are never below those that the bucket really has.
+    pub bucket: BucketState,
+}
+
 /// Which limits of which bucket to fill up.
 #[derive(Clone, Copy, Debug)]
 pub struct ResetRequest<'a> {
@@ -338,9 +407,43 @@ pub trait BucketStore: Send + Sync {
     /// Cost: one round trip, one write per member; a refusal writes nothing unless limits changed.
     fn consume<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> StoreFuture<'a, ConsumeOutcome>;
 
+    /// The answer of [`BucketStore::consume`] if it needs neither I/O nor waiting; `None`, with
+    /// nothing changed, when it does: ask `consume` then. `Some` is a decision that has been made.
+    /// Callers ask this before breaker and deadline, so an answer must cost no more than memory.
+    fn consume_at_once(
+        &self,
+        request: &ConsumeRequest<'_>,
+    ) -> Option<Result<ConsumeOutcome, StoreError>> {
+        let _ = request;
+        None
+    }
+
     /// What [`BucketStore::consume`] would answer, without writing anything. `Granted` carries the
     /// balances there are.
     fn peek<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> StoreFuture<'a, ConsumeOutcome>;
+
+    /// Serves a request and buys stock, in one write; a refusal writes nothing. Only for a store
+    /// that promises [`crate::Capabilities::lends`].
+    ///
+    /// A loan whose answer is lost is lost: nobody spends it, and refill makes up for it.
+    fn provision<'a>(&'a self, order: &'a Order<'a>, now: TimeMs) -> StoreFuture<'a, Provisioned> {
+        let _ = (order, now);
+        Box::pin(std::future::ready(Err(does_not_lend("provision"))))
+    }
+
+    /// Ends a loan: takes back the stock that was not spent and counts what was. Never refused; a
+    /// bucket that is not there was full, and stays away. Only for a store that promises
+    /// [`crate::Capabilities::lends`].
+    fn settle<'a>(
+        &'a self,
+        entity: &'a EntityId,
+        resource: &'a ResourceName,
+        report: &'a Report,
+        now: TimeMs,
+    ) -> StoreFuture<'a, ()> {
+        let _ = (entity, resource, report, now);
+        Box::pin(std::future::ready(Err(does_not_lend("settle"))))
+    }
 
     /// Charges and gives back, each bucket on its own. Never refused: a charge may lead into debt,
     /// a credit never lifts a balance above capacity. One result per delta, in order. `Invalid`,
@@ -374,6 +477,11 @@ pub trait BucketStore: Send + Sync {
         resource: &'a ResourceName,
         page: &'a PageRequest,
     ) -> StoreFuture<'a, Page<BucketView>>;
+}
+
+fn does_not_lend(operation: &'static str) -> StoreError {
+    let message = "this store does not lend: local blocks need a store that does";
+    StoreError::new(crate::StoreErrorKind::State, operation, message)
 }
 
 /// Whether a bucket can take part in a decision.

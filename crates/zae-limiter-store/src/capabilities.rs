@@ -26,6 +26,9 @@ pub struct Capabilities {
     /// [`Store::sweep`](crate::Store::sweep) forgets; otherwise the backend's own time to live
     /// does.
     pub sweeps: bool,
+    /// Stock can be bought ahead of need:
+    /// [`BucketStore::provision`](crate::BucketStore::provision).
+    pub lends: bool,
 }
 
 impl Capabilities {
@@ -42,6 +45,7 @@ impl Capabilities {
             remote: false,
             whole_buckets: false,
             sweeps: false,
+            lends: false,
         }
     }
 }

@@ -4,13 +4,14 @@
 
 use smallvec::SmallVec;
 use zae_limiter_core::{
-    BucketState, ClosedHour, ConfigStamp, Flag, Limit, Milli, Reports, TimeMs, Wait, assess,
-    check_limits,
+    BucketState, ClosedHour, ConfigStamp, Flag, Limit, Milli, Report, Reports, Take, TimeMs, Wait,
+    assess, check_limits,
 };
 
+use crate::bucket::least_of;
 use crate::{
-    Adjusted, BucketDelta, ConsumeOutcome, LimitsInForce, MemberConfig, MemberTake, Readiness,
-    StoreError, bring_up_to_date,
+    Adjusted, BucketDelta, ConsumeOutcome, LimitsInForce, MemberConfig, MemberTake, Order,
+    Provisioned, Readiness, Stocked, StoreError, bring_up_to_date,
 };
 
 /// The buckets of one chain, held by their backend: no other caller reads or writes them until the
@@ -154,6 +155,71 @@ pub fn peek<C: HeldChain>(
         }
         Err((member, stop)) => stop.answer(member),
     }
+}
+
+/// Serves a request and lends. The bucket of `order` is member 0 of the chain.
+pub fn provision<C: HeldChain>(
+    chain: &mut C,
+    order: &Order<'_>,
+    now: TimeMs,
+) -> Result<Provisioned, C::Error> {
+    order.check()?;
+    let Order { entity, resource, limits, .. } = *order;
+    let takes: SmallVec<[Take; 4]> = order.lines.iter().map(least_of).collect();
+    let member = MemberTake { entity, resource, limits, takes: &takes, absent: &[] };
+    let prepared = match prepare_one(chain, 0, &member, now) {
+        Ok(prepared) => prepared,
+        Err(Stop::Stale) => return Ok(Provisioned::Stale),
+        Err(Stop::Blocked(flag)) => return Ok(Provisioned::Blocked(flag)),
+        Err(Stop::Failed(error)) => return Err(error),
+    };
+    let reports = assess_all(chain, &[member], std::slice::from_ref(&prepared), now);
+    let is_granted = !is_refusal(&reports);
+    let lend = |bucket: &mut BucketState| {
+        let lent = bucket.provision(order.lines, order.report, order.serves, order.age_ms, now);
+        bucket.set_expires_at(limits.expiry(now));
+        (lent, bucket.clone())
+    };
+    let (provision, bucket) = match prepared {
+        Prepared::Unlimited => {
+            let message = format!("{entity} has no limits on {resource}, so it has no stock");
+            return Err(StoreError::invalid("provision", message).into());
+        }
+        Prepared::Synced(mut bucket) if !is_granted => {
+            bucket.set_expires_at(limits.expiry(now));
+            chain.save(0, *bucket);
+            return Ok(Provisioned::Refused(reports));
+        }
+        _ if !is_granted => return Ok(Provisioned::Refused(reports)),
+        Prepared::Loaded => lend(chain.loaded_mut(0)),
+        Prepared::Synced(mut bucket) => {
+            let lent = lend(&mut bucket);
+            chain.save(0, *bucket);
+            lent
+        }
+        Prepared::New(mut bucket) => {
+            chain.reserve(1)?;
+            let lent = lend(&mut bucket);
+            chain.save(0, *bucket);
+            lent
+        }
+    };
+    for hour in &provision.closed {
+        chain.add_usage(0, hour)?;
+    }
+    Ok(Provisioned::Granted(Box::new(Stocked { provision, bucket })))
+}
+
+/// Ends a loan. The bucket is member 0 of the chain.
+pub fn settle<C: HeldChain>(chain: &mut C, report: &Report, now: TimeMs) -> Result<(), C::Error> {
+    // A forgotten bucket was full, and whoever deleted one has taken its use along.
+    if chain.load(0, &[])?.is_none() {
+        return Ok(());
+    }
+    for hour in chain.loaded_mut(0).settle(report, now) {
+        chain.add_usage(0, &hour)?;
+    }
+    Ok(())
 }
 
 /// Charges and gives back after the fact. The bucket of `delta` is member 0 of the chain.

@@ -11,7 +11,7 @@ use zae_limiter_core::{
     NameError, Principal, ResourceName, TimeMs,
 };
 
-use crate::{Page, PageRequest, StoreError, StoreFuture};
+use crate::{Managed, ManagedChange, Page, PageRequest, StoreError, StoreFuture};
 
 /// The author and the time of a change. The backend appends the audit event atomically with the
 /// change.
@@ -508,4 +508,17 @@ pub trait ConfigStore: Send + Sync {
         &'a self,
         page: &'a PageRequest,
     ) -> StoreFuture<'a, Page<Option<ResourceName>>>;
+
+    /// One part of what files of limits manage in this namespace, from 0; `None` for a part that
+    /// was never stored.
+    fn managed<'a>(&'a self, part: u32) -> StoreFuture<'a, Option<Managed>>;
+
+    /// Stores one part of what files of limits manage; returns its new version. `Conflict` when the
+    /// version expected is not the one there is: of two that apply files at once, one notices.
+    fn set_managed<'a>(
+        &'a self,
+        part: u32,
+        managed: &'a ManagedChange,
+        change: &'a Change,
+    ) -> StoreFuture<'a, u64>;
 }

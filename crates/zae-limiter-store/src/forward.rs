@@ -5,15 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use zae_limiter_core::{
-    AuditEvent, Entity, EntityId, Flag, NamespaceId, NamespaceName, ResourceName, TimeMs,
+    AuditEvent, Entity, EntityId, Flag, NamespaceId, NamespaceName, Report, ResourceName, TimeMs,
     UsageSnapshot, UsageSummary,
 };
 
 use crate::{
     Adjusted, AuditQuery, BoxFuture, BucketDelta, BucketStore, BucketView, Capabilities, Change,
     ConfigStore, ConsumeOutcome, ConsumeRequest, DeletedEntity, EntityUpdate, HistoryStore, Level,
-    LevelConfig, LimitsChange, MemberKey, Namespace, NamespaceStore, NewEntity, Page, PageRequest,
-    Purged, ResetRequest, Resolution, Restored, Store, StoreError, StoreFuture, Swept, UsageQuery,
+    LevelConfig, LimitsChange, Managed, ManagedChange, MemberKey, Namespace, NamespaceStore,
+    NewEntity, Order, Page, PageRequest, Provisioned, Purged, ResetRequest, Resolution, Restored,
+    Store, StoreError, StoreFuture, Swept, UsageQuery,
 };
 
 /// Writes the trait of wrappers and the traits of a store in terms of it, from one list of methods.
@@ -46,6 +47,15 @@ macro_rules! wrapper {
                 deltas: &'a [BucketDelta<'a>],
                 now: TimeMs,
             ) -> BoxFuture<'a, Vec<Result<Adjusted, StoreError>>>;
+
+            /// `None`: the wrapper sees the take in `consume`.
+            fn consume_at_once(
+                &self,
+                request: &ConsumeRequest<'_>,
+            ) -> Option<Result<ConsumeOutcome, StoreError>> {
+                let _ = request;
+                None
+            }
 
             fn resolve_within<'a>(
                 &'a self,
@@ -81,6 +91,13 @@ wrapper! {
     BucketStore {
         consume(request: &'a ConsumeRequest<'a>) -> ConsumeOutcome;
         peek(request: &'a ConsumeRequest<'a>) -> ConsumeOutcome;
+        provision(order: &'a Order<'a>, now: TimeMs) -> Provisioned;
+        settle(
+            entity: &'a EntityId,
+            resource: &'a ResourceName,
+            report: &'a Report,
+            now: TimeMs
+        ) -> ();
         reset(request: &'a ResetRequest<'a>, change: &'a Change) -> Option<Restored>;
         buckets(entity: &'a EntityId, page: &'a PageRequest) -> Page<BucketView>;
         resource_buckets(resource: &'a ResourceName, page: &'a PageRequest) -> Page<BucketView>;
@@ -91,6 +108,13 @@ wrapper! {
             now: TimeMs,
         ) -> BoxFuture<'a, Vec<Result<Adjusted, StoreError>>> {
             StoreWrapper::adjust(self, deltas, now)
+        }
+
+        fn consume_at_once(
+            &self,
+            request: &ConsumeRequest<'_>,
+        ) -> Option<Result<ConsumeOutcome, StoreError>> {
+            StoreWrapper::consume_at_once(self, request)
         }
     }
     ConfigStore {
@@ -114,6 +138,8 @@ wrapper! {
         entities_with_limits(resource: Option<&'a ResourceName>, page: &'a PageRequest)
             -> Page<EntityId>;
         resources_with_entity_limits(page: &'a PageRequest) -> Page<Option<ResourceName>>;
+        managed(part: u32) -> Option<Managed>;
+        set_managed(part: u32, managed: &'a ManagedChange, change: &'a Change) -> u64;
     } and {
         fn resolve_within<'a>(
             &'a self,

@@ -31,6 +31,7 @@
 //! ```
 
 pub mod audit;
+mod block;
 mod bucket;
 mod capabilities;
 pub mod chain;
@@ -43,6 +44,7 @@ mod error;
 mod fault;
 mod forward;
 mod history;
+mod managed;
 mod memory;
 pub mod metric;
 mod namespace;
@@ -53,9 +55,11 @@ mod usage;
 
 use std::pin::Pin;
 
+pub use block::{BlockStats, BlockStore, LocalBlocks};
 pub use bucket::{
     Adjusted, BucketDelta, BucketStore, BucketView, ConsumeOutcome, ConsumeRequest, Delta, Grant,
-    LimitsInForce, MemberTake, Place, Places, Readiness, ResetRequest, Restored, bring_up_to_date,
+    LimitsInForce, MemberTake, Order, Place, Places, Provisioned, Readiness, ResetRequest,
+    Restored, Stocked, bring_up_to_date,
 };
 pub use capabilities::Capabilities;
 pub use clock::{Clock, ManualClock, SystemClock};
@@ -69,6 +73,7 @@ pub use fault::{Fault, FaultPlan, FaultStore};
 #[doc(hidden)]
 pub use forward::StoreWrapper;
 pub use history::{AuditQuery, HistoryStore, RETENTION_MS, UsageQuery};
+pub use managed::{MANAGED_BYTES_MAX, MANAGED_PARTS_MAX, Managed, ManagedChange};
 pub use memory::{MemoryOptions, MemoryStore};
 pub use namespace::{DEFAULT_NAMESPACE, Namespace, NamespaceStatus, NamespaceStore, Purged};
 pub use page::{Cursor, PAGE_LIMIT_MAX, Page, PageRequest};

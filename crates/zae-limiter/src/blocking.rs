@@ -24,18 +24,20 @@ use zae_limiter_core::{
 };
 use zae_limiter_store::{
     AuditQuery, BucketView, DeletedEntity, EntityDraft, EntityUpdate, Level, LevelConfig,
-    LimitsChange, Namespace, Page, PageRequest, Purged, Swept, UsageQuery,
+    LimitsChange, Managed, ManagedChange, Namespace, Page, PageRequest, Purged, Swept, UsageQuery,
 };
 
 mod lease;
+mod prepared;
 mod runtime;
 
 pub use lease::Lease;
+pub use prepared::Prepared;
 use runtime::Runtime;
 
 use crate::{
     AcquireError, Availability, Builder, CacheStats, CapacityScope, CreatedEntity, Error, IntoName,
-    Reached, Request, Resolved, ResourceCapacity, Settled,
+    Invalid, Reached, Request, Resolved, ResourceCapacity, Settled,
 };
 
 /// A [`crate::RateLimiter`] whose verbs wait.
@@ -121,6 +123,12 @@ impl RateLimiter {
     pub fn acquire(&self, request: Request) -> Result<Lease, AcquireError> {
         let lease = self.wait(|limiter| async move { limiter.acquire(request).await })?;
         Ok(Lease { lease: Arc::new(lease), runtime: Arc::clone(&self.runtime) })
+    }
+
+    /// See [`crate::RateLimiter::prepare`].
+    pub fn prepare(&self, request: Request) -> Result<Prepared, Invalid> {
+        let prepared = self.limiter.prepare(request)?;
+        Ok(Prepared { prepared, runtime: Arc::clone(&self.runtime) })
     }
 
     /// See [`crate::RateLimiter::with_lease`].
@@ -272,6 +280,17 @@ impl RateLimiter {
     pub fn delete_limits(&self, level: &Level) -> Result<bool, Error> {
         let level = level.clone();
         self.wait(|limiter| async move { limiter.delete_limits(&level).await })
+    }
+
+    /// See [`crate::RateLimiter::managed`].
+    pub fn managed(&self, part: u32) -> Result<Option<Managed>, Error> {
+        self.wait(|limiter| async move { limiter.managed(part).await })
+    }
+
+    /// See [`crate::RateLimiter::set_managed`].
+    pub fn set_managed(&self, part: u32, change: &ManagedChange) -> Result<u64, Error> {
+        let change = change.clone();
+        self.wait(|limiter| async move { limiter.set_managed(part, &change).await })
     }
 
     /// See [`crate::RateLimiter::disable`].

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
+use smallvec::SmallVec;
 use zae_limiter_core::{IntoName, LimitName, LimitStatus, Milli, Reports, TOKENS_MAX};
 use zae_limiter_store::{Adjusted, Places, StoreError, StoreErrorKind};
 
@@ -17,7 +18,7 @@ pub(crate) use settler::{Job, Settler};
 
 use crate::deadline::timeout;
 use crate::error::{AcquireError, CommitError, Invalid, OutageReason, UndeclaredLimit};
-use crate::limiter::{Amounts, OnDrop, Plan, RateLimiter, Request};
+use crate::limiter::{Amounts, OnDrop, Plan, RateLimiter, Request, Terms};
 use ledger::{Ledger, Settling};
 
 /// A grant without a decision, because the store was down and the policy is "allow".
@@ -30,6 +31,8 @@ pub struct Degraded {
 /// The result of a granted decision.
 pub(crate) struct Grant {
     pub(crate) plan: Arc<Plan>,
+    /// The number of the take.
+    pub(crate) operation: u64,
     pub(crate) amounts: Amounts,
     pub(crate) reports: Reports,
     pub(crate) places: Places,
@@ -49,18 +52,34 @@ pub struct Lease {
 #[derive(Debug)]
 struct Inner {
     limiter: RateLimiter,
-    /// The request, which `consume` repeats with other amounts.
-    request: Request,
     reports: Reports,
     statuses: OnceLock<Vec<LimitStatus>>,
     ledger: Mutex<Ledger>,
-    degraded: Option<Degraded>,
+    on_drop: OnDrop,
+    /// What the request asked for besides amounts, which `consume` asks for again.
+    terms: Option<Box<Terms>>,
+    degraded: Option<Box<WithoutDecision>>,
+}
+
+/// A lease of the policy "allow": the request stands in for a plan.
+#[derive(Debug)]
+struct WithoutDecision {
+    degraded: Degraded,
+    declared: SmallVec<[LimitName; 2]>,
 }
 
 impl Lease {
-    pub(crate) fn granted(limiter: RateLimiter, request: Request, grant: Grant) -> Lease {
-        let Grant { plan, amounts, reports, places } = grant;
-        Lease::new(limiter, request, reports, Ledger::granted(plan, amounts, places), None)
+    pub(crate) fn granted(
+        limiter: RateLimiter,
+        on_drop: OnDrop,
+        terms: Option<Box<Terms>>,
+        grant: Grant,
+    ) -> Lease {
+        let Grant { plan, operation, amounts, reports, places } = grant;
+        let ledger = Mutex::new(Ledger::granted(plan, operation, amounts, places));
+        let statuses = OnceLock::new();
+        let inner = Inner { limiter, reports, statuses, ledger, on_drop, terms, degraded: None };
+        Lease { inner: Box::new(inner) }
     }
 
     pub(crate) fn degraded_by(
@@ -68,19 +87,19 @@ impl Lease {
         request: Request,
         reason: OutageReason,
     ) -> Lease {
-        let ledger = Ledger::without_receipt(request.amounts());
-        Lease::new(limiter, request, Reports::new(), ledger, Some(Degraded { reason }))
-    }
-
-    fn new(
-        limiter: RateLimiter,
-        request: Request,
-        reports: Reports,
-        ledger: Ledger,
-        degraded: Option<Degraded>,
-    ) -> Lease {
-        let (statuses, ledger) = (OnceLock::new(), Mutex::new(ledger));
-        let inner = Inner { limiter, request, reports, statuses, ledger, degraded };
+        let ledger = Mutex::new(Ledger::without_receipt(request.amounts()));
+        let on_drop = request.on_drop;
+        let declared = request.amounts.into_iter().map(|(name, _)| name).collect();
+        let without = WithoutDecision { degraded: Degraded { reason }, declared };
+        let inner = Inner {
+            limiter,
+            reports: Reports::new(),
+            statuses: OnceLock::new(),
+            ledger,
+            on_drop,
+            terms: None,
+            degraded: Some(Box::new(without)),
+        };
         Lease { inner: Box::new(inner) }
     }
 
@@ -89,11 +108,12 @@ impl Lease {
     /// [`TOKENS_MAX`] tokens is an error, as for a take, and nothing is recorded then: such a
     /// number is nearly always a difference that fell below zero.
     pub fn record(&self, limit: &str, used_in_total: u64) -> Result<(), Invalid> {
-        let index = self.index(limit)?;
+        let mut ledger = self.ledger();
+        let (index, name) = self.find(&ledger, limit)?;
         if used_in_total > TOKENS_MAX {
-            return Err(self.too_much(index, used_in_total));
+            return Err(too_much(name, used_in_total));
         }
-        self.ledger().used[index] = Milli::from_tokens(used_in_total);
+        ledger.used[index] = Milli::from_tokens(used_in_total);
         Ok(())
     }
 
@@ -101,22 +121,14 @@ impl Lease {
     /// used never falls below zero: no more can be given back than was taken. An amount beyond
     /// [`TOKENS_MAX`] is an error, and nothing is changed then.
     pub fn adjust(&self, limit: &str, delta: i64) -> Result<(), Invalid> {
-        let index = self.index(limit)?;
         let mut ledger = self.ledger();
+        let (index, name) = self.find(&ledger, limit)?;
         let used = i128::from(ledger.used[index].0) + i128::from(delta) * 1000;
         if used > i128::from(Milli::from_tokens(TOKENS_MAX).0) && delta > 0 {
-            return Err(self.too_much(index, u64::try_from(used / 1000).unwrap_or(u64::MAX)));
+            return Err(too_much(name, u64::try_from(used / 1000).unwrap_or(u64::MAX)));
         }
         ledger.used[index] = Milli(i64::try_from(used.max(0)).unwrap_or(i64::MAX));
         Ok(())
-    }
-
-    fn too_much(&self, index: usize, amount: u64) -> Invalid {
-        Invalid::Amount {
-            limit: self.inner.request.amounts[index].0.clone(),
-            amount,
-            max: TOKENS_MAX,
-        }
     }
 
     /// Takes more, checked, at once. The names must have been declared by the request.
@@ -126,8 +138,13 @@ impl Lease {
         &self,
         amounts: impl IntoIterator<Item = (impl IntoName<LimitName>, u64)>,
     ) -> Result<(), AcquireError> {
-        let declared = self.inner.request.amounts.len();
-        let mut request = self.inner.request.more();
+        let mut request = {
+            let ledger = self.ledger();
+            let declared = self.declared(&ledger);
+            let names = ledger.plan().map(Plan::names);
+            Request::more(names, declared, self.inner.terms.clone())
+        };
+        let declared = request.amounts.len();
         for (limit, amount) in amounts {
             request = request.take(limit, amount);
         }
@@ -170,14 +187,14 @@ impl Lease {
     /// writes of this lease do nothing.
     #[must_use]
     pub fn degraded(&self) -> Option<&Degraded> {
-        self.inner.degraded.as_ref()
+        self.inner.degraded.as_deref().map(|without| &without.degraded)
     }
 
     /// The whole tokens used so far, per declared limit.
     #[must_use]
     pub fn used(&self) -> Vec<(LimitName, i64)> {
         let ledger = self.ledger();
-        let names = self.inner.request.amounts.iter().map(|(name, _)| name.clone());
+        let names = self.declared(&ledger).iter().cloned();
         names.zip(ledger.used.iter().map(|used| used.floor_tokens())).collect()
     }
 
@@ -185,8 +202,8 @@ impl Lease {
     /// retried in the background; the error is informational.
     ///
     /// Cost: one write per bucket whose amounts taken and used differ; none otherwise.
-    pub async fn commit(self) -> Result<(), CommitError> {
-        match self.conclude() {
+    pub async fn commit(mut self) -> Result<(), CommitError> {
+        match self.ledger_mut().commit() {
             Some(settlement) => self.write(settlement).await,
             None => Ok(()),
         }
@@ -194,8 +211,7 @@ impl Lease {
 
     /// Ends the lease with the amounts used; `None` when nothing is left to write.
     pub(crate) fn conclude(&self) -> Option<Settlement> {
-        let settlement = self.ledger().commit();
-        (!settlement.is_empty() || settlement.withheld != 0).then_some(settlement)
+        self.ledger().commit()
     }
 
     /// Gives everything back.
@@ -245,18 +261,34 @@ impl Lease {
         failures(results)
     }
 
-    /// The place of a limit among those the request declared.
-    fn index(&self, limit: &str) -> Result<usize, UndeclaredLimit> {
-        let declared = &self.inner.request.amounts;
-        declared
-            .iter()
-            .position(|(name, _)| name.as_str() == limit)
+    /// The limits that the request declared.
+    fn declared<'a>(&'a self, ledger: &'a Ledger) -> &'a [LimitName] {
+        match (&self.inner.degraded, ledger.plan()) {
+            (Some(without), _) => &without.declared,
+            (None, Some(plan)) => &plan.declared,
+            (None, None) => &[],
+        }
+    }
+
+    /// A limit among those that the request declared, and its place.
+    fn find(&self, ledger: &Ledger, limit: &str) -> Result<(usize, LimitName), UndeclaredLimit> {
+        let found = self.declared(ledger).iter().enumerate().find(|(_, name)| **name == *limit);
+        found
+            .map(|(index, name)| (index, name.clone()))
             .ok_or_else(|| UndeclaredLimit { limit: limit.to_owned() })
     }
 
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
         self.inner.ledger.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
+
+    fn ledger_mut(&mut self) -> &mut Ledger {
+        self.inner.ledger.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+fn too_much(limit: LimitName, amount: u64) -> Invalid {
+    Invalid::Amount { limit, amount, max: TOKENS_MAX }
 }
 
 fn failures(results: Vec<Result<Adjusted, StoreError>>) -> Result<(), CommitError> {
@@ -270,18 +302,15 @@ fn failures(results: Vec<Result<Adjusted, StoreError>>) -> Result<(), CommitErro
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let on_drop = self.inner.request.on_drop;
-        let settlement = {
-            let ledger =
-                self.inner.ledger.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
-            if ledger.finished {
-                return;
-            }
-            match on_drop {
-                OnDrop::Rollback => ledger.rollback(),
-                OnDrop::Commit => ledger.commit(),
-                OnDrop::Keep => return,
-            }
+        let on_drop = self.inner.on_drop;
+        let ledger = self.ledger_mut();
+        if ledger.finished {
+            return;
+        }
+        let settlement = match on_drop {
+            OnDrop::Rollback => ledger.rollback(),
+            OnDrop::Commit => ledger.commit().unwrap_or_default(),
+            OnDrop::Keep => return,
         };
         self.inner.limiter.settler().count_lost(settlement.withheld);
         if !settlement.is_empty() {

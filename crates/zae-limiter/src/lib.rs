@@ -63,6 +63,7 @@ pub mod headers;
 mod lease;
 mod limiter;
 pub mod metrics;
+pub mod usage;
 #[cfg(feature = "serde")]
 pub mod wire;
 
@@ -73,7 +74,7 @@ pub use error::{
 pub use lease::{Degraded, Lease, Settled};
 pub use limiter::{
     Availability, Builder, CacheStats, CapacityScope, CreatedEntity, EntityCapacity, EntityWarning,
-    OnDrop, RateLimiter, Reached, Request, Resolved, ResolvedMember, ResourceCapacity,
+    OnDrop, Prepared, RateLimiter, Reached, Request, Resolved, ResolvedMember, ResourceCapacity,
 };
 
 pub use zae_limiter_core as domain;
@@ -90,9 +91,9 @@ pub use zae_limiter_sqlite as sqlite;
 pub use zae_limiter_store as store;
 pub use zae_limiter_store::{
     AuditQuery, BucketView, Change, Clock, Cursor, DeletedEntity, EntityDraft, EntityUpdate, Level,
-    LevelConfig, LimitsChange, ManualClock, MemoryStore, Namespace, NamespaceStatus, NewEntity,
-    OnUnavailable, Page, PageRequest, Purged, Store, StoreError, StoreErrorKind, Swept,
-    SystemClock, UsageQuery,
+    LevelConfig, LimitsChange, Managed, ManagedChange, ManualClock, MemoryStore, Namespace,
+    NamespaceStatus, NewEntity, OnUnavailable, Page, PageRequest, Purged, Store, StoreError,
+    StoreErrorKind, Swept, SystemClock, UsageQuery,
 };
 
 /// The programs that the documents print are compiled as printed, and run where they can be.
@@ -106,4 +107,24 @@ mod documents {
     struct GettingStarted;
     #[doc = include_str!("../../../docs/testing.md")]
     struct Testing;
+    #[doc = include_str!("../../../docs/guide/basic.md")]
+    struct Basic;
+    #[doc = include_str!("../../../docs/guide/hierarchy.md")]
+    struct Hierarchy;
+    #[doc = include_str!("../../../docs/guide/stored-limits.md")]
+    struct StoredLimits;
+    #[doc = include_str!("../../../docs/guide/llm.md")]
+    struct Llm;
+    #[doc = include_str!("../../../docs/guide/unavailability.md")]
+    struct Unavailability;
+    #[doc = include_str!("../../../docs/guide/usage.md")]
+    struct Usage;
+    #[doc = include_str!("../../../docs/local-blocks.md")]
+    struct LocalBlocks;
+    #[cfg(feature = "dynamodb")]
+    #[doc = include_str!("../../../docs/dynamodb.md")]
+    struct DynamoDb;
+    #[cfg(feature = "dynamodb")]
+    #[doc = include_str!("../../../docs/operator/terraform-cdk.md")]
+    struct TerraformAndCdk;
 }

@@ -44,10 +44,9 @@ const fn counter(name: &'static str, help: &'static str) -> Metric {
     Metric { name, kind: Kind::Counter, help }
 }
 
-pub(crate) const GRANTED: Metric =
+const GRANTED: Metric =
     counter("zae_limiter_granted_total", "Requests admitted, degraded ones excluded.");
-pub(crate) const REFUSED: Metric =
-    counter("zae_limiter_refused_total", "Requests refused by a limit.");
+const REFUSED: Metric = counter("zae_limiter_refused_total", "Requests refused by a limit.");
 pub(crate) const CONTENDED: Metric = counter(
     "zae_limiter_contended_total",
     "Requests refused because too many writers fought for a bucket.",
@@ -168,6 +167,24 @@ pub fn describe() {
 
 pub(crate) fn is_timed() -> bool {
     IS_TIMED.load(Ordering::Relaxed)
+}
+
+/// Counts an event that every call may have: its key is made once, not per event.
+macro_rules! count_often {
+    ($metric:expr) => {{
+        static KEY: metrics::Key = metrics::Key::from_static_name($metric.name);
+        static METADATA: metrics::Metadata<'static> =
+            metrics::Metadata::new(module_path!(), metrics::Level::INFO, Some(module_path!()));
+        metrics::with_recorder(|recorder| recorder.register_counter(&KEY, &METADATA)).increment(1);
+    }};
+}
+
+pub(crate) fn granted() {
+    count_often!(GRANTED);
+}
+
+pub(crate) fn refused() {
+    count_often!(REFUSED);
 }
 
 /// Counts one event of a metric without a label.

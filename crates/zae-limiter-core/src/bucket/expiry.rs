@@ -44,7 +44,7 @@ impl BucketState {
         self.limits.iter().any(|limit| limit.accrued(elapsed_ms).0.is_negative())
     }
 
-    pub(super) fn forget_full_retired(&mut self) {
+    pub(crate) fn forget_full_retired(&mut self) {
         if self.limits.len() > self.active() {
             let limits = std::mem::take(&mut self.limits);
             let active = self.active();

@@ -5,10 +5,11 @@
 //! remembers how much more it would lack at its old capacity, its **gap**. Refill beyond the
 //! capacity repays the gap; until then neither the limit nor its bucket is forgotten.
 
-use crate::{LimitName, Milli};
+use super::lent::Lending;
+use crate::{LimitName, Milli, TimeMs};
 
-/// The gaps of limits, and the lead of a clock. Most buckets have neither, so the type costs one
-/// pointer.
+/// The gaps of limits, the lead of a clock, and what is lent. Most buckets have none of it, so the
+/// type costs one pointer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Gaps(Option<Box<Kept>>);
 
@@ -17,6 +18,7 @@ struct Kept {
     gaps: Vec<(LimitName, Milli)>,
     lead_ms: i64,
     is_led: bool,
+    lending: Lending,
 }
 
 impl Gaps {
@@ -64,8 +66,29 @@ impl Gaps {
         }
     }
 
+    /// What is lent, if there was ever anything.
+    pub(super) fn lending(&self) -> Option<&Lending> {
+        self.0.as_ref().map(|kept| &kept.lending)
+    }
+
+    /// Changes what is lent.
+    pub(super) fn lend(&mut self, change: impl FnOnce(&mut Lending)) {
+        change(&mut self.0.get_or_insert_default().lending);
+        self.tidy();
+    }
+
+    /// Forgets all loans once the last one has ended.
+    pub(super) fn forget_ended_loans(&mut self, time: TimeMs) {
+        if let Some(kept) = &mut self.0 {
+            kept.lending.forget_ended(time);
+            self.tidy();
+        }
+    }
+
     fn tidy(&mut self) {
-        if self.0.as_ref().is_some_and(|kept| kept.gaps.is_empty() && kept.lead_ms == 0) {
+        let is_nothing =
+            |kept: &Kept| kept.gaps.is_empty() && kept.lead_ms == 0 && kept.lending.is_none();
+        if self.0.as_deref().is_some_and(is_nothing) {
             self.0 = None;
         }
     }

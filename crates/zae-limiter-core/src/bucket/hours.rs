@@ -35,6 +35,11 @@ impl BucketState {
         (!closed.used.is_empty() || closed.events > 0).then_some(closed)
     }
 
+    /// True when `now` lies in a later hour than the open one.
+    pub(crate) fn is_later_hour(&self, now: TimeMs) -> bool {
+        hour_of(now) > self.hour
+    }
+
     /// The usage of the open hour so far.
     #[must_use]
     pub fn open_hour(&self) -> ClosedHour {

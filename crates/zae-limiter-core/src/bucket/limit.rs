@@ -100,7 +100,7 @@ impl LimitState {
     /// Counts an amount that was used, or given back. The counter of a bucket that has lived long
     /// starts anew; the usage of the open hour stays exact. False, and nothing is counted, when the
     /// usage of the hour alone would not fit.
-    pub(super) fn count(&mut self, delta: Milli) -> bool {
+    pub(crate) fn count(&mut self, delta: Milli) -> bool {
         let Ok(used) = i64::try_from(self.used_in_hour() + i128::from(delta.0)) else {
             return false;
         };

@@ -73,27 +73,28 @@ pub(crate) fn shown(text: &str) -> String {
     shown
 }
 
-/// A set of ASCII characters, one bit each. Bytes outside ASCII are in no set.
+/// A set of ASCII characters. Bytes outside ASCII are in no set.
 #[derive(Clone, Copy)]
-pub(super) struct AsciiSet(u128);
+pub(super) struct AsciiSet([bool; 256]);
 
 impl AsciiSet {
     pub(super) const LETTERS: AsciiSet =
-        AsciiSet(0).and(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ");
+        AsciiSet([false; 256]).and(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ");
     pub(super) const LETTERS_DIGITS: AsciiSet = Self::LETTERS.and(b"0123456789");
 
     pub(super) const fn and(self, bytes: &[u8]) -> AsciiSet {
-        let mut bits = self.0;
+        let mut set = self.0;
         let mut i = 0;
         while i < bytes.len() {
-            bits |= 1 << bytes[i];
+            assert!(bytes[i].is_ascii() && bytes[i] != b'#', "no name has this byte");
+            set[bytes[i] as usize] = true;
             i += 1;
         }
-        AsciiSet(bits)
+        AsciiSet(set)
     }
 
-    const fn has(self, byte: u8) -> bool {
-        byte.is_ascii() && (self.0 >> byte) & 1 == 1
+    const fn has(&self, byte: u8) -> bool {
+        self.0[byte as usize]
     }
 }
 
@@ -110,8 +111,20 @@ pub(super) struct Grammar {
 
 impl Grammar {
     pub(super) fn check(&self, text: &str) -> Result<(), NameError> {
+        // Nearly every text is a name; which rule is broken is asked for the others.
+        if self.is_met_by(text) {
+            return Ok(());
+        }
         self.broken_rule(text)
             .map_or(Ok(()), |rule| Err(NameError { field: self.field, value: shown(text), rule }))
+    }
+
+    fn is_met_by(&self, text: &str) -> bool {
+        let Some((&first, rest)) = text.as_bytes().split_first() else { return false };
+        text.len() <= self.bytes_max
+            && self.first.has(first)
+            && rest.iter().all(|&byte| self.rest.has(byte))
+            && !self.reserved.iter().any(|(names, _)| names.contains(&text))
     }
 
     fn broken_rule(&self, text: &str) -> Option<NameRule> {

@@ -4,6 +4,8 @@ mod bucket;
 mod clocks;
 mod decide;
 mod ledger;
+mod provision;
+mod provision_model;
 mod refill;
 mod renamed;
 mod support;

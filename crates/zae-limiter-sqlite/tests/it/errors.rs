@@ -79,7 +79,7 @@ fn a_newer_file_names_both_versions() {
     fails(
         SqliteStore::open(scratch.path()),
         StoreErrorKind::Incompatible,
-        &["version 99", "up to 2", "upgrade"],
+        &["version 99", "up to 3", "upgrade"],
     );
 }
 
@@ -92,9 +92,9 @@ fn an_older_file_is_migrated_by_a_writer_only() {
     fails(
         SqliteStore::open_with(scratch.path(), options.clone()),
         StoreErrorKind::Incompatible,
-        &["version 0", "version 2", "migrate"],
+        &["version 0", "version 3", "migrate"],
     );
-    assert_eq!(scratch.open().status(START).expect("a status").schema_version, 2);
+    assert_eq!(scratch.open().status(START).expect("a status").schema_version, 3);
     assert!(SqliteStore::open_with(scratch.path(), options).is_ok());
 }
 
@@ -132,7 +132,7 @@ fn a_damaged_page() {
         scratch.sqlite().execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").expect("a checkpoint");
         let size = fs::metadata(scratch.path()).expect("a file").len();
         let file = fs::OpenOptions::new().write(true).open(scratch.path()).expect("a file");
-        for offset in (4096 * 24..size).step_by(512) {
+        for offset in (4096 * 28..size).step_by(512) {
             file.write_all_at(&[0xA5; 200], offset).expect("a write");
         }
         drop(file);

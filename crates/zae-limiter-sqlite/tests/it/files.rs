@@ -183,7 +183,7 @@ fn the_settings_are_those_that_were_measured() {
     };
     assert_eq!(read("journal_mode"), "wal");
     assert_eq!(read("application_id"), i32::from_be_bytes(*b"zael").to_string());
-    assert_eq!(read("user_version"), "2");
+    assert_eq!(read("user_version"), "3");
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn a_status_counts_what_there_is() {
         assert_eq!((status.buckets, status.buckets_in_debt), (3, 1));
         assert_eq!(
             (status.schema_version, status.sqlite_version.as_str()),
-            (2, rusqlite::version())
+            (3, rusqlite::version())
         );
         assert_eq!((status.path.as_path(), status.swept_at), (scratch.path().as_path(), None));
         assert!(status.file_bytes > 0 && status.log_bytes > 0 && status.problems.is_empty());
@@ -442,7 +442,7 @@ fn a_file_that_was_migrated_meanwhile_is_noticed() {
                 .await
                 .expect_err("a newer file");
             assert_eq!(change.kind(), StoreErrorKind::Incompatible);
-            scratch.sqlite().execute_batch("PRAGMA user_version = 2").expect("the way back");
+            scratch.sqlite().execute_batch("PRAGMA user_version = 3").expect("the way back");
             assert_eq!(
                 take(&old, "key", &rpm, 1, START).await,
                 Some(58),

@@ -1,5 +1,6 @@
 //! All integration tests of this crate in one binary: one link instead of many.
 
+mod blocks;
 mod bounded;
 mod common;
 mod conformance;

@@ -203,6 +203,14 @@ impl Fixture {
         self.try_chain(std::slice::from_ref(ask), now).await
     }
 
+    /// Takes if the store can say at once.
+    pub(super) fn take_at_once(&self, ask: &Ask, now: TimeMs) -> Option<Answer> {
+        let asks = std::slice::from_ref(ask);
+        let members = [ask.member()];
+        let taken = self.store.consume_at_once(&ConsumeRequest::new(&members, now))?;
+        Some(self.answer(asks, taken.expect("a valid request is decided")))
+    }
+
     pub(super) async fn try_peek(&self, asks: &[Ask], now: TimeMs) -> Result<Answer, StoreError> {
         let members: Vec<_> = asks.iter().map(Ask::member).collect();
         let peeked = self.store.peek(&ConsumeRequest::new(&members, now)).await?;

@@ -22,6 +22,7 @@ macro_rules! conformance_cases {
                 a_refusal_does_not_create_a_bucket,
                 a_take_does_not_create_an_entity,
                 a_peek_answers_like_a_take_and_writes_nothing,
+                an_answer_at_once_is_the_answer_of_a_take,
                 entities_have_buckets_of_their_own,
                 resources_have_buckets_of_their_own,
                 limit_names_know_case_and_punctuation,
@@ -160,6 +161,10 @@ macro_rules! conformance_cases {
                 takes_go_on_to_the_parent_of_a_cascading_entity_only,
                 the_outage_policy_is_kept_until_it_is_deleted,
                 stamps_grow_with_every_change_of_limits,
+                what_files_manage_is_kept_by_part_and_told,
+                of_two_that_apply_files_one_notices,
+                what_files_manage_goes_with_its_namespace,
+                what_files_manage_has_a_bound,
             }
             registry {
                 resources_with_limits_are_listed,

@@ -1,12 +1,15 @@
 //! Limits at four levels, and their resolution for a request.
 
-use zae_limiter_core::{Flag, LimitSource};
+use zae_limiter_core::{AuditAction, AuditSubject, Flag, LimitSource};
 
 use super::fixture::{
     Fixture, GPT, at, entity, entity_level, entity_on, fails, limit_list, resource, resource_level,
 };
-use crate::StoreErrorKind::Conflict;
-use crate::{Level, LevelConfig, LimitsChange, MemberKey, OnUnavailable};
+use crate::StoreErrorKind::{Conflict, Invalid, NotFound};
+use crate::{
+    Level, LevelConfig, LimitsChange, MANAGED_BYTES_MAX, MANAGED_PARTS_MAX, Managed, ManagedChange,
+    MemberKey, OnUnavailable, StoreError,
+};
 
 /// The limits in force for an entity and a resource, and their source.
 async fn found(f: &Fixture, id: &str, name: &str) -> String {
@@ -220,4 +223,72 @@ pub(super) async fn stamps_grow_with_every_change_of_limits(f: Fixture) {
         stamps.is_sorted_by(|earlier, later| earlier < later),
         "every change is fresher than the one before: {stamps:?}"
     );
+}
+
+async fn managed(f: &Fixture, part: u32) -> Option<Managed> {
+    f.store.managed(part).await.expect("what is managed can be read")
+}
+
+async fn manage(
+    f: &Fixture,
+    part: u32,
+    text: &str,
+    expected_version: u64,
+) -> Result<u64, StoreError> {
+    let details = vec![("reason".to_owned(), "more room".to_owned())];
+    let new = ManagedChange { text: text.into(), expected_version, details };
+    f.store.set_managed(part, &new, &f.change(at(1_000))).await
+}
+
+pub(super) async fn what_files_manage_is_kept_by_part_and_told(f: Fixture) {
+    assert_eq!(managed(&f, 0).await, None, "nothing is managed to begin with");
+    let first = manage(&f, 0, "a \"text\"\nof lines é", 0).await.expect("a first text");
+    let second = manage(&f, 7, "", 0).await.expect("another part");
+    let text = "a \"text\"\nof lines é".to_owned();
+    assert_eq!(managed(&f, 0).await, Some(Managed { text, version: first }));
+    assert_eq!(managed(&f, 7).await, Some(Managed { text: String::new(), version: second }));
+    assert_eq!(managed(&f, 1).await, None, "a part that was not stored");
+    let third = manage(&f, 0, "new", first).await.expect("a new text");
+    assert!(third > first, "versions grow: {first}, {third}");
+    let mut told = f.events(&AuditSubject::System).await;
+    told.retain(|event| event.action == AuditAction::LimitsApplied);
+    assert_eq!(told.len(), 3, "{told:?}");
+    let details = [("reason".to_owned(), "more room".to_owned())];
+    assert!(told.iter().all(|event| event.details == details), "{told:?}");
+}
+
+pub(super) async fn of_two_that_apply_files_one_notices(f: Fixture) {
+    let first = manage(&f, 0, "one", 0).await.expect("a first text");
+    fails(manage(&f, 0, "two", 0).await, Conflict);
+    let second = manage(&f, 0, "three", first).await.expect("the version there is");
+    let error = fails(manage(&f, 0, "four", first).await, Conflict);
+    assert!(error.to_string().contains("another apply"), "{error}");
+    let expected = Managed { text: "three".into(), version: second };
+    assert_eq!(managed(&f, 0).await, Some(expected));
+    let events = f.events(&AuditSubject::System).await;
+    let told = events.iter().filter(|event| event.action == AuditAction::LimitsApplied).count();
+    assert_eq!(told, 2, "a refused change is not told");
+}
+
+pub(super) async fn what_files_manage_goes_with_its_namespace(f: Fixture) {
+    let tenant = f.tenant("managed").await;
+    manage(&tenant, 0, "theirs", 0).await.expect("a text");
+    assert_eq!(managed(&f, 0).await, None, "another namespace sees nothing");
+    let found = f.namespace("managed").await.expect("the namespace");
+    assert!(f.delete_namespace("managed", at(2_000)).await);
+    fails(tenant.store.managed(0).await, NotFound);
+    fails(manage(&tenant, 0, "late", 0).await, NotFound);
+    let purged = f.store.purge_namespace(&found.id, &f.change(at(3_000))).await;
+    assert!(purged.expect("a purge").records > 0);
+    f.register("managed", "id-managed-anew").await;
+    let anew = f.inside("managed").await;
+    assert_eq!(managed(&anew, 0).await, None, "nothing is left of the namespace before");
+}
+
+pub(super) async fn what_files_manage_has_a_bound(f: Fixture) {
+    let longest = "x".repeat(MANAGED_BYTES_MAX);
+    let version = manage(&f, 0, &longest, 0).await.expect("the longest text");
+    assert_eq!(managed(&f, 0).await.map(|found| found.text.len()), Some(MANAGED_BYTES_MAX));
+    fails(manage(&f, 0, &(longest + "x"), version).await, Invalid);
+    fails(manage(&f, MANAGED_PARTS_MAX, "", 0).await, Invalid);
 }

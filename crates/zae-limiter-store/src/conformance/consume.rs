@@ -120,6 +120,29 @@ pub(super) async fn a_peek_answers_like_a_take_and_writes_nothing(f: Fixture) {
     f.peek(&request, at(54 * SECOND)).await.granted(&[60_000, 900_000]);
 }
 
+pub(super) async fn an_answer_at_once_is_the_answer_of_a_take(f: Fixture) {
+    f.take(&rpm("key", 10), at(0)).await.granted(&[50_000]);
+    for (tokens, granted) in [(20, true), (40, false), (30, true), (1, false)] {
+        let before = (f.bucket("key").await, f.peek(&[rpm("key", tokens)], at(0)).await);
+        let answer = match f.take_at_once(&rpm("key", tokens), at(0)) {
+            Some(answer) => answer,
+            None => {
+                assert_eq!(f.bucket("key").await, before.0, "no answer has changed nothing");
+                f.take(&rpm("key", tokens), at(0)).await
+            }
+        };
+        match granted {
+            true => answer.granted(&[match tokens {
+                20 => 30_000,
+                _ => 0,
+            }]),
+            false => assert_eq!(answer, before.1, "a refusal says what a peek says"),
+        };
+    }
+    assert_eq!(f.balances("key", at(0)).await, [0], "what was granted was taken");
+    assert_eq!(f.consumed("key").await, [60_000], "and counted");
+}
+
 pub(super) async fn entities_have_buckets_of_their_own(f: Fixture) {
     // Not even upper and lower case are the same.
     for (id, tokens, left) in

@@ -60,6 +60,7 @@ use crate::{BoxFuture, Capabilities, Store};
 mod adjust;
 mod asks;
 mod audit;
+pub mod block_sim;
 mod cascade;
 mod cases;
 mod changes;

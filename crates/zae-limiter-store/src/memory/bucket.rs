@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 use zae_limiter_core::{
-    BucketState, ClosedHour, ConfigStamp, Decision, EntityId, Flag, Limit, Member, ResourceName,
-    TimeMs, decide,
+    BucketState, ClosedHour, ConfigStamp, Decision, EntityId, Flag, Limit, Member, Report,
+    ResourceName, TimeMs, decide,
 };
 
 use super::config::resolve_member;
@@ -15,13 +15,20 @@ use super::{MemoryStore, lazily};
 use crate::chain::{self, HeldChain, Prepared, prepare};
 use crate::{
     Adjusted, BoxFuture, BucketDelta, BucketStore, BucketView, Change, ConsumeOutcome,
-    ConsumeRequest, Cursor, MemberConfig, MemberKey, MemberTake, Page, PageRequest, ResetRequest,
-    Restored, StoreError, StoreFuture, audit,
+    ConsumeRequest, Cursor, MemberConfig, MemberKey, MemberTake, Order, Page, PageRequest,
+    Provisioned, ResetRequest, Restored, StoreError, StoreFuture, audit,
 };
 
 impl BucketStore for MemoryStore {
     fn consume<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> StoreFuture<'a, ConsumeOutcome> {
         lazily(move || self.consume_now(request))
+    }
+
+    fn consume_at_once(
+        &self,
+        request: &ConsumeRequest<'_>,
+    ) -> Option<Result<ConsumeOutcome, StoreError>> {
+        Some(self.consume_now(request))
     }
 
     fn peek<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> StoreFuture<'a, ConsumeOutcome> {
@@ -34,6 +41,26 @@ impl BucketStore for MemoryStore {
         now: TimeMs,
     ) -> BoxFuture<'a, Vec<Result<Adjusted, StoreError>>> {
         lazily(move || deltas.iter().map(|delta| self.adjust_one(delta, now)).collect())
+    }
+
+    fn provision<'a>(&'a self, order: &'a Order<'a>, now: TimeMs) -> StoreFuture<'a, Provisioned> {
+        lazily(move || {
+            let key = self.key(order.entity, order.resource);
+            self.decide("provision", &[key], now, |chain| chain::provision(chain, order, now))
+        })
+    }
+
+    fn settle<'a>(
+        &'a self,
+        entity: &'a EntityId,
+        resource: &'a ResourceName,
+        report: &'a Report,
+        now: TimeMs,
+    ) -> StoreFuture<'a, ()> {
+        lazily(move || {
+            let key = self.key(entity, resource);
+            self.decide("settle", &[key], now, |chain| chain::settle(chain, report, now))
+        })
     }
 
     fn reset<'a>(

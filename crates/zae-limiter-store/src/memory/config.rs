@@ -10,8 +10,9 @@ use super::page::{after, paged};
 use super::{MemoryStore, lazily};
 use crate::audit;
 use crate::{
-    Change, ConfigStore, DeletedEntity, EntityUpdate, Level, LevelConfig, LimitsChange,
-    MemberConfig, MemberKey, NewEntity, Page, PageRequest, Resolution, StoreError, StoreFuture,
+    Change, ConfigStore, DeletedEntity, EntityUpdate, Level, LevelConfig, LimitsChange, Managed,
+    ManagedChange, MemberConfig, MemberKey, NewEntity, Page, PageRequest, Resolution, StoreError,
+    StoreFuture,
 };
 
 impl ConfigStore for MemoryStore {
@@ -143,6 +144,19 @@ impl ConfigStore for MemoryStore {
             paged(found.into_iter(), page, text)
         })
     }
+
+    fn managed<'a>(&'a self, part: u32) -> StoreFuture<'a, Option<Managed>> {
+        self.reading("managed", move |config| config.managed.get(&part).cloned())
+    }
+
+    fn set_managed<'a>(
+        &'a self,
+        part: u32,
+        managed: &'a ManagedChange,
+        change: &'a Change,
+    ) -> StoreFuture<'a, u64> {
+        lazily(move || self.set_managed_now(part, managed, change))
+    }
 }
 
 impl MemoryStore {
@@ -204,6 +218,22 @@ impl MemoryStore {
             }
         });
         Ok(reached)
+    }
+
+    fn set_managed_now(
+        &self,
+        part: u32,
+        new: &ManagedChange,
+        change: &Change,
+    ) -> Result<u64, StoreError> {
+        new.check(part)?;
+        self.write("set_managed", |config| {
+            new.check_version(config.managed.get(&part).map_or(0, |found| found.version))?;
+            // As the generation after this write: it never comes back.
+            let version = config.generation + 1;
+            config.managed.insert(part, Managed { text: new.text.clone(), version });
+            Ok((version, Some(audit::limits_applied(change, new))))
+        })
     }
 
     /// A consistent read of an active namespace.

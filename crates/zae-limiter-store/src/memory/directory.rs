@@ -8,7 +8,9 @@ use zae_limiter_core::{
     AuditEvent, Entity, EntityId, EventId, Flag, NamespaceId, NamespaceName, ResourceName, TimeMs,
 };
 
-use crate::{DEFAULT_NAMESPACE, Level, LevelConfig, Namespace, NamespaceStatus, decisive_flag};
+use crate::{
+    DEFAULT_NAMESPACE, Level, LevelConfig, Managed, Namespace, NamespaceStatus, decisive_flag,
+};
 
 /// All namespaces there ever were.
 #[derive(Default)]
@@ -103,6 +105,8 @@ pub(super) struct Config {
     pub(super) owners: BTreeMap<EntityId, OwnerConfig>,
     pub(super) entities: BTreeMap<EntityId, Entity>,
     pub(super) children: BTreeMap<EntityId, BTreeSet<EntityId>>,
+    /// What files of limits manage, by part.
+    pub(super) managed: BTreeMap<u32, Managed>,
 }
 
 /// The configuration of one entity.

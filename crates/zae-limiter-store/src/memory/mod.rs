@@ -158,6 +158,7 @@ impl Store for MemoryStore {
             immediate_usage: true,
             whole_buckets: true,
             sweeps: true,
+            lends: true,
             ..Capabilities::minimum("memory")
         }
     }

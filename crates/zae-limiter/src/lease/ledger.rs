@@ -23,6 +23,8 @@ pub(super) struct Ledger {
 #[derive(Debug)]
 struct Receipt {
     plan: Arc<Plan>,
+    /// The number of the take.
+    operation: u64,
     /// The amounts written. A charge counts although it may not have landed yet, a credit as soon
     /// as it is sent.
     written: Amounts,
@@ -35,9 +37,9 @@ struct Receipt {
 }
 
 impl Receipt {
-    fn new(plan: Arc<Plan>, written: Amounts, places: Places) -> Receipt {
+    fn new(plan: Arc<Plan>, operation: u64, written: Amounts, places: Places) -> Receipt {
         let doubtful = zeroes(&written);
-        Receipt { plan, written, doubtful, places }
+        Receipt { plan, operation, written, doubtful, places }
     }
 
     /// The amount of one limit that may be given back: taken for certain, and not given back yet.
@@ -54,8 +56,13 @@ pub(super) struct Settling {
 
 impl Ledger {
     /// The ledger of a grant: all of it counts as used until something else is recorded.
-    pub(super) fn granted(plan: Arc<Plan>, amounts: Amounts, places: Places) -> Ledger {
-        let receipt = Receipt::new(plan, Amounts::from_slice(&amounts), places);
+    pub(super) fn granted(
+        plan: Arc<Plan>,
+        operation: u64,
+        amounts: Amounts,
+        places: Places,
+    ) -> Ledger {
+        let receipt = Receipt::new(plan, operation, Amounts::from_slice(&amounts), places);
         let mut ledger = Ledger::without_receipt(amounts);
         ledger.receipts.push(receipt);
         ledger
@@ -127,7 +134,7 @@ impl Ledger {
             settlement.withheld += usize::from(surplus > Milli::ZERO);
         }
         for (receipt, changes) in self.receipts.iter_mut().zip(&changes) {
-            settlement.add(&receipt.plan, changes, &mut receipt.places);
+            settlement.add((&receipt.plan, receipt.operation), changes, &mut receipt.places);
         }
         Settling { settlement, charged }
     }
@@ -141,15 +148,17 @@ impl Ledger {
         }
     }
 
-    pub(super) fn commit(&mut self) -> Settlement {
+    /// Ends the lease with the amounts used; `None` when nothing is left to write.
+    pub(super) fn commit(&mut self) -> Option<Settlement> {
         self.finished = true;
         // The usual case, made cheap: the amounts taken were used.
         if let [receipt] = &self.receipts[..]
             && receipt.written == self.used
         {
-            return Settlement::default();
+            return None;
         }
-        self.settle_use().settlement
+        let settlement = self.settle_use().settlement;
+        (!settlement.is_empty() || settlement.withheld != 0).then_some(settlement)
     }
 
     pub(super) fn rollback(&mut self) -> Settlement {
@@ -159,7 +168,7 @@ impl Ledger {
             let back: Amounts = (0..receipt.written.len())
                 .map(|declared| receipt.returnable(declared).negated())
                 .collect();
-            settlement.add(&receipt.plan, &back, &mut receipt.places);
+            settlement.add((&receipt.plan, receipt.operation), &back, &mut receipt.places);
             settlement.withheld +=
                 receipt.doubtful.iter().filter(|doubtful| **doubtful > Milli::ZERO).count();
         }

@@ -8,6 +8,9 @@ use zae_limiter_store::{Adjusted, BoxFuture, BucketDelta, Delta, Place, Store, S
 
 use crate::limiter::{Amounts, Plan, Share, next_operation};
 
+/// The plan of a take, and its number.
+pub(crate) type Taken<'a> = (&'a Arc<Plan>, u64);
+
 /// Changes of one bucket at one place.
 type Deltas = SmallVec<[Delta; 2]>;
 
@@ -27,6 +30,8 @@ pub(crate) struct Settlement {
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
     pub(crate) plan: Arc<Plan>,
+    /// The number of the take that this settles.
+    take: u64,
     pub(crate) member: usize,
     pub(crate) deltas: SmallVec<[Delta; 2]>,
     /// Which shard of the bucket.
@@ -36,9 +41,10 @@ pub(crate) struct Part {
 }
 
 impl Settlement {
-    /// Adds `amounts` (positive charges, negative gives back) to every bucket of `plan`, at the
+    /// Adds `amounts` (positive charges, negative gives back) to every bucket of the plan, at the
     /// places of the grant. `places` say afterwards what is still taken there. Zeroes are left out.
-    pub(crate) fn add(&mut self, plan: &Arc<Plan>, amounts: &Amounts, places: &mut [Place]) {
+    pub(crate) fn add(&mut self, taken: Taken<'_>, amounts: &Amounts, places: &mut [Place]) {
+        let (plan, _) = taken;
         for (index, member) in plan.members.iter().enumerate() {
             let delta = |share: &Share| Delta {
                 limit: share.limit,
@@ -53,19 +59,20 @@ impl Settlement {
             let mut here: SmallVec<[&mut Place; 1]> =
                 places.iter_mut().filter(|place| usize::from(place.member) == index).collect();
             if here.is_empty() {
-                self.push(plan, index, 0, deltas);
+                self.push(taken, index, 0, deltas);
                 continue;
             }
             for (shard, deltas) in spread(&deltas, &mut here) {
-                self.push(plan, index, shard, deltas);
+                self.push(taken, index, shard, deltas);
             }
         }
     }
 
-    fn push(&mut self, plan: &Arc<Plan>, member: usize, place: u8, deltas: Deltas) {
+    fn push(&mut self, taken: Taken<'_>, member: usize, place: u8, deltas: Deltas) {
         if !deltas.is_empty() {
+            let (plan, take) = (Arc::clone(taken.0), taken.1);
             let operation = next_operation();
-            self.parts.push(Part { plan: Arc::clone(plan), member, deltas, place, operation });
+            self.parts.push(Part { plan, take, member, deltas, place, operation });
         }
     }
 
@@ -119,7 +126,7 @@ impl Part {
             limits: &member.limits,
             deltas: &self.deltas,
             operation: self.operation,
-            take: self.plan.operation,
+            take: self.take,
             place: self.place,
         }
     }

@@ -39,7 +39,13 @@ pub(crate) enum Job {
     /// Write this.
     Settle { store: Arc<dyn Store>, settlement: Settlement },
     /// A consume whose caller went away: if it was granted, give it back.
-    GiveBack { store: Arc<dyn Store>, consume: ConsumeInFlight, plan: Arc<Plan>, amounts: Amounts },
+    GiveBack {
+        store: Arc<dyn Store>,
+        consume: ConsumeInFlight,
+        plan: Arc<Plan>,
+        operation: u64,
+        amounts: Amounts,
+    },
     /// A settlement that was being written when its caller went away.
     Finish { store: Arc<dyn Store>, adjust: AdjustInFlight, settlement: Settlement },
     /// A read that was begun beside a take and outlasted it.
@@ -336,11 +342,11 @@ impl Worker {
     async fn work(self, job: Job) {
         match job {
             Job::Settle { store, settlement } => self.settle(&store, settlement).await,
-            Job::GiveBack { store, consume, plan, amounts } => {
+            Job::GiveBack { store, consume, plan, operation, amounts } => {
                 let refund = |mut grant: Grant| {
                     let mut refund = Settlement::default();
                     let back = amounts.iter().map(|amount| amount.negated()).collect();
-                    refund.add(&plan, &back, &mut grant.places);
+                    refund.add((&plan, operation), &back, &mut grant.places);
                     refund
                 };
                 match timeout(&*self.desk.clock, WRITE_DEADLINE, consume).await {

@@ -1,9 +1,10 @@
 //! Admission: the path of a request, from names to lease.
 //!
-//! Every function adds one policy and calls the next. `acquire` traces and counts,
-//! `admit_or_degrade` lets a call pass while the store is down, `retry_for` waits for limits,
-//! `within_deadline` asks the breaker and bounds the time, `with_fresh_limits` repeats an attempt
-//! whose limits were stale, and `attempt` plans and takes.
+//! `acquire` traces and counts. It first tries `acquire_at_once`, a plain function: a cached plan
+//! and a store that answers without waiting need nothing of what follows. Then every function adds
+//! one policy and calls the next: `admit_or_degrade` lets a call pass while the store is down,
+//! `retry_for` waits for limits, `within_deadline` asks the breaker and bounds the time,
+//! `with_fresh_limits` repeats an attempt whose limits were stale, and `attempt` plans and takes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,8 +17,8 @@ use zae_limiter_store::{ConsumeOutcome, Grant as StoreGrant};
 
 use super::RateLimiter;
 use super::outage::Failure;
-use super::plan::{Amounts, Plan};
-use super::request::Request;
+use super::plan::{Amounts, Plan, next_operation};
+use super::request::{Request, Terms};
 use crate::deadline::timeout;
 use crate::error::{AcquireError, Disabled};
 use crate::lease::{Grant, InFlight, Job, Lease, with_read_alongside};
@@ -33,6 +34,22 @@ const DISABLED_REREAD: Duration = Duration::from_secs(1);
 /// The wait that a caller is told when others keep the store busy, plus up to as much again.
 const CONTENDED_WAIT_MS: u64 = 50;
 
+/// What an attempt without waiting came to.
+pub(super) enum AtOnce {
+    /// An answer.
+    Answer(Result<Lease, AcquireError>),
+    /// Nothing was taken: the store has to be asked, by this plan if there is one.
+    Ask(Request, Option<Arc<Plan>>),
+}
+
+/// Why a decision without waiting gave no grant.
+pub(super) enum NoGrant {
+    /// This is the answer.
+    Answer(AcquireError),
+    /// Nothing was taken: the store has to be asked, by this plan if it is still good.
+    Ask(Option<Arc<Plan>>),
+}
+
 impl RateLimiter {
     /// Takes the amounts from every bucket of the chain, or from none.
     ///
@@ -42,13 +59,25 @@ impl RateLimiter {
     /// Cost: one round trip, one write per member of the chain; one more read per member whose
     /// configuration is not cached.
     pub async fn acquire(&self, request: Request) -> Result<Lease, AcquireError> {
+        self.acquire_by(|| self.acquire_at_once(request)).await
+    }
+
+    /// Traces and counts one call, and waits for its answer if there is none at once.
+    pub(super) async fn acquire_by(
+        &self,
+        at_once: impl FnOnce() -> AtOnce,
+    ) -> Result<Lease, AcquireError> {
         let span = tracing::debug_span!("acquire", outcome = tracing::field::Empty);
-        let result = if span.is_disabled() {
-            self.admit_or_degrade(request).await
-        } else {
-            // Boxed, so that an acquire without a subscriber need not carry room for a second
-            // future.
-            Box::pin(self.admit_or_degrade(request)).instrument(span.clone()).await
+        let result = match at_once() {
+            AtOnce::Answer(result) => result,
+            AtOnce::Ask(request, planned) => {
+                // Boxed, so that an acquire that need not wait carries no room for one that must.
+                let waiting = Box::pin(self.admit_or_degrade(request, planned));
+                match span.is_disabled() {
+                    true => waiting.await,
+                    false => waiting.instrument(span.clone()).await,
+                }
+            }
         };
         span.record("outcome", counted(&result));
         result
@@ -73,29 +102,100 @@ impl RateLimiter {
         result
     }
 
-    /// A lease for a grant; a degraded lease when the store is down and the policy is to allow.
-    async fn admit_or_degrade(&self, request: Request) -> Result<Lease, AcquireError> {
-        request.checked_names()?;
-        let decided = match request.wait {
-            None => self.within_deadline(&request).await,
-            Some(wait) => Box::pin(self.retry_for(wait, &request)).await,
+    /// The answer to a request whose configuration is cached, from a store that need not wait: a
+    /// plain function, which nobody can drop half way.
+    fn acquire_at_once(&self, mut request: Request) -> AtOnce {
+        let Some((entity, resource)) = request.names() else { return AtOnce::Ask(request, None) };
+        let Some(plan) = self.kept_plan(&request, entity, resource) else {
+            return AtOnce::Ask(request, None);
         };
-        match decided {
-            Ok(grant) => Ok(Lease::granted(self.clone(), request, grant)),
-            Err(AcquireError::Unavailable(unavailable))
-                if self.may_allow(&unavailable, &request) =>
-            {
-                Ok(Lease::degraded_by(self.clone(), request, unavailable.reason))
+        match self.decide_at_once(plan, request.amounts(), request.terms()) {
+            Ok(grant) => {
+                let terms = request.take_terms();
+                let lease = Lease::granted(self.for_lease(), request.on_drop, terms, grant);
+                AtOnce::Answer(Ok(lease))
             }
-            Err(error) => Err(error),
+            Err(NoGrant::Answer(error)) => AtOnce::Answer(self.degraded_or(error, || request)),
+            Err(NoGrant::Ask(planned)) => AtOnce::Ask(request, planned),
         }
     }
 
+    /// A decision without waiting.
+    pub(super) fn decide_at_once(
+        &self,
+        plan: Arc<Plan>,
+        amounts: Amounts,
+        terms: &Terms,
+    ) -> Result<Grant, NoGrant> {
+        // A closed limiter says so on the usual path.
+        if self.settler().is_closed() {
+            return Err(NoGrant::Ask(None));
+        }
+        let (operation, now) = (next_operation(), self.clock().now());
+        match plan.consume_at_once(&**self.store(), &amounts, operation, now) {
+            Some(Ok(ConsumeOutcome::Granted(StoreGrant { reports, places }))) => {
+                Ok(Grant { plan, operation, amounts, reports, places })
+            }
+            None => Err(NoGrant::Ask(Some(plan))),
+            // Waiting is for the usual path.
+            Some(Ok(ConsumeOutcome::Refused(_))) if terms.wait.is_some() => {
+                Err(NoGrant::Ask(Some(plan)))
+            }
+            Some(Ok(outcome)) => Err(match self.refused(&plan, outcome) {
+                Ok(()) => NoGrant::Ask(None),
+                Err(error) => NoGrant::Answer(error),
+            }),
+            Some(Err(error)) => {
+                let failed = |entry| self.answer(entry, Some(Err(Failure::Store(error))));
+                self.enter().and_then(failed).map_err(NoGrant::Answer)
+            }
+        }
+    }
+
+    /// A lease for a grant; a degraded lease when the store is down and the policy is to allow.
+    async fn admit_or_degrade(
+        &self,
+        mut request: Request,
+        mut planned: Option<Arc<Plan>>,
+    ) -> Result<Lease, AcquireError> {
+        request.checked_names()?;
+        let decided = match request.terms().wait {
+            None => self.within_deadline(&request, &mut planned).await,
+            Some(wait) => Box::pin(self.retry_for(wait, &request, &mut planned)).await,
+        };
+        match decided {
+            Ok(grant) => {
+                let terms = request.take_terms();
+                Ok(Lease::granted(self.for_lease(), request.on_drop, terms, grant))
+            }
+            Err(error) => self.degraded_or(error, || request),
+        }
+    }
+
+    /// The error, or a degraded lease when the store is down and the policy is to allow.
+    pub(super) fn degraded_or(
+        &self,
+        error: AcquireError,
+        request: impl FnOnce() -> Request,
+    ) -> Result<Lease, AcquireError> {
+        let AcquireError::Unavailable(unavailable) = error else { return Err(error) };
+        let request = request();
+        if self.may_allow(&unavailable, &request) {
+            return Ok(Lease::degraded_by(self.for_lease(), request, unavailable.reason));
+        }
+        Err(AcquireError::Unavailable(unavailable))
+    }
+
     /// Asks again after every refusal that waiting can cure, for at most `wait` in total.
-    async fn retry_for(&self, wait: Duration, request: &Request) -> Result<Grant, AcquireError> {
+    async fn retry_for(
+        &self,
+        wait: Duration,
+        request: &Request,
+        planned: &mut Option<Arc<Plan>>,
+    ) -> Result<Grant, AcquireError> {
         let started = self.clock().monotonic();
         for _ in 0..WAIT_ATTEMPTS_MAX {
-            let refused = match self.within_deadline(request).await {
+            let refused = match self.within_deadline(request, planned).await {
                 Err(AcquireError::Exceeded(report)) => report,
                 other => return other,
             };
@@ -109,44 +209,63 @@ impl RateLimiter {
     }
 
     /// One decision, if the breaker lets it through, within the deadline of the request.
-    async fn within_deadline(&self, request: &Request) -> Result<Grant, AcquireError> {
+    async fn within_deadline(
+        &self,
+        request: &Request,
+        planned: &mut Option<Arc<Plan>>,
+    ) -> Result<Grant, AcquireError> {
         let entry = self.enter()?;
-        let deadline = request.deadline.unwrap_or(self.shared.settings.deadline);
+        let deadline = request.terms().deadline.unwrap_or(self.scope.shared.settings.deadline);
         let stopwatch = self.stopwatch();
-        let decided = timeout(self.clock(), deadline, self.with_fresh_limits(request)).await;
+        let decide = self.with_fresh_limits(request, planned);
+        let decided = timeout(self.clock(), deadline, decide).await;
         stopwatch.stop(self.clock(), metrics::acquire_took);
         self.answer(entry, decided)
     }
 
     /// Repeats an attempt whose limits were older than those of the bucket.
-    async fn with_fresh_limits(&self, request: &Request) -> Result<Grant, Failure> {
+    async fn with_fresh_limits(
+        &self,
+        request: &Request,
+        planned: &mut Option<Arc<Plan>>,
+    ) -> Result<Grant, Failure> {
         for _ in 0..STALE_ATTEMPTS_MAX {
-            if let Some(grant) = self.attempt(request).await? {
+            if let Some(grant) = self.attempt(request, planned.take()).await? {
                 return Ok(grant);
             }
         }
         Err(Failure::Answer(contended(Vec::new(), self.short_wait())))
     }
 
-    /// Plans and takes, once. `None` when the limits were stale; the cache has forgotten them then,
-    /// so that the next attempt reads them.
-    async fn attempt(&self, request: &Request) -> Result<Option<Grant>, Failure> {
+    /// Plans, unless that was done before, and takes, once. `None` when the limits were stale; the
+    /// cache has forgotten them then, so that the next attempt reads them.
+    async fn attempt(
+        &self,
+        request: &Request,
+        planned: Option<Arc<Plan>>,
+    ) -> Result<Option<Grant>, Failure> {
         let (entity, resource) = request.checked_names()?;
-        let (plan, expired) = match self.plan_from_cache(request, entity, resource) {
+        let planned = planned.or_else(|| self.kept_plan(request, entity, resource));
+        let (plan, expired) = match planned.map(|plan| (plan, Vec::new())) {
             Some(planned) => planned,
-            None => {
-                (self.plan(request, resource, &self.chain(entity, resource).await?)?, Vec::new())
-            }
+            None => match self.plan_from_cache(request, entity, resource) {
+                Some(planned) => planned,
+                None => {
+                    let chain = self.chain(entity, resource).await?;
+                    (self.plan_and_keep(request, resource, &chain)?, Vec::new())
+                }
+            },
         };
-        let amounts = request.amounts();
+        let (operation, amounts) = (next_operation(), request.amounts());
         let consume = Arc::clone(&plan).consume(
             Arc::clone(self.store()),
             Amounts::from_slice(&amounts),
+            operation,
             self.clock().now(),
         );
         let outcome = InFlight::new(consume, self.settler(), |consume| {
             let (store, plan) = (Arc::clone(self.store()), Arc::clone(&plan));
-            Job::GiveBack { store, consume, plan, amounts: amounts.clone() }
+            Job::GiveBack { store, consume, plan, operation, amounts: amounts.clone() }
         });
         let outcome = if expired.is_empty() {
             outcome.await
@@ -156,24 +275,33 @@ impl RateLimiter {
         };
         match outcome? {
             ConsumeOutcome::Granted(StoreGrant { reports, places }) => {
-                Ok(Some(Grant { plan, amounts, reports, places }))
+                Ok(Some(Grant { plan, operation, amounts, reports, places }))
+            }
+            refused => Ok(self.refused(&plan, refused).map(|()| None)?),
+        }
+    }
+
+    /// What it means that nothing was taken. `Ok` when the limits were stale; the cache has
+    /// forgotten them then.
+    fn refused(&self, plan: &Plan, outcome: ConsumeOutcome) -> Result<(), AcquireError> {
+        match outcome {
+            ConsumeOutcome::Granted(_) | ConsumeOutcome::Stale { .. } => {
+                self.forget(plan);
+                Ok(())
             }
             ConsumeOutcome::Refused(reports) => {
-                Err(Failure::Answer(RateLimitExceeded::new(plan.statuses(&reports)).into()))
+                Err(RateLimitExceeded::new(plan.statuses(&reports)).into())
             }
             ConsumeOutcome::Blocked { member, flag } => {
                 // The cached configuration says "enabled", or the store was not asked for it. It is
                 // read again, but not for every request.
                 let said_by = &plan.members[member].entity;
-                self.scope.cache.evict_older(said_by, resource, DISABLED_REREAD, self.clock());
-                Err(Failure::Answer(disabled(&plan, member, flag)))
+                let (cache, clock) = (&self.scope.cache, self.clock());
+                cache.evict_older(said_by, &plan.resource, DISABLED_REREAD, clock);
+                Err(disabled(plan, member, flag))
             }
             ConsumeOutcome::Contended { retry_after, reports } => {
-                Err(Failure::Answer(contended(plan.statuses(&reports), retry_after)))
-            }
-            ConsumeOutcome::Stale { .. } => {
-                self.forget(&plan);
-                Ok(None)
+                Err(contended(plan.statuses(&reports), retry_after))
             }
         }
     }
@@ -189,11 +317,16 @@ impl RateLimiter {
         entity: &EntityId,
         resource: &ResourceName,
     ) -> Option<(Arc<Plan>, Vec<EntityId>)> {
-        if !self.shared.reads_are_slow {
+        if !self.scope.shared.reads_are_slow {
             return None;
         }
         let (chain, expired) = self.cached_chain(entity, resource)?;
-        Some((self.plan(request, resource, &chain).ok()?, expired))
+        // Plans are not kept with entries that have expired.
+        let plan = match expired.is_empty() {
+            true => self.plan_and_keep(request, resource, &chain),
+            false => self.plan(request, resource, &chain),
+        };
+        Some((plan.ok()?, expired))
     }
 
     /// Forgets what is cached about the members of a plan.
@@ -204,7 +337,7 @@ impl RateLimiter {
     /// The wait that a contended request is told: short, and different for every caller.
     pub(super) fn short_wait(&self) -> Wait {
         Wait::After(WaitMs::at_least_one(
-            CONTENDED_WAIT_MS + self.shared.entropy.next_u64() % CONTENDED_WAIT_MS,
+            CONTENDED_WAIT_MS + self.scope.shared.entropy.next_u64() % CONTENDED_WAIT_MS,
         ))
     }
 }
@@ -218,7 +351,7 @@ fn counted(result: &Result<Lease, AcquireError>) -> &'static str {
                 "degraded"
             }
             None => {
-                metrics::count(metrics::GRANTED);
+                metrics::granted();
                 "granted"
             }
         },
@@ -227,7 +360,7 @@ fn counted(result: &Result<Lease, AcquireError>) -> &'static str {
             "contended"
         }
         Err(AcquireError::Exceeded(_)) => {
-            metrics::count(metrics::REFUSED);
+            metrics::refused();
             "refused"
         }
         Err(AcquireError::Unavailable(unavailable)) => {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use tracing::{Instrument, Span};
 use zae_limiter_core::{Entity, EntityId, Flag, IntoName, LimitName, ResourceName, check_limits};
 use zae_limiter_store::{
-    DeletedEntity, EntityDraft, EntityUpdate, Level, LevelConfig, LimitsChange, NewEntity, Page,
-    PageRequest, ResetRequest, StoreError, StoreErrorKind,
+    DeletedEntity, EntityDraft, EntityUpdate, Level, LevelConfig, LimitsChange, Managed,
+    ManagedChange, NewEntity, Page, PageRequest, ResetRequest, StoreError, StoreErrorKind,
 };
 
 use super::RateLimiter;
@@ -301,13 +301,25 @@ impl RateLimiter {
             .await
     }
 
+    /// One part of what files of limits manage in this namespace, from 0. For tools that apply
+    /// such files; `limits apply` of the command line is one.
+    pub async fn managed(&self, part: u32) -> Result<Option<Managed>, Error> {
+        self.admin("managed", self.store().managed(part)).await
+    }
+
+    /// Stores one part of what files of limits manage; returns its new version. Fails with
+    /// `Conflict` when the part no longer has the expected version.
+    pub async fn set_managed(&self, part: u32, change: &ManagedChange) -> Result<u64, Error> {
+        self.admin("set_managed", self.store().set_managed(part, change, &self.change())).await
+    }
+
     /// One administrative call within its deadline.
     pub(super) async fn admin<T>(
         &self,
         operation: &'static str,
         call: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, Error> {
-        let deadline = self.shared.settings.admin_deadline;
+        let deadline = self.scope.shared.settings.admin_deadline;
         let stopwatch = self.stopwatch();
         let answer = timeout(self.clock(), deadline, call).instrument(admin_span(operation)).await;
         stopwatch.stop(self.clock(), metrics::admin_took);

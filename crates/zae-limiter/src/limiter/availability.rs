@@ -54,7 +54,7 @@ impl RateLimiter {
     /// Cost: one read, plus one per member whose configuration is not cached.
     pub async fn availability(&self, request: &Request) -> Result<Availability, AcquireError> {
         let (entity, resource) = request.checked_names()?;
-        let deadline = request.deadline.unwrap_or(self.shared.settings.deadline);
+        let deadline = request.terms().deadline.unwrap_or(self.scope.shared.settings.deadline);
         let entry = self.enter()?;
         self.answer(
             entry,

@@ -143,7 +143,7 @@ impl Builder {
             scopes: Mutex::new(HashMap::new()),
         });
         let scope = RateLimiter::scope(&shared, self.store);
-        Ok(RateLimiter { shared, scope, principal: self.principal.transpose()? })
+        Ok(RateLimiter { scope, principal: self.principal.transpose()? })
     }
 
     /// Builds the limiter bound to another namespace than the store's.

@@ -9,15 +9,22 @@
 //! [`LEND_MAX`] more when it is lent.
 
 use std::hash::Hash;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use quick_cache::{Equivalent, sync::Cache};
+use smallvec::SmallVec;
 use zae_limiter_core::{EntityId, ResourceName};
 use zae_limiter_store::{Clock, LimitsInForce, MemberConfig};
 
+use super::chain::Chain;
+use super::plan::Plan;
 use crate::metrics::{CacheNumbers, CacheReport};
+
+/// Plans that are kept with an entry: callers of one entity seldom declare their limits in more
+/// ways. Further ways work, and are planned for every request.
+const PLANS_MAX: usize = 2;
 
 /// Entities are spread over this many epochs, so that a change of one entity invalidates few
 /// others.
@@ -78,6 +85,42 @@ pub(crate) struct CachedConfig {
     expires_at: Duration,
     /// True once the entry was used beyond its time; it is being read again.
     lent: AtomicBool,
+    /// True once the entry was forgotten by itself, without a change of its epochs: plans may still
+    /// refer to it.
+    is_forgotten: AtomicBool,
+    /// What requests of this entity take from, as made from this entry and those of its ancestors.
+    plans: [OnceLock<KeptPlan>; PLANS_MAX],
+}
+
+/// A plan, and the other entries that it was made from.
+#[derive(Debug)]
+struct KeptPlan {
+    plan: Arc<Plan>,
+    ancestors: SmallVec<[Arc<CachedConfig>; 1]>,
+}
+
+/// Where a plan is kept: found without a look-up by names for as long as it is trusted.
+#[derive(Debug)]
+pub(crate) struct PlanPlace {
+    entry: Arc<CachedConfig>,
+    index: usize,
+}
+
+impl CachedConfig {
+    /// The same answer of the store, without plans.
+    fn without_plans(&self) -> CachedConfig {
+        CachedConfig {
+            config: self.config.clone(),
+            limits: self.limits.clone(),
+            stamp: self.stamp,
+            slot: self.slot,
+            epochs: self.epochs,
+            expires_at: self.expires_at,
+            lent: AtomicBool::new(self.lent.load(Ordering::Acquire)),
+            is_forgotten: AtomicBool::new(self.is_forgotten.load(Ordering::Acquire)),
+            plans: Default::default(),
+        }
+    }
 }
 
 /// The epoch of everything, and that of an entity.
@@ -145,11 +188,86 @@ impl ConfigCache {
         clock: &dyn Clock,
     ) -> Option<Arc<CachedConfig>> {
         let entry = self.entries.get(&KeyRef { entity, resource })?;
-        if !self.trusts(&entry, clock) {
+        if !self.trusts(&entry, clock.monotonic()) {
             return None;
         }
         self.hits.fetch_add(1, Ordering::Relaxed);
         Some(entry)
+    }
+
+    /// The plan of an entry that `serves` the caller, if every entry it was made from is still
+    /// trusted.
+    pub(crate) fn kept_plan(
+        &self,
+        entity: &EntityId,
+        resource: &ResourceName,
+        clock: &dyn Clock,
+        serves: impl Fn(&Plan) -> bool,
+    ) -> Option<Arc<Plan>> {
+        let entry = self.entries.get(&KeyRef { entity, resource })?;
+        let kept = entry.plans.iter().map_while(OnceLock::get).find(|kept| serves(&kept.plan))?;
+        self.trusted_plan(&entry, kept, clock)
+    }
+
+    /// Where the plan of an entry is that `serves` the caller, for [`ConfigCache::plan_at`].
+    pub(crate) fn find_plan(
+        &self,
+        entity: &EntityId,
+        resource: &ResourceName,
+        serves: impl Fn(&Plan) -> bool,
+    ) -> Option<PlanPlace> {
+        let entry = self.entries.get(&KeyRef { entity, resource })?;
+        let mut kept = entry.plans.iter().map_while(OnceLock::get);
+        let index = kept.position(|kept| serves(&kept.plan))?;
+        Some(PlanPlace { entry, index })
+    }
+
+    /// The plan at a place, on the terms of [`ConfigCache::kept_plan`].
+    pub(crate) fn plan_at(&self, place: &PlanPlace, clock: &dyn Clock) -> Option<Arc<Plan>> {
+        let PlanPlace { entry, index } = place;
+        self.trusted_plan(entry, entry.plans[*index].get()?, clock)
+    }
+
+    fn trusted_plan(
+        &self,
+        entry: &CachedConfig,
+        kept: &KeptPlan,
+        clock: &dyn Clock,
+    ) -> Option<Arc<Plan>> {
+        let at = clock.monotonic();
+        if !self.trusts(entry, at) || !kept.ancestors.iter().all(|entry| self.trusts(entry, at)) {
+            return None;
+        }
+        self.hits.fetch_add(1 + kept.ancestors.len() as u64, Ordering::Relaxed);
+        Some(Arc::clone(&kept.plan))
+    }
+
+    /// Keeps a plan with the entries that it was made from, the caller's first.
+    pub(crate) fn keep_plan(&self, chain: &Chain, plan: &Arc<Plan>) {
+        let Some(((entity, entry), ancestors)) = chain.split_first() else { return };
+        let kept = KeptPlan {
+            plan: Arc::clone(plan),
+            ancestors: ancestors.iter().map(|(_, entry)| Arc::clone(entry)).collect(),
+        };
+        let is_alike = |slot: &OnceLock<KeptPlan>| {
+            slot.get().is_some_and(|kept| kept.plan.declares_the_same(plan))
+        };
+        if !entry.plans.iter().any(is_alike) {
+            let empty = entry.plans.iter().find(|slot| slot.get().is_none());
+            if let Some(empty) = empty {
+                // Another caller may have been first, which is as good.
+                let _ = empty.set(kept);
+            }
+            return;
+        }
+        // The plan that is there was made from an ancestor's entry that has expired since.
+        let key = KeyRef { entity, resource: &plan.resource };
+        if self.entries.get(&key).is_some_and(|current| Arc::ptr_eq(&current, entry)) {
+            let fresh = entry.without_plans();
+            fresh.plans[0].get_or_init(|| kept);
+            let key = Key { entity: entity.clone(), resource: plan.resource.clone() };
+            self.entries.insert(key, Arc::new(fresh));
+        }
     }
 
     /// An entry that is trusted or has just expired; true when it has expired. An expired entry is
@@ -162,11 +280,12 @@ impl ConfigCache {
         clock: &dyn Clock,
     ) -> Option<(Arc<CachedConfig>, bool)> {
         let entry = self.entries.get(&KeyRef { entity, resource })?;
-        if self.trusts(&entry, clock) {
+        if self.trusts(&entry, clock.monotonic()) {
             self.hits.fetch_add(1, Ordering::Relaxed);
             return Some((entry, false));
         }
-        let is_current = entry.epochs == self.epochs(entry.slot);
+        let is_current =
+            entry.epochs == self.epochs(entry.slot) && !entry.is_forgotten.load(Ordering::Acquire);
         let is_recent = clock.monotonic() < entry.expires_at.saturating_add(self.ttl.min(LEND_MAX));
         (is_current && is_recent && !entry.lent.swap(true, Ordering::AcqRel))
             .then_some((entry, true))
@@ -239,9 +358,9 @@ impl ConfigCache {
         }
         let key = Key { entity: entity.clone(), resource: resource.clone() };
         for _ in 0..FOLLOWED_MAX {
-            self.entries.remove_if(&key, |entry| !self.trusts(entry, clock));
+            self.entries.remove_if(&key, |entry| !self.trusts(entry, clock.monotonic()));
             match self.entries.get_value_or_guard_async(&key).await {
-                Ok(entry) if self.trusts(&entry, clock) => return Ok(entry),
+                Ok(entry) if self.trusts(&entry, clock.monotonic()) => return Ok(entry),
                 Ok(_) => {}
                 Err(guard) => {
                     let entry = reads.await?;
@@ -268,6 +387,8 @@ impl ConfigCache {
             epochs,
             expires_at,
             lent: AtomicBool::new(false),
+            is_forgotten: AtomicBool::new(false),
+            plans: Default::default(),
         }
     }
 
@@ -282,8 +403,11 @@ impl ConfigCache {
     ) {
         let key = Key { entity: entity.clone(), resource: resource.clone() };
         let read_at = |entry: &CachedConfig| entry.expires_at.saturating_sub(self.ttl);
-        self.entries
-            .remove_if(&key, |entry| clock.monotonic() >= read_at(entry).saturating_add(age));
+        self.entries.remove_if(&key, |entry| {
+            let is_due = clock.monotonic() >= read_at(entry).saturating_add(age);
+            entry.is_forgotten.fetch_or(is_due, Ordering::AcqRel);
+            is_due
+        });
     }
 
     /// Forgets one entity.
@@ -324,8 +448,10 @@ impl ConfigCache {
         self.report.publish(self.numbers());
     }
 
-    fn trusts(&self, entry: &CachedConfig, clock: &dyn Clock) -> bool {
-        entry.epochs == self.epochs(entry.slot) && clock.monotonic() < entry.expires_at
+    fn trusts(&self, entry: &CachedConfig, at: Duration) -> bool {
+        entry.epochs == self.epochs(entry.slot)
+            && at < entry.expires_at
+            && !entry.is_forgotten.load(Ordering::Acquire)
     }
 
     fn epochs(&self, slot: usize) -> Epochs {

@@ -44,7 +44,7 @@ impl RateLimiter {
     ) -> Result<Resolved, Error> {
         let entity = entity.into_name()?;
         let resource = resource.into_name()?;
-        let deadline = self.shared.settings.admin_deadline;
+        let deadline = self.scope.shared.settings.admin_deadline;
         let chain = timeout(self.clock(), deadline, self.chain(&entity, &resource)).await;
         let chain = chain.ok_or(Error::Deadline { operation: "resolve", after: deadline })??;
         let member = |(entity, cached): &(EntityId, Arc<CachedConfig>)| {
@@ -72,14 +72,14 @@ impl RateLimiter {
             Arc::clone(limits),
             source,
             stamp,
-            self.shared.settings.bucket_ttl_multiplier,
+            self.scope.shared.settings.bucket_ttl_multiplier,
         )
     }
 
     /// The stored limits of a member, else the limiter's own.
     pub(super) fn limits_of(&self, cached: &CachedConfig) -> Option<LimitsInForce> {
         cached.limits.clone().or_else(|| {
-            let limits = self.shared.settings.default_limits.as_ref()?;
+            let limits = self.scope.shared.settings.default_limits.as_ref()?;
             Some(self.in_force(limits, LimitSource::Builder, cached.stamp))
         })
     }

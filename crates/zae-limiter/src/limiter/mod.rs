@@ -14,6 +14,7 @@ mod limits;
 mod namespaces;
 mod outage;
 mod plan;
+mod prepared;
 mod queries;
 mod request;
 
@@ -29,7 +30,9 @@ pub use builder::Builder;
 pub use cache::CacheStats;
 pub use limits::{Resolved, ResolvedMember};
 pub(crate) use plan::{Amounts, ConsumeInFlight, Plan, Share, next_operation};
+pub use prepared::Prepared;
 pub use queries::{CapacityScope, EntityCapacity, ResourceCapacity};
+pub(crate) use request::Terms;
 pub use request::{OnDrop, Request};
 use zae_limiter_core::{EventId, Limit, NamespaceId, NamespaceName, Principal, TimeMs};
 use zae_limiter_store::{Change, Clock, Entropy, OnUnavailable, Store};
@@ -43,7 +46,6 @@ use cache::ConfigCache;
 /// A rate limiter. Cheap to clone; clones share everything.
 #[derive(Clone)]
 pub struct RateLimiter {
-    shared: Arc<Shared>,
     scope: Arc<Scope>,
     principal: Option<Principal>,
 }
@@ -84,8 +86,9 @@ struct Settings {
     drain_deadline: Duration,
 }
 
-/// One namespace.
+/// One namespace, and the way to all that namespaces share: a handle is one pointer to it.
 struct Scope {
+    shared: Arc<Shared>,
     store: Arc<dyn Store>,
     namespace: NamespaceName,
     cache: ConfigCache,
@@ -191,7 +194,7 @@ impl RateLimiter {
     /// The work of the settler so far.
     #[must_use]
     pub fn settled(&self) -> Settled {
-        self.shared.settler.settled()
+        self.scope.shared.settler.settled()
     }
 
     /// Waits until the settler has nothing left to do, at most the drain deadline.
@@ -201,17 +204,22 @@ impl RateLimiter {
     /// jobs in work are counted as abandoned; the jobs that wait go on with the next job, drain or
     /// close on another runtime.
     pub async fn drain(&self) -> Settled {
-        self.shared.settler.drain(self.shared.settings.drain_deadline).await
+        self.scope.shared.settler.drain(self.scope.shared.settings.drain_deadline).await
     }
 
     /// Refuses new requests, drains the settler as [`RateLimiter::drain`] does and reports what it
     /// could not settle. Clones may close too: all of them wait for the same drain. Leases still
     /// held settle as usual.
     pub async fn close(&self) -> Settled {
-        if self.shared.settler.close() {
+        if self.scope.shared.settler.close() {
             tracing::debug!("limiter closed");
         }
         self.drain().await
+    }
+
+    /// The handle that a lease keeps: it settles, and never administers.
+    pub(crate) fn for_lease(&self) -> RateLimiter {
+        RateLimiter { scope: Arc::clone(&self.scope), principal: None }
     }
 
     pub(crate) fn store(&self) -> &Arc<dyn Store> {
@@ -219,32 +227,32 @@ impl RateLimiter {
     }
 
     pub(crate) fn settler(&self) -> &Settler {
-        &self.shared.settler
+        &self.scope.shared.settler
     }
 
     pub(crate) fn clock(&self) -> &dyn Clock {
-        &*self.shared.clock
+        &*self.scope.shared.clock
     }
 
     /// A stopwatch for one call to the store.
     pub(crate) fn stopwatch(&self) -> Stopwatch {
         Stopwatch {
-            started: (self.shared.is_measured && crate::metrics::is_timed())
-                .then(|| self.shared.clock.monotonic()),
+            started: (self.scope.shared.is_measured && crate::metrics::is_timed())
+                .then(|| self.scope.shared.clock.monotonic()),
         }
     }
 
     pub(crate) fn settle_deadline(&self) -> Duration {
-        self.shared.settings.settle_deadline
+        self.scope.shared.settings.settle_deadline
     }
 
     /// The author and the time of a change made now.
     fn change(&self) -> Change {
-        let at = self.shared.clock.now();
-        Change { principal: self.principal.clone(), at, event: self.shared.next_event(at) }
+        let at = self.scope.shared.clock.now();
+        Change { principal: self.principal.clone(), at, event: self.scope.shared.next_event(at) }
     }
 
-    fn scope(shared: &Shared, store: Arc<dyn Store>) -> Arc<Scope> {
+    fn scope(shared: &Arc<Shared>, store: Arc<dyn Store>) -> Arc<Scope> {
         let key = (store.current_namespace(), store.current_namespace_id());
         let mut scopes = shared.scopes.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(scope) = scopes.get(&key).and_then(Weak::upgrade) {
@@ -255,8 +263,13 @@ impl RateLimiter {
             shared.settings.config_cache_entries_max,
             shared.settings.config_cache_ttl,
         );
-        let scope =
-            Arc::new(Scope { store, namespace: key.0.clone(), cache, policy: AtomicU8::new(0) });
+        let scope = Arc::new(Scope {
+            shared: Arc::clone(shared),
+            store,
+            namespace: key.0.clone(),
+            cache,
+            policy: AtomicU8::new(0),
+        });
         scopes.insert(key, Arc::downgrade(&scope));
         scope
     }
@@ -297,7 +310,7 @@ impl fmt::Debug for RateLimiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimiter")
             .field("namespace", &self.scope.namespace)
-            .field("settings", &self.shared.settings)
+            .field("settings", &self.scope.shared.settings)
             .finish_non_exhaustive()
     }
 }

@@ -1,7 +1,5 @@
 //! Namespaces: isolated tenants in one store.
 
-use std::sync::Arc;
-
 use tracing::Instrument;
 use zae_limiter_core::{IntoName, NamespaceId, NamespaceName};
 use zae_limiter_store::{Namespace, Page, PageRequest, Purged};
@@ -24,12 +22,8 @@ impl RateLimiter {
     ) -> Result<RateLimiter, Error> {
         let name = name.into_name()?;
         let store = self.admin("namespace", self.store().scoped(&name)).await?;
-        let scope = RateLimiter::scope(&self.shared, store);
-        Ok(RateLimiter {
-            shared: Arc::clone(&self.shared),
-            scope,
-            principal: self.principal.clone(),
-        })
+        let scope = RateLimiter::scope(&self.scope.shared, store);
+        Ok(RateLimiter { scope, principal: self.principal.clone() })
     }
 
     /// Registers a namespace; registering twice returns the one there is.
@@ -38,7 +32,7 @@ impl RateLimiter {
         name: impl IntoName<NamespaceName>,
     ) -> Result<Namespace, Error> {
         let name = name.into_name()?;
-        let id = NamespaceId::from_entropy(self.shared.entropy.next_u64());
+        let id = NamespaceId::from_entropy(self.scope.shared.entropy.next_u64());
         self.admin(
             "register_namespace",
             self.store().register_namespace(&name, &id, &self.change()),
@@ -119,7 +113,8 @@ impl RateLimiter {
 
     /// Empties the cache of every handle of this process to a namespace of that name.
     fn forget_scope(&self, name: &NamespaceName) {
-        let scopes = self.shared.scopes.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let scopes =
+            self.scope.shared.scopes.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         for scope in
             scopes.iter().filter(|((of, _), _)| of == name).filter_map(|(_, scope)| scope.upgrade())
         {

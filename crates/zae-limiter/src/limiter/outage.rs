@@ -45,7 +45,7 @@ impl RateLimiter {
     pub(super) fn policy(&self, per_call: Option<OnUnavailable>) -> OnUnavailable {
         per_call
             .or_else(|| self.scope.stored_policy())
-            .or(self.shared.settings.on_unavailable)
+            .or(self.scope.shared.settings.on_unavailable)
             .unwrap_or(OnUnavailable::Block)
     }
 
@@ -57,15 +57,16 @@ impl RateLimiter {
             OutageReason::Failed(kind) => kind.is_outage(),
             OutageReason::Closed => false,
         };
-        outage && self.policy(request.on_unavailable) == OnUnavailable::Allow
+        outage && self.policy(request.terms().on_unavailable) == OnUnavailable::Allow
     }
 
     /// Asks the breaker; an open one is an outage that costs no waiting.
     pub(super) fn enter(&self) -> Result<Entry<'_>, AcquireError> {
-        if self.shared.settler.is_closed() {
+        if self.scope.shared.settler.is_closed() {
             return Err(unavailable(OutageReason::Closed, RETRY_AFTER, None));
         }
-        self.shared
+        self.scope
+            .shared
             .breaker
             .enter(self.clock())
             .map_err(|retry_after| unavailable(OutageReason::BreakerOpen, retry_after, None))
@@ -98,7 +99,7 @@ impl RateLimiter {
         reason: OutageReason,
         source: Option<StoreError>,
     ) -> AcquireError {
-        entry.failed(self.clock(), &*self.shared.entropy);
+        entry.failed(self.clock(), &*self.scope.shared.entropy);
         unavailable(reason, RETRY_AFTER, source)
     }
 

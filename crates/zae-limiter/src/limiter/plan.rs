@@ -1,5 +1,6 @@
-//! A plan: which buckets a request takes from, under which limits. Made once per request, kept by
-//! its lease as the receipt.
+//! A plan: which buckets a request takes from, under which limits. Made once for all requests that
+//! declare the same limits, for as long as the configuration is cached; kept by every lease as the
+//! receipt.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,13 +30,13 @@ pub(crate) type ConsumeInFlight = BoxFuture<'static, Result<ConsumeOutcome, Stor
 /// The buckets of one request.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// The number of the take.
-    pub(crate) operation: u64,
     pub(crate) resource: ResourceName,
     /// Leave limits with no amount out of the decision instead of asking whether they are in debt.
     pub(crate) skip_zero: bool,
     /// The caller first, then its ancestors, those without limits included: they may be disabled.
     pub(crate) members: SmallVec<[PlannedMember; 1]>,
+    /// The limits the request names, in its order.
+    pub(crate) declared: SmallVec<[LimitName; 2]>,
 }
 
 /// One bucket of a plan.
@@ -47,6 +48,9 @@ pub(crate) struct PlannedMember {
     /// The declared limits that this member does not have.
     pub(crate) absent: SmallVec<[LimitName; 1]>,
 }
+
+/// The amounts asked of one member.
+type Takes = SmallVec<[Take; 2]>;
 
 /// A declared limit that this member has.
 #[derive(Clone, Copy, Debug)]
@@ -67,18 +71,41 @@ pub(crate) fn next_operation() -> u64 {
 }
 
 impl Plan {
+    /// Who asks, and for what.
+    pub(crate) fn names(&self) -> (EntityId, ResourceName) {
+        (self.members[0].entity.clone(), self.resource.clone())
+    }
+
     /// Starts taking `amounts` from every bucket. The future owns everything it needs.
     pub(crate) fn consume(
         self: Arc<Self>,
         store: Arc<dyn Store>,
         amounts: Amounts,
+        operation: u64,
         now: TimeMs,
     ) -> ConsumeInFlight {
         Box::pin(async move {
             let takes = self.takes(&amounts);
             let members = self.member_takes(&takes);
-            store.consume(&ConsumeRequest::new(&members, now).numbered(self.operation)).await
+            store.consume(&ConsumeRequest::new(&members, now).numbered(operation)).await
         })
+    }
+
+    /// Takes `amounts` from every bucket if the store can say so without waiting.
+    pub(crate) fn consume_at_once(
+        &self,
+        store: &dyn Store,
+        amounts: &[Milli],
+        operation: u64,
+        now: TimeMs,
+    ) -> Option<Result<ConsumeOutcome, StoreError>> {
+        let decide = |members: &[MemberTake<'_>]| {
+            store.consume_at_once(&ConsumeRequest::new(members, now).numbered(operation))
+        };
+        if let [member] = &self.members[..] {
+            return decide(&[self.member_take(member, &self.takes_of(member, amounts))]);
+        }
+        decide(&self.member_takes(&self.takes(amounts)))
     }
 
     /// Looks at every bucket.
@@ -93,34 +120,42 @@ impl Plan {
         store.peek(&ConsumeRequest::new(&members, now)).await
     }
 
-    fn takes(&self, amounts: &Amounts) -> SmallVec<[SmallVec<[Take; 2]>; 1]> {
-        let mut all = SmallVec::new();
-        for member in &self.members {
-            let mut takes = SmallVec::new();
-            for share in &member.shares {
-                let amount = amounts[usize::from(share.declared)];
-                if !(self.skip_zero && amount == Milli::ZERO) {
-                    takes.push(Take { limit: share.limit, amount });
-                }
-            }
-            all.push(takes);
-        }
-        all
+    fn takes(&self, amounts: &[Milli]) -> SmallVec<[Takes; 1]> {
+        self.members.iter().map(|member| self.takes_of(member, amounts)).collect()
     }
 
-    fn member_takes<'a>(
-        &'a self,
-        takes: &'a [SmallVec<[Take; 2]>],
-    ) -> SmallVec<[MemberTake<'a>; 2]> {
-        let member_take =
-            |(member, takes): (&'a PlannedMember, &'a SmallVec<[Take; 2]>)| MemberTake {
-                entity: &member.entity,
-                resource: &self.resource,
-                limits: &member.limits,
-                takes,
-                absent: &member.absent,
-            };
-        self.members.iter().zip(takes).map(member_take).collect()
+    fn takes_of(&self, member: &PlannedMember, amounts: &[Milli]) -> Takes {
+        let mut takes = Takes::new();
+        for share in &member.shares {
+            let amount = amounts[usize::from(share.declared)];
+            if !(self.skip_zero && amount == Milli::ZERO) {
+                takes.push(Take { limit: share.limit, amount });
+            }
+        }
+        takes
+    }
+
+    fn member_takes<'a>(&'a self, takes: &'a [Takes]) -> SmallVec<[MemberTake<'a>; 2]> {
+        let both = self.members.iter().zip(takes);
+        both.map(|(member, takes)| self.member_take(member, takes)).collect()
+    }
+
+    fn member_take<'a>(&'a self, member: &'a PlannedMember, takes: &'a [Take]) -> MemberTake<'a> {
+        MemberTake {
+            entity: &member.entity,
+            resource: &self.resource,
+            limits: &member.limits,
+            takes,
+            absent: &member.absent,
+        }
+    }
+
+    /// True when `request` takes from the buckets of this plan. The plan was made for its entity
+    /// and resource, and from their configuration alone.
+    pub(crate) fn serves(&self, request: &Request) -> bool {
+        self.skip_zero == request.skip_zero
+            && self.declared.len() == request.amounts.len()
+            && self.declared.iter().zip(&request.amounts).all(|(ours, (theirs, _))| ours == theirs)
     }
 
     /// The reports of a decision, with names instead of indices.
@@ -147,6 +182,11 @@ impl Plan {
             .any(|member| member.shares.iter().any(|share| usize::from(share.declared) == declared))
     }
 
+    /// True when `other` was made for requests that look like this one's.
+    pub(crate) fn declares_the_same(&self, other: &Plan) -> bool {
+        self.skip_zero == other.skip_zero && self.declared == other.declared
+    }
+
     /// True when `other` takes the same declared limits from the very same buckets: only then can
     /// one settle for the other.
     pub(crate) fn takes_the_same(&self, other: &Plan) -> bool {
@@ -163,6 +203,34 @@ impl Plan {
 }
 
 impl RateLimiter {
+    /// The plan that an earlier request left with the cached configuration, if that is still to be
+    /// trusted.
+    pub(super) fn kept_plan(
+        &self,
+        request: &Request,
+        entity: &EntityId,
+        resource: &ResourceName,
+    ) -> Option<Arc<Plan>> {
+        if !request.is_plain() {
+            return None;
+        }
+        self.scope.cache.kept_plan(entity, resource, self.clock(), |plan| plan.serves(request))
+    }
+
+    /// Which buckets `request` takes from; kept for the next request like it.
+    pub(super) fn plan_and_keep(
+        &self,
+        request: &Request,
+        resource: &ResourceName,
+        chain: &Chain,
+    ) -> Result<Arc<Plan>, AcquireError> {
+        let plan = self.plan(request, resource, chain)?;
+        if request.is_plain() {
+            self.scope.cache.keep_plan(chain, &plan);
+        }
+        Ok(plan)
+    }
+
     /// Which buckets `request` takes from.
     pub(super) fn plan(
         &self,
@@ -178,8 +246,9 @@ impl RateLimiter {
         }
         let mut members: SmallVec<[PlannedMember; 1]> = SmallVec::new();
         for (index, (entity, cached)) in chain.iter().enumerate() {
-            let call = if index == 0 { request.limits.as_ref() } else { None };
-            let fallback = if index == 0 { request.fallback_limits.as_ref() } else { None };
+            let terms = request.terms();
+            let call = if index == 0 { terms.limits.as_ref() } else { None };
+            let fallback = if index == 0 { terms.fallback_limits.as_ref() } else { None };
             let limits = match call {
                 Some(limits) => {
                     metrics::count(metrics::OVERRIDES);
@@ -200,9 +269,9 @@ impl RateLimiter {
             };
             members.push(PlannedMember { entity: entity.clone(), limits, shares, absent });
         }
-        let operation = next_operation();
         let (resource, skip_zero) = (resource.clone(), request.skip_zero);
-        let plan = Plan { operation, resource, skip_zero, members };
+        let declared = request.amounts.iter().map(|(name, _)| name.clone()).collect();
+        let plan = Plan { resource, skip_zero, members, declared };
         check_names(&plan, &request.amounts, &chain[0].0)?;
         Ok(Arc::new(plan))
     }

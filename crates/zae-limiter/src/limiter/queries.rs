@@ -173,7 +173,7 @@ impl RateLimiter {
 
     /// True when the store answers within the acquire deadline. Never fails.
     pub async fn is_available(&self) -> bool {
-        timeout(self.clock(), self.shared.settings.deadline, self.store().ping())
+        timeout(self.clock(), self.scope.shared.settings.deadline, self.store().ping())
             .await
             .is_some_and(|answer| answer.is_ok())
     }

@@ -38,16 +38,33 @@ pub struct Request {
     /// `None` when one of the names breaks its rule.
     names: Option<(EntityId, ResourceName)>,
     pub(crate) amounts: SmallVec<[(LimitName, Milli); 2]>,
-    pub(crate) limits: Option<Arc<[Limit]>>,
-    pub(crate) fallback_limits: Option<Arc<[Limit]>>,
-    pub(crate) on_unavailable: Option<OnUnavailable>,
-    pub(crate) deadline: Option<Duration>,
+    /// Boxed, because most requests have none and every request is moved.
+    terms: Option<Box<Terms>>,
     pub(crate) on_drop: OnDrop,
-    pub(crate) wait: Option<Duration>,
     /// True for more of an existing lease: a declared limit without an amount is not looked at.
     pub(crate) skip_zero: bool,
     /// The first mistake made while building.
     mistake: Option<Box<Invalid>>,
+}
+
+/// What a request asks for besides amounts.
+#[derive(Clone, Debug)]
+pub(crate) struct Terms {
+    pub(crate) limits: Option<Arc<[Limit]>>,
+    pub(crate) fallback_limits: Option<Arc<[Limit]>>,
+    pub(crate) on_unavailable: Option<OnUnavailable>,
+    pub(crate) deadline: Option<Duration>,
+    pub(crate) wait: Option<Duration>,
+}
+
+impl Terms {
+    const USUAL: Terms = Terms {
+        limits: None,
+        fallback_limits: None,
+        on_unavailable: None,
+        deadline: None,
+        wait: None,
+    };
 }
 
 impl Request {
@@ -61,12 +78,8 @@ impl Request {
         Request {
             names,
             amounts: SmallVec::new(),
-            limits: None,
-            fallback_limits: None,
-            on_unavailable: None,
-            deadline: None,
+            terms: None,
             on_drop: OnDrop::default(),
-            wait: None,
             skip_zero: false,
             mistake,
         }
@@ -93,7 +106,7 @@ impl Request {
     pub fn limits(mut self, limits: impl IntoIterator<Item = Limit>) -> Request {
         let limits: Arc<[Limit]> = limits.into_iter().collect();
         self.checked(&limits);
-        self.limits = Some(limits);
+        self.terms_mut().limits = Some(limits);
         self
     }
 
@@ -101,19 +114,19 @@ impl Request {
     pub fn fallback_limits(mut self, limits: impl IntoIterator<Item = Limit>) -> Request {
         let limits: Arc<[Limit]> = limits.into_iter().collect();
         self.checked(&limits);
-        self.fallback_limits = Some(limits);
+        self.terms_mut().fallback_limits = Some(limits);
         self
     }
 
     /// The policy while the store is down, for this call.
     pub fn on_unavailable(mut self, policy: OnUnavailable) -> Request {
-        self.on_unavailable = Some(policy);
+        self.terms_mut().on_unavailable = Some(policy);
         self
     }
 
     /// How long the store may take to answer. Default: the limiter's, 1 s.
     pub fn deadline(mut self, deadline: Duration) -> Request {
-        self.deadline = Some(deadline);
+        self.terms_mut().deadline = Some(deadline);
         self
     }
 
@@ -126,7 +139,7 @@ impl Request {
     /// Waits for the limits, at most this long in total, before the request is refused. A request
     /// that can never pass, or not within this time, is refused at once.
     pub fn wait(mut self, at_most: Duration) -> Request {
-        self.wait = Some(at_most);
+        self.terms_mut().wait = Some(at_most);
         self
     }
 
@@ -139,11 +152,55 @@ impl Request {
         amounts
     }
 
-    /// The same request for nothing yet: `Lease::consume` adds its amounts to it.
-    pub(crate) fn more(&self) -> Request {
-        let mut more = Request { skip_zero: true, ..self.clone() };
-        more.amounts.iter_mut().for_each(|(_, amount)| *amount = Milli::ZERO);
-        more
+    /// A request of a lease for more, with no amounts yet: `Lease::consume` adds them. `names` is
+    /// `None` for a lease that was given without a decision: its request is not sent.
+    pub(crate) fn more(
+        names: Option<(EntityId, ResourceName)>,
+        declared: &[LimitName],
+        terms: Option<Box<Terms>>,
+    ) -> Request {
+        Request {
+            names,
+            amounts: declared.iter().map(|name| (name.clone(), Milli::ZERO)).collect(),
+            terms,
+            on_drop: OnDrop::default(),
+            skip_zero: true,
+            mistake: None,
+        }
+    }
+
+    /// What is asked for besides amounts.
+    pub(crate) fn terms(&self) -> &Terms {
+        static USUAL: Terms = Terms::USUAL;
+        self.terms.as_deref().unwrap_or(&USUAL)
+    }
+
+    /// The same, for the lease to keep.
+    pub(crate) fn take_terms(&mut self) -> Option<Box<Terms>> {
+        self.terms.take()
+    }
+
+    /// A copy, for one of several leases.
+    pub(crate) fn boxed_terms(&self) -> Option<Box<Terms>> {
+        self.terms.clone()
+    }
+
+    /// True when the limits in force are those of the configuration, whatever the request says.
+    pub(crate) fn is_plain(&self) -> bool {
+        let terms = self.terms();
+        terms.limits.is_none() && terms.fallback_limits.is_none()
+    }
+
+    fn terms_mut(&mut self) -> &mut Terms {
+        self.terms.get_or_insert_with(|| Box::new(Terms::USUAL))
+    }
+
+    /// The names, if nothing is wrong with the request.
+    pub(crate) fn names(&self) -> Option<(&EntityId, &ResourceName)> {
+        match (&self.names, &self.mistake) {
+            (Some((entity, resource)), None) => Some((entity, resource)),
+            _ => None,
+        }
     }
 
     /// The names, or the first mistake.

@@ -39,6 +39,22 @@ fn a_lease_from_a_plain_thread() {
 }
 
 #[test]
+fn a_prepared_request_from_plain_threads() {
+    let limiter = limiter();
+    let prepared = limiter.prepare(Request::new("key", "gpt-4").take("tpd", 100)).unwrap();
+    prepared.acquire().unwrap().commit().unwrap();
+    let another = prepared.clone();
+    std::thread::spawn(move || another.acquire_with([("tpd", 50)]).unwrap().commit().unwrap())
+        .join()
+        .unwrap();
+    assert_eq!(left(&limiter), 850);
+    assert!(matches!(prepared.acquire_with([("tpd", 851)]), Err(AcquireError::Exceeded(_))));
+    assert!(prepared.acquire_with([("rpm", 1)]).is_err(), "not declared");
+    assert!(format!("{:?}", prepared.request()).contains("gpt-4"));
+    assert!(limiter.prepare(Request::new("key", "a#b")).is_err());
+}
+
+#[test]
 fn with_lease_commits_and_rolls_back() {
     let limiter = limiter();
     limiter

@@ -1,0 +1,534 @@
+//! The block of one bucket in one process, without I/O: what it serves, what it takes back, and the
+//! order that replaces it.
+//!
+//! An order ends the loan before it: unspent stock goes back and is bought anew. So a block is one
+//! layer, all of it as old as its last order.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use zae_limiter_core::{
+    Limit, LimitReport, LimitSource, Milli, OrderLine, Report, Return, Stock, TimeMs, Wait,
+};
+
+use super::options::LocalBlocks;
+use super::stats::Stats;
+use super::tally::{Amounts, Unreported, Watch, sum};
+use crate::{Delta, LimitsInForce, MemberTake, Stocked};
+
+/// A clock that goes back further than callers of one process differ ends a block: its age is
+/// not known any more.
+const CLOCK_BACK_MAX_MS: i64 = 100;
+
+/// What a process knows of one bucket.
+#[derive(Default)]
+pub(super) struct Cell {
+    /// The limits that all of this is about.
+    limits: Option<LimitsInForce>,
+    block: Option<Block>,
+    /// An order or a return is under way; the block is with it.
+    is_busy: bool,
+    watch: Watch,
+    unreported: Unreported,
+}
+
+/// Stock, and until when it may be spent.
+#[derive(Clone)]
+pub(super) struct Block {
+    /// By limit, in the order of the lots.
+    stocks: SmallVec<[(u8, Stock); 2]>,
+    bought_at: TimeMs,
+    /// The latest time that it was shown.
+    seen_at: TimeMs,
+    age_ms: i64,
+    /// Where the bucket has counted the loan.
+    slot: i64,
+    /// Administration of this process since then makes the block unusable.
+    epoch: u64,
+}
+
+/// How a request goes on.
+pub(super) enum Next {
+    /// Served from stock.
+    Taken(SmallVec<[LimitReport; 4]>),
+    /// Another order is under way.
+    Busy,
+    /// The request asks the store as if there were no blocks.
+    Exact,
+    /// The block ends first.
+    Settle(Ending),
+    /// The request goes to the store with an order.
+    Order(Box<Purchase>),
+}
+
+/// A block that is on its way back.
+pub(super) struct Ending {
+    pub(super) report: Report,
+    /// Of it: stock that goes back.
+    pub(super) back: Milli,
+}
+
+/// An order that is under way.
+pub(super) struct Purchase {
+    pub(super) limits: LimitsInForce,
+    pub(super) lines: SmallVec<[OrderLine; 4]>,
+    pub(super) ending: Ending,
+    pub(super) age_ms: i64,
+    pub(super) serves: bool,
+    /// What the request takes from stock, by line.
+    pub(super) own: Amounts,
+    /// The block as it was, in case that nothing is written.
+    before: Option<Block>,
+    unreported: Unreported,
+    epoch: u64,
+}
+
+impl Purchase {
+    pub(super) fn own_sum(&self) -> Milli {
+        sum(&self.own)
+    }
+}
+
+/// How a request may be served.
+#[derive(Clone, Copy)]
+pub(super) struct Terms<'a> {
+    pub(super) options: &'a LocalBlocks,
+    pub(super) stats: &'a Stats,
+    pub(super) epoch: u64,
+    pub(super) now: TimeMs,
+    /// The request is the only member of its chain, so an order can serve it.
+    pub(super) is_alone: bool,
+    /// An order may be made.
+    pub(super) may_order: bool,
+    /// The request was not seen before.
+    pub(super) is_new: bool,
+}
+
+impl Block {
+    fn elapsed_ms(&self, now: TimeMs) -> i64 {
+        now.max(self.seen_at).since(self.bought_at)
+    }
+
+    /// Whether stock may be spent, taken back and given back. Stock that has aged may not even be
+    /// given back: refunds of others may have taken its place.
+    fn is_alive(&self, now: TimeMs) -> bool {
+        self.elapsed_ms(now) < self.age_ms && self.seen_at.since(now) <= CLOCK_BACK_MAX_MS
+    }
+
+    /// Whether it is time for another one, so that what is left goes back while it may.
+    fn is_due(&self, now: TimeMs) -> bool {
+        self.elapsed_ms(now) >= self.age_ms - self.age_ms / 4
+    }
+
+    fn stock(&self, limit: u8) -> Option<&Stock> {
+        self.stocks.iter().find(|(index, _)| *index == limit).map(|(_, stock)| stock)
+    }
+
+    fn stock_mut(&mut self, limit: u8) -> Option<&mut Stock> {
+        self.stocks.iter_mut().find(|(index, _)| *index == limit).map(|(_, stock)| stock)
+    }
+
+    fn held(&self) -> Milli {
+        self.stocks.iter().fold(Milli::ZERO, |sum, (_, stock)| sum.saturating_add(stock.held()))
+    }
+}
+
+impl Cell {
+    /// Everything held, whether or not it may be spent.
+    pub(super) fn held(&self) -> Milli {
+        self.block.as_ref().map_or(Milli::ZERO, Block::held)
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        self.is_busy
+    }
+
+    /// True when forgetting the cell loses nothing.
+    pub(super) fn is_idle(&self, now: TimeMs) -> bool {
+        const IDLE_MS: i64 = 10_000;
+        !self.is_busy
+            && self.block.is_none()
+            && self.unreported.is_empty()
+            && now.since(self.watch.since) > IDLE_MS
+    }
+
+    /// Serves a request from stock, or says what it needs.
+    pub(super) fn next(&mut self, member: &MemberTake<'_>, terms: &Terms<'_>) -> Next {
+        if self.is_busy {
+            return Next::Busy;
+        }
+        if let Some(ending) = self.end_for(member.limits, terms) {
+            return Next::Settle(ending);
+        }
+        if member.limits.source == LimitSource::Call {
+            return Next::Exact;
+        }
+        if !self.is_about(member.limits) {
+            if self.has_loan() {
+                // An older read of other limits: the store says that it is stale.
+                return Next::Exact;
+            }
+            self.limits = Some(member.limits.clone());
+            self.watch = Watch::since(terms.now);
+        }
+        if let Some(reports) = self.take(member, terms) {
+            return Next::Taken(reports);
+        }
+        if terms.is_new {
+            self.watch.note(member, terms.now);
+        }
+        match self.size(member, terms) {
+            Some((requests, age_ms)) if terms.may_order => {
+                Next::Order(Box::new(self.order(member, requests, age_ms, terms)))
+            }
+            // What is left of a block serves no request any more: the store counts it again.
+            _ if self.has_loan() && terms.is_alone => Next::Settle(self.end(terms)),
+            _ => Next::Exact,
+        }
+    }
+
+    /// Takes the block out if it was bought under other limits than a request has that is not
+    /// older. [`Cell::ended`] must follow.
+    pub(super) fn end_for(&mut self, limits: &LimitsInForce, terms: &Terms<'_>) -> Option<Ending> {
+        let own = self.limits.as_ref().filter(|_| self.has_loan() && !self.is_busy)?;
+        let is_call = limits.source == LimitSource::Call;
+        let is_other = is_call || !are_same(own, limits) && limits.stamp >= own.stamp;
+        is_other.then(|| self.end(terms))
+    }
+
+    /// Buys a block for the next requests like one that the store has just granted.
+    pub(super) fn restock(&mut self, member: &MemberTake<'_>, terms: &Terms<'_>) -> Next {
+        if self.is_busy || !self.is_about(member.limits) {
+            return Next::Exact;
+        }
+        match self.size(member, terms) {
+            Some((requests, age_ms)) => {
+                Next::Order(Box::new(self.order(member, requests, age_ms, terms)))
+            }
+            None if self.has_loan() => Next::Settle(self.end(terms)),
+            None => Next::Exact,
+        }
+    }
+
+    fn is_about(&self, limits: &LimitsInForce) -> bool {
+        self.limits.as_ref().is_some_and(|own| are_same(own, limits))
+    }
+
+    /// Serves a request from stock if every limit has enough.
+    pub(super) fn take(
+        &mut self,
+        member: &MemberTake<'_>,
+        terms: &Terms<'_>,
+    ) -> Option<SmallVec<[LimitReport; 4]>> {
+        if member.limits.source == LimitSource::Call || !self.is_about(member.limits) {
+            return None;
+        }
+        let block = self.block.as_mut()?;
+        let now = terms.now;
+        if block.epoch != terms.epoch || !block.is_alive(now) || block.is_due(now) {
+            return None;
+        }
+        let elapsed_ms = block.elapsed_ms(now);
+        let has = |take: &zae_limiter_core::Take| {
+            !take.amount.is_negative()
+                && block.stock(take.limit).is_some_and(|stock| {
+                    stock.usable(elapsed_ms) >= take.amount
+                        && stock.balance(elapsed_ms) >= take.amount
+                })
+        };
+        if !member.takes.iter().all(has) {
+            return None;
+        }
+        block.seen_at = block.seen_at.max(now);
+        let mut reports = SmallVec::new();
+        for take in member.takes {
+            let Some(stock) = block.stock_mut(take.limit) else { continue };
+            let held = stock.held();
+            let taken = stock.change(take.amount, elapsed_ms);
+            debug_assert!(taken, "every limit was found to have enough");
+            let faded = held.saturating_sub(take.amount).saturating_sub(stock.held());
+            terms.stats.spent(take.amount, faded);
+            reports.push(LimitReport {
+                member: 0,
+                limit: take.limit,
+                balance: stock.balance(elapsed_ms),
+                requested: take.amount,
+                wait: Wait::None,
+            });
+            self.unreported.add(take.limit, take.amount);
+        }
+        self.unreported.grants += 1;
+        self.unreported.used_at = self.unreported.used_at.max(now);
+        if terms.is_new {
+            self.watch.note(member, now);
+        }
+        Some(reports)
+    }
+
+    /// Undoes a take that its chain refused.
+    pub(super) fn put_back(&mut self, member: &MemberTake<'_>, terms: &Terms<'_>) {
+        if !self.is_about(member.limits) {
+            return;
+        }
+        self.unreported.grants -= 1;
+        for take in member.takes {
+            self.unreported.add(take.limit, take.amount.negated());
+            let block = self.block.as_mut().filter(|block| block.is_alive(terms.now));
+            let is_back = block.is_some_and(|block| {
+                let elapsed_ms = block.elapsed_ms(terms.now);
+                let refund = |stock: &mut Stock| refund(stock, take.amount, elapsed_ms, terms);
+                block.stock_mut(take.limit).is_some_and(refund)
+            });
+            if !is_back {
+                terms.stats.refunded(take.amount);
+                terms.stats.lost(take.amount);
+            }
+        }
+    }
+
+    /// Charges and gives back, if all of it fits the stock.
+    pub(super) fn adjust(
+        &mut self,
+        limits: &LimitsInForce,
+        deltas: &[Delta],
+        terms: &Terms<'_>,
+    ) -> bool {
+        let is_free = self.is_about(limits) && !self.is_busy;
+        let Some(block) = self.block.as_mut().filter(|_| is_free) else {
+            return false;
+        };
+        if block.epoch != terms.epoch || !block.is_alive(terms.now) {
+            return false;
+        }
+        let elapsed_ms = block.elapsed_ms(terms.now);
+        let fits = |delta: &Delta| {
+            block.stock(delta.limit).is_some_and(|stock| {
+                delta.amount <= stock.usable(elapsed_ms)
+                    && delta.amount.negated() <= stock.room(elapsed_ms)
+            })
+        };
+        if !deltas.iter().all(fits) {
+            return false;
+        }
+        block.seen_at = block.seen_at.max(terms.now);
+        for delta in deltas {
+            let Some(stock) = block.stock_mut(delta.limit) else { continue };
+            if delta.amount.is_negative() {
+                refund(stock, delta.amount.negated(), elapsed_ms, terms);
+            } else {
+                let held = stock.held();
+                let taken = stock.change(delta.amount, elapsed_ms);
+                debug_assert!(taken, "the stock was found to have enough");
+                let faded = held.saturating_sub(delta.amount).saturating_sub(stock.held());
+                terms.stats.spent(delta.amount, faded);
+            }
+            self.unreported.add(delta.limit, delta.amount);
+        }
+        self.unreported.used_at = self.unreported.used_at.max(terms.now);
+        true
+    }
+
+    /// The stock that counts for each take: what is given back counts as well.
+    pub(super) fn stock_for(&self, member: &MemberTake<'_>, terms: &Terms<'_>) -> Option<Amounts> {
+        let is_same = self.is_about(member.limits);
+        let block = self.block.as_ref().filter(|block| is_same && block.is_alive(terms.now))?;
+        let elapsed_ms = block.elapsed_ms(terms.now);
+        let usable = |take: &zae_limiter_core::Take| {
+            block.stock(take.limit).map_or(Milli::ZERO, |stock| stock.usable(elapsed_ms))
+        };
+        Some(member.takes.iter().map(usable).collect())
+    }
+
+    /// The stock that could be spent when it was last looked at, by limit.
+    pub(super) fn shown(&self) -> Vec<(Limit, Milli)> {
+        let (Some(limits), Some(block)) = (&self.limits, &self.block) else { return Vec::new() };
+        let elapsed_ms = block.elapsed_ms(block.seen_at);
+        let shown = |(limit, stock): &(u8, Stock)| {
+            let limit = limits.limits.get(usize::from(*limit))?;
+            Some((limit.clone(), stock.usable(elapsed_ms)))
+        };
+        block.stocks.iter().filter_map(shown).collect()
+    }
+
+    pub(super) fn has_loan(&self) -> bool {
+        self.block.is_some() || !self.unreported.is_empty()
+    }
+
+    /// Takes the block out, to be brought back. [`Cell::ended`] must follow.
+    pub(super) fn end(&mut self, terms: &Terms<'_>) -> Ending {
+        self.is_busy = true;
+        let block = self.block.take();
+        let unreported = std::mem::take(&mut self.unreported);
+        self.ending(block.as_ref(), &unreported, &[], terms)
+    }
+
+    /// Takes out the use that is not reported, and leaves the block. [`Cell::ended`] must follow.
+    pub(super) fn end_use(&mut self, terms: &Terms<'_>) -> Ending {
+        self.is_busy = true;
+        let unreported = std::mem::take(&mut self.unreported);
+        self.ending(None, &unreported, &[], terms)
+    }
+
+    /// The return or the order is over.
+    pub(super) fn ended(&mut self) {
+        self.is_busy = false;
+    }
+
+    /// What to report of a block of which `own` is spent by a request that is under way.
+    fn ending(
+        &self,
+        block: Option<&Block>,
+        unreported: &Unreported,
+        own: &[(u8, Milli)],
+        terms: &Terms<'_>,
+    ) -> Ending {
+        let Some(limits) = &self.limits else {
+            return Ending { report: Report::default(), back: Milli::ZERO };
+        };
+        let mut back_sum = Milli::ZERO;
+        let mut lines = SmallVec::new();
+        for (index, limit) in (0_u8..).zip(limits.limits.iter()) {
+            let stock = block.and_then(|block| block.stock(index));
+            let used = unreported.used.get(usize::from(index)).copied().unwrap_or_default();
+            let mut back = Milli::ZERO;
+            if let (Some(block), Some(stock)) = (block, stock) {
+                let own = own.iter().find(|(limit, _)| *limit == index);
+                let own = own.map_or(Milli::ZERO, |(_, amount)| *amount);
+                if block.is_alive(terms.now) {
+                    back = stock.usable(block.elapsed_ms(terms.now)).saturating_sub(own);
+                }
+                terms.stats.faded(stock.held().saturating_sub(own).saturating_sub(back));
+            }
+            if stock.is_some() || used != Milli::ZERO {
+                back_sum = back_sum.saturating_add(back);
+                let booked = stock.map_or(Milli::ZERO, Stock::booked);
+                lines.push(Return { limit: limit.name().clone(), back, used, booked });
+            }
+        }
+        let report = Report {
+            lines,
+            grants: u32::try_from(unreported.grants).unwrap_or(0),
+            used_at: unreported.used_at.min(terms.now),
+            slot: block.map_or(0, |block| block.slot),
+        };
+        Ending { report, back: back_sum }
+    }
+
+    /// How many requests to buy for, and for how long the stock may be spent.
+    fn size(&self, member: &MemberTake<'_>, terms: &Terms<'_>) -> Option<(i64, i64)> {
+        let limits = &member.limits.limits;
+        let declared = (0_u8..).zip(limits.iter()).filter(|(index, _)| self.watch.has(*index));
+        let horizon_ms = terms.options.horizon_ms(declared.map(|(_, limit)| limit))?;
+        let elapsed_ms = terms.now.since(self.watch.since);
+        let has_block = self.block.is_some();
+        let size = terms.options.size(self.watch.requests, elapsed_ms, horizon_ms, has_block)?;
+        Some((size, horizon_ms * 2))
+    }
+
+    fn order(
+        &mut self,
+        member: &MemberTake<'_>,
+        requests: i64,
+        age_ms: i64,
+        terms: &Terms<'_>,
+    ) -> Purchase {
+        let before = self.block.take();
+        let usable =
+            before.as_ref().filter(|block| block.epoch == terms.epoch && block.is_alive(terms.now));
+        let (mut lines, mut own) = (SmallVec::new(), Amounts::new());
+        let mut own_by_limit: SmallVec<[(u8, Milli); 4]> = SmallVec::new();
+        for index in (0_u8..).take(member.limits.limits.len()) {
+            if !self.watch.has(index) {
+                continue;
+            }
+            let amount = member.takes.iter().find(|take| take.limit == index);
+            let amount = amount.map_or(Milli::ZERO, |take| take.amount);
+            let mean = self.watch.mean(index);
+            let mut line = OrderLine {
+                limit: index,
+                want: Milli(mean.0.saturating_mul(requests)),
+                unit: mean,
+                ..OrderLine::default()
+            };
+            let mut from_stock = Milli::ZERO;
+            if terms.is_alone {
+                let held = usable.and_then(|block| {
+                    Some(block.stock(index)?.usable(block.elapsed_ms(terms.now)))
+                });
+                from_stock = held.unwrap_or_default().min(amount);
+                line.least = amount.saturating_sub(from_stock);
+                line.takes = amount;
+            } else {
+                line.want = line.want.max(amount);
+                line.unit = line.unit.max(amount);
+            }
+            own.push(from_stock);
+            own_by_limit.push((index, from_stock));
+            lines.push(line);
+        }
+        let unreported = std::mem::take(&mut self.unreported);
+        let ending = self.ending(before.as_ref(), &unreported, &own_by_limit, terms);
+        self.is_busy = true;
+        Purchase {
+            limits: member.limits.clone(),
+            lines,
+            ending,
+            age_ms,
+            serves: terms.is_alone,
+            own,
+            before,
+            unreported,
+            epoch: terms.epoch,
+        }
+    }
+
+    /// The order was made: its stock is the block. False when administration has made it unusable.
+    pub(super) fn stocked(
+        &mut self,
+        purchase: &Purchase,
+        stocked: &Stocked,
+        terms: &Terms<'_>,
+    ) -> bool {
+        self.is_busy = false;
+        self.watch = Watch::since(terms.now);
+        if purchase.epoch != terms.epoch || stocked.provision.lots.is_empty() {
+            return stocked.provision.lots.is_empty();
+        }
+        let lots = stocked.provision.lots.iter();
+        self.block = Some(Block {
+            stocks: lots.map(|lot| (lot.limit, Stock::new(lot, &stocked.bucket))).collect(),
+            bought_at: terms.now,
+            seen_at: terms.now,
+            age_ms: purchase.age_ms,
+            slot: stocked.provision.slot,
+            epoch: purchase.epoch,
+        });
+        true
+    }
+
+    /// Nothing of the order was written: the block goes on. Returns what had faded already.
+    pub(super) fn refused(&mut self, purchase: Purchase) -> Milli {
+        self.is_busy = false;
+        let held = purchase.before.as_ref().map_or(Milli::ZERO, Block::held);
+        let kept = purchase.own_sum().saturating_add(purchase.ending.back);
+        self.block = purchase.before;
+        let since = std::mem::replace(&mut self.unreported, purchase.unreported);
+        self.unreported.merge(since);
+        held.saturating_sub(kept)
+    }
+}
+
+fn refund(stock: &mut Stock, amount: Milli, elapsed_ms: i64, terms: &Terms<'_>) -> bool {
+    let held = stock.held();
+    if !stock.change(amount.negated(), elapsed_ms) {
+        return false;
+    }
+    terms.stats.refunded(amount);
+    terms.stats.faded(held.saturating_add(amount).saturating_sub(stock.held()));
+    true
+}
+
+/// The same limits, whoever read them.
+fn are_same(a: &LimitsInForce, b: &LimitsInForce) -> bool {
+    Arc::ptr_eq(&a.limits, &b.limits) || a.limits == b.limits
+}

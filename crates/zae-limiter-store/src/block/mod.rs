@@ -1,0 +1,333 @@
+//! Local blocks: a store that buys tokens for the next requests of its process and serves them from
+//! memory, without ever granting more than the store inside would.
+//!
+//! What may be lent and spent is decided by `zae_limiter_core` (`Stock`, `BucketState::provision`).
+//! Here: `options` how much to buy, `cell` the block of one bucket with its `tally`, `table` all of
+//! them, `take` the way of a request, `views` what others see, `stats` what became of the stock.
+//!
+//! A request that stock does not cover goes to the store with an order for the next requests; it is
+//! refused by the store alone, so a refusal is as exact as without blocks. One order per bucket is
+//! under way at a time, and requests that need one too wait for it.
+
+mod cell;
+mod options;
+mod stats;
+mod table;
+mod take;
+mod tally;
+mod views;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use zae_limiter_core::{EntityId, Flag, NamespaceId, Report, ResourceName, TimeMs};
+
+pub use options::LocalBlocks;
+pub use stats::BlockStats;
+
+use crate::{
+    Adjusted, BoxFuture, BucketDelta, BucketView, Change, ConsumeOutcome, ConsumeRequest,
+    DeletedEntity, Level, LimitsChange, Page, PageRequest, Purged, ResetRequest, Restored, Store,
+    StoreError, StoreErrorKind, StoreFuture, StoreWrapper, Swept, UsageQuery,
+};
+use cell::Terms;
+use stats::Stats;
+use table::Table;
+
+/// A store with local blocks: tokens that it debits ahead of need and serves from memory.
+///
+/// Admission is as exact as that of the store inside, for all processes together. The price: what
+/// another process disables, lowers or resets is noticed within two seconds, and a process that
+/// ends without [`BlockStore::give_back`] leaves its blocks to refill. See
+/// `docs/local-blocks.md`.
+///
+/// A store that does not lend ([`Capabilities::lends`](crate::Capabilities::lends)) is refused.
+pub struct BlockStore<S: ?Sized> {
+    inner: Arc<S>,
+    table: Arc<Table>,
+    shared: Arc<Shared>,
+}
+
+/// What the handles to all namespaces share.
+struct Shared {
+    options: LocalBlocks,
+    stats: Stats,
+    /// Counts administration by this process: blocks of before are not spent.
+    epoch: AtomicU64,
+    /// The latest time that a request had.
+    seen_at: AtomicI64,
+    tables: Mutex<HashMap<Option<NamespaceId>, Arc<Table>>>,
+}
+
+impl<S: Store + ?Sized> BlockStore<S> {
+    /// `inner` with blocks of these sizes. Handles to other namespaces have blocks as well.
+    pub fn new(inner: Arc<S>, options: LocalBlocks) -> Result<BlockStore<S>, StoreError> {
+        options.check()?;
+        let capabilities = inner.capabilities();
+        if !capabilities.lends {
+            let message = format!(
+                "store {} does not lend, so it cannot have local blocks: leave them out",
+                capabilities.name
+            );
+            return Err(StoreError::new(StoreErrorKind::State, "local_blocks", message));
+        }
+        let shared = Shared {
+            options,
+            stats: Stats::default(),
+            epoch: AtomicU64::new(0),
+            seen_at: AtomicI64::new(i64::MIN),
+            tables: Mutex::default(),
+        };
+        Ok(BlockStore::within(inner, Arc::new(shared)))
+    }
+
+    fn within(inner: Arc<S>, shared: Arc<Shared>) -> BlockStore<S> {
+        let id = inner.current_namespace_id();
+        let mut tables = shared.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        let table =
+            tables.entry(id).or_insert_with(|| Arc::new(Table::new(shared.options.blocks())));
+        let table = Arc::clone(table);
+        drop(tables);
+        BlockStore { inner, table, shared }
+    }
+
+    /// The store inside.
+    #[must_use]
+    pub fn inner(&self) -> &Arc<S> {
+        &self.inner
+    }
+
+    /// What became of the stock, in every namespace.
+    #[must_use]
+    pub fn stats(&self) -> BlockStats {
+        let tables = self.shared.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = tables
+            .values()
+            .fold(zae_limiter_core::Milli::ZERO, |sum, table| sum.saturating_add(table.held()));
+        self.shared.stats.read(held)
+    }
+
+    /// Gives all stock of this namespace back and reports its use: before a process ends. Blocks
+    /// that are bought later are given back by another call.
+    pub async fn give_back(&self, now: TimeMs) {
+        self.settle_all(|_| true, now).await;
+    }
+
+    fn terms(&self, now: TimeMs) -> Terms<'_> {
+        Terms {
+            options: &self.shared.options,
+            stats: &self.shared.stats,
+            epoch: self.shared.epoch.load(SeqCst),
+            now,
+            is_alone: true,
+            may_order: true,
+            is_new: true,
+        }
+    }
+
+    /// Makes a change of the configuration. No stock that was bought before its end is spent after
+    /// it.
+    fn administer<'a, T: Send + 'a>(
+        &'a self,
+        call: impl FnOnce(&'a S) -> StoreFuture<'a, T> + Send + 'a,
+    ) -> StoreFuture<'a, T> {
+        Box::pin(async move {
+            let _epoch = NextEpoch(&self.shared.epoch);
+            call(&self.inner).await
+        })
+    }
+}
+
+/// Ends an epoch when a change ends, however it ends: it may have been made.
+struct NextEpoch<'a>(&'a AtomicU64);
+
+impl Drop for NextEpoch<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, SeqCst);
+    }
+}
+
+impl<S: Store + ?Sized> StoreWrapper for BlockStore<S> {
+    type Inner = S;
+
+    fn inner(&self) -> &S {
+        &self.inner
+    }
+
+    fn around<'a, T: Send + 'a>(
+        &'a self,
+        _: &'static str,
+        call: impl FnOnce(&'a S) -> StoreFuture<'a, T> + Send + 'a,
+    ) -> StoreFuture<'a, T> {
+        call(&self.inner)
+    }
+
+    fn wrap(&self, scoped: Arc<dyn Store>) -> Arc<dyn Store> {
+        Arc::new(BlockStore::within(scoped, Arc::clone(&self.shared)))
+    }
+
+    fn consume_at_once(
+        &self,
+        request: &ConsumeRequest<'_>,
+    ) -> Option<Result<ConsumeOutcome, StoreError>> {
+        self.take_at_once(request).map(Ok)
+    }
+
+    fn consume<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> StoreFuture<'a, ConsumeOutcome> {
+        Box::pin(self.take(request))
+    }
+
+    fn peek<'a>(&'a self, request: &'a ConsumeRequest<'a>) -> StoreFuture<'a, ConsumeOutcome> {
+        Box::pin(self.look(request))
+    }
+
+    fn adjust<'a>(
+        &'a self,
+        deltas: &'a [BucketDelta<'a>],
+        now: TimeMs,
+    ) -> BoxFuture<'a, Vec<Result<Adjusted, StoreError>>> {
+        Box::pin(self.adjust_all(deltas, now))
+    }
+
+    fn buckets<'a>(
+        &'a self,
+        entity: &'a EntityId,
+        page: &'a PageRequest,
+    ) -> StoreFuture<'a, Page<BucketView>> {
+        Box::pin(async move {
+            self.report_all(|key| key.entity == *entity).await;
+            let page = self.inner.buckets(entity, page).await?;
+            Ok(self.with_stock(page))
+        })
+    }
+
+    fn resource_buckets<'a>(
+        &'a self,
+        resource: &'a ResourceName,
+        page: &'a PageRequest,
+    ) -> StoreFuture<'a, Page<BucketView>> {
+        Box::pin(async move {
+            self.report_all(|key| key.resource == *resource).await;
+            let page = self.inner.resource_buckets(resource, page).await?;
+            Ok(self.with_stock(page))
+        })
+    }
+
+    fn usage<'a>(
+        &'a self,
+        query: &'a UsageQuery,
+    ) -> StoreFuture<'a, Page<zae_limiter_core::UsageSnapshot>> {
+        Box::pin(async move {
+            self.report_asked(query).await;
+            self.inner.usage(query).await
+        })
+    }
+
+    fn usage_summary<'a>(
+        &'a self,
+        query: &'a UsageQuery,
+    ) -> StoreFuture<'a, Option<zae_limiter_core::UsageSummary>> {
+        Box::pin(async move {
+            self.report_asked(query).await;
+            self.inner.usage_summary(query).await
+        })
+    }
+
+    fn sweep(&self, now: TimeMs, steps_max: u32) -> StoreFuture<'_, Swept> {
+        Box::pin(async move {
+            self.settle_all(|_| true, now).await;
+            self.inner.sweep(now, steps_max).await
+        })
+    }
+
+    fn reset<'a>(
+        &'a self,
+        request: &'a ResetRequest<'a>,
+        change: &'a Change,
+    ) -> StoreFuture<'a, Option<Restored>> {
+        Box::pin(async move {
+            let is_meant = |key: &table::Key| {
+                key.entity == *request.entity && key.resource == *request.resource
+            };
+            self.settle_all(is_meant, change.at).await;
+            self.administer(move |inner| inner.reset(request, change)).await
+        })
+    }
+
+    fn delete_entity<'a>(
+        &'a self,
+        id: &'a EntityId,
+        change: &'a Change,
+    ) -> StoreFuture<'a, DeletedEntity> {
+        Box::pin(async move {
+            self.settle_all(|key| key.entity == *id, change.at).await;
+            self.administer(move |inner| inner.delete_entity(id, change)).await
+        })
+    }
+
+    fn set_limits<'a>(
+        &'a self,
+        level: &'a Level,
+        limits: &'a LimitsChange,
+        change: &'a Change,
+    ) -> StoreFuture<'a, u64> {
+        self.administer(move |inner| inner.set_limits(level, limits, change))
+    }
+
+    fn delete_limits<'a>(&'a self, level: &'a Level, change: &'a Change) -> StoreFuture<'a, bool> {
+        self.administer(move |inner| inner.delete_limits(level, change))
+    }
+
+    fn set_flag<'a>(
+        &'a self,
+        level: &'a Level,
+        flag: Option<Flag>,
+        change: &'a Change,
+    ) -> StoreFuture<'a, u64> {
+        self.administer(move |inner| inner.set_flag(level, flag, change))
+    }
+
+    fn delete_namespace<'a>(
+        &'a self,
+        name: &'a zae_limiter_core::NamespaceName,
+        change: &'a Change,
+    ) -> StoreFuture<'a, bool> {
+        self.administer(move |inner| inner.delete_namespace(name, change))
+    }
+
+    fn purge_namespace<'a>(
+        &'a self,
+        id: &'a NamespaceId,
+        change: &'a Change,
+    ) -> StoreFuture<'a, Purged> {
+        self.administer(move |inner| inner.purge_namespace(id, change))
+    }
+
+    fn settle<'a>(
+        &'a self,
+        entity: &'a EntityId,
+        resource: &'a ResourceName,
+        report: &'a Report,
+        now: TimeMs,
+    ) -> StoreFuture<'a, ()> {
+        self.inner.settle(entity, resource, report, now)
+    }
+}
+
+impl<S: ?Sized> Clone for BlockStore<S> {
+    fn clone(&self) -> Self {
+        BlockStore {
+            inner: Arc::clone(&self.inner),
+            table: Arc::clone(&self.table),
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+impl<S: ?Sized> fmt::Debug for BlockStore<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BlockStore").field("options", &self.shared.options).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,462 @@
+//! The way of a request: stock, else an order, else the store as if there were no blocks.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+use smallvec::SmallVec;
+use zae_limiter_core::{LimitReport, Milli, Reports, Stock, Take, TimeMs, Wait};
+
+use super::BlockStore;
+use super::cell::{Next, Purchase, Terms};
+use super::table::{Key, Slot};
+use super::views::Trip;
+use crate::{
+    Adjusted, BucketDelta, ConsumeOutcome, ConsumeRequest, Grant, MemberTake, Order, Provisioned,
+    Store, StoreError,
+};
+
+/// How often a request looks at its cell again: after the order of somebody else, after a return,
+/// and after its own order.
+const LOOKS_MAX: u32 = 4;
+
+type MemberReports = SmallVec<[LimitReport; 4]>;
+
+/// The answer to one member of a chain.
+enum Served {
+    /// It is served.
+    Granted(MemberReports),
+    /// The store must be asked.
+    Exact,
+    /// The whole request is answered, because the member is its only one.
+    Answered(ConsumeOutcome),
+}
+
+/// Members that were served from stock; put back unless the whole chain is granted.
+struct Reserved<'a, S: Store + ?Sized> {
+    store: &'a BlockStore<S>,
+    now: TimeMs,
+    taken: SmallVec<[(&'a MemberTake<'a>, Arc<Slot>); 4]>,
+}
+
+impl<S: Store + ?Sized> Drop for Reserved<'_, S> {
+    fn drop(&mut self) {
+        let terms = self.store.terms(self.now);
+        for (member, slot) in self.taken.drain(..) {
+            slot.lock().put_back(member, &terms);
+        }
+    }
+}
+
+impl<S: Store + ?Sized> BlockStore<S> {
+    fn sees(&self, now: TimeMs) {
+        self.shared.seen_at.fetch_max(now.0, SeqCst);
+    }
+
+    /// Serves a request whose every member has stock.
+    pub(super) fn take_at_once(&self, request: &ConsumeRequest<'_>) -> Option<ConsumeOutcome> {
+        // A wrong request is for `consume` to refuse.
+        request.check("consume").ok()?;
+        self.sees(request.now);
+        let terms = self.terms(request.now);
+        let mut reserved = Reserved { store: self, now: request.now, taken: SmallVec::new() };
+        let mut reports = Reports::new();
+        for (number, member) in (0_u8..).zip(request.members) {
+            if member.is_unlimited() {
+                return None;
+            }
+            let slot = self.table.find(member.entity, member.resource)?;
+            let taken = slot.lock().take(member, &terms)?;
+            reserved.taken.push((member, slot));
+            reports
+                .extend(taken.into_iter().map(|report| LimitReport { member: number, ..report }));
+        }
+        reserved.taken.clear();
+        self.shared.stats.granted();
+        Some(ConsumeOutcome::Granted(reports.into()))
+    }
+
+    pub(super) async fn take(
+        &self,
+        request: &ConsumeRequest<'_>,
+    ) -> Result<ConsumeOutcome, StoreError> {
+        request.check("consume")?;
+        if let Some(outcome) = self.take_at_once(request) {
+            return Ok(outcome);
+        }
+        let now = request.now;
+        let is_alone = request.members.len() == 1;
+        let mut reserved = Reserved { store: self, now, taken: SmallVec::new() };
+        let mut served: SmallVec<[Option<MemberReports>; 4]> = SmallVec::new();
+        for member in request.members {
+            served.push(match self.serve(member, now, is_alone, &mut reserved).await? {
+                Served::Granted(reports) => Some(reports),
+                Served::Exact => None,
+                Served::Answered(outcome) => return Ok(outcome),
+            });
+        }
+        let numbers: SmallVec<[u8; 4]> = (0_u8..)
+            .zip(&served)
+            .filter(|(_, by)| by.is_none())
+            .map(|(number, _)| number)
+            .collect();
+        let members: SmallVec<[MemberTake<'_>; 4]> =
+            numbers.iter().map(|number| request.members[usize::from(*number)]).collect();
+        let mut rest = Grant::default();
+        if !members.is_empty() {
+            match self.ask(request, &members).await? {
+                ConsumeOutcome::Granted(grant) => rest = grant,
+                other => {
+                    drop(reserved);
+                    return self.not_granted(request, &numbers, other).await;
+                }
+            }
+        }
+        reserved.taken.clear();
+        let mut reports = Reports::new();
+        for (number, by) in (0_u8..).zip(served) {
+            let number_of = |report: &LimitReport| numbers[usize::from(report.member)];
+            match by {
+                Some(by) => {
+                    reports.extend(by.into_iter().map(|by| LimitReport { member: number, ..by }));
+                }
+                None => reports.extend(
+                    rest.reports
+                        .iter()
+                        .filter(|report| number_of(report) == number)
+                        .map(|report| LimitReport { member: number, ..*report }),
+                ),
+            }
+        }
+        for place in &mut rest.places {
+            place.member = numbers[usize::from(place.member)];
+        }
+        Ok(ConsumeOutcome::Granted(Grant { reports, places: rest.places }))
+    }
+
+    /// Asks the store for the members that stock does not serve. Their stock counts: a refusal
+    /// gives it back and asks once more, and a grant buys anew.
+    async fn ask(
+        &self,
+        request: &ConsumeRequest<'_>,
+        members: &[MemberTake<'_>],
+    ) -> Result<ConsumeOutcome, StoreError> {
+        let asked = ConsumeRequest { members, ..*request };
+        let mut outcome = self.inner.consume(&asked).await?;
+        if matches!(outcome, ConsumeOutcome::Refused(_)) {
+            let is_meant = |key: &Key| {
+                members
+                    .iter()
+                    .any(|member| *member.entity == key.entity && *member.resource == key.resource)
+            };
+            if self.settle_all(is_meant, request.now).await {
+                outcome = self.inner.consume(&asked).await?;
+            }
+        }
+        if let ConsumeOutcome::Granted(grant) = &mut outcome {
+            let terms = self.terms(request.now);
+            for (number, member) in members.iter().enumerate() {
+                let slot = self.table.find(member.entity, member.resource);
+                let stock = slot.and_then(|slot| slot.lock().stock_for(member, &terms));
+                let Some(stock) = stock else { continue };
+                let mine = grant.reports.iter_mut().filter(|by| usize::from(by.member) == number);
+                for (report, stock) in mine.zip(stock) {
+                    report.balance = report.balance.saturating_add(stock);
+                }
+            }
+            if request.members.len() > 1 {
+                for member in members {
+                    self.restock(member, request.now).await;
+                }
+            }
+        }
+        Ok(outcome)
+    }
+
+    /// Buys a block for the next requests like one that the store has just granted. A failure costs
+    /// the block, not the grant.
+    async fn restock(&self, member: &MemberTake<'_>, now: TimeMs) {
+        let Some(slot) = self.table.find(member.entity, member.resource) else { return };
+        let terms = Terms { is_alone: false, ..self.terms(now) };
+        let next = slot.lock().restock(member, &terms);
+        match next {
+            Next::Order(purchase) => drop(self.order(member, &slot, *purchase, now).await),
+            Next::Settle(ending) => {
+                let key = Key { entity: member.entity.clone(), resource: member.resource.clone() };
+                self.bring_back(&key, &slot, ending, now).await;
+            }
+            Next::Taken(_) | Next::Busy | Next::Exact => {}
+        }
+    }
+
+    /// The answer to a chain of which the store did not grant the members with these numbers.
+    async fn not_granted(
+        &self,
+        request: &ConsumeRequest<'_>,
+        numbers: &[u8],
+        outcome: ConsumeOutcome,
+    ) -> Result<ConsumeOutcome, StoreError> {
+        let whole = |member: usize| usize::from(numbers[member]);
+        Ok(match outcome {
+            ConsumeOutcome::Stale { member } => ConsumeOutcome::Stale { member: whole(member) },
+            ConsumeOutcome::Blocked { member, flag } => {
+                ConsumeOutcome::Blocked { member: whole(member), flag }
+            }
+            other if numbers.len() == request.members.len() => other,
+            // The members that stock has served are in the report of a refusal as well.
+            ConsumeOutcome::Refused(reports) => match self.look(request).await? {
+                ConsumeOutcome::Refused(all) => ConsumeOutcome::Refused(all),
+                _ => ConsumeOutcome::Refused(renumbered(reports, numbers)),
+            },
+            ConsumeOutcome::Contended { retry_after, reports } => {
+                ConsumeOutcome::Contended { retry_after, reports: renumbered(reports, numbers) }
+            }
+            granted @ ConsumeOutcome::Granted(_) => granted,
+        })
+    }
+
+    /// Serves one member from stock or by an order, or leaves it to the store.
+    async fn serve<'a>(
+        &'a self,
+        member: &'a MemberTake<'a>,
+        now: TimeMs,
+        is_alone: bool,
+        reserved: &mut Reserved<'a, S>,
+    ) -> Result<Served, StoreError> {
+        if member.is_unlimited() {
+            return Ok(Served::Exact);
+        }
+        let Some(slot) = self.table.slot(member.entity, member.resource, now) else {
+            return Ok(Served::Exact);
+        };
+        // An order before the chain is granted would take although it may be refused.
+        let mut may_order = is_alone;
+        for look in 0..LOOKS_MAX {
+            let mut done = pin!(slot.done.notified());
+            done.as_mut().enable();
+            let terms = Terms { is_alone, may_order, is_new: look == 0, ..self.terms(now) };
+            let next = slot.lock().next(member, &terms);
+            match next {
+                Next::Taken(reports) => {
+                    if is_alone {
+                        self.shared.stats.granted();
+                    }
+                    reserved.taken.push((member, Arc::clone(&slot)));
+                    return Ok(Served::Granted(reports));
+                }
+                Next::Exact => return Ok(Served::Exact),
+                Next::Busy => done.await,
+                Next::Settle(ending) => {
+                    let key =
+                        Key { entity: member.entity.clone(), resource: member.resource.clone() };
+                    self.bring_back(&key, &slot, ending, now).await;
+                }
+                Next::Order(purchase) => {
+                    may_order = false;
+                    if let Some(outcome) = self.order(member, &slot, *purchase, now).await? {
+                        return Ok(Served::Answered(outcome));
+                    }
+                }
+            }
+        }
+        Ok(Served::Exact)
+    }
+
+    /// Makes an order. `None` when the member is not answered by it.
+    async fn order(
+        &self,
+        member: &MemberTake<'_>,
+        slot: &Slot,
+        purchase: Purchase,
+        now: TimeMs,
+    ) -> Result<Option<ConsumeOutcome>, StoreError> {
+        let stats = &self.shared.stats;
+        let (own, back) = (purchase.own_sum(), purchase.ending.back);
+        let trip = Trip::begin(slot, stats, own.saturating_add(back));
+        stats.ordered();
+        let order = Order {
+            entity: member.entity,
+            resource: member.resource,
+            limits: &purchase.limits,
+            lines: &purchase.lines,
+            report: &purchase.ending.report,
+            serves: purchase.serves,
+            age_ms: purchase.age_ms,
+        };
+        let answer = self.inner.provision(&order, now).await?;
+        let outcome = match answer {
+            Provisioned::Granted(stocked) => {
+                stats.returned(back);
+                stats.spent(own, Milli::ZERO);
+                let given = stocked
+                    .provision
+                    .lots
+                    .iter()
+                    .fold(Milli::ZERO, |sum, lot| sum.saturating_add(lot.given));
+                stats.bought(given);
+                let is_kept = slot.lock().stocked(&purchase, &stocked, &self.terms(now));
+                if !is_kept {
+                    stats.lost(given);
+                }
+                purchase.serves.then(|| {
+                    let report = |take: &Take| {
+                        let index = usize::from(take.limit);
+                        let lot = stocked.provision.lots.iter().find(|lot| lot.limit == take.limit);
+                        let balance = lot.map_or_else(
+                            || stocked.bucket.limits()[index].balance,
+                            |lot| Stock::new(lot, &stocked.bucket).balance(0),
+                        );
+                        let (limit, requested, wait) = (take.limit, take.amount, Wait::None);
+                        LimitReport { member: 0, limit, balance, requested, wait }
+                    };
+                    let reports: Reports = member.takes.iter().map(report).collect();
+                    ConsumeOutcome::Granted(reports.into())
+                })
+            }
+            Provisioned::Refused(reports) => {
+                let mine = |take: &Take| {
+                    let line = purchase.lines.iter().position(|line| line.limit == take.limit)?;
+                    let report = reports.get(line)?;
+                    let back = purchase.ending.report.lines.iter().find(|line| {
+                        let limit = &purchase.limits.limits[usize::from(take.limit)];
+                        line.limit == *limit.name()
+                    });
+                    let stock = purchase.own[line]
+                        .saturating_add(back.map_or(Milli::ZERO, |line| line.back));
+                    let balance = report.balance.saturating_add(stock);
+                    Some(LimitReport { member: 0, balance, requested: take.amount, ..*report })
+                };
+                let mine: Reports = member.takes.iter().filter_map(mine).collect();
+                let is_mine =
+                    purchase.serves && mine.iter().any(|report| report.wait != Wait::None);
+                let faded = slot.lock().refused(purchase);
+                // What had faded fades again when it is looked at again.
+                stats.faded(faded.negated());
+                is_mine.then_some(ConsumeOutcome::Refused(mine))
+            }
+            Provisioned::Stale | Provisioned::Blocked(_) => {
+                let faded = slot.lock().refused(purchase);
+                stats.faded(faded.negated());
+                // The store is asked, and says which.
+                None
+            }
+        };
+        trip.end();
+        Ok(outcome)
+    }
+
+    /// What [`BlockStore::take`] would answer: the store is asked for what stock does not cover.
+    pub(super) async fn look(
+        &self,
+        request: &ConsumeRequest<'_>,
+    ) -> Result<ConsumeOutcome, StoreError> {
+        request.check("peek")?;
+        for member in request.members {
+            let Some(slot) = self.table.find(member.entity, member.resource) else { continue };
+            let ending = slot.lock().end_for(member.limits, &self.terms(request.now));
+            if let Some(ending) = ending {
+                let key = Key { entity: member.entity.clone(), resource: member.resource.clone() };
+                self.bring_back(&key, &slot, ending, request.now).await;
+            }
+        }
+        let terms = self.terms(request.now);
+        let stock: SmallVec<[SmallVec<[Milli; 4]>; 4]> = request
+            .members
+            .iter()
+            .map(|member| {
+                let slot = self.table.find(member.entity, member.resource);
+                slot.and_then(|slot| slot.lock().stock_for(member, &terms))
+                    .unwrap_or_else(|| SmallVec::from_elem(Milli::ZERO, member.takes.len()))
+            })
+            .collect();
+        let lacks = |member: &MemberTake<'_>, stock: &[Milli]| -> SmallVec<[Take; 4]> {
+            let lack = |(take, stock): (&Take, &Milli)| Take {
+                amount: take.amount.saturating_sub(*stock).max(Milli::ZERO),
+                ..*take
+            };
+            member.takes.iter().zip(stock).map(lack).collect()
+        };
+        let takes: SmallVec<[_; 4]> = request
+            .members
+            .iter()
+            .zip(&stock)
+            .map(|(member, stock)| lacks(member, stock))
+            .collect();
+        let members: SmallVec<[MemberTake<'_>; 4]> = request
+            .members
+            .iter()
+            .zip(&takes)
+            .map(|(member, takes)| MemberTake { takes, ..*member })
+            .collect();
+        let asked = ConsumeRequest { members: &members, ..*request };
+        let with_stock = |mut reports: Reports| {
+            for report in &mut reports {
+                let member = usize::from(report.member);
+                let takes = request.members[member].takes;
+                let place = takes.iter().position(|take| take.limit == report.limit);
+                if let Some(place) = place {
+                    report.balance = report.balance.saturating_add(stock[member][place]);
+                    report.requested = takes[place].amount;
+                }
+            }
+            reports
+        };
+        Ok(match self.inner.peek(&asked).await? {
+            ConsumeOutcome::Granted(grant) => ConsumeOutcome::Granted(Grant {
+                reports: with_stock(grant.reports),
+                places: grant.places,
+            }),
+            ConsumeOutcome::Refused(reports) => ConsumeOutcome::Refused(with_stock(reports)),
+            other => other,
+        })
+    }
+
+    /// Charges and gives back: in stock if all of a change fits, else in the store, where the block
+    /// goes first.
+    pub(super) async fn adjust_all(
+        &self,
+        deltas: &[BucketDelta<'_>],
+        now: TimeMs,
+    ) -> Vec<Result<Adjusted, StoreError>> {
+        self.sees(now);
+        let mut results: Vec<Option<Result<Adjusted, StoreError>>> = Vec::new();
+        let (mut rest, mut places) = (Vec::new(), Vec::new());
+        for (place, delta) in deltas.iter().enumerate() {
+            let slot = self.table.find(delta.entity, delta.resource);
+            let is_done = slot.as_ref().is_some_and(|slot| {
+                slot.lock().adjust(delta.limits, delta.deltas, &self.terms(now))
+            });
+            results.push(is_done.then_some(Ok(Adjusted::Applied)));
+            if !is_done {
+                if slot.is_some() {
+                    let is_meant =
+                        |key: &Key| key.entity == *delta.entity && key.resource == *delta.resource;
+                    self.settle_all(is_meant, now).await;
+                }
+                rest.push(*delta);
+                places.push(place);
+            }
+        }
+        if !rest.is_empty() {
+            let answers = self.inner.adjust(&rest, now).await;
+            for (place, answer) in places.into_iter().zip(answers) {
+                results[place] = Some(answer);
+            }
+        }
+        let unanswered = || {
+            Err(StoreError::new(
+                crate::StoreErrorKind::Internal,
+                "adjust",
+                "the store gave fewer answers than it was asked for",
+            ))
+        };
+        results.into_iter().map(|result| result.unwrap_or_else(unanswered)).collect()
+    }
+}
+
+fn renumbered(mut reports: Reports, numbers: &[u8]) -> Reports {
+    for report in &mut reports {
+        report.member = numbers[usize::from(report.member)];
+    }
+    reports
+}
