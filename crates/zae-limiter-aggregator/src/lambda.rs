@@ -29,6 +29,13 @@ use crate::settings::Settings;
 #[error("{0}")]
 pub struct LambdaError(String);
 
+impl LambdaError {
+    /// By its text.
+    pub fn new(text: impl Into<String>) -> LambdaError {
+        LambdaError(text.into())
+    }
+}
+
 /// How long Lambda may take to hear why a function cannot start. It is on the same machine.
 const INIT_ERROR_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -39,17 +46,49 @@ const INIT_ERROR_TIMEOUT: Duration = Duration::from_secs(2);
 #[expect(clippy::disallowed_methods, reason = "Lambda tells a function its settings by variables")]
 pub async fn run_lambda() -> Result<(), LambdaError> {
     let variable = |name: &str| std::env::var(name).ok();
-    let (aggregator, clock) = match prepare(variable).await {
-        Ok(ready) => ready,
-        Err(error) => {
-            if let Some(api) = variable("AWS_LAMBDA_RUNTIME_API") {
-                // Who started the process hears of it from its end, too.
-                let _ = tell_init_error(&api, &error);
-            }
-            return Err(error);
-        }
+    match prepare(variable).await {
+        Ok((aggregator, clock)) => serve(&aggregator, &clock).await,
+        Err(error) => Err(cannot_start("Aggregator", error)),
+    }
+}
+
+/// Tells Lambda that a function cannot start, and why; the error again.
+#[expect(clippy::disallowed_methods, reason = "Lambda says by a variable where it listens")]
+pub fn cannot_start(function: &str, error: LambdaError) -> LambdaError {
+    if let Ok(api) = std::env::var("AWS_LAMBDA_RUNTIME_API") {
+        // Who started the process hears of it from its end, too.
+        let _ = tell_init_error(&api, function, &error);
+    }
+    error
+}
+
+/// An event of a function, and how long the function may still run.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Event {
+    /// What Lambda was given.
+    pub payload: Value,
+    /// `None` where Lambda does not say.
+    pub time_left: Option<Duration>,
+}
+
+/// Serves events one after the other until Lambda ends the process. An error of the handler is
+/// the error of that invocation.
+pub async fn serve_events<F>(
+    clock: &dyn Clock,
+    handle: impl Fn(Event) -> F,
+) -> Result<(), LambdaError>
+where
+    F: Future<Output = Result<Value, LambdaError>>,
+{
+    let handle = &handle;
+    let serve = |event: LambdaEvent<Value>| async move {
+        let time_left = time_left(&event, clock);
+        let answer = handle(Event { payload: event.payload, time_left }).await;
+        answer.map_err(|error| error.0)
     };
-    serve(&aggregator, &clock).await
+    let ended = lambda_runtime::run(service_fn(serve)).await;
+    ended.map_err(|error| LambdaError(error.to_string()))
 }
 
 /// Everything that is needed before the first event.
@@ -78,33 +117,31 @@ async fn prepare(
 }
 
 async fn serve(aggregator: &Aggregator, clock: &Arc<SystemClock>) -> Result<(), LambdaError> {
-    let serve = |event: LambdaEvent<Value>| async move {
-        let (report, answer) =
-            handle(aggregator, &event.payload, time_left(&event, &**clock)).await;
+    serve_events(&**clock, |event| async move {
+        let (report, answer) = handle(aggregator, &event.payload, event.time_left).await;
         let mut out = std::io::stdout().lock();
         for line in report.lines(&aggregator.settings().table, clock.now()) {
             // A function whose log is gone still counts.
             let _ = writeln!(out, "{line}");
         }
-        Ok::<Value, lambda_runtime::Error>(answer)
-    };
-    let ended = lambda_runtime::run(service_fn(serve)).await;
-    ended.map_err(|error| LambdaError(error.to_string()))
+        Ok(answer)
+    })
+    .await
 }
 
 /// Tells Lambda why the function cannot start: `lambda_runtime` tells it nothing before the first
 /// event. The answer is awaited, because Lambda ends a process that has told this.
-fn tell_init_error(api: &str, error: &LambdaError) -> io::Result<()> {
+fn tell_init_error(api: &str, function: &str, error: &LambdaError) -> io::Result<()> {
     let address = api.to_socket_addrs()?.next().ok_or(io::ErrorKind::NotFound)?;
     let mut connection = TcpStream::connect_timeout(&address, INIT_ERROR_TIMEOUT)?;
     connection.set_read_timeout(Some(INIT_ERROR_TIMEOUT))?;
     connection.set_write_timeout(Some(INIT_ERROR_TIMEOUT))?;
-    const TYPE: &str = "Aggregator.CannotStart";
-    let body = json!({ "errorMessage": error.0, "errorType": TYPE, "stackTrace": [] }).to_string();
+    let kind = format!("{function}.CannotStart");
+    let body = json!({ "errorMessage": error.0, "errorType": kind, "stackTrace": [] }).to_string();
     let length = body.len();
     let request = format!(
         "POST /2018-06-01/runtime/init/error HTTP/1.1\r\nHost: {api}\r\nConnection: close\r\n\
-         Lambda-Runtime-Function-Error-Type: {TYPE}\r\nContent-Type: application/json\r\n\
+         Lambda-Runtime-Function-Error-Type: {kind}\r\nContent-Type: application/json\r\n\
          Content-Length: {length}\r\n\r\n{body}"
     );
     connection.write_all(request.as_bytes())?;

@@ -44,7 +44,9 @@ pub use archive::{Archive, ArchiveError, FolderArchive, Object};
 pub use filters::filters;
 pub use fold::{Batch, Counted, Leaf, Poison, Removed, Use, fold, sum};
 #[cfg(feature = "lambda")]
-pub use lambda::{LambdaError, handle, poison_of, record_of, run_lambda};
+pub use lambda::{
+    Event, LambdaError, cannot_start, handle, poison_of, record_of, run_lambda, serve_events,
+};
 pub use record::{Item, Kind, Record, SEQUENCE_DIGITS, padded};
 pub use report::Report;
 #[cfg(feature = "s3")]

@@ -262,6 +262,8 @@ fn span_ms(leaf: &Leaf) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use aws_sdk_dynamodb::types::AttributeValue;
+
     use super::*;
 
     fn leaf(records: u64, span_ms: i64, count: (i64, i64)) -> Leaf {
@@ -303,6 +305,19 @@ mod tests {
         assert_eq!(super::wishes(&leaf(10, 1_000, (4, 4)), 200, &keeping), [], "told not to");
         assert_eq!(wishes(&leaf(80, 1_000, (4, 4)), 200), [], "320 a second together");
         assert_eq!(wishes(&leaf(300, 1_000, (1, 2)), 200), [Wish::Level]);
+        let child = Leaf { shard: 1, ..leaf(300, 1_000, (1, 2)) };
+        assert_eq!(wishes(&child, 200), [], "the others follow shard 0");
+    }
+
+    /// Half a second after a split the records still tell of the item before it.
+    #[test]
+    fn a_shard_is_not_split_again_before_it_has_shown_its_rate() {
+        let mut hot = leaf(900, 1_000, (2, 2));
+        let split_at = |ms: i64| [(SPLIT_AT.to_owned(), AttributeValue::N(ms.to_string()))].into();
+        hot.image = split_at(199_500);
+        assert_eq!(wishes(&hot, 200), []);
+        hot.image = split_at(199_000);
+        assert_eq!(wishes(&hot, 200), [Wish::Split]);
     }
 
     #[test]
@@ -336,6 +351,21 @@ mod tests {
         let tries = (0..300).map(|turn| spread.silent(1_400 + turn * 600).len()).sum::<usize>();
         assert_eq!(tries, 144);
         assert!(spread.lock().is_empty(), "what cannot be folded is not tried for ever");
+    }
+
+    /// Each attempt reads 32 items, and what is remembered is memory of the process.
+    #[test]
+    fn few_silent_buckets_are_tried_at_once_and_not_all_are_remembered() {
+        let bucket = |number: usize| BucketName {
+            namespace: "ns".to_owned(),
+            entity: format!("key-{number}"),
+            resource: "gpt-4".to_owned(),
+        };
+        let spread = SpreadBuckets::default();
+        (0..REMEMBERED_MAX + 5).for_each(|number| spread.heard_of(&bucket(number), 100));
+        assert_eq!(spread.lock().len(), REMEMBERED_MAX);
+        assert_eq!(spread.silent(700).len(), SILENT_AT_ONCE);
+        assert_eq!(spread.silent(700).len(), SILENT_AT_ONCE, "the next ones");
     }
 
     /// Records without a take never trigger a refill, and so no refill triggers another.

@@ -144,7 +144,7 @@ impl Reader {
         let pace = if step.report.is_some() { tools.streams.pace() } else { Duration::ZERO };
         self.ready_at = tools.clock.monotonic().saturating_add(pace);
         let state = if is_whole && batch.next.is_none() { State::Done } else { State::Reading };
-        self.iterator = batch.next.filter(|_| is_whole);
+        self.iterator = batch.next;
         // The checkpoint is a write of the table and comes back in the stream: without a count it
         // only moves when its lease is renewed, or one checkpoint would cause the next for ever.
         if matters || state == State::Done || self.is_due(tools) {

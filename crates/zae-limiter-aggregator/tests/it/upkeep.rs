@@ -1,6 +1,7 @@
 //! Upkeep of buckets with shards: those that nobody asks any more, and a fleet that is upgraded.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use zae_limiter_aggregator::{Aggregator, Kind, Record, Settings};
@@ -154,4 +155,75 @@ async fn what_an_aggregator_may_not_do_is_told() {
     assert!(report.lines("stack", hot.rig.clock.now())[0].contains("\"WARNING\""));
     assert_eq!((report.kept.folds, report.kept.splits), (0, 1));
     assert_eq!((hot.shards("a").len(), hot.shards("b").len()), (2, 2));
+}
+
+/// Each attempt to fold reads all shards there can be.
+#[tokio::test]
+async fn an_aggregator_looks_at_shards_only_where_it_may_find_some_to_fold() {
+    let hot = Hot::new().await;
+    for entity in ["a", "b", "c"] {
+        hot.take(entity).await;
+    }
+    assert!(hot.upkeep().split(&hot.name("a"), 0).await.unwrap());
+    let reads = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&reads);
+    let faults = Faults::by(move |asked| {
+        let is_read = matches!(asked, Asked::BatchGet(keys, _) if keys.len() == 32);
+        counted.fetch_add(u64::from(is_read), Ordering::Relaxed);
+        Fate::Pass
+    });
+    let aggregator = hot.rig.aggregator(hot.rig.table.client(1).with_faults(faults));
+    // A quiet bucket with shards, a quiet one without any; then seconds until the next batch, and
+    // reads so far.
+    for (turn, (entity, seconds, expected)) in
+        [("a", 10, 1), ("a", 700, 1), ("b", 0, 2), ("b", 700, 2), ("c", 0, 2)].iter().enumerate()
+    {
+        aggregator.process(&hot.records(entity, 10 * turn as u64, 5)).await;
+        assert_eq!(reads.load(Ordering::Relaxed), *expected, "turn {turn}");
+        hot.rig.clock.advance(Duration::from_secs(*seconds));
+    }
+    assert_eq!(hot.shards("a").len(), 1, "folded in the third turn, and forgotten");
+}
+
+#[tokio::test]
+async fn an_aggregator_that_is_told_not_to_fold_leaves_silent_buckets_alone() {
+    let hot = Hot::new().await;
+    hot.take("a").await;
+    hot.take("b").await;
+    assert!(hot.upkeep().split(&hot.name("a"), 0).await.unwrap());
+    let settings = Settings::new("stack").windows(UsageWindow::ALL).folds(false);
+    let table = Arc::new(hot.rig.table.client(1));
+    let aggregator = Aggregator::new(table, settings).clock(Arc::new(hot.rig.clock.clone()));
+    aggregator.process(&hot.records("a", 0, 5)).await;
+    hot.rig.clock.advance(Duration::from_secs(700));
+    aggregator.process(&hot.records("b", 100, 5)).await;
+    assert_eq!(hot.shards("a").len(), 2);
+}
+
+/// A table that has no room for one bucket has none for the others: they have takes to serve.
+#[tokio::test]
+async fn upkeep_ends_with_the_first_answer_that_there_is_no_room() {
+    let hot = Hot::new().await;
+    for entity in ["a", "b"] {
+        hot.take(entity).await;
+        let mut item = hot.shards(entity).remove(0);
+        item.insert("b_rpm_tk".to_owned(), number(0));
+        hot.rig.table.insert(&item);
+    }
+    hot.rig.clock.advance(Duration::from_secs(1));
+    let writes = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&writes);
+    let faults = Faults::by(move |asked| match asked {
+        Asked::Bucket(_) => {
+            counted.fetch_add(1, Ordering::Relaxed);
+            Fate::NotApplied
+        }
+        _ => Fate::Pass,
+    });
+    let aggregator = hot.rig.aggregator(hot.rig.table.client(1).with_faults(faults));
+    let mut records = hot.records("a", 0, 5);
+    records.extend(hot.records("b", 100, 5));
+    let report = aggregator.process(&records).await;
+    assert!(report.is_complete(), "usage is counted: {report:?}");
+    assert_eq!((writes.load(Ordering::Relaxed), report.error_count), (1, 1));
 }

@@ -14,7 +14,7 @@ use zae_limiter_store::metric;
 use crate::admin::entity::Owner;
 use crate::bucket::debit::Debit;
 use crate::bucket::image::Image;
-use crate::bucket::leaves::Tree;
+use crate::bucket::tree::Tree;
 use crate::config::Records;
 use crate::constants::{CROWD_GAP_MS, OWNERS_MAX, TREES_MAX, UNREPORTED_MAX, WCU_PER_WRITE_MILLI};
 use crate::options::DynamoOptions;

@@ -16,12 +16,12 @@ use crate::DynamoStore;
 use crate::bucket::cache::{Seen, ShardEvent};
 use crate::bucket::debit::{Debit, Known, Step, View};
 use crate::bucket::image::Image;
-use crate::bucket::leaves::Tree;
-use crate::bucket::legs::SentAll;
+use crate::bucket::moves::{Whose, are_all, legs, whole};
 use crate::bucket::operation::{Moment, count};
+use crate::bucket::send_all::SentAll;
 use crate::bucket::shard::{Leaves, Standing, donor};
 use crate::bucket::take::{Asked, Granted, Held, Refusal, SecondLook, Taken, knows_more};
-use crate::bucket::tree::{Whose, are_all, legs, whole};
+use crate::bucket::tree::Tree;
 use crate::bucket::waits::{alone, waits};
 use crate::bucket::write::{Cost, Nonce};
 use crate::config::Verdict;
@@ -68,16 +68,13 @@ impl DynamoStore {
             let (taken, is_ambiguous) = match self.take_from(&leaf, moment).await {
                 Ok(answer) => answer,
                 // A shard that takes no more writes; others may.
-                Err(error) if error.kind() == StoreErrorKind::Busy && !error.fate_unknown() => {
+                Err(error) if error.kind() == StoreErrorKind::Busy => {
                     is_throttled = true;
                     continue;
                 }
                 Err(error) => return Err(error),
             };
             match taken {
-                Taken::Refused(refusal) if !is_of_several(&refusal.look) && shard == 0 => {
-                    return Ok(Taken::Refused(refusal));
-                }
                 // What was sent there may still land: nothing may be taken elsewhere.
                 Taken::Refused(_) | Taken::Contended | Taken::Gone if is_ambiguous => {
                     return Ok(Taken::Contended);
@@ -114,7 +111,7 @@ impl DynamoStore {
         error: &StoreError,
         moment: Moment,
     ) -> bool {
-        if error.kind() != StoreErrorKind::Busy || error.fate_unknown() {
+        if error.kind() != StoreErrorKind::Busy {
             return false;
         }
         self.look(&asked.key, moment).await.is_ok_and(|look| is_of_several(&look))
@@ -278,7 +275,7 @@ impl DynamoStore {
                 Together::Answer(taken) => return Ok(taken),
                 Together::Proven => (is_proven, looks) = (true, Some(all)),
                 // The proof was about the images before.
-                Together::Lost => (is_proven, looks) = (false, Some(self.seen_again(asked, all))),
+                Together::Lost => (is_proven, looks) = (false, self.seen_again(asked, all)),
                 Together::GiveUp => break,
             }
         }
@@ -386,12 +383,9 @@ impl DynamoStore {
         let tree = self.shared.caches.tree(&asked.key.pk);
         let recent = |(shard, _): &(u32, u32)| {
             let look = self.shared.caches.image(tree.pk(*shard))?;
-            let is_plain = look.image.as_ref().is_some_and(|image| {
-                !image.flag.blocks()
-                    && image.mark.is_none()
-                    && image.carries(&asked.member.limits.limits)
-            });
-            (is_plain && self.is_recent(&look, now)).then_some(look)
+            let image = look.image.as_ref();
+            let carries = image.is_some_and(|image| image.carries(&asked.member.limits.limits));
+            (carries && self.is_recent(&look, now)).then_some(look)
         };
         let looks: Vec<Arc<Seen>> = tree.leaves().iter().map(recent).collect::<Option<_>>()?;
         let images: Vec<&Image> = looks.iter().filter_map(|look| look.image.as_ref()).collect();
@@ -416,13 +410,16 @@ impl DynamoStore {
         Some(Refusal { look, at: now, waits: waits(&images, &asked, now) })
     }
 
-    /// The shards as they are remembered by now.
-    fn seen_again(&self, asked: &Asked<'_>, looks: Vec<Arc<Seen>>) -> Vec<Arc<Seen>> {
+    /// The shards as they are remembered by now; `None` if a split or a fold has changed which
+    /// shards there are: a part of the bucket would be taken for all of it.
+    fn seen_again(&self, asked: &Asked<'_>, looks: Vec<Arc<Seen>>) -> Option<Vec<Arc<Seen>>> {
         let again = |look: Arc<Seen>| {
             let shard = look.image.as_ref().map_or(0, |image| image.standing.shard);
             self.recall(&self.shard_key(asked.member, shard)).unwrap_or(look)
         };
-        looks.into_iter().map(again).collect()
+        let looks: Vec<Arc<Seen>> = looks.into_iter().map(again).collect();
+        let images: Vec<&Image> = looks.iter().filter_map(|look| look.image.as_ref()).collect();
+        are_all(&images).then_some(looks)
     }
 
     /// Takes from several shards in one transaction.
@@ -436,8 +433,7 @@ impl DynamoStore {
         let now = self.now(moment);
         let images: Vec<&Image> = looks.iter().filter_map(|look| look.image.as_ref()).collect();
         let debit = Debit::of(asked);
-        let legs = if are_all(&images) { legs(&images, &debit.asked(), now) } else { None };
-        let Some(legs) = legs else { return Ok(Together::GiveUp) };
+        let Some(legs) = legs(&images, &debit.asked(), now) else { return Ok(Together::GiveUp) };
         let (mut writes, mut held) = (Vec::new(), Held::new());
         for ((look, image), leg) in looks.iter().zip(&images).zip(legs) {
             if leg.is_empty() {

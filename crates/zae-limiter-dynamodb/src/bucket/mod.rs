@@ -11,8 +11,8 @@
 //! | `image.rs`, `cache.rs` | a bucket as it was seen, and what the process remembers |
 //! | `settle.rs`, `charge.rs`, `credit.rs` | after the fact: charging and giving back |
 //! | `create.rs`, `reset.rs` | a bucket that is not there; filling one by order |
-//! | `gather.rs`, `legs.rs`, `leaves.rs` | taking from a bucket with several shards; what is remembered of them |
-//! | `shard.rs`, `tree.rs`, `part.rs` | shares of shards; moving tokens between them, pure and sent |
+//! | `gather.rs`, `send_all.rs`, `tree.rs` | taking from a bucket with several shards; what is remembered of them |
+//! | `shard.rs`, `moves.rs`, `reshape.rs` | shares of shards; moving tokens between them, pure and sent |
 //! | `waits.rs` | what shards can serve together, and when; pure |
 //! | `upkeep.rs`, `views.rs` | what an aggregator does to shards; what an operator sees of them |
 //! | `report.rs` | balances and waits for the caller; looking without taking |
@@ -27,18 +27,18 @@ mod exchange;
 mod expiry;
 mod gather;
 pub(crate) mod image;
-mod leaves;
-mod legs;
+pub(crate) mod moves;
 pub(crate) mod operation;
-mod part;
 mod refill;
 pub(crate) mod render;
 mod report;
 mod reset;
+mod reshape;
+mod send_all;
 mod settle;
 pub(crate) mod shard;
 pub(crate) mod take;
-pub(crate) mod tree;
+mod tree;
 pub mod upkeep;
 mod views;
 mod waits;
@@ -184,7 +184,7 @@ impl DynamoStore {
             images.push(&root);
         }
         let latest = images.iter().map(|image| image.refilled_at).max().unwrap_or_default();
-        let whole = tree::whole(&images, latest).unwrap_or(root);
+        let whole = moves::whole(&images, latest).unwrap_or(root);
         Ok(Some(BucketView { entity, resource, state: whole.view() }))
     }
 }

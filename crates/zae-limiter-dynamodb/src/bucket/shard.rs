@@ -297,5 +297,15 @@ mod tests {
         assert_eq!(leaves.all().to_vec(), [(0, 8), (1, 8), (2, 8), (3, 8)]);
         leaves.learn(&standing(0, 1));
         assert_eq!(leaves.all().to_vec(), [(0, 32)], "folded");
+        leaves.learn(&standing(0, 2));
+        assert_eq!(leaves.all().to_vec(), [(0, 16), (1, 16)], "what was before is forgotten");
+    }
+
+    #[test]
+    fn shards_of_two_eras_and_one_shard_twice_are_not_all() {
+        let at = |shard, era| Standing { era: Some(era), ..standing(shard, 2) };
+        assert!(is_complete([&at(0, 1), &at(1, 1)].into_iter()));
+        assert!(!is_complete([&at(0, 1), &at(1, 2)].into_iter()), "folded in between");
+        assert!(!is_complete([&at(0, 1), &at(0, 1)].into_iter()), "half of the bucket");
     }
 }

@@ -14,10 +14,10 @@ use crate::bucket::debit::{Debit, Known, Step, View};
 use crate::bucket::exchange::{Exchange, Heard};
 use crate::bucket::gather::is_of_several;
 use crate::bucket::image::Image;
-use crate::bucket::leaves::Turn;
 use crate::bucket::operation::{Moment, amounts_of, count};
-use crate::bucket::part::Moved;
+use crate::bucket::reshape::Moved;
 use crate::bucket::shard::Standing;
+use crate::bucket::tree::Turn;
 use crate::bucket::waits::Waits;
 use crate::bucket::write::{BucketWrite, Nonce, Purpose, Shape};
 use crate::config::{self, Trust, Verdict};
@@ -321,7 +321,7 @@ impl<'a> OneTake<'a> {
                 Step::Blocked(flag) => Box::pin(self.blocked(flag)).await?,
                 Step::Reread => Box::pin(self.reread()).await?,
                 Step::Nothing => Next::Answer(Taken::Spared(self.last_look()?)),
-                Step::Contended => Box::pin(self.part()).await?,
+                Step::Contended => Box::pin(self.split_and_choose()).await?,
             };
             let next = match next {
                 Next::Send(write) => self.send(write).await?,
@@ -543,7 +543,7 @@ impl<'a> OneTake<'a> {
 
     /// The item takes no more writes, and has what is asked: it is split, by one caller of the
     /// process.
-    async fn part(&mut self) -> Result<Next, StoreError> {
+    async fn split_and_choose(&mut self) -> Result<Next, StoreError> {
         let Some(look) = self.exchange.seen.clone() else { return Ok(Next::GiveUp) };
         let shards_max = i64::from(self.store.shared.options.shards_max);
         let may_split = look.image.as_ref().is_some_and(|image| image.standing.count < shards_max);

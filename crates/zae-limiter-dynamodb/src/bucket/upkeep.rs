@@ -10,11 +10,11 @@ use zae_limiter_store::StoreError;
 
 use crate::admin::version::default_namespace;
 use crate::bucket::image::{Image, ImageLimit};
+use crate::bucket::moves::Whose;
 use crate::bucket::operation::Moment;
-use crate::bucket::part::Moved;
 use crate::bucket::refill::{MustBeAbsent, Refill};
+use crate::bucket::reshape::Moved;
 use crate::bucket::shard::donor;
-use crate::bucket::tree::Whose;
 use crate::bucket::write::{Cost, Purpose};
 use crate::constants::{FOLD_AFTER_MS, SHARDS_MAX, WCU_MILLI};
 use crate::options::DynamoOptions;

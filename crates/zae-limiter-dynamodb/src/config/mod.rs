@@ -2,6 +2,7 @@
 
 pub(crate) mod flags;
 mod lookup;
+mod managed;
 mod records;
 mod registry;
 mod spread;
@@ -15,9 +16,9 @@ use std::time::Duration;
 use aws_sdk_dynamodb::types::AttributeValue;
 use zae_limiter_core::{Entity, EntityId, Flag, LimitSource, ResourceName};
 use zae_limiter_store::{
-    Change, ConfigStore, DeletedEntity, EntityUpdate, Level, LevelConfig, LimitsChange,
-    MemberConfig, MemberKey, MemberTake, NewEntity, Page, PageRequest, Resolution, StoreError,
-    StoreFuture,
+    Change, ConfigStore, DeletedEntity, EntityUpdate, Level, LevelConfig, LimitsChange, Managed,
+    ManagedChange, MemberConfig, MemberKey, MemberTake, NewEntity, Page, PageRequest, Resolution,
+    StoreError, StoreFuture,
 };
 
 use crate::DynamoStore;
@@ -312,6 +313,19 @@ impl ConfigStore for DynamoStore {
             };
             Ok(Page::cut(resources, page, word))
         })
+    }
+
+    fn managed<'a>(&'a self, part: u32) -> StoreFuture<'a, Option<Managed>> {
+        Box::pin(self.read_managed(part))
+    }
+
+    fn set_managed<'a>(
+        &'a self,
+        part: u32,
+        managed: &'a ManagedChange,
+        change: &'a Change,
+    ) -> StoreFuture<'a, u64> {
+        Box::pin(self.write_managed(part, managed, change))
     }
 }
 

@@ -41,6 +41,8 @@ pub(crate) const DELETING: &str = "deleting";
 /// The ancestors an entity cascaded to when it was created, the parent first. Ours; a hint for
 /// reading ahead.
 pub(crate) const ANCESTORS: &str = "anc";
+/// What files of limits manage, as text. Ours.
+pub(crate) const MANAGED: &str = "managed";
 pub(crate) const NAMESPACE_ID: &str = "namespace_id";
 pub(crate) const NAMESPACE_NAME: &str = "namespace_name";
 pub(crate) const STATUS: &str = "status";

@@ -117,6 +117,11 @@ pub fn entity_config_resources(namespace: &str) -> Key {
     in_system(namespace, ENTITY_CONFIG_RESOURCES)
 }
 
+/// One part of what files of limits manage. Ours.
+pub fn managed(namespace: &str, part: u32) -> Key {
+    in_system(namespace, format!("#MANAGED#{part}"))
+}
+
 /// The sum of the versions of all entities that were deleted.
 pub fn entity_versions(namespace: &str) -> Key {
     in_system(namespace, ENTITY_VERSIONS)

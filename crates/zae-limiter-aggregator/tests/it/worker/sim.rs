@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use zae_limiter_aggregator::{
-    Aggregator, Item, Kind, Record, Settings, ShardPage, StreamBatch, StreamError, StreamShard,
-    Streams, Table, Worker,
+    Aggregator, Item, Kind, Poison, Record, Settings, ShardPage, StreamBatch, StreamError,
+    StreamShard, Streams, Table, Worker,
 };
 use zae_limiter_core::{TimeMs, UsageWindow};
 use zae_limiter_dynamodb::table::{
@@ -16,7 +16,7 @@ use zae_limiter_dynamodb::table::{
 };
 use zae_limiter_dynamodb::{DynamoOptions, stream::Checkpoint};
 use zae_limiter_store::{BoxFuture, Clock, Entropy, ManualClock, SeededEntropy};
-use zae_limiter_testkit::table::EvalTable;
+use zae_limiter_testkit::table::{EvalOptions, EvalTable};
 
 /// 2026-01-31T23:00:00Z.
 pub(super) const START_S: i64 = 1_769_900_400;
@@ -74,9 +74,17 @@ pub(super) struct State {
     pub(super) failures: Vec<StreamError>,
     /// Iterators that expire with the next answer.
     pub(super) expires: bool,
+    /// Answers without records before those that have them.
+    pub(super) silences: usize,
+    /// Whether the list of shards says which record is the first.
+    pub(super) tells_first: bool,
     /// The shards in the order of their first read.
     pub(super) first_read: Vec<String>,
     pub(super) trims: Vec<(String, String)>,
+    /// How often shards were listed.
+    pub(super) lists: u32,
+    /// Records that cannot be read, and come with the next answer.
+    pub(super) poison: Vec<Poison>,
 }
 
 /// The stream.
@@ -94,8 +102,12 @@ impl FakeStreams {
             repeats: 0,
             failures: Vec::new(),
             expires: false,
+            silences: 0,
+            tells_first: false,
             first_read: Vec::new(),
             trims: Vec::new(),
+            lists: 0,
+            poison: Vec::new(),
         })))
     }
 
@@ -190,6 +202,7 @@ impl Streams for FakeStreams {
         let answer = || {
             let mut state = self.lock();
             state.fail()?;
+            state.lists += 1;
             let there = state.shards.iter().filter(|(_, shard)| !shard.is_gone);
             let rest: Vec<_> =
                 there.filter(|(id, _)| after.is_none_or(|after| id.as_str() > after)).collect();
@@ -200,7 +213,9 @@ impl Streams for FakeStreams {
                 .map(|(id, shard)| StreamShard {
                     id: (*id).clone(),
                     parent: shard.parent.clone(),
-                    first: None,
+                    first: (shard.records.get(shard.trimmed))
+                        .filter(|_| state.tells_first)
+                        .map(|record| record.sequence.clone()),
                 })
                 .collect();
             let last = (rest.len() > 2).then(|| shards[1].id.clone());
@@ -244,7 +259,10 @@ impl Streams for FakeStreams {
             if !state.first_read.iter().any(|id| id == shard) {
                 state.first_read.push(shard.to_owned());
             }
-            let (batch, repeats) = (state.batch, state.repeats);
+            let is_silent = state.silences > 0;
+            state.silences = state.silences.saturating_sub(1);
+            let poison = std::mem::take(&mut state.poison);
+            let (batch, repeats) = (if is_silent { 0 } else { state.batch }, state.repeats);
             let found = state.shards.get(shard).filter(|shard| !shard.is_gone);
             let found = found.ok_or_else(|| StreamError::Missing(shard.to_owned()))?;
             let begin: usize = iterator.parse().unwrap();
@@ -258,7 +276,7 @@ impl Streams for FakeStreams {
             let records = found.records[from..end].to_vec();
             let is_end = found.is_closed && end == found.records.len();
             let next = (!is_end).then(|| end.to_string());
-            Ok(StreamBatch { records, next, ..StreamBatch::default() })
+            Ok(StreamBatch { records, poison, next })
         };
         Box::pin(std::future::ready(answer()))
     }
@@ -365,7 +383,11 @@ pub(super) struct World {
 
 impl World {
     pub(super) async fn new(shards: &[&str]) -> World {
-        let table = EvalTable::new();
+        World::on(EvalOptions::new(), shards).await
+    }
+
+    pub(super) async fn on(options: EvalOptions, shards: &[&str]) -> World {
+        let table = EvalTable::with_options(options);
         let namespace = table.initialise(&DynamoOptions::new()).await.unwrap();
         World {
             table,

@@ -333,6 +333,11 @@ pub(crate) mod details {
         of([(attr::DISABLED, stored(flag)), (WAS, stored(before))])
     }
 
+    /// Texts by name; each name is there once.
+    pub(crate) fn texts(pairs: &[(String, String)]) -> Details {
+        pairs.iter().map(|(key, value)| (key.clone(), text(value.as_str()))).collect()
+    }
+
     pub(crate) fn namespace(namespace: &Namespace) -> Details {
         of([("namespace", text(namespace.name.as_str())), ("id", text(namespace.id.as_str()))])
     }

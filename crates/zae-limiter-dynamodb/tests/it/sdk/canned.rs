@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// What happens to a request.
 #[derive(Clone, Debug)]
@@ -21,6 +21,8 @@ pub(crate) enum Reply {
     Slam,
     /// Silence.
     Hang,
+    /// An empty answer, but silence for every update after the first.
+    OneUpdate,
 }
 
 impl Reply {
@@ -96,7 +98,18 @@ fn serve(mut stream: TcpStream, reply: &Reply, seen: &Mutex<Vec<Seen>>) {
     }
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     while let Some(request) = read(&mut reader) {
-        seen.lock().unwrap().push(request);
+        let is_update = request.operation == "UpdateItem";
+        let updates = {
+            let mut seen = seen.lock().unwrap();
+            seen.push(request);
+            seen.iter().filter(|request| request.operation == "UpdateItem").count()
+        };
+        let (empty, hang) = (Reply::ok(&Value::Object(Map::new())), Reply::Hang);
+        let reply = match reply {
+            Reply::OneUpdate if is_update && updates > 1 => &hang,
+            Reply::OneUpdate => &empty,
+            other => other,
+        };
         let answered = match reply {
             Reply::Answer { status, body, date } => {
                 let date = date.map(|date| format!("date: {date}\r\n")).unwrap_or_default();
@@ -112,7 +125,7 @@ fn serve(mut stream: TcpStream, reply: &Reply, seen: &Mutex<Vec<Seen>>) {
                 return;
             }
             Reply::Close | Reply::Slam => return,
-            Reply::Hang => {
+            Reply::Hang | Reply::OneUpdate => {
                 // Until the other side gives up.
                 let _ = reader.read(&mut [0]);
                 return;

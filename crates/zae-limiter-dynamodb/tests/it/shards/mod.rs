@@ -8,6 +8,8 @@ mod kept;
 mod limits;
 mod lost;
 mod moves;
+mod pinned;
+mod races;
 mod refills;
 mod takes;
 mod undone;

@@ -10,9 +10,9 @@ use zae_limiter_store::StoreError;
 use crate::DynamoStore;
 use crate::bucket::cache::{Seen, ShardEvent};
 use crate::bucket::image::Image;
+use crate::bucket::moves::{self, Parting, Whose};
 use crate::bucket::operation::Moment;
 use crate::bucket::shard::children;
-use crate::bucket::tree::{self, Parting, Whose};
 use crate::bucket::write::BucketWrite;
 use crate::constants::{READER_OF_SHARDS, SEND_ATTEMPTS_MAX, SHARDS_MAX};
 use crate::table::error::failed;
@@ -68,7 +68,7 @@ impl Aim {
 impl DynamoStore {
     /// Splits a shard, as it is now.
     pub(crate) async fn split(&self, key: &Key, moment: Moment) -> Result<Moved, StoreError> {
-        let moved = self.part(key, None, moment).await?;
+        let moved = self.split_or_repair(key, None, moment).await?;
         if moved == Moved::Done {
             self.shared.caches.tally.shards(ShardEvent::Split);
         }
@@ -82,7 +82,7 @@ impl DynamoStore {
         missing: u32,
         moment: Moment,
     ) -> Result<Moved, StoreError> {
-        let moved = self.part(donor, Some(missing), moment).await?;
+        let moved = self.split_or_repair(donor, Some(missing), moment).await?;
         if moved == Moved::Done {
             self.shared.caches.tally.shards(ShardEvent::Repair);
         }
@@ -90,7 +90,7 @@ impl DynamoStore {
     }
 
     /// Splits a shard, or makes the one that is missing beside it.
-    async fn part(
+    async fn split_or_repair(
         &self,
         key: &Key,
         missing: Option<u32>,
@@ -150,8 +150,8 @@ impl DynamoStore {
             return Ok(Moved::Not);
         }
         // The donor must still not know of it: another process may have removed it and split since.
-        let donor = tree::unsplit(Whose::of(&self.id, key), &donor.standing);
-        let prune = Write::Bucket(Box::new(tree::prune(key.clone(), image)));
+        let donor = moves::unsplit(Whose::of(&self.id, key), &donor.standing);
+        let prune = Write::Bucket(Box::new(moves::prune(key.clone(), image)));
         let pruned = self.move_all(Aim::Prune, donor.into_iter().chain([prune]).collect()).await?;
         self.shared.caches.forget(&key.pk);
         if pruned != Moved::Done {
@@ -171,7 +171,7 @@ impl DynamoStore {
         moment: Moment,
     ) -> Result<Moved, StoreError> {
         let images: Vec<&Image> = looks.iter().filter_map(|look| look.image.as_ref()).collect();
-        let Some(writes) = tree::fold(whose, &images, self.now(moment)) else {
+        let Some(writes) = moves::fold(whose, &images, self.now(moment)) else {
             return Ok(Moved::Not);
         };
         let keys: Vec<Key> = writes.iter().map(|write| write.key.clone()).collect();
