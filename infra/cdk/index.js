@@ -12,7 +12,7 @@ const { Construct } = require('constructs');
 const TEMPLATE = join(__dirname, 'template.yaml');
 
 /** The rule of `zae-limiter` for names of stacks. */
-const STACK_NAME = /^[A-Za-z][A-Za-z0-9-]{2,54}$/;
+const STACK_NAME = /^[A-Za-z][A-Za-z0-9-]{2,52}$/;
 
 /** Properties that are no parameters of the template. */
 const OWN_PROPS = ['lambdaZip'];
@@ -89,7 +89,7 @@ class ZaeLimiter extends Construct {
     if (stack.nested || !STACK_NAME.test(stack.stackName)) {
       throw new Error(
         `stack ${stack.stackName}: the limiter and its table take the name of the stack; use one that ` +
-          'is not nested, with a letter, then letters, digits and -, 3 to 55 characters in all',
+          'is not nested, with a letter, then letters, digits and -, 3 to 53 characters in all',
       );
     }
     const { lambdaZip, ...options } = props;

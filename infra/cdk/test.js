@@ -185,9 +185,10 @@ test('types say what the template says', () => {
 
 test('what cannot be right is refused', () => {
   const wrong = [
-    [{ shardsMax: 33 }, 'shardsMax 33: use 1 to 32'],
-    [{ shardsMax: 0 }, 'shardsMax 0: use 1 to 32'],
-    [{ shardsMax: 1.5 }, 'shardsMax 1.5: use a whole number'],
+    [{ shardsMax: 33 }, 'shardsMax 33: use one of 1, 2, 4, 8, 16, 32'],
+    [{ shardsMax: 0 }, 'shardsMax 0: use one of 1, 2, 4, 8, 16, 32'],
+    [{ lambdaMemorySize: 64 }, 'lambdaMemorySize 64: use 128 to 3008'],
+    [{ lambdaMemorySize: 200.5 }, 'lambdaMemorySize 200.5: use a whole number'],
     [{ shardsMax: '2' }, 'shardsMax "2": use a number'],
     [{ enableAlarms: 'false' }, 'enableAlarms "false": use true or false'],
     [{ architecture: 'mips' }, 'architecture "mips": use one of x86_64, arm64'],
@@ -204,7 +205,7 @@ test('what cannot be right is refused', () => {
     assert.throws(() => synth(props), matches, JSON.stringify(props));
   }
   const stack = new Stack(new App(), 'ab');
-  assert.throws(() => new ZaeLimiter(stack, 'Limiter'), /^Error: stack ab: .* 3 to 55 characters/);
+  assert.throws(() => new ZaeLimiter(stack, 'Limiter'), /^Error: stack ab: .* 3 to 53 characters/);
   const nested = new NestedStack(new Stack(new App(), 'outer'), 'inner');
   assert.throws(() => new ZaeLimiter(nested, 'Limiter'), /is not nested/);
 });

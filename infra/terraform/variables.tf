@@ -6,8 +6,8 @@ variable "name" {
   description = "The name of the limiter: of the stack, of the table, and the beginning of other names"
 
   validation {
-    condition     = can(regex("^[a-zA-Z][a-zA-Z0-9-]{2,54}$", var.name))
-    error_message = "Use a letter, then letters, digits and -, 3 to 55 characters in all."
+    condition     = can(regex("^[a-zA-Z][a-zA-Z0-9-]{2,52}$", var.name))
+    error_message = "Use a letter, then letters, digits and -, 3 to 53 characters in all."
   }
 }
 
@@ -42,8 +42,8 @@ variable "shards_max" {
   nullable    = false
 
   validation {
-    condition     = var.shards_max >= 1 && var.shards_max <= 32
-    error_message = "Use 1 to 32."
+    condition     = contains([1, 2, 4, 8, 16, 32], var.shards_max)
+    error_message = "Use one of 1, 2, 4, 8, 16, 32."
   }
 }
 

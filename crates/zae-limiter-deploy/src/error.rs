@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::options::OptionError;
 use crate::package::PackageError;
-use crate::stack::{Change, StackEvent};
+use crate::stack::{Change, Maker, StackEvent};
 use zae_limiter::StoreError;
 
 /// Why a stack was not deployed, found or deleted.
@@ -65,6 +65,20 @@ pub enum DeployError {
         /// The stack.
         stack: String,
     },
+    /// The termination protection of the stack is on.
+    #[error("stack {stack} is protected from being deleted")]
+    Kept {
+        /// The stack.
+        stack: String,
+    },
+    /// The bucket for code holds what is no code of a function.
+    #[error("the bucket {bucket} of the stack holds objects of somebody else: {}", .keys.join(", "))]
+    Foreign {
+        /// The bucket.
+        bucket: String,
+        /// Some of them.
+        keys: Vec<String>,
+    },
     /// The endpoint speaks DynamoDB and no CloudFormation.
     #[error("{endpoint} has no CloudFormation")]
     NoCloudFormation {
@@ -111,9 +125,19 @@ impl DeployError {
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             DeployError::Package(error) => error.hint(),
+            DeployError::StackFailed { stack, status, .. } if status == "DELETE_FAILED" => format!(
+                "repair what the events name; `zae-limiter delete --name {stack}` then removes what is left"
+            ),
             DeployError::StackFailed { stack, status, .. } if is_dead(status) => format!(
                 "CloudFormation cannot go on from there: `zae-limiter delete --name {stack}` removes what is left, then deploy again"
             ),
+            DeployError::StackFailed { stack, status, .. }
+                if status.ends_with("_ROLLBACK_FAILED") =>
+            {
+                format!(
+                    "CloudFormation must first go back: repair what the events name, then `aws cloudformation continue-update-rollback --stack-name {stack}`"
+                )
+            }
             DeployError::StackFailed { .. } => {
                 "repair what the events name, then run the same command again".to_owned()
             }
@@ -122,6 +146,11 @@ impl DeployError {
             ),
             DeployError::StackExists { .. } | DeployError::StillAtWork { .. } => {
                 "run the same command again: it waits for what is at work and goes on".to_owned()
+            }
+            DeployError::NotOurs { stack, why } if Some(*why) == Maker::OtherTool.why_not() => {
+                format!(
+                    "change and delete the stack with the tool that made it; `zae-limiter deploy --name {stack} --no-stack` makes its table ready"
+                )
             }
             DeployError::NotOurs { stack, .. } => format!(
                 "its table can be used as it is (`--name {stack}`), and `zae-limiter aggregate --name {stack}` counts its usage; deploy under another name to have a stack of ours"
@@ -132,6 +161,12 @@ impl DeployError {
             DeployError::Protected { stack } => format!(
                 "`zae-limiter deploy --name {stack} --no-deletion-protection` takes the protection away; give the other options of the stack, too"
             ),
+            DeployError::Kept { stack } => format!(
+                "`aws cloudformation update-termination-protection --no-enable-termination-protection --stack-name {stack}` takes the protection away"
+            ),
+            DeployError::Foreign { .. } => {
+                "move them elsewhere, then run the same command again".to_owned()
+            }
             DeployError::Unreachable { message, .. } if message.contains("credentials") => {
                 "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE".to_owned()
             }
@@ -143,6 +178,41 @@ impl DeployError {
             }
             _ => return None,
         })
+    }
+}
+
+impl DeployError {
+    /// Whether the same request may be answered a moment later: nobody was reached, or AWS was too
+    /// busy to answer.
+    pub(crate) fn is_passing(&self) -> bool {
+        const BUSY: [&str; 5] = [
+            "Throttl",
+            "RequestLimitExceeded",
+            "TooManyRequests",
+            "ServiceUnavailable",
+            "Internal",
+        ];
+        match self {
+            DeployError::Unreachable { message, .. } => !message.contains("credentials"),
+            DeployError::Aws { code: Some(code), .. } => {
+                BUSY.iter().any(|word| code.contains(word))
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether somebody else has begun to change the stack, so that what was planned is out of date.
+    pub(crate) fn is_race(&self) -> bool {
+        const GONE: [&str; 3] = ["InvalidChangeSetStatus", "ChangeSetNotFound", "AlreadyExists"];
+        match self {
+            DeployError::Aws { code, message, .. } => {
+                message.contains("_IN_PROGRESS state")
+                    || code
+                        .as_deref()
+                        .is_some_and(|code| GONE.iter().any(|word| code.contains(word)))
+            }
+            _ => false,
+        }
     }
 }
 

@@ -18,6 +18,15 @@ pub const LOG_RETENTION_DAYS: [u32; 22] = [
     3288, 3653,
 ];
 
+/// What the name of the function ends with, after that of the stack.
+const FUNCTION_SUFFIX: &str = "-aggregator";
+
+/// The longest name of a function.
+const FUNCTION_CHARS_MAX: usize = 64;
+
+/// The longest name of a stack that has a function.
+const STACK_CHARS_MAX: usize = FUNCTION_CHARS_MAX - FUNCTION_SUFFIX.len();
+
 /// The parameter of the template that names the zip of the function in the code bucket. It is empty
 /// in the first step of a deployment; [`StackOptions::parameters`] leaves it out.
 pub const LAMBDA_CODE_KEY: &str = "LambdaCodeKey";
@@ -371,6 +380,14 @@ impl StackOptions {
     pub fn check(&self, stack: &str) -> Result<(), OptionError> {
         zae_limiter_dynamodb::sdk::check_stack_name(stack)
             .map_err(|error| OptionError::new("name", stack, error.to_string()))?;
+        if self.has_aggregator() && stack.len() > STACK_CHARS_MAX {
+            let problem = format!(
+                "has {} characters; use at most {STACK_CHARS_MAX}, since the function is called \
+                 STACK{FUNCTION_SUFFIX} and Lambda takes {FUNCTION_CHARS_MAX}, or no aggregator",
+                stack.len()
+            );
+            return Err(OptionError::new("name", stack, problem));
+        }
         if self.snapshot_windows.is_empty() {
             let problem = "name at least one of hourly, daily and monthly";
             return Err(OptionError::new("snapshot_windows", "", problem));

@@ -229,6 +229,12 @@ impl Package {
     }
 }
 
+/// Whether an object of a bucket is named as [`Package::key`] names them.
+pub(crate) fn is_key(name: &str) -> bool {
+    let is_digit = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c);
+    name.strip_suffix(".zip").is_some_and(|hash| hash.len() == 64 && hash.chars().all(is_digit))
+}
+
 fn sha256(bytes: &[u8]) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA256, bytes);
     digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()

@@ -23,6 +23,8 @@ pub const SCHEMA_VERSION: &str = "zae-limiter:schema-version";
 
 /// The value of [`TYPE`] for a stack that limits.
 pub const LIMITER: &str = "limiter";
+/// The value of [`TYPE`] for the workers of a load test.
+pub const LOAD_TEST: &str = "load-test";
 
 /// The versions that the tags of a stack tell.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,10 +7,13 @@ use zae_limiter::dynamodb::sdk::{Builder, Gsi2Projection, TableOptions};
 use zae_limiter::dynamodb::{DynamoStore, Operator, Retention};
 use zae_limiter::{RateLimiter, StoreErrorKind, UsageWindow};
 
-use super::{Cloud, Deployment, Outcome, Progress, Tell};
+use super::{Cloud, Deployment, Maker, Outcome, Progress, Tell};
 use crate::error::DeployError;
 use crate::options::{Architecture, ArchiveOnDelete, ResourceIndexProjection, StackOptions};
 use crate::package::{Bootstrap, Package};
+
+/// The output that names the function, where there is one.
+const FUNCTION_NAME: &str = "AggregatorFunctionName";
 
 /// A stack: one table with everything around it.
 #[derive(Debug)]
@@ -40,6 +43,7 @@ impl Stack {
             options: StackOptions::new(),
             lambda_binary: None,
             may_lose_data: false,
+            leaves_stack: false,
             waits: true,
         }
     }
@@ -55,6 +59,7 @@ pub struct StackBuilder {
     options: StackOptions,
     lambda_binary: Option<PathBuf>,
     may_lose_data: bool,
+    leaves_stack: bool,
     waits: bool,
 }
 
@@ -122,6 +127,15 @@ impl StackBuilder {
         self
     }
 
+    /// These tags and no others.
+    pub fn tags<K: Into<String>, V: Into<String>>(
+        mut self,
+        tags: impl IntoIterator<Item = (K, V)>,
+    ) -> StackBuilder {
+        self.options = self.options.tags(tags);
+        self
+    }
+
     /// One more tag.
     pub fn tag(mut self, key: impl Into<String>, value: impl Into<String>) -> StackBuilder {
         self.options = self.options.tag(key, value);
@@ -157,6 +171,13 @@ impl StackBuilder {
     /// Tables, buckets and queues may be removed or replaced.
     pub fn allow_data_loss(mut self, allowed: bool) -> StackBuilder {
         self.may_lose_data = allowed;
+        self
+    }
+
+    /// The stack is that of Terraform, CDK or somebody else, who changes it; its table, which must
+    /// be there, gets its version record, its namespaces and the retention of the options.
+    pub fn leave_stack(mut self, leaves: bool) -> StackBuilder {
+        self.leaves_stack = leaves;
         self
     }
 
@@ -205,6 +226,23 @@ impl StackBuilder {
             code_sha256: None,
             bootstrap_sha256: None,
         };
+        if self.leaves_stack {
+            let has_function = match cloud.find(&self.stack).await {
+                // Its function is not ours, and its version record says what Python clients may do.
+                Ok(Some(state)) if state.maker() == Maker::Python => {
+                    let why = Maker::Python.why_not().unwrap_or_default();
+                    return Err(DeployError::NotOurs { stack: self.stack.clone(), why });
+                }
+                Ok(state) => state.is_some_and(|state| state.output(FUNCTION_NAME).is_some()),
+                Err(DeployError::NoCloudFormation { .. }) => false,
+                Err(error) => return Err(error),
+            };
+            // A table that is missing is an error, not an order to make one.
+            self.store.status().await?;
+            self.ready(has_function, tell).await?;
+            deployed.outcome = Outcome::Ready;
+            return Ok(deployed);
+        }
         // The endpoint is asked before the program is packed: one without CloudFormation has no use
         // for a package.
         match cloud.find(&self.stack).await {
@@ -228,8 +266,7 @@ impl StackBuilder {
         if deployed.outcome == Outcome::Begun {
             return Ok(deployed);
         }
-        tell(Progress::Doing("making the table ready"));
-        self.ready(deployed.code_sha256.is_some()).await?;
+        self.ready(deployed.code_sha256.is_some(), tell).await?;
         Ok(deployed)
     }
 
@@ -251,18 +288,31 @@ impl StackBuilder {
     }
 
     /// Version record, namespaces and retention.
-    async fn ready(&self, has_function: bool) -> Result<(), DeployError> {
+    async fn ready(&self, has_function: bool, tell: Tell<'_>) -> Result<(), DeployError> {
+        tell(Progress::Doing("making the table ready"));
         let table: Arc<dyn zae_limiter_dynamodb::stream::Table> =
             Arc::new(self.store.table().await?);
         let options = self.store.options();
-        DynamoStore::initialise(&table, options).await?;
         let operator = Operator::on_table(Arc::clone(&table), options.clone());
-        operator
-            .set_retention(Retention {
-                usage_days: Some(self.options.usage_retention_days),
-                audit_days: Some(self.options.audit_retention_days),
-            })
-            .await?;
+        let before = operator.versions().await?.map(|versions| versions.retention);
+        DynamoStore::initialise(&table, options).await?;
+        let retention = Retention {
+            usage_days: Some(self.options.usage_retention_days),
+            audit_days: Some(self.options.audit_retention_days),
+        };
+        // It may have been set since, by `system set-retention`.
+        for (what, days, was) in [
+            ("usage is", retention.usage_days, before.and_then(|before| before.usage_days)),
+            ("audit events are", retention.audit_days, before.and_then(|before| before.audit_days)),
+        ] {
+            if let (Some(days), Some(was)) = (days, was)
+                && days != was
+            {
+                let said = format!("{what} kept for {days} days from now on, no longer {was}");
+                tell(Progress::Doing(&said));
+            }
+        }
+        operator.set_retention(retention).await?;
         operator.stamp_function(has_function.then_some(env!("CARGO_PKG_VERSION"))).await?;
         if self.options.shards_max > 1 {
             operator.require_shard_readers().await?;

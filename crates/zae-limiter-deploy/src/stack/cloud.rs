@@ -1,4 +1,4 @@
-//! The calls to AWS: CloudFormation, and S3 for the code.
+//! The calls to CloudFormation.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,12 +9,11 @@ use aws_sdk_cloudformation::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_cloudformation::types::{
     Capability, ChangeSetStatus, ChangeSetType, OnFailure, Parameter, Stack, Tag,
 };
-use aws_sdk_s3::primitives::ByteStream;
-use aws_sdk_s3::types::{Delete, ObjectIdentifier};
 use zae_limiter::Clock;
 use zae_limiter::dynamodb::sdk::Builder;
 
-use super::{Change, Progress, StackEvent, StackState, Tell};
+use super::metrics::Metrics;
+use super::{Change, Kind, Progress, StackEvent, StackState, Tell};
 use crate::error::DeployError;
 use crate::tags;
 
@@ -30,11 +29,12 @@ const WORK_MAX: Duration = Duration::from_secs(3_600);
 /// How long the first event of what was begun may take. Before it the stack still looks as it did.
 const FIRST_EVENT_MAX: Duration = Duration::from_secs(60);
 
+/// How often in a row CloudFormation may be out of reach, or too busy to answer, while it is waited
+/// for. It works on whether it is looked at or not.
+const MISSES_MAX: u32 = 10;
+
 /// How many events explain a failure.
 const EVENTS_MAX: usize = 20;
-
-/// How many objects S3 deletes with one request.
-const OBJECTS_MAX: i32 = 1_000;
 
 /// What CloudFormation says, in a failed change set, when there is nothing to do.
 const NO_CHANGES: [&str; 2] = ["didn't contain changes", "No updates are to be performed"];
@@ -42,10 +42,22 @@ const NO_CHANGES: [&str; 2] = ["didn't contain changes", "No updates are to be p
 /// A way to AWS, or to something that speaks its language.
 pub struct Cloud {
     cfn: Client,
-    s3: aws_sdk_s3::Client,
+    pub(super) s3: aws_sdk_s3::Client,
+    pub(super) lambda: aws_sdk_lambda::Client,
+    metrics: Metrics,
     clock: Arc<dyn Clock>,
     region: String,
     endpoint: Option<String>,
+}
+
+/// What is to be done with an event that was found.
+enum Found {
+    /// It is one of those that are looked for.
+    Wanted,
+    /// It is the first of them.
+    Last,
+    /// It is older than all of them.
+    Older,
 }
 
 /// A change set that is ready to be executed.
@@ -71,12 +83,23 @@ impl Cloud {
         // An endpoint that is given has one host name for all buckets.
         let s3 = aws_sdk_s3::config::Builder::from(&config)
             .force_path_style(config.endpoint_url().is_some());
+        // An invocation is asked for once: the second one would be another load.
+        let lambda = aws_sdk_lambda::config::Builder::from(&config)
+            .retry_config(aws_sdk_lambda::config::retry::RetryConfig::disabled());
+        let region = config.region().map(ToString::to_string).unwrap_or_default();
+        let endpoint = config.endpoint_url().map(str::to_owned);
         Ok(Cloud {
+            metrics: Metrics {
+                region: region.clone(),
+                endpoint: endpoint.clone(),
+                credentials: config.credentials_provider(),
+            },
             cfn: Client::new(&config),
             s3: aws_sdk_s3::Client::from_conf(s3.build()),
+            lambda: aws_sdk_lambda::Client::from_conf(lambda.build()),
             clock: Arc::clone(&builder.options().clock),
-            region: config.region().map(ToString::to_string).unwrap_or_default(),
-            endpoint: config.endpoint_url().map(str::to_owned),
+            region,
+            endpoint,
         })
     }
 
@@ -102,8 +125,8 @@ impl Cloud {
         self.find(stack).await?.ok_or_else(missing)
     }
 
-    /// All stacks of the region that limit, ours and the Python package's, by name.
-    pub async fn list(&self) -> Result<Vec<StackState>, DeployError> {
+    /// All stacks of the region of this kind, ours and the Python package's, by name.
+    pub async fn list(&self, kind: Kind) -> Result<Vec<StackState>, DeployError> {
         let (mut stacks, mut next) = (Vec::new(), None);
         loop {
             let page = self.cfn.describe_stacks().set_next_token(next).send().await;
@@ -111,7 +134,7 @@ impl Cloud {
             let ours = |state: &StackState| {
                 let tag = |key: &str| state.tags.get(key).map(String::as_str);
                 tag(tags::MANAGED_BY) == Some(tags::MANAGER)
-                    && tag(tags::TYPE).is_none_or(|kind| kind == tags::LIMITER)
+                    && state.kind() == kind
                     && state.status != "DELETE_COMPLETE"
             };
             stacks.extend(page.stacks.unwrap_or_default().iter().map(state).filter(ours));
@@ -143,6 +166,34 @@ impl Cloud {
             .collect())
     }
 
+    /// How old the oldest record was that a function was given last, in ms, as CloudWatch knows it;
+    /// `None` when it was given none for a quarter of an hour.
+    pub async fn iterator_age_ms(&self, function: &str) -> Result<Option<i64>, DeployError> {
+        self.metrics.iterator_age_ms(function, self.clock.now()).await
+    }
+
+    /// A stack once nobody is at work on it; `None` when there is none. Who does not wait gets an
+    /// error instead.
+    pub async fn rested(
+        &self,
+        stack: &str,
+        waits: bool,
+        tell: Tell<'_>,
+    ) -> Result<Option<StackState>, DeployError> {
+        match self.find(stack).await? {
+            Some(state) if state.is_at_work() => {
+                let (stack, status) = (stack.to_owned(), state.status);
+                if !waits {
+                    return Err(DeployError::StillAtWork { stack, status });
+                }
+                tell(Progress::Doing(&format!("waiting for the stack, which is {status}")));
+                let seen = self.newest_event(&stack).await?;
+                Ok(self.settle(&stack, (seen, false), tell).await?.0)
+            }
+            found => Ok(found),
+        }
+    }
+
     /// Begins to make a stack. `StackExists` when somebody was faster.
     pub(super) async fn create(&self, wanted: &Wanted<'_>) -> Result<(), DeployError> {
         let created = self
@@ -166,8 +217,13 @@ impl Cloud {
         }
     }
 
-    /// What would change; `None` when nothing would.
-    pub(super) async fn plan(&self, wanted: &Wanted<'_>) -> Result<Option<Plan>, DeployError> {
+    /// What would change; `None` when nothing would. A change of outputs alone is one, though
+    /// CloudFormation names no resource: only for what `is_same` does an empty list mean nothing.
+    pub(super) async fn plan(
+        &self,
+        wanted: &Wanted<'_>,
+        is_same: bool,
+    ) -> Result<Option<Plan>, DeployError> {
         let name = format!("zae-limiter-{}", self.clock.now().0);
         let created = self
             .cfn
@@ -208,7 +264,7 @@ impl Cloud {
                 }
             };
             match status {
-                Some(ChangeSetStatus::CreateComplete) if changes.is_empty() => {
+                Some(ChangeSetStatus::CreateComplete) if changes.is_empty() && is_same => {
                     self.discard(wanted.stack, &id).await;
                     return Ok(None);
                 }
@@ -273,10 +329,33 @@ impl Cloud {
     }
 
     /// The events of a stack after one, oldest first.
-    pub(super) async fn events_after(
+    async fn events_after(
         &self,
         stack: &str,
         seen: Option<&str>,
+    ) -> Result<Vec<StackEvent>, DeployError> {
+        self.events(stack, |event| match Some(event.id.as_str()) == seen {
+            true => Found::Older,
+            false => Found::Wanted,
+        })
+        .await
+    }
+
+    /// The events of what was done to a stack last, oldest first. What failed a year ago explains
+    /// nothing.
+    pub(super) async fn last_events(&self, stack: &str) -> Result<Vec<StackEvent>, DeployError> {
+        self.events(stack, |event| match event.begins(stack) {
+            true => Found::Last,
+            false => Found::Wanted,
+        })
+        .await
+    }
+
+    /// Events of a stack, from the newest back to where `is_wanted` ends; oldest first.
+    async fn events(
+        &self,
+        stack: &str,
+        is_wanted: impl Fn(&StackEvent) -> Found,
     ) -> Result<Vec<StackEvent>, DeployError> {
         let (mut events, mut next) = (Vec::new(), None);
         'pages: loop {
@@ -287,11 +366,8 @@ impl Cloud {
                 Err(error) => return Err(self.failed("DescribeStackEvents", error)),
             };
             for event in page.stack_events.unwrap_or_default() {
-                if event.event_id.as_deref() == seen && seen.is_some() {
-                    break 'pages;
-                }
                 let text = |value: Option<String>| value.unwrap_or_default();
-                events.push(StackEvent {
+                let event = StackEvent {
                     id: text(event.event_id),
                     resource: text(event.logical_resource_id),
                     kind: text(event.resource_type),
@@ -300,7 +376,14 @@ impl Cloud {
                         .map_or_else(String::new, |status| status.as_str().to_owned()),
                     reason: event.resource_status_reason.filter(|why| !why.is_empty()),
                     at_s: event.timestamp.map_or(0, |at| at.secs()),
-                });
+                };
+                let found = is_wanted(&event);
+                if !matches!(found, Found::Older) {
+                    events.push(event);
+                }
+                if !matches!(found, Found::Wanted) {
+                    break 'pages;
+                }
             }
             next = page.next_token;
             if next.is_none() {
@@ -321,16 +404,28 @@ impl Cloud {
         tell: Tell<'_>,
     ) -> Result<(Option<StackState>, Vec<StackEvent>), DeployError> {
         let (began, mut seen, mut told) = (self.clock.monotonic(), seen, Vec::new());
+        let mut misses = 0;
         loop {
-            let found = self.find(stack).await?;
+            // What is read of the stack before the first event may be what was before.
+            let is_begun = !begun || !told.is_empty();
+            let (found, events) = match self.look(stack, seen.as_deref()).await {
+                Ok(looked) => looked,
+                Err(error) if error.is_passing() && misses < MISSES_MAX => {
+                    misses += 1;
+                    self.clock.sleep(self.pace() * misses).await;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            misses = 0;
             let passed = self.clock.monotonic().saturating_sub(began);
-            for event in self.events_after(stack, seen.as_deref()).await? {
+            for event in events {
                 tell(Progress::Event(&event));
                 seen = Some(event.id.clone());
                 told.push(event);
             }
             match found {
-                Some(_) if begun && told.is_empty() && passed < FIRST_EVENT_MAX => {}
+                Some(_) if !is_begun && passed < FIRST_EVENT_MAX => {}
                 Some(state) if state.is_at_work() => {
                     if passed > WORK_MAX {
                         let (stack, status) = (stack.to_owned(), state.status);
@@ -342,6 +437,16 @@ impl Cloud {
             }
             self.clock.sleep(self.pace()).await;
         }
+    }
+
+    /// A stack, and its events after one.
+    async fn look(
+        &self,
+        stack: &str,
+        seen: Option<&str>,
+    ) -> Result<(Option<StackState>, Vec<StackEvent>), DeployError> {
+        let found = self.find(stack).await?;
+        Ok((found, self.events_after(stack, seen).await?))
     }
 
     /// The error of a stack that is not what it should be.
@@ -356,76 +461,11 @@ impl Cloud {
         }
     }
 
-    /// Puts an object where none of its name is. True when it was sent.
-    pub(super) async fn upload(
-        &self,
-        bucket: &str,
-        key: &str,
-        bytes: &[u8],
-    ) -> Result<bool, DeployError> {
-        // The key is the hash of the content: what is there is the same.
-        if self.s3.head_object().bucket(bucket).key(key).send().await.is_ok() {
-            return Ok(false);
-        }
-        let body = ByteStream::from(bytes.to_vec());
-        let sent = self.s3.put_object().bucket(bucket).key(key).body(body).send().await;
-        sent.map_err(|error| self.failed("PutObject", error))?;
-        Ok(true)
-    }
-
-    /// Removes all objects of a bucket; how many there were. A bucket that is gone has none.
-    pub(super) async fn empty(&self, bucket: &str) -> Result<usize, DeployError> {
-        let mut removed = 0;
-        loop {
-            let page = self.s3.list_objects_v2().bucket(bucket).max_keys(OBJECTS_MAX).send().await;
-            let page = match page {
-                Ok(page) => page,
-                Err(error) if code(&error).is_some_and(|code| code.contains("NoSuchBucket")) => {
-                    return Ok(removed);
-                }
-                Err(error) => return Err(self.failed("ListObjectsV2", error)),
-            };
-            let keys: Vec<ObjectIdentifier> = (page.contents.unwrap_or_default().into_iter())
-                .filter_map(|object| ObjectIdentifier::builder().key(object.key?).build().ok())
-                .collect();
-            if keys.is_empty() {
-                return Ok(removed);
-            }
-            let found = keys.len();
-            let delete = Delete::builder().set_objects(Some(keys)).quiet(true).build();
-            let delete = delete.map_err(|error| DeployError::Aws {
-                operation: "DeleteObjects",
-                code: None,
-                message: error.to_string(),
-            })?;
-            let deleted = self.s3.delete_objects().bucket(bucket).delete(delete).send().await;
-            let deleted = deleted.map_err(|error| self.failed("DeleteObjects", error))?;
-            if let Some(error) = deleted.errors().first() {
-                let text = |value: Option<&str>| value.unwrap_or_default().to_owned();
-                return Err(DeployError::Aws {
-                    operation: "DeleteObjects",
-                    code: error.code().map(str::to_owned),
-                    message: format!("{}: {}", text(error.key()), text(error.message())),
-                });
-            }
-            removed += found;
-        }
-    }
-
-    /// Removes an empty bucket. One that is gone is no error.
-    pub(super) async fn remove_bucket(&self, bucket: &str) -> Result<(), DeployError> {
-        match self.s3.delete_bucket().bucket(bucket).send().await {
-            Ok(_) => Ok(()),
-            Err(error) if code(&error).is_some_and(|code| code.contains("NoSuchBucket")) => Ok(()),
-            Err(error) => Err(self.failed("DeleteBucket", error)),
-        }
-    }
-
     fn pace(&self) -> Duration {
         if self.endpoint.is_some() { LOCAL_PACE } else { PACE }
     }
 
-    fn failed<E>(&self, operation: &'static str, error: SdkError<E>) -> DeployError
+    pub(super) fn failed<E>(&self, operation: &'static str, error: SdkError<E>) -> DeployError
     where
         E: ProvideErrorMetadata + std::error::Error + Send + Sync + 'static,
     {
@@ -463,7 +503,7 @@ fn chain(error: &dyn std::error::Error) -> String {
     said
 }
 
-fn code<E: ProvideErrorMetadata>(error: &SdkError<E>) -> Option<&str> {
+pub(super) fn code<E: ProvideErrorMetadata>(error: &SdkError<E>) -> Option<&str> {
     error.code()
 }
 
@@ -514,6 +554,7 @@ fn state(stack: &Stack) -> StackState {
         ),
         outputs: pairs(of_outputs.map(|it| (it.output_key(), it.output_value())).collect()),
         tags: pairs(stack.tags().iter().map(|it| (it.key(), it.value())).collect()),
+        is_kept: stack.enable_termination_protection().unwrap_or(false),
         created_s: stack.creation_time().map(|at| at.secs()),
         updated_s: stack.last_updated_time().map(|at| at.secs()),
     }

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::cloud::Wanted;
-use super::{Change, Cloud, Maker, Progress, StackState, Tell};
+use super::cloud::{Plan, Wanted};
+use super::{Change, Cloud, Kind, Progress, StackState, Tell};
 use crate::error::DeployError;
-use crate::options::{LAMBDA_CODE_KEY, StackOptions};
+use crate::loadtest::{self, LoadTestOptions};
+use crate::options::{LAMBDA_CODE_KEY, OptionError, StackOptions};
 use crate::package::Package;
 use crate::tags::{self, StackVersions, stack_tags};
 use crate::template::TEMPLATE;
@@ -14,10 +15,14 @@ use zae_limiter_dynamodb::Versions;
 /// Where the code of the function is uploaded to.
 const CODE_BUCKET: &str = "CodeBucketName";
 
+/// How often somebody else may be faster before that is an error.
+const RACES_MAX: usize = 5;
+
 /// A stack as it should be.
 #[derive(Clone, Debug)]
 pub struct Deployment<'a> {
     stack: &'a str,
+    kind: Kind,
     /// The parameters of the template, but for the key of the code.
     parameters: BTreeMap<String, String>,
     /// For its tags.
@@ -38,6 +43,7 @@ impl<'a> Deployment<'a> {
         let parameters = options.parameters(stack)?;
         Ok(Deployment {
             stack,
+            kind: Kind::Limiter,
             parameters,
             options: options.clone(),
             package,
@@ -45,6 +51,41 @@ impl<'a> Deployment<'a> {
             waits: true,
             template: Some(TEMPLATE),
         })
+    }
+
+    /// The workers of a load test.
+    pub fn of_load_test(
+        stack: &'a str,
+        options: &LoadTestOptions,
+        package: &'a Package,
+    ) -> Result<Deployment<'a>, DeployError> {
+        Ok(Deployment {
+            stack,
+            kind: Kind::LoadTest,
+            parameters: options.parameters(stack)?,
+            options: StackOptions::new(),
+            package: Some(package),
+            may_lose_data: false,
+            waits: true,
+            template: Some(loadtest::TEMPLATE),
+        })
+    }
+
+    /// The same workers with other code; everything else stays.
+    #[must_use]
+    pub fn push(state: &'a StackState, package: &'a Package) -> Deployment<'a> {
+        let mut parameters = state.parameters.clone();
+        parameters.remove(LAMBDA_CODE_KEY);
+        Deployment {
+            stack: &state.name,
+            kind: Kind::LoadTest,
+            parameters,
+            options: StackOptions::new(),
+            package: Some(package),
+            may_lose_data: false,
+            waits: true,
+            template: None,
+        }
     }
 
     /// The same stack with the template and the function of this release. What it was deployed with
@@ -72,6 +113,7 @@ impl<'a> Deployment<'a> {
         }
         Ok(Deployment {
             stack: &state.name,
+            kind: Kind::Limiter,
             parameters,
             options,
             package,
@@ -108,6 +150,8 @@ pub enum Outcome {
     Unchanged,
     /// CloudFormation is at work; `deploy` once more goes on where it is.
     Begun,
+    /// The stack was left to whoever made it, and its table was made ready.
+    Ready,
 }
 
 impl Outcome {
@@ -119,6 +163,7 @@ impl Outcome {
             Outcome::Updated => "updated",
             Outcome::Unchanged => "unchanged",
             Outcome::Begun => "begun",
+            Outcome::Ready => "ready",
         }
     }
 }
@@ -132,12 +177,11 @@ impl Deployment<'_> {
         cloud: &Cloud,
         tell: Tell<'_>,
     ) -> Result<(Outcome, Option<StackState>), DeployError> {
-        let parameters = &self.parameters;
         let (state, is_new) = match self.found(cloud, tell).await? {
             Some(state) => (state, false),
             None => {
                 tell(Progress::Doing("making the stack"));
-                match self.create(cloud, parameters).await {
+                match self.create(cloud).await {
                     Ok(()) if !self.waits => return Ok((Outcome::Begun, None)),
                     Ok(()) => (self.whole(cloud, None, tell).await?, true),
                     // Somebody else was faster: their stack is the one to go on with.
@@ -154,7 +198,7 @@ impl Deployment<'_> {
         let mut state = state;
         // A stack that had no function has no bucket for code either.
         if self.package.is_some() && state.output(CODE_BUCKET).is_none() && !is_new {
-            let updated = self.update(cloud, &state, parameters, "", tell).await?;
+            let updated = self.update(cloud, &state, "", tell).await?;
             match updated {
                 Some(Some(next)) => (state, changed) = (next, true),
                 Some(None) => return Ok((Outcome::Begun, None)),
@@ -162,7 +206,7 @@ impl Deployment<'_> {
             }
         }
         let key = self.uploaded(cloud, &state, tell).await?;
-        match self.update(cloud, &state, parameters, &key, tell).await? {
+        match self.update(cloud, &state, &key, tell).await? {
             Some(Some(next)) => (state, changed) = (next, true),
             Some(None) => return Ok((Outcome::Begun, None)),
             None => {}
@@ -181,39 +225,24 @@ impl Deployment<'_> {
         cloud: &Cloud,
         tell: Tell<'_>,
     ) -> Result<Option<StackState>, DeployError> {
-        let Some(mut state) = cloud.find(self.stack).await? else { return Ok(None) };
-        if state.is_at_work() {
-            if !self.waits {
-                let (stack, status) = (state.name, state.status);
-                return Err(DeployError::StillAtWork { stack, status });
-            }
-            let doing = format!("waiting for the stack, which is {}", state.status);
-            tell(Progress::Doing(&doing));
-            let seen = cloud.newest_event(self.stack).await?;
-            match cloud.settle(self.stack, (seen, false), tell).await?.0 {
-                Some(settled) => state = settled,
-                None => return Ok(None),
-            }
+        let Some(state) = cloud.rested(self.stack, self.waits, tell).await? else {
+            return Ok(None);
+        };
+        if let Some(why) = state.maker().why_not() {
+            return Err(DeployError::NotOurs { stack: self.stack.to_owned(), why });
         }
-        let not_ours = |why| DeployError::NotOurs { stack: self.stack.to_owned(), why };
-        match state.maker() {
-            Maker::Ours => {}
-            Maker::Python => return Err(not_ours("the Python package has deployed it")),
-            Maker::Unknown => return Err(not_ours("it is a stack of something else")),
+        if let Some(why) = state.misfit(self.kind) {
+            return Err(DeployError::NotOurs { stack: self.stack.to_owned(), why });
         }
         if !state.is_whole() {
-            let events = cloud.events_after(self.stack, None).await?;
+            let events = cloud.last_events(self.stack).await?;
             return Err(cloud.broken(&state, &events));
         }
         Ok(Some(state))
     }
 
-    async fn create(
-        &self,
-        cloud: &Cloud,
-        parameters: &BTreeMap<String, String>,
-    ) -> Result<(), DeployError> {
-        let (parameters, tags) = self.wanted(parameters, "");
+    async fn create(&self, cloud: &Cloud) -> Result<(), DeployError> {
+        let (parameters, tags) = self.wanted("");
         let wanted = Wanted {
             stack: self.stack,
             template: self.template,
@@ -230,8 +259,10 @@ impl Deployment<'_> {
         state: &StackState,
         tell: Tell<'_>,
     ) -> Result<String, DeployError> {
-        let (Some(package), Some(bucket)) = (self.package, state.output(CODE_BUCKET)) else {
-            return Ok(String::new());
+        let Some(package) = self.package else { return Ok(String::new()) };
+        let Some(bucket) = state.output(CODE_BUCKET) else {
+            let message = format!("stack {} has no bucket for code ({CODE_BUCKET})", self.stack);
+            return Err(DeployError::Aws { operation: "DescribeStacks", code: None, message });
         };
         let key = package.key();
         let doing = format!("uploading the function, {} KB", package.zip.len() / 1_024);
@@ -241,30 +272,38 @@ impl Deployment<'_> {
     }
 
     /// Changes the stack through a change set. `None` when nothing is to be changed, `Some(None)`
-    /// when the change was only begun.
+    /// when the change was only begun. When somebody else changes the stack meanwhile, they go
+    /// first.
     async fn update(
         &self,
         cloud: &Cloud,
         state: &StackState,
-        parameters: &BTreeMap<String, String>,
         code_key: &str,
         tell: Tell<'_>,
     ) -> Result<Option<Option<StackState>>, DeployError> {
-        let (parameters, tags) = self.wanted(parameters, code_key);
-        let is_same = state.parameters == parameters && state.tags == tags;
-        let wanted = Wanted {
-            stack: self.stack,
-            template: self.template,
-            parameters: &parameters,
-            tags: &tags,
-        };
-        tell(Progress::Doing(if is_same {
-            "looking whether the template has changed"
-        } else {
-            "planning the change"
-        }));
-        let Some(plan) = cloud.plan(&wanted).await? else { return Ok(None) };
-        plan.changes.iter().for_each(|change| tell(Progress::Change(change)));
+        let mut found = None;
+        for _ in 0..RACES_MAX {
+            let state = found.as_ref().unwrap_or(state);
+            match self.try_update(cloud, state, code_key, tell).await {
+                Err(error) if error.is_race() => {
+                    // Without waiting that is an error here.
+                    let next = self.found(cloud, tell).await?;
+                    found = Some(next.ok_or_else(|| self.missing(cloud))?);
+                }
+                updated => return updated,
+            }
+        }
+        self.try_update(cloud, found.as_ref().unwrap_or(state), code_key, tell).await
+    }
+
+    async fn try_update(
+        &self,
+        cloud: &Cloud,
+        state: &StackState,
+        code_key: &str,
+        tell: Tell<'_>,
+    ) -> Result<Option<Option<StackState>>, DeployError> {
+        let Some(plan) = self.plan(cloud, state, code_key, tell).await? else { return Ok(None) };
         let lost: Vec<Change> =
             plan.changes.iter().filter(|change| change.loses_data()).cloned().collect();
         if !lost.is_empty() && !self.may_lose_data {
@@ -280,6 +319,72 @@ impl Deployment<'_> {
         Ok(Some(Some(self.whole(cloud, seen, tell).await?)))
     }
 
+    /// What an update would change, told line by line; nothing is changed, and nothing uploaded.
+    /// `None` when nothing would.
+    pub async fn preview(
+        &self,
+        cloud: &Cloud,
+        tell: Tell<'_>,
+    ) -> Result<Option<Vec<Change>>, DeployError> {
+        let found = self.found(cloud, tell).await?;
+        let state = found.ok_or_else(|| self.missing(cloud))?;
+        let key = self.package.map_or(String::new(), Package::key);
+        let Some(plan) = self.plan(cloud, &state, &key, tell).await? else { return Ok(None) };
+        cloud.discard(self.stack, &plan.id).await;
+        Ok(Some(plan.changes))
+    }
+
+    async fn plan(
+        &self,
+        cloud: &Cloud,
+        state: &StackState,
+        code_key: &str,
+        tell: Tell<'_>,
+    ) -> Result<Option<Plan>, DeployError> {
+        let (parameters, tags) = self.wanted(code_key);
+        // An index cannot change what it keeps; one that goes and comes again is empty meanwhile,
+        // while clients query it.
+        const PROJECTION: &str = "ResourceIndexProjection";
+        if let (Some(has), Some(wanted)) =
+            (state.parameters.get(PROJECTION), parameters.get(PROJECTION))
+            && has != wanted
+        {
+            let problem = format!("cannot be changed; stack {} has {has}", self.stack);
+            return Err(OptionError::new("resource_index_projection", wanted, problem).into());
+        }
+        let is_same = state.parameters == parameters && state.tags == tags;
+        let wanted = Wanted {
+            stack: self.stack,
+            template: self.template,
+            parameters: &parameters,
+            tags: &tags,
+        };
+        tell(Progress::Doing(if is_same {
+            "looking whether the template has changed"
+        } else {
+            "planning the change"
+        }));
+        let Some(plan) = cloud.plan(&wanted, is_same).await? else {
+            // CloudFormation keeps the parameters that it had.
+            let differs =
+                |(name, value): &(&String, &String)| state.parameters.get(*name) != Some(*value);
+            let idle: Vec<&str> =
+                parameters.iter().filter(differs).map(|(name, _)| name.as_str()).collect();
+            if !idle.is_empty() && !state.parameters.is_empty() {
+                let idle = idle.join(", ");
+                tell(Progress::Doing(&format!("no resource of the stack depends on {idle}")));
+            }
+            return Ok(None);
+        };
+        plan.changes.iter().for_each(|change| tell(Progress::Change(change)));
+        Ok(Some(plan))
+    }
+
+    fn missing(&self, cloud: &Cloud) -> DeployError {
+        let (stack, region) = (self.stack.to_owned(), cloud.region().to_owned());
+        DeployError::StackNotFound { stack, region }
+    }
+
     /// Waits for the end of what was begun, which must be a whole stack.
     async fn whole(
         &self,
@@ -288,11 +393,7 @@ impl Deployment<'_> {
         tell: Tell<'_>,
     ) -> Result<StackState, DeployError> {
         let (state, events) = cloud.settle(self.stack, (seen, true), tell).await?;
-        let missing = || DeployError::StackNotFound {
-            stack: self.stack.to_owned(),
-            region: cloud.region().to_owned(),
-        };
-        let state = state.ok_or_else(missing)?;
+        let state = state.ok_or_else(|| self.missing(cloud))?;
         // A change that was taken back leaves a stack that serves, and is a failure all the same.
         match state.is_whole() && !state.status.contains("ROLLBACK") {
             true => Ok(state),
@@ -300,12 +401,8 @@ impl Deployment<'_> {
         }
     }
 
-    fn wanted(
-        &self,
-        parameters: &BTreeMap<String, String>,
-        code_key: &str,
-    ) -> (BTreeMap<String, String>, BTreeMap<String, String>) {
-        let mut parameters = parameters.clone();
+    fn wanted(&self, code_key: &str) -> (BTreeMap<String, String>, BTreeMap<String, String>) {
+        let mut parameters = self.parameters.clone();
         parameters.insert(LAMBDA_CODE_KEY.to_owned(), code_key.to_owned());
         let program = env!("CARGO_PKG_VERSION");
         let versions = StackVersions {
@@ -313,6 +410,8 @@ impl Deployment<'_> {
             lambda: (!code_key.is_empty()).then_some(program),
             schema: Versions::SCHEMA,
         };
-        (parameters, stack_tags(self.stack, &versions, &self.options))
+        let mut tags = stack_tags(self.stack, &versions, &self.options);
+        tags.insert(tags::TYPE.to_owned(), self.kind.as_str().to_owned());
+        (parameters, tags)
     }
 }

@@ -1,11 +1,15 @@
 //! The life of a stack: made, changed through a change set, watched, deleted, found.
 //!
-//! `cloud.rs` speaks to AWS, `deploy.rs` makes and changes a stack, `remove.rs` deletes it,
-//! `builder.rs` does all of it in one call and connects.
+//! `cloud.rs` speaks to CloudFormation, `buckets.rs` to S3, `metrics.rs` to CloudWatch; `deploy.rs`
+//! makes and changes a stack, `remove.rs` deletes it, `builder.rs` does all of it in one call and
+//! connects.
 
+mod buckets;
 mod builder;
 mod cloud;
 mod deploy;
+mod invoke;
+mod metrics;
 mod remove;
 
 use std::collections::BTreeMap;
@@ -37,10 +41,32 @@ pub struct StackState {
     pub outputs: BTreeMap<String, String>,
     /// Its tags.
     pub tags: BTreeMap<String, String>,
+    /// Whether CloudFormation refuses to delete it: its termination protection is on.
+    pub is_kept: bool,
     /// When it was made, in seconds since 1970.
     pub created_s: Option<i64>,
     /// When it was changed last, in seconds since 1970.
     pub updated_s: Option<i64>,
+}
+
+/// What a stack is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A table with everything around it.
+    Limiter,
+    /// Workers of a load test.
+    LoadTest,
+}
+
+impl Kind {
+    /// The value of its tag.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Kind::Limiter => tags::LIMITER,
+            Kind::LoadTest => tags::LOAD_TEST,
+        }
+    }
 }
 
 /// Whose stack it is.
@@ -50,8 +76,23 @@ pub enum Maker {
     Ours,
     /// The Python package's.
     Python,
+    /// Made from our template by Terraform or CDK, which also changes and deletes it.
+    OtherTool,
     /// Somebody else's.
     Unknown,
+}
+
+impl Maker {
+    /// Why the stack of such a maker is not to be changed here; `None` for ours.
+    #[must_use]
+    pub fn why_not(self) -> Option<&'static str> {
+        match self {
+            Maker::Ours => None,
+            Maker::Python => Some("the Python package has deployed it"),
+            Maker::OtherTool => Some("Terraform or CDK has made it from our template"),
+            Maker::Unknown => Some("it is a stack of something else"),
+        }
+    }
 }
 
 impl StackState {
@@ -82,17 +123,43 @@ impl StackState {
         is_dead(&self.status)
     }
 
-    /// Whose stack it is, by its parameters: only ours has one for the key of the code.
+    /// Whose stack it is, by its parameters and tags. Only our template has a parameter for the key
+    /// of the code, only the Python package's one for the schema. What we deploy has the tag of our
+    /// version from the first request on; a stack that somebody made of the template by hand has no
+    /// tags of ours and becomes ours with the next deploy.
     #[must_use]
     pub fn maker(&self) -> Maker {
         let is_marked =
             self.tags.get(tags::MANAGED_BY).is_some_and(|manager| manager == tags::MANAGER);
-        if self.parameters.contains_key(LAMBDA_CODE_KEY) {
-            Maker::Ours
-        } else if is_marked || self.parameters.contains_key("SnapshotRetentionDays") {
-            Maker::Python
-        } else {
-            Maker::Unknown
+        let is_ours = self.parameters.contains_key(LAMBDA_CODE_KEY);
+        let is_python = self.parameters.contains_key("SchemaVersion");
+        match self.tags.contains_key(tags::VERSION) || !is_marked {
+            true if is_ours => Maker::Ours,
+            _ if is_python => Maker::Python,
+            // CDK puts values in the place of the parameters.
+            _ if is_marked => Maker::OtherTool,
+            _ if self.parameters.contains_key("SnapshotRetentionDays") => Maker::Python,
+            _ => Maker::Unknown,
+        }
+    }
+
+    /// What the stack is for, by its tag. One without limits.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        match self.tags.get(tags::TYPE).map(String::as_str) {
+            Some(tags::LOAD_TEST) => Kind::LoadTest,
+            _ => Kind::Limiter,
+        }
+    }
+
+    /// Why a command about stacks of this kind leaves the stack alone.
+    pub(crate) fn misfit(&self, wanted: Kind) -> Option<&'static str> {
+        match (self.kind(), wanted) {
+            (Kind::LoadTest, Kind::Limiter) => {
+                Some("it has the workers of a load test (`zae-limiter loadtest`), and no table")
+            }
+            (Kind::Limiter, Kind::LoadTest) => Some("it has no workers of a load test"),
+            _ => None,
         }
     }
 
@@ -127,6 +194,19 @@ impl StackEvent {
     pub fn is_failure(&self) -> bool {
         self.status.ends_with("_FAILED")
     }
+
+    /// Whether something was begun with the stack as a whole. A roll-back belongs to what was begun
+    /// before it.
+    #[must_use]
+    pub fn begins(&self, stack: &str) -> bool {
+        const BEGUN: [&str; 4] = [
+            "CREATE_IN_PROGRESS",
+            "UPDATE_IN_PROGRESS",
+            "DELETE_IN_PROGRESS",
+            "IMPORT_IN_PROGRESS",
+        ];
+        self.resource == stack && BEGUN.contains(&self.status.as_str())
+    }
 }
 
 /// One line of a change set.
@@ -153,6 +233,16 @@ const KEPT: &str = "AuditArchiveBucket";
 const CODE: &str = "CodeBucket";
 
 impl Change {
+    /// `+`, `-` or `~`.
+    #[must_use]
+    pub fn sign(&self) -> &'static str {
+        match self.action.as_str() {
+            "Add" => "+",
+            "Remove" => "-",
+            _ => "~",
+        }
+    }
+
     /// Whether the resource goes.
     #[must_use]
     pub fn is_removed(&self) -> bool {

@@ -1,6 +1,6 @@
 //! Deleting a stack.
 
-use super::{Cloud, Maker, Progress, Tell};
+use super::{Cloud, Kind, Maker, Progress, Tell};
 use crate::error::DeployError;
 use crate::options::ArchiveOnDelete;
 
@@ -9,6 +9,8 @@ use crate::options::ArchiveOnDelete;
 pub struct Removal<'a> {
     /// Its name.
     pub stack: &'a str,
+    /// What it is for; a stack for something else stays.
+    pub kind: Kind,
     /// Whether the call returns only when CloudFormation is done.
     pub waits: bool,
 }
@@ -17,19 +19,33 @@ impl Removal<'_> {
     /// Deletes the stack. The archive of audit events stays, unless the stack was deployed with
     /// [`ArchiveOnDelete::Empty`]; the name of a bucket that stays is returned.
     pub async fn run(&self, cloud: &Cloud, tell: Tell<'_>) -> Result<Option<String>, DeployError> {
-        let state = cloud.describe(self.stack).await?;
-        if state.maker() == Maker::Unknown {
-            let why = "it is a stack of something else";
+        let mut state = cloud.describe(self.stack).await?;
+        if let (Maker::Unknown | Maker::OtherTool, Some(why)) =
+            (state.maker(), state.maker().why_not())
+        {
             return Err(DeployError::NotOurs { stack: self.stack.to_owned(), why });
+        }
+        if let Some(why) = state.misfit(self.kind) {
+            return Err(DeployError::NotOurs { stack: self.stack.to_owned(), why });
+        }
+        // Who changes the stack at this moment needs the code that would be removed.
+        if state.is_at_work() && !can_be_deleted(&state.status) {
+            let settled = cloud.rested(self.stack, self.waits, tell).await?;
+            let (stack, region) = (self.stack.to_owned(), cloud.region().to_owned());
+            state = settled.ok_or(DeployError::StackNotFound { stack, region })?;
         }
         let is_protected = state.parameters.get("EnableDeletionProtection");
         if is_protected.is_some_and(|value| value == "true") {
             return Err(DeployError::Protected { stack: self.stack.to_owned() });
         }
+        if state.is_kept {
+            return Err(DeployError::Kept { stack: self.stack.to_owned() });
+        }
         let goes = state.output("ArchiveOnDelete") == Some(ArchiveOnDelete::Empty.as_str());
         let archive = state.output("AuditArchiveBucketName").map(str::to_owned);
         // CloudFormation does not delete a bucket that has objects.
         if let Some(bucket) = state.output("CodeBucketName") {
+            cloud.holds_code_only(bucket).await?;
             tell(Progress::Doing("removing the function's code"));
             cloud.empty(bucket).await?;
         }
@@ -55,4 +71,9 @@ impl Removal<'_> {
             archive => Ok(archive),
         }
     }
+}
+
+/// Whether CloudFormation takes an order to delete a stack that it is at work on.
+fn can_be_deleted(status: &str) -> bool {
+    matches!(status, "CREATE_IN_PROGRESS" | "ROLLBACK_IN_PROGRESS" | "DELETE_IN_PROGRESS")
 }

@@ -213,6 +213,10 @@ impl Stack {
             ("AWS::IAM::ManagedPolicy", "Ref") => {
                 arn("iam", "", format!("policy/{}", named("ManagedPolicyName")))
             }
+            // A role without a name gets one.
+            ("AWS::IAM::Role", "Arn") if found["Properties"]["RoleName"].is_null() => {
+                arn("iam", "", format!("role/{}", made_up()))
+            }
             ("AWS::IAM::Role", "Ref") => named("RoleName"),
             ("AWS::IAM::Role", "Arn") => arn("iam", "", format!("role/{}", named("RoleName"))),
             ("AWS::Lambda::Function", "Ref") => named("FunctionName"),

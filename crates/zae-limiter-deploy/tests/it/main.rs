@@ -1,8 +1,11 @@
 //! Tests of the crate, in one binary.
 
+mod adverse;
+mod builder;
 mod cfn;
 mod golden;
 mod iam;
+mod loadtest;
 mod options;
 mod package;
 mod policies;

@@ -222,7 +222,7 @@ fn an_option_that_cannot_be_right_is_refused_with_its_name_its_value_and_the_fix
 
 #[test]
 fn what_is_just_allowed_is_accepted() {
-    let longest_stack = "x".repeat(55);
+    let longest_stack = "x".repeat(53);
     let options = StackOptions::new()
         .snapshot_windows_text(" monthly, hourly,hourly")
         .expect("windows")
@@ -232,7 +232,7 @@ fn what_is_just_allowed_is_accepted() {
         .pitr_recovery_days(35)
         .audit_archive_glacier_days(3_650)
         .usage_retention_days(36_500)
-        .role_name_format("p-{}")
+        .role_name_format("ppp-{}")
         .policy_name_format("p-{}")
         .permission_boundary("arn:aws-cn:iam::123456789012:policy/path/b")
         .aggregator_role_arn("arn:aws-us-gov:iam::123456789012:role/path/r")
@@ -241,7 +241,7 @@ fn what_is_just_allowed_is_accepted() {
     assert_eq!(found["SnapshotWindows"], "hourly,monthly");
     // IAM takes names of 64 characters.
     assert_eq!(found["AdminRoleName"].len(), 63);
-    let error = options.clone().role_name_format("pxxx-{}").parameters(&longest_stack);
+    let error = options.clone().role_name_format("ppxxx-{}").parameters(&longest_stack);
     let error = error.expect_err("one too many").to_string();
     assert!(error.contains("which has 65 characters; IAM takes 64"), "{error}");
     let mut template_takes = found;
@@ -293,4 +293,21 @@ fn a_stack_has_room_for_all_its_tags() {
     assert!(
         !stack_tags(STACK, &none, &StackOptions::new()).contains_key("zae-limiter:lambda-version")
     );
+}
+
+/// Lambda takes 64 characters, and the function is called after the stack.
+#[test]
+fn the_name_of_a_stack_leaves_room_for_that_of_its_function() {
+    let (fits, too_long) = ("a".repeat(53), "a".repeat(54));
+    StackOptions::new().check(&fits).expect("the function has 64 characters");
+    let error = StackOptions::new().check(&too_long).expect_err("65");
+    assert_eq!(error.field, "name");
+    assert!(error.problem.contains("use at most 53"), "{error}");
+    StackOptions::new().enable_aggregator(false).check(&"a".repeat(55)).expect("no function");
+    StackOptions::new()
+        .enable_aggregator(false)
+        .check(&"a".repeat(56))
+        .expect_err("nobody takes it");
+    let function = crate::cfn::Stack::whole(&StackOptions::new()).properties("AggregatorFunction");
+    assert_eq!(function["FunctionName"], format!("{}-aggregator", crate::cfn::STACK));
 }

@@ -1,5 +1,5 @@
 //! Each policy grants what its role asks for, and nothing else: every call that the conformance
-//! suite and the aggregator make, judged by the policies of the template.
+//! suite, an operator and the aggregator make, judged by the policies of the template.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
@@ -21,7 +21,7 @@ const TAG: &str = "aws:PrincipalTag/zael_namespace_id";
 /// Recorded once for all tests.
 fn traffic() -> &'static BTreeSet<Sent> {
     static TRAFFIC: OnceLock<BTreeSet<Sent>> = OnceLock::new();
-    TRAFFIC.get_or_init(traffic::of_conformance)
+    TRAFFIC.get_or_init(|| &traffic::of_conformance() | &traffic::of_operator())
 }
 
 fn document(policy: PolicyName) -> Value {
@@ -79,12 +79,21 @@ fn duty(operation: &str) -> Duty {
         | "audit_log"
         | "usage"
         | "usage_summary"
+        | "managed"
         | "namespace" => Duty::Reads,
-        "namespaces" | "orphan_namespaces" => Duty::Lists,
+        "namespaces" | "orphan_namespaces" | "versions" => Duty::Lists,
         "reset" | "create_entity" | "update_entity" | "delete_entity" | "set_limits"
-        | "delete_limits" | "set_flag" => Duty::Administers,
-        "initialise" | "register_namespace" | "delete_namespace" | "recover_namespace"
-        | "purge_namespace" => Duty::Registers,
+        | "delete_limits" | "set_flag" | "set_managed" => Duty::Administers,
+        "initialise"
+        | "register_namespace"
+        | "delete_namespace"
+        | "recover_namespace"
+        | "purge_namespace"
+        | "set_retention"
+        | "stamp_function"
+        | "require_shard_readers"
+        | "plan"
+        | "migrate" => Duty::Registers,
         other => panic!("{other:?} calls the table: say here whose duty it is, and grant it"),
     }
 }
@@ -195,6 +204,7 @@ fn is_meant(policy: PolicyName, need: &Need, tag: Option<&str>) -> bool {
         FullAccess => {
             gets || matches!(action, "Query" | "ConditionCheckItem")
                 || describes
+                || (action == "Scan" && need.index.is_none())
                 || (writes && all(&|found| !is_registry(found)))
         }
         RegistryAdmin => {

@@ -1,20 +1,49 @@
 //! The life of a stack, against recorded replies of CloudFormation.
 
-use std::sync::Mutex;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use zae_limiter_deploy::stack::{Cloud, Deployment, Maker, Outcome, Progress, Removal};
+use zae_limiter::dynamodb::DynamoStore;
+use zae_limiter::{Clock, TimeMs};
+use zae_limiter_deploy::stack::{Cloud, Deployment, Kind, Maker, Outcome, Progress, Removal};
 use zae_limiter_deploy::{DeployError, Stack, StackOptions};
 use zae_limiter_testkit::aws::replies::Replies;
+use zae_limiter_testkit::engine::clocks::HurriedClock;
 
-const NAME: &str = "my-app";
+pub(crate) const NAME: &str = "my-app";
 
-async fn cloud(replies: &Replies) -> Cloud {
-    let builder = Stack::builder(NAME, "eu-west-1").endpoint_url(replies.endpoint());
-    Cloud::connect(builder.store()).await.expect("a way to AWS")
+pub(crate) async fn cloud(replies: &Replies) -> Cloud {
+    // Waiting takes no time.
+    let clock = Arc::new(HurriedClock::at(TimeMs(1_767_261_600_000)));
+    let builder =
+        DynamoStore::builder(NAME, "eu-west-1").endpoint_url(replies.endpoint()).clock(clock);
+    Cloud::connect(&builder).await.expect("a way to AWS")
+}
+
+/// The same with a clock on which every wait takes so many times as long.
+pub(crate) async fn hasty(replies: &Replies, times: u32) -> Cloud {
+    #[derive(Debug)]
+    struct Hasty(HurriedClock, u32);
+    impl Clock for Hasty {
+        fn now(&self) -> TimeMs {
+            self.0.now()
+        }
+        fn monotonic(&self) -> Duration {
+            self.0.monotonic()
+        }
+        fn sleep(&self, duration: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+            self.0.sleep(duration * self.1)
+        }
+    }
+    let clock = Arc::new(Hasty(HurriedClock::at(TimeMs(1_767_261_600_000)), times));
+    let builder =
+        DynamoStore::builder(NAME, "eu-west-1").endpoint_url(replies.endpoint()).clock(clock);
+    Cloud::connect(&builder).await.expect("a way to AWS")
 }
 
 /// A stack as DescribeStacks tells it.
-fn stack(status: &str, parameters: &[(&str, &str)]) -> String {
+pub(crate) fn stack(status: &str, parameters: &[(&str, &str)]) -> String {
     let parameter = |(key, value): &(&str, &str)| {
         format!(
             "<member><ParameterKey>{key}</ParameterKey><ParameterValue>{value}</ParameterValue>\
@@ -27,16 +56,17 @@ fn stack(status: &str, parameters: &[(&str, &str)]) -> String {
          <StackId>arn:aws:cloudformation:eu-west-1:1:stack/{NAME}/1</StackId>\
          <StackStatus>{status}</StackStatus><CreationTime>2026-01-01T00:00:00Z</CreationTime>\
          <Parameters>{parameters}</Parameters>\
-         <Tags><member><Key>ManagedBy</Key><Value>zae-limiter</Value></member></Tags>\
+         <Tags><member><Key>ManagedBy</Key><Value>zae-limiter</Value></member>\
+         <member><Key>zae-limiter:version</Key><Value>0.1.0</Value></member></Tags>\
          </member></Stacks>"
     )
 }
 
-fn ours(status: &str) -> String {
+pub(crate) fn ours(status: &str) -> String {
     stack(status, &[("LambdaCodeKey", "")])
 }
 
-fn event(id: &str, resource: &str, status: &str, reason: &str) -> String {
+pub(crate) fn event(id: &str, resource: &str, status: &str, reason: &str) -> String {
     format!(
         "<member><EventId>{id}</EventId><StackId>s</StackId><StackName>{NAME}</StackName>\
          <LogicalResourceId>{resource}</LogicalResourceId><ResourceType>AWS::X</ResourceType>\
@@ -46,11 +76,11 @@ fn event(id: &str, resource: &str, status: &str, reason: &str) -> String {
     )
 }
 
-fn events(newest_first: &[String]) -> String {
+pub(crate) fn events(newest_first: &[String]) -> String {
     format!("<StackEvents>{}</StackEvents>", newest_first.concat())
 }
 
-fn change(action: &str, resource: &str, kind: &str, replacement: &str) -> String {
+pub(crate) fn change(action: &str, resource: &str, kind: &str, replacement: &str) -> String {
     format!(
         "<member><Type>Resource</Type><ResourceChange><Action>{action}</Action>\
          <LogicalResourceId>{resource}</LogicalResourceId><ResourceType>{kind}</ResourceType>\
@@ -58,23 +88,30 @@ fn change(action: &str, resource: &str, kind: &str, replacement: &str) -> String
     )
 }
 
-fn change_set(changes: &[String]) -> String {
+pub(crate) fn change_set(changes: &[String]) -> String {
     format!("<Status>CREATE_COMPLETE</Status><Changes>{}</Changes>", changes.concat())
 }
 
-const NOT_THERE: (&str, &str) = ("ValidationError", "Stack with id my-app does not exist");
+pub(crate) const NOT_THERE: (&str, &str) =
+    ("ValidationError", "Stack with id my-app does not exist");
 
-fn without_function() -> StackOptions {
+pub(crate) fn without_function() -> StackOptions {
     StackOptions::new().enable_aggregator(false)
 }
 
 /// Deploys without a function; what was told, and what came of it.
-async fn deploy(
+pub(crate) async fn deploy(
     replies: &Replies,
     change: impl FnOnce(Deployment<'_>) -> Deployment<'_>,
 ) -> (Vec<String>, Result<Outcome, DeployError>) {
+    deploy_by(&cloud(replies).await, change).await
+}
+
+pub(crate) async fn deploy_by(
+    cloud: &Cloud,
+    change: impl FnOnce(Deployment<'_>) -> Deployment<'_>,
+) -> (Vec<String>, Result<Outcome, DeployError>) {
     let told = Mutex::new(Vec::new());
-    let cloud = cloud(replies).await;
     let deployment = change(Deployment::new(NAME, &without_function(), None).expect("options"));
     let mut tell = |progress: Progress<'_>| {
         let line = match progress {
@@ -85,7 +122,7 @@ async fn deploy(
         };
         told.lock().expect("told").push(line);
     };
-    let outcome = deployment.run(&cloud, &mut tell).await.map(|(outcome, _)| outcome);
+    let outcome = deployment.run(cloud, &mut tell).await.map(|(outcome, _)| outcome);
     (told.into_inner().expect("told"), outcome)
 }
 
@@ -290,7 +327,7 @@ async fn a_protected_stack_is_not_deleted() {
     let protected =
         stack("CREATE_COMPLETE", &[("LambdaCodeKey", ""), ("EnableDeletionProtection", "true")]);
     let replies = Replies::start().on("DescribeStacks", &protected);
-    let removal = Removal { stack: NAME, waits: true };
+    let removal = Removal { stack: NAME, kind: Kind::Limiter, waits: true };
     let error = removal.run(&cloud(&replies).await, &mut |_| {}).await.expect_err("protected");
     assert_eq!(error.to_string(), "the table of stack my-app is protected from being deleted");
     assert_eq!(replies.actions(), ["DescribeStacks"]);
@@ -310,7 +347,7 @@ async fn deleting_that_fails_tells_what_stays() {
                 event("1", NAME, "CREATE_COMPLETE", ""),
             ]),
         );
-    let removal = Removal { stack: NAME, waits: true };
+    let removal = Removal { stack: NAME, kind: Kind::Limiter, waits: true };
     let error = removal.run(&cloud(&replies).await, &mut |_| {}).await.expect_err("a failure");
     assert_eq!(
         error.to_string(),
@@ -326,7 +363,7 @@ async fn stacks_of_all_pages_are_listed_by_tag() {
     let replies = Replies::start()
         .on("DescribeStacks", &format!("{other}<NextToken>more</NextToken>"))
         .on("DescribeStacks", &ours("CREATE_COMPLETE"));
-    let found = cloud(&replies).await.list().await.expect("a list");
+    let found = cloud(&replies).await.list(Kind::Limiter).await.expect("a list");
     assert_eq!(found.iter().map(|stack| stack.name.as_str()).collect::<Vec<_>>(), [NAME]);
     assert!(replies.asked("DescribeStacks")[1].contains("NextToken=more"));
 }
