@@ -17,7 +17,7 @@ use crate::settings::{NAMESPACE, Settings, StorePlace};
 
 /// How long the store may take to answer an acquire. A person at a terminal would rather wait than
 /// be told that a busy disk is an outage.
-const DEADLINE: Duration = Duration::from_secs(10);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Pages of 4 KiB.
 #[cfg(feature = "sqlite")]

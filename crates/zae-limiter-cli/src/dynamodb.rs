@@ -266,7 +266,7 @@ fn builder(place: &DynamoPlace) -> Builder {
 }
 
 /// What comes of it within [`REACH_MAX`].
-async fn within<T>(work: impl Future<Output = T>) -> Option<T> {
+pub(crate) async fn within<T>(work: impl Future<Output = T>) -> Option<T> {
     let clock = SystemClock::new();
     match select(pin!(work), clock.sleep(REACH_MAX)).await {
         Either::Left((answer, _)) => Some(answer),

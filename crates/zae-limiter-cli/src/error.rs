@@ -43,6 +43,11 @@ impl Failure {
         Failure { exit: Exit::Usage, ..Failure::new("usage", message) }
     }
 
+    /// A file cannot be used; `causes` are all the reasons.
+    pub(crate) fn in_file(message: impl Into<String>, causes: Vec<String>) -> Failure {
+        Failure { causes, ..Failure::new("invalid", message) }
+    }
+
     /// What was asked for is not there.
     pub(crate) fn not_found(message: impl Into<String>) -> Failure {
         Failure::new("not_found", message)
@@ -168,7 +173,10 @@ const ADVICE: [(&str, &str); 9] = [
     ("; open it without read_only() to write", ""),
     (", or raise busy_deadline", ""),
     (", or raise take_deadline", ""),
-    (", `Builder::create` for any other", ""),
+    (
+        ", `Builder::create` for any other",
+        ", `zae-limiter deploy --no-stack --name` for one of Terraform or CDK",
+    ),
     ("the namespace of this handle", "the namespace"),
     ("open a new handle", "run the command again"),
     ("restart the process, or open the store anew", "run the command again"),

@@ -17,6 +17,8 @@ pub(crate) enum Exit {
     Disabled = 4,
     /// Others kept the store busy: nothing was decided and nothing was taken. Try again.
     Busy = 5,
+    /// A file and the store differ.
+    Differs = 6,
 }
 
 impl From<Exit> for ExitCode {

@@ -38,8 +38,8 @@ fn main() -> ExitCode {
     let environment = Environment::read();
     // Lambda starts the program without arguments, and says in a variable what is wanted.
     #[cfg(feature = "dynamodb")]
-    if environment.is_aggregator {
-        return lambda::run();
+    if let Some(function) = environment.function {
+        return lambda::run(function, &environment);
     }
     let arguments: Vec<_> = std::env::args_os().collect();
     // Mistakes are told in the form that was asked for.

@@ -246,6 +246,11 @@ pub(crate) struct DeployArgs {
     /// Tables, buckets and queues may be removed or replaced
     #[arg(long)]
     pub(crate) allow_data_loss: bool,
+
+    /// Leave the stack to whoever made it, Terraform or CDK: only its table gets its version
+    /// record, its namespaces and its retention
+    #[arg(long, conflicts_with_all = ["allow_data_loss", "lambda_binary", "no_wait"])]
+    pub(crate) no_stack: bool,
 }
 
 impl DeployArgs {

@@ -20,27 +20,35 @@ pub(crate) enum EntityCommand {
     #[command(after_long_help = super::examples::ENTITY_CREATE)]
     Create(EntityCreateArgs),
     /// Show an entity
+    #[command(after_long_help = super::examples::ENTITY_SHOW)]
     Show(EntityIdArgs),
     /// List entities; a flag for a single resource is shown by `entity show` and `status`, not here
     #[command(after_long_help = super::examples::ENTITY_LIST)]
     List(EntityListArgs),
     /// Change the display name or the metadata of an entity
+    #[command(after_long_help = super::examples::ENTITY_UPDATE)]
     Update(EntityUpdateArgs),
     /// Delete an entity with its buckets and limits; refused while it has children
+    #[command(after_long_help = super::examples::ENTITY_DELETE)]
     Delete(Confirmed<EntityIdArgs>),
     /// List the children of an entity
+    #[command(after_long_help = super::examples::ENTITY_CHILDREN)]
     Children(EntityPageArgs),
     /// Store limits of an entity, replacing those it had at this level and hiding those of weaker
     /// levels
     #[command(after_long_help = super::examples::ENTITY_SET_LIMITS)]
     SetLimits(EntitySetLimitsArgs),
     /// Show the limits stored for an entity
+    #[command(after_long_help = super::examples::ENTITY_GET_LIMITS)]
     GetLimits(EntityLevelArgs),
     /// Delete the limits stored for an entity at this level
+    #[command(after_long_help = super::examples::ENTITY_DELETE_LIMITS)]
     DeleteLimits(Confirmed<EntityLevelArgs>),
     /// List the resources for which some entity has limits of its own
+    #[command(after_long_help = super::examples::ENTITY_LIST_RESOURCES)]
     ListResources(PageArgs),
     /// Show the buckets of an entity as they are now
+    #[command(after_long_help = super::examples::ENTITY_BUCKETS)]
     Buckets(EntityBucketsArgs),
     /// Fill buckets of an entity, forgiving their debt
     #[command(after_long_help = super::examples::ENTITY_RESET)]
@@ -50,8 +58,10 @@ pub(crate) enum EntityCommand {
     Disable(EntityFlagArgs),
     /// Admit an entity again, even on a disabled resource; every ancestor it cascades to has to be
     /// enabled too
+    #[command(after_long_help = super::examples::ENTITY_ENABLE)]
     Enable(EntityFlagArgs),
     /// Forget that an entity was disabled or enabled: the resource decides
+    #[command(after_long_help = super::examples::ENTITY_CLEAR_DISABLED)]
     ClearDisabled(EntityFlagArgs),
 }
 

@@ -1,4 +1,4 @@
-//! `status`, `backup`, `restore`, `sweep`, `demo`, `completions`.
+//! `status`, `backup`, `restore`, `sweep`, `demo`, `completions`, `man`.
 
 use clap::Args;
 use clap_complete::Shell;
@@ -36,4 +36,16 @@ pub(crate) struct DemoArgs {
 pub(crate) struct CompletionsArgs {
     /// For which shell
     pub(crate) shell: Shell,
+}
+
+/// `man`.
+#[cfg(feature = "man")]
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ManArgs {
+    /// The words of the command [default: the program as a whole]
+    pub(crate) command: Vec<String>,
+
+    /// Write a page for every command into this folder, which is made if it is missing
+    #[arg(long, value_name = "PATH", conflicts_with = "command")]
+    pub(crate) dir: Option<std::path::PathBuf>,
 }

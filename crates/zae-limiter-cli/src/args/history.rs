@@ -52,6 +52,7 @@ pub(crate) enum UsageCommand {
     #[command(after_long_help = super::examples::USAGE_LIST)]
     List(UsageListArgs),
     /// Sum up what was used
+    #[command(after_long_help = super::examples::USAGE_SUMMARY)]
     Summary(UsageQueryArgs),
 }
 

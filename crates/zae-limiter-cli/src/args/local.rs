@@ -21,12 +21,16 @@ pub(crate) enum LocalCommand {
     #[command(after_long_help = super::examples::LOCAL_UP)]
     Up(LocalUpArgs),
     /// Show whether the engine runs, and what is in it; exit code 1 if it does not run
+    #[command(after_long_help = super::examples::LOCAL_STATUS)]
     Status,
     /// Print what the engine said, or what the workers said that count usage
+    #[command(after_long_help = super::examples::LOCAL_LOGS)]
     Logs(LocalLogsArgs),
     /// Stop the engine and its workers; its data stays
+    #[command(after_long_help = super::examples::LOCAL_DOWN)]
     Down,
     /// Print the variables that point AWS tools at the engine, for a shell to evaluate
+    #[command(after_long_help = super::examples::LOCAL_ENV)]
     Env(LocalEnvArgs),
     /// Keep the workers alive that count usage
     #[command(hide = true)]

@@ -15,6 +15,9 @@ pub(crate) mod history;
 #[cfg(feature = "deploy")]
 pub(crate) mod lambda_export;
 pub(crate) mod level;
+pub(crate) mod limits;
+#[cfg(feature = "loadtest")]
+pub(crate) mod loadtest;
 #[cfg(feature = "dynamodb")]
 pub(crate) mod local;
 pub(crate) mod namespace;
@@ -35,11 +38,16 @@ use self::aggregate::AggregateArgs;
 use self::deploy::{CfnTemplateArgs, DeleteArgs, DeployArgs, UpgradeArgs};
 use self::entity::EntityCommand;
 use self::file::CompletionsArgs;
+#[cfg(feature = "man")]
+use self::file::ManArgs;
 #[cfg(feature = "sqlite")]
 use self::file::{BackupArgs, DemoArgs, RestoreArgs};
 use self::history::{AuditCommand, UsageCommand};
 #[cfg(feature = "deploy")]
 use self::lambda_export::LambdaExportArgs;
+use self::limits::LimitsCommand;
+#[cfg(feature = "loadtest")]
+use self::loadtest::LoadtestCommand;
 #[cfg(feature = "dynamodb")]
 use self::local::LocalCommand;
 use self::namespace::NamespaceCommand;
@@ -65,18 +73,15 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// Below the list of commands. The line about commands to come is that of `coming`, which a test
-/// compares.
+/// Below the list of commands.
 const AFTER: &str = "\
 Exit codes: 0 done or granted, 1 error, 2 wrong usage, 3 refused by a limit, 4 disabled by an administrator, 5 busy: nothing was \
-decided, try again.
+decided, try again, 6 differs (`limits diff`).
 
 Variables: ZAEL_STORE, ZAEL_STACK and ZAEL_NAMESPACE stand for --store, --name and --namespace; ZAEL_FILE_MAX_MB is how many \
 megabytes (of 1024 KiB, 1 to 65535) the file of an SQLite store may grow to, without it as many as there are; ZAEL_SHARDS_MAX \
 is how many shards this process gives a hot bucket of a stack at most, 1 while processes of a version before shards run; \
 ZAEL_LOCAL_ENGINE names the program that `local up` starts.
-
-Not built yet: loadtest, limits.
 
 -h is short, --help also shows the global options and examples.";
 
@@ -148,8 +153,13 @@ pub(crate) enum Color {
 pub(crate) enum Command {
     #[command(flatten)]
     Store(StoreCommand),
+    /// Measure the limiter on this store
+    #[cfg(feature = "loadtest")]
+    #[command(subcommand)]
+    Loadtest(LoadtestCommand),
     /// Watch a simulated LLM gateway at work, on a fresh file
     #[cfg(feature = "sqlite")]
+    #[command(after_long_help = examples::DEMO)]
     Demo(DemoArgs),
     /// A DynamoDB-compatible engine on this machine, for development and tests
     #[cfg(feature = "dynamodb")]
@@ -169,6 +179,7 @@ pub(crate) enum Command {
     Delete(DeleteArgs),
     /// List the stacks of a region
     #[cfg(feature = "deploy")]
+    #[command(after_long_help = examples::LIST)]
     List,
     /// Bring template, function and table of a stack to this release
     #[cfg(feature = "deploy")]
@@ -179,6 +190,7 @@ pub(crate) enum Command {
     #[command(after_long_help = examples::CFN_TEMPLATE)]
     CfnTemplate(CfnTemplateArgs),
     /// Print a completion script for a shell
+    #[command(after_long_help = examples::COMPLETIONS)]
     Completions(CompletionsArgs),
     /// Write the package that a Lambda function runs: this program, as a zip
     ///
@@ -190,6 +202,10 @@ pub(crate) enum Command {
     /// Print the version; with --name also what the stack has and asks of its clients
     #[command(after_long_help = examples::VERSION)]
     Version,
+    /// Print the manual page of a command; with --dir write the pages of all
+    #[cfg(feature = "man")]
+    #[command(after_long_help = examples::MAN)]
+    Man(ManArgs),
     /// Print docs/cli.md
     #[command(hide = true)]
     Reference,
@@ -216,6 +232,9 @@ pub(crate) enum StoreCommand {
     /// Limits of the whole namespace
     #[command(subcommand)]
     System(SystemCommand),
+    /// Limits as files: limits, flags and entities of a namespace under version control
+    #[command(subcommand)]
+    Limits(LimitsCommand),
     /// Namespaces: isolated tenants in one store; --namespace has no effect here
     #[command(subcommand)]
     Namespace(NamespaceCommand),
@@ -235,6 +254,7 @@ pub(crate) enum StoreCommand {
     /// Check the file (sizes, schema, integrity, buckets, debts, last sweep) or the stack (state,
     /// schema, indexes, stream, worker, hottest buckets), and list what is disabled; exit code 1 if
     /// it is damaged
+    #[command(after_long_help = examples::STATUS)]
     Status,
     /// Check whether this program can work on a DynamoDB stack; exit code 1 if not
     #[cfg(feature = "dynamodb")]
@@ -242,14 +262,17 @@ pub(crate) enum StoreCommand {
     Check,
     /// Copy the file while it is in use; `restore` brings the copy back
     #[cfg(feature = "sqlite")]
+    #[command(after_long_help = examples::BACKUP)]
     Backup(BackupArgs),
     /// Put a backup in the place of the file, which nobody may have open; the old file is kept
     ///
     /// The backup is checked first. Never copy a backup over the file by hand: the log beside it
     /// would be replayed onto the copy and destroy it.
     #[cfg(feature = "sqlite")]
+    #[command(after_long_help = examples::RESTORE)]
     Restore(RestoreArgs),
     /// Delete idle full buckets and expired history (also happens automatically)
+    #[command(after_long_help = examples::SWEEP)]
     Sweep,
 }
 
@@ -262,6 +285,7 @@ impl StoreCommand {
             StoreCommand::Entity(command) => command.run(context).await,
             StoreCommand::Resource(command) => command.run(context).await,
             StoreCommand::System(command) => command.run(context).await,
+            StoreCommand::Limits(command) => command.run(context).await,
             StoreCommand::Namespace(command) => command.run(context).await,
             StoreCommand::Audit(command) => command.run(context).await,
             StoreCommand::Usage(command) => command.run(context).await,
@@ -290,6 +314,7 @@ impl StoreCommand {
             StoreCommand::Entity(command) => command.access(),
             StoreCommand::Resource(command) => command.access(),
             StoreCommand::System(command) => command.access(),
+            StoreCommand::Limits(command) => command.access(),
             StoreCommand::Namespace(command) => command.access(),
             StoreCommand::Sweep => Access::Changes,
             // Refuses every file, there or not.

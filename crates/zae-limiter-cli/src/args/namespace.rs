@@ -16,19 +16,25 @@ use crate::exit::Exit;
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum NamespaceCommand {
     /// Register namespaces; one that is registered already stays as it is
+    #[command(after_long_help = super::examples::NAMESPACE_REGISTER)]
     Register(NamespaceRegisterArgs),
     /// List the namespaces in use
+    #[command(after_long_help = super::examples::NAMESPACE_LIST)]
     List(PageArgs),
     /// Show a namespace in use
+    #[command(after_long_help = super::examples::NAMESPACE_SHOW)]
     Show(NamespaceNameArgs),
     /// Delete a namespace; `namespace recover` brings it back until it is purged
+    #[command(after_long_help = super::examples::NAMESPACE_DELETE)]
     Delete(NamespaceDeleteArgs),
     /// Bring a deleted namespace back
     #[command(after_long_help = super::examples::NAMESPACE_RECOVER)]
     Recover(NamespaceRecoverArgs),
     /// List the deleted namespaces whose data is still there
+    #[command(after_long_help = super::examples::NAMESPACE_ORPHANS)]
     Orphans(PageArgs),
     /// Erase the data of a deleted namespace for good
+    #[command(after_long_help = super::examples::NAMESPACE_PURGE)]
     Purge(NamespacePurgeArgs),
 }
 

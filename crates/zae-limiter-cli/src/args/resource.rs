@@ -17,18 +17,25 @@ pub(crate) enum ResourceCommand {
     #[command(after_long_help = super::examples::RESOURCE_SET_DEFAULTS)]
     SetDefaults(ResourceSetDefaultsArgs),
     /// Show the limits stored for a resource
+    #[command(after_long_help = super::examples::RESOURCE_GET_DEFAULTS)]
     GetDefaults(ResourceLevelArgs),
     /// Delete the limits stored for a resource
+    #[command(after_long_help = super::examples::RESOURCE_DELETE_DEFAULTS)]
     DeleteDefaults(Confirmed<ResourceLevelArgs>),
     /// List the resources with limits or a flag of their own
+    #[command(after_long_help = super::examples::RESOURCE_LIST)]
     List(PageArgs),
     /// Sum up what is left of a limit over all entities; reads every bucket of the resource
+    #[command(after_long_help = super::examples::RESOURCE_CAPACITY)]
     Capacity(ResourceCapacityArgs),
     /// Refuse every call of a resource from now on
+    #[command(after_long_help = super::examples::RESOURCE_DISABLE)]
     Disable(ResourceLevelArgs),
     /// Admit calls of a resource again
+    #[command(after_long_help = super::examples::RESOURCE_ENABLE)]
     Enable(ResourceLevelArgs),
     /// Forget that a resource was disabled or enabled
+    #[command(after_long_help = super::examples::RESOURCE_CLEAR_DISABLED)]
     ClearDisabled(ResourceLevelArgs),
 }
 

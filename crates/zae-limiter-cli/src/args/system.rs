@@ -21,8 +21,10 @@ pub(crate) enum SystemCommand {
     #[command(after_long_help = super::examples::SYSTEM_SET_DEFAULTS)]
     SetDefaults(SystemSetDefaultsArgs),
     /// Show the limits stored for everyone
+    #[command(after_long_help = super::examples::SYSTEM_GET_DEFAULTS)]
     GetDefaults,
     /// Delete the limits and the outage policy stored for everyone
+    #[command(after_long_help = super::examples::SYSTEM_DELETE_DEFAULTS)]
     DeleteDefaults(ConfirmArgs),
     /// Set for how many days a DynamoDB stack keeps usage and audit events, in all namespaces
     ///

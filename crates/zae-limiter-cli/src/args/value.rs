@@ -217,6 +217,16 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "write a whole number before the unit, as in 500ms, 30s, 2m or 1h".into())
 }
 
+/// Why something is changed.
+pub(crate) fn reason(text: &str) -> Result<String, String> {
+    const BYTES_MAX: usize = 1024;
+    match text.trim() {
+        "" => Err("write why, or leave it out".into()),
+        text if text.len() > BYTES_MAX => Err(format!("write at most {BYTES_MAX} bytes")),
+        text => Ok(text.to_owned()),
+    }
+}
+
 /// A whole number in bounds that the words of the refusal name.
 pub(crate) fn count<const MAX: u32>(text: &str) -> Result<u32, String> {
     within(text, 1..=MAX)

@@ -4,7 +4,7 @@ use serde::Serialize;
 use zae_limiter::StoreError;
 use zae_limiter::dynamodb::sdk;
 use zae_limiter_deploy::DeployError;
-use zae_limiter_deploy::stack::{Cloud, Removal};
+use zae_limiter_deploy::stack::{Cloud, Kind, Removal};
 
 use super::shared::stacks::{Stacks, Teller};
 use crate::args::deploy::DeleteArgs;
@@ -40,7 +40,7 @@ pub(crate) async fn run(stacks: &Stacks<'_>, args: &DeleteArgs) -> anyhow::Resul
     }
     let waits = args.wait.waits();
     let mut teller = Teller::new(stacks.printer);
-    let removal = Removal { stack: &stacks.stack, waits };
+    let removal = Removal { stack: &stacks.stack, kind: Kind::Limiter, waits };
     let kept = removal.run(&cloud, &mut |progress| teller.tell(&progress)).await;
     let form = Form {
         stack: stacks.stack.clone(),

@@ -12,7 +12,7 @@ use crate::table::Text;
 struct Form {
     stack: String,
     region: String,
-    /// `created`, `updated`, `unchanged` or `begun`.
+    /// `created`, `updated`, `unchanged`, `begun` or, with `--no-stack`, `ready`.
     outcome: &'static str,
     /// True where the endpoint has no CloudFormation: there is a table, and nothing around it.
     table_only: bool,
@@ -32,6 +32,7 @@ pub(crate) async fn run(stacks: &Stacks<'_>, args: &DeployArgs) -> anyhow::Resul
         .builder()
         .options(options)
         .allow_data_loss(args.allow_data_loss)
+        .leave_stack(args.no_stack)
         .wait(args.wait.waits())
         .namespace(stacks.namespace.as_str());
     if let Some(path) = &args.lambda_binary {
@@ -71,7 +72,7 @@ fn text(form: &Form) -> Text {
     let what = match (form.outcome, form.table_only) {
         ("created", true) => "table made".to_owned(),
         ("unchanged", true) => "table is there".to_owned(),
-        ("begun", _) => "begun".to_owned(),
+        ("ready", _) => "table is ready".to_owned(),
         (outcome, _) => outcome.to_owned(),
     };
     Text::of(format!("stack {} in {}: {what}", form.stack, form.region))

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use zae_limiter::domain::{TimeMs, rfc3339};
-use zae_limiter_deploy::stack::{Cloud, Maker, StackState};
+use zae_limiter_deploy::stack::{Cloud, Kind, Maker, StackState};
 use zae_limiter_deploy::tags;
 
 use super::shared::stacks::Stacks;
@@ -21,7 +21,7 @@ struct StackForm {
     status: String,
     /// True when the stack serves.
     whole: bool,
-    /// `zae-limiter` or `python`.
+    /// `zae-limiter`, `python`, or `other` for Terraform and CDK.
     deployed_by: &'static str,
     version: Option<String>,
     lambda_version: Option<String>,
@@ -40,7 +40,8 @@ impl StackForm {
             whole: state.is_whole(),
             deployed_by: match state.maker() {
                 Maker::Ours => "zae-limiter",
-                Maker::Python | Maker::Unknown => "python",
+                Maker::Python => "python",
+                Maker::OtherTool | Maker::Unknown => "other",
             },
             version: tag(tags::VERSION),
             lambda_version: tag(tags::LAMBDA_VERSION),
@@ -54,7 +55,7 @@ impl StackForm {
 pub(crate) async fn run(stacks: &Stacks<'_>) -> anyhow::Result<Exit> {
     let cloud = Cloud::connect(stacks.builder().store()).await;
     let found = match cloud {
-        Ok(cloud) => cloud.list().await,
+        Ok(cloud) => cloud.list(Kind::Limiter).await,
         Err(error) => Err(error),
     };
     let found = found.map_err(|error| stacks.failure(error))?;

@@ -35,8 +35,11 @@ pub(crate) mod explain;
 #[cfg(feature = "deploy")]
 mod lambda_export;
 pub(crate) mod level;
+pub(crate) mod limits;
 #[cfg(feature = "deploy")]
 mod list;
+#[cfg(feature = "loadtest")]
+pub(crate) mod loadtest;
 #[cfg(feature = "dynamodb")]
 pub(crate) mod local_attend;
 #[cfg(feature = "dynamodb")]
@@ -49,6 +52,8 @@ pub(crate) mod local_logs;
 pub(crate) mod local_status;
 #[cfg(feature = "dynamodb")]
 pub(crate) mod local_up;
+#[cfg(feature = "man")]
+mod man;
 pub(crate) mod namespace_delete;
 pub(crate) mod namespace_list;
 pub(crate) mod namespace_orphans;
@@ -81,6 +86,8 @@ use anyhow::Context as _;
 #[cfg(feature = "deploy")]
 use self::shared::stacks::{Named, Stacks};
 use crate::again::Again;
+#[cfg(feature = "loadtest")]
+use crate::args::loadtest::LoadtestCommand;
 use crate::args::{Cli, Command};
 use crate::context::{Access, Context};
 use crate::error::Failure;
@@ -146,6 +153,8 @@ fn dispatch(
         Command::Upgrade(args) => on_stacks(cli.globals, environment, printer, Named::Optional)
             .and_then(|stacks| block_on(upgrade::run(&stacks, &args))),
         Command::Completions(args) => completions::run(printer, args),
+        #[cfg(feature = "man")]
+        Command::Man(args) => man::run(printer, &args),
         Command::Reference => reference::run(printer),
         #[cfg(feature = "sqlite")]
         Command::Demo(args) => {
@@ -159,26 +168,49 @@ fn dispatch(
             let local = shared::local::Local::new(printer, &cli.globals, environment)?;
             block_on(command.run(&local))
         }
+        #[cfg(all(feature = "deploy", feature = "loadtest"))]
+        Command::Loadtest(LoadtestCommand::Workers(command)) => {
+            on_stacks(cli.globals, environment, printer, command.named())
+                .and_then(|stacks| block_on(command.run(&stacks)))
+        }
+        #[cfg(feature = "loadtest")]
+        Command::Loadtest(LoadtestCommand::Here(command)) => {
+            let settings = Settings::new(cli.globals, environment)?;
+            on_store((settings, environment, printer), command.access(), place, |context| {
+                block_on(command.run(context))
+            })
+        }
         Command::Store(command) => {
-            #[cfg_attr(
-                not(feature = "dynamodb"),
-                expect(unused_mut, reason = "only there another place may be meant")
-            )]
-            let mut settings = Settings::new(cli.globals, environment)?;
-            let _patience =
-                patience::start(printer, format!("still waiting for {}", settings.store));
-            #[cfg(feature = "dynamodb")]
-            crate::dynamodb::prefer_local(&mut settings, environment, printer);
-            *place = Some(settings.store.clone());
-            settings.check_place()?;
-            let context = Context { settings: &settings, printer, access: command.access() };
-            // A file that is missing is an error before a question is asked about it.
-            if context.access == Access::Changes {
-                context.require_file()?;
-            }
-            block_on(command.run(&context))
+            let settings = Settings::new(cli.globals, environment)?;
+            on_store((settings, environment, printer), command.access(), place, |context| {
+                block_on(command.run(context))
+            })
         }
     }
+}
+
+/// Runs a command on the store that the settings name, and tells which that is.
+#[cfg_attr(
+    not(feature = "dynamodb"),
+    expect(unused_variables, unused_mut, reason = "only there another place may be meant")
+)]
+fn on_store(
+    (mut settings, environment, printer): (Settings, &Environment, &Printer),
+    access: Access,
+    place: &mut Option<StorePlace>,
+    run: impl FnOnce(&Context<'_>) -> anyhow::Result<Exit>,
+) -> anyhow::Result<Exit> {
+    let _patience = patience::start(printer, format!("still waiting for {}", settings.store));
+    #[cfg(feature = "dynamodb")]
+    crate::dynamodb::prefer_local(&mut settings, environment, printer);
+    *place = Some(settings.store.clone());
+    settings.check_place()?;
+    let context = Context { settings: &settings, printer, access };
+    // A file that is missing is an error before a question is asked about it.
+    if context.access == Access::Changes {
+        context.require_file()?;
+    }
+    run(&context)
 }
 
 /// Whether the command line itself names a stack. A variable does not count: the version is asked

@@ -31,6 +31,9 @@ struct Form {
     stack_status: Option<String>,
     /// The state of the function that counts usage; null where there is none.
     function_status: Option<String>,
+    /// How far the function is behind the stream, by CloudWatch; null where that is not known, or
+    /// when the function was given nothing for a quarter of an hour.
+    stream_age_ms: Option<i64>,
     schema_version: Option<String>,
     /// The release of the function; null where there is none.
     function_version: Option<String>,
@@ -143,11 +146,20 @@ pub(crate) async fn run(context: &Context<'_>, place: &DynamoPlace) -> anyhow::R
 /// serve.
 #[cfg(feature = "deploy")]
 async fn deployed(context: &Context<'_>, place: &DynamoPlace, form: &mut Form) {
-    use super::shared::stacks::{Deployed, look};
-    match look(place).await {
-        Ok(Some(Deployed { status, is_whole, function })) => {
-            form.sound &= is_whole;
-            (form.stack_status, form.function_status) = (Some(status), function);
+    use super::shared::stacks::look;
+    let Some(looked) = dynamodb::within(look(place)).await else {
+        context.printer.note("CloudFormation was not asked: it does not answer");
+        return;
+    };
+    match looked {
+        Ok(Some(found)) => {
+            form.sound &= found.is_whole;
+            form.stack_status = Some(found.status);
+            form.function_status = found.function;
+            form.stream_age_ms = found.stream_age_ms;
+            if let Some(why) = found.no_age {
+                context.printer.note(&format!("the age of the stream is not known: {why}"));
+            }
         }
         Ok(None) => {}
         Err(why) => context.printer.note(&format!("CloudFormation was not asked: {why}")),
@@ -191,6 +203,7 @@ fn form(
         state: status.state,
         stack_status: None,
         function_status: None,
+        stream_age_ms: None,
         function_version: None,
         latency_ms: 0.0,
         schema_version: status.schema_version,
@@ -225,6 +238,12 @@ fn form(
         flags,
         sound,
     }
+}
+
+fn stream_age(ms: i64) -> Cell {
+    let is_late = ms > LATE_AFTER_SECONDS * 1_000;
+    let tone = if is_late { Tone::Warning } else { Tone::Good };
+    Cell::toned(format!("the function is {:.1}s behind", ms as f64 / 1_000.0), tone)
 }
 
 fn stream(form: &Form) -> Cell {
@@ -264,6 +283,9 @@ fn text(form: &Form) -> Text {
         ("billing", Cell::plain(if form.on_demand { "on demand" } else { "provisioned" })),
         ("expiry", Cell::plain(form.expires.map_or("not known: no permission to ask", yes))),
         ("stream", stream(form)),
+    ]);
+    fields.extend(form.stream_age_ms.map(|age| ("stream age", stream_age(age))));
+    fields.extend([
         (
             "worker",
             form.worker.as_ref().map_or_else(|| Cell::plain("none was seen"), WorkerForm::cell),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use zae_limiter::dynamodb::{Migration, Operator, Progress, Versions};
 use zae_limiter_deploy::package::Bootstrap;
-use zae_limiter_deploy::stack::{Cloud, Deployment, Outcome, StackState};
+use zae_limiter_deploy::stack::{Change, Cloud, Deployment, Maker, Outcome, StackState};
 use zae_limiter_deploy::{Architecture, DeployError};
 
 use super::shared::stacks::{Stacks, Teller};
@@ -53,7 +53,15 @@ pub(crate) async fn run(stacks: &Stacks<'_>, args: &UpgradeArgs) -> anyhow::Resu
     let mut steps = vec![Step::new("versions", "done", said(&versions))];
     let cloud = Cloud::connect(builder.store()).await.map_err(told)?;
     let mut has_function = false;
-    match cloud.find(&stacks.stack).await {
+    let mut teller = Teller::new(stacks.printer);
+    // What somebody else is doing to the stack is waited for: its parameters stay as they make them.
+    match cloud.rested(&stacks.stack, true, &mut |progress| teller.tell(&progress)).await {
+        // Its table is brought up to date all the same: rows of old clients are in tables that the
+        // Python package made.
+        Ok(Some(state)) if is_left_out(&state, args) => {
+            let why = state.maker().why_not().unwrap_or_default();
+            steps.push(Step::new("stack", "left out", why));
+        }
         Ok(Some(state)) => {
             let (step, packed) = infrastructure(stacks, args, &cloud, &state).await?;
             has_function = packed;
@@ -88,6 +96,11 @@ fn said(versions: &Versions) -> String {
     format!("schema {}, function {function}, this program {program}", versions.schema)
 }
 
+/// Whether a stack belongs to another tool that is known, and its table is to be looked at only.
+fn is_left_out(state: &StackState, args: &UpgradeArgs) -> bool {
+    matches!(state.maker(), Maker::Python | Maker::OtherTool) && !args.lambda_only
+}
+
 /// Template and function, through a change set; and whether there is to be a function.
 async fn infrastructure(
     stacks: &Stacks<'_>,
@@ -116,13 +129,6 @@ async fn infrastructure(
     };
     let key = package.as_ref().map_or(String::new(), |package| package.key());
     let is_current = parameter("LambdaCodeKey") == Some(key.as_str());
-    if args.dry_run {
-        let detail = match is_current {
-            true => "the function is this program; the template is compared by a change set",
-            false => "another function, and the template compared by a change set",
-        };
-        return Ok((Step::new("stack", "planned", detail), package.is_some()));
-    }
     if args.lambda_only && is_current && !args.force {
         let step = Step::new("stack", "nothing to do", "the function is this program");
         return Ok((step, package.is_some()));
@@ -131,6 +137,10 @@ async fn infrastructure(
         .map_err(told)?
         .may_lose_data(args.allow_data_loss);
     let mut teller = Teller::new(stacks.printer);
+    if args.dry_run {
+        let planned = deployment.preview(cloud, &mut |progress| teller.tell(&progress)).await;
+        return Ok((planned_step(planned.map_err(told)?, args), package.is_some()));
+    }
     let (outcome, _) =
         deployment.run(cloud, &mut |progress| teller.tell(&progress)).await.map_err(told)?;
     let step = match outcome {
@@ -140,6 +150,30 @@ async fn infrastructure(
         _ => Step::new("stack", "done", if key.is_empty() { "template" } else { key.as_str() }),
     };
     Ok((step, package.is_some()))
+}
+
+/// What a change set would do, in one line.
+fn planned_step(changes: Option<Vec<Change>>, args: &UpgradeArgs) -> Step {
+    let Some(changes) = changes else {
+        return Step::new("stack", "nothing to do", "template and function are these");
+    };
+    let lost: Vec<&str> = changes
+        .iter()
+        .filter(|change| change.loses_data())
+        .map(|change| change.resource.as_str())
+        .collect();
+    let mut detail = match changes.is_empty() {
+        true => "no resource, only what the stack tells".to_owned(),
+        false => changes
+            .iter()
+            .map(|change| format!("{} {}", change.sign(), change.resource))
+            .collect::<Vec<_>>()
+            .join(", "),
+    };
+    if !lost.is_empty() && !args.allow_data_loss {
+        detail = format!("{detail}; refused without --allow-data-loss: {}", lost.join(", "));
+    }
+    Step::new("stack", "planned", detail)
 }
 
 /// What is stored in older forms.

@@ -8,6 +8,8 @@ use terminal_size::{Width, terminal_size_of};
 
 #[cfg(feature = "dynamodb")]
 use crate::engine::{Folder, Search};
+#[cfg(feature = "dynamodb")]
+use crate::lambda::Function;
 use crate::user;
 
 /// How wide help is where no terminal says otherwise, and at most.
@@ -62,9 +64,12 @@ pub(crate) struct Environment {
     /// Where the local engine may be.
     #[cfg(feature = "dynamodb")]
     pub(crate) engine: Search,
-    /// Whether Lambda has started this process as the aggregator.
+    /// The function that Lambda has started this process as.
     #[cfg(feature = "dynamodb")]
-    pub(crate) is_aggregator: bool,
+    pub(crate) function: Option<Function>,
+    /// The table that the function works on.
+    #[cfg(feature = "loadtest")]
+    pub(super) table: Option<OsString>,
 }
 
 impl Environment {
@@ -110,8 +115,10 @@ impl Environment {
                 path: variable("PATH"),
             },
             #[cfg(feature = "dynamodb")]
-            is_aggregator: variable("_HANDLER").is_some_and(|handler| handler == "aggregator")
-                && variable("AWS_LAMBDA_RUNTIME_API").is_some(),
+            function: variable("AWS_LAMBDA_RUNTIME_API")
+                .and_then(|_| Function::of(variable("_HANDLER")?.to_str()?)),
+            #[cfg(feature = "loadtest")]
+            table: variable("TABLE_NAME"),
         }
     }
 
@@ -139,6 +146,12 @@ impl Environment {
     #[cfg(feature = "dynamodb")]
     pub(crate) fn region(&self) -> Option<String> {
         text(self.region.as_ref())
+    }
+
+    /// The table of a function, and another endpoint than the region's own.
+    #[cfg(all(feature = "dynamodb", feature = "loadtest"))]
+    pub(crate) fn table(&self) -> (Option<String>, Option<String>) {
+        (text(self.table.as_ref()), text(self.endpoint_url.as_ref()))
     }
 
     /// How many megabytes a file may grow to, as a variable says it.

@@ -23,6 +23,12 @@ pub(crate) struct Looks {
 }
 
 impl Looks {
+    /// The same without notes and warnings.
+    #[cfg(feature = "loadtest")]
+    pub(crate) fn silent(self) -> Looks {
+        Looks { quiet: true, ..self }
+    }
+
     /// How these flags look in this environment.
     pub(crate) fn new(globals: &Globals, environment: &Environment) -> Looks {
         let color = globals.color.unwrap_or_default();

@@ -12,7 +12,7 @@ use crate::support::Sandbox;
 type Fields = BTreeSet<String>;
 
 /// Objects whose keys are data.
-const FREE_KEYS: [&str; 4] = ["metadata", "details", "counters", "disabled_on"];
+const FREE_KEYS: [&str; 5] = ["metadata", "details", "counters", "disabled_on", "errors_by_kind"];
 /// Fields that need an outage or a crowd.
 const RARE: [&str; 6] = [
     "degraded",
@@ -114,7 +114,7 @@ fn collect(sandbox: &Sandbox, script: &str, found: &mut BTreeMap<String, Fields>
             [_, "of", ..] => title.to_owned(),
             [
                 noun @ ("entity" | "resource" | "system" | "namespace" | "audit" | "usage"
-                | "local"),
+                | "local" | "loadtest" | "limits"),
                 verb,
                 ..,
             ] => {
@@ -131,10 +131,25 @@ fn collect(sandbox: &Sandbox, script: &str, found: &mut BTreeMap<String, Fields>
     }
 }
 
+/// Commands whose answer is a script or a file; the page says so at its beginning.
+const PRINTS_A_FILE: [&str; 3] = ["completions", "limits export", "limits schema"];
+
+/// What `limits` is given.
+const FILES: [(&str, &str); 2] = [
+    (
+        "one.yaml",
+        "{namespace: default, resources: {gpt-5: {limits: {rpm: 1/day}}}, entities: {key-5: {limits: \
+         {rpm: 1/day}, resources: {gpt-5: {disabled: true}}}}}",
+    ),
+    ("two.yaml", "{namespace: default, resources: {gpt-5: {limits: {rpm: 2/day}}}}"),
+];
+
 const ON_A_FILE: &str = "
     version
     cfn-template
     cfn-template -o template.yaml
+    man
+    man --dir pages
     system set-defaults -l rpm:10/day -l tpm:100/day
     system set-defaults -l rpm:10/day
     resource set-defaults gpt-4 -l rpm:9/day -l tpm:9/day
@@ -179,10 +194,18 @@ const ON_A_FILE: &str = "
     audit list
     usage list
     usage summary
+    limits plan -f one.yaml
+    limits apply -f one.yaml
+    limits plan -f two.yaml
+    limits diff -f two.yaml
     backup copy.db
     restore copy.db --yes
     sweep
     demo --seconds 1
+    loadtest run --duration 1 --users 2 --json-file run.json
+    loadtest ui --duration 1 --users 2 --port 0 --json-file ui.json
+    loadtest tune --max-users 1 --baseline-duration 1
+    loadtest compare run.json ui.json
 ";
 
 #[cfg(feature = "dynamodb")]
@@ -246,6 +269,9 @@ fn every_field_is_on_the_page() {
     let documented = documented(&page);
     let mut found = BTreeMap::new();
     let sandbox = Sandbox::with_store();
+    for (name, text) in FILES {
+        std::fs::write(sandbox.path(name), text).expect("a file");
+    }
     collect(&sandbox, ON_A_FILE, &mut found);
     let id = {
         assert_eq!(sandbox.raw("namespace delete team-a").0, 0);
@@ -270,8 +296,10 @@ fn every_field_is_on_the_page() {
     }
     let found = together(&page, &found);
     for (command, fields) in &documented {
-        // Stacks are listed where there is CloudFormation: `deploy::emulator`.
-        if command == "list" {
+        // These need CloudFormation: `deploy::emulator`.
+        const ON_AWS: [&str; 5] =
+            ["list", "loadtest deploy", "loadtest push", "loadtest list", "loadtest delete"];
+        if ON_AWS.contains(&command.as_str()) {
             continue;
         }
         if cfg!(not(feature = "dynamodb"))
@@ -321,10 +349,10 @@ fn every_command_is_on_the_page() {
         .lines()
         .filter_map(|line| line.trim_start_matches('#').strip_prefix(" zae-limiter "))
         .collect();
-    // A noun is no command: its verbs are. `completions` prints a script.
+    // A noun is no command: its verbs are.
     let is_command = |command: &&&str| {
         !commands.iter().any(|other| other.starts_with(&format!("{command} ")))
-            && **command != "completions"
+            && !PRINTS_A_FILE.contains(*command)
     };
     let missing: Vec<&&str> = commands
         .iter()
@@ -390,8 +418,10 @@ fn every_kind_of_error_is_on_the_page() {
 /// A reader copies what is printed: lines that only rustdoc hides are missing, or do not compile.
 #[test]
 fn programs_are_printed_as_a_whole() {
-    let pages =
-        std::fs::read_dir(docs()).expect("a folder").map(|entry| entry.expect("a file").path());
+    let folders = ["", "guide", "operator", "reference"].map(|folder| docs().join(folder));
+    let pages = folders.iter().flat_map(|folder| {
+        std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("a file").path())
+    });
     for path in pages.filter(|path| path.extension().is_some_and(|extension| extension == "md")) {
         let page = std::fs::read_to_string(&path).expect("a page");
         let mut is_rust = false;

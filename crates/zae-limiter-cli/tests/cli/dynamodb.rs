@@ -241,9 +241,82 @@ const NAMESPACES: &str = "
     2 namespace purge {team-a}
 ";
 
+/// Limits as files: those of `FILES_GIVEN` lie beside the store.
+const FILES: &str = "
+    0 limits plan -f one.yaml
+    0 limits apply -f one.yaml --reason first
+    0 limits plan -f one.yaml
+    0 limits diff -f one.yaml
+    0 limits export
+    0 limits apply -f one.yaml
+    0 limits plan -f two.yaml
+    6 limits diff -f two.yaml
+    0 limits apply -f two.yaml --prune --dry-run
+    0 limits apply -f two.yaml --prune
+    0 limits diff -f two.yaml
+    0 limits export
+    1 limits apply -f moved.yaml
+    1 limits apply -f kinds.yaml
+    0 limits export
+    0 limits apply -f tenant.yaml
+    0 -N tenant limits export
+    0 limits schema
+";
+
+const FILES_GIVEN: [(&str, &str); 5] = [
+    (
+        "one.yaml",
+        "{namespace: default, system: {limits: {rpm: 9/day}, on_unavailable: allow}, resources: \
+         {gpt-4: {limits: {rpm: 5/day}, disabled: true}}, entities: {org: {name: Org}, key: \
+         {parent: org, cascade: true, metadata: {a: b}, limits: {tpm: 7/day}, resources: {gpt-4: \
+         {limits: {rpm: 2/day:4}, disabled: false}}}}}",
+    ),
+    (
+        "two.yaml",
+        "{namespace: default, system: {limits: {rpm: 8/day}, on_unavailable: block}, resources: \
+         {gpt-4: {limits: {rpm: 5/day}}}, entities: {org: {name: New, metadata: {c: d}}}}",
+    ),
+    (
+        "moved.yaml",
+        "{namespace: default, resources: {x: {limits: {rpm: 1/day}}}, entities: {org: {parent: key}}}",
+    ),
+    (
+        "kinds.yaml",
+        "{namespace: default, resources: {x: {limits: {rpm: {capacity: 1, soft: true}}}}}",
+    ),
+    ("tenant.yaml", "{namespace: tenant, resources: {x: {limits: {rpm: 1/day}}}}"),
+];
+
+/// A store moves to another one through a pipe, and a stack that an apply was killed on is finished
+/// by the next apply.
+#[test]
+fn files_move_between_stores_and_survive_kill_9() {
+    use crate::files::{killed, many, piped};
+    let (file, stack) = (Sandbox::with_store(), Stack::new());
+    for sandbox in [&file, &stack.sandbox] {
+        std::fs::write(sandbox.path("many.yaml"), many(250)).expect("a file");
+    }
+    assert_eq!(file.raw("limits apply -f many.yaml --quiet").0, 0);
+    let (_, exported) = file.raw("limits export");
+    let there = killed(&stack.sandbox, 1);
+    assert!(there < 250, "killed too late: {there}");
+    assert_eq!(piped(&stack.sandbox, &exported), 0);
+    assert!(stack.sandbox.raw("limits export").1 == exported, "the exports differ");
+    let (exit, plan) = stack.sandbox.raw("limits plan -f many.yaml --prune");
+    let line = "0 to add, 0 to change, 0 to remove, 501 as in the file\n";
+    assert_eq!((exit, plan.as_str()), (0, line));
+}
+
 /// Every word of every answer, on both stores.
 mod tables {
-    use super::{Both, ENTITIES, FLAGS, LIMITS, NAMESPACES, TAKES};
+    use super::{Both, ENTITIES, FILES, FILES_GIVEN, FLAGS, LIMITS, NAMESPACES, TAKES};
+
+    #[test]
+    fn files() {
+        let both = Both::new("");
+        both.give(&FILES_GIVEN);
+        both.script(FILES);
+    }
 
     #[test]
     fn limits() {
@@ -302,7 +375,7 @@ mod json {
 }
 
 /// Commands that have nothing to do with where limits live.
-const ELSEWHERE: [&str; 13] = [
+const ELSEWHERE: [&str; 15] = [
     "aggregate",
     "cfn-template",
     "check",
@@ -312,7 +385,9 @@ const ELSEWHERE: [&str; 13] = [
     "deploy",
     "lambda-export",
     "list",
+    "loadtest",
     "local",
+    "man",
     "reference",
     "upgrade",
     "version",
@@ -339,7 +414,7 @@ fn no_command_is_left_out() {
     assert!(commands.len() > 40, "{commands:?}");
     let is_group =
         |command: &str| commands.iter().any(|other| other.starts_with(&format!("{command} ")));
-    let scripts = [LIMITS, ENTITIES, TAKES, FLAGS, NAMESPACES].concat();
+    let scripts = [LIMITS, ENTITIES, TAKES, FLAGS, FILES, NAMESPACES].concat();
     for command in commands.iter().filter(|command| !is_group(command)) {
         let is_elsewhere = ELSEWHERE.contains(&command.split(' ').next().unwrap_or_default());
         let is_tried = scripts

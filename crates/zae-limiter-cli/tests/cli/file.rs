@@ -33,7 +33,7 @@ fn a_sound_file() {
     size        [..]
     log         [..]
     mode        0600
-    schema      2
+    schema      3
     sqlite      [..]
     integrity   sound
     buckets     2

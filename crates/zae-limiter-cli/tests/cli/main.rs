@@ -4,6 +4,7 @@
 //! or filtered.
 
 mod acquire;
+mod book;
 mod completion;
 mod demo;
 #[cfg(feature = "deploy")]
@@ -15,6 +16,7 @@ mod entities;
 mod entity;
 mod explain;
 mod file;
+mod files;
 mod first_hour;
 mod flags;
 mod hints;
@@ -22,6 +24,8 @@ mod history;
 #[cfg(all(unix, feature = "dynamodb"))]
 mod lambda;
 mod limits;
+#[cfg(feature = "loadtest")]
+mod loadtest;
 #[cfg(feature = "dynamodb")]
 mod local;
 mod looks;

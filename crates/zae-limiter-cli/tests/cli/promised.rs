@@ -1,7 +1,8 @@
 //! The command lines that users of the Python package know, as its documents print them: each works
-//! here as printed, on a file and on a stack of the local engine, or says that it is not built yet.
+//! here as printed, on a file and on a stack of the local engine, or says what it needs.
 
-use std::process::Stdio;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
 
 use zae_limiter_testkit::engine;
 
@@ -13,9 +14,12 @@ enum End {
     /// Somebody must be reached who is not there.
     NeedsAws,
     Works,
-    NotBuiltYet,
+    /// Works for minutes; ends with a report when it is told to end.
+    GoesOn,
+    /// The local engine makes no stacks; `.ci/deploy` runs these on an emulator that does.
+    NeedsStack,
 }
-use End::{NeedsAws, NotBuiltYet, Works};
+use End::{GoesOn, NeedsAws, NeedsStack, Works};
 
 /// The commands on data, in the order in which they are printed. `<namespace-id>` is that of
 /// tenant-alpha.
@@ -52,6 +56,16 @@ const ON_STACKS: &[(&str, End)] = &[
         "deploy --name my-app --permission-boundary arn:aws:iam::aws:policy/PowerUserAccess --role-name-format pb-{}-PowerUser",
         Works,
     ),
+    // The flags that are only named beside these lines, each in the form that it takes.
+    ("deploy --name my-app --lambda-timeout 30 --lambda-memory 512 --log-retention-days 7", Works),
+    ("deploy --name my-app --alarm-sns-topic arn:aws:sns:us-east-1:123456789012:ops", Works),
+    ("deploy --name my-app --no-alarms --no-audit-archival --enable-tracing", Works),
+    ("deploy --name my-app --create-iam-roles --policy-name-format pb-{}-PowerUser", Works),
+    ("deploy --name my-app --iam", Works),
+    (
+        "deploy --name my-app --no-iam --aggregator-role-arn arn:aws:iam::123456789012:role/mine",
+        Works,
+    ),
     ("status --name my-app --region us-east-1", Works),
     ("cfn-template", Works),
     ("lambda-export --output lambda.zip", Works),
@@ -61,16 +75,16 @@ const ON_STACKS: &[(&str, End)] = &[
     ("local up", Works),
     ("local up --name my-app", Works),
     ("local status", Works),
-    ("loadtest deploy -n my-app -C examples/locust", NotBuiltYet),
-    ("loadtest push -n my-app -C examples/locust", NotBuiltYet),
-    ("loadtest ui -n my-app -f locustfiles/simple.py", NotBuiltYet),
-    ("loadtest run -n my-app -f locustfiles/max_rps.py --users 20 --duration 60", NotBuiltYet),
-    ("loadtest run -n my-app -f locustfiles/max_rps.py MaxRpsCascadeUser", NotBuiltYet),
-    ("loadtest run -n my-app -f locustfiles/max_rps.py --workers 10 --users 100", NotBuiltYet),
-    ("loadtest tune -n my-app -f locustfiles/max_rps.py", NotBuiltYet),
-    ("loadtest tune -n my-app -f locustfiles/max_rps.py MaxRpsCascadeUser", NotBuiltYet),
-    ("loadtest list", NotBuiltYet),
-    ("loadtest delete -n my-app --yes", NotBuiltYet),
+    ("loadtest deploy -n my-app -C examples/locust", NeedsStack),
+    ("loadtest push -n my-app -C examples/locust", NeedsStack),
+    ("loadtest ui -n my-app -f locustfiles/simple.py", GoesOn),
+    ("loadtest run -n my-app -f locustfiles/max_rps.py --users 20 --duration 60", GoesOn),
+    ("loadtest run -n my-app -f locustfiles/max_rps.py MaxRpsCascadeUser", GoesOn),
+    ("loadtest run -n my-app -f locustfiles/max_rps.py --workers 10 --users 100", NeedsStack),
+    ("loadtest tune -n my-app -f locustfiles/max_rps.py", GoesOn),
+    ("loadtest tune -n my-app -f locustfiles/max_rps.py MaxRpsCascadeUser", GoesOn),
+    ("loadtest list", NeedsAws),
+    ("loadtest delete -n my-app --yes", NeedsStack),
 ];
 
 /// Runs every line; fails with all that do not end as they should.
@@ -78,15 +92,17 @@ const ON_STACKS: &[(&str, End)] = &[
 fn all(sandbox: &Sandbox, lines: &[(&str, End)]) {
     let (mut id, mut wrong) = (String::new(), String::new());
     for (line, end) in lines {
-        let shown = sandbox.run(&line.replace("<namespace-id>", &id));
+        let shown = match end {
+            GoesOn => told_to_end(sandbox, line),
+            _ => sandbox.run(&line.replace("<namespace-id>", &id)),
+        };
         let as_it_should = match end {
             Works => shown.starts_with("exit 0\n"),
+            GoesOn => shown.starts_with("exit 0\n") && shown.contains("stopped: "),
             NeedsAws => {
                 shown.starts_with("exit 1\n") && shown.contains(": AWS cannot be reached (")
             }
-            NotBuiltYet => {
-                shown.starts_with("exit 2\n") && shown.contains(" is not built yet\nhint: ")
-            }
+            NeedsStack => shown.starts_with("exit 1\n") && shown.contains(" has no CloudFormation"),
         };
         if !as_it_should {
             wrong += &format!("\n{line}\n{shown}");
@@ -97,6 +113,31 @@ fn all(sandbox: &Sandbox, lines: &[(&str, End)]) {
         }
     }
     assert!(wrong.is_empty(), "{wrong}");
+}
+
+/// Runs a line until it says its first figures, tells it to end, and shows what came out.
+fn told_to_end(sandbox: &Sandbox, line: &str) -> String {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let mut started = sandbox.command(&words);
+    let mut started =
+        started.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+    let stderr = started.stderr.take().expect("a pipe");
+    let mut talk = BufReader::new(stderr).lines().map(|line| line.expect("UTF-8"));
+    let mut said: Vec<String> = Vec::new();
+    for line in talk.by_ref() {
+        let has_figures = line.contains(" users, ");
+        said.push(line);
+        if has_figures {
+            break;
+        }
+    }
+    let ended = Command::new("kill").arg(started.id().to_string()).status();
+    // A line that has ended by itself shows it by its exit code.
+    let _ = ended.expect("kill runs");
+    said.extend(talk);
+    let mut output = started.wait_with_output().expect("it ends");
+    output.stderr = said.iter().flat_map(|line| format!("{line}\n").into_bytes()).collect();
+    sandbox.shown(&output)
 }
 
 fn data() -> Vec<(&'static str, End)> {

@@ -1,4 +1,4 @@
-//! `docs/cli.md`, completion scripts, and the help of every command.
+//! `docs/cli.md`, completion scripts, manual pages, and the help of every command.
 
 use std::path::Path;
 
@@ -73,4 +73,61 @@ fn every_command_has_help_that_fits() {
             "{line}\n{help}"
         );
     }
+}
+
+/// A page for every command, with its options and examples; `groff` reads them without a word,
+/// where there is one.
+#[cfg(feature = "man")]
+#[test]
+fn every_command_has_a_manual_page() {
+    let sandbox = Sandbox::new();
+    let (_, reference) = sandbox.raw("reference");
+    let (exit, json) = sandbox.raw("man --dir pages --output json");
+    let form: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let files: Vec<&str> =
+        form["files"].as_array().expect("files").iter().filter_map(|name| name.as_str()).collect();
+    let name = |heading: &str| format!("{}.1", heading.replace(' ', "-"));
+    let mut expected = vec!["zae-limiter.1".to_owned()];
+    expected.extend(reference.lines().filter_map(|line| {
+        line.trim_start_matches('#')
+            .strip_prefix(" zae-limiter ")
+            .map(|words| name(&format!("zae-limiter {words}")))
+    }));
+    expected.sort_unstable();
+    let mut found: Vec<String> = files.iter().map(|name| (*name).to_owned()).collect();
+    found.sort_unstable();
+    assert_eq!((exit, found), (0, expected));
+    let written = std::fs::read_dir(sandbox.path("pages")).expect("the folder").count();
+    assert_eq!(written, files.len());
+    for file in &files {
+        let page = std::fs::read_to_string(sandbox.path("pages").join(file)).expect("a page");
+        assert!(page.contains(".TH ") && page.contains(".SH NAME\n"), "{file}: {page}");
+        let is_leaf = !page.contains(".SH SUBCOMMANDS\n");
+        assert!(!is_leaf || page.contains("zae\\-limiter "), "{file} has no example");
+    }
+    if std::process::Command::new("groff").arg("--version").output().is_err() {
+        eprintln!("not read by groff: it is not installed");
+        return;
+    }
+    let read = std::process::Command::new("groff")
+        .args(["-man", "-Tutf8", "-ww", "-z"])
+        .args(&files)
+        .current_dir(sandbox.path("pages"))
+        .output()
+        .expect("groff starts");
+    let said = String::from_utf8_lossy(&read.stderr);
+    assert!(read.status.success() && said.is_empty(), "{said}");
+}
+
+#[cfg(feature = "man")]
+#[test]
+fn one_page_is_printed_and_an_unknown_command_is_named() {
+    let sandbox = Sandbox::new();
+    let (exit, page) = sandbox.raw("man entity create");
+    assert!(exit == 0 && page.contains("zae\\-limiter\\-entity\\-create"), "{page}");
+    assert!(page.contains(".SH EXAMPLES\n") && page.contains("\\-\\-cascade"), "{page}");
+    let shown = sandbox.run("man entity nonsense");
+    assert!(shown.starts_with("exit 2\n") && shown.contains("\"entity nonsense\""), "{shown}");
+    let shown = sandbox.run("man reference");
+    assert!(shown.starts_with("exit 2\n"), "what is hidden has no page: {shown}");
 }

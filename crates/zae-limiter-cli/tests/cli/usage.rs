@@ -21,6 +21,7 @@ fn help() {
       entity         Entities: users, API keys, projects
       resource       Limits of a resource
       system         Limits of the whole namespace
+      limits         Limits as files: limits, flags and entities of a namespace under version control
       namespace      Namespaces: isolated tenants in one store; --namespace has no effect here
       audit          The audit log: who changed what
       usage          The usage history: what was used when
@@ -33,6 +34,7 @@ fn help() {
       restore        Put a backup in the place of the file, which nobody may have open; the old file is
                      kept
       sweep          Delete idle full buckets and expired history (also happens automatically)
+      loadtest       Measure the limiter on this store
       demo           Watch a simulated LLM gateway at work, on a fresh file
       local          A DynamoDB-compatible engine on this machine, for development and tests
       deploy         Make a stack on AWS, or make it what its options say
@@ -43,6 +45,7 @@ fn help() {
       completions    Print a completion script for a shell
       lambda-export  Write the package that a Lambda function runs: this program, as a zip
       version        Print the version; with --name also what the stack has and asks of its clients
+      man            Print the manual page of a command; with --dir write the pages of all
       help           Print this message or the help of the given subcommand(s)
 
     Options:
@@ -86,15 +89,13 @@ fn help() {
               Who changes something, for the audit log [default: the user of the operating system]
 
     Exit codes: 0 done or granted, 1 error, 2 wrong usage, 3 refused by a limit, 4 disabled by an
-    administrator, 5 busy: nothing was decided, try again.
+    administrator, 5 busy: nothing was decided, try again, 6 differs (`limits diff`).
 
     Variables: ZAEL_STORE, ZAEL_STACK and ZAEL_NAMESPACE stand for --store, --name and --namespace;
     ZAEL_FILE_MAX_MB is how many megabytes (of 1024 KiB, 1 to 65535) the file of an SQLite store may
     grow to, without it as many as there are; ZAEL_SHARDS_MAX is how many shards this process gives a
     hot bucket of a stack at most, 1 while processes of a version before shards run; ZAEL_LOCAL_ENGINE
     names the program that `local up` starts.
-
-    Not built yet: loadtest, limits.
 
     -h is short, --help also shows the global options and examples.
     ");

@@ -13,13 +13,14 @@ use serde::Serialize;
 use tokio::task::JoinSet;
 use zae_limiter::sqlite::SqliteStore;
 use zae_limiter::store::PAGE_LIMIT_MAX;
+use zae_limiter::usage::ChartRow;
 use zae_limiter::wire::UsageForm;
 use zae_limiter::{
     Clock, PageRequest, RateLimiter, SystemClock, UsageQuery, UsageSnapshot, UsageWindow,
 };
 
 use crate::args::file::DemoArgs;
-use crate::chart::{Chart, Row};
+use crate::chart::Chart;
 use crate::exit::Exit;
 use crate::printer::Printer;
 use crate::table::{Cell, Text, Tone};
@@ -153,7 +154,8 @@ fn ending(board: &Board, usage: &[UsageSnapshot], form: &Form) -> Text {
                 own.flat_map(|snapshot| &snapshot.counters).filter(|(name, _)| *name == limit);
             counters.fold(0, |sum: i64, (_, used)| sum.saturating_add(used.floor_tokens()))
         };
-        let rows = MEMBERS.iter().map(|member| Row::Bar(member.label(), used(member))).collect();
+        let rows =
+            MEMBERS.iter().map(|member| ChartRow::Bar(member.label(), used(member))).collect();
         text =
             text.chart(Chart::new(format!("{unit} used ({limit}), as stored in the file"), rows));
     }

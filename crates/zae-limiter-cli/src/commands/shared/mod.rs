@@ -10,4 +10,6 @@ pub(crate) mod lost;
 pub(crate) mod namespaces;
 #[cfg(feature = "deploy")]
 pub(crate) mod stacks;
+#[cfg(any(feature = "dynamodb", feature = "loadtest"))]
+pub(crate) mod stop;
 pub(crate) mod usage;

@@ -86,23 +86,26 @@ impl<'a> Stacks<'a> {
 
     /// An error in the words of the command line.
     pub(crate) fn failure(&self, error: DeployError) -> Failure {
-        let (message, hint) = (error.to_string(), error.hint());
-        let failure = match error {
-            DeployError::Option(error) => return option(&error),
-            DeployError::Package(error) => return Failure::package(&error),
-            DeployError::StackNotFound { .. } => Failure::not_found(message),
-            DeployError::StackExists { .. } => Failure::conflict(message),
-            DeployError::Unreachable { .. } => {
-                Failure::of_kind(StoreErrorKind::Unavailable, message)
-            }
-            DeployError::Store(error) => Failure::store(&error),
-            DeployError::Limiter(error) => Failure::of_error(&error, message),
-            _ => Failure::stack(message),
-        };
-        match hint {
-            Some(hint) => failure.hint(hint),
-            None => failure,
-        }
+        failure(error)
+    }
+}
+
+/// An error in the words of the command line.
+pub(crate) fn failure(error: DeployError) -> Failure {
+    let (message, hint) = (error.to_string(), error.hint());
+    let failure = match error {
+        DeployError::Option(error) => return option(&error),
+        DeployError::Package(error) => return Failure::package(&error),
+        DeployError::StackNotFound { .. } => Failure::not_found(message),
+        DeployError::StackExists { .. } => Failure::conflict(message),
+        DeployError::Unreachable { .. } => Failure::of_kind(StoreErrorKind::Unavailable, message),
+        DeployError::Store(error) => Failure::store(&error),
+        DeployError::Limiter(error) => Failure::of_error(&error, message),
+        _ => Failure::stack(message),
+    };
+    match hint {
+        Some(hint) => failure.hint(hint),
+        None => failure,
     }
 }
 
@@ -112,16 +115,25 @@ pub(crate) struct Deployed {
     pub(crate) is_whole: bool,
     /// The state of the function, where there is one.
     pub(crate) function: Option<String>,
+    /// How far the function is behind the stream, in ms, where that is known.
+    pub(crate) stream_age_ms: Option<i64>,
+    /// Why that is not known.
+    pub(crate) no_age: Option<DeployError>,
 }
 
-/// Asks CloudFormation for a stack; `None` where there is no such stack, or no CloudFormation.
-pub(crate) async fn look(place: &DynamoPlace) -> Result<Option<Deployed>, DeployError> {
+/// The way to AWS of a stack.
+pub(crate) async fn cloud(place: &DynamoPlace) -> Result<Cloud, DeployError> {
     let builder = Stack::builder(place.stack.clone(), dynamodb::region(place));
     let builder = match &place.endpoint_url {
         Some(url) => builder.endpoint_url(url.clone()),
         None => builder,
     };
-    let cloud = Cloud::connect(builder.store()).await?;
+    Cloud::connect(builder.store()).await
+}
+
+/// Asks CloudFormation for a stack; `None` where there is no such stack, or no CloudFormation.
+pub(crate) async fn look(place: &DynamoPlace) -> Result<Option<Deployed>, DeployError> {
+    let cloud = cloud(place).await?;
     let state = match cloud.find(&place.stack).await {
         Ok(Some(state)) => state,
         Ok(None) | Err(DeployError::NoCloudFormation { .. }) => return Ok(None),
@@ -129,10 +141,19 @@ pub(crate) async fn look(place: &DynamoPlace) -> Result<Option<Deployed>, Deploy
     };
     let resources = cloud.resources(&place.stack).await?;
     let function = resources.into_iter().find(|[name, ..]| name == "AggregatorFunction");
+    let (stream_age_ms, no_age) = match &function {
+        Some([_, _, id, _]) => match cloud.iterator_age_ms(id).await {
+            Ok(age) => (age, None),
+            Err(error) => (None, Some(error)),
+        },
+        None => (None, None),
+    };
     Ok(Some(Deployed {
         is_whole: state.is_whole(),
         status: state.status,
         function: function.map(|[.., status]| status),
+        stream_age_ms,
+        no_age,
     }))
 }
 
@@ -163,12 +184,7 @@ impl<'a> Teller<'a> {
                     Some("Conditional") => ", perhaps replaced",
                     _ => "",
                 };
-                let sign = match change.action.as_str() {
-                    "Add" => "+",
-                    "Remove" => "-",
-                    _ => "~",
-                };
-                let (resource, kind) = (&change.resource, &change.kind);
+                let (sign, resource, kind) = (change.sign(), &change.resource, &change.kind);
                 self.printer.note(&format!("{sign} {resource} ({kind}){replaced}"));
             }
             // One line per resource: when it is done, or has failed.

@@ -41,7 +41,7 @@ fn a_table_that_is_none_of_ours() {
     assert_snapshot!(stack.run("system get-defaults"), @"
     exit 1
     --- stderr
-    error: the table is there but has not been initialised; `zae-limiter local up --name` does so for a local one
+    error: the table is there but has not been initialised; `zae-limiter local up --name` does so for a local one, `zae-limiter deploy --no-stack --name` for one of Terraform or CDK
     hint: `zae-limiter local up --name cli --port [PORT]` starts the local engine with this stack
     ");
 }

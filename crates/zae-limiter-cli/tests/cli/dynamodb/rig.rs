@@ -82,6 +82,15 @@ impl Both {
         Both { stack: Stack::new(), file: Sandbox::with_store(), flags }
     }
 
+    /// Writes files into the folders of both.
+    pub(super) fn give(&self, files: &[(&str, &str)]) {
+        for sandbox in [&self.file, &self.stack.sandbox] {
+            for (name, text) in files {
+                std::fs::write(sandbox.path(name), text).expect("a file");
+            }
+        }
+    }
+
     /// Runs each line, an expected exit code and a command, on both, and compares what they print.
     /// Fails with all differences.
     #[track_caller]
