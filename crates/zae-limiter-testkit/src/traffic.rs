@@ -2,6 +2,7 @@
 //!
 //! [`of_conformance`] runs the conformance suite on a table in memory and notes for every request
 //! which operation of the store sent it, in which namespace, and which permissions of IAM it needs.
+//! [`of_operator`] does what an operator does to the table as a whole, migrations included, and
 //! [`of_aggregator`] gives what the suite wrote to the aggregator, with its upkeep.
 //!
 //! The key decision: the record is made at the `Table` trait, below everything that decides what is
@@ -15,12 +16,13 @@ use std::time::Duration;
 use zae_limiter_aggregator::{Aggregator, Kept, Kind, Record, Settings};
 use zae_limiter_core::{TimeMs, UsageWindow};
 use zae_limiter_dynamodb::bucket::write::BucketWrite;
-use zae_limiter_dynamodb::records::keys::STATE;
+use zae_limiter_dynamodb::records::keys::{self, STATE};
 use zae_limiter_dynamodb::table::clock::TableTime;
 use zae_limiter_dynamodb::table::{
-    BatchPage, Index, Item, Key, Put, Query, QueryPage, Table, TableError, Update, Write,
+    BatchPage, Index, Item, Key, Put, Query, QueryPage, Table, TableError, Update, Write, number,
+    text,
 };
-use zae_limiter_dynamodb::{DynamoOptions, DynamoStore};
+use zae_limiter_dynamodb::{DynamoOptions, DynamoStore, Operator, Retention};
 use zae_limiter_store::conformance::{CASES, Harness};
 use zae_limiter_store::{
     Adjusted, BoxFuture, BucketDelta, Clock, SeededEntropy, Store, StoreError, StoreFuture,
@@ -116,9 +118,13 @@ struct RecordingTable {
 
 impl RecordingTable {
     fn note(&self, asked: &Asked<'_>) -> &EvalTable {
+        self.note_needs(needs(asked))
+    }
+
+    fn note_needs(&self, needs: Vec<Need>) -> &EvalTable {
         let nobody = Asker { operation: "nobody", namespace: None };
         let Asker { operation, namespace } = ASKER.try_with(Clone::clone).unwrap_or(nobody);
-        let sent = Sent { operation, namespace, needs: needs(asked) };
+        let sent = Sent { operation, namespace, needs };
         self.log.lock().unwrap_or_else(PoisonError::into_inner).insert(sent);
         &self.table
     }
@@ -163,6 +169,16 @@ impl Table for RecordingTable {
 
     fn delete_batch<'a>(&'a self, keys: &'a [Key]) -> BoxFuture<'a, Result<Vec<Key>, TableError>> {
         Box::pin(async move { self.note(&Asked::DeleteBatch(keys)).delete_batch(keys).await })
+    }
+
+    fn scan<'a>(
+        &'a self,
+        prefix: &'a str,
+        start: Option<Item>,
+    ) -> BoxFuture<'a, Result<QueryPage, TableError>> {
+        // A scan has no key.
+        let need = Need { action: "dynamodb:Scan", index: None, keys: BTreeSet::new() };
+        Box::pin(async move { self.note_needs(vec![need]).scan(prefix, start).await })
     }
 
     fn time(&self) -> TableTime {
@@ -306,6 +322,61 @@ pub fn of_conformance() -> BTreeSet<Sent> {
     let log = Log::default();
     run_suite(&log, |_| ());
     noted(&log)
+}
+
+/// Everything that an operator asks of a table as a whole, by the names of the methods: versions,
+/// retention, the function, and the migrations of a table that clients of long ago wrote.
+#[must_use]
+pub fn of_operator() -> BTreeSet<Sent> {
+    let log = Log::default();
+    let recorded = Recorded::new(1, &log);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .expect("the system has a thread for a test runtime");
+    runtime.block_on(async {
+        recorded.fresh().await;
+        let namespace = recorded.table.namespace_id("default").expect("it was made");
+        let mut record = recorded.table.get(&keys::version()).expect("it was made");
+        record.remove("migrated");
+        recorded.table.insert(&record);
+        for (place, sort) in [
+            ("SYSTEM#", "#LIMIT#rpm"),
+            ("RESOURCE#gpt-4", "#LIMIT#rpm"),
+            ("ENTITY#key", "#LIMIT#gpt-4#rpm"),
+            ("ENTITY#key", "#LIMIT#_default_#rpm"),
+        ] {
+            recorded.table.insert(&old_row(&format!("{namespace}/{place}"), sort));
+        }
+        let operator = Operator::on_table(recorded.recording(), recorded.options());
+        let asker = |operation| Asker { operation, namespace: None };
+        let worked = "nothing is in the way";
+        let days = Retention { usage_days: Some(30), audit_days: Some(30) };
+        ASKER.scope(asker("versions"), operator.versions()).await.expect(worked);
+        ASKER.scope(asker("set_retention"), operator.set_retention(days)).await.expect(worked);
+        let stamped = operator.stamp_function(Some("0.1.0"));
+        ASKER.scope(asker("stamp_function"), stamped).await.expect(worked);
+        let required = operator.require_shard_readers();
+        ASKER.scope(asker("require_shard_readers"), required).await.expect(worked);
+        let plan = ASKER.scope(asker("plan"), operator.plan()).await.expect(worked);
+        let done = ASKER.scope(asker("migrate"), operator.migrate(|_| ())).await.expect(worked);
+        assert!(plan.len() == 4 && done.made == 4 && done.complete, "{plan:?} {done:?}");
+    });
+    noted(&log)
+}
+
+/// A limit as clients before 0.8 stored it.
+fn old_row(partition: &str, sort: &str) -> Item {
+    [
+        ("PK", text(partition)),
+        ("SK", text(sort)),
+        ("limit_name", text("rpm")),
+        ("capacity", number(5)),
+        ("burst", number(5)),
+        ("refill_amount", number(5)),
+        ("refill_period_seconds", number(60)),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into()
 }
 
 /// Everything that the aggregator asks of the table when it is given what the suite wrote, as the

@@ -3,8 +3,9 @@
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
+use tokio::runtime::Runtime;
 use zae_limiter::{
-    Clock, EntityId, Level, LimitSource, MemoryStore, RateLimiter, Request, SystemClock,
+    Clock, EntityId, Level, LimitSource, MemoryStore, Prepared, RateLimiter, Request, SystemClock,
 };
 use zae_limiter_store::{ConsumeOutcome, ConsumeRequest, LimitsInForce, MemberTake};
 
@@ -19,6 +20,11 @@ pub(super) fn rows() -> Vec<Entry> {
             name: "memory-store",
             what: "MemoryStore::consume_now, prebuilt",
             make: |_| store_row(KEYS),
+        },
+        Entry {
+            name: "memory-prepared",
+            what: "acquire + commit of a prepared request",
+            make: |_| prepared_row(),
         },
         Entry {
             name: "memory-acquire",
@@ -72,13 +78,39 @@ impl Op for AcquireOp {
     }
 }
 
-fn acquire_row() -> Result<Box<dyn Row>> {
-    let runtime = one_thread()?;
-    let limiter = runtime.block_on(async {
+struct PreparedOp {
+    requests: Vec<Prepared>,
+}
+
+impl Op for PreparedOp {
+    async fn call(&self, random: u64) {
+        let lease = pick(&self.requests, random).acquire().await.expect("a grant");
+        lease.commit().await.expect("nothing to write");
+    }
+}
+
+fn limiter(runtime: &Runtime) -> Result<RateLimiter> {
+    runtime.block_on(async {
         let limiter = RateLimiter::builder(MemoryStore::new()).build()?;
         limiter.set_limits(&Level::System, keys::wide()).await?;
-        anyhow::Ok(limiter)
-    })?;
+        Ok(limiter)
+    })
+}
+
+fn prepared_row() -> Result<Box<dyn Row>> {
+    let runtime = one_thread()?;
+    let limiter = limiter(&runtime)?;
+    let prepare = |text: &String| {
+        let request = Request::new(text.as_str(), RESOURCE);
+        limiter.prepare(request.take("rpm", REQUESTS).take("tpm", TOKENS))
+    };
+    let requests = keys::texts(KEYS).iter().map(prepare).collect::<Result<_, _>>()?;
+    Ok(Calls::alone(runtime, PreparedOp { requests }, 32))
+}
+
+fn acquire_row() -> Result<Box<dyn Row>> {
+    let runtime = one_thread()?;
+    let limiter = limiter(&runtime)?;
     Ok(Calls::alone(runtime, AcquireOp { limiter, texts: keys::texts(KEYS) }, 32))
 }
 

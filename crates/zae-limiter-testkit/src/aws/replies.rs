@@ -72,6 +72,12 @@ impl Replies {
         self.push(action, ("400 Bad Request", "text/xml", body))
     }
 
+    /// One more reply of any other service, whole. The actions of S3 are the methods: `GET`, `PUT`.
+    #[must_use]
+    pub fn whole(self, action: &str, status: &'static str, body: &str) -> Replies {
+        self.push(action, (status, "application/xml", body.to_owned()))
+    }
+
     /// The requests of an action, each with its body.
     #[must_use]
     pub fn asked(&self, action: &str) -> Vec<String> {

@@ -103,12 +103,39 @@ fn sources() -> Vec<(PathBuf, String)> {
         .collect()
 }
 
-/// Links to files of ours that are not there.
+/// What the headings of a page are called in links.
+fn anchors(page: &str) -> BTreeSet<String> {
+    let mut is_program = false;
+    let mut anchors = BTreeSet::new();
+    for line in page.lines() {
+        is_program ^= line.trim_start().starts_with("```");
+        let title = line.trim_start_matches('#');
+        if !is_program && title.len() < line.len() && title.starts_with(' ') {
+            let is_kept = |c: &char| c.is_alphanumeric() || " -_".contains(*c);
+            let name: String = title.trim().to_lowercase().chars().filter(is_kept).collect();
+            anchors.insert(name.replace(' ', "-"));
+        }
+    }
+    anchors
+}
+
+/// Links to files of ours that are not there, and to headings that a page does not have.
 fn broken_links(page: &str, folder: &Path) -> Vec<String> {
     let targets = page.split("](").skip(1).filter_map(|rest| rest.split(')').next());
-    let ours = targets.filter(|target| !target.contains("://") && !target.starts_with('#'));
-    let path = |target: &str| target.split('#').next().unwrap_or(target).to_owned();
-    ours.map(path).filter(|target| !target.is_empty() && !folder.join(target).exists()).collect()
+    let is_ours = |target: &&str| !target.contains("://") && !target.contains(char::is_whitespace);
+    let is_broken = |target: &&str| {
+        let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+        if !file.is_empty() && !folder.join(file).exists() {
+            return true;
+        }
+        let text = match file {
+            "" => page.to_owned(),
+            file if file.ends_with(".md") => fs::read_to_string(folder.join(file)).unwrap(),
+            _ => return false,
+        };
+        !anchor.is_empty() && !anchors(&text).contains(anchor)
+    };
+    targets.filter(is_ours).filter(is_broken).map(str::to_owned).collect()
 }
 
 fn pages() -> Vec<(PathBuf, String)> {
@@ -174,10 +201,12 @@ fn claims_about_the_python_package_have_their_tests() {
 
 #[test]
 fn links_between_documents_lead_somewhere() {
-    let page = "[here](tidy.rs), [gone](no-such-page.md#part), [part](#part), [elsewhere](https://example.com/x)";
+    let page = "# A part, of `it`\n[here](tidy.rs), [gone](no-such-page.md#part), [part](#a-part-of-it), \
+        [no part](#part), [nor here](../../../../README.md#no-such-heading), \
+        [there](../../../../README.md#install), [elsewhere](https://example.com/x)";
     assert_eq!(
         broken_links(page, &root().join("crates/zae-limiter-testkit/tests/it")),
-        ["no-such-page.md"]
+        ["no-such-page.md#part", "#part", "../../../../README.md#no-such-heading"]
     );
     for (path, page) in pages() {
         let broken = broken_links(&page, path.parent().unwrap());

@@ -12,6 +12,7 @@ mod live_config;
 mod namespaces;
 mod protocol_model;
 mod protocol_simulator;
+mod sections;
 mod shard_model;
 mod simulator;
 mod tidy;

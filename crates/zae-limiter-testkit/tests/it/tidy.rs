@@ -13,7 +13,7 @@ use serde_json::Value;
 
 /// Which of our crates each of our crates may depend on. Dev-dependencies may also name the testkit
 /// and the crate itself.
-const ARROWS: [(&str, &[&str]); 10] = [
+const ARROWS: [(&str, &[&str]); 12] = [
     ("zae-limiter-core", &[]),
     ("zae-limiter-store", &["zae-limiter-core"]),
     ("zae-limiter-sqlite", &["zae-limiter-core", "zae-limiter-store"]),
@@ -27,6 +27,8 @@ const ARROWS: [(&str, &[&str]); 10] = [
         "zae-limiter-deploy",
         &["zae-limiter", "zae-limiter-aggregator", "zae-limiter-core", "zae-limiter-dynamodb"],
     ),
+    ("zae-limiter-loadtest", &["zae-limiter"]),
+    ("zae-limiter-manifest", &["zae-limiter"]),
     ("zae-limiter-cli", ALL),
     ("zae-limiter-testkit", ALL),
     ("zae-limiter-bench", MEASURED),
@@ -42,6 +44,8 @@ const ALL: &[&str] = &[
     "zae-limiter-core",
     "zae-limiter-deploy",
     "zae-limiter-dynamodb",
+    "zae-limiter-loadtest",
+    "zae-limiter-manifest",
     "zae-limiter-sqlite",
     "zae-limiter-store",
 ];
@@ -50,7 +54,7 @@ const TESTKIT: &str = "zae-limiter-testkit";
 const LINES_MAX: usize = 600;
 
 /// The kinds of text files whose form is checked, and the CI scripts, which have no ending.
-const TEXT: [&str; 15] = [
+const TEXT: [&str; 21] = [
     "rs",
     "toml",
     "md",
@@ -66,6 +70,12 @@ const TEXT: [&str; 15] = [
     "second-engine",
     "infra",
     "cdk",
+    "book",
+    "browser",
+    "getting-started",
+    "package",
+    "mjs",
+    "css",
 ];
 
 // ------------------------------------------------------------------------------------ dependencies
@@ -254,36 +264,64 @@ fn core_does_not_know_serde() {
     enforce("serde in core; wire forms live beside the wire", serde_in_core(&packages()));
 }
 
+/// The names of all crates that a package is built of.
+fn tree_of(package: &str, features: &[&str]) -> BTreeSet<String> {
+    let cargo = option_env!("CARGO").unwrap_or("cargo");
+    let arguments = ["tree", "--package", package, "--edges", "normal,build", "--prefix", "none"];
+    let output = Command::new(cargo)
+        .args(arguments)
+        .arg("--offline")
+        .args(features)
+        .current_dir(root())
+        .output()
+        .expect("cargo can be started");
+    assert!(output.status.success(), "cargo tree: {}", String::from_utf8_lossy(&output.stderr));
+    let words = |line: &str| line.split(' ').next().unwrap_or_default().to_owned();
+    String::from_utf8_lossy(&output.stdout).lines().map(words).collect()
+}
+
 /// Whoever adds the library gets the embedded one; the AWS SDK comes only with the feature
 /// `dynamodb`.
 #[test]
 fn the_library_brings_no_aws_crate_unless_asked() {
-    let aws = |features: &[&str]| -> usize {
-        let cargo = option_env!("CARGO").unwrap_or("cargo");
-        let arguments = [
-            "tree",
-            "--package",
-            "zae-limiter",
-            "--edges",
-            "normal",
-            "--prefix",
-            "none",
-            "--offline",
-        ];
-        let output = Command::new(cargo)
-            .args(arguments)
-            .args(features)
-            .current_dir(root())
-            .output()
-            .expect("cargo can be started");
-        assert!(output.status.success(), "cargo tree: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8_lossy(&output.stdout)
-            .lines()
-            .filter(|line| line.starts_with("aws-"))
-            .count()
+    let aws = |features: &[&str]| {
+        tree_of("zae-limiter", features).into_iter().filter(|name| name.starts_with("aws-")).count()
     };
     assert_eq!(aws(&[]), 0, "the default library");
     assert!(aws(&["--features", "dynamodb"]) > 0, "the check looks for the right names");
+}
+
+/// The README's first command is for whoever has nothing yet: it builds no crate of stacks.
+#[test]
+fn the_demo_builds_nothing_for_aws() {
+    let aliases = fs::read_to_string(root().join(".cargo/config.toml")).expect("the aliases");
+    let demo = aliases.lines().find_map(|line| line.strip_prefix("demo = ")).expect("the alias");
+    let words: Vec<&str> = demo.trim_matches('"').split_whitespace().collect();
+    let features: Vec<&str> = words
+        .iter()
+        .enumerate()
+        .filter(|(place, word)| {
+            word.contains("features") || *place > 0 && words[place - 1] == "--features"
+        })
+        .map(|(_, word)| *word)
+        .collect();
+    let built = tree_of("zae-limiter-cli", &features);
+    let is_for_stacks = |name: &&String| {
+        name.starts_with("aws")
+            || name.starts_with("lambda")
+            || [
+                "zae-limiter-deploy",
+                "zae-limiter-dynamodb",
+                "zae-limiter-aggregator",
+                "flate2",
+                "clap_mangen",
+            ]
+            .contains(&name.as_str())
+    };
+    let found: Vec<&String> = built.iter().filter(is_for_stacks).collect();
+    assert!(found.is_empty() && built.contains("zae-limiter-sqlite"), "{features:?}: {found:?}");
+    let whole = tree_of("zae-limiter-cli", &[]);
+    assert!(whole.iter().any(|name| is_for_stacks(&name)), "the check looks for the right names");
 }
 
 #[test]
@@ -338,7 +376,10 @@ fn tree() -> Vec<Source> {
                     !["target", "node_modules", ".terraform"].contains(&name.as_str())
                 };
                 folders.extend(wanted.then_some((path, false)));
-            } else if TEXT.contains(&name.rsplit('.').next().unwrap_or_default()) {
+            // The scripts of the diagrams are not ours: .ci/book writes them.
+            } else if TEXT.contains(&name.rsplit('.').next().unwrap_or_default())
+                && !name.starts_with("mermaid")
+            {
                 let relative = path
                     .strip_prefix(root())
                     .expect("below the root")
