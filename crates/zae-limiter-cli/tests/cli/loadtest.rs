@@ -337,6 +337,7 @@ struct Running {
 const HANGS: Duration = Duration::from_secs(180);
 
 impl Running {
+    #[expect(clippy::disallowed_methods, reason = "a test reads beside the run, and watches over it")]
     fn start(sandbox: &Sandbox, line: &str) -> Running {
         let mut command = sandbox.command(&words(line));
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
