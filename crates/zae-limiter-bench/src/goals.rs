@@ -46,7 +46,7 @@ use Bound::{AtLeast, AtMost};
 use Measure::{Cpu, Figure, P50, Rate};
 
 /// In the order of the tables in `docs/benchmarks.md`.
-pub(crate) const EMBEDDED: [Goal; 24] = [
+pub(crate) const EMBEDDED: [Goal; 28] = [
     goal("SQLite, store: CPU of a bare UPDATE", Cpu("sqlite-store", "bare-update"), AtMost(1.3)),
     goal(
         "SQLite, acquire + commit: CPU of a bare UPDATE",
@@ -134,11 +134,27 @@ pub(crate) const EMBEDDED: [Goal; 24] = [
         Cpu("limitador", "memory-acquire"),
         AtLeast(8.0),
     ),
+    goal(
+        "a decision from a block: CPU of two governors",
+        Cpu("block-store", "governor"),
+        AtMost(2.0),
+    ),
+    goal("a decision from a block: CPU of a map", Cpu("block-store", "map"), AtMost(3.5)),
+    goal(
+        "SQLite with blocks, acquire + commit: CPU without",
+        Cpu("block-acquire-sqlite", "sqlite-acquire"),
+        AtMost(0.2),
+    ),
+    goal(
+        "64 callers with blocks, one hot key: rate of Redis Lua",
+        Rate("block-64-hot", "redis-64-hot"),
+        AtLeast(10.0),
+    ),
     goal("memory: bytes per key", Figure("memory-weight", "bytes per key"), AtMost(320.0)),
 ];
 
 /// Those of the limiter on DynamoDB, in the order of the table in `docs/benchmarks-dynamodb.md`.
-pub(crate) const DYNAMODB: [Goal; 14] = [
+pub(crate) const DYNAMODB: [Goal; 17] = [
     goal("acquire + commit: CPU of a bare UpdateItem", Cpu("acquire", "bare"), AtMost(1.25)),
     goal(
         "the same, its names and values given one by one",
@@ -187,6 +203,17 @@ pub(crate) const DYNAMODB: [Goal; 14] = [
         Cpu("blocking", "bare-blocking"),
         AtMost(1.25),
     ),
+    goal(
+        "acquire + commit: CPU of the same with blocks",
+        Cpu("acquire", "acquire-blocks"),
+        AtLeast(40.0),
+    ),
+    goal(
+        "with blocks: CPU of blocks on a MemoryStore",
+        Cpu("acquire-blocks", "block-acquire"),
+        AtMost(1.5),
+    ),
+    goal("with blocks: requests", Figure("acquire-blocks", "requests per op"), AtMost(0.02)),
     goal("refusal from memory: CPU of a bare UpdateItem", Cpu("refused", "bare"), AtMost(0.1)),
     goal("refusal from memory: requests", Figure("refused", "requests per op"), AtMost(0.01)),
 ];

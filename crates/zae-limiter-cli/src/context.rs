@@ -56,11 +56,19 @@ impl Context<'_> {
     /// Opens the store and binds to the namespace. Commands check what they can before they call
     /// this: it may create a file.
     pub(crate) async fn open(&self) -> anyhow::Result<RateLimiter> {
+        self.open_by(|builder| builder).await
+    }
+
+    /// The same, with options of the limiter.
+    pub(crate) async fn open_by(
+        &self,
+        options: impl FnOnce(Builder) -> Builder,
+    ) -> anyhow::Result<RateLimiter> {
         if self.settings.namespace != NAMESPACE {
             // A new file has no other namespace.
             self.require_file()?;
         }
-        let registry = self.open_registry().await?;
+        let registry = options(self.builder().await?).build()?;
         match registry.namespace(self.settings.namespace.clone()).await {
             Err(error) if error.kind() == ErrorKind::Store(StoreErrorKind::NotFound) => {
                 Err(namespaces::missing(self, &registry, &self.settings.namespace).await.into())

@@ -85,7 +85,7 @@ pub struct Lot {
 }
 
 /// The result of an order.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Provision {
     /// By line of the order; empty when nothing was lent.
     pub lots: SmallVec<[Lot; 2]>,

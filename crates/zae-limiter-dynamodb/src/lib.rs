@@ -185,6 +185,7 @@ impl Store for DynamoStore {
         capabilities.remote = true;
         // Few buckets are ever split, and those that are not are whole.
         capabilities.whole_buckets = is_whole;
+        capabilities.lends = true;
         capabilities
     }
 

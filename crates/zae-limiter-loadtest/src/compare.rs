@@ -59,6 +59,7 @@ pub fn differences(before: &Report, after: &Report) -> Vec<String> {
     differ("users", before.run.users.to_string(), after.run.users.to_string());
     differ("processes", before.run.processes.to_string(), after.run.processes.to_string());
     differ("workers", before.run.workers.to_string(), after.run.workers.to_string());
+    differ("local blocks", before.run.local_blocks.to_string(), after.run.local_blocks.to_string());
     differ("store", before.run.store.clone(), after.run.store.clone());
     let names = |report: &Report| {
         let names: Vec<&str> = report.scenarios.iter().map(|it| it.scenario.as_str()).collect();

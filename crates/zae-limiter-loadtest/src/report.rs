@@ -26,6 +26,9 @@ pub struct Run {
     pub duration_s: f64,
     /// Users that start per second; null when all start at once.
     pub spawn_rate: Option<f64>,
+    /// Whether calls were served from tokens bought ahead (local blocks).
+    #[serde(default)]
+    pub local_blocks: bool,
 }
 
 /// A scenario of a report.

@@ -108,13 +108,21 @@ pub struct ConsumeRequest<'a> {
     /// The number of the take in this process; 0 when it is not needed. The changes that settle the
     /// take name it ([`BucketDelta::take`]).
     pub operation: u64,
+    /// The store decides, not what was bought from it before ([`crate::BlockStore`]).
+    pub is_exact: bool,
 }
 
 impl<'a> ConsumeRequest<'a> {
     /// A request without a number.
     #[must_use]
     pub fn new(members: &'a [MemberTake<'a>], now: TimeMs) -> ConsumeRequest<'a> {
-        ConsumeRequest { members, now, operation: 0 }
+        ConsumeRequest { members, now, operation: 0, is_exact: false }
+    }
+
+    /// The same, for the store alone if `is_exact`.
+    #[must_use]
+    pub fn exactly(self, is_exact: bool) -> ConsumeRequest<'a> {
+        ConsumeRequest { is_exact, ..self }
     }
 
     /// The same with a number.
@@ -200,11 +208,13 @@ pub struct Grant {
     /// The shards that were taken from, for a store whose buckets have several: one place per
     /// member and shard. Empty when every bucket is one item or row.
     pub places: Places,
+    /// Whether it was served from tokens that were bought before, without asking the store.
+    pub is_local: bool,
 }
 
 impl From<Reports> for Grant {
     fn from(reports: Reports) -> Grant {
-        Grant { reports, places: Places::new() }
+        Grant { reports, places: Places::new(), is_local: false }
     }
 }
 
@@ -363,6 +373,9 @@ pub enum Provisioned {
     Stale,
     /// Nothing was written: an administrator has disabled the entity or the resource.
     Blocked(Flag),
+    /// Nothing was written: the bucket does not lend as it is now. The request is for
+    /// [`BucketStore::consume`].
+    NotNow,
 }
 
 /// A loan, and the bucket as the loan left it.

@@ -188,6 +188,7 @@ wrapper! {
         ping() -> ();
         sweep(now: TimeMs, steps_max: u32) -> Swept;
         sweep_horizon(now: TimeMs) -> Option<TimeMs>;
+        give_back(now: TimeMs) -> ();
     } and {
         fn capabilities(&self) -> Capabilities {
             self.inner().capabilities()

@@ -127,4 +127,11 @@ pub trait Store: BucketStore + ConfigStore + HistoryStore + NamespaceStore {
     fn sweep_horizon(&self, now: TimeMs) -> StoreFuture<'_, Option<TimeMs>> {
         Box::pin(std::future::ready(Ok(Some(now))))
     }
+
+    /// Gives back what this handle holds beyond its requests: a limiter that closes calls it. The
+    /// default is nothing; see [`BlockStore`].
+    fn give_back(&self, now: TimeMs) -> StoreFuture<'_, ()> {
+        let _ = now;
+        Box::pin(std::future::ready(Ok(())))
+    }
 }

@@ -23,8 +23,9 @@ use zae_limiter_core::{
     ResourceName, UsageSnapshot, UsageSummary,
 };
 use zae_limiter_store::{
-    AuditQuery, BucketView, DeletedEntity, EntityDraft, EntityUpdate, Level, LevelConfig,
-    LimitsChange, Managed, ManagedChange, Namespace, Page, PageRequest, Purged, Swept, UsageQuery,
+    AuditQuery, BlockStats, BucketView, DeletedEntity, EntityDraft, EntityUpdate, Level,
+    LevelConfig, LimitsChange, Managed, ManagedChange, Namespace, Page, PageRequest, Purged, Swept,
+    UsageQuery,
 };
 
 mod lease;
@@ -188,6 +189,12 @@ impl RateLimiter {
     #[must_use]
     pub fn cache_stats(&self) -> CacheStats {
         self.limiter.cache_stats()
+    }
+
+    /// See [`crate::RateLimiter::blocks`].
+    #[must_use]
+    pub fn blocks(&self) -> Option<BlockStats> {
+        self.limiter.blocks()
     }
 
     /// See [`crate::RateLimiter::invalidate_config_cache`].

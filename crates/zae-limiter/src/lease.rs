@@ -28,6 +28,24 @@ pub struct Degraded {
     pub reason: OutageReason,
 }
 
+/// Who granted a lease: [`Lease::source`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Source {
+    /// The store, asked for this very request.
+    Store,
+    /// This process, from tokens that it had bought before ([`crate::Builder::local_blocks`]).
+    Local,
+    /// Nobody: the store was down and the policy is "allow" ([`Lease::degraded`]).
+    Nobody,
+}
+
+impl Source {
+    pub(crate) fn of(is_local: bool) -> Source {
+        if is_local { Source::Local } else { Source::Store }
+    }
+}
+
 /// The result of a granted decision.
 pub(crate) struct Grant {
     pub(crate) plan: Arc<Plan>,
@@ -36,6 +54,7 @@ pub(crate) struct Grant {
     pub(crate) amounts: Amounts,
     pub(crate) reports: Reports,
     pub(crate) places: Places,
+    pub(crate) source: Source,
 }
 
 /// Tokens taken, to be settled when the work is done.
@@ -56,6 +75,7 @@ struct Inner {
     statuses: OnceLock<Vec<LimitStatus>>,
     ledger: Mutex<Ledger>,
     on_drop: OnDrop,
+    source: Source,
     /// What the request asked for besides amounts, which `consume` asks for again.
     terms: Option<Box<Terms>>,
     degraded: Option<Box<WithoutDecision>>,
@@ -75,10 +95,11 @@ impl Lease {
         terms: Option<Box<Terms>>,
         grant: Grant,
     ) -> Lease {
-        let Grant { plan, operation, amounts, reports, places } = grant;
+        let Grant { plan, operation, amounts, reports, places, source } = grant;
         let ledger = Mutex::new(Ledger::granted(plan, operation, amounts, places));
         let statuses = OnceLock::new();
-        let inner = Inner { limiter, reports, statuses, ledger, on_drop, terms, degraded: None };
+        let degraded = None;
+        let inner = Inner { limiter, reports, statuses, ledger, on_drop, source, terms, degraded };
         Lease { inner: Box::new(inner) }
     }
 
@@ -97,6 +118,7 @@ impl Lease {
             statuses: OnceLock::new(),
             ledger,
             on_drop,
+            source: Source::Nobody,
             terms: None,
             degraded: Some(Box::new(without)),
         };
@@ -181,6 +203,12 @@ impl Lease {
         self.inner.statuses.get_or_init(|| {
             self.ledger().plan().map(|plan| plan.statuses(&self.inner.reports)).unwrap_or_default()
         })
+    }
+
+    /// Who granted the lease.
+    #[must_use]
+    pub fn source(&self) -> Source {
+        self.inner.source
     }
 
     /// `Some` when the store was down and the policy let this call pass: nothing is counted, and

@@ -71,7 +71,7 @@ pub use error::{
     AcquireError, CommitError, Disabled, Error, ErrorKind, Invalid, NoLimits, OutageReason,
     Unavailable, UndeclaredLimit,
 };
-pub use lease::{Degraded, Lease, Settled};
+pub use lease::{Degraded, Lease, Settled, Source};
 pub use limiter::{
     Availability, Builder, CacheStats, CapacityScope, CreatedEntity, EntityCapacity, EntityWarning,
     OnDrop, Prepared, RateLimiter, Reached, Request, Resolved, ResolvedMember, ResourceCapacity,
@@ -90,10 +90,10 @@ pub use zae_limiter_dynamodb as dynamodb;
 pub use zae_limiter_sqlite as sqlite;
 pub use zae_limiter_store as store;
 pub use zae_limiter_store::{
-    AuditQuery, BucketView, Change, Clock, Cursor, DeletedEntity, EntityDraft, EntityUpdate, Level,
-    LevelConfig, LimitsChange, Managed, ManagedChange, ManualClock, MemoryStore, Namespace,
-    NamespaceStatus, NewEntity, OnUnavailable, Page, PageRequest, Purged, Store, StoreError,
-    StoreErrorKind, Swept, SystemClock, UsageQuery,
+    AuditQuery, BlockStats, BucketView, Change, Clock, Cursor, DeletedEntity, EntityDraft,
+    EntityUpdate, Level, LevelConfig, LimitsChange, LocalBlocks, Managed, ManagedChange,
+    ManualClock, MemoryStore, Namespace, NamespaceStatus, NewEntity, OnUnavailable, Page,
+    PageRequest, Purged, Store, StoreError, StoreErrorKind, Swept, SystemClock, UsageQuery,
 };
 
 /// The programs that the documents print are compiled as printed, and run where they can be.

@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use zae_limiter_store::metric;
+use zae_limiter_core::Milli;
+use zae_limiter_store::{BlockStats, metric};
 
 /// The kind of number that a metric is.
 #[doc(hidden)]
@@ -103,6 +104,22 @@ const REPAIRS: Metric =
     counter(metric::REPAIRS, "Shards made because a foreign writer had left them out.");
 const ORPHANS: Metric =
     counter(metric::ORPHANS, "Shards that belonged to no bucket and were removed.");
+const BLOCK_GRANTS: Metric = counter(
+    "zae_limiter_block_grants_total",
+    "Requests served from local blocks, without the store. Brought up to date, like the next three, with every request that the store is asked for.",
+);
+const BLOCK_ORDERS: Metric = counter(
+    "zae_limiter_block_orders_total",
+    "Orders of local blocks: each is a write. Grants per order is what blocks save.",
+);
+const BLOCK_FADED: Metric = counter(
+    "zae_limiter_block_faded_tokens_total",
+    "Tokens that local blocks bought and did not use in time, over all limits: refill has them.",
+);
+const BLOCK_LOST: Metric = counter(
+    "zae_limiter_block_lost_tokens_total",
+    "Tokens of local blocks whose order or return failed, over all limits: spent until refilled.",
+);
 const STORE_SECONDS: Metric = Metric {
     name: "zae_limiter_store_seconds",
     kind: Kind::Histogram,
@@ -112,7 +129,7 @@ const STORE_SECONDS: Metric = Metric {
 
 /// Every metric; for the page in the documentation.
 #[doc(hidden)]
-pub const ALL: [Metric; 19] = [
+pub const ALL: [Metric; 23] = [
     GRANTED,
     REFUSED,
     CONTENDED,
@@ -131,6 +148,10 @@ pub const ALL: [Metric; 19] = [
     GATHERS,
     REPAIRS,
     ORPHANS,
+    BLOCK_GRANTS,
+    BLOCK_ORDERS,
+    BLOCK_FADED,
+    BLOCK_LOST,
     STORE_SECONDS,
 ];
 
@@ -243,6 +264,28 @@ impl Drop for CacheReport {
     fn drop(&mut self) {
         let said = *self.said.get_mut().unwrap_or_else(PoisonError::into_inner);
         metrics::gauge!(CACHE_ENTRIES.name).decrement(said.entries as f64);
+    }
+}
+
+/// The numbers that the blocks of a limiter have published.
+#[derive(Debug, Default)]
+pub(crate) struct BlockReport {
+    said: Mutex<[u64; 4]>,
+}
+
+impl BlockReport {
+    pub(crate) fn publish(&self, stats: &BlockStats) {
+        let tokens = |amount: Milli| u64::try_from(amount.floor_tokens()).unwrap_or(0);
+        let now = [stats.grants, stats.orders, tokens(stats.faded), tokens(stats.lost)];
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let names = [BLOCK_GRANTS.name, BLOCK_ORDERS.name, BLOCK_FADED.name, BLOCK_LOST.name];
+        for ((name, now), said) in names.into_iter().zip(now).zip(said.iter_mut()) {
+            // What has faded is taken back when its order was refused: a counter waits for it.
+            if now > *said {
+                metrics::counter!(name).increment(now - *said);
+                *said = now;
+            }
+        }
     }
 }
 

@@ -40,6 +40,7 @@ const REFUSING: &str = "refusing";
 pub(crate) fn rows() -> Vec<Entry> {
     let mut rows = vec![bare::ONE, ours::ACQUIRE, bare::WRITTEN, python::ASYNC, python::SYNC];
     rows.extend([ours::TABLE, ours::STORE, ours::REFUSED]);
+    rows.extend([ours::BLOCKS, crate::rows::BLOCK_ACQUIRE]);
     rows.extend([bare::TWO, ours::ADJUST, bare::PAIR, ours::CASCADE]);
     rows.extend([blocking::BARE, blocking::ACQUIRE]);
     rows.extend([bare::CROWD, ours::CROWD, python::CROWD]);

@@ -5,7 +5,8 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use zae_limiter::store::Clock;
 use zae_limiter::{
-    AcquireError, EntityId, LimitSource, RateLimiter, Request, ResourceName, SystemClock,
+    AcquireError, EntityId, LimitSource, LocalBlocks, RateLimiter, Request, ResourceName,
+    SystemClock,
 };
 use zae_limiter_dynamodb::DynamoStore;
 use zae_limiter_dynamodb::sdk::SdkTable;
@@ -43,6 +44,16 @@ pub(super) const ACQUIRE: Entry = Entry {
     make: |context| {
         row(context, (Callers::Alone, Sends::One), async |place| {
             AcquireOp::new(&place, Kind::Plain).await
+        })
+    },
+};
+
+pub(super) const BLOCKS: Entry = Entry {
+    name: "acquire-blocks",
+    what: "acquire + commit with local blocks, warm",
+    make: |context| {
+        row(context, (Callers::Alone, Sends::Orders), async |place| {
+            AcquireOp::new(&place, Kind::Blocks).await
         })
     },
 };
@@ -189,6 +200,7 @@ enum Kind {
     Adjust,
     Cascade,
     Refused,
+    Blocks,
 }
 
 /// Called as a user would: with texts.
@@ -211,9 +223,13 @@ pub(super) fn request(entity: &str, resource: &str) -> Request {
 impl AcquireOp {
     /// Calls once for every key, so that all is warm.
     async fn new(place: &Place<'_>, kind: Kind) -> Result<AcquireOp> {
-        let limiter = builder(reach(place.url).connect().await?).build()?;
+        let builder = builder(reach(place.url).connect().await?);
+        let limiter = match kind {
+            Kind::Blocks => builder.local_blocks(LocalBlocks::default()).build()?,
+            _ => builder.build()?,
+        };
         let (texts, resource) = match kind {
-            Kind::Plain | Kind::Adjust => (keys::texts(place.keys), RESOURCE),
+            Kind::Plain | Kind::Adjust | Kind::Blocks => (keys::texts(place.keys), RESOURCE),
             Kind::Cascade => ((0..place.keys.min(CHILDREN_MAX)).map(child).collect(), RESOURCE),
             // One, because every key asks the table once a second, and so many keys would be all
             // that is measured.
@@ -228,7 +244,7 @@ impl AcquireOp {
 
     async fn acquire(&self, entity: &str) {
         match (self.limiter.acquire(request(entity, self.resource)).await, self.kind) {
-            (Ok(lease), Kind::Plain | Kind::Adjust | Kind::Cascade) => {
+            (Ok(lease), Kind::Plain | Kind::Adjust | Kind::Cascade | Kind::Blocks) => {
                 assert!(lease.degraded().is_none());
                 if self.kind == Kind::Adjust {
                     lease.adjust("tpm", ADJUSTMENT).expect("a limit of the request");

@@ -1,13 +1,18 @@
 //! Rows of the in-memory store and of the limiter on it.
 
 use std::process::Command;
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll, Waker};
 
 use anyhow::{Context as _, Result, ensure};
 use tokio::runtime::Runtime;
 use zae_limiter::{
-    Clock, EntityId, Level, LimitSource, MemoryStore, Prepared, RateLimiter, Request, SystemClock,
+    Clock, EntityId, Level, LimitSource, LocalBlocks, MemoryStore, Prepared, RateLimiter, Request,
+    SystemClock,
 };
-use zae_limiter_store::{ConsumeOutcome, ConsumeRequest, LimitsInForce, MemberTake};
+use zae_limiter_store::{
+    BlockStore, BucketStore, ConsumeOutcome, ConsumeRequest, LimitsInForce, MemberTake,
+};
 
 use super::{Context, Entry};
 use crate::cell::{Calls, Cell, Direct, Figures, Op, Row, Sample, one_thread};
@@ -24,12 +29,23 @@ pub(super) fn rows() -> Vec<Entry> {
         Entry {
             name: "memory-prepared",
             what: "acquire + commit of a prepared request",
-            make: |_| prepared_row(),
+            make: |_| prepared_row(false),
         },
         Entry {
             name: "memory-acquire",
             what: "acquire + commit on a MemoryStore",
-            make: |_| acquire_row(),
+            make: |_| acquire_row(false),
+        },
+        Entry {
+            name: "block-store",
+            what: "BlockStore::consume_at_once, prebuilt",
+            make: |_| block_store_row(),
+        },
+        BLOCK_ACQUIRE,
+        Entry {
+            name: "block-prepared",
+            what: "the same of a prepared request, with blocks",
+            make: |_| prepared_row(true),
         },
         Entry {
             name: "memory-store-1m",
@@ -43,6 +59,13 @@ pub(super) fn rows() -> Vec<Entry> {
         },
     ]
 }
+
+/// Beside rows of other suites as well.
+pub(crate) const BLOCK_ACQUIRE: Entry = Entry {
+    name: "block-acquire",
+    what: "acquire + commit on a MemoryStore with blocks",
+    make: |_| acquire_row(true),
+};
 
 fn store_row(keys: usize) -> Result<Box<dyn Row>> {
     let (store, entities, resource) = (MemoryStore::new(), keys::entities(keys), keys::resource());
@@ -89,17 +112,21 @@ impl Op for PreparedOp {
     }
 }
 
-fn limiter(runtime: &Runtime) -> Result<RateLimiter> {
+fn limiter(runtime: &Runtime, with_blocks: bool) -> Result<RateLimiter> {
     runtime.block_on(async {
-        let limiter = RateLimiter::builder(MemoryStore::new()).build()?;
+        let builder = RateLimiter::builder(MemoryStore::new());
+        let limiter = match with_blocks {
+            true => builder.local_blocks(LocalBlocks::default()).build()?,
+            false => builder.build()?,
+        };
         limiter.set_limits(&Level::System, keys::wide()).await?;
         Ok(limiter)
     })
 }
 
-fn prepared_row() -> Result<Box<dyn Row>> {
+fn prepared_row(with_blocks: bool) -> Result<Box<dyn Row>> {
     let runtime = one_thread()?;
-    let limiter = limiter(&runtime)?;
+    let limiter = limiter(&runtime, with_blocks)?;
     let prepare = |text: &String| {
         let request = Request::new(text.as_str(), RESOURCE);
         limiter.prepare(request.take("rpm", REQUESTS).take("tpm", TOKENS))
@@ -108,9 +135,34 @@ fn prepared_row() -> Result<Box<dyn Row>> {
     Ok(Calls::alone(runtime, PreparedOp { requests }, 32))
 }
 
-fn acquire_row() -> Result<Box<dyn Row>> {
+/// What blocks decide, and now and then an order of the next one.
+fn block_store_row() -> Result<Box<dyn Row>> {
+    let store = BlockStore::new(Arc::new(MemoryStore::new()), LocalBlocks::default())?;
+    let (entities, resource) = (keys::entities(KEYS), keys::resource());
+    let limits = LimitsInForce::new(keys::wide(), LimitSource::System);
+    let (takes, clock) = (super::sqlite::takes(), SystemClock::new());
+    let consume = move |entity: &EntityId| {
+        let member =
+            MemberTake { entity, resource: &resource, limits: &limits, takes: &takes, absent: &[] };
+        let members = [member];
+        let request = ConsumeRequest::new(&members, clock.now());
+        let outcome = store.consume_at_once(&request).unwrap_or_else(|| {
+            // A store in memory is ready at once.
+            let mut order = store.consume(&request);
+            match order.as_mut().poll(&mut TaskContext::from_waker(Waker::noop())) {
+                Poll::Ready(outcome) => outcome,
+                Poll::Pending => panic!("nobody else orders"),
+            }
+        });
+        assert!(matches!(outcome, Ok(ConsumeOutcome::Granted(_))));
+    };
+    entities.iter().for_each(&consume);
+    Ok(Box::new(Direct::new(move |random| consume(pick(&entities, random)), 32)))
+}
+
+fn acquire_row(with_blocks: bool) -> Result<Box<dyn Row>> {
     let runtime = one_thread()?;
-    let limiter = limiter(&runtime)?;
+    let limiter = limiter(&runtime, with_blocks)?;
     Ok(Calls::alone(runtime, AcquireOp { limiter, texts: keys::texts(KEYS) }, 32))
 }
 

@@ -13,6 +13,7 @@ use zae_limiter_sqlite::{SqliteOptions, SqliteStore, Synchronous};
 
 use crate::cell::Row;
 
+pub(crate) use memory::BLOCK_ACQUIRE;
 #[cfg(feature = "peers")]
 pub(crate) use memory::Weight;
 #[cfg(feature = "peers")]

@@ -29,6 +29,10 @@ pub(crate) struct DemoArgs {
     /// How long it runs, from 1 to 3600
     #[arg(long, value_name = "COUNT", default_value_t = 15, value_parser = super::value::count::<3600>)]
     pub(crate) seconds: u32,
+
+    /// Buy tokens ahead of need and serve calls from memory
+    #[arg(long)]
+    pub(crate) local_blocks: bool,
 }
 
 /// `completions`.

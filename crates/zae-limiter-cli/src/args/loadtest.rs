@@ -174,6 +174,11 @@ pub(crate) struct RunArgs {
     #[cfg_attr(not(feature = "deploy"), arg(skip))]
     pub(crate) workers: Option<u32>,
 
+    /// Buy tokens ahead of need and serve calls from memory; not for Lambda workers
+    #[cfg_attr(feature = "deploy", arg(long, conflicts_with = "workers"))]
+    #[cfg_attr(not(feature = "deploy"), arg(long))]
+    pub(crate) local_blocks: bool,
+
     /// Write the report, with its histogram, to a file
     #[arg(long, value_name = "FILE")]
     pub(crate) json_file: Option<PathBuf>,

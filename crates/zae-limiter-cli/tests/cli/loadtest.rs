@@ -97,6 +97,21 @@ fn people_get_lines_while_it_runs_and_a_table_at_the_end() {
 }
 
 #[test]
+fn a_run_with_blocks_asks_the_store_less_often() {
+    let sandbox = Sandbox::with_store();
+    let line = "loadtest run --scenario max-rps -u 1 -d 2 --spawn-rate all --local-blocks";
+    let (exit, told) = stderr(&sandbox, line);
+    assert_eq!(exit, 0, "{told}");
+    let said = told.lines().find(|line| line.contains("calls came from blocks, by ")).expect(&told);
+    let numbers: Vec<u64> =
+        said.split(|c: char| !c.is_ascii_digit()).filter_map(|it| it.parse().ok()).collect();
+    assert!(numbers[0] > 10 * numbers[1] && numbers[1] > 0, "{said}");
+    let report =
+        json(&sandbox, "loadtest run -u 2 -d 1 --spawn-rate all --local-blocks --processes 2");
+    assert_eq!((&report["run"]["local_blocks"], &report["complete"]), (&true.into(), &true.into()));
+}
+
+#[test]
 fn processes_have_different_users_and_one_report() {
     let sandbox = Sandbox::new();
     let line = "loadtest run --scenario simple-cascade --users 5 --duration 2 --spawn-rate all --processes 2";
@@ -337,7 +352,10 @@ struct Running {
 const HANGS: Duration = Duration::from_secs(180);
 
 impl Running {
-    #[expect(clippy::disallowed_methods, reason = "a test reads beside the run, and watches over it")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a test reads beside the run, and watches over it"
+    )]
     fn start(sandbox: &Sandbox, line: &str) -> Running {
         let mut command = sandbox.command(&words(line));
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

@@ -62,8 +62,12 @@ impl DynamoStore {
             reports
         };
         Ok(
-            match ask(self, &ConsumeRequest::new(&members, request.now), request.members[0].entity)
-                .await?
+            match ask(
+                self,
+                &ConsumeRequest { members: &members, ..*request },
+                request.members[0].entity,
+            )
+            .await?
             {
                 ConsumeOutcome::Granted(mut grant) => {
                     grant
@@ -260,7 +264,11 @@ impl DynamoStore {
     ) -> Result<ConsumeOutcome, StoreError> {
         if taken.iter().all(is_granted) {
             let reports = self.granted(members, &taken, moment);
-            return Ok(ConsumeOutcome::Granted(Grant { reports, places: places_of(&taken) }));
+            return Ok(ConsumeOutcome::Granted(Grant {
+                reports,
+                places: places_of(&taken),
+                is_local: false,
+            }));
         }
         let landed: Vec<(&MemberTake<'_>, &Held)> = members
             .iter()

@@ -10,8 +10,8 @@ use crate::bucket::debit::{View, ceiling, cold_bound, seconds};
 use crate::bucket::image::Image;
 use crate::bucket::refill::{Amount, MustBeAbsent, Refill};
 use crate::bucket::write::{
-    BucketWrite, Ceiling, Change, Cost, ExpiryPin, FlagPin, ItemChange, Line, LineForm, Nonce, Pin,
-    Pins, Purpose, RefilledAt, To,
+    BucketWrite, Ceiling, Change, Cost, ExpiryPin, FlagPin, ItemChange, Line, LineForm, LoansPin,
+    Nonce, Pin, Pins, Purpose, RefilledAt, To,
 };
 use crate::table::Key;
 
@@ -67,6 +67,7 @@ impl Charge<'_> {
             image,
             target: None,
             amounts: self.amounts,
+            loan: None,
             nonce: Some(self.nonce),
             must_be_absent: MustBeAbsent::default(),
             cost: self.cost,
@@ -118,6 +119,7 @@ impl Charge<'_> {
             config_read_at: Pin::Any,
             expiry: ExpiryPin::NoneOrAfter(seconds(now)),
             has_room: false,
+            loans: LoansPin::Any,
             must_be_absent: SmallVec::new(),
         };
         let change = Change {

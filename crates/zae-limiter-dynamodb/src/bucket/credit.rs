@@ -2,13 +2,15 @@
 //! twice.
 
 use smallvec::SmallVec;
-use zae_limiter_core::{LimitName, LimitParams, Milli};
+use zae_limiter_core::{LimitName, LimitParams, Milli, TimeMs};
 
 use crate::bucket::debit::View;
+use crate::bucket::image::ImageLimit;
+use crate::bucket::loans::ceiling;
 use crate::bucket::refill::Amount;
 use crate::bucket::write::{
-    BucketWrite, Change, Cost, ExpiryPin, FlagPin, ItemChange, Line, LineForm, Pin, Pins, Purpose,
-    RefilledAt,
+    BucketWrite, Change, Cost, ExpiryPin, Fits, FlagPin, ItemChange, Line, LineForm, LoansPin, Pin,
+    Pins, Purpose, RefilledAt, To,
 };
 use crate::constants::WCU_PER_WRITE_MILLI;
 use crate::table::Key;
@@ -41,6 +43,8 @@ pub(crate) struct Credit<'a> {
     /// The mark of a credit that undoes a take ([`ItemChange::undoes`]), and whether the take was
     /// counted here; `None` for a refund of what was granted.
     pub(crate) undoes: Option<Undo>,
+    /// By which the end of loans is judged.
+    pub(crate) now: TimeMs,
 }
 
 impl Credit<'_> {
@@ -55,16 +59,15 @@ impl Credit<'_> {
             let name = amount.limit.name();
             match image.and_then(|image| image.limit(name)) {
                 Some(found) => {
-                    let room = found.effective.full().saturating_sub(amount.milli);
-                    let overflows = found.balance > room;
-                    Some(give_back(name, (found.stored, found.effective), amount.milli, overflows))
+                    let lent = image.and_then(|image| ceiling(image, found, self.now));
+                    Some(give_back(found, amount.milli, lent))
                 }
                 // A limit that the item lacks must be left out, or ADD would make half a limit. But
                 // an older image may lack a limit that is there by now: the condition then decides.
                 None if is_recent => None,
                 None => {
                     let params = amount.limit.params();
-                    Some(give_back(name, (params, params), amount.milli, false))
+                    Some(credited(name, params, (params.full(), amount.milli, Fits::All)))
                 }
             }
         };
@@ -82,9 +85,14 @@ impl Credit<'_> {
             config_read_at: Pin::Any,
             expiry: ExpiryPin::Any,
             has_room: false,
+            loans: LoansPin::seen(image),
             must_be_absent: SmallVec::new(),
         };
         let mut item = ItemChange::spending(self.cost);
+        if image.and_then(|image| image.loans.as_ref()).is_some_and(|it| it.have_ended(self.now)) {
+            // A return that was sent while they lasted must not land after this credit.
+            item.loans = To::Remove;
+        }
         if let Some(Undo { mark, is_counted }) = self.undoes {
             // A take that was undone is no event, and was no use of the hour in which it is undone.
             item.takes_milli = if is_counted { -WCU_PER_WRITE_MILLI } else { 0 };
@@ -95,20 +103,30 @@ impl Credit<'_> {
     }
 }
 
-fn give_back(
+/// `lent` is the ceiling of a limit that has lent.
+fn give_back(found: &ImageLimit, amount: Milli, lent: Option<Milli>) -> Line {
+    let ceiling = lent.unwrap_or_else(|| found.effective.full());
+    let fits = match lent {
+        _ if found.balance <= ceiling.saturating_sub(amount) => Fits::All,
+        None => Fits::Part,
+        Some(ceiling) if found.balance <= ceiling => Fits::PartBesideLoans,
+        Some(_) => Fits::Nothing,
+    };
+    credited(&found.name, found.stored, (ceiling, amount, fits))
+}
+
+fn credited(
     name: &LimitName,
-    (stored, effective): (LimitParams, LimitParams),
-    amount: Milli,
-    overflows: bool,
+    stored: LimitParams,
+    (ceiling, amount, fits): (Milli, Milli, Fits),
 ) -> Line {
-    let (stored_capacity, full) = (stored.full(), effective.full());
-    let form = LineForm::GiveBack { stored_capacity, full, amount, overflows };
+    let form = LineForm::GiveBack { stored_capacity: stored.full(), ceiling, amount, fits };
     Line { name: name.clone(), form }
 }
 
 #[cfg(test)]
 mod tests {
-    use zae_limiter_core::{Limit, TimeMs};
+    use zae_limiter_core::Limit;
 
     use super::*;
     use crate::bucket::debit::Known;
@@ -139,6 +157,7 @@ mod tests {
             amounts: &[Amount { limit: &limit, milli: Milli(7_000) }],
             cost: Cost::ONE,
             undoes: None,
+            now: TimeMs(1),
         };
         let view = |is_trusted| {
             View::Known(Known {

@@ -17,8 +17,8 @@ use crate::bucket::shard::Standing;
 use crate::bucket::take::Asked;
 use crate::bucket::waits::Wanted;
 use crate::bucket::write::{
-    BucketWrite, Ceiling, Change, Cost, ExpiryPin, FlagPin, ItemChange, Line, LineForm, Nonce, Pin,
-    Pins, Purpose, RefilledAt,
+    BucketWrite, Ceiling, Change, Cost, ExpiryPin, FlagPin, ItemChange, Line, LineForm, LoansPin,
+    Nonce, Pin, Pins, Purpose, RefilledAt,
 };
 use crate::constants::{WCU_NEEDED_MILLI, WCU_PER_WRITE_MILLI};
 use crate::table::Key;
@@ -249,6 +249,7 @@ impl<'a> Debit<'a> {
             image,
             target: Some(self.limits),
             amounts,
+            loan: None,
             nonce: self.nonce,
             must_be_absent: self.must_be_absent(Some(image)),
             cost: self.cost,
@@ -364,6 +365,7 @@ impl<'a> Debit<'a> {
             },
             expiry: ExpiryPin::NoneOrAfter(seconds(now)),
             has_room: true,
+            loans: LoansPin::Any,
             must_be_absent: must_be_absent.absent,
         };
         let change = Change {

@@ -127,6 +127,13 @@ impl<'a> Exchange<'a> {
         Cost { units_milli: (WCU_PER_WRITE_MILLI + failed_milli) * units, failed_milli }
     }
 
+    /// Reads the bucket.
+    pub(crate) async fn look(&mut self) -> Result<(), StoreError> {
+        let look = Box::pin(self.store.look(self.key, self.moment)).await?;
+        (self.seen, self.is_fresh) = (Some(look), true);
+        Ok(())
+    }
+
     fn failed_milli(&self) -> i64 {
         i64::from(self.uncounted) * WCU_PER_WRITE_MILLI
     }

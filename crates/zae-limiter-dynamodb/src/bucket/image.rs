@@ -12,6 +12,7 @@ use zae_limiter_core::{
 };
 use zae_limiter_store::{LimitsInForce, StoreError, StoreErrorKind};
 
+use crate::bucket::loans::Loans;
 use crate::bucket::shard::Standing;
 use crate::bucket::write::{Pin, Room};
 use crate::constants::{WCU_MILLI, WCU_NEEDED_MILLI, WCU_PERIOD_MS};
@@ -112,6 +113,8 @@ pub(crate) struct Image {
     pub(crate) limits: SmallVec<[ImageLimit; 3]>,
     /// No take is held to these; the next refill removes them.
     pub(crate) stubs: Vec<Stub>,
+    /// What the bucket has lent, and may not have got back.
+    pub(crate) loans: Option<Box<Loans>>,
     /// A feature this version cannot honour, and the attribute that says so.
     pub(crate) unsupported: Option<(String, &'static str)>,
 }
@@ -154,6 +157,7 @@ impl Image {
                 attr::ERA => image.standing.era = Some(number()?),
                 attr::EXPIRES_LATER => image.expires_later = true,
                 attr::SPLIT_AT => image.split_at = Some(TimeMs(number()?)),
+                attr::LENT => image.loans = Some(Box::new(Loans::parse(item, value)?)),
                 key => image.sort(key, value, &mut limits),
             }
         }
@@ -450,6 +454,7 @@ impl Image {
         for limit in self.limits.iter().filter(|limit| limit.gap > Milli::ZERO) {
             state.restore_gap(&limit.name, limit.gap);
         }
+        state.restore_loans(self.loans.as_ref().map(|loans| loans.lent.clone()));
         state.set_expires_at(self.expires_s.map(|seconds| TimeMs(seconds.saturating_mul(1000))));
         state.flag = self.flag;
         state

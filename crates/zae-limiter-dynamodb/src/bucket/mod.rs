@@ -10,6 +10,7 @@
 //! | `write.rs`, `render.rs` | a write as a value, and as a request; `writers.rs` is the registry |
 //! | `image.rs`, `cache.rs` | a bucket as it was seen, and what the process remembers |
 //! | `settle.rs`, `charge.rs`, `credit.rs` | after the fact: charging and giving back |
+//! | `lend.rs`, `loans.rs` | lending to local blocks; what is lent, as it is stored |
 //! | `create.rs`, `reset.rs` | a bucket that is not there; filling one by order |
 //! | `gather.rs`, `send_all.rs`, `tree.rs` | taking from a bucket with several shards; what is remembered of them |
 //! | `shard.rs`, `moves.rs`, `reshape.rs` | shares of shards; moving tokens between them, pure and sent |
@@ -27,6 +28,8 @@ mod exchange;
 mod expiry;
 mod gather;
 pub(crate) mod image;
+mod lend;
+pub(crate) mod loans;
 pub(crate) mod moves;
 pub(crate) mod operation;
 mod refill;
@@ -46,11 +49,11 @@ pub mod write;
 pub mod writers;
 
 use futures_util::future::join_all;
-use zae_limiter_core::{EntityId, ResourceName, TimeMs};
+use zae_limiter_core::{EntityId, Report, ResourceName, TimeMs};
 use zae_limiter_store::{
     Adjusted, BoxFuture, BucketDelta, BucketStore, BucketView, Change, ConsumeOutcome,
-    ConsumeRequest, Grant, MemberTake, Page, PageRequest, ResetRequest, Restored, StoreError,
-    StoreFuture,
+    ConsumeRequest, Grant, MemberTake, Order, Page, PageRequest, Provisioned, ResetRequest,
+    Restored, StoreError, StoreFuture,
 };
 
 pub(crate) use cache::Caches;
@@ -89,6 +92,20 @@ impl BucketStore for DynamoStore {
         })
     }
 
+    fn provision<'a>(&'a self, order: &'a Order<'a>, now: TimeMs) -> StoreFuture<'a, Provisioned> {
+        Box::pin(self.lend(order, now))
+    }
+
+    fn settle<'a>(
+        &'a self,
+        entity: &'a EntityId,
+        resource: &'a ResourceName,
+        report: &'a Report,
+        now: TimeMs,
+    ) -> StoreFuture<'a, ()> {
+        Box::pin(self.end_loan(entity, resource, report, now))
+    }
+
     fn adjust<'a>(
         &'a self,
         deltas: &'a [BucketDelta<'a>],
@@ -100,7 +117,7 @@ impl BucketStore for DynamoStore {
                 // The use is charged all the same, by the time that was last heard.
                 tracing::debug!(%error, "the table did not tell its time");
             }
-            join_all(deltas.iter().map(|delta| self.settle(delta, moment))).await
+            join_all(deltas.iter().map(|delta| self.settle_delta(delta, moment))).await
         })
     }
 

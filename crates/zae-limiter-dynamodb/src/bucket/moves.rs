@@ -17,8 +17,8 @@ use crate::bucket::image::{Image, ImageLimit};
 use crate::bucket::shard::{Standing, is_complete};
 use crate::bucket::waits::{Wanted, alone, balance, is_asked};
 use crate::bucket::write::{
-    BucketWrite, Change, ExpiryPin, FlagPin, ItemChange, LeafLimit, Line, LineForm, NewLeaf, Pin,
-    Pins, Purpose, RefilledAt, Room, Shape, To, TreeChange, Withdrawn,
+    BucketWrite, Change, ExpiryPin, FlagPin, ItemChange, LeafLimit, Line, LineForm, LoansPin,
+    NewLeaf, Pin, Pins, Purpose, RefilledAt, Room, Shape, To, TreeChange, Withdrawn,
 };
 use crate::constants::{SHARDS_MAX, WCU_PER_WRITE_MILLI};
 use crate::records::attr;
@@ -143,8 +143,10 @@ impl Parting<'_> {
 
     /// Nothing that another writer has yet to say something about.
     fn is_plain(&self) -> bool {
-        let Image { flag, mark, unsupported, .. } = self.image;
-        !flag.blocks() && mark.is_none() && unsupported.is_none()
+        let Image { flag, mark, unsupported, loans, .. } = self.image;
+        // What is lent counts for the whole bucket: no share could be computed from it.
+        let is_lent = loans.as_ref().is_some_and(|loans| !loans.have_ended(self.now));
+        !flag.blocks() && mark.is_none() && unsupported.is_none() && !is_lent
     }
 
     /// The limits that are too small to be divided (rule S4).
@@ -199,6 +201,7 @@ impl Parting<'_> {
         let item = ItemChange {
             remainders_at: if image.has_remainders { To::Remove } else { To::Keep },
             expiry: if image.expires_s.is_some() { To::Remove } else { To::Keep },
+            loans: if image.loans.is_some() { To::Remove } else { To::Keep },
             tree: Some(Box::new(tree)),
             ..ItemChange::only(Room::Full { units_milli: UNITS_MILLI })
         };
@@ -216,6 +219,7 @@ impl Parting<'_> {
                 None => ExpiryPin::Absent,
             },
             has_room: false,
+            loans: LoansPin::seen(Some(image)),
             must_be_absent: SmallVec::new(),
         };
         let change = Change { nonce: None, pins, lines, item };
@@ -402,6 +406,7 @@ fn as_seen(image: &Image) -> Pins {
         config_read_at: Pin::Any,
         expiry: ExpiryPin::Any,
         has_room: false,
+        loans: LoansPin::Any,
         must_be_absent: SmallVec::new(),
     }
 }

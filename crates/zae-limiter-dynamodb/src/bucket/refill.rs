@@ -8,6 +8,7 @@ mod tests;
 use std::collections::HashSet;
 
 use smallvec::SmallVec;
+use smol_str::SmolStr;
 use zae_limiter_core::{
     FOLDED, LIMITS_MAX, Limit, LimitName, LimitParams, LimitSource, Milli, TimeMs, TooManyLimits,
     fold_params, is_fold,
@@ -17,8 +18,8 @@ use zae_limiter_store::{LimitsInForce, StoreError};
 use crate::bucket::expiry::{expiry_s, keep_ms};
 use crate::bucket::image::{Image, ImageLimit};
 use crate::bucket::write::{
-    Becomes, BucketWrite, Change, Cost, ExpiryPin, FlagPin, ItemChange, Line, LineForm, Nonce, Pin,
-    Pins, Purpose, RefilledAt, To,
+    Becomes, BucketWrite, Change, Cost, ExpiryPin, FlagPin, ItemChange, Line, LineForm, LoansPin,
+    Nonce, Pin, Pins, Purpose, RefilledAt, To,
 };
 use crate::constants::WCU_PER_WRITE_MILLI;
 use crate::table::Key;
@@ -33,12 +34,15 @@ pub(crate) struct Amount<'a> {
 /// A refill to build.
 pub(crate) struct Refill<'a> {
     pub(crate) key: &'a Key,
-    /// [`Purpose::Take`], [`Purpose::SyncOnly`] or [`Purpose::Charge`].
+    /// [`Purpose::Take`], [`Purpose::SyncOnly`], [`Purpose::Charge`], [`Purpose::Upkeep`]; with a
+    /// loan [`Purpose::Lend`] or [`Purpose::Settle`].
     pub(crate) purpose: Purpose,
     pub(crate) image: &'a Image,
     /// The limits the bucket shall have; `None` leaves its parameters alone.
     pub(crate) target: Option<&'a LimitsInForce>,
     pub(crate) amounts: &'a [Amount<'a>],
+    /// What is lent or comes back, in the place of the amounts.
+    pub(crate) loan: Option<&'a Loan>,
     /// `None` for a write that takes nothing.
     pub(crate) nonce: Option<&'a Nonce>,
     /// Limits that must not be there, and whether the limits must be those of the image.
@@ -46,6 +50,30 @@ pub(crate) struct Refill<'a> {
     /// What the write counts of the hidden limit.
     pub(crate) cost: Cost,
     pub(crate) now: TimeMs,
+}
+
+/// What a write that lends, or that ends a loan, does beside a refill.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Loan {
+    /// By limit.
+    pub(crate) lines: SmallVec<[LoanLine; 2]>,
+    /// What the bucket has lent afterwards.
+    pub(crate) lent: Option<SmolStr>,
+    /// The requests that it counts.
+    pub(crate) grants: i64,
+}
+
+/// What a loan does to one limit.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct LoanLine {
+    pub(crate) limit: LimitName,
+    /// Debited, less what comes back.
+    pub(crate) amount: Milli,
+    /// Of it: what comes back. Computed for the balance of the image: with a larger one it could be
+    /// too much.
+    pub(crate) back: Milli,
+    /// What counts as used.
+    pub(crate) used: Milli,
 }
 
 /// What a take pins of limits that are asked for and that its caller does not know of: a limit that
@@ -127,6 +155,7 @@ impl Refill<'_> {
                 stored: limit.stored,
                 full,
                 amount,
+                used: amount,
                 at_least: full.saturating_sub(gained),
                 has_no_gap: true,
                 becomes: Becomes {
@@ -143,7 +172,14 @@ impl Refill<'_> {
     }
 
     fn amount(&self, name: &LimitName) -> Option<Milli> {
+        if self.loan.is_some() {
+            return self.loan_line(name).map(|line| line.amount);
+        }
         self.amounts.iter().find(|amount| amount.limit.name() == name).map(|amount| amount.milli)
+    }
+
+    fn loan_line(&self, name: &LimitName) -> Option<&LoanLine> {
+        self.loan?.lines.iter().find(|line| line.limit == *name)
     }
 
     fn target_of(&self, name: &LimitName) -> Option<LimitParams> {
@@ -155,9 +191,14 @@ impl Refill<'_> {
         self.target.is_some_and(|target| target.source != LimitSource::Call)
     }
 
-    /// A take never leads into debt; a charge may, and a disabled bucket does not stop it.
+    /// A take never leads into debt; a charge may.
     fn may_owe(&self) -> bool {
         self.purpose == Purpose::Charge
+    }
+
+    /// A disabled bucket does not stop what is after the fact.
+    fn is_after_the_fact(&self) -> bool {
+        matches!(self.purpose, Purpose::Charge | Purpose::Settle)
     }
 
     fn limit(&self, limit: &ImageLimit, draft: &mut Draft) {
@@ -213,23 +254,31 @@ impl Refill<'_> {
             draft.retired.push(limit.name.to_string());
         }
         let taken = amount.unwrap_or_default();
+        let loan = self.loan_line(&limit.name);
+        let used = loan.map_or(taken, |line| line.used);
         let form = if is_full {
             LineForm::Fill {
                 stored: limit.stored,
                 full,
                 amount: taken,
+                used,
                 at_least: full_at_least,
                 has_no_gap: false,
                 becomes,
             }
         } else {
             // The expiry is reckoned from the debt of the image, so a deeper one must not slip in.
-            let at_least = match amount.filter(|_| !self.may_owe()) {
+            let brings = loan.is_some() && taken <= Milli::ZERO;
+            let at_least = match amount.filter(|_| !self.may_owe() && !brings) {
                 Some(amount) => amount.saturating_sub(gained),
                 None => limit.balance.min(Milli::ZERO),
             };
-            let below = full.saturating_sub(gained);
-            LineForm::Add { stored: limit.stored, gained, amount: taken, below, at_least, becomes }
+            let mut below = full.saturating_sub(gained);
+            if loan.is_some_and(|line| line.back > Milli::ZERO) {
+                below = below.min(limit.balance.saturating_add(Milli(1)));
+            }
+            let (stored, amount) = (limit.stored, taken);
+            LineForm::Add { stored, gained, amount, used, below, at_least, becomes }
         };
         draft.lines.push(Line { name: limit.name.clone(), form });
         let after = if is_full { full } else { limit.balance.saturating_add(gained) };
@@ -346,7 +395,7 @@ impl Refill<'_> {
         let image = self.image;
         self.clear_stubs(&mut draft);
         // A charge leaves the mark to the next take, which looks at the limits.
-        let clears_mark = !self.may_owe() && image.mark.is_some();
+        let clears_mark = !self.is_after_the_fact() && image.mark.is_some();
         let moves = draft.reshapes || clears_mark;
         // A writer with an older image must lose, even within the same millisecond.
         let at = self.now.max(image.refilled_at.plus_ms(i64::from(moves)));
@@ -371,8 +420,17 @@ impl Refill<'_> {
             flag: None,
             room: image.room_after(self.cost.units_milli, self.now),
             failed_milli: self.cost.failed_milli,
-            takes_milli: if self.purpose == Purpose::Take { WCU_PER_WRITE_MILLI } else { 0 },
+            takes_milli: match (self.purpose, self.loan) {
+                (_, Some(loan)) => loan.grants.saturating_mul(WCU_PER_WRITE_MILLI),
+                (Purpose::Take, None) => WCU_PER_WRITE_MILLI,
+                _ => 0,
+            },
             undoes: None,
+            loans: match self.loan.map(|loan| &loan.lent) {
+                Some(Some(lent)) => To::Set(lent.clone()),
+                Some(None) if image.loans.is_some() => To::Remove,
+                _ => To::Keep,
+            },
             tree: None,
         };
         let pins_config = is_blind || self.must_be_absent.pins_config;
@@ -380,11 +438,15 @@ impl Refill<'_> {
             refilled_at,
             shard_count: Some(image.standing.count),
             era: image.standing.era_pin(),
-            flag: if self.may_owe() { FlagPin::Any } else { FlagPin::Enabled },
+            flag: if self.is_after_the_fact() { FlagPin::Any } else { FlagPin::Enabled },
             mark: Pin::seen(image.mark),
             config_read_at: if pins_config { image.config_pin() } else { Pin::Any },
             expiry: expiry_pin,
             has_room: false,
+            loans: match self.loan {
+                Some(_) => LoansPin::seen(Some(image)),
+                None => LoansPin::Any,
+            },
             must_be_absent: self.must_be_absent.absent.clone(),
         };
         let change = Change { nonce: self.nonce.cloned(), pins, lines: draft.lines, item };

@@ -1,23 +1,22 @@
 //! A write of a bucket as DynamoDB reads it. The only place where a [`BucketWrite`] becomes
 //! conditions and actions on attributes.
 
-use aws_sdk_dynamodb::types::AttributeValue;
-use zae_limiter_core::{LimitName, LimitParams, LimitSource, Milli, TimeMs};
+mod item;
 
-use crate::bucket::expiry::{expiry_s, keep_ms};
-use crate::constants::{WCU_MILLI, WCU_NEEDED_MILLI, WCU_PERIOD_MS};
+use aws_sdk_dynamodb::types::AttributeValue;
+use zae_limiter_core::{LimitName, LimitParams, Milli, TimeMs};
+
+use crate::constants::{WCU_MILLI, WCU_NEEDED_MILLI};
 use crate::records::attr::{self, of_limit};
 use crate::records::item::config;
-use crate::records::keys;
 
 use crate::bucket::write::{
-    Becomes, BucketWrite, Ceiling, Change, ExpiryPin, FlagChange, FlagPin, ItemChange, LeafLimit,
-    Line, LineForm, NewBucket, NewLeaf, Pin, Pins, RefilledAt, Room, Shape, To, TreeChange, Whole,
+    Becomes, BucketWrite, Ceiling, Change, ExpiryPin, Fits, FlagChange, FlagPin, ItemChange, Line,
+    LineForm, LoansPin, Pin, Pins, RefilledAt, Room, Shape, To, TreeChange, Whole,
 };
 use crate::bucket::writers::breaches;
 use crate::table::{
-    Action, Comparison, Condition, Delete, Item, Put, Update, Write, compare, compare_with, number,
-    text,
+    Action, Comparison, Condition, Delete, Put, Update, Write, compare, compare_with, number, text,
 };
 
 /// A write of one item.
@@ -33,7 +32,7 @@ pub(crate) fn request(write: BucketWrite) -> Request {
     let (writer, takes_milli) = (write.writer(), write.takes_milli());
     let request = match write.shape {
         Shape::Make(bucket) => Request::Put(Put {
-            item: item(&bucket, takes_milli),
+            item: item::item(&bucket, takes_milli),
             conditions: vec![Condition::Absent(attr::PK.into())],
         }),
         Shape::Change(change) => {
@@ -56,7 +55,7 @@ pub(crate) fn request(write: BucketWrite) -> Request {
             Request::Delete(Delete { key: write.key, conditions })
         }
         Shape::Branch(leaf) => Request::Put(Put {
-            item: leaf_item(&leaf),
+            item: item::leaf_item(&leaf),
             conditions: vec![Condition::Absent(attr::PK.into())],
         }),
         Shape::Withdraw(leaf) => {
@@ -171,22 +170,22 @@ impl Draft {
                 self.add(name, attr::BALANCE, amount.negated());
                 self.add(name, attr::USED, *amount);
             }
-            LineForm::Add { stored, gained, amount, below, at_least, becomes } => {
+            LineForm::Add { stored, gained, amount, used, below, at_least, becomes } => {
                 self.require_parameters(name, *stored);
                 self.require(name, attr::BALANCE, Comparison::Lt, *below);
                 self.require(name, attr::BALANCE, Comparison::Ge, *at_least);
                 self.add(name, attr::BALANCE, gained.saturating_sub(*amount));
-                self.add(name, attr::USED, *amount);
+                self.add(name, attr::USED, *used);
                 self.becomes(name, *stored, becomes);
             }
-            LineForm::Fill { stored, full, amount, at_least, has_no_gap, becomes } => {
+            LineForm::Fill { stored, full, amount, used, at_least, has_no_gap, becomes } => {
                 self.require_parameters(name, *stored);
                 self.require(name, attr::BALANCE, Comparison::Ge, *at_least);
                 if *has_no_gap {
                     self.absent(name, attr::GAP);
                 }
                 self.put(name, attr::BALANCE, full.saturating_sub(*amount));
-                self.add(name, attr::USED, *amount);
+                self.add(name, attr::USED, *used);
                 self.becomes(name, *stored, becomes);
             }
             LineForm::Seed { params, start, amount, stub } => {
@@ -218,17 +217,30 @@ impl Draft {
                 self.add(name, attr::BALANCE, amount.negated());
                 self.add(name, attr::USED, *amount);
             }
-            LineForm::GiveBack { stored_capacity, full, amount, overflows } => {
-                let room = full.saturating_sub(*amount);
+            LineForm::GiveBack { stored_capacity, ceiling, amount, fits } => {
+                let room = ceiling.saturating_sub(*amount);
                 self.require(name, attr::CAPACITY, Comparison::Eq, *stored_capacity);
-                if *overflows {
-                    self.require(name, attr::BALANCE, Comparison::Gt, room);
-                    self.put(name, attr::BALANCE, *full);
-                } else {
-                    self.require(name, attr::BALANCE, Comparison::Le, room);
-                    self.add(name, attr::BALANCE, *amount);
+                match fits {
+                    Fits::All => {
+                        self.require(name, attr::BALANCE, Comparison::Le, room);
+                        self.add(name, attr::BALANCE, *amount);
+                    }
+                    Fits::Part => {
+                        self.require(name, attr::BALANCE, Comparison::Gt, room);
+                        self.put(name, attr::BALANCE, *ceiling);
+                    }
+                    Fits::PartBesideLoans => {
+                        self.require(name, attr::BALANCE, Comparison::Gt, room);
+                        self.require(name, attr::BALANCE, Comparison::Le, *ceiling);
+                        self.put(name, attr::BALANCE, *ceiling);
+                    }
+                    Fits::Nothing => self.require(name, attr::BALANCE, Comparison::Gt, *ceiling),
                 }
                 self.add(name, attr::USED, amount.negated());
+            }
+            LineForm::Count { used } => {
+                self.conditions.push(Condition::Exists(of_limit(name, attr::BALANCE)));
+                self.add(name, attr::USED, *used);
             }
             LineForm::Part { stored, moved, at_least, at_most, forgets_remainder, gap } => {
                 self.require_parameters(name, *stored);
@@ -358,6 +370,17 @@ impl Draft {
         if pins.has_room {
             self.pin(attr::ROOM, Comparison::Ge, WCU_NEEDED_MILLI);
         }
+        match pins.loans {
+            LoansPin::Any => {}
+            LoansPin::Absent => self.conditions.push(Condition::Absent(attr::LENT.into())),
+            LoansPin::Is(loans) => {
+                self.conditions.push(compare_with(
+                    attr::LENT,
+                    Comparison::Eq,
+                    text(loans.as_str()),
+                ));
+            }
+        }
         pins.must_be_absent.iter().for_each(|name| self.absent(name, attr::CAPACITY));
     }
 
@@ -394,6 +417,7 @@ impl Draft {
         if let Some(mark) = item.undoes {
             self.set(attr::UNDONE, number(mark));
         }
+        self.to(attr::LENT, item.loans, |loans| text(loans.as_str()));
         if let Some(tree) = item.tree {
             self.tree(*tree);
         }
@@ -463,133 +487,4 @@ fn alive(lines: &[Line], second: i64) -> Condition {
         return later;
     }
     Condition::All(std::iter::once(later).chain(floors).collect())
-}
-
-// ---------------------------------------------------------------------------------------- new item
-
-/// What a new item has of the hidden limit: it can take a second's writes.
-fn put_room(put: &mut impl FnMut(&str, AttributeValue), takes_milli: i64) {
-    put(attr::ROOM, number(WCU_MILLI));
-    put("b_wcu_cp", number(WCU_MILLI));
-    put("b_wcu_ra", number(WCU_MILLI));
-    put("b_wcu_rp", number(WCU_PERIOD_MS));
-    put(attr::TAKES, number(takes_milli));
-}
-
-/// The keys of a shard, by which it is found.
-fn put_keys(
-    put: &mut impl FnMut(&str, AttributeValue),
-    (namespace, entity, resource): (&str, &str, &str),
-    shard: u32,
-) {
-    let key = keys::bucket_of(namespace, entity, resource, shard);
-    put(attr::PK, text(key.pk));
-    put(attr::SK, text(key.sk));
-    put(attr::GSI2PK, text(keys::index::resource(namespace, resource)));
-    put(attr::GSI2SK, text(keys::index::resource_bucket(entity, shard)));
-    put(attr::GSI3PK, text(keys::index::entity(namespace, entity)));
-    put(attr::GSI3SK, text(keys::index::entity_bucket(resource, shard)));
-    put(attr::GSI4PK, text(namespace));
-    put(attr::GSI4SK, text(keys::index::namespace_bucket(entity, resource, shard)));
-}
-
-/// The item of a new shard.
-fn leaf_item(leaf: &NewLeaf) -> Item {
-    let mut item = Item::with_capacity(24 + 6 * leaf.limits.len());
-    let mut put = |name: &str, value: AttributeValue| {
-        item.insert(name.to_owned(), value);
-    };
-    put_keys(&mut put, (&leaf.namespace, &leaf.entity, &leaf.resource), leaf.standing.shard);
-    for (name, value) in &leaf.copied {
-        put(name, value.clone());
-    }
-    put(attr::REFILLED_AT, number(leaf.refilled_at.0));
-    put(attr::SHARD_COUNT, number(leaf.standing.count));
-    if let Some(read_at) = leaf.config_read_at {
-        put(attr::CONFIG_READ_AT, number(read_at));
-    }
-    if let Some(era) = leaf.standing.era {
-        put(attr::ERA, number(era));
-    }
-    if let Some(pinned) = &leaf.standing.pinned {
-        put(attr::PINNED, text(pinned.as_str()));
-    }
-    if !leaf.retired.is_empty() {
-        put(attr::RETIRED, AttributeValue::Ss(leaf.retired.clone()));
-    }
-    put_room(&mut put, 0);
-    for LeafLimit { name, stored, balance, gap } in &leaf.limits {
-        put(&of_limit(name, attr::BALANCE), number(balance.0));
-        put(&of_limit(name, attr::CAPACITY), number(stored.capacity_milli));
-        put(&of_limit(name, attr::REFILL), number(stored.refill_milli));
-        put(&of_limit(name, attr::PERIOD), number(stored.period_ms));
-        put(&of_limit(name, attr::USED), number(0));
-        if *gap > Milli::ZERO {
-            put(&of_limit(name, attr::GAP), number(gap.0));
-        }
-    }
-    item
-}
-
-/// The item of a new bucket. A take that makes it counts as one; a charge does not.
-fn item(bucket: &NewBucket, takes_milli: i64) -> Item {
-    let NewBucket { namespace, entity, resource, limits, .. } = bucket;
-    let mut item = Item::with_capacity(24 + 5 * limits.limits.len());
-    let mut put = |name: &str, value: AttributeValue| {
-        item.insert(name.to_owned(), value);
-    };
-    put_keys(&mut put, (namespace, entity.as_str(), resource.as_str()), 0);
-    put(attr::ENTITY_ID, text(entity.as_str()));
-    put(attr::RESOURCE, text(resource.as_str()));
-    let owner = bucket.owner.as_deref();
-    let cascade = owner.is_some_and(|owner| owner.cascade && owner.parent.is_some());
-    put(attr::CASCADE, AttributeValue::Bool(cascade));
-    if let Some(parent) = owner.and_then(|owner| owner.parent.as_ref()) {
-        put(attr::PARENT_ID, text(parent.as_str()));
-    }
-    if let Some(pgen) = owner.and_then(|owner| owner.pgen) {
-        put(attr::PGEN, number(pgen));
-    }
-    if let Some(pinc) = owner.and_then(|owner| owner.pinc.as_ref()) {
-        put(attr::PINC, text(pinc.as_str()));
-    }
-    if bucket.flag.blocks() {
-        put(attr::DISABLED, config::flag_value(bucket.flag));
-        // A delayed write of a flag that was meant for a bucket before this one must not enable
-        // this one.
-        put(attr::FLAG_COUNT, number(1));
-    }
-    put(attr::REFILLED_AT, number(bucket.now.0));
-    put(attr::SHARD_COUNT, number(1));
-    put(attr::LAST_NONCE, text(bucket.nonce.as_str()));
-    put(attr::CONFIG_READ_AT, number(config_read_at(bucket)));
-    put_room(&mut put, takes_milli);
-    let mut kept_ms = 0;
-    for limit in limits.limits.iter() {
-        let (name, params) = (limit.name(), limit.params());
-        let amount = bucket
-            .amounts
-            .iter()
-            .find(|(of, _)| of == name)
-            .map_or(Milli::ZERO, |(_, amount)| *amount);
-        let after = params.full().saturating_sub(amount);
-        put(&of_limit(name, attr::BALANCE), number(after.0));
-        put(&of_limit(name, attr::CAPACITY), number(params.capacity_milli));
-        put(&of_limit(name, attr::REFILL), number(params.refill_milli));
-        put(&of_limit(name, attr::PERIOD), number(params.period_ms));
-        put(&of_limit(name, attr::USED), number(amount.0));
-        kept_ms = kept_ms.max(keep_ms(params, after, Milli::ZERO));
-    }
-    if let Some(own_ttl_ms) = limits.ttl_ms {
-        put(attr::TTL, number(expiry_s(bucket.now, own_ttl_ms, kept_ms)));
-    }
-    item
-}
-
-fn config_read_at(bucket: &NewBucket) -> i64 {
-    if bucket.limits.source == LimitSource::Call {
-        bucket.now.0
-    } else {
-        i64::try_from(bucket.limits.stamp.0 / 1000).unwrap_or(i64::MAX)
-    }
 }

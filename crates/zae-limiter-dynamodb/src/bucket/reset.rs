@@ -11,8 +11,8 @@ use crate::DynamoStore;
 use crate::admin::change::{Outcome, too_busy};
 use crate::bucket::image::Image;
 use crate::bucket::write::{
-    BucketWrite, Change, Cost, ExpiryPin, FlagPin, ItemChange, Line, LineForm, Pin, Pins, Purpose,
-    RefilledAt,
+    BucketWrite, Change, Cost, ExpiryPin, FlagPin, ItemChange, Line, LineForm, LoansPin, Pin, Pins,
+    Purpose, RefilledAt,
 };
 use crate::constants::{ADMIN_ATTEMPTS_MAX, REFILL_AHEAD_MAX_MS, SHARDS_MAX};
 use crate::records::item::Event;
@@ -143,6 +143,7 @@ fn fill(key: &Key, image: &Image, only: Option<&[LimitName]>, at: At) -> (Bucket
         config_read_at: Pin::Any,
         expiry: ExpiryPin::Any,
         has_room: false,
+        loans: LoansPin::Any,
         must_be_absent: SmallVec::new(),
     };
     let item = ItemChange { refilled_at: sets, ..ItemChange::spending(Cost::ONE) };

@@ -28,7 +28,7 @@ pub(crate) type Amounts<'a> = SmallVec<[Amount<'a>; 2]>;
 impl DynamoStore {
     /// Charges and gives back. The charge goes first: a failure to give back must not lose the
     /// charge.
-    pub(crate) async fn settle(
+    pub(crate) async fn settle_delta(
         &self,
         delta: &BucketDelta<'_>,
         moment: Moment,
@@ -331,7 +331,8 @@ impl DynamoStore {
     ) -> Result<Credited, StoreError> {
         let mut exchange = Exchange::new(self, "adjust", key, moment, self.recall(key));
         while exchange.races <= RACES_MAX {
-            let credit = Credit { key, amounts, cost: exchange.cost(), undoes };
+            let cost = exchange.cost();
+            let credit = Credit { key, amounts, cost, undoes, now: exchange.now() };
             let write = match credit.plan(exchange.settling_view()) {
                 credit::Step::Credit(write) => write,
                 credit::Step::Drop if exchange.image().is_none() => return Ok(Credited::Absent),

@@ -305,7 +305,7 @@ impl<'a> OneTake<'a> {
 
     async fn until_answered(&mut self) -> Result<Taken, StoreError> {
         if !self.store.shared.options.speculative {
-            self.look().await?;
+            self.exchange.look().await?;
         }
         self.exchange.is_fresh |= self.asked.is_spared;
         while self.exchange.races < self.races_max() {
@@ -490,7 +490,7 @@ impl<'a> OneTake<'a> {
         if flag.blocks() {
             return Ok(Next::Answer(Taken::Blocked(flag)));
         }
-        self.look().await?;
+        self.exchange.look().await?;
         self.exchange.races += 1;
         Ok(Next::Choose)
     }
@@ -505,13 +505,6 @@ impl<'a> OneTake<'a> {
             Verdict::Different => Next::Answer(Taken::Stale),
             Verdict::Blocked(flag) => Next::Answer(Taken::Blocked(flag)),
         })
-    }
-
-    /// Reads the bucket.
-    async fn look(&mut self) -> Result<(), StoreError> {
-        let look = Box::pin(self.store.look(&self.asked.key, self.moment)).await?;
-        (self.exchange.seen, self.exchange.is_fresh) = (Some(look), true);
-        Ok(())
     }
 
     fn last_look(&self) -> Result<Arc<Seen>, StoreError> {
@@ -553,7 +546,7 @@ impl<'a> OneTake<'a> {
         if self.store.split(&self.asked.key, self.moment).await? != Moved::Done {
             return Ok(Next::GiveUp);
         }
-        self.look().await?;
+        self.exchange.look().await?;
         // What was lost on the whole item does not count on its half; there are few halves.
         self.exchange.races = 1;
         Ok(Next::Choose)

@@ -93,6 +93,7 @@ impl Upkeep {
             image: &image,
             target: None,
             amounts: &[],
+            loan: None,
             nonce: None,
             must_be_absent: MustBeAbsent::default(),
             cost: Cost::ONE,

@@ -18,8 +18,10 @@ use crate::bucket::writers::Writer;
 use crate::constants::WCU_PER_WRITE_MILLI;
 use crate::table::Key;
 
+mod pins;
 mod shards;
 
+pub use pins::{ExpiryPin, FlagPin, LoansPin, Pin, Pins, RefilledAt};
 pub use shards::{LeafLimit, NewLeaf, TreeChange, Whole, Withdrawn};
 
 /// The mark of one operation, the same over all its attempts.
@@ -61,6 +63,10 @@ pub enum Purpose {
     Prune,
     /// Refills ahead of the takes.
     Upkeep,
+    /// Lends to a local block, and serves a request on the way.
+    Lend,
+    /// Ends a loan: takes back what is left of it and counts what was used.
+    Settle,
 }
 
 /// What a write does.
@@ -92,113 +98,6 @@ pub struct Change {
     pub item: ItemChange,
 }
 
-/// What must hold of the item for a change to land, its limits aside.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Pins {
-    /// When the bucket was refilled last.
-    pub refilled_at: RefilledAt,
-    /// How many shards the bucket has, as this one knows it.
-    pub shard_count: Option<i64>,
-    /// How often the shards were folded.
-    pub era: Pin,
-    /// Whether the bucket is disabled.
-    pub flag: FlagPin,
-    /// The mark that a foreign writer of parameters leaves.
-    pub mark: Pin,
-    /// When the configuration behind the parameters was read: every change of ours moves it.
-    pub config_read_at: Pin,
-    /// When the item expires.
-    pub expiry: ExpiryPin,
-    /// Whether the item must have room for another write.
-    pub has_room: bool,
-    /// Limits that must not be there: the caller asks for them and does not know them here.
-    pub must_be_absent: SmallVec<[LimitName; 1]>,
-}
-
-impl Pins {
-    /// Only that the item is there.
-    pub(crate) const THERE: Pins = Pins {
-        refilled_at: RefilledAt::Any,
-        shard_count: None,
-        era: Pin::Any,
-        flag: FlagPin::Any,
-        mark: Pin::Any,
-        config_read_at: Pin::Any,
-        expiry: ExpiryPin::Any,
-        has_room: false,
-        must_be_absent: SmallVec::new_const(),
-    };
-}
-
-/// What must hold of one number of the item.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pin {
-    /// Nothing.
-    Any,
-    /// It is not there.
-    Absent,
-    /// It is this.
-    Is(i64),
-}
-
-impl Pin {
-    /// As it was seen.
-    pub(crate) fn seen(value: Option<i64>) -> Pin {
-        value.map_or(Pin::Absent, Pin::Is)
-    }
-}
-
-/// What must hold of the instant of the last refill.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RefilledAt {
-    /// Nothing.
-    Any,
-    /// This very instant: the write is computed from it.
-    Exactly(TimeMs),
-    /// At `since` or later, and then no limit is above its ceiling for `since`. Alternatively
-    /// `rf >= or`, with each limit at most its ceiling for `or`.
-    NotBefore {
-        /// The lower bound.
-        since: TimeMs,
-        /// The alternative bound, later than `since`.
-        or: Option<TimeMs>,
-    },
-    /// Then or earlier.
-    NotAfter(TimeMs),
-    /// Later than this.
-    After(TimeMs),
-}
-
-/// What must hold of the flag `disabled`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FlagPin {
-    /// Nothing.
-    Any,
-    /// The bucket is enabled.
-    Enabled,
-    /// As it was seen, with the count of its writes.
-    Seen {
-        /// Whether the bucket was disabled.
-        is_set: bool,
-        /// How often the flag had been written.
-        count: Option<i64>,
-    },
-}
-
-/// What must hold of the expiry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExpiryPin {
-    /// Nothing.
-    Any,
-    /// There is none.
-    Absent,
-    /// There is one, at this second or later.
-    NotBefore(i64),
-    /// There is none, or it is later than this second and no balance falls below the floor of its
-    /// line ([`LineForm::Fast`]).
-    NoneOrAfter(i64),
-}
-
 /// What changes of an item beside its limits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ItemChange {
@@ -225,6 +124,8 @@ pub struct ItemChange {
     pub failed_milli: i64,
     /// Marks a write that undoes a take, with the instant of the take in microseconds.
     pub undoes: Option<i64>,
+    /// What the bucket has lent.
+    pub loans: To<SmolStr>,
     /// What changes of its place among the shards.
     pub tree: Option<Box<TreeChange>>,
 }
@@ -250,6 +151,7 @@ impl ItemChange {
             takes_milli: 0,
             failed_milli: 0,
             undoes: None,
+            loans: To::Keep,
             tree: None,
         }
     }
@@ -341,8 +243,10 @@ pub enum LineForm {
         stored: LimitParams,
         /// What it regains.
         gained: Milli,
-        /// What is taken or charged.
+        /// What is taken or charged; negative when a loan brings back more.
         amount: Milli,
+        /// What counts as used: the amount, but for loans.
+        used: Milli,
         /// The balance must be less than this: it is not full by then.
         below: Milli,
         /// And at least this.
@@ -358,6 +262,8 @@ pub enum LineForm {
         full: Milli,
         /// What is taken or charged.
         amount: Milli,
+        /// What counts as used: the amount, but for loans.
+        used: Milli,
         /// The balance must be at least this: it is full by then.
         at_least: Milli,
         /// Whether the limit must hide nothing.
@@ -401,12 +307,17 @@ pub enum LineForm {
     GiveBack {
         /// The capacity the limit must have.
         stored_capacity: Milli,
-        /// What full is.
-        full: Milli,
+        /// How far it may be lifted: to what full is, less what the bucket has lent.
+        ceiling: Milli,
         /// What is given back.
         amount: Milli,
-        /// Whether the limit is full afterwards.
-        overflows: bool,
+        /// How much of it there is room for.
+        fits: Fits,
+    },
+    /// Counts use, and changes no balance.
+    Count {
+        /// What was used.
+        used: Milli,
     },
     /// Gives a part to another shard. Exact for every balance between the bounds.
     Part {
@@ -445,6 +356,19 @@ pub enum LineForm {
         /// The balance it must have, for a report to the millitoken.
         exactly: Option<Milli>,
     },
+}
+
+/// How much of what is given back a limit has room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fits {
+    /// All of it.
+    All,
+    /// A part: the limit is at its ceiling afterwards.
+    Part,
+    /// The same of a limit that has lent: it must not be above its ceiling, or it would be cut.
+    PartBesideLoans,
+    /// Nothing: a limit that has lent is above its ceiling already. It stays as it is.
+    Nothing,
 }
 
 /// The largest balance of a FAST line, for one or two bounds of the refill instant.
@@ -523,6 +447,9 @@ impl BucketWrite {
             (Purpose::Fold, _) => Writer::Fold,
             (Purpose::Prune, _) => Writer::Prune,
             (Purpose::Upkeep, _) => Writer::AggregatorRefill,
+            (Purpose::Lend, _) => Writer::Lend,
+            (Purpose::Settle, RefilledAt::Any) => Writer::CountUse,
+            (Purpose::Settle, _) => Writer::Settle,
             (Purpose::Take, RefilledAt::NotBefore { .. }) => Writer::Fast,
             (Purpose::Take, RefilledAt::NotAfter(_)) => Writer::BlindFill,
             (Purpose::Take, _) if change.item.config_read_at.is_some() => Writer::Sync,
@@ -566,11 +493,11 @@ impl LineForm {
     /// Whether what was used of the limit changes.
     fn counts(&self) -> bool {
         match self {
-            LineForm::Fast { amount, .. }
-            | LineForm::Add { amount, .. }
-            | LineForm::Fill { amount, .. }
-            | LineForm::Seed { amount, stub: Some(_), .. } => *amount != Milli::ZERO,
-            LineForm::Owe { .. } | LineForm::GiveBack { .. } => true,
+            LineForm::Fast { amount, .. } | LineForm::Seed { amount, stub: Some(_), .. } => {
+                *amount != Milli::ZERO
+            }
+            LineForm::Add { used, .. } | LineForm::Fill { used, .. } => *used != Milli::ZERO,
+            LineForm::Owe { .. } | LineForm::GiveBack { .. } | LineForm::Count { .. } => true,
             LineForm::Seed { stub: None, .. }
             | LineForm::Drop { .. }
             | LineForm::Clear

@@ -56,6 +56,12 @@ pub enum Writer {
     Prune,
     /// Refills every limit ahead of the takes.
     AggregatorRefill,
+    /// Lends, and serves a request on the way.
+    Lend,
+    /// Takes back what is left of a loan, and counts what was used of it.
+    Settle,
+    /// Counts what was used of a loan when every other form lost its race.
+    CountUse,
 }
 
 /// A kind of attribute; those of limits without the limit's name.
@@ -88,6 +94,7 @@ pub enum Field {
     Er,
     Tx,
     Sp,
+    Ln,
     /// Attributes that only a create writes: keys of the indexes, names, owner.
     Made,
 }
@@ -116,6 +123,7 @@ impl Field {
             attr::ERA => Field::Er,
             attr::EXPIRES_LATER => Field::Tx,
             attr::SPLIT_AT => Field::Sp,
+            attr::LENT => Field::Ln,
             _ => match name.strip_prefix("b_").and_then(|rest| rest.rsplit_once('_')) {
                 Some((limit, _)) if limit == attr::WCU => Field::Made,
                 Some((_, "tk")) => Field::Tk,
@@ -146,6 +154,9 @@ pub struct Rules {
 
 const REFILLED: &[Field] =
     &[Tk, Tc, Cp, Ra, Rp, Rm, Gp, Rf, Rmf, Ca, Lw, Vu, Ttl, Ret, WcuTk, WcuTc, Wx];
+
+const LENDING: &[Field] =
+    &[Tk, Tc, Cp, Ra, Rp, Rm, Gp, Rf, Rmf, Ca, Lw, Vu, Ttl, Ret, WcuTk, WcuTc, Wx, Ln];
 
 const MADE: &[Field] =
     &[Pk, Tk, Tc, Cp, Ra, Rp, Rf, Ca, Lw, Ttl, Disabled, Fv, ShardCount, WcuTk, WcuTc, Made];
@@ -220,9 +231,9 @@ pub const REGISTRY: &[Rules] = &[
     },
     Rules {
         writer: Writer::Credit,
-        writes: &[Tk, Tc, WcuTk, WcuTc, Wx, Un],
-        pins: &[Pk, Tk, Cp, ShardCount],
-        reason: "never above the capacity of this instant; touches neither rf nor lw, so it is sent at most once",
+        writes: &[Tk, Tc, WcuTk, WcuTc, Wx, Un, Ln],
+        pins: &[Pk, Tk, Cp, ShardCount, Ln],
+        reason: "never above the capacity of this instant, less what is lent; touches neither rf nor lw, so it is sent at most once; who finds that all loans have ended takes their count away, so that no return that was sent before lands after it",
     },
     Rules {
         writer: Writer::Reset,
@@ -244,8 +255,8 @@ pub const REGISTRY: &[Rules] = &[
     },
     Rules {
         writer: Writer::Split,
-        writes: &[Tk, Rm, Gp, Rmf, Ttl, ShardCount, Pin, Er, Tx, Sp, WcuTk, Wx],
-        pins: &[Pk, Tk, Cp, Ra, Rp, Rf, ShardCount, Vu, Disabled],
+        writes: &[Tk, Rm, Gp, Rmf, Ttl, ShardCount, Pin, Er, Tx, Sp, WcuTk, Wx, Ln],
+        pins: &[Pk, Tk, Cp, Ra, Rp, Rf, ShardCount, Vu, Disabled, Ln],
         reason: "no balance depends on the time: what goes is fixed, and what stays fits its share for every balance between the bounds; the count moves, so every writer with an older share loses",
     },
     Rules {
@@ -277,6 +288,24 @@ pub const REGISTRY: &[Rules] = &[
         writes: REFILLED,
         pins: &[Pk, Tk, Cp, Ra, Rp, Rf, ShardCount, Disabled, Vu],
         reason: "as a refill; it takes nothing and has no nonce",
+    },
+    Rules {
+        writer: Writer::Lend,
+        writes: LENDING,
+        pins: &[Pk, Tk, Cp, Ra, Rp, Rf, ShardCount, Disabled, Vu, Lw, Ln],
+        reason: "as a refill; the count of what is lent is pinned to the letter, so that two lenders count each other's loans and no credit is computed from another count",
+    },
+    Rules {
+        writer: Writer::Settle,
+        writes: LENDING,
+        pins: &[Pk, Tk, Cp, Ra, Rp, Rf, ShardCount, Vu, Lw, Ln],
+        reason: "as a loan, on a disabled bucket too: what was used was used, and what was not is the bucket's",
+    },
+    Rules {
+        writer: Writer::CountUse,
+        writes: &[Tc, WcuTk, WcuTc, Wx, Lw],
+        pins: &[Pk, Lw],
+        reason: "changes no balance: what is left of the loan is lost, its use is not",
     },
 ];
 

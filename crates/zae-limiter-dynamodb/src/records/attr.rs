@@ -120,6 +120,8 @@ pub(crate) const ERA: &str = "er";
 pub(crate) const EXPIRES_LATER: &str = "tx";
 /// When the item was split last, in ms. Ours.
 pub(crate) const SPLIT_AT: &str = "sp";
+/// What the bucket has lent to local blocks, as text ([`crate::bucket::loans`]). Ours.
+pub(crate) const LENT: &str = "ln";
 
 // ------------------------------------------------------------------------------- limits of buckets
 

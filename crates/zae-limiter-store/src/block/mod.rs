@@ -109,6 +109,13 @@ impl<S: Store + ?Sized> BlockStore<S> {
         self.shared.stats.read(held)
     }
 
+    /// The same as far as it is known without looking at every block: `held` is what is on its way.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn counted(&self) -> BlockStats {
+        self.shared.stats.read(zae_limiter_core::Milli::ZERO)
+    }
+
     /// Gives all stock of this namespace back and reports its use: before a process ends. Blocks
     /// that are bought later are given back by another call.
     pub async fn give_back(&self, now: TimeMs) {
@@ -239,6 +246,13 @@ impl<S: Store + ?Sized> StoreWrapper for BlockStore<S> {
         Box::pin(async move {
             self.settle_all(|_| true, now).await;
             self.inner.sweep(now, steps_max).await
+        })
+    }
+
+    fn give_back(&self, now: TimeMs) -> StoreFuture<'_, ()> {
+        Box::pin(async move {
+            self.settle_all(|_| true, now).await;
+            self.inner.give_back(now).await
         })
     }
 

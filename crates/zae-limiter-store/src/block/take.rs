@@ -56,7 +56,7 @@ impl<S: Store + ?Sized> BlockStore<S> {
     /// Serves a request whose every member has stock.
     pub(super) fn take_at_once(&self, request: &ConsumeRequest<'_>) -> Option<ConsumeOutcome> {
         // A wrong request is for `consume` to refuse.
-        request.check("consume").ok()?;
+        request.check("consume").ok().filter(|()| !request.is_exact)?;
         self.sees(request.now);
         let terms = self.terms(request.now);
         let mut reserved = Reserved { store: self, now: request.now, taken: SmallVec::new() };
@@ -73,7 +73,7 @@ impl<S: Store + ?Sized> BlockStore<S> {
         }
         reserved.taken.clear();
         self.shared.stats.granted();
-        Some(ConsumeOutcome::Granted(reports.into()))
+        Some(ConsumeOutcome::Granted(Grant { reports, places: Vec::new(), is_local: true }))
     }
 
     pub(super) async fn take(
@@ -85,6 +85,14 @@ impl<S: Store + ?Sized> BlockStore<S> {
             return Ok(outcome);
         }
         let now = request.now;
+        if request.is_exact {
+            let is_meant = |key: &Key| {
+                let mut members = request.members.iter();
+                members.any(|it| *it.entity == key.entity && *it.resource == key.resource)
+            };
+            self.settle_all(is_meant, now).await;
+            return self.inner.consume(request).await;
+        }
         let is_alone = request.members.len() == 1;
         let mut reserved = Reserved { store: self, now, taken: SmallVec::new() };
         let mut served: SmallVec<[Option<MemberReports>; 4]> = SmallVec::new();
@@ -131,7 +139,7 @@ impl<S: Store + ?Sized> BlockStore<S> {
         for place in &mut rest.places {
             place.member = numbers[usize::from(place.member)];
         }
-        Ok(ConsumeOutcome::Granted(Grant { reports, places: rest.places }))
+        Ok(ConsumeOutcome::Granted(Grant { reports, places: rest.places, is_local: false }))
     }
 
     /// Asks the store for the members that stock does not serve. Their stock counts: a refusal
@@ -334,7 +342,7 @@ impl<S: Store + ?Sized> BlockStore<S> {
                 stats.faded(faded.negated());
                 is_mine.then_some(ConsumeOutcome::Refused(mine))
             }
-            Provisioned::Stale | Provisioned::Blocked(_) => {
+            Provisioned::Stale | Provisioned::Blocked(_) | Provisioned::NotNow => {
                 let faded = slot.lock().refused(purchase);
                 stats.faded(faded.negated());
                 // The store is asked, and says which.
@@ -402,10 +410,9 @@ impl<S: Store + ?Sized> BlockStore<S> {
             reports
         };
         Ok(match self.inner.peek(&asked).await? {
-            ConsumeOutcome::Granted(grant) => ConsumeOutcome::Granted(Grant {
-                reports: with_stock(grant.reports),
-                places: grant.places,
-            }),
+            ConsumeOutcome::Granted(grant) => {
+                ConsumeOutcome::Granted(Grant { reports: with_stock(grant.reports), ..grant })
+            }
             ConsumeOutcome::Refused(reports) => ConsumeOutcome::Refused(with_stock(reports)),
             other => other,
         })

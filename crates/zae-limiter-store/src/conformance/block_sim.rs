@@ -12,8 +12,6 @@
 
 mod world;
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::task::{Context, Poll, Waker};
@@ -26,11 +24,11 @@ use zae_limiter_core::{
 use crate::{
     BlockStore, BucketDelta, BucketStore, Change, ConfigStore, ConsumeOutcome, ConsumeRequest,
     Delta, Entropy, FaultStore, Level, LimitsInForce, LocalBlocks, MemberTake, PageRequest,
-    ResetRequest, SeededEntropy, Store,
+    ResetRequest, SeededEntropy,
 };
 
-pub use world::BlockRun;
-use world::{ENTITIES, Weather, bucket, entity, resource};
+use world::{Ask, Begun, ENTITIES, Granted, Process, Weather, bucket, entity, resource};
+pub use world::{BlockRun, Ground};
 
 const BEGIN_MS: i64 = 4_102_480_800_000 - 20_000;
 const STEPS: u64 = 150;
@@ -40,11 +38,9 @@ const POLLS_MAX: u32 = 64;
 /// How often an operation is polled at all, before the run is called endless.
 const POLLS_EVER_MAX: u32 = 5_000_000;
 
-type Blocks = BlockStore<FaultStore<dyn Store>>;
-
-/// Runs one seed. `open` opens the store as another process would.
-pub fn simulate(seed: u64, open: &dyn Fn() -> Arc<dyn Store>) -> Result<BlockRun, String> {
-    let mut run = Run::new(seed, open);
+/// Runs one seed.
+pub fn simulate(seed: u64, ground: &dyn Ground) -> Result<BlockRun, String> {
+    let mut run = Run::new(seed, ground);
     for step in 0..STEPS {
         run.step().map_err(|broken| run.failure(step, &broken))?;
         run.check_stock().map_err(|broken| run.failure(step, &broken))?;
@@ -53,38 +49,9 @@ pub fn simulate(seed: u64, open: &dyn Fn() -> Arc<dyn Store>) -> Result<BlockRun
     Ok(run.report)
 }
 
-/// One process.
-struct Process {
-    store: Arc<Blocks>,
-    ahead_ms: i64,
-    weather: Arc<Weather>,
-    /// Which version of the limits it knows.
-    version: usize,
-    takes: Vec<Begun>,
-}
-
-/// A take that was begun, with everything it is about.
-struct Begun {
-    future: Pin<Box<dyn Future<Output = Result<ConsumeOutcome, crate::StoreError>>>>,
-    asks: Vec<Ask>,
-}
-
-#[derive(Clone)]
-struct Ask {
-    entity: usize,
-    takes: Vec<Take>,
-    limits: LimitsInForce,
-}
-
-/// A grant that may be settled.
-struct Granted {
-    process: usize,
-    ask: Ask,
-}
-
 struct Run<'o> {
     rng: SeededEntropy,
-    open: &'o dyn Fn() -> Arc<dyn Store>,
+    ground: &'o dyn Ground,
     now_ms: i64,
     processes: Vec<Process>,
     /// The limits of all entities, by version.
@@ -94,6 +61,8 @@ struct Run<'o> {
     granted: Vec<Granted>,
     /// Since when the resource is disabled, and by whom.
     disabled: Option<(i64, usize)>,
+    /// When it was enabled last.
+    enabled_at_ms: i64,
     skew_ms: i64,
     faults_percent: u32,
     /// Nothing is lost, so use must add up in the end.
@@ -105,17 +74,18 @@ struct Run<'o> {
 }
 
 impl Run<'_> {
-    fn new(seed: u64, open: &dyn Fn() -> Arc<dyn Store>) -> Run<'_> {
+    fn new(seed: u64, ground: &dyn Ground) -> Run<'_> {
         let rng = SeededEntropy::new(seed);
         let mut run = Run {
             rng,
-            open,
+            ground,
             now_ms: BEGIN_MS,
             processes: Vec::new(),
             limits: Vec::new(),
             exact: Vec::new(),
             granted: Vec::new(),
             disabled: None,
+            enabled_at_ms: 0,
             skew_ms: 0,
             faults_percent: 0,
             is_calm: true,
@@ -131,7 +101,11 @@ impl Run<'_> {
             run.faults_percent = [3, 10, 30][run.below(3)];
             run.is_calm = false;
         }
+        ground.set_time(run.now_ms);
+        ground.set_weather(false);
+        run.is_calm &= !ground.fails();
         run.new_limits();
+        ground.set_weather(true);
         for _ in 0..2 + run.below(3) {
             let process = run.process();
             run.processes.push(process);
@@ -165,8 +139,9 @@ impl Run<'_> {
             Limit::custom(name, capacity, per_s, period_s).expect("within bounds")
         };
         let limits = vec![limit(LIMITS[0]), limit(LIMITS[1])];
-        let stamp = ConfigStamp(1 + self.limits.len() as u64);
         self.note(format!("limits {limits:?}"));
+        let before = ConfigStamp(1 + self.limits.len() as u64);
+        let stamp = self.ground.store_limits(&limits).unwrap_or(before);
         self.limits.push(LimitsInForce::resolved(limits, LimitSource::System, stamp, 7));
     }
 
@@ -207,7 +182,7 @@ impl Run<'_> {
             is_hung: AtomicBool::new(false),
         });
         let plan = Arc::clone(&weather);
-        let faults = FaultStore::new((self.open)(), move |_: &'static str| plan.fault());
+        let faults = FaultStore::new(self.ground.open(), move |_: &'static str| plan.fault());
         let options = if self.chance(70) { LocalBlocks::eager() } else { LocalBlocks::default() };
         let store = BlockStore::new(Arc::new(faults), options).expect("the store lends");
         let ahead_ms = if self.skew_ms > 0 { self.below(500) as i64 } else { 0 };
@@ -228,6 +203,7 @@ impl Run<'_> {
                 let pauses = [(1, 30), (30, 600), (600, 2_600), (2_000, 30_000)];
                 let (least, most) = pauses[self.below(4)];
                 self.now_ms += least + self.below(most) as i64;
+                self.ground.set_time(self.now_ms);
                 Ok(())
             }
             78..92 => self.adjust(),
@@ -297,7 +273,10 @@ impl Run<'_> {
                 let version = &mut self.processes[process].version;
                 *version = (*version + 1).min(self.limits.len() - 1);
             }
-            Ok(ConsumeOutcome::Blocked { .. }) if self.disabled.is_none() => {
+            Ok(ConsumeOutcome::Blocked { .. })
+                if self.disabled.is_none()
+                    && self.now_ms - self.enabled_at_ms > self.ground.reads_last_ms() =>
+            {
                 return Err("blocked although nothing is disabled".to_owned());
             }
             Ok(ConsumeOutcome::Blocked { .. } | ConsumeOutcome::Contended { .. }) | Err(_) => {}
@@ -451,6 +430,9 @@ impl Run<'_> {
     }
 
     fn look(&mut self) -> Result<(), String> {
+        if self.ground.reads_last_ms() > 0 {
+            self.finish_all()?;
+        }
         let process = self.below(self.processes.len());
         let (store, entity) =
             (Arc::clone(&self.processes[process].store), entity(self.below(ENTITIES.len())));
@@ -511,6 +493,7 @@ impl Run<'_> {
             Change { principal: None, at, event: EventId::new(at, u128::from(self.events)) };
         // Only a change that is known to be made is judged.
         self.processes[process].weather.percent.store(0, SeqCst);
+        self.ground.set_weather(false);
         match self.below(3) {
             0 => {
                 self.new_limits();
@@ -532,12 +515,16 @@ impl Run<'_> {
                 self.note(format!("process {process} sets {flag:?}"));
                 let set = self.run(process, store.set_flag(&level, Some(flag), &change));
                 set.ok_or("a flag hangs")?.map_err(|error| error.to_string())?;
-                self.disabled =
-                    if self.disabled.is_some() { None } else { Some((self.now_ms, process)) };
+                if self.disabled.take().is_some() {
+                    self.enabled_at_ms = self.now_ms;
+                } else {
+                    self.disabled = Some((self.now_ms, process));
+                }
                 self.forget_exact();
             }
         }
         self.processes[process].weather.percent.store(self.faults_percent, SeqCst);
+        self.ground.set_weather(true);
         Ok(())
     }
 
@@ -554,6 +541,7 @@ impl Run<'_> {
     /// Everything is given back: nothing is held, and the store knows all use.
     fn rest(&mut self) -> Result<(), String> {
         self.finish_all()?;
+        self.ground.set_weather(false);
         for process in 0..self.processes.len() {
             self.processes[process].weather.percent.store(0, SeqCst);
             let (store, now) = (Arc::clone(&self.processes[process].store), self.now_of(process));
@@ -572,7 +560,7 @@ impl Run<'_> {
 
     fn check_use(&self) -> Result<(), String> {
         for (number, used) in self.used.iter().enumerate() {
-            let state = bucket((self.open)().as_ref(), number)?;
+            let state = bucket(self.ground.inspect().as_ref(), number)?;
             let of = |name: &str| {
                 let limits = state.iter().flat_map(|state| state.all_limits());
                 let mut limits = limits.filter(|limit| limit.name.as_str() == name);
@@ -589,7 +577,7 @@ impl Run<'_> {
 
     /// The balance in the store itself.
     fn stored(&self, entity: usize, limit: usize) -> Result<Milli, String> {
-        let Some(mut state) = bucket((self.open)().as_ref(), entity)? else {
+        let Some(mut state) = bucket(self.ground.inspect().as_ref(), entity)? else {
             return Ok(Milli(i64::MAX));
         };
         state.refill(TimeMs(self.now_ms));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use zae_limiter_core::{LimitName, LimitStatus};
 
 use super::runtime::Runtime;
-use crate::{AcquireError, CommitError, Degraded, IntoName, Invalid};
+use crate::{AcquireError, CommitError, Degraded, IntoName, Invalid, Source};
 
 /// A [`crate::Lease`] whose verbs wait.
 #[must_use = "a dropped lease is rolled back; call commit() when the work is done"]
@@ -55,6 +55,12 @@ impl Lease {
     #[must_use]
     pub fn used(&self) -> Vec<(LimitName, i64)> {
         self.lease.used()
+    }
+
+    /// See [`crate::Lease::source`].
+    #[must_use]
+    pub fn source(&self) -> Source {
+        self.lease.source()
     }
 
     /// See [`crate::Lease::degraded`].

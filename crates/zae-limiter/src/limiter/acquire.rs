@@ -21,7 +21,7 @@ use super::plan::{Amounts, Plan, next_operation};
 use super::request::{Request, Terms};
 use crate::deadline::timeout;
 use crate::error::{AcquireError, Disabled};
-use crate::lease::{Grant, InFlight, Job, Lease, with_read_alongside};
+use crate::lease::{Grant, InFlight, Job, Lease, Source, with_read_alongside};
 use crate::metrics;
 
 /// Times a decision is asked again because the configuration it was based on was older than the
@@ -132,9 +132,11 @@ impl RateLimiter {
             return Err(NoGrant::Ask(None));
         }
         let (operation, now) = (next_operation(), self.clock().now());
-        match plan.consume_at_once(&**self.store(), &amounts, operation, now) {
-            Some(Ok(ConsumeOutcome::Granted(StoreGrant { reports, places }))) => {
-                Ok(Grant { plan, operation, amounts, reports, places })
+        let order = (operation, terms.is_exact);
+        match plan.consume_at_once(&**self.store(), &amounts, order, now) {
+            Some(Ok(ConsumeOutcome::Granted(StoreGrant { reports, places, is_local }))) => {
+                let source = Source::of(is_local);
+                Ok(Grant { plan, operation, amounts, reports, places, source })
             }
             None => Err(NoGrant::Ask(Some(plan))),
             // Waiting is for the usual path.
@@ -260,7 +262,7 @@ impl RateLimiter {
         let consume = Arc::clone(&plan).consume(
             Arc::clone(self.store()),
             Amounts::from_slice(&amounts),
-            operation,
+            (operation, request.terms().is_exact),
             self.clock().now(),
         );
         let outcome = InFlight::new(consume, self.settler(), |consume| {
@@ -273,9 +275,11 @@ impl RateLimiter {
             let refresh = Box::pin(self.clone().refresh(expired, resource.clone()));
             Box::pin(with_read_alongside(outcome, refresh, self.settler())).await
         };
+        self.scope.shared.publish_blocks();
         match outcome? {
-            ConsumeOutcome::Granted(StoreGrant { reports, places }) => {
-                Ok(Some(Grant { plan, operation, amounts, reports, places }))
+            ConsumeOutcome::Granted(StoreGrant { reports, places, is_local }) => {
+                let source = Source::of(is_local);
+                Ok(Some(Grant { plan, operation, amounts, reports, places, source }))
             }
             refused => Ok(self.refused(&plan, refused).map(|()| None)?),
         }

@@ -7,8 +7,11 @@ use std::time::Duration;
 use zae_limiter_core::{
     BUCKET_TTL_MULTIPLIER, IntoName, Limit, NameError, NamespaceName, Principal, check_limits,
 };
-use zae_limiter_store::{Clock, Entropy, OnUnavailable, Store, SystemClock, SystemEntropy};
+use zae_limiter_store::{
+    Clock, Entropy, LocalBlocks, OnUnavailable, Store, SystemClock, SystemEntropy,
+};
 
+use super::blocks::Blocks;
 use super::breaker::Breaker;
 use super::{RateLimiter, Settings, Shared};
 use crate::error::Error;
@@ -22,6 +25,7 @@ pub struct Builder {
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     principal: Option<Result<Principal, NameError>>,
+    local_blocks: Option<LocalBlocks>,
 }
 
 impl Builder {
@@ -42,6 +46,7 @@ impl Builder {
             clock: Arc::new(SystemClock::new()),
             entropy: Arc::new(SystemEntropy),
             principal: None,
+            local_blocks: None,
         }
     }
 
@@ -124,25 +129,56 @@ impl Builder {
         self
     }
 
+    /// Buys tokens ahead of need and serves requests from memory: one write for up to 128 requests,
+    /// and never more granted than the limits allow. Off unless asked for: what another process
+    /// disables, lowers or resets then binds here within two seconds instead of at once. See
+    /// `docs/local-blocks.md`.
+    ///
+    /// ```
+    /// use zae_limiter::{LocalBlocks, MemoryStore, RateLimiter};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = RateLimiter::builder(MemoryStore::new())
+    ///     .local_blocks(LocalBlocks::default())
+    ///     .build()?;
+    /// assert_eq!(limiter.blocks().map(|blocks| blocks.orders), Some(0));
+    /// limiter.close().await; // gives back what was not used
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn local_blocks(mut self, blocks: LocalBlocks) -> Builder {
+        self.local_blocks = Some(blocks);
+        self
+    }
+
     /// Builds the limiter and starts its settler on the current tokio runtime.
     pub fn build(self) -> Result<RateLimiter, Error> {
         if let Some(limits) = &self.settings.default_limits {
             check_limits(limits)?;
         }
+        let blocks = match self.local_blocks {
+            Some(options) => Some(Blocks::new(Arc::clone(&self.store), options)?),
+            None => None,
+        };
+        let store = match &blocks {
+            Some(blocks) => blocks.store(),
+            None => self.store,
+        };
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| Error::NoRuntime)?;
         let settler = Settler::start(&runtime, Arc::clone(&self.clock), Arc::clone(&self.entropy));
         let shared = Arc::new(Shared {
             settings: self.settings,
-            reads_are_slow: self.store.capabilities().remote,
-            is_measured: self.store.capabilities().durable || self.store.capabilities().remote,
+            reads_are_slow: store.capabilities().remote,
+            is_measured: store.capabilities().durable || store.capabilities().remote,
             clock: self.clock,
             entropy: self.entropy,
             breaker: Breaker::default(),
             settler,
+            blocks,
             last_event: Mutex::new((i64::MIN, 0)),
             scopes: Mutex::new(HashMap::new()),
         });
-        let scope = RateLimiter::scope(&shared, self.store);
+        let scope = RateLimiter::scope(&shared, store);
         Ok(RateLimiter { scope, principal: self.principal.transpose()? })
     }
 

@@ -6,6 +6,7 @@
 mod acquire;
 mod admin;
 mod availability;
+mod blocks;
 mod breaker;
 mod builder;
 mod cache;
@@ -40,6 +41,7 @@ use zae_limiter_store::{Change, Clock, Entropy, OnUnavailable, Store};
 #[cfg(any(feature = "sqlite", feature = "dynamodb"))]
 use crate::error::Error;
 use crate::lease::{Settled, Settler};
+use blocks::Blocks;
 use breaker::Breaker;
 use cache::ConfigCache;
 
@@ -61,6 +63,8 @@ struct Shared {
     entropy: Arc<dyn Entropy>,
     breaker: Breaker,
     settler: Settler,
+    /// `None` without local blocks.
+    blocks: Option<Blocks>,
     /// Time and randomness of the last audit event: the ids of one process sort in the order of
     /// their events.
     last_event: Mutex<(i64, u128)>,
@@ -207,14 +211,16 @@ impl RateLimiter {
         self.scope.shared.settler.drain(self.scope.shared.settings.drain_deadline).await
     }
 
-    /// Refuses new requests, drains the settler as [`RateLimiter::drain`] does and reports what it
-    /// could not settle. Clones may close too: all of them wait for the same drain. Leases still
+    /// Refuses new requests, drains the settler as [`RateLimiter::drain`] does, gives back what
+    /// local blocks still hold, and reports what the settler could not settle. Clones may close too: all of them wait for the same drain. Leases still
     /// held settle as usual.
     pub async fn close(&self) -> Settled {
         if self.scope.shared.settler.close() {
             tracing::debug!("limiter closed");
         }
-        self.drain().await
+        let settled = self.drain().await;
+        self.give_blocks_back().await;
+        settled
     }
 
     /// The handle that a lease keeps: it settles, and never administers.

@@ -81,13 +81,14 @@ impl Plan {
         self: Arc<Self>,
         store: Arc<dyn Store>,
         amounts: Amounts,
-        operation: u64,
+        (operation, is_exact): (u64, bool),
         now: TimeMs,
     ) -> ConsumeInFlight {
         Box::pin(async move {
             let takes = self.takes(&amounts);
             let members = self.member_takes(&takes);
-            store.consume(&ConsumeRequest::new(&members, now).numbered(operation)).await
+            let request = ConsumeRequest::new(&members, now).numbered(operation);
+            store.consume(&request.exactly(is_exact)).await
         })
     }
 
@@ -96,11 +97,12 @@ impl Plan {
         &self,
         store: &dyn Store,
         amounts: &[Milli],
-        operation: u64,
+        (operation, is_exact): (u64, bool),
         now: TimeMs,
     ) -> Option<Result<ConsumeOutcome, StoreError>> {
         let decide = |members: &[MemberTake<'_>]| {
-            store.consume_at_once(&ConsumeRequest::new(members, now).numbered(operation))
+            let request = ConsumeRequest::new(members, now).numbered(operation);
+            store.consume_at_once(&request.exactly(is_exact))
         };
         if let [member] = &self.members[..] {
             return decide(&[self.member_take(member, &self.takes_of(member, amounts))]);

@@ -55,6 +55,7 @@ pub(crate) struct Terms {
     pub(crate) on_unavailable: Option<OnUnavailable>,
     pub(crate) deadline: Option<Duration>,
     pub(crate) wait: Option<Duration>,
+    pub(crate) is_exact: bool,
 }
 
 impl Terms {
@@ -64,6 +65,7 @@ impl Terms {
         on_unavailable: None,
         deadline: None,
         wait: None,
+        is_exact: false,
     };
 }
 
@@ -140,6 +142,13 @@ impl Request {
     /// that can never pass, or not within this time, is refused at once.
     pub fn wait(mut self, at_most: Duration) -> Request {
         self.terms_mut().wait = Some(at_most);
+        self
+    }
+
+    /// Has the store decide, also where local blocks could: what this limiter holds of the buckets
+    /// goes back first. Without local blocks every request is exact, and nothing changes.
+    pub fn exact(mut self) -> Request {
+        self.terms_mut().is_exact = true;
         self
     }
 

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use zae_limiter::store::{BlockStore, BucketStore, Clock, Fault, FaultStore, LocalBlocks};
+use zae_limiter::store::{BlockStore, BucketStore, Clock, Fault, FaultStore, NamespaceStore};
 use zae_limiter::{
-    AcquireError, Level, ManualClock, MemoryStore, PageRequest, RateLimiter, Request,
-    StoreErrorKind,
+    AcquireError, Error, Level, LocalBlocks, ManualClock, MemoryStore, OnUnavailable, PageRequest,
+    RateLimiter, Request, Source, Store, StoreErrorKind,
 };
 
 use crate::support::{START, limits};
@@ -65,4 +65,131 @@ async fn a_limiter_decides_from_its_blocks_and_goes_on_while_the_store_is_down()
     let page = store.buckets(&"key".parse().unwrap(), &PageRequest::default()).await.unwrap();
     let balance = page.items[0].state.limits()[0].balance;
     assert!(balance.0 >= 120_000_000 - 2_200_000, "{balance} are left of 120000");
+}
+
+/// A limiter with the usual blocks on a store whose takes are counted.
+fn counted(store: &MemoryStore, clock: &ManualClock) -> (RateLimiter, Arc<AtomicU32>) {
+    let calls = Arc::new(AtomicU32::new(0));
+    let seen = Arc::clone(&calls);
+    let counting = FaultStore::new(Arc::new(store.clone()), move |operation: &'static str| {
+        seen.fetch_add(u32::from(matches!(operation, "consume" | "provision")), Ordering::Relaxed);
+        Fault::None
+    });
+    let builder = RateLimiter::builder(counting).clock(clock.clone());
+    (builder.local_blocks(LocalBlocks::default()).build().unwrap(), calls)
+}
+
+/// Takes one token every millisecond, until a lease comes from a block.
+async fn warm_up(limiter: &RateLimiter, clock: &ManualClock, entity: &str) {
+    for _ in 0..200 {
+        let lease = limiter.acquire(Request::new(entity, "gpt-4").take("rpm", 1)).await.unwrap();
+        let source = lease.source();
+        lease.commit().await.unwrap();
+        clock.advance(Duration::from_millis(1));
+        if source == Source::Local {
+            return;
+        }
+    }
+    panic!("no request of {entity} was served from a block");
+}
+
+async fn balance(store: &dyn Store, entity: &str) -> i64 {
+    let page = store.buckets(&entity.parse().unwrap(), &PageRequest::default()).await.unwrap();
+    page.items[0].state.limits()[0].balance.0
+}
+
+#[tokio::test]
+async fn the_builder_switches_blocks_on_and_a_lease_says_where_it_comes_from() {
+    let (store, clock) = (MemoryStore::new(), ManualClock::new(START));
+    let (limiter, calls) = counted(&store, &clock);
+    limiter.set_limits(&Level::System, limits(&["rpm:60000/min"])).await.unwrap();
+    let request = || Request::new("key", "gpt-4").take("rpm", 1);
+    assert_eq!(limiter.acquire(request()).await.unwrap().source(), Source::Store);
+    warm_up(&limiter, &clock, "key").await;
+
+    let asked = calls.load(Ordering::Relaxed);
+    let lease = limiter.acquire(request()).await.unwrap();
+    assert_eq!((lease.source(), calls.load(Ordering::Relaxed)), (Source::Local, asked));
+    lease.commit().await.unwrap();
+    let prepared = limiter.prepare(request()).unwrap();
+    assert_eq!(prepared.acquire().await.unwrap().source(), Source::Local);
+    assert_eq!(calls.load(Ordering::Relaxed), asked, "prepared requests use blocks as well");
+
+    let lease = limiter.acquire(request().exact()).await.unwrap();
+    assert_eq!((lease.source(), calls.load(Ordering::Relaxed)), (Source::Store, asked + 1));
+    lease.commit().await.unwrap();
+    let stats = limiter.blocks().unwrap();
+    assert_eq!(stats.held.0, 0, "what the process held went back before the store was asked");
+    assert!(stats.grants >= 3 && stats.orders >= 1 && stats.missing().0 == 0, "{stats:?}");
+}
+
+#[tokio::test]
+async fn without_the_switch_there_are_no_blocks() {
+    let limiter = RateLimiter::builder(MemoryStore::new()).build().unwrap();
+    limiter.set_limits(&Level::System, limits(&["rpm:60000/min"])).await.unwrap();
+    assert!(limiter.blocks().is_none());
+    let lease = limiter.acquire(Request::new("key", "gpt-4").take("rpm", 1).exact()).await.unwrap();
+    assert_eq!(lease.source(), Source::Store, "exact changes nothing");
+}
+
+#[tokio::test]
+async fn a_degraded_lease_was_granted_by_nobody() {
+    let down = FaultStore::new(Arc::new(MemoryStore::new()), |_: &'static str| {
+        Fault::FailBefore(StoreErrorKind::Unavailable)
+    });
+    let builder = RateLimiter::builder(down).on_unavailable(OnUnavailable::Allow);
+    let limiter = builder.local_blocks(LocalBlocks::default()).build().unwrap();
+    let lease = limiter.acquire(Request::new("key", "gpt-4").take("rpm", 1)).await.unwrap();
+    assert_eq!(lease.source(), Source::Nobody);
+}
+
+#[tokio::test]
+async fn closing_gives_back_the_blocks_of_every_namespace() {
+    let (store, clock) = (MemoryStore::new(), ManualClock::new(START));
+    let (limiter, _) = counted(&store, &clock);
+    limiter.register_namespace("tenant").await.unwrap();
+    let tenant = limiter.namespace("tenant").await.unwrap();
+    for limiter in [&limiter, &tenant] {
+        limiter.set_limits(&Level::System, limits(&["rpm:60000/min"])).await.unwrap();
+        warm_up(limiter, &clock, "key").await;
+    }
+    assert!(limiter.blocks().unwrap().held.0 > 0);
+    limiter.close().await;
+    let stats = limiter.blocks().unwrap();
+    assert_eq!((stats.held.0, stats.lost.0, stats.missing().0), (0, 0, 0), "{stats:?}");
+    assert!(stats.returned.0 > 0);
+    let scoped = store.scoped(&"tenant".parse().unwrap()).await.unwrap();
+    for store in [&store as &dyn Store, &*scoped] {
+        let left = balance(store, "key").await;
+        assert!(left >= 60_000_000 - 200_000, "{left}: only what was used is missing");
+    }
+}
+
+#[tokio::test]
+async fn wrong_sizes_are_named_when_the_limiter_is_built() {
+    let builder = RateLimiter::builder(MemoryStore::new());
+    let refused = builder.local_blocks(LocalBlocks::default().requests(1)).build();
+    let Err(Error::Store(error)) = refused else { panic!("{refused:?}") };
+    assert!(error.to_string().contains("requests is 1; give 8 to 100000"), "{error}");
+}
+
+#[test]
+fn the_blocking_limiter_has_blocks_as_well() {
+    use zae_limiter::blocking;
+    let clock = ManualClock::new(START);
+    let builder = RateLimiter::builder(MemoryStore::new())
+        .clock(clock.clone())
+        .local_blocks(LocalBlocks::default());
+    let limiter = blocking::RateLimiter::build(builder).unwrap();
+    limiter.set_limits(&Level::System, limits(&["rpm:60000/min"])).unwrap();
+    let mut is_local = false;
+    for _ in 0..200 {
+        let lease = limiter.acquire(Request::new("key", "gpt-4").take("rpm", 1)).unwrap();
+        is_local |= lease.source() == Source::Local;
+        lease.commit().unwrap();
+        clock.advance(Duration::from_millis(1));
+    }
+    assert!(is_local && limiter.blocks().unwrap().grants > 0);
+    limiter.close();
+    assert_eq!(limiter.blocks().unwrap().held.0, 0);
 }

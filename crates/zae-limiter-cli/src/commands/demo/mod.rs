@@ -16,7 +16,8 @@ use zae_limiter::store::PAGE_LIMIT_MAX;
 use zae_limiter::usage::ChartRow;
 use zae_limiter::wire::UsageForm;
 use zae_limiter::{
-    Clock, PageRequest, RateLimiter, SystemClock, UsageQuery, UsageSnapshot, UsageWindow,
+    Clock, LocalBlocks, PageRequest, RateLimiter, SystemClock, UsageQuery, UsageSnapshot,
+    UsageWindow,
 };
 
 use crate::args::file::DemoArgs;
@@ -50,7 +51,11 @@ type SharedBoard = Arc<Mutex<Board>>;
 pub(crate) async fn run(printer: &Printer, place: &Place, args: DemoArgs) -> anyhow::Result<Exit> {
     let path = place.prepare()?;
     let store = SqliteStore::open(&path).map_err(zae_limiter::Error::from)?;
-    let limiter = RateLimiter::builder(store).principal("demo").build()?;
+    let mut builder = RateLimiter::builder(store).principal("demo");
+    if args.local_blocks {
+        builder = builder.local_blocks(LocalBlocks::default());
+    }
+    let limiter = builder.build()?;
     world::create(&limiter).await?;
     let board = simulate(printer, &limiter, args).await?;
     limiter.drain().await;
@@ -65,6 +70,10 @@ pub(crate) async fn run(printer: &Printer, place: &Place, args: DemoArgs) -> any
     };
     printer.answer(&form, &ending(&board, &usage, &form))?;
     limiter.close().await;
+    if let Some(blocks) = limiter.blocks() {
+        let (grants, orders) = (blocks.grants, blocks.orders);
+        printer.note(&format!("{grants} calls came from blocks, by {orders} orders"));
+    }
     Ok(Exit::Ok)
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use zae_limiter::{Clock, RateLimiter, SystemClock};
+use zae_limiter::{Clock, LocalBlocks, RateLimiter, SystemClock};
 use zae_limiter_loadtest::report::{Collector, Part, Point, Report, paces};
 #[cfg(feature = "deploy")]
 use zae_limiter_loadtest::worker::{Source, Task};
@@ -33,6 +33,8 @@ pub(super) struct Load<'a> {
     pub(super) spawn_rate: Option<f64>,
     /// Processes of this machine.
     pub(super) processes: u32,
+    /// Calls are served from tokens bought ahead.
+    pub(super) local_blocks: bool,
     /// Lambda workers, what they are sent, and how many; then nothing runs here.
     #[cfg(feature = "deploy")]
     pub(super) workers: Option<(&'a Fleet, &'a [Source], u32)>,
@@ -63,7 +65,10 @@ pub(crate) async fn run(
         Some(_) => Some(Fleet::find(context, args.duration).await?),
         None => None,
     };
-    let limiter = context.open().await?;
+    let limiter = match args.local_blocks {
+        true => context.open_by(|builder| builder.local_blocks(LocalBlocks::default())).await?,
+        false => context.open().await?,
+    };
     if let Some((number, count)) = args.part {
         return part(context, args, scenarios, &limiter, (number, count)).await;
     }
@@ -78,12 +83,17 @@ pub(crate) async fn run(
         duration: args.duration,
         spawn_rate: args.spawn_rate.0,
         processes: args.processes.min(args.users),
+        local_blocks: args.local_blocks,
         #[cfg(feature = "deploy")]
         workers: (fleet.as_ref().zip(args.workers))
             .map(|(fleet, count)| (fleet, chosen.sources.as_slice(), count.min(args.users))),
     };
     let report = measure(context, &limiter, &load, page.as_ref()).await?;
     limiter.close().await;
+    if let Some(blocks) = limiter.blocks().filter(|_| load.processes <= 1) {
+        let (grants, orders) = (blocks.grants, blocks.orders);
+        context.printer.note(&format!("{grants} calls came from blocks, by {orders} orders"));
+    }
     // Told first: a full disk does not take the figures with it.
     context.printer.answer(&report, &text(&report))?;
     if let Some(page) = &page {
@@ -173,6 +183,7 @@ pub(super) async fn measure(
         workers,
         duration_s: load.duration.as_secs_f64(),
         spawn_rate: load.spawn_rate,
+        local_blocks: load.local_blocks,
     };
     let names = paces(load.scenarios);
     let mut collector = Collector::default();

@@ -27,6 +27,7 @@ pub(crate) async fn run(context: &Context<'_>, args: &TuneArgs) -> anyhow::Resul
             duration,
             spawn_rate: None,
             processes: 1,
+            local_blocks: false,
             #[cfg(feature = "deploy")]
             workers: None,
         };

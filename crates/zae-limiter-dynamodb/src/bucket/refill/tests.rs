@@ -43,6 +43,7 @@ fn charge(image: &Image, source: LimitSource) -> Change {
         image,
         target: Some(&limits),
         amounts: &amounts,
+        loan: None,
         nonce: Some(&"n".into()),
         must_be_absent: MustBeAbsent::default(),
         cost: Cost::ONE,

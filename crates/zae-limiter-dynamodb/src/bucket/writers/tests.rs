@@ -9,7 +9,7 @@ use crate::bucket::shard::Standing;
 use crate::bucket::write::Cost;
 use crate::table::{Action, Comparison, Key, Update, compare};
 
-const ALL: [Writer; 20] = [
+const ALL: [Writer; 23] = [
     Writer::Fast,
     Writer::Refill,
     Writer::BlindFill,
@@ -30,6 +30,9 @@ const ALL: [Writer; 20] = [
     Writer::FoldChild,
     Writer::Prune,
     Writer::AggregatorRefill,
+    Writer::Lend,
+    Writer::Settle,
+    Writer::CountUse,
 ];
 
 #[test]
@@ -76,7 +79,7 @@ fn a_write_that_strays_or_does_not_pin_is_told() {
         compare("b_rpm_cp", Comparison::Eq, 9),
     ];
     let write = Write::Update(Update { key, actions, conditions });
-    let told = ["Credit writes Rf", "Credit does not pin ShardCount"];
+    let told = ["Credit writes Rf", "Credit does not pin ShardCount", "Credit does not pin Ln"];
     assert_eq!(breaches(Writer::Credit, &write), told);
 }
 
@@ -113,6 +116,7 @@ fn attributes_are_known_by_their_kind() {
         ("b_wcu_cp", Field::Made),
         ("GSI4PK", Field::Made),
         ("gp", Field::Made),
+        ("ln", Field::Ln),
     ] {
         assert_eq!(Field::of(name), field, "{name}");
     }

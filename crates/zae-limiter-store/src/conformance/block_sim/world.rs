@@ -1,11 +1,18 @@
-//! The faults, the names and the report of a run.
+//! What a run is made of: processes, faults, names, and its report.
 
+use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::task::{Context, Poll, Waker};
 
-use zae_limiter_core::{BucketState, EntityId, ResourceName};
+use zae_limiter_core::{BucketState, ConfigStamp, EntityId, Limit, ResourceName, Take};
 
-use crate::{Entropy, Fault, PageRequest, SeededEntropy, Store, StoreErrorKind};
+use crate::{
+    BlockStore, ConsumeOutcome, Entropy, Fault, FaultStore, LimitsInForce, PageRequest,
+    SeededEntropy, Store, StoreErrorKind,
+};
+
+type Blocks = BlockStore<FaultStore<dyn Store>>;
 
 pub(super) const ENTITIES: [&str; 3] = ["child", "parent", "solo"];
 
@@ -41,6 +48,50 @@ impl BlockRun {
             crashes: self.crashes + other.crashes,
             adjusted: self.adjusted + other.adjusted,
         }
+    }
+}
+
+/// The store that a run is about.
+pub trait Ground {
+    /// Opens it as another process would.
+    fn open(&self) -> Arc<dyn Store>;
+
+    /// Opens it to look at, past all faults of its own.
+    fn inspect(&self) -> Arc<dyn Store> {
+        self.open()
+    }
+
+    /// What time it is, where the store has a clock of its own.
+    fn set_time(&self, now_ms: i64) {
+        let _ = now_ms;
+    }
+
+    /// For how long a configuration that was read may say "disabled", at the other end of a network:
+    /// there requests of a process share their reads, and wait for each other's.
+    fn reads_last_ms(&self) -> i64 {
+        0
+    }
+
+    /// Whether the store itself has faults below it, which are switched on and off.
+    fn fails(&self) -> bool {
+        false
+    }
+
+    /// From now on the faults below the store happen, or do not.
+    fn set_weather(&self, fails: bool) {
+        let _ = fails;
+    }
+
+    /// Stores the limits of all, where takes are held to what is stored; their stamp.
+    fn store_limits(&self, limits: &[Limit]) -> Option<ConfigStamp> {
+        let _ = limits;
+        None
+    }
+}
+
+impl<F: Fn() -> Arc<dyn Store>> Ground for F {
+    fn open(&self) -> Arc<dyn Store> {
+        self()
     }
 }
 
@@ -94,4 +145,33 @@ pub(super) fn bucket(store: &dyn Store, number: usize) -> Result<Option<BucketSt
         }
         std::thread::yield_now();
     }
+}
+
+/// One process.
+pub(super) struct Process {
+    pub(super) store: Arc<Blocks>,
+    pub(super) ahead_ms: i64,
+    pub(super) weather: Arc<Weather>,
+    /// Which version of the limits it knows.
+    pub(super) version: usize,
+    pub(super) takes: Vec<Begun>,
+}
+
+/// A take that was begun, with everything it is about.
+pub(super) struct Begun {
+    pub(super) future: Pin<Box<dyn Future<Output = Result<ConsumeOutcome, crate::StoreError>>>>,
+    pub(super) asks: Vec<Ask>,
+}
+
+#[derive(Clone)]
+pub(super) struct Ask {
+    pub(super) entity: usize,
+    pub(super) takes: Vec<Take>,
+    pub(super) limits: LimitsInForce,
+}
+
+/// A grant that may be settled.
+pub(super) struct Granted {
+    pub(super) process: usize,
+    pub(super) ask: Ask,
 }

@@ -38,7 +38,9 @@ impl Charge {
             | Purpose::Split
             | Purpose::Fold
             | Purpose::Prune
-            | Purpose::Upkeep => None,
+            | Purpose::Upkeep
+            | Purpose::Lend
+            | Purpose::Settle => None,
         }
     }
 
@@ -103,6 +105,9 @@ pub(crate) fn part_of(writer: Writer) -> Part {
             Part::LeftOut("Shards (their own model, below)")
         }
         Writer::AggregatorRefill => Part::LeftOut("the aggregator's refill"),
+        Writer::Lend | Writer::Settle | Writer::CountUse => {
+            Part::LeftOut("loans to local blocks (a model and a simulator of their own)")
+        }
     }
 }
 
@@ -187,7 +192,10 @@ impl Sender<'_> {
             | Writer::Fold
             | Writer::FoldChild
             | Writer::Prune
-            | Writer::AggregatorRefill => None,
+            | Writer::AggregatorRefill
+            | Writer::Lend
+            | Writer::Settle
+            | Writer::CountUse => None,
         }
     }
 

@@ -33,5 +33,9 @@ pub(crate) fn part_of(writer: Writer) -> Part {
         }
         Writer::Reset => Part::LeftOut("a reset"),
         Writer::AggregatorRefill => Part::LeftOut("the aggregator's refill"),
+        // A bucket with shards does not lend.
+        Writer::Lend | Writer::Settle | Writer::CountUse => {
+            Part::LeftOut("loans to local blocks (a model and a simulator of their own)")
+        }
     }
 }
