@@ -212,8 +212,8 @@ impl RateLimiter {
     }
 
     /// Refuses new requests, drains the settler as [`RateLimiter::drain`] does, gives back what
-    /// local blocks still hold, and reports what the settler could not settle. Clones may close too: all of them wait for the same drain. Leases still
-    /// held settle as usual.
+    /// local blocks still hold, and reports what the settler could not settle. Clones may close too:
+    /// all of them wait for the same drain. Leases still held settle as usual.
     pub async fn close(&self) -> Settled {
         if self.scope.shared.settler.close() {
             tracing::debug!("limiter closed");

@@ -189,11 +189,12 @@ pub(super) async fn measure(
     let mut collector = Collector::default();
     let stop = stop::wanted(false)?;
     let show = |collector: &Collector| {
-        if let Some(point) = collector.newest() {
-            told(context, &point);
-        }
+        // First the page: whoever reads the line may look there at once.
         if let Some(page) = page {
             page.show(collector.report(asked.clone(), &names, 0), false);
+        }
+        if let Some(point) = collector.newest() {
+            told(context, &point);
         }
     };
     #[cfg(feature = "deploy")]

@@ -66,8 +66,8 @@ pub trait Ground {
         let _ = now_ms;
     }
 
-    /// For how long a configuration that was read may say "disabled", at the other end of a network:
-    /// there requests of a process share their reads, and wait for each other's.
+    /// For how long a configuration that was read may say "disabled", at the other end of a
+    /// network: there requests of a process share their reads, and wait for each other's.
     fn reads_last_ms(&self) -> i64 {
         0
     }
