@@ -9,6 +9,7 @@ mod evaluator_faults;
 mod hot_buckets;
 mod leases;
 mod live_config;
+mod local_blocks;
 mod namespaces;
 mod protocol_model;
 mod protocol_simulator;

@@ -15,6 +15,9 @@ mod blocking;
 #[path = "../../examples/hierarchical.rs"]
 #[expect(dead_code, reason = "its main is for `cargo run --example`")]
 mod hierarchical;
+#[path = "../../examples/llm_blocks.rs"]
+#[expect(dead_code, reason = "its main is for `cargo run --example`")]
+mod llm_blocks;
 #[path = "../../examples/llm_reconciliation.rs"]
 #[expect(dead_code, reason = "its main is for `cargo run --example`")]
 mod llm_reconciliation;
@@ -304,4 +307,20 @@ async fn a_client_that_hangs_up_before_the_first_word_is_charged_the_prompt() {
     let (seen, used) = one_request(0, Some(0)).await;
     assert!(seen.starts_with("HTTP/1.0 200 OK") && !seen.contains("word "), "{seen}");
     assert_eq!(used, "rpm 1, tpm 10");
+}
+
+#[tokio::test]
+async fn llm_blocks_serve_from_memory() {
+    let mut stage = Stage::new();
+    let store = zae_limiter::sqlite::SqliteStore::open(stage.path()).expect("a file");
+    let limiter = llm_blocks::with_blocks(RateLimiter::builder(store)).expect("a limiter");
+    llm_blocks::serve(&limiter, 3_000, &mut stage.out).await.expect("the example runs");
+    let out = String::from_utf8(stage.out).expect("text");
+    let numbers: Vec<u64> = out
+        .lines()
+        .filter_map(|line| line.split(' ').next().and_then(|word| word.parse().ok()))
+        .collect();
+    let [local, orders, ..] = numbers[..] else { panic!("{out}") };
+    assert!(local > 2_000 && orders * 5 < local, "{out}");
+    assert!(out.contains("\n0 of "), "nothing is lost: {out}");
 }
