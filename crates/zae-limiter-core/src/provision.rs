@@ -34,6 +34,9 @@ pub struct OrderLine {
     pub want: Milli,
     /// The stock without which a loan is of no use: what one request needs.
     pub unit: Milli,
+    /// How much the bucket should lack afterwards, so that refill does not reach the stock before
+    /// it is spent: what refills in that time.
+    pub depth: Milli,
 }
 
 /// What the holder has got from the bucket and brings back or reports, by the name of the limit.
@@ -142,13 +145,15 @@ impl BucketState {
         self.refill(now);
         self.events = self.events.saturating_add(report.grants);
         for line in &report.lines {
-            self.release(&line.limit, line.booked, report.slot);
+            let released = self.release(&line.limit, line.booked, report.slot);
             let Some(index) = self.limits.iter().position(|state| state.name == line.limit) else {
                 continue;
             };
             // A counter that is full keeps what it has.
             self.limits[index].count(line.used);
-            self.credit(index, line.back.negated());
+            // What is no longer counted does not come back: a return that is late, or made twice,
+            // would fill a place that others have filled since.
+            self.credit(index, line.back.min(released).negated());
         }
         closed
     }
@@ -168,7 +173,12 @@ impl BucketState {
             let lent = self.lent(&limit.name);
             let room = Milli(most).saturating_sub(lent).saturating_sub(line.least);
             let part = Milli(limit.balance.0 / LENT_PART);
-            let given = line.want.min(part).min(room);
+            // A bucket that is nearly full lacks next to nothing: refill would be at the stock at
+            // once. Decided here, where it is known what others have taken already.
+            let lacks = limit.params.full().saturating_sub(limit.balance);
+            let deep = line.depth.saturating_sub(lacks);
+            let wanted = if line.want > Milli::ZERO { line.want.max(deep) } else { line.want };
+            let given = wanted.min(part).min(room);
             if given < line.unit || given < Milli::ZERO || room < Milli::ZERO {
                 return None;
             }

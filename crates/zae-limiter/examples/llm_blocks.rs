@@ -18,7 +18,7 @@ async fn call_the_model(call: u64) -> u64 {
 }
 
 /// Serves so many calls of one key, and says what they cost.
-pub async fn serve(
+pub(crate) async fn serve(
     limiter: &RateLimiter,
     calls: u64,
     out: &mut impl Write,
@@ -46,7 +46,9 @@ pub async fn serve(
 }
 
 /// The limiter of the gateway, on a store of any kind.
-pub fn with_blocks(builder: zae_limiter::Builder) -> Result<RateLimiter, zae_limiter::Error> {
+pub(crate) fn with_blocks(
+    builder: zae_limiter::Builder,
+) -> Result<RateLimiter, zae_limiter::Error> {
     builder.local_blocks(LocalBlocks::default()).build()
 }
 

@@ -10,7 +10,9 @@ use std::time::Duration;
 use zae_limiter_dynamodb::stream::{BucketName, Upkeep};
 use zae_limiter_store::{Level, SeededEntropy};
 use zae_limiter_testkit::table::Counters;
-use zae_limiter_testkit::zae_limiter::{Limit, NewEntity, RateLimiter, Request};
+use zae_limiter_testkit::zae_limiter::{
+    Builder, Limit, LocalBlocks, NewEntity, RateLimiter, Request,
+};
 
 use crate::log::{Log, at};
 use crate::rig::Rig;
@@ -87,6 +89,10 @@ struct Meter {
 
 impl Meter {
     async fn limiter(&self, shards: u32) -> RateLimiter {
+        self.builder(shards).await.build().unwrap()
+    }
+
+    async fn builder(&self, shards: u32) -> Builder {
         let mut options = self.rig.options();
         options.born_split = shards;
         // Every process draws its own tokens.
@@ -96,8 +102,6 @@ impl Meter {
         RateLimiter::builder(store)
             .clock(self.rig.clock.clone())
             .config_cache_ttl(Duration::from_secs(3_600))
-            .build()
-            .unwrap()
     }
 
     /// Measures what happens `times` times.
@@ -197,6 +201,28 @@ async fn of_shards(meter: &mut Meter) {
     meter.rig.clock.advance(Duration::from_secs(3_600));
     let all = async || assert!(upkeep.fold(&hot).await.unwrap());
     meter.row(("a fold of 32 shards into one", "–"), 1, all).await;
+}
+
+/// Rows of local blocks: one process, one key, so many calls a second, each with a refund.
+async fn of_blocks(meter: &mut Meter) {
+    for (what, entity, pause_ms) in [
+        ("`acquire` and `adjust` with local blocks, 10 calls a second", "slow", 100),
+        ("`acquire` and `adjust` with local blocks, 100 calls a second", "busy", 10),
+        ("`acquire` and `adjust` with local blocks, 1 000 calls a second", "hot-key", 1),
+    ] {
+        let builder = meter.builder(1).await.local_blocks(LocalBlocks::default());
+        let (limiter, clock) = (builder.build().unwrap(), meter.rig.clock.clone());
+        let call = async || {
+            let lease = limiter.acquire(request(entity, 10)).await.unwrap();
+            lease.adjust("tpm", -4).unwrap();
+            lease.commit().await.unwrap();
+            clock.advance(Duration::from_millis(pause_ms));
+        };
+        for _ in 0..3_000 / pause_ms {
+            call().await;
+        }
+        meter.row((what, "–"), 10_000 / pause_ms, call).await;
+    }
 }
 
 /// Rows of the aggregator: units per take.
@@ -299,6 +325,7 @@ async fn the_page_is_current() {
     let mut meter = Meter { rig: Rig::new().await, seeds: Cell::new(100), rows: Vec::new() };
     of_one_item(&mut meter).await;
     of_shards(&mut meter).await;
+    of_blocks(&mut meter).await;
     of_the_aggregator(&mut meter).await;
     let current = page(&meter.rows);
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/cost.md");

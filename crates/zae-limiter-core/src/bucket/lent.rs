@@ -78,20 +78,23 @@ impl Lending {
         }
     }
 
-    /// Takes off a loan that was counted in `slot` and of which nothing is left to be spent.
-    fn release(&mut self, limit: &LimitName, amount: Milli, slot: i64, time: TimeMs) {
+    /// Takes off a loan that was counted in `slot` and of which nothing is left to be spent. How
+    /// much of it was still counted.
+    fn release(&mut self, limit: &LimitName, amount: Milli, slot: i64, time: TimeMs) -> Milli {
         self.roll(time);
-        let Some(lent) = &mut self.0 else { return };
-        let Some(age) = lent.slot.checked_sub(slot).and_then(|age| usize::try_from(age).ok())
-        else {
-            return;
+        let Some(lent) = self.0.as_mut().filter(|lent| lent.until > time) else {
+            return Milli::ZERO;
         };
+        let age = lent.slot.checked_sub(slot).and_then(|age| usize::try_from(age).ok());
+        let mut released = Milli::ZERO;
         if let Some((_, sums)) = lent.sums.iter_mut().find(|(name, _)| name == limit)
-            && let Some(sum) = sums.get_mut(age)
+            && let Some(sum) = age.and_then(|age| sums.get_mut(age))
         {
-            *sum = sum.saturating_sub(amount).max(Milli::ZERO);
+            released = amount.min(*sum).max(Milli::ZERO);
+            *sum = sum.saturating_sub(released);
         }
         self.tidy();
+        released
     }
 
     /// Forgets all loans once the last one has ended.
@@ -166,12 +169,13 @@ impl BucketState {
         self.gaps.lend(|lending| lending.add(name, amount, time, ends));
     }
 
-    /// Takes off a loan that was counted in `slot`.
-    pub(crate) fn release(&mut self, limit: &LimitName, amount: Milli, slot: i64) {
-        let time = self.refilled_at;
+    /// Takes off a loan that was counted in `slot`. How much of it was still counted.
+    pub(crate) fn release(&mut self, limit: &LimitName, amount: Milli, slot: i64) -> Milli {
+        let (time, mut released) = (self.refilled_at, Milli::ZERO);
         if self.loans().is_some() {
-            self.gaps.lend(|lending| lending.release(limit, amount, slot, time));
+            self.gaps.lend(|lending| released = lending.release(limit, amount, slot, time));
         }
+        released
     }
 
     /// How far a credit may lift the balance of a limit, as of the bucket's time.

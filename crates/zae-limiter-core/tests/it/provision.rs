@@ -15,7 +15,14 @@ fn order(bucket: &mut BucketState, tokens: i64, want: i64, now: i64) -> Provisio
 
 fn line(limit: u8, tokens: i64, want: i64) -> OrderLine {
     let least = Milli(tokens * 1_000);
-    OrderLine { limit, least, takes: least, want: Milli(want * 1_000), unit: Milli(1_000) }
+    OrderLine {
+        limit,
+        least,
+        takes: least,
+        want: Milli(want * 1_000),
+        unit: Milli(1_000),
+        depth: Milli::ZERO,
+    }
 }
 
 fn provision(bucket: &mut BucketState, line: OrderLine, report: &Report, now: i64) -> Provision {
@@ -64,6 +71,43 @@ fn what_is_lent_is_a_quarter_of_the_balance_and_of_the_capacity() {
     assert_eq!(order(&mut bucket, 0, 90, 0).lots[0].given, Milli(10_000), "of the balance");
     assert_eq!(order(&mut bucket, 2, 90, 0).lots[0].given, Milli(7_000), "what the request left");
     assert_eq!(bucket.lent(&"x".parse().expect("a name")), Milli(19_000));
+}
+
+/// Of a bucket that is nearly full refill would reach a small loan at once.
+#[test]
+fn a_loan_is_as_deep_as_refill_comes_in_its_time() {
+    let mut bucket = full(&["x:1000/sec:60000"]);
+    let deep = OrderLine { depth: Milli(1_000_000), ..line(0, 1, 10) };
+    let lent = provision(&mut bucket, deep, &Report::default(), 0);
+    assert_eq!(lent.lots[0].given, Milli(999_000), "one token is taken: so much more is lacking");
+    assert_eq!(
+        stock(&lent, &bucket).usable(990),
+        Milli(10_000),
+        "for the last request of its time"
+    );
+    // The next one need not go deeper: enough is lacking already.
+    let lent = provision(&mut bucket, deep, &Report::default(), 0);
+    assert_eq!(lent.lots[0].given, Milli(10_000));
+    let nothing = OrderLine { want: Milli::ZERO, unit: Milli::ZERO, ..deep };
+    assert!(provision(&mut bucket, nothing, &Report::default(), 0).lots.is_empty());
+}
+
+/// A return that is made twice, or when its loan has ended, would fill a place that others have
+/// filled since.
+#[test]
+fn what_is_not_counted_any_more_does_not_come_back() {
+    let mut bucket = full(&["x:10/day:100"]);
+    let lent = order(&mut bucket, 0, 20, 0);
+    let stock = stock(&lent, &bucket);
+    let report = back(&stock, lent.slot, 0);
+    let late = &mut bucket.clone();
+    late.settle(&report, TimeMs(LENT_SLOT_MS));
+    assert_eq!(balances(late), [80_000], "too late");
+    bucket.settle(&report, TimeMs(100));
+    assert_eq!(balances(&bucket), [100_000]);
+    bucket.take(&[zae_limiter_core::Take { limit: 0, amount: Milli(30_000) }], TimeMs(200));
+    bucket.settle(&report, TimeMs(300));
+    assert_eq!(balances(&bucket), [70_000], "twice");
 }
 
 #[test]

@@ -223,8 +223,14 @@ impl World {
                 continue;
             }
             let mut next = self.clone();
-            let line =
-                OrderLine { limit: 0, least, takes: least, want: Milli(want * 1_000), unit: TOKEN };
+            let line = OrderLine {
+                limit: 0,
+                least,
+                takes: least,
+                want: Milli(want * 1_000),
+                unit: TOKEN,
+                depth: Milli::ZERO,
+            };
             let report = self.report(holder, without);
             let age = AGE_TICKS * TICK_MS;
             let lent = next.bucket.provision(&[line], &report, tokens == 1, age, TimeMs(self.now));
@@ -338,5 +344,12 @@ fn a_missing_rule_is_found() {
     is_found(Without::Ceiling);
     is_found(Without::Booking);
     is_found(Without::Keeping);
-    is_found(Without::AgedReturn);
+}
+
+/// Without its own rule too, a holder that brings back stock that is too old brings nothing: the
+/// bucket takes back what it still counts as lent, and no more.
+#[test]
+fn a_bucket_defends_itself_against_old_returns() {
+    let few = Bounds { ticks: 4, visits: 1, direct: 1 };
+    assert!(explore(few, Without::AgedReturn, 3_000_000).is_ok());
 }

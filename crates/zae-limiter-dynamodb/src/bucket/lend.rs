@@ -16,6 +16,7 @@ use zae_limiter_core::{
 use zae_limiter_store::{LimitsInForce, Order, Provisioned, Stocked, StoreError};
 
 use crate::DynamoStore;
+use crate::bucket::cache::Seen;
 use crate::bucket::exchange::{Exchange, Heard};
 use crate::bucket::image::Image;
 use crate::bucket::loans;
@@ -62,7 +63,26 @@ impl DynamoStore {
         exchange: &mut Exchange<'_>,
     ) -> Result<Provisioned, StoreError> {
         let takes: SmallVec<[Take; 4]> = order.lines.iter().map(least_of).collect();
+        let mut sent: Option<(Deal, BucketWrite)> = None;
         while exchange.races < RACES_MAX {
+            // An attempt that may have landed is sent again as it was: an answer that it has landed
+            // is then about this very loan.
+            if let Some((deal, write)) = sent.take() {
+                match exchange.send(write.clone()).await? {
+                    Heard::AlreadyOurs(_) if exchange.is_overdue() => {
+                        return Err(lost("an order was answered too late to be of use"));
+                    }
+                    Heard::Landed(look) | Heard::AlreadyOurs(look) => {
+                        return Ok(deal.granted(&look, order.limits));
+                    }
+                    Heard::Lost if exchange.is_ambiguous => {
+                        return Err(lost("others have changed the bucket since an order was sent"));
+                    }
+                    Heard::Again if exchange.is_ambiguous => sent = Some((deal, write)),
+                    Heard::Prepared | Heard::Lost | Heard::Again => {}
+                }
+                continue;
+            }
             let Some(seen) = exchange.seen.clone() else {
                 exchange.look().await?;
                 continue;
@@ -81,7 +101,7 @@ impl DynamoStore {
                 exchange.look().await?;
                 continue;
             }
-            let mut deal = Deal::new(state, order.report, now, |bucket| {
+            let deal = Deal::new(state, order.report, now, |bucket| {
                 bucket.provision(order.lines, order.report, order.serves, order.age_ms, now)
             });
             if deal.provision.lots.is_empty() && order.report.is_empty() {
@@ -101,21 +121,8 @@ impl DynamoStore {
                 cost: exchange.cost(),
                 now,
             };
-            let look = match exchange.send(refill.build()?).await? {
-                Heard::AlreadyOurs(_) if exchange.is_overdue() => {
-                    let late = "an order was answered too late to be of use".to_owned();
-                    return Err(failed("provision", TableError::Unknown(late)));
-                }
-                Heard::Landed(look) | Heard::AlreadyOurs(look) => look,
-                Heard::Prepared | Heard::Lost | Heard::Again => continue,
-            };
-            match look.image.as_ref().filter(|image| image.carries(&order.limits.limits)) {
-                Some(image) => deal.after = image.state(&order.limits.limits),
-                // The balance is not known, and so is what the stock is a part of: it is lost.
-                None => deal.provision.lots.clear(),
-            }
-            let Deal { provision, after: bucket, .. } = deal;
-            return Ok(Provisioned::Granted(Box::new(Stocked { provision, bucket })));
+            let write = refill.build()?;
+            sent = Some((deal, write));
         }
         Ok(Provisioned::NotNow)
     }
@@ -148,7 +155,21 @@ impl DynamoStore {
         nonce: &Nonce,
         exchange: &mut Exchange<'_>,
     ) -> Result<(), StoreError> {
+        let mut sent: Option<(bool, BucketWrite)> = None;
         while exchange.races < RACES_MAX {
+            // As an order: what may have landed is not reckoned anew, or it would come back twice.
+            if let Some((is_whole, write)) = sent.take() {
+                match exchange.send(write.clone()).await? {
+                    Heard::Landed(_) | Heard::AlreadyOurs(_) if is_whole => return Ok(()),
+                    Heard::Landed(_) | Heard::AlreadyOurs(_) => return kept(report),
+                    Heard::Lost if exchange.is_ambiguous => {
+                        return Err(lost("others have changed the bucket since a return was sent"));
+                    }
+                    Heard::Again if exchange.is_ambiguous => sent = Some((is_whole, write)),
+                    Heard::Prepared | Heard::Lost | Heard::Again => {}
+                }
+                continue;
+            }
             let Some(seen) = exchange.seen.clone().filter(|seen| {
                 // Absence is believed only when this very operation has seen it.
                 exchange.is_fresh || seen.image.is_some()
@@ -187,11 +208,7 @@ impl DynamoStore {
             } else {
                 count_use(key, image, report, nonce, exchange.cost())
             };
-            match exchange.send(write).await? {
-                Heard::Landed(_) | Heard::AlreadyOurs(_) if is_whole => return Ok(()),
-                Heard::Landed(_) | Heard::AlreadyOurs(_) => return kept(report),
-                Heard::Prepared | Heard::Lost | Heard::Again => {}
-            }
+            sent = Some((is_whole, write));
         }
         let kept = "others kept changing the bucket".to_owned();
         Err(failed("settle", TableError::NotApplied(kept)))
@@ -238,13 +255,17 @@ fn count_use(key: &Key, image: &Image, report: &Report, nonce: &Nonce, cost: Cos
     BucketWrite::change(key.clone(), Purpose::Settle, change)
 }
 
+/// Nobody can say whether it was written.
+fn lost(how: &str) -> StoreError {
+    failed("provision", TableError::Unknown(how.to_owned()))
+}
+
 /// The use is counted; what should have come back stays spent.
 fn kept(report: &Report) -> Result<(), StoreError> {
     if report.lines.iter().all(|line| line.back == Milli::ZERO) {
         return Ok(());
     }
-    let message = "the bucket could not take back what was left of a loan".to_owned();
-    Err(failed("settle", TableError::NotApplied(message)))
+    Err(lost("the bucket could not take back what was left of a loan"))
 }
 
 /// A bucket before and after it has lent, or taken back.
@@ -268,6 +289,17 @@ impl Deal {
         let mut after = before.clone();
         let provision = make(&mut after);
         Deal { before, after, provision, grants: i64::from(report.grants) }
+    }
+
+    /// The answer, by the bucket as the write has left it.
+    fn granted(mut self, look: &Seen, limits: &LimitsInForce) -> Provisioned {
+        match look.image.as_ref().filter(|image| image.carries(&limits.limits)) {
+            Some(image) => self.after = image.state(&limits.limits),
+            // The balance is not known, and so is what the stock is a part of: it is lost.
+            None => self.provision.lots.clear(),
+        }
+        let Deal { provision, after: bucket, .. } = self;
+        Provisioned::Granted(Box::new(Stocked { provision, bucket }))
     }
 
     /// The same as what a write does to each limit.

@@ -5,6 +5,7 @@
 //! layer, all of it as old as its last order.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 use zae_limiter_core::{
@@ -26,6 +27,9 @@ pub(super) struct Cell {
     /// The limits that all of this is about.
     limits: Option<LimitsInForce>,
     block: Option<Block>,
+    /// The last order was granted, and requests have come often enough since: a block that has ended
+    /// for another reason is bought anew without watching first.
+    is_worth_it: bool,
     /// An order or a return is under way; the block is with it.
     is_busy: bool,
     watch: Watch,
@@ -38,6 +42,8 @@ pub(super) struct Block {
     /// By limit, in the order of the lots.
     stocks: SmallVec<[(u8, Stock); 2]>,
     bought_at: TimeMs,
+    /// When the order was made, by a clock that is never set.
+    ordered: Option<Duration>,
     /// The latest time that it was shown.
     seen_at: TimeMs,
     age_ms: i64,
@@ -62,10 +68,16 @@ pub(super) enum Next {
 }
 
 /// A block that is on its way back.
+#[derive(Default)]
 pub(super) struct Ending {
     pub(super) report: Report,
     /// Of it: stock that goes back.
     pub(super) back: Milli,
+    /// What had faded.
+    pub(super) faded: Milli,
+    /// As it was, in case that nothing is written.
+    before: Option<Block>,
+    unreported: Unreported,
 }
 
 /// An order that is under way.
@@ -81,6 +93,8 @@ pub(super) struct Purchase {
     before: Option<Block>,
     unreported: Unreported,
     epoch: u64,
+    /// When it was made, by a clock that is never set.
+    ordered: Option<Duration>,
 }
 
 impl Purchase {
@@ -96,6 +110,8 @@ pub(super) struct Terms<'a> {
     pub(super) stats: &'a Stats,
     pub(super) epoch: u64,
     pub(super) now: TimeMs,
+    /// The same by a clock that is never set, if there is one.
+    pub(super) moment: Option<Duration>,
     /// The request is the only member of its chain, so an order can serve it.
     pub(super) is_alone: bool,
     /// An order may be made.
@@ -111,8 +127,20 @@ impl Block {
 
     /// Whether stock may be spent, taken back and given back. Stock that has aged may not even be
     /// given back: refunds of others may have taken its place.
-    fn is_alive(&self, now: TimeMs) -> bool {
-        self.elapsed_ms(now) < self.age_ms && self.seen_at.since(now) <= CLOCK_BACK_MAX_MS
+    fn is_alive(&self, terms: &Terms<'_>) -> bool {
+        // A clock that was set back and has come this far again would bring a dead block to life.
+        let passed = terms.moment.zip(self.ordered).map(|(now, since)| now.saturating_sub(since));
+        let is_young =
+            passed.is_none_or(|passed| passed.as_millis() < self.age_ms.unsigned_abs().into());
+        is_young
+            && self.elapsed_ms(terms.now) < self.age_ms
+            && self.seen_at.since(terms.now) <= CLOCK_BACK_MAX_MS
+    }
+
+    /// Whether the stock may be spent and brought back: not after this process has changed what it
+    /// was bought under.
+    fn is_good(&self, terms: &Terms<'_>) -> bool {
+        self.epoch == terms.epoch && self.is_alive(terms)
     }
 
     /// Whether it is time for another one, so that what is left goes back while it may.
@@ -146,8 +174,9 @@ impl Cell {
     /// True when forgetting the cell loses nothing.
     pub(super) fn is_idle(&self, now: TimeMs) -> bool {
         const IDLE_MS: i64 = 10_000;
+        let is_dead = |block: &Block| block.elapsed_ms(now) > block.age_ms;
         !self.is_busy
-            && self.block.is_none()
+            && self.block.as_ref().is_none_or(is_dead)
             && self.unreported.is_empty()
             && now.since(self.watch.since) > IDLE_MS
     }
@@ -170,6 +199,7 @@ impl Cell {
             }
             self.limits = Some(member.limits.clone());
             self.watch = Watch::since(terms.now);
+            self.is_worth_it = false;
         }
         if let Some(reports) = self.take(member, terms) {
             return Next::Taken(reports);
@@ -177,7 +207,9 @@ impl Cell {
         if terms.is_new {
             self.watch.note(member, terms.now);
         }
-        match self.size(member, terms) {
+        let size = self.size(member, terms);
+        self.is_worth_it &= size.is_some();
+        match size {
             Some((requests, age_ms)) if terms.may_order => {
                 Next::Order(Box::new(self.order(member, requests, age_ms, terms)))
             }
@@ -225,7 +257,7 @@ impl Cell {
         }
         let block = self.block.as_mut()?;
         let now = terms.now;
-        if block.epoch != terms.epoch || !block.is_alive(now) || block.is_due(now) {
+        if !block.is_good(terms) || block.is_due(now) {
             return None;
         }
         let elapsed_ms = block.elapsed_ms(now);
@@ -273,7 +305,7 @@ impl Cell {
         self.unreported.grants -= 1;
         for take in member.takes {
             self.unreported.add(take.limit, take.amount.negated());
-            let block = self.block.as_mut().filter(|block| block.is_alive(terms.now));
+            let block = self.block.as_mut().filter(|block| block.is_alive(terms));
             let is_back = block.is_some_and(|block| {
                 let elapsed_ms = block.elapsed_ms(terms.now);
                 let refund = |stock: &mut Stock| refund(stock, take.amount, elapsed_ms, terms);
@@ -297,7 +329,7 @@ impl Cell {
         let Some(block) = self.block.as_mut().filter(|_| is_free) else {
             return false;
         };
-        if block.epoch != terms.epoch || !block.is_alive(terms.now) {
+        if !block.is_good(terms) {
             return false;
         }
         let elapsed_ms = block.elapsed_ms(terms.now);
@@ -331,7 +363,7 @@ impl Cell {
     /// The stock that counts for each take: what is given back counts as well.
     pub(super) fn stock_for(&self, member: &MemberTake<'_>, terms: &Terms<'_>) -> Option<Amounts> {
         let is_same = self.is_about(member.limits);
-        let block = self.block.as_ref().filter(|block| is_same && block.is_alive(terms.now))?;
+        let block = self.block.as_ref().filter(|block| is_same && block.is_alive(terms))?;
         let elapsed_ms = block.elapsed_ms(terms.now);
         let usable = |take: &zae_limiter_core::Take| {
             block.stock(take.limit).map_or(Milli::ZERO, |stock| stock.usable(elapsed_ms))
@@ -359,14 +391,31 @@ impl Cell {
         self.is_busy = true;
         let block = self.block.take();
         let unreported = std::mem::take(&mut self.unreported);
-        self.ending(block.as_ref(), &unreported, &[], terms)
+        let ending = self.ending(block.as_ref(), &unreported, &[], terms);
+        Ending { before: block, unreported, ..ending }
     }
 
     /// Takes out the use that is not reported, and leaves the block. [`Cell::ended`] must follow.
     pub(super) fn end_use(&mut self, terms: &Terms<'_>) -> Ending {
         self.is_busy = true;
         let unreported = std::mem::take(&mut self.unreported);
-        self.ending(None, &unreported, &[], terms)
+        let ending = self.ending(None, &unreported, &[], terms);
+        Ending { unreported, ..ending }
+    }
+
+    /// Drops the block: its bucket is another one now. How much it was.
+    pub(super) fn forfeit(&mut self) -> Milli {
+        self.block.take().map_or(Milli::ZERO, |block| block.held())
+    }
+
+    /// The return was not written: everything is as before.
+    pub(super) fn restore(&mut self, ending: Ending) {
+        self.is_busy = false;
+        if ending.before.is_some() {
+            self.block = ending.before;
+        }
+        let since = std::mem::replace(&mut self.unreported, ending.unreported);
+        self.unreported.merge(since);
     }
 
     /// The return or the order is over.
@@ -383,9 +432,9 @@ impl Cell {
         terms: &Terms<'_>,
     ) -> Ending {
         let Some(limits) = &self.limits else {
-            return Ending { report: Report::default(), back: Milli::ZERO };
+            return Ending::default();
         };
-        let mut back_sum = Milli::ZERO;
+        let (mut back_sum, mut faded) = (Milli::ZERO, Milli::ZERO);
         let mut lines = SmallVec::new();
         for (index, limit) in (0_u8..).zip(limits.limits.iter()) {
             let stock = block.and_then(|block| block.stock(index));
@@ -394,10 +443,10 @@ impl Cell {
             if let (Some(block), Some(stock)) = (block, stock) {
                 let own = own.iter().find(|(limit, _)| *limit == index);
                 let own = own.map_or(Milli::ZERO, |(_, amount)| *amount);
-                if block.is_alive(terms.now) {
+                if block.is_alive(terms) {
                     back = stock.usable(block.elapsed_ms(terms.now)).saturating_sub(own);
                 }
-                terms.stats.faded(stock.held().saturating_sub(own).saturating_sub(back));
+                faded = faded.saturating_add(stock.held().saturating_sub(own).saturating_sub(back));
             }
             if stock.is_some() || used != Milli::ZERO {
                 back_sum = back_sum.saturating_add(back);
@@ -411,7 +460,8 @@ impl Cell {
             used_at: unreported.used_at.min(terms.now),
             slot: block.map_or(0, |block| block.slot),
         };
-        Ending { report, back: back_sum }
+        terms.stats.faded(faded);
+        Ending { report, back: back_sum, faded, ..Ending::default() }
     }
 
     /// How many requests to buy for, and for how long the stock may be spent.
@@ -420,7 +470,7 @@ impl Cell {
         let declared = (0_u8..).zip(limits.iter()).filter(|(index, _)| self.watch.has(*index));
         let horizon_ms = terms.options.horizon_ms(declared.map(|(_, limit)| limit))?;
         let elapsed_ms = terms.now.since(self.watch.since);
-        let has_block = self.block.is_some();
+        let has_block = self.block.is_some() || self.is_worth_it;
         let size = terms.options.size(self.watch.requests, elapsed_ms, horizon_ms, has_block)?;
         Some((size, horizon_ms * 2))
     }
@@ -433,8 +483,9 @@ impl Cell {
         terms: &Terms<'_>,
     ) -> Purchase {
         let before = self.block.take();
-        let usable =
-            before.as_ref().filter(|block| block.epoch == terms.epoch && block.is_alive(terms.now));
+        let usable = before.as_ref().filter(|block| block.is_good(terms));
+        // For as long as the block is for: half of the time that it may be spent.
+        let depth = |limit: &Limit| Milli(limit.params().accrual_at_most(age_ms / 2));
         let (mut lines, mut own) = (SmallVec::new(), Amounts::new());
         let mut own_by_limit: SmallVec<[(u8, Milli); 4]> = SmallVec::new();
         for index in (0_u8..).take(member.limits.limits.len()) {
@@ -448,6 +499,7 @@ impl Cell {
                 limit: index,
                 want: Milli(mean.0.saturating_mul(requests)),
                 unit: mean,
+                depth: depth(&member.limits.limits[usize::from(index)]),
                 ..OrderLine::default()
             };
             let mut from_stock = Milli::ZERO;
@@ -479,6 +531,7 @@ impl Cell {
             before,
             unreported,
             epoch: terms.epoch,
+            ordered: terms.moment,
         }
     }
 
@@ -494,10 +547,12 @@ impl Cell {
         if purchase.epoch != terms.epoch || stocked.provision.lots.is_empty() {
             return stocked.provision.lots.is_empty();
         }
+        self.is_worth_it = true;
         let lots = stocked.provision.lots.iter();
         self.block = Some(Block {
             stocks: lots.map(|lot| (lot.limit, Stock::new(lot, &stocked.bucket))).collect(),
             bought_at: terms.now,
+            ordered: purchase.ordered,
             seen_at: terms.now,
             age_ms: purchase.age_ms,
             slot: stocked.provision.slot,

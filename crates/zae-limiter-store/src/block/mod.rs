@@ -28,7 +28,7 @@ pub use options::LocalBlocks;
 pub use stats::BlockStats;
 
 use crate::{
-    Adjusted, BoxFuture, BucketDelta, BucketView, Change, ConsumeOutcome, ConsumeRequest,
+    Adjusted, BoxFuture, BucketDelta, BucketView, Change, Clock, ConsumeOutcome, ConsumeRequest,
     DeletedEntity, Level, LimitsChange, Page, PageRequest, Purged, ResetRequest, Restored, Store,
     StoreError, StoreErrorKind, StoreFuture, StoreWrapper, Swept, UsageQuery,
 };
@@ -59,11 +59,34 @@ struct Shared {
     /// The latest time that a request had.
     seen_at: AtomicI64,
     tables: Mutex<HashMap<Option<NamespaceId>, Arc<Table>>>,
+    /// Ages blocks by a time that is never set.
+    clock: Option<Arc<dyn Clock>>,
 }
 
 impl<S: Store + ?Sized> BlockStore<S> {
     /// `inner` with blocks of these sizes. Handles to other namespaces have blocks as well.
+    ///
+    /// Blocks age by the times of the requests alone; [`BlockStore::with_clock`] is safe against a
+    /// clock that is set back, too.
     pub fn new(inner: Arc<S>, options: LocalBlocks) -> Result<BlockStore<S>, StoreError> {
+        BlockStore::made(inner, options, None)
+    }
+
+    /// The same, whose blocks also age by this clock, which must not be set
+    /// ([`Clock::monotonic`]).
+    pub fn with_clock(
+        inner: Arc<S>,
+        options: LocalBlocks,
+        clock: Arc<dyn Clock>,
+    ) -> Result<BlockStore<S>, StoreError> {
+        BlockStore::made(inner, options, Some(clock))
+    }
+
+    fn made(
+        inner: Arc<S>,
+        options: LocalBlocks,
+        clock: Option<Arc<dyn Clock>>,
+    ) -> Result<BlockStore<S>, StoreError> {
         options.check()?;
         let capabilities = inner.capabilities();
         if !capabilities.lends {
@@ -79,6 +102,7 @@ impl<S: Store + ?Sized> BlockStore<S> {
             epoch: AtomicU64::new(0),
             seen_at: AtomicI64::new(i64::MIN),
             tables: Mutex::default(),
+            clock,
         };
         Ok(BlockStore::within(inner, Arc::new(shared)))
     }
@@ -128,6 +152,7 @@ impl<S: Store + ?Sized> BlockStore<S> {
             stats: &self.shared.stats,
             epoch: self.shared.epoch.load(SeqCst),
             now,
+            moment: self.shared.clock.as_ref().map(|clock| clock.monotonic()),
             is_alone: true,
             may_order: true,
             is_new: true,
@@ -135,25 +160,45 @@ impl<S: Store + ?Sized> BlockStore<S> {
     }
 
     /// Makes a change of the configuration. No stock that was bought before its end is spent after
-    /// it.
+    /// it. What the change is about gives its stock back before, as far as that is not too much
+    /// work, and not after: the bucket is another one then.
     fn administer<'a, T: Send + 'a>(
         &'a self,
+        concerns: impl Fn(&table::Key) -> bool + Send + Sync + 'a,
+        now: TimeMs,
         call: impl FnOnce(&'a S) -> StoreFuture<'a, T> + Send + 'a,
     ) -> StoreFuture<'a, T> {
         Box::pin(async move {
-            let _epoch = NextEpoch(&self.shared.epoch);
+            self.settle_up_to(SETTLED_FIRST_MAX, &concerns, now).await;
+            let _epoch = NextEpoch { store: self, concerns };
             call(&self.inner).await
         })
     }
 }
 
-/// Ends an epoch when a change ends, however it ends: it may have been made.
-struct NextEpoch<'a>(&'a AtomicU64);
+/// How many blocks are given back before a change that is about all of them.
+const SETTLED_FIRST_MAX: usize = 256;
 
-impl Drop for NextEpoch<'_> {
+/// Ends an epoch when a change ends, however it ends: it may have been made.
+struct NextEpoch<'a, S: ?Sized, F: Fn(&table::Key) -> bool> {
+    store: &'a BlockStore<S>,
+    concerns: F,
+}
+
+impl<S: ?Sized, F: Fn(&table::Key) -> bool> Drop for NextEpoch<'_, S, F> {
     fn drop(&mut self) {
-        self.0.fetch_add(1, SeqCst);
+        let shared = &self.store.shared;
+        shared.epoch.fetch_add(1, SeqCst);
+        for (_, slot) in self.store.table.slots(&self.concerns) {
+            shared.stats.lost(slot.lock().forfeit());
+        }
     }
+}
+
+/// Whether limits or a flag of this level may be those of a bucket.
+fn covers(level: &Level, key: &table::Key) -> bool {
+    level.entity_id().is_none_or(|entity| *entity == key.entity)
+        && level.resource_name().is_none_or(|resource| *resource == key.resource)
 }
 
 impl<S: Store + ?Sized> StoreWrapper for BlockStore<S> {
@@ -265,8 +310,7 @@ impl<S: Store + ?Sized> StoreWrapper for BlockStore<S> {
             let is_meant = |key: &table::Key| {
                 key.entity == *request.entity && key.resource == *request.resource
             };
-            self.settle_all(is_meant, change.at).await;
-            self.administer(move |inner| inner.reset(request, change)).await
+            self.administer(is_meant, change.at, move |inner| inner.reset(request, change)).await
         })
     }
 
@@ -275,10 +319,8 @@ impl<S: Store + ?Sized> StoreWrapper for BlockStore<S> {
         id: &'a EntityId,
         change: &'a Change,
     ) -> StoreFuture<'a, DeletedEntity> {
-        Box::pin(async move {
-            self.settle_all(|key| key.entity == *id, change.at).await;
-            self.administer(move |inner| inner.delete_entity(id, change)).await
-        })
+        let concerns = |key: &table::Key| key.entity == *id;
+        self.administer(concerns, change.at, move |inner| inner.delete_entity(id, change))
     }
 
     fn set_limits<'a>(
@@ -287,11 +329,13 @@ impl<S: Store + ?Sized> StoreWrapper for BlockStore<S> {
         limits: &'a LimitsChange,
         change: &'a Change,
     ) -> StoreFuture<'a, u64> {
-        self.administer(move |inner| inner.set_limits(level, limits, change))
+        let concerns = |key: &table::Key| covers(level, key);
+        self.administer(concerns, change.at, move |inner| inner.set_limits(level, limits, change))
     }
 
     fn delete_limits<'a>(&'a self, level: &'a Level, change: &'a Change) -> StoreFuture<'a, bool> {
-        self.administer(move |inner| inner.delete_limits(level, change))
+        let concerns = |key: &table::Key| covers(level, key);
+        self.administer(concerns, change.at, move |inner| inner.delete_limits(level, change))
     }
 
     fn set_flag<'a>(
@@ -300,7 +344,8 @@ impl<S: Store + ?Sized> StoreWrapper for BlockStore<S> {
         flag: Option<Flag>,
         change: &'a Change,
     ) -> StoreFuture<'a, u64> {
-        self.administer(move |inner| inner.set_flag(level, flag, change))
+        // A flag changes no balance: what it is about may be given back afterwards.
+        self.administer(|_| false, change.at, move |inner| inner.set_flag(level, flag, change))
     }
 
     fn delete_namespace<'a>(
@@ -308,7 +353,7 @@ impl<S: Store + ?Sized> StoreWrapper for BlockStore<S> {
         name: &'a zae_limiter_core::NamespaceName,
         change: &'a Change,
     ) -> StoreFuture<'a, bool> {
-        self.administer(move |inner| inner.delete_namespace(name, change))
+        self.administer(|_| false, change.at, move |inner| inner.delete_namespace(name, change))
     }
 
     fn purge_namespace<'a>(
@@ -316,7 +361,7 @@ impl<S: Store + ?Sized> StoreWrapper for BlockStore<S> {
         id: &'a NamespaceId,
         change: &'a Change,
     ) -> StoreFuture<'a, Purged> {
-        self.administer(move |inner| inner.purge_namespace(id, change))
+        self.administer(|_| false, change.at, move |inner| inner.purge_namespace(id, change))
     }
 
     fn settle<'a>(

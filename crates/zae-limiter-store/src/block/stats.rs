@@ -28,6 +28,9 @@ pub struct BlockStats {
     pub lost: Milli,
     /// Stock that is held now.
     pub held: Milli,
+    /// Requests served from stock whose report was not answered: nobody knows whether usage has
+    /// them.
+    pub use_lost: u64,
 }
 
 impl BlockStats {
@@ -45,6 +48,7 @@ impl BlockStats {
 pub(super) struct Stats {
     grants: AtomicU64,
     orders: AtomicU64,
+    use_lost: AtomicU64,
     bought: AtomicI64,
     spent: AtomicI64,
     refunded: AtomicI64,
@@ -91,6 +95,10 @@ impl Stats {
         self.lost.fetch_add(amount.0, Relaxed);
     }
 
+    pub(super) fn use_lost(&self, grants: u32) {
+        self.use_lost.fetch_add(grants.into(), Relaxed);
+    }
+
     pub(super) fn travels(&self, amount: Milli) {
         self.travelling.fetch_add(amount.0, Relaxed);
     }
@@ -107,6 +115,7 @@ impl Stats {
             faded: milli(&self.faded),
             lost: milli(&self.lost),
             held: held.saturating_add(milli(&self.travelling)),
+            use_lost: self.use_lost.load(Relaxed),
         }
     }
 }

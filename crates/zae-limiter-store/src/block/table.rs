@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 use zae_limiter_core::{EntityId, Milli, ResourceName, TimeMs};
 
 use super::cell::Cell;
+use super::stats::Stats;
 
 const PARTS: usize = 64;
 
@@ -88,6 +89,7 @@ impl Table {
         entity: &EntityId,
         resource: &ResourceName,
         now: TimeMs,
+        stats: &Stats,
     ) -> Option<Arc<Slot>> {
         let key = KeyRef(entity, resource);
         let mut part = self.part(key);
@@ -97,7 +99,14 @@ impl Table {
         if part.len() >= self.slots_max {
             // Whoever has a slot in hand goes on with it; what that cell buys is then known to
             // nobody else, and fades.
-            part.retain(|_, slot| Arc::strong_count(slot) > 1 || !slot.lock().is_idle(now));
+            part.retain(|_, slot| {
+                let cell = slot.lock();
+                let stays = Arc::strong_count(slot) > 1 || !cell.is_idle(now);
+                if !stays {
+                    stats.faded(cell.held());
+                }
+                stays
+            });
             if part.len() >= self.slots_max {
                 return None;
             }

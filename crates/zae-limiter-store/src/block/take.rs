@@ -234,7 +234,8 @@ impl<S: Store + ?Sized> BlockStore<S> {
         if member.is_unlimited() {
             return Ok(Served::Exact);
         }
-        let Some(slot) = self.table.slot(member.entity, member.resource, now) else {
+        let Some(slot) = self.table.slot(member.entity, member.resource, now, &self.shared.stats)
+        else {
             return Ok(Served::Exact);
         };
         // An order before the chain is granted would take although it may be refused.
@@ -291,7 +292,20 @@ impl<S: Store + ?Sized> BlockStore<S> {
             serves: purchase.serves,
             age_ms: purchase.age_ms,
         };
-        let answer = self.inner.provision(&order, now).await?;
+        let answer = match self.inner.provision(&order, now).await {
+            Ok(answer) => answer,
+            // Nothing was written, so the block goes on.
+            Err(error) if !error.fate_unknown() => {
+                let faded = slot.lock().refused(purchase);
+                stats.faded(faded.negated());
+                trip.end();
+                return Err(error);
+            }
+            Err(error) => {
+                stats.use_lost(purchase.ending.report.grants);
+                return Err(error);
+            }
+        };
         let outcome = match answer {
             Provisioned::Granted(stocked) => {
                 stats.returned(back);

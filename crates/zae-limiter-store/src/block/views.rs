@@ -52,8 +52,18 @@ impl<S: Store + ?Sized> BlockStore<S> {
     /// Ends the blocks of these buckets; false when there are none. What cannot be given back is
     /// lost, and counted.
     pub(super) async fn settle_all(&self, is_meant: impl Fn(&Key) -> bool, now: TimeMs) -> bool {
+        self.settle_up_to(usize::MAX, is_meant, now).await
+    }
+
+    /// The same for so many buckets at most.
+    pub(super) async fn settle_up_to(
+        &self,
+        most: usize,
+        is_meant: impl Fn(&Key) -> bool,
+        now: TimeMs,
+    ) -> bool {
         let mut is_any = false;
-        for (key, slot) in self.table.slots(is_meant) {
+        for (key, slot) in self.table.slots(is_meant).into_iter().take(most) {
             self.idle(&slot).await;
             let ending = {
                 let mut cell = slot.lock();
@@ -107,8 +117,14 @@ impl<S: Store + ?Sized> BlockStore<S> {
         let trip = Trip::begin(slot, stats, ending.back);
         if !ending.report.is_empty() {
             let settled = self.inner.settle(&key.entity, &key.resource, &ending.report, now).await;
-            if settled.is_err() {
-                return;
+            match settled {
+                Ok(()) => {}
+                Err(error) if !error.fate_unknown() => {
+                    stats.faded(ending.faded.negated());
+                    slot.lock().restore(ending);
+                    return trip.end();
+                }
+                Err(_) => return stats.use_lost(ending.report.grants),
             }
         }
         stats.returned(ending.back);

@@ -1,5 +1,5 @@
-//! Local blocks on a real DynamoDB API, by the real clock: processes that are killed under load, and
-//! an engine that goes away.
+//! Local blocks on a real DynamoDB API, by the real clock: processes that are killed under load,
+//! and an engine that goes away.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
@@ -65,8 +65,8 @@ impl Kid {
 }
 
 /// Four processes of 16 tasks take as fast as they can, and one after another is killed. What they
-/// got together is at most the capacity and what has refilled since the first began; a fast path may
-/// be late by its grace.
+/// got together is at most the capacity and what has refilled since the first began; a fast path
+/// may be late by its grace.
 #[tokio::test]
 #[expect(clippy::disallowed_methods, reason = "the children live by the real clock")]
 async fn killed_processes_never_grant_too_much() {

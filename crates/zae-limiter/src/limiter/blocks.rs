@@ -1,11 +1,13 @@
 //! Local blocks: tokens bought ahead of need. The work is that of `BlockStore` in the store crate;
 //! here are the switch, the numbers and the end.
 
-use std::sync::{Arc, PoisonError};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use zae_limiter_store::{BlockStats, BlockStore, LocalBlocks, Store, StoreError};
+use zae_limiter_core::NamespaceId;
+use zae_limiter_store::{BlockStats, BlockStore, Clock, LocalBlocks, Store, StoreError};
 
-use super::{RateLimiter, Scope, Shared};
+use super::{RateLimiter, Shared};
 use crate::deadline::timeout;
 use crate::metrics::BlockReport;
 
@@ -13,12 +15,24 @@ use crate::metrics::BlockReport;
 pub(super) struct Blocks {
     store: BlockStore<dyn Store>,
     report: BlockReport,
+    /// A handle to each namespace in use.
+    opened: Mutex<HashMap<Option<NamespaceId>, Arc<dyn Store>>>,
 }
 
 impl Blocks {
-    pub(super) fn new(store: Arc<dyn Store>, options: LocalBlocks) -> Result<Blocks, StoreError> {
-        let store = BlockStore::new(store, options)?;
-        Ok(Blocks { store, report: BlockReport::default() })
+    pub(super) fn new(
+        store: Arc<dyn Store>,
+        options: LocalBlocks,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<Blocks, StoreError> {
+        let store = BlockStore::with_clock(store, options, Arc::clone(clock))?;
+        Ok(Blocks { store, report: BlockReport::default(), opened: Mutex::default() })
+    }
+
+    /// Remembers the store of a namespace for the end: its blocks outlive the handles to it.
+    pub(super) fn opened(&self, id: Option<NamespaceId>, store: &Arc<dyn Store>) {
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        opened.entry(id).or_insert_with(|| Arc::clone(store));
     }
 
     /// The store that serves from blocks.
@@ -48,16 +62,14 @@ impl RateLimiter {
     /// given back is lost, and refilled.
     pub(super) async fn give_blocks_back(&self) {
         let shared = &self.scope.shared;
-        if shared.blocks.is_none() {
-            return;
-        }
-        let scopes: Vec<Arc<Scope>> = {
-            let scopes = shared.scopes.lock().unwrap_or_else(PoisonError::into_inner);
-            scopes.values().filter_map(std::sync::Weak::upgrade).collect()
+        let Some(blocks) = &shared.blocks else { return };
+        let stores: Vec<Arc<dyn Store>> = {
+            let opened = blocks.opened.lock().unwrap_or_else(PoisonError::into_inner);
+            opened.values().cloned().collect()
         };
         let all = async {
-            for scope in scopes {
-                if let Err(error) = scope.store.give_back(shared.clock.now()).await {
+            for store in stores {
+                if let Err(error) = store.give_back(shared.clock.now()).await {
                     tracing::debug!(%error, "blocks were not given back");
                 }
             }

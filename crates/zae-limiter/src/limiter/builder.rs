@@ -157,7 +157,7 @@ impl Builder {
             check_limits(limits)?;
         }
         let blocks = match self.local_blocks {
-            Some(options) => Some(Blocks::new(Arc::clone(&self.store), options)?),
+            Some(options) => Some(Blocks::new(Arc::clone(&self.store), options, &self.clock)?),
             None => None,
         };
         let store = match &blocks {

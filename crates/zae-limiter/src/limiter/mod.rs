@@ -212,8 +212,8 @@ impl RateLimiter {
     }
 
     /// Refuses new requests, drains the settler as [`RateLimiter::drain`] does, gives back what
-    /// local blocks still hold, and reports what the settler could not settle. Clones may close too:
-    /// all of them wait for the same drain. Leases still held settle as usual.
+    /// local blocks still hold, and reports what the settler could not settle. Clones may close
+    /// too: all of them wait for the same drain. Leases still held settle as usual.
     pub async fn close(&self) -> Settled {
         if self.scope.shared.settler.close() {
             tracing::debug!("limiter closed");
@@ -260,6 +260,9 @@ impl RateLimiter {
 
     fn scope(shared: &Arc<Shared>, store: Arc<dyn Store>) -> Arc<Scope> {
         let key = (store.current_namespace(), store.current_namespace_id());
+        if let Some(blocks) = &shared.blocks {
+            blocks.opened(key.1.clone(), &store);
+        }
         let mut scopes = shared.scopes.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(scope) = scopes.get(&key).and_then(Weak::upgrade) {
             return scope;

@@ -67,7 +67,9 @@ impl Bank {
 
     async fn order(&self, least: i64, want: i64, report: &Report) -> Provisioned {
         let (least, want) = (Milli(least * 1_000), Milli(want * 1_000));
-        let lines = [OrderLine { limit: 0, least, takes: least, want, unit: Milli(1_000) }];
+        let unit = Milli(1_000);
+        let lines =
+            [OrderLine { limit: 0, least, takes: least, want, unit, ..OrderLine::default() }];
         let order = Order {
             entity: &"key".parse().unwrap(),
             resource: &"gpt-4".parse().unwrap(),
@@ -240,6 +242,66 @@ async fn an_order_whose_answer_is_lost_is_made_once() {
     let stocked = bank.buy(2, 10).await;
     assert_eq!(stocked.provision.lots[0].given, Milli(10_000));
     assert_eq!(bank.books(), [88, 2, 2]);
+}
+
+/// What is sent again is what was sent: reckoned anew, it would be more than was debited.
+#[tokio::test]
+async fn an_order_that_is_sent_again_lends_what_it_debited() {
+    let bank = Bank::with(|rig| {
+        let (clock, mut orders) = (rig.clock.clone(), 0);
+        let faults = Faults::by(move |asked| {
+            orders += u32::from(asked.operation() == Operation::Update);
+            if asked.operation() == Operation::Update && orders == 1 {
+                clock.advance(std::time::Duration::from_millis(400));
+                return Fate::LostAfter;
+            }
+            Fate::Pass
+        });
+        rig.table.client(3).with_faults(faults)
+    })
+    .await;
+    let other = bank.other().await;
+    assert!(matches!(bank.take(&other, 80).await, ConsumeOutcome::Granted(_)));
+    let stocked = bank.buy(0, 50).await;
+    let lot = stocked.provision.lots[0];
+    assert_eq!(lot.given.0, 20_000 - bank.number("b_x_tk"), "a quarter of what there was");
+}
+
+/// A return has landed, its answer was lost, and others have changed the bucket since: made once
+/// more, it would come back twice.
+#[tokio::test]
+async fn a_return_of_unknown_fate_is_not_made_again() {
+    let bank = Bank::with(|rig| {
+        let mut writes = 0;
+        let faults = Faults::by(move |asked| {
+            writes += u32::from(asked.operation() == Operation::Update);
+            let is_return = asked.operation() == Operation::Update && writes == 2;
+            if is_return { Fate::LostAfter } else { Fate::Pass }
+        });
+        let (table, key) = (rig.table.clone(), rig.bucket("key", "gpt-4"));
+        let updates = std::sync::atomic::AtomicU32::new(0);
+        let gate = move |_: u32, point: Point| {
+            let nth = u32::from(point == Point::Before(Operation::Update));
+            if updates.fetch_add(nth, std::sync::atomic::Ordering::Relaxed) + nth == 3 && nth == 1 {
+                // Another process takes 30, and leaves its nonce.
+                let mut item = table.get(&key).unwrap();
+                let left: i64 = item["b_x_tk"].as_n().unwrap().parse().unwrap();
+                let left = AttributeValue::N((left - 30_000).to_string());
+                item.insert("b_x_tk".to_owned(), left);
+                item.insert("lw".to_owned(), AttributeValue::S("another".to_owned()));
+                let refilled_at: i64 = item["rf"].as_n().unwrap().parse().unwrap();
+                item.insert("rf".to_owned(), AttributeValue::N((refilled_at + 1).to_string()));
+                table.insert(&item);
+            }
+            0
+        };
+        rig.table.client(3).with_faults(faults).with_gate(Arc::new(gate))
+    })
+    .await;
+    let stocked = bank.buy(0, 20).await;
+    let error = bank.settle(&report(15, 5, 5, &stocked)).await.unwrap_err();
+    assert!(error.fate_unknown(), "{error}");
+    assert_eq!(bank.books(), [65, 5, 7], "15 came back once, 30 were taken");
 }
 
 /// The same, heard of a minute later: what was decided then is too old to be spent.
