@@ -27,8 +27,8 @@ pub(super) struct Cell {
     /// The limits that all of this is about.
     limits: Option<LimitsInForce>,
     block: Option<Block>,
-    /// The last order was granted, and requests have come often enough since: a block that has ended
-    /// for another reason is bought anew without watching first.
+    /// The last order was granted, and requests have come often enough since: a block that has
+    /// ended for another reason is bought anew without watching first.
     is_worth_it: bool,
     /// An order or a return is under way; the block is with it.
     is_busy: bool,
