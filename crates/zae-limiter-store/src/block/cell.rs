@@ -62,7 +62,7 @@ pub(super) enum Next {
     /// The request asks the store as if there were no blocks.
     Exact,
     /// The block ends first.
-    Settle(Ending),
+    Settle(Box<Ending>),
     /// The request goes to the store with an order.
     Order(Box<Purchase>),
 }
@@ -187,7 +187,7 @@ impl Cell {
             return Next::Busy;
         }
         if let Some(ending) = self.end_for(member.limits, terms) {
-            return Next::Settle(ending);
+            return Next::Settle(Box::new(ending));
         }
         if member.limits.source == LimitSource::Call {
             return Next::Exact;
@@ -214,7 +214,7 @@ impl Cell {
                 Next::Order(Box::new(self.order(member, requests, age_ms, terms)))
             }
             // What is left of a block serves no request any more: the store counts it again.
-            _ if self.has_loan() && terms.is_alone => Next::Settle(self.end(terms)),
+            _ if self.has_loan() && terms.is_alone => Next::Settle(Box::new(self.end(terms))),
             _ => Next::Exact,
         }
     }
@@ -237,7 +237,7 @@ impl Cell {
             Some((requests, age_ms)) => {
                 Next::Order(Box::new(self.order(member, requests, age_ms, terms)))
             }
-            None if self.has_loan() => Next::Settle(self.end(terms)),
+            None if self.has_loan() => Next::Settle(Box::new(self.end(terms))),
             None => Next::Exact,
         }
     }

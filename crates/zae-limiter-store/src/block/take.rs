@@ -191,7 +191,7 @@ impl<S: Store + ?Sized> BlockStore<S> {
             Next::Order(purchase) => drop(self.order(member, &slot, *purchase, now).await),
             Next::Settle(ending) => {
                 let key = Key { entity: member.entity.clone(), resource: member.resource.clone() };
-                self.bring_back(&key, &slot, ending, now).await;
+                self.bring_back(&key, &slot, *ending, now).await;
             }
             Next::Taken(_) | Next::Busy | Next::Exact => {}
         }
@@ -258,7 +258,7 @@ impl<S: Store + ?Sized> BlockStore<S> {
                 Next::Settle(ending) => {
                     let key =
                         Key { entity: member.entity.clone(), resource: member.resource.clone() };
-                    self.bring_back(&key, &slot, ending, now).await;
+                    self.bring_back(&key, &slot, *ending, now).await;
                 }
                 Next::Order(purchase) => {
                     may_order = false;
