@@ -41,8 +41,8 @@ mod usage;
 
 pub use audit::{AuditAction, AuditEvent, AuditSubject, AuditTextError, EventId};
 pub use bucket::{
-    BucketState, CLOCK_BACK_MAX_MS, ClosedHour, CounterFull, FOLDED, LENT_MAX_MS, LENT_SLOT_MS,
-    Lent, LimitParams, LimitState, TooManyLimits, fold_params, is_fold,
+    BucketState, CLOCK_BACK_MAX_MS, ClosedHour, CounterFull, FOLDED, LENT_MAX_MS, LENT_PART,
+    LENT_SLOT_MS, Lent, LimitParams, LimitState, TooManyLimits, fold_params, is_fold,
 };
 pub use decide::{Decision, LimitReport, Member, Reports, Take, assess, decide, wait_for};
 pub use entity::{

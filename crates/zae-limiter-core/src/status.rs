@@ -1,6 +1,7 @@
 //! The status of each limit that a caller is told, on a grant and on a refusal.
 
 use std::fmt;
+use std::time::Duration;
 
 use crate::{EntityId, Limit, ResourceName, Wait};
 
@@ -35,6 +36,7 @@ impl LimitStatus {
 pub struct RateLimitExceeded {
     statuses: Vec<LimitStatus>,
     contended: Option<Wait>,
+    as_of: Option<Duration>,
 }
 
 impl RateLimitExceeded {
@@ -45,13 +47,26 @@ impl RateLimitExceeded {
             statuses.iter().any(LimitStatus::exceeded),
             "a refusal has at least one violation"
         );
-        RateLimitExceeded { statuses, contended: None }
+        RateLimitExceeded { statuses, contended: None, as_of: None }
     }
 
     /// A refusal because too many writers fought for the bucket, not because a limit was reached.
     #[must_use]
     pub fn contended(statuses: Vec<LimitStatus>, retry_after: Wait) -> RateLimitExceeded {
-        RateLimitExceeded { statuses, contended: Some(retry_after) }
+        RateLimitExceeded { statuses, contended: Some(retry_after), as_of: None }
+    }
+
+    /// The same, decided by what the store said `age` ago.
+    #[must_use]
+    pub fn aged(self, age: Duration) -> RateLimitExceeded {
+        RateLimitExceeded { as_of: Some(age), ..self }
+    }
+
+    /// How old the knowledge is that refused; `None` when the store has just said so. Local blocks
+    /// refuse from memory while a limit is scarce, for a second at most.
+    #[must_use]
+    pub fn as_of(&self) -> Option<Duration> {
+        self.as_of
     }
 
     /// Every limit checked.

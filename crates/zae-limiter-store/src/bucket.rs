@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use smallvec::SmallVec;
 use zae_limiter_core::{
@@ -178,6 +179,14 @@ pub enum ConsumeOutcome {
     Granted(Grant),
     /// Nothing was taken. The reports carry the balances there are, and the waits.
     Refused(Reports),
+    /// Nothing was taken, and the store was not asked: local blocks found too little there a moment
+    /// ago. The waits are not shorter than what the store would say.
+    Paced {
+        /// What there was, with the own stock.
+        reports: Reports,
+        /// How long ago the store was asked.
+        age: Duration,
+    },
     /// Nothing was decided: the bucket of `member` was parametrised from a newer configuration than
     /// the request's. Read the configuration again and ask again.
     Stale {

@@ -22,7 +22,7 @@ pub(crate) const CLOCKS_MS: i64 = 500;
 pub const LENT_SLOT_MS: i64 = LENT_MAX_MS + CLOCKS_MS;
 
 /// The part of a capacity that is lent at most.
-pub(crate) const LENT_PART: i64 = 4;
+pub const LENT_PART: i64 = 4;
 
 /// The loans of a bucket, as they are stored.
 #[derive(Clone, Debug, PartialEq, Eq)]

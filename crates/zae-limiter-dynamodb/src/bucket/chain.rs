@@ -77,6 +77,9 @@ impl DynamoStore {
                     ConsumeOutcome::Granted(Grant { reports: in_the_chain(grant.reports), ..grant })
                 }
                 ConsumeOutcome::Refused(reports) => ConsumeOutcome::Refused(in_the_chain(reports)),
+                ConsumeOutcome::Paced { reports, age } => {
+                    ConsumeOutcome::Paced { reports: in_the_chain(reports), age }
+                }
                 ConsumeOutcome::Stale { member } => {
                     ConsumeOutcome::Stale { member: places[member] }
                 }

@@ -9,17 +9,18 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use zae_limiter_core::{
-    Limit, LimitReport, LimitSource, Milli, OrderLine, Report, Return, Stock, TimeMs, Wait,
+    Limit, LimitReport, LimitSource, Milli, OrderLine, Report, Return, Stock, Take, TimeMs, Wait,
 };
 
 use super::options::LocalBlocks;
+use super::pace::{Pace, Paced};
 use super::stats::Stats;
 use super::tally::{Amounts, Unreported, Watch, sum};
-use crate::{Delta, LimitsInForce, MemberTake, Stocked};
+use crate::{Delta, Entropy, LimitsInForce, MemberTake, Stocked};
 
 /// A clock that goes back further than callers of one process differ ends a block: its age is
 /// not known any more.
-const CLOCK_BACK_MAX_MS: i64 = 100;
+pub(super) const CLOCK_BACK_MAX_MS: i64 = 100;
 
 /// What a process knows of one bucket.
 #[derive(Default)]
@@ -32,8 +33,10 @@ pub(super) struct Cell {
     is_worth_it: bool,
     /// An order or a return is under way; the block is with it.
     is_busy: bool,
-    watch: Watch,
+    pub(super) watch: Watch,
     unreported: Unreported,
+    /// Until then, requests for what is scarce are refused.
+    pub(super) pace: Option<Pace>,
 }
 
 /// Stock, and until when it may be spent.
@@ -57,6 +60,8 @@ pub(super) struct Block {
 pub(super) enum Next {
     /// Served from stock.
     Taken(SmallVec<[LimitReport; 4]>),
+    /// A limit is scarce, and the next visit has not come.
+    Refused(Paced),
     /// Another order is under way.
     Busy,
     /// The request asks the store as if there were no blocks.
@@ -94,7 +99,7 @@ pub(super) struct Purchase {
     unreported: Unreported,
     epoch: u64,
     /// When it was made, by a clock that is never set.
-    ordered: Option<Duration>,
+    pub(super) ordered: Option<Duration>,
 }
 
 impl Purchase {
@@ -108,6 +113,7 @@ impl Purchase {
 pub(super) struct Terms<'a> {
     pub(super) options: &'a LocalBlocks,
     pub(super) stats: &'a Stats,
+    pub(super) entropy: &'a dyn Entropy,
     pub(super) epoch: u64,
     pub(super) now: TimeMs,
     /// The same by a clock that is never set, if there is one.
@@ -156,6 +162,16 @@ impl Block {
         self.stocks.iter_mut().find(|(index, _)| *index == limit).map(|(_, stock)| stock)
     }
 
+    /// Whether a take can be served from it.
+    fn covers(&self, take: &Take, terms: &Terms<'_>) -> bool {
+        let elapsed_ms = self.elapsed_ms(terms.now);
+        let has = |stock: &Stock| {
+            stock.usable(elapsed_ms) >= take.amount && stock.balance(elapsed_ms) >= take.amount
+        };
+        let may = self.is_good(terms) && !self.is_due(terms.now) && !take.amount.is_negative();
+        may && self.stock(take.limit).is_some_and(has)
+    }
+
     fn held(&self) -> Milli {
         self.stocks.iter().fold(Milli::ZERO, |sum, (_, stock)| sum.saturating_add(stock.held()))
     }
@@ -200,9 +216,13 @@ impl Cell {
             self.limits = Some(member.limits.clone());
             self.watch = Watch::since(terms.now);
             self.is_worth_it = false;
+            self.pace = None;
         }
         if let Some(reports) = self.take(member, terms) {
             return Next::Taken(reports);
+        }
+        if let Some(paced) = self.paced(member, terms) {
+            return Next::Refused(paced);
         }
         if terms.is_new {
             self.watch.note(member, terms.now);
@@ -230,7 +250,7 @@ impl Cell {
 
     /// Buys a block for the next requests like one that the store has just granted.
     pub(super) fn restock(&mut self, member: &MemberTake<'_>, terms: &Terms<'_>) -> Next {
-        if self.is_busy || !self.is_about(member.limits) {
+        if self.is_busy || !self.is_about(member.limits) || self.is_paced(terms) {
             return Next::Exact;
         }
         match self.size(member, terms) {
@@ -242,7 +262,7 @@ impl Cell {
         }
     }
 
-    fn is_about(&self, limits: &LimitsInForce) -> bool {
+    pub(super) fn is_about(&self, limits: &LimitsInForce) -> bool {
         self.limits.as_ref().is_some_and(|own| are_same(own, limits))
     }
 
@@ -257,20 +277,10 @@ impl Cell {
         }
         let block = self.block.as_mut()?;
         let now = terms.now;
-        if !block.is_good(terms) || block.is_due(now) {
+        if !member.takes.iter().all(|take| block.covers(take, terms)) {
             return None;
         }
         let elapsed_ms = block.elapsed_ms(now);
-        let has = |take: &zae_limiter_core::Take| {
-            !take.amount.is_negative()
-                && block.stock(take.limit).is_some_and(|stock| {
-                    stock.usable(elapsed_ms) >= take.amount
-                        && stock.balance(elapsed_ms) >= take.amount
-                })
-        };
-        if !member.takes.iter().all(has) {
-            return None;
-        }
         block.seen_at = block.seen_at.max(now);
         let mut reports = SmallVec::new();
         for take in member.takes {
@@ -358,6 +368,18 @@ impl Cell {
         }
         self.unreported.used_at = self.unreported.used_at.max(terms.now);
         true
+    }
+
+    /// Whether a take can be served from the block.
+    pub(super) fn covers(&self, take: &Take, terms: &Terms<'_>) -> bool {
+        self.block.as_ref().is_some_and(|block| block.covers(take, terms))
+    }
+
+    /// The stock of a limit that may be spent.
+    pub(super) fn usable(&self, limit: u8, terms: &Terms<'_>) -> Milli {
+        let block = self.block.as_ref().filter(|block| block.is_good(terms));
+        let stock = block.and_then(|block| Some((block, block.stock(limit)?)));
+        stock.map_or(Milli::ZERO, |(block, stock)| stock.usable(block.elapsed_ms(terms.now)))
     }
 
     /// The stock that counts for each take: what is given back counts as well.
@@ -544,6 +566,7 @@ impl Cell {
     ) -> bool {
         self.is_busy = false;
         self.watch = Watch::since(terms.now);
+        self.pace_after(purchase, stocked, terms);
         if purchase.epoch != terms.epoch || stocked.provision.lots.is_empty() {
             return stocked.provision.lots.is_empty();
         }

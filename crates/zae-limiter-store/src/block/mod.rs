@@ -11,6 +11,7 @@
 
 mod cell;
 mod options;
+mod pace;
 mod stats;
 mod table;
 mod take;
@@ -29,8 +30,8 @@ pub use stats::BlockStats;
 
 use crate::{
     Adjusted, BoxFuture, BucketDelta, BucketView, Change, Clock, ConsumeOutcome, ConsumeRequest,
-    DeletedEntity, Level, LimitsChange, Page, PageRequest, Purged, ResetRequest, Restored, Store,
-    StoreError, StoreErrorKind, StoreFuture, StoreWrapper, Swept, UsageQuery,
+    DeletedEntity, Entropy, Level, LimitsChange, Page, PageRequest, Purged, ResetRequest, Restored,
+    Store, StoreError, StoreErrorKind, StoreFuture, StoreWrapper, Swept, SystemEntropy, UsageQuery,
 };
 use cell::Terms;
 use stats::Stats;
@@ -61,6 +62,8 @@ struct Shared {
     tables: Mutex<HashMap<Option<NamespaceId>, Arc<Table>>>,
     /// Ages blocks by a time that is never set.
     clock: Option<Arc<dyn Clock>>,
+    /// Keeps processes from coming together.
+    entropy: Arc<dyn Entropy>,
 }
 
 impl<S: Store + ?Sized> BlockStore<S> {
@@ -69,7 +72,7 @@ impl<S: Store + ?Sized> BlockStore<S> {
     /// Blocks age by the times of the requests alone; [`BlockStore::with_clock`] is safe against a
     /// clock that is set back, too.
     pub fn new(inner: Arc<S>, options: LocalBlocks) -> Result<BlockStore<S>, StoreError> {
-        BlockStore::made(inner, options, None)
+        BlockStore::made(inner, options, None, Arc::new(SystemEntropy))
     }
 
     /// The same, whose blocks also age by this clock, which must not be set
@@ -78,14 +81,16 @@ impl<S: Store + ?Sized> BlockStore<S> {
         inner: Arc<S>,
         options: LocalBlocks,
         clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
     ) -> Result<BlockStore<S>, StoreError> {
-        BlockStore::made(inner, options, Some(clock))
+        BlockStore::made(inner, options, Some(clock), entropy)
     }
 
     fn made(
         inner: Arc<S>,
         options: LocalBlocks,
         clock: Option<Arc<dyn Clock>>,
+        entropy: Arc<dyn Entropy>,
     ) -> Result<BlockStore<S>, StoreError> {
         options.check()?;
         let capabilities = inner.capabilities();
@@ -103,6 +108,7 @@ impl<S: Store + ?Sized> BlockStore<S> {
             seen_at: AtomicI64::new(i64::MIN),
             tables: Mutex::default(),
             clock,
+            entropy,
         };
         Ok(BlockStore::within(inner, Arc::new(shared)))
     }
@@ -150,6 +156,7 @@ impl<S: Store + ?Sized> BlockStore<S> {
         Terms {
             options: &self.shared.options,
             stats: &self.shared.stats,
+            entropy: &*self.shared.entropy,
             epoch: self.shared.epoch.load(SeqCst),
             now,
             moment: self.shared.clock.as_ref().map(|clock| clock.monotonic()),

@@ -79,6 +79,11 @@ impl LocalBlocks {
         Ok(())
     }
 
+    /// Whether processes take turns when a limit is scarce.
+    pub(super) fn paces(&self) -> bool {
+        !self.is_eager
+    }
+
     pub(super) fn blocks(&self) -> usize {
         self.blocks_max
     }
@@ -113,8 +118,14 @@ impl LocalBlocks {
         let within = |ms: i64| seen.saturating_mul(ms) / elapsed_ms;
         let most = i64::from(self.requests).max(within(SHORTEST_MS));
         let requests = within(horizon_ms).min(most);
-        let least = if has_block { REQUESTS_MIN } else { REQUESTS_TO_BEGIN };
-        (requests >= least).then_some(requests)
+        // Few requests that came close together say little about the next second.
+        let requests = requests.min(seen.saturating_mul(2));
+        let is_enough = if has_block {
+            requests >= REQUESTS_MIN
+        } else {
+            requests.min(seen) >= REQUESTS_TO_BEGIN
+        };
+        is_enough.then_some(requests)
     }
 }
 
@@ -136,6 +147,11 @@ mod tests {
             (1_000, 0, false, None),
             (1_000, 0, true, Some(1_000)),
             (30, 500, true, Some(60)),
+            (30, 100, true, Some(60)),
+            (7, 100, false, None),
+            (8, 100, false, Some(16)),
+            (2, 20, true, Some(4)),
+            (1, 20, true, None),
         ] {
             let found = options.size(seen, elapsed_ms, 1_000, has_block);
             assert_eq!(found, size, "{seen} in {elapsed_ms} ms, {has_block}");

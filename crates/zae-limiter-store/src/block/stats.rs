@@ -12,6 +12,8 @@ use zae_limiter_core::Milli;
 pub struct BlockStats {
     /// Requests that were served from stock alone.
     pub grants: u64,
+    /// Requests that were refused without the store, because a limit was scarce a moment ago.
+    pub paced: u64,
     /// Orders: each is a write.
     pub orders: u64,
     /// Stock that was bought.
@@ -47,6 +49,7 @@ impl BlockStats {
 #[derive(Default)]
 pub(super) struct Stats {
     grants: AtomicU64,
+    paced: AtomicU64,
     orders: AtomicU64,
     use_lost: AtomicU64,
     bought: AtomicI64,
@@ -62,6 +65,10 @@ pub(super) struct Stats {
 impl Stats {
     pub(super) fn granted(&self) {
         self.grants.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn paced(&self) {
+        self.paced.fetch_add(1, Relaxed);
     }
 
     pub(super) fn ordered(&self) {
@@ -107,6 +114,7 @@ impl Stats {
         let milli = |number: &AtomicI64| Milli(number.load(Relaxed));
         BlockStats {
             grants: self.grants.load(Relaxed),
+            paced: self.paced.load(Relaxed),
             orders: self.orders.load(Relaxed),
             bought: milli(&self.bought),
             spent: milli(&self.spent),

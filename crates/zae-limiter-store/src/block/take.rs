@@ -9,6 +9,7 @@ use zae_limiter_core::{LimitReport, Milli, Reports, Stock, Take, TimeMs, Wait};
 
 use super::BlockStore;
 use super::cell::{Next, Purchase, Terms};
+use super::pace::Paced;
 use super::table::{Key, Slot};
 use super::views::Trip;
 use crate::{
@@ -66,7 +67,12 @@ impl<S: Store + ?Sized> BlockStore<S> {
                 return None;
             }
             let slot = self.table.find(member.entity, member.resource)?;
-            let taken = slot.lock().take(member, &terms)?;
+            let mut cell = slot.lock();
+            let Some(taken) = cell.take(member, &terms) else {
+                let is_alone = request.members.len() == 1;
+                return is_alone.then(|| cell.paced(member, &terms))?.map(refused);
+            };
+            drop(cell);
             reserved.taken.push((member, slot));
             reports
                 .extend(taken.into_iter().map(|report| LimitReport { member: number, ..report }));
@@ -193,7 +199,7 @@ impl<S: Store + ?Sized> BlockStore<S> {
                 let key = Key { entity: member.entity.clone(), resource: member.resource.clone() };
                 self.bring_back(&key, &slot, *ending, now).await;
             }
-            Next::Taken(_) | Next::Busy | Next::Exact => {}
+            Next::Taken(_) | Next::Refused(_) | Next::Busy | Next::Exact => {}
         }
     }
 
@@ -219,7 +225,7 @@ impl<S: Store + ?Sized> BlockStore<S> {
             ConsumeOutcome::Contended { retry_after, reports } => {
                 ConsumeOutcome::Contended { retry_after, reports: renumbered(reports, numbers) }
             }
-            granted @ ConsumeOutcome::Granted(_) => granted,
+            other @ (ConsumeOutcome::Granted(_) | ConsumeOutcome::Paced { .. }) => other,
         })
     }
 
@@ -253,6 +259,7 @@ impl<S: Store + ?Sized> BlockStore<S> {
                     reserved.taken.push((member, Arc::clone(&slot)));
                     return Ok(Served::Granted(reports));
                 }
+                Next::Refused(paced) => return Ok(Served::Answered(refused(paced))),
                 Next::Exact => return Ok(Served::Exact),
                 Next::Busy => done.await,
                 Next::Settle(ending) => {
@@ -351,7 +358,10 @@ impl<S: Store + ?Sized> BlockStore<S> {
                 let mine: Reports = member.takes.iter().filter_map(mine).collect();
                 let is_mine =
                     purchase.serves && mine.iter().any(|report| report.wait != Wait::None);
-                let faded = slot.lock().refused(purchase);
+                let mut cell = slot.lock();
+                cell.pace_after_refusal(&purchase, &reports, &self.terms(now));
+                let faded = cell.refused(purchase);
+                drop(cell);
                 // What had faded fades again when it is looked at again.
                 stats.faded(faded.negated());
                 is_mine.then_some(ConsumeOutcome::Refused(mine))
@@ -473,6 +483,10 @@ impl<S: Store + ?Sized> BlockStore<S> {
         };
         results.into_iter().map(|result| result.unwrap_or_else(unanswered)).collect()
     }
+}
+
+fn refused(paced: Paced) -> ConsumeOutcome {
+    ConsumeOutcome::Paced { reports: paced.reports, age: paced.age }
 }
 
 fn renumbered(mut reports: Reports, numbers: &[u8]) -> Reports {

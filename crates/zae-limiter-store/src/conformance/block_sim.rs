@@ -268,7 +268,9 @@ impl Run<'_> {
         let begun = self.processes[process].takes.remove(place);
         match outcome {
             Ok(ConsumeOutcome::Granted(_)) => self.count(process, begun.asks)?,
-            Ok(ConsumeOutcome::Refused(_)) => self.report.refused += 1,
+            Ok(ConsumeOutcome::Refused(_) | ConsumeOutcome::Paced { .. }) => {
+                self.report.refused += 1
+            }
             Ok(ConsumeOutcome::Stale { .. }) => {
                 let version = &mut self.processes[process].version;
                 *version = (*version + 1).min(self.limits.len() - 1);

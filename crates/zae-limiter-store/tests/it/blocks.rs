@@ -70,6 +70,7 @@ impl Process {
         match self.ask("key", 1, at_ms).await {
             ConsumeOutcome::Granted(_) => "granted",
             ConsumeOutcome::Refused(_) => "refused",
+            ConsumeOutcome::Paced { .. } => "paced",
             ConsumeOutcome::Blocked { .. } => "blocked",
             ConsumeOutcome::Stale { .. } | ConsumeOutcome::Contended { .. } => "other",
         }

@@ -468,7 +468,7 @@ impl State {
                     grant.reports.iter().map(|report| report.balance.0).collect::<Vec<_>>()
                 )
             }
-            ConsumeOutcome::Refused(reports) => {
+            ConsumeOutcome::Refused(reports) | ConsumeOutcome::Paced { reports, .. } => {
                 let waits: Vec<Wait> = reports.iter().map(|report| report.wait).collect();
                 format!("refused {waits:?}")
             }

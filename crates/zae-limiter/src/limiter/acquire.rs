@@ -140,7 +140,9 @@ impl RateLimiter {
             }
             None => Err(NoGrant::Ask(Some(plan))),
             // Waiting is for the usual path.
-            Some(Ok(ConsumeOutcome::Refused(_))) if terms.wait.is_some() => {
+            Some(Ok(ConsumeOutcome::Refused(_) | ConsumeOutcome::Paced { .. }))
+                if terms.wait.is_some() =>
+            {
                 Err(NoGrant::Ask(Some(plan)))
             }
             Some(Ok(outcome)) => Err(match self.refused(&plan, outcome) {
@@ -295,6 +297,9 @@ impl RateLimiter {
             }
             ConsumeOutcome::Refused(reports) => {
                 Err(RateLimitExceeded::new(plan.statuses(&reports)).into())
+            }
+            ConsumeOutcome::Paced { reports, age } => {
+                Err(RateLimitExceeded::new(plan.statuses(&reports)).aged(age).into())
             }
             ConsumeOutcome::Blocked { member, flag } => {
                 // The cached configuration says "enabled", or the store was not asked for it. It is

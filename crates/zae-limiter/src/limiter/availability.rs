@@ -78,7 +78,8 @@ impl RateLimiter {
             let plan = self.plan(&request, resource, &chain)?;
             match plan.peek(&**self.store(), &request.amounts(), self.clock().now()).await? {
                 ConsumeOutcome::Granted(Grant { reports, .. })
-                | ConsumeOutcome::Refused(reports) => {
+                | ConsumeOutcome::Refused(reports)
+                | ConsumeOutcome::Paced { reports, .. } => {
                     return Ok(Availability { statuses: plan.statuses(&reports) });
                 }
                 ConsumeOutcome::Blocked { member, flag } => {

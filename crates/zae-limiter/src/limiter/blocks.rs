@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use zae_limiter_core::NamespaceId;
-use zae_limiter_store::{BlockStats, BlockStore, Clock, LocalBlocks, Store, StoreError};
+use zae_limiter_store::{BlockStats, BlockStore, Clock, Entropy, LocalBlocks, Store, StoreError};
 
 use super::{RateLimiter, Shared};
 use crate::deadline::timeout;
@@ -24,8 +24,9 @@ impl Blocks {
         store: Arc<dyn Store>,
         options: LocalBlocks,
         clock: &Arc<dyn Clock>,
+        entropy: &Arc<dyn Entropy>,
     ) -> Result<Blocks, StoreError> {
-        let store = BlockStore::with_clock(store, options, Arc::clone(clock))?;
+        let store = BlockStore::with_clock(store, options, Arc::clone(clock), Arc::clone(entropy))?;
         Ok(Blocks { store, report: BlockReport::default(), opened: Mutex::default() })
     }
 

@@ -157,7 +157,10 @@ impl Builder {
             check_limits(limits)?;
         }
         let blocks = match self.local_blocks {
-            Some(options) => Some(Blocks::new(Arc::clone(&self.store), options, &self.clock)?),
+            Some(options) => {
+                let store = Arc::clone(&self.store);
+                Some(Blocks::new(store, options, &self.clock, &self.entropy)?)
+            }
             None => None,
         };
         let store = match &blocks {
