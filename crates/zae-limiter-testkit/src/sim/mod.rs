@@ -23,17 +23,19 @@
 //!
 //! `world` has the entities, limits and stores of a run, `client` a process, `leases` what is done
 //! with a lease. [`protocol`] is the world of a DynamoDB table, [`rig`] polls by hand, [`crowd`]
-//! counts what many processes cost.
+//! counts what many processes cost, and [`fleet`] what local blocks save them.
 
 mod client;
 pub mod crowd;
 mod end;
 mod faults;
+pub mod fleet;
 mod leases;
 mod ops;
 pub mod protocol;
 pub mod rig;
 mod steps;
+mod time;
 mod verdict;
 mod world;
 

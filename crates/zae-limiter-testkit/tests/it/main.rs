@@ -6,6 +6,7 @@ mod documents;
 mod engine;
 mod evaluator;
 mod evaluator_faults;
+mod fleet;
 mod hot_buckets;
 mod leases;
 mod live_config;

@@ -7,7 +7,6 @@
 
 mod figures;
 mod road;
-mod time;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -25,10 +24,10 @@ pub use road::Writes;
 
 use crate::oracle::journal::finish;
 use crate::rng::Rng;
+use crate::sim::time::VirtualTime;
 use crate::table::{EvalTable, item_size};
 use figures::Told;
 use road::{Road, Traffic, Trips};
-use time::VirtualTime;
 
 /// A write of an item up to this size is one unit.
 const UNIT_BYTES: usize = 1_024;

@@ -12,8 +12,8 @@ use zae_limiter_dynamodb::table::{
 };
 use zae_limiter_store::{BoxFuture, Clock};
 
-use super::time::VirtualTime;
 use crate::rng::Rng;
+use crate::sim::time::VirtualTime;
 use crate::table::EvalTable;
 
 /// A round trip, in microseconds.

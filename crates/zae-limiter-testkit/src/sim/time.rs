@@ -15,7 +15,7 @@ const START: TimeMs = TimeMs(1_767_261_600_000);
 /// A clock that jumps to the next instant at which somebody wants to be woken. Clones share the
 /// same time.
 #[derive(Clone, Debug, Default)]
-pub(super) struct VirtualTime(Arc<Mutex<Timers>>);
+pub(in crate::sim) struct VirtualTime(Arc<Mutex<Timers>>);
 
 #[derive(Debug, Default)]
 struct Timers {
@@ -45,12 +45,16 @@ impl VirtualTime {
     }
 
     /// The number of the task that runs.
-    pub(super) fn task(&self) -> usize {
+    pub(in crate::sim) fn task(&self) -> usize {
         self.lock().task
     }
 
     /// Runs every task until `end`, or until all of them are done.
-    pub(super) fn run(&self, mut tasks: Vec<Option<BoxFuture<'static, ()>>>, end: Duration) {
+    pub(in crate::sim) fn run(
+        &self,
+        mut tasks: Vec<Option<BoxFuture<'static, ()>>>,
+        end: Duration,
+    ) {
         let ready: Ready = Arc::new(Mutex::new((0..tasks.len()).collect()));
         let wakers: Vec<Waker> = (0..tasks.len())
             .map(|task| Waker::from(Arc::new(Bell { task, ready: Arc::clone(&ready) })))
