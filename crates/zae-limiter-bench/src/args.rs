@@ -30,6 +30,9 @@ pub(crate) enum Command {
     /// Shards on a table of your own: takes, splits, gathers, refusals, and a crowd. Writes one
     /// entity into the stack and deletes it again.
     Shards(Shards),
+    /// What fleets of processes with local blocks get, in virtual time: the page
+    /// `docs/local-blocks-figures.md`.
+    Fleets(Fleets),
     /// The aggregator as Lambda starts it: time to start and to answer, memory.
     Cold(Cold),
     /// Writes to the engine of `local up` while its worker counts and trims: at first, and after
@@ -65,6 +68,16 @@ pub(crate) struct Options {
 pub(crate) enum Output {
     Table,
     Json,
+}
+
+#[derive(Debug, Parser)]
+pub(crate) struct Fleets {
+    /// A tenth of the time: to see that it works, not for figures.
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// A page for people, or everything for programs.
+    #[arg(long, value_enum, default_value_t = Output::Table)]
+    pub(crate) output: Output,
 }
 
 #[derive(Debug, Parser)]

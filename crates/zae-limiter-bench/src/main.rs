@@ -5,6 +5,7 @@
 //! cargo run --release -p zae-limiter-bench -- dynamodb
 //! cargo run --release -p zae-limiter-bench -- beside
 //! cargo run --release -p zae-limiter-bench -- shards --name STACK [--endpoint URL]
+//! cargo run --release -p zae-limiter-bench -- fleets
 //! cargo run --release -p zae-limiter-bench -- cold
 //! cargo run --release -p zae-limiter-bench -- trimmed
 //! cargo run --release -p zae-limiter-bench -- compare OTHER_BINARY
@@ -22,6 +23,7 @@ mod cell;
 mod child;
 mod compare;
 mod dynamodb;
+mod fleets;
 mod goals;
 mod histogram;
 mod keys;
@@ -55,6 +57,7 @@ fn main() -> Result<ExitCode> {
         }
         Command::Beside(args) => beside::run(&args)?,
         Command::Shards(args) => shards::run(&args)?,
+        Command::Fleets(args) => fleets::run(&args)?,
         Command::Cold(args) => aggregator::cold(&args)?,
         Command::Trimmed(args) => aggregator::trimmed(&args)?,
         Command::Compare(args) => return compare::run(&args),

@@ -106,7 +106,11 @@ const ORPHANS: Metric =
     counter(metric::ORPHANS, "Shards that belonged to no bucket and were removed.");
 const BLOCK_GRANTS: Metric = counter(
     "zae_limiter_block_grants_total",
-    "Requests served from local blocks, without the store. Brought up to date, like the next three, with every request that the store is asked for.",
+    "Requests served from local blocks, without the store. Brought up to date, like the next four, with every request that the store is asked for.",
+);
+const BLOCK_PACED: Metric = counter(
+    "zae_limiter_block_paced_total",
+    "Requests refused by local blocks without the store, because a limit was scarce a moment ago.",
 );
 const BLOCK_ORDERS: Metric = counter(
     "zae_limiter_block_orders_total",
@@ -129,7 +133,7 @@ const STORE_SECONDS: Metric = Metric {
 
 /// Every metric; for the page in the documentation.
 #[doc(hidden)]
-pub const ALL: [Metric; 23] = [
+pub const ALL: [Metric; 24] = [
     GRANTED,
     REFUSED,
     CONTENDED,
@@ -149,6 +153,7 @@ pub const ALL: [Metric; 23] = [
     REPAIRS,
     ORPHANS,
     BLOCK_GRANTS,
+    BLOCK_PACED,
     BLOCK_ORDERS,
     BLOCK_FADED,
     BLOCK_LOST,
@@ -270,19 +275,20 @@ impl Drop for CacheReport {
 /// The numbers that the blocks of a limiter have published.
 #[derive(Debug, Default)]
 pub(crate) struct BlockReport {
-    said: Mutex<[u64; 4]>,
+    said: Mutex<[u64; 5]>,
 }
 
 impl BlockReport {
     pub(crate) fn publish(&self, stats: &BlockStats) {
         let tokens = |amount: Milli| u64::try_from(amount.floor_tokens()).unwrap_or(0);
-        let now = [stats.grants, stats.orders, tokens(stats.faded), tokens(stats.lost)];
+        let (faded, lost) = (tokens(stats.faded), tokens(stats.lost));
+        let now = [stats.grants, stats.paced, stats.orders, faded, lost];
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        let names = [BLOCK_GRANTS.name, BLOCK_ORDERS.name, BLOCK_FADED.name, BLOCK_LOST.name];
-        for ((name, now), said) in names.into_iter().zip(now).zip(said.iter_mut()) {
+        let names = [BLOCK_GRANTS, BLOCK_PACED, BLOCK_ORDERS, BLOCK_FADED, BLOCK_LOST];
+        for ((metric, now), said) in names.into_iter().zip(now).zip(said.iter_mut()) {
             // What has faded is taken back when its order was refused: a counter waits for it.
             if now > *said {
-                metrics::counter!(name).increment(now - *said);
+                metrics::counter!(metric.name).increment(now - *said);
                 *said = now;
             }
         }

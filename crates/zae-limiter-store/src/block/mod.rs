@@ -3,11 +3,12 @@
 //!
 //! What may be lent and spent is decided by `zae_limiter_core` (`Stock`, `BucketState::provision`).
 //! Here: `options` how much to buy, `cell` the block of one bucket with its `tally`, `table` all of
-//! them, `take` the way of a request, `views` what others see, `stats` what became of the stock.
+//! them, `take` the way of a request, `pace` its pauses, `views` what others see, `stats` what
+//! became of the stock.
 //!
-//! A request that stock does not cover goes to the store with an order for the next requests; it is
-//! refused by the store alone, so a refusal is as exact as without blocks. One order per bucket is
-//! under way at a time, and requests that need one too wait for it.
+//! A request that stock does not cover goes to the store with an order for the next requests. Where
+//! that finds a limit scarce, requests for it are refused here until the next visit (`pace`). One
+//! order per bucket is under way at a time, and requests that need one too wait for it.
 
 mod cell;
 mod options;

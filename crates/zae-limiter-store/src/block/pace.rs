@@ -152,6 +152,15 @@ impl Cell {
         });
     }
 
+    fn lacks(&self, take: &Take, terms: &Terms<'_>) -> bool {
+        take.amount > Milli::ZERO && !self.covers(take, terms)
+    }
+
+    /// The bucket has got something back: it is asked again at once.
+    pub(super) fn end_pause(&mut self) {
+        self.pace = None;
+    }
+
     /// Whether the next visit has not come.
     pub(super) fn is_paced(&self, terms: &Terms<'_>) -> bool {
         self.pace.as_ref().is_some_and(|pace| pace.left_ms(terms).is_some())
@@ -175,7 +184,7 @@ impl Cell {
             if take.amount > params.full() || take.amount.is_negative() {
                 return None;
             }
-            is_paced |= found.is_scarce && !self.covers(take, terms);
+            is_paced |= found.is_scarce && self.lacks(take, terms);
         }
         if !is_paced {
             return None;
@@ -186,7 +195,7 @@ impl Cell {
             let stock = self.usable(take.limit, terms);
             let mut wait_ms = found.wait_ms(params, take.amount, stock, terms.now);
             let mut balance = found.balance_at(params, terms.now).saturating_add(stock);
-            if found.is_scarce && !self.covers(take, terms) {
+            if found.is_scarce && self.lacks(take, terms) {
                 wait_ms = wait_ms.max(left_ms);
                 // What has refilled since is there for everybody.
                 balance = found.balance.min(Milli::ZERO).saturating_add(stock);

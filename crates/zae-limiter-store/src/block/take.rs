@@ -459,7 +459,10 @@ impl<S: Store + ?Sized> BlockStore<S> {
             });
             results.push(is_done.then_some(Ok(Adjusted::Applied)));
             if !is_done {
-                if slot.is_some() {
+                if let Some(slot) = &slot {
+                    if delta.deltas.iter().any(|delta| delta.amount.is_negative()) {
+                        slot.lock().end_pause();
+                    }
                     let is_meant =
                         |key: &Key| key.entity == *delta.entity && key.resource == *delta.resource;
                     self.settle_all(is_meant, now).await;

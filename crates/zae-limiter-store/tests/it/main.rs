@@ -6,3 +6,4 @@ mod conformance_memory;
 mod contract;
 mod memory_bound;
 mod memory_races;
+mod pacing;
