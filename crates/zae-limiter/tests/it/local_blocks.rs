@@ -123,6 +123,40 @@ async fn the_builder_switches_blocks_on_and_a_lease_says_where_it_comes_from() {
     assert!(stats.grants >= 3 && stats.orders >= 1 && stats.missing().0 == 0, "{stats:?}");
 }
 
+/// With default options, as a gateway has them.
+#[tokio::test]
+async fn a_refusal_in_a_pause_says_how_old_it_is_and_costs_no_call() {
+    let (store, clock) = (MemoryStore::new(), ManualClock::new(START));
+    let (limiter, calls) = counted(&store, &clock);
+    limiter.set_limits(&Level::System, limits(&["rpm:6000/min"])).await.unwrap();
+    let request = || Request::new("key", "gpt-4").take("rpm", 50);
+    let (mut fresh, mut paced) = (0, 0);
+    for _ in 0..1_000 {
+        let asked = calls.load(Ordering::Relaxed);
+        match limiter.acquire(request()).await {
+            Ok(lease) => lease.commit().await.unwrap(),
+            Err(AcquireError::Exceeded(refusal)) => {
+                assert!(refusal.retry_after().ms().is_some_and(|ms| ms > 0), "{refusal:?}");
+                let calls = calls.load(Ordering::Relaxed) - asked;
+                match refusal.as_of() {
+                    Some(age) => {
+                        assert!(calls == 0 && age <= Duration::from_millis(1_250), "{age:?}");
+                        paced += 1;
+                    }
+                    None => fresh += calls,
+                }
+            }
+            Err(error) => panic!("{error}"),
+        }
+        clock.advance(Duration::from_millis(1));
+    }
+    assert!(paced > 500 && (1..=20).contains(&fresh), "{paced} paced, {fresh} by the store");
+    assert_eq!(limiter.blocks().unwrap().paced, paced);
+    let refusal = limiter.acquire(Request::new("key", "gpt-4").take("rpm", 5_000).exact()).await;
+    let Err(AcquireError::Exceeded(refusal)) = refusal else { panic!("there is too little") };
+    assert_eq!(refusal.as_of(), None, "an exact request asks the store");
+}
+
 #[tokio::test]
 async fn without_the_switch_there_are_no_blocks() {
     let limiter = RateLimiter::builder(MemoryStore::new()).build().unwrap();
