@@ -326,6 +326,7 @@ impl Cell {
         terms: &Terms<'_>,
     ) -> bool {
         let is_free = self.is_about(limits) && !self.is_busy;
+        self.watch.note_refunds(if self.is_about(limits) { deltas } else { &[] });
         let Some(block) = self.block.as_mut().filter(|_| is_free) else {
             return false;
         };
@@ -500,6 +501,7 @@ impl Cell {
                 want: Milli(mean.0.saturating_mul(requests)),
                 unit: mean,
                 depth: depth(&member.limits.limits[usize::from(index)]),
+                room: self.watch.refunds(index),
                 ..OrderLine::default()
             };
             let mut from_stock = Milli::ZERO;

@@ -444,6 +444,10 @@ impl<S: Store + ?Sized> BlockStore<S> {
         let (mut rest, mut places) = (Vec::new(), Vec::new());
         for (place, delta) in deltas.iter().enumerate() {
             let slot = self.table.find(delta.entity, delta.resource);
+            if let Some(slot) = &slot {
+                // The stock of an order that is under way has room in a moment.
+                self.idle(slot).await;
+            }
             let is_done = slot.as_ref().is_some_and(|slot| {
                 slot.lock().adjust(delta.limits, delta.deltas, &self.terms(now))
             });

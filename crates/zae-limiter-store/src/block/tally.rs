@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use zae_limiter_core::{Milli, TimeMs};
 
 use super::options::REQUESTS_MIN;
-use crate::MemberTake;
+use crate::{Delta, MemberTake};
 
 /// An amount per limit, as the limits in force number them.
 pub(super) type Amounts = SmallVec<[Milli; 4]>;
@@ -16,6 +16,8 @@ pub(super) struct Watch {
     pub(super) since: TimeMs,
     pub(super) requests: u32,
     sums: Amounts,
+    /// What was given back.
+    refunds: Amounts,
     /// Which limits were declared.
     declared: u64,
 }
@@ -43,6 +45,18 @@ impl Watch {
             self.declared |= 1_u64.checked_shl(u32::from(take.limit)).unwrap_or(0);
             at(&mut self.sums, take.limit, |sum| *sum = sum.saturating_add(take.amount));
         }
+    }
+
+    pub(super) fn note_refunds(&mut self, deltas: &[Delta]) {
+        for delta in deltas.iter().filter(|delta| delta.amount.is_negative()) {
+            at(&mut self.refunds, delta.limit, |sum| *sum = sum.saturating_sub(delta.amount));
+        }
+    }
+
+    /// The refunds that may come before the next requests have made room for them: as many as came
+    /// since the last order.
+    pub(super) fn refunds(&self, limit: u8) -> Milli {
+        self.refunds.get(usize::from(limit)).copied().unwrap_or_default()
     }
 
     /// Fewer requests than a block is worth: what is watched starts anew.

@@ -103,7 +103,7 @@ impl<S: Store + ?Sized> BlockStore<S> {
     }
 
     /// Waits for the order that is under way.
-    async fn idle(&self, slot: &Arc<Slot>) {
+    pub(super) async fn idle(&self, slot: &Arc<Slot>) {
         let mut done = std::pin::pin!(slot.done.notified());
         done.as_mut().enable();
         if slot.lock().is_busy() {

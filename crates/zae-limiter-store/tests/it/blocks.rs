@@ -65,6 +65,23 @@ impl Process {
         .expect("no outage")
     }
 
+    /// Charges tokens of a grant, or gives them back.
+    async fn settle(&self, tokens: i64, at_ms: i64) {
+        let (entity, resource) = (name("key"), "gpt-4".parse().expect("a resource"));
+        let deltas = [Delta { limit: 0, amount: Milli(tokens * 1_000) }];
+        let delta = BucketDelta {
+            entity: &entity,
+            resource: &resource,
+            limits: &self.limits,
+            deltas: &deltas,
+            operation: 0,
+            take: 0,
+            place: 0,
+        };
+        let answers = self.blocks.adjust(&[delta], TimeMs(BEGIN + at_ms)).await;
+        assert!(answers.iter().all(Result::is_ok));
+    }
+
     /// Takes one token; the answer as a word.
     async fn take(&self, at_ms: i64) -> &'static str {
         match self.ask("key", 1, at_ms).await {
@@ -221,22 +238,67 @@ async fn a_refund_goes_into_stock_and_costs_nothing() {
     let store = MemoryStore::new();
     let process = Process::with(&store, "x:1/sec:100", LocalBlocks::eager(), |_| Fault::None);
     assert!(matches!(process.ask("key", 4, 0).await, ConsumeOutcome::Granted(_)));
-    let (entity, resource) = (name("key"), "gpt-4".parse().expect("a resource"));
-    let deltas = [Delta { limit: 0, amount: Milli(-3_000) }];
-    let delta = BucketDelta {
-        entity: &entity,
-        resource: &resource,
-        limits: &process.limits,
-        deltas: &deltas,
-        operation: 0,
-        take: 0,
-        place: 0,
-    };
-    let answers = process.blocks.adjust(&[delta], TimeMs(BEGIN)).await;
-    assert!(answers.iter().all(Result::is_ok));
+    process.settle(-3, 0).await;
     assert_eq!((process.writes(), process.blocks.stats().held), (1, Milli(19_000)));
     process.blocks.give_back(TimeMs(BEGIN)).await;
     assert_eq!(stored(&store).await, (Milli(99_000), Milli(1_000), 1));
+}
+
+/// Requests last longer than a block: what they give back comes to the next one.
+#[tokio::test]
+async fn a_refund_of_before_goes_into_the_next_block() {
+    let store = MemoryStore::new();
+    let process = Process::with(&store, "x:1/sec:200", LocalBlocks::eager(), |_| Fault::None);
+    for _ in 0..5 {
+        assert!(matches!(process.ask("key", 4, 0).await, ConsumeOutcome::Granted(_)));
+    }
+    process.settle(-8, 0).await;
+    for tokens in [4, 8] {
+        assert!(matches!(process.ask("key", tokens, 0).await, ConsumeOutcome::Granted(_)));
+    }
+    assert_eq!(process.writes(), 2, "two orders");
+    let held = process.blocks.stats().held;
+    for _ in 0..2 {
+        process.settle(-4, 0).await;
+    }
+    let stats = process.blocks.stats();
+    assert_eq!((process.writes(), stats.held), (2, held.saturating_add(Milli(8_000))));
+    process.blocks.give_back(TimeMs(BEGIN)).await;
+    assert_eq!(stored(&store).await, (Milli(184_000), Milli(16_000), 7));
+    assert_eq!(process.blocks.stats().missing(), Milli::ZERO);
+}
+
+/// To a bucket that is full a refund is nothing, so nothing is written.
+#[tokio::test]
+async fn refunds_to_a_bucket_that_refills_at_once_cost_nothing() {
+    let store = MemoryStore::new();
+    let process = Process::new(&store, "x:6000000/min");
+    for ms in 0..5_000 {
+        assert!(matches!(process.ask("key", 10, ms).await, ConsumeOutcome::Granted(_)));
+        process.settle(-4, ms).await;
+    }
+    assert!(process.writes() < 5_000 / 50, "{} writes", process.writes());
+    process.blocks.give_back(TimeMs(BEGIN + 5_000)).await;
+    assert_eq!(stored(&store).await.1, Milli(30_000_000), "use is net of refunds");
+    assert_eq!(process.blocks.stats().missing(), Milli::ZERO);
+}
+
+/// A refund that comes while an order is under way does not end the block of that order.
+#[tokio::test]
+async fn a_refund_waits_for_the_order_that_is_under_way() {
+    let store = MemoryStore::new();
+    let fault = |operation: &str| {
+        if operation == "provision" { Fault::Yield(3) } else { Fault::None }
+    };
+    let process = Process::with(&store, "x:1/sec:200", LocalBlocks::eager(), fault);
+    assert!(matches!(process.ask("key", 1, 0).await, ConsumeOutcome::Granted(_)));
+    for _ in 0..4 {
+        assert!(matches!(process.ask("key", 1, 0).await, ConsumeOutcome::Granted(_)));
+    }
+    assert_eq!(process.writes(), 1);
+    let (outcome, ()) = tokio::join!(process.ask("key", 1, 0), process.settle(-1, 0));
+    assert!(matches!(outcome, ConsumeOutcome::Granted(_)));
+    assert_eq!((process.writes(), process.blocks.stats().held), (2, Milli(5_000)));
 }
 
 #[tokio::test]
