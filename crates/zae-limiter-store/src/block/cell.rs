@@ -242,6 +242,17 @@ impl Cell {
         }
     }
 
+    /// Whether [`Cell::restock`] would do something.
+    pub(super) fn wants_stock(&self, member: &MemberTake<'_>, terms: &Terms<'_>) -> bool {
+        let may = !self.is_busy && self.is_about(member.limits);
+        may && (self.has_loan() || self.size(member, terms).is_some())
+    }
+
+    /// Whether it has use to report of so long ago that nobody asks for the bucket any more.
+    pub(super) fn is_silent_for(&self, ms: i64, now: TimeMs) -> bool {
+        !self.is_busy && self.unreported.is_older_than(ms, now)
+    }
+
     fn is_about(&self, limits: &LimitsInForce) -> bool {
         self.limits.as_ref().is_some_and(|own| are_same(own, limits))
     }
@@ -326,13 +337,9 @@ impl Cell {
         terms: &Terms<'_>,
     ) -> bool {
         let is_free = self.is_about(limits) && !self.is_busy;
-        self.watch.note_refunds(if self.is_about(limits) { deltas } else { &[] });
-        let Some(block) = self.block.as_mut().filter(|_| is_free) else {
-            return false;
-        };
-        if !block.is_good(terms) {
-            return false;
-        }
+        self.watch.note_refunds(if is_free { deltas } else { &[] });
+        let block = self.block.as_mut().filter(|block| is_free && block.is_good(terms));
+        let Some(block) = block else { return false };
         let elapsed_ms = block.elapsed_ms(terms.now);
         let fits = |delta: &Delta| {
             block.stock(delta.limit).is_some_and(|stock| {

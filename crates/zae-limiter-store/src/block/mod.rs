@@ -3,13 +3,14 @@
 //!
 //! What may be lent and spent is decided by `zae_limiter_core` (`Stock`, `BucketState::provision`).
 //! Here: `options` how much to buy, `cell` the block of one bucket with its `tally`, `table` all of
-//! them, `take` the way of a request, `views` what others see, `stats` what became of the stock.
+//! them, `take` the way of a request, `later` what no caller waits for, `views` what others see, `stats` what became of the stock.
 //!
 //! A request that stock does not cover goes to the store with an order for the next requests; it is
 //! refused by the store alone, so a refusal is as exact as without blocks. One order per bucket is
 //! under way at a time, and requests that need one too wait for it.
 
 mod cell;
+mod later;
 mod options;
 mod stats;
 mod table;
@@ -20,7 +21,7 @@ mod views;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use zae_limiter_core::{EntityId, Flag, NamespaceId, Report, ResourceName, TimeMs};
 
@@ -61,9 +62,13 @@ struct Shared {
     tables: Mutex<HashMap<Option<NamespaceId>, Arc<Table>>>,
     /// Ages blocks by a time that is never set.
     clock: Option<Arc<dyn Clock>>,
+    /// Who does what no caller waits for.
+    behind: OnceLock<later::Behind>,
+    /// When this process last looked for buckets that fell silent.
+    looked_at: AtomicI64,
 }
 
-impl<S: Store + ?Sized> BlockStore<S> {
+impl<S: Store + ?Sized + 'static> BlockStore<S> {
     /// `inner` with blocks of these sizes. Handles to other namespaces have blocks as well.
     ///
     /// Blocks age by the times of the requests alone; [`BlockStore::with_clock`] is safe against a
@@ -103,6 +108,8 @@ impl<S: Store + ?Sized> BlockStore<S> {
             seen_at: AtomicI64::new(i64::MIN),
             tables: Mutex::default(),
             clock,
+            behind: OnceLock::new(),
+            looked_at: AtomicI64::new(0),
         };
         Ok(BlockStore::within(inner, Arc::new(shared)))
     }
@@ -201,7 +208,7 @@ fn covers(level: &Level, key: &table::Key) -> bool {
         && level.resource_name().is_none_or(|resource| *resource == key.resource)
 }
 
-impl<S: Store + ?Sized> StoreWrapper for BlockStore<S> {
+impl<S: Store + ?Sized + 'static> StoreWrapper for BlockStore<S> {
     type Inner = S;
 
     fn inner(&self) -> &S {

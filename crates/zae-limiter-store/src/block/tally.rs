@@ -82,6 +82,10 @@ impl Unreported {
         self.grants == 0 && self.used.iter().all(|used| *used == Milli::ZERO)
     }
 
+    pub(super) fn is_older_than(&self, ms: i64, now: TimeMs) -> bool {
+        !self.is_empty() && now.since(self.used_at) > ms
+    }
+
     pub(super) fn add(&mut self, limit: u8, amount: Milli) {
         at(&mut self.used, limit, |used| *used = used.saturating_add(amount));
     }
