@@ -262,6 +262,20 @@ fn use_is_counted_not_stock_and_in_its_own_hour() {
 }
 
 #[test]
+fn a_report_opens_no_hour_that_is_over_or_to_come() {
+    const HOUR: i64 = 3_600_000;
+    let mut bucket = full(&["x:100/100sec"]);
+    order(&mut bucket, 3, 20, 10 * HOUR);
+    for hour in [-1, 0, 7, 8, 9, 10, 11, 12, 99] {
+        let report = Report { grants: 1, used_at: TimeMs(hour * HOUR), ..Report::default() };
+        let mut bucket = bucket.clone();
+        assert!(bucket.settle(&report, TimeMs(10 * HOUR)).is_empty(), "of hour {hour}");
+        let open = bucket.open_hour();
+        assert_eq!((open.start, open.events), (TimeMs(10 * HOUR), 2), "of hour {hour}");
+    }
+}
+
+#[test]
 fn a_refund_never_makes_more_stock_than_was_bought() {
     let mut bucket = full(&["x:100/100sec"]);
     let lent = order(&mut bucket, 4, 10, 0);
