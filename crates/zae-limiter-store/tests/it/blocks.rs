@@ -1,5 +1,7 @@
 //! Local blocks on a store in memory: what they cost, what they keep, and what others see.
 
+mod guards;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::task::{Context, Poll, Waker};
