@@ -37,6 +37,9 @@ pub struct OrderLine {
     /// How much the bucket should lack afterwards, so that refill does not reach the stock before
     /// it is spent: what refills in that time.
     pub depth: Milli,
+    /// The room that the stock should have for refunds from the start: what was taken before this
+    /// order may come back to it.
+    pub room: Milli,
 }
 
 /// What the holder has got from the bucket and brings back or reports, by the name of the limit.
@@ -83,7 +86,7 @@ pub struct Lot {
     pub limit: u8,
     /// Debited beyond what the request lacked: the holder's stock.
     pub given: Milli,
-    /// The whole debit. Refunds fill the stock up to it.
+    /// The whole debit, and the room for refunds beside it. Refunds fill the stock up to it.
     pub span: Milli,
 }
 
@@ -182,7 +185,15 @@ impl BucketState {
             if given < line.unit || given < Milli::ZERO || room < Milli::ZERO {
                 return None;
             }
-            let span = line.least.saturating_add(given);
+            // Room beside the debit is a debit that comes back at once: it stays below what is lent
+            // and what refills until the last loan has ended, as every credit.
+            let ends_ms = self.lasts_ms().max(age_ms.saturating_add(CLOCKS_MS));
+            let refill = Milli(limit.params.accrual_at_most(ends_ms));
+            let spare =
+                lacks.saturating_sub(lent).saturating_sub(line.least).saturating_sub(refill);
+            let beside = line.room.saturating_sub(line.least).min(spare);
+            let beside = beside.min(room.saturating_sub(given)).max(Milli::ZERO);
+            let span = line.least.saturating_add(given).saturating_add(beside);
             lots.push(Lot { limit: line.limit, given, span });
         }
         lots.iter().any(|lot| lot.given > Milli::ZERO).then_some(lots)
@@ -231,11 +242,12 @@ impl Stock {
         self.held.min(self.layer(elapsed_ms))
     }
 
-    /// Room for a refund after `elapsed_ms`. More would be stock that was never bought.
+    /// Room for a refund after `elapsed_ms`. More would be stock that was never bought. What refill
+    /// has reached of the layer is room as well, and what fills it is the bucket's: to this holder's
+    /// knowledge the bucket is full, and a refund to it would change nothing.
     #[must_use]
     pub fn room(&self, elapsed_ms: i64) -> Milli {
-        let layer = self.layer(elapsed_ms);
-        layer.saturating_sub(self.held.min(layer))
+        self.span.saturating_sub(self.usable(elapsed_ms))
     }
 
     /// Spends (positive) or takes back (negative). False, and nothing is changed, when that is more
@@ -246,7 +258,7 @@ impl Stock {
         if amount > usable || amount.negated() > self.room(elapsed_ms) {
             return false;
         }
-        self.held = usable.saturating_sub(amount);
+        self.held = usable.saturating_sub(amount).min(self.layer(elapsed_ms));
         true
     }
 

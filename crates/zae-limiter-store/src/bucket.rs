@@ -357,7 +357,7 @@ impl Order<'_> {
             absent: &[],
         };
         ConsumeRequest::new(&[member], TimeMs(0)).check("provision")?;
-        let amounts = |line: &OrderLine| [line.takes, line.want, line.unit];
+        let amounts = |line: &OrderLine| [line.takes, line.want, line.unit, line.room];
         if self.lines.iter().flat_map(amounts).any(Milli::is_negative) {
             let message = format!("an order for {} has a negative amount", self.entity);
             return Err(StoreError::invalid("provision", message));

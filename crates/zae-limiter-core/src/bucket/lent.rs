@@ -178,6 +178,11 @@ impl BucketState {
         released
     }
 
+    /// How long the last loan lasts, from the bucket's time on.
+    pub(crate) fn lasts_ms(&self) -> i64 {
+        self.gaps.lending().map_or(0, |lending| lending.lasts_ms(self.refilled_at))
+    }
+
     /// How far a credit may lift the balance of a limit, as of the bucket's time.
     pub(super) fn credit_ceiling(&self, index: usize) -> Milli {
         let limit = &self.limits[index];
@@ -185,8 +190,7 @@ impl BucketState {
         if lent <= Milli::ZERO {
             return limit.params.full();
         }
-        let lasts_ms = self.gaps.lending().map_or(0, |lending| lending.lasts_ms(self.refilled_at));
-        let refill = limit.params.accrual_at_most(lasts_ms);
+        let refill = limit.params.accrual_at_most(self.lasts_ms());
         limit.params.full().saturating_sub(lent).saturating_sub(Milli(refill))
     }
 }

@@ -21,7 +21,7 @@ fn line(limit: u8, tokens: i64, want: i64) -> OrderLine {
         takes: least,
         want: Milli(want * 1_000),
         unit: Milli(1_000),
-        depth: Milli::ZERO,
+        ..OrderLine::default()
     }
 }
 
@@ -262,6 +262,20 @@ fn use_is_counted_not_stock_and_in_its_own_hour() {
 }
 
 #[test]
+fn a_report_opens_no_hour_that_is_over_or_to_come() {
+    const HOUR: i64 = 3_600_000;
+    let mut bucket = full(&["x:100/100sec"]);
+    order(&mut bucket, 3, 20, 10 * HOUR);
+    for hour in [-1, 0, 7, 8, 9, 10, 11, 12, 99] {
+        let report = Report { grants: 1, used_at: TimeMs(hour * HOUR), ..Report::default() };
+        let mut bucket = bucket.clone();
+        assert!(bucket.settle(&report, TimeMs(10 * HOUR)).is_empty(), "of hour {hour}");
+        let open = bucket.open_hour();
+        assert_eq!((open.start, open.events), (TimeMs(10 * HOUR), 2), "of hour {hour}");
+    }
+}
+
+#[test]
 fn a_refund_never_makes_more_stock_than_was_bought() {
     let mut bucket = full(&["x:100/100sec"]);
     let lent = order(&mut bucket, 4, 10, 0);
@@ -270,13 +284,42 @@ fn a_refund_never_makes_more_stock_than_was_bought() {
     assert!(stock.change(Milli(10_000), 0));
     assert!(!stock.change(Milli(-14_001), 0), "more than was bought");
     assert_eq!(stock.room(0), Milli(14_000));
-    assert_eq!(stock.room(6_000), Milli(8_000), "refill has reached the rest");
-    assert!(stock.change(Milli(-8_000), 6_000));
-    assert_eq!((stock.usable(6_000), stock.room(6_000)), (Milli(8_000), Milli::ZERO));
+    assert!(stock.change(Milli(-14_000), 6_000), "refill has reached a part, which fades");
+    assert_eq!((stock.usable(6_000), stock.room(6_000)), (Milli(8_000), Milli(6_000)));
+    assert!(!stock.change(Milli(-6_001), 6_000), "more than was bought");
     assert_eq!((stock.usable(10_000), stock.held()), (Milli(4_000), Milli(8_000)));
     assert!(!stock.change(Milli(4_001), 10_000));
     assert!(stock.change(Milli(1_000), 10_000));
     assert_eq!(stock.held(), Milli(3_000), "what decayed is gone for good");
+}
+
+/// What was taken before an order comes back to the stock of that order, as far as the bucket lacks
+/// more than is lent and what refills until the last loan has ended.
+#[test]
+fn an_order_has_room_for_refunds_of_before() {
+    let mut bucket = full(&["x:100/100sec"]);
+    let roomy = |room: i64| OrderLine { room: Milli(room), ..line(0, 2, 10) };
+    let lent = provision(&mut bucket.clone(), roomy(9_000), &Report::default(), 0);
+    assert_eq!((lent.lots[0].given, lent.lots[0].span), (Milli(10_000), Milli(12_000)), "full");
+    grant(&mut bucket, &[take(0, 20_000)], 0);
+    for (room, span) in [(0, 12_000), (2_000, 12_000), (9_000, 19_000), (90_000, 25_000)] {
+        let lent = provision(&mut bucket.clone(), roomy(room), &Report::default(), 0);
+        assert_eq!((lent.lots[0].given, lent.lots[0].span), (Milli(10_000), Milli(span)), "{room}");
+    }
+    let lent = provision(&mut bucket, roomy(3_000), &Report::default(), 0);
+    assert_eq!((balances(&bucket), lent.lots[0].span), (vec![68_000], Milli(13_000)));
+    assert_eq!(bucket.lent(&"x".parse().expect("a name")), Milli(13_000));
+    let mut stock = stock(&lent, &bucket);
+    assert!(!stock.change(Milli(-3_001), 0) && stock.change(Milli(-3_000), 0));
+    assert_eq!(stock.usable(0), Milli(13_000));
+    bucket.settle(&back(&stock, lent.slot, 0), TimeMs(0));
+    assert_eq!(balances(&bucket), [81_000], "what was refunded comes back as well");
+    // Of 15 that are lacking 3 are lent, and 2.5 refill meanwhile (and a millitoken).
+    let mut bucket = full(&["x:100/100sec"]);
+    grant(&mut bucket, &[take(0, 12_000)], 0);
+    order(&mut bucket, 0, 3, 0);
+    let lent = provision(&mut bucket, roomy(90_000), &Report::default(), 0);
+    assert_eq!(lent.lots[0].span, Milli(12_000 + 15_000 - 3_000 - 2_501));
 }
 
 #[test]

@@ -69,8 +69,8 @@ pub(crate) struct LoanLine {
     pub(crate) limit: LimitName,
     /// Debited, less what comes back.
     pub(crate) amount: Milli,
-    /// Of it: what comes back. Computed for the balance of the image: with a larger one it could be
-    /// too much.
+    /// Of it: what comes back, and room for refunds of holders. Computed for the balance of the
+    /// image: with a larger one it could be too much.
     pub(crate) back: Milli,
     /// What counts as used.
     pub(crate) used: Milli,

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use zae_limiter_core::{ConfigStamp, EventId, Limit, TimeMs};
 use zae_limiter_dynamodb::{DynamoOptions, DynamoStore};
-use zae_limiter_store::conformance::block_sim::{BlockRun, Ground, simulate};
+use zae_limiter_store::conformance::block_sim::{Ground, run_seeds};
 use zae_limiter_store::conformance::{CASES, Harness, run};
 use zae_limiter_store::{
     BlockStore, BoxFuture, Change, Clock, ConfigStore, Level, LimitsChange, LocalBlocks, MemberKey,
@@ -137,31 +137,9 @@ impl Ground for OnTable {
     }
 }
 
-/// The sum of many runs, and that all of it happened.
 #[test]
 fn seeds() {
-    let count = |name: &str, usual: u64| {
-        #[expect(clippy::disallowed_methods, reason = "how many seeds to run is asked for by hand")]
-        let asked = std::env::var(name).ok();
-        asked.and_then(|text| text.parse().ok()).unwrap_or(usual)
-    };
-    let (first, seeds) = (count("ZAEL_SIM_FIRST", 0), count("ZAEL_SIM_SEEDS", 2_000));
-    let half = |rest: u64| {
-        let mut sum = BlockRun::default();
-        for seed in (first..first + seeds).filter(|seed| seed % 2 == rest) {
-            match simulate(seed, &OnTable::new(seed / 2)) {
-                Ok(run) => sum = sum.and(run),
-                Err(failure) => panic!("seed {seed}: {failure}"),
-            }
-        }
-        sum
-    };
-    let all = std::thread::scope(|scope| {
-        let odd = scope.spawn(|| half(1));
-        half(0).and(odd.join().expect("no broken promise"))
-    });
-    println!("{all:?}");
-    assert!(seeds < 100 || all.local > seeds && all.orders > seeds && all.crashes > 0, "{all:?}");
+    run_seeds(2_000, |seed| OnTable::new(seed / 2));
 }
 
 /// The suite on a table in memory, through handles with blocks.

@@ -12,6 +12,7 @@ use zae_limiter_core::{
     Limit, LimitReport, LimitSource, Milli, OrderLine, Report, Return, Stock, Take, TimeMs, Wait,
 };
 
+use super::layer::Block;
 use super::options::LocalBlocks;
 use super::pace::{Pace, Paced};
 use super::stats::Stats;
@@ -37,23 +38,6 @@ pub(super) struct Cell {
     unreported: Unreported,
     /// Until then, requests for what is scarce are refused.
     pub(super) pace: Option<Pace>,
-}
-
-/// Stock, and until when it may be spent.
-#[derive(Clone)]
-pub(super) struct Block {
-    /// By limit, in the order of the lots.
-    stocks: SmallVec<[(u8, Stock); 2]>,
-    bought_at: TimeMs,
-    /// When the order was made, by a clock that is never set.
-    ordered: Option<Duration>,
-    /// The latest time that it was shown.
-    seen_at: TimeMs,
-    age_ms: i64,
-    /// Where the bucket has counted the loan.
-    slot: i64,
-    /// Administration of this process since then makes the block unusable.
-    epoch: u64,
 }
 
 /// How a request goes on.
@@ -124,57 +108,6 @@ pub(super) struct Terms<'a> {
     pub(super) may_order: bool,
     /// The request was not seen before.
     pub(super) is_new: bool,
-}
-
-impl Block {
-    fn elapsed_ms(&self, now: TimeMs) -> i64 {
-        now.max(self.seen_at).since(self.bought_at)
-    }
-
-    /// Whether stock may be spent, taken back and given back. Stock that has aged may not even be
-    /// given back: refunds of others may have taken its place.
-    fn is_alive(&self, terms: &Terms<'_>) -> bool {
-        // A clock that was set back and has come this far again would bring a dead block to life.
-        let passed = terms.moment.zip(self.ordered).map(|(now, since)| now.saturating_sub(since));
-        let is_young =
-            passed.is_none_or(|passed| passed.as_millis() < self.age_ms.unsigned_abs().into());
-        is_young
-            && self.elapsed_ms(terms.now) < self.age_ms
-            && self.seen_at.since(terms.now) <= CLOCK_BACK_MAX_MS
-    }
-
-    /// Whether the stock may be spent and brought back: not after this process has changed what it
-    /// was bought under.
-    fn is_good(&self, terms: &Terms<'_>) -> bool {
-        self.epoch == terms.epoch && self.is_alive(terms)
-    }
-
-    /// Whether it is time for another one, so that what is left goes back while it may.
-    fn is_due(&self, now: TimeMs) -> bool {
-        self.elapsed_ms(now) >= self.age_ms - self.age_ms / 4
-    }
-
-    fn stock(&self, limit: u8) -> Option<&Stock> {
-        self.stocks.iter().find(|(index, _)| *index == limit).map(|(_, stock)| stock)
-    }
-
-    fn stock_mut(&mut self, limit: u8) -> Option<&mut Stock> {
-        self.stocks.iter_mut().find(|(index, _)| *index == limit).map(|(_, stock)| stock)
-    }
-
-    /// Whether a take can be served from it.
-    fn covers(&self, take: &Take, terms: &Terms<'_>) -> bool {
-        let elapsed_ms = self.elapsed_ms(terms.now);
-        let has = |stock: &Stock| {
-            stock.usable(elapsed_ms) >= take.amount && stock.balance(elapsed_ms) >= take.amount
-        };
-        let may = self.is_good(terms) && !self.is_due(terms.now) && !take.amount.is_negative();
-        may && self.stock(take.limit).is_some_and(has)
-    }
-
-    fn held(&self) -> Milli {
-        self.stocks.iter().fold(Milli::ZERO, |sum, (_, stock)| sum.saturating_add(stock.held()))
-    }
 }
 
 impl Cell {
@@ -262,6 +195,17 @@ impl Cell {
         }
     }
 
+    /// Whether [`Cell::restock`] would do something.
+    pub(super) fn wants_stock(&self, member: &MemberTake<'_>, terms: &Terms<'_>) -> bool {
+        let may = !self.is_busy && self.is_about(member.limits) && !self.is_paced(terms);
+        may && (self.has_loan() || self.size(member, terms).is_some())
+    }
+
+    /// Whether it has use to report of so long ago that nobody asks for the bucket any more.
+    pub(super) fn is_silent_for(&self, ms: i64, now: TimeMs) -> bool {
+        !self.is_busy && self.unreported.is_older_than(ms, now)
+    }
+
     pub(super) fn is_about(&self, limits: &LimitsInForce) -> bool {
         self.limits.as_ref().is_some_and(|own| are_same(own, limits))
     }
@@ -336,12 +280,9 @@ impl Cell {
         terms: &Terms<'_>,
     ) -> bool {
         let is_free = self.is_about(limits) && !self.is_busy;
-        let Some(block) = self.block.as_mut().filter(|_| is_free) else {
-            return false;
-        };
-        if !block.is_good(terms) {
-            return false;
-        }
+        self.watch.note_refunds(if is_free { deltas } else { &[] });
+        let block = self.block.as_mut().filter(|block| is_free && block.is_good(terms));
+        let Some(block) = block else { return false };
         let elapsed_ms = block.elapsed_ms(terms.now);
         let fits = |delta: &Delta| {
             block.stock(delta.limit).is_some_and(|stock| {
@@ -522,6 +463,7 @@ impl Cell {
                 want: Milli(mean.0.saturating_mul(requests)),
                 unit: mean,
                 depth: depth(&member.limits.limits[usize::from(index)]),
+                room: self.watch.refunds(index),
                 ..OrderLine::default()
             };
             let mut from_stock = Milli::ZERO;

@@ -2,15 +2,17 @@
 //! memory, without ever granting more than the store inside would.
 //!
 //! What may be lent and spent is decided by `zae_limiter_core` (`Stock`, `BucketState::provision`).
-//! Here: `options` how much to buy, `cell` the block of one bucket with its `tally`, `table` all of
-//! them, `take` the way of a request, `pace` its pauses, `views` what others see, `stats` what
-//! became of the stock.
+//! Here: `options` how much to buy, `layer` a block, `cell` what is known of its bucket with its
+//! `tally`, `table` all of them, `take` the way of a request, `pace` its pauses, `later` what no
+//! caller waits for, `views` what others see, `stats` what became of the stock.
 //!
 //! A request that stock does not cover goes to the store with an order for the next requests. Where
 //! that finds a limit scarce, requests for it are refused here until the next visit (`pace`). One
 //! order per bucket is under way at a time, and requests that need one too wait for it.
 
 mod cell;
+mod later;
+mod layer;
 mod options;
 mod pace;
 mod stats;
@@ -22,7 +24,7 @@ mod views;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use zae_limiter_core::{EntityId, Flag, NamespaceId, Report, ResourceName, TimeMs};
 
@@ -65,9 +67,13 @@ struct Shared {
     clock: Option<Arc<dyn Clock>>,
     /// Keeps processes from coming together.
     entropy: Arc<dyn Entropy>,
+    /// Who does what no caller waits for.
+    behind: OnceLock<later::Behind>,
+    /// When this process last looked for buckets that fell silent.
+    looked_at: AtomicI64,
 }
 
-impl<S: Store + ?Sized> BlockStore<S> {
+impl<S: Store + ?Sized + 'static> BlockStore<S> {
     /// `inner` with blocks of these sizes. Handles to other namespaces have blocks as well.
     ///
     /// Blocks age by the times of the requests alone; [`BlockStore::with_clock`] is safe against a
@@ -110,6 +116,8 @@ impl<S: Store + ?Sized> BlockStore<S> {
             tables: Mutex::default(),
             clock,
             entropy,
+            behind: OnceLock::new(),
+            looked_at: AtomicI64::new(0),
         };
         Ok(BlockStore::within(inner, Arc::new(shared)))
     }
@@ -209,7 +217,7 @@ fn covers(level: &Level, key: &table::Key) -> bool {
         && level.resource_name().is_none_or(|resource| *resource == key.resource)
 }
 
-impl<S: Store + ?Sized> StoreWrapper for BlockStore<S> {
+impl<S: Store + ?Sized + 'static> StoreWrapper for BlockStore<S> {
     type Inner = S;
 
     fn inner(&self) -> &S {

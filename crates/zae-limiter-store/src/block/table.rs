@@ -1,6 +1,7 @@
 //! The cells of one namespace, by bucket.
 
 use std::hash::{BuildHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foldhash::fast::RandomState;
@@ -61,6 +62,8 @@ pub(super) struct Table {
     parts: Box<[Part]>,
     hasher: RandomState,
     slots_max: usize,
+    /// Which part comes next when all are looked through.
+    next: AtomicUsize,
 }
 
 impl Table {
@@ -69,6 +72,7 @@ impl Table {
             parts: (0..PARTS).map(|_| Part::default()).collect(),
             hasher: RandomState::default(),
             slots_max: slots_max.div_ceil(PARTS),
+            next: AtomicUsize::new(0),
         }
     }
 
@@ -129,6 +133,14 @@ impl Table {
             (a.entity.as_str(), a.resource.as_str()).cmp(&(b.entity.as_str(), b.resource.as_str()))
         });
         slots
+    }
+
+    /// What is meant of the next part of the table.
+    pub(super) fn next_part(&self, is_meant: impl Fn(&Cell) -> bool) -> Vec<(Key, Arc<Slot>)> {
+        let part = &self.parts[self.next.fetch_add(1, Relaxed) % PARTS];
+        let part = part.lock().unwrap_or_else(PoisonError::into_inner);
+        let meant = part.iter().filter(|(_, slot)| is_meant(&slot.lock()));
+        meant.map(|(key, slot)| (key.clone(), Arc::clone(slot))).collect()
     }
 
     pub(super) fn held(&self) -> Milli {

@@ -34,13 +34,13 @@ enum Served {
 }
 
 /// Members that were served from stock; put back unless the whole chain is granted.
-struct Reserved<'a, S: Store + ?Sized> {
+struct Reserved<'a, S: Store + ?Sized + 'static> {
     store: &'a BlockStore<S>,
     now: TimeMs,
     taken: SmallVec<[(&'a MemberTake<'a>, Arc<Slot>); 4]>,
 }
 
-impl<S: Store + ?Sized> Drop for Reserved<'_, S> {
+impl<S: Store + ?Sized + 'static> Drop for Reserved<'_, S> {
     fn drop(&mut self) {
         let terms = self.store.terms(self.now);
         for (member, slot) in self.taken.drain(..) {
@@ -49,7 +49,7 @@ impl<S: Store + ?Sized> Drop for Reserved<'_, S> {
     }
 }
 
-impl<S: Store + ?Sized> BlockStore<S> {
+impl<S: Store + ?Sized + 'static> BlockStore<S> {
     fn sees(&self, now: TimeMs) {
         self.shared.seen_at.fetch_max(now.0, SeqCst);
     }
@@ -91,6 +91,7 @@ impl<S: Store + ?Sized> BlockStore<S> {
             return Ok(outcome);
         }
         let now = request.now;
+        self.report_silent(now);
         if request.is_exact {
             let is_meant = |key: &Key| {
                 let mut members = request.members.iter();
@@ -179,9 +180,7 @@ impl<S: Store + ?Sized> BlockStore<S> {
                 }
             }
             if request.members.len() > 1 {
-                for member in members {
-                    self.restock(member, request.now).await;
-                }
+                self.restock_all(members, request.now).await;
             }
         }
         Ok(outcome)
@@ -189,7 +188,7 @@ impl<S: Store + ?Sized> BlockStore<S> {
 
     /// Buys a block for the next requests like one that the store has just granted. A failure costs
     /// the block, not the grant.
-    async fn restock(&self, member: &MemberTake<'_>, now: TimeMs) {
+    pub(super) async fn restock(&self, member: &MemberTake<'_>, now: TimeMs) {
         let Some(slot) = self.table.find(member.entity, member.resource) else { return };
         let terms = Terms { is_alone: false, ..self.terms(now) };
         let next = slot.lock().restock(member, &terms);
@@ -261,7 +260,8 @@ impl<S: Store + ?Sized> BlockStore<S> {
                 }
                 Next::Refused(paced) => return Ok(Served::Answered(refused(paced))),
                 Next::Exact => return Ok(Served::Exact),
-                Next::Busy => done.await,
+                Next::Busy if self.ends(done).await => {}
+                Next::Busy => return Ok(Served::Exact),
                 Next::Settle(ending) => {
                     let key =
                         Key { entity: member.entity.clone(), resource: member.resource.clone() };
@@ -454,6 +454,11 @@ impl<S: Store + ?Sized> BlockStore<S> {
         let (mut rest, mut places) = (Vec::new(), Vec::new());
         for (place, delta) in deltas.iter().enumerate() {
             let slot = self.table.find(delta.entity, delta.resource);
+            if let Some(slot) = &slot {
+                // The stock of an order that is under way has room in a moment. Without an answer
+                // the store takes the refund.
+                let _ = self.idle(slot).await;
+            }
             let is_done = slot.as_ref().is_some_and(|slot| {
                 slot.lock().adjust(delta.limits, delta.deltas, &self.terms(now))
             });

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use zae_limiter_core::{Milli, TimeMs};
 
 use super::options::REQUESTS_MIN;
-use crate::MemberTake;
+use crate::{Delta, MemberTake};
 
 /// An amount per limit, as the limits in force number them.
 pub(super) type Amounts = SmallVec<[Milli; 4]>;
@@ -16,6 +16,8 @@ pub(super) struct Watch {
     pub(super) since: TimeMs,
     pub(super) requests: u32,
     sums: Amounts,
+    /// What was given back.
+    refunds: Amounts,
     /// Which limits were declared.
     declared: u64,
 }
@@ -45,6 +47,18 @@ impl Watch {
         }
     }
 
+    pub(super) fn note_refunds(&mut self, deltas: &[Delta]) {
+        for delta in deltas.iter().filter(|delta| delta.amount.is_negative()) {
+            at(&mut self.refunds, delta.limit, |sum| *sum = sum.saturating_sub(delta.amount));
+        }
+    }
+
+    /// The refunds that may come before the next requests have made room for them: as many as came
+    /// since the last order.
+    pub(super) fn refunds(&self, limit: u8) -> Milli {
+        self.refunds.get(usize::from(limit)).copied().unwrap_or_default()
+    }
+
     /// Fewer requests than a block is worth: what is watched starts anew.
     fn is_slow(&self, now: TimeMs) -> bool {
         let elapsed_s = now.since(self.since) / 1_000;
@@ -66,6 +80,10 @@ impl Watch {
 impl Unreported {
     pub(super) fn is_empty(&self) -> bool {
         self.grants == 0 && self.used.iter().all(|used| *used == Milli::ZERO)
+    }
+
+    pub(super) fn is_older_than(&self, ms: i64, now: TimeMs) -> bool {
+        !self.is_empty() && now.since(self.used_at) > ms
     }
 
     pub(super) fn add(&mut self, limit: u8, amount: Milli) {

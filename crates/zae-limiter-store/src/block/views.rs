@@ -1,7 +1,6 @@
 //! What others see: use is reported before somebody looks at it, and stock of this process counts
 //! as part of its bucket.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use zae_limiter_core::{Milli, TimeMs};
@@ -48,7 +47,7 @@ impl Drop for Trip<'_> {
     }
 }
 
-impl<S: Store + ?Sized> BlockStore<S> {
+impl<S: Store + ?Sized + 'static> BlockStore<S> {
     /// Ends the blocks of these buckets; false when there are none. What cannot be given back is
     /// lost, and counted.
     pub(super) async fn settle_all(&self, is_meant: impl Fn(&Key) -> bool, now: TimeMs) -> bool {
@@ -100,15 +99,6 @@ impl<S: Store + ?Sized> BlockStore<S> {
                 && query.resource.as_ref().is_none_or(|resource| *resource == key.resource)
         };
         self.report_all(is_meant).await;
-    }
-
-    /// Waits for the order that is under way.
-    async fn idle(&self, slot: &Arc<Slot>) {
-        let mut done = std::pin::pin!(slot.done.notified());
-        done.as_mut().enable();
-        if slot.lock().is_busy() {
-            done.await;
-        }
     }
 
     /// Gives back and reports; the cell is busy until then.

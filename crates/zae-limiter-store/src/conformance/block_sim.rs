@@ -10,6 +10,7 @@
 //! its work and hangs. Time stands still while a take is under way, because the meter learns of a
 //! grant when the caller does.
 
+mod seeds;
 mod world;
 
 use std::sync::Arc;
@@ -27,6 +28,7 @@ use crate::{
     ResetRequest, SeededEntropy,
 };
 
+pub use seeds::run_seeds;
 use world::{Ask, Begun, ENTITIES, Granted, Process, Weather, bucket, entity, resource};
 pub use world::{BlockRun, Ground};
 

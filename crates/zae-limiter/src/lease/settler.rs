@@ -48,7 +48,8 @@ pub(crate) enum Job {
     },
     /// A settlement that was being written when its caller went away.
     Finish { store: Arc<dyn Store>, adjust: AdjustInFlight, settlement: Settlement },
-    /// A read that was begun beside a take and outlasted it.
+    /// A read that was begun beside a take and outlasted it, or what local blocks do behind a
+    /// request: no caller waits for it.
     Read(BoxFuture<'static, ()>),
 }
 
@@ -119,22 +120,16 @@ impl Settler {
 
     /// Hands over a job; never blocks, so it can be called from `Drop`.
     pub(crate) fn submit(&self, job: Job) {
-        self.desk.tally.pending.fetch_add(1, Ordering::AcqRel);
-        metrics::settler_job_began();
-        let refused = {
-            let mut jobs = self.desk.lock();
-            // No caller waits for a read. Without a task a queued read would keep its limiter alive
-            // for ever.
-            if jobs.waiting.len() >= QUEUE_MAX || (job.is_read() && !jobs.is_staffed) {
-                Some(job)
-            } else {
-                jobs.waiting.push_back(job);
-                None
+        self.desk.submit(job);
+    }
+
+    /// A way to hand over what no caller waits for, while the settler exists.
+    pub(crate) fn behind(&self) -> impl Fn(BoxFuture<'static, ()>) + Send + Sync + 'static {
+        let desk = Arc::downgrade(&self.desk);
+        move |work| {
+            if let Some(desk) = desk.upgrade() {
+                desk.submit(Job::Read(work));
             }
-        };
-        match refused {
-            Some(job) => self.desk.abandon(job.is_read()),
-            None => self.desk.call(),
         }
     }
 
@@ -206,6 +201,26 @@ impl Job {
 impl Desk {
     fn lock(&self) -> MutexGuard<'_, Jobs> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn submit(self: &Arc<Desk>, job: Job) {
+        self.tally.pending.fetch_add(1, Ordering::AcqRel);
+        metrics::settler_job_began();
+        let refused = {
+            let mut jobs = self.lock();
+            // No caller waits for a read. Without a task a queued read would keep its limiter alive
+            // for ever.
+            if jobs.waiting.len() >= QUEUE_MAX || (job.is_read() && !jobs.is_staffed) {
+                Some(job)
+            } else {
+                jobs.waiting.push_back(job);
+                None
+            }
+        };
+        match refused {
+            Some(job) => self.abandon(job.is_read()),
+            None => self.call(),
+        }
     }
 
     /// Wakes the task; puts a new one on the runtime of the caller when the last one has ended with

@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use zae_limiter_core::NamespaceId;
-use zae_limiter_store::{BlockStats, BlockStore, Clock, Entropy, LocalBlocks, Store, StoreError};
+use zae_limiter_store::{
+    BlockStats, BlockStore, BoxFuture, Clock, Entropy, LocalBlocks, Store, StoreError,
+};
 
 use super::{RateLimiter, Shared};
 use crate::deadline::timeout;
@@ -34,6 +36,14 @@ impl Blocks {
     pub(super) fn opened(&self, id: Option<NamespaceId>, store: &Arc<dyn Store>) {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         opened.entry(id).or_insert_with(|| Arc::clone(store));
+    }
+
+    /// Has the settler do what no request waits for.
+    pub(super) fn work_behind(
+        &self,
+        behind: impl Fn(BoxFuture<'static, ()>) + Send + Sync + 'static,
+    ) {
+        self.store.work_behind(behind);
     }
 
     /// The store that serves from blocks.

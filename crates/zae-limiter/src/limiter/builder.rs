@@ -169,6 +169,9 @@ impl Builder {
         };
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| Error::NoRuntime)?;
         let settler = Settler::start(&runtime, Arc::clone(&self.clock), Arc::clone(&self.entropy));
+        if let Some(blocks) = &blocks {
+            blocks.work_behind(settler.behind());
+        }
         let shared = Arc::new(Shared {
             settings: self.settings,
             reads_are_slow: store.capabilities().remote,

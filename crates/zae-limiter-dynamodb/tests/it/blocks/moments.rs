@@ -66,10 +66,19 @@ impl Bank {
     }
 
     async fn order(&self, least: i64, want: i64, report: &Report) -> Provisioned {
-        let (least, want) = (Milli(least * 1_000), Milli(want * 1_000));
-        let unit = Milli(1_000);
-        let lines =
-            [OrderLine { limit: 0, least, takes: least, want, unit, ..OrderLine::default() }];
+        self.order_with_room(least, want, 0, report).await
+    }
+
+    async fn order_with_room(
+        &self,
+        least: i64,
+        want: i64,
+        room: i64,
+        report: &Report,
+    ) -> Provisioned {
+        let [least, want, room] = [least, want, room].map(|tokens| Milli(tokens * 1_000));
+        let (unit, depth) = (Milli(1_000), Milli::ZERO);
+        let lines = [OrderLine { limit: 0, least, takes: least, want, unit, depth, room }];
         let order = Order {
             entity: &"key".parse().unwrap(),
             resource: &"gpt-4".parse().unwrap(),
@@ -204,6 +213,22 @@ async fn a_refund_that_has_not_seen_a_loan_is_computed_anew() {
     bank.buy(0, 20).await;
     assert_eq!(bank.give_back(&other, 20).await, Adjusted::Applied);
     assert_eq!(bank.number("b_x_tk"), 77_499, "100 less 20 that are lent and what refills");
+}
+
+/// Room for refunds is a credit to be, so it is computed for the balance that there is.
+#[tokio::test]
+async fn an_order_that_has_not_seen_a_refund_makes_no_room_in_its_place() {
+    for (gives_back, span) in [(0, 25_000), (40, 5_000)] {
+        let bank = Bank::new().await;
+        let other = bank.other().await;
+        assert!(matches!(bank.take(&other, 40).await, ConsumeOutcome::Granted(_)));
+        // From here on this process remembers a bucket of 60.
+        assert!(matches!(bank.take(&bank.store, 0).await, ConsumeOutcome::Granted(_)));
+        assert_eq!(bank.give_back(&other, gives_back).await, Adjusted::Applied);
+        let lent = bank.order_with_room(0, 5, 20, &Report::default()).await;
+        let Provisioned::Granted(stocked) = lent else { panic!("{lent:?}") };
+        assert_eq!(stocked.provision.lots[0].span, Milli(span), "{gives_back} came back");
+    }
 }
 
 #[tokio::test]
