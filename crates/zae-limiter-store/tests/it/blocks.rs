@@ -367,7 +367,10 @@ async fn refunds_to_a_bucket_that_refills_at_once_cost_nothing() {
     let process = Process::new(&store, "x:6000000/min");
     for ms in 0..5_000 {
         assert!(matches!(process.ask("key", 10, ms).await, ConsumeOutcome::Granted(_)));
-        process.settle(-4, ms).await;
+        // The requests of 50 ms end at once.
+        for _ in 0..if ms % 50 == 49 { 50 } else { 0 } {
+            process.settle(-4, ms).await;
+        }
     }
     assert!(process.writes() < 5_000 / 50, "{} writes", process.writes());
     process.blocks.give_back(TimeMs(BEGIN + 5_000)).await;
