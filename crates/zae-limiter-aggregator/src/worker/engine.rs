@@ -21,13 +21,9 @@ const ANSWER_BYTES_MAX: u64 = 4 << 20;
 pub(super) struct LocalEngine(SocketAddr);
 
 impl LocalEngine {
-    /// The engine at this address, if one of ours answers there. Only this machine is asked.
+    /// The engine at this address, if one of ours answers there.
     pub(super) async fn at(url: &str) -> Option<LocalEngine> {
-        let host = url.strip_prefix("http://")?.trim_end_matches('/');
-        let host = host.replace("localhost", "127.0.0.1");
-        let address: SocketAddr =
-            host.parse().ok().filter(|it: &SocketAddr| it.ip().is_loopback())?;
-        let engine = LocalEngine(address);
+        let engine = LocalEngine(address(url)?);
         let health = engine.exchange("GET /_zae/health", "").await.ok()?;
         (health["name"] == NAME).then_some(engine)
     }
@@ -56,6 +52,34 @@ impl LocalEngine {
         match head.split(' ').nth(1) {
             Some("200") => Ok(serde_json::from_str(body)?),
             _ => Err(io::Error::other(format!("the engine answers {head:?}"))),
+        }
+    }
+}
+
+/// An address on this machine; nobody else is asked.
+fn address(url: &str) -> Option<SocketAddr> {
+    let host = url.strip_prefix("http://")?.trim_end_matches('/');
+    let address: SocketAddr = host.replace("localhost", "127.0.0.1").parse().ok()?;
+    address.ip().is_loopback().then_some(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_address_on_this_machine_is_asked_whose_engine_it_is() {
+        for here in ["http://127.0.0.1:8000", "http://localhost:8000/", "http://[::1]:8000"] {
+            assert!(address(here).is_some(), "{here}");
+        }
+        for elsewhere in [
+            "http://10.0.0.7:8000",
+            "http://0.0.0.0:8000",
+            "http://localhost.example.com:8000",
+            "https://127.0.0.1:8000",
+            "https://streams.dynamodb.eu-west-1.amazonaws.com",
+        ] {
+            assert_eq!(address(elsewhere), None, "{elsewhere}");
         }
     }
 }

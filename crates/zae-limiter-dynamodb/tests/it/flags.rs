@@ -11,7 +11,7 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use zae_limiter_core::{Flag, LimitSource, Milli, Take};
 use zae_limiter_dynamodb::DynamoStore;
 use zae_limiter_dynamodb::records::keys;
-use zae_limiter_dynamodb::table::number;
+use zae_limiter_dynamodb::table::{Item, number};
 use zae_limiter_store::{
     BucketStore, Clock, ConfigStore, ConsumeOutcome, ConsumeRequest, Level, LimitsInForce,
     MemberTake,
@@ -26,17 +26,17 @@ fn of_key() -> Level {
 }
 
 async fn take(rig: &Rig, store: &DynamoStore) -> ConsumeOutcome {
-    ask_store(rig, store, false).await
+    ask_store(rig, store, 1_000, false).await
 }
 
 async fn peek(rig: &Rig, store: &DynamoStore) -> ConsumeOutcome {
-    ask_store(rig, store, true).await
+    ask_store(rig, store, 1_000, true).await
 }
 
-async fn ask_store(rig: &Rig, store: &DynamoStore, peeks: bool) -> ConsumeOutcome {
+async fn ask_store(rig: &Rig, store: &DynamoStore, milli: i64, peeks: bool) -> ConsumeOutcome {
     let in_force = LimitsInForce::new(limits("rpm:100").limits, LimitSource::Builder);
     let (entity, resource) = ("key".parse().unwrap(), "gpt-4".parse().unwrap());
-    let takes = [Take { limit: 0, amount: Milli(1_000) }];
+    let takes = [Take { limit: 0, amount: Milli(milli) }];
     let members = [MemberTake {
         entity: &entity,
         resource: &resource,
@@ -130,6 +130,19 @@ async fn a_delayed_flag_does_not_undo_that_of_another_product() {
 /// bucket carries the flag.
 #[tokio::test]
 async fn a_bucket_that_is_made_beside_a_flag_is_disabled() {
+    made_beside_a_flag(1_000).await;
+}
+
+/// What was given back is no event, and so is a take of nothing.
+#[tokio::test]
+async fn a_bucket_that_is_made_beside_a_flag_has_no_event() {
+    for milli in [1_000, 0] {
+        let bucket = made_beside_a_flag(milli).await;
+        assert_eq!(bucket["b_wcu_tc"], number(0), "{milli} millitokens were asked");
+    }
+}
+
+async fn made_beside_a_flag(milli: i64) -> Item {
     let rig = Rig::new(EvalOptions::new()).await;
     let admin = rig.store().await;
     let config = keys::entity_config(&rig.namespace, &"key".parse().unwrap(), None);
@@ -145,11 +158,12 @@ async fn a_bucket_that_is_made_beside_a_flag_is_disabled() {
         0
     };
     let store = rig.client(rig.table.client(1).with_gate(Arc::new(gate)), |_| {}).await;
-    let outcome = take(&rig, &store).await;
+    let outcome = ask_store(&rig, &store, milli, false).await;
     assert_eq!(outcome, ConsumeOutcome::Blocked { member: 0, flag: Flag::Disabled });
     assert!(is_flagged(&rig));
     let bucket = rig.table.get(&rig.bucket("key", "gpt-4")).unwrap();
     assert_eq!(bucket["b_rpm_tk"], number(100_000), "the take was given back");
+    bucket
 }
 
 /// Found by the simulator: between the read and the write another process has written the flag, and

@@ -12,7 +12,8 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use zae_limiter_core::Limit;
 use zae_limiter_dynamodb::DynamoStore;
 use zae_limiter_dynamodb::records::keys;
-use zae_limiter_store::{Level, NewEntity};
+use zae_limiter_dynamodb::table::number;
+use zae_limiter_store::{Clock, Level, NewEntity};
 use zae_limiter_testkit::table::{EvalOptions, Operation, Point};
 use zae_limiter_testkit::zae_limiter::{AcquireError, RateLimiter, Request};
 
@@ -152,6 +153,30 @@ async fn limits_lowered_while_a_bucket_is_made_decide_the_take() {
     assert!(!once.load(Ordering::SeqCst), "the bucket was made in between");
     take(&limiter, LOW).await;
     assert_eq!(capacity(&rig).as_deref(), Some("10000"));
+}
+
+/// Found by the simulator: storing the limits took time, and the buckets got them as of before it.
+#[tokio::test]
+async fn limits_are_brought_to_buckets_as_of_now() {
+    let level = Level::Entity("user".parse().unwrap());
+    let rig = Rig::new(EvalOptions::new()).await;
+    let admin = process(&rig, rig.store().await);
+    admin.set_limits(&level, limit(HIGH)).await.unwrap();
+    take(&admin, 600_000).await;
+    let clock = rig.clock.clone();
+    let gate = move |_, point| {
+        if point == Point::After(Operation::Transact) {
+            clock.advance(Duration::from_secs(6));
+        }
+        0
+    };
+    let slow = rig.client(rig.table.client(1).with_gate(Arc::new(gate)), |_| {}).await;
+    process(&rig, slow).set_limits(&level, limit(2 * HIGH)).await.unwrap();
+    let item = rig.table.get(&rig.bucket("user", "gpt-4")).unwrap();
+    let attributes = ["b_tpm_cp", "b_tpm_tk", "rf"].map(|name| item[name].clone());
+    // 400 000 were left, and the old rate has brought 100 000 in these six seconds.
+    let expected = [2_000_000_000, 500_000_000, rig.clock.now().0].map(number);
+    assert_eq!(attributes, expected);
 }
 
 fn entity(id: &str, parent: Option<&str>) -> NewEntity {

@@ -5,6 +5,8 @@
 mod adverse;
 #[cfg(feature = "streams")]
 mod engine;
+#[cfg(feature = "streams")]
+mod replies;
 mod sim;
 
 use std::sync::Arc;

@@ -132,3 +132,36 @@ async fn a_take_of_nothing_that_is_undone_is_no_event() {
     assert!(matches!(refused, ConsumeOutcome::Refused(_)), "{refused:?}");
     assert_eq!(hot.sum("b_wcu_tc"), events, "{:?}", store.counters());
 }
+
+/// The same on one of several shards: the event is taken back where it was counted.
+#[tokio::test]
+async fn a_take_of_nothing_from_a_shard_that_is_undone_is_no_event() {
+    let hot = Hot::new(&["rpm:1000/hour"]).await;
+    let parent: EntityId = "org".parse().unwrap();
+    let small = limits_of(&["tpm:100/hour"]);
+    let (mine, theirs) = (takes(&[0]), takes(&[101]));
+    let member = |entity, limits, takes| MemberTake {
+        entity,
+        resource: &hot.resource,
+        limits,
+        takes,
+        absent: &[],
+    };
+    let members = [
+        member(&hot.entity, &hot.limits, mine.as_slice()),
+        member(&parent, &small, theirs.as_slice()),
+    ];
+    Hot::granted(hot.ask(&hot.process().await, &[1]).await);
+    hot.split_into(4).await;
+    // Each process knows the shards, and not the parent: it draws one and asks both at once.
+    for _ in 0..8 {
+        let store = hot.process().await;
+        Hot::granted(hot.ask(&store, &[0]).await);
+        let events = hot.sum("b_wcu_tc");
+        let refused = store.consume(&ConsumeRequest::new(&members, hot.now())).await.unwrap();
+        assert!(matches!(refused, ConsumeOutcome::Refused(_)), "{refused:?}");
+        assert_eq!(hot.sum("b_wcu_tc"), events, "{:?}", store.counters());
+    }
+    let is_undone = |item: &Item| item.contains_key("un");
+    assert!(hot.shards()[1..].iter().any(is_undone), "shards beyond the first were taken from");
+}

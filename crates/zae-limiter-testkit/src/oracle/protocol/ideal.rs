@@ -340,7 +340,11 @@ impl IdealBucket {
             }
         }
         let mut sum = sum.unwrap_or_default();
-        sum.spread(ahead_ms, 0);
+        // By a clock that is behind, the one item gains once more for the time in which a full
+        // shard has just overflowed. Not for a fold that lands late: all that it collects is
+        // pinned, so nothing has happened since it was computed.
+        let behind_ms = truth.saturating_sub(after.refilled_at).clamp(0, CLOCK_OFF_MAX_MS);
+        sum.spread(ahead_ms, behind_ms);
         Ok(sum)
     }
 
