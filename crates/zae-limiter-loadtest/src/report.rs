@@ -29,6 +29,10 @@ pub struct Run {
     /// Whether calls were served from tokens bought ahead (local blocks).
     #[serde(default)]
     pub local_blocks: bool,
+    /// The run has failed when more than so many of a hundred calls are errors; null asks for
+    /// nothing.
+    #[serde(default)]
+    pub max_errors_pct: Option<f64>,
 }
 
 /// A scenario of a report.
@@ -49,6 +53,9 @@ pub struct Part {
     pub refused: u64,
     /// How many had no answer.
     pub errors: u64,
+    /// Errors of a hundred calls, to a thousandth.
+    #[serde(default)]
+    pub errors_pct: f64,
     /// Errors by their word.
     pub errors_by_kind: BTreeMap<String, u64>,
     /// Calls that were due and not sent before the end.
@@ -99,6 +106,9 @@ pub struct Report {
     pub complete: bool,
     /// Processes or workers that ended before their time.
     pub lost: u32,
+    /// More calls are errors than [`Run::max_errors_pct`] allows.
+    #[serde(default)]
+    pub too_many_errors: bool,
     /// How long it took, in seconds.
     pub elapsed_s: f64,
     /// How coordinated omission is handled, in words.
@@ -178,11 +188,13 @@ impl Collector {
         let series = self.intervals.values().map(|parts| point(parts)).collect();
         // A tenth of a second is what starting and ending may cost.
         let complete = lost == 0 && elapsed_s + 0.1 >= run.duration_s;
+        let most = run.max_errors_pct;
         Report {
             format: FORMAT.to_owned(),
-            run,
             complete,
             lost,
+            too_many_errors: most.is_some_and(|most| percent(&sum) > most),
+            run,
             elapsed_s: tenth(elapsed_s),
             measured,
             total,
@@ -236,6 +248,7 @@ fn part(name: &str, pacing: Pacing, tally: &Tally, elapsed_s: f64) -> Part {
         granted: tally.granted.count(),
         refused: tally.refused.count(),
         errors: tally.failed.count(),
+        errors_pct: (percent(tally) * 1_000.0).round() / 1_000.0,
         errors_by_kind: tally.errors.clone(),
         unsent: tally.unsent,
         latency_us: tally.granted.summary(),
@@ -249,6 +262,15 @@ fn part(name: &str, pacing: Pacing, tally: &Tally, elapsed_s: f64) -> Part {
 #[expect(clippy::cast_precision_loss, reason = "a rate to a tenth")]
 fn rate(count: u64, seconds: f64) -> f64 {
     if seconds > 0.0 { tenth(count as f64 / seconds) } else { 0.0 }
+}
+
+/// Errors of a hundred calls.
+#[expect(clippy::cast_precision_loss, reason = "a share of calls")]
+fn percent(tally: &Tally) -> f64 {
+    match tally.calls() {
+        0 => 0.0,
+        calls => tally.failed.count() as f64 * 100.0 / calls as f64,
+    }
 }
 
 fn tenth(value: f64) -> f64 {

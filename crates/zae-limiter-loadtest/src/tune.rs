@@ -27,9 +27,11 @@ pub struct Step {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Tuning {
-    /// The most users whose efficiency is at or above the threshold, in a run of steps without one
-    /// below; 1 when the second step was below it.
-    pub best_users: u32,
+    /// The most users that were measured at or above the threshold and without errors; null before
+    /// any were.
+    pub best_users: Option<u32>,
+    /// False while there is a step left to try: the search was stopped, or one user alone fails.
+    pub complete: bool,
     /// The threshold.
     pub threshold: f64,
     /// The baseline first.
@@ -40,7 +42,7 @@ impl Tuning {
     /// Nothing tried yet.
     #[must_use]
     pub fn new(threshold: f64) -> Tuning {
-        Tuning { best_users: 1, threshold, steps: Vec::new() }
+        Tuning { threshold, ..Tuning::default() }
     }
 
     /// The number of users to try next, up to `max`; `None` when it is clear which is best. Steps
@@ -49,11 +51,11 @@ impl Tuning {
     pub fn next(&self, max: u32) -> Option<u32> {
         let Some(last) = self.steps.iter().map(|step| step.users).max() else { return Some(1) };
         let bad = self.steps.iter().filter(|step| !self.is_good(step)).map(|step| step.users).min();
-        match bad {
-            None if last >= max => None,
-            None => Some(last.saturating_mul(2).min(max)),
-            Some(bad) if bad - self.best_users <= 1 => None,
-            Some(bad) => Some(self.best_users + (bad - self.best_users) / 2),
+        match (bad, self.best_users) {
+            (None, _) if last >= max => None,
+            (None, _) => Some(last.saturating_mul(2).min(max)),
+            (Some(bad), Some(best)) if bad - best > 1 => Some(best + (bad - best) / 2),
+            (Some(_), _) => None,
         }
     }
 
@@ -72,7 +74,7 @@ impl Tuning {
             errors: part.errors,
         };
         if self.is_good(&step) {
-            self.best_users = self.best_users.max(users);
+            self.best_users = self.best_users.max(Some(users));
         }
         self.steps.push(step);
     }

@@ -179,6 +179,10 @@ pub(crate) struct RunArgs {
     #[cfg_attr(not(feature = "deploy"), arg(long))]
     pub(crate) local_blocks: bool,
 
+    /// How many of a hundred calls may be errors; with more the exit code is 1
+    #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = percent)]
+    pub(crate) max_errors: f64,
+
     /// Write the report, with its histogram, to a file
     #[arg(long, value_name = "FILE")]
     pub(crate) json_file: Option<PathBuf>,
@@ -310,6 +314,11 @@ fn spawn_rate(text: &str) -> Result<SpawnRate, String> {
 fn threshold(text: &str) -> Result<f64, String> {
     let part = text.parse::<f64>().ok().filter(|part| *part > 0.0 && *part <= 1.0);
     part.ok_or_else(|| "write a number above 0, up to 1, as in 0.8".to_owned())
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    let percent = text.parse::<f64>().ok().filter(|percent| (0.0..=100.0).contains(percent));
+    percent.ok_or_else(|| "write a number from 0 to 100, as in 0.5".to_owned())
 }
 
 fn part(text: &str) -> Result<(u32, u32), String> {

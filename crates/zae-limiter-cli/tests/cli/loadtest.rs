@@ -199,6 +199,7 @@ fn bad_values_are_named_before_anything_is_stored() {
         "loadtest run --workers 2 --processes 2",
         "loadtest tune --threshold 2",
         "loadtest tune --max-users 0",
+        "loadtest run --max-errors 101",
         "loadtest compare none.json none.json",
         "loadtest compare no.json no.json",
     ] {
@@ -215,7 +216,7 @@ fn bad_values_are_named_before_anything_is_stored() {
     $ loadtest run --scenario bad.toml
     exit 2
     --- stderr
-    error: the scenario bad.toml: take: tpm: no line of `limits` has this name
+    error: the scenario bad.toml: line 2: take: tpm: no line of `limits` has this name
     hint: docs/operator/load-test.md has the fields of a scenario file
 
     $ loadtest run --scenario none.toml
@@ -320,6 +321,13 @@ fn bad_values_are_named_before_anything_is_stored() {
     exit 2
     --- stderr
     error: invalid value '0' for '--max-users <COUNT>': write a whole number from 1 to 100000
+
+    For more information, try '--help'.
+
+    $ loadtest run --max-errors 101
+    exit 2
+    --- stderr
+    error: invalid value '101' for '--max-errors <PERCENT>': write a number from 0 to 100, as in 0.5
 
     For more information, try '--help'.
 
@@ -456,6 +464,58 @@ fn the_best_number_of_users_is_found_in_steps() {
         tuned["steps"].as_array().unwrap().iter().map(|it| it["users"].as_u64().unwrap()).collect();
     assert_eq!((steps, &tuned["best_users"]), (vec![1, 2], &2.into()), "{tuned}");
     assert_eq!(tuned["steps"][0]["efficiency"], 1.0);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_search_that_is_interrupted_names_only_what_was_measured() {
+    let sandbox = Sandbox::with_store();
+    let line = "loadtest tune --scenario simple --max-users 4 --threshold 0.01 --step-duration 60 \
+                --baseline-duration 60 --output json";
+    let mut search = Running::start(&sandbox, line);
+    search.hears("1 users for 60 s");
+    search.hears(" users, ");
+    search.signal("INT");
+    let output = search.ends();
+    let tuned = report_of(&output);
+    assert_eq!(
+        (&tuned["best_users"], &tuned["complete"]),
+        (&Value::Null, &false.into()),
+        "{tuned}"
+    );
+    assert_eq!(tuned["steps"].as_array().unwrap().len(), 0, "{tuned}");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("stopped: nothing was measured"));
+    let line = line.replace("--baseline-duration 60", "--baseline-duration 1");
+    let mut search = Running::start(&sandbox, &line);
+    search.hears("2 users for 60 s");
+    search.hears(" users, ");
+    search.signal("INT");
+    let output = search.ends();
+    let tuned = report_of(&output);
+    assert_eq!((&tuned["best_users"], &tuned["complete"]), (&1.into(), &false.into()), "{tuned}");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+}
+
+/// One of two users is disabled: half of the calls are errors.
+#[test]
+fn a_run_with_more_errors_than_allowed_fails() {
+    let sandbox = Sandbox::with_store();
+    sandbox.run("entity disable loadtest-user-0");
+    let line = "loadtest run -u 2 -d 1 --spawn-rate all --output json";
+    let output = sandbox.command(&words(line)).output().unwrap();
+    let (report, told) = (report_of(&output), String::from_utf8(output.stderr).unwrap());
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert_eq!(report["run"]["max_errors_pct"], 1.0, "{report}");
+    assert_eq!(report["too_many_errors"], true, "{report}");
+    let percent = report["total"]["errors_pct"].as_f64().unwrap();
+    assert!((20.0..80.0).contains(&percent), "{percent}");
+    let calls = sum(&report["scenarios"], "granted") + sum(&report["scenarios"], "errors");
+    let words = format!("of {calls} calls are errors, {percent}%; --max-errors allows 1%");
+    assert!(told.contains(&words), "{words}: {told}");
+    let report = json(&sandbox, "loadtest run -u 2 -d 1 --spawn-rate all --max-errors 80");
+    assert_eq!((&report["too_many_errors"], &report["complete"]), (&false.into(), &true.into()));
+    assert!(report["total"]["errors"].as_u64().unwrap() > 0, "{report}");
 }
 
 #[test]

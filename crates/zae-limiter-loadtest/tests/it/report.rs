@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use zae_limiter_loadtest::report::FORMAT;
-use zae_limiter_loadtest::{Options, Outcome, Pacing, Report, html};
+use zae_limiter_loadtest::report::{Collector, FORMAT};
+use zae_limiter_loadtest::{Options, Outcome, Pacing, Report, Run, html};
 
 use crate::rig::{MS, Rig};
 
@@ -34,6 +34,24 @@ async fn the_parts_add_up() {
     assert_eq!(report.format, FORMAT);
     let read: Report = serde_json::from_str(&serde_json::to_string(&report).unwrap()).unwrap();
     assert_eq!(read, report);
+}
+
+#[tokio::test]
+async fn more_errors_than_allowed_are_told() {
+    let rig = Rig::new().scenario("mixed", Pacing::Every(50 * MS), mixed);
+    let (intervals, _) = rig.run(&Options::new(4, Duration::from_secs(3)), None).await;
+    let mut collector = Collector::default();
+    intervals.into_iter().for_each(|interval| collector.add(interval));
+    let scenarios = [("mixed".to_owned(), Pacing::Every(50 * MS))];
+    for (most, expected) in
+        [(None, false), (Some(0.0), true), (Some(9.99), true), (Some(10.0), false)]
+    {
+        let asked = Run { max_errors_pct: most, ..Run::default() };
+        let report = collector.report(asked, &scenarios, 0);
+        assert_eq!((report.total.errors_pct, report.too_many_errors), (10.0, expected), "{most:?}");
+    }
+    let nothing = Run { max_errors_pct: Some(0.0), ..Run::default() };
+    assert!(!Collector::default().report(nothing, &scenarios, 0).too_many_errors);
 }
 
 #[tokio::test]

@@ -35,6 +35,8 @@ pub(super) struct Load<'a> {
     pub(super) processes: u32,
     /// Calls are served from tokens bought ahead.
     pub(super) local_blocks: bool,
+    /// Errors of a hundred calls that the run may have.
+    pub(super) max_errors_pct: Option<f64>,
     /// Lambda workers, what they are sent, and how many; then nothing runs here.
     #[cfg(feature = "deploy")]
     pub(super) workers: Option<(&'a Fleet, &'a [Source], u32)>,
@@ -84,6 +86,7 @@ pub(crate) async fn run(
         spawn_rate: args.spawn_rate.0,
         processes: args.processes.min(args.users),
         local_blocks: args.local_blocks,
+        max_errors_pct: Some(args.max_errors),
         #[cfg(feature = "deploy")]
         workers: (fleet.as_ref().zip(args.workers))
             .map(|(fleet, count)| (fleet, chosen.sources.as_slice(), count.min(args.users))),
@@ -145,8 +148,19 @@ fn ended(context: &Context<'_>, report: &Report) -> Exit {
     if !report.complete {
         context.printer.warning("the run was stopped: the report is of what there was until then");
     }
-    if report.total.granted + report.total.refused == 0 && report.total.errors > 0 {
+    let total = &report.total;
+    if total.granted + total.refused == 0 && total.errors > 0 {
         context.printer.warning("no call was answered");
+        return Exit::Error;
+    }
+    if report.too_many_errors {
+        let calls = total.granted + total.refused + total.errors;
+        context.printer.warning(&format!(
+            "{} of {calls} calls are errors, {}%; --max-errors allows {}%",
+            total.errors,
+            total.errors_pct,
+            report.run.max_errors_pct.unwrap_or_default()
+        ));
         return Exit::Error;
     }
     Exit::Ok
@@ -184,6 +198,7 @@ pub(super) async fn measure(
         duration_s: load.duration.as_secs_f64(),
         spawn_rate: load.spawn_rate,
         local_blocks: load.local_blocks,
+        max_errors_pct: load.max_errors_pct,
     };
     let names = paces(load.scenarios);
     let mut collector = Collector::default();

@@ -28,6 +28,7 @@ pub(crate) async fn run(context: &Context<'_>, args: &TuneArgs) -> anyhow::Resul
             spawn_rate: None,
             processes: 1,
             local_blocks: false,
+            max_errors_pct: None,
             #[cfg(feature = "deploy")]
             workers: None,
         };
@@ -43,10 +44,11 @@ pub(crate) async fn run(context: &Context<'_>, args: &TuneArgs) -> anyhow::Resul
         }
     }
     limiter.close().await;
+    tuning.complete = !stopped && !failing;
     let mut table =
         Table::new(["USERS:", "GRANTED/S:", "P95:", "EFFICIENCY:", "REFUSED:", "ERRORS:"]);
     for step in &tuning.steps {
-        let tone = if step.users == tuning.best_users { Tone::Good } else { Tone::Plain };
+        let tone = if Some(step.users) == tuning.best_users { Tone::Good } else { Tone::Plain };
         table.row([
             Cell::toned(step.users, tone),
             Cell::plain(step.granted_per_s),
@@ -56,10 +58,16 @@ pub(crate) async fn run(context: &Context<'_>, args: &TuneArgs) -> anyhow::Resul
             Cell::plain(step.errors),
         ]);
     }
-    let best = format!(
-        "best: {} users (p95 of one user / p95 of the step is at least {})",
-        tuning.best_users, tuning.threshold
-    );
+    let best = match tuning.best_users {
+        None => "best: unknown, nothing good was measured".to_owned(),
+        Some(users) => {
+            let so_far = if tuning.complete { "" } else { " so far" };
+            format!(
+                "best{so_far}: {users} users (p95 of one user / p95 of the step is at least {})",
+                tuning.threshold
+            )
+        }
+    };
     let text = Text::new().table_or(table, "no step ended").line(Cell::plain(best));
     context.printer.answer(&tuning, &text)?;
     if failing {
@@ -67,7 +75,10 @@ pub(crate) async fn run(context: &Context<'_>, args: &TuneArgs) -> anyhow::Resul
         return Ok(Exit::Error);
     }
     if stopped {
-        context.printer.warning("stopped: steps after this were not tried");
+        context.printer.warning(match tuning.steps.is_empty() {
+            true => "stopped: nothing was measured",
+            false => "stopped: steps after this were not tried",
+        });
     }
     Ok(Exit::Ok)
 }

@@ -28,7 +28,7 @@ fn a_store_that_dies_in_the_middle_is_told_as_errors() {
     let output = run.ends();
     let report = report_of(&output);
     let total = &report["total"];
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(total["granted"].as_u64().unwrap() > 0, "{total}");
     assert!(total["errors_by_kind"]["unavailable"].as_u64().unwrap() > 0, "{total}");
     assert_eq!(report["complete"], true, "it ran for its time");
